@@ -7,6 +7,7 @@ use isolane_reactor::Waker;
 use rustix::fd::BorrowedFd;
 
 use crate::client_state::ClientState;
+use crate::connect::Plan;
 use crate::connect::fence::Fences;
 use crate::connect::journal::{AssociationJournal, StaleAssociation};
 use crate::error::ConnectError;
@@ -72,7 +73,7 @@ impl Client {
     pub fn connect(uri: &Uri, options: Options) -> Result<Client, ConnectError> {
         Ok(Client(match uri.is_via_engine(&options) {
             true => Backend::Engine(via_engine::EngineClient::connect(uri, options)?),
-            false => Backend::Direct(direct::Client::connect(uri, options)?),
+            false => Backend::Direct(direct::Client::connect(Plan::new(uri, options), &[])?),
         }))
     }
 
@@ -89,7 +90,8 @@ impl Client {
         journal: &Arc<dyn AssociationJournal>,
         stale: &[(u64, StaleAssociation)],
     ) -> Result<Client, ConnectError> {
-        Ok(Client(Backend::Direct(direct::Client::connect_with_journal(uri, options, journal, stale)?)))
+        let plan = Plan { journal: Some(Arc::clone(journal)), ..Plan::new(uri, options) };
+        Ok(Client(Backend::Direct(direct::Client::connect(plan, stale)?)))
     }
 
     /// Connects as one of several clients of a volume, whose writes wait for the fences of each.
@@ -102,8 +104,8 @@ impl Client {
             // The engine has the fences.
             true => Client::connect(uri, options),
             false => {
-                let client = direct::Client::connect_sharing_fences(uri, options, fences)?;
-                Ok(Client(Backend::Direct(client)))
+                let plan = Arc::new(Plan::new(uri, options));
+                Ok(Client(Backend::Direct(direct::Client::connect_sharing_fences(plan, fences)?)))
             }
         }
     }

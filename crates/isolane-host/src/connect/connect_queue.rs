@@ -13,7 +13,8 @@ use isolane_wire::{CompletionEntry, Nqn, Status};
 
 use super::Plan;
 use super::connection::{BlockingConnection, Reply};
-use super::expiry::{OldAssociation, Probe};
+use super::expiry::Probe;
+use super::journal::StaleAssociation;
 use crate::error::{ConnectError, Step};
 use crate::options::Options;
 
@@ -59,8 +60,9 @@ pub(crate) fn connect_queue(
     }
 }
 
-/// Probes the target for the controller of an old association: see [`crate::fence`].
-pub(crate) fn probe(plan: &Plan, old: &OldAssociation) -> Probe {
+/// Probes the target for the controller of an old association, as the host that it belonged to: see
+/// [`crate::fence`].
+pub(crate) fn probe(plan: &Plan, old: &StaleAssociation) -> Probe {
     let spec = QueueSpec {
         step: Step::ConnectIo,
         nqn: old.nqn,
@@ -70,8 +72,9 @@ pub(crate) fn probe(plan: &Plan, old: &OldAssociation) -> Probe {
         kato_ms: 0,
     };
     let deadline = Instant::now() + PROBE_TIMEOUT;
+    let options = Options { host_nqn: old.host_nqn, host_id: old.host_id, ..plan.options.clone() };
     // Without the flow control bit, which an old target would refuse first.
-    match try_connect(old.address, &spec, &plan.options, deadline, false) {
+    match try_connect(old.address, &spec, &options, deadline, false) {
         Ok((_, entry)) => outcome_of_probe(&entry),
         Err(_) => Probe::Unclear,
     }

@@ -5,11 +5,9 @@
 //!
 //! Invariant: while probes prove that the old controller is alive, the time rule never holds.
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use isolane_wire::Nqn;
-
+use super::journal::StaleAssociation;
 use crate::options::{Reconnect, WriteReplay};
 
 /// Margin added to the target's times: clocks differ, and segments linger in the network.
@@ -22,38 +20,31 @@ const MAX_PROBE_DELAY: Duration = Duration::from_millis(500);
 /// A lost association.
 #[derive(Clone, Debug)]
 pub(crate) struct OldAssociation {
-    pub address: SocketAddr,
-    pub nqn: Nqn,
-    pub cntlid: u16,
+    pub association: StaleAssociation,
     /// When all of its connections had been reset.
     pub died: Instant,
-    pub keep_alive: Duration,
-    pub traffic_based_keep_alive: bool,
-    /// How long its commands may take to end after its keep-alive timeout; `None` if not known.
-    pub quiesce: Option<Duration>,
 }
 
-impl OldAssociation {
-    /// Returns when rule 3 holds if nothing proves the controller alive; `None` if never.
-    pub(crate) fn expiry(&self) -> Option<Instant> {
-        self.expiry_from(self.died)
-    }
-
-    /// Returns when rule 3 holds if the controller was alive at `alive` and has received nothing since then.
-    fn expiry_from(&self, alive: Instant) -> Option<Instant> {
-        let wait = Some(self.wait(self.quiesce?)).filter(|_| !self.keep_alive.is_zero());
+impl StaleAssociation {
+    /// Returns when it is certainly dead if its controller was alive at `alive` and has received nothing since then:
+    /// rule 3 of [`fence`](crate::fence). `None` if never.
+    pub fn expiry(&self, alive: Instant) -> Option<Instant> {
+        let wait = Some(self.wait(self.command_quiesce_time?)).filter(|_| !self.keep_alive.is_zero());
         alive.checked_add(wait?)
-    }
-
-    /// Returns the earliest time for [`Verdict::Unknown`]. Most controllers are gone by then, even if no time
-    /// is a proof.
-    fn unknown_after(&self) -> Option<Instant> {
-        self.died.checked_add(self.wait(self.quiesce.unwrap_or_default()))
     }
 
     fn wait(&self, quiesce: Duration) -> Duration {
         let intervals = if self.traffic_based_keep_alive { 3 } else { 2 };
         self.keep_alive.saturating_mul(intervals).saturating_add(quiesce).saturating_add(MARGIN)
+    }
+}
+
+impl OldAssociation {
+    /// Returns the earliest time for [`Verdict::Unknown`]. Most controllers are gone by then, even if no time
+    /// is a proof.
+    fn unknown_after(&self) -> Option<Instant> {
+        let quiesce = self.association.command_quiesce_time.unwrap_or_default();
+        self.died.checked_add(self.association.wait(quiesce))
     }
 }
 
@@ -139,7 +130,7 @@ impl Watch<'_> {
         if self.proof.is_some() {
             return self.proof;
         }
-        let expiry = self.old.expiry_from(self.alive.unwrap_or(self.old.died));
+        let expiry = self.old.association.expiry(self.alive.unwrap_or(self.old.died));
         if expiry.is_some_and(has_passed) {
             return Some(Verdict::TimeoutPassed);
         }
@@ -167,15 +158,13 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
 
     fn old(keep_alive_s: u64, traffic_based_keep_alive: bool, quiesce_ms: Option<u64>) -> OldAssociation {
-        OldAssociation {
-            address: "127.0.0.1:4420".parse().unwrap(),
-            nqn: Nqn::discovery(),
-            cntlid: 5,
-            died: Instant::now(),
+        let association = StaleAssociation {
             keep_alive: Duration::from_secs(keep_alive_s),
             traffic_based_keep_alive,
-            quiesce: quiesce_ms.map(Duration::from_millis),
-        }
+            command_quiesce_time: quiesce_ms.map(Duration::from_millis),
+            ..StaleAssociation::example()
+        };
+        OldAssociation { association, died: Instant::now() }
     }
 
     /// Returns the simulated time of the verdict, and the verdict. `probe` returns the result of the probe
@@ -205,7 +194,7 @@ mod tests {
 
     #[test]
     fn timeout_adds_intervals_and_quiesce_time() {
-        let waits = |old: OldAssociation| old.expiry().map(|expiry| expiry - old.died);
+        let waits = |old: OldAssociation| old.association.expiry(old.died).map(|expiry| expiry - old.died);
         assert_eq!(waits(old(5, false, Some(300))), Some(Duration::from_millis(10_000 + 300 + 1000)));
         assert_eq!(waits(old(5, true, Some(300))), Some(Duration::from_millis(15_000 + 300 + 1000)));
         assert_eq!(waits(old(0, true, Some(300))), None);
@@ -213,7 +202,7 @@ mod tests {
 
     #[test]
     fn no_timeout_holds_without_a_quiesce_time() {
-        assert_eq!(old(5, false, None).expiry(), None);
+        assert_eq!(old(5, false, None).association.expiry(Instant::now()), None);
         let (at, verdict) =
             simulate(&old(5, false, None), &giving_up_after(Some(60 * S)), |_| Probe::Unclear);
         assert!(at >= 60 * S && verdict == Verdict::Unknown, "{at:?} {verdict:?}");

@@ -54,8 +54,8 @@ use parking_lot::Mutex;
 use super::Plan;
 use super::connect_queue::probe;
 use super::expiry::{OldAssociation, Verdict, Watch};
-use super::journal::{JournalEntry, StaleAssociation};
-use crate::options::{Options, WriteReplay};
+use super::journal::JournalEntry;
+use crate::options::WriteReplay;
 use crate::request::BlockRange;
 
 /// The blocks that another process may have written.
@@ -163,24 +163,20 @@ impl Fences {
     /// known dead.
     pub(crate) fn raise_for(
         self: &Arc<Self>,
-        left: &StaleAssociation,
+        mut old: OldAssociation,
         entry: JournalEntry,
-        died: Instant,
-        plan: &Plan,
+        plan: &Arc<Plan>,
     ) {
-        // Probes as the host that the association belonged to.
-        let (host_nqn, host_id) = (left.host_nqn, left.host_id);
-        let options = Options { host_nqn, host_id, ..plan.options.clone() };
-        let plan = Plan { uri: plan.uri.clone(), options, journal: None };
+        let association = &mut old.association;
+        // The option of this process may be longer.
+        let quiesce = &mut association.command_quiesce_time;
+        *quiesce = (*quiesce).max(plan.options.reconnect.quiesce);
         log::info!(
             "{}: all writes wait until controller {} of the previous process is known dead",
-            left.address,
-            left.cntlid
+            association.address,
+            association.cntlid
         );
-        let mut old = left.old(died);
-        // The option of this process may be longer.
-        old.quiesce = old.quiesce.max(plan.options.reconnect.quiesce);
-        self.raise(old, vec![EVERYTHING], Some(entry), &Arc::new(plan));
+        self.raise(old, vec![EVERYTHING], Some(entry), plan);
     }
 
     /// Handles a new association, which may prove old ones dead (rule 2).
@@ -233,9 +229,9 @@ impl Fences {
 impl Fence {
     /// Returns whether a new association proves the old one dead: rule 2.
     fn is_proven_by(&self, new: &NewAssociation, replay: WriteReplay) -> bool {
-        let old = &self.old;
+        let old = &self.old.association;
         let has_its_id = (old.address, old.cntlid) == (new.address, new.cntlid);
-        replay != WriteReplay::AfterTimeout && has_its_id && new.started_at >= old.died
+        replay != WriteReplay::AfterTimeout && has_its_id && new.started_at >= self.old.died
     }
 }
 
@@ -250,7 +246,7 @@ fn wait_for_death(old: &OldAssociation, plan: &Plan, cancelled: &AtomicBool, rep
     let mut watch = Watch::new(old, &plan.options.reconnect);
     while !cancelled.load(Ordering::Relaxed) {
         if watch.wants_probe() {
-            let probe = probe(plan, old);
+            let probe = probe(plan, &old.association);
             watch.handle_probe(probe, Instant::now());
         }
         if let Some(verdict) = watch.verdict(Instant::now()) {
@@ -269,23 +265,17 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::connect::journal::StaleAssociation;
 
     fn old() -> OldAssociation {
-        OldAssociation {
-            address: "127.0.0.1:4420".parse().unwrap(),
-            nqn: isolane_wire::Nqn::discovery(),
-            cntlid: 5,
-            died: Instant::now(),
-            keep_alive: Duration::from_secs(5),
-            traffic_based_keep_alive: false,
-            quiesce: Some(Duration::ZERO),
-        }
+        OldAssociation { association: StaleAssociation::example(), died: Instant::now() }
     }
 
     #[test]
     fn same_id_at_same_address_is_proof() {
         let old = old();
-        let new = NewAssociation { address: old.address, cntlid: 5, started_at: old.died };
+        let address = old.association.address;
+        let new = NewAssociation { address, cntlid: 5, started_at: old.died };
         let there = "127.0.0.2:4420".parse().unwrap();
         let (ranges, cancelled) = (Vec::new(), Arc::default());
         let fence = Fence { id: 1, old, ranges, effect: FenceEffect::Wait, cancelled, entry: None };
@@ -301,7 +291,8 @@ mod tests {
     fn earlier_association_proves_nothing() {
         let (fences, old) = (Fences::default(), old());
         let before = old.died.checked_sub(Duration::from_millis(1)).unwrap();
-        let late = NewAssociation { address: old.address, cntlid: 5, started_at: before };
+        let address = old.association.address;
+        let late = NewAssociation { address, cntlid: 5, started_at: before };
         let ranges = vec![BlockRange { lba: 7, blocks: 1 }];
         fences.install(old, ranges, None, &Arc::default());
         fences.on_association(&late, WriteReplay::WhenGone);

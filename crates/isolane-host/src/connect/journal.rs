@@ -12,14 +12,13 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use isolane_engine_api::{decode, encode};
 use isolane_wire::Nqn;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::expiry::OldAssociation;
 use crate::codec::text;
 use crate::info::Info;
 use crate::options::Options;
@@ -140,21 +139,17 @@ impl StaleAssociation {
         (format == FORMAT).then_some(association)
     }
 
-    /// Returns when it is certainly dead, if its process ended at `died`: rule 3 of [`fence`](crate::fence).
-    /// `None` if never.
-    pub fn expiry(&self, died: Instant) -> Option<Instant> {
-        self.old(died).expiry()
-    }
-
-    pub(crate) fn old(&self, died: Instant) -> OldAssociation {
-        OldAssociation {
-            address: self.address,
-            nqn: self.nqn,
-            cntlid: self.cntlid,
-            died,
-            keep_alive: self.keep_alive,
-            traffic_based_keep_alive: self.traffic_based_keep_alive,
-            quiesce: self.command_quiesce_time,
+    #[cfg(test)]
+    pub(crate) fn example() -> StaleAssociation {
+        StaleAssociation {
+            address: "127.0.0.1:4420".parse().unwrap(),
+            nqn: Nqn::discovery(),
+            cntlid: 5,
+            host_nqn: Nqn::discovery(),
+            host_id: Uuid::nil(),
+            keep_alive: Duration::from_secs(5),
+            traffic_based_keep_alive: false,
+            command_quiesce_time: Some(Duration::ZERO),
         }
     }
 }

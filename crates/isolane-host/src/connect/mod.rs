@@ -61,6 +61,10 @@ pub(crate) struct Association {
 }
 
 impl Plan {
+    pub(crate) fn new(uri: &Uri, options: Options) -> Plan {
+        Plan { uri: uri.clone(), options, journal: None }
+    }
+
     /// Returns the result of the first flush after a loss.
     pub(crate) fn flush_after_loss(&self) -> FlushAfterLoss {
         self.options.flush_after_loss.or(self.uri.flush_after_loss).unwrap_or_default()
@@ -93,8 +97,7 @@ pub(crate) fn associate(plan: &Plan) -> Result<Association, ConnectError> {
 /// # Errors
 /// [`ConnectError`].
 pub fn inspect(uri: &Uri, options: &Options) -> Result<Info, ConnectError> {
-    let plan =
-        |depth| Plan { uri: uri.clone(), options: Options { depth, ..options.clone() }, journal: None };
+    let plan = |depth| Plan::new(uri, Options { depth, ..options.clone() });
     let association = match associate(&plan(options.depth)) {
         // Inspection sends no commands that need the depth.
         Err(ConnectError::Depth { max, .. }) if max > 0 => associate(&plan(max))?,

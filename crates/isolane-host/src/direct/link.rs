@@ -134,7 +134,9 @@ impl Client {
         log::warn!("{}: {reason}; {in_flight} commands in flight, {next}", self.state.info.address);
         let entry = live.entry.take();
         live.reset_all(&mut self.reactor).into_iter().for_each(|abandoned| self.on_abandoned(abandoned));
-        self.replay.raise_fence(self.old_association(), entry, &self.plan);
+        let association = StaleAssociation::of(&self.state.info, &self.plan.options);
+        let old = OldAssociation { association, died: Instant::now() };
+        self.replay.raise_fence(old, entry, &self.plan);
         self.apply_verdicts();
         self.housekeeping = self.now;
         if let DisconnectReason::VolumeChanged { difference, .. } = reason {
@@ -144,10 +146,6 @@ impl Client {
             let (address, reason) = (self.state.info.address, reason.to_string());
             self.fail_all(ConnectError::Lost { address, reason });
         }
-    }
-
-    fn old_association(&self) -> OldAssociation {
-        StaleAssociation::of(&self.state.info, &self.plan.options).old(Instant::now())
     }
 
     fn on_abandoned(&mut self, abandoned: Abandoned) {

@@ -37,17 +37,15 @@ use self::lane::Lane;
 use self::replay::Replay;
 use self::retry::Retries;
 use crate::client_state::ClientState;
-use crate::connect::expiry::Verdict;
+use crate::connect::expiry::{OldAssociation, Verdict};
 use crate::connect::fence::Fences;
-use crate::connect::journal::{AssociationJournal, JournalEntry, StaleAssociation};
+use crate::connect::journal::{JournalEntry, StaleAssociation};
 use crate::connect::{self, Association, Plan};
 use crate::error::ConnectError;
 use crate::info::ConnectionStatus;
 use crate::io_limits::IoLimits;
 use crate::lane_class::{LaneClass, LaneCounts};
-use crate::options::Options;
 use crate::request_table::PartRange;
-use crate::uri::Uri;
 
 /// Client of one association with one volume; see [`crate::Client`]. Its fields drop in order: connections, and
 /// with them the buffers of commands, before the replies in `state`.
@@ -84,38 +82,17 @@ enum Message {
 }
 
 impl Client {
-    /// Connects, as [`crate::Client::connect`].
-    pub(crate) fn connect(uri: &Uri, options: Options) -> Result<Client, ConnectError> {
-        let plan = Plan { uri: uri.clone(), options, journal: None };
+    /// Connects, as [`crate::Client::connect`] or, with a journal, as [`crate::Client::connect_with_journal`].
+    pub(crate) fn connect(plan: Plan, stale: &[(u64, StaleAssociation)]) -> Result<Client, ConnectError> {
         Client::check_options(&plan)?;
-        Client::connect_with(plan, Arc::default(), |_| ())
-    }
-
-    /// Connects, as [`crate::Client::connect_with_journal`].
-    pub(crate) fn connect_with_journal(
-        uri: &Uri,
-        options: Options,
-        journal: &Arc<dyn AssociationJournal>,
-        stale: &[(u64, StaleAssociation)],
-    ) -> Result<Client, ConnectError> {
-        let died = Instant::now();
-        let plan = Plan { uri: uri.clone(), options, journal: Some(Arc::clone(journal)) };
-        Client::check_options(&plan)?;
-        let fences = Arc::<Fences>::default();
-        Client::connect_with(plan, Arc::clone(&fences), |plan| {
-            for (key, stale) in stale {
-                fences.raise_for(stale, JournalEntry::of(journal, *key), died, plan);
+        let (died, fences, plan) = (Instant::now(), Arc::<Fences>::default(), Arc::new(plan));
+        if let Some(journal) = &plan.journal {
+            for (key, association) in stale {
+                let old = OldAssociation { association: association.clone(), died };
+                fences.raise_for(old, JournalEntry::of(journal, *key), &plan);
             }
-        })
-    }
-
-    /// Connects as one of several clients of a volume, whose writes wait for the fences of each.
-    pub(crate) fn connect_sharing_fences(
-        uri: &Uri,
-        options: Options,
-        fences: Arc<Fences>,
-    ) -> Result<Client, ConnectError> {
-        Client::connect_with(Plan { uri: uri.clone(), options, journal: None }, fences, |_| ())
+        }
+        Client::connect_sharing_fences(plan, fences)
     }
 
     fn check_options(plan: &Plan) -> Result<(), ConnectError> {
@@ -130,13 +107,11 @@ impl Client {
         }
     }
 
-    /// Calls `before_use` before anything is written.
-    fn connect_with(
-        plan: Plan,
+    /// Connects as one of several clients of a volume, whose writes wait for the fences of each.
+    pub(crate) fn connect_sharing_fences(
+        plan: Arc<Plan>,
         fences: Arc<Fences>,
-        before_use: impl FnOnce(&Plan),
     ) -> Result<Client, ConnectError> {
-        let plan = Arc::new(plan);
         let association = connect::associate(&plan)?;
         let info = association.info.clone();
         let namespace = info.choose(plan.uri.nsid)?.clone();
@@ -174,7 +149,6 @@ impl Client {
             state: ClientState::new(info, namespace, limits, options.max_requests),
             plan,
         };
-        before_use(&client.plan);
         client.on_connected(association)?;
         log::info!("{}: connected", client.state.info.address);
         Ok(client)
