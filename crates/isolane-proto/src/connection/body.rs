@@ -44,8 +44,8 @@ impl Body {
     /// Starts a PDU of this layout; its data belongs at `offset` of the destination.
     pub(crate) fn start(&mut self, layout: PduLayout, offset: usize) {
         debug_assert!(self.is_whole(), "a PDU started inside another");
-        self.padding_left = layout.padding;
-        self.data_left = layout.data_len;
+        self.padding_left = usize::from(layout.padding);
+        self.data_left = layout.data_len as usize;
         self.offset = offset;
         if let Some(digest) = &mut self.digest
             && layout.data_len > 0

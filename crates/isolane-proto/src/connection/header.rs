@@ -10,13 +10,12 @@ use isolane_wire::{Direction, Framing};
 use super::Phase;
 use super::violation::{FatalError, Violation};
 
-/// A valid common header.
+/// A valid common header. Small, so that it stays in registers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
     pub(crate) pdu_type: PduType,
-    pub(crate) hlen: usize,
-    /// Length of header and header digest, or of a whole TermReq.
-    pub(crate) len: usize,
+    has_digest: bool,
+    len: u16,
     /// Layout of the body.
     pub(crate) layout: PduLayout,
 }
@@ -24,8 +23,8 @@ pub(crate) struct Header {
 /// Layout after a header: padding and data, without the data digest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PduLayout {
-    pub(crate) padding: usize,
-    pub(crate) data_len: usize,
+    pub(crate) padding: u16,
+    pub(crate) data_len: u32,
 }
 
 impl Header {
@@ -36,22 +35,37 @@ impl Header {
         let common = bytes.first_chunk().ok_or(HeaderFault::invalid(CommonHeader::HLEN)).map_err(error)?;
         let common = CommonHeader::decode(common).map_err(error)?;
         let checked = common.check(from, framing);
-        let (pdu_type, hlen) = (common.pdu_type, common.pdu_type.hlen());
+        let pdu_type = common.pdu_type;
         if pdu_type.is_term_req() {
             // A TermReq of invalid length ends the connection without a reply (TCP 1.0 §3.5).
             checked.map_err(|_| FatalError::without_term_req(Violation::TermReq))?;
-            return Ok(Header { pdu_type, hlen, len: common.plen as usize, layout: PduLayout::default() });
+            let (len, layout) = (common.plen as u16, PduLayout::default());
+            return Ok(Header { pdu_type, has_digest: false, len, layout });
         }
         checked.map_err(error)?;
-        let digest_len = if common.has_header_digest(framing) { Framing::DIGEST_LEN } else { 0 };
-        let len = hlen + digest_len;
-        let padding = common.prefix_len(framing) - len;
-        Ok(Header {
-            pdu_type,
-            hlen,
-            len,
-            layout: PduLayout { padding, data_len: common.data_len(framing) as usize },
-        })
+        let has_digest = common.has_header_digest(framing);
+        let len = pdu_type.hlen() + if has_digest { Framing::DIGEST_LEN } else { 0 };
+        let padding = (common.prefix_len(framing) - len) as u16;
+        let layout = PduLayout { padding, data_len: common.data_len(framing) };
+        Ok(Header { pdu_type, has_digest, len: len as u16, layout })
+    }
+
+    /// Length of header and header digest, or of a whole TermReq, in bytes.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        usize::from(self.len)
+    }
+
+    /// Length of header, header digest, and padding, in bytes.
+    #[inline]
+    pub(crate) fn prefix_len(&self) -> usize {
+        self.len() + usize::from(self.layout.padding)
+    }
+
+    /// Length of the data, in bytes.
+    #[inline]
+    pub(crate) fn data_len(&self) -> usize {
+        self.layout.data_len as usize
     }
 
     /// Checks the order: initialization is the first PDU and occurs once (TCP 1.0 §3.1); a TermReq
@@ -71,21 +85,28 @@ impl Header {
         Err(FatalError::sequence(Violation::Sequence(self.pdu_type.code())))
     }
 
-    /// Checks the digest of the collected header, if it has one (TCP 1.0 §3.3.1.1).
+    /// Checks the digest of the header in `bytes`, if it has one (TCP 1.0 §3.3.1.1).
     #[inline]
     pub(crate) fn verify(&self, bytes: &[u8]) -> Result<(), FatalError> {
-        if self.len == self.hlen || self.pdu_type.is_term_req() {
+        if !self.has_digest {
             return Ok(());
         }
         self.verify_digest(bytes)
     }
 
     fn verify_digest(&self, bytes: &[u8]) -> Result<(), FatalError> {
-        let (header, digest) = bytes.split_at(self.hlen);
+        let (header, digest) = bytes.split_at(self.pdu_type.hlen());
         let received = digest.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
         if crc32c(header) == received {
             return Ok(());
         }
         Err(FatalError::new(Violation::HeaderDigest, HeaderFault::header_digest(received)))
     }
+}
+
+/// The header as the `LEN` bytes that its checked common header promises.
+#[inline]
+pub(crate) fn exact<const LEN: usize>(bytes: &[u8]) -> Result<&[u8; LEN], FatalError> {
+    let pdu_type = bytes.first().copied().unwrap_or_default();
+    bytes.first_chunk().ok_or(FatalError::header(pdu_type, HeaderFault::invalid(CommonHeader::HLEN)))
 }

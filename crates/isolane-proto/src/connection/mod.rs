@@ -19,7 +19,7 @@ use std::time::Instant;
 pub use plan::{MAX_RECEIVE_SLICES, MAX_TRANSMIT_SLICES, ReceivePlan, TransmitPlan};
 pub use violation::{FatalError, Violation};
 
-pub(crate) use header::Header;
+pub(crate) use header::{Header, exact};
 pub(crate) use predict::Prediction;
 pub(crate) use receiver::Receiver;
 pub(crate) use send_queue::SendQueue;

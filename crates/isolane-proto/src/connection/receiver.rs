@@ -15,7 +15,7 @@ use isolane_wire::pdu::{CapsuleCmd, CommonHeader, HeaderFault, TermReq};
 use isolane_wire::{Direction, Framing};
 
 use super::body::Body;
-use super::header::Header;
+use super::header::{Header, exact};
 use super::input::InputBuffer;
 use super::plan::{MAX_RECEIVE_SLICES, ReceivePlan};
 use super::predict::{LandedBytes, Prediction, Predictor};
@@ -77,19 +77,19 @@ impl Receiver {
         self.input.received(n, direct, self.predictor.received(n - direct));
     }
 
-    /// Whether unparsed bytes remain, in the overflow or in predicted destinations.
+    /// Whether unparsed bytes remain: in the overflow, in a collected header, or in predicted destinations.
     #[inline]
     pub(crate) fn has_unread(&self) -> bool {
-        self.input.unread_len() > 0 || self.predictor.has_unverified()
+        self.input.unread_len() > 0 || self.input.is_mid_header() || self.predictor.has_unverified()
     }
 
     /// Starts the body after `header`; its data belongs at `offset` of its destination.
     #[inline]
     pub(crate) fn start_body(&mut self, header: &Header, offset: usize) {
         self.body.start(header.layout, offset);
-        self.prefix = header.len + header.layout.padding;
-        let start = self.input.consumed_bytes() + header.layout.padding as u64;
-        self.predictor.observe(start, header.layout.data_len);
+        self.prefix = header.prefix_len();
+        let start = self.input.consumed_bytes() + u64::from(header.layout.padding);
+        self.predictor.observe(start, header.data_len());
     }
 
     /// Consumes the received bytes of the current PDU. Returns `true` once the PDU is complete.
@@ -160,80 +160,58 @@ impl Receiver {
 
 /// Headers.
 impl Receiver {
-    /// Finds and checks the next header, which [`Receiver::header`] then returns. Returns `None` if
-    /// more bytes must arrive.
+    /// The current header and its bytes, with its digest, which is not checked yet. `None` if
+    /// [`Receiver::parse_header`] must parse it first, or if bytes are missing.
     #[inline(always)]
-    pub(crate) fn receive_header(&mut self, overflow: &[u8]) -> Result<Option<Header>, FatalError> {
-        let unread = self.input.unread(overflow);
-        if let Some(common) = unread.first_chunk()
-            && !self.input.is_mid_header()
-        {
-            let header = match self.last_header {
-                Some(header) if self.last_common == *common => header,
-                _ => match Header::parse(common, self.from, &self.framing) {
-                    Ok(header) => {
-                        (self.last_common, self.last_header) = (*common, Some(header));
-                        header
-                    }
-                    Err(_) => return self.collect_header(overflow),
-                },
-            };
-            if let Some(bytes) = unread.get(..header.len) {
-                header.verify(bytes)?;
-                return Ok(Some(header));
-            }
-        }
-        self.collect_header(overflow)
+    pub(crate) fn header<'a>(&'a self, overflow: &'a [u8]) -> Option<(Header, &'a [u8])> {
+        let bytes = self.header_bytes(overflow);
+        let header = self.last_header?;
+        let is_same = bytes.first_chunk() == Some(&self.last_common);
+        (is_same && bytes.len() >= header.len()).then_some((header, bytes))
     }
 
-    /// Collects a header that arrives in parts.
-    #[cold]
-    fn collect_header(&mut self, overflow: &[u8]) -> Result<Option<Header>, FatalError> {
+    /// Parses the current header, which differs from the last one or arrives in parts. Returns
+    /// `false` if bytes are missing.
+    #[inline(never)]
+    pub(crate) fn parse_header(&mut self, overflow: &[u8]) -> Result<bool, FatalError> {
+        let is_in_place = !self.input.is_mid_header()
+            && self.input.unread(overflow).first_chunk().is_some_and(|common| {
+                let parsed = Header::parse(common, self.from, &self.framing);
+                parsed.is_ok_and(|header| {
+                    (self.last_common, self.last_header) = (*common, Some(header));
+                    self.input.unread_len() >= header.len()
+                })
+            });
+        Ok(is_in_place || self.collect_header(overflow)?)
+    }
+
+    fn collect_header(&mut self, overflow: &[u8]) -> Result<bool, FatalError> {
         if !self.input.collect_header(overflow, CommonHeader::LEN) {
-            return Ok(None);
+            return Ok(false);
         }
         let header = Header::parse(self.input.header(), self.from, &self.framing)?;
-        if !self.input.collect_header(overflow, header.len) {
-            return Ok(None);
-        }
-        header.verify(self.input.header())?;
-        Ok(Some(header))
+        let common = self.input.header().first_chunk();
+        (self.last_common, self.last_header) = (*common.unwrap_or(&self.last_common), Some(header));
+        Ok(self.input.collect_header(overflow, header.len()))
     }
 
-    /// The bytes of the received header: collected, or in place at the front of the unread bytes.
-    #[inline]
-    fn header<'a>(&'a self, overflow: &'a [u8]) -> &'a [u8] {
+    /// Collected or unread bytes from the start of the header.
+    #[inline(always)]
+    fn header_bytes<'a>(&'a self, overflow: &'a [u8]) -> &'a [u8] {
         match self.input.is_mid_header() {
             true => self.input.header(),
             false => self.input.unread(overflow),
         }
     }
 
-    /// Decodes the received header as a PDU.
-    #[inline]
+    /// Decodes the current header again.
     pub(crate) fn decode<const LEN: usize, T>(
         &self,
         overflow: &[u8],
         decode: impl FnOnce(&[u8; LEN]) -> Result<T, HeaderFault>,
     ) -> Result<T, FatalError> {
-        let bytes = self.checked(overflow)?;
+        let bytes = exact(self.header_bytes(overflow))?;
         decode(bytes).map_err(|fault| FatalError::header(bytes[0], fault))
-    }
-
-    /// The received header as the `LEN` bytes that its checked common header promises.
-    #[inline]
-    pub(crate) fn checked<'a, const LEN: usize>(
-        &'a self,
-        overflow: &'a [u8],
-    ) -> Result<&'a [u8; LEN], FatalError> {
-        let bytes = self.header(overflow);
-        match bytes.first_chunk() {
-            Some(header) => Ok(header),
-            None => {
-                let pdu_type = bytes.first().copied().unwrap_or_default();
-                Err(FatalError::header(pdu_type, HeaderFault::invalid(CommonHeader::HLEN)))
-            }
-        }
     }
 
     /// Saves the received header, which is at fault, because it must outlive the overflow.
@@ -242,7 +220,7 @@ impl Receiver {
         if !self.input.is_mid_header()
             && let Some(header) = self.last_header
         {
-            self.input.collect_header(overflow, header.len);
+            self.input.collect_header(overflow, header.len());
         }
     }
 
@@ -256,15 +234,15 @@ impl Receiver {
     pub(crate) fn consume_header(&mut self, header: &Header) {
         match self.input.is_mid_header() {
             true => self.input.clear_header(),
-            false => self.input.consume(header.len),
+            false => self.input.consume(header.len()),
         }
-        self.predict_long_data(header.layout.data_len);
-        self.pdus += u64::from(header.layout.data_len == 0);
+        self.predict_long_data(header.data_len());
+        self.pdus += u64::from(header.data_len() == 0);
     }
 
     /// Takes the received TermReq, and discards the bytes after it.
     pub(crate) fn take_term_req(&mut self, overflow: &[u8], header: &Header) -> Result<TermReq, FatalError> {
-        let bytes = &self.header(overflow)[..header.len];
+        let bytes = &self.header_bytes(overflow)[..header.len()];
         let request = TermReq::decode(bytes).map_err(|_| FatalError::without_term_req(Violation::TermReq))?;
         self.discard();
         Ok(request)
@@ -379,23 +357,23 @@ impl Receiver {
     /// Whether the data after the received header has the predicted length, or the PDU has no data.
     #[inline]
     pub(crate) fn matches_predicted_layout(&self, header: &Header) -> bool {
-        let data_len = header.layout.data_len;
+        let data_len = header.data_len();
         data_len == 0
             || self.predictor.next().is_some_and(|prediction| prediction.len == data_len)
-                && self.unread_after(header) == header.layout.padding
+                && self.is_unread_padding(header)
     }
 
     /// Whether the predicted data, all `datal` bytes of command `cid`, follows the received header.
     #[inline]
     pub(crate) fn matches_prediction(&self, header: &Header, cid: u16, datal: usize) -> bool {
-        self.predictor.next() == Some(Prediction { cid, len: datal })
-            && self.unread_after(header) == header.layout.padding
+        self.predictor.next() == Some(Prediction { cid, len: datal }) && self.is_unread_padding(header)
     }
 
-    /// Number of unread bytes after the received header.
+    /// Whether exactly the padding after the received header is unread.
     #[inline]
-    fn unread_after(&self, header: &Header) -> usize {
-        self.input.unread_len() - if self.input.is_mid_header() { 0 } else { header.len }
+    fn is_unread_padding(&self, header: &Header) -> bool {
+        let after = if self.input.is_mid_header() { 0 } else { header.len() };
+        self.input.unread_len() - after == usize::from(header.layout.padding)
     }
 
     /// The prediction for the data that begins now, and the length of the data that has arrived.
@@ -429,13 +407,13 @@ impl Receiver {
     /// arrived and has no digest. Returns `false` otherwise, and consumes nothing.
     #[inline(always)]
     pub(crate) fn take_landed(&mut self, header: &Header) -> bool {
-        let len = header.layout.data_len;
+        let len = header.data_len();
         if self.framing.data_digest || !self.predictor.is_whole(len) {
             return false;
         }
         self.consume_header(header);
-        self.input.consume(header.layout.padding);
-        self.prefix = header.len + header.layout.padding;
+        self.input.consume(usize::from(header.layout.padding));
+        self.prefix = header.prefix_len();
         self.predictor.observe(self.input.consumed_bytes(), len);
         let next = self.predictor.confirm_placed(len);
         self.input.skip(len, next);

@@ -7,12 +7,12 @@ use std::time::Instant;
 
 use isolane_memory::Buffer;
 use isolane_wire::CompletionEntry;
-use isolane_wire::pdu::{CapsuleResp, HeaderFault, PduType};
+use isolane_wire::pdu::{C2hData, CapsuleResp, HeaderFault, PduType};
 
 use super::Connection;
 use super::commands::{Command, Commands};
 use super::event::{Completed, Data, Event};
-use crate::connection::{self, FatalError, Header, Phase, Prediction, ReceivePlan, Violation};
+use crate::connection::{self, FatalError, Header, Phase, Prediction, ReceivePlan, Violation, exact};
 
 /// Owner of the next bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,13 +119,24 @@ impl Connection {
         if let Receiving::C2hData { cid, success } = self.receiving {
             return Ok(self.receive_data(overflow, cid, success));
         }
-        let Some(header) = self.receiver.receive_header(overflow)? else {
-            return Ok(self.on_input_exhausted(overflow));
+        let Some((header, bytes)) = self.receiver.header(overflow) else {
+            return match self.receiver.parse_header(overflow)? {
+                true => Ok(Step::Continue),
+                false => Ok(self.on_input_exhausted(overflow)),
+            };
         };
+        header.verify(bytes)?;
         header.check_sequence(self.phase, PduType::IcResp, PduType::C2hTermReq)?;
         match header.pdu_type {
-            PduType::C2hData => self.handle_c2h_data(&header, overflow),
-            PduType::CapsuleResp => self.handle_response(&header, overflow),
+            PduType::C2hData => {
+                let data = C2hData::decode(exact(bytes)?, header.layout.data_len)
+                    .map_err(|fault| FatalError::header(header.pdu_type.code(), fault))?;
+                self.handle_c2h_data(&header, data, overflow)
+            }
+            PduType::CapsuleResp => {
+                let entry = CapsuleResp::decode(exact(bytes)?).entry;
+                self.handle_response(&header, entry, overflow)
+            }
             _ => self.handle_other(&header, overflow),
         }
     }
@@ -185,8 +196,12 @@ impl Connection {
 
     /// CapsuleResp: completes a command.
     #[inline(always)]
-    fn handle_response(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
-        let entry = CapsuleResp::decode(self.receiver.checked(overflow)?).entry;
+    fn handle_response(
+        &mut self,
+        header: &Header,
+        entry: CompletionEntry,
+        overflow: &[u8],
+    ) -> Result<Step, FatalError> {
         let cid = entry.cid;
         if self.receiver.has_unverified() && self.receiver.is_predicted(cid) {
             self.rollback_predictions(overflow);

@@ -15,9 +15,12 @@ use crate::connection::{FatalError, Header, Violation};
 impl Connection {
     /// C2HData: receives the next part of a read into its buffer.
     #[inline(always)]
-    pub(super) fn handle_c2h_data(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
-        let data_len = header.layout.data_len as u32;
-        let data = self.receiver.decode(overflow, |bytes| C2hData::decode(bytes, data_len))?;
+    pub(super) fn handle_c2h_data(
+        &mut self,
+        header: &Header,
+        data: C2hData,
+        overflow: &[u8],
+    ) -> Result<Step, FatalError> {
         let cid = data.cccid;
         let is_predicted = self.receiver.has_unverified()
             && data.datao == 0

@@ -261,7 +261,7 @@ impl Connection {
     /// Whether an Async Event Request with this CID is held.
     #[inline]
     pub fn is_held(&self, cid: u16) -> bool {
-        self.held.contains(&cid)
+        !self.held.is_empty() && self.held.contains(&cid)
     }
 
     /// Completes a held request. Does nothing if no held request has this CID.

@@ -12,8 +12,9 @@ use isolane_wire::{Framing, Status};
 use super::Connection;
 use super::capsule::transfer;
 use super::event::{DataLocation, Event, Transfer};
+use super::permit::Permit;
 use super::slots::{MAX_GRANTS, RejectReason, Slots};
-use crate::connection::{self, FatalError, Header, Phase, ReceivePlan, Violation};
+use crate::connection::{self, FatalError, Header, Phase, ReceivePlan, Violation, exact};
 
 /// Owner of the next bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,15 +131,24 @@ impl Connection {
         if self.receiving != Receiving::Header {
             return Ok(self.receive_body(overflow));
         }
-        let Some(header) = self.receiver.receive_header(overflow)? else {
-            return Ok(self.on_input_exhausted(overflow));
+        let Some((header, bytes)) = self.receiver.header(overflow) else {
+            return match self.receiver.parse_header(overflow)? {
+                true => Ok(Step::Continue),
+                false => Ok(self.on_input_exhausted(overflow)),
+            };
         };
+        header.verify(bytes)?;
+        header.check_sequence(self.phase, PduType::IcReq, PduType::H2cTermReq)?;
         if self.receiver.has_unverified() && !self.matches_prediction(&header) {
             self.rollback_predictions(overflow);
+            return Ok(Step::Continue);
         }
-        header.check_sequence(self.phase, PduType::IcReq, PduType::H2cTermReq)?;
         match header.pdu_type {
-            PduType::CapsuleCmd => self.handle_capsule(&header, overflow),
+            PduType::CapsuleCmd => {
+                let max_data_bytes = self.limits.max_in_capsule_bytes;
+                let opened = open_command(&mut self.slots, &header, bytes, max_data_bytes)?;
+                Ok(self.handle_capsule(&header, opened))
+            }
             PduType::H2cData => self.handle_h2c_data(&header, overflow).map(|()| Step::Continue),
             PduType::IcReq => self.handle_ic_req(&header, overflow).map(|()| Step::Continue),
             _ => self.handle_term_req(&header, overflow).map(|()| Step::Continue),
@@ -147,7 +157,7 @@ impl Connection {
 
     /// Whether this PDU is the predicted capsule, or a PDU without data, which can precede it.
     fn matches_prediction(&self, header: &Header) -> bool {
-        let is_candidate = header.pdu_type == PduType::CapsuleCmd || header.layout.data_len == 0;
+        let is_candidate = header.pdu_type == PduType::CapsuleCmd || header.data_len() == 0;
         is_candidate && self.receiver.matches_predicted_layout(header)
     }
 
@@ -168,31 +178,23 @@ impl Connection {
         self.receiver.rollback_predictions(overflow, |at, len, bytes| staging.copy(at, len, bytes));
     }
 
-    /// CapsuleCmd: accepts a command. An error in the command does not fail the connection, unlike
-    /// an error in the capsule or the queue.
+    /// CapsuleCmd: accepts the opened command, or rejects the CID of a second one.
     #[inline(always)]
-    fn handle_capsule(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
-        let data_len = header.layout.data_len;
-        if data_len > self.limits.max_in_capsule_bytes as usize {
-            return Err(FatalError::header(header.pdu_type.code(), HeaderFault::invalid(CommonHeader::PLEN)));
-        }
-        let capsule = self.receiver.checked(overflow)?;
-        let cid = CapsuleCmd::cid(capsule);
-        let opened = self.slots.open(cid, || CapsuleCmd::decode(capsule, data_len as u32).entry);
-        let opened = opened.map(|(permit, entry)| (permit, transfer(entry, data_len as u32)));
-        if let Err(RejectReason::Full) = opened {
-            return Err(FatalError::sequence(Violation::QueueOverrun(self.slots.limit())));
-        }
+    fn handle_capsule(&mut self, header: &Header, opened: Result<(Permit, Transfer), u16>) -> Step {
         self.receiver.consume_header(header);
         self.start_capsule_body(header);
-        let Ok((permit, transfer)) = opened else {
-            self.reject(cid, Status::COMMAND_ID_CONFLICT);
-            return Ok(Step::Continue);
-        };
-        if matches!(transfer, Transfer::FromHost { place: DataLocation::InCapsule, .. }) {
-            self.receiving = Receiving::Undecided { slot: permit.slot() };
+        match opened {
+            Ok((permit, transfer)) => {
+                if matches!(transfer, Transfer::FromHost { place: DataLocation::InCapsule, .. }) {
+                    self.receiving = Receiving::Undecided { slot: permit.slot() };
+                }
+                Step::Event(Event::Command { permit, transfer })
+            }
+            Err(cid) => {
+                self.reject(cid, Status::COMMAND_ID_CONFLICT);
+                Step::Continue
+            }
         }
-        Ok(Step::Event(Event::Command { permit, transfer }))
     }
 
     /// ICReq: queues ICResp and applies the negotiated parameters (TCP 1.0 §3.1).
@@ -226,14 +228,14 @@ impl Connection {
     #[inline]
     fn start_capsule_body(&mut self, header: &Header) {
         self.start_body(header, Receiving::Discard, 0);
-        if header.layout.data_len > 0 {
-            self.staging.observe(header.layout.data_len);
+        if header.data_len() > 0 {
+            self.staging.observe(header.data_len());
         }
     }
 
     /// Starts the data after this header, if any, for `receiving`.
     pub(super) fn start_body(&mut self, header: &Header, receiving: Receiving, offset: usize) {
-        if header.layout.data_len > 0 {
+        if header.data_len() > 0 {
             self.receiver.start_body(header, offset);
             self.receiving = receiving;
         }
@@ -257,6 +259,28 @@ impl Connection {
             Receiving::H2cData { slot, ttag, len } => self.finish_h2c_data(slot, ttag, len),
             _ => Step::Continue,
         }
+    }
+}
+
+/// Opens the command of a capsule, or returns its CID if that is in use. An error in the command does not
+/// fail the connection, unlike an error in the capsule or the queue.
+#[inline(always)]
+fn open_command(
+    slots: &mut Slots,
+    header: &Header,
+    bytes: &[u8],
+    max_data_bytes: u32,
+) -> Result<Result<(Permit, Transfer), u16>, FatalError> {
+    let data_len = header.layout.data_len;
+    if data_len > max_data_bytes {
+        return Err(FatalError::header(header.pdu_type.code(), HeaderFault::invalid(CommonHeader::PLEN)));
+    }
+    let capsule = exact(bytes)?;
+    let cid = CapsuleCmd::cid(capsule);
+    match slots.open(cid, || CapsuleCmd::decode(capsule, data_len).entry) {
+        Ok((permit, entry)) => Ok(Ok((permit, transfer(entry, data_len)))),
+        Err(RejectReason::CidConflict) => Ok(Err(cid)),
+        Err(RejectReason::Full) => Err(FatalError::sequence(Violation::QueueOverrun(slots.limit()))),
     }
 }
 

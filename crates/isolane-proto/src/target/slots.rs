@@ -21,6 +21,7 @@ pub(super) struct Slots {
     /// Slot of the last command, if it is neither completed nor linked in `chains` yet: most
     /// commands complete before the next one arrives.
     newest: u16,
+    is_newest_open: bool,
     /// Number of slots whose data is arriving.
     receiving: usize,
     /// Total length of their buffers.
@@ -48,6 +49,7 @@ impl Slots {
             limit: 0,
             occupied: 0,
             newest: NONE,
+            is_newest_open: false,
             receiving: 0,
             receiving_bytes: 0,
             transfers: 0,
@@ -70,7 +72,7 @@ impl Slots {
 
     /// Number of commands in flight.
     pub(super) fn occupied(&self) -> usize {
-        self.occupied + usize::from(self.newest != NONE)
+        self.occupied + usize::from(self.is_newest_open)
     }
 
     /// Maximum number of commands in flight.
@@ -108,22 +110,22 @@ impl Slots {
         if self.occupied >= self.limit {
             return Err(RejectReason::Full);
         }
-        let at = match self.free.pop() {
-            Some(at) => at,
-            None => self.grow(),
-        };
-        let slot = &mut self.slots[usize::from(at)];
+        if self.newest == NONE {
+            self.newest = self.free.pop().unwrap_or_else(|| self.grow());
+        }
+        let slot = &mut self.slots[usize::from(self.newest)];
         slot.cid = cid;
         slot.entry = decode();
         slot.occupied = true;
-        self.newest = at;
-        Ok((Permit { slot: at, generation: slot.generation, cid }, &slot.entry))
+        self.is_newest_open = true;
+        Ok((Permit { slot: self.newest, generation: slot.generation, cid }, &slot.entry))
     }
 
     /// Links the last command, because it outlives the call that returned it.
     #[inline]
     fn link_newest(&mut self) {
-        if self.newest != NONE {
+        if self.is_newest_open {
+            self.is_newest_open = false;
             let at = std::mem::replace(&mut self.newest, NONE);
             self.link(at);
             self.occupied += 1;
@@ -146,13 +148,13 @@ impl Slots {
         slot.generation = slot.generation.wrapping_add(1);
         slot.occupied = false;
         if self.newest == at {
-            self.newest = NONE;
+            self.is_newest_open = false;
         } else {
             slot.grants.clear();
             self.unlink(at);
             self.occupied -= 1;
+            self.free.push(at);
         }
-        self.free.push(at);
     }
 
     /// Stores the permit while data arrives into `buffer`.

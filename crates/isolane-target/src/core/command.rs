@@ -15,60 +15,49 @@ use super::lane::Lane;
 
 impl Core {
     /// Handles a command before its data has arrived.
-    pub(super) fn on_command(
-        &mut self,
-        lane: &mut Lane,
-        permit: Permit,
-        entry: &SubmissionEntry,
-        transfer: Transfer,
-    ) {
-        if lane.conn.is_held(entry.cid) {
-            self.replace_async_event(lane, entry.cid);
+    pub(super) fn on_command(&mut self, lane: &mut Lane, permit: Permit, transfer: Transfer) {
+        if lane.conn.is_held(permit.cid()) {
+            self.replace_async_event(lane, permit.cid());
         }
         if let Transfer::Invalid(status) = transfer {
             return self.fail(lane, permit, status);
         }
+        let is_fabrics = is_fabrics(lane.conn.entry(&permit));
         match &lane.association {
-            Some(association) if association.qid != 0 && !is_fabrics(entry) => {
-                self.on_io_command(lane, permit, entry, transfer);
+            Some(association) if association.qid != 0 && !is_fabrics => {
+                self.on_io_command(lane, permit, transfer);
             }
-            None if lane.connecting.is_some() || !is_fabrics(entry) => {
+            None if lane.connecting.is_some() || !is_fabrics => {
                 self.fail(lane, permit, Status::COMMAND_SEQUENCE_ERROR);
             }
-            _ => self.on_control_command(lane, permit, entry, transfer),
+            _ => self.on_control_command(lane, permit, transfer),
         }
     }
 
     /// Handles the complete data of a command.
-    pub(super) fn on_data(
-        &mut self,
-        lane: &mut Lane,
-        permit: Permit,
-        entry: &SubmissionEntry,
-        buffer: Buffer,
-        digest_ok: bool,
-    ) {
-        if lane.association.as_ref().is_some_and(|association| association.qid != 0)
-            && !is_fabrics(entry)
-            && let Some(position) = self.shared.namespaces.find(entry.nsid)
-        {
+    pub(super) fn on_data(&mut self, lane: &mut Lane, permit: Permit, buffer: Buffer, digest_ok: bool) {
+        let entry = lane.conn.entry(&permit);
+        let is_io =
+            lane.association.as_ref().is_some_and(|association| association.qid != 0) && !is_fabrics(entry);
+        if is_io && let Some(position) = self.shared.namespaces.find(entry.nsid) {
             self.on_expected_data(lane, position, buffer.len());
         }
         if !digest_ok {
             self.counters.digest_errors.add(1);
             if self.digest_log.is_due(self.now) {
-                log::warn!("{}: wrong data digest of command {:#06x}", lane.peer(), entry.cid);
+                log::warn!("{}: wrong data digest of command {:#06x}", lane.peer(), permit.cid());
             }
             self.memory.pool.recycle_buffer(buffer);
             return self.fail(lane, permit, Status::TRANSIENT_TRANSPORT_ERROR);
         }
         match &lane.association {
-            Some(association) if association.qid != 0 && !is_fabrics(entry) => {
-                self.on_io_data(lane, permit, entry, buffer);
-            }
+            Some(_) if is_io => self.on_io_data(lane, permit, buffer),
             // The target requests only the data of a Connect.
             Some(_) => self.fail(lane, permit, Status::COMMAND_SEQUENCE_ERROR),
-            None => self.begin_connect(lane, permit, *entry, buffer.to_vec()),
+            None => {
+                let entry = *lane.conn.entry(&permit);
+                self.begin_connect(lane, permit, entry, buffer.to_vec());
+            }
         }
     }
 
@@ -110,26 +99,20 @@ impl Core {
     }
 
     /// Handles a command of the control path. Only Connect has data; data of other commands is skipped.
-    fn on_control_command(
-        &mut self,
-        lane: &mut Lane,
-        permit: Permit,
-        entry: &SubmissionEntry,
-        transfer: Transfer,
-    ) {
+    fn on_control_command(&mut self, lane: &mut Lane, permit: Permit, transfer: Transfer) {
         self.counters.admin_commands.add(1);
-        let len = data_len(transfer);
+        let (len, entry) = (data_len(transfer), *lane.conn.entry(&permit));
         if let Some(association) = &lane.association {
             association.status.record_traffic();
             let (id, qid, now) = (association.id, association.qid, self.now);
-            let action = self.shared.control(|port| port.handle_command(id, qid, entry, len, now));
+            let action = self.shared.control(|port| port.handle_command(id, qid, &entry, len, now));
             return self.respond(lane, id, permit, action);
         }
         match transfer {
-            Transfer::FromHost { len, place } if is_connect(entry) && data_expected(entry).matches(len) => {
+            Transfer::FromHost { len, place } if is_connect(&entry) && data_expected(&entry).matches(len) => {
                 take_connect_data(lane, permit, len, place);
             }
-            _ if is_connect(entry) => self.begin_connect(lane, permit, *entry, Vec::new()),
+            _ if is_connect(&entry) => self.begin_connect(lane, permit, entry, Vec::new()),
             _ => self.fail(lane, permit, Status::COMMAND_SEQUENCE_ERROR),
         }
     }

@@ -20,13 +20,8 @@ use crate::counters::IoKind;
 
 impl Core {
     /// Handles an I/O command before its data has arrived.
-    pub(super) fn on_io_command(
-        &mut self,
-        lane: &mut Lane,
-        permit: Permit,
-        entry: &SubmissionEntry,
-        transfer: Transfer,
-    ) {
+    pub(super) fn on_io_command(&mut self, lane: &mut Lane, permit: Permit, transfer: Transfer) {
+        let entry = lane.conn.entry(&permit);
         let (position, command) = match self.check(lane.association.as_ref(), entry, data_len(transfer)) {
             Ok(checked) => checked,
             Err(status) => return self.refuse_io(lane, permit, status),
@@ -54,13 +49,8 @@ impl Core {
     }
 
     /// Handles the complete data of an I/O command.
-    pub(super) fn on_io_data(
-        &mut self,
-        lane: &mut Lane,
-        permit: Permit,
-        entry: &SubmissionEntry,
-        buffer: Buffer,
-    ) {
+    pub(super) fn on_io_data(&mut self, lane: &mut Lane, permit: Permit, buffer: Buffer) {
+        let entry = lane.conn.entry(&permit);
         let (position, command) = match self.check(lane.association.as_ref(), entry, buffer.len() as u32) {
             Ok(checked) => checked,
             Err(status) => return self.refuse_data(lane, permit, buffer, status),

@@ -79,18 +79,15 @@ impl Core {
 
     /// Handles all received PDUs.
     pub(super) fn process_input(&mut self, lane: &mut Lane, overflow: &[u8]) -> Progress {
+        let now = self.now;
         while lane.is_open() && lane.stalled.is_none() && !is_full(lane) {
-            let Some(event) = lane.conn.poll_event(overflow, self.now) else { break };
+            let Some(event) = lane.conn.poll_event(overflow, now) else { break };
             match event {
                 Event::Command { permit, transfer } => {
                     self.prefetch_upcoming(lane, overflow);
-                    let entry = *lane.conn.entry(&permit);
-                    self.on_command(lane, permit, &entry, transfer);
+                    self.on_command(lane, permit, transfer);
                 }
-                Event::Data { permit, buffer, digest_ok } => {
-                    let entry = *lane.conn.entry(&permit);
-                    self.on_data(lane, permit, &entry, buffer, digest_ok);
-                }
+                Event::Data { permit, buffer, digest_ok } => self.on_data(lane, permit, buffer, digest_ok),
                 Event::Connected(request) => log::debug!("{}: initialized with {request:?}", lane.peer()),
                 Event::Terminated(request) => {
                     log::warn!("{}: the host closed the connection with {request:?}", lane.peer());
