@@ -13,7 +13,7 @@ use isolane_reactor::mailbox::{self, Sender};
 use isolane_reactor::spin::AdaptiveSpin;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::control::{ClientListener, Control, ControlDeps};
+use crate::control::{Control, ControlDeps};
 use crate::core::{ControlMessage, Core, CoreMessage};
 use crate::epoll::Epoll;
 use crate::object::ObjectKind;
@@ -107,7 +107,7 @@ impl Engine {
         let ids: BTreeSet<u16> = kinds.iter().map(|kind| kind.id()).collect();
         assert_eq!(ids.len(), kinds.len(), "two kinds of objects have the same ID");
         let deps = ControlDeps { messages: inbox, cores, kinds, store, watch: control_part };
-        let mut control = Control::new(config, epoch, epoll, ClientListener::new(listener), deps)
+        let mut control = Control::new(config, epoch, epoll, listener, deps)
             .map_err(|error| EngineError::system("cannot watch the listener", error))?;
         let notifier = ExitNotifier(ended);
         let thread = thread::Builder::new().name("isolane-control".into()).spawn(move || {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use isolane_engine_api::{
     CloseMode, MAX_REQUESTS_IN_FLIGHT, OpenObject, Packet, PacketError, PacketSocket, Reply,
@@ -13,7 +13,6 @@ use rustix::net::{Shutdown, shutdown};
 
 use super::listener::ClientCred;
 use crate::close_threads::Socket;
-use crate::store::LinkPosition;
 
 /// Client of the control thread.
 pub(super) struct Client {
@@ -27,19 +26,17 @@ pub(super) struct Client {
     pub queued: bool,
     /// Serial numbers of requests without reply.
     waiting: Vec<u32>,
-    /// Messages that were not sent yet, each with the link position that must be reached first. At most a reply
-    /// to each waiting request, and a notice for each object and queue.
-    outbox: VecDeque<(u64, Vec<u8>)>,
+    /// Messages that were not sent yet. At most a reply to each waiting request, and a notice for each object and
+    /// queue.
+    outbox: VecDeque<Vec<u8>>,
     /// Session; `None` before the hello message.
     pub attached: Option<Attached>,
 }
 
 /// Session of a client.
 pub(super) struct Attached {
-    /// `None` after a disconnect.
-    pub memory: Option<SharedMemory>,
-    /// The memory after a disconnect, so that no core drops the last reference.
-    pub orphaned_memory: Option<SharedMemory>,
+    /// Kept after a disconnect, so that no core drops the last reference.
+    pub memory: SharedMemory,
     /// Closed with the last state of the session; then its application may continue without an engine.
     _life: Socket,
     /// Becomes readable when the process ends; a forked process may keep the connection open.
@@ -55,7 +52,7 @@ pub(super) struct Attached {
     /// Numbers of objects, by kind.
     counts: BTreeMap<usize, usize>,
     /// Last time when stalled objects were abandoned.
-    relieved: Option<Instant>,
+    pub relieved: Option<Instant>,
 }
 
 /// Notification queue that is being closed.
@@ -131,24 +128,16 @@ impl Client {
         self.wire.as_ref().map_or(Ok(None), |wire| wire.receive(false))
     }
 
-    /// Sends a message once the link has sent all messages queued so far. A reply ends the wait of its request.
-    pub fn send(&mut self, serial: u32, reply: &Reply, position: LinkPosition) -> Result<(), PacketError> {
+    /// Queues a message. A reply ends the wait of its request.
+    pub fn push(&mut self, serial: u32, reply: &Reply) {
         self.waiting.retain(|waiting| *waiting != serial);
-        self.outbox.push_back((position.queued, reply.encode(serial)));
-        self.flush(position)
+        self.outbox.push_back(reply.encode(serial));
     }
 
-    /// Whether the next message waits for the link.
-    pub fn is_delayed(&self, position: LinkPosition) -> bool {
-        self.outbox.front().is_some_and(|(after, _)| *after > position.sent)
-    }
-
-    /// Sends pending messages as far as link and connection permit.
-    pub fn flush(&mut self, position: LinkPosition) -> Result<(), PacketError> {
+    /// Sends queued messages as far as the connection permits.
+    pub fn flush(&mut self) -> Result<(), PacketError> {
         let Some(wire) = &self.wire else { return Ok(()) };
-        while let Some((after, bytes)) = self.outbox.front()
-            && *after <= position.sent
-        {
+        while let Some(bytes) = self.outbox.front() {
             match wire.send(bytes, &[], false) {
                 Ok(()) => drop(self.outbox.pop_front()),
                 Err(PacketError::WouldBlock) => return Ok(()),
@@ -161,9 +150,9 @@ impl Client {
     /// Sends the reason of a disconnect, if the connection has space.
     pub fn send_reason(&mut self, reason: &str) {
         let serial = self.waiting.first().copied().unwrap_or(1);
-        // Ends the session, so it need not wait for the link.
-        let now = LinkPosition { queued: 0, sent: 0 };
-        let _ = self.send(serial, &Reply::Refused(reason.to_owned()), now);
+        self.push(serial, &Reply::Refused(reason.to_owned()));
+        // Ends the session, so it need not wait for the link to the supervisor.
+        let _ = self.flush();
     }
 
     /// Returns the connection, shut down also for other processes, unless the client has disconnected before.
@@ -205,8 +194,7 @@ impl Client {
 impl Attached {
     pub fn new(memory: SharedMemory, life: OwnedFd, process: Option<OwnedFd>, key: u64) -> Attached {
         Attached {
-            memory: Some(memory),
-            orphaned_memory: None,
+            memory,
             _life: Socket::new(life),
             process,
             key,
@@ -219,9 +207,8 @@ impl Attached {
         }
     }
 
-    /// Drops everything but the objects. Returns the records of the dropped state.
+    /// Drops everything but the objects and the memory. Returns the records of the dropped state.
     pub fn disconnect(&mut self) -> Vec<u64> {
-        self.orphaned_memory = self.memory.take();
         self.process = None;
         let (doorbells, queues) = (std::mem::take(&mut self.doorbells), std::mem::take(&mut self.queues));
         doorbells.into_values().chain(queues.into_values()).collect()
@@ -243,15 +230,6 @@ impl Attached {
     pub fn insert(&mut self, object: ObjectRecord) {
         *self.counts.entry(object.kind).or_default() += 1;
         self.objects.insert(object.open.id, object);
-    }
-
-    /// Returns whether stalled objects may be abandoned again, which polls all objects.
-    pub fn start_relief(&mut self, now: Instant) -> bool {
-        let is_due = self.relieved.is_none_or(|at| now.saturating_duration_since(at) >= RELIEF_INTERVAL);
-        if is_due {
-            self.relieved = Some(now);
-        }
-        is_due
     }
 }
 
@@ -284,8 +262,6 @@ impl ObjectRecord {
     }
 }
 
-/// Minimum time between two reliefs of a session.
-const RELIEF_INTERVAL: Duration = Duration::from_secs(1);
 /// Serial number of messages that no request waits for.
 pub(super) const UNSOLICITED: u32 = 0;
 

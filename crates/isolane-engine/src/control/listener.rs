@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use isolane_engine_api::PacketSocket;
+use isolane_shm::PeerCred;
 use rustix::fs::{stat, unlink};
 use rustix::io::Errno;
 use rustix::net::{
@@ -15,10 +16,6 @@ use rustix::process::getuid;
 
 use crate::files::{check, create_socket_dir, is_trusted};
 use crate::{EngineConfig, EngineError};
-
-/// Listening socket.
-#[derive(Debug)]
-pub(crate) struct ClientListener(OwnedFd);
 
 /// Credentials of a client, as reported by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,30 +78,18 @@ pub fn listen(path: &Path) -> Result<OwnedFd, EngineError> {
     Ok(listener)
 }
 
-impl ClientListener {
-    pub fn new(listener: OwnedFd) -> ClientListener {
-        ClientListener(listener)
-    }
-
-    /// Accepts the next connection. Returns `None` if none is pending.
-    pub fn accept(&self) -> io::Result<Option<(PacketSocket, ClientCred)>> {
-        loop {
-            let socket = match accept_with(&self.0, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(socket) => socket,
-                Err(Errno::AGAIN) => return Ok(None),
-                // The client has closed its connection.
-                Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            let isolane_shm::PeerCred { pid, uid } = isolane_shm::PeerCred::from_socket(socket.as_fd())?;
-            return Ok(Some((PacketSocket::new(socket), ClientCred { pid, uid })));
-        }
-    }
-}
-
-impl AsFd for ClientListener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+/// Accepts the next connection. Returns `None` if none is pending.
+pub(super) fn accept(listener: &OwnedFd) -> io::Result<Option<(PacketSocket, ClientCred)>> {
+    loop {
+        let socket = match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => socket,
+            Err(Errno::AGAIN) => return Ok(None),
+            // The client has closed its connection.
+            Err(Errno::INTR | Errno::CONNABORTED) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let PeerCred { pid, uid } = PeerCred::from_socket(socket.as_fd())?;
+        return Ok(Some((PacketSocket::new(socket), ClientCred { pid, uid })));
     }
 }
 

@@ -15,9 +15,9 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,9 +35,8 @@ use crate::store::{StoreClient, StoreError, ToSupervisor};
 use crate::watch::Part;
 
 use client::{Attached, Client, Replies, UNSOLICITED};
-use listener::ClientCred;
-pub(crate) use listener::ClientListener;
 pub use listener::listen;
+use listener::{ClientCred, accept};
 use log_limiter::LogLimiter;
 use request::PendingOpen;
 
@@ -46,15 +45,15 @@ pub(crate) struct Control {
     config: EngineConfig,
     epoch: u64,
     epoll: Epoll,
-    listener: ClientListener,
+    listener: OwnedFd,
     messages: Receiver<ControlMessage>,
     kinds: Vec<Box<dyn ObjectKind>>,
     cores: Vec<Sender<CoreMessage>>,
     clients: BTreeMap<u32, Client>,
     /// Clients that may have sent a message.
     readable: VecDeque<u32>,
-    /// Clients whose messages wait for the supervisor's link.
-    delayed: BTreeSet<u32>,
+    /// Messages to clients wait for the supervisor's link.
+    delayed: bool,
     /// Clients without hello message, with their deadlines.
     handshaking: VecDeque<(Instant, u32)>,
     /// A connection may be pending.
@@ -92,7 +91,7 @@ impl Control {
         config: EngineConfig,
         epoch: u64,
         epoll: Epoll,
-        listener: ClientListener,
+        listener: OwnedFd,
         deps: ControlDeps,
     ) -> io::Result<Control> {
         epoll.add(&listener, LISTENER)?;
@@ -108,7 +107,7 @@ impl Control {
             cores,
             clients: BTreeMap::new(),
             readable: VecDeque::new(),
-            delayed: BTreeSet::new(),
+            delayed: false,
             handshaking: VecDeque::new(),
             accept_ready: false,
             accept_retry_at: None,
@@ -182,7 +181,7 @@ impl Control {
         if !self.can_accept() || self.must_wait_for_closes(now) {
             return;
         }
-        match self.listener.accept() {
+        match accept(&self.listener) {
             Ok(Some((wire, cred))) => {
                 if let Err(reason) = cred.check(&self.config) {
                     return self.reject(wire, cred, &reason);
@@ -230,7 +229,7 @@ impl Control {
     /// Rejects the next connection when no descriptor is left. Returns `false` if even that fails.
     fn reject_next(&mut self) -> bool {
         self.reserve.release();
-        let accepted = self.listener.accept();
+        let accepted = accept(&self.listener);
         let is_ok = accepted.is_ok();
         // Without descriptors, the kernel does not report an empty backlog.
         self.accept_ready = !matches!(accepted, Ok(None));
@@ -269,7 +268,7 @@ impl Control {
             self.handshaking.front().map(|(deadline, _)| *deadline),
             self.pending_opens.values().next().map(|pending| pending.deadline),
             (!self.orphaned_memory.is_empty()).then(|| now + UNMAP_INTERVAL),
-            (!self.delayed.is_empty()).then(|| now + LINK_INTERVAL),
+            self.delayed.then(|| now + LINK_INTERVAL),
             self.accept_retry_at,
             self.idle_since.zip(self.config.max_idle).map(|(since, max)| since + max),
             self.log_limiter.due(),
@@ -283,7 +282,11 @@ impl Control {
         self.kinds.iter().for_each(|kind| kind.on_timer(now));
         self.orphaned_memory.retain(SharedMemory::is_shared);
         self.expire_pending_opens(now);
-        self.send_delayed();
+        if std::mem::take(&mut self.delayed) {
+            self.store.flush();
+            let sessions: Vec<u32> = self.clients.keys().copied().collect();
+            sessions.into_iter().for_each(|session| self.flush(session));
+        }
         self.check_idle(now);
         while let Some((deadline, session)) = self.handshaking.front().copied()
             && deadline <= now
@@ -346,7 +349,7 @@ impl Control {
         }
     }
 
-    /// Sends the reply to a request. An engine that ends sends no refusals, because their reasons are void: a
+    /// Sends a reply or an unsolicited message. An engine that ends sends no refusals, because their reasons are void: a
     /// client with a session repeats the request to the next engine, or finds its session ended; a client without
     /// one may connect again.
     fn reply(&mut self, session: u32, serial: u32, reply: &Reply) {
@@ -357,35 +360,20 @@ impl Control {
             }
             return;
         }
-        self.send(session, serial, reply);
+        if let Some(client) = self.clients.get_mut(&session) {
+            client.push(serial, reply);
+            self.flush(session);
+        }
     }
 
-    fn send(&mut self, session: u32, serial: u32, reply: &Reply) {
-        let Some(client) = self.clients.get_mut(&session) else { return };
-        let result = client.send(serial, reply, self.store.position());
-        self.on_send_result(session, result);
-    }
-
+    /// Sends the messages to a client, unless the supervisor's link has not accepted what must precede them.
     fn flush(&mut self, session: u32) {
         let Some(client) = self.clients.get_mut(&session) else { return };
-        let result = client.flush(self.store.position());
-        self.on_send_result(session, result);
-    }
-
-    /// Sends messages that waited for the supervisor's link.
-    fn send_delayed(&mut self) {
-        if !self.delayed.is_empty() {
-            self.store.flush();
-            std::mem::take(&mut self.delayed).into_iter().for_each(|session| self.flush(session));
+        if !self.store.is_flushed() {
+            self.delayed = true;
+            return;
         }
-    }
-
-    fn on_send_result(&mut self, session: u32, result: Result<(), PacketError>) {
-        let position = self.store.position();
-        if self.clients.get(&session).is_some_and(|client| client.is_delayed(position)) {
-            self.delayed.insert(session);
-        }
-        match result {
+        match client.flush() {
             // The client may have been blocked until now.
             Ok(()) => self.enqueue_readable(session),
             Err(PacketError::Closed) => self.detach(session),
@@ -430,7 +418,7 @@ impl Control {
                 if let Some(serial) =
                     client.attached.as_mut().and_then(|attached| attached.on_queue_closed(queue))
                 {
-                    self.send(session, UNSOLICITED, &Reply::ObjectClosed { id: queue });
+                    self.reply(session, UNSOLICITED, &Reply::ObjectClosed { id: queue });
                     self.reply(session, serial, &Reply::Ack);
                 }
             }
@@ -454,12 +442,7 @@ impl Control {
     }
 
     fn deliver(&mut self, session: u32, replies: Replies) {
-        for (serial, reply) in replies {
-            match serial {
-                UNSOLICITED => self.send(session, serial, &reply),
-                serial => self.reply(session, serial, &reply),
-            }
-        }
+        replies.iter().for_each(|(serial, reply)| self.reply(session, *serial, reply));
     }
 
     /// Disconnects a client that has violated the protocol.
@@ -499,11 +482,10 @@ impl Control {
 
     fn remove_if_empty(&mut self, session: u32) {
         if self.clients.get(&session).is_some_and(Client::is_empty)
-            && let Some(mut client) = self.clients.remove(&session)
-            && let Some(attached) = &mut client.attached
+            && let Some(Client { attached: Some(attached), .. }) = self.clients.remove(&session)
         {
             self.store.remove(attached.key);
-            self.orphaned_memory.extend(attached.orphaned_memory.take());
+            self.orphaned_memory.push(attached.memory);
         }
     }
 }

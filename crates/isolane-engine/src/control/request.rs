@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use isolane_engine_api::{
     CloseMode, Hello, OpenDoorbells, OpenNotificationQueue, OpenObject, Packet, Reply, Request, VERSION,
@@ -16,15 +16,8 @@ use super::listener::ClientCred;
 use super::{Control, watch_process};
 use crate::close_threads::{self, Socket};
 use crate::core::CoreMessage;
-use crate::object::{CloseReason, NO_DESCRIPTORS, ObjectBuilder, RecoveryState, Rejection};
+use crate::object::{ClientBell, CloseReason, NO_DESCRIPTORS, ObjectBuilder, RecoveryState, Rejection};
 use crate::store::{Record, StoreError};
-
-/// Result of a granted request.
-enum Handled {
-    Reply(Reply),
-    /// The reply follows later.
-    Deferred,
-}
 
 /// Object that is built once the supervisor has stored its record.
 pub(super) struct PendingOpen {
@@ -61,12 +54,10 @@ impl Control {
         self.finish_request(session, serial, Err(rejection));
     }
 
-    fn finish_request(&mut self, session: u32, serial: u32, result: Result<Handled, Rejection>) {
+    fn finish_request(&mut self, session: u32, serial: u32, result: Result<Option<Reply>, Rejection>) {
         match result {
-            Ok(Handled::Reply(reply)) => self.reply(session, serial, &reply),
-            Ok(Handled::Deferred) => {
-                self.clients.get_mut(&session).into_iter().for_each(|client| client.wait(serial))
-            }
+            Ok(Some(reply)) => self.reply(session, serial, &reply),
+            Ok(None) => self.clients.get_mut(&session).into_iter().for_each(|client| client.wait(serial)),
             Err(Rejection::Refused(reason)) => self.reply(session, serial, &Reply::Refused(reason)),
             Err(Rejection::Exhausted(reason)) => {
                 self.warn_refused(session, &reason);
@@ -83,13 +74,14 @@ impl Control {
         }
     }
 
+    /// Returns the reply, or `None` if it follows later.
     fn on_request(
         &mut self,
         session: u32,
         serial: u32,
         request: Request,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<Handled, Rejection> {
+    ) -> Result<Option<Reply>, Rejection> {
         if let Request::Hello(Hello { version }) = request
             && version != VERSION
         {
@@ -105,22 +97,28 @@ impl Control {
         let mut descriptors = descriptors.into_iter();
         match (request, descriptors.next()) {
             (Request::Hello(_), Some(memfd)) => self.attach(session, memfd, descriptors.next()),
-            (Request::OpenDoorbells(port), Some(end)) => self.open_doorbells(session, port, end),
-            (Request::OpenNotificationQueue(queue), Some(end)) => self.open_queue(session, queue, end),
+            (request @ (Request::OpenDoorbells(_) | Request::OpenNotificationQueue(_)), Some(end)) => {
+                self.grant(session, request, end)
+            }
             (Request::CloseObject { id, how }, _) => self.close(session, serial, id, how),
             (Request::Relieve, _) => {
                 self.attached(session)?;
                 self.relieve(session);
-                Ok(Handled::Reply(Reply::Ack))
+                Ok(Some(Reply::Ack))
             }
             _ => Err(Rejection::violation("a descriptor is missing")),
         }
     }
 
-    fn attach(&mut self, session: u32, memfd: OwnedFd, life: Option<OwnedFd>) -> Result<Handled, Rejection> {
+    fn attach(
+        &mut self,
+        session: u32,
+        memfd: OwnedFd,
+        life: Option<OwnedFd>,
+    ) -> Result<Option<Reply>, Rejection> {
         if self.attached(session).is_ok() {
             // Repeated after a restart.
-            return Ok(Handled::Reply(self.welcome(session)));
+            return Ok(Some(self.welcome(session)));
         }
         self.check_capacity()?;
         let Some(client) = self.clients.get_mut(&session) else { return Err(session_ended()) };
@@ -149,7 +147,7 @@ impl Control {
         let key = self.store.put(&Record::Session { session, pid, uid }, &descriptors)?;
         client.attached = Some(Attached::new(memory, life, process, key));
         log::info!("{client} has attached");
-        Ok(Handled::Reply(self.welcome(session)))
+        Ok(Some(self.welcome(session)))
     }
 
     /// Checks the number of clients. Disconnected ones count only towards twice the limit.
@@ -178,101 +176,78 @@ impl Control {
         Reply::Welcome(Welcome { version: VERSION, session, epoch, cores, limits })
     }
 
-    fn open_doorbells(
-        &mut self,
-        session: u32,
-        port: OpenDoorbells,
-        end: OwnedFd,
-    ) -> Result<Handled, Rejection> {
-        let key = self.put_bell(session, Request::OpenDoorbells(port), &end)?;
-        self.install_doorbells(session, port, end).inspect_err(|_| self.store.remove(key))?;
-        let previous = self.attached(session)?.doorbells.insert(port.core, key);
-        previous.into_iter().for_each(|key| self.store.remove(key));
-        Ok(Handled::Reply(Reply::Ack))
-    }
-
-    /// Stores a request with the engine's end of a bell. Returns the key of the record.
-    fn put_bell(&self, session: u32, request: Request, end: &OwnedFd) -> Result<u64, Rejection> {
-        forbid_fd_passing(end.as_fd()).map_err(Rejection::violation)?;
-        let record = Record::Granted { session, core: 0, request, note: Vec::new() };
-        Ok(self.store.put(&record, &[end.as_fd()])?)
-    }
-
-    /// Passes doorbells to their core.
-    pub(super) fn install_doorbells(
-        &mut self,
-        session: u32,
-        port: OpenDoorbells,
-        end: OwnedFd,
-    ) -> Result<(), Rejection> {
-        let memory = self.memory(session)?;
-        let core = self.check_core(port.core)?;
-        let ring = port.layout.ring().ok_or_else(|| invalid_layout("doorbells"))?;
-        let receiver = Receiver::resume(&memory, ring).map_err(Rejection::violation)?;
-        let flag = memory.flag(port.layout.flag()).map_err(Rejection::violation)?;
-        let bell = Bell::from_end(flag, Socket::new(end)).map_err(Rejection::violation)?;
-        self.send_to_core(core, CoreMessage::Doorbells { session, receiver, bell });
-        Ok(())
-    }
-
-    fn open_queue(
-        &mut self,
-        session: u32,
-        open: OpenNotificationQueue,
-        end: OwnedFd,
-    ) -> Result<Handled, Rejection> {
+    /// Opens doorbells or a notification queue, with the engine's end of a bell.
+    fn grant(&mut self, session: u32, request: Request, end: OwnedFd) -> Result<Option<Reply>, Rejection> {
         let max_queues = self.config.limits.queues;
-        let queues = &self.attached(session)?.queues;
-        if queues.len() >= max_queues as usize && !queues.contains_key(&open.queue) {
+        if let Request::OpenNotificationQueue(open) = &request
+            && let queues = &self.attached(session)?.queues
+            && queues.len() >= max_queues as usize
+            && !queues.contains_key(&open.queue)
+        {
             return Err(limit("notification queues", max_queues));
         }
-        let key = self.put_bell(session, Request::OpenNotificationQueue(open), &end)?;
-        self.install_queue(session, open, end).inspect_err(|_| self.store.remove(key))?;
-        let previous = self.attached(session)?.queues.insert(open.queue, key);
-        previous.into_iter().for_each(|key| self.store.remove(key));
-        Ok(Handled::Reply(Reply::Ack))
+        forbid_fd_passing(end.as_fd()).map_err(Rejection::violation)?;
+        let record = Record::Granted { session, core: 0, request: request.clone(), note: Vec::new() };
+        let key = self.store.put(&record, &[end.as_fd()])?;
+        self.install(session, key, &request, end).inspect_err(|_| self.store.remove(key))?;
+        Ok(Some(Reply::Ack))
     }
 
-    /// Passes a notification queue to all cores.
-    pub(super) fn install_queue(
+    /// Passes doorbells or a notification queue to the cores, instead of earlier ones with the same ID.
+    pub(super) fn install(
         &mut self,
         session: u32,
-        open: OpenNotificationQueue,
+        key: u64,
+        request: &Request,
         end: OwnedFd,
     ) -> Result<(), Rejection> {
-        let OpenNotificationQueue { queue, layout: place } = open;
-        let cores = self.cores.len() as u32;
-        let memory = self.memory(session)?;
-        if place.cores != cores {
-            return Err(Rejection::Violation(format!("a queue for {} cores of {cores}", place.cores)));
-        }
-        let mut messages = Vec::new();
-        for core in 0..cores {
-            let ring = place.ring(core).ok_or_else(|| invalid_layout("a queue"))?;
-            let sender = Sender::resume(&memory, ring).map_err(Rejection::violation)?;
-            let flag = memory.flag(place.flag()).map_err(Rejection::violation)?;
-            let end = end.try_clone().map_err(|error| Rejection::system(&error))?;
-            let bell = Bell::from_end(flag, Socket::new(end)).map_err(Rejection::violation)?;
-            messages.push(CoreMessage::Queue { session, queue, sender, bell });
-        }
-        messages.into_iter().zip(0..).for_each(|(message, core)| self.send_to_core(core, message));
+        let memory = self.attached(session)?.memory.clone();
+        let previous = match request {
+            Request::OpenDoorbells(OpenDoorbells { core, layout }) => {
+                let core = self.check_core(*core)?;
+                let ring = layout.ring().ok_or_else(|| invalid_layout("doorbells"))?;
+                let receiver = Receiver::resume(&memory, ring).map_err(Rejection::violation)?;
+                let bell = bell(&memory, layout.flag(), end)?;
+                self.send_to_core(core, CoreMessage::Doorbells { session, receiver, bell });
+                self.attached(session)?.doorbells.insert(core, key)
+            }
+            Request::OpenNotificationQueue(OpenNotificationQueue { queue, layout }) => {
+                let (queue, cores) = (*queue, self.cores.len() as u32);
+                if layout.cores != cores {
+                    let reason = format!("a queue for {} cores of {cores}", layout.cores);
+                    return Err(Rejection::Violation(reason));
+                }
+                let mut messages = Vec::new();
+                for core in 0..cores {
+                    let ring = layout.ring(core).ok_or_else(|| invalid_layout("a queue"))?;
+                    let sender = Sender::resume(&memory, ring).map_err(Rejection::violation)?;
+                    let end = end.try_clone().map_err(|error| Rejection::system(&error))?;
+                    let bell = bell(&memory, layout.flag(), end)?;
+                    messages.push(CoreMessage::Queue { session, queue, sender, bell });
+                }
+                messages.into_iter().zip(0..).for_each(|(message, core)| self.send_to_core(core, message));
+                self.attached(session)?.queues.insert(queue, key)
+            }
+            _ => return Err(Rejection::violation("a record of a request that is not stored")),
+        };
+        previous.into_iter().for_each(|key| self.store.remove(key));
         Ok(())
     }
 
     /// Closes a queue, even if objects use it. The reply follows once no core writes to it any longer. Until then
     /// the client's messages wait, so that it closes one queue at a time.
-    fn close_queue(&mut self, session: u32, serial: u32, queue: u32) -> Result<Handled, Rejection> {
+    fn close_queue(&mut self, session: u32, serial: u32, queue: u32) -> Result<Option<Reply>, Rejection> {
         let cores = self.cores.len();
         let attached = self.attached(session)?;
         let Some(key) = attached.queues.remove(&queue) else {
-            self.send(session, UNSOLICITED, &Reply::ObjectClosed { id: queue });
-            return Ok(Handled::Reply(Reply::Ack));
+            self.reply(session, UNSOLICITED, &Reply::ObjectClosed { id: queue });
+            return Ok(Some(Reply::Ack));
         };
         attached.closing = Some(ClosingQueue { queue, serial, cores });
         // The next engine must not write to the queue.
         self.store.remove(key);
         self.send_to_all(|| CoreMessage::CloseQueue { session, queue });
-        Ok(Handled::Deferred)
+        Ok(None)
     }
 
     fn open(
@@ -281,7 +256,7 @@ impl Control {
         serial: u32,
         open: OpenObject,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<Handled, Rejection> {
+    ) -> Result<Option<Reply>, Rejection> {
         open.core.map_or(Ok(0), |core| self.check_core(core))?;
         let kind = self.kind(&open)?;
         check_descriptors(&descriptors, self.kinds[kind].descriptors())?;
@@ -292,10 +267,10 @@ impl Control {
                 return Err(Rejection::Violation(format!("object {} is opened twice", open.id)));
             }
             if object.answer.is_some() {
-                return Ok(Handled::Reply(object.opened()));
+                return Ok(Some(object.opened()));
             }
             object.opening = Some(serial);
-            return Ok(Handled::Deferred);
+            return Ok(None);
         }
         if open.queue.is_some_and(|queue| !attached.queues.contains_key(&queue)) {
             return Err(Rejection::violation("an object names a queue that does not exist"));
@@ -313,7 +288,7 @@ impl Control {
         if recovery.is_empty() {
             self.attached(session)?.insert(object);
             self.build(session, id, builder);
-            return Ok(Handled::Deferred);
+            return Ok(None);
         }
         let RecoveryState { note, descriptors } = recovery;
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
@@ -324,7 +299,7 @@ impl Control {
         self.attached(session)?.insert(object);
         let deadline = Instant::now() + self.store.timeout();
         self.pending_opens.insert(key, PendingOpen { session, id, builder, deadline });
-        Ok(Handled::Deferred)
+        Ok(None)
     }
 
     /// Refuses objects whose records were not stored in time. Keys increase, so the first is the oldest.
@@ -364,27 +339,33 @@ impl Control {
 
     /// Builds an object on its core.
     pub(super) fn build(&mut self, session: u32, id: u32, builder: ObjectBuilder) {
-        let Ok(memory) = self.memory(session) else { return };
         let Ok(attached) = self.attached(session) else { return };
-        let Some((core, queue)) = attached.objects.get(&id).map(|it| (it.core, it.open.queue)) else {
-            return;
-        };
+        let Some(object) = attached.objects.get(&id) else { return };
+        let (core, queue, memory) = (object.core, object.open.queue, attached.memory.clone());
         self.send_to_core(core, CoreMessage::Open { session, id, queue, memory, build: builder.build });
     }
 
     /// Abandons stalled closed objects of a session, unless that was done a moment ago.
     fn relieve(&mut self, session: u32) {
         let attached = self.clients.get_mut(&session).and_then(|client| client.attached.as_mut());
-        if attached.is_some_and(|attached| attached.start_relief(Instant::now())) {
+        let Some(attached) = attached else { return };
+        if attached.relieved.is_none_or(|at| at.elapsed() >= RELIEF_INTERVAL) {
+            attached.relieved = Some(Instant::now());
             self.send_to_all(|| CoreMessage::Relieve { session });
         }
     }
 
-    fn close(&mut self, session: u32, serial: u32, id: u32, mode: CloseMode) -> Result<Handled, Rejection> {
+    fn close(
+        &mut self,
+        session: u32,
+        serial: u32,
+        id: u32,
+        mode: CloseMode,
+    ) -> Result<Option<Reply>, Rejection> {
         let Some(object) = self.attached(session)?.objects.get_mut(&id) else {
             return match mode {
                 CloseMode::Close => self.close_queue(session, serial, id),
-                CloseMode::Release => Ok(Handled::Reply(Reply::Ack)),
+                CloseMode::Release => Ok(Some(Reply::Ack)),
             };
         };
         object.closing = Some((mode, serial));
@@ -392,20 +373,18 @@ impl Control {
         let reason = CloseReason::Requested(mode);
         self.send_to_core(core, CoreMessage::Close { session, id, reason });
         match mode {
-            CloseMode::Release => Ok(Handled::Deferred),
-            CloseMode::Close => Ok(Handled::Reply(Reply::Ack)),
+            CloseMode::Release => Ok(None),
+            CloseMode::Close => Ok(Some(Reply::Ack)),
         }
     }
 
     /// Returns the session of a connected client.
     pub(super) fn attached(&mut self, session: u32) -> Result<&mut Attached, Rejection> {
-        let attached = self.clients.get_mut(&session).and_then(|client| client.attached.as_mut());
+        let client = self.clients.get_mut(&session).ok_or_else(session_ended)?;
+        let is_connected = client.is_connected();
+        let attached = client.attached.as_mut();
         let attached = attached.ok_or_else(|| Rejection::violation("it has not sent hello"))?;
-        if attached.memory.is_none() { Err(session_ended()) } else { Ok(attached) }
-    }
-
-    fn memory(&mut self, session: u32) -> Result<SharedMemory, Rejection> {
-        self.attached(session)?.memory.clone().ok_or_else(session_ended)
+        if is_connected { Ok(attached) } else { Err(session_ended()) }
     }
 
     /// Returns the index of the kind of an object.
@@ -447,6 +426,12 @@ fn check_descriptors(received: &[OwnedFd], expected: RangeInclusive<usize>) -> R
     }
 }
 
+/// Bell of a client, with the engine's end.
+fn bell(memory: &SharedMemory, flag: u64, end: OwnedFd) -> Result<ClientBell, Rejection> {
+    let flag = memory.flag(flag).map_err(Rejection::violation)?;
+    Bell::from_end(flag, Socket::new(end)).map_err(Rejection::violation)
+}
+
 fn session_ended() -> Rejection {
     Rejection::Refused("the session has ended".into())
 }
@@ -458,6 +443,9 @@ fn invalid_layout(name: &str) -> Rejection {
 fn limit(name: &str, max: u32) -> Rejection {
     Rejection::Refused(format!("the session has {max} {name}, which is the limit; close some"))
 }
+
+/// Minimum time between two reliefs of a session, which poll all its objects.
+const RELIEF_INTERVAL: Duration = Duration::from_secs(1);
 
 impl From<StoreError> for Rejection {
     fn from(error: StoreError) -> Rejection {

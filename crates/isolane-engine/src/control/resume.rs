@@ -45,7 +45,7 @@ impl Control {
         self.reserve.refill();
         let sessions: Vec<u32> = self.clients.keys().copied().collect();
         for session in sessions {
-            self.send(session, UNSOLICITED, &Reply::EngineRestarted { epoch: self.epoch });
+            self.reply(session, UNSOLICITED, &Reply::EngineRestarted { epoch: self.epoch });
         }
         // After their streams were restored, which still send the data in their rings.
         orphaned.into_iter().for_each(|session| self.detach(session));
@@ -90,20 +90,12 @@ impl Control {
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), Rejection> {
         match request {
-            Request::OpenDoorbells(port) => {
+            Request::OpenObject(open) => self.reopen(key, session, core, open, note, descriptors),
+            request => {
                 let [end] = into_exact_fds(descriptors)?;
-                self.install_doorbells(session, port, end)?;
-                self.attached(session)?.doorbells.insert(port.core, key);
+                self.install(session, key, &request, end)
             }
-            Request::OpenNotificationQueue(queue) => {
-                let [end] = into_exact_fds(descriptors)?;
-                self.install_queue(session, queue, end)?;
-                self.attached(session)?.queues.insert(queue.queue, key);
-            }
-            Request::OpenObject(open) => self.reopen(key, session, core, open, note, descriptors)?,
-            _ => return Err(Rejection::violation("a record of a request that is not stored")),
         }
-        Ok(())
     }
 
     fn reopen(

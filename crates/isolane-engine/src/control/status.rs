@@ -16,9 +16,9 @@ impl Control {
             let counts = kinds.map(|(kind, it)| format!("{} {}, ", attached.count(kind), it.name()));
             let _ =
                 write!(text, "  {client}: {}{} queues", counts.collect::<String>(), attached.queues.len());
-            let _ = match &attached.memory {
-                Some(memory) => writeln!(text, ", {} MiB of memory", memory.bytes() >> 20),
-                None => writeln!(text, "; it has left, and its objects are closing"),
+            let _ = match client.is_connected() {
+                true => writeln!(text, ", {} MiB of memory", attached.memory.bytes() >> 20),
+                false => writeln!(text, "; it has left, and its objects are closing"),
             };
             for object in attached.objects.values() {
                 let core = self.config.cores.get(object.core as usize).copied().unwrap_or_default();

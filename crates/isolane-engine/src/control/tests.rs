@@ -27,7 +27,7 @@ fn control() -> (Control, Receiver<CoreMessage>) {
         store: Arc::new(StoreClient::none()),
         watch: Watch::new(Record::new().unwrap(), 1).part(0).unwrap(),
     };
-    let listener = ClientListener::new(listen(&dir.path().join("sock")).unwrap());
+    let listener = listen(&dir.path().join("sock")).unwrap();
     (Control::new(config, 1, epoll, listener, deps).unwrap(), core_messages)
 }
 

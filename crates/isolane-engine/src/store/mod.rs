@@ -7,7 +7,8 @@
 //! A record that cannot be stored fails only its own request. Messages without descriptors never block: those
 //! that the link does not accept are sent later, in order, at the latest with the next heartbeat. Invariant:
 //! replies to a client after the removal of a record are delayed until the link has accepted the removal
-//! ([`LinkPosition`]); otherwise the next engine could resume an object that the client has already released.
+//! ([`StoreClient::is_flushed`]); otherwise the next engine could resume an object that the client has already
+//! released.
 
 mod message;
 mod record;
@@ -29,15 +30,6 @@ use crate::volume::JournalStore;
 
 pub(crate) use message::{LINK_VERSION, ToEngine, ToSupervisor};
 pub(crate) use record::Record;
-
-/// Numbers of messages without descriptors.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LinkPosition {
-    /// Messages that were queued.
-    pub queued: u64,
-    /// Messages that the link has accepted: the supervisor receives them even if the engine is killed.
-    pub sent: u64,
-}
 
 /// Engine's side of the store.
 pub(crate) struct StoreClient {
@@ -61,8 +53,6 @@ struct State {
     deferred: HashSet<u64>,
     /// Messages that the link has not accepted yet.
     unsent: VecDeque<ToSupervisor>,
-    /// Number of messages that were ever queued.
-    queued: u64,
     /// A put timed out, and no reply has arrived since.
     timed_out: bool,
     closed: bool,
@@ -233,18 +223,20 @@ impl StoreClient {
     /// Sends a message without waiting. If the supervisor has ended, the engine ends soon.
     pub fn notify(&self, message: &ToSupervisor) {
         if self.link.is_some() {
-            let mut state = self.state.lock();
-            state.queued += 1;
-            state.unsent.push_back(message.clone());
-            drop(state);
+            self.state.lock().unsent.push_back(message.clone());
             self.flush();
         }
     }
 
-    /// Returns the numbers of queued and sent messages.
-    pub fn position(&self) -> LinkPosition {
-        let state = self.state.lock();
-        LinkPosition { queued: state.queued, sent: state.queued - state.unsent.len() as u64 }
+    /// Whether the link has accepted all messages: the supervisor receives them even if the engine is killed.
+    pub fn is_flushed(&self) -> bool {
+        self.state.lock().unsent.is_empty()
+    }
+
+    /// Number of messages that the link has not accepted.
+    #[cfg(test)]
+    pub fn unsent(&self) -> usize {
+        self.state.lock().unsent.len()
     }
 
     /// Sends pending messages as far as the link accepts them.
