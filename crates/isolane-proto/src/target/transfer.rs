@@ -150,8 +150,7 @@ impl Connection {
 
     /// H2CData: checks that it matches an R2T, and starts its data.
     pub(super) fn handle_h2c_data(&mut self, header: &Header, overflow: &[u8]) -> Result<(), FatalError> {
-        let data =
-            self.receiver.decode(overflow, |bytes| H2cData::decode(bytes, header.layout.data_len as u32))?;
+        let data = self.receiver.decode(overflow, |bytes| H2cData::decode(bytes, header.layout.data_len))?;
         let cid = data.cccid;
         let unknown = |at| Err(FatalError::new(Violation::UnknownTransfer(cid), HeaderFault::invalid(at)));
         let Some((at, slot, grant)) = self.slots.grant(data.ttag) else { return unknown(H2cData::TTAG) };
