@@ -16,7 +16,7 @@ use isolane_wire::fabrics::{
 };
 use isolane_wire::log::SIGNATURE;
 use isolane_wire::registers::{Cap, Cc, Csts, Vs, offset};
-use isolane_wire::{Nqn, identify};
+use isolane_wire::{Nqn, SubmissionEntry, identify};
 
 use super::connect_queue::{QueueSpec, connect_queue};
 use super::connection::BlockingConnection;
@@ -72,16 +72,16 @@ impl Admin {
         self.cap = Cap(self.property(PropertySize::Bytes8, offset::CAP)?);
         let version = Vs(self.property(PropertySize::Bytes4, offset::VS)? as u32);
         self.enable()?;
-        let data = self.identify(IdentifyCommand::new(Cns::Controller, 0))?;
-        self.controller = identify::Controller::decode_prefix(&data).ok_or_else(|| self.short_data())?;
+        let data = self.identify(Cns::Controller, 0)?;
+        let short = || self.connection.protocol_violation(Step::Identify, "returned short data".to_owned());
+        self.controller = identify::Controller::decode_prefix(&data).ok_or_else(short)?;
         Ok(self.controller_info(version))
     }
 
     /// Identify, whose data is always 4,096 bytes.
-    pub(crate) fn identify(&mut self, command: IdentifyCommand) -> Result<Vec<u8>, ConnectError> {
-        let buffer = Buffer::contiguous(IdentifyCommand::DATA_LEN as usize);
-        let reply = self.connection.command(Step::Identify, command.entry(), Data::Read(buffer))?;
-        reply.buffer.map(|buffer| buffer.to_vec()).ok_or_else(|| self.short_data())
+    pub(crate) fn identify(&mut self, cns: Cns, nsid: u32) -> Result<Vec<u8>, ConnectError> {
+        let command = IdentifyCommand::new(cns, nsid);
+        self.read(Step::Identify, command.entry(), IdentifyCommand::DATA_LEN as usize)
     }
 
     /// Whether the controller has the generation page of Isolane's targets.
@@ -89,12 +89,21 @@ impl Admin {
         self.controller.vendor_signature == SIGNATURE && self.controller.vendor_pages.generation()
     }
 
-    /// Get Log Page of a namespace.
-    pub(crate) fn log_page(&mut self, page: LogPage, nsid: u32, bytes: u32) -> Result<Vec<u8>, ConnectError> {
-        let command = GetLogPageCommand { nsid, ..GetLogPageCommand::new(page, 0, bytes) };
-        let buffer = Buffer::contiguous(bytes as usize);
-        let reply = self.connection.command(Step::Log, command.entry(), Data::Read(buffer))?;
-        let short = || self.connection.protocol_violation(Step::Log, format!("less than {bytes} bytes"));
+    /// Get Log Page, from an offset in bytes. The page may belong to a namespace.
+    pub(crate) fn log_page(
+        &mut self,
+        page: LogPage,
+        nsid: u32,
+        offset: u64,
+        len: usize,
+    ) -> Result<Vec<u8>, ConnectError> {
+        let command = GetLogPageCommand { nsid, ..GetLogPageCommand::new(page, offset, len as u32) };
+        self.read(Step::Log, command.entry(), len)
+    }
+
+    fn read(&mut self, step: Step, entry: SubmissionEntry, len: usize) -> Result<Vec<u8>, ConnectError> {
+        let reply = self.connection.command(step, entry, Data::Read(Buffer::contiguous(len)))?;
+        let short = || self.connection.protocol_violation(step, format!("returned less than {len} bytes"));
         reply.buffer.map(|buffer| buffer.to_vec()).ok_or_else(short)
     }
 
@@ -206,10 +215,6 @@ impl Admin {
 
     fn not_ready(&self, reason: &str) -> ConnectError {
         ConnectError::NotReady { address: self.connection.address(), reason: reason.to_owned() }
-    }
-
-    fn short_data(&self) -> ConnectError {
-        self.connection.protocol_violation(Step::Identify, "returned less than 4,096 bytes".to_owned())
     }
 }
 

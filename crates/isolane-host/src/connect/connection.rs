@@ -24,11 +24,11 @@ pub(crate) struct BlockingConnection {
     pub queue: Connection,
     /// Whether Connect turned submission queue flow control off.
     pub flow_control_disabled: bool,
+    pub parameters: Parameters,
     address: SocketAddr,
     opened: Instant,
     deadline: Instant,
     overflow: Box<[u8]>,
-    parameters: Parameters,
 }
 
 /// Parameters negotiated by ICReq and ICResp.
@@ -60,16 +60,7 @@ impl BlockingConnection {
         socket::set_nodelay(&stream).map_err(failed)?;
         stream.set_nonblocking(true).map_err(failed)?;
         let queue = Connection::new(connection_config(options), opened);
-        let mut connection = BlockingConnection {
-            stream,
-            queue,
-            flow_control_disabled: false,
-            address,
-            opened,
-            deadline,
-            overflow: vec![0; OVERFLOW_BYTES].into_boxed_slice(),
-            parameters: Parameters::default(),
-        };
+        let mut connection = BlockingConnection::new(stream, queue, address, deadline);
         connection.initialize()?;
         Ok(connection)
     }
@@ -80,22 +71,26 @@ impl BlockingConnection {
         queue: Connection,
         timeout: Duration,
     ) -> io::Result<BlockingConnection> {
-        let opened = Instant::now();
-        Ok(BlockingConnection {
-            address: stream.peer_addr()?,
+        let address = stream.peer_addr()?;
+        Ok(BlockingConnection::new(stream, queue, address, Instant::now() + timeout))
+    }
+
+    fn new(
+        stream: TcpStream,
+        queue: Connection,
+        address: SocketAddr,
+        deadline: Instant,
+    ) -> BlockingConnection {
+        BlockingConnection {
             stream,
             queue,
             flow_control_disabled: false,
-            opened,
-            deadline: opened + timeout,
-            overflow: vec![0; OVERFLOW_BYTES].into_boxed_slice(),
             parameters: Parameters::default(),
-        })
-    }
-
-    /// Parameters negotiated by ICReq and ICResp.
-    pub(crate) fn parameters(&self) -> Parameters {
-        self.parameters
+            address,
+            opened: Instant::now(),
+            deadline,
+            overflow: vec![0; OVERFLOW_BYTES].into_boxed_slice(),
+        }
     }
 
     /// The target's address.

@@ -8,14 +8,12 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use isolane_memory::Buffer;
-use isolane_proto::host::Data;
 use isolane_wire::Nqn;
-use isolane_wire::admin::{GetLogPageCommand, LogPage};
+use isolane_wire::admin::LogPage;
 use isolane_wire::log::{AddressFamily, DiscoveryEntry, DiscoveryHeader, SubsystemType, Transport};
 
 use super::admin::Admin;
-use super::resolve;
+use super::at_first_address;
 use crate::error::{ConnectError, Step};
 use crate::options::Options;
 use crate::uri::Uri;
@@ -70,14 +68,7 @@ impl DiscoveredSubsystem {
 /// [`ConnectError`].
 pub fn discover(uri: &Uri, options: &Options) -> Result<Vec<DiscoveredSubsystem>, ConnectError> {
     let deadline = Instant::now() + options.connect_timeout;
-    let mut result = Ok(Vec::new());
-    for address in resolve(uri)? {
-        result = discover_at(address, options, deadline);
-        if result.is_ok() {
-            break;
-        }
-    }
-    result
+    at_first_address(uri, |address| discover_at(address, options, deadline))
 }
 
 /// Returns the only NVM subsystem that discovery finds, and its address.
@@ -126,7 +117,7 @@ fn discover_at(
 }
 
 fn read_header(admin: &mut Admin) -> Result<DiscoveryHeader, ConnectError> {
-    let data = read_log(admin, 0, DiscoveryHeader::LEN)?;
+    let data = admin.log_page(LogPage::Discovery, 0, 0, DiscoveryHeader::LEN)?;
     let header = DiscoveryHeader::decode_prefix(&data);
     header.filter(|header| header.recfmt == 0).ok_or_else(|| {
         admin
@@ -141,18 +132,11 @@ fn read_entries(admin: &mut Admin, count: u64) -> Result<Vec<DiscoveryEntry>, Co
     while next < count {
         let now = (count - next).min(ENTRIES_PER_READ);
         let offset = DiscoveryHeader::LEN as u64 + next * DiscoveryEntry::LEN as u64;
-        let data = read_log(admin, offset, now as usize * DiscoveryEntry::LEN)?;
+        let data = admin.log_page(LogPage::Discovery, 0, offset, now as usize * DiscoveryEntry::LEN)?;
         entries.extend(data.chunks(DiscoveryEntry::LEN).filter_map(DiscoveryEntry::decode_prefix));
         next += now;
     }
     Ok(entries)
-}
-
-fn read_log(admin: &mut Admin, offset: u64, len: usize) -> Result<Vec<u8>, ConnectError> {
-    let command = GetLogPageCommand::new(LogPage::Discovery, offset, len as u32);
-    let data = Data::Read(Buffer::contiguous(len));
-    let reply = admin.connection.command(Step::Log, command.entry(), data)?;
-    Ok(reply.buffer.map(|buffer| buffer.to_vec()).unwrap_or_default())
 }
 
 /// An entry in words; none if its name is not one.

@@ -47,15 +47,9 @@ pub(crate) fn enable_async_events(admin: &mut Admin) -> Result<(), ConnectError>
     if requested == 0 {
         return Ok(());
     }
-    match set(admin, FeatureId::AsyncEventConfiguration, requested) {
-        Ok(_) => Ok(()),
-        // Without notices, a changed size shows at the next connect.
-        Err(ConnectError::Refused { status, .. }) => {
-            log::warn!("the target sends no notices of changed namespaces: {status}");
-            Ok(())
-        }
-        Err(error) => Err(error),
-    }
+    // Without notices, a changed size shows at the next connect.
+    let enabled = set(admin, FeatureId::AsyncEventConfiguration, requested);
+    unless_refused(admin, enabled, "no notices of changed namespaces").map(drop)
 }
 
 /// Enables the delays that a status may select (ACRE), where the controller reports any (CRDT1-3).
@@ -69,14 +63,24 @@ pub(crate) fn enable_retry_delays(admin: &mut Admin) -> Result<RetryDelays, Conn
     buffer.copy_in(0, &behavior.encode());
     let fid = FeatureId::HostBehaviorSupport.code();
     let command = SetFeaturesCommand { fid, ..SetFeaturesCommand::default() };
-    match admin.connection.command(Step::Features, command.entry(), Data::Write(buffer)) {
-        Ok(_) => Ok(delays),
-        // Without it, no status selects a delay, and commands are retried immediately.
+    let enabled = admin.connection.command(Step::Features, command.entry(), Data::Write(buffer));
+    // Without it, no status selects a delay, and commands are retried immediately.
+    Ok(unless_refused(admin, enabled, "retry delays not enabled")?
+        .map_or_else(RetryDelays::default, |_| delays))
+}
+
+/// Returns `None` if the target refuses an optional feature, and logs what that means.
+fn unless_refused<T>(
+    admin: &Admin,
+    result: Result<T, ConnectError>,
+    consequence: &str,
+) -> Result<Option<T>, ConnectError> {
+    match result {
         Err(ConnectError::Refused { status, .. }) => {
-            log::warn!("{}: retry delays not enabled: {status}", admin.connection.address());
-            Ok(RetryDelays::default())
+            log::warn!("{}: {consequence}: {status}", admin.connection.address());
+            Ok(None)
         }
-        Err(error) => Err(error),
+        result => result.map(Some),
     }
 }
 

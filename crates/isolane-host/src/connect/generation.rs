@@ -20,7 +20,7 @@ pub(crate) fn generation(admin: &mut Admin, nsid: u32) -> Result<Option<Generati
         return Ok(None);
     }
     let is_final = |status: Status| status.dnr() || status.is(Status::INVALID_LOG_PAGE);
-    let data = match admin.log_page(LogPage::Generation, nsid, GenerationLog::LEN as u32) {
+    let data = match admin.log_page(LogPage::Generation, nsid, 0, GenerationLog::LEN) {
         Ok(data) => data,
         Err(ConnectError::Refused { status, .. }) if is_final(status) => return Ok(None),
         Err(error) => return Err(error),

@@ -2,7 +2,7 @@
 //! §5.15).
 
 use isolane_wire::Status;
-use isolane_wire::admin::{Cns, IdentifyCommand};
+use isolane_wire::admin::Cns;
 use isolane_wire::identify::{Descriptor, DescriptorList, Namespace, NamespaceList};
 use uuid::Uuid;
 
@@ -17,8 +17,8 @@ const MAX_NAMESPACES: usize = 8192;
 pub(crate) fn namespaces(admin: &mut Admin) -> Result<Vec<NamespaceInfo>, ConnectError> {
     let mut found = Vec::new();
     for nsid in active(admin)? {
-        let data = admin.identify(IdentifyCommand::new(Cns::Namespace, nsid))?;
-        let list = match admin.identify(IdentifyCommand::new(Cns::NamespaceDescriptors, nsid)) {
+        let data = admin.identify(Cns::Namespace, nsid)?;
+        let list = match admin.identify(Cns::NamespaceDescriptors, nsid) {
             Ok(list) => Some(list),
             Err(ConnectError::Refused { status, .. }) if has_no_descriptors(status) => None,
             Err(error) => return Err(error),
@@ -68,7 +68,7 @@ fn active(admin: &mut Admin) -> Result<Vec<u32>, ConnectError> {
     let mut nsids: Vec<u32> = Vec::new();
     while nsids.len() < MAX_NAMESPACES {
         let after = nsids.last().copied().unwrap_or(0);
-        let data = admin.identify(IdentifyCommand::new(Cns::ActiveNamespaces, after))?;
+        let data = admin.identify(Cns::ActiveNamespaces, after)?;
         let list = data.first_chunk().map(NamespaceList::decode);
         let page = list.as_ref().map_or(&[][..], NamespaceList::nsids);
         // A list that does not rise would never end, or name a namespace twice.

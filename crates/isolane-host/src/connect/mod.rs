@@ -17,6 +17,7 @@ mod generation;
 mod inventory;
 pub(crate) mod journal;
 
+use std::collections::HashSet;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Instant;
@@ -82,14 +83,7 @@ impl Plan {
 /// Connects to the first usable address of the host.
 pub(crate) fn associate(plan: &Plan) -> Result<Association, ConnectError> {
     let deadline = Instant::now() + plan.options.connect_timeout;
-    let mut failure = None;
-    for address in resolve(&plan.uri)? {
-        match associate_at(address, plan, deadline) {
-            Ok(association) => return Ok(association),
-            Err(error) => failure = Some(error),
-        }
-    }
-    Err(failure.unwrap_or_else(|| unresolved(&plan.uri, std::io::ErrorKind::NotFound.into())))
+    at_first_address(&plan.uri, |address| associate_at(address, plan, deadline))
 }
 
 /// Connects to a target, describes it, and disconnects.
@@ -110,25 +104,31 @@ pub fn inspect(uri: &Uri, options: &Options) -> Result<Info, ConnectError> {
     Ok(association.info)
 }
 
-/// Returns the addresses of the URI's host without duplicates.
-pub(crate) fn resolve(uri: &Uri) -> Result<Vec<SocketAddr>, ConnectError> {
-    let found = (uri.host.as_str(), uri.port).to_socket_addrs().map_err(|error| unresolved(uri, error))?;
-    let mut addresses: Vec<SocketAddr> = Vec::new();
-    for address in found {
-        if !addresses.contains(&address) {
-            addresses.push(address);
+/// Tries the addresses of the URI's host until one succeeds.
+fn at_first_address<T>(
+    uri: &Uri,
+    attempt: impl Fn(SocketAddr) -> Result<T, ConnectError>,
+) -> Result<T, ConnectError> {
+    let unresolved = |error| ConnectError::Resolve { host: uri.host.clone(), source: Arc::new(error) };
+    let mut failure = unresolved(std::io::ErrorKind::NotFound.into());
+    let mut tried = HashSet::new();
+    for address in (uri.host.as_str(), uri.port).to_socket_addrs().map_err(unresolved)? {
+        if tried.insert(address) {
+            match attempt(address) {
+                Ok(found) => return Ok(found),
+                Err(error) => failure = error,
+            }
         }
     }
-    Ok(addresses)
-}
-
-fn unresolved(uri: &Uri, error: std::io::Error) -> ConnectError {
-    ConnectError::Resolve { host: uri.host.clone(), source: Arc::new(error) }
+    Err(failure)
 }
 
 fn associate_at(address: SocketAddr, plan: &Plan, deadline: Instant) -> Result<Association, ConnectError> {
     let started_at = Instant::now();
-    let (address, nqn) = find_subsystem(address, plan, deadline)?;
+    let (address, nqn) = match plan.uri.nqn {
+        Some(nqn) => (address, nqn),
+        None => discovery::only_subsystem(address, &plan.options, deadline)?,
+    };
     let mut admin = Admin::connect(address, &nqn, &plan.options, deadline)?;
     let controller = admin.enable_and_identify()?;
     admin.check_depth(plan.options.depth)?;
@@ -148,18 +148,6 @@ fn associate_at(address: SocketAddr, plan: &Plan, deadline: Instant) -> Result<A
         admin: admin.into_connection(),
         lanes,
     })
-}
-
-/// Returns the subsystem of the URI, or the only one that discovery finds.
-fn find_subsystem(
-    address: SocketAddr,
-    plan: &Plan,
-    deadline: Instant,
-) -> Result<(SocketAddr, Nqn), ConnectError> {
-    match plan.uri.nqn {
-        Some(nqn) => Ok((address, nqn)),
-        None => discovery::only_subsystem(address, &plan.options, deadline),
-    }
 }
 
 /// Connects the queue of every lane.
@@ -193,7 +181,7 @@ fn negotiated(
     classes: LaneCounts,
     options: &Options,
 ) -> Negotiated {
-    let transport = lanes.first().unwrap_or(&admin.connection).parameters();
+    let transport = lanes.first().unwrap_or(&admin.connection).parameters;
     Negotiated {
         header_digest: transport.header_digest,
         data_digest: transport.data_digest,
