@@ -70,9 +70,6 @@ impl FromStr for Cores {
             if last >= MAX_CORES {
                 return Err(CoresError::TooLarge(last));
             }
-            if let Some(&twice) = cores.iter().find(|core| (first..=last).contains(*core)) {
-                return Err(CoresError::Twice(twice));
-            }
             cores.extend(first..=last);
         }
         Cores::new(cores)

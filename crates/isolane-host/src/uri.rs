@@ -111,22 +111,34 @@ impl FromStr for Uri {
 
     fn from_str(text: &str) -> Result<Uri, UriError> {
         let remaining = text.strip_prefix(SCHEME).ok_or_else(|| UriError::Scheme(text.to_owned()))?;
-        let (remaining, query) = split_at_first(remaining, '?');
-        let (authority, path) = split_at_first(remaining, '/');
+        let (remaining, query) = remaining.split_once('?').unwrap_or((remaining, ""));
+        let (authority, path) = remaining.split_once('/').unwrap_or((remaining, ""));
         let (host, port) = parse_authority(authority)?;
         if host.is_empty() {
             return Err(UriError::NoHost(text.to_owned()));
         }
-        let uri = Uri {
+        let mut uri = Uri {
             host,
             port,
-            nqn: parse_nqn(path.unwrap_or(""))?,
+            nqn: parse_nqn(path)?,
             nsid: None,
             cores: Cores::default(),
             flush_after_loss: None,
             via: None,
         };
-        parse_query(query, uri)
+        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+            match parameter.split_once('=') {
+                Some(("nsid", value)) => uri.nsid = Some(parse_nsid(value)?),
+                Some(("cores", list)) => {
+                    let invalid = |reason| UriError::Cores { list: list.to_owned(), reason };
+                    uri.cores = list.parse().map_err(invalid)?;
+                }
+                Some(("flush-after-loss", value)) => uri.flush_after_loss = Some(value.parse()?),
+                Some(("via", engine)) => uri.via = Some(unescape(engine)?.parse()?),
+                _ => return Err(UriError::Parameter(parameter.to_owned())),
+            }
+        }
+        Ok(uri)
     }
 }
 
@@ -181,38 +193,21 @@ impl Display for Uri {
     }
 }
 
-fn split_at_first(text: &str, separator: char) -> (&str, Option<&str>) {
-    match text.split_once(separator) {
-        Some((head, tail)) => (head, Some(tail)),
-        None => (text, None),
-    }
-}
-
 fn parse_authority(authority: &str) -> Result<(String, u16), UriError> {
-    let (host, port) = match authority.strip_prefix('[') {
-        Some(remaining) => parse_brackets(authority, remaining)?,
-        None => split_at_first(authority, ':'),
-    };
-    if !authority.starts_with('[') && port.is_some_and(|port| port.contains(':')) {
-        return Err(UriError::Brackets(authority.to_owned()));
-    }
-    Ok((host.to_owned(), parse_port(port)?))
-}
-
-fn parse_brackets<'a>(authority: &str, remaining: &'a str) -> Result<(&'a str, Option<&'a str>), UriError> {
     let wrong = || UriError::Brackets(authority.to_owned());
-    let (host, tail) = remaining.split_once(']').ok_or_else(wrong)?;
-    match tail {
-        "" => Ok((host, None)),
-        _ => Ok((host, Some(tail.strip_prefix(':').ok_or_else(wrong)?))),
-    }
-}
-
-fn parse_port(port: Option<&str>) -> Result<u16, UriError> {
-    let Some(port) = port else { return Ok(DEFAULT_PORT) };
+    let (host, tail) = match authority.strip_prefix('[') {
+        Some(remaining) => remaining.split_once(']').ok_or_else(wrong)?,
+        None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
+    };
+    let is_ipv6 = authority.starts_with('[');
+    let port = match tail.strip_prefix(':') {
+        Some(port) if is_ipv6 || !port.contains(':') => port,
+        None if tail.is_empty() => return Ok((host.to_owned(), DEFAULT_PORT)),
+        _ => return Err(wrong()),
+    };
     match port.parse() {
         Ok(0) | Err(_) => Err(UriError::Port(port.to_owned())),
-        Ok(port) => Ok(port),
+        Ok(port) => Ok((host.to_owned(), port)),
     }
 }
 
@@ -225,28 +220,6 @@ fn parse_nqn(path: &str) -> Result<Option<Nqn>, UriError> {
         Ok(nqn) => Ok(Some(nqn)),
         Err(reason) => Err(UriError::Nqn { nqn: name, reason: reason.to_string() }),
     }
-}
-
-fn parse_query(query: Option<&str>, uri: Uri) -> Result<Uri, UriError> {
-    let mut uri = uri;
-    for parameter in query.unwrap_or("").split('&').filter(|parameter| !parameter.is_empty()) {
-        match parameter.split_once('=') {
-            Some(("nsid", value)) => uri.nsid = Some(parse_nsid(value)?),
-            Some(("cores", list)) => uri.cores = parse_cores(list)?,
-            Some(("flush-after-loss", value)) => uri.flush_after_loss = Some(value.parse()?),
-            Some(("via", engine)) => uri.via = Some(parse_via(engine)?),
-            _ => return Err(UriError::Parameter(parameter.to_owned())),
-        }
-    }
-    Ok(uri)
-}
-
-fn parse_via(engine: &str) -> Result<Via, UriError> {
-    unescape(engine)?.parse()
-}
-
-fn parse_cores(list: &str) -> Result<Cores, UriError> {
-    list.parse().map_err(|reason| UriError::Cores { list: list.to_owned(), reason })
 }
 
 /// Base Specification: 0 and FFFFFFFFh name no single namespace.
