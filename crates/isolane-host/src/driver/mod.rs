@@ -20,7 +20,7 @@ use oneshot::AsyncReceiver;
 use pollster::block_on;
 
 pub(crate) use self::service::WaitLimit;
-use self::service::{Service, ServiceOwner, ServiceSpec, Started, on_core};
+use self::service::{Service, ServiceOwner, ServiceSpec, on_core};
 pub(crate) use self::service_map::CallerCore;
 use self::service_map::{ServiceMap, flush_class};
 use crate::connect::fence::Fences;
@@ -58,7 +58,8 @@ impl Services {
         let Some((core, options)) = placed.next() else { return Err(ConnectError::no_default_lane()) };
         let uri = Uri { cores: Cores::default(), ..uri.clone() };
         let spec = ServiceSpec { uri: uri.clone(), options, core, fences: Arc::clone(&fences) };
-        let Started { service, mut info, namespace } = Service::start(spec)?.await?;
+        let service = Service::start(spec)?.await?;
+        let (mut info, namespace) = (service.info.clone(), service.namespace.clone());
         let uri = Uri { nqn: Some(info.nqn), nsid: Some(namespace.nsid), ..uri };
         let spec =
             |(core, options)| ServiceSpec { uri: uri.clone(), options, core, fences: Arc::clone(&fences) };
@@ -68,11 +69,12 @@ impl Services {
             let other = other.await?;
             let (theirs, ours) = ((&other.info, &other.namespace), (&info, &namespace));
             if let Some(difference) = Difference::of_volume(theirs, ours) {
-                return Err(on_core(other.service.core, ConnectError::DifferentVolume(difference)));
+                return Err(on_core(other.core, ConnectError::DifferentVolume(difference)));
             }
-            services.push(other.service);
+            services.push(other);
         }
-        let lanes_by_core = services.iter().map(|service| Some((service.core?, service.lanes)));
+        let lanes_by_core =
+            services.iter().map(|service| Some((service.core?, service.info.negotiated.lanes)));
         let map = lanes_by_core.collect::<Option<Vec<_>>>().map(|lanes| ServiceMap::new(&lanes));
         if let Some(map) = &map {
             info.negotiated.lanes = map.lanes();
@@ -131,7 +133,8 @@ impl Services {
 
     /// Flushes through every association. The reply is delivered when all have completed.
     pub(crate) fn flush(&self, class: LaneClass, reply: Reply) {
-        let services = self.all().filter_map(|service| Some((service, flush_class(&service.lanes, class)?)));
+        let class_of = |service: &Service| flush_class(&service.info.negotiated.lanes, class);
+        let services = self.all().filter_map(|service| Some((service, class_of(service)?)));
         let services: Vec<_> = services.collect();
         for ((service, class), part) in services.iter().zip(reply.split(services.len())) {
             service.post(*class, Request::Flush, part);

@@ -30,7 +30,7 @@ use crate::client::Client;
 use crate::connect::fence::Fences;
 use crate::error::{ConnectError, RequestError};
 use crate::info::{Info, NamespaceInfo};
-use crate::lane_class::{LaneClass, LaneCounts};
+use crate::lane_class::LaneClass;
 use crate::options::{IoChoice, Mode, Options};
 use crate::reply::Reply;
 use crate::request::Wait;
@@ -63,7 +63,9 @@ pub(crate) struct Service {
     inline: bool,
     /// The core that its thread is pinned to.
     pub core: Option<usize>,
-    pub lanes: LaneCounts,
+    /// Description of the target, as of the first connection.
+    pub info: Info,
+    pub namespace: NamespaceInfo,
     /// Queues of blocking calls that have ended.
     idle: ArrayQueue<Arc<CallerQueue>>,
     /// Dropped when the thread ends; `None` from then on.
@@ -77,13 +79,6 @@ pub(super) struct ServiceSpec {
     pub core: Option<usize>,
     /// Shared by all services of the volume.
     pub fences: Arc<Fences>,
-}
-
-/// A connected service.
-pub(super) struct Started {
-    pub service: ServiceOwner,
-    pub info: Info,
-    pub namespace: NamespaceInfo,
 }
 
 /// Stops the service when it is dropped.
@@ -122,15 +117,14 @@ impl Service {
     /// Starts a thread that connects and then drives the client.
     pub(super) fn start(
         spec: ServiceSpec,
-    ) -> Result<impl Future<Output = Result<Started, ConnectError>>, ConnectError> {
+    ) -> Result<impl Future<Output = Result<ServiceOwner, ConnectError>>, ConnectError> {
         let ((sender, receiver), core) = (oneshot::async_channel(), spec.core);
         let thread = thread::Builder::new().name("isolane-volume".to_owned());
         let spawned = thread.spawn(move || match Service::connect(spec) {
-            Ok(started) => {
-                let service = Arc::clone(&started.service.0);
+            Ok(service) => {
                 let _notifier = ExitNotifier(&service);
                 // Without a receiver, this stops the service.
-                drop(sender.send(Ok(started)));
+                drop(sender.send(Ok(ServiceOwner(Arc::clone(&service)))));
                 service.run_thread();
             }
             Err(error) => drop(sender.send(Err(on_core(core, error)))),
@@ -142,7 +136,9 @@ impl Service {
         })
     }
 
-    fn connect(ServiceSpec { uri, mut options, core, fences }: ServiceSpec) -> Result<Started, ConnectError> {
+    fn connect(
+        ServiceSpec { uri, mut options, core, fences }: ServiceSpec,
+    ) -> Result<Arc<Service>, ConnectError> {
         if let Some(core) = core {
             cpu::pin(core).map_err(|source| ConnectError::Core { core, source: Arc::new(source) })?;
         }
@@ -154,10 +150,10 @@ impl Service {
         let spin = if options.mode == Mode::Sleep { Duration::ZERO } else { options.spin };
         let batching = options.batching;
         let client = Client::connect_sharing_fences(&uri, options, fences)?;
-        let (info, namespace) = (client.info().clone(), client.namespace().clone());
-        let service = Service {
+        Ok(Arc::new(Service {
             waker: client.waker(),
-            lanes: client.lanes(),
+            info: client.info().clone(),
+            namespace: client.namespace().clone(),
             driver: Mutex::new(Some(ClientDriver::new(client, !batching))),
             queue: SubmissionQueue::default(),
             thread: thread::current(),
@@ -169,8 +165,7 @@ impl Service {
             core,
             idle: ArrayQueue::new(MAX_IDLE_CALLERS),
             on_exit: Mutex::new(Some(Vec::new())),
-        };
-        Ok(Started { service: ServiceOwner(Arc::new(service)), info, namespace })
+        }))
     }
 
     /// Leads while no caller does, and turns the idle client for housekeeping.

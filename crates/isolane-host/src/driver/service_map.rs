@@ -83,11 +83,7 @@ impl ServiceMap {
 
     /// Returns the service for a request.
     pub(super) fn service(&self, caller: CallerCore, class: LaneClass, is_read: bool) -> usize {
-        let with_class = match self.lanes.serving(class, is_read) {
-            LaneClass::Default => &self.with_class[0],
-            LaneClass::Read => &self.with_class[1],
-            LaneClass::Poll => &self.with_class[2],
-        };
+        let with_class = &self.with_class[self.lanes.serving(class, is_read) as usize];
         with_class.get(caller.service).copied().unwrap_or(0)
     }
 }
