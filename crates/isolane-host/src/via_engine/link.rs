@@ -33,30 +33,21 @@ pub(super) struct Outage {
     attempt: u32,
     /// When the next attempt is due, unless one is in progress.
     next: Instant,
-    attempt_result: Option<mpsc::Receiver<Attempt>>,
+    attempt_result: Option<mpsc::Receiver<Result<OpenVolume, ConnectError>>>,
 }
-
-type Attempt = Result<(u64, OpenVolume), ConnectError>;
 
 /// Events of the session.
 pub(super) struct SessionEvents {
     /// Epoch of the engine that has the session.
     epoch: AtomicU64,
-    /// Epoch of the engine that opened the volume.
-    opened: AtomicU64,
     over: AtomicBool,
     waker: Waker,
 }
 
 impl SessionEvents {
     pub fn watch(session: &Session, waker: Waker, epoch: u64) -> Arc<SessionEvents> {
-        let epochs = || AtomicU64::new(epoch);
-        let events = Arc::new(SessionEvents {
-            epoch: epochs(),
-            opened: epochs(),
-            over: AtomicBool::new(false),
-            waker,
-        });
+        let (epoch, over) = (AtomicU64::new(epoch), AtomicBool::new(false));
+        let events = Arc::new(SessionEvents { epoch, over, waker });
         let watcher: Arc<dyn Watcher> = Arc::clone(&events) as _;
         let watcher: Weak<dyn Watcher> = Arc::downgrade(&watcher);
         session.watch(watcher);
@@ -67,9 +58,8 @@ impl SessionEvents {
 
     /// Returns whether the volume must be reopened, or the session is closed.
     #[inline]
-    pub fn is_set(&self) -> bool {
-        self.epoch.load(Ordering::Acquire) != self.opened.load(Ordering::Relaxed)
-            || self.over.load(Ordering::Acquire)
+    pub fn is_over(&self, opened: &OpenVolume) -> bool {
+        self.epoch.load(Ordering::Acquire) != opened.epoch || self.over.load(Ordering::Acquire)
     }
 }
 
@@ -86,6 +76,15 @@ impl Watcher for SessionEvents {
 }
 
 impl EngineClient {
+    /// Returns whether the volume is not open, or not for long.
+    #[inline]
+    pub(super) fn must_poll_link(&self) -> bool {
+        match &self.link {
+            Link::Up(opened) => self.events.is_over(opened),
+            _ => true,
+        }
+    }
+
     /// Handles the events of the session.
     #[cold]
     pub(super) fn poll_link(&mut self) {
@@ -128,7 +127,7 @@ impl EngineClient {
         let Link::Down(outage) = &mut self.link else { return };
         if let Some(attempt_result) = &outage.attempt_result {
             match attempt_result.try_recv() {
-                Ok(Ok((epoch, opened))) => self.on_opened(epoch, opened),
+                Ok(Ok(opened)) => self.on_opened(opened),
                 Ok(Err(error)) => self.on_refused(error),
                 Err(mpsc::TryRecvError::Empty) => {}
                 Err(mpsc::TryRecvError::Disconnected) => {
@@ -160,7 +159,7 @@ impl EngineClient {
         }
     }
 
-    fn on_opened(&mut self, epoch: u64, mut opened: OpenVolume) {
+    fn on_opened(&mut self, mut opened: OpenVolume) {
         let namespace = match opened.info.choose(Some(self.state.namespace.nsid)) {
             Ok(namespace) => namespace.clone(),
             Err(error) => return self.abandon(error),
@@ -182,7 +181,6 @@ impl EngineClient {
             Err(error) => return self.abandon(error),
         }
         log::info!("{}: volume reopened", self.state.info.address);
-        self.events.opened.store(epoch, Ordering::Relaxed);
         self.state.namespace = namespace;
         self.state.info = opened.info.clone();
         self.slots.resubmit_all(&mut opened.submissions);

@@ -35,7 +35,7 @@ use crate::client_state::ClientState;
 use crate::error::{ConnectError, RequestError};
 use crate::info::EngineStatus;
 use crate::io_limits::IoLimits;
-use crate::lane_class::LaneClass;
+use crate::lane_class::{LaneClass, LaneCounts};
 use crate::options::Options;
 use crate::reply::Reply;
 use crate::request::{BlockRange, Completion, Request, Wait};
@@ -66,8 +66,8 @@ impl EngineClient {
         let session = opener.attach()?;
         let slots = Slots::new(&session, &opener.options)?;
         let waiter = FutexWaiter::new(&session)?;
-        let (epoch, opened) = opener.open(&session, waiter.offset(), None)?;
-        let events = SessionEvents::watch(&session, waiter.waker(), epoch);
+        let opened = opener.open(&session, waiter.offset(), None)?;
+        let events = SessionEvents::watch(&session, waiter.waker(), opened.epoch);
         let (info, namespace) = (opened.info.clone(), opened.info.choose(None)?.clone());
         let limits = IoLimits::new(&namespace, &info)?.within(slots.bytes());
         let options = &opener.options;
@@ -117,7 +117,7 @@ impl EngineClient {
     #[inline]
     pub(crate) fn submit_with(&mut self, class: LaneClass, lane: usize, request: Request, reply: Reply) {
         match self.check(class, lane, &request) {
-            Ok(range) => self.accept(route(class, lane), range, request, reply),
+            Ok((lane, range)) => self.accept(lane, range, request, reply),
             Err(error) => self.state.requests.reject(error, request, reply),
         }
     }
@@ -153,22 +153,27 @@ impl EngineClient {
         }
     }
 
+    /// Returns the index of the request's lane, and its blocks.
     #[inline]
-    fn check(&self, class: LaneClass, lane: usize, request: &Request) -> Result<BlockRange, RequestError> {
+    fn check(
+        &self,
+        class: LaneClass,
+        lane: usize,
+        request: &Request,
+    ) -> Result<(usize, BlockRange), RequestError> {
         if let Link::Closed(error) = &self.link {
             return Err(RequestError::Lost(Arc::clone(error)));
         }
         self.state.check_capacity()?;
-        let lanes = self.state.lanes.count(self.state.lanes.serving(class, request.is_read()));
-        match lane < lanes {
-            true => self.state.limits.check(request),
-            false => Err(RequestError::Lane { lane, lanes }),
-        }
+        let (lanes, class) = (&self.state.lanes, self.state.lanes.serving(class, request.is_read()));
+        let index = lanes.place(class, lane);
+        let index = index.ok_or(RequestError::Lane { lane, lanes: lanes.count(class) })?;
+        Ok((index, self.state.limits.check(request)?))
     }
 
     /// Submits a single command at once if nothing precedes it; otherwise queues the request.
     #[inline]
-    fn accept(&mut self, route: usize, range: BlockRange, request: Request, reply: Reply) {
+    fn accept(&mut self, lane: usize, range: BlockRange, request: Request, reply: Reply) {
         if let Link::Up(opened) = &mut self.link
             && self.backlog.is_empty()
             && self.slots.has_free()
@@ -177,18 +182,18 @@ impl EngineClient {
             let (operation, buffer) = match request {
                 Request::Read { buffer, .. } => (request_table::Operation::Read, buffer),
                 Request::Write { buffer, fua, .. } => (request_table::Operation::Write { fua }, buffer),
-                other => return self.enqueue(route, range, other, reply),
+                other => return self.enqueue(lane, range, other, reply),
             };
-            let command = submission(route, wire_operation(&operation), range);
-            let tag = self.state.requests.insert_in_flight(reply, route, operation, range);
+            let command = submission(&self.state.lanes, lane, &operation, range);
+            let tag = self.state.requests.insert_in_flight(reply, lane, operation, range);
             self.slots.put(&mut opened.submissions, command, tag, Some(buffer));
             return;
         }
-        self.enqueue(route, range, request, reply);
+        self.enqueue(lane, range, request, reply);
     }
 
-    fn enqueue(&mut self, route: usize, range: BlockRange, request: Request, reply: Reply) {
-        let (slot, request) = self.state.insert(reply, route, request, range);
+    fn enqueue(&mut self, lane: usize, range: BlockRange, request: Request, reply: Reply) {
+        let (slot, request) = self.state.insert(reply, lane, request, range);
         self.backlog.push_back(PartRange::all(slot, request));
         self.pump();
     }
@@ -209,8 +214,9 @@ impl EngineClient {
                 self.state.requests.finish_if_done(part.slot);
                 continue;
             }
+            let lanes = self.state.lanes;
             let Some((request, range, buffer)) = self.state.begin_part(part) else { continue };
-            let command = submission(request.lane, wire_operation(&request.operation), range);
+            let command = submission(&lanes, request.lane, &request.operation, range);
             match &request.operation {
                 request_table::Operation::Deallocate(ranges) => {
                     self.slots.put_ranges(&mut opened.submissions, command, part.tag(), ranges);
@@ -224,7 +230,7 @@ impl EngineClient {
     #[inline]
     fn poll(&mut self) {
         self.woken |= self.waiter.was_woken();
-        if !self.is_connected() || self.events.is_set() {
+        if self.must_poll_link() {
             self.poll_link();
         }
         self.transmit();
@@ -279,30 +285,15 @@ fn complete_part(
     state.complete_part(part, result);
 }
 
-/// Encodes class and lane as the lane of a request.
-#[inline]
-fn route(class: LaneClass, lane: usize) -> usize {
-    lane | match class {
-        LaneClass::Default => 0,
-        LaneClass::Read => 1 << 16,
-        LaneClass::Poll => 2 << 16,
-    }
-}
-
 /// Returns a submission without a tag and payload.
 #[inline]
-fn submission(route: usize, operation: Operation, range: BlockRange) -> Submission {
-    let class = match route >> 16 {
-        0 => LaneClass::Default,
-        1 => LaneClass::Read,
-        _ => LaneClass::Poll,
-    };
-    Submission { tag: 0, operation, class, lane: route as u16, range, offset: 0, len: 0 }
-}
-
-#[inline]
-fn wire_operation(operation: &request_table::Operation) -> Operation {
-    match operation {
+fn submission(
+    lanes: &LaneCounts,
+    lane: usize,
+    operation: &request_table::Operation,
+    range: BlockRange,
+) -> Submission {
+    let operation = match operation {
         request_table::Operation::Read => Operation::Read,
         request_table::Operation::Write { fua } => Operation::Write { fua: *fua },
         request_table::Operation::Flush(_) => Operation::Flush,
@@ -310,7 +301,9 @@ fn wire_operation(operation: &request_table::Operation) -> Operation {
             Operation::WriteZeroes { fua: *fua, deallocate: *deallocate }
         }
         request_table::Operation::Deallocate(_) => Operation::Deallocate,
-    }
+    };
+    let (class, lane) = lanes.locate(lane);
+    Submission { tag: 0, operation, class, lane: lane as u16, range, offset: 0, len: 0 }
 }
 
 fn invalid_index(error: isolane_shm::InvalidIndex) -> ConnectError {

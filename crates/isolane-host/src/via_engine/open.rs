@@ -30,6 +30,8 @@ pub(super) struct VolumeOpener {
 /// A volume that is open at an engine.
 pub(super) struct OpenVolume {
     pub id: u32,
+    /// Epoch of the engine that has it.
+    pub epoch: u64,
     /// Index of its core in the list of the engine.
     pub core: u32,
     pub submissions: Sender,
@@ -69,27 +71,25 @@ impl VolumeOpener {
     }
 
     /// Opens the volume in layout of `stale`. The engine wakes a thread that sleeps on the flag at `flag`.
-    /// Returns the epoch of the engine that has it.
     pub fn open(
         &self,
         session: &Session,
         flag: u64,
         stale: Option<StaleVolume>,
-    ) -> Result<(u64, OpenVolume), ConnectError> {
+    ) -> Result<OpenVolume, ConnectError> {
         stale.into_iter().for_each(|stale| stale.close(session));
         loop {
-            let epoch = session.epoch();
             let opened = self.request_open(session, flag)?;
             // The reply may be from an engine that was killed in the meantime.
-            if session.epoch() == epoch {
-                return Ok((epoch, opened));
+            if session.epoch() == opened.epoch {
+                return Ok(opened);
             }
             opened.into_stale().close(session);
         }
     }
 
     fn request_open(&self, session: &Session, flag: u64) -> Result<OpenVolume, ConnectError> {
-        let count = Slots::dimensions(&self.options).0 as u32;
+        let (epoch, count) = (session.epoch(), Slots::dimensions(&self.options).0 as u32);
         let bytes = VolumeLayout::bytes(count, count);
         let allocation = session.alloc(bytes).map_err(engine_error)?;
         allocation.clear(bytes).map_err(engine_error)?;
@@ -116,7 +116,7 @@ impl VolumeOpener {
         if core as usize >= session.cores().len() {
             return Err(ConnectError::Engine(format!("core {core} does not exist at the engine")));
         }
-        Ok(OpenVolume { id, core, submissions, outcomes, need_wakeup, info, allocation })
+        Ok(OpenVolume { id, epoch, core, submissions, outcomes, need_wakeup, info, allocation })
     }
 }
 
