@@ -75,12 +75,12 @@ pub(crate) fn volume_details(bytes: &[u8]) {
     let VolumeLayout { offset, flag, submissions, outcomes } = details.layout;
     let is_inside = |bytes: u64| offset.checked_add(bytes).is_some_and(|end| end <= memory.bytes() as u64);
     if let Some(place) = details.layout.submissions()
-        && Receiver::new(&memory, place).is_ok()
+        && Receiver::open(&memory, place).is_ok()
     {
         assert!(is_inside(u64::from(submissions) * 64));
     }
     if let Some(place) = details.layout.outcomes()
-        && Sender::new(&memory, place).is_ok()
+        && Sender::open(&memory, place).is_ok()
     {
         assert!(is_inside(u64::from(outcomes) * 64 + u64::from(submissions) * 64));
     }

@@ -193,8 +193,8 @@ impl Rogue<'_> {
             &[],
         );
         if let Ok(Reply::Opened { .. }) = result {
-            let sender = Sender::new(&memory, place.submissions().unwrap()).unwrap();
-            let receiver = Receiver::new(&memory, place.outcomes().unwrap()).unwrap();
+            let sender = Sender::open(&memory, place.submissions().unwrap()).unwrap();
+            let receiver = Receiver::open(&memory, place.outcomes().unwrap()).unwrap();
             self.submissions = Some((sender, receiver, id));
             self.words.push((room.offset(), bytes));
         }

@@ -31,22 +31,13 @@ pub struct Layout {
 }
 
 impl Writer {
-    /// Creates the writer of a ring whose stream was read up to byte `index`.
-    ///
-    /// # Errors
-    /// [`MemoryError`] if `layout` is invalid.
-    pub fn new(memory: &SharedMemory, layout: Layout, index: u64) -> Result<Writer, MemoryError> {
-        let storage = memory.ring_storage(layout.bytes, layout.capacity)?;
-        Ok(Writer { index: Producer::at(memory.indices(layout.indices)?, layout.capacity, index), storage })
-    }
-
-    /// Resumes from the position that an earlier writer published.
+    /// Opens a ring at the position that an earlier writer published: 0 in a new ring, whose indices are zeroes.
     ///
     /// # Errors
     /// [`MemoryError`] if `layout` or the published indices are invalid.
-    pub fn resume(memory: &SharedMemory, layout: Layout) -> Result<Writer, MemoryError> {
+    pub fn open(memory: &SharedMemory, layout: Layout) -> Result<Writer, MemoryError> {
         let storage = memory.ring_storage(layout.bytes, layout.capacity)?;
-        Ok(Writer { index: Producer::resume(memory.indices(layout.indices)?, layout.capacity)?, storage })
+        Ok(Writer { index: Producer::open(memory.indices(layout.indices)?, layout.capacity)?, storage })
     }
 
     /// Writes and publishes as much as fits. Returns the number of bytes written.
@@ -55,23 +46,13 @@ impl Writer {
     /// [`InvalidIndex`].
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> Result<usize, InvalidIndex> {
-        let count = self.write_unpublished(bytes)?;
-        self.publish();
-        Ok(count)
-    }
-
-    /// Writes as much as fits, without publishing it. Returns the number of bytes written.
-    ///
-    /// # Errors
-    /// [`InvalidIndex`].
-    #[inline]
-    pub fn write_unpublished(&mut self, bytes: &[u8]) -> Result<usize, InvalidIndex> {
         if self.index.free_space() < bytes.len() as u64 {
             self.index.refresh()?;
         }
         let count = self.index.free_space().min(bytes.len() as u64) as usize;
         self.storage.copy_in(self.index.slot(), &bytes[..count]);
         self.index.advance(count as u64);
+        self.publish();
         Ok(count)
     }
 
@@ -139,22 +120,13 @@ impl Writer {
 }
 
 impl Reader {
-    /// Creates the reader of a ring whose next byte is `index` of the stream.
-    ///
-    /// # Errors
-    /// [`MemoryError`] if `layout` is invalid.
-    pub fn new(memory: &SharedMemory, layout: Layout, index: u64) -> Result<Reader, MemoryError> {
-        let storage = memory.ring_storage(layout.bytes, layout.capacity)?;
-        Ok(Reader { index: Consumer::at(memory.indices(layout.indices)?, layout.capacity, index), storage })
-    }
-
-    /// Resumes from the position that an earlier reader published.
+    /// Opens a ring at the position that an earlier reader published: 0 in a new ring, whose indices are zeroes.
     ///
     /// # Errors
     /// [`MemoryError`] if `layout` or the published indices are invalid.
-    pub fn resume(memory: &SharedMemory, layout: Layout) -> Result<Reader, MemoryError> {
+    pub fn open(memory: &SharedMemory, layout: Layout) -> Result<Reader, MemoryError> {
         let storage = memory.ring_storage(layout.bytes, layout.capacity)?;
-        Ok(Reader { index: Consumer::resume(memory.indices(layout.indices)?, layout.capacity)?, storage })
+        Ok(Reader { index: Consumer::open(memory.indices(layout.indices)?, layout.capacity)?, storage })
     }
 
     /// Loads the writer's position. Returns the readable bytes.

@@ -5,23 +5,26 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::index::{CACHE_PADDED_BYTES, Consumer, InvalidIndex, Producer, RingIndices};
-use crate::memory::{EntrySlots, MemoryError, SharedMemory, ShmRef};
+use crate::memory::{MemoryError, SharedMemory, ShmRef};
 
 /// An entry; its format is up to the users of the ring.
 pub type Entry = [u64; 8];
+
+/// An entry in shared memory, which the peer may change at any time.
+pub(crate) type Slot = [AtomicU64; 8];
 
 /// Sending side.
 #[derive(Debug)]
 pub struct Sender {
     index: Producer<ShmRef<RingIndices>>,
-    slots: EntrySlots,
+    slots: ShmRef<[Slot]>,
 }
 
 /// Receiving side.
 #[derive(Debug)]
 pub struct Receiver {
     index: Consumer<ShmRef<RingIndices>>,
-    slots: EntrySlots,
+    slots: ShmRef<[Slot]>,
 }
 
 /// Location of an entry ring in shared memory.
@@ -51,22 +54,13 @@ impl Layout {
 }
 
 impl Sender {
-    /// Creates the sender of a new ring.
-    ///
-    /// # Errors
-    /// [`MemoryError`] if `layout` is invalid.
-    pub fn new(memory: &SharedMemory, layout: Layout) -> Result<Sender, MemoryError> {
-        let slots = memory.entry_slots(layout.entries, layout.count)?;
-        Ok(Sender { index: Producer::new(memory.indices(layout.indices)?, layout.count), slots })
-    }
-
-    /// Resumes from the position that an earlier sender published.
+    /// Opens a ring at the position that an earlier sender published: 0 in a new ring, whose indices are zeroes.
     ///
     /// # Errors
     /// [`MemoryError`] if `layout` or the published indices are invalid.
-    pub fn resume(memory: &SharedMemory, layout: Layout) -> Result<Sender, MemoryError> {
+    pub fn open(memory: &SharedMemory, layout: Layout) -> Result<Sender, MemoryError> {
         let slots = memory.entry_slots(layout.entries, layout.count)?;
-        Ok(Sender { index: Producer::resume(memory.indices(layout.indices)?, layout.count)?, slots })
+        Ok(Sender { index: Producer::open(memory.indices(layout.indices)?, layout.count)?, slots })
     }
 
     /// Adds an entry without publishing it. Returns `false` if the ring is full.
@@ -78,7 +72,7 @@ impl Sender {
         if self.index.free_space() == 0 && self.index.refresh()? == 0 {
             return Ok(false);
         }
-        for (word, value) in words(&self.slots, self.index.slot()).zip(entry) {
+        for (word, value) in self.slots[self.index.slot()].iter().zip(entry) {
             word.store(*value, Ordering::Relaxed);
         }
         self.index.advance(1);
@@ -102,22 +96,13 @@ impl Sender {
 }
 
 impl Receiver {
-    /// Creates the receiver of a new ring.
-    ///
-    /// # Errors
-    /// [`MemoryError`] if `layout` is invalid.
-    pub fn new(memory: &SharedMemory, layout: Layout) -> Result<Receiver, MemoryError> {
-        let slots = memory.entry_slots(layout.entries, layout.count)?;
-        Ok(Receiver { index: Consumer::new(memory.indices(layout.indices)?, layout.count), slots })
-    }
-
-    /// Resumes from the position that an earlier receiver published.
+    /// Opens a ring at the position that an earlier receiver published: 0 in a new ring, whose indices are zeroes.
     ///
     /// # Errors
     /// [`MemoryError`] if `layout` or the published indices are invalid.
-    pub fn resume(memory: &SharedMemory, layout: Layout) -> Result<Receiver, MemoryError> {
+    pub fn open(memory: &SharedMemory, layout: Layout) -> Result<Receiver, MemoryError> {
         let slots = memory.entry_slots(layout.entries, layout.count)?;
-        Ok(Receiver { index: Consumer::resume(memory.indices(layout.indices)?, layout.count)?, slots })
+        Ok(Receiver { index: Consumer::open(memory.indices(layout.indices)?, layout.count)?, slots })
     }
 
     /// Takes the next entry found by the last [`Receiver::refresh`]. [`Receiver::publish`] frees its slot.
@@ -127,7 +112,7 @@ impl Receiver {
             return None;
         }
         let mut entry = [0; 8];
-        for (value, word) in entry.iter_mut().zip(words(&self.slots, self.index.slot())) {
+        for (value, word) in entry.iter_mut().zip(&self.slots[self.index.slot()]) {
             *value = word.load(Ordering::Relaxed);
         }
         self.index.advance(1);
@@ -148,14 +133,6 @@ impl Receiver {
     pub fn publish(&self) {
         self.index.publish();
     }
-}
-
-/// Returns the words of a slot, which the peer may change at any time.
-#[inline]
-fn words(slots: &EntrySlots, index: usize) -> impl Iterator<Item = &AtomicU64> {
-    let first = slots.at(index).cast::<AtomicU64>();
-    // SAFETY: eight aligned words inside the mapping that `slots` holds; every bit pattern is valid.
-    (0..8).map(move |word| unsafe { first.add(word).as_ref() })
 }
 
 #[cfg(all(test, not(loom)))]
@@ -189,8 +166,8 @@ mod tests {
         const COUNT: u64 = if cfg!(miri) { 60 } else { 20_000 };
         let memory = SharedMemory::create("entries", 2 * PAGE_SIZE).unwrap();
         let layout = Layout { indices: 0, entries: 256, count: 4 };
-        let mut sender = Sender::new(&memory, layout).unwrap();
-        let mut receiver = Receiver::new(&memory, layout).unwrap();
+        let mut sender = Sender::open(&memory, layout).unwrap();
+        let mut receiver = Receiver::open(&memory, layout).unwrap();
         let payload = |number: u64| PAGE_SIZE as u64 + number % 4 * 64;
         // Not scoped: if one thread fails, the scope would wait forever for the other.
         let clone = memory.clone();

@@ -68,33 +68,16 @@ pub struct Producer<W> {
 }
 
 impl<W: Deref<Target = RingIndices>> Producer<W> {
-    /// Creates the producer of a new ring.
-    ///
-    /// # Panics
-    /// If `capacity` is not a power of two.
-    pub fn new(indices: W, capacity: u64) -> Self {
-        Producer::at(indices, capacity, 0)
-    }
-
-    /// Creates the producer of a ring that was consumed up to `index`.
-    ///
-    /// # Panics
-    /// If `capacity` is not a power of two.
-    pub fn at(indices: W, capacity: u64, index: u64) -> Self {
-        assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two, not {capacity}");
-        Producer { indices, capacity, produced: index, consumed: index }
-    }
-
-    /// Resumes from the published indices of an earlier producer.
+    /// Creates the producer of a ring at its published indices: 0 of a new one, or those of an earlier producer.
     ///
     /// # Errors
     /// [`InvalidIndex`] if the published indices are inconsistent.
     ///
     /// # Panics
-    /// As [`Producer::at`].
-    pub fn resume(indices: W, capacity: u64) -> Result<Self, InvalidIndex> {
+    /// If `capacity` is not a power of two.
+    pub fn open(indices: W, capacity: u64) -> Result<Self, InvalidIndex> {
         let (produced, consumed) = recover(&indices, capacity)?;
-        Ok(Producer { produced, ..Producer::at(indices, capacity, consumed) })
+        Ok(Producer { indices, capacity, produced, consumed })
     }
 
     /// Returns the free slots, as last seen.
@@ -165,33 +148,16 @@ pub struct Consumer<W> {
 }
 
 impl<W: Deref<Target = RingIndices>> Consumer<W> {
-    /// Creates the consumer of a new ring.
-    ///
-    /// # Panics
-    /// If `capacity` is not a power of two.
-    pub fn new(indices: W, capacity: u64) -> Self {
-        Consumer::at(indices, capacity, 0)
-    }
-
-    /// Creates the consumer of a ring whose next entry is `index`.
-    ///
-    /// # Panics
-    /// If `capacity` is not a power of two.
-    pub fn at(indices: W, capacity: u64, index: u64) -> Self {
-        assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two, not {capacity}");
-        Consumer { indices, capacity, consumed: index, produced: index }
-    }
-
-    /// Resumes from the published indices of an earlier consumer.
+    /// Creates the consumer of a ring at its published indices: 0 of a new one, or those of an earlier consumer.
     ///
     /// # Errors
     /// [`InvalidIndex`] if the published indices are inconsistent.
     ///
     /// # Panics
-    /// As [`Consumer::at`].
-    pub fn resume(indices: W, capacity: u64) -> Result<Self, InvalidIndex> {
+    /// If `capacity` is not a power of two.
+    pub fn open(indices: W, capacity: u64) -> Result<Self, InvalidIndex> {
         let (produced, consumed) = recover(&indices, capacity)?;
-        Ok(Consumer { produced, ..Consumer::at(indices, capacity, consumed) })
+        Ok(Consumer { indices, capacity, produced, consumed })
     }
 
     /// Returns the entries that can be consumed, as last seen.
@@ -240,9 +206,10 @@ impl<W: Deref<Target = RingIndices>> Consumer<W> {
     }
 }
 
-/// Loads the published `(produced, consumed)`, one of them written by an earlier instance of this side. `consumed` comes
-/// first, because the peer may still be running and both only grow.
+/// Loads the published `(produced, consumed)`, one of them possibly written by an earlier instance of this side.
+/// `consumed` comes first, because the peer may still be running and both only grow.
 fn recover(indices: &RingIndices, capacity: u64) -> Result<(u64, u64), InvalidIndex> {
+    assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two, not {capacity}");
     let consumed = indices.consumed.0.load(Ordering::Acquire);
     let produced = indices.produced.0.load(Ordering::Acquire);
     validate(consumed, produced, consumed.saturating_add(capacity))?;
@@ -268,8 +235,8 @@ mod tests {
     fn pair(capacity: u64) -> (Producer<Arc<RingIndices>>, Consumer<Arc<RingIndices>>, Arc<RingIndices>) {
         let indices = Arc::new(RingIndices::new());
         (
-            Producer::new(Arc::clone(&indices), capacity),
-            Consumer::new(Arc::clone(&indices), capacity),
+            Producer::open(Arc::clone(&indices), capacity).unwrap(),
+            Consumer::open(Arc::clone(&indices), capacity).unwrap(),
             indices,
         )
     }
@@ -317,14 +284,14 @@ mod tests {
         consumer.advance(2);
         consumer.publish();
         consumer.advance(1);
-        let mut producer = Producer::resume(Arc::clone(&indices), 8).unwrap();
-        let mut consumer = Consumer::resume(Arc::clone(&indices), 8).unwrap();
+        let mut producer = Producer::open(Arc::clone(&indices), 8).unwrap();
+        let mut consumer = Consumer::open(Arc::clone(&indices), 8).unwrap();
         assert_eq!((producer.index(), producer.refresh()), (5, Ok(5)), "unpublished entries are lost");
         assert_eq!((consumer.index(), consumer.available(), consumer.refresh()), (2, 3, Ok(3)));
         for (produced, consumed) in [(9, 0), (0, 1), (u64::MAX, 0)] {
             scribble(&indices, produced, consumed);
-            assert!(Producer::resume(Arc::clone(&indices), 8).is_err(), "{produced} {consumed}");
-            assert!(Consumer::resume(Arc::clone(&indices), 8).is_err(), "{produced} {consumed}");
+            assert!(Producer::open(Arc::clone(&indices), 8).is_err(), "{produced} {consumed}");
+            assert!(Consumer::open(Arc::clone(&indices), 8).is_err(), "{produced} {consumed}");
         }
     }
 
@@ -332,9 +299,9 @@ mod tests {
     #[test]
     fn stops_at_largest_index() {
         let indices = Arc::new(RingIndices::new());
-        let mut producer = Producer::at(Arc::clone(&indices), 4, u64::MAX - 1);
-        let mut consumer = Consumer::at(Arc::clone(&indices), 4, u64::MAX - 1);
         scribble(&indices, u64::MAX - 1, u64::MAX - 1);
+        let mut producer = Producer::open(Arc::clone(&indices), 4).unwrap();
+        let mut consumer = Consumer::open(Arc::clone(&indices), 4).unwrap();
         assert_eq!((producer.refresh(), consumer.refresh()), (Ok(1), Ok(0)));
         producer.advance(producer.free_space());
         producer.publish();

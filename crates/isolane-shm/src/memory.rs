@@ -24,6 +24,7 @@ use rustix::mm::{MapFlags, ProtFlags, munmap};
 
 use crate::PAGE_SIZE;
 use crate::bell::WakeFlag;
+use crate::entries::Slot;
 use crate::index::{InvalidIndex, RingIndices};
 use crate::process::process_id;
 use crate::sync::AtomicU64;
@@ -230,13 +231,14 @@ impl SharedMemory {
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`].
-    pub(crate) fn entry_slots(&self, offset: u64, count: u64) -> Result<EntrySlots, MemoryError> {
+    pub(crate) fn entry_slots(&self, offset: u64, count: u64) -> Result<ShmRef<[Slot]>, MemoryError> {
         let len = count.saturating_mul(ENTRY_BYTES as u64);
         if !count.is_power_of_two() {
             return Err(self.out_of_bounds("a ring's entries", offset, len));
         }
         let start = self.check_bounds("a ring's entries", offset, len, ENTRY_BYTES)?;
-        Ok(EntrySlots { start, count: count as usize, _memory: self.clone() })
+        let target = NonNull::slice_from_raw_parts(start.cast(), count as usize);
+        Ok(ShmRef { target, _memory: self.clone() })
     }
 
     fn shm_ref<T>(&self, what: &'static str, offset: u64, len: usize) -> Result<ShmRef<T>, MemoryError> {
@@ -282,28 +284,28 @@ fn memfd(_: &str, _: usize) -> rustix::io::Result<OwnedFd> {
 }
 
 /// Reference to atomics in shared memory. It holds the mapping.
-pub struct ShmRef<T> {
+pub struct ShmRef<T: ?Sized> {
     target: NonNull<T>,
     _memory: SharedMemory,
 }
 
-impl<T> Deref for ShmRef<T> {
+impl<T: ?Sized> Deref for ShmRef<T> {
     type Target = T;
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: created only for atomics and structures of them (`RingIndices`, `WakeFlag`), for which every bit
-        // pattern is valid; aligned, and inside a mapping that is held here.
+        // SAFETY: created only for atomics, structures, and arrays of them (`RingIndices`, `WakeFlag`, slots), for which
+        // every bit pattern is valid; aligned, and inside a mapping that is held here.
         unsafe { self.target.as_ref() }
     }
 }
 
 // SAFETY: atomics in a mapping that lives as long as this.
-unsafe impl<T: Sync> Send for ShmRef<T> {}
+unsafe impl<T: Sync + ?Sized> Send for ShmRef<T> {}
 // SAFETY: as above.
-unsafe impl<T: Sync> Sync for ShmRef<T> {}
+unsafe impl<T: Sync + ?Sized> Sync for ShmRef<T> {}
 
-impl<T> fmt::Debug for ShmRef<T> {
+impl<T: ?Sized> fmt::Debug for ShmRef<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ShmRef({:p})", self.target)
     }
@@ -425,35 +427,6 @@ impl fmt::Debug for RingStorage {
     }
 }
 
-/// Storage of an entry ring.
-pub(crate) struct EntrySlots {
-    start: NonNull<u8>,
-    count: usize,
-    _memory: SharedMemory,
-}
-
-impl EntrySlots {
-    /// Returns the address of a slot.
-    ///
-    /// # Panics
-    /// If `index` is out of range.
-    #[inline]
-    pub fn at(&self, index: usize) -> NonNull<u8> {
-        assert!(index < self.count, "entry {index} of {}", self.count);
-        // SAFETY: inside, as checked.
-        unsafe { self.start.add(index * ENTRY_BYTES) }
-    }
-}
-
-// SAFETY: an address in a mapping that lives as long as this; users copy by atomics.
-unsafe impl Send for EntrySlots {}
-
-impl fmt::Debug for EntrySlots {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "EntrySlots({} at {:p})", self.count, self.start)
-    }
-}
-
 /// Mapped addresses of a memfd.
 #[derive(Debug)]
 struct Mapping {
@@ -506,7 +479,7 @@ impl Drop for Mapping {
 }
 
 /// Size of an entry in bytes.
-pub(crate) const ENTRY_BYTES: usize = 64;
+pub(crate) const ENTRY_BYTES: usize = size_of::<Slot>();
 
 const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 /// Fix the size, and the seals themselves.

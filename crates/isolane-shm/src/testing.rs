@@ -49,7 +49,7 @@ impl Corruptor {
 pub fn bytes(capacity: usize) -> Result<(bytes::Writer, bytes::Reader, Corruptor), MemoryError> {
     let memory = SharedMemory::create("isolane-test", PAGE_SIZE + capacity.next_multiple_of(PAGE_SIZE))?;
     let layout = bytes::Layout { indices: 0, bytes: PAGE_SIZE as u64, capacity: capacity as u64 };
-    Ok((bytes::Writer::new(&memory, layout, 0)?, bytes::Reader::new(&memory, layout, 0)?, Corruptor(memory)))
+    Ok((bytes::Writer::open(&memory, layout)?, bytes::Reader::open(&memory, layout)?, Corruptor(memory)))
 }
 
 /// Returns both ends of an entry ring, whose entries follow its indices at the start of the memory.
@@ -62,7 +62,11 @@ pub fn entries(count: usize) -> Result<(entries::Sender, entries::Receiver, Corr
         (RingIndices::BYTES + count * ENTRY_BYTES).next_multiple_of(PAGE_SIZE),
     )?;
     let layout = entries::Layout { indices: 0, entries: RingIndices::BYTES as u64, count: count as u64 };
-    Ok((entries::Sender::new(&memory, layout)?, entries::Receiver::new(&memory, layout)?, Corruptor(memory)))
+    Ok((
+        entries::Sender::open(&memory, layout)?,
+        entries::Receiver::open(&memory, layout)?,
+        Corruptor(memory),
+    ))
 }
 
 /// Returns `true` if a thread of this process can become user `uid`: the process is root, and its user namespace has

@@ -17,8 +17,8 @@ fn visible_entries_are_complete_until_freed() {
         let indices = Arc::new(RingIndices::new());
         let slots = Arc::new([AtomicU64::new(0), AtomicU64::new(0)] as Slots);
         let (clone, put) = (Arc::clone(&indices), Arc::clone(&slots));
+        let mut ring = Producer::open(clone, 2).unwrap();
         let producer = thread::spawn(move || {
-            let mut ring = Producer::new(clone, 2);
             for next in 1..=3 {
                 while ring.free_space() == 0 && ring.refresh().unwrap() == 0 {
                     thread::yield_now();
@@ -28,7 +28,7 @@ fn visible_entries_are_complete_until_freed() {
                 ring.publish();
             }
         });
-        let mut ring = Consumer::new(indices, 2);
+        let mut ring = Consumer::open(indices, 2).unwrap();
         for next in 1..=3 {
             while ring.available() == 0 && ring.refresh().unwrap() == 0 {
                 thread::yield_now();

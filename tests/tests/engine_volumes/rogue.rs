@@ -46,8 +46,8 @@ impl Rogue {
             session.request("it", &Ask::OpenObject(OpenObject { id, core: None, queue: None, object }), &[]);
         let Reply::Opened { core, .. } = result.unwrap() else { panic!("not opened") };
         Rogue {
-            submissions: Sender::new(&memory, place.submissions().unwrap()).unwrap(),
-            outcomes: Receiver::new(&memory, place.outcomes().unwrap()).unwrap(),
+            submissions: Sender::open(&memory, place.submissions().unwrap()).unwrap(),
+            outcomes: Receiver::open(&memory, place.outcomes().unwrap()).unwrap(),
             need_wakeup: place.need_wakeup().unwrap(),
             session,
             allocation,

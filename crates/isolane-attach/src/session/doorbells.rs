@@ -31,7 +31,7 @@ impl Doorbells {
         let span = arena.alloc(bytes).ok_or(AttachError::OutOfMemory { bytes, of: memory.bytes() })?;
         let layout = DoorbellLayout { offset: span.offset as u64, entries: ENTRIES };
         let ring = layout.ring().expect("a valid layout");
-        let (sender, flag) = (Sender::new(memory, ring)?, memory.flag(layout.flag())?);
+        let (sender, flag) = (Sender::open(memory, ring)?, memory.flag(layout.flag())?);
         let (bell, engine_end) =
             Bell::new(flag).map_err(|error| AttachError::system("cannot create a bell", error))?;
         let open = Request::OpenDoorbells(OpenDoorbells { core, layout });

@@ -53,7 +53,7 @@ impl NotificationQueue {
                 what: "the queue",
                 reason: format!("{entries} entries are not a power of two, or too many"),
             };
-            Ok(Receiver::new(memory, layout.ring(core).ok_or_else(refused)?)?)
+            Ok(Receiver::open(memory, layout.ring(core).ok_or_else(refused)?)?)
         });
         let rings = rings.collect::<Result<_, AttachError>>()?;
         let (bell, engine_end) = Bell::new(memory.flag(layout.flag())?)

@@ -58,7 +58,7 @@ pub fn open_rings(
 ) -> Result<(RxRing, TxRing, Arc<ControlBlock>), MemoryError> {
     let block = Arc::new(ControlBlock::open(memory, layout)?);
     let rx = RxRing {
-        ring: bytes::Reader::new(memory, layout.rx_ring(), 0)?,
+        ring: bytes::Reader::open(memory, layout.rx_ring())?,
         block: Arc::clone(&block),
         bypass: 0,
         bypassing: false,
@@ -67,7 +67,7 @@ pub fn open_rings(
         shut_down: false,
     };
     let tx = TxRing {
-        ring: bytes::Writer::new(memory, layout.tx_ring(), 0)?,
+        ring: bytes::Writer::open(memory, layout.tx_ring())?,
         block: Arc::clone(&block),
         bypassed: 0,
         shut_down: false,

@@ -204,7 +204,7 @@ mod tests {
             let layout = StreamLayout { block, rx: 0, rx_capacity: 4096, tx: 0, tx_capacity: 4096 };
             assert!(ControlBlock::open(&memory, &layout).is_err(), "{block}");
             if block != 64 {
-                assert!(bytes::Writer::resume(&memory, layout.rx_ring()).is_err(), "{block}");
+                assert!(bytes::Writer::open(&memory, layout.rx_ring()).is_err(), "{block}");
             }
         }
     }

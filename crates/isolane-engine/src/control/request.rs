@@ -206,7 +206,7 @@ impl Control {
             Request::OpenDoorbells(OpenDoorbells { core, layout }) => {
                 let core = self.check_core(*core)?;
                 let ring = layout.ring().ok_or_else(|| invalid_layout("doorbells"))?;
-                let receiver = Receiver::resume(&memory, ring).map_err(Rejection::violation)?;
+                let receiver = Receiver::open(&memory, ring).map_err(Rejection::violation)?;
                 let bell = bell(&memory, layout.flag(), end)?;
                 self.send_to_core(core, CoreMessage::Doorbells { session, receiver, bell });
                 self.attached(session)?.doorbells.insert(core, key)
@@ -220,7 +220,7 @@ impl Control {
                 let mut messages = Vec::new();
                 for core in 0..cores {
                     let ring = layout.ring(core).ok_or_else(|| invalid_layout("a queue"))?;
-                    let sender = Sender::resume(&memory, ring).map_err(Rejection::violation)?;
+                    let sender = Sender::open(&memory, ring).map_err(Rejection::violation)?;
                     let end = end.try_clone().map_err(|error| Rejection::system(&error))?;
                     let bell = bell(&memory, layout.flag(), end)?;
                     messages.push(CoreMessage::Queue { session, queue, sender, bell });

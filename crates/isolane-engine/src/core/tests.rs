@@ -134,12 +134,12 @@ impl Fixture {
             core: Core::new(0, epoll, inbox, control, spin, watch.part(1).unwrap()),
             messages,
             events,
-            doorbells: entries::Sender::new(&memory, ring).unwrap(),
+            doorbells: entries::Sender::open(&memory, ring).unwrap(),
             bell,
             memory: memory.clone(),
             seen: Arc::default(),
         };
-        let receiver = entries::Receiver::new(&memory, ring).unwrap();
+        let receiver = entries::Receiver::open(&memory, ring).unwrap();
         let bell = Bell::from_end(memory.flag(port.flag()).unwrap(), Socket::new(peer_end)).unwrap();
         fixture.send(CoreMessage::Doorbells { session: 1, receiver, bell });
         fixture
@@ -151,9 +151,9 @@ impl Fixture {
         let (ring, flag) = (place.ring(0).unwrap(), || self.memory.flag(place.flag()).unwrap());
         let (ours, peer_end) = Bell::new(flag()).unwrap();
         let bell = Bell::from_end(flag(), Socket::new(peer_end)).unwrap();
-        let sender = entries::Sender::new(&self.memory, ring).unwrap();
+        let sender = entries::Sender::open(&self.memory, ring).unwrap();
         self.send(CoreMessage::Queue { session: 1, queue: 3, sender, bell });
-        (ours, entries::Receiver::new(&self.memory, ring).unwrap())
+        (ours, entries::Receiver::open(&self.memory, ring).unwrap())
     }
 
     fn send(&self, messages: CoreMessage) {

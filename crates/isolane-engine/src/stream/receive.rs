@@ -42,7 +42,7 @@ impl RxPath {
     pub fn resume(common: &Common, memory: &SharedMemory) -> Result<RxPath, StreamError> {
         let Common { block, record, failpoint, .. } = common;
         let socket = common.socket.as_fd();
-        let ring = bytes::Writer::resume(memory, record.place.rx_ring())?;
+        let ring = bytes::Writer::open(memory, record.place.rx_ring())?;
         let (produced, consumed) = (ring.position(), ring.position() - ring.unread());
         let discarded = recover_discarded(socket, produced, block).map_err(system(PEEK))?;
         let discarded = discarded.ok_or(TAMPERED)?;

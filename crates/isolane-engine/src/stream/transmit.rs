@@ -28,7 +28,7 @@ impl TxPath {
     /// writes into the ring, or sends directly while the ring looks empty to it.
     pub fn resume(common: &Common, memory: &SharedMemory) -> Result<TxPath, StreamError> {
         let Common { socket, block, record, .. } = common;
-        let mut ring = bytes::Reader::resume(memory, record.place.tx_ring())?;
+        let mut ring = bytes::Reader::open(memory, record.place.tx_ring())?;
         // The application counts direct sends before it writes into the ring, and sends nothing directly while
         // the ring holds data. So with data in the ring, the counts of application and kernel agree. With an
         // empty ring, a direct send may be in progress, and the kernel may have counted more.

@@ -70,8 +70,8 @@ impl VolumeQueue {
         let invalid = || "the layout of the volume is invalid".to_owned();
         let (memory, count) = (context.memory, place.outcomes as usize);
         let submissions =
-            Receiver::new(&memory, place.submissions().ok_or_else(invalid)?).map_err(refused)?;
-        let outcomes = Sender::new(&memory, place.outcomes().ok_or_else(invalid)?).map_err(refused)?;
+            Receiver::open(&memory, place.submissions().ok_or_else(invalid)?).map_err(refused)?;
+        let outcomes = Sender::open(&memory, place.outcomes().ok_or_else(invalid)?).map_err(refused)?;
         let need_wakeup = memory.flag(place.need_wakeup().ok_or_else(invalid)?).map_err(refused)?;
         let flag = memory.flag(place.flag).map_err(refused)?;
         let waker = QueueWaker::new().map_err(|error| format!("the engine has no descriptors: {error}"))?;

@@ -104,8 +104,8 @@ impl VolumeOpener {
         let (memory, id) = (session.memory(), session.next_id());
         let valid = "the layout is valid";
         let at_memory = |error: isolane_shm::MemoryError| engine_error(error.into());
-        let submissions = Sender::new(memory, layout.submissions().expect(valid)).map_err(at_memory)?;
-        let outcomes = Receiver::new(memory, layout.outcomes().expect(valid)).map_err(at_memory)?;
+        let submissions = Sender::open(memory, layout.submissions().expect(valid)).map_err(at_memory)?;
+        let outcomes = Receiver::open(memory, layout.outcomes().expect(valid)).map_err(at_memory)?;
         let need_wakeup = memory.flag(layout.need_wakeup().expect(valid)).map_err(at_memory)?;
         let open = OpenObject { id, core: None, queue: None, object };
         let reply = session.request("the volume", &Request::OpenObject(open), &[]).map_err(engine_error)?;

@@ -70,8 +70,8 @@ mod tests {
         let memory = isolane_shm::SharedMemory::create("isolane-test", 1 << 20).unwrap();
         for (submissions, outcomes) in [(1, 1), (1, 64), (2, 1), (1024, 512)] {
             let layout = VolumeLayout { offset: 128, flag: 0, submissions, outcomes };
-            assert!(entries::Sender::new(&memory, layout.submissions().unwrap()).is_ok());
-            assert!(entries::Sender::new(&memory, layout.outcomes().unwrap()).is_ok());
+            assert!(entries::Sender::open(&memory, layout.submissions().unwrap()).is_ok());
+            assert!(entries::Sender::open(&memory, layout.outcomes().unwrap()).is_ok());
         }
     }
 
