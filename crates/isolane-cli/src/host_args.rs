@@ -135,6 +135,16 @@ pub fn parse_standard_nqn(text: &str, what: &str, example: &str) -> Result<Nqn, 
     }
 }
 
+/// Returns the parts of PDUs that have digests.
+pub fn show_digests(header: bool, data: bool) -> &'static str {
+    match (header, data) {
+        (true, true) => "header and data",
+        (true, false) => "header",
+        (false, true) => "data",
+        (false, false) => "none",
+    }
+}
+
 /// Parses a volume URI.
 pub fn parse_uri(text: &str) -> Result<Uri, Failure> {
     text.parse().context("cannot use the volume")

@@ -1,12 +1,12 @@
 //! `isolane info`: a controller, its namespaces, and the negotiated settings.
 
-use std::fmt::Write;
+use std::time::Duration;
 
-use isolane_host::{Info, NamespaceInfo};
+use isolane_host::{ControllerInfo, Info, NamespaceInfo};
 use serde_json::json;
 
 use crate::failure::{Context, Failure};
-use crate::host_args::{self, HostArgs};
+use crate::host_args::{self, HostArgs, show_digests};
 use crate::output;
 use crate::units::show_bytes;
 
@@ -45,77 +45,55 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn to_text(info: &Info) -> String {
-    let mut text = format!("subsystem    {}\naddress      {}\n", info.nqn, info.address);
-    controller_to_text(info, &mut text);
-    negotiated_to_text(info, &mut text);
-    for namespace in &info.namespaces {
-        let _ = writeln!(
-            text,
-            "namespace    {}: {} ({} blocks of {} B){}{}",
-            namespace.nsid,
-            show_bytes(namespace.len_bytes() as f64),
-            namespace.blocks,
-            namespace.block_bytes,
-            if namespace.read_only { ", read only" } else { "" },
-            identity(namespace),
-        );
+    let Info { address, nqn, controller, namespaces, negotiated } = info;
+    let ControllerInfo { cntlid, model, serial, firmware, version, max_queue_entries, .. } = controller;
+    let max_transfer = controller.max_transfer_bytes.map(|bytes| show_bytes(bytes as f64));
+    let max_transfer = max_transfer.unwrap_or("any number of bytes".into());
+    let offers = [
+        ("volatile cache", controller.has_volatile_cache),
+        ("write zeroes", controller.has_write_zeroes),
+        ("deallocate", controller.has_deallocate),
+        ("traffic based keep alive", controller.traffic_based_keep_alive),
+    ];
+    let offers =
+        offers.map(|(name, present)| format!("{name} {}", if present { "yes" } else { "no" })).join(", ");
+    let digests = show_digests(negotiated.header_digest, negotiated.data_digest);
+    let in_capsule = show_bytes(f64::from(negotiated.max_in_capsule_bytes));
+    let h2c_data = show_bytes(f64::from(negotiated.max_h2c_data_bytes));
+    let alignment = negotiated.data_alignment_bytes;
+    let flow_control = if negotiated.flow_control_disabled { "off" } else { "on" };
+    let keep_alive = match negotiated.keep_alive {
+        Duration::ZERO => "none".into(),
+        time => format!("{time:?}"),
+    };
+    let mut text = format!(
+        "subsystem    {nqn}\n\
+         address      {address}\n\
+         controller   {cntlid:#06x}: {model}, serial {serial}, firmware {firmware}, NVMe {version}\n\
+         limits       {max_transfer} a command, {max_queue_entries} entries a queue\n\
+         offers       {offers}\n\
+         negotiated   digests {digests}, {in_capsule} in a capsule, {h2c_data} in an H2CData PDU, data aligned to \
+         {alignment} B, queue flow control {flow_control}, keep alive {keep_alive}\n",
+    );
+    for namespace in namespaces {
+        text += &format!("namespace    {}\n", describe(namespace));
     }
-    if info.namespaces.is_empty() {
-        text.push_str("namespace    none\n");
+    if namespaces.is_empty() {
+        text += "namespace    none\n";
     }
     text
 }
 
-fn controller_to_text(info: &Info, text: &mut String) {
-    let controller = &info.controller;
-    let yes = |present: bool| if present { "yes" } else { "no" };
-    let _ = writeln!(
-        text,
-        "controller   {:#06x}: {}, serial {}, firmware {}, NVMe {}",
-        controller.cntlid, controller.model, controller.serial, controller.firmware, controller.version
-    );
-    let _ = writeln!(
-        text,
-        "limits       {} a command, {} entries a queue",
-        controller.max_transfer_bytes.map_or("any number of bytes".into(), |bytes| show_bytes(bytes as f64)),
-        controller.max_queue_entries,
-    );
-    let _ = writeln!(
-        text,
-        "offers       volatile cache {}, write zeroes {}, deallocate {}, traffic based keep alive {}",
-        yes(controller.has_volatile_cache),
-        yes(controller.has_write_zeroes),
-        yes(controller.has_deallocate),
-        yes(controller.traffic_based_keep_alive),
-    );
-}
-
-fn negotiated_to_text(info: &Info, text: &mut String) {
-    let negotiated = &info.negotiated;
-    let digests = match (negotiated.header_digest, negotiated.data_digest) {
-        (true, true) => "header and data",
-        (true, false) => "header",
-        (false, true) => "data",
-        (false, false) => "none",
-    };
-    let _ = writeln!(
-        text,
-        "negotiated   digests {digests}, {} in a capsule, {} in an H2CData PDU, data aligned to {} B, \
-         queue flow control {}, keep alive {}",
-        show_bytes(f64::from(negotiated.max_in_capsule_bytes)),
-        show_bytes(f64::from(negotiated.max_h2c_data_bytes)),
-        negotiated.data_alignment_bytes,
-        if negotiated.flow_control_disabled { "off" } else { "on" },
-        if negotiated.keep_alive.is_zero() { "none".into() } else { format!("{:?}", negotiated.keep_alive) },
-    );
-}
-
-fn identity(namespace: &NamespaceInfo) -> String {
-    match (namespace.uuid, namespace.nguid) {
+fn describe(namespace: &NamespaceInfo) -> String {
+    let NamespaceInfo { nsid, blocks, block_bytes, .. } = namespace;
+    let size = show_bytes(namespace.len_bytes() as f64);
+    let access = if namespace.read_only { ", read only" } else { "" };
+    let identity = match (namespace.uuid, namespace.nguid) {
         (Some(uuid), _) => format!(", uuid {uuid}"),
         (None, Some(nguid)) => format!(", nguid {}", hex(&nguid)),
         (None, None) => String::new(),
-    }
+    };
+    format!("{nsid}: {size} ({blocks} blocks of {block_bytes} B){access}{identity}")
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -298,26 +298,17 @@ impl<'a> Driver<'a> {
         if self.port.is_closed() || self.is_stopped() {
             return None;
         }
-        if let Source::Pattern(pace) = source
-            && (pace.is_finished(now) || stream == 0 && !pace.start(now))
-        {
-            return None;
-        }
-        let pattern = &mut self.streams[stream].pattern;
         match source {
-            Source::Pattern(_) => match &mut self.verifier {
-                None => Some(pattern.next()),
-                Some(verifier) => {
-                    let mut attempts = (0..SLOT_ATTEMPTS).map(|_| pattern.next());
-                    attempts.find(|&(_, slot)| verifier.history.begin(slot as u32))
+            // Each slot is given once.
+            Source::Slots { direction, slots } => Some((*direction, slots.next()?)),
+            Source::Pattern(pace) => {
+                if pace.is_finished(now) || stream == 0 && !pace.start(now) {
+                    return None;
                 }
-            },
-            Source::Slots { direction, slots } => {
-                let slot = slots.next()?;
-                if let Some(verifier) = &mut self.verifier {
-                    verifier.history.begin(slot as u32);
-                }
-                Some((*direction, slot))
+                let pattern = &mut self.streams[stream].pattern;
+                let Some(verifier) = &mut self.verifier else { return Some(pattern.next()) };
+                let mut attempts = (0..SLOT_ATTEMPTS).map(|_| pattern.next());
+                attempts.find(|&(_, slot)| verifier.history.begin(slot as u32))
             }
         }
     }
@@ -388,14 +379,15 @@ impl<'a> Driver<'a> {
 
     /// Counts the operations in flight as errors.
     fn fail_unfinished(&mut self) {
-        let mut in_flight = vec![true; self.operations.len()];
-        self.streams.iter().flat_map(|stream| &stream.idle).for_each(|&index| in_flight[index] = false);
         let reason = match self.port.is_up() {
             true => "the target did not complete it in time",
             false => "the target is disconnected",
         };
-        for (operation, _) in self.operations.iter().zip(in_flight).filter(|(_, in_flight)| *in_flight) {
-            self.streams[operation.stream].stats.direction(operation.direction).on_error(&reason);
+        for (index, operation) in self.operations.iter().enumerate() {
+            let Stream { stats, idle, .. } = &mut self.streams[operation.stream];
+            if !idle.contains(&index) {
+                stats.direction(operation.direction).on_error(&reason);
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::Args;
 use super::coalesce::show_coalesce;
 use crate::choice::name_of;
-use crate::host_args::MODES;
+use crate::host_args::{MODES, show_digests};
 
 /// The settings of a run.
 #[derive(Debug, Clone, Serialize)]
@@ -122,12 +122,7 @@ impl Workload {
 
     /// Returns the other settings on one line.
     pub fn choices(&self) -> String {
-        let digests = match (self.hdr_digest, self.data_digest) {
-            (true, true) => "header and data",
-            (true, false) => "header",
-            (false, true) => "data",
-            (false, false) => "none",
-        };
+        let digests = show_digests(self.hdr_digest, self.data_digest);
         let (class, coalesce) = (self.class.as_deref(), self.coalesce.as_deref());
         let (class, coalesce) = (class.unwrap_or("by direction"), coalesce.unwrap_or("off"));
         let mut all = vec![format!("class {class}, digests {digests}, coalescing {coalesce}")];

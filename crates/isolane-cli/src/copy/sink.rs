@@ -194,7 +194,6 @@ impl Written {
 pub struct VolumeSink {
     client: Client,
     block_bytes: u64,
-    blocks: u64,
     lba: u64,
     /// Sizes of writes in bytes, by their first blocks.
     in_flight: HashMap<u64, u64>,
@@ -204,18 +203,9 @@ pub struct VolumeSink {
 
 impl VolumeSink {
     fn new(client: Client) -> VolumeSink {
-        let namespace = client.namespace();
-        let (block_bytes, blocks) = (u64::from(namespace.block_bytes), namespace.blocks);
-        let written = Arc::default();
-        VolumeSink {
-            client,
-            block_bytes,
-            blocks,
-            lba: 0,
-            in_flight: HashMap::new(),
-            written,
-            completions: Vec::new(),
-        }
+        let block_bytes = u64::from(client.namespace().block_bytes);
+        let (in_flight, written, completions) = (HashMap::new(), Arc::default(), Vec::new());
+        VolumeSink { client, block_bytes, lba: 0, in_flight, written, completions }
     }
 
     fn put(&mut self, chunk: Chunk) -> Result<(), Failure> {
@@ -248,8 +238,9 @@ impl VolumeSink {
             )
             .with_hint("add --pad; all whole blocks before the last were written"));
         }
-        if self.lba + blocks > self.blocks {
-            return Err(Failure::new(what, format!("the source is larger than its {} blocks", self.blocks))
+        let capacity = self.client.namespace().blocks;
+        if self.lba + blocks > capacity {
+            return Err(Failure::new(what, format!("the source is larger than its {capacity} blocks"))
                 .with_hint("choose a larger volume; this one is full of the beginning of the source"));
         }
         Ok(())

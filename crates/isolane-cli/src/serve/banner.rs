@@ -1,8 +1,7 @@
 //! Output of `serve` once it is ready: listeners, volumes, and commands for users.
 
 use std::fmt::Write;
-use std::fs;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use crate::invocation::quoted;
 
@@ -57,34 +56,17 @@ fn reachable(listener: &SocketAddr) -> Vec<SocketAddr> {
     if !any.is_unspecified() {
         return vec![*listener];
     }
-    let read = |path| fs::read_to_string(path).unwrap_or_default();
-    let mut addresses = match any {
-        IpAddr::V4(_) => local_ipv4(&read("/proc/net/fib_trie")),
-        IpAddr::V6(_) => local_ipv6(&read("/proc/net/if_inet6")),
+    let interfaces = if_addrs::get_if_addrs().unwrap_or_default();
+    let up = interfaces.iter().filter(|interface| interface.is_oper_up()).map(if_addrs::Interface::ip);
+    let mut addresses: Vec<IpAddr> = match any {
+        IpAddr::V4(_) => up.filter(IpAddr::is_ipv4).collect(),
+        IpAddr::V6(_) => {
+            up.filter(|ip| matches!(ip, IpAddr::V6(ip) if !ip.is_unicast_link_local())).collect()
+        }
     };
-    addresses.sort_by_key(IpAddr::is_loopback);
+    addresses.sort_by_key(|address| (address.is_loopback(), *address));
     addresses.dedup();
     addresses.into_iter().map(|address| SocketAddr::new(address, listener.port())).collect()
-}
-
-/// Returns the local addresses in the kernel's routing table: `|-- ADDRESS`, then `/32 host LOCAL`.
-fn local_ipv4(table: &str) -> Vec<IpAddr> {
-    let lines: Vec<&str> = table.lines().map(str::trim).collect();
-    let locals = lines.windows(2).filter(|pair| pair[1] == "/32 host LOCAL");
-    let mut addresses: Vec<IpAddr> =
-        locals.filter_map(|pair| pair[0].strip_prefix("|-- ")?.parse().ok()).collect();
-    addresses.sort();
-    addresses
-}
-
-/// Returns the addresses in the kernel's list, without link-local ones: address, index, prefix, scope.
-fn local_ipv6(list: &str) -> Vec<IpAddr> {
-    let address = |line: &str| {
-        let mut fields = line.split_whitespace();
-        let bits = u128::from_str_radix(fields.next()?, 16).ok()?;
-        (fields.nth(2)? != "20").then(|| Ipv6Addr::from_bits(bits).into())
-    };
-    list.lines().filter_map(address).collect()
 }
 
 #[cfg(test)]
@@ -124,19 +106,6 @@ mod tests {
 
     #[test]
     fn expands_wildcard_addresses() {
-        let table = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n     |-- 127.0.0.1\n        \
-                     /32 host LOCAL\n     |-- 192.168.1.5\n        /32 host LOCAL\n     |-- 192.168.1.255\n        \
-                     /32 link BROADCAST\nLocal:\n     |-- 192.168.1.5\n        /32 host LOCAL\n";
-        let mut addresses = local_ipv4(table);
-        addresses.dedup();
-        assert_eq!(addresses, ["127.0.0.1", "192.168.1.5"].map(|address| address.parse::<IpAddr>().unwrap()));
-        let list = "00000000000000000000000000000001 01 80 10 80       lo\n\
-                    fe800000000000000000000000000001 02 40 20 80     eth0\n\
-                    20010db8000000000000000000000001 02 40 00 80     eth0\n";
-        assert_eq!(
-            local_ipv6(list),
-            ["::1", "2001:db8::1"].map(|address| address.parse::<IpAddr>().unwrap())
-        );
         let reachable = reachable(&"0.0.0.0:4420".parse().unwrap());
         assert!(!reachable.is_empty() && reachable.iter().all(|address| !address.ip().is_unspecified()));
         assert!(reachable.is_sorted_by_key(|address| address.ip().is_loopback()), "{reachable:?}");

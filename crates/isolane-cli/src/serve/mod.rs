@@ -9,7 +9,6 @@ mod memory;
 mod nqn;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::UnknownArgumentValueParser;
@@ -241,15 +240,24 @@ fn configure(args: &Args) -> Result<(TargetConfig, Vec<(u32, String)>), Failure>
     };
     let mut config = TargetConfig::new(nqn);
     config.serial = nqn::serial(&nqn);
-    let specs = parse_volumes(&args.volumes)?;
+    let default = [String::from("mem:1G")];
+    let texts = if args.volumes.is_empty() { &default[..] } else { &args.volumes };
+    let specs = texts.iter().map(|text| parse_volume(text)).collect::<Result<Vec<_>, _>>()?;
     memory::check(&specs)?;
-    config.volumes = open_volumes(&specs)?;
-    let described = specs.iter().zip(&config.volumes);
-    let described = described.map(|(spec, (nsid, volume))| (*nsid, describe(spec, &**volume))).collect();
+    let mut described = Vec::new();
+    for (spec, nsid) in specs.iter().zip(number(&specs)?) {
+        let volume = isolane_volumes::open(spec).map_err(Failure::from_error)?;
+        described.push((nsid, describe(spec, &*volume)));
+        config.volumes.push((nsid, volume));
+    }
     config.listen = args.listen.clone();
     config.advertise = args.advertise.clone();
-    config.allowed_hosts = allowed_hosts(&args.allow_host)?;
-    config.cores = cores(args.cores.as_ref())?;
+    let allowed = args.allow_host.iter().map(|text| parse_host_nqn(text)).collect::<Result<Vec<_>, _>>()?;
+    config.allowed_hosts = (!allowed.is_empty()).then_some(allowed);
+    config.cores = match &args.cores {
+        Some(requested) => cores::checked(requested.as_slice())?,
+        None => cores::usable()?,
+    };
     config.placement = args.placement;
     config.mode = args.mode;
     config.io = args.io;
@@ -272,15 +280,6 @@ fn parse_threshold(text: &str) -> Result<Threshold, String> {
     }
 }
 
-/// A namespace id and its volume.
-type Numbered = (u32, Arc<dyn Volume>);
-
-fn parse_volumes(texts: &[String]) -> Result<Vec<VolumeSpec>, Failure> {
-    let default = [String::from("mem:1G")];
-    let texts = if texts.is_empty() { &default[..] } else { texts };
-    texts.iter().map(|text| parse_volume(text)).collect()
-}
-
 /// Parses one volume. Rejects addresses, unless a file has that name.
 fn parse_volume(text: &str) -> Result<VolumeSpec, Failure> {
     let spec = isolane_volumes::parse(text).map_err(Failure::from_error)?;
@@ -294,14 +293,6 @@ fn parse_volume(text: &str) -> Result<VolumeSpec, Failure> {
         ));
     }
     Ok(spec)
-}
-
-fn open_volumes(specs: &[VolumeSpec]) -> Result<Vec<Numbered>, Failure> {
-    let open = |(spec, nsid): (&VolumeSpec, u32)| {
-        let volume = isolane_volumes::open(spec).map_err(Failure::from_error)?;
-        Ok((nsid, volume))
-    };
-    specs.iter().zip(number(specs)?).map(open).collect()
 }
 
 /// Returns name, kind, size, and access of a volume.
@@ -327,17 +318,6 @@ fn number(specs: &[VolumeSpec]) -> Result<Vec<u32>, Failure> {
     }
     let mut free = (1..).filter(|nsid| !requested.contains(nsid));
     Ok(specs.iter().map(|spec| spec.nsid.or_else(|| free.next()).unwrap_or(u32::MAX)).collect())
-}
-
-fn allowed_hosts(texts: &[String]) -> Result<Option<Vec<isolane_wire::Nqn>>, Failure> {
-    if texts.is_empty() {
-        return Ok(None);
-    }
-    texts.iter().map(|text| parse_host_nqn(text)).collect::<Result<_, _>>().map(Some)
-}
-
-fn cores(requested: Option<&Cores>) -> Result<Vec<usize>, Failure> {
-    requested.map_or_else(cores::usable, |cores| cores::checked(cores.as_slice()))
 }
 
 #[cfg(test)]
