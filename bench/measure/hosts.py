@@ -100,7 +100,7 @@ def of_spdk_perf(output):
 
 
 def minimal_host(bed, port, load, depth, *more):
-    options = f"127.0.0.1:{port} {NQN} --depth {depth} --connections {load.connections} --block-bytes {load.block_bytes}"
+    options = f"127.0.0.1:{port} {NQN} --depth {depth} --connections {load.connections}"
     return [bed.program("minimal-host"), *options.split(), *more]
 
 
@@ -112,7 +112,7 @@ class MinimalHost(Host):
     programs = ("minimal-host",)
 
     def can_carry(self, load):
-        return load.rw == "read"
+        return load.rw == "read" and load.block_bytes == 4096
 
     def measure(self, bed, target, port, load, seconds):
         command = minimal_host(bed, port, load, load.depth, "--seconds", seconds, *self.arguments.split())

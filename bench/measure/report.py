@@ -130,19 +130,22 @@ def table(header, lines):
     return "".join(f"| {' | '.join(cells)} |\n" if cells else f"|{'---|' * len(header)}\n" for cells in [header, None, *lines])
 
 
-BESIDE = {"floor": "floor", "isolane": "Isolane", "spdk": "SPDK, epoll", "spdk-uring": "SPDK, io_uring"}
+TITLES = {
+    "floor": "floor",
+    "isolane": "Isolane",
+    "spdk": "SPDK, epoll",
+    "spdk-uring": "SPDK, io_uring",
+    "nbdkit": "NBD: nbdkit, fio",
+    "qemu-nbd": "NBD: QEMU, fio",
+    "tgt": "iSCSI: tgt, iscsi-perf",
+}
+BESIDE = {name: TITLES[name] for name in ["floor", "isolane", "spdk", "spdk-uring"]}
+BLOCK_SERVICES = {name: TITLES[name] for name in ["floor", "isolane", "nbdkit", "qemu-nbd", "tgt"]}
 MIXED = {
     "spdk": "SPDK only",
     "spdk-host": "our target, SPDK's host",
     "spdk-target": "SPDK's target, our host",
     "isolane": "Isolane only",
-}
-BLOCK_SERVICES = {
-    "floor": "floor",
-    "isolane": "Isolane",
-    "nbdkit": "NBD: nbdkit, fio",
-    "qemu-nbd": "NBD: QEMU, fio",
-    "tgt": "iSCSI: tgt, iscsi-perf",
 }
 
 
@@ -228,13 +231,13 @@ def failures(report):
     return "".join(lines)
 
 
-CHARTED = {
-    "isolane": ("Isolane", "#1f77b4"),
-    "spdk": ("SPDK, epoll", "#ff7f0e"),
-    "spdk-uring": ("SPDK, io_uring", "#ffbb78"),
-    "nbdkit": ("NBD: nbdkit, fio", "#2ca02c"),
-    "qemu-nbd": ("NBD: QEMU, fio", "#98df8a"),
-    "tgt": ("iSCSI: tgt, iscsi-perf", "#9467bd"),
+COLORS = {
+    "isolane": "#1f77b4",
+    "spdk": "#ff7f0e",
+    "spdk-uring": "#ffbb78",
+    "nbdkit": "#2ca02c",
+    "qemu-nbd": "#98df8a",
+    "tgt": "#9467bd",
 }
 
 
@@ -242,7 +245,7 @@ def shares(report):
     """Core rows with each contender's share of the floor, where more is better for round trips also."""
     for row in ROWS:
         measured = find(report, row.name) if row.core else None
-        found = {name: ratio(measured, name, ["floor"], row.figure) for name in CHARTED} if measured else {}
+        found = {name: ratio(measured, name, ["floor"], row.figure) for name in COLORS} if measured else {}
         found = {name: share for name, share in found.items() if share is not None}
         if found:
             more = FIGURES[row.figure].more_is_better
@@ -259,14 +262,14 @@ def chart(report):
     def bar(x, y, width, height, color):
         body.append(f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{color}"/>')
 
-    for index, (title, color) in enumerate(CHARTED.values()):
+    for index, (name, color) in enumerate(COLORS.items()):
         bar(20 + 145 * index, 12, 10, 10, color)
-        text(34 + 145 * index, 21, "start", title)
+        text(34 + 145 * index, 21, "start", TITLES[name])
     for title, found in shares(report):
         text(left - 8, y + 10, "end", title)
         for name, share in found.items():
             length = min(round(share * unit), width - left - 50)
-            bar(left, y, length, 12, CHARTED[name][1])
+            bar(left, y, length, 12, COLORS[name])
             text(left + length + 4, y + 10, "start", f"{share:.2f}")
             y += 14
         y += 14

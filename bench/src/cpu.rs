@@ -40,14 +40,12 @@ pub fn family_time(process: u32) -> io::Result<Duration> {
 }
 
 fn children(process: u32) -> io::Result<Vec<u32>> {
-    let names = fs::read_dir("/proc")?.flatten().map(|entry| entry.file_name());
-    let all = names.filter_map(|name| name.to_str()?.parse().ok());
-    Ok(all.filter(|child| parent(*child) == Some(process)).collect())
-}
-
-fn parent(process: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    stat.rsplit(") ").next()?.split_whitespace().nth(1)?.parse().ok()
+    let mut found = Vec::new();
+    for thread in fs::read_dir(format!("/proc/{process}/task"))? {
+        let text = fs::read_to_string(thread?.path().join("children"))?;
+        found.extend(text.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+    }
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -9,15 +9,15 @@ mod lane;
 use std::convert::Infallible;
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use connect::Association;
-use lane::Lane;
+use lane::{Lane, READ_BYTES};
 
 use crate::Report;
-use crate::round_robin::run_round_robin;
+use crate::round_robin::measure;
 
-/// Read from an NVMe/TCP target with a minimal host
+/// Read 4 KiB at a time from an NVMe/TCP target with a minimal host
 ///
 /// Spins over its connections, ignores the data, and sends all commands that became possible in one batch, or each
 /// alone, as hosts do whose applications submit one at a time.
@@ -33,9 +33,6 @@ pub struct Options {
     /// I/O connections
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: u16,
-    /// Size of each read in bytes
-    #[arg(long, default_value_t = 4096)]
-    pub block_bytes: u32,
     /// Send each capsule with its own system call
     #[arg(long)]
     pub unbatched: bool,
@@ -55,12 +52,10 @@ pub fn run(options: &Options) -> io::Result<Report> {
     }
     lanes.iter_mut().try_for_each(|lane| lane.start(options.depth))?;
     let measured = Duration::from_secs_f64(options.seconds);
-    run_round_robin(&mut lanes, measured / 10, Lane::turn)?;
-    let start = Instant::now();
-    let operations = run_round_robin(&mut lanes, measured, Lane::turn)?;
-    let iops = operations.iter().sum::<u64>() as f64 / start.elapsed().as_secs_f64();
+    let (operations, elapsed) = measure(&mut lanes, measured, Lane::turn, |_| ())?;
+    let iops = operations.iter().sum::<u64>() as f64 / elapsed.as_secs_f64();
     let in_flight = f64::from(options.depth) * f64::from(options.connections);
-    Ok(Report::new(iops, options.block_bytes as usize, in_flight))
+    Ok(Report::new(iops, READ_BYTES as usize, in_flight))
 }
 
 /// Reads once over each connection and keeps them all open.

@@ -3,8 +3,23 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+/// Drives all connections for a tenth of `time`, then calls `start`, and drives them for `time`. Returns the completed
+/// operations of each and their duration.
+pub(crate) fn measure<C>(
+    connections: &mut [C],
+    time: Duration,
+    turn: impl Fn(&mut C) -> io::Result<u64>,
+    start: impl Fn(&mut C),
+) -> io::Result<(Vec<u64>, Duration)> {
+    run_round_robin(connections, time / 10, &turn)?;
+    connections.iter_mut().for_each(start);
+    let begun = Instant::now();
+    let operations = run_round_robin(connections, time, turn)?;
+    Ok((operations, begun.elapsed()))
+}
+
 /// Calls `turn` for one connection after the other for `time`. Returns the completed operations of each.
-pub(crate) fn run_round_robin<C>(
+fn run_round_robin<C>(
     connections: &mut [C],
     time: Duration,
     turn: impl Fn(&mut C) -> io::Result<u64>,

@@ -5,6 +5,12 @@ use std::net::TcpStream;
 
 use rustix::net::sockopt::{set_socket_send_buffer_size, set_tcp_congestion};
 
+/// PDU type of a command capsule.
+pub const COMMAND_PDU: u8 = 0x04;
+/// PDU type of a response capsule.
+pub const RESPONSE_PDU: u8 = 0x05;
+/// PDU type of data from controller to host.
+pub const C2H_DATA_PDU: u8 = 0x07;
 /// CapsuleCmd: the 8-byte common header and the 64-byte submission queue entry.
 pub const COMMAND_BYTES: usize = 72;
 /// C2HData, H2CData, and R2T headers and CapsuleResp.

@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 use super::memory::{Block, blocks};
 use super::units::{Gather, Headers, Units};
 use super::work::{H2C_DATA_PDU, R2T_PDU, Work, encode_command, header};
-use crate::round_robin::run_round_robin;
+use crate::round_robin::measure;
 use crate::socket::{COMMAND_BYTES, HEADER_BYTES, Socket};
 
 /// The result of the measured time.
@@ -21,24 +21,15 @@ pub struct Outcome {
     pub round_trips_ns: Histogram<u64>,
 }
 
-/// Drives all connections for `warm_up`, then for `measured`.
-pub fn drive(
-    sockets: Vec<Socket>,
-    work: Work,
-    depth: usize,
-    warm_up: Duration,
-    measured: Duration,
-) -> io::Result<Outcome> {
+/// Drives all connections for `measured`, after a warm-up.
+pub fn drive(sockets: Vec<Socket>, work: Work, depth: usize, measured: Duration) -> io::Result<Outcome> {
     let mut conns = Vec::new();
     for (seed, socket) in (1..).zip(sockets) {
         conns.push(Conn::start(socket, work, depth, seed)?);
     }
     complete_one_each(&mut conns)?;
-    run_round_robin(&mut conns, warm_up, Conn::turn)?;
-    conns.iter_mut().for_each(|conn| conn.clock.round_trips_ns.reset());
-    let start = Instant::now();
-    let operations = run_round_robin(&mut conns, measured, Conn::turn)?;
-    let elapsed = start.elapsed();
+    let reset = |conn: &mut Conn| conn.clock.round_trips_ns.reset();
+    let (operations, elapsed) = measure(&mut conns, measured, Conn::turn, reset)?;
     let mut round_trips_ns = histogram();
     conns.iter().for_each(|conn| round_trips_ns.add(&conn.clock.round_trips_ns).expect("same bounds"));
     Ok(Outcome { operations, elapsed, round_trips_ns })

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 
 use super::memory::{Block, blocks};
-use super::work::{COMMAND_PDU, R2T_PDU, RESPONSE_PDU, TargetConn, Work, decode_block, header};
-use crate::socket::{COMMAND_BYTES, HEADER_BYTES, Socket};
+use super::work::{R2T_PDU, TargetConn, Work, decode_block, header};
+use crate::socket::{COMMAND_BYTES, COMMAND_PDU, HEADER_BYTES, RESPONSE_PDU, Socket};
 
 /// One connection of large writes.
 pub struct R2tWriteConn {

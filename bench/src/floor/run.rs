@@ -88,7 +88,7 @@ fn measure(options: &Options, send_buffer: usize, seconds: f64, served: &mut [Bl
         let connect = |_| Socket::new(TcpStream::connect(address)?, options.unbatched, send_buffer);
         let sockets = (0..count).map(connect).collect::<io::Result<Vec<_>>>()?;
         let measured = Duration::from_secs_f64(seconds);
-        let outcome = drive(sockets, work, depth, measured / 10, measured)?;
+        let outcome = drive(sockets, work, depth, measured)?;
         target.join().expect("the target thread does not panic")?;
         Ok(outcome)
     })

@@ -5,8 +5,8 @@ use std::io::{self, IoSlice};
 use super::memory::{Block, blocks, touch};
 use super::r2t_write::R2tWriteConn;
 use super::units::{Gather, Headers, Units};
-use super::work::{C2H_DATA_PDU, RESPONSE_PDU, TargetConn, Work, decode_block, header};
-use crate::socket::{COMMAND_BYTES, HEADER_BYTES, Socket};
+use super::work::{TargetConn, Work, decode_block, header};
+use crate::socket::{C2H_DATA_PDU, COMMAND_BYTES, HEADER_BYTES, RESPONSE_PDU, Socket};
 
 /// Serves all connections until the host has closed each of them.
 pub fn serve(sockets: Vec<Socket>, work: Work, depth: usize, served: &mut [Block]) -> io::Result<()> {

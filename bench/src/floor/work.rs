@@ -3,7 +3,7 @@
 use std::io;
 
 use super::memory::Block;
-use crate::socket::HEADER_BYTES;
+use crate::socket::{COMMAND_PDU, HEADER_BYTES};
 
 /// Payload and direction of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -57,13 +57,7 @@ pub fn decode_block(command: &[u8]) -> usize {
     u64::from_le_bytes(command[48..56].try_into().expect("eight bytes")) as usize
 }
 
-/// PDU type of a command capsule.
-pub const COMMAND_PDU: u8 = 0x04;
 /// PDU type of data from host to controller.
 pub const H2C_DATA_PDU: u8 = 0x06;
-/// PDU type of a response capsule.
-pub const RESPONSE_PDU: u8 = 0x05;
-/// PDU type of data from controller to host.
-pub const C2H_DATA_PDU: u8 = 0x07;
 /// PDU type of a request for write data.
 pub const R2T_PDU: u8 = 0x09;

@@ -4,12 +4,8 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::socket::{COMMAND_BYTES, HEADER_BYTES};
+use crate::socket::{C2H_DATA_PDU, COMMAND_BYTES, COMMAND_PDU, HEADER_BYTES, RESPONSE_PDU};
 
-/// PDU type of a response capsule.
-pub const RESPONSE: u8 = 0x05;
-/// PDU type of data from the controller.
-pub const C2H_DATA: u8 = 0x07;
 /// C2HData flag: no response capsule follows.
 pub const SUCCESS: u8 = 0x08;
 /// Entries of each I/O queue.
@@ -25,7 +21,7 @@ impl Command {
     /// Returns a command with an SGL of transport data.
     pub fn new(opcode: u8, cid: u16) -> Command {
         let mut pdu = [0; COMMAND_BYTES];
-        (pdu[0], pdu[2], pdu[4]) = (0x04, COMMAND_BYTES as u8, COMMAND_BYTES as u8);
+        (pdu[0], pdu[2], pdu[4]) = (COMMAND_PDU, COMMAND_BYTES as u8, COMMAND_BYTES as u8);
         Command(pdu).set(0, &[opcode, 0x40]).set(2, &cid.to_le_bytes()).set(39, &[0x5a])
     }
 
@@ -172,7 +168,7 @@ fn execute(stream: &mut TcpStream, command: &[u8]) -> io::Result<Response> {
         let mut header = [0; HEADER_BYTES];
         stream.read_exact(&mut header)?;
         match header[0] {
-            C2H_DATA => {
+            C2H_DATA_PDU => {
                 let mut part = vec![0; length(&header).saturating_sub(HEADER_BYTES).min(4096)];
                 stream.read_exact(&mut part)?;
                 // Padding precedes the data.
@@ -181,8 +177,8 @@ fn execute(stream: &mut TcpStream, command: &[u8]) -> io::Result<Response> {
                     return Ok((header, data));
                 }
             }
-            RESPONSE if status(&header) == 0 => return Ok((header, data)),
-            RESPONSE => {
+            RESPONSE_PDU if status(&header) == 0 => return Ok((header, data)),
+            RESPONSE_PDU => {
                 return Err(io::Error::other(format!("command failed with status {:#x}", status(&header))));
             }
             kind => return Err(io::Error::other(format!("PDU type {kind:#04x} instead of a response"))),

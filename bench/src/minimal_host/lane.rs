@@ -4,8 +4,8 @@ use std::io::{self, IoSliceMut};
 use std::net::TcpStream;
 
 use super::Options;
-use super::connect::{C2H_DATA, Command, Namespace, RESPONSE, SUCCESS, length, status};
-use crate::socket::{COMMAND_BYTES, HEADER_BYTES, Socket};
+use super::connect::{Command, Namespace, SUCCESS, length, status};
+use crate::socket::{C2H_DATA_PDU, COMMAND_BYTES, HEADER_BYTES, RESPONSE_PDU, Socket};
 
 /// One I/O connection.
 pub struct Lane {
@@ -28,15 +28,15 @@ pub struct Lane {
 impl Lane {
     /// Returns a connection without commands.
     pub fn new(stream: TcpStream, namespace: Namespace, options: &Options) -> io::Result<Lane> {
-        let blocks_per_slot = u64::from(options.block_bytes / namespace.block_bytes).max(1);
+        let blocks_per_slot = u64::from(READ_BYTES / namespace.block_bytes).max(1);
         let length = (blocks_per_slot as u16 - 1).to_le_bytes();
         let command = |cid| {
             let read = Command::new(0x02, cid).set(4, &1_u32.to_le_bytes());
-            read.reading(options.block_bytes).set(48, &length)
+            read.reading(READ_BYTES).set(48, &length)
         };
         Ok(Lane {
             socket: Socket::new(stream, options.unbatched, 0)?,
-            input: vec![0; INPUT_BYTES.min(usize::from(options.depth) * (64 + options.block_bytes as usize))],
+            input: vec![0; INPUT_BYTES.min(usize::from(options.depth) * (64 + READ_BYTES as usize))],
             filled: 0,
             missing_data: 0,
             completed_by_data: None,
@@ -110,15 +110,15 @@ impl Lane {
 
     fn on_header(&mut self, header: &[u8; HEADER_BYTES]) -> io::Result<()> {
         match header[0] {
-            C2H_DATA => {
+            C2H_DATA_PDU => {
                 self.missing_data = length(header).saturating_sub(HEADER_BYTES);
                 let cid = u16::from_le_bytes([header[8], header[9]]);
                 self.completed_by_data = (header[1] & SUCCESS != 0).then_some(cid);
             }
-            RESPONSE if status(header) == 0 => {
+            RESPONSE_PDU if status(header) == 0 => {
                 self.completed.push(u16::from_le_bytes([header[20], header[21]]));
             }
-            RESPONSE => {
+            RESPONSE_PDU => {
                 return Err(io::Error::other(format!("read failed with status {:#x}", status(header))));
             }
             kind => return Err(io::Error::other(format!("PDU type {kind:#04x} instead of a response"))),
@@ -128,3 +128,5 @@ impl Lane {
 }
 
 const INPUT_BYTES: usize = 1 << 20;
+/// Size of each read.
+pub const READ_BYTES: u32 = 4096;
