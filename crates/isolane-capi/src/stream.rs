@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::sockopt;
 
-use crate::entry::call;
+use crate::entry::{call, close};
 use crate::error::Failure;
 use crate::ffi::{
     as_ref, borrowed, from_raw, into_raw, owned, slice, slice_mut, text, timeout, with_signals_blocked,
@@ -29,9 +29,10 @@ const ISOLANE_WRITE: c_int = 2;
 
 /// A stream. Three threads can use its three parts at a time, so code forms no reference to the whole.
 pub struct Stream {
+    /// Dropped first, so that the poller no longer returns the stream.
+    meta: StreamMeta,
     read: ReadHalf,
     write: WriteHalf,
-    meta: StreamMeta,
 }
 
 /// Properties of a stream that every thread can read.
@@ -79,7 +80,7 @@ pub unsafe extern "C" fn isolane_stream_into_fd(stream: *mut Stream) -> c_int {
     call("isolane_stream_into_fd", || {
         // SAFETY: the header states the requirements.
         let Stream { read, write, meta } = *unsafe { from_raw(stream) }.ok_or(NO_STREAM)?;
-        meta.leave();
+        drop(meta);
         let socket = stream::Stream::reunite(read, write).into_std().map_err(std::io::Error::from)?;
         Ok(socket.into_raw_fd())
     })
@@ -221,13 +222,8 @@ pub unsafe extern "C" fn isolane_stream_data(stream: *const Stream) -> *mut c_vo
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_stream_close(stream: *mut Stream) {
-    call("isolane_stream_close", || {
-        // SAFETY: the header states the requirements.
-        let stream = unsafe { from_raw(stream) };
-        stream.iter().for_each(|stream| stream.meta.leave());
-        drop(stream);
-        Ok(())
-    });
+    // SAFETY: the header states the requirements.
+    unsafe { close("isolane_stream_close", stream) };
 }
 
 /// Transfers a stream to C.
@@ -305,9 +301,9 @@ unsafe fn meta<'a>(stream: *const Stream) -> Result<&'a StreamMeta, Failure> {
     }
 }
 
-impl StreamMeta {
+impl Drop for StreamMeta {
     /// Leaves the stream's poller.
-    fn leave(&self) {
+    fn drop(&mut self) {
         if let Some(members) = &self.members {
             members.remove(self.id);
         }
