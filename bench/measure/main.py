@@ -52,10 +52,6 @@ def parser():
         found.add_argument("--json", metavar="FILE", required=True, help="the report")
         found.add_argument("--no-build", action="store_true", help="do not build the programs first")
 
-    def add_insert(found):
-        help = "insert the tables into this Markdown file, between its two `figures` comments"
-        found.add_argument("--insert-into", metavar="FILE", help=help)
-
     found = task("bench", bench, "Measure rows of the tables and print them; adds to an existing report")
     found.add_argument("rows", nargs="*", metavar="ROW", help="rows to measure (default: all)")
     found.add_argument("--peers", metavar="NAMES", default="", help="only these contenders, as floor,isolane,spdk; includes isolane+...")
@@ -65,11 +61,10 @@ def parser():
     found = task("table", print_tables, "Print the tables of a report")
     found.add_argument("report", help="the report")
     found.add_argument("--svg", metavar="FILE", help="draw the core rows into this file")
-    add_insert(found)
+    help = "insert the tables into this Markdown file, between its two `figures` comments"
+    found.add_argument("--insert-into", metavar="FILE", help=help)
     found = task("streams", measure_streams, "Measure streams natively and through an engine, and print tables")
     add_measured(found, 1.0)
-    found.add_argument("--print", action="store_true", help="print the existing report instead of measuring")
-    add_insert(found)
     add_testbed(found)
     add_testbed(task("list", print_list, "List all rows, their contenders, and the programs that are missing here"))
     return top
@@ -161,15 +156,15 @@ def measure(bed, rows, peers, options, report):
 
 
 def measure_streams(options):
-    if not options.print:
-        if not options.no_build:
-            build()
-        with testbed(options) as bed:
-            try:
-                reports.write(streams.measure(bed, options.samples, options.seconds, command_line()), options.json)
-            except Failure as error:
-                raise SystemExit(f"xtask: {error}")
-    show(streams.tables(reports.read(options.json)), options.insert_into)
+    if not options.no_build:
+        build()
+    with testbed(options) as bed:
+        try:
+            report = streams.measure(bed, options.samples, options.seconds, command_line())
+        except Failure as error:
+            raise SystemExit(f"xtask: {error}")
+    reports.write(report, options.json)
+    print(streams.tables(report), end="")
 
 
 def print_tables(options):
@@ -179,10 +174,7 @@ def print_tables(options):
         if not svg:
             raise SystemExit("xtask: a chart needs the floor's samples")
         Path(options.svg).write_text(svg)
-    show(reports.tables(report), options.insert_into)
-
-
-def show(tables, path):
+    tables, path = streams.tables(report) if "cases" in report else reports.tables(report), options.insert_into
     if not path:
         print(tables, end="")
         return
