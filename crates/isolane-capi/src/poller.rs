@@ -6,10 +6,10 @@ use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use isolane_attach::Session;
 use isolane_attach::stream::{self, StreamOptions};
+use isolane_attach::{AttachError, Session};
 
 use crate::entry::{call, close};
 use crate::error::Failure;
@@ -56,7 +56,9 @@ pub unsafe extern "C" fn isolane_poller_wait(
     call("isolane_poller_wait", || {
         // SAFETY: the header states the requirements.
         let (poller, stream) = unsafe { (as_mut(poller)?, as_mut(stream)?) };
-        next_stream(stream, || poller.next(timeout(timeout_ns)))
+        let deadline = timeout(timeout_ns).and_then(|timeout| Instant::now().checked_add(timeout));
+        let remaining = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        poller.next(stream, |poller| poller.next(remaining()))
     })
 }
 
@@ -65,7 +67,7 @@ pub unsafe extern "C" fn isolane_poller_take(poller: *mut Poller, stream: *mut *
     call("isolane_poller_take", || {
         // SAFETY: the header states the requirements.
         let (poller, stream) = unsafe { (as_mut(poller)?, as_mut(stream)?) };
-        next_stream(stream, || poller.try_next())
+        poller.next(stream, stream::Poller::try_next)
     })
 }
 
@@ -97,37 +99,21 @@ pub unsafe extern "C" fn isolane_poller_close(poller: *mut Poller) {
 }
 
 impl Poller {
-    /// Stream of the next notification; skips closed streams.
-    fn try_next(&mut self) -> Result<Option<*mut Stream>, Failure> {
-        while let Some(id) = self.poller.try_next()? {
+    /// Stores the stream of the next notification in `result`, and returns 1, or 0 without one. Skips closed streams.
+    fn next(
+        &mut self,
+        result: &mut *mut Stream,
+        mut poll: impl FnMut(&mut stream::Poller) -> Result<Option<u32>, AttachError>,
+    ) -> Result<c_int, Failure> {
+        *result = ptr::null_mut();
+        while let Some(id) = poll(&mut self.poller)? {
             if let Some(stream) = self.members.find(id) {
-                return Ok(Some(stream));
+                *result = stream;
+                return Ok(1);
             }
         }
-        Ok(None)
+        Ok(0)
     }
-
-    fn next(&mut self, timeout: Option<Duration>) -> Result<Option<*mut Stream>, Failure> {
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        loop {
-            let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let Some(id) = self.poller.next(remaining)? else { return Ok(None) };
-            if let Some(stream) = self.members.find(id) {
-                return Ok(Some(stream));
-            }
-        }
-    }
-}
-
-/// Stores the next stream in `result`, and returns 1, or 0 without one.
-fn next_stream(
-    result: &mut *mut Stream,
-    next: impl FnOnce() -> Result<Option<*mut Stream>, Failure>,
-) -> Result<c_int, Failure> {
-    *result = ptr::null_mut();
-    let stream = next()?;
-    *result = stream.unwrap_or(ptr::null_mut());
-    Ok(stream.is_some().into())
 }
 
 /// A poller can move between threads.
