@@ -35,12 +35,11 @@ fn to_text(entries: &[DiscoveredSubsystem]) -> String {
     if entries.is_empty() {
         return "nothing is offered to this host\n".into();
     }
-    entries.iter().map(|entry| format!("{}\n", line(entry))).collect()
-}
-
-fn line(entry: &DiscoveredSubsystem) -> String {
-    let kind = subtype(entry);
-    format!("{kind:<9} {:<4} {} port {} {}", entry.transport, entry.address, entry.port, entry.nqn)
+    let line = |entry: &DiscoveredSubsystem| {
+        let DiscoveredSubsystem { transport, address, port, nqn, .. } = entry;
+        format!("{:<9} {transport:<4} {address} port {port} {nqn}\n", subtype(entry))
+    };
+    entries.iter().map(line).collect()
 }
 
 fn subtype(entry: &DiscoveredSubsystem) -> &'static str {

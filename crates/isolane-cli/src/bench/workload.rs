@@ -24,13 +24,13 @@ pub struct Workload {
     /// Operations in flight per lane, or per thread.
     pub depth: u32,
     /// Granted lanes of the default class.
-    pub lanes: u32,
+    pub lanes: usize,
     /// Granted lanes of the read class.
-    pub read_lanes: u32,
+    pub read_lanes: usize,
     /// Granted lanes of the poll class.
-    pub poll_lanes: u32,
+    pub poll_lanes: usize,
     /// Requested lanes.
-    pub lanes_requested: LanesRequested,
+    pub lanes_requested: LaneCounts,
     /// Whether all lanes share the depth.
     pub share_depth: bool,
     /// Class of the operations; `None` for the read class for reads and the default class for writes.
@@ -68,23 +68,11 @@ pub struct Workload {
     pub cores: Option<String>,
 }
 
-/// Requested lanes by class.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct LanesRequested {
-    default: u32,
-    read: u32,
-    poll: u32,
-}
-
 impl Workload {
     /// Returns the settings of `args`, with `granted` lanes on `cores`.
     pub fn new(args: &Args, granted: LaneCounts, cores: &Cores) -> Workload {
         let threads = &args.threads;
-        let lanes_requested = LanesRequested {
-            default: args.lanes.into(),
-            read: args.read_lanes.into(),
-            poll: args.poll_lanes.into(),
-        };
+        let [default, read, poll] = [args.lanes, args.read_lanes, args.poll_lanes].map(usize::from);
         let cores: Vec<_> = cores_with_lanes(cores, granted).iter().map(ToString::to_string).collect();
         Workload {
             uri: args.uri.clone(),
@@ -92,10 +80,10 @@ impl Workload {
             mix: (args.rw == super::Rw::Randrw).then(|| args.mix()),
             block_bytes: args.bs,
             depth: u32::from(args.depth),
-            lanes: granted.default as u32,
-            read_lanes: granted.read as u32,
-            poll_lanes: granted.poll as u32,
-            lanes_requested,
+            lanes: granted.default,
+            read_lanes: granted.read,
+            poll_lanes: granted.poll,
+            lanes_requested: LaneCounts { default, read, poll },
             share_depth: args.share_depth,
             class: args.class.map(|class| class.to_string()),
             mode: name_of(&MODES, &args.mode).into(),
@@ -139,8 +127,8 @@ impl Workload {
 
     fn lanes_to_text(&self) -> String {
         let Workload { lanes, lanes_requested: requested, .. } = self;
-        let plural = |count: u32| if count == 1 { "" } else { "s" };
-        let mut text = match self.threads.map(u32::from) {
+        let plural = |count: usize| if count == 1 { "" } else { "s" };
+        let mut text = match self.threads.map(usize::from) {
             Some(threads) => format!("x {threads} thread{}, ", plural(threads)),
             None if self.share_depth => "over ".to_owned(),
             None => "x ".to_owned(),
@@ -233,7 +221,7 @@ pub mod tests {
         let granted = LaneCounts { default: 1, read: 63, poll: 0 };
         let shrunk = parse("--read-lanes 70 --poll-lanes 2", granted);
         assert_eq!((shrunk.lanes, shrunk.read_lanes, shrunk.poll_lanes), (1, 63, 0));
-        assert_eq!(shrunk.lanes_requested, LanesRequested { default: 1, read: 70, poll: 2 });
+        assert_eq!(shrunk.lanes_requested, LaneCounts { default: 1, read: 70, poll: 2 });
         let text = shrunk.shape();
         assert!(text.contains("1 lane + 63 read (of 70 requested) + 0 poll (of 2 requested)"), "{text}");
     }
