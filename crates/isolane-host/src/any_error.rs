@@ -1,12 +1,9 @@
-//! [`Error`]: any error of this crate, and the conversions to `io::Error`.
+//! [`Error`]: any error of this crate.
 //!
 //! Debug of every error here prints its Display text, so that `fn main() -> Result<(), isolane_host::Error>` and
 //! `unwrap` show what failed, why, and the remedy.
 
 use std::fmt;
-use std::io::{self, ErrorKind};
-
-use isolane_wire::Status;
 
 use crate::cores::CoresError;
 use crate::error::{ConnectError, RequestError};
@@ -36,87 +33,6 @@ impl From<TransferError> for Error {
         Error::Request(failed.error)
     }
 }
-
-impl From<Error> for io::Error {
-    fn from(error: Error) -> io::Error {
-        let kind = match &error {
-            Error::Uri(_) | Error::Cores(_) => ErrorKind::InvalidInput,
-            Error::Connect(error) => error.kind(),
-            Error::Request(error) => error.kind(),
-        };
-        io::Error::new(kind, error)
-    }
-}
-
-impl ConnectError {
-    /// Returns the kind of `io::Error` that this error becomes.
-    fn kind(&self) -> ErrorKind {
-        match self {
-            ConnectError::Resolve { source, .. }
-            | ConnectError::Socket { source, .. }
-            | ConnectError::Core { source, .. }
-            | ConnectError::System { source, .. } => source.kind(),
-            ConnectError::Timeout { .. } => ErrorKind::TimedOut,
-            ConnectError::Closed { .. } | ConnectError::Lost { .. } => ErrorKind::ConnectionAborted,
-            ConnectError::ProtocolViolation { .. } => ErrorKind::InvalidData,
-            ConnectError::Refused { status, .. } if status.is(Status::CONNECT_INVALID_HOST) => {
-                ErrorKind::PermissionDenied
-            }
-            ConnectError::Refused { .. } | ConnectError::NotReady { .. } => ErrorKind::ConnectionRefused,
-            ConnectError::NoSubsystem(_)
-            | ConnectError::NoNamespace
-            | ConnectError::UnknownNamespace { .. } => ErrorKind::NotFound,
-            ConnectError::SocketOption(_)
-            | ConnectError::Lanes { .. }
-            | ConnectError::Depth { .. }
-            | ConnectError::NoQuiesceTime(_)
-            | ConnectError::AmbiguousSubsystem(_)
-            | ConnectError::AmbiguousNamespace(_) => ErrorKind::InvalidInput,
-            ConnectError::Unsupported(_) => ErrorKind::Unsupported,
-            ConnectError::OnCore { source, .. } => source.kind(),
-            ConnectError::VolumeChanged(_) | ConnectError::DifferentVolume(_) | ConnectError::Engine(_) => {
-                ErrorKind::Other
-            }
-        }
-    }
-}
-
-impl RequestError {
-    /// Returns the kind of `io::Error` that this error becomes.
-    fn kind(&self) -> ErrorKind {
-        match self {
-            RequestError::Status(status) if status.is(Status::CAPACITY_EXCEEDED) => ErrorKind::StorageFull,
-            RequestError::Status(status) if status.is(Status::NAMESPACE_WRITE_PROTECTED) => {
-                ErrorKind::ReadOnlyFilesystem
-            }
-            RequestError::DataDigest => ErrorKind::InvalidData,
-            RequestError::OutOfRange { .. }
-            | RequestError::Unaligned { .. }
-            | RequestError::Buffer(_)
-            | RequestError::InvalidRanges
-            | RequestError::Lane { .. } => ErrorKind::InvalidInput,
-            RequestError::TooMany(_) => ErrorKind::QuotaExceeded,
-            RequestError::Lost(error) => error.kind(),
-            RequestError::Closed => ErrorKind::NotConnected,
-            RequestError::Status(_)
-            | RequestError::FateUnknown
-            | RequestError::Fenced
-            | RequestError::WritesLost { .. } => ErrorKind::Other,
-        }
-    }
-}
-
-macro_rules! through_error {
-    ($($error:ty),*) => { $(
-        impl From<$error> for io::Error {
-            fn from(error: $error) -> io::Error {
-                Error::from(error).into()
-            }
-        }
-    )* };
-}
-
-through_error!(UriError, CoresError, ConnectError, RequestError, TransferError);
 
 macro_rules! debug_as_text {
     ($($error:ty),*) => { $(
@@ -151,20 +67,5 @@ mod tests {
         assert_eq!(printed(uri.clone()), format!("Error: {uri}"));
         let boxed: Box<dyn std::error::Error> = connect.clone().into();
         assert_eq!(format!("{boxed:?}"), connect.to_string());
-    }
-
-    #[test]
-    fn io_errors_keep_kind_and_text() {
-        let refused = ConnectError::Socket {
-            address: ([127, 0, 0, 1], 4420).into(),
-            step: crate::Step::Tcp,
-            source: std::sync::Arc::new(ErrorKind::ConnectionRefused.into()),
-        };
-        let text = refused.to_string();
-        let lost = io::Error::from(RequestError::Lost(std::sync::Arc::new(refused)));
-        assert_eq!((lost.kind(), lost.to_string()), (ErrorKind::ConnectionRefused, text));
-        let full = io::Error::from(RequestError::Status(Status::CAPACITY_EXCEEDED.with_dnr(true)));
-        assert_eq!(full.kind(), ErrorKind::StorageFull);
-        assert_eq!(io::Error::from(RequestError::InvalidRanges).kind(), ErrorKind::InvalidInput);
     }
 }
