@@ -30,7 +30,7 @@ pub(super) struct Replay {
     /// Parts of other writes that overlap.
     held: Vec<Part>,
     /// Parts released by a verdict, until the client has processed them.
-    settled: Vec<(Part, Resolution)>,
+    settled: Vec<(Part, Verdict)>,
 }
 
 /// A fence and the parts that wait for it.
@@ -39,13 +39,6 @@ struct ActiveFence {
     id: u64,
     cntlid: u16,
     parts: Vec<Part>,
-}
-
-/// Outcome for a part that waited for a fence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Resolution {
-    Repeat,
-    Fail,
 }
 
 impl Replay {
@@ -97,7 +90,7 @@ impl Replay {
             return entry.into_iter().for_each(JournalEntry::on_dead);
         }
         if plan.options.reconnect.writes == WriteReplay::Never {
-            self.settled.extend(parts.drain(..).map(|part| (part, Resolution::Fail)));
+            self.settled.extend(parts.drain(..).map(|part| (part, Verdict::Unknown)));
         }
         let cntlid = old.association.cntlid;
         log::info!("{} writes wait until controller {cntlid} is known dead", parts.len());
@@ -117,10 +110,9 @@ impl Replay {
         if verdict != Verdict::Unknown {
             self.raised.swap_remove(at);
         }
-        let resolution = if verdict == Verdict::Unknown { Resolution::Fail } else { Resolution::Repeat };
-        let what = if resolution == Resolution::Fail { "fail" } else { "are repeated" };
+        let what = if verdict == Verdict::Unknown { "fail" } else { "are repeated" };
         log::info!("controller {cntlid} {verdict}; {} writes {what}", parts.len());
-        self.settled.extend(parts.into_iter().map(|part| (part, resolution)));
+        self.settled.extend(parts.into_iter().map(|part| (part, verdict)));
     }
 
     /// Fails all writes with an unknown fate, because no new association will follow.
@@ -140,10 +132,10 @@ impl Replay {
 impl Client {
     /// Processes parts and requests that verdicts have released: they are sent, wait again, or fail.
     pub(super) fn apply_verdicts(&mut self) {
-        for (part, resolution) in std::mem::take(&mut self.replay.settled) {
-            match resolution {
-                Resolution::Repeat => self.requeue(part),
-                Resolution::Fail => self.state.complete_part(part, Err(RequestError::FateUnknown)),
+        for (part, verdict) in std::mem::take(&mut self.replay.settled) {
+            match verdict {
+                Verdict::Unknown => self.state.complete_part(part, Err(RequestError::FateUnknown)),
+                _ => self.requeue(part),
             }
         }
         for part in std::mem::take(&mut self.replay.held) {
