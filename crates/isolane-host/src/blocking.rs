@@ -9,9 +9,7 @@ use pollster::block_on;
 
 use crate::borrowed;
 use crate::error::{ConnectError, RequestError};
-use crate::info::ConnectionStatus;
-use crate::info::EngineStatus;
-use crate::info::{Info, NamespaceInfo};
+use crate::info::{ConnectionStatus, EngineStatus, Info, NamespaceInfo};
 use crate::lane_class::LaneClass;
 use crate::options::Options;
 use crate::request::Request;

@@ -131,11 +131,6 @@ impl Client {
         &self.state().namespace
     }
 
-    /// Describes for a log line how a waiting turn sleeps, or which engine has the volume.
-    pub fn io_description(&self) -> &str {
-        with_backend!(&self.0, client => client.io_description())
-    }
-
     /// Returns a waker that ends a waiting turn from any thread.
     pub fn waker(&self) -> Waker {
         with_backend!(&self.0, client => client.waker())

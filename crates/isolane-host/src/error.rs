@@ -218,6 +218,11 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
+    /// Returns the error of a resource that the system refused.
+    pub(crate) fn system(what: &'static str, source: io::Error) -> ConnectError {
+        ConnectError::System { what, source: Arc::new(source) }
+    }
+
     pub(crate) fn no_default_lane() -> ConnectError {
         ConnectError::Unsupported(
             "a client without a lane of the default class; request at least one".to_owned(),

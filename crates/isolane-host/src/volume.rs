@@ -17,9 +17,7 @@ use oneshot::AsyncReceiver;
 
 use crate::driver::Services;
 use crate::error::{ConnectError, RequestError};
-use crate::info::ConnectionStatus;
-use crate::info::EngineStatus;
-use crate::info::{Info, NamespaceInfo};
+use crate::info::{ConnectionStatus, EngineStatus, Info, NamespaceInfo};
 use crate::lane_class::LaneClass;
 use crate::options::Options;
 use crate::request::{BlockRange, Completion, Request};

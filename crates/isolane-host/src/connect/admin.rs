@@ -38,7 +38,7 @@ pub(crate) struct Admin {
     pub connection: BlockingConnection,
     pub cntlid: u16,
     cap: Cap,
-    controller: identify::Controller,
+    pub controller: identify::Controller,
 }
 
 impl Admin {
@@ -49,14 +49,7 @@ impl Admin {
         options: &Options,
         deadline: Instant,
     ) -> Result<Admin, ConnectError> {
-        let spec = QueueSpec {
-            step: Step::ConnectAdmin,
-            nqn: *nqn,
-            qid: 0,
-            entries: ADMIN_ENTRIES,
-            cntlid: CNTLID_DYNAMIC,
-            kato_ms: kato_ms(options),
-        };
+        let spec = QueueSpec { nqn: *nqn, qid: 0, entries: ADMIN_ENTRIES, cntlid: CNTLID_DYNAMIC };
         let (connection, reply) = connect_queue(address, &spec, options, deadline)?;
         let response = ConnectResponse(reply.dw0);
         if response.authreq() != 0 {
@@ -144,15 +137,6 @@ impl Admin {
     /// CRDT1-3: the delays that a status may select.
     pub(crate) fn retry_delays(&self) -> RetryDelays {
         self.controller.crdt.map(|crdt| Duration::from_millis(100) * u32::from(crdt))
-    }
-
-    /// OAES: the notices that the controller can send.
-    pub(crate) fn optional_async_events(&self) -> u32 {
-        self.controller.oaes.0
-    }
-
-    pub(crate) fn into_connection(self) -> BlockingConnection {
-        self.connection
     }
 
     fn property(&mut self, size: PropertySize, offset: u32) -> Result<u64, ConnectError> {
@@ -246,8 +230,4 @@ fn set_cc(connection: &mut BlockingConnection, step: Step, cc: Cc) -> Result<(),
     let command =
         PropertySetCommand { size: PropertySize::Bytes4, offset: offset::CC, value: u64::from(cc.0) };
     connection.command(step, command.entry(), Data::None).map(drop)
-}
-
-fn kato_ms(options: &Options) -> u32 {
-    u32::try_from(options.keep_alive.as_millis()).unwrap_or(u32::MAX)
 }

@@ -31,12 +31,16 @@ const SQHD_FLOW_CONTROL_DISABLED: u16 = 0xffff;
 /// Parameters of a Connect.
 #[derive(Clone)]
 pub(crate) struct QueueSpec {
-    pub step: Step,
     pub nqn: Nqn,
     pub qid: u16,
     pub entries: u16,
     pub cntlid: u16,
-    pub kato_ms: u32,
+}
+
+impl QueueSpec {
+    fn step(&self) -> Step {
+        if self.qid == 0 { Step::ConnectAdmin } else { Step::ConnectIo }
+    }
 }
 
 /// Opens a connection and connects its queue.
@@ -46,31 +50,20 @@ pub(crate) fn connect_queue(
     options: &Options,
     deadline: Instant,
 ) -> Result<(BlockingConnection, CompletionEntry), ConnectError> {
-    let (connection, entry) = try_connect(address, spec, options, deadline, true)?;
-    if entry.status.is_success() {
-        return Ok((connection, entry));
+    let (mut connection, mut entry) = try_connect(address, spec, options, deadline, true)?;
+    if rejects_flow_control_bit(&entry) {
+        (connection, entry) = try_connect(address, spec, options, deadline, false)?;
     }
-    if !rejects_flow_control_bit(&entry) {
-        return Err(connection.refused(spec.step, &entry));
-    }
-    let (connection, entry) = try_connect(address, spec, options, deadline, false)?;
     match entry.status.is_success() {
         true => Ok((connection, entry)),
-        false => Err(connection.refused(spec.step, &entry)),
+        false => Err(connection.refused(spec.step(), &entry)),
     }
 }
 
 /// Probes the target for the controller of an old association, as the host that it belonged to: see
 /// [`crate::fence`].
 pub(crate) fn probe(plan: &Plan, old: &StaleAssociation) -> Probe {
-    let spec = QueueSpec {
-        step: Step::ConnectIo,
-        nqn: old.nqn,
-        qid: QID_PROBE,
-        entries: 2,
-        cntlid: old.cntlid,
-        kato_ms: 0,
-    };
+    let spec = QueueSpec { nqn: old.nqn, qid: QID_PROBE, entries: 2, cntlid: old.cntlid };
     let deadline = Instant::now() + PROBE_TIMEOUT;
     let options = Options { host_nqn: old.host_nqn, host_id: old.host_id, ..plan.options.clone() };
     // Without the flow control bit, which an old target would refuse first.
@@ -103,14 +96,17 @@ fn try_connect(
     disable_flow_control: bool,
 ) -> Result<(BlockingConnection, CompletionEntry), ConnectError> {
     let mut connection = BlockingConnection::open(address, options, deadline)?;
+    // Only the admin queue has a keep alive.
+    let keep_alive = if spec.qid == 0 { options.keep_alive } else { Duration::ZERO };
     let command = ConnectCommand {
         qid: spec.qid,
         sqsize: spec.entries - 1,
         attributes: ConnectAttributes(0).with_disable_sq_flow_control(disable_flow_control),
-        kato_ms: spec.kato_ms,
+        kato_ms: u32::try_from(keep_alive.as_millis()).unwrap_or(u32::MAX),
         ..ConnectCommand::default()
     };
-    let Reply { entry, .. } = connection.execute(spec.step, command.entry(), connect_data(spec, options))?;
+    let Reply { entry, .. } =
+        connection.execute(spec.step(), command.entry(), connect_data(spec, options))?;
     connection.flow_control_disabled = disable_flow_control && entry.sqhd == SQHD_FLOW_CONTROL_DISABLED;
     // This host does not track SQHD, so it accepts the SUCCESS flag also from targets that send it without
     // having confirmed in SQHD that flow control is off.

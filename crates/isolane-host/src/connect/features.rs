@@ -42,8 +42,7 @@ fn request_io_queues(admin: &mut Admin, requested: usize) -> Result<usize, Conne
 
 /// Requests the notice of changed namespaces if the controller supports it.
 pub(crate) fn enable_async_events(admin: &mut Admin) -> Result<(), ConnectError> {
-    let requested =
-        AsyncEventConfiguration(0).with_namespace_attribute(true).0 & admin.optional_async_events();
+    let requested = AsyncEventConfiguration(0).with_namespace_attribute(true).0 & admin.controller.oaes.0;
     if requested == 0 {
         return Ok(());
     }

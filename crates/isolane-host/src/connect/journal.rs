@@ -8,7 +8,6 @@
 //!
 //! Invariant: no write is sent through an association before the journal has its entry.
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -100,12 +99,6 @@ impl Drop for JournalEntry {
         if !self.used {
             self.journal.erase(self.key);
         }
-    }
-}
-
-impl fmt::Debug for JournalEntry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "JournalEntry({})", self.key)
     }
 }
 

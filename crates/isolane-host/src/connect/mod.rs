@@ -30,7 +30,7 @@ use connect_queue::{QueueSpec, connect_queue};
 pub(crate) use connection::{BlockingConnection, describe};
 pub(crate) use inventory::{has_no_descriptors, namespace};
 
-use crate::error::{ConnectError, Step};
+use crate::error::ConnectError;
 use crate::info::{Info, Negotiated};
 use crate::lane_class::LaneCounts;
 use crate::options::{FlushAfterLoss, Options};
@@ -75,8 +75,7 @@ impl Plan {
     fn note(&self, info: &Info) -> Result<Option<JournalEntry>, ConnectError> {
         let Some(journal) = &self.journal else { return Ok(None) };
         let note = JournalEntry::make(journal, &StaleAssociation::of(info, &self.options));
-        let what = "a journal entry, which writes need";
-        note.map(Some).map_err(|source| ConnectError::System { what, source: Arc::new(source) })
+        note.map(Some).map_err(|source| ConnectError::system("a journal entry, which writes need", source))
     }
 }
 
@@ -145,7 +144,7 @@ fn associate_at(address: SocketAddr, plan: &Plan, deadline: Instant) -> Result<A
         retry_delays,
         note: plan.note(&info)?,
         info,
-        admin: admin.into_connection(),
+        admin: admin.connection,
         lanes,
     })
 }
@@ -161,12 +160,10 @@ fn connect_lanes(
     (1..=lanes)
         .map(|qid| {
             let spec = QueueSpec {
-                step: Step::ConnectIo,
                 nqn: *nqn,
                 qid: u16::try_from(qid).unwrap_or(u16::MAX),
                 entries: options.depth + 1,
                 cntlid: admin.cntlid,
-                kato_ms: 0,
             };
             let (mut connection, _) = connect_queue(admin.connection.address(), &spec, options, deadline)?;
             connection.queue.set_max_in_capsule(admin.max_in_capsule_bytes() as usize);

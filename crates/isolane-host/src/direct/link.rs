@@ -45,7 +45,7 @@ impl Client {
         self.retries.set_delays(association.retry_delays);
         let nsid = self.state.namespace.nsid;
         let live = LiveAssociation::adopt(association, nsid, keep_alive, outage, &mut self.reactor)
-            .map_err(|source| ConnectError::System { what: "a socket", source: Arc::new(source) })?;
+            .map_err(|source| ConnectError::system("a socket", source))?;
         if let Some(error) = self.state.unflushed.enter(era) {
             log::error!("{}: the next flush fails: {error}", info.address);
         }
@@ -185,7 +185,7 @@ impl Client {
         };
         let thread = std::thread::Builder::new().name("isolane-connect".to_owned()).spawn(attempt);
         if let Err(error) = thread {
-            self.on_failed_attempt(ConnectError::System { what: "a thread", source: Arc::new(error) });
+            self.on_failed_attempt(ConnectError::system("a thread", error));
         }
     }
 

@@ -118,10 +118,8 @@ impl Client {
         let limits = IoLimits::new(&namespace, &info)?;
         let options = &plan.options;
         let config = ReactorConfig { io: options.io, mode: options.mode, spin: options.spin, core: None };
-        let reactor = Reactor::new(config).map_err(|error| ConnectError::System {
-            what: "a reactor",
-            source: Arc::new(std::io::Error::other(error.to_string())),
-        })?;
+        let reactor = Reactor::new(config)
+            .map_err(|error| ConnectError::system("a reactor", std::io::Error::other(error.to_string())))?;
         let (sender, messages) = mailbox::unbounded(reactor.waker());
         let member = sender.clone();
         fences.join(move |id, verdict| {
@@ -152,10 +150,6 @@ impl Client {
         client.on_connected(association)?;
         log::info!("{}: connected", client.state.info.address);
         Ok(client)
-    }
-
-    pub(crate) fn io_description(&self) -> &str {
-        self.reactor.backend_description()
     }
 
     pub(crate) fn waker(&self) -> Waker {

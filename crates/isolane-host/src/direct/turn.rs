@@ -2,7 +2,6 @@
 //!
 //! Invariant: commands that the events of a turn cause are sent before the turn ends.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use isolane_proto::host::Completed;
@@ -38,7 +37,7 @@ impl Client {
         let mut events = std::mem::take(&mut self.events);
         if let Err(error) = self.reactor.turn(Some(deadline), &mut events) {
             self.on_disconnect(&DisconnectReason::Socket(error.to_string()));
-            self.fail_all(ConnectError::System { what: "a turn of the reactor", source: Arc::new(error) });
+            self.fail_all(ConnectError::system("a turn of the reactor", error));
         }
         self.now = self.reactor.now();
         for event in events.drain(..) {

@@ -8,12 +8,10 @@ use crossbeam_queue::ArrayQueue;
 use crate::caller_queue::{CallerQueue, ReplyGuard, Submission};
 use crate::client::Client;
 use crate::error::RequestError;
-use crate::info::ConnectionStatus;
-use crate::info::EngineStatus;
+use crate::info::{ConnectionStatus, EngineStatus};
 use crate::lane_class::{LaneClass, LaneCounts};
 use crate::reply::Reply;
-use crate::request::Wait;
-use crate::request::{Completion, Request};
+use crate::request::{Completion, Request, Wait};
 
 /// Maximum number of requests submitted in one turn, unless one caller alone has more.
 const SUBMISSIONS_PER_TURN: usize = 256;

@@ -33,8 +33,7 @@ use crate::info::{Info, NamespaceInfo};
 use crate::lane_class::LaneClass;
 use crate::options::{IoChoice, Mode, Options};
 use crate::reply::Reply;
-use crate::request::Wait;
-use crate::request::{Completion, Request};
+use crate::request::{Completion, Request, Wait};
 use crate::uri::Uri;
 
 /// Time that closing waits for requests in flight.
@@ -129,7 +128,7 @@ impl Service {
             }
             Err(error) => drop(sender.send(Err(on_core(core, error)))),
         });
-        spawned.map_err(|source| ConnectError::System { what: "a thread", source: Arc::new(source) })?;
+        spawned.map_err(|source| ConnectError::system("a thread", source))?;
         Ok(async {
             let ended = "the volume's thread ended while connecting";
             receiver.await.unwrap_or_else(|_| Err(ConnectError::Unsupported(ended.to_owned())))

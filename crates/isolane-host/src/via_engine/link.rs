@@ -9,8 +9,8 @@ use std::time::Instant;
 use isolane_attach::{Session, Watcher};
 use isolane_reactor::Waker;
 
-use super::open::{OpenVolume, StaleVolume};
-use super::{EngineClient, system_error};
+use super::EngineClient;
+use super::open::OpenVolume;
 use crate::difference::Difference;
 use crate::error::{ConnectError, RequestError};
 use crate::io_limits::IoLimits;
@@ -29,7 +29,7 @@ pub(super) enum Link {
 pub(super) struct Outage {
     since: Instant,
     /// The volume at the killed engine.
-    stale: Option<StaleVolume>,
+    stale: Option<OpenVolume>,
     attempt: u32,
     /// When the next attempt is due, unless one is in progress.
     next: Instant,
@@ -117,9 +117,10 @@ impl EngineClient {
             self.state.requests.len()
         );
         let down = Outage { since: now, stale: None, attempt: 0, next: now, attempt_result: None };
-        let link = std::mem::replace(&mut self.link, Link::Down(down));
-        if let (Link::Up(opened), Link::Down(outage)) = (link, &mut self.link) {
-            outage.stale = Some(opened.into_stale());
+        if let Link::Up(opened) = std::mem::replace(&mut self.link, Link::Down(down))
+            && let Link::Down(outage) = &mut self.link
+        {
+            outage.stale = Some(opened);
         }
     }
 
@@ -155,7 +156,7 @@ impl EngineClient {
         (outage.attempt, outage.attempt_result) = (outage.attempt + 1, Some(receiver));
         let thread = std::thread::Builder::new().name("isolane-reopen".to_owned()).spawn(attempt);
         if let Err(error) = thread {
-            self.abandon(system_error("a thread", error));
+            self.abandon(ConnectError::system("a thread", error));
         }
     }
 

@@ -55,7 +55,6 @@ pub(crate) struct EngineClient {
     spin: AdaptiveSpin,
     woken: bool,
     has_worked: bool,
-    description: String,
     pub(crate) state: ClientState,
 }
 
@@ -71,8 +70,6 @@ impl EngineClient {
         let (info, namespace) = (opened.info.clone(), opened.info.choose(None)?.clone());
         let limits = IoLimits::new(&namespace, &info)?.within(slots.bytes());
         let options = &opener.options;
-        let EngineStatus { path, core } = opened.status(&opener.path, &session);
-        let description = format!("engine at {}, core {core}", path.display());
         Ok(EngineClient {
             link: Link::Up(opened),
             events,
@@ -82,15 +79,10 @@ impl EngineClient {
             waiter,
             woken: false,
             has_worked: false,
-            description,
             state: ClientState::new(info, namespace, limits, options.max_requests),
             session,
             opener,
         })
-    }
-
-    pub(crate) fn io_description(&self) -> &str {
-        &self.description
     }
 
     pub(crate) fn status(&self) -> Option<EngineStatus> {
@@ -149,7 +141,7 @@ impl EngineClient {
         if let Link::Up(opened) = self.link
             && self.slots.is_idle()
         {
-            opened.into_stale().close(&self.session);
+            opened.close(&self.session);
         }
     }
 
@@ -315,16 +307,8 @@ fn malformed_outcome() -> ConnectError {
     ConnectError::Engine("outcome of an unknown command".to_owned())
 }
 
-fn engine_error(error: isolane_attach::AttachError) -> ConnectError {
-    ConnectError::Engine(error.to_string())
-}
-
 impl From<isolane_attach::AttachError> for ConnectError {
     fn from(error: isolane_attach::AttachError) -> ConnectError {
-        engine_error(error)
+        ConnectError::Engine(error.to_string())
     }
-}
-
-fn system_error(what: &'static str, source: std::io::Error) -> ConnectError {
-    ConnectError::System { what, source: Arc::new(source) }
 }

@@ -7,7 +7,6 @@ use isolane_engine_api::{MAX_TEXT_BYTES, OpenObject, Reply, Request, decode};
 use isolane_shm::entries::{Receiver, Sender};
 use isolane_shm::{InvalidIndex, ShmRef, WakeFlag};
 
-use super::engine_error;
 use super::slots::Slots;
 use super::wire::{OpenParams, VolumeLayout};
 use crate::cores::Cores;
@@ -67,15 +66,15 @@ impl VolumeOpener {
         let (path, starts) = (self.path.clone(), self.starts);
         let options =
             isolane_attach::SessionOptions { path, memory_bytes, spawn_engine: starts, ..Default::default() };
-        Session::open(&options).map_err(engine_error)
+        Ok(Session::open(&options)?)
     }
 
-    /// Opens the volume in layout of `stale`. The engine wakes a thread that sleeps on the flag at `flag`.
+    /// Opens the volume, in place of one at a killed engine. The engine wakes a thread that sleeps on the flag at `flag`.
     pub fn open(
         &self,
         session: &Session,
         flag: u64,
-        stale: Option<StaleVolume>,
+        stale: Option<OpenVolume>,
     ) -> Result<OpenVolume, ConnectError> {
         stale.into_iter().for_each(|stale| stale.close(session));
         loop {
@@ -84,15 +83,15 @@ impl VolumeOpener {
             if session.epoch() == opened.epoch {
                 return Ok(opened);
             }
-            opened.into_stale().close(session);
+            opened.close(session);
         }
     }
 
     fn request_open(&self, session: &Session, flag: u64) -> Result<OpenVolume, ConnectError> {
         let (epoch, count) = (session.epoch(), Slots::dimensions(&self.options).0 as u32);
         let bytes = VolumeLayout::bytes(count, count);
-        let allocation = session.alloc(bytes).map_err(engine_error)?;
-        allocation.clear(bytes).map_err(engine_error)?;
+        let allocation = session.alloc(bytes)?;
+        allocation.clear(bytes)?;
         let uri = self.uri.to_string();
         if uri.len() > MAX_TEXT_BYTES {
             let long = format!("a URI of {} bytes with an engine; at most {MAX_TEXT_BYTES}", uri.len());
@@ -103,12 +102,12 @@ impl VolumeOpener {
         let object = params.object().map_err(|error| ConnectError::Unsupported(error.to_string()))?;
         let (memory, id) = (session.memory(), session.next_id());
         let valid = "the layout is valid";
-        let at_memory = |error: isolane_shm::MemoryError| engine_error(error.into());
-        let submissions = Sender::open(memory, layout.submissions().expect(valid)).map_err(at_memory)?;
-        let outcomes = Receiver::open(memory, layout.outcomes().expect(valid)).map_err(at_memory)?;
-        let need_wakeup = memory.flag(layout.need_wakeup().expect(valid)).map_err(at_memory)?;
+        let submissions =
+            Sender::open(memory, layout.submissions().expect(valid)).map_err(AttachError::from)?;
+        let outcomes = Receiver::open(memory, layout.outcomes().expect(valid)).map_err(AttachError::from)?;
+        let need_wakeup = memory.flag(layout.need_wakeup().expect(valid)).map_err(AttachError::from)?;
         let open = OpenObject { id, core: None, queue: None, object };
-        let reply = session.request("the volume", &Request::OpenObject(open), &[]).map_err(engine_error)?;
+        let reply = session.request("the volume", &Request::OpenObject(open), &[])?;
         let Reply::Opened { core, answer } = reply else {
             return Err(ConnectError::Engine("unexpected reply".to_owned()));
         };
@@ -142,20 +141,7 @@ impl OpenVolume {
         EngineStatus { path: path.to_owned(), core: core as usize }
     }
 
-    /// Returns the handle for closing it.
-    pub fn into_stale(self) -> StaleVolume {
-        StaleVolume { id: self.id, allocation: self.allocation }
-    }
-}
-
-/// A volume that was open. The engine may still access its rings.
-pub(super) struct StaleVolume {
-    id: u32,
-    allocation: Allocation,
-}
-
-impl StaleVolume {
-    /// Closes it without waiting.
+    /// Closes it without waiting. The engine may still access its rings.
     pub fn close(self, session: &Session) {
         // A closed session has no volumes.
         let _ = session.close(self.id, self.allocation);

@@ -9,7 +9,6 @@ use isolane_memory::Buffer;
 use isolane_shm::SharedMemory;
 use isolane_shm::entries::Sender;
 
-use super::engine_error;
 use super::wire::{MAX_ENTRIES, Operation, RANGE_BYTES, Submission, encode_range};
 use crate::error::ConnectError;
 use crate::options::Options;
@@ -24,8 +23,8 @@ pub(super) struct Slots {
     slots: Vec<Slot>,
     free: Vec<u32>,
     submitted: u64,
-    /// Number of commands published to the engine.
-    published: u64,
+    /// Whether commands were submitted that are not published to the engine.
+    unpublished: bool,
 }
 
 struct Slot {
@@ -55,7 +54,7 @@ impl Slots {
 
     pub fn new(session: &Session, options: &Options) -> Result<Slots, ConnectError> {
         let (count, bytes) = Slots::dimensions(options);
-        let allocation = session.alloc(count * bytes).map_err(engine_error)?;
+        let allocation = session.alloc(count * bytes)?;
         let slots = (0..count).map(|_| Slot { generation: 0, in_flight: None }).collect();
         let free = (0..count as u32).rev().collect();
         Ok(Slots {
@@ -65,7 +64,7 @@ impl Slots {
             slots,
             free,
             submitted: 0,
-            published: 0,
+            unpublished: false,
         })
     }
 
@@ -82,7 +81,7 @@ impl Slots {
     /// Returns whether commands were submitted since the last call; they must be published now.
     #[inline]
     pub fn take_unpublished(&mut self) -> bool {
-        std::mem::replace(&mut self.published, self.submitted) != self.submitted
+        std::mem::take(&mut self.unpublished)
     }
 
     pub fn is_idle(&self) -> bool {
@@ -133,7 +132,7 @@ impl Slots {
         in_flight.sort_by_key(|in_flight| in_flight.sequence);
         in_flight.into_iter().for_each(|in_flight| push(ring, &in_flight.submission));
         // An empty ring needs no doorbell.
-        self.published = if self.is_idle() { self.submitted } else { u64::MAX };
+        self.unpublished = !self.is_idle();
     }
 
     /// Completes a command: returns its tag, and its buffer with the data of a successful read. `None` if
@@ -177,6 +176,7 @@ impl Slots {
         let submission = Submission { tag, ..submission };
         push(ring, &submission);
         self.submitted += 1;
+        self.unpublished = true;
         slot.in_flight = Some(InFlight { sequence: self.submitted, request_tag, submission, buffer });
     }
 

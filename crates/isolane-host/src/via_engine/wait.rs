@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use isolane_attach::{Allocation, Session};
+use isolane_attach::{Allocation, AttachError, Session};
 use isolane_reactor::Waker;
 use isolane_reactor::waker::Sleeper;
 use isolane_shm::{InvalidIndex, ShmRef, WakeFlag};
 
+use super::EngineClient;
 use super::link::Link;
-use super::{EngineClient, engine_error};
 use crate::error::ConnectError;
 use crate::request::Wait;
 
@@ -22,9 +22,9 @@ pub(super) struct FutexWaiter {
 
 impl FutexWaiter {
     pub fn new(session: &Session) -> Result<FutexWaiter, ConnectError> {
-        let allocation = session.alloc(WakeFlag::BYTES).map_err(engine_error)?;
-        allocation.clear(WakeFlag::BYTES).map_err(engine_error)?;
-        let flag = session.memory().flag(allocation.offset()).map_err(|error| engine_error(error.into()))?;
+        let allocation = session.alloc(WakeFlag::BYTES)?;
+        allocation.clear(WakeFlag::BYTES)?;
+        let flag = session.memory().flag(allocation.offset()).map_err(AttachError::from)?;
         let flag = Arc::new(flag);
         let clone = Arc::clone(&flag);
         Ok(FutexWaiter { flag, sleeper: Sleeper::with_callback(move || clone.force_wake()), allocation })
