@@ -231,7 +231,7 @@ pub(crate) fn log_page(bytes: &[u8]) {
 pub(crate) fn digest(bytes: &[u8]) {
     let cut = bytes.first().map_or(0, |&byte| usize::from(byte) % bytes.len());
     let (front, back) = bytes.split_at(cut);
-    let mut digest = crc::Digest::new();
+    let mut digest = crc::Digest::default();
     digest.update(front);
     digest.update(back);
     assert_eq!(digest.finish(), crc::crc32c(bytes));

@@ -12,17 +12,7 @@ impl<const N: usize> Ascii<N> {
     /// Empty string: spaces only.
     pub const EMPTY: Self = Self([b' '; N]);
 
-    /// Creates a padded string; `None` if longer than `N` or not printable ASCII.
-    pub fn new(text: &str) -> Option<Self> {
-        let is_printable = text.bytes().all(|byte| (0x20..=0x7e).contains(&byte));
-        (text.len() <= N && is_printable).then(|| {
-            let mut bytes = [b' '; N];
-            bytes[..text.len()].copy_from_slice(text.as_bytes());
-            Self(bytes)
-        })
-    }
-
-    /// Creates a string as [`Self::new`], but replaces unprintable bytes by `_` and truncates.
+    /// Creates a padded string; replaces unprintable bytes by `_` and truncates.
     pub fn lossy(text: &str) -> Self {
         let mut bytes = [b' '; N];
         for (place, byte) in bytes.iter_mut().zip(text.bytes()) {
@@ -87,15 +77,15 @@ mod tests {
 
     #[test]
     fn short_strings_are_padded_with_spaces() {
-        let text = Ascii::<6>::new("abc").unwrap();
+        let text = Ascii::<6>::lossy("abc");
         assert_eq!(text.as_bytes(), b"abc   ");
         assert_eq!(text.as_str(), Some("abc"));
     }
 
     #[test]
-    fn long_and_foreign_strings_are_refused_or_replaced() {
-        assert_eq!(Ascii::<3>::new("abcd"), None);
-        assert_eq!(Ascii::<9>::new("ü"), None);
+    fn long_and_foreign_strings_are_cut_and_replaced() {
+        assert_eq!(Ascii::<3>::lossy("abcd").as_bytes(), b"abc");
+        assert_eq!(Ascii::<3>::lossy("ü").as_bytes(), b"__ ");
         assert_eq!(Ascii::<3>::lossy("a\nbc").as_bytes(), b"a_b");
     }
 

@@ -14,12 +14,6 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 pub struct Digest(crc_fast::Digest);
 
 impl Digest {
-    /// Starts a digest.
-    #[inline]
-    pub fn new() -> Self {
-        Self(crc_fast::Digest::new(CrcAlgorithm::Crc32Iscsi))
-    }
-
     /// Adds bytes.
     #[inline]
     pub fn update(&mut self, bytes: &[u8]) {
@@ -40,8 +34,9 @@ impl Digest {
 }
 
 impl Default for Digest {
+    #[inline]
     fn default() -> Self {
-        Self::new()
+        Self(crc_fast::Digest::new(CrcAlgorithm::Crc32Iscsi))
     }
 }
 
@@ -64,7 +59,7 @@ mod tests {
         let bytes: [u8; 1021] = core::array::from_fn(|index| (index * 7) as u8);
         for cut in [0, 1, 3, 256, 1020, 1021] {
             let (front, back) = bytes.split_at(cut);
-            let mut digest = Digest::new();
+            let mut digest = Digest::default();
             digest.update(front);
             digest.update(back);
             assert_eq!(digest.finish(), crc32c(&bytes), "split at {cut}");
@@ -73,7 +68,7 @@ mod tests {
 
     #[test]
     fn reset_restarts_the_digest() {
-        let mut digest = Digest::new();
+        let mut digest = Digest::default();
         digest.update(b"something");
         digest.reset();
         digest.update(b"123456789");

@@ -79,7 +79,7 @@ macro_rules! layout {
             }
         }
     };
-    // Without `Default`, for structures whose empty value is not all zeroes.
+    // With the caller's `Default`, for structures whose empty value is not all zeroes.
     (
         @bare
         $(#[$meta:meta])*

@@ -55,19 +55,14 @@ impl HostHarness {
             let n = fill(&mut self.queue.receive_plan(&mut overflow), &mut bytes, splitter.piece());
             assert!(n > 0, "a living connection can always receive");
             self.queue.handle_received(n);
-            self.poll(&overflow, splitter);
+            self.poll(&overflow);
             self.transmit(splitter, output);
         }
     }
 
-    fn poll(&mut self, overflow: &[u8], splitter: &mut Splitter) {
-        let mut overflow = overflow;
+    fn poll(&mut self, overflow: &[u8]) {
         while let Some(event) = self.queue.poll_event(overflow, self.now) {
             self.on_event(event);
-            if splitter.coin_flip() && !self.queue.has_deferred_input() {
-                self.queue.defer_input(overflow);
-                overflow = &[];
-            }
         }
     }
 
@@ -77,9 +72,7 @@ impl HostHarness {
             assert!(n > 0, "pending bytes are in the plan");
             self.queue.handle_transmitted(n);
         }
-        while let Some(event) = self.queue.poll_event(&[], self.now) {
-            self.on_event(event);
-        }
+        self.poll(&[]);
     }
 
     fn on_event(&mut self, event: Event) {
@@ -108,7 +101,6 @@ impl HostHarness {
             self.queue.handle_timeout(self.now);
             self.transmit(splitter, output);
         }
-        self.queue.handle_eof();
         for abandoned in self.queue.abandon_all() {
             assert!(self.open.remove(&abandoned.tag), "command {} was handed back once", abandoned.tag);
             assert!(abandoned.buffer.is_none_or(|buffer| buffer.is_exclusive()), "all memory is returned");

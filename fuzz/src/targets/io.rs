@@ -24,7 +24,7 @@ pub(crate) fn io_command(bytes: &[u8]) {
     let count = input.u16();
     if let Ok(ranges) = parse_ranges(input.remaining(), count, &geometry) {
         assert_eq!(ranges.len(), usize::from(count));
-        assert!(ranges.iter().all(|range| is_inside(range.lba, range.blocks, &geometry)));
+        assert!(ranges.iter().all(|range| is_inside(range.slba, range.blocks, &geometry)));
     }
 }
 

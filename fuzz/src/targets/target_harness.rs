@@ -75,7 +75,7 @@ impl TargetHarness {
         let mut overflow = overflow;
         while let Some(event) = self.queue.poll_event(overflow, self.now) {
             self.on_event(event);
-            if splitter.coin_flip() && !self.queue.has_deferred_input() {
+            if splitter.coin_flip() {
                 self.queue.defer_input(overflow);
                 overflow = &[];
             }
@@ -120,7 +120,6 @@ impl TargetHarness {
                 self.complete(permit, entry, Status::INVALID_FIELD);
             }
             Transfer::FromHost { place: DataLocation::InCapsule, .. } if entry.cid % 16 == 7 => {
-                self.queue.discard_data(&permit);
                 self.complete(permit, entry, Status::INVALID_FIELD);
             }
             Transfer::FromHost { len, place } => {

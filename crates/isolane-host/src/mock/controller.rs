@@ -263,9 +263,9 @@ fn identify(command: &IdentifyCommand, cntlid: u16, script: &Script) -> Option<V
 
 fn controller(cntlid: u16, script: &Script) -> identify::Controller {
     identify::Controller {
-        sn: Ascii::new("serial").unwrap(),
-        mn: Ascii::new("mock").unwrap(),
-        fr: Ascii::new("1").unwrap(),
+        sn: Ascii::lossy("serial"),
+        mn: Ascii::lossy("mock"),
+        fr: Ascii::lossy("1"),
         mdts: script.mdts,
         cntlid,
         oaes: Oaes(0).with_namespace_attribute(true),

@@ -11,7 +11,8 @@ use isolane_wire::digest::Digest;
 use super::header::PduLayout;
 use super::plan::{MAX_DESTINATION_BYTES, MAX_DESTINATION_SLICES, ReceivePlan};
 
-/// The body of the current PDU.
+/// The body of the current PDU; the default is complete.
+#[derive(Default)]
 pub(crate) struct Body {
     padding_left: usize,
     data_left: usize,
@@ -24,21 +25,9 @@ pub(crate) struct Body {
 }
 
 impl Body {
-    /// A complete body.
-    pub(crate) fn new() -> Body {
-        Body {
-            padding_left: 0,
-            data_left: 0,
-            offset: 0,
-            digest: None,
-            digest_left: 0,
-            received_digest: [0; DIGEST_LEN],
-        }
-    }
-
     /// Enables data digests, if they were negotiated.
     pub(crate) fn set_digested(&mut self, digested: bool) {
-        self.digest = digested.then(Digest::new);
+        self.digest = digested.then(Digest::default);
     }
 
     /// Starts a PDU of this layout; its data belongs at `offset` of the destination.
@@ -154,7 +143,7 @@ mod tests {
     #[test]
     fn copied_and_placed_bytes_are_digested_alike() {
         let data: Vec<u8> = (0..100).collect();
-        let mut body = Body::new();
+        let mut body = Body::default();
         body.set_digested(true);
         let mut buffer = Buffer::contiguous(200);
         body.start(PduLayout { padding: 3, data_len: 100 }, 50);
@@ -177,7 +166,7 @@ mod tests {
     fn digests_copies_of_shared_memory() {
         let memory = isolane_shm::SharedMemory::create("isolane-test", 8192).unwrap();
         let data: Vec<u8> = (0..4000u32).map(|at| at as u8).collect();
-        let mut body = Body::new();
+        let mut body = Body::default();
         body.set_digested(true);
         let mut buffer = Buffer::in_shared_memory(&memory, 17, 4000).unwrap();
         body.start(PduLayout { padding: 0, data_len: 4000 }, 0);
@@ -194,7 +183,7 @@ mod tests {
 
     #[test]
     fn data_without_destination_is_skipped() {
-        let mut body = Body::new();
+        let mut body = Body::default();
         body.start(PduLayout { padding: 0, data_len: 10 }, 0);
         assert_eq!(body.take(&[1; 4], None), 4);
         assert_eq!(body.take(&[1; 100], None), 6);

@@ -24,6 +24,7 @@ pub(crate) struct Prediction {
 }
 
 /// Predictions for the current receive.
+#[derive(Default)]
 pub(crate) struct Predictor {
     list: ArrayVec<Prediction, MAX_PREDICTIONS>,
     /// Number of confirmed predictions, from the front.
@@ -46,18 +47,7 @@ pub(crate) struct Predictor {
 
 impl Predictor {
     pub(crate) fn new() -> Predictor {
-        Predictor {
-            list: ArrayVec::new(),
-            verified: 0,
-            left: 0,
-            first_gap: 0,
-            gap: 0,
-            learned_gap: 0,
-            data_end: 0,
-            window: MIN_WINDOW,
-            pause: 0,
-            penalty: 1,
-        }
+        Predictor { window: MIN_WINDOW, penalty: 1, ..Predictor::default() }
     }
 
     /// Begins a plan after `position` received bytes. Returns `true` if the plan should contain

@@ -49,7 +49,7 @@ impl Receiver {
             from,
             framing: Framing::default(),
             input: InputBuffer::new(),
-            body: Body::new(),
+            body: Body::default(),
             predictor: Predictor::new(),
             last_common: [0; CommonHeader::LEN],
             last_header: None,
@@ -144,11 +144,6 @@ impl Receiver {
     /// See [`InputBuffer::defer`].
     pub(crate) fn defer(&mut self, overflow: &[u8]) {
         self.input.defer(overflow);
-    }
-
-    /// See [`InputBuffer::is_deferred`].
-    pub(crate) fn is_deferred(&self) -> bool {
-        self.input.is_deferred()
     }
 
     /// Discards unparsed input.

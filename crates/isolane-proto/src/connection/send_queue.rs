@@ -247,7 +247,7 @@ fn digest(payload: &Payload) -> u32 {
     if let Some(known) = payload.page_checksum(crc32c) {
         return known;
     }
-    let mut digest = Digest::new();
+    let mut digest = Digest::default();
     let slices = payload.slices(0, payload.len());
     let mut pages = slices.flat_map(|slice| slice.chunks(PAGE_SIZE)).peekable();
     while let Some(page) = pages.next() {

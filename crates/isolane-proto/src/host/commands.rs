@@ -18,6 +18,7 @@ const SLOT_BITS: u32 = 12;
 const SLOT_MASK: u16 = (1 << SLOT_BITS) - 1;
 
 /// A ring of slots: commands that complete in order are stored in submission order.
+#[derive(Default)]
 pub(super) struct Commands {
     slots: Vec<Command>,
     in_flight: usize,
@@ -28,6 +29,7 @@ pub(super) struct Commands {
 }
 
 /// One command.
+#[derive(Default)]
 pub(super) struct Command {
     /// Slot and, above it, a counter of uses, so that a late response does not match the next
     /// command.
@@ -49,8 +51,9 @@ pub(super) struct Command {
     pub(super) r2t_ends: ArrayVec<u64, MAX_R2TS>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
+    #[default]
     Free,
     InFlight,
     /// Completed, but the output holds some of its data.
@@ -58,10 +61,6 @@ enum State {
 }
 
 impl Commands {
-    pub(super) fn new() -> Commands {
-        Commands { slots: Vec::new(), in_flight: 0, head: 0, next: 0 }
-    }
-
     /// Number of CIDs in use.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
@@ -108,7 +107,7 @@ impl Commands {
 
     #[cold]
     fn grow(&mut self) {
-        self.slots.push(Command::vacant(self.slots.len() as u16));
+        self.slots.push(Command { cid: self.slots.len() as u16, ..Command::default() });
     }
 
     /// The buffer of the read whose data is `arriving`, and the buffers of the reads that probably
@@ -208,21 +207,5 @@ impl Command {
     /// Defers the completion until the data of the command has been sent.
     pub(super) fn defer_completion(&mut self, entry: CompletionEntry) {
         self.state = State::AwaitingSend(entry);
-    }
-
-    fn vacant(at: u16) -> Command {
-        Command {
-            cid: at,
-            state: State::Free,
-            tag: 0,
-            data: Data::None,
-            by_r2t: false,
-            transferred: 0,
-            last_seen: false,
-            digest_ok: true,
-            output_start: 0,
-            output_end: 0,
-            r2t_ends: ArrayVec::new(),
-        }
     }
 }

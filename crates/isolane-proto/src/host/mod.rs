@@ -77,7 +77,7 @@ impl Connection {
             receiving: Receiving::Header,
             output,
             outbound: Framing::default(),
-            commands: Commands::new(),
+            commands: Commands::default(),
             deferred: 0,
             depth: DEPTH_BEFORE_CONNECT,
             max_in_capsule_bytes: IN_CAPSULE_BYTES_ALWAYS,
@@ -140,11 +140,6 @@ impl Connection {
         !self.output.is_empty()
     }
 
-    /// Number of bytes queued for sending.
-    pub fn transmit_pending_bytes(&self) -> usize {
-        self.output.pending_bytes()
-    }
-
     /// Whether a completion is deferred until the data of its command has been sent.
     pub fn has_deferred_completions(&self) -> bool {
         self.deferred > 0
@@ -176,12 +171,6 @@ impl Connection {
             Phase::Draining(until) if now >= until => self.phase = Phase::Closed,
             Phase::Handshake | Phase::Draining(_) | Phase::Closed => {}
         }
-    }
-
-    /// Handles the end of the stream. Abandon all commands afterwards, and close.
-    pub fn handle_eof(&mut self) {
-        self.phase = Phase::Closed;
-        self.receiver.discard();
     }
 
     /// Whether the driver must close the connection now.

@@ -82,7 +82,7 @@ fn connected(digests: Digests, pda: u8, now: Instant) -> Connection {
         now,
     );
     let mut overflow = vec![0; 65536];
-    let pending = host.transmit_pending_bytes();
+    let pending = host.transmit_plan().bytes();
     host.handle_transmitted(pending);
     let response = IcResp { cpda: 0, digests, maxh2cdata: 4096 }.encode();
     let mut stream: VecDeque<u8> = response.iter().copied().collect();
@@ -175,7 +175,7 @@ proptest! {
                 let cid = host.submit(read, Data::Read(buffer), tag).expect("capacity");
                 line.push_back((cid, tag, len));
             }
-            let pending = host.transmit_pending_bytes();
+            let pending = host.transmit_plan().bytes();
             host.handle_transmitted(pending);
             let mut expected: Vec<u64> = line.iter().map(|(_, tag, _)| *tag).collect();
             for (kind, skip) in burst {

@@ -97,18 +97,6 @@ impl Connection {
         }
     }
 
-    /// Copies the unread bytes out of `overflow`, so that other connections can have their turn.
-    /// Until [`Connection::poll_event`] has consumed them (pass any overflow), the receive plan is
-    /// empty.
-    pub fn defer_input(&mut self, overflow: &[u8]) {
-        self.receiver.defer(overflow);
-    }
-
-    /// Whether deferred input remains: poll events instead of receiving.
-    pub fn has_deferred_input(&self) -> bool {
-        self.receiver.is_deferred()
-    }
-
     /// Whether no byte is unread and no PDU is incomplete.
     fn is_caught_up(&self) -> bool {
         self.receiving == Receiving::Header && !self.receiver.has_unread()

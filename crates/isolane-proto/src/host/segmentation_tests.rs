@@ -32,7 +32,8 @@ struct Exchange {
 /// A host after its handshake, without digests.
 fn connected(flow_control_disabled: bool, now: Instant) -> Connection {
     let mut host = Connection::new(ConnectionConfig::default(), now);
-    host.handle_transmitted(host.transmit_pending_bytes());
+    let pending = host.transmit_plan().bytes();
+    host.handle_transmitted(pending);
     let response = IcResp { cpda: 0, digests: Digests::default(), maxh2cdata: 4096 }.encode();
     let mut stream: VecDeque<u8> = response.iter().copied().collect();
     let mut overflow = [0; 4096];
@@ -119,7 +120,8 @@ proptest! {
             let traces = hosts.each_mut().map(|(host, segment)| {
                 let burst = &burst[..burst.len().min(host.capacity())];
                 let cids: Vec<u16> = (0..).zip(burst).map(|(tag, one)| submit(host, *one, tag)).collect();
-                host.handle_transmitted(host.transmit_pending_bytes());
+                let pending = host.transmit_plan().bytes();
+                host.handle_transmitted(pending);
                 let mut stream = VecDeque::new();
                 cids.iter().zip(burst).for_each(|(cid, one)| respond(&mut stream, *cid, one.response));
                 if let Some((index, bits)) = damage && at == damaged_burst && !stream.is_empty() {

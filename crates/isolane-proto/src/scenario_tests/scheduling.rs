@@ -225,7 +225,7 @@ fn sends_no_data_after_term_req() {
     pair.receive_target();
     while pair.transmit_target() > 0 {}
     assert_eq!(types(pair.to_host.clone()), [PduType::C2hTermReq]);
-    assert!(pair.target.is_finished_sending());
+    assert!(!pair.target.wants_transmit());
     assert_eq!(pair.target.transmit_pending_bytes(), 0);
 }
 

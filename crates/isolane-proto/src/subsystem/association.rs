@@ -65,7 +65,7 @@ impl Association {
             status: Arc::new(ControllerStatus::new(profile.has_volatile_cache())),
             registers: Registers::new(id.discovery),
             keep_alive: KeepAlive::new(kato_ms, id.discovery, now),
-            events: AsyncEvents::new(profile.events_offered()),
+            events: AsyncEvents::default(),
             features: Features::new(
                 profile.has_volatile_cache(),
                 profile.events_offered(),
@@ -200,7 +200,6 @@ impl Association {
         let Features { has_volatile_cache, events_offered, max_queues, .. } = self.features;
         self.features = Features::new(has_volatile_cache, events_offered, max_queues);
         self.status.set_write_cache(self.features.has_volatile_cache);
-        self.events.set_config(self.features.events_offered);
     }
 
     /// Rejects admin commands before CC.EN, when only fabrics commands are allowed (Fabrics 1.1
@@ -228,6 +227,7 @@ pub(super) struct Features {
     pub(super) has_volatile_cache: bool,
     /// Async events that this controller can report.
     pub(super) events_offered: AsyncEventConfiguration,
+    pub(super) events_enabled: AsyncEventConfiguration,
     max_queues: u16,
     granted_queues: u16,
     pub(super) arbitration: Arbitration,
@@ -243,6 +243,7 @@ impl Features {
         Features {
             has_volatile_cache,
             events_offered,
+            events_enabled: events_offered,
             max_queues,
             granted_queues: max_queues,
             arbitration: Arbitration(0).with_ab(NO_BURST_LIMIT),

@@ -44,51 +44,29 @@ impl CommandContext<'_> {
     /// Checks that the SGL describes exactly the data that the command moves (SGLS bit 18 is
     /// clear).
     pub(super) fn check_transfer(&self) -> Result<(), Status> {
-        match data_expected(self.entry).matches(self.data_bytes) {
-            true => Ok(()),
-            false => Err(with_dnr(Status::DATA_SGL_LENGTH_INVALID)),
+        if u64::from(self.data_bytes) == data_expected(self.entry) {
+            return Ok(());
         }
+        Err(with_dnr(Status::DATA_SGL_LENGTH_INVALID))
     }
 }
 
-/// Data of one command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DataExpected {
-    /// No data.
-    None,
-    /// The host sends this many bytes.
-    FromHost(u32),
-    /// The controller returns this many bytes.
-    ToHost(u64),
-}
-
-impl DataExpected {
-    /// Whether the host's SGL describes exactly these bytes.
-    pub fn matches(self, data_bytes: u32) -> bool {
-        match self {
-            DataExpected::None => data_bytes == 0,
-            DataExpected::FromHost(bytes) => data_bytes == bytes,
-            DataExpected::ToHost(bytes) => u64::from(data_bytes) == bytes,
-        }
-    }
-}
-
-/// Returns the data of an admin or fabrics command; [`DataExpected::None`] for an unknown command.
-/// A driver receives data only for [`DataExpected::FromHost`] with the length that the host
-/// describes, and discards it otherwise.
-pub fn data_expected(entry: &SubmissionEntry) -> DataExpected {
+/// Returns the length of the data of an admin or fabrics command, in bytes; 0 for an unknown
+/// command. Only Connect takes data from the host. A driver receives it if the host describes this
+/// length, and discards all other data.
+pub fn data_expected(entry: &SubmissionEntry) -> u64 {
     match AdminOpcode::decode(entry.opcode) {
         Some(AdminOpcode::Fabrics) if entry.fctype() == FabricsType::Connect.code() => {
-            DataExpected::FromHost(ConnectData::LEN as u32)
+            ConnectData::LEN as u64
         }
-        Some(AdminOpcode::Identify) => DataExpected::ToHost(IdentifyCommand::DATA_LEN.into()),
-        Some(AdminOpcode::GetLogPage) => DataExpected::ToHost(GetLogPageCommand::parse(entry).len()),
+        Some(AdminOpcode::Identify) => IdentifyCommand::DATA_LEN.into(),
+        Some(AdminOpcode::GetLogPage) => GetLogPageCommand::parse(entry).len(),
         Some(AdminOpcode::GetFeatures) => match FeatureId::decode(GetFeaturesCommand::parse(entry).fid) {
-            Some(FeatureId::HostIdentifier) => DataExpected::ToHost(HOST_IDENTIFIER_BYTES),
-            Some(FeatureId::HostBehaviorSupport) => DataExpected::ToHost(HostBehaviorSupport::LEN as u64),
-            _ => DataExpected::None,
+            Some(FeatureId::HostIdentifier) => HOST_IDENTIFIER_BYTES,
+            Some(FeatureId::HostBehaviorSupport) => HostBehaviorSupport::LEN as u64,
+            _ => 0,
         },
-        _ => DataExpected::None,
+        _ => 0,
     }
 }
 

@@ -95,13 +95,6 @@ pub struct NamespaceGeometry {
     pub read_only: bool,
 }
 
-impl NamespaceGeometry {
-    /// Logical block size in bytes.
-    pub fn block_bytes(&self) -> u32 {
-        1 << self.block_shift
-    }
-}
-
 /// Highest namespace identifier (NN of Identify Controller).
 pub const MAX_NSID: u32 = 1024;
 /// Entries of an admin submission queue (ASQSZ of the discovery log).

@@ -7,26 +7,19 @@
 
 use arrayvec::ArrayVec;
 use isolane_wire::Status;
-use isolane_wire::feature::AsyncEventConfiguration;
 
 use crate::completion::Completion;
 use crate::target::MAX_ASYNC_EVENTS;
 
-/// The async events of one controller.
-#[derive(Debug)]
+/// The held requests of one controller.
+#[derive(Debug, Default)]
 pub(super) struct AsyncEvents {
     held: ArrayVec<u16, MAX_ASYNC_EVENTS>,
     /// Completions that the driver has not taken, oldest first.
     completions: ArrayVec<(u16, Completion), MAX_ASYNC_EVENTS>,
-    config: AsyncEventConfiguration,
 }
 
 impl AsyncEvents {
-    /// Nothing held; every kind in `config` is enabled.
-    pub(super) fn new(config: AsyncEventConfiguration) -> AsyncEvents {
-        AsyncEvents { held: ArrayVec::new(), completions: ArrayVec::new(), config }
-    }
-
     /// Holds a request. Rejects it if AERL + 1 requests are held (Base 1.4 §5.2).
     pub(super) fn hold(&mut self, cid: u16) -> Result<(), Status> {
         if self.held.len() + self.completions.len() >= MAX_ASYNC_EVENTS {
@@ -74,16 +67,6 @@ impl AsyncEvents {
     pub(super) fn clear_requests(&mut self) {
         self.held.clear();
         self.completions.clear();
-    }
-
-    /// Feature 0Bh.
-    pub(super) fn config(&self) -> AsyncEventConfiguration {
-        self.config
-    }
-
-    /// Sets feature 0Bh.
-    pub(super) fn set_config(&mut self, config: AsyncEventConfiguration) {
-        self.config = config;
     }
 
     fn release(&mut self, cid: u16) -> bool {

@@ -13,7 +13,7 @@ use isolane_wire::feature::{
 };
 
 use super::Action;
-use super::association::{ALL_SENSORS, Association};
+use super::association::{ALL_SENSORS, Association, Features};
 use super::command::{CommandContext, with_dnr};
 use super::namespace::SubsystemKind;
 use crate::completion::Completion;
@@ -64,7 +64,7 @@ fn value(association: &mut Association, feature: FeatureId, cdw11: u32) -> Resul
         FeatureId::InterruptCoalescing => InterruptCoalescing(0).0,
         FeatureId::InterruptVector => InterruptVector(0).with_iv(InterruptVector(cdw11).iv()).with_cd(true).0,
         FeatureId::WriteAtomicity => features.atomicity.0,
-        FeatureId::AsyncEventConfiguration => association.events.config().0,
+        FeatureId::AsyncEventConfiguration => features.events_enabled.0,
         FeatureId::KeepAliveTimer => association.keep_alive.kato_ms(),
         _ => return Err(with_dnr(Status::INVALID_FIELD)),
     })
@@ -117,7 +117,7 @@ fn apply(context: &mut CommandContext, feature: FeatureId, cdw11: u32) -> Result
             return Ok(Action::Complete(Completion::with_dw0(granted.0)));
         }
         FeatureId::WriteAtomicity => features.atomicity = WriteAtomicity(0).with_dn(cdw11 & 1 == 1),
-        FeatureId::AsyncEventConfiguration => set_events(context, AsyncEventConfiguration(cdw11))?,
+        FeatureId::AsyncEventConfiguration => set_events(features, AsyncEventConfiguration(cdw11))?,
         FeatureId::KeepAliveTimer => association.keep_alive.set_kato(cdw11, context.now),
         _ => return Err(with_dnr(Status::INVALID_FIELD)),
     }
@@ -137,12 +137,10 @@ fn set_write_cache(association: &mut Association, value: VolatileWriteCache) -> 
 }
 
 /// SMART warnings can be enabled but never occur; other events must be offered in OAES.
-fn set_events(context: &mut CommandContext, config: AsyncEventConfiguration) -> Result<(), Status> {
-    let smart = AsyncEventConfiguration(0).with_smart(u8::MAX);
-    let offered = context.association.features.events_offered.0 | smart.0;
-    if config.0 & !offered != 0 {
+fn set_events(features: &mut Features, config: AsyncEventConfiguration) -> Result<(), Status> {
+    if config.with_smart(0).0 & !features.events_offered.0 != 0 {
         return Err(with_dnr(Status::INVALID_FIELD));
     }
-    context.association.events.set_config(config);
+    features.events_enabled = config;
     Ok(())
 }

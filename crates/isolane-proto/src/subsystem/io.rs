@@ -53,15 +53,6 @@ pub enum IoCommand {
     NoOp,
 }
 
-/// One range of a Deallocate, inside the namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeallocateRange {
-    /// First block.
-    pub lba: u64,
-    /// Number of blocks; a range of 0 blocks has no effect.
-    pub blocks: u32,
-}
-
 /// Decodes and checks an I/O command. `data_bytes` is the length of the host's SGL, 0 without one;
 /// `max_transfer_bytes` is the limit reported as MDTS.
 pub fn parse_io(
@@ -86,19 +77,15 @@ pub fn parse_io(
     }
 }
 
-/// Decodes and checks the first `ranges` ranges of a Deallocate's data; the host may have sent more
-/// bytes.
-pub fn parse_ranges(
-    data: &[u8],
-    ranges: u16,
-    geometry: &NamespaceGeometry,
-) -> Result<Vec<DeallocateRange>, Status> {
+/// Decodes the first `ranges` ranges of a Deallocate's data, and checks that they are inside the
+/// namespace; the host may have sent more bytes. A range of 0 blocks has no effect.
+pub fn parse_ranges(data: &[u8], ranges: u16, geometry: &NamespaceGeometry) -> Result<Vec<DsmRange>, Status> {
     let data =
         data.get(..usize::from(ranges) * DsmRange::LEN).ok_or(with_dnr(Status::DATA_SGL_LENGTH_INVALID))?;
     DsmRange::decode_all(data)
         .map(|range| {
             check_range(geometry, range.slba, range.blocks.into())?;
-            Ok(DeallocateRange { lba: range.slba, blocks: range.blocks })
+            Ok(range)
         })
         .collect()
 }
@@ -306,7 +293,10 @@ mod tests {
         let ranges = parse_ranges(&data, 2, &GEOMETRY).unwrap();
         assert_eq!(
             ranges,
-            [DeallocateRange { lba: 4088, blocks: 8 }, DeallocateRange { lba: 4096, blocks: 0 }]
+            [
+                DsmRange { attributes: 0, blocks: 8, slba: 4088 },
+                DsmRange { attributes: 0, blocks: 0, slba: 4096 }
+            ]
         );
         data.extend(DsmRange { attributes: 0, blocks: u32::MAX, slba: u64::MAX }.encode());
         assert_eq!(parse_ranges(&data, 3, &GEOMETRY), Err(with_dnr(Status::LBA_OUT_OF_RANGE)));

@@ -49,13 +49,13 @@ use isolane_wire::Nqn;
 
 use crate::completion::Completion;
 
-pub use command::{DataExpected, data_expected};
+pub use command::data_expected;
 pub use config::{
     ADMIN_IN_CAPSULE_BYTES, ConfigError, Generation, MAX_ADMIN_ENTRIES, MAX_NSID, NamespaceConfig,
     NamespaceGeometry, PortConfig, SubsystemConfig,
 };
 pub use connect::parse_host;
-pub use io::{DeallocateRange, IoCommand, parse_io, parse_ranges};
+pub use io::{IoCommand, parse_io, parse_ranges};
 pub use port::Port;
 pub use shared::{ControllerStatus, IoCounters, IoTotals};
 

@@ -7,9 +7,8 @@
 //!
 //! [`Connection`] implements the transport only, without a controller or a volume. After
 //! [`Event::Fatal`] or [`Event::Terminated`], the driver sends while
-//! [`Connection::wants_transmit`], shuts down writing when [`Connection::is_finished_sending`],
-//! continues to read (the bytes are discarded), and closes when [`Connection::is_closed`] or at the
-//! end of the stream. Closing with unread data in the socket would destroy the TermReq.
+//! [`Connection::wants_transmit`], shuts down writing, continues to read (the bytes are discarded),
+//! and closes when [`Connection::is_closed`] or at the end of the stream. Closing with unread data in the socket would destroy the TermReq.
 //!
 //! Invariant: a command is completed once; every received byte is placed into the memory and at the
 //! offset of its transfer; queued bytes are sent completely and in order.
@@ -154,11 +153,6 @@ impl Connection {
         self.receiver.received_bytes()
     }
 
-    /// Total bytes sent.
-    pub fn sent_bytes(&self) -> u64 {
-        self.output.sent_bytes()
-    }
-
     /// Total bytes received and sent.
     pub fn moved_bytes(&self) -> u64 {
         self.receiver.received_bytes() + self.output.sent_bytes()
@@ -208,11 +202,6 @@ impl Connection {
     /// Whether the driver must close the connection now.
     pub fn is_closed(&self) -> bool {
         self.phase == Phase::Closed
-    }
-
-    /// Whether the TermReq was sent, so that the driver must shut down writing.
-    pub fn is_finished_sending(&self) -> bool {
-        !self.phase.is_alive() && self.output.is_empty()
     }
 
     /// Takes the buffers of incomplete write data, when the connection has ended.

@@ -111,11 +111,6 @@ impl Connection {
         self.receiver.defer(overflow);
     }
 
-    /// Whether deferred input remains: poll events instead of receiving.
-    pub fn has_deferred_input(&self) -> bool {
-        self.receiver.is_deferred()
-    }
-
     /// Returns the namespace and first block of a later I/O command in the overflow; `ahead` is 0
     /// for the next command. The bytes are unchecked, so the result is only a hint.
     #[inline]

@@ -11,6 +11,7 @@ use super::permit::Permit;
 use crate::connection::Watermark;
 
 /// The commands in flight.
+#[derive(Default)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
     free: Vec<u16>,
@@ -42,18 +43,7 @@ pub(super) enum RejectReason {
 impl Slots {
     /// A table of up to `limit` commands. Its memory grows with the depth in use.
     pub(super) fn new(limit: usize) -> Slots {
-        let mut slots = Slots {
-            slots: Vec::new(),
-            free: Vec::new(),
-            chains: Vec::new(),
-            limit: 0,
-            occupied: 0,
-            newest: NONE,
-            is_newest_open: false,
-            receiving: 0,
-            receiving_bytes: 0,
-            transfers: 0,
-        };
+        let mut slots = Slots { newest: NONE, ..Slots::default() };
         slots.set_limit(limit);
         slots
     }
@@ -211,7 +201,7 @@ impl Slots {
     }
 
     fn grow(&mut self) -> u16 {
-        self.slots.push(Slot::new());
+        self.slots.push(Slot::default());
         (self.slots.len() - 1) as u16
     }
 
@@ -267,7 +257,8 @@ impl Slots {
     }
 }
 
-/// One command.
+/// One command; the default is not in flight yet.
+#[derive(Default)]
 pub(super) struct Slot {
     pub(super) generation: u32,
     pub(super) cid: u16,
@@ -301,28 +292,6 @@ pub(super) struct Grant {
 }
 
 impl Slot {
-    /// A slot for a command that is not in flight yet.
-    fn new() -> Slot {
-        Slot {
-            generation: 0,
-            cid: 0,
-            next: NONE,
-            occupied: false,
-            entry: SubmissionEntry::new(0, 0),
-            buffer: None,
-            transfer: 0,
-            digest_ok: true,
-            granted: 0,
-            received: 0,
-            grants: ArrayVec::new(),
-        }
-    }
-
-    /// The CID of the command.
-    pub fn cid(&self) -> u16 {
-        self.cid
-    }
-
     /// Whether all data has arrived.
     pub fn is_complete(&self) -> bool {
         self.received == self.len()

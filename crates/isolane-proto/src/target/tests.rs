@@ -144,7 +144,7 @@ impl BadHost {
             (Direction::ControllerToHost, Some(fes), fei)
         );
         assert!(!request.offending_header().is_empty());
-        assert!(self.target.is_finished_sending() && !self.target.is_closed());
+        assert!(!self.target.wants_transmit() && !self.target.is_closed());
         self.events.drain(..).for_each(forfeit);
         self.feed(&[0x47; 100]);
         assert!(self.events.is_empty(), "later input is discarded");

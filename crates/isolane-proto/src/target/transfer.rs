@@ -80,13 +80,6 @@ impl Connection {
         self.receiving = Receiving::InCapsule { slot };
     }
 
-    /// Skips the in-capsule data of the last command, whose permit must still be completed.
-    pub fn discard_data(&mut self, permit: &Permit) {
-        if self.receiving == (Receiving::Undecided { slot: permit.slot() }) {
-            self.receiving = Receiving::Discard;
-        }
-    }
-
     /// Requests the command's data, of the length of `buffer`, in R2Ts of bounded size and number:
     /// now, or when data of other commands arrives.
     ///
@@ -143,7 +136,7 @@ impl Connection {
         let Some(slot) = self.slots.receiving(at) else { return };
         let Some(grant) = slot.next_grant(at, len as u32, unscheduled) else { return };
         let (r2to, r2tl) = (grant.start, grant.end - grant.start);
-        let r2t = R2t { cccid: slot.cid(), ttag: grant.ttag, r2to, r2tl };
+        let r2t = R2t { cccid: slot.cid, ttag: grant.ttag, r2to, r2tl };
         *self.grants.outstanding(unscheduled) += r2tl as usize;
         self.output.push(&r2t.encode(&self.outbound));
     }
@@ -154,7 +147,7 @@ impl Connection {
         let cid = data.cccid;
         let unknown = |at| Err(FatalError::new(Violation::UnknownTransfer(cid), HeaderFault::invalid(at)));
         let Some((at, slot, grant)) = self.slots.grant(data.ttag) else { return unknown(H2cData::TTAG) };
-        if slot.cid() != cid {
+        if slot.cid != cid {
             return unknown(H2cData::CCCID);
         }
         if data.datal > self.limits.max_h2c_data_bytes {

@@ -109,7 +109,9 @@ impl Core {
             return self.respond(lane, id, permit, action);
         }
         match transfer {
-            Transfer::FromHost { len, place } if is_connect(&entry) && data_expected(&entry).matches(len) => {
+            Transfer::FromHost { len, place }
+                if is_connect(&entry) && data_expected(&entry) == u64::from(len) =>
+            {
                 take_connect_data(lane, permit, len, place);
             }
             _ if is_connect(&entry) => self.begin_connect(lane, permit, entry, Vec::new()),

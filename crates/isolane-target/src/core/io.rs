@@ -205,7 +205,7 @@ impl Core {
         let ranges = parse_ranges(&buffer.to_vec(), count, geometry);
         self.memory.pool.recycle_buffer(buffer);
         let ranges = ranges?.into_iter();
-        let ranges = ranges.map(|range| BlockRange { lba: range.lba, blocks: u64::from(range.blocks) });
+        let ranges = ranges.map(|range| BlockRange { lba: range.slba, blocks: u64::from(range.blocks) });
         Ok(Request::Deallocate { ranges: ranges.filter(|range| range.blocks > 0).collect(), fua })
     }
 }

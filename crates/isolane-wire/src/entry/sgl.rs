@@ -47,6 +47,7 @@ impl Sgl {
 }
 
 impl Default for Sgl {
+    #[inline]
     fn default() -> Self {
         Self::NONE
     }

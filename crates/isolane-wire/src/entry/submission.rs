@@ -22,7 +22,7 @@ layout! {
     @bare
     /// One command. The typed commands of [`crate::admin`], [`crate::io`], and [`crate::fabrics`]
     /// convert to and from it.
-    #[derive(Copy)]
+    #[derive(Copy, Default)]
     pub struct SubmissionEntry[64] {
         /// Opcode, see [`crate::opcode`].
         0 => opcode: u8,
@@ -61,22 +61,7 @@ impl SubmissionEntry {
     /// Creates a command with this opcode and namespace, an empty SGL, and zeroes otherwise.
     #[inline]
     pub fn new(opcode: u8, nsid: u32) -> Self {
-        Self {
-            opcode,
-            flags: CommandFlags::SGL,
-            cid: 0,
-            nsid,
-            cdw2: 0,
-            cdw3: 0,
-            mptr: 0,
-            sgl: Sgl::NONE,
-            cdw10: 0,
-            cdw11: 0,
-            cdw12: 0,
-            cdw13: 0,
-            cdw14: 0,
-            cdw15: 0,
-        }
+        Self { opcode, flags: CommandFlags::SGL, nsid, ..Self::default() }
     }
 
     /// Returns dwords 10 and 11 as one number: the starting LBA of most I/O commands.

@@ -8,9 +8,9 @@ use crate::{Ascii, Nqn, golden, registers::Vs};
 fn controller_has_each_field_in_its_place() {
     let subnqn = Nqn::new("nqn.2014-08.org.example:disk").unwrap();
     let mut controller = Controller {
-        sn: Ascii::new("serial").unwrap(),
-        mn: Ascii::new("model").unwrap(),
-        fr: Ascii::new("1.2.3").unwrap(),
+        sn: Ascii::lossy("serial"),
+        mn: Ascii::lossy("model"),
+        fr: Ascii::lossy("1.2.3"),
         subnqn: subnqn.into(),
         psd: [PowerState::default(); 32],
         vid: 0x0a03,

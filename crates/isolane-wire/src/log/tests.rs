@@ -79,8 +79,8 @@ fn smart_has_each_field_in_its_place() {
 fn firmware_slots_have_each_field_in_its_place() {
     let mut slots =
         FirmwareSlots { afi: ActiveFirmware(0).with_active(5).with_next(3), ..Default::default() };
-    slots.frs[0] = Ascii::new("1.0").unwrap();
-    slots.frs[6] = Ascii::new("7654321").unwrap();
+    slots.frs[0] = Ascii::lossy("1.0");
+    slots.frs[6] = Ascii::lossy("7654321");
     let bytes = golden::bytes::<512>(&[(0, &[0x35]), (8, b"1.0     "), (56, b"7654321 ")]);
     golden::assert_same(&slots.encode(), &bytes);
     assert_eq!(FirmwareSlots::decode(&bytes), slots);
@@ -126,9 +126,9 @@ fn encodes_discovery_entry() {
         cntlid: DiscoveryEntry::CNTLID_DYNAMIC,
         asqsz: 0x0a09,
         eflags: DiscoveryFlags(0).with_duplicate(true).with_persistent(true).with_no_cdc(true),
-        trsvcid: Ascii::new("4420").unwrap(),
+        trsvcid: Ascii::lossy("4420"),
         subnqn: Nqn::new(Nqn::DISCOVERY).unwrap().into(),
-        traddr: Ascii::new("fe80::1").unwrap(),
+        traddr: Ascii::lossy("fe80::1"),
         sectype: SecureChannel::Tls13.code(),
     };
     let (trsvcid, traddr) = ([b' '; 28], [b' '; 249]);

@@ -29,10 +29,8 @@ proptest! {
         harness.io_queue(ids[0], 1).unwrap();
         for (entry, qid, is_length_right) in entries {
             for id in ids {
-                let data_bytes = match data_expected(&entry) {
-                    DataExpected::ToHost(bytes) if is_length_right => u32::try_from(bytes).unwrap_or(u32::MAX),
-                    _ => 0,
-                };
+                let expected = u32::try_from(data_expected(&entry)).unwrap_or(u32::MAX);
+                let data_bytes = if is_length_right { expected } else { 0 };
                 match harness.port.handle_command(id, qid, &entry, data_bytes, harness.now) {
                     Action::CompleteWithData(data, _) => prop_assert_eq!(data.len(), data_bytes as usize),
                     Action::HoldAsyncEvent => prop_assert_eq!(entry.opcode, 0x0c),
@@ -79,7 +77,7 @@ proptest! {
         if let Ok(list) = parse_ranges(&data, ranges, &geometry) {
             prop_assert_eq!(list.len(), usize::from(ranges));
             for range in list {
-                prop_assert!(range.lba + u64::from(range.blocks) <= geometry.blocks);
+                prop_assert!(range.slba + u64::from(range.blocks) <= geometry.blocks);
             }
         }
     }
