@@ -9,9 +9,6 @@ use crate::Field;
 pub struct Ascii<const N: usize>([u8; N]);
 
 impl<const N: usize> Ascii<N> {
-    /// Empty string: spaces only.
-    pub const EMPTY: Self = Self([b' '; N]);
-
     /// Creates a padded string; replaces unprintable bytes by `_` and truncates.
     pub fn lossy(text: &str) -> Self {
         let mut bytes = [b' '; N];
@@ -34,9 +31,10 @@ impl<const N: usize> Ascii<N> {
     }
 }
 
+/// Empty string: spaces only.
 impl<const N: usize> Default for Ascii<N> {
     fn default() -> Self {
-        Self::EMPTY
+        Self([b' '; N])
     }
 }
 

@@ -45,9 +45,7 @@ impl<'a> TransmitPlan<'a> {
     /// Adds a slice. Returns `false` if the plan is full.
     #[inline]
     pub(crate) fn push(&mut self, slice: &'a [u8]) -> bool {
-        let is_taken = self.slices.try_push(IoSlice::new(slice)).is_ok();
-        self.bytes += if is_taken { slice.len() } else { 0 };
-        is_taken
+        self.push_io_slice((IoSlice::new(slice), slice.len()))
     }
 
     /// As [`TransmitPlan::push`], for a slice of `len` bytes that can be in shared memory.

@@ -33,7 +33,7 @@ pub(super) struct Commands {
 pub(super) struct Command {
     /// Slot and, above it, a counter of uses, so that a late response does not match the next
     /// command.
-    cid: u16,
+    pub(super) cid: u16,
     state: State,
     pub(super) tag: u64,
     pub(super) data: Data,
@@ -189,11 +189,6 @@ impl Command {
             Data::Read(buffer) => Some(buffer),
             _ => None,
         }
-    }
-
-    /// Its CID.
-    pub(super) fn cid(&self) -> u16 {
-        self.cid
     }
 
     /// The deferred completion, if the output no longer holds the data of the command.

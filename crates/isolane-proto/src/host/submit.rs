@@ -42,7 +42,7 @@ impl SubmitSlot<'_> {
         let is_in_capsule = is_write && 0 < len && len <= conn.max_in_capsule_bytes;
         let command = conn.commands.open(tag, data, conn.output.queued_bytes());
         command.by_r2t = is_write && !is_in_capsule;
-        let cid = command.cid();
+        let cid = command.cid;
         entry.cid = cid;
         entry.flags = entry.flags.with_psdt(PSDT_SGL);
         entry.sgl = match is_in_capsule {

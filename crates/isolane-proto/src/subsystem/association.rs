@@ -34,6 +34,8 @@ pub(super) struct Association {
     pub(super) keep_alive: KeepAlive,
     pub(super) events: AsyncEvents,
     pub(super) features: Features,
+    /// The values after a reset.
+    initial_features: Features,
     pub(super) errors: ErrorLog,
     /// Whether its connections are being closed and it waits for its last I/O.
     pub(super) ending: bool,
@@ -58,19 +60,17 @@ impl Association {
         kato_ms: u32,
         now: Instant,
     ) -> Association {
+        let features = Features::new(profile);
         Association {
             id,
             host,
             connection,
-            status: Arc::new(ControllerStatus::new(profile.has_volatile_cache())),
+            status: Arc::new(ControllerStatus::new(features.has_volatile_cache)),
             registers: Registers::new(id.discovery),
             keep_alive: KeepAlive::new(kato_ms, id.discovery, now),
             events: AsyncEvents::default(),
-            features: Features::new(
-                profile.has_volatile_cache(),
-                profile.events_offered(),
-                profile.max_io_queues(),
-            ),
+            features,
+            initial_features: features,
             errors: ErrorLog::default(),
             ending: false,
             queues: BTreeMap::new(),
@@ -197,8 +197,7 @@ impl Association {
 
     /// Applies a Controller Level Reset (Base 1.4 §7.3.2). KATO and identity stay.
     pub(super) fn reset(&mut self) {
-        let Features { has_volatile_cache, events_offered, max_queues, .. } = self.features;
-        self.features = Features::new(has_volatile_cache, events_offered, max_queues);
+        self.features = self.initial_features;
         self.status.set_write_cache(self.features.has_volatile_cache);
     }
 
@@ -238,14 +237,13 @@ pub(super) struct Features {
 }
 
 impl Features {
-    /// The values after a reset.
-    fn new(has_volatile_cache: bool, events_offered: AsyncEventConfiguration, max_queues: u16) -> Features {
+    fn new(profile: &SubsystemProfile) -> Features {
         Features {
-            has_volatile_cache,
-            events_offered,
-            events_enabled: events_offered,
-            max_queues,
-            granted_queues: max_queues,
+            has_volatile_cache: profile.has_volatile_cache(),
+            events_offered: profile.events_offered(),
+            events_enabled: profile.events_offered(),
+            max_queues: profile.max_io_queues(),
+            granted_queues: profile.max_io_queues(),
             arbitration: Arbitration(0).with_ab(NO_BURST_LIMIT),
             error_recovery: ErrorRecovery(0),
             atomicity: WriteAtomicity(0),

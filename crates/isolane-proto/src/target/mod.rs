@@ -32,6 +32,7 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use isolane_memory::Buffer;
+use isolane_wire::pdu::TermReq;
 use isolane_wire::{Direction, Framing, SubmissionEntry};
 
 pub use config::{ConnectionConfig, Scheduling};
@@ -226,7 +227,8 @@ impl Connection {
     fn fail(&mut self, error: FatalError, now: Instant) {
         self.phase = match error.status {
             Some(status) => {
-                self.queue_term_req(status);
+                let request = TermReq::new(Direction::ControllerToHost, status, self.receiver.saved_header());
+                self.output.push(&request.encode());
                 Phase::Draining(now + self.limits.drain)
             }
             None => Phase::Closed,

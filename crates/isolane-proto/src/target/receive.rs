@@ -14,6 +14,7 @@ use super::capsule::transfer;
 use super::event::{DataLocation, Event, Transfer};
 use super::permit::Permit;
 use super::slots::{MAX_GRANTS, RejectReason, Slots};
+use crate::Completion;
 use crate::connection::{self, FatalError, Header, Phase, ReceivePlan, Violation, exact};
 
 /// Owner of the next bytes.
@@ -186,7 +187,7 @@ impl Connection {
                 Step::Event(Event::Command { permit, transfer })
             }
             Err(cid) => {
-                self.reject(cid, Status::COMMAND_ID_CONFLICT);
+                self.queue_response(cid, Completion::failed(Status::COMMAND_ID_CONFLICT));
                 Step::Continue
             }
         }
@@ -203,7 +204,7 @@ impl Connection {
         self.receiver.set_framing(framing(self.limits.cpda));
         self.outbound = framing(request.hpda);
         self.outbound_plain = self.outbound == Framing::PLAIN;
-        self.grants.set_max_per_command(MAX_GRANTS.min(request.maxr2t.saturating_add(1) as usize));
+        self.grants.max_per_command = MAX_GRANTS.min(request.maxr2t.saturating_add(1) as usize);
         let response = IcResp { cpda: self.limits.cpda, digests, maxh2cdata: self.limits.max_h2c_data_bytes };
         self.output.push(&response.encode());
         self.phase = Phase::Open;

@@ -22,7 +22,7 @@ use crate::connection::{FatalError, Header, Violation};
 pub(super) struct Grants {
     scheduling: Scheduling,
     /// Maximum number of outstanding R2Ts of one command.
-    max_per_command: usize,
+    pub(super) max_per_command: usize,
     /// Outstanding scheduled R2Ts in bytes, without completely received H2CData PDUs.
     outstanding_bytes: usize,
     /// Outstanding unscheduled R2Ts, in bytes.
@@ -40,10 +40,6 @@ impl Grants {
             unscheduled_bytes: 0,
             turns: TransferScheduler::new(),
         }
-    }
-
-    pub(super) fn set_max_per_command(&mut self, max: usize) {
-        self.max_per_command = max;
     }
 
     /// Whether a transfer is granted without scheduling: it is short, and few such transfers are

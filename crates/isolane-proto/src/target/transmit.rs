@@ -9,8 +9,8 @@
 //! after a fatal error, only the TermReq is queued.
 
 use isolane_memory::{Payload, Pool, ZeroCopySend};
-use isolane_wire::pdu::{C2hData, CapsuleResp, HeaderFault, TermReq};
-use isolane_wire::{CompletionEntry, Direction, Framing, Status};
+use isolane_wire::pdu::{C2hData, CapsuleResp};
+use isolane_wire::{CompletionEntry, Framing};
 
 use super::Connection;
 use super::config::Scheduling;
@@ -141,17 +141,6 @@ impl Connection {
     /// Number of queued header bytes, which are not references to payload.
     pub fn transmit_pending_header_bytes(&self) -> usize {
         self.output.pending_header_bytes()
-    }
-
-    /// Completes a command that got no permit.
-    pub(super) fn reject(&mut self, cid: u16, status: Status) {
-        self.queue_response(cid, Completion::failed(status));
-    }
-
-    /// Queues a TermReq with the header at fault (TCP 1.0 §3.6.2.4).
-    pub(super) fn queue_term_req(&mut self, status: HeaderFault) {
-        let request = TermReq::new(Direction::ControllerToHost, status, self.receiver.saved_header());
-        self.output.push(&request.encode());
     }
 
     #[cold]
