@@ -1,6 +1,5 @@
 //! Macros for wire structures: `layout!` derives encoding and decoding from a list of offsets,
-//! `bits!` from the bit fields of one word, `command!` from the bit fields of a submission entry, `codes!`
-//! from a list of code points.
+//! `bits!` from the bit fields of one word, `codes!` from a list of code points.
 //!
 //! Invariant, checked at compile time: fields are inside the structure, in ascending order, without
 //! overlap. Bytes and bits without a field are written as zero and ignored when read.
@@ -259,55 +258,6 @@ macro_rules! bits {
                     .field("raw", &format_args!("{:#x}", self.0))
                     $( .field(stringify!($field), &self.$field()) )*
                     .finish()
-            }
-        }
-    };
-}
-
-macro_rules! command {
-    // A field lists the bits that hold it, lowest first.
-    (
-        $(#[$meta:meta])*
-        pub struct $name:ident: $opcode:expr => {
-            $( $(#[$field_meta:meta])* $( $word:ident[$high:literal : $low:literal] )+ => $field:ident: $ty:ty, )*
-        }
-    ) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-        pub struct $name {
-            $( $(#[$field_meta])* pub $field: $ty, )*
-        }
-
-        const _: () = { $( $( assert!($high >= $low && $high < u32::BITS); )+ )* };
-
-        #[allow(unused_assignments)]
-        impl $name {
-            /// Encodes the command, with an empty SGL.
-            #[inline]
-            pub fn entry(&self) -> $crate::SubmissionEntry {
-                let mut entry = $crate::SubmissionEntry::from($opcode);
-                $(
-                    let mut bits = $crate::layout::BitValue::into_bits(self.$field);
-                    $(
-                        entry.$word |= ((bits & $crate::layout::mask($high, $low)) << $low) as u32;
-                        bits >>= $high - $low + 1;
-                    )+
-                )*
-                entry
-            }
-
-            /// Decodes the command.
-            #[inline]
-            pub fn parse(entry: &$crate::SubmissionEntry) -> Self {
-                $(
-                    let (mut $field, mut len) = (0, 0);
-                    $(
-                        let bits = (u64::from(entry.$word) >> $low) & $crate::layout::mask($high, $low);
-                        $field |= bits << len;
-                        len += $high - $low + 1;
-                    )+
-                )*
-                Self { $( $field: $crate::layout::BitValue::from_bits($field) ),* }
             }
         }
     };

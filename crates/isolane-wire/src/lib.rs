@@ -17,6 +17,8 @@ extern crate std;
 
 #[macro_use]
 mod layout;
+#[macro_use]
+mod command;
 pub mod admin;
 mod ascii;
 pub mod digest;

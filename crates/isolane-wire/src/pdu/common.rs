@@ -1,6 +1,6 @@
 //! The first 8 bytes of every PDU (TCP 1.0 §3.6.2.1).
 
-use super::{HeaderFault, TermReq};
+use super::HeaderFault;
 use crate::{Direction, Field, Framing};
 
 codes! {
@@ -103,6 +103,9 @@ impl CommonHeader {
     pub const PDO: usize = 3;
     /// Offset of PLEN.
     pub const PLEN: usize = 4;
+
+    /// Maximum PLEN of a TermReq (TCP 1.0 §3.5: outside 24 to 152 bytes it is ignored).
+    pub const MAX_TERM_REQ_PLEN: u32 = 152;
 
     /// Encodes the header.
     #[inline]
@@ -216,8 +219,7 @@ impl CommonHeader {
     fn is_plen_right(&self, framing: &Framing) -> bool {
         let plen = u64::from(self.plen);
         if self.pdu_type.is_term_req() {
-            // Outside of this range, a TermReq is ignored (TCP 1.0 §3.5).
-            return (TermReq::LEN as u64..=TermReq::MAX_PLEN as u64).contains(&plen);
+            return (24..=Self::MAX_TERM_REQ_PLEN).contains(&self.plen);
         }
         if self.pdu_type.must_have_data() || self.has_data(framing) {
             return plen > u64::from(self.pdo) + framing.data_digest_len() as u64;

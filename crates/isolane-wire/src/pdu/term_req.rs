@@ -22,13 +22,13 @@ impl TermReq {
     /// Length of the header in bytes; the offending PDU's header follows.
     pub const LEN: usize = 24;
     /// Maximum length of the PDU in bytes.
-    pub const MAX_PLEN: usize = Self::LEN + Self::MAX_HEADER_LEN;
+    pub const MAX_PLEN: usize = CommonHeader::MAX_TERM_REQ_PLEN as usize;
     /// Offset of FES.
     pub const FES: usize = 8;
     /// Offset of FEI; not aligned to its size.
     pub const FEI: usize = 10;
 
-    const MAX_HEADER_LEN: usize = 128;
+    const MAX_HEADER_LEN: usize = Self::MAX_PLEN - Self::LEN;
 
     /// Creates the request for this fault of a PDU with the given header, possibly truncated.
     pub fn new(from: Direction, fault: HeaderFault, offending_header: &[u8]) -> Self {
