@@ -249,7 +249,13 @@ impl VolumeSource {
 
     fn next(&mut self) -> Result<Option<Chunk>, Failure> {
         while self.window.len() < WINDOW && self.requested < self.length {
-            self.submit_next();
+            let length = CHUNK_BYTES.min(self.length - self.requested);
+            let buffer = Buffer::contiguous(length as usize);
+            let request = Request::Read { lba: self.requested / self.block_bytes, buffer };
+            // The tag is the index of the chunk.
+            self.client.submit(0, request, self.first_tag + self.window.len() as u64);
+            self.window.push_back(None);
+            self.requested += length;
         }
         while matches!(self.window.front(), Some(None)) {
             self.client.turn(&mut self.completions, Wait::Forever);
@@ -257,19 +263,6 @@ impl VolumeSource {
         }
         self.first_tag += 1;
         Ok(self.window.pop_front().flatten().map(Chunk::new))
-    }
-
-    /// Submits the read of the next chunk; its tag is the index of the chunk.
-    fn submit_next(&mut self) {
-        let length = CHUNK_BYTES.min(self.length - self.requested);
-        let request = Request::Read {
-            lba: self.requested / self.block_bytes,
-            buffer: Buffer::contiguous(length as usize),
-        };
-        let tag = self.first_tag + self.window.len() as u64;
-        self.client.submit(0, request, tag);
-        self.window.push_back(None);
-        self.requested += length;
     }
 
     fn collect(&mut self) -> Result<(), Failure> {

@@ -132,11 +132,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         // Fails only for a session leader.
         let _ = rustix::process::setsid();
     }
+    let ready = format!("listening on {}\n", path.display());
     let options = SupervisorConfig {
-        path: path.clone(),
+        path,
         allowed_uids: args.allow_uid.clone(),
         program: program()?,
-        on_ready: announce(path),
+        // The reader may be gone.
+        on_ready: Box::new(move || drop(output::write_stdout(ready.as_bytes()))),
     };
     supervisor::supervise(options, signal_fds()?).map_err(Failure::from_error)
 }
@@ -207,13 +209,6 @@ fn program() -> Result<Box<dyn FnMut(Binary) -> Command>, Failure> {
         command.args(&arguments).arg("--supervised");
         command
     }))
-}
-
-fn announce(path: PathBuf) -> Box<dyn FnMut()> {
-    Box::new(move || {
-        // The reader may be gone.
-        let _ = output::write_stdout(format!("listening on {}\n", path.display()).as_bytes());
-    })
 }
 
 /// Returns descriptors that become readable with signals.

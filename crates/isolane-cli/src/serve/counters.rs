@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use isolane_target::{ConnectionStatus, Counters, IoKind};
+use isolane_target::{ConnectionStatus, Counters, IoKind, OperationCounters};
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -20,19 +20,15 @@ pub fn show(counters: &Counters, connections: &[ConnectionStatus], as_json: bool
 }
 
 fn connection_text(status: &ConnectionStatus) -> String {
-    let queue = match (&status.host_nqn, status.qid) {
+    let ConnectionStatus { peer, host_nqn, qid, reactor, core, incoming_cpu, .. } = status;
+    let queue = match (host_nqn, qid) {
         (Some(host), Some(qid)) => format!("queue {qid} of {host}"),
         _ => String::from("no queue yet"),
     };
-    let core = status.core.map_or(String::new(), |core| format!(" on core {core}"));
-    let incoming = status.incoming_cpu.map_or(String::new(), |core| format!(", packets on core {core}"));
-    format!(
-        "connection {} {queue}: reactor {}{core}{incoming}; {} moved, {} unsent\n",
-        status.peer,
-        status.reactor,
-        show_bytes(status.moved_bytes as f64),
-        show_bytes(status.unsent_bytes as f64),
-    )
+    let core = core.map_or(String::new(), |core| format!(" on core {core}"));
+    let incoming = incoming_cpu.map_or(String::new(), |core| format!(", packets on core {core}"));
+    let (moved, unsent) = (show_bytes(status.moved_bytes as f64), show_bytes(status.unsent_bytes as f64));
+    format!("connection {peer} {queue}: reactor {reactor}{core}{incoming}; {moved} moved, {unsent} unsent\n")
 }
 
 fn connection_json(status: &ConnectionStatus) -> serde_json::Value {
@@ -66,21 +62,15 @@ fn to_text(counters: &Counters) -> String {
     );
     for namespace in &counters.namespaces {
         for operation in IoKind::ALL {
-            let count = namespace.get(operation);
-            if count.commands == 0 {
-                continue;
+            let OperationCounters { commands, bytes, errors, latency } = namespace.get(operation);
+            if *commands > 0 {
+                let (nsid, name, bytes) = (namespace.nsid, operation.name(), show_bytes(*bytes as f64));
+                let [p50, p99] = [0.5, 0.99].map(|quantile| latency.quantile(quantile).as_micros());
+                let _ = writeln!(
+                    text,
+                    "namespace {nsid} {name:<13} {commands:>12} commands  {bytes:>10}  {errors} errors  p50 {p50} us  p99 {p99} us",
+                );
             }
-            let _ = writeln!(
-                text,
-                "namespace {} {:<13} {:>12} commands  {:>10}  {} errors  p50 {} us  p99 {} us",
-                namespace.nsid,
-                operation.name(),
-                count.commands,
-                show_bytes(count.bytes as f64),
-                count.errors,
-                count.latency.quantile(0.5).as_micros(),
-                count.latency.quantile(0.99).as_micros(),
-            );
         }
     }
     text

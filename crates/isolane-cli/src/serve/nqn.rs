@@ -24,7 +24,8 @@ pub const LISTEN: &str = "127.0.0.1:4420";
 /// Returns a stable NQN of this machine's target at `listener`; it is random on port 0. Targets on one machine have
 /// different addresses, so their names differ.
 pub fn machine_nqn(listener: SocketAddr) -> Result<Nqn, Failure> {
-    let mut identity = isolane_host::machine_id().or_else(|| read(HOST_NAME)).unwrap_or_default();
+    let host_name = || fs::read_to_string(HOST_NAME).unwrap_or_default().trim().to_owned();
+    let mut identity = isolane_host::machine_id().unwrap_or_else(host_name);
     if listener.to_string() != LISTEN {
         identity += &format!(" {listener}");
     }
@@ -51,12 +52,6 @@ pub fn serial(nqn: &Nqn) -> String {
     let mut serial = Uuid::new_v5(&NAMESPACE, nqn.as_str().as_bytes()).simple().to_string();
     serial.truncate(20);
     serial
-}
-
-fn read(path: &str) -> Option<String> {
-    let text = fs::read_to_string(path).ok()?;
-    let text = text.trim();
-    (!text.is_empty()).then(|| text.to_owned())
 }
 
 #[cfg(test)]
