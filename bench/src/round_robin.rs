@@ -13,9 +13,9 @@ pub(crate) fn measure<C>(
 ) -> io::Result<(Vec<u64>, Duration)> {
     run_round_robin(connections, time / 10, &turn)?;
     connections.iter_mut().for_each(start);
-    let begun = Instant::now();
+    let started = Instant::now();
     let operations = run_round_robin(connections, time, turn)?;
-    Ok((operations, begun.elapsed()))
+    Ok((operations, started.elapsed()))
 }
 
 /// Calls `turn` for one connection after the other for `time`. Returns the completed operations of each.

@@ -28,10 +28,10 @@ pub fn drive(sockets: Vec<Socket>, work: Work, depth: usize, measured: Duration)
         conns.push(Conn::start(socket, work, depth, seed)?);
     }
     complete_one_each(&mut conns)?;
-    let reset = |conn: &mut Conn| conn.clock.round_trips_ns.reset();
+    let reset = |conn: &mut Conn| conn.round_trips_ns.reset();
     let (operations, elapsed) = measure(&mut conns, measured, Conn::turn, reset)?;
     let mut round_trips_ns = histogram();
-    conns.iter().for_each(|conn| round_trips_ns.add(&conn.clock.round_trips_ns).expect("same bounds"));
+    conns.iter().for_each(|conn| round_trips_ns.add(&conn.round_trips_ns).expect("same bounds"));
     Ok(Outcome { operations, elapsed, round_trips_ns })
 }
 
@@ -50,42 +50,30 @@ fn complete_one_each(conns: &mut [Conn]) -> io::Result<()> {
 struct Conn {
     socket: Socket,
     workload: Box<dyn Workload>,
-    clock: Clock,
+    /// At depth 1, the time of the last send.
+    sent_at: Option<Instant>,
+    round_trips_ns: Histogram<u64>,
 }
 
 impl Conn {
     fn start(mut socket: Socket, work: Work, depth: usize, seed: u64) -> io::Result<Conn> {
         let mut workload = workload(work, depth, seed)?;
         workload.start(&mut socket, depth)?;
-        Ok(Conn { socket, workload, clock: Clock::new(depth) })
+        let sent_at = (depth == 1).then(Instant::now);
+        Ok(Conn { socket, workload, sent_at, round_trips_ns: histogram() })
     }
 
     /// Receives once, submits an operation for each that completed, and returns their number.
     fn turn(&mut self) -> io::Result<u64> {
         let completed = self.workload.turn(&mut self.socket)?;
-        self.clock.on_completed(completed);
-        Ok(completed as u64)
-    }
-}
-
-/// Round trips of a connection of depth 1.
-struct Clock {
-    running: bool,
-    sent_at: Instant,
-    round_trips_ns: Histogram<u64>,
-}
-
-impl Clock {
-    fn new(depth: usize) -> Clock {
-        Clock { running: depth == 1, sent_at: Instant::now(), round_trips_ns: histogram() }
-    }
-
-    fn on_completed(&mut self, completed: usize) {
-        if self.running && completed > 0 {
+        if let Some(sent_at) = &mut self.sent_at
+            && completed > 0
+        {
             let now = Instant::now();
-            self.round_trips_ns.saturating_record(now.duration_since(self.sent_at).as_nanos() as u64);
-            self.sent_at = now;
+            self.round_trips_ns.saturating_record(now.duration_since(*sent_at).as_nanos() as u64);
+            *sent_at = now;
         }
+        Ok(completed as u64)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The application's work on its connections.
 
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -48,8 +48,7 @@ impl App {
         let rounds = messages.div_ceil(self.transports.len());
         for _ in 0..rounds {
             for transport in &mut self.transports {
-                let _guard =
-                    self.lock.as_ref().map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner));
+                let _guard = self.lock.as_ref().map(|lock| lock.lock().expect("no thread panics with it"));
                 transport.write(&self.message)?;
             }
         }
@@ -59,7 +58,7 @@ impl App {
     fn receive(&mut self) -> io::Result<u64> {
         let mut bytes = 0;
         for _ in 0..MESSAGES_PER_CLOCK_READ {
-            let _guard = self.lock.as_ref().map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner));
+            let _guard = self.lock.as_ref().map(|lock| lock.lock().expect("no thread panics with it"));
             match self.transports[0].read(&mut self.message)? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 count => bytes += count as u64,

@@ -69,7 +69,7 @@ fn echo(mut socket: TcpStream, size: usize) -> io::Result<()> {
     loop {
         match spin(|| socket.read(&mut message))? {
             0 => return Ok(()),
-            count => write_all(&mut socket, &message[..count])?,
+            count => write_all(&message[..count], |rest| socket.write(rest))?,
         }
     }
 }

@@ -39,9 +39,11 @@ impl Transport {
     /// Writes a complete message.
     pub fn write(&mut self, message: &[u8]) -> io::Result<()> {
         match self {
-            Transport::Native(socket) => write_all(socket, message),
+            Transport::Native(socket) => write_all(message, |rest| socket.write(rest)),
             Transport::Buffered(socket) => socket.write_all(message),
-            Transport::More(socket) => send_all(socket, message),
+            Transport::More(socket) => {
+                write_all(message, |rest| Ok(send(&*socket, rest, SendFlags::MORE | SendFlags::NOSIGNAL)?))
+            }
             Transport::Engine(stream) => stream.write_all(message),
         }
     }
@@ -73,20 +75,11 @@ impl Transport {
     }
 }
 
-/// Sends a complete message with `MSG_MORE`.
-fn send_all(socket: &TcpStream, message: &[u8]) -> io::Result<()> {
+/// Writes a complete message by repeated calls.
+pub fn write_all(message: &[u8], mut write: impl FnMut(&[u8]) -> io::Result<usize>) -> io::Result<()> {
     let mut sent = 0;
     while sent < message.len() {
-        sent += send(socket, &message[sent..], SendFlags::MORE | SendFlags::NOSIGNAL)?;
-    }
-    Ok(())
-}
-
-/// Writes a complete message to a blocking or non-blocking socket.
-pub fn write_all(socket: &mut TcpStream, message: &[u8]) -> io::Result<()> {
-    let mut sent = 0;
-    while sent < message.len() {
-        sent += spin(|| socket.write(&message[sent..]))?;
+        sent += spin(|| write(&message[sent..]))?;
     }
     Ok(())
 }
