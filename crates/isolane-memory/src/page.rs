@@ -169,11 +169,14 @@ impl Counter for Page {
     }
 }
 
-/// Fetches the counter and the first bytes of a page into the cache. The page can be free already.
+/// Fetches the counter of a page into the cache, and the first bytes if they will be read. The page can be free
+/// already.
 #[inline]
-pub(crate) fn prefetch_page(page: NonNull<u8>) {
+pub(crate) fn prefetch_page(page: NonNull<u8>, with_bytes: bool) {
     prefetch::prefetch_write(arena::frame_address(page).cast());
-    prefetch::prefetch_at::<{ prefetch::FIRST_BYTES }>(page.as_ptr());
+    if with_bytes {
+        prefetch::prefetch_at::<{ prefetch::FIRST_BYTES }>(page.as_ptr());
+    }
 }
 
 fn credit(account: *mut PoolAccount) {

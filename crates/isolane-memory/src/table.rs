@@ -67,13 +67,14 @@ impl PageTable {
         (line..first + count).step_by(LINE_ENTRIES).for_each(|index| self.prefetch_entry(index));
     }
 
-    /// Fetches the page at `index` as [`Page::prefetch`], and its counter. Fast if the entry is in the cache.
+    /// Fetches the counter of the page at `index`, and the page as [`Page::prefetch`] if it will be read. Fast if
+    /// the entry is in the cache.
     #[inline]
-    pub fn prefetch_page(&self, index: usize) {
+    pub fn prefetch_page(&self, index: usize, with_bytes: bool) {
         if index < self.len
             && let Some(page) = self.entry(index).peek()
         {
-            page::prefetch_page(page);
+            page::prefetch_page(page, with_bytes);
         }
     }
 

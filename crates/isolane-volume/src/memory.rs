@@ -12,7 +12,7 @@ use isolane_reactor::file::FileOp;
 use smallvec::{SmallVec, smallvec};
 
 use crate::{
-    BlockRange, Generation, Identity, PrefetchDistance, Request, RestartLoss, Step, Task, Volume, VolumeInfo,
+    BlockRange, Generation, Identity, Request, RestartLoss, Step, Task, Upcoming, Volume, VolumeInfo,
 };
 
 /// A volume in memory.
@@ -182,11 +182,12 @@ impl Volume for MemoryVolume {
     }
 
     #[inline]
-    fn prefetch(&self, lba: u64, distance: PrefetchDistance) {
+    fn prefetch(&self, lba: u64, upcoming: Upcoming) {
         let page = (lba as usize).wrapping_mul(self.info.block_size as usize) / PAGE_SIZE;
-        match distance {
-            PrefetchDistance::Next => self.pages.prefetch_page(page),
-            PrefetchDistance::Later => self.pages.prefetch_entry(page),
+        match upcoming {
+            Upcoming::Read => self.pages.prefetch_page(page, true),
+            Upcoming::Write => self.pages.prefetch_page(page, false),
+            Upcoming::Later => self.pages.prefetch_entry(page),
         }
     }
 

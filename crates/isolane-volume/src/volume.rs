@@ -64,7 +64,7 @@ pub trait Volume: Send + Sync {
 
     /// Hints that a command on the block at `lba` follows soon, so that the volume can prefetch what the command
     /// needs into the processor's cache. The block need not exist.
-    fn prefetch(&self, _lba: u64, _distance: PrefetchDistance) {}
+    fn prefetch(&self, _lba: u64, _upcoming: Upcoming) {}
 
     /// Starts a request. `pool` is the pool of the calling core.
     fn start(&self, request: Request, pool: &mut Pool) -> Step;
@@ -82,11 +82,13 @@ impl fmt::Debug for dyn Volume {
     }
 }
 
-/// How soon something is expected.
+/// An access that is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PrefetchDistance {
-    /// After one or two commands.
-    Next,
-    /// After a few more; what leads to the block's data should be fetched now, the data later.
+pub enum Upcoming {
+    /// A read after one or two commands.
+    Read,
+    /// A write after one or two commands.
+    Write,
+    /// Either, after a few more; what leads to the block should be fetched now, the block later.
     Later,
 }

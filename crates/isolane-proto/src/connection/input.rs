@@ -79,6 +79,12 @@ impl InputBuffer {
         &source[self.unread.clone()]
     }
 
+    /// Where the unread bytes start.
+    #[inline]
+    pub(crate) fn unread_start(&self) -> usize {
+        self.unread.start
+    }
+
     /// Number of unread bytes.
     #[inline]
     pub(crate) fn unread_len(&self) -> usize {

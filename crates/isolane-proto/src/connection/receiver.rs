@@ -135,10 +135,14 @@ impl Receiver {
         self.input.received_bytes()
     }
 
-    /// See [`InputBuffer::unread`].
+    /// The bytes from the next header on. Headers before predicted data follow each other; old bytes can follow
+    /// the last one.
     #[inline]
-    pub(crate) fn unread<'a>(&'a self, overflow: &'a [u8]) -> &'a [u8] {
-        self.input.unread(overflow)
+    pub(crate) fn upcoming<'a>(&'a self, overflow: &'a [u8]) -> &'a [u8] {
+        match self.predictor.has_unverified() && self.input.unread_len() > 0 {
+            true => overflow.get(self.input.unread_start()..).unwrap_or_default(),
+            false => self.input.unread(overflow),
+        }
     }
 
     /// See [`InputBuffer::defer`].

@@ -87,7 +87,7 @@ impl Target {
             overflow.fill(0xdd);
             if stalled.is_none() {
                 // A driver polls for a deadline without the overflow.
-                assert_eq!(self.conn.peek_block(&[], 0), None);
+                assert_eq!(self.conn.peek_command(&[], 0), None);
             }
             while let Some((permit, len)) = stalled {
                 self.conn.receive_into(permit, Buffer::contiguous(len as usize));

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use isolane_memory::{Buffer, Page};
 use isolane_wire::pdu::{CapsuleCmd, CommonHeader, Digests, HeaderFault, IcReq, IcResp, PduType};
-use isolane_wire::{Framing, Status};
+use isolane_wire::{Framing, Status, SubmissionEntry};
 
 use super::Connection;
 use super::capsule::transfer;
@@ -112,14 +112,12 @@ impl Connection {
         self.receiver.defer(overflow);
     }
 
-    /// Returns the namespace and first block of a later I/O command in the overflow; `ahead` is 0
-    /// for the next command. The bytes are unchecked, so the result is only a hint.
+    /// Returns a later command in the overflow; `ahead` is 0 for the next one. The bytes are unchecked, and can
+    /// be old, so the result is only a hint.
     #[inline]
-    pub fn peek_block(&self, overflow: &[u8], ahead: usize) -> Option<(u32, u64)> {
-        let unread = self.receiver.unread(overflow).get(ahead * self.receiver.capsule_len()..)?;
-        let capsule: &[u8; CapsuleCmd::LEN] = unread.first_chunk()?;
-        let entry = CapsuleCmd::decode(capsule, 0).entry;
-        Some((entry.nsid, entry.cdw10_11()))
+    pub fn peek_command(&self, overflow: &[u8], ahead: usize) -> Option<SubmissionEntry> {
+        let headers = self.receiver.upcoming(overflow).get(ahead * self.receiver.capsule_len()..)?;
+        Some(CapsuleCmd::decode(headers.first_chunk()?, 0).entry)
     }
 
     #[inline(always)]

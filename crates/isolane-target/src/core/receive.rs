@@ -5,7 +5,8 @@ use std::io::IoSliceMut;
 use isolane_proto::connection::ReceivePlan;
 use isolane_proto::target::Event;
 use isolane_reactor::{Received, Token};
-use isolane_volume::PrefetchDistance;
+use isolane_volume::Upcoming;
+use isolane_wire::opcode::IoOpcode;
 
 use super::lane::{Lane, Phase, Stalled};
 use super::{Core, Driver};
@@ -87,7 +88,10 @@ impl Core {
                     self.prefetch_upcoming(lane, overflow);
                     self.on_command(lane, permit, transfer);
                 }
-                Event::Data { permit, buffer, digest_ok } => self.on_data(lane, permit, buffer, digest_ok),
+                Event::Data { permit, buffer, digest_ok } => {
+                    self.prefetch_upcoming(lane, overflow);
+                    self.on_data(lane, permit, buffer, digest_ok);
+                }
                 Event::Connected(request) => log::debug!("{}: initialized with {request:?}", lane.peer()),
                 Event::Terminated(request) => {
                     log::warn!("{}: the host closed the connection with {request:?}", lane.peer());
@@ -110,13 +114,16 @@ impl Core {
     /// Prefetches the blocks of later commands into the CPU cache.
     #[inline]
     fn prefetch_upcoming(&self, lane: &Lane, overflow: &[u8]) {
-        for (ahead, distance) in
-            [(COMMANDS_AHEAD_NEXT, PrefetchDistance::Next), (COMMANDS_AHEAD_LATER, PrefetchDistance::Later)]
-        {
-            if let Some((nsid, lba)) = lane.conn.peek_block(overflow, ahead)
-                && let Some(position) = self.shared.namespaces.find(nsid)
+        for ahead in [COMMANDS_AHEAD_NEXT, COMMANDS_AHEAD_LATER] {
+            if let Some(entry) = lane.conn.peek_command(overflow, ahead)
+                && let Some(position) = self.shared.namespaces.find(entry.nsid)
             {
-                self.shared.namespaces.at(position).volume.prefetch(lba, distance);
+                let upcoming = match ahead {
+                    COMMANDS_AHEAD_LATER => Upcoming::Later,
+                    _ if entry.opcode == IoOpcode::Write.code() => Upcoming::Write,
+                    _ => Upcoming::Read,
+                };
+                self.shared.namespaces.at(position).volume.prefetch(entry.cdw10_11(), upcoming);
             }
         }
     }
