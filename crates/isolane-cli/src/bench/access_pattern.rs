@@ -30,6 +30,11 @@ pub enum Rw {
 }
 
 impl Rw {
+    /// Returns the name on the command line.
+    pub fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
     /// Returns order and direction, for this share of reads in randrw.
     pub fn kind(self, mix: u8) -> Kind {
         let (random, reads_percent) = match self {

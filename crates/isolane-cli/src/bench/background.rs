@@ -6,14 +6,14 @@ use std::str::FromStr;
 use clap::ValueEnum;
 use isolane_volume::spec::format_size;
 
-use super::access_pattern::{Kind, Rw};
+use super::access_pattern::Rw;
 use crate::units::parse_bytes;
 
 /// Operations that are kept in flight on the same lanes as the measured ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackgroundLoad {
     /// Order and direction.
-    pub kind: Kind,
+    pub rw: Rw,
     /// Size of one operation.
     pub bytes: u64,
     /// Operations in flight on each lane.
@@ -24,14 +24,14 @@ impl FromStr for BackgroundLoad {
     type Err = String;
 
     fn from_str(text: &str) -> Result<BackgroundLoad, String> {
-        let [rw, bytes, depth] = text.split(':').collect::<Vec<_>>()[..] else {
+        let [kind, bytes, depth] = text.split(':').collect::<Vec<_>>()[..] else {
             return Err("not KIND:SIZE:DEPTH; write for example write:1m:32".into());
         };
-        let kind = Rw::from_str(rw, false).ok().filter(|rw| *rw != Rw::Randrw).map(|rw| rw.kind(0));
+        let rw = Rw::from_str(kind, false).ok().filter(|rw| *rw != Rw::Randrw);
+        let unknown = || format!("unknown kind `{kind}`; write read, write, randread, or randwrite");
         let depth = depth.parse().ok().filter(|depth| *depth > 0);
         Ok(BackgroundLoad {
-            kind: kind
-                .ok_or_else(|| format!("unknown kind `{rw}`; write read, write, randread, or randwrite"))?,
+            rw: rw.ok_or_else(unknown)?,
             bytes: parse_bytes(bytes)?,
             depth: depth.ok_or("invalid depth; write a number from 1 to 65535")?,
         })
@@ -40,9 +40,7 @@ impl FromStr for BackgroundLoad {
 
 impl fmt::Display for BackgroundLoad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let random = if self.kind.random { "rand" } else { "" };
-        let direction = if self.kind.reads_percent > 0 { "read" } else { "write" };
-        write!(f, "{random}{direction}:{}:{}", format_size(self.bytes), self.depth)
+        write!(f, "{}:{}:{}", self.rw.name(), format_size(self.bytes), self.depth)
     }
 }
 
@@ -52,8 +50,8 @@ mod tests {
 
     #[test]
     fn parses_kind_size_and_depth() {
-        let kind = Kind { random: false, reads_percent: 0 };
-        assert_eq!("write:1m:32".parse(), Ok(BackgroundLoad { kind, bytes: 1 << 20, depth: 32 }));
+        let load = BackgroundLoad { rw: Rw::Write, bytes: 1 << 20, depth: 32 };
+        assert_eq!("write:1m:32".parse(), Ok(load));
     }
 
     #[test]

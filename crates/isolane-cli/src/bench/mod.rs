@@ -83,7 +83,7 @@ fn run_one_thread(args: &Args, uri: &Uri) -> Result<Run, Failure> {
     let pattern = measured_pattern(args, client.namespace(), args.seed)?;
     let mut streams = vec![(pattern, lanes(args.class))];
     if let Some(load) = &args.background {
-        let shape = (load.kind, load.bytes, load.depth);
+        let shape = (load.rw.kind(0), load.bytes, load.depth);
         let pattern = checked_pattern(args, client.namespace(), "--background", shape, args.seed)?;
         streams.push((pattern, lanes(None)));
     }

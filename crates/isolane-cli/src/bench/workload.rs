@@ -1,6 +1,5 @@
 //! Settings of a run, and the lanes that the target granted.
 
-use clap::ValueEnum;
 use isolane_host::{ConnectionStatus, Cores, LaneClass, LaneCounts};
 use serde::Serialize;
 
@@ -76,7 +75,7 @@ impl Workload {
         let cores: Vec<_> = cores_with_lanes(cores, granted).iter().map(ToString::to_string).collect();
         Workload {
             uri: args.uri.clone(),
-            rw: name(&args.rw),
+            rw: args.rw.name(),
             mix: (args.rw == super::Rw::Randrw).then(|| args.mix()),
             block_bytes: args.bs,
             depth: u32::from(args.depth),
@@ -162,11 +161,6 @@ pub fn granted(connections: &[ConnectionStatus]) -> Option<LaneCounts> {
 pub fn cores_with_lanes(cores: &Cores, granted: LaneCounts) -> &[usize] {
     let max = granted.default.max(granted.read).max(granted.poll);
     &cores.as_slice()[..max.min(cores.as_slice().len())]
-}
-
-/// Returns the name of a choice on the command line.
-fn name(value: &impl ValueEnum) -> String {
-    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 #[cfg(test)]
