@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use isolane_memory::{Buffer, Payload, Pool};
 use isolane_reactor::file::FileOp;
+use uuid::Uuid;
 
 use crate::{Generation, Identity, Request, Step, Task, VolumeInfo};
 
@@ -30,6 +31,11 @@ pub trait Volume: Send + Sync {
 
     /// Returns the identity, stable across restarts if the volume is persistent.
     fn identity(&self) -> &Identity;
+
+    /// Returns the identities of the stores that hold the blocks, which are the same under any requested identity.
+    fn stores(&self) -> Vec<Uuid> {
+        vec![self.identity().uuid]
+    }
 
     /// Returns the generation, which changes whenever completed writes may have been lost. It does not change
     /// while the volume is open. `None` if it is not known: a host then cannot tell a restart from a network

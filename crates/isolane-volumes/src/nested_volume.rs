@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use isolane_memory::Pool;
 use isolane_volume::{Generation, Identity, NestedIo, Outcome, Request, Step, Volume, VolumeInfo};
+use uuid::Uuid;
 
 use crate::parts::Parts;
 
@@ -20,6 +21,7 @@ pub(crate) struct NestedVolume<R> {
     pub name: String,
     pub info: VolumeInfo,
     pub identity: Identity,
+    pub stores: Vec<Uuid>,
     pub generation: Option<Generation>,
     pub reads_into_pool: bool,
     pub runner: Arc<R>,
@@ -32,6 +34,7 @@ impl<R: Runner> NestedVolume<R> {
         Arc::new(NestedVolume {
             info: inner.info().clone(),
             identity: parts.identity(|| inner.identity().clone()),
+            stores: inner.stores(),
             generation: inner.generation(),
             reads_into_pool: inner.reads_into_pool(),
             name: parts.name,
@@ -47,6 +50,10 @@ impl<R: Runner> Volume for NestedVolume<R> {
 
     fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    fn stores(&self) -> Vec<Uuid> {
+        self.stores.clone()
     }
 
     fn generation(&self) -> Option<Generation> {

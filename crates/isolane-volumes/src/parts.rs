@@ -48,6 +48,12 @@ impl Parts {
                     format!("members {} and {} have the same UUID {uuid}", other.name(), member.name());
                 return Err(self.error(reason, "use different volumes; give a copy of a volume a new uuid="));
             }
+            let stores = member.stores();
+            let is_shared = |other: &&&Arc<dyn Volume>| other.stores().iter().any(|id| stores.contains(id));
+            if let Some(other) = seen.iter().find(is_shared) {
+                let reason = format!("members {} and {} share a volume", other.name(), member.name());
+                return Err(self.error(reason, "use different volumes, also at another address"));
+            }
             let common = common.get_or_insert_with(|| info.clone());
             if (info.block_size, info.blocks) != (common.block_size, common.blocks) {
                 let reason = format!(

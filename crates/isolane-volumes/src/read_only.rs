@@ -7,6 +7,7 @@ use std::sync::Arc;
 use isolane_memory::{Payload, Pool};
 use isolane_reactor::file::FileOp;
 use isolane_volume::{Generation, Identity, OpenError, Request, Step, Task, Volume, VolumeInfo};
+use uuid::Uuid;
 
 use crate::parts::Parts;
 
@@ -40,6 +41,10 @@ impl Volume for ReadOnly {
 
     fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    fn stores(&self) -> Vec<Uuid> {
+        self.inner.stores()
     }
 
     fn generation(&self) -> Option<Generation> {

@@ -17,6 +17,7 @@ use isolane_volume::{
     Completer, Generation, Identity, OpenError, Outcome, Request, RestartLoss, Step, Volume, VolumeError,
     VolumeInfo,
 };
+use uuid::Uuid;
 
 use crate::EIO;
 use crate::parts::Parts;
@@ -25,6 +26,7 @@ struct Remote {
     name: String,
     info: VolumeInfo,
     identity: Identity,
+    store: Uuid,
     generation: Option<Generation>,
     commands: Sender<Command>,
     waker: Waker,
@@ -45,7 +47,12 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
         connected.map_err(|error| parts.error(error.to_string(), "check that the target serves it"))?;
     let namespace = client.namespace().clone();
     let info = info(&parts, &namespace, &client.info().controller)?;
-    let id = namespace.uuid.or(namespace.nguid.map(uuid::Uuid::from_bytes));
+    let id = namespace.uuid.or(namespace.nguid.map(Uuid::from_bytes));
+    let store = id.unwrap_or_else(|| {
+        // The same at each address of the subsystem.
+        let name = format!("{} {} {}", client.info().nqn, client.info().controller.serial, namespace.nsid);
+        Identity::derived(name.as_bytes()).uuid
+    });
     let identity = parts.identity(|| match id {
         Some(uuid) => Identity { uuid },
         None => Identity::derived(parts.name.as_bytes()),
@@ -57,7 +64,7 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
         .spawn(move || driver.run())
         .map_err(|error| parts.error(error.to_string(), "free some threads"))?;
     let generation = namespace.generation.map(generation);
-    Ok(Arc::new(Remote { name: parts.name, info, identity, generation, commands, waker }))
+    Ok(Arc::new(Remote { name: parts.name, info, identity, store, generation, commands, waker }))
 }
 
 fn info(
@@ -98,6 +105,10 @@ impl Volume for Remote {
 
     fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    fn stores(&self) -> Vec<Uuid> {
+        vec![self.store]
     }
 
     fn generation(&self) -> Option<Generation> {

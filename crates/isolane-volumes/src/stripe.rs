@@ -53,6 +53,7 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
     Ok(Arc::new(NestedVolume {
         info: VolumeInfo { blocks, ..info },
         identity,
+        stores: parts.members.iter().flat_map(|member| member.stores()).collect(),
         generation: generation(&parts.members),
         reads_into_pool: parts.members.iter().any(|member| member.reads_into_pool()),
         name: parts.name,

@@ -47,6 +47,7 @@ pub(crate) fn open(parts: Parts, members: Vec<Member>) -> Result<Arc<dyn Volume>
     };
     let info = member_info(&parts, &members)?;
     let generation = generation(&members);
+    let stores = members.iter().flatten().flat_map(|member| member.stores()).collect();
     let reads_into_pool = members.iter().flatten().any(|member| member.reads_into_pool());
     let deallocate = members.iter().flatten().any(|member| member.info().deallocate);
     let members = <[Member; 2]>::try_from(members)
@@ -67,6 +68,7 @@ pub(crate) fn open(parts: Parts, members: Vec<Member>) -> Result<Arc<dyn Volume>
     Ok(Arc::new(NestedVolume {
         info: VolumeInfo { blocks, deallocate, zeroes_after_deallocate: true, ..info },
         identity: parts.identity(|| Identity { uuid: mirror.state.lock().record.mirror }),
+        stores,
         generation,
         reads_into_pool,
         name: parts.name,

@@ -74,3 +74,19 @@ fn refuses_target_that_cannot_write_zeroes() {
     namespace.read_only = true;
     assert!(info(&parts, &namespace, &controller).is_ok());
 }
+
+#[test]
+fn rejects_members_that_share_a_namespace() {
+    let (_target, text) = serve("mem:4M");
+    let other = text.replace("127.0.0.1", "localhost");
+    let uuid = |number: u8| format!("uuid=00000000-0000-4000-8000-00000000000{number}");
+    for (first, second) in [
+        (format!("({text},{})", uuid(1)), format!("({other},{})", uuid(2))),
+        (format!("log:({text},{})", uuid(1)), format!("(read-only:{other},{})", uuid(2))),
+        (format!("(stripe:4k:{text};mem:4M)"), format!("(stripe:4k:mem:4M;({other},{}))", uuid(1))),
+    ] {
+        let spec = crate::parse(&format!("stripe:64k:{first};{second}")).unwrap();
+        let error = crate::open(&spec).unwrap_err().to_string();
+        assert!(error.contains("share a volume; use different volumes"), "{error}");
+    }
+}
