@@ -8,6 +8,7 @@ const _: () = {
     assert!(pdu::CapsuleCmd::LEN == pdu::CommonHeader::LEN + SubmissionEntry::LEN);
     assert!(pdu::CapsuleResp::LEN == pdu::CommonHeader::LEN + CompletionEntry::LEN);
     assert!(pdu::H2cData::LEN == 24 && pdu::C2hData::LEN == 24 && pdu::R2t::LEN == 24);
+    assert!(pdu::TransferFields::LEN == pdu::R2t::LEN);
     assert!(pdu::TermReq::LEN == 24 && pdu::TermReq::MAX_PLEN == 152);
     assert!(longest_prefix() == pdu::MAX_PREFIX_LEN);
     assert!(fabrics::ConnectData::LEN == 1024 && feature::HostBehaviorSupport::LEN == 512);

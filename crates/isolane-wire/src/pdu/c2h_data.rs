@@ -1,7 +1,8 @@
 //! C2HData: data of a command from the controller (TCP 1.0 §3.6.2.9).
 
 use super::{
-    CommonHeader, HeaderBytes, HeaderFault, MAX_PREFIX_LEN, PduFlags, PduType, field, h2c_data::check_datal,
+    CommonHeader, HeaderBytes, HeaderFault, MAX_PREFIX_LEN, PduFlags, PduType, TransferFields, field,
+    h2c_data::check_datal,
 };
 use crate::Framing;
 
@@ -25,19 +26,14 @@ impl C2hData {
     pub const LEN: usize = 24;
     /// Offset of CCCID.
     pub const CCCID: usize = 8;
-    /// Offset of DATAO.
-    pub const DATAO: usize = 12;
-    /// Offset of DATAL.
-    pub const DATAL: usize = 16;
 
     /// Header, header digest and pad.
     #[inline(always)]
     pub fn encode(&self, framing: &Framing) -> HeaderBytes<MAX_PREFIX_LEN> {
         let flags = PduFlags(0).with_last(self.last).with_success(self.success);
         let mut bytes = HeaderBytes::new(PduType::C2hData, flags, self.datal, framing);
-        bytes.write(Self::CCCID, self.cccid);
-        bytes.write(Self::DATAO, self.datao);
-        bytes.write(Self::DATAL, self.datal);
+        let C2hData { cccid, datao: offset, datal: len, .. } = *self;
+        bytes.write(0, TransferFields { cccid, ttag: 0, offset, len });
         bytes.finish(self.datal != 0, framing);
         bytes
     }
@@ -47,14 +43,8 @@ impl C2hData {
     #[inline]
     pub fn decode(bytes: &[u8; Self::LEN], data_len: u32) -> Result<Self, HeaderFault> {
         let flags: PduFlags = field(bytes, CommonHeader::FLAGS);
-        let this = Self {
-            cccid: field(bytes, Self::CCCID),
-            datao: field(bytes, Self::DATAO),
-            datal: field(bytes, Self::DATAL),
-            last: flags.last(),
-            success: flags.success(),
-        };
-        check_datal(this.datal, data_len)?;
-        Ok(this)
+        let TransferFields { cccid, offset: datao, len: datal, .. } = TransferFields::decode(bytes);
+        check_datal(datal, data_len)?;
+        Ok(Self { cccid, datao, datal, last: flags.last(), success: flags.success() })
     }
 }

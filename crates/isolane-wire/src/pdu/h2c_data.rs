@@ -1,6 +1,8 @@
 //! H2CData: data of a command from the host, as requested by an R2T (TCP 1.0 §3.6.2.8).
 
-use super::{CommonHeader, HeaderBytes, HeaderFault, MAX_PREFIX_LEN, PduFlags, PduType, field};
+use super::{
+    CommonHeader, HeaderBytes, HeaderFault, MAX_PREFIX_LEN, PduFlags, PduType, TransferFields, field,
+};
 use crate::Framing;
 
 /// Host to controller data.
@@ -25,8 +27,6 @@ impl H2cData {
     pub const CCCID: usize = 8;
     /// Offset of TTAG.
     pub const TTAG: usize = 10;
-    /// Offset of DATAO.
-    pub const DATAO: usize = 12;
     /// Offset of DATAL.
     pub const DATAL: usize = 16;
 
@@ -35,10 +35,8 @@ impl H2cData {
     pub fn encode(&self, framing: &Framing) -> HeaderBytes<MAX_PREFIX_LEN> {
         let flags = PduFlags(0).with_last(self.last);
         let mut bytes = HeaderBytes::new(PduType::H2cData, flags, self.datal, framing);
-        bytes.write(Self::CCCID, self.cccid);
-        bytes.write(Self::TTAG, self.ttag);
-        bytes.write(Self::DATAO, self.datao);
-        bytes.write(Self::DATAL, self.datal);
+        let H2cData { cccid, ttag, datao: offset, datal: len, .. } = *self;
+        bytes.write(0, TransferFields { cccid, ttag, offset, len });
         bytes.finish(self.datal != 0, framing);
         bytes
     }
@@ -48,15 +46,9 @@ impl H2cData {
     #[inline]
     pub fn decode(bytes: &[u8; Self::LEN], data_len: u32) -> Result<Self, HeaderFault> {
         let flags: PduFlags = field(bytes, CommonHeader::FLAGS);
-        let this = Self {
-            cccid: field(bytes, Self::CCCID),
-            ttag: field(bytes, Self::TTAG),
-            datao: field(bytes, Self::DATAO),
-            datal: field(bytes, Self::DATAL),
-            last: flags.last(),
-        };
-        check_datal(this.datal, data_len)?;
-        Ok(this)
+        let TransferFields { cccid, ttag, offset: datao, len: datal } = TransferFields::decode(bytes);
+        check_datal(datal, data_len)?;
+        Ok(Self { cccid, ttag, datao, datal, last: flags.last() })
     }
 }
 

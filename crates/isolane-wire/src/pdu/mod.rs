@@ -21,6 +21,7 @@ mod r2t;
 mod term_req;
 #[cfg(test)]
 mod tests;
+mod transfer;
 
 pub use c2h_data::C2hData;
 pub use capsule_cmd::CapsuleCmd;
@@ -33,6 +34,7 @@ pub use ic_req::{Digests, IcReq};
 pub use ic_resp::IcResp;
 pub use r2t::R2t;
 pub use term_req::TermReq;
+pub use transfer::TransferFields;
 
 use crate::{Direction, Framing};
 

@@ -1,6 +1,6 @@
 //! R2T: the controller is ready for a part of a command's data (TCP 1.0 §3.6.2.10).
 
-use super::{HeaderBytes, HeaderFault, PduFlags, PduType, field};
+use super::{HeaderBytes, HeaderFault, PduFlags, PduType, TransferFields};
 use crate::Framing;
 
 /// Ready to transfer.
@@ -23,8 +23,6 @@ impl R2t {
     pub const CCCID: usize = 8;
     /// Offset of TTAG.
     pub const TTAG: usize = 10;
-    /// Offset of R2TO.
-    pub const R2TO: usize = 12;
     /// Offset of R2TL.
     pub const R2TL: usize = 16;
 
@@ -32,10 +30,8 @@ impl R2t {
     #[inline]
     pub fn encode(&self, framing: &Framing) -> HeaderBytes<{ Self::LEN + Framing::DIGEST_LEN }> {
         let mut bytes = HeaderBytes::new(PduType::R2t, PduFlags(0), 0, framing);
-        bytes.write(Self::CCCID, self.cccid);
-        bytes.write(Self::TTAG, self.ttag);
-        bytes.write(Self::R2TO, self.r2to);
-        bytes.write(Self::R2TL, self.r2tl);
+        let R2t { cccid, ttag, r2to: offset, r2tl: len } = *self;
+        bytes.write(0, TransferFields { cccid, ttag, offset, len });
         bytes.finish(false, framing);
         bytes
     }
@@ -43,15 +39,10 @@ impl R2t {
     /// Decodes and checks the fields after a checked common header.
     #[inline]
     pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self, HeaderFault> {
-        let this = Self {
-            cccid: field(bytes, Self::CCCID),
-            ttag: field(bytes, Self::TTAG),
-            r2to: field(bytes, Self::R2TO),
-            r2tl: field(bytes, Self::R2TL),
-        };
-        if this.r2tl == 0 {
+        let TransferFields { cccid, ttag, offset: r2to, len: r2tl } = TransferFields::decode(bytes);
+        if r2tl == 0 {
             return Err(HeaderFault::invalid(Self::R2TL));
         }
-        Ok(this)
+        Ok(Self { cccid, ttag, r2to, r2tl })
     }
 }
