@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use isolane_proto::host::ConnectionConfig;
 use isolane_wire::pdu::{C2hData, CapsuleResp, Digests, HostPdu, IcResp, R2t};
-use isolane_wire::{CompletionEntry, Direction, Framing, Sgl, Status, digest::crc32c};
+use isolane_wire::{CompletionEntry, Direction, Framing, Sgl, Status};
 
 use super::host_harness::HostHarness;
-use super::pdus::Pdus;
+use super::pdus::{Pdus, append_data, corrupt};
 use super::splitter::Splitter;
 use super::target_peer::LENGTHS;
 use crate::input::Input;
@@ -126,12 +126,7 @@ impl Target {
         }
         let pdu = C2hData { cccid: command.cid, datao: command.done - part, datal: part, last, success };
         let mut bytes = pdu.encode(&self.framing).to_vec();
-        let start = bytes.len();
-        bytes.resize(start + part as usize, command.cid as u8);
-        if self.framing.data_digest {
-            let digest = crc32c(&bytes[start..]);
-            bytes.extend(digest.to_le_bytes());
-        }
+        append_data(&mut bytes, &self.framing, std::iter::repeat_n(command.cid as u8, part as usize));
         bytes
     }
 
@@ -153,15 +148,7 @@ impl Target {
     /// A valid PDU with one wrong byte, with or without a matching header digest.
     fn broken(&mut self, input: &mut Input<'_>) -> Vec<u8> {
         let mut bytes = self.serve(input);
-        let at = usize::from(input.u8());
-        if let Some(byte) = bytes.get_mut(at) {
-            *byte ^= input.u8();
-        }
-        let hlen = bytes.get(2).map_or(0, |&hlen| usize::from(hlen));
-        if self.framing.header_digest && input.u8() & 1 == 0 && bytes.len() >= hlen + 4 {
-            let digest = crc32c(&bytes[..hlen]).to_le_bytes();
-            bytes[hlen..hlen + 4].copy_from_slice(&digest);
-        }
+        corrupt(&mut bytes, &self.framing, input);
         bytes
     }
 

@@ -1,7 +1,9 @@
-//! Parser of sent PDUs that checks header, pad, and digests of each.
+//! Parser of sent PDUs that checks header, pad, and digests of each, and parts of PDUs to send.
 
-use isolane_wire::pdu::{CommonHeader, ControllerPdu, HostPdu, PduType};
+use isolane_wire::pdu::{CommonHeader, ControllerPdu, HostPdu};
 use isolane_wire::{Direction, Framing, digest::crc32c};
+
+use crate::input::Input;
 
 /// Sent bytes that are not a complete PDU yet.
 pub(crate) struct Pdus {
@@ -46,7 +48,7 @@ impl Pdus {
             return None;
         }
         let pdu: Vec<u8> = self.bytes.drain(..plen).collect();
-        if matches!(header.pdu_type, PduType::H2cTermReq | PduType::C2hTermReq) {
+        if header.pdu_type.is_term_req() {
             return Some((pdu, Vec::new()));
         }
         check_prefix(&header, &pdu, &self.framing);
@@ -69,4 +71,27 @@ fn check_prefix(header: &CommonHeader, pdu: &[u8], framing: &Framing) {
         rest
     };
     assert!(pad.iter().all(|&byte| byte == 0), "the pad is zero");
+}
+
+/// Appends the data of a PDU, and its digest.
+pub(crate) fn append_data(bytes: &mut Vec<u8>, framing: &Framing, data: impl Iterator<Item = u8>) {
+    let start = bytes.len();
+    bytes.extend(data);
+    if framing.data_digest && bytes.len() > start {
+        let digest = crc32c(&bytes[start..]);
+        bytes.extend(digest.to_le_bytes());
+    }
+}
+
+/// Changes one byte of a valid PDU, with or without a matching header digest.
+pub(crate) fn corrupt(bytes: &mut [u8], framing: &Framing, input: &mut Input<'_>) {
+    let at = usize::from(input.u8());
+    if let Some(byte) = bytes.get_mut(at) {
+        *byte ^= input.u8();
+    }
+    let hlen = bytes.get(2).map_or(0, |&hlen| usize::from(hlen));
+    if framing.header_digest && input.u8() & 1 == 0 && bytes.len() >= hlen + 4 {
+        let digest = crc32c(&bytes[..hlen]).to_le_bytes();
+        bytes[hlen..hlen + 4].copy_from_slice(&digest);
+    }
 }

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use isolane_proto::target::ConnectionConfig;
 use isolane_wire::pdu::{CapsuleCmd, ControllerPdu, Digests, H2cData, IcReq, R2t};
-use isolane_wire::{Direction, Framing, Sgl, SubmissionEntry, digest::crc32c, fabrics::ConnectCommand};
+use isolane_wire::{Direction, Framing, Sgl, SubmissionEntry, fabrics::ConnectCommand};
 
-use super::pdus::Pdus;
+use super::pdus::{Pdus, append_data, corrupt};
 use super::splitter::Splitter;
 use super::target_harness::TargetHarness;
 use crate::input::Input;
@@ -84,12 +84,12 @@ impl Host {
     /// Returns the bytes of the next step.
     fn step(&mut self, input: &mut Input<'_>) -> Vec<u8> {
         match input.u8() % 12 {
-            0 | 1 => self.read(input),
+            0 | 1 => self.transport(0x02, input),
             2 | 3 => {
                 let entry = SubmissionEntry { cid: u16::from(input.u8()), ..SubmissionEntry::new(0x01, 1) };
                 self.in_capsule(entry, input.pick(LENGTHS))
             }
-            4 | 5 => self.write(input),
+            4 | 5 => self.transport(0x01, input),
             6..=8 => self.answer(input, |_, _| {}),
             9 => self.answer(input, break_field),
             10 => {
@@ -100,16 +100,10 @@ impl Host {
         }
     }
 
-    fn read(&mut self, input: &mut Input<'_>) -> Vec<u8> {
+    /// A command whose data is not in its capsule.
+    fn transport(&mut self, opcode: u8, input: &mut Input<'_>) -> Vec<u8> {
         let (cid, len) = (u16::from(input.u8()), input.pick(LENGTHS));
-        let entry = SubmissionEntry { cid, sgl: Sgl::Transport { len }, ..SubmissionEntry::new(0x02, 1) };
-        CapsuleCmd { entry, data_len: 0 }.encode(&self.framing).to_vec()
-    }
-
-    fn write(&mut self, input: &mut Input<'_>) -> Vec<u8> {
-        let (cid, len) = (input.u8(), input.pick(LENGTHS));
-        let sgl = Sgl::Transport { len };
-        let entry = SubmissionEntry { cid: u16::from(cid), sgl, ..SubmissionEntry::new(0x01, 1) };
+        let entry = SubmissionEntry { cid, sgl: Sgl::Transport { len }, ..SubmissionEntry::new(opcode, 1) };
         CapsuleCmd { entry, data_len: 0 }.encode(&self.framing).to_vec()
     }
 
@@ -139,26 +133,15 @@ impl Host {
 
     /// A valid PDU with one wrong byte, with or without a matching header digest.
     fn broken(&mut self, input: &mut Input<'_>) -> Vec<u8> {
-        let mut bytes = if input.u8() & 1 == 0 { self.write(input) } else { self.answer(input, |_, _| {}) };
-        let at = usize::from(input.u8());
-        if let Some(byte) = bytes.get_mut(at) {
-            *byte ^= input.u8();
-        }
-        let hlen = bytes.get(2).map_or(0, |&hlen| usize::from(hlen));
-        if self.framing.header_digest && input.u8() & 1 == 0 && bytes.len() >= hlen + 4 {
-            let digest = crc32c(&bytes[..hlen]).to_le_bytes();
-            bytes[hlen..hlen + 4].copy_from_slice(&digest);
-        }
+        let mut bytes =
+            if input.u8() & 1 == 0 { self.transport(0x01, input) } else { self.answer(input, |_, _| {}) };
+        corrupt(&mut bytes, &self.framing, input);
         bytes
     }
 
     fn append_data(&self, bytes: &mut Vec<u8>, len: u32, seed: u16) {
-        let start = bytes.len();
-        bytes.extend((0..len).map(|index| (index as u16).wrapping_mul(31).wrapping_add(seed) as u8));
-        if self.framing.data_digest && len > 0 {
-            let digest = crc32c(&bytes[start..]);
-            bytes.extend(digest.to_le_bytes());
-        }
+        let data = (0..len).map(|index| (index as u16).wrapping_mul(31).wrapping_add(seed) as u8);
+        append_data(bytes, &self.framing, data);
     }
 
     fn exchange(&mut self, bytes: &[u8]) {
