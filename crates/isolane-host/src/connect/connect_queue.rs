@@ -7,12 +7,12 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use isolane_memory::Buffer;
-use isolane_proto::host::Data;
+use isolane_proto::host::{Completed, Data};
 use isolane_wire::fabrics::{ConnectAttributes, ConnectCommand, ConnectData, ConnectRejection};
 use isolane_wire::{CompletionEntry, Nqn, Status};
 
 use super::Plan;
-use super::connection::{BlockingConnection, Reply};
+use super::connection::BlockingConnection;
 use super::expiry::Probe;
 use super::journal::StaleAssociation;
 use crate::error::{ConnectError, Step};
@@ -105,7 +105,7 @@ fn try_connect(
         kato_ms: u32::try_from(keep_alive.as_millis()).unwrap_or(u32::MAX),
         ..ConnectCommand::default()
     };
-    let Reply { entry, .. } =
+    let Completed { entry, .. } =
         connection.execute(spec.step(), command.entry(), connect_data(spec, options))?;
     connection.flow_control_disabled = disable_flow_control && entry.sqhd == SQHD_FLOW_CONTROL_DISABLED;
     // This host does not track SQHD, so it accepts the SUCCESS flag also from targets that send it without

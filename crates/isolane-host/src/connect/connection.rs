@@ -7,10 +7,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use isolane_memory::Buffer;
 use isolane_proto::host::{self, Completed, Connection, Data, Event};
 use isolane_reactor::socket;
 use isolane_wire::fabrics::ConnectRejection;
+use isolane_wire::pdu::{Digests, IcResp};
 use isolane_wire::{CompletionEntry, SubmissionEntry};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -24,26 +24,12 @@ pub(crate) struct BlockingConnection {
     pub queue: Connection,
     /// Whether Connect turned submission queue flow control off.
     pub flow_control_disabled: bool,
-    pub parameters: Parameters,
+    /// Parameters that the target has chosen.
+    pub response: IcResp,
     address: SocketAddr,
     opened: Instant,
     deadline: Instant,
     overflow: Box<[u8]>,
-}
-
-/// Parameters negotiated by ICReq and ICResp.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Parameters {
-    pub header_digest: bool,
-    pub data_digest: bool,
-    pub data_alignment_bytes: usize,
-    pub max_h2c_data_bytes: u32,
-}
-
-/// Reply to a command.
-pub(crate) struct Reply {
-    pub entry: CompletionEntry,
-    pub buffer: Option<Buffer>,
 }
 
 impl BlockingConnection {
@@ -85,7 +71,7 @@ impl BlockingConnection {
             stream,
             queue,
             flow_control_disabled: false,
-            parameters: Parameters::default(),
+            response: IcResp { cpda: 0, digests: Digests(0), maxh2cdata: 0 },
             address,
             opened: Instant::now(),
             deadline,
@@ -104,15 +90,15 @@ impl BlockingConnection {
         step: Step,
         entry: SubmissionEntry,
         data: Data,
-    ) -> Result<Reply, ConnectError> {
+    ) -> Result<Completed, ConnectError> {
         if let Err(rejected) = self.queue.submit(entry, data, TAG) {
             return Err(self.protocol_violation(step, format!("command not accepted: {}", rejected.kind)));
         }
         loop {
             match self.next_event(step)? {
-                Event::Completed(Completed { tag: TAG, entry, buffer, digest_ok: true }) => {
+                Event::Completed(completed @ Completed { tag: TAG, digest_ok: true, .. }) => {
                     self.drain_input(step)?;
-                    return Ok(Reply { entry, buffer });
+                    return Ok(completed);
                 }
                 Event::Completed(Completed { tag: TAG, .. }) => {
                     return Err(self.protocol_violation(step, "data digest error in a reply".to_owned()));
@@ -140,7 +126,7 @@ impl BlockingConnection {
         step: Step,
         entry: SubmissionEntry,
         data: Data,
-    ) -> Result<Reply, ConnectError> {
+    ) -> Result<Completed, ConnectError> {
         let reply = self.execute(step, entry, data)?;
         match reply.entry.status.is_success() {
             true => Ok(reply),
@@ -178,12 +164,7 @@ impl BlockingConnection {
     fn initialize(&mut self) -> Result<(), ConnectError> {
         match self.next_event(Step::Initialize)? {
             Event::Connected(response) => {
-                self.parameters = Parameters {
-                    header_digest: response.digests.header(),
-                    data_digest: response.digests.data(),
-                    data_alignment_bytes: (usize::from(response.cpda) + 1) * 4,
-                    max_h2c_data_bytes: response.maxh2cdata,
-                };
+                self.response = response;
                 Ok(())
             }
             event => Err(self.broken(Step::Initialize, event)),

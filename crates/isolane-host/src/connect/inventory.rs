@@ -1,14 +1,17 @@
-//! Namespaces of a subsystem: active list, Identify Namespace, and identification descriptors (Base 1.4
-//! §5.15).
+//! Namespaces of a subsystem: active list, Identify Namespace, identification descriptors (Base 1.4 §5.15), and
+//! the generation log page of Isolane targets.
+//!
+//! Invariant: a reply of another target is never taken for a generation.
 
 use isolane_wire::Status;
-use isolane_wire::admin::Cns;
+use isolane_wire::admin::{Cns, LogPage};
 use isolane_wire::identify::{Descriptor, DescriptorList, Namespace, NamespaceList};
+use isolane_wire::log::{GenerationLog, RestartLoss, SIGNATURE};
 use uuid::Uuid;
 
 use super::Admin;
 use crate::error::ConnectError;
-use crate::info::NamespaceInfo;
+use crate::info::{Generation, NamespaceInfo};
 
 /// Maximum number of namespaces listed.
 const MAX_NAMESPACES: usize = 8192;
@@ -24,7 +27,7 @@ pub(crate) fn namespaces(admin: &mut Admin) -> Result<Vec<NamespaceInfo>, Connec
             Err(error) => return Err(error),
         };
         if let Some(namespace) = namespace(nsid, &data, list.as_deref()) {
-            let generation = super::generation::generation(admin, nsid)?;
+            let generation = generation(admin, nsid)?;
             found.push(NamespaceInfo { generation, ..namespace });
         }
     }
@@ -80,6 +83,32 @@ fn active(admin: &mut Admin) -> Result<Vec<u32>, ConnectError> {
         }
     }
     Ok(nsids)
+}
+
+/// Returns the generation of a namespace; `None` if the target reports none. The page is requested only from a
+/// controller with the signature in Identify Controller, and carries the same signature.
+fn generation(admin: &mut Admin, nsid: u32) -> Result<Option<Generation>, ConnectError> {
+    if !admin.has_generations() {
+        return Ok(None);
+    }
+    let is_final = |status: Status| status.dnr() || status.is(Status::INVALID_LOG_PAGE);
+    let data = match admin.log_page(LogPage::Generation, nsid, 0, GenerationLog::LEN) {
+        Ok(data) => data,
+        Err(ConnectError::Refused { status, .. }) if is_final(status) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let generation = decode_generation(nsid, &data);
+    if generation.is_none() {
+        log::warn!("{}: ignoring a malformed generation page", admin.connection.address());
+    }
+    Ok(generation)
+}
+
+fn decode_generation(nsid: u32, data: &[u8]) -> Option<Generation> {
+    let log = GenerationLog::decode_prefix(data)?;
+    let is_ours = log.signature == SIGNATURE && log.version >= GenerationLog::VERSION && log.nsid == nsid;
+    let (id, loses) = (Uuid::from_bytes(log.generation), RestartLoss::decode(log.loses)?);
+    (is_ours && !id.is_nil()).then_some(Generation { id, loses })
 }
 
 /// Returns `None` for an ID of zeroes, which is not an ID.

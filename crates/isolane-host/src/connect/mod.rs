@@ -13,7 +13,6 @@ pub(crate) mod discovery;
 pub(crate) mod expiry;
 mod features;
 pub mod fence;
-mod generation;
 mod inventory;
 pub(crate) mod journal;
 
@@ -178,12 +177,12 @@ fn negotiated(
     classes: LaneCounts,
     options: &Options,
 ) -> Negotiated {
-    let transport = lanes.first().unwrap_or(&admin.connection).parameters;
+    let transport = lanes.first().unwrap_or(&admin.connection).response;
     Negotiated {
-        header_digest: transport.header_digest,
-        data_digest: transport.data_digest,
-        data_alignment_bytes: transport.data_alignment_bytes,
-        max_h2c_data_bytes: transport.max_h2c_data_bytes,
+        header_digest: transport.digests.header(),
+        data_digest: transport.digests.data(),
+        data_alignment_bytes: (usize::from(transport.cpda) + 1) * 4,
+        max_h2c_data_bytes: transport.maxh2cdata,
         max_in_capsule_bytes: admin.max_in_capsule_bytes(),
         flow_control_disabled: lanes.iter().all(|lane| lane.flow_control_disabled),
         keep_alive: options.keep_alive,

@@ -18,6 +18,7 @@ use isolane_wire::admin::{
 
 use super::lane::{DisconnectReason, Lane};
 use crate::connect;
+use crate::info::NamespaceInfo;
 
 /// Admin queue of an association in use.
 pub(crate) struct AdminQueue {
@@ -29,14 +30,6 @@ pub(crate) struct AdminQueue {
     sent: Option<Instant>,
     /// Identify Namespace data of a changed namespace, until its descriptor list arrives.
     identified: Option<Buffer>,
-}
-
-/// Description of a changed namespace.
-pub(crate) struct Identified {
-    /// Identify Namespace data.
-    pub namespace: Buffer,
-    /// The descriptor list, if the controller supports it.
-    pub descriptors: Option<Buffer>,
 }
 
 impl AdminQueue {
@@ -80,14 +73,15 @@ impl AdminQueue {
         self.lane.transmit(reactor, usize::MAX, now, &mut Vec::new())
     }
 
-    /// Handles a completion. Returns the description of a changed namespace once it is complete.
+    /// Handles a completion. Returns the description of a changed namespace, without its generation, once it is
+    /// complete.
     ///
     /// # Errors
     /// The association cannot be used; the next connect identifies everything again.
     pub(crate) fn on_completed(
         &mut self,
         completed: Completed,
-    ) -> Result<Option<Identified>, DisconnectReason> {
+    ) -> Result<Option<NamespaceInfo>, DisconnectReason> {
         let status = completed.entry.status;
         let is_success = status.is_success() && completed.digest_ok;
         match AdminTag::from_tag(completed.tag) {
@@ -107,9 +101,12 @@ impl AdminQueue {
                 self.identify(Cns::NamespaceDescriptors, AdminTag::Descriptors)?;
             }
             Some(AdminTag::Descriptors) if is_success || connect::has_no_descriptors(status) => {
-                let descriptors = completed.buffer.filter(|_| is_success);
-                let identified = self.identified.take();
-                return Ok(identified.map(|namespace| Identified { namespace, descriptors }));
+                let Some(identified) = self.identified.take() else { return Ok(None) };
+                let data = identified.as_slice().unwrap_or_default();
+                let descriptors = completed.buffer.as_ref().filter(|_| is_success).and_then(Buffer::as_slice);
+                let namespace = connect::namespace(self.nsid, data, descriptors);
+                let went_away = || DisconnectReason::Violation(format!("namespace {} went away", self.nsid));
+                return namespace.map(Some).ok_or_else(went_away);
             }
             Some(AdminTag::Namespace | AdminTag::Descriptors) => {
                 let what = format!("Identify of namespace {} after a notice failed: {status}", self.nsid);

@@ -9,7 +9,6 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use isolane_memory::Buffer;
 use isolane_proto::host::{Abandoned, Completed};
 
 use super::association::{Link, LiveAssociation, Outage};
@@ -104,12 +103,8 @@ impl Client {
 
     pub(super) fn on_admin_completed(&mut self, completed: Completed) -> Result<(), DisconnectReason> {
         let Link::Up(live) = &mut self.link else { return Ok(()) };
-        let Some(identified) = live.admin.on_completed(completed)? else { return Ok(()) };
-        let (nsid, descriptors) = (self.state.namespace.nsid, identified.descriptors.as_ref());
-        let data = identified.namespace.as_slice().unwrap_or_default();
-        let Some(now) = connect::namespace(nsid, data, descriptors.and_then(Buffer::as_slice)) else {
-            return Err(DisconnectReason::Violation(format!("namespace {nsid} went away")));
-        };
+        let Some(now) = live.admin.on_completed(completed)? else { return Ok(()) };
+        let nsid = now.nsid;
         if let Some(difference) = Difference::of(&now, &self.state.namespace) {
             return Err(DisconnectReason::VolumeChanged { nsid, difference });
         }

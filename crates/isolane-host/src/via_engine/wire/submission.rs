@@ -59,12 +59,7 @@ impl Submission {
             Operation::WriteZeroes { fua, deallocate } => WRITE_ZEROES | flags(fua, deallocate),
             Operation::Deallocate => DEALLOCATE,
         };
-        let class = match self.class {
-            LaneClass::Default => 0,
-            LaneClass::Read => 1,
-            LaneClass::Poll => 2,
-        };
-        let head = operation | class << 16 | u64::from(self.lane) << 32;
+        let head = operation | (self.class as u64) << 16 | u64::from(self.lane) << 32;
         [head, self.tag, self.range.lba, self.range.blocks, self.offset, self.len, 0, 0]
     }
 
