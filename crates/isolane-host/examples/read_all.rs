@@ -20,31 +20,24 @@ fn main() -> Result<(), Error> {
     let mut completions = Vec::new();
     // Buffers of completed reads serve the next ones; only the last chunk may be shorter.
     let mut idle: Vec<Buffer> = (0..DEPTH).map(|_| Buffer::contiguous(CHUNK_BYTES as usize)).collect();
-    for offset in (0..size).step_by(CHUNK_BYTES as usize) {
-        let len = CHUNK_BYTES.min(size - offset) as usize;
-        let buffer = idle.pop().filter(|buffer| buffer.len() == len).unwrap_or(Buffer::contiguous(len));
-        submitter
-            .submit(Request::Read { lba: offset / block_size, buffer }, offset)
-            .expect("depth is bounded");
-        while submitter.outstanding() == DEPTH {
-            submitter.wait(&mut completions);
-            take(&mut completions, &mut idle)?;
+    let mut offsets = (0..size).step_by(CHUNK_BYTES as usize).peekable();
+    while offsets.peek().is_some() || submitter.outstanding() > 0 {
+        while submitter.outstanding() < DEPTH
+            && let Some(offset) = offsets.next()
+        {
+            let len = CHUNK_BYTES.min(size - offset) as usize;
+            let buffer = idle.pop().filter(|buffer| buffer.len() == len).unwrap_or(Buffer::contiguous(len));
+            let read = Request::Read { lba: offset / block_size, buffer };
+            submitter.submit(read, offset).expect("depth is bounded");
         }
-    }
-    while submitter.outstanding() > 0 {
         submitter.wait(&mut completions);
-        take(&mut completions, &mut idle)?;
+        for completion in completions.drain(..) {
+            completion.result?;
+            idle.extend(completion.buffer);
+        }
     }
     println!("{size} bytes, {:.0} MB/s", size as f64 / start.elapsed().as_secs_f64() / 1e6);
     drop(submitter);
     volume.close();
-    Ok(())
-}
-
-fn take(completions: &mut Vec<isolane_host::Completion>, idle: &mut Vec<Buffer>) -> Result<(), Error> {
-    for completion in completions.drain(..) {
-        completion.result?;
-        idle.extend(completion.buffer);
-    }
     Ok(())
 }

@@ -20,7 +20,7 @@ use oneshot::AsyncReceiver;
 use pollster::block_on;
 
 pub(crate) use self::service::WaitLimit;
-use self::service::{Service, ServiceOwner, ServiceSpec, on_core};
+use self::service::{Service, ServiceOwner, on_core};
 pub(crate) use self::service_map::CallerCore;
 use self::service_map::{ServiceMap, flush_class};
 use crate::connect::fence::Fences;
@@ -53,15 +53,15 @@ impl Services {
         }
         let batching = options.batching;
         let (mut placed, fences) = (place(uri, options).into_iter(), Arc::<Fences>::default());
-        let Some((core, options)) = placed.next() else { return Err(ConnectError::no_default_lane()) };
+        let start = |uri: &Uri, (core, options): (Option<usize>, Options)| {
+            Service::start(uri.clone(), options, core, Arc::clone(&fences))
+        };
+        let Some(first) = placed.next() else { return Err(ConnectError::no_default_lane()) };
         let uri = Uri { cores: Cores::default(), ..uri.clone() };
-        let spec = ServiceSpec { uri: uri.clone(), options, core, fences: Arc::clone(&fences) };
-        let service = Service::start(spec)?.await?;
+        let service = start(&uri, first)?.await?;
         let (mut info, namespace) = (service.info.clone(), service.namespace.clone());
         let uri = Uri { nqn: Some(info.nqn), nsid: Some(namespace.nsid), ..uri };
-        let spec =
-            |(core, options)| ServiceSpec { uri: uri.clone(), options, core, fences: Arc::clone(&fences) };
-        let others: Vec<_> = placed.map(|placed| Service::start(spec(placed))).collect::<Result<_, _>>()?;
+        let others: Vec<_> = placed.map(|placed| start(&uri, placed)).collect::<Result<_, _>>()?;
         let mut services = vec![service];
         for other in others {
             let other = other.await?;

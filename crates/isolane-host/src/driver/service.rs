@@ -71,15 +71,6 @@ pub(crate) struct Service {
     on_exit: Mutex<Option<Vec<Sender<()>>>>,
 }
 
-/// Where a service connects to.
-pub(super) struct ServiceSpec {
-    pub uri: Uri,
-    pub options: Options,
-    pub core: Option<usize>,
-    /// Shared by all services of the volume.
-    pub fences: Arc<Fences>,
-}
-
 /// Stops the service when it is dropped.
 pub(crate) struct ServiceOwner(Arc<Service>);
 
@@ -113,13 +104,17 @@ impl WaitLimit {
 }
 
 impl Service {
-    /// Starts a thread that connects and then drives the client.
+    /// Starts a thread, pinned to `core`, that connects and then drives the client. All services of a volume share
+    /// `fences`.
     pub(super) fn start(
-        spec: ServiceSpec,
+        uri: Uri,
+        options: Options,
+        core: Option<usize>,
+        fences: Arc<Fences>,
     ) -> Result<impl Future<Output = Result<ServiceOwner, ConnectError>>, ConnectError> {
-        let ((sender, receiver), core) = (oneshot::async_channel(), spec.core);
+        let (sender, receiver) = oneshot::async_channel();
         let thread = thread::Builder::new().name("isolane-volume".to_owned());
-        let spawned = thread.spawn(move || match Service::connect(spec) {
+        let spawned = thread.spawn(move || match Service::connect(&uri, options, core, fences) {
             Ok(service) => {
                 let _notifier = ExitNotifier(&service);
                 // Without a receiver, this stops the service.
@@ -136,7 +131,10 @@ impl Service {
     }
 
     fn connect(
-        ServiceSpec { uri, mut options, core, fences }: ServiceSpec,
+        uri: &Uri,
+        mut options: Options,
+        core: Option<usize>,
+        fences: Arc<Fences>,
     ) -> Result<Arc<Service>, ConnectError> {
         if let Some(core) = core {
             cpu::pin(core).map_err(|source| ConnectError::Core { core, source: Arc::new(source) })?;
@@ -148,7 +146,7 @@ impl Service {
         }
         let spin = if options.mode == Mode::Sleep { Duration::ZERO } else { options.spin };
         let batching = options.batching;
-        let client = Client::connect_sharing_fences(&uri, options, fences)?;
+        let client = Client::connect_sharing_fences(uri, options, fences)?;
         Ok(Arc::new(Service {
             waker: client.waker(),
             info: client.info().clone(),
