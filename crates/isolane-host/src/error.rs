@@ -301,7 +301,7 @@ pub enum RequestError {
     },
     /// The connection was lost and not restored.
     #[error("{0}")]
-    Lost(#[serde(with = "lost")] Arc<ConnectError>),
+    Lost(#[serde(skip, default = "lost_by_engine")] Arc<ConnectError>),
     /// The client was closed before the request completed.
     #[error("the volume was closed")]
     Closed,
@@ -370,31 +370,10 @@ fn nsids(list: &[u32]) -> String {
     list.iter().map(|nsid| format!("nsid={nsid}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Codec of [`RequestError::Lost`]: the difference, if the volume has changed. The engine logs other reasons.
-mod lost {
-    use serde::{Deserializer, Serializer};
-
-    use super::*;
-
-    pub(crate) fn serialize<S: Serializer>(
-        error: &Arc<ConnectError>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        let difference = match **error {
-            ConnectError::VolumeChanged(difference) => Some(difference),
-            _ => None,
-        };
-        difference.serialize(serializer)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Arc<ConnectError>, D::Error> {
-        let lost = "the engine has lost its connection to the target; see its log";
-        let difference = Option::<Difference>::deserialize(deserializer)?;
-        let other = || ConnectError::Engine(lost.to_owned());
-        Ok(Arc::new(difference.map_or_else(other, ConnectError::VolumeChanged)))
-    }
+/// Returns the reason of a decoded [`RequestError::Lost`]; the engine logs the original one.
+fn lost_by_engine() -> Arc<ConnectError> {
+    let lost = "the engine has lost its connection to the target; see its log";
+    Arc::new(ConnectError::Engine(lost.to_owned()))
 }
 
 /// Returns the text of a decoded [`RequestError::Buffer`].

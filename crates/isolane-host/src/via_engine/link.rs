@@ -2,8 +2,8 @@
 //!
 //! Invariant: while it is down, an attempt to open it is in progress or has a due time.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak, mpsc};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use isolane_attach::{Session, Watcher};
@@ -36,70 +36,59 @@ pub(super) struct Outage {
     attempt_result: Option<mpsc::Receiver<Result<OpenVolume, ConnectError>>>,
 }
 
-/// Events of the session.
+/// Flag that the session has changed: the engine restarted, or the session was closed.
 pub(super) struct SessionEvents {
-    /// Epoch of the engine that has the session.
-    epoch: AtomicU64,
-    over: AtomicBool,
+    changed: AtomicBool,
     waker: Waker,
 }
 
 impl SessionEvents {
-    pub fn watch(session: &Session, waker: Waker, epoch: u64) -> Arc<SessionEvents> {
-        let (epoch, over) = (AtomicU64::new(epoch), AtomicBool::new(false));
-        let events = Arc::new(SessionEvents { epoch, over, waker });
+    pub fn watch(session: &Session, waker: Waker) -> Arc<SessionEvents> {
+        // Changes before the watch begins are not reported.
+        let events = Arc::new(SessionEvents { changed: AtomicBool::new(true), waker });
         let watcher: Arc<dyn Watcher> = Arc::clone(&events) as _;
-        let watcher: Weak<dyn Watcher> = Arc::downgrade(&watcher);
-        session.watch(watcher);
-        // Restarts before the watch began are not reported.
-        events.epoch.fetch_max(session.epoch(), Ordering::AcqRel);
+        session.watch(Arc::downgrade(&watcher));
         events
     }
 
-    /// Returns whether the volume must be reopened, or the session is closed.
     #[inline]
-    pub fn is_over(&self, opened: &OpenVolume) -> bool {
-        self.epoch.load(Ordering::Acquire) != opened.epoch || self.over.load(Ordering::Acquire)
+    pub fn is_set(&self) -> bool {
+        self.changed.load(Ordering::Acquire)
+    }
+
+    fn set(&self) {
+        self.changed.store(true, Ordering::Release);
+        self.waker.wake();
     }
 }
 
 impl Watcher for SessionEvents {
-    fn on_restart(&self, epoch: u64) {
-        self.epoch.fetch_max(epoch, Ordering::AcqRel);
-        self.waker.wake();
+    fn on_restart(&self, _: u64) {
+        self.set();
     }
 
     fn on_close(&self) {
-        self.over.store(true, Ordering::Release);
-        self.waker.wake();
+        self.set();
     }
 }
 
 impl EngineClient {
-    /// Returns whether the volume is not open, or not for long.
-    #[inline]
-    pub(super) fn must_poll_link(&self) -> bool {
-        match &self.link {
-            Link::Up(opened) => self.events.is_over(opened),
-            _ => true,
-        }
-    }
-
     /// Handles the events of the session.
     #[cold]
     pub(super) fn poll_link(&mut self) {
         if matches!(self.link, Link::Closed(_)) {
             return;
         }
-        if self.events.over.load(Ordering::Acquire) {
-            let reason = self
-                .session
-                .check()
-                .err()
-                .map_or_else(|| "session closed".to_owned(), |error| error.to_string());
-            return self.abandon(ConnectError::Engine(reason));
+        if self.is_connected() {
+            // Remains set while the volume is down, so that each open volume is checked.
+            self.events.changed.swap(false, Ordering::AcqRel);
         }
-        if matches!(self.link, Link::Up(_)) {
+        if let Err(error) = self.session.check() {
+            return self.abandon(error.into());
+        }
+        if let Link::Up(opened) = &self.link
+            && self.session.epoch() != opened.epoch
+        {
             self.on_engine_restart();
         }
         self.resume_opening();

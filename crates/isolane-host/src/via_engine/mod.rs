@@ -66,7 +66,7 @@ impl EngineClient {
         let slots = Slots::new(&session, &opener.options)?;
         let waiter = FutexWaiter::new(&session)?;
         let opened = opener.open(&session, waiter.offset(), None)?;
-        let events = SessionEvents::watch(&session, waiter.waker(), opened.epoch);
+        let events = SessionEvents::watch(&session, waiter.waker());
         let (info, namespace) = (opened.info.clone(), opened.info.choose(None)?.clone());
         let limits = IoLimits::new(&namespace, &info)?.within(slots.bytes());
         let options = &opener.options;
@@ -222,7 +222,7 @@ impl EngineClient {
     #[inline]
     fn poll(&mut self) {
         self.woken |= self.waiter.was_woken();
-        if self.must_poll_link() {
+        if !self.is_connected() || self.events.is_set() {
             self.poll_link();
         }
         self.transmit();

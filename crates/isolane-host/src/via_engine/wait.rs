@@ -99,7 +99,7 @@ impl EngineClient {
     fn sleep(&mut self, timeout: Option<Duration>) -> Result<(), InvalidIndex> {
         let EngineClient { waiter, link, events, .. } = self;
         waiter.sleep(timeout, || match link {
-            Link::Up(opened) => Ok(events.is_over(opened) || opened.has_outcomes()?),
+            Link::Up(opened) => Ok(events.is_set() || opened.has_outcomes()?),
             _ => Ok(false),
         })
     }

@@ -1,8 +1,11 @@
 //! Outcome of a command, as an entry of a ring.
 
+use std::sync::Arc;
+
 use isolane_shm::entries::Entry;
 
-use crate::error::RequestError;
+use crate::difference::Difference;
+use crate::error::{ConnectError, RequestError};
 use crate::unflushed::Era;
 
 /// Outcome of a command.
@@ -38,10 +41,18 @@ impl Outcome {
     }
 }
 
+/// Encodes an error and, of the reasons for a loss, a changed volume.
 #[cold]
 fn encode_error(tag: u64, error: &RequestError) -> Entry {
+    let changed = match error {
+        RequestError::Lost(reason) => match **reason {
+            ConnectError::VolumeChanged(difference) => Some(difference),
+            _ => None,
+        },
+        _ => None,
+    };
     let mut bytes = [0; ERROR_BYTES];
-    postcard::to_slice(error, &mut bytes).expect("an error fits an entry");
+    postcard::to_slice(&(changed, error), &mut bytes).expect("an error fits an entry");
     let mut entry = [tag, FAILURE, 0, 0, 0, 0, 0, 0];
     for (word, bytes) in entry[2..].iter_mut().zip(bytes.as_chunks().0) {
         *word = u64::from_le_bytes(*bytes);
@@ -52,7 +63,9 @@ fn encode_error(tag: u64, error: &RequestError) -> Entry {
 #[cold]
 fn decode_error(entry: &Entry) -> Option<RequestError> {
     let bytes: Vec<u8> = entry[2..].iter().flat_map(|word| word.to_le_bytes()).collect();
-    postcard::from_bytes(&bytes).ok()
+    let (changed, error) = postcard::from_bytes::<(Option<Difference>, _)>(&bytes).ok()?;
+    let lost = |difference| RequestError::Lost(Arc::new(ConnectError::VolumeChanged(difference)));
+    Some(changed.map_or(error, lost))
 }
 
 const SUCCESS: u64 = 0;
@@ -62,15 +75,12 @@ const ERROR_BYTES: usize = size_of::<Entry>() - 16;
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use isolane_wire::Status;
     use proptest::prelude::*;
     use uuid::Uuid;
 
     use super::*;
-    use crate::difference::Difference;
-    use crate::error::{ConnectError, LossCause};
+    use crate::error::LossCause;
 
     fn failed(error: RequestError) -> Outcome {
         Outcome { tag: 5, result: Err(error), era: Era::default() }
