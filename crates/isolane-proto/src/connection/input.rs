@@ -41,12 +41,12 @@ impl InputBuffer {
         self.set_unread(unread);
     }
 
-    /// Skips `placed` bytes that are in their destination already, after all unread bytes were
-    /// read; the range `unread` of the overflow comes next.
+    /// Skips `n` bytes: the unread ones, and data after them that is in its destination already. The
+    /// range `unread` of the overflow comes next.
     #[inline]
-    pub(crate) fn skip(&mut self, placed: usize, unread: Range<usize>) {
-        debug_assert!(self.unread.is_empty() && self.deferred.is_empty(), "bytes were left behind");
-        self.consumed_bytes += placed as u64;
+    pub(crate) fn skip(&mut self, n: usize, unread: Range<usize>) {
+        debug_assert!(self.unread.len() <= n && self.deferred.is_empty(), "bytes were left behind");
+        self.consumed_bytes += n as u64;
         self.set_unread(unread);
     }
 
@@ -98,9 +98,19 @@ impl InputBuffer {
         self.consumed_bytes += n as u64;
         if self.unread.is_empty() {
             self.unread = 0..0;
-            if !self.deferred.is_empty() {
-                self.deferred = Vec::new();
-            }
+            self.end_deferred();
+        }
+    }
+
+    /// Frees the deferred bytes, all of which were read.
+    #[inline]
+    fn end_deferred(&mut self) {
+        #[cold]
+        fn free(bytes: &mut Vec<u8>) {
+            *bytes = Vec::new();
+        }
+        if !self.deferred.is_empty() {
+            free(&mut self.deferred);
         }
     }
 
@@ -123,9 +133,13 @@ impl InputBuffer {
         &self.header[..self.header_len]
     }
 
-    /// Clears the collected header.
-    pub(crate) fn clear_header(&mut self) {
-        self.header_len = 0;
+    /// Takes a header of `len` bytes. Returns how many of them are still unread: none of a collected one.
+    #[inline]
+    pub(crate) fn take_header(&mut self, len: usize) -> usize {
+        match std::mem::take(&mut self.header_len) {
+            0 => len,
+            _ => 0,
+        }
     }
 
     /// Whether a part of a header was collected.

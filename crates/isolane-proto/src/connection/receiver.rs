@@ -231,10 +231,8 @@ impl Receiver {
     /// Consumes the received header.
     #[inline(always)]
     pub(crate) fn consume_header(&mut self, header: &Header) {
-        match self.input.is_mid_header() {
-            true => self.input.clear_header(),
-            false => self.input.consume(header.len()),
-        }
+        let unread = self.input.take_header(header.len());
+        self.input.consume(unread);
         self.predict_long_data(header.data_len());
         self.pdus += u64::from(header.data_len() == 0);
     }
@@ -410,12 +408,12 @@ impl Receiver {
         if self.framing.data_digest || !self.predictor.is_whole(len) {
             return false;
         }
-        self.consume_header(header);
-        self.input.consume(usize::from(header.layout.padding));
+        let before = self.input.take_header(header.len()) + usize::from(header.layout.padding);
+        self.predict_long_data(len);
         self.prefix = header.prefix_len();
-        self.predictor.observe(self.input.consumed_bytes(), len);
+        self.predictor.observe(self.input.consumed_bytes() + before as u64, len);
         let next = self.predictor.confirm_placed(len);
-        self.input.skip(len, next);
+        self.input.skip(before + len, next);
         self.pdus += 1;
         true
     }
