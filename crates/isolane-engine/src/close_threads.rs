@@ -132,8 +132,6 @@ struct CloseThreads {
     close: fn(OwnedFd),
     sender: Sender<OwnedFd>,
     pending: Arc<Mutex<Receiver<OwnedFd>>>,
-    /// Number of threads minus pending and running closes, at least 0.
-    idle: Arc<AtomicUsize>,
     /// Number of pending and running closes.
     open: Arc<AtomicUsize>,
     threads: AtomicUsize,
@@ -160,7 +158,6 @@ impl CloseThreads {
             close,
             sender,
             pending: Arc::new(Mutex::new(pending)),
-            idle: Arc::default(),
             open: Arc::default(),
             threads: AtomicUsize::new(0),
             start_failed: AtomicBool::new(false),
@@ -168,9 +165,8 @@ impl CloseThreads {
     }
 
     fn close(&self, descriptor: OwnedFd) {
-        let take_one = |idle: usize| idle.checked_sub(1);
-        let has_idle = self.idle.fetch_update(Ordering::AcqRel, Ordering::Acquire, take_one).is_ok();
-        if !has_idle {
+        let open = self.open.fetch_add(1, Ordering::AcqRel) + 1;
+        if open > self.threads.load(Ordering::Acquire) {
             let result = self.start();
             let failed_before = self.start_failed.swap(result.is_err(), Ordering::Relaxed);
             if let (Err(error), false) = (result, failed_before) {
@@ -179,8 +175,9 @@ impl CloseThreads {
         }
         // Without any thread, the descriptor is closed here.
         if self.threads.load(Ordering::Acquire) > 0 {
-            self.open.fetch_add(1, Ordering::Relaxed);
             let _ = self.sender.send(descriptor);
+        } else {
+            self.open.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
@@ -188,13 +185,12 @@ impl CloseThreads {
         self.open.load(Ordering::Relaxed) > CONGESTION
     }
 
-    /// Starts a busy thread, unless there are [`MAX_THREADS`].
+    /// Starts a thread, unless there are [`MAX_THREADS`].
     fn start(&self) -> io::Result<()> {
         if self.threads.load(Ordering::Acquire) >= MAX_THREADS {
             return Ok(());
         }
-        let (pending, idle, close) = (Arc::clone(&self.pending), Arc::clone(&self.idle), self.close);
-        let open = Arc::clone(&self.open);
+        let (pending, open, close) = (Arc::clone(&self.pending), Arc::clone(&self.open), self.close);
         thread::Builder::new().name("isolane-close".into()).spawn(move || {
             loop {
                 let next = pending.lock().recv();
@@ -202,8 +198,7 @@ impl CloseThreads {
                     Ok(descriptor) => close(descriptor),
                     Err(_) => return,
                 }
-                open.fetch_sub(1, Ordering::Relaxed);
-                idle.fetch_add(1, Ordering::AcqRel);
+                open.fetch_sub(1, Ordering::AcqRel);
             }
         })?;
         self.threads.fetch_add(1, Ordering::AcqRel);

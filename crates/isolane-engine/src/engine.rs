@@ -101,7 +101,7 @@ impl Engine {
             let _ = messages.send(ControlMessage::Stored { key, stored });
         }));
         let journal = Arc::clone(&store) as Arc<dyn JournalStore>;
-        let volumes = VolumeKind::new(config.mode, config.spin, Some(journal), take_notes(&mut records));
+        let volumes = VolumeKind::new(config.mode, config.spin, journal, take_notes(&mut records));
         let own: [Box<dyn ObjectKind>; 2] = [Box::new(StreamKind::new(&config)), Box::new(volumes)];
         kinds.splice(0..0, own);
         let ids: BTreeSet<u16> = kinds.iter().map(|kind| kind.id()).collect();

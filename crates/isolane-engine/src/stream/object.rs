@@ -19,7 +19,7 @@ use super::{SocketRefusal, StreamError, StreamMachine, StreamRecord};
 use crate::EngineConfig;
 use crate::close_threads::Socket;
 use crate::object::{
-    BuiltObject, CloseReason, NO_DESCRIPTORS, ObjectBuilder, ObjectContext, ObjectKind, PollStatus,
+    BuildFn, BuiltObject, CloseReason, NO_DESCRIPTORS, ObjectBuilder, ObjectContext, ObjectKind, PollStatus,
     PolledObject, ProtocolViolation, Ready, RecoveryState, Rejection, Turn,
 };
 
@@ -80,22 +80,13 @@ pub(super) fn adopt(
 ) -> Result<ObjectBuilder, SocketRefusal> {
     let record = StreamRecord::capture(socket.as_fd(), place)?;
     let duplicate = socket.try_clone()?;
-    // If the builder is dropped, a close thread closes the socket.
-    let socket = Socket::new(socket);
-    let locks = config.needless_lock;
-    let build = move |context: ObjectContext| {
-        let notification = PendingNotification::new(context.id, context.queue);
-        let machine = StreamMachine::resume(socket.into_inner(), &context.memory, record);
-        let machine = machine.map_err(|error| error.to_string())?;
-        Ok(built(&record, Stream::new(machine, notification, false, locks)))
-    };
     Ok(ObjectBuilder {
         // Core that receives the packets of the connection.
         core: sockopt::socket_incoming_cpu(&duplicate)
             .ok()
             .and_then(|cpu| config.cores.iter().position(|core| *core == cpu as usize))
             .map(|index| index as u32),
-        build: Box::new(build),
+        build: build(Ok(socket), record, false, config.needless_lock),
         recovery: RecoveryState { note: encode(&record), descriptors: vec![duplicate] },
     })
 }
@@ -111,24 +102,31 @@ pub(super) fn resume(
     config: &EngineConfig,
 ) -> Result<ObjectBuilder, String> {
     let record: StreamRecord = decode(note).map_err(|error| error.to_string())?;
-    let locks = config.needless_lock;
-    let build = move |context: ObjectContext| {
+    let build = build(socket, record, true, config.needless_lock);
+    Ok(ObjectBuilder { core: None, build, recovery: RecoveryState::default() })
+}
+
+fn build(socket: Result<OwnedFd, String>, record: StreamRecord, resumed: bool, locks: bool) -> BuildFn {
+    // If the builder is dropped, a close thread closes the socket.
+    let socket = socket.map(Socket::new);
+    Box::new(move |context: ObjectContext| {
         let (session, id) = (context.session, context.id);
         let notification = PendingNotification::new(id, context.queue);
-        let duplicate = socket.as_ref().ok().and_then(|socket| socket.try_clone().ok());
+        let socket = socket.map(Socket::into_inner);
+        let duplicate = socket.as_ref().ok().filter(|_| resumed).and_then(|socket| socket.try_clone().ok());
         let machine = socket.and_then(|socket| {
             StreamMachine::resume(socket, &context.memory, record).map_err(|error| error.to_string())
         });
         match machine {
-            Ok(machine) => Ok(built(&record, Stream::new(machine, notification, true, locks))),
-            Err(error) => {
+            Ok(machine) => Ok(built(&record, Stream::new(machine, notification, resumed, locks))),
+            Err(error) if resumed => {
                 log::warn!("session {session}: stream {id} cannot be resumed: {error}");
                 let dead = DeadStream::new(&context.memory, &record, error, notification, duplicate);
                 dead.map(|dead| built(&record, dead)).map_err(|error| error.to_string())
             }
+            Err(error) => Err(error),
         }
-    };
-    Ok(ObjectBuilder { core: None, build: Box::new(build), recovery: RecoveryState::default() })
+    })
 }
 
 fn built(record: &StreamRecord, object: impl PolledObject + 'static) -> BuiltObject {

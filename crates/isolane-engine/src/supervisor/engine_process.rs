@@ -19,10 +19,10 @@ use crate::{EngineError, close_threads};
 
 /// Engine's process, with its link.
 pub(super) struct EngineProcess {
-    binary: Binary,
+    pub binary: Binary,
     /// File of the program.
-    file: String,
-    stage: Stage,
+    pub file: String,
+    pub stage: Stage,
     /// Reason for killing the process, if that is its own fault.
     fault: Option<String>,
     process: process::Child,
@@ -31,7 +31,7 @@ pub(super) struct EngineProcess {
     /// Messages that were not sent yet.
     outbox: VecDeque<OutboxItem>,
     /// The kernel accepts no descriptors at present, and will not report when it does again.
-    out_of_fds: bool,
+    pub out_of_fds: bool,
     /// Time when the link was closed.
     closed_at: Option<Instant>,
 }
@@ -111,11 +111,6 @@ impl EngineProcess {
         ));
     }
 
-    /// Called when the engine serves clients.
-    pub fn on_ready(&mut self) {
-        self.stage = Stage::Ready;
-    }
-
     pub fn on_timer(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| now >= deadline) {
             match self.closed_at {
@@ -149,21 +144,9 @@ impl EngineProcess {
         self.kill();
     }
 
-    pub fn stage(&self) -> Stage {
-        self.stage
-    }
-
     /// Whether the process takes messages other than the records.
     pub fn is_running(&self) -> bool {
         matches!(self.stage, Stage::Restoring | Stage::Ready)
-    }
-
-    pub fn binary(&self) -> Binary {
-        self.binary
-    }
-
-    pub fn file(&self) -> &str {
-        &self.file
     }
 
     /// Queues a message.
@@ -205,11 +188,6 @@ impl EngineProcess {
     /// Whether messages wait for space on the link.
     pub fn wants_write(&self) -> bool {
         !self.outbox.is_empty() && !self.out_of_fds
-    }
-
-    /// Whether messages wait for the kernel to accept descriptors.
-    pub fn is_out_of_fds(&self) -> bool {
-        self.out_of_fds
     }
 
     /// Receives the next message, if there is one.

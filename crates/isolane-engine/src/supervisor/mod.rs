@@ -139,7 +139,7 @@ impl Supervisor {
             }
             Err(error) => return Err(error),
         };
-        if engine.stage() == Stage::Connected {
+        if engine.stage == Stage::Connected {
             self.hand_off(&mut engine);
         }
         let mut directive = Directive::Serve;
@@ -161,8 +161,8 @@ impl Supervisor {
         if !exit.killed {
             self.quarantine.on_death(&mut self.records);
         }
-        if engine.stage() != Stage::Ready && engine.binary() == Binary::OnDisk && !exit.killed {
-            self.fall_back(&format!("{} has ended before it served ({})", engine.file(), exit.status));
+        if engine.stage != Stage::Ready && engine.binary == Binary::OnDisk && !exit.killed {
+            self.fall_back(&format!("{} has ended before it served ({})", engine.file, exit.status));
             return Ok(true);
         }
         log::error!("engine died ({}), restarting", exit.status);
@@ -249,7 +249,10 @@ impl Supervisor {
             }
         }
         if self.poll_successor(successor, now)? && *directive == Directive::Serve {
-            log::info!("replacing the engine by {}", self.successor.as_ref().map_or("", EngineProcess::file));
+            log::info!(
+                "replacing the engine by {}",
+                self.successor.as_ref().map_or("", |successor| &successor.file)
+            );
             self.binary = Binary::OnDisk;
             *directive = Directive::Replace(now + EXIT_TIMEOUT);
             engine.send(ToEngine::Exit);
@@ -262,12 +265,12 @@ impl Supervisor {
     fn poll_successor(&mut self, is_ready: bool, now: Instant) -> Result<bool, EngineError> {
         let Some(successor) = &mut self.successor else { return Ok(false) };
         successor.on_timer(now);
-        if !is_ready || successor.stage() == Stage::Connected {
-            return Ok(successor.stage() == Stage::Connected);
+        if !is_ready || successor.stage == Stage::Connected {
+            return Ok(successor.stage == Stage::Connected);
         }
         if successor.is_link_closed() {
             let exit = successor.wait()?;
-            log_no_upgrade(&format!("{} cannot replace it ({})", successor.file(), exit.status));
+            log_no_upgrade(&format!("{} cannot replace it ({})", successor.file, exit.status));
             self.successor = None;
             return Ok(false);
         }
@@ -276,7 +279,7 @@ impl Supervisor {
             Some(_) => successor.on_startup_timeout(),
             None => {}
         }
-        Ok(successor.stage() == Stage::Connected)
+        Ok(successor.stage == Stage::Connected)
     }
 
     fn on_message(
@@ -289,7 +292,7 @@ impl Supervisor {
         match message {
             ToSupervisor::Hello { version } => {
                 engine.on_hello(version);
-                if engine.stage() == Stage::Connected {
+                if engine.stage == Stage::Connected {
                     self.hand_off(engine);
                 }
             }
@@ -299,7 +302,7 @@ impl Supervisor {
             }
             ToSupervisor::Remove { key } => self.records.remove(key),
             ToSupervisor::Ready => {
-                engine.on_ready();
+                engine.stage = Stage::Ready;
                 if !std::mem::replace(&mut self.was_ready, true) {
                     (self.config.on_ready)();
                 }
@@ -336,14 +339,14 @@ impl Supervisor {
             PollFd::new(&self.signals.status, PollFlags::IN),
             unwatched(),
         ];
-        if let Some(successor) = self.successor.as_ref().filter(|it| it.stage() != Stage::Connected) {
+        if let Some(successor) = self.successor.as_ref().filter(|it| it.stage != Stage::Connected) {
             let source = if successor.is_link_closed() { successor.process() } else { successor.link() };
             watched[5] = PollFd::from_borrowed_fd(source, PollFlags::IN);
         }
         let engines = [Some(engine), self.successor.as_ref()].into_iter().flatten();
         let deadlines = deadline.into_iter().chain(engines.filter_map(EngineProcess::deadline));
         let remaining = deadlines.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let retry = engine.is_out_of_fds().then_some(FD_RETRY_DELAY);
+        let retry = engine.out_of_fds.then_some(FD_RETRY_DELAY);
         let timeout = remaining.chain(retry).min().map(timespec);
         match poll(&mut watched, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use isolane_host::{AssociationJournal, Nqn, StaleAssociation};
@@ -23,117 +23,112 @@ pub trait JournalStore: Send + Sync {
 
 /// Associations of all clients.
 pub(super) struct AssociationRegistry {
-    store: Option<Arc<dyn JournalStore>>,
-    /// Associations without client that may still be alive.
-    orphaned: Mutex<HashMap<u64, OrphanedAssociation>>,
-    next_key: AtomicU64,
-    /// Number of associations with a client.
-    in_use: AtomicUsize,
+    store: Arc<dyn JournalStore>,
+    associations: Mutex<HashMap<u64, Association>>,
+    next_client: AtomicU64,
 }
 
-/// Association without client.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct OrphanedAssociation {
+/// An association that may be alive.
+struct Association {
     association: StaleAssociation,
-    /// Time when it is dead in any case; `None` without keep alive.
-    expiry: Option<Instant>,
+    owner: Owner,
+}
+
+enum Owner {
+    /// The client with this number.
+    Client(u64),
+    /// None any longer. The association is dead by this time in any case; `None` without keep alive.
+    Gone(Option<Instant>),
 }
 
 /// Journal of one client.
-pub(super) struct ClientJournal {
+struct ClientJournal {
     registry: Arc<AssociationRegistry>,
-    in_use: Mutex<HashMap<u64, StaleAssociation>>,
+    client: u64,
 }
 
 impl AssociationRegistry {
     pub fn new(
-        store: Option<Arc<dyn JournalStore>>,
+        store: Arc<dyn JournalStore>,
         notes: impl IntoIterator<Item = (u64, Vec<u8>)>,
     ) -> AssociationRegistry {
         let decode = |(key, note): (u64, Vec<u8>)| match StaleAssociation::decode(&note) {
             // Its process has ended.
-            Some(association) => Some((key, OrphanedAssociation::new(association, Instant::now()))),
+            Some(association) => Some((key, Association::gone(association))),
             None => {
                 log::error!("note {key} of an association is malformed, not waiting for its end");
-                store.iter().for_each(|store| store.remove(key));
+                store.remove(key);
                 None
             }
         };
-        let orphaned = Mutex::new(notes.into_iter().filter_map(decode).collect());
-        AssociationRegistry { orphaned, store, next_key: AtomicU64::new(1), in_use: AtomicUsize::new(0) }
+        let associations = Mutex::new(notes.into_iter().filter_map(decode).collect());
+        AssociationRegistry { store, associations, next_client: AtomicU64::new(1) }
     }
 
-    /// Returns the associations whose end a new client must await: all of its subsystem, or all if that is
-    /// unknown.
+    /// Returns the associations without client whose end a new client must await: all of its subsystem, or all if
+    /// that is unknown.
     pub fn orphaned(&self, nqn: Option<Nqn>) -> Vec<(u64, StaleAssociation)> {
-        let orphaned = self.orphaned.lock();
-        let all = orphaned.iter().map(|(key, orphaned)| (*key, &orphaned.association));
-        let matching = all.filter(|(_, association)| nqn.is_none_or(|nqn| nqn == association.nqn));
-        matching.map(|(key, association)| (key, association.clone())).collect()
+        let associations = self.associations.lock();
+        let orphaned = associations.iter().filter(|(_, it)| matches!(it.owner, Owner::Gone(_)));
+        let matching = orphaned.filter(|(_, it)| nqn.is_none_or(|nqn| nqn == it.association.nqn));
+        matching.map(|(key, it)| (*key, it.association.clone())).collect()
     }
 
     /// Removes expired associations.
     pub fn expire(&self, now: Instant) {
-        let has_expired =
-            |orphaned: &OrphanedAssociation| orphaned.expiry.is_some_and(|expiry| expiry <= now);
-        let expired: Vec<_> = self.orphaned.lock().extract_if(|_, orphaned| has_expired(orphaned)).collect();
-        for (key, _) in expired {
-            self.store.iter().for_each(|store| store.remove(key));
-        }
+        let has_expired = |it: &Association| matches!(it.owner, Owner::Gone(Some(expiry)) if expiry <= now);
+        let expired: Vec<_> = self.associations.lock().extract_if(|_, it| has_expired(it)).collect();
+        expired.iter().for_each(|(key, _)| self.store.remove(*key));
     }
 
     /// Returns the time of the next call of [`AssociationRegistry::expire`], at the latest.
     pub fn next_check(&self, now: Instant) -> Option<Instant> {
-        let next = self.orphaned.lock().values().filter_map(|orphaned| orphaned.expiry).min();
-        // A client may orphan its association at any time, on another thread.
-        let later = (self.in_use.load(Ordering::Acquire) > 0).then(|| now + RECHECK_INTERVAL);
-        next.into_iter().chain(later).min()
+        let check = |it: &Association| match it.owner {
+            // A client may orphan its association at any time, on another thread.
+            Owner::Client(_) => Some(now + RECHECK_INTERVAL),
+            Owner::Gone(expiry) => expiry,
+        };
+        self.associations.lock().values().filter_map(check).min()
     }
 
     pub fn client_journal(self: &Arc<Self>) -> Arc<dyn AssociationJournal> {
-        Arc::new(ClientJournal { registry: Arc::clone(self), in_use: Mutex::default() })
+        let client = self.next_client.fetch_add(1, Ordering::Relaxed);
+        Arc::new(ClientJournal { registry: Arc::clone(self), client })
     }
 }
 
 impl AssociationJournal for ClientJournal {
     fn record(&self, association: &StaleAssociation) -> io::Result<u64> {
-        let key = match &self.registry.store {
-            Some(store) => store.append(&association.encode())?,
-            None => self.registry.next_key.fetch_add(1, Ordering::Relaxed),
-        };
-        self.registry.in_use.fetch_add(1, Ordering::AcqRel);
-        self.in_use.lock().insert(key, association.clone());
+        let key = self.registry.store.append(&association.encode())?;
+        let association = Association { association: association.clone(), owner: Owner::Client(self.client) };
+        self.registry.associations.lock().insert(key, association);
         Ok(key)
     }
 
     fn erase(&self, key: u64) {
-        let was_in_use = self.in_use.lock().remove(&key).is_some();
-        if was_in_use {
-            self.registry.in_use.fetch_sub(1, Ordering::AcqRel);
-        }
-        let was_known = self.registry.orphaned.lock().remove(&key).is_some() || was_in_use;
+        let removed = self.registry.associations.lock().remove(&key);
         // Several clients may have awaited the same association.
-        if let Some(store) = self.registry.store.as_ref().filter(|_| was_known) {
-            store.remove(key);
+        if removed.is_some() {
+            self.registry.store.remove(key);
         }
     }
 }
 
 impl Drop for ClientJournal {
     fn drop(&mut self) {
-        let (in_use, now) = (self.in_use.get_mut(), Instant::now());
-        let count = in_use.len();
-        let orphaned =
-            in_use.drain().map(|(key, association)| (key, OrphanedAssociation::new(association, now)));
-        self.registry.orphaned.lock().extend(orphaned);
-        self.registry.in_use.fetch_sub(count, Ordering::AcqRel);
+        for it in self.registry.associations.lock().values_mut() {
+            if matches!(it.owner, Owner::Client(client) if client == self.client) {
+                it.owner = Owner::Gone(it.association.expiry(Instant::now()));
+            }
+        }
     }
 }
 
-impl OrphanedAssociation {
-    fn new(association: StaleAssociation, died: Instant) -> OrphanedAssociation {
-        let expiry = association.expiry(died);
-        OrphanedAssociation { association, expiry }
+impl Association {
+    /// Association whose client has ended now.
+    fn gone(association: StaleAssociation) -> Association {
+        let owner = Owner::Gone(association.expiry(Instant::now()));
+        Association { association, owner }
     }
 }
 
@@ -181,7 +176,7 @@ mod tests {
     #[test]
     fn client_awaits_orphans_of_its_subsystem() {
         let notes = Arc::new(Notes::default());
-        let registry = Arc::new(AssociationRegistry::new(Some(Arc::clone(&notes) as _), []));
+        let registry = Arc::new(AssociationRegistry::new(Arc::clone(&notes) as _, []));
         let journal = registry.client_journal();
         let (dead, alive) =
             (journal.record(&association(ONE)).unwrap(), journal.record(&association(ONE)).unwrap());
@@ -199,8 +194,10 @@ mod tests {
 
     #[test]
     fn reads_notes_and_drops_malformed_ones() {
-        let notes = [(7, association(OTHER).encode()), (8, b"nonsense".to_vec())];
-        let registry = AssociationRegistry::new(None, notes);
+        let initial = [(7, association(OTHER).encode()), (8, b"nonsense".to_vec())];
+        let notes = Arc::new(Notes::default());
+        notes.0.lock().extend(initial.clone());
+        let registry = AssociationRegistry::new(notes, initial);
         assert_eq!(registry.orphaned(None), [(7, association(OTHER))]);
     }
 
@@ -212,7 +209,7 @@ mod tests {
         let eternal = StaleAssociation { keep_alive: Duration::ZERO, ..association(ONE) }.encode();
         let initial = [(1, one), (2, garbage), (3, eternal)];
         notes.0.lock().extend(initial.clone());
-        let registry = Arc::new(AssociationRegistry::new(Some(Arc::clone(&notes) as _), initial));
+        let registry = Arc::new(AssociationRegistry::new(Arc::clone(&notes) as _, initial));
         let keys = || {
             let mut keys: Vec<u64> = notes.0.lock().keys().copied().collect();
             keys.sort();

@@ -48,7 +48,7 @@ impl VolumeKind {
     pub fn new(
         mode: Mode,
         spin: Duration,
-        journal: Option<Arc<dyn JournalStore>>,
+        journal: Arc<dyn JournalStore>,
         notes: impl IntoIterator<Item = (u64, Vec<u8>)>,
     ) -> VolumeKind {
         VolumeKind { mode, spin, registry: Arc::new(AssociationRegistry::new(journal, notes)) }
