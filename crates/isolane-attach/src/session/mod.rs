@@ -81,7 +81,9 @@ pub struct SessionOptions {
 /// a reply of the session: none arrives before it returns.
 pub trait Watcher: Send + Sync {
     /// The engine was killed, and another one has resumed the session with all its objects.
-    fn on_restart(&self, epoch: u64);
+    fn on_restart(&self, epoch: u64) {
+        let _ = epoch;
+    }
     /// The session is closed; no further event follows.
     fn on_close(&self);
 }

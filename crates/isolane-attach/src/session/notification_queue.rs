@@ -32,8 +32,6 @@ pub struct NotificationQueue {
 struct SessionBell(Bell<ShmRef<WakeFlag>>);
 
 impl Watcher for SessionBell {
-    fn on_restart(&self, _epoch: u64) {}
-
     fn on_close(&self) {
         // Fails only if the peer has closed its end.
         let _ = shutdown(self.0.as_fd(), Shutdown::Both);

@@ -14,7 +14,6 @@
 mod driver;
 mod halves;
 mod into_std;
-mod last_close;
 mod listener;
 mod options;
 mod poller;
@@ -115,7 +114,7 @@ impl Stream {
             }
             Err(error) => return Err(error.into()),
         };
-        shared.wakers.last_close.restore()?;
+        shared.wakers.restore_linger()?;
         Ok(Parts { socket, unsent, shut_down: tx.is_shut() })
     }
 

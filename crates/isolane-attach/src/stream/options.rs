@@ -7,11 +7,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use isolane_shm::PAGE_SIZE;
-use parking_lot::Mutex;
 
 use super::driver::DriverHandle;
 use super::halves::{ReadHalf, WriteHalf};
-use super::last_close::LastClose;
 use super::shared::Shared;
 use super::wakers::StreamWakers;
 use isolane_engine_api::stream::{ControlBlock, Origin, StreamLayout};
@@ -153,9 +151,7 @@ impl StreamOptions {
         let Opened { id, core, origin, allocation, rings: (rx, tx, block) } = opened;
         let plain = allocation.is_none();
         let socket = Arc::new(socket);
-        let last_close = LastClose::new(&socket);
-        let (reader, writer) = (Mutex::default(), Mutex::default());
-        let wakers = Arc::new(StreamWakers { block, last_close, reader, writer });
+        let wakers = Arc::new(StreamWakers::new(block, &socket));
         let watcher: Weak<StreamWakers> = Arc::downgrade(&wakers);
         session.watch(watcher.clone());
         let watched = match &driver {
@@ -169,7 +165,7 @@ impl StreamOptions {
             core,
             socket,
             wakers,
-            allocation: allocation.into(),
+            allocation,
             driver,
             watched,
             origin,

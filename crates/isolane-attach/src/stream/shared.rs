@@ -28,7 +28,7 @@ pub(super) struct Shared {
     pub socket: Arc<TcpStream>,
     pub wakers: Arc<StreamWakers>,
     /// Memory of the control block and the rings, until closed.
-    pub allocation: Mutex<Option<Allocation>>,
+    pub allocation: Option<Allocation>,
     /// Wakes the tasks, unless the stream belongs to a poller.
     pub driver: Option<DriverHandle>,
     /// The tasks are woken: by the engine, or by a driver that polls the socket of a plain stream.
@@ -106,10 +106,10 @@ impl Drop for Shared {
         }
         let lingers = sockopt::socket_linger(&*self.socket).ok().flatten().filter(|time| !time.is_zero());
         // An engine that receives the close restores a clean close once all data is sent, but it may be dead by now.
-        self.wakers.last_close.reset_if_unsent(&self.wakers.block);
+        self.wakers.reset_if_unsent();
         // A released stream's memory is no longer used by the engine.
         if !self.released.load(Ordering::Acquire)
-            && let Some(allocation) = self.allocation.get_mut().take()
+            && let Some(allocation) = self.allocation.take()
         {
             let result = self.session.close(self.id, allocation);
             // If the session is closed, so is the stream.
