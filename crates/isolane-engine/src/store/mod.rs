@@ -15,15 +15,16 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
+use std::time::Duration;
 
 use isolane_engine_api::{PacketError, PacketSocket, encode};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::volume::JournalStore;
@@ -36,7 +37,6 @@ pub(crate) struct StoreClient {
     link: Option<PacketSocket>,
     next_key: AtomicU64,
     state: Mutex<State>,
-    changed: Condvar,
     /// Maximum time of a put.
     timeout: Duration,
     callback: OnceLock<StoredCallback>,
@@ -47,10 +47,8 @@ type StoredCallback = Box<dyn Fn(u64, bool) + Send + Sync>;
 
 #[derive(Default)]
 struct State {
-    /// Keys of blocking puts, with their results.
-    blocking: Vec<(u64, Option<bool>)>,
-    /// Keys of puts whose results go to the callback.
-    deferred: HashSet<u64>,
+    /// Puts without result, by key: its receiver waits, or it goes to the callback.
+    puts: HashMap<u64, Option<SyncSender<bool>>>,
     /// Messages that the link has not accepted yet.
     unsent: VecDeque<ToSupervisor>,
     /// A put timed out, and no reply has arrived since.
@@ -105,7 +103,6 @@ impl StoreClient {
             link: None,
             next_key: AtomicU64::new(0),
             state: Mutex::default(),
-            changed: Condvar::new(),
             timeout: PUT_TIMEOUT,
             callback: OnceLock::new(),
         }
@@ -125,46 +122,28 @@ impl StoreClient {
     pub fn put(&self, record: &Record, descriptors: &[BorrowedFd<'_>]) -> Result<u64, StoreError> {
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
         let Some(link) = &self.link else { return Ok(key) };
-        self.state.lock().blocking.push((key, None));
-        let result = self.send(link, key, record, descriptors).and_then(|()| self.wait_for(key));
-        self.state.lock().blocking.retain(|(other, _)| *other != key);
-        result
-    }
-
-    fn wait_for(&self, key: u64) -> Result<u64, StoreError> {
-        let mut state = self.state.lock();
-        let timeout = self.timeout_for(&state);
-        let deadline = Instant::now() + timeout;
-        loop {
-            match state.blocking.iter().find(|(other, _)| *other == key) {
-                Some((_, Some(true))) => return Ok(key),
-                Some((_, Some(false))) => return Err(StoreError::NoDescriptors),
-                _ if state.closed => return Err(StoreError::SupervisorGone(PacketError::Closed)),
-                _ => {}
-            }
-            if self.changed.wait_until(&mut state, deadline).timed_out() {
-                drop(state);
-                return Err(self.abandon(key));
-            }
+        let (sender, stored) = mpsc::sync_channel(1);
+        self.send(link, key, Some(sender), record, descriptors)?;
+        match stored.recv_timeout(self.timeout()) {
+            Ok(true) => Ok(key),
+            Ok(false) => Err(StoreError::NoDescriptors),
+            Err(RecvTimeoutError::Timeout) => Err(self.abandon(key)),
+            Err(RecvTimeoutError::Disconnected) => Err(StoreError::SupervisorGone(PacketError::Closed)),
         }
     }
 
-    /// A supervisor that did not answer the last put gets little time for the next.
-    fn timeout_for(&self, state: &State) -> Duration {
-        if state.timed_out { PROBE_TIMEOUT.min(self.timeout) } else { self.timeout }
-    }
-
-    /// Returns the current maximum time of a put.
+    /// Returns the current maximum time of a put. A supervisor that did not answer the last put gets little time
+    /// for the next.
     pub fn timeout(&self) -> Duration {
-        self.timeout_for(&self.state.lock())
+        if self.state.lock().timed_out { PROBE_TIMEOUT.min(self.timeout) } else { self.timeout }
     }
 
     /// Ends a put that has timed out, and removes its record, because the supervisor may still store it.
     pub fn abandon(&self, key: u64) -> StoreError {
+        let timeout = self.timeout();
         let mut state = self.state.lock();
-        let timeout = self.timeout_for(&state);
         state.timed_out = true;
-        state.deferred.remove(&key);
+        state.puts.remove(&key);
         drop(state);
         self.remove(key);
         StoreError::Timeout(timeout)
@@ -177,12 +156,7 @@ impl StoreClient {
     pub fn put_deferred(&self, record: &Record, descriptors: &[BorrowedFd<'_>]) -> Result<u64, StoreError> {
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
         match &self.link {
-            Some(link) => {
-                self.state.lock().deferred.insert(key);
-                self.send(link, key, record, descriptors).inspect_err(|_| {
-                    self.state.lock().deferred.remove(&key);
-                })?;
-            }
+            Some(link) => self.send(link, key, None, record, descriptors)?,
             None => self.call_back(key, true),
         }
         Ok(key)
@@ -192,16 +166,26 @@ impl StoreClient {
         &self,
         link: &PacketSocket,
         key: u64,
+        sender: Option<SyncSender<bool>>,
         record: &Record,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), StoreError> {
+        let mut state = self.state.lock();
+        if state.closed && sender.is_some() {
+            return Err(StoreError::SupervisorGone(PacketError::Closed));
+        }
+        state.puts.insert(key, sender);
+        drop(state);
         let message = ToSupervisor::Put { key, record: record.clone() };
-        link.send(&encode(&message), descriptors, true).map_err(|error| match error {
-            PacketError::Closed => {
-                self.close();
-                StoreError::SupervisorGone(error)
+        link.send(&encode(&message), descriptors, true).map_err(|error| {
+            self.state.lock().puts.remove(&key);
+            match error {
+                PacketError::Closed => {
+                    self.close();
+                    StoreError::SupervisorGone(error)
+                }
+                error => StoreError::NotSent(error),
             }
-            error => StoreError::NotSent(error),
         })
     }
 
@@ -256,16 +240,14 @@ impl StoreClient {
     pub fn on_stored(&self, key: u64, stored: bool) {
         let mut state = self.state.lock();
         state.timed_out = false;
-        if state.deferred.remove(&key) {
-            drop(state);
-            return self.call_back(key, stored);
-        }
-        // A put that has timed out is no longer listed.
-        if let Some((_, result)) = state.blocking.iter_mut().find(|(other, _)| *other == key) {
-            *result = Some(stored);
-        }
+        let put = state.puts.remove(&key);
         drop(state);
-        self.changed.notify_all();
+        match put {
+            // Fails only if the put has timed out.
+            Some(Some(sender)) => drop(sender.send(stored)),
+            Some(None) => self.call_back(key, stored),
+            None => {}
+        }
     }
 
     /// Whether nothing can be stored any longer, because the engine shuts down or is being replaced.
@@ -275,8 +257,10 @@ impl StoreClient {
 
     /// Called when the supervisor has ended, or requests the end of the engine.
     pub fn close(&self) {
-        self.state.lock().closed = true;
-        self.changed.notify_all();
+        let mut state = self.state.lock();
+        state.closed = true;
+        // Ends the waits.
+        state.puts.retain(|_, sender| sender.is_none());
     }
 }
 
