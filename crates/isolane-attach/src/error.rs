@@ -126,14 +126,14 @@ pub enum AttachError {
 }
 
 impl AttachError {
-    pub(crate) fn system(what: &'static str, source: impl Into<io::Error>) -> AttachError {
-        AttachError::System { what, source: source.into() }
+    pub(crate) fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> AttachError {
+        move |source| AttachError::System { what, source: source.into() }
     }
 
     pub(crate) fn from_bell_error(source: io::Error) -> AttachError {
         match source.kind() {
             io::ErrorKind::ConnectionAborted => AttachError::SessionClosed("the engine has exited".into()),
-            _ => AttachError::system("cannot wait for the engine", source),
+            _ => AttachError::system("cannot wait for the engine")(source),
         }
     }
 }

@@ -136,7 +136,7 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    pub(crate) fn system(call: &'static str, source: impl Into<io::Error>) -> EngineError {
-        EngineError::System { call, source: source.into() }
+    pub(crate) fn system<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> EngineError {
+        move |source| EngineError::System { call, source: source.into() }
     }
 }

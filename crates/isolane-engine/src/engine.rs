@@ -63,8 +63,7 @@ impl Engine {
         listener: OwnedFd,
         kinds: Vec<Box<dyn ObjectKind>>,
     ) -> Result<Engine, EngineError> {
-        let record =
-            watch::Record::new().map_err(|error| EngineError::system(NO_RECORD, io::Error::other(error)))?;
+        let record = watch::Record::new().map_err(EngineError::system(NO_RECORD))?;
         let store = Arc::new(StoreClient::none());
         Engine::resume(config, listener, kinds, FIRST_EPOCH, store, Vec::new(), record)
     }
@@ -81,12 +80,10 @@ impl Engine {
     ) -> Result<Engine, EngineError> {
         config.check()?;
         let watch = Watch::new(record, config.cores.len());
-        let part = |thread| {
-            watch.part(thread).map_err(|error| EngineError::system(NO_RECORD, io::Error::other(error)))
-        };
+        let part = |thread| watch.part(thread).map_err(EngineError::system(NO_RECORD));
         let ended = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let ended = Arc::new(ended.map_err(|error| EngineError::system("cannot make an eventfd", error))?);
-        let epoll = Epoll::new().map_err(|error| EngineError::system("cannot make an epoll", error))?;
+        let ended = Arc::new(ended.map_err(EngineError::system("cannot make an eventfd"))?);
+        let epoll = Epoll::new().map_err(EngineError::system("cannot make an epoll"))?;
         let (messages, inbox) = mailbox::unbounded(epoll.sleeper().waker());
         let control_part = part(0)?;
         let parts = (1..=config.cores.len()).map(part).collect::<Result<Vec<_>, _>>()?;
@@ -108,14 +105,14 @@ impl Engine {
         assert_eq!(ids.len(), kinds.len(), "two kinds of objects have the same ID");
         let deps = ControlDeps { messages: inbox, cores, kinds, store, watch: control_part };
         let mut control = Control::new(config, epoch, epoll, listener, deps)
-            .map_err(|error| EngineError::system("cannot watch the listener", error))?;
+            .map_err(EngineError::system("cannot watch the listener"))?;
         let notifier = ExitNotifier(ended);
         let thread = thread::Builder::new().name("isolane-control".into()).spawn(move || {
             let _notifier = notifier;
             control.resume(records);
             control.run()
         });
-        let thread = thread.map_err(|error| EngineError::system("cannot start a thread", error))?;
+        let thread = thread.map_err(EngineError::system("cannot start a thread"))?;
         engine.control.1 = Some(thread);
         Ok(engine)
     }
@@ -208,7 +205,7 @@ fn start_core(
     ended: &Arc<OwnedFd>,
     part: Part,
 ) -> Result<(Sender<CoreMessage>, JoinHandle<io::Result<()>>), EngineError> {
-    let epoll = Epoll::new().map_err(|error| EngineError::system("cannot make an epoll", error))?;
+    let epoll = Epoll::new().map_err(EngineError::system("cannot make an epoll"))?;
     let (sender, inbox) = mailbox::unbounded(epoll.sleeper().waker());
     let (mode, spin) = (config.mode, config.spin);
     let (pinned, is_pinned) = mpsc::sync_channel(1);
@@ -224,7 +221,7 @@ fn start_core(
         // Built here, because the state of a core must not leave its thread.
         Core::new(index, epoll, inbox, control, AdaptiveSpin::new(mode, spin, Instant::now()), part).run()
     });
-    let thread = thread.map_err(|error| EngineError::system("cannot start a thread", error))?;
+    let thread = thread.map_err(EngineError::system("cannot start a thread"))?;
     let result = is_pinned.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()));
     result.map_err(|source| EngineError::Core { core, source })?;
     Ok((sender, thread))

@@ -8,19 +8,20 @@
 //! Invariant: after an engine has died, [`Record::suspect`] names a session only if one of the dead engine's
 //! threads worked for that session.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use isolane_engine_api::MAX_CORES;
-use isolane_shm::{MemoryError, PAGE_SIZE, SharedMemory, ShmRef};
+use isolane_shm::{PAGE_SIZE, SharedMemory, ShmRef};
 
 /// Sessions that an engine's threads work for, in memory that the engine and its supervisor share.
 #[derive(Clone, Debug)]
 pub(crate) struct Record(SharedMemory);
 
 impl Record {
-    pub fn new() -> Result<Record, MemoryError> {
-        SharedMemory::create("isolane-watch", RECORD_BYTES).map(Record)
+    pub fn new() -> io::Result<Record> {
+        SharedMemory::create("isolane-watch", RECORD_BYTES).map(Record).map_err(io::Error::other)
     }
 
     /// Maps the memory of the supervisor.
@@ -32,8 +33,8 @@ impl Record {
         &self.0
     }
 
-    fn word(&self, at: usize) -> Result<ShmRef<AtomicU64>, MemoryError> {
-        self.0.atomic_u64((at * LINE_BYTES) as u64)
+    fn word(&self, at: usize) -> io::Result<ShmRef<AtomicU64>> {
+        self.0.atomic_u64((at * LINE_BYTES) as u64).map_err(io::Error::other)
     }
 
     fn words(&self) -> impl Iterator<Item = ShmRef<AtomicU64>> {
@@ -91,7 +92,7 @@ impl Watch {
     }
 
     /// Returns the part of the control thread (0) or of a core (its index + 1).
-    pub fn part(&self, thread: usize) -> Result<Part, MemoryError> {
+    pub fn part(&self, thread: usize) -> io::Result<Part> {
         Ok(Part {
             session: self.record.word(FIRST_THREAD + thread)?,
             culprit: self.record.word(CULPRIT)?,

@@ -73,7 +73,7 @@ pub(super) fn handshake(
         let remaining =
             Timespec::try_from(deadline.saturating_duration_since(Instant::now())).expect("short enough");
         let count = poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&remaining));
-        if count.map_err(|error| AttachError::system("cannot wait for the engine", error))? == 0 {
+        if count.map_err(AttachError::system("cannot wait for the engine"))? == 0 {
             return Err(AttachError::Timeout { path: path.to_owned(), timeout });
         }
         let packet = match socket.receive(false) {
@@ -126,7 +126,7 @@ impl ControlChannel {
         let receiver = Arc::clone(&channel);
         let thread = std::thread::Builder::new().name("isolane-attach".into());
         let thread = thread.spawn(move || receiver.receive());
-        thread.map_err(|error| AttachError::system("cannot start a thread", error))?;
+        thread.map_err(AttachError::system("cannot start a thread"))?;
         Ok(channel)
     }
 
@@ -154,7 +154,7 @@ impl ControlChannel {
         self.check_process()?;
         let clones = descriptors.iter().map(|descriptor| descriptor.try_clone_to_owned());
         let clones = clones.collect::<Result<_, _>>();
-        let clones = clones.map_err(|error| AttachError::system("cannot duplicate a descriptor", error))?;
+        let clones = clones.map_err(AttachError::system("cannot duplicate a descriptor"))?;
         let mut state = self.state.lock();
         let timeout = self.timeout(request);
         let mut waiting = Waiting { halves: 0, epoch: self.epoch() };

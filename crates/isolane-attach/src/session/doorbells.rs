@@ -32,8 +32,7 @@ impl Doorbells {
         let layout = DoorbellLayout { offset: span.offset as u64, entries: ENTRIES };
         let ring = layout.ring().expect("a valid layout");
         let (sender, flag) = (Sender::open(memory, ring)?, memory.flag(layout.flag())?);
-        let (bell, engine_end) =
-            Bell::new(flag).map_err(|error| AttachError::system("cannot create a bell", error))?;
+        let (bell, engine_end) = Bell::new(flag).map_err(AttachError::system("cannot create a bell"))?;
         let open = Request::OpenDoorbells(OpenDoorbells { core, layout });
         channel.request("doorbells", &open, &[engine_end.as_fd()])?;
         Ok(Doorbells { sender: Mutex::new(sender), bell, channel: Arc::clone(channel) })

@@ -151,8 +151,8 @@ impl Session {
 
     fn open_once(options: &SessionOptions) -> Result<Session, AttachError> {
         let memory = SharedMemory::create("isolane-session", options.memory_bytes)?;
-        let (life, engine_life) = pipe_with(PipeFlags::CLOEXEC)
-            .map_err(|error| AttachError::system("cannot create a pipe", error))?;
+        let (life, engine_life) =
+            pipe_with(PipeFlags::CLOEXEC).map_err(AttachError::system("cannot create a pipe"))?;
         let socket = PacketSocket::new(connect_once(options)?);
         let welcome = control_channel::handshake(
             &socket,
@@ -370,10 +370,10 @@ fn connect_once(options: &SessionOptions) -> Result<OwnedFd, AttachError> {
     };
     let address = SocketAddrUnix::new(path).map_err(no_engine)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    let socket = socket.map_err(|error| AttachError::system("cannot create a socket", error))?;
+    let socket = socket.map_err(AttachError::system("cannot create a socket"))?;
     connect(&socket, &address).map_err(no_engine)?;
     let PeerCred { uid, .. } = PeerCred::from_socket(socket.as_fd())
-        .map_err(|error| AttachError::system("cannot read the engine's user", error))?;
+        .map_err(AttachError::system("cannot read the engine's user"))?;
     // In a world-writable directory, any user can listen on the path first.
     let is_trusted = uid == geteuid().as_raw() || uid == 0 || options.trusted_uids.contains(&uid);
     is_trusted.then_some(socket).ok_or_else(|| AttachError::Untrusted { path: path.clone(), uid })

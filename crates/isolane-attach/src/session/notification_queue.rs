@@ -54,8 +54,8 @@ impl NotificationQueue {
             Ok(Receiver::open(memory, layout.ring(core).ok_or_else(refused)?)?)
         });
         let rings = rings.collect::<Result<_, AttachError>>()?;
-        let (bell, engine_end) = Bell::new(memory.flag(layout.flag())?)
-            .map_err(|error| AttachError::system("cannot create a bell", error))?;
+        let (bell, engine_end) =
+            Bell::new(memory.flag(layout.flag())?).map_err(AttachError::system("cannot create a bell"))?;
         let id = session.next_id();
         let open = Request::OpenNotificationQueue(OpenNotificationQueue { queue: id, layout });
         session.request("a queue", &open, &[engine_end.as_fd()])?;

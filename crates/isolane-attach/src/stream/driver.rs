@@ -125,12 +125,11 @@ impl Drop for DriverHandle {
 impl Driver {
     /// Starts a driver and returns its first handle.
     fn start(session: &Session) -> Result<DriverHandle, AttachError> {
-        let failed = |source: std::io::Error| AttachError::system("cannot start the driver thread", source);
         let queue = session.open_queue(ENTRIES)?;
-        let driver = Arc::new(Driver::new(queue.id()).map_err(failed)?);
+        let driver = Arc::new(Driver::new(queue.id()).map_err(AttachError::system(FAILED))?);
         let clone = Arc::clone(&driver);
         let thread = std::thread::Builder::new().name("isolane-driver".into());
-        thread.spawn(move || clone.run(queue)).map_err(failed)?;
+        thread.spawn(move || clone.run(queue)).map_err(AttachError::system(FAILED))?;
         Ok(DriverHandle(driver))
     }
 
@@ -200,6 +199,7 @@ impl Driver {
     }
 }
 
+const FAILED: &str = "cannot start the driver thread";
 /// Entries of the queue. Notifications that find it full arrive a little later.
 const ENTRIES: u32 = 1024;
 

@@ -35,11 +35,10 @@ pub fn run_engine(
     stray_signals: Arc<AtomicBool>,
 ) -> Result<(), EngineError> {
     set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(|error| EngineError::system("cannot watch the supervisor", error))?;
+        .map_err(EngineError::system("cannot watch the supervisor"))?;
     isolane_reactor::cpu::raise_fd_limit()
-        .map_err(|error| EngineError::system("cannot raise the descriptor limit", error))?;
-    let duplicate =
-        link.try_clone().map_err(|error| EngineError::system("cannot duplicate the link", error))?;
+        .map_err(EngineError::system("cannot raise the descriptor limit"))?;
+    let duplicate = link.try_clone().map_err(EngineError::system("cannot duplicate the link"))?;
     let wire = PacketSocket::new(duplicate);
     // The next call notices a supervisor that has ended.
     let _ = wire.send(&encode(&ToSupervisor::Hello { version: LINK_VERSION }), &[], true);
@@ -155,7 +154,7 @@ fn serve(
             [PollFd::new(wire, PollFlags::IN), PollFd::from_borrowed_fd(engine.ended(), PollFlags::IN)];
         match poll(&mut watched, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(EngineError::system("cannot wait for the supervisor", error)),
+            Err(error) => return Err(EngineError::system("cannot wait for the supervisor")(error)),
         }
         let is_broken = !watched[1].revents().is_empty();
         if stray_signals.swap(false, Ordering::Relaxed) {

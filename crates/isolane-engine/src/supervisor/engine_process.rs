@@ -69,7 +69,7 @@ impl EngineProcess {
         let file = command.get_program().to_string_lossy().into_owned();
         let (link, child_end) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-                .map_err(|error| EngineError::system("cannot make a pair of sockets", error))?;
+                .map_err(EngineError::system("cannot make a pair of sockets"))?;
         // In a separate process group, which gets no signals of the terminal.
         let process = command.stdin(Stdio::from(child_end)).process_group(0).spawn();
         let process = process.map_err(|source| EngineError::Program { file: file.clone(), source })?;
@@ -77,7 +77,7 @@ impl EngineProcess {
         command.stdin(Stdio::null());
         let pid = Pid::from_child(&process);
         let pidfd = pidfd_open(pid, PidfdFlags::empty())
-            .map_err(|error| EngineError::system("cannot watch the engine's process", error))?;
+            .map_err(EngineError::system("cannot watch the engine's process"))?;
         Ok(EngineProcess {
             binary,
             file,
@@ -253,7 +253,7 @@ impl EngineProcess {
     /// Waits until all threads of the process have ended.
     pub fn wait(&mut self) -> Result<ExitReport, EngineError> {
         let status = self.process.wait();
-        let status = status.map_err(|error| EngineError::system("cannot wait for the engine", error))?;
+        let status = status.map_err(EngineError::system("cannot wait for the engine"))?;
         let killed = self.fault.is_none() && status.signal() == Some(Signal::KILL.as_raw());
         Ok(ExitReport { status: self.fault.take().unwrap_or_else(|| status.to_string()), killed })
     }

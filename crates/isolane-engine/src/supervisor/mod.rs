@@ -107,7 +107,7 @@ enum Directive {
 pub fn supervise(config: SupervisorConfig, signals: SignalFds) -> Result<(), EngineError> {
     // Each stream needs one descriptor here and two in the engine.
     isolane_reactor::cpu::raise_fd_limit()
-        .map_err(|error| EngineError::system("cannot raise the descriptor limit", error))?;
+        .map_err(EngineError::system("cannot raise the descriptor limit"))?;
     let socket = SocketLock::acquire(&config.path, &config.allowed_uids)?;
     let mut supervisor = Supervisor {
         config,
@@ -350,7 +350,7 @@ impl Supervisor {
         let timeout = remaining.chain(retry).min().map(timespec);
         match poll(&mut watched, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(EngineError::system("cannot wait for the engine", error)),
+            Err(error) => return Err(EngineError::system("cannot wait for the engine")(error)),
         }
         let ready = std::array::from_fn(|at: usize| !watched[at].revents().is_empty());
         let [exited, link, stop, upgrade, status, successor] = ready;
@@ -369,7 +369,7 @@ impl Supervisor {
         match poll(&mut watched, Some(&timespec(delay))) {
             Ok(count) => Ok(count == 0),
             Err(Errno::INTR) => Ok(true),
-            Err(error) => Err(EngineError::system("cannot wait to start the engine again", error)),
+            Err(error) => Err(EngineError::system("cannot wait to start the engine again")(error)),
         }
     }
 }

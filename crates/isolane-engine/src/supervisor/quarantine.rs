@@ -5,7 +5,6 @@
 //! error, and can take its streams back.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::os::fd::BorrowedFd;
 
 use rustix::net::{Shutdown, shutdown};
@@ -22,9 +21,8 @@ pub(super) struct Quarantine {
 
 impl Quarantine {
     pub fn new() -> Result<Quarantine, EngineError> {
-        let record = watch::Record::new().map_err(|error| {
-            EngineError::system("cannot allocate memory to share with the engine", io::Error::other(error))
-        })?;
+        let record = watch::Record::new()
+            .map_err(EngineError::system("cannot allocate memory to share with the engine"))?;
         Ok(Quarantine { record, deaths: BTreeMap::new() })
     }
 
