@@ -8,10 +8,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use isolane_shm::{SCM_MAX_FD, received_fds};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
 };
 
 use super::{DecodeError, MAX_DESCRIPTORS, MAX_MESSAGE_BYTES};
@@ -194,13 +195,3 @@ const HINT: &str = "; raise the limit of open descriptors (`ulimit -n`)";
 /// Retries after [`PacketError::TooManyFdsInFlight`].
 const MAX_RETRIES: u32 = 1000;
 const RETRY_DELAY: Duration = Duration::from_millis(1);
-/// The kernel's limit of descriptors in one message.
-const SCM_MAX_FD: usize = 253;
-
-fn received_fds(control: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
-    let fds = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-        _ => None,
-    });
-    fds.flatten().collect()
-}

@@ -197,11 +197,7 @@ impl<F: Deref<Target = WakeFlag>, E: AsFd> Bell<F, E> {
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let result = recvmsg(&self.end, &mut [IoSliceMut::new(&mut rings)], &mut control, flags);
-        let fds = control.drain().filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-            _ => None,
-        });
-        let fds: Vec<OwnedFd> = fds.flatten().collect();
+        let fds = received_fds(&mut control);
         match fds.is_empty() {
             true => map_recv_error(result.map(|received| received.bytes)).map(|()| fds),
             false => Ok(fds),
@@ -253,7 +249,16 @@ const SO_PASSRIGHTS: libc::c_int = 83;
 /// Number of rings discarded by one call.
 const MAX_RINGS: usize = 64;
 /// The kernel's limit of descriptors in one message.
-const SCM_MAX_FD: usize = 253;
+pub const SCM_MAX_FD: usize = 253;
+
+/// Returns the descriptors of a received message.
+pub fn received_fds(control: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
+    let fds = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    fds.flatten().collect()
+}
 
 /// Converts a timeout for the kernel. One too long for it becomes 68 years.
 pub fn timespec(time: Duration) -> Timespec {

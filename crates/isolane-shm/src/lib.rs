@@ -32,7 +32,7 @@ mod sync;
 pub mod testing;
 
 pub use arena::{Arena, Span};
-pub use bell::{Bell, WakeFlag, forbid_fd_passing, timespec};
+pub use bell::{Bell, SCM_MAX_FD, WakeFlag, forbid_fd_passing, received_fds, timespec};
 pub use index::InvalidIndex;
 pub use memory::{MemoryError, RawSlice, SharedMemory, ShmRef};
 pub use peer::{PeerCred, PeerProcess};

@@ -17,9 +17,9 @@ use crate::close_threads::Socket;
 /// Client of the control thread.
 pub(super) struct Client {
     session: u32,
-    cred: ClientCred,
+    pub cred: ClientCred,
     /// Connection; `None` after a disconnect.
-    wire: Option<PacketSocket>,
+    pub wire: Option<PacketSocket>,
     /// The connection may have a message.
     pub readable: bool,
     /// The client is in the queue of readable clients.
@@ -165,14 +165,6 @@ impl Client {
         Some(wire)
     }
 
-    pub fn wire(&self) -> Option<&PacketSocket> {
-        self.wire.as_ref()
-    }
-
-    pub fn cred(&self) -> ClientCred {
-        self.cred
-    }
-
     /// Called when a core has opened an object.
     pub fn on_opened(&mut self, id: u32, answer: Vec<u8>) -> Replies {
         let Some(object) = self.attached.as_mut().and_then(|attached| attached.objects.get_mut(&id)) else {
@@ -241,24 +233,24 @@ impl ObjectRecord {
 
     /// Replies for an object that cannot be opened.
     pub fn refused(&self, reason: String) -> Replies {
-        let refused = self.opening.map(|serial| (serial, Reply::Refused(reason)));
-        refused.into_iter().chain(self.close_reply(Ok(()))).collect()
+        self.last_replies(reason, Ok(()))
     }
 
     /// Replies for a closed object.
     pub fn closed(&self, result: Result<(), String>) -> Replies {
-        let refused = || Reply::Refused("closed before it was open".into());
-        let opening = self.opening.map(|serial| (serial, refused()));
-        opening.into_iter().chain(self.close_reply(result)).collect()
+        self.last_replies("closed before it was open".into(), result)
     }
 
-    fn close_reply(&self, result: Result<(), String>) -> Option<(u32, Reply)> {
+    /// Replies to a pending open, which is refused with `reason`, and to a pending close.
+    fn last_replies(&self, reason: String, result: Result<(), String>) -> Replies {
         let id = self.open.id;
-        self.closing.map(|(mode, serial)| match (mode, result) {
+        let opening = self.opening.map(|serial| (serial, Reply::Refused(reason)));
+        let closing = self.closing.map(|(mode, serial)| match (mode, result) {
             (CloseMode::Close, _) => (UNSOLICITED, Reply::ObjectClosed { id }),
             (CloseMode::Release, Ok(())) => (serial, Reply::Ack),
             (CloseMode::Release, Err(reason)) => (serial, Reply::Refused(reason)),
-        })
+        });
+        opening.into_iter().chain(closing).collect()
     }
 }
 

@@ -450,7 +450,7 @@ impl Control {
         let Some(client) = self.clients.get_mut(&session).filter(|client| client.is_connected()) else {
             return;
         };
-        let (cred, line) = (client.cred(), format!("{client} is dropped: {reason}"));
+        let (cred, line) = (client.cred, format!("{client} is dropped: {reason}"));
         client.send_reason(reason);
         self.warn_limited(cred, &line);
         self.detach(session);

@@ -70,7 +70,7 @@ impl Control {
     fn warn_refused(&mut self, session: u32, reason: &str) {
         if let Some(client) = self.clients.get(&session) {
             let line = format!("{client}: request refused: {reason}");
-            self.warn_limited(client.cred(), &line);
+            self.warn_limited(client.cred, &line);
         }
     }
 
@@ -131,8 +131,8 @@ impl Control {
             )),
             error => Rejection::violation(error),
         })?;
-        let Some(wire) = client.wire() else { return Err(session_ended()) };
-        let ClientCred { pid, uid } = client.cred();
+        let Some(wire) = &client.wire else { return Err(session_ended()) };
+        let ClientCred { pid, uid } = client.cred;
         let life = life.ok_or_else(|| Rejection::violation("a descriptor is missing"))?;
         let process = match watch_process(&self.epoll, session, wire) {
             Ok(PeerProcess::Alive(process)) => Some(process),

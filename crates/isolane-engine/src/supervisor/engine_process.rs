@@ -1,7 +1,7 @@
 //! Engine's process, as a child of its supervisor.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{self, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -26,8 +26,9 @@ pub(super) struct EngineProcess {
     /// Reason for killing the process, if that is its own fault.
     fault: Option<String>,
     process: process::Child,
-    pidfd: OwnedFd,
-    link: PacketSocket,
+    /// Becomes readable when the process has exited.
+    pub pidfd: OwnedFd,
+    pub link: PacketSocket,
     /// Messages that were not sent yet.
     outbox: VecDeque<OutboxItem>,
     /// The kernel accepts no descriptors at present, and will not report when it does again.
@@ -233,16 +234,6 @@ impl EngineProcess {
 
     pub fn is_link_closed(&self) -> bool {
         self.closed_at.is_some()
-    }
-
-    /// Descriptor that becomes readable when the process has exited.
-    pub fn process(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
-    }
-
-    /// Descriptor that becomes readable when a message arrives.
-    pub fn link(&self) -> BorrowedFd<'_> {
-        self.link.as_fd()
     }
 
     pub fn kill(&mut self) {

@@ -332,16 +332,18 @@ impl Supervisor {
         let unwatched = || PollFd::new(&self.signals.stop, PollFlags::empty());
         let is_closed = engine.is_link_closed();
         let mut watched = [
-            PollFd::from_borrowed_fd(engine.process(), PollFlags::IN),
-            if is_closed { unwatched() } else { PollFd::from_borrowed_fd(engine.link(), link) },
+            PollFd::new(&engine.pidfd, PollFlags::IN),
+            if is_closed { unwatched() } else { PollFd::new(&engine.link, link) },
             PollFd::new(&self.signals.stop, PollFlags::IN),
             PollFd::new(&self.signals.upgrade, PollFlags::IN),
             PollFd::new(&self.signals.status, PollFlags::IN),
             unwatched(),
         ];
         if let Some(successor) = self.successor.as_ref().filter(|it| it.stage != Stage::Connected) {
-            let source = if successor.is_link_closed() { successor.process() } else { successor.link() };
-            watched[5] = PollFd::from_borrowed_fd(source, PollFlags::IN);
+            watched[5] = match successor.is_link_closed() {
+                true => PollFd::new(&successor.pidfd, PollFlags::IN),
+                false => PollFd::new(&successor.link, PollFlags::IN),
+            };
         }
         let engines = [Some(engine), self.successor.as_ref()].into_iter().flatten();
         let deadlines = deadline.into_iter().chain(engines.filter_map(EngineProcess::deadline));

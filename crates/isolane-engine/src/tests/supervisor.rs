@@ -1,6 +1,12 @@
 //! Guarantees of engine and supervisor for clients.
 
+use isolane_engine_api::{Object, SessionLimits, kind};
+
 use super::*;
+use crate::object::{
+    BuiltObject, CloseReason, ObjectBuilder, ObjectContext, ObjectKind, PollStatus, PolledObject,
+    ProtocolViolation, Ready, RecoveryState, Rejection, Turn,
+};
 
 /// More messages than the link buffers.
 const TOO_MANY: u64 = 5_000;
@@ -143,4 +149,94 @@ fn opens_wait_for_their_deposits_side_by_side() {
         stored.retain(|stored| *stored != key);
     }
     assert!(peers.iter_mut().all(|peer| std::io::Read::read(peer, &mut [0]).unwrap() == 0));
+}
+
+const RECORDER: u16 = kind::FIRST_EXTERNAL + 7;
+
+/// Kind of another crate with state to store: its objects write parameters and note to their descriptor.
+struct RecorderKind;
+
+struct Recorder {
+    need_wakeup: WakeFlag,
+    closing: bool,
+}
+
+impl ObjectKind for RecorderKind {
+    fn name(&self) -> &'static str {
+        "recorders"
+    }
+
+    fn id(&self) -> u16 {
+        RECORDER
+    }
+
+    fn max_objects(&self, _: &SessionLimits) -> u32 {
+        1
+    }
+
+    fn descriptors(&self) -> std::ops::RangeInclusive<usize> {
+        1..=1
+    }
+
+    fn open(&self, _: &[u8], _: Vec<OwnedFd>) -> Result<ObjectBuilder, Rejection> {
+        panic!("the object is opened, not resumed")
+    }
+
+    fn resume(&self, params: &[u8], note: &[u8], fds: Vec<OwnedFd>) -> Result<ObjectBuilder, Rejection> {
+        let (bytes, output) = ([params, note].concat(), fds.into_iter().next().unwrap());
+        let build = Box::new(move |_: ObjectContext| {
+            rustix::io::write(&output, &bytes).unwrap();
+            let object = Box::new(Recorder { need_wakeup: WakeFlag::new(), closing: false });
+            Ok(BuiltObject { object, answer: Some(bytes) })
+        });
+        Ok(ObjectBuilder { core: None, build, recovery: RecoveryState::default() })
+    }
+}
+
+impl PolledObject for Recorder {
+    fn poll(&mut self, _: &Turn) -> Result<PollStatus, ProtocolViolation> {
+        Ok(if self.closing { PollStatus::Closed(Ok(())) } else { PollStatus::Idle })
+    }
+
+    fn on_ready(&mut self, _: usize, _: Ready) {}
+
+    fn on_close(&mut self, _: CloseReason) {
+        self.closing = true;
+    }
+
+    fn need_wakeup(&self) -> &WakeFlag {
+        &self.need_wakeup
+    }
+}
+
+#[test]
+fn next_engine_resumes_object_of_external_kind() {
+    let memory = SharedMemory::create("client", 16 * PAGE_SIZE).unwrap();
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (wire, engine_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let (wire, (mut output, engine_output)) =
+        (PacketSocket::new(wire), std::os::unix::net::UnixStream::pair().unwrap());
+    let session = StoredRecord {
+        key: 1,
+        record: Record::Session { session: 1, pid: 1, uid: 0 },
+        descriptors: vec![engine_end, memory.memfd().try_clone_to_owned().unwrap(), some_fd()],
+    };
+    let object = Object { kind: RECORDER, params: vec![1, 2] };
+    let request = Request::OpenObject(OpenObject { id: 5, core: None, queue: None, object });
+    let granted = Record::Granted { session: 1, core: 0, request: request.clone(), note: vec![3] };
+    let recorder = StoredRecord { key: 2, record: granted, descriptors: vec![engine_output.into()] };
+    let dir = tempfile::tempdir().unwrap();
+    let config = EngineConfig::new(vec![isolane_reactor::cpu::allowed().unwrap()[0]]);
+    let (listener, store) = (listen(&dir.path().join("sock")).unwrap(), Arc::new(StoreClient::none()));
+    let (kinds, records) = (vec![Box::new(RecorderKind) as Box<dyn ObjectKind>], vec![session, recorder]);
+    let watch = crate::watch::Record::new().unwrap();
+    let _engine = Engine::resume(config, listener, kinds, 2, store, records, watch).unwrap();
+    assert_eq!(recv_reply(&wire), Some(Reply::EngineRestarted { epoch: 2 }));
+    let mut bytes = [0; 3];
+    output.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    std::io::Read::read_exact(&mut output, &mut bytes).unwrap();
+    assert_eq!(bytes, [1, 2, 3]);
+    // The application repeats a request whose reply was lost.
+    wire.send(&request.encode(9), &[some_fd().as_fd()], true).unwrap();
+    assert_eq!(recv_reply(&wire), Some(Reply::Opened { core: 0, answer: vec![1, 2, 3] }));
 }
