@@ -2,16 +2,13 @@
 //!
 //! Invariant: an entry is copied out by eight atomic loads before use, so it cannot change between a check and its use.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::index::{CACHE_PADDED_BYTES, Consumer, InvalidIndex, Producer, RingIndices};
-use crate::memory::{MemoryError, SharedMemory, ShmRef};
+use crate::memory::{MemoryError, SharedMemory, ShmRef, Slot};
 
 /// An entry; its format is up to the users of the ring.
 pub type Entry = [u64; 8];
-
-/// An entry in shared memory, which the peer may change at any time.
-pub(crate) type Slot = [AtomicU64; 8];
 
 /// Sending side.
 #[derive(Debug)]

@@ -24,7 +24,6 @@ use rustix::mm::{MapFlags, ProtFlags, munmap};
 
 use crate::PAGE_SIZE;
 use crate::bell::WakeFlag;
-use crate::entries::Slot;
 use crate::index::{InvalidIndex, RingIndices};
 use crate::process::process_id;
 use crate::sync::AtomicU64;
@@ -478,6 +477,8 @@ impl Drop for Mapping {
     }
 }
 
+/// An entry in shared memory, which the peer may change at any time.
+pub(crate) type Slot = [std::sync::atomic::AtomicU64; 8];
 /// Size of an entry in bytes.
 pub(crate) const ENTRY_BYTES: usize = size_of::<Slot>();
 
