@@ -23,7 +23,7 @@ const IO_PATH: &[&str] = &[
     "crates/isolane-memory/src/buffer.rs",
     "crates/isolane-memory/src/payload",
     "crates/isolane-memory/src/payload.rs",
-    "crates/isolane-memory/src/page_run.rs",
+    "crates/isolane-memory/src/run.rs",
     "crates/isolane-memory/src/entry.rs",
     "crates/isolane-memory/src/table.rs",
     "crates/isolane-volume/src/memory.rs",

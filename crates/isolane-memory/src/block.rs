@@ -102,8 +102,8 @@ impl Block {
 }
 
 /// Whether there is no other reference. (There are no weak references.)
-pub(crate) fn is_unique(block: &Arc<Block>) -> bool {
-    let is_unique = Arc::strong_count(block) == 1;
+pub(crate) fn is_unique<T>(memory: &Arc<T>) -> bool {
+    let is_unique = Arc::strong_count(memory) == 1;
     if is_unique {
         fence(Ordering::Acquire);
     }

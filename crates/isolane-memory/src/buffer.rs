@@ -4,6 +4,7 @@
 //! change while it lives, even if the value moves.
 
 use std::fmt;
+use std::io::{IoSlice, IoSliceMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -11,14 +12,10 @@ use isolane_shm::{MemoryError, SharedMemory};
 
 use crate::block::{self, Block};
 use crate::page::{Page, PageList};
-use crate::page_run::next_slice;
 use crate::payload::Payload;
-use crate::shared::{self, Shared};
+use crate::run::{Run, Runs};
+use crate::shared::Shared;
 use crate::{PAGE_SIZE, pages_for};
-
-mod slices;
-
-pub use slices::{IoSlices, IoSlicesMut, RawParts, Slices, SlicesMut};
 
 /// Memory to receive into: pages, one contiguous block, or a range of *shared* memory, which another process can
 /// change at any time. Shared memory has no slices: it is copied, or its address is passed to the kernel.
@@ -138,7 +135,7 @@ impl Buffer {
     /// If the range is outside of the buffer, or the buffer is shared.
     pub fn copy_in(&mut self, offset: usize, bytes: &[u8]) {
         if let Storage::Shared(range) = &self.storage {
-            assert!(shared::is_unique(range), "{SHARED}");
+            assert!(block::is_unique(range), "{SHARED}");
             return range.copy_in(offset, bytes);
         }
         let mut tail = bytes;
@@ -184,82 +181,74 @@ impl Buffer {
         }
     }
 
-    /// Returns the slices of a range for the kernel to read.
+    /// Returns the slices of a range for the kernel to read, each with its length, because `IoSlice::len` forms a
+    /// reference to the bytes.
     ///
     /// # Panics
     /// If the range is outside of the buffer.
-    pub fn io_slices(&self, offset: usize, len: usize) -> IoSlices<'_> {
-        match &self.storage {
-            Storage::Shared(range) => {
-                self.check_range(offset, len);
-                IoSlices::Shared(Some((range.io_slice(offset, len), len)).filter(|_| len > 0))
-            }
-            _ => IoSlices::Own(self.slices(offset, len)),
-        }
+    pub fn io_slices(&self, offset: usize, len: usize) -> impl Iterator<Item = (IoSlice<'_>, usize)> {
+        // SAFETY: the memory is borrowed, and writers need an exclusive borrow.
+        self.runs(offset, len).map(|run| unsafe { run.io_slice() })
     }
 
-    /// Returns the slices of a range for the kernel to write.
+    /// Returns the slices of a range for the kernel to write, each with its length.
     ///
     /// # Panics
     /// If the range is outside of the buffer, or the buffer is shared.
-    pub fn io_slices_mut(&mut self, offset: usize, len: usize) -> IoSlicesMut<'_> {
-        if !self.is_in_shared_memory() {
-            return IoSlicesMut::Own(self.slices_mut(offset, len));
-        }
-        self.check_range(offset, len);
-        let Storage::Shared(range) = &mut self.storage else {
-            unreachable!("the buffer is in shared memory")
-        };
-        let Some(range) = Arc::get_mut(range) else { panic!("{SHARED}") };
-        IoSlicesMut::Shared(Some((range.io_slice_mut(offset, len), len)).filter(|_| len > 0))
+    pub fn io_slices_mut(
+        &mut self,
+        offset: usize,
+        len: usize,
+    ) -> impl Iterator<Item = (IoSliceMut<'_>, usize)> {
+        // SAFETY: the memory has no other references, and no byte is in two runs.
+        self.runs_mut(offset, len).map(|run| unsafe { run.io_slice_mut() })
     }
 
     /// Returns the writable slices of a range.
     ///
     /// # Panics
     /// If the range is outside of the buffer, or the buffer is shared, or in shared memory.
-    pub fn slices_mut(&mut self, offset: usize, len: usize) -> SlicesMut<'_> {
-        self.check_range(offset, len);
-        match &mut self.storage {
-            Storage::Pages(pages) => SlicesMut::Pages {
-                pages: &mut pages[offset / PAGE_SIZE..],
-                skip: offset % PAGE_SIZE,
-                left: len,
-            },
-            Storage::Block(block) => match block::bytes_mut(block) {
-                Some(bytes) => {
-                    SlicesMut::Block(Some(&mut bytes[offset..offset + len]).filter(|it| !it.is_empty()))
-                }
-                None => panic!("{SHARED}"),
-            },
-            Storage::Shared(_) => panic!("{NO_SLICES}"),
-        }
+    pub fn slices_mut(&mut self, offset: usize, len: usize) -> impl Iterator<Item = &mut [u8]> {
+        assert!(!self.is_in_shared_memory(), "{NO_SLICES}");
+        // SAFETY: the memory has no other references, and no byte is in two runs.
+        self.runs_mut(offset, len).map(|run| unsafe { run.bytes_mut() })
     }
 
-    /// Returns the slices of a range.
+    /// Returns the slices of a range; adjacent pages are one slice.
     ///
     /// # Panics
     /// If the range is outside of the buffer, or the buffer in shared memory.
-    pub fn slices(&self, offset: usize, len: usize) -> Slices<'_> {
+    pub fn slices(&self, offset: usize, len: usize) -> impl Iterator<Item = &[u8]> {
+        assert!(!self.is_in_shared_memory(), "{NO_SLICES}");
+        // SAFETY: the memory is borrowed, and writers need an exclusive borrow.
+        self.runs(offset, len).map(|run| unsafe { run.bytes() })
+    }
+
+    fn runs(&self, offset: usize, len: usize) -> Runs<'_> {
         self.check_range(offset, len);
         match &self.storage {
             Storage::Pages(pages) => {
-                Slices::Pages { pages: &pages[offset / PAGE_SIZE..], skip: offset % PAGE_SIZE, left: len }
+                Runs::Pages { pages: &pages[offset / PAGE_SIZE..], skip: offset % PAGE_SIZE, left: len }
             }
-            Storage::Block(block) => {
-                Slices::Block(Some(&block.bytes()[offset..offset + len]).filter(|it| !it.is_empty()))
-            }
-            Storage::Shared(_) => panic!("{NO_SLICES}"),
+            // SAFETY: the range was checked, so the address is inside of the block.
+            Storage::Block(block) => Runs::Other(Run::new(unsafe { block.as_ptr().add(offset) }, len)),
+            Storage::Shared(range) => Runs::Other(range.run(offset, len)),
         }
+    }
+
+    /// As [`Buffer::runs`], of memory without other references.
+    fn runs_mut(&mut self, offset: usize, len: usize) -> Runs<'_> {
+        let runs = self.runs(offset, len);
+        assert!(self.is_range_exclusive(offset, len), "{SHARED}");
+        runs
     }
 
     /// Returns all bytes if they are contiguous and not in shared memory.
     pub fn as_slice(&self) -> Option<&[u8]> {
-        match &self.storage {
-            Storage::Block(block) => Some(&block.bytes()[..self.len]),
-            Storage::Pages(pages) if pages.len() == 1 => Some(&pages[0].bytes()[..self.len]),
-            Storage::Pages(_) | Storage::Shared(_) => None,
+        if self.is_in_shared_memory() {
+            return None;
         }
+        self.slices(0, self.len).next().filter(|slice| slice.len() == self.len)
     }
 
     /// Returns all bytes for writing if they are contiguous, have no other references, and are not in shared
@@ -309,8 +298,10 @@ impl Buffer {
             Storage::Shared(range) => Payload::from_shared(Arc::clone(range), offset, len),
             Storage::Pages(pages) => {
                 let mut payload = Payload::default();
-                for (page, start, len) in page_slices(pages, offset, len) {
-                    payload.push_page(page.clone(), start, len);
+                let mut start = offset % PAGE_SIZE;
+                for page in pages[offset / PAGE_SIZE..].iter().take(pages_for(start + len)) {
+                    payload.push_page(page.clone(), start, (len - payload.len()).min(PAGE_SIZE - start));
+                    start = 0;
                 }
                 payload
             }
@@ -369,10 +360,17 @@ impl Buffer {
 
     /// Whether there are no other references, so that the buffer can be written.
     pub fn is_exclusive(&self) -> bool {
+        self.is_range_exclusive(0, self.len)
+    }
+
+    fn is_range_exclusive(&self, offset: usize, len: usize) -> bool {
         match &self.storage {
-            Storage::Pages(pages) => pages.iter().all(Page::is_unique),
+            Storage::Pages(pages) => {
+                let count = pages_for(offset % PAGE_SIZE + len);
+                pages[offset / PAGE_SIZE..].iter().take(count).all(Page::is_unique)
+            }
             Storage::Block(block) => block::is_unique(block),
-            Storage::Shared(range) => shared::is_unique(range),
+            Storage::Shared(range) => block::is_unique(range),
         }
     }
 
@@ -381,25 +379,13 @@ impl Buffer {
     ///
     /// # Panics
     /// If the range is outside of the buffer.
-    pub fn raw_parts(&self, offset: usize, len: usize) -> RawParts<'_> {
-        self.check_range(offset, len);
-        match &self.storage {
-            Storage::Pages(pages) => {
-                RawParts::Pages { pages: &pages[offset / PAGE_SIZE..], skip: offset % PAGE_SIZE, left: len }
-            }
-            // SAFETY: the range was checked, so the address lies inside of the block.
-            Storage::Block(block) => RawParts::Block(unsafe { block.as_ptr().add(offset) }, len),
-            Storage::Shared(range) => RawParts::Block(range.range(offset, len).0, len),
-        }
+    pub fn raw_parts(&self, offset: usize, len: usize) -> impl Iterator<Item = (*const u8, usize)> {
+        self.runs(offset, len).map(Run::raw)
     }
 
     /// Whether every address is a multiple of `alignment` bytes (at most 4,096), as direct file I/O requires.
     pub fn is_aligned(&self, alignment: usize) -> bool {
-        match &self.storage {
-            Storage::Pages(_) => true,
-            Storage::Block(block) => block.as_ptr().addr().get().is_multiple_of(alignment.max(1)),
-            Storage::Shared(range) => range.range(0, 0).0.addr().get().is_multiple_of(alignment.max(1)),
-        }
+        self.raw_parts(0, self.len).all(|(start, _)| start.addr().is_multiple_of(alignment.max(1)))
     }
 
     fn check_range(&self, offset: usize, len: usize) {
@@ -417,21 +403,8 @@ impl Default for Buffer {
 
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match &self.storage {
-            Storage::Pages(_) => "pages",
-            Storage::Block(_) => "block",
-            Storage::Shared(_) => "foreign",
-        };
-        write!(f, "Buffer({} bytes, {kind})", self.len)
+        write!(f, "Buffer({} bytes)", self.len)
     }
-}
-
-/// Slices `(page, start, len)` of a range of pages.
-fn page_slices(pages: &[Page], offset: usize, len: usize) -> impl Iterator<Item = (&Page, usize, usize)> {
-    let (mut skip, mut left) = (offset % PAGE_SIZE, len);
-    pages[offset / PAGE_SIZE..]
-        .iter()
-        .map_while(move |page| next_slice(&mut skip, &mut left).map(|(s, l)| (page, s, l)))
 }
 
 const NO_SLICES: &str = "shared memory has no slices; copy it, or use `io_slices`";

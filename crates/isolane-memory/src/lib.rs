@@ -17,9 +17,7 @@ mod arena;
 mod block;
 mod buffer;
 mod entry;
-mod in_flight;
 mod page;
-mod page_run;
 mod payload;
 mod pool;
 mod pool_account;
@@ -29,14 +27,14 @@ mod region;
 #[cfg(miri)]
 #[path = "region_miri.rs"]
 mod region;
+mod run;
 mod shared;
 mod sync;
 mod table;
 
-pub use buffer::{Buffer, IoSlices, IoSlicesMut, RawParts, Slices, SlicesMut};
-pub use in_flight::ZeroCopySend;
+pub use buffer::Buffer;
 pub use page::{Page, PageBytes, PageList};
-pub use payload::Payload;
+pub use payload::{Payload, ZeroCopySend};
 pub use pool::Pool;
 pub use prefetch::prefetch;
 pub use table::PageTable;

@@ -12,12 +12,12 @@ use crate::page::{Page, PageList};
 use crate::shared::Shared;
 
 mod segments;
-use segments::{IoSlices, Segment, Segments, Slices};
+use segments::{List, Runs, Segment};
 
 /// Bytes to send, gathered from pages, blocks, and constants.
 #[derive(Clone, Default)]
 pub struct Payload {
-    segments: Segments,
+    segments: List,
     len: usize,
 }
 
@@ -31,7 +31,7 @@ impl Payload {
 
     /// Returns an empty payload with capacity for `segments`.
     pub fn with_capacity(segments: usize) -> Payload {
-        Payload { segments: Segments::with_capacity(segments), len: 0 }
+        Payload { segments: segments::list_with_capacity(segments), len: 0 }
     }
 
     /// Returns `len` bytes of a page from `start`.
@@ -45,7 +45,7 @@ impl Payload {
             "{len} bytes from {start} leave the page"
         );
         let segment = Segment::Page { page, start: start as u16, len: len as u16 };
-        Payload { segments: Segments::from_segment(segment), len }
+        Payload { segments: List::from_buf([segment]), len }
     }
 
     pub(crate) fn from_pages(pages: PageList, len: usize) -> Payload {
@@ -59,9 +59,7 @@ impl Payload {
 
     pub(crate) fn from_block(block: Arc<Block>, start: usize, len: usize) -> Payload {
         assert!(start + len <= u32::MAX as usize, "a payload refers only to blocks below 4 GiB");
-        let segment = Segment::Block { block, start: start as u32, len: len as u32 };
-        let segments = if len > 0 { Segments::from_segment(segment) } else { Segments::default() };
-        Payload { segments, len }
+        Payload::default().with(Segment::Block { block, start: start as u32, len: len as u32 })
     }
 
     pub(crate) fn from_shared(range: Arc<Shared>, start: usize, len: usize) -> Payload {
@@ -69,9 +67,7 @@ impl Payload {
             start + len <= range.len().min(u32::MAX as usize),
             "a payload refers only to ranges below 4 GiB"
         );
-        let segment = Segment::Shared { range, start: start as u32, len: len as u32 };
-        let segments = if len > 0 { Segments::from_segment(segment) } else { Segments::default() };
-        Payload { segments, len }
+        Payload::default().with(Segment::Shared { range, start: start as u32, len: len as u32 })
     }
 
     /// Whether any of it is in shared memory, which another process can change at any time.
@@ -128,6 +124,11 @@ impl Payload {
         self.segments.append(&mut other.segments);
     }
 
+    fn with(mut self, segment: Segment) -> Payload {
+        self.push(segment);
+        self
+    }
+
     #[inline]
     fn push(&mut self, segment: Segment) {
         let len = segment.len();
@@ -142,9 +143,15 @@ impl Payload {
     /// # Panics
     /// If the range is outside of the payload.
     pub fn slice(&self, offset: usize, len: usize) -> Payload {
-        let mut part = Payload::default();
-        for (segment, from, count) in self.segment_ranges(offset, len) {
-            part.push(segment.slice(from, count));
+        self.check_range(offset, len);
+        let (mut part, mut skip) = (Payload::default(), offset);
+        for segment in &self.segments {
+            let from = skip.min(segment.len());
+            let count = (len - part.len).min(segment.len() - from);
+            if count > 0 {
+                part.push(segment.slice(from, count));
+            }
+            skip -= from;
         }
         part
     }
@@ -182,18 +189,25 @@ impl Payload {
     /// If the range is outside of the payload.
     #[inline]
     pub fn io_slices(&self, offset: usize, len: usize) -> impl Iterator<Item = (IoSlice<'_>, usize)> {
-        self.check_range(offset, len);
-        IoSlices(Slices::new(&self.segments, offset, len))
+        // SAFETY: the segments keep the memory alive, and memory of a payload is not written.
+        self.runs(offset, len).map(|run| unsafe { run.io_slice() })
     }
 
     /// Returns the slices of a range; adjacent pages are one slice.
     ///
     /// # Panics
-    /// If the range is outside of the payload, or any of it is in shared memory.
+    /// If the range is outside of the payload, or any of the payload is in shared memory.
     #[inline]
     pub fn slices(&self, offset: usize, len: usize) -> impl Iterator<Item = &[u8]> {
+        assert!(!self.is_in_shared_memory(), "shared memory has no slices; copy it, or use `io_slices`");
+        // SAFETY: the segments keep the memory alive, and memory of a payload is not written.
+        self.runs(offset, len).map(|run| unsafe { run.bytes() })
+    }
+
+    #[inline]
+    fn runs(&self, offset: usize, len: usize) -> Runs<'_> {
         self.check_range(offset, len);
-        Slices::new(&self.segments, offset, len)
+        Runs { segments: &self.segments, skip: offset, left: len }
     }
 
     /// Returns all bytes if they are one segment and not in shared memory.
@@ -218,8 +232,7 @@ impl Payload {
     /// Copies all bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len);
-        let mut add = |slice: &[u8]| bytes.extend_from_slice(slice);
-        self.segments.iter().for_each(|segment| segment.for_each_slice(0, segment.len(), &mut add));
+        self.segments.iter().for_each(|segment| segment.copy_to(&mut bytes));
         bytes
     }
 
@@ -232,21 +245,18 @@ impl Payload {
         }
     }
 
-    fn segment_ranges(&self, offset: usize, len: usize) -> impl Iterator<Item = (&Segment, usize, usize)> {
-        self.check_range(offset, len);
-        let (mut skip, mut left) = (offset, len);
-        self.segments.iter().filter_map(move |segment| {
-            let from = skip.min(segment.len());
-            skip -= from;
-            let count = left.min(segment.len() - from);
-            left -= count;
-            (count > 0).then_some((segment, from, count))
-        })
-    }
-
     fn check_range(&self, offset: usize, len: usize) {
         let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
         assert!(is_inside, "{len} bytes from {offset} are outside of a payload of {} bytes", self.len);
+    }
+}
+
+impl Drop for Payload {
+    #[inline]
+    fn drop(&mut self) {
+        if self.segments.spilled() {
+            segments::recycle_list(std::mem::take(&mut self.segments));
+        }
     }
 }
 
@@ -267,6 +277,19 @@ impl fmt::Debug for Payload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Payload({} bytes in {} segments)", self.len, self.segments.len())
     }
+}
+
+/// Memory of a zero-copy send, which the kernel reads after the call has returned.
+///
+/// Invariant: none of it changes or is freed while this value lives.
+#[derive(Debug, Default)]
+pub struct ZeroCopySend {
+    /// Memory of headers, which can contain older headers.
+    pub headers: Vec<u8>,
+    /// Payloads that were sent, at least in part.
+    pub payloads: Vec<Payload>,
+    /// Number of sent bytes.
+    pub bytes: usize,
 }
 
 static ZEROES: [u8; 16 * PAGE_SIZE] = [0; 16 * PAGE_SIZE];

@@ -2,7 +2,7 @@
 //!
 //! Accounts are never freed, because pages can outlive their pool. An account without references is reused.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Part of a pool that other threads access.
@@ -22,12 +22,6 @@ impl PoolAccount {
     /// Releases an account without pages.
     pub(crate) fn release(&'static self) {
         spare().push(self);
-    }
-}
-
-impl std::fmt::Debug for PoolAccount {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "PoolAccount({} pages freed elsewhere)", self.freed_elsewhere.load(Ordering::Relaxed))
     }
 }
 

@@ -3,12 +3,12 @@
 //! Bytes are copied, or their address is passed to the kernel; no reference to them is formed. Ranges can overlap.
 //! Only data of the other process is stored there, and data read from there is not trusted.
 
-use std::io::{IoSlice, IoSliceMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
 use isolane_shm::{MemoryError, SharedMemory};
+
+use crate::run::Run;
 
 /// Range of shared memory, which stays mapped while this lives.
 pub(crate) struct Shared {
@@ -42,9 +42,11 @@ impl Shared {
     /// # Panics
     /// If `at` is outside.
     pub(crate) fn split_off(&mut self, at: usize) -> Arc<Shared> {
-        let (start, len) = self.range(at, self.len - at);
+        let (offset, len) = (self.offset + at as u64, self.len - at);
+        // SAFETY: inside of the mapping, because the range is.
+        let start = unsafe { self.start.add(at) };
         self.len = at;
-        Arc::new(Shared { memory: self.memory.clone(), offset: self.offset + at as u64, len, start })
+        Arc::new(Shared { memory: self.memory.clone(), offset, len, start })
     }
 
     /// Reverts [`Shared::split_off`]. Returns `false` if `tail` does not follow.
@@ -61,14 +63,14 @@ impl Shared {
 
     /// Copies bytes out from `offset`.
     pub(crate) fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
-        self.range(offset, bytes.len());
+        self.run(offset, bytes.len());
         let copied = self.memory.copy_out(self.offset + offset as u64, bytes);
         debug_assert!(copied.is_ok(), "a range is inside of its memory");
     }
 
     /// Copies bytes in at `offset`.
     pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) {
-        self.range(offset, bytes.len());
+        self.run(offset, bytes.len());
         let copied = self.memory.copy_in(self.offset + offset as u64, bytes);
         debug_assert!(copied.is_ok(), "a range is inside of its memory");
     }
@@ -83,53 +85,21 @@ impl Shared {
         }
     }
 
-    /// Returns address and length of a range.
+    /// Returns the run of a range.
     ///
     /// # Panics
     /// If it is outside.
-    pub(crate) fn range(&self, offset: usize, len: usize) -> (NonNull<u8>, usize) {
+    pub(crate) fn run(&self, offset: usize, len: usize) -> Run {
         let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
         assert!(is_inside, "{len} bytes from {offset} are outside of a range of {} bytes", self.len);
         // SAFETY: inside of the mapping, as checked.
-        (unsafe { self.start.add(offset) }, len)
+        Run::new(unsafe { self.start.add(offset) }, len)
     }
-
-    /// Returns a range for the kernel to read.
-    pub(crate) fn io_slice(&self, offset: usize, len: usize) -> IoSlice<'_> {
-        let (start, len) = self.range(offset, len);
-        // SAFETY: an `IoSlice` has the layout of an `iovec`, and these bytes are mapped while it lives. Only
-        // the kernel reads them, so they can change.
-        unsafe { std::mem::transmute::<IoVec, IoSlice<'_>>(IoVec { start, len }) }
-    }
-
-    /// Returns a range for the kernel to write.
-    pub(crate) fn io_slice_mut(&mut self, offset: usize, len: usize) -> IoSliceMut<'_> {
-        let (start, len) = self.range(offset, len);
-        // SAFETY: an `IoSliceMut` has the layout of an `iovec`, these bytes are mapped while it lives, and this process
-        // has no other reference to them.
-        unsafe { std::mem::transmute::<IoVec, IoSliceMut<'_>>(IoVec { start, len }) }
-    }
-}
-
-/// Whether there is no other reference. (There are no weak references.)
-pub(crate) fn is_unique(range: &Arc<Shared>) -> bool {
-    let is_unique = Arc::strong_count(range) == 1;
-    if is_unique {
-        fence(Ordering::Acquire);
-    }
-    is_unique
 }
 
 fn start_of(memory: &SharedMemory, offset: u64, len: usize) -> Result<NonNull<u8>, MemoryError> {
     let slice = memory.raw_slice(offset, len as u64)?;
     Ok(NonNull::new(slice.as_ptr()).unwrap_or(NonNull::dangling()))
-}
-
-/// Layout of an `iovec`.
-#[repr(C)]
-struct IoVec {
-    start: NonNull<u8>,
-    len: usize,
 }
 
 /// Size of a copy.

@@ -4,9 +4,7 @@
 //! payloads without allocations.
 
 use std::cell::RefCell;
-use std::io::IoSlice;
 use std::mem;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -14,7 +12,7 @@ use smallvec::SmallVec;
 use crate::PAGE_SIZE;
 use crate::block::Block;
 use crate::page::Page;
-use crate::page_run::PageRun;
+use crate::run::Run;
 use crate::shared::Shared;
 
 pub(super) enum Segment {
@@ -25,15 +23,6 @@ pub(super) enum Segment {
 }
 
 impl Segment {
-    /// # Panics
-    /// If it is in shared memory.
-    fn bytes(&self) -> &[u8] {
-        match self.private_bytes() {
-            Some(bytes) => bytes,
-            None => panic!("shared memory has no slices; copy it, or use `io_slices`"),
-        }
-    }
-
     /// Returns the bytes, `None` in shared memory.
     #[inline]
     pub(super) fn private_bytes(&self) -> Option<&[u8]> {
@@ -49,19 +38,14 @@ impl Segment {
         matches!(self, Segment::Shared { .. })
     }
 
-    /// Calls a function with a part of the bytes. Shared memory is copied first.
-    pub(super) fn for_each_slice(&self, from: usize, count: usize, f: &mut impl FnMut(&[u8])) {
+    /// Appends the bytes to `target`.
+    pub(super) fn copy_to(&self, target: &mut Vec<u8>) {
+        let mut add = |slice: &[u8]| target.extend_from_slice(slice);
         match self {
-            Segment::Shared { range, start, .. } => range.for_each_slice(*start as usize + from, count, f),
-            _ => f(&self.bytes()[from..from + count]),
-        }
-    }
-
-    /// Returns a part of the bytes for the kernel to read.
-    fn io_slice(&self, from: usize, count: usize) -> IoSlice<'_> {
-        match self {
-            Segment::Shared { range, start, .. } => range.io_slice(*start as usize + from, count),
-            _ => IoSlice::new(&self.bytes()[from..from + count]),
+            Segment::Shared { range, start, len } => {
+                range.for_each_slice(*start as usize, *len as usize, add);
+            }
+            _ => self.private_bytes().into_iter().for_each(&mut add),
         }
     }
 
@@ -73,13 +57,15 @@ impl Segment {
         }
     }
 
-    /// Returns a run of `count` bytes if they are in a page.
-    fn run(&self, from: usize, count: usize) -> Option<PageRun> {
+    /// Returns the run of a part of the bytes.
+    fn run(&self, from: usize, count: usize) -> Run {
         match self {
-            Segment::Page { page, start, .. } => {
-                Some(PageRun::new(page.as_ptr(), usize::from(*start) + from, count))
+            Segment::Page { page, start, .. } => Run::in_page(page, usize::from(*start) + from, count),
+            Segment::Block { block, start, .. } => {
+                Run::from(&block.bytes()[*start as usize + from..][..count])
             }
-            Segment::Block { .. } | Segment::Shared { .. } | Segment::Static(_) => None,
+            Segment::Shared { range, start, .. } => range.run(*start as usize + from, count),
+            Segment::Static(bytes) => Run::from(&bytes[from..from + count]),
         }
     }
 
@@ -125,74 +111,37 @@ impl Clone for Segment {
     }
 }
 
-type List = SmallVec<[Segment; 1]>;
-
 /// Segments of a payload.
-#[derive(Clone, Default)]
-pub(super) struct Segments(List);
+pub(super) type List = SmallVec<[Segment; 1]>;
 
-impl Segments {
-    /// Returns an empty list with capacity for `count`.
-    pub(super) fn with_capacity(count: usize) -> Segments {
-        if count <= 1 {
-            return Segments::default();
-        }
-        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
-        let mut list = spare.unwrap_or_default();
-        list.reserve(count);
-        Segments(list)
+/// Returns an empty list with capacity for `count`.
+pub(super) fn list_with_capacity(count: usize) -> List {
+    if count <= 1 {
+        return List::new();
     }
-
-    /// Returns a list of one segment.
-    pub(super) fn from_segment(segment: Segment) -> Segments {
-        Segments(SmallVec::from_buf([segment]))
-    }
+    let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
+    let mut list = spare.unwrap_or_default();
+    list.reserve(count);
+    list
 }
 
-impl Deref for Segments {
-    type Target = List;
-
-    fn deref(&self) -> &List {
-        &self.0
-    }
-}
-
-impl DerefMut for Segments {
-    fn deref_mut(&mut self) -> &mut List {
-        &mut self.0
-    }
-}
-
-impl Drop for Segments {
-    #[inline]
-    fn drop(&mut self) {
-        if self.0.spilled() {
-            recycle_list(mem::take(&mut self.0));
-        }
-    }
-}
-
-/// Iterator over the slices of a range; adjacent pages are one slice.
-pub(super) struct Slices<'a> {
-    segments: &'a [Segment],
+/// Iterator over the runs of a range of segments, which are long enough; in order, not empty, adjacent pages as
+/// one run.
+pub(super) struct Runs<'a> {
+    pub(super) segments: &'a [Segment],
     /// Bytes to skip before the range.
-    skip: usize,
-    left: usize,
+    pub(super) skip: usize,
+    pub(super) left: usize,
 }
 
-impl<'a> Slices<'a> {
-    /// Returns the `left` bytes after the first `skip` bytes of `segments`, which are long enough.
-    pub(super) fn new(segments: &'a [Segment], skip: usize, left: usize) -> Slices<'a> {
-        Slices { segments, skip, left }
-    }
-
+impl Runs<'_> {
     /// Appends adjacent pages.
-    fn extend(&mut self, run: &mut PageRun) {
+    fn extend(&mut self, run: &mut Run) {
         while self.left > 0
-            && let Some((segment, tail)) = self.segments.split_first()
+            && let Some((segment @ Segment::Page { .. }, tail)) = self.segments.split_first()
         {
             let count = self.left.min(segment.len());
-            if !segment.run(0, count).is_some_and(|next| run.join(next)) {
+            if !run.join(segment.run(0, count)) {
                 return;
             }
             self.segments = tail;
@@ -201,11 +150,11 @@ impl<'a> Slices<'a> {
     }
 }
 
-impl<'a> Iterator for Slices<'a> {
-    type Item = &'a [u8];
+impl Iterator for Runs<'_> {
+    type Item = Run;
 
     #[inline]
-    fn next(&mut self) -> Option<&'a [u8]> {
+    fn next(&mut self) -> Option<Run> {
         while self.left > 0
             && let Some((segment, tail)) = self.segments.split_first()
         {
@@ -217,47 +166,18 @@ impl<'a> Iterator for Slices<'a> {
             }
             let count = self.left.min(segment.len() - from);
             self.left -= count;
-            let bytes = &segment.bytes()[from..from + count];
-            if self.left == 0 {
-                return Some(bytes);
+            let mut run = segment.run(from, count);
+            if let Segment::Page { .. } = segment {
+                self.extend(&mut run);
             }
-            let Some(mut run) = segment.run(from, count) else { return Some(bytes) };
-            self.extend(&mut run);
-            // SAFETY: the segments keep the pages alive, and a page of a payload is not written.
-            return Some(unsafe { run.bytes() });
+            return Some(run);
         }
         None
     }
 }
 
-/// As [`Slices`], for the kernel, including shared memory; each slice with its length.
-pub(super) struct IoSlices<'a>(pub(super) Slices<'a>);
-
-impl<'a> Iterator for IoSlices<'a> {
-    type Item = (IoSlice<'a>, usize);
-
-    fn next(&mut self) -> Option<(IoSlice<'a>, usize)> {
-        let slices = &mut self.0;
-        while slices.left > 0
-            && let Some((segment, tail)) = slices.segments.split_first()
-            && (segment.is_in_shared_memory() || slices.skip >= segment.len())
-        {
-            slices.segments = tail;
-            let from = mem::take(&mut slices.skip);
-            if from >= segment.len() {
-                slices.skip = from - segment.len();
-                continue;
-            }
-            let count = slices.left.min(segment.len() - from);
-            slices.left -= count;
-            return Some((segment.io_slice(from, count), count));
-        }
-        slices.next().map(|slice| (IoSlice::new(slice), slice.len()))
-    }
-}
-
 /// Keeps a list for the next long payload of this thread, within limits.
-fn recycle_list(mut list: List) {
+pub(super) fn recycle_list(mut list: List) {
     list.clear();
     // A thread that ends has no spare lists.
     let _ = SPARE.try_with(|spare| {
@@ -280,23 +200,24 @@ thread_local! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Payload;
 
     #[test]
     fn reuses_long_lists() {
-        let list = Segments::with_capacity(40);
-        let range = list.as_ptr();
-        drop(list);
-        let mut again = Segments::with_capacity(30);
-        assert!(again.is_empty() && again.as_ptr() == range);
-        again.push(Segment::Static(b"piece"));
+        let payload = Payload::with_capacity(40);
+        let range = payload.segments.as_ptr();
+        drop(payload);
+        let mut again = Payload::with_capacity(30);
+        assert!(again.segments.is_empty() && again.segments.as_ptr() == range);
+        again.push_static(b"piece");
         drop(again);
-        assert!(Segments::with_capacity(2).is_empty());
+        assert!(Payload::with_capacity(2).segments.is_empty());
     }
 
     #[test]
     fn bounds_spare_lists() {
-        let lists: Vec<Segments> = (0..2 * MAX_SPARE_LISTS).map(|_| Segments::with_capacity(8)).collect();
-        drop(lists);
+        let payloads: Vec<_> = (0..2 * MAX_SPARE_LISTS).map(|_| Payload::with_capacity(8)).collect();
+        drop(payloads);
         assert_eq!(SPARE.with(|spare| spare.borrow().len()), MAX_SPARE_LISTS);
     }
 }

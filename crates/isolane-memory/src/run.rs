@@ -1,31 +1,39 @@
-//! Runs of adjacent pages as one slice.
+//! Runs: contiguous parts of buffers and payloads, for code and for the kernel.
 //!
-//! The pages of a long buffer are mostly adjacent ([`Pool::buffer`](crate::Pool::buffer)). Few long slices cost
-//! the kernel less than many short ones, above all for memory that is not in the cache.
+//! The pages of a long buffer are mostly adjacent ([`Pool::buffer`](crate::Pool::buffer)) and form one run. Few
+//! long slices cost the kernel less than many short ones, above all for memory that is not in the cache.
+//!
+//! In shared memory, which another process can change at any time, runs are only passed to the kernel.
 
+use std::io::{IoSlice, IoSliceMut};
+use std::mem;
 use std::ptr::NonNull;
 
 use crate::PAGE_SIZE;
 use crate::page::Page;
 
-/// Address and length of a run. It does not keep its pages alive.
+/// Address and length of a run. It does not keep its memory alive.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PageRun {
+pub(crate) struct Run {
     start: NonNull<u8>,
     len: usize,
 }
 
-impl PageRun {
-    /// Returns `len` bytes of a page from `start`.
-    pub(crate) fn new(page: NonNull<u8>, start: usize, len: usize) -> PageRun {
-        assert!(start <= PAGE_SIZE && len <= PAGE_SIZE - start, "{len} bytes from {start} leave the page");
-        // SAFETY: inside of the page, as checked.
-        PageRun { start: unsafe { page.add(start) }, len }
+impl Run {
+    pub(crate) fn new(start: NonNull<u8>, len: usize) -> Run {
+        Run { start, len }
     }
 
-    /// Appends `next` if it is adjacent, up to a limit. Adjacent pages are in one region, because the first pages
-    /// of a region are never allocated.
-    pub(crate) fn join(&mut self, next: PageRun) -> bool {
+    /// Returns `len` bytes of a page from `start`.
+    pub(crate) fn in_page(page: &Page, start: usize, len: usize) -> Run {
+        assert!(start <= PAGE_SIZE && len <= PAGE_SIZE - start, "{len} bytes from {start} leave the page");
+        // SAFETY: inside of the page, as checked.
+        Run { start: unsafe { page.as_ptr().add(start) }, len }
+    }
+
+    /// Appends the run of an adjacent page, up to a limit. Adjacent pages are in one region, because the first
+    /// pages of a region are never allocated.
+    pub(crate) fn join(&mut self, next: Run) -> bool {
         let adjacent = self.start.addr().get() + self.len == next.start.addr().get();
         let joined = adjacent && self.len + next.len <= MAX_RUN_BYTES;
         self.len += if joined { next.len } else { 0 };
@@ -38,49 +46,87 @@ impl PageRun {
     }
 
     /// # Safety
-    /// All pages of the run live and are not written for `'a`.
+    /// The memory lives, is not shared memory, and is not written for `'a`.
     pub(crate) unsafe fn bytes<'a>(self) -> &'a [u8] {
         // SAFETY: the address of a page is valid for its region; guaranteed by the caller.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
     /// # Safety
-    /// All pages of the run have one handle each, which is borrowed exclusively for `'a`.
+    /// The memory is not shared memory, has one handle (for pages, each), and that is borrowed exclusively for
+    /// `'a`.
     pub(crate) unsafe fn bytes_mut<'a>(self) -> &'a mut [u8] {
         // SAFETY: the address of a page is valid for its region; the caller guarantees exclusive use.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
-}
 
-/// Returns start and length of the slice in the next page, `None` at the end.
-#[inline]
-pub(crate) fn next_slice(skip: &mut usize, left: &mut usize) -> Option<(usize, usize)> {
-    if *left == 0 {
-        return None;
+    /// Returns the run for the kernel to read, with its length, because `IoSlice::len` forms a reference to the
+    /// bytes.
+    ///
+    /// # Safety
+    /// As [`Run::bytes`], but the memory can be shared memory.
+    pub(crate) unsafe fn io_slice<'a>(self) -> (IoSlice<'a>, usize) {
+        let vector = IoVec { start: self.start, len: self.len };
+        // SAFETY: an `IoSlice` has the layout of an `iovec`; the caller guarantees that the bytes live.
+        (unsafe { mem::transmute::<IoVec, IoSlice<'a>>(vector) }, self.len)
     }
-    let start = std::mem::take(skip);
-    let len = (*left).min(PAGE_SIZE - start);
-    *left -= len;
-    Some((start, len))
+
+    /// Returns the run for the kernel to write, with its length.
+    ///
+    /// # Safety
+    /// As [`Run::bytes_mut`], but the memory can be shared memory.
+    pub(crate) unsafe fn io_slice_mut<'a>(self) -> (IoSliceMut<'a>, usize) {
+        let vector = IoVec { start: self.start, len: self.len };
+        // SAFETY: an `IoSliceMut` has the layout of an `iovec`; the caller guarantees exclusive use.
+        (unsafe { mem::transmute::<IoVec, IoSliceMut<'a>>(vector) }, self.len)
+    }
 }
 
-/// Returns the first run of the `left` bytes that start at `skip` of `pages`, and its number of pages. Subtracts
-/// it from `skip` and `left`.
-#[inline]
-pub(crate) fn first_run(pages: &[Page], skip: &mut usize, left: &mut usize) -> Option<(PageRun, usize)> {
-    let (first, tail) = pages.split_first()?;
-    let (start, len) = next_slice(skip, left)?;
-    let mut run = PageRun::new(first.as_ptr(), start, len);
-    let mut count = 1;
-    for page in tail {
-        let len = (*left).min(PAGE_SIZE);
-        if len == 0 || !run.join(PageRun::new(page.as_ptr(), 0, len)) {
-            break;
+impl From<&[u8]> for Run {
+    fn from(bytes: &[u8]) -> Run {
+        Run { start: NonNull::from(bytes).cast(), len: bytes.len() }
+    }
+}
+
+/// Layout of an `iovec`.
+#[repr(C)]
+struct IoVec {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+/// Iterator over the runs of a range of a buffer, in order and not empty.
+pub(crate) enum Runs<'a> {
+    Pages { pages: &'a [Page], skip: usize, left: usize },
+    Other(Run),
+}
+
+impl Iterator for Runs<'_> {
+    type Item = Run;
+
+    #[inline]
+    fn next(&mut self) -> Option<Run> {
+        match self {
+            Runs::Other(run) => {
+                let len = mem::take(&mut run.len);
+                (len > 0).then_some(Run { len, ..*run })
+            }
+            Runs::Pages { pages, skip, left } => {
+                let (first, tail) = pages.split_first().filter(|_| *left > 0)?;
+                let start = mem::take(skip);
+                let mut run = Run::in_page(first, start, (*left).min(PAGE_SIZE - start));
+                *pages = tail;
+                while let Some((page, tail)) = pages.split_first()
+                    && run.len < *left
+                    && run.join(Run::in_page(page, 0, (*left - run.len).min(PAGE_SIZE)))
+                {
+                    *pages = tail;
+                }
+                *left -= run.len;
+                Some(run)
+            }
         }
-        *left -= len;
-        count += 1;
     }
-    Some((run, count))
 }
 
 /// Longer runs are not cheaper for the kernel, and fair shares of connections end between slices.
