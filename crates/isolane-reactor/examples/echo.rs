@@ -55,7 +55,7 @@ fn measure_empty_receive(config: Option<ReactorConfig>) -> Duration {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
     let _peer = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
     let (socket, _) = listener.accept().expect("accepted");
-    socket::set_nonblocking(&socket).expect("set");
+    socket.set_nonblocking(true).expect("set");
     let (mut request, mut events) = ([0; REQUEST], Vec::new());
     let mut reactor = config.map(|config| Reactor::new(config).expect("a reactor"));
     let conn =
@@ -84,8 +84,8 @@ fn measure(server: Server, config: Option<ReactorConfig>) -> Duration {
     let client = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
     let (served, _) = listener.accept().expect("accepted");
     for socket in [&client, &served] {
-        socket::set_nodelay(socket).expect("set");
-        socket::set_nonblocking(socket).expect("set");
+        socket.set_nodelay(true).expect("set");
+        socket.set_nonblocking(true).expect("set");
     }
     let server = std::thread::spawn(move || server(served, config));
     cpu::pin(0).expect("pinned");

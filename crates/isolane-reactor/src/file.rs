@@ -6,6 +6,8 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 
+pub use crate::sys::lock;
+
 /// Kind of a file operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileOpKind {
@@ -85,16 +87,6 @@ impl FileOp {
         let end = (self.buffer_offset as u64).checked_add(self.len);
         end.is_some_and(|end| end <= buffer.len() as u64)
     }
-}
-
-/// Locks the whole file for this open file description until it is closed (`F_OFD_SETLK`). Returns
-/// `false` if another lock conflicts. An exclusive lock needs a file open for writing, a shared
-/// lock one open for reading.
-///
-/// # Errors
-/// The error of the system call.
-pub fn lock(file: &File, exclusive: bool) -> io::Result<bool> {
-    crate::sys::lock(file, exclusive)
 }
 
 /// Whether operations on this file can block indefinitely, as on a network or user-space file

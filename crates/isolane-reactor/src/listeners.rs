@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
-    slots: Vec<Option<Listener>>,
+    list: Vec<Listener>,
 }
 
 #[derive(Debug)]
@@ -33,29 +33,22 @@ struct Listener {
 impl Listeners {
     pub fn insert(&mut self, socket: TcpListener, backend: &mut Backend) -> io::Result<ListenerToken> {
         socket.set_nonblocking(true)?;
-        let index = self.slots.len() as u32;
+        let index = self.list.len() as u32;
         backend.register(socket.as_fd(), Key::new(Kind::Listener, index))?;
-        let listener = Listener { socket, ready: true, armed: false, retry_at: None, out_of_fds: false };
-        self.slots.push(Some(listener));
+        self.list.push(Listener { socket, ready: true, armed: false, retry_at: None, out_of_fds: false });
         Ok(ListenerToken(index))
     }
 
-    pub fn remove(&mut self, token: ListenerToken, backend: &mut Backend) {
-        if let Some(listener) = self.slots.get_mut(token.index()).and_then(Option::take) {
-            let armed = listener.armed.then_some(Key::new(Kind::Listener, token.0));
-            backend.unregister(listener.socket.as_fd(), armed);
-        }
-    }
-
     pub fn remove_all(&mut self, backend: &mut Backend) {
-        for index in 0..self.slots.len() {
-            self.remove(ListenerToken(index as u32), backend);
+        for (index, listener) in self.list.drain(..).enumerate() {
+            let armed = listener.armed.then_some(Key::new(Kind::Listener, index as u32));
+            backend.unregister(listener.socket.as_fd(), armed);
         }
     }
 
     /// Handles a notification.
     pub fn on_acceptable(&mut self, index: u32) {
-        if let Some(Some(listener)) = self.slots.get_mut(index as usize) {
+        if let Some(listener) = self.list.get_mut(index as usize) {
             listener.ready = true;
             listener.armed = false;
         }
@@ -63,13 +56,12 @@ impl Listeners {
 
     /// Marks all listeners unarmed after the backend was reopened.
     pub fn on_disarmed(&mut self) {
-        self.slots.iter_mut().flatten().for_each(|listener| listener.armed = false);
+        self.list.iter_mut().for_each(|listener| listener.armed = false);
     }
 
     /// Accepts a bounded number of connections and arms empty listeners.
     pub fn accept(&mut self, now: Instant, backend: &mut Backend, events: &mut Vec<Event>) {
-        for (index, slot) in self.slots.iter_mut().enumerate() {
-            let Some(listener) = slot else { continue };
+        for (index, listener) in self.list.iter_mut().enumerate() {
             listener.accept(ListenerToken(index as u32), now, events);
             if !listener.ready && !listener.armed {
                 listener.armed = true;
@@ -80,12 +72,12 @@ impl Listeners {
 
     /// Returns the earliest end of a back-off.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.slots.iter().flatten().filter_map(|listener| listener.retry_at).min()
+        self.list.iter().filter_map(|listener| listener.retry_at).min()
     }
 
     /// Whether a connection may be waiting on a listener that is not backing off.
     pub fn is_ready(&self) -> bool {
-        self.slots.iter().flatten().any(|listener| listener.ready && listener.retry_at.is_none())
+        self.list.iter().any(|listener| listener.ready && listener.retry_at.is_none())
     }
 }
 

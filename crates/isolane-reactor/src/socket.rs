@@ -3,11 +3,11 @@
 use crate::iovec;
 use rustix::fd::AsFd;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
-use socket2::{SockRef, TcpKeepalive};
+use socket2::SockRef;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::IpAddr;
-use std::net::SocketAddr;
-use std::time::Duration;
+
+pub use crate::sys::unsent_bytes;
 
 /// Receives into `plan`, in order. `Ok(0)` is the end of the stream.
 ///
@@ -40,49 +40,6 @@ pub(crate) fn send_zerocopy(socket: impl AsFd, plan: &[IoSlice<'_>]) -> io::Resu
     Ok(rustix::net::sendmsg(socket, plan, &mut SendAncillaryBuffer::default(), flags)?)
 }
 
-/// Makes the socket non-blocking.
-///
-/// # Errors
-/// The error of the system call.
-pub fn set_nonblocking(socket: impl AsFd) -> io::Result<()> {
-    Ok(rustix::io::ioctl_fionbio(socket, true)?)
-}
-
-/// Sends small segments immediately (`TCP_NODELAY`).
-///
-/// # Errors
-/// The error of the system call.
-pub fn set_nodelay(socket: &impl AsFd) -> io::Result<()> {
-    SockRef::from(socket).set_tcp_nodelay(true)
-}
-
-/// Detects a dead peer of an idle connection: first probe after `idle`, then every `interval`, lost
-/// after `probes`.
-///
-/// # Errors
-/// The error of the system call.
-pub fn set_keepalive(socket: &impl AsFd, idle: Duration, interval: Duration, probes: u32) -> io::Result<()> {
-    let keepalive = TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(probes);
-    SockRef::from(socket).set_tcp_keepalive(&keepalive)
-}
-
-/// Resets the connection when the socket is closed (`SO_LINGER` of 0 s), so that the kernel keeps
-/// no state of it.
-///
-/// # Errors
-/// The error of the system call.
-pub fn set_reset_on_close(socket: &impl AsFd) -> io::Result<()> {
-    SockRef::from(socket).set_linger(Some(Duration::ZERO))
-}
-
-/// Detects a dead peer of a connection with unacknowledged bytes (`TCP_USER_TIMEOUT`).
-///
-/// # Errors
-/// The error of the system call.
-pub fn set_user_timeout(socket: &impl AsFd, timeout: Duration) -> io::Result<()> {
-    SockRef::from(socket).set_tcp_user_timeout(Some(timeout))
-}
-
 /// Whether a connection between these addresses stays within this machine.
 pub fn is_local(local: IpAddr, peer: IpAddr) -> bool {
     peer.is_loopback() || local == peer
@@ -100,22 +57,6 @@ pub fn bound_send_buffer(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
         true => crate::sys::unlock_buffers(socket),
         false => Ok(()),
     }
-}
-
-/// Returns the bytes queued in the kernel and never sent (`SIOCOUTQNSD`).
-///
-/// # Errors
-/// The error of the system call.
-pub fn unsent_bytes(socket: &impl AsFd) -> io::Result<usize> {
-    crate::sys::unsent_bytes(socket)
-}
-
-/// Returns the local address.
-///
-/// # Errors
-/// The error of the system call.
-pub fn local_addr(socket: &impl AsFd) -> io::Result<SocketAddr> {
-    SockRef::from(socket).local_addr()?.as_socket().ok_or_else(|| io::ErrorKind::InvalidInput.into())
 }
 
 /// Returns the core that last processed the connection's packets (`SO_INCOMING_CPU`, S6), if known.

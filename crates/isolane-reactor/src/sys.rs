@@ -24,8 +24,13 @@ pub(crate) fn zero(device: impl AsFd, offset: u64, len: u64) -> io::Result<()> {
     Ok(unsafe { ioctl(device, request) }?)
 }
 
-/// Locks a whole file for its open file description. Returns `false` if another lock conflicts.
-pub(crate) fn lock(file: &File, exclusive: bool) -> io::Result<bool> {
+/// Locks the whole file for this open file description until it is closed (`F_OFD_SETLK`). Returns
+/// `false` if another lock conflicts. An exclusive lock needs a file open for writing, a shared
+/// lock one open for reading.
+///
+/// # Errors
+/// The error of the system call.
+pub fn lock(file: &File, exclusive: bool) -> io::Result<bool> {
     // SAFETY: all zeroes is a valid `flock`: the whole file, from its start, no process.
     let mut request: libc::flock = unsafe { std::mem::zeroed() };
     request.l_type = (if exclusive { libc::F_WRLCK } else { libc::F_RDLCK }) as libc::c_short;
@@ -40,8 +45,11 @@ pub(crate) fn lock(file: &File, exclusive: bool) -> io::Result<bool> {
     }
 }
 
-/// Returns the bytes in a TCP socket that were never sent.
-pub(crate) fn unsent_bytes(socket: impl AsFd) -> io::Result<usize> {
+/// Returns the bytes queued in the kernel and never sent (`SIOCOUTQNSD`).
+///
+/// # Errors
+/// The error of the system call.
+pub fn unsent_bytes(socket: impl AsFd) -> io::Result<usize> {
     // SAFETY: SIOCOUTQNSD writes one `c_int` and reads nothing.
     let request = unsafe { Getter::<SIOCOUTQNSD, libc::c_int>::new() };
     // SAFETY: as above.

@@ -296,9 +296,7 @@ impl Shared {
                 entry.core = to;
                 Ok(())
             }
-            Err(SendError::Full(Message::MigrateIn(lane)) | SendError::Closed(Message::MigrateIn(lane))) => {
-                Err(lane)
-            }
+            Err(SendError(Message::MigrateIn(lane))) => Err(lane),
             Err(_) => unreachable!("send returned a different message"),
         }
     }

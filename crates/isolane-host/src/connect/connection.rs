@@ -43,7 +43,7 @@ impl BlockingConnection {
         let failed = |source| socket_error(address, Step::Tcp, source);
         let remaining = deadline.saturating_duration_since(opened).max(Duration::from_millis(1));
         let stream = connect(address, options, remaining)?;
-        socket::set_nodelay(&stream).map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
         stream.set_nonblocking(true).map_err(failed)?;
         let queue = Connection::new(connection_config(options), opened);
         let mut connection = BlockingConnection::new(stream, queue, address, deadline);

@@ -30,6 +30,7 @@ use std::time::Instant;
 
 use isolane_proto::host::Completed;
 use isolane_reactor::{Event, Reactor, ReactorConfig, Waker, cpu, mailbox, socket};
+use socket2::SockRef;
 
 use self::association::{Link, LiveAssociation, Outage};
 use self::coalesce::Coalescer;
@@ -195,7 +196,7 @@ impl Client {
             core: None,
             qid,
             lane: position,
-            local: socket::local_addr(&socket).ok()?,
+            local: SockRef::from(&socket).local_addr().ok()?.as_socket()?,
             driving_core: cpu::current(),
             incoming_cpu: socket::incoming_cpu(&socket),
         })

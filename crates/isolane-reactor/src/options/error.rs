@@ -1,26 +1,33 @@
 //! Error type of socket options.
 
 use rustix::io::Errno;
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 
 /// A socket option that the kernel did not set as requested.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("cannot set {option}={value}: {}; {}", self.cause(), self.remedy())]
 pub struct SocketOptionError {
     option: &'static str,
     value: String,
-    source: Arc<io::Error>,
+    error: Arc<io::Error>,
 }
 
 impl SocketOptionError {
-    pub(super) fn new(option: &'static str, value: String, source: io::Error) -> SocketOptionError {
-        SocketOptionError { option, value, source: Arc::new(source) }
+    pub(super) fn new(option: &'static str, value: String, error: io::Error) -> SocketOptionError {
+        SocketOptionError { option, value, error: Arc::new(error) }
     }
 
     /// Returns the name of the option, as in its text form.
     pub fn option(&self) -> &'static str {
         self.option
+    }
+
+    fn cause(&self) -> String {
+        match self.errno() {
+            Some(Errno::NOENT) if self.option == "congestion" => String::from("unknown algorithm"),
+            _ => self.error.to_string(),
+        }
     }
 
     fn remedy(&self) -> String {
@@ -46,23 +53,9 @@ impl SocketOptionError {
     }
 
     fn errno(&self) -> Option<Errno> {
-        self.source.raw_os_error().map(Errno::from_raw_os_error)
+        self.error.raw_os_error().map(Errno::from_raw_os_error)
     }
 }
-
-impl fmt::Display for SocketOptionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SocketOptionError { option, value, source } = self;
-        match self.errno() {
-            Some(Errno::NOENT) if *option == "congestion" => {
-                write!(f, "cannot set congestion={value}: unknown algorithm; {}", self.remedy())
-            }
-            _ => write!(f, "cannot set {option}={value}: {source}; {}", self.remedy()),
-        }
-    }
-}
-
-impl std::error::Error for SocketOptionError {}
 
 /// Lists the `available` or `allowed` congestion control algorithms.
 fn list(which: &str) -> String {

@@ -5,16 +5,9 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A malformed list of socket options.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct OptionSyntaxError(String);
-
-impl fmt::Display for OptionSyntaxError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for OptionSyntaxError {}
 
 impl FromStr for SocketOptions {
     type Err = OptionSyntaxError;

@@ -132,9 +132,9 @@ impl Reactor {
         self.listeners.insert(listener, &mut self.backend)
     }
 
-    /// Stops accepting and closes the listener.
-    pub fn stop_listening(&mut self, token: ListenerToken) {
-        self.listeners.remove(token, &mut self.backend);
+    /// Stops accepting and closes all listeners.
+    pub fn stop_listening(&mut self) {
+        self.listeners.remove_all(&mut self.backend);
     }
 
     /// Starts a file operation. [`Event::File`] returns it with `token`; the kernel owns its buffer
@@ -330,7 +330,7 @@ impl Reactor {
 
 impl Drop for Reactor {
     fn drop(&mut self) {
-        self.listeners.remove_all(&mut self.backend);
+        self.stop_listening();
         self.drain_zerocopy();
         for entry in self.sockets.iter() {
             self.backend.unregister(entry.socket.as_fd(), entry.armed());

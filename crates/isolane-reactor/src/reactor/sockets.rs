@@ -23,7 +23,7 @@ impl Reactor {
     /// The error of the system call.
     pub fn add(&mut self, socket: impl Into<OwnedFd>) -> io::Result<Token> {
         let socket = socket.into();
-        socket::set_nonblocking(&socket)?;
+        rustix::io::ioctl_fionbio(&socket, true)?;
         let entry = self.sockets.insert(socket);
         let token = entry.token;
         if let Err(error) = self.backend.register(entry.socket.as_fd(), entry.key(Kind::Read)) {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use isolane_proto::subsystem::ConnectionInfo;
 use isolane_reactor::{ListenerToken, SocketOptions, Token, socket};
+use socket2::{SockRef, TcpKeepalive};
 
 use super::lane::Lane;
 use super::{Core, Driver};
@@ -25,7 +26,6 @@ pub(crate) struct Acceptor {
 
 /// The listeners of a core, and the number of connections it has assigned to each core.
 pub(super) struct Listeners {
-    tokens: Vec<ListenerToken>,
     /// Socket options of the connections of each listener, by the index of its token.
     options: Vec<SocketOptions>,
     placer: Option<Placer>,
@@ -34,12 +34,12 @@ pub(super) struct Listeners {
 
 impl Listeners {
     pub(super) fn new(cores: usize) -> Listeners {
-        Listeners { tokens: Vec::new(), options: Vec::new(), placer: None, assigned: vec![0; cores] }
+        Listeners { options: Vec::new(), placer: None, assigned: vec![0; cores] }
     }
 
     /// Returns `true` if this core accepts no connections.
     pub(super) fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
+        self.options.is_empty()
     }
 }
 
@@ -51,17 +51,10 @@ impl Driver {
     pub(crate) fn listen(&mut self, acceptor: Acceptor) -> std::io::Result<()> {
         self.listeners.placer = Some(acceptor.placer);
         for (listener, options) in acceptor.listeners {
-            let token = self.core.reactor.listen(listener)?;
-            self.listeners.tokens.push(token);
+            self.core.reactor.listen(listener)?;
             self.listeners.options.push(options);
         }
         Ok(())
-    }
-
-    pub(super) fn stop_listening(&mut self) {
-        for token in self.listeners.tokens.drain(..) {
-            self.core.reactor.stop_listening(token);
-        }
     }
 
     /// Places an accepted connection on a core.
@@ -104,7 +97,7 @@ impl Driver {
 
     fn prepare(&mut self, socket: TcpStream) -> std::io::Result<(Token, SocketAddr)> {
         let local = socket.local_addr()?;
-        socket::set_nodelay(&socket)?;
+        socket.set_nodelay(true)?;
         Ok((self.core.reactor.add(socket)?, local))
     }
 
@@ -182,8 +175,10 @@ impl Core {
     /// Prepares the socket of a connected queue: from now on the kernel probes whether its host is alive.
     pub(super) fn configure_socket(&mut self, token: Token) -> std::io::Result<()> {
         if let Some(socket) = self.reactor.socket(token) {
-            socket::set_user_timeout(&socket, self.stall)?;
-            socket::set_keepalive(&socket, PROBE_AFTER, PROBE_INTERVAL, PROBES)?;
+            let socket = SockRef::from(&socket);
+            socket.set_tcp_user_timeout(Some(self.stall))?;
+            let probes = TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_INTERVAL);
+            socket.set_tcp_keepalive(&probes.with_retries(PROBES))?;
         }
         if self.zerocopy_threshold != usize::MAX {
             self.reactor.enable_zerocopy(token)?;
@@ -195,7 +190,7 @@ impl Core {
 /// Makes the close of the socket reset the connection, so that the kernel keeps no state of it.
 fn reset(socket: &impl AsFd) {
     // If this fails, the socket closes without a reset.
-    let _ = socket::set_reset_on_close(socket);
+    let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
 }
 
 /// Returns the core on which the packets of the connection arrive. Packets of local peers arrive on the core

@@ -207,7 +207,7 @@ impl Driver {
             flushes_failed: 0,
         });
         self.core.stopping = true;
-        self.stop_listening();
+        self.core.reactor.stop_listening();
         for key in self.lanes.keys().collect::<Vec<_>>() {
             if let Some(lane) = self.lanes.get_mut(key)
                 && let Some(token) = lane.token.filter(|_| lane.is_open())

@@ -73,7 +73,7 @@ impl Driver {
                 core: None,
                 incoming_cpu: socket::incoming_cpu(&socket),
                 moved_bytes: lane.conn.moved_bytes(),
-                unsent_bytes: socket::unsent_bytes(&socket).unwrap_or(0),
+                unsent_bytes: socket::unsent_bytes(socket).unwrap_or(0),
             });
         }
     }
