@@ -244,7 +244,7 @@ impl Driver {
         let is_last = before + 1 == shared.counters.len();
         self.shutdown = Some(ShutdownState { drained: true, finished: !is_last, ..stop });
         if is_last {
-            self.core.start_flush(AfterFlush::Shutdown, 0);
+            self.core.flush_now(AfterFlush::Shutdown);
         }
     }
 

@@ -19,14 +19,15 @@ use crate::nvme_status;
 use crate::shared::Message;
 use crate::slab::SlabKey;
 
-/// A flush of all volumes in progress.
+/// A flush of all volumes.
 pub(super) struct FlushGroup {
+    /// Commands that it waits for; `None` once it has started.
+    pending: Option<Pending>,
     /// Positions of volumes that have not completed.
     remaining: Vec<usize>,
-    /// Parts are still being started.
-    starting: bool,
     failures: usize,
-    /// Deadline for the remaining volumes.
+    /// Deadline for the commands: a shutdown then continues without them, and a command fails. Then for the
+    /// remaining volumes.
     until: Instant,
     /// Status of one of the failures.
     status: Option<Status>,
@@ -44,26 +45,19 @@ pub(super) enum AfterFlush {
     Shutdown,
 }
 
-/// A flush of all volumes that waits for commands at volumes.
-pub(super) struct PendingFlush {
+/// Commands at volumes that a flush waits for.
+struct Pending {
     in_flight: Vec<Arc<InFlight>>,
     /// Shared with a message to every core. Once this is the only reference, every core has seen the change
     /// of the port, and has counted its earlier commands in `in_flight`.
     checkpoint: Arc<()>,
-    /// Deadline: a shutdown then continues without the commands, and a command fails.
-    until: Instant,
-    then: AfterFlush,
 }
 
-impl PendingFlush {
-    fn is_late(&self, now: Instant) -> bool {
-        now >= self.until && !matches!(self.then, AfterFlush::Shutdown)
-    }
-
-    fn is_due(&mut self) -> bool {
+impl Pending {
+    fn is_over(&mut self, then: &AfterFlush) -> bool {
         let is_seen = Arc::get_mut(&mut self.checkpoint).is_some();
         is_seen
-            && self.in_flight.iter().all(|in_flight| match self.then {
+            && self.in_flight.iter().all(|in_flight| match then {
                 AfterFlush::ReportShutdown(_) | AfterFlush::Shutdown => in_flight.is_idle(),
                 AfterFlush::Complete { .. } => in_flight.is_durable(),
             })
@@ -76,35 +70,62 @@ impl Core {
     pub(super) fn plan_flush(&mut self, in_flight: Vec<Arc<InFlight>>, then: AfterFlush) {
         let checkpoint = Arc::new(());
         self.shared.post_to_all(|| Message::Checkpoint(Arc::clone(&checkpoint)));
-        let until = self.now + self.shared.stuck_after;
-        self.pending_flushes.push(PendingFlush { in_flight, checkpoint, until, then });
+        self.insert_flush(Some(Pending { in_flight, checkpoint }), then);
     }
 
-    /// Flushes all volumes now, after `failures` earlier failures.
-    pub(super) fn start_flush(&mut self, then: AfterFlush, failures: usize) {
+    fn insert_flush(&mut self, pending: Option<Pending>, then: AfterFlush) -> SlabKey {
         let until = self.now + self.shared.stuck_after;
-        let positions = self.positions_to_flush(&then);
-        let remaining = positions.clone();
-        let group = FlushGroup { remaining, starting: true, failures, until, status: None, then };
-        let group = self.flushes.insert(group);
+        let (remaining, failures, status) = Default::default();
+        self.flushes.insert(FlushGroup { pending, remaining, failures, until, status, then })
+    }
+
+    /// Flushes all volumes now.
+    pub(super) fn flush_now(&mut self, then: AfterFlush) {
+        let key = self.insert_flush(None, then);
+        self.start_flush(key);
+    }
+
+    /// Starts a pending flush if its commands have ended, or at the deadline.
+    fn start_if_due(&mut self, key: SlabKey) {
+        let now = self.now;
+        let Some(FlushGroup { pending: pending @ Some(_), until, then, failures, status, .. }) =
+            self.flushes.get_mut(key)
+        else {
+            return;
+        };
+        if pending.as_mut().is_some_and(|pending| !pending.is_over(then)) {
+            if now < *until {
+                return;
+            }
+            *failures = 1;
+            if let AfterFlush::Complete { .. } = then {
+                log::error!("cannot disable a write cache: commands of its controller are stuck");
+                *status = Some(Status::NAMESPACE_NOT_READY);
+                *pending = None;
+                return;
+            }
+            log::error!("a controller shuts down while commands of it are stuck at their volumes");
+        }
+        self.start_flush(key);
+    }
+
+    fn start_flush(&mut self, key: SlabKey) {
+        let Some(group) = self.flushes.get_mut(key) else { return };
+        let namespaces = &self.shared.namespaces;
+        // A command flushes only volumes with a volatile cache.
+        let is_needed = |position: &usize| {
+            !matches!(group.then, AfterFlush::Complete { .. })
+                || namespaces.at(*position).volume.info().volatile_cache
+        };
+        let positions: Vec<usize> = (0..namespaces.len()).filter(is_needed).collect();
+        group.pending = None;
+        group.until = self.now + self.shared.stuck_after;
+        group.remaining.clone_from(&positions);
         for position in positions {
-            if let Some(waiting) = self.try_start_flush(group, position, Request::Flush) {
+            if let Some(waiting) = self.try_start_flush(key, position, Request::Flush) {
                 self.wait(waiting);
             }
         }
-        if let Some(group) = self.flushes.get_mut(group) {
-            group.starting = false;
-        }
-        self.finish_if_done(group);
-    }
-
-    /// A command flushes only volumes with a volatile cache.
-    fn positions_to_flush(&self, then: &AfterFlush) -> Vec<usize> {
-        let is_needed = |position: &usize| {
-            let volume = &self.shared.namespaces.at(*position).volume;
-            !matches!(then, AfterFlush::Complete { .. }) || volume.info().volatile_cache
-        };
-        (0..self.shared.namespaces.len()).filter(is_needed).collect()
     }
 
     /// Starts the part of one volume, unless earlier parts are stuck at that volume.
@@ -174,33 +195,20 @@ impl Core {
         group.remaining.retain(|other| *other != position);
         group.failures += usize::from(failure.is_some());
         group.status = group.status.or(failure);
-        self.finish_if_done(key);
     }
 
-    fn finish_if_done(&mut self, key: SlabKey) {
-        let is_done = |group: &FlushGroup| group.remaining.is_empty() && !group.starting;
-        if self.flushes.get(key).is_some_and(is_done)
-            && let Some(group) = self.flushes.remove(key)
-        {
-            self.flushed.push(group);
-        }
-    }
-
-    /// Ends flushes at their deadline. The remaining volumes count as failures.
-    pub(super) fn expire_flushes(&mut self) {
-        for key in self.flushes.keys().collect::<Vec<_>>() {
-            let now = self.now;
-            let Some(group) = self.flushes.get_mut(key).filter(|group| now >= group.until) else { continue };
-            for position in std::mem::take(&mut group.remaining) {
-                group.failures += 1;
-                group.status = group.status.or(Some(Status::NAMESPACE_NOT_READY));
-                log::error!(
-                    "{}: not flushed within {:?}; continuing without it",
-                    self.shared.namespaces.at(position).volume.name(),
-                    self.shared.stuck_after
-                );
-            }
-            self.finish_if_done(key);
+    /// Ends a flush at its deadline. The remaining volumes count as failures.
+    fn expire_flush(&mut self, key: SlabKey) {
+        let now = self.now;
+        let Some(group) = self.flushes.get_mut(key).filter(|group| now >= group.until) else { return };
+        for position in std::mem::take(&mut group.remaining) {
+            group.failures += 1;
+            group.status = group.status.or(Some(Status::NAMESPACE_NOT_READY));
+            log::error!(
+                "{}: not flushed within {:?}; continuing without it",
+                self.shared.namespaces.at(position).volume.name(),
+                self.shared.stuck_after
+            );
         }
     }
 }
@@ -208,33 +216,15 @@ impl Core {
 impl Driver {
     /// Starts the flushes that are due, and runs the continuations of completed ones.
     pub(super) fn poll_flushes(&mut self) {
-        let core = &mut self.core;
-        for at in (0..core.pending_flushes.len()).rev() {
-            let (is_due, is_late) =
-                (core.pending_flushes[at].is_due(), core.pending_flushes[at].is_late(core.now));
-            if is_due || is_late {
-                let PendingFlush { then, .. } = core.pending_flushes.swap_remove(at);
-                match then {
-                    then if is_due => core.start_flush(then, 0),
-                    AfterFlush::Complete { .. } => {
-                        log::error!("cannot disable a write cache: commands of its controller are stuck");
-                        let status = Some(Status::NAMESPACE_NOT_READY);
-                        let (remaining, until) = (Vec::new(), core.now);
-                        let failed =
-                            FlushGroup { remaining, starting: false, failures: 1, until, status, then };
-                        core.flushed.push(failed);
-                    }
-                    then => {
-                        log::error!(
-                            "a controller shuts down while commands of it are stuck at their volumes"
-                        );
-                        core.start_flush(then, 1);
-                    }
-                }
+        for key in self.core.flushes.keys().collect::<Vec<_>>() {
+            self.core.start_if_due(key);
+            self.core.expire_flush(key);
+            let is_done = |group: &FlushGroup| group.pending.is_none() && group.remaining.is_empty();
+            if self.core.flushes.get(key).is_some_and(is_done)
+                && let Some(group) = self.core.flushes.remove(key)
+            {
+                self.handle_flushed(group);
             }
-        }
-        for flushed in std::mem::take(&mut self.core.flushed) {
-            self.handle_flushed(flushed);
         }
     }
 
@@ -255,23 +245,16 @@ impl Driver {
     }
 }
 
-impl AfterFlush {
-    /// Forfeits the command that waits for it.
-    fn forfeit(self) {
-        if let AfterFlush::Complete { permit, .. } = self {
-            permit.forfeit();
-        }
-    }
-}
-
 impl Core {
     /// Forfeits all commands that wait for flushes.
     pub(super) fn forfeit_flushes(&mut self) {
-        let groups: Vec<SlabKey> = self.flushes.keys().collect();
-        let groups = groups.into_iter().filter_map(|key| self.flushes.remove(key)).map(|group| group.then);
-        let pending_flushes = self.pending_flushes.drain(..).map(|pending_flushes| pending_flushes.then);
-        let flushed = self.flushed.drain(..).map(|flushed| flushed.then);
-        groups.chain(pending_flushes).chain(flushed).for_each(AfterFlush::forfeit);
+        for key in self.flushes.keys().collect::<Vec<_>>() {
+            if let Some(FlushGroup { then: AfterFlush::Complete { permit, .. }, .. }) =
+                self.flushes.remove(key)
+            {
+                permit.forfeit();
+            }
+        }
     }
 }
 

@@ -65,7 +65,7 @@ use isolane_volume::nested::Executor;
 pub(crate) use self::accept::Acceptor;
 use self::fair_share::VolumeUse;
 use self::fence::HostDrain;
-use self::flush::{FlushGroup, PendingFlush};
+use self::flush::FlushGroup;
 use self::job::VolumeLog;
 use self::lane::Lane;
 pub(crate) use self::lane::MigratingLane;
@@ -115,8 +115,6 @@ pub(crate) struct Core {
     /// Lanes that may have ended.
     ended: Vec<SlabKey>,
     flushes: Slab<FlushGroup>,
-    flushed: Vec<FlushGroup>,
-    pending_flushes: Vec<PendingFlush>,
     /// Resources of this core that each volume holds, by position.
     volumes: Vec<VolumeUse>,
     volume_log: VolumeLog,
@@ -190,8 +188,6 @@ impl Driver {
             stopping: false,
             ended: Vec::new(),
             flushes: Slab::default(),
-            flushed: Vec::new(),
-            pending_flushes: Vec::new(),
             digest_log: LogLimiter::default(),
             newcomer_log: LogLimiter::default(),
             newcomers_to_end: 0,
@@ -255,16 +251,14 @@ impl Driver {
 
     /// Returns `true` if work waits that no event reports. Mostly none does, which keeps a turn short.
     fn has_deferred_work(&self) -> bool {
-        let Core { waiting, blocked, fenced, limited, stalled, pending_flushes, flushed, nested, .. } =
-            &self.core;
+        let Core { waiting, blocked, fenced, limited, stalled, flushes, nested, .. } = &self.core;
         !(waiting.is_empty()
             && blocked.is_empty()
             && fenced.is_empty()
             && limited.is_empty()
             && stalled.is_empty()
             && self.host_drains.is_empty()
-            && pending_flushes.is_empty()
-            && flushed.is_empty()
+            && flushes.is_empty()
             && !nested.is_waiting())
     }
 
@@ -333,7 +327,7 @@ impl Driver {
         }
         let is_watching = !self.core.limited.is_empty()
             || !self.core.stalled.is_empty()
-            || !self.core.pending_flushes.is_empty()
+            || !self.core.flushes.is_empty()
             || !self.core.fenced.is_empty()
             || !self.host_drains.is_empty()
             || self.shutdown.is_some();

@@ -17,7 +17,6 @@ impl Driver {
             }
         }
         self.core.check_keep_alive();
-        self.core.expire_flushes();
     }
 }
 
