@@ -144,14 +144,17 @@ pub fn parse(text: &str) -> Result<VolumeSpec, SpecError> {
 /// Parses a specification, which can also be of one of the given kinds of nested volumes: `KIND:…`. Parentheses in
 /// it protect commas.
 pub fn parse_with(text: &str, kinds: &[&str]) -> Result<VolumeSpec, SpecError> {
+    parse_fields(text, kinds).map_err(|OptionError { reason, remedy }| SpecError::new(text, reason, remedy))
+}
+
+fn parse_fields(text: &str, kinds: &[&str]) -> Result<VolumeSpec, OptionError> {
     let kind = kinds.iter().find(|kind| text.strip_prefix(**kind).is_some_and(|rest| rest.starts_with(':')));
     let mut fields = split_fields(text, kind.is_some()).into_iter();
-    let source = parse_source(&fields.next().unwrap_or_default(), kind);
-    let mut spec = VolumeSpec::new(source.map_err(|error| error.into_spec_error(text))?);
+    let mut spec = VolumeSpec::new(parse_source(&fields.next().unwrap_or_default(), kind)?);
     for option in fields {
-        parse_option(&mut spec, &option).map_err(|error| error.into_spec_error(text))?;
+        parse_option(&mut spec, &option)?;
     }
-    check_whole_blocks(&spec).map_err(|error| error.into_spec_error(text))?;
+    check_whole_blocks(&spec)?;
     Ok(spec)
 }
 
@@ -196,10 +199,6 @@ struct OptionError {
 impl OptionError {
     fn new(reason: impl Into<String>, remedy: impl Into<String>) -> OptionError {
         OptionError { reason: reason.into(), remedy: remedy.into() }
-    }
-
-    fn into_spec_error(self, text: &str) -> SpecError {
-        SpecError::new(text, self.reason, self.remedy)
     }
 }
 

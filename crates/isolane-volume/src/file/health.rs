@@ -134,11 +134,6 @@ impl Health {
     }
 }
 
-/// Converts the error of a read.
-pub(crate) fn read_error(raw_os_error: i32) -> VolumeError {
-    VolumeError::ReadFailed { raw_os_error }
-}
-
 /// Converts the error of a write.
 pub(crate) fn write_error(raw_os_error: i32) -> VolumeError {
     if is_out_of_space(raw_os_error) {

@@ -42,19 +42,14 @@ struct AnnouncedRange {
 
 /// Permission to read or write a range, until dropped.
 #[derive(Debug)]
-pub(crate) struct RangeLock {
-    _held: Held,
-}
-
-#[derive(Debug)]
-enum Held {
+pub(crate) enum RangeLock {
     Slots { _slots: HeldSlots },
-    Range { _announcement: Announcement },
+    Announced { _announcement: Announcement },
 }
 
 /// Slots held by a lock.
 #[derive(Debug)]
-struct HeldSlots {
+pub(crate) struct HeldSlots {
     locks: Arc<RangeLocks>,
     first: u64,
     count: u64,
@@ -109,7 +104,7 @@ impl RangeLocks {
         }
         let slots = HeldSlots { locks: Arc::clone(self), first, count, access };
         let is_free = self.announced.load(Ordering::SeqCst) == 0 || !self.is_announced(&range);
-        is_free.then_some(RangeLock { _held: Held::Slots { _slots: slots } })
+        is_free.then_some(RangeLock::Slots { _slots: slots })
     }
 
     /// Announces a write of `len` bytes from `offset`; `None` if too many ranges are announced.
@@ -188,9 +183,10 @@ impl AnnouncedRange {
 }
 
 impl Announcement {
-    /// Returns the length of the range in bytes.
-    pub(crate) fn bytes(&self) -> u64 {
-        (self.units.end - self.units.start) * UNIT_BYTES
+    /// Whether it includes `len` bytes from `offset`.
+    pub(crate) fn covers(&self, offset: u64, len: u64) -> bool {
+        let units = units(offset, len);
+        self.units.start <= units.start && units.end <= self.units.end
     }
 
     /// Converts into a lock if no other request holds any of the range; otherwise retry in a later
@@ -209,7 +205,7 @@ impl Announcement {
                 return Err(self);
             }
         }
-        Ok(RangeLock { _held: Held::Range { _announcement: self } })
+        Ok(RangeLock::Announced { _announcement: self })
     }
 
     /// Whether an overlapping range was announced earlier or concurrently.

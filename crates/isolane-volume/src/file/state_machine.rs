@@ -14,7 +14,7 @@ use isolane_reactor::file::{FileOp, FileOpKind};
 use super::features::Features;
 use super::health::{self, Health, Overlap, Promise, Unrecorded};
 use super::range_lock::{Access, Announcement, LONG_BYTES, RangeLock, RangeLocks};
-use super::zeroing::{Method, Purpose, ZeroStep, Zeroing};
+use super::zeroing::{Purpose, ZeroStep, Zeroing};
 use crate::request::task::{SyncPermit, Task, TaskState};
 use crate::{BlockRange, Identity, Request, Step, Volume, VolumeError, VolumeInfo};
 
@@ -179,34 +179,29 @@ impl FileStateMachine {
 
     /// Runs the next step of a zeroing request.
     fn zero(&self, mut zeroing: Zeroing, pool: &mut Pool) -> Step {
-        while let Some(step) = zeroing.next(&self.features) {
-            if step.method == Method::Skip {
-                zeroing.advance(step.len);
-                continue;
-            }
-            if step.len >= LONG_BYTES {
-                return match self.locks.announce(step.offset, step.len) {
-                    Some(announcement) => self.zero_announced(zeroing, announcement, pool),
-                    None => Step::Retry(remaining_request(&zeroing)),
-                };
-            }
-            return match self.locks.try_lock(step.offset, step.len, Access::Write) {
-                Some(lock) => self.run_zero_step(zeroing, step, lock, pool),
+        let Some(step) = zeroing.next(&self.features) else {
+            return if zeroing.durable { self.sync() } else { Step::done() };
+        };
+        if step.len >= LONG_BYTES {
+            return match self.locks.announce(step.offset, step.len) {
+                Some(announcement) => self.zero_announced(zeroing, announcement, pool),
                 None => Step::Retry(remaining_request(&zeroing)),
             };
         }
-        if zeroing.durable { self.sync() } else { Step::done() }
+        match self.locks.try_lock(step.offset, step.len, Access::Write) {
+            Some(lock) => self.run_zero_step(zeroing, step, lock, pool),
+            None => Step::Retry(remaining_request(&zeroing)),
+        }
     }
 
     /// Runs the next step, whose range is announced.
-    fn zero_announced(&self, zeroing: Zeroing, announcement: Announcement, pool: &mut Pool) -> Step {
-        let announced = announcement.bytes();
-        match (announcement.into_lock(), zeroing.next(&self.features)) {
-            // A step that turned out to be unsupported is split or skipped.
-            (Ok(lock), Some(step)) if (LONG_BYTES..=announced).contains(&step.len) => {
-                self.run_zero_step(zeroing, step, lock, pool)
-            }
-            (Ok(lock), _) => {
+    fn zero_announced(&self, mut zeroing: Zeroing, announcement: Announcement, pool: &mut Pool) -> Step {
+        // A step that turned out to be unsupported is split or skipped.
+        let next = zeroing.next(&self.features);
+        let next = next.filter(|step| step.len >= LONG_BYTES && announcement.covers(step.offset, step.len));
+        match (announcement.into_lock(), next) {
+            (Ok(lock), Some(step)) => self.run_zero_step(zeroing, step, lock, pool),
+            (Ok(lock), None) => {
                 drop(lock);
                 self.zero(zeroing, pool)
             }
@@ -217,16 +212,12 @@ impl FileStateMachine {
     }
 
     fn run_zero_step(&self, zeroing: Zeroing, step: ZeroStep, lock: RangeLock, pool: &mut Pool) -> Step {
-        let operation = match step.method {
-            Method::Range(kind) => FileOp::range(kind, step.offset, step.len),
-            Method::Skip => {
-                drop(lock);
-                return self.zero(zeroing, pool);
-            }
-            Method::Write => match zeroes(step.len as usize, pool) {
+        let operation = match step.kind {
+            FileOpKind::Write { .. } => match zeroes(step.len as usize, pool) {
                 Some(zeroes) => FileOp::write(step.offset, zeroes, 0, step.len as usize, false),
                 None => return Step::Retry(remaining_request(&zeroing)),
             },
+            kind => FileOp::range(kind, step.offset, step.len),
         };
         Step::File(operation, Task(TaskState::Zero { zeroing, lock }))
     }
@@ -300,7 +291,7 @@ impl FileStateMachine {
                 log::info!("{}: {:?} is not supported, using another method", self.name, operation.kind);
                 return self.zero(zeroing, pool);
             }
-            TaskState::Read { .. } => health::read_error(raw_os_error),
+            TaskState::Read { .. } => VolumeError::ReadFailed { raw_os_error },
             TaskState::Sync { unrecorded, turn } => {
                 let error = sync_failure();
                 unrecorded.record();
@@ -327,12 +318,7 @@ impl FileStateMachine {
                 error
             }
             TaskState::Zero { .. } => health::write_error(raw_os_error),
-            TaskState::Announced { .. }
-            | TaskState::Promise { .. }
-            | TaskState::Check { .. }
-            | TaskState::Pending(_) => {
-                unreachable!("the task has no operation of the state machine")
-            }
+            state => unreachable!("{state:?} has no operation of the state machine"),
         };
         fail(error, operation, pool)
     }
@@ -414,12 +400,7 @@ impl Volume for FileStateMachine {
                 drop(turn);
                 step
             }
-            TaskState::Announced { .. }
-            | TaskState::Promise { .. }
-            | TaskState::Check { .. }
-            | TaskState::Pending(_) => {
-                unreachable!("the task has no operation of the state machine")
-            }
+            state => unreachable!("{state:?} has no operation of the state machine"),
         }
     }
 }

@@ -36,23 +36,12 @@ pub(crate) enum Purpose {
     Free { zeroed: bool },
 }
 
-/// One step.
+/// One step: a write of zeroes, or a range operation of the file system or device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ZeroStep {
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    pub(crate) method: Method,
-}
-
-/// Method of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Method {
-    /// A range operation of the file system or device.
-    Range(FileOpKind),
-    /// Write zeroes.
-    Write,
-    /// Do nothing: a hint that the device does not support.
-    Skip,
+    pub(crate) kind: FileOpKind,
 }
 
 impl Zeroing {
@@ -78,22 +67,36 @@ impl Zeroing {
         Zeroing { purpose, durable, block_size, remaining }
     }
 
-    /// Returns the next step; `None` at the end.
-    pub(crate) fn next(&self, features: &Features) -> Option<ZeroStep> {
-        let extent = self.remaining.last()?;
-        let to_boundary = extent.offset.next_multiple_of(UNIT) - extent.offset;
-        if to_boundary > 0 || extent.len < UNIT {
-            let len = if to_boundary > 0 { to_boundary.min(extent.len) } else { extent.len };
-            return Some(ZeroStep { offset: extent.offset, len, method: self.edge_method() });
+    /// Returns the next step; `None` at the end. Skips ranges that are a hint which the device does not support.
+    pub(crate) fn next(&mut self, features: &Features) -> Option<ZeroStep> {
+        loop {
+            let Extent { offset, len } = *self.remaining.last()?;
+            let to_boundary = offset.next_multiple_of(UNIT) - offset;
+            let len = match to_boundary {
+                0 if len >= UNIT => len - len % UNIT,
+                0 => len,
+                _ => to_boundary.min(len),
+            };
+            let supported = self.range_kinds().iter().find(|kind| len >= UNIT && features.has(**kind));
+            let (kind, max_len) = match supported {
+                Some(kind) => (*kind, MAX_RANGE_BYTES),
+                None if self.purpose == (Purpose::Free { zeroed: false }) => {
+                    self.advance(len);
+                    continue;
+                }
+                None => (FileOpKind::Write { durable: false }, MAX_WRITE_BYTES),
+            };
+            return Some(ZeroStep { offset, len: len.min(max_len), kind });
         }
-        let method = self.method(features);
-        let max_len = match method {
-            Method::Range(_) => MAX_RANGE_BYTES,
-            Method::Write => MAX_WRITE_BYTES,
-            Method::Skip => u64::MAX,
-        };
-        let len = (extent.len - extent.len % UNIT).min(max_len);
-        Some(ZeroStep { offset: extent.offset, len, method })
+    }
+
+    fn range_kinds(&self) -> &'static [FileOpKind] {
+        match self.purpose {
+            Purpose::ZeroAndFree => &[FileOpKind::PunchHole, FileOpKind::ZeroRange, FileOpKind::DeviceZero],
+            Purpose::Zero => &[FileOpKind::ZeroRange, FileOpKind::DeviceZero],
+            Purpose::Free { zeroed: true } => &[FileOpKind::PunchHole],
+            Purpose::Free { zeroed: false } => &[FileOpKind::PunchHole, FileOpKind::DeviceDiscard],
+        }
     }
 
     /// Marks the first `len` bytes of the current range as done.
@@ -113,25 +116,6 @@ impl Zeroing {
             blocks: extent.len / self.block_size,
         })
     }
-
-    fn method(&self, features: &Features) -> Method {
-        let candidates: &[FileOpKind] = match self.purpose {
-            Purpose::ZeroAndFree => &[FileOpKind::PunchHole, FileOpKind::ZeroRange, FileOpKind::DeviceZero],
-            Purpose::Zero => &[FileOpKind::ZeroRange, FileOpKind::DeviceZero],
-            Purpose::Free { zeroed: true } => &[FileOpKind::PunchHole],
-            Purpose::Free { zeroed: false } => &[FileOpKind::PunchHole, FileOpKind::DeviceDiscard],
-        };
-        let supported = candidates.iter().find(|kind| features.has(**kind));
-        match (supported, self.purpose) {
-            (Some(kind), _) => Method::Range(*kind),
-            (None, Purpose::Free { zeroed: false }) => Method::Skip,
-            (None, _) => Method::Write,
-        }
-    }
-
-    fn edge_method(&self) -> Method {
-        if self.purpose == (Purpose::Free { zeroed: false }) { Method::Skip } else { Method::Write }
-    }
 }
 
 /// Unit of range operations.
@@ -145,10 +129,12 @@ const MAX_WRITE_BYTES: u64 = 256 << 10;
 mod tests {
     use super::*;
 
-    fn steps(mut zeroing: Zeroing, features: &Features) -> Vec<(u64, u64, Method)> {
+    const WRITE: FileOpKind = FileOpKind::Write { durable: false };
+
+    fn steps(mut zeroing: Zeroing, features: &Features) -> Vec<(u64, u64, FileOpKind)> {
         let mut steps = Vec::new();
         while let Some(step) = zeroing.next(features) {
-            steps.push((step.offset, step.len, step.method));
+            steps.push((step.offset, step.len, step.kind));
             zeroing.advance(step.len);
         }
         steps
@@ -161,8 +147,8 @@ mod tests {
     #[test]
     fn punches_aligned_middle_and_writes_edges() {
         let zeroing = Zeroing::write_zeroes(range(7, 20), 512, true, false);
-        let punch = Method::Range(FileOpKind::PunchHole);
-        let expected = [(3584, 512, Method::Write), (4096, 8192, punch), (12_288, 1536, Method::Write)];
+        let punch = FileOpKind::PunchHole;
+        let expected = [(3584, 512, WRITE), (4096, 8192, punch), (12_288, 1536, WRITE)];
         assert_eq!(steps(zeroing, &Features::file()), expected);
     }
 
@@ -170,15 +156,12 @@ mod tests {
     fn writes_unsupported_ranges_in_bounded_steps() {
         let zeroing = Zeroing::write_zeroes(range(0, 1024), 512, false, false);
         let half = MAX_WRITE_BYTES;
-        assert_eq!(
-            steps(zeroing, &Features::none()),
-            [(0, half, Method::Write), (half, half, Method::Write)]
-        );
+        assert_eq!(steps(zeroing, &Features::none()), [(0, half, WRITE), (half, half, WRITE)]);
     }
 
     #[test]
     fn skips_hint_without_discard_support() {
         let zeroing = Zeroing::deallocate(&[range(1, 100)], 512, false, false);
-        assert!(steps(zeroing, &Features::none()).iter().all(|step| step.2 == Method::Skip));
+        assert_eq!(steps(zeroing, &Features::none()), []);
     }
 }

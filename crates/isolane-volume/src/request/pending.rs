@@ -6,9 +6,10 @@
 //! Invariant: every pending request completes exactly once; dropping its completer fails it.
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use isolane_reactor::ExternalOp;
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::{Outcome, Request, Step};
@@ -86,7 +87,7 @@ impl Drop for Completer {
 impl Pending {
     /// Registers the completion with the reactor that waits for it.
     pub fn register(&self, op: ExternalOp) {
-        let mut state = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.shared.lock();
         match &*state {
             State::Unregistered => *state = State::Registered(op),
             State::Registered(_) | State::Completed(_) | State::Taken => op.complete(),
@@ -115,7 +116,7 @@ impl Pending {
 }
 
 fn replace(shared: &Mutex<State>, state: State) -> State {
-    std::mem::replace(&mut *shared.lock().unwrap_or_else(PoisonError::into_inner), state)
+    std::mem::replace(&mut *shared.lock(), state)
 }
 
 fn failure(change: bool) -> VolumeError {
