@@ -1,5 +1,6 @@
-//! Reasons why a target cannot start, each with its remedy.
+//! Reasons why a target cannot start, each with its remedy, and the result of its shutdown.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
@@ -48,6 +49,50 @@ pub enum StartError {
     /// The configuration cannot be served.
     #[error(transparent)]
     Config(#[from] ConfigError),
+}
+
+/// Result of a shutdown; all zero if it was clean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShutdownReport {
+    /// Commands still at volumes at the deadline.
+    pub commands_aborted: usize,
+    /// Volumes whose final flush failed.
+    pub flushes_failed: usize,
+    /// Cores that failed instead of stopping.
+    pub cores_failed: usize,
+    /// Cores with operations that hang at volumes. Their threads keep these volumes, and the locks of their
+    /// files, until the operations or the process end.
+    pub cores_stuck: usize,
+}
+
+impl ShutdownReport {
+    /// # Errors
+    /// The report itself, unless the shutdown was clean.
+    pub fn into_result(self) -> Result<(), ShutdownReport> {
+        if self == ShutdownReport::default() { Ok(()) } else { Err(self) }
+    }
+
+    pub(crate) fn add(&mut self, core: ShutdownReport) {
+        self.commands_aborted += core.commands_aborted;
+        self.flushes_failed += core.flushes_failed;
+        self.cores_failed += core.cores_failed;
+    }
+}
+
+impl std::error::Error for ShutdownReport {}
+
+impl fmt::Display for ShutdownReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [
+            (self.commands_aborted, "commands aborted at the deadline"),
+            (self.flushes_failed, "volume flushes failed"),
+            (self.cores_failed, "cores failed"),
+            (self.cores_stuck, "cores wait for hung volumes"),
+        ];
+        let nonzero = parts.iter().filter(|(count, _)| *count > 0);
+        let texts: Vec<_> = nonzero.map(|(count, text)| format!("{count} {text}")).collect();
+        f.write_str(&if texts.is_empty() { String::from("clean shutdown") } else { texts.join(", ") })
+    }
 }
 
 fn remedy(error: &io::Error) -> &'static str {

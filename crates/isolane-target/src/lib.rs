@@ -45,10 +45,10 @@ mod target;
 
 pub use config::TargetConfig;
 pub use counters::{ConnectionStatus, Counters, IoKind, Latency, NamespaceCounters, OperationCounters};
-pub use error::StartError;
+pub use error::{ShutdownReport, StartError};
 pub use listen::{Listen, parse_address};
 pub use placement::Placement;
-pub use target::{ShutdownReport, Target};
+pub use target::Target;
 
 pub use isolane_proto::subsystem::AssociationInfo;
 pub use isolane_reactor::{IoChoice, Mode, SocketOptionError, SocketOptions};

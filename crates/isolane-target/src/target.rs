@@ -2,7 +2,6 @@
 //!
 //! Starts one thread per core; all other work is in [`core`](crate::core).
 
-use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -11,18 +10,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use isolane_proto::subsystem::{AssociationInfo, Port, PortConfig, SubsystemConfig};
 use isolane_reactor::mailbox::{self, Receiver as Mailbox};
-use isolane_reactor::topology::Topology;
-use isolane_reactor::{Reactor, ReactorConfig, ReactorError, SocketOptions, Waker};
+use isolane_reactor::{Reactor, ReactorConfig, Waker};
 use parking_lot::Mutex;
 
 use crate::config::{MAX_IN_CAPSULE_BYTES, MAX_TRANSFER_BYTES, TargetConfig};
-use crate::core::{Acceptor, CoreReport, Driver};
+use crate::core::{Acceptor, Driver};
 use crate::counters::{ConnectionStatus, CoreCounters, Counters, NamespaceCounters};
 use crate::descriptors;
-use crate::error::StartError;
+use crate::error::{ShutdownReport, StartError};
 use crate::listen::Listen;
 use crate::namespace::{Namespace, Namespaces};
-use crate::placement::Placer;
 use crate::shared::{Message, Shared};
 
 /// A running target. Dropping it stops it as [`Target::shutdown`] does, within [`Target::SHUTDOWN_TIMEOUT`].
@@ -39,51 +36,7 @@ struct CoreThread {
     thread: JoinHandle<()>,
     /// Receives the result of the core; disconnected once the core has released everything. Locked so that
     /// threads can share a target.
-    report: Mutex<Receiver<CoreReport>>,
-}
-
-/// Result of a shutdown; all zero if it was clean.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ShutdownReport {
-    /// Commands still at volumes at the deadline.
-    pub commands_aborted: usize,
-    /// Volumes whose final flush failed.
-    pub flushes_failed: usize,
-    /// Cores that failed instead of stopping.
-    pub cores_failed: usize,
-    /// Cores with operations that hang at volumes. Their threads keep these volumes, and the locks of their
-    /// files, until the operations or the process end.
-    pub cores_stuck: usize,
-}
-
-impl ShutdownReport {
-    /// # Errors
-    /// The report itself, unless the shutdown was clean.
-    pub fn into_result(self) -> Result<(), ShutdownReport> {
-        if self == ShutdownReport::default() { Ok(()) } else { Err(self) }
-    }
-
-    fn add(&mut self, core: CoreReport) {
-        self.commands_aborted += core.commands_aborted;
-        self.flushes_failed += core.flushes_failed;
-        self.cores_failed += usize::from(core.failed);
-    }
-}
-
-impl std::error::Error for ShutdownReport {}
-
-impl fmt::Display for ShutdownReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = [
-            (self.commands_aborted, "commands aborted at the deadline"),
-            (self.flushes_failed, "volume flushes failed"),
-            (self.cores_failed, "cores failed"),
-            (self.cores_stuck, "cores wait for hung volumes"),
-        ];
-        let nonzero = parts.iter().filter(|(count, _)| *count > 0);
-        let texts: Vec<_> = nonzero.map(|(count, text)| format!("{count} {text}")).collect();
-        f.write_str(&if texts.is_empty() { String::from("clean shutdown") } else { texts.join(", ") })
-    }
+    report: Mutex<Receiver<ShutdownReport>>,
 }
 
 impl Target {
@@ -97,24 +50,24 @@ impl Target {
     pub fn start(config: TargetConfig) -> Result<Target, StartError> {
         config.check()?;
         let max_descriptors = descriptors::raise_limit();
-        let listeners = open_listeners(&config.listen)?;
-        let local_addrs = listeners.iter().filter_map(|(listener, _)| listener.local_addr().ok()).collect();
+        let listeners = config.listen.iter().map(Listen::open).collect::<Result<Vec<_>, _>>()?;
+        let local_addrs = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
         let namespaces =
             config.volumes.iter().map(|(nsid, volume)| Namespace::new(*nsid, Arc::clone(volume)));
         let namespaces: Vec<_> = namespaces.collect();
         let port = Port::new(port_config(&config, &namespaces))?;
         let namespaces = Namespaces::new(namespaces);
-        let cores = spawn_cores(&config)?;
+        let cores = spawn_cores(&config, listeners)?;
         let io_description = cores.first().map_or_else(String::new, |core| core.io_description.clone());
         let (shared, mailboxes) = build_shared(&config, port, namespaces, &cores, max_descriptors);
         let cores_given = config.cores.clone();
         let mut target =
             Target { shared, threads: Vec::new(), local_addrs, io_description, cores: cores_given };
-        let placer = Placer::new(config.placement, &config.cores, &Topology::read());
-        let mut acceptor = Some(Acceptor { listeners, placer });
         for (core, mailbox) in cores.into_iter().zip(mailboxes) {
-            // The first core accepts for all.
-            target.begin(core, mailbox, acceptor.take())?;
+            // If it fails, dropping the target stops the cores that run already.
+            let gone = |_| StartError::Thread(std::io::ErrorKind::Other.into());
+            core.setup.send((Arc::clone(&target.shared), mailbox)).map_err(gone)?;
+            target.threads.push(core.thread);
         }
         Ok(target)
     }
@@ -173,22 +126,6 @@ impl Target {
         self.stop(within)
     }
 
-    /// Makes a core run. If it cannot, dropping the target stops the cores that run already.
-    fn begin(
-        &mut self,
-        core: Spawned,
-        mailbox: Mailbox<Message>,
-        acceptor: Option<Acceptor>,
-    ) -> Result<(), StartError> {
-        let (start_result, started) = mpsc::channel();
-        let setup = Setup { shared: Arc::clone(&self.shared), mailbox, acceptor, start_result };
-        let gone = || StartError::Begin(std::io::ErrorKind::Other.into());
-        core.setup.send(setup).map_err(|_| gone())?;
-        started.recv().map_err(|_| gone())?.map_err(StartError::Begin)?;
-        self.threads.push(core.thread);
-        Ok(())
-    }
-
     fn stop(&mut self, within: Duration) -> ShutdownReport {
         let deadline = Instant::now() + within;
         if !self.threads.is_empty() {
@@ -242,26 +179,25 @@ struct Spawned {
     setup: Sender<Setup>,
 }
 
-/// Message that makes a thread run.
-struct Setup {
-    shared: Arc<Shared>,
-    mailbox: Mailbox<Message>,
-    acceptor: Option<Acceptor>,
-    /// Receives the result of the start.
-    start_result: Sender<std::io::Result<()>>,
-}
+/// The shared state, and the mailbox of the core.
+type Setup = (Arc<Shared>, Mailbox<Message>);
 
-fn spawn_cores(config: &TargetConfig) -> Result<Vec<Spawned>, StartError> {
+/// The first core gets the listeners and accepts for all.
+fn spawn_cores(config: &TargetConfig, listeners: Vec<TcpListener>) -> Result<Vec<Spawned>, StartError> {
     let cores: Vec<Option<usize>> = match config.cores.as_slice() {
         [] => vec![None],
         cores => cores.iter().copied().map(Some).collect(),
     };
-    let spawned = cores.into_iter().enumerate().map(|(index, core)| spawn_core(index, core, config));
-    spawned.collect()
+    let mut listeners = Some(listeners);
+    let spawned = cores.into_iter().enumerate();
+    spawned.map(|(index, core)| spawn_core((index, core), listeners.take(), config)).collect()
 }
 
-fn spawn_core(index: usize, core: Option<usize>, config: &TargetConfig) -> Result<Spawned, StartError> {
-    let reactor = ReactorConfig { io: config.io, mode: config.mode, spin: config.spin, core };
+fn spawn_core(
+    (index, core): (usize, Option<usize>),
+    listeners: Option<Vec<TcpListener>>,
+    config: &TargetConfig,
+) -> Result<Spawned, StartError> {
     // Without volumes: a thread that never runs must not keep them.
     let config = TargetConfig { volumes: Vec::new(), ..config.clone() };
     let (ready, made) = mpsc::channel();
@@ -269,7 +205,7 @@ fn spawn_core(index: usize, core: Option<usize>, config: &TargetConfig) -> Resul
     let (reports, report) = mpsc::channel();
     let thread = thread::Builder::new()
         .name(format!("isolane-core-{index}"))
-        .spawn(move || run_core(index, reactor, &config, &ready, &later, &reports))
+        .spawn(move || run_core((index, core), listeners, &config, &ready, &later, &reports))
         .map_err(StartError::Thread)?;
     let made = made.recv().map_err(|_| StartError::Thread(std::io::ErrorKind::Other.into()))?;
     let (waker, io_description) = made?;
@@ -278,15 +214,15 @@ fn spawn_core(index: usize, core: Option<usize>, config: &TargetConfig) -> Resul
 }
 
 fn run_core(
-    index: usize,
-    reactor: ReactorConfig,
+    (index, core): (usize, Option<usize>),
+    listeners: Option<Vec<TcpListener>>,
     config: &TargetConfig,
-    ready: &Sender<Result<(Waker, String), ReactorError>>,
+    ready: &Sender<Result<(Waker, String), StartError>>,
     later: &Receiver<Setup>,
-    reports: &Sender<CoreReport>,
+    reports: &Sender<ShutdownReport>,
 ) {
-    let cpu = reactor.core;
-    let reactor = match Reactor::new(reactor) {
+    let accepts = listeners.is_some();
+    let reactor = match open_reactor(core, listeners, config) {
         Ok(reactor) => reactor,
         Err(error) => {
             let _ = ready.send(Err(error));
@@ -295,15 +231,24 @@ fn run_core(
     };
     let _ = ready.send(Ok((reactor.waker(), reactor.backend_description().to_owned())));
     // No setup arrives if another core could not start.
-    let Ok(Setup { shared, mailbox, acceptor, start_result }) = later.recv() else { return };
-    let mut driver = Driver::new((index, cpu), shared, reactor, mailbox, config);
-    let listening = acceptor.map_or(Ok(()), |acceptor| driver.listen(acceptor));
-    let is_listening = listening.is_ok();
-    let _ = start_result.send(listening);
-    if is_listening {
-        // Sent before the driver waits for operations in flight.
-        let _ = reports.send(driver.run());
+    let Ok((shared, mailbox)) = later.recv() else { return };
+    let acceptor = accepts.then(|| Acceptor::new(config));
+    let mut driver = Driver::new((index, core), shared, reactor, mailbox, acceptor, config);
+    // Sent before the driver waits for operations in flight.
+    let _ = reports.send(driver.run());
+}
+
+fn open_reactor(
+    core: Option<usize>,
+    listeners: Option<Vec<TcpListener>>,
+    config: &TargetConfig,
+) -> Result<Reactor, StartError> {
+    let mut reactor =
+        Reactor::new(ReactorConfig { io: config.io, mode: config.mode, spin: config.spin, core })?;
+    for listener in listeners.into_iter().flatten() {
+        reactor.listen(listener).map_err(StartError::Begin)?;
     }
+    Ok(reactor)
 }
 
 /// Builds the shared state of the cores, with a mailbox for each.
@@ -318,10 +263,6 @@ fn build_shared(
     let (senders, mailboxes) = cores.iter().map(|core| mailbox::unbounded(core.waker.clone())).unzip();
     let limits = descriptors::share(max_descriptors, config.max_connections, config.max_newcomers);
     (Arc::new(Shared::new(port, namespaces, counters, senders, limits, config)), mailboxes)
-}
-
-fn open_listeners(places: &[Listen]) -> Result<Vec<(TcpListener, SocketOptions)>, StartError> {
-    places.iter().map(|place| Ok((place.open()?, place.options.clone()))).collect()
 }
 
 fn port_config(config: &TargetConfig, namespaces: &[Namespace]) -> PortConfig {

@@ -3,76 +3,85 @@
 //! One core accepts for all. With one listener per core (`SO_REUSEPORT`), the kernel would choose by a hash
 //! or by the incoming core, without regard to the number of connections.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 use isolane_proto::subsystem::ConnectionInfo;
+use isolane_reactor::topology::Topology;
 use isolane_reactor::{ListenerToken, SocketOptions, Token, socket};
 use socket2::{SockRef, TcpKeepalive};
 
 use super::lane::Lane;
 use super::{Core, Driver};
+use crate::config::TargetConfig;
 use crate::placement::Placer;
-use crate::shared::Message;
+use crate::shared::{Message, Shared};
 use crate::slab::LaneId;
 use crate::slab::SlabKey;
 
-/// Listeners and placement rule of the core that accepts.
+/// State of the core that accepts.
 pub(crate) struct Acceptor {
-    pub listeners: Vec<(TcpListener, SocketOptions)>,
-    pub placer: Placer,
-}
-
-/// The listeners of a core, and the number of connections it has assigned to each core.
-pub(super) struct Listeners {
-    /// Socket options of the connections of each listener, by the index of its token.
+    /// Socket options of the connections of each listener.
     options: Vec<SocketOptions>,
-    placer: Option<Placer>,
+    placer: Placer,
+    /// Number of connections assigned to each core.
     assigned: Vec<u64>,
 }
 
-impl Listeners {
-    pub(super) fn new(cores: usize) -> Listeners {
-        Listeners { options: Vec::new(), placer: None, assigned: vec![0; cores] }
+impl Acceptor {
+    pub(crate) fn new(config: &TargetConfig) -> Acceptor {
+        Acceptor {
+            options: config.listen.iter().map(|listen| listen.options.clone()).collect(),
+            placer: Placer::new(config.placement, &config.cores, &Topology::read()),
+            assigned: vec![0; config.cores.len().max(1)],
+        }
     }
 
-    /// Returns `true` if this core accepts no connections.
-    pub(super) fn is_empty(&self) -> bool {
-        self.options.is_empty()
+    /// Returns the number of connections of a core, including connections that are being handed to it.
+    fn load(&self, shared: &Shared, core: usize) -> u64 {
+        let counters = &shared.counters[core];
+        let in_transit = self.assigned[core].saturating_sub(counters.connections_total.value());
+        counters.connections_open.value() + in_transit
+    }
+
+    /// Returns the number of sockets of connections: open, being handed over, and closed with zero-copy sends
+    /// in flight.
+    fn descriptors(&self, shared: &Shared) -> u64 {
+        let open: u64 = (0..self.assigned.len()).map(|core| self.load(shared, core)).sum();
+        open + shared.lingering()
+    }
+
+    fn place(&mut self, shared: &Shared, socket: &TcpStream, peer: SocketAddr) -> usize {
+        let incoming = incoming_cpu(socket, peer);
+        let loads: Vec<u64> = (0..self.assigned.len()).map(|core| self.load(shared, core)).collect();
+        let core = self.placer.place(incoming, |core| loads[core]);
+        self.assigned[core] += 1;
+        match incoming {
+            Some(cpu) => log::debug!("{peer}: given to reactor {core}; its packets arrive on core {cpu}"),
+            None => log::debug!("{peer}: given to reactor {core}"),
+        }
+        core
     }
 }
 
 impl Driver {
-    /// Accepts connections for all cores.
-    ///
-    /// # Errors
-    /// The error of the kernel.
-    pub(crate) fn listen(&mut self, acceptor: Acceptor) -> std::io::Result<()> {
-        self.listeners.placer = Some(acceptor.placer);
-        for (listener, options) in acceptor.listeners {
-            self.core.reactor.listen(listener)?;
-            self.listeners.options.push(options);
-        }
-        Ok(())
-    }
-
     /// Places an accepted connection on a core.
     pub(super) fn handle_accepted(&mut self, listener: ListenerToken, socket: TcpStream, peer: SocketAddr) {
+        let (Some(acceptor), shared) = (&mut self.acceptor, &self.core.shared) else { return };
         // A newcomer mostly displaces another one, but displaced connections may close late.
-        if self.descriptors() >= self.core.shared.max_descriptors() {
+        if acceptor.descriptors(shared) >= shared.max_descriptors() {
             reset(&socket);
-            return self.core.shared.log_refusal(&self.core.counters, peer, "too many connections are open");
+            return shared.log_refusal(&self.core.counters, peer, "too many connections are open");
         }
-        let options = &self.listeners.options[listener.index()];
+        let options = &acceptor.options[listener.index()];
         if let Err(error) = options.apply(&socket) {
             return log::warn!("{peer}: cannot serve the connection: {error}");
         }
         if is_local_peer(&socket, peer) {
             options.tune_for_loopback(&socket, LOCAL_SEND_BUFFER_BYTES);
         }
-        let core = self.place(&socket, peer);
-        self.listeners.assigned[core] += 1;
+        let core = acceptor.place(shared, &socket, peer);
         if core == self.core.index {
             self.adopt(socket, peer);
         } else {
@@ -142,32 +151,6 @@ impl Driver {
             self.by_token.resize(token.index() + 1, None);
         }
         self.by_token[token.index()] = Some((token, key));
-    }
-
-    /// Returns the number of connections of a core, including connections that are being handed to it.
-    fn load(&self, core: usize) -> u64 {
-        let counters = &self.core.shared.counters[core];
-        let in_transit = self.listeners.assigned[core].saturating_sub(counters.connections_total.value());
-        counters.connections_open.value() + in_transit
-    }
-
-    /// Returns the number of sockets of connections: open, being handed over, and closed with zero-copy sends
-    /// in flight.
-    fn descriptors(&self) -> u64 {
-        let open: u64 = (0..self.listeners.assigned.len()).map(|core| self.load(core)).sum();
-        open + self.core.shared.lingering()
-    }
-
-    fn place(&mut self, socket: &TcpStream, peer: SocketAddr) -> usize {
-        let incoming = incoming_cpu(socket, peer);
-        let Some(mut placer) = self.listeners.placer.take() else { return self.core.index };
-        let core = placer.place(incoming, |core| self.load(core));
-        self.listeners.placer = Some(placer);
-        match incoming {
-            Some(cpu) => log::debug!("{peer}: given to reactor {core}; its packets arrive on core {cpu}"),
-            None => log::debug!("{peer}: given to reactor {core}"),
-        }
-        core
     }
 }
 

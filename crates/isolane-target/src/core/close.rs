@@ -18,7 +18,8 @@ use isolane_proto::connection::FatalError;
 use super::flush::AfterFlush;
 use super::lane::{Lane, Phase};
 use super::work::{FileWork, Job, Waiting};
-use super::{Core, CoreReport, Driver};
+use super::{Core, Driver};
+use crate::error::ShutdownReport;
 use crate::slab::SlabKey;
 
 /// Progress of the shutdown of a core.
@@ -260,7 +261,7 @@ impl Driver {
     }
 
     /// Closes all lanes and abandons all commands.
-    pub(super) fn finish(&mut self) -> CoreReport {
+    pub(super) fn finish(&mut self) -> ShutdownReport {
         self.core.name_in_flight();
         let commands_aborted = self.lanes.iter().map(|lane| lane.active as usize).sum();
         for key in self.lanes.keys().collect::<Vec<_>>() {
@@ -270,7 +271,7 @@ impl Driver {
         }
         self.core.forfeit_all();
         let flushes_failed = self.shutdown.map_or(0, |stop| stop.flushes_failed);
-        CoreReport { commands_aborted, flushes_failed, failed: false }
+        ShutdownReport { commands_aborted, flushes_failed, ..ShutdownReport::default() }
     }
 }
 

@@ -292,7 +292,7 @@ impl Driver {
     /// A reactor without connections sleeps in every mode.
     fn choose_mode(&mut self) {
         let Some(migration) = &self.migration else { return };
-        let has_work = !self.lanes.is_empty() || !self.listeners.is_empty();
+        let has_work = !self.lanes.is_empty() || self.acceptor.is_some();
         let mode = if has_work { migration.mode } else { Mode::Sleep };
         self.core.reactor.set_mode(mode);
     }

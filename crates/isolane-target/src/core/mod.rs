@@ -74,6 +74,7 @@ pub(crate) use self::memory_budget::max_lanes;
 use self::work::{FileWork, Waiting};
 use crate::config::TargetConfig;
 use crate::counters::CoreCounters;
+use crate::error::ShutdownReport;
 use crate::log_limiter::LogLimiter;
 use crate::shared::{Message, Shared};
 use crate::slab::{LaneId, Slab, SlabKey};
@@ -135,23 +136,13 @@ pub(crate) struct Driver {
     events: Vec<Event>,
     mailbox: Receiver<Message>,
     host_drains: Vec<HostDrain>,
-    listeners: accept::Listeners,
+    /// Present on the first core.
+    acceptor: Option<Acceptor>,
     /// Lanes that have moved here from other cores.
     migrated_in: HashMap<LaneId, SlabKey>,
     migration: Option<migration::Migration>,
     next_tick: Instant,
     shutdown: Option<close::ShutdownState>,
-}
-
-/// Result of a core.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct CoreReport {
-    /// Commands still at volumes at the end.
-    pub commands_aborted: usize,
-    /// Volumes that could not be flushed.
-    pub flushes_failed: usize,
-    /// The reactor failed.
-    pub failed: bool,
 }
 
 impl Driver {
@@ -161,6 +152,7 @@ impl Driver {
         shared: Arc<Shared>,
         reactor: Reactor,
         mailbox: Receiver<Message>,
+        acceptor: Option<Acceptor>,
         config: &TargetConfig,
     ) -> Driver {
         let (now, limits) = (Instant::now(), config.limits());
@@ -197,7 +189,7 @@ impl Driver {
             migration::Migration::new(interval, core.reactor.mode(), core.shared.counters.len(), cpu, now)
         });
         Driver {
-            listeners: accept::Listeners::new(core.shared.counters.len()),
+            acceptor,
             core,
             lanes: Slab::default(),
             by_token: Vec::new(),
@@ -214,12 +206,12 @@ impl Driver {
     }
 
     /// Runs turns until the target stops. Dropping the driver then waits for the operations in flight.
-    pub(crate) fn run(&mut self) -> CoreReport {
+    pub(crate) fn run(&mut self) -> ShutdownReport {
         while !self.is_finished() {
             if let Err(error) = self.turn() {
                 log::error!("core {}: the reactor failed: {error}; this core stops", self.core.index);
                 self.core.shared.cores_drained.fetch_add(1, Ordering::AcqRel);
-                return CoreReport { failed: true, ..self.finish() };
+                return ShutdownReport { cores_failed: 1, ..self.finish() };
             }
         }
         self.finish()
