@@ -2,7 +2,6 @@
 //!
 //! Invariant: bytes change only through an exclusive reference to the only handle.
 
-use std::fmt;
 use std::mem;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
@@ -208,12 +207,6 @@ impl Drop for Page {
         }
         // SAFETY: this was the last reference.
         unsafe { arena::free(self.0) };
-    }
-}
-
-impl fmt::Debug for Page {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Page({:p}, {} references)", self.0, self.frame().count.load(Ordering::Relaxed))
     }
 }
 

@@ -18,30 +18,19 @@ use crate::counters::IoKind;
 
 /// Returns the status of a command that failed with `error`.
 pub(crate) fn status_for(error: &VolumeError, operation: IoKind) -> Status {
-    let status = match error {
-        VolumeError::OutOfRange { .. } => Status::LBA_OUT_OF_RANGE,
-        VolumeError::ReadOnly => Status::NAMESPACE_WRITE_PROTECTED,
-        VolumeError::WrongLength { .. } => Status::INTERNAL_ERROR,
-        VolumeError::NoSpace { .. } => Status::CAPACITY_EXCEEDED,
-        VolumeError::Shrunk if operation == IoKind::Read => Status::UNRECOVERED_READ_ERROR,
-        VolumeError::ReadFailed { .. } => Status::UNRECOVERED_READ_ERROR,
-        VolumeError::Shrunk
-        | VolumeError::WriteFailed { .. }
+    let (status, is_retryable) = match error {
+        VolumeError::OutOfRange { .. } => (Status::LBA_OUT_OF_RANGE, false),
+        VolumeError::ReadOnly => (Status::NAMESPACE_WRITE_PROTECTED, false),
+        VolumeError::WrongLength { .. } => (Status::INTERNAL_ERROR, false),
+        VolumeError::NoSpace { .. } => (Status::CAPACITY_EXCEEDED, false),
+        VolumeError::Shrunk if operation == IoKind::Read => (Status::UNRECOVERED_READ_ERROR, false),
+        VolumeError::ReadFailed { .. } => (Status::UNRECOVERED_READ_ERROR, true),
+        VolumeError::Shrunk | VolumeError::SyncFailed { .. } => (Status::WRITE_FAULT, false),
+        VolumeError::WriteFailed { .. }
         | VolumeError::SizeUnknown { .. }
-        | VolumeError::ShortWrite { .. }
-        | VolumeError::SyncFailed { .. } => Status::WRITE_FAULT,
+        | VolumeError::ShortWrite { .. } => (Status::WRITE_FAULT, true),
     };
-    status.with_dnr(!is_retryable(error))
-}
-
-fn is_retryable(error: &VolumeError) -> bool {
-    matches!(
-        error,
-        VolumeError::ReadFailed { .. }
-            | VolumeError::WriteFailed { .. }
-            | VolumeError::SizeUnknown { .. }
-            | VolumeError::ShortWrite { .. }
-    )
+    status.with_dnr(!is_retryable)
 }
 
 #[cfg(test)]

@@ -204,11 +204,6 @@ impl Shared {
         Ok((connected, fence))
     }
 
-    /// Reports that a connection of an association is closed.
-    pub(crate) fn disconnect(&self, id: AssociationId, qid: u16) {
-        self.control(|port| port.handle_disconnected(id, qid));
-    }
-
     /// Reports that the last command of a closed connection has left its volume.
     pub(crate) fn drained(&self, id: AssociationId, qid: u16, lane: LaneId) {
         let mut control = self.control.lock();

@@ -94,11 +94,6 @@ impl Reactor {
         &self.description
     }
 
-    /// Idle behavior.
-    pub fn mode(&self) -> Mode {
-        self.spin.mode()
-    }
-
     /// Changes the idle behavior.
     pub fn set_mode(&mut self, mode: Mode) {
         self.spin.set_mode(mode);

@@ -159,12 +159,8 @@ impl Reactor {
         Ok(rustix::net::shutdown(&entry.socket, rustix::net::Shutdown::Write)?)
     }
 
-    /// Reports one [`Writable`](crate::Event::Writable) when the socket becomes writable: for a connecting socket. A
-    /// short send implies it.
-    ///
-    /// # Errors
-    /// The error of the system call, or `NotFound` if the token is stale.
-    pub fn want_write(&mut self, token: Token) -> io::Result<()> {
+    /// Reports one [`Writable`](crate::Event::Writable) when the socket becomes writable.
+    fn want_write(&mut self, token: Token) -> io::Result<()> {
         let entry = self.sockets.get_mut(token).ok_or(io::ErrorKind::NotFound)?;
         entry.wants_write = true;
         if !std::mem::replace(&mut entry.write_armed, true) {

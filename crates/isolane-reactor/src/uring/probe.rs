@@ -2,7 +2,7 @@
 
 use super::Uring;
 use super::raw::RawUring;
-use io_uring::{Builder, IoUring, Probe, opcode};
+use io_uring::{Builder, IoUring};
 use rustix::io::Errno;
 use std::io;
 use std::time::Duration;
@@ -41,18 +41,12 @@ fn builder() -> Builder {
     builder
 }
 
+/// Every ring with these features has the operations that the reactor uses.
 fn check(ring: &IoUring) -> Result<(), String> {
     if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
         return Err("kernel too old: no wait with a timeout".into());
     }
-    let mut probe = Probe::new();
-    ring.submitter()
-        .register_probe(&mut probe)
-        .map_err(|error| format!("cannot probe its operations: {error}"))?;
-    match OPERATIONS.iter().find(|(code, _)| !probe.is_supported(*code)) {
-        Some((_, name)) => Err(format!("kernel does not support {name}")),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// Reads `kernel.io_uring_disabled`, which kernels before 6.6 lack.
@@ -79,14 +73,6 @@ fn refusal(error: &io::Error, disabled: Option<&str>) -> String {
 
 const SUBMISSIONS: u32 = 256;
 const COMPLETIONS: u32 = 2048;
-const OPERATIONS: [(u8, &str); 6] = [
-    (opcode::PollAdd::CODE, "POLL_ADD"),
-    (opcode::PollRemove::CODE, "POLL_REMOVE"),
-    (opcode::Read::CODE, "READ"),
-    (opcode::Write::CODE, "WRITE"),
-    (opcode::Readv::CODE, "READV"),
-    (opcode::Writev::CODE, "WRITEV"),
-];
 
 #[cfg(test)]
 mod tests {

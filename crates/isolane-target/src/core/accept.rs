@@ -17,8 +17,7 @@ use super::{Core, Driver};
 use crate::config::TargetConfig;
 use crate::placement::Placer;
 use crate::shared::{Message, Shared};
-use crate::slab::LaneId;
-use crate::slab::SlabKey;
+use crate::slab::{LaneId, SlabKey};
 
 /// State of the core that accepts.
 pub(crate) struct Acceptor {
@@ -117,7 +116,7 @@ impl Driver {
         let name = |lane| LaneId { core: self.core.index, lane };
         let newcomers = &self.core.shared.newcomers;
         let mut displaced = None;
-        let key = self.lanes.insert_with(|key| {
+        let key = self.lanes.insert_with_key(|key| {
             let (arrival, other) = newcomers.enter(connection.remote.ip(), name(key));
             displaced = other;
             Lane { newcomer: Some(arrival), ..Lane::new(name(key), token, connection, limits, now) }

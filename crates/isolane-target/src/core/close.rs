@@ -88,7 +88,7 @@ impl Core {
             self.memory.pool.recycle_buffer(buffer);
         }
         for at in &mut lane.volumes {
-            self.volumes[at.position()].release(std::mem::take(&mut at.awaited_bytes));
+            self.volumes[at.position].release(std::mem::take(&mut at.awaited_bytes));
         }
         if let Some(token) = lane.token.take() {
             self.reactor.close(token);
@@ -112,7 +112,7 @@ impl Core {
         }
         self.record_left(lane);
         if let Some(association) = &lane.association {
-            self.shared.disconnect(association.id, association.qid);
+            self.shared.control(|port| port.handle_disconnected(association.id, association.qid));
             self.ended.push(lane.key);
         }
     }
@@ -124,7 +124,7 @@ impl Core {
         if lane.active == 0 {
             return;
         }
-        for work in self.files.iter() {
+        for work in self.files.values() {
             let FileWork::Command { lane: key, job, .. } = work else { continue };
             if *key != lane.key {
                 continue;
@@ -263,7 +263,7 @@ impl Driver {
     /// Closes all lanes and abandons all commands.
     pub(super) fn finish(&mut self) -> ShutdownReport {
         self.core.name_in_flight();
-        let commands_aborted = self.lanes.iter().map(|lane| lane.active as usize).sum();
+        let commands_aborted = self.lanes.values().map(|lane| lane.active as usize).sum();
         for key in self.lanes.keys().collect::<Vec<_>>() {
             if let Some(mut lane) = self.lanes.remove(key) {
                 self.core.close(&mut lane, "the target stops");
@@ -279,7 +279,7 @@ impl Core {
     /// Logs the volumes for which the end of this core waits.
     fn name_in_flight(&self) {
         let mut in_flight = vec![0_usize; self.shared.namespaces.len()];
-        for work in self.files.iter() {
+        for work in self.files.values() {
             match work {
                 FileWork::Command { job: Job { position, .. }, .. } | FileWork::Flush { position, .. } => {
                     in_flight[*position] += 1;

@@ -177,7 +177,7 @@ impl Driver {
         limited.retain(|key| {
             let Some(lane) = self.lanes.get_mut(*key) else { return false };
             for at in 0..lane.volumes.len() {
-                let position = lane.volumes[at].position();
+                let position = lane.volumes[at].position;
                 if lane.volumes[at].is_limited() && !core.volumes[position].is_crowded {
                     core.admit_limited_to(lane, position);
                 }

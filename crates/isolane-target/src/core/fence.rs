@@ -23,8 +23,7 @@ use super::work::{FileWork, Waiting};
 use super::{Core, Driver};
 use crate::fence::Fence;
 use crate::shared::Message;
-use crate::slab::LaneId;
-use crate::slab::SlabKey;
+use crate::slab::{LaneId, SlabKey};
 
 /// Drain of the connections of one host.
 pub(super) struct HostDrain {
@@ -171,7 +170,7 @@ impl Core {
             Waiting::Start { lane, job, .. } => Some((*lane, job)),
             Waiting::Data { .. } | Waiting::Flush { .. } => None,
         });
-        let at_volumes = self.files.iter_mut().filter_map(|work| match work {
+        let at_volumes = self.files.values_mut().filter_map(|work| match work {
             FileWork::Command { lane, job, .. } => Some((*lane, job)),
             FileWork::Flush { .. } | FileWork::Member(_) => None,
         });

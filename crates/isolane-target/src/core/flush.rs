@@ -9,7 +9,7 @@ use isolane_proto::Completion;
 use isolane_proto::subsystem::AssociationId;
 use isolane_proto::target::Permit;
 use isolane_reactor::file::FileCompletion;
-use isolane_volume::{Outcome, Request, Step, Task, Volume};
+use isolane_volume::{Outcome, Request, Step, Task};
 use isolane_wire::Status;
 
 use super::work::{FileWork, Waiting};
@@ -185,8 +185,7 @@ impl Core {
 
     fn record_flush(&mut self, position: usize, result: Outcome) -> Option<Status> {
         let error = result.err()?;
-        let volume: &dyn Volume = &*self.shared.namespaces.at(position).volume;
-        self.volume_log.record(position, volume, IoKind::Flush, &error, self.now);
+        self.log_failure(position, IoKind::Flush, &error);
         Some(nvme_status::status_for(&error, IoKind::Flush))
     }
 

@@ -3,19 +3,19 @@
 //! Invariant: a job is finished exactly once. Its permit is then completed, or abandoned if its lane has
 //! ended.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use isolane_memory::Payload;
 use isolane_proto::Completion;
 use isolane_proto::target::Permit;
 use isolane_reactor::file::{FileCompletion, FileOp};
-use isolane_volume::{Outcome, Request, Step, Task, Volume, VolumeError};
+use isolane_volume::{Outcome, Request, Step, Task, VolumeError};
+use slotmap::{Key, KeyData};
 
 use super::lane::{Association, Lane};
 use super::work::{FileWork, Job, Waiting};
 use super::{Core, Driver};
 use crate::counters::IoKind;
-use crate::log_limiter::LogLimiter;
 use crate::nvme_status;
 use crate::slab::SlabKey;
 
@@ -107,8 +107,7 @@ impl Core {
             Ok(payload) => self.complete_io(lane, permit, (position, operation), len, latency, payload),
             Err(error) => {
                 self.counters.record(position, operation, Err(()), latency);
-                let (now, volume) = (self.now, &*self.shared.namespaces.at(position).volume);
-                self.volume_log.record(position, volume, operation, &error, now);
+                self.log_failure(position, operation, &error);
                 self.fail(lane, permit, nvme_status::status_for(&error, operation));
             }
         }
@@ -144,6 +143,17 @@ impl Core {
         }
     }
 
+    /// Logs a failed command, unless the host caused the failure; at most one per second and volume.
+    pub(super) fn log_failure(&mut self, position: usize, operation: IoKind, error: &VolumeError) {
+        if matches!(error, VolumeError::OutOfRange { .. } | VolumeError::ReadOnly) {
+            return;
+        }
+        if self.volume_logs[position].is_due(self.now) {
+            let volume = &self.shared.namespaces.at(position).volume;
+            log::error!("{}: {} failed: {error}", volume.name(), operation.name());
+        }
+    }
+
     /// Counts the end of a command at a volume.
     pub(super) fn end(&mut self, lane: &mut Lane, volatile: bool) {
         lane.end(volatile);
@@ -156,7 +166,7 @@ impl Core {
     pub(super) fn submit(&mut self, position: usize, token: SlabKey, operation: FileOp) {
         let volume = &self.shared.namespaces.at(position).volume;
         match volume.file() {
-            Some(file) => self.reactor.submit_file(token.to_u64(), file, operation),
+            Some(file) => self.reactor.submit_file(token.data().as_ffi(), file, operation),
             None => unreachable!("a volume without a file requested a file operation"),
         }
     }
@@ -175,7 +185,7 @@ impl Core {
 impl Driver {
     /// Handles the completion of a file operation.
     pub(super) fn handle_file(&mut self, finished: FileCompletion) {
-        match self.core.files.remove(SlabKey::from_u64(finished.token)) {
+        match self.core.files.remove(KeyData::from_ffi(finished.token).into()) {
             Some(FileWork::Command { lane: key, job, task }) => match self.lanes.get_mut(key) {
                 Some(lane) => self.core.resume_job(lane, job, task, finished),
                 None => unreachable!("a lane was removed before its last command"),
@@ -185,34 +195,6 @@ impl Driver {
             }
             Some(FileWork::Member(member)) => self.core.resume_member(member, finished),
             None => log::error!("the reactor completed an unknown file operation"),
-        }
-    }
-}
-
-/// Log lines about failing volumes, at most one per second and volume.
-pub(super) struct VolumeLog {
-    lines: Vec<LogLimiter>,
-}
-
-impl VolumeLog {
-    pub(super) fn new(namespaces: usize) -> VolumeLog {
-        VolumeLog { lines: vec![LogLimiter::default(); namespaces] }
-    }
-
-    /// Logs a failed command, unless the host caused the failure.
-    pub(super) fn record(
-        &mut self,
-        position: usize,
-        volume: &dyn Volume,
-        operation: IoKind,
-        error: &VolumeError,
-        now: Instant,
-    ) {
-        if matches!(error, VolumeError::OutOfRange { .. } | VolumeError::ReadOnly) {
-            return;
-        }
-        if self.lines[position].is_due(now) {
-            log::error!("{}: {} failed: {error}", volume.name(), operation.name());
         }
     }
 }

@@ -79,7 +79,7 @@ pub(crate) struct Lane {
 /// Commands and memory of one lane at one volume.
 #[derive(Debug, Default)]
 pub(crate) struct AtVolume {
-    position: usize,
+    pub position: usize,
     /// Commands that would exceed a share of memory or output, by size.
     pub over_share: [VecDeque<Waiting>; 2],
     /// Number of small commands that have passed the large ones.
@@ -91,10 +91,6 @@ pub(crate) struct AtVolume {
 }
 
 impl AtVolume {
-    pub(crate) fn position(&self) -> usize {
-        self.position
-    }
-
     pub(crate) fn is_limited(&self) -> bool {
         self.over_share.iter().any(|row| !row.is_empty())
     }
@@ -154,13 +150,13 @@ pub(crate) struct Stalled {
 
 /// A lane that moves from one core to another.
 pub(crate) struct MigratingLane {
-    pub lane: Option<Box<Lane>>,
-    pub socket: Option<Detached>,
+    pub lane: Box<Lane>,
+    pub socket: Detached,
 }
 
 impl std::fmt::Debug for MigratingLane {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MigratingLane").field("id", &self.lane.as_ref().map(|lane| lane.id)).finish()
+        f.debug_struct("MigratingLane").field("id", &self.lane.id).finish()
     }
 }
 

@@ -9,8 +9,7 @@ use super::flush::AfterFlush;
 use super::lane::Lane;
 use crate::counters::ConnectionStatus;
 use crate::shared::Message;
-use crate::slab::LaneId;
-use crate::slab::SlabKey;
+use crate::slab::{LaneId, SlabKey};
 
 impl Driver {
     /// Reads a bounded number of messages.
@@ -61,7 +60,7 @@ impl Driver {
 
     /// Sends the status of every connection.
     fn describe_lanes(&self, sender: &Sender<ConnectionStatus>) {
-        for lane in self.lanes.iter() {
+        for lane in self.lanes.values() {
             let Some(socket) = lane.token.and_then(|token| self.core.reactor.socket(token)) else { continue };
             let association = lane.association.as_ref();
             // The receiver may have timed out.

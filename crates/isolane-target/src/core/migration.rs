@@ -23,7 +23,8 @@ use crate::slab::{LaneId, SlabKey};
 pub(super) struct Migration {
     interval: Duration,
     mode: Mode,
-    next_report: Instant,
+    /// `None` if migration is off.
+    next_report: Option<Instant>,
     last_report: Instant,
     /// Busy time at the last report.
     reported_busy: Duration,
@@ -43,40 +44,38 @@ struct PendingMigration {
 }
 
 impl Migration {
-    /// Makes the clock of core `cpu`, if given, follow its load.
+    /// Migration is off without an `interval`. Makes the clock of core `cpu`, if given, follow its load.
     pub(super) fn new(
-        interval: Duration,
+        interval: Option<Duration>,
         mode: Mode,
         cores: usize,
         cpu: Option<usize>,
         now: Instant,
     ) -> Migration {
         Migration {
-            interval,
+            interval: interval.unwrap_or_default(),
             mode,
-            next_report: now + interval,
+            next_report: interval.map(|interval| now + interval),
             last_report: now,
             reported_busy: Duration::ZERO,
             pending: Vec::new(),
             scheduler: Scheduler::default(),
             core_loads: vec![(now, CoreLoad::default()); cores],
-            frequency: cpu.and_then(open_frequency),
+            frequency: cpu.filter(|_| interval.is_some()).and_then(open_frequency),
         }
     }
 
     /// Returns the time of the next turn that migrations need.
-    pub(super) fn deadline(&self, now: Instant) -> Instant {
-        if self.pending.is_empty() { self.next_report } else { now + RECHECK_INTERVAL }
+    pub(super) fn deadline(&self, now: Instant) -> Option<Instant> {
+        if self.pending.is_empty() { self.next_report } else { Some(now + RECHECK_INTERVAL) }
     }
 
     /// Returns the share of time with work since the last report, if a report is due.
     fn busy_share_if_due(&mut self, now: Instant, busy: Duration) -> Option<f64> {
-        if now < self.next_report {
-            return None;
-        }
+        self.next_report.filter(|next_report| now >= *next_report)?;
         let elapsed = now.saturating_duration_since(self.last_report).max(Duration::from_micros(1));
         let share = (busy - self.reported_busy).as_secs_f64() / elapsed.as_secs_f64();
-        (self.last_report, self.next_report, self.reported_busy) = (now, now + self.interval, busy);
+        (self.last_report, self.next_report, self.reported_busy) = (now, Some(now + self.interval), busy);
         Some(share.min(1.0))
     }
 
@@ -101,7 +100,7 @@ impl Migration {
 impl Driver {
     /// Reports the load and advances pending moves, if the scheduler is dynamic.
     pub(super) fn poll_migrations(&mut self) {
-        if self.migration.is_none() || self.core.stopping {
+        if self.migration.next_report.is_none() || self.core.stopping {
             return;
         }
         self.report_load();
@@ -111,8 +110,7 @@ impl Driver {
 
     fn report_load(&mut self) {
         let (now, busy) = (self.core.now, self.core.reactor.busy_time());
-        let Some(migration) = &mut self.migration else { return };
-        let Some(busy) = migration.busy_share_if_due(now, busy) else { return };
+        let Some(busy) = self.migration.busy_share_if_due(now, busy) else { return };
         let load = CoreLoad { busy, lanes: self.lane_loads() };
         match self.core.index {
             0 => self.plan_moves(load),
@@ -121,7 +119,7 @@ impl Driver {
     }
 
     fn lane_loads(&mut self) -> Vec<LaneLoad> {
-        let lanes = self.lanes.iter_mut().filter(|lane| lane.is_open() && lane.association.is_some());
+        let lanes = self.lanes.values_mut().filter(|lane| lane.is_open() && lane.association.is_some());
         let load = |lane: &mut Lane| {
             let moved = lane.conn.moved_bytes();
             let before = std::mem::replace(&mut lane.reported_bytes, moved);
@@ -132,15 +130,13 @@ impl Driver {
 
     /// Stores the report of another core.
     pub(super) fn record_load(&mut self, core: usize, load: CoreLoad) {
-        if let Some(migration) = &mut self.migration {
-            migration.core_loads[core] = (self.core.now, load);
-        }
+        self.migration.core_loads[core] = (self.core.now, load);
     }
 
     /// Requests the moves that the scheduler chooses. Called on the first core only.
     fn plan_moves(&mut self, own: CoreLoad) {
         let now = self.core.now;
-        let Some(migration) = &mut self.migration else { return };
+        let migration = &mut self.migration;
         migration.update_frequency(own.busy);
         migration.core_loads[0] = (now, own);
         let loads = migration.recent_loads(now);
@@ -152,30 +148,27 @@ impl Driver {
 
     /// Starts to move a lane to another core.
     pub(super) fn request_migration(&mut self, id: LaneId, to: usize) {
-        let since = self.core.now;
-        if let Some(migration) = &mut self.migration
+        let (since, pending) = (self.core.now, &mut self.migration.pending);
+        if self.migration.next_report.is_some()
             && to != self.core.index
-            && !migration.pending.iter().any(|pending| pending.id == id)
+            && !pending.iter().any(|pending| pending.id == id)
         {
-            migration.pending.push(PendingMigration { id, to, since, reading_paused: false });
+            pending.push(PendingMigration { id, to, since, reading_paused: false });
         }
     }
 
     /// Starts to move the connection of `peer`, if this core owns it.
     pub(super) fn request_peer_migration(&mut self, peer: SocketAddr, to: usize) {
-        let id = self.lanes.iter().find(|lane| lane.peer() == peer).map(|lane| lane.id);
+        let id = self.lanes.values().find(|lane| lane.peer() == peer).map(|lane| lane.id);
         id.into_iter().for_each(|id| self.request_migration(id, to));
     }
 
     /// Reads messages in the meantime, which may request further moves.
     fn poll_pending_migrations(&mut self) {
-        let Some(migration) = &mut self.migration else { return };
-        let mut pending = std::mem::take(&mut migration.pending);
+        let mut pending = std::mem::take(&mut self.migration.pending);
         pending.retain_mut(|pending| self.is_still_wanted(pending));
-        if let Some(migration) = &mut self.migration {
-            pending.append(&mut migration.pending);
-            migration.pending = pending;
-        }
+        pending.append(&mut self.migration.pending);
+        self.migration.pending = pending;
     }
 
     fn is_still_wanted(&mut self, pending: &mut PendingMigration) -> bool {
@@ -232,14 +225,13 @@ impl Driver {
         let lane = self.lanes.remove(key)?;
         self.migrated_in.remove(&lane.id);
         self.core.counters.connections_open.subtract(1);
-        Some(MigratingLane { lane: Some(Box::new(lane)), socket: Some(socket) })
+        Some(MigratingLane { lane: Box::new(lane), socket })
     }
 
     /// Sends a lane to another core; takes it back and returns `false` if that fails.
     fn dispatch(&mut self, migrating: MigratingLane, to: usize) -> bool {
-        let Some(lane) = &migrating.lane else { return false };
-        let (id, peer) = (lane.id, lane.peer());
-        let association = lane.association.as_ref().map(|association| association.id);
+        let (id, peer) = (migrating.lane.id, migrating.lane.peer());
+        let association = migrating.lane.association.as_ref().map(|association| association.id);
         let mut unread = Vec::new();
         let mailbox = &self.mailbox;
         let is_mailbox_empty = || {
@@ -260,14 +252,14 @@ impl Driver {
     }
 
     /// Adds a lane from another core, for which this core's quota is already acquired.
-    pub(super) fn migrate_in(&mut self, mut migrating: MigratingLane) {
-        let (Some(mut lane), Some(socket)) = (migrating.lane.take(), migrating.socket.take()) else { return };
+    pub(super) fn migrate_in(&mut self, migrating: MigratingLane) {
+        let MigratingLane { mut lane, socket } = migrating;
         self.core.counters.connections_open.add(1);
         // No drain includes this lane, so a Connect that comes after it must not join one of them.
         self.host_drains.iter_mut().for_each(HostDrain::begin);
         let added = self.core.reactor.attach(socket);
         let id = lane.id;
-        let key = self.lanes.insert_with(|key| {
+        let key = self.lanes.insert_with_key(|key| {
             (lane.key, lane.token) = (key, added.as_ref().ok().copied());
             *lane
         });
@@ -291,9 +283,8 @@ impl Driver {
 
     /// A reactor without connections sleeps in every mode.
     fn choose_mode(&mut self) {
-        let Some(migration) = &self.migration else { return };
         let has_work = !self.lanes.is_empty() || self.acceptor.is_some();
-        let mode = if has_work { migration.mode } else { Mode::Sleep };
+        let mode = if has_work { self.migration.mode } else { Mode::Sleep };
         self.core.reactor.set_mode(mode);
     }
 }

@@ -66,7 +66,6 @@ pub(crate) use self::accept::Acceptor;
 use self::fair_share::VolumeUse;
 use self::fence::HostDrain;
 use self::flush::FlushGroup;
-use self::job::VolumeLog;
 use self::lane::Lane;
 pub(crate) use self::lane::MigratingLane;
 use self::memory_budget::MemoryBudget;
@@ -118,7 +117,8 @@ pub(crate) struct Core {
     flushes: Slab<FlushGroup>,
     /// Resources of this core that each volume holds, by position.
     volumes: Vec<VolumeUse>,
-    volume_log: VolumeLog,
+    /// By position.
+    volume_logs: Vec<LogLimiter>,
     digest_log: LogLimiter,
     newcomer_log: LogLimiter,
     /// Newcomers that this tick can still close at their deadline.
@@ -140,7 +140,7 @@ pub(crate) struct Driver {
     acceptor: Option<Acceptor>,
     /// Lanes that have moved here from other cores.
     migrated_in: HashMap<LaneId, SlabKey>,
-    migration: Option<migration::Migration>,
+    migration: migration::Migration,
     next_tick: Instant,
     shutdown: Option<close::ShutdownState>,
 }
@@ -161,7 +161,7 @@ impl Driver {
             counters: Arc::clone(&shared.counters[index]),
             memory: MemoryBudget::new(Pool::new(memory_budget::pool_pages(config.max_pool_pages))),
             volumes: std::iter::repeat_with(VolumeUse::default).take(shared.namespaces.len()).collect(),
-            volume_log: VolumeLog::new(shared.namespaces.len()),
+            volume_logs: vec![LogLimiter::default(); shared.namespaces.len()],
             shared,
             reactor,
             now,
@@ -184,10 +184,8 @@ impl Driver {
             newcomer_log: LogLimiter::default(),
             newcomers_to_end: 0,
         };
-        let migration = config.rebalance_interval.map(|interval| {
-            let cpu = cpu.filter(|_| index == 0);
-            migration::Migration::new(interval, core.reactor.mode(), core.shared.counters.len(), cpu, now)
-        });
+        let (interval, cpu) = (config.rebalance_interval, cpu.filter(|_| index == 0));
+        let cores = core.shared.counters.len();
         Driver {
             acceptor,
             core,
@@ -199,7 +197,7 @@ impl Driver {
             mailbox,
             host_drains: Vec::new(),
             migrated_in: HashMap::new(),
-            migration,
+            migration: migration::Migration::new(interval, config.mode, cores, cpu, now),
             next_tick: now + TICK,
             shutdown: None,
         }
@@ -326,9 +324,8 @@ impl Driver {
         if is_watching {
             return Some(now + RECHECK_INTERVAL);
         }
-        let migration = self.migration.as_ref().map(|migration| migration.deadline(now));
-        let next_tick = migration.map_or(self.next_tick, |deadline| deadline.min(self.next_tick));
-        (!self.lanes.is_empty()).then_some(next_tick)
+        let next_tick = self.migration.deadline(now).into_iter().chain([self.next_tick]).min();
+        next_tick.filter(|_| !self.lanes.is_empty())
     }
 }
 

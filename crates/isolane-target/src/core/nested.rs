@@ -8,6 +8,7 @@ use std::sync::Arc;
 use isolane_reactor::file::FileCompletion;
 use isolane_volume::Pending;
 use isolane_volume::nested::{Member, Operation};
+use slotmap::Key;
 
 use super::Core;
 use super::work::FileWork;
@@ -17,7 +18,7 @@ impl Core {
     pub(super) fn register(&mut self, mut pending: Pending, work: FileWork) {
         let nested = pending.take_nested();
         let token = self.files.insert(work);
-        pending.register(self.reactor.register_external(token.to_u64()));
+        pending.register(self.reactor.register_external(token.data().as_ffi()));
         if let Some(nested) = nested {
             self.nested.start(nested);
             self.run_nested();
@@ -30,12 +31,12 @@ impl Core {
             match operation {
                 Operation::Pending(pending, member) => {
                     let token = self.files.insert(FileWork::Member(member));
-                    pending.register(self.reactor.register_external(token.to_u64()));
+                    pending.register(self.reactor.register_external(token.data().as_ffi()));
                 }
                 Operation::File(operation, member) => {
                     let file = Arc::clone(member.file());
                     let token = self.files.insert(FileWork::Member(member));
-                    self.reactor.submit_file(token.to_u64(), &file, operation);
+                    self.reactor.submit_file(token.data().as_ffi(), &file, operation);
                 }
             }
         }

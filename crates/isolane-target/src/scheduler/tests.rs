@@ -1,8 +1,9 @@
 //! Simulated loads: lanes with a given demand, cores that share their time among them, and the scheduler's
 //! moves carried out.
 
+use slotmap::{Key, KeyData};
+
 use super::*;
-use crate::slab::SlabKey;
 
 /// Demands of lanes, as shares of a core, and the core that each is on.
 struct Harness {
@@ -13,7 +14,7 @@ struct Harness {
 }
 
 fn id(lane: usize) -> LaneId {
-    LaneId { core: 0, lane: SlabKey::from_u64(lane as u64) }
+    LaneId { core: 0, lane: KeyData::from_ffi(lane as u64).into() }
 }
 
 impl Harness {
@@ -36,7 +37,7 @@ impl Harness {
     fn round(&mut self) {
         let loads: Vec<_> = (0..self.cores).map(|core| self.load(core)).collect();
         for it in self.scheduler.plan(&loads) {
-            let lane = it.lane.lane.to_u64() as usize;
+            let lane = it.lane.lane.data().as_ffi() as u32 as usize;
             assert_eq!(self.lanes[lane].1, it.from);
             assert_ne!(it.from, it.to);
             self.lanes[lane].1 = it.to;

@@ -15,7 +15,7 @@ use super::features::Features;
 use super::health::{self, Health, Overlap, Promise, Unrecorded};
 use super::range_lock::{Access, Announcement, LONG_BYTES, RangeLock, RangeLocks};
 use super::zeroing::{Purpose, ZeroStep, Zeroing};
-use crate::request::task::{SyncPermit, Task, TaskState};
+use crate::request::task::{SyncPermit, Task, TaskState, WriteTask};
 use crate::{BlockRange, Identity, Request, Step, Volume, VolumeError, VolumeInfo};
 
 /// The state machine of a file volume.
@@ -89,7 +89,7 @@ impl FileStateMachine {
         let synced_by_write = durable && self.direct;
         let operation = FileOp::write(offset, data, 0, len as usize, synced_by_write);
         let unrecorded = synced_by_write.then(|| Unrecorded::new(&self.health, Promise::DurableWrite));
-        Step::File(operation, Task(TaskState::Write { lock, durable, unrecorded }))
+        Step::File(operation, Task(TaskState::Write(WriteTask { lock, durable, unrecorded, repeats: None })))
     }
 
     /// Copies data that is not aligned for direct I/O. Returns the data if out of memory.
@@ -108,70 +108,36 @@ impl FileStateMachine {
         Ok(copy)
     }
 
-    fn resume_read(&self, state: TaskState, done: usize, mut operation: FileOp, pool: &mut Pool) -> Step {
+    fn resume_read(&self, is_short: bool, mut operation: FileOp, pool: &mut Pool) -> Step {
         if let Err(error) = self.health.check_read() {
             return fail(error, operation, pool);
         }
-        if done as u64 == operation.len {
-            let data = operation.buffer.take();
-            return Step::Done(Ok(data.map(Buffer::into_payload).unwrap_or_default()));
+        if is_short {
+            return fail(self.health.record_shrunk(&self.name), operation, pool);
         }
-        // A short read means end of file if the next one is empty.
-        match self.usable_len(done) {
-            0 => {
-                let error = self.health.record_shrunk(&self.name);
-                fail(error, operation, pool)
-            }
-            done => Step::File(advance(operation, done), Task(state)),
-        }
+        let data = operation.buffer.take();
+        Step::Done(Ok(data.map(Buffer::into_payload).unwrap_or_default()))
     }
 
-    fn resume_write(
-        &self,
-        (lock, durable, unrecorded): (RangeLock, bool, Option<Unrecorded>),
-        done: usize,
-        operation: FileOp,
-        pool: &mut Pool,
-    ) -> Step {
-        if done as u64 != operation.len {
-            return match self.usable_len(done) {
-                0 => {
-                    unrecorded.map(Unrecorded::record);
-                    let len = operation.len + operation.buffer_offset as u64;
-                    let error = VolumeError::ShortWrite { done: operation.buffer_offset as u64, len };
-                    fail(error, operation, pool)
-                }
-                done => {
-                    let state = TaskState::Write { lock, durable, unrecorded };
-                    Step::File(advance(operation, done), Task(state))
-                }
-            };
-        }
-        drop(lock);
-        recycle(operation, pool);
-        match (durable, unrecorded) {
-            (false, _) => Step::done(),
-            // RWF_DSYNC has already synced the data of a direct write.
-            (true, Some(unrecorded)) => self.confirm_sync(unrecorded.record()),
-            (true, None) => self.sync(),
-        }
-    }
-
-    /// Handles the repetition without durability of a durable write that failed with ENOSPC.
-    fn resume_repeated(
-        &self,
-        (lock, raw_os_error, unrecorded): (RangeLock, i32, Option<Unrecorded>),
-        done: usize,
-        operation: FileOp,
-        pool: &mut Pool,
-    ) -> Step {
-        let error = match self.usable_len(done) {
-            _ if done as u64 == operation.len => self.health.record_sync_failure(&self.name, raw_os_error),
-            0 => health::write_error(raw_os_error),
-            done => {
-                let state = TaskState::Repeat { _lock: lock, raw_os_error, unrecorded };
-                return Step::File(advance(operation, done), Task(state));
+    fn resume_write(&self, write: WriteTask, is_short: bool, operation: FileOp, pool: &mut Pool) -> Step {
+        let WriteTask { lock, durable, unrecorded, repeats } = write;
+        let error = match (repeats, is_short) {
+            (None, false) => {
+                drop(lock);
+                recycle(operation, pool);
+                return match (durable, unrecorded) {
+                    (false, _) => Step::done(),
+                    // RWF_DSYNC has already synced the data of a direct write.
+                    (true, Some(unrecorded)) => self.confirm_sync(unrecorded.record()),
+                    (true, None) => self.sync(),
+                };
             }
+            (None, true) => {
+                let done = operation.buffer_offset as u64;
+                VolumeError::ShortWrite { done, len: done + operation.len }
+            }
+            (Some(raw_os_error), false) => self.health.record_sync_failure(&self.name, raw_os_error),
+            (Some(raw_os_error), true) => health::write_error(raw_os_error),
         };
         unrecorded.map(Unrecorded::record);
         fail(error, operation, pool)
@@ -298,17 +264,14 @@ impl FileStateMachine {
                 drop(turn);
                 error
             }
-            TaskState::Write { lock, unrecorded: Some(unrecorded), .. }
+            TaskState::Write(write @ WriteTask { unrecorded: Some(_), repeats: None, .. })
                 if health::is_out_of_space(raw_os_error) =>
             {
                 operation.kind = FileOpKind::Write { durable: false };
-                let unrecorded = Some(unrecorded);
-                return Step::File(
-                    operation,
-                    Task(TaskState::Repeat { _lock: lock, raw_os_error, unrecorded }),
-                );
+                let write = WriteTask { repeats: Some(raw_os_error), ..write };
+                return Step::File(operation, Task(TaskState::Write(write)));
             }
-            TaskState::Write { unrecorded, .. } | TaskState::Repeat { unrecorded, .. } => {
+            TaskState::Write(WriteTask { unrecorded, .. }) => {
                 // A write without durability, or one that failed twice with ENOSPC, loses only its
                 // own data. Any other durable write may have failed in its sync.
                 let loses_own_data_only = unrecorded.is_none() || health::is_out_of_space(raw_os_error);
@@ -383,14 +346,14 @@ impl Volume for FileStateMachine {
                 return self.refuse(task.0, raw_os_error, operation, pool);
             }
         };
+        let is_short = done as u64 != operation.len;
         match task.0 {
-            state @ TaskState::Read { .. } => self.resume_read(state, done, operation, pool),
-            TaskState::Write { lock, durable, unrecorded } => {
-                self.resume_write((lock, durable, unrecorded), done, operation, pool)
+            TaskState::Read { .. } | TaskState::Write(_) if is_short && self.usable_len(done) > 0 => {
+                Step::File(advance(operation, self.usable_len(done)), task)
             }
-            TaskState::Repeat { _lock, raw_os_error, unrecorded } => {
-                self.resume_repeated((_lock, raw_os_error, unrecorded), done, operation, pool)
-            }
+            // A short read means end of file if the next one is empty.
+            TaskState::Read { .. } => self.resume_read(is_short, operation, pool),
+            TaskState::Write(write) => self.resume_write(write, is_short, operation, pool),
             TaskState::Zero { zeroing, lock } => {
                 drop(lock);
                 self.resume_zero(zeroing, done, operation, pool)

@@ -17,10 +17,7 @@ impl Task {
     /// Whether the request may still change blocks.
     pub fn is_change(&self) -> bool {
         match &self.0 {
-            TaskState::Write { .. }
-            | TaskState::Repeat { .. }
-            | TaskState::Zero { .. }
-            | TaskState::Announced { .. } => true,
+            TaskState::Write(_) | TaskState::Zero { .. } | TaskState::Announced { .. } => true,
             TaskState::Check { before } => before.as_ref().is_some_and(|request| request.is_change()),
             TaskState::Pending(pending) => pending.change,
             TaskState::Read { .. } | TaskState::Sync { .. } | TaskState::Promise { .. } => false,
@@ -42,7 +39,9 @@ impl Task {
     pub(crate) fn is_promise(&self) -> bool {
         matches!(
             self.0,
-            TaskState::Sync { .. } | TaskState::Promise { .. } | TaskState::Write { durable: true, .. }
+            TaskState::Sync { .. }
+                | TaskState::Promise { .. }
+                | TaskState::Write(WriteTask { durable: true, repeats: None, .. })
         )
     }
 }
@@ -60,19 +59,7 @@ pub(crate) enum TaskState {
     Read {
         _lock: RangeLock,
     },
-    Write {
-        lock: RangeLock,
-        durable: bool,
-        /// Set for writes that the kernel makes durable.
-        unrecorded: Option<Unrecorded>,
-    },
-    /// A durable write that failed with ENOSPC, repeated without durability: if that succeeds, the
-    /// space was missing for its sync.
-    Repeat {
-        _lock: RangeLock,
-        raw_os_error: i32,
-        unrecorded: Option<Unrecorded>,
-    },
+    Write(WriteTask),
     Zero {
         zeroing: Zeroing,
         lock: RangeLock,
@@ -95,6 +82,18 @@ pub(crate) enum TaskState {
     Check {
         before: Option<Box<Request>>,
     },
+}
+
+/// A write in progress.
+#[derive(Debug)]
+pub(crate) struct WriteTask {
+    pub(crate) lock: RangeLock,
+    pub(crate) durable: bool,
+    /// Set for writes that the kernel makes durable.
+    pub(crate) unrecorded: Option<Unrecorded>,
+    /// Error of a durable write that failed with ENOSPC, which this one repeats without durability: if that
+    /// succeeds, the space was missing for its sync.
+    pub(crate) repeats: Option<i32>,
 }
 
 /// Permission to run the only sync of a file.
