@@ -300,7 +300,6 @@ impl Core {
             match waiting {
                 Waiting::Data { permit, .. } => permit.forfeit(),
                 Waiting::Start { job, .. } => job.permit.forfeit(),
-                Waiting::Flush { .. } => {}
             }
         }
         for key in self.files.keys().collect::<Vec<SlabKey>>() {

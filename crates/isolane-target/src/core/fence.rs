@@ -168,7 +168,7 @@ impl Core {
         let rows = [&mut self.waiting, &mut self.blocked, &mut self.fenced].into_iter().flatten();
         let waiting = rows.filter_map(|waiting| match waiting {
             Waiting::Start { lane, job, .. } => Some((*lane, job)),
-            Waiting::Data { .. } | Waiting::Flush { .. } => None,
+            Waiting::Data { .. } => None,
         });
         let at_volumes = self.files.values_mut().filter_map(|work| match work {
             FileWork::Command { lane, job, .. } => Some((*lane, job)),

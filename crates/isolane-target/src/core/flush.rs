@@ -12,7 +12,7 @@ use isolane_reactor::file::FileCompletion;
 use isolane_volume::{Outcome, Request, Step, Task};
 use isolane_wire::Status;
 
-use super::work::{FileWork, Waiting};
+use super::work::FileWork;
 use super::{Core, Driver};
 use crate::counters::{InFlight, IoKind};
 use crate::nvme_status;
@@ -23,8 +23,8 @@ use crate::slab::SlabKey;
 pub(super) struct FlushGroup {
     /// Commands that it waits for; `None` once it has started.
     pending: Option<Pending>,
-    /// Positions of volumes that have not completed.
-    remaining: Vec<usize>,
+    /// Volumes that have not completed.
+    remaining: Vec<Part>,
     failures: usize,
     /// Deadline for the commands: a shutdown then continues without them, and a command fails. Then for the
     /// remaining volumes.
@@ -32,6 +32,13 @@ pub(super) struct FlushGroup {
     /// Status of one of the failures.
     status: Option<Status>,
     then: AfterFlush,
+}
+
+/// The part of one volume in a flush.
+struct Part {
+    position: usize,
+    /// Request to start; `None` while it is at the volume.
+    request: Option<Request>,
 }
 
 /// Continuation of a flush of all volumes.
@@ -117,32 +124,29 @@ impl Core {
             !matches!(group.then, AfterFlush::Complete { .. })
                 || namespaces.at(*position).volume.info().volatile_cache
         };
-        let positions: Vec<usize> = (0..namespaces.len()).filter(is_needed).collect();
+        let positions = (0..namespaces.len()).filter(is_needed);
+        group.remaining =
+            positions.map(|position| Part { position, request: Some(Request::Flush) }).collect();
         group.pending = None;
         group.until = self.now + self.shared.stuck_after;
-        group.remaining.clone_from(&positions);
-        for position in positions {
-            if let Some(waiting) = self.try_start_flush(key, position, Request::Flush) {
-                self.wait(waiting);
-            }
-        }
     }
 
-    /// Starts the part of one volume, unless earlier parts are stuck at that volume.
-    pub(super) fn try_start_flush(
-        &mut self,
-        group: SlabKey,
-        position: usize,
-        request: Request,
-    ) -> Option<Waiting> {
-        // The flush may have expired.
-        self.flushes.get(group)?;
-        if self.volumes[position].flushes >= MAX_FLUSHES && !matches!(request, Request::Continue(_)) {
-            return Some(Waiting::Flush { group, position, request });
+    /// Starts the parts that are not at their volumes, unless earlier parts are stuck there.
+    fn start_parts(&mut self, key: SlabKey) {
+        let Some(group) = self.flushes.get_mut(key) else { return };
+        let volumes = &self.volumes;
+        let can_start = |position: usize, request: &mut Request| {
+            volumes[position].flushes < MAX_FLUSHES || matches!(request, Request::Continue(_))
+        };
+        let parts = group.remaining.iter_mut().filter_map(|part| {
+            let position = part.position;
+            Some((position, part.request.take_if(|request| can_start(position, request))?))
+        });
+        for (position, request) in parts.collect::<Vec<_>>() {
+            let volume = &self.shared.namespaces.at(position).volume;
+            let step = volume.start(request, &mut self.memory.pool);
+            self.advance_flush(key, position, step);
         }
-        let volume = &self.shared.namespaces.at(position).volume;
-        let step = volume.start(request, &mut self.memory.pool);
-        self.advance_flush(group, position, step)
     }
 
     /// Continues a part after its operation.
@@ -157,17 +161,12 @@ impl Core {
         let volume = &self.shared.namespaces.at(position).volume;
         self.volumes[position].flushes -= 1;
         let step = volume.resume(task, result, operation, &mut self.memory.pool);
-        if let Some(waiting) = self.advance_flush(group, position, step) {
-            self.wait(waiting);
-        }
+        self.advance_flush(group, position, step);
     }
 
-    fn advance_flush(&mut self, group: SlabKey, position: usize, step: Step) -> Option<Waiting> {
+    fn advance_flush(&mut self, group: SlabKey, position: usize, step: Step) {
         match step {
-            Step::Done(result) => {
-                let failure = self.record_flush(position, result);
-                self.finish_part(group, position, failure);
-            }
+            Step::Done(result) => self.finish_part(group, position, result),
             Step::File(operation, task) => {
                 self.volumes[position].flushes += 1;
                 let token = self.files.insert(FileWork::Flush { group, position, task });
@@ -178,29 +177,34 @@ impl Core {
                 let task = Task::from(&pending);
                 self.register(pending, FileWork::Flush { group, position, task });
             }
-            Step::Retry(request) => return Some(Waiting::Flush { group, position, request }),
+            Step::Retry(request) => {
+                // The flush may have expired.
+                let mut parts =
+                    self.flushes.get_mut(group).into_iter().flat_map(|group| &mut group.remaining);
+                if let Some(part) = parts.find(|part| part.position == position) {
+                    part.request = Some(request);
+                }
+            }
         }
-        None
     }
 
-    fn record_flush(&mut self, position: usize, result: Outcome) -> Option<Status> {
-        let error = result.err()?;
-        self.log_failure(position, IoKind::Flush, &error);
-        Some(nvme_status::status_for(&error, IoKind::Flush))
-    }
-
-    fn finish_part(&mut self, key: SlabKey, position: usize, failure: Option<Status>) {
+    fn finish_part(&mut self, key: SlabKey, position: usize, result: Outcome) {
+        let failure = result.err();
+        if let Some(error) = &failure {
+            self.log_failure(position, IoKind::Flush, error);
+        }
         let Some(group) = self.flushes.get_mut(key) else { return };
-        group.remaining.retain(|other| *other != position);
+        group.remaining.retain(|part| part.position != position);
         group.failures += usize::from(failure.is_some());
-        group.status = group.status.or(failure);
+        let status = failure.map(|error| nvme_status::status_for(&error, IoKind::Flush));
+        group.status = group.status.or(status);
     }
 
     /// Ends a flush at its deadline. The remaining volumes count as failures.
     fn expire_flush(&mut self, key: SlabKey) {
         let now = self.now;
         let Some(group) = self.flushes.get_mut(key).filter(|group| now >= group.until) else { return };
-        for position in std::mem::take(&mut group.remaining) {
+        for Part { position, .. } in std::mem::take(&mut group.remaining) {
             group.failures += 1;
             group.status = group.status.or(Some(Status::NAMESPACE_NOT_READY));
             log::error!(
@@ -217,6 +221,7 @@ impl Driver {
     pub(super) fn poll_flushes(&mut self) {
         for key in self.core.flushes.keys().collect::<Vec<_>>() {
             self.core.start_if_due(key);
+            self.core.start_parts(key);
             self.core.expire_flush(key);
             let is_done = |group: &FlushGroup| group.pending.is_none() && group.remaining.is_empty();
             if self.core.flushes.get(key).is_some_and(is_done)

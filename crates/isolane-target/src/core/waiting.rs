@@ -69,7 +69,6 @@ impl Core {
                 self.end(lane, job.volatile);
                 lane.conn.abandon(job.permit);
             }
-            Waiting::Flush { .. } => {}
         }
     }
 
@@ -87,21 +86,13 @@ impl Core {
                 None
             }
             Waiting::Start { job, request, .. } => self.try_start(lane, job, request),
-            Waiting::Flush { .. } => self.retry_flush(waiting),
-        }
-    }
-
-    fn retry_flush(&mut self, waiting: Waiting) -> Option<Waiting> {
-        match waiting {
-            Waiting::Flush { group, position, request } => self.try_start_flush(group, position, request),
-            other => Some(other),
         }
     }
 }
 
 /// Removes the waiting commands of one lane from a queue.
 fn extract_waiting_for(row: &mut VecDeque<Waiting>, key: SlabKey) -> VecDeque<Waiting> {
-    let belongs = |waiting: &Waiting| waiting.lane() == Some(key);
+    let belongs = |waiting: &Waiting| waiting.lane() == key;
     if !row.iter().any(belongs) {
         return VecDeque::new();
     }
@@ -169,8 +160,7 @@ impl Driver {
 
     /// Continues it and counts the memory that it takes; returns it if it must wait longer.
     fn retry(&mut self, waiting: Waiting) -> Option<Waiting> {
-        let Some(key) = waiting.lane() else { return self.core.retry_flush(waiting) };
-        let Some(lane) = self.lanes.get_mut(key) else { unreachable!("{LANE_REMOVED_EARLY}") };
+        let Some(lane) = self.lanes.get_mut(waiting.lane()) else { unreachable!("{LANE_REMOVED_EARLY}") };
         let len = waiting.bytes_to_take();
         let waiting = self.core.resume_command(lane, waiting);
         if waiting.is_none() {

@@ -104,15 +104,14 @@ pub(crate) enum FileWork {
     Member(Member),
 }
 
-/// Work that waits for memory or for a volume.
+/// A command that waits for memory or for its volume.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "most are the large one")]
 pub(crate) enum Waiting {
     /// A command that needs memory for the data it requests.
     Data { lane: SlabKey, permit: Permit, position: usize, len: usize },
     /// A command to start at its volume.
     Start { lane: SlabKey, job: Job, request: Request },
-    /// A volume to flush.
-    Flush { group: SlabKey, position: usize, request: Request },
 }
 
 impl Waiting {
@@ -121,7 +120,6 @@ impl Waiting {
         match self {
             Waiting::Data { len, .. } => *len,
             Waiting::Start { job, request, .. } => job.bytes_to_take(request),
-            Waiting::Flush { .. } => 0,
         }
     }
 
@@ -129,7 +127,7 @@ impl Waiting {
     pub(super) fn position(&self) -> usize {
         match self {
             Waiting::Start { job, .. } => job.position,
-            Waiting::Data { position, .. } | Waiting::Flush { position, .. } => *position,
+            Waiting::Data { position, .. } => *position,
         }
     }
 
@@ -138,25 +136,18 @@ impl Waiting {
         match self {
             Waiting::Data { len, .. } => Size::of(*len),
             Waiting::Start { job, .. } => Size::of(job.len),
-            Waiting::Flush { .. } => Size::Small,
         }
     }
 
     /// Returns `true` if its volume has started it. Other commands may wait for it, so it is retried in every
     /// turn.
     pub(super) fn is_started(&self) -> bool {
-        match self {
-            Waiting::Start { request, .. } | Waiting::Flush { request, .. } => {
-                matches!(request, Request::Continue(_))
-            }
-            Waiting::Data { .. } => false,
-        }
+        matches!(self, Waiting::Start { request: Request::Continue(_), .. })
     }
 
-    pub(super) fn lane(&self) -> Option<SlabKey> {
+    pub(super) fn lane(&self) -> SlabKey {
         match self {
-            Waiting::Data { lane, .. } | Waiting::Start { lane, .. } => Some(*lane),
-            Waiting::Flush { .. } => None,
+            Waiting::Data { lane, .. } | Waiting::Start { lane, .. } => *lane,
         }
     }
 }
