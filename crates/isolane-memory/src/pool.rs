@@ -153,6 +153,12 @@ impl Drop for Pool {
     }
 }
 
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pool({} of {} pages in use)", self.outstanding, self.max_pages)
+    }
+}
+
 const RESERVED_PAGES: usize = 4096;
 const MAX_LISTS: usize = 64;
 

@@ -54,7 +54,7 @@ pub fn bound_send_buffer(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
     let sock = SockRef::from(socket);
     sock.set_send_buffer_size(bytes)?;
     match sock.send_buffer_size()? / 2 < bytes {
-        true => crate::sys::unlock_buffers(socket),
+        true => crate::sys::set_socket_option(socket, libc::SO_BUF_LOCK, 0),
         false => Ok(()),
     }
 }

@@ -57,24 +57,9 @@ pub fn unsent_bytes(socket: impl AsFd) -> io::Result<usize> {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
-/// Enables zero-copy sends.
-pub(crate) fn set_zerocopy(socket: &impl AsFd) -> io::Result<()> {
-    setsockopt(socket, libc::SO_ZEROCOPY, 1)
-}
-
-/// Requests that the network card's driver keeps interrupts off while the socket is polled.
-pub(crate) fn set_prefer_busy_poll(socket: &impl AsFd, preferred: bool) -> io::Result<()> {
-    setsockopt(socket, libc::SO_PREFER_BUSY_POLL, libc::c_int::from(preferred))
-}
-
 /// Whether busy polling is preferred.
 pub(crate) fn prefer_busy_poll(socket: &impl AsFd) -> io::Result<bool> {
     getsockopt(socket, libc::SO_PREFER_BUSY_POLL).map(|value| value != 0)
-}
-
-/// Restores automatic tuning of buffers whose sizes were set.
-pub(crate) fn unlock_buffers(socket: &impl AsFd) -> io::Result<()> {
-    setsockopt(socket, libc::SO_BUF_LOCK, 0)
 }
 
 /// Whether automatic tuning is disabled.
@@ -83,7 +68,8 @@ pub(crate) fn is_buffer_size_locked(socket: &impl AsFd) -> io::Result<bool> {
     getsockopt(socket, libc::SO_BUF_LOCK).map(|locks| locks != 0)
 }
 
-fn setsockopt(socket: &impl AsFd, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+/// Sets a socket option with an integer value.
+pub(crate) fn set_socket_option(socket: &impl AsFd, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
     let (descriptor, len) = (socket.as_fd().as_raw_fd(), size_of::<libc::c_int>() as libc::socklen_t);
     // SAFETY: the descriptor is open, and the kernel reads one `c_int`, which outlives the call.
     let result =

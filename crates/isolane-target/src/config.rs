@@ -107,9 +107,7 @@ impl TargetConfig {
             ..ConnectionConfig::default()
         }
     }
-}
 
-impl TargetConfig {
     /// # Errors
     /// If an address is given twice, which would look like an address in use, or if two namespaces have the
     /// same identity, which hosts would treat as two paths to one namespace.

@@ -105,24 +105,19 @@ pub struct OperationCounters {
 }
 
 /// Buckets of a latency histogram: four for each doubling, from 1 µs to over an hour.
-const LATENCY_BUCKETS: usize = 128;
+type Buckets<T> = [[T; 4]; 32];
+const LAST_BUCKET: usize = 127;
 
 /// Histogram of durations with four buckets for each doubling.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Latency {
-    buckets: [u64; LATENCY_BUCKETS],
-}
-
-impl Default for Latency {
-    fn default() -> Self {
-        Latency { buckets: [0; LATENCY_BUCKETS] }
-    }
+    buckets: Buckets<u64>,
 }
 
 impl Latency {
     /// Returns the number of recorded durations.
     pub fn count(&self) -> u64 {
-        self.buckets.iter().sum()
+        self.buckets.iter().flatten().sum()
     }
 
     /// Returns the upper bound of the bucket that contains the given quantile (0.0 to 1.0); zero if the
@@ -130,7 +125,7 @@ impl Latency {
     pub fn quantile(&self, share: f64) -> Duration {
         let wanted = (self.count() as f64 * share).ceil().max(1.0) as u64;
         let mut seen = 0;
-        for (index, count) in self.buckets.iter().enumerate() {
+        for (index, count) in self.buckets.iter().flatten().enumerate() {
             seen += count;
             if seen >= wanted {
                 return Duration::from_micros(bucket_end_us(index));
@@ -139,8 +134,8 @@ impl Latency {
         Duration::ZERO
     }
 
-    fn add(&mut self, other: &[Counter; LATENCY_BUCKETS]) {
-        for (sum, bucket) in self.buckets.iter_mut().zip(other) {
+    fn add(&mut self, other: &Buckets<Counter>) {
+        for (sum, bucket) in self.buckets.iter_mut().flatten().zip(other.iter().flatten()) {
             *sum += bucket.value();
         }
     }
@@ -151,7 +146,7 @@ fn bucket_of(latency: Duration) -> usize {
     let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX).max(1);
     let doubling = us.ilog2() as usize;
     let quarter = if doubling >= 2 { (us >> (doubling - 2)) & 3 } else { (us << (2 - doubling)) & 3 };
-    (doubling * 4 + quarter as usize).min(LATENCY_BUCKETS - 1)
+    (doubling * 4 + quarter as usize).min(LAST_BUCKET)
 }
 
 /// The first microsecond above a bucket.
@@ -248,23 +243,12 @@ pub(crate) struct CoreCounters {
     namespaces: Vec<[OperationCells; 5]>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct OperationCells {
     commands: Counter,
     bytes: Counter,
     errors: Counter,
-    latency: [Counter; LATENCY_BUCKETS],
-}
-
-impl Default for OperationCells {
-    fn default() -> Self {
-        OperationCells {
-            commands: Counter::default(),
-            bytes: Counter::default(),
-            errors: Counter::default(),
-            latency: std::array::from_fn(|_| Counter::default()),
-        }
-    }
+    latency: Buckets<Counter>,
 }
 
 impl CoreCounters {
@@ -283,7 +267,7 @@ impl CoreCounters {
         }
         // Most commands complete in the turn in which they arrive.
         let bucket = if latency.is_zero() { 0 } else { bucket_of(latency) };
-        cells.latency[bucket].add(1);
+        cells.latency.as_flattened()[bucket].add(1);
     }
 
     /// Adds the counters of this core to `sum`, whose namespaces are in the same order.
@@ -350,6 +334,6 @@ mod tests {
 
     #[test]
     fn clamps_to_the_last_bucket() {
-        assert_eq!(bucket_of(Duration::MAX), LATENCY_BUCKETS - 1);
+        assert_eq!(bucket_of(Duration::MAX), LAST_BUCKET);
     }
 }

@@ -27,7 +27,7 @@ use crate::log_limiter::LogLimiter;
 use crate::namespace::Namespaces;
 use crate::newcomers::Newcomers;
 use crate::scheduler::CoreLoad;
-use crate::slab::{LaneId, SlabKey};
+use crate::slab::LaneId;
 
 /// Message from one core to another.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub(crate) enum Message {
     /// fence, then reply with [`Message::HostDrained`].
     DrainHost { host: Box<Host>, fence: Arc<Fence>, reply_to: LaneId },
     /// One core has entered its changes into the fence.
-    HostDrained { lane: SlabKey },
+    HostDrained { lane: LaneId },
     /// To the first core: the load of another core.
     LoadReport { core: usize, load: CoreLoad },
     /// Move this lane to another core once it is quiescent.

@@ -104,15 +104,15 @@ impl MemoryVolume {
         let count = pages_for(offset % PAGE_SIZE + len);
         self.pages.prefetch_entries(offset / PAGE_SIZE, count);
         let mut payload = Payload::with_capacity(count);
-        for slice in page_slices(offset, len) {
-            match self.pages.get(slice.page) {
+        for (index, part) in page_slices(offset, len) {
+            match self.pages.get(index) {
                 Some(page) => {
                     if len <= SHORT_BYTES {
                         page.prefetch();
                     }
-                    payload.push_page(page, slice.start, slice.len);
+                    payload.push_page(page, part.start, part.len());
                 }
-                None => payload.push_zeroes(slice.len),
+                None => payload.push_zeroes(part.len()),
             }
         }
         payload
@@ -145,20 +145,21 @@ impl MemoryVolume {
     /// Copies data that is not made of whole pages of the volume.
     fn copy(&self, offset: usize, data: Buffer, pool: &mut Pool) {
         let mut from = 0;
-        for slice in page_slices(offset, data.len()) {
-            self.pages.modify(slice.page, slice.range(), pool, |target| data.copy_to(from, target));
-            from += slice.len;
+        for (index, part) in page_slices(offset, data.len()) {
+            let len = part.len();
+            self.pages.modify(index, part, pool, |target| data.copy_to(from, target));
+            from += len;
         }
         pool.recycle_buffer(data);
     }
 
     /// Drops whole pages, and zeroes parts of pages that exist.
     fn zero(&self, offset: usize, len: usize, pool: &mut Pool) {
-        for slice in page_slices(offset, len) {
-            if slice.len == PAGE_SIZE {
-                self.pages.take(slice.page, pool);
-            } else if !self.pages.is_empty_at(slice.page) {
-                self.pages.modify(slice.page, slice.range(), pool, |bytes| bytes.fill(0));
+        for (index, part) in page_slices(offset, len) {
+            if part.len() == PAGE_SIZE {
+                self.pages.take(index, pool);
+            } else if !self.pages.is_empty_at(index) {
+                self.pages.modify(index, part, pool, |bytes| bytes.fill(0));
             }
         }
     }
@@ -218,28 +219,15 @@ impl Volume for MemoryVolume {
     }
 }
 
-/// Part of a range within one page.
-struct PageSlice {
-    page: usize,
-    start: usize,
-    len: usize,
-}
-
-impl PageSlice {
-    /// Returns the byte range within the page.
-    fn range(&self) -> Range<usize> {
-        self.start..self.start + self.len
-    }
-}
-
-fn page_slices(offset: usize, len: usize) -> impl Iterator<Item = PageSlice> {
+/// Splits a range of bytes at pages: index and part of each page.
+fn page_slices(offset: usize, len: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
     let end = offset + len;
     let mut at = offset;
     std::iter::from_fn(move || {
-        let start = at % PAGE_SIZE;
-        let slice = PageSlice { page: at / PAGE_SIZE, start, len: (PAGE_SIZE - start).min(end - at) };
-        at += slice.len;
-        (slice.len > 0).then_some(slice)
+        let (page, start) = (at / PAGE_SIZE, at % PAGE_SIZE);
+        let len = (PAGE_SIZE - start).min(end - at);
+        at += len;
+        (len > 0).then_some((page, start..start + len))
     })
 }
 

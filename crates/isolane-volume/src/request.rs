@@ -94,9 +94,7 @@ impl Request {
             }
         }
     }
-}
 
-impl Request {
     /// Fails the request and recycles its data.
     pub fn fail(self, error: VolumeError, pool: &mut Pool) -> Step {
         if let Request::Write { data, .. } = self {

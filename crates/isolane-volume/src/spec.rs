@@ -144,10 +144,11 @@ pub fn parse(text: &str) -> Result<VolumeSpec, SpecError> {
 /// Parses a specification, which can also be of one of the given kinds of nested volumes: `KIND:…`. Parentheses in
 /// it protect commas.
 pub fn parse_with(text: &str, kinds: &[&str]) -> Result<VolumeSpec, SpecError> {
-    parse_fields(text, kinds).map_err(|OptionError { reason, remedy }| SpecError::new(text, reason, remedy))
+    parse_fields(text, kinds).map_err(|error| SpecError { text: text.to_owned(), ..error })
 }
 
-fn parse_fields(text: &str, kinds: &[&str]) -> Result<VolumeSpec, OptionError> {
+/// Errors have no text yet, as those of the functions below.
+fn parse_fields(text: &str, kinds: &[&str]) -> Result<VolumeSpec, SpecError> {
     let kind = kinds.iter().find(|kind| text.strip_prefix(**kind).is_some_and(|rest| rest.starts_with(':')));
     let mut fields = split_fields(text, kind.is_some()).into_iter();
     let mut spec = VolumeSpec::new(parse_source(&fields.next().unwrap_or_default(), kind)?);
@@ -190,16 +191,8 @@ pub fn format_size(bytes: u64) -> String {
     fitting.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
 }
 
-/// An invalid part of a specification.
-struct OptionError {
-    reason: String,
-    remedy: String,
-}
-
-impl OptionError {
-    fn new(reason: impl Into<String>, remedy: impl Into<String>) -> OptionError {
-        OptionError { reason: reason.into(), remedy: remedy.into() }
-    }
+fn invalid(reason: impl Into<String>, remedy: impl Into<String>) -> SpecError {
+    SpecError::new("", reason, remedy)
 }
 
 /// Splits at single commas; a double comma stands for a comma. Parentheses protect commas if `has_groups`.
@@ -222,7 +215,7 @@ fn split_fields(text: &str, has_groups: bool) -> Vec<String> {
     fields
 }
 
-fn parse_source(text: &str, kind: Option<&&str>) -> Result<Source, OptionError> {
+fn parse_source(text: &str, kind: Option<&&str>) -> Result<Source, SpecError> {
     if let Some(kind) = kind {
         let text = text[kind.len() + 1..].to_owned();
         return Ok(Source::Nested { kind: (*kind).to_owned(), text, options: Vec::new() });
@@ -234,23 +227,23 @@ fn parse_source(text: &str, kind: Option<&&str>) -> Result<Source, OptionError> 
         return Ok(Source::Null { bytes: parse_sized(size, "null:")? });
     }
     if text.is_empty() {
-        return Err(OptionError::new("empty", "use mem:1G, null:1T, or a path"));
+        return Err(invalid("empty", "use mem:1G, null:1T, or a path"));
     }
     Ok(Source::Path { path: Path::new(text).to_owned(), size: None })
 }
 
-fn parse_sized(text: &str, example: &str) -> Result<u64, OptionError> {
+fn parse_sized(text: &str, example: &str) -> Result<u64, SpecError> {
     match parse_size(text) {
-        Ok(0) => Err(OptionError::new("size is 0", format!("use at least one block, such as {example}1M"))),
+        Ok(0) => Err(invalid("size is 0", format!("use at least one block, such as {example}1M"))),
         Ok(bytes) => Ok(bytes),
-        Err(error) => Err(OptionError::new(
+        Err(error) => Err(invalid(
             format!("invalid size {text:?} ({})", error.reason),
             format!("use a whole number with k, M, G, or T, such as {example}1G"),
         )),
     }
 }
 
-fn parse_option(spec: &mut VolumeSpec, option: &str) -> Result<(), OptionError> {
+fn parse_option(spec: &mut VolumeSpec, option: &str) -> Result<(), SpecError> {
     if let (Source::Nested { options, .. }, Some((key, value))) = (&mut spec.source, option.split_once('='))
         && !["nsid", "uuid"].contains(&key)
     {
@@ -266,25 +259,25 @@ fn parse_option(spec: &mut VolumeSpec, option: &str) -> Result<(), OptionError> 
         ("nsid", Some(value)) => spec.nsid = Some(parse_nsid(value)?),
         ("uuid", Some(value)) => spec.uuid = Some(parse_uuid(value)?),
         (key @ ("ro" | "write-through" | "buffered"), Some(_)) => {
-            return Err(OptionError::new(format!("option {key} takes no value"), format!("use {key} alone")));
+            return Err(invalid(format!("option {key} takes no value"), format!("use {key} alone")));
         }
         (key @ ("size" | "block-size" | "nsid" | "uuid"), None) => {
-            return Err(OptionError::new(format!("option {key} has no value"), format!("use {key}=…")));
+            return Err(invalid(format!("option {key} has no value"), format!("use {key}=…")));
         }
         (key, _) => {
             let reason = format!("unknown option {key:?}");
-            return Err(OptionError::new(reason, format!("use {OPTIONS}; write a comma in a path twice")));
+            return Err(invalid(reason, format!("use {OPTIONS}; write a comma in a path twice")));
         }
     }
     Ok(())
 }
 
-fn apply_size(spec: &mut VolumeSpec, value: &str) -> Result<(), OptionError> {
+fn apply_size(spec: &mut VolumeSpec, value: &str) -> Result<(), SpecError> {
     let bytes = parse_sized(value, "size=")?;
     match &mut spec.source {
         Source::Path { size, .. } => *size = Some(bytes),
         Source::Memory { .. } | Source::Null { .. } | Source::Nested { .. } => {
-            return Err(OptionError::new(
+            return Err(invalid(
                 "size= applies to files only",
                 "write the size after the colon, such as mem:1G",
             ));
@@ -293,32 +286,29 @@ fn apply_size(spec: &mut VolumeSpec, value: &str) -> Result<(), OptionError> {
     Ok(())
 }
 
-fn parse_block_size(value: &str) -> Result<u32, OptionError> {
+fn parse_block_size(value: &str) -> Result<u32, SpecError> {
     let bytes = parse_size(value).ok().and_then(|bytes| u32::try_from(bytes).ok());
     bytes.filter(|bytes| BLOCK_SIZES.contains(bytes)).ok_or_else(|| {
-        OptionError::new(format!("unsupported block size {value:?}"), "use block-size=512 or block-size=4096")
+        invalid(format!("unsupported block size {value:?}"), "use block-size=512 or block-size=4096")
     })
 }
 
-fn parse_nsid(value: &str) -> Result<u32, OptionError> {
+fn parse_nsid(value: &str) -> Result<u32, SpecError> {
     // NVMe Base: 0 is invalid, FFFFFFFFh addresses all namespaces, FFFFFFFEh is reserved.
     value.parse().ok().filter(|nsid| (1..=MAX_NSID).contains(nsid)).ok_or_else(|| {
-        OptionError::new(
-            format!("invalid namespace ID {value:?}"),
-            format!("use a number from 1 to {MAX_NSID}"),
-        )
+        invalid(format!("invalid namespace ID {value:?}"), format!("use a number from 1 to {MAX_NSID}"))
     })
 }
 
-fn parse_uuid(value: &str) -> Result<Uuid, OptionError> {
+fn parse_uuid(value: &str) -> Result<Uuid, SpecError> {
     let uuid = Uuid::parse_str(value).ok().filter(|uuid| !uuid.is_nil());
     uuid.ok_or_else(|| {
         let remedy = "use a UUID such as uuid=1b4e28ba-2fa1-4d2b-883f-0016d3cca427";
-        OptionError::new(format!("invalid UUID {value:?}"), remedy)
+        invalid(format!("invalid UUID {value:?}"), remedy)
     })
 }
 
-fn check_whole_blocks(spec: &VolumeSpec) -> Result<(), OptionError> {
+fn check_whole_blocks(spec: &VolumeSpec) -> Result<(), SpecError> {
     let bytes = match spec.source {
         Source::Memory { bytes } | Source::Null { bytes } => bytes,
         Source::Path { size, .. } => size.unwrap_or(0),
@@ -328,7 +318,7 @@ fn check_whole_blocks(spec: &VolumeSpec) -> Result<(), OptionError> {
         return Ok(());
     }
     let reason = format!("{bytes} bytes is not a multiple of the block size {}", spec.block_size);
-    Err(OptionError::new(reason, "use a multiple of the block size, such as a size in k, M, G, or T"))
+    Err(invalid(reason, "use a multiple of the block size, such as a size in k, M, G, or T"))
 }
 
 const OPTIONS: &str = "size=, block-size=, ro, nsid=, uuid=, write-through, buffered";

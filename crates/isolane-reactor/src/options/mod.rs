@@ -56,7 +56,9 @@ impl SocketOptions {
         set("tos", self.type_of_service, |tos| set_type_of_service(socket, tos))?;
         set("priority", self.priority, |priority| sock.set_priority(priority))?;
         set("busy-poll", self.busy_poll_us, |us| sock.set_busy_poll(us))?;
-        set("prefer-busy-poll", self.prefer_busy_poll, |on| sys::set_prefer_busy_poll(socket, on))?;
+        set("prefer-busy-poll", self.prefer_busy_poll, |on| {
+            sys::set_socket_option(socket, libc::SO_PREFER_BUSY_POLL, i32::from(on))
+        })?;
         set("congestion", self.congestion_control.as_deref(), |name| {
             sock.set_tcp_congestion(name.as_bytes())
         })?;

@@ -52,7 +52,7 @@ impl Reactor {
     /// The error of `setsockopt`, or `NotFound` if the token is stale.
     pub fn enable_zerocopy(&mut self, token: Token) -> io::Result<()> {
         let entry = self.sockets.get_mut(token).ok_or(io::ErrorKind::NotFound)?;
-        sys::set_zerocopy(&entry.socket)?;
+        sys::set_socket_option(&entry.socket, libc::SO_ZEROCOPY, 1)?;
         entry.zerocopy = Some(Box::default());
         Ok(())
     }

@@ -29,7 +29,6 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-#[derive(Debug)]
 pub(crate) struct Uring {
     raw: RawUring,
     doorbell_armed: bool,

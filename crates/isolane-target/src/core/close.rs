@@ -116,9 +116,7 @@ impl Core {
             self.ended.push(lane.key);
         }
     }
-}
 
-impl Core {
     /// Counts a closed lane at each volume with commands of it.
     fn record_left(&mut self, lane: &mut Lane) {
         if lane.active == 0 {

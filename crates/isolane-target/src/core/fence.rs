@@ -31,7 +31,8 @@ pub(super) struct HostDrain {
     lanes: Vec<UndrainedLane>,
     readers: Vec<Reader>,
     until: Instant,
-    started: bool,
+    /// Later Connects do not join this drain.
+    pub(super) started: bool,
 }
 
 /// A Connect that waits for a drain.
@@ -49,19 +50,14 @@ struct UndrainedLane {
 }
 
 impl HostDrain {
-    /// Excludes later Connects from this drain.
-    pub(super) fn begin(&mut self) {
-        self.started = true;
-    }
-
     /// Returns `true` if no Connect waits for it.
     pub(super) fn is_late(&self) -> bool {
         self.readers.iter().all(|reader| reader.reply_to.is_none())
     }
 
     fn reply(&mut self, core: &Core) {
-        for LaneId { core: to, lane } in self.readers.iter_mut().filter_map(|reader| reader.reply_to.take()) {
-            core.shared.post(to, Message::HostDrained { lane });
+        for lane in self.readers.iter_mut().filter_map(|reader| reader.reply_to.take()) {
+            core.shared.post(lane.core, Message::HostDrained { lane });
         }
     }
 }
@@ -90,7 +86,7 @@ impl Driver {
     pub(super) fn poll_host_drains(&mut self) {
         let mut host_drains = std::mem::take(&mut self.host_drains);
         host_drains.retain_mut(|drain| {
-            drain.begin();
+            drain.started = true;
             drain.readers.retain(|reader| reader.fence.strong_count() > 0);
             self.read_lanes(drain);
             let is_read = drain.lanes.is_empty() || drain.readers.is_empty();

@@ -9,7 +9,7 @@ use super::flush::AfterFlush;
 use super::lane::Lane;
 use crate::counters::ConnectionStatus;
 use crate::shared::Message;
-use crate::slab::{LaneId, SlabKey};
+use crate::slab::LaneId;
 
 impl Driver {
     /// Reads a bounded number of messages.
@@ -26,9 +26,9 @@ impl Driver {
     pub(super) fn handle_message(&mut self, message: Message) {
         match message {
             Message::Adopt { socket, peer } => self.adopt(socket, peer),
-            Message::Close { lane, reason } => self.with_lane_id(lane, |core, lane| core.close(lane, reason)),
+            Message::Close { lane, reason } => self.with_lane(lane, |core, lane| core.close(lane, reason)),
             Message::AsyncEvents { lane } => {
-                self.with_lane_id(lane, |core, lane| core.complete_async_events(lane))
+                self.with_lane(lane, |core, lane| core.complete_async_events(lane))
             }
             Message::Displace { lane } => self.displace(lane),
             Message::Checkpoint(checkpoint) => drop(checkpoint),
@@ -46,15 +46,9 @@ impl Driver {
         }
     }
 
-    fn with_lane(&mut self, key: SlabKey, f: impl FnOnce(&mut super::Core, &mut Lane)) {
-        if let Some(lane) = self.lanes.get_mut(key) {
+    fn with_lane(&mut self, id: LaneId, f: impl FnOnce(&mut super::Core, &mut Lane)) {
+        if let Some(lane) = self.key_of(id).and_then(|key| self.lanes.get_mut(key)) {
             f(&mut self.core, lane);
-        }
-    }
-
-    fn with_lane_id(&mut self, name: LaneId, f: impl FnOnce(&mut super::Core, &mut Lane)) {
-        if let Some(key) = self.key_of(name) {
-            self.with_lane(key, f);
         }
     }
 

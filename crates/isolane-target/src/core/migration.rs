@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use isolane_reactor::Mode;
 use isolane_reactor::frequency::Frequency;
 
-use super::fence::HostDrain;
 use super::lane::{Lane, MigratingLane, Phase};
 use super::{Core, Driver};
 use crate::scheduler::{CoreLoad, LaneLoad, Scheduler};
@@ -256,7 +255,7 @@ impl Driver {
         let MigratingLane { mut lane, socket } = migrating;
         self.core.counters.connections_open.add(1);
         // No drain includes this lane, so a Connect that comes after it must not join one of them.
-        self.host_drains.iter_mut().for_each(HostDrain::begin);
+        self.host_drains.iter_mut().for_each(|drain| drain.started = true);
         let added = self.core.reactor.attach(socket);
         let id = lane.id;
         let key = self.lanes.insert_with_key(|key| {
