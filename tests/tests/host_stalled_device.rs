@@ -13,7 +13,7 @@ use isolane_host::{Buffer, Client, Completion, Mode, Options, Reconnect, Request
 use isolane_memory::Pool;
 use isolane_reactor::file::FileOp;
 use isolane_target::{Target, TargetConfig};
-use isolane_volume::{Identity, Request, Step, Task, Volume, VolumeInfo, open, spec};
+use isolane_volume::{Request, Step, Task, Volume, VolumeDescription, open, spec};
 
 const NQN: &str = "nqn.2024-01.org.example:stalled";
 
@@ -55,16 +55,8 @@ impl StalledVolume {
 }
 
 impl Volume for StalledVolume {
-    fn info(&self) -> &VolumeInfo {
-        self.inner.info()
-    }
-
-    fn identity(&self) -> &Identity {
-        self.inner.identity()
-    }
-
-    fn name(&self) -> &str {
-        self.inner.name()
+    fn description(&self) -> &VolumeDescription {
+        self.inner.description()
     }
 
     fn file(&self) -> Option<&Arc<File>> {

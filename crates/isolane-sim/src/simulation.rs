@@ -9,7 +9,9 @@ use fastrand::Rng;
 use isolane_memory::{Buffer, Payload, Pool};
 use isolane_reactor::file::FileOp;
 use isolane_volume::file::{Features, FileStateMachine};
-use isolane_volume::{BlockRange, Identity, Outcome, Request, Step, Task, Volume, VolumeError, VolumeInfo};
+use isolane_volume::{
+    BlockRange, Identity, Outcome, Request, Step, Task, Volume, VolumeDescription, VolumeError, VolumeInfo,
+};
 
 use crate::{Disk, DiskCompletion, Faults, History};
 
@@ -93,7 +95,8 @@ impl Simulation {
         };
         let name = "simulated".to_owned();
         let identity = Identity::derived(b"simulated");
-        let machine = FileStateMachine::new(name, info, identity, Features::file(), config.direct);
+        let description = VolumeDescription { name, info, identity, generation: None };
+        let machine = FileStateMachine::new(description, Features::file(), config.direct);
         Simulation {
             config,
             rng: Rng::with_seed(config.seed ^ 0x5eed),

@@ -9,15 +9,14 @@ use std::thread;
 
 use isolane_memory::{Payload, Pool};
 use isolane_target::{Target, TargetConfig};
-use isolane_volume::{Completer, Identity, Outcome, Request, Step, Volume, VolumeInfo};
+use isolane_volume::{Completer, Identity, Outcome, Request, Step, Volume, VolumeDescription, VolumeInfo};
 
 const NQN: &str = "nqn.2024-01.org.example:own-volume";
 const BLOCK_SIZE: usize = 512;
 
 /// A volume whose blocks belong to another thread.
 pub struct OwnVolume {
-    info: VolumeInfo,
-    identity: Identity,
+    description: VolumeDescription,
     requests: mpsc::Sender<(Request, Completer)>,
 }
 
@@ -39,25 +38,19 @@ impl OwnVolume {
                 completer.complete(execute(&mut storage, request));
             }
         });
-        OwnVolume { info, identity: Identity::derived(NQN.as_bytes()), requests }
+        let (name, identity) = (String::from("own volume"), Identity::derived(NQN.as_bytes()));
+        let description = VolumeDescription { name, info, identity, generation: None };
+        OwnVolume { description, requests }
     }
 }
 
 impl Volume for OwnVolume {
-    fn info(&self) -> &VolumeInfo {
-        &self.info
-    }
-
-    fn identity(&self) -> &Identity {
-        &self.identity
-    }
-
-    fn name(&self) -> &str {
-        "own volume"
+    fn description(&self) -> &VolumeDescription {
+        &self.description
     }
 
     fn start(&self, request: Request, _: &mut Pool) -> Step {
-        if let Err(error) = request.check(&self.info) {
+        if let Err(error) = request.check(self.info()) {
             return Step::Done(Err(error));
         }
         let (completer, step) = Step::pending(&request);

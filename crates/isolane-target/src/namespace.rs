@@ -38,7 +38,7 @@ impl Namespace {
             deallocate: geometry.deallocate,
             zeroes_after_deallocate: geometry.zeroes_after_deallocate,
             deallocate_blocks_preferred: 0,
-            generation: self.volume.generation().map(generation),
+            generation: self.volume.description().generation.map(generation),
         }
     }
 }

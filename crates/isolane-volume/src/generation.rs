@@ -43,7 +43,7 @@ mod tests {
     use crate::{open, spec};
 
     fn generation(text: &str) -> Generation {
-        open(&spec::parse(text).unwrap()).unwrap().generation().unwrap()
+        open(&spec::parse(text).unwrap()).unwrap().description().generation.unwrap()
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Size and features of a volume, and ranges of its blocks.
 
-use crate::VolumeError;
+use crate::{Generation, Identity, VolumeError};
 
 /// Consecutive blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,20 @@ pub struct VolumeInfo {
     pub deallocate: bool,
     /// Deallocated blocks read as zeroes (DLFEAT).
     pub zeroes_after_deallocate: bool,
+}
+
+/// Description of a volume, which does not change while the volume is open.
+#[derive(Clone, Debug)]
+pub struct VolumeDescription {
+    /// Name for log lines: a path, or `mem:1G`.
+    pub name: String,
+    /// Size and features.
+    pub info: VolumeInfo,
+    /// Identity, stable across restarts if the volume is persistent.
+    pub identity: Identity,
+    /// Generation, which changes whenever completed writes may have been lost. `None` if it is not known: a host
+    /// then cannot tell a restart from a network break.
+    pub generation: Option<Generation>,
 }
 
 impl VolumeInfo {

@@ -12,17 +12,15 @@ use isolane_reactor::file::FileOp;
 use smallvec::{SmallVec, smallvec};
 
 use crate::{
-    BlockRange, Generation, Identity, Request, RestartLoss, Step, Task, Upcoming, Volume, VolumeInfo,
+    BlockRange, Generation, Identity, Request, RestartLoss, Step, Task, Upcoming, Volume, VolumeDescription,
+    VolumeInfo,
 };
 
 /// A volume in memory.
 #[derive(Debug)]
 pub struct MemoryVolume {
-    info: VolumeInfo,
-    identity: Identity,
-    name: String,
+    description: VolumeDescription,
     pages: PageTable,
-    generation: Generation,
 }
 
 impl MemoryVolume {
@@ -30,8 +28,8 @@ impl MemoryVolume {
     /// page table.
     pub fn new(name: String, info: VolumeInfo, identity: Identity) -> Option<MemoryVolume> {
         let pages = PageTable::new(info.bytes().div_ceil(PAGE_SIZE as u64) as usize)?;
-        let generation = Generation::of_process(RestartLoss::Content);
-        Some(MemoryVolume { info, identity, name, pages, generation })
+        let generation = Some(Generation::of_process(RestartLoss::Content));
+        Some(MemoryVolume { description: VolumeDescription { name, info, identity, generation }, pages })
     }
 
     fn run(&self, request: Request, pool: &mut Pool) -> Step {
@@ -66,7 +64,7 @@ impl MemoryVolume {
 
     /// Zeroes as much as one turn allows and returns the remainder of the current range.
     fn zero_step(&self, ranges: &mut SmallVec<[BlockRange; 1]>, pool: &mut Pool) -> Option<BlockRange> {
-        let mut budget = MAX_ZERO_BYTES / u64::from(self.info.block_size);
+        let mut budget = MAX_ZERO_BYTES / u64::from(self.description.info.block_size);
         while budget > 0
             && let Some(BlockRange { lba, blocks }) = ranges.pop()
         {
@@ -82,7 +80,7 @@ impl MemoryVolume {
 
     /// Returns the offset of a block. The size of the volume fits into `usize`.
     fn offset(&self, lba: u64) -> usize {
-        lba as usize * self.info.block_size as usize
+        lba as usize * self.description.info.block_size as usize
     }
 
     #[inline]
@@ -166,25 +164,13 @@ impl MemoryVolume {
 }
 
 impl Volume for MemoryVolume {
-    fn info(&self) -> &VolumeInfo {
-        &self.info
-    }
-
-    fn identity(&self) -> &Identity {
-        &self.identity
-    }
-
-    fn generation(&self) -> Option<Generation> {
-        Some(self.generation)
-    }
-
-    fn name(&self) -> &str {
-        &self.name
+    fn description(&self) -> &VolumeDescription {
+        &self.description
     }
 
     #[inline]
     fn prefetch(&self, lba: u64, upcoming: Upcoming) {
-        let page = (lba as usize).wrapping_mul(self.info.block_size as usize) / PAGE_SIZE;
+        let page = (lba as usize).wrapping_mul(self.description.info.block_size as usize) / PAGE_SIZE;
         match upcoming {
             Upcoming::Read => self.pages.prefetch_page(page, true),
             Upcoming::Write => self.pages.prefetch_page(page, false),
@@ -193,13 +179,13 @@ impl Volume for MemoryVolume {
     }
 
     fn try_read(&self, lba: u64, blocks: u64, _: &mut Pool) -> Option<Payload> {
-        let (offset, len) = self.info.locate(lba, blocks).ok()?;
+        let (offset, len) = self.description.info.locate(lba, blocks).ok()?;
         Some(self.read(offset as usize, len as usize))
     }
 
     fn try_write(&self, lba: u64, blocks: u64, data: Buffer, pool: &mut Pool) -> Result<(), Buffer> {
-        match self.info.locate(lba, blocks) {
-            Ok((offset, len)) if len == data.len() as u64 && !self.info.read_only => {
+        match self.description.info.locate(lba, blocks) {
+            Ok((offset, len)) if len == data.len() as u64 && !self.description.info.read_only => {
                 self.write(offset as usize, data, pool);
                 Ok(())
             }
@@ -208,7 +194,7 @@ impl Volume for MemoryVolume {
     }
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
-        match request.check(&self.info) {
+        match request.check(&self.description.info) {
             Ok(()) => self.run(request, pool),
             Err(error) => request.fail(error, pool),
         }

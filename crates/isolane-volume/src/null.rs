@@ -5,44 +5,30 @@ use std::io;
 use isolane_memory::{Payload, Pool};
 use isolane_reactor::file::FileOp;
 
-use crate::{Generation, Identity, Request, RestartLoss, Step, Task, Volume, VolumeInfo};
+use crate::{Generation, Identity, Request, RestartLoss, Step, Task, Volume, VolumeDescription, VolumeInfo};
 
 /// A volume that reads zeroes and drops writes.
 #[derive(Debug)]
 pub struct NullVolume {
-    info: VolumeInfo,
-    identity: Identity,
-    name: String,
-    generation: Generation,
+    description: VolumeDescription,
 }
 
 impl NullVolume {
     /// Creates a volume of the given size.
     pub fn new(name: String, info: VolumeInfo, identity: Identity) -> NullVolume {
-        NullVolume { info, identity, name, generation: Generation::of_process(RestartLoss::Nothing) }
+        // A restart loses nothing, because the volume keeps no write.
+        let generation = Some(Generation::of_process(RestartLoss::Nothing));
+        NullVolume { description: VolumeDescription { name, info, identity, generation } }
     }
 }
 
 impl Volume for NullVolume {
-    fn info(&self) -> &VolumeInfo {
-        &self.info
-    }
-
-    fn identity(&self) -> &Identity {
-        &self.identity
-    }
-
-    /// A restart loses nothing, because the volume keeps no write.
-    fn generation(&self) -> Option<Generation> {
-        Some(self.generation)
-    }
-
-    fn name(&self) -> &str {
-        &self.name
+    fn description(&self) -> &VolumeDescription {
+        &self.description
     }
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
-        let checked = request.check(&self.info);
+        let checked = request.check(self.info());
         let blocks = match request {
             Request::Read { blocks, .. } => blocks,
             Request::Write { data, .. } => {
@@ -52,7 +38,7 @@ impl Volume for NullVolume {
             Request::Flush | Request::WriteZeroes { .. } | Request::Deallocate { .. } => 0,
             Request::Continue(_) => unreachable!("a null volume never retries"),
         };
-        Step::Done(checked.map(|()| Payload::zeroes(blocks as usize * self.info.block_size as usize)))
+        Step::Done(checked.map(|()| Payload::zeroes(blocks as usize * self.info().block_size as usize)))
     }
 
     fn resume(&self, _: Task, _: io::Result<usize>, _: FileOp, _: &mut Pool) -> Step {

@@ -9,7 +9,7 @@ use isolane_memory::{Buffer, Payload, Pool};
 use isolane_reactor::file::FileOp;
 use uuid::Uuid;
 
-use crate::{Generation, Identity, Request, Step, Task, VolumeInfo};
+use crate::{Identity, Request, Step, Task, VolumeDescription, VolumeInfo};
 
 /// Block storage shared by all cores.
 ///
@@ -26,26 +26,28 @@ use crate::{Generation, Identity, Request, Step, Task, VolumeInfo};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Volume: Send + Sync {
-    /// Returns size and features, which do not change while the volume is open.
-    fn info(&self) -> &VolumeInfo;
+    /// Returns name, size, features, and identity, which do not change while the volume is open.
+    fn description(&self) -> &VolumeDescription;
 
-    /// Returns the identity, stable across restarts if the volume is persistent.
-    fn identity(&self) -> &Identity;
+    /// Returns size and features.
+    fn info(&self) -> &VolumeInfo {
+        &self.description().info
+    }
+
+    /// Returns the identity.
+    fn identity(&self) -> &Identity {
+        &self.description().identity
+    }
 
     /// Returns the identities of the stores that hold the blocks, which are the same under any requested identity.
     fn stores(&self) -> Vec<Uuid> {
         vec![self.identity().uuid]
     }
 
-    /// Returns the generation, which changes whenever completed writes may have been lost. It does not change
-    /// while the volume is open. `None` if it is not known: a host then cannot tell a restart from a network
-    /// break.
-    fn generation(&self) -> Option<Generation> {
-        None
+    /// Returns the name for log lines.
+    fn name(&self) -> &str {
+        &self.description().name
     }
-
-    /// Returns the name for log lines: a path, or `mem:1G`.
-    fn name(&self) -> &str;
 
     /// Returns the file that [`Step::File`] operations apply to.
     fn file(&self) -> Option<&Arc<File>> {

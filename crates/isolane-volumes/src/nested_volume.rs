@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use isolane_memory::Pool;
-use isolane_volume::{Generation, Identity, NestedIo, Outcome, Request, Step, Volume, VolumeInfo};
+use isolane_volume::{NestedIo, Outcome, Request, Step, Volume, VolumeDescription};
 use uuid::Uuid;
 
 use crate::parts::Parts;
@@ -18,11 +18,8 @@ pub(crate) trait Runner: Send + Sync + 'static {
 }
 
 pub(crate) struct NestedVolume<R> {
-    pub name: String,
-    pub info: VolumeInfo,
-    pub identity: Identity,
+    pub description: VolumeDescription,
     pub stores: Vec<Uuid>,
-    pub generation: Option<Generation>,
     pub reads_into_pool: bool,
     pub runner: Arc<R>,
 }
@@ -32,36 +29,25 @@ impl<R: Runner> NestedVolume<R> {
     pub fn filter(parts: Parts, runner: R) -> Arc<dyn Volume> {
         let inner = parts.first();
         Arc::new(NestedVolume {
-            info: inner.info().clone(),
-            identity: parts.identity(|| inner.identity().clone()),
+            description: VolumeDescription {
+                identity: parts.identity(|| inner.identity().clone()),
+                name: parts.name.clone(),
+                ..inner.description().clone()
+            },
             stores: inner.stores(),
-            generation: inner.generation(),
             reads_into_pool: inner.reads_into_pool(),
-            name: parts.name,
             runner: Arc::new(runner),
         })
     }
 }
 
 impl<R: Runner> Volume for NestedVolume<R> {
-    fn info(&self) -> &VolumeInfo {
-        &self.info
-    }
-
-    fn identity(&self) -> &Identity {
-        &self.identity
+    fn description(&self) -> &VolumeDescription {
+        &self.description
     }
 
     fn stores(&self) -> Vec<Uuid> {
         self.stores.clone()
-    }
-
-    fn generation(&self) -> Option<Generation> {
-        self.generation
-    }
-
-    fn name(&self) -> &str {
-        &self.name
     }
 
     fn reads_into_pool(&self) -> bool {
@@ -69,7 +55,7 @@ impl<R: Runner> Volume for NestedVolume<R> {
     }
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
-        match request.check(&self.info) {
+        match request.check(self.info()) {
             Ok(()) => Step::nested(request, |io, request| Arc::clone(&self.runner).run(io, request)),
             Err(error) => request.fail(error, pool),
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use isolane_memory::{Payload, Pool};
 use isolane_reactor::file::FileOp;
-use isolane_volume::{Generation, Identity, OpenError, Request, Step, Task, Volume, VolumeInfo};
+use isolane_volume::{Identity, OpenError, Request, Step, Task, Volume, VolumeDescription, VolumeInfo};
 use uuid::Uuid;
 
 use crate::parts::Parts;
@@ -14,9 +14,7 @@ use crate::parts::Parts;
 /// A volume whose blocks cannot be changed. Requests that it accepts go to the inner volume unchanged, so it costs
 /// nothing.
 pub struct ReadOnly {
-    name: String,
-    info: VolumeInfo,
-    identity: Identity,
+    description: VolumeDescription,
     inner: Arc<dyn Volume>,
 }
 
@@ -24,7 +22,8 @@ impl ReadOnly {
     /// Creates the filter.
     pub fn new(name: String, identity: Identity, inner: Arc<dyn Volume>) -> ReadOnly {
         let info = VolumeInfo { read_only: true, ..inner.info().clone() };
-        ReadOnly { name, info, identity, inner }
+        let generation = inner.description().generation;
+        ReadOnly { description: VolumeDescription { name, info, identity, generation }, inner }
     }
 }
 
@@ -35,24 +34,12 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
 }
 
 impl Volume for ReadOnly {
-    fn info(&self) -> &VolumeInfo {
-        &self.info
-    }
-
-    fn identity(&self) -> &Identity {
-        &self.identity
+    fn description(&self) -> &VolumeDescription {
+        &self.description
     }
 
     fn stores(&self) -> Vec<Uuid> {
         self.inner.stores()
-    }
-
-    fn generation(&self) -> Option<Generation> {
-        self.inner.generation()
-    }
-
-    fn name(&self) -> &str {
-        &self.name
     }
 
     fn file(&self) -> Option<&Arc<File>> {
@@ -68,7 +55,7 @@ impl Volume for ReadOnly {
     }
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
-        match request.check(&self.info) {
+        match request.check(self.info()) {
             Ok(()) => self.inner.start(request, pool),
             Err(error) => request.fail(error, pool),
         }

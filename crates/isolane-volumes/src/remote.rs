@@ -14,8 +14,8 @@ use isolane_host::{Client, Completion, ControllerInfo, NamespaceInfo, Options, R
 use isolane_memory::{Buffer, Payload, Pool};
 use isolane_reactor::Waker;
 use isolane_volume::{
-    Completer, Generation, Identity, OpenError, Outcome, Request, RestartLoss, Step, Volume, VolumeError,
-    VolumeInfo,
+    Completer, Generation, Identity, OpenError, Outcome, Request, RestartLoss, Step, Volume,
+    VolumeDescription, VolumeError, VolumeInfo,
 };
 use uuid::Uuid;
 
@@ -23,11 +23,8 @@ use crate::EIO;
 use crate::parts::Parts;
 
 struct Remote {
-    name: String,
-    info: VolumeInfo,
-    identity: Identity,
+    description: VolumeDescription,
     store: Uuid,
-    generation: Option<Generation>,
     commands: Sender<Command>,
     waker: Waker,
 }
@@ -64,7 +61,8 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
         .spawn(move || driver.run())
         .map_err(|error| parts.error(error.to_string(), "free some threads"))?;
     let generation = namespace.generation.map(generation);
-    Ok(Arc::new(Remote { name: parts.name, info, identity, store, generation, commands, waker }))
+    let description = VolumeDescription { name: parts.name, info, identity, generation };
+    Ok(Arc::new(Remote { description, store, commands, waker }))
 }
 
 fn info(
@@ -99,24 +97,12 @@ fn generation(generation: isolane_host::Generation) -> Generation {
 }
 
 impl Volume for Remote {
-    fn info(&self) -> &VolumeInfo {
-        &self.info
-    }
-
-    fn identity(&self) -> &Identity {
-        &self.identity
+    fn description(&self) -> &VolumeDescription {
+        &self.description
     }
 
     fn stores(&self) -> Vec<Uuid> {
         vec![self.store]
-    }
-
-    fn generation(&self) -> Option<Generation> {
-        self.generation
-    }
-
-    fn name(&self) -> &str {
-        &self.name
     }
 
     fn reads_into_pool(&self) -> bool {
@@ -124,13 +110,13 @@ impl Volume for Remote {
     }
 
     fn start(&self, mut request: Request, pool: &mut Pool) -> Step {
-        if let Err(error) = request.check(&self.info) {
+        if let Err(error) = request.check(self.info()) {
             return request.fail(error, pool);
         }
         let mut buffer = None;
         match &mut request {
             Request::Read { blocks, .. } => {
-                buffer = pool.buffer(*blocks as usize * self.info.block_size as usize);
+                buffer = pool.buffer(*blocks as usize * self.info().block_size as usize);
                 if buffer.is_none() {
                     return Step::Retry(request);
                 }
@@ -138,7 +124,7 @@ impl Volume for Remote {
             Request::Write { data, .. } => make_exclusive(data, pool),
             Request::Deallocate { ranges, fua } => {
                 ranges.retain(|range| range.blocks > 0);
-                match ranges.is_empty() || !self.info.deallocate {
+                match ranges.is_empty() || !self.info().deallocate {
                     true if *fua => request = Request::Flush,
                     true => return Step::Done(Ok(Payload::default())),
                     false => {}

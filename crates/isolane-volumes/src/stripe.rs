@@ -10,8 +10,8 @@ use isolane_memory::{Buffer, PAGE_SIZE, PageList, Payload};
 use isolane_volume::nested::NestedIo;
 use isolane_volume::spec::parse_size;
 use isolane_volume::{
-    BlockRange, Generation, Identity, OpenError, Outcome, Request, RestartLoss, Volume, VolumeError,
-    VolumeInfo,
+    BlockRange, Generation, Identity, OpenError, Outcome, Request, RestartLoss, Volume, VolumeDescription,
+    VolumeError, VolumeInfo,
 };
 use uuid::Uuid;
 
@@ -51,12 +51,14 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
     let identity = parts.identity(|| identity(&parts.members, stripe_bytes));
     let block_size = info.block_size as usize;
     Ok(Arc::new(NestedVolume {
-        info: VolumeInfo { blocks, ..info },
-        identity,
+        description: VolumeDescription {
+            info: VolumeInfo { blocks, ..info },
+            identity,
+            generation: generation(&parts.members),
+            name: parts.name,
+        },
         stores: parts.members.iter().flat_map(|member| member.stores()).collect(),
-        generation: generation(&parts.members),
         reads_into_pool: parts.members.iter().any(|member| member.reads_into_pool()),
-        name: parts.name,
         runner: Arc::new(Members { volumes: parts.members, stripe, block_size }),
     }))
 }
@@ -69,7 +71,8 @@ fn identity(members: &[Arc<dyn Volume>], stripe_bytes: u64) -> Identity {
 
 /// A stripe loses what one of its members loses.
 fn generation(members: &[Arc<dyn Volume>]) -> Option<Generation> {
-    let generations = members.iter().map(|member| member.generation()).collect::<Option<Vec<_>>>()?;
+    let generations =
+        members.iter().map(|member| member.description().generation).collect::<Option<Vec<_>>>()?;
     let ids: Vec<u8> = generations.iter().flat_map(|generation| *generation.id.as_bytes()).collect();
     let has = |loss| generations.iter().any(|generation| generation.loses == loss);
     let loses = [RestartLoss::Content, RestartLoss::Cache].into_iter().find(|loss| has(*loss));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use isolane_memory::Pool;
 use isolane_reactor::file::FileOp;
-use isolane_volume::{Identity, Request, Step, Task, Volume, VolumeError, VolumeInfo};
+use isolane_volume::{Request, Step, Task, Volume, VolumeDescription, VolumeError};
 
 use super::volume;
 
@@ -33,16 +33,8 @@ impl<F: Fn(Request) -> Decision + Send + Sync + 'static> Interposer<F> {
 }
 
 impl<F: Fn(Request) -> Decision + Send + Sync> Volume for Interposer<F> {
-    fn info(&self) -> &VolumeInfo {
-        self.below.info()
-    }
-
-    fn identity(&self) -> &Identity {
-        self.below.identity()
-    }
-
-    fn name(&self) -> &str {
-        "filter"
+    fn description(&self) -> &VolumeDescription {
+        self.below.description()
     }
 
     fn file(&self) -> Option<&Arc<File>> {

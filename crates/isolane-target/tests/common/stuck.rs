@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use isolane_memory::{Buffer, Payload, Pool};
 use isolane_reactor::file::FileOp;
 use isolane_volume::file::{Features, FileStateMachine};
-use isolane_volume::{Identity, Request, Step, Task, Volume, VolumeInfo};
+use isolane_volume::{Identity, Request, Step, Task, Volume, VolumeDescription, VolumeInfo};
 
 /// The volume, of 8,192 blocks. Reads return zeroes at once.
 pub struct Stuck {
@@ -44,8 +44,9 @@ impl Stuck {
             deallocate: false,
             zeroes_after_deallocate: false,
         };
-        let machine =
-            FileStateMachine::new("stuck".to_owned(), geometry, Identity::random(), Features::none(), false);
+        let (name, identity) = ("stuck".to_owned(), Identity::random());
+        let description = VolumeDescription { name, info: geometry, identity, generation: None };
+        let machine = FileStateMachine::new(description, Features::none(), false);
         let stuck = Stuck { machine, pipe: Arc::new(writer), started: AtomicUsize::new(0) };
         (Arc::new(stuck), Relief { pipe: reader, filling })
     }
@@ -81,16 +82,8 @@ impl Relief {
 }
 
 impl Volume for Stuck {
-    fn info(&self) -> &VolumeInfo {
-        self.machine.info()
-    }
-
-    fn identity(&self) -> &Identity {
-        self.machine.identity()
-    }
-
-    fn name(&self) -> &str {
-        self.machine.name()
+    fn description(&self) -> &VolumeDescription {
+        self.machine.description()
     }
 
     fn file(&self) -> Option<&Arc<File>> {

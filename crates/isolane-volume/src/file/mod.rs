@@ -40,7 +40,7 @@ pub use features::Features;
 pub use state_machine::FileStateMachine;
 
 use crate::request::task::TaskState;
-use crate::{Generation, Identity, Request, Step, Task, Volume, VolumeError, VolumeInfo};
+use crate::{Request, Step, Task, Volume, VolumeDescription, VolumeError};
 
 /// A volume in a regular file or a block device, locked against other targets while it is open.
 #[derive(Debug)]
@@ -50,7 +50,6 @@ pub struct FileVolume {
     is_device: bool,
     /// A regular file whose size query can block indefinitely.
     can_hang: bool,
-    generation: Option<Generation>,
     /// Requests since the last size check.
     unchecked: AtomicU32,
 }
@@ -103,20 +102,8 @@ impl FileVolume {
 }
 
 impl Volume for FileVolume {
-    fn info(&self) -> &VolumeInfo {
-        self.machine.info()
-    }
-
-    fn identity(&self) -> &Identity {
-        self.machine.identity()
-    }
-
-    fn generation(&self) -> Option<Generation> {
-        self.generation
-    }
-
-    fn name(&self) -> &str {
-        self.machine.name()
+    fn description(&self) -> &VolumeDescription {
+        self.machine.description()
     }
 
     fn file(&self) -> Option<&Arc<File>> {

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::{Features, FileStateMachine, FileVolume, create, direct, identity_xattr, lock, lock_owner};
 use crate::spec::{VolumeSpec, format_size};
-use crate::{Generation, Identity, OpenError, RestartLoss, VolumeInfo};
+use crate::{Generation, Identity, OpenError, RestartLoss, VolumeDescription, VolumeInfo};
 
 impl FileVolume {
     /// Opens the file or device at `path`; creates a sparse file of `size` bytes if none exists.
@@ -45,13 +45,13 @@ impl FileVolume {
             log::info!("{name}: no boot ID, hosts cannot distinguish a restart from a network failure");
         }
         let can_hang = device.is_none() && can_hang(&file);
-        let machine = FileStateMachine::new(name, info, identity, features, direct);
+        let description = VolumeDescription { name, info, identity, generation };
+        let machine = FileStateMachine::new(description, features, direct);
         Ok(FileVolume {
             machine,
             file: Arc::new(file),
             is_device: device.is_some(),
             can_hang,
-            generation,
             unchecked: Default::default(),
         })
     }

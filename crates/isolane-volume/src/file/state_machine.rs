@@ -16,14 +16,12 @@ use super::health::{self, Health, Overlap, Promise, Unrecorded};
 use super::range_lock::{Access, Announcement, LONG_BYTES, RangeLock, RangeLocks};
 use super::zeroing::{Purpose, ZeroStep, Zeroing};
 use crate::request::task::{SyncPermit, Task, TaskState, WriteTask};
-use crate::{BlockRange, Identity, Request, Step, Volume, VolumeError, VolumeInfo};
+use crate::{BlockRange, Request, Step, Volume, VolumeDescription, VolumeError};
 
 /// The state machine of a file volume.
 #[derive(Debug)]
 pub struct FileStateMachine {
-    name: String,
-    info: VolumeInfo,
-    identity: Identity,
+    description: VolumeDescription,
     features: Features,
     /// Direct I/O: addresses, offsets, and lengths are multiples of the block size.
     direct: bool,
@@ -33,23 +31,19 @@ pub struct FileStateMachine {
 }
 
 impl FileStateMachine {
-    /// Creates the state machine of a file. Without a volatile cache in `info`, every write is
+    /// Creates the state machine of a file. Without a volatile cache, every write is
     /// durable on completion.
-    pub fn new(
-        name: String,
-        info: VolumeInfo,
-        identity: Identity,
-        features: Features,
-        direct: bool,
-    ) -> FileStateMachine {
+    pub fn new(description: VolumeDescription, features: Features, direct: bool) -> FileStateMachine {
         let (locks, syncing) = (RangeLocks::new(), Arc::default());
-        FileStateMachine { name, info, identity, features, direct, locks, health: Arc::default(), syncing }
+        FileStateMachine { description, features, direct, locks, health: Arc::default(), syncing }
     }
 
     /// Checks the size of the file. If it is smaller than the volume, all later requests fail.
     pub fn check_size(&self, size: io::Result<u64>) -> Result<(), VolumeError> {
         match size {
-            Ok(size) if size < self.info.bytes() => Err(self.health.record_shrunk(&self.name)),
+            Ok(size) if size < self.description.info.bytes() => {
+                Err(self.health.record_shrunk(&self.description.name))
+            }
             Ok(_) => Ok(()),
             Err(error) => Err(VolumeError::SizeUnknown {
                 raw_os_error: error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error()),
@@ -94,7 +88,7 @@ impl FileStateMachine {
 
     /// Copies data that is not aligned for direct I/O. Returns the data if out of memory.
     fn align(&self, data: Buffer, pool: &mut Pool) -> Result<Buffer, Buffer> {
-        if !self.direct || data.is_aligned(self.info.block_size as usize) {
+        if !self.direct || data.is_aligned(self.description.info.block_size as usize) {
             return Ok(data);
         }
         let Some(mut copy) = pool.buffer(data.len()) else {
@@ -113,7 +107,7 @@ impl FileStateMachine {
             return fail(error, operation, pool);
         }
         if is_short {
-            return fail(self.health.record_shrunk(&self.name), operation, pool);
+            return fail(self.health.record_shrunk(&self.description.name), operation, pool);
         }
         let data = operation.buffer.take();
         Step::Done(Ok(data.map(Buffer::into_payload).unwrap_or_default()))
@@ -136,7 +130,9 @@ impl FileStateMachine {
                 let done = operation.buffer_offset as u64;
                 VolumeError::ShortWrite { done, len: done + operation.len }
             }
-            (Some(raw_os_error), false) => self.health.record_sync_failure(&self.name, raw_os_error),
+            (Some(raw_os_error), false) => {
+                self.health.record_sync_failure(&self.description.name, raw_os_error)
+            }
             (Some(raw_os_error), true) => health::write_error(raw_os_error),
         };
         unrecorded.map(Unrecorded::record);
@@ -190,7 +186,7 @@ impl FileStateMachine {
 
     fn resume_zero(&self, mut zeroing: Zeroing, done: usize, operation: FileOp, pool: &mut Pool) -> Step {
         if matches!(operation.kind, FileOpKind::Write { .. }) {
-            let whole = done - done % self.info.block_size as usize;
+            let whole = done - done % self.description.info.block_size as usize;
             if whole == 0 {
                 let error = VolumeError::ShortWrite { done: 0, len: operation.len };
                 return fail(error, operation, pool);
@@ -208,7 +204,7 @@ impl FileStateMachine {
         if let Err(error) = self.health.check() {
             return Step::failed(error);
         }
-        if self.info.read_only {
+        if self.description.info.read_only {
             return Step::done();
         }
         // Only one of two overlapping syncs gets an error: on direct files each waits for the
@@ -247,14 +243,18 @@ impl FileStateMachine {
         if health::is_interrupted(raw_os_error) {
             return Step::File(operation, Task(state));
         }
-        let sync_failure = || self.health.record_sync_failure(&self.name, raw_os_error);
+        let sync_failure = || self.health.record_sync_failure(&self.description.name, raw_os_error);
         let error = match state {
             TaskState::Zero { zeroing, lock }
                 if health::is_unsupported(raw_os_error) && operation.buffer.is_none() =>
             {
                 drop(lock);
                 self.features.disable(operation.kind);
-                log::info!("{}: {:?} is not supported, using another method", self.name, operation.kind);
+                log::info!(
+                    "{}: {:?} is not supported, using another method",
+                    self.description.name,
+                    operation.kind
+                );
                 return self.zero(zeroing, pool);
             }
             TaskState::Read { .. } => VolumeError::ReadFailed { raw_os_error },
@@ -287,41 +287,33 @@ impl FileStateMachine {
     }
 
     fn is_durable(&self, fua: bool) -> bool {
-        fua || !self.info.volatile_cache
+        fua || !self.description.info.volatile_cache
     }
 
     /// Returns the usable part of a short transfer: direct I/O continues at whole blocks only.
     fn usable_len(&self, done: usize) -> usize {
-        if self.direct { done - done % self.info.block_size as usize } else { done }
+        if self.direct { done - done % self.description.info.block_size as usize } else { done }
     }
 
     /// Returns offset and length in bytes of existing blocks.
     fn offset(&self, lba: u64, blocks: u64) -> (u64, u64) {
-        let block_size = u64::from(self.info.block_size);
+        let block_size = u64::from(self.description.info.block_size);
         (lba * block_size, blocks * block_size)
     }
 }
 
 impl Volume for FileStateMachine {
-    fn info(&self) -> &VolumeInfo {
-        &self.info
-    }
-
-    fn identity(&self) -> &Identity {
-        &self.identity
-    }
-
-    fn name(&self) -> &str {
-        &self.name
+    fn description(&self) -> &VolumeDescription {
+        &self.description
     }
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
         let is_read = matches!(request, Request::Read { .. });
         let check_health = || if is_read { self.health.check_read() } else { self.health.check() };
-        if let Err(error) = request.check(&self.info).and_then(|()| check_health()) {
+        if let Err(error) = request.check(&self.description.info).and_then(|()| check_health()) {
             return request.fail(error, pool);
         }
-        let block_size = self.info.block_size;
+        let block_size = self.description.info.block_size;
         match request {
             Request::Read { lba, blocks } => self.start_read(lba, blocks, pool),
             Request::Write { lba, blocks, data, fua } => self.start_write(lba, blocks, data, fua, pool),
@@ -331,7 +323,7 @@ impl Volume for FileStateMachine {
                 self.zero(Zeroing::write_zeroes(range, block_size, deallocate, self.is_durable(fua)), pool)
             }
             Request::Deallocate { ranges, fua } => {
-                let zeroed = self.info.zeroes_after_deallocate;
+                let zeroed = self.description.info.zeroes_after_deallocate;
                 self.zero(Zeroing::deallocate(&ranges, block_size, zeroed, self.is_durable(fua)), pool)
             }
             Request::Continue(task) => self.proceed(task, pool),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Identity, VolumeInfo, open, spec};
+use crate::{VolumeDescription, open, spec};
 use isolane_memory::{Buffer, Pool};
 use std::time::Instant;
 
@@ -39,23 +39,15 @@ fn runs_members_concurrently_and_sleeps() {
 }
 
 /// A member that completes after three attempts.
-struct Slow(VolumeInfo, Identity, std::sync::atomic::AtomicU32);
+struct Slow(VolumeDescription, std::sync::atomic::AtomicU32);
 
 impl Volume for Slow {
-    fn info(&self) -> &VolumeInfo {
+    fn description(&self) -> &VolumeDescription {
         &self.0
     }
 
-    fn identity(&self) -> &Identity {
-        &self.1
-    }
-
-    fn name(&self) -> &str {
-        "slow"
-    }
-
     fn start(&self, request: Request, _: &mut Pool) -> Step {
-        match self.2.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+        match self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
             0..3 => Step::Retry(request),
             _ => Step::failed(VolumeError::ReadOnly),
         }
@@ -64,8 +56,8 @@ impl Volume for Slow {
 
 #[test]
 fn waits_for_members_after_early_return() {
-    let info = open(&spec::parse("mem:1M").unwrap()).unwrap().info().clone();
-    let slow: Arc<dyn Volume> = Arc::new(Slow(info, Identity::random(), Default::default()));
+    let description = open(&spec::parse("mem:1M").unwrap()).unwrap().description().clone();
+    let slow: Arc<dyn Volume> = Arc::new(Slow(description, Default::default()));
     let nested = Arc::clone(&slow);
     let step = Step::nested(Request::Flush, |io, request| async move {
         drop(io.start(&nested, request));

@@ -21,7 +21,9 @@ use std::time::Duration;
 
 use isolane_volume::file::FileVolume;
 use isolane_volume::spec::{Source, VolumeSpec};
-use isolane_volume::{Generation, Identity, NestedIo, OpenError, Outcome, Request, Volume, VolumeInfo};
+use isolane_volume::{
+    Generation, Identity, NestedIo, OpenError, Outcome, Request, Volume, VolumeDescription, VolumeInfo,
+};
 use uuid::Uuid;
 
 use self::decide::StartOptions;
@@ -66,12 +68,14 @@ pub(crate) fn open(parts: Parts, members: Vec<Member>) -> Result<Arc<dyn Volume>
     let thread =
         std::thread::Builder::new().name("isolane-mirror".to_owned()).spawn(maintain).map_err(resources)?;
     Ok(Arc::new(NestedVolume {
-        info: VolumeInfo { blocks, deallocate, zeroes_after_deallocate: true, ..info },
-        identity: parts.identity(|| Identity { uuid: mirror.state.lock().record.mirror }),
+        description: VolumeDescription {
+            info: VolumeInfo { blocks, deallocate, zeroes_after_deallocate: true, ..info },
+            identity: parts.identity(|| Identity { uuid: mirror.state.lock().record.mirror }),
+            generation,
+            name: parts.name,
+        },
         stores,
-        generation,
         reads_into_pool,
-        name: parts.name,
         runner: Arc::new(Maintained { mirror, maintenance: Some((sender, thread)) }),
     }))
 }
@@ -125,7 +129,7 @@ fn open_bitmap(path: &str, size: Option<u64>) -> Member {
 
 /// Returns the generation if all members have the same, such as files on one machine.
 fn generation(members: &[Member]) -> Option<Generation> {
-    let mut generations = members.iter().flatten().map(|member| member.generation());
+    let mut generations = members.iter().flatten().map(|member| member.description().generation);
     let first = generations.next()?;
     generations.all(|other| other == first).then_some(first)?
 }

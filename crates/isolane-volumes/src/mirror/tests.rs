@@ -144,7 +144,8 @@ fn volume(name: &str, block_size: u32, bytes: usize) -> Arc<dyn Volume> {
         zeroes_after_deallocate: true,
     };
     let identity = Identity::derived(name.as_bytes());
-    Arc::new(FileStateMachine::new(name.to_owned(), info, identity, Features::file(), false))
+    let description = VolumeDescription { name: name.to_owned(), info, identity, generation: None };
+    Arc::new(FileStateMachine::new(description, Features::file(), false))
 }
 
 /// One simulated mirror through several power cuts.

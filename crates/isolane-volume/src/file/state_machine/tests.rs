@@ -1,6 +1,11 @@
 //! Tests of the state machine with scripted results.
 
 use super::*;
+use crate::{Identity, VolumeInfo};
+
+fn description(name: &str, info: VolumeInfo) -> VolumeDescription {
+    VolumeDescription { name: name.to_owned(), info, identity: Identity::random(), generation: None }
+}
 
 fn machine(direct: bool) -> FileStateMachine {
     let info = VolumeInfo {
@@ -11,7 +16,7 @@ fn machine(direct: bool) -> FileStateMachine {
         deallocate: true,
         zeroes_after_deallocate: true,
     };
-    FileStateMachine::new("simulated".to_owned(), info, Identity::random(), Features::file(), direct)
+    FileStateMachine::new(description("simulated", info), Features::file(), direct)
 }
 
 fn write(fua: bool) -> Request {
@@ -185,8 +190,7 @@ fn long_deallocate_completes_under_load() {
 #[test]
 fn skipped_hint_releases_its_range() {
     let info = VolumeInfo { zeroes_after_deallocate: false, ..*machine(true).info() };
-    let machine =
-        FileStateMachine::new("device".to_owned(), info, Identity::random(), Features::device(), true);
+    let machine = FileStateMachine::new(description("device", info), Features::device(), true);
     let mut pool = Pool::new(1 << 12);
     let deallocate = |lba| Request::Deallocate {
         ranges: smallvec::smallvec![BlockRange { lba, blocks: 1024 }],
