@@ -71,6 +71,6 @@ mod zerocopy_tracker;
 pub use config::{IoChoice, Mode, ReactorConfig, ReactorError};
 pub use event::{Event, ListenerToken, Received, Token};
 pub use options::{OptionSyntaxError, SocketOptionError, SocketOptions};
-pub use reactor::{Detached, Reactor, Sent, WaitDeadline};
+pub use reactor::{Detached, Reactor, Sent};
 pub use waker::Waker;
 pub use workers::ExternalOp;

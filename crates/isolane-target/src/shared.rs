@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use isolane_proto::subsystem::{
     AssociationId, CloseReason, ConnectRefusal, Connected, ConnectionInfo, ControlEvent, Host, Port,
 };
-use isolane_reactor::mailbox::{SendError, Sender};
+use isolane_reactor::Waker;
+use isolane_reactor::mailbox::{self, Receiver, SendError, Sender};
 use isolane_volume::BlockRange;
 use isolane_wire::SubmissionEntry;
 use parking_lot::Mutex;
@@ -30,7 +31,6 @@ use crate::scheduler::CoreLoad;
 use crate::slab::LaneId;
 
 /// Message from one core to another.
-#[derive(Debug)]
 pub(crate) enum Message {
     /// Take over an accepted connection.
     Adopt { socket: std::net::TcpStream, peer: SocketAddr },
@@ -102,19 +102,21 @@ struct LaneEntry {
 }
 
 impl Shared {
+    /// Returns the shared state of the cores with these wakers, and the mailbox of each.
     pub(crate) fn new(
+        config: &TargetConfig,
         port: Port,
         namespaces: Namespaces,
-        counters: Vec<Arc<CoreCounters>>,
-        mailboxes: Vec<Sender<Message>>,
+        wakers: impl Iterator<Item = Waker>,
         (max_connections, max_newcomers): (usize, usize),
-        config: &TargetConfig,
-    ) -> Shared {
+    ) -> (Arc<Shared>, Vec<Receiver<Message>>) {
         let (lanes, fences, unnamed_log) = Default::default();
         let control = ControlState { port, lanes, fences, unnamed_log };
-        Shared {
+        let (mailboxes, receivers): (Vec<_>, Vec<_>) = wakers.map(mailbox::unbounded).unzip();
+        let counters = mailboxes.iter().map(|_| Arc::new(CoreCounters::new(namespaces.len())));
+        let shared = Shared {
+            counters: counters.collect(),
             namespaces,
-            counters,
             lane_quota: LaneQuota::new(mailboxes.len(), max_lanes(config.max_pool_pages), max_connections),
             newcomers: Newcomers::new(max_newcomers),
             refusal_log: Mutex::default(),
@@ -123,7 +125,8 @@ impl Shared {
             stuck_after: config.stuck_after,
             cores_drained: AtomicUsize::new(0),
             control: Mutex::new(control),
-        }
+        };
+        (Arc::new(shared), receivers)
     }
 
     /// Counts a refused connection, and logs one per second.

@@ -9,13 +9,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use isolane_proto::subsystem::{AssociationInfo, Port, PortConfig, SubsystemConfig};
-use isolane_reactor::mailbox::{self, Receiver as Mailbox};
+use isolane_reactor::mailbox::Receiver as Mailbox;
 use isolane_reactor::{Reactor, ReactorConfig, Waker};
 use parking_lot::Mutex;
 
 use crate::config::{MAX_IN_CAPSULE_BYTES, MAX_TRANSFER_BYTES, TargetConfig};
 use crate::core::{Acceptor, Driver};
-use crate::counters::{ConnectionStatus, CoreCounters, Counters, NamespaceCounters};
+use crate::counters::{ConnectionStatus, Counters, NamespaceCounters};
 use crate::descriptors;
 use crate::error::{ShutdownReport, StartError};
 use crate::listen::Listen;
@@ -59,7 +59,9 @@ impl Target {
         let namespaces = Namespaces::new(namespaces);
         let cores = spawn_cores(&config, listeners)?;
         let io_description = cores.first().map_or_else(String::new, |core| core.io_description.clone());
-        let (shared, mailboxes) = build_shared(&config, port, namespaces, &cores, max_descriptors);
+        let limits = descriptors::share(max_descriptors, config.max_connections, config.max_newcomers);
+        let wakers = cores.iter().map(|core| core.waker.clone());
+        let (shared, mailboxes) = Shared::new(&config, port, namespaces, wakers, limits);
         let cores_given = config.cores.clone();
         let mut target =
             Target { shared, threads: Vec::new(), local_addrs, io_description, cores: cores_given };
@@ -249,20 +251,6 @@ fn open_reactor(
         reactor.listen(listener).map_err(StartError::Begin)?;
     }
     Ok(reactor)
-}
-
-/// Builds the shared state of the cores, with a mailbox for each.
-fn build_shared(
-    config: &TargetConfig,
-    port: Port,
-    namespaces: Namespaces,
-    cores: &[Spawned],
-    max_descriptors: usize,
-) -> (Arc<Shared>, Vec<Mailbox<Message>>) {
-    let counters = cores.iter().map(|_| Arc::new(CoreCounters::new(namespaces.len()))).collect();
-    let (senders, mailboxes) = cores.iter().map(|core| mailbox::unbounded(core.waker.clone())).unzip();
-    let limits = descriptors::share(max_descriptors, config.max_connections, config.max_newcomers);
-    (Arc::new(Shared::new(port, namespaces, counters, senders, limits, config)), mailboxes)
 }
 
 fn port_config(config: &TargetConfig, namespaces: &[Namespace]) -> PortConfig {

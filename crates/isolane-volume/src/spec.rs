@@ -147,7 +147,7 @@ pub fn parse_with(text: &str, kinds: &[&str]) -> Result<VolumeSpec, SpecError> {
     parse_fields(text, kinds).map_err(|error| SpecError { text: text.to_owned(), ..error })
 }
 
-/// Errors have no text yet, as those of the functions below.
+/// Errors have no text yet; [`parse_with`] adds it.
 fn parse_fields(text: &str, kinds: &[&str]) -> Result<VolumeSpec, SpecError> {
     let kind = kinds.iter().find(|kind| text.strip_prefix(**kind).is_some_and(|rest| rest.starts_with(':')));
     let mut fields = split_fields(text, kind.is_some()).into_iter();

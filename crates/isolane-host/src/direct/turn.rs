@@ -191,8 +191,8 @@ impl Client {
         if has_finished || wants_transmit || self.has_more || self.coalescer.is_delaying() {
             return None;
         }
-        let wait = self.reactor.prepare_wait()?;
-        Some(wait.deadline.map_or(self.housekeeping, |until| until.min(self.housekeeping)))
+        let deadline = self.reactor.prepare_wait()?;
+        Some(deadline.map_or(self.housekeeping, |until| until.min(self.housekeeping)))
     }
 
     /// Ends a wait on the descriptor; without one it does nothing.

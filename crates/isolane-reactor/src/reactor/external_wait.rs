@@ -17,26 +17,19 @@ impl Reactor {
     }
 
     /// Prepares to sleep outside. The next turn must follow [`Reactor::finish_wait`] and is due
-    /// when [`Reactor::wait_fd`] is readable or at the returned deadline. Returns `None` if a turn
-    /// is due now.
-    pub fn prepare_wait(&mut self) -> Option<WaitDeadline> {
+    /// when [`Reactor::wait_fd`] is readable or at the returned deadline, if there is one
+    /// (`Some(None)`: no limit). Returns `None` if a turn is due now.
+    pub fn prepare_wait(&mut self) -> Option<Option<Instant>> {
         self.wait_fd()?;
         if !self.sockets.is_all_idle() || self.listeners.is_ready() || !self.ended.is_empty() {
             return None;
         }
         let deadline = self.listeners.poll_timeout().into_iter().chain(self.zerocopy_timeout()).min();
-        self.sleeper.try_sleep().then_some(WaitDeadline { deadline })
+        self.sleeper.try_sleep().then_some(deadline)
     }
 
     /// Ends a wait. Does nothing without one.
     pub fn finish_wait(&mut self) {
         self.sleeper.finish_sleep();
     }
-}
-
-/// Latest time of the next turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WaitDeadline {
-    /// Time of the next turn if nothing happens; `None`: no limit.
-    pub deadline: Option<Instant>,
 }

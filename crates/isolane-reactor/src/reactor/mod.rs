@@ -8,7 +8,6 @@ mod external_wait;
 mod sockets;
 mod zerocopy;
 
-pub use self::external_wait::WaitDeadline;
 pub use self::sockets::Detached;
 pub use self::zerocopy::Sent;
 use self::zerocopy::ZeroCopy;

@@ -12,10 +12,11 @@
 
 use std::time::Duration;
 
-use isolane_memory::{Buffer, PAGE_SIZE};
+use isolane_memory::{Buffer, PAGE_SIZE, pages_for};
 use isolane_proto::target::Permit;
 
 use super::lane::Lane;
+use super::memory_budget::GUARANTEED_PAGES;
 use super::work::{Job, Size, Waiting};
 use super::{Core, Driver};
 use crate::config::MAX_TRANSFER_BYTES;
@@ -124,7 +125,8 @@ impl Core {
         self.volumes.len() > 1
     }
 
-    /// Returns memory for in-capsule data.
+    /// Returns memory for in-capsule data: from the shared budget if possible, else from the guarantee of the
+    /// lane.
     pub(super) fn in_capsule_buffer(
         &mut self,
         lane: &mut Lane,
@@ -132,8 +134,17 @@ impl Core {
         position: usize,
         len: usize,
     ) -> Option<Buffer> {
-        let can_share = self.is_within_volume(position, len, IN_CAPSULE_PARTS);
-        self.memory.in_capsule_buffer(lane, permit, len, can_share)
+        let is_spare =
+            self.is_within_volume(position, len, IN_CAPSULE_PARTS) && self.memory.has_available(len);
+        if !is_spare && (lane.guaranteed_slot.is_some() || pages_for(len) > GUARANTEED_PAGES) {
+            return None;
+        }
+        let buffer = self.memory.pool.buffer(len)?;
+        match is_spare {
+            true => self.memory.take(len),
+            false => lane.guaranteed_slot = Some(permit.slot()),
+        }
+        Some(buffer)
     }
 
     /// Counts memory of the pool for data that will arrive.

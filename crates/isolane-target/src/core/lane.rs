@@ -154,12 +154,6 @@ pub(crate) struct MigratingLane {
     pub socket: Detached,
 }
 
-impl std::fmt::Debug for MigratingLane {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MigratingLane").field("id", &self.lane.id).finish()
-    }
-}
-
 impl Lane {
     pub(crate) fn new(
         id: LaneId,

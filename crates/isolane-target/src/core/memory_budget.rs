@@ -5,10 +5,8 @@
 //! requests. One turn allocates a bounded number of new pages, so that a burst of long writes does not delay
 //! the other lanes.
 
-use isolane_memory::{Buffer, PAGE_SIZE, Page, Pool, pages_for};
-use isolane_proto::target::Permit;
+use isolane_memory::{PAGE_SIZE, Page, Pool, pages_for};
 
-use super::lane::Lane;
 use super::work::Size;
 use crate::config::{MAX_IN_CAPSULE_BYTES, MAX_TRANSFER_BYTES};
 
@@ -100,27 +98,6 @@ impl MemoryBudget {
     pub(crate) fn left_for_large(&self) -> usize {
         self.available_pages.saturating_sub(self.pool.max_pages() / SMALL_SHARE) * PAGE_SIZE
     }
-
-    /// Returns memory for in-capsule data: from the shared budget if `can_share`, else from the guarantee of
-    /// the lane.
-    pub(crate) fn in_capsule_buffer(
-        &mut self,
-        lane: &mut Lane,
-        permit: &Permit,
-        len: usize,
-        can_share: bool,
-    ) -> Option<Buffer> {
-        let is_spare = can_share && self.has_available(len);
-        if !is_spare && (lane.guaranteed_slot.is_some() || pages_for(len) > GUARANTEED_PAGES) {
-            return None;
-        }
-        let buffer = self.pool.buffer(len)?;
-        match is_spare {
-            true => self.take(len),
-            false => lane.guaranteed_slot = Some(permit.slot()),
-        }
-        Some(buffer)
-    }
 }
 
 /// Returns the number of pages of a pool for which `requested` pages are configured.
@@ -152,6 +129,8 @@ const _: () = assert!(
 
 #[cfg(test)]
 mod tests {
+    use isolane_memory::Buffer;
+
     use super::*;
 
     #[test]
