@@ -2,14 +2,12 @@
 
 use crate::epoll::Epoll;
 use crate::event::{BackendEvent, PollWait};
-use crate::file::ValidatedOp;
+use crate::file::FileJob;
 use crate::key::{Key, Kind};
 use crate::uring::{self, Uring};
 use crate::{IoChoice, ReactorError};
 use rustix::fd::BorrowedFd;
-use std::fs::File;
 use std::io;
-use std::sync::Arc;
 
 pub(crate) enum Backend {
     Uring(Box<Uring>),
@@ -102,15 +100,10 @@ impl Backend {
     }
 
     /// Starts a file operation. Returns it if the backend does not support it.
-    pub fn submit_file(
-        &mut self,
-        token: u64,
-        file: &Arc<File>,
-        operation: ValidatedOp,
-    ) -> Result<(), ValidatedOp> {
+    pub fn submit_file(&mut self, job: FileJob) -> Result<(), FileJob> {
         match self {
-            Backend::Uring(ring) => ring.submit_file(token, file, operation),
-            Backend::Epoll(_) => Err(operation),
+            Backend::Uring(ring) => ring.submit_file(job),
+            Backend::Epoll(_) => Err(job),
         }
     }
 }

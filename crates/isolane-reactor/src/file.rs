@@ -5,6 +5,7 @@ use rustix::fs::fcntl_get_seals;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::fs::File;
 use std::io::{self, IoSliceMut};
+use std::sync::Arc;
 
 pub use crate::sys::lock;
 
@@ -101,33 +102,38 @@ pub fn can_hang(file: &File) -> bool {
 /// An operation that is safe to submit: its range lies inside its buffer, and a read's buffer is
 /// not shared.
 #[derive(Debug)]
-pub(crate) struct ValidatedOp(FileOp);
+pub(crate) struct FileJob {
+    pub token: u64,
+    /// Keeps the descriptor open.
+    pub file: Arc<File>,
+    operation: FileOp,
+}
 
-impl ValidatedOp {
+impl FileJob {
     /// # Errors
     /// Returns the operation if it is invalid.
-    pub fn new(operation: FileOp) -> Result<ValidatedOp, FileOp> {
+    pub fn new(token: u64, file: &Arc<File>, operation: FileOp) -> Result<FileJob, FileOp> {
         match operation.is_valid() {
-            true => Ok(ValidatedOp(operation)),
+            true => Ok(FileJob { token, file: Arc::clone(file), operation }),
             false => Err(operation),
         }
     }
 
     /// Whether the operation does nothing.
     pub fn is_noop(&self) -> bool {
-        self.0.len == 0 && !matches!(self.0.kind, FileOpKind::Sync | FileOpKind::Size)
+        self.operation.len == 0 && !matches!(self.operation.kind, FileOpKind::Sync | FileOpKind::Size)
     }
 
     pub fn operation(&self) -> &FileOp {
-        &self.0
+        &self.operation
     }
 
-    pub fn operation_mut(&mut self) -> &mut FileOp {
-        &mut self.0
+    pub fn parts_mut(&mut self) -> (&File, &mut FileOp) {
+        (&self.file, &mut self.operation)
     }
 
-    pub fn into_operation(self) -> FileOp {
-        self.0
+    pub fn complete(self, result: io::Result<usize>) -> FileCompletion {
+        FileCompletion { token: self.token, result, operation: self.operation }
     }
 }
 
@@ -174,19 +180,19 @@ mod tests {
 
     #[test]
     fn rejects_operation_beyond_its_buffer() {
-        let buffer = || Buffer::contiguous(4096);
-        assert!(ValidatedOp::new(FileOp::read(0, buffer(), 0, 4096)).is_ok());
-        assert!(ValidatedOp::new(FileOp::read(0, buffer(), 1, 4096)).is_err());
-        assert!(ValidatedOp::new(FileOp::write(0, buffer(), usize::MAX, 2, false)).is_err());
-        assert!(ValidatedOp::new(FileOp::range(FileOpKind::Read, 0, 512)).is_err());
+        let (file, buffer) = (Arc::new(tempfile::tempfile().expect("a file")), || Buffer::contiguous(4096));
+        assert!(FileJob::new(0, &file, FileOp::read(0, buffer(), 0, 4096)).is_ok());
+        assert!(FileJob::new(0, &file, FileOp::read(0, buffer(), 1, 4096)).is_err());
+        assert!(FileJob::new(0, &file, FileOp::write(0, buffer(), usize::MAX, 2, false)).is_err());
+        assert!(FileJob::new(0, &file, FileOp::range(FileOpKind::Read, 0, 512)).is_err());
     }
 
     #[test]
     fn rejects_read_into_shared_buffer() {
         let buffer = Buffer::contiguous(4096);
-        let share = buffer.share(0, 512);
-        let refused = ValidatedOp::new(FileOp::read(0, buffer, 0, 4096)).expect_err("shared");
+        let (file, share) = (Arc::new(tempfile::tempfile().expect("a file")), buffer.share(0, 512));
+        let refused = FileJob::new(0, &file, FileOp::read(0, buffer, 0, 4096)).expect_err("shared");
         drop(share);
-        assert!(ValidatedOp::new(refused).is_ok());
+        assert!(FileJob::new(0, &file, refused).is_ok());
     }
 }

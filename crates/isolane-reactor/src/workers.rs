@@ -3,7 +3,7 @@
 //!
 //! Threads start on demand. Dropping the workers waits for all operations in flight.
 
-use crate::file::{FileCompletion, FileOp, FileOpKind, ValidatedOp};
+use crate::file::{FileCompletion, FileJob, FileOp, FileOpKind};
 use crate::mailbox::{self, Receiver, Sender};
 use crate::sys;
 use crate::waker::Waker;
@@ -40,15 +40,9 @@ struct Shared {
 
 #[derive(Default)]
 struct JobQueue {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<FileJob>,
     idle_threads: usize,
     closing: bool,
-}
-
-struct Job {
-    token: u64,
-    file: Arc<File>,
-    operation: ValidatedOp,
 }
 
 impl Workers {
@@ -58,14 +52,13 @@ impl Workers {
         Workers { groups: Vec::new(), done, done_sender, in_flight: 0 }
     }
 
-    pub fn submit(&mut self, token: u64, file: &Arc<File>, operation: ValidatedOp) {
+    pub fn submit(&mut self, job: FileJob) {
         self.in_flight += 1;
-        let job = Job { token, file: file.clone(), operation };
-        let is_of = |group: &FileThreads| std::ptr::eq(group.file.as_ptr(), Arc::as_ptr(file));
+        let is_of = |group: &FileThreads| std::ptr::eq(group.file.as_ptr(), Arc::as_ptr(&job.file));
         let index = self.groups.iter().position(is_of).unwrap_or_else(|| {
             // A queued job keeps its file open, so these groups are idle.
             self.groups.retain(|group| group.file.strong_count() > 0);
-            self.groups.push(FileThreads::new(file));
+            self.groups.push(FileThreads::new(&job.file));
             self.groups.len() - 1
         });
         self.groups[index].submit(job, &self.done_sender);
@@ -118,7 +111,7 @@ impl FileThreads {
         FileThreads { file: Arc::downgrade(file), shared, threads: Vec::new() }
     }
 
-    fn submit(&mut self, job: Job, done: &Sender<FileCompletion>) {
+    fn submit(&mut self, job: FileJob, done: &Sender<FileCompletion>) {
         let mut queue = self.shared.queue.lock();
         queue.jobs.push_back(job);
         let needs_thread = queue.jobs.len() > queue.idle_threads && self.threads.len() < MAX_THREADS;
@@ -150,7 +143,7 @@ impl FileThreads {
         let jobs = std::mem::take(&mut self.shared.queue.lock().jobs);
         for job in jobs {
             // The receiver is part of `Workers` and outlives this call.
-            let _ = done.send(job.run());
+            let _ = done.send(run(job));
         }
     }
 }
@@ -169,14 +162,14 @@ impl Drop for FileThreads {
 fn work(shared: &Shared, done: &Sender<FileCompletion>) {
     crate::cpu::unpin();
     while let Some(job) = next_job(shared) {
-        if done.send(job.run()).is_err() {
+        if done.send(run(job)).is_err() {
             return;
         }
     }
 }
 
 /// Waits for a job. Returns `None` when the queue is empty and the workers are being dropped.
-fn next_job(shared: &Shared) -> Option<Job> {
+fn next_job(shared: &Shared) -> Option<FileJob> {
     let mut queue = shared.queue.lock();
     loop {
         if let Some(job) = queue.jobs.pop_front() {
@@ -191,16 +184,15 @@ fn next_job(shared: &Shared) -> Option<Job> {
     }
 }
 
-impl Job {
-    fn run(mut self) -> FileCompletion {
-        let result = loop {
-            match execute(&self.file, self.operation.operation_mut()) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => break result,
-            }
-        };
-        FileCompletion { token: self.token, result, operation: self.operation.into_operation() }
-    }
+fn run(mut job: FileJob) -> FileCompletion {
+    let result = loop {
+        let (file, operation) = job.parts_mut();
+        match execute(file, operation) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => break result,
+        }
+    };
+    job.complete(result)
 }
 
 fn execute(file: &File, operation: &mut FileOp) -> io::Result<usize> {

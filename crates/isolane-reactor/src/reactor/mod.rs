@@ -13,7 +13,7 @@ pub use self::zerocopy::Sent;
 use self::zerocopy::ZeroCopy;
 use crate::backend::Backend;
 use crate::event::{BackendEvent, PollWait};
-use crate::file::{FileCompletion, FileOp, ValidatedOp};
+use crate::file::{FileCompletion, FileJob, FileOp};
 use crate::key::Kind;
 use crate::listeners::Listeners;
 use crate::socket_table::{SocketEntry, SocketTable};
@@ -136,17 +136,17 @@ impl Reactor {
     /// completes with `InvalidInput`. An operation of zero bytes does nothing.
     pub fn submit_file(&mut self, token: u64, file: &Arc<File>, operation: FileOp) {
         self.files_in_flight += 1;
-        let operation = match ValidatedOp::new(operation) {
-            Ok(operation) if operation.is_noop() => {
-                return self.complete_file(token, Ok(0), operation.into_operation());
+        match FileJob::new(token, file, operation) {
+            Ok(job) if job.is_noop() => self.ended.push(job.complete(Ok(0))),
+            Ok(job) => {
+                if let Err(job) = self.backend.submit_file(job) {
+                    self.workers.submit(job);
+                }
             }
-            Ok(operation) => operation,
             Err(operation) => {
-                return self.complete_file(token, Err(io::ErrorKind::InvalidInput.into()), operation);
+                let result = Err(io::ErrorKind::InvalidInput.into());
+                self.ended.push(FileCompletion { token, result, operation });
             }
-        };
-        if let Err(operation) = self.backend.submit_file(token, file, operation) {
-            self.workers.submit(token, file, operation);
         }
     }
 
@@ -155,11 +155,6 @@ impl Reactor {
     pub fn register_external(&mut self, token: u64) -> ExternalOp {
         self.files_in_flight += 1;
         self.workers.register(token)
-    }
-
-    /// Completes an operation without the kernel.
-    fn complete_file(&mut self, token: u64, result: io::Result<usize>, operation: FileOp) {
-        self.ended.push(FileCompletion { token, result, operation });
     }
 
     /// Returns the number of file operations started and not yet reported.

@@ -5,8 +5,7 @@
 //! files of the ring; so files that always need them, as on a network or user-space file system,
 //! bypass the ring.
 
-use super::raw::Started;
-use crate::file::{self, ValidatedOp};
+use crate::file::{self, FileJob};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::{Arc, Weak};
@@ -22,7 +21,7 @@ struct Entry {
     file: Weak<File>,
     can_hang: bool,
     in_flight: usize,
-    queued: VecDeque<Started>,
+    queued: VecDeque<FileJob>,
 }
 
 impl Files {
@@ -58,24 +57,18 @@ impl Files {
     }
 
     /// Returns the operation if it may enter the ring now; queues it otherwise.
-    pub fn enter(
-        &mut self,
-        group: u32,
-        token: u64,
-        file: &Arc<File>,
-        operation: ValidatedOp,
-    ) -> Option<ValidatedOp> {
+    pub fn enter(&mut self, group: u32, job: FileJob) -> Option<FileJob> {
         let entry = &mut self.list[group as usize];
         if entry.in_flight >= MAX_OPS_PER_FILE {
-            entry.queued.push_back((token, Arc::clone(file), operation));
+            entry.queued.push_back(job);
             return None;
         }
         entry.in_flight += 1;
-        Some(operation)
+        Some(job)
     }
 
     /// Records a completion. Returns the queued operation that takes its slot.
-    pub fn leave(&mut self, group: u32) -> Option<Started> {
+    pub fn leave(&mut self, group: u32) -> Option<FileJob> {
         let entry = &mut self.list[group as usize];
         let next = entry.queued.pop_front();
         entry.in_flight -= usize::from(next.is_none());
@@ -83,7 +76,7 @@ impl Files {
     }
 
     /// Removes all queued operations.
-    pub fn take_queued(&mut self) -> Vec<Started> {
+    pub fn take_queued(&mut self) -> Vec<FileJob> {
         self.list.iter_mut().flat_map(|entry| entry.queued.drain(..)).collect()
     }
 }
@@ -102,8 +95,8 @@ mod tests {
     use super::*;
     use crate::file::FileOp;
 
-    fn sync() -> ValidatedOp {
-        ValidatedOp::new(FileOp::sync()).expect("sound")
+    fn sync(token: u64, file: &Arc<File>) -> FileJob {
+        FileJob::new(token, file, FileOp::sync()).expect("sound")
     }
 
     #[test]
@@ -112,14 +105,14 @@ mod tests {
         let mut files = Files::default();
         let group = files.find(&first);
         for token in 0..MAX_OPS_PER_FILE as u64 {
-            assert!(files.enter(group, token, &first, sync()).is_some());
+            assert!(files.enter(group, sync(token, &first)).is_some());
         }
-        assert!(files.enter(group, 7, &first, sync()).is_none());
+        assert!(files.enter(group, sync(7, &first)).is_none());
         let others = files.find(&other);
-        assert!(others != group && files.enter(others, 8, &other, sync()).is_some());
-        assert_eq!(files.leave(group).map(|(token, ..)| token), Some(7));
+        assert!(others != group && files.enter(others, sync(8, &other)).is_some());
+        assert_eq!(files.leave(group).map(|job| job.token), Some(7));
         assert!(files.leave(group).is_none());
-        assert!(files.enter(group, 9, &first, sync()).is_some());
+        assert!(files.enter(group, sync(9, &first)).is_some());
     }
 
     #[test]

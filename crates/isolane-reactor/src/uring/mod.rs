@@ -18,16 +18,14 @@ pub(crate) use probe::open;
 pub(crate) use raw::is_wrong_thread;
 
 use crate::event::{BackendEvent, PollWait};
-use crate::file::ValidatedOp;
+use crate::file::FileJob;
 use crate::key::{Key, Kind};
 use crate::waker::drain_eventfd;
 use files::Files;
 use raw::{Completion, RawUring};
 use rustix::event::PollFlags;
 use rustix::fd::BorrowedFd;
-use std::fs::File;
 use std::io;
-use std::sync::Arc;
 
 pub(crate) struct Uring {
     raw: RawUring,
@@ -58,9 +56,9 @@ impl Uring {
         };
         let queued = self.files.take_queued();
         *self = ring;
-        for (token, file, operation) in started.into_iter().chain(queued) {
-            let group = self.files.find(&file);
-            self.start_or_queue(group, token, &file, operation);
+        for job in started.into_iter().chain(queued) {
+            let group = self.files.find(&job.file);
+            self.start_or_queue(group, job);
         }
         Ok(())
     }
@@ -78,27 +76,22 @@ impl Uring {
         self.raw.cancel_poll(key);
     }
 
-    pub fn submit_file(
-        &mut self,
-        token: u64,
-        file: &Arc<File>,
-        operation: ValidatedOp,
-    ) -> Result<(), ValidatedOp> {
-        if !RawUring::supports(operation.operation().kind) {
-            return Err(operation);
+    pub fn submit_file(&mut self, job: FileJob) -> Result<(), FileJob> {
+        if !RawUring::supports(job.operation().kind) {
+            return Err(job);
         }
-        let group = self.files.find(file);
+        let group = self.files.find(&job.file);
         if self.files.can_hang(group) {
-            return Err(operation);
+            return Err(job);
         }
-        self.start_or_queue(group, token, file, operation);
+        self.start_or_queue(group, job);
         Ok(())
     }
 
-    fn start_or_queue(&mut self, group: u32, token: u64, file: &Arc<File>, operation: ValidatedOp) {
-        let Some(operation) = self.files.enter(group, token, file, operation) else { return };
+    fn start_or_queue(&mut self, group: u32, job: FileJob) {
+        let Some(job) = self.files.enter(group, job) else { return };
         self.started_files = true;
-        self.raw.submit_file(token, file, operation, group);
+        self.raw.submit_file(job, group);
         if self.files_slow && self.raw.files_unsubmitted() >= FILES_GROUP {
             // A persistent error is reported by the next `collect`.
             let _ = self.raw.enter(None);
@@ -142,8 +135,8 @@ impl Uring {
         match completion {
             Completion::File(finished, group) => {
                 backend_events.push(BackendEvent::File(finished));
-                if let Some((token, file, operation)) = self.files.leave(group) {
-                    self.raw.submit_file(token, &file, operation, group);
+                if let Some(job) = self.files.leave(group) {
+                    self.raw.submit_file(job, group);
                 }
             }
             Completion::Poll { key, ready } => match key.kind {
@@ -166,8 +159,8 @@ impl Uring {
 impl Drop for Uring {
     fn drop(&mut self) {
         // Accepted operations are executed; the raw ring waits for its own.
-        for (token, file, operation) in self.files.take_queued() {
-            self.raw.submit_file(token, &file, operation, 0);
+        for job in self.files.take_queued() {
+            self.raw.submit_file(job, 0);
         }
         if self.doorbell_armed {
             self.disarm(Key::new(Kind::Doorbell, 0));

@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::file::{FileCompletion, FileOp, FileOpKind, ValidatedOp};
+use crate::file::{FileCompletion, FileJob, FileOp, FileOpKind};
 use crate::key::{Key, Kind};
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, opcode, squeue};
@@ -14,9 +14,7 @@ use rustix::event::PollFlags;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(super) struct RawUring {
@@ -44,18 +42,13 @@ pub(super) enum Completion {
     File(FileCompletion, u32),
 }
 
-/// A file operation with its token and file.
-pub(super) type Started = (u64, Arc<File>, ValidatedOp);
-
 /// A file operation in flight. The iovecs keep their capacity for the next one.
 #[derive(Default)]
 struct InFlightOp {
-    token: u64,
     /// The submitter's number of the file.
     group: u32,
     /// Keeps the descriptor open.
-    file: Option<Arc<File>>,
-    operation: Option<ValidatedOp>,
+    job: Option<FileJob>,
     iovecs: Vec<IoVec>,
 }
 
@@ -110,7 +103,7 @@ impl RawUring {
     }
 
     /// Starts a file operation of a supported kind. Its completion returns `group`.
-    pub fn submit_file(&mut self, token: u64, file: &Arc<File>, operation: ValidatedOp, group: u32) {
+    pub fn submit_file(&mut self, job: FileJob, group: u32) {
         self.files_submitted &= self.files_in_flight() > 0;
         let index = self.free.pop().unwrap_or_else(|| {
             self.in_flight.push(InFlightOp::default());
@@ -118,7 +111,7 @@ impl RawUring {
         });
         let op = &mut self.in_flight[index as usize];
         op.group = group;
-        let entry = op.prepare(token, file, operation);
+        let entry = op.prepare(job);
         self.push(entry.user_data(Key::new(Kind::File, index).to_bits()));
         self.files_unsubmitted += 1;
     }
@@ -133,13 +126,13 @@ impl RawUring {
     }
 
     /// Reclaims the file operations if none was submitted. The ring is unusable afterwards.
-    pub fn abandon(&mut self) -> Option<Vec<Started>> {
+    pub fn abandon(&mut self) -> Option<Vec<FileJob>> {
         if self.files_submitted && self.files_in_flight() > 0 {
             return None;
         }
         self.abandoned = true;
         self.free.clear();
-        Some(self.in_flight.drain(..).filter_map(InFlightOp::unprepare).collect())
+        Some(self.in_flight.drain(..).filter_map(|op| op.job).collect())
     }
 
     fn push(&mut self, entry: squeue::Entry) {
@@ -208,8 +201,9 @@ impl RawUring {
             let Some(key) = Key::from_bits(entry.user_data()) else { continue };
             match key.kind {
                 Kind::File => {
-                    let (finished, group) = self.finish(key.index, entry.result());
-                    return Some(Completion::File(finished, group));
+                    if let Some(completion) = self.finish(key.index, entry.result()) {
+                        return Some(completion);
+                    }
                 }
                 _ => {
                     self.polls_in_flight -= 1;
@@ -231,10 +225,12 @@ impl RawUring {
         }
     }
 
-    fn finish(&mut self, index: u32, result: i32) -> (FileCompletion, u32) {
-        self.free.push(index);
+    fn finish(&mut self, index: u32, result: i32) -> Option<Completion> {
         let op = &mut self.in_flight[index as usize];
-        (op.finish(result), op.group)
+        let (job, group) = (op.job.take()?, op.group);
+        self.free.push(index);
+        let result = usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result));
+        Some(Completion::File(job.complete(result), group))
     }
 
     /// Waits until the kernel has released all memory, and for up to `DRAIN_POLLS` until it has
@@ -270,22 +266,16 @@ pub(crate) fn is_wrong_thread(error: &io::Error) -> bool {
 }
 
 impl InFlightOp {
-    fn unprepare(self) -> Option<Started> {
-        Some((self.token, self.file?, self.operation?))
-    }
-
     /// Stores the operation and builds its submission entry.
-    fn prepare(&mut self, token: u64, file: &Arc<File>, checked: ValidatedOp) -> squeue::Entry {
-        let operation = checked.operation();
+    fn prepare(&mut self, job: FileJob) -> squeue::Entry {
+        let operation = job.operation();
         self.iovecs.clear();
         if let Some(buffer) = &operation.buffer {
             let parts = buffer.raw_parts(operation.buffer_offset, operation.len as usize);
             self.iovecs.extend(parts.take(MAX_IOVECS).map(|(start, len)| IoVec { start, len }));
         }
-        let entry = self.describe(Fd(file.as_raw_fd()), operation);
-        self.token = token;
-        self.file = Some(file.clone());
-        self.operation = Some(checked);
+        let entry = self.describe(Fd(job.file.as_raw_fd()), operation);
+        self.job = Some(job);
         entry
     }
 
@@ -325,13 +315,6 @@ impl InFlightOp {
 
     fn iovecs_ptr(&self) -> *const libc::iovec {
         self.iovecs.as_ptr().cast()
-    }
-
-    fn finish(&mut self, result: i32) -> FileCompletion {
-        self.file = None;
-        let operation = self.operation.take().map_or_else(FileOp::sync, ValidatedOp::into_operation);
-        let result = usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result));
-        FileCompletion { token: self.token, result, operation }
     }
 }
 
