@@ -20,7 +20,6 @@ use super::lane::{Lane, Phase};
 use super::work::{FileWork, Job, Waiting};
 use super::{Core, Driver};
 use crate::error::ShutdownReport;
-use crate::slab::SlabKey;
 
 /// Progress of the shutdown of a core.
 #[derive(Clone, Copy, Debug)]
@@ -207,10 +206,8 @@ impl Driver {
         });
         self.core.stopping = true;
         self.core.reactor.stop_listening();
-        for key in self.lanes.keys().collect::<Vec<_>>() {
-            if let Some(lane) = self.lanes.get_mut(key)
-                && let Some(token) = lane.token.filter(|_| lane.is_open())
-            {
+        for lane in self.lanes.values_mut() {
+            if let Some(token) = lane.token.filter(|_| lane.is_open()) {
                 lane.paused = true;
                 self.core.reactor.pause(token);
             }
@@ -221,8 +218,7 @@ impl Driver {
     pub(super) fn poll_shutdown(&mut self) {
         let Some(stop) = self.shutdown else { return };
         let is_late = self.core.now >= stop.deadline;
-        for key in self.lanes.keys().collect::<Vec<_>>() {
-            let Some(lane) = self.lanes.get_mut(key) else { continue };
+        for lane in self.lanes.values_mut() {
             if is_late {
                 self.core.close(lane, "the target stops");
             } else if lane.is_open() && lane.active == 0 {
@@ -262,10 +258,8 @@ impl Driver {
     pub(super) fn finish(&mut self) -> ShutdownReport {
         self.core.name_in_flight();
         let commands_aborted = self.lanes.values().map(|lane| lane.active as usize).sum();
-        for key in self.lanes.keys().collect::<Vec<_>>() {
-            if let Some(mut lane) = self.lanes.remove(key) {
-                self.core.close(&mut lane, "the target stops");
-            }
+        for (_, mut lane) in self.lanes.drain() {
+            self.core.close(&mut lane, "the target stops");
         }
         self.core.forfeit_all();
         let flushes_failed = self.shutdown.map_or(0, |stop| stop.flushes_failed);
@@ -300,8 +294,8 @@ impl Core {
                 Waiting::Start { job, .. } => job.permit.forfeit(),
             }
         }
-        for key in self.files.keys().collect::<Vec<SlabKey>>() {
-            if let Some(FileWork::Command { job, .. }) = self.files.remove(key) {
+        for (_, work) in self.files.drain() {
+            if let FileWork::Command { job, .. } = work {
                 job.permit.forfeit();
             }
         }

@@ -252,10 +252,8 @@ impl Driver {
 impl Core {
     /// Forfeits all commands that wait for flushes.
     pub(super) fn forfeit_flushes(&mut self) {
-        for key in self.flushes.keys().collect::<Vec<_>>() {
-            if let Some(FlushGroup { then: AfterFlush::Complete { permit, .. }, .. }) =
-                self.flushes.remove(key)
-            {
+        for (_, group) in self.flushes.drain() {
+            if let AfterFlush::Complete { permit, .. } = group.then {
                 permit.forfeit();
             }
         }

@@ -11,11 +11,7 @@ impl Driver {
         }
         self.next_tick = self.core.now + TICK;
         self.core.newcomers_to_end = NEWCOMERS_PER_TICK;
-        for key in self.lanes.keys().collect::<Vec<_>>() {
-            if let Some(lane) = self.lanes.get_mut(key) {
-                self.core.check_deadlines(lane);
-            }
-        }
+        self.lanes.values_mut().for_each(|lane| self.core.check_deadlines(lane));
         self.core.check_keep_alive();
     }
 }
