@@ -13,7 +13,6 @@ use isolane_wire::{Status, SubmissionEntry};
 use super::Core;
 use super::lane::{Association, Connecting, Lane};
 use crate::fence::Fence;
-use crate::slab::LaneId;
 
 impl Core {
     /// Starts a Connect whose data has arrived.
@@ -28,8 +27,7 @@ impl Core {
             return self.fail(lane, permit, Status::COMMAND_SEQUENCE_ERROR);
         }
         let (until, fence) = (self.now + CONNECT_TIMEOUT, Arc::<Fence>::default());
-        let address = LaneId { core: self.index, lane: lane.key };
-        let cores_left = self.shared.request_drain(&entry, &data, &fence, address);
+        let cores_left = self.shared.request_drain(&entry, &data, &fence, lane.id);
         lane.connecting = Some(Connecting { permit, entry, data, cores_left, fence, until });
         self.try_connect(lane);
     }
@@ -47,13 +45,13 @@ impl Core {
         let Some(connecting) = lane.connecting.take_if(|connecting| connecting.cores_left == 0) else {
             return;
         };
-        let (core, address) = (self.index, LaneId { core: self.index, lane: lane.key });
+        let core = self.index;
         let Connecting { permit, entry, data, fence, .. } = connecting;
         let from = lane.connection;
         if !self.shared.lane_quota.admit(core, self.shared.lingering() as usize) {
             return self.refuse(lane, permit, &data, Completion::failed(Status::CONNECT_CONTROLLER_BUSY));
         }
-        match self.shared.connect((&entry, &data), from, (address, &lane.in_flight), fence, self.now) {
+        match self.shared.connect((&entry, &data), from, (lane.id, &lane.in_flight), fence, self.now) {
             Ok((connected, fence)) => {
                 log::info!(
                     "{}: connected queue {} of controller {} for {} on reactor {}{}",
