@@ -20,25 +20,14 @@ impl Token {
     }
 }
 
-/// Identifies a listener of one reactor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ListenerToken(pub(crate) u32);
-
-impl ListenerToken {
-    /// Returns the index of the listener, in the order of
-    /// [`Reactor::listen`](crate::Reactor::listen) from 0.
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
 /// An event for the driver.
 #[derive(Debug)]
 pub enum Event {
     /// A new connection, not yet one of the reactor's sockets.
     Accepted {
-        /// The listener that accepted it.
-        listener: ListenerToken,
+        /// The listener that accepted it: its index in the order of
+        /// [`Reactor::listen`](crate::Reactor::listen) from 0.
+        listener: usize,
         /// The connection, close-on-exec; [`Reactor::add`](crate::Reactor::add) makes it non-blocking.
         socket: TcpStream,
         /// Address of the peer.

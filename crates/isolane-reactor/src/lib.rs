@@ -69,7 +69,7 @@ mod workers;
 mod zerocopy_tracker;
 
 pub use config::{IoChoice, Mode, ReactorConfig, ReactorError};
-pub use event::{Event, ListenerToken, Received, Token};
+pub use event::{Event, Received, Token};
 pub use options::{OptionSyntaxError, SocketOptionError, SocketOptions};
 pub use reactor::{Detached, Reactor, Sent};
 pub use waker::Waker;

@@ -3,9 +3,9 @@
 //! When the process runs out of descriptors or memory, a listener backs off: the connection stays
 //! in the kernel's queue, and the reactor does not spin on it.
 
+use crate::Event;
 use crate::backend::Backend;
 use crate::key::{Key, Kind};
-use crate::{Event, ListenerToken};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::io;
@@ -31,12 +31,12 @@ struct Listener {
 }
 
 impl Listeners {
-    pub fn insert(&mut self, socket: TcpListener, backend: &mut Backend) -> io::Result<ListenerToken> {
+    pub fn insert(&mut self, socket: TcpListener, backend: &mut Backend) -> io::Result<usize> {
         socket.set_nonblocking(true)?;
         let index = self.list.len() as u32;
         backend.register(socket.as_fd(), Key::new(Kind::Listener, index))?;
         self.list.push(Listener { socket, ready: true, armed: false, retry_at: None, out_of_fds: false });
-        Ok(ListenerToken(index))
+        Ok(index as usize)
     }
 
     pub fn remove_all(&mut self, backend: &mut Backend) {
@@ -62,7 +62,7 @@ impl Listeners {
     /// Accepts a bounded number of connections and arms empty listeners.
     pub fn accept(&mut self, now: Instant, backend: &mut Backend, events: &mut Vec<Event>) {
         for (index, listener) in self.list.iter_mut().enumerate() {
-            listener.accept(ListenerToken(index as u32), now, events);
+            listener.accept(index, now, events);
             if !listener.ready && !listener.armed {
                 listener.armed = true;
                 backend.arm_read(listener.socket.as_fd(), Key::new(Kind::Listener, index as u32));
@@ -82,7 +82,7 @@ impl Listeners {
 }
 
 impl Listener {
-    fn accept(&mut self, token: ListenerToken, now: Instant, events: &mut Vec<Event>) {
+    fn accept(&mut self, index: usize, now: Instant, events: &mut Vec<Event>) {
         if self.retry_at.is_some_and(|end| now < end) {
             return;
         }
@@ -94,7 +94,7 @@ impl Listener {
             match self.socket.accept() {
                 Ok((socket, peer)) => {
                     self.out_of_fds = false;
-                    events.push(Event::Accepted { listener: token, socket, peer });
+                    events.push(Event::Accepted { listener: index, socket, peer });
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.ready = false,
                 Err(error) if is_out_of_resources(&error) => return self.back_off(&error, now),

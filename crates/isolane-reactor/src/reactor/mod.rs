@@ -20,7 +20,7 @@ use crate::socket_table::{SocketEntry, SocketTable};
 use crate::spin::AdaptiveSpin;
 use crate::waker::Sleeper;
 use crate::workers::Workers;
-use crate::{Event, ExternalOp, ListenerToken, Mode, ReactorConfig, ReactorError, Waker, cpu};
+use crate::{Event, ExternalOp, Mode, ReactorConfig, ReactorError, Waker, cpu};
 use rustix::fd::AsFd;
 use std::fs::File;
 use std::io;
@@ -118,11 +118,11 @@ impl Reactor {
         self.sleeper.waker()
     }
 
-    /// Accepts connections and reports them as [`Event::Accepted`].
+    /// Accepts connections and reports them as [`Event::Accepted`], with the returned index.
     ///
     /// # Errors
     /// The error of the system call.
-    pub fn listen(&mut self, listener: TcpListener) -> io::Result<ListenerToken> {
+    pub fn listen(&mut self, listener: TcpListener) -> io::Result<usize> {
         self.listeners.insert(listener, &mut self.backend)
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use isolane_proto::subsystem::ConnectionInfo;
 use isolane_reactor::topology::Topology;
-use isolane_reactor::{ListenerToken, SocketOptions, Token, socket};
+use isolane_reactor::{SocketOptions, Token, socket};
 use socket2::{SockRef, TcpKeepalive};
 
 use super::lane::Lane;
@@ -66,14 +66,14 @@ impl Acceptor {
 
 impl Driver {
     /// Places an accepted connection on a core.
-    pub(super) fn handle_accepted(&mut self, listener: ListenerToken, socket: TcpStream, peer: SocketAddr) {
+    pub(super) fn handle_accepted(&mut self, listener: usize, socket: TcpStream, peer: SocketAddr) {
         let (Some(acceptor), shared) = (&mut self.acceptor, &self.core.shared) else { return };
         // A newcomer mostly displaces another one, but displaced connections may close late.
         if acceptor.descriptors(shared) >= shared.max_descriptors() {
             reset(&socket);
             return shared.log_refusal(&self.core.counters, peer, "too many connections are open");
         }
-        let options = &acceptor.options[listener.index()];
+        let options = &acceptor.options[listener];
         if let Err(error) = options.apply(&socket) {
             return log::warn!("{peer}: cannot serve the connection: {error}");
         }
