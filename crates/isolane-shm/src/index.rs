@@ -68,7 +68,7 @@ pub struct Producer<W> {
 }
 
 impl<W: Deref<Target = RingIndices>> Producer<W> {
-    /// Creates the producer of a ring at its published indices: 0 of a new one, or those of an earlier producer.
+    /// Creates the producer of a ring at its published indices: 0, or where an earlier producer stopped.
     ///
     /// # Errors
     /// [`InvalidIndex`] if the published indices are inconsistent.
@@ -148,7 +148,7 @@ pub struct Consumer<W> {
 }
 
 impl<W: Deref<Target = RingIndices>> Consumer<W> {
-    /// Creates the consumer of a ring at its published indices: 0 of a new one, or those of an earlier consumer.
+    /// Creates the consumer of a ring at its published indices: 0, or where an earlier consumer stopped.
     ///
     /// # Errors
     /// [`InvalidIndex`] if the published indices are inconsistent.

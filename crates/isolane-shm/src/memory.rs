@@ -478,7 +478,7 @@ impl Drop for Mapping {
 }
 
 /// An entry in shared memory, which the peer may change at any time.
-pub(crate) type Slot = [std::sync::atomic::AtomicU64; 8];
+pub(crate) type Slot = [AtomicU64; 8];
 /// Size of an entry in bytes.
 pub(crate) const ENTRY_BYTES: usize = size_of::<Slot>();
 

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 /// Returns the number of unread bytes from which on the socket is readable.
 ///
 /// # Errors
-/// The kernel's.
+/// Error of the system call.
 pub fn receive_low_water(socket: BorrowedFd<'_>) -> io::Result<i32> {
     Ok(getsockopt_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT)?)
 }
@@ -18,7 +18,7 @@ pub fn receive_low_water(socket: BorrowedFd<'_>) -> io::Result<i32> {
 /// Returns `true` if an upper-layer protocol, such as kernel TLS, sits between the socket's calls and TCP.
 ///
 /// # Errors
-/// The kernel's.
+/// Error of the system call.
 pub fn has_ulp(socket: BorrowedFd<'_>) -> io::Result<bool> {
     let mut name = [0; 16];
     Ok(getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_ULP, &mut name)? != 0)
@@ -28,7 +28,7 @@ pub fn has_ulp(socket: BorrowedFd<'_>) -> io::Result<bool> {
 /// that queue.
 ///
 /// # Errors
-/// The kernel's.
+/// Error of the system call.
 pub fn has_error_queue(socket: BorrowedFd<'_>) -> io::Result<bool> {
     for (level, name) in [
         (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
@@ -49,7 +49,7 @@ pub fn has_error_queue(socket: BorrowedFd<'_>) -> io::Result<bool> {
 /// Returns the number of received bytes that were not read. The peer's FIN does not count.
 ///
 /// # Errors
-/// The kernel's.
+/// Error of the system call.
 pub fn unread_bytes(socket: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(rustix::io::ioctl_fionread(socket)?)
 }
@@ -83,7 +83,7 @@ pub enum TcpState {
 /// Returns `true` if the peer acknowledged everything written, or cannot any longer because the connection is closed.
 ///
 /// # Errors
-/// The kernel's.
+/// Error of the system call.
 pub fn all_acked(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(unacknowledged(socket)? == 0 || TcpInfo::read(socket)?.state == TcpState::Closed)
 }
@@ -91,7 +91,7 @@ pub fn all_acked(socket: BorrowedFd<'_>) -> io::Result<bool> {
 /// Reads the kernel's counters. This takes several calls, which are repeated if an acknowledgment arrived in between.
 ///
 /// # Errors
-/// The kernel's, if `socket` is not a TCP socket; `TimedOut` if acknowledgments kept arriving in between.
+/// Error of the system call, if `socket` is not a TCP socket; `TimedOut` if acknowledgments kept arriving in between.
 pub fn counters(socket: BorrowedFd<'_>) -> io::Result<TcpCounters> {
     let mut before = TcpInfo::read(socket)?;
     for _ in 0..MAX_RETRIES {
@@ -142,7 +142,7 @@ impl TcpInfo {
 /// Returns the bytes written that the peer has not acknowledged (`SIOCOUTQ`).
 ///
 /// # Errors
-/// The kernel's.
+/// Error of the system call.
 pub fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut count: c_int = 0;
     // SAFETY: the call writes one integer to `count`.

@@ -37,7 +37,7 @@ pub enum SendResult {
 /// offset ([`set_peek_offset`]) accordingly.
 ///
 /// # Errors
-/// [`InvalidIndex`]; inside, the kernel's.
+/// [`InvalidIndex`]; in the inner result, the error of the system call.
 #[inline]
 pub fn peek_into(
     ring: &mut Writer,
@@ -66,7 +66,7 @@ pub fn peek_into(
 /// Sends up to `max` bytes of the ring, as far as the socket accepts them.
 ///
 /// # Errors
-/// [`InvalidIndex`]; inside, the kernel's.
+/// [`InvalidIndex`]; in the inner result, the error of the system call.
 #[inline]
 pub fn send_from(
     ring: &mut Reader,
@@ -122,7 +122,7 @@ impl IoVecs {
 /// discarded: fewer if the socket has fewer, or up to an urgent mark.
 ///
 /// # Errors
-/// The kernel's; `WouldBlock` if the socket has none.
+/// Error of the system call; `WouldBlock` if the socket has no data.
 pub fn discard(socket: BorrowedFd<'_>, count: usize) -> io::Result<usize> {
     let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
     // SAFETY: with MSG_TRUNC the kernel writes nothing, whatever the address.
@@ -148,7 +148,7 @@ pub fn set_peek_offset(socket: BorrowedFd<'_>, offset: i32) -> io::Result<()> {
 /// Returns the offset of the next peek, as for [`set_peek_offset`].
 ///
 /// # Errors
-/// The kernel's.
+/// Error of the system call.
 pub fn peek_offset(socket: BorrowedFd<'_>) -> io::Result<i32> {
     Ok(getsockopt_int(socket, libc::SOL_SOCKET, libc::SO_PEEK_OFF)?)
 }

@@ -25,9 +25,9 @@ pub struct ControlBlock {
     tx_draining: ShmRef<AtomicU64>,
     tx_end_pos: ShmRef<AtomicU64>,
     rx_wake_at: ShmRef<AtomicU64>,
-    /// Bytes that the application sent directly. Set before data that follows them is published.
+    /// Number of bytes that the application sent directly. Set before data that follows them is published.
     pub tx_bypassed: Word,
-    /// Bytes that the engine has discarded from the kernel's buffer.
+    /// Number of bytes that the engine has discarded from the kernel's buffer.
     pub rx_discarded: Word,
     /// Position up to which the engine is about to discard. A successor of its process sees all its stores.
     pub rx_discarding: Word,
@@ -37,7 +37,7 @@ pub struct ControlBlock {
     /// Value of `rx_bypass` that the engine has applied. If it is odd, the application has read all data of the ring, and
     /// the engine no longer receives.
     pub rx_bypass_ack: Word,
-    /// Bytes that the application received directly. Set before it requests the ring again.
+    /// Number of bytes that the application received directly. Set before it requests the ring again.
     pub rx_bypassed: Word,
 }
 

@@ -32,11 +32,10 @@ pub fn recover_sent(now: &TcpCounters, written: u64, bypassed: u64, tx_end_pos: 
 }
 
 /// Returns how many bytes were discarded from the kernel's buffer, of a stream of which `produced` bytes were published.
-/// The control block has the bytes that were certainly discarded, and those that were about to be. `None` if the result is
-/// not between them.
+/// The control block has a lower and an upper bound of the result. `None` if the result is not between them.
 ///
 /// # Errors
-/// The kernel's.
+/// Error of the system call.
 pub fn recover_discarded(
     socket: BorrowedFd<'_>,
     produced: u64,
