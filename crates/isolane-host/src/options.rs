@@ -17,8 +17,7 @@ use crate::cores::Cores;
 use crate::identity;
 use crate::lane_class::LaneCounts;
 
-/// Options of a connection. Encoded for an engine, it has only the options that the engine applies; the others have
-/// their defaults when it is decoded.
+/// Options of a connection. Options with `#[serde(skip)]` are not sent to an engine.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Options {

@@ -14,7 +14,6 @@ use isolane_wire::admin::{Cns, GetLogPageCommand, IdentifyCommand, LogPage};
 use isolane_wire::fabrics::{
     CNTLID_DYNAMIC, ConnectResponse, PropertyGetCommand, PropertySetCommand, PropertySize,
 };
-use isolane_wire::log::SIGNATURE;
 use isolane_wire::registers::{Cap, Cc, Csts, Vs, offset};
 use isolane_wire::{Nqn, SubmissionEntry, identify};
 
@@ -77,11 +76,6 @@ impl Admin {
         self.read(Step::Identify, command.entry(), IdentifyCommand::DATA_LEN as usize)
     }
 
-    /// Whether the controller has the generation page of Isolane's targets.
-    pub(crate) fn has_generations(&self) -> bool {
-        self.controller.vendor_signature == SIGNATURE && self.controller.vendor_pages.generation()
-    }
-
     /// Get Log Page, from an offset in bytes. The page may belong to a namespace.
     pub(crate) fn log_page(
         &mut self,
@@ -129,16 +123,6 @@ impl Admin {
         }
     }
 
-    /// AERL is 0's based.
-    pub(crate) fn max_async_events(&self) -> usize {
-        usize::from(self.controller.aerl) + 1
-    }
-
-    /// CRDT1-3: the delays that a status may select.
-    pub(crate) fn retry_delays(&self) -> RetryDelays {
-        self.controller.crdt.map(|crdt| Duration::from_millis(100) * u32::from(crdt))
-    }
-
     fn property(&mut self, size: PropertySize, offset: u32) -> Result<u64, ConnectError> {
         let entry = PropertyGetCommand { size, offset }.entry();
         Ok(self.connection.command(Step::Enable, entry, Data::None)?.entry.value())
@@ -152,13 +136,17 @@ impl Admin {
         loop {
             let csts = Csts(self.property(PropertySize::Bytes4, offset::CSTS)? as u32);
             if csts.cfs() {
-                return Err(self.not_ready("CSTS.CFS reports a fatal error; see the log of the target"));
+                return Err(self
+                    .connection
+                    .not_ready("CSTS.CFS reports a fatal error; see the log of the target"));
             }
             if csts.rdy() {
                 return Ok(());
             }
             if Instant::now() >= deadline || !self.connection.pause(POLL_INTERVAL) {
-                return Err(self.not_ready("CSTS.RDY stays 0 after CAP.TO; see the log of the target"));
+                return Err(self
+                    .connection
+                    .not_ready("CSTS.RDY stays 0 after CAP.TO; see the log of the target"));
             }
         }
     }
@@ -196,10 +184,6 @@ impl Admin {
             command_quiesce_time: Duration::from_millis(u64::from(controller.cqt_ms)),
         }
     }
-
-    fn not_ready(&self, reason: &str) -> ConnectError {
-        ConnectError::NotReady { address: self.connection.address(), reason: reason.to_owned() }
-    }
 }
 
 /// Shuts the controller down and waits until it reports that this is complete.
@@ -216,9 +200,8 @@ pub(crate) fn shutdown(mut connection: BlockingConnection) -> Result<(), Connect
             return Ok(());
         }
         if csts.cfs() {
-            let reason =
-                "CSTS.CFS reports a fatal error during shutdown; see the log of the target".to_owned();
-            return Err(ConnectError::NotReady { address: connection.address(), reason });
+            let reason = "CSTS.CFS reports a fatal error during shutdown; see the log of the target";
+            return Err(connection.not_ready(reason));
         }
         if !connection.pause(POLL_INTERVAL) {
             return Err(connection.timed_out(Step::Shutdown));

@@ -26,7 +26,8 @@ pub(crate) struct BlockingConnection {
     pub flow_control_disabled: bool,
     /// Parameters that the target has chosen.
     pub response: IcResp,
-    address: SocketAddr,
+    /// The target's address.
+    pub address: SocketAddr,
     opened: Instant,
     deadline: Instant,
     overflow: Box<[u8]>,
@@ -77,11 +78,6 @@ impl BlockingConnection {
             deadline,
             overflow: vec![0; OVERFLOW_BYTES].into_boxed_slice(),
         }
-    }
-
-    /// The target's address.
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
     }
 
     /// Sends one command and waits for its completion, whatever its status.
@@ -148,6 +144,11 @@ impl BlockingConnection {
     /// Returns the error for a protocol violation.
     pub(crate) fn protocol_violation(&self, step: Step, what: String) -> ConnectError {
         ConnectError::ProtocolViolation { address: self.address, step, what }
+    }
+
+    /// Returns the error for a controller that is not ready.
+    pub(crate) fn not_ready(&self, reason: &str) -> ConnectError {
+        ConnectError::NotReady { address: self.address, reason: reason.to_owned() }
     }
 
     /// Returns the error for a passed deadline.

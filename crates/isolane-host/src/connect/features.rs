@@ -53,7 +53,7 @@ pub(crate) fn enable_async_events(admin: &mut Admin) -> Result<(), ConnectError>
 
 /// Enables the delays that a status may select (ACRE), where the controller reports any (CRDT1-3).
 pub(crate) fn enable_retry_delays(admin: &mut Admin) -> Result<RetryDelays, ConnectError> {
-    let delays = admin.retry_delays();
+    let delays = admin.controller.crdt.map(|crdt| Duration::from_millis(100) * u32::from(crdt));
     if delays.iter().all(Duration::is_zero) {
         return Ok(RetryDelays::default());
     }
@@ -76,7 +76,7 @@ fn unless_refused<T>(
 ) -> Result<Option<T>, ConnectError> {
     match result {
         Err(ConnectError::Refused { status, .. }) => {
-            log::warn!("{}: {consequence}: {status}", admin.connection.address());
+            log::warn!("{}: {consequence}: {status}", admin.connection.address);
             Ok(None)
         }
         result => result.map(Some),

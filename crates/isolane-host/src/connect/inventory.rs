@@ -88,7 +88,8 @@ fn active(admin: &mut Admin) -> Result<Vec<u32>, ConnectError> {
 /// Returns the generation of a namespace; `None` if the target reports none. The page is requested only from a
 /// controller with the signature in Identify Controller, and carries the same signature.
 fn generation(admin: &mut Admin, nsid: u32) -> Result<Option<Generation>, ConnectError> {
-    if !admin.has_generations() {
+    let controller = &admin.controller;
+    if controller.vendor_signature != SIGNATURE || !controller.vendor_pages.generation() {
         return Ok(None);
     }
     let is_final = |status: Status| status.dnr() || status.is(Status::INVALID_LOG_PAGE);
@@ -99,7 +100,7 @@ fn generation(admin: &mut Admin, nsid: u32) -> Result<Option<Generation>, Connec
     };
     let generation = decode_generation(nsid, &data);
     if generation.is_none() {
-        log::warn!("{}: ignoring a malformed generation page", admin.connection.address());
+        log::warn!("{}: ignoring a malformed generation page", admin.connection.address);
     }
     Ok(generation)
 }

@@ -139,7 +139,8 @@ fn associate_at(address: SocketAddr, plan: &Plan, deadline: Instant) -> Result<A
     let info = Info { address, nqn, controller, namespaces, negotiated };
     Ok(Association {
         started_at,
-        max_async_events: admin.max_async_events(),
+        // AERL is 0's based.
+        max_async_events: usize::from(admin.controller.aerl) + 1,
         retry_delays,
         note: plan.note(&info)?,
         info,
@@ -164,7 +165,7 @@ fn connect_lanes(
                 entries: options.depth + 1,
                 cntlid: admin.cntlid,
             };
-            let (mut connection, _) = connect_queue(admin.connection.address(), &spec, options, deadline)?;
+            let (mut connection, _) = connect_queue(admin.connection.address, &spec, options, deadline)?;
             connection.queue.set_max_in_capsule(admin.max_in_capsule_bytes() as usize);
             Ok(connection)
         })
