@@ -83,15 +83,10 @@ impl Core {
         let now = self.now;
         while lane.is_open() && lane.stalled.is_none() && !is_full(lane) {
             let Some(event) = lane.conn.poll_event(overflow, now) else { break };
+            self.prefetch_upcoming(lane, overflow);
             match event {
-                Event::Command { permit, transfer } => {
-                    self.prefetch_upcoming(lane, overflow);
-                    self.on_command(lane, permit, transfer);
-                }
-                Event::Data { permit, buffer, digest_ok } => {
-                    self.prefetch_upcoming(lane, overflow);
-                    self.on_data(lane, permit, buffer, digest_ok);
-                }
+                Event::Command { permit, transfer } => self.on_command(lane, permit, transfer),
+                Event::Data { permit, buffer, digest_ok } => self.on_data(lane, permit, buffer, digest_ok),
                 Event::Connected(request) => log::debug!("{}: initialized with {request:?}", lane.peer()),
                 Event::Terminated(request) => {
                     log::warn!("{}: the host closed the connection with {request:?}", lane.peer());
