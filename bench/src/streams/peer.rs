@@ -4,6 +4,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 
+use rustix::event::{PollFd, PollFlags, poll};
+
 use super::options::Work;
 use super::transport::{spin, write_all};
 use crate::cpu::pin;
@@ -27,7 +29,8 @@ pub fn start(
     let run = move || {
         pin(core)?;
         let result = match work {
-            Work::Transmit | Work::Compute => drain_all(peer_ends),
+            Work::Transmit if peer_ends.len() > 1 => drain_all(peer_ends),
+            Work::Transmit | Work::Compute => drain(peer_ends.remove(0)),
             Work::Receive => send(peer_ends.remove(0)),
             Work::Echo => echo(peer_ends.remove(0), size),
         };
@@ -47,12 +50,31 @@ fn drain(mut socket: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads all sockets until their ends, with one thread each, all on the same core.
-fn drain_all(sockets: Vec<TcpStream>) -> io::Result<()> {
-    thread::scope(|scope| {
-        let threads: Vec<_> = sockets.into_iter().map(|socket| scope.spawn(|| drain(socket))).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("the thread does not panic"))
-    })
+/// Reads available bytes of all sockets, and sleeps while all are empty.
+fn drain_all(mut sockets: Vec<TcpStream>) -> io::Result<()> {
+    let mut bytes = vec![0; BULK_BYTES];
+    while !sockets.is_empty() {
+        let mut watched: Vec<_> = sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
+        match poll(&mut watched, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            result => result?,
+        };
+        let mut ended: Vec<_> = watched.iter().map(|watched| !watched.revents().is_empty()).collect();
+        for (socket, ended) in sockets.iter_mut().zip(&mut ended) {
+            *ended = *ended && has_ended(socket.read(&mut bytes))?;
+        }
+        let mut ended = ended.into_iter();
+        sockets.retain(|_| ended.next() == Some(false));
+    }
+    Ok(())
+}
+
+fn has_ended(read: io::Result<usize>) -> io::Result<bool> {
+    match read {
+        Ok(count) => Ok(count == 0),
+        Err(error) if is_end(&error) => Ok(true),
+        Err(error) => Err(error),
+    }
 }
 
 /// Sends long writes, so that the reader is the busy side.

@@ -3,12 +3,11 @@
 //! Each operation in flight has an index (its tag) and, while idle, a buffer. The operations of a stream follow one
 //! access pattern: the first stream is measured, the second is the background load.
 
-use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 use isolane_host::{BlockingVolume, Client, Completion, Request, RequestError, Submitter, Wait};
 use isolane_memory::Buffer;
 
@@ -233,8 +232,8 @@ impl<'a> Driver<'a> {
 
     /// Runs one phase, until the source has ended or a signal has arrived, and nothing is in flight.
     fn run(&mut self, source: &mut Source<'_>, show_progress: bool) {
-        let progress = show_progress.then(|| progress(self.streams[0].pattern.slot_bytes));
-        let mut shown_at = Instant::now();
+        let progress = show_progress.then(progress_line);
+        let (mut shown_at, mut shown) = (Instant::now(), 0);
         let mut warm = false;
         let mut now = Instant::now();
         let mut stopped_at = None;
@@ -270,10 +269,12 @@ impl<'a> Driver<'a> {
             if let Some(progress) = &progress
                 && now - shown_at >= PROGRESS_INTERVAL
             {
-                shown_at = now;
-                let stats = &self.streams[0].stats;
-                progress.set_message(stats.errors().to_string());
-                progress.set_position(stats.operations());
+                let Stream { stats, pattern, .. } = &self.streams[0];
+                let rate = stats.operations().saturating_sub(shown) as f64 / (now - shown_at).as_secs_f64();
+                let bytes = show_bytes(rate * pattern.slot_bytes as f64);
+                let errors = stats.errors();
+                progress.set_message(format!("{rate:10.0} IOPS  {bytes:>12}/s  {errors} errors"));
+                (shown_at, shown) = (now, stats.operations());
             }
         }
         if let Some(reason) = self.port.end_reason() {
@@ -419,12 +420,8 @@ impl Source<'_> {
     }
 }
 
-/// Returns the line with the current rate of operations of `slot_bytes` each.
-fn progress(slot_bytes: u64) -> ProgressBar {
-    let rate = move |state: &ProgressState, line: &mut dyn Write| {
-        let bytes = show_bytes(state.per_sec() * slot_bytes as f64);
-        let _ = write!(line, "{:10.0} IOPS  {bytes:>12}/s", state.per_sec());
-    };
-    let style = ProgressStyle::with_template("{elapsed:>6}  {rate}  {msg} errors").expect("a valid template");
-    ProgressBar::new_spinner().with_style(style.with_key("rate", rate)).with_message("0")
+/// Returns the line with the rate since the last line.
+fn progress_line() -> ProgressBar {
+    let style = ProgressStyle::with_template("{elapsed:>6}  {msg}").expect("a valid template");
+    ProgressBar::new_spinner().with_style(style)
 }

@@ -8,7 +8,8 @@
 //! [`Connection`] implements the transport only, without a controller or a volume. After
 //! [`Event::Fatal`] or [`Event::Terminated`], the driver sends while
 //! [`Connection::wants_transmit`], shuts down writing, continues to read (the bytes are discarded),
-//! and closes when [`Connection::is_closed`] or at the end of the stream. Closing with unread data in the socket would destroy the TermReq.
+//! and closes when [`Connection::is_closed`] or at the end of the stream. Closing with unread data in
+//! the socket would destroy the TermReq.
 //!
 //! Invariant: a command is completed once; every received byte is placed into the memory and at the
 //! offset of its transfer; queued bytes are sent completely and in order.
