@@ -1,6 +1,6 @@
 //! Fabrics commands: Connect, Property Get and Set, Disconnect (Fabrics 1.1 §3).
 //!
-//! Each command is encoded to and decoded from a [`SubmissionEntry`]. The caller dispatches on
+//! Each command is encoded to and decoded from a [`SubmissionEntry`](crate::SubmissionEntry). The caller dispatches on
 //! opcode and FCTYPE ([`crate::opcode::FabricsType`]); the sending queue sets the data pointer.
 
 mod connect;
