@@ -46,6 +46,7 @@ fn shared_buffer_is_not_writable() {
         let share = buffer.share(10, 20);
         assert!(!buffer.is_exclusive());
         assert!(buffer.as_mut_slice().is_none());
+        assert_eq!(buffer.slices_mut(100, 0).count(), 0, "an empty range");
         drop(share);
         assert!(buffer.is_exclusive());
         assert!(buffer.as_mut_slice().is_some());
