@@ -235,12 +235,17 @@ fn write(lba: u64, bytes: &[u8], block_size: usize, fua: bool) -> Request {
     Request::Write { lba, blocks: 1, data: buffer(bytes, block_size), fua }
 }
 
-/// Returns two buffers with the same data: the same pages, or copies.
+/// Returns two buffers with the same data: the same pages, or copies. Both are copies of shared memory, which another
+/// process can change between the two writes.
 fn two_buffers(data: Buffer) -> [Buffer; 2] {
     let len = data.len();
     match data.into_pages() {
         Ok(pages) => [Buffer::from_pages(pages.clone(), len), Buffer::from_pages(pages, len)],
-        Err(data) => [buffer(&data.to_vec(), len), data],
+        Err(data) => {
+            let bytes = data.to_vec();
+            let second = if data.is_in_shared_memory() { buffer(&bytes, len) } else { data };
+            [buffer(&bytes, len), second]
+        }
     }
 }
 
@@ -249,4 +254,22 @@ pub(super) fn buffer(bytes: &[u8], len: usize) -> Buffer {
     let mut data = Buffer::contiguous(len);
     data.copy_in(0, bytes);
     data
+}
+
+#[cfg(test)]
+mod tests {
+    use isolane_shm::SharedMemory;
+
+    use super::*;
+
+    #[test]
+    fn members_get_the_same_data_while_another_process_changes_it() {
+        let memory = SharedMemory::create("mirror", 8192).unwrap();
+        let in_memory = || Buffer::in_shared_memory(&memory, 100, 4096).unwrap();
+        let mut data = in_memory();
+        data.copy_in(0, &[1; 4096]);
+        let both = two_buffers(data);
+        in_memory().copy_in(0, &[2; 4096]);
+        assert!(both.iter().all(|data| data.to_vec() == [1; 4096]));
+    }
 }
