@@ -83,7 +83,9 @@ impl Core {
     fn insert_flush(&mut self, pending: Option<Pending>, then: AfterFlush) -> SlabKey {
         let until = self.now + self.shared.stuck_after;
         let (remaining, failures, status) = Default::default();
-        self.flushes.insert(FlushGroup { pending, remaining, failures, until, status, then })
+        let key = self.flushes.insert(FlushGroup { pending, remaining, failures, until, status, then });
+        self.flush_turns.push_back(key);
+        key
     }
 
     /// Flushes all volumes now.
@@ -200,6 +202,12 @@ impl Core {
         group.status = group.status.or(status);
     }
 
+    /// Whether one of the next flushes has a part that is not at its volume.
+    pub(super) fn has_flush_to_retry(&self) -> bool {
+        let groups = self.flush_turns.iter().take(POLLS_PER_TURN).filter_map(|key| self.flushes.get(*key));
+        groups.flat_map(|group| &group.remaining).any(|part| part.request.is_some())
+    }
+
     /// Ends a flush at its deadline. The remaining volumes count as failures.
     fn expire_flush(&mut self, key: SlabKey) {
         let now = self.now;
@@ -217,9 +225,11 @@ impl Core {
 }
 
 impl Driver {
-    /// Starts the flushes that are due, and runs the continuations of completed ones.
+    /// Starts the flushes that are due, and runs the continuations of completed ones: of a bounded number of flushes,
+    /// in rotation.
     pub(super) fn poll_flushes(&mut self) {
-        for key in self.core.flushes.keys().collect::<Vec<_>>() {
+        for _ in 0..self.core.flush_turns.len().min(POLLS_PER_TURN) {
+            let Some(key) = self.core.flush_turns.pop_front() else { break };
             self.core.start_if_due(key);
             self.core.start_parts(key);
             self.core.expire_flush(key);
@@ -228,6 +238,8 @@ impl Driver {
                 && let Some(group) = self.core.flushes.remove(key)
             {
                 self.handle_flushed(group);
+            } else {
+                self.core.flush_turns.push_back(key);
             }
         }
     }
@@ -252,6 +264,7 @@ impl Driver {
 impl Core {
     /// Forfeits all commands that wait for flushes.
     pub(super) fn forfeit_flushes(&mut self) {
+        self.flush_turns.clear();
         for (_, group) in self.flushes.drain() {
             if let AfterFlush::Complete { permit, .. } = group.then {
                 permit.forfeit();
@@ -262,3 +275,5 @@ impl Core {
 
 /// Maximum number of flushes at one volume, including expired ones, which stay there until they end.
 const MAX_FLUSHES: usize = 64;
+/// Number of flushes of all volumes that one turn polls.
+const POLLS_PER_TURN: usize = 64;

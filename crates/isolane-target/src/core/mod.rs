@@ -115,6 +115,8 @@ pub(crate) struct Core {
     /// Lanes that may have ended.
     ended: Vec<SlabKey>,
     flushes: Slab<FlushGroup>,
+    /// All flushes, the next to poll first.
+    flush_turns: VecDeque<SlabKey>,
     /// Resources of this core that each volume holds, by position.
     volumes: Vec<VolumeUse>,
     /// By position.
@@ -180,6 +182,7 @@ impl Driver {
             stopping: false,
             ended: Vec::new(),
             flushes: Slab::default(),
+            flush_turns: VecDeque::new(),
             digest_log: LogLimiter::default(),
             newcomer_log: LogLimiter::default(),
             newcomers_to_end: 0,
@@ -254,12 +257,13 @@ impl Driver {
 
     fn poll_slow_path(&mut self) {
         self.retry_waiting();
+        // Before the commands: a buffered file runs one flush at a time, and theirs could always be first.
+        self.poll_flushes();
         self.retry_blocked();
         self.admit_limited();
         self.resume_stalled();
         self.poll_host_drains();
         self.poll_fenced();
-        self.poll_flushes();
         self.core.run_nested();
     }
 
@@ -322,7 +326,8 @@ impl Driver {
             || !self.host_drains.is_empty()
             || self.shutdown.is_some();
         if is_watching {
-            return Some(now + RECHECK_INTERVAL);
+            let is_retrying = self.core.has_flush_to_retry();
+            return Some(now + if is_retrying { RETRY_DELAY } else { RECHECK_INTERVAL });
         }
         let next_tick = self.migration.deadline(now).into_iter().chain([self.next_tick]).min();
         next_tick.filter(|_| !self.lanes.is_empty())
