@@ -337,6 +337,51 @@ fn retries_commands_despite_hung_volume() {
     assert!(!is_degraded(&mut admin), "a volume was not flushed");
 }
 
+/// A volume with one flush at a time, as a buffered file: the flush of a shutdown does not wait for all flushes of hosts.
+#[test]
+fn shutdown_flushes_despite_flushes_of_hosts() {
+    const FLUSHES: usize = 30;
+    let [permits, tries, passed] = [(); 3].map(|()| Arc::new(AtomicUsize::new(0)));
+    let counts = [&permits, &tries, &passed].map(Arc::clone);
+    let limited = Interposer::over("mem:1M", move |request| {
+        let [permits, tries, passed] = &counts;
+        if !matches!(request, Request::Flush) {
+            return Decision::Pass(request);
+        }
+        tries.fetch_add(1, Ordering::SeqCst);
+        let take = |left: usize| left.checked_sub(1);
+        if permits.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_err() {
+            return Decision::Later(request);
+        }
+        passed.fetch_add(1, Ordering::SeqCst);
+        Decision::Pass(request)
+    });
+    let (_target, address) = start(TargetConfig {
+        volumes: vec![(1, limited)],
+        stuck_after: TEST_TIMEOUT,
+        queue_depth: 1024,
+        cores: one_core_twice()[..1].to_vec(),
+        ..config(&[])
+    });
+    let (_admin, mut queue) = pair(address, 1023);
+    for _ in 0..FLUSHES {
+        queue.send(io::flush(1), &[]);
+    }
+    eventually("all flushes have arrived", || tries.load(Ordering::SeqCst) >= 2 * FLUSHES);
+
+    let other = "nqn.2014-08.org.nvmexpress:uuid:99999999-2222-3333-4444-555555555555";
+    let mut admin = MockHost::admin_with(address, IcReq::default(), other);
+    admin.set_property(CC, Cc::enabled().with_shn(Cc::SHN_NORMAL).0);
+    eventually("the shutdown is complete", || {
+        permits.store(1, Ordering::SeqCst);
+        thread::sleep(Duration::from_millis(5));
+        Csts(admin.property(CSTS) as u32).shst() == Csts::SHST_COMPLETE
+    });
+    let passed = passed.load(Ordering::SeqCst);
+    permits.store(usize::MAX, Ordering::SeqCst);
+    assert!(passed < FLUSHES, "it waited for the flushes of a host");
+}
+
 /// A read waits with memory promised to it: that must not count as waiting for memory.
 #[test]
 fn blocked_read_does_not_block_other_volumes() {
