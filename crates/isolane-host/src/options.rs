@@ -200,6 +200,11 @@ impl Options {
     pub fn classes(&self) -> LaneCounts {
         LaneCounts { default: self.lanes, read: self.read_lanes, poll: self.poll_lanes }
     }
+
+    /// Returns the keep-alive timeout (KATO) that the target gets: whole milliseconds, 0 if it has none.
+    pub(crate) fn kato_ms(&self) -> u32 {
+        u32::try_from(self.keep_alive.as_millis()).unwrap_or(u32::MAX)
+    }
 }
 
 impl Default for Reconnect {

@@ -97,12 +97,12 @@ fn try_connect(
 ) -> Result<(BlockingConnection, CompletionEntry), ConnectError> {
     let mut connection = BlockingConnection::open(address, options, deadline)?;
     // Only the admin queue has a keep alive.
-    let keep_alive = if spec.qid == 0 { options.keep_alive } else { Duration::ZERO };
+    let kato_ms = if spec.qid == 0 { options.kato_ms() } else { 0 };
     let command = ConnectCommand {
         qid: spec.qid,
         sqsize: spec.entries - 1,
         attributes: ConnectAttributes(0).with_disable_sq_flow_control(disable_flow_control),
-        kato_ms: u32::try_from(keep_alive.as_millis()).unwrap_or(u32::MAX),
+        kato_ms,
         ..ConnectCommand::default()
     };
     let Completed { entry, .. } =

@@ -38,7 +38,7 @@ pub struct StaleAssociation {
     pub host_nqn: Nqn,
     /// Host ID of its host.
     pub host_id: Uuid,
-    /// Its keep-alive timeout. Zero: none.
+    /// Its keep-alive timeout, as the target knows it. Zero: none.
     pub keep_alive: Duration,
     /// Whether any command counted as keep alive (TBKAS).
     pub traffic_based_keep_alive: bool,
@@ -110,7 +110,7 @@ impl StaleAssociation {
             cntlid: info.controller.cntlid,
             host_nqn: options.host_nqn,
             host_id: options.host_id,
-            keep_alive: options.keep_alive,
+            keep_alive: Duration::from_millis(u64::from(options.kato_ms())),
             traffic_based_keep_alive: info.controller.traffic_based_keep_alive,
             command_quiesce_time: options.reconnect.quiesce_time(info.controller.command_quiesce_time),
         }

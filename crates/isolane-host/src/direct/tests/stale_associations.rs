@@ -89,6 +89,17 @@ fn association_stays_known_if_its_shutdown_times_out() {
     assert_eq!(notes.entries.lock().len(), 1, "its commands may still be in progress");
 }
 
+/// It is sent as no timeout.
+#[test]
+fn keep_alive_below_a_millisecond_never_expires() {
+    let (target, notes) = (Target::start(Script::default()), Arc::new(Notes::default()));
+    let options = Options { keep_alive: Duration::from_micros(500), ..options() };
+    let _client = connect_with_journal(&target, options, &notes).unwrap();
+    let entries = notes.entries.lock();
+    let stale = StaleAssociation { command_quiesce_time: Some(Duration::ZERO), ..entries[0].1.clone() };
+    assert_eq!(stale.expiry(Instant::now()), None);
+}
+
 #[test]
 fn unrecorded_association_is_not_used() {
     let (target, notes) = (Target::start(Script::default()), Arc::new(Notes::default()));
