@@ -86,14 +86,7 @@ impl Client {
     /// Connects, as [`crate::Client::connect`] or, with a journal, as [`crate::Client::connect_with_journal`].
     pub(crate) fn connect(plan: Plan, stale: &[(u64, StaleAssociation)]) -> Result<Client, ConnectError> {
         Client::check_options(&plan)?;
-        let (died, fences, plan) = (Instant::now(), Arc::<Fences>::default(), Arc::new(plan));
-        if let Some(journal) = &plan.journal {
-            for (key, association) in stale {
-                let old = OldAssociation { association: association.clone(), died };
-                fences.raise_for(old, JournalEntry::of(journal, *key), &plan);
-            }
-        }
-        Client::connect_sharing_fences(plan, fences)
+        Client::connect_behind_fences(Arc::new(plan), Arc::default(), stale)
     }
 
     fn check_options(plan: &Plan) -> Result<(), ConnectError> {
@@ -113,6 +106,15 @@ impl Client {
         plan: Arc<Plan>,
         fences: Arc<Fences>,
     ) -> Result<Client, ConnectError> {
+        Client::connect_behind_fences(plan, fences, &[])
+    }
+
+    fn connect_behind_fences(
+        plan: Arc<Plan>,
+        fences: Arc<Fences>,
+        stale: &[(u64, StaleAssociation)],
+    ) -> Result<Client, ConnectError> {
+        let died = Instant::now();
         let association = connect::associate(&plan)?;
         let info = association.info.clone();
         let namespace = info.choose(plan.uri.nsid)?.clone();
@@ -122,6 +124,13 @@ impl Client {
         let reactor = Reactor::new(config)
             .map_err(|error| ConnectError::system("a reactor", std::io::Error::other(error.to_string())))?;
         let (sender, messages) = mailbox::unbounded(reactor.waker());
+        // Only now: a failed attempt must not leave a thread and a probe for each stale association.
+        if let Some(journal) = &plan.journal {
+            for (key, association) in stale {
+                let old = OldAssociation { association: association.clone(), died };
+                fences.raise_for(old, JournalEntry::of(journal, *key), &plan);
+            }
+        }
         let member = sender.clone();
         fences.join(move |id, verdict| {
             // A closed client needs no verdict.
