@@ -88,11 +88,11 @@ impl Client {
         }
     }
 
-    /// Queues a part after the waiting ones.
-    pub(super) fn requeue(&mut self, part: Part) {
-        let Some(request) = self.state.requests.get(part.slot) else { return };
+    /// Queues parts after the waiting ones.
+    pub(super) fn requeue(&mut self, parts: PartRange) {
+        let Some(request) = self.state.requests.get(parts.slot) else { return };
         let lane = request.lane;
-        self.backlogs[lane].push_back(PartRange::one(part));
+        self.backlogs[lane].push_back(parts);
         self.pump(lane);
     }
 
@@ -118,34 +118,47 @@ impl Client {
             && let Link::Up(live) = &self.link
             && live.lanes[lane].capacity() > 0
         {
+            let unsent = *parts;
             let (part, is_last) = parts.take();
             if is_last {
                 self.backlogs[lane].pop_front();
             }
-            self.send_part(lane, part);
+            let must_wait = self.send_part(lane, part);
+            if must_wait {
+                // The rest waits with it: the request cannot complete without it, and may have very many parts.
+                if !is_last {
+                    self.backlogs[lane].pop_front();
+                }
+                self.replay.hold(unsent);
+            }
         }
     }
 
-    fn send_part(&mut self, lane: usize, part: Part) {
+    /// Sends a part, unless its request has failed. Returns `true` if it must wait for a fence instead.
+    fn send_part(&mut self, lane: usize, part: Part) -> bool {
         let (Link::Up(live), Some(request)) = (&mut self.link, self.state.requests.get_mut(part.slot)) else {
-            return;
+            return false;
         };
         match self.replay.holds_back(request, part.index) {
-            Some(FenceEffect::Wait) if !request.has_failed() => return self.replay.hold(part),
+            Some(FenceEffect::Wait) if !request.has_failed() => return true,
             Some(FenceEffect::Fail) => request.fail(RequestError::Fenced),
             _ => {}
         }
         if request.has_failed() {
             request.remaining -= 1;
-            return self.state.requests.finish_if_done(part.slot);
+            self.state.requests.finish_if_done(part.slot);
+            return false;
         }
         let Ok(vacancy) = live.lanes[lane].vacancy() else {
-            return self.backlogs[lane].push_front(PartRange::one(part));
+            self.backlogs[lane].push_front(PartRange::one(part));
+            return false;
         };
         let nsid = self.state.namespace.nsid;
-        let Some((request, range, buffer)) = self.state.begin_part(part) else { return };
-        let (entry, data) = command::command_of(&request.operation, range, buffer, nsid);
-        vacancy.submit(entry, data, part.tag());
+        if let Some((request, range, buffer)) = self.state.begin_part(part) {
+            let (entry, data) = command::command_of(&request.operation, range, buffer, nsid);
+            vacancy.submit(entry, data, part.tag());
+        }
+        false
     }
 
     /// Processes a completion that is not the success of a request's only command.

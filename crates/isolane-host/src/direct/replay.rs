@@ -16,7 +16,7 @@ use crate::connect::journal::JournalEntry;
 use crate::error::RequestError;
 use crate::options::WriteReplay;
 use crate::request::BlockRange;
-use crate::request_table::{Part, RequestSlot, RequestTable, overlaps};
+use crate::request_table::{Part, PartRange, RequestSlot, RequestTable, overlaps};
 
 /// Writes with an unknown fate, and the writes that wait for them.
 pub(super) struct Replay {
@@ -27,8 +27,8 @@ pub(super) struct Replay {
     /// Parts in flight on the association that is being lost, and their blocks.
     uncertain: Vec<Part>,
     ranges: Vec<BlockRange>,
-    /// Parts of other writes that overlap.
-    held: Vec<Part>,
+    /// Parts of other writes; the first of each range overlaps.
+    held: Vec<PartRange>,
     /// Parts released by a verdict, until the client has processed them.
     settled: Vec<(Part, Verdict)>,
 }
@@ -73,8 +73,8 @@ impl Replay {
         self.fences.blocks(|range| changes.iter().any(|own| overlaps(own, range)))
     }
 
-    pub(super) fn hold(&mut self, part: Part) {
-        self.held.push(part);
+    pub(super) fn hold(&mut self, parts: PartRange) {
+        self.held.push(parts);
     }
 
     /// Records a part of a write that was sent and did not complete.
@@ -135,11 +135,11 @@ impl Client {
         for (part, verdict) in std::mem::take(&mut self.replay.settled) {
             match verdict {
                 Verdict::Unknown => self.state.complete_part(part, Err(RequestError::FateUnknown)),
-                _ => self.requeue(part),
+                _ => self.requeue(PartRange::one(part)),
             }
         }
-        for part in std::mem::take(&mut self.replay.held) {
-            self.requeue(part);
+        for parts in std::mem::take(&mut self.replay.held) {
+            self.requeue(parts);
         }
     }
 }
