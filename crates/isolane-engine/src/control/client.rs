@@ -147,8 +147,10 @@ impl Client {
         Ok(())
     }
 
-    /// Sends the reason of a disconnect, if the connection has space.
+    /// Sends the reason of a disconnect, if the connection has space. Drops queued messages: the link to the supervisor
+    /// may not have confirmed yet what they report.
     pub fn send_reason(&mut self, reason: &str) {
+        self.outbox.clear();
         let serial = self.waiting.first().copied().unwrap_or(1);
         self.push(serial, &Reply::Refused(reason.to_owned()));
         // Ends the session, so it need not wait for the link to the supervisor.
