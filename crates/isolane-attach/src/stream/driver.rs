@@ -8,6 +8,7 @@
 //! dropping the last stream.
 
 use std::collections::HashMap;
+use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -85,13 +86,20 @@ impl DriverHandle {
         self.0.queue
     }
 
-    /// Registers the tasks of a stream or a listener; `plain` is its socket, unless an engine has the stream. Returns
-    /// `false` if they will not be woken.
-    pub fn register(&self, id: u32, tasks: Weak<dyn WakeTasks>, plain: Option<BorrowedFd<'_>>) -> bool {
+    /// Registers the tasks of a stream or a listener; `plain` is its socket, unless an engine has the stream. After an
+    /// error, they will not be woken.
+    pub fn register(
+        &self,
+        id: u32,
+        tasks: Weak<dyn WakeTasks>,
+        plain: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
         self.0.registrations.lock().tasks.insert(id, tasks);
+        let Some(socket) = plain else { return Ok(()) };
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        plain.is_none_or(|socket| {
-            epoll::add(&self.0.plain, socket, EventData::new_u64(id.into()), flags).is_ok()
+        epoll::add(&self.0.plain, socket, EventData::new_u64(id.into()), flags).map_err(|error| {
+            self.deregister(id, None);
+            error.into()
         })
     }
 
@@ -134,7 +142,7 @@ impl Driver {
     }
 
     /// Creates a driver without a thread; the caller has the first handle.
-    fn new(queue: u32) -> std::io::Result<Driver> {
+    fn new(queue: u32) -> io::Result<Driver> {
         let empty = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let plain = epoll::create(CreateFlags::CLOEXEC)?;
         let registrations = Mutex::new(Registrations { handles: 1, ..Registrations::default() });

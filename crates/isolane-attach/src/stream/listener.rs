@@ -25,8 +25,8 @@ pub struct Listener {
     blocking: bool,
     session: Session,
     options: StreamOptions,
-    /// Set by the first task that waits; `None` if the session has no driver.
-    wakers: OnceLock<Option<AcceptWakers>>,
+    /// Set by the first task that waits.
+    wakers: OnceLock<AcceptWakers>,
 }
 
 /// Tasks that wait for the connections of a listener. The session's driver wakes them.
@@ -100,24 +100,36 @@ impl Listener {
     }
 
     /// Polls for the next connection. A connection wakes all waiting tasks; one of them gets it.
+    ///
+    /// # Errors
+    /// As [`Listener::accept`], and if the thread that wakes the tasks cannot start or watch the listener.
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<(Stream, SocketAddr)>> {
         match self.try_accept() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             result => return Poll::Ready(result),
         }
-        match self.wakers.get_or_init(|| AcceptWakers::new(&self.session, &self.listener)) {
-            Some(wakers) => wakers.register(context.waker()),
-            // Nothing else would wake the task: poll again.
-            None => context.waker().wake_by_ref(),
+        match self.wakers() {
+            Ok(wakers) => wakers.register(context.waker()),
+            // Nothing would wake the task.
+            Err(error) => return Poll::Ready(Err(error)),
         }
         to_poll(self.try_accept())
+    }
+
+    /// Returns the wakers. Creates them if necessary; after an error, the next call tries again.
+    fn wakers(&self) -> io::Result<&AcceptWakers> {
+        if let Some(wakers) = self.wakers.get() {
+            return Ok(wakers);
+        }
+        let wakers = AcceptWakers::new(&self.session, &self.listener)?;
+        Ok(self.wakers.get_or_init(|| wakers))
     }
 
     /// Waits for the next connection in a task of any executor. The thread that wakes the tasks of the session's streams
     /// wakes it.
     ///
     /// # Errors
-    /// As [`Listener::accept`].
+    /// As [`Listener::poll_accept`].
     pub async fn accept_async(&self) -> io::Result<(Stream, SocketAddr)> {
         std::future::poll_fn(|context| self.poll_accept(context)).await
     }
@@ -148,12 +160,12 @@ impl Listener {
 }
 
 impl AcceptWakers {
-    fn new(session: &Session, listener: &TcpListener) -> Option<AcceptWakers> {
-        let driver = DriverHandle::for_session(session).ok()?;
-        let (id, listener, tasks) = (session.next_id(), listener.try_clone().ok()?, Arc::default());
+    fn new(session: &Session, listener: &TcpListener) -> io::Result<AcceptWakers> {
+        let driver = DriverHandle::for_session(session)?;
+        let (id, listener, tasks) = (session.next_id(), listener.try_clone()?, Arc::default());
         let registered: Weak<Mutex<Vec<Waker>>> = Arc::downgrade(&tasks);
-        let is_watched = driver.register(id, registered, Some(listener.as_fd()));
-        is_watched.then_some(AcceptWakers { id, listener, tasks, driver })
+        driver.register(id, registered, Some(listener.as_fd()))?;
+        Ok(AcceptWakers { id, listener, tasks, driver })
     }
 
     /// Registers a task to wake at the next connection. Check for a connection again afterwards.

@@ -155,7 +155,7 @@ impl StreamOptions {
         let watcher: Weak<StreamWakers> = Arc::downgrade(&wakers);
         session.watch(watcher.clone());
         let watched = match &driver {
-            Some(driver) => driver.register(id, watcher, plain.then(|| socket.as_fd())),
+            Some(driver) => driver.register(id, watcher, plain.then(|| socket.as_fd())).is_ok(),
             None => !plain,
         };
         let shared = Arc::new(Shared {
