@@ -123,7 +123,7 @@ mod tests {
             let read = |directory: &Path| std::fs::read_to_string(directory.join(&name)).unwrap();
             assert!(
                 read(made.path()) == read(&committed),
-                "{name} is out of date: run `isolane man docs/man`"
+                "{name} is out of date: run `cargo run -- man docs/man`"
             );
         }
     }
