@@ -29,9 +29,6 @@ use crate::output;
 use crate::signals;
 use crate::units::{parse_bytes, show_bytes};
 
-/// Limit for commands in flight at shutdown.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// Serve files, block devices, or memory as NVMe/TCP namespaces
 ///
 /// Each VOLUME becomes the next namespace, starting with 1:
@@ -225,7 +222,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 
 fn stop(target: Target) -> Result<(), Failure> {
     log::info!("completing commands in flight; a second signal ends the target immediately");
-    let report = target.shutdown(SHUTDOWN_TIMEOUT);
+    let report = target.shutdown(Target::SHUTDOWN_TIMEOUT);
     report.into_result().map_err(|error| {
         Failure::new("the shutdown was not clean", error)
             .with_hint("the log names the data that may be lost; check it before you use it again")
