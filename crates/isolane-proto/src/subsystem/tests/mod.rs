@@ -109,6 +109,7 @@ impl Harness {
         self.connect(&MockConnect::io(id, qid))
     }
 
+    /// Executes a command whose SGL describes `data_bytes`; [`data_expected`] returns the right length.
     fn execute(&mut self, id: AssociationId, entry: SubmissionEntry, data_bytes: u32) -> Action {
         self.port.handle_command(id, 0, &entry, data_bytes, self.now)
     }
