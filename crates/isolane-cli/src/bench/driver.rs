@@ -284,6 +284,9 @@ impl<'a> Driver<'a> {
     }
 
     fn submit_idle(&mut self, source: &mut Source<'_>, now: Instant) {
+        if self.port.is_closed() || self.is_stopped() || source.has_passed(now) {
+            return;
+        }
         let now_ns = self.ns_since_epoch(now);
         for stream in 0..self.streams.len() {
             while let Some(&index) = self.streams[stream].idle.last() {
@@ -296,14 +299,11 @@ impl<'a> Driver<'a> {
 
     /// Returns the next operation; with `--verify`, on a slot without an operation.
     fn next(&mut self, source: &mut Source<'_>, stream: usize, now: Instant) -> Option<(Direction, u64)> {
-        if self.port.is_closed() || self.is_stopped() {
-            return None;
-        }
         match source {
             // Each slot is given once.
             Source::Slots { direction, slots } => Some((*direction, slots.next()?)),
             Source::Pattern(pace) => {
-                if pace.is_finished(now) || stream == 0 && !pace.start(now) {
+                if stream == 0 && !pace.start(now) {
                     return None;
                 }
                 let pattern = &mut self.streams[stream].pattern;
@@ -340,23 +340,14 @@ impl<'a> Driver<'a> {
         let now_ns = self.ns_since_epoch(now);
         for Completion { tag, result, buffer } in self.completions.drain(..) {
             let operation = &mut self.operations[tag as usize];
+            if let Some(verifier) = &mut self.verifier {
+                operation.verify(verifier, result.is_ok(), &buffer);
+            }
             let Stream { pattern, stats, idle, .. } = &mut self.streams[operation.stream];
             let stats = stats.direction(operation.direction);
             match &result {
                 Ok(()) => stats.on_success(now_ns - operation.started_ns, pattern.slot_bytes),
                 Err(error) => stats.on_error(error),
-            }
-            if let Some(verifier) = &mut self.verifier {
-                let slot = operation.slot as u32;
-                match (operation.direction, &result, &buffer) {
-                    (Direction::Write, Ok(()), _) => {
-                        verifier.history.on_acknowledged(slot, operation.sequence)
-                    }
-                    (Direction::Write, Err(_), _) => verifier.history.on_unknown(slot, operation.sequence),
-                    (Direction::Read, Ok(()), Some(buffer)) => verifier.check(operation.slot, buffer),
-                    (Direction::Read, _, _) => {}
-                }
-                verifier.history.end(slot);
             }
             operation.buffer = buffer;
             idle.push(tag as usize);
@@ -398,7 +389,27 @@ impl<'a> Driver<'a> {
     }
 }
 
+impl Operation {
+    /// Verifies a completed operation.
+    #[inline(never)]
+    fn verify(&self, verifier: &mut Verifier, succeeded: bool, buffer: &Option<Buffer>) {
+        let slot = self.slot as u32;
+        match (self.direction, succeeded, buffer) {
+            (Direction::Write, true, _) => verifier.history.on_acknowledged(slot, self.sequence),
+            (Direction::Write, false, _) => verifier.history.on_unknown(slot, self.sequence),
+            (Direction::Read, true, Some(buffer)) => verifier.check(self.slot, buffer),
+            (Direction::Read, _, _) => {}
+        }
+        verifier.history.end(slot);
+    }
+}
+
 impl Source<'_> {
+    /// Returns `true` once no operation of the phase may start.
+    fn has_passed(&self, now: Instant) -> bool {
+        matches!(self, Source::Pattern(pace) if pace.is_finished(now))
+    }
+
     /// Returns `true` if the phase ends once everything is idle.
     fn is_finished(&self, now: Instant) -> bool {
         match self {
