@@ -77,12 +77,6 @@ impl Receiver {
         self.input.received(n, direct, self.predictor.received(n - direct));
     }
 
-    /// Whether unparsed bytes remain: in the overflow, in a collected header, or in predicted destinations.
-    #[inline]
-    pub(crate) fn has_unread(&self) -> bool {
-        self.input.unread_len() > 0 || self.input.is_mid_header() || self.predictor.has_unverified()
-    }
-
     /// Starts the body after `header`; its data belongs at `offset` of its destination.
     #[inline]
     pub(crate) fn start_body(&mut self, header: &Header, offset: usize) {

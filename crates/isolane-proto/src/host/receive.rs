@@ -27,8 +27,8 @@ pub(super) enum Receiving {
     },
 }
 
-/// Result of one receive step.
-pub(super) type Step = connection::Step<Event>;
+/// Result of one receive step: a completed command. Other events are left in [`Connection::event`].
+pub(super) type Step = connection::Step<CompletionEntry>;
 
 impl Connection {
     /// Returns the destinations of the next bytes: the buffer of the arriving read, then
@@ -77,16 +77,17 @@ impl Connection {
     #[inline(always)]
     pub fn poll_event(&mut self, overflow: &[u8], now: Instant) -> Option<Event> {
         loop {
-            if (self.event.is_some() || self.deferred > 0)
-                && let Some(event) = self.event.take().or_else(|| self.finish_deferred())
-            {
-                return Some(event);
+            if self.event.is_some() {
+                return self.event.take();
             }
-            if !self.phase.is_alive() || self.is_caught_up() {
-                return None;
-            }
-            match self.receive(overflow) {
-                Ok(Step::Event(event)) => return Some(event),
+            let deferred = if self.deferred > 0 { self.next_deferred() } else { None };
+            let step = match deferred {
+                Some(entry) => Ok(Step::Event(entry)),
+                None if !self.phase.is_alive() => return None,
+                None => self.receive(overflow),
+            };
+            match step {
+                Ok(Step::Event(entry)) => return Some(Event::Completed(self.finish(entry))),
                 Ok(Step::Continue) => {}
                 Ok(Step::NeedMoreData) => return None,
                 Err(error) => {
@@ -95,11 +96,6 @@ impl Connection {
                 }
             }
         }
-    }
-
-    /// Whether no byte is unread and no PDU is incomplete.
-    fn is_caught_up(&self) -> bool {
-        self.receiving == Receiving::Header && !self.receiver.has_unread()
     }
 
     #[inline(always)]
@@ -158,14 +154,15 @@ impl Connection {
             self.rollback_predictions(overflow);
         }
         match header.pdu_type {
-            PduType::IcResp => self.handle_ic_resp(header, overflow).map(Step::Event),
-            PduType::R2t => self.handle_r2t(header, overflow),
+            PduType::IcResp => self.event = Some(self.handle_ic_resp(header, overflow)?),
+            PduType::R2t => self.handle_r2t(header, overflow)?,
             _ => {
                 let request = self.receiver.take_term_req(overflow, header)?;
                 self.phase = Phase::Closed;
-                Ok(Step::Event(Event::Terminated(Box::new(request))))
+                self.event = Some(Event::Terminated(Box::new(request)));
             }
         }
+        Ok(Step::Continue)
     }
 
     #[inline(never)]
@@ -179,7 +176,7 @@ impl Connection {
         if let Some(command) = self.commands.find(cid) {
             command.digest_ok &= digest_ok;
         }
-        self.finish_c2h_data(cid, success)
+        end_of_data(cid, success)
     }
 
     /// CapsuleResp: completes a command.
@@ -206,20 +203,20 @@ impl Connection {
             self.deferred += 1;
             return Ok(Step::Continue);
         }
-        Ok(Step::Event(Event::Completed(self.finish(entry))))
+        Ok(Step::Event(entry))
     }
 
     /// The next deferred completion whose data has been sent.
     #[cold]
-    fn finish_deferred(&mut self) -> Option<Event> {
+    fn next_deferred(&mut self) -> Option<CompletionEntry> {
         let entry = self.commands.next_deferred(self.output.sent_bytes())?;
         self.deferred -= 1;
-        Some(Event::Completed(self.finish(entry)))
+        Some(entry)
     }
 
     /// Removes a command and returns its data to the submitter.
     #[inline(always)]
-    pub(super) fn finish(&mut self, entry: CompletionEntry) -> Completed {
+    fn finish(&mut self, entry: CompletionEntry) -> Completed {
         let (tag, data, digest_ok) = self.commands.close(entry.cid);
         Completed { tag, entry, buffer: data.into_buffer(), digest_ok }
     }
@@ -230,6 +227,14 @@ fn destination(commands: &mut Commands, receiving: Receiving) -> Option<&mut Buf
     match receiving {
         Receiving::C2hData { cid, .. } => commands.destination(cid),
         Receiving::Header => None,
+    }
+}
+
+/// The step after the last byte of a C2HData PDU.
+pub(super) fn end_of_data(cid: u16, success: bool) -> Step {
+    match success {
+        true => Step::Event(CompletionEntry { cid, ..CompletionEntry::default() }),
+        false => Step::Continue,
     }
 }
 

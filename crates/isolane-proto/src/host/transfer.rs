@@ -3,13 +3,12 @@
 //! Invariant: every C2HData and R2T is inside the command's data and continues at the end of the
 //! last one, so every byte is transferred once.
 
-use isolane_wire::CompletionEntry;
 use isolane_wire::pdu::{C2hData, H2cData, HeaderFault, R2t};
 
 use super::Connection;
 use super::commands::Command;
-use super::event::{Data, Event};
-use super::receive::{Receiving, Step};
+use super::event::Data;
+use super::receive::{Receiving, Step, end_of_data};
 use crate::connection::{FatalError, Header, Violation};
 
 impl Connection {
@@ -48,7 +47,7 @@ impl Connection {
         command.transferred = end as usize;
         command.last_seen = data.last;
         if is_predicted && self.receiver.take_landed(header) {
-            return Ok(self.finish_c2h_data(cid, data.success));
+            return Ok(end_of_data(cid, data.success));
         }
         self.receiver.consume_header(header);
         self.receiver.start_body(header, data.datao as usize);
@@ -56,18 +55,8 @@ impl Connection {
         Ok(self.receive_data(overflow, cid, data.success))
     }
 
-    /// Handles the end of a C2HData PDU.
-    #[inline(always)]
-    pub(super) fn finish_c2h_data(&mut self, cid: u16, success: bool) -> Step {
-        if !success {
-            return Step::Continue;
-        }
-        let ended = self.finish(CompletionEntry { cid, ..CompletionEntry::default() });
-        Step::Event(Event::Completed(ended))
-    }
-
     /// R2T: queues all of the requested data.
-    pub(super) fn handle_r2t(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
+    pub(super) fn handle_r2t(&mut self, header: &Header, overflow: &[u8]) -> Result<(), FatalError> {
         let r2t = self.receiver.decode(overflow, R2t::decode)?;
         let cid = r2t.cccid;
         let unknown = FatalError::new(Violation::UnknownTransfer(cid), HeaderFault::invalid(R2t::CCCID));
@@ -87,7 +76,7 @@ impl Connection {
         command.transferred = end as usize;
         self.receiver.consume_header(header);
         self.send_data(r2t);
-        Ok(Step::Continue)
+        Ok(())
     }
 
     /// Queues the data that an R2T requests, in PDUs of up to MAXH2CDATA.
