@@ -87,11 +87,6 @@ impl CallerQueue {
         self.listed.swap(false, Ordering::AcqRel);
     }
 
-    fn complete(&self, completion: Completion) {
-        let pushed = self.completions.push(completion);
-        debug_assert!(pushed.is_ok(), "at most `depth` requests are outstanding");
-    }
-
     /// Wakes the caller if it sleeps; completions do not do that.
     pub(crate) fn wake(&self) {
         self.parker.wake();
@@ -104,10 +99,11 @@ impl CallerQueue {
     }
 
     /// Fails every queued request: the volume is closed.
-    pub(crate) fn reject_all(&self) {
+    pub(crate) fn reject_all(self: &Arc<Self>) {
         while let Some(Submission { request, tag, .. }) = self.submissions.pop() {
             let buffer = request.into_buffer();
-            self.complete(Completion { tag, result: Err(RequestError::Closed), buffer });
+            let rejected = Completion { tag, result: Err(RequestError::Closed), buffer };
+            ReplyGuard::new(self, tag).complete(rejected);
         }
         self.wake();
     }
@@ -127,17 +123,18 @@ impl ReplyGuard {
 
     /// Queues the completion and returns the caller to wake.
     #[inline(always)]
-    pub(crate) fn complete(mut self, completion: Completion) -> Option<Arc<CallerQueue>> {
+    pub(crate) fn complete(&mut self, completion: Completion) -> Option<Arc<CallerQueue>> {
         let caller = self.caller.take()?;
-        caller.complete(Completion { tag: self.tag, ..completion });
+        let pushed = caller.completions.push(Completion { tag: self.tag, ..completion });
+        debug_assert!(pushed.is_ok(), "at most `depth` requests are outstanding");
         Some(caller)
     }
 }
 
 impl Drop for ReplyGuard {
     fn drop(&mut self) {
-        if let Some(caller) = self.caller.take() {
-            caller.complete(Completion { tag: self.tag, result: Err(RequestError::Closed), buffer: None });
+        let dropped = Completion { tag: self.tag, result: Err(RequestError::Closed), buffer: None };
+        if let Some(caller) = self.complete(dropped) {
             caller.wake();
         }
     }

@@ -83,18 +83,6 @@ impl ClientState {
         Some((request, range, buffer))
     }
 
-    /// Completes a request after the success of its only command. Gives the buffer back if there is more to do.
-    #[inline(always)]
-    pub(crate) fn complete_single(
-        &mut self,
-        slot: u32,
-        buffer: Option<Buffer>,
-    ) -> Result<(), Option<Buffer>> {
-        let change = self.requests.complete_single(slot, buffer)?;
-        self.unflushed.on_change(change);
-        Ok(())
-    }
-
     /// Completes a part that is no longer in flight.
     pub(crate) fn complete_part(&mut self, part: Part, result: Result<(), RequestError>) {
         let Some(request) = self.requests.get_mut(part.slot) else { return };

@@ -24,7 +24,7 @@ pub(crate) enum Reply {
 
 impl Reply {
     /// Delivers the completion and returns the caller to wake. Those with a tag are not delivered here.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn deliver(self, completion: Completion) -> Option<Arc<CallerQueue>> {
         match self {
             Reply::Tag(_) => None,
@@ -33,7 +33,7 @@ impl Reply {
                 let _ = sender.send(completion);
                 None
             }
-            Reply::Caller(guard) => guard.complete(completion),
+            Reply::Caller(mut guard) => guard.complete(completion),
             Reply::Part(part) => part.finish(completion.result),
         }
     }

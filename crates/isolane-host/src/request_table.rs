@@ -360,25 +360,19 @@ impl RequestTable {
         self.slots.iter_mut().flatten()
     }
 
-    /// Completes a request after the success of its only command, which returns `buffer`. Gives the buffer back
-    /// if more than that command is needed.
+    /// Completes a request with `buffer` after the success of its only command, and returns the change that it made.
+    /// Returns `None`, and leaves the buffer, if more than that command is needed.
     #[inline(always)]
-    pub(crate) fn complete_single(
-        &mut self,
-        slot: u32,
-        buffer: Option<Buffer>,
-    ) -> Result<Change, Option<Buffer>> {
-        let Some(place) = self.slots.get_mut(slot as usize) else { return Err(buffer) };
-        let Some(request) = place.as_mut().filter(|request| request.is_single_command()) else {
-            return Err(buffer);
-        };
+    pub(crate) fn complete_single(&mut self, slot: u32, buffer: &mut Option<Buffer>) -> Option<Change> {
+        let place = self.slots.get_mut(slot as usize)?;
+        let request = place.as_mut().filter(|request| request.is_single_command())?;
         let reply = std::mem::replace(&mut request.reply, Reply::Tag(0));
         let change = request.operation.change();
         // Nothing that needs a drop is left in the slot.
         std::mem::forget(place.take());
         self.free.push(slot);
-        self.deliver(reply, Ok(()), buffer);
-        Ok(change)
+        self.deliver(reply, Ok(()), buffer.take());
+        Some(change)
     }
 
     /// Completes a request if none of its parts is in flight and none remains.
@@ -414,16 +408,14 @@ impl RequestTable {
     #[inline(always)]
     fn deliver(&mut self, reply: Reply, result: Result<(), RequestError>, buffer: Option<Buffer>) {
         self.finished += 1;
-        match reply {
-            Reply::Tag(tag) => self.completions.push(Completion { tag, result, buffer }),
-            reply => self.deliver_to_waiter(reply, Completion { tag: 0, result, buffer }),
+        if let Reply::Tag(tag) = reply {
+            // A tag needs no drop.
+            std::mem::forget(reply);
+            return self.completions.push(Completion { tag, result, buffer });
         }
-    }
-
-    #[inline(never)]
-    fn deliver_to_waiter(&mut self, reply: Reply, completion: Completion) {
-        let Some(caller) = reply.deliver(completion) else { return };
-        if self.to_wake.last().is_none_or(|last| !Arc::ptr_eq(last, &caller)) {
+        if let Some(caller) = reply.deliver(Completion { tag: 0, result, buffer })
+            && self.to_wake.last().is_none_or(|last| !Arc::ptr_eq(last, &caller))
+        {
             self.to_wake.push(caller);
         }
     }
@@ -511,7 +503,7 @@ pub(crate) mod tests {
     }
 
     fn complete(table: &mut RequestTable, slot: u32) -> Option<Change> {
-        table.complete_single(slot, None).ok()
+        table.complete_single(slot, &mut None)
     }
 
     fn remove(table: &mut RequestTable, slot: u32) {

@@ -212,11 +212,11 @@ impl CompletionSink for LaneCompletions<'_> {
     #[inline(always)]
     fn push(&mut self, mut completed: Completed) {
         let slot = Part::from_tag(completed.tag).slot;
-        if completed.digest_ok && completed.entry.status.is_success() {
-            match self.state.complete_single(slot, completed.buffer) {
-                Ok(()) => return,
-                Err(buffer) => completed.buffer = buffer,
-            }
+        if completed.digest_ok
+            && completed.entry.status.is_success()
+            && let Some(change) = self.state.requests.complete_single(slot, &mut completed.buffer)
+        {
+            return self.state.unflushed.on_change(change);
         }
         self.slow.push(completed);
     }

@@ -249,13 +249,11 @@ impl EngineClient {
             if is_good && let Some(error) = self.state.unflushed.enter(outcome.era) {
                 log::error!("{}: the next flush fails: {error}", self.state.info.address);
             }
-            let (tag, buffer) = self.slots.take(outcome.tag, is_good).ok_or_else(malformed_outcome)?;
+            let (tag, mut buffer) = self.slots.take(outcome.tag, is_good).ok_or_else(malformed_outcome)?;
             let part = Part::from_tag(tag);
-            let buffer = match is_good {
-                true => self.state.complete_single(part.slot, buffer),
-                false => Err(buffer),
-            };
-            if let Err(buffer) = buffer {
+            if is_good && let Some(change) = self.state.requests.complete_single(part.slot, &mut buffer) {
+                self.state.unflushed.on_change(change);
+            } else {
                 complete_part(&mut self.state, part, outcome.result, buffer);
             }
         }
