@@ -46,7 +46,7 @@ impl Phase {
 }
 
 /// Result of one receive step.
-pub(crate) enum Step<E> {
+pub enum Step<E> {
     /// An event for the driver.
     Event(E),
     /// No event; more input may be available.

@@ -156,9 +156,9 @@ impl Receiver {
     /// The current header and its bytes, with its digest, which is not checked yet. `None` if
     /// [`Receiver::parse_header`] must parse it first, or if bytes are missing.
     #[inline(always)]
-    pub(crate) fn header<'a>(&'a self, overflow: &'a [u8]) -> Option<(Header, &'a [u8])> {
+    pub(crate) fn header<'a>(&'a self, overflow: &'a [u8]) -> Option<(&'a Header, &'a [u8])> {
         let bytes = self.header_bytes(overflow);
-        let header = self.last_header?;
+        let header = self.last_header.as_ref()?;
         let is_same = bytes.first_chunk() == Some(&self.last_common);
         (is_same && bytes.len() >= header.len()).then_some((header, bytes))
     }
@@ -392,6 +392,19 @@ impl Receiver {
             LandedBytes::Overflow(range) => bytes.extend_from_slice(&overflow[range]),
         });
         self.input.replace_unread(bytes);
+    }
+
+    /// Consumes the data of the current PDU if all of it has arrived in its predicted destination, whose number
+    /// this returns, and has no digest.
+    #[inline]
+    pub(crate) fn take_landed_data(&mut self) -> Option<u16> {
+        let (prediction, placed) = self.predicted_data()?;
+        if self.framing.data_digest || placed < self.body.data_left() {
+            return None;
+        }
+        self.take_predicted(None);
+        self.pdus += 1;
+        Some(prediction.cid)
     }
 
     /// Consumes the PDU of the received header, whose data was predicted, if all of its data has

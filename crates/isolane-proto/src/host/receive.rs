@@ -109,6 +109,7 @@ impl Connection {
                 false => Ok(self.on_input_exhausted(overflow)),
             };
         };
+        let header = *header;
         header.verify(bytes)?;
         header.check_sequence(self.phase, PduType::IcResp, PduType::C2hTermReq)?;
         match header.pdu_type {

@@ -139,7 +139,10 @@ impl Target {
         };
         match self.handling.pop_front().unwrap_or(DataHandling::Pages) {
             DataHandling::Pages => {
-                let buffer = self.pool.buffer(len as usize).expect("the pool is large enough");
+                let mut buffer = self.pool.buffer(len as usize).expect("the pool is large enough");
+                if self.conn.take_landed(&permit, &mut buffer) {
+                    return self.on_event(Event::Data { permit, buffer, digest_ok: true });
+                }
                 self.conn.receive_into(permit, buffer);
             }
             DataHandling::Block => self.conn.receive_into(permit, Buffer::contiguous(len as usize)),

@@ -13,9 +13,9 @@ use super::Connection;
 use super::capsule::transfer;
 use super::event::{DataLocation, Event, Transfer};
 use super::permit::Permit;
-use super::slots::{MAX_GRANTS, RejectReason, Slots};
+use super::slots::{MAX_GRANTS, Slots};
 use crate::Completion;
-use crate::connection::{self, FatalError, Header, Phase, ReceivePlan, Violation, exact};
+use crate::connection::{self, FatalError, Header, Phase, ReceivePlan, Violation};
 
 /// Owner of the next bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,20 +84,13 @@ impl Connection {
     /// Returns the next event; `None` if more bytes must be received.
     pub fn poll_event(&mut self, overflow: &[u8], now: Instant) -> Option<Event> {
         loop {
-            if self.event.is_some() {
-                return self.event.take();
+            if let Some((permit, transfer)) = self.poll_command(overflow) {
+                return Some(Event::Command { permit, transfer });
             }
-            if !self.phase.is_alive() {
-                return None;
-            }
-            match self.receive(overflow) {
-                Ok(Step::Event(event)) => return Some(event),
-                Ok(Step::Continue) => {}
-                Ok(Step::NeedMoreData) => return None,
-                Err(error) => {
-                    self.receiver.save_header(overflow);
-                    self.fail(error, now);
-                }
+            match self.poll_other(overflow, now) {
+                Step::Event(event) => return Some(event),
+                Step::Continue => {}
+                Step::NeedMoreData => return None,
             }
         }
     }
@@ -120,39 +113,81 @@ impl Connection {
         Some(CapsuleCmd::decode(headers.first_chunk()?, 0).entry)
     }
 
+    /// Accepts the command of the next capsule. `None`: call [`Connection::poll_other`]. Together, the two are
+    /// [`Connection::poll_event`] without its loop and its large result.
     #[inline(always)]
-    fn receive(&mut self, overflow: &[u8]) -> Result<Step, FatalError> {
-        if self.receiving != Receiving::Header {
-            return Ok(self.receive_body(overflow));
+    pub fn poll_command(&mut self, overflow: &[u8]) -> Option<(Permit, Transfer)> {
+        if self.phase != Phase::Open || self.receiving != Receiving::Header {
+            return None;
         }
+        let (header, bytes) = self.receiver.header(overflow)?;
+        let data_len = header.layout.data_len;
+        let is_valid = header.pdu_type == PduType::CapsuleCmd
+            && data_len <= self.limits.max_in_capsule_bytes
+            && header.verify(bytes).is_ok()
+            && !self.is_mispredicted(header);
+        let capsule = bytes.first_chunk().filter(|_| is_valid)?;
+        let decode = || CapsuleCmd::decode(capsule, data_len).entry;
+        let (permit, entry) = self.slots.open(CapsuleCmd::cid(capsule), decode)?;
+        let transfer = transfer(entry, data_len);
+        let receiving = match transfer {
+            Transfer::FromHost { place: DataLocation::InCapsule, .. } => {
+                Receiving::Undecided { slot: permit.slot() }
+            }
+            _ => Receiving::Discard,
+        };
+        let header = *header;
+        self.consume_capsule(&header, receiving);
+        Some((permit, transfer))
+    }
+
+    /// Handles input that [`Connection::poll_command`] has not accepted.
+    #[inline(never)]
+    pub fn poll_other(&mut self, overflow: &[u8], now: Instant) -> Step {
+        if let Some(event) = self.event.take() {
+            return Step::Event(event);
+        }
+        if !self.phase.is_alive() {
+            return Step::NeedMoreData;
+        }
+        if self.receiving != Receiving::Header {
+            return self.receive_body(overflow);
+        }
+        self.receive_header(overflow).unwrap_or_else(|error| {
+            self.receiver.save_header(overflow);
+            self.fail(error, now);
+            Step::Continue
+        })
+    }
+
+    fn receive_header(&mut self, overflow: &[u8]) -> Result<Step, FatalError> {
         let Some((header, bytes)) = self.receiver.header(overflow) else {
             return match self.receiver.parse_header(overflow)? {
                 true => Ok(Step::Continue),
                 false => Ok(self.on_input_exhausted(overflow)),
             };
         };
+        let header = *header;
         header.verify(bytes)?;
         header.check_sequence(self.phase, PduType::IcReq, PduType::H2cTermReq)?;
-        if self.receiver.has_unverified() && !self.matches_prediction(&header) {
+        if self.is_mispredicted(&header) {
             self.rollback_predictions(overflow);
             return Ok(Step::Continue);
         }
         match header.pdu_type {
-            PduType::CapsuleCmd => {
-                let max_data_bytes = self.limits.max_in_capsule_bytes;
-                let opened = open_command(&mut self.slots, &header, bytes, max_data_bytes)?;
-                Ok(self.handle_capsule(&header, opened))
-            }
+            PduType::CapsuleCmd => self.refuse_capsule(&header, overflow).map(|()| Step::Continue),
             PduType::H2cData => self.handle_h2c_data(&header, overflow).map(|()| Step::Continue),
-            PduType::IcReq => self.handle_ic_req(&header, overflow).map(|()| Step::Continue),
-            _ => self.handle_term_req(&header, overflow).map(|()| Step::Continue),
+            PduType::IcReq => self.handle_ic_req(&header, overflow),
+            _ => self.handle_term_req(&header, overflow),
         }
     }
 
-    /// Whether this PDU is the predicted capsule, or a PDU without data, which can precede it.
-    fn matches_prediction(&self, header: &Header) -> bool {
+    /// Whether data was predicted, but this PDU is neither the predicted capsule nor a PDU without data, which
+    /// can precede it.
+    #[inline]
+    fn is_mispredicted(&self, header: &Header) -> bool {
         let is_candidate = header.pdu_type == PduType::CapsuleCmd || header.data_len() == 0;
-        is_candidate && self.receiver.matches_predicted_layout(header)
+        self.receiver.has_unverified() && !(is_candidate && self.receiver.matches_predicted_layout(header))
     }
 
     /// Waits for more bytes, unless predicted bytes remain, which are read again.
@@ -172,27 +207,23 @@ impl Connection {
         self.receiver.rollback_predictions(overflow, |at, len, bytes| staging.copy(at, len, bytes));
     }
 
-    /// CapsuleCmd: accepts the opened command, or rejects the CID of a second one.
-    #[inline(always)]
-    fn handle_capsule(&mut self, header: &Header, opened: Result<(Permit, Transfer), u16>) -> Step {
-        self.receiver.consume_header(header);
-        self.start_capsule_body(header);
-        match opened {
-            Ok((permit, transfer)) => {
-                if matches!(transfer, Transfer::FromHost { place: DataLocation::InCapsule, .. }) {
-                    self.receiving = Receiving::Undecided { slot: permit.slot() };
-                }
-                Step::Event(Event::Command { permit, transfer })
-            }
-            Err(cid) => {
-                self.queue_response(cid, Completion::failed(Status::COMMAND_ID_CONFLICT));
-                Step::Continue
-            }
+    /// Refuses a command that [`Connection::poll_command`] has not accepted. An error in the capsule or the
+    /// queue fails the connection; a CID in use fails the command.
+    fn refuse_capsule(&mut self, header: &Header, overflow: &[u8]) -> Result<(), FatalError> {
+        if header.layout.data_len > self.limits.max_in_capsule_bytes {
+            return Err(FatalError::header(header.pdu_type.code(), HeaderFault::invalid(CommonHeader::PLEN)));
         }
+        let cid = self.receiver.decode(overflow, |capsule| Ok(CapsuleCmd::cid(capsule)))?;
+        if !self.slots.is_open(cid) {
+            return Err(FatalError::sequence(Violation::QueueOverrun(self.slots.limit())));
+        }
+        self.consume_capsule(header, Receiving::Discard);
+        self.queue_response(cid, Completion::failed(Status::COMMAND_ID_CONFLICT));
+        Ok(())
     }
 
     /// ICReq: queues ICResp and applies the negotiated parameters (TCP 1.0 §3.1).
-    fn handle_ic_req(&mut self, header: &Header, overflow: &[u8]) -> Result<(), FatalError> {
+    fn handle_ic_req(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
         let request = self.receiver.decode(overflow, IcReq::decode)?;
         self.receiver.consume_header(header);
         let digests = Digests::default()
@@ -206,23 +237,22 @@ impl Connection {
         let response = IcResp { cpda: self.limits.cpda, digests, maxh2cdata: self.limits.max_h2c_data_bytes };
         self.output.push(&response.encode());
         self.phase = Phase::Open;
-        self.event = Some(Event::Connected(request));
-        Ok(())
+        Ok(Step::Event(Event::Connected(request)))
     }
 
     #[cold]
-    fn handle_term_req(&mut self, header: &Header, overflow: &[u8]) -> Result<(), FatalError> {
+    fn handle_term_req(&mut self, header: &Header, overflow: &[u8]) -> Result<Step, FatalError> {
         let request = self.receiver.take_term_req(overflow, header)?;
         self.phase = Phase::Closed;
-        self.event = Some(Event::Terminated(Box::new(request)));
-        Ok(())
+        Ok(Step::Event(Event::Terminated(Box::new(request))))
     }
 
-    /// Starts the data of a capsule, which is discarded unless the command is accepted.
+    /// Consumes a capsule's header, and starts its data for `receiving`.
     #[inline]
-    fn start_capsule_body(&mut self, header: &Header) {
-        self.start_body(header, Receiving::Discard, 0);
+    fn consume_capsule(&mut self, header: &Header, receiving: Receiving) {
+        self.receiver.consume_header(header);
         if header.data_len() > 0 {
+            self.start_body(header, receiving, 0);
             self.staging.observe(header.data_len());
         }
     }
@@ -253,28 +283,6 @@ impl Connection {
             Receiving::H2cData { slot, ttag, len } => self.finish_h2c_data(slot, ttag, len),
             _ => Step::Continue,
         }
-    }
-}
-
-/// Opens the command of a capsule, or returns its CID if that is in use. An error in the command does not
-/// fail the connection, unlike an error in the capsule or the queue.
-#[inline(always)]
-fn open_command(
-    slots: &mut Slots,
-    header: &Header,
-    bytes: &[u8],
-    max_data_bytes: u32,
-) -> Result<Result<(Permit, Transfer), u16>, FatalError> {
-    let data_len = header.layout.data_len;
-    if data_len > max_data_bytes {
-        return Err(FatalError::header(header.pdu_type.code(), HeaderFault::invalid(CommonHeader::PLEN)));
-    }
-    let capsule = exact(bytes)?;
-    let cid = CapsuleCmd::cid(capsule);
-    match slots.open(cid, || CapsuleCmd::decode(capsule, data_len).entry) {
-        Ok((permit, entry)) => Ok(Ok((permit, transfer(entry, data_len)))),
-        Err(RejectReason::CidConflict) => Ok(Err(cid)),
-        Err(RejectReason::Full) => Err(FatalError::sequence(Violation::QueueOverrun(slots.limit()))),
     }
 }
 

@@ -31,15 +31,6 @@ pub(super) struct Slots {
     transfers: u64,
 }
 
-/// Reason for a rejected command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RejectReason {
-    /// Another command in flight has this CID.
-    CidConflict,
-    /// More commands than queue entries.
-    Full,
-}
-
 impl Slots {
     /// A table of up to `limit` commands. Its memory grows with the depth in use.
     pub(super) fn new(limit: usize) -> Slots {
@@ -86,19 +77,17 @@ impl Slots {
         self.receiving_bytes
     }
 
-    /// Accepts a command, whose entry is decoded into its slot.
-    #[inline]
+    /// Accepts a command, whose entry is decoded into its slot. `None`: another command in flight has this CID,
+    /// or all entries of the queue are in use.
+    #[inline(always)]
     pub(super) fn open(
         &mut self,
         cid: u16,
         decode: impl FnOnce() -> SubmissionEntry,
-    ) -> Result<(Permit, &SubmissionEntry), RejectReason> {
+    ) -> Option<(Permit, &SubmissionEntry)> {
         self.link_newest();
-        if self.find(cid).is_some() {
-            return Err(RejectReason::CidConflict);
-        }
-        if self.occupied >= self.limit {
-            return Err(RejectReason::Full);
+        if self.find(cid).is_some() || self.occupied >= self.limit {
+            return None;
         }
         if self.newest == NONE {
             self.newest = self.free.pop().unwrap_or_else(|| self.grow());
@@ -108,7 +97,12 @@ impl Slots {
         slot.entry = decode();
         slot.occupied = true;
         self.is_newest_open = true;
-        Ok((Permit { slot: self.newest, generation: slot.generation, cid }, &slot.entry))
+        Some((Permit { slot: self.newest, generation: slot.generation, cid }, &slot.entry))
+    }
+
+    /// Whether a command in flight has this CID. Call this after [`Slots::open`] has refused it.
+    pub(super) fn is_open(&self, cid: u16) -> bool {
+        self.find(cid).is_some()
     }
 
     /// Links the last command, because it outlives the call that returned it.
@@ -150,7 +144,6 @@ impl Slots {
     /// Stores the permit while data arrives into `buffer`.
     pub(super) fn park(&mut self, permit: Permit, buffer: Buffer) -> &mut Slot {
         self.check(&permit);
-        self.link_newest();
         self.receiving += 1;
         self.receiving_bytes += buffer.len();
         self.transfers += 1;
@@ -336,7 +329,7 @@ const NONE: u16 = u16::MAX;
 mod tests {
     use super::*;
 
-    fn open(slots: &mut Slots, cid: u16) -> Result<Permit, RejectReason> {
+    fn open(slots: &mut Slots, cid: u16) -> Option<Permit> {
         slots.open(cid, || SubmissionEntry { cid, ..SubmissionEntry::new(0, 0) }).map(|(permit, _)| permit)
     }
 
@@ -347,7 +340,7 @@ mod tests {
         slots.close(first);
         let third = open(&mut slots, 3).expect("free slot");
         assert_ne!(second.slot(), third.slot());
-        assert_eq!(open(&mut slots, 2), Err(RejectReason::CidConflict));
+        assert_eq!((open(&mut slots, 2), slots.is_open(2)), (None, true));
         [second, third].into_iter().for_each(|permit| slots.close(permit));
         assert_eq!(slots.occupied(), 0);
     }
@@ -357,8 +350,8 @@ mod tests {
         let mut slots = Slots::new(4);
         for cids in [[0, 1, 2, 3], [0, 0x1000, 0x2000, 0x3000], [5, 5 | 0x1000, 4 | 0x1000, 4]] {
             let permits: Vec<_> = cids.map(|cid| open(&mut slots, cid).expect("free slot")).into();
-            assert_eq!(open(&mut slots, cids[2]), Err(RejectReason::CidConflict));
-            assert_eq!(open(&mut slots, 77), Err(RejectReason::Full));
+            assert_eq!((open(&mut slots, cids[2]), slots.is_open(cids[2])), (None, true));
+            assert_eq!((open(&mut slots, 77), slots.is_open(77)), (None, false));
             permits.into_iter().for_each(|permit| slots.close(permit));
             assert_eq!(slots.occupied(), 0);
         }
@@ -369,7 +362,7 @@ mod tests {
         let mut slots = Slots::new(1);
         let first = open(&mut slots, 7).expect("free slot");
         slots.set_limit(128);
-        assert_eq!(open(&mut slots, 7), Err(RejectReason::CidConflict));
+        assert_eq!((open(&mut slots, 7), slots.is_open(7)), (None, true));
         let second = open(&mut slots, 8).expect("free slot");
         slots.close(first);
         slots.close(second);

@@ -76,6 +76,20 @@ impl Connection {
         self.receiving = Receiving::InCapsule { slot };
     }
 
+    /// Moves the in-capsule data of the last command into `buffer`, which has exactly its length, if all of it
+    /// has arrived in staged pages. Then [`Event::Data`] does not follow. If this returns `false`, call
+    /// [`Connection::receive_into`].
+    #[inline]
+    pub fn take_landed(&mut self, permit: &Permit, buffer: &mut Buffer) -> bool {
+        if self.receiving != (Receiving::Undecided { slot: permit.slot() }) {
+            return false;
+        }
+        let Some(at) = self.receiver.take_landed_data() else { return false };
+        self.staging.settle(at, buffer.len(), buffer);
+        self.receiving = Receiving::Header;
+        true
+    }
+
     /// Requests the command's data, of the length of `buffer`, in R2Ts of bounded size and number:
     /// now, or when data of other commands arrives.
     ///

@@ -32,7 +32,7 @@ impl Core {
         if let Transfer::FromHost { len, place } = transfer
             && let IoCommand::Write { .. } | IoCommand::Deallocate { .. } = command
         {
-            return self.take_data(lane, permit, position, len as usize, place);
+            return self.take_data(lane, permit, position, command, len as usize, place);
         }
         let request = match command {
             IoCommand::Flush => Request::Flush,
@@ -55,6 +55,17 @@ impl Core {
             Ok(checked) => checked,
             Err(status) => return self.refuse_data(lane, permit, buffer, status),
         };
+        self.run_with_data(lane, permit, position, command, buffer);
+    }
+
+    fn run_with_data(
+        &mut self,
+        lane: &mut Lane,
+        permit: Permit,
+        position: usize,
+        command: IoCommand,
+        buffer: Buffer,
+    ) {
         let is_durable = must_be_durable(lane);
         let request = match command {
             IoCommand::Write { lba, blocks, fua } => {
@@ -160,12 +171,16 @@ impl Core {
         lane: &mut Lane,
         permit: Permit,
         position: usize,
+        command: IoCommand,
         len: usize,
         place: DataLocation,
     ) {
         match place {
             DataLocation::InCapsule => match self.in_capsule_buffer(lane, &permit, position, len) {
-                Some(buffer) => {
+                Some(mut buffer) => {
+                    if lane.conn.take_landed(&permit, &mut buffer) {
+                        return self.run_with_data(lane, permit, position, command, buffer);
+                    }
                     self.expect_data(lane, position, len);
                     lane.conn.receive_into(permit, buffer);
                 }

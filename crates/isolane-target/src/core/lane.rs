@@ -232,16 +232,23 @@ impl Lane {
     }
 
     /// Returns its commands and memory at a volume.
+    #[inline]
     pub(crate) fn at_volume(&mut self, position: usize) -> &mut AtVolume {
-        let existing = self.volumes.iter().position(|at| at.position == position);
-        let at = existing.or_else(|| self.volumes.iter().position(AtVolume::is_idle)).unwrap_or_else(|| {
+        match self.volumes.iter().position(|at| at.position == position) {
+            Some(index) => &mut self.volumes[index],
+            None => self.add_volume(position),
+        }
+    }
+
+    #[cold]
+    fn add_volume(&mut self, position: usize) -> &mut AtVolume {
+        let index = self.volumes.iter().position(AtVolume::is_idle).unwrap_or_else(|| {
             self.volumes.push(AtVolume::default());
             self.volumes.len() - 1
         });
-        if existing.is_none() {
-            (self.volumes[at].position, self.volumes[at].passed) = (position, 0);
-        }
-        &mut self.volumes[at]
+        let at = &mut self.volumes[index];
+        (at.position, at.passed) = (position, 0);
+        at
     }
 
     /// Reserves memory for a command.

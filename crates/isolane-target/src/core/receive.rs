@@ -2,7 +2,7 @@
 
 use std::io::IoSliceMut;
 
-use isolane_proto::connection::ReceivePlan;
+use isolane_proto::connection::{ReceivePlan, Step};
 use isolane_proto::target::Event;
 use isolane_reactor::{Received, Token};
 use isolane_volume::Upcoming;
@@ -82,17 +82,15 @@ impl Core {
     pub(super) fn process_input(&mut self, lane: &mut Lane, overflow: &[u8]) -> Progress {
         let now = self.now;
         while lane.is_open() && lane.stalled.is_none() && !is_full(lane) {
-            let Some(event) = lane.conn.poll_event(overflow, now) else { break };
-            self.prefetch_upcoming(lane, overflow);
-            match event {
-                Event::Command { permit, transfer } => self.on_command(lane, permit, transfer),
-                Event::Data { permit, buffer, digest_ok } => self.on_data(lane, permit, buffer, digest_ok),
-                Event::Connected(request) => log::debug!("{}: initialized with {request:?}", lane.peer()),
-                Event::Terminated(request) => {
-                    log::warn!("{}: the host closed the connection with {request:?}", lane.peer());
-                    self.close(lane, "the host reported a protocol error");
-                }
-                Event::Fatal(error) => self.on_fatal(lane, &error),
+            if let Some((permit, transfer)) = lane.conn.poll_command(overflow) {
+                self.prefetch_upcoming(lane, overflow);
+                self.on_command(lane, permit, transfer);
+                continue;
+            }
+            match lane.conn.poll_other(overflow, now) {
+                Step::Event(event) => self.on_event(lane, event),
+                Step::Continue => {}
+                Step::NeedMoreData => break,
             }
         }
         if !lane.is_open() {
@@ -104,6 +102,19 @@ impl Core {
             return self.pause(lane);
         }
         Progress::More
+    }
+
+    fn on_event(&mut self, lane: &mut Lane, event: Event) {
+        match event {
+            Event::Command { .. } => unreachable!("poll_other returned a command"),
+            Event::Data { permit, buffer, digest_ok } => self.on_data(lane, permit, buffer, digest_ok),
+            Event::Connected(request) => log::debug!("{}: initialized with {request:?}", lane.peer()),
+            Event::Terminated(request) => {
+                log::warn!("{}: the host closed the connection with {request:?}", lane.peer());
+                self.close(lane, "the host reported a protocol error");
+            }
+            Event::Fatal(error) => self.on_fatal(lane, &error),
+        }
     }
 
     /// Prefetches the blocks of later commands into the CPU cache.
