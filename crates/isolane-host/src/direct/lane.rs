@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use std::time::Instant;
 
 use isolane_proto::connection::{ReceivePlan, TransmitPlan};
-use isolane_proto::host::{Abandoned, Completed, Connection, Event, SubmitErrorKind, SubmitSlot};
+use isolane_proto::host::{Abandoned, Completed, Connection, SubmitErrorKind, SubmitSlot};
 use isolane_reactor::{Reactor, Received, Token};
 
 use super::graceful_close;
@@ -161,13 +161,13 @@ impl Lane {
         sink: &mut impl CompletionSink,
     ) -> Result<usize, DisconnectReason> {
         let mut count = 0;
-        loop {
-            match self.conn.poll_event(overflow, now) {
-                Some(Event::Completed(completed)) => sink.push(completed),
-                Some(event) => return Err(DisconnectReason::Violation(describe(&event))),
-                None => return Ok(count),
-            }
+        while let Some(entry) = self.conn.poll_completion(overflow, now) {
+            sink.push(self.conn.finish(entry));
             count += 1;
+        }
+        match self.conn.take_event() {
+            Some(event) => Err(DisconnectReason::Violation(describe(&event))),
+            None => Ok(count),
         }
     }
 

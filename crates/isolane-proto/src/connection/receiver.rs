@@ -376,7 +376,7 @@ impl Receiver {
     /// Whether the memory of command `cid` may hold received bytes of other PDUs.
     #[inline]
     pub(crate) fn is_predicted(&self, cid: u16) -> bool {
-        self.predictor.has(cid)
+        self.predictor.has_unverified() && self.predictor.has(cid)
     }
 
     /// Collects the bytes in predicted destinations after a wrong prediction. `data` copies `len`

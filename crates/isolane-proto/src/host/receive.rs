@@ -74,35 +74,82 @@ impl Connection {
     }
 
     /// Returns the next event; `None` if more bytes must be received.
-    #[inline(always)]
     pub fn poll_event(&mut self, overflow: &[u8], now: Instant) -> Option<Event> {
+        match self.poll_completion(overflow, now) {
+            Some(entry) => Some(Event::Completed(self.finish(entry))),
+            None => self.take_event(),
+        }
+    }
+
+    /// Returns the completion of the next command, for [`Connection::finish`]. `None`: call
+    /// [`Connection::take_event`].
+    #[inline(always)]
+    pub fn poll_completion(&mut self, overflow: &[u8], now: Instant) -> Option<CompletionEntry> {
         loop {
-            if self.event.is_some() {
-                return self.event.take();
+            if let Some(entry) = self.poll_whole(overflow) {
+                return Some(entry);
             }
-            let deferred = if self.deferred > 0 { self.next_deferred() } else { None };
-            let step = match deferred {
-                Some(entry) => Ok(Step::Event(entry)),
-                None if !self.phase.is_alive() => return None,
-                None => self.receive(overflow),
-            };
-            match step {
-                Ok(Step::Event(entry)) => return Some(Event::Completed(self.finish(entry))),
-                Ok(Step::Continue) => {}
-                Ok(Step::NeedMoreData) => return None,
-                Err(error) => {
-                    self.receiver.save_header(overflow);
-                    self.fail(error, now);
-                }
+            match self.poll_other(overflow, now) {
+                Step::Event(entry) => return Some(entry),
+                Step::Continue => {}
+                Step::NeedMoreData => return None,
             }
         }
     }
 
+    /// Returns an event that is not a completed command.
+    pub fn take_event(&mut self) -> Option<Event> {
+        self.event.take()
+    }
+
+    /// Takes a PDU that completes a command, if all of it has arrived. `None`: [`Connection::poll_other`] handles
+    /// the input.
     #[inline(always)]
-    fn receive(&mut self, overflow: &[u8]) -> Result<Step, FatalError> {
-        if let Receiving::C2hData { cid, success } = self.receiving {
-            return Ok(self.receive_data(overflow, cid, success));
+    fn poll_whole(&mut self, overflow: &[u8]) -> Option<CompletionEntry> {
+        if self.phase != Phase::Open || self.receiving != Receiving::Header || self.deferred > 0 {
+            return None;
         }
+        let (header, bytes) = self.receiver.header(overflow)?;
+        header.verify(bytes).ok()?;
+        let header = *header;
+        match header.pdu_type {
+            PduType::C2hData => {
+                let data = C2hData::decode(bytes.first_chunk()?, header.layout.data_len).ok()?;
+                self.take_landed_read(&header, &data)
+            }
+            PduType::CapsuleResp => {
+                let entry = CapsuleResp::decode(bytes.first_chunk()?).entry;
+                self.take_response(&header, entry)
+            }
+            _ => None,
+        }
+    }
+
+    /// Handles input that [`Connection::poll_whole`] has not taken.
+    #[inline(never)]
+    fn poll_other(&mut self, overflow: &[u8], now: Instant) -> Step {
+        if self.event.is_some() {
+            return Step::NeedMoreData;
+        }
+        if self.deferred > 0
+            && let Some(entry) = self.next_deferred()
+        {
+            return Step::Event(entry);
+        }
+        if !self.phase.is_alive() {
+            return Step::NeedMoreData;
+        }
+        if let Receiving::C2hData { cid, success } = self.receiving {
+            return self.receive_data(overflow, cid, success);
+        }
+        self.receive_header(overflow).unwrap_or_else(|error| {
+            self.receiver.save_header(overflow);
+            self.fail(error, now);
+            Step::Continue
+        })
+    }
+
+    fn receive_header(&mut self, overflow: &[u8]) -> Result<Step, FatalError> {
         let Some((header, bytes)) = self.receiver.header(overflow) else {
             return match self.receiver.parse_header(overflow)? {
                 true => Ok(Step::Continue),
@@ -120,7 +167,7 @@ impl Connection {
             }
             PduType::CapsuleResp => {
                 let entry = CapsuleResp::decode(exact(bytes)?).entry;
-                self.handle_response(&header, entry, overflow)
+                self.refuse_response(&header, entry, overflow)
             }
             _ => self.handle_other(&header, overflow),
         }
@@ -177,20 +224,36 @@ impl Connection {
         if let Some(command) = self.commands.find(cid) {
             command.digest_ok &= digest_ok;
         }
-        end_of_data(cid, success)
+        match success {
+            true => Step::Event(CompletionEntry { cid, ..CompletionEntry::default() }),
+            false => Step::Continue,
+        }
     }
 
-    /// CapsuleResp: completes a command.
+    /// CapsuleResp: takes the completion of a command.
     #[inline(always)]
-    fn handle_response(
+    fn take_response(&mut self, header: &Header, entry: CompletionEntry) -> Option<CompletionEntry> {
+        let sent_bytes = self.output.sent_bytes();
+        let command = self.commands.find(entry.cid)?;
+        let is_short = entry.status.is_success() && !is_transferred(command, sent_bytes);
+        if is_short || command.output_end > sent_bytes || self.receiver.is_predicted(entry.cid) {
+            return None;
+        }
+        self.receiver.consume_header(header);
+        Some(entry)
+    }
+
+    /// Handles a response that [`Connection::take_response`] has not taken.
+    fn refuse_response(
         &mut self,
         header: &Header,
         entry: CompletionEntry,
         overflow: &[u8],
     ) -> Result<Step, FatalError> {
         let cid = entry.cid;
-        if self.receiver.has_unverified() && self.receiver.is_predicted(cid) {
+        if self.receiver.is_predicted(cid) {
             self.rollback_predictions(overflow);
+            return Ok(Step::Continue);
         }
         let sent_bytes = self.output.sent_bytes();
         let unknown = FatalError::new(Violation::UnknownCommand(cid), HeaderFault::invalid(CID));
@@ -199,12 +262,9 @@ impl Connection {
             return Err(FatalError::sequence(Violation::ShortTransfer(cid)));
         }
         self.receiver.consume_header(header);
-        if command.output_end > sent_bytes {
-            command.defer_completion(entry);
-            self.deferred += 1;
-            return Ok(Step::Continue);
-        }
-        Ok(Step::Event(entry))
+        command.defer_completion(entry);
+        self.deferred += 1;
+        Ok(Step::Continue)
     }
 
     /// The next deferred completion whose data has been sent.
@@ -215,9 +275,9 @@ impl Connection {
         Some(entry)
     }
 
-    /// Removes a command and returns its data to the submitter.
+    /// Removes the command that `entry` completes, before the next poll, and returns its data to the submitter.
     #[inline(always)]
-    fn finish(&mut self, entry: CompletionEntry) -> Completed {
+    pub fn finish(&mut self, entry: CompletionEntry) -> Completed {
         let (tag, data, digest_ok) = self.commands.close(entry.cid);
         Completed { tag, entry, buffer: data.into_buffer(), digest_ok }
     }
@@ -228,14 +288,6 @@ fn destination(commands: &mut Commands, receiving: Receiving) -> Option<&mut Buf
     match receiving {
         Receiving::C2hData { cid, .. } => commands.destination(cid),
         Receiving::Header => None,
-    }
-}
-
-/// The step after the last byte of a C2HData PDU.
-pub(super) fn end_of_data(cid: u16, success: bool) -> Step {
-    match success {
-        true => Step::Event(CompletionEntry { cid, ..CompletionEntry::default() }),
-        false => Step::Continue,
     }
 }
 

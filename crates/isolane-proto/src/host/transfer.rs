@@ -3,17 +3,29 @@
 //! Invariant: every C2HData and R2T is inside the command's data and continues at the end of the
 //! last one, so every byte is transferred once.
 
+use isolane_wire::CompletionEntry;
 use isolane_wire::pdu::{C2hData, H2cData, HeaderFault, R2t};
 
 use super::Connection;
 use super::commands::Command;
 use super::event::Data;
-use super::receive::{Receiving, Step, end_of_data};
+use super::receive::{Receiving, Step};
 use crate::connection::{FatalError, Header, Violation};
 
 impl Connection {
-    /// C2HData: receives the next part of a read into its buffer.
+    /// C2HData: takes a completed read, all of whose data has arrived in its predicted buffer.
     #[inline(always)]
+    pub(super) fn take_landed_read(&mut self, header: &Header, data: &C2hData) -> Option<CompletionEntry> {
+        let cid = data.cccid;
+        let is_predicted = self.receiver.has_unverified()
+            && self.receiver.matches_prediction(header, cid, data.datal as usize);
+        let command = self.commands.find(cid).filter(|_| is_predicted && data.success)?;
+        check_data(command, data, self.flow_control_disabled).ok()?;
+        let is_whole = self.receiver.take_landed(header);
+        is_whole.then(|| CompletionEntry { cid, ..CompletionEntry::default() })
+    }
+
+    /// C2HData: receives the next part of a read into its buffer.
     pub(super) fn handle_c2h_data(
         &mut self,
         header: &Header,
@@ -21,34 +33,15 @@ impl Connection {
         overflow: &[u8],
     ) -> Result<Step, FatalError> {
         let cid = data.cccid;
-        let is_predicted = self.receiver.has_unverified()
-            && data.datao == 0
-            && self.receiver.matches_prediction(header, cid, data.datal as usize);
+        let is_predicted =
+            data.datao == 0 && self.receiver.matches_prediction(header, cid, data.datal as usize);
         if self.receiver.has_unverified() && !is_predicted {
             self.rollback_predictions(overflow);
         }
         let unknown = FatalError::new(Violation::UnknownTransfer(cid), HeaderFault::invalid(C2hData::CCCID));
-        let flow_control_disabled = self.flow_control_disabled;
-        let command = self.commands.find(cid).filter(|command| matches!(command.data, Data::Read(_)));
-        let command = command.ok_or(unknown)?;
-        let end = u64::from(data.datao) + u64::from(data.datal);
-        if end > command.data.len() as u64 {
-            return Err(FatalError::new(Violation::DataRange(cid), HeaderFault::out_of_range()));
-        }
-        if data.datao as usize != command.transferred || command.last_seen {
-            return Err(FatalError::sequence(Violation::DataOrder(cid)));
-        }
-        if data.success && end < command.data.len() as u64 {
-            return Err(FatalError::sequence(Violation::ShortTransfer(cid)));
-        }
-        if data.success && !flow_control_disabled {
-            return Err(FatalError::new(Violation::SuccessFlag(cid), HeaderFault::invalid(FLAGS)));
-        }
-        command.transferred = end as usize;
+        let command = self.commands.find(cid).ok_or(unknown)?;
+        command.transferred = check_data(command, &data, self.flow_control_disabled)?;
         command.last_seen = data.last;
-        if is_predicted && self.receiver.take_landed(header) {
-            return Ok(end_of_data(cid, data.success));
-        }
         self.receiver.consume_header(header);
         self.receiver.start_body(header, data.datao as usize);
         self.receiving = Receiving::C2hData { cid, success: data.success };
@@ -105,6 +98,29 @@ impl Connection {
         *output_end = self.output.queued_bytes();
         r2t_ends.push(*output_end);
     }
+}
+
+/// Returns the end of the data in the command's data if the data continues the command's.
+#[inline(always)]
+fn check_data(command: &Command, data: &C2hData, flow_control_disabled: bool) -> Result<usize, FatalError> {
+    let cid = data.cccid;
+    let Data::Read(buffer) = &command.data else {
+        return Err(FatalError::new(Violation::UnknownTransfer(cid), HeaderFault::invalid(C2hData::CCCID)));
+    };
+    let end = u64::from(data.datao) + u64::from(data.datal);
+    if end > buffer.len() as u64 {
+        return Err(FatalError::new(Violation::DataRange(cid), HeaderFault::out_of_range()));
+    }
+    if data.datao as usize != command.transferred || command.last_seen {
+        return Err(FatalError::sequence(Violation::DataOrder(cid)));
+    }
+    if data.success && end < buffer.len() as u64 {
+        return Err(FatalError::sequence(Violation::ShortTransfer(cid)));
+    }
+    if data.success && !flow_control_disabled {
+        return Err(FatalError::new(Violation::SuccessFlag(cid), HeaderFault::invalid(FLAGS)));
+    }
+    Ok(end as usize)
 }
 
 /// Offset of FLAGS in a header.
