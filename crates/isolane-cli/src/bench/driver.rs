@@ -338,20 +338,21 @@ impl<'a> Driver<'a> {
 
     fn process_completions(&mut self, now: Instant) {
         let now_ns = self.ns_since_epoch(now);
-        for Completion { tag, result, buffer } in self.completions.drain(..) {
-            let operation = &mut self.operations[tag as usize];
+        for Completion { tag, result, buffer } in &mut self.completions {
+            let operation = &mut self.operations[*tag as usize];
             if let Some(verifier) = &mut self.verifier {
-                operation.verify(verifier, result.is_ok(), &buffer);
+                operation.verify(verifier, result.is_ok(), buffer);
             }
             let Stream { pattern, stats, idle, .. } = &mut self.streams[operation.stream];
             let stats = stats.direction(operation.direction);
-            match &result {
+            match result {
                 Ok(()) => stats.on_success(now_ns - operation.started_ns, pattern.slot_bytes),
                 Err(error) => stats.on_error(error),
             }
-            operation.buffer = buffer;
-            idle.push(tag as usize);
+            std::mem::swap(&mut operation.buffer, buffer);
+            idle.push(*tag as usize);
         }
+        self.completions.clear();
     }
 
     /// Returns `true` if the phase has ended but the target does not respond. Until a signal arrives, a verifying run
