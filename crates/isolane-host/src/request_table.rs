@@ -360,19 +360,24 @@ impl RequestTable {
         self.slots.iter_mut().flatten()
     }
 
-    /// Completes a request with `buffer` after the success of its only command, and returns the change that it made.
-    /// Returns `None`, and leaves the buffer, if more than that command is needed.
+    /// Returns whether the success of one command completes a request.
     #[inline(always)]
-    pub(crate) fn complete_single(&mut self, slot: u32, buffer: &mut Option<Buffer>) -> Option<Change> {
-        let place = self.slots.get_mut(slot as usize)?;
-        let request = place.as_mut().filter(|request| request.is_single_command())?;
+    pub(crate) fn is_single(&self, slot: u32) -> bool {
+        self.get(slot).is_some_and(RequestSlot::is_single_command)
+    }
+
+    /// Completes a request with `buffer` after the success of its only command, and returns the change that it made.
+    #[inline(always)]
+    pub(crate) fn complete_single(&mut self, slot: u32, buffer: Option<Buffer>) -> Change {
+        let place = &mut self.slots[slot as usize];
+        let Some(request) = place else { unreachable!("the slot of a completed command is empty") };
         let reply = std::mem::replace(&mut request.reply, Reply::Tag(0));
         let change = request.operation.change();
         // Nothing that needs a drop is left in the slot.
         std::mem::forget(place.take());
         self.free.push(slot);
-        self.deliver(reply, Ok(()), buffer.take());
-        Some(change)
+        self.deliver(reply, Ok(()), buffer);
+        change
     }
 
     /// Completes a request if none of its parts is in flight and none remains.
@@ -503,7 +508,7 @@ pub(crate) mod tests {
     }
 
     fn complete(table: &mut RequestTable, slot: u32) -> Option<Change> {
-        table.complete_single(slot, &mut None)
+        table.is_single(slot).then(|| table.complete_single(slot, None))
     }
 
     fn remove(table: &mut RequestTable, slot: u32) {

@@ -210,12 +210,10 @@ struct LaneCompletions<'a> {
 
 impl CompletionSink for LaneCompletions<'_> {
     #[inline(always)]
-    fn push(&mut self, mut completed: Completed) {
+    fn push(&mut self, completed: Completed) {
         let slot = Part::from_tag(completed.tag).slot;
-        if completed.digest_ok
-            && completed.entry.status.is_success()
-            && let Some(change) = self.state.requests.complete_single(slot, &mut completed.buffer)
-        {
+        if completed.digest_ok && completed.entry.status.is_success() && self.state.requests.is_single(slot) {
+            let change = self.state.requests.complete_single(slot, completed.buffer);
             return self.state.unflushed.on_change(change);
         }
         self.slow.push(completed);

@@ -249,9 +249,10 @@ impl EngineClient {
             if is_good && let Some(error) = self.state.unflushed.enter(outcome.era) {
                 log::error!("{}: the next flush fails: {error}", self.state.info.address);
             }
-            let (tag, mut buffer) = self.slots.take(outcome.tag, is_good).ok_or_else(malformed_outcome)?;
+            let (tag, buffer) = self.slots.take(outcome.tag, is_good).ok_or_else(malformed_outcome)?;
             let part = Part::from_tag(tag);
-            if is_good && let Some(change) = self.state.requests.complete_single(part.slot, &mut buffer) {
+            if is_good && self.state.requests.is_single(part.slot) {
+                let change = self.state.requests.complete_single(part.slot, buffer);
                 self.state.unflushed.on_change(change);
             } else {
                 complete_part(&mut self.state, part, outcome.result, buffer);

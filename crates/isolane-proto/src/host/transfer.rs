@@ -17,9 +17,13 @@ impl Connection {
     #[inline(always)]
     pub(super) fn take_landed_read(&mut self, header: &Header, data: &C2hData) -> Option<CompletionEntry> {
         let cid = data.cccid;
-        let is_predicted = self.receiver.has_unverified()
-            && self.receiver.matches_prediction(header, cid, data.datal as usize);
-        let command = self.commands.find(cid).filter(|_| is_predicted && data.success)?;
+        if !data.success
+            || !self.receiver.has_unverified()
+            || !self.receiver.matches_prediction(header, cid, data.datal as usize)
+        {
+            return None;
+        }
+        let command = self.commands.find(cid)?;
         check_data(command, data, self.flow_control_disabled).ok()?;
         let is_whole = self.receiver.take_landed(header);
         is_whole.then(|| CompletionEntry { cid, ..CompletionEntry::default() })
