@@ -156,7 +156,7 @@ impl Connection {
         self.receive_header(overflow).unwrap_or_else(|error| {
             self.receiver.save_header(overflow);
             self.fail(error, now);
-            Step::Continue
+            self.event.take().map_or(Step::Continue, Step::Event)
         })
     }
 

@@ -12,6 +12,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Completion;
+use crate::connection::Step;
 use crate::scenario_tests::pair::{fill, take};
 
 const WRITE: u8 = 0x01;
@@ -171,6 +172,23 @@ impl BadHost {
 fn forfeit(event: Event) {
     if let Event::Command { permit, .. } | Event::Data { permit, .. } = event {
         permit.forfeit();
+    }
+}
+
+/// A driver that stops between steps, because much output is queued, must know of the error.
+#[test]
+fn step_that_fails_the_connection_reports_it() {
+    let mut host = BadHost::connected(false, false);
+    host.stream.extend([0x47; 100]);
+    let n = fill(&mut host.target.receive_plan(&mut host.overflow), usize::MAX, &mut host.stream);
+    host.target.handle_received(n);
+    loop {
+        assert_eq!(host.target.poll_command(&host.overflow), None);
+        match host.target.poll_other(&host.overflow, host.now) {
+            Step::Event(event) => return assert!(matches!(event, Event::Fatal(_)), "{event:?}"),
+            Step::Continue => assert!(host.target.phase.is_alive(), "the error was not reported"),
+            Step::NeedMoreData => panic!("the error was not found"),
+        }
     }
 }
 
