@@ -333,10 +333,10 @@ impl RequestTable {
         &mut self,
         reply: Reply,
         lane: usize,
-        operation: Operation,
         range: BlockRange,
+        operation: impl FnOnce() -> Operation,
     ) -> u64 {
-        let (slot, _) = self.insert(|| RequestSlot::in_flight(reply, lane, operation, range));
+        let (slot, _) = self.insert(|| RequestSlot::in_flight(reply, lane, operation(), range));
         Part { slot, index: 0 }.tag()
     }
 

@@ -44,8 +44,7 @@ impl Payload {
             start < PAGE_SIZE && len > 0 && len <= PAGE_SIZE - start,
             "{len} bytes from {start} leave the page"
         );
-        let segment = Segment::Page { page, start: start as u16, len: len as u16 };
-        Payload { segments: List::from_buf([segment]), len }
+        Payload::from_segment(Segment::Page { page, start: start as u16, len: len as u16 }, len)
     }
 
     pub(crate) fn from_pages(pages: PageList, len: usize) -> Payload {
@@ -57,9 +56,10 @@ impl Payload {
         payload
     }
 
+    #[inline]
     pub(crate) fn from_block(block: Arc<Block>, start: usize, len: usize) -> Payload {
         assert!(start + len <= u32::MAX as usize, "a payload refers only to blocks below 4 GiB");
-        Payload::default().with(Segment::Block { block, start: start as u32, len: len as u32 })
+        Payload::from_segment(Segment::Block { block, start: start as u32, len: len as u32 }, len)
     }
 
     pub(crate) fn from_shared(range: Arc<Shared>, start: usize, len: usize) -> Payload {
@@ -67,7 +67,16 @@ impl Payload {
             start + len <= range.len().min(u32::MAX as usize),
             "a payload refers only to ranges below 4 GiB"
         );
-        Payload::default().with(Segment::Shared { range, start: start as u32, len: len as u32 })
+        Payload::from_segment(Segment::Shared { range, start: start as u32, len: len as u32 }, len)
+    }
+
+    /// Returns the `len` bytes of a segment. Without the general path of appending.
+    #[inline]
+    fn from_segment(segment: Segment, len: usize) -> Payload {
+        match len {
+            0 => Payload::default(),
+            _ => Payload { segments: List::from_buf([segment]), len },
+        }
     }
 
     /// Whether any of it is in shared memory, which another process can change at any time.
@@ -122,11 +131,6 @@ impl Payload {
     pub fn append(&mut self, mut other: Payload) {
         self.len += other.len;
         self.segments.append(&mut other.segments);
-    }
-
-    fn with(mut self, segment: Segment) -> Payload {
-        self.push(segment);
-        self
     }
 
     #[inline]

@@ -56,12 +56,12 @@ impl Client {
             let (requests, nsid) = (&mut self.state.requests, self.state.namespace.nsid);
             match request {
                 Request::Read { buffer, .. } => {
-                    let tag = requests.insert_in_flight(reply, lane, Operation::Read, range);
+                    let tag = requests.insert_in_flight(reply, lane, range, || Operation::Read);
                     vacancy.submit(command::read(&range, nsid), Data::Read(buffer), tag);
                     return;
                 }
                 Request::Write { buffer, fua, .. } => {
-                    let tag = requests.insert_in_flight(reply, lane, Operation::Write { fua }, range);
+                    let tag = requests.insert_in_flight(reply, lane, range, || Operation::Write { fua });
                     vacancy.submit(command::write(&range, fua, nsid), Data::Write(buffer), tag);
                     return;
                 }

@@ -177,7 +177,7 @@ impl EngineClient {
                 other => return self.enqueue(lane, range, other, reply),
             };
             let command = submission(&self.state.lanes, lane, &operation, range);
-            let tag = self.state.requests.insert_in_flight(reply, lane, operation, range);
+            let tag = self.state.requests.insert_in_flight(reply, lane, range, || operation);
             self.slots.put(&mut opened.submissions, command, tag, Some(buffer));
             return;
         }

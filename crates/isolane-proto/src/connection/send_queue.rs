@@ -1,8 +1,8 @@
 //! Send queue of one connection: headers in one byte buffer, with references to payload between
 //! them.
 //!
-//! Invariant: `headers[headers_sent..]` is exactly the concatenation of the unsent header parts of
-//! `items`, so adjacent headers are sent as one slice.
+//! Invariant: `headers[headers_sent..]` is exactly the concatenation of the unsent headers before each
+//! of `items` and the `tail_len` bytes after the last, so adjacent headers are sent as one slice.
 
 use std::collections::VecDeque;
 
@@ -18,20 +18,22 @@ pub(crate) struct SendQueue {
     headers: Vec<u8>,
     headers_sent: usize,
     items: VecDeque<Item>,
+    /// Length of the headers after the last item.
+    tail_len: usize,
     /// Sent bytes of the front item's payload.
     payload_sent: usize,
     pending_bytes: usize,
     queued_bytes: u64,
 }
 
-/// Header bytes and the payload after them.
+/// A payload, which is not empty, and the length of the headers before it.
 struct Item {
     header_len: usize,
     payload: Payload,
 }
 
 impl SendQueue {
-    /// Appends header bytes; adjacent headers share an item.
+    /// Appends header bytes.
     #[inline(always)]
     pub(crate) fn push(&mut self, header: &[u8]) {
         self.append::<24>(header, None);
@@ -43,16 +45,13 @@ impl SendQueue {
         self.append_with_data::<24>(header, payload, digested);
     }
 
-    /// [`SendQueue::push`] for a command capsule without data.
+    /// [`SendQueue::push`] or [`SendQueue::push_with_data`] for a command capsule.
     #[inline(always)]
-    pub(crate) fn push_command(&mut self, header: &[u8]) {
-        self.append::<72>(header, None);
-    }
-
-    /// [`SendQueue::push_with_data`] for a command capsule.
-    #[inline(always)]
-    pub(crate) fn push_command_with_data(&mut self, header: &[u8], payload: Payload, digested: bool) {
-        self.append_with_data::<72>(header, payload, digested);
+    pub(crate) fn push_command(&mut self, header: &[u8], payload: Option<Payload>, digested: bool) {
+        match payload {
+            Some(payload) => self.append_with_data::<72>(header, payload, digested),
+            None => self.append::<72>(header, None),
+        }
     }
 
     #[inline(always)]
@@ -80,20 +79,14 @@ impl SendQueue {
             Ok(header) => self.headers.extend_from_slice(header),
             Err(_) => self.extend_headers(header),
         }
-        let len = header.len() + payload.as_ref().map_or(0, Payload::len);
+        self.tail_len += header.len();
+        let mut len = header.len();
+        if let Some(payload) = payload.filter(|payload| !payload.is_empty()) {
+            len += payload.len();
+            self.items.push_back(Item { header_len: std::mem::take(&mut self.tail_len), payload });
+        }
         self.pending_bytes += len;
         self.queued_bytes += len as u64;
-        match self.items.back_mut() {
-            Some(item) if item.payload.is_empty() => {
-                item.header_len += header.len();
-                if let Some(payload) = payload {
-                    item.payload = payload;
-                }
-            }
-            _ => {
-                self.items.push_back(Item { header_len: header.len(), payload: payload.unwrap_or_default() })
-            }
-        }
     }
 
     /// Not inlined, so that the compiler keeps the copy of constant length.
@@ -140,6 +133,7 @@ impl SendQueue {
         self.items.clear();
         self.headers.clear();
         self.headers_sent = 0;
+        self.tail_len = 0;
     }
 
     /// Fills a plan with the next bytes.
@@ -163,6 +157,9 @@ impl SendQueue {
             }
             (headers, skip) = (tail, 0);
         }
+        if !headers.is_empty() {
+            plan.push(headers);
+        }
     }
 
     /// Removes `n` sent bytes, and passes completely sent payload to `release`.
@@ -185,12 +182,12 @@ impl SendQueue {
                 break;
             }
             self.payload_sent = 0;
-            if let Some(item) = self.items.pop_front()
-                && !item.payload.is_empty()
-            {
+            if let Some(item) = self.items.pop_front() {
                 release(item.payload);
             }
         }
+        self.tail_len -= left;
+        self.headers_sent += left;
         self.compact();
     }
 
@@ -218,11 +215,8 @@ impl SendQueue {
         self.payload_sent = 0;
         self.headers.clear();
         self.headers_sent = 0;
-        for item in self.items.drain(..) {
-            if !item.payload.is_empty() {
-                release(item.payload);
-            }
-        }
+        self.tail_len = 0;
+        self.items.drain(..).for_each(|item| release(item.payload));
     }
 
     /// Releases the space of sent headers: immediately if no header is unsent, otherwise above a

@@ -70,6 +70,7 @@ impl Commands {
     #[inline(always)]
     pub(super) fn open(&mut self, tag: u64, data: Data, output_start: u64) -> &mut Command {
         let at = self.vacant_slot();
+        self.head = at + 1;
         self.in_flight += 1;
         let command = &mut self.slots[at];
         command.cid = command.cid.wrapping_add(1 << SLOT_BITS);
@@ -86,28 +87,25 @@ impl Commands {
         command
     }
 
-    /// The next free slot of the ring, which grows so that few occupied slots are skipped.
+    /// The next free slot of the ring.
     #[inline]
     fn vacant_slot(&mut self) -> usize {
-        if self.in_flight == 0 {
-            // Few slots in use are few cache lines.
-            (self.head, self.next) = (0, 0);
-        }
-        if self.in_flight + self.in_flight / 4 >= self.slots.len() && self.slots.len() < MAX_COMMANDS {
-            self.grow();
-        }
-        loop {
-            let at = if self.head < self.slots.len() { self.head } else { 0 };
-            self.head = at + 1;
-            if self.slots[at].state == State::Free {
-                return at;
-            }
+        let at = if self.head < self.slots.len() { self.head } else { 0 };
+        match self.slots.get(at) {
+            Some(command) if command.state == State::Free => at,
+            _ => self.skip_occupied(at),
         }
     }
 
+    /// The first free slot from `at` on. The ring grows so that few occupied slots are skipped.
     #[cold]
-    fn grow(&mut self) {
-        self.slots.push(Command { cid: self.slots.len() as u16, ..Command::default() });
+    fn skip_occupied(&mut self, at: usize) -> usize {
+        if self.in_flight + self.in_flight / 4 >= self.slots.len() && self.slots.len() < MAX_COMMANDS {
+            self.slots.push(Command { cid: self.slots.len() as u16, ..Command::default() });
+        }
+        let mut ring = (at..self.slots.len()).chain(0..at);
+        let free = ring.find(|&at| self.slots[at].state == State::Free);
+        free.unwrap_or_else(|| unreachable!("more commands than the caller has capacity for"))
     }
 
     /// The buffer of the read whose data is `arriving`, and the buffers of the reads that probably
@@ -158,9 +156,13 @@ impl Commands {
         let command = &mut self.slots[at];
         debug_assert!(command.cid == cid && command.state != State::Free, "a command completed twice");
         command.state = State::Free;
-        self.in_flight -= 1;
         if matches!(command.data, Data::Read(_)) {
             self.next = at + 1;
+        }
+        self.in_flight -= 1;
+        if self.in_flight == 0 {
+            // Few slots in use are few cache lines.
+            (self.head, self.next) = (0, 0);
         }
         (command.tag, std::mem::take(&mut command.data), command.digest_ok)
     }

@@ -1,7 +1,7 @@
 //! Submission: a command becomes a capsule, which includes short write data (TCP 1.0 §3.3.1).
 
 use isolane_wire::pdu::{CapsuleCmd, HeaderBytes};
-use isolane_wire::{Sgl, SubmissionEntry};
+use isolane_wire::{Framing, Sgl, SubmissionEntry};
 
 use super::Connection;
 use super::event::{Data, SubmitError, SubmitErrorKind};
@@ -50,14 +50,20 @@ impl SubmitSlot<'_> {
             false => Sgl::Transport { len: len as u32 },
         };
         let capsule = CapsuleCmd { entry, data_len: if is_in_capsule { len as u32 } else { 0 } };
-        let mut bytes = HeaderBytes::empty();
-        capsule.encode_to(&conn.outbound, &mut bytes);
-        match &command.data {
-            Data::Write(buffer) if is_in_capsule => {
-                let payload = buffer.share(0, len);
-                conn.output.push_command_with_data(&bytes, payload, conn.outbound.data_digest);
+        let payload = match &command.data {
+            Data::Write(buffer) if is_in_capsule => Some(buffer.share(0, len)),
+            _ => None,
+        };
+        // A header of constant length is built without checks of the framing.
+        match conn.outbound == Framing::PLAIN {
+            true => {
+                let mut bytes = HeaderBytes::<{ CapsuleCmd::LEN }>::empty();
+                capsule.encode_to(&Framing::PLAIN, &mut bytes);
+                conn.output.push_command(&bytes, payload, false);
             }
-            _ => conn.output.push_command(&bytes),
+            false => {
+                conn.output.push_command(&capsule.encode(&conn.outbound), payload, conn.outbound.data_digest)
+            }
         }
         command.output_end = conn.output.queued_bytes();
         cid

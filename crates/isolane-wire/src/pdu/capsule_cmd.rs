@@ -28,7 +28,7 @@ impl CapsuleCmd {
 
     /// Encodes into new bytes, as [`Self::encode`].
     #[inline(always)]
-    pub fn encode_to(&self, framing: &Framing, bytes: &mut HeaderBytes<MAX_PREFIX_LEN>) {
+    pub fn encode_to<const N: usize>(&self, framing: &Framing, bytes: &mut HeaderBytes<N>) {
         bytes.start(PduType::CapsuleCmd, PduFlags(0), self.data_len, framing);
         bytes.write(Self::ENTRY, self.entry);
         bytes.finish(self.data_len != 0, framing);
