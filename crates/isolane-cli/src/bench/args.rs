@@ -136,7 +136,7 @@ impl Args {
 }
 
 /// Classes of lanes.
-pub const LANE_CLASSES: [Choice<LaneClass>; 3] = [
+const LANE_CLASSES: [Choice<LaneClass>; 3] = [
     ("default", "All operations", LaneClass::Default),
     ("read", "Only reads", LaneClass::Read),
     ("poll", "Urgent operations", LaneClass::Poll),

@@ -4,7 +4,6 @@ use isolane_host::{ConnectionStatus, Cores, LaneClass, LaneCounts};
 use serde::Serialize;
 
 use super::Args;
-use super::args::LANE_CLASSES;
 use super::coalesce::show_coalesce;
 use crate::choice::name_of;
 use crate::host_args::{MODES, show_digests};
@@ -85,7 +84,7 @@ impl Workload {
             poll_lanes: granted.poll,
             lanes_requested: LaneCounts { default, read, poll },
             share_depth: args.share_depth,
-            class: args.class.map(|class| name_of(&LANE_CLASSES, &class).into()),
+            class: args.class.map(|class| class.to_string()),
             mode: name_of(&MODES, &args.mode).into(),
             hdr_digest: args.host.hdr_digest,
             data_digest: args.host.data_digest,
