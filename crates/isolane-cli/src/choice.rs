@@ -10,9 +10,12 @@ pub fn one_of<T: Clone + Send + Sync + 'static>(
     choices: &'static [Choice<T>],
 ) -> impl TypedValueParser<Value = T> {
     let names = choices.iter().map(|(name, help, _)| PossibleValue::new(name).help(help));
-    PossibleValuesParser::new(names).try_map(|name| {
-        choices.iter().find(|choice| choice.0 == name).map(|choice| choice.2.clone()).ok_or("unknown")
-    })
+    PossibleValuesParser::new(names).try_map(|name| value_of(choices, &name).ok_or("unknown"))
+}
+
+/// Returns the value with this name.
+pub fn value_of<T: Clone>(choices: &[Choice<T>], name: &str) -> Option<T> {
+    choices.iter().find(|choice| choice.0 == name).map(|choice| choice.2.clone())
 }
 
 /// Returns the name of a value.

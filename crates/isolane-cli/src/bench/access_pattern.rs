@@ -2,8 +2,9 @@
 //!
 //! The region consists of slots of one operation each.
 
-use clap::ValueEnum;
 use fastrand::Rng;
+
+use crate::choice::Choice;
 
 /// Order and direction of the operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,26 +16,25 @@ pub struct Kind {
 }
 
 /// Kind of operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rw {
-    /// Reads at ascending addresses
     Read,
-    /// Writes at ascending addresses
     Write,
-    /// Reads at random addresses
     Randread,
-    /// Writes at random addresses
     Randwrite,
-    /// Reads and writes at random addresses
     Randrw,
 }
 
-impl Rw {
-    /// Returns the name on the command line.
-    pub fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
+/// Kinds of operations.
+pub const RWS: [Choice<Rw>; 5] = [
+    ("read", "Reads at ascending addresses", Rw::Read),
+    ("write", "Writes at ascending addresses", Rw::Write),
+    ("randread", "Reads at random addresses", Rw::Randread),
+    ("randwrite", "Writes at random addresses", Rw::Randwrite),
+    ("randrw", "Reads and writes at random addresses", Rw::Randrw),
+];
 
+impl Rw {
     /// Returns order and direction, for this share of reads in randrw.
     pub fn kind(self, mix: u8) -> Kind {
         let (random, reads_percent) = match self {

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use clap::ValueEnum;
 use isolane_volume::spec::format_size;
 
-use super::access_pattern::Rw;
+use super::access_pattern::{RWS, Rw};
+use crate::choice::{name_of, value_of};
 use crate::units::parse_bytes;
 
 /// Operations that are kept in flight on the same lanes as the measured ones.
@@ -27,7 +27,7 @@ impl FromStr for BackgroundLoad {
         let [kind, bytes, depth] = text.split(':').collect::<Vec<_>>()[..] else {
             return Err("not KIND:SIZE:DEPTH; write for example write:1m:32".into());
         };
-        let rw = Rw::from_str(kind, false).ok().filter(|rw| *rw != Rw::Randrw);
+        let rw = value_of(&RWS, kind).filter(|rw| *rw != Rw::Randrw);
         let unknown = || format!("unknown kind `{kind}`; write read, write, randread, or randwrite");
         let depth = depth.parse().ok().filter(|depth| *depth > 0);
         Ok(BackgroundLoad {
@@ -40,7 +40,7 @@ impl FromStr for BackgroundLoad {
 
 impl fmt::Display for BackgroundLoad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}", self.rw.name(), format_size(self.bytes), self.depth)
+        write!(f, "{}:{}:{}", name_of(&RWS, &self.rw), format_size(self.bytes), self.depth)
     }
 }
 
