@@ -17,6 +17,20 @@ pub use write_zeroes::WriteZeroesCommand;
 use crate::SubmissionEntry;
 use crate::opcode::IoOpcode;
 
+macro_rules! impl_blocks {
+    ($($command:ty),*) => {
+        $(impl $command {
+            /// Returns the number of logical blocks, 1 to 65,536.
+            #[inline]
+            pub fn blocks(&self) -> u32 {
+                u32::from(self.nlb) + 1
+            }
+        })*
+    };
+}
+
+impl_blocks!(ReadCommand, WriteCommand, WriteZeroesCommand);
+
 /// Flush of one namespace, or of all ([`crate::admin::NSID_ALL`]).
 pub fn flush(nsid: u32) -> SubmissionEntry {
     SubmissionEntry { nsid, ..IoOpcode::Flush.into() }

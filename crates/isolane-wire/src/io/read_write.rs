@@ -20,14 +20,6 @@ command! {
     }
 }
 
-impl ReadCommand {
-    /// Returns the number of logical blocks, 1 to 65,536.
-    #[inline]
-    pub fn blocks(&self) -> u32 {
-        u32::from(self.nlb) + 1
-    }
-}
-
 command! {
     /// Write.
     pub struct WriteCommand: IoOpcode::Write => {
@@ -45,13 +37,5 @@ command! {
         cdw12[29:26] => prinfo: u8,
         /// DTYPE: directive type; 0 means no directive.
         cdw12[23:20] => dtype: u8,
-    }
-}
-
-impl WriteCommand {
-    /// Returns the number of logical blocks, 1 to 65,536.
-    #[inline]
-    pub fn blocks(&self) -> u32 {
-        u32::from(self.nlb) + 1
     }
 }

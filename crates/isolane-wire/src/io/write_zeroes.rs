@@ -21,11 +21,3 @@ command! {
         cdw12[29:26] => prinfo: u8,
     }
 }
-
-impl WriteZeroesCommand {
-    /// Returns the number of logical blocks, 1 to 65,536.
-    #[inline]
-    pub fn blocks(&self) -> u32 {
-        u32::from(self.nlb) + 1
-    }
-}
