@@ -19,12 +19,8 @@ impl FileVolume {
     pub fn open(spec: &VolumeSpec, path: &Path, size: Option<u64>) -> Result<FileVolume, OpenError> {
         let name = spec.name();
         create_if_missing(&name, path, size, spec.read_only)?;
-        let canonical = fs::canonicalize(path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound if is_among_devices(path) => {
-                OpenError::new(&name, "no such device", "check its name with lsblk")
-            }
-            _ => to_open_error(&name, &error, spec.read_only),
-        })?;
+        let canonical =
+            fs::canonicalize(path).map_err(|error| to_open_error(&name, &error, spec.read_only))?;
         let device = device_number(&name, &canonical)?;
         let file = match device {
             None => open_file(&name, &canonical, spec)?,
@@ -58,13 +54,13 @@ impl FileVolume {
 }
 
 fn create_if_missing(name: &str, path: &Path, size: Option<u64>, read_only: bool) -> Result<(), OpenError> {
-    let Some(size) = size else { return Ok(()) };
     if fs::exists(path).map_err(|error| to_open_error(name, &error, read_only))? {
         return Ok(());
     }
     if is_among_devices(path) {
         return Err(OpenError::new(name, "no such device", "check its name with lsblk"));
     }
+    let Some(size) = size else { return Ok(()) };
     if read_only {
         let reason = "no such file, and a new one would be empty";
         return Err(OpenError::new(name, reason, "omit ro, or use a file with data"));
