@@ -84,6 +84,7 @@ impl Connection {
         if self.receiving != (Receiving::Undecided { slot: permit.slot() }) {
             return false;
         }
+        debug_assert_eq!(buffer.len(), self.receiver.data_left());
         let Some(at) = self.receiver.take_landed_data() else { return false };
         self.staging.settle(at, buffer.len(), buffer);
         self.receiving = Receiving::Header;
