@@ -39,7 +39,7 @@ impl Fence {
         if self.unread.load(Ordering::Acquire) > 0 {
             return true;
         }
-        self.unfinished().iter().any(|change| change.position == position && overlap(change.blocks, blocks))
+        self.unfinished().iter().any(|change| change.position == position && change.blocks.overlaps(blocks))
     }
 
     /// Returns `true` if no command will wait for it again.
@@ -74,10 +74,6 @@ impl Fence {
         }));
         self.unread.fetch_sub(connections, Ordering::AcqRel);
     }
-}
-
-fn overlap(one: BlockRange, other: BlockRange) -> bool {
-    one.lba < other.lba.saturating_add(other.blocks) && other.lba < one.lba.saturating_add(one.blocks)
 }
 
 /// Maximum number of changes in one fence.

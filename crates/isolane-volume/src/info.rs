@@ -11,6 +11,14 @@ pub struct BlockRange {
     pub blocks: u64,
 }
 
+impl BlockRange {
+    /// Whether the ranges have a block in common.
+    #[inline]
+    pub fn overlaps(self, other: BlockRange) -> bool {
+        self.lba < other.lba.saturating_add(other.blocks) && other.lba < self.lba.saturating_add(self.blocks)
+    }
+}
+
 /// Size and features of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeInfo {

@@ -222,7 +222,7 @@ impl State {
     /// Whether the members are the same in a region after a flush of both.
     fn is_idle(&self, region: u64) -> bool {
         let span = self.blocks_of(region);
-        let is_written = |request: &ActiveRequest| request.is_change && overlap(request.span, span);
+        let is_written = |request: &ActiveRequest| request.is_change && request.span.overlaps(span);
         let has_both = self.error.is_none() && !self.record.states.contains(&MemberState::Out);
         let is_marked = self.touched.get(region) || self.to_copy.get(region);
         has_both && !is_marked && !self.requests.iter().any(is_written)
@@ -275,9 +275,5 @@ impl State {
 }
 
 fn exclude(one: &ActiveRequest, other: &ActiveRequest) -> bool {
-    (one.is_change || other.is_change) && overlap(one.span, other.span)
-}
-
-fn overlap(one: BlockRange, other: BlockRange) -> bool {
-    one.lba < other.lba + other.blocks && other.lba < one.lba + one.blocks
+    (one.is_change || other.is_change) && one.span.overlaps(other.span)
 }
