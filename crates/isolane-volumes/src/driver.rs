@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use isolane_memory::{Payload, Pool};
 use isolane_reactor::{Event, Mode, Reactor, ReactorConfig};
-use isolane_volume::nested::{Executor, Member, Operation};
+use isolane_volume::nested::{Executor, Member};
 use isolane_volume::{NestedIo, Request, Step, Task, VolumeError};
 
 use crate::EIO;
@@ -75,17 +75,7 @@ impl Driver {
         while let Some(operation) = self.executor.poll(Instant::now(), &mut self.pool) {
             let token = self.next_token;
             self.next_token += 1;
-            let member = match operation {
-                Operation::File(operation, member) => {
-                    self.reactor.submit_file(token, member.file(), operation);
-                    member
-                }
-                Operation::Pending(pending, member) => {
-                    pending.register(self.reactor.register_external(token));
-                    member
-                }
-            };
-            self.members.insert(token, member);
+            self.members.insert(token, operation.submit(token, &mut self.reactor));
         }
     }
 }

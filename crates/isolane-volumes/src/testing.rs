@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use isolane_memory::{Buffer, Pool};
 use isolane_reactor::{Event, Reactor, ReactorConfig};
-use isolane_volume::nested::{Executor, Member, Operation};
+use isolane_volume::nested::{Executor, Member};
 use isolane_volume::{BlockRange, Outcome, Request, Step, Task, Volume, VolumeError};
 
 /// Executes requests to one volume, one at a time.
@@ -108,17 +108,7 @@ impl Driver {
     fn submit_operations(&mut self) {
         while let Some(operation) = self.executor.poll(Instant::now(), &mut self.pool) {
             let token = self.members.len() as u64;
-            let member = match operation {
-                Operation::File(operation, member) => {
-                    self.reactor.submit_file(token, member.file(), operation);
-                    member
-                }
-                Operation::Pending(pending, member) => {
-                    pending.register(self.reactor.register_external(token));
-                    member
-                }
-            };
-            self.members.push(Some(member));
+            self.members.push(Some(operation.submit(token, &mut self.reactor)));
         }
     }
 }

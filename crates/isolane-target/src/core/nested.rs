@@ -3,11 +3,9 @@
 //! Invariant: every operation of the executor is resumed once; see
 //! [`Executor`](isolane_volume::nested::Executor).
 
-use std::sync::Arc;
-
 use isolane_reactor::file::FileCompletion;
 use isolane_volume::Pending;
-use isolane_volume::nested::{Member, Operation};
+use isolane_volume::nested::Member;
 use slotmap::Key;
 
 use super::Core;
@@ -28,17 +26,9 @@ impl Core {
     /// Submits the operations of nested requests.
     pub(super) fn run_nested(&mut self) {
         while let Some(operation) = self.nested.poll(self.now, &mut self.memory.pool) {
-            match operation {
-                Operation::Pending(pending, member) => {
-                    let token = self.files.insert(FileWork::Member(member));
-                    pending.register(self.reactor.register_external(token.data().as_ffi()));
-                }
-                Operation::File(operation, member) => {
-                    let file = Arc::clone(member.file());
-                    let token = self.files.insert(FileWork::Member(member));
-                    self.reactor.submit_file(token.data().as_ffi(), &file, operation);
-                }
-            }
+            self.files.insert_with_key(|token| {
+                FileWork::Member(operation.submit(token.data().as_ffi(), &mut self.reactor))
+            });
         }
     }
 

@@ -1,6 +1,6 @@
 //! Executor of the nested requests of one core.
 //!
-//! Does no I/O: [`Executor::poll`] returns operations, and the driver passes their results to
+//! Does no I/O: [`Executor::poll`] returns operations, which the driver submits, and whose results it passes to
 //! [`Executor::resume`]. A request to a member follows the same steps as a request of a host.
 //!
 //! Invariant: every operation that `poll` returned is resumed exactly once.
@@ -13,6 +13,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use isolane_memory::{Payload, Pool};
+use isolane_reactor::Reactor;
 use isolane_reactor::file::FileOp;
 
 use super::{Command, Nested, Reply, Started};
@@ -50,10 +51,29 @@ struct Waiting {
 /// An operation for a member, with the state to [resume](Executor::resume) it.
 #[derive(Debug)]
 pub enum Operation {
-    /// Execute the operation on the member's [file](Member::file).
+    /// Execute the operation on the member's file.
     File(FileOp, Member),
     /// Register the completion.
     Pending(Pending, Member),
+}
+
+impl Operation {
+    /// Submits the operation to `reactor`, and returns the member to resume when `token` completes.
+    ///
+    /// # Panics
+    /// If the volume has file operations but no file.
+    pub fn submit(self, token: u64, reactor: &mut Reactor) -> Member {
+        match self {
+            Operation::File(operation, member) => {
+                reactor.submit_file(token, member.file(), operation);
+                member
+            }
+            Operation::Pending(pending, member) => {
+                pending.register(reactor.register_external(token));
+                member
+            }
+        }
+    }
 }
 
 /// State of a request to a member.
@@ -71,11 +91,7 @@ impl Member {
         &self.volume
     }
 
-    /// Returns the file of the volume.
-    ///
-    /// # Panics
-    /// If the volume has file operations but no file.
-    pub fn file(&self) -> &Arc<File> {
+    fn file(&self) -> &Arc<File> {
         self.volume.file().unwrap_or_else(|| panic!("{}: file operation without a file", self.volume.name()))
     }
 }
