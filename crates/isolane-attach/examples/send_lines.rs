@@ -1,7 +1,7 @@
 //! Sends lines from standard input to a TCP server through an isolated engine, and prints the replies.
 //!
 //! ```console
-//! $ cargo run -p isolane-attach --example echo -- 127.0.0.1:7
+//! $ cargo run -p isolane-attach --example send_lines -- 127.0.0.1:7
 //! ```
 //!
 //! An engine is started if none runs: the program `isolane` next to the example, in the PATH, or in ISOLANE_BIN.
@@ -13,7 +13,7 @@ use isolane_attach::stream::Stream;
 use isolane_attach::{Session, default_path};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let address = std::env::args().nth(1).ok_or("usage: echo HOST:PORT")?;
+    let address = std::env::args().nth(1).ok_or("usage: send_lines HOST:PORT")?;
     let session = Session::connect(&default_path())?;
     let mut stream = Stream::connect(&session, address.as_str())?;
     for line in std::io::stdin().lines() {
