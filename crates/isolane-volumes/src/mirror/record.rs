@@ -105,9 +105,12 @@ impl Record {
         layout(self) == layout(other)
     }
 
-    /// Whether the bytes are a copy that is damaged, or of another version.
+    /// Whether the bytes are a copy that is damaged, or of another version: either its magic number is intact, or
+    /// everything else.
     pub fn is_damaged(bytes: &[u8]) -> bool {
-        bytes.starts_with(&MAGIC.to_le_bytes()) && Record::decode(bytes).is_none()
+        let (magic, rest) = bytes.split_at(8);
+        let restored = [&MAGIC.to_le_bytes(), rest].concat();
+        (magic == MAGIC.to_le_bytes()) != Record::decode(&restored).is_some()
     }
 
     /// Decodes a copy, and returns its holder.
@@ -188,8 +191,9 @@ mod tests {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0x10;
             assert_eq!(Record::decode(&damaged), None, "byte {at}");
-            assert_eq!(Record::is_damaged(&damaged), at >= 8, "byte {at}");
+            assert!(Record::is_damaged(&damaged), "byte {at}");
         }
+        assert!(!Record::is_damaged(&bytes) && !Record::is_damaged(&[0; 512]));
         assert_eq!(Record::decode(&bytes[..RECORD_BYTES - 1]), None);
     }
 

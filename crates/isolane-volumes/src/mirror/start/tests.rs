@@ -90,14 +90,15 @@ fn refuses_to_create_over_a_label_without_its_bitmap() {
 
 #[test]
 fn refuses_to_create_over_a_damaged_label() {
-    for number in [0, 1] {
+    // Byte 2 is in the magic number.
+    for (number, at) in [(0, 2), (0, 40), (1, 2), (1, 40)] {
         let mut storage = Storage::new();
         drop(storage.start([Some(0), Some(1)], CREATE).unwrap());
         storage.members[1 - number] = memory("1M");
         storage.bitmap = memory("1k");
         let label = testing::Driver::new(Arc::clone(&storage.members[number])).read(1920, 1).unwrap();
         let mut damaged = label.clone();
-        damaged[40] ^= 1;
+        damaged[at] ^= 1;
         storage.fill(number, 1920, &damaged);
         for options in [CREATE, StartOptions::default()] {
             let error = storage.refusal([Some(0), Some(1)], options);
