@@ -121,6 +121,27 @@ fn repeats_interrupted_creation() {
 }
 
 #[test]
+fn refuses_older_bitmap_until_one_member_is_kept() {
+    let storage = Storage::new();
+    let mirror = storage.start([Some(0), Some(1)], CREATE).unwrap();
+    for _ in 0..2 {
+        Driver::new().unwrap().run(|io| Arc::clone(&mirror).maintain(io)).unwrap().unwrap();
+    }
+    assert_eq!(mirror.state.lock().dirty.iter().next(), None);
+    let older = testing::Driver::new(Arc::clone(&storage.bitmap)).read(0, 2).unwrap();
+    write(&storage.start([Some(0), None], DEGRADED).unwrap(), 7);
+    fill(&storage.bitmap, 0, &older);
+    let error = storage.refusal([Some(0), Some(1)], StartOptions::default());
+    assert!(error.contains("member 1 was used with another bitmap file"), "{error}");
+    let keep = error.split("keep=").nth(1).map(|text| uuid::Uuid::parse_str(&text[..36]).unwrap());
+    let options = StartOptions { keep, ..StartOptions::default() };
+    let mirror = storage.start([Some(0), Some(1)], options).unwrap();
+    assert_eq!([read(&mirror), read(&mirror)], [7, 7]);
+    let state = mirror.state.lock();
+    assert!(state.to_copy.iter().eq(0..state.record.regions()));
+}
+
+#[test]
 fn copies_everything_after_bits_beyond_the_regions() {
     let storage = Storage::new();
     let regions = storage.start([Some(0), Some(1)], CREATE).unwrap().state.lock().record.regions();
