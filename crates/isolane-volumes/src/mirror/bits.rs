@@ -7,38 +7,34 @@ use std::ops::Range;
 
 use isolane_wire::digest::crc32c;
 
-/// One bit for each region, in sectors of the bitmap file.
+/// One bit for each region, in words for whole sectors of the bitmap file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Bits(Vec<[u64; WORDS]>);
+pub(super) struct Bits(Vec<u64>);
 
 impl Bits {
     /// Creates at least `len` clear bits.
     pub fn new(len: u64) -> Bits {
-        Bits(vec![[0; WORDS]; sectors_for(len) as usize])
-    }
-
-    fn word(&mut self, bit: u64) -> &mut u64 {
-        &mut self.0[(bit / SECTOR_BITS) as usize][(bit % SECTOR_BITS / 64) as usize]
+        Bits(vec![0; sectors_for(len) as usize * WORDS])
     }
 
     /// Whether the bit is set.
     pub fn get(&self, bit: u64) -> bool {
-        self.0[(bit / SECTOR_BITS) as usize][(bit % SECTOR_BITS / 64) as usize] >> (bit % 64) & 1 == 1
+        self.0[(bit / 64) as usize] >> (bit % 64) & 1 == 1
     }
 
     /// Sets bits.
     pub fn set(&mut self, bits: Range<u64>) {
-        bits.for_each(|bit| *self.word(bit) |= 1 << (bit % 64));
+        bits.for_each(|bit| self.0[(bit / 64) as usize] |= 1 << (bit % 64));
     }
 
     /// Clears one bit.
     pub fn clear(&mut self, bit: u64) {
-        *self.word(bit) &= !(1 << (bit % 64));
+        self.0[(bit / 64) as usize] &= !(1 << (bit % 64));
     }
 
     /// Returns the bits that are set.
     pub fn iter(&self) -> impl Iterator<Item = u64> {
-        let words = (0..).zip(self.0.as_flattened()).filter(|(_, word)| **word != 0);
+        let words = (0..).zip(&self.0).filter(|(_, word)| **word != 0);
         words.flat_map(|(at, word)| {
             (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| at * 64 + bit)
         })
@@ -46,36 +42,32 @@ impl Bits {
 
     /// Returns the sectors that differ from `other`.
     pub fn differences(&self, other: &Bits) -> Vec<u64> {
-        let pairs = (0..).zip(self.0.iter().zip(&other.0));
+        let pairs = (0..).zip(self.0.chunks(WORDS).zip(other.0.chunks(WORDS)));
         pairs.filter(|(_, (own, other))| own != other).map(|(sector, _)| sector).collect()
     }
 
     /// Keeps the bits that are also set in `other`.
     pub fn intersect(&mut self, other: &Bits) {
-        let words = self.0.as_flattened_mut().iter_mut().zip(other.0.as_flattened());
-        words.for_each(|(own, other)| *own &= other);
+        self.0.iter_mut().zip(&other.0).for_each(|(own, other)| *own &= other);
     }
 
     /// Encodes a sector.
     pub fn encode(&self, sector: u64) -> Vec<u8> {
-        let mut bytes: Vec<u8> = self.0[sector as usize].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let words = &self.0[sector as usize * WORDS..][..WORDS];
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         bytes.extend((sector as u32).to_le_bytes());
         bytes.extend(crc32c(&bytes).to_le_bytes());
         bytes
     }
 
-    /// Replaces a sector by its encoded form. Returns `false` if that is damaged.
-    #[must_use]
-    pub fn decode(&mut self, sector: u64, bytes: &[u8]) -> bool {
-        let before = self.0[sector as usize];
-        let (words, _) = bytes.as_chunks();
-        let pairs = self.0[sector as usize].iter_mut().zip(words);
-        pairs.for_each(|(word, bytes)| *word = u64::from_le_bytes(*bytes));
-        let is_valid = bytes.starts_with(&self.encode(sector));
-        if !is_valid {
-            self.0[sector as usize] = before;
-        }
-        is_valid
+    /// Decodes all sectors of `len` bits. Returns `None` if they are damaged, or if later bits are set.
+    pub fn decode(len: u64, sectors: &[u8]) -> Option<Bits> {
+        let words = sectors.chunks(SECTOR_BYTES).flat_map(|sector| sector.as_chunks().0.iter().take(WORDS));
+        let bits = Bits(words.map(|word| u64::from_le_bytes(*word)).collect());
+        let has_len = bits.0.len() == Bits::new(len).0.len();
+        let encoded = || (0..sectors_for(len)).flat_map(|sector| bits.encode(sector));
+        let is_valid = has_len && encoded().eq(sectors.iter().copied()) && bits.iter().all(|bit| bit < len);
+        is_valid.then_some(bits)
     }
 }
 
@@ -93,6 +85,10 @@ const SECTOR_BITS: u64 = WORDS as u64 * 64;
 mod tests {
     use super::*;
 
+    fn encode(bits: &Bits) -> Vec<u8> {
+        (0..3).flat_map(|sector| bits.encode(sector)).collect()
+    }
+
     #[test]
     fn sectors_survive_encoding() {
         let mut bits = Bits::new(10_000);
@@ -100,9 +96,7 @@ mod tests {
         bits.set(9999..10_000);
         let mut decoded = Bits::new(10_000);
         assert_eq!(decoded.differences(&bits), [0, 1, 2]);
-        for sector in 0..3 {
-            assert!(decoded.decode(sector, &bits.encode(sector)));
-        }
+        decoded = Bits::decode(10_000, &encode(&bits)).unwrap();
         assert_eq!(decoded, bits);
         assert_eq!(bits.iter().collect::<Vec<_>>(), [4030, 4031, 4032, 4033, 4034, 9999]);
         decoded.clear(9999);
@@ -114,14 +108,19 @@ mod tests {
     fn rejects_damaged_and_misplaced_sectors() {
         let mut bits = Bits::new(10_000);
         bits.set(0..10_000);
-        let good = bits.encode(1);
-        assert!(bits.decode(1, &good));
-        assert!(!bits.decode(0, &good), "another index");
+        let good = encode(&bits);
+        assert_eq!(Bits::decode(10_000, &good), Some(bits));
+        assert_eq!(Bits::decode(9_999, &good), None, "a bit beyond the regions");
+        let [first, second, third] = [0, 512, 1024].map(|at| &good[at..at + 512]);
+        assert_eq!(Bits::decode(10_000, &[second, first, third].concat()), None, "another index");
         for at in 0..good.len() {
             let mut damaged = good.clone();
             damaged[at] ^= 1;
-            assert!(!bits.decode(1, &damaged), "byte {at}");
+            assert_eq!(Bits::decode(10_000, &damaged), None, "byte {at}");
         }
-        assert!(!bits.decode(1, &good[..511]));
+        for len in [0, 511, 512, 1024, good.len() - 1] {
+            assert_eq!(Bits::decode(10_000, &good[..len]), None, "{len} bytes");
+        }
+        assert_eq!(Bits::decode(4032, &good), None, "more sectors");
     }
 }

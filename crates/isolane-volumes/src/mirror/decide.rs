@@ -22,8 +22,19 @@ pub(super) struct StartOptions {
     pub keep: Option<Uuid>,
 }
 
-/// Label of a member: `None` without a valid one, an error if the member is missing.
-pub(super) type Label = Result<Option<Record>, String>;
+/// Label of a member, with the same number.
+pub(super) type Label = Result<Record, NoLabel>;
+
+/// Reason for the absence of a valid label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NoLabel {
+    /// The member has other data, or none.
+    Blank,
+    /// The label is damaged, or of another version.
+    Damaged,
+    /// The member is missing, because of this error.
+    Missing(String),
+}
 
 /// Decides how to start an existing mirror. Returns the record, and whether all regions can differ.
 pub(super) fn decide(
@@ -32,8 +43,15 @@ pub(super) fn decide(
     labels: &[Label; 2],
     options: StartOptions,
 ) -> Result<(Record, bool), OpenError> {
-    let refuse = |reason: &str, remedy: &str| Err(OpenError::new(name, reason, remedy));
-    let own = labels.each_ref().map(|label| label.as_ref().ok().and_then(Option::as_ref));
+    let refuse = |reason: &str, remedy: &str| {
+        let damaged = labels.iter().position(|label| *label == Err(NoLabel::Damaged));
+        let Some(member) = damaged else { return Err(OpenError::new(name, reason, remedy)) };
+        let number = member + 1;
+        let reason = format!("the label of member {number} is damaged or of another version: {reason}");
+        let remedy = format!("{remedy}; to discard that label, zero the last 64 KiB of member {number}");
+        Err(OpenError::new(name, reason, remedy))
+    };
+    let own = labels.each_ref().map(|label| label.as_ref().ok());
     let known = || own.into_iter().flatten().chain(bitmap);
     if known().any(|record| known().any(|other| !other.is_same_mirror(record))) {
         return refuse("members and bitmap file belong to different mirrors", "check their paths");
@@ -45,82 +63,72 @@ pub(super) fn decide(
              it overwrites member 2, and the last 64 KiB of member 1",
         );
     }
-    let missing = (0..2).find_map(|member| labels[member].as_ref().err().map(|error| (member, error)));
-    if let Some((member, error)) = missing.filter(|_| !options.degraded) {
-        let reason = format!("member {} is missing ({error})", member + 1);
-        return refuse(&reason, "repair it, or add degraded=yes to start without it");
+    for (number, label) in (1..).zip(labels).filter(|_| !options.degraded) {
+        if let Err(NoLabel::Missing(error)) = label {
+            let reason = format!("member {number} is missing ({error})");
+            return refuse(&reason, "repair it, or add degraded=yes to start without it");
+        }
     }
-    let sequence = known().map(|record| record.sequence).max().unwrap_or(0);
-    let forced = options.keep.and_then(|generation| keep(generation, labels));
-    match (combine(bitmap, labels), forced) {
-        (Ok(record), _) => Ok((Record { sequence, ..record }, false)),
-        (Err(_), Some(record)) => Ok((Record { sequence, ..record }, true)),
+    let forced = options.keep.and_then(|generation| keep(generation, own));
+    let (mut record, all_dirty) = match (combine(bitmap, labels), forced) {
+        (Ok(record), _) => (record, false),
+        (Err(_), Some(record)) => (record, true),
         (Err(reason), None) => {
             let choices = own.iter().flatten().map(|record| format!("keep={}", record.generation));
             let choices = choices.collect::<Vec<_>>().join(" or ");
-            let erase = match own {
-                [None, Some(_)] if missing.is_none() => {
+            let erase = match labels {
+                [Err(NoLabel::Blank | NoLabel::Damaged), Ok(_)] => {
                     "; to overwrite member 2 with member 1, zero the last 64 KiB of member 2, and add create=yes \
                      and a bitmap file that does not exist"
                 }
                 _ => "",
             };
-            refuse(
-                &reason,
-                &format!(
-                    "correct it, or choose the data to keep, in the order of the members: {choices}{erase}"
-                ),
-            )
+            let remedy = "correct it, or choose the data to keep, in the order of the members";
+            return refuse(&reason, &format!("{remedy}: {choices}{erase}"));
+        }
+    };
+    for (member, label) in labels.iter().enumerate() {
+        match (label, record.states[member]) {
+            (Err(NoLabel::Missing(_)), MemberState::Out) => {}
+            (Err(NoLabel::Missing(_)), _) => record.remove(member),
+            (_, MemberState::Out) => record.states[member] = MemberState::Incomplete,
+            _ => {}
         }
     }
+    record.sequence = known().map(|record| record.sequence).max().unwrap_or(0);
+    Ok((record, all_dirty))
 }
 
-/// Returns the record to start with if no data can be lost.
+/// Returns the record of the bitmap file if no data can be lost.
 fn combine(bitmap: Option<&Record>, labels: &[Label; 2]) -> Result<Record, String> {
-    if let [Ok(Some(one)), Ok(Some(other))] = labels
+    if let [Ok(one), Ok(other)] = labels
         && ![one.generation, one.parent].contains(&other.generation)
         && one.generation != other.parent
     {
         return Err("split brain: each member was used without the other".to_owned());
     }
-    let mut record = bitmap.ok_or("the bitmap file is damaged or not initialized")?.clone();
-    for (member, label) in labels.iter().enumerate() {
+    let bitmap = bitmap.ok_or("the bitmap file is damaged or not initialized")?;
+    let generations = [bitmap.generation, bitmap.parent];
+    for (number, label) in (1..).zip(labels) {
         match label {
-            Err(_) if record.states[member] == MemberState::Out => {}
-            Err(_) => record.remove(member),
-            Ok(None) => return Err(format!("member {} has no valid label", member + 1)),
-            Ok(Some(own)) => {
-                let is_known = bitmap.is_some_and(|bitmap| {
-                    own.sequence <= bitmap.sequence
-                        && [bitmap.generation, bitmap.parent].contains(&own.generation)
-                });
-                if !is_known {
-                    return Err(format!("member {} was used with another bitmap file", member + 1));
-                }
-                if record.states[member] == MemberState::Out {
-                    record.states[member] = MemberState::Incomplete;
-                }
-            }
+            Err(NoLabel::Missing(_)) => {}
+            Err(_) => return Err(format!("member {number} has no valid label")),
+            Ok(own) if own.sequence <= bitmap.sequence && generations.contains(&own.generation) => {}
+            Ok(_) => return Err(format!("member {number} was used with another bitmap file")),
         }
     }
-    match record.states.contains(&MemberState::Complete) {
-        true => Ok(record),
-        false => Err("the member with all data is missing".to_owned()),
-    }
+    let has_data = |member: usize| labels[member].is_ok() && bitmap.states[member] == MemberState::Complete;
+    (0..2).any(has_data).then(|| bitmap.clone()).ok_or("the member with all data is missing".to_owned())
 }
 
 /// Returns the record that keeps the data of the member of a generation, and overwrites the other one.
-fn keep(generation: Uuid, labels: &[Label; 2]) -> Option<Record> {
-    let label = |member: usize| labels[member].as_ref().ok().and_then(Option::as_ref);
-    let has_generation = |member: &usize| label(*member).is_some_and(|own| own.generation == generation);
+fn keep(generation: Uuid, own: [Option<&Record>; 2]) -> Option<Record> {
+    let has_generation = |member: &usize| own[*member].is_some_and(|label| label.generation == generation);
     let is_incomplete =
-        |member: &usize| label(*member).map(|own| own.states[*member]) != Some(MemberState::Complete);
+        |member: &usize| own[*member].map(|label| label.states[*member]) != Some(MemberState::Complete);
     let source = (0..2).filter(has_generation).min_by_key(is_incomplete)?;
-    let mut record = label(source)?.clone();
+    let mut record = own[source]?.clone();
     record.states[source] = MemberState::Complete;
     record.remove(1 - source);
-    if labels[1 - source].is_ok() {
-        record.states[1 - source] = MemberState::Incomplete;
-    }
     Some(record)
 }

@@ -5,9 +5,10 @@
 use std::sync::Arc;
 
 use isolane_memory::Payload;
-use isolane_volume::{BlockRange, NestedIo, Outcome, Request, VolumeError};
+use isolane_volume::{BlockRange, NestedIo, Outcome, Request};
 
 use super::requests::{Mirror, buffer};
+use super::state::State;
 
 impl Mirror {
     /// Copies all regions marked for copying, and clears the bits of regions that were not written since the last
@@ -23,8 +24,8 @@ impl Mirror {
         // Copies are durable before the record calls their member complete.
         self.flush(&io).await?;
         self.state.lock().complete();
-        self.state.lock().clear_idle(&idle);
-        self.commit(&io, |state| state.is_record_durable() && state.is_bitmap_saved()).await?;
+        self.state.lock().clear_idle(idle);
+        self.commit(&io, State::is_saved).await?;
         Ok(Payload::default())
     }
 
@@ -36,12 +37,7 @@ impl Mirror {
     }
 
     /// Copies the blocks of a region that differ. Requests for its blocks wait.
-    async fn copy_region(
-        self: &Arc<Self>,
-        io: &NestedIo,
-        region: u64,
-        target: usize,
-    ) -> Result<(), VolumeError> {
+    async fn copy_region(self: &Arc<Self>, io: &NestedIo, region: u64, target: usize) -> Outcome {
         let span = self.state.lock().blocks_of(region);
         let _lock = self.lock(io, span, true).await;
         let source = self.state.lock().source();
@@ -59,7 +55,7 @@ impl Mirror {
             self.settle(io, results, Some(BlockRange { lba, blocks })).await?;
         }
         self.state.lock().to_copy.clear(region);
-        Ok(())
+        Ok(Payload::default())
     }
 }
 

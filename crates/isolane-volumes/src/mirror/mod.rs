@@ -14,15 +14,13 @@ mod requests;
 mod start;
 mod state;
 
-use std::path::Path;
 use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use isolane_volume::file::FileVolume;
 use isolane_volume::spec::{Source, VolumeSpec};
 use isolane_volume::{
-    Generation, Identity, NestedIo, OpenError, Outcome, Request, Volume, VolumeDescription, VolumeInfo,
+    Identity, NestedIo, OpenError, Outcome, Request, Volume, VolumeDescription, VolumeInfo,
 };
 use uuid::Uuid;
 
@@ -44,39 +42,43 @@ struct Maintained {
 /// Opens a mirror of two members, of which one can be missing.
 pub(crate) fn open(parts: Parts, members: Vec<Member>) -> Result<Arc<dyn Volume>, OpenError> {
     let options = start_options(&parts)?;
-    let Some(path) = parts.option("bitmap").map(str::to_owned) else {
-        return Err(parts.error("no bitmap file", "add bitmap=FILE"));
-    };
+    let path = parts.option("bitmap").ok_or_else(|| parts.error("no bitmap file", "add bitmap=FILE"))?.into();
     let info = member_info(&parts, &members)?;
-    let generation = generation(&members);
-    let stores = members.iter().flatten().flat_map(|member| member.stores()).collect();
-    let reads_into_pool = members.iter().flatten().any(|member| member.reads_into_pool());
-    let deallocate = members.iter().flatten().any(|member| member.info().deallocate);
     let members = <[Member; 2]>::try_from(members)
         .map_err(|members| parts.error(format!("{} members", members.len()), "name two volumes"))?;
+    let open_bitmap = move |bytes| {
+        let source = Source::Path { path, size: options.create.then_some(bytes) };
+        let remedy = "check its path; for a new mirror, or to copy one member with keep=, add create=yes";
+        isolane_volume::open(&VolumeSpec::new(source))
+            .map_err(|error| OpenError::new(&format!("bitmap file {}", error.name), error.reason, remedy))
+    };
     let resources =
         |error: std::io::Error| parts.error(error.to_string(), "free descriptors, threads, or memory");
     let mut driver = Driver::new().map_err(resources)?;
     let (name, new) = (parts.name.clone(), Record::new(&info, MIN_REGION_BYTES));
     let blocks = new.blocks;
-    let bitmap = move |bytes| open_bitmap(&path, options.create.then_some(bytes));
-    let started = driver.run(|io| start(io, name, members, new, bitmap, options));
+    let started = driver.run(|io| start(io, name, members, new, open_bitmap, options));
     let mirror = started.map_err(|error| parts.error(error.to_string(), "check the system"))??;
     let (sender, receiver) = mpsc::channel();
     let maintained = Arc::clone(&mirror);
     let maintain = move || maintain(&maintained, driver, &receiver);
-    let thread =
-        std::thread::Builder::new().name("isolane-mirror".to_owned()).spawn(maintain).map_err(resources)?;
+    let thread = thread::Builder::new().name("isolane-mirror".to_owned()).spawn(maintain);
+    let maintenance = Some((sender, thread.map_err(resources)?));
+    let members = || mirror.members.iter().flatten();
+    let deallocate = members().any(|member| member.info().deallocate);
+    // The members have the same generation if they are, for example, files on one machine.
+    let mut generations = members().map(|member| member.description().generation);
+    let first = generations.next().flatten();
     Ok(Arc::new(NestedVolume {
         description: VolumeDescription {
             info: VolumeInfo { blocks, deallocate, zeroes_after_deallocate: true, ..info },
             identity: parts.identity(|| Identity { uuid: mirror.state.lock().record.mirror }),
-            generation,
+            generation: first.filter(|_| generations.all(|other| other == first)),
             name: parts.name,
         },
-        stores,
-        reads_into_pool,
-        runner: Arc::new(Maintained { mirror, maintenance: Some((sender, thread)) }),
+        stores: members().flat_map(|member| member.stores()).collect(),
+        reads_into_pool: members().any(|member| member.reads_into_pool()),
+        runner: Arc::new(Maintained { mirror, maintenance }),
     }))
 }
 
@@ -114,34 +116,13 @@ fn start_options(parts: &Parts) -> Result<StartOptions, OpenError> {
     Ok(StartOptions { create: is_yes("create")?, degraded: is_yes("degraded")?, keep })
 }
 
-/// Opens the bitmap file; creates it with this size if it does not exist.
-fn open_bitmap(path: &str, size: Option<u64>) -> Member {
-    let source = Source::Path { path: path.into(), size };
-    let opened = FileVolume::open(&VolumeSpec::new(source), Path::new(path), size);
-    let remedy = "check its path; for a new mirror, or to copy one member with keep=, add create=yes";
-    match opened {
-        Ok(volume) => Ok(Arc::new(volume)),
-        Err(OpenError { name, reason, .. }) => {
-            Err(OpenError::new(&format!("bitmap file {name}"), reason, remedy))
-        }
-    }
-}
-
-/// Returns the generation if all members have the same, such as files on one machine.
-fn generation(members: &[Member]) -> Option<Generation> {
-    let mut generations = members.iter().flatten().map(|member| member.description().generation);
-    let first = generations.next()?;
-    generations.all(|other| other == first).then_some(first)?
-}
-
 /// Maintains the mirror. Once it is closed, the second of two searches finds all regions idle.
 fn maintain(mirror: &Arc<Mirror>, mut driver: Driver, closed: &mpsc::Receiver<()>) {
     // After a panic, no region would be copied or cleared again.
     let guard = WorkGuard(mirror, "maintenance");
     let mut runs_after_close = 0;
     while runs_after_close < 3 {
-        let maintained = Arc::clone(mirror);
-        if let Err(error) = driver.run(|io| maintained.maintain(io)).flatten() {
+        if let Err(error) = driver.run(|io| Arc::clone(mirror).maintain(io)).flatten() {
             log::error!("{}: maintenance: {error}", mirror.name);
         }
         let is_closed = closed.recv_timeout(INTERVAL) == Err(mpsc::RecvTimeoutError::Disconnected);

@@ -45,6 +45,8 @@ impl Record {
     pub fn new(member: &VolumeInfo, min_region_bytes: u64) -> Record {
         let block_size = u64::from(member.block_size);
         let blocks = member.blocks - LABEL_BYTES / block_size;
+        let region_blocks =
+            blocks.div_ceil(MAX_REGIONS).next_power_of_two().max(min_region_bytes / block_size);
         Record {
             mirror: Uuid::new_v4(),
             generation: Uuid::new_v4(),
@@ -52,10 +54,7 @@ impl Record {
             sequence: 0,
             block_size: member.block_size,
             blocks,
-            region_blocks: blocks
-                .div_ceil(MAX_REGIONS)
-                .next_power_of_two()
-                .max(min_region_bytes / block_size),
+            region_blocks,
             states: [MemberState::Complete, MemberState::Incomplete],
         }
     }
@@ -100,8 +99,7 @@ impl Record {
 
     /// Whether both records are of the same mirror, with the same blocks and regions.
     pub fn is_same_mirror(&self, other: &Record) -> bool {
-        let layout =
-            |record: &Record| (record.mirror, record.block_size, record.blocks, record.region_blocks);
+        let layout = |one: &Record| (one.mirror, one.block_size, one.blocks, one.region_blocks);
         layout(self) == layout(other)
     }
 
@@ -118,8 +116,9 @@ impl Record {
         let (fields, _) = bytes.first_chunk::<RECORD_BYTES>()?.as_chunks();
         let word = |at: usize| u64::from_le_bytes(fields[at]);
         let uuid = |at: usize| Uuid::from_u64_pair(word(at), word(at + 1));
+        let state = |at: usize| MEMBER_STATES.into_iter().find(|state| *state as u64 == word(at));
         let record = Record {
-            states: [MemberState::decode(word(3))?, MemberState::decode(word(4))?],
+            states: [state(3)?, state(4)?],
             sequence: word(5),
             block_size: u32::try_from(word(6)).ok()?,
             blocks: word(7),
@@ -140,19 +139,13 @@ impl Record {
     }
 }
 
-impl MemberState {
-    fn decode(word: u64) -> Option<MemberState> {
-        use MemberState::{Complete, Incomplete, Out};
-        [Complete, Incomplete, Out].into_iter().find(|state| *state as u64 == word)
-    }
-}
-
 /// Holder of the copy in the bitmap file.
 pub(super) const BITMAP: usize = 2;
 /// Maximum number of regions: bounds the memory and the bitmap file.
 pub(super) const MAX_REGIONS: u64 = 1 << 20;
 /// Bytes at the end of each member that are reserved for its label, which is at their start.
 pub(super) const LABEL_BYTES: u64 = 64 << 10;
+const MEMBER_STATES: [MemberState; 3] = [MemberState::Complete, MemberState::Incomplete, MemberState::Out];
 const RECORD_BYTES: usize = 128;
 const MAGIC: u64 = u64::from_le_bytes(*b"ISOLMIRR");
 const VERSION: u64 = 1;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use isolane_memory::{Buffer, Payload};
+use isolane_volume::nested::Running;
 use isolane_volume::{BlockRange, NestedIo, Outcome, Request, Volume, VolumeError};
 use parking_lot::Mutex;
 
@@ -29,25 +30,25 @@ pub(super) struct Mirror {
 impl Mirror {
     /// Runs a checked request.
     pub async fn run(self: Arc<Self>, io: NestedIo, request: Request) -> Outcome {
-        match request {
-            Request::Read { lba, blocks } => self.read(&io, BlockRange { lba, blocks }).await,
-            Request::Flush => self.flush(&io).await,
+        let (ranges, fua, deallocate) = match request {
+            Request::Read { lba, blocks } => return self.read(&io, BlockRange { lba, blocks }).await,
+            Request::Flush => return self.flush(&io).await,
             Request::Write { lba, blocks, data, fua } => {
                 let requests = two_buffers(data).map(|data| Request::Write { lba, blocks, data, fua });
-                self.change(&io, BlockRange { lba, blocks }, requests).await
+                return self.change(&io, BlockRange { lba, blocks }, requests).await;
             }
             Request::WriteZeroes { lba, blocks, fua, deallocate } => {
-                self.zero(&io, BlockRange { lba, blocks }, fua, deallocate).await
+                ([BlockRange { lba, blocks }].into(), fua, deallocate)
             }
             // Deallocated blocks can read differently on each member; zeroes cannot.
-            Request::Deallocate { ranges, fua } => {
-                for range in ranges {
-                    self.zero(&io, range, fua, true).await?;
-                }
-                Ok(Payload::default())
-            }
+            Request::Deallocate { ranges, fua } => (ranges, fua, true),
             Request::Continue(_) => unreachable!("a mirror never returns the remainder of a request"),
+        };
+        for BlockRange { lba, blocks } in ranges {
+            let zero = || Request::WriteZeroes { lba, blocks, fua, deallocate };
+            self.change(&io, BlockRange { lba, blocks }, [zero(), zero()]).await?;
         }
+        Ok(Payload::default())
     }
 
     async fn read(self: &Arc<Self>, io: &NestedIo, span: BlockRange) -> Outcome {
@@ -65,24 +66,15 @@ impl Mirror {
 
     /// Runs a request on a member.
     pub async fn start(&self, io: &NestedIo, member: usize, request: Request) -> Outcome {
-        match &self.members[member] {
-            Some(volume) => io.start(volume, request).await,
-            None => Err(VolumeError::ReadFailed { raw_os_error: EIO }),
-        }
-    }
-
-    async fn zero(self: &Arc<Self>, io: &NestedIo, span: BlockRange, fua: bool, deallocate: bool) -> Outcome {
-        let BlockRange { lba, blocks } = span;
-        let request = || Request::WriteZeroes { lba, blocks, fua, deallocate };
-        self.change(io, span, [request(), request()]).await
+        let volume = self.members[member].as_ref().ok_or(VolumeError::ReadFailed { raw_os_error: EIO })?;
+        io.start(volume, request).await
     }
 
     /// Sends a change of `span` to all live members.
     async fn change(self: &Arc<Self>, io: &NestedIo, span: BlockRange, requests: [Request; 2]) -> Outcome {
         let _lock = self.lock(io, span, true).await;
-        let regions = self.state.lock().regions_of(span);
-        self.state.lock().mark_dirty(regions.clone());
-        self.commit(io, |state| state.are_durable(regions.clone())).await?;
+        self.state.lock().mark_dirty(span);
+        self.commit(io, |state| state.are_durable(span)).await?;
         self.state.lock().check()?;
         let guard = WorkGuard(self, "a change");
         let results = self.run_on_live(io, requests).await;
@@ -98,38 +90,21 @@ impl Mirror {
     }
 
     /// Runs requests on the live members concurrently.
-    async fn run_on_live(&self, io: &NestedIo, requests: [Request; 2]) -> MemberResults {
-        let mut running = [None, None];
-        for (member, request) in requests.into_iter().enumerate() {
-            let volume = self.members[member].as_ref().filter(|_| self.state.lock().is_live(member));
-            running[member] = volume.map(|volume| io.start(volume, request));
-        }
-        let mut results = [None, None];
-        for (result, running) in results.iter_mut().zip(running) {
-            if let Some(running) = running {
-                *result = Some(running.await.map(drop));
-            }
-        }
-        results
+    async fn run_on_live(&self, io: &NestedIo, [first, second]: [Request; 2]) -> MemberResults {
+        let start = |member: usize, request: Request| {
+            let volume = self.members[member].as_ref().filter(|_| self.state.lock().is_live(member))?;
+            Some(io.start(volume, request))
+        };
+        let end = async |running: Option<Running>| Some(running?.await.map(drop));
+        let (first, second) = (start(0, first), start(1, second));
+        [end(first).await, end(second).await]
     }
 
     /// Decides the outcome of a change of `span`, or of a flush, and makes the record durable if it has changed.
     pub async fn settle(&self, io: &NestedIo, results: MemberResults, span: Option<BlockRange>) -> Outcome {
-        let outcome = {
-            let mut state = self.state.lock();
-            let regions = span.map(|span| state.regions_of(span));
-            let before = state.record.states;
-            let outcome = state.settle(&results, regions);
-            if state.record.states != before {
-                let states = state.record.states;
-                let failed =
-                    results.iter().position(|result| matches!(result, Some(Err(_)))).unwrap_or_default();
-                log::error!("{}: member {} failed ({states:?}); restart to repair", self.name, failed + 1);
-            }
-            outcome
-        };
+        let outcome = self.state.lock().settle(&self.name, &results, span);
         self.commit(io, State::is_record_durable).await?;
-        outcome.map(|()| Payload::default())
+        outcome
     }
 
     /// Makes bits and record durable until `is_done`. Concurrent requests share a commit.
@@ -143,34 +118,32 @@ impl Mirror {
                 state.check()?;
                 state.begin_commit()
             };
-            match commit {
-                None => io.retry_later().await,
-                Some(commit) => {
-                    let guard = WorkGuard(self, "a commit");
-                    let outcome = self.write_commit(io, &commit).await;
-                    if let Err(error) = &outcome {
-                        log::error!("{}: bitmap file: {error}; all changes fail until a restart", self.name);
-                    }
-                    self.state.lock().end_commit(commit, outcome);
-                    guard.end();
-                }
+            let Some(commit) = commit else {
+                io.retry_later().await;
+                continue;
+            };
+            let guard = WorkGuard(self, "a commit");
+            let outcome = self.write_commit(io, &commit).await;
+            if let Err(error) = &outcome {
+                log::error!("{}: bitmap file: {error}; all changes fail until a restart", self.name);
             }
+            self.state.lock().end_commit(&self.name, commit, outcome);
+            guard.end();
         }
     }
 
     /// Writes the bits, then the record: to the bitmap file first, so that it is never older than the members.
     async fn write_commit(&self, io: &NestedIo, commit: &Commit) -> Result<MemberResults, VolumeError> {
         let fua = commit.sectors.len() == 1;
-        let write_sector =
-            |sector: &u64| write(sector_lba(*sector), &commit.bits.encode(*sector), SECTOR_BYTES, fua);
+        let write_sector = |sector: &u64| write(1 + sector, &commit.bits.encode(*sector), SECTOR_BYTES, fua);
         io.run_all(commit.sectors.iter().map(|sector| (Arc::clone(&self.bitmap), write_sector(sector))))
             .await?;
         if commit.sectors.len() > 1 {
             io.start(&self.bitmap, Request::Flush).await?;
         }
         let Some(record) = &commit.record else { return Ok([None, None]) };
-        io.start(&self.bitmap, write_record(record)).await?;
-        Ok(self.run_on_live(io, [0, 1].map(|member| write_label(record, member))).await)
+        io.start(&self.bitmap, write_record(record, BITMAP)).await?;
+        Ok(self.run_on_live(io, [0, 1].map(|member| write_record(record, member))).await)
     }
 
     /// Waits until no earlier request excludes this one.
@@ -215,19 +188,13 @@ impl Drop for WorkGuard<'_> {
     }
 }
 
-/// Returns the block of a sector of bits in the bitmap file.
-pub(super) fn sector_lba(sector: u64) -> u64 {
-    1 + sector
-}
-
-/// Returns the write of the record in the bitmap file.
-pub(super) fn write_record(record: &Record) -> Request {
-    write(0, &record.encode(BITMAP), SECTOR_BYTES, true)
-}
-
-/// Returns the write of the label of a member.
-pub(super) fn write_label(record: &Record, member: usize) -> Request {
-    write(record.blocks, &record.encode(member), record.block_size as usize, true)
+/// Returns the write of a record to a member's label, or to the start of the bitmap file, before the sectors of bits.
+pub(super) fn write_record(record: &Record, holder: usize) -> Request {
+    let (lba, block_size) = match holder {
+        BITMAP => (0, SECTOR_BYTES),
+        _ => (record.blocks, record.block_size as usize),
+    };
+    write(lba, &record.encode(holder), block_size, true)
 }
 
 /// Returns a write of one block.

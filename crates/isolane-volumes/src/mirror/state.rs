@@ -9,7 +9,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use isolane_volume::{BlockRange, VolumeError};
+use isolane_memory::Payload;
+use isolane_volume::{BlockRange, Outcome, VolumeError};
 
 use super::bits::Bits;
 use super::record::{MemberState, Record};
@@ -60,11 +61,11 @@ pub(super) struct Commit {
 pub(super) type MemberResults = [Option<Result<(), VolumeError>>; 2];
 
 impl State {
-    /// Creates the state; `saved` are the bits in the bitmap file.
-    pub fn new(mut record: Record, saved: Bits, all_dirty: bool) -> State {
+    /// Creates the state. `saved` are the bits in the bitmap file; all regions can differ without them.
+    pub fn new(mut record: Record, saved: Option<Bits>) -> State {
         let clear = Bits::new(record.regions());
-        let mut dirty = saved.clone();
-        if all_dirty {
+        let mut dirty = saved.clone().unwrap_or_else(|| clear.clone());
+        if saved.is_none() {
             dirty.set(0..record.regions());
         }
         if record.states == [MemberState::Complete; 2] && dirty != clear {
@@ -78,7 +79,7 @@ impl State {
             record,
             committed,
             dirty,
-            durable: saved,
+            durable: saved.unwrap_or(clear.clone()),
             touched: clear,
             to_copy,
             is_committing: false,
@@ -133,20 +134,20 @@ impl State {
         self.error.clone().map_or(Ok(()), Err)
     }
 
-    /// Marks regions dirty before a change.
-    pub fn mark_dirty(&mut self, regions: Range<u64>) {
-        self.touched.set(regions.clone());
-        self.dirty.set(regions);
+    /// Marks the regions of blocks dirty before a change.
+    pub fn mark_dirty(&mut self, span: BlockRange) {
+        self.touched.set(self.regions_of(span));
+        self.dirty.set(self.regions_of(span));
     }
 
-    /// Whether the bits of regions are durable.
-    pub fn are_durable(&self, mut regions: Range<u64>) -> bool {
-        regions.all(|region| self.durable.get(region))
+    /// Whether the bits of blocks are durable.
+    pub fn are_durable(&self, span: BlockRange) -> bool {
+        self.regions_of(span).all(|region| self.durable.get(region))
     }
 
-    /// Whether all bits are durable, also the cleared ones.
-    pub fn is_bitmap_saved(&self) -> bool {
-        self.dirty == self.durable
+    /// Whether the record and all bits are durable, also the cleared ones.
+    pub fn is_saved(&self) -> bool {
+        self.is_record_durable() && self.dirty == self.durable
     }
 
     /// Whether the record is durable.
@@ -154,45 +155,37 @@ impl State {
         self.committed >= self.record.sequence
     }
 
-    /// Decides the outcome of a change of `regions`, or of a flush. If the record changes, the caller makes it durable
+    /// Decides the outcome of a change of `span`, or of a flush. If the record changes, the caller makes it durable
     /// before the request completes.
-    pub fn settle(
-        &mut self,
-        results: &MemberResults,
-        regions: Option<Range<u64>>,
-    ) -> Result<(), VolumeError> {
-        let has_failed = |member: usize| matches!(results[member], Some(Err(_)));
+    pub fn settle(&mut self, name: &str, results: &MemberResults, span: Option<BlockRange>) -> Outcome {
+        let error = |member: usize| results[member].as_ref().and_then(|result| result.as_ref().err());
         let source = self.source();
-        let Some(Err(error)) = [source, 1 - source]
-            .into_iter()
-            .find_map(|member| results[member].clone().filter(Result::is_err))
-        else {
-            return Ok(());
+        let Some(error) = error(source).or(error(1 - source)) else {
+            return Ok(Payload::default());
         };
         let is_complete = |member: usize| self.record.states[member] == MemberState::Complete;
-        if (0..2).any(|member| is_complete(member) && results[member] == Some(Ok(()))) {
-            for member in (0..2).filter(|member| has_failed(*member)) {
-                if self.is_live(member) {
-                    self.record.remove(member);
+        if let Some(member) = (0..2).find(|at| is_complete(*at) && results[*at] == Some(Ok(()))) {
+            let failed = 1 - member;
+            if self.is_live(failed) {
+                log::error!("{name}: member {} failed: {error}; restart to repair", failed + 1);
+                self.record.remove(failed);
+            }
+            return Ok(Payload::default());
+        }
+        match span {
+            // Members can differ in regions in which a write has failed.
+            Some(span) if !matches!(error, VolumeError::SyncFailed { .. }) => {
+                if self.record.states == [MemberState::Complete; 2] {
+                    log::error!("{name}: both members failed a write: {error}");
+                    self.record.set_state(1, MemberState::Incomplete);
+                }
+                if self.incomplete().is_some() {
+                    self.to_copy.set(self.regions_of(span));
                 }
             }
-            return Ok(());
-        }
-        match regions {
-            Some(regions) if !matches!(error, VolumeError::SyncFailed { .. }) => self.require_copy(regions),
             _ => drop(self.error.get_or_insert(error.clone())),
         }
-        Err(error)
-    }
-
-    /// Members can differ in regions in which a write has failed.
-    fn require_copy(&mut self, regions: Range<u64>) {
-        if self.record.states == [MemberState::Complete; 2] {
-            self.record.set_state(1, MemberState::Incomplete);
-        }
-        if self.incomplete().is_some() {
-            self.to_copy.set(regions);
-        }
+        Err(error.clone())
     }
 
     /// Declares the incomplete member complete if nothing is left to copy.
@@ -211,8 +204,8 @@ impl State {
     }
 
     /// Clears the bits of idle regions after a flush of both members.
-    pub fn clear_idle(&mut self, idle: &[u64]) {
-        for region in idle.iter().copied() {
+    pub fn clear_idle(&mut self, idle: Vec<u64>) {
+        for region in idle {
             if self.is_idle(region) {
                 self.dirty.clear(region);
             }
@@ -240,12 +233,12 @@ impl State {
     }
 
     /// Ends a commit with the results of writing the labels.
-    pub fn end_commit(&mut self, commit: Commit, outcome: Result<MemberResults, VolumeError>) {
+    pub fn end_commit(&mut self, name: &str, commit: Commit, outcome: Result<MemberResults, VolumeError>) {
         self.is_committing = false;
         let settled = outcome.and_then(|labels| {
             self.durable = commit.bits;
             self.committed = commit.record.map_or(self.committed, |record| record.sequence);
-            self.settle(&labels, None)
+            self.settle(name, &labels, None)
         });
         if let Err(error) = settled {
             self.error.get_or_insert(error);

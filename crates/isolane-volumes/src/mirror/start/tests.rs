@@ -147,7 +147,7 @@ fn copies_everything_after_bits_beyond_the_regions() {
     let regions = storage.start([Some(0), Some(1)], CREATE).unwrap().state.lock().record.regions();
     let mut bits = Bits::new(regions);
     bits.set(regions..regions + 1);
-    fill(&storage.bitmap, sector_lba(0), &bits.encode(0));
+    fill(&storage.bitmap, 1, &bits.encode(0));
     let mirror = storage.start([Some(0), Some(1)], StartOptions::default()).unwrap();
     let state = mirror.state.lock();
     assert!(state.to_copy.iter().eq(0..regions) && state.dirty.iter().eq(0..regions));
