@@ -189,6 +189,31 @@ fn serves_file_of_restarting_target() {
 }
 
 #[test]
+fn core_drives_the_connections_of_members() {
+    let rears = [Target::serve("mem:16M", "127.0.0.1:0"), Target::serve("mem:16M", "127.0.0.1:0")];
+    let [first, second] = rears.each_ref().map(|rear| format!("nvme+tcp://{}/{NQN}?nsid=1", rear.address));
+    let front = Target::serve(&format!("log:(stripe:64k:{first};(read-only:{second},ro),ro)"), "127.0.0.1:0");
+    // Until a core has taken a connection, a thread drives it.
+    while threads(&front).iter().any(|name| name == "isolane-remote") {
+        std::thread::yield_now();
+    }
+    rears[1].connect("").write_at(&[7; 8192], 0).unwrap();
+    let mut read = [1; 128 * 1024];
+    front.connect("").read_at(&mut read, 0).unwrap();
+    assert!(read[..64 * 1024].iter().all(|byte| *byte == 0));
+    assert!(read[64 * 1024..][..8192] == [7; 8192] && read[64 * 1024 + 8192..].iter().all(|byte| *byte == 0));
+    assert!(!threads(&front).contains(&"isolane-remote".to_owned()));
+}
+
+/// Returns the names of the threads of a target.
+fn threads(target: &Target) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", target.process.id())).unwrap();
+    // A thread can end in the meantime.
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
+    names.map(|name| name.trim().to_owned()).collect()
+}
+
+#[test]
 fn fails_all_requests_after_remote_memory_is_lost() {
     let mut rear = Target::serve(MEMORY, "127.0.0.1:0");
     let front = serve_remote(&rear);

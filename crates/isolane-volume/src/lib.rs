@@ -36,4 +36,4 @@ pub use null::NullVolume;
 pub use open::{OpenError, open};
 pub use request::{Completer, Outcome, Pending, Request, Step, Task};
 pub use spec::VolumeSpec;
-pub use volume::{Upcoming, Volume};
+pub use volume::{CorePart, Upcoming, Volume};

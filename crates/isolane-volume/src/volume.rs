@@ -3,7 +3,9 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use isolane_memory::{Buffer, Payload, Pool};
 use isolane_reactor::file::FileOp;
@@ -59,6 +61,11 @@ pub trait Volume: Send + Sync {
         self.file().is_some()
     }
 
+    /// Takes the parts of the volume that the calling core drives from now on. Each is taken once.
+    fn take_core_parts(&self) -> Vec<Box<dyn CorePart>> {
+        Vec::new()
+    }
+
     /// Reads blocks if possible without file I/O and pool memory. `None`: use [`Volume::start`].
     fn try_read(&self, _lba: u64, _blocks: u64, _pool: &mut Pool) -> Option<Payload> {
         None
@@ -88,6 +95,24 @@ impl fmt::Debug for dyn Volume {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.name())
     }
+}
+
+/// Part of a volume that one core drives in its own thread, such as a connection.
+///
+/// The core turns it after requests, when its descriptor is readable, and at its deadline. Dropping it does not wait;
+/// requests complete without the core then.
+pub trait CorePart: Send {
+    /// Returns a descriptor that becomes readable when the part has work during a wait.
+    fn wait_fd(&self) -> BorrowedFd<'_>;
+
+    /// Does all work that is possible without blocking. Returns whether there was any.
+    fn turn(&mut self) -> bool;
+
+    /// Prepares for a wait, and returns when a turn is due even if nothing happens. `None`: now.
+    fn prepare_wait(&mut self) -> Option<Instant>;
+
+    /// Ends a wait.
+    fn finish_wait(&mut self);
 }
 
 /// An access that is expected.

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use isolane_memory::Pool;
-use isolane_volume::{NestedIo, Outcome, Request, Step, Volume, VolumeDescription};
+use isolane_volume::{CorePart, NestedIo, Outcome, Request, Step, Volume, VolumeDescription};
 use uuid::Uuid;
 
 use crate::parts::Parts;
@@ -19,8 +19,7 @@ pub(crate) trait Runner: Send + Sync + 'static {
 
 pub(crate) struct NestedVolume<R> {
     pub description: VolumeDescription,
-    pub stores: Vec<Uuid>,
-    pub reads_into_pool: bool,
+    pub members: Vec<Arc<dyn Volume>>,
     pub runner: Arc<R>,
 }
 
@@ -34,8 +33,7 @@ impl<R: Runner> NestedVolume<R> {
                 name: parts.name.clone(),
                 ..inner.description().clone()
             },
-            stores: inner.stores(),
-            reads_into_pool: inner.reads_into_pool(),
+            members: vec![Arc::clone(inner)],
             runner: Arc::new(runner),
         })
     }
@@ -47,11 +45,15 @@ impl<R: Runner> Volume for NestedVolume<R> {
     }
 
     fn stores(&self) -> Vec<Uuid> {
-        self.stores.clone()
+        self.members.iter().flat_map(|member| member.stores()).collect()
     }
 
     fn reads_into_pool(&self) -> bool {
-        self.reads_into_pool
+        self.members.iter().any(|member| member.reads_into_pool())
+    }
+
+    fn take_core_parts(&self) -> Vec<Box<dyn CorePart>> {
+        self.members.iter().flat_map(|member| member.take_core_parts()).collect()
     }
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {

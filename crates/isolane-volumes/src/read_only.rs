@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use isolane_memory::{Payload, Pool};
 use isolane_reactor::file::FileOp;
-use isolane_volume::{Identity, OpenError, Request, Step, Task, Volume, VolumeDescription, VolumeInfo};
+use isolane_volume::{
+    CorePart, Identity, OpenError, Request, Step, Task, Volume, VolumeDescription, VolumeInfo,
+};
 use uuid::Uuid;
 
 use crate::parts::Parts;
@@ -48,6 +50,10 @@ impl Volume for ReadOnly {
 
     fn reads_into_pool(&self) -> bool {
         self.inner.reads_into_pool()
+    }
+
+    fn take_core_parts(&self) -> Vec<Box<dyn CorePart>> {
+        self.inner.take_core_parts()
     }
 
     fn try_read(&self, lba: u64, blocks: u64, pool: &mut Pool) -> Option<Payload> {

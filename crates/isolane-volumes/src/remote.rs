@@ -1,20 +1,25 @@
 //! Remote volume: a namespace of another NVMe/TCP target, `nvme+tcp://HOST:PORT/NQN?nsid=N`.
 //!
-//! A thread drives the connection and completes requests. While the connection is down, requests wait.
+//! A core of the target drives the connection; before it does, and after it has ended, a thread. While the connection
+//! is down, requests wait.
 //!
 //! Invariant: once the target has lost acknowledged writes, or may have, every request fails until the volume is
 //! reopened, because the hosts of this volume would not notice.
 
 use std::collections::HashMap;
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread;
+use std::time::Instant;
 
 use isolane_host::{Client, Completion, ControllerInfo, NamespaceInfo, Options, RequestError, Wait};
 use isolane_memory::{Buffer, Payload, Pool};
-use isolane_reactor::Waker;
+use isolane_reactor::{IoChoice, Mode, Waker};
 use isolane_volume::{
-    Completer, Generation, Identity, OpenError, Outcome, Request, RestartLoss, Step, Volume,
+    Completer, CorePart, Generation, Identity, OpenError, Outcome, Request, RestartLoss, Step, Volume,
     VolumeDescription, VolumeError, VolumeInfo,
 };
 use uuid::Uuid;
@@ -25,21 +30,29 @@ use crate::parts::Parts;
 struct Remote {
     description: VolumeDescription,
     store: Uuid,
-    commands: Sender<Command>,
+    messages: Sender<Message>,
     waker: Waker,
+    /// Whether a core can wait for the connection, and none does yet.
+    can_move: AtomicBool,
 }
 
-/// A request of the target's cores to the thread.
-struct Command {
-    request: isolane_host::Request,
-    completer: Completer,
-    /// A deallocation that must be durable.
-    flush_after: bool,
+/// A message to the driver.
+enum Message {
+    Request {
+        request: isolane_host::Request,
+        completer: Completer,
+        /// A deallocation that must be durable.
+        flush_after: bool,
+    },
+    /// Moves the driver from the thread to a core.
+    Move(Sender<Driver>),
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
     let uri = parts.name.parse().map_err(|error| parts.error(format!("{error}"), "correct the address"))?;
-    let connected = Client::connect(&uri, Options { depth: 128, ..Options::default() });
+    // Only epoll has a descriptor that a core can wait for.
+    let options = Options { depth: 128, mode: Mode::Sleep, io: IoChoice::Epoll, ..Options::default() };
+    let connected = Client::connect(&uri, options);
     let client =
         connected.map_err(|error| parts.error(error.to_string(), "check that the target serves it"))?;
     let namespace = client.namespace().clone();
@@ -54,15 +67,13 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
         Some(uuid) => Identity { uuid },
         None => Identity::derived(parts.name.as_bytes()),
     });
-    let (waker, (commands, received)) = (client.waker(), mpsc::channel());
-    let driver = Driver { client, received, in_flight: HashMap::new(), next_tag: 0, lost: false };
-    let thread = thread::Builder::new().name("isolane-remote".to_owned());
-    thread
-        .spawn(move || driver.run())
-        .map_err(|error| parts.error(error.to_string(), "free some threads"))?;
+    let (waker, (messages, received)) = (client.waker(), mpsc::channel());
+    let can_move = AtomicBool::new(client.wait_fd().is_some());
+    let driver = Driver::new(client, received);
+    driver.spawn().map_err(|error| parts.error(error.to_string(), "free some threads"))?;
     let generation = namespace.generation.map(generation);
     let description = VolumeDescription { name: parts.name, info, identity, generation };
-    Ok(Arc::new(Remote { description, store, commands, waker }))
+    Ok(Arc::new(Remote { description, store, messages, waker, can_move }))
 }
 
 fn info(
@@ -109,6 +120,18 @@ impl Volume for Remote {
         true
     }
 
+    fn take_core_parts(&self) -> Vec<Box<dyn CorePart>> {
+        if !self.can_move.swap(false, Ordering::Relaxed) {
+            return Vec::new();
+        }
+        let (sender, moved) = mpsc::channel();
+        // Without a thread, this drops the sender.
+        let _ = self.messages.send(Message::Move(sender));
+        self.waker.wake();
+        let driver = moved.recv().ok();
+        driver.into_iter().map(|driver| Box::new(Part(Some(driver))) as Box<dyn CorePart>).collect()
+    }
+
     fn start(&self, mut request: Request, pool: &mut Pool) -> Step {
         if let Err(error) = request.check(self.info()) {
             return request.fail(error, pool);
@@ -134,17 +157,18 @@ impl Volume for Remote {
         }
         let (completer, step) = Step::pending(&request);
         let flush_after = matches!(request, Request::Deallocate { fua: true, .. });
-        // If the thread has ended, this drops the completer, which fails the request.
-        let _ = self.commands.send(Command { request: convert(request, buffer), completer, flush_after });
+        let message = Message::Request { request: convert(request, buffer), completer, flush_after };
+        // If the driver has ended, this drops the completer, which fails the request.
+        let _ = self.messages.send(message);
         self.waker.wake();
         step
     }
 }
 
 impl Drop for Remote {
-    /// The thread sees the closed channel.
+    /// The driver sees the closed channel.
     fn drop(&mut self) {
-        self.commands = mpsc::channel().0;
+        self.messages = mpsc::channel().0;
         self.waker.wake();
     }
 }
@@ -181,10 +205,15 @@ fn convert(request: Request, buffer: Option<Buffer>) -> isolane_host::Request {
     }
 }
 
-/// The thread of a remote volume.
+/// The connection of a remote volume and its requests.
 struct Driver {
     client: Client,
-    received: Receiver<Command>,
+    generation: Option<isolane_host::Generation>,
+    completions: Vec<Completion>,
+    received: Receiver<Message>,
+    /// The core to move to, and whether the volume is open.
+    target: Option<Sender<Driver>>,
+    is_open: bool,
     /// Requests by tag.
     in_flight: HashMap<u64, InFlight>,
     next_tag: u64,
@@ -197,34 +226,106 @@ struct InFlight {
     flush_after: bool,
 }
 
+/// A driver in a core.
+struct Part(Option<Driver>);
+
+impl Part {
+    fn driver(&mut self) -> &mut Driver {
+        self.0.as_mut().unwrap_or_else(|| unreachable!("only a dropped part has no driver"))
+    }
+}
+
+impl CorePart for Part {
+    fn wait_fd(&self) -> BorrowedFd<'_> {
+        let descriptor = self.0.as_ref().and_then(|driver| driver.client.wait_fd());
+        descriptor.unwrap_or_else(|| unreachable!("only drivers with a descriptor move"))
+    }
+
+    fn turn(&mut self) -> bool {
+        self.driver().turn(Wait::None) > 0
+    }
+
+    fn prepare_wait(&mut self) -> Option<Instant> {
+        self.driver().client.prepare_wait()
+    }
+
+    fn finish_wait(&mut self) {
+        self.driver().client.finish_wait();
+    }
+}
+
+impl Drop for Part {
+    /// Other cores may still send requests, and closing the connection takes time.
+    fn drop(&mut self) {
+        let Some(mut driver) = self.0.take() else { return };
+        driver.client.finish_wait();
+        if let Err(error) = driver.spawn() {
+            log::error!("no thread for the end of a remote volume: {error}");
+        }
+    }
+}
+
 impl Driver {
+    fn new(client: Client, received: Receiver<Message>) -> Driver {
+        Driver {
+            generation: client.namespace().generation,
+            client,
+            completions: Vec::new(),
+            received,
+            target: None,
+            is_open: true,
+            in_flight: HashMap::new(),
+            next_tag: 0,
+            lost: false,
+        }
+    }
+
+    /// Runs in a thread until the volume is closed, or a core takes over.
+    fn spawn(self) -> io::Result<()> {
+        thread::Builder::new().name("isolane-remote".to_owned()).spawn(move || self.run()).map(drop)
+    }
+
     fn run(mut self) {
-        let generation = self.client.namespace().generation;
-        let mut completions = Vec::new();
-        while self.submit_received() || !self.in_flight.is_empty() {
-            self.client.turn(&mut completions, Wait::Forever);
-            if !self.lost && self.client.namespace().generation != generation {
-                log::error!("{}: the target lost writes; restart this one", self.client.info().address);
-                self.lost = true;
+        while self.is_open || !self.in_flight.is_empty() {
+            self.turn(Wait::Forever);
+            if let Some(core) = self.target.take() {
+                match core.send(self) {
+                    Ok(()) => return,
+                    Err(mpsc::SendError(driver)) => self = driver,
+                }
             }
-            completions.drain(..).for_each(|completion| self.complete(completion));
         }
         self.client.close();
     }
 
-    /// Submits new requests. Returns `false` once the volume is closed.
-    fn submit_received(&mut self) -> bool {
-        while self.in_flight.len() < MAX_REQUESTS {
+    /// Submits new requests and completes finished ones. Returns the number of the latter.
+    fn turn(&mut self, wait: Wait) -> usize {
+        self.receive_messages();
+        let is_over = self.target.is_some() || (!self.is_open && self.in_flight.is_empty());
+        let wait = if is_over { Wait::None } else { wait };
+        let mut completions = std::mem::take(&mut self.completions);
+        let finished = self.client.turn(&mut completions, wait);
+        if !self.lost && self.client.namespace().generation != self.generation {
+            log::error!("{}: the target lost writes; restart this one", self.client.info().address);
+            self.lost = true;
+        }
+        completions.drain(..).for_each(|completion| self.complete(completion));
+        self.completions = completions;
+        finished
+    }
+
+    fn receive_messages(&mut self) {
+        while self.in_flight.len() < MAX_REQUESTS && self.is_open {
             match self.received.try_recv() {
-                Ok(Command { request, completer, flush_after }) => {
+                Ok(Message::Request { request, completer, flush_after }) => {
                     let is_read = request.is_read();
                     self.submit(request, InFlight { completer, is_read, flush_after });
                 }
-                Err(TryRecvError::Empty) => return true,
-                Err(TryRecvError::Disconnected) => return false,
+                Ok(Message::Move(core)) => self.target = Some(core),
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => self.is_open = false,
             }
         }
-        true
     }
 
     fn submit(&mut self, request: isolane_host::Request, in_flight: InFlight) {
@@ -269,7 +370,7 @@ fn lost(is_read: bool) -> VolumeError {
     }
 }
 
-/// Requests at the client; more wait in the channel.
+/// Maximum number of requests at the client; more wait in the channel.
 const MAX_REQUESTS: usize = 1024;
 
 #[cfg(test)]

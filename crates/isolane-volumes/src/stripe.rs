@@ -57,8 +57,7 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
             generation: generation(&parts.members),
             name: parts.name,
         },
-        stores: parts.members.iter().flat_map(|member| member.stores()).collect(),
-        reads_into_pool: parts.members.iter().any(|member| member.reads_into_pool()),
+        members: parts.members.clone(),
         runner: Arc::new(Members { volumes: parts.members, stripe, block_size }),
     }))
 }

@@ -33,6 +33,26 @@ impl Reactor {
         Ok(token)
     }
 
+    /// Watches a descriptor that the driver reads itself: after each [`Readable`](crate::Event::Readable), it calls
+    /// [`Reactor::on_read`].
+    ///
+    /// # Errors
+    /// The error of the system call.
+    pub fn watch(&mut self, descriptor: BorrowedFd<'_>) -> io::Result<Token> {
+        self.add(descriptor.try_clone_to_owned()?)
+    }
+
+    /// Records a read of a watched descriptor, and whether it found anything.
+    pub fn on_read(&mut self, token: Token, found: bool) {
+        let counts = self.was_busy || self.sockets.over_hot_limit();
+        self.busy |= found;
+        match self.sockets.get_mut(token) {
+            Some(entry) if found => entry.on_received(true),
+            Some(entry) => entry.on_empty_read(counts),
+            None => {}
+        }
+    }
+
     /// Removes a socket; drop it to close the connection. Returns `None` if the token is stale or
     /// zero-copy sends are in flight; use [`Reactor::close`] then.
     pub fn remove(&mut self, token: Token) -> Option<OwnedFd> {

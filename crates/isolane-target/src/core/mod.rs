@@ -20,6 +20,7 @@
 //! | [`waiting`] | commands that wait for memory or for their volume |
 //! | [`memory_budget`] | pages of the pool that commands can take |
 //! | [`nested`] | requests of nested volumes to their members |
+//! | [`parts`] | parts of volumes that this core drives |
 //! | [`fair_share`] | limits of one lane and one volume |
 //! | [`flush`] | flushes of all volumes: controller shutdown, end of the target |
 //! | [`send`] | one vectored send per lane and turn |
@@ -45,6 +46,7 @@ mod mailbox;
 mod memory_budget;
 mod migration;
 mod nested;
+mod parts;
 mod receive;
 mod send;
 mod timer;
@@ -70,6 +72,7 @@ use self::lane::Lane;
 pub(crate) use self::lane::MigratingLane;
 use self::memory_budget::MemoryBudget;
 pub(crate) use self::memory_budget::max_lanes;
+use self::parts::DrivenPart;
 use self::work::{FileWork, Waiting};
 use crate::config::TargetConfig;
 use crate::counters::CoreCounters;
@@ -83,6 +86,8 @@ pub(crate) struct Core {
     index: usize,
     shared: Arc<Shared>,
     counters: Arc<CoreCounters>,
+    /// Dropped before the reactor, which waits for requests that they complete.
+    parts: Vec<DrivenPart>,
     reactor: Reactor,
     memory: MemoryBudget,
     now: Instant,
@@ -158,9 +163,10 @@ impl Driver {
         config: &TargetConfig,
     ) -> Driver {
         let (now, limits) = (Instant::now(), config.limits());
-        let core = Core {
+        let mut core = Core {
             index,
             counters: Arc::clone(&shared.counters[index]),
+            parts: Vec::new(),
             memory: MemoryBudget::new(Pool::new(memory_budget::pool_pages(config.max_pool_pages))),
             volumes: std::iter::repeat_with(VolumeUse::default).take(shared.namespaces.len()).collect(),
             volume_logs: vec![LogLimiter::default(); shared.namespaces.len()],
@@ -187,6 +193,7 @@ impl Driver {
             newcomer_log: LogLimiter::default(),
             newcomers_to_end: 0,
         };
+        core.take_parts();
         let (interval, cpu) = (config.rebalance_interval, cpu.filter(|_| index == 0));
         let cores = core.shared.counters.len();
         Driver {
@@ -223,6 +230,7 @@ impl Driver {
         let mut events = std::mem::take(&mut self.events);
         let turned = self.core.reactor.turn(self.deadline(), &mut events);
         self.core.now = self.core.reactor.now();
+        self.core.finish_waits();
         self.reap_zerocopy();
         self.core.memory.measure(self.core.shared.lane_quota.used(self.core.index));
         self.core.max_receive_bytes = self.per_lane_budget(&events);
@@ -237,6 +245,7 @@ impl Driver {
         // A host can reuse a queue ID as soon as it sees the end of the connection.
         self.reap();
         self.send_dirty();
+        self.core.drive_parts();
         self.poll_migrations();
         self.poll_shutdown();
         turned
@@ -273,6 +282,8 @@ impl Driver {
                 if let Some(key) = self.lane_of(token) {
                     self.receive(key);
                     self.send_if_was_idle(key);
+                } else {
+                    self.core.on_part_readable(token);
                 }
             }
             Event::Writable(token) => {
@@ -306,7 +317,8 @@ impl Driver {
 
     /// Returns the latest start of the next turn.
     fn deadline(&self) -> Option<Instant> {
-        [self.lane_deadline(), self.core.nested.deadline()].into_iter().flatten().min()
+        let deadlines = [self.lane_deadline(), self.core.nested.deadline(), self.core.parts_deadline()];
+        deadlines.into_iter().flatten().min()
     }
 
     /// The deadline of everything but nested volumes.

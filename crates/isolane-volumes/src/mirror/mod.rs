@@ -76,8 +76,7 @@ pub(crate) fn open(parts: Parts, members: Vec<Member>) -> Result<Arc<dyn Volume>
             generation: first.filter(|_| generations.all(|other| other == first)),
             name: parts.name,
         },
-        stores: members().flat_map(|member| member.stores()).collect(),
-        reads_into_pool: members().any(|member| member.reads_into_pool()),
+        members: members().cloned().collect(),
         runner: Arc::new(Maintained { mirror, maintenance }),
     }))
 }
