@@ -48,8 +48,8 @@ pub(super) async fn start(
     let request = Request::Read { lba: 0, blocks: sectors };
     let bytes = io.start(&bitmap, request).await.map_err(error)?.to_vec();
     let record = Record::decode(&bytes).filter(|(holder, _)| *holder == BITMAP).map(|(_, record)| record);
-    // An interrupted creation is repeated: its record reaches the bitmap file first, and its mirror was not in use
-    // before member 1 had its label. Any other label, or one without its bitmap file, can name the only data.
+    // An interrupted creation is repeated: its record reaches the bitmap file first, and its mirror is not in use
+    // before the record after it. Any other label, or one without its bitmap file, can name the only data.
     let is_of_creation = |label: &Record| {
         record.iter().any(|record| record.is_same_mirror(label) && label.sequence <= record.sequence)
     };
@@ -83,6 +83,11 @@ pub(super) async fn start(
     let mirror = Arc::new(Mirror { name: name.clone(), members: members.map(Result::ok), bitmap, state });
     // Bits and record are durable before the first request.
     mirror.commit(&io, State::is_saved).await.map_err(error)?;
+    if is_new {
+        // From here on, a blank member was replaced.
+        mirror.state.lock().record.sequence += 1;
+        mirror.commit(&io, State::is_saved).await.map_err(error)?;
+    }
     Ok(mirror)
 }
 

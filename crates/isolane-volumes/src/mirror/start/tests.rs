@@ -113,11 +113,27 @@ fn refuses_to_create_over_a_damaged_label() {
 
 #[test]
 fn repeats_interrupted_creation() {
-    let storage = Storage::new();
-    storage.fill(0, 0, &[3; 512]);
-    drop(storage.start([Some(0), Some(1)], CREATE).unwrap());
-    storage.fill(0, 1920, &[0; 512]);
-    assert_eq!(read(&storage.start([Some(0), Some(1)], CREATE).unwrap()), 3);
+    for (sequence, has_label) in [(0, false), (1, false), (1, true)] {
+        let storage = Storage::new();
+        storage.fill(0, 0, &[3; 512]);
+        let record = Record { sequence, ..Record::new(storage.members[0].info(), 64 << 10) };
+        let sector = |holder| [record.encode(holder), vec![0; 512 - 128]].concat();
+        fill(&storage.bitmap, 0, &sector(BITMAP));
+        if has_label {
+            storage.fill(1, 1920, &sector(1));
+        }
+        assert_eq!(read(&storage.start([Some(0), Some(1)], CREATE).unwrap()), 3);
+    }
+}
+
+#[test]
+fn refuses_to_create_again_with_a_replaced_member() {
+    let mut storage = Storage::new();
+    write(&storage.start([Some(0), Some(1)], CREATE).unwrap(), 7);
+    storage.members[0] = memory("1M");
+    let error = storage.refusal([Some(0), Some(1)], CREATE);
+    assert!(error.contains("member 1 has no valid label"), "{error}");
+    assert_eq!(testing::Driver::new(Arc::clone(&storage.members[1])).read(0, 1).unwrap(), [7; 512]);
 }
 
 #[test]
