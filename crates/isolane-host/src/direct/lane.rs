@@ -5,7 +5,7 @@
 use std::io::{self, IoSlice};
 use std::time::Instant;
 
-use isolane_proto::connection::{ReceivePlan, TransmitPlan};
+use isolane_connection::{ReceivePlan, TransmitPlan};
 use isolane_proto::host::{Abandoned, Completed, Connection, SubmitErrorKind, SubmitSlot};
 use isolane_reactor::{Reactor, Received, Token};
 

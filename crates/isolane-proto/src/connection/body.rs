@@ -5,11 +5,11 @@
 //! Invariant: every data byte is digested once, in order, whether it was copied here or placed by
 //! the kernel.
 
+use isolane_connection::{MAX_DESTINATION_BYTES, MAX_DESTINATION_SLICES, ReceivePlan};
 use isolane_memory::Buffer;
 use isolane_wire::digest::Digest;
 
 use super::header::PduLayout;
-use super::plan::{MAX_DESTINATION_BYTES, MAX_DESTINATION_SLICES, ReceivePlan};
 
 /// The body of the current PDU; the default is complete.
 #[derive(Default)]

@@ -1,29 +1,24 @@
-//! Receiving, sending, and stall detection, shared by both ends of a connection.
+//! Receiving and sending of PDUs, shared by both ends of a connection.
 //!
-//! Splits the byte stream into PDUs, places payload, and queues output. This module knows lengths,
+//! Splits the byte stream into PDUs, places payload, and digests data. This module knows lengths,
 //! digests, and the rules of every PDU; [`target`](crate::target) and [`host`](crate::host)
 //! interpret the PDUs.
 
 mod body;
+mod digested;
 mod header;
-mod input;
-mod plan;
 mod predict;
 mod receiver;
-mod send_queue;
-mod stall;
 mod violation;
 
 use std::time::Instant;
 
-pub use plan::{MAX_RECEIVE_SLICES, MAX_TRANSMIT_SLICES, ReceivePlan, TransmitPlan};
 pub use violation::{FatalError, Violation};
 
+pub(crate) use digested::push_data;
 pub(crate) use header::{Header, exact};
 pub(crate) use predict::Prediction;
 pub(crate) use receiver::Receiver;
-pub(crate) use send_queue::SendQueue;
-pub(crate) use stall::{Outstanding, StallDetector, Watermark};
 
 /// Phase of a connection; it only moves down this list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

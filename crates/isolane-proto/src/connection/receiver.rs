@@ -10,23 +10,24 @@
 
 use std::io::IoSliceMut;
 
+use isolane_connection::{InputBuffer, MAX_RECEIVE_SLICES, ReceivePlan, Watermark};
 use isolane_memory::Buffer;
 use isolane_wire::pdu::{CapsuleCmd, CommonHeader, HeaderFault, TermReq};
 use isolane_wire::{Direction, Framing};
 
 use super::body::Body;
 use super::header::{Header, exact};
-use super::input::InputBuffer;
-use super::plan::{MAX_RECEIVE_SLICES, ReceivePlan};
 use super::predict::{LandedBytes, Prediction, Predictor};
-use super::stall::Watermark;
 use super::violation::{FatalError, Violation};
+
+/// Capacity for the longest header with its digest (ICReq: 128) and a TermReq (152).
+const MAX_HEADER_BYTES: usize = 160;
 
 /// The receiving half of a connection.
 pub(crate) struct Receiver {
     from: Direction,
     framing: Framing,
-    input: InputBuffer,
+    input: InputBuffer<MAX_HEADER_BYTES>,
     body: Body,
     predictor: Predictor,
     /// The last valid common header and its decoded form: most headers are equal to the one before.
@@ -48,7 +49,7 @@ impl Receiver {
         Receiver {
             from,
             framing: Framing::default(),
-            input: InputBuffer::new(),
+            input: InputBuffer::default(),
             body: Body::default(),
             predictor: Predictor::new(),
             last_common: [0; CommonHeader::LEN],

@@ -36,9 +36,8 @@ pub use submit::SubmitSlot;
 
 use self::commands::Commands;
 use self::receive::Receiving;
-use crate::connection::{
-    FatalError, Header, Outstanding, Phase, Receiver, SendQueue, StallDetector, TransmitPlan, Violation,
-};
+use crate::connection::{FatalError, Header, Phase, Receiver, Violation};
+use isolane_connection::{Outstanding, SendQueue, StallDetector, TransmitPlan};
 
 /// The host's end of one connection.
 pub struct Connection {
@@ -69,7 +68,7 @@ impl Connection {
         let options = options.clamped();
         let mut output = SendQueue::default();
         let digests = Digests::default().with_header(options.header_digest).with_data(options.data_digest);
-        output.push(&IcReq { hpda: options.hpda, digests, maxr2t: options.maxr2t }.encode());
+        output.push::<24>(&IcReq { hpda: options.hpda, digests, maxr2t: options.maxr2t }.encode(), None);
         Connection {
             phase: Phase::Handshake,
             handshake_deadline: now + options.handshake,
@@ -227,7 +226,7 @@ impl Connection {
         self.phase = match error.status {
             Some(status) => {
                 let request = TermReq::new(Direction::HostToController, status, self.receiver.saved_header());
-                self.output.push(&request.encode());
+                self.output.push::<24>(&request.encode(), None);
                 Phase::Draining(now + self.options.drain)
             }
             None => Phase::Closed,

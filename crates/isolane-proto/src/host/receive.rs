@@ -12,7 +12,8 @@ use isolane_wire::pdu::{C2hData, CapsuleResp, HeaderFault, PduType};
 use super::Connection;
 use super::commands::{Command, Commands};
 use super::event::{Completed, Data, Event};
-use crate::connection::{self, FatalError, Header, Phase, Prediction, ReceivePlan, Violation, exact};
+use crate::connection::{self, FatalError, Header, Phase, Prediction, Violation, exact};
+use isolane_connection::ReceivePlan;
 
 /// Owner of the next bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use isolane_wire::{Framing, Sgl, SubmissionEntry};
 
 use super::Connection;
 use super::event::{Data, SubmitError, SubmitErrorKind};
-use crate::connection::Phase;
+use crate::connection::{Phase, push_data};
 
 /// Reserved capacity for one command, whose submission cannot fail.
 pub struct SubmitSlot<'a>(&'a mut Connection);
@@ -59,10 +59,16 @@ impl SubmitSlot<'_> {
             true => {
                 let mut bytes = HeaderBytes::<{ CapsuleCmd::LEN }>::empty();
                 capsule.encode_to(&Framing::PLAIN, &mut bytes);
-                conn.output.push_command(&bytes, payload, false);
+                conn.output.push::<{ CapsuleCmd::LEN }>(&bytes, payload);
             }
             false => {
-                conn.output.push_command(&capsule.encode(&conn.outbound), payload, conn.outbound.data_digest)
+                let (header, digested) = (capsule.encode(&conn.outbound), conn.outbound.data_digest);
+                push_data::<{ CapsuleCmd::LEN }>(
+                    &mut conn.output,
+                    &header,
+                    payload.unwrap_or_default(),
+                    digested,
+                );
             }
         }
         command.output_end = conn.output.queued_bytes();

@@ -10,7 +10,7 @@ use super::Connection;
 use super::commands::Command;
 use super::event::Data;
 use super::receive::{Receiving, Step};
-use crate::connection::{FatalError, Header, Violation};
+use crate::connection::{FatalError, Header, Violation, push_data};
 
 impl Connection {
     /// C2HData: takes a completed read, all of whose data has arrived in its predicted buffer.
@@ -96,7 +96,7 @@ impl Connection {
                 last: remaining == 0,
             };
             let (header, payload) = (data.encode(&self.outbound), buffer.share(datao, datal));
-            self.output.push_with_data(&header, payload, self.outbound.data_digest);
+            push_data::<24>(&mut self.output, &header, payload, self.outbound.data_digest);
             datao += datal;
         }
         *output_end = self.output.queued_bytes();

@@ -46,7 +46,8 @@ use self::staging::StagingPages;
 use self::transfer::Grants;
 use self::transmit::LongResponses;
 use crate::Completion;
-use crate::connection::{FatalError, Outstanding, Phase, Receiver, SendQueue, StallDetector, Violation};
+use crate::connection::{FatalError, Phase, Receiver, Violation};
+use isolane_connection::{Outstanding, SendQueue, StallDetector};
 
 /// The target's end of one connection.
 pub struct Connection {
@@ -229,7 +230,7 @@ impl Connection {
         self.phase = match error.status {
             Some(status) => {
                 let request = TermReq::new(Direction::ControllerToHost, status, self.receiver.saved_header());
-                self.output.push(&request.encode());
+                self.output.push::<24>(&request.encode(), None);
                 Phase::Draining(now + self.limits.drain)
             }
             None => Phase::Closed,

@@ -15,7 +15,8 @@ use super::event::{DataLocation, Event, Transfer};
 use super::permit::Permit;
 use super::slots::{MAX_GRANTS, Slots};
 use crate::Completion;
-use crate::connection::{self, FatalError, Header, Phase, ReceivePlan, Violation};
+use crate::connection::{self, FatalError, Header, Phase, Violation};
+use isolane_connection::ReceivePlan;
 
 /// Owner of the next bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,7 +236,7 @@ impl Connection {
         self.outbound_plain = self.outbound == Framing::PLAIN;
         self.grants.max_per_command = MAX_GRANTS.min(request.maxr2t.saturating_add(1) as usize);
         let response = IcResp { cpda: self.limits.cpda, digests, maxh2cdata: self.limits.max_h2c_data_bytes };
-        self.output.push(&response.encode());
+        self.output.push::<24>(&response.encode(), None);
         self.phase = Phase::Open;
         Ok(Step::Event(Event::Connected(request)))
     }

@@ -8,7 +8,7 @@ use isolane_memory::Buffer;
 use isolane_wire::SubmissionEntry;
 
 use super::permit::Permit;
-use crate::connection::Watermark;
+use isolane_connection::Watermark;
 
 /// The commands in flight.
 #[derive(Default)]

@@ -149,7 +149,7 @@ impl Connection {
         let (r2to, r2tl) = (grant.start, grant.end - grant.start);
         let r2t = R2t { cccid: slot.cid, ttag: grant.ttag, r2to, r2tl };
         *self.grants.outstanding(unscheduled) += r2tl as usize;
-        self.output.push(&r2t.encode(&self.outbound));
+        self.output.push::<24>(&r2t.encode(&self.outbound), None);
     }
 
     /// H2CData: checks that it matches an R2T, and starts its data.

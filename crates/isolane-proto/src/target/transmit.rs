@@ -17,7 +17,8 @@ use super::config::Scheduling;
 use super::permit::Permit;
 use super::transfer_scheduler::TransferScheduler;
 use crate::Completion;
-use crate::connection::TransmitPlan;
+use crate::connection::push_data;
+use isolane_connection::TransmitPlan;
 
 /// Long responses that wait for their turn.
 pub(super) struct LongResponses {
@@ -210,9 +211,10 @@ impl Connection {
     #[inline(always)]
     fn queue_data(&mut self, data: C2hData, payload: Payload) {
         match self.outbound_plain {
-            true => self.output.push_with_data(&data.encode(&Framing::PLAIN), payload, false),
+            true => self.output.push::<24>(&data.encode(&Framing::PLAIN), Some(payload)),
             false => {
-                self.output.push_with_data(&data.encode(&self.outbound), payload, self.outbound.data_digest);
+                let header = data.encode(&self.outbound);
+                push_data::<24>(&mut self.output, &header, payload, self.outbound.data_digest);
             }
         }
     }
@@ -227,8 +229,8 @@ impl Connection {
             status: completion.status,
         };
         match self.outbound_plain {
-            true => self.output.push(&CapsuleResp { entry }.encode(&Framing::PLAIN)),
-            false => self.output.push(&CapsuleResp { entry }.encode(&self.outbound)),
+            true => self.output.push::<24>(&CapsuleResp { entry }.encode(&Framing::PLAIN), None),
+            false => self.output.push::<24>(&CapsuleResp { entry }.encode(&self.outbound), None),
         }
     }
 }

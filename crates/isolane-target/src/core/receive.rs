@@ -2,7 +2,8 @@
 
 use std::io::IoSliceMut;
 
-use isolane_proto::connection::{ReceivePlan, Step};
+use isolane_connection::ReceivePlan;
+use isolane_proto::connection::Step;
 use isolane_proto::target::Event;
 use isolane_reactor::{Received, Token};
 use isolane_volume::Upcoming;

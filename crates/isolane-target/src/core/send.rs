@@ -1,8 +1,8 @@
 //! One vectored send per turn and lane: directly after a receive if the lane was idle, else at the end of the
 //! turn. A long send can use zero copy (S7): the kernel then reads the buffers until it releases them.
 
+use isolane_connection::TransmitPlan;
 use isolane_memory::ZeroCopySend;
-use isolane_proto::connection::TransmitPlan;
 use isolane_reactor::{Sent, Token};
 
 use super::lane::{Lane, Phase};

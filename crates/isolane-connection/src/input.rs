@@ -6,12 +6,10 @@
 
 use std::ops::Range;
 
-/// Capacity for the longest header with its digest (ICReq: 128) and a TermReq (152).
-pub(crate) const MAX_HEADER_BYTES: usize = 160;
-
-/// The unread input of one connection.
-pub(crate) struct InputBuffer {
-    header: [u8; MAX_HEADER_BYTES],
+/// The unread input of one connection, whose headers have up to `MAX_HEADER` bytes.
+#[derive(Debug)]
+pub struct InputBuffer<const MAX_HEADER: usize> {
+    header: [u8; MAX_HEADER],
     header_len: usize,
     unread: Range<usize>,
     deferred: Vec<u8>,
@@ -20,10 +18,10 @@ pub(crate) struct InputBuffer {
     consumed_bytes: u64,
 }
 
-impl InputBuffer {
-    pub(crate) fn new() -> InputBuffer {
+impl<const MAX_HEADER: usize> Default for InputBuffer<MAX_HEADER> {
+    fn default() -> Self {
         InputBuffer {
-            header: [0; MAX_HEADER_BYTES],
+            header: [0; MAX_HEADER],
             header_len: 0,
             unread: 0..0,
             deferred: Vec::new(),
@@ -31,10 +29,12 @@ impl InputBuffer {
             consumed_bytes: 0,
         }
     }
+}
 
+impl<const MAX_HEADER: usize> InputBuffer<MAX_HEADER> {
     /// Records `n` received bytes. The first `direct` are in their destination already; the range
     /// `unread` of the overflow comes next.
-    pub(crate) fn received(&mut self, n: usize, direct: usize, unread: Range<usize>) {
+    pub fn received(&mut self, n: usize, direct: usize, unread: Range<usize>) {
         debug_assert!(self.unread.is_empty(), "bytes received before the last ones were consumed");
         self.received_bytes += n as u64;
         self.consumed_bytes += direct as u64;
@@ -44,7 +44,7 @@ impl InputBuffer {
     /// Skips `n` bytes: the unread ones, and data after them that is in its destination already. The
     /// range `unread` of the overflow comes next.
     #[inline]
-    pub(crate) fn skip(&mut self, n: usize, unread: Range<usize>) {
+    pub fn skip(&mut self, n: usize, unread: Range<usize>) {
         debug_assert!(self.unread.len() <= n && self.deferred.is_empty(), "bytes were left behind");
         self.consumed_bytes += n as u64;
         self.set_unread(unread);
@@ -57,43 +57,43 @@ impl InputBuffer {
     }
 
     /// Replaces the unread bytes.
-    pub(crate) fn replace_unread(&mut self, bytes: Vec<u8>) {
+    pub fn replace_unread(&mut self, bytes: Vec<u8>) {
         self.unread = 0..bytes.len();
         self.deferred = bytes;
     }
 
     /// Total bytes before the unread ones.
-    pub(crate) fn consumed_bytes(&self) -> u64 {
+    pub fn consumed_bytes(&self) -> u64 {
         self.consumed_bytes
     }
 
     /// Total bytes received.
-    pub(crate) fn received_bytes(&self) -> u64 {
+    pub fn received_bytes(&self) -> u64 {
         self.received_bytes
     }
 
     /// The unread bytes.
     #[inline]
-    pub(crate) fn unread<'a>(&'a self, overflow: &'a [u8]) -> &'a [u8] {
+    pub fn unread<'a>(&'a self, overflow: &'a [u8]) -> &'a [u8] {
         let source = if self.deferred.is_empty() { overflow } else { &self.deferred };
         &source[self.unread.clone()]
     }
 
     /// Where the unread bytes start.
     #[inline]
-    pub(crate) fn unread_start(&self) -> usize {
+    pub fn unread_start(&self) -> usize {
         self.unread.start
     }
 
     /// Number of unread bytes.
     #[inline]
-    pub(crate) fn unread_len(&self) -> usize {
+    pub fn unread_len(&self) -> usize {
         self.unread.len()
     }
 
     /// Marks the first `n` unread bytes as read.
     #[inline]
-    pub(crate) fn consume(&mut self, n: usize) {
+    pub fn consume(&mut self, n: usize) {
         self.unread.start += n;
         self.consumed_bytes += n as u64;
         if self.unread.is_empty() {
@@ -115,7 +115,7 @@ impl InputBuffer {
     }
 
     /// Collects header bytes until there are `len`. Returns `false` if more must arrive.
-    pub(crate) fn collect_header(&mut self, overflow: &[u8], len: usize) -> bool {
+    pub fn collect_header(&mut self, overflow: &[u8], len: usize) -> bool {
         let missing = len.saturating_sub(self.header_len);
         let source = if self.deferred.is_empty() { overflow } else { &self.deferred };
         let available = &source[self.unread.clone()];
@@ -129,13 +129,13 @@ impl InputBuffer {
     }
 
     /// The collected header bytes.
-    pub(crate) fn header(&self) -> &[u8] {
+    pub fn header(&self) -> &[u8] {
         &self.header[..self.header_len]
     }
 
     /// Takes a header of `len` bytes. Returns how many of them are still unread: none of a collected one.
     #[inline]
-    pub(crate) fn take_header(&mut self, len: usize) -> usize {
+    pub fn take_header(&mut self, len: usize) -> usize {
         match std::mem::take(&mut self.header_len) {
             0 => len,
             _ => 0,
@@ -143,12 +143,12 @@ impl InputBuffer {
     }
 
     /// Whether a part of a header was collected.
-    pub(crate) fn is_mid_header(&self) -> bool {
+    pub fn is_mid_header(&self) -> bool {
         self.header_len > 0
     }
 
     /// Copies the unread bytes out of the overflow, so that the driver can reuse it.
-    pub(crate) fn defer(&mut self, overflow: &[u8]) {
+    pub fn defer(&mut self, overflow: &[u8]) {
         if self.deferred.is_empty() && !self.unread.is_empty() {
             self.deferred = overflow[self.unread.clone()].to_vec();
             self.unread = 0..self.deferred.len();
@@ -156,12 +156,12 @@ impl InputBuffer {
     }
 
     /// Whether bytes of an earlier overflow are deferred.
-    pub(crate) fn is_deferred(&self) -> bool {
+    pub fn is_deferred(&self) -> bool {
         !self.deferred.is_empty()
     }
 
     /// Discards everything unread.
-    pub(crate) fn discard(&mut self) {
+    pub fn discard(&mut self) {
         self.unread = 0..0;
         self.deferred = Vec::new();
         self.header_len = 0;
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn collects_header_from_several_receives() {
-        let mut input = InputBuffer::new();
+        let mut input = InputBuffer::<8>::default();
         input.received(3, 0, 0..3);
         assert!(!input.collect_header(b"abc", 5));
         assert!(input.unread(b"abc").is_empty() && input.is_mid_header());
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn needs_no_overflow_without_unread_bytes() {
-        let mut input = InputBuffer::new();
+        let mut input = InputBuffer::<8>::default();
         input.received(8, 0, 4..4);
         assert_eq!(input.unread(b""), b"");
         input.skip(8, 16..16);
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn keeps_deferred_bytes() {
-        let mut input = InputBuffer::new();
+        let mut input = InputBuffer::<8>::default();
         input.received(4, 0, 0..4);
         input.consume(1);
         input.defer(b"abcd");

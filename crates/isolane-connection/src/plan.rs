@@ -13,14 +13,13 @@ pub const MAX_RECEIVE_SLICES: usize = 66;
 /// Maximum number of slices of a transmit plan.
 pub const MAX_TRANSMIT_SLICES: usize = 256;
 /// Maximum number of payload slices of a receive plan.
-pub(crate) const MAX_DESTINATION_SLICES: usize = 64;
+pub const MAX_DESTINATION_SLICES: usize = 64;
 /// Maximum payload bytes of a receive plan: a turn is bounded.
-pub(crate) const MAX_DESTINATION_BYTES: usize = 256 * 1024;
+pub const MAX_DESTINATION_BYTES: usize = 256 * 1024;
 
 /// Destinations of the next bytes of the connection, in order: payload, then the overflow.
 ///
-/// Empty if the connection cannot receive now, because input was
-/// [deferred](crate::target::Connection::defer_input).
+/// Empty if the connection cannot receive now.
 pub type ReceivePlan<'a> = ArrayVec<IoSliceMut<'a>, MAX_RECEIVE_SLICES>;
 
 /// Bytes to send next, in order: headers and references to payload.
@@ -31,7 +30,7 @@ pub struct TransmitPlan<'a> {
 }
 
 impl<'a> TransmitPlan<'a> {
-    /// An empty plan.
+    /// Returns an empty plan.
     #[inline]
     pub fn new() -> Self {
         TransmitPlan { slices: ArrayVec::new_const(), bytes: 0 }
@@ -44,13 +43,13 @@ impl<'a> TransmitPlan<'a> {
 
     /// Adds a slice. Returns `false` if the plan is full.
     #[inline]
-    pub(crate) fn push(&mut self, slice: &'a [u8]) -> bool {
+    pub fn push(&mut self, slice: &'a [u8]) -> bool {
         self.push_io_slice((IoSlice::new(slice), slice.len()))
     }
 
     /// As [`TransmitPlan::push`], for a slice of `len` bytes that can be in shared memory.
     #[inline]
-    pub(crate) fn push_io_slice(&mut self, (slice, len): (IoSlice<'a>, usize)) -> bool {
+    pub fn push_io_slice(&mut self, (slice, len): (IoSlice<'a>, usize)) -> bool {
         let is_taken = self.slices.try_push(slice).is_ok();
         self.bytes += if is_taken { len } else { 0 };
         is_taken

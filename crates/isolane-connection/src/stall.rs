@@ -10,23 +10,24 @@ use std::time::{Duration, Instant};
 
 /// Outstanding obligations of a peer, as counters since the start of the connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Outstanding {
+pub struct Outstanding {
     /// Number of bytes moved in either direction.
-    pub(crate) moved_bytes: u64,
+    pub moved_bytes: u64,
     /// PDUs that the peer must complete.
-    pub(crate) pdus: Watermark,
+    pub pdus: Watermark,
     /// Output that the peer must receive, in bytes.
-    pub(crate) output: Watermark,
+    pub output: Watermark,
     /// Transfers that the peer must complete.
-    pub(crate) transfers: Watermark,
+    pub transfers: Watermark,
 }
 
 /// Progress of one kind of obligation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Watermark {
-    pub(crate) expected: u64,
+pub struct Watermark {
+    /// Number of obligations so far.
+    pub expected: u64,
     /// All obligations up to this number are met.
-    pub(crate) done: u64,
+    pub done: u64,
 }
 
 impl Outstanding {
@@ -35,14 +36,14 @@ impl Outstanding {
     }
 
     /// Whether all obligations are met.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.kinds().iter().all(|kind| kind.done >= kind.expected)
     }
 }
 
 /// Stall detector, with the counters of its last check.
 #[derive(Debug)]
-pub(crate) struct StallDetector {
+pub struct StallDetector {
     since: Instant,
     moved_bytes: u64,
     /// Obligations to meet within [`OVERDUE_FACTOR`] limits after `due_since`.
@@ -52,23 +53,24 @@ pub(crate) struct StallDetector {
 }
 
 impl StallDetector {
-    pub(crate) fn new(now: Instant, limit: Duration) -> StallDetector {
+    /// Starts with nothing expected; `limit` is the longest time without progress.
+    pub fn new(now: Instant, limit: Duration) -> StallDetector {
         StallDetector { since: now, moved_bytes: 0, due: [0; 3], due_since: now, limit }
     }
 
     /// Time of the next check.
-    pub(crate) fn deadline(&self) -> Instant {
+    pub fn deadline(&self) -> Instant {
         self.since + self.limit
     }
 
     /// Extends the deadlines by `wait`, during which this side blocked the peer.
-    pub(crate) fn extend_deadline(&mut self, wait: Duration) {
+    pub fn extend_deadline(&mut self, wait: Duration) {
         self.since += wait;
         self.due_since += wait;
     }
 
     /// Checks the counters. Returns `true` if the peer has stalled or is overdue.
-    pub(crate) fn is_stalled(&mut self, now: Instant, outstanding: &Outstanding) -> bool {
+    pub fn is_stalled(&mut self, now: Instant, outstanding: &Outstanding) -> bool {
         if self.is_overdue(now, outstanding) {
             return true;
         }
@@ -93,7 +95,7 @@ impl StallDetector {
 
 /// Number of limits within which a peer must meet an obligation; twice that at most. With 30 s: 1
 /// MiB at 70 kbit/s.
-pub(crate) const OVERDUE_FACTOR: u32 = 4;
+pub const OVERDUE_FACTOR: u32 = 4;
 
 #[cfg(test)]
 mod tests {

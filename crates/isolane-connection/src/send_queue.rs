@@ -6,15 +6,14 @@
 
 use std::collections::VecDeque;
 
-use isolane_memory::{PAGE_SIZE, Payload, ZeroCopySend};
-use isolane_wire::digest::{Digest, crc32c};
+use isolane_memory::{Payload, ZeroCopySend};
 
-use super::plan::TransmitPlan;
-use super::stall::Watermark;
+use crate::plan::TransmitPlan;
+use crate::stall::Watermark;
 
 /// A queue of bytes to send.
 #[derive(Default)]
-pub(crate) struct SendQueue {
+pub struct SendQueue {
     headers: Vec<u8>,
     headers_sent: usize,
     items: VecDeque<Item>,
@@ -33,48 +32,10 @@ struct Item {
 }
 
 impl SendQueue {
-    /// Appends header bytes.
+    /// Appends a header and the payload after it. Most headers have the length `COMMON_LEN`, a constant with
+    /// which the compiler copies without a call.
     #[inline(always)]
-    pub(crate) fn push(&mut self, header: &[u8]) {
-        self.append::<24>(header, None);
-    }
-
-    /// Appends a PDU with data, and its digest if `digested`.
-    #[inline(always)]
-    pub(crate) fn push_with_data(&mut self, header: &[u8], payload: Payload, digested: bool) {
-        self.append_with_data::<24>(header, payload, digested);
-    }
-
-    /// [`SendQueue::push`] or [`SendQueue::push_with_data`] for a command capsule.
-    #[inline(always)]
-    pub(crate) fn push_command(&mut self, header: &[u8], payload: Option<Payload>, digested: bool) {
-        match payload {
-            Some(payload) => self.append_with_data::<72>(header, payload, digested),
-            None => self.append::<72>(header, None),
-        }
-    }
-
-    #[inline(always)]
-    fn append_with_data<const COMMON_LEN: usize>(&mut self, header: &[u8], payload: Payload, digested: bool) {
-        match digested {
-            true => self.append_digested::<COMMON_LEN>(header, payload),
-            false => self.append::<COMMON_LEN>(header, Some(payload)),
-        }
-    }
-
-    /// Copies shared memory first, so that another process cannot change the data after its digest.
-    #[inline(always)]
-    fn append_digested<const COMMON_LEN: usize>(&mut self, header: &[u8], payload: Payload) {
-        let payload = payload.into_private();
-        let digest = digest(&payload);
-        self.append::<COMMON_LEN>(header, Some(payload));
-        self.push(&digest.to_le_bytes());
-    }
-
-    /// Most headers have the length `COMMON_LEN`, a constant with which the compiler copies without
-    /// a call.
-    #[inline(always)]
-    fn append<const COMMON_LEN: usize>(&mut self, header: &[u8], payload: Option<Payload>) {
+    pub fn push<const COMMON_LEN: usize>(&mut self, header: &[u8], payload: Option<Payload>) {
         match <&[u8; COMMON_LEN]>::try_from(header) {
             Ok(header) => self.headers.extend_from_slice(header),
             Err(_) => self.extend_headers(header),
@@ -96,37 +57,37 @@ impl SendQueue {
     }
 
     /// Whether nothing is queued.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.pending_bytes == 0
     }
 
     /// Number of queued bytes.
-    pub(crate) fn pending_bytes(&self) -> usize {
+    pub fn pending_bytes(&self) -> usize {
         self.pending_bytes
     }
 
     /// Number of queued header bytes, which are not references to payload.
-    pub(crate) fn pending_header_bytes(&self) -> usize {
+    pub fn pending_header_bytes(&self) -> usize {
         self.headers.len() - self.headers_sent
     }
 
     /// Total bytes queued: the position of the next byte to queue.
-    pub(crate) fn queued_bytes(&self) -> u64 {
+    pub fn queued_bytes(&self) -> u64 {
         self.queued_bytes
     }
 
     /// Total bytes sent.
-    pub(crate) fn sent_bytes(&self) -> u64 {
+    pub fn sent_bytes(&self) -> u64 {
         self.queued_bytes - self.pending_bytes as u64
     }
 
     /// Progress of sending: queued and sent bytes.
-    pub(crate) fn bytes(&self) -> Watermark {
+    pub fn bytes(&self) -> Watermark {
         Watermark { expected: self.queued_bytes, done: self.sent_bytes() }
     }
 
     /// Drops all queued bytes, because the connection has ended.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.queued_bytes = self.sent_bytes();
         self.pending_bytes = 0;
         self.payload_sent = 0;
@@ -137,7 +98,7 @@ impl SendQueue {
     }
 
     /// Fills a plan with the next bytes.
-    pub(crate) fn fill_plan<'a>(&'a self, plan: &mut TransmitPlan<'a>) {
+    pub fn fill_plan<'a>(&'a self, plan: &mut TransmitPlan<'a>) {
         let mut headers = &self.headers[self.headers_sent..];
         let mut skip = self.payload_sent;
         for item in &self.items {
@@ -163,7 +124,7 @@ impl SendQueue {
     }
 
     /// Removes `n` sent bytes, and passes completely sent payload to `release`.
-    pub(crate) fn advance(&mut self, n: usize, mut release: impl FnMut(Payload)) {
+    pub fn advance(&mut self, n: usize, mut release: impl FnMut(Payload)) {
         assert!(n <= self.pending_bytes, "more bytes reported as sent than were planned");
         if n == self.pending_bytes {
             return self.advance_all(release);
@@ -193,7 +154,7 @@ impl SendQueue {
 
     /// Removes `n` bytes of a zero-copy send, and moves their memory to `send`, because the kernel
     /// still reads it.
-    pub(crate) fn advance_zerocopy(&mut self, n: usize, send: &mut ZeroCopySend) {
+    pub fn advance_zerocopy(&mut self, n: usize, send: &mut ZeroCopySend) {
         // The unsent headers move to the buffer of the last completed send.
         send.headers.clear();
         send.headers.extend_from_slice(&self.headers[self.headers_sent..]);
@@ -235,28 +196,10 @@ impl SendQueue {
 /// Number of sent header bytes that triggers a move of the unsent ones.
 const COMPACT_BYTES: usize = 16 * 1024;
 
-/// Returns the data digest, which is cached for a page that has not changed since its last send.
-/// Prefetches the next page, because hardware prefetch stops at the end of a page.
-fn digest(payload: &Payload) -> u32 {
-    if let Some(known) = payload.page_checksum(crc32c) {
-        return known;
-    }
-    let mut digest = Digest::default();
-    let slices = payload.slices(0, payload.len());
-    let mut pages = slices.flat_map(|slice| slice.chunks(PAGE_SIZE)).peekable();
-    while let Some(page) = pages.next() {
-        pages.peek().copied().into_iter().for_each(isolane_memory::prefetch);
-        digest.update(page);
-    }
-    digest.finish()
-}
-
 #[cfg(test)]
 mod tests {
-    use isolane_shm::SharedMemory;
-
     use super::*;
-    use crate::connection::MAX_TRANSMIT_SLICES;
+    use crate::plan::MAX_TRANSMIT_SLICES;
 
     fn planned(output: &SendQueue) -> TransmitPlan<'_> {
         let mut plan = TransmitPlan::new();
@@ -269,30 +212,14 @@ mod tests {
     }
 
     #[test]
-    fn sends_shared_memory_in_place_without_digest() {
-        let memory = SharedMemory::create("isolane-test", PAGE_SIZE).unwrap();
-        memory.copy_in(0, b"as it was").unwrap();
-        let place = || isolane_memory::Buffer::in_shared_memory(&memory, 0, 9).unwrap().into_payload();
-        let (mut plain, mut digested) = (SendQueue::default(), SendQueue::default());
-        plain.push_with_data(b"head", place(), false);
-        digested.push_with_data(b"head", place(), true);
-        memory.copy_in(6, b"IS!").unwrap();
-        assert_eq!(sent(&plain), b"headas it IS!");
-        assert_eq!(planned(&plain).bytes(), 13);
-        let bytes = sent(&digested);
-        assert_eq!(bytes[..13], *b"headas it was");
-        assert_eq!(bytes[13..], crc32c(b"as it was").to_le_bytes());
-    }
-
-    #[test]
     fn sends_in_order_after_partial_writes() {
         for step in [1, 2, 3, 5, 7, 100] {
             let mut output = SendQueue::default();
-            output.push(b"ab");
-            output.push(b"cd");
-            output.push_with_data(b"", Payload::from(b"PAYLOAD".to_vec()), false);
-            output.push_with_data(b"", Payload::from(b"more".to_vec()), false);
-            output.push(b"ef");
+            output.push::<24>(b"ab", None);
+            output.push::<24>(b"cd", None);
+            output.push::<24>(b"", Some(Payload::from(b"PAYLOAD".to_vec())));
+            output.push::<24>(b"", Some(Payload::from(b"more".to_vec())));
+            output.push::<24>(b"ef", None);
             let mut all: Vec<u8> = Vec::new();
             while !output.is_empty() {
                 let n = step.min(output.pending_bytes());
@@ -307,8 +234,9 @@ mod tests {
     #[test]
     fn headers_that_wait_are_told_apart_from_payload() {
         let mut output = SendQueue::default();
-        output.push(b"header");
-        output.push_with_data(b"", Payload::from(b"data".to_vec()), true);
+        output.push::<24>(b"header", None);
+        output.push::<24>(b"", Some(Payload::from(b"data".to_vec())));
+        output.push::<24>(b"csum", None);
         assert_eq!((output.pending_bytes(), output.pending_header_bytes()), (6 + 4 + 4, 6 + 4));
         output.advance(8, drop);
         assert_eq!((output.pending_bytes(), output.pending_header_bytes()), (2 + 4, 4));
@@ -319,8 +247,8 @@ mod tests {
     #[test]
     fn releases_sent_payload() {
         let mut output = SendQueue::default();
-        output.push(b"header");
-        output.push_with_data(b"", Payload::from(b"data".to_vec()), false);
+        output.push::<24>(b"header", None);
+        output.push::<24>(b"", Some(Payload::from(b"data".to_vec())));
         let mut released = 0;
         output.advance(9, |_| released += 1);
         assert_eq!(released, 0);
@@ -347,10 +275,11 @@ mod tests {
     fn keeps_memory_of_zerocopy_sends() {
         for step in [1, 2, 3, 7, 9, 100] {
             let mut output = SendQueue::default();
-            output.push(b"abcd");
-            output.push_with_data(b"", Payload::from(b"PAYLOAD".to_vec()), false);
-            output.push(b"ef");
-            output.push_with_data(b"", Payload::from(b"more".to_vec()), true);
+            output.push::<24>(b"abcd", None);
+            output.push::<24>(b"", Some(Payload::from(b"PAYLOAD".to_vec())));
+            output.push::<24>(b"ef", None);
+            output.push::<24>(b"", Some(Payload::from(b"more".to_vec())));
+            output.push::<24>(b"csum", None);
             let (mut all, mut sends): (Vec<u8>, Vec<_>) = (Vec::new(), Vec::new());
             while !output.is_empty() {
                 let n = step.min(output.pending_bytes());
@@ -360,7 +289,7 @@ mod tests {
                 output.advance_zerocopy(n, &mut send);
                 assert_eq!(send.bytes, n);
                 if all.len() < 12 {
-                    output.push(b"+");
+                    output.push::<24>(b"+", None);
                 }
                 sends.push((send, bytes, places));
             }
@@ -386,10 +315,10 @@ mod tests {
         let mut output = SendQueue::default();
         let mut send = ZeroCopySend { headers: Vec::with_capacity(4096), ..ZeroCopySend::default() };
         let spare = send.headers.as_ptr();
-        output.push(b"header");
+        output.push::<24>(b"header", None);
         output.advance_zerocopy(6, &mut send);
         assert_eq!(send.headers, b"header");
-        output.push(b"next");
+        output.push::<24>(b"next", None);
         assert_eq!(planned(&output)[0].as_ptr(), spare);
     }
 
@@ -397,8 +326,8 @@ mod tests {
     fn bounds_slices_of_plan() {
         let mut output = SendQueue::default();
         for _ in 0..200 {
-            output.push(b"h");
-            output.push_with_data(b"", Payload::from(b"p".to_vec()), false);
+            output.push::<24>(b"h", None);
+            output.push::<24>(b"", Some(Payload::from(b"p".to_vec())));
         }
         assert_eq!((planned(&output).len(), planned(&output).bytes()), (MAX_TRANSMIT_SLICES, 256));
         output.advance(256, drop);
@@ -409,10 +338,10 @@ mod tests {
     fn reclaims_sent_headers() {
         let mut output = SendQueue::default();
         for _ in 0..10_000 {
-            output.push(&[1; 24]);
-            output.push(&[2; 24]);
+            output.push::<24>(&[1; 24], None);
+            output.push::<24>(&[2; 24], None);
             output.advance(24 + 23, drop);
-            output.push(&[3; 1]);
+            output.push::<24>(&[3; 1], None);
             output.advance(1, drop);
             output.advance(1, drop);
         }
