@@ -10,7 +10,8 @@ use isolane_tests::imports;
 
 /// The crates that each crate can depend on.
 const ALLOWED: &[(&str, &[&str])] = &[
-    ("wire", &[]),
+    ("layout", &[]),
+    ("wire", &["layout"]),
     ("shm", &[]),
     ("tcp", &["shm"]),
     ("memory", &["shm"]),

@@ -25,9 +25,9 @@ macro_rules! command {
             pub fn entry(&self) -> $crate::SubmissionEntry {
                 let mut entry = $crate::SubmissionEntry::from($opcode);
                 $(
-                    let mut bits = $crate::layout::BitValue::into_bits(self.$field);
+                    let mut bits = isolane_layout::BitValue::into_bits(self.$field);
                     $(
-                        entry.$word |= ((bits & $crate::layout::mask($high, $low)) << $low) as u32;
+                        entry.$word |= ((bits & isolane_layout::mask($high, $low)) << $low) as u32;
                         bits >>= $high - $low + 1;
                     )+
                 )*
@@ -40,12 +40,12 @@ macro_rules! command {
                 $(
                     let (mut $field, mut len) = (0, 0);
                     $(
-                        let bits = (u64::from(entry.$word) >> $low) & $crate::layout::mask($high, $low);
+                        let bits = (u64::from(entry.$word) >> $low) & isolane_layout::mask($high, $low);
                         $field |= bits << len;
                         len += $high - $low + 1;
                     )+
                 )*
-                Self { $( $field: $crate::layout::BitValue::from_bits($field) ),* }
+                Self { $( $field: isolane_layout::BitValue::from_bits($field) ),* }
             }
         }
     };

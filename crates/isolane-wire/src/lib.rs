@@ -12,11 +12,11 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[macro_use]
+extern crate isolane_layout;
 #[cfg(test)]
 extern crate std;
 
-#[macro_use]
-mod layout;
 #[macro_use]
 mod command;
 pub mod admin;
@@ -41,6 +41,6 @@ pub mod status;
 pub use ascii::Ascii;
 pub use entry::{CompletionEntry, Sgl, SubmissionEntry};
 pub use framing::{Direction, Framing};
-pub use layout::Field;
+pub use isolane_layout::Field;
 pub use nqn::{Nqn, NqnError, NqnField};
 pub use status::Status;

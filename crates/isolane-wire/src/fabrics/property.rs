@@ -1,7 +1,7 @@
 //! Property Get and Property Set: the controller registers over Fabrics (Fabrics 1.1 §3.4, §3.5).
 
-use crate::layout::BitValue;
 use crate::{CompletionEntry, opcode::FabricsType};
+use isolane_layout::BitValue;
 
 /// Width of the property.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

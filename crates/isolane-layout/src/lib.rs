@@ -4,6 +4,9 @@
 //! Invariant, checked at compile time: fields are inside the structure, in ascending order, without
 //! overlap. Bytes and bits without a field are written as zero and ignored when read.
 
+#![no_std]
+#![forbid(unsafe_code)]
+
 /// A value of fixed length in a structure; multi-byte integers are little endian.
 pub trait Field: Sized {
     /// Length in bytes.
@@ -56,7 +59,7 @@ impl<T: Field, const N: usize> Field for [T; N] {
 
 /// Rejects at compile time a table whose `(offset, length)` pairs overlap, are out of order, or
 /// leave the structure.
-pub(crate) const fn assert_layout(fields: &[(usize, usize)], len: usize) {
+pub const fn assert_layout(fields: &[(usize, usize)], len: usize) {
     let mut end = 0;
     let mut index = 0;
     while index < fields.len() {
@@ -67,9 +70,24 @@ pub(crate) const fn assert_layout(fields: &[(usize, usize)], len: usize) {
     assert!(end <= len, "a field leaves the structure");
 }
 
+/// Defines a structure from a table of `OFFSET => field: Type`, with `encode` and `decode`.
+///
+/// ```
+/// isolane_layout::layout! {
+///     /// A point.
+///     pub struct Point[8] {
+///         /// East.
+///         0 => x: u32,
+///         /// North.
+///         4 => y: u32,
+///     }
+/// }
+/// assert_eq!(Point { x: 1, y: 2 }.encode(), [1, 0, 0, 0, 2, 0, 0, 0]);
+/// ```
+#[macro_export]
 macro_rules! layout {
     ($(#[$meta:meta])* pub struct $name:ident[$len:expr] { $($fields:tt)* }) => {
-        layout! { @bare $(#[$meta])* pub struct $name[$len] { $($fields)* } }
+        $crate::layout! { @bare $(#[$meta])* pub struct $name[$len] { $($fields)* } }
 
         /// All bytes zero.
         impl Default for $name {
@@ -92,8 +110,8 @@ macro_rules! layout {
             $( $(#[$field_meta])* pub $field: $ty, )*
         }
 
-        const _: () = $crate::layout::assert_layout(
-            &[$( ($at, <$ty as $crate::layout::Field>::LEN) ),*],
+        const _: () = $crate::assert_layout(
+            &[$( ($at, <$ty as $crate::Field>::LEN) ),*],
             $len,
         );
 
@@ -105,14 +123,14 @@ macro_rules! layout {
             #[inline]
             pub fn encode(&self) -> [u8; $len] {
                 let mut bytes = [0; $len];
-                $crate::layout::Field::write(self, &mut bytes);
+                $crate::Field::write(self, &mut bytes);
                 bytes
             }
 
             /// Decodes the structure; bytes without a field are ignored.
             #[inline]
             pub fn decode(bytes: &[u8; $len]) -> Self {
-                $crate::layout::Field::read(bytes)
+                $crate::Field::read(bytes)
             }
 
             /// Decodes the structure from the front of `bytes`; `None` if too short.
@@ -122,23 +140,23 @@ macro_rules! layout {
             }
         }
 
-        impl $crate::layout::Field for $name {
+        impl $crate::Field for $name {
             const LEN: usize = $len;
 
             #[inline]
             fn read(bytes: &[u8]) -> Self {
                 Self {
-                    $( $field: $crate::layout::Field::read(
-                        &bytes[$at..$at + <$ty as $crate::layout::Field>::LEN],
+                    $( $field: $crate::Field::read(
+                        &bytes[$at..$at + <$ty as $crate::Field>::LEN],
                     ), )*
                 }
             }
 
             #[inline]
             fn write(&self, bytes: &mut [u8]) {
-                $( $crate::layout::Field::write(
+                $( $crate::Field::write(
                     &self.$field,
-                    &mut bytes[$at..$at + <$ty as $crate::layout::Field>::LEN],
+                    &mut bytes[$at..$at + <$ty as $crate::Field>::LEN],
                 ); )*
             }
         }
@@ -184,29 +202,31 @@ macro_rules! integer_bit_values {
 integer_bit_values!(u8, u16, u32, u64);
 
 /// Returns the mask of the bits `high` to `low`, shifted down to bit 0.
-pub(crate) const fn mask(high: u32, low: u32) -> u64 {
+pub const fn mask(high: u32, low: u32) -> u64 {
     u64::MAX >> (63 - (high - low))
 }
 
+/// Defines a word of bit fields from a table of `field / with_field: Type = [HIGH:LOW]`.
+#[macro_export]
 macro_rules! bits {
     ($(#[$meta:meta])* pub struct $name:ident($repr:ty) { $($fields:tt)* }) => {
-        bits! { @word $(#[$meta])* pub struct $name($repr) { $($fields)* } }
+        $crate::bits! { @word $(#[$meta])* pub struct $name($repr) { $($fields)* } }
 
-        impl $crate::layout::Field for $name {
+        impl $crate::Field for $name {
             const LEN: usize = size_of::<$repr>();
 
             #[inline]
             fn read(bytes: &[u8]) -> Self {
-                Self(<$repr as $crate::layout::Field>::read(bytes))
+                Self(<$repr as $crate::Field>::read(bytes))
             }
 
             #[inline]
             fn write(&self, bytes: &mut [u8]) {
-                $crate::layout::Field::write(&self.0, bytes);
+                $crate::Field::write(&self.0, bytes);
             }
         }
 
-        impl $crate::layout::BitValue for $name {
+        impl $crate::BitValue for $name {
             #[inline]
             fn from_bits(bits: u64) -> Self {
                 Self(bits as $repr)
@@ -237,16 +257,16 @@ macro_rules! bits {
                 $(#[$field_meta])*
                 #[inline]
                 pub fn $field(self) -> $ty {
-                    let bits = (u64::from(self.0) >> $low) & $crate::layout::mask($high, $low);
-                    <$ty as $crate::layout::BitValue>::from_bits(bits)
+                    let bits = (u64::from(self.0) >> $low) & $crate::mask($high, $low);
+                    <$ty as $crate::BitValue>::from_bits(bits)
                 }
 
                 #[doc = concat!("This value with `", stringify!($field), "` replaced; excess bits are dropped.")]
                 #[inline]
                 #[must_use]
                 pub fn $with(self, value: $ty) -> Self {
-                    let mask = $crate::layout::mask($high, $low);
-                    let bits = (<$ty as $crate::layout::BitValue>::into_bits(value) & mask) << $low;
+                    let mask = $crate::mask($high, $low);
+                    let bits = (<$ty as $crate::BitValue>::into_bits(value) & mask) << $low;
                     Self(((u64::from(self.0) & !(mask << $low)) | bits) as $repr)
                 }
             )*
@@ -263,6 +283,8 @@ macro_rules! bits {
     };
 }
 
+/// Defines an enumeration of code points from a table of `Name = NUMBER, "text"`.
+#[macro_export]
 macro_rules! codes {
     (
         $(#[$meta:meta])*
