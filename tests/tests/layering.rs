@@ -18,6 +18,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("connection", &["memory"]),
     ("proto", &["wire", "memory", "connection"]),
     ("reactor", &["memory"]),
+    ("verbs", &["layout"]),
     ("volume", &["memory", "reactor"]),
     ("target", &["wire", "memory", "connection", "proto", "reactor", "volume"]),
     ("engine-api", &["shm", "tcp"]),

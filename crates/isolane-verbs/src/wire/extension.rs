@@ -1,0 +1,141 @@
+//! Extensions: fields after the segment header, announced by the opcode.
+
+isolane_layout::layout! {
+    /// Range of a region of the responder (RETH of InfiniBand).
+    pub struct RemoteRange[16] {
+        /// Address of the first byte of the message.
+        0 => address: u64,
+        /// Remote key of the region.
+        8 => key: u32,
+        /// Length of the range of the whole request in bytes, which can continue in further messages.
+        12 => length: u32,
+    }
+}
+
+isolane_layout::layout! {
+    /// Operands of an atomic operation on 8 bytes.
+    pub struct AtomicOperands[32] {
+        /// Address, a multiple of 8.
+        0 => address: u64,
+        /// Remote key of the region.
+        8 => key: u32,
+        /// New value, or the value to add.
+        16 => swap_or_add: u64,
+        /// Expected value of a compare and swap.
+        24 => compare: u64,
+    }
+}
+
+isolane_layout::layout! {
+    /// Result of the message that the header names (AETH of InfiniBand).
+    pub struct Acknowledgment[8] {
+        /// Syndrome.
+        0 => syndrome: u8,
+        /// Delay before the next attempt after [`Syndrome::ReceiverNotReady`]: the code of `min_rnr_timer`.
+        1 => timer: u8,
+        /// Number of messages that the receiver has accepted, for a resend after a lost lane.
+        4 => accepted: u32,
+    }
+}
+
+isolane_layout::layout! {
+    /// Source of a datagram (DETH of InfiniBand).
+    pub struct DatagramSource[8] {
+        /// Q_Key of the destination.
+        0 => q_key: u32,
+        /// Number of the sending queue pair, in the low 24 bits.
+        4 => qpn: u32,
+    }
+}
+
+isolane_layout::codes! {
+    /// Kind of an acknowledgment.
+    pub enum Syndrome: u8 {
+        Acknowledged = 0x00, "acknowledged";
+        ReceiverNotReady = 0x20, "receiver not ready";
+        ReceiverReady = 0x40, "receiver ready again";
+        NakSequence = 0x60, "sequence error";
+        NakInvalidRequest = 0x61, "invalid request";
+        NakRemoteAccess = 0x62, "remote access error";
+        NakRemoteOperation = 0x63, "remote operational error";
+    }
+}
+
+/// Reason why a responder refused a request; it ends the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NakCode {
+    /// The segments do not follow each other.
+    Sequence,
+    /// The request is malformed, too long for the receive, or not supported.
+    InvalidRequest,
+    /// Key, bounds, or rights do not allow the access.
+    RemoteAccess,
+    /// The responder failed for another reason.
+    RemoteOperation,
+}
+
+impl NakCode {
+    /// Returns the syndrome that carries the code.
+    pub const fn syndrome(self) -> Syndrome {
+        match self {
+            NakCode::Sequence => Syndrome::NakSequence,
+            NakCode::InvalidRequest => Syndrome::NakInvalidRequest,
+            NakCode::RemoteAccess => Syndrome::NakRemoteAccess,
+            NakCode::RemoteOperation => Syndrome::NakRemoteOperation,
+        }
+    }
+
+    /// Returns the code that a syndrome carries, if it is a refusal.
+    pub const fn from_syndrome(syndrome: Syndrome) -> Option<NakCode> {
+        match syndrome {
+            Syndrome::NakSequence => Some(NakCode::Sequence),
+            Syndrome::NakInvalidRequest => Some(NakCode::InvalidRequest),
+            Syndrome::NakRemoteAccess => Some(NakCode::RemoteAccess),
+            Syndrome::NakRemoteOperation => Some(NakCode::RemoteOperation),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_vectors() {
+        let range = RemoteRange { address: 0x0807_0605_0403_0201, key: 0x0c0b_0a09, length: 0x100f_0e0d };
+        let bytes: [u8; 16] = std::array::from_fn(|at| at as u8 + 1);
+        assert_eq!((range.encode(), RemoteRange::decode(&bytes)), (bytes, range.clone()));
+
+        let operands = AtomicOperands {
+            address: 0x0807_0605_0403_0201,
+            key: 0x0c0b_0a09,
+            swap_or_add: 0x1817_1615_1413_1211,
+            compare: 0x201f_1e1d_1c1b_1a19,
+        };
+        let mut bytes: [u8; 32] = std::array::from_fn(|at| at as u8 + 1);
+        bytes[12..16].fill(0);
+        assert_eq!((operands.encode(), AtomicOperands::decode(&bytes)), (bytes, operands.clone()));
+
+        let acknowledgment = Acknowledgment { syndrome: 0x61, timer: 0x02, accepted: 0x0807_0605 };
+        let bytes = [0x61, 2, 0, 0, 5, 6, 7, 8];
+        assert_eq!(
+            (acknowledgment.encode(), Acknowledgment::decode(&bytes)),
+            (bytes, acknowledgment.clone())
+        );
+
+        let source = DatagramSource { q_key: 0x0403_0201, qpn: 0x0007_0605 };
+        let bytes = [1, 2, 3, 4, 5, 6, 7, 0];
+        assert_eq!((source.encode(), DatagramSource::decode(&bytes)), (bytes, source.clone()));
+    }
+
+    #[test]
+    fn refusals_have_syndromes() {
+        for code in
+            [NakCode::Sequence, NakCode::InvalidRequest, NakCode::RemoteAccess, NakCode::RemoteOperation]
+        {
+            assert_eq!(NakCode::from_syndrome(code.syndrome()), Some(code));
+        }
+        assert_eq!(NakCode::from_syndrome(Syndrome::Acknowledged), None);
+    }
+}

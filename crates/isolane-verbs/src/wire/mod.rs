@@ -1,0 +1,18 @@
+//! Wire format: the hello that opens a lane, and the segments after it. `docs/VERBS.md` specifies every bit.
+//!
+//! All multi-byte fields are little endian. Every segment names its message and its place in the message, so
+//! a receiver can place it whatever lane it arrives on.
+
+mod error;
+mod extension;
+mod header;
+mod hello;
+mod opcode;
+mod segment;
+
+pub use error::SegmentError;
+pub use extension::{Acknowledgment, AtomicOperands, DatagramSource, NakCode, RemoteRange, Syndrome};
+pub use header::{SegmentFlags, SegmentHeader};
+pub use hello::{Capabilities, Hello, HelloError, Role};
+pub use opcode::{Opcode, Operation, Stage};
+pub use segment::{Extension, MAX_MESSAGE_BYTES, MAX_PREFIX_BYTES, Segment};

@@ -1,0 +1,206 @@
+//! A complete segment prefix: the header and the extension of its opcode.
+//!
+//! Invariant: a [`Segment`] is inside of its message, and its opcode, place, and payload agree.
+
+use super::error::SegmentError;
+use super::extension::{Acknowledgment, AtomicOperands, DatagramSource, RemoteRange, Syndrome};
+use super::header::{SegmentFlags, SegmentHeader};
+use super::opcode::{Opcode, Operation, Stage};
+
+/// Maximum size of a message in bytes; longer requests continue in further messages.
+pub const MAX_MESSAGE_BYTES: u32 = (1 << 24) - 1;
+/// Maximum length of a header with its extension, in bytes.
+pub const MAX_PREFIX_BYTES: usize = SegmentHeader::LEN + AtomicOperands::LEN;
+
+/// A valid segment, without its payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Opcode.
+    pub opcode: Opcode,
+    /// Flags.
+    pub flags: SegmentFlags,
+    /// See [`SegmentHeader::credits`].
+    pub credits: u16,
+    /// See [`SegmentHeader::message`].
+    pub message: u32,
+    /// Size of the message in bytes.
+    pub size: u32,
+    /// Offset in the message in bytes.
+    pub offset: u32,
+    /// Number of payload bytes.
+    pub length: u32,
+    /// See [`SegmentHeader::acknowledged`].
+    pub acknowledged: u32,
+    /// Fields that the opcode announces.
+    pub extension: Extension,
+}
+
+/// Fields after the header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Extension {
+    /// None.
+    None,
+    /// Immediate data of a SEND.
+    Immediate(u32),
+    /// Range of a READ, or of a WRITE with its immediate data.
+    Range(RemoteRange, Option<u32>),
+    /// Operands of an atomic operation.
+    Atomic(AtomicOperands),
+    /// Value that an atomic operation found.
+    Found(u64),
+    /// Result of a message: syndrome, timer, and accepted messages.
+    Acknowledgment(Syndrome, u8, u32),
+    /// Source of a datagram, and its immediate data.
+    Datagram(DatagramSource, Option<u32>),
+}
+
+impl Segment {
+    /// Returns the length of header and extension of a segment from its first byte.
+    pub fn prefix_len(opcode: u8) -> Result<usize, SegmentError> {
+        let opcode = Opcode::decode(opcode).ok_or(SegmentError::Opcode(opcode))?;
+        let immediate = if opcode.has_immediate() { IMMEDIATE_LEN } else { 0 };
+        let extension = match opcode.operation() {
+            Operation::Send | Operation::ReadResponse => 0,
+            Operation::Write | Operation::ReadRequest => RemoteRange::LEN,
+            Operation::CompareSwap | Operation::FetchAdd => AtomicOperands::LEN,
+            Operation::AtomicResponse | Operation::Acknowledge | Operation::Datagram => Acknowledgment::LEN,
+        };
+        Ok(SegmentHeader::LEN + extension + immediate)
+    }
+
+    /// Decodes a prefix of [`Segment::prefix_len`] bytes, and checks it against itself and the negotiated limit
+    /// of payload bytes in a segment.
+    pub fn decode(bytes: &[u8], max_length: u32) -> Result<Segment, SegmentError> {
+        let code = bytes.first().copied().unwrap_or(u8::MAX);
+        let opcode = Opcode::decode(code).ok_or(SegmentError::Opcode(code))?;
+        let header = SegmentHeader::decode_prefix(bytes).ok_or(SegmentError::Opcode(code))?;
+        let SegmentHeader { flags, credits, message, size, offset, length, acknowledged, .. } = header;
+        if flags.0 & SegmentFlags::RESERVED != 0 {
+            return Err(SegmentError::Flags(flags.0));
+        }
+        if size > MAX_MESSAGE_BYTES {
+            return Err(SegmentError::Size(size));
+        }
+        check_place(opcode, size, offset, length)?;
+        if length > max_length {
+            return Err(SegmentError::TooLong { length, limit: max_length });
+        }
+        let extension = Extension::decode(opcode, &bytes[SegmentHeader::LEN..])?;
+        Ok(Segment { opcode, flags, credits, message, size, offset, length, acknowledged, extension })
+    }
+
+    /// Encodes header and extension into `bytes`, and returns their length.
+    pub fn encode_to(&self, bytes: &mut [u8; MAX_PREFIX_BYTES]) -> usize {
+        let header = SegmentHeader {
+            opcode: self.opcode.code(),
+            flags: self.flags,
+            credits: self.credits,
+            message: self.message,
+            size: self.size,
+            offset: self.offset,
+            length: self.length,
+            acknowledged: self.acknowledged,
+        };
+        bytes[..SegmentHeader::LEN].copy_from_slice(&header.encode());
+        SegmentHeader::LEN + self.extension.encode_to(&mut bytes[SegmentHeader::LEN..])
+    }
+}
+
+/// Checks that the place of a segment is the one that its opcode names.
+fn check_place(opcode: Opcode, size: u32, offset: u32, length: u32) -> Result<(), SegmentError> {
+    let stage = opcode.stage();
+    if !opcode.operation().has_stages() && opcode.operation() != Operation::Datagram {
+        return match length {
+            0 => Ok(()),
+            _ => Err(SegmentError::Payload { opcode: opcode.name(), length }),
+        };
+    }
+    let is_inside = offset.checked_add(length).is_some_and(|end| {
+        // An empty segment is only ever a whole empty message.
+        end <= size && (length > 0 || size == 0) && Stage::of(offset, end, size) == stage
+    });
+    match is_inside {
+        true => Ok(()),
+        false => Err(SegmentError::Place { offset, length, size, stage: stage.name() }),
+    }
+}
+
+impl Extension {
+    fn decode(opcode: Opcode, bytes: &[u8]) -> Result<Extension, SegmentError> {
+        let short = || SegmentError::Opcode(opcode.code());
+        let immediate = |at: usize| match opcode.has_immediate() {
+            true => {
+                bytes.get(at..).and_then(<[u8]>::first_chunk).map(|bytes| Some(u32::from_le_bytes(*bytes)))
+            }
+            false => Some(None),
+        };
+        Ok(match opcode.operation() {
+            Operation::Send | Operation::ReadResponse => {
+                immediate(0).ok_or_else(short)?.map_or(Extension::None, Extension::Immediate)
+            }
+            Operation::Write | Operation::ReadRequest => {
+                let range = RemoteRange::decode_prefix(bytes).ok_or_else(short)?;
+                Extension::Range(range, immediate(RemoteRange::LEN).ok_or_else(short)?)
+            }
+            Operation::CompareSwap | Operation::FetchAdd => {
+                Extension::Atomic(AtomicOperands::decode_prefix(bytes).ok_or_else(short)?)
+            }
+            Operation::AtomicResponse => {
+                Extension::Found(u64::from_le_bytes(*bytes.first_chunk().ok_or_else(short)?))
+            }
+            Operation::Acknowledge => {
+                let fields = Acknowledgment::decode_prefix(bytes).ok_or_else(short)?;
+                let syndrome = Syndrome::decode(fields.syndrome);
+                let syndrome = syndrome.ok_or(SegmentError::Syndrome(fields.syndrome))?;
+                Extension::Acknowledgment(syndrome, fields.timer, fields.accepted)
+            }
+            Operation::Datagram => {
+                let source = DatagramSource::decode_prefix(bytes).ok_or_else(short)?;
+                Extension::Datagram(source, immediate(DatagramSource::LEN).ok_or_else(short)?)
+            }
+        })
+    }
+
+    fn encode_to(&self, bytes: &mut [u8]) -> usize {
+        let mut len = 0;
+        let mut put = |part: &[u8]| {
+            bytes[len..len + part.len()].copy_from_slice(part);
+            len += part.len();
+        };
+        let immediate = match self {
+            Extension::None => None,
+            Extension::Immediate(immediate) => Some(*immediate),
+            Extension::Range(range, immediate) => {
+                put(&range.encode());
+                *immediate
+            }
+            Extension::Atomic(operands) => {
+                put(&operands.encode());
+                None
+            }
+            Extension::Found(value) => {
+                put(&value.to_le_bytes());
+                None
+            }
+            Extension::Acknowledgment(syndrome, timer, accepted) => {
+                let fields = Acknowledgment { syndrome: syndrome.code(), timer: *timer, accepted: *accepted };
+                put(&fields.encode());
+                None
+            }
+            Extension::Datagram(source, immediate) => {
+                put(&source.encode());
+                *immediate
+            }
+        };
+        if let Some(immediate) = immediate {
+            put(&immediate.to_le_bytes());
+        }
+        len
+    }
+}
+
+/// Length of immediate data in bytes.
+const IMMEDIATE_LEN: usize = 4;
+
+#[cfg(test)]
+mod tests;
