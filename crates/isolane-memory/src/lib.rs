@@ -8,6 +8,7 @@
 //! * [`Buffer`]: exclusive memory of a given length to receive into.
 //! * [`Payload`]: a gather list of reference-counted segments to send.
 //! * [`Pool`]: the bounded page supply of one core.
+//! * [`MemoryRegion`]: registered memory of verbs, which anyone can write at any time.
 //!
 //! Invariant: memory that anyone else can see is never written, so a send finishes with the bytes that it
 //! started with. Shared memory, which another process maps ([`Buffer::in_shared_memory`]), may change at any time; no
@@ -17,6 +18,7 @@ mod arena;
 mod block;
 mod buffer;
 mod entry;
+mod memory_region;
 mod page;
 mod payload;
 mod pool;
@@ -33,6 +35,7 @@ mod sync;
 mod table;
 
 pub use buffer::Buffer;
+pub use memory_region::MemoryRegion;
 pub use page::{Page, PageBytes, PageList};
 pub use payload::{Payload, ZeroCopySend};
 pub use pool::Pool;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::PAGE_SIZE;
 use crate::block::Block;
+use crate::memory_region::MemoryRegion;
 use crate::page::{Page, PageList};
 use crate::shared::Shared;
 
@@ -110,6 +111,16 @@ impl Payload {
     pub fn push_page(&mut self, page: Page, start: usize, len: usize) {
         assert!(start <= PAGE_SIZE && len <= PAGE_SIZE - start, "{len} bytes from {start} leave the page");
         self.push(Segment::Page { page, start: start as u16, len: len as u16 });
+    }
+
+    /// Appends `len` bytes of a region from `start`.
+    ///
+    /// # Panics
+    /// If the range is outside of the region, or has 4 GiB or more.
+    pub fn push_region(&mut self, region: Arc<MemoryRegion>, start: usize, len: usize) {
+        let is_inside = start.checked_add(len).is_some_and(|end| end <= region.len());
+        assert!(is_inside && len <= u32::MAX as usize, "{len} bytes from {start} are outside of the region");
+        self.push(Segment::Region { region, start, len: len as u32 });
     }
 
     /// Appends constant bytes.

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use crate::PAGE_SIZE;
 use crate::block::Block;
+use crate::memory_region::MemoryRegion;
 use crate::page::Page;
 use crate::run::Run;
 use crate::shared::Shared;
@@ -19,6 +20,7 @@ pub(super) enum Segment {
     Page { page: Page, start: u16, len: u16 },
     Block { block: Arc<Block>, start: u32, len: u32 },
     Shared { range: Arc<Shared>, start: u32, len: u32 },
+    Region { region: Arc<MemoryRegion>, start: usize, len: u32 },
     Static(&'static [u8]),
 }
 
@@ -30,12 +32,12 @@ impl Segment {
             Segment::Page { page, start, len } => &page.bytes()[usize::from(*start)..][..usize::from(*len)],
             Segment::Block { block, start, len } => &block.bytes()[*start as usize..][..*len as usize],
             Segment::Static(bytes) => bytes,
-            Segment::Shared { .. } => return None,
+            Segment::Shared { .. } | Segment::Region { .. } => return None,
         })
     }
 
     pub(super) fn is_in_shared_memory(&self) -> bool {
-        matches!(self, Segment::Shared { .. })
+        matches!(self, Segment::Shared { .. } | Segment::Region { .. })
     }
 
     /// Appends the bytes to `target`.
@@ -45,6 +47,7 @@ impl Segment {
             Segment::Shared { range, start, len } => {
                 range.for_each_slice(*start as usize, *len as usize, add);
             }
+            Segment::Region { region, start, len } => add(&region.to_vec(*start, *len as usize)),
             _ => self.private_bytes().into_iter().for_each(&mut add),
         }
     }
@@ -52,7 +55,9 @@ impl Segment {
     pub(super) fn len(&self) -> usize {
         match self {
             Segment::Page { len, .. } => usize::from(*len),
-            Segment::Block { len, .. } | Segment::Shared { len, .. } => *len as usize,
+            Segment::Block { len, .. } | Segment::Shared { len, .. } | Segment::Region { len, .. } => {
+                *len as usize
+            }
             Segment::Static(bytes) => bytes.len(),
         }
     }
@@ -65,6 +70,7 @@ impl Segment {
                 Run::from(&block.bytes()[*start as usize + from..][..count])
             }
             Segment::Shared { range, start, .. } => range.run(*start as usize + from, count),
+            Segment::Region { region, start, .. } => region.run(*start + from, count),
             Segment::Static(bytes) => Run::from(&bytes[from..from + count]),
         }
     }
@@ -84,7 +90,7 @@ impl Segment {
     pub(super) fn into_page(self) -> Option<Page> {
         match self {
             Segment::Page { page, .. } => Some(page),
-            Segment::Block { .. } | Segment::Shared { .. } | Segment::Static(_) => None,
+            _ => None,
         }
     }
 
@@ -99,6 +105,9 @@ impl Segment {
             }
             Segment::Shared { range, start, .. } => {
                 Segment::Shared { range: Arc::clone(range), start: start + from as u32, len: count as u32 }
+            }
+            Segment::Region { region, start, .. } => {
+                Segment::Region { region: Arc::clone(region), start: start + from, len: count as u32 }
             }
             Segment::Static(bytes) => Segment::Static(&bytes[from..from + count]),
         }

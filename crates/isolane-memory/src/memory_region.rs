@@ -1,0 +1,216 @@
+//! Registered memory of verbs: written at any time by peers, several connections, and the program.
+//!
+//! Invariant: no reference to the bytes is ever formed. They are copied, changed by atomic operations, or their
+//! address is passed to the kernel.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::io::{self, IoSliceMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use crate::PAGE_SIZE;
+use crate::run::Run;
+
+/// Memory with many writers. Its content is whatever they wrote last, byte by byte.
+pub struct MemoryRegion {
+    start: NonNull<u8>,
+    len: usize,
+    /// Present if the region owns its memory.
+    layout: Option<Layout>,
+}
+
+// SAFETY: the memory is not tied to a thread; all access is by copies, atomics, and the kernel.
+unsafe impl Send for MemoryRegion {}
+// SAFETY: as above; no reference to the bytes exists.
+unsafe impl Sync for MemoryRegion {}
+
+impl MemoryRegion {
+    /// Allocates `len` zeroes at a page boundary.
+    ///
+    /// # Errors
+    /// If `len` is 0 or there is no memory.
+    pub fn allocate(len: usize) -> io::Result<Arc<MemoryRegion>> {
+        let layout = Layout::from_size_align(len, PAGE_SIZE).map_err(io::Error::other)?;
+        if len == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a memory region of 0 bytes; allocate at least 1",
+            ));
+        }
+        // SAFETY: the layout has a size.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Arc::new(MemoryRegion { start, len, layout: Some(layout) }))
+    }
+
+    /// Returns a region of memory that the caller owns.
+    ///
+    /// # Safety
+    /// The memory is mapped, readable and writable, until the region and all payloads of it are dropped, and
+    /// meanwhile nobody has references to it.
+    pub unsafe fn from_raw(start: NonNull<u8>, len: usize) -> MemoryRegion {
+        MemoryRegion { start, len, layout: None }
+    }
+
+    /// Returns the address of the first byte.
+    pub fn address(&self) -> u64 {
+        self.start.addr().get() as u64
+    }
+
+    /// Returns the length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether the length is 0.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies bytes in at `offset`. The last byte is written last, because programs wait for it.
+    ///
+    /// # Panics
+    /// If the range is outside.
+    pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
+        let target = self.at(offset, bytes.len());
+        let Some((last, front)) = bytes.split_last() else { return };
+        // SAFETY: inside of the region, which lives; `bytes` is not in it, because references to it are never
+        // formed. Another writer can interfere; then the result is any mixture of bytes, as in a real device.
+        unsafe {
+            std::ptr::copy_nonoverlapping(front.as_ptr(), target.as_ptr(), front.len());
+            AtomicU8::from_ptr(target.add(front.len()).as_ptr()).store(*last, Ordering::Release);
+        }
+    }
+
+    /// Copies bytes out from `offset`.
+    ///
+    /// # Panics
+    /// If the range is outside.
+    pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
+        let source = self.at(offset, bytes.len());
+        // SAFETY: as for `copy_in`, in the other direction.
+        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
+    }
+
+    /// Returns a copy of a range.
+    ///
+    /// # Panics
+    /// If the range is outside.
+    pub fn to_vec(&self, offset: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.copy_out(offset, &mut bytes);
+        bytes
+    }
+
+    /// Replaces 8 bytes by `new` if they are `expected`. Returns the value before.
+    ///
+    /// # Panics
+    /// If the range is outside, or its address is not a multiple of 8.
+    pub fn compare_swap(&self, offset: usize, expected: u64, new: u64) -> u64 {
+        let exchanged = self.word(offset).compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst);
+        exchanged.unwrap_or_else(|found| found)
+    }
+
+    /// Adds to 8 bytes, modulo 2⁶⁴. Returns the value before.
+    ///
+    /// # Panics
+    /// As [`MemoryRegion::compare_swap`].
+    pub fn fetch_add(&self, offset: usize, add: u64) -> u64 {
+        self.word(offset).fetch_add(add, Ordering::SeqCst)
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        let start = self.at(offset, size_of::<u64>()).cast::<AtomicU64>();
+        assert!(start.is_aligned(), "an atomic operation at an address that is not a multiple of 8");
+        // SAFETY: inside of the region, which lives, and aligned; there are no other references to the bytes.
+        unsafe { start.as_ref() }
+    }
+
+    /// Returns a range for the kernel to write, with its length, because `IoSliceMut::len` forms a reference to
+    /// the bytes.
+    ///
+    /// # Panics
+    /// If the range is outside.
+    pub fn io_slice_mut(&self, offset: usize, len: usize) -> (IoSliceMut<'_>, usize) {
+        // SAFETY: the region lives; only the kernel uses the slice.
+        unsafe { self.run(offset, len).io_slice_mut() }
+    }
+
+    /// Returns the run of a range.
+    ///
+    /// # Panics
+    /// If it is outside.
+    pub(crate) fn run(&self, offset: usize, len: usize) -> Run {
+        Run::new(self.at(offset, len), len)
+    }
+
+    fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(is_inside, "{len} bytes from {offset} are outside of a region of {} bytes", self.len);
+        // SAFETY: inside of the region, as checked.
+        unsafe { self.start.add(offset) }
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        if let Some(layout) = self.layout {
+            // SAFETY: allocated with this layout; payloads of the region hold it.
+            unsafe { dealloc(self.start.as_ptr(), layout) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Payload;
+
+    #[test]
+    fn copies_stay_inside() {
+        let region = MemoryRegion::allocate(100).unwrap();
+        region.copy_in(95, b"hello");
+        assert_eq!((region.to_vec(95, 5), region.to_vec(0, 95)), (b"hello".to_vec(), vec![0; 95]));
+        assert!(region.address().is_multiple_of(PAGE_SIZE as u64));
+        assert_eq!(MemoryRegion::allocate(0).err().unwrap().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    #[should_panic(expected = "outside of a region")]
+    fn write_beyond_the_end_panics() {
+        MemoryRegion::allocate(100).unwrap().copy_in(96, b"hello");
+    }
+
+    #[test]
+    #[should_panic(expected = "outside of a region")]
+    fn offset_that_wraps_panics() {
+        MemoryRegion::allocate(100).unwrap().copy_in(usize::MAX, b"hello");
+    }
+
+    #[test]
+    fn atomics_return_the_value_before() {
+        let region = MemoryRegion::allocate(64).unwrap();
+        assert_eq!(region.fetch_add(8, 5), 0);
+        assert_eq!(region.fetch_add(8, u64::MAX), 5);
+        assert_eq!(region.compare_swap(8, 3, 9), 4);
+        assert_eq!(region.compare_swap(8, 4, 9), 4);
+        assert_eq!(region.to_vec(8, 8), 9_u64.to_le_bytes());
+    }
+
+    #[test]
+    #[should_panic(expected = "multiple of 8")]
+    fn unaligned_atomic_panics() {
+        MemoryRegion::allocate(64).unwrap().fetch_add(4, 1);
+    }
+
+    #[test]
+    fn payload_refers_to_the_region() {
+        let region = MemoryRegion::allocate(64).unwrap();
+        let mut payload = Payload::default();
+        payload.push_region(Arc::clone(&region), 10, 5);
+        payload.push_region(Arc::clone(&region), 0, 3);
+        region.copy_in(10, b"later");
+        assert_eq!((payload.len(), payload.to_vec()), (8, b"later\0\0\0".to_vec()));
+        assert!(payload.is_in_shared_memory() && payload.as_slice().is_none());
+    }
+}
