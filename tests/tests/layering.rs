@@ -18,7 +18,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("connection", &["memory"]),
     ("proto", &["wire", "memory", "connection"]),
     ("reactor", &["memory"]),
-    ("verbs", &["layout"]),
+    ("verbs", &["layout", "memory", "connection"]),
     ("volume", &["memory", "reactor"]),
     ("target", &["wire", "memory", "connection", "proto", "reactor", "volume"]),
     ("engine-api", &["shm", "tcp"]),

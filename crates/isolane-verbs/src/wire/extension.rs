@@ -3,11 +3,11 @@
 isolane_layout::layout! {
     /// Range of a region of the responder (RETH of InfiniBand).
     pub struct RemoteRange[16] {
-        /// Address of the first byte of the message.
+        /// Address of the message's first byte.
         0 => address: u64,
         /// Remote key of the region.
         8 => key: u32,
-        /// Length of the range of the whole request in bytes, which can continue in further messages.
+        /// Length of the range in bytes: the size of the message.
         12 => length: u32,
     }
 }

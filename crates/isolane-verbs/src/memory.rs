@@ -1,0 +1,285 @@
+//! Protection domains: registered memory, found by key.
+//!
+//! Invariant: a span was checked against the bounds and the rights of its registration.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use isolane_memory::MemoryRegion;
+use parking_lot::RwLock;
+use smallvec::SmallVec;
+
+use crate::work::Element;
+
+isolane_layout::bits! {
+    /// Rights of a registration, with the numbers of `ibv_access_flags`. Local reads are always allowed.
+    pub struct Access(u32) {
+        /// The program's queue pairs can write.
+        local_write / with_local_write: bool = [0:0],
+        /// A peer can write.
+        remote_write / with_remote_write: bool = [1:1],
+        /// A peer can read.
+        remote_read / with_remote_read: bool = [2:2],
+        /// A peer can execute atomic operations.
+        remote_atomic / with_remote_atomic: bool = [3:3],
+    }
+}
+
+/// Registered memory.
+pub struct Registration {
+    region: Arc<MemoryRegion>,
+    address: u64,
+    key: u32,
+    access: Access,
+}
+
+impl Registration {
+    /// Returns the key, which is both the local and the remote key.
+    pub fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// Returns the address of the first byte, as work requests name it.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Returns the memory.
+    pub fn region(&self) -> &Arc<MemoryRegion> {
+        &self.region
+    }
+}
+
+/// Why memory cannot be accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum AccessError {
+    /// No registration of the protection domain has the key.
+    #[error("no memory region of the protection domain has key {0:#010x}")]
+    Key(u32),
+    /// The range is not inside of the region.
+    #[error("{length} bytes at {address:#x} are not inside of the memory region with key {key:#010x}")]
+    Bounds {
+        /// Key of the region.
+        key: u32,
+        /// Address of the first byte.
+        address: u64,
+        /// Length in bytes.
+        length: u64,
+    },
+    /// The region does not allow the access.
+    #[error("the memory region with key {key:#010x} does not allow {access}")]
+    Rights {
+        /// Key of the region.
+        key: u32,
+        /// Name of the missing right.
+        access: &'static str,
+    },
+}
+
+/// Right that an access needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Right {
+    LocalRead,
+    LocalWrite,
+    RemoteWrite,
+    RemoteRead,
+    RemoteAtomic,
+}
+
+impl Right {
+    fn is_in(self, access: Access) -> bool {
+        match self {
+            Right::LocalRead => true,
+            Right::LocalWrite => access.local_write(),
+            Right::RemoteWrite => access.remote_write(),
+            Right::RemoteRead => access.remote_read(),
+            Right::RemoteAtomic => access.remote_atomic(),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Right::LocalRead => "local reads",
+            Right::LocalWrite => "local writes",
+            Right::RemoteWrite => "remote writes",
+            Right::RemoteRead => "remote reads",
+            Right::RemoteAtomic => "remote atomic operations",
+        }
+    }
+}
+
+/// A checked range of a region.
+#[derive(Clone)]
+pub(crate) struct Span {
+    pub(crate) region: Arc<MemoryRegion>,
+    pub(crate) offset: usize,
+    pub(crate) len: usize,
+}
+
+/// Checked ranges, in order.
+pub(crate) type Spans = SmallVec<[Span; 1]>;
+
+/// Registered memory that queue pairs of one program can name.
+#[derive(Default)]
+pub struct ProtectionDomain {
+    registrations: RwLock<HashMap<u32, Arc<Registration>>>,
+}
+
+impl ProtectionDomain {
+    /// Registers a region, which work requests address from `address` on.
+    ///
+    /// # Errors
+    /// If the range of addresses wraps, or the system has no random bytes.
+    pub fn register(
+        &self,
+        region: Arc<MemoryRegion>,
+        address: u64,
+        access: Access,
+    ) -> Result<Arc<Registration>, RegisterError> {
+        if address.checked_add(region.len() as u64).is_none() {
+            return Err(RegisterError::Address { address, length: region.len() });
+        }
+        let mut registrations = self.registrations.write();
+        loop {
+            let key = getrandom::u32().map_err(|error| RegisterError::Random(error.to_string()))?;
+            if key == 0 || registrations.contains_key(&key) {
+                continue;
+            }
+            let registration = Arc::new(Registration { region, address, key, access });
+            registrations.insert(key, Arc::clone(&registration));
+            return Ok(registration);
+        }
+    }
+
+    /// Ends a registration: no later access finds it. The memory lives until operations in progress end.
+    pub fn deregister(&self, registration: &Registration) {
+        self.registrations.write().remove(&registration.key);
+    }
+
+    /// Returns the span of a range of addresses.
+    pub(crate) fn span(&self, key: u32, address: u64, len: u64, right: Right) -> Result<Span, AccessError> {
+        let registrations = self.registrations.read();
+        let found = registrations.get(&key).ok_or(AccessError::Key(key))?;
+        let bounds = || AccessError::Bounds { key, address, length: len };
+        let offset = address.checked_sub(found.address).ok_or_else(bounds)?;
+        let end = offset.checked_add(len).ok_or_else(bounds)?;
+        if end > found.region.len() as u64 {
+            return Err(bounds());
+        }
+        if !right.is_in(found.access) {
+            return Err(AccessError::Rights { key, access: right.name() });
+        }
+        Ok(Span { region: Arc::clone(&found.region), offset: offset as usize, len: len as usize })
+    }
+
+    /// Returns the spans of local elements.
+    pub(crate) fn spans(&self, elements: &[Element], right: Right) -> Result<Spans, AccessError> {
+        let in_use = elements.iter().filter(|element| element.length > 0);
+        in_use.map(|element| self.span(element.key, element.address, element.length.into(), right)).collect()
+    }
+}
+
+/// Why memory cannot be registered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegisterError {
+    /// The range of addresses wraps.
+    #[error("{length} bytes from address {address:#x} exceed the 64-bit address space")]
+    Address {
+        /// First address.
+        address: u64,
+        /// Length in bytes.
+        length: usize,
+    },
+    /// The system has no random bytes for a key.
+    #[error("no random bytes for a key: {0}")]
+    Random(String),
+}
+
+/// Returns the part of spans from `offset` on that has `len` bytes, or fewer at the end.
+pub(crate) fn part(spans: &[Span], offset: usize, len: usize) -> Spans {
+    let (mut skip, mut left) = (offset, len);
+    let mut parts = Spans::new();
+    for span in spans {
+        if skip >= span.len {
+            skip -= span.len;
+            continue;
+        }
+        let count = left.min(span.len - skip);
+        if count == 0 {
+            break;
+        }
+        parts.push(Span { region: Arc::clone(&span.region), offset: span.offset + skip, len: count });
+        (skip, left) = (0, left - count);
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn domain(access: Access) -> (ProtectionDomain, Arc<Registration>) {
+        let domain = ProtectionDomain::default();
+        let region = MemoryRegion::allocate(100).unwrap();
+        let registration = domain.register(region, 1000, access).unwrap();
+        (domain, registration)
+    }
+
+    #[test]
+    fn spans_are_inside() {
+        let (domain, registration) = domain(Access(0));
+        let key = registration.key();
+        let span = |address, len| {
+            domain.span(key, address, len, Right::LocalRead).map(|span| (span.offset, span.len))
+        };
+        assert_eq!(span(1000, 100), Ok((0, 100)));
+        assert_eq!(span(1099, 1), Ok((99, 1)));
+        for (address, length) in [(999, 1), (1000, 101), (1100, 1), (1001, u64::MAX), (u64::MAX, 2)] {
+            assert_eq!(span(address, length), Err(AccessError::Bounds { key, address, length }));
+        }
+        assert!(matches!(domain.span(!key, 1000, 1, Right::LocalRead), Err(AccessError::Key(_))));
+        domain.deregister(&registration);
+        assert_eq!(span(1000, 1), Err(AccessError::Key(key)));
+    }
+
+    #[test]
+    fn each_right_is_needed() {
+        let rights = [
+            (Right::LocalWrite, Access(1)),
+            (Right::RemoteWrite, Access(2)),
+            (Right::RemoteRead, Access(4)),
+            (Right::RemoteAtomic, Access(8)),
+        ];
+        for (right, access) in rights {
+            let (allowed, one) = domain(access);
+            assert!(allowed.span(one.key(), 1000, 1, right).is_ok());
+            let (refused, other) = domain(Access(!access.0));
+            let refusal = refused.span(other.key(), 1000, 1, right).err();
+            assert_eq!(refusal, Some(AccessError::Rights { key: other.key(), access: right.name() }));
+        }
+    }
+
+    #[test]
+    fn part_of_spans() {
+        let region = MemoryRegion::allocate(100).unwrap();
+        let spans: Vec<Span> = [(0, 10), (50, 5), (90, 10)]
+            .map(|(offset, len)| Span { region: Arc::clone(&region), offset, len })
+            .to_vec();
+        let places = |offset, len| -> Vec<(usize, usize)> {
+            part(&spans, offset, len).iter().map(|span| (span.offset, span.len)).collect()
+        };
+        assert_eq!(places(0, 25), [(0, 10), (50, 5), (90, 10)]);
+        assert_eq!(places(8, 8), [(8, 2), (50, 5), (90, 1)]);
+        assert_eq!(places(10, 5), [(50, 5)]);
+        assert_eq!(places(25, 5), []);
+        assert_eq!(places(20, 100), [(95, 5)]);
+    }
+
+    #[test]
+    fn refuses_addresses_that_wrap() {
+        let region = MemoryRegion::allocate(100).unwrap();
+        let refused = ProtectionDomain::default().register(region, u64::MAX - 50, Access(0));
+        let expected = RegisterError::Address { address: u64::MAX - 50, length: 100 };
+        assert_eq!(refused.err(), Some(expected));
+    }
+}

@@ -1,0 +1,479 @@
+//! Reliable queue pair: both ends of its protocol over one lane, without a socket, a clock, or a thread.
+//!
+//! ```text
+//! post_send ─ Requester ─ fill_transmit_plan ─ lane ─ handle_received ─ Responder ─ memory, receives
+//! ```
+//!
+//! Invariants:
+//! * A request completes once, in order; after the first error all others complete as flushed.
+//! * The lane is always read: what cannot be placed is refused or discarded, never left unread.
+//! * Key, bounds, rights, and place of a segment are checked before any byte of it is placed.
+
+mod input;
+mod requester;
+mod responder;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use isolane_connection::{ReceivePlan, SendQueue, TransmitPlan};
+use isolane_memory::Payload;
+
+use self::input::Input;
+use self::requester::Requester;
+use self::responder::Responder;
+use crate::memory::{ProtectionDomain, Span, Spans};
+use crate::wire::{
+    AtomicOperands, Extension, MAX_PREFIX_BYTES, NakCode, Opcode, Operation, RemoteRange, Segment,
+    SegmentError, SegmentFlags, Stage,
+};
+use crate::work::{Completion, ReceiveRequest, SendOperation, SendRequest, Status};
+
+/// State of a queue pair (IBA 1.3 §10.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// Nothing can be posted.
+    Reset,
+    /// Receives can be posted.
+    Init,
+    /// Requests of the peer are executed.
+    ReadyToReceive,
+    /// Requests are also sent.
+    ReadyToSend,
+    /// All requests are flushed.
+    Error,
+}
+
+/// Limits of a queue pair, fixed when it is created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Maximum number of send requests without a completion.
+    pub send_requests: usize,
+    /// Maximum number of receives without a completion; at most [`Limits::MAX_RECEIVES`].
+    pub receives: usize,
+    /// Maximum number of elements of a request.
+    pub elements: usize,
+    /// Maximum number of bytes of an inline request.
+    pub inline_bytes: usize,
+    /// Number of READs and atomic operations of the peer that can be outstanding.
+    pub responder_resources: usize,
+}
+
+impl Limits {
+    /// Maximum number of receives: the peer counts them modulo 2¹⁶.
+    pub const MAX_RECEIVES: usize = 1 << 14;
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { send_requests: 128, receives: 128, elements: 4, inline_bytes: 256, responder_resources: 16 }
+    }
+}
+
+/// What the two ends have agreed on when a lane opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreement {
+    /// Number of the first message that this end sends.
+    pub first_message: u32,
+    /// Number of the first message that the peer sends.
+    pub peer_first_message: u32,
+    /// Maximum payload of a segment that the peer accepts, in bytes.
+    pub peer_segment_bytes: u32,
+    /// Number of READs and atomic operations that the peer can execute at a time.
+    pub peer_responder_resources: usize,
+}
+
+/// Why a request cannot be posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum PostError {
+    /// The state does not allow it.
+    #[error("a queue pair in state {0:?} does not take this request")]
+    State(State),
+    /// The queue is full.
+    #[error("the queue is full with {0} requests; poll completions first")]
+    Full(usize),
+    /// The request has too many elements.
+    #[error("a request of {elements} elements exceeds the limit of {limit}")]
+    Elements {
+        /// Number of elements.
+        elements: usize,
+        /// Limit.
+        limit: usize,
+    },
+    /// The request cannot carry inline data, or not that much.
+    #[error(
+        "{bytes} bytes of inline data exceed the limit of {limit}, or belong to a request without a source"
+    )]
+    Inline {
+        /// Number of bytes.
+        bytes: usize,
+        /// Limit.
+        limit: usize,
+    },
+    /// The peer executes no READs and atomic operations.
+    #[error("the peer executes no READs and atomic operations: its limit of outstanding ones is 0")]
+    Resources,
+    /// The request is longer than 2 GiB, or an atomic operation without exactly 8 bytes.
+    #[error("a request of {0} bytes; atomic operations have 8 bytes, all others up to 2 GiB")]
+    Length(u64),
+}
+
+/// Event that belongs to no request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AsyncEvent {
+    /// A request of the peer was invalid.
+    InvalidRequest,
+    /// A request of the peer was not allowed by key, bounds, or rights.
+    AccessViolation,
+    /// The peer broke the protocol.
+    Fatal,
+}
+
+/// Queue that a completion belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Queue {
+    /// The send queue.
+    Send,
+    /// The receive queue.
+    Receive,
+}
+
+/// One end of a reliable connection.
+pub struct QueuePair {
+    state: State,
+    domain: Arc<ProtectionDomain>,
+    limits: Limits,
+    requester: Requester,
+    responder: Responder,
+    input: Input,
+    output: SendQueue,
+    /// Whether the last segment was a response, so that requests and responses take turns.
+    was_response: bool,
+    finished: Finished,
+}
+
+/// Completions and events that the driver has not taken.
+#[derive(Default)]
+struct Finished {
+    completions: VecDeque<(Queue, Completion)>,
+    events: VecDeque<AsyncEvent>,
+}
+
+/// Why a queue pair fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// A request of the peer is refused.
+    Refused { message: u32, code: NakCode },
+    /// A request of this end has failed.
+    Failed { index: usize, status: Status },
+    /// The peer broke the protocol.
+    Broken,
+}
+
+impl From<SegmentError> for Fault {
+    fn from(_: SegmentError) -> Fault {
+        Fault::Broken
+    }
+}
+
+impl QueuePair {
+    /// Creates a queue pair in the state [`State::Reset`].
+    pub fn new(domain: Arc<ProtectionDomain>, limits: Limits) -> QueuePair {
+        let limits = Limits { receives: limits.receives.min(Limits::MAX_RECEIVES), ..limits };
+        QueuePair {
+            state: State::Reset,
+            domain,
+            limits,
+            requester: Requester::default(),
+            responder: Responder::default(),
+            input: Input::default(),
+            output: SendQueue::default(),
+            was_response: false,
+            finished: Finished::default(),
+        }
+    }
+
+    /// Returns the state.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Moves from [`State::Reset`] to [`State::Init`].
+    pub fn initialize(&mut self) -> bool {
+        let is_allowed = self.state == State::Reset;
+        self.state = if is_allowed { State::Init } else { self.state };
+        is_allowed
+    }
+
+    /// Moves from [`State::Init`] to [`State::ReadyToReceive`], when the lane is open.
+    pub fn connect(&mut self, agreement: &Agreement) -> bool {
+        if self.state != State::Init {
+            return false;
+        }
+        self.requester.connect(agreement);
+        self.responder.connect(agreement.peer_first_message, self.limits.responder_resources);
+        self.state = State::ReadyToReceive;
+        true
+    }
+
+    /// Moves from [`State::ReadyToReceive`] to [`State::ReadyToSend`].
+    pub fn start_sending(&mut self) -> bool {
+        let is_allowed = self.state == State::ReadyToReceive;
+        self.state = if is_allowed { State::ReadyToSend } else { self.state };
+        is_allowed
+    }
+
+    /// Moves to [`State::Error`]: every request completes as flushed.
+    pub fn fail(&mut self) {
+        if self.state != State::Error && self.state != State::Reset {
+            self.state = State::Error;
+            self.input.discard_payload();
+            self.requester.flush(&mut self.finished);
+            self.responder.flush(&mut self.finished);
+        }
+    }
+
+    /// Ends the queue pair because its lane is lost.
+    pub fn handle_lane_lost(&mut self) {
+        if self.state == State::ReadyToSend || self.state == State::ReadyToReceive {
+            self.requester.fail_first(Status::RetryExceeded, &mut self.finished);
+        }
+        self.fail();
+    }
+
+    /// Posts a send request.
+    pub fn post_send(&mut self, request: SendRequest) -> Result<(), PostError> {
+        if !matches!(self.state, State::ReadyToSend | State::Error) {
+            return Err(PostError::State(self.state));
+        }
+        self.requester.post(request, &self.limits, &self.domain)?;
+        if self.state == State::Error {
+            self.requester.flush(&mut self.finished);
+        }
+        Ok(())
+    }
+
+    /// Posts a receive.
+    pub fn post_receive(&mut self, request: ReceiveRequest) -> Result<(), PostError> {
+        if self.state == State::Reset {
+            return Err(PostError::State(self.state));
+        }
+        self.responder.post(request, &self.limits)?;
+        if self.state == State::Error {
+            self.responder.flush(&mut self.finished);
+        }
+        Ok(())
+    }
+
+    /// Returns the next completion and its queue.
+    pub fn poll_completion(&mut self) -> Option<(Queue, Completion)> {
+        self.finished.completions.pop_front()
+    }
+
+    /// Returns the next event.
+    pub fn poll_event(&mut self) -> Option<AsyncEvent> {
+        self.finished.events.pop_front()
+    }
+
+    /// Returns whether there is something to send.
+    pub fn wants_transmit(&mut self) -> bool {
+        self.fill_output();
+        !self.output.is_empty()
+    }
+
+    /// Fills a plan with the next bytes to send.
+    pub fn fill_transmit_plan<'a>(&'a mut self, plan: &mut TransmitPlan<'a>) {
+        self.fill_output();
+        self.output.fill_plan(plan);
+    }
+
+    /// Removes the first `count` bytes of the last plan, which were sent.
+    pub fn handle_transmitted(&mut self, count: usize) {
+        self.output.advance(count, drop);
+    }
+
+    /// Fills a plan with the destinations of the next bytes: memory of the current segment, then `overflow`.
+    pub fn fill_receive_plan<'a>(&'a mut self, overflow: &'a mut [u8], plan: &mut ReceivePlan<'a>) {
+        self.input.fill_plan(overflow, plan);
+    }
+
+    /// Processes the `count` bytes received by the last plan, with the same `overflow`.
+    pub fn handle_received(&mut self, count: usize, overflow: &[u8]) {
+        self.input.received(count);
+        while let Err(fault) = self.process_input(overflow) {
+            self.handle_fault(fault);
+        }
+    }
+
+    fn process_input(&mut self, overflow: &[u8]) -> Result<(), Fault> {
+        loop {
+            if let Some(segment) = self.input.next_placed(overflow) {
+                if self.state != State::Error {
+                    self.on_placed(&segment)?;
+                }
+            } else if self.input.is_placing() {
+                return Ok(());
+            } else if self.state == State::Error {
+                // What the peer sends after an error is of no interest, even if it is malformed.
+                self.input.discard(overflow);
+                return Ok(());
+            } else {
+                let Some(segment) = self.input.next_segment(overflow)? else { return Ok(()) };
+                let spans = self.on_segment(&segment)?;
+                self.input.place(segment, spans);
+            }
+        }
+    }
+
+    /// Checks a segment and returns the destination of its payload.
+    fn on_segment(&mut self, segment: &Segment) -> Result<Spans, Fault> {
+        self.requester.on_acknowledged(segment.acknowledged, segment.credits, &mut self.finished)?;
+        match segment.opcode.operation() {
+            Operation::Send
+            | Operation::Write
+            | Operation::ReadRequest
+            | Operation::CompareSwap
+            | Operation::FetchAdd => self.responder.on_request(segment, &self.domain, &mut self.finished),
+            Operation::ReadResponse | Operation::AtomicResponse => self.requester.on_response(segment),
+            Operation::Acknowledge => self.requester.on_acknowledgment(segment).map(|()| Spans::new()),
+            Operation::Datagram => Err(Fault::Broken),
+        }
+    }
+
+    /// All payload of a segment is in its place.
+    fn on_placed(&mut self, segment: &Segment) -> Result<(), Fault> {
+        match segment.opcode.operation() {
+            Operation::ReadResponse | Operation::AtomicResponse => {
+                self.requester.on_response_placed(segment, &mut self.finished)
+            }
+            operation if operation.is_request() => {
+                self.responder.on_request_placed(segment, &mut self.finished);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn handle_fault(&mut self, fault: Fault) {
+        match fault {
+            Fault::Refused { message, code } => {
+                self.responder.refuse(message, code);
+                self.finished.events.push_back(match code {
+                    NakCode::RemoteAccess => AsyncEvent::AccessViolation,
+                    _ => AsyncEvent::InvalidRequest,
+                });
+            }
+            Fault::Failed { index, status } => self.requester.fail_at(index, status, &mut self.finished),
+            Fault::Broken => {
+                self.requester.fail_first(Status::BadResponse, &mut self.finished);
+                self.finished.events.push_back(AsyncEvent::Fatal);
+            }
+        }
+        self.fail();
+    }
+
+    /// Queues segments until enough bytes are queued. Requests and responses take turns.
+    fn fill_output(&mut self) {
+        while self.output.pending_bytes() < OUTPUT_BYTES {
+            let next = match self.was_response {
+                true => self.next_request().or_else(|| self.next_response()),
+                false => self.next_response().or_else(|| self.next_request()),
+            };
+            let Some((segment, payload)) = next else { break };
+            self.was_response = !segment.opcode.operation().is_request();
+            self.queue(segment, payload);
+        }
+        if let Some(acknowledgment) = self.responder.next_acknowledgment() {
+            self.queue(acknowledgment, None);
+        }
+    }
+
+    fn next_response(&mut self) -> Option<(Segment, Option<Payload>)> {
+        self.responder.next_response(self.requester.peer_segment_bytes())
+    }
+
+    fn next_request(&mut self) -> Option<(Segment, Option<Payload>)> {
+        if self.state != State::ReadyToSend {
+            return None;
+        }
+        let next = self.requester.next_segment(self.limits.send_requests, &mut self.finished);
+        next.unwrap_or_else(|fault| {
+            self.handle_fault(fault);
+            None
+        })
+    }
+
+    fn queue(&mut self, mut segment: Segment, payload: Option<Payload>) {
+        (segment.acknowledged, segment.credits) = self.responder.advertise();
+        let mut prefix = [0; MAX_PREFIX_BYTES];
+        let len = segment.encode_to(&mut prefix);
+        self.output.push::<24>(&prefix[..len], payload);
+    }
+}
+
+/// Returns a segment of a request. Only the last segment carries the immediate data.
+fn request_segment(
+    message: u32,
+    place: Place,
+    request: &SendOperation,
+    start: u64,
+    is_last: bool,
+) -> Segment {
+    let range =
+        |address: u64, key| RemoteRange { address: address.wrapping_add(start), key, length: place.size };
+    let (operation, extension) = match *request {
+        SendOperation::Send { immediate: Some(immediate) } if is_last => {
+            (Operation::Send, Extension::Immediate(immediate))
+        }
+        SendOperation::Send { .. } => (Operation::Send, Extension::None),
+        SendOperation::Write { address, key, immediate } => {
+            (Operation::Write, Extension::Range(range(address, key), immediate.filter(|_| is_last)))
+        }
+        SendOperation::Read { address, key } => {
+            (Operation::ReadRequest, Extension::Range(range(address, key), None))
+        }
+        SendOperation::CompareSwap { address, key, compare, swap } => {
+            let operands = AtomicOperands { address, key, swap_or_add: swap, compare };
+            (Operation::CompareSwap, Extension::Atomic(operands))
+        }
+        SendOperation::FetchAdd { address, key, add } => {
+            let operands = AtomicOperands { address, key, swap_or_add: add, compare: 0 };
+            (Operation::FetchAdd, Extension::Atomic(operands))
+        }
+    };
+    segment(operation, message, place, extension)
+}
+
+/// Returns a segment. What it acknowledges follows when it is queued.
+fn segment(operation: Operation, message: u32, place: Place, extension: Extension) -> Segment {
+    let Place { size, offset, length } = place;
+    let has_immediate = matches!(extension, Extension::Immediate(_) | Extension::Range(_, Some(_)));
+    let opcode = Opcode::of(operation, Stage::of(offset, offset + length, size), has_immediate);
+    let flags = SegmentFlags(0);
+    Segment { opcode, flags, credits: 0, message, size, offset, length, acknowledged: 0, extension }
+}
+
+/// Place of a segment in its message, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    size: u32,
+    offset: u32,
+    length: u32,
+}
+
+/// Appends spans to a payload.
+fn payload_of(spans: &[Span]) -> Option<Payload> {
+    let mut payload = Payload::with_capacity(spans.len());
+    spans.iter().for_each(|span| payload.push_region(Arc::clone(&span.region), span.offset, span.len));
+    (!payload.is_empty()).then_some(payload)
+}
+
+/// Number of queued bytes above which no further segment is queued, so that responses and urgent segments do not
+/// wait long.
+const OUTPUT_BYTES: usize = 256 * 1024;
+/// Maximum payload of a segment in bytes.
+const SEGMENT_BYTES: u32 = 1 << 20;
+/// Size of the messages of a long request in bytes.
+const MESSAGE_BYTES: u64 = 8 << 20;

@@ -1,0 +1,330 @@
+//! The requesting half of a queue pair: send requests, their messages, and what the peer reports about them.
+//!
+//! Invariant: `queue[..unsent]` is sent and not complete; the requests from `unsent` on have no message number,
+//! except the first, if part of it is sent.
+
+use std::collections::VecDeque;
+
+use isolane_memory::Payload;
+
+use super::{
+    Agreement, Extension, Fault, Finished, Limits, MESSAGE_BYTES, Place, PostError, Queue, SEGMENT_BYTES,
+    payload_of, request_segment,
+};
+use crate::memory::{ProtectionDomain, Right, Spans, part};
+use crate::wire::{NakCode, Segment};
+use crate::work::{Completion, LocalData, SendOperation, SendRequest, Status};
+
+/// The requesting half.
+#[derive(Default)]
+pub(super) struct Requester {
+    queue: VecDeque<Entry>,
+    unsent: usize,
+    /// Bytes of the first unsent request that are sent; of a READ, that are requested.
+    sent: u64,
+    /// Number of the next message.
+    next_message: u32,
+    /// The peer has executed all messages before this one.
+    acknowledged: u32,
+    /// Number of requests sent that consume a receive of the peer.
+    consumed: u16,
+    /// Number of receives that the peer has posted, modulo 2¹⁶.
+    credits: u16,
+    /// Messages that wait for a response, oldest first.
+    awaited: VecDeque<Awaited>,
+    peer_segment_bytes: u32,
+    peer_resources: usize,
+}
+
+/// A send request without a completion.
+struct Entry {
+    request: SendRequest,
+    data: Data,
+    length: u64,
+    /// Number after its last message, once that is sent.
+    end_message: Option<u32>,
+    /// Messages whose response has not arrived completely.
+    responses_left: u64,
+}
+
+/// Checked local data.
+enum Data {
+    Memory(Spans),
+    Inline(Payload),
+    /// A key, bounds, or right is wrong.
+    Invalid,
+}
+
+/// A message that waits for a response.
+struct Awaited {
+    message: u32,
+    /// Offset of its data in the request, in bytes.
+    offset: u64,
+    size: u32,
+    received: u32,
+}
+
+impl Requester {
+    pub(super) fn connect(&mut self, agreement: &Agreement) {
+        self.next_message = agreement.first_message;
+        self.acknowledged = agreement.first_message;
+        self.peer_segment_bytes = agreement.peer_segment_bytes.clamp(1, SEGMENT_BYTES);
+        self.peer_resources = agreement.peer_responder_resources;
+    }
+
+    pub(super) fn peer_segment_bytes(&self) -> u32 {
+        self.peer_segment_bytes
+    }
+
+    pub(super) fn post(
+        &mut self,
+        request: SendRequest,
+        limits: &Limits,
+        domain: &ProtectionDomain,
+    ) -> Result<(), PostError> {
+        if self.queue.len() >= limits.send_requests {
+            return Err(PostError::Full(self.queue.len()));
+        }
+        let has_response = request.operation.has_response();
+        if has_response && self.peer_resources == 0 {
+            return Err(PostError::Resources);
+        }
+        let (data, length) = match &request.data {
+            LocalData::Inline(bytes) if has_response || bytes.len() > limits.inline_bytes => {
+                return Err(PostError::Inline { bytes: bytes.len(), limit: limits.inline_bytes });
+            }
+            LocalData::Inline(bytes) => (Data::Inline(Payload::from(bytes.clone())), bytes.len() as u64),
+            LocalData::Elements(elements) => {
+                if elements.len() > limits.elements {
+                    return Err(PostError::Elements { elements: elements.len(), limit: limits.elements });
+                }
+                let right = if has_response { Right::LocalWrite } else { Right::LocalRead };
+                let data = domain.spans(elements, right).map_or(Data::Invalid, Data::Memory);
+                (data, elements.iter().map(|element| u64::from(element.length)).sum())
+            }
+        };
+        let is_atomic = has_response && !matches!(request.operation, SendOperation::Read { .. });
+        if length > MAX_REQUEST_BYTES || (is_atomic && length != 8) {
+            return Err(PostError::Length(length));
+        }
+        let responses_left = if has_response { length.div_ceil(MESSAGE_BYTES).max(1) } else { 0 };
+        self.queue.push_back(Entry { request, data, length, end_message: None, responses_left });
+        Ok(())
+    }
+
+    /// Returns the next segment, or `None` if nothing can be sent now.
+    pub(super) fn next_segment(
+        &mut self,
+        max_requests: usize,
+        finished: &mut Finished,
+    ) -> Result<Option<(Segment, Option<Payload>)>, Fault> {
+        let is_half_full = 2 * self.queue.len() >= max_requests;
+        let Some(entry) = self.queue.get_mut(self.unsent) else { return Ok(None) };
+        let operation = entry.request.operation;
+        if matches!(entry.data, Data::Invalid) {
+            // It fails when all requests before it are complete.
+            return match self.unsent {
+                0 => Err(Fault::Failed { index: 0, status: Status::LocalProtection }),
+                _ => Ok(None),
+            };
+        }
+        let (index, offset) = (self.sent / MESSAGE_BYTES, (self.sent % MESSAGE_BYTES) as u32);
+        let starts_request = self.sent == 0;
+        let must_wait = (starts_request && entry.request.fenced && !self.awaited.is_empty())
+            || (operation.has_response() && self.awaited.len() >= self.peer_resources)
+            || (starts_request && operation.consumes_receive() && self.consumed == self.credits);
+        if must_wait {
+            return Ok(None);
+        }
+        let message_start = index * MESSAGE_BYTES;
+        let size = (entry.length - message_start).min(MESSAGE_BYTES) as u32;
+        let message = self.next_message;
+        let place = match operation.has_response() {
+            true => Place { size, offset: 0, length: 0 },
+            false => Place { size, offset, length: (size - offset).min(self.peer_segment_bytes) },
+        };
+        let ends_message = operation.has_response() || place.offset + place.length == size;
+        let ends_request = ends_message && message_start + u64::from(size) == entry.length;
+        let mut segment = request_segment(message, place, &operation, message_start, ends_request);
+        segment.flags = segment
+            .flags
+            .with_solicited(ends_request && entry.request.solicited)
+            .with_ack_requested(ends_request && (entry.request.signaled || is_half_full))
+            .with_continued(!ends_request);
+        let payload = match &entry.data {
+            _ if operation.has_response() => None,
+            Data::Memory(spans) => payload_of(&part(spans, self.sent as usize, place.length as usize)),
+            Data::Inline(payload) => {
+                Some(payload.slice(self.sent as usize, place.length as usize)).filter(|part| !part.is_empty())
+            }
+            Data::Invalid => None,
+        };
+        if starts_request && operation.consumes_receive() {
+            self.consumed = self.consumed.wrapping_add(1);
+        }
+        if operation.has_response() {
+            self.awaited.push_back(Awaited { message, offset: message_start, size, received: 0 });
+        }
+        if ends_message {
+            self.next_message = message.wrapping_add(1);
+        }
+        self.sent += u64::from(if operation.has_response() { size } else { place.length });
+        if ends_request {
+            entry.end_message = Some(self.next_message);
+            (self.unsent, self.sent) = (self.unsent + 1, 0);
+            self.complete_finished(finished);
+        }
+        Ok(Some((segment, payload)))
+    }
+
+    /// Processes the acknowledgment and the credits of any segment.
+    pub(super) fn on_acknowledged(
+        &mut self,
+        acknowledged: u32,
+        credits: u16,
+        finished: &mut Finished,
+    ) -> Result<(), Fault> {
+        let (executed, sent) = (self.distance(acknowledged), self.distance(self.next_message));
+        if executed > sent || usize::from(credits.wrapping_sub(self.consumed)) > Limits::MAX_RECEIVES {
+            return Err(Fault::Broken);
+        }
+        (self.acknowledged, self.credits) = (acknowledged, credits);
+        self.complete_finished(finished);
+        Ok(())
+    }
+
+    /// Returns the number of messages from the last acknowledged one up to `message`.
+    fn distance(&self, message: u32) -> u32 {
+        message.wrapping_sub(self.acknowledged)
+    }
+
+    /// Processes a segment that is only an acknowledgment.
+    pub(super) fn on_acknowledgment(&mut self, segment: &Segment) -> Result<(), Fault> {
+        let Extension::Acknowledgment(syndrome, ..) = segment.extension else { return Err(Fault::Broken) };
+        let Some(code) = NakCode::from_syndrome(syndrome) else { return Ok(()) };
+        let index = self.index_of(segment.message).ok_or(Fault::Broken)?;
+        let status = match code {
+            NakCode::Sequence | NakCode::InvalidRequest => Status::RemoteInvalidRequest,
+            NakCode::RemoteAccess => Status::RemoteAccess,
+            NakCode::RemoteOperation => Status::RemoteOperation,
+        };
+        Err(Fault::Failed { index, status })
+    }
+
+    /// Checks a response, and returns the destination of its payload.
+    pub(super) fn on_response(&mut self, segment: &Segment) -> Result<Spans, Fault> {
+        let (awaited, entry) = self.next_awaited().ok_or(Fault::Broken)?;
+        let is_expected = segment.message == awaited.message
+            && segment.size == awaited.size
+            && segment.offset == awaited.received;
+        let is_read = matches!(entry.request.operation, SendOperation::Read { .. });
+        let Data::Memory(spans) = &entry.data else { return Err(Fault::Broken) };
+        match &segment.extension {
+            Extension::None if is_expected && is_read => {
+                Ok(part(spans, awaited.offset as usize + segment.offset as usize, segment.length as usize))
+            }
+            Extension::Found(value) if is_expected && !is_read => {
+                let mut bytes = &value.to_le_bytes()[..];
+                for span in spans {
+                    let (front, tail) = bytes.split_at(span.len.min(bytes.len()));
+                    span.region.copy_in(span.offset, front);
+                    bytes = tail;
+                }
+                Ok(Spans::new())
+            }
+            _ => Err(Fault::Broken),
+        }
+    }
+
+    /// All payload of a response is in its place.
+    pub(super) fn on_response_placed(
+        &mut self,
+        segment: &Segment,
+        finished: &mut Finished,
+    ) -> Result<(), Fault> {
+        let (awaited, entry) = self.next_awaited().ok_or(Fault::Broken)?;
+        let is_atomic = matches!(segment.extension, Extension::Found(_));
+        awaited.received += if is_atomic { awaited.size } else { segment.length };
+        if awaited.received == awaited.size {
+            entry.responses_left -= 1;
+            self.awaited.pop_front();
+        }
+        self.complete_finished(finished);
+        Ok(())
+    }
+
+    /// Returns the message whose response is next, and its request.
+    fn next_awaited(&mut self) -> Option<(&mut Awaited, &mut Entry)> {
+        let entry = self.queue.iter_mut().find(|entry| entry.responses_left > 0)?;
+        Some((self.awaited.front_mut()?, entry))
+    }
+
+    /// Completes the finished requests at the front.
+    fn complete_finished(&mut self, finished: &mut Finished) {
+        while self.unsent > 0
+            && let Some(entry) = self.queue.front()
+            && let Some(end) = entry.end_message
+            && self.distance(end) as i32 <= 0
+            && entry.responses_left == 0
+        {
+            self.complete(Status::Success, finished);
+        }
+    }
+
+    /// Completes the first request.
+    fn complete(&mut self, status: Status, finished: &mut Finished) {
+        let Some(entry) = self.queue.pop_front() else { return };
+        match self.unsent {
+            0 => self.sent = 0,
+            _ => self.unsent -= 1,
+        }
+        if entry.request.signaled || status != Status::Success {
+            let has_length = entry.request.operation.has_response() && status == Status::Success;
+            let completion = Completion {
+                id: entry.request.id,
+                status,
+                operation: (&entry.request.operation).into(),
+                length: if has_length { entry.length } else { 0 },
+                immediate: None,
+                solicited: false,
+            };
+            finished.completions.push_back((Queue::Send, completion));
+        }
+    }
+
+    /// Returns the index of the request that a message belongs to.
+    fn index_of(&self, message: u32) -> Option<usize> {
+        let distance = self.distance(message) as i32;
+        let is_after =
+            |entry: &Entry| entry.end_message.is_some_and(|end| self.distance(end) as i32 <= distance);
+        let index = self.queue.iter().take_while(|entry| is_after(entry)).count();
+        let is_sent = index < self.unsent || (index == self.unsent && self.sent > 0);
+        (distance >= 0 && is_sent).then_some(index)
+    }
+
+    /// Fails the request at `index`. All before it are executed; those that wait for a response are flushed.
+    pub(super) fn fail_at(&mut self, index: usize, status: Status, finished: &mut Finished) {
+        for _ in 0..index {
+            let Some(front) = self.queue.front() else { return };
+            let status = if front.responses_left == 0 { Status::Success } else { Status::Flushed };
+            self.complete(status, finished);
+        }
+        self.complete(status, finished);
+    }
+
+    /// Fails the first request, if there is one.
+    pub(super) fn fail_first(&mut self, status: Status, finished: &mut Finished) {
+        self.fail_at(0, status, finished);
+    }
+
+    /// Completes all requests as flushed.
+    pub(super) fn flush(&mut self, finished: &mut Finished) {
+        self.awaited.clear();
+        while !self.queue.is_empty() {
+            self.complete(Status::Flushed, finished);
+        }
+    }
+}
+
+/// Maximum length of a request in bytes.
+const MAX_REQUEST_BYTES: u64 = 1 << 31;

@@ -1,0 +1,316 @@
+//! The responding half of a queue pair: executes the requests of the peer in order.
+//!
+//! Invariant: a message is executed once, after all messages before it.
+
+use std::collections::VecDeque;
+
+use isolane_memory::Payload;
+
+use super::{Extension, Fault, Finished, Limits, Place, PostError, Queue, payload_of, segment};
+use crate::memory::{AccessError, ProtectionDomain, Right, Spans, part};
+use crate::wire::{AtomicOperands, NakCode, Operation, RemoteRange, Segment, Syndrome};
+use crate::work::{CompletedOperation, Completion, ReceiveRequest, Status};
+
+/// The responding half.
+#[derive(Default)]
+pub(super) struct Responder {
+    receives: VecDeque<ReceiveRequest>,
+    /// Number of receives posted, modulo 2¹⁶.
+    posted: u16,
+    /// Value of `posted` that the peer knows.
+    advertised: u16,
+    /// Number of requests of the peer that consumed a receive.
+    consumed: u16,
+    /// Number of the message that arrives.
+    message: u32,
+    /// Bytes of it that have arrived.
+    arrived: u32,
+    /// Its operation and size, once part of it has arrived.
+    current: Option<(Operation, u32)>,
+    /// The SEND that arrives, over all of its messages.
+    receiving: Option<Receiving>,
+    /// Responses that are not sent completely, oldest first.
+    responses: VecDeque<Response>,
+    resources: usize,
+    /// Whether the peer waits for an acknowledgment.
+    owes_acknowledgment: bool,
+    /// A refusal to send, after which nothing is executed.
+    refusal: Option<(u32, NakCode)>,
+}
+
+/// A receive that is being filled.
+struct Receiving {
+    request: ReceiveRequest,
+    spans: Spans,
+    capacity: u64,
+    /// Bytes of the messages before the current one.
+    before: u64,
+}
+
+/// A response to send.
+struct Response {
+    message: u32,
+    size: u32,
+    content: Content,
+}
+
+enum Content {
+    /// Memory that a READ asks for, and the number of bytes sent.
+    Memory(Spans, u32),
+    /// Value that an atomic operation found.
+    Found(u64),
+}
+
+impl Responder {
+    pub(super) fn connect(&mut self, first_message: u32, resources: usize) {
+        self.message = first_message;
+        self.resources = resources;
+    }
+
+    pub(super) fn post(&mut self, request: ReceiveRequest, limits: &Limits) -> Result<(), PostError> {
+        if self.receives.len() >= limits.receives {
+            return Err(PostError::Full(self.receives.len()));
+        }
+        let elements = request.data.len();
+        if elements > limits.elements {
+            return Err(PostError::Elements { elements, limit: limits.elements });
+        }
+        self.posted = self.posted.wrapping_add(1);
+        self.receives.push_back(request);
+        Ok(())
+    }
+
+    /// Checks a segment of a request, and returns the destination of its payload.
+    pub(super) fn on_request(
+        &mut self,
+        segment: &Segment,
+        domain: &ProtectionDomain,
+        finished: &mut Finished,
+    ) -> Result<Spans, Fault> {
+        let refused = |code| Fault::Refused { message: segment.message, code };
+        let identity = (segment.opcode.operation(), segment.size);
+        let is_next = segment.message == self.message && segment.offset == self.arrived;
+        let is_same = self.current.is_none_or(|current| current == identity);
+        let continues = self.receiving.is_none() || segment.opcode.operation() == Operation::Send;
+        if !is_next || !is_same || !continues {
+            return Err(refused(NakCode::Sequence));
+        }
+        self.current = Some(identity);
+        let resources_left = self.responses.len() < self.resources;
+        let checked = match (segment.opcode.operation(), &segment.extension) {
+            (Operation::Send, _) => self.check_send(segment, domain, finished),
+            (_, Extension::Range(range, _)) if segment.size != range.length => Err(NakCode::InvalidRequest),
+            (Operation::Write, Extension::Range(range, immediate)) => {
+                if immediate.is_some() && self.receives.is_empty() {
+                    return Err(refused(NakCode::InvalidRequest));
+                }
+                let (at, length) = (u64::from(segment.offset), u64::from(segment.length));
+                remote(range, at, length, Right::RemoteWrite, domain)
+            }
+            (Operation::ReadRequest, Extension::Range(range, _)) if resources_left => {
+                remote(range, 0, segment.size.into(), Right::RemoteRead, domain).map(|spans| {
+                    let content = Content::Memory(spans, 0);
+                    self.responses.push_back(Response {
+                        message: segment.message,
+                        size: segment.size,
+                        content,
+                    });
+                    Spans::new()
+                })
+            }
+            (operation, Extension::Atomic(operands)) if resources_left && segment.size == 8 => {
+                atomic(operation, operands, domain).map(|found| {
+                    let content = Content::Found(found);
+                    self.responses.push_back(Response { message: segment.message, size: 8, content });
+                    Spans::new()
+                })
+            }
+            _ => Err(NakCode::InvalidRequest),
+        };
+        checked.map_err(refused)
+    }
+
+    /// Checks a segment of a SEND. The first one takes a receive.
+    fn check_send(
+        &mut self,
+        segment: &Segment,
+        domain: &ProtectionDomain,
+        finished: &mut Finished,
+    ) -> Result<Spans, NakCode> {
+        if self.receiving.is_none() {
+            // A peer that respects the credits never finds the queue empty.
+            let request = self.receives.pop_front().ok_or(NakCode::InvalidRequest)?;
+            self.consumed = self.consumed.wrapping_add(1);
+            let capacity = request.data.iter().map(|element| u64::from(element.length)).sum();
+            let spans = domain.spans(&request.data, Right::LocalWrite);
+            let Ok(spans) = spans else {
+                complete(&request, Status::LocalProtection, finished);
+                return Err(NakCode::RemoteOperation);
+            };
+            self.receiving = Some(Receiving { request, spans, capacity, before: 0 });
+        }
+        let Some(receiving) = &self.receiving else { return Err(NakCode::InvalidRequest) };
+        let start = receiving.before + u64::from(segment.offset);
+        if start + u64::from(segment.length) > receiving.capacity {
+            complete(&receiving.request, Status::LocalLength, finished);
+            self.receiving = None;
+            return Err(NakCode::InvalidRequest);
+        }
+        Ok(part(&receiving.spans, start as usize, segment.length as usize))
+    }
+
+    /// All payload of a segment is in its place.
+    pub(super) fn on_request_placed(&mut self, segment: &Segment, finished: &mut Finished) {
+        self.owes_acknowledgment |= segment.flags.ack_requested();
+        self.arrived += segment.length;
+        if segment.opcode.operation().has_stages() && self.arrived < segment.size {
+            return;
+        }
+        (self.message, self.arrived, self.current) = (self.message.wrapping_add(1), 0, None);
+        let solicited = segment.flags.solicited();
+        let completion = |id, operation, length, immediate| Completion {
+            id,
+            status: Status::Success,
+            operation,
+            length,
+            immediate,
+            solicited,
+        };
+        match (segment.opcode.operation(), &segment.extension) {
+            (Operation::Send, extension) => {
+                let Some(mut receiving) = self.receiving.take() else { return };
+                receiving.before += u64::from(segment.size);
+                if segment.flags.continued() {
+                    self.receiving = Some(receiving);
+                    return;
+                }
+                let immediate = match extension {
+                    Extension::Immediate(immediate) => Some(*immediate),
+                    _ => None,
+                };
+                let (id, length) = (receiving.request.id, receiving.before);
+                let completed = completion(id, CompletedOperation::Receive, length, immediate);
+                finished.completions.push_back((Queue::Receive, completed));
+            }
+            (Operation::Write, Extension::Range(range, Some(immediate))) => {
+                let Some(request) = self.receives.pop_front() else { return };
+                self.consumed = self.consumed.wrapping_add(1);
+                let length = range.length.into();
+                let completed =
+                    completion(request.id, CompletedOperation::ReceiveWrite, length, Some(*immediate));
+                finished.completions.push_back((Queue::Receive, completed));
+            }
+            _ => {}
+        }
+    }
+
+    /// Refuses a request of the peer. The refusal follows the responses to all requests before it.
+    pub(super) fn refuse(&mut self, message: u32, code: NakCode) {
+        self.refusal.get_or_insert((message, code));
+    }
+
+    /// Returns the next segment of a response.
+    pub(super) fn next_response(&mut self, max_bytes: u32) -> Option<(Segment, Option<Payload>)> {
+        let response = self.responses.front_mut()?;
+        let (message, size) = (response.message, response.size);
+        let next = match &mut response.content {
+            Content::Found(value) => {
+                let place = Place { size, offset: 0, length: 0 };
+                let found = segment(Operation::AtomicResponse, message, place, Extension::Found(*value));
+                (found, None, true)
+            }
+            Content::Memory(spans, sent) => {
+                let place = Place { size, offset: *sent, length: (size - *sent).min(max_bytes) };
+                let payload = payload_of(&part(spans, place.offset as usize, place.length as usize));
+                *sent += place.length;
+                let data = segment(Operation::ReadResponse, message, place, Extension::None);
+                (data, payload, *sent == size)
+            }
+        };
+        if next.2 {
+            self.responses.pop_front();
+        }
+        Some((next.0, next.1))
+    }
+
+    /// Returns an acknowledgment if the peer waits for one that no other segment has carried, or a refusal.
+    pub(super) fn next_acknowledgment(&mut self) -> Option<Segment> {
+        let acknowledgment = |message, syndrome| {
+            let extension = Extension::Acknowledgment(syndrome, 0, 0);
+            segment(Operation::Acknowledge, message, Place::default(), extension)
+        };
+        if self.responses.is_empty()
+            && let Some((message, code)) = self.refusal.take()
+        {
+            return Some(acknowledgment(message, code.syndrome()));
+        }
+        // The peer waits for receives if it has used all that it knows.
+        let lacks_receives = self.advertised == self.consumed && self.posted != self.advertised;
+        (self.owes_acknowledgment || lacks_receives)
+            .then(|| acknowledgment(self.message, Syndrome::Acknowledged))
+    }
+
+    /// Returns the acknowledged message and the posted receives, for a segment that is sent now.
+    pub(super) fn advertise(&mut self) -> (u32, u16) {
+        self.owes_acknowledgment = false;
+        self.advertised = self.posted;
+        (self.message, self.posted)
+    }
+
+    /// Completes all receives as flushed.
+    pub(super) fn flush(&mut self, finished: &mut Finished) {
+        if self.refusal.is_none() {
+            self.responses.clear();
+        }
+        let current = self.receiving.take().map(|receiving| receiving.request);
+        for request in current.into_iter().chain(self.receives.drain(..)) {
+            complete(&request, Status::Flushed, finished);
+        }
+    }
+}
+
+fn complete(request: &ReceiveRequest, status: Status, finished: &mut Finished) {
+    let completion = Completion {
+        id: request.id,
+        status,
+        operation: CompletedOperation::Receive,
+        length: 0,
+        immediate: None,
+        solicited: false,
+    };
+    finished.completions.push_back((Queue::Receive, completion));
+}
+
+/// Returns the part of a range of this end, for an access of the peer. An empty one needs no key.
+fn remote(
+    range: &RemoteRange,
+    offset: u64,
+    length: u64,
+    right: Right,
+    domain: &ProtectionDomain,
+) -> Result<Spans, NakCode> {
+    if length == 0 {
+        return Ok(Spans::new());
+    }
+    let address = range.address.checked_add(offset).ok_or(NakCode::RemoteAccess)?;
+    let span = domain.span(range.key, address, length, right);
+    span.map(|span| Spans::from_iter([span])).map_err(|_: AccessError| NakCode::RemoteAccess)
+}
+
+/// Executes an atomic operation, and returns the value before.
+fn atomic(
+    operation: Operation,
+    operands: &AtomicOperands,
+    domain: &ProtectionDomain,
+) -> Result<u64, NakCode> {
+    let AtomicOperands { address, key, swap_or_add, compare } = *operands;
+    let span = domain.span(key, address, 8, Right::RemoteAtomic).map_err(|_| NakCode::RemoteAccess)?;
+    let memory_address = span.region.address() + span.offset as u64;
+    if !address.is_multiple_of(8) || !memory_address.is_multiple_of(8) {
+        return Err(NakCode::InvalidRequest);
+    }
+    Ok(match operation {
+        Operation::CompareSwap => span.region.compare_swap(span.offset, compare, swap_or_add),
+        _ => span.region.fetch_add(span.offset, swap_or_add),
+    })
+}

@@ -1,0 +1,136 @@
+//! Scenarios of two queue pairs over byte pipes that deliver any number of bytes at a time.
+
+use isolane_memory::MemoryRegion;
+use proptest::prelude::*;
+
+use super::*;
+use crate::memory::{Access, Registration};
+use crate::work::{CompletedOperation, Element, LocalData};
+
+mod hostile;
+mod oracle;
+mod scenarios;
+
+const ALL: Access = Access(0xf);
+
+/// One end with 64 KiB of memory, which its requests address from 0.
+struct End {
+    pair: QueuePair,
+    memory: Arc<Registration>,
+    sent: VecDeque<u8>,
+}
+
+impl End {
+    fn new(access: Access, limits: Limits) -> End {
+        let domain = Arc::new(ProtectionDomain::default());
+        let region = MemoryRegion::allocate(MEMORY_BYTES).unwrap();
+        let memory = domain.register(region, 0, access).unwrap();
+        End { pair: QueuePair::new(domain, limits), memory, sent: VecDeque::new() }
+    }
+
+    fn element(&self, address: u64, length: u32) -> Element {
+        Element { address, length, key: self.memory.key() }
+    }
+
+    fn fill(&self, address: usize, bytes: &[u8]) {
+        self.memory.region().copy_in(address, bytes);
+    }
+
+    fn bytes(&self, address: usize, len: usize) -> Vec<u8> {
+        self.memory.region().to_vec(address, len)
+    }
+
+    fn send(&mut self, id: u64, operation: SendOperation, elements: &[Element]) -> Result<(), PostError> {
+        let data = LocalData::Elements(elements.iter().copied().collect());
+        let request = SendRequest { id, operation, data, signaled: true, solicited: false, fenced: false };
+        self.pair.post_send(request)
+    }
+
+    fn receive(&mut self, id: u64, elements: &[Element]) {
+        let data = elements.iter().copied().collect();
+        self.pair.post_receive(ReceiveRequest { id, data }).unwrap();
+    }
+
+    fn completions(&mut self) -> Vec<(Queue, u64, Status, u64)> {
+        let next = || self.pair.poll_completion();
+        std::iter::from_fn(next).map(|(queue, done)| (queue, done.id, done.status, done.length)).collect()
+    }
+
+    /// Moves up to `max_bytes` from the send queue to the pipe, as a socket does.
+    fn transmit(&mut self, max_bytes: usize) {
+        let mut plan = TransmitPlan::new();
+        self.pair.fill_transmit_plan(&mut plan);
+        // As the kernel does, through addresses: slices may be in memory that others write.
+        let bytes: Vec<u8> = plan.iter().flat_map(|slice| slice.to_vec()).take(max_bytes).collect();
+        drop(plan);
+        self.pair.handle_transmitted(bytes.len());
+        self.sent.extend(bytes);
+    }
+
+    /// Receives up to `max_bytes` from a pipe.
+    fn deliver(&mut self, pipe: &mut VecDeque<u8>, max_bytes: usize) {
+        let mut overflow = [0; 4096];
+        let mut plan = ReceivePlan::new();
+        self.pair.fill_receive_plan(&mut overflow, &mut plan);
+        let mut count = 0;
+        for slice in &mut plan {
+            let len = slice.len().min(pipe.len()).min(max_bytes - count);
+            pipe.drain(..len).zip(slice.iter_mut()).for_each(|(byte, place)| *place = byte);
+            count += len;
+        }
+        drop(plan);
+        self.pair.handle_received(count, &overflow);
+    }
+}
+
+/// Two connected ends.
+struct Pair {
+    near: End,
+    far: End,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        Pair::with(ALL, Limits::default(), SEGMENT_BYTES)
+    }
+
+    /// Connects ends; `access` is that of the far memory.
+    fn with(access: Access, limits: Limits, segment_bytes: u32) -> Pair {
+        let mut pair = Pair { near: End::new(ALL, limits), far: End::new(access, limits) };
+        for (end, first, peer_first) in [(&mut pair.near, u32::MAX, 7), (&mut pair.far, 7, u32::MAX)] {
+            let agreement = Agreement {
+                first_message: first,
+                peer_first_message: peer_first,
+                peer_segment_bytes: segment_bytes,
+                peer_responder_resources: limits.responder_resources,
+            };
+            assert!(end.pair.initialize() && end.pair.connect(&agreement) && end.pair.start_sending());
+        }
+        pair
+    }
+
+    /// Moves bytes, up to `chunk` at a time, until neither end has anything to send.
+    fn run_in(&mut self, chunk: usize) {
+        loop {
+            exchange(&mut self.near, &mut self.far, chunk);
+            exchange(&mut self.far, &mut self.near, chunk);
+            if !self.near.pair.wants_transmit() && !self.far.pair.wants_transmit() {
+                return;
+            }
+        }
+    }
+
+    fn run(&mut self) {
+        self.run_in(usize::MAX);
+    }
+}
+
+fn exchange(from: &mut End, to: &mut End, chunk: usize) {
+    from.transmit(chunk);
+    while !from.sent.is_empty() {
+        to.deliver(&mut from.sent, chunk);
+    }
+}
+
+const MEMORY_BYTES: usize = 64 * 1024;
+const SEND: SendOperation = SendOperation::Send { immediate: None };

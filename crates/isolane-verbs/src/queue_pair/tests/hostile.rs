@@ -1,0 +1,176 @@
+//! A peer that breaks the rules reaches no memory, and stops nothing but its own queue pair.
+
+use super::*;
+
+/// Delivers a segment with `payload` to the far end.
+fn inject(pair: &mut Pair, segment: &Segment, payload: &[u8]) {
+    let mut prefix = [0; MAX_PREFIX_BYTES];
+    let len = segment.encode_to(&mut prefix);
+    let mut pipe: VecDeque<u8> = prefix[..len].iter().chain(payload).copied().collect();
+    while !pipe.is_empty() {
+        pair.far.deliver(&mut pipe, 100);
+    }
+}
+
+/// A valid WRITE of 8 bytes at 0, the first message.
+fn write(pair: &Pair) -> Segment {
+    let range = RemoteRange { address: 0, key: pair.far.memory.key(), length: 8 };
+    let place = Place { size: 8, offset: 0, length: 8 };
+    let mut write = segment(Operation::Write, u32::MAX, place, Extension::Range(range, None));
+    write.acknowledged = 7;
+    write
+}
+
+fn assert_failed(pair: &mut Pair, context: &str) {
+    assert_eq!(pair.far.pair.state(), State::Error, "{context}");
+    assert_eq!(pair.far.bytes(0, MEMORY_BYTES), vec![0; MEMORY_BYTES], "{context}");
+    // The lane is still read.
+    let mut pipe: VecDeque<u8> = vec![0xff; 100_000].into();
+    while !pipe.is_empty() {
+        pair.far.deliver(&mut pipe, 5000);
+    }
+}
+
+#[test]
+fn wrong_segments_place_nothing() {
+    type Change = (&'static str, fn(&mut Segment));
+    let changes: [Change; 9] = [
+        ("a guessed key", |write| write.extension = range(|range| range.key ^= 1, write)),
+        ("a range that ends one byte too far", |write| {
+            write.extension = range(|range| range.address = MEMORY_BYTES as u64 - 7, write);
+        }),
+        ("an address that wraps", |write| {
+            write.extension = range(|range| range.address = u64::MAX - 3, write);
+        }),
+        ("a range of another size", |write| write.extension = range(|range| range.length = 9, write)),
+        ("a message that was executed", |write| write.message = u32::MAX - 1),
+        ("a message from the future", |write| write.message = 1),
+        ("an acknowledgment of unsent messages", |write| write.acknowledged = 8),
+        ("an acknowledgment from before the start", |write| write.acknowledged = 6),
+        ("invented credits", |write| write.credits = Limits::MAX_RECEIVES as u16 + 1),
+    ];
+    for (context, change) in changes {
+        let mut pair = Pair::new();
+        let mut segment = write(&pair);
+        change(&mut segment);
+        inject(&mut pair, &segment, &[1; 8]);
+        assert_failed(&mut pair, context);
+    }
+    let mut pair = Pair::new();
+    let valid = write(&pair);
+    inject(&mut pair, &valid, &[1; 8]);
+    assert_eq!(pair.far.bytes(0, 9), [1, 1, 1, 1, 1, 1, 1, 1, 0]);
+}
+
+fn range(change: impl Fn(&mut RemoteRange), segment: &Segment) -> Extension {
+    let Extension::Range(mut range, immediate) = segment.extension.clone() else { panic!("no range") };
+    change(&mut range);
+    Extension::Range(range, immediate)
+}
+
+/// The first of two segments of a SEND of 20 bytes; the receive is posted.
+fn half_a_send(pair: &mut Pair) -> Segment {
+    pair.far.receive(1, &[pair.far.element(100, 40)]);
+    let place = Place { size: 20, offset: 0, length: 10 };
+    let mut first = segment(Operation::Send, u32::MAX, place, Extension::None);
+    first.acknowledged = 7;
+    inject(pair, &first, &[0; 10]);
+    assert_eq!(pair.far.pair.state(), State::ReadyToSend);
+    first
+}
+
+#[test]
+fn message_that_changes_between_segments_is_refused() {
+    let mut pair = Pair::new();
+    let first = half_a_send(&mut pair);
+    let longer = Segment { opcode: Opcode::SendLast, size: 40, offset: 10, length: 30, ..first.clone() };
+    inject(&mut pair, &longer, &[1; 30]);
+    assert_failed(&mut pair, "a size that grows");
+
+    let mut pair = Pair::new();
+    let first = half_a_send(&mut pair);
+    let extension = write(&pair).extension;
+    let other = Segment { opcode: Opcode::WriteLast, offset: 10, length: 10, extension, ..first };
+    inject(&mut pair, &other, &[1; 10]);
+    assert_failed(&mut pair, "another operation");
+
+    let mut pair = Pair::new();
+    let first = half_a_send(&mut pair);
+    inject(&mut pair, &first, &[1; 10]);
+    assert_failed(&mut pair, "a duplicate");
+}
+
+#[test]
+fn send_beyond_the_credits_is_refused() {
+    let mut pair = Pair::new();
+    let place = Place { size: 4, offset: 0, length: 4 };
+    let mut send = segment(Operation::Send, u32::MAX, place, Extension::None);
+    send.acknowledged = 7;
+    inject(&mut pair, &send, b"data");
+    assert_failed(&mut pair, "no receive");
+}
+
+#[test]
+fn more_reads_than_agreed_are_refused() {
+    let limits = Limits { responder_resources: 2, ..Limits::default() };
+    let mut pair = Pair::with(ALL, limits, SEGMENT_BYTES);
+    for number in 0..3 {
+        let range = RemoteRange { address: 0, key: pair.far.memory.key(), length: 8 };
+        let place = Place { size: 8, offset: 0, length: 0 };
+        let message = u32::MAX.wrapping_add(number);
+        let mut read = segment(Operation::ReadRequest, message, place, Extension::Range(range, None));
+        read.opcode = Opcode::ReadRequest;
+        read.acknowledged = 7;
+        inject(&mut pair, &read, &[]);
+    }
+    assert_failed(&mut pair, "three reads");
+}
+
+#[test]
+fn response_to_nothing_is_refused() {
+    for operation in [Operation::ReadResponse, Operation::AtomicResponse] {
+        let mut pair = Pair::new();
+        let found = operation == Operation::AtomicResponse;
+        let place = Place { size: 8, offset: 0, length: if found { 0 } else { 8 } };
+        let extension = if found { Extension::Found(5) } else { Extension::None };
+        let mut response = segment(operation, 7, place, extension);
+        response.acknowledged = 7;
+        inject(&mut pair, &response, if found { &[] } else { &[1; 8] });
+        assert_failed(&mut pair, "a response without a request");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_end_in_an_error_or_wait(bytes in prop::collection::vec(any::<u8>(), 0..300), chunk in 1_usize..50) {
+        let mut pair = Pair::new();
+        pair.far.receive(1, &[pair.far.element(0, 100)]);
+        let mut pipe: VecDeque<u8> = bytes.into();
+        while !pipe.is_empty() {
+            pair.far.deliver(&mut pipe, chunk);
+        }
+        pair.far.transmit(usize::MAX);
+    }
+
+    /// Changes one byte of a valid exchange.
+    #[test]
+    fn one_wrong_byte_reaches_no_other_memory(at in 0_usize..200, value in any::<u8>(), chunk in 1_usize..100) {
+        let mut pair = Pair::with(ALL, Limits::default(), 16);
+        pair.near.fill(0, &[0xa5; 64]);
+        pair.far.receive(1, &[pair.far.element(1000, 40)]);
+        pair.run();
+        let key = pair.far.memory.key();
+        let write = SendOperation::Write { address: 2000, key, immediate: None };
+        pair.near.send(1, write, &[pair.near.element(0, 40)]).unwrap();
+        pair.near.send(2, SEND, &[pair.near.element(0, 40)]).unwrap();
+        pair.near.transmit(usize::MAX);
+        let len = pair.near.sent.len();
+        pair.near.sent[at % len] = value;
+        while !pair.near.sent.is_empty() {
+            pair.far.deliver(&mut pair.near.sent, chunk);
+        }
+        // The changed byte can be one of an address, but never of the key.
+        let written = pair.far.bytes(0, MEMORY_BYTES).iter().filter(|byte| **byte != 0).count();
+        prop_assert!(written <= 80, "{} bytes were written", written);
+    }
+}

@@ -1,0 +1,282 @@
+//! What a program sees of a connection whose peer follows the rules.
+
+use super::*;
+
+#[test]
+fn send_fills_a_receive() {
+    for chunk in [1, 2, 7, 23, 24, 25, 4095, usize::MAX] {
+        let mut pair = Pair::new();
+        pair.near.fill(0, b"hello");
+        pair.near.fill(100, b" there");
+        pair.far.receive(1, &[pair.far.element(10, 3), pair.far.element(20, 100)]);
+        pair.near.send(2, SEND, &[pair.near.element(0, 5), pair.near.element(100, 6)]).unwrap();
+        pair.run_in(chunk);
+        assert_eq!(pair.far.completions(), [(Queue::Receive, 1, Status::Success, 11)]);
+        assert_eq!(pair.near.completions(), [(Queue::Send, 2, Status::Success, 0)]);
+        assert_eq!((pair.far.bytes(10, 3), pair.far.bytes(20, 9)), (b"hel".to_vec(), b"lo there\0".to_vec()));
+    }
+}
+
+#[test]
+fn send_without_receive_waits() {
+    let mut pair = Pair::new();
+    pair.near.fill(0, b"abcdef");
+    for id in 0..3 {
+        pair.near.send(id, SEND, &[pair.near.element(2 * id, 2)]).unwrap();
+    }
+    pair.run();
+    assert_eq!((pair.near.completions(), pair.far.completions()), (vec![], vec![]));
+    pair.far.receive(10, &[pair.far.element(0, 2)]);
+    pair.run();
+    assert_eq!(pair.near.completions(), [(Queue::Send, 0, Status::Success, 0)]);
+    pair.far.receive(11, &[pair.far.element(2, 2)]);
+    pair.far.receive(12, &[pair.far.element(4, 2)]);
+    pair.run();
+    assert_eq!(pair.near.completions().len(), 2);
+    assert_eq!(pair.far.completions().len(), 3);
+    assert_eq!(pair.far.bytes(0, 6), b"abcdef");
+}
+
+#[test]
+fn write_places_bytes_and_completes_after_placement() {
+    let mut pair = Pair::with(ALL, Limits::default(), 1000);
+    let data: Vec<u8> = (0..30_000_u32).map(|at| (at % 251) as u8).collect();
+    pair.near.fill(0, &data);
+    let key = pair.far.memory.key();
+    let write = SendOperation::Write { address: 5000, key, immediate: None };
+    pair.near.send(1, write, &[pair.near.element(0, 30_000)]).unwrap();
+    while !pair.near.pair.finished.completions.iter().any(|(queue, _)| *queue == Queue::Send) {
+        exchange(&mut pair.near, &mut pair.far, 1777);
+        exchange(&mut pair.far, &mut pair.near, 1777);
+    }
+    assert_eq!(pair.far.bytes(5000, 30_000), data);
+    assert_eq!((pair.far.bytes(0, 5000), pair.far.bytes(35_000, 100)), (vec![0; 5000], vec![0; 100]));
+    assert_eq!(pair.far.completions(), []);
+}
+
+#[test]
+fn write_with_immediate_completes_a_receive() {
+    let mut pair = Pair::new();
+    pair.near.fill(0, b"data");
+    pair.far.receive(5, &[]);
+    let key = pair.far.memory.key();
+    let write = SendOperation::Write { address: 8, key, immediate: Some(0xabcd) };
+    pair.near.send(1, write, &[pair.near.element(0, 4)]).unwrap();
+    pair.run();
+    let (queue, completion) = pair.far.pair.poll_completion().unwrap();
+    assert_eq!((queue, completion.id, completion.length), (Queue::Receive, 5, 4));
+    assert_eq!(
+        (completion.immediate, completion.operation),
+        (Some(0xabcd), CompletedOperation::ReceiveWrite)
+    );
+    assert_eq!(pair.far.bytes(8, 4), b"data");
+}
+
+#[test]
+fn read_and_atomics_return_values() {
+    let mut pair = Pair::with(ALL, Limits::default(), 500);
+    let data: Vec<u8> = (0..2000_u32).map(|at| (at % 253) as u8).collect();
+    pair.far.fill(100, &data);
+    pair.far.fill(8, &41_u64.to_le_bytes());
+    let key = pair.far.memory.key();
+    pair.near.send(1, SendOperation::Read { address: 100, key }, &[pair.near.element(7, 2000)]).unwrap();
+    pair.near
+        .send(2, SendOperation::FetchAdd { address: 8, key, add: 1 }, &[pair.near.element(4096, 8)])
+        .unwrap();
+    let swap = SendOperation::CompareSwap { address: 8, key, compare: 42, swap: 7 };
+    pair.near.send(3, swap, &[pair.near.element(4104, 4), pair.near.element(4200, 4)]).unwrap();
+    pair.run_in(333);
+    let done = [
+        (Queue::Send, 1, Status::Success, 2000),
+        (Queue::Send, 2, Status::Success, 8),
+        (Queue::Send, 3, Status::Success, 8),
+    ];
+    assert_eq!(pair.near.completions(), done);
+    assert_eq!(pair.near.bytes(7, 2000), data);
+    assert_eq!(pair.near.bytes(4096, 8), 41_u64.to_le_bytes());
+    assert_eq!(pair.near.bytes(4104, 4), 42_u32.to_le_bytes());
+    assert_eq!(pair.far.bytes(8, 8), 7_u64.to_le_bytes());
+}
+
+#[test]
+fn empty_requests_complete() {
+    let mut pair = Pair::new();
+    pair.far.receive(1, &[]);
+    let key = pair.far.memory.key();
+    pair.near.send(1, SEND, &[]).unwrap();
+    pair.near.send(2, SendOperation::Write { address: 0, key: 0, immediate: None }, &[]).unwrap();
+    pair.near.send(3, SendOperation::Read { address: 0, key }, &[]).unwrap();
+    pair.run();
+    let statuses: Vec<_> = pair.near.completions().iter().map(|(_, id, status, _)| (*id, *status)).collect();
+    assert_eq!(statuses, [(1, Status::Success), (2, Status::Success), (3, Status::Success)]);
+    assert_eq!(pair.far.completions(), [(Queue::Receive, 1, Status::Success, 0)]);
+}
+
+#[test]
+fn fenced_request_waits_for_reads() {
+    let mut pair = Pair::new();
+    pair.far.receive(1, &[pair.far.element(0, 8)]);
+    pair.run();
+    let key = pair.far.memory.key();
+    pair.near.send(1, SendOperation::Read { address: 0, key }, &[pair.near.element(0, 8)]).unwrap();
+    let data = LocalData::Inline(b"after".to_vec());
+    let fenced = SendRequest { id: 2, operation: SEND, data, signaled: true, solicited: true, fenced: true };
+    pair.near.pair.post_send(fenced).unwrap();
+    pair.near.transmit(usize::MAX);
+    assert!(!pair.near.pair.wants_transmit(), "the fenced request was sent before the response");
+    pair.run();
+    assert_eq!(pair.near.completions().len(), 2);
+    assert_eq!(pair.far.bytes(0, 5), b"after");
+    assert!(pair.far.pair.poll_completion().unwrap().1.solicited);
+}
+
+#[test]
+fn unsignaled_requests_complete_silently() {
+    let mut pair = Pair::with(ALL, Limits { send_requests: 8, ..Limits::default() }, SEGMENT_BYTES);
+    let key = pair.far.memory.key();
+    for id in 0..100 {
+        let data = LocalData::Inline(vec![id as u8]);
+        let operation = SendOperation::Write { address: id, key, immediate: None };
+        let request =
+            SendRequest { id, operation, data, signaled: id == 99, solicited: false, fenced: false };
+        while let Err(error) = pair.near.pair.post_send(request.clone()) {
+            assert_eq!(error, PostError::Full(8));
+            pair.run();
+        }
+    }
+    pair.run();
+    assert_eq!(pair.near.completions(), [(Queue::Send, 99, Status::Success, 0)]);
+    assert_eq!(pair.far.bytes(0, 100), (0..100).collect::<Vec<u8>>());
+}
+
+#[test]
+fn long_request_continues_in_further_messages() {
+    let (domain, far_domain) = (Arc::new(ProtectionDomain::default()), Arc::new(ProtectionDomain::default()));
+    let len = 2 * MESSAGE_BYTES as usize + 12_345;
+    let (near, far) = (MemoryRegion::allocate(len).unwrap(), MemoryRegion::allocate(len).unwrap());
+    let data: Vec<u8> = (0..len).map(|at| (at % 255) as u8).collect();
+    near.copy_in(0, &data);
+    let mut pair = Pair::new();
+    for (end, domain, region) in [(&mut pair.near, domain, near), (&mut pair.far, far_domain, far)] {
+        end.memory = domain.register(region, 0, ALL).unwrap();
+        end.pair.domain = domain;
+    }
+    let length = len as u32;
+    pair.far.receive(1, &[pair.far.element(0, length)]);
+    pair.near.send(1, SEND, &[pair.near.element(0, length)]).unwrap();
+    pair.run();
+    assert_eq!(pair.far.completions(), [(Queue::Receive, 1, Status::Success, len as u64)]);
+    assert!(pair.far.bytes(0, len) == data, "the SEND arrived changed");
+    pair.near.fill(0, &vec![0; len]);
+    let key = pair.far.memory.key();
+    pair.near.send(2, SendOperation::Read { address: 0, key }, &[pair.near.element(0, length)]).unwrap();
+    pair.run();
+    assert_eq!(pair.near.completions().len(), 2);
+    assert!(pair.near.bytes(0, len) == data, "the READ arrived changed");
+}
+
+#[test]
+fn refused_access_fails_both_ends() {
+    let cases = [
+        (Access(0xf & !2), SendOperation::Write { address: 0, key: 0, immediate: None }),
+        (Access(0xf & !4), SendOperation::Read { address: 0, key: 0 }),
+        (Access(0xf & !8), SendOperation::FetchAdd { address: 0, key: 0, add: 1 }),
+        (ALL, SendOperation::Write { address: MEMORY_BYTES as u64 - 7, key: 0, immediate: None }),
+        (ALL, SendOperation::Read { address: u64::MAX - 3, key: 0 }),
+    ];
+    for (access, operation) in cases {
+        let mut pair = Pair::with(access, Limits::default(), SEGMENT_BYTES);
+        let actual = pair.far.memory.key();
+        let with_key = |key| match operation {
+            SendOperation::Write { address, immediate, .. } => {
+                SendOperation::Write { address, key, immediate }
+            }
+            SendOperation::Read { address, .. } => SendOperation::Read { address, key },
+            SendOperation::FetchAdd { address, add, .. } => SendOperation::FetchAdd { address, key, add },
+            other => other,
+        };
+        pair.near.send(1, SendOperation::Write { address: 0, key: actual, immediate: None }, &[]).unwrap();
+        pair.near.send(2, with_key(actual), &[pair.near.element(0, 8)]).unwrap();
+        pair.near.send(3, SEND, &[]).unwrap();
+        pair.far.receive(9, &[]);
+        pair.run();
+        let done: Vec<_> = pair.near.completions().iter().map(|(_, id, status, _)| (*id, *status)).collect();
+        assert_eq!(done, [(1, Status::Success), (2, Status::RemoteAccess), (3, Status::Flushed)]);
+        assert_eq!(pair.far.completions(), [(Queue::Receive, 9, Status::Flushed, 0)]);
+        assert_eq!(pair.far.pair.poll_event(), Some(AsyncEvent::AccessViolation));
+        assert_eq!((pair.near.pair.state(), pair.far.pair.state()), (State::Error, State::Error));
+        assert_eq!(pair.far.bytes(0, MEMORY_BYTES), vec![0; MEMORY_BYTES]);
+    }
+}
+
+#[test]
+fn send_longer_than_the_receive_fails_both_ends() {
+    let mut pair = Pair::with(ALL, Limits::default(), 10);
+    pair.far.receive(1, &[pair.far.element(0, 15)]);
+    pair.near.fill(0, &[1; 16]);
+    pair.near.send(1, SEND, &[pair.near.element(0, 16)]).unwrap();
+    pair.run();
+    assert_eq!(pair.far.completions(), [(Queue::Receive, 1, Status::LocalLength, 0)]);
+    assert_eq!(pair.near.completions(), [(Queue::Send, 1, Status::RemoteInvalidRequest, 0)]);
+    assert_eq!(pair.far.bytes(10, 10), [0; 10], "bytes of the refused segment were placed");
+}
+
+#[test]
+fn unaligned_atomic_is_an_invalid_request() {
+    let mut pair = Pair::new();
+    let key = pair.far.memory.key();
+    pair.near
+        .send(1, SendOperation::FetchAdd { address: 4, key, add: 1 }, &[pair.near.element(0, 8)])
+        .unwrap();
+    pair.run();
+    assert_eq!(pair.near.completions(), [(Queue::Send, 1, Status::RemoteInvalidRequest, 0)]);
+}
+
+#[test]
+fn wrong_local_key_fails_in_order() {
+    let mut pair = Pair::new();
+    let key = pair.far.memory.key();
+    let write = SendOperation::Write { address: 0, key, immediate: None };
+    pair.near.send(1, write, &[pair.near.element(0, 8)]).unwrap();
+    let wrong = Element { key: !pair.near.memory.key(), ..pair.near.element(0, 8) };
+    pair.near.send(2, write, &[wrong]).unwrap();
+    pair.run();
+    let done: Vec<_> = pair.near.completions().iter().map(|(_, id, status, _)| (*id, *status)).collect();
+    assert_eq!(done, [(1, Status::Success), (2, Status::LocalProtection)]);
+    assert_eq!(pair.near.pair.state(), State::Error);
+}
+
+#[test]
+fn lost_lane_fails_the_first_request_and_flushes_the_others() {
+    let mut pair = Pair::new();
+    pair.near.receive(7, &[]);
+    pair.near.send(1, SEND, &[]).unwrap();
+    pair.near.send(2, SEND, &[]).unwrap();
+    pair.near.pair.handle_lane_lost();
+    let done = [
+        (Queue::Send, 1, Status::RetryExceeded, 0),
+        (Queue::Send, 2, Status::Flushed, 0),
+        (Queue::Receive, 7, Status::Flushed, 0),
+    ];
+    assert_eq!(pair.near.completions(), done);
+    pair.near.send(3, SEND, &[]).unwrap();
+    assert_eq!(pair.near.completions(), [(Queue::Send, 3, Status::Flushed, 0)]);
+}
+
+#[test]
+fn each_state_takes_its_requests() {
+    let mut end = End::new(ALL, Limits { elements: 1, ..Limits::default() });
+    let receive = || ReceiveRequest { id: 1, data: [].into_iter().collect() };
+    assert_eq!(end.pair.post_receive(receive()), Err(PostError::State(State::Reset)));
+    assert_eq!(end.send(1, SEND, &[]), Err(PostError::State(State::Reset)));
+    assert!(end.pair.initialize() && !end.pair.initialize());
+    assert_eq!(end.pair.post_receive(receive()), Ok(()));
+    assert_eq!(end.send(1, SEND, &[]), Err(PostError::State(State::Init)));
+    assert!(!end.pair.start_sending());
+    let elements = [end.element(0, 1), end.element(1, 1)];
+    let data = elements.into_iter().collect();
+    assert_eq!(
+        end.pair.post_receive(ReceiveRequest { id: 2, data }),
+        Err(PostError::Elements { elements: 2, limit: 1 })
+    );
+}
