@@ -24,5 +24,6 @@ mod documents {
     #[doc = include_str!("../../docs/ISOLATION.md")]
     #[doc = include_str!("../../docs/PERFORMANCE.md")]
     #[doc = include_str!("../../docs/TECHNIQUES.md")]
+    #[doc = include_str!("../../docs/VERBS.md")]
     struct Documents;
 }

@@ -47,7 +47,7 @@ impl MemoryRegion {
     ///
     /// # Safety
     /// The memory is mapped, readable and writable, until the region and all payloads of it are dropped, and
-    /// meanwhile nobody has references to it.
+    /// there are no references to it meanwhile.
     pub unsafe fn from_raw(start: NonNull<u8>, len: usize) -> MemoryRegion {
         MemoryRegion { start, len, layout: None }
     }

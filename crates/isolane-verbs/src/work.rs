@@ -21,7 +21,7 @@ pub type Elements = SmallVec<[Element; 1]>;
 pub struct SendRequest {
     /// Returned in the completion.
     pub id: u64,
-    /// What to do.
+    /// Operation.
     pub operation: SendOperation,
     /// Source of a SEND or WRITE; destination of a READ or atomic operation.
     pub data: LocalData,

@@ -72,7 +72,7 @@ impl Default for Limits {
     }
 }
 
-/// What the two ends have agreed on when a lane opens.
+/// Values that the two ends agree on when a lane opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreement {
     /// Number of the first message that this end sends.

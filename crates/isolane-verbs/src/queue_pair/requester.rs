@@ -20,7 +20,7 @@ use crate::work::{Completion, LocalData, SendOperation, SendRequest, Status};
 pub(super) struct Requester {
     queue: VecDeque<Entry>,
     unsent: usize,
-    /// Bytes of the first unsent request that are sent; of a READ, that are requested.
+    /// Number of bytes sent of the first unsent request, or requested by it if it is a READ.
     sent: u64,
     /// Number of the next message.
     next_message: u32,
@@ -302,7 +302,7 @@ impl Requester {
         (distance >= 0 && is_sent).then_some(index)
     }
 
-    /// Fails the request at `index`. All before it are executed; those that wait for a response are flushed.
+    /// Fails the request at `index`. All before it are executed, and flushed if their response is missing.
     pub(super) fn fail_at(&mut self, index: usize, status: Status, finished: &mut Finished) {
         for _ in 0..index {
             let Some(front) = self.queue.front() else { return };

@@ -23,7 +23,7 @@ pub(super) struct Responder {
     consumed: u16,
     /// Number of the message that arrives.
     message: u32,
-    /// Bytes of it that have arrived.
+    /// Number of its bytes that have arrived.
     arrived: u32,
     /// Its operation and size, once part of it has arrived.
     current: Option<(Operation, u32)>,
@@ -43,7 +43,7 @@ struct Receiving {
     request: ReceiveRequest,
     spans: Spans,
     capacity: u64,
-    /// Bytes of the messages before the current one.
+    /// Number of bytes in the messages before the current one.
     before: u64,
 }
 
@@ -244,7 +244,7 @@ impl Responder {
         {
             return Some(acknowledgment(message, code.syndrome()));
         }
-        // The peer waits for receives if it has used all that it knows.
+        // The peer waits for receives if it has used every receive that it knows.
         let lacks_receives = self.advertised == self.consumed && self.posted != self.advertised;
         (self.owes_acknowledgment || lacks_receives)
             .then(|| acknowledgment(self.message, Syndrome::Acknowledged))

@@ -94,7 +94,7 @@ impl Pair {
         Pair::with(ALL, Limits::default(), SEGMENT_BYTES)
     }
 
-    /// Connects ends; `access` is that of the far memory.
+    /// Connects two ends; the far memory has the rights `access`.
     fn with(access: Access, limits: Limits, segment_bytes: u32) -> Pair {
         let mut pair = Pair { near: End::new(ALL, limits), far: End::new(access, limits) };
         for (end, first, peer_first) in [(&mut pair.near, u32::MAX, 7), (&mut pair.far, 7, u32::MAX)] {

@@ -1,4 +1,4 @@
-//! Why a segment is invalid.
+//! Faults of segments.
 
 /// Fault of a segment, found before any byte of it is placed. It ends the lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]

@@ -13,7 +13,7 @@ isolane_layout::layout! {
         6 => role: u8,
         /// Index of the lane in its queue pair.
         7 => lane: u8,
-        /// Capabilities that the sender offers, or in the reply those of both.
+        /// Capabilities that the sender offers; in the reply, the ones that both ends have.
         8 => capabilities: Capabilities,
         /// Number of lanes of the queue pair.
         12 => lanes: u8,
@@ -67,7 +67,7 @@ pub enum HelloError {
     /// The peer has another version.
     #[error("the peer has version {0} of the format; install the same version on both ends")]
     Version(u16),
-    /// The role is not the opposite of ours.
+    /// The peer has the wrong role for this lane.
     #[error("byte 6 of a hello has role {0}, which is not the other end of this lane")]
     Role(u8),
     /// The lane is not one of the queue pair.

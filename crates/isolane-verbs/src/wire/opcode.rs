@@ -1,6 +1,6 @@
 //! Opcodes: the operation of a message and the stage of a segment in it.
 //!
-//! The numbers are those of InfiniBand's base transport header (IBA 1.3 §9.2.1).
+//! The numbers come from InfiniBand's base transport header (IBA 1.3 §9.2.1).
 
 isolane_layout::codes! {
     /// Opcode of a segment. 0x00 to 0x14 are of the reliable connection, 0x64 and 0x65 of datagrams.
@@ -40,7 +40,7 @@ pub enum Operation {
     Write,
     /// Requests bytes of a region of the responder.
     ReadRequest,
-    /// Bytes that a read requested.
+    /// Data for a READ.
     ReadResponse,
     /// Acknowledgment without other content.
     Acknowledge,
@@ -172,7 +172,7 @@ impl Operation {
         matches!(self, Operation::Send | Operation::Write | Operation::ReadResponse)
     }
 
-    /// Returns whether the message has a number of its own. The others name the message that they respond to.
+    /// Returns whether it is a request, whose message gets a new number. All others name the request that they answer.
     pub const fn is_request(self) -> bool {
         use Operation::{CompareSwap, FetchAdd, ReadRequest, Send, Write};
         matches!(self, Send | Write | ReadRequest | CompareSwap | FetchAdd)

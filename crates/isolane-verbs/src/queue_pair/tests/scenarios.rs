@@ -1,4 +1,4 @@
-//! What a program sees of a connection whose peer follows the rules.
+//! Scenarios of programs whose peer follows the rules.
 
 use super::*;
 
@@ -247,7 +247,7 @@ fn wrong_local_key_fails_in_order() {
 }
 
 #[test]
-fn lost_lane_fails_the_first_request_and_flushes_the_others() {
+fn lost_lane_fails_first_request() {
     let mut pair = Pair::new();
     pair.near.receive(7, &[]);
     pair.near.send(1, SEND, &[]).unwrap();
