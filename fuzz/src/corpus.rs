@@ -413,3 +413,16 @@ pub(crate) fn host_dialogues() -> Vec<Vec<u8>> {
 /// Choices (digests, limits, cuts), HPDA, CPDA, MAXR2T.
 const NEGOTIATIONS: [[u8; 4]; 5] =
     [[0, 0, 0, 0], [3, 0, 0, 0], [3 + 16, 3, 7, 2], [7 + 8, 31, 31, 5], [2 + 16, 0, 1, 1]];
+
+/// Requests of a program and segments of its peer, as decisions.
+pub(crate) fn verbs_dialogues() -> Vec<Vec<u8>> {
+    let receive = [0];
+    let send = [1, 0, 40, 0];
+    let transmit = [2, 0xff, 0xff];
+    // Opcode, size, place, flags, credits, acknowledged, and unchanged bytes, in pieces of 200.
+    let segment = |opcode: u8, size: u8| [4, opcode, size, 8, 0, 2, 2, 0, 1, 1, 200];
+    let opcodes = [4, 5, 10, 11, 12, 17, 19, 20];
+    let exchange =
+        |opcode| [&receive[..], &send, &segment(opcode, 32), &transmit, &segment(opcode, 8)].concat();
+    opcodes.into_iter().map(exchange).collect()
+}

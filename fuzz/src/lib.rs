@@ -2,7 +2,8 @@
 //!
 //! Each target is a function that takes `&[u8]` and panics on a finding. Targets cover the decoders of
 //! `isolane-wire`, the connections of `isolane-proto`, the input that an isolated engine reads from its
-//! clients (messages, ring entries, stream control blocks), and the rings of `isolane-shm`. The runner
+//! clients (messages, ring entries, stream control blocks), the rings of `isolane-shm`, and the queue pairs of
+//! `isolane-verbs`. The runner
 //! mutates a corpus from a seed, without coverage feedback. `cargo test` makes a short run, the program
 //! `fuzz` a long one.
 //!
@@ -54,6 +55,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "host-dialogue", check: targets::host_dialogue, corpus: corpus::host_dialogues },
     Target { name: "engine-stream", check: targets::engine_stream, corpus: corpus::engine_dialogues },
     Target { name: "rings", check: targets::rings, corpus: corpus::ring_dialogues },
+    Target { name: "verbs-peer", check: targets::verbs_peer, corpus: corpus::verbs_dialogues },
 ];
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Targets for the connections of `isolane-proto`, the rings of `isolane-shm`, and the streams of
-//! `isolane-engine`.
+//! Targets for the connections of `isolane-proto`, the rings of `isolane-shm`, the streams of
+//! `isolane-engine`, and the queue pairs of `isolane-verbs`.
 //!
 //! Invariant: no input, however it is split, causes a panic, a byte outside of its buffer, a second completion
 //! of a command, or an invalid PDU.
@@ -15,6 +15,7 @@ mod rings;
 mod splitter;
 mod target_harness;
 mod target_peer;
+mod verbs_peer;
 
 pub(crate) use control::port;
 pub(crate) use engine_stream::engine_stream;
@@ -24,3 +25,4 @@ pub(crate) use io::io_command;
 pub(crate) use rings::rings;
 pub(crate) use target_harness::target_stream;
 pub(crate) use target_peer::target_dialogue;
+pub(crate) use verbs_peer::verbs_peer;

@@ -73,5 +73,5 @@ impl Core {
     }
 }
 
-/// Turns of a part in one turn of the core: one for received data, one for what follows from it.
+/// Maximum number of turns of a part in one turn of the core: one receives, one sends requests that follow.
 const MAX_TURNS: usize = 2;

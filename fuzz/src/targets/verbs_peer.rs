@@ -1,0 +1,192 @@
+//! A reliable queue pair whose peer sends any segments, cut anywhere.
+//!
+//! Invariant: the queue pair does not panic, always reads, changes only memory that its registration opens to the
+//! peer, and completes each request once.
+
+use std::sync::Arc;
+
+use isolane_connection::{ReceivePlan, TransmitPlan};
+use isolane_memory::MemoryRegion;
+use isolane_verbs::wire::{
+    AtomicOperands, Extension, MAX_PREFIX_BYTES, Opcode, Operation, RemoteRange, Segment, SegmentFlags,
+    Stage, Syndrome,
+};
+use isolane_verbs::{
+    Access, Agreement, Element, Limits, LocalData, ProtectionDomain, QueuePair, ReceiveRequest, Registration,
+    SendOperation, SendRequest,
+};
+
+use crate::input::Input;
+
+/// Decisions of a peer and of the program.
+pub(crate) fn verbs_peer(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let mut harness = Harness::new();
+    while !input.is_empty() && harness.posted < MAX_POSTS {
+        harness.step(&mut input);
+    }
+    harness.end();
+}
+
+struct Harness {
+    pair: QueuePair,
+    /// Open to the peer.
+    open: Arc<Registration>,
+    /// Only the program's requests use it.
+    local: Arc<Registration>,
+    posted: u64,
+    completed: u64,
+    message: u32,
+}
+
+impl Harness {
+    fn new() -> Harness {
+        let domain = Arc::new(ProtectionDomain::default());
+        let register = |address, access| {
+            let region = MemoryRegion::allocate(BYTES).expect("there is memory");
+            domain.register(region, address, access).expect("the address does not wrap")
+        };
+        let (open, local) = (register(OPEN, Access(0xf)), register(LOCAL, Access(1)));
+        let mut pair = QueuePair::new(domain, Limits::default());
+        let agreement = Agreement {
+            first_message: 0,
+            peer_first_message: 0,
+            peer_segment_bytes: 64,
+            peer_responder_resources: 2,
+        };
+        assert!(pair.initialize() && pair.connect(&agreement) && pair.start_sending());
+        Harness { pair, open, local, posted: 0, completed: 0, message: 0 }
+    }
+
+    fn step(&mut self, input: &mut Input<'_>) {
+        match input.u8() % 8 {
+            0 => self.post_receive(),
+            1 => self.post_send(input),
+            2 => self.transmit(input),
+            3 => {
+                let len = usize::from(input.u8());
+                let bytes = input.bytes(len).to_vec();
+                self.deliver(&bytes, 1 + usize::from(input.u8()));
+            }
+            _ => self.deliver_segment(input),
+        }
+        while self.pair.poll_completion().is_some() {
+            self.completed += 1;
+        }
+        while self.pair.poll_event().is_some() {}
+    }
+
+    fn post_receive(&mut self) {
+        let data = [Element { address: LOCAL, length: RECEIVE_BYTES, key: self.local.key() }];
+        let request = ReceiveRequest { id: self.posted, data: data.into_iter().collect() };
+        self.posted += u64::from(self.pair.post_receive(request).is_ok());
+    }
+
+    fn post_send(&mut self, input: &mut Input<'_>) {
+        let (address, key) = (OPEN, self.open.key());
+        let operation = input.pick(&[
+            SendOperation::Send { immediate: None },
+            SendOperation::Write { address, key, immediate: Some(1) },
+            SendOperation::Read { address, key },
+            SendOperation::FetchAdd { address, key, add: 1 },
+        ]);
+        let length = if matches!(operation, SendOperation::FetchAdd { .. }) { 8 } else { input.u8().into() };
+        // Responses go to the start of the local memory, as receives do.
+        let data = [Element { address: LOCAL, length, key: self.local.key() }];
+        let data = LocalData::Elements(data.into_iter().collect());
+        let fenced = input.u8() & 1 != 0;
+        let request =
+            SendRequest { id: self.posted, operation, data, signaled: true, solicited: false, fenced };
+        self.posted += u64::from(self.pair.post_send(request).is_ok());
+    }
+
+    fn transmit(&mut self, input: &mut Input<'_>) {
+        let mut plan = TransmitPlan::new();
+        self.pair.fill_transmit_plan(&mut plan);
+        let sent = plan.bytes().min(usize::from(input.u16()));
+        drop(plan);
+        self.pair.handle_transmitted(sent);
+    }
+
+    /// Delivers a segment that is valid but for some of its fields.
+    fn deliver_segment(&mut self, input: &mut Input<'_>) {
+        let opcode = input.pick(Opcode::ALL);
+        let has_payload = opcode.operation().has_stages();
+        let size = u32::from(input.u8());
+        let length = if has_payload { size } else { 0 };
+        let range =
+            RemoteRange { address: OPEN + u64::from(input.u16()), key: self.open.key(), length: size };
+        let immediate = opcode.has_immediate().then_some(5);
+        let extension = match opcode.operation() {
+            Operation::Send | Operation::ReadResponse => {
+                immediate.map_or(Extension::None, Extension::Immediate)
+            }
+            Operation::Write | Operation::ReadRequest => Extension::Range(range, immediate),
+            Operation::CompareSwap | Operation::FetchAdd => {
+                let address = OPEN + 8 * u64::from(input.u16());
+                Extension::Atomic(AtomicOperands { address, key: range.key, swap_or_add: 1, compare: 0 })
+            }
+            Operation::AtomicResponse => Extension::Found(7),
+            Operation::Acknowledge => Extension::Acknowledgment(input.pick(Syndrome::ALL), 0, 0),
+            Operation::Datagram => return,
+        };
+        let mut segment = Segment {
+            opcode: Opcode::of(opcode.operation(), Stage::Only, immediate.is_some()),
+            flags: SegmentFlags(input.u8() & 7),
+            credits: input.pick(&[0, 1, 2, 100]),
+            message: self.message,
+            size,
+            offset: 0,
+            length,
+            acknowledged: u32::from(input.u8() % 4),
+            extension,
+        };
+        let mut prefix = [0; MAX_PREFIX_BYTES];
+        if input.u8() & 3 == 0 {
+            segment.message = input.u32();
+        } else if opcode.operation().is_request() {
+            self.message = self.message.wrapping_add(1);
+        }
+        let len = segment.encode_to(&mut prefix);
+        if input.u8() & 7 == 0 {
+            prefix[usize::from(input.u8()) % len] = input.u8();
+        }
+        let payload = vec![0xa5; length as usize];
+        self.deliver(&[&prefix[..len], &payload].concat(), 1 + usize::from(input.u8()));
+    }
+
+    /// Delivers bytes, up to `chunk` at a time.
+    fn deliver(&mut self, mut bytes: &[u8], chunk: usize) {
+        let mut overflow = [0; 4096];
+        while !bytes.is_empty() {
+            let mut plan = ReceivePlan::new();
+            self.pair.fill_receive_plan(&mut overflow, &mut plan);
+            let mut count = 0;
+            for slice in &mut plan {
+                let len = slice.len().min(bytes.len()).min(chunk - count);
+                slice[..len].copy_from_slice(&bytes[..len]);
+                bytes = &bytes[len..];
+                count += len;
+            }
+            drop(plan);
+            assert!(count > 0, "the queue pair stopped reading");
+            self.pair.handle_received(count, &overflow);
+        }
+    }
+
+    fn end(mut self) {
+        self.pair.fail();
+        while self.pair.poll_completion().is_some() {
+            self.completed += 1;
+        }
+        assert_eq!(self.completed, self.posted, "each request completes once");
+        let untouched = self.local.region().to_vec(RECEIVE_BYTES as usize, BYTES - RECEIVE_BYTES as usize);
+        assert!(untouched.iter().all(|byte| *byte == 0), "the peer reached memory that no request named");
+    }
+}
+
+const BYTES: usize = 4096;
+const OPEN: u64 = 0x1_0000;
+const LOCAL: u64 = 0x10_0000;
+const RECEIVE_BYTES: u32 = 256;
+const MAX_POSTS: u64 = 100;
