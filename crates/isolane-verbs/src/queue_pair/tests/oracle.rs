@@ -105,7 +105,6 @@ fn post_receive(pair: &mut Pair, number: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
     #[test]
     fn executes_like_the_model(
         steps in prop::collection::vec(step(), 1..MAX_STEPS),
