@@ -123,7 +123,8 @@ fn fenced_request_waits_for_reads() {
     let fenced = SendRequest { id: 2, operation: SEND, data, signaled: true, solicited: true, fenced: true };
     pair.near.pair.post_send(fenced).unwrap();
     pair.near.transmit(usize::MAX);
-    assert!(!pair.near.pair.wants_transmit(), "the fenced request was sent before the response");
+    let read_request = Segment::prefix_len(Opcode::ReadRequest.code()).unwrap();
+    assert_eq!(pair.near.sent.len(), read_request, "the fenced request was sent before the response");
     pair.run();
     assert_eq!(pair.near.completions().len(), 2);
     assert_eq!(pair.far.bytes(0, 5), b"after");
@@ -219,6 +220,45 @@ fn send_longer_than_the_receive_fails_both_ends() {
     assert_eq!(pair.far.completions(), [(Queue::Receive, 1, Status::LocalLength, 0)]);
     assert_eq!(pair.near.completions(), [(Queue::Send, 1, Status::RemoteInvalidRequest, 0)]);
     assert_eq!(pair.far.bytes(10, 10), [0; 10], "bytes of the refused segment were placed");
+}
+
+#[test]
+fn refusal_follows_responses_to_earlier_requests() {
+    let mut pair = Pair::new();
+    let key = pair.far.memory.key();
+    pair.far.fill(0, &[7; MEMORY_BYTES]);
+    for id in 0..16 {
+        let read = SendOperation::Read { address: 0, key };
+        pair.near.send(id, read, &[pair.near.element(0, MEMORY_BYTES as u32)]).unwrap();
+    }
+    let write = SendOperation::Write { address: 0, key: !key, immediate: None };
+    pair.near.send(16, write, &[pair.near.element(0, 8)]).unwrap();
+    pair.run();
+    let done: Vec<_> = pair.near.completions().iter().map(|(_, id, status, _)| (*id, *status)).collect();
+    let reads = (0..16).map(|id| (id, Status::Success));
+    assert_eq!(done, reads.chain([(16, Status::RemoteAccess)]).collect::<Vec<_>>());
+    assert_eq!(pair.near.bytes(0, MEMORY_BYTES), [7; MEMORY_BYTES]);
+}
+
+#[test]
+fn response_that_arrives_after_a_failure_is_discarded() {
+    let mut pair = Pair::new();
+    let key = pair.far.memory.key();
+    pair.far.fill(0, &[7; 100]);
+    pair.near.send(1, SendOperation::Read { address: 0, key }, &[pair.near.element(0, 100)]).unwrap();
+    exchange(&mut pair.near, &mut pair.far, usize::MAX);
+    pair.far.transmit(usize::MAX);
+    let mut rest = pair.far.sent.split_off(60);
+    while !pair.far.sent.is_empty() {
+        pair.near.deliver(&mut pair.far.sent, usize::MAX);
+    }
+    pair.near.pair.fail();
+    while !rest.is_empty() {
+        pair.near.deliver(&mut rest, usize::MAX);
+    }
+    assert_eq!(pair.near.completions(), [(Queue::Send, 1, Status::Flushed, 0)]);
+    assert_eq!(pair.near.pair.poll_event(), None);
+    assert_eq!(pair.near.bytes(36, 64), [0; 64]);
 }
 
 #[test]

@@ -65,6 +65,8 @@ fn rejects_places_outside_of_message() {
     for case in &cases {
         assert!(matches!(Segment::decode(&encoded(case), 100), Err(SegmentError::Place { .. })));
     }
+    let empty = Segment { opcode: Opcode::SendFirst, ..send(10, 0, 0) };
+    assert!(matches!(Segment::decode(&encoded(&empty), 100), Err(SegmentError::Place { .. })));
     let long = send(200, 0, 101);
     assert_eq!(Segment::decode(&encoded(&long), 100), Err(SegmentError::TooLong { length: 101, limit: 100 }));
     let mut huge = send(10, 0, 10);
