@@ -71,7 +71,7 @@ impl Payload {
         Payload::from_segment(Segment::Shared { range, start: start as u32, len: len as u32 }, len)
     }
 
-    /// Returns the `len` bytes of a segment. Without the general path of appending.
+    /// Returns a payload of one segment of `len` bytes, without the general path of appending.
     #[inline]
     fn from_segment(segment: Segment, len: usize) -> Payload {
         match len {

@@ -12,7 +12,7 @@ pub struct BlockRange {
 }
 
 impl BlockRange {
-    /// Whether the ranges have a block in common.
+    /// Whether two ranges, neither of them empty, have a block in common.
     #[inline]
     pub fn overlaps(self, other: BlockRange) -> bool {
         self.lba < other.lba.saturating_add(other.blocks) && other.lba < self.lba.saturating_add(self.blocks)

@@ -311,6 +311,8 @@ impl Driver {
         }
         completions.drain(..).for_each(|completion| self.complete(completion));
         self.completions = completions;
+        // Requests can have waited for completions.
+        self.receive_messages();
         finished
     }
 

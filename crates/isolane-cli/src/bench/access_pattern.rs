@@ -26,7 +26,7 @@ pub enum Rw {
 }
 
 /// Kinds of operations.
-pub const RWS: [Choice<Rw>; 5] = [
+pub const OPERATION_KINDS: [Choice<Rw>; 5] = [
     ("read", "Reads at ascending addresses", Rw::Read),
     ("write", "Writes at ascending addresses", Rw::Write),
     ("randread", "Reads at random addresses", Rw::Randread),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::ArgAction;
 use isolane_host::{Coalesce, Cores, LaneClass, Mode, Options, Via};
 
-use super::access_pattern::{RWS, Rw};
+use super::access_pattern::{OPERATION_KINDS, Rw};
 use super::background::BackgroundLoad;
 use super::coalesce::parse_coalesce;
 use crate::choice::{Choice, one_of};
@@ -47,7 +47,7 @@ pub struct Args {
     #[arg(value_name = "URI")]
     pub uri: String,
     /// Kind of operations
-    #[arg(long, value_parser = one_of(&RWS), default_value = "randread")]
+    #[arg(long, value_parser = one_of(&OPERATION_KINDS), default_value = "randread")]
     pub rw: Rw,
     /// Share of reads in randrw, in percent (default: 70)
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]

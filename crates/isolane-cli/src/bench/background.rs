@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use isolane_volume::spec::format_size;
 
-use super::access_pattern::{RWS, Rw};
+use super::access_pattern::{OPERATION_KINDS, Rw};
 use crate::choice::{name_of, value_of};
 use crate::units::parse_bytes;
 
@@ -27,7 +27,7 @@ impl FromStr for BackgroundLoad {
         let [kind, bytes, depth] = text.split(':').collect::<Vec<_>>()[..] else {
             return Err("not KIND:SIZE:DEPTH; write for example write:1m:32".into());
         };
-        let rw = value_of(&RWS, kind).filter(|rw| *rw != Rw::Randrw);
+        let rw = value_of(&OPERATION_KINDS, kind).filter(|rw| *rw != Rw::Randrw);
         let unknown = || format!("unknown kind `{kind}`; write read, write, randread, or randwrite");
         let depth = depth.parse().ok().filter(|depth| *depth > 0);
         Ok(BackgroundLoad {
@@ -40,7 +40,7 @@ impl FromStr for BackgroundLoad {
 
 impl fmt::Display for BackgroundLoad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}", name_of(&RWS, &self.rw), format_size(self.bytes), self.depth)
+        write!(f, "{}:{}:{}", name_of(&OPERATION_KINDS, &self.rw), format_size(self.bytes), self.depth)
     }
 }
 

@@ -4,7 +4,7 @@ use isolane_host::{ConnectionStatus, Cores, LaneClass, LaneCounts};
 use serde::Serialize;
 
 use super::Args;
-use super::access_pattern::RWS;
+use super::access_pattern::OPERATION_KINDS;
 use super::coalesce::show_coalesce;
 use crate::choice::name_of;
 use crate::host_args::{MODES, show_digests};
@@ -76,7 +76,7 @@ impl Workload {
         let cores: Vec<_> = cores_with_lanes(cores, granted).iter().map(ToString::to_string).collect();
         Workload {
             uri: args.uri.clone(),
-            rw: name_of(&RWS, &args.rw).into(),
+            rw: name_of(&OPERATION_KINDS, &args.rw).into(),
             mix: (args.rw == super::Rw::Randrw).then(|| args.mix()),
             block_bytes: args.bs,
             depth: u32::from(args.depth),

@@ -97,7 +97,8 @@ impl Commands {
         }
     }
 
-    /// The first free slot from `at` on. The ring grows so that few occupied slots are skipped.
+    /// The first free slot from `at` on. The ring grows so that few occupied slots are skipped, unless nearly all
+    /// of [`MAX_COMMANDS`] are in flight.
     #[cold]
     fn skip_occupied(&mut self, at: usize) -> usize {
         if self.in_flight + self.in_flight / 4 >= self.slots.len() && self.slots.len() < MAX_COMMANDS {

@@ -64,7 +64,7 @@ impl Bits {
     pub fn decode(len: u64, sectors: &[u8]) -> Option<Bits> {
         let words = sectors.chunks(SECTOR_BYTES).flat_map(|sector| sector.as_chunks().0.iter().take(WORDS));
         let bits = Bits(words.map(|word| u64::from_le_bytes(*word)).collect());
-        let has_len = bits.0.len() == Bits::new(len).0.len();
+        let has_len = bits.0.len() == sectors_for(len) as usize * WORDS;
         let encoded = || (0..sectors_for(len)).flat_map(|sector| bits.encode(sector));
         let is_valid = has_len && encoded().eq(sectors.iter().copied()) && bits.iter().all(|bit| bit < len);
         is_valid.then_some(bits)

@@ -74,17 +74,20 @@ pub(super) fn decide(
         (Ok(record), _) => (record, false),
         (Err(_), Some(record)) => (record, true),
         (Err(reason), None) => {
-            let choices = own.iter().flatten().map(|record| format!("keep={}", record.generation));
-            let choices = choices.collect::<Vec<_>>().join(" or ");
+            let choice = |member: usize| {
+                own[member].map(|label| format!("keep={} ({:?})", label.generation, label.states[member]))
+            };
+            let mut choices: Vec<String> = (0..2).filter_map(choice).collect();
+            choices.dedup();
             let erase = match labels {
-                [Err(NoLabel::Blank | NoLabel::Damaged), Ok(_)] => {
+                [Err(NoLabel::Blank), Ok(_)] => {
                     "; to overwrite member 2 with member 1, zero the last 64 KiB of member 2, and add create=yes \
                      and a bitmap file that does not exist"
                 }
                 _ => "",
             };
             let remedy = "correct it, or choose the data to keep, in the order of the members";
-            return refuse(&reason, &format!("{remedy}: {choices}{erase}"));
+            return refuse(&reason, &format!("{remedy}: {}{erase}", choices.join(" or ")));
         }
     };
     for (member, label) in labels.iter().enumerate() {
@@ -124,9 +127,8 @@ fn combine(bitmap: Option<&Record>, labels: &[Label; 2]) -> Result<Record, Strin
 /// Returns the record that keeps the data of the member of a generation, and overwrites the other one.
 fn keep(generation: Uuid, own: [Option<&Record>; 2]) -> Option<Record> {
     let has_generation = |member: &usize| own[*member].is_some_and(|label| label.generation == generation);
-    let is_incomplete =
-        |member: &usize| own[*member].map(|label| label.states[*member]) != Some(MemberState::Complete);
-    let source = (0..2).filter(has_generation).min_by_key(is_incomplete)?;
+    let lacks_data = |at: &usize| own[*at].is_none_or(|label| label.states[*at] != MemberState::Complete);
+    let source = (0..2).filter(has_generation).min_by_key(lacks_data)?;
     let mut record = own[source]?.clone();
     record.states[source] = MemberState::Complete;
     record.remove(1 - source);

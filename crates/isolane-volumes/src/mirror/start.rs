@@ -83,11 +83,9 @@ pub(super) async fn start(
     let mirror = Arc::new(Mirror { name: name.clone(), members: members.map(Result::ok), bitmap, state });
     // Bits and record are durable before the first request.
     mirror.commit(&io, State::is_saved).await.map_err(error)?;
-    if is_new {
-        // From here on, a blank member was replaced.
-        mirror.state.lock().record.sequence += 1;
-        mirror.commit(&io, State::is_saved).await.map_err(error)?;
-    }
+    // From the second record of a creation on, a blank member was replaced.
+    mirror.state.lock().record.sequence += u64::from(is_new);
+    mirror.commit(&io, State::is_saved).await.map_err(error)?;
     Ok(mirror)
 }
 

@@ -1,4 +1,4 @@
-//! State of a mirror in memory: member states, bits, and the requests in progress. No I/O.
+//! State of a mirror in memory: member states, bits, and the requests in progress. No I/O but log lines.
 //!
 //! Invariants:
 //! * At least one member is complete. Its data is the mirror's.

@@ -1,6 +1,7 @@
-use isolane_reactor::Mode;
+use isolane_reactor::{Event, Mode, Reactor, ReactorConfig};
 use isolane_target::{Target, TargetConfig};
 use isolane_volume::BlockRange;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 use crate::testing::Driver;
@@ -30,6 +31,42 @@ fn writes_shared_pages_even_if_pool_is_empty() {
         driver.write_buffer(8, data, true).unwrap();
         driver.pool = Pool::new(1024);
         assert_eq!(driver.read(8, 64).unwrap(), [pages as u8 ^ 7; 32 << 10]);
+    }
+}
+
+#[test]
+fn waiting_part_leaves_no_request_behind() {
+    const REQUESTS: usize = MAX_REQUESTS + 500;
+    let (_target, text) = serve("mem:4M");
+    let volume = crate::open(&crate::parse(&text).unwrap()).unwrap();
+    let mut part = volume.take_core_parts().pop().unwrap();
+    assert!(volume.take_core_parts().is_empty());
+    let config = ReactorConfig { mode: Mode::Sleep, ..ReactorConfig::default() };
+    let (mut reactor, mut pool) = (Reactor::new(config).unwrap(), Pool::new(REQUESTS));
+    for token in 0..REQUESTS as u64 {
+        let step = volume.start(Request::Read { lba: 0, blocks: 8 }, &mut pool);
+        let Step::Pending(pending) = step else { panic!("a remote read is pending") };
+        pending.register(reactor.register_external(token));
+    }
+    let (mut events, mut completed) = (Vec::new(), 0);
+    loop {
+        part.turn();
+        while part.prepare_wait().is_none() {
+            part.turn();
+        }
+        // As in a core: what completes turns the core, but not the part.
+        reactor.turn(Some(Instant::now()), &mut events).unwrap();
+        while !events.is_empty() {
+            completed += events.drain(..).filter(|event| matches!(event, Event::File(_))).count();
+            reactor.turn(Some(Instant::now()), &mut events).unwrap();
+        }
+        if completed == REQUESTS {
+            break;
+        }
+        let mut fds = [PollFd::from_borrowed_fd(part.wait_fd(), PollFlags::IN)];
+        let ready = poll(&mut fds, Some(&Timespec { tv_sec: 30, tv_nsec: 0 })).unwrap();
+        assert_eq!(ready, 1, "{completed} requests have completed, and nothing more will");
+        part.finish_wait();
     }
 }
 

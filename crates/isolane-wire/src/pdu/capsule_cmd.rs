@@ -27,6 +27,9 @@ impl CapsuleCmd {
     }
 
     /// Encodes into new bytes, as [`Self::encode`].
+    ///
+    /// # Panics
+    /// If `N` is too small for the framing; [`Self::LEN`] suffices for [`Framing::PLAIN`].
     #[inline(always)]
     pub fn encode_to<const N: usize>(&self, framing: &Framing, bytes: &mut HeaderBytes<N>) {
         bytes.start(PduType::CapsuleCmd, PduFlags(0), self.data_len, framing);

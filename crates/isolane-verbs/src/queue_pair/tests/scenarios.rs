@@ -248,13 +248,13 @@ fn response_that_arrives_after_a_failure_is_discarded() {
     pair.near.send(1, SendOperation::Read { address: 0, key }, &[pair.near.element(0, 100)]).unwrap();
     exchange(&mut pair.near, &mut pair.far, usize::MAX);
     pair.far.transmit(usize::MAX);
-    let mut rest = pair.far.sent.split_off(60);
+    let mut remaining = pair.far.sent.split_off(60);
     while !pair.far.sent.is_empty() {
         pair.near.deliver(&mut pair.far.sent, usize::MAX);
     }
     pair.near.pair.fail();
-    while !rest.is_empty() {
-        pair.near.deliver(&mut rest, usize::MAX);
+    while !remaining.is_empty() {
+        pair.near.deliver(&mut remaining, usize::MAX);
     }
     assert_eq!(pair.near.completions(), [(Queue::Send, 1, Status::Flushed, 0)]);
     assert_eq!(pair.near.pair.poll_event(), None);
