@@ -7,6 +7,7 @@ mod program;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use isolane_host::{BlockingVolume, LossCause, Options, RequestError};
 
@@ -28,9 +29,12 @@ struct Target {
 impl Target {
     /// Serves a volume; the target is listening when this returns.
     fn serve(volume: &str, listen: &str) -> Target {
-        let arguments = ["--log-level", "error", "serve", volume, "--listen", listen, "--nqn", NQN];
+        Target::serve_with(&[volume, "--listen", listen])
+    }
+
+    fn serve_with(arguments: &[&str]) -> Target {
         let mut command = isolane();
-        command.args(arguments).args(["--mode", "sleep"]);
+        command.args(["--log-level", "error", "serve", "--nqn", NQN, "--mode", "sleep"]).args(arguments);
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(process.stdout.take().unwrap());
         let address = loop {
@@ -51,10 +55,35 @@ impl Target {
         *self = Target::serve(volume, &address);
     }
 
+    /// Returns the text of the first namespace as a volume.
+    fn text(&self) -> String {
+        format!("nvme+tcp://{}/{NQN}?nsid=1", self.address)
+    }
+
     /// Connects to the volume, with parameters of its URI.
     fn connect(&self, parameters: &str) -> BlockingVolume {
-        let uri = format!("nvme+tcp://{}/{NQN}?nsid=1{parameters}", self.address).parse().unwrap();
+        let uri = format!("{}{parameters}", self.text()).parse().unwrap();
         BlockingVolume::connect(&uri, Options::default()).unwrap()
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.process.id().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    }
+
+    /// Waits until cores drive all remote volumes: before, each has a thread.
+    fn wait_for_cores(&self) {
+        while self.threads().iter().any(|name| name == "isolane-remote") {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Returns the names of its threads.
+    fn threads(&self) -> Vec<String> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap();
+        // A thread can end in the meantime.
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
+        names.map(|name| name.trim().to_owned()).collect()
     }
 
     fn connect_via(&self, engine: &Path) -> BlockingVolume {
@@ -155,7 +184,28 @@ fn accepts_flush_choice_by_option_and_uri() {
 
 /// Returns the target that serves the volume of another.
 fn serve_remote(rear: &Target) -> Target {
-    Target::serve(&format!("nvme+tcp://{}/{NQN}?nsid=1", rear.address), "127.0.0.1:0")
+    Target::serve(&rear.text(), "127.0.0.1:0")
+}
+
+fn block(number: u64) -> [u8; 4096] {
+    [number as u8 ^ (number >> 8) as u8; 4096]
+}
+
+/// Writes 16 MiB, calls `disturb` in the meantime, and reads the data back.
+fn write_during(volume: &BlockingVolume, disturb: impl FnOnce()) {
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for number in 0..4096 {
+                volume.write_at(&block(number), number * 4096).unwrap();
+            }
+            volume.flush().unwrap();
+        });
+        disturb();
+        writer.join().unwrap();
+    });
+    let mut read = vec![0; 16 << 20];
+    volume.read_at(&mut read, 0).unwrap();
+    assert!(read.chunks(4096).zip(0..).all(|(bytes, number)| bytes == block(number)));
 }
 
 #[test]
@@ -166,51 +216,80 @@ fn serves_file_of_restarting_target() {
     let front = serve_remote(&rear);
     let volume = front.connect("");
     assert_eq!(volume.namespace(), rear.connect("").namespace());
-    let block = |number: u64| [number as u8 ^ (number >> 8) as u8; 4096];
-    std::thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            for number in 0..4096 {
-                volume.write_at(&block(number), number * 4096).unwrap();
-            }
-            volume.flush().unwrap();
-        });
+    write_during(&volume, || {
         for _ in 0..3 {
-            std::thread::sleep(std::time::Duration::from_millis(100));
+            std::thread::sleep(Duration::from_millis(100));
             rear.restart(&path);
         }
-        writer.join().unwrap();
     });
-    let mut read = vec![0; 16 << 20];
-    volume.read_at(&mut read, 0).unwrap();
-    assert!(read.chunks(4096).zip(0..).all(|(bytes, number)| bytes == block(number)));
+    let mut read = vec![0; 16384];
     volume.write_zeroes(4096, 8192).unwrap();
     volume.read_at(&mut read, 0).unwrap();
-    assert!(read[4096..12288] == [0; 8192] && read[12288..16384] == block(3));
+    assert!(read[4096..12288] == [0; 8192] && read[12288..] == block(3));
+}
+
+#[test]
+fn serves_members_of_restarting_targets() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    for (kind, names, options) in [
+        ("stripe:64k", ["a", "b"], String::new()),
+        ("mirror", ["c", "d"], format!(",bitmap={},create=yes", path("map"))),
+    ] {
+        let serve = |name| Target::serve(&format!("{},size=17M", path(name)), "127.0.0.1:0");
+        let mut rears = names.map(serve);
+        let [first, second] = rears.each_ref().map(Target::text);
+        let front = Target::serve(&format!("{kind}:{first};{second}{options}"), "127.0.0.1:0");
+        front.wait_for_cores();
+        write_during(&front.connect(""), || {
+            for (rear, name) in rears.iter_mut().zip(names) {
+                std::thread::sleep(Duration::from_millis(100));
+                rear.restart(&path(name));
+            }
+        });
+        assert!(!front.threads().contains(&"isolane-remote".to_owned()));
+    }
+}
+
+#[test]
+fn stalled_target_delays_no_other_volume() {
+    let rear = Target::serve("mem:16M", "127.0.0.1:0");
+    let mut front = Target::serve_with(&[&rear.text(), "mem:16M,nsid=2", "--listen", "127.0.0.1:0"]);
+    front.wait_for_cores();
+    let remote = front.connect("");
+    let uri = front.text().replace("nsid=1", "nsid=2").parse().unwrap();
+    let local = BlockingVolume::connect(&uri, Options::default()).unwrap();
+    rear.signal("-STOP");
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| remote.write_at(&block(1), 0).unwrap());
+        for number in 0..100 {
+            local.write_at(&block(number), number * 4096).unwrap();
+        }
+        assert!(!writer.is_finished());
+        rear.signal("-CONT");
+        writer.join().unwrap();
+    });
+    let mut read = [0; 4096];
+    remote.read_at(&mut read, 0).unwrap();
+    assert_eq!(read, block(1));
+    // Without the rear target, there is nothing to flush.
+    drop(rear);
+    front.signal("-TERM");
+    front.process.wait().unwrap();
 }
 
 #[test]
 fn core_drives_the_connections_of_members() {
     let rears = [Target::serve("mem:16M", "127.0.0.1:0"), Target::serve("mem:16M", "127.0.0.1:0")];
-    let [first, second] = rears.each_ref().map(|rear| format!("nvme+tcp://{}/{NQN}?nsid=1", rear.address));
+    let [first, second] = rears.each_ref().map(Target::text);
     let front = Target::serve(&format!("log:(stripe:64k:{first};(read-only:{second},ro),ro)"), "127.0.0.1:0");
-    // Until a core has taken a connection, a thread drives it.
-    while threads(&front).iter().any(|name| name == "isolane-remote") {
-        std::thread::yield_now();
-    }
+    front.wait_for_cores();
     rears[1].connect("").write_at(&[7; 8192], 0).unwrap();
     let mut read = [1; 128 * 1024];
     front.connect("").read_at(&mut read, 0).unwrap();
     assert!(read[..64 * 1024].iter().all(|byte| *byte == 0));
     assert!(read[64 * 1024..][..8192] == [7; 8192] && read[64 * 1024 + 8192..].iter().all(|byte| *byte == 0));
-    assert!(!threads(&front).contains(&"isolane-remote".to_owned()));
-}
-
-/// Returns the names of the threads of a target.
-fn threads(target: &Target) -> Vec<String> {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", target.process.id())).unwrap();
-    // A thread can end in the meantime.
-    let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
-    names.map(|name| name.trim().to_owned()).collect()
+    assert!(!front.threads().contains(&"isolane-remote".to_owned()));
 }
 
 #[test]

@@ -83,11 +83,11 @@ use crate::slab::{LaneId, Slab, SlabKey};
 
 /// State of one core, except its lanes.
 pub(crate) struct Core {
+    /// Dropped first: the ends of volumes and of the reactor wait for requests that the parts complete.
+    parts: Vec<DrivenPart>,
     index: usize,
     shared: Arc<Shared>,
     counters: Arc<CoreCounters>,
-    /// Dropped before the reactor, which waits for requests that they complete.
-    parts: Vec<DrivenPart>,
     reactor: Reactor,
     memory: MemoryBudget,
     now: Instant,

@@ -1,3 +1,4 @@
+use isolane_host::BlockingVolume;
 use isolane_reactor::{Event, Mode, Reactor, ReactorConfig};
 use isolane_target::{Target, TargetConfig};
 use isolane_volume::BlockRange;
@@ -10,8 +11,13 @@ const NQN: &str = "nqn.2024-01.org.example:remote";
 
 /// Serves a volume, and returns the address of the namespace.
 fn serve(text: &str) -> (Target, String) {
+    serve_on(Vec::new(), crate::open(&crate::parse(text).unwrap()).unwrap())
+}
+
+fn serve_on(cores: Vec<usize>, volume: Arc<dyn Volume>) -> (Target, String) {
     let mut config = TargetConfig::new(NQN.parse().unwrap());
-    config.volumes.push((1, crate::open(&crate::parse(text).unwrap()).unwrap()));
+    config.volumes.push((1, volume));
+    config.cores = cores;
     config.listen = vec!["127.0.0.1:0".parse().unwrap()];
     config.mode = Mode::Sleep;
     let target = Target::start(config).unwrap();
@@ -68,6 +74,25 @@ fn waiting_part_leaves_no_request_behind() {
         assert_eq!(ready, 1, "{completed} requests have completed, and nothing more will");
         part.finish_wait();
     }
+}
+
+#[test]
+fn serves_other_cores_and_outlives_its_core() {
+    let (_rear, text) = serve("mem:4M");
+    let volume = crate::open(&crate::parse(&text).unwrap()).unwrap();
+    let one_core_twice = vec![isolane_reactor::cpu::allowed().unwrap()[0]; 2];
+    let (front, address) = serve_on(one_core_twice, Arc::clone(&volume));
+    // The target places local hosts in turn.
+    let hosts = [1, 2].map(|fill| {
+        let host = BlockingVolume::connect(&address.parse().unwrap(), Options::default()).unwrap();
+        host.write_at(&[fill; 65_536], u64::from(fill) * 65_536).unwrap();
+        host
+    });
+    let mut read = [0; 65_536];
+    hosts[0].read_at(&mut read, 2 * 65_536).unwrap();
+    assert_eq!(read, [2; 65_536]);
+    drop((hosts, front));
+    assert_eq!(Driver::new(volume).read(128, 128).unwrap(), [1; 65_536]);
 }
 
 #[test]
