@@ -1,11 +1,13 @@
 //! Slab allocator for pages: slabs of 2 MiB, aligned to their size, so that the address of a page leads to its slab
 //! and counter, and a slab can be a huge page ([`region`]).
 //!
+//! The frames of a slab lie in its header. The offset of the header depends on the address of the slab; at a
+//! constant offset, the frames of all slabs would share a small part of the CPU cache.
+//!
 //! This is the slow path, under one lock; a warm core uses its [`Pool`](crate::Pool).
 //!
 //! Invariant: a slab is freed when all of its pages are free and another slab has free pages.
 
-use std::mem::offset_of;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,9 +26,9 @@ pub(crate) struct Frame {
     pub(crate) account: AtomicPtr<PoolAccount>,
 }
 
-#[repr(C)]
+/// State of a slab, in place of the frame of the page in which the header starts.
 struct Slab {
-    frames: [Frame; PAGES_PER_SLAB],
+    /// Index of the first free page, if there is one. Pages are numbered from the start of the region.
     free_head: u32,
     free_count: u32,
     /// Index in [`Arena::partial`] while `free_count` is not 0.
@@ -34,10 +36,16 @@ struct Slab {
 }
 
 const SLAB_SIZE: usize = REGION_SIZE;
-const HEADER_PAGES: usize = 2;
-const PAGES_PER_SLAB: usize = SLAB_SIZE / PAGE_SIZE - HEADER_PAGES;
-const _: () = assert!(size_of::<Frame>() == 16);
-const _: () = assert!(size_of::<Slab>() <= HEADER_PAGES * PAGE_SIZE);
+const SLAB_PAGES: usize = SLAB_SIZE / PAGE_SIZE;
+/// Length of the header: one frame for each page of the slab.
+const HEADER_LEN: usize = SLAB_PAGES * size_of::<Frame>();
+/// Number of pages that contain a part of the header.
+const HEADER_PAGES: usize = HEADER_LEN.div_ceil(PAGE_SIZE);
+/// Bytes of a slab for each byte of its header, and thus the number of offsets of a header.
+const BYTES_PER_HEADER_BYTE: usize = PAGE_SIZE / size_of::<Frame>();
+const PAGES_PER_SLAB: usize = SLAB_PAGES - HEADER_PAGES;
+const _: () = assert!(size_of::<Slab>() <= size_of::<Frame>() && align_of::<Slab>() <= align_of::<Frame>());
+const _: () = assert!(HEADER_LEN.is_multiple_of(PAGE_SIZE) || PAGE_SIZE.is_multiple_of(HEADER_LEN));
 
 /// Slabs with free pages. The lock protects all fields of a slab except the frames.
 struct Arena {
@@ -76,12 +84,14 @@ pub(crate) fn frame<'a>(page: NonNull<u8>) -> &'a Frame {
     unsafe { &*frame_address(page) }
 }
 
-/// Returns the address of the frame of a page, which can be free.
+/// Returns the address of the frame of a page, which can be free: in the slab, at the address of the page divided by
+/// [`BYTES_PER_HEADER_BYTE`]. The address bits above the slab choose the offset of the header, and those of the
+/// page the frame in it.
 #[inline]
 pub(crate) fn frame_address(page: NonNull<u8>) -> *const Frame {
-    let offset = page.addr().get() % SLAB_SIZE;
-    let frames = page.as_ptr().wrapping_sub(offset).wrapping_add(offset_of!(Slab, frames));
-    frames.cast::<Frame>().wrapping_add(offset / PAGE_SIZE - HEADER_PAGES)
+    const IN_SLAB: usize = SLAB_SIZE - 1;
+    const FRAMES: usize = IN_SLAB & !(size_of::<Frame>() - 1);
+    page.as_ptr().map_addr(|page| (page & !IN_SLAB) | ((page / BYTES_PER_HEADER_BYTE) & FRAMES)).cast()
 }
 
 fn lock() -> MutexGuard<'static, Arena> {
@@ -89,15 +99,34 @@ fn lock() -> MutexGuard<'static, Arena> {
 }
 
 fn locate(page: NonNull<u8>) -> (NonNull<Slab>, usize) {
-    let offset = page.addr().get() % SLAB_SIZE;
-    // SAFETY: every page lies `offset` bytes inside its slab, which is aligned to its size.
-    let slab = unsafe { page.sub(offset) };
-    (slab.cast(), offset / PAGE_SIZE - HEADER_PAGES)
+    let index = page.addr().get() % SLAB_SIZE / PAGE_SIZE;
+    // SAFETY: every page lies `index` pages inside its slab, which is aligned to its size.
+    (slab_in(unsafe { page.sub(index * PAGE_SIZE) }), index)
+}
+
+/// Returns the state of the slab in a region, which is in the header.
+fn slab_in(region: NonNull<u8>) -> NonNull<Slab> {
+    // SAFETY: the header is inside of the region, and a frame has an address.
+    unsafe {
+        let header_page = region.add(header_index(region) * PAGE_SIZE);
+        NonNull::new_unchecked(frame_address(header_page).cast_mut()).cast()
+    }
+}
+
+/// Returns the index of the page in which the header of a region starts.
+fn header_index(region: NonNull<u8>) -> usize {
+    region.addr().get() / BYTES_PER_HEADER_BYTE % SLAB_SIZE / PAGE_SIZE
+}
+
+/// Returns the region of a slab.
+fn region_of(slab: NonNull<Slab>) -> NonNull<u8> {
+    // SAFETY: the state of a slab is inside of its region, which is aligned to its size.
+    unsafe { slab.cast::<u8>().sub(slab.addr().get() % SLAB_SIZE) }
 }
 
 fn page_of(slab: NonNull<Slab>, index: usize) -> NonNull<u8> {
-    // SAFETY: indices are below PAGES_PER_SLAB, so the page lies inside the slab's allocation.
-    unsafe { slab.cast::<u8>().add((HEADER_PAGES + index) * PAGE_SIZE) }
+    // SAFETY: indices are below SLAB_PAGES, so the page lies inside the region.
+    unsafe { region_of(slab).add(index * PAGE_SIZE) }
 }
 
 impl Arena {
@@ -139,15 +168,22 @@ impl Arena {
     }
 
     fn grow(&mut self) -> NonNull<Slab> {
-        let slab: NonNull<Slab> = region::alloc().cast();
-        let frames = std::array::from_fn(|index| Frame {
-            count: AtomicU32::new(index as u32 + 1),
-            checksum: AtomicU32::new(0),
-            account: AtomicPtr::new(ptr::null_mut()),
-        });
-        let header = Slab { frames, free_head: 0, free_count: PAGES_PER_SLAB as u32, position: 0 };
-        // SAFETY: the region is large and aligned enough, and has no references.
-        unsafe { slab.write(header) };
+        let region = region::alloc();
+        let slab = slab_in(region);
+        let header = header_index(region)..header_index(region) + HEADER_PAGES;
+        let mut free_head = SLAB_PAGES as u32;
+        for index in (0..SLAB_PAGES).rev().filter(|index| !header.contains(index)) {
+            let frame = Frame {
+                count: AtomicU32::new(free_head),
+                checksum: AtomicU32::new(0),
+                account: AtomicPtr::new(ptr::null_mut()),
+            };
+            // SAFETY: the frame is inside of the region, which has no references.
+            unsafe { frame_address(page_of(slab, index)).cast_mut().write(frame) };
+            free_head = index as u32;
+        }
+        // SAFETY: as above; no page has this frame.
+        unsafe { slab.write(Slab { free_head, free_count: PAGES_PER_SLAB as u32, position: 0 }) };
         self.list(slab);
         slab
     }
@@ -166,7 +202,7 @@ impl Arena {
             if let Some(moved) = self.partial.get(position) {
                 (*moved.as_ptr()).position = position;
             }
-            region::free(slab.cast());
+            region::free(region_of(slab));
         }
     }
 }

@@ -90,10 +90,7 @@ impl MemoryVolume {
             return self.read_pages(offset, len);
         }
         match self.pages.get(offset / PAGE_SIZE) {
-            Some(page) => {
-                page.prefetch();
-                Payload::from_page(page, start, len)
-            }
+            Some(page) => Payload::from_page(page, start, len),
             None => Payload::zeroes(len),
         }
     }

@@ -220,7 +220,7 @@ fn places_repeated_capsules_without_copy() {
         target.receive(&[usize::MAX]);
         assert_eq!(target.events.len(), 1 + 12 * (round + 1));
     }
-    target.feed(9, PAGE_SIZE, false);
+    [9, 10].into_iter().for_each(|cid| target.feed(cid, PAGE_SIZE, false));
     target.conn.stage_pages(std::mem::take(&mut target.staging));
     let mut overflow = vec![0; 65536];
     let mut plan = target.conn.receive_plan(&mut overflow);
@@ -229,6 +229,8 @@ fn places_repeated_capsules_without_copy() {
     let n = fill(&mut plan, usize::MAX, &mut target.stream);
     drop(plan);
     target.conn.handle_received(n);
+    let peeked = [0, 1].map(|ahead| target.conn.peek_command(&overflow, ahead).map(|entry| entry.cid));
+    assert_eq!(peeked, [Some(9), Some(10)]);
     let Some(Event::Command { permit, .. }) = target.conn.poll_event(&overflow, target.now) else {
         panic!("no command")
     };

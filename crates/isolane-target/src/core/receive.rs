@@ -82,9 +82,14 @@ impl Core {
     /// Handles all received PDUs.
     pub(super) fn process_input(&mut self, lane: &mut Lane, overflow: &[u8]) -> Progress {
         let now = self.now;
+        // No command came before the first ones and prefetched for them.
+        (0..COMMANDS_AHEAD_LATER).for_each(|ahead| self.prefetch(lane, overflow, ahead, false));
+        (0..COMMANDS_AHEAD_SOON).for_each(|ahead| self.prefetch(lane, overflow, ahead, true));
         while lane.is_open() && lane.stalled.is_none() && !is_full(lane) {
+            // Before the command is consumed, because headers in front of predicted data lie together.
+            self.prefetch(lane, overflow, COMMANDS_AHEAD_SOON, true);
+            self.prefetch(lane, overflow, COMMANDS_AHEAD_LATER, false);
             if let Some((permit, transfer)) = lane.conn.poll_command(overflow) {
-                self.prefetch_upcoming(lane, overflow);
                 self.on_command(lane, permit, transfer);
                 continue;
             }
@@ -118,20 +123,19 @@ impl Core {
         }
     }
 
-    /// Prefetches the blocks of later commands into the CPU cache.
-    #[inline]
-    fn prefetch_upcoming(&self, lane: &Lane, overflow: &[u8]) {
-        for ahead in [COMMANDS_AHEAD_NEXT, COMMANDS_AHEAD_LATER] {
-            if let Some(entry) = lane.conn.peek_command(overflow, ahead)
-                && let Some(position) = self.shared.namespaces.find(entry.nsid)
-            {
-                let upcoming = match ahead {
-                    COMMANDS_AHEAD_LATER => Upcoming::Later,
-                    _ if entry.opcode == IoOpcode::Write.code() => Upcoming::Write,
-                    _ => Upcoming::Read,
-                };
-                self.shared.namespaces.at(position).volume.prefetch(entry.cdw10_11(), upcoming);
-            }
+    /// Prefetches the blocks of a later command into the CPU cache: their page if the command is handled soon,
+    /// otherwise only the page table entry, which must be loaded before the page.
+    #[inline(always)]
+    fn prefetch(&self, lane: &Lane, overflow: &[u8], ahead: usize, is_soon: bool) {
+        if let Some(entry) = lane.conn.peek_command(overflow, ahead)
+            && let Some(position) = self.shared.namespaces.find(entry.nsid)
+        {
+            let upcoming = match is_soon {
+                false => Upcoming::Later,
+                true if entry.opcode == IoOpcode::Write.code() => Upcoming::Write,
+                true => Upcoming::Read,
+            };
+            self.shared.namespaces.at(position).volume.prefetch(entry.cdw10_11(), upcoming);
         }
     }
 
@@ -253,10 +257,9 @@ fn max_output_bytes(lane: &Lane) -> usize {
     }
 }
 
-/// Distances of the prefetch in commands: a cache miss takes as long as about two commands, and the page
-/// table entry must be loaded before the page.
-const COMMANDS_AHEAD_NEXT: usize = 1;
-const COMMANDS_AHEAD_LATER: usize = 4;
+/// Distances of the prefetch in commands: a cache miss takes as long as about two commands.
+const COMMANDS_AHEAD_SOON: usize = 2;
+const COMMANDS_AHEAD_LATER: usize = 5;
 /// Limit of queued output at which an I/O queue is not read, in bytes.
 const MAX_OUTPUT_BYTES: usize = 8 << 20;
 /// The same for an admin queue, before Connect, and for responses without data on every queue.
