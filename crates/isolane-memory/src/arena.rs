@@ -41,7 +41,7 @@ const SLAB_PAGES: usize = SLAB_SIZE / PAGE_SIZE;
 const HEADER_LEN: usize = SLAB_PAGES * size_of::<Frame>();
 /// Number of pages that contain a part of the header.
 const HEADER_PAGES: usize = HEADER_LEN.div_ceil(PAGE_SIZE);
-/// Bytes of a slab for each byte of its header, and thus the number of offsets of a header.
+/// Ratio of the sizes of a slab and its header, and thus the number of offsets of a header.
 const BYTES_PER_HEADER_BYTE: usize = PAGE_SIZE / size_of::<Frame>();
 const PAGES_PER_SLAB: usize = SLAB_PAGES - HEADER_PAGES;
 const _: () = assert!(size_of::<Slab>() <= size_of::<Frame>() && align_of::<Slab>() <= align_of::<Frame>());
@@ -85,8 +85,8 @@ pub(crate) fn frame<'a>(page: NonNull<u8>) -> &'a Frame {
 }
 
 /// Returns the address of the frame of a page, which can be free: in the slab, at the address of the page divided by
-/// [`BYTES_PER_HEADER_BYTE`]. The address bits above the slab choose the offset of the header, and those of the
-/// page the frame in it.
+/// [`BYTES_PER_HEADER_BYTE`]. The address bits above the slab choose the offset of the header, and the number of
+/// the page chooses the frame in it.
 #[inline]
 pub(crate) fn frame_address(page: NonNull<u8>) -> *const Frame {
     const IN_SLAB: usize = SLAB_SIZE - 1;

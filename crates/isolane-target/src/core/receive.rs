@@ -83,7 +83,9 @@ impl Core {
     pub(super) fn process_input(&mut self, lane: &mut Lane, overflow: &[u8]) -> Progress {
         let now = self.now;
         // No command came before the first ones and prefetched for them.
-        (0..COMMANDS_AHEAD_LATER).for_each(|ahead| self.prefetch(lane, overflow, ahead, false));
+        if lane.conn.peek_command(overflow, 1).is_some() {
+            (0..COMMANDS_AHEAD_LATER).for_each(|ahead| self.prefetch(lane, overflow, ahead, false));
+        }
         (0..COMMANDS_AHEAD_SOON).for_each(|ahead| self.prefetch(lane, overflow, ahead, true));
         while lane.is_open() && lane.stalled.is_none() && !is_full(lane) {
             // Before the command is consumed, because headers in front of predicted data lie together.
