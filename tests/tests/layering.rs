@@ -18,7 +18,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("connection", &["memory"]),
     ("proto", &["wire", "memory", "connection"]),
     ("reactor", &["memory"]),
-    ("verbs", &["layout", "memory", "connection"]),
+    ("verbs", &["layout", "memory", "connection", "reactor"]),
     ("volume", &["memory", "reactor"]),
     ("target", &["wire", "memory", "connection", "proto", "reactor", "volume"]),
     ("engine-api", &["shm", "tcp"]),
@@ -32,7 +32,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "cli",
         &[
             "wire", "memory", "proto", "shm", "reactor", "volume", "volumes", "target", "attach", "host",
-            "engine",
+            "engine", "verbs",
         ],
     ),
 ];

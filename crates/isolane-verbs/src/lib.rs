@@ -1,19 +1,28 @@
 //! Verbs over TCP: queue pairs, completion queues, and registered memory.
 //!
-//! * [`QueuePair`]: both ends of the protocol of a reliable queue pair, without a socket, a clock, or a thread.
+//! * [`Device`], [`QueuePair`], [`CompletionQueue`]: queue pairs over TCP, for any thread.
+//! * [`ReliableConnection`]: both ends of the protocol of a queue pair, without a socket, a clock, or a thread.
+//! * [`SharedReceiveQueue`]: receives for many queue pairs.
 //! * [`ProtectionDomain`]: registered memory, found by key.
 //! * [`wire`]: the format of segments and of the exchange that opens a lane.
 //!
 //! Invariant: input from a peer never panics, and never reaches memory outside of a registration that allows it.
 #![forbid(unsafe_code)]
 
+mod connection;
+mod device;
 mod memory;
-mod queue_pair;
 pub mod wire;
 mod work;
 
+pub use connection::{
+    Agreement, AsyncEvent, Limits, Pending, PostError, Queue, ReliableConnection, SharedReceiveQueue, State,
+};
+pub use device::{
+    CompletionQueue, ConnectError, Device, DeviceConfig, Lane, Listener, MemoryLane, ProgressMode, QueuePair,
+    QueuePairConfig, TcpLane, WorkCompletion,
+};
 pub use memory::{Access, AccessError, ProtectionDomain, RegisterError, Registration};
-pub use queue_pair::{Agreement, AsyncEvent, Limits, PostError, Queue, QueuePair, State};
 pub use work::{
     CompletedOperation, Completion, Element, Elements, LocalData, ReceiveRequest, SendOperation, SendRequest,
     Status,

@@ -4,6 +4,7 @@
 //! peer, and completes each request once.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use isolane_connection::{ReceivePlan, TransmitPlan};
 use isolane_memory::MemoryRegion;
@@ -12,8 +13,8 @@ use isolane_verbs::wire::{
     Stage, Syndrome,
 };
 use isolane_verbs::{
-    Access, Agreement, Element, Limits, LocalData, ProtectionDomain, QueuePair, ReceiveRequest, Registration,
-    SendOperation, SendRequest,
+    Access, Agreement, Element, Limits, LocalData, ProtectionDomain, ReceiveRequest, Registration,
+    ReliableConnection, SendOperation, SendRequest, SharedReceiveQueue,
 };
 
 use crate::input::Input;
@@ -21,7 +22,7 @@ use crate::input::Input;
 /// Decisions of a peer and of the program.
 pub(crate) fn verbs_peer(bytes: &[u8]) {
     let mut input = Input::new(bytes);
-    let mut harness = Harness::new();
+    let mut harness = Harness::new(input.u8());
     while !input.is_empty() && harness.posted < MAX_POSTS {
         harness.step(&mut input);
     }
@@ -29,37 +30,45 @@ pub(crate) fn verbs_peer(bytes: &[u8]) {
 }
 
 struct Harness {
-    pair: QueuePair,
+    pair: ReliableConnection,
     /// Open to the peer.
     open: Arc<Registration>,
     /// Only the program's requests use it.
     local: Arc<Registration>,
+    shared: Option<Arc<SharedReceiveQueue>>,
+    now: Instant,
     posted: u64,
     completed: u64,
     message: u32,
 }
 
 impl Harness {
-    fn new() -> Harness {
+    /// The bits of `ends` tell which end has a shared receive queue.
+    fn new(ends: u8) -> Harness {
         let domain = Arc::new(ProtectionDomain::default());
         let register = |address, access| {
             let region = MemoryRegion::allocate(BYTES).expect("there is memory");
             domain.register(region, address, access).expect("the address does not wrap")
         };
         let (open, local) = (register(OPEN, Access(0xf)), register(LOCAL, Access(1)));
-        let mut pair = QueuePair::new(domain, Limits::default());
+        let shared = SharedReceiveQueue::new(Arc::clone(&domain), 16, 4);
+        let shared = (ends & 1 != 0).then(|| Arc::new(shared));
+        let mut pair = ReliableConnection::new(domain, Limits::default(), shared.clone());
         let agreement = Agreement {
             first_message: 0,
             peer_first_message: 0,
             peer_segment_bytes: 64,
             peer_responder_resources: 2,
+            peer_shares_receives: ends & 2 != 0,
+            rnr_retries: ends >> 2,
+            rnr_timer: 1,
         };
         assert!(pair.initialize() && pair.connect(&agreement) && pair.start_sending());
-        Harness { pair, open, local, posted: 0, completed: 0, message: 0 }
+        Harness { pair, open, local, shared, now: Instant::now(), posted: 0, completed: 0, message: 0 }
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
-        match input.u8() % 8 {
+        match input.u8() % 9 {
             0 => self.post_receive(),
             1 => self.post_send(input),
             2 => self.transmit(input),
@@ -67,6 +76,10 @@ impl Harness {
                 let len = usize::from(input.u8());
                 let bytes = input.bytes(len).to_vec();
                 self.deliver(&bytes, 1 + usize::from(input.u8()));
+            }
+            4 => {
+                self.now += Duration::from_micros(input.u16().into());
+                self.pair.handle_timeout(self.now);
             }
             _ => self.deliver_segment(input),
         }
@@ -79,7 +92,11 @@ impl Harness {
     fn post_receive(&mut self) {
         let data = [Element { address: LOCAL, length: RECEIVE_BYTES, key: self.local.key() }];
         let request = ReceiveRequest { id: self.posted, data: data.into_iter().collect() };
-        self.posted += u64::from(self.pair.post_receive(request).is_ok());
+        let result = match &self.shared {
+            Some(shared) => shared.post(request),
+            None => self.pair.post_receive(request),
+        };
+        self.posted += u64::from(result.is_ok());
     }
 
     fn post_send(&mut self, input: &mut Input<'_>) {
@@ -170,7 +187,7 @@ impl Harness {
             }
             drop(plan);
             assert!(count > 0, "the queue pair stopped reading");
-            self.pair.handle_received(count, &overflow);
+            self.pair.handle_received(count, &overflow, self.now);
         }
     }
 
@@ -179,7 +196,8 @@ impl Harness {
         while self.pair.poll_completion().is_some() {
             self.completed += 1;
         }
-        assert_eq!(self.completed, self.posted, "each request completes once");
+        let left = self.shared.as_ref().map_or(0, |shared| shared.len() as u64);
+        assert_eq!(self.completed + left, self.posted, "each request completes once");
         let untouched = self.local.region().to_vec(RECEIVE_BYTES as usize, BYTES - RECEIVE_BYTES as usize);
         assert!(untouched.iter().all(|byte| *byte == 0), "the peer reached memory that no request named");
     }

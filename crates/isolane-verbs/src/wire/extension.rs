@@ -1,5 +1,7 @@
 //! Extensions: fields after the segment header, announced by the opcode.
 
+use std::time::Duration;
+
 isolane_layout::layout! {
     /// Range of a region of the responder (RETH of InfiniBand).
     pub struct RemoteRange[16] {
@@ -33,7 +35,7 @@ isolane_layout::layout! {
         0 => syndrome: u8,
         /// Delay before the next attempt after [`Syndrome::ReceiverNotReady`]: the code of `min_rnr_timer`.
         1 => timer: u8,
-        /// Number of messages that the receiver has accepted, for a resend after a lost lane.
+        /// Number of bytes of the message that are in their place: where the next attempt continues.
         4 => accepted: u32,
     }
 }
@@ -59,6 +61,15 @@ isolane_layout::codes! {
         NakRemoteAccess = 0x62, "remote access error";
         NakRemoteOperation = 0x63, "remote operational error";
     }
+}
+
+/// Returns the delay that a code of `min_rnr_timer` stands for (IBA 1.3, table 45). Only the low 5 bits count.
+pub const fn rnr_delay(code: u8) -> Duration {
+    const DELAYS_10_US: [u64; 32] = [
+        65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
+        3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
+    ];
+    Duration::from_micros(10 * DELAYS_10_US[(code & 31) as usize])
 }
 
 /// Reason why a responder refused a request; it ends the connection.
@@ -127,6 +138,16 @@ mod tests {
         let source = DatagramSource { q_key: 0x0403_0201, qpn: 0x0007_0605 };
         let bytes = [1, 2, 3, 4, 5, 6, 7, 0];
         assert_eq!((source.encode(), DatagramSource::decode(&bytes)), (bytes, source.clone()));
+    }
+
+    #[test]
+    fn delays_grow_with_their_code() {
+        let delays: Vec<Duration> = (1..32).map(rnr_delay).collect();
+        assert!(delays.is_sorted_by(|first, second| first < second));
+        assert_eq!(
+            [rnr_delay(12), rnr_delay(31), rnr_delay(0)].map(|delay| delay.as_micros()),
+            [640, 491_520, 655_360]
+        );
     }
 
     #[test]

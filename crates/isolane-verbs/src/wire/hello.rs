@@ -47,6 +47,8 @@ isolane_layout::bits! {
         crc32c / with_crc32c: bool = [0:0],
         /// The lane proves a shared key.
         authenticated / with_authenticated: bool = [1:1],
+        /// The sender takes receives from a shared queue, so it promises none.
+        shared_receives / with_shared_receives: bool = [2:2],
     }
 }
 

@@ -11,7 +11,9 @@ mod opcode;
 mod segment;
 
 pub use error::SegmentError;
-pub use extension::{Acknowledgment, AtomicOperands, DatagramSource, NakCode, RemoteRange, Syndrome};
+pub use extension::{
+    Acknowledgment, AtomicOperands, DatagramSource, NakCode, RemoteRange, Syndrome, rnr_delay,
+};
 pub use header::{SegmentFlags, SegmentHeader};
 pub use hello::{Capabilities, Hello, HelloError, Role};
 pub use opcode::{Opcode, Operation, Stage};

@@ -48,7 +48,7 @@ pub enum Extension {
     Atomic(AtomicOperands),
     /// Value that an atomic operation found.
     Found(u64),
-    /// Result of a message: syndrome, timer, and accepted messages.
+    /// Result of a message: syndrome, timer, and accepted bytes.
     Acknowledgment(Syndrome, u8, u32),
     /// Source of a datagram, and its immediate data.
     Datagram(DatagramSource, Option<u32>),

@@ -10,22 +10,36 @@ use crate::work::{CompletedOperation, Element, LocalData};
 mod hostile;
 mod oracle;
 mod scenarios;
+mod shared;
 
 const ALL: Access = Access(0xf);
 
 /// One end with 64 KiB of memory, which its requests address from 0.
 struct End {
-    pair: QueuePair,
+    pair: ReliableConnection,
     memory: Arc<Registration>,
+    shared: Option<Arc<SharedReceiveQueue>>,
     sent: VecDeque<u8>,
+    now: Instant,
 }
 
 impl End {
-    fn new(access: Access, limits: Limits) -> End {
+    fn new(access: Access, limits: Limits, shares_receives: bool) -> End {
         let domain = Arc::new(ProtectionDomain::default());
         let region = MemoryRegion::allocate(MEMORY_BYTES).unwrap();
         let memory = domain.register(region, 0, access).unwrap();
-        End { pair: QueuePair::new(domain, limits), memory, sent: VecDeque::new() }
+        let shared = SharedReceiveQueue::new(Arc::clone(&domain), limits.receives, limits.elements);
+        End::over(domain, memory, limits, shares_receives.then(|| Arc::new(shared)))
+    }
+
+    fn over(
+        domain: Arc<ProtectionDomain>,
+        memory: Arc<Registration>,
+        limits: Limits,
+        shared: Option<Arc<SharedReceiveQueue>>,
+    ) -> End {
+        let pair = ReliableConnection::new(domain, limits, shared.clone());
+        End { pair, memory, shared, sent: VecDeque::new(), now: Instant::now() }
     }
 
     fn element(&self, address: u64, length: u32) -> Element {
@@ -48,7 +62,15 @@ impl End {
 
     fn receive(&mut self, id: u64, elements: &[Element]) {
         let data = elements.iter().copied().collect();
-        self.pair.post_receive(ReceiveRequest { id, data }).unwrap();
+        let request = ReceiveRequest { id, data };
+        match &self.shared {
+            Some(shared) => shared.post(request).unwrap(),
+            None => self.pair.post_receive(request).unwrap(),
+        }
+    }
+
+    fn events(&mut self) -> Vec<AsyncEvent> {
+        std::iter::from_fn(|| self.pair.poll_event()).collect()
     }
 
     fn completions(&mut self) -> Vec<(Queue, u64, Status, u64)> {
@@ -79,7 +101,7 @@ impl End {
             count += len;
         }
         drop(plan);
-        self.pair.handle_received(count, &overflow);
+        self.pair.handle_received(count, &overflow, self.now);
     }
 }
 
@@ -96,13 +118,29 @@ impl Pair {
 
     /// Connects two ends; the far memory has the rights `access`.
     fn with(access: Access, limits: Limits, segment_bytes: u32) -> Pair {
-        let mut pair = Pair { near: End::new(ALL, limits), far: End::new(access, limits) };
-        for (end, first, peer_first) in [(&mut pair.near, u32::MAX, 7), (&mut pair.far, 7, u32::MAX)] {
+        let ends = [End::new(ALL, limits, false), End::new(access, limits, false)];
+        Pair::connect(ends, limits, segment_bytes, RNR_FOREVER)
+    }
+
+    /// Connects two ends, of which the far one has a shared receive queue.
+    fn with_shared_receives(limits: Limits, segment_bytes: u32, rnr_retries: u8) -> Pair {
+        let ends = [End::new(ALL, limits, false), End::new(ALL, limits, true)];
+        Pair::connect(ends, limits, segment_bytes, rnr_retries)
+    }
+
+    fn connect([near, far]: [End; 2], limits: Limits, segment_bytes: u32, rnr_retries: u8) -> Pair {
+        let mut pair = Pair { near, far };
+        let shares = [pair.near.shared.is_some(), pair.far.shared.is_some()];
+        let ends = [(&mut pair.near, u32::MAX, 7, shares[1]), (&mut pair.far, 7, u32::MAX, shares[0])];
+        for (end, first, peer_first, peer_shares_receives) in ends {
             let agreement = Agreement {
                 first_message: first,
                 peer_first_message: peer_first,
                 peer_segment_bytes: segment_bytes,
                 peer_responder_resources: limits.responder_resources,
+                peer_shares_receives,
+                rnr_retries,
+                rnr_timer: RNR_TIMER,
             };
             assert!(end.pair.initialize() && end.pair.connect(&agreement) && end.pair.start_sending());
         }
@@ -133,4 +171,7 @@ fn exchange(from: &mut End, to: &mut End, chunk: usize) {
 }
 
 const MEMORY_BYTES: usize = 64 * 1024;
+const RNR_FOREVER: u8 = 7;
+/// Code of 640 µs.
+const RNR_TIMER: u8 = 12;
 const SEND: SendOperation = SendOperation::Send { immediate: None };

@@ -4,6 +4,7 @@
 //! except the first, if part of it is sent.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use isolane_memory::Payload;
 
@@ -12,7 +13,7 @@ use super::{
     payload_of, request_segment,
 };
 use crate::memory::{ProtectionDomain, Right, Spans, part};
-use crate::wire::{NakCode, Segment};
+use crate::wire::{NakCode, Segment, Syndrome, rnr_delay};
 use crate::work::{Completion, LocalData, SendOperation, SendRequest, Status};
 
 /// The requesting half.
@@ -34,6 +35,20 @@ pub(super) struct Requester {
     awaited: VecDeque<Awaited>,
     peer_segment_bytes: u32,
     peer_resources: usize,
+    /// The peer takes receives from a shared queue, and promises none.
+    peer_shares_receives: bool,
+    rnr_retries: u8,
+    /// The message that lacked a receive of the peer.
+    lacking: Option<Lacking>,
+}
+
+/// A message that was sent while the peer had no receive for it.
+struct Lacking {
+    message: u32,
+    /// The peer has not reported a receive.
+    is_blocked: bool,
+    /// When the request fails, `None` for never.
+    deadline: Option<Instant>,
 }
 
 /// A send request without a completion.
@@ -41,10 +56,19 @@ struct Entry {
     request: SendRequest,
     data: Data,
     length: u64,
+    /// Number of its first message, once part of that is sent.
+    first_message: u32,
     /// Number after its last message, once that is sent.
     end_message: Option<u32>,
     /// Messages whose response has not arrived completely.
     responses_left: u64,
+}
+
+impl Entry {
+    /// Number of messages that have a response.
+    fn responses(operation: &SendOperation, length: u64) -> u64 {
+        if operation.has_response() { length.div_ceil(MESSAGE_BYTES).max(1) } else { 0 }
+    }
 }
 
 /// Checked local data.
@@ -70,6 +94,18 @@ impl Requester {
         self.acknowledged = agreement.first_message;
         self.peer_segment_bytes = agreement.peer_segment_bytes.clamp(1, SEGMENT_BYTES);
         self.peer_resources = agreement.peer_responder_resources;
+        self.peer_shares_receives = agreement.peer_shares_receives;
+        self.rnr_retries = agreement.rnr_retries;
+    }
+
+    /// Number of requests without a completion.
+    pub(super) fn outstanding(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether a request is not sent completely, and does not wait for a shared receive.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.unsent < self.queue.len() && self.lacking.as_ref().is_none_or(|lacking| !lacking.is_blocked)
     }
 
     pub(super) fn peer_segment_bytes(&self) -> u32 {
@@ -107,8 +143,9 @@ impl Requester {
         if length > MAX_REQUEST_BYTES || (is_atomic && length != 8) {
             return Err(PostError::Length(length));
         }
-        let responses_left = if has_response { length.div_ceil(MESSAGE_BYTES).max(1) } else { 0 };
-        self.queue.push_back(Entry { request, data, length, end_message: None, responses_left });
+        let responses_left = Entry::responses(&request.operation, length);
+        let entry = Entry { request, data, length, first_message: 0, end_message: None, responses_left };
+        self.queue.push_back(entry);
         Ok(())
     }
 
@@ -118,7 +155,11 @@ impl Requester {
         max_requests: usize,
         finished: &mut Finished,
     ) -> Result<Option<(Segment, Option<Payload>)>, Fault> {
+        if self.lacking.as_ref().is_some_and(|lacking| lacking.is_blocked) {
+            return Ok(None);
+        }
         let is_half_full = 2 * self.queue.len() >= max_requests;
+        let lacks_credits = !self.peer_shares_receives && self.consumed == self.credits;
         let Some(entry) = self.queue.get_mut(self.unsent) else { return Ok(None) };
         let operation = entry.request.operation;
         if matches!(entry.data, Data::Invalid) {
@@ -132,7 +173,7 @@ impl Requester {
         let starts_request = self.sent == 0;
         let must_wait = (starts_request && entry.request.fenced && !self.awaited.is_empty())
             || (operation.has_response() && self.awaited.len() >= self.peer_resources)
-            || (starts_request && operation.consumes_receive() && self.consumed == self.credits);
+            || (starts_request && operation.consumes_receive() && lacks_credits);
         if must_wait {
             return Ok(None);
         }
@@ -159,7 +200,10 @@ impl Requester {
             }
             Data::Invalid => None,
         };
-        if starts_request && operation.consumes_receive() {
+        if starts_request {
+            entry.first_message = message;
+        }
+        if starts_request && operation.consumes_receive() && !self.peer_shares_receives {
             self.consumed = self.consumed.wrapping_add(1);
         }
         if operation.has_response() {
@@ -189,6 +233,9 @@ impl Requester {
             return Err(Fault::Broken);
         }
         (self.acknowledged, self.credits) = (acknowledged, credits);
+        if self.lacking.as_ref().is_some_and(|lacking| (self.distance(lacking.message) as i32) < 0) {
+            self.lacking = None;
+        }
         self.complete_finished(finished);
         Ok(())
     }
@@ -199,8 +246,21 @@ impl Requester {
     }
 
     /// Processes a segment that is only an acknowledgment.
-    pub(super) fn on_acknowledgment(&mut self, segment: &Segment) -> Result<(), Fault> {
-        let Extension::Acknowledgment(syndrome, ..) = segment.extension else { return Err(Fault::Broken) };
+    pub(super) fn on_acknowledgment(&mut self, segment: &Segment, now: Instant) -> Result<(), Fault> {
+        let Extension::Acknowledgment(syndrome, timer, accepted) = segment.extension else {
+            return Err(Fault::Broken);
+        };
+        match syndrome {
+            Syndrome::ReceiverNotReady => {
+                return self.on_not_ready(segment.message, accepted, rnr_delay(timer), now);
+            }
+            Syndrome::ReceiverReady => {
+                let lacking = self.lacking.as_mut().filter(|lacking| lacking.message == segment.message);
+                lacking.ok_or(Fault::Broken)?.is_blocked = false;
+                return Ok(());
+            }
+            _ => {}
+        }
         let Some(code) = NakCode::from_syndrome(syndrome) else { return Ok(()) };
         let index = self.index_of(segment.message).ok_or(Fault::Broken)?;
         let status = match code {
@@ -209,6 +269,60 @@ impl Requester {
             NakCode::RemoteOperation => Status::RemoteOperation,
         };
         Err(Fault::Failed { index, status })
+    }
+
+    /// The peer lacks a receive for a message, of which it has `accepted` bytes: the rest is sent again.
+    fn on_not_ready(
+        &mut self,
+        message: u32,
+        accepted: u32,
+        delay: Duration,
+        now: Instant,
+    ) -> Result<(), Fault> {
+        let index = self.index_of(message).filter(|_| self.peer_shares_receives).ok_or(Fault::Broken)?;
+        let entry = &self.queue[index];
+        let start = u64::from(message.wrapping_sub(entry.first_message)) * MESSAGE_BYTES;
+        let size = entry.length.saturating_sub(start).min(MESSAGE_BYTES);
+        let sent = if index == self.unsent { self.sent.saturating_sub(start) } else { size };
+        let is_empty = index < self.unsent && entry.length == 0;
+        let is_sent = u64::from(accepted) < sent || (is_empty && accepted == 0);
+        if !entry.request.operation.consumes_receive() || !is_sent {
+            return Err(Fault::Broken);
+        }
+        while self
+            .awaited
+            .back()
+            .is_some_and(|awaited| self.distance(awaited.message) > self.distance(message))
+        {
+            self.awaited.pop_back();
+        }
+        for entry in self.queue.range_mut(index..) {
+            entry.end_message = None;
+            entry.responses_left = Entry::responses(&entry.request.operation, entry.length);
+        }
+        (self.unsent, self.sent, self.next_message) = (index, start + u64::from(accepted), message);
+        let deadline = match &self.lacking {
+            Some(lacking) if lacking.message == message => lacking.deadline,
+            _ if self.rnr_retries >= RNR_RETRY_FOREVER => None,
+            _ => Some(now + delay * self.rnr_retries.into()),
+        };
+        self.lacking = Some(Lacking { message, is_blocked: true, deadline });
+        self.check_deadline(now)
+    }
+
+    /// When the first unsent request fails, because the peer has no receive for it.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.lacking.as_ref().filter(|lacking| lacking.is_blocked)?.deadline
+    }
+
+    /// Fails the first unsent request if its deadline has passed.
+    pub(super) fn check_deadline(&self, now: Instant) -> Result<(), Fault> {
+        match self.deadline() {
+            Some(deadline) if deadline <= now => {
+                Err(Fault::Failed { index: self.unsent, status: Status::RnrRetryExceeded })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Checks a response, and returns the destination of its payload.
@@ -320,11 +434,14 @@ impl Requester {
     /// Completes all requests as flushed.
     pub(super) fn flush(&mut self, finished: &mut Finished) {
         self.awaited.clear();
+        self.lacking = None;
         while !self.queue.is_empty() {
             self.complete(Status::Flushed, finished);
         }
     }
 }
 
+/// Value of `rnr_retry` that stands for no limit.
+const RNR_RETRY_FOREVER: u8 = 7;
 /// Maximum length of a request in bytes.
 const MAX_REQUEST_BYTES: u64 = 1 << 31;

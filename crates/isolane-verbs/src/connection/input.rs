@@ -44,7 +44,7 @@ impl Placing {
 }
 
 impl Input {
-    /// See [`super::QueuePair::fill_receive_plan`].
+    /// See [`super::ReliableConnection::fill_receive_plan`].
     pub(super) fn fill_plan<'a>(&'a mut self, overflow: &'a mut [u8], plan: &mut ReceivePlan<'a>) {
         self.planned = 0;
         if let Some(placing) = &self.placing {

@@ -3,10 +3,14 @@
 //! Invariant: a message is executed once, after all messages before it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use isolane_memory::Payload;
 
-use super::{Extension, Fault, Finished, Limits, Place, PostError, Queue, payload_of, segment};
+use super::shared_receives::SharedReceiveQueue;
+use super::{
+    Agreement, AsyncEvent, Extension, Fault, Finished, Limits, Place, PostError, Queue, payload_of, segment,
+};
 use crate::memory::{AccessError, ProtectionDomain, Right, Spans, part};
 use crate::wire::{AtomicOperands, NakCode, Operation, RemoteRange, Segment, Syndrome};
 use crate::work::{CompletedOperation, Completion, ReceiveRequest, Status};
@@ -15,6 +19,8 @@ use crate::work::{CompletedOperation, Completion, ReceiveRequest, Status};
 #[derive(Default)]
 pub(super) struct Responder {
     receives: VecDeque<ReceiveRequest>,
+    /// Where receives come from instead of `receives`.
+    shared: Option<Arc<SharedReceiveQueue>>,
     /// Number of receives posted, modulo 2¹⁶.
     posted: u16,
     /// Value of `posted` that the peer knows.
@@ -29,6 +35,11 @@ pub(super) struct Responder {
     current: Option<(Operation, u32)>,
     /// The SEND that arrives, over all of its messages.
     receiving: Option<Receiving>,
+    /// The receive of the immediate data that arrives.
+    receiving_immediate: Option<ReceiveRequest>,
+    readiness: Readiness,
+    /// Code of the delay in a refusal for lack of a receive.
+    rnr_timer: u8,
     /// Responses that are not sent completely, oldest first.
     responses: VecDeque<Response>,
     resources: usize,
@@ -36,6 +47,20 @@ pub(super) struct Responder {
     owes_acknowledgment: bool,
     /// A refusal to send, after which nothing is executed.
     refusal: Option<(u32, NakCode)>,
+}
+
+/// Whether the segment at `message` and `arrived` has the receive that it needs. Until then, it and all later
+/// requests are discarded; the peer sends them again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Readiness {
+    #[default]
+    Ready,
+    /// The peer does not know that a receive is missing.
+    Lacking,
+    /// The peer waits.
+    Waiting,
+    /// The peer knows that there is a receive.
+    Announced,
 }
 
 /// A receive that is being filled.
@@ -62,12 +87,20 @@ enum Content {
 }
 
 impl Responder {
-    pub(super) fn connect(&mut self, first_message: u32, resources: usize) {
-        self.message = first_message;
+    pub(super) fn new(shared: Option<Arc<SharedReceiveQueue>>) -> Responder {
+        Responder { shared, ..Responder::default() }
+    }
+
+    pub(super) fn connect(&mut self, agreement: &Agreement, resources: usize) {
+        self.message = agreement.peer_first_message;
+        self.rnr_timer = agreement.rnr_timer;
         self.resources = resources;
     }
 
     pub(super) fn post(&mut self, request: ReceiveRequest, limits: &Limits) -> Result<(), PostError> {
+        if self.shared.is_some() {
+            return Err(PostError::SharedReceives);
+        }
         if self.receives.len() >= limits.receives {
             return Err(PostError::Full(self.receives.len()));
         }
@@ -90,6 +123,10 @@ impl Responder {
         let refused = |code| Fault::Refused { message: segment.message, code };
         let identity = (segment.opcode.operation(), segment.size);
         let is_next = segment.message == self.message && segment.offset == self.arrived;
+        if self.readiness != Readiness::Ready && !is_next {
+            return Ok(Spans::new());
+        }
+        self.readiness = Readiness::Ready;
         let is_same = self.current.is_none_or(|current| current == identity);
         let continues = self.receiving.is_none() || segment.opcode.operation() == Operation::Send;
         if !is_next || !is_same || !continues {
@@ -101,8 +138,11 @@ impl Responder {
             (Operation::Send, _) => self.check_send(segment, domain, finished),
             (_, Extension::Range(range, _)) if segment.size != range.length => Err(NakCode::InvalidRequest),
             (Operation::Write, Extension::Range(range, immediate)) => {
-                if immediate.is_some() && self.receives.is_empty() {
-                    return Err(refused(NakCode::InvalidRequest));
+                if immediate.is_some() {
+                    self.receiving_immediate = self.take_receive(finished).map_err(refused)?;
+                    if self.receiving_immediate.is_none() {
+                        return Ok(Spans::new());
+                    }
                 }
                 let (at, length) = (u64::from(segment.offset), u64::from(segment.length));
                 remote(range, at, length, Right::RemoteWrite, domain)
@@ -138,11 +178,12 @@ impl Responder {
         finished: &mut Finished,
     ) -> Result<Spans, NakCode> {
         if self.receiving.is_none() {
-            // A peer that respects the credits never finds the queue empty.
-            let request = self.receives.pop_front().ok_or(NakCode::InvalidRequest)?;
-            self.consumed = self.consumed.wrapping_add(1);
+            let Some(request) = self.take_receive(finished)? else { return Ok(Spans::new()) };
             let capacity = request.data.iter().map(|element| u64::from(element.length)).sum();
-            let spans = domain.spans(&request.data, Right::LocalWrite);
+            let spans = match &self.shared {
+                Some(shared) => shared.spans(&request),
+                None => domain.spans(&request.data, Right::LocalWrite),
+            };
             let Ok(spans) = spans else {
                 complete(&request, Status::LocalProtection, finished);
                 return Err(NakCode::RemoteOperation);
@@ -159,8 +200,29 @@ impl Responder {
         Ok(part(&receiving.spans, start as usize, segment.length as usize))
     }
 
+    /// Takes the next receive. Without one, a shared queue makes the peer wait; a peer that respects the credits
+    /// never finds the receive queue empty.
+    fn take_receive(&mut self, finished: &mut Finished) -> Result<Option<ReceiveRequest>, NakCode> {
+        let Some(shared) = &self.shared else {
+            let request = self.receives.pop_front().ok_or(NakCode::InvalidRequest)?;
+            self.consumed = self.consumed.wrapping_add(1);
+            return Ok(Some(request));
+        };
+        let Some(taken) = shared.take() else {
+            self.readiness = Readiness::Lacking;
+            return Ok(None);
+        };
+        if taken.limit_reached {
+            finished.events.push_back(AsyncEvent::LimitReached);
+        }
+        Ok(Some(taken.request))
+    }
+
     /// All payload of a segment is in its place.
     pub(super) fn on_request_placed(&mut self, segment: &Segment, finished: &mut Finished) {
+        if self.readiness != Readiness::Ready {
+            return;
+        }
         self.owes_acknowledgment |= segment.flags.ack_requested();
         self.arrived += segment.length;
         if segment.opcode.operation().has_stages() && self.arrived < segment.size {
@@ -193,8 +255,7 @@ impl Responder {
                 finished.completions.push_back((Queue::Receive, completed));
             }
             (Operation::Write, Extension::Range(range, Some(immediate))) => {
-                let Some(request) = self.receives.pop_front() else { return };
-                self.consumed = self.consumed.wrapping_add(1);
+                let Some(request) = self.receiving_immediate.take() else { return };
                 let length = range.length.into();
                 let completed =
                     completion(request.id, CompletedOperation::ReceiveWrite, length, Some(*immediate));
@@ -235,8 +296,12 @@ impl Responder {
 
     /// Returns an acknowledgment if the peer waits for one that no other segment has carried, or a refusal.
     pub(super) fn next_acknowledgment(&mut self) -> Option<Segment> {
+        let (timer, arrived) = (self.rnr_timer, self.arrived);
         let acknowledgment = |message, syndrome| {
-            let extension = Extension::Acknowledgment(syndrome, 0, 0);
+            let extension = match syndrome {
+                Syndrome::ReceiverNotReady => Extension::Acknowledgment(syndrome, timer, arrived),
+                _ => Extension::Acknowledgment(syndrome, 0, 0),
+            };
             segment(Operation::Acknowledge, message, Place::default(), extension)
         };
         if self.responses.is_empty()
@@ -244,10 +309,37 @@ impl Responder {
         {
             return Some(acknowledgment(message, code.syndrome()));
         }
-        // The peer waits for receives if it has used every receive that it knows.
-        let lacks_receives = self.advertised == self.consumed && self.posted != self.advertised;
-        (self.owes_acknowledgment || lacks_receives)
+        if self.readiness == Readiness::Lacking {
+            self.readiness = Readiness::Waiting;
+            return Some(acknowledgment(self.message, Syndrome::ReceiverNotReady));
+        }
+        if self.has_awaited_receive() {
+            self.readiness = Readiness::Announced;
+            return Some(acknowledgment(self.message, Syndrome::ReceiverReady));
+        }
+        (self.owes_acknowledgment || self.lacks_credits())
             .then(|| acknowledgment(self.message, Syndrome::Acknowledged))
+    }
+
+    /// Whether there is a response or a refusal to send.
+    pub(super) fn has_responses(&self) -> bool {
+        let has_report = self.readiness == Readiness::Lacking || self.has_awaited_receive();
+        !self.responses.is_empty() || self.refusal.is_some() || has_report
+    }
+
+    /// Whether the peer waits for an acknowledgment that no other segment has carried.
+    pub(super) fn has_acknowledgment(&self) -> bool {
+        self.owes_acknowledgment || self.lacks_credits()
+    }
+
+    /// Whether the shared queue has a receive for which the peer waits.
+    fn has_awaited_receive(&self) -> bool {
+        self.readiness == Readiness::Waiting && self.shared.as_ref().is_some_and(|shared| !shared.is_empty())
+    }
+
+    /// Whether the peer has used every receive that it knows, and there are others.
+    fn lacks_credits(&self) -> bool {
+        self.advertised == self.consumed && self.posted != self.advertised
     }
 
     /// Returns the acknowledged message and the posted receives, for a segment that is sent now.
@@ -262,8 +354,10 @@ impl Responder {
         if self.refusal.is_none() {
             self.responses.clear();
         }
+        self.readiness = Readiness::Ready;
         let current = self.receiving.take().map(|receiving| receiving.request);
-        for request in current.into_iter().chain(self.receives.drain(..)) {
+        let current = current.into_iter().chain(self.receiving_immediate.take());
+        for request in current.chain(self.receives.drain(..)) {
             complete(&request, Status::Flushed, finished);
         }
     }

@@ -110,9 +110,13 @@ proptest! {
         steps in prop::collection::vec(step(), 1..MAX_STEPS),
         segment_bytes in 1_u32..5000,
         last_chunk in 1_usize..5000,
+        shares_receives in any::<bool>(),
     ) {
         let limits = Limits { responder_resources: 3, ..Limits::default() };
-        let mut pair = Pair::with(ALL, limits, segment_bytes);
+        let mut pair = match shares_receives {
+            true => Pair::with_shared_receives(limits, segment_bytes, RNR_FOREVER),
+            false => Pair::with(ALL, limits, segment_bytes),
+        };
         let source: Vec<u8> = (0..TARGET).map(|at| (at * 7 % 251) as u8 | 1).collect();
         pair.near.fill(0, &source);
         pair.far.fill(0, &source[1..]);

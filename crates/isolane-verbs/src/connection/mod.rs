@@ -12,11 +12,13 @@
 mod input;
 mod requester;
 mod responder;
+mod shared_receives;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use isolane_connection::{ReceivePlan, SendQueue, TransmitPlan};
 use isolane_memory::Payload;
@@ -24,6 +26,7 @@ use isolane_memory::Payload;
 use self::input::Input;
 use self::requester::Requester;
 use self::responder::Responder;
+pub use self::shared_receives::SharedReceiveQueue;
 use crate::memory::{ProtectionDomain, Span, Spans};
 use crate::wire::{
     AtomicOperands, Extension, MAX_PREFIX_BYTES, NakCode, Opcode, Operation, RemoteRange, Segment,
@@ -83,6 +86,13 @@ pub struct Agreement {
     pub peer_segment_bytes: u32,
     /// Number of READs and atomic operations that the peer can execute at a time.
     pub peer_responder_resources: usize,
+    /// Whether the peer takes receives from a shared queue, so that it promises none.
+    pub peer_shares_receives: bool,
+    /// How often a request is sent again to a peer without a receive, times the delay that the peer names: 0 to 6;
+    /// from 7 on forever.
+    pub rnr_retries: u8,
+    /// Code of the delay that this end names to a peer for which it has no receive: see [`rnr_delay`](crate::wire::rnr_delay).
+    pub rnr_timer: u8,
 }
 
 /// Why a request cannot be posted.
@@ -91,6 +101,9 @@ pub enum PostError {
     /// The state does not allow it.
     #[error("a queue pair in state {0:?} does not take this request")]
     State(State),
+    /// The queue pair takes receives from a shared queue.
+    #[error("the queue pair takes its receives from a shared receive queue; post to that")]
+    SharedReceives,
     /// The queue is full.
     #[error("the queue is full with {0} requests; poll completions first")]
     Full(usize),
@@ -129,6 +142,21 @@ pub enum AsyncEvent {
     AccessViolation,
     /// The peer broke the protocol.
     Fatal,
+    /// The shared receive queue has fewer receives than its limit.
+    LimitReached,
+    /// A failed queue pair has taken its last receive from the shared receive queue.
+    LastReceive,
+}
+
+/// Kind of data that waits to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pending {
+    /// Nothing.
+    Nothing,
+    /// An acknowledgment, which the next request can carry.
+    Acknowledgment,
+    /// Requests or responses.
+    Data,
 }
 
 /// Queue that a completion belongs to.
@@ -141,10 +169,11 @@ pub enum Queue {
 }
 
 /// One end of a reliable connection.
-pub struct QueuePair {
+pub struct ReliableConnection {
     state: State,
     domain: Arc<ProtectionDomain>,
     limits: Limits,
+    shares_receives: bool,
     requester: Requester,
     responder: Responder,
     input: Input,
@@ -178,16 +207,22 @@ impl From<SegmentError> for Fault {
     }
 }
 
-impl QueuePair {
-    /// Creates a queue pair in the state [`State::Reset`].
-    pub fn new(domain: Arc<ProtectionDomain>, limits: Limits) -> QueuePair {
+impl ReliableConnection {
+    /// Creates a queue pair in the state [`State::Reset`]. It takes receives from `shared`, if given, otherwise from
+    /// its receive queue.
+    pub fn new(
+        domain: Arc<ProtectionDomain>,
+        limits: Limits,
+        shared: Option<Arc<SharedReceiveQueue>>,
+    ) -> ReliableConnection {
         let limits = Limits { receives: limits.receives.min(Limits::MAX_RECEIVES), ..limits };
-        QueuePair {
+        ReliableConnection {
             state: State::Reset,
             domain,
             limits,
             requester: Requester::default(),
-            responder: Responder::default(),
+            shares_receives: shared.is_some(),
+            responder: Responder::new(shared),
             input: Input::default(),
             output: SendQueue::default(),
             was_response: false,
@@ -213,7 +248,7 @@ impl QueuePair {
             return false;
         }
         self.requester.connect(agreement);
-        self.responder.connect(agreement.peer_first_message, self.limits.responder_resources);
+        self.responder.connect(agreement, self.limits.responder_resources);
         self.state = State::ReadyToReceive;
         true
     }
@@ -232,6 +267,9 @@ impl QueuePair {
             self.input.discard_payload();
             self.requester.flush(&mut self.finished);
             self.responder.flush(&mut self.finished);
+            if self.shares_receives {
+                self.finished.events.push_back(AsyncEvent::LastReceive);
+            }
         }
     }
 
@@ -277,6 +315,32 @@ impl QueuePair {
         self.finished.events.pop_front()
     }
 
+    /// Returns when [`ReliableConnection::handle_timeout`] is due.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.requester.deadline()
+    }
+
+    /// Fails the queue pair if its deadline has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if let Err(fault) = self.requester.check_deadline(now) {
+            self.handle_fault(fault);
+        }
+    }
+
+    /// Number of send requests without a completion.
+    pub fn outstanding_sends(&self) -> usize {
+        self.requester.outstanding()
+    }
+
+    /// Returns what there is to send. Requests can turn out to wait for the peer.
+    pub fn pending(&self) -> Pending {
+        let has_requests = self.state == State::ReadyToSend && self.requester.has_unsent();
+        if !self.output.is_empty() || has_requests || self.responder.has_responses() {
+            return Pending::Data;
+        }
+        if self.responder.has_acknowledgment() { Pending::Acknowledgment } else { Pending::Nothing }
+    }
+
     /// Returns whether there is something to send.
     pub fn wants_transmit(&mut self) -> bool {
         self.fill_output();
@@ -300,14 +364,14 @@ impl QueuePair {
     }
 
     /// Processes the `count` bytes received by the last plan, with the same `overflow`.
-    pub fn handle_received(&mut self, count: usize, overflow: &[u8]) {
+    pub fn handle_received(&mut self, count: usize, overflow: &[u8], now: Instant) {
         self.input.received(count);
-        while let Err(fault) = self.process_input(overflow) {
+        while let Err(fault) = self.process_input(overflow, now) {
             self.handle_fault(fault);
         }
     }
 
-    fn process_input(&mut self, overflow: &[u8]) -> Result<(), Fault> {
+    fn process_input(&mut self, overflow: &[u8], now: Instant) -> Result<(), Fault> {
         loop {
             if let Some(segment) = self.input.next_placed(overflow) {
                 if self.state != State::Error {
@@ -321,14 +385,14 @@ impl QueuePair {
                 return Ok(());
             } else {
                 let Some(segment) = self.input.next_segment(overflow)? else { return Ok(()) };
-                let spans = self.on_segment(&segment)?;
+                let spans = self.on_segment(&segment, now)?;
                 self.input.place(segment, spans);
             }
         }
     }
 
     /// Checks a segment and returns the destination of its payload.
-    fn on_segment(&mut self, segment: &Segment) -> Result<Spans, Fault> {
+    fn on_segment(&mut self, segment: &Segment, now: Instant) -> Result<Spans, Fault> {
         self.requester.on_acknowledged(segment.acknowledged, segment.credits, &mut self.finished)?;
         match segment.opcode.operation() {
             Operation::Send
@@ -337,7 +401,7 @@ impl QueuePair {
             | Operation::CompareSwap
             | Operation::FetchAdd => self.responder.on_request(segment, &self.domain, &mut self.finished),
             Operation::ReadResponse | Operation::AtomicResponse => self.requester.on_response(segment),
-            Operation::Acknowledge => self.requester.on_acknowledgment(segment).map(|()| Spans::new()),
+            Operation::Acknowledge => self.requester.on_acknowledgment(segment, now).map(|()| Spans::new()),
             Operation::Datagram => Err(Fault::Broken),
         }
     }
@@ -385,7 +449,7 @@ impl QueuePair {
             self.was_response = !segment.opcode.operation().is_request();
             self.queue(segment, payload);
         }
-        if let Some(acknowledgment) = self.responder.next_acknowledgment() {
+        while let Some(acknowledgment) = self.responder.next_acknowledgment() {
             self.queue(acknowledgment, None);
         }
     }
@@ -474,6 +538,6 @@ fn payload_of(spans: &[Span]) -> Option<Payload> {
 /// wait long.
 const OUTPUT_BYTES: usize = 256 * 1024;
 /// Maximum payload of a segment in bytes.
-const SEGMENT_BYTES: u32 = 1 << 20;
+pub(crate) const SEGMENT_BYTES: u32 = 1 << 20;
 /// Size of the messages of a long request in bytes.
 const MESSAGE_BYTES: u64 = 8 << 20;

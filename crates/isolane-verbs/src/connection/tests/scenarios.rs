@@ -305,7 +305,7 @@ fn lost_lane_fails_first_request() {
 
 #[test]
 fn each_state_takes_its_requests() {
-    let mut end = End::new(ALL, Limits { elements: 1, ..Limits::default() });
+    let mut end = End::new(ALL, Limits { elements: 1, ..Limits::default() }, false);
     let receive = || ReceiveRequest { id: 1, data: [].into_iter().collect() };
     assert_eq!(end.pair.post_receive(receive()), Err(PostError::State(State::Reset)));
     assert_eq!(end.send(1, SEND, &[]), Err(PostError::State(State::Reset)));

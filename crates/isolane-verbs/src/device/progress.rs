@@ -1,0 +1,291 @@
+//! Progress: the drivers of a device's lanes.
+//!
+//! By default, threads that poll drive them, and a thread of the library takes over when none has polled for
+//! [`IDLE`]. It then sleeps until a lane is ready. A dedicated thread drives the lanes without ever sleeping; other
+//! threads then make no system call.
+//!
+//! Invariant: a lane that becomes ready is driven, by a polling thread or within [`IDLE`] by the library's.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+
+/// Driver of the lanes of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProgressMode {
+    /// The threads that poll; a thread of the library while none does.
+    #[default]
+    Polling,
+    /// A thread on this core, which never sleeps.
+    Dedicated {
+        /// Number of the core.
+        core: usize,
+    },
+}
+
+/// A queue pair, as the drivers of a device see it.
+pub(super) trait Member: Send + Sync {
+    fn number(&self) -> u32;
+
+    /// Passes the descriptor of the lane to `register`, unless it has ended.
+    fn with_descriptor(&self, register: &dyn Fn(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()>;
+
+    /// Returns `false` if it is marked already.
+    fn mark_pending(&self) -> bool;
+
+    /// Sends pending data, and continues a receive that ended early. Returns whether it must be called again.
+    fn send_pending(&self, progress: &Progress) -> bool;
+
+    /// Receives arrived data, unless another thread does. Returns whether something remains to be sent: an
+    /// acknowledgment, which the program's response can carry.
+    fn try_drive(&self) -> bool;
+
+    /// Receives and sends until the lane blocks. Returns the next deadline, and whether it must be continued.
+    fn drive(&self, progress: &Progress) -> (Option<Instant>, bool);
+}
+
+/// The lanes of a device.
+pub(super) struct Progress {
+    mode: ProgressMode,
+    members: RwLock<Members>,
+    /// Queue pairs that have something to send.
+    pending: Mutex<Vec<Arc<dyn Member>>>,
+    epoll: OwnedFd,
+    /// Wakes the library's thread.
+    wake: OwnedFd,
+    /// Counts the calls of [`Progress::drive`] by threads that poll.
+    polls: AtomicU64,
+    /// The library's thread waits for lanes, because no thread polls.
+    is_taken_over: AtomicBool,
+    is_stopping: AtomicBool,
+}
+
+#[derive(Default)]
+struct Members {
+    list: Vec<Arc<dyn Member>>,
+    by_number: HashMap<u32, Arc<dyn Member>>,
+}
+
+impl Progress {
+    pub(super) fn new(mode: ProgressMode) -> io::Result<Progress> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(
+            &epoll,
+            &wake,
+            epoll::EventData::new_u64(WAKE),
+            epoll::EventFlags::IN | epoll::EventFlags::ET,
+        )?;
+        Ok(Progress {
+            mode,
+            members: RwLock::default(),
+            pending: Mutex::default(),
+            epoll,
+            wake,
+            polls: AtomicU64::new(0),
+            is_taken_over: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// Starts the library's thread.
+    pub(super) fn start(self: &Arc<Self>) -> io::Result<JoinHandle<()>> {
+        let progress = Arc::clone(self);
+        thread::Builder::new().name("isolane-verbs".into()).spawn(move || match progress.mode {
+            ProgressMode::Polling => progress.run(),
+            ProgressMode::Dedicated { core } => progress.run_dedicated(core),
+        })
+    }
+
+    /// Ends the library's thread.
+    pub(super) fn stop(&self, thread: JoinHandle<()>) {
+        self.is_stopping.store(true, Ordering::SeqCst);
+        self.wake_thread();
+        let _ = thread.join();
+    }
+
+    pub(super) fn add(&self, member: Arc<dyn Member>) -> io::Result<()> {
+        {
+            let mut members = self.members.write();
+            members.list.push(Arc::clone(&member));
+            members.by_number.insert(member.number(), Arc::clone(&member));
+        }
+        member.with_descriptor(&|lane| {
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+            Ok(epoll::add(&self.epoll, lane, epoll::EventData::new_u64(member.number().into()), flags)?)
+        })
+    }
+
+    pub(super) fn remove(&self, number: u32) {
+        // The end of the lane removes its descriptor.
+        let mut members = self.members.write();
+        members.list.retain(|member| member.number() != number);
+        members.by_number.remove(&number);
+    }
+
+    /// Locks a mutex that is held only for short times.
+    pub(super) fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+        if self.mode == ProgressMode::Polling {
+            return mutex.lock();
+        }
+        // A sleeping lock would be a system call.
+        loop {
+            match mutex.try_lock() {
+                Some(guard) => return guard,
+                None => std::hint::spin_loop(),
+            }
+        }
+    }
+
+    /// Whether a request is sent when it is posted, because no thread polls that would send it soon.
+    pub(super) fn sends_at_once(&self) -> bool {
+        self.is_taken_over.load(Ordering::Relaxed)
+    }
+
+    /// Whether the calling thread may make system calls.
+    pub(super) fn is_shared(&self) -> bool {
+        self.mode == ProgressMode::Polling
+    }
+
+    /// Makes the next driver send the data of a queue pair.
+    pub(super) fn mark_pending(&self, member: &Arc<dyn Member>) {
+        if !member.mark_pending() {
+            return;
+        }
+        self.lock(&self.pending).push(Arc::clone(member));
+        // The thread reads the list after it has taken over.
+        if self.is_taken_over.load(Ordering::SeqCst) {
+            self.wake_thread();
+        }
+    }
+
+    /// Drives all lanes once. Returns `false` if only the dedicated thread does that.
+    pub(super) fn drive(&self) -> bool {
+        if self.mode != ProgressMode::Polling {
+            return false;
+        }
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        self.turn();
+        true
+    }
+
+    /// Makes the library's thread take over now, because the caller sleeps.
+    pub(super) fn hand_over(&self) {
+        if self.mode == ProgressMode::Polling && !self.is_taken_over.swap(true, Ordering::SeqCst) {
+            self.wake_thread();
+        }
+    }
+
+    /// Sends pending data, then receives from all lanes, or from the ready ones if there are many.
+    fn turn(&self) {
+        self.send_pending();
+        let members = self.members.read();
+        if members.list.len() <= FEW_LANES {
+            for member in &members.list {
+                if member.try_drive() {
+                    self.mark_pending(member);
+                }
+            }
+            return;
+        }
+        let mut events = [NO_EVENT; MAX_EVENTS];
+        let count = epoll::wait(&self.epoll, &mut events[..], Some(&timespec(Duration::ZERO)));
+        for event in &events[..count.unwrap_or(0)] {
+            if let Some(member) = members.by_number.get(&(event.data.u64() as u32)) {
+                self.drive_one(member);
+            }
+        }
+    }
+
+    fn send_pending(&self) {
+        let pending = std::mem::take(&mut *self.lock(&self.pending));
+        for member in &pending {
+            if member.send_pending(self) {
+                self.mark_pending(member);
+            }
+        }
+    }
+
+    /// Drives one lane until it blocks. Returns the next deadline.
+    fn drive_one(&self, member: &Arc<dyn Member>) -> Option<Instant> {
+        let (deadline, is_unfinished) = member.drive(self);
+        if is_unfinished {
+            self.mark_pending(member);
+        }
+        deadline
+    }
+
+    fn run(&self) {
+        let mut polls = u64::MAX;
+        while !self.is_stopping.load(Ordering::SeqCst) {
+            let polls_now = self.polls.load(Ordering::SeqCst);
+            if polls_now != polls && !self.is_taken_over.load(Ordering::SeqCst) {
+                polls = polls_now;
+                let mut wake = [PollFd::new(&self.wake, PollFlags::IN)];
+                let _ = poll(&mut wake, Some(&timespec(IDLE)));
+                self.clear_wake();
+                continue;
+            }
+            self.is_taken_over.store(true, Ordering::SeqCst);
+            polls = self.polls.load(Ordering::SeqCst);
+            let deadline = self.drive_all();
+            let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
+            let timeout = match self.pending.lock().is_empty() {
+                true => deadline.map(left),
+                false => Some(Duration::ZERO),
+            };
+            // `drive_all` has read every lane to its end, so an event stands for something new.
+            let mut events = [NO_EVENT; MAX_EVENTS];
+            let _ = epoll::wait(&self.epoll, &mut events[..], timeout.map(timespec).as_ref());
+            self.clear_wake();
+            if self.polls.load(Ordering::SeqCst) != polls {
+                self.is_taken_over.store(false, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Reads and writes each lane until it blocks. Returns the next deadline.
+    fn drive_all(&self) -> Option<Instant> {
+        self.send_pending();
+        let members = self.members.read().list.clone();
+        members.iter().filter_map(|member| self.drive_one(member)).min()
+    }
+
+    fn run_dedicated(&self, core: usize) {
+        if let Err(error) = isolane_reactor::cpu::pin(core) {
+            log::warn!("cannot run on core {core}: {error}");
+        }
+        while !self.is_stopping.load(Ordering::Relaxed) {
+            self.turn();
+            std::hint::spin_loop();
+        }
+    }
+
+    fn wake_thread(&self) {
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    fn clear_wake(&self) {
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+    }
+}
+
+fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: duration.subsec_nanos().into() }
+}
+
+/// After this time without a poll, the library's thread drives the lanes.
+const IDLE: Duration = Duration::from_micros(500);
+/// Number of lanes up to which a poll tries each of them instead of asking which are ready.
+const FEW_LANES: usize = 16;
+const MAX_EVENTS: usize = 64;
+const WAKE: u64 = u64::MAX;
+const NO_EVENT: epoll::Event =
+    epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };

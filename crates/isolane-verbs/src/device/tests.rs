@@ -1,0 +1,290 @@
+//! Two devices of one process, over TCP on loopback and over memory.
+
+use std::time::{Duration, Instant};
+
+use isolane_memory::MemoryRegion;
+
+use super::*;
+use crate::connection::State;
+use crate::memory::{Access, Registration};
+use crate::work::{Element, LocalData, ReceiveRequest, SendOperation, SendRequest, Status};
+
+const ALL: Access = Access(0xf);
+const SEND: SendOperation = SendOperation::Send { immediate: None };
+/// Longer than any step takes on a busy machine.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// One end: a device with a queue pair and 1 MiB of memory, which its requests address from 0.
+struct End {
+    // Before the device, whose lanes it uses.
+    pair: QueuePair,
+    completions: Arc<CompletionQueue>,
+    memory: Arc<Registration>,
+    _device: Arc<Device>,
+}
+
+struct Parts {
+    device: Arc<Device>,
+    memory: Arc<Registration>,
+    config: QueuePairConfig,
+}
+
+fn parts(config: DeviceConfig, limits: Limits) -> Parts {
+    let device = Arc::new(Device::open(config).unwrap());
+    let domain = Arc::new(ProtectionDomain::default());
+    let memory = domain.register(MemoryRegion::allocate(MEMORY_BYTES).unwrap(), 0, ALL).unwrap();
+    let queue = device.completion_queue(COMPLETIONS);
+    let config = QueuePairConfig { domain, send_queue: Arc::clone(&queue), receive_queue: queue, limits };
+    Parts { device, memory, config }
+}
+
+impl Parts {
+    fn end(self, pair: QueuePair) -> End {
+        End { pair, completions: self.config.send_queue, memory: self.memory, _device: self.device }
+    }
+}
+
+/// Connects two ends over TCP.
+fn connected(near: DeviceConfig, far: DeviceConfig, limits: Limits) -> (End, End) {
+    let (near, far) = (parts(near, limits), parts(far, limits));
+    let listener = far.device.listen("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (connected, accepted) = std::thread::scope(|scope| {
+        let accepted = scope.spawn(|| listener.accept(&far.config).unwrap());
+        (near.device.connect(address, &near.config).unwrap(), accepted.join().unwrap())
+    });
+    drop(listener);
+    (near.end(connected), far.end(accepted))
+}
+
+fn tcp_pair() -> (End, End) {
+    connected(DeviceConfig::default(), DeviceConfig::default(), Limits::default())
+}
+
+impl End {
+    fn element(&self, address: u64, length: u32) -> Element {
+        Element { address, length, key: self.memory.key() }
+    }
+
+    fn send(&self, id: u64, operation: SendOperation, address: u64, length: u32) {
+        let data = LocalData::Elements([self.element(address, length)].into_iter().collect());
+        let request = SendRequest { id, operation, data, signaled: true, solicited: false, fenced: false };
+        self.pair.post_send(request).unwrap();
+    }
+
+    fn receive(&self, id: u64, address: u64, length: u32) {
+        let data = [self.element(address, length)].into_iter().collect();
+        self.pair.post_receive(ReceiveRequest { id, data }).unwrap();
+    }
+
+    fn next(&self) -> (u64, Status) {
+        let done = self.completions.wait(TEST_TIMEOUT).expect("a completion").completion;
+        (done.id, done.status)
+    }
+
+    /// Waits for bytes in memory without a call of the library.
+    fn wait_for_bytes(&self, at: usize, bytes: &[u8]) {
+        let deadline = Instant::now() + TEST_TIMEOUT;
+        while self.memory.region().to_vec(at, bytes.len()) != bytes {
+            assert!(Instant::now() < deadline, "the bytes did not arrive");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Executes one request of each kind and checks the memory of both ends.
+fn run_each_operation(near: &End, far: &End) {
+    let key = far.memory.key();
+    let data: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8).collect();
+    near.memory.region().copy_in(0, &data);
+    far.receive(1, 0, 300_000);
+    near.send(2, SEND, 0, 300_000);
+    near.send(3, SendOperation::Write { address: 400_000, key, immediate: None }, 0, 300_000);
+    near.send(4, SendOperation::FetchAdd { address: 1_000_000, key, add: 7 }, 900_000, 8);
+    near.send(5, SendOperation::Read { address: 400_000, key }, 400_000, 300_000);
+    // The far end polls too: its memory answers either way.
+    assert_eq!(far.next(), (1, Status::Success));
+    for id in 2..=5 {
+        assert_eq!(near.next(), (id, Status::Success));
+    }
+    assert!(far.memory.region().to_vec(0, 300_000) == data);
+    assert!(far.memory.region().to_vec(400_000, 300_000) == data);
+    assert!(near.memory.region().to_vec(400_000, 300_000) == data);
+    assert_eq!(far.memory.region().to_vec(1_000_000, 8), 7_u64.to_le_bytes());
+}
+
+#[test]
+fn executes_each_operation_over_tcp() {
+    let (near, far) = tcp_pair();
+    run_each_operation(&near, &far);
+}
+
+#[test]
+fn executes_each_operation_with_dedicated_threads() {
+    let core = isolane_reactor::cpu::allowed().unwrap()[0];
+    let config = || DeviceConfig { progress: ProgressMode::Dedicated { core }, ..DeviceConfig::default() };
+    let (near, far) = connected(config(), config(), Limits::default());
+    run_each_operation(&near, &far);
+}
+
+#[test]
+fn executes_each_operation_over_memory() {
+    let (near, far) = (
+        parts(DeviceConfig::default(), Limits::default()),
+        parts(DeviceConfig::default(), Limits::default()),
+    );
+    let (near_lane, far_lane) = MemoryLane::pair().unwrap();
+    let agreement = Agreement {
+        first_message: 1,
+        peer_first_message: 1,
+        peer_segment_bytes: 1 << 20,
+        peer_responder_resources: 16,
+        peer_shares_receives: false,
+        rnr_retries: 7,
+        rnr_timer: 1,
+    };
+    let near_pair = near.device.queue_pair(Box::new(near_lane), 1, &agreement, &near.config).unwrap();
+    let far_pair = far.device.queue_pair(Box::new(far_lane), 2, &agreement, &far.config).unwrap();
+    let (near, far) = (near.end(near_pair), far.end(far_pair));
+    run_each_operation(&near, &far);
+}
+
+#[test]
+fn memory_is_served_without_polling() {
+    let (near, far) = tcp_pair();
+    let key = far.memory.key();
+    near.memory.region().copy_in(0, b"data");
+    for round in 0..3 {
+        near.send(round, SendOperation::Write { address: 8 * round, key, immediate: None }, 0, 4);
+        // Neither end polls: the threads of the library send, place, and answer.
+        far.wait_for_bytes(8 * round as usize, b"data");
+        assert_eq!(near.next(), (round, Status::Success));
+    }
+}
+
+#[test]
+fn request_is_sent_while_the_program_polls_nothing() {
+    let (near, far) = tcp_pair();
+    let key = far.memory.key();
+    near.memory.region().copy_in(0, b"abcd");
+    // Posted right after a poll, behind others, and never polled for.
+    assert!(near.completions.poll().is_none());
+    for id in 0..4 {
+        near.send(id, SendOperation::Write { address: id, key, immediate: None }, id, 1);
+    }
+    far.wait_for_bytes(0, b"abcd");
+}
+
+#[test]
+fn task_awaits_completions() {
+    let (near, far) = tcp_pair();
+    far.receive(1, 0, 100);
+    near.send(2, SEND, 0, 100);
+    let received = pollster::block_on(far.completions.next());
+    assert_eq!((received.completion.id, received.completion.length), (1, 100));
+    assert_eq!(received.queue_pair, far.pair.number());
+    assert_eq!(pollster::block_on(near.completions.next()).completion.id, 2);
+}
+
+#[test]
+fn lost_peer_fails_requests() {
+    let (near, far) = tcp_pair();
+    near.receive(1, 0, 10);
+    near.send(2, SEND, 0, 10);
+    drop(far);
+    let (first, second) = (near.next(), near.next());
+    assert_eq!([first, second], [(2, Status::RetryExceeded), (1, Status::Flushed)]);
+    assert_eq!(near.pair.state(), State::Error);
+}
+
+#[test]
+fn full_completion_queue_fails_its_queue_pair() {
+    let (near, far) = tcp_pair();
+    let count = COMPLETIONS as u64 + 1;
+    // The program takes no completions of the far end.
+    for id in 0..count {
+        far.receive(id, 0, 8);
+        near.send(id, SEND, 0, 8);
+        assert_eq!(near.next(), (id, Status::Success));
+    }
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    while !far.completions.has_overrun() || far.pair.state() != State::Error {
+        assert!(Instant::now() < deadline, "the queue has not overrun");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn silent_and_wrong_peers_hold_up_nobody() {
+    use std::io::{Read, Write};
+    let (near, far) = (
+        parts(DeviceConfig::default(), Limits::default()),
+        parts(DeviceConfig::default(), Limits::default()),
+    );
+    let listener = far.device.listen("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let _silent: Vec<TcpStream> = (0..5).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let mut wrong = TcpStream::connect(address).unwrap();
+    wrong.write_all(&[0x47; 200]).unwrap();
+    std::thread::scope(|scope| {
+        let accepted = scope.spawn(|| listener.accept(&far.config).unwrap());
+        let connected = near.device.connect(address, &near.config).unwrap();
+        assert_eq!(
+            (connected.state(), accepted.join().unwrap().state()),
+            (State::ReadyToSend, State::ReadyToSend)
+        );
+    });
+    // The wrong peer is closed, at the latest when the next one is accepted.
+    std::thread::scope(|scope| {
+        let accepted = scope.spawn(|| listener.accept(&far.config).unwrap());
+        drop(near.device.connect(address, &near.config).unwrap());
+        drop(accepted.join().unwrap());
+    });
+    wrong.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+    assert!(matches!(wrong.read(&mut [0; 1]), Ok(0) | Err(_)));
+}
+
+#[test]
+fn many_queue_pairs_share_a_device() {
+    let (near, far) = (
+        parts(DeviceConfig::default(), Limits::default()),
+        parts(DeviceConfig::default(), Limits::default()),
+    );
+    let listener = far.device.listen("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let count = 40;
+    let (senders, receivers): (Vec<QueuePair>, Vec<QueuePair>) = std::thread::scope(|scope| {
+        let accepted = scope.spawn(|| (0..count).map(|_| listener.accept(&far.config).unwrap()).collect());
+        let connected = (0..count).map(|_| near.device.connect(address, &near.config).unwrap()).collect();
+        (connected, accepted.join().unwrap())
+    });
+    let elements = |memory: &Registration| {
+        [Element { address: 0, length: 8, key: memory.key() }].into_iter().collect::<crate::work::Elements>()
+    };
+    for pair in &receivers {
+        pair.post_receive(ReceiveRequest { id: 7, data: elements(&far.memory) }).unwrap();
+    }
+    for pair in &senders {
+        let data = LocalData::Elements(elements(&near.memory));
+        let request =
+            SendRequest { id: 8, operation: SEND, data, signaled: true, solicited: false, fenced: false };
+        pair.post_send(request).unwrap();
+    }
+    for (queue, pairs) in [(&far.config.send_queue, &receivers), (&near.config.send_queue, &senders)] {
+        let mut numbers: Vec<u32> = pairs
+            .iter()
+            .map(|_| {
+                let done = queue.wait(TEST_TIMEOUT).expect("a completion");
+                assert_eq!(done.completion.status, Status::Success);
+                done.queue_pair
+            })
+            .collect();
+        numbers.sort_unstable();
+        let mut expected: Vec<u32> = pairs.iter().map(QueuePair::number).collect();
+        expected.sort_unstable();
+        assert_eq!(numbers, expected);
+    }
+}
+
+const MEMORY_BYTES: usize = 1 << 20;
+const COMPLETIONS: usize = 256;
