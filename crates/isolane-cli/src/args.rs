@@ -6,7 +6,7 @@ use log::LevelFilter;
 use crate::choice::{Choice, one_of};
 use crate::sections;
 
-/// NVMe/TCP target and host in user space
+/// NVMe/TCP target and host in user space, and RDMA verbs over TCP
 #[derive(Debug, Parser)]
 #[command(name = "isolane", version, before_help = sections::BEFORE_HELP, long_about = LONG_ABOUT, propagate_version = true)]
 pub struct Cli {
@@ -27,6 +27,7 @@ pub enum Command {
     Copy(crate::copy::Args),
     Bench(Box<crate::bench::Args>),
     Engine(Box<crate::engine::Args>),
+    Verbs(Box<crate::verbs::Args>),
     Man(crate::man::Args),
     Completions(crate::completions::Args),
 }
@@ -57,8 +58,8 @@ pub fn start_logging(level: LevelFilter) {
 }
 
 const LONG_ABOUT: &str = "\
-NVMe/TCP target and host in user space, in one program. It needs no kernel module, no root,
-no huge pages, and no special network card.
+NVMe/TCP target and host in user space, and RDMA verbs over TCP, in one program. It needs no
+kernel module, no root, no huge pages, and no special network card.
 
 A volume has a URI: nvme+tcp://HOST[:4420]/NQN[?nsid=N]. IPv6 addresses need brackets. The
 default NQN is the only subsystem of the discovery log, the default nsid is the only namespace.

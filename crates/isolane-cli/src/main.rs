@@ -22,6 +22,7 @@ mod sections;
 mod serve;
 mod signals;
 mod units;
+mod verbs;
 
 use std::process::ExitCode;
 
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Copy(args) => copy::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Engine(args) => engine::run(&args),
+        Command::Verbs(args) => verbs::run(&args),
         Command::Man(args) => man::run(&args, Cli::command()),
         Command::Completions(args) => completions::run(&args, Cli::command()),
     };

@@ -45,7 +45,7 @@ fn write_pages(directory: &Path, cli: clap::Command) -> Result<(), Failure> {
 
 /// Returns the page of one command, with the name and version of the program.
 fn page(command: clap::Command) -> std::io::Result<Vec<u8>> {
-    let name = command.get_name().to_owned();
+    let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
     let has_subcommands = command.has_subcommands();
     let source = concat!("isolane ", env!("CARGO_PKG_VERSION"));
     let man = clap_mangen::Man::new(command).source(source).manual("Isolane");
@@ -58,7 +58,7 @@ fn page(command: clap::Command) -> std::io::Result<Vec<u8>> {
     if has_subcommands {
         man.render_subcommands_section(&mut page)?;
     }
-    sections::write(&name, &mut page)?;
+    sections::write(name.strip_prefix("isolane-").unwrap_or(&name), &mut page)?;
     man.render_version_section(&mut page)?;
     Ok(escape(&page))
 }

@@ -77,7 +77,7 @@ isolane copy disk.img nvme+tcp://10.0.0.1 --verify: Copy a file to a volume and 
 isolane bench nvme+tcp://127.0.0.1 --rw randread: Measure a volume.
 isolane engine --cores 1: Process traffic of other programs on core 1.",
             see_also: "isolane-serve(1), isolane-discover(1), isolane-info(1), isolane-copy(1), isolane-bench(1), \
-                       isolane-engine(1), isolane-man(1), isolane-completions(1), nvme(1)",
+                       isolane-engine(1), isolane-verbs(1), isolane-man(1), isolane-completions(1), nvme(1)",
             ..Sections::default()
         },
         "serve" => Sections {
@@ -152,7 +152,20 @@ isolane bench 'nvme+tcp://127.0.0.1?via=engine': Measure a volume through the en
                        isolane-engine-upgrade(1), isolane-engine-logs(1)",
             ..Sections::default()
         },
-        "status" | "stop" | "upgrade" | "logs" => Sections {
+        "verbs" => Sections {
+            examples: "isolane verbs bench 10.0.0.1: Measure SENDs to a server.",
+            see_also: "isolane(1), isolane-verbs-bench(1)",
+            ..Sections::default()
+        },
+        "verbs-bench" => Sections {
+            examples: "\
+isolane verbs bench --server 10.0.0.1: Serve measurements at an address.
+isolane verbs bench 10.0.0.1: Measure the latency of SENDs of 64 bytes.
+isolane verbs bench 10.0.0.1 --operation write --size 4k,64k,1m --depth 16: Measure WRITEs of three sizes.",
+            see_also: "isolane-verbs(1), isolane-bench(1), ib_send_lat(1)",
+            ..Sections::default()
+        },
+        "engine-status" | "engine-stop" | "engine-upgrade" | "engine-logs" => Sections {
             environment: "XDG_RUNTIME_DIR: Directory of the socket isolane/engine.sock (default: \
                           /tmp/isolane-UID/engine.sock).",
             files: "\
@@ -201,7 +214,7 @@ mod tests {
     fn examples_are_valid() {
         let names =
             Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect::<Vec<_>>();
-        for command in names.iter().map(String::as_str).chain(["isolane"]) {
+        for command in names.iter().map(String::as_str).chain(["isolane", "verbs-bench"]) {
             let examples = of(command).examples;
             assert!(!examples.is_empty(), "{command}");
             for (line, _) in items(examples) {

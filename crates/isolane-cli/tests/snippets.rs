@@ -37,9 +37,9 @@ fn commands(text: &str) -> Vec<String> {
     commands
 }
 
-fn help(subcommand: &str) -> Option<String> {
+fn help(subcommands: &[&str]) -> Option<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_isolane"));
-    let output = command.args([subcommand, "--help"]).output().unwrap();
+    let output = command.args(subcommands).arg("--help").output().unwrap();
     output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
 }
 
@@ -62,11 +62,17 @@ fn commands_of_the_program_have_options_that_exist() {
                 continue;
             }
             let at = format!("{}: `{command}`", path.display());
-            if !helps.contains_key(*subcommand) {
-                let help = help(subcommand).unwrap_or_else(|| panic!("{at}: no such subcommand"));
-                helps.insert((*subcommand).to_owned(), help);
+            // `verbs` only has subcommands.
+            let subcommands = match options {
+                [action, ..] if *subcommand == "verbs" => vec![*subcommand, action],
+                _ => vec![*subcommand],
+            };
+            let name = subcommands.join(" ");
+            if !helps.contains_key(&name) {
+                let help = help(&subcommands).unwrap_or_else(|| panic!("{at}: no such subcommand"));
+                helps.insert(name.clone(), help);
             }
-            let help = &helps[*subcommand];
+            let help = &helps[&name];
             for option in options.iter().filter(|option| option.starts_with('-') && **option != "-") {
                 let name = option.split(['=', '|', ',']).next().unwrap_or_default();
                 let listed = |line: &str| line.split([' ', ',', '=', ':', ']', '[']).any(|word| word == name);

@@ -4,6 +4,7 @@ mod bench;
 mod copy;
 mod gate;
 mod serve;
+mod verbs;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

@@ -1,0 +1,32 @@
+//! `isolane verbs`: RDMA verbs over TCP.
+
+mod bench;
+mod client;
+mod server;
+mod session;
+
+use clap::Subcommand;
+
+use crate::failure::Failure;
+
+/// RDMA verbs over TCP
+///
+/// Queue pairs, completion queues, and registered memory, over ordinary TCP connections.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Subcommand
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Bench(bench::Args),
+}
+
+/// Runs the subcommand.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    match &args.command {
+        Command::Bench(args) => bench::run(args),
+    }
+}

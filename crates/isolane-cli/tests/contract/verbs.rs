@@ -1,0 +1,72 @@
+//! `isolane verbs bench`: a server and clients of this machine.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+
+use serde_json::Value;
+
+use super::{fail, program, succeed};
+
+/// A server, killed on drop.
+struct VerbsServer {
+    child: Child,
+    address: String,
+}
+
+impl VerbsServer {
+    fn start() -> VerbsServer {
+        let mut command = program();
+        command.args(["verbs", "bench", "--server", "127.0.0.1:0"]).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address =
+            line.trim().strip_prefix("listening on ").expect("the first line names the listener").to_owned();
+        VerbsServer { child, address }
+    }
+}
+
+impl Drop for VerbsServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn verbs_bench_measures_each_operation() {
+    let server = VerbsServer::start();
+    let common = ["verbs", "bench", &server.address, "--time", "20ms", "--json"];
+    for operation in ["send", "write", "read", "compare-swap", "fetch-add"] {
+        for depth in ["1", "16"] {
+            let load = ["--operation", operation, "--size", "64,4k,300000", "--depth", depth];
+            let rows: Value = serde_json::from_str(&succeed(&[&common[..], &load].concat())).unwrap();
+            let sizes: Vec<_> =
+                rows.as_array().unwrap().iter().map(|row| row["bytes"].as_u64().unwrap()).collect();
+            let is_atomic = operation.contains('-');
+            assert_eq!(sizes, if is_atomic { vec![8] } else { vec![64, 4096, 300_000] }, "{operation}");
+            for row in rows.as_array().unwrap() {
+                assert!(row["operations_per_s"].as_f64().unwrap() > 0.0, "{operation}: {row}");
+                assert!(row["p50_us"].as_f64() <= row["max_us"].as_f64(), "{operation}: {row}");
+            }
+        }
+    }
+    let dedicated = ["--progress", "thread:0", "--socket", "tos=0x68"];
+    assert!(succeed(&[&common[..5], &dedicated].concat()).contains("operations/s"));
+}
+
+#[test]
+fn verbs_bench_names_wrong_arguments() {
+    let server = VerbsServer::start();
+    for (arguments, reason) in [
+        (&["--size", "0"][..], "a size is 1 to 64M"),
+        (&["--size", "65M"], "a size is 1 to 64M"),
+        (&["--depth", "257"], "257"),
+        (&["--progress", "thread"], "thread:1"),
+    ] {
+        let error = fail(&[&["verbs", "bench", &server.address], arguments].concat());
+        assert!(error.contains(reason), "{error}");
+    }
+    let error = fail(&["verbs", "bench", "127.0.0.1:1"]);
+    assert!(error.contains("cannot measure at 127.0.0.1:1"), "{error}");
+}
