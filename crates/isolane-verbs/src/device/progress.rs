@@ -40,7 +40,7 @@ pub(super) trait Member: Send + Sync {
     /// Returns `false` if it is marked already.
     fn mark_pending(&self) -> bool;
 
-    /// Sends pending data, and continues a receive that ended early. Returns whether it must be called again.
+    /// Sends pending data. Returns whether a receive has ended early.
     fn send_pending(&self, progress: &Progress) -> bool;
 
     /// Receives arrived data, unless another thread does. Returns whether something remains to be sent: an
@@ -112,10 +112,15 @@ impl Progress {
     }
 
     pub(super) fn add(&self, member: Arc<dyn Member>) -> io::Result<()> {
-        {
+        let count = {
             let mut members = self.members.write();
             members.list.push(Arc::clone(&member));
             members.by_number.insert(member.number(), Arc::clone(&member));
+            members.list.len()
+        };
+        if count == FEW_LANES + 1 {
+            // From now on, only edges are seen; data that polls left unread has none.
+            self.drive_all();
         }
         member.with_descriptor(&|lane| {
             let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
@@ -196,21 +201,29 @@ impl Progress {
             return;
         }
         let mut events = [NO_EVENT; MAX_EVENTS];
-        let count = epoll::wait(&self.epoll, &mut events[..], Some(&timespec(Duration::ZERO)));
-        for event in &events[..count.unwrap_or(0)] {
-            if let Some(member) = members.by_number.get(&(event.data.u64() as u32)) {
-                self.drive_one(member);
-            }
-        }
+        self.drive_ready(&members, self.ready(&mut events, Some(Duration::ZERO)));
     }
 
-    fn send_pending(&self) {
+    /// Waits for edges of lanes.
+    fn ready<'e>(&self, events: &'e mut [epoll::Event], timeout: Option<Duration>) -> &'e [epoll::Event] {
+        let count = epoll::wait(&self.epoll, &mut *events, timeout.map(timespec).as_ref());
+        &events[..count.unwrap_or(0)]
+    }
+
+    /// Drives the ready lanes, whose edges no other thread sees. Returns the next deadline of one of them.
+    fn drive_ready(&self, members: &Members, events: &[epoll::Event]) -> Option<Instant> {
+        events
+            .iter()
+            .filter_map(|event| members.by_number.get(&(event.data.u64() as u32)))
+            .filter_map(|member| self.drive_one(member))
+            .min()
+    }
+
+    /// Sends pending data. Returns the next deadline of a lane that was also read.
+    fn send_pending(&self) -> Option<Instant> {
         let pending = std::mem::take(&mut *self.lock(&self.pending));
-        for member in &pending {
-            if member.send_pending(self) {
-                self.mark_pending(member);
-            }
-        }
+        let unread = pending.iter().filter(|member| member.send_pending(self));
+        unread.filter_map(|member| self.drive_one(member)).min()
     }
 
     /// Drives one lane until it blocks. Returns the next deadline.
@@ -223,9 +236,10 @@ impl Progress {
     }
 
     fn run(&self) {
-        let mut polls = u64::MAX;
+        let (mut polls, mut deadline, mut is_caught_up) = (u64::MAX, None, false);
         while !self.is_stopping.load(Ordering::SeqCst) {
             let polls_now = self.polls.load(Ordering::SeqCst);
+            is_caught_up &= polls_now == polls;
             if polls_now != polls && !self.is_taken_over.load(Ordering::SeqCst) {
                 polls = polls_now;
                 let mut wake = [PollFd::new(&self.wake, PollFlags::IN)];
@@ -235,15 +249,13 @@ impl Progress {
             }
             self.is_taken_over.store(true, Ordering::SeqCst);
             polls = self.polls.load(Ordering::SeqCst);
-            let deadline = self.drive_all();
-            let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
-            let timeout = match self.pending.lock().is_empty() {
-                true => deadline.map(left),
-                false => Some(Duration::ZERO),
-            };
-            // `drive_all` has read every lane to its end, so an event stands for something new.
-            let mut events = [NO_EVENT; MAX_EVENTS];
-            let _ = epoll::wait(&self.epoll, &mut events[..], timeout.map(timespec).as_ref());
+            // A thread that polls leaves data unread that it does not expect.
+            if !is_caught_up || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                deadline = self.drive_all();
+                is_caught_up = true;
+            }
+            deadline = earlier(deadline, self.send_pending());
+            deadline = earlier(deadline, self.wait(deadline));
             self.clear_wake();
             if self.polls.load(Ordering::SeqCst) != polls {
                 self.is_taken_over.store(false, Ordering::SeqCst);
@@ -251,9 +263,19 @@ impl Progress {
         }
     }
 
+    /// Waits until a lane is ready, and drives it. Returns its deadline.
+    fn wait(&self, deadline: Option<Instant>) -> Option<Instant> {
+        let timeout = match self.pending.lock().is_empty() {
+            true => deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
+            false => Some(Duration::ZERO),
+        };
+        let mut events = [NO_EVENT; MAX_EVENTS];
+        let events = self.ready(&mut events, timeout);
+        self.drive_ready(&self.members.read(), events)
+    }
+
     /// Reads and writes each lane until it blocks. Returns the next deadline.
     fn drive_all(&self) -> Option<Instant> {
-        self.send_pending();
         let members = self.members.read().list.clone();
         members.iter().filter_map(|member| self.drive_one(member)).min()
     }
@@ -275,6 +297,10 @@ impl Progress {
     fn clear_wake(&self) {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
     }
+}
+
+fn earlier(first: Option<Instant>, second: Option<Instant>) -> Option<Instant> {
+    first.into_iter().chain(second).min()
 }
 
 fn timespec(duration: Duration) -> Timespec {

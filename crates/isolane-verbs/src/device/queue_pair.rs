@@ -154,9 +154,6 @@ impl Member for Endpoint {
     fn send_pending(&self, progress: &Progress) -> bool {
         self.is_pending.store(false, Ordering::Relaxed);
         let mut machine = progress.lock(&self.machine);
-        if machine.is_unread {
-            machine.receive(true);
-        }
         machine.transmit();
         machine.finish();
         machine.is_unread

@@ -261,28 +261,38 @@ fn many_queue_pairs_share_a_device() {
     let elements = |memory: &Registration| {
         [Element { address: 0, length: 8, key: memory.key() }].into_iter().collect::<crate::work::Elements>()
     };
-    for pair in &receivers {
-        pair.post_receive(ReceiveRequest { id: 7, data: elements(&far.memory) }).unwrap();
-    }
-    for pair in &senders {
-        let data = LocalData::Elements(elements(&near.memory));
-        let request =
-            SendRequest { id: 8, operation: SEND, data, signaled: true, solicited: false, fenced: false };
-        pair.post_send(request).unwrap();
-    }
-    for (queue, pairs) in [(&far.config.send_queue, &receivers), (&near.config.send_queue, &senders)] {
-        let mut numbers: Vec<u32> = pairs
-            .iter()
-            .map(|_| {
-                let done = queue.wait(TEST_TIMEOUT).expect("a completion");
-                assert_eq!(done.completion.status, Status::Success);
-                done.queue_pair
-            })
-            .collect();
-        numbers.sort_unstable();
-        let mut expected: Vec<u32> = pairs.iter().map(QueuePair::number).collect();
-        expected.sort_unstable();
-        assert_eq!(numbers, expected);
+    let numbers = |pairs: &[QueuePair]| -> Vec<u32> { pairs.iter().map(QueuePair::number).collect() };
+    for round in 0..50 {
+        for pair in &receivers {
+            pair.post_receive(ReceiveRequest { id: round, data: elements(&far.memory) }).unwrap();
+        }
+        for pair in &senders {
+            let data = LocalData::Elements(elements(&near.memory));
+            let (signaled, solicited, fenced) = (true, false, false);
+            pair.post_send(SendRequest { id: round, operation: SEND, data, signaled, solicited, fenced })
+                .unwrap();
+        }
+        // Polled without a pause, so that the threads of the library and this one compete for the lanes.
+        for (queue, expected) in
+            [(&far.config.send_queue, numbers(&receivers)), (&near.config.send_queue, numbers(&senders))]
+        {
+            let (mut found, deadline) = (Vec::new(), Instant::now() + TEST_TIMEOUT);
+            while found.len() < count {
+                assert!(
+                    Instant::now() < deadline,
+                    "round {round}: {} completions are missing",
+                    count - found.len()
+                );
+                let other = if Arc::ptr_eq(queue, &far.config.send_queue) { &near } else { &far };
+                other.device.progress.drive();
+                found.extend(queue.poll().map(|done| {
+                    assert_eq!((done.completion.id, done.completion.status), (round, Status::Success));
+                    done.queue_pair
+                }));
+            }
+            found.sort_unstable();
+            assert_eq!(found, expected);
+        }
     }
 }
 
