@@ -449,7 +449,10 @@ impl ReliableConnection {
             self.was_response = !segment.opcode.operation().is_request();
             self.queue(segment, payload);
         }
-        while let Some(acknowledgment) = self.responder.next_acknowledgment() {
+        // A peer that does not read gets no more of them.
+        while self.output.pending_bytes() < 2 * OUTPUT_BYTES
+            && let Some(acknowledgment) = self.responder.next_acknowledgment()
+        {
             self.queue(acknowledgment, None);
         }
     }

@@ -289,11 +289,9 @@ impl Requester {
         if !entry.request.operation.consumes_receive() || !is_sent {
             return Err(Fault::Broken);
         }
-        while self
-            .awaited
-            .back()
-            .is_some_and(|awaited| self.distance(awaited.message) > self.distance(message))
-        {
+        // The data of a READ before the message can still arrive.
+        let is_later = |awaited: &Awaited| awaited.message.wrapping_sub(message) as i32 > 0;
+        while self.awaited.back().is_some_and(is_later) {
             self.awaited.pop_back();
         }
         for entry in self.queue.range_mut(index..) {

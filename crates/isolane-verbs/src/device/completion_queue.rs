@@ -70,7 +70,7 @@ impl CompletionQueue {
             if deadline.is_some_and(|deadline| deadline <= now) {
                 return None;
             }
-            if now - start < SPIN {
+            if now - start < SPIN || self.progress.has_stopped() {
                 std::hint::spin_loop();
                 continue;
             }
@@ -94,11 +94,18 @@ impl CompletionQueue {
                 return Poll::Ready(completion);
             }
             self.progress.hand_over();
+            if self.progress.has_stopped() {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let waker = context.waker().clone();
             let mut state = self.state.lock();
             match state.completions.pop_front() {
                 Some(completion) => Poll::Ready(completion),
                 None => {
-                    state.waker = Some(context.waker().clone());
+                    let old = state.waker.replace(waker);
+                    drop(state);
+                    drop(old);
                     Poll::Pending
                 }
             }

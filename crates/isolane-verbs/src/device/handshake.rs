@@ -1,6 +1,7 @@
 //! Opening of lanes: the exchange of hellos.
 //!
-//! Invariant: a peer that does not complete its hello within [`TIMEOUT`] is closed, and holds up no other peer.
+//! Invariant: a peer that does not complete its hello within [`TIMEOUT`] is closed. Up to [`MAX_WAITING`] such peers
+//! hold up no other peer.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -201,9 +202,8 @@ impl<'d> Listener<'d> {
             }
             if let Some((stream, hello)) = next_greeted(&mut waiting) {
                 let identity = self.device.identity(config)?;
-                if let Err(error) =
-                    write_hello(&stream, &identity.hello(Role::Accepts, hello.source_qpn, &stream)?)
-                {
+                let greeted = identity.hello(Role::Accepts, hello.source_qpn, &stream);
+                if let Err(error) = greeted.and_then(|hello| write_hello(&stream, &hello)) {
                     log::debug!("a peer has gone during its hello: {error}");
                     continue;
                 }
@@ -230,10 +230,13 @@ impl<'d> Listener<'d> {
 
     fn next_stream(&self) -> Result<Option<TcpStream>, ConnectError> {
         match self.listener.accept() {
-            Ok((stream, _)) => {
-                self.device.prepare(&stream)?;
-                Ok(Some(stream))
-            }
+            Ok((stream, peer)) => match self.device.prepare(&stream) {
+                Ok(()) => Ok(Some(stream)),
+                Err(error) => {
+                    log::warn!("{peer} is refused: {error}");
+                    Ok(None)
+                }
+            },
             Err(error) if is_transient(&error) => Ok(None),
             Err(error) => Err(error.into()),
         }

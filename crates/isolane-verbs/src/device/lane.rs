@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -24,6 +24,9 @@ pub trait Lane: Send {
     /// `WouldBlock` if there is no space; any other error ends the lane.
     fn send(&mut self, plan: &[IoSlice<'_>]) -> io::Result<usize>;
 
+    /// Ends the outgoing direction.
+    fn shutdown(&mut self);
+
     /// The descriptor of which `epoll` reports an edge when `receive` or `send` can continue.
     fn descriptor(&self) -> BorrowedFd<'_>;
 }
@@ -38,6 +41,11 @@ impl Lane for TcpLane {
 
     fn send(&mut self, plan: &[IoSlice<'_>]) -> io::Result<usize> {
         socket::send(&self.0, plan)
+    }
+
+    fn shutdown(&mut self) {
+        // It fails only if the connection has ended.
+        let _ = self.0.shutdown(Shutdown::Write);
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
@@ -108,6 +116,11 @@ impl Lane for MemoryLane {
         let count = io::Write::write_vectored(&mut pipe.bytes, plan)?;
         self.wake_peer();
         Ok(count)
+    }
+
+    fn shutdown(&mut self) {
+        self.outgoing.lock().is_closed = true;
+        self.wake_peer();
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {

@@ -77,12 +77,7 @@ impl Progress {
     pub(super) fn new(mode: ProgressMode) -> io::Result<Progress> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        epoll::add(
-            &epoll,
-            &wake,
-            epoll::EventData::new_u64(WAKE),
-            epoll::EventFlags::IN | epoll::EventFlags::ET,
-        )?;
+        epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         Ok(Progress {
             mode,
             members: RwLock::default(),
@@ -114,6 +109,10 @@ impl Progress {
     pub(super) fn add(&self, member: Arc<dyn Member>) -> io::Result<()> {
         let count = {
             let mut members = self.members.write();
+            if members.by_number.contains_key(&member.number()) {
+                let text = format!("queue pair {} exists; choose another number", member.number());
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+            }
             members.list.push(Arc::clone(&member));
             members.by_number.insert(member.number(), Arc::clone(&member));
             members.list.len()
@@ -122,10 +121,11 @@ impl Progress {
             // From now on, only edges are seen; data that polls left unread has none.
             self.drive_all();
         }
-        member.with_descriptor(&|lane| {
+        let added = member.with_descriptor(&|lane| {
             let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
             Ok(epoll::add(&self.epoll, lane, epoll::EventData::new_u64(member.number().into()), flags)?)
-        })
+        });
+        added.inspect_err(|_| self.remove(member.number()))
     }
 
     pub(super) fn remove(&self, number: u32) {
@@ -173,12 +173,17 @@ impl Progress {
 
     /// Drives all lanes once. Returns `false` if only the dedicated thread does that.
     pub(super) fn drive(&self) -> bool {
-        if self.mode != ProgressMode::Polling {
+        if self.mode != ProgressMode::Polling && !self.has_stopped() {
             return false;
         }
         self.polls.fetch_add(1, Ordering::Relaxed);
         self.turn();
         true
+    }
+
+    /// Whether the device is gone, so that only threads that poll drive its lanes.
+    pub(super) fn has_stopped(&self) -> bool {
+        self.is_stopping.load(Ordering::Relaxed)
     }
 
     /// Makes the library's thread take over now, because the caller sleeps.

@@ -93,8 +93,9 @@ impl QueuePair {
         let mut machine = self.lock();
         machine.connection.post_receive(request)?;
         // The peer can wait for it.
-        if machine.connection.pending() != Pending::Nothing {
-            self.send(&mut machine, false);
+        match machine.connection.pending() {
+            Pending::Nothing => machine.finish(),
+            _ => self.send(&mut machine, false),
         }
         Ok(())
     }
@@ -131,6 +132,8 @@ impl Drop for QueuePair {
     fn drop(&mut self) {
         self.progress.remove(self.endpoint.number);
         let mut machine = self.lock();
+        // An acknowledgment can wait for the next turn, which will not come.
+        machine.transmit();
         machine.lane = None;
         machine.send_queue.forget(self.endpoint.number);
         machine.receive_queue.forget(self.endpoint.number);
@@ -167,7 +170,7 @@ impl Member for Endpoint {
             machine.transmit();
         }
         machine.finish();
-        pending == Pending::Acknowledgment
+        pending == Pending::Acknowledgment || machine.is_unread
     }
 
     fn drive(&self, progress: &Progress) -> (Option<Instant>, bool) {
@@ -182,11 +185,10 @@ impl Member for Endpoint {
 impl Machine {
     /// Receives until the lane is empty: until a receive finds nothing if `is_drained`, otherwise until it finds little.
     fn receive(&mut self, is_drained: bool) {
-        self.is_unread = false;
         for attempt in 0..=MAX_RECEIVES {
             let Some(lane) = &mut self.lane else { return };
             if attempt == MAX_RECEIVES {
-                self.is_unread = is_drained;
+                self.is_unread = true;
                 break;
             }
             let mut plan = ReceivePlan::new();
@@ -201,7 +203,10 @@ impl Machine {
                         break;
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.is_unread = false;
+                    break;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return self.lose_lane(&error.to_string()),
             }
@@ -235,11 +240,12 @@ impl Machine {
 
     fn lose_lane(&mut self, reason: &str) {
         log::debug!("queue pair {}: its lane has ended: {reason}", self.number);
-        self.lane = None;
+        (self.lane, self.is_unread) = (None, false);
         self.connection.handle_lane_lost();
     }
 
-    /// Moves completions to their queues. If one has overrun, the queue pair fails.
+    /// Moves completions to their queues. If one has overrun, the queue pair fails. A failed queue pair ends its lane,
+    /// so that the peer's requests fail too.
     fn finish(&mut self) {
         while let Some((queue, completion)) = self.connection.poll_completion() {
             let completions = match queue {
@@ -249,6 +255,12 @@ impl Machine {
             if !completions.push(WorkCompletion { queue_pair: self.number, completion }) {
                 self.connection.fail();
             }
+        }
+        if self.connection.state() == State::Error
+            && self.connection.pending() == Pending::Nothing
+            && let Some(lane) = &mut self.lane
+        {
+            lane.shutdown();
         }
     }
 }

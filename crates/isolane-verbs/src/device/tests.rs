@@ -198,6 +198,27 @@ fn lost_peer_fails_requests() {
 }
 
 #[test]
+fn failed_queue_pair_fails_its_peer() {
+    let (near, far) = tcp_pair();
+    near.send(1, SEND, 0, 10);
+    far.pair.fail();
+    assert_eq!(near.next(), (1, Status::RetryExceeded));
+    far.receive(2, 0, 10);
+    assert_eq!(far.next(), (2, Status::Flushed));
+}
+
+#[test]
+fn completions_arrive_after_the_device_is_gone() {
+    let (near, far) = tcp_pair();
+    let End { pair, completions, memory, _device } = near;
+    drop(_device);
+    drop(far);
+    let data = [Element { address: 0, length: 8, key: memory.key() }].into_iter().collect();
+    pair.post_receive(ReceiveRequest { id: 3, data }).unwrap();
+    assert_eq!(completions.wait(TEST_TIMEOUT).unwrap().completion.status, Status::Flushed);
+}
+
+#[test]
 fn full_completion_queue_fails_its_queue_pair() {
     let (near, far) = tcp_pair();
     let count = COMPLETIONS as u64 + 1;
@@ -224,6 +245,14 @@ fn silent_and_wrong_peers_hold_up_nobody() {
     let listener = far.device.listen("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let _silent: Vec<TcpStream> = (0..5).map(|_| TcpStream::connect(address).unwrap()).collect();
+    // A valid hello, and a reset right after it.
+    let mut gone = TcpStream::connect(address).unwrap();
+    let mut hello = [0; 128];
+    hello[..16].copy_from_slice(&[b'I', b'S', b'L', b'V', 1, 0, 1, 0, 0, 0, 0, 0, 1, 16, 0, 0]);
+    hello[20..24].copy_from_slice(&65_536_u32.to_le_bytes());
+    gone.write_all(&hello).unwrap();
+    rustix::net::sockopt::set_socket_linger(&gone, Some(Duration::ZERO)).unwrap();
+    drop(gone);
     let mut wrong = TcpStream::connect(address).unwrap();
     wrong.write_all(&[0x47; 200]).unwrap();
     std::thread::scope(|scope| {

@@ -174,3 +174,19 @@ proptest! {
         prop_assert!(written <= 80, "{} bytes were written", written);
     }
 }
+
+#[test]
+fn peer_that_does_not_read_costs_bounded_memory() {
+    let mut pair = Pair::new();
+    for number in 0..20_000 {
+        let range = RemoteRange { address: 0, key: 0, length: 0 };
+        let extension = Extension::Range(range, None);
+        let mut write = segment(Operation::Write, u32::MAX.wrapping_add(number), Place::default(), extension);
+        write.flags = write.flags.with_ack_requested(true);
+        write.acknowledged = 7;
+        inject(&mut pair, &write, &[]);
+        assert!(pair.far.pair.wants_transmit());
+    }
+    assert_eq!(pair.far.pair.state(), State::ReadyToSend);
+    assert!(pair.far.pair.output.pending_bytes() <= 2 * OUTPUT_BYTES + MAX_PREFIX_BYTES);
+}

@@ -45,6 +45,23 @@ fn requests_wait_for_a_receive_and_run_once() {
 }
 
 #[test]
+fn refusal_overtakes_the_data_of_earlier_reads() {
+    let mut pair = shared(RNR_FOREVER);
+    let key = pair.far.memory.key();
+    // More data than is queued for sending at a time.
+    for id in 0..8 {
+        pair.near.send(id, SendOperation::Read { address: 0, key }, &[pair.near.element(0, 60_000)]).unwrap();
+    }
+    pair.near.send(8, SEND, &[]).unwrap();
+    pair.run_in(1000);
+    let done = pair.near.completions();
+    assert!(done.len() == 8 && done.iter().all(|done| done.2 == Status::Success), "{done:?}");
+    pair.far.receive(1, &[]);
+    pair.run();
+    assert_eq!(pair.near.completions(), [(Queue::Send, 8, Status::Success, 0)]);
+}
+
+#[test]
 fn request_fails_after_its_retries() {
     for retries in [0_u8, 3] {
         let mut pair = shared(retries);
