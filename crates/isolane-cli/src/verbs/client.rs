@@ -1,6 +1,7 @@
 //! The client of a measurement: keeps operations in flight and records their latency.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -73,7 +74,7 @@ fn operation(operation: Operation, Offer { address, key }: Offer) -> SendOperati
 struct Client {
     session: Session,
     pair: QueuePair,
-    memory: std::sync::Arc<Registration>,
+    memory: Arc<Registration>,
     operation: SendOperation,
     bytes: u64,
 }

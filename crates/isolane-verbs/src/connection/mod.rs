@@ -173,7 +173,6 @@ pub struct ReliableConnection {
     state: State,
     domain: Arc<ProtectionDomain>,
     limits: Limits,
-    shares_receives: bool,
     requester: Requester,
     responder: Responder,
     input: Input,
@@ -221,7 +220,6 @@ impl ReliableConnection {
             domain,
             limits,
             requester: Requester::default(),
-            shares_receives: shared.is_some(),
             responder: Responder::new(shared),
             input: Input::default(),
             output: SendQueue::default(),
@@ -267,9 +265,6 @@ impl ReliableConnection {
             self.input.discard_payload();
             self.requester.flush(&mut self.finished);
             self.responder.flush(&mut self.finished);
-            if self.shares_receives {
-                self.finished.events.push_back(AsyncEvent::LastReceive);
-            }
         }
     }
 

@@ -360,6 +360,9 @@ impl Responder {
         for request in current.chain(self.receives.drain(..)) {
             complete(&request, Status::Flushed, finished);
         }
+        if self.shared.is_some() {
+            finished.events.push_back(AsyncEvent::LastReceive);
+        }
     }
 }
 

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use isolane_reactor::SocketOptionError;
 use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
+use super::progress::timespec;
 use super::{Device, QueuePair, QueuePairConfig, TcpLane};
 use crate::connection::Agreement;
 use crate::wire::{Capabilities, Hello, HelloError, Role};
@@ -46,14 +47,12 @@ pub(super) struct Identity {
 
 impl Identity {
     pub(super) fn new(number: u32, responder_resources: usize) -> Result<Identity, ConnectError> {
-        let mut random = [0; 20];
-        getrandom::fill(&mut random).map_err(|error| ConnectError::Random(error.to_string()))?;
-        let (first_message, nonce) = random.split_at(4);
-        let mut identity = Identity { number, first_message: 0, nonce: [0; 16], responder_resources: 0 };
-        identity.first_message = first_message.iter().fold(0, |value, byte| value << 8 | u32::from(*byte));
-        identity.nonce.copy_from_slice(nonce);
-        identity.responder_resources = responder_resources.min(u8::MAX.into()) as u8;
-        Ok(identity)
+        let random = |error: getrandom::Error| ConnectError::Random(error.to_string());
+        let first_message = getrandom::u32().map_err(random)?;
+        let mut nonce = [0; 16];
+        getrandom::fill(&mut nonce).map_err(random)?;
+        let responder_resources = responder_resources.min(u8::MAX.into()) as u8;
+        Ok(Identity { number, first_message, nonce, responder_resources })
     }
 
     fn hello(&self, role: Role, peer_number: u32, stream: &TcpStream) -> io::Result<Hello> {
@@ -152,8 +151,7 @@ fn wait_readable(sockets: &[impl AsFd], deadline: Instant) -> Result<(), Connect
     }
     let mut descriptors: Vec<PollFd<'_>> =
         sockets.iter().map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
-    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-    match poll(&mut descriptors, Some(&timeout)) {
+    match poll(&mut descriptors, Some(&timespec(left))) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(error) => Err(io::Error::from(error).into()),
     }
