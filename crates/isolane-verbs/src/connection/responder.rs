@@ -33,6 +33,8 @@ pub(super) struct Responder {
     arrived: u32,
     /// Its operation and size, once part of it has arrived.
     current: Option<(Operation, u32)>,
+    /// Number of bytes of the current request in the messages before that one.
+    before: u64,
     /// The SEND that arrives, over all of its messages.
     receiving: Option<Receiving>,
     /// The receive of the immediate data that arrives.
@@ -68,8 +70,6 @@ struct Receiving {
     request: ReceiveRequest,
     spans: Spans,
     capacity: u64,
-    /// Number of bytes in the messages before the current one.
-    before: u64,
 }
 
 /// A response to send.
@@ -128,9 +128,16 @@ impl Responder {
         }
         self.readiness = Readiness::Ready;
         let is_same = self.current.is_none_or(|current| current == identity);
-        let continues = self.receiving.is_none() || segment.opcode.operation() == Operation::Send;
+        let continues = match (&self.receiving, self.before) {
+            (Some(_), _) => identity.0 == Operation::Send,
+            (None, 0) => true,
+            (None, _) => identity.0 == Operation::Write,
+        };
         if !is_next || !is_same || !continues {
             return Err(refused(NakCode::Sequence));
+        }
+        if segment.flags.continued() && segment.opcode.has_immediate() {
+            return Err(refused(NakCode::InvalidRequest));
         }
         self.current = Some(identity);
         let resources_left = self.responses.len() < self.resources;
@@ -188,10 +195,10 @@ impl Responder {
                 complete(&request, Status::LocalProtection, finished);
                 return Err(NakCode::RemoteOperation);
             };
-            self.receiving = Some(Receiving { request, spans, capacity, before: 0 });
+            self.receiving = Some(Receiving { request, spans, capacity });
         }
         let Some(receiving) = &self.receiving else { return Err(NakCode::InvalidRequest) };
-        let start = receiving.before + u64::from(segment.offset);
+        let start = self.before + u64::from(segment.offset);
         if start + u64::from(segment.length) > receiving.capacity {
             complete(&receiving.request, Status::LocalLength, finished);
             self.receiving = None;
@@ -229,6 +236,12 @@ impl Responder {
             return;
         }
         (self.message, self.arrived, self.current) = (self.message.wrapping_add(1), 0, None);
+        let length = self.before + u64::from(segment.size);
+        let is_continued = segment.flags.continued() && segment.opcode.operation().has_stages();
+        self.before = if is_continued { length } else { 0 };
+        if is_continued {
+            return;
+        }
         let solicited = segment.flags.solicited();
         let completion = |id, operation, length, immediate| Completion {
             id,
@@ -240,23 +253,16 @@ impl Responder {
         };
         match (segment.opcode.operation(), &segment.extension) {
             (Operation::Send, extension) => {
-                let Some(mut receiving) = self.receiving.take() else { return };
-                receiving.before += u64::from(segment.size);
-                if segment.flags.continued() {
-                    self.receiving = Some(receiving);
-                    return;
-                }
+                let Some(Receiving { request, .. }) = self.receiving.take() else { return };
                 let immediate = match extension {
                     Extension::Immediate(immediate) => Some(*immediate),
                     _ => None,
                 };
-                let (id, length) = (receiving.request.id, receiving.before);
-                let completed = completion(id, CompletedOperation::Receive, length, immediate);
+                let completed = completion(request.id, CompletedOperation::Receive, length, immediate);
                 finished.completions.push_back((Queue::Receive, completed));
             }
-            (Operation::Write, Extension::Range(range, Some(immediate))) => {
+            (Operation::Write, Extension::Range(_, Some(immediate))) => {
                 let Some(request) = self.receiving_immediate.take() else { return };
-                let length = range.length.into();
                 let completed =
                     completion(request.id, CompletedOperation::ReceiveWrite, length, Some(*immediate));
                 finished.completions.push_back((Queue::Receive, completed));

@@ -101,6 +101,29 @@ fn message_that_changes_between_segments_is_refused() {
 }
 
 #[test]
+fn long_request_that_changes_between_messages_is_refused() {
+    let mut pair = Pair::new();
+    let mut first = write(&pair);
+    first.flags = first.flags.with_continued(true);
+    inject(&mut pair, &first, &[0; 8]);
+    pair.far.receive(1, &[pair.far.element(100, 40)]);
+    let send = Segment { opcode: Opcode::SendOnly, message: 0, extension: Extension::None, ..first };
+    inject(&mut pair, &send, &[1; 8]);
+    assert_failed(&mut pair, "a SEND that continues a WRITE");
+
+    let mut pair = Pair::new();
+    let mut last = write(&pair);
+    last.opcode = Opcode::WriteOnlyImmediate;
+    last.flags = last.flags.with_continued(true);
+    let Extension::Range(range, _) = last.extension else { panic!("no range") };
+    last.extension = Extension::Range(range, Some(1));
+    pair.far.receive(1, &[]);
+    inject(&mut pair, &last, &[1; 8]);
+    assert_failed(&mut pair, "immediate data before the end");
+    assert_eq!(pair.far.completions(), [(Queue::Receive, 1, Status::Flushed, 0)]);
+}
+
+#[test]
 fn send_beyond_the_credits_is_refused() {
     let mut pair = Pair::new();
     let place = Place { size: 4, offset: 0, length: 4 };

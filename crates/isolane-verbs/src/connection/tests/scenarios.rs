@@ -150,18 +150,22 @@ fn unsignaled_requests_complete_silently() {
     assert_eq!(pair.far.bytes(0, 100), (0..100).collect::<Vec<u8>>());
 }
 
+/// Connected ends with `len` bytes of memory each.
+fn pair_with_memory(len: usize) -> Pair {
+    let mut pair = Pair::new();
+    for end in [&mut pair.near, &mut pair.far] {
+        end.pair.domain = Arc::default();
+        end.memory = end.pair.domain.register(MemoryRegion::allocate(len).unwrap(), 0, ALL).unwrap();
+    }
+    pair
+}
+
 #[test]
 fn long_request_continues_in_further_messages() {
-    let (domain, far_domain) = (Arc::new(ProtectionDomain::default()), Arc::new(ProtectionDomain::default()));
     let len = 2 * MESSAGE_BYTES as usize + 12_345;
-    let (near, far) = (MemoryRegion::allocate(len).unwrap(), MemoryRegion::allocate(len).unwrap());
     let data: Vec<u8> = (0..len).map(|at| (at % 255) as u8).collect();
-    near.copy_in(0, &data);
-    let mut pair = Pair::new();
-    for (end, domain, region) in [(&mut pair.near, domain, near), (&mut pair.far, far_domain, far)] {
-        end.memory = domain.register(region, 0, ALL).unwrap();
-        end.pair.domain = domain;
-    }
+    let mut pair = pair_with_memory(len);
+    pair.near.fill(0, &data);
     let length = len as u32;
     pair.far.receive(1, &[pair.far.element(0, length)]);
     pair.near.send(1, SEND, &[pair.near.element(0, length)]).unwrap();
@@ -174,6 +178,22 @@ fn long_request_continues_in_further_messages() {
     pair.run();
     assert_eq!(pair.near.completions().len(), 2);
     assert!(pair.near.bytes(0, len) == data, "the READ arrived changed");
+}
+
+#[test]
+fn long_write_with_immediate_reports_its_whole_length_once() {
+    let len = 2 * MESSAGE_BYTES as usize + 12_345;
+    let mut pair = pair_with_memory(len);
+    (1..=3).for_each(|id| pair.far.receive(id, &[]));
+    let key = pair.far.memory.key();
+    let write = SendOperation::Write { address: 0, key, immediate: Some(6) };
+    for (id, length) in [(1, len as u32), (2, 100), (3, MESSAGE_BYTES as u32 + 1)] {
+        pair.near.send(id, write, &[pair.near.element(0, length)]).unwrap();
+    }
+    pair.run();
+    let received = |id, len| (Queue::Receive, id, Status::Success, len);
+    let expected = [received(1, len as u64), received(2, 100), received(3, MESSAGE_BYTES + 1)];
+    assert_eq!(pair.far.completions(), expected);
 }
 
 #[test]
