@@ -97,6 +97,21 @@ impl SendQueue {
         self.tail_len = 0;
     }
 
+    /// Copies the queued bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.pending_bytes);
+        let mut headers = &self.headers[self.headers_sent..];
+        let mut skip = self.payload_sent;
+        for Item { header_len, payload } in &self.items {
+            let (header, tail) = headers.split_at(*header_len);
+            bytes.extend_from_slice(header);
+            bytes.extend(payload.slice(skip, payload.len() - skip).to_vec());
+            (headers, skip) = (tail, 0);
+        }
+        bytes.extend_from_slice(headers);
+        bytes
+    }
+
     /// Fills a plan with the next bytes.
     pub fn fill_plan<'a>(&'a self, plan: &mut TransmitPlan<'a>) {
         let mut headers = &self.headers[self.headers_sent..];
@@ -223,6 +238,7 @@ mod tests {
             let mut all: Vec<u8> = Vec::new();
             while !output.is_empty() {
                 let n = step.min(output.pending_bytes());
+                assert_eq!(output.to_vec(), sent(&output));
                 all.extend(&sent(&output)[..n]);
                 output.advance(n, drop);
             }

@@ -10,6 +10,7 @@
 //! * Key, bounds, rights, and place of a segment are checked before any byte of it is placed.
 
 mod input;
+mod output;
 mod requester;
 mod responder;
 mod shared_receives;
@@ -20,17 +21,18 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use isolane_connection::{ReceivePlan, SendQueue, TransmitPlan};
+use isolane_connection::{ReceivePlan, TransmitPlan};
 use isolane_memory::Payload;
 
 use self::input::Input;
+use self::output::Output;
 use self::requester::Requester;
 use self::responder::Responder;
 pub use self::shared_receives::SharedReceiveQueue;
 use crate::memory::{ProtectionDomain, Span, Spans};
 use crate::wire::{
-    AtomicOperands, Extension, MAX_PREFIX_BYTES, NakCode, Opcode, Operation, RemoteRange, Segment,
-    SegmentError, SegmentFlags, Stage,
+    AtomicOperands, Extension, NakCode, Opcode, Operation, RemoteRange, Segment, SegmentError, SegmentFlags,
+    Stage,
 };
 use crate::work::{Completion, ReceiveRequest, SendOperation, SendRequest, Status};
 
@@ -176,7 +178,7 @@ pub struct ReliableConnection {
     requester: Requester,
     responder: Responder,
     input: Input,
-    output: SendQueue,
+    output: Output,
     /// Whether the last segment was a response, so that requests and responses take turns.
     was_response: bool,
     finished: Finished,
@@ -222,7 +224,7 @@ impl ReliableConnection {
             requester: Requester::default(),
             responder: Responder::new(shared),
             input: Input::default(),
-            output: SendQueue::default(),
+            output: Output::default(),
             was_response: false,
             finished: Finished::default(),
         }
@@ -263,6 +265,7 @@ impl ReliableConnection {
         if self.state != State::Error && self.state != State::Reset {
             self.state = State::Error;
             self.input.discard_payload();
+            self.output.drop_unbegun(self.responder.is_refusing());
             self.requester.flush(&mut self.finished);
             self.responder.flush(&mut self.finished);
         }
@@ -350,7 +353,7 @@ impl ReliableConnection {
 
     /// Removes the first `count` bytes of the last plan, which were sent.
     pub fn handle_transmitted(&mut self, count: usize) {
-        self.output.advance(count, drop);
+        self.output.advance(count);
     }
 
     /// Fills a plan with the destinations of the next bytes: memory of the current segment, then `overflow`.
@@ -469,9 +472,7 @@ impl ReliableConnection {
 
     fn queue(&mut self, mut segment: Segment, payload: Option<Payload>) {
         (segment.acknowledged, segment.credits) = self.responder.advertise();
-        let mut prefix = [0; MAX_PREFIX_BYTES];
-        let len = segment.encode_to(&mut prefix);
-        self.output.push::<24>(&prefix[..len], payload);
+        self.output.push(&segment, payload);
     }
 }
 

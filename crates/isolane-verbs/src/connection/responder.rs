@@ -276,6 +276,11 @@ impl Responder {
         self.refusal.get_or_insert((message, code));
     }
 
+    /// Whether a refusal waits to be sent.
+    pub(super) fn is_refusing(&self) -> bool {
+        self.refusal.is_some()
+    }
+
     /// Returns the next segment of a response.
     pub(super) fn next_response(&mut self, max_bytes: u32) -> Option<(Segment, Option<Payload>)> {
         let response = self.responses.front_mut()?;

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::memory::{Access, Registration};
+use crate::wire::MAX_PREFIX_BYTES;
 use crate::work::{CompletedOperation, Element, LocalData};
 
 mod hostile;

@@ -340,3 +340,50 @@ fn each_state_takes_its_requests() {
         Err(PostError::Elements { elements: 2, limit: 1 })
     );
 }
+
+#[test]
+fn failed_end_drops_requests_that_are_not_begun() {
+    for sent in [0, 1, 39, 40, 41, 1000, 1040] {
+        let mut pair = Pair::with(ALL, Limits::default(), 1000);
+        pair.near.fill(0, &[1; 4000]);
+        let key = pair.far.memory.key();
+        for id in 0..2 {
+            let write = SendOperation::Write { address: 2000 * id, key, immediate: None };
+            pair.near.send(id, write, &[pair.near.element(2000 * id, 2000)]).unwrap();
+        }
+        pair.near.transmit(sent);
+        pair.near.pair.fail();
+        assert_eq!(pair.near.completions().len(), 2);
+        // The program reuses the memory.
+        let holders = Arc::strong_count(pair.near.memory.region());
+        assert_eq!(holders, 1, "the memory is in use after {sent} sent bytes");
+        pair.near.fill(0, &[2; 4000]);
+        pair.run();
+        let begun = if sent % 1040 == 0 { sent / 1040 * 1000 } else { 1000 };
+        let expected = [vec![1; begun], vec![0; 4000 - begun]].concat();
+        assert!(pair.far.bytes(0, 4000) == expected, "wrong memory after {sent} sent bytes");
+    }
+}
+
+#[test]
+fn refusal_follows_a_request_that_is_partly_sent() {
+    for sent in [0, 10, 500] {
+        let mut pair = Pair::new();
+        pair.far.fill(0, &[1; 2000]);
+        let (near_key, far_key) = (pair.near.memory.key(), pair.far.memory.key());
+        let write = |address, key| SendOperation::Write { address, key, immediate: None };
+        for id in 0..2 {
+            let address = 1000 * id;
+            pair.far.send(id, write(address, near_key), &[pair.far.element(address, 1000)]).unwrap();
+        }
+        pair.far.transmit(sent);
+        pair.near.send(1, write(0, !far_key), &[pair.near.element(0, 8)]).unwrap();
+        exchange(&mut pair.near, &mut pair.far, usize::MAX);
+        assert_eq!(pair.far.pair.state(), State::Error);
+        pair.run();
+        assert_eq!(pair.near.completions(), [(Queue::Send, 1, Status::RemoteAccess, 0)]);
+        let begun = if sent == 0 { 0 } else { 1000 };
+        let expected = [vec![1; begun], vec![0; 2000 - begun]].concat();
+        assert!(pair.near.bytes(0, 2000) == expected, "wrong memory after {sent} sent bytes");
+    }
+}
