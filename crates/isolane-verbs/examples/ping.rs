@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use isolane_memory::MemoryRegion;
 use isolane_verbs::{
-    Access, Device, DeviceConfig, Element, Limits, LocalData, ProtectionDomain, QueuePair, QueuePairConfig,
+    Access, Device, DeviceConfig, Element, LocalData, ProtectionDomain, QueuePair, QueuePairConfig,
     ReceiveRequest, Registration, SendOperation, SendRequest,
 };
 
@@ -59,12 +59,7 @@ fn end(device: &Device) -> Result<End> {
     let address = region.address();
     let memory = domain.register(region, address, access)?;
     let queue = device.completion_queue(16);
-    let config = QueuePairConfig {
-        domain,
-        send_queue: Arc::clone(&queue),
-        receive_queue: queue,
-        limits: Limits::default(),
-    };
+    let config = QueuePairConfig::new(domain, queue);
     Ok(End { memory, config })
 }
 

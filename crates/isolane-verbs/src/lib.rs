@@ -16,11 +16,13 @@ pub mod wire;
 mod work;
 
 pub use connection::{
-    Agreement, AsyncEvent, Limits, Pending, PostError, Queue, ReliableConnection, SharedReceiveQueue, State,
+    Agreement, AsyncEvent, Limits, Pending, PostError, Queue, ReceiveAttributes, ReliableConnection,
+    SendAttributes, SharedReceiveQueue, State,
 };
 pub use device::{
-    CompletionQueue, ConnectError, Device, DeviceConfig, Lane, Listener, MemoryLane, ProgressMode, QueuePair,
-    QueuePairConfig, TcpLane, WorkCompletion,
+    CompletionNotice, CompletionQueue, ConnectError, Device, DeviceConfig, Lane, Listener, MemoryLane,
+    ModifyError, OnEvent, OnNotice, Peer, ProgressMode, QueuePair, QueuePairConfig, SharedReceives, TcpLane,
+    WorkCompletion,
 };
 pub use memory::{Access, AccessError, ProtectionDomain, RegisterError, Registration};
 pub use work::{

@@ -25,6 +25,11 @@ isolane_layout::bits! {
     }
 }
 
+impl Access {
+    /// All rights.
+    pub const ALL: Access = Access(0xf);
+}
+
 /// Registered memory.
 pub struct Registration {
     region: Arc<MemoryRegion>,
@@ -87,7 +92,7 @@ pub(crate) enum Right {
 }
 
 impl Right {
-    fn is_in(self, access: Access) -> bool {
+    pub(crate) fn is_in(self, access: Access) -> bool {
         match self {
             Right::LocalRead => true,
             Right::LocalWrite => access.local_write(),

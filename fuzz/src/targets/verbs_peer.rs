@@ -13,8 +13,8 @@ use isolane_verbs::wire::{
     Stage, Syndrome,
 };
 use isolane_verbs::{
-    Access, Agreement, Element, Limits, LocalData, ProtectionDomain, ReceiveRequest, Registration,
-    ReliableConnection, SendOperation, SendRequest, SharedReceiveQueue,
+    Access, Agreement, Element, Limits, LocalData, ProtectionDomain, ReceiveAttributes, ReceiveRequest,
+    Registration, ReliableConnection, SendAttributes, SendOperation, SendRequest, SharedReceiveQueue,
 };
 
 use crate::input::Input;
@@ -60,10 +60,11 @@ impl Harness {
             peer_segment_bytes: 64,
             peer_responder_resources: 2,
             peer_shares_receives: ends & 2 != 0,
-            rnr_retries: ends >> 2,
-            rnr_timer: 1,
         };
-        assert!(pair.initialize() && pair.connect(&agreement) && pair.start_sending());
+        let send = SendAttributes { rnr_retries: ends >> 2, ..SendAttributes::default() };
+        assert!(pair.initialize(Access::ALL) && pair.start_receiving(&ReceiveAttributes::default()));
+        assert!(pair.start_sending(&send));
+        pair.handle_lane_open(&agreement);
         Harness { pair, open, local, shared, now: Instant::now(), posted: 0, completed: 0, message: 0 }
     }
 

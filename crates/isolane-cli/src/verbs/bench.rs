@@ -74,7 +74,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if let Some(core) = args.core {
         isolane_reactor::cpu::pin(core).io_context(format!("cannot run on core {core}"))?;
     }
-    let config = DeviceConfig { progress: args.progress, socket: args.socket.clone() };
+    let config =
+        DeviceConfig { progress: args.progress, socket: args.socket.clone(), ..DeviceConfig::default() };
     let device = Device::open(config).io_context("cannot open a device")?;
     let address = resolve(args.address.as_deref().unwrap_or("127.0.0.1"))?;
     if args.server {

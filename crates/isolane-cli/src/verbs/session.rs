@@ -83,8 +83,7 @@ impl Session {
         let control = register(&domain, MESSAGE_BYTES as u64)?;
         let completions = device.completion_queue(4 * MAX_REQUESTS);
         let limits = Limits { send_requests: MAX_REQUESTS, receives: MAX_REQUESTS, ..Limits::default() };
-        let queues = (Arc::clone(&completions), Arc::clone(&completions));
-        let config = QueuePairConfig { domain, send_queue: queues.0, receive_queue: queues.1, limits };
+        let config = QueuePairConfig { limits, ..QueuePairConfig::new(domain, Arc::clone(&completions)) };
         Ok(Session { completions, config, control })
     }
 

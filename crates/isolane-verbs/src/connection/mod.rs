@@ -9,6 +9,7 @@
 //! * The lane is always read: what cannot be placed is refused or discarded, never left unread.
 //! * Key, bounds, rights, and place of a segment are checked before any byte of it is placed.
 
+mod attributes;
 mod input;
 mod output;
 mod requester;
@@ -24,15 +25,16 @@ use std::time::Instant;
 use isolane_connection::{ReceivePlan, TransmitPlan};
 use isolane_memory::Payload;
 
+pub use self::attributes::{Agreement, Limits, ReceiveAttributes, SendAttributes};
 use self::input::Input;
 use self::output::Output;
 use self::requester::Requester;
 use self::responder::Responder;
 pub use self::shared_receives::SharedReceiveQueue;
-use crate::memory::{ProtectionDomain, Span, Spans};
+use crate::memory::{Access, ProtectionDomain, Span, Spans};
 use crate::wire::{
     AtomicOperands, Extension, NakCode, Opcode, Operation, RemoteRange, Segment, SegmentError, SegmentFlags,
-    Stage,
+    Stage, Syndrome,
 };
 use crate::work::{Completion, ReceiveRequest, SendOperation, SendRequest, Status};
 
@@ -49,52 +51,6 @@ pub enum State {
     ReadyToSend,
     /// All requests are flushed.
     Error,
-}
-
-/// Limits of a queue pair, fixed when it is created.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Maximum number of send requests without a completion.
-    pub send_requests: usize,
-    /// Maximum number of receives without a completion; at most [`Limits::MAX_RECEIVES`].
-    pub receives: usize,
-    /// Maximum number of elements of a request.
-    pub elements: usize,
-    /// Maximum number of bytes of an inline request.
-    pub inline_bytes: usize,
-    /// Number of READs and atomic operations of the peer that can be outstanding.
-    pub responder_resources: usize,
-}
-
-impl Limits {
-    /// Maximum number of receives: the peer counts them modulo 2¹⁶.
-    pub const MAX_RECEIVES: usize = 1 << 14;
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { send_requests: 128, receives: 128, elements: 4, inline_bytes: 256, responder_resources: 16 }
-    }
-}
-
-/// Values that the two ends agree on when a lane opens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Agreement {
-    /// Number of the first message that this end sends.
-    pub first_message: u32,
-    /// Number of the first message that the peer sends.
-    pub peer_first_message: u32,
-    /// Maximum payload of a segment that the peer accepts, in bytes.
-    pub peer_segment_bytes: u32,
-    /// Number of READs and atomic operations that the peer can execute at a time.
-    pub peer_responder_resources: usize,
-    /// Whether the peer takes receives from a shared queue, so that it promises none.
-    pub peer_shares_receives: bool,
-    /// How often a request is sent again to a peer without a receive, times the delay that the peer names: 0 to 6;
-    /// from 7 on forever.
-    pub rnr_retries: u8,
-    /// Code of the delay that this end names to a peer for which it has no receive: see [`rnr_delay`](crate::wire::rnr_delay).
-    pub rnr_timer: u8,
 }
 
 /// Why a request cannot be posted.
@@ -127,9 +83,6 @@ pub enum PostError {
         /// Limit.
         limit: usize,
     },
-    /// The peer executes no READs and atomic operations.
-    #[error("the peer executes no READs and atomic operations: its limit of outstanding ones is 0")]
-    Resources,
     /// The request is longer than 2 GiB, or an atomic operation without exactly 8 bytes.
     #[error("a request of {0} bytes; atomic operations have 8 bytes, all others up to 2 GiB")]
     Length(u64),
@@ -181,6 +134,12 @@ pub struct ReliableConnection {
     output: Output,
     /// Whether the last segment was a response, so that requests and responses take turns.
     was_response: bool,
+    /// There is a lane.
+    is_open: bool,
+    /// The peer has announced that it is destroyed.
+    peer_has_ended: bool,
+    /// This end is destroyed, and has not announced it.
+    is_ending: bool,
     finished: Finished,
 }
 
@@ -226,6 +185,9 @@ impl ReliableConnection {
             input: Input::default(),
             output: Output::default(),
             was_response: false,
+            is_open: false,
+            peer_has_ended: false,
+            is_ending: false,
             finished: Finished::default(),
         }
     }
@@ -235,29 +197,35 @@ impl ReliableConnection {
         self.state
     }
 
-    /// Moves from [`State::Reset`] to [`State::Init`].
-    pub fn initialize(&mut self) -> bool {
-        let is_allowed = self.state == State::Reset;
-        self.state = if is_allowed { State::Init } else { self.state };
-        is_allowed
+    /// Moves from [`State::Reset`] to [`State::Init`]. The peer's requests have the rights `access`.
+    pub fn initialize(&mut self, access: Access) -> bool {
+        self.responder.set_access(access);
+        self.advance(State::Reset, State::Init)
     }
 
-    /// Moves from [`State::Init`] to [`State::ReadyToReceive`], when the lane is open.
-    pub fn connect(&mut self, agreement: &Agreement) -> bool {
-        if self.state != State::Init {
-            return false;
-        }
-        self.requester.connect(agreement);
-        self.responder.connect(agreement, self.limits.responder_resources);
-        self.state = State::ReadyToReceive;
-        true
+    /// Moves from [`State::Init`] to [`State::ReadyToReceive`].
+    pub fn start_receiving(&mut self, attributes: &ReceiveAttributes) -> bool {
+        self.responder.configure(attributes);
+        self.advance(State::Init, State::ReadyToReceive)
     }
 
     /// Moves from [`State::ReadyToReceive`] to [`State::ReadyToSend`].
-    pub fn start_sending(&mut self) -> bool {
-        let is_allowed = self.state == State::ReadyToReceive;
-        self.state = if is_allowed { State::ReadyToSend } else { self.state };
+    pub fn start_sending(&mut self, attributes: &SendAttributes) -> bool {
+        self.requester.configure(attributes);
+        self.advance(State::ReadyToReceive, State::ReadyToSend)
+    }
+
+    fn advance(&mut self, from: State, to: State) -> bool {
+        let is_allowed = self.state == from;
+        self.state = if is_allowed { to } else { self.state };
         is_allowed
+    }
+
+    /// The lane is open. Requests that were posted before leave now.
+    pub fn handle_lane_open(&mut self, agreement: &Agreement) {
+        self.requester.open(agreement);
+        self.responder.open(agreement);
+        self.is_open = true;
     }
 
     /// Moves to [`State::Error`]: every request completes as flushed.
@@ -273,10 +241,25 @@ impl ReliableConnection {
 
     /// Ends the queue pair because its lane is lost.
     pub fn handle_lane_lost(&mut self) {
+        self.is_open = false;
         if self.state == State::ReadyToSend || self.state == State::ReadyToReceive {
             self.requester.fail_first(Status::RetryExceeded, &mut self.finished);
         }
         self.fail();
+    }
+
+    /// The peer has closed the lane. If it has announced that, the queue pair lives until it sends.
+    pub fn handle_lane_closed(&mut self) {
+        if self.peer_has_ended && self.requester.outstanding() == 0 {
+            self.is_open = false;
+        } else {
+            self.handle_lane_lost();
+        }
+    }
+
+    /// Announces that this end is destroyed, after everything that waits to be sent.
+    pub fn announce_end(&mut self) {
+        self.is_ending = self.state != State::Error;
     }
 
     /// Posts a send request.
@@ -287,6 +270,8 @@ impl ReliableConnection {
         self.requester.post(request, &self.limits, &self.domain)?;
         if self.state == State::Error {
             self.requester.flush(&mut self.finished);
+        } else if self.peer_has_ended && !self.is_open {
+            self.handle_lane_lost();
         }
         Ok(())
     }
@@ -325,6 +310,11 @@ impl ReliableConnection {
         }
     }
 
+    /// Whether a request of the peer was refused because the shared queue had no receive.
+    pub fn awaits_shared_receive(&self) -> bool {
+        self.responder.awaits_receive()
+    }
+
     /// Number of send requests without a completion.
     pub fn outstanding_sends(&self) -> usize {
         self.requester.outstanding()
@@ -332,6 +322,9 @@ impl ReliableConnection {
 
     /// Returns what there is to send. Requests can turn out to wait for the peer.
     pub fn pending(&self) -> Pending {
+        if !self.is_open {
+            return Pending::Nothing;
+        }
         let has_requests = self.state == State::ReadyToSend && self.requester.has_unsent();
         if !self.output.is_empty() || has_requests || self.responder.has_responses() {
             return Pending::Data;
@@ -399,7 +392,11 @@ impl ReliableConnection {
             | Operation::CompareSwap
             | Operation::FetchAdd => self.responder.on_request(segment, &self.domain, &mut self.finished),
             Operation::ReadResponse | Operation::AtomicResponse => self.requester.on_response(segment),
-            Operation::Acknowledge => self.requester.on_acknowledgment(segment, now).map(|()| Spans::new()),
+            Operation::Acknowledge => {
+                self.peer_has_ended |=
+                    matches!(segment.extension, Extension::Acknowledgment(Syndrome::Ended, ..));
+                self.requester.on_acknowledgment(segment, now).map(|()| Spans::new())
+            }
             Operation::Datagram => Err(Fault::Broken),
         }
     }
@@ -438,6 +435,9 @@ impl ReliableConnection {
 
     /// Queues segments until enough bytes are queued. Requests and responses take turns.
     fn fill_output(&mut self) {
+        if !self.is_open {
+            return;
+        }
         while self.output.pending_bytes() < OUTPUT_BYTES {
             let next = match self.was_response {
                 true => self.next_request().or_else(|| self.next_response()),
@@ -452,6 +452,10 @@ impl ReliableConnection {
             && let Some(acknowledgment) = self.responder.next_acknowledgment()
         {
             self.queue(acknowledgment, None);
+        }
+        if std::mem::take(&mut self.is_ending) {
+            let extension = Extension::Acknowledgment(Syndrome::Ended, 0, 0);
+            self.queue(segment(Operation::Acknowledge, 0, Place::default(), extension), None);
         }
     }
 

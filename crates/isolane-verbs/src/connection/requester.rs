@@ -10,7 +10,7 @@ use isolane_memory::Payload;
 
 use super::{
     Agreement, Extension, Fault, Finished, Limits, MESSAGE_BYTES, Place, PostError, Queue, SEGMENT_BYTES,
-    payload_of, request_segment,
+    SendAttributes, payload_of, request_segment,
 };
 use crate::memory::{ProtectionDomain, Right, Spans, part};
 use crate::wire::{NakCode, Segment, Syndrome, rnr_delay};
@@ -34,7 +34,9 @@ pub(super) struct Requester {
     /// Messages that wait for a response, oldest first.
     awaited: VecDeque<Awaited>,
     peer_segment_bytes: u32,
+    /// Number of messages that can wait for a response: limits of the peer and of this end.
     peer_resources: usize,
+    max_awaited: usize,
     /// The peer takes receives from a shared queue, and promises none.
     peer_shares_receives: bool,
     rnr_retries: u8,
@@ -89,13 +91,17 @@ struct Awaited {
 }
 
 impl Requester {
-    pub(super) fn connect(&mut self, agreement: &Agreement) {
+    pub(super) fn configure(&mut self, attributes: &SendAttributes) {
+        self.max_awaited = attributes.outstanding_reads;
+        self.rnr_retries = attributes.rnr_retries;
+    }
+
+    pub(super) fn open(&mut self, agreement: &Agreement) {
         self.next_message = agreement.first_message;
         self.acknowledged = agreement.first_message;
         self.peer_segment_bytes = agreement.peer_segment_bytes.clamp(1, SEGMENT_BYTES);
         self.peer_resources = agreement.peer_responder_resources;
         self.peer_shares_receives = agreement.peer_shares_receives;
-        self.rnr_retries = agreement.rnr_retries;
     }
 
     /// Number of requests without a completion.
@@ -122,9 +128,6 @@ impl Requester {
             return Err(PostError::Full(self.queue.len()));
         }
         let has_response = request.operation.has_response();
-        if has_response && self.peer_resources == 0 {
-            return Err(PostError::Resources);
-        }
         let (data, length) = match &request.data {
             LocalData::Inline(bytes) if has_response || bytes.len() > limits.inline_bytes => {
                 return Err(PostError::Inline { bytes: bytes.len(), limit: limits.inline_bytes });
@@ -169,10 +172,14 @@ impl Requester {
                 _ => Ok(None),
             };
         }
+        if operation.has_response() && self.peer_resources.min(self.max_awaited) == 0 {
+            let status = Status::RemoteInvalidRequest;
+            return if self.unsent == 0 { Err(Fault::Failed { index: 0, status }) } else { Ok(None) };
+        }
         let (index, offset) = (self.sent / MESSAGE_BYTES, (self.sent % MESSAGE_BYTES) as u32);
         let starts_request = self.sent == 0;
         let must_wait = (starts_request && entry.request.fenced && !self.awaited.is_empty())
-            || (operation.has_response() && self.awaited.len() >= self.peer_resources)
+            || (operation.has_response() && self.awaited.len() >= self.peer_resources.min(self.max_awaited))
             || (starts_request && operation.consumes_receive() && lacks_credits);
         if must_wait {
             return Ok(None);

@@ -9,9 +9,10 @@ use isolane_memory::Payload;
 
 use super::shared_receives::SharedReceiveQueue;
 use super::{
-    Agreement, AsyncEvent, Extension, Fault, Finished, Limits, Place, PostError, Queue, payload_of, segment,
+    Agreement, AsyncEvent, Extension, Fault, Finished, Limits, Place, PostError, Queue, ReceiveAttributes,
+    payload_of, segment,
 };
-use crate::memory::{AccessError, ProtectionDomain, Right, Spans, part};
+use crate::memory::{Access, AccessError, ProtectionDomain, Right, Spans, part};
 use crate::wire::{AtomicOperands, NakCode, Operation, RemoteRange, Segment, Syndrome};
 use crate::work::{CompletedOperation, Completion, ReceiveRequest, Status};
 
@@ -40,6 +41,8 @@ pub(super) struct Responder {
     /// The receive of the immediate data that arrives.
     receiving_immediate: Option<ReceiveRequest>,
     readiness: Readiness,
+    /// Rights of the peer's requests.
+    access: Access,
     /// Code of the delay in a refusal for lack of a receive.
     rnr_timer: u8,
     /// Responses that are not sent completely, oldest first.
@@ -91,10 +94,17 @@ impl Responder {
         Responder { shared, ..Responder::default() }
     }
 
-    pub(super) fn connect(&mut self, agreement: &Agreement, resources: usize) {
+    pub(super) fn set_access(&mut self, access: Access) {
+        self.access = access;
+    }
+
+    pub(super) fn configure(&mut self, attributes: &ReceiveAttributes) {
+        self.resources = attributes.responder_resources;
+        self.rnr_timer = attributes.rnr_timer;
+    }
+
+    pub(super) fn open(&mut self, agreement: &Agreement) {
         self.message = agreement.peer_first_message;
-        self.rnr_timer = agreement.rnr_timer;
-        self.resources = resources;
     }
 
     pub(super) fn post(&mut self, request: ReceiveRequest, limits: &Limits) -> Result<(), PostError> {
@@ -152,10 +162,10 @@ impl Responder {
                     }
                 }
                 let (at, length) = (u64::from(segment.offset), u64::from(segment.length));
-                remote(range, at, length, Right::RemoteWrite, domain)
+                remote(range, at, length, Right::RemoteWrite, domain, self.access)
             }
             (Operation::ReadRequest, Extension::Range(range, _)) if resources_left => {
-                remote(range, 0, segment.size.into(), Right::RemoteRead, domain).map(|spans| {
+                remote(range, 0, segment.size.into(), Right::RemoteRead, domain, self.access).map(|spans| {
                     let content = Content::Memory(spans, 0);
                     self.responses.push_back(Response {
                         message: segment.message,
@@ -166,7 +176,7 @@ impl Responder {
                 })
             }
             (operation, Extension::Atomic(operands)) if resources_left && segment.size == 8 => {
-                atomic(operation, operands, domain).map(|found| {
+                atomic(operation, operands, domain, self.access).map(|found| {
                     let content = Content::Found(found);
                     self.responses.push_back(Response { message: segment.message, size: 8, content });
                     Spans::new()
@@ -343,9 +353,14 @@ impl Responder {
         self.owes_acknowledgment || self.lacks_credits()
     }
 
+    /// Whether the peer waits for a receive.
+    pub(super) fn awaits_receive(&self) -> bool {
+        self.readiness == Readiness::Waiting
+    }
+
     /// Whether the shared queue has a receive for which the peer waits.
     fn has_awaited_receive(&self) -> bool {
-        self.readiness == Readiness::Waiting && self.shared.as_ref().is_some_and(|shared| !shared.is_empty())
+        self.awaits_receive() && self.shared.as_ref().is_some_and(|shared| !shared.is_empty())
     }
 
     /// Whether the peer has used every receive that it knows, and there are others.
@@ -396,7 +411,11 @@ fn remote(
     length: u64,
     right: Right,
     domain: &ProtectionDomain,
+    access: Access,
 ) -> Result<Spans, NakCode> {
+    if !right.is_in(access) {
+        return Err(NakCode::RemoteAccess);
+    }
     if length == 0 {
         return Ok(Spans::new());
     }
@@ -410,7 +429,11 @@ fn atomic(
     operation: Operation,
     operands: &AtomicOperands,
     domain: &ProtectionDomain,
+    access: Access,
 ) -> Result<u64, NakCode> {
+    if !Right::RemoteAtomic.is_in(access) {
+        return Err(NakCode::RemoteAccess);
+    }
     let AtomicOperands { address, key, swap_or_add, compare } = *operands;
     let span = domain.span(key, address, 8, Right::RemoteAtomic).map_err(|_| NakCode::RemoteAccess)?;
     let memory_address = span.region.address() + span.offset as u64;

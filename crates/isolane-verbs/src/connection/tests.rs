@@ -9,10 +9,13 @@ use crate::wire::MAX_PREFIX_BYTES;
 use crate::work::{CompletedOperation, Element, LocalData};
 
 mod hostile;
+mod lifecycle;
 mod oracle;
 mod scenarios;
 mod shared;
 
+/// READs and atomic operations that each end executes at a time.
+const RESOURCES: usize = 3;
 const ALL: Access = Access(0xf);
 
 /// One end with 64 KiB of memory, which its requests address from 0.
@@ -120,16 +123,16 @@ impl Pair {
     /// Connects two ends; the far memory has the rights `access`.
     fn with(access: Access, limits: Limits, segment_bytes: u32) -> Pair {
         let ends = [End::new(ALL, limits, false), End::new(access, limits, false)];
-        Pair::connect(ends, limits, segment_bytes, RNR_FOREVER)
+        Pair::connect(ends, segment_bytes, RNR_FOREVER)
     }
 
     /// Connects two ends, of which the far one has a shared receive queue.
     fn with_shared_receives(limits: Limits, segment_bytes: u32, rnr_retries: u8) -> Pair {
         let ends = [End::new(ALL, limits, false), End::new(ALL, limits, true)];
-        Pair::connect(ends, limits, segment_bytes, rnr_retries)
+        Pair::connect(ends, segment_bytes, rnr_retries)
     }
 
-    fn connect([near, far]: [End; 2], limits: Limits, segment_bytes: u32, rnr_retries: u8) -> Pair {
+    fn connect([near, far]: [End; 2], segment_bytes: u32, rnr_retries: u8) -> Pair {
         let mut pair = Pair { near, far };
         let shares = [pair.near.shared.is_some(), pair.far.shared.is_some()];
         let ends = [(&mut pair.near, u32::MAX, 7, shares[1]), (&mut pair.far, 7, u32::MAX, shares[0])];
@@ -138,12 +141,14 @@ impl Pair {
                 first_message: first,
                 peer_first_message: peer_first,
                 peer_segment_bytes: segment_bytes,
-                peer_responder_resources: limits.responder_resources,
+                peer_responder_resources: RESOURCES,
                 peer_shares_receives,
-                rnr_retries,
-                rnr_timer: RNR_TIMER,
             };
-            assert!(end.pair.initialize() && end.pair.connect(&agreement) && end.pair.start_sending());
+            let receive = ReceiveAttributes { responder_resources: RESOURCES, rnr_timer: RNR_TIMER };
+            let send = SendAttributes { rnr_retries, ..SendAttributes::default() };
+            assert!(end.pair.initialize(ALL) && end.pair.start_receiving(&receive));
+            assert!(end.pair.start_sending(&send));
+            end.pair.handle_lane_open(&agreement);
         }
         pair
     }

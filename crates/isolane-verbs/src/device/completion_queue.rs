@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::progress::Progress;
-use crate::work::Completion;
+use crate::work::{Completion, Status};
 
 /// A finished request of a queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,27 +23,83 @@ pub struct WorkCompletion {
     pub completion: Completion,
 }
 
+/// Notice of a completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompletionNotice {
+    /// A completion of the requested kind has arrived.
+    Arrived,
+    /// The queue was full when a completion arrived.
+    Overrun,
+}
+
+/// Function that receives notices. It is called with locks held: it cannot call the library.
+pub type OnNotice = Box<dyn Fn(CompletionNotice) + Send + Sync>;
+
 /// Completions of any number of queue pairs of one device.
 pub struct CompletionQueue {
     progress: Arc<Progress>,
-    capacity: usize,
+    on_notice: Option<OnNotice>,
     state: Mutex<State>,
     /// Signaled when a completion arrives while [`State::waiting`] is not 0.
     arrived: Condvar,
 }
 
-#[derive(Default)]
 struct State {
     completions: VecDeque<WorkCompletion>,
+    capacity: usize,
+    requested: Requested,
     /// Number of callers of [`CompletionQueue::wait`] that sleep.
     waiting: usize,
     waker: Option<Waker>,
     has_overrun: bool,
 }
 
+/// Kind of completions that have a notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+enum Requested {
+    Nothing,
+    /// Completions that are solicited or not successful.
+    Solicited,
+    Any,
+}
+
 impl CompletionQueue {
-    pub(super) fn new(progress: Arc<Progress>, capacity: usize) -> CompletionQueue {
-        CompletionQueue { progress, capacity, state: Mutex::default(), arrived: Condvar::new() }
+    pub(super) fn new(
+        progress: Arc<Progress>,
+        capacity: usize,
+        on_notice: Option<OnNotice>,
+    ) -> CompletionQueue {
+        let state = State {
+            completions: VecDeque::new(),
+            capacity,
+            requested: Requested::Nothing,
+            waiting: 0,
+            waker: None,
+            has_overrun: false,
+        };
+        CompletionQueue { progress, on_notice, state: Mutex::new(state), arrived: Condvar::new() }
+    }
+
+    /// Requests one notice for the next completion, or for the next one that is solicited or not successful. The
+    /// library's thread drives the lanes from now on, until a thread polls.
+    pub fn request_notice(&self, solicited_only: bool) {
+        let requested = if solicited_only { Requested::Solicited } else { Requested::Any };
+        let mut state = self.lock();
+        if state.requested < requested {
+            state.requested = requested;
+        }
+        drop(state);
+        self.progress.hand_over();
+    }
+
+    /// Changes the capacity. Returns `false` if more completions are in the queue.
+    pub fn resize(&self, capacity: usize) -> bool {
+        let mut state = self.lock();
+        let is_enough = state.completions.len() <= capacity;
+        if is_enough {
+            state.capacity = capacity;
+        }
+        is_enough
     }
 
     /// Returns the next completion, if there is one. Otherwise it first drives the device's lanes, unless a dedicated
@@ -121,22 +177,43 @@ impl CompletionQueue {
     /// Appends a completion. Returns `false` if the queue has overrun.
     pub(super) fn push(&self, completion: WorkCompletion) -> bool {
         let mut state = self.lock();
-        if state.completions.len() >= self.capacity {
-            state.has_overrun = true;
-        }
         if state.has_overrun {
             return false;
         }
+        if state.completions.len() >= state.capacity {
+            state.has_overrun = true;
+            drop(state);
+            self.notify(CompletionNotice::Overrun);
+            return false;
+        }
+        let is_solicited = completion.completion.solicited || completion.completion.status != Status::Success;
         state.completions.push_back(completion);
         let (is_awaited, waker) = (state.waiting > 0, state.waker.take());
+        let is_requested = match state.requested {
+            Requested::Nothing => false,
+            Requested::Solicited => is_solicited,
+            Requested::Any => true,
+        };
+        if is_requested {
+            state.requested = Requested::Nothing;
+        }
         drop(state);
         if is_awaited {
             self.arrived.notify_one();
         }
+        if is_requested {
+            self.notify(CompletionNotice::Arrived);
+        }
         if let Some(waker) = waker {
-            waker.wake();
+            self.progress.wake_later(waker);
         }
         true
+    }
+
+    fn notify(&self, notice: CompletionNotice) {
+        if let Some(on_notice) = &self.on_notice {
+            on_notice(notice);
+        }
     }
 
     /// Drops the completions of a queue pair that is destroyed.

@@ -8,77 +8,122 @@
 mod completion_queue;
 mod handshake;
 mod lane;
+mod listener;
+mod manager;
 mod progress;
 mod queue_pair;
+mod shared_receives;
 #[cfg(test)]
 mod tests;
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
 use isolane_reactor::SocketOptions;
 
-pub use completion_queue::{CompletionQueue, WorkCompletion};
-pub use handshake::{ConnectError, Listener};
+pub use completion_queue::{CompletionNotice, CompletionQueue, OnNotice, WorkCompletion};
+pub use handshake::ConnectError;
 pub use lane::{Lane, MemoryLane, TcpLane};
+pub use listener::Listener;
+pub use manager::Peer;
 pub use progress::ProgressMode;
-pub use queue_pair::QueuePair;
+pub use queue_pair::{ModifyError, OnEvent, QueuePair, QueuePairConfig};
+pub use shared_receives::SharedReceives;
 
-use crate::connection::{Agreement, Limits, ReliableConnection};
+use crate::connection::{Agreement, ReceiveAttributes};
 use crate::memory::ProtectionDomain;
 use handshake::Identity;
+use manager::Manager;
 use progress::Progress;
 
 /// Configuration of a device.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct DeviceConfig {
     /// Driver of the lanes.
     pub progress: ProgressMode,
     /// Options of each lane's socket.
     pub socket: SocketOptions,
+    /// Local address of the queue pairs of [`Device::create_queue_pair`].
+    pub address: IpAddr,
+    /// Ports for them; from 0 on, the system chooses.
+    pub ports: RangeInclusive<u16>,
 }
 
-/// Configuration of a queue pair.
-#[derive(Clone)]
-pub struct QueuePairConfig {
-    /// Memory that its requests and the peer's can name.
-    pub domain: Arc<ProtectionDomain>,
-    /// Where its send requests complete.
-    pub send_queue: Arc<CompletionQueue>,
-    /// Where its receives complete.
-    pub receive_queue: Arc<CompletionQueue>,
-    /// Limits.
-    pub limits: Limits,
+impl Default for DeviceConfig {
+    fn default() -> Self {
+        DeviceConfig {
+            progress: ProgressMode::default(),
+            socket: SocketOptions::default(),
+            address: Ipv4Addr::LOCALHOST.into(),
+            ports: 0..=0,
+        }
+    }
 }
 
 /// A set of queue pairs and completion queues that are driven together.
 pub struct Device {
     progress: Arc<Progress>,
+    manager: Arc<Manager>,
     socket: SocketOptions,
     next_number: AtomicU32,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Device {
-    /// Opens a device and starts its thread.
+    /// Opens a device and starts its threads.
     ///
     /// # Errors
     /// If the system refuses a descriptor or a thread.
     pub fn open(config: DeviceConfig) -> io::Result<Device> {
         let progress = Arc::new(Progress::new(config.progress)?);
-        let thread = Some(progress.start()?);
-        Ok(Device { progress, socket: config.socket, next_number: AtomicU32::new(1), thread })
+        let manager = Arc::new(Manager::new(config.address, config.ports, config.socket.clone())?);
+        let (socket, next_number) = (config.socket, AtomicU32::new(0));
+        let mut device = Device { progress, manager, socket, next_number, threads: Vec::new() };
+        device.threads.push(device.progress.start()?);
+        device.threads.push(device.manager.start()?);
+        Ok(device)
     }
 
     /// Creates a queue for up to `capacity` completions. If more arrive, it and its queue pairs fail.
     pub fn completion_queue(&self, capacity: usize) -> Arc<CompletionQueue> {
-        Arc::new(CompletionQueue::new(Arc::clone(&self.progress), capacity))
+        Arc::new(CompletionQueue::new(Arc::clone(&self.progress), capacity, None))
     }
 
-    /// Listens for queue pairs.
+    /// Creates a queue as [`Device::completion_queue`], which passes notices to `on_notice`.
+    pub fn completion_queue_with_notices(
+        &self,
+        capacity: usize,
+        on_notice: OnNotice,
+    ) -> Arc<CompletionQueue> {
+        Arc::new(CompletionQueue::new(Arc::clone(&self.progress), capacity, Some(on_notice)))
+    }
+
+    /// Creates a shared queue of at most `max_receives` receives with up to `max_elements` elements each, in memory of
+    /// `domain`.
+    pub fn shared_receives(
+        &self,
+        domain: Arc<ProtectionDomain>,
+        max_receives: usize,
+        max_elements: usize,
+    ) -> Arc<SharedReceives> {
+        Arc::new(SharedReceives::new(Arc::clone(&self.progress), domain, max_receives, max_elements))
+    }
+
+    /// Creates a queue pair in [`State::Reset`](crate::State::Reset), which connects to its peer by number.
+    ///
+    /// # Errors
+    /// If there is no free port.
+    pub fn create_queue_pair(&self, config: &QueuePairConfig) -> io::Result<QueuePair> {
+        let number = self.manager.allocate()?;
+        let created = QueuePair::new(number, &self.progress, &self.manager, config);
+        created.inspect_err(|_| self.manager.release(number))
+    }
+
+    /// Listens for queue pairs that connect without a number.
     ///
     /// # Errors
     /// The error of the system.
@@ -92,16 +137,16 @@ impl Device {
     /// [`ConnectError`].
     pub fn connect(&self, address: SocketAddr, config: &QueuePairConfig) -> Result<QueuePair, ConnectError> {
         let stream = TcpStream::connect_timeout(&address, handshake::TIMEOUT)?;
-        self.prepare(&stream)?;
+        handshake::prepare(&stream, &self.socket)?;
         let identity = self.identity(config)?;
-        let agreement = handshake::connect(&stream, &identity)?;
+        let agreement = listener::connect(&stream, &identity)?;
         self.queue_pair(Box::new(TcpLane(stream)), identity.number, &agreement, config)
     }
 
     /// Creates a queue pair over a lane that both ends have agreed on.
     ///
     /// # Errors
-    /// If the system refuses to watch the lane.
+    /// If the number is in use.
     pub fn queue_pair(
         &self,
         lane: Box<dyn Lane>,
@@ -109,37 +154,31 @@ impl Device {
         agreement: &Agreement,
         config: &QueuePairConfig,
     ) -> Result<QueuePair, ConnectError> {
-        let mut connection = ReliableConnection::new(Arc::clone(&config.domain), config.limits, None);
-        let _ = connection.initialize() && connection.connect(agreement) && connection.start_sending();
-        let (send, receive) = (Arc::clone(&config.send_queue), Arc::clone(&config.receive_queue));
-        Ok(QueuePair::new(Arc::clone(&self.progress), number, connection, lane, send, receive)?)
+        let pair = QueuePair::new(number, &self.progress, &self.manager, config)?;
+        pair.start(lane, agreement);
+        Ok(pair)
     }
 
-    /// Returns a number for a new queue pair.
-    fn next_number(&self) -> u32 {
-        self.next_number.fetch_add(1, Ordering::Relaxed) & MAX_NUMBER
-    }
-
+    /// Returns the contents of the hello for a new queue pair. Its number is below the ones of any port.
     fn identity(&self, config: &QueuePairConfig) -> Result<Identity, ConnectError> {
-        Identity::new(self.next_number(), config.limits.responder_resources)
-    }
-
-    /// Prepares the socket of a lane.
-    fn prepare(&self, stream: &TcpStream) -> Result<(), ConnectError> {
-        self.socket.apply(stream)?;
-        stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
-        Ok(())
+        let first_message = getrandom::u32().map_err(|error| ConnectError::Random(error.to_string()))?;
+        let next = || self.next_number.fetch_add(1, Ordering::Relaxed) % MAX_NUMBER + 1;
+        let number = std::iter::repeat_with(next).find(|number| !self.progress.has(*number));
+        let resources = ReceiveAttributes::default().responder_resources;
+        Identity::new(number.unwrap_or(1), first_message, resources, config.shared_receives.is_some())
     }
 }
 
 impl Drop for Device {
     fn drop(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            self.progress.stop(thread);
+        self.progress.stop();
+        self.manager.stop();
+        let here = std::thread::current().id();
+        for thread in self.threads.drain(..).filter(|thread| thread.thread().id() != here) {
+            let _ = thread.join();
         }
     }
 }
 
-/// Numbers of queue pairs have 24 bits.
-const MAX_NUMBER: u32 = (1 << 24) - 1;
+/// Largest number of a queue pair without a port.
+const MAX_NUMBER: u32 = (1 << 16) - 1;

@@ -11,8 +11,9 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Waker;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
@@ -41,14 +42,14 @@ pub(super) trait Member: Send + Sync {
     fn mark_pending(&self) -> bool;
 
     /// Sends pending data. Returns whether a receive has ended early.
-    fn send_pending(&self, progress: &Progress) -> bool;
+    fn send_pending(&self) -> bool;
 
     /// Receives arrived data, unless another thread does. Returns whether something remains to be sent: an
     /// acknowledgment, which the program's response can carry.
     fn try_drive(&self) -> bool;
 
-    /// Receives and sends until the lane blocks. Returns the next deadline, and whether it must be continued.
-    fn drive(&self, progress: &Progress) -> (Option<Instant>, bool);
+    /// Receives and sends until the lane blocks. Returns whether it must be continued.
+    fn drive(&self) -> bool;
 }
 
 /// The lanes of a device.
@@ -65,6 +66,9 @@ pub(super) struct Progress {
     /// The library's thread waits for lanes, because no thread polls.
     is_taken_over: AtomicBool,
     is_stopping: AtomicBool,
+    /// Tasks to wake when the caller holds no lock.
+    wakers: Mutex<Vec<Waker>>,
+    has_wakers: AtomicBool,
 }
 
 #[derive(Default)]
@@ -87,6 +91,8 @@ impl Progress {
             polls: AtomicU64::new(0),
             is_taken_over: AtomicBool::new(false),
             is_stopping: AtomicBool::new(false),
+            wakers: Mutex::default(),
+            has_wakers: AtomicBool::new(false),
         })
     }
 
@@ -100,32 +106,41 @@ impl Progress {
     }
 
     /// Ends the library's thread.
-    pub(super) fn stop(&self, thread: JoinHandle<()>) {
+    pub(super) fn stop(&self) {
         self.is_stopping.store(true, Ordering::SeqCst);
         self.wake_thread();
-        let _ = thread.join();
     }
 
+    /// Adds a queue pair, which has no lane yet.
     pub(super) fn add(&self, member: Arc<dyn Member>) -> io::Result<()> {
-        let count = {
-            let mut members = self.members.write();
-            if members.by_number.contains_key(&member.number()) {
-                let text = format!("queue pair {} exists; choose another number", member.number());
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
-            }
-            members.list.push(Arc::clone(&member));
-            members.by_number.insert(member.number(), Arc::clone(&member));
-            members.list.len()
-        };
+        let mut members = self.members.write();
+        let number = member.number();
+        if members.by_number.contains_key(&number) {
+            let text = format!("queue pair {number} exists; choose another number");
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+        }
+        members.list.push(Arc::clone(&member));
+        members.by_number.insert(number, member);
+        let count = members.list.len();
+        drop(members);
         if count == FEW_LANES + 1 {
             // From now on, only edges are seen; data that polls left unread has none.
             self.drive_all();
         }
-        let added = member.with_descriptor(&|lane| {
+        Ok(())
+    }
+
+    /// Whether a queue pair has the number.
+    pub(super) fn has(&self, number: u32) -> bool {
+        self.members.read().by_number.contains_key(&number)
+    }
+
+    /// Watches the lane that a queue pair has now.
+    pub(super) fn watch(&self, member: &Arc<dyn Member>) -> io::Result<()> {
+        member.with_descriptor(&|lane| {
             let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
             Ok(epoll::add(&self.epoll, lane, epoll::EventData::new_u64(member.number().into()), flags)?)
-        });
-        added.inspect_err(|_| self.remove(member.number()))
+        })
     }
 
     pub(super) fn remove(&self, number: u32) {
@@ -178,7 +193,22 @@ impl Progress {
         }
         self.polls.fetch_add(1, Ordering::Relaxed);
         self.turn();
+        self.wake_tasks();
         true
+    }
+
+    /// Wakes a task at the next [`Progress::wake_tasks`], because it can drop a queue pair whose lock the caller holds.
+    pub(super) fn wake_later(&self, waker: Waker) {
+        self.lock(&self.wakers).push(waker);
+        self.has_wakers.store(true, Ordering::SeqCst);
+    }
+
+    /// Wakes tasks. The caller holds no lock.
+    pub(super) fn wake_tasks(&self) {
+        if self.has_wakers.load(Ordering::Relaxed) && self.has_wakers.swap(false, Ordering::SeqCst) {
+            let wakers = std::mem::take(&mut *self.lock(&self.wakers));
+            wakers.into_iter().for_each(Waker::wake);
+        }
     }
 
     /// Whether the device is gone, so that only threads that poll drive its lanes.
@@ -215,33 +245,28 @@ impl Progress {
         &events[..count.unwrap_or(0)]
     }
 
-    /// Drives the ready lanes, whose edges no other thread sees. Returns the next deadline of one of them.
-    fn drive_ready(&self, members: &Members, events: &[epoll::Event]) -> Option<Instant> {
-        events
-            .iter()
-            .filter_map(|event| members.by_number.get(&(event.data.u64() as u32)))
-            .filter_map(|member| self.drive_one(member))
-            .min()
+    /// Drives the ready lanes, whose edges no other thread sees.
+    fn drive_ready(&self, members: &Members, events: &[epoll::Event]) {
+        let ready = events.iter().filter_map(|event| members.by_number.get(&(event.data.u64() as u32)));
+        ready.for_each(|member| self.drive_one(member));
     }
 
-    /// Sends pending data. Returns the next deadline of a lane that was also read.
-    fn send_pending(&self) -> Option<Instant> {
+    /// Sends pending data.
+    fn send_pending(&self) {
         let pending = std::mem::take(&mut *self.lock(&self.pending));
-        let unread = pending.iter().filter(|member| member.send_pending(self));
-        unread.filter_map(|member| self.drive_one(member)).min()
+        let unread = pending.iter().filter(|member| member.send_pending());
+        unread.for_each(|member| self.drive_one(member));
     }
 
-    /// Drives one lane until it blocks. Returns the next deadline.
-    fn drive_one(&self, member: &Arc<dyn Member>) -> Option<Instant> {
-        let (deadline, is_unfinished) = member.drive(self);
-        if is_unfinished {
+    /// Drives one lane until it blocks.
+    fn drive_one(&self, member: &Arc<dyn Member>) {
+        if member.drive() {
             self.mark_pending(member);
         }
-        deadline
     }
 
     fn run(&self) {
-        let (mut polls, mut deadline, mut is_caught_up) = (u64::MAX, None, false);
+        let (mut polls, mut is_caught_up) = (u64::MAX, false);
         while !self.is_stopping.load(Ordering::SeqCst) {
             let polls_now = self.polls.load(Ordering::SeqCst);
             is_caught_up &= polls_now == polls;
@@ -255,12 +280,14 @@ impl Progress {
             self.is_taken_over.store(true, Ordering::SeqCst);
             polls = self.polls.load(Ordering::SeqCst);
             // A thread that polls leaves data unread that it does not expect.
-            if !is_caught_up || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                deadline = self.drive_all();
+            if !is_caught_up {
+                self.drive_all();
                 is_caught_up = true;
             }
-            deadline = earlier(deadline, self.send_pending());
-            deadline = earlier(deadline, self.wait(deadline));
+            self.send_pending();
+            self.wake_tasks();
+            self.wait();
+            self.wake_tasks();
             self.clear_wake();
             if self.polls.load(Ordering::SeqCst) != polls {
                 self.is_taken_over.store(false, Ordering::SeqCst);
@@ -268,21 +295,18 @@ impl Progress {
         }
     }
 
-    /// Waits until a lane is ready, and drives it. Returns its deadline.
-    fn wait(&self, deadline: Option<Instant>) -> Option<Instant> {
-        let timeout = match self.pending.lock().is_empty() {
-            true => deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())),
-            false => Some(Duration::ZERO),
-        };
+    /// Waits until a lane is ready, and drives it.
+    fn wait(&self) {
+        let timeout = (!self.pending.lock().is_empty()).then_some(Duration::ZERO);
         let mut events = [NO_EVENT; MAX_EVENTS];
         let events = self.ready(&mut events, timeout);
-        self.drive_ready(&self.members.read(), events)
+        self.drive_ready(&self.members.read(), events);
     }
 
-    /// Reads and writes each lane until it blocks. Returns the next deadline.
-    fn drive_all(&self) -> Option<Instant> {
+    /// Reads and writes each lane until it blocks.
+    fn drive_all(&self) {
         let members = self.members.read().list.clone();
-        members.iter().filter_map(|member| self.drive_one(member)).min()
+        members.iter().for_each(|member| self.drive_one(member));
     }
 
     fn run_dedicated(&self, core: usize) {
@@ -291,6 +315,7 @@ impl Progress {
         }
         while !self.is_stopping.load(Ordering::Relaxed) {
             self.turn();
+            self.wake_tasks();
             std::hint::spin_loop();
         }
     }
@@ -302,10 +327,6 @@ impl Progress {
     fn clear_wake(&self) {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
     }
-}
-
-fn earlier(first: Option<Instant>, second: Option<Instant>) -> Option<Instant> {
-    first.into_iter().chain(second).min()
 }
 
 pub(super) fn timespec(duration: Duration) -> Timespec {

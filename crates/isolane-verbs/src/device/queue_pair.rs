@@ -4,28 +4,74 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use isolane_connection::{ReceivePlan, TransmitPlan};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::completion_queue::{CompletionQueue, WorkCompletion};
-use super::lane::Lane;
+use super::handshake::{ConnectError, Identity, gid};
+use super::lane::{Lane, MemoryLane};
+use super::manager::{Managed, Manager, Opening, Peer};
 use super::progress::{Member, Progress};
-use crate::connection::{AsyncEvent, Pending, PostError, Queue, ReliableConnection, State};
+use super::shared_receives::SharedReceives;
+use crate::connection::{
+    Agreement, AsyncEvent, Limits, Pending, PostError, Queue, ReceiveAttributes, ReliableConnection,
+    SendAttributes, State,
+};
+use crate::memory::{Access, ProtectionDomain};
 use crate::work::{ReceiveRequest, SendRequest};
+
+/// Configuration of a queue pair.
+#[derive(Clone)]
+pub struct QueuePairConfig {
+    /// Memory that its requests and the peer's can name.
+    pub domain: Arc<ProtectionDomain>,
+    /// Where its send requests complete.
+    pub send_queue: Arc<CompletionQueue>,
+    /// Where its receives complete.
+    pub receive_queue: Arc<CompletionQueue>,
+    /// Receives that it shares with other queue pairs.
+    pub shared_receives: Option<Arc<SharedReceives>>,
+    /// Limits.
+    pub limits: Limits,
+    /// The queue pair lives until it sends when the peer's is destroyed, as on InfiniBand; otherwise it fails.
+    pub outlives_peer: bool,
+    /// Receives its events; without it, [`QueuePair::poll_event`] returns them.
+    pub on_event: Option<OnEvent>,
+}
+
+/// Function that receives the events of the queue pair with a number. It is called with locks held: it cannot call the
+/// library.
+pub type OnEvent = Arc<dyn Fn(u32, AsyncEvent) + Send + Sync>;
+
+/// The state of a queue pair does not allow a change.
+#[derive(Debug, thiserror::Error)]
+pub enum ModifyError {
+    /// The order is reset, init, ready to receive, ready to send.
+    #[error("a queue pair in state {0:?} cannot change in this way")]
+    State(State),
+    /// The system failed.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+}
 
 /// A queue pair. Dropping it ends its lane.
 pub struct QueuePair {
     endpoint: Arc<Endpoint>,
-    progress: Arc<Progress>,
+    manager: Arc<Manager>,
 }
 
 /// The part of a queue pair that the drivers of its device share.
 struct Endpoint {
     number: u32,
+    progress: Arc<Progress>,
+    manager: Arc<Manager>,
+    /// This endpoint, for the lists that hold it.
+    weak: Weak<Endpoint>,
+    config: QueuePairConfig,
     machine: Mutex<Machine>,
     /// It is in the list of queue pairs with something to send.
     is_pending: AtomicBool,
@@ -34,35 +80,57 @@ struct Endpoint {
 struct Machine {
     number: u32,
     connection: ReliableConnection,
-    /// `None` once the lane has ended.
+    /// `None` before the lane is open, and once it has ended.
     lane: Option<Box<dyn Lane>>,
+    outlives_peer: bool,
     overflow: Box<[u8; OVERFLOW_BYTES]>,
     /// The last receive ended before the lane was empty.
     is_unread: bool,
-    send_queue: Arc<CompletionQueue>,
-    receive_queue: Arc<CompletionQueue>,
+    /// It is in the list of queue pairs that wait for a shared receive.
+    awaits_receive: bool,
+    /// Number of the first message, once it is known: from the peer, or from the program.
+    first_message: Option<u32>,
+    /// Requests fail after this time without a lane, unless it is `None`.
+    lane_timeout: Option<Duration>,
+    /// When requests without a lane fail.
+    lane_deadline: Option<Instant>,
+    /// The deadline that the manager checks.
+    armed: Option<Instant>,
 }
 
 impl QueuePair {
     pub(super) fn new(
-        progress: Arc<Progress>,
         number: u32,
-        connection: ReliableConnection,
-        lane: Box<dyn Lane>,
-        send_queue: Arc<CompletionQueue>,
-        receive_queue: Arc<CompletionQueue>,
+        progress: &Arc<Progress>,
+        manager: &Arc<Manager>,
+        config: &QueuePairConfig,
     ) -> io::Result<QueuePair> {
-        let overflow = Box::new([0; OVERFLOW_BYTES]);
-        let lane = Some(lane);
-        let machine =
-            Machine { number, connection, lane, overflow, is_unread: false, send_queue, receive_queue };
-        let endpoint = Endpoint { number, machine: Mutex::new(machine), is_pending: AtomicBool::new(false) };
-        let endpoint = Arc::new(endpoint);
+        let endpoint = Arc::new_cyclic(|weak| Endpoint {
+            number,
+            progress: Arc::clone(progress),
+            manager: Arc::clone(manager),
+            weak: Weak::clone(weak),
+            config: config.clone(),
+            machine: Mutex::new(Machine {
+                number,
+                connection: config.connection(),
+                lane: None,
+                outlives_peer: config.outlives_peer,
+                overflow: Box::new([0; OVERFLOW_BYTES]),
+                is_unread: false,
+                awaits_receive: false,
+                first_message: None,
+                lane_timeout: None,
+                lane_deadline: None,
+                armed: None,
+            }),
+            is_pending: AtomicBool::new(false),
+        });
         progress.add(endpoint.clone())?;
-        Ok(QueuePair { endpoint, progress })
+        Ok(QueuePair { endpoint, manager: Arc::clone(manager) })
     }
 
-    /// Number of the queue pair, by which its completions name it.
+    /// Number of the queue pair, by which its completions and its peer name it.
     pub fn number(&self) -> u32 {
         self.endpoint.number
     }
@@ -70,6 +138,84 @@ impl QueuePair {
     /// Returns the state.
     pub fn state(&self) -> State {
         self.lock().connection.state()
+    }
+
+    /// Moves from [`State::Reset`] to [`State::Init`]. The peer's requests have the rights `access`.
+    ///
+    /// # Errors
+    /// [`ModifyError::State`].
+    pub fn initialize(&self, access: Access) -> Result<(), ModifyError> {
+        let mut machine = self.lock();
+        let is_allowed = machine.connection.initialize(access);
+        machine.allowed(is_allowed)
+    }
+
+    /// Moves from [`State::Init`] to [`State::ReadyToReceive`], and opens a lane to the peer in the background. The
+    /// peer's first message has the number `first_message`.
+    ///
+    /// # Errors
+    /// [`ModifyError`].
+    pub fn start_receiving(
+        &self,
+        peer: Peer,
+        first_message: u32,
+        attributes: &ReceiveAttributes,
+    ) -> Result<(), ModifyError> {
+        let (number, shares) = (self.number(), self.endpoint.config.shared_receives.is_some());
+        let identity = Identity::new(number, first_message, attributes.responder_resources, shares)?;
+        let mut machine = self.lock();
+        let is_allowed = machine.connection.start_receiving(attributes);
+        machine.allowed(is_allowed)?;
+        drop(machine);
+        if (gid(self.manager.address()), number) == (gid(peer.address), peer.number) {
+            let lane = MemoryLane::loopback().map_err(ConnectError::from)?;
+            self.endpoint.open(Box::new(lane), &identity.loopback_agreement());
+        } else {
+            let member: Weak<dyn Managed> = Weak::<Endpoint>::clone(&self.endpoint.weak);
+            self.manager.open(Opening { member, identity, peer });
+        }
+        Ok(())
+    }
+
+    /// Moves from [`State::ReadyToReceive`] to [`State::ReadyToSend`]. The first message has the number
+    /// `first_message`, which the peer must expect. Requests fail after the time `lane_timeout` without a lane.
+    ///
+    /// # Errors
+    /// [`ModifyError::State`].
+    pub fn start_sending(
+        &self,
+        first_message: u32,
+        attributes: &SendAttributes,
+        lane_timeout: Option<Duration>,
+    ) -> Result<(), ModifyError> {
+        let mut machine = self.lock();
+        let is_allowed = machine.connection.start_sending(attributes);
+        machine.allowed(is_allowed)?;
+        machine.lane_timeout = lane_timeout;
+        machine.expect_first_message(first_message);
+        self.endpoint.settle(&mut machine);
+        drop(machine);
+        self.endpoint.progress.wake_tasks();
+        Ok(())
+    }
+
+    /// Moves to [`State::Reset`]: the lane ends, and all requests and completions are dropped.
+    pub fn reset(&self) {
+        self.manager.cancel(self.number());
+        let mut machine = self.lock();
+        self.endpoint.end_lane(&mut machine);
+        machine.connection = self.endpoint.config.connection();
+        (machine.first_message, machine.lane_deadline, machine.is_unread) = (None, None, false);
+    }
+
+    /// Moves from [`State::Reset`] to [`State::ReadyToSend`] with a lane that is open already.
+    pub(super) fn start(&self, lane: Box<dyn Lane>, agreement: &Agreement) {
+        let mut machine = self.lock();
+        let _ = machine.connection.initialize(Access::ALL)
+            && machine.connection.start_receiving(&ReceiveAttributes::default())
+            && machine.connection.start_sending(&SendAttributes::default());
+        drop(machine);
+        self.endpoint.open(lane, agreement);
     }
 
     /// Posts a send request. It is sent at once if nothing else is outstanding, otherwise together with others by the
@@ -81,7 +227,7 @@ impl QueuePair {
         let mut machine = self.lock();
         machine.connection.post_send(request)?;
         let is_only_one = machine.connection.outstanding_sends() == 1;
-        self.send(&mut machine, is_only_one);
+        self.send(machine, is_only_one);
         Ok(())
     }
 
@@ -93,22 +239,28 @@ impl QueuePair {
         let mut machine = self.lock();
         machine.connection.post_receive(request)?;
         // The peer can wait for it.
-        match machine.connection.pending() {
-            Pending::Nothing => machine.finish(),
-            _ => self.send(&mut machine, false),
+        if machine.connection.pending() != Pending::Nothing {
+            self.send(machine, false);
+        } else if machine.connection.state() == State::Error {
+            self.endpoint.settle(&mut machine);
+            drop(machine);
+            self.endpoint.progress.wake_tasks();
         }
         Ok(())
     }
 
     /// Sends now if `is_urgent`, or if no thread polls that would send soon; otherwise with the next poll.
-    fn send(&self, machine: &mut Machine, is_urgent: bool) {
-        if self.progress.is_shared() && (is_urgent || self.progress.sends_at_once()) {
+    fn send(&self, mut machine: MutexGuard<'_, Machine>, is_urgent: bool) {
+        let progress = &self.endpoint.progress;
+        if progress.is_shared() && (is_urgent || progress.sends_at_once()) {
             machine.transmit();
         } else {
             let member: Arc<dyn Member> = self.endpoint.clone();
-            self.progress.mark_pending(&member);
+            progress.mark_pending(&member);
         }
-        machine.finish();
+        self.endpoint.settle(&mut machine);
+        drop(machine);
+        progress.wake_tasks();
     }
 
     /// Returns the next event that belongs to no request.
@@ -120,23 +272,154 @@ impl QueuePair {
     pub fn fail(&self) {
         let mut machine = self.lock();
         machine.connection.fail();
-        machine.finish();
+        self.endpoint.settle(&mut machine);
+        drop(machine);
+        self.endpoint.progress.wake_tasks();
     }
 
     fn lock(&self) -> MutexGuard<'_, Machine> {
-        self.progress.lock(&self.endpoint.machine)
+        self.endpoint.lock()
     }
 }
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        self.progress.remove(self.endpoint.number);
-        let mut machine = self.lock();
+        self.manager.cancel(self.number());
+        self.endpoint.progress.remove(self.number());
+        self.endpoint.end_lane(&mut self.lock());
+        self.manager.release(self.number());
+    }
+}
+
+impl QueuePairConfig {
+    /// Returns the configuration of a queue pair whose requests complete in one queue, with default limits.
+    pub fn new(domain: Arc<ProtectionDomain>, completions: Arc<CompletionQueue>) -> QueuePairConfig {
+        QueuePairConfig {
+            domain,
+            send_queue: Arc::clone(&completions),
+            receive_queue: completions,
+            shared_receives: None,
+            limits: Limits::default(),
+            outlives_peer: false,
+            on_event: None,
+        }
+    }
+
+    fn connection(&self) -> ReliableConnection {
+        let shared = self.shared_receives.as_ref().map(|shared| Arc::clone(shared.queue()));
+        ReliableConnection::new(Arc::clone(&self.domain), self.limits, shared)
+    }
+}
+
+impl Endpoint {
+    fn lock(&self) -> MutexGuard<'_, Machine> {
+        self.progress.lock(&self.machine)
+    }
+
+    /// Ends the lane in order, and drops the completions.
+    fn end_lane(&self, machine: &mut Machine) {
+        machine.connection.announce_end();
         // An acknowledgment can wait for the next turn, which will not come.
         machine.transmit();
         machine.lane = None;
-        machine.send_queue.forget(self.endpoint.number);
-        machine.receive_queue.forget(self.endpoint.number);
+        self.config.send_queue.forget(self.number);
+        self.config.receive_queue.forget(self.number);
+    }
+
+    /// Moves completions to their queues, and events to their receiver. If a queue has overrun, the queue pair fails. A
+    /// failed queue pair ends its lane, so that the peer's requests fail too.
+    fn settle(&self, machine: &mut Machine) {
+        while let Some((queue, completion)) = machine.connection.poll_completion() {
+            let completions = match queue {
+                Queue::Send => &self.config.send_queue,
+                Queue::Receive => &self.config.receive_queue,
+            };
+            if !completions.push(WorkCompletion { queue_pair: self.number, completion }) {
+                machine.connection.fail();
+            }
+        }
+        if let Some(on_event) = &self.config.on_event {
+            while let Some(event) = machine.connection.poll_event() {
+                on_event(self.number, event);
+            }
+        }
+        if machine.connection.state() == State::Error
+            && machine.connection.pending() == Pending::Nothing
+            && let Some(lane) = &mut machine.lane
+        {
+            lane.shutdown();
+        }
+        self.wait_for_receive(machine);
+        self.arm(machine);
+    }
+
+    /// If the connection has refused a request for lack of a shared receive, the next one continues it.
+    fn wait_for_receive(&self, machine: &mut Machine) {
+        let Some(shared) = &self.config.shared_receives else { return };
+        if machine.connection.awaits_shared_receive() && !machine.awaits_receive {
+            machine.awaits_receive = true;
+            shared.wait(Weak::<Endpoint>::clone(&self.weak));
+            // A receive can have been posted before the queue pair was in the list.
+            if machine.connection.pending() != Pending::Nothing
+                && let Some(member) = self.weak.upgrade()
+            {
+                let member: Arc<dyn Member> = member;
+                self.progress.mark_pending(&member);
+            }
+        }
+    }
+
+    /// Passes the next deadline to the manager.
+    fn arm(&self, machine: &mut Machine) {
+        let must_wait = machine.lane.is_none() && machine.connection.outstanding_sends() > 0;
+        machine.lane_deadline = match machine.lane_deadline {
+            _ if !must_wait => None,
+            None => machine.lane_timeout.map(|lane_timeout| Instant::now() + lane_timeout),
+            deadline => deadline,
+        };
+        let deadline = machine.lane_deadline.into_iter().chain(machine.connection.deadline()).min();
+        if deadline != machine.armed {
+            machine.armed = deadline;
+            if let Some(deadline) = deadline {
+                self.manager.arm(deadline, Weak::<Endpoint>::clone(&self.weak));
+            }
+        }
+    }
+}
+
+impl Managed for Endpoint {
+    fn open(&self, lane: Box<dyn Lane>, agreement: &Agreement) {
+        let mut machine = self.lock();
+        let is_expected = matches!(machine.connection.state(), State::ReadyToReceive | State::ReadyToSend);
+        if !is_expected || machine.lane.is_some() {
+            return;
+        }
+        machine.connection.handle_lane_open(agreement);
+        machine.lane = Some(lane);
+        machine.expect_first_message(agreement.first_message);
+        self.settle(&mut machine);
+        drop(machine);
+        let Some(member) = self.weak.upgrade() else { return };
+        let member: Arc<dyn Member> = member;
+        if let Err(error) = self.progress.watch(&member) {
+            self.lock().lose_lane(&error.to_string());
+        }
+        self.progress.mark_pending(&member);
+        self.progress.wake_tasks();
+    }
+
+    fn check_deadline(&self) {
+        let mut machine = self.lock();
+        let now = Instant::now();
+        machine.armed = None;
+        if machine.lane_deadline.is_some_and(|deadline| deadline <= now) {
+            machine.connection.handle_lane_lost();
+        }
+        machine.connection.handle_timeout(now);
+        machine.transmit();
+        self.settle(&mut machine);
+        drop(machine);
+        self.progress.wake_tasks();
     }
 }
 
@@ -146,7 +429,7 @@ impl Member for Endpoint {
     }
 
     fn with_descriptor(&self, register: &dyn Fn(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
-        let machine = self.machine.lock();
+        let machine = self.lock();
         machine.lane.as_ref().map_or(Ok(()), |lane| register(lane.descriptor()))
     }
 
@@ -154,11 +437,12 @@ impl Member for Endpoint {
         !self.is_pending.swap(true, Ordering::Relaxed)
     }
 
-    fn send_pending(&self, progress: &Progress) -> bool {
+    fn send_pending(&self) -> bool {
         self.is_pending.store(false, Ordering::Relaxed);
-        let mut machine = progress.lock(&self.machine);
+        let mut machine = self.lock();
+        machine.awaits_receive = false;
         machine.transmit();
-        machine.finish();
+        self.settle(&mut machine);
         machine.is_unread
     }
 
@@ -169,16 +453,16 @@ impl Member for Endpoint {
         if pending == Pending::Data {
             machine.transmit();
         }
-        machine.finish();
+        self.settle(&mut machine);
         pending == Pending::Acknowledgment || machine.is_unread
     }
 
-    fn drive(&self, progress: &Progress) -> (Option<Instant>, bool) {
-        let mut machine = progress.lock(&self.machine);
+    fn drive(&self) -> bool {
+        let mut machine = self.lock();
         machine.receive(true);
         machine.transmit();
-        machine.finish();
-        (machine.connection.deadline(), machine.is_unread)
+        self.settle(&mut machine);
+        machine.is_unread
     }
 }
 
@@ -211,12 +495,6 @@ impl Machine {
                 Err(error) => return self.lose_lane(&error.to_string()),
             }
         }
-        if let Some(deadline) = self.connection.deadline() {
-            let now = Instant::now();
-            if deadline <= now {
-                self.connection.handle_timeout(now);
-            }
-        }
     }
 
     /// Sends until everything is sent or the lane is full.
@@ -241,27 +519,22 @@ impl Machine {
     fn lose_lane(&mut self, reason: &str) {
         log::debug!("queue pair {}: its lane has ended: {reason}", self.number);
         (self.lane, self.is_unread) = (None, false);
-        self.connection.handle_lane_lost();
+        match self.outlives_peer {
+            true => self.connection.handle_lane_closed(),
+            false => self.connection.handle_lane_lost(),
+        }
     }
 
-    /// Moves completions to their queues. If one has overrun, the queue pair fails. A failed queue pair ends its lane,
-    /// so that the peer's requests fail too.
-    fn finish(&mut self) {
-        while let Some((queue, completion)) = self.connection.poll_completion() {
-            let completions = match queue {
-                Queue::Send => &self.send_queue,
-                Queue::Receive => &self.receive_queue,
-            };
-            if !completions.push(WorkCompletion { queue_pair: self.number, completion }) {
-                self.connection.fail();
-            }
+    /// Ends the lane if the peer and the program do not name the same first message.
+    fn expect_first_message(&mut self, first_message: u32) {
+        let expected = *self.first_message.get_or_insert(first_message);
+        if expected != first_message {
+            self.lose_lane(&format!("its first message is {first_message}, not {expected}"));
         }
-        if self.connection.state() == State::Error
-            && self.connection.pending() == Pending::Nothing
-            && let Some(lane) = &mut self.lane
-        {
-            lane.shutdown();
-        }
+    }
+
+    fn allowed(&self, is_allowed: bool) -> Result<(), ModifyError> {
+        if is_allowed { Ok(()) } else { Err(ModifyError::State(self.connection.state())) }
     }
 }
 

@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 use isolane_memory::MemoryRegion;
 
 use super::*;
-use crate::connection::State;
+use crate::connection::{Limits, State};
 use crate::memory::{Access, Registration};
 use crate::work::{Element, LocalData, ReceiveRequest, SendOperation, SendRequest, Status};
 
-const ALL: Access = Access(0xf);
+mod by_number;
+
+const ALL: Access = Access::ALL;
 const SEND: SendOperation = SendOperation::Send { immediate: None };
 /// Longer than any step takes on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -34,7 +36,7 @@ fn parts(config: DeviceConfig, limits: Limits) -> Parts {
     let domain = Arc::new(ProtectionDomain::default());
     let memory = domain.register(MemoryRegion::allocate(MEMORY_BYTES).unwrap(), 0, ALL).unwrap();
     let queue = device.completion_queue(COMPLETIONS);
-    let config = QueuePairConfig { domain, send_queue: Arc::clone(&queue), receive_queue: queue, limits };
+    let config = QueuePairConfig { limits, ..QueuePairConfig::new(domain, queue) };
     Parts { device, memory, config }
 }
 
@@ -140,8 +142,6 @@ fn executes_each_operation_over_memory() {
         peer_segment_bytes: 1 << 20,
         peer_responder_resources: 16,
         peer_shares_receives: false,
-        rnr_retries: 7,
-        rnr_timer: 1,
     };
     let near_pair = near.device.queue_pair(Box::new(near_lane), 1, &agreement, &near.config).unwrap();
     let far_pair = far.device.queue_pair(Box::new(far_lane), 2, &agreement, &far.config).unwrap();

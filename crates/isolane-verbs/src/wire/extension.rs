@@ -56,6 +56,7 @@ isolane_layout::codes! {
         Acknowledged = 0x00, "acknowledged";
         ReceiverNotReady = 0x20, "receiver not ready";
         ReceiverReady = 0x40, "receiver ready again";
+        Ended = 0x50, "queue pair ended";
         NakSequence = 0x60, "sequence error";
         NakInvalidRequest = 0x61, "invalid request";
         NakRemoteAccess = 0x62, "remote access error";

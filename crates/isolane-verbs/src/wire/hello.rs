@@ -31,7 +31,7 @@ isolane_layout::layout! {
         56 => source_qpn: u32,
         /// Number of the receiver's queue pair, in the low 24 bits.
         60 => destination_qpn: u32,
-        /// Number of the sender's first message.
+        /// Number of the first message that the receiver of the hello sends.
         64 => first_message: u32,
         /// Random bytes of this exchange.
         72 => nonce: [u8; 16],

@@ -135,9 +135,8 @@ fn send_beyond_the_credits_is_refused() {
 
 #[test]
 fn more_reads_than_agreed_are_refused() {
-    let limits = Limits { responder_resources: 2, ..Limits::default() };
-    let mut pair = Pair::with(ALL, limits, SEGMENT_BYTES);
-    for number in 0..3 {
+    let mut pair = Pair::new();
+    for number in 0..=RESOURCES as u32 {
         let range = RemoteRange { address: 0, key: pair.far.memory.key(), length: 8 };
         let place = Place { size: 8, offset: 0, length: 0 };
         let message = u32::MAX.wrapping_add(number);
@@ -146,7 +145,7 @@ fn more_reads_than_agreed_are_refused() {
         read.acknowledged = 7;
         inject(&mut pair, &read, &[]);
     }
-    assert_failed(&mut pair, "three reads");
+    assert_failed(&mut pair, "one read too many");
 }
 
 #[test]

@@ -112,7 +112,7 @@ proptest! {
         last_chunk in 1_usize..5000,
         shares_receives in any::<bool>(),
     ) {
-        let limits = Limits { responder_resources: 3, ..Limits::default() };
+        let limits = Limits::default();
         let mut pair = match shares_receives {
             true => Pair::with_shared_receives(limits, segment_bytes, RNR_FOREVER),
             false => Pair::with(ALL, limits, segment_bytes),

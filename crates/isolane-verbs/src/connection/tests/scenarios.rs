@@ -329,10 +329,10 @@ fn each_state_takes_its_requests() {
     let receive = || ReceiveRequest { id: 1, data: [].into_iter().collect() };
     assert_eq!(end.pair.post_receive(receive()), Err(PostError::State(State::Reset)));
     assert_eq!(end.send(1, SEND, &[]), Err(PostError::State(State::Reset)));
-    assert!(end.pair.initialize() && !end.pair.initialize());
+    assert!(end.pair.initialize(ALL) && !end.pair.initialize(ALL));
     assert_eq!(end.pair.post_receive(receive()), Ok(()));
     assert_eq!(end.send(1, SEND, &[]), Err(PostError::State(State::Init)));
-    assert!(!end.pair.start_sending());
+    assert!(!end.pair.start_sending(&SendAttributes::default()));
     let elements = [end.element(0, 1), end.element(1, 1)];
     let data = elements.into_iter().collect();
     assert_eq!(

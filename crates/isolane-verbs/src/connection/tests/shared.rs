@@ -106,7 +106,7 @@ fn one_queue_serves_two_queue_pairs() {
     let (memory, queue) = (Arc::clone(&first.far.memory), first.far.shared.clone());
     let far = End::over(Arc::clone(&first.far.pair.domain), memory, Limits::default(), queue);
     let near = End::new(ALL, Limits::default(), false);
-    let mut second = Pair::connect([near, far], Limits::default(), SEGMENT_BYTES, RNR_FOREVER);
+    let mut second = Pair::connect([near, far], SEGMENT_BYTES, RNR_FOREVER);
     for pair in [&mut first, &mut second] {
         pair.near.send(1, SEND, &[]).unwrap();
         pair.run();
@@ -163,7 +163,7 @@ fn false_refusals_fail_the_queue_pair() {
         for (context, message, syndrome, accepted) in cases {
             let ends =
                 [End::new(ALL, Limits::default(), false), End::new(ALL, Limits::default(), shares_receives)];
-            let mut pair = Pair::connect(ends, Limits::default(), SEGMENT_BYTES, RNR_FOREVER);
+            let mut pair = Pair::connect(ends, SEGMENT_BYTES, RNR_FOREVER);
             (0..2).for_each(|id| pair.far.receive(id, &[]));
             exchange_credits(&mut pair);
             let key = pair.far.memory.key();

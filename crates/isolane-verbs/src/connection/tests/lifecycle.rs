@@ -1,0 +1,63 @@
+//! Opening and end of a lane, and the rights of a queue pair.
+
+use super::*;
+
+#[test]
+fn early_requests_leave_once_the_lane_is_open() {
+    let mut pair = Pair::new();
+    let mut early = End::new(ALL, Limits::default(), false);
+    assert!(early.pair.initialize(ALL) && early.pair.start_receiving(&ReceiveAttributes::default()));
+    assert!(early.pair.start_sending(&SendAttributes::default()));
+    early.send(1, SEND, &[]).unwrap();
+    assert_eq!((early.pair.pending(), early.pair.wants_transmit()), (Pending::Nothing, false));
+    let agreement = Agreement {
+        first_message: u32::MAX,
+        peer_first_message: 7,
+        peer_segment_bytes: SEGMENT_BYTES,
+        peer_responder_resources: RESOURCES,
+        peer_shares_receives: true,
+    };
+    early.pair.handle_lane_open(&agreement);
+    pair.near = early;
+    pair.far.receive(2, &[]);
+    pair.run();
+    assert_eq!(pair.near.completions(), [(Queue::Send, 1, Status::Success, 0)]);
+}
+
+#[test]
+fn outlives_a_peer_that_announces_its_end() {
+    let mut pair = Pair::new();
+    pair.near.receive(1, &[]);
+    pair.far.pair.announce_end();
+    pair.run();
+    pair.near.pair.handle_lane_closed();
+    assert_eq!((pair.near.pair.state(), pair.near.completions()), (State::ReadyToSend, vec![]));
+    // It can no longer send.
+    pair.near.send(2, SEND, &[]).unwrap();
+    let done = [(Queue::Send, 2, Status::RetryExceeded, 0), (Queue::Receive, 1, Status::Flushed, 0)];
+    assert_eq!((pair.near.pair.state(), pair.near.completions()), (State::Error, done.to_vec()));
+    // A lane that ends without an announcement ends the queue pair.
+    pair.far.pair.handle_lane_closed();
+    assert_eq!(pair.far.pair.state(), State::Error);
+}
+
+#[test]
+fn queue_pair_allows_only_its_rights() {
+    for (operation, refused) in [
+        (SendOperation::Write { address: 0, key: 0, immediate: None }, Access(0xd)),
+        (SendOperation::Read { address: 0, key: 0 }, Access(0xb)),
+        (SendOperation::FetchAdd { address: 0, key: 0, add: 1 }, Access(7)),
+    ] {
+        let mut pair = Pair::new();
+        pair.far.pair.responder.set_access(refused);
+        let key = pair.far.memory.key();
+        let operation = match operation {
+            SendOperation::Write { .. } => SendOperation::Write { address: 0, key, immediate: None },
+            SendOperation::Read { .. } => SendOperation::Read { address: 0, key },
+            _ => SendOperation::FetchAdd { address: 0, key, add: 1 },
+        };
+        pair.near.send(1, operation, &[pair.near.element(0, 8)]).unwrap();
+        pair.run();
+        assert_eq!(pair.near.completions(), [(Queue::Send, 1, Status::RemoteAccess, 0)]);
+    }
+}

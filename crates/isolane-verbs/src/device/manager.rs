@@ -1,0 +1,456 @@
+//! Lane manager: opens lanes between queue pairs that name each other, and checks deadlines.
+//!
+//! The number of a queue pair is `port << 8 | index`, where `port` is a TCP port at which its device listens. The end
+//! with the smaller GID and number connects; the other accepts exactly that peer.
+//!
+//! Invariant: a connection becomes a lane only if its addresses, both numbers, and both first messages are the ones
+//! that the queue pair expects.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use isolane_reactor::SocketOptions;
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use super::handshake::{self, Greeting, Identity, TIMEOUT, gid};
+use super::lane::{Lane, TcpLane};
+use super::progress::timespec;
+use crate::connection::Agreement;
+use crate::wire::{Hello, Role};
+
+/// A queue pair, as the manager sees it.
+pub(super) trait Managed: Send + Sync {
+    /// Takes the lane that connects it with its peer.
+    fn open(&self, lane: Box<dyn Lane>, agreement: &Agreement);
+
+    /// Handles the deadlines that have passed.
+    fn check_deadline(&self);
+}
+
+/// The other end of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Address of its device.
+    pub address: IpAddr,
+    /// Number of its queue pair.
+    pub number: u32,
+}
+
+/// A queue pair that needs a lane.
+pub(super) struct Opening {
+    pub(super) member: Weak<dyn Managed>,
+    pub(super) identity: Identity,
+    pub(super) peer: Peer,
+}
+
+impl Opening {
+    /// Whether this end connects, at a device with this address.
+    fn connects(&self, address: IpAddr) -> bool {
+        (gid(address), self.identity.number) < (gid(self.peer.address), self.peer.number)
+    }
+
+    /// Whether a hello from this address is the one of the peer.
+    fn accepts(&self, hello: &Hello, source: IpAddr) -> bool {
+        source == self.peer.address
+            && hello.source_gid == gid(source)
+            && hello.source_qpn == self.peer.number
+            && hello.destination_qpn == self.identity.number
+    }
+
+    fn open(&self, stream: TcpStream, hello: &Hello) {
+        if let Some(member) = self.member.upgrade() {
+            member.open(Box::new(TcpLane(stream)), &self.identity.agreement(hello));
+        }
+    }
+}
+
+/// Opens the lanes of a device.
+pub(super) struct Manager {
+    address: IpAddr,
+    ports: RangeInclusive<u16>,
+    options: SocketOptions,
+    state: Mutex<State>,
+    wake: OwnedFd,
+    is_stopping: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    ports: Vec<Port>,
+    /// New queue pairs, which the thread takes.
+    openings: Vec<Opening>,
+    /// Numbers whose opening ends.
+    canceled: Vec<u32>,
+    deadlines: Vec<(Instant, Weak<dyn Managed>)>,
+}
+
+/// A port with the numbers of 256 queue pairs.
+struct Port {
+    listener: Arc<TcpListener>,
+    number: u16,
+    used: [bool; NUMBERS_PER_PORT],
+    /// Index after the last one used, so that numbers return late.
+    next: usize,
+}
+
+impl Port {
+    fn allocate(&mut self) -> Option<u32> {
+        let indices = (self.next..NUMBERS_PER_PORT).chain(0..self.next);
+        let index = indices.into_iter().find(|index| !self.used[*index])?;
+        self.used[index] = true;
+        self.next = (index + 1) % NUMBERS_PER_PORT;
+        Some(u32::from(self.number) << 8 | index as u32)
+    }
+}
+
+impl Manager {
+    pub(super) fn new(
+        address: IpAddr,
+        ports: RangeInclusive<u16>,
+        options: SocketOptions,
+    ) -> io::Result<Manager> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (state, is_stopping) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Manager { address, ports, options, state, wake, is_stopping })
+    }
+
+    pub(super) fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Starts the thread.
+    pub(super) fn start(self: &Arc<Self>) -> io::Result<JoinHandle<()>> {
+        let manager = Arc::clone(self);
+        thread::Builder::new().name("isolane-lanes".into()).spawn(move || manager.run())
+    }
+
+    /// Ends the thread.
+    pub(super) fn stop(&self) {
+        self.is_stopping.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// Returns an unused number for a queue pair, at a port where the device listens.
+    ///
+    /// # Errors
+    /// If there is no free port.
+    pub(super) fn allocate(&self) -> io::Result<u32> {
+        let mut state = self.state.lock();
+        if let Some(number) = state.ports.iter_mut().find_map(Port::allocate) {
+            return Ok(number);
+        }
+        let mut port = self.new_port()?;
+        let number = port.allocate().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        state.ports.push(port);
+        drop(state);
+        self.wake();
+        Ok(number)
+    }
+
+    fn new_port(&self) -> io::Result<Port> {
+        let bound = self.ports.clone().find_map(|port| TcpListener::bind((self.address, port)).ok());
+        let listener = bound.ok_or_else(|| {
+            let (low, high) = (self.ports.start(), self.ports.end());
+            let text = format!("no free port in {low}-{high} at {}", self.address);
+            io::Error::new(io::ErrorKind::AddrInUse, text)
+        })?;
+        listener.set_nonblocking(true)?;
+        let number = listener.local_addr()?.port();
+        Ok(Port { listener: Arc::new(listener), number, used: [false; NUMBERS_PER_PORT], next: 0 })
+    }
+
+    /// Releases a number.
+    pub(super) fn release(&self, number: u32) {
+        let mut state = self.state.lock();
+        if let Some(port) = state.ports.iter_mut().find(|port| u32::from(port.number) == number >> 8) {
+            port.used[number as usize % NUMBERS_PER_PORT] = false;
+        }
+    }
+
+    /// Opens a lane in the background.
+    pub(super) fn open(&self, opening: Opening) {
+        self.state.lock().openings.push(opening);
+        self.wake();
+    }
+
+    /// Ends the opening of a lane.
+    pub(super) fn cancel(&self, number: u32) {
+        let mut state = self.state.lock();
+        state.openings.retain(|opening| opening.identity.number != number);
+        state.canceled.push(number);
+        drop(state);
+        self.wake();
+    }
+
+    /// Calls [`Managed::check_deadline`] at a time.
+    pub(super) fn arm(&self, deadline: Instant, member: Weak<dyn Managed>) {
+        self.state.lock().deadlines.push((deadline, member));
+        self.wake();
+    }
+
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    fn run(&self) {
+        let mut lanes = Lanes::default();
+        while !self.is_stopping.load(Ordering::SeqCst) {
+            let next_deadline = self.check_deadlines();
+            let listeners = self.take_openings(&mut lanes);
+            lanes.accept(&listeners, self);
+            lanes.connect(self);
+            let deadline = next_deadline.into_iter().chain(lanes.deadline()).min();
+            let mut descriptors = vec![PollFd::new(&self.wake, PollFlags::IN)];
+            descriptors.extend(listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)));
+            descriptors.extend(lanes.descriptors().map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
+            let timeout = deadline.map(|deadline| {
+                timespec(deadline.saturating_duration_since(Instant::now()) + Duration::from_micros(1))
+            });
+            let _ = poll(&mut descriptors, timeout.as_ref());
+            let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        }
+    }
+
+    /// Checks the deadlines that have passed. Returns the next one.
+    fn check_deadlines(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        let (due, later) = std::mem::take(&mut state.deadlines).into_iter().partition(|(at, _)| *at <= now);
+        let (due, later): (Vec<_>, Vec<_>) = (due, later);
+        state.deadlines = later;
+        let next = state.deadlines.iter().map(|(at, _)| *at).min();
+        drop(state);
+        due.iter().filter_map(|(_, member)| member.upgrade()).for_each(|member| member.check_deadline());
+        next
+    }
+
+    /// Moves new openings to the thread. Returns the listeners.
+    fn take_openings(&self, lanes: &mut Lanes) -> Vec<Arc<TcpListener>> {
+        let mut state = self.state.lock();
+        for number in state.canceled.drain(..) {
+            lanes.expected.remove(&number);
+            lanes.connecting.retain(|connecting| connecting.opening.identity.number != number);
+        }
+        for opening in state.openings.drain(..) {
+            if opening.connects(self.address) {
+                lanes.connecting.push(Connecting::new(opening));
+            } else {
+                lanes.expected.insert(opening.identity.number, opening);
+            }
+        }
+        state.ports.iter().map(|port| Arc::clone(&port.listener)).collect()
+    }
+
+    /// Starts a connection from the address of the device.
+    fn start_connecting(&self, peer: Peer) -> io::Result<TcpStream> {
+        let family = if self.address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+        self.options.apply(&socket).map_err(io::Error::other)?;
+        rustix::net::bind(&socket, &SocketAddr::new(self.address, 0))?;
+        let port = (peer.number >> 8) as u16;
+        match rustix::net::connect(&socket, &SocketAddr::new(peer.address, port)) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let stream = TcpStream::from(socket);
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+}
+
+/// Lanes that are being opened; the manager's thread owns them.
+#[derive(Default)]
+struct Lanes {
+    /// Queue pairs that wait for their peer, by number.
+    expected: HashMap<u32, Opening>,
+    connecting: Vec<Connecting>,
+    waiting: VecDeque<Waiting>,
+}
+
+/// A connection that a peer has opened.
+struct Waiting {
+    stream: TcpStream,
+    greeting: Greeting,
+    /// The complete hello; its queue pair does not expect it yet.
+    hello: Option<Hello>,
+    deadline: Instant,
+}
+
+/// A connection to a peer.
+struct Connecting {
+    opening: Opening,
+    /// `None` until the next attempt.
+    attempt: Option<Attempt>,
+    retry_at: Instant,
+    delay: Duration,
+}
+
+struct Attempt {
+    stream: TcpStream,
+    /// The hello of this end is sent.
+    is_greeted: bool,
+    greeting: Greeting,
+}
+
+impl Lanes {
+    /// Accepts connections, and opens the lanes of expected peers.
+    fn accept(&mut self, listeners: &[Arc<TcpListener>], manager: &Manager) {
+        for listener in listeners {
+            while let Ok((stream, peer)) = listener.accept() {
+                match handshake::prepare(&stream, &manager.options) {
+                    Ok(()) => self.waiting.push_back(Waiting {
+                        stream,
+                        greeting: Greeting::default(),
+                        hello: None,
+                        deadline: Instant::now() + TIMEOUT,
+                    }),
+                    Err(error) => log::warn!("{peer} is refused: {error}"),
+                }
+                if self.waiting.len() > MAX_WAITING {
+                    // The peer tries again.
+                    self.waiting.pop_front();
+                }
+            }
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        self.waiting = waiting.into_iter().filter_map(|peer| self.admit(peer)).collect();
+    }
+
+    /// Opens the lane of a peer if its queue pair expects it. Returns a peer that must wait.
+    fn admit(&mut self, mut peer: Waiting) -> Option<Waiting> {
+        if peer.hello.is_none() {
+            peer.hello = match peer.greeting.receive(&peer.stream, Role::Connects) {
+                Ok(hello) => hello,
+                Err(error) => {
+                    log::debug!("a peer is refused: {error}");
+                    return None;
+                }
+            };
+        }
+        let opening = peer.hello.as_ref().and_then(|hello| self.expected.get(&hello.destination_qpn));
+        let (Some(hello), Some(opening)) = (&peer.hello, opening) else {
+            return (Instant::now() < peer.deadline).then_some(peer);
+        };
+        let source = peer.stream.peer_addr().ok()?;
+        if !opening.accepts(hello, source.ip()) {
+            log::warn!("{source}: queue pair {} expects another peer", hello.destination_qpn);
+            return None;
+        }
+        if peer.stream.peek(&mut [0]).err().map(|error| error.kind()) != Some(io::ErrorKind::WouldBlock) {
+            // The peer has gone, and connects again if it needs to.
+            return None;
+        }
+        let reply = opening.identity.hello(Role::Accepts, hello.source_qpn, &peer.stream).ok()?;
+        handshake::write_hello(&peer.stream, &reply).ok()?;
+        opening.open(peer.stream, hello);
+        self.expected.remove(&hello.destination_qpn);
+        None
+    }
+
+    /// Continues the connections to peers.
+    fn connect(&mut self, manager: &Manager) {
+        self.connecting.retain(|connecting| connecting.opening.member.strong_count() > 0);
+        self.connecting.retain_mut(|connecting| !connecting.advance(manager));
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let retries = self.connecting.iter().filter(|connecting| connecting.attempt.is_none());
+        let retries = retries.map(|connecting| connecting.retry_at);
+        retries.chain(self.waiting.iter().map(|peer| peer.deadline)).min()
+    }
+
+    /// Returns the sockets and the readiness that each waits for.
+    fn descriptors(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
+        let unread = self.waiting.iter().filter(|peer| peer.hello.is_none());
+        let attempts = self.connecting.iter().filter_map(|connecting| connecting.attempt.as_ref());
+        let attempts = attempts.map(|attempt| {
+            (attempt.stream.as_fd(), if attempt.is_greeted { PollFlags::IN } else { PollFlags::OUT })
+        });
+        unread.map(|peer| (peer.stream.as_fd(), PollFlags::IN)).chain(attempts)
+    }
+}
+
+impl Connecting {
+    fn new(opening: Opening) -> Connecting {
+        Connecting { opening, attempt: None, retry_at: Instant::now(), delay: MIN_RETRY_DELAY }
+    }
+
+    /// Continues. Returns `true` once the lane is open. A failed attempt is repeated after a delay: the peer can be
+    /// slower.
+    fn advance(&mut self, manager: &Manager) -> bool {
+        if self.attempt.is_none() {
+            if Instant::now() < self.retry_at {
+                return false;
+            }
+            match manager.start_connecting(self.opening.peer) {
+                Ok(stream) => {
+                    let greeting = Greeting::default();
+                    self.attempt = Some(Attempt { stream, is_greeted: false, greeting });
+                }
+                Err(error) => return self.retry(&error),
+            }
+        }
+        let Some(attempt) = &mut self.attempt else { return false };
+        match attempt.advance(&self.opening) {
+            Ok(None) => false,
+            Ok(Some(hello)) => {
+                if let Some(attempt) = self.attempt.take() {
+                    self.opening.open(attempt.stream, &hello);
+                }
+                true
+            }
+            Err(error) => self.retry(&error),
+        }
+    }
+
+    fn retry(&mut self, error: &io::Error) -> bool {
+        log::debug!("{}: {error}, trying again", self.opening.peer.address);
+        self.attempt = None;
+        self.retry_at = Instant::now() + self.delay;
+        self.delay = (2 * self.delay).min(MAX_RETRY_DELAY);
+        false
+    }
+}
+
+impl Attempt {
+    /// Sends and receives hellos. Returns the valid hello of the peer.
+    fn advance(&mut self, opening: &Opening) -> io::Result<Option<Hello>> {
+        if !self.is_greeted {
+            if let Some(error) = self.stream.take_error()? {
+                return Err(error);
+            }
+            if self.stream.peer_addr().is_err() {
+                return Ok(None);
+            }
+            let hello = opening.identity.hello(Role::Connects, opening.peer.number, &self.stream)?;
+            handshake::write_hello(&self.stream, &hello)?;
+            self.is_greeted = true;
+        }
+        let hello = self.greeting.receive(&self.stream, Role::Accepts).map_err(io::Error::other)?;
+        match hello {
+            Some(hello) if !opening.accepts(&hello, opening.peer.address) => {
+                Err(io::Error::other("the hello names another queue pair"))
+            }
+            hello => Ok(hello),
+        }
+    }
+}
+
+/// Number of queue pairs that a port serves.
+const NUMBERS_PER_PORT: usize = 256;
+/// Maximum number of accepted connections without a lane; the oldest ends for a further one.
+const MAX_WAITING: usize = 256;
+/// Delay before the second attempt to connect; it doubles with each attempt.
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(1);
+const MAX_RETRY_DELAY: Duration = Duration::from_millis(64);
