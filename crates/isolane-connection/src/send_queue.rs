@@ -50,6 +50,16 @@ impl SendQueue {
         self.queued_bytes += len as u64;
     }
 
+    /// Appends `len` bytes, which `write` writes over zeroes, as a header.
+    pub fn push_with(&mut self, len: usize, write: impl FnOnce(&mut [u8])) {
+        let start = self.headers.len();
+        self.headers.resize(start + len, 0);
+        write(&mut self.headers[start..]);
+        self.tail_len += len;
+        self.pending_bytes += len;
+        self.queued_bytes += len as u64;
+    }
+
     /// Not inlined, so that the compiler keeps the copy of constant length.
     #[inline(never)]
     fn extend_headers(&mut self, header: &[u8]) {
@@ -231,7 +241,7 @@ mod tests {
         for step in [1, 2, 3, 5, 7, 100] {
             let mut output = SendQueue::default();
             output.push::<24>(b"ab", None);
-            output.push::<24>(b"cd", None);
+            output.push_with(2, |slot| slot.copy_from_slice(b"cd"));
             output.push::<24>(b"", Some(Payload::from(b"PAYLOAD".to_vec())));
             output.push::<24>(b"", Some(Payload::from(b"more".to_vec())));
             output.push::<24>(b"ef", None);

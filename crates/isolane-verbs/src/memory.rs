@@ -3,6 +3,7 @@
 //! Invariant: a span was checked against the bounds and the rights of its registration.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use isolane_memory::MemoryRegion;
@@ -127,7 +128,26 @@ pub(crate) type Spans = SmallVec<[Span; 1]>;
 /// Registered memory that queue pairs of one program can name.
 #[derive(Default)]
 pub struct ProtectionDomain {
-    registrations: RwLock<HashMap<u32, Arc<Registration>>>,
+    registrations: RwLock<HashMap<u32, Arc<Registration>, BuildHasherDefault<KeyHasher>>>,
+}
+
+/// Hasher of keys, which are random and chosen by this end.
+#[derive(Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32((self.0 as u32).rotate_left(8) ^ u32::from(*byte)));
+    }
+
+    fn write_u32(&mut self, key: u32) {
+        // The table uses the high and the low bits.
+        self.0 = u64::from(key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
 }
 
 impl ProtectionDomain {
@@ -200,23 +220,38 @@ pub enum RegisterError {
     Random(String),
 }
 
+/// Returns regions, offsets, and lengths of the part of spans from `offset` on that has `len` bytes, or fewer at the
+/// end.
+pub(crate) fn parts(
+    spans: &[Span],
+    offset: usize,
+    len: usize,
+) -> impl Iterator<Item = (&Arc<MemoryRegion>, usize, usize)> {
+    let (mut skip, mut left) = (offset, len);
+    spans.iter().filter_map(move |span| {
+        let from = skip.min(span.len);
+        let count = left.min(span.len - from);
+        (skip, left) = (skip - from, left - count);
+        (count > 0).then_some((&span.region, span.offset + from, count))
+    })
+}
+
+/// Returns the first `len` bytes of spans.
+pub(crate) fn front(mut spans: Spans, len: usize) -> Spans {
+    let mut left = len;
+    spans.retain(|span| {
+        span.len = span.len.min(left);
+        left -= span.len;
+        span.len > 0
+    });
+    spans
+}
+
 /// Returns the part of spans from `offset` on that has `len` bytes, or fewer at the end.
 pub(crate) fn part(spans: &[Span], offset: usize, len: usize) -> Spans {
-    let (mut skip, mut left) = (offset, len);
-    let mut parts = Spans::new();
-    for span in spans {
-        if skip >= span.len {
-            skip -= span.len;
-            continue;
-        }
-        let count = left.min(span.len - skip);
-        if count == 0 {
-            break;
-        }
-        parts.push(Span { region: Arc::clone(&span.region), offset: span.offset + skip, len: count });
-        (skip, left) = (0, left - count);
-    }
-    parts
+    parts(spans, offset, len)
+        .map(|(region, offset, len)| Span { region: Arc::clone(region), offset, len })
+        .collect()
 }
 
 #[cfg(test)]
@@ -271,8 +306,16 @@ mod tests {
             .map(|(offset, len)| Span { region: Arc::clone(&region), offset, len })
             .to_vec();
         let places = |offset, len| -> Vec<(usize, usize)> {
-            part(&spans, offset, len).iter().map(|span| (span.offset, span.len)).collect()
+            let places: Vec<_> = parts(&spans, offset, len).map(|(_, offset, len)| (offset, len)).collect();
+            let cloned = part(&spans, offset, len);
+            assert!(cloned.iter().map(|span| (span.offset, span.len)).eq(places.iter().copied()));
+            if offset == 0 {
+                let front = front(spans.iter().cloned().collect(), len);
+                assert!(front.iter().map(|span| (span.offset, span.len)).eq(places.iter().copied()));
+            }
+            places
         };
+        assert_eq!(places(0, 12), [(0, 10), (50, 2)]);
         assert_eq!(places(0, 25), [(0, 10), (50, 5), (90, 10)]);
         assert_eq!(places(8, 8), [(8, 2), (50, 5), (90, 1)]);
         assert_eq!(places(10, 5), [(50, 5)]);

@@ -7,7 +7,7 @@ use std::ops::Range;
 use isolane_connection::{InputBuffer, MAX_DESTINATION_BYTES, MAX_DESTINATION_SLICES, ReceivePlan};
 
 use super::SEGMENT_BYTES;
-use crate::memory::{Spans, part};
+use crate::memory::{Spans, parts};
 use crate::wire::{MAX_PREFIX_BYTES, Segment, SegmentError};
 
 /// The receiving half of a lane.
@@ -32,12 +32,21 @@ impl Placing {
         self.segment.length as usize - self.placed
     }
 
+    /// Copies unread payload to its place.
+    fn place_unread(&mut self, buffer: &mut InputBuffer<MAX_PREFIX_BYTES>, overflow: &[u8]) {
+        let unread = buffer.unread(overflow);
+        let count = self.left().min(unread.len());
+        self.copy_in(&unread[..count]);
+        buffer.consume(count);
+    }
+
     /// Copies payload to its place.
     fn copy_in(&mut self, bytes: &[u8]) {
-        let mut from = 0;
-        for span in part(&self.spans, self.placed, bytes.len()) {
-            span.region.copy_in(span.offset, &bytes[from..from + span.len]);
-            from += span.len;
+        let mut left = bytes;
+        for (region, offset, len) in parts(&self.spans, self.placed, bytes.len()) {
+            let (front, tail) = left.split_at(len);
+            region.copy_in(offset, front);
+            left = tail;
         }
         self.placed += bytes.len();
     }
@@ -48,18 +57,10 @@ impl Input {
     pub(super) fn fill_plan<'a>(&'a mut self, overflow: &'a mut [u8], plan: &mut ReceivePlan<'a>) {
         self.planned = 0;
         if let Some(placing) = &self.placing {
-            let (mut skip, mut left) = (placing.placed, placing.left().min(MAX_DESTINATION_BYTES));
-            for span in &placing.spans {
-                if skip >= span.len {
-                    skip -= span.len;
-                    continue;
-                }
-                let len = left.min(span.len - skip);
-                if len == 0 || plan.len() == MAX_DESTINATION_SLICES {
-                    break;
-                }
-                plan.push(span.region.io_slice_mut(span.offset + skip, len).0);
-                (skip, left) = (0, left - len);
+            let len = placing.left().min(MAX_DESTINATION_BYTES);
+            let destinations = parts(&placing.spans, placing.placed, len);
+            for (region, offset, len) in destinations.take(MAX_DESTINATION_SLICES) {
+                plan.push(region.io_slice_mut(offset, len).0);
                 self.planned += len;
             }
             if self.planned > 0 && self.planned < placing.left() {
@@ -81,15 +82,8 @@ impl Input {
 
     /// Places unread payload, and returns the segment if all of it is in its place.
     pub(super) fn next_placed(&mut self, overflow: &[u8]) -> Option<Segment> {
-        let placing = self.placing.as_mut()?;
-        let unread = self.buffer.unread(overflow);
-        let count = placing.left().min(unread.len());
-        placing.copy_in(&unread[..count]);
-        self.buffer.consume(count);
-        match placing.left() {
-            0 => self.placing.take().map(|placing| placing.segment),
-            _ => None,
-        }
+        self.placing.as_mut()?.place_unread(&mut self.buffer, overflow);
+        self.placing.take_if(|placing| placing.left() == 0).map(|placing| placing.segment)
     }
 
     /// Returns whether payload is missing.
@@ -121,9 +115,15 @@ impl Input {
         Ok(Some(segment))
     }
 
-    /// Expects the payload of a segment next.
-    pub(super) fn place(&mut self, segment: Segment, spans: Spans) {
-        self.placing = Some(Placing { segment, spans, placed: 0 });
+    /// Expects the payload of a segment next. Returns the segment if all of it has arrived, and is in its place now.
+    pub(super) fn place(&mut self, segment: Segment, spans: Spans, overflow: &[u8]) -> Option<Segment> {
+        let mut placing = Placing { segment, spans, placed: 0 };
+        placing.place_unread(&mut self.buffer, overflow);
+        if placing.left() == 0 {
+            return Some(placing.segment);
+        }
+        self.placing = Some(placing);
+        None
     }
 
     /// Discards the rest of the current payload instead of placing it.

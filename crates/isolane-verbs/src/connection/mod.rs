@@ -23,15 +23,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use isolane_connection::{ReceivePlan, TransmitPlan};
-use isolane_memory::Payload;
 
 pub use self::attributes::{Agreement, Limits, ReceiveAttributes, SendAttributes};
 use self::input::Input;
-use self::output::Output;
+use self::output::{Output, Source};
 use self::requester::Requester;
 use self::responder::Responder;
 pub use self::shared_receives::SharedReceiveQueue;
-use crate::memory::{Access, ProtectionDomain, Span, Spans};
+use crate::memory::{Access, ProtectionDomain, Spans};
 use crate::wire::{
     AtomicOperands, Extension, NakCode, Opcode, Operation, RemoteRange, Segment, SegmentError, SegmentFlags,
     Stage, Syndrome,
@@ -377,7 +376,9 @@ impl ReliableConnection {
             } else {
                 let Some(segment) = self.input.next_segment(overflow)? else { return Ok(()) };
                 let spans = self.on_segment(&segment, now)?;
-                self.input.place(segment, spans);
+                if let Some(segment) = self.input.place(segment, spans, overflow) {
+                    self.on_placed(&segment)?;
+                }
             }
         }
     }
@@ -439,45 +440,57 @@ impl ReliableConnection {
             return;
         }
         while self.output.pending_bytes() < OUTPUT_BYTES {
-            let next = match self.was_response {
-                true => self.next_request().or_else(|| self.next_response()),
-                false => self.next_response().or_else(|| self.next_request()),
+            let is_queued = match self.was_response {
+                true => self.queue_request() || self.queue_response(),
+                false => self.queue_response() || self.queue_request(),
             };
-            let Some((segment, payload)) = next else { break };
-            self.was_response = !segment.opcode.operation().is_request();
-            self.queue(segment, payload);
+            if !is_queued {
+                break;
+            }
         }
         // A peer that does not read gets no more of them.
         while self.output.pending_bytes() < 2 * OUTPUT_BYTES
             && let Some(acknowledgment) = self.responder.next_acknowledgment()
         {
-            self.queue(acknowledgment, None);
+            queue(acknowledgment, Source::Bytes(&[]), &mut self.responder, &mut self.output);
         }
         if std::mem::take(&mut self.is_ending) {
             let extension = Extension::Acknowledgment(Syndrome::Ended, 0, 0);
-            self.queue(segment(Operation::Acknowledge, 0, Place::default(), extension), None);
+            let segment = segment(Operation::Acknowledge, 0, Place::default(), extension);
+            queue(segment, Source::Bytes(&[]), &mut self.responder, &mut self.output);
         }
     }
 
-    fn next_response(&mut self) -> Option<(Segment, Option<Payload>)> {
-        self.responder.next_response(self.requester.peer_segment_bytes())
+    fn queue_response(&mut self) -> bool {
+        let max_bytes = self.requester.peer_segment_bytes();
+        let Some((segment, spans)) = self.responder.next_response(max_bytes) else { return false };
+        queue(segment, Source::Memory(&spans, 0), &mut self.responder, &mut self.output);
+        self.was_response = true;
+        true
     }
 
-    fn next_request(&mut self) -> Option<(Segment, Option<Payload>)> {
+    fn queue_request(&mut self) -> bool {
         if self.state != State::ReadyToSend {
-            return None;
+            return false;
         }
-        let next = self.requester.next_segment(self.limits.send_requests, &mut self.finished);
-        next.unwrap_or_else(|fault| {
-            self.handle_fault(fault);
-            None
-        })
+        match self.requester.next_segment(self.limits.send_requests) {
+            Ok(None) => return false,
+            Ok(Some((segment, source))) => queue(segment, source, &mut self.responder, &mut self.output),
+            Err(fault) => {
+                self.handle_fault(fault);
+                return false;
+            }
+        }
+        self.requester.complete_finished(&mut self.finished);
+        self.was_response = false;
+        true
     }
+}
 
-    fn queue(&mut self, mut segment: Segment, payload: Option<Payload>) {
-        (segment.acknowledged, segment.credits) = self.responder.advertise();
-        self.output.push(&segment, payload);
-    }
+/// Queues a segment, which also carries what there is to acknowledge.
+fn queue(mut segment: Segment, source: Source<'_>, responder: &mut Responder, output: &mut Output) {
+    (segment.acknowledged, segment.credits) = responder.advertise();
+    output.push(&segment, source);
 }
 
 /// Returns a segment of a request. Only the last segment carries the immediate data.
@@ -528,13 +541,6 @@ struct Place {
     size: u32,
     offset: u32,
     length: u32,
-}
-
-/// Appends spans to a payload.
-fn payload_of(spans: &[Span]) -> Option<Payload> {
-    let mut payload = Payload::with_capacity(spans.len());
-    spans.iter().for_each(|span| payload.push_region(Arc::clone(&span.region), span.offset, span.len));
-    (!payload.is_empty()).then_some(payload)
 }
 
 /// Number of queued bytes above which no further segment is queued, so that responses and urgent segments do not

@@ -4,10 +4,12 @@
 //! not begun.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use isolane_connection::{SendQueue, TransmitPlan};
 use isolane_memory::Payload;
 
+use crate::memory::{Span, parts};
 use crate::wire::{MAX_PREFIX_BYTES, Segment};
 
 /// The sending half of a lane.
@@ -18,6 +20,13 @@ pub(super) struct Output {
     segments: VecDeque<Queued>,
     /// Number of sent bytes of the first of them.
     sent: usize,
+}
+
+/// Where the payload of a segment is.
+pub(super) enum Source<'a> {
+    Bytes(&'a [u8]),
+    /// From an offset of the spans on.
+    Memory(&'a [Span], usize),
 }
 
 /// A segment in the queue.
@@ -36,12 +45,36 @@ impl Output {
         self.bytes.pending_bytes()
     }
 
-    pub(super) fn push(&mut self, segment: &Segment, payload: Option<Payload>) {
+    /// Appends a segment. A short payload is copied, so that one slice has many segments.
+    pub(super) fn push(&mut self, segment: &Segment, source: Source<'_>) {
         let mut prefix = [0; MAX_PREFIX_BYTES];
-        let len = segment.encode_to(&mut prefix);
+        let (prefix_len, len) = (segment.encode_to(&mut prefix), segment.length as usize);
+        let prefix = &prefix[..prefix_len];
         let is_request = segment.opcode.operation().is_request();
-        self.segments.push_back(Queued { len: len + segment.length as usize, is_request });
-        self.bytes.push::<24>(&prefix[..len], payload);
+        self.segments.push_back(Queued { len: prefix_len + len, is_request });
+        match source {
+            Source::Memory(spans, offset) if len > COPIED_BYTES => {
+                let mut payload = Payload::with_capacity(spans.len());
+                for (region, offset, len) in parts(spans, offset, len) {
+                    payload.push_region(Arc::clone(region), offset, len);
+                }
+                self.bytes.push::<24>(prefix, Some(payload));
+            }
+            Source::Memory(spans, offset) => {
+                self.bytes.push::<24>(prefix, None);
+                self.bytes.push_with(len, |mut left| {
+                    for (region, offset, len) in parts(spans, offset, len) {
+                        let (part, tail) = std::mem::take(&mut left).split_at_mut(len);
+                        region.copy_out(offset, part);
+                        left = tail;
+                    }
+                });
+            }
+            Source::Bytes(bytes) => {
+                self.bytes.push::<24>(prefix, None);
+                self.bytes.push_with(len, |copy| copy.copy_from_slice(bytes));
+            }
+        }
     }
 
     pub(super) fn fill_plan<'a>(&'a self, plan: &mut TransmitPlan<'a>) {
@@ -80,3 +113,6 @@ impl Output {
         }
     }
 }
+
+/// Length in bytes up to which payload is copied. A reference to it costs more.
+const COPIED_BYTES: usize = 1024;

@@ -6,11 +6,9 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use isolane_memory::Payload;
-
 use super::{
     Agreement, Extension, Fault, Finished, Limits, MESSAGE_BYTES, Place, PostError, Queue, SEGMENT_BYTES,
-    SendAttributes, payload_of, request_segment,
+    SendAttributes, Source, request_segment,
 };
 use crate::memory::{ProtectionDomain, Right, Spans, part};
 use crate::wire::{NakCode, Segment, Syndrome, rnr_delay};
@@ -55,7 +53,11 @@ struct Lacking {
 
 /// A send request without a completion.
 struct Entry {
-    request: SendRequest,
+    id: u64,
+    operation: SendOperation,
+    signaled: bool,
+    solicited: bool,
+    fenced: bool,
     data: Data,
     length: u64,
     /// Number of its first message, once part of that is sent.
@@ -76,7 +78,7 @@ impl Entry {
 /// Checked local data.
 enum Data {
     Memory(Spans),
-    Inline(Payload),
+    Inline(Vec<u8>),
     /// A key, bounds, or right is wrong.
     Invalid,
 }
@@ -128,43 +130,56 @@ impl Requester {
             return Err(PostError::Full(self.queue.len()));
         }
         let has_response = request.operation.has_response();
-        let (data, length) = match &request.data {
+        let SendRequest { id, operation, data, signaled, solicited, fenced } = request;
+        let (data, length) = match data {
             LocalData::Inline(bytes) if has_response || bytes.len() > limits.inline_bytes => {
                 return Err(PostError::Inline { bytes: bytes.len(), limit: limits.inline_bytes });
             }
-            LocalData::Inline(bytes) => (Data::Inline(Payload::from(bytes.clone())), bytes.len() as u64),
+            LocalData::Inline(bytes) => {
+                let length = bytes.len() as u64;
+                (Data::Inline(bytes), length)
+            }
             LocalData::Elements(elements) => {
                 if elements.len() > limits.elements {
                     return Err(PostError::Elements { elements: elements.len(), limit: limits.elements });
                 }
                 let right = if has_response { Right::LocalWrite } else { Right::LocalRead };
-                let data = domain.spans(elements, right).map_or(Data::Invalid, Data::Memory);
+                let data = domain.spans(&elements, right).map_or(Data::Invalid, Data::Memory);
                 (data, elements.iter().map(|element| u64::from(element.length)).sum())
             }
         };
-        let is_atomic = has_response && !matches!(request.operation, SendOperation::Read { .. });
+        let is_atomic = has_response && !matches!(operation, SendOperation::Read { .. });
         if length > MAX_REQUEST_BYTES || (is_atomic && length != 8) {
             return Err(PostError::Length(length));
         }
-        let responses_left = Entry::responses(&request.operation, length);
-        let entry = Entry { request, data, length, first_message: 0, end_message: None, responses_left };
-        self.queue.push_back(entry);
+        let responses_left = Entry::responses(&operation, length);
+        self.queue.push_back(Entry {
+            id,
+            operation,
+            signaled,
+            solicited,
+            fenced,
+            data,
+            length,
+            first_message: 0,
+            end_message: None,
+            responses_left,
+        });
         Ok(())
     }
 
-    /// Returns the next segment, or `None` if nothing can be sent now.
+    /// Returns the next segment and its payload, or `None` if nothing can be sent now.
     pub(super) fn next_segment(
         &mut self,
         max_requests: usize,
-        finished: &mut Finished,
-    ) -> Result<Option<(Segment, Option<Payload>)>, Fault> {
+    ) -> Result<Option<(Segment, Source<'_>)>, Fault> {
         if self.lacking.as_ref().is_some_and(|lacking| lacking.is_blocked) {
             return Ok(None);
         }
         let is_half_full = 2 * self.queue.len() >= max_requests;
         let lacks_credits = !self.peer_shares_receives && self.consumed == self.credits;
         let Some(entry) = self.queue.get_mut(self.unsent) else { return Ok(None) };
-        let operation = entry.request.operation;
+        let operation = entry.operation;
         if matches!(entry.data, Data::Invalid) {
             // It fails when all requests before it are complete.
             return match self.unsent {
@@ -177,8 +192,9 @@ impl Requester {
             return if self.unsent == 0 { Err(Fault::Failed { index: 0, status }) } else { Ok(None) };
         }
         let (index, offset) = (self.sent / MESSAGE_BYTES, (self.sent % MESSAGE_BYTES) as u32);
+        let start = self.sent as usize;
         let starts_request = self.sent == 0;
-        let must_wait = (starts_request && entry.request.fenced && !self.awaited.is_empty())
+        let must_wait = (starts_request && entry.fenced && !self.awaited.is_empty())
             || (operation.has_response() && self.awaited.len() >= self.peer_resources.min(self.max_awaited))
             || (starts_request && operation.consumes_receive() && lacks_credits);
         if must_wait {
@@ -196,17 +212,9 @@ impl Requester {
         let mut segment = request_segment(message, place, &operation, message_start, ends_request);
         segment.flags = segment
             .flags
-            .with_solicited(ends_request && entry.request.solicited)
-            .with_ack_requested(ends_request && (entry.request.signaled || is_half_full))
+            .with_solicited(ends_request && entry.solicited)
+            .with_ack_requested(ends_request && (entry.signaled || is_half_full))
             .with_continued(!ends_request);
-        let payload = match &entry.data {
-            _ if operation.has_response() => None,
-            Data::Memory(spans) => payload_of(&part(spans, self.sent as usize, place.length as usize)),
-            Data::Inline(payload) => {
-                Some(payload.slice(self.sent as usize, place.length as usize)).filter(|part| !part.is_empty())
-            }
-            Data::Invalid => None,
-        };
         if starts_request {
             entry.first_message = message;
         }
@@ -223,9 +231,13 @@ impl Requester {
         if ends_request {
             entry.end_message = Some(self.next_message);
             (self.unsent, self.sent) = (self.unsent + 1, 0);
-            self.complete_finished(finished);
         }
-        Ok(Some((segment, payload)))
+        let source = match &entry.data {
+            Data::Memory(spans) => Source::Memory(spans, start),
+            Data::Inline(bytes) => Source::Bytes(&bytes[start..start + place.length as usize]),
+            Data::Invalid => Source::Bytes(&[]),
+        };
+        Ok(Some((segment, source)))
     }
 
     /// Processes the acknowledgment and the credits of any segment.
@@ -293,7 +305,7 @@ impl Requester {
         let sent = if index == self.unsent { self.sent.saturating_sub(start) } else { size };
         let is_empty = index < self.unsent && entry.length == 0;
         let is_sent = u64::from(accepted) < sent || (is_empty && accepted == 0);
-        if !entry.request.operation.consumes_receive() || !is_sent {
+        if !entry.operation.consumes_receive() || !is_sent {
             return Err(Fault::Broken);
         }
         // The data of a READ before the message can still arrive.
@@ -303,7 +315,7 @@ impl Requester {
         }
         for entry in self.queue.range_mut(index..) {
             entry.end_message = None;
-            entry.responses_left = Entry::responses(&entry.request.operation, entry.length);
+            entry.responses_left = Entry::responses(&entry.operation, entry.length);
         }
         (self.unsent, self.sent, self.next_message) = (index, start + u64::from(accepted), message);
         let deadline = match &self.lacking {
@@ -336,7 +348,7 @@ impl Requester {
         let is_expected = segment.message == awaited.message
             && segment.size == awaited.size
             && segment.offset == awaited.received;
-        let is_read = matches!(entry.request.operation, SendOperation::Read { .. });
+        let is_read = matches!(entry.operation, SendOperation::Read { .. });
         let Data::Memory(spans) = &entry.data else { return Err(Fault::Broken) };
         match &segment.extension {
             Extension::None if is_expected && is_read => {
@@ -379,7 +391,7 @@ impl Requester {
     }
 
     /// Completes the finished requests at the front.
-    fn complete_finished(&mut self, finished: &mut Finished) {
+    pub(super) fn complete_finished(&mut self, finished: &mut Finished) {
         while self.unsent > 0
             && let Some(entry) = self.queue.front()
             && let Some(end) = entry.end_message
@@ -397,12 +409,12 @@ impl Requester {
             0 => self.sent = 0,
             _ => self.unsent -= 1,
         }
-        if entry.request.signaled || status != Status::Success {
-            let has_length = entry.request.operation.has_response() && status == Status::Success;
+        if entry.signaled || status != Status::Success {
+            let has_length = entry.operation.has_response() && status == Status::Success;
             let completion = Completion {
-                id: entry.request.id,
+                id: entry.id,
                 status,
-                operation: (&entry.request.operation).into(),
+                operation: (&entry.operation).into(),
                 length: if has_length { entry.length } else { 0 },
                 immediate: None,
                 solicited: false,

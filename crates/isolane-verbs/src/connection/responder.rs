@@ -5,14 +5,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use isolane_memory::Payload;
-
 use super::shared_receives::SharedReceiveQueue;
 use super::{
     Agreement, AsyncEvent, Extension, Fault, Finished, Limits, Place, PostError, Queue, ReceiveAttributes,
-    payload_of, segment,
+    segment,
 };
-use crate::memory::{Access, AccessError, ProtectionDomain, Right, Spans, part};
+use crate::memory::{Access, AccessError, ProtectionDomain, Right, Spans, front, part};
 use crate::wire::{AtomicOperands, NakCode, Operation, RemoteRange, Segment, Syndrome};
 use crate::work::{CompletedOperation, Completion, ReceiveRequest, Status};
 
@@ -207,14 +205,18 @@ impl Responder {
             };
             self.receiving = Some(Receiving { request, spans, capacity });
         }
-        let Some(receiving) = &self.receiving else { return Err(NakCode::InvalidRequest) };
+        let Some(receiving) = &mut self.receiving else { return Err(NakCode::InvalidRequest) };
         let start = self.before + u64::from(segment.offset);
         if start + u64::from(segment.length) > receiving.capacity {
             complete(&receiving.request, Status::LocalLength, finished);
             self.receiving = None;
             return Err(NakCode::InvalidRequest);
         }
-        Ok(part(&receiving.spans, start as usize, segment.length as usize))
+        let is_all = segment.length == segment.size && !segment.flags.continued() && start == 0;
+        Ok(match is_all {
+            true => front(std::mem::take(&mut receiving.spans), segment.length as usize),
+            false => part(&receiving.spans, start as usize, segment.length as usize),
+        })
     }
 
     /// Takes the next receive. Without one, a shared queue makes the peer wait; a peer that respects the credits
@@ -291,19 +293,19 @@ impl Responder {
         self.refusal.is_some()
     }
 
-    /// Returns the next segment of a response.
-    pub(super) fn next_response(&mut self, max_bytes: u32) -> Option<(Segment, Option<Payload>)> {
+    /// Returns the next segment of a response, and its payload.
+    pub(super) fn next_response(&mut self, max_bytes: u32) -> Option<(Segment, Spans)> {
         let response = self.responses.front_mut()?;
         let (message, size) = (response.message, response.size);
         let next = match &mut response.content {
             Content::Found(value) => {
                 let place = Place { size, offset: 0, length: 0 };
                 let found = segment(Operation::AtomicResponse, message, place, Extension::Found(*value));
-                (found, None, true)
+                (found, Spans::new(), true)
             }
             Content::Memory(spans, sent) => {
                 let place = Place { size, offset: *sent, length: (size - *sent).min(max_bytes) };
-                let payload = payload_of(&part(spans, place.offset as usize, place.length as usize));
+                let payload = part(spans, place.offset as usize, place.length as usize);
                 *sent += place.length;
                 let data = segment(Operation::ReadResponse, message, place, Extension::None);
                 (data, payload, *sent == size)

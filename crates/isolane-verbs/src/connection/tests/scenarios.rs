@@ -181,7 +181,7 @@ fn long_request_continues_in_further_messages() {
 }
 
 #[test]
-fn long_write_with_immediate_reports_its_whole_length_once() {
+fn long_write_with_immediate_reports_whole_length() {
     let len = 2 * MESSAGE_BYTES as usize + 12_345;
     let mut pair = pair_with_memory(len);
     (1..=3).for_each(|id| pair.far.receive(id, &[]));
@@ -359,8 +359,8 @@ fn failed_end_drops_requests_that_are_not_begun() {
         assert_eq!(holders, 1, "the memory is in use after {sent} sent bytes");
         pair.near.fill(0, &[2; 4000]);
         pair.run();
-        let begun = if sent % 1040 == 0 { sent / 1040 * 1000 } else { 1000 };
-        let expected = [vec![1; begun], vec![0; 4000 - begun]].concat();
+        let placed = if sent % 1040 == 0 { sent / 1040 * 1000 } else { 1000 };
+        let expected = [vec![1; placed], vec![0; 4000 - placed]].concat();
         assert!(pair.far.bytes(0, 4000) == expected, "wrong memory after {sent} sent bytes");
     }
 }
@@ -382,8 +382,8 @@ fn refusal_follows_a_request_that_is_partly_sent() {
         assert_eq!(pair.far.pair.state(), State::Error);
         pair.run();
         assert_eq!(pair.near.completions(), [(Queue::Send, 1, Status::RemoteAccess, 0)]);
-        let begun = if sent == 0 { 0 } else { 1000 };
-        let expected = [vec![1; begun], vec![0; 2000 - begun]].concat();
+        let placed = if sent == 0 { 0 } else { 1000 };
+        let expected = [vec![1; placed], vec![0; 2000 - placed]].concat();
         assert!(pair.near.bytes(0, 2000) == expected, "wrong memory after {sent} sent bytes");
     }
 }
