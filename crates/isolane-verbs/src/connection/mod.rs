@@ -292,6 +292,18 @@ impl ReliableConnection {
         self.finished.completions.pop_front()
     }
 
+    /// Returns the queue of the next completion.
+    pub(crate) fn next_completion(&self) -> Option<Queue> {
+        self.finished.completions.front().map(|(queue, _)| *queue)
+    }
+
+    /// Returns the next completion if it belongs to `queue`.
+    pub(crate) fn poll_completion_of(&mut self, queue: Queue) -> Option<Completion> {
+        let completions = &mut self.finished.completions;
+        let is_next = completions.front().is_some_and(|(next, _)| *next == queue);
+        if is_next { completions.pop_front().map(|(_, completion)| completion) } else { None }
+    }
+
     /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<AsyncEvent> {
         self.finished.events.pop_front()
@@ -312,6 +324,11 @@ impl ReliableConnection {
     /// Whether a request of the peer was refused because the shared queue had no receive.
     pub fn awaits_shared_receive(&self) -> bool {
         self.responder.awaits_receive()
+    }
+
+    /// Number of send requests that are not queued completely.
+    pub(crate) fn unsent_sends(&self) -> usize {
+        self.requester.unsent()
     }
 
     /// Number of send requests without a completion.

@@ -111,6 +111,11 @@ impl Requester {
         self.queue.len()
     }
 
+    /// Number of requests that are not sent completely.
+    pub(super) fn unsent(&self) -> usize {
+        self.queue.len() - self.unsent
+    }
+
     /// Whether a request is not sent completely, and does not wait for a shared receive.
     pub(super) fn has_unsent(&self) -> bool {
         self.unsent < self.queue.len() && self.lacking.as_ref().is_none_or(|lacking| !lacking.is_blocked)

@@ -174,32 +174,35 @@ impl CompletionQueue {
         self.state.lock().has_overrun
     }
 
-    /// Appends a completion. Returns `false` if the queue has overrun.
-    pub(super) fn push(&self, completion: WorkCompletion) -> bool {
+    /// Appends completions. Returns `false` if the queue has overrun.
+    pub(super) fn extend(&self, completions: impl Iterator<Item = WorkCompletion>) -> bool {
         let mut state = self.lock();
-        if state.has_overrun {
-            return false;
+        let (mut is_requested, mut overruns) = (false, false);
+        for completion in completions {
+            overruns = !state.has_overrun && state.completions.len() >= state.capacity;
+            state.has_overrun |= overruns;
+            if state.has_overrun {
+                break;
+            }
+            let Completion { solicited, status, .. } = completion.completion;
+            let is_solicited = solicited || status != Status::Success;
+            is_requested |= match state.requested {
+                Requested::Nothing => false,
+                Requested::Solicited => is_solicited,
+                Requested::Any => true,
+            };
+            state.completions.push_back(completion);
         }
-        if state.completions.len() >= state.capacity {
-            state.has_overrun = true;
-            drop(state);
-            self.notify(CompletionNotice::Overrun);
-            return false;
-        }
-        let is_solicited = completion.completion.solicited || completion.completion.status != Status::Success;
-        state.completions.push_back(completion);
-        let (is_awaited, waker) = (state.waiting > 0, state.waker.take());
-        let is_requested = match state.requested {
-            Requested::Nothing => false,
-            Requested::Solicited => is_solicited,
-            Requested::Any => true,
-        };
         if is_requested {
             state.requested = Requested::Nothing;
         }
+        let (is_awaited, waker, is_intact) = (state.waiting > 0, state.waker.take(), !state.has_overrun);
         drop(state);
         if is_awaited {
-            self.arrived.notify_one();
+            self.arrived.notify_all();
+        }
+        if overruns {
+            self.notify(CompletionNotice::Overrun);
         }
         if is_requested {
             self.notify(CompletionNotice::Arrived);
@@ -207,7 +210,7 @@ impl CompletionQueue {
         if let Some(waker) = waker {
             self.progress.wake_later(waker);
         }
-        true
+        is_intact
     }
 
     fn notify(&self, notice: CompletionNotice) {

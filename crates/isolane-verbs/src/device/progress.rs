@@ -176,10 +176,14 @@ impl Progress {
 
     /// Makes the next driver send the data of a queue pair.
     pub(super) fn mark_pending(&self, member: &Arc<dyn Member>) {
-        if !member.mark_pending() {
-            return;
+        if member.mark_pending() {
+            self.add_pending(Arc::clone(member));
         }
-        self.lock(&self.pending).push(Arc::clone(member));
+    }
+
+    /// Makes the next driver send the data of a queue pair that was not marked.
+    pub(super) fn add_pending(&self, member: Arc<dyn Member>) {
+        self.lock(&self.pending).push(member);
         // The thread reads the list after it has taken over.
         if self.is_taken_over.load(Ordering::SeqCst) {
             self.wake_thread();

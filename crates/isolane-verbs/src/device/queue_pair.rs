@@ -218,8 +218,8 @@ impl QueuePair {
         self.endpoint.open(lane, agreement);
     }
 
-    /// Posts a send request. It is sent at once if nothing else is outstanding, otherwise together with others by the
-    /// next poll.
+    /// Posts a send request. It is sent at once if nothing else is outstanding, otherwise together with others: by the
+    /// next poll, or once enough of them wait.
     ///
     /// # Errors
     /// [`PostError`]; nothing was posted.
@@ -227,7 +227,8 @@ impl QueuePair {
         let mut machine = self.lock();
         machine.connection.post_send(request)?;
         let is_only_one = machine.connection.outstanding_sends() == 1;
-        self.send(machine, is_only_one);
+        let is_batch = machine.connection.unsent_sends().is_multiple_of(BATCH);
+        self.send(machine, is_only_one || is_batch);
         Ok(())
     }
 
@@ -254,9 +255,8 @@ impl QueuePair {
         let progress = &self.endpoint.progress;
         if progress.is_shared() && (is_urgent || progress.sends_at_once()) {
             machine.transmit();
-        } else {
-            let member: Arc<dyn Member> = self.endpoint.clone();
-            progress.mark_pending(&member);
+        } else if self.endpoint.mark_pending() {
+            progress.add_pending(self.endpoint.clone());
         }
         self.endpoint.settle(&mut machine);
         drop(machine);
@@ -329,12 +329,15 @@ impl Endpoint {
     /// Moves completions to their queues, and events to their receiver. If a queue has overrun, the queue pair fails. A
     /// failed queue pair ends its lane, so that the peer's requests fail too.
     fn settle(&self, machine: &mut Machine) {
-        while let Some((queue, completion)) = machine.connection.poll_completion() {
+        while let Some(queue) = machine.connection.next_completion() {
             let completions = match queue {
                 Queue::Send => &self.config.send_queue,
                 Queue::Receive => &self.config.receive_queue,
             };
-            if !completions.push(WorkCompletion { queue_pair: self.number, completion }) {
+            let next = || machine.connection.poll_completion_of(queue);
+            let finished = std::iter::from_fn(next);
+            let queue_pair = self.number;
+            if !completions.extend(finished.map(|completion| WorkCompletion { queue_pair, completion })) {
                 machine.connection.fail();
             }
         }
@@ -434,7 +437,8 @@ impl Member for Endpoint {
     }
 
     fn mark_pending(&self) -> bool {
-        !self.is_pending.swap(true, Ordering::Relaxed)
+        // A read first: it is mostly marked, and only a driver that then takes the lock clears it.
+        !self.is_pending.load(Ordering::Relaxed) && !self.is_pending.swap(true, Ordering::Relaxed)
     }
 
     fn send_pending(&self) -> bool {
@@ -542,3 +546,5 @@ impl Machine {
 const OVERFLOW_BYTES: usize = 4096;
 /// Number of receives after which other lanes have their turn.
 const MAX_RECEIVES: usize = 64;
+/// Number of unsent requests that are sent without waiting for a poll, so that the peer processes them in the meantime.
+const BATCH: usize = 64;
