@@ -8,7 +8,7 @@ use isolane_connection::{InputBuffer, MAX_DESTINATION_BYTES, MAX_DESTINATION_SLI
 
 use super::SEGMENT_BYTES;
 use crate::memory::{Spans, parts};
-use crate::wire::{MAX_PREFIX_BYTES, Segment, SegmentError};
+use crate::wire::{MAX_PREFIX_BYTES, Segment, SegmentError, SegmentHeader};
 
 /// The receiving half of a lane.
 #[derive(Default)]
@@ -17,6 +17,8 @@ pub(super) struct Input {
     placing: Option<Placing>,
     /// Payload bytes at the start of the current plan.
     planned: usize,
+    /// Number of short payloads since the last long one.
+    short_run: u32,
 }
 
 /// The segment whose payload is arriving.
@@ -54,7 +56,7 @@ impl Placing {
 
 impl Input {
     /// See [`super::ReliableConnection::fill_receive_plan`].
-    pub(super) fn fill_plan<'a>(&'a mut self, overflow: &'a mut [u8], plan: &mut ReceivePlan<'a>) {
+    pub(super) fn fill_plan<'a>(&'a mut self, overflow: &'a mut [u8], plan: &mut ReceivePlan<'a>) -> usize {
         self.planned = 0;
         if let Some(placing) = &self.placing {
             let len = placing.left().min(MAX_DESTINATION_BYTES);
@@ -64,10 +66,14 @@ impl Input {
                 self.planned += len;
             }
             if self.planned > 0 && self.planned < placing.left() {
-                return;
+                return self.planned;
             }
         }
-        plan.push(std::io::IoSliceMut::new(overflow));
+        // Short segments are received together, because a call costs more than a copy.
+        let is_short = self.short_run >= SHORT_RUN;
+        let len = if is_short { overflow.len() } else { overflow.len().min(OVERFLOW_BYTES) };
+        plan.push(std::io::IoSliceMut::new(&mut overflow[..len]));
+        self.planned + len
     }
 
     /// Records received bytes.
@@ -117,6 +123,11 @@ impl Input {
 
     /// Expects the payload of a segment next. Returns the segment if all of it has arrived, and is in its place now.
     pub(super) fn place(&mut self, segment: Segment, spans: Spans, overflow: &[u8]) -> Option<Segment> {
+        self.short_run = match segment.length {
+            0 => self.short_run,
+            1..=SHORT_BYTES => self.short_run.saturating_add(1),
+            _ => 0,
+        };
         let mut placing = Placing { segment, spans, placed: 0 };
         placing.place_unread(&mut self.buffer, overflow);
         if placing.left() == 0 {
@@ -139,3 +150,10 @@ impl Input {
         self.buffer.consume(unread);
     }
 }
+
+/// Bytes received beyond the current payload after a long one: a header, and up to 4 KiB of payload that are copied.
+const OVERFLOW_BYTES: usize = SegmentHeader::LEN + 4096;
+/// Maximum length of a short payload in bytes.
+const SHORT_BYTES: u32 = 16 * 1024;
+/// Number of short payloads in a row after which the next segments are expected to be short.
+const SHORT_RUN: u32 = 16;

@@ -366,8 +366,9 @@ impl ReliableConnection {
     }
 
     /// Fills a plan with the destinations of the next bytes: memory of the current segment, then `overflow`.
-    pub fn fill_receive_plan<'a>(&'a mut self, overflow: &'a mut [u8], plan: &mut ReceivePlan<'a>) {
-        self.input.fill_plan(overflow, plan);
+    /// Returns their total length.
+    pub fn fill_receive_plan<'a>(&'a mut self, overflow: &'a mut [u8], plan: &mut ReceivePlan<'a>) -> usize {
+        self.input.fill_plan(overflow, plan)
     }
 
     /// Processes the `count` bytes received by the last plan, with the same `overflow`.

@@ -2,6 +2,7 @@
 //!
 //! Invariant: completions enter their queues in the order in which the connection finished the requests.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,7 +84,6 @@ struct Machine {
     /// `None` before the lane is open, and once it has ended.
     lane: Option<Box<dyn Lane>>,
     outlives_peer: bool,
-    overflow: Box<[u8; OVERFLOW_BYTES]>,
     /// The last receive ended before the lane was empty.
     is_unread: bool,
     /// It is in the list of queue pairs that wait for a shared receive.
@@ -116,7 +116,6 @@ impl QueuePair {
                 connection: config.connection(),
                 lane: None,
                 outlives_peer: config.outlives_peer,
-                overflow: Box::new([0; OVERFLOW_BYTES]),
                 is_unread: false,
                 awaits_receive: false,
                 first_message: None,
@@ -473,6 +472,10 @@ impl Member for Endpoint {
 impl Machine {
     /// Receives until the lane is empty: until a receive finds nothing if `is_drained`, otherwise until it finds little.
     fn receive(&mut self, is_drained: bool) {
+        OVERFLOW.with_borrow_mut(|overflow| self.receive_with(overflow, is_drained));
+    }
+
+    fn receive_with(&mut self, overflow: &mut [u8], is_drained: bool) {
         for attempt in 0..=MAX_RECEIVES {
             let Some(lane) = &mut self.lane else { return };
             if attempt == MAX_RECEIVES {
@@ -480,14 +483,14 @@ impl Machine {
                 break;
             }
             let mut plan = ReceivePlan::new();
-            self.connection.fill_receive_plan(&mut self.overflow[..], &mut plan);
+            let capacity = self.connection.fill_receive_plan(overflow, &mut plan);
             let received = lane.receive(&mut plan);
             drop(plan);
             match received {
                 Ok(0) => return self.lose_lane("the peer has closed it"),
                 Ok(count) => {
-                    self.connection.handle_received(count, &self.overflow[..], Instant::now());
-                    if !is_drained && count < OVERFLOW_BYTES {
+                    self.connection.handle_received(count, overflow, Instant::now());
+                    if !is_drained && count < capacity {
                         break;
                     }
                 }
@@ -542,9 +545,13 @@ impl Machine {
     }
 }
 
-/// Bytes received beyond the current payload, which are copied.
-const OVERFLOW_BYTES: usize = 4096;
+thread_local! {
+    /// Received bytes that have no place yet. A connection that has processed them refers to none of them.
+    static OVERFLOW: RefCell<Vec<u8>> = RefCell::new(vec![0; OVERFLOW_BYTES]);
+}
 /// Number of receives after which other lanes have their turn.
 const MAX_RECEIVES: usize = 64;
 /// Number of unsent requests that are sent without waiting for a poll, so that the peer processes them in the meantime.
 const BATCH: usize = 64;
+/// Length of [`OVERFLOW`] in bytes.
+const OVERFLOW_BYTES: usize = 64 * 1024;

@@ -18,6 +18,27 @@ fn send_fills_a_receive() {
 }
 
 #[test]
+fn only_runs_of_short_payloads_are_received_together() {
+    let limits = Limits { send_requests: 32, receives: 32, ..Limits::default() };
+    let mut pair = Pair::with(ALL, limits, SEGMENT_BYTES);
+    let mut overflow = vec![0; MEMORY_BYTES];
+    let mut send = |pair: &mut Pair, lengths: &[u32]| {
+        for length in lengths {
+            pair.far.receive(0, &[pair.far.element(0, *length)]);
+            pair.near.send(0, SEND, &[pair.near.element(0, *length)]).unwrap();
+            pair.run();
+        }
+        pair.far.pair.fill_receive_plan(&mut overflow, &mut ReceivePlan::new())
+    };
+    assert_eq!(send(&mut pair, &[]), 4120);
+    assert_eq!(send(&mut pair, &[16_384; 15]), 4120);
+    assert_eq!(send(&mut pair, &[64, 0]), MEMORY_BYTES);
+    assert_eq!(send(&mut pair, &[16_385]), 4120);
+    // Notices between long messages.
+    assert_eq!(send(&mut pair, &[64, 20_000, 64, 20_000, 64]), 4120);
+}
+
+#[test]
 fn send_without_receive_waits() {
     let mut pair = Pair::new();
     pair.near.fill(0, b"abcdef");
