@@ -20,9 +20,9 @@ pub use connection::{
     SendAttributes, SharedReceiveQueue, State,
 };
 pub use device::{
-    CompletionNotice, CompletionQueue, ConnectError, Device, DeviceConfig, Lane, Listener, MemoryLane,
-    ModifyError, OnEvent, OnNotice, Peer, ProgressMode, QueuePair, QueuePairConfig, SharedReceives, TcpLane,
-    WorkCompletion,
+    CompletionNotice, CompletionQueue, ConnectError, Device, DeviceConfig, Lane, Listener, LocalAddress,
+    MemoryLane, ModifyError, OnEvent, OnNotice, Peer, ProgressMode, QueuePair, QueuePairConfig,
+    SharedReceives, TcpLane, WorkCompletion, gid, local_addresses,
 };
 pub use memory::{Access, AccessError, ProtectionDomain, RegisterError, Registration};
 pub use work::{

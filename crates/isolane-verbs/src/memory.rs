@@ -50,6 +50,11 @@ impl Registration {
         self.address
     }
 
+    /// Returns the rights.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
     /// Returns the memory.
     pub fn region(&self) -> &Arc<MemoryRegion> {
         &self.region
@@ -181,6 +186,11 @@ impl ProtectionDomain {
         self.registrations.write().remove(&registration.key);
     }
 
+    /// Whether a registration covers a range of addresses.
+    pub fn covers(&self, key: u32, address: u64, len: u64) -> bool {
+        self.span(key, address, len, Right::LocalRead).is_ok()
+    }
+
     /// Returns the span of a range of addresses.
     pub(crate) fn span(&self, key: u32, address: u64, len: u64, right: Right) -> Result<Span, AccessError> {
         let registrations = self.registrations.read();
@@ -234,6 +244,11 @@ pub(crate) fn parts(
         (skip, left) = (skip - from, left - count);
         (count > 0).then_some((&span.region, span.offset + from, count))
     })
+}
+
+/// Whether one of the spans is in a region.
+pub(crate) fn is_among(spans: &[Span], region: &Arc<MemoryRegion>) -> bool {
+    spans.iter().any(|span| Arc::ptr_eq(&span.region, region))
 }
 
 /// Returns the first `len` bytes of spans.

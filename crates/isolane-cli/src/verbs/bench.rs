@@ -43,7 +43,7 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     core: Option<usize>,
     /// Driver of the connections: `polling`, or `thread:CORE` for a thread that never sleeps
-    #[arg(long, default_value = "polling", value_parser = parse_progress, value_name = "MODE")]
+    #[arg(long, default_value = "polling", value_name = "MODE")]
     progress: ProgressMode,
     /// Options of the sockets, as for `isolane serve --listen`, separated by commas
     #[arg(long, default_value = "", value_name = "OPTIONS")]
@@ -60,14 +60,6 @@ const OPERATIONS: [Choice<Operation>; 5] = [
     ("compare-swap", "Compare and swap of 8 bytes", Operation::CompareSwap),
     ("fetch-add", "Fetch and add of 8 bytes", Operation::FetchAdd),
 ];
-
-fn parse_progress(text: &str) -> Result<ProgressMode, String> {
-    match text.strip_prefix("thread:").map(str::parse) {
-        Some(Ok(core)) => Ok(ProgressMode::Dedicated { core }),
-        None if text == "polling" => Ok(ProgressMode::Polling),
-        _ => Err("not a mode: write polling, or for example thread:1".into()),
-    }
-}
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Result<(), Failure> {

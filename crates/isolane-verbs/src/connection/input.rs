@@ -3,11 +3,13 @@
 //! Invariant: payload goes to the spans of its segment, which were checked before; without spans it is discarded.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use isolane_connection::{InputBuffer, MAX_DESTINATION_BYTES, MAX_DESTINATION_SLICES, ReceivePlan};
+use isolane_memory::MemoryRegion;
 
 use super::SEGMENT_BYTES;
-use crate::memory::{Spans, parts};
+use crate::memory::{Spans, is_among, parts};
 use crate::wire::{MAX_PREFIX_BYTES, Segment, SegmentError, SegmentHeader};
 
 /// The receiving half of a lane.
@@ -135,6 +137,11 @@ impl Input {
         }
         self.placing = Some(placing);
         None
+    }
+
+    /// Whether the current payload goes to a region.
+    pub(super) fn uses(&self, region: &Arc<MemoryRegion>) -> bool {
+        self.placing.as_ref().is_some_and(|placing| is_among(&placing.spans, region))
     }
 
     /// Discards the rest of the current payload instead of placing it.

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use isolane_connection::{ReceivePlan, TransmitPlan};
+use isolane_memory::MemoryRegion;
 
 pub use self::attributes::{Agreement, Limits, ReceiveAttributes, SendAttributes};
 use self::input::Input;
@@ -202,6 +203,11 @@ impl ReliableConnection {
         self.advance(State::Reset, State::Init)
     }
 
+    /// Changes the rights of the peer's requests.
+    pub fn set_access(&mut self, access: Access) {
+        self.responder.set_access(access);
+    }
+
     /// Moves from [`State::Init`] to [`State::ReadyToReceive`].
     pub fn start_receiving(&mut self, attributes: &ReceiveAttributes) -> bool {
         self.responder.configure(attributes);
@@ -238,6 +244,14 @@ impl ReliableConnection {
         }
     }
 
+    /// Stops using memory that is no longer registered. The queue pair fails if a request needs it.
+    pub fn revoke(&mut self, region: &Arc<MemoryRegion>) {
+        if self.requester.uses(region) || self.responder.uses(region) || self.input.uses(region) {
+            self.fail();
+        }
+        self.output.detach();
+    }
+
     /// Ends the queue pair because its lane is lost.
     pub fn handle_lane_lost(&mut self) {
         self.is_open = false;
@@ -247,11 +261,10 @@ impl ReliableConnection {
         self.fail();
     }
 
-    /// The peer has closed the lane. If it has announced that, the queue pair lives until it sends.
+    /// The peer has closed the lane. If it has announced that, requests wait until the driver reports a loss.
     pub fn handle_lane_closed(&mut self) {
-        if self.peer_has_ended && self.requester.outstanding() == 0 {
-            self.is_open = false;
-        } else {
+        self.is_open = false;
+        if !self.peer_has_ended {
             self.handle_lane_lost();
         }
     }
@@ -269,8 +282,6 @@ impl ReliableConnection {
         self.requester.post(request, &self.limits, &self.domain)?;
         if self.state == State::Error {
             self.requester.flush(&mut self.finished);
-        } else if self.peer_has_ended && !self.is_open {
-            self.handle_lane_lost();
         }
         Ok(())
     }

@@ -98,6 +98,13 @@ impl Output {
         }
     }
 
+    /// Copies all payload, because its memory is no longer registered.
+    pub(super) fn detach(&mut self) {
+        let bytes = self.bytes.to_vec();
+        self.bytes.clear();
+        self.bytes.push::<24>(&bytes, None);
+    }
+
     /// Drops all segments that are not begun, except responses if `keeps_responses`. The remainder is copied, because
     /// the program can change or free its memory once its requests complete.
     pub(super) fn drop_unbegun(&mut self, keeps_responses: bool) {

@@ -4,13 +4,16 @@
 //! except the first, if part of it is sent.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use isolane_memory::MemoryRegion;
 
 use super::{
     Agreement, Extension, Fault, Finished, Limits, MESSAGE_BYTES, Place, PostError, Queue, SEGMENT_BYTES,
     SendAttributes, Source, request_segment,
 };
-use crate::memory::{ProtectionDomain, Right, Spans, part};
+use crate::memory::{ProtectionDomain, Right, Spans, is_among, part};
 use crate::wire::{NakCode, Segment, Syndrome, rnr_delay};
 use crate::work::{Completion, LocalData, SendOperation, SendRequest, Status};
 
@@ -109,6 +112,11 @@ impl Requester {
     /// Number of requests without a completion.
     pub(super) fn outstanding(&self) -> usize {
         self.queue.len()
+    }
+
+    /// Whether a request uses memory of a region.
+    pub(super) fn uses(&self, region: &Arc<MemoryRegion>) -> bool {
+        self.queue.iter().any(|entry| matches!(&entry.data, Data::Memory(spans) if is_among(spans, region)))
     }
 
     /// Number of requests that are not sent completely.

@@ -5,12 +5,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use isolane_memory::MemoryRegion;
+
 use super::shared_receives::SharedReceiveQueue;
 use super::{
     Agreement, AsyncEvent, Extension, Fault, Finished, Limits, Place, PostError, Queue, ReceiveAttributes,
     segment,
 };
-use crate::memory::{Access, AccessError, ProtectionDomain, Right, Spans, front, part};
+use crate::memory::{Access, AccessError, ProtectionDomain, Right, Spans, front, is_among, part};
 use crate::wire::{AtomicOperands, NakCode, Operation, RemoteRange, Segment, Syndrome};
 use crate::work::{CompletedOperation, Completion, ReceiveRequest, Status};
 
@@ -119,6 +121,16 @@ impl Responder {
         self.posted = self.posted.wrapping_add(1);
         self.receives.push_back(request);
         Ok(())
+    }
+
+    /// Whether a request of the peer uses memory of a region.
+    pub(super) fn uses(&self, region: &Arc<MemoryRegion>) -> bool {
+        let receives = self.receiving.as_ref().is_some_and(|receiving| is_among(&receiving.spans, region));
+        let sends = |response: &Response| match &response.content {
+            Content::Memory(spans, _) => is_among(spans, region),
+            Content::Found(_) => false,
+        };
+        receives || self.responses.iter().any(sends)
     }
 
     /// Checks a segment of a request, and returns the destination of its payload.

@@ -114,6 +114,11 @@ impl CompletionQueue {
         self.lock().completions.pop_front()
     }
 
+    /// Returns the next completion that has arrived, without driving the lanes.
+    pub fn take(&self) -> Option<WorkCompletion> {
+        self.lock().completions.pop_front()
+    }
+
     /// Waits for the next completion: polls for a short time, then sleeps. `None` after `timeout`.
     pub fn wait(&self, timeout: Duration) -> Option<WorkCompletion> {
         let start = Instant::now();

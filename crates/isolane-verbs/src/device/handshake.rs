@@ -97,7 +97,7 @@ impl Identity {
 }
 
 /// Returns the GID of an address: an IPv4 address is mapped.
-pub(super) fn gid(address: IpAddr) -> [u8; 16] {
+pub fn gid(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),

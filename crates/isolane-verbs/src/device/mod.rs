@@ -5,6 +5,7 @@
 //! CompletionQueue ◄── poll ── Progress drives all lanes of the device
 //! ```
 
+mod address;
 mod completion_queue;
 mod handshake;
 mod lane;
@@ -25,8 +26,9 @@ use std::thread::JoinHandle;
 
 use isolane_reactor::SocketOptions;
 
+pub use address::{LocalAddress, local_addresses};
 pub use completion_queue::{CompletionNotice, CompletionQueue, OnNotice, WorkCompletion};
-pub use handshake::ConnectError;
+pub use handshake::{ConnectError, gid};
 pub use lane::{Lane, MemoryLane, TcpLane};
 pub use listener::Listener;
 pub use manager::Peer;
@@ -35,7 +37,7 @@ pub use queue_pair::{ModifyError, OnEvent, QueuePair, QueuePairConfig};
 pub use shared_receives::SharedReceives;
 
 use crate::connection::{Agreement, ReceiveAttributes};
-use crate::memory::ProtectionDomain;
+use crate::memory::{ProtectionDomain, Registration};
 use handshake::Identity;
 use manager::Manager;
 use progress::Progress;
@@ -100,6 +102,12 @@ impl Device {
         on_notice: OnNotice,
     ) -> Arc<CompletionQueue> {
         Arc::new(CompletionQueue::new(Arc::clone(&self.progress), capacity, Some(on_notice)))
+    }
+
+    /// Ends a registration. When it returns, nothing uses the memory: queue pairs with requests in it have failed.
+    pub fn deregister(&self, domain: &ProtectionDomain, registration: &Registration) {
+        domain.deregister(registration);
+        self.progress.revoke(registration.region());
     }
 
     /// Creates a shared queue of at most `max_receives` receives with up to `max_elements` elements each, in memory of

@@ -9,12 +9,14 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Waker;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use isolane_memory::MemoryRegion;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 
@@ -31,12 +33,27 @@ pub enum ProgressMode {
     },
 }
 
+impl FromStr for ProgressMode {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<ProgressMode, Self::Err> {
+        match text.strip_prefix("thread:").map(str::parse) {
+            Some(Ok(core)) => Ok(ProgressMode::Dedicated { core }),
+            None if text == "polling" => Ok(ProgressMode::Polling),
+            _ => Err("not a mode: write polling, or for example thread:1"),
+        }
+    }
+}
+
 /// A queue pair, as the drivers of a device see it.
 pub(super) trait Member: Send + Sync {
     fn number(&self) -> u32;
 
     /// Passes the descriptor of the lane to `register`, unless it has ended.
     fn with_descriptor(&self, register: &dyn Fn(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()>;
+
+    /// Stops using memory.
+    fn revoke(&self, region: &Arc<MemoryRegion>);
 
     /// Returns `false` if it is marked already.
     fn mark_pending(&self) -> bool;
@@ -128,6 +145,16 @@ impl Progress {
             self.drive_all();
         }
         Ok(())
+    }
+
+    /// Makes all queue pairs stop using memory that is no longer registered. Only the registration holds the region
+    /// afterwards.
+    pub(super) fn revoke(&self, region: &Arc<MemoryRegion>) {
+        if Arc::strong_count(region) > 1 {
+            let members = self.members.read().list.clone();
+            members.iter().for_each(|member| member.revoke(region));
+            self.wake_tasks();
+        }
     }
 
     /// Whether a queue pair has the number.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use isolane_connection::{ReceivePlan, TransmitPlan};
+use isolane_memory::MemoryRegion;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::completion_queue::{CompletionQueue, WorkCompletion};
@@ -149,6 +150,11 @@ impl QueuePair {
         machine.allowed(is_allowed)
     }
 
+    /// Changes the rights of the peer's requests.
+    pub fn set_access(&self, access: Access) {
+        self.lock().connection.set_access(access);
+    }
+
     /// Moves from [`State::Init`] to [`State::ReadyToReceive`], and opens a lane to the peer in the background. The
     /// peer's first message has the number `first_message`.
     ///
@@ -201,10 +207,7 @@ impl QueuePair {
     /// Moves to [`State::Reset`]: the lane ends, and all requests and completions are dropped.
     pub fn reset(&self) {
         self.manager.cancel(self.number());
-        let mut machine = self.lock();
-        self.endpoint.end_lane(&mut machine);
-        machine.connection = self.endpoint.config.connection();
-        (machine.first_message, machine.lane_deadline, machine.is_unread) = (None, None, false);
+        self.endpoint.end_lane(&mut self.lock());
     }
 
     /// Moves from [`State::Reset`] to [`State::ReadyToSend`] with a lane that is open already.
@@ -317,10 +320,14 @@ impl Endpoint {
 
     /// Ends the lane in order, and drops the completions.
     fn end_lane(&self, machine: &mut Machine) {
+        // The peer can have sent requests that this end has not seen.
+        machine.receive(true);
         machine.connection.announce_end();
         // An acknowledgment can wait for the next turn, which will not come.
         machine.transmit();
         machine.lane = None;
+        machine.connection = self.config.connection();
+        (machine.first_message, machine.lane_deadline, machine.is_unread) = (None, None, false);
         self.config.send_queue.forget(self.number);
         self.config.receive_queue.forget(self.number);
     }
@@ -433,6 +440,12 @@ impl Member for Endpoint {
     fn with_descriptor(&self, register: &dyn Fn(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
         let machine = self.lock();
         machine.lane.as_ref().map_or(Ok(()), |lane| register(lane.descriptor()))
+    }
+
+    fn revoke(&self, region: &Arc<MemoryRegion>) {
+        let mut machine = self.lock();
+        machine.connection.revoke(region);
+        self.settle(&mut machine);
     }
 
     fn mark_pending(&self) -> bool {

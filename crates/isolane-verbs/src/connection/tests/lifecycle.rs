@@ -34,6 +34,8 @@ fn outlives_a_peer_that_announces_its_end() {
     assert_eq!((pair.near.pair.state(), pair.near.completions()), (State::ReadyToSend, vec![]));
     // It can no longer send.
     pair.near.send(2, SEND, &[]).unwrap();
+    assert_eq!((pair.near.pair.pending(), pair.near.completions()), (Pending::Nothing, vec![]));
+    pair.near.pair.handle_lane_lost();
     let done = [(Queue::Send, 2, Status::RetryExceeded, 0), (Queue::Receive, 1, Status::Flushed, 0)];
     assert_eq!((pair.near.pair.state(), pair.near.completions()), (State::Error, done.to_vec()));
     // A lane that ends without an announcement ends the queue pair.
