@@ -19,6 +19,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("proto", &["wire", "memory", "connection"]),
     ("reactor", &["memory"]),
     ("verbs", &["layout", "memory", "connection", "reactor"]),
+    ("ibverbs", &["memory", "reactor", "verbs"]),
     ("volume", &["memory", "reactor"]),
     ("target", &["wire", "memory", "connection", "proto", "reactor", "volume"]),
     ("engine-api", &["shm", "tcp"]),
@@ -46,10 +47,11 @@ const UNSAFE_PATHS: &[&str] = &[
     "crates/isolane-reactor/src/",
     "crates/isolane-host/src/borrowed.rs",
     "crates/isolane-capi/src/",
+    "crates/isolane-ibverbs/src/",
 ];
 
 /// Crates with unsafe code; every other crate forbids it at its root.
-const UNSAFE_CRATES: &[&str] = &["memory", "shm", "tcp", "reactor", "host", "capi"];
+const UNSAFE_CRATES: &[&str] = &["memory", "shm", "tcp", "reactor", "host", "capi", "ibverbs"];
 
 const MAX_LINES: usize = 600;
 

@@ -1,0 +1,338 @@
+//! Contexts: open devices, with the attributes of device and port.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::{offset_of, size_of};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use isolane_verbs::Limits;
+
+use crate::abi;
+use crate::channel::Channel;
+use crate::device::Device;
+use crate::ffi::{Errno, Result, copy_text, object, output, status, value};
+
+/// An open device.
+#[repr(C)]
+pub(crate) struct Context {
+    pub(crate) abi: abi::VerbsContext,
+    pub(crate) device: &'static Device,
+    pub(crate) verbs: isolane_verbs::Device,
+    pub(crate) events: Channel<abi::AsyncEvent>,
+    /// Number of objects that use it.
+    pub(crate) users: Users,
+}
+
+/// Counts the objects that use another one.
+#[derive(Default)]
+pub(crate) struct Users(AtomicUsize);
+
+impl Users {
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn remove(&self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Fails if there are users.
+    pub(crate) fn check_none(&self) -> Result<()> {
+        if self.0.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(Errno::BUSY) }
+    }
+}
+
+impl Context {
+    /// Borrows the context that a program has a pointer to.
+    ///
+    /// # Safety
+    /// See `ffi`.
+    pub(crate) unsafe fn from_abi<'a>(context: *mut abi::Context) -> Result<&'a Context> {
+        if context.is_null() {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the program has the address of this field of a `Context`, which starts with the structure.
+        unsafe { object(context.byte_sub(offset_of!(abi::VerbsContext, context))) }
+    }
+
+    pub(crate) fn as_abi(&self) -> *mut abi::Context {
+        std::ptr::from_ref(&self.abi.context).cast_mut()
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_close_device(context: *mut abi::Context) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        let found = unsafe { Context::from_abi(context) }?;
+        // Programs can leave objects behind, which the context must outlive.
+        if found.users.check_none().is_ok() {
+            // SAFETY: made by `ibv_open_device`, and no object uses it.
+            drop(unsafe { Box::from_raw(std::ptr::from_ref(found).cast_mut()) });
+        }
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_device(
+    context: *mut abi::Context,
+    attributes: *mut abi::DeviceAttr,
+) -> c_int {
+    status(|| {
+        // SAFETY: see `ffi`.
+        let (context, attributes) = unsafe { (Context::from_abi(context)?, output(attributes)?) };
+        *attributes = device_attributes(context.device);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn query_device_ex(
+    context: *mut abi::Context,
+    input: *const c_void,
+    attributes: *mut abi::DeviceAttrEx,
+    size: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: see `ffi`; the first field of the input is its mask.
+        let mask = unsafe { input.cast::<u32>().as_ref() };
+        if mask.is_some_and(|mask| *mask != 0) || size < size_of::<abi::DeviceAttr>() {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: all fields are numbers.
+        let mut found: abi::DeviceAttrEx = unsafe { std::mem::zeroed() };
+        // SAFETY: see `ffi`.
+        found.orig_attr = device_attributes(unsafe { Context::from_abi(context) }?.device);
+        found.phys_port_cnt_ex = 1;
+        // SAFETY: the program provides `size` bytes.
+        unsafe { copy_prefix(&found, attributes, size) }
+    })
+}
+
+/// Copies a structure to one of the program, which can be shorter or longer.
+///
+/// # Safety
+/// See `ffi`; `to` has `size` bytes.
+unsafe fn copy_prefix<T>(from: &T, to: *mut T, size: usize) -> Result<()> {
+    if to.is_null() {
+        return Err(Errno::INVALID);
+    }
+    let len = size.min(size_of::<T>());
+    // SAFETY: `from` has `len` bytes, and `to` has `size`.
+    unsafe {
+        std::ptr::copy_nonoverlapping(std::ptr::from_ref(from).cast::<u8>(), to.cast(), len);
+        to.cast::<u8>().add(len).write_bytes(0, size - len);
+    }
+    Ok(())
+}
+
+fn device_attributes(device: &Device) -> abi::DeviceAttr {
+    // SAFETY: all fields are numbers.
+    let mut attributes: abi::DeviceAttr = unsafe { std::mem::zeroed() };
+    copy_text(&mut attributes.fw_ver, env!("CARGO_PKG_VERSION"));
+    abi::DeviceAttr {
+        node_guid: device.guid(),
+        sys_image_guid: device.guid(),
+        max_mr_size: u64::MAX,
+        page_size_cap: 0xffff_f000,
+        vendor_id: VENDOR_ID,
+        vendor_part_id: 1,
+        max_qp: 1 << 16,
+        max_qp_wr: MAX_REQUESTS as c_int,
+        device_cap_flags: abi::DEVICE_CURR_QP_STATE_MOD
+            | abi::DEVICE_SYS_IMAGE_GUID
+            | abi::DEVICE_RC_RNR_NAK_GEN
+            | abi::DEVICE_N_NOTIFY_CQ,
+        max_sge: MAX_ELEMENTS as c_int,
+        max_sge_rd: MAX_ELEMENTS as c_int,
+        max_cq: 1 << 16,
+        max_cqe: MAX_COMPLETIONS as c_int,
+        max_mr: 1 << 20,
+        max_pd: 1 << 16,
+        max_qp_rd_atom: MAX_READS.into(),
+        max_res_rd_atom: c_int::from(MAX_READS) << 16,
+        max_qp_init_rd_atom: MAX_READS.into(),
+        atomic_cap: abi::ATOMIC_GLOB,
+        max_ah: 1 << 16,
+        max_srq: 1 << 16,
+        max_srq_wr: MAX_REQUESTS as c_int,
+        max_srq_sge: MAX_ELEMENTS as c_int,
+        max_pkeys: 1,
+        local_ca_ack_delay: 15,
+        phys_port_cnt: 1,
+        ..attributes
+    }
+}
+
+fn port_attributes() -> abi::PortAttr {
+    abi::PortAttr {
+        state: abi::PORT_ACTIVE,
+        max_mtu: abi::MTU_4096,
+        active_mtu: abi::MTU_4096,
+        gid_tbl_len: 1,
+        max_msg_sz: 1 << 31,
+        pkey_tbl_len: 1,
+        max_vl_num: 1,
+        // 4 lanes of 25 Gb/s, because there must be a value.
+        active_width: 2,
+        active_speed: 32,
+        phys_state: abi::PHYS_STATE_LINK_UP,
+        link_layer: abi::LINK_LAYER_ETHERNET,
+        flags: abi::QPF_GRH_REQUIRED,
+        ..abi::PortAttr::default()
+    }
+}
+
+pub(crate) unsafe extern "C" fn query_port(
+    context: *mut abi::Context,
+    port: u8,
+    attributes: *mut abi::PortAttr,
+    size: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: see `ffi`.
+        unsafe { Context::from_abi(context) }?;
+        check(port == 1)?;
+        // SAFETY: the program provides `size` bytes.
+        unsafe { copy_prefix(&port_attributes(), attributes, size) }
+    })
+}
+
+/// Fails if an argument is wrong.
+pub(crate) fn check(is_valid: bool) -> Result<()> {
+    if is_valid { Ok(()) } else { Err(Errno::INVALID) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_port(
+    context: *mut abi::Context,
+    port: u8,
+    attributes: *mut abi::CompatPortAttr,
+) -> c_int {
+    // SAFETY: an old program provides the first bytes of the structure.
+    unsafe { query_port(context, port, attributes.cast(), size_of::<abi::CompatPortAttr>()) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_gid(
+    context: *mut abi::Context,
+    port: u8,
+    index: c_int,
+    gid: *mut abi::GidBytes,
+) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        let (context, gid) = unsafe { (Context::from_abi(context)?, output(gid)?) };
+        check(port == 1 && index == 0)?;
+        gid.0 = context.device.gid();
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut abi::Context,
+    port: u32,
+    index: u32,
+    entry: *mut abi::GidEntry,
+    _flags: u32,
+    size: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: see `ffi`.
+        let context = unsafe { Context::from_abi(context) }?;
+        check(port == 1)?;
+        if index != 0 {
+            return Err(Errno(libc::ENODATA));
+        }
+        // SAFETY: the program provides `size` bytes.
+        unsafe { copy_prefix(&gid_entry(context.device), entry, size) }
+    })
+}
+
+fn gid_entry(device: &Device) -> abi::GidEntry {
+    abi::GidEntry {
+        gid: abi::GidBytes(device.gid()),
+        gid_index: 0,
+        port_num: 1,
+        gid_type: abi::GID_TYPE_ROCE_V2,
+        ndev_ifindex: device.interface,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut abi::Context,
+    entries: *mut abi::GidEntry,
+    max_entries: usize,
+    flags: u32,
+    size: usize,
+) -> isize {
+    let found = status(|| {
+        // SAFETY: see `ffi`.
+        let context = unsafe { Context::from_abi(context) }?;
+        check(flags == 0 && max_entries > 0)?;
+        // SAFETY: the program provides entries of `size` bytes.
+        unsafe { copy_prefix(&gid_entry(context.device), entries, size) }
+    });
+    if found == 0 { 1 } else { -(found as isize) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_gid_type(
+    context: *mut abi::Context,
+    port: u8,
+    index: u32,
+    gid_type: *mut c_int,
+) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        let gid_type = unsafe { (Context::from_abi(context)?, output(gid_type)?) }.1;
+        check(port == 1 && index == 0)?;
+        *gid_type = abi::GID_TYPE_SYSFS_ROCE_V2;
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_pkey(
+    context: *mut abi::Context,
+    port: u8,
+    index: c_int,
+    key: *mut u16,
+) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        let key = unsafe { (Context::from_abi(context)?, output(key)?) }.1;
+        check(port == 1 && index == 0)?;
+        *key = u16::MAX;
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_get_pkey_index(context: *mut abi::Context, port: u8, key: u16) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        unsafe { Context::from_abi(context) }?;
+        check(port == 1 && key == u16::MAX)?;
+        Ok(0)
+    })
+}
+
+/// The private function by which tools read attributes of a device: it has none as files.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_read_ibdev_sysfs_file(_text: *mut c_char, _size: usize) -> c_int {
+    Errno(libc::ENOENT).set();
+    -1
+}
+
+/// Largest numbers of requests in a queue, of elements of a request, of inline bytes, and of READs and atomic
+/// operations at a time.
+pub(crate) const MAX_REQUESTS: u32 = Limits::MAX_RECEIVES as u32;
+pub(crate) const MAX_ELEMENTS: u32 = 32;
+pub(crate) const MAX_INLINE_BYTES: u32 = 1024;
+pub(crate) const MAX_READS: u8 = 16;
+/// Largest number of completions in a queue.
+pub(crate) const MAX_COMPLETIONS: u32 = 1 << 22;
+/// An identifier from the range for local use.
+const VENDOR_ID: u32 = 0x0002_1501;

@@ -1,0 +1,139 @@
+//! Creation of queue pairs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use isolane_verbs::{AsyncEvent, Limits, OnEvent, QueuePairConfig, SharedReceives};
+use parking_lot::Mutex;
+
+use crate::abi;
+use crate::builder;
+use crate::channel::Unacknowledged;
+use crate::completion_queue;
+use crate::context::{Context, MAX_ELEMENTS, MAX_INLINE_BYTES, MAX_REQUESTS, check};
+use crate::ffi::{Errno, Result, into_raw, object, output, pointer};
+use crate::memory::Pd;
+use crate::queue_pair::{Builder, Qp};
+use crate::shared_receives::Srq;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_qp(pd: *mut abi::Pd, attributes: *mut abi::QpInitAttr) -> *mut abi::Qp {
+    pointer(|| {
+        // SAFETY: see `ffi`.
+        let attributes = unsafe { output(attributes) }?;
+        // SAFETY: see `ffi`.
+        unsafe { create(pd, attributes) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    _context: *mut abi::Context,
+    attributes: *mut abi::QpInitAttrEx,
+) -> *mut abi::Qp {
+    pointer(|| {
+        // SAFETY: see `ffi`.
+        let attributes = unsafe { output(attributes) }?;
+        let known = abi::QP_INIT_ATTR_PD | abi::QP_INIT_ATTR_SEND_OPS_FLAGS;
+        let has_operations = attributes.comp_mask & abi::QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+        let has_others = has_operations && attributes.send_ops_flags & !abi::QP_EX_SUPPORTED != 0;
+        if attributes.comp_mask & !known != 0 || has_others {
+            return Err(Errno::UNSUPPORTED);
+        }
+        check(attributes.comp_mask & abi::QP_INIT_ATTR_PD != 0)?;
+        let abi::QpInitAttrEx { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, .. } =
+            *attributes;
+        let mut base = abi::QpInitAttr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all };
+        // SAFETY: see `ffi`.
+        unsafe { create(attributes.pd.cast(), &mut base) }
+    })
+}
+
+/// Creates a queue pair.
+///
+/// # Safety
+/// See `ffi`.
+unsafe fn create(pd: *mut abi::Pd, attributes: &mut abi::QpInitAttr) -> Result<*mut abi::Qp> {
+    if !matches!(attributes.qp_type, abi::QPT_RC | abi::QPT_UC) {
+        return Err(Errno::UNSUPPORTED);
+    }
+    let cap = &mut attributes.cap;
+    check(cap.max_send_wr <= MAX_REQUESTS && cap.max_recv_wr <= MAX_REQUESTS)?;
+    check(cap.max_send_sge <= MAX_ELEMENTS && cap.max_recv_sge <= MAX_ELEMENTS)?;
+    check(cap.max_inline_data <= MAX_INLINE_BYTES)?;
+    // SAFETY: see `ffi`.
+    let (domain, send, receive) = unsafe {
+        let send = completion_queue::from_abi(attributes.send_cq.cast())?;
+        (object::<_, Pd>(pd)?, send, completion_queue::from_abi(attributes.recv_cq.cast())?)
+    };
+    // SAFETY: see `ffi`.
+    let (context, shared) = unsafe { (domain.context()?, object::<_, Srq>(attributes.srq).ok()) };
+    let limits = Limits {
+        send_requests: cap.max_send_wr as usize,
+        receives: cap.max_recv_wr as usize,
+        elements: cap.max_send_sge.max(cap.max_recv_sge).max(1) as usize,
+        inline_bytes: cap.max_inline_data as usize,
+    };
+    let this: Arc<AtomicPtr<abi::Qp>> = Arc::default();
+    let config = QueuePairConfig {
+        send_queue: Arc::clone(&send.queue),
+        receive_queue: Arc::clone(&receive.queue),
+        shared_receives: shared.map(|shared: &Srq| Arc::<SharedReceives>::clone(&shared.receives)),
+        limits,
+        outlives_peer: true,
+        on_event: Some(on_event(context, attributes.srq.cast(), Arc::clone(&this))),
+        ..QueuePairConfig::new(Arc::clone(&domain.domain), Arc::clone(&send.queue))
+    };
+    let pair = context.verbs.create_queue_pair(&config)?;
+    let base = abi::Qp {
+        context: context.as_abi(),
+        qp_context: attributes.qp_context,
+        pd,
+        send_cq: attributes.send_cq.cast(),
+        recv_cq: attributes.recv_cq.cast(),
+        srq: attributes.srq.cast(),
+        handle: 0,
+        qp_num: pair.number(),
+        state: abi::QPS_RESET,
+        qp_type: attributes.qp_type,
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        events_completed: 0,
+    };
+    domain.users.add();
+    send.users.add();
+    receive.users.add();
+    if let Some(shared) = shared {
+        shared.users.add();
+    }
+    let created = into_raw(Qp {
+        abi: builder::functions(base),
+        pair,
+        init: *attributes,
+        attributes: Mutex::new(abi::QpAttr { cap: attributes.cap, ..abi::QpAttr::default() }),
+        async_events: Unacknowledged::default(),
+        builder: Builder::default(),
+    });
+    this.store(created.cast(), Ordering::Release);
+    Ok(created.cast())
+}
+
+/// Returns the function that passes the events of a queue pair to the program.
+fn on_event(context: &Context, srq: *mut abi::Srq, this: Arc<AtomicPtr<abi::Qp>>) -> OnEvent {
+    let (context, srq) = (AtomicPtr::new(context.as_abi()), AtomicPtr::new(srq));
+    Arc::new(move |_, event| {
+        let qp = abi::EventElement { qp: this.load(Ordering::Acquire).cast() };
+        let (element, event_type) = match event {
+            AsyncEvent::InvalidRequest => (qp, abi::EVENT_QP_REQ_ERR),
+            AsyncEvent::AccessViolation => (qp, abi::EVENT_QP_ACCESS_ERR),
+            AsyncEvent::Fatal => (qp, abi::EVENT_QP_FATAL),
+            AsyncEvent::LimitReached => {
+                (abi::EventElement { srq: srq.load(Ordering::Relaxed).cast() }, abi::EVENT_SRQ_LIMIT_REACHED)
+            }
+            AsyncEvent::LastReceive => (qp, abi::EVENT_QP_LAST_WQE_REACHED),
+        };
+        // SAFETY: the context lives as long as its objects.
+        if let Ok(context) = unsafe { Context::from_abi(context.load(Ordering::Relaxed)) } {
+            context.events.push(abi::AsyncEvent { element, event_type });
+        }
+    })
+}

@@ -1,0 +1,33 @@
+//! Preload library that gives unmodified RDMA programs a device over TCP.
+//!
+//! ```text
+//! program ── ibv_* ──► objects of `abi`, each with its state ──► isolane-verbs
+//! ```
+//!
+//! * [`abi`]: the binary interface of libibverbs.
+//! * `device`, `open`, `context`: one device per local address.
+//! * `memory`, `completion_queue`, `shared_receives`, `queue_pair`: its objects.
+//! * `post`, `builder`: work requests.
+//!
+//! Invariant: a panic never reaches the program, and a null pointer is an error.
+
+#![allow(missing_docs, clippy::missing_safety_doc)]
+
+pub mod abi;
+mod address;
+mod builder;
+mod channel;
+mod completion_queue;
+mod context;
+mod create_cq;
+mod create_qp;
+mod device;
+mod ffi;
+mod memory;
+mod modify;
+mod open;
+mod post;
+mod queue_pair;
+mod shared_receives;
+mod strings;
+mod unsupported;

@@ -1,0 +1,285 @@
+//! Protection domains, thread domains, and memory regions.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+use isolane_memory::MemoryRegion;
+use isolane_verbs::{Access, ProtectionDomain, Registration};
+use parking_lot::Mutex;
+use rustix::mm::{Advice, madvise};
+
+use crate::abi;
+use crate::context::{Context, Users, check};
+use crate::ffi::{Errno, Result, input, into_raw, object, pointer, status, values};
+
+/// A protection domain, or a parent domain of one.
+#[repr(C)]
+pub(crate) struct Pd {
+    abi: abi::Pd,
+    pub(crate) domain: Arc<ProtectionDomain>,
+    pub(crate) users: Users,
+    /// The domain that it is the parent domain of.
+    of: *mut Pd,
+}
+
+impl Pd {
+    /// Borrows the context.
+    ///
+    /// # Safety
+    /// See `ffi`.
+    pub(crate) unsafe fn context<'a>(&self) -> Result<&'a Context> {
+        // SAFETY: the context lives as long as its objects.
+        unsafe { Context::from_abi(self.abi.context) }
+    }
+}
+
+/// A memory region.
+#[repr(C)]
+struct Mr {
+    abi: abi::Mr,
+    registration: Mutex<Arc<Registration>>,
+}
+
+#[repr(C)]
+struct Td {
+    abi: abi::Td,
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_alloc_pd(context: *mut abi::Context) -> *mut abi::Pd {
+    pointer(|| {
+        // SAFETY: see `ffi`.
+        unsafe { Context::from_abi(context) }?.users.add();
+        Ok(new_domain(context, Arc::default(), null_mut()))
+    })
+}
+
+fn new_domain(context: *mut abi::Context, domain: Arc<ProtectionDomain>, of: *mut Pd) -> *mut abi::Pd {
+    into_raw(Pd { abi: abi::Pd { context, handle: 0 }, domain, users: Users::default(), of }).cast()
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut abi::Pd) -> c_int {
+    status(|| {
+        // SAFETY: see `ffi`.
+        let found = unsafe { object::<_, Pd>(pd) }?;
+        found.users.check_none()?;
+        // SAFETY: the objects that it uses live.
+        unsafe {
+            match object::<_, Pd>(found.of) {
+                Ok(of) => of.users.remove(),
+                Err(_) => found.context()?.users.remove(),
+            }
+        }
+        // SAFETY: made by `new_domain`, and no object uses it.
+        drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn alloc_td(
+    context: *mut abi::Context,
+    _: *mut abi::TdInitAttr,
+) -> *mut abi::Td {
+    pointer(|| {
+        // SAFETY: see `ffi`.
+        unsafe { Context::from_abi(context) }?.users.add();
+        Ok(into_raw(Td { abi: abi::Td { context } }).cast())
+    })
+}
+
+pub(crate) unsafe extern "C" fn dealloc_td(td: *mut abi::Td) -> c_int {
+    status(|| {
+        // SAFETY: see `ffi`.
+        let found = unsafe { object::<_, Td>(td) }?;
+        // SAFETY: the context lives as long as its objects.
+        unsafe { Context::from_abi(found.abi.context) }?.users.remove();
+        // SAFETY: made by `alloc_td`.
+        drop(unsafe { Box::from_raw(td.cast::<Td>()) });
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn alloc_parent_domain(
+    context: *mut abi::Context,
+    attributes: *mut abi::ParentDomainInitAttr,
+) -> *mut abi::Pd {
+    pointer(|| {
+        // SAFETY: see `ffi`.
+        let of = unsafe { input(attributes) }?.pd.cast::<Pd>();
+        // SAFETY: see `ffi`.
+        let found = unsafe { object::<_, Pd>(of) }?;
+        found.users.add();
+        Ok(new_domain(context, Arc::clone(&found.domain), of))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut abi::Pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut abi::Mr {
+    // SAFETY: see `ffi`.
+    unsafe { ibv_reg_mr_iova2(pd, addr, length, addr.addr() as u64, access as c_uint) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut abi::Pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut abi::Mr {
+    // SAFETY: see `ffi`.
+    unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access as c_uint) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut abi::Pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut abi::Mr {
+    pointer(|| {
+        // SAFETY: see `ffi`.
+        let domain = unsafe { object::<_, Pd>(pd) }?;
+        // SAFETY: the program keeps the memory until the region is deregistered.
+        let registration = unsafe { register(&domain.domain, addr, length, iova, access as c_int) }?;
+        domain.users.add();
+        let key = registration.key();
+        let context = domain.abi.context;
+        let abi = abi::Mr { context, pd, addr, length, handle: 0, lkey: key, rkey: key };
+        Ok(into_raw(Mr { abi, registration: Mutex::new(registration) }).cast())
+    })
+}
+
+/// Registers memory of the program.
+///
+/// # Safety
+/// The program keeps the memory until the region is deregistered.
+unsafe fn register(
+    domain: &ProtectionDomain,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> Result<Arc<Registration>> {
+    let known = abi::ACCESS_LOCAL_WRITE
+        | abi::ACCESS_REMOTE_WRITE
+        | abi::ACCESS_REMOTE_READ
+        | abi::ACCESS_REMOTE_ATOMIC
+        | abi::ACCESS_ZERO_BASED
+        | abi::ACCESS_ON_DEMAND
+        | abi::ACCESS_HUGETLB
+        | abi::ACCESS_OPTIONAL;
+    let is_remote_change = access & (abi::ACCESS_REMOTE_WRITE | abi::ACCESS_REMOTE_ATOMIC) != 0;
+    check(access & !known == 0 && (!is_remote_change || access & abi::ACCESS_LOCAL_WRITE != 0))?;
+    check(length > 0 && access & abi::ACCESS_ON_DEMAND == 0)?;
+    let start = NonNull::new(addr.cast::<u8>()).ok_or(Errno(libc::EFAULT))?;
+    let is_written = access & abi::ACCESS_LOCAL_WRITE != 0;
+    populate(start, length, is_written)?;
+    // SAFETY: mapped, as `populate` has found, and kept by the program.
+    let region = Arc::new(unsafe { MemoryRegion::from_raw(start, length) });
+    let iova = if access & abi::ACCESS_ZERO_BASED != 0 { 0 } else { iova };
+    domain.register(region, iova, Access(access as u32 & Access::ALL.0)).map_err(|_| Errno::INVALID)
+}
+
+/// Finds memory that is not mapped, or is read-only.
+fn populate(start: NonNull<u8>, length: usize, is_written: bool) -> Result<()> {
+    let page = rustix::param::page_size();
+    let address = start.addr().get();
+    let first = address & !(page - 1);
+    let end = address.checked_add(length).and_then(|end| end.checked_next_multiple_of(page));
+    let len = end.ok_or(Errno(libc::EFAULT))? - first;
+    let advice = if is_written { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+    // SAFETY: populating changes no content.
+    let populated = unsafe { madvise(start.as_ptr().wrapping_sub(address - first).cast(), len, advice) };
+    match populated {
+        // Kernels before 5.14 cannot tell.
+        Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
+        Err(rustix::io::Errno::NOMEM) => Err(Errno(libc::EFAULT)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut abi::Mr) -> c_int {
+    status(|| {
+        // SAFETY: see `ffi`.
+        let found = unsafe { object::<_, Mr>(mr) }?;
+        // SAFETY: the domain and the context live as long as their objects.
+        unsafe {
+            let domain = object::<_, Pd>(found.abi.pd)?;
+            domain.context()?.verbs.deregister(&domain.domain, &found.registration.lock());
+            domain.users.remove();
+        }
+        // SAFETY: made by `ibv_reg_mr_iova2`.
+        drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
+        Ok(())
+    })
+}
+
+/// Registers the region again with other memory, another domain, or other rights. The keys change.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut abi::Mr,
+    flags: c_int,
+    pd: *mut abi::Pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    const INVALID_INPUT: c_int = -1;
+    let registered = status(|| {
+        let known = abi::REREG_MR_CHANGE_TRANSLATION | abi::REREG_MR_CHANGE_PD | abi::REREG_MR_CHANGE_ACCESS;
+        check(flags != 0 && flags & !known == 0)?;
+        // SAFETY: see `ffi`.
+        let found = unsafe { object::<_, Mr>(mr) }?;
+        let mut registration = found.registration.lock();
+        let is_moved = flags & abi::REREG_MR_CHANGE_TRANSLATION != 0;
+        let (addr, length) = if is_moved { (addr, length) } else { (found.abi.addr, found.abi.length) };
+        let new_pd = if flags & abi::REREG_MR_CHANGE_PD != 0 { pd } else { found.abi.pd };
+        let access = match flags & abi::REREG_MR_CHANGE_ACCESS {
+            0 => registration.access().0 as c_int,
+            _ => access,
+        };
+        // SAFETY: see `ffi`.
+        let (old, new) = unsafe { (object::<_, Pd>(found.abi.pd)?, object::<_, Pd>(new_pd)?) };
+        // SAFETY: the program keeps the memory.
+        let next = unsafe { register(&new.domain, addr, length, addr.addr() as u64, access) }?;
+        // SAFETY: the context lives as long as its objects.
+        unsafe { old.context() }?.verbs.deregister(&old.domain, &registration);
+        new.users.add();
+        old.users.remove();
+        // SAFETY: no other thread uses the region during this call.
+        let fields = unsafe { &mut *mr };
+        (fields.pd, fields.addr, fields.length) = (new_pd, addr, length);
+        (fields.lkey, fields.rkey) = (next.key(), next.key());
+        *registration = next;
+        Ok(())
+    });
+    if registered == 0 { 0 } else { INVALID_INPUT }
+}
+
+/// Memory is in place already: it is not registered on demand.
+pub(crate) unsafe extern "C" fn advise_mr(
+    pd: *mut abi::Pd,
+    _advice: c_int,
+    _flags: u32,
+    elements: *mut abi::Sge,
+    count: u32,
+) -> c_int {
+    status(|| {
+        // SAFETY: see `ffi`.
+        let (domain, elements) = unsafe { (object::<_, Pd>(pd)?, values(elements, count as usize)?) };
+        let is_known =
+            |element: &abi::Sge| domain.domain.covers(element.lkey, element.addr, element.length.into());
+        if elements.iter().all(is_known) { Ok(()) } else { Err(Errno(libc::EFAULT)) }
+    })
+}

@@ -1,0 +1,173 @@
+//! Opening of devices, and their events.
+
+use std::ffi::c_int;
+use std::mem::size_of;
+
+use isolane_verbs::DeviceConfig;
+
+use crate::channel::{Channel, Unacknowledged};
+use crate::context::{self, Context, Users};
+use crate::device::Device;
+use crate::ffi::{Errno, Result, into_raw, object, output, pointer, value};
+use crate::{abi, completion_queue, create_cq, create_qp, memory, post, queue_pair, shared_receives};
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::Context {
+    pointer(|| {
+        // SAFETY: see `ffi`; a device lives forever.
+        let device: &'static Device = unsafe { object(device) }?;
+        let verbs = open_verbs(device)?;
+        let events = Channel::new()?;
+        let abi = abi(device, events.fd());
+        let context = into_raw(Context { abi, device, verbs, events, users: Users::default() });
+        // SAFETY: just made.
+        Ok(unsafe { &raw mut (*context).abi.context })
+    })
+}
+
+/// Opens the device of the library, whose threads take no signals.
+fn open_verbs(device: &Device) -> Result<isolane_verbs::Device> {
+    let mut config = DeviceConfig { address: device.address, ..DeviceConfig::default() };
+    config.socket = setting("ISOLANE_VERBS_SOCKET")?;
+    config.progress = setting("ISOLANE_VERBS_PROGRESS")?;
+    if let Some(ports) = text("ISOLANE_VERBS_PORTS") {
+        let range =
+            ports.split_once('-').and_then(|(low, high)| Some((low.parse().ok()?, high.parse().ok()?)));
+        let (low, high) = range.ok_or_else(|| refuse("ISOLANE_VERBS_PORTS", &ports, "write LOW-HIGH"))?;
+        config.ports = low..=high;
+    }
+    // SAFETY: both sets are valid, and the thread has its old one again at the end.
+    unsafe {
+        let (mut all, mut old) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+        let opened = isolane_verbs::Device::open(config);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
+        Ok(opened?)
+    }
+}
+
+fn text(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+}
+
+/// Returns a setting of the environment, or its default.
+fn setting<T>(name: &str) -> Result<T>
+where
+    T: std::str::FromStr<Err: std::fmt::Display> + Default,
+{
+    let Some(value) = text(name) else { return Ok(T::default()) };
+    value.parse().map_err(|error: T::Err| refuse(name, &value, &error.to_string()))
+}
+
+/// Reports a wrong setting, for which libibverbs has no other way.
+fn refuse(name: &str, value: &str, reason: &str) -> Errno {
+    eprintln!("isolane: {name}={value}: {reason}");
+    Errno::INVALID
+}
+
+fn abi(device: &Device, async_fd: c_int) -> abi::VerbsContext {
+    let ops = abi::ContextOps {
+        query_device: Some(context::ibv_query_device),
+        query_port: Some(context::ibv_query_port),
+        compat_memory: [0; 5],
+        alloc_mw: 0,
+        bind_mw: 0,
+        dealloc_mw: 0,
+        compat_create_cq: 0,
+        poll_cq: Some(completion_queue::poll_cq),
+        req_notify_cq: Some(completion_queue::req_notify_cq),
+        compat_cq: [0; 3],
+        compat_srq: [0; 4],
+        post_srq_recv: Some(post::post_srq_recv),
+        compat_qp: [0; 4],
+        post_send: Some(post::post_send),
+        post_recv: Some(post::post_recv),
+        compat_ah: [0; 5],
+    };
+    let context = abi::Context {
+        device: device.as_abi(),
+        ops,
+        cmd_fd: -1,
+        async_fd,
+        num_comp_vectors: 1,
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        // The mark of the structure with later functions.
+        abi_compat: std::ptr::without_provenance_mut(usize::MAX),
+    };
+    abi::VerbsContext {
+        query_port: Some(context::query_port),
+        advise_mr: Some(memory::advise_mr),
+        alloc_null_mr: 0,
+        counters: [0; 4],
+        device_memory: [0; 3],
+        flow_actions: [0; 3],
+        modify_qp_rate_limit: 0,
+        alloc_parent_domain: Some(memory::alloc_parent_domain),
+        dealloc_td: Some(memory::dealloc_td),
+        alloc_td: Some(memory::alloc_td),
+        modify_cq: 0,
+        post_srq_ops: 0,
+        work_queues: [0; 5],
+        query_rt_values: 0,
+        create_cq_ex: Some(create_cq::create_cq_ex),
+        private: std::ptr::null_mut(),
+        query_device_ex: Some(context::query_device_ex),
+        destroy_flow: 0,
+        placeholder2: 0,
+        create_flow: 0,
+        placeholder1: 0,
+        open_qp: 0,
+        create_qp_ex: Some(create_qp::create_qp_ex),
+        get_srq_num: Some(shared_receives::get_srq_num),
+        create_srq_ex: Some(shared_receives::create_srq_ex),
+        open_xrcd: 0,
+        close_xrcd: 0,
+        placeholder3: 0,
+        sz: size_of::<abi::VerbsContext>(),
+        context,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_get_async_event(
+    context: *mut abi::Context,
+    event: *mut abi::AsyncEvent,
+) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        let (context, event) = unsafe { (Context::from_abi(context)?, output(event)?) };
+        *event = context.events.next()?;
+        // SAFETY: the object of an event lives until its events are acknowledged.
+        if let Some(unacknowledged) = unsafe { unacknowledged(event) } {
+            unacknowledged.add();
+        }
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_ack_async_event(event: *mut abi::AsyncEvent) {
+    // SAFETY: see `ffi`.
+    if let Ok(event) = unsafe { output(event) }
+        // SAFETY: as above.
+        && let Some(unacknowledged) = unsafe { unacknowledged(event) }
+    {
+        unacknowledged.acknowledge(1);
+    }
+}
+
+/// Returns the counter of the object of an event.
+///
+/// # Safety
+/// See `ffi`; the object lives.
+unsafe fn unacknowledged<'a>(event: &abi::AsyncEvent) -> Option<&'a Unacknowledged> {
+    // SAFETY: the object has the type that belongs to the event.
+    unsafe {
+        match event.event_type {
+            abi::EVENT_CQ_ERR => completion_queue::async_events(event.element.cq.cast()),
+            abi::EVENT_SRQ_LIMIT_REACHED => shared_receives::async_events(event.element.srq.cast()),
+            _ => queue_pair::async_events(event.element.qp.cast()),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Work requests as linked lists.
+
+use std::ffi::{c_int, c_uint};
+
+use isolane_verbs::{Element, Elements, LocalData, PostError, ReceiveRequest, SendOperation, SendRequest};
+
+use crate::abi;
+use crate::context::check;
+use crate::ffi::{Errno, Result, object, status, values};
+use crate::queue_pair::Qp;
+use crate::shared_receives::Srq;
+
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut abi::Qp,
+    first: *mut abi::SendWr,
+    failed: *mut *mut abi::SendWr,
+) -> c_int {
+    let mut current = first;
+    let posted = status(|| {
+        // SAFETY: see `ffi`.
+        let qp = unsafe { object::<_, Qp>(qp) }?;
+        // SAFETY: see `ffi`; the list ends with a null pointer.
+        while let Some(request) = unsafe { current.as_ref() } {
+            // SAFETY: see `ffi`.
+            let request_data = unsafe { send_request(qp, request) }?;
+            qp.pair.post_send(request_data).map_err(errno)?;
+            current = request.next;
+        }
+        Ok(())
+    });
+    report(posted, failed, current)
+}
+
+/// Reports the first request that was not posted.
+fn report<T>(posted: c_int, failed: *mut *mut T, current: *mut T) -> c_int {
+    if posted != 0 && !failed.is_null() {
+        // SAFETY: not null, and see `ffi`.
+        unsafe { *failed = current };
+    }
+    posted
+}
+
+/// Converts a request.
+///
+/// # Safety
+/// See `ffi`.
+unsafe fn send_request(qp: &Qp, request: &abi::SendWr) -> Result<SendRequest> {
+    // SAFETY: the opcode selects the fields.
+    let operation = unsafe { operation(qp.kind(), request) }?;
+    // SAFETY: see `ffi`.
+    let elements = unsafe { values(request.sg_list, count(request.num_sge)?) }?;
+    let is_inline = request.send_flags & abi::SEND_INLINE != 0;
+    let data = match is_inline {
+        true => {
+            let parts = elements.iter().map(|element| (element.addr as usize, element.length as usize));
+            // SAFETY: the program provides the memory of inline data.
+            LocalData::Inline(unsafe { inline(parts) }?)
+        }
+        false => LocalData::Elements(self::elements(elements)),
+    };
+    Ok(new_request(qp, request.wr_id, request.send_flags, operation, data))
+}
+
+/// Returns a request with its flags.
+pub(crate) fn new_request(
+    qp: &Qp,
+    id: u64,
+    flags: c_uint,
+    operation: SendOperation,
+    data: LocalData,
+) -> SendRequest {
+    SendRequest {
+        id,
+        operation,
+        data,
+        signaled: qp.signals_all() || flags & abi::SEND_SIGNALED != 0,
+        solicited: flags & abi::SEND_SOLICITED != 0,
+        fenced: flags & abi::SEND_FENCE != 0,
+    }
+}
+
+/// Copies inline data.
+///
+/// # Safety
+/// The program provides the memory of each part: address and length.
+pub(crate) unsafe fn inline(parts: impl Iterator<Item = (usize, usize)> + Clone) -> Result<Vec<u8>> {
+    let total = parts.clone().try_fold(0_usize, |total, (_, len)| total.checked_add(len));
+    let mut bytes = Vec::with_capacity(total.filter(|total| *total <= MAX_COPY).ok_or(Errno::INVALID)?);
+    for (address, len) in parts.filter(|(_, len)| *len > 0) {
+        // SAFETY: see `ffi`.
+        bytes.extend_from_slice(unsafe { values(std::ptr::with_exposed_provenance::<u8>(address), len) }?);
+    }
+    Ok(bytes)
+}
+
+pub(crate) fn elements(elements: &[abi::Sge]) -> Elements {
+    elements
+        .iter()
+        .map(|element| Element { address: element.addr, length: element.length, key: element.lkey })
+        .collect()
+}
+
+fn count(count: c_int) -> Result<usize> {
+    usize::try_from(count).map_err(|_| Errno::INVALID)
+}
+
+/// Returns the operation of a request.
+///
+/// # Safety
+/// The fields that the opcode selects are valid.
+unsafe fn operation(kind: c_int, request: &abi::SendWr) -> Result<SendOperation> {
+    let immediate = u32::from_be(request.imm_data);
+    // SAFETY: all variants are numbers and pointers, which are not followed.
+    let (rdma, atomic) = unsafe { (request.wr.rdma, request.wr.atomic) };
+    let (address, key) = (rdma.remote_addr, rdma.rkey);
+    let is_reliable = kind == abi::QPT_RC;
+    Ok(match request.opcode {
+        abi::WR_SEND => SendOperation::Send { immediate: None },
+        abi::WR_SEND_WITH_IMM => SendOperation::Send { immediate: Some(immediate) },
+        abi::WR_RDMA_WRITE => SendOperation::Write { address, key, immediate: None },
+        abi::WR_RDMA_WRITE_WITH_IMM => SendOperation::Write { address, key, immediate: Some(immediate) },
+        abi::WR_RDMA_READ if is_reliable => SendOperation::Read { address, key },
+        abi::WR_ATOMIC_CMP_AND_SWP if is_reliable => SendOperation::CompareSwap {
+            address: atomic.remote_addr,
+            key: atomic.rkey,
+            compare: atomic.compare_add,
+            swap: atomic.swap,
+        },
+        abi::WR_ATOMIC_FETCH_AND_ADD if is_reliable => {
+            SendOperation::FetchAdd { address: atomic.remote_addr, key: atomic.rkey, add: atomic.compare_add }
+        }
+        _ => return Err(Errno::INVALID),
+    })
+}
+
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut abi::Qp,
+    first: *mut abi::RecvWr,
+    failed: *mut *mut abi::RecvWr,
+) -> c_int {
+    // SAFETY: see `ffi`.
+    unsafe {
+        post_receives(first, failed, |request| object::<_, Qp>(qp)?.pair.post_receive(request).map_err(errno))
+    }
+}
+
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut abi::Srq,
+    first: *mut abi::RecvWr,
+    failed: *mut *mut abi::RecvWr,
+) -> c_int {
+    // SAFETY: see `ffi`.
+    unsafe {
+        post_receives(first, failed, |request| object::<_, Srq>(srq)?.receives.post(request).map_err(errno))
+    }
+}
+
+/// Posts a list of receives.
+///
+/// # Safety
+/// See `ffi`.
+unsafe fn post_receives(
+    first: *mut abi::RecvWr,
+    failed: *mut *mut abi::RecvWr,
+    post: impl Fn(ReceiveRequest) -> Result<()>,
+) -> c_int {
+    let mut current = first;
+    let posted = status(|| {
+        // SAFETY: see `ffi`; the list ends with a null pointer.
+        while let Some(request) = unsafe { current.as_ref() } {
+            // SAFETY: see `ffi`.
+            let elements = unsafe { values(request.sg_list, count(request.num_sge)?) }?;
+            post(ReceiveRequest { id: request.wr_id, data: self::elements(elements) })?;
+            current = request.next;
+        }
+        check(!first.is_null())
+    });
+    report(posted, failed, current)
+}
+
+/// Returns the error that libibverbs has for a refused request.
+pub(crate) fn errno(error: PostError) -> Errno {
+    match error {
+        PostError::Full(_) => Errno::NO_MEMORY,
+        _ => Errno::INVALID,
+    }
+}
+
+/// Longest inline data in bytes that is copied before the queue pair checks its limit.
+const MAX_COPY: usize = 1 << 20;

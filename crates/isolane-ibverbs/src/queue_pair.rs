@@ -1,0 +1,153 @@
+//! Queue pairs: state, query, and destruction.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+
+use isolane_verbs::{QueuePair, SendRequest, State};
+use lock_api::RawMutex as _;
+use parking_lot::{Mutex, RawMutex};
+
+use crate::abi;
+use crate::channel::Unacknowledged;
+use crate::completion_queue;
+use crate::ffi::{Errno, object, output, status};
+use crate::memory::Pd;
+use crate::shared_receives::Srq;
+
+/// A queue pair.
+#[repr(C)]
+pub(crate) struct Qp {
+    pub(crate) abi: abi::QpEx,
+    pub(crate) pair: QueuePair,
+    pub(crate) init: abi::QpInitAttr,
+    /// Attributes that the program has set; the lock covers changes of the state.
+    pub(crate) attributes: Mutex<abi::QpAttr>,
+    pub(crate) async_events: Unacknowledged,
+    pub(crate) builder: Builder,
+}
+
+impl Qp {
+    pub(crate) fn kind(&self) -> c_int {
+        self.init.qp_type
+    }
+
+    pub(crate) fn signals_all(&self) -> bool {
+        self.init.sq_sig_all != 0
+    }
+
+    /// Returns the state as the headers number it.
+    pub(crate) fn state(&self) -> c_int {
+        match self.pair.state() {
+            State::Reset => abi::QPS_RESET,
+            State::Init => abi::QPS_INIT,
+            State::ReadyToReceive => abi::QPS_RTR,
+            State::ReadyToSend => abi::QPS_RTS,
+            State::Error => abi::QPS_ERR,
+        }
+    }
+}
+
+/// The requests that a program builds. `wr_start` locks it.
+pub(crate) struct Builder {
+    pub(crate) lock: RawMutex,
+    pub(crate) building: UnsafeCell<Building>,
+}
+
+// SAFETY: only the thread that holds the lock uses the requests.
+unsafe impl Sync for Builder {}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder { lock: RawMutex::INIT, building: UnsafeCell::default() }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Building {
+    pub(crate) requests: Vec<SendRequest>,
+    pub(crate) error: Option<Errno>,
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut abi::Qp) -> c_int {
+    status(|| {
+        // SAFETY: see `ffi`.
+        let found = unsafe { object::<_, Qp>(qp) }?;
+        // No event follows.
+        found.pair.reset();
+        // SAFETY: the objects that it uses live.
+        unsafe {
+            let is_own = |event: &abi::AsyncEvent| {
+                let is_other = matches!(event.event_type, abi::EVENT_CQ_ERR | abi::EVENT_SRQ_LIMIT_REACHED);
+                !is_other && event.element.qp == qp.cast()
+            };
+            let domain = object::<_, Pd>(found.abi.base.pd)?;
+            domain.context()?.events.remove(is_own);
+            found.async_events.wait();
+            completion_queue::from_abi(found.init.send_cq.cast())?.users.remove();
+            completion_queue::from_abi(found.init.recv_cq.cast())?.users.remove();
+            if let Ok(shared) = object::<_, Srq>(found.init.srq) {
+                shared.users.remove();
+            }
+            // Its requests use memory of the domain until it is gone.
+            drop(Box::from_raw(qp.cast::<Qp>()));
+            domain.users.remove();
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_qp(
+    qp: *mut abi::Qp,
+    attributes: *mut abi::QpAttr,
+    _mask: c_int,
+    init: *mut abi::QpInitAttr,
+) -> c_int {
+    status(|| {
+        // SAFETY: see `ffi`.
+        let (found, attributes, init) = unsafe { (object::<_, Qp>(qp)?, output(attributes)?, output(init)?) };
+        let state = found.state();
+        *attributes = abi::QpAttr { qp_state: state, cur_qp_state: state, ..*found.attributes.lock() };
+        *init = found.init;
+        // SAFETY: the program changes the state in one thread at a time.
+        unsafe { (*qp).state = state };
+        Ok(())
+    })
+}
+
+/// The bytes of a WRITE arrive in ascending order on one lane.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut abi::Qp, opcode: c_int, flags: u32) -> c_int {
+    let is_write = matches!(opcode, abi::WR_RDMA_WRITE | abi::WR_RDMA_WRITE_WITH_IMM);
+    c_int::from(is_write && flags == 0)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut abi::Qp) -> *mut abi::QpEx {
+    qp.cast()
+}
+
+/// Returns the counter of asynchronous events.
+///
+/// # Safety
+/// See `ffi`.
+pub(crate) unsafe fn async_events<'a>(qp: *mut abi::Qp) -> Option<&'a Unacknowledged> {
+    // SAFETY: see `ffi`.
+    unsafe { object::<_, Qp>(qp) }.ok().map(|qp| &qp.async_events)
+}
+
+/// The enhanced connection establishment has no options here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_set_ece(_qp: *mut abi::Qp, _options: *mut c_void) -> c_int {
+    status(|| Err(Errno::UNSUPPORTED))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_ece(_qp: *mut abi::Qp, options: *mut [u32; 3]) -> c_int {
+    status(|| {
+        // SAFETY: see `ffi`.
+        *unsafe { output(options) }? = [0; 3];
+        Ok(())
+    })
+}

@@ -1,0 +1,61 @@
+//! Functions that fail, as on hardware without them.
+
+use std::ffi::{c_int, c_void};
+
+use crate::ffi::{Errno, pointer, status};
+
+macro_rules! fail {
+    ($($name:ident),* $(,)?) => {
+        $(
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $name() -> c_int {
+                status(|| Err(Errno::UNSUPPORTED))
+            }
+        )*
+    };
+}
+
+macro_rules! fail_with_null {
+    ($($name:ident),* $(,)?) => {
+        $(
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $name() -> *mut c_void {
+                pointer(|| Err(Errno::UNSUPPORTED))
+            }
+        )*
+    };
+}
+
+macro_rules! ignore {
+    ($($name:ident),* $(,)?) => {
+        $(
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $name() {}
+        )*
+    };
+}
+
+// Multicast.
+fail!(ibv_attach_mcast, ibv_detach_mcast);
+// Objects of another process, and memory of other devices.
+fail_with_null!(ibv_import_device, ibv_import_pd, ibv_import_mr, ibv_import_dm, ibv_reg_dmabuf_mr);
+ignore!(ibv_unimport_pd, ibv_unimport_mr, ibv_unimport_dm);
+// Drivers of devices of the kernel, and structures of its interface.
+ignore!(
+    ibv_register_driver,
+    ibv_copy_ah_attr_from_kern,
+    ibv_copy_qp_attr_from_kern,
+    ibv_copy_path_rec_from_kern,
+    ibv_copy_path_rec_to_kern,
+);
+
+/// Memory is not pinned, so it can be copied to a child.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_dontfork_range(_start: *mut c_void, _size: usize) -> c_int {
+    0
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_dofork_range(_start: *mut c_void, _size: usize) -> c_int {
+    0
+}
