@@ -35,10 +35,13 @@ impl Device {
             dev_path: [0; 256],
             ibdev_path: [0; 256],
         };
-        copy_text(&mut abi.name, &format!("isolane{index}"));
+        copy_text(&mut abi.name, &isolane_verbs::device_name(index));
         copy_text(&mut abi.dev_name, &format!("uverbs{index}"));
         copy_text(&mut abi.dev_path, &format!("/sys/class/infiniband_verbs/uverbs{index}"));
-        copy_text(&mut abi.ibdev_path, &format!("/sys/class/infiniband/isolane{index}"));
+        copy_text(
+            &mut abi.ibdev_path,
+            &format!("/sys/class/infiniband/{}", isolane_verbs::device_name(index)),
+        );
         Device { abi, address, index, interface }
     }
 

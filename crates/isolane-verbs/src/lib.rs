@@ -22,7 +22,7 @@ pub use connection::{
 pub use device::{
     CompletionNotice, CompletionQueue, ConnectError, Device, DeviceConfig, Lane, Listener, LocalAddress,
     MemoryLane, ModifyError, OnEvent, OnNotice, Peer, ProgressMode, QueuePair, QueuePairConfig,
-    SharedReceives, TcpLane, WorkCompletion, gid, local_addresses,
+    SharedReceives, TcpLane, WorkCompletion, device_name, gid, local_addresses,
 };
 pub use memory::{Access, AccessError, ProtectionDomain, RegisterError, Registration};
 pub use work::{

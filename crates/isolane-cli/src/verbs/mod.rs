@@ -2,6 +2,8 @@
 
 mod bench;
 mod client;
+mod devices;
+mod run;
 mod server;
 mod session;
 
@@ -22,11 +24,15 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Bench(bench::Args),
+    Devices(devices::Args),
+    Run(run::Args),
 }
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         Command::Bench(args) => bench::run(args),
+        Command::Devices(args) => devices::run(args),
+        Command::Run(args) => run::run(args),
     }
 }

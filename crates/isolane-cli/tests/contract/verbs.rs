@@ -70,3 +70,52 @@ fn verbs_bench_names_wrong_arguments() {
     let error = fail(&["verbs", "bench", "127.0.0.1:1"]);
     assert!(error.contains("cannot measure at 127.0.0.1:1"), "{error}");
 }
+
+#[test]
+fn verbs_devices_lists_local_addresses() {
+    let rows: Value = serde_json::from_str(&succeed(&["verbs", "devices", "--json"])).unwrap();
+    let rows = rows.as_array().unwrap();
+    for (index, row) in rows.iter().enumerate() {
+        assert_eq!(row["device"], format!("isolane{index}"));
+    }
+    assert!(rows.iter().any(|row| row["address"] == "127.0.0.1"), "{rows:?}");
+    assert!(succeed(&["verbs", "devices"]).contains("127.0.0.1"));
+}
+
+#[test]
+fn verbs_run_starts_the_program_with_its_environment() {
+    // Any library stands for the one of the devices.
+    let library = std::env::current_exe().unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = program();
+        command.env("ISOLANE_IBVERBS", &library).env_remove("LD_PRELOAD").stderr(Stdio::null());
+        let output = command.args(["verbs", "run"]).args(arguments).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let shown = "echo $LD_PRELOAD $ISOLANE_VERBS_PROGRESS $ISOLANE_VERBS_SOCKET $ISOLANE_VERBS_PORTS; exit 7";
+    let options = ["--progress", "thread:3", "--socket", "tos=0x68", "--ports", "20000-20007"];
+    let (code, text) = run(&[&options, &["--", "sh", "-c", shown][..]].concat());
+    assert_eq!((code, text), (Some(7), format!("{} thread:3 tos=0x68 20000-20007\n", library.display())));
+    let error = fail(&["verbs", "run", "--ports", "9-1", "--", "true"]);
+    assert!(error.contains("20000-20007"), "{error}");
+}
+
+#[test]
+fn verbs_run_names_what_is_missing() {
+    let run = |library: Option<&str>, name: &str| {
+        let mut command = program();
+        command.env_remove("ISOLANE_IBVERBS");
+        command.envs(library.map(|library| ("ISOLANE_IBVERBS", library)));
+        let output = command.args(["verbs", "run", "--", name]).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let error = run(Some("/dev/null"), "/no/such/program");
+    assert!(error.contains("/no/such/program"), "{error}");
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("isolane");
+    std::fs::copy(env!("CARGO_BIN_EXE_isolane"), &copy).unwrap();
+    let output = std::process::Command::new(copy).args(["verbs", "run", "--", "true"]).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("cargo build --release -p isolane-ibverbs"), "{error}");
+}

@@ -14,6 +14,11 @@ pub struct LocalAddress {
     pub interface: u32,
 }
 
+/// Returns the name of the device of the address at `index` of [`local_addresses`].
+pub fn device_name(index: usize) -> String {
+    format!("isolane{index}")
+}
+
 /// Returns the addresses of the interfaces that are up, with the loopback ones last. Addresses that are valid on one
 /// link only are left out.
 ///

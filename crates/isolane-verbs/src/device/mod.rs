@@ -26,7 +26,7 @@ use std::thread::JoinHandle;
 
 use isolane_reactor::SocketOptions;
 
-pub use address::{LocalAddress, local_addresses};
+pub use address::{LocalAddress, device_name, local_addresses};
 pub use completion_queue::{CompletionNotice, CompletionQueue, OnNotice, WorkCompletion};
 pub use handshake::{ConnectError, gid};
 pub use lane::{Lane, MemoryLane, TcpLane};

@@ -7,6 +7,7 @@
 //! Invariant: a lane that becomes ready is driven, by a polling thread or within [`IDLE`] by the library's.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::str::FromStr;
@@ -31,6 +32,15 @@ pub enum ProgressMode {
         /// Number of the core.
         core: usize,
     },
+}
+
+impl fmt::Display for ProgressMode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ProgressMode::Polling => formatter.write_str("polling"),
+            ProgressMode::Dedicated { core } => write!(formatter, "thread:{core}"),
+        }
+    }
 }
 
 impl FromStr for ProgressMode {

@@ -1,0 +1,111 @@
+//! `isolane verbs run`: starts an unmodified RDMA program.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use isolane_reactor::SocketOptions;
+use isolane_verbs::ProgressMode;
+
+use crate::failure::{Failure, IoContext};
+
+/// Run a program with RDMA devices over TCP
+///
+/// The program and its children find one device for each local address, with the interface of libibverbs. No driver,
+/// network card, or privilege is needed. The library of the devices is libisolane_ibverbs.so, next to this program, in
+/// ../lib, or where ISOLANE_IBVERBS says.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Options of the sockets, as for `isolane serve --listen`, separated by commas
+    #[arg(long, default_value = "", value_name = "OPTIONS")]
+    socket: SocketOptions,
+    /// Driver of the connections: `polling`, or `thread:CORE` for a thread that never sleeps
+    #[arg(long, default_value = "polling", value_name = "MODE")]
+    progress: ProgressMode,
+    /// TCP ports of the queue pairs, 256 of which share one (default: the system chooses)
+    #[arg(long, value_parser = parse_ports, value_name = "LOW-HIGH")]
+    ports: Option<String>,
+    /// Program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+fn parse_ports(text: &str) -> Result<String, &'static str> {
+    let range = text
+        .split_once('-')
+        .and_then(|(low, high)| Some((low.parse::<u16>().ok()?, high.parse::<u16>().ok()?)));
+    match range {
+        Some((low, high)) if 0 < low && low <= high => Ok(text.into()),
+        _ => Err("not a range: write for example 20000-20007"),
+    }
+}
+
+/// Runs the subcommand: replaces this process.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let library = library()?;
+    let mut program = Command::new(&args.program[0]);
+    program.args(&args.program[1..]);
+    program.env("LD_PRELOAD", preload(library.as_os_str(), env::var_os("LD_PRELOAD").as_deref()));
+    let settings = [
+        ("ISOLANE_VERBS_SOCKET", args.socket.to_string()),
+        ("ISOLANE_VERBS_PROGRESS", args.progress.to_string()),
+        ("ISOLANE_VERBS_PORTS", args.ports.clone().unwrap_or_default()),
+    ];
+    program.envs(settings.into_iter().filter(|(_, value)| !value.is_empty()));
+    let error = program.exec();
+    Err(error).io_context(format!("cannot run {}", args.program[0].display()))
+}
+
+/// Returns the value of `LD_PRELOAD`: the library first, then the ones that are there.
+fn preload(library: &OsStr, present: Option<&OsStr>) -> OsString {
+    let mut value = library.to_owned();
+    if let Some(present) = present.filter(|present| !present.is_empty()) {
+        value.push(":");
+        value.push(present);
+    }
+    value
+}
+
+/// Finds the library of the devices.
+fn library() -> Result<PathBuf, Failure> {
+    if let Some(path) = env::var_os("ISOLANE_IBVERBS").map(PathBuf::from) {
+        return std::path::absolute(&path).io_context(format!("ISOLANE_IBVERBS={}", path.display()));
+    }
+    let here = env::current_exe().io_context("cannot find this program")?;
+    let places = here.parent().into_iter().flat_map(|dir| [dir.to_owned(), dir.join("../lib")]);
+    let names = |dir: PathBuf| NAMES.map(|name| dir.join(name));
+    let found = places.flat_map(names).find(|path| Path::is_file(path));
+    found.ok_or_else(|| {
+        Failure::new(
+            format!("{} is not next to {}", NAMES[0], here.display()),
+            "build it with `cargo build --release -p isolane-ibverbs`",
+        )
+    })
+}
+
+/// Names of the library: as built, and as packages install it.
+const NAMES: [&str; 2] = ["libisolane_ibverbs.so", "libisolane-ibverbs.so"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_other_libraries() {
+        let preload = |present: Option<&str>| preload(OsStr::new("/a.so"), present.map(OsStr::new));
+        assert_eq!(
+            [preload(None), preload(Some("")), preload(Some("/b.so"))],
+            ["/a.so", "/a.so", "/a.so:/b.so"]
+        );
+    }
+
+    #[test]
+    fn ports_are_a_range() {
+        assert_eq!(parse_ports("20000-20007").as_deref(), Ok("20000-20007"));
+        for wrong in ["", "1", "0-5", "5-4", "1-70000", "a-b"] {
+            assert!(parse_ports(wrong).is_err(), "{wrong}");
+        }
+    }
+}
