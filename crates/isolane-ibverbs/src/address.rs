@@ -1,6 +1,7 @@
 //! Address handles: destinations of datagrams.
 
 use std::ffi::{c_int, c_void};
+use std::net::{IpAddr, Ipv6Addr};
 
 use crate::abi;
 use crate::context::check;
@@ -9,8 +10,15 @@ use crate::memory::Pd;
 
 /// An address handle.
 #[repr(C)]
-struct Ah {
+pub(crate) struct Ah {
     abi: abi::Ah,
+    pub(crate) address: IpAddr,
+}
+
+/// Returns the address that a GID stands for.
+pub(crate) fn from_gid(gid: &abi::Gid) -> IpAddr {
+    let address = Ipv6Addr::from(*gid);
+    address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)
 }
 
 #[unsafe(no_mangle)]
@@ -22,7 +30,8 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut abi::Pd, attributes: *mut abi::A
         // SAFETY: the context lives as long as its objects.
         let context = unsafe { domain.context() }?.as_abi();
         domain.users.add();
-        Ok(into_raw(Ah { abi: abi::Ah { context, pd, handle: 0 } }).cast())
+        let address = from_gid(&attributes.grh.dgid.0);
+        Ok(into_raw(Ah { abi: abi::Ah { context, pd, handle: 0 }, address }).cast())
     })
 }
 
@@ -72,7 +81,7 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
 /// # Safety
 /// See `ffi`.
 unsafe fn answer_to(port: u8, completion: &abi::Wc, header: *mut Grh) -> Result<abi::AhAttr> {
-    check(port == 1 && completion.wc_flags & WC_GRH != 0)?;
+    check(port == 1 && completion.wc_flags & abi::WC_GRH != 0)?;
     // SAFETY: see `ffi`.
     let header = unsafe { input(header) }?;
     let grh = abi::GlobalRoute {
@@ -112,4 +121,14 @@ pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     value(|| Err(Errno::UNSUPPORTED))
 }
 
-const WC_GRH: u32 = 1;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gids_are_addresses() {
+        let v4 = IpAddr::from([192, 0, 2, 7]);
+        let v6: IpAddr = "2001:db8::9".parse().unwrap();
+        assert_eq!([from_gid(&isolane_verbs::gid(v4)), from_gid(&isolane_verbs::gid(v6))], [v4, v6]);
+    }
+}

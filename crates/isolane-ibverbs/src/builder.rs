@@ -1,15 +1,17 @@
 //! Work requests that programs build field by field, between `wr_start` and `wr_complete`.
 
 use std::ffi::{c_int, c_void};
+use std::net::Ipv4Addr;
 
-use isolane_verbs::{LocalData, SendOperation};
+use isolane_verbs::{Destination, LocalData, SendOperation};
 use lock_api::RawMutex as _;
 use smallvec::SmallVec;
 
 use crate::abi;
+use crate::context::check;
 use crate::ffi::{Errno, Result, object, status, values};
-use crate::post::{elements, errno, inline, new_request};
-use crate::queue_pair::{Building, Qp};
+use crate::post::{destination, elements, errno, inline, new_request};
+use crate::queue_pair::{Building, Qp, Request};
 
 /// Returns a queue pair with its functions.
 pub(crate) fn functions(base: abi::Qp) -> abi::QpEx {
@@ -67,14 +69,18 @@ unsafe fn begin(qp: *mut abi::QpEx, operation: SendOperation) {
     // SAFETY: see `ffi`.
     unsafe {
         build(qp, |found, building| {
-            let is_reliable = found.kind() == abi::QPT_RC;
-            if !is_reliable && !matches!(operation, SendOperation::Send { .. } | SendOperation::Write { .. })
-            {
-                return Err(Errno::INVALID);
-            }
+            let is_possible = match operation {
+                SendOperation::Send { .. } => true,
+                SendOperation::Write { .. } => found.kind() != abi::QPT_UD,
+                _ => found.kind() == abi::QPT_RC,
+            };
+            check(is_possible)?;
+            // `wr_set_ud_addr` follows.
+            let nowhere = Destination { address: Ipv4Addr::UNSPECIFIED.into(), number: 0, q_key: 0 };
+            let destination = (found.kind() == abi::QPT_UD).then_some(nowhere);
             let (id, flags) = ((*qp).wr_id, (*qp).wr_flags);
             let data = LocalData::Elements(SmallVec::new());
-            building.requests.push(new_request(found, id, flags, operation, data));
+            building.requests.push(new_request(found, id, flags, operation, data, destination));
             Ok(())
         });
     }
@@ -88,7 +94,10 @@ unsafe fn set_data(qp: *mut abi::QpEx, data: impl FnOnce() -> Result<LocalData>)
     // SAFETY: see `ffi`.
     unsafe {
         build(qp, |_, building| {
-            building.requests.last_mut().ok_or(Errno::INVALID)?.data = data()?;
+            *match building.requests.last_mut().ok_or(Errno::INVALID)? {
+                Request::Connected(request) => &mut request.data,
+                Request::Datagram(request) => &mut request.data,
+            } = data()?;
             Ok(())
         });
     }
@@ -165,10 +174,17 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut abi::QpEx, key: u32, address: 
     unsafe { begin(qp, SendOperation::FetchAdd { address, key, add }) };
 }
 
-/// Only datagrams have an address.
-unsafe extern "C" fn wr_set_ud_addr(qp: *mut abi::QpEx, _ah: *mut abi::Ah, _number: u32, _key: u32) {
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut abi::QpEx, ah: *mut abi::Ah, number: u32, key: u32) {
     // SAFETY: see `ffi`.
-    unsafe { build(qp, |_, _| Err(Errno::INVALID)) };
+    unsafe {
+        build(qp, |_, building| match building.requests.last_mut() {
+            Some(Request::Datagram(request)) => {
+                request.destination = destination(ah, number, key)?;
+                Ok(())
+            }
+            _ => Err(Errno::INVALID),
+        });
+    }
 }
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut abi::QpEx, address: *mut c_void, length: usize) {

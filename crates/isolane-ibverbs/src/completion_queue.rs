@@ -172,6 +172,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut abi::Cq, count: c_int, completi
 /// Converts a completion.
 pub(crate) fn to_abi(done: &WorkCompletion) -> abi::Wc {
     let completion = &done.completion;
+    let flag = |is_set, flag| if is_set { flag } else { 0 };
     let opcode = match completion.operation {
         CompletedOperation::Send => abi::WC_SEND,
         CompletedOperation::Write => abi::WC_RDMA_WRITE,
@@ -188,7 +189,9 @@ pub(crate) fn to_abi(done: &WorkCompletion) -> abi::Wc {
         byte_len: completion.length as u32,
         imm_data: completion.immediate.unwrap_or_default().to_be(),
         qp_num: done.queue_pair,
-        wc_flags: if completion.immediate.is_some() { abi::WC_WITH_IMM } else { 0 },
+        src_qp: completion.source.unwrap_or_default(),
+        wc_flags: flag(completion.immediate.is_some(), abi::WC_WITH_IMM)
+            | flag(completion.source.is_some(), abi::WC_GRH),
         ..abi::Wc::default()
     }
 }

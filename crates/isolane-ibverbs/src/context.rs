@@ -2,6 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use isolane_verbs::Limits;
@@ -20,6 +21,8 @@ pub(crate) struct Context {
     pub(crate) events: Channel<abi::AsyncEvent>,
     /// Number of objects that use it.
     pub(crate) users: Users,
+    /// A descriptor for programs that copy it, as they copy the one of a device of the kernel.
+    pub(crate) _command: OwnedFd,
 }
 
 /// Counts the objects that use another one.

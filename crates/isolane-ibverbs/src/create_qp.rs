@@ -13,7 +13,7 @@ use crate::completion_queue;
 use crate::context::{Context, MAX_ELEMENTS, MAX_INLINE_BYTES, MAX_REQUESTS, check};
 use crate::ffi::{Errno, Result, into_raw, object, output, pointer};
 use crate::memory::Pd;
-use crate::queue_pair::{Builder, Qp};
+use crate::queue_pair::{Builder, Pair, Qp};
 use crate::shared_receives::Srq;
 
 #[unsafe(no_mangle)]
@@ -53,7 +53,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 /// # Safety
 /// See `ffi`.
 unsafe fn create(pd: *mut abi::Pd, attributes: &mut abi::QpInitAttr) -> Result<*mut abi::Qp> {
-    if !matches!(attributes.qp_type, abi::QPT_RC | abi::QPT_UC) {
+    if !matches!(attributes.qp_type, abi::QPT_RC | abi::QPT_UC | abi::QPT_UD) {
         return Err(Errno::UNSUPPORTED);
     }
     let cap = &mut attributes.cap;
@@ -83,7 +83,10 @@ unsafe fn create(pd: *mut abi::Pd, attributes: &mut abi::QpInitAttr) -> Result<*
         on_event: Some(on_event(context, attributes.srq.cast(), Arc::clone(&this))),
         ..QueuePairConfig::new(Arc::clone(&domain.domain), Arc::clone(&send.queue))
     };
-    let pair = context.verbs.create_queue_pair(&config)?;
+    let pair = match attributes.qp_type {
+        abi::QPT_UD => Pair::Datagrams(context.verbs.create_datagram_queue_pair(&config)?),
+        _ => Pair::Connected(context.verbs.create_queue_pair(&config)?),
+    };
     let base = abi::Qp {
         context: context.as_abi(),
         qp_context: attributes.qp_context,

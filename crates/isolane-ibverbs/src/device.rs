@@ -1,12 +1,17 @@
 //! Devices: one for each local address.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 
+use isolane_verbs::LocalAddress;
+
 use crate::abi;
-use crate::ffi::{Errno, copy_text, object, output, pointer};
+use crate::ffi::{Errno, copy_text, object, output, pointer, value};
+use crate::paths;
 
 /// A device. It lives as long as the process.
 #[repr(C)]
@@ -15,7 +20,8 @@ pub(crate) struct Device {
     pub(crate) address: IpAddr,
     /// Place in the list of devices.
     pub(crate) index: usize,
-    /// Index of the network interface of the address.
+    /// Name and index of the network interface of the address.
+    pub(crate) name: String,
     pub(crate) interface: u32,
 }
 
@@ -25,7 +31,7 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    fn new(index: usize, address: IpAddr, interface: u32) -> Device {
+    fn new(index: usize, LocalAddress { address, name, interface }: LocalAddress) -> Device {
         let mut abi = abi::Device {
             ops: [0; 2],
             node_type: abi::NODE_CA,
@@ -42,7 +48,7 @@ impl Device {
             &mut abi.ibdev_path,
             &format!("/sys/class/infiniband/{}", isolane_verbs::device_name(index)),
         );
-        Device { abi, address, index, interface }
+        Device { abi, address, index, name, interface }
     }
 
     pub(crate) fn as_abi(&self) -> *mut abi::Device {
@@ -70,7 +76,7 @@ pub(crate) fn devices() -> &'static [Device] {
     DEVICES.get_or_init(|| {
         let addresses = isolane_verbs::local_addresses().unwrap_or_default();
         let numbered = addresses.into_iter().enumerate();
-        numbered.map(|(index, local)| Device::new(index, local.address, local.interface)).collect()
+        numbered.map(|(index, local)| Device::new(index, local)).collect()
     })
 }
 
@@ -135,9 +141,29 @@ pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     crate::ffi::text(c"/sys")
 }
 
-/// Devices have no attributes as files yet that this function could read.
+/// Reads a file of a directory, without the end of its line. Returns its length.
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_read_sysfs_file() -> c_int {
-    Errno(libc::ENOENT).set();
-    -1
+pub unsafe extern "C" fn ibv_read_sysfs_file(
+    dir: *const c_char,
+    file: *const c_char,
+    text: *mut c_char,
+    size: usize,
+) -> c_int {
+    value(|| {
+        if dir.is_null() || file.is_null() || text.is_null() || size == 0 {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: strings, as checked not null, and see `ffi`.
+        let (dir, file) = unsafe { (CStr::from_ptr(dir), CStr::from_ptr(file)) };
+        let path = Path::new(OsStr::from_bytes(dir.to_bytes())).join(OsStr::from_bytes(file.to_bytes()));
+        let found = paths::read(&path).ok_or(Errno(libc::ENOENT))?;
+        let line = found.strip_suffix(b"\n").unwrap_or(&found);
+        let len = line.len().min(size - 1);
+        // SAFETY: the program provides `size` bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(line.as_ptr(), text.cast(), len);
+            *text.add(len) = 0;
+        }
+        Ok(len as c_int)
+    })
 }

@@ -26,6 +26,7 @@ mod ffi;
 mod memory;
 mod modify;
 mod open;
+mod paths;
 mod post;
 mod queue_pair;
 mod shared_receives;

@@ -150,7 +150,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
         // SAFETY: see `ffi`.
         let domain = unsafe { object::<_, Pd>(pd) }?;
         // SAFETY: the program keeps the memory until the region is deregistered.
-        let registration = unsafe { register(&domain.domain, addr, length, iova, access as c_int) }?;
+        let registration = unsafe { register(&domain.domain, addr, length, iova, access as c_int, None) }?;
         domain.users.add();
         let key = registration.key();
         let context = domain.abi.context;
@@ -169,11 +169,13 @@ unsafe fn register(
     length: usize,
     iova: u64,
     access: c_int,
+    key: Option<u32>,
 ) -> Result<Arc<Registration>> {
     let known = abi::ACCESS_LOCAL_WRITE
         | abi::ACCESS_REMOTE_WRITE
         | abi::ACCESS_REMOTE_READ
         | abi::ACCESS_REMOTE_ATOMIC
+        | abi::ACCESS_MW_BIND
         | abi::ACCESS_ZERO_BASED
         | abi::ACCESS_ON_DEMAND
         | abi::ACCESS_HUGETLB
@@ -187,7 +189,8 @@ unsafe fn register(
     // SAFETY: mapped, as `populate` has found, and kept by the program.
     let region = Arc::new(unsafe { MemoryRegion::from_raw(start, length) });
     let iova = if access & abi::ACCESS_ZERO_BASED != 0 { 0 } else { iova };
-    domain.register(region, iova, Access(access as u32 & Access::ALL.0)).map_err(|_| Errno::INVALID)
+    let access = Access(access as u32 & Access::ALL.0);
+    domain.register_as(key, region, iova, access).map_err(|_| Errno::INVALID)
 }
 
 /// Finds memory that is not mapped, or is read-only.
@@ -225,7 +228,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut abi::Mr) -> c_int {
     })
 }
 
-/// Registers the region again with other memory, another domain, or other rights. The keys change.
+/// Registers the region again with other memory, another domain, or other rights.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut abi::Mr,
@@ -251,10 +254,22 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         };
         // SAFETY: see `ffi`.
         let (old, new) = unsafe { (object::<_, Pd>(found.abi.pd)?, object::<_, Pd>(new_pd)?) };
-        // SAFETY: the program keeps the memory.
-        let next = unsafe { register(&new.domain, addr, length, addr.addr() as u64, access) }?;
         // SAFETY: the context lives as long as its objects.
         unsafe { old.context() }?.verbs.deregister(&old.domain, &registration);
+        // SAFETY: the program keeps the memory.
+        let register = |domain: &Pd, addr, length, iova, access| unsafe {
+            register(&domain.domain, addr, length, iova, access, Some(registration.key()))
+        };
+        let next = match register(new, addr, length, addr.addr() as u64, access) {
+            Ok(next) => next,
+            Err(error) => {
+                let access = registration.access().0 as c_int;
+                let old_addr = found.abi.addr;
+                let restored = register(old, old_addr, found.abi.length, registration.address(), access);
+                *registration = restored?;
+                return Err(error);
+            }
+        };
         new.users.add();
         old.users.remove();
         // SAFETY: no other thread uses the region during this call.

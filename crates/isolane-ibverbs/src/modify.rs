@@ -1,15 +1,15 @@
 //! Changes of a queue pair's state, with the attributes that each requires (IBA 1.3 §11.2.5.2).
 
 use std::ffi::c_int;
-use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use isolane_verbs::{Access, ModifyError, Peer, ReceiveAttributes, SendAttributes};
+use isolane_verbs::{Access, ModifyError, Peer, QueuePair, ReceiveAttributes, SendAttributes, State};
 
 use crate::abi::{self, QpAttr};
+use crate::address::from_gid;
 use crate::context::{MAX_READS, check};
 use crate::ffi::{Errno, Result, object, output, status};
-use crate::queue_pair::Qp;
+use crate::queue_pair::{Pair, Qp};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut abi::Qp, attributes: *mut QpAttr, mask: c_int) -> c_int {
@@ -36,44 +36,47 @@ fn modify(qp: &Qp, new: &QpAttr, mask: c_int) -> Result<()> {
     check(given & required == required && given & !(required | optional) == 0)?;
     check_values(new, mask)?;
     let merged = merge(&current, new, mask);
-    let access = Access(merged.qp_access_flags & Access::ALL.0);
-    match to {
-        abi::QPS_RESET => qp.pair.reset(),
-        abi::QPS_INIT if from == abi::QPS_RESET => qp.pair.initialize(access).map_err(errno)?,
-        abi::QPS_RTR => start_receiving(qp, &merged, access)?,
-        abi::QPS_RTS if from == abi::QPS_RTR => {
-            qp.pair.set_access(access);
-            start_sending(qp, &merged)?;
+    match (&qp.pair, to) {
+        (pair, abi::QPS_RESET) => pair.reset(),
+        (pair, abi::QPS_ERR) => pair.fail(),
+        (Pair::Connected(pair), _) => modify_connected(pair, qp.kind(), from, to, &merged)?,
+        (Pair::Datagrams(pair), _) => {
+            pair.set_q_key(merged.qkey);
+            let state = [State::Init, State::ReadyToReceive, State::ReadyToSend][to as usize - 1];
+            check(from == to || pair.advance(state))?;
         }
-        abi::QPS_ERR => qp.pair.fail(),
-        _ => qp.pair.set_access(access),
     }
     *current = if to == abi::QPS_RESET { QpAttr { cap: current.cap, ..QpAttr::default() } } else { merged };
     Ok(())
 }
 
-fn start_receiving(qp: &Qp, attributes: &QpAttr, access: Access) -> Result<()> {
-    qp.pair.set_access(access);
-    let peer = Peer { address: address(&attributes.ah_attr.grh.dgid.0), number: attributes.dest_qp_num };
-    let receive = ReceiveAttributes {
-        responder_resources: attributes.max_dest_rd_atomic.into(),
-        rnr_timer: attributes.min_rnr_timer,
-    };
-    qp.pair.start_receiving(peer, attributes.rq_psn & MAX_PSN, &receive).map_err(errno)
-}
-
-fn start_sending(qp: &Qp, attributes: &QpAttr) -> Result<()> {
-    let (send, timeout) = match qp.kind() {
-        abi::QPT_RC => {
-            let send = SendAttributes {
-                outstanding_reads: attributes.max_rd_atomic.into(),
-                rnr_retries: attributes.rnr_retry,
+/// Changes the state of a connected queue pair to init, ready to receive, or ready to send.
+fn modify_connected(pair: &QueuePair, kind: c_int, from: c_int, to: c_int, new: &QpAttr) -> Result<()> {
+    let access = Access(new.qp_access_flags & Access::ALL.0);
+    if from != abi::QPS_RESET {
+        pair.set_access(access);
+    }
+    match (from, to) {
+        (abi::QPS_RESET, abi::QPS_INIT) => pair.initialize(access),
+        (abi::QPS_INIT, abi::QPS_RTR) => {
+            let peer = Peer { address: from_gid(&new.ah_attr.grh.dgid.0), number: new.dest_qp_num };
+            let receive = ReceiveAttributes {
+                responder_resources: new.max_dest_rd_atomic.into(),
+                rnr_timer: new.min_rnr_timer,
             };
-            (send, lane_timeout(attributes.timeout, attributes.retry_cnt))
+            pair.start_receiving(peer, new.rq_psn & MAX_PSN, &receive)
         }
-        _ => (SendAttributes::default(), None),
-    };
-    qp.pair.start_sending(attributes.sq_psn & MAX_PSN, &send, timeout).map_err(errno)
+        (abi::QPS_RTR, abi::QPS_RTS) if kind == abi::QPT_RC => {
+            let outstanding_reads = new.max_rd_atomic.into();
+            let send = SendAttributes { outstanding_reads, rnr_retries: new.rnr_retry };
+            pair.start_sending(new.sq_psn & MAX_PSN, &send, lane_timeout(new.timeout, new.retry_cnt))
+        }
+        (abi::QPS_RTR, abi::QPS_RTS) => {
+            pair.start_sending(new.sq_psn & MAX_PSN, &SendAttributes::default(), None)
+        }
+        _ => Ok(()),
+    }
+    .map_err(errno)
 }
 
 /// Returns the time after which requests without a lane fail. A device can wait up to four times as long as the code
@@ -82,12 +85,6 @@ fn lane_timeout(timeout: u8, retries: u8) -> Option<Duration> {
     let code = u32::from(timeout & 31);
     let once = Duration::from_nanos(4096 << code);
     (code != 0).then(|| (once * 4 * (u32::from(retries) + 1)).max(MIN_LANE_TIMEOUT))
-}
-
-/// Returns the address that a GID stands for.
-fn address(gid: &abi::Gid) -> IpAddr {
-    let address = Ipv6Addr::from(*gid);
-    address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)
 }
 
 fn errno(error: ModifyError) -> Errno {
@@ -100,23 +97,25 @@ fn errno(error: ModifyError) -> Errno {
 /// Returns the attributes that a change requires and allows, or `None` if it is not allowed.
 fn attributes(kind: c_int, from: c_int, to: c_int) -> Option<(c_int, c_int)> {
     use abi::{QPS_ERR, QPS_INIT, QPS_RESET, QPS_RTR, QPS_RTS};
-    let is_reliable = kind == abi::QPT_RC;
-    let of_reliable = |mask| if is_reliable { mask } else { 0 };
-    let to_init = abi::QP_PKEY_INDEX | abi::QP_PORT | abi::QP_ACCESS_FLAGS;
+    let of = |kinds: &[c_int], mask| if kinds.contains(&kind) { mask } else { 0 };
+    let (reliable, connected, datagram) = ([abi::QPT_RC], [abi::QPT_RC, abi::QPT_UC], [abi::QPT_UD]);
+    let q_key = of(&datagram, abi::QP_QKEY);
+    let to_init = abi::QP_PKEY_INDEX | abi::QP_PORT | of(&connected, abi::QP_ACCESS_FLAGS) | q_key;
     Some(match (from, to) {
         (_, QPS_RESET | QPS_ERR) => (0, 0),
         (QPS_RESET, QPS_INIT) => (to_init, 0),
         (QPS_INIT, QPS_INIT) => (0, to_init),
         (QPS_INIT, QPS_RTR) => {
-            let required = abi::QP_AV | abi::QP_PATH_MTU | abi::QP_DEST_QPN | abi::QP_RQ_PSN;
-            let reliable = of_reliable(abi::QP_MAX_DEST_RD_ATOMIC | abi::QP_MIN_RNR_TIMER);
-            (required | reliable, abi::QP_ALT_PATH | abi::QP_ACCESS_FLAGS | abi::QP_PKEY_INDEX)
+            let path = abi::QP_AV | abi::QP_PATH_MTU | abi::QP_DEST_QPN | abi::QP_RQ_PSN;
+            let responses = abi::QP_MAX_DEST_RD_ATOMIC | abi::QP_MIN_RNR_TIMER;
+            let optional = of(&connected, abi::QP_ALT_PATH | abi::QP_ACCESS_FLAGS) | q_key;
+            (of(&connected, path) | of(&reliable, responses), optional | abi::QP_PKEY_INDEX)
         }
         (QPS_RTR, QPS_RTS) => {
-            let reliable = abi::QP_TIMEOUT | abi::QP_RETRY_CNT | abi::QP_RNR_RETRY | abi::QP_MAX_QP_RD_ATOMIC;
-            (abi::QP_SQ_PSN | of_reliable(reliable), CHANGEABLE)
+            let retries = abi::QP_TIMEOUT | abi::QP_RETRY_CNT | abi::QP_RNR_RETRY | abi::QP_MAX_QP_RD_ATOMIC;
+            (abi::QP_SQ_PSN | of(&reliable, retries), of(&connected, CHANGEABLE) | q_key)
         }
-        (QPS_RTS, QPS_RTS) => (0, CHANGEABLE),
+        (QPS_RTS, QPS_RTS) => (0, of(&connected, CHANGEABLE) | q_key),
         _ => return None,
     })
 }
@@ -195,12 +194,5 @@ mod tests {
         let (reliable, _) = attributes(abi::QPT_RC, abi::QPS_RTR, abi::QPS_RTS).unwrap();
         let (unreliable, _) = attributes(abi::QPT_UC, abi::QPS_RTR, abi::QPS_RTS).unwrap();
         assert_eq!((unreliable, reliable & abi::QP_TIMEOUT), (abi::QP_SQ_PSN, abi::QP_TIMEOUT));
-    }
-
-    #[test]
-    fn gids_are_addresses() {
-        let v4 = IpAddr::from([192, 0, 2, 7]);
-        let v6: IpAddr = "2001:db8::9".parse().unwrap();
-        assert_eq!([address(&isolane_verbs::gid(v4)), address(&isolane_verbs::gid(v6))], [v4, v6]);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::mem::size_of;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use isolane_verbs::DeviceConfig;
 
@@ -18,8 +19,10 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::
         let device: &'static Device = unsafe { object(device) }?;
         let verbs = open_verbs(device)?;
         let events = Channel::new()?;
-        let abi = abi(device, events.fd());
-        let context = into_raw(Context { abi, device, verbs, events, users: Users::default() });
+        let command = OwnedFd::from(std::fs::File::open("/dev/null")?);
+        let abi = abi(device, command.as_raw_fd(), events.fd());
+        let context =
+            into_raw(Context { abi, device, verbs, events, users: Users::default(), _command: command });
         // SAFETY: just made.
         Ok(unsafe { &raw mut (*context).abi.context })
     })
@@ -66,7 +69,7 @@ fn refuse(name: &str, value: &str, reason: &str) -> Errno {
     Errno::INVALID
 }
 
-fn abi(device: &Device, async_fd: c_int) -> abi::VerbsContext {
+fn abi(device: &Device, cmd_fd: c_int, async_fd: c_int) -> abi::VerbsContext {
     let ops = abi::ContextOps {
         query_device: Some(context::ibv_query_device),
         query_port: Some(context::ibv_query_port),
@@ -88,7 +91,7 @@ fn abi(device: &Device, async_fd: c_int) -> abi::VerbsContext {
     let context = abi::Context {
         device: device.as_abi(),
         ops,
-        cmd_fd: -1,
+        cmd_fd,
         async_fd,
         num_comp_vectors: 1,
         mutex: libc::PTHREAD_MUTEX_INITIALIZER,

@@ -2,12 +2,16 @@
 
 use std::ffi::{c_int, c_uint};
 
-use isolane_verbs::{Element, Elements, LocalData, PostError, ReceiveRequest, SendOperation, SendRequest};
+use isolane_verbs::{
+    DatagramRequest, Destination, Element, Elements, LocalData, PostError, ReceiveRequest, SendOperation,
+    SendRequest,
+};
 
 use crate::abi;
+use crate::address::Ah;
 use crate::context::check;
 use crate::ffi::{Errno, Result, object, status, values};
-use crate::queue_pair::Qp;
+use crate::queue_pair::{Pair, Qp, Request};
 use crate::shared_receives::Srq;
 
 pub(crate) unsafe extern "C" fn post_send(
@@ -22,8 +26,8 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: see `ffi`; the list ends with a null pointer.
         while let Some(request) = unsafe { current.as_ref() } {
             // SAFETY: see `ffi`.
-            let request_data = unsafe { send_request(qp, request) }?;
-            qp.pair.post_send(request_data).map_err(errno)?;
+            let converted = unsafe { send_request(qp, request) }?;
+            qp.pair.post_send(converted).map_err(errno)?;
             current = request.next;
         }
         Ok(())
@@ -44,11 +48,20 @@ fn report<T>(posted: c_int, failed: *mut *mut T, current: *mut T) -> c_int {
 ///
 /// # Safety
 /// See `ffi`.
-unsafe fn send_request(qp: &Qp, request: &abi::SendWr) -> Result<SendRequest> {
+unsafe fn send_request(qp: &Qp, request: &abi::SendWr) -> Result<Request> {
     // SAFETY: the opcode selects the fields.
     let operation = unsafe { operation(qp.kind(), request) }?;
     // SAFETY: see `ffi`.
     let elements = unsafe { values(request.sg_list, count(request.num_sge)?) }?;
+    let destination = match qp.pair {
+        Pair::Connected(_) => None,
+        Pair::Datagrams(_) => {
+            // SAFETY: requests of this queue pair have a destination.
+            let ud = unsafe { request.wr.ud };
+            // SAFETY: see `ffi`.
+            Some(unsafe { destination(ud.ah.cast(), ud.remote_qpn, ud.remote_qkey) }?)
+        }
+    };
     let is_inline = request.send_flags & abi::SEND_INLINE != 0;
     let data = match is_inline {
         true => {
@@ -58,7 +71,16 @@ unsafe fn send_request(qp: &Qp, request: &abi::SendWr) -> Result<SendRequest> {
         }
         false => LocalData::Elements(self::elements(elements)),
     };
-    Ok(new_request(qp, request.wr_id, request.send_flags, operation, data))
+    Ok(new_request(qp, request.wr_id, request.send_flags, operation, data, destination))
+}
+
+/// Returns the destination of a datagram.
+///
+/// # Safety
+/// See `ffi`.
+pub(crate) unsafe fn destination(ah: *mut abi::Ah, number: u32, q_key: u32) -> Result<Destination> {
+    // SAFETY: see `ffi`.
+    Ok(Destination { address: unsafe { object::<_, Ah>(ah) }?.address, number, q_key })
 }
 
 /// Returns a request with its flags.
@@ -68,14 +90,18 @@ pub(crate) fn new_request(
     flags: c_uint,
     operation: SendOperation,
     data: LocalData,
-) -> SendRequest {
-    SendRequest {
-        id,
-        operation,
-        data,
-        signaled: qp.signals_all() || flags & abi::SEND_SIGNALED != 0,
-        solicited: flags & abi::SEND_SOLICITED != 0,
-        fenced: flags & abi::SEND_FENCE != 0,
+    destination: Option<Destination>,
+) -> Request {
+    let signaled = qp.signals_all() || flags & abi::SEND_SIGNALED != 0;
+    let solicited = flags & abi::SEND_SOLICITED != 0;
+    match (destination, operation) {
+        (Some(destination), SendOperation::Send { immediate }) => {
+            Request::Datagram(DatagramRequest { id, data, destination, immediate, signaled, solicited })
+        }
+        _ => {
+            let fenced = flags & abi::SEND_FENCE != 0;
+            Request::Connected(SendRequest { id, operation, data, signaled, solicited, fenced })
+        }
     }
 }
 
@@ -113,12 +139,14 @@ unsafe fn operation(kind: c_int, request: &abi::SendWr) -> Result<SendOperation>
     // SAFETY: all variants are numbers and pointers, which are not followed.
     let (rdma, atomic) = unsafe { (request.wr.rdma, request.wr.atomic) };
     let (address, key) = (rdma.remote_addr, rdma.rkey);
-    let is_reliable = kind == abi::QPT_RC;
+    let (is_reliable, is_connected) = (kind == abi::QPT_RC, kind != abi::QPT_UD);
     Ok(match request.opcode {
         abi::WR_SEND => SendOperation::Send { immediate: None },
         abi::WR_SEND_WITH_IMM => SendOperation::Send { immediate: Some(immediate) },
-        abi::WR_RDMA_WRITE => SendOperation::Write { address, key, immediate: None },
-        abi::WR_RDMA_WRITE_WITH_IMM => SendOperation::Write { address, key, immediate: Some(immediate) },
+        abi::WR_RDMA_WRITE if is_connected => SendOperation::Write { address, key, immediate: None },
+        abi::WR_RDMA_WRITE_WITH_IMM if is_connected => {
+            SendOperation::Write { address, key, immediate: Some(immediate) }
+        }
         abi::WR_RDMA_READ if is_reliable => SendOperation::Read { address, key },
         abi::WR_ATOMIC_CMP_AND_SWP if is_reliable => SendOperation::CompareSwap {
             address: atomic.remote_addr,

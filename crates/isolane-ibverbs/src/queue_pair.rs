@@ -3,7 +3,9 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 
-use isolane_verbs::{QueuePair, SendRequest, State};
+use isolane_verbs::{
+    DatagramQueuePair, DatagramRequest, PostError, QueuePair, ReceiveRequest, SendRequest, State,
+};
 use lock_api::RawMutex as _;
 use parking_lot::{Mutex, RawMutex};
 
@@ -14,11 +16,68 @@ use crate::ffi::{Errno, object, output, status};
 use crate::memory::Pd;
 use crate::shared_receives::Srq;
 
+/// The queue pair of the library.
+pub(crate) enum Pair {
+    Connected(QueuePair),
+    Datagrams(DatagramQueuePair),
+}
+
+impl Pair {
+    pub(crate) fn number(&self) -> u32 {
+        match self {
+            Pair::Connected(pair) => pair.number(),
+            Pair::Datagrams(pair) => pair.number(),
+        }
+    }
+
+    fn state(&self) -> State {
+        match self {
+            Pair::Connected(pair) => pair.state(),
+            Pair::Datagrams(pair) => pair.state(),
+        }
+    }
+
+    pub(crate) fn reset(&self) {
+        match self {
+            Pair::Connected(pair) => pair.reset(),
+            Pair::Datagrams(pair) => pair.reset(),
+        }
+    }
+
+    pub(crate) fn fail(&self) {
+        match self {
+            Pair::Connected(pair) => pair.fail(),
+            Pair::Datagrams(pair) => pair.fail(),
+        }
+    }
+
+    pub(crate) fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
+        match self {
+            Pair::Connected(pair) => pair.post_receive(request),
+            Pair::Datagrams(pair) => pair.post_receive(request),
+        }
+    }
+
+    pub(crate) fn post_send(&self, request: Request) -> Result<(), PostError> {
+        match (self, request) {
+            (Pair::Connected(pair), Request::Connected(request)) => pair.post_send(request),
+            (Pair::Datagrams(pair), Request::Datagram(request)) => pair.post_send(&request),
+            _ => unreachable!("a request is made for its queue pair"),
+        }
+    }
+}
+
+/// A request for the send queue.
+pub(crate) enum Request {
+    Connected(SendRequest),
+    Datagram(DatagramRequest),
+}
+
 /// A queue pair.
 #[repr(C)]
 pub(crate) struct Qp {
     pub(crate) abi: abi::QpEx,
-    pub(crate) pair: QueuePair,
+    pub(crate) pair: Pair,
     pub(crate) init: abi::QpInitAttr,
     /// Attributes that the program has set; the lock covers changes of the state.
     pub(crate) attributes: Mutex<abi::QpAttr>,
@@ -64,7 +123,7 @@ impl Default for Builder {
 
 #[derive(Default)]
 pub(crate) struct Building {
-    pub(crate) requests: Vec<SendRequest>,
+    pub(crate) requests: Vec<Request>,
     pub(crate) error: Option<Errno>,
 }
 

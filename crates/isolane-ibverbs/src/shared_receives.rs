@@ -113,7 +113,8 @@ pub unsafe extern "C" fn ibv_query_srq(srq: *mut abi::Srq, attributes: *mut abi:
     status(|| {
         // SAFETY: see `ffi`.
         let (found, attributes) = unsafe { (object::<_, Srq>(srq)?, output(attributes)?) };
-        *attributes = *found.attributes.lock();
+        let srq_limit = found.receives.limit() as u32;
+        *attributes = abi::SrqAttr { srq_limit, ..*found.attributes.lock() };
         Ok(())
     })
 }

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod connection;
+mod datagram;
 mod device;
 mod memory;
 pub mod wire;
@@ -19,9 +20,10 @@ pub use connection::{
     Agreement, AsyncEvent, Limits, Pending, PostError, Queue, ReceiveAttributes, ReliableConnection,
     SendAttributes, SharedReceiveQueue, State,
 };
+pub use datagram::{DatagramRequest, Destination, GRH_BYTES, MAX_DATAGRAM_BYTES};
 pub use device::{
-    CompletionNotice, CompletionQueue, ConnectError, Device, DeviceConfig, Lane, Listener, LocalAddress,
-    MemoryLane, ModifyError, OnEvent, OnNotice, Peer, ProgressMode, QueuePair, QueuePairConfig,
+    CompletionNotice, CompletionQueue, ConnectError, DatagramQueuePair, Device, DeviceConfig, Lane, Listener,
+    LocalAddress, MemoryLane, ModifyError, OnEvent, OnNotice, Peer, ProgressMode, QueuePair, QueuePairConfig,
     SharedReceives, TcpLane, WorkCompletion, device_name, gid, local_addresses,
 };
 pub use memory::{Access, AccessError, ProtectionDomain, RegisterError, Registration};

@@ -166,12 +166,27 @@ impl ProtectionDomain {
         address: u64,
         access: Access,
     ) -> Result<Arc<Registration>, RegisterError> {
+        self.register_as(None, region, address, access)
+    }
+
+    /// Registers a region as [`ProtectionDomain::register`], with the key `key` unless another one has it.
+    ///
+    /// # Errors
+    /// As [`ProtectionDomain::register`].
+    pub fn register_as(
+        &self,
+        mut key: Option<u32>,
+        region: Arc<MemoryRegion>,
+        address: u64,
+        access: Access,
+    ) -> Result<Arc<Registration>, RegisterError> {
         if address.checked_add(region.len() as u64).is_none() {
             return Err(RegisterError::Address { address, length: region.len() });
         }
         let mut registrations = self.registrations.write();
         loop {
-            let key = getrandom::u32().map_err(|error| RegisterError::Random(error.to_string()))?;
+            let random = || getrandom::u32().map_err(|error| RegisterError::Random(error.to_string()));
+            let key = key.take().map_or_else(random, Ok)?;
             if key == 0 || registrations.contains_key(&key) {
                 continue;
             }

@@ -125,6 +125,8 @@ pub struct Completion {
     pub immediate: Option<u32>,
     /// Whether the peer asked to wake a waiting program.
     pub solicited: bool,
+    /// Number of the queue pair that has sent a received datagram.
+    pub source: Option<u32>,
 }
 
 /// Kind of a completed operation.

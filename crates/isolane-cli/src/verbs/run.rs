@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Err(error).io_context(format!("cannot run {}", args.program[0].display()))
 }
 
-/// Returns the value of `LD_PRELOAD`: the library first, then the ones that are there.
+/// Returns the value of `LD_PRELOAD`: the library first, then the present ones.
 fn preload(library: &OsStr, present: Option<&OsStr>) -> OsString {
     let mut value = library.to_owned();
     if let Some(present) = present.filter(|present| !present.is_empty()) {

@@ -95,6 +95,7 @@ pub const WC_COMP_SWAP: c_int = 3;
 pub const WC_FETCH_ADD: c_int = 4;
 pub const WC_RECV: c_int = 128;
 pub const WC_RECV_RDMA_WITH_IMM: c_int = 129;
+pub const WC_GRH: c_uint = 1;
 pub const WC_WITH_IMM: c_uint = 1 << 1;
 
 /// Flags of extended completion queues that need no function beyond the ones always present.

@@ -431,6 +431,7 @@ impl Requester {
                 length: if has_length { entry.length } else { 0 },
                 immediate: None,
                 solicited: false,
+                source: None,
             };
             finished.completions.push_back((Queue::Send, completion));
         }

@@ -274,6 +274,7 @@ impl Responder {
             length,
             immediate,
             solicited,
+            source: None,
         };
         match (segment.opcode.operation(), &segment.extension) {
             (Operation::Send, extension) => {
@@ -414,6 +415,7 @@ fn complete(request: &ReceiveRequest, status: Status, finished: &mut Finished) {
         length: 0,
         immediate: None,
         solicited: false,
+        source: None,
     };
     finished.completions.push_back((Queue::Receive, completion));
 }

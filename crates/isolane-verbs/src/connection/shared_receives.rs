@@ -63,6 +63,11 @@ impl SharedReceiveQueue {
         self.receives.lock().limit = limit;
     }
 
+    /// Returns the limit that is armed.
+    pub fn limit(&self) -> usize {
+        self.receives.lock().limit
+    }
+
     /// Number of posted receives.
     pub fn len(&self) -> usize {
         self.receives.lock().requests.len()
@@ -75,7 +80,13 @@ impl SharedReceiveQueue {
 
     /// Takes the oldest receive.
     pub(crate) fn take(&self) -> Option<Taken> {
+        self.take_if(|_| true)
+    }
+
+    /// Takes the oldest receive if it is suitable.
+    pub(crate) fn take_if(&self, is_suitable: impl FnOnce(&ReceiveRequest) -> bool) -> Option<Taken> {
         let mut receives = self.receives.lock();
+        receives.requests.front().filter(|request| is_suitable(request))?;
         let request = receives.requests.pop_front()?;
         let limit_reached = receives.requests.len() < receives.limit;
         if limit_reached {

@@ -8,7 +8,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::iter;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,6 +98,8 @@ struct State {
 /// A port with the numbers of 256 queue pairs.
 struct Port {
     listener: Arc<TcpListener>,
+    /// For datagrams, with the same number.
+    datagrams: Arc<UdpSocket>,
     number: u16,
     used: [bool; NUMBERS_PER_PORT],
     /// Index after the last one used, so that numbers return late.
@@ -158,15 +161,33 @@ impl Manager {
     }
 
     fn new_port(&self) -> io::Result<Port> {
-        let bound = self.ports.clone().find_map(|port| TcpListener::bind((self.address, port)).ok());
-        let listener = bound.ok_or_else(|| {
+        // A port that the system chooses can be in use for datagrams.
+        let attempts = self.ports.clone().flat_map(|port| iter::repeat_n(port, PORT_ATTEMPTS));
+        let bound = attempts.map(|port| self.bind(port)).find_map(Result::ok);
+        let (listener, datagrams) = bound.ok_or_else(|| {
             let (low, high) = (self.ports.start(), self.ports.end());
             let text = format!("no free port in {low}-{high} at {}", self.address);
             io::Error::new(io::ErrorKind::AddrInUse, text)
         })?;
-        listener.set_nonblocking(true)?;
         let number = listener.local_addr()?.port();
-        Ok(Port { listener: Arc::new(listener), number, used: [false; NUMBERS_PER_PORT], next: 0 })
+        let (listener, datagrams) = (Arc::new(listener), Arc::new(datagrams));
+        Ok(Port { listener, datagrams, number, used: [false; NUMBERS_PER_PORT], next: 0 })
+    }
+
+    /// Binds a port for connections and for datagrams.
+    fn bind(&self, port: u16) -> io::Result<(TcpListener, UdpSocket)> {
+        let listener = TcpListener::bind((self.address, port))?;
+        let datagrams = UdpSocket::bind(listener.local_addr()?)?;
+        listener.set_nonblocking(true)?;
+        datagrams.set_nonblocking(true)?;
+        Ok((listener, datagrams))
+    }
+
+    /// Returns the socket for datagrams of a queue pair, and its port.
+    pub(super) fn datagram_socket(&self, number: u32) -> Option<(Arc<UdpSocket>, u16)> {
+        let state = self.state.lock();
+        let port = state.ports.iter().find(|port| u32::from(port.number) == number >> 8)?;
+        Some((Arc::clone(&port.datagrams), port.number))
     }
 
     /// Releases a number.
@@ -447,6 +468,8 @@ impl Attempt {
     }
 }
 
+/// Number of attempts to bind a port.
+const PORT_ATTEMPTS: usize = 8;
 /// Number of queue pairs that a port serves.
 const NUMBERS_PER_PORT: usize = 256;
 /// Maximum number of accepted connections without a lane; the oldest ends for a further one.

@@ -7,6 +7,7 @@
 
 mod address;
 mod completion_queue;
+mod datagram;
 mod handshake;
 mod lane;
 mod listener;
@@ -17,6 +18,8 @@ mod shared_receives;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::ops::RangeInclusive;
@@ -25,9 +28,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
 use isolane_reactor::SocketOptions;
+use parking_lot::Mutex;
 
 pub use address::{LocalAddress, device_name, local_addresses};
 pub use completion_queue::{CompletionNotice, CompletionQueue, OnNotice, WorkCompletion};
+pub use datagram::DatagramQueuePair;
 pub use handshake::{ConnectError, gid};
 pub use lane::{Lane, MemoryLane, TcpLane};
 pub use listener::Listener;
@@ -38,9 +43,10 @@ pub use shared_receives::SharedReceives;
 
 use crate::connection::{Agreement, ReceiveAttributes};
 use crate::memory::{ProtectionDomain, Registration};
+use datagram::DatagramPort;
 use handshake::Identity;
 use manager::Manager;
-use progress::Progress;
+use progress::{Member, Progress};
 
 /// Configuration of a device.
 #[derive(Clone, Debug)]
@@ -72,6 +78,7 @@ pub struct Device {
     manager: Arc<Manager>,
     socket: SocketOptions,
     next_number: AtomicU32,
+    datagram_ports: Mutex<HashMap<u16, Arc<DatagramPort>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -84,7 +91,8 @@ impl Device {
         let progress = Arc::new(Progress::new(config.progress)?);
         let manager = Arc::new(Manager::new(config.address, config.ports, config.socket.clone())?);
         let (socket, next_number) = (config.socket, AtomicU32::new(0));
-        let mut device = Device { progress, manager, socket, next_number, threads: Vec::new() };
+        let (datagram_ports, threads) = (Mutex::default(), Vec::new());
+        let mut device = Device { progress, manager, socket, next_number, datagram_ports, threads };
         device.threads.push(device.progress.start()?);
         device.threads.push(device.manager.start()?);
         Ok(device)
@@ -129,6 +137,31 @@ impl Device {
         let number = self.manager.allocate()?;
         let created = QueuePair::new(number, &self.progress, &self.manager, config);
         created.inspect_err(|_| self.manager.release(number))
+    }
+
+    /// Creates a queue pair of datagrams in [`State::Reset`](crate::State::Reset).
+    ///
+    /// # Errors
+    /// If there is no free port.
+    pub fn create_datagram_queue_pair(&self, config: &QueuePairConfig) -> io::Result<DatagramQueuePair> {
+        let number = self.manager.allocate()?;
+        let port = self.datagram_port(number).inspect_err(|_| self.manager.release(number))?;
+        let (progress, manager) = (Arc::clone(&self.progress), Arc::clone(&self.manager));
+        Ok(DatagramQueuePair::new(number, port, progress, manager, config))
+    }
+
+    fn datagram_port(&self, number: u32) -> io::Result<Arc<DatagramPort>> {
+        let (socket, number) = self.manager.datagram_socket(number).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        match self.datagram_ports.lock().entry(number) {
+            Entry::Occupied(port) => Ok(Arc::clone(port.get())),
+            Entry::Vacant(vacant) => {
+                let port = Arc::new(DatagramPort::new(socket, number)?);
+                let member: Arc<dyn Member> = port.clone();
+                self.progress.add(Arc::clone(&member))?;
+                self.progress.watch(&member)?;
+                Ok(Arc::clone(vacant.insert(port)))
+            }
+        }
     }
 
     /// Listens for queue pairs that connect without a number.

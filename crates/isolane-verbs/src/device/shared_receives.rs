@@ -45,6 +45,11 @@ impl SharedReceives {
         self.queue.arm(limit);
     }
 
+    /// Returns the limit that is armed.
+    pub fn limit(&self) -> usize {
+        self.queue.limit()
+    }
+
     /// Number of posted receives.
     pub fn len(&self) -> usize {
         self.queue.len()

@@ -10,6 +10,7 @@ use crate::memory::{Access, Registration};
 use crate::work::{Element, LocalData, ReceiveRequest, SendOperation, SendRequest, Status};
 
 mod by_number;
+mod datagrams;
 
 const ALL: Access = Access::ALL;
 const SEND: SendOperation = SendOperation::Send { immediate: None };

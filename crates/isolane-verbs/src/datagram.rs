@@ -1,0 +1,408 @@
+//! Unreliable datagrams: one end of their protocol, without a socket or a thread.
+//!
+//! Invariant: a datagram that has the wrong Q_Key, finds no receive, or does not fit is dropped. It changes no memory.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::connection::{Limits, PostError, Queue, SharedReceiveQueue, State};
+use crate::memory::{ProtectionDomain, Right, Spans, parts};
+use crate::wire::{DatagramSource, Extension, MAX_PREFIX_BYTES, Opcode, Segment, SegmentError, SegmentFlags};
+use crate::work::{CompletedOperation, Completion, LocalData, ReceiveRequest, Status};
+
+/// A datagram to send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatagramRequest {
+    /// Returned in the completion.
+    pub id: u64,
+    /// Payload, up to [`MAX_DATAGRAM_BYTES`].
+    pub data: LocalData,
+    /// Receiver.
+    pub destination: Destination,
+    /// Immediate data.
+    pub immediate: Option<u32>,
+    /// Whether a success has a completion.
+    pub signaled: bool,
+    /// Whether the receive that it completes wakes a waiting program.
+    pub solicited: bool,
+}
+
+/// Receiver of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// Address of its device.
+    pub address: IpAddr,
+    /// Number of its queue pair.
+    pub number: u32,
+    /// Its Q_Key. If the highest bit is set, the Q_Key of the sending queue pair counts.
+    pub q_key: u32,
+}
+
+/// Longest payload in bytes.
+pub const MAX_DATAGRAM_BYTES: usize = 4096;
+/// Length in bytes of the header that precedes the payload in a receive: a global route header of InfiniBand.
+pub const GRH_BYTES: usize = 40;
+
+/// An arrived datagram.
+pub(crate) struct Arrived<'a> {
+    pub(crate) segment: Segment,
+    pub(crate) payload: &'a [u8],
+    pub(crate) source_gid: [u8; 16],
+    pub(crate) destination_gid: [u8; 16],
+}
+
+impl<'a> Arrived<'a> {
+    /// Decodes a datagram.
+    pub(crate) fn decode(
+        bytes: &'a [u8],
+        source_gid: [u8; 16],
+        destination_gid: [u8; 16],
+    ) -> Result<Arrived<'a>, SegmentError> {
+        let code = bytes.first().copied().unwrap_or(u8::MAX);
+        let prefix = Segment::prefix_len(code)?;
+        let short = || SegmentError::Opcode(code);
+        let segment = Segment::decode(bytes.get(..prefix).ok_or_else(short)?, MAX_DATAGRAM_BYTES as u32)?;
+        let payload = bytes.get(prefix..).filter(|payload| payload.len() == segment.length as usize);
+        Ok(Arrived { payload: payload.ok_or_else(short)?, segment, source_gid, destination_gid })
+    }
+}
+
+/// One end.
+pub(crate) struct Datagrams {
+    state: State,
+    domain: Arc<ProtectionDomain>,
+    limits: Limits,
+    shared: Option<Arc<SharedReceiveQueue>>,
+    q_key: u32,
+    receives: VecDeque<ReceiveRequest>,
+    /// Completions that the driver has not taken.
+    finished: VecDeque<(Queue, Completion)>,
+}
+
+impl Datagrams {
+    pub(crate) fn new(
+        domain: Arc<ProtectionDomain>,
+        limits: Limits,
+        shared: Option<Arc<SharedReceiveQueue>>,
+    ) -> Datagrams {
+        let (receives, finished) = (VecDeque::new(), VecDeque::new());
+        Datagrams { state: State::Reset, domain, limits, shared, q_key: 0, receives, finished }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.state
+    }
+
+    /// Moves to the next state. Returns `false` if the order is another one.
+    pub(crate) fn advance(&mut self, to: State) -> bool {
+        let is_allowed = matches!(
+            (self.state, to),
+            (State::Reset, State::Init)
+                | (State::Init, State::ReadyToReceive)
+                | (State::ReadyToReceive, State::ReadyToSend)
+        );
+        self.state = if is_allowed { to } else { self.state };
+        is_allowed
+    }
+
+    pub(crate) fn set_q_key(&mut self, q_key: u32) {
+        self.q_key = q_key;
+    }
+
+    pub(crate) fn fail(&mut self) {
+        if self.state != State::Reset {
+            self.state = State::Error;
+            for request in std::mem::take(&mut self.receives) {
+                self.complete(Queue::Receive, request.id, Status::Flushed, CompletedOperation::Receive);
+            }
+        }
+    }
+
+    fn complete(&mut self, queue: Queue, id: u64, status: Status, operation: CompletedOperation) {
+        let (length, immediate, solicited, source) = (0, None, false, None);
+        let completion = Completion { id, status, operation, length, immediate, solicited, source };
+        self.finished.push_back((queue, completion));
+    }
+
+    pub(crate) fn poll_completion(&mut self) -> Option<(Queue, Completion)> {
+        self.finished.pop_front()
+    }
+
+    pub(crate) fn post_receive(&mut self, request: ReceiveRequest) -> Result<(), PostError> {
+        let elements = request.data.len();
+        match self.state {
+            State::Reset => return Err(PostError::State(self.state)),
+            _ if self.shared.is_some() => return Err(PostError::SharedReceives),
+            _ if self.receives.len() >= self.limits.receives => {
+                return Err(PostError::Full(self.receives.len()));
+            }
+            _ if elements > self.limits.elements => {
+                return Err(PostError::Elements { elements, limit: self.limits.elements });
+            }
+            _ => self.receives.push_back(request),
+        }
+        if self.state == State::Error {
+            self.fail();
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes of a datagram from the queue pair `number`. `None` if the request has completed with an error.
+    pub(crate) fn encode(
+        &mut self,
+        number: u32,
+        request: &DatagramRequest,
+    ) -> Result<Option<Vec<u8>>, PostError> {
+        if !matches!(self.state, State::ReadyToSend | State::Error) {
+            return Err(PostError::State(self.state));
+        }
+        let (spans, length) = self.payload(&request.data)?;
+        if length > MAX_DATAGRAM_BYTES {
+            return Err(PostError::Length(length as u64));
+        }
+        let status = match (self.state, &spans) {
+            (State::Error, _) => Some(Status::Flushed),
+            (_, None) => Some(Status::LocalProtection),
+            _ => None,
+        };
+        if let Some(status) = status {
+            self.complete(Queue::Send, request.id, status, CompletedOperation::Send);
+            self.fail();
+            return Ok(None);
+        }
+        let Destination { number: destination, q_key, .. } = request.destination;
+        let q_key = if q_key & OWN_Q_KEY != 0 { self.q_key } else { q_key };
+        let length_on_wire = length as u32;
+        let segment = Segment {
+            opcode: if request.immediate.is_some() { Opcode::DatagramImmediate } else { Opcode::Datagram },
+            flags: SegmentFlags(0).with_solicited(request.solicited),
+            credits: 0,
+            message: destination,
+            size: length_on_wire,
+            offset: 0,
+            length: length_on_wire,
+            acknowledged: 0,
+            extension: Extension::Datagram(DatagramSource { q_key, qpn: number }, request.immediate),
+        };
+        let mut prefix = [0; MAX_PREFIX_BYTES];
+        let len = segment.encode_to(&mut prefix);
+        let mut bytes = prefix[..len].to_vec();
+        match (&request.data, spans) {
+            (LocalData::Inline(data), _) => bytes.extend_from_slice(data),
+            (LocalData::Elements(_), spans) => {
+                bytes.resize(len + length, 0);
+                let mut left = &mut bytes[len..];
+                for (region, offset, len) in parts(&spans.unwrap_or_default(), 0, length) {
+                    let (part, tail) = std::mem::take(&mut left).split_at_mut(len);
+                    region.copy_out(offset, part);
+                    left = tail;
+                }
+            }
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Returns the memory of a request, `None` if it is not allowed, and its length.
+    fn payload(&self, data: &LocalData) -> Result<(Option<Spans>, usize), PostError> {
+        match data {
+            LocalData::Inline(bytes) if bytes.len() > self.limits.inline_bytes => {
+                Err(PostError::Inline { bytes: bytes.len(), limit: self.limits.inline_bytes })
+            }
+            LocalData::Inline(bytes) => Ok((Some(Spans::new()), bytes.len())),
+            LocalData::Elements(elements) if elements.len() > self.limits.elements => {
+                Err(PostError::Elements { elements: elements.len(), limit: self.limits.elements })
+            }
+            LocalData::Elements(elements) => {
+                let length = elements.iter().map(|element| element.length as usize).sum();
+                Ok((self.domain.spans(elements, Right::LocalRead).ok(), length))
+            }
+        }
+    }
+
+    /// A datagram has left.
+    pub(crate) fn handle_sent(&mut self, request: &DatagramRequest) {
+        if request.signaled {
+            self.complete(Queue::Send, request.id, Status::Success, CompletedOperation::Send);
+        }
+    }
+
+    /// Places a datagram, or drops it.
+    pub(crate) fn handle_arrived(&mut self, arrived: &Arrived<'_>) {
+        let Extension::Datagram(source, immediate) = &arrived.segment.extension else { return };
+        let can_receive = matches!(self.state, State::ReadyToReceive | State::ReadyToSend);
+        if !can_receive || source.q_key != self.q_key {
+            return;
+        }
+        let length = GRH_BYTES + arrived.payload.len();
+        let Some((id, spans)) = self.take_receive(length) else { return };
+        let Some(spans) = spans else {
+            self.complete(Queue::Receive, id, Status::LocalProtection, CompletedOperation::Receive);
+            self.fail();
+            return;
+        };
+        let grh = global_route(arrived);
+        place(&spans, 0, &grh);
+        place(&spans, GRH_BYTES, arrived.payload);
+        let completion = Completion {
+            id,
+            status: Status::Success,
+            operation: CompletedOperation::Receive,
+            length: length as u64,
+            immediate: *immediate,
+            solicited: arrived.segment.flags.solicited(),
+            source: Some(source.qpn & 0xff_ffff),
+        };
+        self.finished.push_back((Queue::Receive, completion));
+    }
+
+    /// Takes the next receive if it has space for `length` bytes. Returns its memory, `None` if it is not allowed.
+    fn take_receive(&mut self, length: usize) -> Option<(u64, Option<Spans>)> {
+        let fits = |request: &ReceiveRequest| {
+            request.data.iter().map(|element| element.length as usize).sum::<usize>() >= length
+        };
+        match &self.shared {
+            Some(shared) => {
+                let taken = shared.take_if(fits)?;
+                Some((taken.request.id, shared.spans(&taken.request).ok()))
+            }
+            None => {
+                self.receives.front().filter(|request| fits(request))?;
+                let request = self.receives.pop_front()?;
+                Some((request.id, self.domain.spans(&request.data, Right::LocalWrite).ok()))
+            }
+        }
+    }
+}
+
+/// Copies bytes to memory.
+fn place(spans: &Spans, offset: usize, bytes: &[u8]) {
+    let mut left = bytes;
+    for (region, offset, len) in parts(spans, offset, bytes.len()) {
+        let (front, tail) = left.split_at(len);
+        region.copy_in(offset, front);
+        left = tail;
+    }
+}
+
+/// Returns the header that precedes the payload in a receive (IBA 1.3 §8.3).
+fn global_route(arrived: &Arrived<'_>) -> [u8; GRH_BYTES] {
+    const VERSION: u8 = 6 << 4;
+    const NEXT_IS_BTH: u8 = 0x1b;
+    let mut grh = [0; GRH_BYTES];
+    grh[0] = VERSION;
+    grh[4..6].copy_from_slice(&(arrived.payload.len() as u16).to_be_bytes());
+    (grh[6], grh[7]) = (NEXT_IS_BTH, u8::MAX);
+    grh[8..24].copy_from_slice(&arrived.source_gid);
+    grh[24..].copy_from_slice(&arrived.destination_gid);
+    grh
+}
+
+/// Bit of a destination's Q_Key that selects the one of the sender.
+const OWN_Q_KEY: u32 = 1 << 31;
+
+#[cfg(test)]
+mod tests {
+    use isolane_memory::MemoryRegion;
+
+    use super::*;
+    use crate::memory::{Access, Registration};
+    use crate::work::{Element, Elements};
+
+    struct End {
+        datagrams: Datagrams,
+        memory: Arc<Registration>,
+    }
+
+    fn end() -> End {
+        let domain = Arc::new(ProtectionDomain::default());
+        let memory = domain.register(MemoryRegion::allocate(8192).unwrap(), 0, Access::ALL).unwrap();
+        let mut datagrams = Datagrams::new(domain, Limits::default(), None);
+        datagrams.set_q_key(0x11);
+        for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {
+            assert!(datagrams.advance(state) && !datagrams.advance(state));
+        }
+        End { datagrams, memory }
+    }
+
+    impl End {
+        fn elements(&self, length: u32) -> Elements {
+            [Element { address: 0, length, key: self.memory.key() }].into_iter().collect()
+        }
+
+        fn receive(&mut self, id: u64, length: u32) {
+            let data = self.elements(length);
+            self.datagrams.post_receive(ReceiveRequest { id, data }).unwrap();
+        }
+
+        fn arrive(&mut self, bytes: &[u8]) -> Result<(), SegmentError> {
+            self.datagrams.handle_arrived(&Arrived::decode(bytes, [1; 16], [2; 16])?);
+            Ok(())
+        }
+    }
+
+    fn request(data: LocalData, q_key: u32) -> DatagramRequest {
+        let destination = Destination { address: [127, 0, 0, 1].into(), number: 5, q_key };
+        DatagramRequest { id: 1, data, destination, immediate: Some(9), signaled: true, solicited: true }
+    }
+
+    #[test]
+    fn arrives_with_a_header() {
+        let (mut near, mut far) = (end(), end());
+        near.memory.region().copy_in(0, b"datagram");
+        far.receive(7, 100);
+        let request = request(LocalData::Elements(near.elements(8)), 0x11);
+        let bytes = near.datagrams.encode(0x1234, &request).unwrap().unwrap();
+        near.datagrams.handle_sent(&request);
+        assert_eq!(near.datagrams.poll_completion().map(|(_, done)| done.status), Some(Status::Success));
+        far.arrive(&bytes).unwrap();
+        let (_, done) = far.datagrams.poll_completion().unwrap();
+        assert_eq!((done.id, done.length, done.immediate, done.source), (7, 48, Some(9), Some(0x1234)));
+        let received = far.memory.region().to_vec(0, 48);
+        assert_eq!(
+            (&received[..8], &received[40..]),
+            (&[0x60, 0, 0, 0, 0, 8, 0x1b, 255][..], &b"datagram"[..])
+        );
+        assert_eq!((&received[8..24], &received[24..40]), (&[1; 16][..], &[2; 16][..]));
+    }
+
+    #[test]
+    fn unexpected_ones_are_dropped() {
+        let (mut near, mut far) = (end(), end());
+        let inline = || LocalData::Inline(vec![3; 8]);
+        let mut encode = |q_key| near.datagrams.encode(1, &request(inline(), q_key)).unwrap().unwrap();
+        let (good, bad, own) = (encode(0x11), encode(0x12), encode(0x8000_0012));
+        // No receive, a wrong key, and a receive that is too short.
+        far.arrive(&good).unwrap();
+        far.receive(1, 47);
+        far.arrive(&bad).unwrap();
+        far.arrive(&good).unwrap();
+        assert_eq!(far.datagrams.poll_completion(), None);
+        assert_eq!(far.memory.region().to_vec(0, 48), [0; 48]);
+        // Damaged ones.
+        for len in 0..good.len() {
+            assert!(far.arrive(&good[..len]).is_err(), "{len} bytes");
+        }
+        assert!(far.arrive(&[&good[..], &[0]].concat()).is_err());
+        let mut other = end();
+        other.receive(2, 48);
+        other.arrive(&own).unwrap();
+        assert_eq!(other.datagrams.poll_completion().map(|(_, done)| done.id), Some(2));
+    }
+
+    #[test]
+    fn errors_of_the_program_are_reported() {
+        let mut near = end();
+        let long = LocalData::Elements(near.elements(4097));
+        assert_eq!(near.datagrams.encode(1, &request(long, 0)), Err(PostError::Length(4097)));
+        near.receive(5, 48);
+        let unknown = Element { address: 0, length: 1, key: !near.memory.key() };
+        let data = LocalData::Elements([unknown].into_iter().collect());
+        assert_eq!(near.datagrams.encode(1, &request(data, 0)), Ok(None));
+        let done: Vec<_> = std::iter::from_fn(|| near.datagrams.poll_completion())
+            .map(|(_, done)| (done.id, done.status))
+            .collect();
+        assert_eq!(done, [(1, Status::LocalProtection), (5, Status::Flushed)]);
+        assert_eq!(near.datagrams.state(), State::Error);
+    }
+}

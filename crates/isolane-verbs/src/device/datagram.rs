@@ -1,0 +1,233 @@
+//! Queue pairs of unreliable datagrams, over UDP.
+//!
+//! A device receives the datagrams of up to 256 queue pairs at one UDP port, which has the number of their TCP port.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Weak};
+
+use isolane_memory::MemoryRegion;
+use parking_lot::{Mutex, MutexGuard};
+
+use super::completion_queue::WorkCompletion;
+use super::handshake::gid;
+use super::manager::Manager;
+use super::progress::{Member, Progress};
+use super::queue_pair::QueuePairConfig;
+use crate::connection::{PostError, Queue, State};
+use crate::datagram::{Arrived, DatagramRequest, Datagrams, MAX_DATAGRAM_BYTES};
+use crate::wire::MAX_PREFIX_BYTES;
+use crate::work::ReceiveRequest;
+
+/// A queue pair of datagrams. Dropping it drops its completions.
+pub struct DatagramQueuePair {
+    endpoint: Arc<Endpoint>,
+    port: Arc<DatagramPort>,
+    manager: Arc<Manager>,
+}
+
+struct Endpoint {
+    number: u32,
+    config: QueuePairConfig,
+    progress: Arc<Progress>,
+    datagrams: Mutex<Datagrams>,
+}
+
+/// A UDP socket of a device.
+pub(super) struct DatagramPort {
+    socket: Arc<UdpSocket>,
+    number: u16,
+    local: SocketAddr,
+    endpoints: Mutex<HashMap<u32, Weak<Endpoint>>>,
+}
+
+impl DatagramPort {
+    pub(super) fn new(socket: Arc<UdpSocket>, number: u16) -> io::Result<DatagramPort> {
+        let local = socket.local_addr()?;
+        // Bursts wait for the next poll. The system can allow less.
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES);
+        Ok(DatagramPort { socket, number, local, endpoints: Mutex::default() })
+    }
+
+    /// Receives datagrams until none is left, or `max` have arrived. Returns whether some can be left.
+    fn receive(&self, max: usize) -> bool {
+        let mut bytes = [0; MAX_PREFIX_BYTES + MAX_DATAGRAM_BYTES + 1];
+        for _ in 0..max {
+            match self.socket.recv_from(&mut bytes) {
+                Ok((len, source)) => self.deliver(&bytes[..len], source),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                // An earlier datagram has found no receiver.
+                Err(_) => {}
+            }
+        }
+        true
+    }
+
+    fn deliver(&self, bytes: &[u8], source: SocketAddr) {
+        let arrived = match Arrived::decode(bytes, gid(source.ip()), gid(self.local.ip())) {
+            Ok(arrived) => arrived,
+            Err(error) => return log::debug!("{source}: datagram dropped: {error}"),
+        };
+        let endpoint = self.endpoints.lock().get(&arrived.segment.message).and_then(Weak::upgrade);
+        if let Some(endpoint) = endpoint {
+            let mut datagrams = endpoint.lock();
+            datagrams.handle_arrived(&arrived);
+            endpoint.settle(&mut datagrams);
+        }
+    }
+}
+
+impl Member for DatagramPort {
+    fn number(&self) -> u32 {
+        // Above the numbers of queue pairs.
+        (1 << 24) | u32::from(self.number)
+    }
+
+    fn with_descriptor(&self, register: &dyn Fn(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
+        register(self.socket.as_fd())
+    }
+
+    fn revoke(&self, _region: &Arc<MemoryRegion>) {}
+
+    fn mark_pending(&self) -> bool {
+        true
+    }
+
+    fn send_pending(&self) -> bool {
+        true
+    }
+
+    fn try_drive(&self) -> bool {
+        self.receive(MAX_RECEIVES)
+    }
+
+    fn drive(&self) -> bool {
+        self.receive(MAX_RECEIVES)
+    }
+}
+
+impl DatagramQueuePair {
+    pub(super) fn new(
+        number: u32,
+        port: Arc<DatagramPort>,
+        progress: Arc<Progress>,
+        manager: Arc<Manager>,
+        config: &QueuePairConfig,
+    ) -> DatagramQueuePair {
+        let datagrams = Mutex::new(config.datagrams());
+        let endpoint = Arc::new(Endpoint { number, config: config.clone(), progress, datagrams });
+        port.endpoints.lock().insert(number, Arc::downgrade(&endpoint));
+        DatagramQueuePair { endpoint, port, manager }
+    }
+
+    /// Number of the queue pair, by which its completions and its peers name it.
+    pub fn number(&self) -> u32 {
+        self.endpoint.number
+    }
+
+    /// Returns the state.
+    pub fn state(&self) -> State {
+        self.endpoint.lock().state()
+    }
+
+    /// Moves to the next state, in the order reset, init, ready to receive, ready to send. Returns `false` if `to` is
+    /// not the next one.
+    pub fn advance(&self, to: State) -> bool {
+        self.endpoint.lock().advance(to)
+    }
+
+    /// Sets the Q_Key that arriving datagrams must have.
+    pub fn set_q_key(&self, q_key: u32) {
+        self.endpoint.lock().set_q_key(q_key);
+    }
+
+    /// Moves to [`State::Error`]: all requests complete as flushed.
+    pub fn fail(&self) {
+        let mut datagrams = self.endpoint.lock();
+        datagrams.fail();
+        self.endpoint.settle(&mut datagrams);
+        drop(datagrams);
+        self.endpoint.progress.wake_tasks();
+    }
+
+    /// Moves to [`State::Reset`]: all requests and completions are dropped.
+    pub fn reset(&self) {
+        *self.endpoint.lock() = self.endpoint.config.datagrams();
+        self.endpoint.config.send_queue.forget(self.number());
+        self.endpoint.config.receive_queue.forget(self.number());
+    }
+
+    /// Sends a datagram. It is lost if the network or the receiver has no space for it.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was sent.
+    pub fn post_send(&self, request: &DatagramRequest) -> Result<(), PostError> {
+        let mut datagrams = self.endpoint.lock();
+        if let Some(bytes) = datagrams.encode(self.number(), request)? {
+            let port = (request.destination.number >> 8) as u16;
+            let sent = self.port.socket.send_to(&bytes, (request.destination.address, port));
+            if let Err(error) = sent {
+                log::debug!("datagram to {} lost: {error}", request.destination.address);
+            }
+            datagrams.handle_sent(request);
+        }
+        self.endpoint.settle(&mut datagrams);
+        drop(datagrams);
+        self.endpoint.progress.wake_tasks();
+        Ok(())
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was posted.
+    pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
+        let mut datagrams = self.endpoint.lock();
+        datagrams.post_receive(request)?;
+        self.endpoint.settle(&mut datagrams);
+        drop(datagrams);
+        self.endpoint.progress.wake_tasks();
+        Ok(())
+    }
+}
+
+impl Drop for DatagramQueuePair {
+    fn drop(&mut self) {
+        self.port.endpoints.lock().remove(&self.number());
+        self.reset();
+        self.manager.release(self.number());
+    }
+}
+
+impl Endpoint {
+    fn lock(&self) -> MutexGuard<'_, Datagrams> {
+        self.progress.lock(&self.datagrams)
+    }
+
+    /// Moves completions to their queues.
+    fn settle(&self, datagrams: &mut Datagrams) {
+        while let Some((queue, completion)) = datagrams.poll_completion() {
+            let completions = match queue {
+                Queue::Send => &self.config.send_queue,
+                Queue::Receive => &self.config.receive_queue,
+            };
+            let completion = WorkCompletion { queue_pair: self.number, completion };
+            if !completions.extend(std::iter::once(completion)) {
+                datagrams.fail();
+            }
+        }
+    }
+}
+
+impl QueuePairConfig {
+    fn datagrams(&self) -> Datagrams {
+        let shared = self.shared_receives.as_ref().map(|shared| Arc::clone(shared.queue()));
+        Datagrams::new(Arc::clone(&self.domain), self.limits, shared)
+    }
+}
+
+/// Number of datagrams after which other lanes have their turn.
+const MAX_RECEIVES: usize = 16;
+const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
