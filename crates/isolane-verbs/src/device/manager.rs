@@ -423,7 +423,7 @@ impl Connecting {
             }
         }
         let Some(attempt) = &mut self.attempt else { return false };
-        match attempt.advance(&self.opening) {
+        match attempt.advance(&self.opening, &manager.options) {
             Ok(None) => false,
             Ok(Some(hello)) => {
                 if let Some(attempt) = self.attempt.take() {
@@ -446,7 +446,7 @@ impl Connecting {
 
 impl Attempt {
     /// Sends and receives hellos. Returns the valid hello of the peer.
-    fn advance(&mut self, opening: &Opening) -> io::Result<Option<Hello>> {
+    fn advance(&mut self, opening: &Opening, options: &SocketOptions) -> io::Result<Option<Hello>> {
         if !self.is_greeted {
             if let Some(error) = self.stream.take_error()? {
                 return Err(error);
@@ -454,6 +454,7 @@ impl Attempt {
             if self.stream.peer_addr().is_err() {
                 return Ok(None);
             }
+            handshake::tune(&self.stream, options);
             let hello = opening.identity.hello(Role::Connects, opening.peer.number, &self.stream)?;
             handshake::write_hello(&self.stream, &hello)?;
             self.is_greeted = true;
