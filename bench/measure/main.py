@@ -15,6 +15,7 @@ from pathlib import Path
 
 import report as reports
 import streams
+import verbs
 from programs import MEMORY_FILE, Failure, Testbed
 from rows import ROWS
 
@@ -66,6 +67,10 @@ def parser():
     found = task("streams", measure_streams, "Measure streams natively and through an engine, and print tables")
     add_measured(found, 1.0)
     add_testbed(found)
+    found = task("verbs", measure_verbs, "Measure RDMA operations next to plain TCP and peers, and print a table")
+    found.add_argument("rows", nargs="*", metavar="ROW", help="rows to measure (default: all)")
+    add_measured(found, 1.0)
+    add_testbed(found)
     add_testbed(task("list", print_list, "List all rows, their contenders, and the programs that are missing here"))
     return top
 
@@ -82,8 +87,9 @@ def at_least_one(text):
     return int(text)
 
 
-def build():
+def build(*more):
     command = [os.environ.get("CARGO", "cargo"), "build", "--release", "--quiet", "-p", "isolane-cli", "-p", "isolane-bench"]
+    command += more
     if subprocess.run(command).returncode != 0:
         raise SystemExit("xtask: cannot build the programs")
 
@@ -167,6 +173,14 @@ def measure_streams(options):
     print(streams.tables(report), end="")
 
 
+def measure_verbs(options):
+    if not options.no_build:
+        build("-p", "isolane-ibverbs")
+    with testbed(options) as bed:
+        report = verbs.measure(bed, options.samples, options.seconds, command_line(), options.json, options.rows)
+    print(verbs.tables(report), end="")
+
+
 def print_tables(options):
     report = reports.read(options.report)
     if options.svg:
@@ -174,7 +188,7 @@ def print_tables(options):
         if not svg:
             raise SystemExit("xtask: a chart needs the floor's samples")
         Path(options.svg).write_text(svg)
-    tables, path = streams.tables(report) if "cases" in report else reports.tables(report), options.insert_into
+    tables, path = found_tables(report), options.insert_into
     if not path:
         print(tables, end="")
         return
@@ -183,6 +197,12 @@ def print_tables(options):
     if begin < 0 or end < begin:
         raise SystemExit(f"xtask: {path} has no lines {BEGIN.strip()} and {END}")
     Path(path).write_text(f"{text[:begin]}{BEGIN}\n{tables}\n{text[end:]}")
+
+
+def found_tables(report):
+    if "verbs" in report:
+        return verbs.tables(report)
+    return streams.tables(report) if "cases" in report else reports.tables(report)
 
 
 def print_list(options):

@@ -16,5 +16,6 @@ mod report;
 mod round_robin;
 mod socket;
 pub mod streams;
+pub mod verbs_floor;
 
 pub use report::{Latency, Report, main};

@@ -16,6 +16,7 @@ import programs
 import report as reports
 import streams
 import targets
+import verbs
 from rows import ROWS
 
 
@@ -25,6 +26,33 @@ def measured(*samples):
     for row, name, iops, mean_us in samples:
         reports.entry(report, row, 1.0, name)["samples"].append({"iops": iops, "mean_us": mean_us})
     return report
+
+
+class Verbs(unittest.TestCase):
+    def test_outputs_of_peers_are_read(self):
+        fabric = "bytes #sent\n64 50k =50k 6.1m 0.19s 34.10 1.88 0.53\n"
+        self.assertEqual(verbs.libfabric_sample(fabric)["p50_us"], 1.88)
+        ucx = "Final:                  2000    107.253   139.107   139.107     7188.71    7188.71        7189        7189\n"
+        self.assertEqual(verbs.ucx_sample(ucx), {"p50_us": 107.253, "operations_per_s": 7189.0, "mib_per_s": 7188.71})
+        latency = verbs.Row("", "send", 64, 1, "p50_us", ())
+        self.assertEqual(verbs.perftest_sample(" 64 1000 4.94 33.93 5.46 7.32 2.70 17.43 33.93\n", latency), {"p50_us": 5.46})
+        rate = verbs.Row("", "write", 65536, 1, "operations_per_s", ())
+        found = verbs.perftest_sample(" 65536 5000 6963.55 6462.76 0.103404\n", rate)
+        self.assertEqual(found, {"operations_per_s": 103404.0, "mib_per_s": 6462.76})
+        with self.assertRaises(programs.Failure):
+            verbs.ucx_sample("no result")
+
+    def test_table_has_ratios_of_rounds_and_missing_programs(self):
+        samples = lambda *values: [{"p50_us": value} for value in values]
+        contenders = [
+            {"name": "floor", "samples": samples(2.0, 4.0)},
+            {"name": "isolane", "samples": samples(3.0, 4.0)},
+            {"name": "peer", "samples": []},
+        ]
+        suite = {"about": "", "verbs": [{"row": "SEND", "figure": "p50_us", "contenders": contenders}]}
+        text = verbs.tables(suite)
+        self.assertIn("1.25 (1.00–1.50)", text)
+        self.assertIn("not run", text)
 
 
 class Rows(unittest.TestCase):
