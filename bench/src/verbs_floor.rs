@@ -108,9 +108,9 @@ struct End {
     outgoing: usize,
     received: Vec<u8>,
     sent: Vec<u8>,
-    /// Bytes of incoming messages that are incomplete.
+    /// Number of received bytes of an incomplete message.
     partial: usize,
-    /// Bytes that are to be sent.
+    /// Number of bytes to send.
     unsent: usize,
 }
 
@@ -149,13 +149,13 @@ impl End {
             return Ok(());
         }
         let first = (self.unsent - 1) % self.outgoing + 1;
-        let rest = (self.unsent - first).min(MAX_SEND_BYTES) / self.outgoing;
+        let further = (self.unsent - first).min(MAX_SEND_BYTES) / self.outgoing;
         let first = &self.sent[self.outgoing - first..];
         let first = &first[..first.len().min(MAX_SEND_BYTES)];
-        let sent = match rest {
+        let sent = match further {
             0 => self.stream.write(first),
             _ => {
-                let all = std::iter::repeat_n(IoSlice::new(&self.sent), rest.min(MAX_SLICES));
+                let all = std::iter::repeat_n(IoSlice::new(&self.sent), further.min(MAX_SLICES));
                 let slices: Vec<IoSlice<'_>> = std::iter::once(IoSlice::new(first)).chain(all).collect();
                 self.stream.write_vectored(&slices)
             }
@@ -217,10 +217,10 @@ impl End {
 
 const REQUEST_BYTES: usize = 16;
 const ANSWER_BYTES: usize = 8;
-/// Bytes that a call receives of small messages.
+/// Maximum length of a receive of small messages.
 const RECEIVE_BYTES: usize = 64 * 1024;
 const SEND_BUFFER_BYTES: usize = 128 * 1024;
-/// Bytes that a call sends.
+/// Maximum length of a send.
 const MAX_SEND_BYTES: usize = 256 * 1024;
 /// Number of messages that a call sends.
 const MAX_SLICES: usize = 512;

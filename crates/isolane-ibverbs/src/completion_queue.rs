@@ -69,7 +69,8 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut abi::Cq, cqe: c_int) -> c_int {
     status(|| {
         // SAFETY: see `ffi`.
         let found = unsafe { object::<_, Cq>(cq) }?;
-        check(cqe > 0 && cqe as u32 <= MAX_COMPLETIONS && found.queue.resize(cqe as usize))?;
+        check(cqe > 0 && cqe as u32 <= MAX_COMPLETIONS && found.queue.len() <= cqe as usize)?;
+        check(found.queue.resize(capacity(cqe as u32)))?;
         // SAFETY: the program changes the queue in one thread at a time.
         unsafe { (*cq).cqe = cqe };
         Ok(())
@@ -194,6 +195,11 @@ pub(crate) fn to_abi(done: &WorkCompletion) -> abi::Wc {
             | flag(completion.source.is_some(), abi::WC_GRH),
         ..abi::Wc::default()
     }
+}
+
+/// Returns the number of completions that a queue for `cqe` holds. As on hardware, small queues hold more.
+pub(crate) fn capacity(cqe: u32) -> usize {
+    (cqe as usize).next_power_of_two().max(64)
 }
 
 /// Returns the queue behind a pointer.

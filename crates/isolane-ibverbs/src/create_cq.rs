@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::abi;
 use crate::channel::Unacknowledged;
-use crate::completion_queue::{CompletionChannel, Cq, Event, from_abi, to_abi};
+use crate::completion_queue::{CompletionChannel, Cq, Event, capacity, from_abi, to_abi};
 use crate::context::{Context, MAX_COMPLETIONS, Users, check};
 use crate::ffi::{Errno, Result, input, into_raw, object, pointer, status};
 
@@ -65,7 +65,7 @@ unsafe fn create(
                 }
             }
         };
-        found.verbs.completion_queue_with_notices(cqe as usize, Box::new(on_notice))
+        found.verbs.completion_queue_with_notices(capacity(cqe), Box::new(on_notice))
     };
     let base = abi::Cq {
         context,

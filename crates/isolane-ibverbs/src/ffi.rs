@@ -115,6 +115,19 @@ pub(crate) unsafe fn values<'a, T>(pointer: *const T, count: usize) -> Result<&'
     }
 }
 
+/// Runs a function that starts threads, which take no signals.
+pub(crate) fn without_signals<T>(function: impl FnOnce() -> T) -> T {
+    // SAFETY: both sets are valid, and the thread has its old one again at the end.
+    unsafe {
+        let (mut all, mut old) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+        let result = function();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &old, null_mut());
+        result
+    }
+}
+
 /// Copies a text to a field, with a zero at its end. A longer text is cut.
 pub(crate) fn copy_text(field: &mut [c_char], text: &str) {
     let len = text.len().min(field.len() - 1);

@@ -8,6 +8,7 @@
 //! * `device`, `open`, `context`: one device per local address.
 //! * `memory`, `completion_queue`, `shared_receives`, `queue_pair`: its objects.
 //! * `post`, `builder`: work requests.
+//! * `cm`: librdmacm.
 //!
 //! Invariant: a panic never reaches the program, and a null pointer is an error.
 
@@ -17,6 +18,7 @@ pub mod abi;
 mod address;
 mod builder;
 mod channel;
+mod cm;
 mod completion_queue;
 mod context;
 mod create_cq;

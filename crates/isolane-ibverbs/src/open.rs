@@ -9,7 +9,7 @@ use isolane_verbs::DeviceConfig;
 use crate::channel::{Channel, Unacknowledged};
 use crate::context::{self, Context, Users};
 use crate::device::Device;
-use crate::ffi::{Errno, Result, into_raw, object, output, pointer, value};
+use crate::ffi::{Errno, Result, into_raw, object, output, pointer, value, without_signals};
 use crate::{abi, completion_queue, create_cq, create_qp, memory, post, queue_pair, shared_receives};
 
 #[unsafe(no_mangle)]
@@ -39,15 +39,7 @@ fn open_verbs(device: &Device) -> Result<isolane_verbs::Device> {
         let (low, high) = range.ok_or_else(|| refuse("ISOLANE_VERBS_PORTS", &ports, "write LOW-HIGH"))?;
         config.ports = low..=high;
     }
-    // SAFETY: both sets are valid, and the thread has its old one again at the end.
-    unsafe {
-        let (mut all, mut old) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
-        let opened = isolane_verbs::Device::open(config);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
-        Ok(opened?)
-    }
+    Ok(without_signals(|| isolane_verbs::Device::open(config))?)
 }
 
 fn text(name: &str) -> Option<String> {

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::ffi::{Errno, pointer, status};
+use crate::ffi::{Errno, pointer, status, value};
 
 macro_rules! fail {
     ($($name:ident),* $(,)?) => {
@@ -59,3 +59,23 @@ pub extern "C" fn ibv_dontfork_range(_start: *mut c_void, _size: usize) -> c_int
 pub extern "C" fn ibv_dofork_range(_start: *mut c_void, _size: usize) -> c_int {
     0
 }
+
+// Multicast and enhanced connection establishment of librdmacm, which reports errors as -1.
+macro_rules! fail_with_minus_one {
+    ($($name:ident),* $(,)?) => {
+        $(
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $name() -> c_int {
+                value(|| Err(Errno::UNSUPPORTED))
+            }
+        )*
+    };
+}
+
+fail_with_minus_one!(
+    rdma_join_multicast,
+    rdma_join_multicast_ex,
+    rdma_leave_multicast,
+    rdma_set_local_ece,
+    rdma_get_remote_ece,
+);

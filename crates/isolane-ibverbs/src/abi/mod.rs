@@ -3,6 +3,7 @@
 //! Structures have the names of the headers without their prefix, and the same fields in the same order.
 
 mod attributes;
+mod cm;
 mod constants;
 mod objects;
 #[cfg(test)]
@@ -10,6 +11,7 @@ mod tests;
 mod work;
 
 pub use attributes::*;
+pub use cm::*;
 pub use constants::*;
 pub use objects::*;
 pub use work::*;

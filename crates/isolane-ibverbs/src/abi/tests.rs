@@ -55,6 +55,15 @@ fn layout_is_the_one_of_the_headers() {
         Wc { wr_id, status, opcode, vendor_err, byte_len, imm_data, qp_num, src_qp, wc_flags, pkey_index, slid, sl, dlid_path_bits }
         WcTmInfo { tag, private }
         AsyncEvent { element, event_type }
+        CmEventChannel { fd }
+        CmAddr { src_addr, dst_addr, sgid, dgid, pkey }
+        CmRoute { addr, path_rec, num_paths }
+        SaPathRec { dgid, sgid, dlid, slid, raw_traffic, flow_label, hop_limit, traffic_class, reversible, numb_path, pkey, sl, mtu_selector, mtu, rate_selector, rate, packet_life_time_selector, packet_life_time, preference }
+        CmId { verbs, channel, context, qp, route, ps, port_num, event, send_cq_channel, send_cq, recv_cq_channel, recv_cq, srq, pd, qp_type }
+        CmConnParam { private_data, private_data_len, responder_resources, initiator_depth, flow_control, retry_count, rnr_retry_count, srq, qp_num }
+        CmUdParam { private_data, private_data_len, ah_attr, qp_num, qkey }
+        CmEvent { id, listen_id, event, status, param }
+        CmAddrInfo { ai_flags, ai_family, ai_qp_type, ai_port_space, ai_src_len, ai_dst_len, ai_src_addr, ai_dst_addr, ai_src_canonname, ai_dst_canonname, ai_route_len, ai_route, ai_connect_len, ai_connect, ai_next }
     };
     let expected: Vec<(&str, usize)> = include_str!("layout.txt")
         .lines()

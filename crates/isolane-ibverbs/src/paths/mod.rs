@@ -12,7 +12,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The paths of devices. What follows is a slash or the end.
+/// The paths of devices. A slash or the end follows.
 const PREFIXES: [&[u8]; 3] = [b"/sys/class/infiniband", b"/sys/class/infiniband_verbs", b"/dev/infiniband"];
 const DEVICES: &[u8] = b"/dev/infiniband/";
 

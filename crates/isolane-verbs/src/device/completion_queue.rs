@@ -92,6 +92,16 @@ impl CompletionQueue {
         self.progress.hand_over();
     }
 
+    /// Number of completions that have arrived.
+    pub fn len(&self) -> usize {
+        self.lock().completions.len()
+    }
+
+    /// Whether no completion has arrived.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Changes the capacity. Returns `false` if more completions are in the queue.
     pub fn resize(&self, capacity: usize) -> bool {
         let mut state = self.lock();

@@ -1,0 +1,182 @@
+//! Addresses by name, and endpoints made from them.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::ptr::null_mut;
+
+use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
+
+use super::id::{
+    create, from_abi, rdma_bind_addr, rdma_destroy_id, rdma_resolve_addr, rdma_resolve_route, write_address,
+};
+use super::qp::{rdma_create_qp, rdma_destroy_qp, rdma_destroy_srq};
+use crate::abi;
+use crate::ffi::{Errno, Result, input, into_raw, output, value};
+
+/// Addresses of the program, with the memory that they point to.
+#[repr(C)]
+struct Found {
+    abi: abi::CmAddrInfo,
+    source: sockaddr_storage,
+    destination: sockaddr_storage,
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_getaddrinfo(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const abi::CmAddrInfo,
+    result: *mut *mut abi::CmAddrInfo,
+) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        let (result, hints) = unsafe { (output(result)?, hints.as_ref()) };
+        // SAFETY: see `ffi`.
+        let (node, service) = unsafe { (string(node)?, string(service)?) };
+        let flags = hints.map_or(0, |hints| hints.ai_flags);
+        let is_passive = flags & abi::RAI_PASSIVE != 0;
+        let family = hints.map_or(0, |hints| hints.ai_family);
+        let address = resolve(node, service, is_passive, family)?;
+        let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        let len = match address {
+            SocketAddr::V4(_) => size_of::<sockaddr_in>(),
+            SocketAddr::V6(_) => size_of::<sockaddr_in6>(),
+        } as socklen_t;
+        // SAFETY: all fields are numbers and pointers.
+        let empty: sockaddr_storage = unsafe { std::mem::zeroed() };
+        let abi = abi::CmAddrInfo {
+            ai_flags: flags,
+            ai_family: family,
+            ai_qp_type: hints.map_or(0, |hints| hints.ai_qp_type),
+            ai_port_space: hints.map_or(0, |hints| hints.ai_port_space),
+            ai_src_len: if is_passive { len } else { 0 },
+            ai_dst_len: if is_passive { 0 } else { len },
+            ai_src_addr: null_mut(),
+            ai_dst_addr: null_mut(),
+            ai_src_canonname: null_mut(),
+            ai_dst_canonname: null_mut(),
+            ai_route_len: 0,
+            ai_route: null_mut(),
+            ai_connect_len: 0,
+            ai_connect: null_mut(),
+            ai_next: null_mut(),
+        };
+        let found = into_raw(Found { abi, source: empty, destination: empty });
+        // SAFETY: just made.
+        let fields = unsafe { &mut *found };
+        let (storage, pointer) = match is_passive {
+            true => (&mut fields.source, &mut fields.abi.ai_src_addr),
+            false => (&mut fields.destination, &mut fields.abi.ai_dst_addr),
+        };
+        *storage = write_address(address);
+        *pointer = std::ptr::from_mut(storage).cast::<sockaddr>();
+        if fields.abi.ai_port_space == 0 {
+            fields.abi.ai_port_space =
+                if fields.abi.ai_qp_type == abi::QPT_UD { abi::PS_UDP } else { abi::PS_TCP };
+        }
+        if fields.abi.ai_qp_type == 0 {
+            fields.abi.ai_qp_type =
+                if fields.abi.ai_port_space == abi::PS_UDP { abi::QPT_UD } else { abi::QPT_RC };
+        }
+        *result = found.cast();
+        Ok(0)
+    })
+}
+
+/// Reads a string that can be missing.
+///
+/// # Safety
+/// See `ffi`.
+unsafe fn string<'a>(text: *const c_char) -> Result<Option<&'a str>> {
+    match text.is_null() {
+        true => Ok(None),
+        // SAFETY: see `ffi`.
+        false => unsafe { CStr::from_ptr(text) }.to_str().map(Some).map_err(|_| Errno::INVALID),
+    }
+}
+
+fn resolve(node: Option<&str>, service: Option<&str>, is_passive: bool, family: c_int) -> Result<SocketAddr> {
+    if node.is_none() && service.is_none() {
+        return Err(Errno::INVALID);
+    }
+    let port = service.map_or(Ok(0), |service| service.parse::<u16>().map_err(|_| Errno::INVALID))?;
+    let any = if is_passive { "0.0.0.0" } else { "127.0.0.1" };
+    let mut found = (node.unwrap_or(any), port).to_socket_addrs()?.filter(|address| match family {
+        libc::AF_INET => address.is_ipv4(),
+        libc::AF_INET6 => address.is_ipv6(),
+        _ => true,
+    });
+    let all: Vec<SocketAddr> = found.by_ref().collect();
+    let v4 = all.iter().find(|address| matches!(address.ip(), IpAddr::V4(_)));
+    v4.or(all.first()).copied().ok_or(Errno(libc::ENODATA))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_freeaddrinfo(found: *mut abi::CmAddrInfo) {
+    if !found.is_null() {
+        // SAFETY: made by `rdma_getaddrinfo`.
+        drop(unsafe { Box::from_raw(found.cast::<Found>()) });
+    }
+}
+
+/// Makes an identifier whose operations wait for their result, and its queue pair.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_ep(
+    id: *mut *mut abi::CmId,
+    addresses: *mut abi::CmAddrInfo,
+    pd: *mut abi::Pd,
+    attributes: *mut abi::QpInitAttr,
+) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        let (id, addresses) = unsafe { (output(id)?, input(addresses)?) };
+        let made = create(null_mut(), null_mut(), addresses.ai_port_space, Default::default())?;
+        // SAFETY: just made, and see `ffi`.
+        let prepared = unsafe {
+            let found = from_abi(made)?;
+            let error = || Errno(*libc::__errno_location());
+            if addresses.ai_flags & abi::RAI_PASSIVE != 0 {
+                found.abi.pd = pd;
+                found.qp_attributes = attributes
+                    .as_ref()
+                    .map(|attributes| abi::QpInitAttr { qp_type: addresses.ai_qp_type, ..*attributes });
+                if rdma_bind_addr(made, addresses.ai_src_addr) == 0 { Ok(()) } else { Err(error()) }
+            } else {
+                let is_resolved = rdma_resolve_addr(made, addresses.ai_src_addr, addresses.ai_dst_addr, 0)
+                    == 0
+                    && rdma_resolve_route(made, 0) == 0;
+                let has_pair = is_resolved
+                    && match attributes.as_mut() {
+                        Some(attributes) => {
+                            attributes.qp_type = addresses.ai_qp_type;
+                            rdma_create_qp(made, pd, attributes) == 0
+                        }
+                        None => true,
+                    };
+                if has_pair { Ok(()) } else { Err(error()) }
+            }
+        };
+        if let Err(error) = prepared {
+            // SAFETY: just made.
+            unsafe { rdma_destroy_id(made) };
+            return Err(error);
+        }
+        *id = made;
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_ep(id: *mut abi::CmId) {
+    // SAFETY: see `ffi`.
+    unsafe {
+        let Ok(found) = from_abi(id) else { return };
+        if !found.abi.qp.is_null() {
+            rdma_destroy_qp(id);
+        }
+        if !found.abi.srq.is_null() {
+            rdma_destroy_srq(id);
+        }
+        rdma_destroy_id(id);
+    }
+}

@@ -1,0 +1,434 @@
+//! Connections: listen, connect, accept, reject, and disconnect.
+
+use std::ffi::{c_int, c_void};
+use std::net::{SocketAddr, TcpListener};
+use std::ptr::null_mut;
+use std::sync::Weak;
+use std::sync::atomic::Ordering;
+
+use super::agent::{Handler, agent};
+use super::event;
+use super::id::{
+    self, Id, OTHER_PORT, Shared, close, complete, from_abi, open, release_event, set_local, set_peer,
+};
+use super::message::{Kind, Message};
+use super::qp::{self, UDP_Q_KEY, rdma_create_qp};
+use crate::abi;
+use crate::context::check;
+use crate::device::devices;
+use crate::ffi::{Errno, Result, output, pointer, value, values};
+
+/// Lengths of private data in events, in bytes, as on InfiniBand.
+const REQUEST_BYTES: [usize; 2] = [56, 180];
+const REPLY_BYTES: [usize; 2] = [196, 136];
+const REJECT_BYTES: [usize; 2] = [148, 136];
+
+impl Shared {
+    fn length(&self, lengths: [usize; 2]) -> usize {
+        lengths[usize::from(self.is_datagram)]
+    }
+
+    fn as_handler(&self) -> Weak<dyn Handler> {
+        let weak: Weak<dyn Handler> = Weak::<Shared>::clone(&self.weak);
+        weak
+    }
+
+    fn send(&self, message: &Message) -> Result<()> {
+        let number = self.state.lock().number.ok_or(Errno::INVALID)?;
+        agent()?.send(number, message)?;
+        Ok(())
+    }
+
+    /// Reports that an established connection has ended, once.
+    fn end(&self) {
+        let was_established = {
+            let mut state = self.state.lock();
+            state.has_ended = true;
+            std::mem::take(&mut state.is_established)
+        };
+        if was_established {
+            self.push(abi::CM_DISCONNECTED, 0);
+        }
+    }
+}
+
+impl Handler for Shared {
+    fn requested(&self, connection: u64, local: SocketAddr, peer: SocketAddr, request: Message) {
+        let made = self.make_identifier(connection, local, peer, &request);
+        if made.is_err()
+            && let Ok(agent) = agent()
+        {
+            agent.close(connection);
+        }
+    }
+
+    fn received(&self, message: Message) {
+        match message.kind {
+            Kind::Reply => self.on_reply(message),
+            Kind::Ready => {
+                self.state.lock().is_established = true;
+                self.push(abi::CM_ESTABLISHED, 0);
+            }
+            Kind::Reject => {
+                let reason = message.reason as c_int;
+                let len = self.length(REJECT_BYTES);
+                self.push_with(abi::CM_REJECTED, reason, None, &message.private_data, len);
+                self.state.lock().has_ended = true;
+            }
+            Kind::Disconnect => {
+                let _ = self.send(&Message::new(Kind::Disconnected));
+                self.end();
+            }
+            Kind::Disconnected => self.end(),
+            Kind::Request => {}
+        }
+    }
+
+    fn failed(&self, is_refused: bool) {
+        match is_refused {
+            true => self.push(abi::CM_REJECTED, INVALID_SERVICE),
+            false => self.push(abi::CM_UNREACHABLE, -libc::ETIMEDOUT),
+        }
+    }
+
+    fn closed(&self) {
+        let (was_established, had_ended) = {
+            let mut state = self.state.lock();
+            (state.is_established, std::mem::replace(&mut state.has_ended, true))
+        };
+        if was_established {
+            self.end();
+        } else if !had_ended {
+            self.push(abi::CM_CONNECT_ERROR, -libc::ECONNRESET);
+        }
+    }
+}
+
+impl Shared {
+    /// Makes the identifier of a request, and reports it to the listener.
+    fn make_identifier(
+        &self,
+        connection: u64,
+        local: SocketAddr,
+        peer: SocketAddr,
+        request: &Message,
+    ) -> Result<()> {
+        check(request.kind == Kind::Request && request.is_datagram == self.is_datagram)?;
+        let listener = self.id.load(Ordering::Acquire);
+        // SAFETY: the listener lives: it ends at the agent before it is destroyed.
+        let (channel, context, port_space) =
+            unsafe { ((*listener).channel, (*listener).context, (*listener).ps) };
+        let made = id::create(channel, context, port_space, Weak::clone(&self.weak))?;
+        // SAFETY: just made.
+        let id = unsafe { from_abi(made) }?;
+        // The port that the program knows, even if the agent listens at the other one.
+        let port = self.state.lock().local.map_or(local.port(), |listening| listening.port());
+        let local = SocketAddr::new(local.ip().to_canonical(), port);
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        set_local(id, local);
+        set_peer(id, peer);
+        {
+            let mut state = id.shared.state.lock();
+            (state.local, state.peer, state.number) = (Some(local), Some(peer), Some(connection));
+            (state.responder_resources, state.initiator_depth) =
+                (request.initiator_depth, request.responder_resources);
+            state.offer = Some(request.clone());
+        }
+        agent()?.adopt(connection, id.shared.as_handler());
+        let len = self.length(REQUEST_BYTES);
+        let param = (!self.is_datagram).then(|| conn_param(request));
+        id.shared.push_with(abi::CM_CONNECT_REQUEST, 0, param, &request.private_data, len);
+        Ok(())
+    }
+
+    /// The peer has accepted.
+    fn on_reply(&self, reply: Message) {
+        let made = self.id.load(Ordering::Acquire);
+        // SAFETY: the identifier ends at the agent before it is destroyed.
+        let Ok(id) = (unsafe { from_abi(made) }) else { return };
+        let len = self.length(REPLY_BYTES);
+        self.state.lock().offer = Some(reply.clone());
+        if self.is_datagram {
+            let none = abi::CmUdParam {
+                private_data: std::ptr::null(),
+                private_data_len: 0,
+                ah_attr: qp::ah_attributes(id),
+                qp_num: reply.number,
+                qkey: reply.q_key,
+            };
+            let param = Some(abi::CmParam { ud: none });
+            return self.push_with(abi::CM_ESTABLISHED, 0, param, &reply.private_data, len);
+        }
+        if id.abi.qp.is_null() {
+            let param = Some(conn_param(&reply));
+            return self.push_with(abi::CM_CONNECT_RESPONSE, 0, param, &reply.private_data, len);
+        }
+        // SAFETY: see `ffi`.
+        let connected = unsafe { qp::connect(id, &reply) };
+        match connected.and_then(|()| self.send(&Message::new(Kind::Ready))) {
+            Ok(()) => {
+                self.state.lock().is_established = true;
+                self.push_with(abi::CM_ESTABLISHED, 0, Some(conn_param(&reply)), &reply.private_data, len);
+            }
+            Err(error) => {
+                self.push(abi::CM_CONNECT_ERROR, -error.0);
+                close(self);
+            }
+        }
+    }
+}
+
+/// Returns the parameters that a message of the peer has: its depth is the resources of this end, and vice versa.
+fn conn_param(message: &Message) -> abi::CmParam {
+    let conn = abi::CmConnParam {
+        private_data: std::ptr::null(),
+        private_data_len: 0,
+        responder_resources: message.initiator_depth,
+        initiator_depth: message.responder_resources,
+        flow_control: 1,
+        retry_count: message.retries,
+        rnr_retry_count: message.rnr_retries,
+        srq: message.shares_receives.into(),
+        qp_num: message.number,
+    };
+    abi::CmParam { conn }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_listen(id: *mut abi::CmId, backlog: c_int) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        let found = unsafe { from_abi(id) }?;
+        let bound = found.shared.state.lock().bound.take().ok_or(Errno::INVALID)?;
+        // Calling it again changes the backlog.
+        rustix::net::listen(&bound, backlog.clamp(1, 4096))?;
+        let number = agent()?.listen(TcpListener::from(bound), found.shared.as_handler())?;
+        found.shared.state.lock().number = Some(number);
+        Ok(0)
+    })
+}
+
+/// Returns a message with the parameters of the program.
+///
+/// # Safety
+/// See `ffi`.
+unsafe fn message(kind: Kind, id: &Id, param: *mut abi::CmConnParam) -> Result<Message> {
+    let mut message = Message::new(kind);
+    (message.rnr_retries, message.retries) = (7, 7);
+    (message.responder_resources, message.initiator_depth) = (16, 16);
+    message.is_datagram = id.shared.is_datagram;
+    // SAFETY: see `ffi`.
+    if let Some(param) = unsafe { param.as_ref() } {
+        // SAFETY: see `ffi`.
+        let data = unsafe { values(param.private_data.cast::<u8>(), param.private_data_len.into()) }?;
+        let max = if kind == Kind::Request { REQUEST_BYTES } else { REPLY_BYTES };
+        check(data.len() <= id.shared.length(max))?;
+        message.private_data = data.to_vec();
+        message.responder_resources = param.responder_resources.min(16);
+        message.initiator_depth = param.initiator_depth.min(16);
+        message.rnr_retries = param.rnr_retry_count;
+        message.retries = param.retry_count;
+        message.shares_receives = param.srq != 0;
+        message.number = param.qp_num;
+    }
+    if !id.abi.qp.is_null() {
+        // SAFETY: the queue pair lives.
+        message.number = unsafe { (*id.abi.qp).qp_num };
+        message.shares_receives = !id.abi.srq.is_null();
+    }
+    let mut state = id.shared.state.lock();
+    (message.q_key, message.first_message) = (UDP_Q_KEY, state.first_message);
+    (state.responder_resources, state.initiator_depth) =
+        (message.responder_resources, message.initiator_depth);
+    Ok(message)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_connect(id: *mut abi::CmId, param: *mut abi::CmConnParam) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        let found = unsafe { from_abi(id) }?;
+        // SAFETY: see `ffi`.
+        let request = unsafe { message(Kind::Request, found, param) }?;
+        let (local, peer) = {
+            let state = found.shared.state.lock();
+            check(state.number.is_none() && !state.has_ended)?;
+            (state.local.ok_or(Errno::INVALID)?, state.peer.ok_or(Errno::INVALID)?)
+        };
+        let other = SocketAddr::new(peer.ip(), peer.port() ^ OTHER_PORT);
+        let number = agent()?.connect(local, &[peer, other], request, found.shared.as_handler())?;
+        found.shared.state.lock().number = Some(number);
+        complete(found)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_accept(id: *mut abi::CmId, param: *mut abi::CmConnParam) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        let found = unsafe { from_abi(id) }?;
+        let offer = found.shared.state.lock().offer.clone().ok_or(Errno::INVALID)?;
+        // SAFETY: see `ffi`.
+        let mut reply = unsafe { message(Kind::Reply, found, param) }?;
+        if param.is_null() {
+            (reply.responder_resources, reply.initiator_depth) =
+                (offer.initiator_depth, offer.responder_resources);
+        }
+        // Neither end does more at a time than the other allows.
+        reply.responder_resources = reply.responder_resources.min(offer.initiator_depth);
+        reply.initiator_depth = reply.initiator_depth.min(offer.responder_resources);
+        {
+            let mut state = found.shared.state.lock();
+            (state.responder_resources, state.initiator_depth) =
+                (reply.responder_resources, reply.initiator_depth);
+        }
+        if !found.abi.qp.is_null() && !found.shared.is_datagram {
+            // SAFETY: see `ffi`.
+            unsafe { qp::connect(found, &offer) }?;
+        }
+        found.shared.send(&reply)?;
+        if found.shared.is_datagram { Ok(0) } else { complete(found) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_establish(id: *mut abi::CmId) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        let found = unsafe { from_abi(id) }?;
+        check(found.abi.qp.is_null())?;
+        found.shared.send(&Message::new(Kind::Ready))?;
+        found.shared.state.lock().is_established = true;
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_reject(id: *mut abi::CmId, data: *const c_void, len: u8) -> c_int {
+    // SAFETY: see `ffi`.
+    unsafe { reject(id, data, len, CONSUMER_DEFINED) }
+}
+
+/// # Safety
+/// See `ffi`.
+unsafe fn reject(id: *mut abi::CmId, data: *const c_void, len: u8, reason: u32) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        let (found, data) = unsafe { (from_abi(id)?, values(data.cast::<u8>(), len.into())?) };
+        check(data.len() <= found.shared.length(REJECT_BYTES))?;
+        let rejection = Message { reason, private_data: data.to_vec(), ..Message::new(Kind::Reject) };
+        found.shared.send(&rejection)?;
+        found.shared.state.lock().has_ended = true;
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_reject_ece(id: *mut abi::CmId, data: *const c_void, len: u8) -> c_int {
+    // SAFETY: see `ffi`.
+    unsafe { reject(id, data, len, VENDOR_OPTION_NOT_SUPPORTED) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_disconnect(id: *mut abi::CmId) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        let found = unsafe { from_abi(id) }?;
+        // SAFETY: see `ffi`.
+        unsafe { qp::fail(found) };
+        let is_established = found.shared.state.lock().is_established;
+        // The peer can have ended the connection at the same time.
+        let _ = found.shared.send(&Message::new(Kind::Disconnect));
+        if is_established { complete(found) } else { Ok(0) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_request(listener: *mut abi::CmId, request: *mut *mut abi::CmId) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        let (listener, request) = unsafe { (from_abi(listener)?, output(request)?) };
+        check(listener.is_synchronous)?;
+        let mut found = null_mut();
+        // SAFETY: the channel belongs to the listener.
+        unsafe {
+            release_event(listener);
+            if event::rdma_get_cm_event(listener.abi.channel, &mut found) != 0 {
+                return Err(Errno(*libc::__errno_location()));
+            }
+            let id = (*found).id;
+            if (*found).status != 0 || (*found).event != abi::CM_CONNECT_REQUEST {
+                let status = (*found).status;
+                event::rdma_ack_cm_event(found);
+                return Err(Errno(status.abs().max(libc::EINVAL)));
+            }
+            if id::rdma_migrate_id(id, null_mut()) != 0 {
+                return Err(Errno(*libc::__errno_location()));
+            }
+            if let Some(mut attributes) = listener.qp_attributes
+                && rdma_create_qp(id, listener.abi.pd, &mut attributes) != 0
+            {
+                return Err(Errno(*libc::__errno_location()));
+            }
+            from_abi(id)?.abi.event = found;
+            *request = id;
+        }
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rdma_notify(_id: *mut abi::CmId, _event: c_int) -> c_int {
+    // A connection is established when the peer is ready, not when its first data arrives.
+    0
+}
+
+/// Sets the timeout of requests. The other options concern sockets, which have their own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_set_option(
+    id: *mut abi::CmId,
+    level: c_int,
+    name: c_int,
+    option: *mut c_void,
+    len: usize,
+) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        let (found, option) = unsafe { (from_abi(id)?, values(option.cast::<u8>(), len)?) };
+        if (level, name) == (OPTION_ID, OPTION_ID_ACK_TIMEOUT) {
+            let timeout = *option.first().ok_or(Errno::INVALID)?;
+            check(len == 1 && timeout < 32)?;
+            found.shared.state.lock().timeout = Some(timeout);
+        }
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut abi::Context {
+    pointer(|| {
+        let contexts = devices().iter().map(|device| open(device).context).chain([null_mut()]);
+        let list: Vec<*mut abi::Context> = contexts.collect();
+        // SAFETY: see `ffi`.
+        if let Ok(count) = unsafe { output(count) } {
+            *count = (list.len() - 1) as c_int;
+        }
+        Ok(Box::into_raw(list.into_boxed_slice()).cast())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_free_devices(list: *mut *mut abi::Context) {
+    if !list.is_null() {
+        let list = std::ptr::slice_from_raw_parts_mut(list, devices().len() + 1);
+        // SAFETY: the list is from `rdma_get_devices`, which makes it with this length.
+        drop(unsafe { Box::from_raw(list) });
+    }
+}
+
+const OPTION_ID: c_int = 0;
+const OPTION_ID_ACK_TIMEOUT: c_int = 3;
+/// Reasons of rejections (IBA 1.3 §12.6.7.2).
+const INVALID_SERVICE: c_int = 8;
+const CONSUMER_DEFINED: u32 = 28;
+const VENDOR_OPTION_NOT_SUPPORTED: u32 = 35;

@@ -1,0 +1,518 @@
+//! Identifiers: the sockets of the connection manager.
+
+use std::ffi::{c_int, c_void};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Weak};
+
+use libc::{sockaddr, sockaddr_storage};
+use parking_lot::Mutex;
+
+use super::agent::agent;
+use super::event::{self, Content, EventChannel, EventPointer};
+use super::message::Message;
+use crate::abi;
+use crate::channel::{Channel, Unacknowledged};
+use crate::context::check;
+use crate::device::{Device, devices};
+use crate::ffi::{Errno, Result, into_raw, object, output, value};
+use crate::memory::ibv_alloc_pd;
+use crate::open::ibv_open_device;
+
+/// An identifier.
+#[repr(C)]
+pub(super) struct Id {
+    pub(super) abi: abi::CmId,
+    pub(super) shared: Arc<Shared>,
+    /// Its operations wait for their event.
+    pub(super) is_synchronous: bool,
+    /// Attributes of the queue pairs that a listener makes for its requests.
+    pub(super) qp_attributes: Option<abi::QpInitAttr>,
+}
+
+/// The part of an identifier that the agent uses.
+pub(super) struct Shared {
+    pub(super) id: AtomicPtr<abi::CmId>,
+    channel: Mutex<Arc<Channel<EventPointer>>>,
+    pub(super) state: Mutex<State>,
+    pub(super) unacknowledged: Arc<Unacknowledged>,
+    pub(super) is_datagram: bool,
+    /// This identifier, for the agent.
+    pub(super) weak: Weak<Shared>,
+    /// The listener that has made it.
+    pub(super) listener: Weak<Shared>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    /// Number of its listener, attempt, or connection at the agent.
+    pub(super) number: Option<u64>,
+    /// A bound socket that does not listen yet.
+    pub(super) bound: Option<OwnedFd>,
+    pub(super) local: Option<SocketAddr>,
+    pub(super) peer: Option<SocketAddr>,
+    /// Request or reply of the peer.
+    pub(super) offer: Option<Message>,
+    /// Number of the first message of this end.
+    pub(super) first_message: u32,
+    /// READs and atomic operations that this end sends at a time, and executes at a time.
+    pub(super) initiator_depth: u8,
+    pub(super) responder_resources: u8,
+    /// Code of the time after which requests without an answer fail.
+    pub(super) timeout: Option<u8>,
+    pub(super) is_established: bool,
+    pub(super) has_ended: bool,
+}
+
+impl Shared {
+    /// Adds an event for the program.
+    pub(super) fn push(&self, event: c_int, status: c_int) {
+        self.push_with(event, status, None, &[], 0);
+    }
+
+    /// Adds an event with parameters and private data, which has `len` bytes.
+    pub(super) fn push_with(
+        &self,
+        event: c_int,
+        status: c_int,
+        param: Option<abi::CmParam>,
+        private_data: &[u8],
+        len: usize,
+    ) {
+        // SAFETY: all fields are numbers and pointers.
+        let param = param.unwrap_or_else(|| unsafe { std::mem::zeroed() });
+        let mut private_data = private_data.to_vec();
+        private_data.resize(len.max(private_data.len()), 0);
+        let listener = self.listener.upgrade();
+        let is_request = event == abi::CM_CONNECT_REQUEST;
+        let listener = listener.filter(|_| is_request);
+        let counters = listener.iter().map(|listener| Arc::clone(&listener.unacknowledged));
+        let unacknowledged =
+            counters.chain((!is_request).then(|| Arc::clone(&self.unacknowledged))).collect();
+        let channel = match &listener {
+            Some(listener) => Arc::clone(&listener.channel.lock()),
+            None => Arc::clone(&self.channel.lock()),
+        };
+        channel.push(EventPointer::new(Content {
+            id: self.id.load(Ordering::Acquire),
+            listener: listener.map_or(null_mut(), |listener| listener.id.load(Ordering::Acquire)),
+            event,
+            status,
+            param,
+            private_data,
+            is_datagram: self.is_datagram,
+            unacknowledged,
+        }));
+    }
+}
+
+/// Creates an identifier.
+pub(super) fn create(
+    channel: *mut abi::CmEventChannel,
+    context: *mut c_void,
+    port_space: c_int,
+    listener: Weak<Shared>,
+) -> Result<*mut abi::CmId> {
+    check(matches!(port_space, abi::PS_TCP | abi::PS_UDP | abi::PS_IB))?;
+    let is_synchronous = channel.is_null();
+    let channel = if is_synchronous { event::create()? } else { channel };
+    // SAFETY: see `ffi`, or just made.
+    let events = Arc::clone(&unsafe { object::<_, EventChannel>(channel) }?.events);
+    let is_datagram = port_space == abi::PS_UDP;
+    let shared = Arc::new_cyclic(|weak| Shared {
+        id: AtomicPtr::default(),
+        channel: Mutex::new(events),
+        state: Mutex::new(State { first_message: random_first_message(), ..State::default() }),
+        unacknowledged: Arc::default(),
+        is_datagram,
+        weak: Weak::clone(weak),
+        listener,
+    });
+    // SAFETY: all fields are numbers and pointers.
+    let empty: abi::CmId = unsafe { std::mem::zeroed() };
+    let qp_type = if is_datagram { abi::QPT_UD } else { abi::QPT_RC };
+    let abi = abi::CmId { channel, context, ps: port_space, qp_type, ..empty };
+    let id = into_raw(Id { abi, shared: Arc::clone(&shared), is_synchronous, qp_attributes: None }).cast();
+    shared.id.store(id, Ordering::Release);
+    Ok(id)
+}
+
+/// Returns a random packet sequence number.
+fn random_first_message() -> u32 {
+    RandomState::new().build_hasher().finish() as u32 & 0xff_ffff
+}
+
+/// Borrows an identifier for changes.
+///
+/// # Safety
+/// See `ffi`; one thread at a time changes an identifier.
+pub(super) unsafe fn from_abi<'a>(id: *mut abi::CmId) -> Result<&'a mut Id> {
+    // SAFETY: made by `create`.
+    unsafe { id.cast::<Id>().as_mut() }.ok_or(Errno::INVALID)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_create_id(
+    channel: *mut abi::CmEventChannel,
+    id: *mut *mut abi::CmId,
+    context: *mut c_void,
+    port_space: c_int,
+) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        *unsafe { output(id) }? = create(channel, context, port_space, Weak::new())?;
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_destroy_id(id: *mut abi::CmId) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        let found = unsafe { from_abi(id) }?;
+        close(&found.shared);
+        // SAFETY: the last event of a synchronous operation is owned by the identifier.
+        unsafe { release_event(found) };
+        discard_events(&found.shared, id);
+        found.shared.unacknowledged.wait();
+        if !found.abi.route.path_rec.is_null() {
+            // SAFETY: made by `rdma_resolve_route`.
+            drop(unsafe { Box::from_raw(found.abi.route.path_rec) });
+        }
+        if found.is_synchronous {
+            // SAFETY: made by `create`.
+            unsafe { event::rdma_destroy_event_channel(found.abi.channel) };
+        }
+        // SAFETY: made by `create`, and the agent no longer calls it.
+        drop(unsafe { Box::from_raw(id.cast::<Id>()) });
+        Ok(0)
+    })
+}
+
+/// Ends what the agent does for an identifier.
+pub(super) fn close(shared: &Shared) {
+    let number = {
+        let mut state = shared.state.lock();
+        state.has_ended = true;
+        state.number.take()
+    };
+    if let (Some(number), Ok(agent)) = (number, agent()) {
+        agent.close(number);
+    }
+}
+
+fn discard_events(shared: &Shared, id: *mut abi::CmId) {
+    let mut found = Vec::new();
+    shared.channel.lock().remove(|event| {
+        let is_own = event.names(id);
+        found.extend(is_own.then_some(*event));
+        is_own
+    });
+    found.into_iter().for_each(EventPointer::discard);
+}
+
+/// Acknowledges the last event of a synchronous operation.
+///
+/// # Safety
+/// The event is from the channel of the identifier.
+pub(super) unsafe fn release_event(id: &mut Id) {
+    let event = std::mem::replace(&mut id.abi.event, null_mut());
+    if !event.is_null() {
+        // SAFETY: guaranteed by the caller.
+        unsafe { event::rdma_ack_cm_event(event) };
+    }
+}
+
+/// Waits for the event of an operation, if the identifier is synchronous.
+pub(super) fn complete(id: &mut Id) -> Result<c_int> {
+    if !id.is_synchronous {
+        return Ok(0);
+    }
+    // SAFETY: the channel belongs to the identifier.
+    unsafe {
+        release_event(id);
+        if event::rdma_get_cm_event(id.abi.channel, &mut id.abi.event) != 0 {
+            return Err(Errno(*libc::__errno_location()));
+        }
+        match ((*id.abi.event).event, (*id.abi.event).status) {
+            (_, 0) => Ok(0),
+            (abi::CM_REJECTED, _) => Err(Errno(libc::ECONNREFUSED)),
+            (_, status) => Err(Errno(status.abs())),
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_migrate_id(id: *mut abi::CmId, channel: *mut abi::CmEventChannel) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        let found = unsafe { from_abi(id) }?;
+        let (old, was_synchronous) = (found.abi.channel, found.is_synchronous);
+        found.is_synchronous = channel.is_null();
+        found.abi.channel = if channel.is_null() { event::create()? } else { channel };
+        // SAFETY: see `ffi`, or just made.
+        let events = Arc::clone(&unsafe { object::<_, EventChannel>(found.abi.channel) }?.events);
+        let old_events = std::mem::replace(&mut *found.shared.channel.lock(), Arc::clone(&events));
+        let mut moved = Vec::new();
+        old_events.remove(|event| {
+            let is_own = event.names(id);
+            moved.extend(is_own.then_some(*event));
+            is_own
+        });
+        moved.into_iter().for_each(|event| events.push(event));
+        if was_synchronous {
+            // SAFETY: the channel belonged to the identifier.
+            unsafe {
+                release_event(found);
+                event::rdma_destroy_event_channel(old);
+            }
+        }
+        Ok(0)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_bind_addr(id: *mut abi::CmId, address: *mut sockaddr) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        let (found, address) = unsafe { (from_abi(id)?, read_address(address)?) };
+        let (bound, local) = bind(address)?;
+        let mut state = found.shared.state.lock();
+        check(state.local.is_none())?;
+        (state.bound, state.local) = (Some(bound), Some(local));
+        drop(state);
+        set_local(found, local);
+        Ok(0)
+    })
+}
+
+/// Binds a port for a listener: the number, or if it is in use, the number with another highest bit.
+fn bind(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let bind = |port| -> io::Result<OwnedFd> {
+        let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        rustix::net::bind(&socket, &SocketAddr::new(address.ip(), port))?;
+        // A program that listens at the number makes this fail, not the bind.
+        rustix::net::listen(&socket, 1)?;
+        Ok(socket)
+    };
+    let port = address.port();
+    match bind(port) {
+        Ok(socket) if port == 0 => {
+            let chosen =
+                SocketAddr::try_from(rustix::net::getsockname(&socket)?).map_err(io::Error::other)?;
+            Ok((socket, SocketAddr::new(address.ip(), chosen.port())))
+        }
+        Ok(socket) => Ok((socket, address)),
+        Err(error) if port != 0 && error.kind() == io::ErrorKind::AddrInUse => {
+            Ok((bind(port ^ OTHER_PORT)?, address))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Sets the local address, and the device that has it.
+pub(super) fn set_local(id: &mut Id, local: SocketAddr) {
+    id.abi.route.addr.src_addr = write_address(local);
+    if let Some(device) = devices().iter().find(|device| device.address == local.ip()) {
+        let opened = open(device);
+        id.abi.verbs = opened.context;
+        if id.abi.pd.is_null() {
+            id.abi.pd = opened.pd;
+        }
+        id.abi.port_num = 1;
+        id.abi.route.addr.sgid = abi::GidBytes(device.gid());
+        id.abi.route.addr.pkey = u16::MAX;
+    }
+}
+
+pub(super) fn set_peer(id: &mut Id, peer: SocketAddr) {
+    id.abi.route.addr.dst_addr = write_address(peer);
+    id.abi.route.addr.dgid = abi::GidBytes(isolane_verbs::gid(peer.ip()));
+}
+
+/// A device that stays open, with the domain of identifiers without one of the program.
+#[derive(Clone, Copy)]
+pub(super) struct Opened {
+    pub(super) context: *mut abi::Context,
+    pub(super) pd: *mut abi::Pd,
+}
+
+// SAFETY: both objects can be used by any thread.
+unsafe impl Send for Opened {}
+
+/// Opens a device once. The pointers are null if that fails.
+pub(super) fn open(device: &Device) -> Opened {
+    static OPENED: Mutex<Vec<(usize, Opened)>> = Mutex::new(Vec::new());
+    let mut all = OPENED.lock();
+    if let Some((_, opened)) = all.iter().find(|(index, _)| *index == device.index) {
+        return *opened;
+    }
+    // SAFETY: a device of this library.
+    let context = unsafe { ibv_open_device(device.as_abi()) };
+    if context.is_null() {
+        return Opened { context, pd: null_mut() };
+    }
+    // SAFETY: just opened.
+    let opened = Opened { context, pd: unsafe { ibv_alloc_pd(context) } };
+    all.push((device.index, opened));
+    opened
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_resolve_addr(
+    id: *mut abi::CmId,
+    source: *mut sockaddr,
+    destination: *mut sockaddr,
+    _timeout_ms: c_int,
+) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        let (found, destination) = unsafe { (from_abi(id)?, read_address(destination)?) };
+        let source = match source.is_null() {
+            true => None,
+            // SAFETY: see `ffi`.
+            false => Some(unsafe { read_address(source) }?),
+        };
+        let bound = found.shared.state.lock().local;
+        let source = source.or(bound).filter(|source| !source.ip().is_unspecified());
+        let destination = match destination.ip() {
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED) => {
+                SocketAddr::new(Ipv4Addr::LOCALHOST.into(), destination.port())
+            }
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED) => {
+                SocketAddr::new(Ipv6Addr::LOCALHOST.into(), destination.port())
+            }
+            _ => destination,
+        };
+        let local = source.map_or_else(|| local_towards(destination), Ok);
+        let local = local.ok().filter(|local| devices().iter().any(|device| device.address == local.ip()));
+        let Some(local) = local else {
+            found.shared.push(abi::CM_ADDR_ERROR, -libc::ENODEV);
+            return complete(found);
+        };
+        {
+            let mut state = found.shared.state.lock();
+            (state.local, state.peer) = (Some(local), Some(destination));
+        }
+        set_local(found, local);
+        set_peer(found, destination);
+        found.shared.push(abi::CM_ADDR_RESOLVED, 0);
+        complete(found)
+    })
+}
+
+/// Returns the local address from which the system reaches another one.
+fn local_towards(destination: SocketAddr) -> io::Result<SocketAddr> {
+    let any: IpAddr = match destination {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(destination)?;
+    socket.local_addr()
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_resolve_route(id: *mut abi::CmId, _timeout_ms: c_int) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        let found = unsafe { from_abi(id) }?;
+        check(!found.abi.verbs.is_null())?;
+        let route = &mut found.abi.route;
+        if route.path_rec.is_null() {
+            let (dgid, sgid) = (route.addr.dgid, route.addr.sgid);
+            let mtu = abi::MTU_4096 as u8;
+            let path = abi::SaPathRec {
+                dgid,
+                sgid,
+                mtu,
+                reversible: 1,
+                hop_limit: 64,
+                pkey: u16::MAX,
+                ..Default::default()
+            };
+            (route.path_rec, route.num_paths) = (into_raw(path), 1);
+        }
+        found.shared.push(abi::CM_ROUTE_RESOLVED, 0);
+        complete(found)
+    })
+}
+
+/// Reads an address of the program.
+///
+/// # Safety
+/// See `ffi`.
+pub(super) unsafe fn read_address(address: *const sockaddr) -> Result<SocketAddr> {
+    if address.is_null() {
+        return Err(Errno::INVALID);
+    }
+    // SAFETY: the family tells the type of the address.
+    unsafe {
+        match c_int::from((*address).sa_family) {
+            libc::AF_INET => {
+                let found = &*address.cast::<libc::sockaddr_in>();
+                let ip = Ipv4Addr::from(u32::from_be(found.sin_addr.s_addr));
+                Ok(SocketAddr::new(ip.into(), u16::from_be(found.sin_port)))
+            }
+            libc::AF_INET6 => {
+                let found = &*address.cast::<libc::sockaddr_in6>();
+                let ip = IpAddr::from(found.sin6_addr.s6_addr).to_canonical();
+                Ok(SocketAddr::new(ip, u16::from_be(found.sin6_port)))
+            }
+            _ => Err(Errno(libc::EAFNOSUPPORT)),
+        }
+    }
+}
+
+/// Returns an address for the program.
+pub(super) fn write_address(address: SocketAddr) -> sockaddr_storage {
+    // SAFETY: all fields are numbers.
+    let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
+    let start = &raw mut storage;
+    // SAFETY: the storage has space for each type of address.
+    unsafe {
+        match address {
+            SocketAddr::V4(address) => {
+                let found = &mut *start.cast::<libc::sockaddr_in>();
+                found.sin_family = libc::AF_INET as u16;
+                found.sin_port = address.port().to_be();
+                found.sin_addr.s_addr = u32::from(*address.ip()).to_be();
+            }
+            SocketAddr::V6(address) => {
+                let found = &mut *start.cast::<libc::sockaddr_in6>();
+                found.sin6_family = libc::AF_INET6 as u16;
+                found.sin6_port = address.port().to_be();
+                found.sin6_addr.s6_addr = address.ip().octets();
+            }
+        }
+    }
+    storage
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_src_port(id: *mut abi::CmId) -> u16 {
+    // SAFETY: see `ffi`.
+    unsafe { from_abi(id) }
+        .ok()
+        .and_then(|found| found.shared.state.lock().local)
+        .map_or(0, |local| local.port().to_be())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_get_dst_port(id: *mut abi::CmId) -> u16 {
+    // SAFETY: see `ffi`.
+    unsafe { from_abi(id) }
+        .ok()
+        .and_then(|found| found.shared.state.lock().peer)
+        .map_or(0, |peer| peer.port().to_be())
+}
+
+/// Changes the port of a listener whose number another program uses.
+pub(super) const OTHER_PORT: u16 = 0x8000;

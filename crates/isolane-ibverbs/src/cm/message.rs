@@ -1,0 +1,142 @@
+//! Messages between connection managers.
+//!
+//! The listener greets with 8 bytes. A program that listens at the same number for other purposes does not, so the client
+//! sends nothing to it. Each message has 32 bytes, and then its private data.
+
+/// First bytes of a listener.
+pub(super) const GREETING: [u8; 8] = *b"ISLCM\x01\0\0";
+/// Length of a message without private data, in bytes.
+pub(super) const LEN: usize = 32;
+
+/// Kind of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Request = 1,
+    Reply = 2,
+    Ready = 3,
+    Reject = 4,
+    Disconnect = 5,
+    Disconnected = 6,
+}
+
+impl Kind {
+    fn decode(code: u8) -> Option<Kind> {
+        use Kind::{Disconnect, Disconnected, Ready, Reject, Reply, Request};
+        [Request, Reply, Ready, Reject, Disconnect, Disconnected].into_iter().find(|kind| *kind as u8 == code)
+    }
+}
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    pub(super) kind: Kind,
+    pub(super) responder_resources: u8,
+    pub(super) initiator_depth: u8,
+    pub(super) rnr_retries: u8,
+    pub(super) retries: u8,
+    pub(super) shares_receives: bool,
+    /// The connection is for datagrams.
+    pub(super) is_datagram: bool,
+    /// Number of the queue pair.
+    pub(super) number: u32,
+    /// Number of the first message of the sender.
+    pub(super) first_message: u32,
+    pub(super) q_key: u32,
+    /// Reason of a rejection.
+    pub(super) reason: u32,
+    pub(super) private_data: Vec<u8>,
+}
+
+impl Message {
+    pub(super) fn new(kind: Kind) -> Message {
+        Message {
+            kind,
+            responder_resources: 0,
+            initiator_depth: 0,
+            rnr_retries: 0,
+            retries: 0,
+            shares_receives: false,
+            is_datagram: false,
+            number: 0,
+            first_message: 0,
+            q_key: 0,
+            reason: 0,
+            private_data: Vec::new(),
+        }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; LEN];
+        bytes[0] = self.kind as u8;
+        bytes[1] = self.private_data.len() as u8;
+        bytes[2] = self.responder_resources;
+        bytes[3] = self.initiator_depth;
+        bytes[4] = self.rnr_retries;
+        bytes[5] = self.retries;
+        bytes[6] = u8::from(self.shares_receives);
+        bytes[7] = u8::from(self.is_datagram);
+        for (at, value) in [(8, self.number), (12, self.first_message), (16, self.q_key), (20, self.reason)] {
+            bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        }
+        bytes.extend_from_slice(&self.private_data);
+        bytes
+    }
+
+    /// Decodes the message at the start of `bytes`, and returns its length. `None` if it is incomplete.
+    ///
+    /// # Errors
+    /// If it is not a message.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Option<(Message, usize)>, ()> {
+        let Some(head) = bytes.first_chunk::<LEN>() else { return Ok(None) };
+        let kind = Kind::decode(head[0]).ok_or(())?;
+        let len = LEN + usize::from(head[1]);
+        let Some(private_data) = bytes.get(LEN..len) else { return Ok(None) };
+        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let message = Message {
+            kind,
+            responder_resources: head[2],
+            initiator_depth: head[3],
+            rnr_retries: head[4],
+            retries: head[5],
+            shares_receives: head[6] != 0,
+            is_datagram: head[7] != 0,
+            number: word(8) & 0xff_ffff,
+            first_message: word(12) & 0xff_ffff,
+            q_key: word(16),
+            reason: word(20),
+            private_data: private_data.to_vec(),
+        };
+        Ok(Some((message, len)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive_encoding() {
+        let message = Message {
+            kind: Kind::Reply,
+            responder_resources: 2,
+            initiator_depth: 3,
+            rnr_retries: 4,
+            retries: 5,
+            shares_receives: true,
+            is_datagram: true,
+            number: 0x01_0203,
+            first_message: 0x04_0506,
+            q_key: 0x0708_090a,
+            reason: 0x0b0c_0d0e,
+            private_data: b"private".to_vec(),
+        };
+        let bytes = message.encode();
+        assert_eq!(Message::decode(&[&bytes[..], b"next"].concat()), Ok(Some((message, LEN + 7))));
+        for len in 0..bytes.len() {
+            assert_eq!(Message::decode(&bytes[..len]), Ok(None));
+        }
+        for code in [0, 7, 255] {
+            assert_eq!(Message::decode(&[code; LEN]), Err(()));
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Connection manager: librdmacm over TCP.
+//!
+//! ```text
+//! program ── rdma_* ──► Id ──► Agent: one thread with all sockets ──► TCP ──► the peer's agent
+//! ```
+//!
+//! A connection manager exchanges the numbers of queue pairs; their lanes are opened as those of any queue pair.
+
+mod addrinfo;
+mod agent;
+mod connect;
+mod event;
+mod id;
+mod message;
+mod qp;

@@ -1,0 +1,148 @@
+#!/bin/bash
+# ibverbs.sh - run unmodified RDMA programs over the preload library, and check its interface.
+#
+# Needs target/release/isolane and libisolane_ibverbs.so, and the packages of .ci/packages. Each server listens on
+# loopback and ends with its client.
+set -u
+. "$(dirname "$0")/checks.sh"
+tests=$(cd "$(dirname "$0")" && pwd)
+isolane=${ISOLANE_BIN:-$tests/../target/release/isolane}
+library=$(dirname "$isolane")/libisolane_ibverbs.so
+layout=$tests/../crates/isolane-ibverbs/src/abi/layout.txt
+work=$(mktemp -d "${TMPDIR:-/tmp}/ibverbs.XXXXXX")
+trap 'rm -rf "$check_log" "$work"' EXIT
+
+verbs() { timeout -k 5 60 "$isolane" verbs run -- "$@"; }
+device=$("$isolane" verbs devices --json | python3 -c '
+import json, sys
+print(next(row["device"] for row in json.load(sys.stdin) if row["address"] == "127.0.0.1"))')
+free_port() {
+	python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+is_listening() { # PORT
+	awk -v port="$(printf ':%04X' "$1")" '$4 == "0A" && index($2, port) { found = 1 } END { exit !found }' /proc/net/tcp /proc/net/tcp6
+}
+
+is_listening_or_ended() { # PORT PID
+	is_listening "$1" || ! kill -0 "$2"
+}
+
+pair() { # PROGRAM OPTION...: a server and a client, which both succeed
+	local port server status
+	port=$(free_port)
+	verbs "$@" -p "$port" > "$work/server" 2>&1 & server=$!
+	wait_for 30 is_listening_or_ended "$port" $server
+	verbs "$@" -p "$port" 127.0.0.1; status=$?
+	wait $server && [ $status = 0 ] && return 0
+	echo "client: status $status; server:"; cat "$work/server"
+	return 1
+}
+pingpong() { pair "ibv_$1_pingpong" -d "$device" -g 0 -n 200 "${@:2}"; }
+perftest() { pair "$1" -d "$device" -x 0 -F -n 200 "${@:2}"; }
+
+headers_agree() { # the layout that a unit test compares with the structures
+	{
+		echo '#include <rdma/rdma_cma.h>'
+		echo '#include <infiniband/sa.h>'
+		echo '#include <stddef.h>'
+		grep -v '^#' "$layout" | while IFS='|' read -r _ name value; do
+			set -- $name
+			case $3 in
+				-) echo "_Static_assert(sizeof($1 $2) == $value, \"$1 $2\");" ;;
+				*) echo "_Static_assert(offsetof($1 $2, $3) == $value, \"$1 $2 $3\");" ;;
+			esac
+		done
+	} > "$work/layout.c"
+	[ "$(wc -l < "$work/layout.c")" -gt 300 ] && cc -c -o "$work/layout.o" "$work/layout.c"
+}
+exports() { nm -D --defined-only "$1" | awk '$2 == "T" { print $3 }' | grep -E "^_?(ibv_|mbps_|mult_|rdma_)"; }
+exports_every_function() { # except rsockets
+	local public missing name
+	public=$(for name in libibverbs librdmacm; do
+		exports "$(ldconfig -p | awk -v name="$name.so.1" '$1 == name { print $NF; exit }')"
+	done | grep -v PRIVATE | sed 's/@.*//' | sort -u)
+	missing=$(comm -23 <(echo "$public") <(exports "$library" | sort -u))
+	[ "$(echo "$public" | wc -l)" -gt 110 ] && [ -z "$missing" ] && return 0
+	echo "missing: $missing"
+	return 1
+}
+lists_devices() {
+	local as_user=()
+	[ "$(id -u)" != 0 ] || as_user=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+	cp "$isolane" "$library" "$work/" && chmod 755 "$work" "$work"/* || return 1
+	"${as_user[@]}" "$work/isolane" verbs run -- ibv_devices | grep -w "$device" || return 1
+	"${as_user[@]}" "$work/isolane" verbs run -- ibv_devinfo -v -d "$device" > "$work/info" || { cat "$work/info"; return 1; }
+	grep -q PORT_ACTIVE "$work/info" && grep -q 'GID\[' "$work/info" && return 0
+	cat "$work/info"
+	return 1
+}
+other_paths_are_unaffected() {
+	cmp <(cat /etc/passwd) <(verbs cat /etc/passwd) && cmp <(ls -l /usr/lib) <(verbs ls -l /usr/lib) &&
+		[ "$(verbs realpath /usr/../etc/passwd)" = /etc/passwd ] && ! verbs test -e /dev/infinibandx
+}
+leaves_no_files() {
+	local before after
+	before=$(ls -d "${TMPDIR:-/tmp}"/isolane-verbs-* 2>/dev/null)
+	verbs test -c /dev/infiniband/uverbs0 && verbs cat "/sys/class/infiniband/$device/node_type" || return 1
+	after=$(ls -d "${TMPDIR:-/tmp}"/isolane-verbs-* 2>/dev/null)
+	[ "$before" = "$after" ]
+}
+managed() { # SERVER OPTION... -- CLIENT OPTION...: programs that connect with librdmacm, at their own port
+	local server=() client status attempt
+	while [ "$1" != -- ]; do server+=("$1"); shift; done
+	shift; client=("$@")
+	verbs "${server[@]}" > "$work/server" 2>&1 & server=$!
+	for attempt in $(seq 60); do
+		verbs "${client[@]}"; status=$?
+		[ $status = 0 ] && break
+		kill -0 "$server" 2>/dev/null || break
+		sleep 0.5
+	done
+	# A server that never ends is stopped, which is no failure.
+	[ "${server_ends-yes}" = yes ] || { pkill -P "$server"; wait "$server"; return $status; }
+	wait "$server" && [ $status = 0 ] && return 0
+	echo "client: status $status after $attempt attempts; server:"; cat "$work/server"
+	return 1
+}
+rdma_core() { # its own tests, without the ones of vendors
+	local from=/usr/share/doc/rdma-core/tests to=$work/rdma-core
+	mkdir -p "$to" && cp "$from"/* "$to" && gunzip -qf "$to"/*.gz && rm -f "$to"/test_{mlx5,efa,cuda}*
+	(cd "$to" && verbs /usr/bin/python3 run_tests.py --dev "$device" -v) > "$work/tests" 2>&1; local status=$?
+	grep -E '^(Ran|OK|FAILED)' "$work/tests"
+	[ $status = 0 ] && [ "$(grep -c '\.\.\. ok$' "$work/tests")" -ge 80 ] && return 0
+	grep -vE 'skipped|ok$' "$work/tests" | tail -n 60
+	return 1
+}
+ucx() { # TLS TEST SIZE
+	UCX_TLS=$1 UCX_NET_DEVICES=$device:1 UCX_LOG_LEVEL=error pair ucx_perftest -t "$2" -s "$3" -n 500
+}
+
+status=0
+check "the layout is the one of the headers" headers_agree || status=1
+check "every public function of libibverbs exists" exports_every_function || status=1
+check "any user finds the devices" lists_devices || status=1
+check "other paths are unaffected" other_paths_are_unaffected || status=1
+check "the files of the devices are removed" leaves_no_files || status=1
+for options in rc "rc -e" "rc -N" srq "srq -e" uc ud; do
+	# shellcheck disable=SC2086
+	check "pingpong $options" pingpong $options || status=1
+done
+for options in "ib_send_lat -s 64" "ib_write_lat -s 64" "ib_read_lat" "ib_atomic_lat" "ib_send_bw -s 64" "ib_write_bw -s 65536" \
+	"ib_read_bw -s 65536" "ib_atomic_bw" "ib_write_bw -b" "ib_send_bw -q 8" "ib_send_bw -q 4 --use-srq" "ib_send_lat -e" \
+	"ib_send_bw -e" "ib_send_lat -c UD" "ib_write_bw -c UC" "ib_read_bw -s 1048576 -q 2"; do
+	# shellcheck disable=SC2086
+	check "$options" perftest $options || status=1
+done
+check "rping" managed rping -s -a 127.0.0.1 -C 50 -- rping -c -a 127.0.0.1 -C 50 || status=1
+check "ucmatose with private data" managed ucmatose -c 5 -C 20 -- ucmatose -s 127.0.0.1 -c 5 -C 20 || status=1
+check "rdma_server and rdma_client" managed rdma_server -- rdma_client -s 127.0.0.1 || status=1
+check "udaddy" managed udaddy -- udaddy -s 127.0.0.1 || status=1
+server_ends=no check "cmtime" managed cmtime -- cmtime -s 127.0.0.1 -c 20 || status=1
+check "ib_write_bw -R" pair ib_write_bw -F -n 200 -R || status=1
+check "rdma-core's own tests" rdma_core || status=1
+for options in "rc_v,ud_v,self tag_lat 64" "rc_v,ud_v,self ucp_put_bw 1048576" "rc_v,ud_v,self ucp_get 1048576" \
+	"rc_v,ud_v,self ucp_fadd 8" "all tag_bw 65536"; do
+	# shellcheck disable=SC2086
+	check "ucx_perftest ${options#* } over ${options%% *}" ucx $options || status=1
+done
+exit $status
