@@ -117,6 +117,22 @@ ucx() { # TLS TEST SIZE
 	UCX_TLS=$1 UCX_NET_DEVICES=$device:1 UCX_LOG_LEVEL=error pair ucx_perftest -t "$2" -s "$3" -n 500
 }
 
+calls_of_main_thread() { # MILLISECONDS: while a dedicated thread drives the sockets
+	local port server
+	port=$(free_port)
+	"$isolane" verbs bench --server "127.0.0.1:$port" > /dev/null 2>&1 & server=$!
+	wait_for 30 is_listening "$port"
+	strace -f -qq -o "$work/calls" "$isolane" verbs bench "127.0.0.1:$port" --depth 16 --time "$1ms" --progress thread:1 > /dev/null
+	kill $server; wait $server 2>/dev/null
+	awk 'NR == 1 { main = $1 } $1 == main { calls++ } END { print calls + 0 }' "$work/calls"
+}
+dedicated_progress_makes_no_calls() { # the number of calls does not grow with the number of operations
+	local short long
+	short=$(calls_of_main_thread 100); long=$(calls_of_main_thread 1500)
+	echo "$short calls in 100 ms, $long in 1500 ms"
+	[ "$short" -gt 50 ] && [ $((long - short)) -lt 200 ]
+}
+
 status=0
 check "the layout is the one of the headers" headers_agree || status=1
 check "every public function of libibverbs exists" exports_every_function || status=1
@@ -140,6 +156,11 @@ check "udaddy" managed udaddy -- udaddy -s 127.0.0.1 || status=1
 server_ends=no check "cmtime" managed cmtime -- cmtime -s 127.0.0.1 -c 20 || status=1
 check "ib_write_bw -R" pair ib_write_bw -F -n 200 -R || status=1
 check "rdma-core's own tests" rdma_core || status=1
+if strace -qq -o /dev/null true; then
+	check "posts and polls make no system call with a dedicated thread" dedicated_progress_makes_no_calls || status=1
+else
+	echo "not run: strace may not trace programs here"
+fi
 for options in "rc_v,ud_v,self tag_lat 64" "rc_v,ud_v,self ucp_put_bw 1048576" "rc_v,ud_v,self ucp_get 1048576" \
 	"rc_v,ud_v,self ucp_fadd 8" "all tag_bw 65536"; do
 	# shellcheck disable=SC2086

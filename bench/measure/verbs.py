@@ -105,7 +105,7 @@ def perftest(program, *options):
         wrapped = [bed.program("isolane"), "verbs", "run", "--", program, "-d", "isolane0", "-x", 0, "-F"]
         command = [*wrapped, "-s", row.size, "-p", port, *options]
         if "lat" not in program:
-            command += ["-n", 20_000 if row.size <= 4096 else 5_000]
+            command += ["-n", 500_000 if row.size <= 4096 else 5_000]
         return perftest_sample(pair(bed, command, [*command, "127.0.0.1"], 4 * seconds), row)
 
     return measure
@@ -157,7 +157,7 @@ ROWS = [
     latency(64, through("ib_send_lat")),
     latency(4096),
     latency(16384),
-    rate("send", 64, 256, ucx_tcp("tag_bw"), through("ib_send_bw", "-t", 256, "-r", 512)),
+    rate("send", 64, 256, ucx_tcp("tag_bw"), through("ib_send_bw", "-N", "-t", 256, "-r", 512)),
     rate("write", 65536, 16, ucx_tcp("ucp_put_bw"), through("ib_write_bw", "-t", 16)),
     rate("write", MIB, 8, ucx_tcp("ucp_put_bw"), ucx_rc("ucp_put_bw"), through("ib_write_bw", "-t", 8)),
     rate("read", 65536, 16, through("ib_read_bw", "-t", 16)),

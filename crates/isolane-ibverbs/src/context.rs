@@ -21,6 +21,8 @@ pub(crate) struct Context {
     pub(crate) events: Channel<abi::AsyncEvent>,
     /// Number of objects that use it.
     pub(crate) users: Users,
+    /// The process that has opened it.
+    pub(crate) process: u32,
     /// A descriptor for programs that copy it, as they copy the one of a device of the kernel.
     pub(crate) _command: OwnedFd,
 }
@@ -67,8 +69,8 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut abi::Context) -> c_int {
     value(|| {
         // SAFETY: see `ffi`.
         let found = unsafe { Context::from_abi(context) }?;
-        // Programs can leave objects behind, which the context must outlive.
-        if found.users.check_none().is_ok() {
+        // Programs can leave objects behind, which the context must outlive. A child has no threads of the library.
+        if found.users.check_none().is_ok() && found.process == std::process::id() {
             // SAFETY: made by `ibv_open_device`, and no object uses it.
             drop(unsafe { Box::from_raw(std::ptr::from_ref(found).cast_mut()) });
         }

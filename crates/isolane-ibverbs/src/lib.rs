@@ -33,4 +33,6 @@ mod post;
 mod queue_pair;
 mod shared_receives;
 mod strings;
+#[cfg(test)]
+mod tests;
 mod unsupported;

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use isolane_memory::MemoryRegion;
 use isolane_verbs::{Access, ProtectionDomain, Registration};
@@ -204,11 +204,21 @@ fn populate(start: NonNull<u8>, length: usize, is_written: bool) -> Result<()> {
     // SAFETY: populating changes no content.
     let populated = unsafe { madvise(start.as_ptr().wrapping_sub(address - first).cast(), len, advice) };
     match populated {
+        Ok(()) => Ok(()),
         // Kernels before 5.14 cannot tell.
-        Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(()),
-        Err(rustix::io::Errno::NOMEM) => Err(Errno(libc::EFAULT)),
+        Err(rustix::io::Errno::INVAL) if !can_populate() => Ok(()),
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOMEM) => Err(Errno(libc::EFAULT)),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether the kernel knows the advice of [`populate`].
+fn can_populate() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    *CAN.get_or_init(|| {
+        // SAFETY: an empty range.
+        unsafe { madvise(null_mut(), 0, Advice::LinuxPopulateRead) }.is_ok()
+    })
 }
 
 #[unsafe(no_mangle)]

@@ -21,8 +21,15 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::
         let events = Channel::new()?;
         let command = OwnedFd::from(std::fs::File::open("/dev/null")?);
         let abi = abi(device, command.as_raw_fd(), events.fd());
-        let context =
-            into_raw(Context { abi, device, verbs, events, users: Users::default(), _command: command });
+        let context = into_raw(Context {
+            abi,
+            device,
+            verbs,
+            events,
+            users: Users::default(),
+            process: std::process::id(),
+            _command: command,
+        });
         // SAFETY: just made.
         Ok(unsafe { &raw mut (*context).abi.context })
     })

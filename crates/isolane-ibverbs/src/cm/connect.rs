@@ -54,6 +54,10 @@ impl Shared {
 
 impl Handler for Shared {
     fn requested(&self, connection: u64, local: SocketAddr, peer: SocketAddr, request: Message) {
+        let is_alive = self.is_alive.lock();
+        if !*is_alive {
+            return;
+        }
         let made = self.make_identifier(connection, local, peer, &request);
         if made.is_err()
             && let Ok(agent) = agent()
@@ -63,6 +67,10 @@ impl Handler for Shared {
     }
 
     fn received(&self, message: Message) {
+        let is_alive = self.is_alive.lock();
+        if !*is_alive {
+            return;
+        }
         match message.kind {
             Kind::Reply => self.on_reply(message),
             Kind::Ready => {
@@ -85,6 +93,10 @@ impl Handler for Shared {
     }
 
     fn failed(&self, is_refused: bool) {
+        let is_alive = self.is_alive.lock();
+        if !*is_alive {
+            return;
+        }
         match is_refused {
             true => self.push(abi::CM_REJECTED, INVALID_SERVICE),
             false => self.push(abi::CM_UNREACHABLE, -libc::ETIMEDOUT),
@@ -92,6 +104,10 @@ impl Handler for Shared {
     }
 
     fn closed(&self) {
+        let is_alive = self.is_alive.lock();
+        if !*is_alive {
+            return;
+        }
         let (was_established, had_ended) = {
             let mut state = self.state.lock();
             (state.is_established, std::mem::replace(&mut state.has_ended, true))

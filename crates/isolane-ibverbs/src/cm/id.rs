@@ -41,6 +41,8 @@ pub(super) struct Shared {
     pub(super) state: Mutex<State>,
     pub(super) unacknowledged: Arc<Unacknowledged>,
     pub(super) is_datagram: bool,
+    /// The identifier of the program lives. The agent holds the lock while it uses it.
+    pub(super) is_alive: Mutex<bool>,
     /// This identifier, for the agent.
     pub(super) weak: Weak<Shared>,
     /// The listener that has made it.
@@ -129,6 +131,7 @@ pub(super) fn create(
         state: Mutex::new(State { first_message: random_first_message(), ..State::default() }),
         unacknowledged: Arc::default(),
         is_datagram,
+        is_alive: Mutex::new(true),
         weak: Weak::clone(weak),
         listener,
     });
@@ -175,6 +178,7 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut abi::CmId) -> c_int {
         // SAFETY: see `ffi`.
         let found = unsafe { from_abi(id) }?;
         close(&found.shared);
+        *found.shared.is_alive.lock() = false;
         // SAFETY: the last event of a synchronous operation is owned by the identifier.
         unsafe { release_event(found) };
         discard_events(&found.shared, id);

@@ -260,7 +260,12 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut abi::CmId) {
         // SAFETY: see `ffi`; the identifier owns its queues.
         unsafe {
             let found = from_abi(id)?;
-            ibv_destroy_qp(std::mem::replace(&mut found.abi.qp, null_mut()));
+            let qp = {
+                // The agent can be connecting it.
+                let _guard = found.shared.is_alive.lock();
+                std::mem::replace(&mut found.abi.qp, null_mut())
+            };
+            ibv_destroy_qp(qp);
             for cq in [&mut found.abi.send_cq, &mut found.abi.recv_cq] {
                 let cq = std::mem::replace(cq, null_mut());
                 if !cq.is_null() {

@@ -246,9 +246,14 @@ impl ReliableConnection {
 
     /// Stops using memory that is no longer registered. The queue pair fails if a request needs it.
     pub fn revoke(&mut self, region: &Arc<MemoryRegion>) {
-        if self.requester.uses(region) || self.responder.uses(region) || self.input.uses(region) {
+        if self.requester.uses(region) {
+            self.requester.fail_first(Status::LocalProtection, &mut self.finished);
             self.fail();
+        } else if self.responder.uses(region) || self.input.uses(region) {
+            let message = self.responder.message();
+            self.handle_fault(Fault::Refused { message, code: NakCode::RemoteAccess });
         }
+        self.responder.forget(region);
         self.output.detach();
     }
 

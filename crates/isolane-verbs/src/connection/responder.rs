@@ -82,6 +82,15 @@ struct Response {
     content: Content,
 }
 
+impl Response {
+    fn uses(&self, region: &Arc<MemoryRegion>) -> bool {
+        match &self.content {
+            Content::Memory(spans, _) => is_among(spans, region),
+            Content::Found(_) => false,
+        }
+    }
+}
+
 enum Content {
     /// Memory that a READ asks for, and the number of bytes sent.
     Memory(Spans, u32),
@@ -123,14 +132,20 @@ impl Responder {
         Ok(())
     }
 
+    /// Returns the number of the message that arrives.
+    pub(super) fn message(&self) -> u32 {
+        self.message
+    }
+
     /// Whether a request of the peer uses memory of a region.
     pub(super) fn uses(&self, region: &Arc<MemoryRegion>) -> bool {
         let receives = self.receiving.as_ref().is_some_and(|receiving| is_among(&receiving.spans, region));
-        let sends = |response: &Response| match &response.content {
-            Content::Memory(spans, _) => is_among(spans, region),
-            Content::Found(_) => false,
-        };
-        receives || self.responses.iter().any(sends)
+        receives || self.responses.iter().any(|response| response.uses(region))
+    }
+
+    /// Drops the responses that a refusal would follow, if they are in a region.
+    pub(super) fn forget(&mut self, region: &Arc<MemoryRegion>) {
+        self.responses.retain(|response| !response.uses(region));
     }
 
     /// Checks a segment of a request, and returns the destination of its payload.

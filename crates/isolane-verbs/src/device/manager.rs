@@ -215,7 +215,15 @@ impl Manager {
 
     /// Calls [`Managed::check_deadline`] at a time.
     pub(super) fn arm(&self, deadline: Instant, member: Weak<dyn Managed>) {
-        self.state.lock().deadlines.push((deadline, member));
+        let mut state = self.state.lock();
+        let is_covered =
+            |(at, other): &(Instant, Weak<dyn Managed>)| *at <= deadline && other.ptr_eq(&member);
+        if state.deadlines.iter().any(is_covered) {
+            // It is armed again when that one is checked.
+            return;
+        }
+        state.deadlines.push((deadline, member));
+        drop(state);
         self.wake();
     }
 
@@ -345,11 +353,11 @@ impl Lanes {
             }
         }
         let waiting = std::mem::take(&mut self.waiting);
-        self.waiting = waiting.into_iter().filter_map(|peer| self.admit(peer)).collect();
+        self.waiting = waiting.into_iter().filter_map(|peer| self.admit(peer, manager.address)).collect();
     }
 
     /// Opens the lane of a peer if its queue pair expects it. Returns a peer that must wait.
-    fn admit(&mut self, mut peer: Waiting) -> Option<Waiting> {
+    fn admit(&mut self, mut peer: Waiting, address: IpAddr) -> Option<Waiting> {
         if peer.hello.is_none() {
             peer.hello = match peer.greeting.receive(&peer.stream, Role::Connects) {
                 Ok(hello) => hello,
@@ -364,7 +372,8 @@ impl Lanes {
             return (Instant::now() < peer.deadline).then_some(peer);
         };
         let source = peer.stream.peer_addr().ok()?;
-        if !opening.accepts(hello, source.ip()) {
+        let is_for_device = hello.destination_gid == gid(address);
+        if !is_for_device || !opening.accepts(hello, source.ip()) {
             log::warn!("{source}: queue pair {} expects another peer", hello.destination_qpn);
             return None;
         }

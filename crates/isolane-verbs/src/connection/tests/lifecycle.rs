@@ -63,3 +63,35 @@ fn queue_pair_allows_only_its_rights() {
         assert_eq!(pair.near.completions(), [(Queue::Send, 1, Status::RemoteAccess, 0)]);
     }
 }
+
+#[test]
+fn deregistered_memory_is_not_used() {
+    for (is_read, is_near) in [(false, true), (false, false), (true, true), (true, false)] {
+        let mut pair = Pair::with(ALL, Limits::default(), 1000);
+        let key = pair.far.memory.key();
+        let operation = match is_read {
+            true => SendOperation::Read { address: 0, key },
+            false => SendOperation::Write { address: 0, key, immediate: None },
+        };
+        for id in 0..3 {
+            pair.near.send(id, operation, &[pair.near.element(0, 4000)]).unwrap();
+        }
+        // Parts of requests and responses are in every place.
+        exchange(&mut pair.near, &mut pair.far, 1500);
+        exchange(&mut pair.far, &mut pair.near, 1500);
+        let end = if is_near { &mut pair.near } else { &mut pair.far };
+        let region = Arc::clone(end.memory.region());
+        end.pair.domain.deregister(&end.memory);
+        end.pair.revoke(&region);
+        assert_eq!(Arc::strong_count(&region), 2, "read {is_read}, near {is_near}");
+        pair.run();
+        let statuses: Vec<Status> = pair.near.completions().into_iter().map(|done| done.2).collect();
+        let expected = match (is_read, is_near) {
+            (_, true) => [Status::LocalProtection, Status::Flushed, Status::Flushed],
+            (false, false) => [Status::RemoteAccess, Status::Flushed, Status::Flushed],
+            // All responses are queued, and copied.
+            (true, false) => [Status::Success; 3],
+        };
+        assert_eq!(statuses, expected, "read {is_read}, near {is_near}");
+    }
+}
