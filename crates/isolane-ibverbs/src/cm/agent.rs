@@ -392,10 +392,10 @@ impl State {
 
 /// Time in which a connection is made, and a peer sends its request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for which refused connections are tried again: a program can listen anew between two connections.
+/// Time for which refused connections are tried again: a program can listen again between two connections.
 const REFUSAL: Duration = Duration::from_millis(300);
 const RETRY_DELAY: Duration = Duration::from_millis(5);
 /// Number of peers whose request is missing; the oldest ends for a further one.
 const MAX_WAITING: usize = 256;
-/// Bytes of a peer that are kept at a time.
+/// Maximum length of the unread messages of a peer.
 const MAX_INPUT_BYTES: usize = 8 * (LEN + 255);

@@ -457,7 +457,7 @@ pub(super) unsafe fn read_address(address: *const sockaddr) -> Result<SocketAddr
     if address.is_null() {
         return Err(Errno::INVALID);
     }
-    // SAFETY: the family tells the type of the address.
+    // SAFETY: the address has the type of its family.
     unsafe {
         match c_int::from((*address).sa_family) {
             libc::AF_INET => {

@@ -4,7 +4,7 @@
 //! program ── rdma_* ──► Id ──► Agent: one thread with all sockets ──► TCP ──► the peer's agent
 //! ```
 //!
-//! A connection manager exchanges the numbers of queue pairs; their lanes are opened as those of any queue pair.
+//! A connection manager exchanges the numbers of queue pairs; their lanes are opened as for any queue pair.
 
 mod addrinfo;
 mod agent;
