@@ -373,7 +373,7 @@ fn memory_that_is_not_there_cannot_be_registered() {
 }
 
 #[test]
-fn a_child_can_close_the_device_of_its_parent() {
+fn child_closes_the_device_of_its_parent() {
     let end = End::new();
     // SAFETY: the child calls nothing that needs another thread, and ends without running destructors.
     unsafe {

@@ -2,12 +2,15 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use isolane_verbs::{Device, QueuePair, SendOperation};
 
 use super::session::{self, CONTROL, MAX_REQUESTS, Offer, RECEIVE, Session, Setup};
 use crate::failure::{Context, Failure, IoContext};
 
+/// Time that a client has for its first message.
+const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of an operation in bytes.
 pub(super) const MAX_BYTES: u64 = 64 << 20;
 
@@ -30,7 +33,9 @@ pub(super) fn run(device: &Device, address: SocketAddr) -> Result<(), Failure> {
 /// Serves one client until it is gone.
 fn serve(session: &Session, pair: &QueuePair) -> Result<(), Failure> {
     session.expect_message(pair)?;
-    while session.next()? != CONTROL {}
+    // Other clients wait for this one.
+    let deadline = Some(Instant::now() + FIRST_MESSAGE_TIMEOUT);
+    while session.next_before(deadline)? != CONTROL {}
     let setup = Setup::decode(&session.message());
     if !(1..=MAX_BYTES).contains(&setup.bytes) {
         return Err(Failure::new(format!("a client asks for {} bytes", setup.bytes), "64M is the limit"));

@@ -1,6 +1,7 @@
 //! First messages of client and server of a measurement, and the objects that both need.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use isolane_memory::MemoryRegion;
 use isolane_verbs::{
@@ -112,9 +113,17 @@ impl Session {
 
     /// Polls for the next completion.
     pub(super) fn next(&self) -> Result<u64, Failure> {
+        self.next_before(None)
+    }
+
+    /// Polls for the next completion, until a deadline.
+    pub(super) fn next_before(&self, deadline: Option<Instant>) -> Result<u64, Failure> {
         loop {
             if let Some(completion) = self.completions.poll() {
                 return id_of(&completion);
+            }
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return Err(Failure::new("the peer is silent", "its first message is missing"));
             }
             std::hint::spin_loop();
         }
@@ -174,6 +183,14 @@ pub(super) const MAX_REQUESTS: usize = 512;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn silent_peer_is_an_error() {
+        let device = Device::open(isolane_verbs::DeviceConfig::default()).unwrap();
+        let session = Session::new(&device).unwrap();
+        let error = session.next_before(Some(Instant::now())).unwrap_err();
+        assert!(error.to_string().contains("silent"), "{error}");
+    }
 
     #[test]
     fn messages_survive_encoding() {

@@ -121,7 +121,11 @@ impl CompletionQueue {
         if !self.progress.drive() {
             return None;
         }
-        self.lock().completions.pop_front()
+        let found = self.lock().completions.pop_front();
+        if found.is_none() {
+            self.progress.relax();
+        }
+        found
     }
 
     /// Returns the next completion that has arrived, without driving the lanes.

@@ -6,6 +6,7 @@
 //!
 //! Invariant: a lane that becomes ready is driven, by a polling thread or within [`IDLE`] by the library's.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Waker;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use isolane_memory::MemoryRegion;
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -252,6 +253,25 @@ impl Progress {
         }
     }
 
+    /// Called after a poll without a result. Threads that spin on fewer cores than there are of them would wait for
+    /// each other until the system interrupts one, so they yield: always while that lets another thread run, otherwise
+    /// rarely.
+    pub(super) fn relax(&self) {
+        thread_local! {
+            /// Polls left until the next yield, and polls between two of them.
+            static SPIN: Cell<(u32, u32)> = const { Cell::new((MAX_YIELD_INTERVAL, MAX_YIELD_INTERVAL)) };
+        }
+        let (left, interval) = SPIN.get();
+        if left > 1 {
+            return SPIN.set((left - 1, interval));
+        }
+        let start = Instant::now();
+        thread::yield_now();
+        let another_ran = start.elapsed() > UNCONTENDED_YIELD;
+        let interval = if another_ran { 1 } else { (2 * interval).min(MAX_YIELD_INTERVAL) };
+        SPIN.set((interval, interval));
+    }
+
     /// Whether the device is gone, so that only threads that poll drive its lanes.
     pub(super) fn has_stopped(&self) -> bool {
         self.is_stopping.load(Ordering::Relaxed)
@@ -376,6 +396,10 @@ pub(super) fn timespec(duration: Duration) -> Timespec {
 
 /// After this time without a poll, the library's thread drives the lanes.
 const IDLE: Duration = Duration::from_micros(500);
+/// Maximum number of polls without a result between two yields.
+const MAX_YIELD_INTERVAL: u32 = 64;
+/// A yield that takes longer has let another thread run.
+const UNCONTENDED_YIELD: Duration = Duration::from_micros(5);
 /// Number of lanes up to which a poll tries each of them instead of asking which are ready.
 const FEW_LANES: usize = 16;
 const MAX_EVENTS: usize = 64;
