@@ -418,11 +418,16 @@ const NEGOTIATIONS: [[u8; 4]; 5] =
 pub(crate) fn verbs_dialogues() -> Vec<Vec<u8>> {
     let receive = [0];
     let send = [1, 0, 40, 0];
-    let transmit = [2, 0xff, 0xff];
-    // Opcode, size, place, flags, credits, acknowledged, and unchanged bytes, in pieces of 200.
-    let segment = |opcode: u8, size: u8| [4, opcode, size, 8, 0, 2, 2, 0, 1, 1, 200];
+    let transmit = [2, 0, 0xff, 0xff];
+    // Opcode, size, place, flags, credits, index of the receive, round, acknowledged, and unchanged bytes on the first
+    // lane in pieces of 200.
+    let segment = |opcode: u8, size: u8| [7, opcode, size, 8, 0, 2, 2, 0, 0, 0, 1, 1, 0, 200];
+    // The first lane ends and opens again; the peer has received nothing.
+    let reopen = [5, 0, 6, 0, 0, 0, 1, 0, 0];
     let opcodes = [4, 5, 10, 11, 12, 17, 19, 20];
-    let exchange =
-        |opcode| [&receive[..], &send, &segment(opcode, 32), &transmit, &segment(opcode, 8)].concat();
+    let exchange = |opcode| {
+        [&receive[..], &send, &segment(opcode, 32), &transmit, &reopen, &transmit, &segment(opcode, 8)]
+            .concat()
+    };
     opcodes.into_iter().map(exchange).collect()
 }

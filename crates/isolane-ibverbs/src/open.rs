@@ -40,6 +40,10 @@ fn open_verbs(device: &Device) -> Result<isolane_verbs::Device> {
     let mut config = DeviceConfig { address: device.address, ..DeviceConfig::default() };
     config.socket = setting("ISOLANE_VERBS_SOCKET")?;
     config.progress = setting("ISOLANE_VERBS_PROGRESS")?;
+    if let Some(lanes) = text("ISOLANE_VERBS_LANES") {
+        let number = lanes.parse().ok().filter(|number| (1..=8).contains(number));
+        config.lanes = number.ok_or_else(|| refuse("ISOLANE_VERBS_LANES", &lanes, "write 1 to 8"))?;
+    }
     if let Some(ports) = text("ISOLANE_VERBS_PORTS") {
         let range =
             ports.split_once('-').and_then(|(low, high)| Some((low.parse().ok()?, high.parse().ok()?)));

@@ -177,9 +177,15 @@ pub unsafe extern "C" fn ibv_query_qp(
 
 /// The bytes of a WRITE arrive in ascending order on one lane.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut abi::Qp, opcode: c_int, flags: u32) -> c_int {
+pub unsafe extern "C" fn ibv_query_qp_data_in_order(qp: *mut abi::Qp, opcode: c_int, flags: u32) -> c_int {
     let is_write = matches!(opcode, abi::WR_RDMA_WRITE | abi::WR_RDMA_WRITE_WITH_IMM);
-    c_int::from(is_write && flags == 0)
+    // SAFETY: see `ffi`.
+    let found = unsafe { object::<_, Qp>(qp) };
+    let is_in_order = found.is_ok_and(|found| match &found.pair {
+        Pair::Connected(pair) => pair.max_lanes() == 1,
+        Pair::Datagrams(_) => false,
+    });
+    c_int::from(is_write && flags == 0 && is_in_order)
 }
 
 #[unsafe(no_mangle)]

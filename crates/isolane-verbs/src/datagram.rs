@@ -180,6 +180,8 @@ impl Datagrams {
             credits: 0,
             message: destination,
             size: length_on_wire,
+            receive: 0,
+            round: 0,
             offset: 0,
             length: length_on_wire,
             acknowledged: 0,

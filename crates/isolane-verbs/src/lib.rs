@@ -17,8 +17,8 @@ pub mod wire;
 mod work;
 
 pub use connection::{
-    Agreement, AsyncEvent, Limits, Pending, PostError, Queue, ReceiveAttributes, ReliableConnection,
-    SendAttributes, SharedReceiveQueue, State,
+    Agreement, AsyncEvent, Limits, Pending, PostError, Queue, ReceiveAttributes, Received,
+    ReliableConnection, SendAttributes, SharedReceiveQueue, State,
 };
 pub use datagram::{DatagramRequest, Destination, GRH_BYTES, MAX_DATAGRAM_BYTES};
 pub use device::{

@@ -267,6 +267,7 @@ pub(crate) fn is_among(spans: &[Span], region: &Arc<MemoryRegion>) -> bool {
 }
 
 /// Returns the first `len` bytes of spans.
+#[inline]
 pub(crate) fn front(mut spans: Spans, len: usize) -> Spans {
     let mut left = len;
     spans.retain(|span| {

@@ -9,15 +9,18 @@ use std::time::{Duration, Instant};
 use isolane_connection::{ReceivePlan, TransmitPlan};
 use isolane_memory::MemoryRegion;
 use isolane_verbs::wire::{
-    AtomicOperands, Extension, MAX_PREFIX_BYTES, Opcode, Operation, RemoteRange, Segment, SegmentFlags,
-    Stage, Syndrome,
+    AtomicOperands, Extension, LaneReport, MAX_PREFIX_BYTES, Opcode, Operation, RemoteRange, Segment,
+    SegmentFlags, Stage, Syndrome,
 };
 use isolane_verbs::{
     Access, Agreement, Element, Limits, LocalData, ProtectionDomain, ReceiveAttributes, ReceiveRequest,
-    Registration, ReliableConnection, SendAttributes, SendOperation, SendRequest, SharedReceiveQueue,
+    Received, Registration, ReliableConnection, SendAttributes, SendOperation, SendRequest,
+    SharedReceiveQueue,
 };
 
 use crate::input::Input;
+
+const LANES: usize = 2;
 
 /// Decisions of a peer and of the program.
 pub(crate) fn verbs_peer(bytes: &[u8]) {
@@ -42,6 +45,10 @@ struct Harness {
     message: u32,
 }
 
+fn lane_of(input: &mut Input<'_>) -> usize {
+    usize::from(input.u8()) % LANES
+}
+
 impl Harness {
     /// The bits of `ends` tell which end has a shared receive queue.
     fn new(ends: u8) -> Harness {
@@ -60,34 +67,57 @@ impl Harness {
             peer_segment_bytes: 64,
             peer_responder_resources: 2,
             peer_shares_receives: ends & 2 != 0,
+            lanes: LANES as u8,
         };
         let send = SendAttributes { rnr_retries: ends >> 2, ..SendAttributes::default() };
         assert!(pair.initialize(Access::ALL) && pair.start_receiving(&ReceiveAttributes::default()));
         assert!(pair.start_sending(&send));
-        pair.handle_lane_open(&agreement);
+        pair.handle_agreement(&agreement);
+        for lane in 0..LANES {
+            pair.start_lane(lane);
+            pair.handle_lane_open(lane, Received::default());
+        }
         Harness { pair, open, local, shared, now: Instant::now(), posted: 0, completed: 0, message: 0 }
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
-        match input.u8() % 9 {
+        match input.u8() % 11 {
             0 => self.post_receive(),
             1 => self.post_send(input),
             2 => self.transmit(input),
             3 => {
                 let len = usize::from(input.u8());
                 let bytes = input.bytes(len).to_vec();
-                self.deliver(&bytes, 1 + usize::from(input.u8()));
+                self.deliver(&bytes, input);
             }
             4 => {
                 self.now += Duration::from_micros(input.u16().into());
                 self.pair.handle_timeout(self.now);
             }
+            5 => self.pair.handle_lane_closed(lane_of(input)),
+            6 => self.open_lane(input),
             _ => self.deliver_segment(input),
         }
         while self.pair.poll_completion().is_some() {
             self.completed += 1;
         }
         while self.pair.poll_event().is_some() {}
+    }
+
+    /// Opens a lane again, with any report of the peer.
+    fn open_lane(&mut self, input: &mut Input<'_>) {
+        let lane = lane_of(input);
+        let is_accepted = input.u8() & 1 != 0;
+        let epoch = self.pair.lane_epoch(lane) + u32::from(input.u8() % 3);
+        let is_started = match is_accepted {
+            true => self.pair.accept_lane(lane, epoch).is_some(),
+            false => self.pair.start_lane(lane).is_some(),
+        };
+        if is_started {
+            let (epoch, segments, bytes) =
+                (epoch.wrapping_sub(input.u8().into()), input.u8().into(), input.u8().into());
+            self.pair.handle_lane_open(lane, Received { epoch, segments, bytes });
+        }
     }
 
     fn post_receive(&mut self) {
@@ -119,11 +149,12 @@ impl Harness {
     }
 
     fn transmit(&mut self, input: &mut Input<'_>) {
+        let lane = lane_of(input);
         let mut plan = TransmitPlan::new();
-        self.pair.fill_transmit_plan(&mut plan);
+        self.pair.fill_transmit_plan(lane, &mut plan);
         let sent = plan.bytes().min(usize::from(input.u16()));
         drop(plan);
-        self.pair.handle_transmitted(sent);
+        self.pair.handle_transmitted(lane, sent);
     }
 
     /// Delivers a segment that is valid but for some of its fields.
@@ -145,7 +176,14 @@ impl Harness {
                 Extension::Atomic(AtomicOperands { address, key: range.key, swap_or_add: 1, compare: 0 })
             }
             Operation::AtomicResponse => Extension::Found(7),
-            Operation::Acknowledge => Extension::Acknowledgment(input.pick(Syndrome::ALL), 0, 0),
+            Operation::Acknowledge => Extension::Acknowledgment(input.pick(Syndrome::ALL), 0, input.u8() % 4),
+            Operation::LaneReport => Extension::LaneReport(LaneReport {
+                lane: input.u8() % 3,
+                epoch: input.u8().into(),
+                received_epoch: input.u8().into(),
+                segments: input.u8().into(),
+                bytes: input.u8().into(),
+            }),
             Operation::Datagram => return,
         };
         let mut segment = Segment {
@@ -154,6 +192,8 @@ impl Harness {
             credits: input.pick(&[0, 1, 2, 100]),
             message: self.message,
             size,
+            receive: input.u8() % 4,
+            round: input.u8() % 3,
             offset: 0,
             length,
             acknowledged: u32::from(input.u8() % 4),
@@ -170,15 +210,16 @@ impl Harness {
             prefix[usize::from(input.u8()) % len] = input.u8();
         }
         let payload = vec![0xa5; length as usize];
-        self.deliver(&[&prefix[..len], &payload].concat(), 1 + usize::from(input.u8()));
+        self.deliver(&[&prefix[..len], &payload].concat(), input);
     }
 
-    /// Delivers bytes, up to `chunk` at a time.
-    fn deliver(&mut self, mut bytes: &[u8], chunk: usize) {
+    /// Delivers bytes on a lane, some at a time.
+    fn deliver(&mut self, mut bytes: &[u8], input: &mut Input<'_>) {
+        let (lane, chunk) = (lane_of(input), 1 + usize::from(input.u8()));
         let mut overflow = [0; 4096];
-        while !bytes.is_empty() {
+        while !bytes.is_empty() && self.pair.is_lane_open(lane) {
             let mut plan = ReceivePlan::new();
-            self.pair.fill_receive_plan(&mut overflow, &mut plan);
+            self.pair.fill_receive_plan(lane, &mut overflow, &mut plan);
             let mut count = 0;
             for slice in &mut plan {
                 let len = slice.len().min(bytes.len()).min(chunk - count);
@@ -188,7 +229,7 @@ impl Harness {
             }
             drop(plan);
             assert!(count > 0, "the queue pair stopped reading");
-            self.pair.handle_received(count, &overflow, self.now);
+            self.pair.handle_received(lane, count, &overflow, self.now);
         }
     }
 

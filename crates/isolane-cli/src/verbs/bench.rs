@@ -45,6 +45,9 @@ pub struct Args {
     /// Driver of the connections: `polling`, or `thread:CORE` for a thread that never sleeps
     #[arg(long, default_value = "polling", value_name = "MODE")]
     progress: ProgressMode,
+    /// TCP connections of a queue pair, 1 to 8
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8), value_name = "N")]
+    lanes: u8,
     /// Options of the sockets, as for `isolane serve --listen`, separated by commas
     #[arg(long, default_value = "", value_name = "OPTIONS")]
     socket: SocketOptions,
@@ -52,6 +55,9 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
+
+/// Maximum number of lanes of a queue pair.
+const MAX_LANES: u8 = 8;
 
 const OPERATIONS: [Choice<Operation>; 5] = [
     ("send", "SEND to a receive", Operation::Send),
@@ -66,10 +72,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if let Some(core) = args.core {
         isolane_reactor::cpu::pin(core).io_context(format!("cannot run on core {core}"))?;
     }
-    let config =
-        DeviceConfig { progress: args.progress, socket: args.socket.clone(), ..DeviceConfig::default() };
-    let device = Device::open(config).io_context("cannot open a device")?;
     let address = resolve(args.address.as_deref().unwrap_or("127.0.0.1"))?;
+    let mut config =
+        DeviceConfig { progress: args.progress, socket: args.socket.clone(), ..DeviceConfig::default() };
+    // A server takes as many lanes as its client wants.
+    (config.address, config.lanes) =
+        if args.server { (address.ip(), MAX_LANES) } else { (config.address, args.lanes) };
+    let device = Device::open(config).io_context("cannot open a device")?;
     if args.server {
         return server::run(&device, address);
     }

@@ -24,6 +24,9 @@ pub struct Args {
     /// Driver of the connections: `polling`, or `thread:CORE` for a thread that never sleeps
     #[arg(long, default_value = "polling", value_name = "MODE")]
     progress: ProgressMode,
+    /// TCP connections of each queue pair, 1 to 8; each end can have fewer
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8), value_name = "N")]
+    lanes: u8,
     /// TCP ports of the queue pairs, 256 of which share one (default: the system chooses)
     #[arg(long, value_parser = parse_ports, value_name = "LOW-HIGH")]
     ports: Option<String>,
@@ -51,6 +54,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let settings = [
         ("ISOLANE_VERBS_SOCKET", args.socket.to_string()),
         ("ISOLANE_VERBS_PROGRESS", args.progress.to_string()),
+        ("ISOLANE_VERBS_LANES", args.lanes.to_string()),
         ("ISOLANE_VERBS_PORTS", args.ports.clone().unwrap_or_default()),
     ];
     program.envs(settings.into_iter().filter(|(_, value)| !value.is_empty()));

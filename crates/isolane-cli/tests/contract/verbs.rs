@@ -15,8 +15,12 @@ struct VerbsServer {
 
 impl VerbsServer {
     fn start() -> VerbsServer {
+        VerbsServer::start_at("127.0.0.1:0")
+    }
+
+    fn start_at(address: &str) -> VerbsServer {
         let mut command = program();
-        command.args(["verbs", "bench", "--server", "127.0.0.1:0"]).stdout(Stdio::piped());
+        command.args(["verbs", "bench", "--server", address]).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -53,6 +57,33 @@ fn verbs_bench_measures_each_operation() {
     }
     let dedicated = ["--progress", "thread:0", "--socket", "tos=0x68"];
     assert!(succeed(&[&common[..5], &dedicated].concat()).contains("operations/s"));
+    let several = ["--lanes", "4", "--operation", "write", "--size", "64,1M"];
+    assert!(succeed(&[&common[..5], &several].concat()).contains("1048576"));
+}
+
+/// Whether a connection to a local port is established.
+fn is_connected(port: &str) -> bool {
+    let local = format!(":{:04X}", port.parse::<u16>().unwrap());
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let mut rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    rows.any(|row| row[1].ends_with(&local) && row[3] == "01")
+}
+
+#[test]
+fn verbs_bench_fails_if_its_server_is_restarted() {
+    let server = VerbsServer::start();
+    let address = server.address.clone();
+    let mut command = program();
+    command.args(["verbs", "bench", &address, "--lanes", "4", "--time", "600s"]);
+    let client = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    while !is_connected(address.rsplit(':').next().unwrap()) {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    drop(server);
+    let _restarted = VerbsServer::start_at(&address);
+    let output = client.wait_with_output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && error.contains("a request failed"), "{error}");
 }
 
 #[test]
@@ -92,10 +123,11 @@ fn verbs_run_starts_the_program_with_its_environment() {
         let output = command.args(["verbs", "run"]).args(arguments).output().unwrap();
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
     };
-    let shown = "echo $LD_PRELOAD $ISOLANE_VERBS_PROGRESS $ISOLANE_VERBS_SOCKET $ISOLANE_VERBS_PORTS; exit 7";
-    let options = ["--progress", "thread:3", "--socket", "tos=0x68", "--ports", "20000-20007"];
+    let shown = "echo $LD_PRELOAD $ISOLANE_VERBS_PROGRESS $ISOLANE_VERBS_SOCKET $ISOLANE_VERBS_PORTS $ISOLANE_VERBS_LANES; exit 7";
+    let options =
+        ["--progress", "thread:3", "--socket", "tos=0x68", "--ports", "20000-20007", "--lanes", "2"];
     let (code, text) = run(&[&options, &["--", "sh", "-c", shown][..]].concat());
-    assert_eq!((code, text), (Some(7), format!("{} thread:3 tos=0x68 20000-20007\n", library.display())));
+    assert_eq!((code, text), (Some(7), format!("{} thread:3 tos=0x68 20000-20007 2\n", library.display())));
     let error = fail(&["verbs", "run", "--ports", "9-1", "--", "true"]);
     assert!(error.contains("20000-20007"), "{error}");
 }

@@ -24,7 +24,7 @@ impl Default for Limits {
     }
 }
 
-/// Values that the two ends agree on when a lane opens.
+/// Values that the two ends agree on when their first lane opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreement {
     /// Number of the first message that this end sends.
@@ -37,6 +37,8 @@ pub struct Agreement {
     pub peer_responder_resources: usize,
     /// Whether the peer takes receives from a shared queue, so that it promises none.
     pub peer_shares_receives: bool,
+    /// Number of lanes.
+    pub lanes: u8,
 }
 
 /// How a queue pair executes requests of the peer.

@@ -27,6 +27,8 @@ pub(super) struct Input {
 struct Placing {
     segment: Segment,
     spans: Spans,
+    /// It is a duplicate, or its request is refused.
+    is_discarded: bool,
     /// Payload bytes that have arrived.
     placed: usize,
 }
@@ -88,10 +90,22 @@ impl Input {
         self.buffer.received(count, placed, unread);
     }
 
-    /// Places unread payload, and returns the segment if all of it is in its place.
-    pub(super) fn next_placed(&mut self, overflow: &[u8]) -> Option<Segment> {
+    /// Places unread payload. Returns the segment once all of it has arrived, unless it was discarded.
+    pub(super) fn next_placed(&mut self, overflow: &[u8]) -> Option<Option<Segment>> {
         self.placing.as_mut()?.place_unread(&mut self.buffer, overflow);
-        self.placing.take_if(|placing| placing.left() == 0).map(|placing| placing.segment)
+        let placed = self.placing.take_if(|placing| placing.left() == 0)?;
+        Some((!placed.is_discarded).then_some(placed.segment))
+    }
+
+    /// Returns the segment whose payload is arriving, unless it is discarded.
+    pub(super) fn placing(&self) -> Option<&Segment> {
+        self.placing.as_ref().filter(|placing| !placing.is_discarded).map(|placing| &placing.segment)
+    }
+
+    /// Number of bytes of that payload that have arrived.
+    pub(super) fn placed_bytes(&self) -> u32 {
+        let placing = self.placing.as_ref().filter(|placing| !placing.is_discarded);
+        placing.map_or(0, |placing| placing.placed as u32)
     }
 
     /// Returns whether payload is missing.
@@ -123,17 +137,25 @@ impl Input {
         Ok(Some(segment))
     }
 
-    /// Expects the payload of a segment next. Returns the segment if all of it has arrived, and is in its place now.
-    pub(super) fn place(&mut self, segment: Segment, spans: Spans, overflow: &[u8]) -> Option<Segment> {
+    /// Expects the payload of a segment next, which is discarded without `spans`. Returns the segment as
+    /// [`Input::next_placed`].
+    pub(super) fn place(
+        &mut self,
+        segment: Segment,
+        spans: Option<Spans>,
+        overflow: &[u8],
+    ) -> Option<Option<Segment>> {
         self.short_run = match segment.length {
             0 => self.short_run,
             1..=SHORT_BYTES => self.short_run.saturating_add(1),
             _ => 0,
         };
-        let mut placing = Placing { segment, spans, placed: 0 };
+        let is_discarded = spans.is_none();
+        let spans = spans.unwrap_or_default();
+        let mut placing = Placing { segment, spans, is_discarded, placed: 0 };
         placing.place_unread(&mut self.buffer, overflow);
         if placing.left() == 0 {
-            return Some(placing.segment);
+            return Some((!is_discarded).then_some(placing.segment));
         }
         self.placing = Some(placing);
         None

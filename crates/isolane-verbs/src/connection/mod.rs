@@ -1,19 +1,24 @@
-//! Reliable queue pair: both ends of its protocol over one lane, without a socket, a clock, or a thread.
+//! Reliable queue pair: both ends of its protocol over its lanes, without a socket, a clock, or a thread.
 //!
 //! ```text
-//! post_send ─ Requester ─ fill_transmit_plan ─ lane ─ handle_received ─ Responder ─ memory, receives
+//! post_send ─ Requester ─ fill_transmit_plan ─ lanes ─ handle_received ─ Responder ─ memory, receives
 //! ```
 //!
 //! Invariants:
 //! * A request completes once, in order; after the first error all others complete as flushed.
-//! * The lane is always read: what cannot be placed is refused or discarded, never left unread.
+//! * Each lane is always read: what cannot be placed is refused or discarded, never left unread.
 //! * Key, bounds, rights, and place of a segment are checked before any byte of it is placed.
 
 mod attributes;
 mod input;
+mod lane;
+mod lanes;
 mod output;
+mod ranges;
+mod receives;
 mod requester;
 mod responder;
+mod responses;
 mod shared_receives;
 #[cfg(test)]
 mod tests;
@@ -22,21 +27,20 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use isolane_connection::{ReceivePlan, TransmitPlan};
 use isolane_memory::MemoryRegion;
 
 pub use self::attributes::{Agreement, Limits, ReceiveAttributes, SendAttributes};
-use self::input::Input;
-use self::output::{Output, Source};
+pub use self::lane::Received;
+use self::lane::{LaneState, Sent};
+use self::output::Source;
 use self::requester::Requester;
 use self::responder::Responder;
 pub use self::shared_receives::SharedReceiveQueue;
 use crate::memory::{Access, ProtectionDomain, Spans};
 use crate::wire::{
-    AtomicOperands, Extension, NakCode, Opcode, Operation, RemoteRange, Segment, SegmentError, SegmentFlags,
-    Stage, Syndrome,
+    Extension, NakCode, Opcode, Operation, Segment, SegmentError, SegmentFlags, Stage, Syndrome,
 };
-use crate::work::{Completion, ReceiveRequest, SendOperation, SendRequest, Status};
+use crate::work::{Completion, ReceiveRequest, SendRequest, Status};
 
 /// State of a queue pair (IBA 1.3 §10.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -130,16 +134,18 @@ pub struct ReliableConnection {
     limits: Limits,
     requester: Requester,
     responder: Responder,
-    input: Input,
-    output: Output,
+    /// One until the ends have agreed on their number.
+    lanes: Vec<LaneState>,
+    /// Index of the lane for segments that change the state of the peer, so that they keep their order.
+    control: usize,
     /// Whether the last segment was a response, so that requests and responses take turns.
     was_response: bool,
-    /// There is a lane.
-    is_open: bool,
     /// The peer has announced that it is destroyed.
     peer_has_ended: bool,
     /// This end is destroyed, and has not announced it.
     is_ending: bool,
+    /// This end has failed, and has not announced it.
+    is_failing: bool,
     finished: Finished,
 }
 
@@ -159,6 +165,20 @@ enum Fault {
     Failed { index: usize, status: Status },
     /// The peer broke the protocol.
     Broken,
+}
+
+/// Why a message of the peer is refused, once all before it are executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Refusal {
+    code: NakCode,
+    /// Status of its receive, which completes.
+    receive: Option<Status>,
+}
+
+impl From<NakCode> for Refusal {
+    fn from(code: NakCode) -> Refusal {
+        Refusal { code, receive: None }
+    }
 }
 
 impl From<SegmentError> for Fault {
@@ -182,12 +202,12 @@ impl ReliableConnection {
             limits,
             requester: Requester::default(),
             responder: Responder::new(shared),
-            input: Input::default(),
-            output: Output::default(),
+            lanes: vec![LaneState::default()],
+            control: 0,
             was_response: false,
-            is_open: false,
             peer_has_ended: false,
             is_ending: false,
+            is_failing: false,
             finished: Finished::default(),
         }
     }
@@ -226,19 +246,15 @@ impl ReliableConnection {
         is_allowed
     }
 
-    /// The lane is open. Requests that were posted before leave now.
-    pub fn handle_lane_open(&mut self, agreement: &Agreement) {
-        self.requester.open(agreement);
-        self.responder.open(agreement);
-        self.is_open = true;
-    }
-
-    /// Moves to [`State::Error`]: every request completes as flushed.
+    /// Moves to [`State::Error`]: every request completes as flushed, and the peer's queue pair fails.
     pub fn fail(&mut self) {
         if self.state != State::Error && self.state != State::Reset {
             self.state = State::Error;
-            self.input.discard_payload();
-            self.output.drop_unbegun(self.responder.is_refusing());
+            self.is_failing = !self.responder.is_refusing();
+            for lane in &mut self.lanes {
+                lane.input.discard_payload();
+                lane.output.drop_unbegun(self.responder.is_refusing());
+            }
             self.requester.flush(&mut self.finished);
             self.responder.flush(&mut self.finished);
         }
@@ -249,29 +265,20 @@ impl ReliableConnection {
         if self.requester.uses(region) {
             self.requester.fail_first(Status::LocalProtection, &mut self.finished);
             self.fail();
-        } else if self.responder.uses(region) || self.input.uses(region) {
+        } else if self.responder.uses(region) || self.lanes.iter().any(|lane| lane.input.uses(region)) {
             let message = self.responder.message();
             self.handle_fault(Fault::Refused { message, code: NakCode::RemoteAccess });
         }
-        self.responder.forget(region);
-        self.output.detach();
+        self.responder.responses.forget(region);
+        self.lanes.iter_mut().for_each(|lane| lane.output.detach());
     }
 
-    /// Ends the queue pair because its lane is lost.
-    pub fn handle_lane_lost(&mut self) {
-        self.is_open = false;
+    /// Ends the queue pair because its lanes are lost for good.
+    pub fn handle_lanes_lost(&mut self) {
         if self.state == State::ReadyToSend || self.state == State::ReadyToReceive {
             self.requester.fail_first(Status::RetryExceeded, &mut self.finished);
         }
         self.fail();
-    }
-
-    /// The peer has closed the lane. If it has announced that, requests wait until the driver reports a loss.
-    pub fn handle_lane_closed(&mut self) {
-        self.is_open = false;
-        if !self.peer_has_ended {
-            self.handle_lane_lost();
-        }
     }
 
     /// Announces that this end is destroyed, after everything that waits to be sent.
@@ -339,7 +346,7 @@ impl ReliableConnection {
 
     /// Whether a request of the peer was refused because the shared queue had no receive.
     pub fn awaits_shared_receive(&self) -> bool {
-        self.responder.awaits_receive()
+        self.responder.receives.awaits_receive()
     }
 
     /// Number of send requests that are not queued completely.
@@ -354,83 +361,52 @@ impl ReliableConnection {
 
     /// Returns what there is to send. Requests can turn out to wait for the peer.
     pub fn pending(&self) -> Pending {
-        if !self.is_open {
+        if !self.has_open_lane() {
             return Pending::Nothing;
         }
         let has_requests = self.state == State::ReadyToSend && self.requester.has_unsent();
-        if !self.output.is_empty() || has_requests || self.responder.has_responses() {
+        let has_output = self.is_failing || self.lanes.iter().any(LaneState::has_output);
+        if has_output || has_requests || self.responder.has_responses() {
             return Pending::Data;
         }
         if self.responder.has_acknowledgment() { Pending::Acknowledgment } else { Pending::Nothing }
     }
 
-    /// Returns whether there is something to send.
-    pub fn wants_transmit(&mut self) -> bool {
-        self.fill_output();
-        !self.output.is_empty()
-    }
-
-    /// Fills a plan with the next bytes to send.
-    pub fn fill_transmit_plan<'a>(&'a mut self, plan: &mut TransmitPlan<'a>) {
-        self.fill_output();
-        self.output.fill_plan(plan);
-    }
-
-    /// Removes the first `count` bytes of the last plan, which were sent.
-    pub fn handle_transmitted(&mut self, count: usize) {
-        self.output.advance(count);
-    }
-
-    /// Fills a plan with the destinations of the next bytes: memory of the current segment, then `overflow`.
-    /// Returns their total length.
-    pub fn fill_receive_plan<'a>(&'a mut self, overflow: &'a mut [u8], plan: &mut ReceivePlan<'a>) -> usize {
-        self.input.fill_plan(overflow, plan)
-    }
-
-    /// Processes the `count` bytes received by the last plan, with the same `overflow`.
-    pub fn handle_received(&mut self, count: usize, overflow: &[u8], now: Instant) {
-        self.input.received(count);
-        while let Err(fault) = self.process_input(overflow, now) {
-            self.handle_fault(fault);
-        }
-    }
-
-    fn process_input(&mut self, overflow: &[u8], now: Instant) -> Result<(), Fault> {
-        loop {
-            if let Some(segment) = self.input.next_placed(overflow) {
-                if self.state != State::Error {
-                    self.on_placed(&segment)?;
-                }
-            } else if self.input.is_placing() {
-                return Ok(());
-            } else if self.state == State::Error {
-                // What the peer sends after an error is of no interest, even if it is malformed.
-                self.input.discard(overflow);
-                return Ok(());
-            } else {
-                let Some(segment) = self.input.next_segment(overflow)? else { return Ok(()) };
-                let spans = self.on_segment(&segment, now)?;
-                if let Some(segment) = self.input.place(segment, spans, overflow) {
-                    self.on_placed(&segment)?;
-                }
-            }
-        }
-    }
-
-    /// Checks a segment and returns the destination of its payload.
-    fn on_segment(&mut self, segment: &Segment, now: Instant) -> Result<Spans, Fault> {
+    /// Processes a segment whose header has arrived. Returns the destination of its payload, or `None` to discard it.
+    fn on_segment(&mut self, lane: usize, segment: &Segment, now: Instant) -> Result<Option<Spans>, Fault> {
         self.requester.on_acknowledged(segment.acknowledged, segment.credits, &mut self.finished)?;
+        self.trim_logs();
         match segment.opcode.operation() {
             Operation::Send
             | Operation::Write
             | Operation::ReadRequest
             | Operation::CompareSwap
             | Operation::FetchAdd => self.responder.on_request(segment, &self.domain, &mut self.finished),
-            Operation::ReadResponse | Operation::AtomicResponse => self.requester.on_response(segment),
+            Operation::ReadResponse | Operation::AtomicResponse => {
+                self.requester.on_response(segment).map(Some)
+            }
             Operation::Acknowledge => {
-                self.peer_has_ended |=
-                    matches!(segment.extension, Extension::Acknowledgment(Syndrome::Ended, ..));
-                self.requester.on_acknowledgment(segment, now).map(|()| Spans::new())
+                match &segment.extension {
+                    Extension::Acknowledgment(Syndrome::Ended, ..) => self.peer_has_ended = true,
+                    Extension::Acknowledgment(Syndrome::Failed, ..) => self.handle_lanes_lost(),
+                    Extension::Acknowledgment(Syndrome::Probe, ..) => {
+                        self.lanes[lane].is_answer_pending = true
+                    }
+                    _ => {}
+                }
+                let round = self.requester.round();
+                self.requester.on_acknowledgment(segment, now)?;
+                if self.requester.round() != round {
+                    // They are sent again in any case.
+                    let is_discarded = |sent: &Sent| matches!(sent, Sent::Request(part) if self.requester.is_discarded(part));
+                    self.lanes.iter_mut().for_each(|lane| lane.forget(is_discarded));
+                    self.requester.send_discarded();
+                }
+                Ok(Some(Spans::new()))
+            }
+            Operation::LaneReport => {
+                let Extension::LaneReport(report) = &segment.extension else { return Err(Fault::Broken) };
+                self.handle_report(report).map(|()| Some(Spans::new()))
             }
             Operation::Datagram => Err(Fault::Broken),
         }
@@ -443,10 +419,18 @@ impl ReliableConnection {
                 self.requester.on_response_placed(segment, &mut self.finished)
             }
             operation if operation.is_request() => {
-                self.responder.on_request_placed(segment, &mut self.finished);
-                Ok(())
+                self.responder.on_request_placed(segment, &self.domain, &mut self.finished)
             }
             _ => Ok(()),
+        }
+    }
+
+    /// A lane has ended, and with it a segment of whose payload only the first `placed` bytes have arrived.
+    fn on_cut(&mut self, segment: &Segment, placed: u32) {
+        match segment.opcode.operation() {
+            Operation::ReadResponse => self.requester.on_response_cut(segment, placed),
+            operation if operation.is_request() => self.responder.on_request_cut(segment, placed),
+            _ => {}
         }
     }
 
@@ -467,97 +451,6 @@ impl ReliableConnection {
         }
         self.fail();
     }
-
-    /// Queues segments until enough bytes are queued. Requests and responses take turns.
-    fn fill_output(&mut self) {
-        if !self.is_open {
-            return;
-        }
-        while self.output.pending_bytes() < OUTPUT_BYTES {
-            let is_queued = match self.was_response {
-                true => self.queue_request() || self.queue_response(),
-                false => self.queue_response() || self.queue_request(),
-            };
-            if !is_queued {
-                break;
-            }
-        }
-        // A peer that does not read gets no more of them.
-        while self.output.pending_bytes() < 2 * OUTPUT_BYTES
-            && let Some(acknowledgment) = self.responder.next_acknowledgment()
-        {
-            queue(acknowledgment, Source::Bytes(&[]), &mut self.responder, &mut self.output);
-        }
-        if std::mem::take(&mut self.is_ending) {
-            let extension = Extension::Acknowledgment(Syndrome::Ended, 0, 0);
-            let segment = segment(Operation::Acknowledge, 0, Place::default(), extension);
-            queue(segment, Source::Bytes(&[]), &mut self.responder, &mut self.output);
-        }
-    }
-
-    fn queue_response(&mut self) -> bool {
-        let max_bytes = self.requester.peer_segment_bytes();
-        let Some((segment, spans)) = self.responder.next_response(max_bytes) else { return false };
-        queue(segment, Source::Memory(&spans, 0), &mut self.responder, &mut self.output);
-        self.was_response = true;
-        true
-    }
-
-    fn queue_request(&mut self) -> bool {
-        if self.state != State::ReadyToSend {
-            return false;
-        }
-        match self.requester.next_segment(self.limits.send_requests) {
-            Ok(None) => return false,
-            Ok(Some((segment, source))) => queue(segment, source, &mut self.responder, &mut self.output),
-            Err(fault) => {
-                self.handle_fault(fault);
-                return false;
-            }
-        }
-        self.requester.complete_finished(&mut self.finished);
-        self.was_response = false;
-        true
-    }
-}
-
-/// Queues a segment, which also carries what there is to acknowledge.
-fn queue(mut segment: Segment, source: Source<'_>, responder: &mut Responder, output: &mut Output) {
-    (segment.acknowledged, segment.credits) = responder.advertise();
-    output.push(&segment, source);
-}
-
-/// Returns a segment of a request. Only the last segment carries the immediate data.
-fn request_segment(
-    message: u32,
-    place: Place,
-    request: &SendOperation,
-    start: u64,
-    is_last: bool,
-) -> Segment {
-    let range =
-        |address: u64, key| RemoteRange { address: address.wrapping_add(start), key, length: place.size };
-    let (operation, extension) = match *request {
-        SendOperation::Send { immediate: Some(immediate) } if is_last => {
-            (Operation::Send, Extension::Immediate(immediate))
-        }
-        SendOperation::Send { .. } => (Operation::Send, Extension::None),
-        SendOperation::Write { address, key, immediate } => {
-            (Operation::Write, Extension::Range(range(address, key), immediate.filter(|_| is_last)))
-        }
-        SendOperation::Read { address, key } => {
-            (Operation::ReadRequest, Extension::Range(range(address, key), None))
-        }
-        SendOperation::CompareSwap { address, key, compare, swap } => {
-            let operands = AtomicOperands { address, key, swap_or_add: swap, compare };
-            (Operation::CompareSwap, Extension::Atomic(operands))
-        }
-        SendOperation::FetchAdd { address, key, add } => {
-            let operands = AtomicOperands { address, key, swap_or_add: add, compare: 0 };
-            (Operation::FetchAdd, Extension::Atomic(operands))
-        }
-    };
-    segment(operation, message, place, extension)
 }
 
 /// Returns a segment. What it acknowledges follows when it is queued.
@@ -565,8 +458,19 @@ fn segment(operation: Operation, message: u32, place: Place, extension: Extensio
     let Place { size, offset, length } = place;
     let has_immediate = matches!(extension, Extension::Immediate(_) | Extension::Range(_, Some(_)));
     let opcode = Opcode::of(operation, Stage::of(offset, offset + length, size), has_immediate);
-    let flags = SegmentFlags(0);
-    Segment { opcode, flags, credits: 0, message, size, offset, length, acknowledged: 0, extension }
+    Segment {
+        opcode,
+        flags: SegmentFlags(0),
+        credits: 0,
+        message,
+        size,
+        receive: 0,
+        round: 0,
+        offset,
+        length,
+        acknowledged: 0,
+        extension,
+    }
 }
 
 /// Place of a segment in its message, in bytes.
@@ -577,9 +481,13 @@ struct Place {
     length: u32,
 }
 
-/// Number of queued bytes above which no further segment is queued, so that responses and urgent segments do not
-/// wait long.
+/// Maximum number of messages in flight in one direction.
+const WINDOW: u32 = 1024;
+/// Number of queued bytes of a lane above which no further segment is queued, so that responses and urgent segments do
+/// not wait long.
 const OUTPUT_BYTES: usize = 256 * 1024;
+/// Maximum payload of a segment of a queue pair with several lanes, in bytes.
+const STRIPE_BYTES: u32 = 128 * 1024;
 /// Maximum payload of a segment in bytes.
 pub(crate) const SEGMENT_BYTES: u32 = 1 << 20;
 /// Size of the messages of a long request in bytes.

@@ -1,106 +1,73 @@
-//! The responding half of a queue pair: executes the requests of the peer in order.
+//! The responding half of a queue pair: places the bytes of the peer's requests as they arrive, and executes the
+//! requests in order.
 //!
-//! Invariant: a message is executed once, after all messages before it.
+//! Invariants:
+//! * A request is executed once, after all requests before it.
+//! * No byte of a message is placed twice: what arrives again is discarded.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use isolane_memory::MemoryRegion;
 
+use super::lane::{Control, Part};
+use super::ranges::Ranges;
+use super::receives::{Filled, Receives, Report};
+use super::responses::{Content, Responses};
 use super::shared_receives::SharedReceiveQueue;
 use super::{
-    Agreement, AsyncEvent, Extension, Fault, Finished, Limits, Place, PostError, Queue, ReceiveAttributes,
+    Agreement, Extension, Fault, Finished, Limits, Place, PostError, ReceiveAttributes, Refusal, WINDOW,
     segment,
 };
-use crate::memory::{Access, AccessError, ProtectionDomain, Right, Spans, front, is_among, part};
-use crate::wire::{AtomicOperands, NakCode, Operation, RemoteRange, Segment, Syndrome};
-use crate::work::{CompletedOperation, Completion, ReceiveRequest, Status};
+use crate::memory::{Access, AccessError, ProtectionDomain, Right, Spans};
+use crate::wire::{AtomicOperands, NakCode, Operation, RemoteRange, Segment, SegmentFlags, Syndrome};
+use crate::work::{CompletedOperation, ReceiveRequest};
 
 /// The responding half.
 #[derive(Default)]
 pub(super) struct Responder {
-    receives: VecDeque<ReceiveRequest>,
-    /// Where receives come from instead of `receives`.
-    shared: Option<Arc<SharedReceiveQueue>>,
-    /// Number of receives posted, modulo 2¹⁶.
-    posted: u16,
-    /// Value of `posted` that the peer knows.
-    advertised: u16,
-    /// Number of requests of the peer that consumed a receive.
-    consumed: u16,
-    /// Number of the message that arrives.
+    pub(super) receives: Receives,
+    /// Number of the next message to execute.
     message: u32,
-    /// Number of its bytes that have arrived.
-    arrived: u32,
-    /// Its operation and size, once part of it has arrived.
-    current: Option<(Operation, u32)>,
-    /// Number of bytes of the current request in the messages before that one.
-    before: u64,
-    /// The SEND that arrives, over all of its messages.
-    receiving: Option<Receiving>,
-    /// The receive of the immediate data that arrives.
-    receiving_immediate: Option<ReceiveRequest>,
-    readiness: Readiness,
+    /// That message and the ones after it, as far as part of them has arrived.
+    window: VecDeque<Option<Arriving>>,
+    /// Number of ranges in the window.
+    ranges: usize,
+    /// Operation of the request that the next message continues, and its number of bytes before that.
+    continued: Option<(Operation, u64)>,
     /// Rights of the peer's requests.
     access: Access,
     /// Code of the delay in a refusal for lack of a receive.
     rnr_timer: u8,
-    /// Responses that are not sent completely, oldest first.
-    responses: VecDeque<Response>,
-    resources: usize,
+    pub(super) responses: Responses,
     /// Whether the peer waits for an acknowledgment.
     owes_acknowledgment: bool,
     /// A refusal to send, after which nothing is executed.
     refusal: Option<(u32, NakCode)>,
 }
 
-/// Whether the segment at `message` and `arrived` has the receive that it needs. Until then, it and all later
-/// requests are discarded; the peer sends them again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Readiness {
-    #[default]
-    Ready,
-    /// The peer does not know that a receive is missing.
-    Lacking,
-    /// The peer waits.
-    Waiting,
-    /// The peer knows that there is a receive.
-    Announced,
-}
-
-/// A receive that is being filled.
-struct Receiving {
-    request: ReceiveRequest,
-    spans: Spans,
-    capacity: u64,
-}
-
-/// A response to send.
-struct Response {
-    message: u32,
+/// A message of which a part has arrived.
+struct Arriving {
+    operation: Operation,
     size: u32,
-    content: Content,
-}
-
-impl Response {
-    fn uses(&self, region: &Arc<MemoryRegion>) -> bool {
-        match &self.content {
-            Content::Memory(spans, _) => is_among(spans, region),
-            Content::Found(_) => false,
-        }
-    }
-}
-
-enum Content {
-    /// Memory that a READ asks for, and the number of bytes sent.
-    Memory(Spans, u32),
-    /// Value that an atomic operation found.
-    Found(u64),
+    /// Ranges that have arrived, or are arriving.
+    claimed: Ranges,
+    /// Number of bytes in their place.
+    placed: u32,
+    /// Number of segments whose payload is arriving.
+    arriving: u32,
+    /// A segment has arrived completely.
+    has_arrived: bool,
+    receive: u8,
+    flags: SegmentFlags,
+    /// Extension of the last segment.
+    extension: Extension,
+    refusal: Option<Refusal>,
 }
 
 impl Responder {
     pub(super) fn new(shared: Option<Arc<SharedReceiveQueue>>) -> Responder {
-        Responder { shared, ..Responder::default() }
+        Responder { receives: Receives::new(shared), ..Responder::default() }
     }
 
     pub(super) fn set_access(&mut self, access: Access) {
@@ -108,7 +75,7 @@ impl Responder {
     }
 
     pub(super) fn configure(&mut self, attributes: &ReceiveAttributes) {
-        self.resources = attributes.responder_resources;
+        self.responses.configure(attributes.responder_resources);
         self.rnr_timer = attributes.rnr_timer;
     }
 
@@ -117,198 +84,162 @@ impl Responder {
     }
 
     pub(super) fn post(&mut self, request: ReceiveRequest, limits: &Limits) -> Result<(), PostError> {
-        if self.shared.is_some() {
-            return Err(PostError::SharedReceives);
-        }
-        if self.receives.len() >= limits.receives {
-            return Err(PostError::Full(self.receives.len()));
-        }
-        let elements = request.data.len();
-        if elements > limits.elements {
-            return Err(PostError::Elements { elements, limit: limits.elements });
-        }
-        self.posted = self.posted.wrapping_add(1);
-        self.receives.push_back(request);
-        Ok(())
+        self.receives.post(request, limits)
     }
 
-    /// Returns the number of the message that arrives.
+    /// Returns the number of the next message to execute.
     pub(super) fn message(&self) -> u32 {
         self.message
     }
 
     /// Whether a request of the peer uses memory of a region.
     pub(super) fn uses(&self, region: &Arc<MemoryRegion>) -> bool {
-        let receives = self.receiving.as_ref().is_some_and(|receiving| is_among(&receiving.spans, region));
-        receives || self.responses.iter().any(|response| response.uses(region))
+        self.receives.uses(region) || self.responses.uses(region)
     }
 
-    /// Drops the responses that a refusal would follow, if they are in a region.
-    pub(super) fn forget(&mut self, region: &Arc<MemoryRegion>) {
-        self.responses.retain(|response| !response.uses(region));
-    }
-
-    /// Checks a segment of a request, and returns the destination of its payload.
+    /// Checks a segment of a request, and returns the destination of its payload. `None` if it is discarded.
     pub(super) fn on_request(
         &mut self,
         segment: &Segment,
         domain: &ProtectionDomain,
         finished: &mut Finished,
-    ) -> Result<Spans, Fault> {
-        let refused = |code| Fault::Refused { message: segment.message, code };
-        let identity = (segment.opcode.operation(), segment.size);
-        let is_next = segment.message == self.message && segment.offset == self.arrived;
-        if self.readiness != Readiness::Ready && !is_next {
-            return Ok(Spans::new());
+    ) -> Result<Option<Spans>, Fault> {
+        let ahead = segment.message.wrapping_sub(self.message);
+        if (ahead as i32) < 0 {
+            // It was executed. The acknowledgment can be lost.
+            self.owes_acknowledgment = true;
+            return Ok(None);
         }
-        self.readiness = Readiness::Ready;
-        let is_same = self.current.is_none_or(|current| current == identity);
-        let continues = match (&self.receiving, self.before) {
-            (Some(_), _) => identity.0 == Operation::Send,
-            (None, 0) => true,
-            (None, _) => identity.0 == Operation::Write,
-        };
-        if !is_next || !is_same || !continues {
-            return Err(refused(NakCode::Sequence));
+        if ahead >= WINDOW || self.ranges >= MAX_RANGES {
+            return Err(Fault::Refused { message: self.message, code: NakCode::Sequence });
         }
-        if segment.flags.continued() && segment.opcode.has_immediate() {
-            return Err(refused(NakCode::InvalidRequest));
+        let at = ahead as usize;
+        while self.window.len() <= at {
+            self.window.push_back(None);
         }
-        self.current = Some(identity);
-        let resources_left = self.responses.len() < self.resources;
-        let checked = match (segment.opcode.operation(), &segment.extension) {
-            (Operation::Send, _) => self.check_send(segment, domain, finished),
-            (_, Extension::Range(range, _)) if segment.size != range.length => Err(NakCode::InvalidRequest),
-            (Operation::Write, Extension::Range(range, immediate)) => {
-                if immediate.is_some() {
-                    self.receiving_immediate = self.take_receive(finished).map_err(refused)?;
-                    if self.receiving_immediate.is_none() {
-                        return Ok(Spans::new());
-                    }
-                }
-                let (at, length) = (u64::from(segment.offset), u64::from(segment.length));
-                remote(range, at, length, Right::RemoteWrite, domain, self.access)
-            }
-            (Operation::ReadRequest, Extension::Range(range, _)) if resources_left => {
-                remote(range, 0, segment.size.into(), Right::RemoteRead, domain, self.access).map(|spans| {
-                    let content = Content::Memory(spans, 0);
-                    self.responses.push_back(Response {
-                        message: segment.message,
-                        size: segment.size,
-                        content,
-                    });
-                    Spans::new()
-                })
-            }
-            (operation, Extension::Atomic(operands)) if resources_left && segment.size == 8 => {
-                atomic(operation, operands, domain, self.access).map(|found| {
-                    let content = Content::Found(found);
-                    self.responses.push_back(Response { message: segment.message, size: 8, content });
-                    Spans::new()
-                })
-            }
-            _ => Err(NakCode::InvalidRequest),
-        };
-        checked.map_err(refused)
+        let slot = &mut self.window[at];
+        let message = slot.get_or_insert_with(|| Arriving::new(segment));
+        let before = message.claimed.count();
+        let continued = self.continued.filter(|_| at == 0);
+        let checked = message.check(segment).and_then(|is_new| match is_new {
+            true => check(segment, continued, self.access, &mut self.receives, domain, finished),
+            false => Ok(None),
+        });
+        let spans = checked.unwrap_or_else(|refusal| {
+            message.refusal.get_or_insert(refusal);
+            None
+        });
+        if spans.is_some() {
+            message.claim(segment);
+            self.ranges = self.ranges + message.claimed.count() - before;
+        } else if !message.is_started() {
+            *slot = None;
+        }
+        if at == 0 && spans.is_none() {
+            self.execute(domain, finished)?;
+        }
+        Ok(spans)
     }
 
-    /// Checks a segment of a SEND. The first one takes a receive.
-    fn check_send(
+    /// All payload of a segment is in its place.
+    pub(super) fn on_request_placed(
         &mut self,
         segment: &Segment,
         domain: &ProtectionDomain,
         finished: &mut Finished,
-    ) -> Result<Spans, NakCode> {
-        if self.receiving.is_none() {
-            let Some(request) = self.take_receive(finished)? else { return Ok(Spans::new()) };
-            let capacity = request.data.iter().map(|element| u64::from(element.length)).sum();
-            let spans = match &self.shared {
-                Some(shared) => shared.spans(&request),
-                None => domain.spans(&request.data, Right::LocalWrite),
-            };
-            let Ok(spans) = spans else {
-                complete(&request, Status::LocalProtection, finished);
-                return Err(NakCode::RemoteOperation);
-            };
-            self.receiving = Some(Receiving { request, spans, capacity });
-        }
-        let Some(receiving) = &mut self.receiving else { return Err(NakCode::InvalidRequest) };
-        let start = self.before + u64::from(segment.offset);
-        if start + u64::from(segment.length) > receiving.capacity {
-            complete(&receiving.request, Status::LocalLength, finished);
-            self.receiving = None;
-            return Err(NakCode::InvalidRequest);
-        }
-        let is_all = segment.length == segment.size && !segment.flags.continued() && start == 0;
-        Ok(match is_all {
-            true => front(std::mem::take(&mut receiving.spans), segment.length as usize),
-            false => part(&receiving.spans, start as usize, segment.length as usize),
-        })
+    ) -> Result<(), Fault> {
+        let ahead = segment.message.wrapping_sub(self.message) as usize;
+        let Some(Some(message)) = self.window.get_mut(ahead) else { return Ok(()) };
+        message.arriving -= 1;
+        message.placed += segment.length;
+        message.has_arrived = true;
+        if ahead > 0 { Ok(()) } else { self.execute(domain, finished) }
     }
 
-    /// Takes the next receive. Without one, a shared queue makes the peer wait; a peer that respects the credits
-    /// never finds the receive queue empty.
-    fn take_receive(&mut self, finished: &mut Finished) -> Result<Option<ReceiveRequest>, NakCode> {
-        let Some(shared) = &self.shared else {
-            let request = self.receives.pop_front().ok_or(NakCode::InvalidRequest)?;
-            self.consumed = self.consumed.wrapping_add(1);
-            return Ok(Some(request));
-        };
-        let Some(taken) = shared.take() else {
-            self.readiness = Readiness::Lacking;
-            return Ok(None);
-        };
-        if taken.limit_reached {
-            finished.events.push_back(AsyncEvent::LimitReached);
-        }
-        Ok(Some(taken.request))
+    /// The lane of a segment has ended, when only the first `placed` bytes of the payload were in their place.
+    pub(super) fn on_request_cut(&mut self, segment: &Segment, placed: u32) {
+        let ahead = segment.message.wrapping_sub(self.message) as usize;
+        let Some(Some(message)) = self.window.get_mut(ahead) else { return };
+        let before = message.claimed.count();
+        message.arriving -= 1;
+        message.placed += placed;
+        message.claimed.remove(segment.offset + placed..segment.offset + segment.length);
+        self.ranges = self.ranges + message.claimed.count() - before;
     }
 
-    /// All payload of a segment is in its place.
-    pub(super) fn on_request_placed(&mut self, segment: &Segment, finished: &mut Finished) {
-        if self.readiness != Readiness::Ready {
-            return;
+    /// Executes the messages at the front of the window that have arrived completely.
+    #[inline]
+    fn execute(&mut self, domain: &ProtectionDomain, finished: &mut Finished) -> Result<(), Fault> {
+        while let Some(Some(message)) = self.window.front_mut() {
+            let number = self.message;
+            let refused = |code| Fault::Refused { message: number, code };
+            if let Some(refusal) = message.refusal.take() {
+                if let Some(status) = refusal.receive {
+                    self.receives.fail(message.receive, status, finished);
+                }
+                return Err(refused(refusal.code));
+            }
+            if !message.is_complete() {
+                return Ok(());
+            }
+            if matches!(message.extension, Extension::Range(_, Some(_)))
+                && !self.receives.bind_complete(number, message.receive, domain, finished).map_err(refused)?
+            {
+                return Ok(());
+            }
+            let Some(Some(message)) = self.window.pop_front() else { return Ok(()) };
+            self.ranges -= message.claimed.count();
+            self.owes_acknowledgment |= message.flags.ack_requested();
+            self.execute_one(&message, domain, finished).map_err(refused)?;
+            self.message = self.message.wrapping_add(1);
         }
-        self.owes_acknowledgment |= segment.flags.ack_requested();
-        self.arrived += segment.length;
-        if segment.opcode.operation().has_stages() && self.arrived < segment.size {
-            return;
+        Ok(())
+    }
+
+    fn execute_one(
+        &mut self,
+        message: &Arriving,
+        domain: &ProtectionDomain,
+        finished: &mut Finished,
+    ) -> Result<(), NakCode> {
+        let continued = self.continued.take();
+        if continued.is_some_and(|(operation, _)| operation != message.operation) {
+            return Err(NakCode::Sequence);
         }
-        (self.message, self.arrived, self.current) = (self.message.wrapping_add(1), 0, None);
-        let length = self.before + u64::from(segment.size);
-        let is_continued = segment.flags.continued() && segment.opcode.operation().has_stages();
-        self.before = if is_continued { length } else { 0 };
-        if is_continued {
-            return;
-        }
-        let solicited = segment.flags.solicited();
-        let completion = |id, operation, length, immediate| Completion {
-            id,
-            status: Status::Success,
-            operation,
-            length,
-            immediate,
-            solicited,
-            source: None,
-        };
-        match (segment.opcode.operation(), &segment.extension) {
+        let length = continued.map_or(0, |(_, before)| before) + u64::from(message.size);
+        let is_continued = message.flags.continued();
+        let (number, size, access) = (self.message, message.size, self.access);
+        match (message.operation, &message.extension) {
+            (operation @ (Operation::Send | Operation::Write), _) if is_continued => {
+                self.continued = Some((operation, length));
+            }
             (Operation::Send, extension) => {
-                let Some(Receiving { request, .. }) = self.receiving.take() else { return };
                 let immediate = match extension {
                     Extension::Immediate(immediate) => Some(*immediate),
                     _ => None,
                 };
-                let completed = completion(request.id, CompletedOperation::Receive, length, immediate);
-                finished.completions.push_back((Queue::Receive, completed));
+                let (operation, flags) = (CompletedOperation::Receive, message.flags);
+                let filled = Filled { operation, length, immediate, solicited: flags.solicited() };
+                self.receives.fill(message.receive, &filled, finished)?;
             }
             (Operation::Write, Extension::Range(_, Some(immediate))) => {
-                let Some(request) = self.receiving_immediate.take() else { return };
-                let completed =
-                    completion(request.id, CompletedOperation::ReceiveWrite, length, Some(*immediate));
-                finished.completions.push_back((Queue::Receive, completed));
+                let (operation, flags) = (CompletedOperation::ReceiveWrite, message.flags);
+                let immediate = Some(*immediate);
+                let filled = Filled { operation, length, immediate, solicited: flags.solicited() };
+                self.receives.fill(message.receive, &filled, finished)?;
             }
-            _ => {}
+            (Operation::Write, _) => {}
+            (Operation::ReadRequest, Extension::Range(range, _)) if !self.responses.is_full() => {
+                let spans = remote(range, 0, size.into(), Right::RemoteRead, domain, access)?;
+                self.responses.push(number, size, Content::Memory(spans));
+            }
+            (operation, Extension::Atomic(operands)) if !self.responses.is_full() && size == 8 => {
+                let found = atomic(operation, operands, domain, access)?;
+                self.responses.push(number, size, Content::Found(found));
+            }
+            _ => return Err(NakCode::InvalidRequest),
         }
+        Ok(())
     }
 
     /// Refuses a request of the peer. The refusal follows the responses to all requests before it.
@@ -321,88 +252,60 @@ impl Responder {
         self.refusal.is_some()
     }
 
-    /// Returns the next segment of a response, and its payload.
-    pub(super) fn next_response(&mut self, max_bytes: u32) -> Option<(Segment, Spans)> {
-        let response = self.responses.front_mut()?;
-        let (message, size) = (response.message, response.size);
-        let next = match &mut response.content {
-            Content::Found(value) => {
-                let place = Place { size, offset: 0, length: 0 };
-                let found = segment(Operation::AtomicResponse, message, place, Extension::Found(*value));
-                (found, Spans::new(), true)
-            }
-            Content::Memory(spans, sent) => {
-                let place = Place { size, offset: *sent, length: (size - *sent).min(max_bytes) };
-                let payload = part(spans, place.offset as usize, place.length as usize);
-                *sent += place.length;
-                let data = segment(Operation::ReadResponse, message, place, Extension::None);
-                (data, payload, *sent == size)
-            }
-        };
-        if next.2 {
-            self.responses.pop_front();
-        }
-        Some((next.0, next.1))
+    /// Returns a refusal, and its entry in the log.
+    pub(super) fn next_refusal(&mut self) -> Option<(Segment, Control)> {
+        let (message, code) = self.refusal.take_if(|_| self.responses.is_empty())?;
+        Some((acknowledgment(message, code.syndrome(), 0, 0), Control::Refusal(message, code)))
     }
 
-    /// Returns an acknowledgment if the peer waits for one that no other segment has carried, or a refusal.
-    pub(super) fn next_acknowledgment(&mut self) -> Option<Segment> {
-        let (timer, arrived) = (self.rnr_timer, self.arrived);
-        let acknowledgment = |message, syndrome| {
-            let extension = match syndrome {
-                Syndrome::ReceiverNotReady => Extension::Acknowledgment(syndrome, timer, arrived),
-                _ => Extension::Acknowledgment(syndrome, 0, 0),
-            };
-            segment(Operation::Acknowledge, message, Place::default(), extension)
-        };
-        if self.responses.is_empty()
-            && let Some((message, code)) = self.refusal.take()
-        {
-            return Some(acknowledgment(message, code.syndrome()));
+    /// Returns a report about receives, if there is one to send. A complete message can have waited for a receive.
+    pub(super) fn next_report(
+        &mut self,
+        domain: &ProtectionDomain,
+        finished: &mut Finished,
+    ) -> Result<Option<Segment>, Fault> {
+        let Some(report) = self.receives.next_report() else { return Ok(None) };
+        let Report { message, syndrome, receive, round } = report;
+        if syndrome == Syndrome::ReceiverReady {
+            self.execute(domain, finished)?;
         }
-        if self.readiness == Readiness::Lacking {
-            self.readiness = Readiness::Waiting;
-            return Some(acknowledgment(self.message, Syndrome::ReceiverNotReady));
-        }
-        if self.has_awaited_receive() {
-            self.readiness = Readiness::Announced;
-            return Some(acknowledgment(self.message, Syndrome::ReceiverReady));
-        }
-        (self.owes_acknowledgment || self.lacks_credits())
-            .then(|| acknowledgment(self.message, Syndrome::Acknowledged))
+        let mut segment = acknowledgment(message, syndrome, self.rnr_timer, receive);
+        segment.round = round;
+        Ok(Some(segment))
     }
 
-    /// Whether there is a response or a refusal to send.
+    /// Returns an acknowledgment if the peer waits for one that no other segment has carried.
+    pub(super) fn next_acknowledgment(&self) -> Option<Segment> {
+        self.has_acknowledgment().then(|| acknowledgment(self.message, Syndrome::Acknowledged, 0, 0))
+    }
+
+    /// A segment was lost that could carry an acknowledgment.
+    pub(super) fn acknowledge_again(&mut self) {
+        self.owes_acknowledgment = true;
+    }
+
+    /// A part of a response was lost.
+    pub(super) fn on_response_lost(&mut self, part: Part) -> Result<(), Fault> {
+        match self.responses.lost(part) {
+            true => Ok(()),
+            false => Err(Fault::Refused { message: part.message, code: NakCode::RemoteAccess }),
+        }
+    }
+
+    /// Whether there is a response, a refusal, or a report about receives to send.
     pub(super) fn has_responses(&self) -> bool {
-        let has_report = self.readiness == Readiness::Lacking || self.has_awaited_receive();
-        !self.responses.is_empty() || self.refusal.is_some() || has_report
+        !self.responses.is_empty() || self.refusal.is_some() || self.receives.has_report()
     }
 
     /// Whether the peer waits for an acknowledgment that no other segment has carried.
     pub(super) fn has_acknowledgment(&self) -> bool {
-        self.owes_acknowledgment || self.lacks_credits()
-    }
-
-    /// Whether the peer waits for a receive.
-    pub(super) fn awaits_receive(&self) -> bool {
-        self.readiness == Readiness::Waiting
-    }
-
-    /// Whether the shared queue has a receive for which the peer waits.
-    fn has_awaited_receive(&self) -> bool {
-        self.awaits_receive() && self.shared.as_ref().is_some_and(|shared| !shared.is_empty())
-    }
-
-    /// Whether the peer has used every receive that it knows, and there are others.
-    fn lacks_credits(&self) -> bool {
-        self.advertised == self.consumed && self.posted != self.advertised
+        self.owes_acknowledgment || self.receives.lacks_credits()
     }
 
     /// Returns the acknowledged message and the posted receives, for a segment that is sent now.
     pub(super) fn advertise(&mut self) -> (u32, u16) {
         self.owes_acknowledgment = false;
-        self.advertised = self.posted;
-        (self.message, self.posted)
+        (self.message, self.receives.advertise())
     }
 
     /// Completes all receives as flushed.
@@ -410,29 +313,100 @@ impl Responder {
         if self.refusal.is_none() {
             self.responses.clear();
         }
-        self.readiness = Readiness::Ready;
-        let current = self.receiving.take().map(|receiving| receiving.request);
-        let current = current.into_iter().chain(self.receiving_immediate.take());
-        for request in current.chain(self.receives.drain(..)) {
-            complete(&request, Status::Flushed, finished);
-        }
-        if self.shared.is_some() {
-            finished.events.push_back(AsyncEvent::LastReceive);
-        }
+        self.window.clear();
+        self.receives.flush(finished);
     }
 }
 
-fn complete(request: &ReceiveRequest, status: Status, finished: &mut Finished) {
-    let completion = Completion {
-        id: request.id,
-        status,
-        operation: CompletedOperation::Receive,
-        length: 0,
-        immediate: None,
-        solicited: false,
-        source: None,
-    };
-    finished.completions.push_back((Queue::Receive, completion));
+impl Arriving {
+    fn new(segment: &Segment) -> Arriving {
+        Arriving {
+            operation: segment.opcode.operation(),
+            size: segment.size,
+            claimed: Ranges::default(),
+            placed: 0,
+            arriving: 0,
+            has_arrived: false,
+            receive: segment.receive,
+            flags: segment.flags,
+            extension: Extension::None,
+            refusal: None,
+        }
+    }
+
+    /// Checks a segment against the ones before it. Returns whether it is new.
+    fn check(&mut self, segment: &Segment) -> Result<bool, Refusal> {
+        let is_same = self.operation == segment.opcode.operation()
+            && (self.size, self.receive) == (segment.size, segment.receive)
+            && self.flags.continued() == segment.flags.continued();
+        if !is_same {
+            return Err(NakCode::Sequence.into());
+        }
+        let has_wrong_size =
+            matches!(&segment.extension, Extension::Range(range, _) if range.length != segment.size);
+        if has_wrong_size || (segment.flags.continued() && segment.opcode.has_immediate()) {
+            return Err(NakCode::InvalidRequest.into());
+        }
+        if self.refusal.is_some() {
+            return Ok(false);
+        }
+        let range = segment.offset..segment.offset + segment.length;
+        match range.is_empty() {
+            true => Ok(!self.has_arrived && self.arriving == 0),
+            // It is claimed only if it is not refused.
+            false => Ok(self.claimed.is_free(range)),
+        }
+    }
+
+    /// The payload of a new segment is arriving.
+    fn claim(&mut self, segment: &Segment) {
+        self.claimed.insert(segment.offset..segment.offset + segment.length);
+        self.arriving += 1;
+        if !segment.opcode.operation().has_stages() || segment.offset + segment.length == segment.size {
+            self.extension = segment.extension.clone();
+            self.flags = segment.flags;
+        }
+    }
+
+    fn is_started(&self) -> bool {
+        self.has_arrived || self.arriving > 0 || self.claimed.count() > 0 || self.refusal.is_some()
+    }
+
+    fn is_complete(&self) -> bool {
+        self.has_arrived && (!self.operation.has_stages() || self.placed == self.size)
+    }
+}
+
+/// Checks a segment that has not arrived before, and returns the destination of its payload. `None` if a receive is
+/// missing. It can continue a request, of which some bytes were in earlier messages.
+fn check(
+    segment: &Segment,
+    continued: Option<(Operation, u64)>,
+    access: Access,
+    receives: &mut Receives,
+    domain: &ProtectionDomain,
+    finished: &mut Finished,
+) -> Result<Option<Spans>, Refusal> {
+    let operation = segment.opcode.operation();
+    if continued.is_some_and(|(continued, _)| continued != operation) {
+        return Err(NakCode::Sequence.into());
+    }
+    match (operation, &segment.extension) {
+        (Operation::Send, _) => {
+            let start = continued.map_or(0, |(_, before)| before) + u64::from(segment.offset);
+            receives.place(segment, continued.is_some(), start, domain, finished)
+        }
+        (Operation::Write, Extension::Range(range, _)) => {
+            let (offset, length) = (u64::from(segment.offset), u64::from(segment.length));
+            Ok(Some(remote(range, offset, length, Right::RemoteWrite, domain, access)?))
+        }
+        _ => Ok(Some(Spans::new())),
+    }
+}
+
+fn acknowledgment(message: u32, syndrome: Syndrome, timer: u8, receive: u8) -> Segment {
+    let extension = Extension::Acknowledgment(syndrome, timer, receive);
+    segment(Operation::Acknowledge, message, Place::default(), extension)
 }
 
 /// Returns the part of a range of this end, for an access of the peer. An empty one needs no key.
@@ -476,3 +450,6 @@ fn atomic(
         _ => span.region.fetch_add(span.offset, swap_or_add),
     })
 }
+
+/// Maximum number of ranges in the window: what a peer that sends single bytes can make this end store.
+const MAX_RANGES: usize = 4096;

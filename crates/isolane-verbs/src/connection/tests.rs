@@ -1,12 +1,13 @@
 //! Scenarios of two queue pairs over byte pipes that deliver any number of bytes at a time.
 
+use isolane_connection::{ReceivePlan, TransmitPlan};
 use isolane_memory::MemoryRegion;
 use proptest::prelude::*;
 
 use super::*;
 use crate::memory::{Access, Registration};
-use crate::wire::MAX_PREFIX_BYTES;
-use crate::work::{CompletedOperation, Element, LocalData};
+use crate::wire::{MAX_PREFIX_BYTES, RemoteRange};
+use crate::work::{CompletedOperation, Element, LocalData, SendOperation};
 
 mod hostile;
 mod lifecycle;
@@ -44,6 +45,13 @@ impl End {
     ) -> End {
         let pair = ReliableConnection::new(domain, limits, shared.clone());
         End { pair, memory, shared, sent: VecDeque::new(), now: Instant::now() }
+    }
+
+    /// Opens the first lane.
+    fn open(&mut self, agreement: &Agreement) {
+        self.pair.handle_agreement(agreement);
+        self.pair.start_lane(0).unwrap();
+        self.pair.handle_lane_open(0, Received::default());
     }
 
     fn element(&self, address: u64, length: u32) -> Element {
@@ -85,11 +93,11 @@ impl End {
     /// Moves up to `max_bytes` from the send queue to the pipe, as a socket does.
     fn transmit(&mut self, max_bytes: usize) {
         let mut plan = TransmitPlan::new();
-        self.pair.fill_transmit_plan(&mut plan);
+        self.pair.fill_transmit_plan(0, &mut plan);
         // As the kernel does, through addresses: slices may be in memory that others write.
         let bytes: Vec<u8> = plan.iter().flat_map(|slice| slice.to_vec()).take(max_bytes).collect();
         drop(plan);
-        self.pair.handle_transmitted(bytes.len());
+        self.pair.handle_transmitted(0, bytes.len());
         self.sent.extend(bytes);
     }
 
@@ -97,7 +105,7 @@ impl End {
     fn deliver(&mut self, pipe: &mut VecDeque<u8>, max_bytes: usize) {
         let mut overflow = [0; 4096];
         let mut plan = ReceivePlan::new();
-        self.pair.fill_receive_plan(&mut overflow, &mut plan);
+        self.pair.fill_receive_plan(0, &mut overflow, &mut plan);
         let mut count = 0;
         for slice in &mut plan {
             let len = slice.len().min(pipe.len()).min(max_bytes - count);
@@ -105,7 +113,7 @@ impl End {
             count += len;
         }
         drop(plan);
-        self.pair.handle_received(count, &overflow, self.now);
+        self.pair.handle_received(0, count, &overflow, self.now);
     }
 }
 
@@ -143,12 +151,13 @@ impl Pair {
                 peer_segment_bytes: segment_bytes,
                 peer_responder_resources: RESOURCES,
                 peer_shares_receives,
+                lanes: 1,
             };
             let receive = ReceiveAttributes { responder_resources: RESOURCES, rnr_timer: RNR_TIMER };
             let send = SendAttributes { rnr_retries, ..SendAttributes::default() };
             assert!(end.pair.initialize(ALL) && end.pair.start_receiving(&receive));
             assert!(end.pair.start_sending(&send));
-            end.pair.handle_lane_open(&agreement);
+            end.open(&agreement);
         }
         pair
     }
@@ -158,7 +167,7 @@ impl Pair {
         loop {
             exchange(&mut self.near, &mut self.far, chunk);
             exchange(&mut self.far, &mut self.near, chunk);
-            if !self.near.pair.wants_transmit() && !self.far.pair.wants_transmit() {
+            if !self.near.pair.wants_transmit(0) && !self.far.pair.wants_transmit(0) {
                 return;
             }
         }

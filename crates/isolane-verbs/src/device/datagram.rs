@@ -44,6 +44,11 @@ pub(super) struct DatagramPort {
 }
 
 impl DatagramPort {
+    /// The descriptor of its socket.
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
     pub(super) fn new(socket: Arc<UdpSocket>, number: u16) -> io::Result<DatagramPort> {
         let local = socket.local_addr()?;
         // Bursts wait for the next poll. The system can allow less.
@@ -83,10 +88,6 @@ impl Member for DatagramPort {
     fn number(&self) -> u32 {
         // Above the numbers of queue pairs.
         (1 << 24) | u32::from(self.number)
-    }
-
-    fn with_descriptor(&self, register: &dyn Fn(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
-        register(self.socket.as_fd())
     }
 
     fn revoke(&self, _region: &Arc<MemoryRegion>) {}

@@ -7,7 +7,7 @@ use std::time::Duration;
 use isolane_reactor::socket::is_local;
 use isolane_reactor::{SocketOptionError, SocketOptions};
 
-use crate::connection::Agreement;
+use crate::connection::{Agreement, Received};
 use crate::wire::{Capabilities, Hello, HelloError, Role};
 
 /// Why a queue pair is not connected.
@@ -30,6 +30,16 @@ pub enum ConnectError {
     Random(String),
 }
 
+/// One attempt to open a lane.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LaneAttempt {
+    /// Index of the lane.
+    pub(super) lane: u8,
+    pub(super) epoch: u32,
+    /// Bytes received on the lane before, for the peer.
+    pub(super) received: Received,
+}
+
 /// Contents of the hellos of this end.
 pub(super) struct Identity {
     pub(super) number: u32,
@@ -38,6 +48,8 @@ pub(super) struct Identity {
     nonce: [u8; 16],
     responder_resources: u8,
     shares_receives: bool,
+    /// Maximum number of lanes.
+    lanes: u8,
 }
 
 impl Identity {
@@ -47,32 +59,51 @@ impl Identity {
         first_message: u32,
         responder_resources: usize,
         shares_receives: bool,
+        lanes: u8,
     ) -> Result<Identity, ConnectError> {
         let mut nonce = [0; 16];
         getrandom::fill(&mut nonce).map_err(|error| ConnectError::Random(error.to_string()))?;
         let responder_resources = responder_resources.min(u8::MAX.into()) as u8;
-        Ok(Identity { number, first_message, nonce, responder_resources, shares_receives })
+        let lanes = lanes.clamp(1, Hello::MAX_LANES);
+        Ok(Identity { number, first_message, nonce, responder_resources, shares_receives, lanes })
     }
 
-    pub(super) fn hello(&self, role: Role, peer_number: u32, stream: &TcpStream) -> io::Result<Hello> {
+    /// Returns the hello for a lane of the queue pair, which has `lanes` of them.
+    pub(super) fn hello(
+        &self,
+        role: Role,
+        attempt: LaneAttempt,
+        lanes: u8,
+        peer_number: u32,
+        stream: &TcpStream,
+    ) -> io::Result<Hello> {
+        let LaneAttempt { lane, epoch, received } = attempt;
         Ok(Hello {
             magic: Hello::MAGIC,
             version: Hello::VERSION,
             role: role.code(),
-            lane: 0,
+            lane,
             capabilities: Capabilities(0).with_shared_receives(self.shares_receives),
-            lanes: 1,
+            lanes,
             responder_resources: self.responder_resources,
-            epoch: 0,
+            epoch,
             max_segment_bytes: crate::connection::SEGMENT_BYTES,
             source_gid: gid(stream.local_addr()?.ip()),
             destination_gid: gid(stream.peer_addr()?.ip()),
             source_qpn: self.number,
             destination_qpn: peer_number,
             first_message: self.first_message,
+            received_epoch: received.epoch,
             nonce: self.nonce,
+            received_segments: received.segments,
+            received_bytes: received.bytes,
             authentication: [0; 32],
         })
+    }
+
+    /// Maximum number of lanes.
+    pub(super) fn lanes(&self) -> u8 {
+        self.lanes
     }
 
     /// Returns the agreement of a queue pair with itself.
@@ -83,6 +114,7 @@ impl Identity {
             peer_segment_bytes: crate::connection::SEGMENT_BYTES,
             peer_responder_resources: self.responder_resources.into(),
             peer_shares_receives: self.shares_receives,
+            lanes: 1,
         }
     }
 
@@ -93,8 +125,15 @@ impl Identity {
             peer_segment_bytes: peer.max_segment_bytes,
             peer_responder_resources: peer.responder_resources.into(),
             peer_shares_receives: peer.capabilities.shared_receives(),
+            lanes: peer.lanes.min(self.lanes),
         }
     }
+}
+
+/// Returns the report of a hello about earlier epochs of its lane.
+pub(super) fn received(hello: &Hello) -> Received {
+    let Hello { received_epoch, received_segments, received_bytes, .. } = *hello;
+    Received { epoch: received_epoch, segments: received_segments, bytes: received_bytes }
 }
 
 /// Returns the GID of an address: an IPv4 address is mapped.

@@ -11,20 +11,23 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::handshake::{ConnectError, Greeting, Identity, TIMEOUT, prepare, write_hello};
+use super::handshake::{ConnectError, Greeting, Identity, LaneAttempt, TIMEOUT, prepare, write_hello};
 use super::progress::timespec;
-use super::{Device, QueuePair, QueuePairConfig, TcpLane};
-use crate::connection::Agreement;
+use super::{Device, QueuePair, QueuePairConfig};
 use crate::wire::{Hello, Role};
 
 /// Exchanges hellos as the end that connects. The number of the peer's queue pair is not known before.
-pub(super) fn connect(stream: &TcpStream, identity: &Identity) -> Result<Agreement, ConnectError> {
+pub(super) fn connect(
+    stream: &TcpStream,
+    identity: &Identity,
+    attempt: LaneAttempt,
+) -> Result<Hello, ConnectError> {
     let deadline = Instant::now() + TIMEOUT;
     let mut greeting = Greeting::default();
-    write_hello(stream, &identity.hello(Role::Connects, 0, stream)?)?;
+    write_hello(stream, &identity.hello(Role::Connects, attempt, identity.lanes(), 0, stream)?)?;
     loop {
         if let Some(hello) = greeting.receive(stream, Role::Accepts)? {
-            return Ok(identity.agreement(&hello));
+            return Ok(hello);
         }
         wait_readable(&[stream], deadline)?;
     }
@@ -86,19 +89,10 @@ impl<'d> Listener<'d> {
                 waiting.push(Waiting { stream, greeting: Greeting::default(), deadline });
             }
             if let Some((stream, hello)) = next_greeted(&mut waiting) {
-                let identity = self.device.identity(config)?;
-                let greeted = identity.hello(Role::Accepts, hello.source_qpn, &stream);
-                if let Err(error) = greeted.and_then(|hello| write_hello(&stream, &hello)) {
-                    log::debug!("a peer has gone during its hello: {error}");
-                    continue;
+                match self.device.accept_first(stream, &hello, config)? {
+                    Some(pair) => return Ok(pair),
+                    None => continue,
                 }
-                let agreement = identity.agreement(&hello);
-                return self.device.queue_pair(
-                    Box::new(TcpLane(stream)),
-                    identity.number,
-                    &agreement,
-                    config,
-                );
             }
             let first_deadline = waiting.iter().map(|peer| peer.deadline).min();
             let deadline = first_deadline.unwrap_or_else(|| Instant::now() + TIMEOUT);

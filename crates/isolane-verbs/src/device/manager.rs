@@ -23,7 +23,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-use super::handshake::{self, Greeting, Identity, TIMEOUT, gid};
+use super::DeviceConfig;
+use super::handshake::{self, Greeting, Identity, LaneAttempt, TIMEOUT, gid};
 use super::lane::{Lane, TcpLane};
 use super::progress::timespec;
 use crate::connection::Agreement;
@@ -31,8 +32,14 @@ use crate::wire::{Hello, Role};
 
 /// A queue pair, as the manager sees it.
 pub(super) trait Managed: Send + Sync {
-    /// Takes the lane that connects it with its peer.
-    fn open(&self, lane: Box<dyn Lane>, agreement: &Agreement);
+    /// Starts to open a lane. `None` if it is not needed.
+    fn start_lane(&self, lane: u8) -> Option<LaneAttempt>;
+
+    /// The peer opens a lane. `None` if it must not.
+    fn accept_lane(&self, hello: &Hello, agreement: &Agreement) -> Option<LaneAttempt>;
+
+    /// Takes a lane that connects it with its peer.
+    fn open_lane(&self, lane: Box<dyn Lane>, hello: &Hello, agreement: &Agreement);
 
     /// Handles the deadlines that have passed.
     fn check_deadline(&self);
@@ -47,30 +54,30 @@ pub struct Peer {
     pub number: u32,
 }
 
-/// A queue pair that needs a lane.
+/// A queue pair whose lanes the manager opens.
 pub(super) struct Opening {
     pub(super) member: Weak<dyn Managed>,
     pub(super) identity: Identity,
     pub(super) peer: Peer,
+    /// Whether this end connects or accepts.
+    pub(super) role: Role,
+    /// It has connected to an address, and has its first lane.
+    pub(super) has_lane: bool,
 }
 
 impl Opening {
-    /// Whether this end connects, at a device with this address.
-    fn connects(&self, address: IpAddr) -> bool {
-        (gid(address), self.identity.number) < (gid(self.peer.address), self.peer.number)
-    }
-
     /// Whether a hello from this address is the one of the peer.
     fn accepts(&self, hello: &Hello, source: IpAddr) -> bool {
-        source == self.peer.address
-            && hello.source_gid == gid(source)
+        // A router can translate the address of a peer that has connected to an address.
+        gid(source) == gid(self.peer.address)
+            && (self.has_lane || hello.source_gid == gid(source))
             && hello.source_qpn == self.peer.number
             && hello.destination_qpn == self.identity.number
     }
 
     fn open(&self, stream: TcpStream, hello: &Hello) {
         if let Some(member) = self.member.upgrade() {
-            member.open(Box::new(TcpLane(stream)), &self.identity.agreement(hello));
+            member.open_lane(Box::new(TcpLane(stream)), hello, &self.identity.agreement(hello));
         }
     }
 }
@@ -80,6 +87,7 @@ pub(super) struct Manager {
     address: IpAddr,
     ports: RangeInclusive<u16>,
     options: SocketOptions,
+    lanes: u8,
     state: Mutex<State>,
     wake: OwnedFd,
     is_stopping: AtomicBool,
@@ -90,6 +98,8 @@ struct State {
     ports: Vec<Port>,
     /// New queue pairs, which the thread takes.
     openings: Vec<Opening>,
+    /// Numbers of queue pairs, and their lanes to open.
+    missing: Vec<(u32, u8)>,
     /// Numbers whose opening ends.
     canceled: Vec<u32>,
     deadlines: Vec<(Instant, Weak<dyn Managed>)>,
@@ -117,14 +127,21 @@ impl Port {
 }
 
 impl Manager {
-    pub(super) fn new(
-        address: IpAddr,
-        ports: RangeInclusive<u16>,
-        options: SocketOptions,
-    ) -> io::Result<Manager> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let (state, is_stopping) = (Mutex::default(), AtomicBool::new(false));
-        Ok(Manager { address, ports, options, state, wake, is_stopping })
+    pub(super) fn new(config: &DeviceConfig) -> io::Result<Manager> {
+        Ok(Manager {
+            address: config.address,
+            ports: config.ports.clone(),
+            options: config.socket.clone(),
+            lanes: config.lanes.clamp(1, Hello::MAX_LANES),
+            state: Mutex::default(),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            is_stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// Maximum number of lanes of a queue pair.
+    pub(super) fn lanes(&self) -> u8 {
+        self.lanes
     }
 
     pub(super) fn address(&self) -> IpAddr {
@@ -198,16 +215,23 @@ impl Manager {
         }
     }
 
-    /// Opens a lane in the background.
+    /// Opens the lanes of a queue pair in the background.
     pub(super) fn open(&self, opening: Opening) {
         self.state.lock().openings.push(opening);
         self.wake();
     }
 
-    /// Ends the opening of a lane.
+    /// Opens a lane in the background, unless the peer does that.
+    pub(super) fn open_lane(&self, number: u32, lane: u8) {
+        self.state.lock().missing.push((number, lane));
+        self.wake();
+    }
+
+    /// Ends the opening of lanes.
     pub(super) fn cancel(&self, number: u32) {
         let mut state = self.state.lock();
         state.openings.retain(|opening| opening.identity.number != number);
+        state.missing.retain(|(missing, _)| *missing != number);
         state.canceled.push(number);
         drop(state);
         self.wake();
@@ -267,26 +291,40 @@ impl Manager {
     fn take_openings(&self, lanes: &mut Lanes) -> Vec<Arc<TcpListener>> {
         let mut state = self.state.lock();
         for number in state.canceled.drain(..) {
-            lanes.expected.remove(&number);
+            lanes.openings.remove(&number);
             lanes.connecting.retain(|connecting| connecting.opening.identity.number != number);
         }
         for opening in state.openings.drain(..) {
-            if opening.connects(self.address) {
-                lanes.connecting.push(Connecting::new(opening));
-            } else {
-                lanes.expected.insert(opening.identity.number, opening);
+            let opening = Arc::new(opening);
+            if opening.role == Role::Connects && !opening.has_lane {
+                lanes.connecting.push(Connecting::new(Arc::clone(&opening), 0));
+            }
+            lanes.openings.insert(opening.identity.number, opening);
+        }
+        for (number, lane) in state.missing.drain(..) {
+            let is_same = |connecting: &Connecting| {
+                connecting.opening.identity.number == number && connecting.lane == lane
+            };
+            if let Some(opening) = lanes.openings.get(&number)
+                && opening.role == Role::Connects
+                && !lanes.connecting.iter().any(is_same)
+            {
+                lanes.connecting.push(Connecting::new(Arc::clone(opening), lane));
             }
         }
         state.ports.iter().map(|port| Arc::clone(&port.listener)).collect()
     }
 
-    /// Starts a connection from the address of the device.
-    fn start_connecting(&self, peer: Peer) -> io::Result<TcpStream> {
-        let family = if self.address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    /// Starts a connection to the peer: from the address of the device, by which a peer knows it that it names.
+    fn start_connecting(&self, opening: &Opening) -> io::Result<TcpStream> {
+        let peer = opening.peer;
+        let family = if peer.address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(family, SocketType::STREAM, flags, None)?;
         self.options.apply(&socket).map_err(io::Error::other)?;
-        rustix::net::bind(&socket, &SocketAddr::new(self.address, 0))?;
+        if !opening.has_lane {
+            rustix::net::bind(&socket, &SocketAddr::new(self.address, 0))?;
+        }
         let port = (peer.number >> 8) as u16;
         match rustix::net::connect(&socket, &SocketAddr::new(peer.address, port)) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
@@ -301,8 +339,8 @@ impl Manager {
 /// Lanes that are being opened; the manager's thread owns them.
 #[derive(Default)]
 struct Lanes {
-    /// Queue pairs that wait for their peer, by number.
-    expected: HashMap<u32, Opening>,
+    /// Queue pairs by number.
+    openings: HashMap<u32, Arc<Opening>>,
     connecting: Vec<Connecting>,
     waiting: VecDeque<Waiting>,
 }
@@ -318,7 +356,8 @@ struct Waiting {
 
 /// A connection to a peer.
 struct Connecting {
-    opening: Opening,
+    opening: Arc<Opening>,
+    lane: u8,
     /// `None` until the next attempt.
     attempt: Option<Attempt>,
     retry_at: Instant,
@@ -327,6 +366,7 @@ struct Connecting {
 
 struct Attempt {
     stream: TcpStream,
+    lane: LaneAttempt,
     /// The hello of this end is sent.
     is_greeted: bool,
     greeting: Greeting,
@@ -353,11 +393,11 @@ impl Lanes {
             }
         }
         let waiting = std::mem::take(&mut self.waiting);
-        self.waiting = waiting.into_iter().filter_map(|peer| self.admit(peer, manager.address)).collect();
+        self.waiting = waiting.into_iter().filter_map(|peer| self.admit(peer)).collect();
     }
 
     /// Opens the lane of a peer if its queue pair expects it. Returns a peer that must wait.
-    fn admit(&mut self, mut peer: Waiting, address: IpAddr) -> Option<Waiting> {
+    fn admit(&mut self, mut peer: Waiting) -> Option<Waiting> {
         if peer.hello.is_none() {
             peer.hello = match peer.greeting.receive(&peer.stream, Role::Connects) {
                 Ok(hello) => hello,
@@ -367,13 +407,12 @@ impl Lanes {
                 }
             };
         }
-        let opening = peer.hello.as_ref().and_then(|hello| self.expected.get(&hello.destination_qpn));
+        let opening = peer.hello.as_ref().and_then(|hello| self.openings.get(&hello.destination_qpn));
         let (Some(hello), Some(opening)) = (&peer.hello, opening) else {
             return (Instant::now() < peer.deadline).then_some(peer);
         };
         let source = peer.stream.peer_addr().ok()?;
-        let is_for_device = hello.destination_gid == gid(address);
-        if !is_for_device || !opening.accepts(hello, source.ip()) {
+        if opening.role != Role::Accepts || !opening.accepts(hello, source.ip()) {
             log::warn!("{source}: queue pair {} expects another peer", hello.destination_qpn);
             return None;
         }
@@ -381,10 +420,14 @@ impl Lanes {
             // The peer has gone, and connects again if it needs to.
             return None;
         }
-        let reply = opening.identity.hello(Role::Accepts, hello.source_qpn, &peer.stream).ok()?;
+        let agreement = opening.identity.agreement(hello);
+        // A queue pair that cannot have the lane now can have it later: the peer tries again.
+        let attempt = opening.member.upgrade()?.accept_lane(hello, &agreement)?;
+        let identity = &opening.identity;
+        let reply =
+            identity.hello(Role::Accepts, attempt, agreement.lanes, hello.source_qpn, &peer.stream).ok()?;
         handshake::write_hello(&peer.stream, &reply).ok()?;
         opening.open(peer.stream, hello);
-        self.expected.remove(&hello.destination_qpn);
         None
     }
 
@@ -412,21 +455,23 @@ impl Lanes {
 }
 
 impl Connecting {
-    fn new(opening: Opening) -> Connecting {
-        Connecting { opening, attempt: None, retry_at: Instant::now(), delay: MIN_RETRY_DELAY }
+    fn new(opening: Arc<Opening>, lane: u8) -> Connecting {
+        Connecting { opening, lane, attempt: None, retry_at: Instant::now(), delay: MIN_RETRY_DELAY }
     }
 
-    /// Continues. Returns `true` once the lane is open. A failed attempt is repeated after a delay: the peer can be
+    /// Continues. Returns `true` once the lane is open, or not needed. A failed attempt is repeated after a delay: the peer can be
     /// slower.
     fn advance(&mut self, manager: &Manager) -> bool {
         if self.attempt.is_none() {
             if Instant::now() < self.retry_at {
                 return false;
             }
-            match manager.start_connecting(self.opening.peer) {
+            let member = self.opening.member.upgrade();
+            let Some(lane) = member.and_then(|member| member.start_lane(self.lane)) else { return true };
+            match manager.start_connecting(&self.opening) {
                 Ok(stream) => {
                     let greeting = Greeting::default();
-                    self.attempt = Some(Attempt { stream, is_greeted: false, greeting });
+                    self.attempt = Some(Attempt { stream, lane, is_greeted: false, greeting });
                 }
                 Err(error) => return self.retry(&error),
             }
@@ -464,13 +509,17 @@ impl Attempt {
                 return Ok(None);
             }
             handshake::tune(&self.stream, options);
-            let hello = opening.identity.hello(Role::Connects, opening.peer.number, &self.stream)?;
+            let (identity, number) = (&opening.identity, opening.peer.number);
+            let hello = identity.hello(Role::Connects, self.lane, identity.lanes(), number, &self.stream)?;
             handshake::write_hello(&self.stream, &hello)?;
             self.is_greeted = true;
         }
         let hello = self.greeting.receive(&self.stream, Role::Accepts).map_err(io::Error::other)?;
         match hello {
-            Some(hello) if !opening.accepts(&hello, opening.peer.address) => {
+            Some(hello)
+                if !opening.accepts(&hello, opening.peer.address)
+                    || (hello.lane, hello.epoch) != (self.lane.lane, self.lane.epoch) =>
+            {
                 Err(io::Error::other("the hello names another queue pair"))
             }
             hello => Ok(hello),

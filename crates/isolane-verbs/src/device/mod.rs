@@ -11,6 +11,7 @@ mod datagram;
 mod handshake;
 mod lane;
 mod listener;
+mod machine;
 mod manager;
 mod progress;
 mod queue_pair;
@@ -24,7 +25,6 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
 use isolane_reactor::SocketOptions;
@@ -43,6 +43,7 @@ pub use shared_receives::SharedReceives;
 
 use crate::connection::{Agreement, ReceiveAttributes};
 use crate::memory::{ProtectionDomain, Registration};
+use crate::wire::{Hello, Role};
 use datagram::DatagramPort;
 use handshake::Identity;
 use manager::Manager;
@@ -55,10 +56,13 @@ pub struct DeviceConfig {
     pub progress: ProgressMode,
     /// Options of each lane's socket.
     pub socket: SocketOptions,
-    /// Local address of the queue pairs of [`Device::create_queue_pair`].
+    /// Local address of the queue pairs of [`Device::create_queue_pair`]. Peers that connect to [`Device::listen`] open
+    /// further lanes at this address.
     pub address: IpAddr,
     /// Ports for them; from 0 on, the system chooses.
     pub ports: RangeInclusive<u16>,
+    /// Maximum number of lanes of a queue pair, 1 to 8; the peer can have fewer.
+    pub lanes: u8,
 }
 
 impl Default for DeviceConfig {
@@ -68,6 +72,7 @@ impl Default for DeviceConfig {
             socket: SocketOptions::default(),
             address: Ipv4Addr::LOCALHOST.into(),
             ports: 0..=0,
+            lanes: 1,
         }
     }
 }
@@ -77,7 +82,6 @@ pub struct Device {
     progress: Arc<Progress>,
     manager: Arc<Manager>,
     socket: SocketOptions,
-    next_number: AtomicU32,
     datagram_ports: Mutex<HashMap<u16, Arc<DatagramPort>>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -89,10 +93,9 @@ impl Device {
     /// If the system refuses a descriptor or a thread.
     pub fn open(config: DeviceConfig) -> io::Result<Device> {
         let progress = Arc::new(Progress::new(config.progress)?);
-        let manager = Arc::new(Manager::new(config.address, config.ports, config.socket.clone())?);
-        let (socket, next_number) = (config.socket, AtomicU32::new(0));
-        let (datagram_ports, threads) = (Mutex::default(), Vec::new());
-        let mut device = Device { progress, manager, socket, next_number, datagram_ports, threads };
+        let manager = Arc::new(Manager::new(&config)?);
+        let (socket, datagram_ports, threads) = (config.socket, Mutex::default(), Vec::new());
+        let mut device = Device { progress, manager, socket, datagram_ports, threads };
         device.threads.push(device.progress.start()?);
         device.threads.push(device.manager.start()?);
         Ok(device)
@@ -158,7 +161,7 @@ impl Device {
                 let port = Arc::new(DatagramPort::new(socket, number)?);
                 let member: Arc<dyn Member> = port.clone();
                 self.progress.add(Arc::clone(&member))?;
-                self.progress.watch(&member)?;
+                self.progress.watch(member.number(), port.descriptor())?;
                 Ok(Arc::clone(vacant.insert(port)))
             }
         }
@@ -179,9 +182,36 @@ impl Device {
     pub fn connect(&self, address: SocketAddr, config: &QueuePairConfig) -> Result<QueuePair, ConnectError> {
         let stream = TcpStream::connect_timeout(&address, handshake::TIMEOUT)?;
         handshake::prepare(&stream, &self.socket)?;
-        let identity = self.identity(config)?;
-        let agreement = listener::connect(&stream, &identity)?;
-        self.queue_pair(Box::new(TcpLane(stream)), identity.number, &agreement, config)
+        let (pair, identity) = self.started(config)?;
+        let gone = || ConnectError::Io(io::ErrorKind::ConnectionAborted.into());
+        let attempt = pair.managed().start_lane(0).ok_or_else(gone)?;
+        let hello = listener::connect(&stream, &identity, attempt)?;
+        pair.managed().open_lane(Box::new(TcpLane(stream)), &hello, &identity.agreement(&hello));
+        let peer = Peer { address: address.ip(), number: hello.source_qpn };
+        pair.keep_open(identity, peer, Role::Connects);
+        Ok(pair)
+    }
+
+    /// Creates the queue pair that a peer connects to, with its first lane. `None` if the peer has gone.
+    fn accept_first(
+        &self,
+        stream: TcpStream,
+        hello: &Hello,
+        config: &QueuePairConfig,
+    ) -> Result<Option<QueuePair>, ConnectError> {
+        let Ok(source) = stream.peer_addr() else { return Ok(None) };
+        let (pair, identity) = self.started(config)?;
+        let agreement = identity.agreement(hello);
+        let Some(attempt) = pair.managed().accept_lane(hello, &agreement) else { return Ok(None) };
+        let reply = identity.hello(Role::Accepts, attempt, agreement.lanes, hello.source_qpn, &stream);
+        if let Err(error) = reply.and_then(|reply| handshake::write_hello(&stream, &reply)) {
+            log::debug!("a peer has gone during its hello: {error}");
+            return Ok(None);
+        }
+        pair.managed().open_lane(Box::new(TcpLane(stream)), hello, &agreement);
+        let peer = Peer { address: source.ip(), number: hello.source_qpn };
+        pair.keep_open(identity, peer, Role::Accepts);
+        Ok(Some(pair))
     }
 
     /// Creates a queue pair over a lane that both ends have agreed on.
@@ -196,17 +226,21 @@ impl Device {
         config: &QueuePairConfig,
     ) -> Result<QueuePair, ConnectError> {
         let pair = QueuePair::new(number, &self.progress, &self.manager, config)?;
-        pair.start(lane, agreement);
+        pair.start();
+        pair.open_local(lane, agreement);
         Ok(pair)
     }
 
-    /// Returns the contents of the hello for a new queue pair. Its number is below the ones of any port.
-    fn identity(&self, config: &QueuePairConfig) -> Result<Identity, ConnectError> {
+    /// Creates a queue pair that can send, and returns the contents of its hellos.
+    fn started(&self, config: &QueuePairConfig) -> Result<(QueuePair, Identity), ConnectError> {
         let first_message = getrandom::u32().map_err(|error| ConnectError::Random(error.to_string()))?;
-        let next = || self.next_number.fetch_add(1, Ordering::Relaxed) % MAX_NUMBER + 1;
-        let number = std::iter::repeat_with(next).find(|number| !self.progress.has(*number));
+        let pair = self.create_queue_pair(config)?;
         let resources = ReceiveAttributes::default().responder_resources;
-        Identity::new(number.unwrap_or(1), first_message, resources, config.shared_receives.is_some())
+        let shares_receives = config.shared_receives.is_some();
+        let identity =
+            Identity::new(pair.number(), first_message, resources, shares_receives, self.manager.lanes())?;
+        pair.start();
+        Ok((pair, identity))
     }
 }
 
@@ -220,6 +254,3 @@ impl Drop for Device {
         }
     }
 }
-
-/// Largest number of a queue pair without a port.
-const MAX_NUMBER: u32 = (1 << 16) - 1;

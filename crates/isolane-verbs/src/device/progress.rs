@@ -60,9 +60,6 @@ impl FromStr for ProgressMode {
 pub(super) trait Member: Send + Sync {
     fn number(&self) -> u32;
 
-    /// Passes the descriptor of the lane to `register`, unless it has ended.
-    fn with_descriptor(&self, register: &dyn Fn(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()>;
-
     /// Stops using memory.
     fn revoke(&self, region: &Arc<MemoryRegion>);
 
@@ -169,16 +166,10 @@ impl Progress {
     }
 
     /// Whether a queue pair has the number.
-    pub(super) fn has(&self, number: u32) -> bool {
-        self.members.read().by_number.contains_key(&number)
-    }
-
-    /// Watches the lane that a queue pair has now.
-    pub(super) fn watch(&self, member: &Arc<dyn Member>) -> io::Result<()> {
-        member.with_descriptor(&|lane| {
-            let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
-            Ok(epoll::add(&self.epoll, lane, epoll::EventData::new_u64(member.number().into()), flags)?)
-        })
+    /// Watches the descriptor of a new lane of a queue pair.
+    pub(super) fn watch(&self, number: u32, lane: BorrowedFd<'_>) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+        Ok(epoll::add(&self.epoll, lane, epoll::EventData::new_u64(number.into()), flags)?)
     }
 
     pub(super) fn remove(&self, number: u32) {

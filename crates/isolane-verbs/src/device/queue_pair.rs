@@ -2,20 +2,18 @@
 //!
 //! Invariant: completions enter their queues in the order in which the connection finished the requests.
 
-use std::cell::RefCell;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use isolane_connection::{ReceivePlan, TransmitPlan};
 use isolane_memory::MemoryRegion;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::completion_queue::{CompletionQueue, WorkCompletion};
-use super::handshake::{ConnectError, Identity, gid};
+use super::handshake::{ConnectError, Identity, LaneAttempt, gid};
 use super::lane::{Lane, MemoryLane};
+use super::machine::Machine;
 use super::manager::{Managed, Manager, Opening, Peer};
 use super::progress::{Member, Progress};
 use super::shared_receives::SharedReceives;
@@ -24,6 +22,7 @@ use crate::connection::{
     SendAttributes, State,
 };
 use crate::memory::{Access, ProtectionDomain};
+use crate::wire::{Hello, Role};
 use crate::work::{ReceiveRequest, SendRequest};
 
 /// Configuration of a queue pair.
@@ -79,26 +78,6 @@ struct Endpoint {
     is_pending: AtomicBool,
 }
 
-struct Machine {
-    number: u32,
-    connection: ReliableConnection,
-    /// `None` before the lane is open, and once it has ended.
-    lane: Option<Box<dyn Lane>>,
-    outlives_peer: bool,
-    /// The last receive ended before the lane was empty.
-    is_unread: bool,
-    /// It is in the list of queue pairs that wait for a shared receive.
-    awaits_receive: bool,
-    /// Number of the first message, once it is known: from the peer, or from the program.
-    first_message: Option<u32>,
-    /// Requests fail after this time without a lane, unless it is `None`.
-    lane_timeout: Option<Duration>,
-    /// When requests without a lane fail.
-    lane_deadline: Option<Instant>,
-    /// The deadline that the manager checks.
-    armed: Option<Instant>,
-}
-
 impl QueuePair {
     pub(super) fn new(
         number: u32,
@@ -112,18 +91,7 @@ impl QueuePair {
             manager: Arc::clone(manager),
             weak: Weak::clone(weak),
             config: config.clone(),
-            machine: Mutex::new(Machine {
-                number,
-                connection: config.connection(),
-                lane: None,
-                outlives_peer: config.outlives_peer,
-                is_unread: false,
-                awaits_receive: false,
-                first_message: None,
-                lane_timeout: None,
-                lane_deadline: None,
-                armed: None,
-            }),
+            machine: Mutex::new(Machine::new(number, config.connection(), config.outlives_peer)),
             is_pending: AtomicBool::new(false),
         });
         progress.add(endpoint.clone())?;
@@ -133,6 +101,11 @@ impl QueuePair {
     /// Number of the queue pair, by which its completions and its peer name it.
     pub fn number(&self) -> u32 {
         self.endpoint.number
+    }
+
+    /// Maximum number of lanes. On several lanes, the bytes of a WRITE arrive in any order.
+    pub fn max_lanes(&self) -> u8 {
+        self.manager.lanes()
     }
 
     /// Returns the state.
@@ -147,7 +120,7 @@ impl QueuePair {
     pub fn initialize(&self, access: Access) -> Result<(), ModifyError> {
         let mut machine = self.lock();
         let is_allowed = machine.connection.initialize(access);
-        machine.allowed(is_allowed)
+        allowed(&machine, is_allowed)
     }
 
     /// Changes the rights of the peer's requests.
@@ -167,17 +140,19 @@ impl QueuePair {
         attributes: &ReceiveAttributes,
     ) -> Result<(), ModifyError> {
         let (number, shares) = (self.number(), self.endpoint.config.shared_receives.is_some());
-        let identity = Identity::new(number, first_message, attributes.responder_resources, shares)?;
+        let resources = attributes.responder_resources;
+        let identity = Identity::new(number, first_message, resources, shares, self.manager.lanes())?;
         let mut machine = self.lock();
         let is_allowed = machine.connection.start_receiving(attributes);
-        machine.allowed(is_allowed)?;
+        allowed(&machine, is_allowed)?;
         drop(machine);
         if (gid(self.manager.address()), number) == (gid(peer.address), peer.number) {
             let lane = MemoryLane::loopback().map_err(ConnectError::from)?;
-            self.endpoint.open(Box::new(lane), &identity.loopback_agreement());
+            self.endpoint.open_local(Box::new(lane), &identity.loopback_agreement());
         } else {
-            let member: Weak<dyn Managed> = Weak::<Endpoint>::clone(&self.endpoint.weak);
-            self.manager.open(Opening { member, identity, peer });
+            let here = (gid(self.manager.address()), number);
+            let role = if here < (gid(peer.address), peer.number) { Role::Connects } else { Role::Accepts };
+            self.manager.open(self.opening(identity, peer, role, false));
         }
         Ok(())
     }
@@ -195,7 +170,7 @@ impl QueuePair {
     ) -> Result<(), ModifyError> {
         let mut machine = self.lock();
         let is_allowed = machine.connection.start_sending(attributes);
-        machine.allowed(is_allowed)?;
+        allowed(&machine, is_allowed)?;
         machine.lane_timeout = lane_timeout;
         machine.expect_first_message(first_message);
         self.endpoint.settle(&mut machine);
@@ -207,17 +182,38 @@ impl QueuePair {
     /// Moves to [`State::Reset`]: the lane ends, and all requests and completions are dropped.
     pub fn reset(&self) {
         self.manager.cancel(self.number());
-        self.endpoint.end_lane(&mut self.lock());
+        self.endpoint.end_lanes(&mut self.lock());
     }
 
-    /// Moves from [`State::Reset`] to [`State::ReadyToSend`] with a lane that is open already.
-    pub(super) fn start(&self, lane: Box<dyn Lane>, agreement: &Agreement) {
+    fn opening(&self, identity: Identity, peer: Peer, role: Role, has_lane: bool) -> Opening {
+        let member: Weak<dyn Managed> = Weak::<Endpoint>::clone(&self.endpoint.weak);
+        Opening { member, identity, peer, role, has_lane }
+    }
+
+    /// Moves from [`State::Reset`] to [`State::ReadyToSend`] without a lane.
+    pub(super) fn start(&self) {
         let mut machine = self.lock();
         let _ = machine.connection.initialize(Access::ALL)
             && machine.connection.start_receiving(&ReceiveAttributes::default())
             && machine.connection.start_sending(&SendAttributes::default());
-        drop(machine);
-        self.endpoint.open(lane, agreement);
+        machine.lane_timeout = Some(LANE_TIMEOUT);
+    }
+
+    /// The queue pair, as the manager sees it.
+    pub(super) fn managed(&self) -> &dyn Managed {
+        &*self.endpoint
+    }
+
+    /// Makes the manager open further lanes, and lanes that have ended.
+    pub(super) fn keep_open(&self, identity: Identity, peer: Peer, role: Role) {
+        self.manager.open(self.opening(identity, peer, role, true));
+        self.endpoint.lock().lacks_lane = true;
+        self.endpoint.settle(&mut self.lock());
+    }
+
+    /// Takes a lane whose other end is in this process.
+    pub(super) fn open_local(&self, lane: Box<dyn Lane>, agreement: &Agreement) {
+        self.endpoint.open_local(lane, agreement);
     }
 
     /// Posts a send request. It is sent at once if nothing else is outstanding, otherwise together with others: by the
@@ -288,7 +284,7 @@ impl Drop for QueuePair {
     fn drop(&mut self) {
         self.manager.cancel(self.number());
         self.endpoint.progress.remove(self.number());
-        self.endpoint.end_lane(&mut self.lock());
+        self.endpoint.end_lanes(&mut self.lock());
         self.manager.release(self.number());
     }
 }
@@ -318,22 +314,21 @@ impl Endpoint {
         self.progress.lock(&self.machine)
     }
 
-    /// Ends the lane in order, and drops the completions.
-    fn end_lane(&self, machine: &mut Machine) {
+    /// Ends the lanes in order, and drops the completions.
+    fn end_lanes(&self, machine: &mut Machine) {
         // The peer can have sent requests that this end has not seen.
         machine.receive(true);
         machine.connection.announce_end();
         // An acknowledgment can wait for the next turn, which will not come.
         machine.transmit();
-        machine.lane = None;
+        machine.drop_lanes();
         machine.connection = self.config.connection();
-        (machine.first_message, machine.lane_deadline, machine.is_unread) = (None, None, false);
         self.config.send_queue.forget(self.number);
         self.config.receive_queue.forget(self.number);
     }
 
     /// Moves completions to their queues, and events to their receiver. If a queue has overrun, the queue pair fails. A
-    /// failed queue pair ends its lane, so that the peer's requests fail too.
+    /// failed queue pair ends its lanes. Lanes that have ended are opened again.
     fn settle(&self, machine: &mut Machine) {
         while let Some(queue) = machine.connection.next_completion() {
             let completions = match queue {
@@ -352,11 +347,11 @@ impl Endpoint {
                 on_event(self.number, event);
             }
         }
-        if machine.connection.state() == State::Error
-            && machine.connection.pending() == Pending::Nothing
-            && let Some(lane) = &mut machine.lane
-        {
-            lane.shutdown();
+        if machine.connection.state() == State::Error && machine.connection.pending() == Pending::Nothing {
+            machine.shutdown();
+        }
+        if std::mem::take(&mut machine.lacks_lane) {
+            machine.missing_lanes().for_each(|lane| self.manager.open_lane(self.number, lane));
         }
         self.wait_for_receive(machine);
         self.arm(machine);
@@ -380,13 +375,7 @@ impl Endpoint {
 
     /// Passes the next deadline to the manager.
     fn arm(&self, machine: &mut Machine) {
-        let must_wait = machine.lane.is_none() && machine.connection.outstanding_sends() > 0;
-        machine.lane_deadline = match machine.lane_deadline {
-            _ if !must_wait => None,
-            None => machine.lane_timeout.map(|lane_timeout| Instant::now() + lane_timeout),
-            deadline => deadline,
-        };
-        let deadline = machine.lane_deadline.into_iter().chain(machine.connection.deadline()).min();
+        let deadline = machine.deadline();
         if deadline != machine.armed {
             machine.armed = deadline;
             if let Some(deadline) = deadline {
@@ -396,36 +385,50 @@ impl Endpoint {
     }
 }
 
-impl Managed for Endpoint {
-    fn open(&self, lane: Box<dyn Lane>, agreement: &Agreement) {
-        let mut machine = self.lock();
-        let is_expected = matches!(machine.connection.state(), State::ReadyToReceive | State::ReadyToSend);
-        if !is_expected || machine.lane.is_some() {
-            return;
-        }
-        machine.connection.handle_lane_open(agreement);
-        machine.lane = Some(lane);
-        machine.expect_first_message(agreement.first_message);
-        self.settle(&mut machine);
-        drop(machine);
+impl Endpoint {
+    fn open_local(&self, lane: Box<dyn Lane>, agreement: &Agreement) {
+        let is_open = self.lock().open_local(lane, agreement);
+        self.start_using(0, is_open);
+    }
+
+    /// Adds a new lane to the ones that the device drives.
+    fn start_using(&self, index: u8, is_open: bool) {
         let Some(member) = self.weak.upgrade() else { return };
         let member: Arc<dyn Member> = member;
-        if let Err(error) = self.progress.watch(&member) {
-            self.lock().lose_lane(&error.to_string());
+        let mut machine = self.lock();
+        if is_open
+            && let Some(lane) = machine.lane(index)
+            && let Err(error) = self.progress.watch(self.number, lane.descriptor())
+        {
+            machine.lose_lane(index.into(), &error.to_string());
         }
+        self.settle(&mut machine);
+        drop(machine);
         self.progress.mark_pending(&member);
         self.progress.wake_tasks();
+    }
+}
+
+impl Managed for Endpoint {
+    fn start_lane(&self, lane: u8) -> Option<LaneAttempt> {
+        self.lock().start_lane(lane)
+    }
+
+    fn accept_lane(&self, hello: &Hello, agreement: &Agreement) -> Option<LaneAttempt> {
+        let mut machine = self.lock();
+        let attempt = machine.accept_lane(hello, agreement);
+        self.settle(&mut machine);
+        attempt
+    }
+
+    fn open_lane(&self, lane: Box<dyn Lane>, hello: &Hello, agreement: &Agreement) {
+        let is_open = self.lock().open_lane(lane, hello, agreement);
+        self.start_using(hello.lane, is_open);
     }
 
     fn check_deadline(&self) {
         let mut machine = self.lock();
-        let now = Instant::now();
-        machine.armed = None;
-        if machine.lane_deadline.is_some_and(|deadline| deadline <= now) {
-            machine.connection.handle_lane_lost();
-        }
-        machine.connection.handle_timeout(now);
-        machine.transmit();
+        machine.check();
         self.settle(&mut machine);
         drop(machine);
         self.progress.wake_tasks();
@@ -435,11 +438,6 @@ impl Managed for Endpoint {
 impl Member for Endpoint {
     fn number(&self) -> u32 {
         self.number
-    }
-
-    fn with_descriptor(&self, register: &dyn Fn(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<()> {
-        let machine = self.lock();
-        machine.lane.as_ref().map_or(Ok(()), |lane| register(lane.descriptor()))
     }
 
     fn revoke(&self, region: &Arc<MemoryRegion>) {
@@ -482,89 +480,11 @@ impl Member for Endpoint {
     }
 }
 
-impl Machine {
-    /// Receives until the lane is empty: until a receive finds nothing if `is_drained`, otherwise until it finds little.
-    fn receive(&mut self, is_drained: bool) {
-        OVERFLOW.with_borrow_mut(|overflow| self.receive_with(overflow, is_drained));
-    }
-
-    fn receive_with(&mut self, overflow: &mut [u8], is_drained: bool) {
-        for attempt in 0..=MAX_RECEIVES {
-            let Some(lane) = &mut self.lane else { return };
-            if attempt == MAX_RECEIVES {
-                self.is_unread = true;
-                break;
-            }
-            let mut plan = ReceivePlan::new();
-            let capacity = self.connection.fill_receive_plan(overflow, &mut plan);
-            let received = lane.receive(&mut plan);
-            drop(plan);
-            match received {
-                Ok(0) => return self.lose_lane("the peer has closed it"),
-                Ok(count) => {
-                    self.connection.handle_received(count, overflow, Instant::now());
-                    if !is_drained && count < capacity {
-                        break;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.is_unread = false;
-                    break;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return self.lose_lane(&error.to_string()),
-            }
-        }
-    }
-
-    /// Sends until everything is sent or the lane is full.
-    fn transmit(&mut self) {
-        while let Some(lane) = &mut self.lane {
-            let mut plan = TransmitPlan::new();
-            self.connection.fill_transmit_plan(&mut plan);
-            if plan.bytes() == 0 {
-                return;
-            }
-            let sent = lane.send(&plan);
-            drop(plan);
-            match sent {
-                Ok(count) => self.connection.handle_transmitted(count),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return self.lose_lane(&error.to_string()),
-            }
-        }
-    }
-
-    fn lose_lane(&mut self, reason: &str) {
-        log::debug!("queue pair {}: its lane has ended: {reason}", self.number);
-        (self.lane, self.is_unread) = (None, false);
-        match self.outlives_peer {
-            true => self.connection.handle_lane_closed(),
-            false => self.connection.handle_lane_lost(),
-        }
-    }
-
-    /// Ends the lane if the peer and the program do not name the same first message.
-    fn expect_first_message(&mut self, first_message: u32) {
-        let expected = *self.first_message.get_or_insert(first_message);
-        if expected != first_message {
-            self.lose_lane(&format!("its first message is {first_message}, not {expected}"));
-        }
-    }
-
-    fn allowed(&self, is_allowed: bool) -> Result<(), ModifyError> {
-        if is_allowed { Ok(()) } else { Err(ModifyError::State(self.connection.state())) }
-    }
+fn allowed(machine: &Machine, is_allowed: bool) -> Result<(), ModifyError> {
+    if is_allowed { Ok(()) } else { Err(ModifyError::State(machine.connection.state())) }
 }
 
-thread_local! {
-    /// Received bytes that have no place yet. A connection that has processed them refers to none of them.
-    static OVERFLOW: RefCell<Vec<u8>> = RefCell::new(vec![0; OVERFLOW_BYTES]);
-}
-/// Number of receives after which other lanes have their turn.
-const MAX_RECEIVES: usize = 64;
+/// Time without a lane after which a queue pair fails that connects to an address.
+const LANE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of unsent requests that are sent without waiting for a poll, so that the peer processes them in the meantime.
 const BATCH: usize = 64;
-/// Length of [`OVERFLOW`] in bytes.
-const OVERFLOW_BYTES: usize = 64 * 1024;

@@ -100,6 +100,7 @@ fn run_each_operation(near: &End, far: &End) {
     let key = far.memory.key();
     let data: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8).collect();
     near.memory.region().copy_in(0, &data);
+    far.memory.region().copy_in(1_000_000, &[0; 8]);
     far.receive(1, 0, 300_000);
     near.send(2, SEND, 0, 300_000);
     near.send(3, SendOperation::Write { address: 400_000, key, immediate: None }, 0, 300_000);
@@ -143,6 +144,7 @@ fn executes_each_operation_over_memory() {
         peer_segment_bytes: 1 << 20,
         peer_responder_resources: 16,
         peer_shares_receives: false,
+        lanes: 1,
     };
     let near_pair = near.device.queue_pair(Box::new(near_lane), 1, &agreement, &near.config).unwrap();
     let far_pair = far.device.queue_pair(Box::new(far_lane), 2, &agreement, &far.config).unwrap();
@@ -272,6 +274,48 @@ fn silent_and_wrong_peers_hold_up_nobody() {
     });
     wrong.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     assert!(matches!(wrong.read(&mut [0; 1]), Ok(0) | Err(_)));
+}
+
+#[test]
+fn lane_of_another_peer_does_not_join() {
+    use std::io::{Read, Write};
+
+    use crate::wire::{Capabilities, Hello, Role};
+    let config = || DeviceConfig { lanes: 2, ..DeviceConfig::default() };
+    let (near, far) = connected(config(), config(), Limits::default());
+    run_each_operation(&near, &far);
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, (far.pair.number() >> 8) as u16));
+    let hello = Hello {
+        magic: Hello::MAGIC,
+        version: Hello::VERSION,
+        role: Role::Connects.code(),
+        lane: 1,
+        capabilities: Capabilities(0),
+        lanes: 2,
+        responder_resources: 16,
+        epoch: u32::MAX,
+        max_segment_bytes: 1 << 20,
+        source_gid: gid(Ipv4Addr::LOCALHOST.into()),
+        destination_gid: gid(Ipv4Addr::LOCALHOST.into()),
+        source_qpn: near.pair.number(),
+        destination_qpn: far.pair.number(),
+        first_message: 0,
+        received_epoch: 0,
+        nonce: [7; 16],
+        received_segments: 0,
+        received_bytes: 0,
+        authentication: [0; 32],
+    };
+    // Everything is right but the nonce, which only the peer knows; or the number of a queue pair.
+    let wrong =
+        [hello.clone(), Hello { source_qpn: 1, ..hello.clone() }, Hello { lane: 7, lanes: 8, ..hello }];
+    for hello in wrong {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(&hello.encode()).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+        assert!(matches!(stream.read(&mut [0; 1]), Ok(0) | Err(_)), "the lane was accepted");
+    }
+    run_each_operation(&near, &far);
 }
 
 #[test]

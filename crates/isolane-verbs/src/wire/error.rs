@@ -9,9 +9,6 @@ pub enum SegmentError {
     /// Reserved bits are set.
     #[error("byte 1 of a segment has flags {0:#04x}, some of which are reserved")]
     Flags(u8),
-    /// The size has more than 24 bits.
-    #[error("bytes 8 to 11 of a segment have size {0:#x}, more than 24 bits")]
-    Size(u32),
     /// The place in the message contradicts the size or the opcode.
     #[error("{length} bytes at offset {offset} of a message of {size} bytes are not its {stage} segment")]
     Place {

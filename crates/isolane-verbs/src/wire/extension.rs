@@ -35,8 +35,8 @@ isolane_layout::layout! {
         0 => syndrome: u8,
         /// Delay before the next attempt after [`Syndrome::ReceiverNotReady`]: the code of `min_rnr_timer`.
         1 => timer: u8,
-        /// Number of bytes of the message that are in their place: where the next attempt continues.
-        4 => accepted: u32,
+        /// With [`Syndrome::ReceiverNotReady`], index of the first receive that is missing, modulo 2⁸.
+        2 => receive: u8,
     }
 }
 
@@ -50,6 +50,22 @@ isolane_layout::layout! {
     }
 }
 
+isolane_layout::layout! {
+    /// Report about a lane that has ended: the peer sends the rest on other lanes.
+    pub struct LaneReport[20] {
+        /// Index of the lane.
+        0 => lane: u8,
+        /// Epoch that has ended.
+        4 => epoch: u32,
+        /// Last epoch in which anything arrived; 0 if none.
+        8 => received_epoch: u32,
+        /// Number of segments that arrived completely in that epoch.
+        12 => segments: u32,
+        /// Number of payload bytes of the next segment that arrived.
+        16 => bytes: u32,
+    }
+}
+
 isolane_layout::codes! {
     /// Kind of an acknowledgment.
     pub enum Syndrome: u8 {
@@ -57,6 +73,9 @@ isolane_layout::codes! {
         ReceiverNotReady = 0x20, "receiver not ready";
         ReceiverReady = 0x40, "receiver ready again";
         Ended = 0x50, "queue pair ended";
+        Failed = 0x51, "queue pair failed";
+        Probe = 0x52, "lane probe";
+        Alive = 0x53, "lane alive";
         NakSequence = 0x60, "sequence error";
         NakInvalidRequest = 0x61, "invalid request";
         NakRemoteAccess = 0x62, "remote access error";
@@ -129,12 +148,23 @@ mod tests {
         bytes[12..16].fill(0);
         assert_eq!((operands.encode(), AtomicOperands::decode(&bytes)), (bytes, operands.clone()));
 
-        let acknowledgment = Acknowledgment { syndrome: 0x61, timer: 0x02, accepted: 0x0807_0605 };
-        let bytes = [0x61, 2, 0, 0, 5, 6, 7, 8];
+        let acknowledgment = Acknowledgment { syndrome: 0x61, timer: 0x02, receive: 0x03 };
+        let bytes = [0x61, 2, 3, 0, 0, 0, 0, 0];
         assert_eq!(
             (acknowledgment.encode(), Acknowledgment::decode(&bytes)),
             (bytes, acknowledgment.clone())
         );
+
+        let report = LaneReport {
+            lane: 0x01,
+            epoch: 0x0807_0605,
+            received_epoch: 0x0c0b_0a09,
+            segments: 0x100f_0e0d,
+            bytes: 0x1413_1211,
+        };
+        let mut bytes: [u8; 20] = std::array::from_fn(|at| at as u8 + 1);
+        bytes[1..4].fill(0);
+        assert_eq!((report.encode(), LaneReport::decode(&bytes)), (bytes, report.clone()));
 
         let source = DatagramSource { q_key: 0x0403_0201, qpn: 0x0007_0605 };
         let bytes = [1, 2, 3, 4, 5, 6, 7, 0];

@@ -11,9 +11,11 @@ isolane_layout::layout! {
         2 => credits: u16,
         /// Number of the message, modulo 2³²; of a response, the number of the request.
         4 => message: u32,
-        /// Size of the message in bytes, in the low 24 bits; the others are 0.
+        /// Size of the message in bytes, in the low 24 bits. Above, the index of the receive that the request consumes:
+        /// the number of requests before it that consume one, modulo 2⁸.
         8 => size: u32,
-        /// Offset of this segment in its message in bytes.
+        /// Offset of this segment in its message in bytes, in the low 24 bits. Above, how often a missing receive was
+        /// posted later, modulo 2⁸: of a request, as far as its sender knows.
         12 => offset: u32,
         /// Number of payload bytes after the extension.
         16 => length: u32,

@@ -19,7 +19,7 @@ isolane_layout::layout! {
         12 => lanes: u8,
         /// Number of outstanding READs and atomics that the sender can execute.
         13 => responder_resources: u8,
-        /// How often the lane was opened.
+        /// How often the sender has tried to open the lane; the reply repeats it.
         16 => epoch: u32,
         /// Maximum payload of a segment that the sender accepts, in bytes.
         20 => max_segment_bytes: u32,
@@ -33,8 +33,14 @@ isolane_layout::layout! {
         60 => destination_qpn: u32,
         /// Number of the first message that the receiver of the hello sends.
         64 => first_message: u32,
-        /// Random bytes of this exchange.
+        /// Last epoch of the lane in which the sender of the hello received anything; 0 if none.
+        68 => received_epoch: u32,
+        /// Random bytes of the queue pair, the same in the hellos of all its lanes.
         72 => nonce: [u8; 16],
+        /// Number of segments that arrived completely in `received_epoch`.
+        88 => received_segments: u32,
+        /// Number of payload bytes of the next segment that arrived.
+        92 => received_bytes: u32,
         /// HMAC-SHA256 of both hellos with this field 0, if a key is configured; otherwise 0.
         96 => authentication: [u8; 32],
     }
@@ -138,7 +144,10 @@ mod tests {
             source_qpn: 0x0007_0605,
             destination_qpn: 0x000a_0908,
             first_message: 0x0e0d_0c0b,
+            received_epoch: 0x1211_100f,
             nonce: [0xa3; 16],
+            received_segments: 0x1615_1413,
+            received_bytes: 0x1a19_1817,
             authentication: [0xa4; 32],
         }
     }
@@ -152,8 +161,9 @@ mod tests {
         put(16, &[1, 2, 3, 4, 0, 0, 0x10, 0]);
         put(24, &[0xa1; 16]);
         put(40, &[0xa2; 16]);
-        put(56, &[5, 6, 7, 0, 8, 9, 10, 0, 0x0b, 0x0c, 0x0d, 0x0e]);
+        put(56, &[5, 6, 7, 0, 8, 9, 10, 0, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0x10, 0x11, 0x12]);
         put(72, &[0xa3; 16]);
+        put(88, &[0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1a]);
         put(96, &[0xa4; 32]);
         assert_eq!(hello().encode(), bytes);
         assert_eq!(Hello::decode_from(&bytes, Role::Connects), Ok(hello()));

@@ -12,7 +12,7 @@ mod segment;
 
 pub use error::SegmentError;
 pub use extension::{
-    Acknowledgment, AtomicOperands, DatagramSource, NakCode, RemoteRange, Syndrome, rnr_delay,
+    Acknowledgment, AtomicOperands, DatagramSource, LaneReport, NakCode, RemoteRange, Syndrome, rnr_delay,
 };
 pub use header::{SegmentFlags, SegmentHeader};
 pub use hello::{Capabilities, Hello, HelloError, Role};

@@ -3,7 +3,8 @@
 //! The numbers come from InfiniBand's base transport header (IBA 1.3 §9.2.1).
 
 isolane_layout::codes! {
-    /// Opcode of a segment. 0x00 to 0x14 are of the reliable connection, 0x64 and 0x65 of datagrams.
+    /// Opcode of a segment. 0x00 to 0x14 are of the reliable connection, 0x64 and 0x65 of datagrams. 0xc0 and above are
+    /// for manufacturers.
     pub enum Opcode: u8 {
         SendFirst = 0x00, "SEND first";
         SendMiddle = 0x01, "SEND middle";
@@ -28,6 +29,7 @@ isolane_layout::codes! {
         FetchAdd = 0x14, "fetch and add";
         Datagram = 0x64, "datagram";
         DatagramImmediate = 0x65, "datagram with immediate";
+        LaneReport = 0xc0, "lane report";
     }
 }
 
@@ -52,6 +54,8 @@ pub enum Operation {
     FetchAdd,
     /// Message of an unreliable queue pair.
     Datagram,
+    /// Report about a lane that has ended.
+    LaneReport,
 }
 
 /// Stage of a segment in its message.
@@ -116,6 +120,7 @@ impl Opcode {
             (Operation::FetchAdd, ..) => Opcode::FetchAdd,
             (Operation::Datagram, _, false) => Opcode::Datagram,
             (Operation::Datagram, _, true) => Opcode::DatagramImmediate,
+            (Operation::LaneReport, ..) => Opcode::LaneReport,
         }
     }
 
@@ -138,6 +143,7 @@ impl Opcode {
             CompareSwap => Operation::CompareSwap,
             FetchAdd => Operation::FetchAdd,
             Datagram | DatagramImmediate => Operation::Datagram,
+            LaneReport => Operation::LaneReport,
         }
     }
 

@@ -3,12 +3,12 @@
 //! Invariant: a [`Segment`] is inside of its message, and its opcode, place, and payload agree.
 
 use super::error::SegmentError;
-use super::extension::{Acknowledgment, AtomicOperands, DatagramSource, RemoteRange, Syndrome};
+use super::extension::{Acknowledgment, AtomicOperands, DatagramSource, LaneReport, RemoteRange, Syndrome};
 use super::header::{SegmentFlags, SegmentHeader};
 use super::opcode::{Opcode, Operation, Stage};
 
 /// Maximum size of a message in bytes; longer requests continue in further messages.
-pub const MAX_MESSAGE_BYTES: u32 = (1 << 24) - 1;
+pub const MAX_MESSAGE_BYTES: u32 = (1 << SIZE_BITS) - 1;
 /// Maximum length of a header with its extension, in bytes.
 pub const MAX_PREFIX_BYTES: usize = SegmentHeader::LEN + AtomicOperands::LEN;
 
@@ -25,6 +25,10 @@ pub struct Segment {
     pub message: u32,
     /// Size of the message in bytes.
     pub size: u32,
+    /// Index of the receive that the request consumes, modulo 2⁸: see [`SegmentHeader::size`].
+    pub receive: u8,
+    /// How often a missing receive was posted later, modulo 2⁸: see [`SegmentHeader::offset`].
+    pub round: u8,
     /// Offset in the message in bytes.
     pub offset: u32,
     /// Number of payload bytes.
@@ -48,10 +52,12 @@ pub enum Extension {
     Atomic(AtomicOperands),
     /// Value that an atomic operation found.
     Found(u64),
-    /// Result of a message: syndrome, timer, and accepted bytes.
-    Acknowledgment(Syndrome, u8, u32),
+    /// Result of a message: syndrome, timer, and index of the missing receive.
+    Acknowledgment(Syndrome, u8, u8),
     /// Source of a datagram, and its immediate data.
     Datagram(DatagramSource, Option<u32>),
+    /// Report about a lane that has ended.
+    LaneReport(LaneReport),
 }
 
 impl Segment {
@@ -64,6 +70,7 @@ impl Segment {
             Operation::Write | Operation::ReadRequest => RemoteRange::LEN,
             Operation::CompareSwap | Operation::FetchAdd => AtomicOperands::LEN,
             Operation::AtomicResponse | Operation::Acknowledge | Operation::Datagram => Acknowledgment::LEN,
+            Operation::LaneReport => LaneReport::LEN,
         };
         Ok(SegmentHeader::LEN + extension + immediate)
     }
@@ -78,15 +85,26 @@ impl Segment {
         if flags.0 & SegmentFlags::RESERVED != 0 {
             return Err(SegmentError::Flags(flags.0));
         }
-        if size > MAX_MESSAGE_BYTES {
-            return Err(SegmentError::Size(size));
-        }
+        let split = |field: u32| ((field >> SIZE_BITS) as u8, field & MAX_MESSAGE_BYTES);
+        let ((receive, size), (round, offset)) = (split(size), split(offset));
         check_place(opcode, size, offset, length)?;
         if length > max_length {
             return Err(SegmentError::TooLong { length, limit: max_length });
         }
         let extension = Extension::decode(opcode, &bytes[SegmentHeader::LEN..])?;
-        Ok(Segment { opcode, flags, credits, message, size, offset, length, acknowledged, extension })
+        Ok(Segment {
+            opcode,
+            flags,
+            credits,
+            message,
+            size,
+            receive,
+            round,
+            offset,
+            length,
+            acknowledged,
+            extension,
+        })
     }
 
     /// Encodes header and extension into `bytes`, and returns their length.
@@ -96,8 +114,8 @@ impl Segment {
             flags: self.flags,
             credits: self.credits,
             message: self.message,
-            size: self.size,
-            offset: self.offset,
+            size: self.size | u32::from(self.receive) << SIZE_BITS,
+            offset: self.offset | u32::from(self.round) << SIZE_BITS,
             length: self.length,
             acknowledged: self.acknowledged,
         };
@@ -152,11 +170,14 @@ impl Extension {
                 let fields = Acknowledgment::decode_prefix(bytes).ok_or_else(short)?;
                 let syndrome = Syndrome::decode(fields.syndrome);
                 let syndrome = syndrome.ok_or(SegmentError::Syndrome(fields.syndrome))?;
-                Extension::Acknowledgment(syndrome, fields.timer, fields.accepted)
+                Extension::Acknowledgment(syndrome, fields.timer, fields.receive)
             }
             Operation::Datagram => {
                 let source = DatagramSource::decode_prefix(bytes).ok_or_else(short)?;
                 Extension::Datagram(source, immediate(DatagramSource::LEN).ok_or_else(short)?)
+            }
+            Operation::LaneReport => {
+                Extension::LaneReport(LaneReport::decode_prefix(bytes).ok_or_else(short)?)
             }
         })
     }
@@ -182,14 +203,18 @@ impl Extension {
                 put(&value.to_le_bytes());
                 None
             }
-            Extension::Acknowledgment(syndrome, timer, accepted) => {
-                let fields = Acknowledgment { syndrome: syndrome.code(), timer: *timer, accepted: *accepted };
+            Extension::Acknowledgment(syndrome, timer, receive) => {
+                let fields = Acknowledgment { syndrome: syndrome.code(), timer: *timer, receive: *receive };
                 put(&fields.encode());
                 None
             }
             Extension::Datagram(source, immediate) => {
                 put(&source.encode());
                 *immediate
+            }
+            Extension::LaneReport(report) => {
+                put(&report.encode());
+                None
             }
         };
         if let Some(immediate) = immediate {
@@ -199,6 +224,8 @@ impl Extension {
     }
 }
 
+/// Number of bits of the size of a message.
+const SIZE_BITS: u32 = 24;
 /// Length of immediate data in bytes.
 const IMMEDIATE_LEN: usize = 4;
 

@@ -9,15 +9,16 @@ fn early_requests_leave_once_the_lane_is_open() {
     assert!(early.pair.initialize(ALL) && early.pair.start_receiving(&ReceiveAttributes::default()));
     assert!(early.pair.start_sending(&SendAttributes::default()));
     early.send(1, SEND, &[]).unwrap();
-    assert_eq!((early.pair.pending(), early.pair.wants_transmit()), (Pending::Nothing, false));
+    assert_eq!((early.pair.pending(), early.pair.wants_transmit(0)), (Pending::Nothing, false));
     let agreement = Agreement {
         first_message: u32::MAX,
         peer_first_message: 7,
         peer_segment_bytes: SEGMENT_BYTES,
         peer_responder_resources: RESOURCES,
         peer_shares_receives: true,
+        lanes: 1,
     };
-    early.pair.handle_lane_open(&agreement);
+    early.open(&agreement);
     pair.near = early;
     pair.far.receive(2, &[]);
     pair.run();
@@ -30,17 +31,26 @@ fn outlives_a_peer_that_announces_its_end() {
     pair.near.receive(1, &[]);
     pair.far.pair.announce_end();
     pair.run();
-    pair.near.pair.handle_lane_closed();
+    pair.near.pair.handle_lane_closed(0);
     assert_eq!((pair.near.pair.state(), pair.near.completions()), (State::ReadyToSend, vec![]));
     // It can no longer send.
     pair.near.send(2, SEND, &[]).unwrap();
     assert_eq!((pair.near.pair.pending(), pair.near.completions()), (Pending::Nothing, vec![]));
-    pair.near.pair.handle_lane_lost();
+    pair.near.pair.handle_lanes_lost();
     let done = [(Queue::Send, 2, Status::RetryExceeded, 0), (Queue::Receive, 1, Status::Flushed, 0)];
     assert_eq!((pair.near.pair.state(), pair.near.completions()), (State::Error, done.to_vec()));
-    // A lane that ends without an announcement ends the queue pair.
-    pair.far.pair.handle_lane_closed();
-    assert_eq!(pair.far.pair.state(), State::Error);
+    assert!(pair.near.pair.peer_has_ended());
+}
+
+#[test]
+fn failed_queue_pair_fails_its_peer() {
+    let mut pair = Pair::new();
+    pair.near.send(1, SEND, &[]).unwrap();
+    pair.far.receive(2, &[]);
+    pair.far.pair.fail();
+    pair.run();
+    let done = [(Queue::Send, 1, Status::RetryExceeded, 0)];
+    assert_eq!((pair.near.pair.state(), pair.near.completions()), (State::Error, done.to_vec()));
 }
 
 #[test]

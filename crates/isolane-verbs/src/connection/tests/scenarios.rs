@@ -28,7 +28,7 @@ fn only_runs_of_short_payloads_are_received_together() {
             pair.near.send(0, SEND, &[pair.near.element(0, *length)]).unwrap();
             pair.run();
         }
-        pair.far.pair.fill_receive_plan(&mut overflow, &mut ReceivePlan::new())
+        pair.far.pair.fill_receive_plan(0, &mut overflow, &mut ReceivePlan::new())
     };
     assert_eq!(send(&mut pair, &[]), 4120);
     assert_eq!(send(&mut pair, &[16_384; 15]), 4120);
@@ -333,7 +333,7 @@ fn lost_lane_fails_first_request() {
     pair.near.receive(7, &[]);
     pair.near.send(1, SEND, &[]).unwrap();
     pair.near.send(2, SEND, &[]).unwrap();
-    pair.near.pair.handle_lane_lost();
+    pair.near.pair.handle_lanes_lost();
     let done = [
         (Queue::Send, 1, Status::RetryExceeded, 0),
         (Queue::Send, 2, Status::Flushed, 0),

@@ -1,0 +1,394 @@
+//! The lanes of a queue pair: each carries any segment. What a lane loses when it ends is sent on the others.
+//!
+//! ```text
+//! lane ends ─ close ─ report what has arrived ─► peer closes its end ─ settle ─ sends the rest again
+//! ```
+//!
+//! Invariant: an end reports what has arrived on a lane only when it no longer reads from it, so nothing that is sent
+//! again can arrive twice.
+
+use std::time::Instant;
+
+use isolane_connection::{ReceivePlan, TransmitPlan};
+
+use super::lane::{Control, LaneState, Lost, Part, Received, Sent};
+use super::output::Source;
+use super::{
+    Agreement, Extension, Fault, OUTPUT_BYTES, Operation, Place, ReliableConnection, Segment, State,
+    Syndrome, segment,
+};
+use crate::wire::{Hello, LaneReport};
+
+impl ReliableConnection {
+    /// The ends have agreed: requests that were posted before leave once a lane is open.
+    pub fn handle_agreement(&mut self, agreement: &Agreement) {
+        self.requester.open(agreement);
+        self.responder.open(agreement);
+        self.lanes.resize_with(agreement.lanes.clamp(1, Hello::MAX_LANES).into(), LaneState::default);
+    }
+
+    /// Number of lanes; 1 until the ends have agreed.
+    pub fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Whether a lane is open.
+    pub fn is_lane_open(&self, lane: usize) -> bool {
+        self.lanes.get(lane).is_some_and(|lane| lane.is_open)
+    }
+
+    pub(super) fn has_open_lane(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.is_open)
+    }
+
+    /// Whether the peer has announced that it is destroyed, so that lanes do not open again.
+    pub fn peer_has_ended(&self) -> bool {
+        self.peer_has_ended
+    }
+
+    /// Number of times that a lane was opened, or that it was tried.
+    pub fn lane_epoch(&self, lane: usize) -> u32 {
+        self.lanes.get(lane).map_or(0, |lane| lane.epoch)
+    }
+
+    /// Starts to open a lane that is closed. Returns the epoch of the attempt and what has arrived before, for the
+    /// peer.
+    pub fn start_lane(&mut self, lane: usize) -> Option<(u32, Received)> {
+        let lane = self.lanes.get_mut(lane).filter(|lane| !lane.is_open)?;
+        lane.epoch += 1;
+        Some((lane.epoch, lane.received()))
+    }
+
+    /// The peer opens a lane for the epoch `epoch`. Ends the lane if it is open. Returns what has arrived before, for
+    /// the peer, or `None` if the epoch has passed.
+    pub fn accept_lane(&mut self, lane: usize, epoch: u32) -> Option<Received> {
+        if epoch <= self.lanes.get(lane)?.epoch {
+            return None;
+        }
+        self.handle_lane_closed(lane);
+        let lane = &mut self.lanes[lane];
+        lane.epoch = epoch;
+        Some(lane.received())
+    }
+
+    /// A lane is open. `received` is what the peer has received on it before.
+    pub fn handle_lane_open(&mut self, lane: usize, received: Received) {
+        if self.lanes.get(lane).is_none_or(|lane| lane.is_open) {
+            return;
+        }
+        if let Err(fault) = self.settle(lane, received) {
+            return self.handle_fault(fault);
+        }
+        if !self.is_lane_open(self.control) {
+            self.control = lane;
+        }
+        let epoch = self.lanes[lane].epoch;
+        self.lanes[lane].open(epoch);
+    }
+
+    /// A lane has ended. The driver no longer reads from it.
+    pub fn handle_lane_closed(&mut self, lane: usize) {
+        if !self.is_lane_open(lane) {
+            return;
+        }
+        if let Some(segment) = self.lanes[lane].input.placing().cloned() {
+            let placed = self.lanes[lane].input.placed_bytes();
+            self.on_cut(&segment, placed);
+        }
+        self.lanes[lane].close();
+        if lane == self.control {
+            self.control = self.lanes.iter().position(|lane| lane.is_open).unwrap_or(lane);
+        }
+    }
+
+    /// Whether [`ReliableConnection::probe_lanes`] can find a stalled lane: there are several lanes, and requests.
+    pub fn awaits_lanes(&self) -> bool {
+        let is_alive = self.state == State::ReadyToReceive || self.state == State::ReadyToSend;
+        is_alive && self.lanes.len() > 1 && self.requester.outstanding() > 0
+    }
+
+    /// Sends a probe on each lane on which no segment has arrived since the last call. Ends a lane without an answer
+    /// while others have one. The driver calls this in intervals much longer than a round trip, while
+    /// [`ReliableConnection::awaits_lanes`].
+    pub fn probe_lanes(&mut self) {
+        let checks: Vec<(usize, u32)> = self
+            .lanes
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, lane)| lane.is_open)
+            .map(|(index, lane)| (index, lane.check_activity()))
+            .collect();
+        if checks.iter().any(|(_, idle)| *idle == 0) {
+            let stalled = checks.iter().filter(|(_, idle)| *idle >= STALLED_CHECKS);
+            stalled.for_each(|(index, _)| self.handle_lane_closed(*index));
+        }
+    }
+
+    /// The peer reports what has arrived on a lane that has ended.
+    pub(super) fn handle_report(&mut self, report: &LaneReport) -> Result<(), Fault> {
+        let lane = usize::from(report.lane);
+        let known = self.lanes.get(lane).ok_or(Fault::Broken)?;
+        if known.is_past(report.epoch) {
+            // The lane was opened again since, with a newer report.
+            return Ok(());
+        }
+        self.handle_lane_closed(lane);
+        let received =
+            Received { epoch: report.received_epoch, segments: report.segments, bytes: report.bytes };
+        self.settle(lane, received)
+    }
+
+    /// Sends again what the peer has not received on a lane that has ended.
+    fn settle(&mut self, lane: usize, received: Received) -> Result<(), Fault> {
+        let Lost { parts, controls } = self.lanes[lane].settle(received).ok_or(Fault::Broken)?;
+        if self.state == State::Error {
+            return Ok(());
+        }
+        self.responder.acknowledge_again();
+        self.responder.receives.report_again();
+        // The first one decides, so it comes last.
+        controls.into_iter().rev().for_each(|control| self.restore(control));
+        for sent in parts {
+            match sent {
+                Sent::Request(part) => self.requester.on_lost(part),
+                Sent::Response(part) => self.responder.on_response_lost(part)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a segment again that changes the state of the peer.
+    fn restore(&mut self, control: Control) {
+        match control {
+            Control::Refusal(message, code) => self.responder.refuse(message, code),
+            Control::Ended => self.is_ending = true,
+            Control::Failed => self.is_failing = true,
+            Control::Report(lane) => self.lanes[lane].is_report_pending = !self.is_lane_open(lane),
+        }
+    }
+
+    /// Forgets what the peer has received.
+    pub(super) fn trim_logs(&mut self) {
+        let (requester, responder) = (&self.requester, &self.responder);
+        let is_settled = |sent: &Sent| match sent {
+            Sent::Request(part) => requester.is_acknowledged(part.message),
+            Sent::Response(part) => !responder.responses.keeps(part.message),
+        };
+        self.lanes.iter_mut().for_each(|lane| lane.trim(is_settled));
+    }
+
+    /// Returns whether there is something to send on a lane.
+    pub fn wants_transmit(&mut self, lane: usize) -> bool {
+        self.fill_output(lane);
+        self.lanes.get(lane).is_some_and(|lane| !lane.output.is_empty())
+    }
+
+    /// Fills a plan with the next bytes to send on a lane.
+    pub fn fill_transmit_plan<'a>(&'a mut self, lane: usize, plan: &mut TransmitPlan<'a>) {
+        self.fill_output(lane);
+        if let Some(lane) = self.lanes.get(lane) {
+            lane.output.fill_plan(plan);
+        }
+    }
+
+    /// Removes the first `count` bytes of the last plan of a lane, which were sent.
+    pub fn handle_transmitted(&mut self, lane: usize, count: usize) {
+        self.lanes[lane].output.advance(count);
+    }
+
+    /// Fills a plan with the destinations of the next bytes of a lane: memory of the current segment, then `overflow`.
+    /// Returns their total length.
+    pub fn fill_receive_plan<'a>(
+        &'a mut self,
+        lane: usize,
+        overflow: &'a mut [u8],
+        plan: &mut ReceivePlan<'a>,
+    ) -> usize {
+        self.lanes[lane].input.fill_plan(overflow, plan)
+    }
+
+    /// Processes the `count` bytes received by the last plan of a lane, with the same `overflow`.
+    pub fn handle_received(&mut self, lane: usize, count: usize, overflow: &[u8], now: Instant) {
+        self.lanes[lane].start_receiving();
+        self.lanes[lane].input.received(count);
+        while let Err(fault) = self.process_input(lane, overflow, now) {
+            self.handle_fault(fault);
+        }
+    }
+
+    fn process_input(&mut self, lane: usize, overflow: &[u8], now: Instant) -> Result<(), Fault> {
+        loop {
+            let input = &mut self.lanes[lane].input;
+            if let Some(placed) = input.next_placed(overflow) {
+                self.on_arrived(lane, placed)?;
+            } else if input.is_placing() {
+                return Ok(());
+            } else if self.state == State::Error {
+                // What the peer sends after an error is of no interest, even if it is malformed.
+                input.discard(overflow);
+                return Ok(());
+            } else {
+                let Some(segment) = input.next_segment(overflow)? else { return Ok(()) };
+                let spans = self.on_segment(lane, &segment, now)?;
+                if !self.is_lane_open(lane) {
+                    // The peer has reported its end on this lane itself.
+                    return Err(Fault::Broken);
+                }
+                if let Some(placed) = self.lanes[lane].input.place(segment, spans, overflow) {
+                    self.on_arrived(lane, placed)?;
+                }
+            }
+        }
+    }
+
+    /// A segment has arrived completely, and is in its place unless it was discarded.
+    fn on_arrived(&mut self, lane: usize, placed: Option<Segment>) -> Result<(), Fault> {
+        self.lanes[lane].count_segment();
+        match placed {
+            Some(segment) if self.state != State::Error => self.on_placed(&segment),
+            _ => Ok(()),
+        }
+    }
+
+    /// Queues segments until enough bytes are queued. Requests and responses take turns.
+    fn fill_output(&mut self, lane: usize) {
+        if !self.is_lane_open(lane) {
+            return;
+        }
+        while self.lanes[lane].output.pending_bytes() < OUTPUT_BYTES {
+            let is_queued = match self.was_response {
+                true => self.queue_request(lane) || self.queue_response(lane),
+                false => self.queue_response(lane) || self.queue_request(lane),
+            };
+            if !is_queued {
+                break;
+            }
+        }
+        // A peer that does not read gets no more of them.
+        while self.lanes[lane].output.pending_bytes() < 2 * OUTPUT_BYTES
+            && (self.queue_control(lane)
+                || self.queue_report(lane)
+                || self.queue_acknowledgment(lane)
+                || self.queue_probe(lane))
+        {}
+    }
+
+    fn queue_response(&mut self, lane: usize) -> bool {
+        let max_bytes = self.requester.segment_bytes();
+        let Some((segment, spans)) = self.responder.responses.next(max_bytes) else { return false };
+        let part = Part { message: segment.message, offset: segment.offset, length: segment.length };
+        self.lanes[lane].log(Sent::Response(part));
+        self.queue(lane, segment, Source::Memory(&spans, 0));
+        self.was_response = true;
+        true
+    }
+
+    fn queue_request(&mut self, lane: usize) -> bool {
+        if self.state != State::ReadyToSend {
+            return false;
+        }
+        // A peer that shares its receives gets the requests that consume them in order.
+        let may_consume = lane == self.control || !self.requester.peer_shares_receives();
+        let next = self.requester.next_segment(lane, self.limits.send_requests, may_consume);
+        let (mut segment, source) = match next {
+            Ok(None) => return false,
+            Ok(Some(next)) => next,
+            Err(fault) => {
+                self.handle_fault(fault);
+                return false;
+            }
+        };
+        (segment.acknowledged, segment.credits) = self.responder.advertise();
+        let part = Part { message: segment.message, offset: segment.offset, length: segment.length };
+        self.lanes[lane].log(Sent::Request(part));
+        self.lanes[lane].output.push(&segment, source);
+        self.requester.complete_finished(&mut self.finished);
+        self.was_response = false;
+        true
+    }
+
+    /// Queues a segment that changes the state of the peer, or a report about another lane.
+    fn queue_control(&mut self, lane: usize) -> bool {
+        if lane != self.control {
+            return false;
+        }
+        let all_open = self.lanes.iter().all(|lane| lane.is_open);
+        if !all_open && let Some(reported) = self.lanes.iter().position(|lane| lane.is_report_pending) {
+            self.lanes[reported].is_report_pending = false;
+            let Received { epoch: received_epoch, segments, bytes } = self.lanes[reported].received();
+            // A later epoch can be open before the report arrives.
+            let epoch = self.lanes[reported].opened_epoch;
+            let report = LaneReport { lane: reported as u8, epoch, received_epoch, segments, bytes };
+            let extension = Extension::LaneReport(report);
+            let segment = segment(Operation::LaneReport, 0, Place::default(), extension);
+            self.lanes[lane].log_control(Control::Report(reported));
+            self.queue(lane, segment, Source::Bytes(&[]));
+            return true;
+        }
+        // What a lane has lost comes first.
+        if !all_open && self.lanes.iter().any(LaneState::has_unsettled_control) {
+            return false;
+        }
+        let (segment, control) = if let Some(next) = self.responder.next_refusal() {
+            next
+        } else if std::mem::take(&mut self.is_failing) {
+            (announcement(Syndrome::Failed), Control::Failed)
+        } else if std::mem::take(&mut self.is_ending) {
+            (announcement(Syndrome::Ended), Control::Ended)
+        } else {
+            return false;
+        };
+        self.lanes[lane].log_control(control);
+        self.queue(lane, segment, Source::Bytes(&[]));
+        true
+    }
+
+    /// Queues a report about missing or posted receives. If it is lost, another one is sent.
+    fn queue_report(&mut self, lane: usize) -> bool {
+        let segment = match self.responder.next_report(&self.domain, &mut self.finished) {
+            Ok(Some(segment)) => segment,
+            Ok(None) => return false,
+            Err(fault) => {
+                self.handle_fault(fault);
+                return false;
+            }
+        };
+        self.lanes[lane].count_sent();
+        self.queue(lane, segment, Source::Bytes(&[]));
+        true
+    }
+
+    fn queue_acknowledgment(&mut self, lane: usize) -> bool {
+        let Some(segment) = self.responder.next_acknowledgment() else { return false };
+        self.lanes[lane].count_sent();
+        self.queue(lane, segment, Source::Bytes(&[]));
+        true
+    }
+
+    fn queue_probe(&mut self, lane: usize) -> bool {
+        let syndrome = if std::mem::take(&mut self.lanes[lane].is_answer_pending) {
+            Syndrome::Alive
+        } else if std::mem::take(&mut self.lanes[lane].is_probe_pending) {
+            Syndrome::Probe
+        } else {
+            return false;
+        };
+        self.lanes[lane].count_sent();
+        self.queue(lane, announcement(syndrome), Source::Bytes(&[]));
+        true
+    }
+
+    /// Queues a segment, which also carries what there is to acknowledge.
+    fn queue(&mut self, lane: usize, mut segment: Segment, source: Source<'_>) {
+        (segment.acknowledged, segment.credits) = self.responder.advertise();
+        self.lanes[lane].output.push(&segment, source);
+    }
+}
+
+fn announcement(syndrome: Syndrome) -> Segment {
+    let extension = Extension::Acknowledgment(syndrome, 0, 0);
+    segment(Operation::Acknowledge, 0, Place::default(), extension)
+}
+
+/// Number of checks without a segment after which a lane ends, if another one has segments.
+const STALLED_CHECKS: u32 = 4;

@@ -1,0 +1,339 @@
+//! Receives of a queue pair: posted by the program, then bound to requests of the peer.
+//!
+//! The peer names with each request how many requests before it consume a receive, so that a receive is bound to the
+//! right request whatever arrives first.
+//!
+//! Invariant: receives are bound in the order of posting, and complete in that order.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use isolane_memory::MemoryRegion;
+use smallvec::SmallVec;
+
+use super::shared_receives::SharedReceiveQueue;
+use super::{AsyncEvent, Finished, Limits, PostError, Queue, Refusal};
+use crate::memory::{AccessError, ProtectionDomain, Right, Spans, front, is_among, part};
+use crate::wire::{NakCode, Segment, Syndrome};
+use crate::work::{CompletedOperation, Completion, ReceiveRequest, Status};
+
+/// The receives of a queue pair.
+#[derive(Default)]
+pub(super) struct Receives {
+    posted: VecDeque<ReceiveRequest>,
+    /// Where receives come from instead of `posted`.
+    shared: Option<Arc<SharedReceiveQueue>>,
+    /// Receives that requests of the peer consume.
+    bound: VecDeque<Bound>,
+    /// Number of requests of the peer that have consumed a receive and completed it.
+    completed: u16,
+    /// Number of receives posted, modulo 2¹⁶.
+    posted_count: u16,
+    /// Value of `posted_count` that the peer knows.
+    advertised: u16,
+    readiness: Readiness,
+    /// The last message that found no receive.
+    lacking_message: u32,
+    /// Index of the first receive that was missing since the peer has confirmed a round.
+    lacking_receive: u8,
+    /// There was a missing receive.
+    has_lacked: bool,
+    /// The peer has sent a request in the current round.
+    is_round_confirmed: bool,
+    /// How often there was a receive again.
+    round: u8,
+    /// The round is not reported.
+    is_round_pending: bool,
+}
+
+/// What a request of the peer has filled a receive with.
+pub(super) struct Filled {
+    pub(super) operation: CompletedOperation,
+    pub(super) length: u64,
+    pub(super) immediate: Option<u32>,
+    pub(super) solicited: bool,
+}
+
+/// Report about receives.
+pub(super) struct Report {
+    pub(super) message: u32,
+    pub(super) syndrome: Syndrome,
+    pub(super) receive: u8,
+    pub(super) round: u8,
+}
+
+/// A receive that a request consumes.
+struct Bound {
+    request: ReceiveRequest,
+    /// The message that it is for, once it has begun to arrive.
+    message: Option<u32>,
+    /// Where its bytes go: `None` if that is not allowed, and empty while one segment with all bytes is arriving.
+    spans: Option<Spans>,
+    capacity: u64,
+}
+
+/// Whether the peer can send requests that consume receives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Readiness {
+    #[default]
+    Ready,
+    /// A request was discarded, which is not reported.
+    Lacking,
+    /// The peer waits.
+    Waiting,
+}
+
+impl Receives {
+    pub(super) fn new(shared: Option<Arc<SharedReceiveQueue>>) -> Receives {
+        Receives { shared, ..Receives::default() }
+    }
+
+    pub(super) fn post(&mut self, request: ReceiveRequest, limits: &Limits) -> Result<(), PostError> {
+        if self.shared.is_some() {
+            return Err(PostError::SharedReceives);
+        }
+        if self.posted.len() >= limits.receives {
+            return Err(PostError::Full(self.posted.len()));
+        }
+        let elements = request.data.len();
+        if elements > limits.elements {
+            return Err(PostError::Elements { elements, limit: limits.elements });
+        }
+        self.posted_count = self.posted_count.wrapping_add(1);
+        self.posted.push_back(request);
+        Ok(())
+    }
+
+    /// Binds the receive with index `receive`, and all before it, to requests of the peer. Returns its place, or `None`
+    /// if the shared queue has too few: the request is discarded, as all from that receive on are, until the peer sends
+    /// them again in the next round.
+    #[inline]
+    pub(super) fn bind(
+        &mut self,
+        message: u32,
+        receive: u8,
+        round: u8,
+        domain: &ProtectionDomain,
+        finished: &mut Finished,
+    ) -> Result<Option<usize>, NakCode> {
+        let at = usize::from(receive.wrapping_sub(self.completed as u8));
+        if at >= MAX_BOUND {
+            return Err(NakCode::Sequence);
+        }
+        if self.shared.is_some() {
+            let is_affected = usize::from(receive.wrapping_sub(self.lacking_receive)) < MAX_BOUND;
+            let is_current = self.readiness == Readiness::Ready && round == self.round;
+            if !is_current && (is_affected || at >= self.bound.len()) {
+                return Ok(None);
+            }
+        }
+        while self.bound.len() <= at {
+            let request = match &self.shared {
+                None => self.posted.pop_front().ok_or(NakCode::InvalidRequest)?,
+                Some(shared) => {
+                    let Some(taken) = shared.take() else {
+                        if self.is_round_confirmed || !self.has_lacked {
+                            let index = self.completed as u8;
+                            self.lacking_receive = index.wrapping_add(self.bound.len() as u8);
+                        }
+                        (self.lacking_message, self.readiness) = (message, Readiness::Lacking);
+                        self.has_lacked = true;
+                        return Ok(None);
+                    };
+                    if taken.limit_reached {
+                        finished.events.push_back(AsyncEvent::LimitReached);
+                    }
+                    taken.request
+                }
+            };
+            let capacity = request.data.iter().map(|element| u64::from(element.length)).sum();
+            let spans = spans_of(&request, self.shared.as_deref(), domain).ok();
+            self.bound.push_back(Bound { request, message: None, spans, capacity });
+        }
+        Ok(Some(at))
+    }
+
+    /// Binds the receive with index `receive` to a message that has arrived completely. Returns `false` if the shared queue
+    /// has no receive.
+    pub(super) fn bind_complete(
+        &mut self,
+        message: u32,
+        receive: u8,
+        domain: &ProtectionDomain,
+        finished: &mut Finished,
+    ) -> Result<bool, NakCode> {
+        self.bind(message, receive, self.round, domain, finished).map(|at| at.is_some())
+    }
+
+    /// Returns where the payload of a segment of a SEND goes, from `start` on in its request. `None` if a receive is
+    /// missing. A message can follow one of the same request if it `continues` that.
+    pub(super) fn place(
+        &mut self,
+        segment: &Segment,
+        continues: bool,
+        start: u64,
+        domain: &ProtectionDomain,
+        finished: &mut Finished,
+    ) -> Result<Option<Spans>, Refusal> {
+        let at = self.bind(segment.message, segment.receive, segment.round, domain, finished)?;
+        let Some(at) = at else { return Ok(None) };
+        self.is_round_confirmed |= segment.round == self.round;
+        let bound = &mut self.bound[at];
+        if bound.message.is_some_and(|owner| owner != segment.message && !continues) {
+            return Err(NakCode::Sequence.into());
+        }
+        bound.message = Some(segment.message);
+        let refusal = |code, status| Refusal { code, receive: Some(status) };
+        if bound.spans.as_ref().is_some_and(SmallVec::is_empty) && bound.capacity > 0 {
+            // The lane of a segment with all bytes has ended.
+            bound.spans = spans_of(&bound.request, self.shared.as_deref(), domain).ok();
+        }
+        let spans = bound.spans.as_mut();
+        let spans = spans.ok_or_else(|| refusal(NakCode::RemoteOperation, Status::LocalProtection))?;
+        let length = segment.length;
+        if start + u64::from(length) > bound.capacity {
+            return Err(refusal(NakCode::InvalidRequest, Status::LocalLength));
+        }
+        let is_whole = length == segment.size && !segment.flags.continued() && start == 0;
+        Ok(Some(match is_whole {
+            true => front(std::mem::take(spans), length as usize),
+            false => part(spans, start as usize, length as usize),
+        }))
+    }
+
+    /// Completes the oldest bound receive, which a request with the index `receive` has filled.
+    #[inline]
+    pub(super) fn fill(
+        &mut self,
+        receive: u8,
+        filled: &Filled,
+        finished: &mut Finished,
+    ) -> Result<(), NakCode> {
+        let is_next = receive == self.completed as u8;
+        let bound = if is_next { self.bound.pop_front() } else { None };
+        let bound = bound.ok_or(NakCode::Sequence)?;
+        self.count_completed();
+        let Filled { operation, length, immediate, solicited } = *filled;
+        let (id, status, source) = (bound.request.id, Status::Success, None);
+        let completion = Completion { id, status, operation, length, immediate, solicited, source };
+        finished.completions.push_back((Queue::Receive, completion));
+        Ok(())
+    }
+
+    /// Completes the oldest bound receive, if it has the index `receive`, with an error.
+    pub(super) fn fail(&mut self, receive: u8, status: Status, finished: &mut Finished) {
+        if receive == self.completed as u8
+            && let Some(bound) = self.bound.pop_front()
+        {
+            self.count_completed();
+            complete(&bound.request, status, finished);
+        }
+    }
+
+    fn count_completed(&mut self) {
+        // All receives before that are complete.
+        if self.lacking_receive == self.completed as u8 {
+            self.lacking_receive = self.lacking_receive.wrapping_add(1);
+        }
+        self.completed = self.completed.wrapping_add(1);
+    }
+
+    /// Whether a request of the peer fills memory of a region.
+    pub(super) fn uses(&self, region: &Arc<MemoryRegion>) -> bool {
+        let mut in_use = self.bound.iter().filter(|bound| bound.message.is_some());
+        in_use.any(|bound| bound.spans.as_ref().is_some_and(|spans| is_among(spans, region)))
+    }
+
+    /// Whether a request was discarded, or the shared queue has a receive for which the peer waits.
+    pub(super) fn has_report(&self) -> bool {
+        self.readiness == Readiness::Lacking || self.is_round_pending || self.has_awaited_receive()
+    }
+
+    /// Whether the peer waits for a receive.
+    pub(super) fn awaits_receive(&self) -> bool {
+        self.readiness == Readiness::Waiting
+    }
+
+    /// Returns the next report about receives.
+    pub(super) fn next_report(&mut self) -> Option<Report> {
+        let (message, receive) = (self.lacking_message, self.lacking_receive);
+        let syndrome = if self.readiness == Readiness::Lacking {
+            self.readiness = Readiness::Waiting;
+            Syndrome::ReceiverNotReady
+        } else if self.has_awaited_receive() {
+            (self.readiness, self.round) = (Readiness::Ready, self.round.wrapping_add(1));
+            self.is_round_confirmed = false;
+            Syndrome::ReceiverReady
+        } else if self.readiness == Readiness::Ready && self.is_round_pending {
+            Syndrome::ReceiverReady
+        } else {
+            return None;
+        };
+        self.is_round_pending = false;
+        Some(Report { message, syndrome, receive, round: self.round })
+    }
+
+    /// The last report can be lost.
+    pub(super) fn report_again(&mut self) {
+        match self.readiness {
+            Readiness::Ready => self.is_round_pending = self.has_lacked,
+            Readiness::Lacking | Readiness::Waiting => self.readiness = Readiness::Lacking,
+        }
+    }
+
+    fn has_awaited_receive(&self) -> bool {
+        self.awaits_receive() && self.shared.as_ref().is_some_and(|shared| !shared.is_empty())
+    }
+
+    /// Whether the peer has used every receive that it knows, and there are others.
+    pub(super) fn lacks_credits(&self) -> bool {
+        let bound = self.completed.wrapping_add(self.bound.len() as u16);
+        self.advertised == bound && self.posted_count != self.advertised
+    }
+
+    /// Returns the number of posted receives, for a segment that is sent now.
+    pub(super) fn advertise(&mut self) -> u16 {
+        self.advertised = self.posted_count;
+        self.posted_count
+    }
+
+    /// Completes all receives as flushed.
+    pub(super) fn flush(&mut self, finished: &mut Finished) {
+        (self.readiness, self.is_round_pending) = (Readiness::Ready, false);
+        let bound = self.bound.drain(..).map(|bound| bound.request);
+        for request in bound.chain(self.posted.drain(..)) {
+            complete(&request, Status::Flushed, finished);
+        }
+        if self.shared.is_some() {
+            finished.events.push_back(AsyncEvent::LastReceive);
+        }
+    }
+}
+
+/// Returns where the bytes of a receive go.
+fn spans_of(
+    request: &ReceiveRequest,
+    shared: Option<&SharedReceiveQueue>,
+    domain: &ProtectionDomain,
+) -> Result<Spans, AccessError> {
+    match shared {
+        Some(shared) => shared.spans(request),
+        None => domain.spans(&request.data, Right::LocalWrite),
+    }
+}
+
+fn complete(request: &ReceiveRequest, status: Status, finished: &mut Finished) {
+    let completion = Completion {
+        id: request.id,
+        status,
+        operation: CompletedOperation::Receive,
+        length: 0,
+        immediate: None,
+        solicited: false,
+        source: None,
+    };
+    finished.completions.push_back((Queue::Receive, completion));
+}
+
+/// Maximum number of requests in flight that consume a receive, where their order can differ: half of the indices.
+pub(super) const MAX_BOUND: usize = 128;

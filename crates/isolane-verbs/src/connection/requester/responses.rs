@@ -1,0 +1,70 @@
+//! Responses to READs and atomic operations of this end.
+
+use super::super::{Extension, Fault, Finished};
+use super::Requester;
+use super::entry::{Awaited, Data, Entry};
+use crate::memory::{Spans, part};
+use crate::wire::Segment;
+use crate::work::SendOperation;
+
+impl Requester {
+    /// Checks a response, and returns the destination of its payload.
+    pub(in crate::connection) fn on_response(&mut self, segment: &Segment) -> Result<Spans, Fault> {
+        let (awaited, entry) = self.awaited(segment.message).ok_or(Fault::Broken)?;
+        let range = segment.offset..segment.offset + segment.length;
+        let is_expected = segment.size == awaited.size && awaited.claimed.is_free(range.clone());
+        let is_read = matches!(entry.operation, SendOperation::Read { .. });
+        let Data::Memory(spans) = &entry.data else { return Err(Fault::Broken) };
+        match &segment.extension {
+            Extension::None if is_expected && is_read => {
+                awaited.claimed.insert(range);
+                Ok(part(spans, awaited.offset as usize + segment.offset as usize, segment.length as usize))
+            }
+            Extension::Found(value) if is_expected && !is_read => {
+                let mut bytes = &value.to_le_bytes()[..];
+                for span in spans {
+                    let (front, tail) = bytes.split_at(span.len.min(bytes.len()));
+                    span.region.copy_in(span.offset, front);
+                    bytes = tail;
+                }
+                Ok(Spans::new())
+            }
+            _ => Err(Fault::Broken),
+        }
+    }
+
+    /// All payload of a response is in its place.
+    pub(in crate::connection) fn on_response_placed(
+        &mut self,
+        segment: &Segment,
+        finished: &mut Finished,
+    ) -> Result<(), Fault> {
+        let (awaited, entry) = self.awaited(segment.message).ok_or(Fault::Broken)?;
+        let is_atomic = matches!(segment.extension, Extension::Found(_));
+        awaited.placed += if is_atomic { awaited.size } else { segment.length };
+        if awaited.placed == awaited.size {
+            awaited.is_complete = true;
+            entry.responses_left -= 1;
+        }
+        // The peer keeps as many of the last responses as can be outstanding, so they end in order.
+        while self.awaited.front().is_some_and(|awaited| awaited.is_complete) {
+            self.awaited.pop_front();
+        }
+        self.complete_finished(finished);
+        Ok(())
+    }
+
+    /// The lane of a response has ended, when only the first `placed` bytes of the payload were in their place.
+    pub(in crate::connection) fn on_response_cut(&mut self, segment: &Segment, placed: u32) {
+        let Some((awaited, _)) = self.awaited(segment.message) else { return };
+        awaited.placed += placed;
+        awaited.claimed.remove(segment.offset + placed..segment.offset + segment.length);
+    }
+
+    /// Returns a message whose response is not complete, and its request.
+    fn awaited(&mut self, message: u32) -> Option<(&mut Awaited, &mut Entry)> {
+        let awaited = self.awaited.iter_mut().find(|awaited| awaited.message == message)?;
+        let entry = self.queue.iter_mut().find(|entry| entry.responses_left > 0 && entry.has(message))?;
+        Some((awaited, entry)).filter(|(awaited, _)| !awaited.is_complete)
+    }
+}

@@ -1,0 +1,155 @@
+//! What is sent again: what a lane has lost, and what the peer has discarded for lack of a receive.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::super::lane::Part;
+use super::super::responses::segment_len;
+use super::super::{Fault, MESSAGE_BYTES, Place};
+use super::Requester;
+use super::entry::{Entry, Next};
+use crate::wire::Segment;
+use crate::work::Status;
+
+/// A request that was sent while the peer had no receive for it.
+pub(super) struct Lacking {
+    pub(super) message: u32,
+    /// Index of the first receive that was missing.
+    pub(super) receive: u8,
+    /// The peer has not reported a receive.
+    pub(super) is_blocked: bool,
+    /// When the request fails, `None` for never.
+    pub(super) deadline: Option<Instant>,
+}
+
+impl Requester {
+    /// Returns the next segment that is sent again.
+    pub(super) fn next_again(&mut self, may_consume: bool) -> Option<Next> {
+        loop {
+            let is_sendable = |part: &Part| {
+                let consumes = |entry: &Entry| entry.has(part.message) && entry.operation.consumes_receive();
+                let lacks_receive = !may_consume || (self.is_blocked() && self.is_discarded(part));
+                let index = self.index_of(part.message).filter(|_| self.is_striped);
+                let could_overtake = index.is_some_and(|index| self.could_overtake(index, None));
+                !(could_overtake || (lacks_receive && self.queue.iter().any(consumes)))
+            };
+            let at = self.resend.iter().position(is_sendable)?;
+            let part = &mut self.resend[at];
+            let Part { message, offset, .. } = *part;
+            let length = segment_len(part, self.segment_bytes);
+            (part.offset, part.length) = (part.offset + length, part.length - length);
+            if part.length == 0 {
+                self.resend.remove(at);
+            }
+            // The peer can have executed it in the meantime.
+            let Some(index) = self.index_of(message) else { continue };
+            let entry = &self.queue[index];
+            let message_start = u64::from(message.wrapping_sub(entry.first_message)) * MESSAGE_BYTES;
+            let size = entry.length.saturating_sub(message_start).min(MESSAGE_BYTES) as u32;
+            let place = Place { size, offset, length };
+            let wants_acknowledgment = entry.operation.has_response() || offset + length == size;
+            return Some(Next { index, message, place, message_start, wants_acknowledgment });
+        }
+    }
+
+    /// The peer has discarded a message and others because it had no receive with index `receive`. They are sent again
+    /// when it has.
+    pub(super) fn on_not_ready(
+        &mut self,
+        message: u32,
+        receive: u8,
+        delay: Duration,
+        now: Instant,
+    ) -> Result<(), Fault> {
+        let named = self.index_of(message).map(|index| &self.queue[index]);
+        let is_consuming = named.is_some_and(|entry| entry.operation.consumes_receive());
+        // The report is repeated, and can be late.
+        if !self.peer_shares_receives || !(is_consuming || self.is_acknowledged(message)) {
+            return Err(Fault::Broken);
+        }
+        let first = self.lacking_from(receive).next().map(|(_, entry)| entry.first_message);
+        let Some(first) = first else {
+            return if is_consuming { Err(Fault::Broken) } else { Ok(()) };
+        };
+        let deadline = match &self.lacking {
+            Some(lacking) if lacking.message == first => lacking.deadline,
+            _ if self.rnr_retries >= RNR_RETRY_FOREVER => None,
+            _ => Some(now + delay * self.rnr_retries.into()),
+        };
+        self.lacking = Some(Lacking { message: first, receive, is_blocked: true, deadline });
+        self.check_deadline(now)
+    }
+
+    /// The peer has receives again: what it has discarded is sent in the next round.
+    pub(super) fn on_ready(&mut self, segment: &Segment, receive: u8, now: Instant) -> Result<(), Fault> {
+        if segment.round.wrapping_sub(self.round) as i8 <= 0 {
+            // Reports are repeated, and can overtake each other on several lanes.
+            return Ok(());
+        }
+        // The report about the missing receive can be lost, or still on its way.
+        if !self.is_blocked() {
+            self.on_not_ready(segment.message, receive, Duration::ZERO, now)?;
+        }
+        if let Some(lacking) = self.lacking.as_mut() {
+            lacking.is_blocked = false;
+        }
+        self.round = segment.round;
+        Ok(())
+    }
+
+    /// Returns the requests from the one on that lacks a receive, and their indices.
+    fn lacking_from(&self, receive: u8) -> impl Iterator<Item = (usize, &Entry)> + Clone {
+        // The current request is sent in part.
+        let sent_count = self.unsent + usize::from(self.sent > 0);
+        self.queue.iter().enumerate().take(sent_count).filter(move |(_, entry)| {
+            entry.operation.consumes_receive() && entry.is_from(receive) && self.is_unexecuted(entry)
+        })
+    }
+
+    /// Whether a part is of a SEND that the peer has discarded, or will.
+    pub(in crate::connection) fn is_discarded(&self, part: &Part) -> bool {
+        let is_part = |entry: &Entry| entry.is_send() && entry.has(part.message);
+        let receive = self.lacking.as_ref().map(|lacking| lacking.receive);
+        receive.is_some_and(|receive| self.lacking_from(receive).any(|(_, entry)| is_part(entry)))
+    }
+
+    /// Sends again what the peer has discarded.
+    pub(in crate::connection) fn send_discarded(&mut self) {
+        let Some(receive) = self.lacking.as_ref().map(|lacking| lacking.receive) else { return };
+        let mut resend: VecDeque<Part> =
+            self.resend.iter().copied().filter(|part| !self.is_discarded(part)).collect();
+        for (index, entry) in self.lacking_from(receive).filter(|(_, entry)| entry.is_send()) {
+            resend.extend(entry.parts(if index == self.unsent { self.sent } else { entry.length }));
+        }
+        self.resend = resend;
+    }
+
+    /// A part of a request was lost.
+    pub(in crate::connection) fn on_lost(&mut self, part: Part) {
+        if let Some(index) = self.index_of(part.message) {
+            self.queue[index].lane = None;
+            self.resend.push_back(part);
+        }
+    }
+
+    /// When the first request fails, because the peer has no receive for it.
+    pub(in crate::connection) fn deadline(&self) -> Option<Instant> {
+        let is_first = |lacking: &&Lacking| {
+            lacking.is_blocked && self.queue.front().is_some_and(|entry| entry.has(lacking.message))
+        };
+        self.lacking.as_ref().filter(is_first)?.deadline
+    }
+
+    /// Fails the first request if its deadline has passed.
+    pub(in crate::connection) fn check_deadline(&self, now: Instant) -> Result<(), Fault> {
+        match self.deadline() {
+            Some(deadline) if deadline <= now => {
+                Err(Fault::Failed { index: 0, status: Status::RnrRetryExceeded })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Value of `rnr_retry` that stands for no limit.
+const RNR_RETRY_FOREVER: u8 = 7;

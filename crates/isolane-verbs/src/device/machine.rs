@@ -1,0 +1,295 @@
+//! The state of a queue pair under its lock: the connection, and the byte streams of its lanes.
+//!
+//! Invariant: a lane is here if and only if it is open in the connection.
+
+use std::cell::RefCell;
+use std::io;
+use std::time::{Duration, Instant};
+
+use isolane_connection::{ReceivePlan, TransmitPlan};
+
+use super::handshake::{LaneAttempt, received};
+use super::lane::Lane;
+use crate::connection::{Agreement, Received, ReliableConnection, State};
+use crate::wire::Hello;
+
+/// A connection and its lanes.
+pub(super) struct Machine {
+    pub(super) number: u32,
+    pub(super) connection: ReliableConnection,
+    lanes: Vec<Option<Box<dyn Lane>>>,
+    /// A lane has ended, or is missing, and should be opened again.
+    pub(super) lacks_lane: bool,
+    /// Nonce of the peer's queue pair, which another one with the same number does not know.
+    peer_nonce: Option<[u8; 16]>,
+    pub(super) outlives_peer: bool,
+    /// The last receive ended before the lanes were empty.
+    pub(super) is_unread: bool,
+    /// It is in the list of queue pairs that wait for a shared receive.
+    pub(super) awaits_receive: bool,
+    /// Number of the first message, once it is known: from the peer, or from the program.
+    first_message: Option<u32>,
+    /// Requests fail after this time without a lane, unless it is `None`.
+    pub(super) lane_timeout: Option<Duration>,
+    /// When requests without a lane fail.
+    lane_deadline: Option<Instant>,
+    /// When to probe the lanes.
+    probe_at: Option<Instant>,
+    /// The deadline that the manager checks.
+    pub(super) armed: Option<Instant>,
+}
+
+impl Machine {
+    pub(super) fn new(number: u32, connection: ReliableConnection, outlives_peer: bool) -> Machine {
+        Machine {
+            number,
+            connection,
+            lanes: Vec::new(),
+            lacks_lane: false,
+            peer_nonce: None,
+            outlives_peer,
+            is_unread: false,
+            awaits_receive: false,
+            first_message: None,
+            lane_timeout: None,
+            lane_deadline: None,
+            probe_at: None,
+            armed: None,
+        }
+    }
+
+    /// Whether requests, or the peer's, wait for a lane that could be opened again.
+    fn must_wait(&self) -> bool {
+        let has_lost_peer =
+            self.is_active() && self.peer_nonce.is_some() && !self.connection.peer_has_ended();
+        !self.has_lane() && (self.connection.outstanding_sends() > 0 || has_lost_peer)
+    }
+
+    /// Returns when to call [`Machine::check`].
+    pub(super) fn deadline(&mut self) -> Option<Instant> {
+        self.lane_deadline = match self.lane_deadline {
+            _ if !self.must_wait() => None,
+            None => self.lane_timeout.map(|lane_timeout| Instant::now() + lane_timeout),
+            deadline => deadline,
+        };
+        self.probe_at = match self.probe_at {
+            _ if !self.connection.awaits_lanes() => None,
+            None => Some(Instant::now() + PROBE_INTERVAL),
+            probe_at => probe_at,
+        };
+        [self.lane_deadline, self.probe_at, self.connection.deadline()].into_iter().flatten().min()
+    }
+
+    /// Handles the deadlines that have passed.
+    pub(super) fn check(&mut self) {
+        let now = Instant::now();
+        self.armed = None;
+        if self.lane_deadline.is_some_and(|deadline| deadline <= now) {
+            self.connection.handle_lanes_lost();
+        }
+        if self.probe_at.take_if(|probe_at| *probe_at <= now).is_some() {
+            self.connection.probe_lanes();
+            self.drop_closed_lanes();
+        }
+        self.connection.handle_timeout(now);
+        self.transmit();
+    }
+
+    fn is_active(&self) -> bool {
+        matches!(self.connection.state(), State::ReadyToReceive | State::ReadyToSend)
+    }
+
+    fn has_lane(&self) -> bool {
+        self.lanes.iter().any(Option::is_some)
+    }
+
+    /// Returns the lanes that should be opened.
+    pub(super) fn missing_lanes(&self) -> impl Iterator<Item = u8> {
+        let is_wanted = self.is_active() && !self.connection.peer_has_ended();
+        let lanes = if is_wanted { self.connection.lanes() } else { 0 };
+        (0..lanes).filter(|lane| !self.connection.is_lane_open(*lane)).map(|lane| lane as u8)
+    }
+
+    /// Starts to open a lane.
+    pub(super) fn start_lane(&mut self, lane: u8) -> Option<LaneAttempt> {
+        let is_wanted = self.is_active() && !self.connection.peer_has_ended();
+        let (epoch, received) = self.connection.start_lane(lane.into()).filter(|_| is_wanted)?;
+        Some(LaneAttempt { lane, epoch, received })
+    }
+
+    /// The peer opens a lane. `None` if it must not.
+    pub(super) fn accept_lane(&mut self, hello: &Hello, agreement: &Agreement) -> Option<LaneAttempt> {
+        let is_wanted = self.is_active() && !self.connection.peer_has_ended();
+        if !is_wanted || !self.agree(hello, agreement) {
+            return None;
+        }
+        let received = self.connection.accept_lane(hello.lane.into(), hello.epoch)?;
+        self.drop_closed_lanes();
+        Some(LaneAttempt { lane: hello.lane, epoch: hello.epoch, received })
+    }
+
+    /// Takes a lane that both ends have agreed on. Returns whether it is open.
+    pub(super) fn open_lane(&mut self, lane: Box<dyn Lane>, hello: &Hello, agreement: &Agreement) -> bool {
+        let index = usize::from(hello.lane);
+        let is_current = self.connection.lane_epoch(index) == hello.epoch;
+        if !self.is_active() || !is_current || !self.agree(hello, agreement) {
+            return false;
+        }
+        self.put_lane(index, lane, received(hello));
+        self.expect_first_message(agreement.first_message);
+        true
+    }
+
+    /// Takes a lane whose other end is in this process.
+    pub(super) fn open_local(&mut self, lane: Box<dyn Lane>, agreement: &Agreement) -> bool {
+        let is_first = self.is_active() && self.lanes.is_empty() && self.start_lane(0).is_some();
+        if is_first {
+            self.connection.handle_agreement(agreement);
+            self.peer_nonce = Some([0; 16]);
+            self.put_lane(0, lane, Received::default());
+            self.expect_first_message(agreement.first_message);
+        }
+        is_first
+    }
+
+    fn put_lane(&mut self, index: usize, lane: Box<dyn Lane>, received: Received) {
+        self.connection.handle_lane_open(index, received);
+        let count = self.connection.lanes();
+        self.lanes.resize_with(count, || None);
+        self.lanes[index] = Some(lane);
+        let is_incomplete = self.missing_lanes().next().is_some();
+        self.lacks_lane |= is_incomplete;
+        self.drop_closed_lanes();
+    }
+
+    /// Checks that a hello is from the queue pair of the first one.
+    fn agree(&mut self, hello: &Hello, agreement: &Agreement) -> bool {
+        if self.peer_nonce.is_none() {
+            self.connection.handle_agreement(agreement);
+        }
+        let nonce = self.peer_nonce.get_or_insert(hello.nonce);
+        *nonce == hello.nonce && usize::from(hello.lane) < self.connection.lanes()
+    }
+
+    /// The lane with an index.
+    pub(super) fn lane(&self, index: u8) -> Option<&dyn Lane> {
+        self.lanes.get(usize::from(index))?.as_deref()
+    }
+
+    /// Receives until the lanes are empty: until a receive finds nothing if `is_drained`, otherwise until it finds
+    /// little.
+    pub(super) fn receive(&mut self, is_drained: bool) {
+        OVERFLOW.with_borrow_mut(|overflow| {
+            self.is_unread = false;
+            for index in 0..self.lanes.len() {
+                self.is_unread |= self.receive_from(index, overflow, is_drained);
+            }
+        });
+    }
+
+    /// Receives from a lane. Returns whether something is left unread.
+    fn receive_from(&mut self, index: usize, overflow: &mut [u8], is_drained: bool) -> bool {
+        for _ in 0..MAX_RECEIVES {
+            let Some(Some(lane)) = self.lanes.get_mut(index) else { return false };
+            let mut plan = ReceivePlan::new();
+            let capacity = self.connection.fill_receive_plan(index, overflow, &mut plan);
+            let received = lane.receive(&mut plan);
+            drop(plan);
+            match received {
+                Ok(0) => {
+                    self.lose_lane(index, "the peer has closed it");
+                    return false;
+                }
+                Ok(count) => {
+                    self.connection.handle_received(index, count, overflow, Instant::now());
+                    self.drop_closed_lanes();
+                    if !is_drained && count < capacity {
+                        return false;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.lose_lane(index, &error.to_string());
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Sends until everything is sent or the lanes are full.
+    pub(super) fn transmit(&mut self) {
+        for index in 0..self.lanes.len() {
+            self.transmit_on(index);
+        }
+    }
+
+    fn transmit_on(&mut self, index: usize) {
+        while let Some(Some(lane)) = self.lanes.get_mut(index) {
+            let mut plan = TransmitPlan::new();
+            self.connection.fill_transmit_plan(index, &mut plan);
+            if plan.bytes() == 0 {
+                return;
+            }
+            let sent = lane.send(&plan);
+            drop(plan);
+            match sent {
+                Ok(count) => self.connection.handle_transmitted(index, count),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return self.lose_lane(index, &error.to_string()),
+            }
+        }
+    }
+
+    /// Ends the outgoing direction of all lanes.
+    pub(super) fn shutdown(&mut self) {
+        self.lanes.iter_mut().flatten().for_each(|lane| lane.shutdown());
+    }
+
+    /// Ends all lanes.
+    pub(super) fn drop_lanes(&mut self) {
+        self.lanes.clear();
+        (self.first_message, self.peer_nonce) = (None, None);
+        (self.lane_deadline, self.is_unread, self.lacks_lane) = (None, false, false);
+    }
+
+    pub(super) fn lose_lane(&mut self, index: usize, reason: &str) {
+        log::debug!("queue pair {}: lane {index} has ended: {reason}", self.number);
+        self.connection.handle_lane_closed(index);
+        self.drop_closed_lanes();
+    }
+
+    /// Drops the lanes that have ended, so that nothing more is read from them.
+    fn drop_closed_lanes(&mut self) {
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            if lane.is_some() && !self.connection.is_lane_open(index) {
+                (*lane, self.lacks_lane) = (None, true);
+            }
+        }
+        if self.connection.peer_has_ended() && !self.outlives_peer && !self.has_lane() {
+            self.connection.handle_lanes_lost();
+        }
+    }
+
+    /// Ends the lanes if the peer and the program do not name the same first message.
+    pub(super) fn expect_first_message(&mut self, first_message: u32) {
+        let expected = *self.first_message.get_or_insert(first_message);
+        if expected != first_message {
+            log::debug!("queue pair {}: its first message is {first_message}, not {expected}", self.number);
+            self.connection.handle_lanes_lost();
+        }
+    }
+}
+
+thread_local! {
+    /// Received bytes that have no place yet. A connection that has processed them refers to none of them.
+    static OVERFLOW: RefCell<Vec<u8>> = RefCell::new(vec![0; OVERFLOW_BYTES]);
+}
+/// Number of receives after which other lanes have their turn.
+const MAX_RECEIVES: usize = 64;
+/// Length of [`OVERFLOW`] in bytes.
+const OVERFLOW_BYTES: usize = 64 * 1024;
+/// Time between two probes of the lanes of a queue pair.
+const PROBE_INTERVAL: Duration = Duration::from_millis(250);
