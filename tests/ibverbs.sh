@@ -150,7 +150,7 @@ for options in "ib_send_lat -s 64" "ib_write_lat -s 64" "ib_read_lat" "ib_atomic
 	check "$options" perftest $options || status=1
 done
 check "rping" managed rping -s -a 127.0.0.1 -C 50 -- rping -c -a 127.0.0.1 -C 50 || status=1
-check "ucmatose with private data" managed ucmatose -c 5 -C 20 -- ucmatose -s 127.0.0.1 -c 5 -C 20 || status=1
+check "ucmatose with private data and many connections" managed ucmatose -c 60 -C 20 -- ucmatose -s 127.0.0.1 -c 60 -C 20 || status=1
 check "rdma_server and rdma_client" managed rdma_server -- rdma_client -s 127.0.0.1 || status=1
 check "udaddy" managed udaddy -- udaddy -s 127.0.0.1 || status=1
 server_ends=no check "cmtime" managed cmtime -- cmtime -s 127.0.0.1 -c 20 || status=1

@@ -217,7 +217,7 @@ pub unsafe extern "C" fn rdma_listen(id: *mut abi::CmId, backlog: c_int) -> c_in
         let found = unsafe { from_abi(id) }?;
         let bound = found.shared.state.lock().bound.take().ok_or(Errno::INVALID)?;
         // Calling it again changes the backlog.
-        rustix::net::listen(&bound, backlog.clamp(1, 4096))?;
+        rustix::net::listen(&bound, backlog.clamp(MIN_BACKLOG, MAX_BACKLOG))?;
         let number = agent()?.listen(TcpListener::from(bound), found.shared.as_handler())?;
         found.shared.state.lock().number = Some(number);
         Ok(0)
@@ -444,6 +444,10 @@ pub unsafe extern "C" fn rdma_free_devices(list: *mut *mut abi::Context) {
 
 const OPTION_ID: c_int = 0;
 const OPTION_ID_ACK_TIMEOUT: c_int = 3;
+/// Limits of the queue of connections. The kernel drops the last packet of a handshake that finds the queue full, and the
+/// client, which waits for the greeting, does not send another one.
+const MIN_BACKLOG: c_int = 128;
+const MAX_BACKLOG: c_int = 4096;
 /// Reasons of rejections (IBA 1.3 §12.6.7.2).
 const INVALID_SERVICE: c_int = 8;
 const CONSUMER_DEFINED: u32 = 28;
