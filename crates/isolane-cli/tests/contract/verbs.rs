@@ -61,12 +61,16 @@ fn verbs_bench_measures_each_operation() {
     assert!(succeed(&[&common[..5], &several].concat()).contains("1048576"));
 }
 
-/// Whether a connection to a local port is established.
-fn is_connected(port: &str) -> bool {
-    let local = format!(":{:04X}", port.parse::<u16>().unwrap());
+/// Number of established connections of a process.
+fn connections(process: u32) -> usize {
+    let Ok(descriptors) = std::fs::read_dir(format!("/proc/{process}/fd")) else { return 0 };
+    let sockets: Vec<String> = descriptors
+        .filter_map(|descriptor| std::fs::read_link(descriptor.ok()?.path()).ok())
+        .filter_map(|target| Some(target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+        .collect();
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let mut rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    rows.any(|row| row[1].ends_with(&local) && row[3] == "01")
+    let rows = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    rows.filter(|row| row[3] == "01" && sockets.iter().any(|socket| socket == row[9])).count()
 }
 
 #[test]
@@ -76,7 +80,7 @@ fn verbs_bench_fails_if_its_server_is_restarted() {
     let mut command = program();
     command.args(["verbs", "bench", &address, "--lanes", "4", "--time", "600s"]);
     let client = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    while !is_connected(address.rsplit(':').next().unwrap()) {
+    while connections(server.child.id()) < 4 {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     drop(server);
