@@ -5,6 +5,7 @@ use std::mem::size_of;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use isolane_verbs::DeviceConfig;
+use isolane_verbs::wire::Hello;
 
 use crate::channel::{Channel, Unacknowledged};
 use crate::context::{self, Context, Users};
@@ -41,7 +42,7 @@ fn open_verbs(device: &Device) -> Result<isolane_verbs::Device> {
     config.socket = setting("ISOLANE_VERBS_SOCKET")?;
     config.progress = setting("ISOLANE_VERBS_PROGRESS")?;
     if let Some(lanes) = text("ISOLANE_VERBS_LANES") {
-        let number = lanes.parse().ok().filter(|number| (1..=8).contains(number));
+        let number = lanes.parse().ok().filter(|number| (1..=Hello::MAX_LANES).contains(number));
         config.lanes = number.ok_or_else(|| refuse("ISOLANE_VERBS_LANES", &lanes, "write 1 to 8"))?;
     }
     if let Some(ports) = text("ISOLANE_VERBS_PORTS") {

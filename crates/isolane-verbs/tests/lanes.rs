@@ -39,14 +39,14 @@ struct End {
     received: Vec<(u64, Status, u64, Option<u32>)>,
 }
 
-/// What the memory and the receives of an end must be.
+/// Expected memory and receives of an end.
 struct Model {
     memory: Vec<u8>,
     /// Length and immediate data of each receive.
     received: Vec<(u64, Option<u32>)>,
 }
 
-/// A lane: the bytes on their way to each end.
+/// A lane: the bytes that have not arrived at each end.
 #[derive(Default)]
 struct Wire {
     /// From the near end, and from the far end.
@@ -238,7 +238,7 @@ impl Simulation {
         }
     }
 
-    /// Cuts a lane: what arrives before the end is a part of what was sent.
+    /// Cuts a lane: only a part of the sent bytes arrives before the end.
     fn cut(&mut self, lane: usize) {
         let wire = &mut self.wires[lane];
         wire.is_cut = true;
@@ -343,7 +343,7 @@ impl Simulation {
         }
     }
 
-    /// The peer is lost for good: what is complete has succeeded, the rest fails in order.
+    /// The peer is lost for good: complete requests have succeeded, all others fail in order.
     fn lose_peer(&mut self) {
         let end = &mut self.ends[0];
         end.take_completions();

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use isolane_reactor::SocketOptions;
+use isolane_verbs::wire::Hello;
 use isolane_verbs::{Device, DeviceConfig, ProgressMode};
 
 use super::client::{self, Load, Row};
@@ -46,7 +47,7 @@ pub struct Args {
     #[arg(long, default_value = "polling", value_name = "MODE")]
     progress: ProgressMode,
     /// TCP connections of a queue pair, 1 to 8
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8), value_name = "N")]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(Hello::MAX_LANES)), value_name = "N")]
     lanes: u8,
     /// Options of the sockets, as for `isolane serve --listen`, separated by commas
     #[arg(long, default_value = "", value_name = "OPTIONS")]
@@ -55,9 +56,6 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
-
-/// Maximum number of lanes of a queue pair.
-const MAX_LANES: u8 = 8;
 
 const OPERATIONS: [Choice<Operation>; 5] = [
     ("send", "SEND to a receive", Operation::Send),
@@ -77,7 +75,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         DeviceConfig { progress: args.progress, socket: args.socket.clone(), ..DeviceConfig::default() };
     // A server takes as many lanes as its client wants.
     (config.address, config.lanes) =
-        if args.server { (address.ip(), MAX_LANES) } else { (config.address, args.lanes) };
+        if args.server { (address.ip(), Hello::MAX_LANES) } else { (config.address, args.lanes) };
     let device = Device::open(config).io_context("cannot open a device")?;
     if args.server {
         return server::run(&device, address);

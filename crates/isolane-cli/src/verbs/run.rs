@@ -8,6 +8,7 @@ use std::process::Command;
 
 use isolane_reactor::SocketOptions;
 use isolane_verbs::ProgressMode;
+use isolane_verbs::wire::Hello;
 
 use crate::failure::{Failure, IoContext};
 
@@ -25,7 +26,7 @@ pub struct Args {
     #[arg(long, default_value = "polling", value_name = "MODE")]
     progress: ProgressMode,
     /// TCP connections of each queue pair, 1 to 8; each end can have fewer
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8), value_name = "N")]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(Hello::MAX_LANES)), value_name = "N")]
     lanes: u8,
     /// TCP ports of the queue pairs, 256 of which share one (default: the system chooses)
     #[arg(long, value_parser = parse_ports, value_name = "LOW-HIGH")]

@@ -1,15 +1,15 @@
 //! One lane of a queue pair: its bytes in both directions, and a log of what to send again if it ends.
 //!
-//! Invariant: the log has each segment of the current epoch whose loss matters. What has arrived in order on a lane is
-//! a number of segments and a part of the next one, so the peer's report of these two numbers names the lost ones.
+//! Invariant: the log has each segment of the current epoch whose loss matters. A lane keeps the order, so the number of
+//! segments that have arrived, and the number of bytes of the next one, name the lost ones.
 
 use std::collections::VecDeque;
 
 use super::input::Input;
 use super::output::Output;
-use crate::wire::NakCode;
+use crate::wire::{NakCode, Segment};
 
-/// What has arrived on a lane.
+/// Number of segments and bytes that have arrived on a lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     /// Last epoch in which anything arrived; 0 if none.
@@ -27,6 +27,13 @@ pub(super) struct Part {
     /// First byte and number of bytes.
     pub(super) offset: u32,
     pub(super) length: u32,
+}
+
+impl Part {
+    /// Returns the part that a segment carries.
+    pub(super) fn of(segment: &Segment) -> Part {
+        Part { message: segment.message, offset: segment.offset, length: segment.length }
+    }
 }
 
 /// A sent part of a message.
@@ -50,11 +57,11 @@ pub(super) enum Control {
     Refusal(u32, NakCode),
     Ended,
     Failed,
-    /// What has arrived on the lane with this index, which has ended.
+    /// A report about the lane with this index, which has ended.
     Report(usize),
 }
 
-/// What the peer has not received.
+/// Segments that the peer has not received.
 #[derive(Default)]
 pub(super) struct Lost {
     pub(super) parts: Vec<Sent>,
@@ -168,7 +175,7 @@ impl LaneState {
         }
     }
 
-    /// What has arrived, for the peer.
+    /// Returns the report for the peer.
     pub(super) fn received(&self) -> Received {
         self.received
     }
@@ -183,7 +190,8 @@ impl LaneState {
         epoch < self.opened_epoch
     }
 
-    /// Returns what the peer has not received of the epoch that has ended, in order. `None` if the report is false.
+    /// Returns the segments of the epoch that has ended that the peer has not received, in order. `None` if the report is
+    /// false.
     pub(super) fn settle(&mut self, report: Received) -> Option<Lost> {
         let received = if report.epoch == self.opened_epoch { report } else { Received::default() };
         if report.epoch > self.epoch || received.segments > self.sent {

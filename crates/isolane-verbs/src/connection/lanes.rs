@@ -1,11 +1,11 @@
-//! The lanes of a queue pair: each carries any segment. What a lane loses when it ends is sent on the others.
+//! The lanes of a queue pair: each carries any segment. Segments that a lane loses when it ends are sent on the others.
 //!
 //! ```text
-//! lane ends ─ close ─ report what has arrived ─► peer closes its end ─ settle ─ sends the rest again
+//! lane ends ─ close ─ report ─► peer closes its end ─ settle ─ sends the rest again
 //! ```
 //!
-//! Invariant: an end reports what has arrived on a lane only when it no longer reads from it, so nothing that is sent
-//! again can arrive twice.
+//! Invariant: an end sends the report of a lane only when it no longer reads from it, so nothing that is sent again can
+//! arrive twice.
 
 use std::time::Instant;
 
@@ -51,16 +51,15 @@ impl ReliableConnection {
         self.lanes.get(lane).map_or(0, |lane| lane.epoch)
     }
 
-    /// Starts to open a lane that is closed. Returns the epoch of the attempt and what has arrived before, for the
-    /// peer.
+    /// Starts to open a lane that is closed. Returns the epoch of the attempt and the report for the peer.
     pub fn start_lane(&mut self, lane: usize) -> Option<(u32, Received)> {
         let lane = self.lanes.get_mut(lane).filter(|lane| !lane.is_open)?;
         lane.epoch += 1;
         Some((lane.epoch, lane.received()))
     }
 
-    /// The peer opens a lane for the epoch `epoch`. Ends the lane if it is open. Returns what has arrived before, for
-    /// the peer, or `None` if the epoch has passed.
+    /// The peer opens a lane for the epoch `epoch`. Ends the lane if it is open. Returns the report for the peer,
+    /// or `None` if the epoch has passed.
     pub fn accept_lane(&mut self, lane: usize, epoch: u32) -> Option<Received> {
         if epoch <= self.lanes.get(lane)?.epoch {
             return None;
@@ -71,7 +70,7 @@ impl ReliableConnection {
         Some(lane.received())
     }
 
-    /// A lane is open. `received` is what the peer has received on it before.
+    /// A lane is open. `received` is the report of the peer.
     pub fn handle_lane_open(&mut self, lane: usize, received: Received) {
         if self.lanes.get(lane).is_none_or(|lane| lane.is_open) {
             return;
@@ -103,8 +102,7 @@ impl ReliableConnection {
 
     /// Whether [`ReliableConnection::probe_lanes`] can find a stalled lane: there are several lanes, and requests.
     pub fn awaits_lanes(&self) -> bool {
-        let is_alive = self.state == State::ReadyToReceive || self.state == State::ReadyToSend;
-        is_alive && self.lanes.len() > 1 && self.requester.outstanding() > 0
+        self.state.is_connected() && self.lanes.len() > 1 && self.requester.outstanding() > 0
     }
 
     /// Sends a probe on each lane on which no segment has arrived since the last call. Ends a lane without an answer
@@ -124,7 +122,7 @@ impl ReliableConnection {
         }
     }
 
-    /// The peer reports what has arrived on a lane that has ended.
+    /// Processes the peer's report about a lane that has ended.
     pub(super) fn handle_report(&mut self, report: &LaneReport) -> Result<(), Fault> {
         let lane = usize::from(report.lane);
         let known = self.lanes.get(lane).ok_or(Fault::Broken)?;
@@ -276,8 +274,7 @@ impl ReliableConnection {
     fn queue_response(&mut self, lane: usize) -> bool {
         let max_bytes = self.requester.segment_bytes();
         let Some((segment, spans)) = self.responder.responses.next(max_bytes) else { return false };
-        let part = Part { message: segment.message, offset: segment.offset, length: segment.length };
-        self.lanes[lane].log(Sent::Response(part));
+        self.lanes[lane].log(Sent::Response(Part::of(&segment)));
         self.queue(lane, segment, Source::Memory(&spans, 0));
         self.was_response = true;
         true
@@ -299,8 +296,7 @@ impl ReliableConnection {
             }
         };
         (segment.acknowledged, segment.credits) = self.responder.advertise();
-        let part = Part { message: segment.message, offset: segment.offset, length: segment.length };
-        self.lanes[lane].log(Sent::Request(part));
+        self.lanes[lane].log(Sent::Request(Part::of(&segment)));
         self.lanes[lane].output.push(&segment, source);
         self.requester.complete_finished(&mut self.finished);
         self.was_response = false;
@@ -321,9 +317,7 @@ impl ReliableConnection {
             let report = LaneReport { lane: reported as u8, epoch, received_epoch, segments, bytes };
             let extension = Extension::LaneReport(report);
             let segment = segment(Operation::LaneReport, 0, Place::default(), extension);
-            self.lanes[lane].log_control(Control::Report(reported));
-            self.queue(lane, segment, Source::Bytes(&[]));
-            return true;
+            return self.queue_logged(lane, segment, Control::Report(reported));
         }
         // What a lane has lost comes first.
         if !all_open && self.lanes.iter().any(LaneState::has_unsettled_control) {
@@ -338,7 +332,18 @@ impl ReliableConnection {
         } else {
             return false;
         };
+        self.queue_logged(lane, segment, control)
+    }
+
+    fn queue_logged(&mut self, lane: usize, segment: Segment, control: Control) -> bool {
         self.lanes[lane].log_control(control);
+        self.queue(lane, segment, Source::Bytes(&[]));
+        true
+    }
+
+    /// Queues a segment that need not arrive.
+    fn queue_unlogged(&mut self, lane: usize, segment: Segment) -> bool {
+        self.lanes[lane].count_sent();
         self.queue(lane, segment, Source::Bytes(&[]));
         true
     }
@@ -353,16 +358,12 @@ impl ReliableConnection {
                 return false;
             }
         };
-        self.lanes[lane].count_sent();
-        self.queue(lane, segment, Source::Bytes(&[]));
-        true
+        self.queue_unlogged(lane, segment)
     }
 
     fn queue_acknowledgment(&mut self, lane: usize) -> bool {
         let Some(segment) = self.responder.next_acknowledgment() else { return false };
-        self.lanes[lane].count_sent();
-        self.queue(lane, segment, Source::Bytes(&[]));
-        true
+        self.queue_unlogged(lane, segment)
     }
 
     fn queue_probe(&mut self, lane: usize) -> bool {
@@ -373,9 +374,7 @@ impl ReliableConnection {
         } else {
             return false;
         };
-        self.lanes[lane].count_sent();
-        self.queue(lane, announcement(syndrome), Source::Bytes(&[]));
-        true
+        self.queue_unlogged(lane, announcement(syndrome))
     }
 
     /// Queues a segment, which also carries what there is to acknowledge.

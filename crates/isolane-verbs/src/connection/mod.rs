@@ -57,6 +57,13 @@ pub enum State {
     Error,
 }
 
+impl State {
+    /// Whether lanes can be open, and the queue pair has not failed.
+    pub(crate) fn is_connected(self) -> bool {
+        matches!(self, State::ReadyToReceive | State::ReadyToSend)
+    }
+}
+
 /// Why a request cannot be posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum PostError {
@@ -275,7 +282,7 @@ impl ReliableConnection {
 
     /// Ends the queue pair because its lanes are lost for good.
     pub fn handle_lanes_lost(&mut self) {
-        if self.state == State::ReadyToSend || self.state == State::ReadyToReceive {
+        if self.state.is_connected() {
             self.requester.fail_first(Status::RetryExceeded, &mut self.finished);
         }
         self.fail();
@@ -394,13 +401,8 @@ impl ReliableConnection {
                     }
                     _ => {}
                 }
-                let round = self.requester.round();
-                self.requester.on_acknowledgment(segment, now)?;
-                if self.requester.round() != round {
-                    // They are sent again in any case.
-                    let is_discarded = |sent: &Sent| matches!(sent, Sent::Request(part) if self.requester.is_discarded(part));
-                    self.lanes.iter_mut().for_each(|lane| lane.forget(is_discarded));
-                    self.requester.send_discarded();
+                if self.requester.on_acknowledgment(segment, now)? {
+                    self.send_discarded();
                 }
                 Ok(Some(Spans::new()))
             }
@@ -410,6 +412,18 @@ impl ReliableConnection {
             }
             Operation::Datagram => Err(Fault::Broken),
         }
+    }
+
+    /// Sends again what the peer has discarded for lack of a receive.
+    fn send_discarded(&mut self) {
+        // Lanes need not keep it.
+        let requester = &self.requester;
+        let is_discarded = |sent: &Sent| match sent {
+            Sent::Request(part) => requester.is_discarded(part),
+            Sent::Response(_) => false,
+        };
+        self.lanes.iter_mut().for_each(|lane| lane.forget(is_discarded));
+        self.requester.send_discarded();
     }
 
     /// All payload of a segment is in its place.

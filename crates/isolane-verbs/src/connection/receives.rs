@@ -46,14 +46,6 @@ pub(super) struct Receives {
     is_round_pending: bool,
 }
 
-/// What a request of the peer has filled a receive with.
-pub(super) struct Filled {
-    pub(super) operation: CompletedOperation,
-    pub(super) length: u64,
-    pub(super) immediate: Option<u32>,
-    pub(super) solicited: bool,
-}
-
 /// Report about receives.
 pub(super) struct Report {
     pub(super) message: u32,
@@ -74,7 +66,7 @@ struct Bound {
 
 /// Whether the peer can send requests that consume receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Readiness {
+enum Readiness {
     #[default]
     Ready,
     /// A request was discarded, which is not reported.
@@ -201,41 +193,19 @@ impl Receives {
         }))
     }
 
-    /// Completes the oldest bound receive, which a request with the index `receive` has filled.
+    /// Returns the oldest bound receive, if it has the index `receive`. Its request has consumed it.
     #[inline]
-    pub(super) fn fill(
-        &mut self,
-        receive: u8,
-        filled: &Filled,
-        finished: &mut Finished,
-    ) -> Result<(), NakCode> {
-        let is_next = receive == self.completed as u8;
-        let bound = if is_next { self.bound.pop_front() } else { None };
-        let bound = bound.ok_or(NakCode::Sequence)?;
-        self.count_completed();
-        let Filled { operation, length, immediate, solicited } = *filled;
-        let (id, status, source) = (bound.request.id, Status::Success, None);
-        let completion = Completion { id, status, operation, length, immediate, solicited, source };
-        finished.completions.push_back((Queue::Receive, completion));
-        Ok(())
-    }
-
-    /// Completes the oldest bound receive, if it has the index `receive`, with an error.
-    pub(super) fn fail(&mut self, receive: u8, status: Status, finished: &mut Finished) {
-        if receive == self.completed as u8
-            && let Some(bound) = self.bound.pop_front()
-        {
-            self.count_completed();
-            complete(&bound.request, status, finished);
+    pub(super) fn consume(&mut self, receive: u8) -> Option<ReceiveRequest> {
+        if receive != self.completed as u8 {
+            return None;
         }
-    }
-
-    fn count_completed(&mut self) {
+        let bound = self.bound.pop_front()?;
         // All receives before that are complete.
-        if self.lacking_receive == self.completed as u8 {
+        if self.lacking_receive == receive {
             self.lacking_receive = self.lacking_receive.wrapping_add(1);
         }
         self.completed = self.completed.wrapping_add(1);
+        Some(bound.request)
     }
 
     /// Whether a request of the peer fills memory of a region.
@@ -322,7 +292,8 @@ fn spans_of(
     }
 }
 
-fn complete(request: &ReceiveRequest, status: Status, finished: &mut Finished) {
+/// Completes a receive with an error.
+pub(super) fn complete(request: &ReceiveRequest, status: Status, finished: &mut Finished) {
     let completion = Completion {
         id: request.id,
         status,

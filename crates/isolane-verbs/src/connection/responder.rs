@@ -12,16 +12,16 @@ use isolane_memory::MemoryRegion;
 
 use super::lane::{Control, Part};
 use super::ranges::Ranges;
-use super::receives::{Filled, Receives, Report};
+use super::receives::{Receives, Report, complete};
 use super::responses::{Content, Responses};
 use super::shared_receives::SharedReceiveQueue;
 use super::{
-    Agreement, Extension, Fault, Finished, Limits, Place, PostError, ReceiveAttributes, Refusal, WINDOW,
-    segment,
+    Agreement, Extension, Fault, Finished, Limits, Place, PostError, Queue, ReceiveAttributes, Refusal,
+    WINDOW, segment,
 };
 use crate::memory::{Access, AccessError, ProtectionDomain, Right, Spans};
 use crate::wire::{AtomicOperands, NakCode, Operation, RemoteRange, Segment, SegmentFlags, Syndrome};
-use crate::work::{CompletedOperation, ReceiveRequest};
+use crate::work::{CompletedOperation, Completion, ReceiveRequest, Status};
 
 /// The responding half.
 #[derive(Default)]
@@ -174,8 +174,10 @@ impl Responder {
             let number = self.message;
             let refused = |code| Fault::Refused { message: number, code };
             if let Some(refusal) = message.refusal.take() {
-                if let Some(status) = refusal.receive {
-                    self.receives.fail(message.receive, status, finished);
+                if let Some(status) = refusal.receive
+                    && let Some(request) = self.receives.consume(message.receive)
+                {
+                    complete(&request, status, finished);
                 }
                 return Err(refused(refusal.code));
             }
@@ -218,15 +220,10 @@ impl Responder {
                     Extension::Immediate(immediate) => Some(*immediate),
                     _ => None,
                 };
-                let (operation, flags) = (CompletedOperation::Receive, message.flags);
-                let filled = Filled { operation, length, immediate, solicited: flags.solicited() };
-                self.receives.fill(message.receive, &filled, finished)?;
+                self.fill(message, CompletedOperation::Receive, length, immediate, finished)?;
             }
             (Operation::Write, Extension::Range(_, Some(immediate))) => {
-                let (operation, flags) = (CompletedOperation::ReceiveWrite, message.flags);
-                let immediate = Some(*immediate);
-                let filled = Filled { operation, length, immediate, solicited: flags.solicited() };
-                self.receives.fill(message.receive, &filled, finished)?;
+                self.fill(message, CompletedOperation::ReceiveWrite, length, Some(*immediate), finished)?;
             }
             (Operation::Write, _) => {}
             (Operation::ReadRequest, Extension::Range(range, _)) if !self.responses.is_full() => {
@@ -239,6 +236,22 @@ impl Responder {
             }
             _ => return Err(NakCode::InvalidRequest),
         }
+        Ok(())
+    }
+
+    /// Completes the receive that a request has filled with `length` bytes.
+    fn fill(
+        &mut self,
+        message: &Arriving,
+        operation: CompletedOperation,
+        length: u64,
+        immediate: Option<u32>,
+        finished: &mut Finished,
+    ) -> Result<(), NakCode> {
+        let id = self.receives.consume(message.receive).ok_or(NakCode::Sequence)?.id;
+        let (status, solicited, source) = (Status::Success, message.flags.solicited(), None);
+        let completion = Completion { id, status, operation, length, immediate, solicited, source };
+        finished.completions.push_back((Queue::Receive, completion));
         Ok(())
     }
 
@@ -353,7 +366,6 @@ impl Arriving {
         let range = segment.offset..segment.offset + segment.length;
         match range.is_empty() {
             true => Ok(!self.has_arrived && self.arriving == 0),
-            // It is claimed only if it is not refused.
             false => Ok(self.claimed.is_free(range)),
         }
     }

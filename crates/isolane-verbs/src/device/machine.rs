@@ -10,7 +10,7 @@ use isolane_connection::{ReceivePlan, TransmitPlan};
 
 use super::handshake::{LaneAttempt, received};
 use super::lane::Lane;
-use crate::connection::{Agreement, Received, ReliableConnection, State};
+use crate::connection::{Agreement, Received, ReliableConnection};
 use crate::wire::Hello;
 
 /// A connection and its lanes.
@@ -60,9 +60,8 @@ impl Machine {
 
     /// Whether requests, or the peer's, wait for a lane that could be opened again.
     fn must_wait(&self) -> bool {
-        let has_lost_peer =
-            self.is_active() && self.peer_nonce.is_some() && !self.connection.peer_has_ended();
-        !self.has_lane() && (self.connection.outstanding_sends() > 0 || has_lost_peer)
+        let has_lost_peer = || self.peer_nonce.is_some() && self.wants_lanes();
+        !self.has_lane() && (self.connection.outstanding_sends() > 0 || has_lost_peer())
     }
 
     /// Returns when to call [`Machine::check`].
@@ -96,7 +95,12 @@ impl Machine {
     }
 
     fn is_active(&self) -> bool {
-        matches!(self.connection.state(), State::ReadyToReceive | State::ReadyToSend)
+        self.connection.state().is_connected()
+    }
+
+    /// Whether lanes that have ended are opened again.
+    fn wants_lanes(&self) -> bool {
+        self.is_active() && !self.connection.peer_has_ended()
     }
 
     fn has_lane(&self) -> bool {
@@ -105,22 +109,22 @@ impl Machine {
 
     /// Returns the lanes that should be opened.
     pub(super) fn missing_lanes(&self) -> impl Iterator<Item = u8> {
-        let is_wanted = self.is_active() && !self.connection.peer_has_ended();
-        let lanes = if is_wanted { self.connection.lanes() } else { 0 };
+        let lanes = if self.wants_lanes() { self.connection.lanes() } else { 0 };
         (0..lanes).filter(|lane| !self.connection.is_lane_open(*lane)).map(|lane| lane as u8)
     }
 
     /// Starts to open a lane.
     pub(super) fn start_lane(&mut self, lane: u8) -> Option<LaneAttempt> {
-        let is_wanted = self.is_active() && !self.connection.peer_has_ended();
-        let (epoch, received) = self.connection.start_lane(lane.into()).filter(|_| is_wanted)?;
+        if !self.wants_lanes() {
+            return None;
+        }
+        let (epoch, received) = self.connection.start_lane(lane.into())?;
         Some(LaneAttempt { lane, epoch, received })
     }
 
     /// The peer opens a lane. `None` if it must not.
     pub(super) fn accept_lane(&mut self, hello: &Hello, agreement: &Agreement) -> Option<LaneAttempt> {
-        let is_wanted = self.is_active() && !self.connection.peer_has_ended();
-        if !is_wanted || !self.agree(hello, agreement) {
+        if !self.wants_lanes() || !self.agree(hello, agreement) {
             return None;
         }
         let received = self.connection.accept_lane(hello.lane.into(), hello.epoch)?;

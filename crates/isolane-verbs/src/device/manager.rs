@@ -336,6 +336,25 @@ impl Manager {
     }
 }
 
+/// Answers the hello of a peer, and opens the lane.
+///
+/// # Errors
+/// If the queue pair does not take the lane now, or the peer has gone. The peer tries again.
+pub(super) fn accept(
+    member: &dyn Managed,
+    identity: &Identity,
+    stream: TcpStream,
+    hello: &Hello,
+) -> io::Result<()> {
+    let agreement = identity.agreement(hello);
+    let refused = || io::Error::other("the queue pair does not take the lane");
+    let attempt = member.accept_lane(hello, &agreement).ok_or_else(refused)?;
+    let reply = identity.hello(Role::Accepts, attempt, agreement.lanes, hello.source_qpn, &stream)?;
+    handshake::write_hello(&stream, &reply)?;
+    member.open_lane(Box::new(TcpLane(stream)), hello, &agreement);
+    Ok(())
+}
+
 /// Lanes that are being opened; the manager's thread owns them.
 #[derive(Default)]
 struct Lanes {
@@ -420,14 +439,10 @@ impl Lanes {
             // The peer has gone, and connects again if it needs to.
             return None;
         }
-        let agreement = opening.identity.agreement(hello);
-        // A queue pair that cannot have the lane now can have it later: the peer tries again.
-        let attempt = opening.member.upgrade()?.accept_lane(hello, &agreement)?;
-        let identity = &opening.identity;
-        let reply =
-            identity.hello(Role::Accepts, attempt, agreement.lanes, hello.source_qpn, &peer.stream).ok()?;
-        handshake::write_hello(&peer.stream, &reply).ok()?;
-        opening.open(peer.stream, hello);
+        let member = opening.member.upgrade()?;
+        if let Err(error) = accept(&*member, &opening.identity, peer.stream, hello) {
+            log::debug!("{source}: {error}");
+        }
         None
     }
 

@@ -201,14 +201,10 @@ impl Device {
     ) -> Result<Option<QueuePair>, ConnectError> {
         let Ok(source) = stream.peer_addr() else { return Ok(None) };
         let (pair, identity) = self.started(config)?;
-        let agreement = identity.agreement(hello);
-        let Some(attempt) = pair.managed().accept_lane(hello, &agreement) else { return Ok(None) };
-        let reply = identity.hello(Role::Accepts, attempt, agreement.lanes, hello.source_qpn, &stream);
-        if let Err(error) = reply.and_then(|reply| handshake::write_hello(&stream, &reply)) {
-            log::debug!("a peer has gone during its hello: {error}");
+        if let Err(error) = manager::accept(pair.managed(), &identity, stream, hello) {
+            log::debug!("{source}: {error}");
             return Ok(None);
         }
-        pair.managed().open_lane(Box::new(TcpLane(stream)), hello, &agreement);
         let peer = Peer { address: source.ip(), number: hello.source_qpn };
         pair.keep_open(identity, peer, Role::Accepts);
         Ok(Some(pair))

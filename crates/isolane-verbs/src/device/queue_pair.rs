@@ -207,8 +207,9 @@ impl QueuePair {
     /// Makes the manager open further lanes, and lanes that have ended.
     pub(super) fn keep_open(&self, identity: Identity, peer: Peer, role: Role) {
         self.manager.open(self.opening(identity, peer, role, true));
-        self.endpoint.lock().lacks_lane = true;
-        self.endpoint.settle(&mut self.lock());
+        let mut machine = self.lock();
+        machine.lacks_lane = true;
+        self.endpoint.settle(&mut machine);
     }
 
     /// Takes a lane whose other end is in this process.

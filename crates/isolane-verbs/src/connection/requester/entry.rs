@@ -64,7 +64,7 @@ impl Entry {
 
     /// Whether a message is one of a request, part of which is sent.
     pub(super) fn has(&self, message: u32) -> bool {
-        u64::from(message.wrapping_sub(self.first_message)) < self.length.div_ceil(MESSAGE_BYTES).max(1)
+        u64::from(message.wrapping_sub(self.first_message)) < messages(self.length)
     }
 
     /// Whether the index of the receive that it consumes is `receive`, or follows it.
@@ -85,7 +85,7 @@ impl Entry {
     /// Returns the first `sent` bytes as parts of its messages.
     pub(super) fn parts(&self, sent: u64) -> impl Iterator<Item = Part> {
         let (first, length) = (self.first_message, self.length);
-        (0..length.div_ceil(MESSAGE_BYTES).max(1)).filter_map(move |number| {
+        (0..messages(length)).filter_map(move |number| {
             let start = number * MESSAGE_BYTES;
             let size = (length - start).min(MESSAGE_BYTES);
             let length = sent.saturating_sub(start).min(size) as u32;
@@ -96,8 +96,13 @@ impl Entry {
 
     /// Number of messages that have a response.
     pub(super) fn responses(operation: &SendOperation, length: u64) -> u64 {
-        if operation.has_response() { length.div_ceil(MESSAGE_BYTES).max(1) } else { 0 }
+        if operation.has_response() { messages(length) } else { 0 }
     }
+}
+
+/// Number of messages of a request of `length` bytes.
+fn messages(length: u64) -> u64 {
+    length.div_ceil(MESSAGE_BYTES).max(1)
 }
 
 /// Checked local data.
@@ -114,7 +119,7 @@ pub(super) struct Awaited {
     /// Offset of its data in the request, in bytes.
     pub(super) offset: u64,
     pub(super) size: u32,
-    /// Bytes that have arrived, or are arriving, and how many are in their place.
+    /// Ranges that have arrived, or are arriving, and the number of bytes in their place.
     pub(super) claimed: Ranges,
     pub(super) placed: u32,
     pub(super) is_complete: bool,

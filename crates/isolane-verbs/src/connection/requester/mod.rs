@@ -115,11 +115,6 @@ impl Requester {
         self.segment_bytes
     }
 
-    /// How often the peer had a receive again.
-    pub(super) fn round(&self) -> u8 {
-        self.round
-    }
-
     /// Whether the peer has executed a message.
     pub(super) fn is_acknowledged(&self, message: u32) -> bool {
         (self.distance(message) as i32) < 0
@@ -302,13 +297,13 @@ impl Requester {
         let range = (address, address.saturating_add(entry.length));
         let mut before = self.queue.iter().take(index);
         before.any(|other| {
-            (lane.is_none() || other.lane != lane) && self.is_unexecuted(other) && other.writes_to(range)
+            (lane.is_none() || other.lane != lane) && !self.is_executed(other) && other.writes_to(range)
         })
     }
 
-    /// Whether a message of a sent request was not acknowledged.
-    fn is_unexecuted(&self, entry: &Entry) -> bool {
-        entry.end_message.is_none_or(|end| self.distance(end) as i32 > 0)
+    /// Whether all messages of a request are sent and acknowledged.
+    fn is_executed(&self, entry: &Entry) -> bool {
+        entry.end_message.is_some_and(|end| self.distance(end) as i32 <= 0)
     }
 
     /// Processes the acknowledgment and the credits of any segment.
@@ -344,26 +339,20 @@ impl Requester {
         message.wrapping_sub(self.acknowledged)
     }
 
-    /// Processes a segment that is only an acknowledgment.
-    pub(super) fn on_acknowledgment(&mut self, segment: &Segment, now: Instant) -> Result<(), Fault> {
+    /// Processes a segment that is only an acknowledgment. Returns whether a round starts, in which the requests that the
+    /// peer has discarded are sent again.
+    pub(super) fn on_acknowledgment(&mut self, segment: &Segment, now: Instant) -> Result<bool, Fault> {
         let Extension::Acknowledgment(syndrome, timer, receive) = segment.extension else {
             return Err(Fault::Broken);
         };
         match syndrome {
-            Syndrome::ReceiverNotReady => {
-                let is_known = segment.round != self.round;
-                return if is_known {
-                    Ok(())
-                } else {
-                    self.on_not_ready(segment.message, receive, rnr_delay(timer), now)
-                };
+            Syndrome::ReceiverNotReady if segment.round == self.round => {
+                return self.on_not_ready(segment.message, receive, rnr_delay(timer), now).map(|()| false);
             }
-            Syndrome::ReceiverReady => {
-                return self.on_ready(segment, receive, now);
-            }
+            Syndrome::ReceiverReady => return self.on_ready(segment, receive, now),
             _ => {}
         }
-        let Some(code) = NakCode::from_syndrome(syndrome) else { return Ok(()) };
+        let Some(code) = NakCode::from_syndrome(syndrome) else { return Ok(false) };
         let index = self.index_of(segment.message).ok_or(Fault::Broken)?;
         let status = match code {
             NakCode::Sequence | NakCode::InvalidRequest => Status::RemoteInvalidRequest,
@@ -377,8 +366,7 @@ impl Requester {
     pub(super) fn complete_finished(&mut self, finished: &mut Finished) {
         while self.unsent > 0
             && let Some(entry) = self.queue.front()
-            && let Some(end) = entry.end_message
-            && self.distance(end) as i32 <= 0
+            && self.is_executed(entry)
             && entry.responses_left == 0
         {
             self.complete(Status::Success, finished);
@@ -424,7 +412,7 @@ impl Requester {
     pub(super) fn fail_at(&mut self, index: usize, status: Status, finished: &mut Finished) {
         for _ in 0..index {
             let Some(front) = self.queue.front() else { return };
-            let is_executed = front.responses_left == 0 && !self.is_unexecuted(front);
+            let is_executed = front.responses_left == 0 && self.is_executed(front);
             let status = if is_executed { Status::Success } else { Status::Flushed };
             self.complete(status, finished);
         }

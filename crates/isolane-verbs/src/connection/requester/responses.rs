@@ -46,7 +46,7 @@ impl Requester {
             awaited.is_complete = true;
             entry.responses_left -= 1;
         }
-        // The peer keeps as many of the last responses as can be outstanding, so they end in order.
+        // The peer keeps as many of the last responses as can be outstanding, so they are removed in order.
         while self.awaited.front().is_some_and(|awaited| awaited.is_complete) {
             self.awaited.pop_front();
         }

@@ -1,4 +1,4 @@
-//! What is sent again: what a lane has lost, and what the peer has discarded for lack of a receive.
+//! Repetition of requests: parts that a lane has lost, and SENDs that the peer has discarded for lack of a receive.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -27,11 +27,12 @@ impl Requester {
     pub(super) fn next_again(&mut self, may_consume: bool) -> Option<Next> {
         loop {
             let is_sendable = |part: &Part| {
-                let consumes = |entry: &Entry| entry.has(part.message) && entry.operation.consumes_receive();
-                let lacks_receive = !may_consume || (self.is_blocked() && self.is_discarded(part));
-                let index = self.index_of(part.message).filter(|_| self.is_striped);
-                let could_overtake = index.is_some_and(|index| self.could_overtake(index, None));
-                !(could_overtake || (lacks_receive && self.queue.iter().any(consumes)))
+                // The peer can have executed it in the meantime.
+                let Some(index) = self.index_of(part.message) else { return true };
+                let is_discarded = self.is_blocked() && self.is_discarded(part);
+                let lacks_receive =
+                    (is_discarded || !may_consume) && self.queue[index].operation.consumes_receive();
+                !(lacks_receive || (self.is_striped && self.could_overtake(index, None)))
             };
             let at = self.resend.iter().position(is_sendable)?;
             let part = &mut self.resend[at];
@@ -41,7 +42,6 @@ impl Requester {
             if part.length == 0 {
                 self.resend.remove(at);
             }
-            // The peer can have executed it in the meantime.
             let Some(index) = self.index_of(message) else { continue };
             let entry = &self.queue[index];
             let message_start = u64::from(message.wrapping_sub(entry.first_message)) * MESSAGE_BYTES;
@@ -80,13 +80,13 @@ impl Requester {
         self.check_deadline(now)
     }
 
-    /// The peer has receives again: what it has discarded is sent in the next round.
-    pub(super) fn on_ready(&mut self, segment: &Segment, receive: u8, now: Instant) -> Result<(), Fault> {
+    /// The peer has receives again. Returns `false` if the round has started already.
+    pub(super) fn on_ready(&mut self, segment: &Segment, receive: u8, now: Instant) -> Result<bool, Fault> {
         if segment.round.wrapping_sub(self.round) as i8 <= 0 {
             // Reports are repeated, and can overtake each other on several lanes.
-            return Ok(());
+            return Ok(false);
         }
-        // The report about the missing receive can be lost, or still on its way.
+        // The report about the missing receive can be lost, or late.
         if !self.is_blocked() {
             self.on_not_ready(segment.message, receive, Duration::ZERO, now)?;
         }
@@ -94,7 +94,7 @@ impl Requester {
             lacking.is_blocked = false;
         }
         self.round = segment.round;
-        Ok(())
+        Ok(true)
     }
 
     /// Returns the requests from the one on that lacks a receive, and their indices.
@@ -102,7 +102,7 @@ impl Requester {
         // The current request is sent in part.
         let sent_count = self.unsent + usize::from(self.sent > 0);
         self.queue.iter().enumerate().take(sent_count).filter(move |(_, entry)| {
-            entry.operation.consumes_receive() && entry.is_from(receive) && self.is_unexecuted(entry)
+            entry.operation.consumes_receive() && entry.is_from(receive) && !self.is_executed(entry)
         })
     }
 
