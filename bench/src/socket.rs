@@ -79,8 +79,5 @@ impl Socket {
 
 /// Spins; yields in tests, whose machine has other work.
 fn relax() {
-    match cfg!(test) {
-        true => std::thread::yield_now(),
-        false => std::hint::spin_loop(),
-    }
+    if cfg!(test) { std::thread::yield_now() } else { std::hint::spin_loop() }
 }

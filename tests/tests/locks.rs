@@ -131,10 +131,10 @@ fn sources(place: &Path) -> Vec<PathBuf> {
         return vec![place.to_path_buf()];
     }
     let entries = fs::read_dir(place).unwrap_or_else(|error| panic!("{}: {error}", place.display()));
-    let below = entries.flatten().map(|entry| entry.path()).flat_map(|path| match path.is_dir() {
-        true => sources(&path),
-        false => vec![path],
-    });
+    let below = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] });
     below.filter(|path| is_product(path)).collect()
 }
 

@@ -49,10 +49,11 @@ pub(crate) unsafe fn as_mut<'a, T>(object: *mut T) -> Result<&'a mut T, Failure>
 /// # Safety
 /// See the module.
 pub(crate) unsafe fn slice<'a, T>(values: *const c_void, count: usize) -> Result<&'a [T], Failure> {
-    match check(values, count, size_of::<T>())? {
+    if check(values, count, size_of::<T>())? {
         // SAFETY: the caller provides `count` values, and no thread changes them during the call.
-        true => Ok(unsafe { slice::from_raw_parts(values.cast(), count) }),
-        false => Ok(&[]),
+        Ok(unsafe { slice::from_raw_parts(values.cast(), count) })
+    } else {
+        Ok(&[])
     }
 }
 
@@ -61,10 +62,11 @@ pub(crate) unsafe fn slice<'a, T>(values: *const c_void, count: usize) -> Result
 /// # Safety
 /// See the module. Every bit pattern is a valid `T`.
 pub(crate) unsafe fn slice_mut<'a, T>(values: *mut c_void, count: usize) -> Result<&'a mut [T], Failure> {
-    match check(values, count, size_of::<T>())? {
+    if check(values, count, size_of::<T>())? {
         // SAFETY: the caller provides space for `count` values to this call alone, and any bytes are valid.
-        true => Ok(unsafe { slice::from_raw_parts_mut(values.cast(), count) }),
-        false => Ok(&mut []),
+        Ok(unsafe { slice::from_raw_parts_mut(values.cast(), count) })
+    } else {
+        Ok(&mut [])
     }
 }
 

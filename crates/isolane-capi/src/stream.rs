@@ -272,33 +272,33 @@ pub(crate) fn addresses(text: &std::ffi::CStr) -> Result<Vec<SocketAddr>, Failur
 /// `stream` is null or open, and only this thread uses the part.
 #[inline]
 unsafe fn reader<'a>(stream: *mut Stream) -> Result<&'a mut ReadHalf, Failure> {
-    match stream.is_null() {
-        true => Err(NO_STREAM),
-        // SAFETY: the stream is open, and only this thread uses its half.
-        false => Ok(unsafe { &mut (*stream).read }),
+    if stream.is_null() {
+        return Err(NO_STREAM);
     }
+    // SAFETY: the stream is open, and only this thread uses its half.
+    Ok(unsafe { &mut (*stream).read })
 }
 
 /// # Safety
 /// `stream` is null or open, and only this thread uses the part.
 #[inline]
 unsafe fn writer<'a>(stream: *mut Stream) -> Result<&'a mut WriteHalf, Failure> {
-    match stream.is_null() {
-        true => Err(NO_STREAM),
-        // SAFETY: the stream is open, and only this thread uses its half.
-        false => Ok(unsafe { &mut (*stream).write }),
+    if stream.is_null() {
+        return Err(NO_STREAM);
     }
+    // SAFETY: the stream is open, and only this thread uses its half.
+    Ok(unsafe { &mut (*stream).write })
 }
 
 /// # Safety
 /// `stream` is null or open, and only this thread uses the part.
 #[inline]
 unsafe fn meta<'a>(stream: *const Stream) -> Result<&'a StreamMeta, Failure> {
-    match stream.is_null() {
-        true => Err(NO_STREAM),
-        // SAFETY: the stream is open, and no code forms a mutable reference to this part.
-        false => Ok(unsafe { &(*stream).meta }),
+    if stream.is_null() {
+        return Err(NO_STREAM);
     }
+    // SAFETY: the stream is open, and no code forms a mutable reference to this part.
+    Ok(unsafe { &(*stream).meta })
 }
 
 impl Drop for StreamMeta {

@@ -127,11 +127,12 @@ pub fn parse_host_nqn(text: &str) -> Result<Nqn, Failure> {
 /// Parses a name in the standard format; `what` is the failed action, and `example` the end of a valid name.
 pub fn parse_standard_nqn(text: &str, what: &str, example: &str) -> Result<Nqn, Failure> {
     let nqn: Nqn = text.parse().context(what)?;
-    match nqn.has_standard_format() {
-        true => Ok(nqn),
-        false => Err(Failure::new(what, "not an NVMe qualified name").with_hint(format!(
+    if nqn.has_standard_format() {
+        Ok(nqn)
+    } else {
+        Err(Failure::new(what, "not an NVMe qualified name").with_hint(format!(
             "write nqn.YEAR-MONTH.DOMAIN:NAME with your domain, such as nqn.2014-08.org.example:{example}"
-        ))),
+        )))
     }
 }
 

@@ -17,12 +17,10 @@ pub fn program_name() -> String {
 /// Returns the typed name if it leads to a file, else the path of the program.
 fn choose(typed: OsString, search: &OsStr, own: Option<PathBuf>) -> OsString {
     let has_path = Path::new(&typed).components().count() > 1;
-    let found = match has_path {
-        true => Path::new(&typed).is_file(),
-        false => {
-            !typed.is_empty()
-                && std::env::split_paths(search).any(|directory| directory.join(&typed).is_file())
-        }
+    let found = if has_path {
+        Path::new(&typed).is_file()
+    } else {
+        !typed.is_empty() && std::env::split_paths(search).any(|directory| directory.join(&typed).is_file())
     };
     match own {
         Some(own) if !found => own.into(),
@@ -33,9 +31,10 @@ fn choose(typed: OsString, search: &OsStr, own: Option<PathBuf>) -> OsString {
 /// Quotes one word for a shell.
 pub fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%".contains(c);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
     }
 }
 

@@ -67,10 +67,7 @@ fn page(command: clap::Command) -> std::io::Result<Vec<u8>> {
 fn escape(page: &[u8]) -> Vec<u8> {
     let mut escaped = String::new();
     for char in String::from_utf8_lossy(page).chars() {
-        match char.is_ascii() {
-            true => escaped.push(char),
-            false => escaped += &format!("\\[u{:04X}]", u32::from(char)),
-        }
+        if char.is_ascii() { escaped.push(char) } else { escaped += &format!("\\[u{:04X}]", u32::from(char)) }
     }
     escaped.into_bytes()
 }

@@ -31,11 +31,10 @@ pub fn parse_time_above_zero(text: &str) -> Result<Duration, String> {
 
 /// Parses a short time, which needs a unit unless it is 0.
 pub fn parse_time_with_unit(text: &str) -> Result<Duration, String> {
-    match text.ends_with(|c: char| c.is_ascii_digit() || c == '.')
-        && !text.trim_matches(['0', '.']).is_empty()
-    {
-        true => Err(format!("`{text}` has no unit: write for example {text}us or {text}ms")),
-        false => parse_time(text),
+    if text.ends_with(|c: char| c.is_ascii_digit() || c == '.') && !text.trim_matches(['0', '.']).is_empty() {
+        Err(format!("`{text}` has no unit: write for example {text}us or {text}ms"))
+    } else {
+        parse_time(text)
     }
 }
 

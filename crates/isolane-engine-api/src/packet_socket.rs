@@ -137,16 +137,18 @@ impl PacketSocket {
         }
         // A message has at least its kind, so 0 bytes are the end of the connection.
         if received.bytes == 0 {
-            return Err(match descriptors.is_empty() {
-                true => PacketError::Closed,
-                false => PacketError::FdsWithoutData { descriptors },
+            return Err(if descriptors.is_empty() {
+                PacketError::Closed
+            } else {
+                PacketError::FdsWithoutData { descriptors }
             });
         }
         let packet = Packet { bytes: bytes[..received.bytes].to_vec(), descriptors };
         // The buffer was large enough, so the process ran out of descriptors.
-        match received.flags.contains(ReturnFlags::CTRUNC) {
-            true => Err(PacketError::NoDescriptors(packet)),
-            false => Ok(Some(packet)),
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            Err(PacketError::NoDescriptors(packet))
+        } else {
+            Ok(Some(packet))
         }
     }
 }

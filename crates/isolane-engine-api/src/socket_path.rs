@@ -13,8 +13,9 @@ pub fn default_path() -> PathBuf {
 
 /// Returns the command that starts an engine on `path`.
 pub fn start_command(path: &Path) -> String {
-    match path == Path::new("") || path == default_path() {
-        true => "isolane engine".into(),
-        false => format!("isolane engine --socket {}", path.display()),
+    if path == Path::new("") || path == default_path() {
+        "isolane engine".into()
+    } else {
+        format!("isolane engine --socket {}", path.display())
     }
 }

@@ -65,10 +65,7 @@ pub(crate) fn close(descriptor: OwnedFd) {
         // Among other files, only memory is known not to block.
         Err(_) => fcntl_get_seals(&descriptor).is_err(),
     };
-    match may_block {
-        false => CloseThreads::fast().close(descriptor),
-        true => CloseThreads::slow().close(descriptor),
-    }
+    if !may_block { CloseThreads::fast().close(descriptor) } else { CloseThreads::slow().close(descriptor) }
 }
 
 /// Whether new descriptors must wait for pending fast closes.
@@ -87,16 +84,12 @@ fn close_fast(descriptor: OwnedFd) {
 /// Closes a Unix socket. Descriptors in flight in it are closed one by one first, unless the peer can send more
 /// of them: then another process shares the socket, and they stay there.
 fn close_unix(socket: PacketSocket) {
-    let is_empty = match is_hung_up(&socket) {
-        true => drain(&socket),
-        false => {
-            matches!(recv(&socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT), Err(Errno::AGAIN))
-        }
+    let is_empty = if is_hung_up(&socket) {
+        drain(&socket)
+    } else {
+        matches!(recv(&socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT), Err(Errno::AGAIN))
     };
-    match is_empty {
-        true => drop(socket),
-        false => CloseThreads::slow().close(socket.into()),
-    }
+    if is_empty { drop(socket) } else { CloseThreads::slow().close(socket.into()) }
 }
 
 /// Whether nothing more can be sent to a Unix socket.

@@ -71,9 +71,10 @@ impl Client {
     /// [`ConnectError::Unsupported`] if the options or the URI name cores, which need a [`Volume`](crate::Volume)
     /// with a thread on each; [`ConnectError::Engine`]; and the errors of connecting.
     pub fn connect(uri: &Uri, options: Options) -> Result<Client, ConnectError> {
-        Ok(Client(match uri.is_via_engine(&options) {
-            true => Backend::Engine(via_engine::EngineClient::connect(uri, options)?),
-            false => Backend::Direct(direct::Client::connect(Plan::new(uri, options), &[])?),
+        Ok(Client(if uri.is_via_engine(&options) {
+            Backend::Engine(via_engine::EngineClient::connect(uri, options)?)
+        } else {
+            Backend::Direct(direct::Client::connect(Plan::new(uri, options), &[])?)
         }))
     }
 
@@ -100,13 +101,12 @@ impl Client {
         options: Options,
         fences: Arc<Fences>,
     ) -> Result<Client, ConnectError> {
-        match uri.is_via_engine(&options) {
+        if uri.is_via_engine(&options) {
             // The engine has the fences.
-            true => Client::connect(uri, options),
-            false => {
-                let plan = Arc::new(Plan::new(uri, options));
-                Ok(Client(Backend::Direct(direct::Client::connect_sharing_fences(plan, fences)?)))
-            }
+            Client::connect(uri, options)
+        } else {
+            let plan = Arc::new(Plan::new(uri, options));
+            Ok(Client(Backend::Direct(direct::Client::connect_sharing_fences(plan, fences)?)))
         }
     }
 

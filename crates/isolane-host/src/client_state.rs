@@ -45,10 +45,7 @@ impl ClientState {
     #[inline]
     pub(crate) fn check_capacity(&self) -> Result<(), RequestError> {
         let outstanding = self.requests.len();
-        match outstanding < self.max_requests {
-            true => Ok(()),
-            false => Err(RequestError::TooMany(outstanding)),
-        }
+        if outstanding < self.max_requests { Ok(()) } else { Err(RequestError::TooMany(outstanding)) }
     }
 
     /// Adds a request of which no part is in flight.

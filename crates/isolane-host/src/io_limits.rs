@@ -53,10 +53,7 @@ impl IoLimits {
     /// Returns the number of commands for a range.
     #[inline]
     pub(crate) fn parts(&self, range: &BlockRange) -> u32 {
-        match range.blocks <= u64::from(self.part_blocks) {
-            true => 1,
-            false => self.many_parts(range),
-        }
+        if range.blocks <= u64::from(self.part_blocks) { 1 } else { self.many_parts(range) }
     }
 
     #[cold]
@@ -93,9 +90,10 @@ impl IoLimits {
         }
         // A power of two (see [`IoLimits::new`]): no division.
         let blocks = bytes >> self.block_bytes.trailing_zeros();
-        match blocks << self.block_bytes.trailing_zeros() == bytes {
-            true => Ok(blocks),
-            false => Err(RequestError::Unaligned { bytes, block_bytes: self.block_bytes }),
+        if blocks << self.block_bytes.trailing_zeros() == bytes {
+            Ok(blocks)
+        } else {
+            Err(RequestError::Unaligned { bytes, block_bytes: self.block_bytes })
         }
     }
 

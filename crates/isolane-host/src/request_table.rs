@@ -435,9 +435,10 @@ impl RequestTable {
     /// the number of requests finished since the last call.
     #[inline]
     pub(crate) fn take_completions(&mut self, completions: &mut Vec<Completion>) -> usize {
-        match completions.is_empty() {
-            true => std::mem::swap(completions, &mut self.completions),
-            false => completions.append(&mut self.completions),
+        if completions.is_empty() {
+            std::mem::swap(completions, &mut self.completions)
+        } else {
+            completions.append(&mut self.completions)
         }
         self.to_wake.drain(..).for_each(|caller| caller.wake());
         std::mem::take(&mut self.finished)

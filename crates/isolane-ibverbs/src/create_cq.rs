@@ -41,10 +41,11 @@ unsafe fn create(
     check((1..=MAX_COMPLETIONS).contains(&cqe))?;
     // SAFETY: see `ffi`.
     let found = unsafe { Context::from_abi(context) }?;
-    let events = match channel.is_null() {
-        true => None,
+    let events = if channel.is_null() {
+        None
+    } else {
         // SAFETY: see `ffi`.
-        false => Some(unsafe { object::<_, CompletionChannel>(channel) }?),
+        Some(unsafe { object::<_, CompletionChannel>(channel) }?)
     };
     let this: Arc<AtomicPtr<abi::Cq>> = Arc::default();
     let queue = {

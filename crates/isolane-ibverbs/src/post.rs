@@ -63,13 +63,12 @@ unsafe fn send_request(qp: &Qp, request: &abi::SendWr) -> Result<Request> {
         }
     };
     let is_inline = request.send_flags & abi::SEND_INLINE != 0;
-    let data = match is_inline {
-        true => {
-            let parts = elements.iter().map(|element| (element.addr as usize, element.length as usize));
-            // SAFETY: the program provides the memory of inline data.
-            LocalData::Inline(unsafe { inline(parts) }?)
-        }
-        false => LocalData::Elements(self::elements(elements)),
+    let data = if is_inline {
+        let parts = elements.iter().map(|element| (element.addr as usize, element.length as usize));
+        // SAFETY: the program provides the memory of inline data.
+        LocalData::Inline(unsafe { inline(parts) }?)
+    } else {
+        LocalData::Elements(self::elements(elements))
     };
     Ok(new_request(qp, request.wr_id, request.send_flags, operation, data, destination))
 }

@@ -87,10 +87,7 @@ impl Payload {
 
     /// Copies bytes in shared memory to private memory.
     pub fn into_private(self) -> Payload {
-        match self.is_in_shared_memory() {
-            true => Payload::from(self.to_vec()),
-            false => self,
-        }
+        if self.is_in_shared_memory() { Payload::from(self.to_vec()) } else { self }
     }
 
     /// Length in bytes.

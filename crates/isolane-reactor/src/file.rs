@@ -113,9 +113,10 @@ impl FileJob {
     /// # Errors
     /// Returns the operation if it is invalid.
     pub fn new(token: u64, file: &Arc<File>, operation: FileOp) -> Result<FileJob, FileOp> {
-        match operation.is_valid() {
-            true => Ok(FileJob { token, file: Arc::clone(file), operation }),
-            false => Err(operation),
+        if operation.is_valid() {
+            Ok(FileJob { token, file: Arc::clone(file), operation })
+        } else {
+            Err(operation)
         }
     }
 

@@ -53,9 +53,10 @@ pub fn is_local(local: IpAddr, peer: IpAddr) -> bool {
 pub fn bound_send_buffer(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
     let sock = SockRef::from(socket);
     sock.set_send_buffer_size(bytes)?;
-    match sock.send_buffer_size()? / 2 < bytes {
-        true => crate::sys::set_socket_option(socket, libc::SO_BUF_LOCK, 0),
-        false => Ok(()),
+    if sock.send_buffer_size()? / 2 < bytes {
+        crate::sys::set_socket_option(socket, libc::SO_BUF_LOCK, 0)
+    } else {
+        Ok(())
     }
 }
 

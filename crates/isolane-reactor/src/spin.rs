@@ -66,9 +66,10 @@ impl AdaptiveSpin {
     /// Adapts the spin time after a sleep that ended with work.
     pub fn on_slept(&mut self, slept: Duration) {
         let shortest = self.longest / MAX_SHRINK;
-        self.current = match slept < self.longest {
-            true => (self.current * 2).min(self.longest),
-            false => (self.current / 2).max(shortest),
+        self.current = if slept < self.longest {
+            (self.current * 2).min(self.longest)
+        } else {
+            (self.current / 2).max(shortest)
         };
     }
 }

@@ -198,9 +198,10 @@ impl<F: Deref<Target = WakeFlag>, E: AsFd> Bell<F, E> {
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let result = recvmsg(&self.end, &mut [IoSliceMut::new(&mut rings)], &mut control, flags);
         let fds = received_fds(&mut control);
-        match fds.is_empty() {
-            true => map_recv_error(result.map(|received| received.bytes)).map(|()| fds),
-            false => Ok(fds),
+        if fds.is_empty() {
+            map_recv_error(result.map(|received| received.bytes)).map(|()| fds)
+        } else {
+            Ok(fds)
         }
     }
 }

@@ -83,9 +83,10 @@ pub enum MemoryError {
 }
 
 fn describe_size_rule(bytes: u64, max_bytes: usize) -> String {
-    match bytes > max_bytes as u64 {
-        true => format!("at most {max_bytes} bytes"),
-        false => format!("whole pages of {PAGE_SIZE}, at least one"),
+    if bytes > max_bytes as u64 {
+        format!("at most {max_bytes} bytes")
+    } else {
+        format!("whole pages of {PAGE_SIZE}, at least one")
     }
 }
 

@@ -216,9 +216,10 @@ impl Shared {
             lanes.retain(|entry| entry.id != lane);
         }
         control.lanes.retain(|_, lanes| !lanes.is_empty());
-        match is_known {
-            true => control.port.handle_unstuck(id),
-            false => control.port.handle_drained(id, qid),
+        if is_known {
+            control.port.handle_unstuck(id)
+        } else {
+            control.port.handle_drained(id, qid)
         }
         self.deliver_events(&mut control);
     }

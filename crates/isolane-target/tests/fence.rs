@@ -25,11 +25,13 @@ fn two_cores(volumes: &[&str]) -> TargetConfig {
 fn holding(is_held: impl Fn(&Request) -> bool + Send + Sync + 'static) -> (TargetConfig, Arc<AtomicBool>) {
     let holds = Arc::new(AtomicBool::new(true));
     let flag = Arc::clone(&holds);
-    let volume =
-        Interposer::over("mem:1M", move |request| match is_held(&request) && flag.load(Ordering::Acquire) {
-            true => Decision::Later(request),
-            false => Decision::Pass(request),
-        });
+    let volume = Interposer::over("mem:1M", move |request| {
+        if is_held(&request) && flag.load(Ordering::Acquire) {
+            Decision::Later(request)
+        } else {
+            Decision::Pass(request)
+        }
+    });
     (TargetConfig { volumes: vec![(1, volume)], ..two_cores(&[]) }, holds)
 }
 

@@ -292,9 +292,8 @@ fn hung_volume_does_not_block_others() {
 /// selects, and namespace 2 every other request.
 fn holding(dir: &Path, is_held: fn(&Request) -> bool) -> (Target, std::net::SocketAddr) {
     let file = |name: &str| format!("{},size=1M", dir.join(name).display());
-    let hung = Interposer::over(&file("hung"), move |request| match is_held(&request) {
-        true => Decision::Later(request),
-        false => Decision::Pass(request),
+    let hung = Interposer::over(&file("hung"), move |request| {
+        if is_held(&request) { Decision::Later(request) } else { Decision::Pass(request) }
     });
     let count = AtomicUsize::new(0);
     let busy =

@@ -356,9 +356,10 @@ impl Driver {
             Ok(()) => Ok(data.unwrap_or_default()),
             Err(error) => {
                 log::error!("{}: {error}", self.client.info().address);
-                Err(match is_read {
-                    true => VolumeError::ReadFailed { raw_os_error: EIO },
-                    false => VolumeError::WriteFailed { raw_os_error: EIO },
+                Err(if is_read {
+                    VolumeError::ReadFailed { raw_os_error: EIO }
+                } else {
+                    VolumeError::WriteFailed { raw_os_error: EIO }
                 })
             }
         }
@@ -366,9 +367,10 @@ impl Driver {
 }
 
 fn lost(is_read: bool) -> VolumeError {
-    match is_read {
-        true => VolumeError::ReadFailed { raw_os_error: EIO },
-        false => VolumeError::SyncFailed { raw_os_error: EIO },
+    if is_read {
+        VolumeError::ReadFailed { raw_os_error: EIO }
+    } else {
+        VolumeError::SyncFailed { raw_os_error: EIO }
     }
 }
 

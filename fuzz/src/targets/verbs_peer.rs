@@ -109,9 +109,10 @@ impl Harness {
         let lane = lane_of(input);
         let is_accepted = input.u8() & 1 != 0;
         let epoch = self.pair.lane_epoch(lane) + u32::from(input.u8() % 3);
-        let is_started = match is_accepted {
-            true => self.pair.accept_lane(lane, epoch).is_some(),
-            false => self.pair.start_lane(lane).is_some(),
+        let is_started = if is_accepted {
+            self.pair.accept_lane(lane, epoch).is_some()
+        } else {
+            self.pair.start_lane(lane).is_some()
         };
         if is_started {
             let (epoch, segments, bytes) =

@@ -101,9 +101,10 @@ fn garbage_in_every_word_harms_nobody_else() {
         for step in 0..200 {
             rogue.push(&read(step, random.u64(..16 << 20), 512 << random.u32(..5)));
             let place = first + random.usize(..rogue.allocation.bytes() / 8);
-            match random.bool() {
-                true => corruptor.scribble(place, random.u64(..)),
-                false => corruptor.nudge(place, random.u64(..4)),
+            if random.bool() {
+                corruptor.scribble(place, random.u64(..))
+            } else {
+                corruptor.nudge(place, random.u64(..4))
             }
             rogue.ring();
         }

@@ -75,9 +75,10 @@ fn bad_replies_during_setup_never_hang() {
             scope.spawn(move || {
                 for &(step, reply) in attacks {
                     let rogue = RogueTarget::start(TargetFacts::default(), move |observed| {
-                        match observed.number == step {
-                            true => bad_replies(observed).swap_remove(reply).1,
-                            false => Reaction::Correct,
+                        if observed.number == step {
+                            bad_replies(observed).swap_remove(reply).1
+                        } else {
+                            Reaction::Correct
                         }
                     });
                     let (uri, options) = (rogue.uri(), options.clone());

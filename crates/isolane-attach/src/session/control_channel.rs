@@ -366,10 +366,7 @@ impl ControlChannel {
     /// the shared memory is not mapped.
     #[inline]
     pub fn check_process(&self) -> Result<(), AttachError> {
-        match process_id() == self.process.0 {
-            true => Ok(()),
-            false => Err(AttachError::Forked { pid: self.process.1 }),
-        }
+        if process_id() == self.process.0 { Ok(()) } else { Err(AttachError::Forked { pid: self.process.1 }) }
     }
 
     #[inline]

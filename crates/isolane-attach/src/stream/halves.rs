@@ -119,10 +119,7 @@ impl ReadHalf {
 
     fn set_bypass(&mut self, bypass: bool) -> io::Result<()> {
         self.mismatches = 0;
-        match self.rx.set_bypass(bypass) {
-            true => self.shared.ring_doorbell(),
-            false => Ok(()),
-        }
+        if self.rx.set_bypass(bypass) { self.shared.ring_doorbell() } else { Ok(()) }
     }
 
     /// Reads without waiting, directly from the socket if the engine has acknowledged the bypass.
@@ -255,10 +252,7 @@ impl WriteHalf {
             self.tx.shut();
             return self.shared.socket.shutdown(Shutdown::Write);
         }
-        match self.tx.shut() {
-            true => self.shared.ring_doorbell(),
-            false => Ok(()),
-        }
+        if self.tx.shut() { self.shared.ring_doorbell() } else { Ok(()) }
     }
 
     /// See [`Stream::arm`](super::Stream::arm), for writes.

@@ -144,9 +144,10 @@ const LANE_CLASSES: [Choice<LaneClass>; 3] = [
 
 /// Parses a value as in a URI, or a relative path.
 fn parse_via(text: &str) -> Result<Via, String> {
-    match text.contains('/') && !text.starts_with('/') {
-        true => std::path::absolute(text).map(Via::EngineAt).map_err(|error| error.to_string()),
-        false => text.parse().map_err(|error: isolane_host::UriError| error.to_string()),
+    if text.contains('/') && !text.starts_with('/') {
+        std::path::absolute(text).map(Via::EngineAt).map_err(|error| error.to_string())
+    } else {
+        text.parse().map_err(|error: isolane_host::UriError| error.to_string())
     }
 }
 

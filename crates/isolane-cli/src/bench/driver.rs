@@ -372,9 +372,10 @@ impl<'a> Driver<'a> {
 
     /// Counts the operations in flight as errors.
     fn fail_unfinished(&mut self) {
-        let reason = match self.port.is_up() {
-            true => "the target did not complete it in time",
-            false => "the target is disconnected",
+        let reason = if self.port.is_up() {
+            "the target did not complete it in time"
+        } else {
+            "the target is disconnected"
         };
         for (index, operation) in self.operations.iter().enumerate() {
             let Stream { stats, idle, .. } = &mut self.streams[operation.stream];

@@ -183,9 +183,10 @@ struct Written {
 impl Written {
     fn describe(&self, name: &str) -> String {
         let bytes = self.bytes.load(Ordering::Relaxed);
-        match self.complete.load(Ordering::Acquire) {
-            true => format!("all {bytes} bytes were written to {name}, but not all of them were verified"),
-            false => format!("{bytes} bytes were written to {name}, which holds only part of the source"),
+        if self.complete.load(Ordering::Acquire) {
+            format!("all {bytes} bytes were written to {name}, but not all of them were verified")
+        } else {
+            format!("{bytes} bytes were written to {name}, which holds only part of the source")
         }
     }
 }

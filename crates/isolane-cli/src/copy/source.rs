@@ -211,9 +211,10 @@ impl FileSource {
             }
             Err(error) => return Err(error.into()),
         };
-        let data = match found < self.length {
-            true => (found - found % self.hole_alignment).max(self.offset),
-            false => self.length,
+        let data = if found < self.length {
+            (found - found % self.hole_alignment).max(self.offset)
+        } else {
+            self.length
         };
         if data == self.offset {
             let hole = seek(&self.file, HoleSeek::Hole(found))?;

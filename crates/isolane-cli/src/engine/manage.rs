@@ -93,10 +93,11 @@ impl Supervisor {
         };
         let first = pid()?;
         let process = pidfd_open(first, PidfdFlags::empty()).context("cannot watch the supervisor")?;
-        match pid()? == first {
-            true => Ok(Supervisor { pid: first.as_raw_nonzero().get(), process }),
-            false => Err(Failure::new("cannot find the supervisor", "the engine is being restarted")
-                .with_hint("try again")),
+        if pid()? == first {
+            Ok(Supervisor { pid: first.as_raw_nonzero().get(), process })
+        } else {
+            Err(Failure::new("cannot find the supervisor", "the engine is being restarted")
+                .with_hint("try again"))
         }
     }
 
@@ -186,13 +187,14 @@ fn status(socket: &Path) -> Result<(), Failure> {
 fn stop(socket: &Path) -> Result<(), Failure> {
     let supervisor = Supervisor::find(socket)?;
     supervisor.signal(Signal::TERM)?;
-    match supervisor.has_ended(STOP_TIMEOUT) {
-        true => output::write_stdout(format!("process {} has ended\n", supervisor.pid).as_bytes()),
-        false => Err(Failure::new(
+    if supervisor.has_ended(STOP_TIMEOUT) {
+        output::write_stdout(format!("process {} has ended\n", supervisor.pid).as_bytes())
+    } else {
+        Err(Failure::new(
             format!("process {} has not ended", supervisor.pid),
             format!("{} s have passed", STOP_TIMEOUT.as_secs()),
         )
-        .with_hint("check that it is not suspended, or repeat the command to kill it")),
+        .with_hint("check that it is not suspended, or repeat the command to kill it"))
     }
 }
 

@@ -145,13 +145,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 /// Parses the path of a socket. Rejects addresses.
 fn socket_parser() -> impl TypedValueParser<Value = PathBuf> {
-    PathBufValueParser::new().try_map(|path| match path.to_str().is_some_and(is_like_address) {
-        true => Err(format!(
-            "looks like an address, but a socket has a path: write isolane.sock, or ./{} for a file of that name",
-            path.display()
-        )),
-        false => Ok(path),
-    })
+    PathBufValueParser::new().try_map(|path| if path.to_str().is_some_and(is_like_address) { Err(format!(
+        "looks like an address, but a socket has a path: write isolane.sock, or ./{} for a file of that name",
+        path.display()
+    )) } else { Ok(path) })
 }
 
 fn parse_memory(text: &str) -> Result<u64, String> {

@@ -54,10 +54,8 @@ pub(super) fn run(device: &Device, address: SocketAddr, load: &Load) -> Result<R
     let memory = session.register(load.bytes.max(8))?;
     let operation = operation(load.operation, offer);
     let client = Client { session, pair, memory, operation, bytes: load.bytes };
-    let (latencies, elapsed) = match load.echoes() {
-        true => client.ping(load.time)?,
-        false => client.stream(load.depth, load.time)?,
-    };
+    let (latencies, elapsed) =
+        if load.echoes() { client.ping(load.time)? } else { client.stream(load.depth, load.time)? };
     Ok(row(load, &latencies, elapsed))
 }
 

@@ -27,9 +27,10 @@ impl LogLimiter {
         let has_slot = self.users.len() < MAX_USERS || self.users.contains_key(&uid);
         let lines = if has_slot { self.users.entry(uid).or_default() } else { &mut self.others };
         let admitted = lines.written < MAX_LINES;
-        match admitted {
-            true => lines.written += 1,
-            false => lines.suppressed += 1,
+        if admitted {
+            lines.written += 1
+        } else {
+            lines.suppressed += 1
         }
         admitted
     }

@@ -128,9 +128,10 @@ impl Control {
     pub fn run(mut self) -> io::Result<()> {
         let mut events = Vec::new();
         while self.drain_messages() {
-            match self.readable.is_empty() && !self.can_accept() {
-                true => self.epoll.sleep(self.next_deadline(), &mut events)?,
-                false => self.epoll.poll(&mut events)?,
+            if self.readable.is_empty() && !self.can_accept() {
+                self.epoll.sleep(self.next_deadline(), &mut events)?
+            } else {
+                self.epoll.poll(&mut events)?
             }
             events.drain(..).for_each(|event| self.on_event(event));
             let now = Instant::now();
@@ -211,9 +212,10 @@ impl Control {
     fn must_wait_for_closes(&mut self, now: Instant) -> bool {
         let deadline = || now + ACCEPT_RETRY_DELAY;
         let waits = close_threads::is_congested() && now < *self.congested_until.get_or_insert_with(deadline);
-        match waits {
-            true => self.accept_retry_at = Some(now + CONGESTION_DELAY),
-            false => self.congested_until = None,
+        if waits {
+            self.accept_retry_at = Some(now + CONGESTION_DELAY)
+        } else {
+            self.congested_until = None
         }
         waits
     }

@@ -16,9 +16,10 @@ impl Control {
             let counts = kinds.map(|(kind, it)| format!("{} {}, ", attached.count(kind), it.name()));
             let _ =
                 write!(text, "  {client}: {}{} queues", counts.collect::<String>(), attached.queues.len());
-            let _ = match client.is_connected() {
-                true => writeln!(text, ", {} MiB of memory", attached.memory.bytes() >> 20),
-                false => writeln!(text, "; it has left, and its objects are closing"),
+            let _ = if client.is_connected() {
+                writeln!(text, ", {} MiB of memory", attached.memory.bytes() >> 20)
+            } else {
+                writeln!(text, "; it has left, and its objects are closing")
             };
             for object in attached.objects.values() {
                 let core = self.config.cores.get(object.core as usize).copied().unwrap_or_default();

@@ -271,10 +271,11 @@ impl StreamMachine {
         let is_abandoned = self.closing.is_some_and(|closing| closing.abandoned);
         let is_sent = self.tx.is_done(&self.common)?;
         let closed = is_abandoned || is_sent || self.tx.is_finished() || self.should_reset()?;
-        match is_sent {
+        if is_sent {
             // The kernel has all data: a close acts as without an engine.
-            true => self.common.allow_fin()?,
-            false => self.common.forbid_fin()?,
+            self.common.allow_fin()?
+        } else {
+            self.common.forbid_fin()?
         }
         Ok(Progress { busy, notifies: false, closed })
     }
@@ -319,10 +320,11 @@ impl Common {
     }
 
     fn allow_fin(&self) -> Result<(), StreamError> {
-        match self.block.is_draining() {
-            true => sockopt::set_socket_linger(&self.socket, None).map_err(system("cannot set SO_LINGER"))?,
+        if self.block.is_draining() {
+            sockopt::set_socket_linger(&self.socket, None).map_err(system("cannot set SO_LINGER"))?
+        } else {
             // An application with SO_LINGER has waited for its peer itself.
-            false => self.socket.disable_linger(),
+            self.socket.disable_linger()
         }
         self.failpoint.hit()
     }

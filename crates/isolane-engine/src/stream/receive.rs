@@ -77,9 +77,10 @@ impl RxPath {
         if bypass != self.bypass_ack && self.apply_bypass(bypass, common)? {
             return Ok(PathProgress { busy: true, publishes: false });
         }
-        let progress = match self.readable && !self.finished && !requests_bypass(bypass) {
-            true => self.peek(common)?,
-            false => PathProgress::default(),
+        let progress = if self.readable && !self.finished && !requests_bypass(bypass) {
+            self.peek(common)?
+        } else {
+            PathProgress::default()
         };
         self.ring.refresh()?;
         let due = self.consumed() - self.discarded;

@@ -233,9 +233,10 @@ impl Supervisor {
             }
         }
         if status && drain_signal_fd(&self.signals.status) {
-            match engine.is_running() {
-                false => log::info!("the engine is starting; repeat the status request"),
-                true => engine.send(ToEngine::PrintStatus),
+            if !engine.is_running() {
+                log::info!("the engine is starting; repeat the status request")
+            } else {
+                engine.send(ToEngine::PrintStatus)
             }
         }
         if upgrade
@@ -319,10 +320,7 @@ impl Supervisor {
         self.socket.release();
         self.successor = None;
         *directive = Directive::Stop(Instant::now() + SHUTDOWN_TIMEOUT);
-        match engine.is_running() {
-            false => engine.kill(),
-            true => engine.send(ToEngine::Shutdown),
-        }
+        if !engine.is_running() { engine.kill() } else { engine.send(ToEngine::Shutdown) }
     }
 
     /// Waits until a descriptor is ready: end and link of the engine, the three requests, and the successor.
@@ -340,9 +338,10 @@ impl Supervisor {
             unwatched(),
         ];
         if let Some(successor) = self.successor.as_ref().filter(|it| it.stage != Stage::Connected) {
-            watched[5] = match successor.is_link_closed() {
-                true => PollFd::new(&successor.pidfd, PollFlags::IN),
-                false => PollFd::new(&successor.link, PollFlags::IN),
+            watched[5] = if successor.is_link_closed() {
+                PollFd::new(&successor.pidfd, PollFlags::IN)
+            } else {
+                PollFd::new(&successor.link, PollFlags::IN)
             };
         }
         let engines = [Some(engine), self.successor.as_ref()].into_iter().flatten();

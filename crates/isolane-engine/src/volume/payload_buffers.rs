@@ -49,9 +49,10 @@ impl PayloadBuffers {
     #[inline]
     pub fn acquire(&mut self, offset: u64, len: u64, is_write: bool) -> Option<Buffer> {
         let range = self.memory.raw_slice(offset, len).ok()?;
-        match self.private {
-            false => self.acquire_shared(offset, range.len()),
-            true => self.acquire_private(offset, range.len(), is_write),
+        if !self.private {
+            self.acquire_shared(offset, range.len())
+        } else {
+            self.acquire_private(offset, range.len(), is_write)
         }
     }
 

@@ -189,10 +189,13 @@ impl VolumeQueue {
                 Ok(Request::Write { lba, buffer: self.payload(submission, slot, true)?, fua })
             }
             Operation::Flush => Ok(Request::Flush),
-            Operation::WriteZeroes { fua, deallocate } => match self.is_one_command(blocks) {
-                true => Ok(Request::WriteZeroes { range: submission.range, fua, deallocate }),
-                false => Err(RequestError::Buffer(OUT_OF_BOUNDS)),
-            },
+            Operation::WriteZeroes { fua, deallocate } => {
+                if self.is_one_command(blocks) {
+                    Ok(Request::WriteZeroes { range: submission.range, fua, deallocate })
+                } else {
+                    Err(RequestError::Buffer(OUT_OF_BOUNDS))
+                }
+            }
             Operation::Deallocate => Ok(Request::Deallocate { ranges: self.ranges(submission)? }),
         }
     }

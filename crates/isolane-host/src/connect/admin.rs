@@ -102,10 +102,7 @@ impl Admin {
             maxcmd => maxcmd,
         };
         let max = self.cap.mqes().min(by_commands).min(Connection::MAX_DEPTH as u16);
-        match (1..=max).contains(&depth) {
-            true => Ok(()),
-            false => Err(ConnectError::Depth { requested: depth, max }),
-        }
+        if (1..=max).contains(&depth) { Ok(()) } else { Err(ConnectError::Depth { requested: depth, max }) }
     }
 
     /// Returns the maximum data of one command: the requested size, limited by MDTS.

@@ -54,9 +54,10 @@ pub(crate) fn connect_queue(
     if rejects_flow_control_bit(&entry) {
         (connection, entry) = try_connect(address, spec, options, deadline, false)?;
     }
-    match entry.status.is_success() {
-        true => Ok((connection, entry)),
-        false => Err(connection.refused(spec.step(), &entry)),
+    if entry.status.is_success() {
+        Ok((connection, entry))
+    } else {
+        Err(connection.refused(spec.step(), &entry))
     }
 }
 

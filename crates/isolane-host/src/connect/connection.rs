@@ -124,10 +124,7 @@ impl BlockingConnection {
         data: Data,
     ) -> Result<Completed, ConnectError> {
         let reply = self.execute(step, entry, data)?;
-        match reply.entry.status.is_success() {
-            true => Ok(reply),
-            false => Err(self.refused(step, &reply.entry)),
-        }
+        if reply.entry.status.is_success() { Ok(reply) } else { Err(self.refused(step, &reply.entry)) }
     }
 
     /// Returns the error for an error status.

@@ -135,11 +135,10 @@ impl AdminQueue {
     fn identify(&mut self, cns: Cns, tag: AdminTag) -> Result<(), DisconnectReason> {
         let buffer = Buffer::contiguous(IdentifyCommand::DATA_LEN as usize);
         let entry = IdentifyCommand::new(cns, self.nsid).entry();
-        match self.submit(entry, Data::Read(buffer), tag) {
-            true => Ok(()),
-            false => {
-                Err(DisconnectReason::Violation("notices without completions of admin commands".to_owned()))
-            }
+        if self.submit(entry, Data::Read(buffer), tag) {
+            Ok(())
+        } else {
+            Err(DisconnectReason::Violation("notices without completions of admin commands".to_owned()))
         }
     }
 

@@ -95,10 +95,7 @@ impl Lane {
             return Ok(());
         }
         self.send(reactor, max_bytes)?;
-        match self.conn.has_deferred_completions() {
-            true => self.take_events(&[], now, sink).map(drop),
-            false => Ok(()),
-        }
+        if self.conn.has_deferred_completions() { self.take_events(&[], now, sink).map(drop) } else { Ok(()) }
     }
 
     fn send(&mut self, reactor: &mut Reactor, max_bytes: usize) -> Result<(), DisconnectReason> {
@@ -106,9 +103,10 @@ impl Lane {
         while remaining > 0 && self.wants_transmit() {
             let mut plan = TransmitPlan::new();
             self.conn.fill_transmit_plan(&mut plan);
-            let (slices, offered) = match plan.bytes() <= remaining {
-                true => (&plan[..], plan.bytes()),
-                false => truncate_plan(&plan, remaining),
+            let (slices, offered) = if plan.bytes() <= remaining {
+                (&plan[..], plan.bytes())
+            } else {
+                truncate_plan(&plan, remaining)
             };
             let taken = reactor.send(self.token, slices).map_err(broken)?;
             drop(plan);

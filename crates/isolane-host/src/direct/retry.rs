@@ -105,10 +105,8 @@ impl Client {
     /// Handles the error status of a part: retries it now or later, or fails its request.
     pub(super) fn on_error_status(&mut self, part: Part, status: Status) {
         let Some(request) = self.state.requests.get_mut(part.slot) else { return };
-        let due = match request.has_failed() {
-            false => self.retries.schedule(part, request, status, self.now),
-            true => None,
-        };
+        let due =
+            if !request.has_failed() { self.retries.schedule(part, request, status, self.now) } else { None };
         match due {
             Some(due) => {
                 log::debug!("{}: {status}, retrying command", self.state.info.address);
@@ -130,9 +128,10 @@ impl Client {
 }
 
 fn error_of(status: Status) -> RequestError {
-    match status.is(Status::TRANSIENT_TRANSPORT_ERROR) {
-        true => RequestError::DataDigest,
-        false => RequestError::Status(status),
+    if status.is(Status::TRANSIENT_TRANSPORT_ERROR) {
+        RequestError::DataDigest
+    } else {
+        RequestError::Status(status)
     }
 }
 

@@ -132,11 +132,10 @@ impl Controller {
         if command.qid > script.max_lanes {
             return Err(ConnectRejection::Command(ConnectCommand::QID).completion());
         }
-        match queues.insert(command.qid) {
-            true => Ok(data.cntlid),
-            false => {
-                Err(CompletionEntry { status: Status::COMMAND_SEQUENCE_ERROR, ..CompletionEntry::default() })
-            }
+        if queues.insert(command.qid) {
+            Ok(data.cntlid)
+        } else {
+            Err(CompletionEntry { status: Status::COMMAND_SEQUENCE_ERROR, ..CompletionEntry::default() })
         }
     }
 

@@ -217,10 +217,7 @@ impl EngineClient {
         }
         self.state.requests.abort_all(|request| {
             let is_uncertain = request.in_flight > 0 && request.operation.changes_blocks();
-            match is_uncertain {
-                true => RequestError::FateUnknown,
-                false => RequestError::Lost(Arc::clone(&error)),
-            }
+            if is_uncertain { RequestError::FateUnknown } else { RequestError::Lost(Arc::clone(&error)) }
         });
     }
 }

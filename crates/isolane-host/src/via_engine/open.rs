@@ -124,10 +124,7 @@ impl OpenVolume {
     #[inline]
     pub fn publish(&mut self, session: &Session) -> Result<(), AttachError> {
         self.submissions.publish();
-        match self.need_wakeup.take() {
-            true => session.doorbells(self.core).ring(self.id),
-            false => Ok(()),
-        }
+        if self.need_wakeup.take() { session.doorbells(self.core).ring(self.id) } else { Ok(()) }
     }
 
     /// Returns whether outcomes are available.

@@ -64,9 +64,10 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
         let found = into_raw(Found { abi, source: empty, destination: empty });
         // SAFETY: just made.
         let fields = unsafe { &mut *found };
-        let (storage, pointer) = match is_passive {
-            true => (&mut fields.source, &mut fields.abi.ai_src_addr),
-            false => (&mut fields.destination, &mut fields.abi.ai_dst_addr),
+        let (storage, pointer) = if is_passive {
+            (&mut fields.source, &mut fields.abi.ai_src_addr)
+        } else {
+            (&mut fields.destination, &mut fields.abi.ai_dst_addr)
         };
         *storage = write_address(address);
         *pointer = std::ptr::from_mut(storage).cast::<sockaddr>();
@@ -88,10 +89,11 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
 /// # Safety
 /// See `ffi`.
 unsafe fn string<'a>(text: *const c_char) -> Result<Option<&'a str>> {
-    match text.is_null() {
-        true => Ok(None),
+    if text.is_null() {
+        Ok(None)
+    } else {
         // SAFETY: see `ffi`.
-        false => unsafe { CStr::from_ptr(text) }.to_str().map(Some).map_err(|_| Errno::INVALID),
+        unsafe { CStr::from_ptr(text) }.to_str().map(Some).map_err(|_| Errno::INVALID)
     }
 }
 

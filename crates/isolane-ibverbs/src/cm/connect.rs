@@ -97,9 +97,10 @@ impl Handler for Shared {
         if !*is_alive {
             return;
         }
-        match is_refused {
-            true => self.push(abi::CM_REJECTED, INVALID_SERVICE),
-            false => self.push(abi::CM_UNREACHABLE, -libc::ETIMEDOUT),
+        if is_refused {
+            self.push(abi::CM_REJECTED, INVALID_SERVICE)
+        } else {
+            self.push(abi::CM_UNREACHABLE, -libc::ETIMEDOUT)
         }
     }
 

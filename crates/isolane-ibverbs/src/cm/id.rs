@@ -379,11 +379,8 @@ pub unsafe extern "C" fn rdma_resolve_addr(
     value(|| {
         // SAFETY: see `ffi`.
         let (found, destination) = unsafe { (from_abi(id)?, read_address(destination)?) };
-        let source = match source.is_null() {
-            true => None,
-            // SAFETY: see `ffi`.
-            false => Some(unsafe { read_address(source) }?),
-        };
+        // SAFETY: see `ffi`.
+        let source = if source.is_null() { None } else { Some(unsafe { read_address(source) }?) };
         let bound = found.shared.state.lock().local;
         let source = source.or(bound).filter(|source| !source.ip().is_unspecified());
         let destination = match destination.ip() {

@@ -90,10 +90,7 @@ impl Predictor {
     /// Records `n` received bytes in the predicted part of the plan. Returns the first range of the
     /// overflow.
     pub(crate) fn received(&mut self, n: usize) -> Range<usize> {
-        let first = match self.list.is_empty() {
-            true => n,
-            false => n.min(self.first_gap),
-        };
+        let first = if self.list.is_empty() { n } else { n.min(self.first_gap) };
         self.left = n - first;
         0..first
     }
@@ -140,9 +137,10 @@ impl Predictor {
     pub(crate) fn confirm_placed(&mut self, placed: usize) -> Range<usize> {
         self.verified += 1;
         let start = self.scratch_start(self.verified);
-        let unread = match self.verified < self.list.len() {
-            true => self.gap.min(self.left - placed),
-            false => self.left - placed,
+        let unread = if self.verified < self.list.len() {
+            self.gap.min(self.left - placed)
+        } else {
+            self.left - placed
         };
         self.left -= placed + unread;
         start..start + unread

@@ -134,9 +134,10 @@ impl Receiver {
     /// the last one.
     #[inline]
     pub(crate) fn upcoming<'a>(&'a self, overflow: &'a [u8]) -> &'a [u8] {
-        match self.predictor.has_unverified() && self.input.unread_len() > 0 {
-            true => overflow.get(self.input.unread_start()..).unwrap_or_default(),
-            false => self.input.unread(overflow),
+        if self.predictor.has_unverified() && self.input.unread_len() > 0 {
+            overflow.get(self.input.unread_start()..).unwrap_or_default()
+        } else {
+            self.input.unread(overflow)
         }
     }
 
@@ -192,10 +193,7 @@ impl Receiver {
     /// Collected or unread bytes from the start of the header.
     #[inline(always)]
     fn header_bytes<'a>(&'a self, overflow: &'a [u8]) -> &'a [u8] {
-        match self.input.is_mid_header() {
-            true => self.input.header(),
-            false => self.input.unread(overflow),
-        }
+        if self.input.is_mid_header() { self.input.header() } else { self.input.unread(overflow) }
     }
 
     /// Decodes the current header again.

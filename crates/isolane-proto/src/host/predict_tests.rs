@@ -168,9 +168,10 @@ proptest! {
                 tag += 1;
                 let len = if is_uniform { 1024 } else { 512 * (1 + tag as usize % 5) };
                 let read = SubmissionEntry::new(0x02, 1);
-                let buffer = match tag % 3 < shared {
-                    true => Buffer::in_shared_memory(&memory, tag * 4096, len).expect("a range"),
-                    false => Buffer::contiguous(len),
+                let buffer = if tag % 3 < shared {
+                    Buffer::in_shared_memory(&memory, tag * 4096, len).expect("a range")
+                } else {
+                    Buffer::contiguous(len)
                 };
                 let cid = host.submit(read, Data::Read(buffer), tag).expect("capacity");
                 line.push_back((cid, tag, len));

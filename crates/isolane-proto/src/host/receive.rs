@@ -152,9 +152,10 @@ impl Connection {
 
     fn receive_header(&mut self, overflow: &[u8]) -> Result<Step, FatalError> {
         let Some((header, bytes)) = self.receiver.header(overflow) else {
-            return match self.receiver.parse_header(overflow)? {
-                true => Ok(Step::Continue),
-                false => Ok(self.on_input_exhausted(overflow)),
+            return if self.receiver.parse_header(overflow)? {
+                Ok(Step::Continue)
+            } else {
+                Ok(self.on_input_exhausted(overflow))
             };
         };
         let header = *header;
@@ -225,9 +226,10 @@ impl Connection {
         if let Some(command) = self.commands.find(cid) {
             command.digest_ok &= digest_ok;
         }
-        match success {
-            true => Step::Event(CompletionEntry { cid, ..CompletionEntry::default() }),
-            false => Step::Continue,
+        if success {
+            Step::Event(CompletionEntry { cid, ..CompletionEntry::default() })
+        } else {
+            Step::Continue
         }
     }
 

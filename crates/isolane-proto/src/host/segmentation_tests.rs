@@ -45,9 +45,10 @@ fn connected(flow_control_disabled: bool, now: Instant) -> Connection {
 }
 
 fn submit(host: &mut Connection, exchange: Exchange, tag: u64) -> u16 {
-    let (opcode, data) = match exchange.is_write {
-        true => (0x01, Data::Write(Buffer::contiguous(512))),
-        false => (0x02, Data::Read(Buffer::contiguous(512))),
+    let (opcode, data) = if exchange.is_write {
+        (0x01, Data::Write(Buffer::contiguous(512)))
+    } else {
+        (0x02, Data::Read(Buffer::contiguous(512)))
     };
     host.submit(SubmissionEntry::new(opcode, 1), data, tag).expect("capacity")
 }

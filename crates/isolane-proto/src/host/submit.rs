@@ -45,9 +45,10 @@ impl SubmitSlot<'_> {
         let cid = command.cid;
         entry.cid = cid;
         entry.flags = entry.flags.with_psdt(PSDT_SGL);
-        entry.sgl = match is_in_capsule {
-            true => Sgl::InCapsule { offset: 0, len: len as u32 },
-            false => Sgl::Transport { len: len as u32 },
+        entry.sgl = if is_in_capsule {
+            Sgl::InCapsule { offset: 0, len: len as u32 }
+        } else {
+            Sgl::Transport { len: len as u32 }
         };
         let capsule = CapsuleCmd { entry, data_len: if is_in_capsule { len as u32 } else { 0 } };
         let payload = match &command.data {
@@ -55,21 +56,18 @@ impl SubmitSlot<'_> {
             _ => None,
         };
         // A header of constant length is built without checks of the framing.
-        match conn.outbound == Framing::PLAIN {
-            true => {
-                let mut bytes = HeaderBytes::<{ CapsuleCmd::LEN }>::empty();
-                capsule.encode_to(&Framing::PLAIN, &mut bytes);
-                conn.output.push::<{ CapsuleCmd::LEN }>(&bytes, payload);
-            }
-            false => {
-                let (header, digested) = (capsule.encode(&conn.outbound), conn.outbound.data_digest);
-                push_data::<{ CapsuleCmd::LEN }>(
-                    &mut conn.output,
-                    &header,
-                    payload.unwrap_or_default(),
-                    digested,
-                );
-            }
+        if conn.outbound == Framing::PLAIN {
+            let mut bytes = HeaderBytes::<{ CapsuleCmd::LEN }>::empty();
+            capsule.encode_to(&Framing::PLAIN, &mut bytes);
+            conn.output.push::<{ CapsuleCmd::LEN }>(&bytes, payload);
+        } else {
+            let (header, digested) = (capsule.encode(&conn.outbound), conn.outbound.data_digest);
+            push_data::<{ CapsuleCmd::LEN }>(
+                &mut conn.output,
+                &header,
+                payload.unwrap_or_default(),
+                digested,
+            );
         }
         command.output_end = conn.output.queued_bytes();
         cid

@@ -39,10 +39,8 @@ impl<T> TransferScheduler<T> {
     pub(super) fn next(&mut self, mut eligible: impl FnMut(&T) -> bool) -> Option<ScheduledTransfer<'_, T>> {
         let is_for_oldest = self.turns % AGING_INTERVAL == AGING_INTERVAL - 1;
         let mut candidates = self.waiting.iter().enumerate().filter(|(_, waiter)| eligible(&waiter.what));
-        let (at, _) = match is_for_oldest {
-            true => candidates.next(),
-            false => candidates.min_by_key(|(_, waiter)| waiter.left),
-        }?;
+        let (at, _) =
+            if is_for_oldest { candidates.next() } else { candidates.min_by_key(|(_, waiter)| waiter.left) }?;
         Some(ScheduledTransfer { at, all: self })
     }
 

@@ -210,12 +210,11 @@ impl Connection {
 
     #[inline(always)]
     fn queue_data(&mut self, data: C2hData, payload: Payload) {
-        match self.outbound_plain {
-            true => self.output.push::<24>(&data.encode(&Framing::PLAIN), Some(payload)),
-            false => {
-                let header = data.encode(&self.outbound);
-                push_data::<24>(&mut self.output, &header, payload, self.outbound.data_digest);
-            }
+        if self.outbound_plain {
+            self.output.push::<24>(&data.encode(&Framing::PLAIN), Some(payload))
+        } else {
+            let header = data.encode(&self.outbound);
+            push_data::<24>(&mut self.output, &header, payload, self.outbound.data_digest);
         }
     }
 
@@ -228,9 +227,10 @@ impl Connection {
             cid,
             status: completion.status,
         };
-        match self.outbound_plain {
-            true => self.output.push::<24>(&CapsuleResp { entry }.encode(&Framing::PLAIN), None),
-            false => self.output.push::<24>(&CapsuleResp { entry }.encode(&self.outbound), None),
+        if self.outbound_plain {
+            self.output.push::<24>(&CapsuleResp { entry }.encode(&Framing::PLAIN), None)
+        } else {
+            self.output.push::<24>(&CapsuleResp { entry }.encode(&self.outbound), None)
         }
     }
 }

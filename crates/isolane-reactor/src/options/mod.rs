@@ -138,9 +138,10 @@ fn type_of_service(socket: &impl AsFd) -> io::Result<u8> {
 
 /// Rejects a buffer size that the kernel silently reduced.
 fn check_buffer(requested: u32, granted: usize) -> io::Result<()> {
-    match granted / DOUBLED >= requested as usize {
-        true => Ok(()),
-        false => Err(io::Error::other(format!("the kernel grants {} bytes", granted / DOUBLED))),
+    if granted / DOUBLED >= requested as usize {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("the kernel grants {} bytes", granted / DOUBLED)))
     }
 }
 

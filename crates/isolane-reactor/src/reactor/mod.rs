@@ -173,9 +173,10 @@ impl Reactor {
         let urgent = self.sockets.is_all_idle() || !self.spin.is_spinning(self.now);
         self.poll(PollWait::No { urgent }, events)?;
         if events.len() == events_before {
-            match self.spin.is_spinning(self.now) {
-                true => std::hint::spin_loop(),
-                false => self.sleep(deadline, events)?,
+            if self.spin.is_spinning(self.now) {
+                std::hint::spin_loop()
+            } else {
+                self.sleep(deadline, events)?
             }
         }
         Ok(())

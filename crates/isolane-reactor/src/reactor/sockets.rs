@@ -162,10 +162,11 @@ impl Reactor {
 
     pub(super) fn on_sent(&mut self, token: Token, sent: usize, is_short: bool) -> io::Result<()> {
         self.busy |= sent > 0;
-        match is_short {
-            true => self.want_write(token)?,
+        if is_short {
+            self.want_write(token)?
+        } else {
             // A response usually follows soon.
-            false => self.sockets.activate(token),
+            self.sockets.activate(token)
         }
         Ok(())
     }

@@ -140,9 +140,10 @@ impl Core {
             return None;
         }
         let buffer = self.memory.pool.buffer(len)?;
-        match is_spare {
-            true => self.memory.take(len),
-            false => lane.guaranteed_slot = Some(permit.slot()),
+        if is_spare {
+            self.memory.take(len)
+        } else {
+            lane.guaranteed_slot = Some(permit.slot())
         }
         Some(buffer)
     }

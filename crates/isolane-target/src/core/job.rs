@@ -92,10 +92,8 @@ impl Core {
         let Job { permit, position, operation, len, started, counted, volatile, .. } = job;
         lane.unreserve(position, job.reserved);
         self.volumes[position].release(job.reserved);
-        let latency = match started == self.now {
-            true => Duration::ZERO,
-            false => self.now.saturating_duration_since(started),
-        };
+        let latency =
+            if started == self.now { Duration::ZERO } else { self.now.saturating_duration_since(started) };
         if lane.disconnected {
             self.record_left_ended(lane, position);
         }

@@ -26,9 +26,10 @@ impl Core {
             let mut plan = TransmitPlan::new();
             lane.conn.fill_transmit_plan(&mut plan);
             let offered = plan.bytes();
-            let sent = match offered >= self.zerocopy_threshold {
-                true => self.reactor.send_zerocopy(token, &plan),
-                false => self.reactor.send(token, &plan).map(|bytes| Sent { bytes, zerocopy: false }),
+            let sent = if offered >= self.zerocopy_threshold {
+                self.reactor.send_zerocopy(token, &plan)
+            } else {
+                self.reactor.send(token, &plan).map(|bytes| Sent { bytes, zerocopy: false })
             };
             drop(plan);
             match sent {

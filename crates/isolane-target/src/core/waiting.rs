@@ -21,10 +21,7 @@ impl Core {
             return self.wait_for_memory(waiting);
         }
         self.counters.deferred_commands.add(1);
-        match waiting.is_started() {
-            true => self.blocked.push_front(waiting),
-            false => self.blocked.push_back(waiting),
-        }
+        if waiting.is_started() { self.blocked.push_front(waiting) } else { self.blocked.push_back(waiting) }
     }
 
     /// Queues a command for a retry when memory is available.

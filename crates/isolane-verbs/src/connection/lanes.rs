@@ -254,10 +254,10 @@ impl ReliableConnection {
             return;
         }
         while self.lanes[lane].output.pending_bytes() < OUTPUT_BYTES {
-            let is_queued = match self.was_response {
-                true => self.queue_request(lane) || self.queue_response(lane),
-                false => self.queue_response(lane) || self.queue_request(lane),
-            };
+            let requests_first = self.was_response;
+            let is_queued = (requests_first && self.queue_request(lane))
+                || self.queue_response(lane)
+                || (!requests_first && self.queue_request(lane));
             if !is_queued {
                 break;
             }

@@ -187,9 +187,10 @@ impl Receives {
             return Err(refusal(NakCode::InvalidRequest, Status::LocalLength));
         }
         let is_whole = length == segment.size && !segment.flags.continued() && start == 0;
-        Ok(Some(match is_whole {
-            true => front(std::mem::take(spans), length as usize),
-            false => part(spans, start as usize, length as usize),
+        Ok(Some(if is_whole {
+            front(std::mem::take(spans), length as usize)
+        } else {
+            part(spans, start as usize, length as usize)
         }))
     }
 

@@ -121,9 +121,12 @@ impl Responder {
         let message = slot.get_or_insert_with(|| Arriving::new(segment));
         let before = message.claimed.count();
         let continued = self.continued.filter(|_| at == 0);
-        let checked = message.check(segment).and_then(|is_new| match is_new {
-            true => check(segment, continued, self.access, &mut self.receives, domain, finished),
-            false => Ok(None),
+        let checked = message.check(segment).and_then(|is_new| {
+            if is_new {
+                check(segment, continued, self.access, &mut self.receives, domain, finished)
+            } else {
+                Ok(None)
+            }
         });
         let spans = checked.unwrap_or_else(|refusal| {
             message.refusal.get_or_insert(refusal);
@@ -299,9 +302,10 @@ impl Responder {
 
     /// A part of a response was lost.
     pub(super) fn on_response_lost(&mut self, part: Part) -> Result<(), Fault> {
-        match self.responses.lost(part) {
-            true => Ok(()),
-            false => Err(Fault::Refused { message: part.message, code: NakCode::RemoteAccess }),
+        if self.responses.lost(part) {
+            Ok(())
+        } else {
+            Err(Fault::Refused { message: part.message, code: NakCode::RemoteAccess })
         }
     }
 
@@ -364,9 +368,10 @@ impl Arriving {
             return Ok(false);
         }
         let range = segment.offset..segment.offset + segment.length;
-        match range.is_empty() {
-            true => Ok(!self.has_arrived && self.arriving == 0),
-            false => Ok(self.claimed.is_free(range)),
+        if range.is_empty() {
+            Ok(!self.has_arrived && self.arriving == 0)
+        } else {
+            Ok(self.claimed.is_free(range))
         }
     }
 

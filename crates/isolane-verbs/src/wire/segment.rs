@@ -137,20 +137,18 @@ fn check_place(opcode: Opcode, size: u32, offset: u32, length: u32) -> Result<()
         // An empty segment is only ever a whole empty message.
         end <= size && (length > 0 || size == 0) && Stage::of(offset, end, size) == stage
     });
-    match is_inside {
-        true => Ok(()),
-        false => Err(SegmentError::Place { offset, length, size, stage: stage.name() }),
-    }
+    if is_inside { Ok(()) } else { Err(SegmentError::Place { offset, length, size, stage: stage.name() }) }
 }
 
 impl Extension {
     fn decode(opcode: Opcode, bytes: &[u8]) -> Result<Extension, SegmentError> {
         let short = || SegmentError::Opcode(opcode.code());
-        let immediate = |at: usize| match opcode.has_immediate() {
-            true => {
+        let immediate = |at: usize| {
+            if opcode.has_immediate() {
                 bytes.get(at..).and_then(<[u8]>::first_chunk).map(|bytes| Some(u32::from_le_bytes(*bytes)))
+            } else {
+                Some(None)
             }
-            false => Some(None),
         };
         Ok(match opcode.operation() {
             Operation::Send | Operation::ReadResponse => {

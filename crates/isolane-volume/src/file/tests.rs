@@ -242,9 +242,12 @@ fn queries_size_on_file_threads() {
         let (dir, mut core) = (TestDir::new(), Core::new());
         let mut volume = dir.open("disk.img,size=1M").unwrap();
         volume.can_hang = true;
-        let request = || match fua {
-            true => Request::Write { lba: 0, blocks: 8, data: Buffer::contiguous(4096), fua },
-            false => Request::Flush,
+        let request = || {
+            if fua {
+                Request::Write { lba: 0, blocks: 8, data: Buffer::contiguous(4096), fua }
+            } else {
+                Request::Flush
+            }
         };
         let task = end(volume.start(request(), &mut core.pool));
         assert_eq!(task.is_change(), fua);

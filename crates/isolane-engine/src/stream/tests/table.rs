@@ -98,9 +98,10 @@ fn resume_tolerates_direct_sends() {
             let (mut written, mut writes) = (0u64, 0u32);
             while !is_done.load(Ordering::Relaxed) {
                 let bytes: Vec<u8> = (written..written + 1000).map(|byte| byte as u8).collect();
-                let moved = match outgoing.is_idle().unwrap() && !writes.is_multiple_of(5) {
-                    true => outgoing.send_direct(socket.as_fd(), &bytes),
-                    false => outgoing.try_write(&bytes).map(|moved| moved.bytes),
+                let moved = if outgoing.is_idle().unwrap() && !writes.is_multiple_of(5) {
+                    outgoing.send_direct(socket.as_fd(), &bytes)
+                } else {
+                    outgoing.try_write(&bytes).map(|moved| moved.bytes)
                 };
                 written += moved.unwrap_or(0) as u64;
                 writes += 1;
@@ -403,9 +404,10 @@ fn recovers_without_engine_and_supervisor() {
             rig.app_shut();
         }
         rig.recover(things);
-        match shuts {
-            true => rig.socket.shutdown(Shutdown::Write).unwrap(),
-            false => rig.native_write(10),
+        if shuts {
+            rig.socket.shutdown(Shutdown::Write).unwrap()
+        } else {
+            rig.native_write(10)
         }
         let start = Instant::now();
         while rig.up.read < rig.up.written || rig.down.read < rig.down.written {

@@ -48,9 +48,10 @@ impl OpenParams {
             return Err(OpenParamsError::TooMuch);
         }
         let params = encode(self);
-        match params.len() <= Object::MAX_PARAMS_BYTES {
-            true => Ok(Object { kind: kind::VOLUME, params }),
-            false => Err(OpenParamsError::TooLong),
+        if params.len() <= Object::MAX_PARAMS_BYTES {
+            Ok(Object { kind: kind::VOLUME, params })
+        } else {
+            Err(OpenParamsError::TooLong)
         }
     }
 
@@ -60,10 +61,7 @@ impl OpenParams {
     /// [`OpenParamsError::Malformed`], [`OpenParamsError::TooMuch`].
     pub fn decode(bytes: &[u8]) -> Result<OpenParams, OpenParamsError> {
         let params: OpenParams = decode(bytes)?;
-        match is_bounded(&params.options) {
-            true => Ok(params),
-            false => Err(OpenParamsError::TooMuch),
-        }
+        if is_bounded(&params.options) { Ok(params) } else { Err(OpenParamsError::TooMuch) }
     }
 
     /// Encodes the options, which distinguish shared clients.

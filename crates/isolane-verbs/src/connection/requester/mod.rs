@@ -223,9 +223,10 @@ impl Requester {
         let message_start = number * MESSAGE_BYTES;
         let size = (entry.length - message_start).min(MESSAGE_BYTES) as u32;
         let message = self.next_message;
-        let place = match operation.has_response() {
-            true => Place { size, offset: 0, length: 0 },
-            false => Place { size, offset, length: (size - offset).min(self.segment_bytes) },
+        let place = if operation.has_response() {
+            Place { size, offset: 0, length: 0 }
+        } else {
+            Place { size, offset, length: (size - offset).min(self.segment_bytes) }
         };
         let ends_message = operation.has_response() || place.offset + place.length == size;
         let ends_request = ends_message && message_start + u64::from(size) == entry.length;
@@ -242,10 +243,8 @@ impl Requester {
         }
         let lane = Some(lane as u8);
         entry.lane = if starts_request || entry.lane == lane { lane } else { None };
-        let wants_acknowledgment = match self.is_striped {
-            true => ends_message,
-            false => ends_request && (entry.signaled || is_half_full),
-        };
+        let wants_acknowledgment =
+            if self.is_striped { ends_message } else { ends_request && (entry.signaled || is_half_full) };
         if operation.has_response() {
             let (claimed, placed, is_complete) = (Ranges::default(), 0, false);
             let awaited = Awaited { message, offset: message_start, size, claimed, placed, is_complete };

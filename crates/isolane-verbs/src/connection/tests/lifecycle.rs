@@ -79,9 +79,10 @@ fn deregistered_memory_is_not_used() {
     for (is_read, is_near) in [(false, true), (false, false), (true, true), (true, false)] {
         let mut pair = Pair::with(ALL, Limits::default(), 1000);
         let key = pair.far.memory.key();
-        let operation = match is_read {
-            true => SendOperation::Read { address: 0, key },
-            false => SendOperation::Write { address: 0, key, immediate: None },
+        let operation = if is_read {
+            SendOperation::Read { address: 0, key }
+        } else {
+            SendOperation::Write { address: 0, key, immediate: None }
         };
         for id in 0..3 {
             pair.near.send(id, operation, &[pair.near.element(0, 4000)]).unwrap();

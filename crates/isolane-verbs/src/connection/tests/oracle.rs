@@ -113,9 +113,10 @@ proptest! {
         shares_receives in any::<bool>(),
     ) {
         let limits = Limits::default();
-        let mut pair = match shares_receives {
-            true => Pair::with_shared_receives(limits, segment_bytes, RNR_FOREVER),
-            false => Pair::with(ALL, limits, segment_bytes),
+        let mut pair = if shares_receives {
+            Pair::with_shared_receives(limits, segment_bytes, RNR_FOREVER)
+        } else {
+            Pair::with(ALL, limits, segment_bytes)
         };
         let source: Vec<u8> = (0..TARGET).map(|at| (at * 7 % 251) as u8 | 1).collect();
         pair.near.fill(0, &source);

@@ -163,9 +163,10 @@ fn long_deallocate_completes_under_load() {
     let mut short = |pool: &mut Pool| {
         let (lba, data) = (rng.u64(..2048 / 8) * 8, Buffer::contiguous(4096));
         let is_read = rng.bool();
-        let request = match is_read {
-            true => Request::Read { lba, blocks: 8 },
-            false => Request::Write { lba, blocks: 8, data, fua: false },
+        let request = if is_read {
+            Request::Read { lba, blocks: 8 }
+        } else {
+            Request::Write { lba, blocks: 8, data, fua: false }
         };
         machine.start(request, pool)
     };
