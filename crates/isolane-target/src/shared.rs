@@ -4,7 +4,7 @@
 //! connection is posted to the core that owns it, under the lock of the call that caused it; and no core
 //! waits for another.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -49,6 +49,8 @@ pub(crate) enum Message {
     DrainHost { host: Box<Host>, fence: Arc<Fence>, reply_to: LaneId },
     /// One core has entered its changes into the fence.
     HostDrained { lane: LaneId },
+    /// Pass the held Connect of this lane to the port again: a queue has ended.
+    RetryConnect { lane: LaneId },
     /// To the first core: the load of another core.
     LoadReport { core: usize, load: CoreLoad },
     /// Move this lane to another core once it is quiescent.
@@ -87,6 +89,8 @@ struct ControlState {
     lanes: HashMap<AssociationId, Vec<LaneEntry>>,
     /// Fences of associations with unfinished older changes.
     fences: HashMap<AssociationId, Arc<Fence>>,
+    /// Lanes whose Connect waits for the end of the queue that has its QID.
+    held_connects: HashSet<LaneId>,
     unnamed_log: LogLimiter,
 }
 
@@ -110,8 +114,8 @@ impl Shared {
         wakers: impl Iterator<Item = Waker>,
         (max_connections, max_newcomers): (usize, usize),
     ) -> (Arc<Shared>, Vec<Receiver<Message>>) {
-        let (lanes, fences, unnamed_log) = Default::default();
-        let control = ControlState { port, lanes, fences, unnamed_log };
+        let (lanes, fences, held_connects, unnamed_log) = Default::default();
+        let control = ControlState { port, lanes, fences, held_connects, unnamed_log };
         let (mailboxes, receivers): (Vec<_>, Vec<_>) = wakers.map(mailbox::unbounded).unzip();
         let counters = mailboxes.iter().map(|_| Arc::new(CoreCounters::new(namespaces.len())));
         let shared = Shared {
@@ -169,7 +173,8 @@ impl Shared {
     }
 
     /// Requests admission of a connection from the port, and adds its lane if it is admitted.
-    /// Returns the fence of its association, if any. `fence` is used for an admin queue.
+    /// Returns the fence of its association, if any. `fence` is used for an admin queue. If the QID is in
+    /// use, [`Message::RetryConnect`] follows when a queue has ended.
     pub(crate) fn connect(
         &self,
         (entry, data): (&SubmissionEntry, &[u8]),
@@ -179,7 +184,11 @@ impl Shared {
         now: Instant,
     ) -> Result<(Connected, Option<Arc<Fence>>), ConnectRefusal> {
         let mut control = self.control.lock();
-        let connected = control.port.connect(entry, data, from, now)?;
+        let connected = control.port.connect(entry, data, from, now).inspect_err(|refusal| {
+            if refusal.is_qid_in_use {
+                control.held_connects.insert(lane_id);
+            }
+        })?;
         let Connected { id, qid, host, .. } = connected;
         let entry = LaneEntry {
             qid,
@@ -221,6 +230,7 @@ impl Shared {
         } else {
             control.port.handle_drained(id, qid)
         }
+        self.retry_connects(&mut control);
         self.deliver_events(&mut control);
     }
 
@@ -240,7 +250,19 @@ impl Shared {
         }
         control.fences.entry(id).or_default().enter(changes, 0);
         control.port.handle_stuck(id, qid);
+        self.retry_connects(&mut control);
         self.deliver_events(&mut control);
+    }
+
+    /// Ends the wait of a Connect that was refused or whose connection has ended.
+    pub(crate) fn forget_held_connect(&self, lane: LaneId) {
+        self.control.lock().held_connects.remove(&lane);
+    }
+
+    fn retry_connects(&self, control: &mut ControlState) {
+        for lane in control.held_connects.drain() {
+            self.post(lane.core, Message::RetryConnect { lane });
+        }
     }
 
     /// Returns the commands in flight of all lanes of an association, except lanes that it continues without.

@@ -37,13 +37,21 @@ impl Place {
     }
 
     fn on(cores: Vec<usize>, io: IoChoice) -> Place {
+        Place::start(cores, io, Duration::from_millis(300))
+    }
+
+    fn with_limit(stuck_after: Duration) -> Place {
+        Place::start(one_core_twice(), IoChoice::Auto, stuck_after)
+    }
+
+    fn start(cores: Vec<usize>, io: IoChoice, stuck_after: Duration) -> Place {
         let dir = tempfile::tempdir().unwrap();
         let file = volume(&format!("{},size=1M", dir.path().join("image").display()));
         let (stuck, relief) = Stuck::new();
         let config = TargetConfig {
             io,
             volumes: vec![(1, stuck.clone()), (2, file)],
-            stuck_after: Duration::from_millis(300),
+            stuck_after,
             queue_depth: 1024,
             cores,
             ..config(&[])
@@ -148,6 +156,55 @@ fn reset_completes_despite_stuck_write() {
     target.shutdown(Target::SHUTDOWN_TIMEOUT).into_result().unwrap();
     drop(stuck);
     expect_order(&written.join().unwrap());
+}
+
+/// A host reconnects a queue as soon as it has closed the old connection.
+#[test]
+fn holds_connect_until_old_queue_ends() {
+    let place = Place::new(IoChoice::Auto);
+    let admin = place.admin();
+    for round in 1..=4 {
+        let mut queue = admin.io_queue(1, 31);
+        queue.send(in_capsule(write_entry(round * 8, 1), &[1; 512]), &[1; 512]);
+        eventually("the write hangs", || place.stuck.started() as u64 >= round);
+        drop(queue);
+    }
+    expect_two_works(&mut admin.io_queue(1, 31));
+    let _all = place.release();
+}
+
+#[test]
+fn held_connect_follows_end_of_old_queue() {
+    let place = Place::with_limit(Duration::from_secs(600));
+    let mut admin = place.admin();
+    let mut queue = admin.io_queue(1, 31);
+    place.hang(&mut queue, 1, 0xee);
+    drop(queue);
+    let mut second = MockHost::initialized(place.address, IcReq::default());
+    let data = connect_data(admin.cntlid, NQN, HOST);
+    let cid = second.send(in_capsule(connect_entry(1, 31), &data), &data);
+    assert_eq!(admin.run(admin::keep_alive()).status, Status::SUCCESS);
+    let (_target, _stuck, _written) = place.release();
+    assert_eq!(second.completion(cid).0.status, Status::SUCCESS);
+    expect_two_works(&mut second);
+}
+
+#[test]
+fn held_connect_can_be_retried_after_refusal() {
+    let place = Place::with_limit(Duration::from_secs(600));
+    let admin = place.admin();
+    let mut queue = admin.io_queue(1, 31);
+    place.hang(&mut queue, 1, 0xee);
+    drop(queue);
+    let connect = || {
+        let mut host = MockHost::initialized(place.address, IcReq::default());
+        host.connect(1, admin.cntlid, NQN, HOST, 31).status
+    };
+    assert_eq!(connect(), Status::COMMAND_SEQUENCE_ERROR, "without DNR");
+    let (address, cntlid) = (place.address, admin.cntlid);
+    let _all = place.release();
+    let mut host = MockHost::initialized(address, IcReq::default());
+    assert_eq!(host.connect(1, cntlid, NQN, HOST, 31).status, Status::SUCCESS);
 }
 
 /// A host that finds the CNTLID free, or another host's, takes the old controller's writes for ended.

@@ -117,8 +117,11 @@ impl Subsystem {
             return Err(bad_command(ConnectCommand::QID));
         }
         check_sqsize(connect, self.profile.config.max_queue_entries)?;
-        if !association.registers.is_ready() || association.has_queue(qid) {
+        if !association.registers.is_ready() {
             return Err(with_dnr(Status::COMMAND_SEQUENCE_ERROR));
+        }
+        if association.has_queue(qid) {
+            return Err(qid_in_use());
         }
         let counters = association.add_queue(qid);
         Ok(connected(association, connect, counters))
@@ -160,19 +163,28 @@ fn check_sqsize(connect: &Connect, max_entries: u16) -> Result<(), ConnectRefusa
 }
 
 fn with_dnr(status: Status) -> ConnectRefusal {
-    ConnectRefusal(Completion::failed(status.with_dnr(true)))
+    refusal(Completion::failed(status.with_dnr(true)))
+}
+
+fn refusal(completion: Completion) -> ConnectRefusal {
+    ConnectRefusal { completion, is_qid_in_use: false }
+}
+
+/// Without DNR, because a queue whose host has closed it ends soon.
+fn qid_in_use() -> ConnectRefusal {
+    ConnectRefusal { completion: Completion::failed(Status::COMMAND_SEQUENCE_ERROR), is_qid_in_use: true }
 }
 
 /// Without DNR, because a later attempt may succeed.
 fn busy() -> ConnectRefusal {
-    ConnectRefusal(Completion::failed(Status::CONNECT_CONTROLLER_BUSY))
+    refusal(Completion::failed(Status::CONNECT_CONTROLLER_BUSY))
 }
 
 fn bad_command(offset: u16) -> ConnectRefusal {
-    ConnectRefusal(ConnectRejection::Command(offset).completion().into())
+    refusal(ConnectRejection::Command(offset).completion().into())
 }
 
 /// The refusal of the field at `offset` of the data.
 pub(super) fn bad_data(offset: u16) -> ConnectRefusal {
-    ConnectRefusal(ConnectRejection::Data(offset).completion().into())
+    refusal(ConnectRejection::Data(offset).completion().into())
 }

@@ -130,9 +130,15 @@ pub struct Connected {
     pub completion: Completion,
 }
 
-/// A rejected Connect: send this completion, then close the connection.
+/// A rejected Connect: send the completion, then close the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConnectRefusal(pub Completion);
+pub struct ConnectRefusal {
+    /// The completion of the Connect.
+    pub completion: Completion,
+    /// Whether another queue has the QID. A driver can hold the Connect until that queue has ended,
+    /// and then pass it to [`Port::connect`] again.
+    pub is_qid_in_use: bool,
+}
 
 /// Action that a command requires.
 #[derive(Clone, Debug, PartialEq, Eq)]

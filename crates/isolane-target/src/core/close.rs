@@ -113,6 +113,8 @@ impl Core {
         if let Some(association) = &lane.association {
             self.shared.control(|port| port.handle_disconnected(association.id, association.qid));
             self.ended.push(lane.key);
+        } else {
+            self.shared.forget_held_connect(lane.id);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Fabrics Connect: passes its data to the port. For an admin queue, the [`fence`](super::fence) is filled
-//! first. That wait is bounded: if a core does not reply in time, the Connect is refused as busy.
+//! first. A Connect whose QID is in use is held until the old queue has ended, because a host reconnects as
+//! soon as it has closed the old connection. Both waits are bounded: then the Connect is refused without DNR.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,17 +42,17 @@ impl Core {
     }
 
     /// Passes the Connect to the port once all cores have replied.
-    fn try_connect(&mut self, lane: &mut Lane) {
+    pub(super) fn try_connect(&mut self, lane: &mut Lane) {
         let Some(connecting) = lane.connecting.take_if(|connecting| connecting.cores_left == 0) else {
             return;
         };
         let core = self.index;
-        let Connecting { permit, entry, data, fence, .. } = connecting;
         let from = lane.connection;
         if !self.shared.lane_quota.admit(core, self.shared.lingering() as usize) {
-            return self.refuse(lane, permit, &data, Completion::failed(Status::CONNECT_CONTROLLER_BUSY));
+            return self.refuse(lane, connecting, Completion::failed(Status::CONNECT_CONTROLLER_BUSY));
         }
-        match self.shared.connect((&entry, &data), from, (lane.id, &lane.in_flight), fence, self.now) {
+        let (command, fence) = ((&connecting.entry, &connecting.data[..]), Arc::clone(&connecting.fence));
+        match self.shared.connect(command, from, (lane.id, &lane.in_flight), fence, self.now) {
             Ok((connected, fence)) => {
                 log::info!(
                     "{}: connected queue {} of controller {} for {} on reactor {}{}",
@@ -75,15 +76,19 @@ impl Core {
                 if let Some(arrival) = lane.newcomer.take() {
                     self.shared.newcomers.remove(lane.peer().ip(), arrival);
                 }
-                self.complete(lane, permit, connected.completion);
+                self.complete(lane, connecting.permit, connected.completion);
                 if let Some(Err(error)) = lane.token.map(|token| self.configure_socket(token)) {
                     log::warn!("{}: cannot serve the connection: {error}", lane.peer());
                     self.close(lane, "its socket rejects an option");
                 }
             }
-            Err(ConnectRefusal(completion)) => {
+            Err(ConnectRefusal { completion, is_qid_in_use }) => {
                 self.shared.lane_quota.disconnect(core);
-                self.refuse(lane, permit, &data, completion);
+                if is_qid_in_use && self.now < connecting.until {
+                    lane.connecting = Some(connecting);
+                } else {
+                    self.refuse(lane, connecting, completion);
+                }
             }
         }
     }
@@ -98,17 +103,23 @@ impl Core {
     /// Refuses a Connect whose deadline has passed.
     pub(super) fn check_connect_deadline(&mut self, lane: &mut Lane) {
         let now = self.now;
-        if let Some(Connecting { permit, data, .. }) =
-            lane.connecting.take_if(|connecting| now >= connecting.until)
+        if lane
+            .connecting
+            .as_ref()
+            .is_some_and(|connecting| connecting.cores_left == 0 && now >= connecting.until)
         {
-            let busy = Completion::failed(Status::CONNECT_CONTROLLER_BUSY);
-            self.refuse(lane, permit, &data, busy);
+            // Held: the port refuses it with the status of a QID in use.
+            return self.try_connect(lane);
+        }
+        if let Some(connecting) = lane.connecting.take_if(|connecting| now >= connecting.until) {
+            self.refuse(lane, connecting, Completion::failed(Status::CONNECT_CONTROLLER_BUSY));
         }
     }
 
-    fn refuse(&mut self, lane: &mut Lane, permit: Permit, data: &[u8], completion: Completion) {
+    fn refuse(&mut self, lane: &mut Lane, connecting: Connecting, completion: Completion) {
+        let Connecting { permit, data, .. } = connecting;
         let host =
-            parse_host(data).map_or(String::from("a host with an invalid name"), |host| host.to_string());
+            parse_host(&data).map_or(String::from("a host with an invalid name"), |host| host.to_string());
         let reason = format!("Connect of {host}: {}", completion.status);
         self.shared.log_refusal(&self.counters, lane.peer(), &reason);
         self.complete(lane, permit, completion);
@@ -116,5 +127,6 @@ impl Core {
     }
 }
 
-/// Time limit for the cores that drain the older connections of the host.
+/// Time limit for the cores that drain the older connections of the host, and for the end of a queue that
+/// has the same QID.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -37,6 +37,7 @@ impl Driver {
             }
             Message::DrainHost { host, fence, reply_to } => self.begin_host_drain(*host, fence, reply_to),
             Message::HostDrained { lane } => self.with_lane(lane, |core, lane| core.on_host_drained(lane)),
+            Message::RetryConnect { lane } => self.with_lane(lane, |core, lane| core.try_connect(lane)),
             Message::LoadReport { core, load } => self.record_load(core, load),
             Message::Migrate { lane, to } => self.request_migration(lane, to),
             Message::MigratePeer { peer, to } => self.request_peer_migration(peer, to),

@@ -191,9 +191,11 @@ fn rejects_qid_until_its_io_ends() {
     let mut harness = Harness::new();
     let id = harness.ready();
     harness.io_queue(id, 1).unwrap();
-    assert_eq!(rejected(harness.io_queue(id, 1)), rejected_with(Status::COMMAND_SEQUENCE_ERROR));
+    let in_use = Completion::failed(Status::COMMAND_SEQUENCE_ERROR);
+    assert_eq!(rejected(harness.io_queue(id, 1)), in_use);
     harness.port.handle_disconnected(id, 1);
-    assert_eq!(rejected(harness.io_queue(id, 1)), rejected_with(Status::COMMAND_SEQUENCE_ERROR));
+    assert!(harness.io_queue(id, 1).is_err_and(|refusal| refusal.is_qid_in_use));
+    assert_eq!(rejected(harness.io_queue(id, 1)), in_use, "without DNR");
     harness.port.handle_drained(id, 1);
     assert!(harness.io_queue(id, 1).is_ok());
 }

@@ -219,7 +219,7 @@ fn completion(action: Action) -> Completion {
 
 fn rejected(result: Result<Connected, ConnectRefusal>) -> Completion {
     match result.map(|connected| connected.id) {
-        Err(ConnectRefusal(completion)) => completion,
+        Err(ConnectRefusal { completion, .. }) => completion,
         other => panic!("not rejected: {other:?}"),
     }
 }
