@@ -63,6 +63,17 @@ enum Requested {
     Any,
 }
 
+impl Requested {
+    /// Whether a completion has a notice.
+    fn matches(self, completion: &Completion) -> bool {
+        match self {
+            Requested::Nothing => false,
+            Requested::Solicited => completion.solicited || completion.status != Status::Success,
+            Requested::Any => true,
+        }
+    }
+}
+
 impl CompletionQueue {
     pub(super) fn new(
         progress: Arc<Progress>,
@@ -80,15 +91,24 @@ impl CompletionQueue {
         CompletionQueue { progress, on_notice, state: Mutex::new(state), arrived: Condvar::new() }
     }
 
-    /// Requests one notice for the next completion, or for the next one that is solicited or not successful. The
-    /// library's thread drives the lanes from now on, until a thread polls.
+    /// Requests one notice for a completion, or for one that is solicited or not successful: immediately if the queue
+    /// has one, otherwise when the next one arrives. The library's thread drives the lanes from now on, until a thread
+    /// polls.
     pub fn request_notice(&self, solicited_only: bool) {
         let requested = if solicited_only { Requested::Solicited } else { Requested::Any };
         let mut state = self.lock();
         if state.requested < requested {
             state.requested = requested;
         }
+        let requested = state.requested;
+        let has_arrived = state.completions.iter().any(|arrived| requested.matches(&arrived.completion));
+        if has_arrived {
+            state.requested = Requested::Nothing;
+        }
         drop(state);
+        if has_arrived {
+            self.notify(CompletionNotice::Arrived);
+        }
         self.progress.hand_over();
     }
 
@@ -203,13 +223,7 @@ impl CompletionQueue {
             if state.has_overrun {
                 break;
             }
-            let Completion { solicited, status, .. } = completion.completion;
-            let is_solicited = solicited || status != Status::Success;
-            is_requested |= match state.requested {
-                Requested::Nothing => false,
-                Requested::Solicited => is_solicited,
-                Requested::Any => true,
-            };
+            is_requested |= state.requested.matches(&completion.completion);
             state.completions.push_back(completion);
         }
         if is_requested {
@@ -250,3 +264,79 @@ impl CompletionQueue {
 
 /// How long a waiting caller polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::super::progress::ProgressMode;
+    use super::*;
+    use crate::work::CompletedOperation;
+
+    /// What happens to a queue.
+    enum Step {
+        /// A completion arrives: solicited or not, and its status.
+        Arrive(bool, Status),
+        /// A notice is requested: for solicited completions only, or for any.
+        Arm(bool),
+        /// All completions are taken.
+        Take,
+    }
+
+    /// Returns the number of notices after each step.
+    fn notices(steps: &[Step]) -> Vec<usize> {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&count);
+        let on_notice = move |notice| {
+            assert_eq!(notice, CompletionNotice::Arrived);
+            counter.fetch_add(1, Ordering::SeqCst);
+        };
+        let progress = Arc::new(Progress::new(ProgressMode::Polling).unwrap());
+        let queue = CompletionQueue::new(progress, 16, Some(Box::new(on_notice)));
+        let after = |step: &Step| {
+            match *step {
+                Step::Arrive(solicited, status) => {
+                    assert!(queue.extend(std::iter::once(done(solicited, status))))
+                }
+                Step::Arm(solicited_only) => queue.request_notice(solicited_only),
+                Step::Take => while queue.take().is_some() {},
+            }
+            count.load(Ordering::SeqCst)
+        };
+        steps.iter().map(after).collect()
+    }
+
+    fn done(solicited: bool, status: Status) -> WorkCompletion {
+        let (id, operation, length) = (1, CompletedOperation::Receive, 0);
+        let (immediate, source) = (None, None);
+        let completion = Completion { id, status, operation, length, immediate, solicited, source };
+        WorkCompletion { queue_pair: 1, completion }
+    }
+
+    #[test]
+    fn reports_completion_in_each_order_of_steps() {
+        use Step::{Arm, Arrive, Take};
+        const PLAIN: Step = Arrive(false, Status::Success);
+        const SOLICITED: Step = Arrive(true, Status::Success);
+        const FAILED: Step = Arrive(false, Status::Flushed);
+        let (any, solicited) = (|| Arm(false), || Arm(true));
+        let cases: [(&[Step], &[usize]); 12] = [
+            (&[PLAIN, PLAIN], &[0, 0]),
+            (&[any(), PLAIN, PLAIN], &[0, 1, 1]),
+            (&[PLAIN, any(), PLAIN], &[0, 1, 1]),
+            (&[PLAIN, Take, any(), PLAIN], &[0, 0, 0, 1]),
+            (&[any(), PLAIN, Take, any(), PLAIN], &[0, 1, 1, 1, 2]),
+            (&[any(), PLAIN, any(), Take, any()], &[0, 1, 2, 2, 2]),
+            (&[any(), any(), PLAIN, PLAIN], &[0, 0, 1, 1]),
+            (&[PLAIN, solicited(), PLAIN, SOLICITED, SOLICITED], &[0, 0, 0, 1, 1]),
+            (&[SOLICITED, PLAIN, solicited(), SOLICITED], &[0, 0, 1, 1]),
+            (&[FAILED, solicited()], &[0, 1]),
+            (&[PLAIN, solicited(), any()], &[0, 0, 1]),
+            // A request for any completion is not narrowed.
+            (&[any(), solicited(), PLAIN], &[0, 0, 1]),
+        ];
+        for (index, (steps, expected)) in cases.iter().enumerate() {
+            assert_eq!(notices(steps), *expected, "case {index}");
+        }
+    }
+}
