@@ -144,6 +144,7 @@ impl ReliableConnection {
         }
         self.responder.acknowledge_again();
         self.responder.receives.report_again();
+        self.requester.ask_again();
         // The first one decides, so it comes last.
         controls.into_iter().rev().for_each(|control| self.restore(control));
         for sent in parts {
@@ -266,6 +267,7 @@ impl ReliableConnection {
         while self.lanes[lane].output.pending_bytes() < 2 * OUTPUT_BYTES
             && (self.queue_control(lane)
                 || self.queue_report(lane)
+                || self.queue_question(lane)
                 || self.queue_acknowledgment(lane)
                 || self.queue_probe(lane))
         {}
@@ -359,6 +361,13 @@ impl ReliableConnection {
             }
         };
         self.queue_unlogged(lane, segment)
+    }
+
+    /// Queues the question whether the peer has a receive. If it is lost, it is sent again.
+    fn queue_question(&mut self, lane: usize) -> bool {
+        let Some(message) = self.requester.next_question() else { return false };
+        let extension = Extension::Acknowledgment(Syndrome::ReceiveAwaited, 0, 0);
+        self.queue_unlogged(lane, segment(Operation::Acknowledge, message, Place::default(), extension))
     }
 
     fn queue_acknowledgment(&mut self, lane: usize) -> bool {

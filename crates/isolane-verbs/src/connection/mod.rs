@@ -344,7 +344,7 @@ impl ReliableConnection {
         self.requester.deadline()
     }
 
-    /// Fails the queue pair if its deadline has passed.
+    /// Fails the queue pair if its deadline has passed, or sends again.
     pub fn handle_timeout(&mut self, now: Instant) {
         if let Err(fault) = self.requester.check_deadline(now) {
             self.handle_fault(fault);
@@ -398,6 +398,9 @@ impl ReliableConnection {
                     Extension::Acknowledgment(Syndrome::Failed, ..) => self.handle_lanes_lost(),
                     Extension::Acknowledgment(Syndrome::Probe, ..) => {
                         self.lanes[lane].is_answer_pending = true
+                    }
+                    Extension::Acknowledgment(Syndrome::ReceiveAwaited, ..) => {
+                        self.responder.on_receive_awaited(segment.message)
                     }
                     _ => {}
                 }

@@ -209,6 +209,16 @@ impl Receives {
         Some(bound.request)
     }
 
+    /// Whether receives come from a shared queue.
+    pub(super) fn are_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Whether no receive is left for the next request.
+    pub(super) fn are_used_up(&self) -> bool {
+        self.posted.is_empty() && self.bound.is_empty()
+    }
+
     /// Whether a request of the peer fills memory of a region.
     pub(super) fn uses(&self, region: &Arc<MemoryRegion>) -> bool {
         let mut in_use = self.bound.iter().filter(|bound| bound.message.is_some());

@@ -42,6 +42,8 @@ pub(super) struct Responder {
     pub(super) responses: Responses,
     /// Whether the peer waits for an acknowledgment.
     owes_acknowledgment: bool,
+    /// Message for which the peer has asked whether there is a receive.
+    asked_message: Option<u32>,
     /// A refusal to send, after which nothing is executed.
     refusal: Option<(u32, NakCode)>,
 }
@@ -280,6 +282,14 @@ impl Responder {
         domain: &ProtectionDomain,
         finished: &mut Finished,
     ) -> Result<Option<Segment>, Fault> {
+        if let Some(message) = self.asked_message.take() {
+            let is_lacking = message == self.message && self.receives.are_used_up();
+            return Ok(Some(if is_lacking {
+                acknowledgment(message, Syndrome::ReceiverNotReady, self.rnr_timer, 0)
+            } else {
+                acknowledgment(self.message, Syndrome::Acknowledged, 0, 0)
+            }));
+        }
         let Some(report) = self.receives.next_report() else { return Ok(None) };
         let Report { message, syndrome, receive, round } = report;
         if syndrome == Syndrome::ReceiverReady {
@@ -288,6 +298,11 @@ impl Responder {
         let mut segment = acknowledgment(message, syndrome, self.rnr_timer, receive);
         segment.round = round;
         Ok(Some(segment))
+    }
+
+    /// The peer asks whether there is a receive for a message.
+    pub(super) fn on_receive_awaited(&mut self, message: u32) {
+        self.asked_message = Some(message).filter(|_| !self.receives.are_shared());
     }
 
     /// Returns an acknowledgment if the peer waits for one that no other segment has carried.
@@ -311,7 +326,10 @@ impl Responder {
 
     /// Whether there is a response, a refusal, or a report about receives to send.
     pub(super) fn has_responses(&self) -> bool {
-        !self.responses.is_empty() || self.refusal.is_some() || self.receives.has_report()
+        !self.responses.is_empty()
+            || self.refusal.is_some()
+            || self.asked_message.is_some()
+            || self.receives.has_report()
     }
 
     /// Whether the peer waits for an acknowledgment that no other segment has carried.
@@ -331,6 +349,7 @@ impl Responder {
             self.responses.clear();
         }
         self.window.clear();
+        self.asked_message = None;
         self.receives.flush(finished);
     }
 }

@@ -11,6 +11,7 @@ use crate::work::{CompletedOperation, Element, LocalData, SendOperation};
 
 mod hostile;
 mod lifecycle;
+mod not_ready;
 mod oracle;
 mod scenarios;
 mod shared;

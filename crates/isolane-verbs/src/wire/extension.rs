@@ -76,6 +76,7 @@ isolane_layout::codes! {
         Failed = 0x51, "queue pair failed";
         Probe = 0x52, "lane probe";
         Alive = 0x53, "lane alive";
+        ReceiveAwaited = 0x54, "receive awaited";
         NakSequence = 0x60, "sequence error";
         NakInvalidRequest = 0x61, "invalid request";
         NakRemoteAccess = 0x62, "remote access error";

@@ -17,7 +17,7 @@ use std::time::Instant;
 use isolane_memory::MemoryRegion;
 
 use self::entry::{Awaited, Data, Entry, Next};
-use self::retry::Lacking;
+use self::retry::{CreditWait, Lacking};
 use super::lane::Part;
 use super::ranges::Ranges;
 use super::receives::MAX_BOUND;
@@ -61,6 +61,7 @@ pub(super) struct Requester {
     rnr_retries: u8,
     /// The request that lacked a receive of the peer.
     lacking: Option<Lacking>,
+    credit_wait: CreditWait,
     /// How often the peer had a receive again.
     round: u8,
 }
@@ -321,6 +322,7 @@ impl Requester {
         }
         if has_more {
             self.credits = credits;
+            self.credit_wait = CreditWait::default();
         }
         if is_newer {
             self.acknowledged = acknowledged;
@@ -345,6 +347,9 @@ impl Requester {
             return Err(Fault::Broken);
         };
         match syndrome {
+            Syndrome::ReceiverNotReady if !self.peer_shares_receives => {
+                return self.on_no_receive(segment.message, rnr_delay(timer), now).map(|()| false);
+            }
             Syndrome::ReceiverNotReady if segment.round == self.round => {
                 return self.on_not_ready(segment.message, receive, rnr_delay(timer), now).map(|()| false);
             }
@@ -428,6 +433,7 @@ impl Requester {
         self.awaited.clear();
         self.resend.clear();
         self.lacking = None;
+        self.credit_wait = CreditWait::default();
         while !self.queue.is_empty() {
             self.complete(Status::Flushed, finished);
         }

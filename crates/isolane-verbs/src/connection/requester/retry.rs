@@ -22,6 +22,17 @@ pub(super) struct Lacking {
     pub(super) deadline: Option<Instant>,
 }
 
+/// Wait of the first request for a receive, while the peer has promised no further one.
+#[derive(Default)]
+pub(super) struct CreditWait {
+    /// How often the peer had no receive when it was asked.
+    refusals: u8,
+    /// The peer has not answered.
+    is_asked: bool,
+    /// When to ask again.
+    ask_at: Option<Instant>,
+}
+
 impl Requester {
     /// Returns the next segment that is sent again.
     pub(super) fn next_again(&mut self, may_consume: bool) -> Option<Next> {
@@ -132,17 +143,66 @@ impl Requester {
         }
     }
 
-    /// When the first request fails, because the peer has no receive for it.
+    /// Whether the first request waits for a credit of the peer, and not forever.
+    fn lacks_credit(&self) -> bool {
+        let is_first = self.unsent == 0 && self.sent == 0;
+        is_first
+            && self.rnr_retries < RNR_RETRY_FOREVER
+            && !self.peer_shares_receives
+            && self.consumed == self.credits
+            && self.queue.front().is_some_and(|entry| entry.operation.consumes_receive())
+    }
+
+    /// Returns the number of the message for which to ask the peer now whether it has a receive.
+    pub(in crate::connection) fn next_question(&mut self) -> Option<u32> {
+        let wait = &self.credit_wait;
+        let is_due = !wait.is_asked && wait.ask_at.is_none() && self.lacks_credit();
+        self.credit_wait.is_asked |= is_due;
+        is_due.then_some(self.next_message)
+    }
+
+    /// The last question can be lost.
+    pub(in crate::connection) fn ask_again(&mut self) {
+        self.credit_wait.is_asked = false;
+    }
+
+    /// The peer has no receive for a message, as it was asked.
+    pub(super) fn on_no_receive(&mut self, message: u32, delay: Duration, now: Instant) -> Result<(), Fault> {
+        let CreditWait { refusals, is_asked, .. } = self.credit_wait;
+        let is_next = message == self.next_message;
+        // A question is repeated if a lane ends, and credits can overtake the answer on another lane.
+        if !self.is_striped && !(is_next && (is_asked || refusals > 0)) {
+            return Err(Fault::Broken);
+        }
+        if !is_next || !is_asked || !self.lacks_credit() {
+            return Ok(());
+        }
+        if refusals >= self.rnr_retries {
+            return Err(Fault::Failed { index: 0, status: Status::RnrRetryExceeded });
+        }
+        let refusals = refusals + 1;
+        self.credit_wait = CreditWait { refusals, is_asked: false, ask_at: Some(now + delay) };
+        Ok(())
+    }
+
+    /// When to call [`Requester::check_deadline`].
     pub(in crate::connection) fn deadline(&self) -> Option<Instant> {
+        let ask_at = self.credit_wait.ask_at.filter(|_| self.lacks_credit());
+        self.failure_deadline().into_iter().chain(ask_at).min()
+    }
+
+    /// When the first request fails, because the shared queue of the peer has no receive for it.
+    fn failure_deadline(&self) -> Option<Instant> {
         let is_first = |lacking: &&Lacking| {
             lacking.is_blocked && self.queue.front().is_some_and(|entry| entry.has(lacking.message))
         };
         self.lacking.as_ref().filter(is_first)?.deadline
     }
 
-    /// Fails the first request if its deadline has passed.
-    pub(in crate::connection) fn check_deadline(&self, now: Instant) -> Result<(), Fault> {
-        match self.deadline() {
+    /// Fails the first request if its deadline has passed, or asks for a receive again.
+    pub(in crate::connection) fn check_deadline(&mut self, now: Instant) -> Result<(), Fault> {
+        self.credit_wait.ask_at = self.credit_wait.ask_at.filter(|ask_at| *ask_at > now);
+        match self.failure_deadline() {
             Some(deadline) if deadline <= now => {
                 Err(Fault::Failed { index: 0, status: Status::RnrRetryExceeded })
             }

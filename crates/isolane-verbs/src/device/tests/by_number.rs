@@ -267,11 +267,12 @@ fn woken_task_can_drop_its_queue_pair() {
 #[test]
 fn refused_requests_fail_in_time() {
     let core = isolane_reactor::cpu::allowed().unwrap()[0];
-    for progress in [ProgressMode::Polling, ProgressMode::Dedicated { core }] {
+    let modes = [ProgressMode::Polling, ProgressMode::Dedicated { core }];
+    for (progress, is_shared) in modes.into_iter().flat_map(|mode| [(mode, true), (mode, false)]) {
         let near = parts(DeviceConfig { progress, ..DeviceConfig::default() }, Limits::default());
         let mut far = parts(DeviceConfig::default(), Limits::default());
         let receives = far.device.shared_receives(Arc::clone(&far.config.domain), 8, 1);
-        far.config.shared_receives = Some(receives);
+        far.config.shared_receives = Some(receives).filter(|_| is_shared);
         // Enough lanes that polls do not try each of them.
         let others: Vec<_> = (0..20).map(|_| near.device.create_queue_pair(&near.config).unwrap()).collect();
         let pairs = (
