@@ -58,9 +58,10 @@ impl Machine {
         }
     }
 
-    /// Whether requests, or the peer's, wait for a lane that could be opened again.
+    /// Whether requests wait for a lane that could be opened again, or a queue pair without requests that does not
+    /// outlive its peer.
     fn must_wait(&self) -> bool {
-        let has_lost_peer = || self.peer_nonce.is_some() && self.wants_lanes();
+        let has_lost_peer = || !self.outlives_peer && self.peer_nonce.is_some() && self.wants_lanes();
         !self.has_lane() && (self.connection.outstanding_sends() > 0 || has_lost_peer())
     }
 
@@ -297,3 +298,48 @@ const MAX_RECEIVES: usize = 64;
 const OVERFLOW_BYTES: usize = 64 * 1024;
 /// Time between two probes of the lanes of a queue pair.
 const PROBE_INTERVAL: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use super::super::lane::MemoryLane;
+    use super::*;
+    use crate::connection::{Limits, ReceiveAttributes, SendAttributes};
+    use crate::memory::Access;
+    use crate::work::{LocalData, SendOperation, SendRequest};
+
+    /// Returns a connected queue pair whose peer has gone without a word.
+    fn abandoned(outlives_peer: bool) -> Machine {
+        let connection = ReliableConnection::new(Default::default(), Limits::default(), None);
+        let mut machine = Machine::new(1, connection, outlives_peer);
+        machine.lane_timeout = Some(Duration::from_secs(1));
+        assert!(machine.connection.initialize(Access::ALL));
+        assert!(machine.connection.start_receiving(&ReceiveAttributes::default()));
+        assert!(machine.connection.start_sending(&SendAttributes::default()));
+        let agreement = Agreement {
+            first_message: 1,
+            peer_first_message: 1,
+            peer_segment_bytes: 1 << 20,
+            peer_responder_resources: 1,
+            peer_shares_receives: false,
+            lanes: 1,
+        };
+        let (near, far) = MemoryLane::pair().unwrap();
+        assert!(machine.open_local(Box::new(near), &agreement));
+        assert_eq!(machine.deadline(), None);
+        drop(far);
+        machine.receive(true);
+        machine
+    }
+
+    #[test]
+    fn waits_for_lost_peer_only_with_requests() {
+        let mut machine = abandoned(true);
+        assert_eq!(machine.deadline(), None);
+        let data = LocalData::Inline(Vec::new());
+        let operation = SendOperation::Write { address: 0, key: 0, immediate: None };
+        let request = SendRequest { id: 1, operation, data, signaled: true, solicited: false, fenced: false };
+        machine.connection.post_send(request).unwrap();
+        assert!(machine.deadline().is_some());
+        assert!(abandoned(false).deadline().is_some());
+    }
+}

@@ -508,7 +508,10 @@ impl Connecting {
         log::debug!("{}: {error}, trying again", self.opening.peer.address);
         self.attempt = None;
         self.retry_at = Instant::now() + self.delay;
-        self.delay = (2 * self.delay).min(MAX_RETRY_DELAY);
+        // No program listens at the port of a peer that has ended.
+        let is_refused = error.kind() == io::ErrorKind::ConnectionRefused;
+        let max_delay = if is_refused { MAX_REFUSED_DELAY } else { MAX_RETRY_DELAY };
+        self.delay = (2 * self.delay).min(max_delay);
         false
     }
 }
@@ -551,3 +554,5 @@ const MAX_WAITING: usize = 256;
 /// Delay before the second attempt to connect; it doubles with each attempt.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_millis(64);
+/// Maximum delay between attempts that the peer's system refuses.
+const MAX_REFUSED_DELAY: Duration = Duration::from_secs(1);
