@@ -1,5 +1,7 @@
 //! Lists of cores.
 
+use isolane_verbs::ProgressMode;
+
 use crate::failure::{Context, Failure};
 
 /// Returns the cores of this process.
@@ -20,6 +22,14 @@ pub fn checked(requested: &[usize]) -> Result<Vec<usize>, Failure> {
         }
     }
     Ok(requested.to_vec())
+}
+
+/// Checks the core of a dedicated thread of the verbs.
+pub fn check_progress(progress: ProgressMode) -> Result<(), Failure> {
+    match progress {
+        ProgressMode::Polling => Ok(()),
+        ProgressMode::Dedicated { core } => checked(&[core]).map(drop),
+    }
 }
 
 #[cfg(test)]

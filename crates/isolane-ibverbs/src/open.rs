@@ -51,7 +51,8 @@ fn open_verbs(device: &Device) -> Result<isolane_verbs::Device> {
         let (low, high) = range.ok_or_else(|| refuse("ISOLANE_VERBS_PORTS", &ports, "write LOW-HIGH"))?;
         config.ports = low..=high;
     }
-    Ok(without_signals(|| isolane_verbs::Device::open(config))?)
+    let opened = without_signals(|| isolane_verbs::Device::open(config));
+    Ok(opened.inspect_err(|error| eprintln!("isolane: cannot open a device: {error}"))?)
 }
 
 fn text(name: &str) -> Option<String> {

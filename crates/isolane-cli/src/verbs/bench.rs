@@ -12,6 +12,7 @@ use super::client::{self, Load, Row};
 use super::server;
 use super::session::Operation;
 use crate::choice::{Choice, one_of};
+use crate::cores;
 use crate::failure::{Context, Failure, IoContext};
 use crate::output;
 use crate::units;
@@ -43,7 +44,7 @@ pub struct Args {
     /// Core on which to poll
     #[arg(long, value_name = "N")]
     core: Option<usize>,
-    /// Driver of the connections: `polling`, or `thread:CORE` for a thread that never sleeps
+    /// Driver of the connections: `polling`, or `thread:CORE` for one thread that never sleeps
     #[arg(long, default_value = "polling", value_name = "MODE")]
     progress: ProgressMode,
     /// TCP connections of a queue pair, 1 to 8
@@ -67,6 +68,7 @@ const OPERATIONS: [Choice<Operation>; 5] = [
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Result<(), Failure> {
+    cores::check_progress(args.progress)?;
     if let Some(core) = args.core {
         isolane_reactor::cpu::pin(core).io_context(format!("cannot run on core {core}"))?;
     }

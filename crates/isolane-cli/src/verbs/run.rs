@@ -10,6 +10,7 @@ use isolane_reactor::SocketOptions;
 use isolane_verbs::ProgressMode;
 use isolane_verbs::wire::Hello;
 
+use crate::cores;
 use crate::failure::{Failure, IoContext};
 
 /// Run a program with RDMA devices over TCP
@@ -22,7 +23,10 @@ pub struct Args {
     /// Options of the sockets, as for `isolane serve --listen`, separated by commas
     #[arg(long, default_value = "", value_name = "OPTIONS")]
     socket: SocketOptions,
-    /// Driver of the connections: `polling`, or `thread:CORE` for a thread that never sleeps
+    /// Driver of the connections: `polling`, or `thread:CORE` for one thread of each process that never sleeps
+    ///
+    /// Threads that share a core take turns: if two processes name one core, or a thread of a program runs there, an
+    /// operation takes milliseconds instead of microseconds. Give each process a core that nothing else uses.
     #[arg(long, default_value = "polling", value_name = "MODE")]
     progress: ProgressMode,
     /// TCP connections of each queue pair, 1 to 8; each end can have fewer
@@ -48,6 +52,7 @@ fn parse_ports(text: &str) -> Result<String, &'static str> {
 
 /// Runs the subcommand: replaces this process.
 pub fn run(args: &Args) -> Result<(), Failure> {
+    cores::check_progress(args.progress)?;
     let library = library()?;
     let mut program = Command::new(&args.program[0]);
     program.args(&args.program[1..]);

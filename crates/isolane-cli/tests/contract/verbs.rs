@@ -98,6 +98,7 @@ fn verbs_bench_names_wrong_arguments() {
         (&["--size", "65M"], "a size is 1 to 64M"),
         (&["--depth", "257"], "257"),
         (&["--progress", "thread"], "thread:1"),
+        (&["--progress", "thread:99999"], "cannot use core 99999"),
     ] {
         let error = fail(&[&["verbs", "bench", &server.address], arguments].concat());
         assert!(error.contains(reason), "{error}");
@@ -129,11 +130,13 @@ fn verbs_run_starts_the_program_with_its_environment() {
     };
     let shown = "echo $LD_PRELOAD $ISOLANE_VERBS_PROGRESS $ISOLANE_VERBS_SOCKET $ISOLANE_VERBS_PORTS $ISOLANE_VERBS_LANES; exit 7";
     let options =
-        ["--progress", "thread:3", "--socket", "tos=0x68", "--ports", "20000-20007", "--lanes", "2"];
+        ["--progress", "thread:0", "--socket", "tos=0x68", "--ports", "20000-20007", "--lanes", "2"];
     let (code, text) = run(&[&options, &["--", "sh", "-c", shown][..]].concat());
-    assert_eq!((code, text), (Some(7), format!("{} thread:3 tos=0x68 20000-20007 2\n", library.display())));
+    assert_eq!((code, text), (Some(7), format!("{} thread:0 tos=0x68 20000-20007 2\n", library.display())));
     let error = fail(&["verbs", "run", "--ports", "9-1", "--", "true"]);
     assert!(error.contains("20000-20007"), "{error}");
+    let error = fail(&["verbs", "run", "--progress", "thread:99999", "--", "true"]);
+    assert!(error.contains("cannot use core 99999"), "{error}");
 }
 
 #[test]

@@ -8,6 +8,7 @@
 mod address;
 mod completion_queue;
 mod datagram;
+mod dedicated;
 mod handshake;
 mod lane;
 mod listener;
@@ -45,6 +46,7 @@ use crate::connection::{Agreement, ReceiveAttributes};
 use crate::memory::{ProtectionDomain, Registration};
 use crate::wire::{Hello, Role};
 use datagram::DatagramPort;
+use dedicated::DedicatedDriver;
 use handshake::Identity;
 use manager::Manager;
 use progress::{Member, Progress};
@@ -84,19 +86,25 @@ pub struct Device {
     socket: SocketOptions,
     datagram_ports: Mutex<HashMap<u16, Arc<DatagramPort>>>,
     threads: Vec<JoinHandle<()>>,
+    dedicated: Option<DedicatedDriver>,
 }
 
 impl Device {
     /// Opens a device and starts its threads.
     ///
     /// # Errors
-    /// If the system refuses a descriptor or a thread.
+    /// If the system refuses a descriptor or a thread, or the core of a dedicated thread.
     pub fn open(config: DeviceConfig) -> io::Result<Device> {
         let progress = Arc::new(Progress::new(config.progress)?);
         let manager = Arc::new(Manager::new(&config)?);
         let (socket, datagram_ports, threads) = (config.socket, Mutex::default(), Vec::new());
-        let mut device = Device { progress, manager, socket, datagram_ports, threads };
-        device.threads.push(device.progress.start()?);
+        let mut device = Device { progress, manager, socket, datagram_ports, threads, dedicated: None };
+        match config.progress {
+            ProgressMode::Polling => device.threads.push(device.progress.start()?),
+            ProgressMode::Dedicated { core } => {
+                device.dedicated = Some(DedicatedDriver::start(&device.progress, core)?);
+            }
+        }
         device.threads.push(device.manager.start()?);
         Ok(device)
     }
@@ -244,6 +252,7 @@ impl Drop for Device {
     fn drop(&mut self) {
         self.progress.stop();
         self.manager.stop();
+        self.dedicated = None;
         let here = std::thread::current().id();
         for thread in self.threads.drain(..).filter(|thread| thread.thread().id() != here) {
             let _ = thread.join();

@@ -121,13 +121,10 @@ impl Progress {
         })
     }
 
-    /// Starts the library's thread.
+    /// Starts the library's thread, which drives the lanes while no thread polls.
     pub(super) fn start(self: &Arc<Self>) -> io::Result<JoinHandle<()>> {
         let progress = Arc::clone(self);
-        thread::Builder::new().name("isolane-verbs".into()).spawn(move || match progress.mode {
-            ProgressMode::Polling => progress.run(),
-            ProgressMode::Dedicated { core } => progress.run_dedicated(core),
-        })
+        thread::Builder::new().name("isolane-verbs".into()).spawn(move || progress.run())
     }
 
     /// Ends the library's thread.
@@ -165,7 +162,6 @@ impl Progress {
         }
     }
 
-    /// Whether a queue pair has the number.
     /// Watches the descriptor of a new lane of a queue pair.
     pub(super) fn watch(&self, number: u32, lane: BorrowedFd<'_>) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
@@ -244,10 +240,10 @@ impl Progress {
         }
     }
 
-    /// Called after a poll without a result. Threads that spin on fewer cores than there are of them would wait for
+    /// Called after a poll without a result, and after a turn of a dedicated thread. Threads that spin on fewer cores than there are of them would wait for
     /// each other until the system interrupts one, so they yield: always while that lets another thread run, otherwise
     /// rarely.
-    pub(super) fn relax(&self) {
+    pub(super) fn relax() {
         thread_local! {
             /// Polls left until the next yield, and polls between two of them.
             static SPIN: Cell<(u32, u32)> = const { Cell::new((MAX_YIELD_INTERVAL, MAX_YIELD_INTERVAL)) };
@@ -273,6 +269,12 @@ impl Progress {
         if self.mode == ProgressMode::Polling && !self.is_taken_over.swap(true, Ordering::SeqCst) {
             self.wake_thread();
         }
+    }
+
+    /// Drives all lanes once, on the dedicated thread.
+    pub(super) fn turn_dedicated(&self) {
+        self.turn();
+        self.wake_tasks();
     }
 
     /// Sends pending data, then receives from all lanes, or from the ready ones if there are many.
@@ -359,17 +361,6 @@ impl Progress {
     fn drive_all(&self) {
         let members = self.members.read().list.clone();
         members.iter().for_each(|member| self.drive_one(member));
-    }
-
-    fn run_dedicated(&self, core: usize) {
-        if let Err(error) = isolane_reactor::cpu::pin(core) {
-            log::warn!("cannot run on core {core}: {error}");
-        }
-        while !self.is_stopping.load(Ordering::Relaxed) {
-            self.turn();
-            self.wake_tasks();
-            std::hint::spin_loop();
-        }
     }
 
     fn wake_thread(&self) {
