@@ -14,9 +14,12 @@ const SIZE: u64 = 16 << 20;
 const LABEL: usize = 64 << 10;
 
 fn serve(directory: &Path, options: &str) -> Command {
+    serve_volume(directory, &format!("mirror:a.img;b.img,bitmap=m.bitmap{options}"))
+}
+
+fn serve_volume(directory: &Path, volume: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_isolane"));
-    let volume = format!("mirror:a.img;b.img,bitmap=m.bitmap{options}");
-    command.args(["--log-level", "info", "serve", &volume, "--listen", "127.0.0.1:0", "--nqn", NQN]);
+    command.args(["--log-level", "info", "serve", volume, "--listen", "127.0.0.1:0", "--nqn", NQN]);
     command.args(["--mode", "sleep"]).current_dir(directory);
     command
 }
@@ -51,7 +54,12 @@ struct Target {
 
 impl Target {
     fn start(directory: &Path, options: &str) -> Target {
-        let mut process = serve(directory, options).stdout(Stdio::piped()).spawn().unwrap();
+        Target::spawn(serve(directory, options)).0
+    }
+
+    /// Starts a target, and returns it with the address of its volume.
+    fn spawn(mut command: Command) -> (Target, String) {
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(process.stdout.take().unwrap());
         let address = loop {
             let mut line = String::new();
@@ -60,9 +68,14 @@ impl Target {
                 break address.to_owned();
             }
         };
-        let uri = format!("nvme+tcp://{address}/{NQN}?nsid=1").parse().unwrap();
-        let volume = BlockingVolume::connect(&uri, Options::default()).unwrap();
-        Target { process, _stdout: stdout, volume }
+        let uri = format!("nvme+tcp://{address}/{NQN}?nsid=1");
+        let volume = BlockingVolume::connect(&uri.parse().unwrap(), Options::default()).unwrap();
+        (Target { process, _stdout: stdout, volume }, uri)
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.process.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
     fn write(&self, offset: u64, fill: u8) {
@@ -79,8 +92,7 @@ impl Target {
 
     /// Ends the target by SIGTERM and waits for it.
     fn stop(mut self) {
-        let pid = self.process.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+        self.signal("-TERM");
         assert!(self.process.wait().unwrap().success());
     }
 }
@@ -199,4 +211,22 @@ fn refuses_unlabeled_and_foreign_members() {
         .output()
         .unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("add bitmap=FILE"));
+}
+
+#[test]
+fn continues_and_stops_without_remote_member_that_vanishes() {
+    let directory = tempfile::tempdir().unwrap();
+    members(directory.path());
+    let (rear, remote) = Target::spawn(serve_volume(directory.path(), "b.img"));
+    let volume = format!(
+        "mirror:a.img;({remote},reconnect=3600s,keep-alive=5s),bitmap=m.bitmap,create=yes,member-timeout=3s"
+    );
+    let (front, _) = Target::spawn(serve_volume(directory.path(), &volume));
+    wait_for_copy(directory.path());
+    front.write(0, 7);
+    rear.signal("-STOP");
+    assert_eq!((front.read(0), front.read(4096)), (7, 1));
+    front.write(0, 8);
+    assert_eq!(front.read(0), 8);
+    front.stop();
 }

@@ -58,14 +58,14 @@ const KINDS: &[Kind] = &[
         name: "mirror",
         argument: None,
         members: Members::Several,
-        options: &["bitmap", "create", "degraded", "keep"],
+        options: &["bitmap", "create", "degraded", "keep", "member-timeout"],
         open: Open::Any(mirror::open),
     },
     Kind {
         name: "nvme+tcp",
         argument: None,
         members: Members::None,
-        options: &[],
+        options: &["keep-alive", "reconnect"],
         open: Open::All(remote::open),
     },
     Kind {

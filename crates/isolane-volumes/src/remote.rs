@@ -51,7 +51,13 @@ enum Message {
 pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
     let uri = parts.name.parse().map_err(|error| parts.error(format!("{error}"), "correct the address"))?;
     // Only epoll has a descriptor that a core can wait for.
-    let options = Options { depth: 128, mode: Mode::Sleep, io: IoChoice::Epoll, ..Options::default() };
+    let mut options = Options { depth: 128, mode: Mode::Sleep, io: IoChoice::Epoll, ..Options::default() };
+    if let Some(text) = parts.option("keep-alive") {
+        options.keep_alive = parts.duration(text)?;
+    }
+    if let Some(text) = parts.option("reconnect") {
+        options.reconnect.timeout = Some(parts.duration(text)?);
+    }
     let connected = Client::connect(&uri, options);
     let client =
         connected.map_err(|error| parts.error(error.to_string(), "check that the target serves it"))?;

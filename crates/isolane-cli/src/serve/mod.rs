@@ -56,6 +56,15 @@ use crate::units::{parse_bytes, show_bytes};
 ///                    last 64 KiB of both; creates FILE
 ///   degraded=yes     start although one member is missing
 ///   keep=GENERATION  overwrite the other member, after a split brain
+///   member-timeout=5s
+///                    continue without a member that does not answer for this
+///                    long, if the other one has all data; 0s waits forever
+///
+/// Options of a volume of another target:
+///
+///   reconnect=600s   reconnect for this long after a connection is lost; requests
+///                    wait, then fail
+///   keep-alive=15s   keep-alive timeout
 ///
 /// Options follow after commas, as in disk.img,size=10G,block-size=4096. Volumes made
 /// of others accept only ro, nsid, uuid, and their own options.

@@ -261,7 +261,7 @@ impl Driver {
             && stalled.is_empty()
             && self.host_drains.is_empty()
             && flushes.is_empty()
-            && !nested.is_waiting())
+            && !nested.has_work(self.core.now))
     }
 
     fn poll_slow_path(&mut self) {

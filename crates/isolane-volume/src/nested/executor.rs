@@ -16,7 +16,7 @@ use isolane_memory::{Payload, Pool};
 use isolane_reactor::Reactor;
 use isolane_reactor::file::FileOp;
 
-use super::{Command, Nested, Reply, Started};
+use super::{Command, IoQueue, Nested, Reply, ReplyState, Started};
 use crate::request::{Outcome, Pending, Request, Step, Task};
 use crate::volume::Volume;
 
@@ -30,6 +30,8 @@ pub struct Executor {
     /// Timers, and requests that their members could not start.
     waiting: Vec<Waiting>,
     operations: Vec<Operation>,
+    /// When all requests are polled, so that they can abandon members that do not reply.
+    sweep: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -110,6 +112,7 @@ impl Executor {
     pub fn poll(&mut self, now: Instant, pool: &mut Pool) -> Option<Operation> {
         if self.operations.is_empty() {
             self.resume_waiting(now, pool);
+            self.sweep_if_due(now);
         }
         loop {
             if let Some(operation) = self.operations.pop() {
@@ -136,12 +139,30 @@ impl Executor {
 
     /// Returns when to poll again even if no operation completes.
     pub fn deadline(&self) -> Option<Instant> {
-        self.waiting.iter().map(|waiting| waiting.until).min()
+        self.waiting.iter().map(|waiting| waiting.until).chain(self.sweep()).min()
     }
 
     /// Whether timers or members wait for a later poll.
     pub fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// Whether a poll can have work that no completion reports.
+    pub fn has_work(&self, now: Instant) -> bool {
+        self.is_waiting() || self.sweep().is_some_and(|sweep| sweep <= now)
+    }
+
+    fn sweep(&self) -> Option<Instant> {
+        self.sweep.filter(|_| !self.requests.is_empty())
+    }
+
+    /// Polls all requests if it is time, and schedules the next time while there are any.
+    fn sweep_if_due(&mut self, now: Instant) {
+        if self.sweep.is_some_and(|sweep| sweep <= now) {
+            self.ready.extend(self.requests.keys().copied());
+            self.sweep = None;
+        }
+        self.sweep = (!self.requests.is_empty()).then(|| self.sweep.unwrap_or(now + SWEEP));
     }
 
     fn poll_request(&mut self, id: u64, now: Instant, pool: &mut Pool) {
@@ -152,8 +173,9 @@ impl Executor {
                 request.outcome = Some(outcome);
             }
         }
-        let started = std::mem::take(&mut *request.nested.io.started.lock());
+        let IoQueue { started, abandoned } = std::mem::take(&mut *request.nested.io.queue.lock());
         request.running += started.len();
+        request.running -= abandoned;
         if request.running == 0
             && let Some(outcome) = request.outcome.take()
             && let Some(request) = self.requests.remove(&id)
@@ -207,7 +229,11 @@ impl Executor {
     }
 
     fn reply(&mut self, nested: u64, reply: &Reply, outcome: Outcome) {
-        *reply.lock() = Some(outcome);
+        let mut reply = reply.lock();
+        if matches!(*reply, ReplyState::Abandoned) {
+            return;
+        }
+        *reply = ReplyState::Ended(outcome);
         if let Some(request) = self.requests.get_mut(&nested) {
             request.running -= 1;
         }
@@ -217,3 +243,5 @@ impl Executor {
 
 /// Interval at which requests are started again that a member could not start.
 pub(super) const RETRY: Duration = Duration::from_micros(100);
+/// Interval at which all requests are polled.
+pub(super) const SWEEP: Duration = Duration::from_millis(250);

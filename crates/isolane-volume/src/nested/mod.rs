@@ -18,7 +18,7 @@
 //! }
 //! ```
 //!
-//! Invariant: a nested request completes only after all requests that it sent have ended.
+//! Invariant: a nested request completes only after all requests that it sent have ended, or were abandoned.
 
 mod executor;
 
@@ -75,7 +75,15 @@ impl fmt::Debug for Nested {
 /// Starts requests to members on behalf of one nested request.
 #[derive(Clone, Debug, Default)]
 pub struct NestedIo {
-    started: Arc<Mutex<Vec<Started>>>,
+    queue: Arc<Mutex<IoQueue>>,
+}
+
+/// Changes that the executor has not seen yet.
+#[derive(Debug, Default)]
+struct IoQueue {
+    started: Vec<Started>,
+    /// Number of requests that were abandoned.
+    abandoned: usize,
 }
 
 /// A request to a member or a timer that the executor has not seen yet.
@@ -127,12 +135,33 @@ impl NestedIo {
 
     fn push(&self, command: Command) -> Running {
         let reply = Reply::default();
-        self.started.lock().push(Started { reply: Arc::clone(&reply), command });
+        self.queue.lock().started.push(Started { reply: Arc::clone(&reply), command });
         Running(reply)
+    }
+
+    /// Stops waiting for a request, which may still execute later. Returns its outcome if it has ended.
+    pub fn abandon(&self, running: Running) -> Option<Outcome> {
+        match std::mem::replace(&mut *running.0.lock(), ReplyState::Abandoned) {
+            ReplyState::Waiting => {
+                self.queue.lock().abandoned += 1;
+                None
+            }
+            ReplyState::Ended(outcome) => Some(outcome),
+            ReplyState::Abandoned => None,
+        }
     }
 }
 
-type Reply = Arc<Mutex<Option<Outcome>>>;
+type Reply = Arc<Mutex<ReplyState>>;
+
+#[derive(Debug, Default)]
+enum ReplyState {
+    #[default]
+    Waiting,
+    Ended(Outcome),
+    /// The outcome was taken, or will be ignored.
+    Abandoned,
+}
 
 /// A request to a member in progress. Dropping it does not cancel the request.
 #[derive(Debug)]
@@ -142,9 +171,16 @@ pub struct Running(Reply);
 impl Future for Running {
     type Output = Outcome;
 
-    /// The executor polls the nested request again whenever a member replies.
+    /// The executor polls the nested request again whenever a member replies, and a few times per second.
     fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Outcome> {
-        self.0.lock().take().map_or(Poll::Pending, Poll::Ready)
+        let mut reply = self.0.lock();
+        match std::mem::replace(&mut *reply, ReplyState::Abandoned) {
+            ReplyState::Ended(outcome) => Poll::Ready(outcome),
+            state => {
+                *reply = state;
+                Poll::Pending
+            }
+        }
     }
 }
 

@@ -6,6 +6,8 @@
 //!
 //! Invariant: no member loses data that its label claims, except by `keep=` with the generation to keep.
 
+use std::time::Duration;
+
 use isolane_volume::OpenError;
 use uuid::Uuid;
 
@@ -20,6 +22,8 @@ pub(super) struct StartOptions {
     pub degraded: bool,
     /// Generation to keep if the members cannot be combined.
     pub keep: Option<Uuid>,
+    /// Time for a member to answer before the mirror continues without it. `None`: unlimited.
+    pub member_timeout: Option<Duration>,
 }
 
 /// Label of a member, with the same number.

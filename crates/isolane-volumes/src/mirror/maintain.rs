@@ -8,7 +8,7 @@ use isolane_memory::Payload;
 use isolane_volume::{BlockRange, NestedIo, Outcome, Request};
 
 use super::requests::{Mirror, buffer};
-use super::state::State;
+use super::state::{NO_ANSWER, State};
 
 impl Mirror {
     /// Copies all regions marked for copying, and clears the bits of regions that were not written since the last
@@ -43,16 +43,24 @@ impl Mirror {
         let source = self.state.lock().source();
         for lba in (span.lba..span.lba + span.blocks).step_by(COPY_BLOCKS as usize) {
             let blocks = COPY_BLOCKS.min(span.lba + span.blocks - lba);
-            let read = || Request::Read { lba, blocks };
-            let bytes = self.start(io, source, read()).await?.to_vec();
-            let current = self.start(io, target, read()).await;
-            if current.is_ok_and(|current| current.to_vec() == bytes) {
-                continue;
-            }
-            let write = Request::Write { lba, blocks, data: buffer(&bytes, bytes.len()), fua: false };
+            let part = BlockRange { lba, blocks };
+            let bytes = self.start(io, source, Request::Read { lba, blocks })?.await?.to_vec();
+            let current = self.answer(io, target, Request::Read { lba, blocks }).await;
+            let copied = match current {
+                Ok(current) if current.to_vec() == bytes => continue,
+                Err(NO_ANSWER) => Err(NO_ANSWER),
+                _ => {
+                    let data = buffer(&bytes, bytes.len());
+                    let write = Request::Write { lba, blocks, data, fua: false };
+                    self.answer(io, target, write).await.map(drop)
+                }
+            };
             let mut results = [Some(Ok(())), Some(Ok(()))];
-            results[target] = Some(self.start(io, target, write).await.map(drop));
-            self.settle(io, results, Some(BlockRange { lba, blocks })).await?;
+            results[target] = Some(copied);
+            self.settle(io, results, Some(part)).await?;
+            if !self.state.lock().is_live(target) {
+                return Ok(Payload::default());
+            }
         }
         self.state.lock().to_copy.clear(region);
         Ok(Payload::default())

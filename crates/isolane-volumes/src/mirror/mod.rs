@@ -16,7 +16,7 @@ mod state;
 
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use isolane_volume::spec::{Source, VolumeSpec};
 use isolane_volume::{
@@ -112,7 +112,9 @@ fn start_options(parts: &Parts) -> Result<StartOptions, OpenError> {
         Uuid::parse_str(text).map_err(|_| invalid("keep", text, remedy))
     };
     let keep = parts.option("keep").map(keep).transpose()?;
-    Ok(StartOptions { create: is_yes("create")?, degraded: is_yes("degraded")?, keep })
+    let member_timeout = parts.option("member-timeout").map(|text| parts.duration(text)).transpose()?;
+    let member_timeout = Some(member_timeout.unwrap_or(MEMBER_TIMEOUT)).filter(|timeout| !timeout.is_zero());
+    Ok(StartOptions { create: is_yes("create")?, degraded: is_yes("degraded")?, keep, member_timeout })
 }
 
 /// Maintains the mirror. Once it is closed, the second of two searches finds all regions idle.
@@ -140,18 +142,31 @@ impl Runner for Maintained {
 impl Drop for Maintained {
     fn drop(&mut self) {
         self.mirror.state.lock().is_closing = true;
-        if let Some((sender, thread)) = self.maintenance.take() {
-            drop(sender);
-            // A panic was reported by its thread.
-            let _ = thread.join();
+        let Some((sender, thread)) = self.maintenance.take() else { return };
+        drop(sender);
+        let deadline = Instant::now() + CLOSE_TIMEOUT;
+        while !thread.is_finished() && Instant::now() < deadline {
+            thread::sleep(CLOSE_INTERVAL);
+        }
+        if !thread.is_finished() {
+            let name = &self.mirror.name;
+            log::warn!("{name}: a member does not answer; the next start copies the last writes again");
         }
     }
 }
 
+/// Default time for a member to answer before the mirror continues without it.
+const MEMBER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for the maintenance to end; without it, the next start copies idle regions.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval at which the close checks for the end of the maintenance.
+const CLOSE_INTERVAL: Duration = Duration::from_millis(5);
 /// Interval of the search for idle regions.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Smallest region: a sequential write waits for the bitmap once in each.
 const MIN_REGION_BYTES: u64 = 4 << 20;
 
+#[cfg(test)]
+mod silent_tests;
 #[cfg(test)]
 mod tests;

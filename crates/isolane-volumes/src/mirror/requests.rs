@@ -5,8 +5,12 @@
 //! * A change or flush that a live member did not get, or failed, completes only after the record without that member
 //!   is durable.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use isolane_memory::{Buffer, Payload};
 use isolane_volume::nested::Running;
@@ -15,7 +19,7 @@ use parking_lot::Mutex;
 
 use super::bits::SECTOR_BYTES;
 use super::record::{BITMAP, Record};
-use super::state::{Commit, MemberResults, State};
+use super::state::{Commit, MemberResults, NO_ANSWER, State};
 use crate::EIO;
 
 /// A mirror in service.
@@ -25,6 +29,8 @@ pub(super) struct Mirror {
     pub members: [Option<Arc<dyn Volume>>; 2],
     pub bitmap: Arc<dyn Volume>,
     pub state: Mutex<State>,
+    /// Time for a member to answer before the mirror continues without it. `None`: unlimited.
+    pub member_timeout: Option<Duration>,
 }
 
 impl Mirror {
@@ -53,21 +59,77 @@ impl Mirror {
 
     async fn read(self: &Arc<Self>, io: &NestedIo, span: BlockRange) -> Outcome {
         let _lock = self.lock(io, span, false).await;
-        let request = || Request::Read { lba: span.lba, blocks: span.blocks };
         let (first, second) = self.state.lock().readers(span);
-        match (self.start(io, first, request()).await, second) {
-            (Err(error), Some(second)) => {
+        let request = || Request::Read { lba: span.lba, blocks: span.blocks };
+        let mut running = self.start(io, first, request())?;
+        let Some(second) = second else { return running.await };
+        match self.within_timeout(&mut running, first).await {
+            Some(Ok(data)) => Ok(data),
+            Some(Err(error)) => {
                 log::warn!("{}: reading member {} failed, reading the other: {error}", self.name, first + 1);
-                self.start(io, second, request()).await
+                self.start(io, second, request())?.await
             }
-            (outcome, _) => outcome,
+            None => self.read_from_either(io, running, second, request()).await,
         }
     }
 
-    /// Runs a request on a member.
-    pub async fn start(&self, io: &NestedIo, member: usize, request: Request) -> Outcome {
+    /// Reads the second member because the first does not answer. If the second member answers before it does, the
+    /// mirror continues without the first.
+    async fn read_from_either(
+        &self,
+        io: &NestedIo,
+        mut running: Running,
+        second: usize,
+        request: Request,
+    ) -> Outcome {
+        let mut other = self.start(io, second, request)?;
+        match first_success(&mut running, &mut other).await {
+            Ok((false, data)) => {
+                drop(io.abandon(other));
+                Ok(data)
+            }
+            Ok((true, data)) => {
+                drop(io.abandon(running));
+                let mut results = [Some(Ok(())), Some(Ok(()))];
+                results[1 - second] = Some(Err(NO_ANSWER));
+                if self.state.lock().can_continue_with(second) {
+                    self.settle(io, results, None).await?;
+                }
+                Ok(data)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Starts a request to a member.
+    pub fn start(&self, io: &NestedIo, member: usize, request: Request) -> Result<Running, VolumeError> {
         let volume = self.members[member].as_ref().ok_or(VolumeError::ReadFailed { raw_os_error: EIO })?;
-        io.start(volume, request).await
+        Ok(io.start(volume, request))
+    }
+
+    /// Runs a request on a member. Returns [`NO_ANSWER`] if the member does not answer in time.
+    pub async fn answer(&self, io: &NestedIo, member: usize, request: Request) -> Outcome {
+        let mut running = self.start(io, member, request)?;
+        match self.within_timeout(&mut running, member).await {
+            Some(outcome) => outcome,
+            None => io.abandon(running).unwrap_or(Err(NO_ANSWER)),
+        }
+    }
+
+    /// Waits for a request to a member. Returns `None` if the member does not answer in time, or is no longer in use.
+    async fn within_timeout(&self, running: &mut Running, member: usize) -> Option<Outcome> {
+        let begin = Instant::now();
+        poll_fn(|context| match Pin::new(&mut *running).poll(context) {
+            Poll::Pending if self.is_silent(member, begin) => Poll::Ready(None),
+            polled => polled.map(Some),
+        })
+        .await
+    }
+
+    /// Whether a member without an answer since `begin` is late, or no longer in use.
+    fn is_silent(&self, member: usize, begin: Instant) -> bool {
+        self.member_timeout.is_some_and(|timeout| begin.elapsed() >= timeout)
+            || !self.state.lock().is_live(member)
     }
 
     /// Sends a change of `span` to all live members.
@@ -89,15 +151,35 @@ impl Mirror {
         self.settle(io, results, None).await
     }
 
-    /// Runs requests on the live members concurrently.
-    async fn run_on_live(&self, io: &NestedIo, [first, second]: [Request; 2]) -> MemberResults {
+    /// Runs requests on the live members concurrently. A member that does not answer in time fails if the mirror can
+    /// continue with the other one, which has succeeded.
+    pub async fn run_on_live(&self, io: &NestedIo, [first, second]: [Request; 2]) -> MemberResults {
         let start = |member: usize, request: Request| {
             let volume = self.members[member].as_ref().filter(|_| self.state.lock().is_live(member))?;
             Some(io.start(volume, request))
         };
-        let end = async |running: Option<Running>| Some(running?.await.map(drop));
-        let (first, second) = (start(0, first), start(1, second));
-        [end(first).await, end(second).await]
+        let mut running = [start(0, first), start(1, second)];
+        let begin = Instant::now();
+        let mut results: MemberResults = [None, None];
+        poll_fn(|context| {
+            for (running, result) in running.iter_mut().zip(&mut results) {
+                let polled = running.as_mut().map(|running| Pin::new(running).poll(context));
+                if let Some(Poll::Ready(outcome)) = polled {
+                    (*running, *result) = (None, Some(outcome.map(drop)));
+                }
+            }
+            let Some(member) = running.iter().position(Option::is_some) else { return Poll::Ready(()) };
+            let other = 1 - member;
+            let can_continue = results[other] == Some(Ok(())) && self.state.lock().can_continue_with(other);
+            if can_continue && self.is_silent(member, begin) {
+                running[member].take().map(|running| io.abandon(running));
+                results[member] = Some(Err(NO_ANSWER));
+                return Poll::Ready(());
+            }
+            Poll::Pending
+        })
+        .await;
+        results
     }
 
     /// Decides the outcome of a change of `span`, or of a flush, and makes the record durable if it has changed.
@@ -186,6 +268,23 @@ impl Drop for WorkGuard<'_> {
         log::error!("{}: {work} was abandoned; all changes fail until a restart", mirror.name);
         mirror.state.lock().error.get_or_insert(VolumeError::WriteFailed { raw_os_error: EIO });
     }
+}
+
+/// Waits for the first success of two reads, or for both errors. Returns whether the second one succeeded.
+async fn first_success(first: &mut Running, second: &mut Running) -> Result<(bool, Payload), VolumeError> {
+    let mut has_failed = [false; 2];
+    poll_fn(|context| {
+        for (at, running) in [&mut *first, &mut *second].into_iter().enumerate() {
+            match Pin::new(running).poll(context) {
+                Poll::Ready(Ok(data)) => return Poll::Ready(Ok((at == 1, data))),
+                Poll::Ready(Err(error)) if has_failed[1 - at] => return Poll::Ready(Err(error)),
+                Poll::Ready(Err(_)) => has_failed[at] = true,
+                Poll::Pending => {}
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 /// Returns the write of a record to a member's label, or to the start of the bitmap file, before the sectors of bits.

@@ -80,7 +80,13 @@ pub(super) async fn start(
         }
     }
     let state = Mutex::new(State::new(record, saved.filter(|_| !all_dirty)));
-    let mirror = Arc::new(Mirror { name: name.clone(), members: members.map(Result::ok), bitmap, state });
+    let mirror = Arc::new(Mirror {
+        name: name.clone(),
+        members: members.map(Result::ok),
+        bitmap,
+        state,
+        member_timeout: options.member_timeout,
+    });
     // Bits and record are durable before the first request.
     mirror.commit(&io, State::is_saved).await.map_err(error)?;
     // From the second record of a creation on, a blank member was replaced.

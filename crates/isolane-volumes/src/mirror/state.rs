@@ -5,6 +5,7 @@
 //! * Regions are marked for copying only while the other member is incomplete, and only if their bits are durable.
 //! * Requests for the same blocks run one after another, in the order of their arrival, unless both read.
 
+use std::fmt::Display;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -108,6 +109,11 @@ impl State {
         self.record.states[member] != MemberState::Out
     }
 
+    /// Whether a member has all data.
+    pub fn can_continue_with(&self, member: usize) -> bool {
+        self.record.states[member] == MemberState::Complete
+    }
+
     /// Returns the complete member with the lowest number.
     pub fn source(&self) -> usize {
         usize::from(self.record.states[0] != MemberState::Complete)
@@ -163,11 +169,12 @@ impl State {
         let Some(error) = error(source).or(error(1 - source)) else {
             return Ok(Payload::default());
         };
-        let is_complete = |member: usize| self.record.states[member] == MemberState::Complete;
-        if let Some(member) = (0..2).find(|at| is_complete(*at) && results[*at] == Some(Ok(()))) {
+        let has_succeeded = |at: &usize| self.can_continue_with(*at) && results[*at] == Some(Ok(()));
+        if let Some(member) = (0..2).find(has_succeeded) {
             let failed = 1 - member;
             if self.is_live(failed) {
-                log::error!("{name}: member {} failed: {error}; restart to repair", failed + 1);
+                let reason = if *error == NO_ANSWER { &"no answer in time" as &dyn Display } else { error };
+                log::error!("{name}: member {} failed: {reason}; restart to repair", failed + 1);
                 self.record.remove(failed);
             }
             return Ok(Payload::default());
@@ -266,6 +273,9 @@ impl State {
         }
     }
 }
+
+/// Error of a member that does not answer in time (ETIMEDOUT).
+pub(super) const NO_ANSWER: VolumeError = VolumeError::WriteFailed { raw_os_error: 110 };
 
 fn exclude(one: &ActiveRequest, other: &ActiveRequest) -> bool {
     (one.is_change || other.is_change) && one.span.overlaps(other.span)

@@ -211,7 +211,8 @@ impl Scenario {
         };
         let members = [member(0, "a"), member(1, "b")];
         let region_bytes = u64::from(self.block_size) * 8;
-        let options = StartOptions { create: !self.is_created, degraded: missing.is_some(), keep: None };
+        let (create, degraded) = (!self.is_created, missing.is_some());
+        let options = StartOptions { create, degraded, keep: None, member_timeout: None };
         let bitmap = volume("bitmap", 512, bytes[BITMAP]);
         let new = Record::new(volume("new", self.block_size, bytes[0]).info(), region_bytes);
         let started = world.run(|io| start(io, "mirror".to_owned(), members, new, |_| Ok(bitmap), options));

@@ -152,3 +152,19 @@ fn rejects_members_that_share_a_namespace() {
         assert!(error.contains("share a volume; use different volumes"), "{error}");
     }
 }
+
+#[test]
+fn applies_options_of_connection() {
+    let (target, text) = serve("mem:4M");
+    for (option, reason) in [("reconnect=1x", "invalid duration"), ("depth=9", "no option \"depth\"")] {
+        let spec = crate::parse(&format!("{text},{option}"));
+        let error =
+            spec.map_or_else(|error| error.to_string(), |spec| crate::open(&spec).unwrap_err().to_string());
+        assert!(error.contains(reason), "{option}: {error}");
+    }
+    let mut driver = Driver::open(&format!("{text},reconnect=0s,keep-alive=2s"));
+    driver.write(0, &[1; 512], true).unwrap();
+    drop(target);
+    // Without reconnecting, requests fail instead of waiting.
+    assert_eq!(driver.read(0, 1).unwrap_err(), VolumeError::ReadFailed { raw_os_error: EIO });
+}

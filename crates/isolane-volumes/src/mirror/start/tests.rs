@@ -11,8 +11,9 @@ struct Storage {
     bitmap: Arc<dyn Volume>,
 }
 
-const CREATE: StartOptions = StartOptions { create: true, degraded: false, keep: None };
-const DEGRADED: StartOptions = StartOptions { create: false, degraded: true, keep: None };
+const CREATE: StartOptions = StartOptions { create: true, degraded: false, keep: None, member_timeout: None };
+const DEGRADED: StartOptions =
+    StartOptions { create: false, degraded: true, keep: None, member_timeout: None };
 
 fn memory(size: &str) -> Arc<dyn Volume> {
     isolane_volume::open(&spec::parse(&format!("mem:{size}")).unwrap()).unwrap()
