@@ -113,7 +113,7 @@ impl IoVecs {
         // SAFETY: all zeroes is a valid, empty value.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = self.0.as_mut_ptr();
-        message.msg_iovlen = 1 + usize::from(self.0[1].iov_len > 0);
+        message.msg_iovlen = if self.0[1].iov_len > 0 { 2 } else { 1 };
         message
     }
 }
