@@ -72,8 +72,8 @@ as_ordinary_user() {
 	local nobody=(setpriv --reuid=nobody --regid=nogroup --clear-groups --no-new-privs)
 	local runner=CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER
 	(cd "$copy" && export CARGO_TARGET_DIR=$copy/target TMPDIR=/tmp &&
-		cargo test --no-run "${arguments[@]}" && chown -R nobody:nogroup "$copy" && chmod 755 "$copy" &&
-		env HOME="$copy" CARGO_HOME="${CARGO_HOME:-$HOME/.cargo}" RUSTUP_HOME="${RUSTUP_HOME:-$HOME/.rustup}" \
+		cargo test --no-run "${arguments[@]}" && cargo build -p isolane-capi && chown -R nobody:nogroup "$copy" && chmod 755 "$copy" &&
+		env ISOLANE_CAPI_DIR="$copy/target/debug" HOME="$copy" CARGO_HOME="${CARGO_HOME:-$HOME/.cargo}" RUSTUP_HOME="${RUSTUP_HOME:-$HOME/.rustup}" \
 			"$runner=${nobody[*]}" cargo test --no-fail-fast "${arguments[@]}")
 }
 

@@ -1,7 +1,10 @@
 //! C programs (`programs/`), compiled against the header and linked with the static or shared library, that use an
 //! engine of this process.
 
-use std::io::{BufRead, BufReader, Read, Write};
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -41,47 +44,8 @@ fn header_compiles_as_cpp() {
     let program = dir.path().join("includes");
     let mut compiler = Command::new("c++");
     compiler.args(WARNINGS).arg("-std=c++11").arg("-I").arg(root("include")).arg(&source);
-    install(dir.path());
     succeed(Linkage::Shared.link(compiler.arg("-o").arg(&program), dir.path()));
     succeed(&mut built(&program));
-}
-
-#[test]
-fn pkg_config_finds_installed_library() {
-    if Command::new("pkg-config").arg("--version").stdout(Stdio::null()).status().is_err() {
-        eprintln!("pkg-config not found: skipped");
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    install(dir.path());
-    let packages = dir.path().join("lib/pkgconfig");
-    let flags = Command::new("pkg-config")
-        .args(["--cflags", "--libs", "isolane"])
-        .env("PKG_CONFIG_PATH", packages)
-        .output();
-    let flags = String::from_utf8(flags.unwrap().stdout).unwrap();
-    let program = dir.path().join("echo");
-    let mut compiler = Command::new("cc");
-    compiler.args(WARNINGS).arg("-std=c11").arg(root("examples/echo.c")).arg("-o").arg(&program);
-    succeed(compiler.args(flags.split_whitespace()));
-
-    let socket = dir.path().join("engine.sock");
-    let core = isolane_reactor::cpu::allowed().unwrap()[0];
-    let engine = Engine::start(EngineConfig::new(vec![core]), listen(&socket).unwrap()).unwrap();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let server = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut bytes = [0; 5];
-        stream.read_exact(&mut bytes).unwrap();
-        stream.write_all(&bytes).unwrap();
-    });
-    let mut command = built(&program);
-    command.args([address.as_str(), "hello"]).arg(&socket).env("LD_LIBRARY_PATH", dir.path().join("lib"));
-    let output = command.output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "hello\n", "{output:?}");
-    server.join().unwrap();
-    assert!(engine.stop(Duration::from_secs(60)));
 }
 
 enum Linkage {
@@ -90,24 +54,24 @@ enum Linkage {
 }
 
 impl Linkage {
-    fn link<'a>(&self, compiler: &'a mut Command, installed: &Path) -> &'a mut Command {
-        let libraries = installed.join("lib");
+    /// Links with the library. A program that is linked with the shared one finds it in `dir`, by its soname.
+    fn link<'a>(&self, compiler: &'a mut Command, dir: &Path) -> &'a mut Command {
+        let libraries = common::libraries();
         match self {
             Linkage::Static => {
                 compiler.arg(libraries.join("libisolane.a")).args("-lgcc_s -lm -lpthread -ldl".split(' '))
             }
-            Linkage::Shared => compiler
-                .arg("-L")
-                .arg(&libraries)
-                .arg("-lisolane")
-                .arg(format!("-Wl,-rpath,{}", libraries.display())),
+            Linkage::Shared => {
+                let soname = concat!("libisolane.so.", env!("CARGO_PKG_VERSION_MAJOR"));
+                symlink(libraries.join("libisolane.so"), dir.join(soname)).unwrap();
+                compiler
+                    .arg("-L")
+                    .arg(libraries)
+                    .arg("-lisolane")
+                    .arg(format!("-Wl,-rpath,{}", dir.display()))
+            }
         }
     }
-}
-
-/// Installs the library below `prefix`.
-fn install(prefix: &Path) {
-    succeed(Command::new(root("../../scripts/install-capi")).arg(prefix).arg(libraries()));
 }
 
 /// Builds a program and runs it with an engine, which stops once the program prints a line.
@@ -117,7 +81,6 @@ fn run(name: &str, linkage: Linkage) {
     let mut compiler = Command::new("cc");
     compiler.args(WARNINGS).args(["-std=c11", "-O1", "-g", "-pthread", "-I"]).arg(root("include"));
     compiler.arg(root("tests/programs").join(name).with_extension("c")).arg("-o").arg(&program);
-    install(dir.path());
     succeed(linkage.link(&mut compiler, dir.path()));
 
     let socket = dir.path().join("engine.sock");
@@ -156,11 +119,6 @@ fn succeed(command: &mut Command) {
 
 fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
-}
-
-/// Directory of this test, where Cargo also puts the libraries.
-fn libraries() -> PathBuf {
-    std::env::current_exe().unwrap().parent().unwrap().to_owned()
 }
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];

@@ -1,5 +1,7 @@
 //! The header, the sources, and the libraries have the same functions, types, and numbers.
 
+mod common;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -154,7 +156,7 @@ fn names(signatures: &Signatures) -> BTreeSet<String> {
 }
 
 fn built(library: &str) -> PathBuf {
-    std::env::current_exe().unwrap().with_file_name(library)
+    common::libraries().join(library)
 }
 
 fn exported(options: &[&str], library: &str) -> BTreeSet<String> {
