@@ -9,7 +9,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::iter;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -193,7 +193,7 @@ impl Manager {
 
     /// Binds a port for connections and for datagrams.
     fn bind(&self, port: u16) -> io::Result<(TcpListener, UdpSocket)> {
-        let listener = TcpListener::bind((self.address, port))?;
+        let listener = listen((self.address, port))?;
         let datagrams = UdpSocket::bind(listener.local_addr()?)?;
         listener.set_nonblocking(true)?;
         datagrams.set_nonblocking(true)?;
@@ -334,6 +334,13 @@ impl Manager {
         stream.set_nodelay(true)?;
         Ok(stream)
     }
+}
+
+/// Listens with the longest queue of connections that the system grants. Beyond it, a connection takes 1 s more.
+pub(super) fn listen(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
+    rustix::net::listen(&listener, i32::MAX)?;
+    Ok(listener)
 }
 
 /// Answers the hello of a peer, and opens the lane.
@@ -556,3 +563,20 @@ const MIN_RETRY_DELAY: Duration = Duration::from_millis(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_millis(64);
 /// Maximum delay between attempts that the peer's system refuses.
 const MAX_REFUSED_DELAY: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_as_many_connections_as_the_system_grants() {
+        let granted = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+        let count = granted.trim().parse::<usize>().unwrap().min(400);
+        let listener = listen("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        // None is accepted. One more than the queue has space for would time out.
+        let connect = || TcpStream::connect_timeout(&address, TIMEOUT);
+        let connected = (0..count).map(|_| connect()).collect::<io::Result<Vec<TcpStream>>>();
+        assert_eq!(connected.unwrap().len(), count);
+    }
+}

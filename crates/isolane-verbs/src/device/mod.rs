@@ -23,7 +23,7 @@ mod tests;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -180,7 +180,7 @@ impl Device {
     /// # Errors
     /// The error of the system.
     pub fn listen(&self, address: impl ToSocketAddrs) -> io::Result<Listener<'_>> {
-        Listener::new(self, TcpListener::bind(address)?)
+        Listener::new(self, manager::listen(address)?)
     }
 
     /// Connects a queue pair to a listener.
