@@ -239,13 +239,13 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
     port: u32,
     index: u32,
     entry: *mut abi::GidEntry,
-    _flags: u32,
+    flags: u32,
     size: usize,
 ) -> c_int {
     status(|| {
         // SAFETY: see `ffi`.
         let context = unsafe { Context::from_abi(context) }?;
-        check(port == 1)?;
+        check(port == 1 && flags == 0)?;
         if index != 0 {
             return Err(Errno(libc::ENODATA));
         }

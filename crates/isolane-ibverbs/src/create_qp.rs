@@ -44,11 +44,13 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             *attributes;
         let mut base = abi::QpInitAttr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all };
         // SAFETY: see `ffi`.
-        unsafe { create(attributes.pd.cast(), &mut base) }
+        let created = unsafe { create(attributes.pd.cast(), &mut base) }?;
+        attributes.cap = base.cap;
+        Ok(created)
     })
 }
 
-/// Creates a queue pair.
+/// Creates a queue pair, and stores the inline data that it grants in the attributes.
 ///
 /// # Safety
 /// See `ffi`.
@@ -60,6 +62,9 @@ unsafe fn create(pd: *mut abi::Pd, attributes: &mut abi::QpInitAttr) -> Result<*
     check(cap.max_send_wr <= MAX_REQUESTS && cap.max_recv_wr <= MAX_REQUESTS)?;
     check(cap.max_send_sge <= MAX_ELEMENTS && cap.max_recv_sge <= MAX_ELEMENTS)?;
     check(cap.max_inline_data <= MAX_INLINE_BYTES)?;
+    // As on hardware, the space of the elements can have inline data.
+    let element_bytes = cap.max_send_sge.max(1) * size_of::<abi::Sge>() as u32;
+    let inline_bytes = cap.max_inline_data.max(element_bytes);
     // SAFETY: see `ffi`.
     let (domain, send, receive) = unsafe {
         let send = completion_queue::from_abi(attributes.send_cq.cast())?;
@@ -71,8 +76,9 @@ unsafe fn create(pd: *mut abi::Pd, attributes: &mut abi::QpInitAttr) -> Result<*
         send_requests: cap.max_send_wr as usize,
         receives: cap.max_recv_wr as usize,
         elements: cap.max_send_sge.max(cap.max_recv_sge).max(1) as usize,
-        inline_bytes: cap.max_inline_data as usize,
+        inline_bytes: inline_bytes as usize,
     };
+    cap.max_inline_data = inline_bytes;
     let this: Arc<AtomicPtr<abi::Qp>> = Arc::default();
     let config = QueuePairConfig {
         send_queue: Arc::clone(&send.queue),

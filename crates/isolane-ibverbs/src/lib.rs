@@ -16,6 +16,7 @@
 
 pub mod abi;
 mod address;
+mod available;
 mod builder;
 mod channel;
 mod cm;

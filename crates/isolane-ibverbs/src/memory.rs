@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use rustix::mm::{Advice, madvise};
 
 use crate::abi;
+use crate::available;
 use crate::context::{Context, Users, check};
 use crate::ffi::{Errno, Result, input, into_raw, object, pointer, status, values};
 
@@ -182,7 +183,10 @@ unsafe fn register(
         | abi::ACCESS_OPTIONAL;
     let is_remote_change = access & (abi::ACCESS_REMOTE_WRITE | abi::ACCESS_REMOTE_ATOMIC) != 0;
     check(access & !known == 0 && (!is_remote_change || access & abi::ACCESS_LOCAL_WRITE != 0))?;
-    check(length > 0 && access & abi::ACCESS_ON_DEMAND == 0)?;
+    if access & abi::ACCESS_ON_DEMAND != 0 {
+        return Err(Errno::UNSUPPORTED);
+    }
+    check(length > 0)?;
     let start = NonNull::new(addr.cast::<u8>()).ok_or(Errno(libc::EFAULT))?;
     let is_written = access & abi::ACCESS_LOCAL_WRITE != 0;
     populate(start, length, is_written)?;
@@ -201,8 +205,12 @@ fn populate(start: NonNull<u8>, length: usize, is_written: bool) -> Result<()> {
     let end = address.checked_add(length).and_then(|end| end.checked_next_multiple_of(page));
     let len = end.ok_or(Errno(libc::EFAULT))? - first;
     let advice = if is_written { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+    let start = start.as_ptr().wrapping_sub(address - first).cast();
+    if is_written {
+        available::check(start, len)?;
+    }
     // SAFETY: populating changes no content.
-    let populated = unsafe { madvise(start.as_ptr().wrapping_sub(address - first).cast(), len, advice) };
+    let populated = unsafe { madvise(start, len, advice) };
     match populated {
         Ok(()) => Ok(()),
         // Kernels before 5.14 cannot tell.

@@ -131,6 +131,7 @@ fn check_values(new: &QpAttr, mask: c_int) -> Result<()> {
     check(!has(abi::QP_PATH_MTU) || (1..=abi::MTU_4096).contains(&new.path_mtu))?;
     let ah = &new.ah_attr;
     check(!has(abi::QP_AV) || (ah.is_global != 0 && ah.grh.sgid_index == 0 && ah.port_num == 1))?;
+    check(!has(abi::QP_DEST_QPN) || new.dest_qp_num <= MAX_QP_NUMBER)?;
     check(!has(abi::QP_MAX_DEST_RD_ATOMIC) || new.max_dest_rd_atomic <= MAX_READS)?;
     check(!has(abi::QP_MAX_QP_RD_ATOMIC) || new.max_rd_atomic <= MAX_READS)?;
     check(!has(abi::QP_TIMEOUT) || new.timeout < 32)?;
@@ -170,6 +171,7 @@ fn merge(old: &QpAttr, new: &QpAttr, mask: c_int) -> QpAttr {
 
 /// First messages are packet sequence numbers of 24 bits.
 const MAX_PSN: u32 = (1 << 24) - 1;
+const MAX_QP_NUMBER: u32 = (1 << 24) - 1;
 /// A connection of TCP takes longer than a packet of InfiniBand.
 const MIN_LANE_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -183,6 +185,13 @@ mod tests {
         assert_eq!(lane_timeout(1, 0), Some(MIN_LANE_TIMEOUT));
         assert_eq!(lane_timeout(18, 7), Some(Duration::from_nanos(4096 << 18) * 32));
         assert!(lane_timeout(31, 7).is_some_and(|timeout| timeout > Duration::from_secs(200_000)));
+    }
+
+    #[test]
+    fn refuses_destination_numbers_beyond_24_bits() {
+        let check =
+            |dest_qp_num| check_values(&QpAttr { dest_qp_num, ..QpAttr::default() }, abi::QP_DEST_QPN);
+        assert_eq!((check((1 << 24) - 1), check(1 << 24)), (Ok(()), Err(Errno::INVALID)));
     }
 
     #[test]
