@@ -15,6 +15,7 @@
 
 pub mod completion;
 pub mod connection;
+pub mod failure;
 pub mod host;
 #[cfg(test)]
 mod scenario_tests;
@@ -22,3 +23,4 @@ pub mod subsystem;
 pub mod target;
 
 pub use completion::Completion;
+pub use failure::Failure;

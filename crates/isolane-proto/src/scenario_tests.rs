@@ -180,7 +180,7 @@ fn skips_data_of_refused_write() {
     pair.submit(command(FLUSH, 0), Data::None, 2);
     pair.drive();
     let (permit, _, transfer) = pair.command();
-    assert_eq!(transfer, Transfer::Invalid(Status::INVALID_OPCODE));
+    assert_eq!(transfer, Transfer::Invalid(crate::Failure::Opcode.status()));
     pair.target.complete(permit, Completion::failed(Status::INVALID_OPCODE));
     let (permit, entry, transfer) = pair.command();
     assert_eq!((entry.opcode, transfer), (FLUSH, Transfer::None));

@@ -1,4 +1,4 @@
-//! Mapping from volume errors to NVMe status codes; the only place that chooses them.
+//! Mapping from volume errors to causes in the table of NVMe statuses, [`Failure`].
 //!
 //! | volume error | culprit | status | retry |
 //! |---|---|---|---|
@@ -11,6 +11,7 @@
 //! | `Shrunk` | program that truncated the file | 2/81h reading, 2/80h writing | no |
 //! | `SyncFailed` (sticky) | storage | 2/80h Write Fault | no: the same command fails until the volume is reopened |
 
+use isolane_proto::Failure;
 use isolane_volume::VolumeError;
 use isolane_wire::Status;
 
@@ -18,19 +19,20 @@ use crate::counters::IoKind;
 
 /// Returns the status of a command that failed with `error`.
 pub(crate) fn status_for(error: &VolumeError, operation: IoKind) -> Status {
-    let (status, is_retryable) = match error {
-        VolumeError::OutOfRange { .. } => (Status::LBA_OUT_OF_RANGE, false),
-        VolumeError::ReadOnly => (Status::NAMESPACE_WRITE_PROTECTED, false),
-        VolumeError::WrongLength { .. } => (Status::INTERNAL_ERROR, false),
-        VolumeError::NoSpace { .. } => (Status::CAPACITY_EXCEEDED, false),
-        VolumeError::Shrunk if operation == IoKind::Read => (Status::UNRECOVERED_READ_ERROR, false),
-        VolumeError::ReadFailed { .. } => (Status::UNRECOVERED_READ_ERROR, true),
-        VolumeError::Shrunk | VolumeError::SyncFailed { .. } => (Status::WRITE_FAULT, false),
+    let failure = match error {
+        VolumeError::OutOfRange { .. } => Failure::LbaRange,
+        VolumeError::ReadOnly => Failure::WriteProtected,
+        VolumeError::WrongLength { .. } => Failure::Internal,
+        VolumeError::NoSpace { .. } => Failure::NoSpace,
+        VolumeError::Shrunk if operation == IoKind::Read => Failure::ReadTruncated,
+        VolumeError::Shrunk => Failure::WriteTruncated,
+        VolumeError::ReadFailed { .. } => Failure::Read,
+        VolumeError::SyncFailed { .. } => Failure::SyncFailed,
         VolumeError::WriteFailed { .. }
         | VolumeError::SizeUnknown { .. }
-        | VolumeError::ShortWrite { .. } => (Status::WRITE_FAULT, true),
+        | VolumeError::ShortWrite { .. } => Failure::Write,
     };
-    status.with_dnr(!is_retryable)
+    failure.status()
 }
 
 #[cfg(test)]

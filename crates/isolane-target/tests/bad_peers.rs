@@ -191,3 +191,32 @@ fn garbage_on_many_connections_hurts_nobody_else() {
     drop((queue, admin));
     eventually("all connections are gone", || target.counters().connections_open == 0);
 }
+
+#[test]
+fn refuses_wrong_command_with_do_not_retry() {
+    let (_target, address) = start(config(&["mem:1M"]));
+    let (_admin, mut queue) = pair(address, 31);
+    let keyed = |entry| SubmissionEntry { sgl: Sgl::Other([0x40; 16]), ..entry };
+    let without_data = SubmissionEntry { sgl: Sgl::Transport { len: 0 }, ..read_entry(0, 1) };
+    let prp = SubmissionEntry { flags: Default::default(), ..read_entry(0, 1) };
+    let fctype_2 = SubmissionEntry::new(0x7f, 2);
+    let cases = [
+        (keyed(read_entry(0, 1)), Status::SGL_TYPE_INVALID),
+        (keyed(write_entry(0, 1)), Status::SGL_TYPE_INVALID),
+        (without_data, Status::DATA_SGL_LENGTH_INVALID),
+        (prp, Status::INVALID_FIELD),
+        (keyed(fctype_2), Status::INVALID_OPCODE),
+        (keyed(SubmissionEntry::new(0xc1, 1)), Status::INVALID_OPCODE),
+    ];
+    for (entry, status) in cases {
+        assert_eq!(queue.run(entry).status, status.with_dnr(true), "{entry:?}");
+    }
+    let offset = SubmissionEntry { sgl: Sgl::InCapsule { offset: 8, len: 512 }, ..write_entry(0, 1) };
+    let cid = queue.send(offset, &[1; 512]);
+    assert_eq!(queue.completion(cid).0.status, Status::SGL_OFFSET_INVALID.with_dnr(true));
+    assert_eq!(queue.write(write_entry(0, 1), &[1; 512]).0.status, Status::SUCCESS);
+
+    let mut unconnected = MockHost::initialized(address, IcReq::default());
+    let early = unconnected.run(isolane_wire::io::flush(1)).status;
+    assert_eq!(early, Status::COMMAND_SEQUENCE_ERROR.with_dnr(true));
+}

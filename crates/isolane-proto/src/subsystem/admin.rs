@@ -9,10 +9,11 @@ use isolane_wire::admin::{AbortCommand, AbortResponse};
 use isolane_wire::fabrics::{DisconnectCommand, PropertyGetCommand, PropertySetCommand};
 use isolane_wire::opcode::{AdminOpcode, FabricsType};
 
-use super::command::{CommandContext, is_offered, with_dnr};
+use super::command::{CommandContext, is_offered};
 use super::property::{self, Transition};
 use super::{Action, ControlEvent, feature, identify, log};
 use crate::completion::Completion;
+use crate::failure::Failure;
 
 /// Executes a command, and records it in the error log if it fails.
 pub(super) fn execute(context: &mut CommandContext) -> Action {
@@ -33,14 +34,14 @@ fn run(context: &mut CommandContext) -> Result<Action, Status> {
             context.association.check_ready()?;
             admin(opcode, context)
         }
-        _ => Err(with_dnr(Status::INVALID_OPCODE)),
+        _ => Err(Failure::Opcode.status()),
     }
 }
 
 fn admin(opcode: AdminOpcode, context: &mut CommandContext) -> Result<Action, Status> {
     // Fused operations are not offered (FUSES 0).
     if context.entry.flags.fuse() != 0 {
-        return Err(with_dnr(Status::INVALID_FIELD));
+        return Err(Failure::Field.status());
     }
     // Set Features checks the data after the feature: an unknown feature has its own status.
     if opcode != AdminOpcode::SetFeatures {
@@ -60,7 +61,7 @@ fn admin(opcode: AdminOpcode, context: &mut CommandContext) -> Result<Action, St
             Ok(Action::Complete(Completion::success()))
         }
         AdminOpcode::Abort => Ok(abort(context)),
-        _ => Err(with_dnr(Status::INVALID_OPCODE)),
+        _ => Err(Failure::Opcode.status()),
     }
 }
 
@@ -75,7 +76,7 @@ fn abort(context: &mut CommandContext) -> Action {
 fn fabrics(context: &mut CommandContext) -> Result<Action, Status> {
     match (FabricsType::decode(context.entry.fctype()), context.qid) {
         // A queue is connected once (Fabrics 1.1 §3.3).
-        (Some(FabricsType::Connect), _) => Err(with_dnr(Status::COMMAND_SEQUENCE_ERROR)),
+        (Some(FabricsType::Connect), _) => Err(Failure::Sequence.status()),
         (Some(FabricsType::Disconnect), _) => disconnect(context),
         (Some(FabricsType::PropertyGet), 0) => {
             context.check_transfer()?;
@@ -87,7 +88,7 @@ fn fabrics(context: &mut CommandContext) -> Result<Action, Status> {
             context.check_transfer()?;
             set_property(context)
         }
-        _ => Err(with_dnr(Status::INVALID_OPCODE)),
+        _ => Err(Failure::Opcode.status()),
     }
 }
 
@@ -95,10 +96,10 @@ fn fabrics(context: &mut CommandContext) -> Result<Action, Status> {
 fn disconnect(context: &CommandContext) -> Result<Action, Status> {
     context.check_transfer()?;
     if DisconnectCommand::parse(context.entry).recfmt != 0 {
-        return Err(with_dnr(Status::CONNECT_INCOMPATIBLE_FORMAT));
+        return Err(Failure::RecordFormat.status());
     }
     if context.qid == 0 {
-        return Err(with_dnr(Status::INVALID_QUEUE_TYPE));
+        return Err(Failure::QueueType.status());
     }
     Ok(Action::Disconnect(Completion::success()))
 }

@@ -21,7 +21,7 @@ use super::{
     AssociationId, AssociationInfo, CloseReason, ConnectionInfo, ControlEvent, ControllerStatus, Host,
     IoCounters, IoTotals,
 };
-use crate::completion::Completion;
+use crate::failure::Failure;
 
 /// The controller of one host.
 #[derive(Debug)]
@@ -178,13 +178,13 @@ impl Association {
 
     /// Aborts all held Async Event Requests, as a reset does.
     pub(super) fn abort_async_events(&mut self, events: &mut VecDeque<ControlEvent>) {
-        self.events.complete_all(Completion::failed(Status::ABORTED_SQ_DELETION));
+        self.events.complete_all(Failure::QueueDeleted.into());
         self.announce_completions(events);
     }
 
     /// Aborts the held Async Event Request with this CID. Returns `false` if the CID is not held.
     pub(super) fn abort_async_event(&mut self, cid: u16, events: &mut VecDeque<ControlEvent>) -> bool {
-        let is_aborted = self.events.complete(cid, Completion::failed(Status::ABORTED_BY_REQUEST));
+        let is_aborted = self.events.complete(cid, Failure::Aborted.into());
         self.announce_completions(events);
         is_aborted
     }
@@ -204,7 +204,7 @@ impl Association {
     /// Rejects admin commands before CC.EN, when only fabrics commands are allowed (Fabrics 1.1
     /// §3.1).
     pub(super) fn check_ready(&self) -> Result<(), Status> {
-        if self.registers.is_enabled() { Ok(()) } else { Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr(true)) }
+        if self.registers.is_enabled() { Ok(()) } else { Err(Failure::Sequence.status()) }
     }
 
     /// Summary for `info` and log lines.
@@ -260,7 +260,7 @@ impl Features {
     /// Grants as many pairs as the host requests, within the limit (Base 1.4 §5.21.1.7).
     pub(super) fn grant_queues(&mut self, requested: NumberOfQueues) -> Result<(), Status> {
         if requested.submission() == u16::MAX || requested.completion() == u16::MAX {
-            return Err(Status::INVALID_FIELD.with_dnr(true));
+            return Err(Failure::Field.status());
         }
         let pairs = requested.submission().max(requested.completion()) + 1;
         self.granted_queues = pairs.min(self.max_queues);
@@ -279,7 +279,7 @@ impl Features {
         match (selected.tmpsel(), selected.thsel()) {
             (COMPOSITE | ALL_SENSORS, OVER) => Ok(&mut self.over_temperature_kelvin),
             (COMPOSITE | ALL_SENSORS, UNDER) => Ok(&mut self.under_temperature_kelvin),
-            _ => Err(Status::INVALID_FIELD.with_dnr(true)),
+            _ => Err(Failure::Field.status()),
         }
     }
 }

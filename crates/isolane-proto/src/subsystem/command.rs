@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use isolane_wire::admin::{GetFeaturesCommand, GetLogPageCommand, IdentifyCommand};
 use isolane_wire::fabrics::ConnectData;
 use isolane_wire::feature::{FeatureId, HostBehaviorSupport};
-use isolane_wire::opcode::{AdminOpcode, FabricsType};
+use isolane_wire::opcode::{AdminOpcode, FabricsType, IoOpcode};
 use isolane_wire::{Status, SubmissionEntry};
 
 use super::association::{Association, HOST_IDENTIFIER_BYTES};
 use super::namespace::{SubsystemKind, SubsystemProfile};
 use super::{ControlEvent, IoTotals};
+use crate::failure::Failure;
 
 /// One command, its controller, and the state of the port that the command can read.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ impl CommandContext<'_> {
         if u64::from(self.data_bytes) == data_expected(self.entry) {
             return Ok(());
         }
-        Err(with_dnr(Status::DATA_SGL_LENGTH_INVALID))
+        Err(Failure::SglLength.status())
     }
 }
 
@@ -70,6 +71,30 @@ pub fn data_expected(entry: &SubmissionEntry) -> u64 {
     }
 }
 
+/// Returns the status of a command whose data has an invalid description, which fails with
+/// `status`. A command that its queue does not offer fails for that reason, because its opcode does
+/// not say how it describes data.
+pub fn invalid_transfer_status(entry: &SubmissionEntry, is_io_queue: bool, status: Status) -> Status {
+    let is_known = match AdminOpcode::decode(entry.opcode) {
+        Some(AdminOpcode::Fabrics) => FabricsType::decode(entry.fctype()).is_some(),
+        _ if is_io_queue => IoOpcode::decode(entry.opcode).is_some_and(is_io_offered),
+        opcode => opcode.is_some_and(|opcode| is_offered(opcode, SubsystemKind::Nvm)),
+    };
+    if is_known { status } else { Failure::Opcode.status() }
+}
+
+/// Whether I/O queues execute a command of the NVM command set.
+pub(super) fn is_io_offered(opcode: IoOpcode) -> bool {
+    matches!(
+        opcode,
+        IoOpcode::Read
+            | IoOpcode::Write
+            | IoOpcode::Flush
+            | IoOpcode::WriteZeroes
+            | IoOpcode::DatasetManagement
+    )
+}
+
 /// Whether controllers of a kind execute an admin command; the command effects log lists the same
 /// commands.
 pub(super) fn is_offered(opcode: AdminOpcode, kind: SubsystemKind) -> bool {
@@ -83,9 +108,4 @@ pub(super) fn is_offered(opcode: AdminOpcode, kind: SubsystemKind) -> bool {
             | AdminOpcode::KeepAlive
     );
     is_common || (opcode == AdminOpcode::Abort && kind == SubsystemKind::Nvm)
-}
-
-/// Marks `status` as final: the same command would fail again.
-pub(super) fn with_dnr(status: Status) -> Status {
-    status.with_dnr(true)
 }

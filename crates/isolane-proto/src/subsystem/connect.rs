@@ -14,13 +14,14 @@ use std::time::Instant;
 use isolane_wire::fabrics::{
     CNTLID_DYNAMIC, ConnectCommand, ConnectData, ConnectRejection, ConnectResponse, MAX_CNTLID,
 };
-use isolane_wire::{Nqn, NqnError, Status, SubmissionEntry};
+use isolane_wire::{Nqn, NqnError, SubmissionEntry};
 
 use super::association::Association;
 use super::associations::Subsystem;
 use super::namespace::SubsystemKind;
 use super::{AssociationId, ConnectRefusal, Connected, ConnectionInfo, Host, IoCounters, MAX_ADMIN_ENTRIES};
 use crate::completion::Completion;
+use crate::failure::Failure;
 
 /// A decoded Connect; its names are text.
 #[derive(Clone, Copy, Debug)]
@@ -35,10 +36,9 @@ pub(super) struct Connect {
 pub(super) fn parse(entry: &SubmissionEntry, data: &[u8]) -> Result<Connect, ConnectRefusal> {
     let command = ConnectCommand::parse(entry);
     if command.recfmt != 0 {
-        return Err(with_dnr(Status::CONNECT_INCOMPATIBLE_FORMAT));
+        return Err(refusal(Failure::RecordFormat.into()));
     }
-    let data: &[u8; ConnectData::LEN] =
-        data.try_into().map_err(|_| with_dnr(Status::DATA_SGL_LENGTH_INVALID))?;
+    let data: &[u8; ConnectData::LEN] = data.try_into().map_err(|_| refusal(Failure::SglLength.into()))?;
     let data = ConnectData::decode(data);
     let subnqn = data.subnqn.parse().map_err(|_| bad_data(ConnectData::SUBNQN))?;
     let host = host(&data).ok_or(bad_data(ConnectData::HOSTNQN))?;
@@ -69,7 +69,7 @@ impl Subsystem {
         now: Instant,
     ) -> Result<Connected, ConnectRefusal> {
         if !self.profile.is_allowed(&connect.host) {
-            return Err(with_dnr(Status::CONNECT_INVALID_HOST));
+            return Err(refusal(Failure::HostNotAllowed.into()));
         }
         match connect.command.qid {
             0 => self.connect_admin(connect, from, is_full, now),
@@ -118,7 +118,7 @@ impl Subsystem {
         }
         check_sqsize(connect, self.profile.config.max_queue_entries)?;
         if !association.registers.is_ready() {
-            return Err(with_dnr(Status::COMMAND_SEQUENCE_ERROR));
+            return Err(refusal(Failure::Sequence.into()));
         }
         if association.has_queue(qid) {
             return Err(qid_in_use());
@@ -162,22 +162,16 @@ fn check_sqsize(connect: &Connect, max_entries: u16) -> Result<(), ConnectRefusa
     Err(bad_command(ConnectCommand::SQSIZE))
 }
 
-fn with_dnr(status: Status) -> ConnectRefusal {
-    refusal(Completion::failed(status.with_dnr(true)))
-}
-
 fn refusal(completion: Completion) -> ConnectRefusal {
     ConnectRefusal { completion, is_qid_in_use: false }
 }
 
-/// Without DNR, because a queue whose host has closed it ends soon.
 fn qid_in_use() -> ConnectRefusal {
-    ConnectRefusal { completion: Completion::failed(Status::COMMAND_SEQUENCE_ERROR), is_qid_in_use: true }
+    ConnectRefusal { completion: Failure::QidInUse.into(), is_qid_in_use: true }
 }
 
-/// Without DNR, because a later attempt may succeed.
 fn busy() -> ConnectRefusal {
-    refusal(Completion::failed(Status::CONNECT_CONTROLLER_BUSY))
+    refusal(Failure::Busy.into())
 }
 
 fn bad_command(offset: u16) -> ConnectRefusal {

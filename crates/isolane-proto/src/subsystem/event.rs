@@ -9,6 +9,7 @@ use arrayvec::ArrayVec;
 use isolane_wire::Status;
 
 use crate::completion::Completion;
+use crate::failure::Failure;
 use crate::target::MAX_ASYNC_EVENTS;
 
 /// The held requests of one controller.
@@ -23,7 +24,7 @@ impl AsyncEvents {
     /// Holds a request. Rejects it if AERL + 1 requests are held (Base 1.4 §5.2).
     pub(super) fn hold(&mut self, cid: u16) -> Result<(), Status> {
         if self.held.len() + self.completions.len() >= MAX_ASYNC_EVENTS {
-            return Err(Status::ASYNC_EVENT_LIMIT_EXCEEDED.with_dnr(true));
+            return Err(Failure::AsyncEventLimit.status());
         }
         self.held.push(cid);
         Ok(())

@@ -14,15 +14,16 @@ use isolane_wire::feature::{
 
 use super::Action;
 use super::association::{ALL_SENSORS, Association, Features};
-use super::command::{CommandContext, with_dnr};
+use super::command::CommandContext;
 use super::namespace::SubsystemKind;
 use crate::completion::Completion;
+use crate::failure::Failure;
 
 /// The features of a kind of controller.
 fn offered(fid: u8, kind: SubsystemKind) -> Result<FeatureId, Status> {
-    let feature = FeatureId::decode(fid).ok_or(with_dnr(Status::INVALID_FIELD))?;
+    let feature = FeatureId::decode(fid).ok_or(Failure::Field.status())?;
     let is_common = matches!(feature, FeatureId::AsyncEventConfiguration | FeatureId::KeepAliveTimer);
-    if is_common || kind == SubsystemKind::Nvm { Ok(feature) } else { Err(with_dnr(Status::INVALID_FIELD)) }
+    if is_common || kind == SubsystemKind::Nvm { Ok(feature) } else { Err(Failure::Field.status()) }
 }
 
 /// Executes Get Features.
@@ -30,7 +31,7 @@ pub(super) fn get(context: &mut CommandContext) -> Result<Action, Status> {
     let command = GetFeaturesCommand::parse(context.entry);
     let feature = offered(command.fid, context.profile.kind)?;
     if command.sel != Select::Current.code() {
-        return Err(with_dnr(Status::INVALID_FIELD));
+        return Err(Failure::Field.status());
     }
     let data = match feature {
         // Over Fabrics, the identifier has 128 bits and is the one of the Connect (Fabrics 1.1 §4).
@@ -66,7 +67,7 @@ fn value(association: &mut Association, feature: FeatureId, cdw11: u32) -> Resul
         FeatureId::WriteAtomicity => features.atomicity.0,
         FeatureId::AsyncEventConfiguration => features.events_enabled.0,
         FeatureId::KeepAliveTimer => association.keep_alive.kato_ms(),
-        _ => return Err(with_dnr(Status::INVALID_FIELD)),
+        _ => return Err(Failure::Field.status()),
     })
 }
 
@@ -75,15 +76,15 @@ pub(super) fn set(context: &mut CommandContext) -> Result<Action, Status> {
     let command = SetFeaturesCommand::parse(context.entry);
     let feature = offered(command.fid, context.profile.kind)?;
     if command.save {
-        return Err(with_dnr(Status::FEATURE_NOT_SAVEABLE));
+        return Err(Failure::FeatureSave.status());
     }
     if ![0, NSID_ALL].contains(&command.nsid) && feature != FeatureId::ErrorRecovery {
-        return Err(with_dnr(Status::FEATURE_NOT_NAMESPACE_SPECIFIC));
+        return Err(Failure::FeatureNamespace.status());
     }
     match feature {
-        FeatureId::HostIdentifier => return Err(with_dnr(Status::COMMAND_SEQUENCE_ERROR)),
+        FeatureId::HostIdentifier => return Err(Failure::Sequence.status()),
         FeatureId::InterruptCoalescing | FeatureId::InterruptVector | FeatureId::HostBehaviorSupport => {
-            return Err(with_dnr(Status::FEATURE_NOT_CHANGEABLE));
+            return Err(Failure::FeatureChange.status());
         }
         _ => {}
     }
@@ -110,7 +111,7 @@ fn apply(context: &mut CommandContext, feature: FeatureId, cdw11: u32) -> Result
         FeatureId::NumberOfQueues => {
             // Only before the first I/O queue (Base 1.4 §5.21.1.7).
             if association.has_io_queues() {
-                return Err(with_dnr(Status::COMMAND_SEQUENCE_ERROR));
+                return Err(Failure::Sequence.status());
             }
             association.features.grant_queues(NumberOfQueues(cdw11))?;
             let granted = association.features.queues();
@@ -119,7 +120,7 @@ fn apply(context: &mut CommandContext, feature: FeatureId, cdw11: u32) -> Result
         FeatureId::WriteAtomicity => features.atomicity = WriteAtomicity(0).with_dn(cdw11 & 1 == 1),
         FeatureId::AsyncEventConfiguration => set_events(features, AsyncEventConfiguration(cdw11))?,
         FeatureId::KeepAliveTimer => association.keep_alive.set_kato(cdw11, context.now),
-        _ => return Err(with_dnr(Status::INVALID_FIELD)),
+        _ => return Err(Failure::Field.status()),
     }
     Ok(Action::Complete(Completion::success()))
 }
@@ -129,7 +130,7 @@ fn apply(context: &mut CommandContext, feature: FeatureId, cdw11: u32) -> Result
 /// may have failed or be in progress.
 fn set_write_cache(association: &mut Association, value: VolatileWriteCache) -> Result<Action, Status> {
     if !association.features.has_volatile_cache {
-        return Err(with_dnr(Status::INVALID_FIELD));
+        return Err(Failure::Field.status());
     }
     association.status.set_write_cache(value.wce());
     let completion = Completion::success();
@@ -139,7 +140,7 @@ fn set_write_cache(association: &mut Association, value: VolatileWriteCache) -> 
 /// SMART warnings can be enabled but never occur; other events must be offered in OAES.
 fn set_events(features: &mut Features, config: AsyncEventConfiguration) -> Result<(), Status> {
     if config.with_smart(0).0 & !features.events_offered.0 != 0 {
-        return Err(with_dnr(Status::INVALID_FIELD));
+        return Err(Failure::Field.status());
     }
     features.events_enabled = config;
     Ok(())

@@ -15,10 +15,11 @@ use isolane_wire::log::SIGNATURE;
 use isolane_wire::{Ascii, Status};
 
 use super::association::{Association, MAX_ERRORS, WARNING_TEMPERATURE_KELVIN};
-use super::command::{CommandContext, with_dnr};
+use super::command::CommandContext;
 use super::namespace::{SubsystemKind, SubsystemProfile};
 use super::{Action, MAX_ADMIN_ENTRIES, MAX_NSID, NamespaceConfig, keep_alive, property};
 use crate::completion::Completion;
+use crate::failure::Failure;
 use crate::target::MAX_ASYNC_EVENTS;
 
 /// Concurrent aborts, 0's based (ACL): each completes immediately, so the recommended value holds.
@@ -36,10 +37,10 @@ const CSI_NVM: u8 = 0;
 /// Executes Identify.
 pub(super) fn execute(context: &CommandContext) -> Result<Action, Status> {
     let command = IdentifyCommand::parse(context.entry);
-    let cns = Cns::decode(command.cns).ok_or(with_dnr(Status::INVALID_FIELD))?;
+    let cns = Cns::decode(command.cns).ok_or(Failure::Field.status())?;
     let data = match (cns, context.profile.kind) {
         (Cns::Controller, _) => controller(context.association, context.profile).encode(),
-        (_, SubsystemKind::Discovery) => return Err(with_dnr(Status::INVALID_FIELD)),
+        (_, SubsystemKind::Discovery) => return Err(Failure::Field.status()),
         (_, SubsystemKind::Nvm) => nvm(cns, context.profile, &command)?,
     };
     Ok(Action::CompleteWithData(data.to_vec(), Completion::success()))
@@ -50,7 +51,7 @@ fn nvm(cns: Cns, profile: &SubsystemProfile, command: &IdentifyCommand) -> Resul
     let is_of_command_set =
         matches!(cns, Cns::CommandSetNamespace | Cns::CommandSetController | Cns::CommandSetActiveNamespaces);
     if is_of_command_set && command.csi != CSI_NVM {
-        return Err(with_dnr(Status::INVALID_FIELD));
+        return Err(Failure::Field.status());
     }
     Ok(match cns {
         Cns::Namespace => namespace_or_zeroes(profile, nsid, |found| namespace(found).encode())?,
@@ -60,7 +61,7 @@ fn nvm(cns: Cns, profile: &SubsystemProfile, command: &IdentifyCommand) -> Resul
         Cns::CommandSetNamespace => namespace_or_zeroes(profile, nsid, |_| NvmNamespace::default().encode())?,
         // All fields are 0: no limits other than MDTS.
         Cns::CommandSetController => NvmController::default().encode(),
-        _ => return Err(with_dnr(Status::INVALID_FIELD)),
+        _ => return Err(Failure::Field.status()),
     })
 }
 
@@ -68,12 +69,12 @@ fn nvm(cns: Cns, profile: &SubsystemProfile, command: &IdentifyCommand) -> Resul
 /// §5.15.2.3).
 fn active_namespaces(profile: &SubsystemProfile, nsid: u32) -> Result<NamespaceList, Status> {
     let first = nsid.checked_add(1).filter(|&first| first != u32::MAX);
-    let first = first.ok_or(with_dnr(Status::INVALID_NAMESPACE))?;
+    let first = first.ok_or(Failure::Namespace.status())?;
     Ok(NamespaceList::new(profile.namespaces.range(first..).map(|(&nsid, _)| nsid)))
 }
 
 fn active(profile: &SubsystemProfile, nsid: u32) -> Result<&NamespaceConfig, Status> {
-    profile.namespaces.get(&nsid).ok_or(with_dnr(Status::INVALID_NAMESPACE))
+    profile.namespaces.get(&nsid).ok_or(Failure::Namespace.status())
 }
 
 /// A valid but inactive identifier has a structure of zeroes; an invalid one is an error (Base 1.4
@@ -86,7 +87,7 @@ fn namespace_or_zeroes(
     match profile.namespaces.get(&nsid) {
         Some(found) => Ok(encode(found)),
         None if (1..=MAX_NSID).contains(&nsid) => Ok([0; 4096]),
-        None => Err(with_dnr(Status::INVALID_NAMESPACE)),
+        None => Err(Failure::Namespace.status()),
     }
 }
 

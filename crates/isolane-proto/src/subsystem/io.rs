@@ -8,7 +8,7 @@ use isolane_wire::opcode::IoOpcode;
 use isolane_wire::{Status, SubmissionEntry};
 
 use super::NamespaceGeometry;
-use super::command::with_dnr;
+use crate::failure::Failure;
 
 /// A checked I/O command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,10 +61,10 @@ pub fn parse_io(
     data_bytes: u32,
     max_transfer_bytes: u32,
 ) -> Result<IoCommand, Status> {
-    let opcode = IoOpcode::decode(entry.opcode).ok_or(with_dnr(Status::INVALID_OPCODE))?;
+    let opcode = IoOpcode::decode(entry.opcode).ok_or(Failure::Opcode.status())?;
     // Fused operations are not offered (FUSES 0).
     if entry.flags.fuse() != 0 {
-        return Err(with_dnr(Status::INVALID_FIELD));
+        return Err(Failure::Field.status());
     }
     let parser = Parser { geometry, data_bytes, max_transfer_bytes };
     match opcode {
@@ -73,15 +73,14 @@ pub fn parse_io(
         IoOpcode::Flush => parser.flush(),
         IoOpcode::WriteZeroes => parser.write_zeroes(&WriteZeroesCommand::parse(entry)),
         IoOpcode::DatasetManagement => parser.dataset_management(&DatasetManagementCommand::parse(entry)),
-        _ => Err(with_dnr(Status::INVALID_OPCODE)),
+        _ => Err(Failure::Opcode.status()),
     }
 }
 
 /// Decodes the first `ranges` ranges of a Deallocate's data, and checks that they are inside the
 /// namespace; the host may have sent more bytes. A range of 0 blocks has no effect.
 pub fn parse_ranges(data: &[u8], ranges: u16, geometry: &NamespaceGeometry) -> Result<Vec<DsmRange>, Status> {
-    let data =
-        data.get(..usize::from(ranges) * DsmRange::LEN).ok_or(with_dnr(Status::DATA_SGL_LENGTH_INVALID))?;
+    let data = data.get(..usize::from(ranges) * DsmRange::LEN).ok_or(Failure::SglLength.status())?;
     DsmRange::decode_all(data)
         .map(|range| {
             check_range(geometry, range.slba, range.blocks.into())?;
@@ -111,7 +110,7 @@ impl Parser<'_> {
     fn write(&self, command: &WriteCommand) -> Result<IoCommand, Status> {
         // Directives are not offered (OACS bit 5 clear).
         if command.dtype != 0 {
-            return Err(with_dnr(Status::INVALID_FIELD));
+            return Err(Failure::Field.status());
         }
         self.check_transfer(command.blocks())?;
         check_range(self.geometry, command.slba, command.blocks().into())?;
@@ -136,7 +135,7 @@ impl Parser<'_> {
     /// Hosts such as Linux always describe 256 ranges, so the data can be longer than the ranges.
     fn dataset_management(&self, command: &DatasetManagementCommand) -> Result<IoCommand, Status> {
         if !(command.data_len()..=MAX_RANGES_BYTES).contains(&self.data_bytes) {
-            return Err(with_dnr(Status::DATA_SGL_LENGTH_INVALID));
+            return Err(Failure::SglLength.status());
         }
         if !command.deallocate {
             return Ok(IoCommand::NoOp);
@@ -148,22 +147,18 @@ impl Parser<'_> {
     fn check_transfer(&self, blocks: u32) -> Result<(), Status> {
         let bytes = u64::from(blocks) << self.geometry.block_shift;
         if bytes > u64::from(self.max_transfer_bytes) {
-            return Err(with_dnr(Status::INVALID_FIELD));
+            return Err(Failure::Field.status());
         }
         self.check_data_bytes(bytes)
     }
 
     /// The host must describe exactly the bytes that the command moves (SGLS bit 18 is clear).
     fn check_data_bytes(&self, bytes: u64) -> Result<(), Status> {
-        if u64::from(self.data_bytes) == bytes {
-            Ok(())
-        } else {
-            Err(with_dnr(Status::DATA_SGL_LENGTH_INVALID))
-        }
+        if u64::from(self.data_bytes) == bytes { Ok(()) } else { Err(Failure::SglLength.status()) }
     }
 
     fn check_writable(&self) -> Result<(), Status> {
-        if self.geometry.read_only { Err(with_dnr(Status::NAMESPACE_WRITE_PROTECTED)) } else { Ok(()) }
+        if self.geometry.read_only { Err(Failure::WriteProtected.status()) } else { Ok(()) }
     }
 }
 
@@ -172,13 +167,17 @@ impl Parser<'_> {
 fn check_range(geometry: &NamespaceGeometry, lba: u64, blocks: u64) -> Result<(), Status> {
     match lba.checked_add(blocks) {
         Some(end) if end <= geometry.blocks => Ok(()),
-        _ => Err(with_dnr(Status::LBA_OUT_OF_RANGE)),
+        _ => Err(Failure::LbaRange.status()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn with_dnr(status: Status) -> Status {
+        status.with_dnr(true)
+    }
 
     const GEOMETRY: NamespaceGeometry = NamespaceGeometry { block_shift: 9, blocks: 4096, read_only: false };
     const MDTS: u32 = 1 << 20;

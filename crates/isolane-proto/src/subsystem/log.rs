@@ -13,10 +13,11 @@ use isolane_wire::log::{
 use isolane_wire::opcode::{AdminOpcode, IoOpcode};
 use isolane_wire::{Ascii, Status};
 
-use super::command::{CommandContext, is_offered, with_dnr};
+use super::command::{CommandContext, is_offered};
 use super::namespace::{SubsystemKind, SubsystemProfile};
 use super::{Action, Generation, IoTotals, discovery};
 use crate::completion::Completion;
+use crate::failure::Failure;
 
 /// A data unit of the SMART log: a thousand blocks of 512 bytes.
 const DATA_UNIT_BYTES: u64 = 512_000;
@@ -24,11 +25,11 @@ const DATA_UNIT_BYTES: u64 = 512_000;
 /// Executes Get Log Page.
 pub(super) fn execute(context: &CommandContext) -> Result<Action, Status> {
     let command = GetLogPageCommand::parse(context.entry);
-    let page = LogPage::decode(command.lid).ok_or(with_dnr(Status::INVALID_LOG_PAGE))?;
+    let page = LogPage::decode(command.lid).ok_or(Failure::LogPage.status())?;
     // The offset is in bytes and a multiple of 4; MDTS bounds the length.
     let is_too_long = command.len() > u64::from(context.profile.config.max_transfer_bytes);
     if command.is_index || !command.offset.is_multiple_of(4) || is_too_long {
-        return Err(with_dnr(Status::INVALID_FIELD));
+        return Err(Failure::Field.status());
     }
     let data = cut(&content(page, context, &command)?, &command)?;
     Ok(Action::CompleteWithData(data, Completion::success()))
@@ -44,7 +45,7 @@ fn content(page: LogPage, context: &CommandContext, command: &GetLogPageCommand)
         (LogPage::CommandEffects, SubsystemKind::Nvm) if command.csi == 0 => Ok(effects().encode().to_vec()),
         (LogPage::Generation, SubsystemKind::Nvm) => generation(profile, command.nsid),
         (LogPage::Discovery, SubsystemKind::Discovery) => Ok(discovery::log(context)),
-        _ => Err(with_dnr(Status::INVALID_LOG_PAGE)),
+        _ => Err(Failure::LogPage.status()),
     }
 }
 
@@ -52,7 +53,7 @@ fn content(page: LogPage, context: &CommandContext, command: &GetLogPageCommand)
 /// end are zeroes (Base 1.4 §5.14).
 fn cut(content: &[u8], command: &GetLogPageCommand) -> Result<Vec<u8>, Status> {
     let start = usize::try_from(command.offset).ok();
-    let tail = start.and_then(|start| content.get(start..)).ok_or(with_dnr(Status::INVALID_FIELD))?;
+    let tail = start.and_then(|start| content.get(start..)).ok_or(Failure::Field.status())?;
     let len = command.len() as usize;
     let mut data = tail[..tail.len().min(len)].to_vec();
     data.resize(len, 0);
@@ -62,7 +63,7 @@ fn cut(content: &[u8], command: &GetLogPageCommand) -> Result<Vec<u8>, Status> {
 /// SMART of the controller, the only scope (LPA bit 0 is clear).
 fn smart(context: &CommandContext, command: &GetLogPageCommand) -> Result<Vec<u8>, Status> {
     if ![0, NSID_ALL].contains(&command.nsid) {
-        return Err(with_dnr(Status::INVALID_FIELD));
+        return Err(Failure::Field.status());
     }
     let IoTotals { reads, bytes_read, writes, bytes_written } = context.totals;
     let page = Smart {
@@ -88,8 +89,8 @@ fn firmware(profile: &SubsystemProfile) -> FirmwareSlots {
 
 /// The page of one namespace whose volume has a generation.
 fn generation(profile: &SubsystemProfile, nsid: u32) -> Result<Vec<u8>, Status> {
-    let namespace = profile.namespaces.get(&nsid).ok_or(with_dnr(Status::INVALID_NAMESPACE))?;
-    let Generation { id, loses } = namespace.generation.ok_or(with_dnr(Status::INVALID_FIELD))?;
+    let namespace = profile.namespaces.get(&nsid).ok_or(Failure::Namespace.status())?;
+    let Generation { id, loses } = namespace.generation.ok_or(Failure::Field.status())?;
     let page = GenerationLog {
         signature: SIGNATURE,
         version: GenerationLog::VERSION,

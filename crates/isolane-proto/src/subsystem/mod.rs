@@ -7,7 +7,7 @@
 //! A driver uses it as follows:
 //!
 //! 1. Pass the first command of a connection, which must be Fabrics Connect, to [`Port::connect`]
-//!    with its data. Complete any other first command with `Status::COMMAND_SEQUENCE_ERROR`.
+//!    with its data. Complete any other first command with [`Failure::Sequence`](crate::Failure).
 //! 2. Pass every command of the admin queue, and the fabrics commands of I/O queues, to
 //!    [`Port::handle_command`]. [`data_expected`] returns the length of the data beforehand; the
 //!    host must describe exactly this length.
@@ -49,7 +49,7 @@ use isolane_wire::Nqn;
 
 use crate::completion::Completion;
 
-pub use command::data_expected;
+pub use command::{data_expected, invalid_transfer_status};
 pub use config::{
     ADMIN_IN_CAPSULE_BYTES, ConfigError, Generation, MAX_ADMIN_ENTRIES, MAX_NSID, NamespaceConfig,
     NamespaceGeometry, PortConfig, SubsystemConfig,

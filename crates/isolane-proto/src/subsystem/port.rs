@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use isolane_wire::SubmissionEntry;
 use isolane_wire::fabrics::ConnectData;
 use isolane_wire::opcode::AdminOpcode;
-use isolane_wire::{Status, SubmissionEntry};
 
 use super::associations::Subsystem;
 use super::command::CommandContext;
@@ -18,6 +18,7 @@ use super::{
     ConnectionInfo, ControlEvent, Host, IoTotals, PortConfig, admin, connect,
 };
 use crate::completion::Completion;
+use crate::failure::Failure;
 
 /// The NVM subsystem and the discovery subsystem of a target, with all associations.
 #[derive(Debug)]
@@ -104,7 +105,7 @@ impl Port {
         };
         let association = associations.get_mut(&id.cntlid).filter(|found| found.id == id && !found.ending);
         let Some(association) = association else {
-            return Action::Complete(Completion::failed(Status::ABORTED_SQ_DELETION));
+            return Action::Complete(Failure::QueueDeleted.into());
         };
         admin::execute(&mut CommandContext {
             association,

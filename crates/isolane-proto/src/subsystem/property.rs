@@ -12,6 +12,7 @@ use isolane_wire::registers::{Cap, Cc, Csts, Vs, offset};
 
 use super::MAX_ADMIN_ENTRIES;
 use super::namespace::{SubsystemKind, SubsystemProfile};
+use crate::failure::Failure;
 
 /// Version that every controller claims: 1.4.
 pub(super) const VERSION: Vs = Vs::V1_4;
@@ -95,9 +96,9 @@ impl Registers {
             offset::VS => (PropertySize::Bytes4, VERSION.0.into()),
             offset::CC => (PropertySize::Bytes4, self.cc.0.into()),
             offset::CSTS => (PropertySize::Bytes4, self.csts().0.into()),
-            _ => return Err(Status::INVALID_FIELD.with_dnr(true)),
+            _ => return Err(Failure::Field.status()),
         };
-        if command.size == size { Ok(value) } else { Err(Status::INVALID_FIELD.with_dnr(true)) }
+        if command.size == size { Ok(value) } else { Err(Failure::Field.status()) }
     }
 
     /// Property Set: only CC can be written.
@@ -107,11 +108,11 @@ impl Registers {
         has_io_queues: bool,
     ) -> Result<Transition, Status> {
         if command.offset != offset::CC || command.size != PropertySize::Bytes4 {
-            return Err(Status::INVALID_FIELD.with_dnr(true));
+            return Err(Failure::Field.status());
         }
         let cc = Cc(command.value as u32);
         if self.phase == Phase::Resetting && cc.en() {
-            return Err(Status::COMMAND_SEQUENCE_ERROR);
+            return Err(Failure::Resetting.status());
         }
         self.cc = cc;
         Ok(self.on_cc(has_io_queues))

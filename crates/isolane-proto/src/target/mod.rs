@@ -14,7 +14,7 @@
 //! Invariant: a command is completed once; every received byte is placed into the memory and at the
 //! offset of its transfer; queued bytes are sent completely and in order.
 
-mod capsule;
+pub(crate) mod capsule;
 mod config;
 mod event;
 mod permit;

@@ -7,15 +7,15 @@ use std::time::Instant;
 
 use isolane_memory::{Buffer, Page};
 use isolane_wire::pdu::{CapsuleCmd, CommonHeader, Digests, HeaderFault, IcReq, IcResp, PduType};
-use isolane_wire::{Framing, Status, SubmissionEntry};
+use isolane_wire::{Framing, SubmissionEntry};
 
 use super::Connection;
 use super::capsule::transfer;
 use super::event::{DataLocation, Event, Transfer};
 use super::permit::Permit;
 use super::slots::{MAX_GRANTS, Slots};
-use crate::Completion;
 use crate::connection::{self, FatalError, Header, Phase, Violation};
+use crate::failure::Failure;
 use isolane_connection::ReceivePlan;
 
 /// Owner of the next bytes.
@@ -220,7 +220,7 @@ impl Connection {
             return Err(FatalError::sequence(Violation::QueueOverrun(self.slots.limit())));
         }
         self.consume_capsule(header, Receiving::Discard);
-        self.queue_response(cid, Completion::failed(Status::COMMAND_ID_CONFLICT));
+        self.queue_response(cid, Failure::CidInUse.into());
         Ok(())
     }
 

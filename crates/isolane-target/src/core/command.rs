@@ -3,9 +3,9 @@
 //! The port decides about commands of the control path, behind its lock.
 
 use isolane_memory::{Buffer, Payload};
-use isolane_proto::Completion;
-use isolane_proto::subsystem::{Action, AssociationId, data_expected};
+use isolane_proto::subsystem::{Action, AssociationId, data_expected, invalid_transfer_status};
 use isolane_proto::target::{DataLocation, Permit, Transfer};
+use isolane_proto::{Completion, Failure};
 use isolane_wire::opcode::{FabricsType, IoOpcode};
 use isolane_wire::{Status, SubmissionEntry};
 
@@ -19,16 +19,19 @@ impl Core {
         if lane.conn.is_held(permit.cid()) {
             self.replace_async_event(lane, permit.cid());
         }
+        let entry = lane.conn.entry(&permit);
         if let Transfer::Invalid(status) = transfer {
+            let is_io_queue = lane.association.as_ref().is_some_and(|association| association.qid != 0);
+            let status = invalid_transfer_status(entry, is_io_queue, status);
             return self.fail(lane, permit, status);
         }
-        let is_fabrics = is_fabrics(lane.conn.entry(&permit));
+        let is_fabrics = is_fabrics(entry);
         match &lane.association {
             Some(association) if association.qid != 0 && !is_fabrics => {
                 self.on_io_command(lane, permit, transfer);
             }
             None if lane.connecting.is_some() || !is_fabrics => {
-                self.fail(lane, permit, Status::COMMAND_SEQUENCE_ERROR);
+                self.fail(lane, permit, Failure::Sequence);
             }
             _ => self.on_control_command(lane, permit, transfer),
         }
@@ -48,12 +51,12 @@ impl Core {
                 log::warn!("{}: wrong data digest of command {:#06x}", lane.peer(), permit.cid());
             }
             self.memory.pool.recycle_buffer(buffer);
-            return self.fail(lane, permit, Status::TRANSIENT_TRANSPORT_ERROR);
+            return self.fail(lane, permit, Failure::DataDigest);
         }
         match &lane.association {
             Some(_) if is_io => self.on_io_data(lane, permit, buffer),
             // The target requests only the data of a Connect.
-            Some(_) => self.fail(lane, permit, Status::COMMAND_SEQUENCE_ERROR),
+            Some(_) => self.fail(lane, permit, Failure::Sequence),
             None => {
                 let entry = *lane.conn.entry(&permit);
                 self.begin_connect(lane, permit, entry, buffer.to_vec());
@@ -84,8 +87,8 @@ impl Core {
     }
 
     /// Completes a command with a status.
-    pub(super) fn fail(&mut self, lane: &mut Lane, permit: Permit, status: Status) {
-        self.complete(lane, permit, Completion::failed(status));
+    pub(super) fn fail(&mut self, lane: &mut Lane, permit: Permit, status: impl Into<Status>) {
+        self.complete(lane, permit, Completion::failed(status.into()));
     }
 
     /// Completes a command without data.
@@ -115,7 +118,7 @@ impl Core {
                 take_connect_data(lane, permit, len, place);
             }
             _ if is_connect(&entry) => self.begin_connect(lane, permit, entry, Vec::new()),
-            _ => self.fail(lane, permit, Status::COMMAND_SEQUENCE_ERROR),
+            _ => self.fail(lane, permit, Failure::Sequence),
         }
     }
 

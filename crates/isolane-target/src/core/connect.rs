@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use isolane_proto::Completion;
 use isolane_proto::subsystem::{ConnectRefusal, parse_host};
 use isolane_proto::target::Permit;
+use isolane_proto::{Completion, Failure};
 use isolane_reactor::socket;
-use isolane_wire::{Status, SubmissionEntry};
+use isolane_wire::SubmissionEntry;
 
 use super::Core;
 use super::lane::{Association, Connecting, Lane};
@@ -25,7 +25,7 @@ impl Core {
         data: Vec<u8>,
     ) {
         if lane.connecting.is_some() {
-            return self.fail(lane, permit, Status::COMMAND_SEQUENCE_ERROR);
+            return self.fail(lane, permit, Failure::Sequence);
         }
         let (until, fence) = (self.now + CONNECT_TIMEOUT, Arc::<Fence>::default());
         let cores_left = self.shared.request_drain(&entry, &data, &fence, lane.id);
@@ -49,7 +49,7 @@ impl Core {
         let core = self.index;
         let from = lane.connection;
         if !self.shared.lane_quota.admit(core, self.shared.lingering() as usize) {
-            return self.refuse(lane, connecting, Completion::failed(Status::CONNECT_CONTROLLER_BUSY));
+            return self.refuse(lane, connecting, Failure::Busy.into());
         }
         let (command, fence) = ((&connecting.entry, &connecting.data[..]), Arc::clone(&connecting.fence));
         match self.shared.connect(command, from, (lane.id, &lane.in_flight), fence, self.now) {
@@ -112,7 +112,7 @@ impl Core {
             return self.try_connect(lane);
         }
         if let Some(connecting) = lane.connecting.take_if(|connecting| now >= connecting.until) {
-            self.refuse(lane, connecting, Completion::failed(Status::CONNECT_CONTROLLER_BUSY));
+            self.refuse(lane, connecting, Failure::Busy.into());
         }
     }
 

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use isolane_proto::Completion;
 use isolane_proto::subsystem::AssociationId;
 use isolane_proto::target::Permit;
+use isolane_proto::{Completion, Failure};
 use isolane_reactor::file::FileCompletion;
 use isolane_volume::{Outcome, Request, Step, Task};
 use isolane_wire::Status;
@@ -109,7 +109,7 @@ impl Core {
             *failures = 1;
             if let AfterFlush::Complete { .. } = then {
                 log::error!("cannot disable a write cache: commands of its controller are stuck");
-                *status = Some(Status::NAMESPACE_NOT_READY);
+                *status = Some(Failure::FlushTimeout.status());
                 *pending = None;
                 return;
             }
@@ -214,7 +214,7 @@ impl Core {
         let Some(group) = self.flushes.get_mut(key).filter(|group| now >= group.until) else { return };
         for Part { position, .. } in std::mem::take(&mut group.remaining) {
             group.failures += 1;
-            group.status = group.status.or(Some(Status::NAMESPACE_NOT_READY));
+            group.status = group.status.or(Some(Failure::FlushTimeout.status()));
             log::error!(
                 "{}: not flushed within {:?}; continuing without it",
                 self.shared.namespaces.at(position).volume.name(),

@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use isolane_memory::{Buffer, Payload};
-use isolane_proto::Completion;
 use isolane_proto::subsystem::{IoCommand, parse_io, parse_ranges};
 use isolane_proto::target::{DataLocation, Permit, Transfer};
+use isolane_proto::{Completion, Failure};
 use isolane_volume::{BlockRange, Request};
 use isolane_wire::{Status, SubmissionEntry};
 
@@ -42,7 +42,7 @@ impl Core {
             }
             IoCommand::NoOp => return self.complete(lane, permit, Completion::success()),
             IoCommand::Read { .. } | IoCommand::Write { .. } | IoCommand::Deallocate { .. } => {
-                return self.fail(lane, permit, Status::DATA_SGL_LENGTH_INVALID);
+                return self.fail(lane, permit, Failure::SglLength);
             }
         };
         self.begin(lane, permit, position, request);
@@ -83,7 +83,7 @@ impl Core {
                     Err(status) => return self.fail(lane, permit, status),
                 }
             }
-            _ => return self.refuse_data(lane, permit, buffer, Status::INTERNAL_ERROR),
+            _ => return self.refuse_data(lane, permit, buffer, Failure::Internal.status()),
         };
         self.begin(lane, permit, position, request);
     }
@@ -153,14 +153,14 @@ impl Core {
         len: u32,
     ) -> Result<(usize, IoCommand), Status> {
         let Some(Association { status, .. }) = association else {
-            return Err(Status::COMMAND_SEQUENCE_ERROR);
+            return Err(Failure::Sequence.status());
         };
         status.record_traffic();
         if !status.is_ready() {
-            return Err(Status::COMMAND_SEQUENCE_ERROR);
+            return Err(Failure::NotReady.status());
         }
         let namespaces = &self.shared.namespaces;
-        let position = namespaces.find(entry.nsid).ok_or(Status::INVALID_NAMESPACE.with_dnr(true))?;
+        let position = namespaces.find(entry.nsid).ok_or(Failure::Namespace.status())?;
         let command = parse_io(entry, &namespaces.at(position).geometry, len, MAX_TRANSFER_BYTES)?;
         Ok((position, command))
     }

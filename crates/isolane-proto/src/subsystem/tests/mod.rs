@@ -5,6 +5,7 @@ mod config;
 mod connect;
 mod discovery;
 mod event;
+mod failure;
 mod feature;
 mod garbage;
 mod identify;
