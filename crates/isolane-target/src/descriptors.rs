@@ -2,6 +2,7 @@
 
 use isolane_reactor::cpu::raise_fd_limit;
 
+use crate::error::StartError;
 use crate::shared::MAX_CLOSING;
 
 /// Raises the limit of open files to the hard limit, and returns it.
@@ -15,12 +16,23 @@ pub(crate) fn raise_limit() -> usize {
 
 /// Returns the numbers of connected queues and of connections before Connect that fit into the limit, next to
 /// the files that are open already; at most the requested numbers.
-pub(crate) fn share(limit: usize, connections: usize, newcomers: usize) -> (usize, usize) {
+///
+/// # Errors
+/// If not even one host can connect.
+pub(crate) fn share(
+    limit: usize,
+    connections: usize,
+    newcomers: usize,
+) -> Result<(usize, usize), StartError> {
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-    let free = limit.saturating_sub(open + MAX_CLOSING + RESERVE);
-    let shares = split(free, connections, newcomers);
+    let used = open + MAX_CLOSING + RESERVE;
+    let needed = used + ONE_HOST;
+    let wanted = connections + newcomers + used;
+    if limit < needed {
+        return Err(StartError::OpenFiles { limit, needed, wanted });
+    }
+    let shares = split(limit - used, connections, newcomers);
     if shares.0 < connections {
-        let wanted = connections + newcomers + open + MAX_CLOSING + RESERVE;
         log::warn!(
             "the limit of {limit} open files allows {} connected queues and {} connections before Connect; \
              raise it with `ulimit -n {wanted}`",
@@ -28,7 +40,7 @@ pub(crate) fn share(limit: usize, connections: usize, newcomers: usize) -> (usiz
             shares.1
         );
     }
-    shares
+    Ok(shares)
 }
 
 /// Newcomers get the files that connected queues leave, at least a quarter.
@@ -38,6 +50,8 @@ fn split(free: usize, connections: usize, newcomers: usize) -> (usize, usize) {
     (connections, newcomers.min(free.saturating_sub(connections)).max(1))
 }
 
+/// Connections of one host: an admin queue, an I/O queue, and one before Connect.
+const ONE_HOST: usize = 3;
 /// Files that the program opens later, such as reopened volumes and logs.
 const RESERVE: usize = 32;
 /// The soft limit on most systems.
@@ -58,6 +72,14 @@ mod tests {
         assert_eq!(split(900, 4096, 12_288), (675, 225));
         assert_eq!(split(900, 4096, 16), (884, 16));
         assert_eq!(split(900, 100, 12_288), (100, 800));
-        assert_eq!(split(0, 4096, 12_288), (1, 1));
+        assert_eq!(split(ONE_HOST, 4096, 12_288), (2, 1), "an admin queue and an I/O queue");
+    }
+
+    #[test]
+    fn rejects_limit_below_one_host() {
+        let least = (1..).find(|limit| share(*limit, 4096, 12_288).is_ok()).unwrap();
+        assert_eq!(share(least + 8, 1, 1).unwrap(), (1, 1));
+        let text = share(MAX_CLOSING + RESERVE + ONE_HOST, 4096, 12_288).unwrap_err().to_string();
+        assert!(text.contains("67 open files") && text.contains("ulimit -n 164"), "{text}");
     }
 }

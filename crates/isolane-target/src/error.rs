@@ -38,6 +38,19 @@ pub enum StartError {
     /// A reactor cannot accept connections.
     #[error("cannot accept connections: {0}; raise the limit of open files (ulimit -n)")]
     Begin(io::Error),
+    /// Not even one host could connect.
+    #[error(
+        "the limit of {limit} open files is too low: one host needs {needed}; raise it with `ulimit -n \
+         {wanted}`, or LimitNOFILE= of a systemd unit"
+    )]
+    OpenFiles {
+        /// The limit.
+        limit: usize,
+        /// Minimum for one host.
+        needed: usize,
+        /// Enough for all configured connections.
+        wanted: usize,
+    },
     /// Two namespaces have the same identity.
     #[error("{first} and {second} have the same identity; give one of them its own with uuid=")]
     SameIdentity {

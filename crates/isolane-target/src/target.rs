@@ -55,11 +55,11 @@ impl Target {
         let namespaces =
             config.volumes.iter().map(|(nsid, volume)| Namespace::new(*nsid, Arc::clone(volume)));
         let namespaces: Vec<_> = namespaces.collect();
-        let port = Port::new(port_config(&config, &namespaces))?;
-        let namespaces = Namespaces::new(namespaces);
         let cores = spawn_cores(&config, listeners)?;
         let io_description = cores.first().map_or_else(String::new, |core| core.io_description.clone());
-        let limits = descriptors::share(max_descriptors, config.max_connections, config.max_newcomers);
+        let limits = descriptors::share(max_descriptors, config.max_connections, config.max_newcomers)?;
+        let port = Port::new(port_config(&config, &namespaces, limits.0))?;
+        let namespaces = Namespaces::new(namespaces);
         let wakers = cores.iter().map(|core| core.waker.clone());
         let (shared, mailboxes) = Shared::new(&config, port, namespaces, wakers, limits);
         let cores_given = config.cores.clone();
@@ -253,14 +253,16 @@ fn open_reactor(
     Ok(reactor)
 }
 
-fn port_config(config: &TargetConfig, namespaces: &[Namespace]) -> PortConfig {
+/// Grants a host as many I/O queues as it can connect.
+fn port_config(config: &TargetConfig, namespaces: &[Namespace], max_connections: usize) -> PortConfig {
+    let max_io_queues = u16::try_from(max_connections.saturating_sub(1)).unwrap_or(u16::MAX).max(1);
     PortConfig {
         subsystem: SubsystemConfig {
             nqn: config.nqn,
             serial: config.serial.clone(),
             namespaces: namespaces.iter().map(Namespace::to_config).collect(),
             allowed_hosts: config.allowed_hosts.clone(),
-            max_io_queues: config.io_queues,
+            max_io_queues: config.io_queues.min(max_io_queues),
             max_queue_entries: config.queue_depth,
             max_in_capsule_bytes: MAX_IN_CAPSULE_BYTES,
             max_transfer_bytes: MAX_TRANSFER_BYTES,

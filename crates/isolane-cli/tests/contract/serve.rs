@@ -1,7 +1,7 @@
 //! `isolane serve`: its output, and errors of its arguments.
 
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 
 use super::{Server, fail, kill, pattern, program, run, succeed, text};
@@ -154,4 +154,44 @@ fn explains_invalid_nested_volumes() {
     assert!(error.contains("use members of the same size"), "{error}");
     let error = fail(&["serve", "delay:5:mem:1M", "--listen", "127.0.0.1:0"]);
     assert!(error.contains("invalid duration \"5\""), "{error}");
+}
+
+/// Runs `isolane serve` with a limit of open files.
+fn serve_with_open_files(limit: usize) -> std::process::Child {
+    let script = format!("ulimit -n {limit}; exec \"$0\" \"$@\"");
+    let arguments = ["serve", "mem:1M", "--listen", "127.0.0.1:0", "--cores", "0"];
+    let program = program();
+    Command::new("sh")
+        .args(["-c", &script])
+        .arg(program.get_program())
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn rejects_limit_of_open_files_below_one_host() {
+    for limit in [20, 40, 64] {
+        let output = serve_with_open_files(limit).wait_with_output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains(&format!("limit of {limit} open files")), "{error}");
+        assert!(error.contains("ulimit -n 16"), "{error}");
+    }
+}
+
+/// The lowest limit that is accepted lets a host connect and read.
+#[test]
+fn serves_one_host_at_lowest_limit_of_open_files() {
+    let error = serve_with_open_files(64).wait_with_output().unwrap().stderr;
+    let error = String::from_utf8(error).unwrap();
+    let needed = error.split("one host needs ").nth(1).and_then(|rest| rest.split(';').next());
+    let mut child = serve_with_open_files(needed.unwrap().parse().unwrap());
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let address = lines.next().unwrap().replace("listening on ", "");
+    succeed(&["bench", &format!("nvme+tcp://{address}"), "--time", "10ms"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
