@@ -104,6 +104,28 @@ managed() { # SERVER OPTION... -- CLIENT OPTION...: programs that connect with l
 	echo "client: status $status after $attempt attempts; server:"; cat "$work/server"
 	return 1
 }
+rping_after_port_scan() {
+	local port server
+	port=$(free_port)
+	verbs rping -s -a 127.0.0.1 -p "$port" -C 20 > "$work/server" 2>&1 & server=$!
+	wait_for 30 is_listening_or_ended "$port" $server
+	for _ in 1 2 3; do
+		python3 -c 'import socket, sys; socket.create_connection(("127.0.0.1", int(sys.argv[1]))).close()' "$port"
+	done
+	verbs rping -c -a 127.0.0.1 -p "$port" -C 20 && wait $server && return 0
+	cat "$work/server"
+	return 1
+}
+starts_iser_target() { # tgtd listens for iSER at one port in both families
+	local server status
+	verbs tgtd -f -C 77 --iscsi "portal=127.0.0.1:$(free_port)" > "$work/server" 2>&1 & server=$!
+	wait_for 30 tgtadm -C 77 --op show --mode sys
+	tgtadm -C 77 --op show --mode sys | grep 'iser: ready'; status=$?
+	tgtadm -C 77 --op delete --mode system
+	wait $server && [ $status = 0 ] && return 0
+	cat "$work/server"
+	return 1
+}
 rdma_core() { # its own tests, without the ones of vendors
 	local from=/usr/share/doc/rdma-core/tests to=$work/rdma-core
 	mkdir -p "$to" && cp "$from"/* "$to" && gunzip -qf "$to"/*.gz && rm -f "$to"/test_{mlx5,efa,cuda}*
@@ -150,7 +172,10 @@ for options in "ib_send_lat -s 64" "ib_write_lat -s 64" "ib_read_lat" "ib_atomic
 	check "$options" perftest $options || status=1
 done
 check "rping" managed rping -s -a 127.0.0.1 -C 50 -- rping -c -a 127.0.0.1 -C 50 || status=1
+check "rping after a port scan" rping_after_port_scan || status=1
 check "ucmatose with private data and many connections" managed ucmatose -c 60 -C 20 -- ucmatose -s 127.0.0.1 -c 60 -C 20 || status=1
+check "ucmatose with 500 connections" managed ucmatose -c 500 -- ucmatose -s 127.0.0.1 -c 500 || status=1
+check "tgtd with iSER" starts_iser_target || status=1
 check "rdma_server and rdma_client" managed rdma_server -- rdma_client -s 127.0.0.1 || status=1
 check "udaddy" managed udaddy -- udaddy -s 127.0.0.1 || status=1
 server_ends=no check "cmtime" managed cmtime -- cmtime -s 127.0.0.1 -c 20 || status=1

@@ -1,17 +1,20 @@
 //! Connections: listen, connect, accept, reject, and disconnect.
 
 use std::ffi::{c_int, c_void};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::ptr::null_mut;
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
 
-use super::agent::{Handler, agent};
+use super::agent::agent;
+use super::attempt::Attempt;
 use super::event;
-use super::id::{
-    self, Id, OTHER_PORT, Shared, close, complete, from_abi, open, release_event, set_local, set_peer,
+use super::handler::Handler;
+use super::id::{self, Id, Shared, close, complete, from_abi, open, release_event, set_local, set_peer};
+use super::listener::OTHER_PORT;
+use super::message::{
+    CONSUMER_DEFINED, INVALID_SERVICE, Kind, Message, VENDOR_OPTION_NOT_SUPPORTED, greeting,
 };
-use super::message::{Kind, Message};
 use super::qp::{self, UDP_Q_KEY, rdma_create_qp};
 use crate::abi;
 use crate::context::check;
@@ -53,17 +56,9 @@ impl Shared {
 }
 
 impl Handler for Shared {
-    fn requested(&self, connection: u64, local: SocketAddr, peer: SocketAddr, request: Message) {
+    fn requested(&self, connection: u64, local: SocketAddr, peer: SocketAddr, request: Message) -> bool {
         let is_alive = self.is_alive.lock();
-        if !*is_alive {
-            return;
-        }
-        let made = self.make_identifier(connection, local, peer, &request);
-        if made.is_err()
-            && let Ok(agent) = agent()
-        {
-            agent.close(connection);
-        }
+        *is_alive && self.make_identifier(connection, local, peer, &request).is_ok()
     }
 
     fn received(&self, message: Message) {
@@ -98,7 +93,7 @@ impl Handler for Shared {
             return;
         }
         if is_refused {
-            self.push(abi::CM_REJECTED, INVALID_SERVICE)
+            self.push(abi::CM_REJECTED, INVALID_SERVICE as c_int)
         } else {
             self.push(abi::CM_UNREACHABLE, -libc::ETIMEDOUT)
         }
@@ -130,7 +125,11 @@ impl Shared {
         peer: SocketAddr,
         request: &Message,
     ) -> Result<()> {
-        check(request.kind == Kind::Request && request.is_datagram == self.is_datagram)?;
+        // The port that the program knows, even if the agent listens at the other one.
+        let port = self.state.lock().local.map_or(local.port(), |listening| listening.port());
+        check(
+            request.kind == Kind::Request && (request.port, request.is_datagram) == (port, self.is_datagram),
+        )?;
         let listener = self.id.load(Ordering::Acquire);
         // SAFETY: the listener lives: it ends at the agent before it is destroyed.
         let (channel, context, port_space) =
@@ -138,8 +137,6 @@ impl Shared {
         let made = id::create(channel, context, port_space, Weak::clone(&self.weak))?;
         // SAFETY: just made.
         let id = unsafe { from_abi(made) }?;
-        // The port that the program knows, even if the agent listens at the other one.
-        let port = self.state.lock().local.map_or(local.port(), |listening| listening.port());
         let local = SocketAddr::new(local.ip().to_canonical(), port);
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         set_local(id, local);
@@ -149,7 +146,7 @@ impl Shared {
             (state.local, state.peer, state.number) = (Some(local), Some(peer), Some(connection));
             (state.responder_resources, state.initiator_depth) =
                 (request.initiator_depth, request.responder_resources);
-            state.offer = Some(request.clone());
+            (state.offer, state.is_requested) = (Some(request.clone()), true);
         }
         agent()?.adopt(connection, id.shared.as_handler());
         let len = self.length(REQUEST_BYTES);
@@ -216,11 +213,16 @@ pub unsafe extern "C" fn rdma_listen(id: *mut abi::CmId, backlog: c_int) -> c_in
     value(|| {
         // SAFETY: see `ffi`.
         let found = unsafe { from_abi(id) }?;
-        let bound = found.shared.state.lock().bound.take().ok_or(Errno::INVALID)?;
-        // Calling it again changes the backlog.
-        rustix::net::listen(&bound, backlog.clamp(MIN_BACKLOG, MAX_BACKLOG))?;
-        let number = agent()?.listen(TcpListener::from(bound), found.shared.as_handler())?;
-        found.shared.state.lock().number = Some(number);
+        let agent = agent()?;
+        let number = agent.number();
+        let (bound, port) = {
+            let mut state = found.shared.state.lock();
+            let bound = state.bound.take().ok_or(Errno::INVALID)?;
+            state.number = Some(number);
+            (bound, state.local.map_or(0, |local| local.port()))
+        };
+        let greeting = greeting(port, found.shared.is_datagram);
+        agent.listen(number, bound.listen(backlog, greeting, found.shared.as_handler())?)?;
         Ok(0)
     })
 }
@@ -267,14 +269,18 @@ pub unsafe extern "C" fn rdma_connect(id: *mut abi::CmId, param: *mut abi::CmCon
         let found = unsafe { from_abi(id) }?;
         // SAFETY: see `ffi`.
         let request = unsafe { message(Kind::Request, found, param) }?;
+        let agent = agent()?;
+        let number = agent.number();
         let (local, peer) = {
-            let state = found.shared.state.lock();
+            let mut state = found.shared.state.lock();
             check(state.number.is_none() && !state.has_ended)?;
-            (state.local.ok_or(Errno::INVALID)?, state.peer.ok_or(Errno::INVALID)?)
+            let (local, peer) = (state.local.ok_or(Errno::INVALID)?, state.peer.ok_or(Errno::INVALID)?);
+            state.number = Some(number);
+            (local, peer)
         };
         let other = SocketAddr::new(peer.ip(), peer.port() ^ OTHER_PORT);
-        let number = agent()?.connect(local, &[peer, other], request, found.shared.as_handler())?;
-        found.shared.state.lock().number = Some(number);
+        let request = Message { port: peer.port(), ..request };
+        agent.connect(number, Attempt::new(local, &[peer, other], request, found.shared.as_handler()));
         complete(found)
     })
 }
@@ -298,6 +304,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut abi::CmId, param: *mut abi::CmConn
             let mut state = found.shared.state.lock();
             (state.responder_resources, state.initiator_depth) =
                 (reply.responder_resources, reply.initiator_depth);
+            state.is_requested = false;
         }
         if !found.abi.qp.is_null() && !found.shared.is_datagram {
             // SAFETY: see `ffi`.
@@ -314,8 +321,9 @@ pub unsafe extern "C" fn rdma_establish(id: *mut abi::CmId) -> c_int {
         // SAFETY: see `ffi`.
         let found = unsafe { from_abi(id) }?;
         check(found.abi.qp.is_null())?;
-        found.shared.send(&Message::new(Kind::Ready))?;
+        // Set first: the peer can end the connection as soon as it has the message.
         found.shared.state.lock().is_established = true;
+        found.shared.send(&Message::new(Kind::Ready))?;
         Ok(0)
     })
 }
@@ -334,8 +342,11 @@ unsafe fn reject(id: *mut abi::CmId, data: *const c_void, len: u8, reason: u32) 
         let (found, data) = unsafe { (from_abi(id)?, values(data.cast::<u8>(), len.into())?) };
         check(data.len() <= found.shared.length(REJECT_BYTES))?;
         let rejection = Message { reason, private_data: data.to_vec(), ..Message::new(Kind::Reject) };
+        {
+            let mut state = found.shared.state.lock();
+            (state.has_ended, state.is_requested) = (true, false);
+        }
         found.shared.send(&rejection)?;
-        found.shared.state.lock().has_ended = true;
         Ok(0)
     })
 }
@@ -400,7 +411,8 @@ pub extern "C" fn rdma_notify(_id: *mut abi::CmId, _event: c_int) -> c_int {
     0
 }
 
-/// Sets the timeout of requests. The other options concern sockets, which have their own.
+/// Sets the timeout of requests, or whether a listener at `[::]` excludes addresses of version 4. The other options concern
+/// packets and routes, which TCP has its own of.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_set_option(
     id: *mut abi::CmId,
@@ -412,10 +424,15 @@ pub unsafe extern "C" fn rdma_set_option(
     value(|| {
         // SAFETY: see `ffi`.
         let (found, option) = unsafe { (from_abi(id)?, values(option.cast::<u8>(), len)?) };
-        if (level, name) == (OPTION_ID, OPTION_ID_ACK_TIMEOUT) {
-            let timeout = *option.first().ok_or(Errno::INVALID)?;
-            check(len == 1 && timeout < 32)?;
-            found.shared.state.lock().timeout = Some(timeout);
+        let mut state = found.shared.state.lock();
+        match (level, name, option) {
+            (OPTION_ID, OPTION_ID_ACK_TIMEOUT, [timeout @ 0..32]) => state.timeout = Some(*timeout),
+            (OPTION_ID, OPTION_ID_AFONLY, [_, _, _, _]) => {
+                check(state.local.is_none())?;
+                state.is_v6_only = Some(option.iter().any(|byte| *byte != 0));
+            }
+            (OPTION_ID, OPTION_ID_ACK_TIMEOUT | OPTION_ID_AFONLY, _) => return Err(Errno::INVALID),
+            _ => {}
         }
         Ok(0)
     })
@@ -444,12 +461,5 @@ pub unsafe extern "C" fn rdma_free_devices(list: *mut *mut abi::Context) {
 }
 
 const OPTION_ID: c_int = 0;
+const OPTION_ID_AFONLY: c_int = 2;
 const OPTION_ID_ACK_TIMEOUT: c_int = 3;
-/// Limits of the queue of connections. The kernel drops the last packet of a handshake that finds the queue full, and the
-/// client, which waits for the greeting, does not send another one.
-const MIN_BACKLOG: c_int = 128;
-const MAX_BACKLOG: c_int = 4096;
-/// Reasons of rejections (IBA 1.3 §12.6.7.2).
-const INVALID_SERVICE: c_int = 8;
-const CONSUMER_DEFINED: u32 = 28;
-const VENDOR_OPTION_NOT_SUPPORTED: u32 = 35;

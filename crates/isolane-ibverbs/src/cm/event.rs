@@ -68,6 +68,12 @@ impl EventPointer {
         unsafe { (*self.0).abi.id == id || (*self.0).abi.listen_id == id }
     }
 
+    /// Returns the identifier of a request to a listener.
+    pub(super) fn request_to(&self, listener: *mut abi::CmId) -> Option<*mut abi::CmId> {
+        // SAFETY: an event in a channel lives.
+        unsafe { ((*self.0).abi.listen_id == listener).then_some((*self.0).abi.id) }
+    }
+
     /// Drops an event that the program has not taken.
     pub(super) fn discard(self) {
         // SAFETY: removed from its channel.

@@ -4,7 +4,6 @@ use std::ffi::{c_int, c_void};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::OwnedFd;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Weak};
@@ -14,7 +13,8 @@ use parking_lot::Mutex;
 
 use super::agent::agent;
 use super::event::{self, Content, EventChannel, EventPointer};
-use super::message::Message;
+use super::listener::{Bound, bind};
+use super::message::{CONSUMER_DEFINED, Kind, Message};
 use crate::abi;
 use crate::channel::{Channel, Unacknowledged};
 use crate::context::check;
@@ -53,8 +53,10 @@ pub(super) struct Shared {
 pub(super) struct State {
     /// Number of its listener, attempt, or connection at the agent.
     pub(super) number: Option<u64>,
-    /// A bound socket that does not listen yet.
-    pub(super) bound: Option<OwnedFd>,
+    /// Whether `[::]` excludes addresses of version 4, if the program has set it.
+    pub(super) is_v6_only: Option<bool>,
+    /// A bound port that does not listen yet.
+    pub(super) bound: Option<Bound>,
     pub(super) local: Option<SocketAddr>,
     pub(super) peer: Option<SocketAddr>,
     /// Request or reply of the peer.
@@ -66,6 +68,8 @@ pub(super) struct State {
     pub(super) responder_resources: u8,
     /// Code of the time after which requests without an answer fail.
     pub(super) timeout: Option<u8>,
+    /// A peer waits for an answer to its request.
+    pub(super) is_requested: bool,
     pub(super) is_established: bool,
     pub(super) has_ended: bool,
 }
@@ -199,12 +203,16 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut abi::CmId) -> c_int {
 
 /// Ends what the agent does for an identifier.
 pub(super) fn close(shared: &Shared) {
-    let number = {
+    let (number, is_requested) = {
         let mut state = shared.state.lock();
         state.has_ended = true;
-        state.number.take()
+        (state.number.take(), std::mem::take(&mut state.is_requested))
     };
     if let (Some(number), Ok(agent)) = (number, agent()) {
+        if is_requested {
+            let rejection = Message { reason: CONSUMER_DEFINED, ..Message::new(Kind::Reject) };
+            let _ = agent.send(number, &rejection);
+        }
         agent.close(number);
     }
 }
@@ -216,7 +224,14 @@ fn discard_events(shared: &Shared, id: *mut abi::CmId) {
         found.extend(is_own.then_some(*event));
         is_own
     });
-    found.into_iter().for_each(EventPointer::discard);
+    for event in found {
+        let request = event.request_to(id);
+        event.discard();
+        if let Some(request) = request {
+            // SAFETY: the program never had this identifier.
+            unsafe { rdma_destroy_id(request) };
+        }
+    }
 }
 
 /// Acknowledges the last event of a synchronous operation.
@@ -284,41 +299,14 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut abi::CmId, address: *mut sockad
     value(|| {
         // SAFETY: see `ffi`.
         let (found, address) = unsafe { (from_abi(id)?, read_address(address)?) };
-        let (bound, local) = bind(address)?;
         let mut state = found.shared.state.lock();
         check(state.local.is_none())?;
+        let (bound, local) = bind(address, state.is_v6_only, found.shared.is_datagram)?;
         (state.bound, state.local) = (Some(bound), Some(local));
         drop(state);
         set_local(found, local);
         Ok(0)
     })
-}
-
-/// Binds a port for a listener: the number, or if it is in use, the number with another highest bit.
-fn bind(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let bind = |port| -> io::Result<OwnedFd> {
-        let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        sockopt::set_socket_reuseaddr(&socket, true)?;
-        rustix::net::bind(&socket, &SocketAddr::new(address.ip(), port))?;
-        // A program that listens at the number makes this fail, not the bind.
-        rustix::net::listen(&socket, 1)?;
-        Ok(socket)
-    };
-    let port = address.port();
-    match bind(port) {
-        Ok(socket) if port == 0 => {
-            let chosen =
-                SocketAddr::try_from(rustix::net::getsockname(&socket)?).map_err(io::Error::other)?;
-            Ok((socket, SocketAddr::new(address.ip(), chosen.port())))
-        }
-        Ok(socket) => Ok((socket, address)),
-        Err(error) if port != 0 && error.kind() == io::ErrorKind::AddrInUse => {
-            Ok((bind(port ^ OTHER_PORT)?, address))
-        }
-        Err(error) => Err(error),
-    }
 }
 
 /// Sets the local address, and the device that has it.
@@ -514,6 +502,3 @@ pub unsafe extern "C" fn rdma_get_dst_port(id: *mut abi::CmId) -> u16 {
         .and_then(|found| found.shared.state.lock().peer)
         .map_or(0, |peer| peer.port().to_be())
 }
-
-/// Changes the port of a listener whose number another program uses.
-pub(super) const OTHER_PORT: u16 = 0x8000;

@@ -3,10 +3,26 @@
 //! The listener greets with 8 bytes. A program that listens at the same number for other purposes does not, so the client
 //! sends nothing to it. Each message has 32 bytes, and then its private data.
 
-/// First bytes of a listener.
-pub(super) const GREETING: [u8; 8] = *b"ISLCM\x01\0\0";
+/// Length of a greeting, in bytes.
+pub(super) const GREETING_LEN: usize = 8;
+
+/// Start of all greetings.
+pub(super) const MAGIC: [u8; 4] = *b"ISLC";
+
+/// Returns the first bytes of a listener: magic, version, port space, and the port that its program knows.
+pub(super) fn greeting(port: u16, is_datagram: bool) -> [u8; GREETING_LEN] {
+    let [low, high] = port.to_le_bytes();
+    let [a, b, c, d] = MAGIC;
+    [a, b, c, d, 1, u8::from(is_datagram), low, high]
+}
+
 /// Length of a message without private data, in bytes.
 pub(super) const LEN: usize = 32;
+
+/// Reasons of rejections (IBA 1.3 §12.6.7.2).
+pub(super) const INVALID_SERVICE: u32 = 8;
+pub(super) const CONSUMER_DEFINED: u32 = 28;
+pub(super) const VENDOR_OPTION_NOT_SUPPORTED: u32 = 35;
 
 /// Kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +60,8 @@ pub(super) struct Message {
     pub(super) q_key: u32,
     /// Reason of a rejection.
     pub(super) reason: u32,
+    /// Port of the listener.
+    pub(super) port: u16,
     pub(super) private_data: Vec<u8>,
 }
 
@@ -61,6 +79,7 @@ impl Message {
             first_message: 0,
             q_key: 0,
             reason: 0,
+            port: 0,
             private_data: Vec::new(),
         }
     }
@@ -78,6 +97,7 @@ impl Message {
         for (at, value) in [(8, self.number), (12, self.first_message), (16, self.q_key), (20, self.reason)] {
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
         }
+        bytes[24..26].copy_from_slice(&self.port.to_le_bytes());
         bytes.extend_from_slice(&self.private_data);
         bytes
     }
@@ -104,6 +124,7 @@ impl Message {
             first_message: word(12) & 0xff_ffff,
             q_key: word(16),
             reason: word(20),
+            port: word(24) as u16,
             private_data: private_data.to_vec(),
         };
         Ok(Some((message, len)))
@@ -128,6 +149,7 @@ mod tests {
             first_message: 0x04_0506,
             q_key: 0x0708_090a,
             reason: 0x0b0c_0d0e,
+            port: 0x0f10,
             private_data: b"private".to_vec(),
         };
         let bytes = message.encode();

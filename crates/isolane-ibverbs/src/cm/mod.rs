@@ -8,8 +8,14 @@
 
 mod addrinfo;
 mod agent;
+mod attempt;
 mod connect;
 mod event;
+mod handler;
 mod id;
+mod listener;
 mod message;
 mod qp;
+#[cfg(test)]
+mod tests;
+mod watch;

@@ -1,0 +1,169 @@
+//! Attempts to connect to a listener, until it has a request and answers it.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use super::handler::HandlerRef;
+use super::message::{GREETING_LEN, MAGIC, Message, greeting};
+use super::watch::Watch;
+
+/// Connections to the ports at which an agent can listen.
+pub(super) struct Attempt {
+    source: SocketAddr,
+    destinations: Vec<SocketAddr>,
+    sockets: Vec<Greeted>,
+    /// When connections are made again, and until when refused ones are.
+    retry_at: Instant,
+    refused_at: Instant,
+    /// The listener of another port has one of the two, so that the wait for a silent program at the other is short.
+    is_elsewhere: bool,
+    request: Message,
+    pub(super) handler: HandlerRef,
+    deadline: Instant,
+}
+
+/// A connection whose greeting is arriving.
+struct Greeted {
+    stream: TcpStream,
+    greeting: [u8; GREETING_LEN],
+    len: usize,
+}
+
+/// Result of an attempt.
+pub(super) enum Outcome {
+    /// A listener has the request.
+    Sent(TcpStream),
+    /// No listener has that port.
+    Refused,
+    TimedOut,
+}
+
+impl Attempt {
+    pub(super) fn new(
+        source: SocketAddr,
+        destinations: &[SocketAddr],
+        request: Message,
+        handler: HandlerRef,
+    ) -> Attempt {
+        let now = Instant::now();
+        Attempt {
+            source,
+            destinations: destinations.to_vec(),
+            sockets: Vec::new(),
+            retry_at: now,
+            refused_at: now + REFUSAL,
+            is_elsewhere: false,
+            request,
+            handler,
+            deadline: now + TIMEOUT,
+        }
+    }
+
+    /// Makes the connections again, because a busy listener has closed the last one. Returns `None` if it is too late.
+    pub(super) fn restart(self) -> Option<Attempt> {
+        let now = Instant::now();
+        let (retry_at, refused_at) = (now + RETRY_DELAY, now + REFUSAL);
+        (now < self.deadline).then_some(Attempt { retry_at, refused_at, ..self })
+    }
+
+    /// Returns the time at which it must advance without an event.
+    pub(super) fn deadline(&self) -> Instant {
+        match (self.sockets.is_empty(), self.is_elsewhere) {
+            (true, _) => self.retry_at,
+            (false, true) => self.refused_at,
+            (false, false) => self.deadline,
+        }
+    }
+
+    /// Makes connections, and receives greetings. Returns the result, if there is one.
+    pub(super) fn advance(&mut self, watch: &Watch, number: u64) -> Option<Outcome> {
+        let now = Instant::now();
+        if self.sockets.is_empty() && self.retry_at <= now {
+            self.start(watch, number);
+        }
+        let expected = greeting(self.request.port, self.request.is_datagram);
+        let mut index = 0;
+        while index < self.sockets.len() {
+            match self.sockets[index].receive(expected) {
+                Ok(false) => index += 1,
+                Ok(true) => {
+                    let mut stream = self.sockets.swap_remove(index).stream;
+                    if stream.write_all(&self.request.encode()).is_ok() {
+                        self.sockets.clear();
+                        return Some(Outcome::Sent(stream));
+                    }
+                    // The listener is busy.
+                    self.refused_at = now + REFUSAL;
+                }
+                Err(error) => {
+                    self.is_elsewhere |= error.kind() == ErrorKind::AddrNotAvailable;
+                    drop(self.sockets.swap_remove(index));
+                }
+            }
+        }
+        if (self.sockets.is_empty() || self.is_elsewhere) && self.refused_at <= now {
+            Some(Outcome::Refused)
+        } else {
+            (self.deadline <= now).then_some(Outcome::TimedOut)
+        }
+    }
+
+    fn start(&mut self, watch: &Watch, number: u64) {
+        let started =
+            self.destinations.iter().filter_map(|destination| start(self.source, *destination).ok());
+        self.sockets = started.filter(|socket| watch.add(&socket.stream, number).is_ok()).collect();
+        self.retry_at = Instant::now() + RETRY_DELAY;
+    }
+}
+
+/// Starts a connection.
+fn start(source: SocketAddr, destination: SocketAddr) -> io::Result<Greeted> {
+    let family = if destination.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    rustix::net::bind(&socket, &SocketAddr::new(source.ip(), 0))?;
+    match rustix::net::connect(&socket, &destination) {
+        Ok(()) | Err(Errno::INPROGRESS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let stream = TcpStream::from(socket);
+    stream.set_nodelay(true)?;
+    Ok(Greeted { stream, greeting: [0; GREETING_LEN], len: 0 })
+}
+
+impl Greeted {
+    /// Receives the greeting. Returns whether it is complete.
+    ///
+    /// # Errors
+    /// `AddrNotAvailable` if this is the listener of another port, or another error if it is no listener.
+    fn receive(&mut self, expected: [u8; GREETING_LEN]) -> io::Result<bool> {
+        while self.len < GREETING_LEN {
+            match self.stream.read(&mut self.greeting[self.len..]) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.len += count,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => {
+                    return Ok(false);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if self.greeting == expected {
+            Ok(true)
+        } else if self.greeting.starts_with(&MAGIC) {
+            Err(ErrorKind::AddrNotAvailable.into())
+        } else {
+            Err(ErrorKind::InvalidData.into())
+        }
+    }
+}
+
+/// Time in which a connection is made, and a peer sends its request.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for which refused connections are tried again: a program can listen again between two connections.
+const REFUSAL: Duration = Duration::from_millis(300);
+const RETRY_DELAY: Duration = Duration::from_millis(5);

@@ -1,0 +1,23 @@
+//! Receiver of everything that the agent finds out for an identifier.
+
+use std::net::SocketAddr;
+use std::sync::Weak;
+
+use super::message::Message;
+
+/// Receives messages and errors for an identifier. It is called without locks held.
+pub(super) trait Handler: Send + Sync {
+    /// A peer asks a listener for a connection. Returns `false` if the listener does not take it.
+    fn requested(&self, connection: u64, local: SocketAddr, peer: SocketAddr, request: Message) -> bool;
+
+    /// A message has arrived.
+    fn received(&self, message: Message);
+
+    /// The connection could not be made. `is_refused` if no agent listens there.
+    fn failed(&self, is_refused: bool);
+
+    /// The connection has ended.
+    fn closed(&self);
+}
+
+pub(super) type HandlerRef = Weak<dyn Handler>;
