@@ -11,6 +11,7 @@ use isolane_tests::imports;
 /// The crates that each crate can depend on.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("layout", &[]),
+    ("log", &[]),
     ("wire", &["layout"]),
     ("shm", &[]),
     ("tcp", &["shm"]),

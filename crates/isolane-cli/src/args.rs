@@ -4,6 +4,7 @@ use clap::{Parser, Subcommand};
 use log::LevelFilter;
 
 use crate::choice::{Choice, one_of};
+use crate::logging::{LOG_FORMATS, LogFormat};
 use crate::sections;
 
 /// NVMe/TCP target and host in user space, and RDMA verbs over TCP
@@ -13,6 +14,9 @@ pub struct Cli {
     /// Log to stderr: off, error, warn, info, debug, or trace (default: info for serve and engine, else warn)
     #[arg(long, global = true, value_parser = one_of(&LOG_LEVELS), value_name = "LEVEL", hide_possible_values = true)]
     pub log_level: Option<LevelFilter>,
+    /// Format of log lines: text, or json with one object per line (default: text)
+    #[arg(long, global = true, value_parser = one_of(&LOG_FORMATS), value_name = "FORMAT", hide_possible_values = true)]
+    pub log_format: Option<LogFormat>,
     /// Subcommand
     #[command(subcommand)]
     pub command: Command,
@@ -51,11 +55,6 @@ const LOG_LEVELS: [Choice<LevelFilter>; 6] = [
     ("debug", "Decisions of the control path also", LevelFilter::Debug),
     ("trace", "All messages", LevelFilter::Trace),
 ];
-
-/// Sends log lines of `level` and above to stderr.
-pub fn start_logging(level: LevelFilter) {
-    env_logger::Builder::new().filter_level(level).format_target(false).init();
-}
 
 const LONG_ABOUT: &str = "\
 NVMe/TCP target and host in user space, and RDMA verbs over TCP, in one program. It needs no

@@ -38,6 +38,7 @@ impl Failure {
             ErrorKind::NotFound => failure.with_hint("check the path"),
             ErrorKind::PermissionDenied => failure.with_hint("run as a user with the permission"),
             ErrorKind::IsADirectory => failure.with_hint("name a file"),
+            ErrorKind::FileTooLarge => failure.with_hint("raise the limit of file sizes (`ulimit -f`)"),
             ErrorKind::StorageFull => failure.with_hint("free space, or choose another location"),
             ErrorKind::ResourceBusy => failure.with_hint("unmount it, or stop the program that uses it"),
             _ => failure,

@@ -3,6 +3,7 @@
 //! `main` parses, dispatches, and turns a [`failure::Failure`] into one line on stderr and an exit status.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod args;
 mod bench;
@@ -16,6 +17,7 @@ mod failure;
 mod host_args;
 mod info;
 mod invocation;
+mod logging;
 mod man;
 mod output;
 mod sections;
@@ -31,7 +33,11 @@ use clap::{CommandFactory, Parser};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    args::start_logging(cli.log_level.unwrap_or_else(|| cli.command.log_level()));
+    logging::start(
+        cli.log_level.unwrap_or_else(|| cli.command.log_level()),
+        cli.log_format.unwrap_or_default(),
+    );
+    signals::ignore_meaningless();
     let outcome = match cli.command {
         Command::Serve(args) => serve::run(*args),
         Command::Discover(args) => discover::run(&args),
@@ -43,11 +49,10 @@ fn main() -> ExitCode {
         Command::Man(args) => man::run(&args, Cli::command()),
         Command::Completions(args) => completions::run(&args, Cli::command()),
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("isolane: {failure}");
-            ExitCode::from(failure.status())
-        }
-    }
+    let (status, text) = match outcome {
+        Ok(()) => (ExitCode::SUCCESS, None),
+        Err(failure) => (ExitCode::from(failure.status()), Some(format!("isolane: {failure}\n"))),
+    };
+    logging::finish(text);
+    status
 }

@@ -15,6 +15,18 @@ pub fn write_stdout(bytes: &[u8]) -> Result<(), Failure> {
     }
 }
 
+/// Writes to stdout in a thread of its own, because a terminal or pipe can block. The reader can be gone.
+pub fn announce(text: String) {
+    let write = move || {
+        if let Err(failure) = write_stdout(text.as_bytes()) {
+            log::warn!("{failure}");
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("announce".into()).spawn(write) {
+        log::warn!("cannot spawn a thread for stdout: {error}");
+    }
+}
+
 /// Prints `value` as JSON, or `text`.
 pub fn show(value: &impl Serialize, json: bool, text: impl FnOnce() -> String) -> Result<(), Failure> {
     if json { write_stdout(&to_json(value)?) } else { write_stdout(text().as_bytes()) }

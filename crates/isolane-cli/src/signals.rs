@@ -1,17 +1,29 @@
 //! Signals of the process.
 
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator;
 
 use crate::failure::{Context, Failure};
+use crate::logging;
 
-/// Replaces the default actions of SIGINT, SIGTERM, and SIGUSR1.
+/// Replaces the default actions of the signals that end a command, and of SIGUSR1.
 pub fn listen() -> Result<iterator::Signals, Failure> {
-    iterator::Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("cannot listen for signals")
+    iterator::Signals::new(ending().into_iter().chain([SIGUSR1])).context("cannot listen for signals")
+}
+
+/// Makes signals without a meaning here have no effect: SIGXFSZ, so that a write beyond a limit of file sizes (`ulimit
+/// -f`) fails, and SIGUSR2.
+pub fn ignore_meaningless() {
+    // A handler, so that programs that this one starts have the default actions. The flag is never read.
+    for signal in [SIGXFSZ, SIGUSR2] {
+        let registered = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
+        registered.expect("the signal can be handled");
+    }
 }
 
 /// Makes SIGINT, SIGTERM, and SIGHUP remove a file, print the result, and end the process.
@@ -24,8 +36,7 @@ pub fn remove_on_signal(path: PathBuf, result: String) -> Result<(), Failure> {
 pub fn report_on_signal(result: impl FnOnce() -> Option<String> + Send + 'static) -> Result<(), Failure> {
     at_signal(move |signal| {
         if let Some(result) = result() {
-            // The terminal may be gone.
-            let _ = writeln!(std::io::stderr(), "isolane: interrupted: {result}");
+            logging::finish(Some(format!("isolane: interrupted: {result}\n")));
         }
         std::process::exit(128 + signal);
     })
@@ -41,12 +52,8 @@ pub fn at_signal(f: impl FnOnce(i32) + Send + 'static) -> Result<(), Failure> {
 /// Makes the next SIGINT, SIGTERM, or SIGHUP end the process immediately.
 pub fn exit_on_next_signal() -> Result<(), Failure> {
     for signal in ending() {
-        signal_hook::flag::register_conditional_shutdown(
-            signal,
-            128 + signal,
-            std::sync::Arc::new(true.into()),
-        )
-        .context("cannot listen for signals")?;
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::new(true.into()))
+            .context("cannot listen for signals")?;
     }
     Ok(())
 }

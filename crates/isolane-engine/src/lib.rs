@@ -13,6 +13,7 @@
 //! Invariant: no client is trusted; invalid data in its shared memory affects only that client.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod close_threads;
 mod config;

@@ -33,6 +33,7 @@
 //! * A write is repeated only when [`fence`] allows it.
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod any_error;
 mod blocking;

@@ -13,6 +13,7 @@
 //! Invariant: a panic never reaches the program, and a null pointer is an error.
 
 #![allow(missing_docs, clippy::missing_safety_doc)]
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod abi;
 mod address;

@@ -52,7 +52,7 @@ fn open_verbs(device: &Device) -> Result<isolane_verbs::Device> {
         config.ports = low..=high;
     }
     let opened = without_signals(|| isolane_verbs::Device::open(config));
-    Ok(opened.inspect_err(|error| eprintln!("isolane: cannot open a device: {error}"))?)
+    Ok(opened.inspect_err(|error| log::write_stderr(format!("isolane: cannot open a device: {error}\n")))?)
 }
 
 fn text(name: &str) -> Option<String> {
@@ -70,7 +70,7 @@ where
 
 /// Reports a wrong setting, for which libibverbs has no other way.
 fn refuse(name: &str, value: &str, reason: &str) -> Errno {
-    eprintln!("isolane: {name}={value}: {reason}");
+    log::write_stderr(format!("isolane: {name}={value}: {reason}\n"));
     Errno::INVALID
 }
 

@@ -42,6 +42,7 @@
 //!   is dropped.
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod backend;
 mod config;

@@ -108,7 +108,8 @@ impl Listener {
         self.retry_at = Some(now + RETRY_DELAY);
         if !self.out_of_fds {
             self.out_of_fds = true;
-            log::warn!(
+            log::limited!(
+                Warn,
                 "cannot accept connections: {error}; raise the limit of open files (retrying every {} ms)",
                 RETRY_DELAY.as_millis()
             );

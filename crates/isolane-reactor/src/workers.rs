@@ -128,7 +128,8 @@ impl FileThreads {
         match thread::Builder::new().name(name).spawn(move || work(&shared, &sender)) {
             Ok(thread) => self.threads.push(thread),
             Err(error) if self.threads.is_empty() => {
-                log::warn!(
+                log::limited!(
+                    Warn,
                     "cannot spawn file thread: {error}; running file operations on the reactor thread"
                 );
                 self.run_inline(done);

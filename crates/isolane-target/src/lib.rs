@@ -24,6 +24,7 @@
 //! `isolane-volume`, and `isolane-proto`.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod config;
 mod core;
@@ -33,7 +34,6 @@ mod error;
 mod fence;
 mod lane_quota;
 mod listen;
-mod log_limiter;
 mod namespace;
 mod newcomers;
 mod nvme_status;

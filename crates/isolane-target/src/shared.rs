@@ -24,7 +24,6 @@ use crate::core::{MigratingLane, max_lanes};
 use crate::counters::{ConnectionStatus, CoreCounters, InFlight};
 use crate::fence::Fence;
 use crate::lane_quota::LaneQuota;
-use crate::log_limiter::LogLimiter;
 use crate::namespace::Namespaces;
 use crate::newcomers::Newcomers;
 use crate::scheduler::CoreLoad;
@@ -76,7 +75,6 @@ pub(crate) struct Shared {
     pub stuck_after: Duration,
     pub lane_quota: LaneQuota,
     pub newcomers: Newcomers,
-    refusal_log: Mutex<LogLimiter>,
     /// Cores whose lanes are all closed after [`Message::Stop`].
     pub cores_drained: AtomicUsize,
     control: Mutex<ControlState>,
@@ -91,7 +89,6 @@ struct ControlState {
     fences: HashMap<AssociationId, Arc<Fence>>,
     /// Lanes whose Connect waits for the end of the queue that has its QID.
     held_connects: HashSet<LaneId>,
-    unnamed_log: LogLimiter,
 }
 
 struct LaneEntry {
@@ -114,8 +111,8 @@ impl Shared {
         wakers: impl Iterator<Item = Waker>,
         (max_connections, max_newcomers): (usize, usize),
     ) -> (Arc<Shared>, Vec<Receiver<Message>>) {
-        let (lanes, fences, held_connects, unnamed_log) = Default::default();
-        let control = ControlState { port, lanes, fences, held_connects, unnamed_log };
+        let (lanes, fences, held_connects) = Default::default();
+        let control = ControlState { port, lanes, fences, held_connects };
         let (mailboxes, receivers): (Vec<_>, Vec<_>) = wakers.map(mailbox::unbounded).unzip();
         let counters = mailboxes.iter().map(|_| Arc::new(CoreCounters::new(namespaces.len())));
         let shared = Shared {
@@ -123,7 +120,6 @@ impl Shared {
             namespaces,
             lane_quota: LaneQuota::new(mailboxes.len(), max_lanes(config.max_pool_pages), max_connections),
             newcomers: Newcomers::new(max_newcomers),
-            refusal_log: Mutex::default(),
             mailboxes,
             scheduling: config.scheduling,
             stuck_after: config.stuck_after,
@@ -136,10 +132,8 @@ impl Shared {
     /// Counts a refused connection, and logs one per second.
     pub(crate) fn log_refusal(&self, counters: &CoreCounters, peer: SocketAddr, reason: &str) {
         counters.connections_refused.add(1);
-        if self.refusal_log.lock().is_due(Instant::now()) {
-            let refused: u64 = self.counters.iter().map(|core| core.connections_refused.value()).sum();
-            log::warn!("{peer}: refused: {reason} ({refused} refused since the start)");
-        }
+        let refused: u64 = self.counters.iter().map(|core| core.connections_refused.value()).sum();
+        log::limited!(Warn, "{peer}: refused: {reason} ({refused} refused since the start)");
     }
 
     /// Returns the number of closed connections with zero-copy sends in flight.
@@ -200,8 +194,9 @@ impl Shared {
         };
         control.lanes.entry(id).or_default().push(entry);
         if qid == 0 {
-            if host.nqn.is_none() && control.unnamed_log.is_due(now) {
-                log::warn!(
+            if host.nqn.is_none() {
+                log::limited!(
+                    Warn,
                     "{}: accepted {host}; give it an NQN, or list the hosts with --allow-host",
                     from.remote
                 );

@@ -8,6 +8,7 @@
 //!
 //! Invariant: input from a peer never panics, and never reaches memory outside of a registration that allows it.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod connection;
 mod datagram;

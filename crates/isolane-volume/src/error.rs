@@ -11,6 +11,8 @@
 
 use std::io;
 
+use rustix::io::Errno;
+
 /// Error of a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeError {
@@ -36,7 +38,7 @@ pub enum VolumeError {
         blocks: u64,
     },
     /// The file system has no space for the data (ENOSPC, EDQUOT, EFBIG).
-    #[error("no space: {}; free space on the file system of the volume", errno(*raw_os_error))]
+    #[error("no space: {}; {}", errno(*raw_os_error), space_remedy(*raw_os_error))]
     NoSpace {
         /// OS error.
         raw_os_error: i32,
@@ -77,6 +79,14 @@ pub enum VolumeError {
         /// OS error of the sync.
         raw_os_error: i32,
     },
+}
+
+fn space_remedy(raw_os_error: i32) -> &'static str {
+    if raw_os_error == Errno::FBIG.raw_os_error() {
+        "raise the limit of file sizes (`ulimit -f`, LimitFSIZE=), or use a file system with larger files"
+    } else {
+        "free space on the file system of the volume"
+    }
 }
 
 fn errno(raw_os_error: i32) -> io::Error {

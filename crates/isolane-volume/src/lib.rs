@@ -12,6 +12,7 @@
 //!   keeps its promises. Once the storage reports that it did not, every later flush fails.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod error;
 pub mod file;

@@ -23,6 +23,7 @@
 //! * The identity of a volume is the same after a restart if the identities of its members are.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod delay;
 mod driver;

@@ -361,7 +361,7 @@ impl Driver {
             _ if self.lost => Err(lost(is_read)),
             Ok(()) => Ok(data.unwrap_or_default()),
             Err(error) => {
-                log::error!("{}: {error}", self.client.info().address);
+                log::limited!(Error, "{}: {error}", self.client.info().address);
                 Err(if is_read {
                     VolumeError::ReadFailed { raw_os_error: EIO }
                 } else {

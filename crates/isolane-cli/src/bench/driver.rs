@@ -202,7 +202,7 @@ impl<'a> Driver<'a> {
             return Ok(());
         }
         let size = show_bytes((slots * slot_bytes) as f64);
-        eprintln!("writing patterns to all {size} before the measurement, to check reads");
+        log::write_stderr(format!("writing patterns to all {size} before the measurement, to check reads\n"));
         self.run(&mut Source::Slots { direction: Direction::Write, slots: &mut (0..slots) }, false);
         self.reject_failures("cannot write the patterns")?;
         self.streams[0].stats = Stats::new();

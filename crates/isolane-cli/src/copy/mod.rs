@@ -106,7 +106,7 @@ fn report(to: &Endpoint, bytes: u64, elapsed: Duration, verified: bool) -> Resul
     );
     match to {
         Endpoint::Pipe => {
-            eprint!("{text}");
+            log::write_stderr(text);
             Ok(())
         }
         _ => output::write_stdout(text.as_bytes()),

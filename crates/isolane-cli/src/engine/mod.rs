@@ -137,8 +137,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         path,
         allowed_uids: args.allow_uid.clone(),
         program: program()?,
-        // The reader may be gone.
-        on_ready: Box::new(move || drop(output::write_stdout(ready.as_bytes()))),
+        on_ready: Box::new(move || output::announce(ready.clone())),
     };
     supervisor::supervise(options, signal_fds()?).map_err(Failure::from_error)
 }

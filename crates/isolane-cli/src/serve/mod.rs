@@ -89,7 +89,7 @@ use crate::units::{parse_bytes, show_bytes};
 /// for each listener once it accepts connections, then the volumes, and
 /// commands that connect to them.
 ///
-/// SIGINT and SIGTERM shut the target down cleanly: it completes commands in
+/// SIGINT, SIGTERM, and SIGHUP shut the target down cleanly: it completes commands in
 /// flight (for up to 5 s) and makes all data durable. If a volume hangs for 12 s
 /// more, the log names it, and the exit status is 1. A second signal ends the
 /// target immediately. Only a call that hangs in the kernel can delay these.
@@ -221,9 +221,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let program = invocation::program_name();
     let banner = Banner { listeners: &addresses, nqn: nqn.as_str(), volumes: &volumes, program: &program };
-    output::write_stdout(banner.to_text().as_bytes())?;
+    output::announce(banner.to_text());
     for _ in signals.forever().take_while(|signal| *signal == SIGUSR1) {
-        eprint!("{}", counters::show(&target.counters(), &target.connections(), args.json)?);
+        log::write_stderr(counters::show(&target.counters(), &target.connections(), args.json)?);
     }
     signals::exit_on_next_signal()?;
     stop(target)

@@ -4,6 +4,7 @@ mod bench;
 mod copy;
 mod gate;
 mod serve;
+mod stderr;
 mod verbs;
 
 use std::fs;

@@ -154,7 +154,7 @@ impl Control {
         let session = event.key as u32;
         if event.key & PROCESS != 0 {
             if self.clients.get(&session).is_some_and(Client::is_connected) {
-                log::info!("session {session}: its process has ended");
+                log::limited!(Info, "session {session}: its process has ended");
                 self.detach(session);
             }
             return;
@@ -394,7 +394,7 @@ impl Control {
                     self.on_stored(key, stored.then_some(()).ok_or(StoreError::NoDescriptors));
                 }
                 // Requested, thus independent of the log level.
-                ControlMessage::PrintStatus => eprint!("{}", self.status()),
+                ControlMessage::PrintStatus => log::write_stderr(self.status()),
                 ControlMessage::Beat => {}
                 ControlMessage::Exit => return false,
             }
@@ -472,7 +472,7 @@ impl Control {
             self.epoll.remove(&wire);
             close_threads::close(wire.into());
             match client.attached {
-                Some(_) => log::info!("{client} has left"),
+                Some(_) => log::limited!(Info, "{client} has left"),
                 None => log::debug!("{client} has left"),
             }
             let records = client.attached.as_mut().map(Attached::disconnect).unwrap_or_default();

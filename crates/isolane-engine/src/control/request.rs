@@ -146,7 +146,7 @@ impl Control {
         let descriptors = [wire.as_fd(), memory.memfd(), life.as_fd()];
         let key = self.store.put(&Record::Session { session, pid, uid }, &descriptors)?;
         client.attached = Some(Attached::new(memory, life, process, key));
-        log::info!("{client} has attached");
+        log::limited!(Info, "{client} has attached");
         Ok(Some(self.welcome(session)))
     }
 

@@ -26,7 +26,7 @@ pub(super) fn root() -> Option<&'static Path> {
             Some(Tree { root, process: process::id() })
         }
         Err(error) => {
-            eprintln!("isolane: cannot write the files of the devices: {error}");
+            log::write_stderr(format!("isolane: cannot write the files of the devices: {error}\n"));
             None
         }
     });

@@ -75,7 +75,7 @@ impl Driver {
         }
         let options = &acceptor.options[listener];
         if let Err(error) = options.apply(&socket) {
-            return log::warn!("{peer}: cannot serve the connection: {error}");
+            return log::limited!(Warn, "{peer}: cannot serve the connection: {error}");
         }
         if is_local_peer(&socket, peer) {
             options.tune_for_loopback(&socket, LOCAL_SEND_BUFFER_BYTES);

@@ -37,9 +37,9 @@ impl Core {
     pub(super) fn on_fatal(&mut self, lane: &mut Lane, error: &FatalError) {
         self.counters.fatal_errors.add(1);
         if lane.newcomer.is_none() {
-            log::warn!("{}: closing the connection: {error}", lane.peer());
-        } else if self.newcomer_log.is_due(self.now) {
-            log::warn!("{}: closing the connection before Connect: {error}", lane.peer());
+            log::limited!(Warn, "{}: closing the connection: {error}", lane.peer());
+        } else {
+            log::limited!(Warn, "{}: closing the connection before Connect: {error}", lane.peer());
         }
         if lane.conn.is_closed() {
             self.close(lane, "protocol error");
@@ -72,13 +72,14 @@ impl Core {
         if lane.phase == Phase::Closed {
             return;
         }
-        match lane.newcomer.take() {
-            // Unauthenticated peers can cause any number of these lines.
-            Some(arrival) => {
-                log::debug!("{}: closed: {reason}", lane.peer());
-                self.shared.newcomers.remove(lane.peer().ip(), arrival);
+        match lane.association.as_ref().filter(|association| association.qid == 0) {
+            Some(association) => {
+                log::limited!(Info, "{}: {} has disconnected: {reason}", lane.peer(), association.host);
             }
-            None => log::info!("{}: closed: {reason}", lane.peer()),
+            None => log::debug!("{}: closed: {reason}", lane.peer()),
+        }
+        if let Some(arrival) = lane.newcomer.take() {
+            self.shared.newcomers.remove(lane.peer().ip(), arrival);
         }
         lane.phase = Phase::Closed;
         self.disconnect(lane);
@@ -164,7 +165,8 @@ impl Core {
         if association.qid == 0 || association.status.has_ended() {
             return;
         }
-        log::error!(
+        log::limited!(
+            Error,
             "{}: {} commands of {} have not ended within {:?} of the close of their connection",
             lane.peer(),
             lane.active,

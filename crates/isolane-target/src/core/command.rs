@@ -47,9 +47,7 @@ impl Core {
         }
         if !digest_ok {
             self.counters.digest_errors.add(1);
-            if self.digest_log.is_due(self.now) {
-                log::warn!("{}: wrong data digest of command {:#06x}", lane.peer(), permit.cid());
-            }
+            log::limited!(Warn, "{}: wrong data digest of command {:#06x}", lane.peer(), permit.cid());
             self.memory.pool.recycle_buffer(buffer);
             return self.fail(lane, permit, Failure::DataDigest);
         }

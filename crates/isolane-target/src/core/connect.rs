@@ -54,7 +54,10 @@ impl Core {
         let (command, fence) = ((&connecting.entry, &connecting.data[..]), Arc::clone(&connecting.fence));
         match self.shared.connect(command, from, (lane.id, &lane.in_flight), fence, self.now) {
             Ok((connected, fence)) => {
-                log::info!(
+                if connected.qid == 0 {
+                    log::limited!(Info, "{}: {} has connected", lane.peer(), connected.host);
+                }
+                log::debug!(
                     "{}: connected queue {} of controller {} for {} on reactor {}{}",
                     lane.peer(),
                     connected.qid,
@@ -78,7 +81,7 @@ impl Core {
                 }
                 self.complete(lane, connecting.permit, connected.completion);
                 if let Some(Err(error)) = lane.token.map(|token| self.configure_socket(token)) {
-                    log::warn!("{}: cannot serve the connection: {error}", lane.peer());
+                    log::limited!(Warn, "{}: cannot serve the connection: {error}", lane.peer());
                     self.close(lane, "its socket rejects an option");
                 }
             }

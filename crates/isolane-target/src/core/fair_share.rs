@@ -173,7 +173,8 @@ impl Core {
         let stalled_for = self.now.saturating_duration_since(lane.moved_at);
         if self.memory.is_short() && stalled_for >= MAX_STALL {
             self.counters.fatal_errors.add(1);
-            log::warn!("{}: holds {} bytes of memory without progress", lane.peer(), stalled_bytes(lane));
+            let bytes = stalled_bytes(lane);
+            log::limited!(Warn, "{}: holds {bytes} bytes of memory without progress", lane.peer());
             self.close(lane, "others wait for its memory");
         }
     }

@@ -108,12 +108,12 @@ impl Core {
             }
             *failures = 1;
             if let AfterFlush::Complete { .. } = then {
-                log::error!("cannot disable a write cache: commands of its controller are stuck");
+                log::limited!(Error, "cannot disable a write cache: commands of its controller are stuck");
                 *status = Some(Failure::FlushTimeout.status());
                 *pending = None;
                 return;
             }
-            log::error!("a controller shuts down while commands of it are stuck at their volumes");
+            log::limited!(Error, "a controller shuts down while commands of it are stuck at their volumes");
         }
         self.start_flush(key);
     }
@@ -248,7 +248,7 @@ impl Driver {
         match then {
             AfterFlush::ReportShutdown(id) => {
                 self.core.shared.control(|port| port.handle_flushed(id, failures == 0));
-                log::info!("controller {}: shut down by its host, {failures} failed flushes", id.cntlid);
+                log::debug!("controller {}: shut down by its host, {failures} failed flushes", id.cntlid);
             }
             AfterFlush::Shutdown => self.handle_final_flush(failures),
             AfterFlush::Complete { lane, permit, completion } => {

@@ -146,10 +146,9 @@ impl Core {
         if matches!(error, VolumeError::OutOfRange { .. } | VolumeError::ReadOnly) {
             return;
         }
-        if self.volume_logs[position].is_due(self.now) {
-            let volume = &self.shared.namespaces.at(position).volume;
-            log::error!("{}: {} failed: {error}", volume.name(), operation.name());
-        }
+        let volume = &self.shared.namespaces.at(position).volume;
+        let limit = &self.volume_logs[position];
+        log::limited!(by limit, Error, "{}: {} failed: {error}", volume.name(), operation.name());
     }
 
     /// Counts the end of a command at a volume.

@@ -266,7 +266,7 @@ impl Driver {
         match added {
             Ok(token) => self.bind_token(token, key),
             Err(error) => {
-                log::warn!("cannot serve a connection that moved here: {error}");
+                log::limited!(Warn, "cannot serve a connection that moved here: {error}");
                 if let Some(lane) = self.lanes.get_mut(key) {
                     self.core.close(lane, "its new core cannot serve it");
                 }

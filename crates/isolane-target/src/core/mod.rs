@@ -77,7 +77,6 @@ use self::work::{FileWork, Waiting};
 use crate::config::TargetConfig;
 use crate::counters::CoreCounters;
 use crate::error::ShutdownReport;
-use crate::log_limiter::LogLimiter;
 use crate::shared::{Message, Shared};
 use crate::slab::{LaneId, Slab, SlabKey};
 
@@ -125,9 +124,7 @@ pub(crate) struct Core {
     /// Resources of this core that each volume holds, by position.
     volumes: Vec<VolumeUse>,
     /// By position.
-    volume_logs: Vec<LogLimiter>,
-    digest_log: LogLimiter,
-    newcomer_log: LogLimiter,
+    volume_logs: Vec<log::Limit>,
     /// Newcomers that this tick can still close at their deadline.
     newcomers_to_end: usize,
 }
@@ -169,7 +166,7 @@ impl Driver {
             parts: Vec::new(),
             memory: MemoryBudget::new(Pool::new(memory_budget::pool_pages(config.max_pool_pages))),
             volumes: std::iter::repeat_with(VolumeUse::default).take(shared.namespaces.len()).collect(),
-            volume_logs: vec![LogLimiter::default(); shared.namespaces.len()],
+            volume_logs: shared.namespaces.iter().map(|_| log::Limit::default()).collect(),
             shared,
             reactor,
             now,
@@ -189,8 +186,6 @@ impl Driver {
             ended: Vec::new(),
             flushes: Slab::default(),
             flush_turns: VecDeque::new(),
-            digest_log: LogLimiter::default(),
-            newcomer_log: LogLimiter::default(),
             newcomers_to_end: 0,
         };
         core.take_parts();

@@ -72,7 +72,7 @@ impl Core {
             }
             Err(error) => {
                 lane.conn.handle_eof();
-                log::info!("{}: receive failed: {error}", lane.peer());
+                log::debug!("{}: receive failed: {error}", lane.peer());
                 self.close(lane, "the connection is broken");
                 Progress::Ended
             }
@@ -118,7 +118,7 @@ impl Core {
             Event::Data { permit, buffer, digest_ok } => self.on_data(lane, permit, buffer, digest_ok),
             Event::Connected(request) => log::debug!("{}: initialized with {request:?}", lane.peer()),
             Event::Terminated(request) => {
-                log::warn!("{}: the host closed the connection with {request:?}", lane.peer());
+                log::limited!(Warn, "{}: the host closed the connection with {request:?}", lane.peer());
                 self.close(lane, "the host reported a protocol error");
             }
             Event::Fatal(error) => self.on_fatal(lane, &error),

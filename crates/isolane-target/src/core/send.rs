@@ -39,7 +39,7 @@ impl Core {
                     self.handle_sent(lane, bytes, offered);
                 }
                 Err(error) => {
-                    log::info!("{}: sending failed: {error}", lane.peer());
+                    log::debug!("{}: sending failed: {error}", lane.peer());
                     return self.close(lane, "the connection is broken");
                 }
             }

@@ -112,7 +112,7 @@ impl<'d> Listener<'d> {
             Ok((stream, peer)) => match prepare(&stream, &self.device.socket) {
                 Ok(()) => Ok(Some(stream)),
                 Err(error) => {
-                    log::warn!("{peer} is refused: {error}");
+                    log::limited!(Warn, "{peer} is refused: {error}");
                     Ok(None)
                 }
             },

@@ -410,7 +410,7 @@ impl Lanes {
                         hello: None,
                         deadline: Instant::now() + TIMEOUT,
                     }),
-                    Err(error) => log::warn!("{peer} is refused: {error}"),
+                    Err(error) => log::limited!(Warn, "{peer} is refused: {error}"),
                 }
                 if self.waiting.len() > MAX_WAITING {
                     // The peer tries again.
@@ -439,7 +439,7 @@ impl Lanes {
         };
         let source = peer.stream.peer_addr().ok()?;
         if opening.role != Role::Accepts || !opening.accepts(hello, source.ip()) {
-            log::warn!("{source}: queue pair {} expects another peer", hello.destination_qpn);
+            log::limited!(Warn, "{source}: queue pair {} expects another peer", hello.destination_qpn);
             return None;
         }
         if peer.stream.peek(&mut [0]).err().map(|error| error.kind()) != Some(io::ErrorKind::WouldBlock) {

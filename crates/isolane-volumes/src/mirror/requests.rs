@@ -66,7 +66,12 @@ impl Mirror {
         match self.within_timeout(&mut running, first).await {
             Some(Ok(data)) => Ok(data),
             Some(Err(error)) => {
-                log::warn!("{}: reading member {} failed, reading the other: {error}", self.name, first + 1);
+                log::limited!(
+                    Warn,
+                    "{}: reading member {} failed, reading the other: {error}",
+                    self.name,
+                    first + 1
+                );
                 self.start(io, second, request())?.await
             }
             None => self.read_from_either(io, running, second, request()).await,
@@ -207,7 +212,7 @@ impl Mirror {
             let guard = WorkGuard(self, "a commit");
             let outcome = self.write_commit(io, &commit).await;
             if let Err(error) = &outcome {
-                log::error!("{}: bitmap file: {error}; all changes fail until a restart", self.name);
+                log::limited!(Error, "{}: bitmap file: {error}; all changes fail until a restart", self.name);
             }
             self.state.lock().end_commit(&self.name, commit, outcome);
             guard.end();
