@@ -3,6 +3,7 @@
 mod bench;
 mod client;
 mod devices;
+mod preload;
 mod run;
 mod server;
 mod session;

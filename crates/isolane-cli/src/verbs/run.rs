@@ -10,6 +10,7 @@ use isolane_reactor::SocketOptions;
 use isolane_verbs::ProgressMode;
 use isolane_verbs::wire::Hello;
 
+use super::preload::{check_library, check_program};
 use crate::cores;
 use crate::failure::{Failure, IoContext};
 
@@ -17,7 +18,9 @@ use crate::failure::{Failure, IoContext};
 ///
 /// The program and its children find one device for each local address, with the interface of libibverbs. No driver,
 /// network card, or privilege is needed. The library of the devices is libisolane_ibverbs.so, next to this program, in
-/// ../lib, or where ISOLANE_IBVERBS says.
+/// ../lib, or the file that ISOLANE_IBVERBS names. The system loads it neither into programs that are linked statically
+/// nor into set-user-ID programs. Programs that are built with AddressSanitizer run with
+/// ASAN_OPTIONS=verify_asan_link_order=0, because they otherwise refuse preloaded libraries.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Options of the sockets, as for `isolane serve --listen`, separated by commas
@@ -36,7 +39,7 @@ pub struct Args {
     #[arg(long, value_parser = parse_ports, value_name = "LOW-HIGH")]
     ports: Option<String>,
     /// Program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
@@ -54,9 +57,12 @@ fn parse_ports(text: &str) -> Result<String, &'static str> {
 pub fn run(args: &Args) -> Result<(), Failure> {
     cores::check_progress(args.progress)?;
     let library = library()?;
+    check_program(&args.program[0])?;
     let mut program = Command::new(&args.program[0]);
     program.args(&args.program[1..]);
-    program.env("LD_PRELOAD", preload(library.as_os_str(), env::var_os("LD_PRELOAD").as_deref()));
+    for (name, first) in [("LD_PRELOAD", library.as_os_str()), ("ASAN_OPTIONS", OsStr::new(PRELOAD_WITH_ASAN))] {
+        program.env(name, prepend(first, env::var_os(name).as_deref()));
+    }
     let settings = [
         ("ISOLANE_VERBS_SOCKET", args.socket.to_string()),
         ("ISOLANE_VERBS_PROGRESS", args.progress.to_string()),
@@ -68,9 +74,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Err(error).io_context(format!("cannot run {}", args.program[0].display()))
 }
 
-/// Returns the value of `LD_PRELOAD`: the library first, then the present ones.
-fn preload(library: &OsStr, present: Option<&OsStr>) -> OsString {
-    let mut value = library.to_owned();
+/// Returns a list of the environment with a further first part.
+fn prepend(first: &OsStr, present: Option<&OsStr>) -> OsString {
+    let mut value = first.to_owned();
     if let Some(present) = present.filter(|present| !present.is_empty()) {
         value.push(":");
         value.push(present);
@@ -81,22 +87,26 @@ fn preload(library: &OsStr, present: Option<&OsStr>) -> OsString {
 /// Finds the library of the devices.
 fn library() -> Result<PathBuf, Failure> {
     if let Some(path) = env::var_os("ISOLANE_IBVERBS").map(PathBuf::from) {
-        return std::path::absolute(&path).io_context(format!("ISOLANE_IBVERBS={}", path.display()));
+        let path = std::path::absolute(&path).io_context("ISOLANE_IBVERBS")?;
+        return check_library(&path, format!("ISOLANE_IBVERBS={}", path.display())).map(|()| path);
     }
     let here = env::current_exe().io_context("cannot find this program")?;
     let places = here.parent().into_iter().flat_map(|dir| [dir.to_owned(), dir.join("../lib")]);
     let names = |dir: PathBuf| NAMES.map(|name| dir.join(name));
     let found = places.flat_map(names).find(|path| Path::is_file(path));
-    found.ok_or_else(|| {
-        Failure::new(
-            format!("{} is not next to {}", NAMES[0], here.display()),
-            "build it with `cargo build --release -p isolane-ibverbs`",
-        )
-    })
+    let path = found.ok_or_else(|| {
+        let reason = format!("{} is not next to {}, nor in ../lib", NAMES[0], here.display());
+        Failure::new("cannot find the library of the devices", reason)
+            .with_hint("install both with `scripts/install`, or name the file in ISOLANE_IBVERBS")
+    })?;
+    check_library(&path, path.display()).map(|()| path)
 }
 
 /// Names of the library: as built, and as packages install it.
 const NAMES: [&str; 2] = ["libisolane_ibverbs.so", "libisolane-ibverbs.so"];
+
+/// Without this option, AddressSanitizer ends programs that have a preloaded library.
+const PRELOAD_WITH_ASAN: &str = "verify_asan_link_order=0";
 
 #[cfg(test)]
 mod tests {
@@ -104,9 +114,9 @@ mod tests {
 
     #[test]
     fn keeps_other_libraries() {
-        let preload = |present: Option<&str>| preload(OsStr::new("/a.so"), present.map(OsStr::new));
+        let prepend = |present: Option<&str>| prepend(OsStr::new("/a.so"), present.map(OsStr::new));
         assert_eq!(
-            [preload(None), preload(Some("")), preload(Some("/b.so"))],
+            [prepend(None), prepend(Some("")), prepend(Some("/b.so"))],
             ["/a.so", "/a.so", "/a.so:/b.so"]
         );
     }

@@ -1,7 +1,10 @@
 //! `isolane verbs bench`: a server and clients of this machine.
 
+use std::ffi::OsStr;
+use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
@@ -63,12 +66,12 @@ fn verbs_bench_measures_each_operation() {
 
 /// Number of established connections of a process.
 fn connections(process: u32) -> usize {
-    let Ok(descriptors) = std::fs::read_dir(format!("/proc/{process}/fd")) else { return 0 };
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{process}/fd")) else { return 0 };
     let sockets: Vec<String> = descriptors
-        .filter_map(|descriptor| std::fs::read_link(descriptor.ok()?.path()).ok())
+        .filter_map(|descriptor| fs::read_link(descriptor.ok()?.path()).ok())
         .filter_map(|target| Some(target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
         .collect();
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
     let rows = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
     rows.filter(|row| row[3] == "01" && sockets.iter().any(|socket| socket == row[9])).count()
 }
@@ -120,8 +123,8 @@ fn verbs_devices_lists_local_addresses() {
 
 #[test]
 fn verbs_run_starts_the_program_with_its_environment() {
-    // Any library stands for the one of the devices.
-    let library = std::env::current_exe().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let library = compile_library(directory.path());
     let run = |arguments: &[&str]| {
         let mut command = program();
         command.env("ISOLANE_IBVERBS", &library).env_remove("LD_PRELOAD").stderr(Stdio::null());
@@ -139,22 +142,97 @@ fn verbs_run_starts_the_program_with_its_environment() {
     assert!(error.contains("cannot use core 99999"), "{error}");
 }
 
+/// Runs a program with `verbs run` and a library. Returns its success and its stderr.
+fn run_with(library: &Path, arguments: &[&OsStr]) -> (bool, String) {
+    let mut command = program();
+    command.env("ISOLANE_IBVERBS", library).env_remove("ASAN_OPTIONS").args(["verbs", "run"]);
+    let output = command.args(arguments).output().unwrap();
+    (output.status.success(), String::from_utf8(output.stderr).unwrap())
+}
+
 #[test]
-fn verbs_run_names_what_is_missing() {
-    let run = |library: Option<&str>, name: &str| {
-        let mut command = program();
-        command.env_remove("ISOLANE_IBVERBS");
-        command.envs(library.map(|library| ("ISOLANE_IBVERBS", library)));
-        let output = command.args(["verbs", "run", "--", name]).output().unwrap();
-        assert!(!output.status.success());
-        String::from_utf8(output.stderr).unwrap()
+fn verbs_run_refuses_wrong_arguments() {
+    let directory = tempfile::tempdir().unwrap();
+    let any = compile_library(directory.path());
+    let spaced = directory.path().join("a library");
+    fs::copy(&any, &spaced).unwrap();
+    for (library, arguments, reason) in [
+        (&any, &["--", "/no/such/program"][..], "/no/such/program"),
+        (&any, &["--lane", "2", "--", "true"], "'--lanes'"),
+        (&any, &["--lane", "true"], "'--lanes'"),
+        (&"/no/such/library".into(), &["true"], "ISOLANE_IBVERBS=/no/such/library: No such file"),
+        (&"/dev/null".into(), &["true"], "ISOLANE_IBVERBS=/dev/null: not a shared library"),
+        (&"/bin/sh".into(), &["true"], "ISOLANE_IBVERBS=/bin/sh: not a shared library"),
+        (&spaced, &["true"], "cannot hold a path with a space"),
+    ] {
+        let arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
+        let (is_success, error) = run_with(library, &arguments);
+        assert!(!is_success && error.contains(reason), "{arguments:?}: {error}");
+    }
+    // Options after the program are the ones of the program.
+    assert_eq!(run_with(&any, &["sh".as_ref(), "-c".as_ref(), "exit 0".as_ref()]), (true, String::new()));
+}
+
+/// Compiles a library, which stands for the one of the devices.
+fn compile_library(directory: &Path) -> PathBuf {
+    let library = directory.join("library.so");
+    fs::rename(compile(directory, &["-shared", "-fPIC"]), &library).unwrap();
+    library
+}
+
+/// Compiles a program that returns 0.
+fn compile(directory: &Path, options: &[&str]) -> PathBuf {
+    let (source, program) = (directory.join("main.c"), directory.join("main"));
+    fs::write(&source, "int main(void) { return 0; }").unwrap();
+    let mut compiler = Command::new("cc");
+    let compiled = compiler.args(options).arg("-o").args([&program, &source]).output().unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    program
+}
+
+#[test]
+fn verbs_run_warns_of_static_programs() {
+    let directory = tempfile::tempdir().unwrap();
+    let library = compile_library(directory.path());
+    for options in [&["-static"][..], &["-static-pie"]] {
+        let program = compile(directory.path(), options);
+        let (is_success, error) = run_with(&library, &[program.as_os_str()]);
+        assert!(is_success && error.contains("linked statically"), "{options:?}: {error}");
+    }
+    let program = compile(directory.path(), &[]);
+    assert_eq!(run_with(&library, &[program.as_os_str()]), (true, String::new()));
+}
+
+#[test]
+fn verbs_run_starts_programs_with_asan() {
+    let directory = tempfile::tempdir().unwrap();
+    let library = compile_library(directory.path());
+    let program = compile(directory.path(), &["-fsanitize=address"]);
+    assert_eq!(run_with(&library, &[program.as_os_str()]), (true, String::new()));
+}
+
+#[test]
+fn verbs_run_finds_the_installed_library() {
+    let prefix = tempfile::tempdir().unwrap();
+    let directory = |name: &str| {
+        let path = prefix.path().join(name);
+        fs::create_dir(&path).unwrap();
+        path
     };
-    let error = run(Some("/dev/null"), "/no/such/program");
-    assert!(error.contains("/no/such/program"), "{error}");
-    let dir = tempfile::tempdir().unwrap();
-    let copy = dir.path().join("isolane");
-    std::fs::copy(env!("CARGO_BIN_EXE_isolane"), &copy).unwrap();
-    let output = std::process::Command::new(copy).args(["verbs", "run", "--", "true"]).output().unwrap();
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains("cargo build --release -p isolane-ibverbs"), "{error}");
+    let (copy, library) =
+        (directory("bin").join("isolane"), directory("lib").join("libisolane_ibverbs.so"));
+    // A file that this process has open for writing cannot be started by another thread.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_isolane")).arg(&copy).status().unwrap();
+    assert!(copied.success());
+    let run = || {
+        let mut command = Command::new(&copy);
+        command.env_remove("ISOLANE_IBVERBS").env_remove("LD_PRELOAD").stderr(Stdio::piped());
+        let output = command.args(["verbs", "run", "sh", "-c", "echo $LD_PRELOAD"]).output().unwrap();
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap())
+    };
+    let [_, error] = run();
+    assert!(error.contains("scripts/install") && error.contains("ISOLANE_IBVERBS"), "{error}");
+    fs::copy(compile_library(prefix.path()), &library).unwrap();
+    let [preloaded, _] = run();
+    assert!(preloaded.trim().ends_with("lib/libisolane_ibverbs.so"), "{preloaded}");
 }
