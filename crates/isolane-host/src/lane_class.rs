@@ -1,4 +1,4 @@
-//! LaneCounts of lanes, which separate requests that must not wait for each other (H2).
+//! Classes of lanes, which separate requests that must not wait for each other (H2).
 //!
 //! A small read that follows a 1 MiB write on its connection waits for that MiB; on a separate lane it does
 //! not. Lanes are indexed over all classes: default, then read, then poll.

@@ -328,5 +328,5 @@ impl Drop for Reactor {
     }
 }
 
-/// SocketTable reported in one turn.
+/// Number of sockets that one turn reports.
 const MAX_SOCKETS_PER_TURN: usize = 64;

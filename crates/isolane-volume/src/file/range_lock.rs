@@ -85,8 +85,7 @@ impl RangeLocks {
         })
     }
 
-    /// RangeLocks `len` bytes from `offset`; `None` while someone holds any of them in a way that excludes this
-    /// one.
+    /// Locks `len` bytes from `offset`. Returns `None` while another lock excludes it for any of them.
     pub(crate) fn try_lock(
         self: &Arc<RangeLocks>,
         offset: u64,
