@@ -34,7 +34,9 @@ pub(super) fn check_program(name: &OsStr) -> Result<(), Failure> {
     let cannot = |reason| Failure::new(format!("cannot run {}", path.display()), reason);
     if gains_rights(&path).unwrap_or(false) {
         let failure = cannot("the system preloads no library into set-user-ID programs");
-        return Err(failure.with_hint("run a copy without the set-user-ID bit, set-group-ID bit, and capabilities"));
+        return Err(
+            failure.with_hint("run a copy without the set-user-ID bit, set-group-ID bit, and capabilities")
+        );
     }
     let Ok(Some(elf)) = Elf::read(&path) else { return Ok(()) };
     if !elf.is_native() {

@@ -60,7 +60,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     check_program(&args.program[0])?;
     let mut program = Command::new(&args.program[0]);
     program.args(&args.program[1..]);
-    for (name, first) in [("LD_PRELOAD", library.as_os_str()), ("ASAN_OPTIONS", OsStr::new(PRELOAD_WITH_ASAN))] {
+    for (name, first) in
+        [("LD_PRELOAD", library.as_os_str()), ("ASAN_OPTIONS", OsStr::new(PRELOAD_WITH_ASAN))]
+    {
         program.env(name, prepend(first, env::var_os(name).as_deref()));
     }
     let settings = [

@@ -219,8 +219,7 @@ fn verbs_run_finds_the_installed_library() {
         fs::create_dir(&path).unwrap();
         path
     };
-    let (copy, library) =
-        (directory("bin").join("isolane"), directory("lib").join("libisolane_ibverbs.so"));
+    let (copy, library) = (directory("bin").join("isolane"), directory("lib").join("libisolane_ibverbs.so"));
     // A file that this process has open for writing cannot be started by another thread.
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_isolane")).arg(&copy).status().unwrap();
     assert!(copied.success());
