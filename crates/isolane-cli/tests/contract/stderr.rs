@@ -6,6 +6,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Stdio};
 
+use isolane_attach::{Session, SessionOptions};
+
 use super::{fail, kill, pattern, program, succeed, text};
 
 /// Starts `isolane serve` with this stderr, and returns it with its URI.
@@ -164,4 +166,30 @@ fn logs_priorities_for_the_journal() {
         "{log}"
     );
     assert!(log.lines().all(|line| line.starts_with("<4>") || line.starts_with("<6>")), "{log}");
+}
+
+#[test]
+fn engine_admits_and_ends_while_stderr_is_not_read() {
+    let (mut reader, writer) = full_pipe();
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("sock");
+    let mut command = program();
+    command.args(["--log-level", "debug", "engine", "--mode", "sleep", "--socket", text(&socket)]);
+    let mut engine = Killed(command.stdout(Stdio::piped()).stderr(writer).spawn().unwrap());
+    drop(command);
+    let mut line = String::new();
+    BufReader::new(engine.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("listening on "), "{line}");
+    for _ in 0..20 {
+        let options =
+            SessionOptions { path: socket.clone(), spawn_engine: false, ..SessionOptions::default() };
+        Session::open(&options).unwrap();
+        kill(&engine.0, "USR1");
+        kill(&engine.0, "USR2");
+    }
+    kill(&engine.0, "TERM");
+    assert!(engine.0.wait().unwrap().success());
+    let mut log = String::new();
+    reader.read_to_string(&mut log).unwrap();
+    assert!(log.trim_start_matches('x').is_empty(), "{log}");
 }
