@@ -56,7 +56,7 @@ headers_agree() { # the layout that a unit test compares with the structures
 	[ "$(wc -l < "$work/layout.c")" -gt 300 ] && cc -c -o "$work/layout.o" "$work/layout.c"
 }
 exports() { nm -D --defined-only "$1" | awk '$2 == "T" { print $3 }' | grep -E "^_?(ibv_|mbps_|mult_|rdma_)"; }
-exports_every_function() { # except rsockets
+exports_every_function() { # rsockets need only the one that makes a socket
 	local public missing name
 	public=$(for name in libibverbs librdmacm; do
 		exports "$(ldconfig -p | awk -v name="$name.so.1" '$1 == name { print $NF; exit }')"
@@ -126,6 +126,18 @@ starts_iser_target() { # tgtd listens for iSER at one port in both families
 	cat "$work/server"
 	return 1
 }
+refuses_rsockets() {
+	local program status
+	for program in "rstream -s" "riostream -s" "udpong -s" "rcopy $work/layout.c"; do
+		# shellcheck disable=SC2086
+		verbs $program 127.0.0.1 > "$work/rsocket" 2>&1; status=$?
+		# A signal gives 129 to 192.
+		[ $status -lt 124 ] || [ $status = 255 ] &&
+			[ "$(grep -c 'isolane: rsocket: rsockets are not supported' "$work/rsocket")" = 1 ] && continue
+		echo "$program: status $status"; cat "$work/rsocket"
+		return 1
+	done
+}
 rdma_core() { # its own tests, without the ones of vendors
 	local from=/usr/share/doc/rdma-core/tests to=$work/rdma-core
 	mkdir -p "$to" && cp "$from"/* "$to" && gunzip -qf "$to"/*.gz && rm -f "$to"/test_{mlx5,efa,cuda}*
@@ -176,6 +188,7 @@ check "rping after a port scan" rping_after_port_scan || status=1
 check "ucmatose with private data and many connections" managed ucmatose -c 60 -C 20 -- ucmatose -s 127.0.0.1 -c 60 -C 20 || status=1
 check "ucmatose with 500 connections" managed ucmatose -c 500 -- ucmatose -s 127.0.0.1 -c 500 || status=1
 check "tgtd with iSER" starts_iser_target || status=1
+check "rsockets are refused with one line" refuses_rsockets || status=1
 check "rdma_server and rdma_client" managed rdma_server -- rdma_client -s 127.0.0.1 || status=1
 check "udaddy" managed udaddy -- udaddy -s 127.0.0.1 || status=1
 server_ends=no check "cmtime" managed cmtime -- cmtime -s 127.0.0.1 -c 20 || status=1

@@ -1,6 +1,8 @@
 //! Functions that fail, as on hardware without them.
 
 use std::ffi::{c_int, c_void};
+use std::io::Write;
+use std::sync::Once;
 
 use crate::ffi::{Errno, pointer, status, value};
 
@@ -60,6 +62,18 @@ pub extern "C" fn ibv_dofork_range(_start: *mut c_void, _size: usize) -> c_int {
     0
 }
 
+/// The sockets of librdmacm use its internal functions, which do not know the objects of this library. All other functions
+/// of them need a socket.
+#[unsafe(no_mangle)]
+pub extern "C" fn rsocket(_domain: c_int, _type: c_int, _protocol: c_int) -> c_int {
+    static REPORTED: Once = Once::new();
+    REPORTED.call_once(|| {
+        let text = "isolane: rsocket: rsockets are not supported; use TCP sockets, which rsockets imitate";
+        let _ = writeln!(std::io::stderr(), "{text}");
+    });
+    value(|| Err(Errno::UNSUPPORTED))
+}
+
 // Multicast and enhanced connection establishment of librdmacm, which reports errors as -1.
 macro_rules! fail_with_minus_one {
     ($($name:ident),* $(,)?) => {
@@ -79,3 +93,15 @@ fail_with_minus_one!(
     rdma_set_local_ece,
     rdma_get_remote_ece,
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_rsockets_with_an_error() {
+        assert_eq!(rsocket(libc::AF_INET, libc::SOCK_STREAM, 0), -1);
+        // SAFETY: the location of this thread's error is valid.
+        assert_eq!(unsafe { *libc::__errno_location() }, libc::EOPNOTSUPP);
+    }
+}
