@@ -138,6 +138,16 @@ refuses_rsockets() {
 		return 1
 	done
 }
+libfabric() { # OPTION...
+	local port server status
+	port=$(free_port)
+	verbs fi_pingpong "$@" -I 20 -B "$port" > "$work/server" 2>&1 & server=$!
+	wait_for 30 is_listening_or_ended "$port" $server
+	verbs fi_pingpong "$@" -I 20 -P "$port" 127.0.0.1; status=$?
+	wait $server && [ $status = 0 ] && return 0
+	echo "client: status $status; server:"; cat "$work/server"
+	return 1
+}
 rdma_core() { # its own tests, without the ones of vendors
 	local from=/usr/share/doc/rdma-core/tests to=$work/rdma-core
 	mkdir -p "$to" && cp "$from"/* "$to" && gunzip -qf "$to"/*.gz && rm -f "$to"/test_{mlx5,efa,cuda}*
@@ -204,4 +214,12 @@ for options in "rc_v,ud_v,self tag_lat 64" "rc_v,ud_v,self ucp_put_bw 1048576" "
 	# shellcheck disable=SC2086
 	check "ucx_perftest ${options#* } over ${options%% *}" ucx $options || status=1
 done
+# libfabric ignores the devices of the interface lo.
+if "$isolane" verbs devices | awk 'NR > 1 && $3 != "lo" { found = 1 } END { exit !found }'; then
+	check "fi_info finds endpoints without a node" verbs fi_info -p verbs -t FI_EP_MSG || status=1
+	check "fi_pingpong over verbs" libfabric -p verbs -e msg || status=1
+	check "fi_pingpong over verbs;ofi_rxm" libfabric -p "verbs;ofi_rxm" -e rdm || status=1
+else
+	echo "not run: libfabric needs a device besides the one of lo"
+fi
 exit $status

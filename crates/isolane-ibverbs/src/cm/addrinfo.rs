@@ -7,7 +7,8 @@ use std::ptr::null_mut;
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
 use super::id::{
-    create, from_abi, rdma_bind_addr, rdma_destroy_id, rdma_resolve_addr, rdma_resolve_route, write_address,
+    create, from_abi, rdma_bind_addr, rdma_destroy_id, rdma_resolve_addr, rdma_resolve_route, read_address,
+    write_address,
 };
 use super::qp::{rdma_create_qp, rdma_destroy_qp, rdma_destroy_srq};
 use crate::abi;
@@ -36,21 +37,32 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
         let flags = hints.map_or(0, |hints| hints.ai_flags);
         let is_passive = flags & abi::RAI_PASSIVE != 0;
         let family = hints.map_or(0, |hints| hints.ai_family);
-        let address = resolve(node, service, is_passive, family)?;
-        let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-        let len = match address {
-            SocketAddr::V4(_) => size_of::<sockaddr_in>(),
-            SocketAddr::V6(_) => size_of::<sockaddr_in6>(),
-        } as socklen_t;
+        // SAFETY: see `ffi`.
+        let (mut source, mut destination) = unsafe {
+            (
+                hints.map_or(Ok(None), |hints| hint(hints.ai_src_addr, hints.ai_src_len))?,
+                hints.map_or(Ok(None), |hints| hint(hints.ai_dst_addr, hints.ai_dst_len))?,
+            )
+        };
+        if node.is_some() || service.is_some() {
+            let address = Some(resolve(node, service, is_passive, family)?);
+            (source, destination) = if is_passive { (address, None) } else { (source, address) };
+        } else if hints.is_none() {
+            return Err(Errno::INVALID);
+        }
+        let known = destination.or(source).map(|address| match address {
+            SocketAddr::V4(_) => libc::AF_INET,
+            SocketAddr::V6(_) => libc::AF_INET6,
+        });
         // SAFETY: all fields are numbers and pointers.
         let empty: sockaddr_storage = unsafe { std::mem::zeroed() };
         let abi = abi::CmAddrInfo {
             ai_flags: flags,
-            ai_family: family,
+            ai_family: known.unwrap_or(family),
             ai_qp_type: hints.map_or(0, |hints| hints.ai_qp_type),
             ai_port_space: hints.map_or(0, |hints| hints.ai_port_space),
-            ai_src_len: if is_passive { len } else { 0 },
-            ai_dst_len: if is_passive { 0 } else { len },
+            ai_src_len: source.map_or(0, len),
+            ai_dst_len: destination.map_or(0, len),
             ai_src_addr: null_mut(),
             ai_dst_addr: null_mut(),
             ai_src_canonname: null_mut(),
@@ -64,13 +76,15 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
         let found = into_raw(Found { abi, source: empty, destination: empty });
         // SAFETY: just made.
         let fields = unsafe { &mut *found };
-        let (storage, pointer) = if is_passive {
-            (&mut fields.source, &mut fields.abi.ai_src_addr)
-        } else {
-            (&mut fields.destination, &mut fields.abi.ai_dst_addr)
-        };
-        *storage = write_address(address);
-        *pointer = std::ptr::from_mut(storage).cast::<sockaddr>();
+        for (address, storage, pointer) in [
+            (source, &mut fields.source, &mut fields.abi.ai_src_addr),
+            (destination, &mut fields.destination, &mut fields.abi.ai_dst_addr),
+        ] {
+            if let Some(address) = address {
+                *storage = write_address(address);
+                *pointer = std::ptr::from_mut(storage).cast::<sockaddr>();
+            }
+        }
         if fields.abi.ai_port_space == 0 {
             fields.abi.ai_port_space =
                 if fields.abi.ai_qp_type == abi::QPT_UD { abi::PS_UDP } else { abi::PS_TCP };
@@ -82,6 +96,23 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
         *result = found.cast();
         Ok(0)
     })
+}
+
+/// Reads an address of hints that can be missing.
+///
+/// # Safety
+/// See `ffi`.
+unsafe fn hint(address: *mut sockaddr, len: socklen_t) -> Result<Option<SocketAddr>> {
+    // SAFETY: see `ffi`.
+    if len == 0 { Ok(None) } else { unsafe { read_address(address) }.map(Some) }
+}
+
+/// Returns the length of an address for the program, in bytes.
+fn len(address: SocketAddr) -> socklen_t {
+    match address {
+        SocketAddr::V4(_) => size_of::<sockaddr_in>() as socklen_t,
+        SocketAddr::V6(_) => size_of::<sockaddr_in6>() as socklen_t,
+    }
 }
 
 /// Reads a string that can be missing.
@@ -98,9 +129,6 @@ unsafe fn string<'a>(text: *const c_char) -> Result<Option<&'a str>> {
 }
 
 fn resolve(node: Option<&str>, service: Option<&str>, is_passive: bool, family: c_int) -> Result<SocketAddr> {
-    if node.is_none() && service.is_none() {
-        return Err(Errno::INVALID);
-    }
     let port = service.map_or(Ok(0), |service| service.parse::<u16>().map_err(|_| Errno::INVALID))?;
     let any = if is_passive { "0.0.0.0" } else { "127.0.0.1" };
     let mut found = (node.unwrap_or(any), port).to_socket_addrs()?.filter(|address| match family {

@@ -309,10 +309,20 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut abi::CmId, address: *mut sockad
     })
 }
 
-/// Sets the local address, and the device that has it.
+/// Returns the device of a local address. A loopback address has the first one, as in the kernel (`cma_bind_loopback`):
+/// programs ignore the devices of the interface `lo`.
+fn device_of(address: IpAddr) -> Option<&'static Device> {
+    if address.is_loopback() {
+        devices().first()
+    } else {
+        devices().iter().find(|device| device.address == address)
+    }
+}
+
+/// Sets the local address, and its device.
 pub(super) fn set_local(id: &mut Id, local: SocketAddr) {
     id.abi.route.addr.src_addr = write_address(local);
-    if let Some(device) = devices().iter().find(|device| device.address == local.ip()) {
+    if let Some(device) = device_of(local.ip()) {
         let opened = open(device);
         id.abi.verbs = opened.context;
         if id.abi.pd.is_null() {
@@ -326,7 +336,9 @@ pub(super) fn set_local(id: &mut Id, local: SocketAddr) {
 
 pub(super) fn set_peer(id: &mut Id, peer: SocketAddr) {
     id.abi.route.addr.dst_addr = write_address(peer);
-    id.abi.route.addr.dgid = abi::GidBytes(isolane_verbs::gid(peer.ip()));
+    // The peer also has the first device if its address is a loopback one.
+    let address = device_of(peer.ip()).map_or(peer.ip(), |device| device.address);
+    id.abi.route.addr.dgid = abi::GidBytes(isolane_verbs::gid(address));
 }
 
 /// A device that stays open, with the domain of identifiers without one of the program.
@@ -381,7 +393,7 @@ pub unsafe extern "C" fn rdma_resolve_addr(
             _ => destination,
         };
         let local = source.map_or_else(|| local_towards(destination), Ok);
-        let local = local.ok().filter(|local| devices().iter().any(|device| device.address == local.ip()));
+        let local = local.ok().filter(|local| device_of(local.ip()).is_some());
         let Some(local) = local else {
             found.shared.push(abi::CM_ADDR_ERROR, -libc::ENODEV);
             return complete(found);

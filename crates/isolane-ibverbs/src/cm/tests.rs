@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::addrinfo::{rdma_freeaddrinfo, rdma_getaddrinfo};
 use super::connect::{
     rdma_accept, rdma_connect, rdma_disconnect, rdma_establish, rdma_listen, rdma_reject, rdma_set_option,
 };
@@ -17,12 +18,13 @@ use super::event::{
 };
 use super::id::{
     rdma_bind_addr, rdma_create_id, rdma_destroy_id, rdma_get_src_port, rdma_resolve_addr,
-    rdma_resolve_route, write_address,
+    rdma_resolve_route, read_address, write_address,
 };
 use super::listener::OTHER_PORT;
 use super::message::{GREETING_LEN, INVALID_SERVICE, Kind, LEN, Message, greeting};
 use super::qp::{rdma_create_qp, rdma_destroy_qp};
 use crate::abi;
+use crate::device::devices;
 
 /// Longer than any step takes on a busy machine.
 const TEST_TIMEOUT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
@@ -528,4 +530,53 @@ fn rejects_a_request_for_another_port() {
     assert_eq!((rejection.kind, rejection.reason), (Kind::Reject, INVALID_SERVICE));
     assert!(channel.is_empty());
     listener.destroy();
+}
+
+#[test]
+fn binds_loopback_to_the_first_device() {
+    let (own, peer) = (Channel::new(), Channel::new());
+    let (listener, address) = peer.listen(1);
+    let id = own.resolve(address);
+    id.connect();
+    let request = peer.expect(abi::CM_CONNECT_REQUEST);
+    let gid = devices()[0].gid();
+    for (id, has_peer) in [(listener, false), (id, true), (request, true)] {
+        // SAFETY: the identifier lives.
+        let found = unsafe { &*id.0 };
+        // SAFETY: the identifier has a device.
+        assert_eq!(unsafe { (*found.verbs).device }, devices()[0].as_abi());
+        assert_eq!(found.route.addr.sgid.0, gid);
+        assert!(!has_peer || found.route.addr.dgid.0 == gid);
+    }
+    for id in [id, request, listener] {
+        id.destroy();
+    }
+}
+
+#[test]
+fn copies_addresses_of_hints() {
+    // SAFETY: all fields are numbers and pointers.
+    let empty: abi::CmAddrInfo = unsafe { std::mem::zeroed() };
+    let (mut source, mut destination) = (write_address(loopback(1)), write_address(loopback(2)));
+    let len = size_of::<libc::sockaddr_in>() as u32;
+    let hints = abi::CmAddrInfo {
+        ai_port_space: abi::PS_TCP,
+        ai_src_addr: (&raw mut source).cast(),
+        ai_src_len: len,
+        ai_dst_addr: (&raw mut destination).cast(),
+        ai_dst_len: len,
+        ..empty
+    };
+    let mut found = null_mut();
+    // SAFETY: the arguments are valid.
+    unsafe {
+        assert_eq!(rdma_getaddrinfo(null_mut(), null_mut(), &hints, &mut found), 0);
+        let copied = &*found;
+        assert_eq!((copied.ai_src_len, copied.ai_dst_len), (len, len));
+        assert_eq!(read_address(copied.ai_src_addr), Ok(loopback(1)));
+        assert_eq!(read_address(copied.ai_dst_addr), Ok(loopback(2)));
+        rdma_freeaddrinfo(found);
+        let returned = rdma_getaddrinfo(null_mut(), null_mut(), null_mut(), &mut found);
+        assert_eq!(result(returned), Err(libc::EINVAL));
+    }
 }
