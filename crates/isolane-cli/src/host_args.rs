@@ -32,7 +32,8 @@ pub struct HostArgs {
     /// Keep-alive timeout, 0 to disable
     #[arg(short = 'k', long, value_name = "TIME", default_value = "15s", value_parser = parse_time)]
     pub keep_alive: Duration,
-    /// Reconnect for this long after a connection is lost, 0 to disable
+    /// Reconnect for this long after a connection is lost, and repeat a command without an answer for this long, 0 to
+    /// disable
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_time)]
     pub reconnect: Duration,
     /// Handling of writes whose result was lost with a connection

@@ -114,7 +114,8 @@ impl Default for Coalesce {
 /// Behavior after the connection is lost.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Reconnect {
-    /// How long to keep trying. `None`: forever; zero: not at all.
+    /// How long to keep trying, also for each request that the target does not answer. `None`: forever; zero: not at
+    /// all.
     pub timeout: Option<Duration>,
     /// Delay before the second attempt; the first is immediate. It doubles with each attempt.
     pub min_delay: Duration,

@@ -120,6 +120,8 @@ struct Trouble {
     failure: Option<RequestError>,
     /// Retries of each part that the target refused for now.
     retries: BTreeMap<u32, u8>,
+    /// First loss of a part with its connection since the target has answered one.
+    lost_since: Option<Instant>,
 }
 
 /// One request in progress. Its fields drop in order: the buffer before the reply.
@@ -231,6 +233,16 @@ impl RequestSlot {
 
     pub(crate) fn has_failed(&self) -> bool {
         self.trouble.as_ref().is_some_and(|trouble| trouble.failure.is_some())
+    }
+
+    /// Records that a part was lost with its connection. Returns the first such loss since an answer.
+    pub(crate) fn record_loss(&mut self, now: Instant) -> Instant {
+        *self.trouble.get_or_insert_default().lost_since.get_or_insert(now)
+    }
+
+    /// Records that the target has answered a part.
+    pub(crate) fn record_answer(&mut self) {
+        self.trouble.iter_mut().for_each(|trouble| trouble.lost_since = None);
     }
 
     /// Returns how often a part was sent again after the target refused it for now.

@@ -39,9 +39,10 @@ impl Outage {
     }
 
     /// Begins with the loss of an association. Continues the previous outage if the association lived less than
-    /// the longest delay: a target that drops every association must not be flooded, nor tried forever.
+    /// the longest delay, or has completed none of the commands that it repeated: a target that drops every
+    /// association, or never answers, must not be flooded, nor tried forever.
     pub(super) fn after(lost: &LiveAssociation, reconnect: &Reconnect, now: Instant) -> Outage {
-        if now >= lost.connected_at + reconnect.max_delay {
+        if now >= lost.connected_at + reconnect.max_delay && !lost.has_only_unanswered() {
             return Outage { since: now, attempt: 0, next: Some(now) };
         }
         Outage { next: Some(now + reconnect.pause(lost.outage.attempt)), ..lost.outage }
@@ -65,6 +66,8 @@ pub(super) struct LiveAssociation {
     /// Queues by the index of a token.
     queues: Vec<Option<QueueId>>,
     pub connected_at: Instant,
+    /// Whether it repeats commands of the association before, and none of its commands has completed.
+    pub waits_for_progress: bool,
     /// The outage that it ended.
     pub outage: Outage,
     /// Its entry in the journal.
@@ -101,8 +104,15 @@ impl LiveAssociation {
         let connected_at = Instant::now();
         let admin = AdminQueue::new(admin, nsid, keep_alive, max_async_events, connected_at);
         entry.iter_mut().for_each(JournalEntry::on_use);
-        let (queues, adopted) = (Vec::new(), Vec::with_capacity(lanes.len()));
-        let mut live = LiveAssociation { admin, lanes: adopted, queues, connected_at, outage, entry };
+        let mut live = LiveAssociation {
+            admin,
+            lanes: Vec::with_capacity(lanes.len()),
+            queues: Vec::new(),
+            connected_at,
+            waits_for_progress: false,
+            outage,
+            entry,
+        };
         live.register(live.admin.lane.token(), QueueId::Admin);
         for connection in lanes {
             match Lane::adopt(connection, reactor) {
@@ -118,6 +128,11 @@ impl LiveAssociation {
             }
         }
         Ok(live)
+    }
+
+    /// Whether it repeats commands, and has completed none.
+    pub(super) fn has_only_unanswered(&self) -> bool {
+        self.waits_for_progress && self.lanes.iter().any(|lane| lane.in_flight() > 0)
     }
 
     /// Resets all connections and returns the commands in flight on the lanes.

@@ -167,6 +167,7 @@ impl Client {
         let Some(request) = self.state.requests.get_mut(part.slot) else { return };
         request.in_flight -= 1;
         request.seen_in_flight = None;
+        request.record_answer();
         request.return_buffer(part.index, completed.buffer);
         match completed.entry.status {
             status if !status.is_success() => self.on_error_status(part, status),

@@ -27,6 +27,9 @@ use crate::options::{Reconnect, WriteReplay};
 use crate::request_table::{Part, PartRange};
 use crate::unflushed::Era;
 
+/// Reason for the failure of commands that were repeated for the whole time of reconnecting.
+const UNANSWERED: &str = "the target does not answer a command, also after reconnecting; check its storage";
+
 /// Time for the target to shut its controller down.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -43,8 +46,9 @@ impl Client {
         let keep_alive = self.plan.options.keep_alive;
         self.retries.set_delays(association.retry_delays);
         let nsid = self.state.namespace.nsid;
-        let live = LiveAssociation::adopt(association, nsid, keep_alive, outage, &mut self.reactor)
+        let mut live = LiveAssociation::adopt(association, nsid, keep_alive, outage, &mut self.reactor)
             .map_err(|source| ConnectError::system("a socket", source))?;
+        live.waits_for_progress = self.state.requests.len() > 0;
         if let Some(error) = self.state.unflushed.enter(era) {
             log::error!("{}: the next flush fails: {error}", info.address);
         }
@@ -122,6 +126,7 @@ impl Client {
         let Link::Up(live) = &self.link else { return };
         let outage = Outage::after(live, &self.plan.options.reconnect, self.now);
         let Link::Up(mut live) = std::mem::replace(&mut self.link, Link::Down(outage)) else { return };
+        let is_unanswered = live.has_only_unanswered();
         let in_flight: usize = live.lanes.iter().map(Lane::in_flight).sum();
         let ends = outage.is_over(&self.plan.options.reconnect, self.now)
             || matches!(reason, DisconnectReason::VolumeChanged { .. });
@@ -138,8 +143,8 @@ impl Client {
             return self.fail_all(ConnectError::VolumeChanged(*difference));
         }
         if outage.is_over(&self.plan.options.reconnect, self.now) {
-            let (address, reason) = (self.state.info.address, reason.to_string());
-            self.fail_all(ConnectError::Lost { address, reason });
+            let reason = if is_unanswered { UNANSWERED.to_owned() } else { reason.to_string() };
+            self.fail_all(ConnectError::Lost { address: self.state.info.address, reason });
         }
     }
 
@@ -148,6 +153,12 @@ impl Client {
         let Some(request) = self.state.requests.get_mut(part.slot) else { return };
         request.in_flight -= 1;
         request.return_buffer(part.index, abandoned.buffer);
+        let lost_since = request.record_loss(self.now);
+        let timeout = self.plan.options.reconnect.timeout;
+        if timeout.is_some_and(|timeout| !timeout.is_zero() && self.now >= lost_since + timeout) {
+            let (address, reason) = (self.state.info.address, UNANSWERED.to_owned());
+            request.fail(RequestError::Lost(Arc::new(ConnectError::Lost { address, reason })));
+        }
         if abandoned.sent && request.operation.changes_blocks() {
             self.replay.record_uncertain(part, request);
         } else {

@@ -78,7 +78,10 @@ impl Client {
         let received = match queue {
             QueueId::Lane(lane) => {
                 let mut completions = LaneCompletions { state: &mut self.state, slow };
-                live.lanes[lane].receive(reactor, overflow, now, &mut completions)
+                let in_flight = live.lanes[lane].in_flight();
+                let received = live.lanes[lane].receive(reactor, overflow, now, &mut completions);
+                live.waits_for_progress &= live.lanes[lane].in_flight() == in_flight;
+                received
             }
             QueueId::Admin => live.admin.lane.receive(reactor, overflow, now, slow),
         };

@@ -162,6 +162,9 @@ impl MockConnection<'_> {
         self.shared.queues.lock().push((self.controller.qid(), entry.opcode));
         self.note_way();
 
+        if self.is_silent(entry) {
+            return permit.forfeit();
+        }
         if let Some(status) = self.refusal() {
             return self.queue.complete(permit, Completion::failed(status));
         }
@@ -198,6 +201,9 @@ impl MockConnection<'_> {
         let command = WriteCommand::parse(entry);
         self.shared.commands.lock().push((entry.opcode, command.blocks()));
         self.shared.forced.lock().extend(command.fua.then_some(command.slba));
+        if self.is_silent(entry) {
+            return permit.forfeit();
+        }
         if let Some(status) = self.refusal() {
             return self.queue.complete(permit, Completion::failed(status));
         }
@@ -224,6 +230,11 @@ impl MockConnection<'_> {
             Some((0, fault)) => Some(fault),
             _ => None,
         }
+    }
+
+    fn is_silent(&self, entry: &SubmissionEntry) -> bool {
+        let block = ReadCommand::parse(entry).slba;
+        self.shared.script.lock().silent_from.is_some_and(|first| block >= first)
     }
 
     /// The error that this command is to end with.

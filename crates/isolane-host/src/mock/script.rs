@@ -56,6 +56,8 @@ pub(crate) struct Script {
     /// Answers no Keep Alive.
     pub ignores_keep_alive: bool,
     pub has_digests: bool,
+    /// I/O commands from this block on get no answer.
+    pub silent_from: Option<u64>,
     /// Number of I/O commands before the fault, and the fault.
     pub fault: Option<(u32, Fault)>,
 }
@@ -127,6 +129,7 @@ impl Default for Script {
             completes_shutdown: true,
             ignores_keep_alive: false,
             has_digests: true,
+            silent_from: None,
             fault: None,
         }
     }

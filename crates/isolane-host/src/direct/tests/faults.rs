@@ -119,3 +119,50 @@ fn without_reconnecting_a_loss_fails_with_the_reason() {
     let later = run(&mut client, read(0, 4096));
     assert!(matches!(later.result, Err(RequestError::Lost(_))));
 }
+
+/// Options with which a command is repeated several times before its time is over.
+fn impatient() -> Options {
+    let timeout = Some(Duration::from_millis(500));
+    let reconnect = Reconnect { timeout, max_delay: Duration::from_millis(20), ..options().reconnect };
+    Options { command_timeout: Duration::from_millis(100), reconnect, ..options() }
+}
+
+fn assert_unanswered(completion: &Completion) {
+    let Err(RequestError::Lost(reason)) = &completion.result else { panic!("{completion:?}") };
+    assert!(reason.to_string().contains("does not answer a command"), "{reason}");
+}
+
+#[test]
+fn closes_if_target_answers_no_command() {
+    let target = Target::start(Script { silent_from: Some(0), ..Script::default() });
+    for request in [read(0, 4096), write(0, 4096, 1)] {
+        let mut client = connect(&target, impatient());
+        // Idle time does not count.
+        idle(&mut client, Duration::from_millis(700));
+        client.submit(0, request, 0);
+        client.submit(0, read(64, 4096), 1);
+        let completions = wait_for(&mut client, 2);
+        completions.iter().for_each(assert_unanswered);
+        assert!(client.is_closed());
+    }
+    let repeated = target.shared.commands.lock().len();
+    assert!(repeated > 4, "{repeated} commands");
+}
+
+#[test]
+fn fails_only_command_that_target_never_answers() {
+    let target = Target::start(Script { silent_from: Some(4096), ..Script::default() });
+    let mut client = connect(&target, impatient());
+    client.submit(0, read(4096, 4096), u64::MAX);
+    // Other commands make progress on each association.
+    let (mut completions, mut others) = (Vec::new(), 0);
+    while completions.is_empty() {
+        client.submit(0, read(0, 4096), others);
+        let mut done = Vec::new();
+        turn_until(&mut client, &mut done, |_, done| done.iter().any(|done| done.tag == others));
+        others += 1;
+        completions.extend(done.into_iter().filter(|done| done.tag == u64::MAX));
+    }
+    assert_unanswered(&completions[0]);
+    assert!(run(&mut client, read(0, 4096)).result.is_ok());
+}
