@@ -159,7 +159,7 @@ fn serves_the_maximum_queue_depth() {
     }
     assert!(wait_for(&mut client, 1000).iter().all(|completion| completion.result.is_ok()));
     let uri = uri(target.local_addrs()[0]);
-    let error = Client::connect(&uri, Options { depth: 256, ..options() }).err().unwrap();
+    let error = Client::connect(&uri, Options { depth: 256, exact_depth: true, ..options() }).err().unwrap();
     assert!(matches!(error, ConnectError::Depth { requested: 256, max: 255 }), "{error}");
 }
 

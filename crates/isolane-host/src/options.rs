@@ -2,7 +2,7 @@
 //!
 //! Options are requests; [`Negotiated`](crate::Negotiated) has the result. Every field has a default that
 //! works. A request that the target cannot meet is an error that names the limit, except that lanes for reads
-//! and polling may be fewer, which is logged.
+//! and polling may be fewer, which is logged, and that the depth may be lower.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -47,8 +47,11 @@ pub struct Options {
     /// chosen.
     #[serde(skip)]
     pub via: Option<Via>,
-    /// Maximum number of commands in flight on a lane. The target's queue needs one more entry.
+    /// Maximum number of commands in flight on a lane. The target's queue needs one more entry. A controller whose
+    /// queues are smaller lowers it.
     pub depth: u16,
+    /// Refuses a controller whose queues are too small for `depth`.
+    pub exact_depth: bool,
     /// CRC32C over every header.
     pub header_digest: bool,
     /// CRC32C over all data.
@@ -167,6 +170,7 @@ impl Default for Options {
             cores: Cores::default(),
             via: None,
             depth: 64,
+            exact_depth: false,
             header_digest: false,
             data_digest: false,
             mode: Mode::Adaptive,

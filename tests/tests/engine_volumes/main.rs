@@ -94,8 +94,10 @@ fn shares_deep_lanes_and_reports_requested_depth() {
     let mut client = harness.connect(Options { depth: 8, ..options() });
     assert_eq!(client.info().negotiated.depth, 8);
     assert!(run(&mut client, Request::Flush).result.is_ok());
-    let error =
-        Client::connect(&harness.uri(), Options { depth: 64, ..options() }).err().unwrap().to_string();
+    let error = Client::connect(&harness.uri(), Options { depth: 64, exact_depth: true, ..options() })
+        .err()
+        .unwrap()
+        .to_string();
     assert!(error.contains("64") && error.contains("31"), "{error}");
     harness.serves_others();
 }

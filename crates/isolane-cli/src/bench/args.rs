@@ -55,9 +55,9 @@ pub struct Args {
     /// Size of one operation in bytes, as 512, 4k, or 1M
     #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = parse_bytes)]
     pub bs: u64,
-    /// Operations in flight on each lane, at most the queue's entries - 1
-    #[arg(long, visible_alias = "iodepth", value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
-    pub depth: u16,
+    /// Operations in flight on each lane, at most the queue's entries - 1 (default: 32, or as many as the queue holds)
+    #[arg(long, visible_alias = "iodepth", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub depth: Option<u16>,
     /// Lanes of the default class: I/O queue pairs, each on its own TCP connection
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub lanes: u16,
@@ -133,7 +133,15 @@ impl Args {
     pub fn mix(&self) -> u8 {
         self.mix.unwrap_or(70)
     }
+
+    /// Returns the operations in flight on each lane of a queue that holds `max` commands.
+    pub fn depth(&self, max: u16) -> u16 {
+        self.depth.unwrap_or(DEFAULT_DEPTH.min(max))
+    }
 }
+
+/// Operations in flight on each lane, if the queue holds as many commands.
+const DEFAULT_DEPTH: u16 = 32;
 
 /// Classes of lanes.
 const LANE_CLASSES: [Choice<LaneClass>; 3] = [

@@ -78,9 +78,9 @@ fn run_one_thread(args: &Args, uri: &Uri) -> Result<Run, Failure> {
     let mut client = host_args::connect(uri, options(args)?)?;
     let waker = client.waker();
     let stop = stop_at_signal(move || waker.wake())?;
-    let granted = client.lanes();
+    let (granted, max_depth) = (client.lanes(), client.info().negotiated.depth);
     let lanes = |class: Option<LaneClass>| LaneSelector::new(&granted, class, args.share_depth);
-    let pattern = measured_pattern(args, client.namespace(), args.seed)?;
+    let pattern = measured_pattern(args, client.namespace(), args.seed, max_depth)?;
     let mut streams = vec![(pattern, lanes(args.class))];
     if let Some(load) = &args.background {
         let shape = (load.rw.kind(0), load.bytes, load.depth);
@@ -92,7 +92,7 @@ fn run_one_thread(args: &Args, uri: &Uri) -> Result<Run, Failure> {
     driver.prepare()?;
     let show_progress = std::io::stderr().is_terminal() && args.time > Duration::from_secs(1);
     let measured = driver.measure(&mut Pace::new(args, 1, &stop)?, show_progress);
-    let workload = Workload::new(args, granted, &Cores::default());
+    let workload = Workload::new(args, (granted, max_depth), &Cores::default());
     let threads = vec![ThreadPlacement::current()];
     let placement = Placement::new(threads, &client.connections(), client.engine());
     Ok(Run { measured, workload, placement, signal: stop.load(Ordering::Relaxed) })
@@ -101,7 +101,7 @@ fn run_one_thread(args: &Args, uri: &Uri) -> Result<Run, Failure> {
 /// Measures a volume that threads share.
 fn run_threads(args: &Args, uri: &Uri, threads: u16) -> Result<Run, Failure> {
     let mut options = options(args)?;
-    args.threads.apply(&mut options, u32::from(args.depth) * u32::from(threads));
+    args.threads.apply(&mut options, u32::from(args.depth(u16::MAX)) * u32::from(threads));
     if options.cores.is_empty() {
         options.cores = uri.cores.clone();
     }
@@ -110,8 +110,9 @@ fn run_threads(args: &Args, uri: &Uri, threads: u16) -> Result<Run, Failure> {
     if let Some(class) = args.class {
         volume = volume.with_class(class);
     }
+    let max_depth = volume.info().negotiated.depth;
     let seeds = (0..u64::from(threads)).map(|thread| args.seed.wrapping_add(thread));
-    let patterns = seeds.map(|seed| measured_pattern(args, volume.namespace(), seed));
+    let patterns = seeds.map(|seed| measured_pattern(args, volume.namespace(), seed, max_depth));
     let patterns = patterns.collect::<Result<Vec<_>, _>>()?;
     check_json(args.json.as_deref())?;
     // The connections of an engine or of a disconnected association cannot be counted.
@@ -121,7 +122,7 @@ fn run_threads(args: &Args, uri: &Uri, threads: u16) -> Result<Run, Failure> {
     let stop = stop_at_signal(|| {})?;
     let pace = Pace::new(args, threads, &stop)?;
     let (measured, threads) = threads::measure(&volume, patterns, &pace, args.fua)?;
-    let workload = Workload::new(args, granted, &cores);
+    let workload = Workload::new(args, (granted, max_depth), &cores);
     let placement = Placement::new(threads, &volume.connections(), volume.engine());
     volume.close();
     Ok(Run { measured, workload, placement, signal: stop.load(Ordering::Relaxed) })
@@ -176,7 +177,8 @@ fn options(args: &Args) -> Result<Options, Failure> {
     options.lanes = usize::from(args.lanes);
     options.read_lanes = usize::from(args.read_lanes);
     options.poll_lanes = usize::from(args.poll_lanes);
-    options.depth = args.depth.saturating_add(args.background.map_or(0, |load| load.depth));
+    options.exact_depth = args.depth.is_some();
+    options.depth = args.depth(u16::MAX).saturating_add(args.background.map_or(0, |load| load.depth));
     options.mode = args.mode;
     options.coalesce = args.coalesce;
     options.via = args.via.clone();
@@ -202,8 +204,13 @@ fn check_options(args: &Args, uri: &Uri) -> Result<(), Failure> {
 }
 
 /// Returns the measured operations.
-fn measured_pattern(args: &Args, namespace: &NamespaceInfo, seed: u64) -> Result<AccessPattern, Failure> {
-    let shape = (args.rw.kind(args.mix()), args.bs, args.depth);
+fn measured_pattern(
+    args: &Args,
+    namespace: &NamespaceInfo,
+    seed: u64,
+    max_depth: u16,
+) -> Result<AccessPattern, Failure> {
+    let shape = (args.rw.kind(args.mix()), args.bs, args.depth(max_depth));
     let pattern = checked_pattern(args, namespace, "--bs", shape, seed)?;
     if args.verify && namespace.read_only {
         return Err(read_only("--verify"));

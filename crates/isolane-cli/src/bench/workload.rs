@@ -69,8 +69,8 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Returns the settings of `args`, with `granted` lanes on `cores`.
-    pub fn new(args: &Args, granted: LaneCounts, cores: &Cores) -> Workload {
+    /// Returns the settings of `args`, with `granted` lanes, each of which holds `max_depth` commands, on `cores`.
+    pub fn new(args: &Args, (granted, max_depth): (LaneCounts, u16), cores: &Cores) -> Workload {
         let threads = &args.threads;
         let [default, read, poll] = [args.lanes, args.read_lanes, args.poll_lanes].map(usize::from);
         let cores: Vec<_> = cores_with_lanes(cores, granted).iter().map(ToString::to_string).collect();
@@ -79,7 +79,7 @@ impl Workload {
             rw: name_of(&OPERATION_KINDS, &args.rw).into(),
             mix: (args.rw == super::Rw::Randrw).then(|| args.mix()),
             block_bytes: args.bs,
-            depth: u32::from(args.depth),
+            depth: u32::from(args.depth(max_depth)),
             lanes: granted.default,
             read_lanes: granted.read,
             poll_lanes: granted.poll,
@@ -184,7 +184,7 @@ pub mod tests {
     fn parse(arguments: &str, granted: LaneCounts) -> Workload {
         let line = format!("bench nvme+tcp://127.0.0.1/x {arguments}");
         let args = Line::try_parse_from(line.split_whitespace()).unwrap().args;
-        Workload::new(&args, granted, &args.threads.cores.clone().unwrap_or_default())
+        Workload::new(&args, (granted, u16::MAX), &args.threads.cores.clone().unwrap_or_default())
     }
 
     #[test]

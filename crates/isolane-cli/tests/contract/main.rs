@@ -367,6 +367,23 @@ fn rejects_excessive_depth_with_the_limit() {
 }
 
 #[test]
+fn default_depth_adapts_to_small_queues() {
+    let server = Server::start(&["mem:4M", "--queue-depth", "4"]);
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    fs::write(&from, pattern(4 << 20)).unwrap();
+    let nqn = server.printed.iter().find_map(|line| line.split("nvme+tcp://").nth(1)).unwrap();
+    let front = Server::start(&[&format!("nvme+tcp://{nqn}"), "--nqn", "nqn.2014-08.org.example:front"]);
+    succeed(&["copy", "--verify", text(&from), &front.uri]);
+    succeed(&["copy", &server.uri, text(&dir.path().join("to"))]);
+    assert!(fs::read(dir.path().join("to")).unwrap() == pattern(4 << 20));
+    let measured = succeed(&["bench", &server.uri, "--time", "10ms"]);
+    assert!(measured.contains("x depth 3 x 1 lane"), "{measured}");
+    succeed(&["bench", &server.uri, "--time", "10ms", "--threads", "2"]);
+    assert!(front.stop() && server.stop());
+}
+
+#[test]
 fn rejects_hosts_that_are_not_allowed() {
     let server = Server::start(&["mem:1M", "--allow-host", "nqn.2014-08.org.example:friend"]);
     let nqn = server.printed.iter().find_map(|line| line.split("nvme+tcp://").nth(1)).unwrap();

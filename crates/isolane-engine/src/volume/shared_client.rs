@@ -187,7 +187,7 @@ impl SharedClient {
         match &self.state {
             State::Up(client) => {
                 let mut info = Info { namespaces: vec![client.namespace().clone()], ..client.info().clone() };
-                info.negotiated.depth = self.depth;
+                info.negotiated.depth = self.depth.min(info.negotiated.depth);
                 Some(Ok(info))
             }
             State::Failed(reason) => Some(Err(reason.clone())),

@@ -94,15 +94,21 @@ impl Admin {
         reply.buffer.map(|buffer| buffer.to_vec()).ok_or_else(short)
     }
 
-    /// Refuses a depth that the controller's queues cannot hold.
-    pub(crate) fn check_depth(&self, depth: u16) -> Result<(), ConnectError> {
+    /// Returns the requested depth, or less if the controller's queues hold fewer commands.
+    ///
+    /// # Errors
+    /// [`ConnectError::Depth`] if the requested depth must not be lowered.
+    pub(crate) fn negotiate_depth(&self, options: &Options) -> Result<u16, ConnectError> {
         // MQES is 0's based, and a queue holds one command less than it has entries: the two cancel out.
         let by_commands = match self.controller.maxcmd {
             0 => u16::MAX,
             maxcmd => maxcmd,
         };
         let max = self.cap.mqes().min(by_commands).min(Connection::MAX_DEPTH as u16);
-        if (1..=max).contains(&depth) { Ok(()) } else { Err(ConnectError::Depth { requested: depth, max }) }
+        match options.depth.min(max) {
+            depth if depth > 0 && (depth == options.depth || !options.exact_depth) => Ok(depth),
+            _ => Err(ConnectError::Depth { requested: options.depth, max }),
+        }
     }
 
     /// Returns the maximum data of one command: the requested size, limited by MDTS.

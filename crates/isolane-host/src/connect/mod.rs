@@ -89,12 +89,8 @@ pub(crate) fn associate(plan: &Plan) -> Result<Association, ConnectError> {
 /// # Errors
 /// [`ConnectError`].
 pub fn inspect(uri: &Uri, options: &Options) -> Result<Info, ConnectError> {
-    let plan = |depth| Plan::new(uri, Options { depth, ..options.clone() });
-    let association = match associate(&plan(options.depth)) {
-        // Inspection sends no commands that need the depth.
-        Err(ConnectError::Depth { max, .. }) if max > 0 => associate(&plan(max))?,
-        result => result?,
-    };
+    // Inspection sends no commands that need the depth.
+    let association = associate(&Plan::new(uri, Options { exact_depth: false, ..options.clone() }))?;
     drop(association.lanes);
     if let Err(error) = shutdown(association.admin) {
         log::info!("{}: controller not shut down cleanly: {error}", association.info.address);
@@ -129,13 +125,13 @@ fn associate_at(address: SocketAddr, plan: &Plan, deadline: Instant) -> Result<A
     };
     let mut admin = Admin::connect(address, &nqn, &plan.options, deadline)?;
     let controller = admin.enable_and_identify()?;
-    admin.check_depth(plan.options.depth)?;
+    let options = Options { depth: admin.negotiate_depth(&plan.options)?, ..plan.options.clone() };
     let classes = features::negotiate_io_queues(&mut admin, plan.options.classes())?;
     features::enable_async_events(&mut admin)?;
     let retry_delays = features::enable_retry_delays(&mut admin)?;
-    let lanes = connect_lanes(&admin, &nqn, &plan.options, classes.total(), deadline)?;
+    let lanes = connect_lanes(&admin, &nqn, &options, classes.total(), deadline)?;
     let namespaces = inventory::namespaces(&mut admin)?;
-    let negotiated = negotiated(&admin, &lanes, classes, &plan.options);
+    let negotiated = negotiated(&admin, &lanes, classes, &options);
     let info = Info { address, nqn, controller, namespaces, negotiated };
     Ok(Association {
         started_at,

@@ -61,12 +61,18 @@ fn digests_that_the_target_lacks_are_left_out() {
 }
 
 #[test]
-fn rejects_depth_beyond_queue_size() {
+fn lowers_depth_beyond_queue_size_unless_exact() {
     let script = || Script { mqes: 31, ..Script::default() };
-    let error = refusal(script(), Options { depth: 32, ..options() });
+    let error = refusal(script(), Options { depth: 32, exact_depth: true, ..options() });
     assert!(matches!(error, ConnectError::Depth { requested: 32, max: 31 }), "{error}");
     let target = Target::start(script());
-    let mut client = connect(&target, Options { depth: 31, ..options() });
+    for exact_depth in [false, true] {
+        let client = connect(&target, Options { depth: 31, exact_depth, ..options() });
+        assert_eq!(client.info().negotiated.depth, 31);
+        client.close();
+    }
+    let mut client = connect(&target, Options::default());
+    assert_eq!(client.info().negotiated.depth, 31);
     (0..64).for_each(|tag| client.submit(0, read(tag, 512), tag));
     assert!(wait_for(&mut client, 64).iter().all(|completion| completion.result.is_ok()));
 }
