@@ -39,6 +39,7 @@ run_clean() { # COMMAND...: succeeds if the command does and prints no other err
 	[ $status = 0 ] || { echo "status $status"; return 1; }
 	! grep '\*ERROR\*' "$work/tool.out" | grep -v "$expected"
 }
+serve_options=(--log-level debug)   # logs each shutdown
 shutdowns() { grep -c 'shut down by its host' "$logs/target-$1.log"; }
 has_shut_down() { [ "$(shutdowns "$1")" -gt "$2" ]; }
 shuts_down() { # TARGET COMMAND...: the same, and the target receives a shutdown
