@@ -12,6 +12,8 @@ use isolane_host::{
     BlockRange, ControllerInfo, Era, Generation, Info, LaneClass, LaneCounts, NamespaceInfo, Negotiated,
     Options, RequestError, RestartLoss, Version,
 };
+use isolane_verbs::wire::connection_manager::{Kind, Message};
+use isolane_verbs::wire::{Capabilities, Hello as LaneHello, Opcode, Role, Segment};
 use isolane_wire::pdu::{
     C2hData, CapsuleCmd, CapsuleResp, ControllerPdu, Digests, H2cData, HeaderFault, HostPdu, IcReq, IcResp,
     R2t, TermReq,
@@ -430,4 +432,63 @@ pub(crate) fn verbs_dialogues() -> Vec<Vec<u8>> {
             .concat()
     };
     opcodes.into_iter().map(exchange).collect()
+}
+
+/// Hellos of both ends.
+pub(crate) fn verbs_hellos() -> Vec<Vec<u8>> {
+    let hello = |role: Role| {
+        let hello = LaneHello {
+            magic: LaneHello::MAGIC,
+            version: LaneHello::VERSION,
+            role: role.code(),
+            lane: 1,
+            capabilities: Capabilities(0).with_shared_receives(true),
+            lanes: 2,
+            responder_resources: 16,
+            epoch: 3,
+            max_segment_bytes: 1 << 20,
+            source_gid: [1; 16],
+            destination_gid: [2; 16],
+            source_qpn: 0x01_0203,
+            destination_qpn: 0x04_0506,
+            first_message: 7,
+            received_epoch: 2,
+            nonce: [8; 16],
+            received_segments: 9,
+            received_bytes: 10,
+            authentication: [0; 32],
+        };
+        hello.encode().to_vec()
+    };
+    [Role::Connects, Role::Accepts].map(hello).to_vec()
+}
+
+/// A segment of each opcode, after the limit of payload bytes.
+pub(crate) fn verbs_segments() -> Vec<Vec<u8>> {
+    let valid = |opcode: u8| {
+        let len = Segment::prefix_len(opcode).ok()?;
+        let mut bytes = [&u64::from(u16::MAX).to_le_bytes()[..], &vec![0; len]].concat();
+        bytes[8] = opcode;
+        Some(bytes)
+    };
+    (0..=u8::MAX).filter_map(valid).collect()
+}
+
+/// Datagrams without and with immediate data, and with payload.
+pub(crate) fn verbs_datagrams() -> Vec<Vec<u8>> {
+    let datagram = |opcode: u8| {
+        let len = Segment::prefix_len(opcode).expect("it is an opcode");
+        let mut bytes = vec![0; len + 40];
+        (bytes[0], bytes[8], bytes[16]) = (opcode, 40, 40);
+        bytes
+    };
+    [Opcode::Datagram, Opcode::DatagramImmediate].map(|opcode| datagram(opcode.code())).to_vec()
+}
+
+/// A message of each kind, and all of them in one stream.
+pub(crate) fn verbs_connection_messages() -> Vec<Vec<u8>> {
+    let kinds = [Kind::Request, Kind::Reply, Kind::Ready, Kind::Reject, Kind::Disconnect, Kind::Disconnected];
+    let message = |kind| Message { number: 7, private_data: vec![9; 56], ..Message::new(kind) }.encode();
+    let messages = kinds.map(message);
+    [&messages[..], &[messages.concat()]].concat()
 }

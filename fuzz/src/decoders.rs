@@ -1,4 +1,4 @@
-//! Targets for the decoders of `isolane-wire`, of the messages of `isolane-attach`, and of volumes that an
+//! Targets for the decoders of `isolane-wire` and `isolane-verbs`, of the messages of `isolane-attach`, and of volumes that an
 //! application uses through an engine.
 //!
 //! Invariant: no input makes a decoder panic, and each accepted value survives encoding and decoding.
@@ -12,6 +12,8 @@ use isolane_host::via_engine::wire::{
 };
 use isolane_shm::entries::{Entry, Receiver, Sender};
 use isolane_shm::{PAGE_SIZE, SharedMemory};
+use isolane_verbs::wire::connection_manager::Message;
+use isolane_verbs::wire::{Hello, MAX_PREFIX_BYTES, Role, Segment};
 use isolane_wire::pdu::{CommonHeader, ControllerPdu, HostPdu};
 use isolane_wire::{
     CompletionEntry, Direction, Framing, Nqn, SubmissionEntry, admin, digest as crc, fabrics, feature,
@@ -19,6 +21,14 @@ use isolane_wire::{
 };
 
 use crate::input::Input;
+
+macro_rules! check_structures {
+    ($bytes:expr, $($structure:ty),*) => { $(
+        let structure = <$structure>::decode(&Input::new($bytes).array());
+        assert_eq!(<$structure>::decode(&structure.encode()), structure);
+        let _ = format!("{structure:?}");
+    )* };
+}
 
 fn framing(input: &mut Input<'_>) -> Framing {
     let choice = input.u8();
@@ -165,6 +175,7 @@ pub(crate) fn command(bytes: &[u8]) {
     let _ = format!("{entry:?} {:?}", opcode::DataDirection::of(entry.opcode, entry.fctype()));
     let _ = format!("{:?} {:?}", registers::Cc(entry.cdw10), registers::Cap(entry.cdw10_11()));
     let _ = format!("{:?}", feature::AsyncEventConfiguration(entry.cdw11));
+    check_structures!(bytes, feature::HostBehaviorSupport);
 }
 
 pub(crate) fn completion(bytes: &[u8]) {
@@ -191,17 +202,9 @@ pub(crate) fn nqn(bytes: &[u8]) {
     let _ = String::from_utf8_lossy(bytes).parse::<Nqn>();
 }
 
-macro_rules! check_structures {
-    ($bytes:expr, $($structure:ty),*) => { $(
-        let structure = <$structure>::decode(&Input::new($bytes).array());
-        assert_eq!(<$structure>::decode(&structure.encode()), structure);
-        let _ = format!("{structure:?}");
-    )* };
-}
-
 pub(crate) fn identify(bytes: &[u8]) {
     check_structures!(bytes, identify::Controller, identify::Namespace, identify::IndependentNamespace);
-    check_structures!(bytes, identify::NvmController, identify::NvmNamespace);
+    check_structures!(bytes, identify::NvmController, identify::NvmNamespace, identify::PowerState);
     let controller = identify::Controller::decode(&Input::new(bytes).array());
     let _ = (controller.in_capsule_len(), controller.transfer_len_max(controller.sqes % 16));
     let _ = identify::Namespace::decode(&Input::new(bytes).array()).block_len();
@@ -235,4 +238,45 @@ pub(crate) fn digest(bytes: &[u8]) {
     digest.update(front);
     digest.update(back);
     assert_eq!(digest.finish(), crc::crc32c(bytes));
+}
+
+pub(crate) fn verbs_hello(bytes: &[u8]) {
+    let bytes = Input::new(bytes).array();
+    for role in [Role::Connects, Role::Accepts] {
+        if let Ok(hello) = Hello::decode_from(&bytes, role) {
+            assert!(hello.lane < hello.lanes && hello.lanes <= Hello::MAX_LANES);
+            assert_eq!(Hello::decode_from(&hello.encode(), role), Ok(hello));
+        }
+    }
+}
+
+pub(crate) fn verbs_segment(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
+    let limit = input.u64() as u32;
+    let bytes = input.remaining();
+    let Some(Ok(len)) = bytes.first().map(|code| Segment::prefix_len(*code)) else { return };
+    let Some(prefix) = bytes.get(..len) else { return };
+    let Ok(segment) = Segment::decode(prefix, limit) else { return };
+    assert!(segment.length <= limit && segment.offset + segment.length <= segment.size.max(segment.offset));
+    let mut again = [0; MAX_PREFIX_BYTES];
+    assert_eq!(segment.encode_to(&mut again), len);
+    assert_eq!(Segment::decode(&again[..len], limit), Ok(segment));
+}
+
+pub(crate) fn verbs_datagram(bytes: &[u8]) {
+    let Ok((segment, payload)) = Segment::decode_datagram(bytes) else { return };
+    let mut again = [0; MAX_PREFIX_BYTES];
+    let len = segment.encode_to(&mut again);
+    let again = [&again[..len], payload].concat();
+    assert_eq!(Segment::decode_datagram(&again), Ok((segment, payload)));
+}
+
+/// A stream of messages, of which each is decoded from any first part of it in the same way.
+pub(crate) fn verbs_connection_message(bytes: &[u8]) {
+    let mut rest = bytes;
+    while let Ok(Some((message, len))) = Message::decode(rest) {
+        assert_eq!(Message::decode(&rest[..len - 1]), Ok(None));
+        assert_eq!(Message::decode(&message.encode()), Ok(Some((message, len))));
+        rest = &rest[len..];
+    }
 }

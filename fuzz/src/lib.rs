@@ -1,10 +1,10 @@
 //! Fuzz targets for every decoder and machine, on stable Rust.
 //!
 //! Each target is a function that takes `&[u8]` and panics on a finding. Targets cover the decoders of
-//! `isolane-wire`, the connections of `isolane-proto`, the input that an isolated engine reads from its
-//! clients (messages, ring entries, stream control blocks), the rings of `isolane-shm`, and the queue pairs of
-//! `isolane-verbs`. The runner
-//! mutates a corpus from a seed, without coverage feedback. `cargo test` makes a short run, the program
+//! `isolane-wire` and `isolane-verbs`, the connections of `isolane-proto`, the input that an isolated engine
+//! reads from its clients (messages, ring entries, stream control blocks), the rings of `isolane-shm`, and the
+//! queue pairs of `isolane-verbs`. `tests/decoders.rs` finds decoders without a target. The runner mutates a
+//! corpus from a seed, without coverage feedback. `cargo test` makes a short run, the program
 //! `fuzz` a long one.
 //!
 //! Invariant: a run depends only on target, seed, and number of iterations; `engine-stream` also depends on
@@ -55,6 +55,14 @@ pub const TARGETS: &[Target] = &[
     Target { name: "host-dialogue", check: targets::host_dialogue, corpus: corpus::host_dialogues },
     Target { name: "engine-stream", check: targets::engine_stream, corpus: corpus::engine_dialogues },
     Target { name: "rings", check: targets::rings, corpus: corpus::ring_dialogues },
+    Target { name: "verbs-hello", check: decoders::verbs_hello, corpus: corpus::verbs_hellos },
+    Target { name: "verbs-segment", check: decoders::verbs_segment, corpus: corpus::verbs_segments },
+    Target { name: "verbs-datagram", check: decoders::verbs_datagram, corpus: corpus::verbs_datagrams },
+    Target {
+        name: "verbs-connection-message",
+        check: decoders::verbs_connection_message,
+        corpus: corpus::verbs_connection_messages,
+    },
     Target { name: "verbs-peer", check: targets::verbs_peer, corpus: corpus::verbs_dialogues },
 ];
 

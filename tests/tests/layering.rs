@@ -125,6 +125,23 @@ fn files_stay_short() {
     }
 }
 
+/// A regression runs only if its file is named after the source of its test.
+#[test]
+fn regressions_belong_to_tests() {
+    let found = files(&["txt"]);
+    let found: Vec<String> = found.iter().map(|path| relative(path)).collect();
+    let regressions: Vec<_> = found
+        .iter()
+        .filter_map(|name| name.strip_suffix(".txt")?.split_once("/proptest-regressions/"))
+        .collect();
+    assert!(!regressions.is_empty(), "found no regressions");
+    for (krate, name) in regressions {
+        let source = root().join(krate).join("src").join(format!("{name}.rs"));
+        let has_test = fs::read_to_string(&source).is_ok_and(|text| text.contains("proptest!"));
+        assert!(has_test, "{krate}: the regressions of {name} do not run: {} has no test", source.display());
+    }
+}
+
 /// Leading directories can be omitted; an identifier after "`file.rs`: " occurs in that file.
 #[test]
 fn paths_in_documents_exist() {

@@ -8,7 +8,10 @@ use std::sync::Arc;
 
 use crate::connection::{Limits, PostError, Queue, SharedReceiveQueue, State};
 use crate::memory::{ProtectionDomain, Right, Spans, parts};
-use crate::wire::{DatagramSource, Extension, MAX_PREFIX_BYTES, Opcode, Segment, SegmentError, SegmentFlags};
+use crate::wire::{
+    DatagramSource, Extension, MAX_DATAGRAM_BYTES, MAX_PREFIX_BYTES, Opcode, Segment, SegmentError,
+    SegmentFlags,
+};
 use crate::work::{CompletedOperation, Completion, LocalData, ReceiveRequest, Status};
 
 /// A datagram to send.
@@ -39,8 +42,6 @@ pub struct Destination {
     pub q_key: u32,
 }
 
-/// Longest payload in bytes.
-pub const MAX_DATAGRAM_BYTES: usize = 4096;
 /// Length in bytes of the header that precedes the payload in a receive: a global route header of InfiniBand.
 pub const GRH_BYTES: usize = 40;
 
@@ -59,12 +60,8 @@ impl<'a> Arrived<'a> {
         source_gid: [u8; 16],
         destination_gid: [u8; 16],
     ) -> Result<Arrived<'a>, SegmentError> {
-        let code = bytes.first().copied().unwrap_or(u8::MAX);
-        let prefix = Segment::prefix_len(code)?;
-        let short = || SegmentError::Opcode(code);
-        let segment = Segment::decode(bytes.get(..prefix).ok_or_else(short)?, MAX_DATAGRAM_BYTES as u32)?;
-        let payload = bytes.get(prefix..).filter(|payload| payload.len() == segment.length as usize);
-        Ok(Arrived { payload: payload.ok_or_else(short)?, segment, source_gid, destination_gid })
+        let (segment, payload) = Segment::decode_datagram(bytes)?;
+        Ok(Arrived { segment, payload, source_gid, destination_gid })
     }
 }
 

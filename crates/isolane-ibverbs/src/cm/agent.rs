@@ -257,7 +257,7 @@ impl State {
             let (message, len) = match Message::decode(&peer.input) {
                 Ok(Some(found)) => found,
                 Ok(None) => break,
-                Err(()) => {
+                Err(_) => {
                     has_ended = true;
                     break;
                 }

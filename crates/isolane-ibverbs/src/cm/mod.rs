@@ -14,8 +14,9 @@ mod event;
 mod handler;
 mod id;
 mod listener;
-mod message;
 mod qp;
 #[cfg(test)]
 mod tests;
 mod watch;
+
+use isolane_verbs::wire::connection_manager as message;

@@ -17,8 +17,8 @@ use super::manager::Manager;
 use super::progress::{Member, Progress};
 use super::queue_pair::QueuePairConfig;
 use crate::connection::{PostError, Queue, State};
-use crate::datagram::{Arrived, DatagramRequest, Datagrams, MAX_DATAGRAM_BYTES};
-use crate::wire::MAX_PREFIX_BYTES;
+use crate::datagram::{Arrived, DatagramRequest, Datagrams};
+use crate::wire::{MAX_DATAGRAM_BYTES, MAX_PREFIX_BYTES};
 use crate::work::ReceiveRequest;
 
 /// A queue pair of datagrams. Dropping it drops its completions.

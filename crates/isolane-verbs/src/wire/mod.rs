@@ -1,8 +1,9 @@
-//! Wire format: the hello that opens a lane, and the segments after it. `docs/VERBS.md` specifies every bit.
+//! Wire format: the hello that opens a lane, the segments after it, and the messages of connection managers. `docs/VERBS.md` specifies every bit.
 //!
 //! All multi-byte fields are little endian. Every segment names its message and its place in the message, so
 //! a receiver can place it whatever lane it arrives on.
 
+pub mod connection_manager;
 mod error;
 mod extension;
 mod header;
@@ -17,4 +18,4 @@ pub use extension::{
 pub use header::{SegmentFlags, SegmentHeader};
 pub use hello::{Capabilities, Hello, HelloError, Role};
 pub use opcode::{Opcode, Operation, Stage};
-pub use segment::{Extension, MAX_MESSAGE_BYTES, MAX_PREFIX_BYTES, Segment};
+pub use segment::{Extension, MAX_DATAGRAM_BYTES, MAX_MESSAGE_BYTES, MAX_PREFIX_BYTES, Segment};

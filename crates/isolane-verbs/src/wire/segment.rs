@@ -107,6 +107,24 @@ impl Segment {
         })
     }
 
+    /// Decodes a datagram. Returns its segment and its payload.
+    ///
+    /// # Errors
+    /// If it is not a complete datagram.
+    pub fn decode_datagram(bytes: &[u8]) -> Result<(Segment, &[u8]), SegmentError> {
+        let code = bytes.first().copied().unwrap_or(u8::MAX);
+        let short = || SegmentError::Opcode(code);
+        let prefix = bytes.get(..Segment::prefix_len(code)?).ok_or_else(short)?;
+        let segment = Segment::decode(prefix, MAX_DATAGRAM_BYTES as u32)?;
+        let payload = &bytes[prefix.len()..];
+        let is_datagram = segment.opcode.operation() == Operation::Datagram;
+        if is_datagram && payload.len() == segment.length as usize {
+            Ok((segment, payload))
+        } else {
+            Err(short())
+        }
+    }
+
     /// Encodes header and extension into `bytes`, and returns their length.
     pub fn encode_to(&self, bytes: &mut [u8; MAX_PREFIX_BYTES]) -> usize {
         let header = SegmentHeader {
@@ -222,6 +240,8 @@ impl Extension {
     }
 }
 
+/// Longest payload of a datagram in bytes.
+pub const MAX_DATAGRAM_BYTES: usize = 4096;
 /// Number of bits of the size of a message.
 const SIZE_BITS: u32 = 24;
 /// Length of immediate data in bytes.

@@ -4,34 +4,42 @@
 //! sends nothing to it. Each message has 32 bytes, and then its private data.
 
 /// Length of a greeting, in bytes.
-pub(super) const GREETING_LEN: usize = 8;
+pub const GREETING_LEN: usize = 8;
 
 /// Start of all greetings.
-pub(super) const MAGIC: [u8; 4] = *b"ISLC";
+pub const MAGIC: [u8; 4] = *b"ISLC";
 
 /// Returns the first bytes of a listener: magic, version, port space, and the port that its program knows.
-pub(super) fn greeting(port: u16, is_datagram: bool) -> [u8; GREETING_LEN] {
+pub fn greeting(port: u16, is_datagram: bool) -> [u8; GREETING_LEN] {
     let [low, high] = port.to_le_bytes();
     let [a, b, c, d] = MAGIC;
     [a, b, c, d, 1, u8::from(is_datagram), low, high]
 }
 
 /// Length of a message without private data, in bytes.
-pub(super) const LEN: usize = 32;
+pub const LEN: usize = 32;
 
-/// Reasons of rejections (IBA 1.3 §12.6.7.2).
-pub(super) const INVALID_SERVICE: u32 = 8;
-pub(super) const CONSUMER_DEFINED: u32 = 28;
-pub(super) const VENDOR_OPTION_NOT_SUPPORTED: u32 = 35;
+/// Reason of a rejection (IBA 1.3 §12.6.7.2): no program listens for the request.
+pub const INVALID_SERVICE: u32 = 8;
+/// The program has rejected the request.
+pub const CONSUMER_DEFINED: u32 = 28;
+/// A parameter of the request is not supported.
+pub const VENDOR_OPTION_NOT_SUPPORTED: u32 = 35;
 
 /// Kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub enum Kind {
+    /// Opens a connection.
     Request = 1,
+    /// Accepts a request.
     Reply = 2,
+    /// Confirms a reply.
     Ready = 3,
+    /// Rejects a request or a reply.
     Reject = 4,
+    /// Ends a connection.
     Disconnect = 5,
+    /// Confirms a disconnect.
     Disconnected = 6,
 }
 
@@ -42,31 +50,45 @@ impl Kind {
     }
 }
 
+/// The first byte of a message is not a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("byte 0 of a message has kind {0}, which is not defined")]
+pub struct UnknownKind(pub u8);
+
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Message {
-    pub(super) kind: Kind,
-    pub(super) responder_resources: u8,
-    pub(super) initiator_depth: u8,
-    pub(super) rnr_retries: u8,
-    pub(super) retries: u8,
-    pub(super) shares_receives: bool,
+pub struct Message {
+    /// Kind.
+    pub kind: Kind,
+    /// Number of outstanding READs and atomic operations that the sender executes.
+    pub responder_resources: u8,
+    /// Number of READs and atomic operations that the sender has outstanding.
+    pub initiator_depth: u8,
+    /// Number of retries while the receiver is not ready.
+    pub rnr_retries: u8,
+    /// Number of retries without a response.
+    pub retries: u8,
+    /// The queue pair has a shared receive queue.
+    pub shares_receives: bool,
     /// The connection is for datagrams.
-    pub(super) is_datagram: bool,
+    pub is_datagram: bool,
     /// Number of the queue pair.
-    pub(super) number: u32,
+    pub number: u32,
     /// Number of the first message of the sender.
-    pub(super) first_message: u32,
-    pub(super) q_key: u32,
+    pub first_message: u32,
+    /// Q_Key of a queue pair of datagrams.
+    pub q_key: u32,
     /// Reason of a rejection.
-    pub(super) reason: u32,
+    pub reason: u32,
     /// Port of the listener.
-    pub(super) port: u16,
-    pub(super) private_data: Vec<u8>,
+    pub port: u16,
+    /// Data of the program, up to 255 bytes.
+    pub private_data: Vec<u8>,
 }
 
 impl Message {
-    pub(super) fn new(kind: Kind) -> Message {
+    /// Returns a message whose other fields are 0.
+    pub fn new(kind: Kind) -> Message {
         Message {
             kind,
             responder_resources: 0,
@@ -84,7 +106,8 @@ impl Message {
         }
     }
 
-    pub(super) fn encode(&self) -> Vec<u8> {
+    /// Encodes the message.
+    pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; LEN];
         bytes[0] = self.kind as u8;
         bytes[1] = self.private_data.len() as u8;
@@ -105,10 +128,10 @@ impl Message {
     /// Decodes the message at the start of `bytes`, and returns its length. `None` if it is incomplete.
     ///
     /// # Errors
-    /// If it is not a message.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Option<(Message, usize)>, ()> {
+    /// [`UnknownKind`], if it is not a message.
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Message, usize)>, UnknownKind> {
         let Some(head) = bytes.first_chunk::<LEN>() else { return Ok(None) };
-        let kind = Kind::decode(head[0]).ok_or(())?;
+        let kind = Kind::decode(head[0]).ok_or(UnknownKind(head[0]))?;
         let len = LEN + usize::from(head[1]);
         let Some(private_data) = bytes.get(LEN..len) else { return Ok(None) };
         let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
@@ -158,7 +181,7 @@ mod tests {
             assert_eq!(Message::decode(&bytes[..len]), Ok(None));
         }
         for code in [0, 7, 255] {
-            assert_eq!(Message::decode(&[code; LEN]), Err(()));
+            assert_eq!(Message::decode(&[code; LEN]), Err(UnknownKind(code)));
         }
     }
 }
