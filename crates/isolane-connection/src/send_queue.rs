@@ -107,6 +107,11 @@ impl SendQueue {
         self.tail_len = 0;
     }
 
+    /// Whether all queued payload is mapped now.
+    pub fn is_readable(&self) -> bool {
+        self.items.iter().all(|item| item.payload.is_readable())
+    }
+
     /// Copies the queued bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.pending_bytes);

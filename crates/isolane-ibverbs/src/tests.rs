@@ -25,6 +25,7 @@ mod queries;
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const MEMORY_BYTES: usize = 1 << 16;
 const DEPTH: u32 = 256;
+const REMOTE_ACCESS: c_int = abi::ACCESS_REMOTE_WRITE | abi::ACCESS_REMOTE_READ | abi::ACCESS_REMOTE_ATOMIC;
 
 /// One end, with its own mapping of memory.
 #[derive(Clone, Copy)]
@@ -58,7 +59,7 @@ impl End {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let memory = libc::mmap(null_mut(), MEMORY_BYTES, protection, flags, -1, 0);
-            let access = abi::ACCESS_LOCAL_WRITE | abi::ACCESS_REMOTE_WRITE | abi::ACCESS_REMOTE_READ;
+            let access = abi::ACCESS_LOCAL_WRITE | REMOTE_ACCESS;
             let mr = ibv_reg_mr(pd, memory, MEMORY_BYTES, access);
             let cap = abi::QpCap {
                 max_send_wr: DEPTH,
@@ -90,7 +91,7 @@ impl End {
     }
 
     fn connect(&self, peer: &End) {
-        let access = abi::ACCESS_REMOTE_WRITE | abi::ACCESS_REMOTE_READ;
+        let access = REMOTE_ACCESS;
         let init = abi::QpAttr {
             qp_state: abi::QPS_INIT,
             port_num: 1,
@@ -134,20 +135,38 @@ impl End {
     }
 
     fn write_with(&self, lkey: u32, rkey: u32, target: *mut c_void, id: u64, length: u32) -> c_int {
-        let mut element = abi::Sge { addr: self.memory.addr() as u64, length, lkey };
-        let rdma = abi::Rdma { remote_addr: target.addr() as u64, rkey };
+        let element = abi::Sge { addr: self.memory.addr() as u64, length, lkey };
+        self.post(abi::WR_RDMA_WRITE, id, element, target.addr() as u64, rkey)
+    }
+
+    /// Posts a request with one element.
+    fn post(&self, opcode: c_int, id: u64, element: abi::Sge, remote_addr: u64, rkey: u32) -> c_int {
+        let mut element = element;
+        let atomic = abi::Atomic { remote_addr, compare_add: 1, swap: 0, rkey };
+        let rdma = abi::Rdma { remote_addr, rkey };
+        let is_atomic = opcode == abi::WR_ATOMIC_FETCH_AND_ADD;
+        let wr = if is_atomic { abi::Arguments { atomic } } else { abi::Arguments { rdma } };
         // SAFETY: all fields are numbers and pointers.
         let empty: abi::SendWr = unsafe { std::mem::zeroed() };
-        let mut request = abi::SendWr {
-            wr_id: id,
-            sg_list: &raw mut element,
-            num_sge: 1,
-            opcode: abi::WR_RDMA_WRITE,
-            wr: abi::Arguments { rdma },
-            ..empty
-        };
+        let mut request =
+            abi::SendWr { wr_id: id, sg_list: &raw mut element, num_sge: 1, opcode, wr, ..empty };
         // SAFETY: the queue pair lives, and the request is valid.
         unsafe { post_send(self.qp, &mut request, null_mut()) }
+    }
+
+    /// Posts a receive with one element.
+    fn receive(&self, id: u64, element: abi::Sge) -> c_int {
+        let mut element = element;
+        let sg_list = &raw mut element;
+        let mut request = abi::RecvWr { wr_id: id, next: null_mut(), sg_list, num_sge: 1 };
+        // SAFETY: the queue pair lives, and the request is valid.
+        unsafe { post_recv(self.qp, &mut request, null_mut()) }
+    }
+
+    /// Returns an element at the start of the memory.
+    fn element(&self, length: u32) -> abi::Sge {
+        // SAFETY: the region lives.
+        abi::Sge { addr: self.memory.addr() as u64, length, lkey: unsafe { (*self.mr).lkey } }
     }
 
     fn poll(&self) -> Option<abi::Wc> {

@@ -18,6 +18,7 @@ mod arena;
 mod block;
 mod buffer;
 mod entry;
+mod kernel_copy;
 mod memory_region;
 mod page;
 mod payload;

@@ -1,5 +1,7 @@
 //! Registered memory of verbs: written at any time by peers, several connections, and the program.
 //!
+//! Memory of the caller can be unmapped while it is registered. The kernel then finds that, and the access fails.
+//!
 //! Invariant: no reference to the bytes is ever formed. They are copied, changed by atomic operations, or their
 //! address is passed to the kernel.
 
@@ -10,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::PAGE_SIZE;
+use crate::kernel_copy;
 use crate::run::Run;
 
 /// Memory with many writers. Its content is whatever they wrote last, byte by byte.
@@ -46,8 +49,8 @@ impl MemoryRegion {
     /// Returns a region of memory that the caller owns.
     ///
     /// # Safety
-    /// The memory is mapped, readable and writable, until the region and all payloads of it are dropped, and
-    /// there are no references to it meanwhile.
+    /// Until the region and all payloads of it are dropped, the memory is the caller's, and there are no references to
+    /// it. If a part of it is not mapped, the caller uses only the functions that report this, and the kernel.
     pub unsafe fn from_raw(start: NonNull<u8>, len: usize) -> MemoryRegion {
         MemoryRegion { start, len, layout: None }
     }
@@ -90,6 +93,58 @@ impl MemoryRegion {
         let source = self.at(offset, bytes.len());
         // SAFETY: as for `copy_in`, in the other direction.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
+    }
+
+    /// Copies bytes in as [`MemoryRegion::copy_in`]. Returns `false` if a part of the range is not mapped and writable;
+    /// some of it can be written.
+    ///
+    /// # Panics
+    /// If the range is outside.
+    #[must_use]
+    pub fn try_copy_in(&self, offset: usize, bytes: &[u8]) -> bool {
+        if self.layout.is_some() {
+            self.copy_in(offset, bytes);
+            return true;
+        }
+        // SAFETY: no reference to the bytes exists.
+        unsafe { kernel_copy::write(self.run(offset, bytes.len()), bytes) }
+    }
+
+    /// Copies bytes out as [`MemoryRegion::copy_out`]. Returns `false` if a part of the range is not mapped.
+    ///
+    /// # Panics
+    /// If the range is outside.
+    #[must_use]
+    pub fn try_copy_out(&self, offset: usize, bytes: &mut [u8]) -> bool {
+        if self.layout.is_some() {
+            self.copy_out(offset, bytes);
+            return true;
+        }
+        // SAFETY: no reference to the bytes exists.
+        unsafe { kernel_copy::read(self.run(offset, bytes.len()), bytes) }
+    }
+
+    /// Whether the region owns its memory, which is then always mapped.
+    pub fn is_owned(&self) -> bool {
+        self.layout.is_some()
+    }
+
+    /// Whether a range is mapped now.
+    ///
+    /// # Panics
+    /// If the range is outside.
+    pub fn is_readable(&self, offset: usize, len: usize) -> bool {
+        // SAFETY: no reference to the bytes exists.
+        self.layout.is_some() || unsafe { kernel_copy::is_readable(self.run(offset, len)) }
+    }
+
+    /// Whether a range is mapped and writable now.
+    ///
+    /// # Panics
+    /// If the range is outside.
+    pub fn is_writable(&self, offset: usize, len: usize) -> bool {
+        // SAFETY: no reference to the bytes exists.
+        self.layout.is_some() || unsafe { kernel_copy::is_writable(self.run(offset, len)) }
     }
 
     /// Returns a copy of a range.

@@ -85,6 +85,11 @@ impl Payload {
         self.segments.iter().any(Segment::is_in_shared_memory)
     }
 
+    /// Whether all memory of it is mapped now: memory of a region can be missing.
+    pub fn is_readable(&self) -> bool {
+        self.segments.iter().all(Segment::is_readable)
+    }
+
     /// Copies bytes in shared memory to private memory.
     pub fn into_private(self) -> Payload {
         if self.is_in_shared_memory() { Payload::from(self.to_vec()) } else { self }

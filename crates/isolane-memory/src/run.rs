@@ -40,6 +40,26 @@ impl Run {
         joined
     }
 
+    /// Returns parts of up to `max_len` bytes, in order.
+    pub(crate) fn parts(self, max_len: usize) -> impl Iterator<Item = Run> {
+        (0..self.len).step_by(max_len).map(move |at| {
+            // SAFETY: inside of the run.
+            Run { start: unsafe { self.start.add(at) }, len: max_len.min(self.len - at) }
+        })
+    }
+
+    /// Returns one byte in each page.
+    pub(crate) fn pages(self) -> impl Iterator<Item = Run> {
+        let first = PAGE_SIZE - self.start.addr().get() % PAGE_SIZE;
+        std::iter::once(0)
+            .chain((first..self.len).step_by(PAGE_SIZE))
+            .take_while(move |at| *at < self.len)
+            .map(move |at| {
+                // SAFETY: inside of the run.
+                Run { start: unsafe { self.start.add(at) }, len: 1 }
+            })
+    }
+
     /// Returns address and length.
     pub(crate) fn raw(self) -> (*const u8, usize) {
         (self.start.as_ptr().cast_const(), self.len)

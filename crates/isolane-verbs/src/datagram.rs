@@ -158,16 +158,10 @@ impl Datagrams {
         if length > MAX_DATAGRAM_BYTES {
             return Err(PostError::Length(length as u64));
         }
-        let status = match (self.state, &spans) {
-            (State::Error, _) => Some(Status::Flushed),
-            (_, None) => Some(Status::LocalProtection),
-            _ => None,
-        };
-        if let Some(status) = status {
-            self.complete(Queue::Send, request.id, status, CompletedOperation::Send);
-            self.fail();
-            return Ok(None);
+        if self.state == State::Error {
+            return Ok(self.fail_send(request, Status::Flushed));
         }
+        let Some(spans) = spans else { return Ok(self.fail_send(request, Status::LocalProtection)) };
         let Destination { number: destination, q_key, .. } = request.destination;
         let q_key = if q_key & OWN_Q_KEY != 0 { self.q_key } else { q_key };
         let length_on_wire = length as u32;
@@ -186,20 +180,24 @@ impl Datagrams {
         };
         let mut prefix = [0; MAX_PREFIX_BYTES];
         let len = segment.encode_to(&mut prefix);
-        let mut bytes = prefix[..len].to_vec();
-        match (&request.data, spans) {
-            (LocalData::Inline(data), _) => bytes.extend_from_slice(data),
-            (LocalData::Elements(_), spans) => {
+        let mut bytes = Vec::with_capacity(len + length);
+        bytes.extend_from_slice(&prefix[..len]);
+        match &request.data {
+            LocalData::Inline(data) => bytes.extend_from_slice(data),
+            LocalData::Elements(_) => {
                 bytes.resize(len + length, 0);
-                let mut left = &mut bytes[len..];
-                for (region, offset, len) in parts(&spans.unwrap_or_default(), 0, length) {
-                    let (part, tail) = std::mem::take(&mut left).split_at_mut(len);
-                    region.copy_out(offset, part);
-                    left = tail;
+                if !copy_out(&spans, &mut bytes[len..]) {
+                    return Ok(self.fail_send(request, Status::LocalProtection));
                 }
             }
         }
         Ok(Some(bytes))
+    }
+
+    fn fail_send(&mut self, request: &DatagramRequest, status: Status) -> Option<Vec<u8>> {
+        self.complete(Queue::Send, request.id, status, CompletedOperation::Send);
+        self.fail();
+        None
     }
 
     /// Returns the memory of a request, `None` if it is not allowed, and its length.
@@ -235,14 +233,14 @@ impl Datagrams {
         }
         let length = GRH_BYTES + arrived.payload.len();
         let Some((id, spans)) = self.take_receive(length) else { return };
-        let Some(spans) = spans else {
+        let mut bytes = [0; GRH_BYTES + MAX_DATAGRAM_BYTES];
+        bytes[..GRH_BYTES].copy_from_slice(&global_route(arrived));
+        bytes[GRH_BYTES..length].copy_from_slice(arrived.payload);
+        if !spans.is_some_and(|spans| copy_in(&spans, &bytes[..length])) {
             self.complete(Queue::Receive, id, Status::LocalProtection, CompletedOperation::Receive);
             self.fail();
             return;
-        };
-        let grh = global_route(arrived);
-        place(&spans, 0, &grh);
-        place(&spans, GRH_BYTES, arrived.payload);
+        }
         let completion = Completion {
             id,
             status: Status::Success,
@@ -274,14 +272,24 @@ impl Datagrams {
     }
 }
 
-/// Copies bytes to memory.
-fn place(spans: &Spans, offset: usize, bytes: &[u8]) {
+/// Copies bytes to memory. Returns `false` if a part of that is not mapped.
+fn copy_in(spans: &Spans, bytes: &[u8]) -> bool {
     let mut left = bytes;
-    for (region, offset, len) in parts(spans, offset, bytes.len()) {
+    parts(spans, 0, bytes.len()).all(|(region, offset, len)| {
         let (front, tail) = left.split_at(len);
-        region.copy_in(offset, front);
         left = tail;
-    }
+        region.try_copy_in(offset, front)
+    })
+}
+
+/// Copies bytes of memory. Returns `false` if a part of that is not mapped.
+fn copy_out(spans: &Spans, bytes: &mut [u8]) -> bool {
+    let (len, mut left) = (bytes.len(), bytes);
+    parts(spans, 0, len).all(|(region, offset, len)| {
+        let (part, tail) = std::mem::take(&mut left).split_at_mut(len);
+        left = tail;
+        region.try_copy_out(offset, part)
+    })
 }
 
 /// Returns the header that precedes the payload in a receive (IBA 1.3 §8.3).

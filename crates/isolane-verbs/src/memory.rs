@@ -266,6 +266,11 @@ pub(crate) fn is_among(spans: &[Span], region: &Arc<MemoryRegion>) -> bool {
     spans.iter().any(|span| Arc::ptr_eq(&span.region, region))
 }
 
+/// Whether all bytes of spans are mapped.
+pub(crate) fn are_readable(spans: &[Span]) -> bool {
+    spans.iter().all(|span| span.region.is_readable(span.offset, span.len))
+}
+
 /// Returns the first `len` bytes of spans.
 #[inline]
 pub(crate) fn front(mut spans: Spans, len: usize) -> Spans {

@@ -40,6 +40,13 @@ impl Segment {
         matches!(self, Segment::Shared { .. } | Segment::Region { .. })
     }
 
+    pub(super) fn is_readable(&self) -> bool {
+        match self {
+            Segment::Region { region, start, len } => region.is_readable(*start, *len as usize),
+            _ => true,
+        }
+    }
+
     /// Appends the bytes to `target`.
     pub(super) fn copy_to(&self, target: &mut Vec<u8>) {
         let mut add = |slice: &[u8]| target.extend_from_slice(slice);

@@ -23,6 +23,10 @@ pub(super) struct Input {
     short_run: u32,
 }
 
+/// The place of the current payload is not mapped. The payload remains unread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unmapped;
+
 /// The segment whose payload is arriving.
 struct Placing {
     segment: Segment,
@@ -39,22 +43,24 @@ impl Placing {
     }
 
     /// Copies unread payload to its place.
-    fn place_unread(&mut self, buffer: &mut InputBuffer<MAX_PREFIX_BYTES>, overflow: &[u8]) {
+    fn place_unread(
+        &mut self,
+        buffer: &mut InputBuffer<MAX_PREFIX_BYTES>,
+        overflow: &[u8],
+    ) -> Result<(), Unmapped> {
         let unread = buffer.unread(overflow);
         let count = self.left().min(unread.len());
-        self.copy_in(&unread[..count]);
-        buffer.consume(count);
-    }
-
-    /// Copies payload to its place.
-    fn copy_in(&mut self, bytes: &[u8]) {
-        let mut left = bytes;
-        for (region, offset, len) in parts(&self.spans, self.placed, bytes.len()) {
+        let mut left = &unread[..count];
+        for (region, offset, len) in parts(&self.spans, self.placed, count) {
             let (front, tail) = left.split_at(len);
-            region.copy_in(offset, front);
+            if !region.try_copy_in(offset, front) {
+                return Err(Unmapped);
+            }
             left = tail;
         }
-        self.placed += bytes.len();
+        self.placed += count;
+        buffer.consume(count);
+        Ok(())
     }
 }
 
@@ -91,10 +97,11 @@ impl Input {
     }
 
     /// Places unread payload. Returns the segment once all of it has arrived, unless it was discarded.
-    pub(super) fn next_placed(&mut self, overflow: &[u8]) -> Option<Option<Segment>> {
-        self.placing.as_mut()?.place_unread(&mut self.buffer, overflow);
-        let placed = self.placing.take_if(|placing| placing.left() == 0)?;
-        Some((!placed.is_discarded).then_some(placed.segment))
+    pub(super) fn next_placed(&mut self, overflow: &[u8]) -> Result<Option<Option<Segment>>, Unmapped> {
+        let Some(placing) = &mut self.placing else { return Ok(None) };
+        placing.place_unread(&mut self.buffer, overflow)?;
+        let placed = self.placing.take_if(|placing| placing.left() == 0);
+        Ok(placed.map(|placed| (!placed.is_discarded).then_some(placed.segment)))
     }
 
     /// Returns the segment whose payload is arriving, unless it is discarded.
@@ -144,7 +151,7 @@ impl Input {
         segment: Segment,
         spans: Option<Spans>,
         overflow: &[u8],
-    ) -> Option<Option<Segment>> {
+    ) -> Result<Option<Option<Segment>>, Unmapped> {
         self.short_run = match segment.length {
             0 => self.short_run,
             1..=SHORT_BYTES => self.short_run.saturating_add(1),
@@ -153,12 +160,12 @@ impl Input {
         let is_discarded = spans.is_none();
         let spans = spans.unwrap_or_default();
         let mut placing = Placing { segment, spans, is_discarded, placed: 0 };
-        placing.place_unread(&mut self.buffer, overflow);
-        if placing.left() == 0 {
-            return Some((!is_discarded).then_some(placing.segment));
+        let placed = placing.place_unread(&mut self.buffer, overflow);
+        if placed.is_ok() && placing.left() == 0 {
+            return Ok(Some((!is_discarded).then_some(placing.segment)));
         }
         self.placing = Some(placing);
-        None
+        placed.map(|()| None)
     }
 
     /// Whether the current payload goes to a region.

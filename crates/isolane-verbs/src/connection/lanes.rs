@@ -11,13 +11,15 @@ use std::time::Instant;
 
 use isolane_connection::{ReceivePlan, TransmitPlan};
 
+use super::input::Unmapped;
 use super::lane::{Control, LaneState, Lost, Part, Received, Sent};
-use super::output::Source;
+use super::output::{Output, Source};
 use super::{
     Agreement, Extension, Fault, OUTPUT_BYTES, Operation, Place, ReliableConnection, Segment, State,
     Syndrome, segment,
 };
-use crate::wire::{Hello, LaneReport};
+use crate::wire::{Hello, LaneReport, NakCode};
+use crate::work::Status;
 
 impl ReliableConnection {
     /// The ends have agreed: requests that were posted before leave once a lane is open.
@@ -150,7 +152,7 @@ impl ReliableConnection {
         for sent in parts {
             match sent {
                 Sent::Request(part) => self.requester.on_lost(part),
-                Sent::Response(part) => self.responder.on_response_lost(part)?,
+                Sent::Response(part) => self.responder.responses.lost(part),
             }
         }
         Ok(())
@@ -218,7 +220,11 @@ impl ReliableConnection {
     fn process_input(&mut self, lane: usize, overflow: &[u8], now: Instant) -> Result<(), Fault> {
         loop {
             let input = &mut self.lanes[lane].input;
-            if let Some(placed) = input.next_placed(overflow) {
+            let Ok(next) = input.next_placed(overflow) else {
+                self.on_unmapped(lane)?;
+                continue;
+            };
+            if let Some(placed) = next {
                 self.on_arrived(lane, placed)?;
             } else if input.is_placing() {
                 return Ok(());
@@ -233,9 +239,53 @@ impl ReliableConnection {
                     // The peer has reported its end on this lane itself.
                     return Err(Fault::Broken);
                 }
-                if let Some(placed) = self.lanes[lane].input.place(segment, spans, overflow) {
-                    self.on_arrived(lane, placed)?;
+                match self.lanes[lane].input.place(segment, spans, overflow) {
+                    Ok(Some(placed)) => self.on_arrived(lane, placed)?,
+                    Ok(None) => {}
+                    Err(Unmapped) => self.on_unmapped(lane)?,
                 }
+            }
+        }
+    }
+
+    /// The kernel has found that the place of the current payload of a lane is not mapped. Returns `false` if there is no
+    /// such payload.
+    pub fn handle_unmapped_input(&mut self, lane: usize) -> bool {
+        let is_placing = self.lanes[lane].input.placing().is_some();
+        if let Err(fault) = self.on_unmapped(lane) {
+            self.handle_fault(fault);
+        }
+        is_placing
+    }
+
+    /// A lane has ended because the kernel has found that memory to send from is not mapped. A response from there is
+    /// refused when it is sent again.
+    pub fn handle_unmapped_output(&mut self) {
+        self.responder.responses.forget_unmapped();
+        if let Some(index) = self.requester.first_unmapped() {
+            self.handle_fault(Fault::Failed { index, status: Status::LocalProtection });
+        }
+    }
+
+    /// The place of the current payload is not mapped: its request fails, and the payload is discarded.
+    fn on_unmapped(&mut self, lane: usize) -> Result<(), Fault> {
+        let Some(segment) = self.lanes[lane].input.placing().cloned() else { return Ok(()) };
+        self.lanes[lane].input.discard_payload();
+        if segment.opcode.operation().is_request() {
+            self.responder.on_request_unmapped(&segment, &self.domain, &mut self.finished)
+        } else {
+            Err(self.requester.unmapped_response(segment.message))
+        }
+    }
+
+    /// Stops reading from the memory of requests, because it can be unmapped from now on. A lane ends if that has happened
+    /// already, because the rest of a segment is missing.
+    pub(super) fn detach_output(&mut self, detach: impl Fn(&mut Output)) {
+        for lane in 0..self.lanes.len() {
+            if self.lanes[lane].output.is_readable() {
+                detach(&mut self.lanes[lane].output);
+            } else {
+                self.handle_lane_closed(lane);
             }
         }
     }
@@ -275,7 +325,14 @@ impl ReliableConnection {
 
     fn queue_response(&mut self, lane: usize) -> bool {
         let max_bytes = self.requester.segment_bytes();
-        let Some((segment, spans)) = self.responder.responses.next(max_bytes) else { return false };
+        let (segment, spans) = match self.responder.responses.next(max_bytes) {
+            Ok(Some(next)) => next,
+            Ok(None) => return false,
+            Err(message) => {
+                self.handle_fault(Fault::Refused { message, code: NakCode::RemoteAccess });
+                return false;
+            }
+        };
         self.lanes[lane].log(Sent::Response(Part::of(&segment)));
         self.queue(lane, segment, Source::Memory(&spans, 0));
         self.was_response = true;

@@ -32,7 +32,7 @@ use isolane_memory::MemoryRegion;
 pub use self::attributes::{Agreement, Limits, ReceiveAttributes, SendAttributes};
 pub use self::lane::Received;
 use self::lane::{LaneState, Sent};
-use self::output::Source;
+use self::output::{Output, Source};
 use self::requester::Requester;
 use self::responder::Responder;
 pub use self::shared_receives::SharedReceiveQueue;
@@ -258,10 +258,9 @@ impl ReliableConnection {
         if self.state != State::Error && self.state != State::Reset {
             self.state = State::Error;
             self.is_failing = !self.responder.is_refusing();
-            for lane in &mut self.lanes {
-                lane.input.discard_payload();
-                lane.output.drop_unbegun(self.responder.is_refusing());
-            }
+            self.lanes.iter_mut().for_each(|lane| lane.input.discard_payload());
+            let keeps_responses = self.responder.is_refusing();
+            self.detach_output(|output| output.drop_unbegun(keeps_responses));
             self.requester.flush(&mut self.finished);
             self.responder.flush(&mut self.finished);
         }
@@ -277,7 +276,7 @@ impl ReliableConnection {
             self.handle_fault(Fault::Refused { message, code: NakCode::RemoteAccess });
         }
         self.responder.responses.forget(region);
-        self.lanes.iter_mut().for_each(|lane| lane.output.detach());
+        self.detach_output(Output::detach);
     }
 
     /// Ends the queue pair because its lanes are lost for good.

@@ -53,7 +53,7 @@ impl Output {
         let is_request = segment.opcode.operation().is_request();
         self.segments.push_back(Queued { len: prefix_len + len, is_request });
         match source {
-            Source::Memory(spans, offset) if len > COPIED_BYTES => {
+            Source::Memory(spans, offset) if len > COPIED_BYTES || !spans.iter().all(is_owned) => {
                 let mut payload = Payload::with_capacity(spans.len());
                 for (region, offset, len) in parts(spans, offset, len) {
                     payload.push_region(Arc::clone(region), offset, len);
@@ -98,6 +98,11 @@ impl Output {
         }
     }
 
+    /// Whether all payload is mapped.
+    pub(super) fn is_readable(&self) -> bool {
+        self.bytes.is_readable()
+    }
+
     /// Copies all payload, because its memory is no longer registered.
     pub(super) fn detach(&mut self) {
         let bytes = self.bytes.to_vec();
@@ -119,6 +124,11 @@ impl Output {
             (at, sent) = (end, 0);
         }
     }
+}
+
+/// Whether the memory is always mapped. The kernel copies from other memory, because it finds what is missing.
+fn is_owned(span: &Span) -> bool {
+    span.region.is_owned()
 }
 
 /// Length in bytes up to which payload is copied. A reference to it costs more.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use isolane_memory::MemoryRegion;
 
-use super::lane::{Control, Part};
+use super::lane::Control;
 use super::ranges::Ranges;
 use super::receives::{Receives, Report, complete};
 use super::responses::{Content, Responses};
@@ -158,6 +158,20 @@ impl Responder {
         message.arriving -= 1;
         message.placed += segment.length;
         message.has_arrived = true;
+        if ahead > 0 { Ok(()) } else { self.execute(domain, finished) }
+    }
+
+    /// The place of a segment's payload is not mapped. Its message is refused.
+    pub(super) fn on_request_unmapped(
+        &mut self,
+        segment: &Segment,
+        domain: &ProtectionDomain,
+        finished: &mut Finished,
+    ) -> Result<(), Fault> {
+        let ahead = segment.message.wrapping_sub(self.message) as usize;
+        let Some(Some(message)) = self.window.get_mut(ahead) else { return Ok(()) };
+        let receive = (message.operation == Operation::Send).then_some(Status::LocalProtection);
+        message.refusal.get_or_insert(Refusal { code: NakCode::RemoteOperation, receive });
         if ahead > 0 { Ok(()) } else { self.execute(domain, finished) }
     }
 
@@ -313,15 +327,6 @@ impl Responder {
     /// A segment was lost that could carry an acknowledgment.
     pub(super) fn acknowledge_again(&mut self) {
         self.owes_acknowledgment = true;
-    }
-
-    /// A part of a response was lost.
-    pub(super) fn on_response_lost(&mut self, part: Part) -> Result<(), Fault> {
-        if self.responses.lost(part) {
-            Ok(())
-        } else {
-            Err(Fault::Refused { message: part.message, code: NakCode::RemoteAccess })
-        }
     }
 
     /// Whether there is a response, a refusal, or a report about receives to send.
@@ -480,6 +485,9 @@ fn atomic(
     let memory_address = span.region.address() + span.offset as u64;
     if !address.is_multiple_of(8) || !memory_address.is_multiple_of(8) {
         return Err(NakCode::InvalidRequest);
+    }
+    if !span.region.is_writable(span.offset, 8) {
+        return Err(NakCode::RemoteOperation);
     }
     Ok(match operation {
         Operation::CompareSwap => span.region.compare_swap(span.offset, compare, swap_or_add),

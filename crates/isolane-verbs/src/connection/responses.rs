@@ -10,7 +10,7 @@ use isolane_memory::MemoryRegion;
 
 use super::lane::Part;
 use super::{Extension, Place, segment};
-use crate::memory::{Spans, is_among, part};
+use crate::memory::{Spans, are_readable, is_among, part};
 use crate::wire::{Operation, Segment};
 
 /// Responses that are not sent, or can be lost.
@@ -69,14 +69,11 @@ impl Responses {
         self.unsent.push_back(Part { message, offset: 0, length: size });
     }
 
-    /// Sends a part again. Returns `false` if its memory is gone.
-    pub(super) fn lost(&mut self, part: Part) -> bool {
-        let Some(index) = self.index_of(part.message) else { return true };
-        if matches!(self.executed[index].content, Content::Gone) {
-            return false;
+    /// Sends a part again.
+    pub(super) fn lost(&mut self, part: Part) {
+        if self.index_of(part.message).is_some() {
+            self.unsent.push_back(part);
         }
-        self.unsent.push_back(part);
-        true
     }
 
     /// Whether the response to a message can be sent again.
@@ -90,9 +87,13 @@ impl Responses {
     }
 
     /// Returns the next segment, of up to `max_bytes`, and its payload.
-    pub(super) fn next(&mut self, max_bytes: u32) -> Option<(Segment, Spans)> {
-        let unsent = *self.unsent.front()?;
-        let response = &self.executed[self.index_of(unsent.message)?];
+    ///
+    /// # Errors
+    /// The number of the message, if its memory is gone.
+    pub(super) fn next(&mut self, max_bytes: u32) -> Result<Option<(Segment, Spans)>, u32> {
+        let Some(unsent) = self.unsent.front().copied() else { return Ok(None) };
+        let Some(index) = self.index_of(unsent.message) else { return Ok(None) };
+        let response = &self.executed[index];
         let (message, size) = (response.message, response.size);
         match &response.content {
             Content::Memory(spans) => {
@@ -100,15 +101,18 @@ impl Responses {
                 let payload = part(spans, place.offset as usize, place.length as usize);
                 let data = segment(Operation::ReadResponse, message, place, Extension::None);
                 self.advance(place.length);
-                Some((data, payload))
+                Ok(Some((data, payload)))
             }
             Content::Found(value) => {
                 let place = Place { size, offset: 0, length: 0 };
                 let found = segment(Operation::AtomicResponse, message, place, Extension::Found(*value));
                 self.unsent.pop_front();
-                Some((found, Spans::new()))
+                Ok(Some((found, Spans::new())))
             }
-            Content::Gone => None,
+            Content::Gone => {
+                self.unsent.retain(|part| (part.message.wrapping_sub(message) as i32) < 0);
+                Err(message)
+            }
         }
     }
 
@@ -134,6 +138,15 @@ impl Responses {
         for response in self.executed.iter_mut().filter(|response| response.uses(region)) {
             response.content = Content::Gone;
             self.unsent.retain(|unsent| unsent.message != response.message);
+        }
+    }
+
+    /// Drops the responses from memory that is not mapped.
+    pub(super) fn forget_unmapped(&mut self) {
+        for response in &mut self.executed {
+            if matches!(&response.content, Content::Memory(spans) if !are_readable(spans)) {
+                response.content = Content::Gone;
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use isolane_connection::{ReceivePlan, TransmitPlan};
+use rustix::io::Errno;
 
 use super::handshake::{LaneAttempt, received};
 use super::lane::Lane;
@@ -214,6 +215,7 @@ impl Machine {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_fault(&error) && self.connection.handle_unmapped_input(index) => {}
                 Err(error) => {
                     self.lose_lane(index, &error.to_string());
                     return false;
@@ -243,7 +245,14 @@ impl Machine {
                 Ok(count) => self.connection.handle_transmitted(index, count),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return self.lose_lane(index, &error.to_string()),
+                Err(error) => {
+                    self.lose_lane(index, &error.to_string());
+                    if is_fault(&error) {
+                        self.connection.handle_unmapped_output();
+                        self.drop_closed_lanes();
+                    }
+                    return;
+                }
             }
         }
     }
@@ -267,7 +276,7 @@ impl Machine {
     }
 
     /// Drops the lanes that have ended, so that nothing more is read from them.
-    fn drop_closed_lanes(&mut self) {
+    pub(super) fn drop_closed_lanes(&mut self) {
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             if lane.is_some() && !self.connection.is_lane_open(index) {
                 (*lane, self.lacks_lane) = (None, true);
@@ -286,6 +295,11 @@ impl Machine {
             self.connection.handle_lanes_lost();
         }
     }
+}
+
+/// Whether the kernel has found memory that is not mapped.
+fn is_fault(error: &io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::FAULT)
 }
 
 thread_local! {

@@ -348,8 +348,11 @@ impl Endpoint {
                 on_event(self.number, event);
             }
         }
-        if machine.connection.state() == State::Error && machine.connection.pending() == Pending::Nothing {
-            machine.shutdown();
+        if machine.connection.state() == State::Error {
+            machine.drop_closed_lanes();
+            if machine.connection.pending() == Pending::Nothing {
+                machine.shutdown();
+            }
         }
         if std::mem::take(&mut machine.lacks_lane) {
             machine.missing_lanes().for_each(|lane| self.manager.open_lane(self.number, lane));
@@ -444,6 +447,7 @@ impl Member for Endpoint {
     fn revoke(&self, region: &Arc<MemoryRegion>) {
         let mut machine = self.lock();
         machine.connection.revoke(region);
+        machine.drop_closed_lanes();
         self.settle(&mut machine);
     }
 

@@ -25,7 +25,7 @@ use super::{
     Agreement, Extension, Fault, Finished, Limits, MESSAGE_BYTES, Place, PostError, Queue, SEGMENT_BYTES,
     STRIPE_BYTES, SendAttributes, Source, WINDOW,
 };
-use crate::memory::{ProtectionDomain, Right, is_among};
+use crate::memory::{ProtectionDomain, Right, are_readable, is_among};
 use crate::wire::{NakCode, Segment, Syndrome, rnr_delay};
 use crate::work::{Completion, LocalData, SendOperation, SendRequest, Status};
 
@@ -90,6 +90,14 @@ impl Requester {
     /// Whether a request uses memory of a region.
     pub(super) fn uses(&self, region: &Arc<MemoryRegion>) -> bool {
         self.queue.iter().any(|entry| matches!(&entry.data, Data::Memory(spans) if is_among(spans, region)))
+    }
+
+    /// Returns the index of the first request that sends from memory that is not mapped.
+    pub(super) fn first_unmapped(&self) -> Option<usize> {
+        self.queue.iter().position(|entry| match &entry.data {
+            Data::Memory(spans) => !entry.operation.has_response() && !are_readable(spans),
+            _ => false,
+        })
     }
 
     /// Number of requests that are not sent completely.
@@ -357,7 +365,9 @@ impl Requester {
             _ => {}
         }
         let Some(code) = NakCode::from_syndrome(syndrome) else { return Ok(false) };
-        let index = self.index_of(segment.message).ok_or(Fault::Broken)?;
+        // The response to a READ that was executed can be refused later.
+        let index = self.index_of(segment.message).or_else(|| self.index_awaited(segment.message));
+        let index = index.ok_or(Fault::Broken)?;
         let status = match code {
             NakCode::Sequence | NakCode::InvalidRequest => Status::RemoteInvalidRequest,
             NakCode::RemoteAccess => Status::RemoteAccess,

@@ -5,11 +5,12 @@ use super::Requester;
 use super::entry::{Awaited, Data, Entry};
 use crate::memory::{Spans, part};
 use crate::wire::Segment;
-use crate::work::SendOperation;
+use crate::work::{SendOperation, Status};
 
 impl Requester {
     /// Checks a response, and returns the destination of its payload.
     pub(in crate::connection) fn on_response(&mut self, segment: &Segment) -> Result<Spans, Fault> {
+        let unmapped = self.unmapped_response(segment.message);
         let (awaited, entry) = self.awaited(segment.message).ok_or(Fault::Broken)?;
         let range = segment.offset..segment.offset + segment.length;
         let is_expected = segment.size == awaited.size && awaited.claimed.is_free(range.clone());
@@ -24,7 +25,9 @@ impl Requester {
                 let mut bytes = &value.to_le_bytes()[..];
                 for span in spans {
                     let (front, tail) = bytes.split_at(span.len.min(bytes.len()));
-                    span.region.copy_in(span.offset, front);
+                    if !span.region.try_copy_in(span.offset, front) {
+                        return Err(unmapped);
+                    }
                     bytes = tail;
                 }
                 Ok(Spans::new())
@@ -59,6 +62,18 @@ impl Requester {
         let Some((awaited, _)) = self.awaited(segment.message) else { return };
         awaited.placed += placed;
         awaited.claimed.remove(segment.offset + placed..segment.offset + segment.length);
+    }
+
+    /// Returns the fault of a request whose response has no place in memory.
+    pub(in crate::connection) fn unmapped_response(&self, message: u32) -> Fault {
+        let index = self.index_awaited(message);
+        index.map_or(Fault::Broken, |index| Fault::Failed { index, status: Status::LocalProtection })
+    }
+
+    /// Returns the index of the request whose message is executed, and has no complete response.
+    pub(super) fn index_awaited(&self, message: u32) -> Option<usize> {
+        self.awaited.iter().find(|awaited| awaited.message == message && !awaited.is_complete)?;
+        self.queue.iter().position(|entry| entry.responses_left > 0 && entry.has(message))
     }
 
     /// Returns a message whose response is not complete, and its request.
