@@ -7,9 +7,9 @@ use crate::choice::{Choice, one_of};
 use crate::logging::{LOG_FORMATS, LogFormat};
 use crate::sections;
 
-/// NVMe/TCP target and host in user space, and RDMA verbs over TCP
+/// NVMe/TCP target and host, isolated TCP engine, and RDMA verbs over TCP, in user space
 #[derive(Debug, Parser)]
-#[command(name = "isolane", version, before_help = sections::BEFORE_HELP, long_about = LONG_ABOUT, propagate_version = true)]
+#[command(name = "isolane", version = env!("ISOLANE_VERSION"), before_help = sections::BEFORE_HELP, long_about = LONG_ABOUT, propagate_version = true)]
 pub struct Cli {
     /// Log to stderr: off, error, warn, info, debug, or trace (default: info for serve and engine, else warn)
     #[arg(long, global = true, value_parser = one_of(&LOG_LEVELS), value_name = "LEVEL", hide_possible_values = true)]
@@ -57,8 +57,8 @@ const LOG_LEVELS: [Choice<LevelFilter>; 6] = [
 ];
 
 const LONG_ABOUT: &str = "\
-NVMe/TCP target and host in user space, and RDMA verbs over TCP, in one program. It needs no
-kernel module, no root, no huge pages, and no special network card.
+NVMe/TCP target and host, isolated TCP engine, and RDMA verbs over TCP, in user space and in one
+program. It needs no kernel module, no root, no huge pages, and no special network card.
 
 A volume has a URI: nvme+tcp://HOST[:4420]/NQN[?nsid=N]. IPv6 addresses need brackets. The
 default NQN is the only subsystem of the discovery log, the default nsid is the only namespace.

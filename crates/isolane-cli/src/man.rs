@@ -43,8 +43,9 @@ fn write_pages(directory: &Path, cli: clap::Command) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the page of one command, with the name and version of the program.
+/// Returns the page of one command, with the name and version of the program, but without its commit.
 fn page(command: clap::Command) -> std::io::Result<Vec<u8>> {
+    let command = command.version(env!("CARGO_PKG_VERSION"));
     let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
     let has_subcommands = command.has_subcommands();
     let source = concat!("isolane ", env!("CARGO_PKG_VERSION"));

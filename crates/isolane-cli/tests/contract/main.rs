@@ -108,6 +108,31 @@ fn text(path: &Path) -> &str {
 }
 
 #[test]
+fn version_names_the_commit() {
+    let version = succeed(&["--version"]);
+    let rest = version.trim().strip_prefix(concat!("isolane ", env!("CARGO_PKG_VERSION"))).unwrap();
+    let git = |arguments: &[&str]| {
+        let git = Command::new("git").current_dir(env!("CARGO_MANIFEST_DIR")).args(arguments).output();
+        git.is_ok_and(|output| output.status.success())
+    };
+    let is_checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.git").exists();
+    if !is_checkout || !git(&["rev-parse", "HEAD"]) {
+        return assert_eq!(rest, "");
+    }
+    let commit = rest.strip_prefix(" (").and_then(|rest| rest.strip_suffix(")")).expect(&version);
+    assert!(git(&["cat-file", "-e", &format!("{commit}^{{commit}}")]), "{version}");
+}
+
+#[test]
+fn help_names_every_product() {
+    let help = succeed(&["-h"]);
+    let summary = help.lines().find(|line| line.contains("NVMe/TCP")).expect(&help);
+    for product in ["target", "host", "engine", "verbs"] {
+        assert!(summary.contains(product), "{summary}");
+    }
+}
+
+#[test]
 fn serve_prints_commands_and_ends_cleanly() {
     let server = Server::start(&[]);
     let text = server.printed.join("\n");
