@@ -19,7 +19,7 @@ import verbs
 from programs import MEMORY_FILE, Failure, Testbed
 from rows import ROWS
 
-BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->"
+END = "<!-- end of figures -->"
 
 
 def main():
@@ -62,7 +62,7 @@ def parser():
     found = task("table", print_tables, "Print the tables of a report")
     found.add_argument("report", help="the report")
     found.add_argument("--svg", metavar="FILE", help="draw the core rows into this file")
-    help = "insert the tables into this Markdown file, between its two `figures` comments"
+    help = "insert the tables into this Markdown file, between its comment `figures: REPORT` and the next `end of figures`"
     found.add_argument("--insert-into", metavar="FILE", help=help)
     found = task("streams", measure_streams, "Measure streams natively and through an engine, and print tables")
     add_measured(found, 1.0)
@@ -192,11 +192,21 @@ def print_tables(options):
     if not path:
         print(tables, end="")
         return
-    text = Path(path).read_text()
-    begin, end = text.find(BEGIN), text.find(END)
-    if begin < 0 or end < begin:
-        raise SystemExit(f"xtask: {path} has no lines {BEGIN.strip()} and {END}")
-    Path(path).write_text(f"{text[:begin]}{BEGIN}\n{tables}\n{text[end:]}")
+    new = inserted(Path(path).read_text(), Path(options.report).name, tables)
+    if not new:
+        raise SystemExit(f"xtask: {path} has no lines {begin(Path(options.report).name)} and {END}")
+    Path(path).write_text(new)
+
+
+def begin(report):
+    return f"<!-- figures: {report} -->"
+
+
+def inserted(text, report, tables):
+    """Returns the text of a document with the tables of a report in their place, or None without such a place."""
+    before, found, rest = text.partition(f"{begin(report)}\n")
+    _, end, after = rest.partition(END)
+    return f"{before}{found}\n{tables}\n{end}{after}" if found and end else None
 
 
 def found_tables(report):

@@ -45,10 +45,21 @@ def write(report, path):
     """Replaces the file, so that a crash leaves the old report or the new one."""
     new = Path(f"{path}.new")
     try:
-        new.write_text(json.dumps(report, indent=2, ensure_ascii=False))
+        new.write_text(lines_of(report) + "\n")
         new.replace(path)
     except OSError as error:
         raise SystemExit(f"cannot write the report {path}: {error}")
+
+
+def lines_of(value, level=0):
+    """JSON with one line for each contender of a row, and for each object without others in it."""
+    parts = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    if level == 4 or not any(isinstance(part, (dict, list)) for part in parts):
+        return json.dumps(value, ensure_ascii=False)
+    names = [f"{json.dumps(name)}: " for name in value] if isinstance(value, dict) else [""] * len(parts)
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    inner = ",\n".join(" " * (level + 1) + name + lines_of(part, level + 1) for name, part in zip(names, parts))
+    return f"{opening}\n{inner}\n{' ' * level}{closing}"
 
 
 def output(*command):

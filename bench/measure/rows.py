@@ -82,7 +82,6 @@ def goals(of, to, **limits):
 POLL, ADAPTIVE = "--mode poll", "--mode adaptive"
 BULK = f"{POLL} --background write:1m:32"
 SHARED = f"{BULK} --share-depth --lanes 4"
-ONE_THREAD, THREADS = f"{ADAPTIVE} --threads 1", f"{ADAPTIVE} --threads 8"
 SETTLE_S = 14  # the scheduler moves a connection that was idle for ten seconds
 ALL_SPDK = "spdk spdk-uring"
 
@@ -149,14 +148,6 @@ def inline(mode):
     )
 
 
-def batching(threads):
-    return (
-        isolane("unbatched", POLL, f"{threads} --batching off"),
-        isolane("batched", POLL, f"{threads} --batching on"),
-        isolane("coalesced", POLL, f"{threads} --batching on --coalesce"),
-    )
-
-
 # Without goals: threads, lanes, and the target share two cores, so that only the handoff between them changes.
 TWO_THREADS = f"{ADAPTIVE} --threads 2 --thread-cores {{bed.both_cores}}"
 CORES = tuple(
@@ -209,22 +200,6 @@ ROWS = (
     ),
     Row("inline-poll", "inline submission, 4 KiB read, QD1, poll mode", reads(1), inline(POLL), INLINE_GOALS, "mean_us"),
     Row("inline-adaptive", "inline submission, 4 KiB read, QD1, adaptive mode", reads(1), inline(ADAPTIVE), INLINE_GOALS, "mean_us"),
-    Row(
-        "batching",
-        "8 threads, 4 KiB read, QD16 each, one connection",
-        reads(16),
-        batching(THREADS),
-        goals("isolane+batched", "isolane+unbatched", iops="≥ 1.50"),
-    ),
-    Row(
-        "batching-single",
-        "one thread with batching, 4 KiB read, QD1",
-        reads(1),
-        batching(ONE_THREAD),
-        goals("isolane+batched", "isolane+unbatched", mean_us="≤ 1.02")
-        + goals("isolane+coalesced", "isolane+unbatched", mean_us="≤ 1.02"),
-        "mean_us",
-    ),
     Row(
         "coalesce-single",
         "request coalescing, 4 KiB read, QD1",

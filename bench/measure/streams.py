@@ -9,40 +9,29 @@ from report import head, here, table
 
 SIZES = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10]
 COMBINING = ["buffered", "nagle", "more"]  # native programs that combine messages
-CONNECTIONS = [1, 2, 4, 8, 16, 32, 64, 128]
 
 
 def cases():
-    """Options of the cases; engines without and with a needless lock are pairs at the end."""
+    """Options of the cases."""
 
-    def case(work="transmit", via="engine", size=64, *more):
-        return ["--work", work, "--via", via, "--size", size, *more]
+    def case(work, via, size=64):
+        return ["--work", work, "--via", via, "--size", size]
 
-    plain = [case(work, via, size) for work in ["transmit", "receive"] for size in SIZES for via in ["native", "engine"]]
-    plain += [case("transmit", via, size) for size in SIZES for via in COMBINING]
-    plain.append(case("transmit", "engine", 64, "--lock"))
-    plain += [case(work, via) for work in ["echo", "compute"] for via in ["native", "engine"]]
-    locks = [[case("transmit", "engine", 64, "--connections", n, *lock) for lock in [[], ["--engine-lock"]]] for n in CONNECTIONS]
-    return plain, locks
+    found = [case(work, via, size) for work in ["transmit", "receive"] for size in SIZES for via in ["native", "engine"]]
+    found += [case("transmit", via, size) for size in SIZES for via in COMBINING]
+    return found + [case(work, via) for work in ["echo", "compute"] for via in ["native", "engine"]]
 
 
 def measure(bed, samples, seconds, command):
     """Measures every case once in each round; any failure ends the suite."""
-    plain, locks = cases()
-    suite = {
-        "about": head(here() | {"command": command}) + ".",
-        "seconds": seconds,
-        "cases": [[] for _ in plain],
-        "engine_locks": [[[], []] for _ in locks],
-    }
-    runs = list(zip(plain, suite["cases"]))
-    runs += [case for pair, kept in zip(locks, suite["engine_locks"]) for case in zip(pair, kept)]
+    measured = cases()
+    suite = {"about": head(here() | {"command": command}) + ".", "seconds": seconds, "cases": [[] for _ in measured]}
     for round in range(1, samples + 1):
-        for options, kept in runs:
+        for options, kept in zip(measured, suite["cases"]):
             report = run_case(bed, [*options, "--seconds", seconds], seconds)
             kept.append(report)
             print(
-                f"{round}/{samples} {report['work']} {report['via']} {report['size']} B, {report['connections']} connections: "
+                f"{round}/{samples} {report['work']} {report['via']} {report['size']} B: "
                 f"{report['mb_per_s']:.1f} MB/s, {report['app_ns']:.0f} ns, {report['total_ns']:.0f} ns in total",
                 file=sys.stderr,
             )
@@ -54,8 +43,7 @@ def run_case(bed, options, seconds):
     if "engine" not in options:
         return json.loads(run([bed.program("streams"), *options], None, seconds))
     socket = bed.scratch / "engine.sock"
-    lock = ["--needless-lock"] if "--engine-lock" in options else []
-    with Process([bed.program("isolane"), "--log-level", "warn", "engine", "--cores", 1, "--socket", socket, *lock]) as engine:
+    with Process([bed.program("isolane"), "--log-level", "warn", "engine", "--cores", 1, "--socket", socket]) as engine:
         engine.wait_for(lambda: "listening on " in engine.stdout())
         more = ["--socket", socket, "--supervisor", engine.pid]
         return json.loads(run([bed.program("streams"), *options, *more], None, seconds))
@@ -79,15 +67,15 @@ def tables(suite):
     found = {}
     for case in filter(None, suite["cases"]):
         report = case[0]
-        found[report["work"], report["via"], report["size"], report["lock"]] = case
+        found[report["work"], report["via"], report["size"]] = case
     sections = [throughput(found, "transmit"), throughput(found, "receive"), combining(found), others(found)]
-    return "\n".join([f"{suite['about']}\n", *filter(None, [*sections, engine_locks(suite)])])
+    return "\n".join([f"{suite['about']}\n", *filter(None, sections)])
 
 
 def sizes(found, work):
     """Sizes with both cases, native and engine."""
     for size in sorted({key[2] for key in found}):
-        native, engine = (found.get((work, via, size, False)) for via in ["native", "engine"])
+        native, engine = (found.get((work, via, size)) for via in ["native", "engine"])
         if native and engine:
             yield size, native, engine
 
@@ -108,7 +96,7 @@ def combining(found):
     header = ["Transmit, native", "MB/s: 64 KiB buffer, Nagle, MSG_MORE", "application ns/message", "total ns/message", "engine's rate / each"]
     lines = []
     for size in SIZES:
-        engine, *native = (found.get(("transmit", via, size, False)) for via in ["engine", *COMBINING])
+        engine, *native = (found.get(("transmit", via, size)) for via in ["engine", *COMBINING])
         if engine and all(native):
             line = [f"{size} B", ", ".join(f"{median(case, 'mb_per_s'):.1f}" for case in native)]
             line += [", ".join(f"{median(case, key):.0f}" for case in native) for key in ["app_ns", "total_ns"]]
@@ -119,31 +107,12 @@ def combining(found):
 def others(found):
     lines = []
     for via in ["native", "engine"]:
-        if case := found.get(("echo", via, 64, False)):
+        if case := found.get(("echo", via, 64)):
             mean, middle, p99 = (statistics.median(report["round_trip_us"][at] for report in case) for at in range(3))
             lines.append([f"echo, {via}", f"mean {mean:.1f} µs, median {middle:.1f} µs", f"p99 {p99:.1f} µs"])
     for via in ["native", "engine"]:
-        if case := found.get(("compute", via, 64, False)):
+        if case := found.get(("compute", via, 64)):
             share, app = 100 * median(case, "compute_share"), median(case, "app_ns")
             work = f"computing during 20,000 messages a second, {via}"
             lines.append([work, f"{share:.1f} % of its speed without messages", f"application {app:.0f} ns/message"])
-    lock, plain = (found.get(("transmit", "engine", 64, lock)) for lock in [True, False])
-    if lock and plain:
-        rate, app = (ratios(lock, plain, key)[0] for key in ["mb_per_s", "app_ns"])
-        work = "transmit, engine, with one needless lock per message"
-        lines.append([work, f"{rate:.2f} of the rate", f"{app:.2f} of the application's time per message"])
     return table(["64 B", "", ""], lines)
-
-
-def engine_locks(suite):
-    """A needless lock that the engine takes at each poll of a stream, compared with none."""
-    pair = "without, with"
-    header = ["Transmit, 64 B, lock in the engine: connections", f"MB/s: {pair}", "ratio"]
-    header += [f"engine ns/message: {pair}", "ratio", f"total ns/message: {pair}", "ratio"]
-    lines = []
-    for without, lock in suite.get("engine_locks", []):
-        line = [str(without[0]["connections"] if without else 0)]
-        for key in ["mb_per_s", "engine_ns", "total_ns"]:
-            line += [f"{median(without, key):.1f}, {median(lock, key):.1f}", spread(lock, without, key)]
-        lines.append(line)
-    return table(header, lines)

@@ -1,6 +1,8 @@
 """Tests of the measurements, without any measured program but the shell."""
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +20,8 @@ import streams
 import targets
 import verbs
 from rows import ROWS
+
+ROOT = Path(__file__).parents[3]
 
 
 def measured(*samples):
@@ -110,12 +114,36 @@ class Reports(unittest.TestCase):
             self.assertEqual(reports.read(path), report)
             self.assertEqual(os.listdir(directory), ["report.json"])
 
-    def test_committed_reports_have_tables(self):
-        for path in Path(__file__).parents[2].joinpath("results").glob("*.json"):
-            report = reports.read(path)
-            if not {"rows", "cases"} & report.keys():
-                continue  # switches of one program, without contenders
-            self.assertIn("\n|---|", streams.tables(report) if "cases" in report else reports.tables(report), path)
+    def test_report_has_a_line_for_each_contender(self):
+        report = measured(*TWO_ROWS)
+        lines = [line for line in reports.lines_of(report).splitlines() if '"samples"' in line]
+        self.assertEqual(len(lines), len(TWO_ROWS))
+        self.assertEqual(json.loads(reports.lines_of(report)), report)
+
+
+class Results(unittest.TestCase):
+    """The committed results, and the documents that quote them."""
+
+    paths = sorted(ROOT.joinpath("bench", "results").iterdir())
+    documents = {path: path.read_text() for path in [ROOT / "README.md", *ROOT.joinpath("docs").glob("*.md")]}
+
+    def test_documents_quote_every_report_and_no_other(self):
+        quoted = {name for text in self.documents.values() for name in re.findall(r"[0-9-]{11}[a-z-]+[.]jsonl?", text)}
+        self.assertEqual(quoted, {path.name for path in self.paths})
+
+    def test_reports_are_short(self):
+        self.assertLess(sum(len(path.read_text().splitlines()) for path in self.paths), 6000)
+
+    def test_documents_have_the_tables_of_their_reports(self):
+        for path, text in self.documents.items():
+            for name in re.findall("<!-- figures: (.*) -->", text):
+                tables = runner.found_tables(reports.read(ROOT / "bench" / "results" / name))
+                self.assertIn("\n|---|", tables, name)
+                self.assertEqual(runner.inserted(text, name, tables), text, f"{path}: `cargo xtask table` of {name}")
+
+    def test_chart_shows_its_report(self):
+        report = reports.read(ROOT / "bench" / "results" / "2026-11-23-tables.json")
+        self.assertEqual(reports.chart(report), ROOT.joinpath("docs", "performance.svg").read_text())
 
 
 TWO_ROWS = [
@@ -144,7 +172,7 @@ class Tables(unittest.TestCase):
 
 
 def stream(via, rate, **more):
-    common = {"work": "transmit", "via": via, "size": 64, "lock": False, "connections": 1, "engine_ns": 1.0}
+    common = {"work": "transmit", "via": via, "size": 64, "engine_ns": 1.0}
     return common | {"mb_per_s": rate, "app_ns": 100 / rate, "total_ns": 200 / rate} | more
 
 
@@ -157,12 +185,6 @@ class Streams(unittest.TestCase):
         cases = [[stream(via, rate)] for via, rate in [("engine", 8.0), ("buffered", 4.0), ("nagle", 2.0), ("more", 1.0)]]
         expected = "| 64 B | 4.0, 2.0, 1.0 | 25, 50, 100 | 50, 100, 200 | 2.00, 4.00, 8.00 |"
         self.assertIn(expected, streams.tables({"about": "about", "cases": cases}))
-
-    def test_locks_in_the_engine_are_shown_by_connections(self):
-        rates = [[10.0, 20.0, 30.0], [9.0, 16.0, 21.0]]
-        pair = [[stream("engine", rate, connections=128) for rate in of_one] for of_one in rates]
-        suite = {"about": "about", "cases": [], "engine_locks": [pair]}
-        self.assertIn("| 128 | 20.0, 16.0 | 0.80 (0.70–0.90) |", streams.tables(suite))
 
 
 class Hosts(unittest.TestCase):

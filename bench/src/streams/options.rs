@@ -32,15 +32,6 @@ pub struct Options {
     /// Process of the engine's supervisor; the processor time of both is counted
     #[arg(long, required_if_eq("via", "engine"))]
     pub supervisor: Option<u32>,
-    /// Take an uncontended lock for every message
-    #[arg(long)]
-    pub lock: bool,
-    /// The engine takes an uncontended lock at each poll of a stream
-    #[arg(long)]
-    pub engine_lock: bool,
-    /// Connections to transmit on in turn; other work uses one
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub connections: u16,
 }
 
 /// Work of the application.

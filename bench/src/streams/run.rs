@@ -24,12 +24,6 @@ pub struct Report {
     pub via: Via,
     /// Message size.
     pub size: u32,
-    /// Whether the application took a needless lock per message.
-    pub lock: bool,
-    /// Whether the engine took a needless lock per poll.
-    pub engine_lock: bool,
-    /// Connections.
-    pub connections: u16,
     /// Messages per second; partial reads count by their bytes.
     pub messages_per_s: f64,
     /// Payload per second, in 10⁶ bytes.
@@ -53,18 +47,13 @@ pub fn run(options: &Options) -> io::Result<Report> {
 }
 
 fn run_pinned(options: &Options) -> io::Result<Report> {
-    let &Options { work, via, size, lock, engine_lock, connections, app_core, .. } = options;
-    if connections > 1 && work != Work::Transmit {
-        let error = "several connections need --work transmit; use it, or --connections 1";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
-    }
+    let &Options { work, via, size, app_core, .. } = options;
     let time = Duration::from_secs_f64(options.seconds);
     let session = options.socket.as_deref().map(attach).transpose()?;
     let alone = (work == Work::Compute).then(|| ComputeThread::alone(app_core, time)).transpose()?;
-    let (sockets, peer) = peer::start(work, size as usize, options.peer_core, connections)?;
+    let (socket, peer) = peer::start(work, size as usize, options.peer_core)?;
     cpu::pin(app_core)?;
-    let transports = sockets.into_iter().map(|socket| Transport::new(work, via, socket, session.as_ref()));
-    let mut app = App::new(transports.collect::<io::Result<_>>()?, size as usize, lock);
+    let mut app = App::new(Transport::new(work, via, socket, session.as_ref())?, size as usize);
     let compute = alone.map(|_| ComputeThread::start(app_core)).transpose()?;
     app.work(work, time / 10)?;
     app.round_trips_ns.reset();
@@ -88,9 +77,6 @@ fn run_pinned(options: &Options) -> io::Result<Report> {
         work,
         via,
         size,
-        lock,
-        engine_lock,
-        connections,
         messages_per_s: messages / elapsed,
         mb_per_s: bytes as f64 / elapsed / 1e6,
         app_ns,

@@ -26,8 +26,6 @@ pub struct EngineConfig {
     pub max_idle: Option<Duration>,
     /// Users who may attach in addition to root and the engine's user.
     pub allowed_uids: Vec<u32>,
-    /// Takes an uncontended lock at each poll of a stream. Only for measuring the cost of such a lock.
-    pub needless_lock: bool,
 }
 
 impl EngineConfig {
@@ -42,7 +40,6 @@ impl EngineConfig {
             hello_timeout: Duration::from_secs(5),
             max_idle: None,
             allowed_uids: Vec::new(),
-            needless_lock: false,
         }
     }
 

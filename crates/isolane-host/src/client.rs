@@ -227,12 +227,6 @@ impl Client {
         with_backend!(&mut self.0, client => client.turn(completions, wait))
     }
 
-    /// Sends queued requests.
-    #[inline]
-    pub(crate) fn transmit(&mut self) {
-        with_backend!(&mut self.0, client => client.transmit());
-    }
-
     /// Returns a descriptor that becomes readable when a client that waits outside has work. `None` if it waits in
     /// io_uring or for an engine, which makes that impossible.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -88,10 +88,6 @@ pub struct Options {
     /// volume sleeps in epoll. With [`IoChoice::Uring`], or without this option, the volume's thread does all work.
     #[serde(skip)]
     pub inline_submit: bool,
-    /// Sends a volume's requests together. Otherwise each request wakes the volume's thread and is sent
-    /// separately, for comparison.
-    #[serde(skip)]
-    pub batching: bool,
     /// Delays requests while others are in flight, so that more are sent together. `None`: every turn sends.
     #[serde(skip)]
     pub coalesce: Option<Coalesce>,
@@ -185,7 +181,6 @@ impl Default for Options {
             flush_after_loss: None,
             socket: SocketOptions::default(),
             inline_submit: true,
-            batching: true,
             coalesce: None,
         }
     }

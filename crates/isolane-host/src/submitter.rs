@@ -89,9 +89,6 @@ impl Submitter {
         let caller = self.queue(self.services.route(self.core, class, request.is_read()));
         let submitted = caller.submit(Submission { class, request, tag });
         debug_assert!(submitted.is_ok(), "fewer than `depth` were outstanding");
-        if !self.services.batching {
-            self.send();
-        }
         Ok(())
     }
 

@@ -169,9 +169,6 @@ pub struct ThreadArgs {
     /// Let a waiting thread drive the connections while no other thread does
     #[arg(long, value_parser = one_of(&SWITCH), default_value = "on", action = ArgAction::Set, requires = "threads")]
     pub inline: bool,
-    /// Submit and send operations together
-    #[arg(long, value_parser = one_of(&SWITCH), default_value = "on", action = ArgAction::Set, requires = "threads")]
-    pub batching: bool,
     /// Place the lanes on these cores, as 0,1 or 0-3: one association per core, driven only there, with the lanes of
     /// each class dealt out from the first core upward. An operation goes to the core of its thread, if there is a
     /// lane of its class. The URI may set this also: ?cores=LIST
@@ -189,7 +186,6 @@ impl ThreadArgs {
     /// Sets the options of a volume with `total` operations in flight.
     pub fn apply(&self, options: &mut Options, total: u32) {
         options.inline_submit = self.inline;
-        options.batching = self.batching;
         options.cores = self.cores.clone().unwrap_or_default();
         options.max_requests = options.max_requests.max(total as usize);
         let per_lane = (total as usize).div_ceil(options.lanes);

@@ -60,9 +60,6 @@ pub struct Workload {
     /// With `--threads`: whether a waiting thread drives the connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inline: Option<bool>,
-    /// With `--threads`: whether operations are sent together.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub batching: Option<bool>,
     /// Cores with lanes, from `--cores` or the URI.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cores: Option<String>,
@@ -96,7 +93,6 @@ impl Workload {
             background: args.background.as_ref().map(ToString::to_string),
             threads: threads.threads,
             inline: threads.threads.map(|_| threads.inline),
-            batching: threads.threads.map(|_| threads.batching),
             cores: (!cores.is_empty()).then(|| cores.join(",")),
         }
     }
@@ -114,9 +110,7 @@ impl Workload {
         let (class, coalesce) = (self.class.as_deref(), self.coalesce.as_deref());
         let (class, coalesce) = (class.unwrap_or("by direction"), coalesce.unwrap_or("off"));
         let mut all = vec![format!("class {class}, digests {digests}, coalescing {coalesce}")];
-        for (name, value) in [("inline", self.inline), ("batching", self.batching)] {
-            all.extend(value.map(|on| format!("{name} {}", if on { "on" } else { "off" })));
-        }
+        all.extend(self.inline.map(|on| format!("inline {}", if on { "on" } else { "off" })));
         all.extend(self.cores.as_ref().map(|cores| format!("lanes on cores {cores}")));
         all.extend(self.fua.then(|| "FUA".to_owned()));
         all.extend(self.warm_up_seconds.map(|seconds| format!("warm-up {seconds} s")));
@@ -194,14 +188,11 @@ pub mod tests {
         assert_eq!(chosen.shape(), "randread 4096 B x depth 32 x 2 lanes + 1 poll, adaptive mode");
         assert_eq!(chosen.choices(), "class poll, digests header and data, coalescing 8:4k:20us, FUA");
         let threads =
-            parse("--rw randrw --threads 3 --batching off", LaneCounts { default: 1, read: 0, poll: 0 });
+            parse("--rw randrw --threads 3 --inline off", LaneCounts { default: 1, read: 0, poll: 0 });
         assert_eq!(threads.shape(), "randrw 70 % reads 4096 B x depth 32 x 3 threads, 1 lane, adaptive mode");
-        assert_eq!(
-            threads.choices(),
-            "class by direction, digests none, coalescing off, inline on, batching off"
-        );
+        assert_eq!(threads.choices(), "class by direction, digests none, coalescing off, inline off");
         let placed = parse("--threads 2 --cores 0-1", classes).choices();
-        assert!(placed.ends_with(", inline on, batching on, lanes on cores 0,1"), "{placed}");
+        assert!(placed.ends_with(", inline on, lanes on cores 0,1"), "{placed}");
     }
 
     #[test]

@@ -100,9 +100,6 @@ pub struct Args {
     /// Run in the background, return once applications can attach, and write the log to PATH.log next to the socket
     #[arg(long)]
     daemon: bool,
-    /// Take a needless lock at each poll of a stream, to measure its cost
-    #[arg(long, hide = true)]
-    needless_lock: bool,
     /// Leave the session of the caller
     #[arg(long, hide = true)]
     detached: bool,
@@ -189,7 +186,6 @@ fn configure(args: &Args) -> Result<EngineConfig, Failure> {
     config.max_clients = args.max_clients as usize;
     config.allowed_uids = args.allow_uid.clone();
     config.max_idle = args.idle_timeout;
-    config.needless_lock = args.needless_lock;
     Ok(config)
 }
 

@@ -249,12 +249,9 @@ fn bench_supports_classes_and_threads() {
         assert!(figures["background"]["iops"].as_f64().unwrap() > 0.0, "{figures}");
     }
     for inline in ["on", "off"] {
-        for batching in ["on", "off"] {
-            let threads = ["--threads", "3", "--depth", "2", "--inline", inline, "--batching", batching];
-            let figures = measure(&threads);
-            assert!(figures["operations"].as_u64().unwrap() > 0, "{figures}");
-            assert_eq!((&figures["errors"], &figures["workload"]["threads"]), (&0.into(), &3.into()));
-        }
+        let figures = measure(&["--threads", "3", "--depth", "2", "--inline", inline]);
+        assert!(figures["operations"].as_u64().unwrap() > 0, "{figures}");
+        assert_eq!((&figures["errors"], &figures["workload"]["threads"]), (&0.into(), &3.into()));
     }
 }
 
@@ -265,7 +262,7 @@ fn bench_reports_settings_and_granted_lanes() {
         let common = ["bench", &server.uri, "--time", "20ms", "--json", "-"];
         serde_json::from_str(&succeed(&[&common, arguments].concat())).unwrap()
     };
-    for threads in [&[][..], &["--threads", "2", "--batching", "off"]] {
+    for threads in [&[][..], &["--threads", "2", "--inline", "off"]] {
         let chosen =
             ["--read-lanes", "7", "--class", "read", "--coalesce=8:4k:20us", "-g", "--mode", "sleep"];
         let workload = &measure(&[&chosen, threads].concat())["workload"];
@@ -274,8 +271,7 @@ fn bench_reports_settings_and_granted_lanes() {
         assert_eq!((&workload["class"], &workload["mode"]), (&"read".into(), &"sleep".into()));
         assert_eq!((&workload["hdr_digest"], &workload["data_digest"]), (&true.into(), &false.into()));
         assert_eq!(workload["coalesce"], "8:4k:20us");
-        let of_threads = threads.first().map(|_| (true, false)).unzip();
-        assert_eq!((workload["inline"].as_bool(), workload["batching"].as_bool()), of_threads);
+        assert_eq!(workload["inline"].as_bool(), threads.first().map(|_| false), "{workload}");
     }
     let heading = succeed(&["bench", &server.uri, "--time", "20ms", "--read-lanes", "7"]);
     assert!(heading.contains("1 lane + 2 read (of 7 requested)"), "{heading}");

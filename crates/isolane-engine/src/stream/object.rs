@@ -10,7 +10,6 @@ use std::time::Instant;
 use isolane_engine_api::stream::{Origin, StreamLayout};
 use isolane_engine_api::{CloseMode, SessionLimits, decode, encode, kind};
 use isolane_shm::WakeFlag;
-use parking_lot::Mutex;
 use rustix::net::sockopt;
 
 use super::dead_stream::DeadStream;
@@ -64,7 +63,7 @@ impl ObjectKind for StreamKind {
     fn resume(&self, _: &[u8], note: &[u8], descriptors: Vec<OwnedFd>) -> Result<ObjectBuilder, Rejection> {
         let missing = || format!("the engine has no descriptor left for it{NO_DESCRIPTORS}");
         let socket = descriptors.into_iter().next().ok_or_else(missing);
-        resume(socket, note, &self.config).map_err(Rejection::Violation)
+        resume(socket, note).map_err(Rejection::Violation)
     }
 }
 
@@ -86,7 +85,7 @@ pub(super) fn adopt(
             .ok()
             .and_then(|cpu| config.cores.iter().position(|core| *core == cpu as usize))
             .map(|index| index as u32),
-        build: build(Ok(socket), record, false, config.needless_lock),
+        build: build(Ok(socket), record, false),
         recovery: RecoveryState { note: encode(&record), descriptors: vec![duplicate] },
     })
 }
@@ -96,17 +95,13 @@ pub(super) fn adopt(
 ///
 /// # Errors
 /// Describes an invalid note.
-pub(super) fn resume(
-    socket: Result<OwnedFd, String>,
-    note: &[u8],
-    config: &EngineConfig,
-) -> Result<ObjectBuilder, String> {
+pub(super) fn resume(socket: Result<OwnedFd, String>, note: &[u8]) -> Result<ObjectBuilder, String> {
     let record: StreamRecord = decode(note).map_err(|error| error.to_string())?;
-    let build = build(socket, record, true, config.needless_lock);
+    let build = build(socket, record, true);
     Ok(ObjectBuilder { core: None, build, recovery: RecoveryState::default() })
 }
 
-fn build(socket: Result<OwnedFd, String>, record: StreamRecord, resumed: bool, locks: bool) -> BuildFn {
+fn build(socket: Result<OwnedFd, String>, record: StreamRecord, resumed: bool) -> BuildFn {
     // If the builder is dropped, a close thread closes the socket.
     let socket = socket.map(Socket::new);
     Box::new(move |context: ObjectContext| {
@@ -118,7 +113,7 @@ fn build(socket: Result<OwnedFd, String>, record: StreamRecord, resumed: bool, l
             StreamMachine::resume(socket, &context.memory, record).map_err(|error| error.to_string())
         });
         match machine {
-            Ok(machine) => Ok(built(&record, Stream::new(machine, notification, resumed, locks))),
+            Ok(machine) => Ok(built(&record, Stream::new(machine, notification, resumed))),
             Err(error) if resumed => {
                 log::warn!("session {session}: stream {id} cannot be resumed: {error}");
                 let dead = DeadStream::new(&context.memory, &record, error, notification, duplicate);
@@ -145,14 +140,11 @@ struct Stream {
     /// Both directions were failed for the application.
     failed: bool,
     closing: Option<CloseReason>,
-    /// Uncontended lock, taken at each poll ([`EngineConfig::needless_lock`]).
-    needless_lock: Option<Mutex<()>>,
 }
 
 impl Stream {
-    fn new(machine: StreamMachine, notification: PendingNotification, resumed: bool, locks: bool) -> Stream {
-        let needless_lock = locks.then(Mutex::default);
-        Stream { machine, notification, resumed, reads: true, failed: false, closing: None, needless_lock }
+    fn new(machine: StreamMachine, notification: PendingNotification, resumed: bool) -> Stream {
+        Stream { machine, notification, resumed, reads: true, failed: false, closing: None }
     }
 
     fn try_poll(&mut self, now: Instant) -> Result<PollStatus, StreamError> {
@@ -213,7 +205,6 @@ impl Stream {
 
 impl PolledObject for Stream {
     fn poll(&mut self, turn: &Turn) -> Result<PollStatus, ProtocolViolation> {
-        drop(self.needless_lock.as_ref().map(Mutex::lock));
         let status = self.try_poll(turn.now).or_else(|error| self.on_error(error))?;
         self.notification.send()?;
         Ok(status)

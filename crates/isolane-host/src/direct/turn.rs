@@ -118,7 +118,7 @@ impl Client {
     /// Sends the queued commands of all lanes. The coalescer may delay them, except on lanes of the poll
     /// class. With several lanes, each sends a share per turn, so that reads and urgent requests do not wait
     /// for megabytes of another lane.
-    pub(crate) fn transmit(&mut self) {
+    fn transmit(&mut self) {
         let delayed = self.coalescer.should_wait(self.state.requests.len(), self.now);
         self.has_more = false;
         let Link::Up(live) = &mut self.link else { return };

@@ -81,16 +81,14 @@ pub(super) struct ClientDriver {
     client: Client,
     /// The last lane used of each class.
     lanes_last: LaneCounts,
-    /// Whether each request is sent separately.
-    unbatched: bool,
     /// Whether the last request came from a future: then only the service's thread drives the client.
     pub serving_futures: bool,
 }
 
 impl ClientDriver {
-    pub fn new(client: Client, unbatched: bool) -> ClientDriver {
+    pub fn new(client: Client) -> ClientDriver {
         let lanes_last = LaneCounts { default: 0, read: 0, poll: 0 };
-        ClientDriver { client, lanes_last, unbatched, serving_futures: false }
+        ClientDriver { client, lanes_last, serving_futures: false }
     }
 
     /// Requests without a completion.
@@ -116,7 +114,6 @@ impl ClientDriver {
         while let Some(Submission { class, request, tag }) = caller.take_submission() {
             let (class, lane) = self.next_lane(class, request.is_read());
             self.client.submit_with(class, lane, request, Reply::Caller(ReplyGuard::new(caller, tag)));
-            self.transmit_if_unbatched();
             count += 1;
         }
         count
@@ -151,7 +148,6 @@ impl ClientDriver {
                 self.serving_futures |= matches!(reply, Reply::Future(_));
                 let (class, lane) = self.next_lane(class, request.is_read());
                 self.client.submit_with(class, lane, request, reply);
-                self.transmit_if_unbatched();
             }
             Message::Status(sender) => {
                 let (connections, engine) = (self.client.connections(), self.client.engine());
@@ -168,11 +164,5 @@ impl ClientDriver {
         let lane = self.lanes_last.count_mut(class);
         *lane = if *lane + 1 < lanes.count(class) { *lane + 1 } else { 0 };
         (class, *lane)
-    }
-
-    fn transmit_if_unbatched(&mut self) {
-        if self.unbatched {
-            self.client.transmit();
-        }
     }
 }

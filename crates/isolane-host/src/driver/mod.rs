@@ -38,8 +38,6 @@ use crate::uri::Uri;
 pub(crate) struct Services {
     pub info: Info,
     pub namespace: NamespaceInfo,
-    /// Whether requests may be sent together.
-    pub batching: bool,
     services: Vec<ServiceOwner>,
     /// `None` without cores.
     map: Option<ServiceMap>,
@@ -51,7 +49,6 @@ impl Services {
         if options.lanes == 0 {
             return Err(ConnectError::no_default_lane());
         }
-        let batching = options.batching;
         let (mut placed, fences) = (place(uri, options).into_iter(), Arc::<Fences>::default());
         let start = |uri: &Uri, (core, options): (Option<usize>, Options)| {
             Service::start(uri.clone(), options, core, Arc::clone(&fences))
@@ -77,7 +74,7 @@ impl Services {
         if let Some(map) = &map {
             info.negotiated.lanes = map.lanes();
         }
-        Ok(Services { info, namespace, batching, services, map })
+        Ok(Services { info, namespace, services, map })
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = &Service> {

@@ -145,13 +145,12 @@ impl Service {
             options.io = IoChoice::Epoll;
         }
         let spin = if options.mode == Mode::Sleep { Duration::ZERO } else { options.spin };
-        let batching = options.batching;
         let client = Client::connect_sharing_fences(uri, options, fences)?;
         Ok(Arc::new(Service {
             waker: client.waker(),
             info: client.info().clone(),
             namespace: client.namespace().clone(),
-            driver: Mutex::new(Some(ClientDriver::new(client, !batching))),
+            driver: Mutex::new(Some(ClientDriver::new(client))),
             queue: SubmissionQueue::default(),
             thread: thread::current(),
             outstanding: AtomicUsize::new(0),

@@ -127,7 +127,7 @@ impl EngineClient {
     }
 
     /// Publishes submissions to the engine.
-    pub(crate) fn transmit(&mut self) {
+    fn transmit(&mut self) {
         if let Link::Up(opened) = &mut self.link
             && self.slots.take_unpublished()
             && let Err(error) = opened.publish(&self.session)

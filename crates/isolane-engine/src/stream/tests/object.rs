@@ -81,27 +81,17 @@ fn break_stream(rig: &mut Rig, stream: &mut Box<dyn PolledObject>) {
 
 /// Returns a stream and its fixture.
 fn adopted() -> (Rig, Box<dyn PolledObject>) {
-    adopted_by(&EngineConfig::new(vec![]))
-}
-
-fn adopted_by(config: &EngineConfig) -> (Rig, Box<dyn PolledObject>) {
     let mut rig = Rig::new(4096, None);
     rig.engine = None;
     let socket = rig.socket.as_fd().try_clone_to_owned().unwrap();
-    let builder = resume(Ok(socket), &encode(&rig.record), config).unwrap();
+    let builder = resume(Ok(socket), &encode(&rig.record)).unwrap();
     let stream = build(&rig, builder.build).unwrap();
     (rig, stream)
 }
 
 #[test]
 fn failed_stream_is_released_at_last_read_byte() {
-    for needless_lock in [false, true] {
-        releases_failed(&EngineConfig { needless_lock, ..EngineConfig::new(vec![]) });
-    }
-}
-
-fn releases_failed(config: &EngineConfig) {
-    let (mut rig, mut stream) = adopted_by(config);
+    let (mut rig, mut stream) = adopted();
     rig.peer_write(100).unwrap();
     while rig.app_read(60).is_err() {
         poll(&mut stream).unwrap();
@@ -156,7 +146,7 @@ fn unresumable_stream_reports_its_error() {
         drop(stream);
         rig.scribble(at::RX_DISCARDED, 5);
         let socket = socket.map(|()| rig.socket.as_fd().try_clone_to_owned().unwrap());
-        let builder = resume(socket, &encode(&rig.record), &EngineConfig::new(vec![])).unwrap();
+        let builder = resume(socket, &encode(&rig.record)).unwrap();
         let mut stream = build(&rig, builder.build).unwrap();
         for outcome in [rig.app_read(1), rig.app_write(1, false)] {
             assert_eq!(outcome.unwrap_err().kind(), ErrorKind::ConnectionAborted);
@@ -189,7 +179,7 @@ fn next_engine_resets_failed_stream_with_unsent_data() {
     assert!(stream.on_watch_failed("no descriptor"));
     drop(stream);
     let socket = rig.socket.as_fd().try_clone_to_owned().unwrap();
-    let builder = resume(Ok(socket), &encode(&rig.record), &EngineConfig::new(vec![])).unwrap();
+    let builder = resume(Ok(socket), &encode(&rig.record)).unwrap();
     let mut stream = build(&rig, builder.build).unwrap();
     stream.on_close(CloseReason::Requested(isolane_engine_api::CloseMode::Close));
     let is_closed = |stream: &mut _| matches!(poll(stream), Ok(PollStatus::Closed(Ok(()))));

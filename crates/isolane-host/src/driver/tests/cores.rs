@@ -133,15 +133,10 @@ fn uri_cores_skip_cores_without_lane() {
 fn requests_without_local_lane_use_other_core() {
     let Some(cores) = two() else { return };
     for mode in [Mode::Sleep, Mode::Adaptive, Mode::Poll] {
-        for (inline, batching) in [(true, true), (false, true), (true, false)] {
+        for inline in [true, false] {
             let target = Target::start(Script::default());
-            let options = Options {
-                read_lanes: 1,
-                poll_lanes: 1,
-                inline_submit: inline,
-                batching,
-                ..on_both(cores, mode)
-            };
+            let options =
+                Options { read_lanes: 1, poll_lanes: 1, inline_submit: inline, ..on_both(cores, mode) };
             let volume = volume(&target, options);
             std::thread::scope(|scope| {
                 for thread in 0..6 {

@@ -72,17 +72,15 @@ fn write_and_read_back(volume: &Volume, thread: u64, rounds: u8, depth: u64) {
 fn callers_get_their_completions_in_every_mode() {
     for mode in [Mode::Sleep, Mode::Adaptive, Mode::Poll] {
         for inline in [true, false] {
-            for batching in [true, false] {
-                let target = Target::start(Script::default());
-                let volume = volume(&target, Options { batching, ..options(mode, inline) });
-                std::thread::scope(|scope| {
-                    for thread in 0..6 {
-                        let volume = &volume;
-                        // Some with one request at a time, some with many.
-                        scope.spawn(move || write_and_read_back(volume, thread, 6, 1 + thread % 3 * 7));
-                    }
-                });
-            }
+            let target = Target::start(Script::default());
+            let volume = volume(&target, options(mode, inline));
+            std::thread::scope(|scope| {
+                for thread in 0..6 {
+                    let volume = &volume;
+                    // Some with one request at a time, some with many.
+                    scope.spawn(move || write_and_read_back(volume, thread, 6, 1 + thread % 3 * 7));
+                }
+            });
         }
     }
 }
