@@ -24,7 +24,7 @@ pub struct TargetConfig {
     pub volumes: Vec<(u32, Arc<dyn Volume>)>,
     /// Addresses to listen on, each with its socket options.
     pub listen: Vec<Listen>,
-    /// Addresses in the discovery log; if empty, the address that the host connected to.
+    /// Addresses in the discovery log; if empty, the listeners that a host can reach.
     pub advertise: Vec<SocketAddr>,
     /// NQNs of the hosts that can connect; `None` admits every host.
     pub allowed_hosts: Option<Vec<Nqn>>,

@@ -46,7 +46,7 @@ mod target;
 pub use config::TargetConfig;
 pub use counters::{ConnectionStatus, Counters, IoKind, Latency, NamespaceCounters, OperationCounters};
 pub use error::{ShutdownReport, StartError};
-pub use listen::{Listen, parse_address};
+pub use listen::{DEFAULT_PORT, Listen, is_dual_stack, parse_address};
 pub use placement::Placement;
 pub use target::Target;
 

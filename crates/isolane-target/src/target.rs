@@ -18,7 +18,7 @@ use crate::core::{Acceptor, Driver};
 use crate::counters::{ConnectionStatus, Counters, NamespaceCounters};
 use crate::descriptors;
 use crate::error::{ShutdownReport, StartError};
-use crate::listen::Listen;
+use crate::listen::{Listen, is_dual_stack};
 use crate::namespace::{Namespace, Namespaces};
 use crate::shared::{Message, Shared};
 
@@ -50,15 +50,20 @@ impl Target {
     pub fn start(config: TargetConfig) -> Result<Target, StartError> {
         config.check()?;
         let max_descriptors = descriptors::raise_limit();
-        let listeners = config.listen.iter().map(Listen::open).collect::<Result<Vec<_>, _>>()?;
-        let local_addrs = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+        let open = |listen: &Listen| {
+            let all = config.listen.iter().map(|listen| listen.address);
+            listen.open(is_dual_stack(listen.address, all))
+        };
+        let listeners = config.listen.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let local_addrs: Vec<SocketAddr> =
+            listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
         let namespaces =
             config.volumes.iter().map(|(nsid, volume)| Namespace::new(*nsid, Arc::clone(volume)));
         let namespaces: Vec<_> = namespaces.collect();
         let cores = spawn_cores(&config, listeners)?;
         let io_description = cores.first().map_or_else(String::new, |core| core.io_description.clone());
         let limits = descriptors::share(max_descriptors, config.max_connections, config.max_newcomers)?;
-        let port = Port::new(port_config(&config, &namespaces, limits.0))?;
+        let port = Port::new(port_config(&config, &local_addrs, &namespaces, limits.0))?;
         let namespaces = Namespaces::new(namespaces);
         let wakers = cores.iter().map(|core| core.waker.clone());
         let (shared, mailboxes) = Shared::new(&config, port, namespaces, wakers, limits);
@@ -254,7 +259,12 @@ fn open_reactor(
 }
 
 /// Grants a host as many I/O queues as it can connect.
-fn port_config(config: &TargetConfig, namespaces: &[Namespace], max_connections: usize) -> PortConfig {
+fn port_config(
+    config: &TargetConfig,
+    listeners: &[SocketAddr],
+    namespaces: &[Namespace],
+    max_connections: usize,
+) -> PortConfig {
     let max_io_queues = u16::try_from(max_connections.saturating_sub(1)).unwrap_or(u16::MAX).max(1);
     PortConfig {
         subsystem: SubsystemConfig {
@@ -268,6 +278,7 @@ fn port_config(config: &TargetConfig, namespaces: &[Namespace], max_connections:
             max_transfer_bytes: MAX_TRANSFER_BYTES,
             ..SubsystemConfig::default()
         },
+        listeners: listeners.to_vec(),
         advertise: config.advertise.clone(),
         max_associations: config.max_connections.clamp(1, 0xf000),
         generation_start: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),

@@ -56,8 +56,13 @@ impl Harness {
             max_transfer_bytes: MAX_TRANSFER_LEN,
             ..SubsystemConfig::default()
         };
-        let config =
-            PortConfig { subsystem, advertise: Vec::new(), max_associations: 4, generation_start: 7 };
+        let config = PortConfig {
+            subsystem,
+            listeners: Vec::new(),
+            advertise: Vec::new(),
+            max_associations: 4,
+            generation_start: 7,
+        };
         let port = Port::new(config).expect("the configuration is right");
         Self {
             port,

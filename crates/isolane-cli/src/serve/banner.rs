@@ -22,7 +22,7 @@ impl Banner<'_> {
     /// program.
     pub fn to_text(&self) -> String {
         let Banner { listeners, nqn, volumes, program } = self;
-        let reachable: Vec<Vec<SocketAddr>> = listeners.iter().map(reachable).collect();
+        let reachable: Vec<Vec<SocketAddr>> = listeners.iter().map(|one| reachable(one, listeners)).collect();
         let mut text = String::new();
         for (listener, addresses) in listeners.iter().zip(&reachable) {
             let _ = writeln!(text, "listening on {listener}");
@@ -51,7 +51,7 @@ impl Banner<'_> {
 }
 
 /// Returns the addresses that reach a listener: for the wildcard address, all of this machine, loopback last.
-fn reachable(listener: &SocketAddr) -> Vec<SocketAddr> {
+fn reachable(listener: &SocketAddr, all: &[SocketAddr]) -> Vec<SocketAddr> {
     let any = listener.ip();
     if !any.is_unspecified() {
         return vec![*listener];
@@ -61,7 +61,12 @@ fn reachable(listener: &SocketAddr) -> Vec<SocketAddr> {
     let mut addresses: Vec<IpAddr> = match any {
         IpAddr::V4(_) => up.filter(IpAddr::is_ipv4).collect(),
         IpAddr::V6(_) => {
-            up.filter(|ip| matches!(ip, IpAddr::V6(ip) if !ip.is_unicast_link_local())).collect()
+            let has_ipv4 = isolane_target::is_dual_stack(*listener, all.iter().copied());
+            let is_reachable = |ip: &IpAddr| match ip {
+                IpAddr::V4(_) => has_ipv4,
+                IpAddr::V6(ip) => !ip.is_unicast_link_local(),
+            };
+            up.filter(is_reachable).collect()
         }
     };
     addresses.sort_by_key(|address| (address.is_loopback(), *address));
@@ -106,7 +111,10 @@ mod tests {
 
     #[test]
     fn expands_wildcard_addresses() {
-        let reachable = reachable(&"0.0.0.0:4420".parse().unwrap());
+        let any = ["0.0.0.0:4420".parse().unwrap(), "[::]:4420".parse().unwrap()];
+        let has_ipv4 = |all: &[SocketAddr]| reachable(&any[1], all).iter().any(SocketAddr::is_ipv4);
+        assert!(has_ipv4(&any[1..]) && !has_ipv4(&any));
+        let reachable = reachable(&any[0], &any);
         assert!(!reachable.is_empty() && reachable.iter().all(|address| !address.ip().is_unspecified()));
         assert!(reachable.is_sorted_by_key(|address| address.ip().is_loopback()), "{reachable:?}");
     }

@@ -123,18 +123,19 @@ pub struct Args {
     /// Volumes to serve
     #[arg(value_name = "VOLUME")]
     volumes: Vec<String>,
-    /// Listen here, as 10.0.0.1:4420, [::1]:4420, or localhost:4420; without an address, on 127.0.0.1; port 0 selects
-    /// a free port; repeatable
-    #[arg(long, value_name = "[ADDR:]PORT[,OPTION...]", default_value = nqn::LISTEN)]
-    listen: Vec<Listen>,
+    /// Listen here, as 10.0.0.1, [::1]:4420, [fe80::1%eth0], or a name, which means all of its addresses; a port alone
+    /// means 127.0.0.1, [::] also accepts IPv4 unless an IPv4 address with that port is listed, and port 0 selects a
+    /// free port (default port: 4420); repeatable
+    #[arg(long, value_name = "ADDR[:PORT][,OPTION...]", default_value = nqn::LISTEN, value_parser = parse_listen)]
+    listen: Vec<Listeners>,
     /// Renamed to --listen
     #[arg(long, hide = true, value_parser = UnknownArgumentValueParser::suggest_arg("--listen"))]
     port: Option<String>,
-    /// Report this address in the discovery log instead of the address that the host connected to; repeatable
-    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address)]
+    /// Report this address in the discovery log instead of the listeners that the host can reach; repeatable
+    #[arg(long, value_name = "ADDR[:PORT]", value_parser = parse_address)]
     advertise: Vec<SocketAddr>,
-    /// Name of the subsystem, as nqn.2014-08.org.example:disk (default: derived from this machine and the first
-    /// --listen; random with port 0)
+    /// Name of the subsystem, as nqn.2014-08.org.example:disk (default: derived from this machine and the
+    /// identities of the volumes, such as files; of memory alone, from the first --listen, and random with port 0)
     #[arg(long, value_name = "NQN")]
     nqn: Option<String>,
     /// Admit only hosts with this name; repeatable
@@ -240,23 +241,26 @@ fn stop(target: Target) -> Result<(), Failure> {
 
 /// Returns the configuration of the target, and the description of each volume.
 fn configure(args: &Args) -> Result<(TargetConfig, Vec<(u32, String)>), Failure> {
-    let nqn = match &args.nqn {
-        Some(nqn) => nqn::parse_nqn(nqn)?,
-        None => nqn::machine_nqn(args.listen[0].address)?,
-    };
-    let mut config = TargetConfig::new(nqn);
-    config.serial = nqn::serial(&nqn);
+    let given = args.nqn.as_deref().map(nqn::parse_nqn).transpose()?;
+    let listen: Vec<Listen> = args.listen.iter().flat_map(|listeners| listeners.0.clone()).collect();
     let default = [String::from("mem:1G")];
     let texts = if args.volumes.is_empty() { &default[..] } else { &args.volumes };
     let specs = texts.iter().map(|text| parse_volume(text)).collect::<Result<Vec<_>, _>>()?;
     memory::check(&specs)?;
-    let mut described = Vec::new();
+    let (mut volumes, mut described, mut identities) = (Vec::new(), Vec::new(), Vec::new());
     for (spec, nsid) in specs.iter().zip(number(&specs)?) {
         let volume = isolane_volumes::open(spec).map_err(Failure::from_error)?;
         described.push((nsid, describe(spec, &*volume)));
-        config.volumes.push((nsid, volume));
+        if nqn::has_identity(spec)? {
+            identities.push(volume.identity().uuid);
+        }
+        volumes.push((nsid, volume));
     }
-    config.listen = args.listen.clone();
+    let nqn = given.map_or_else(|| nqn::derive(identities, listen[0].address), Ok)?;
+    let mut config = TargetConfig::new(nqn);
+    config.serial = nqn::serial(&nqn);
+    config.volumes = volumes;
+    config.listen = listen;
     config.advertise = args.advertise.clone();
     let allowed = args.allow_host.iter().map(|text| parse_host_nqn(text)).collect::<Result<Vec<_>, _>>()?;
     config.allowed_hosts = (!allowed.is_empty()).then_some(allowed);
@@ -277,6 +281,14 @@ fn configure(args: &Args) -> Result<(TargetConfig, Vec<(u32, String)>), Failure>
             .with_hint("name an address that hosts can reach"));
     }
     Ok((config, described))
+}
+
+/// The listeners of one argument.
+#[derive(Clone, Debug)]
+struct Listeners(Vec<Listen>);
+
+fn parse_listen(text: &str) -> Result<Listeners, String> {
+    Listen::parse_all(text).map(Listeners)
 }
 
 fn parse_threshold(text: &str) -> Result<Threshold, String> {

@@ -1,8 +1,9 @@
-//! Name of the subsystem: given, or derived from this machine and the address of its first listener.
+//! Name of the subsystem: given, or derived from this machine and its volumes.
 
 use std::fs;
 use std::net::SocketAddr;
 
+use isolane_volume::spec::{Source, VolumeSpec};
 use isolane_wire::Nqn;
 use uuid::Uuid;
 
@@ -21,17 +22,27 @@ const FORBIDDEN: &str = "?#&;|<>()$`\\\"'*[]{}!";
 /// Default listener.
 pub const LISTEN: &str = "127.0.0.1:4420";
 
-/// Returns a stable NQN of this machine's target at `listener`; it is random on port 0. Targets on one machine have
-/// different addresses, so their names differ.
-pub fn machine_nqn(listener: SocketAddr) -> Result<Nqn, Failure> {
+/// Whether the identity of a volume is the same after a restart: the volume has blocks outside of this process.
+pub fn has_identity(spec: &VolumeSpec) -> Result<bool, Failure> {
+    let leaves = isolane_volumes::leaves(spec).map_err(Failure::from_error)?;
+    let is_lost = |leaf: &VolumeSpec| matches!(leaf.source, Source::Memory { .. } | Source::Null { .. });
+    Ok(spec.uuid.is_some() || !leaves.iter().any(|leaf| is_lost(leaf) && leaf.uuid.is_none()))
+}
+
+/// Returns the NQN of this machine's target for volumes with these identities, so that hosts find it again at another
+/// address. Without an identity, targets on one machine differ by their first listener; on port 0 the NQN is random.
+pub fn derive(mut identities: Vec<Uuid>, listener: SocketAddr) -> Result<Nqn, Failure> {
     let host_name = || fs::read_to_string(HOST_NAME).unwrap_or_default().trim().to_owned();
-    let mut identity = isolane_host::machine_id().unwrap_or_else(host_name);
-    if listener.to_string() != LISTEN {
-        identity += &format!(" {listener}");
+    let mut name = isolane_host::machine_id().unwrap_or_else(host_name);
+    identities.sort_unstable();
+    identities.iter().for_each(|uuid| name += &format!(" {uuid}"));
+    if identities.is_empty() && listener.to_string() != LISTEN {
+        name += &format!(" {listener}");
     }
-    let uuid = match listener.port() {
-        0 => Uuid::new_v4(),
-        _ => Uuid::new_v5(&NAMESPACE, identity.as_bytes()),
+    let uuid = if identities.is_empty() && listener.port() == 0 {
+        Uuid::new_v4()
+    } else {
+        Uuid::new_v5(&NAMESPACE, name.as_bytes())
     };
     format!("{}{uuid}", Nqn::UUID_PREFIX).parse().context("cannot derive the name of the subsystem")
 }
@@ -78,12 +89,33 @@ mod tests {
     }
 
     #[test]
-    fn names_are_stable_and_differ_by_address() {
-        let of = |address: &str| machine_nqn(address.parse().unwrap()).unwrap();
+    fn name_follows_volumes_not_listener() {
+        let (a, b) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let of = |uuids: &[Uuid], address: &str| derive(uuids.to_vec(), address.parse().unwrap()).unwrap();
+        for other in ["127.0.0.1:4421", "10.0.0.1:4420", "127.0.0.1:0", "[::]:4420"] {
+            assert_eq!(of(&[a, b], "127.0.0.1:4420"), of(&[b, a], other), "{other}");
+        }
+        assert_ne!(of(&[a], LISTEN), of(&[b], LISTEN));
+        assert_ne!(of(&[a], LISTEN), of(&[a, b], LISTEN));
+        assert_ne!(of(&[a], LISTEN), of(&[], LISTEN));
+    }
+
+    #[test]
+    fn name_without_identity_differs_by_address() {
+        let of = |address: &str| derive(Vec::new(), address.parse().unwrap()).unwrap();
         assert_eq!(of("127.0.0.1:4420"), of("127.0.0.1:4420"));
         assert_eq!(of("127.0.0.1:4421"), of("127.0.0.1:4421"));
         assert_ne!(of("127.0.0.1:4420"), of("127.0.0.1:4421"));
         assert_ne!(of("10.0.0.1:4420"), of("10.0.0.2:4420"));
         assert_ne!(of("127.0.0.1:0"), of("127.0.0.1:0"));
+    }
+
+    #[test]
+    fn memory_has_no_identity_unless_given() {
+        let has = |text: &str| has_identity(&isolane_volumes::parse(text).unwrap()).unwrap();
+        let uuid = "uuid=0f01fb42-9f7f-4856-b0b3-51e60b8de349";
+        assert!(has("disk.img") && has("read-only:disk.img") && has("stripe:64k:a;b"));
+        assert!(has(&format!("mem:1G,{uuid}")) && has(&format!("read-only:mem:1G,{uuid}")));
+        assert!(!has("mem:1G") && !has("null:1T") && !has("stripe:64k:a;mem:1G") && !has("delay:5ms:mem:1G"));
     }
 }

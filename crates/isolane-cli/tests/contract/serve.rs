@@ -195,3 +195,50 @@ fn serves_one_host_at_lowest_limit_of_open_files() {
     child.kill().unwrap();
     child.wait().unwrap();
 }
+
+/// Listening addresses and the NQN of a server, which is then stopped.
+fn served(arguments: &[&str]) -> (Vec<String>, String) {
+    let mut command = program();
+    command.args(["serve", "--log-level", "off", "--mode", "sleep"]).args(arguments).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let (mut addresses, mut nqn) = (Vec::new(), None);
+    for line in BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap) {
+        addresses.extend(line.strip_prefix("listening on ").map(str::to_owned));
+        nqn = nqn.or_else(|| line.split(" -n ").nth(1).map(str::to_owned));
+        if line.contains("isolane bench ") {
+            break;
+        }
+    }
+    kill(&child, "TERM");
+    assert!(child.wait().unwrap().success());
+    (addresses, nqn.unwrap())
+}
+
+#[test]
+fn names_subsystem_by_volumes_not_port() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = format!("{},size=1M", text(&dir.path().join("disk")));
+    let (first, second) = (["--listen", "127.0.0.1:0"], ["--listen", "[::1]:0"]);
+    let nqn = |listen: [&str; 2], volume: &str| served(&[&listen[..], &[volume]].concat()).1;
+    assert_eq!(nqn(first, &disk), nqn(second, &disk));
+    assert_ne!(nqn(first, "mem:1M"), nqn(first, "mem:1M"), "memory on port 0");
+}
+
+#[test]
+fn wildcard_serves_ipv4_and_ipv6() {
+    let server = Server::start(&["mem:1M", "--listen", "[::]:0"]);
+    let listeners: Vec<_> =
+        server.printed.iter().filter_map(|line| line.strip_prefix("listening on ")).collect();
+    let port = listeners[1].strip_prefix("[::]:").unwrap();
+    for host in ["127.0.0.1", "[::1]"] {
+        let info = succeed(&["info", &format!("nvme+tcp://{host}:{port}")]);
+        assert!(info.contains(&format!("address      {host}:{port}\n")), "{info}");
+    }
+    // Each host finds the listeners of its family.
+    let found = succeed(&["discover", &format!("nvme+tcp://127.0.0.1:{port}")]);
+    let first = listeners[0].strip_prefix("127.0.0.1:").unwrap();
+    let ports = [first, port].map(|port| format!("127.0.0.1 port {port} "));
+    assert!(ports.iter().all(|port| found.contains(port)) && found.lines().count() == 2, "{found}");
+    let found = succeed(&["discover", &format!("nvme+tcp://[::1]:{port}")]);
+    assert!(found.contains(&format!("::1 port {port} ")) && found.lines().count() == 1, "{found}");
+}

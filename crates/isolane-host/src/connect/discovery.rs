@@ -58,7 +58,14 @@ impl DiscoveredSubsystem {
         let address: IpAddr = self.address.parse().ok()?;
         let port = self.port.parse().ok()?;
         let address = if address.is_unspecified() { queried.ip() } else { address };
-        Some(SocketAddr::new(address, port))
+        let mut address = SocketAddr::new(address, port);
+        // The zone of a link-local address is local to each machine, so the log has none.
+        if let (SocketAddr::V6(address), SocketAddr::V6(queried)) = (&mut address, queried)
+            && address.ip().is_unicast_link_local()
+        {
+            address.set_scope_id(queried.scope_id());
+        }
+        Some(address)
     }
 }
 
@@ -192,6 +199,15 @@ mod tests {
         assert!(error.contains("nqn.2020-01.a:x") && error.contains("nqn.2020-01.a:y"), "{error}");
         let discovery = DiscoveredSubsystem { nvm: false, ..offer("nqn.2020-01.a:x", "10.0.0.1") };
         assert!(matches!(choose(queried(), &[discovery]), Err(ConnectError::NoSubsystem(_))));
+    }
+
+    #[test]
+    fn link_local_address_keeps_zone_of_query() {
+        let queried: SocketAddr = "[fe80::1%7]:4420".parse().unwrap();
+        assert_eq!(offer("n", "fe80::1").socket_address(queried), Some(queried));
+        let elsewhere = "[fe80::2%7]:4420".parse().ok();
+        assert_eq!(offer("n", "fe80::2").socket_address(queried), elsewhere);
+        assert_eq!(offer("n", "2001:db8::1").socket_address(queried), "[2001:db8::1]:4420".parse().ok());
     }
 
     #[test]

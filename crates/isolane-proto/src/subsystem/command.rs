@@ -32,6 +32,7 @@ pub(super) struct CommandContext<'a> {
     pub(super) profile: &'a SubsystemProfile,
     /// The NVM subsystem, for the discovery log.
     pub(super) nvm: &'a SubsystemProfile,
+    pub(super) listeners: &'a [SocketAddr],
     pub(super) advertise: &'a [SocketAddr],
     /// Generation of the discovery log.
     pub(super) generation: u64,

@@ -16,7 +16,9 @@ use thiserror::Error;
 pub struct PortConfig {
     /// The NVM subsystem; the port adds the discovery subsystem.
     pub subsystem: SubsystemConfig,
-    /// Addresses for the discovery log; if empty, the local address of the discovery connection.
+    /// Addresses of the listeners; the discovery log has those that the host can reach.
+    pub listeners: Vec<SocketAddr>,
+    /// Addresses for the discovery log, instead of the listeners.
     pub advertise: Vec<SocketAddr>,
     /// Maximum number of associations, including discovery; a further host gets Controller Busy.
     pub max_associations: usize,

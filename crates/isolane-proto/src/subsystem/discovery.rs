@@ -2,7 +2,7 @@
 //!
 //! Invariant: every record names a specified address of a subsystem that the host can connect to.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use isolane_wire::Ascii;
 use isolane_wire::log::{
@@ -28,16 +28,47 @@ pub(super) fn log(context: &CommandContext) -> Vec<u8> {
     page
 }
 
-/// The advertised addresses, or the address that the host has reached.
+/// The advertised addresses, or the listeners that the host can reach.
 fn addresses(context: &CommandContext) -> Vec<SocketAddr> {
     if !context.nvm.is_allowed(&context.association.host) {
         return Vec::new();
     }
     let local = context.association.connection.local;
     match context.advertise {
-        [] => vec![local],
+        [] => reachable(context.listeners, local),
         advertise => advertise.iter().map(|&address| resolve_wildcard(address, local.ip())).collect(),
     }
+}
+
+/// The listeners of the family of `local`, the address that the host has reached, so that it finds
+/// all of its paths.
+fn reachable(listeners: &[SocketAddr], local: SocketAddr) -> Vec<SocketAddr> {
+    let local = SocketAddr::new(local.ip().to_canonical(), local.port());
+    let mut found: Vec<SocketAddr> = Vec::new();
+    for listener in listeners.iter().chain([&local]) {
+        let address = resolve_wildcard(*listener, local.ip());
+        let has_family = listener.is_ipv4() == local.is_ipv4() || is_dual_stack(listener, listeners);
+        if has_family && is_reachable(address.ip(), local.ip()) && !found.contains(&address) {
+            found.push(address);
+        }
+    }
+    found
+}
+
+/// Whether a listener at `[::]` also accepts IPv4.
+fn is_dual_stack(listener: &SocketAddr, listeners: &[SocketAddr]) -> bool {
+    let is_taken = |other: &SocketAddr| other.is_ipv4() && other.port() == listener.port();
+    listener.ip() == Ipv6Addr::UNSPECIFIED && !listeners.iter().any(is_taken)
+}
+
+/// A loopback address is reachable on its machine only. A link-local one is useless without its
+/// zone, except where the host has come from.
+fn is_reachable(ip: IpAddr, local: IpAddr) -> bool {
+    let is_link_local = match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    ip == local || (!is_link_local && (!ip.is_loopback() || local.is_loopback()))
 }
 
 /// Replaces a wildcard address by the one that the host has reached.

@@ -25,6 +25,7 @@ use crate::failure::Failure;
 pub struct Port {
     pub(super) nvm: Subsystem,
     discovery: Subsystem,
+    listeners: Vec<SocketAddr>,
     advertise: Vec<SocketAddr>,
     max_associations: usize,
     generation: u64,
@@ -38,10 +39,11 @@ impl Port {
     /// A port without associations.
     pub fn new(config: PortConfig) -> Result<Port, ConfigError> {
         config.check()?;
-        let PortConfig { subsystem, advertise, max_associations, generation_start } = config;
+        let PortConfig { subsystem, listeners, advertise, max_associations, generation_start } = config;
         Ok(Port {
             discovery: Subsystem::new(SubsystemProfile::discovery(&subsystem)),
             nvm: Subsystem::new(SubsystemProfile::nvm(subsystem)),
+            listeners,
             advertise,
             max_associations,
             generation: generation_start,
@@ -116,6 +118,7 @@ impl Port {
             now,
             profile,
             nvm: &self.nvm.profile,
+            listeners: &self.listeners,
             advertise: &self.advertise,
             generation: self.generation,
             totals,

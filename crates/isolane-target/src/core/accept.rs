@@ -15,6 +15,7 @@ use socket2::{SockRef, TcpKeepalive};
 use super::lane::Lane;
 use super::{Core, Driver};
 use crate::config::TargetConfig;
+use crate::listen::canonical;
 use crate::placement::Placer;
 use crate::shared::{Message, Shared};
 use crate::slab::{LaneId, SlabKey};
@@ -67,6 +68,7 @@ impl Acceptor {
 impl Driver {
     /// Places an accepted connection on a core.
     pub(super) fn handle_accepted(&mut self, listener: usize, socket: TcpStream, peer: SocketAddr) {
+        let peer = canonical(peer);
         let (Some(acceptor), shared) = (&mut self.acceptor, &self.core.shared) else { return };
         // A newcomer mostly displaces another one, but displaced connections may close late.
         if acceptor.descriptors(shared) >= shared.max_descriptors() {
@@ -104,7 +106,7 @@ impl Driver {
     }
 
     fn prepare(&mut self, socket: TcpStream) -> std::io::Result<(Token, SocketAddr)> {
-        let local = socket.local_addr()?;
+        let local = canonical(socket.local_addr()?);
         socket.set_nodelay(true)?;
         Ok((self.core.reactor.add(socket)?, local))
     }
@@ -182,7 +184,7 @@ fn incoming_cpu(socket: &TcpStream, peer: SocketAddr) -> Option<usize> {
 }
 
 fn is_local_peer(socket: &TcpStream, peer: SocketAddr) -> bool {
-    socket.local_addr().is_ok_and(|local| socket::is_local(local.ip(), peer.ip()))
+    socket.local_addr().is_ok_and(|local| socket::is_local(canonical(local).ip(), peer.ip()))
 }
 
 /// Send buffer of local connections: four responses of 128 KiB.

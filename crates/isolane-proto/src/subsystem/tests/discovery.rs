@@ -44,7 +44,7 @@ fn reports_mapped_ipv6_as_ipv4() {
         ("[2001:db8::1]:4420", (2, "2001:db8::1", "4420")),
         ("[::ffff:192.0.2.7]:4421", (1, "192.0.2.7", "4421")),
     ] {
-        let mut harness = Harness::new();
+        let mut harness = Harness::with(PortConfig { listeners: Vec::new(), ..config() });
         let from = ConnectionInfo { local: local.parse().unwrap(), ..from() };
         let connect = MockConnect::discovery();
         let connected =
@@ -54,6 +54,52 @@ fn reports_mapped_ipv6_as_ipv4() {
         let (adrfam, traddr, trsvcid) = address(&harness.records(id)[0]);
         assert_eq!((adrfam, traddr.as_str(), trsvcid.as_str()), expected);
     }
+}
+
+/// What a host that has reached `local` finds, of these listeners.
+fn found(local: &str, listeners: &[&str]) -> Vec<String> {
+    let listeners = listeners.iter().map(|address| address.parse().unwrap()).collect();
+    let mut harness = Harness::with(PortConfig { listeners, ..config() });
+    let from = ConnectionInfo { local: local.parse().unwrap(), ..from() };
+    let connect = MockConnect::discovery();
+    let connected = harness.port.connect(&connect.command.entry(), &connect.data.encode(), from, harness.now);
+    let id = connected.unwrap().id;
+    harness.set_cc(id, Cc::enabled());
+    let records = harness.records(id);
+    let addresses = records.iter().map(address).map(|(_, address, port)| format!("{address} {port}"));
+    addresses.collect()
+}
+
+#[test]
+fn log_lists_all_listeners_of_family() {
+    let listeners = ["192.0.2.1:4420", "198.51.100.1:4420", "192.0.2.1:4421", "[2001:db8::1]:4420"];
+    let ipv4 = ["192.0.2.1 4420", "198.51.100.1 4420", "192.0.2.1 4421"];
+    assert_eq!(found("192.0.2.1:4420", &listeners), ipv4);
+    assert_eq!(found("192.0.2.1:4421", &listeners), ipv4, "the same log at each listener");
+    assert_eq!(found("[2001:db8::1]:4420", &listeners), ["2001:db8::1 4420"]);
+}
+
+#[test]
+fn log_has_reached_address_for_wildcards() {
+    let any = ["0.0.0.0:4420", "[::]:4420", "0.0.0.0:4421"];
+    assert_eq!(found("192.0.2.1:4420", &any), ["192.0.2.1 4420", "192.0.2.1 4421"]);
+    assert_eq!(found("[2001:db8::1]:4420", &any), ["2001:db8::1 4420"]);
+    assert_eq!(
+        found("192.0.2.1:4421", &["192.0.2.1:4420", "[::]:4421"]),
+        ["192.0.2.1 4420", "192.0.2.1 4421"]
+    );
+    assert_eq!(found("192.0.2.1:4420", &["0.0.0.0:4420", "192.0.2.1:4420"]), ["192.0.2.1 4420"]);
+}
+
+#[test]
+fn log_leaves_out_unreachable_listeners() {
+    let local = ["127.0.0.1:4420", "10.0.0.1:4420"];
+    assert_eq!(found("10.0.0.1:4420", &local), ["10.0.0.1 4420"]);
+    assert_eq!(found("127.0.0.1:4420", &local), ["127.0.0.1 4420", "10.0.0.1 4420"]);
+    let zoned = ["[fe80::1%2]:4420", "[2001:db8::1]:4420"];
+    assert_eq!(found("[2001:db8::1]:4420", &zoned), ["2001:db8::1 4420"]);
+    assert_eq!(found("[fe80::1%2]:4420", &zoned), ["fe80::1 4420", "2001:db8::1 4420"]);
+    assert_eq!(found("192.0.2.9:4420", &[]), ["192.0.2.9 4420"], "an address that is no listener's");
 }
 
 #[test]

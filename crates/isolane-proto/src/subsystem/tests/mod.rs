@@ -57,6 +57,7 @@ fn config() -> PortConfig {
             max_io_queues: 4,
             ..SubsystemConfig::default()
         },
+        listeners: vec!["0.0.0.0:4420".parse().unwrap()],
         advertise: Vec::new(),
         max_associations: 8,
         generation_start: 100,
