@@ -6,6 +6,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use crate::sys::lock;
 
@@ -46,33 +47,36 @@ pub struct FileOp {
     pub buffer: Option<Buffer>,
     /// Offset in the buffer, in bytes.
     pub buffer_offset: usize,
+    /// Once completed: time that a range operation took, without its wait for a thread.
+    pub duration: Duration,
 }
 
 impl FileOp {
     /// Creates a read into `buffer[buffer_offset..][..len]`.
     pub fn read(offset: u64, buffer: Buffer, buffer_offset: usize, len: usize) -> FileOp {
-        FileOp { kind: FileOpKind::Read, offset, len: len as u64, buffer: Some(buffer), buffer_offset }
+        let operation = FileOp::range(FileOpKind::Read, offset, len as u64);
+        FileOp { buffer: Some(buffer), buffer_offset, ..operation }
     }
 
     /// Creates a write of `buffer[buffer_offset..][..len]`.
     pub fn write(offset: u64, buffer: Buffer, buffer_offset: usize, len: usize, durable: bool) -> FileOp {
-        let kind = FileOpKind::Write { durable };
-        FileOp { kind, offset, len: len as u64, buffer: Some(buffer), buffer_offset }
+        let operation = FileOp::range(FileOpKind::Write { durable }, offset, len as u64);
+        FileOp { buffer: Some(buffer), buffer_offset, ..operation }
     }
 
     /// Creates a sync of all completed writes.
     pub fn sync() -> FileOp {
-        FileOp { kind: FileOpKind::Sync, offset: 0, len: 0, buffer: None, buffer_offset: 0 }
+        FileOp::range(FileOpKind::Sync, 0, 0)
     }
 
     /// Creates a query for the size of a regular file.
     pub fn size() -> FileOp {
-        FileOp { kind: FileOpKind::Size, offset: 0, len: 0, buffer: None, buffer_offset: 0 }
+        FileOp::range(FileOpKind::Size, 0, 0)
     }
 
     /// Creates an operation on a range that moves no data.
     pub fn range(kind: FileOpKind, offset: u64, len: u64) -> FileOp {
-        FileOp { kind, offset, len, buffer: None, buffer_offset: 0 }
+        FileOp { kind, offset, len, buffer: None, buffer_offset: 0, duration: Duration::ZERO }
     }
 
     fn is_valid(&self) -> bool {

@@ -17,6 +17,7 @@ use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 pub(crate) struct Workers {
     groups: Vec<FileThreads>,
@@ -203,10 +204,25 @@ fn execute(file: &File, operation: &mut FileOp) -> io::Result<usize> {
         FileOpKind::Write { durable } => write(file, operation, durable),
         FileOpKind::Sync => fdatasync(file).map(|()| 0).map_err(Errno::into),
         FileOpKind::Size => size(file),
+        FileOpKind::PunchHole
+        | FileOpKind::ZeroRange
+        | FileOpKind::DeviceDiscard
+        | FileOpKind::DeviceZero => {
+            let started = Instant::now();
+            let result = change_range(file, kind, offset, len);
+            operation.duration = started.elapsed();
+            result
+        }
+    }
+}
+
+fn change_range(file: &File, kind: FileOpKind, offset: u64, len: u64) -> io::Result<usize> {
+    match kind {
         FileOpKind::PunchHole => allocate(file, FallocateFlags::PUNCH_HOLE, offset, len),
         FileOpKind::ZeroRange => allocate(file, FallocateFlags::ZERO_RANGE, offset, len),
         FileOpKind::DeviceDiscard => sys::discard(file, offset, len).map(|()| 0),
         FileOpKind::DeviceZero => sys::zero(file, offset, len).map(|()| 0),
+        _ => Err(io::ErrorKind::InvalidInput.into()),
     }
 }
 

@@ -194,6 +194,7 @@ impl FileStateMachine {
             zeroing.advance(whole as u64);
         } else {
             zeroing.advance(operation.len);
+            zeroing.record_duration(operation.len, operation.duration);
         }
         recycle(operation, pool);
         self.zero(zeroing, pool)
