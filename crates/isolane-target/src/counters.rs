@@ -6,9 +6,10 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use isolane_wire::Nqn;
+use parking_lot::Mutex;
 
 /// Kind of an I/O command; each is counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +83,8 @@ pub struct NamespaceCounters {
     pub nsid: u32,
     /// One entry per [`IoKind::ALL`].
     pub operations: [OperationCounters; 5],
+    /// Age of the oldest command that its volume has not completed; checked four times per second.
+    pub oldest_command: Option<Duration>,
 }
 
 impl NamespaceCounters {
@@ -112,6 +115,7 @@ const LAST_BUCKET: usize = 127;
 #[derive(Clone, Debug, Default)]
 pub struct Latency {
     buckets: Buckets<u64>,
+    max: Duration,
 }
 
 impl Latency {
@@ -134,10 +138,16 @@ impl Latency {
         Duration::ZERO
     }
 
-    fn add(&mut self, other: &Buckets<Counter>) {
-        for (sum, bucket) in self.buckets.iter_mut().flatten().zip(other.iter().flatten()) {
+    /// Returns the longest recorded duration, in whole microseconds.
+    pub fn max(&self) -> Duration {
+        self.max
+    }
+
+    fn add(&mut self, other: &LatencyCells) {
+        for (sum, bucket) in self.buckets.iter_mut().flatten().zip(other.buckets.iter().flatten()) {
             *sum += bucket.value();
         }
+        self.max = self.max.max(Duration::from_micros(other.max_us.value()));
     }
 }
 
@@ -240,6 +250,8 @@ pub(crate) struct CoreCounters {
     pub fatal_errors: Counter,
     pub digest_errors: Counter,
     pub deferred_commands: Counter,
+    /// By position.
+    pub oldest_commands: Vec<OldestCommand>,
     namespaces: Vec<[OperationCells; 5]>,
 }
 
@@ -248,13 +260,44 @@ struct OperationCells {
     commands: Counter,
     bytes: Counter,
     errors: Counter,
-    latency: Buckets<Counter>,
+    latency: LatencyCells,
+}
+
+#[derive(Debug, Default)]
+struct LatencyCells {
+    buckets: Buckets<Counter>,
+    max_us: Counter,
+}
+
+impl LatencyCells {
+    fn record(&self, latency: Duration) {
+        // Most commands complete in the turn in which they arrive.
+        if latency.is_zero() {
+            return self.buckets.as_flattened()[0].add(1);
+        }
+        self.buckets.as_flattened()[bucket_of(latency)].add(1);
+        let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+        if us > self.max_us.value() {
+            self.max_us.set(us);
+        }
+    }
+}
+
+/// Start of the oldest command at one volume.
+#[derive(Debug, Default)]
+pub(crate) struct OldestCommand(Mutex<Option<Instant>>);
+
+impl OldestCommand {
+    pub(crate) fn set(&self, started: Option<Instant>) {
+        *self.0.lock() = started;
+    }
 }
 
 impl CoreCounters {
     pub(crate) fn new(namespaces: usize) -> CoreCounters {
+        let oldest_commands = (0..namespaces).map(|_| OldestCommand::default()).collect();
         let namespaces = (0..namespaces).map(|_| Default::default()).collect();
-        CoreCounters { namespaces, ..CoreCounters::default() }
+        CoreCounters { namespaces, oldest_commands, ..CoreCounters::default() }
     }
 
     /// Records a finished command of the namespace at `index` of the target's list.
@@ -265,9 +308,7 @@ impl CoreCounters {
             Ok(bytes) => cells.bytes.add(bytes),
             Err(()) => cells.errors.add(1),
         }
-        // Most commands complete in the turn in which they arrive.
-        let bucket = if latency.is_zero() { 0 } else { bucket_of(latency) };
-        cells.latency.as_flattened()[bucket].add(1);
+        cells.latency.record(latency);
     }
 
     /// Adds the counters of this core to `sum`, whose namespaces are in the same order.
@@ -284,6 +325,10 @@ impl CoreCounters {
         sum.digest_errors += self.digest_errors.value();
         sum.deferred_commands += self.deferred_commands.value();
         sum.connections_per_core.push(self.connections_open.value());
+        for (sum, oldest) in sum.namespaces.iter_mut().zip(&self.oldest_commands) {
+            let age = oldest.0.lock().map(|started| started.elapsed());
+            sum.oldest_command = sum.oldest_command.max(age);
+        }
         for (sum, cells) in sum.namespaces.iter_mut().zip(&self.namespaces) {
             for (sum, cells) in sum.operations.iter_mut().zip(cells) {
                 sum.commands += cells.commands.value();
@@ -325,6 +370,18 @@ mod tests {
                 "{us} µs was reported as {median} µs"
             );
         }
+    }
+
+    #[test]
+    fn keeps_longest_duration_of_all_cores() {
+        let cores = [CoreCounters::new(1), CoreCounters::new(1)];
+        (0..1000).for_each(|us| cores[0].record(0, IoKind::Write, Ok(0), Duration::from_micros(us % 20)));
+        cores[1].record(0, IoKind::Write, Ok(0), Duration::from_secs(3));
+        let mut sum = Counters { namespaces: vec![NamespaceCounters::default()], ..Counters::default() };
+        cores.iter().for_each(|core| core.add_to(&mut sum));
+        let latency = &sum.namespaces[0].get(IoKind::Write).latency;
+        assert!(latency.quantile(0.99) <= Duration::from_micros(20), "the histogram hides it");
+        assert_eq!(latency.max(), Duration::from_secs(3));
     }
 
     #[test]

@@ -207,6 +207,22 @@ fn held_connect_can_be_retried_after_refusal() {
     assert_eq!(host.connect(1, cntlid, NQN, HOST, 31).status, Status::SUCCESS);
 }
 
+#[test]
+fn counters_show_stalled_command() {
+    let place = Place::with_limit(Duration::from_secs(600));
+    let admin = place.admin();
+    let mut queue = admin.io_queue(1, 31);
+    let oldest = |target: &Target| target.counters().namespaces[0].oldest_command;
+    assert_eq!(oldest(&place.target), None);
+    queue.send(in_capsule(write_entry(0, 1), &[1; 512]), &[1; 512]);
+    eventually("the age grows", || oldest(&place.target) > Some(Duration::from_millis(300)));
+    assert_eq!(place.target.counters().namespaces[1].oldest_command, None);
+    let (target, _stuck, _written) = place.release();
+    eventually("it has ended", || oldest(&target).is_none());
+    let write = target.counters().namespaces[0].get(isolane_target::IoKind::Write).latency.max();
+    assert!(write > Duration::from_millis(300), "{write:?}");
+}
+
 /// A host that finds the CNTLID free, or another host's, takes the old controller's writes for ended.
 #[test]
 fn reset_with_stuck_write_keeps_cntlid() {

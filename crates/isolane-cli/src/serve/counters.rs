@@ -66,11 +66,15 @@ fn to_text(counters: &Counters) -> String {
             if *commands > 0 {
                 let (nsid, name, bytes) = (namespace.nsid, operation.name(), show_bytes(*bytes as f64));
                 let [p50, p99] = [0.5, 0.99].map(|quantile| latency.quantile(quantile).as_micros());
+                let max = latency.max().as_micros();
                 let _ = writeln!(
                     text,
-                    "namespace {nsid} {name:<13} {commands:>12} commands  {bytes:>10}  {errors} errors  p50 {p50} us  p99 {p99} us",
+                    "namespace {nsid} {name:<13} {commands:>12} commands  {bytes:>10}  {errors} errors  p50 {p50} us  p99 {p99} us  max {max} us",
                 );
             }
+        }
+        if let Some(age) = namespace.oldest_command {
+            let _ = writeln!(text, "namespace {} oldest command: {:.1} s", namespace.nsid, age.as_secs_f64());
         }
     }
     text
@@ -91,11 +95,13 @@ fn to_json(counters: &Counters) -> serde_json::Value {
                         "errors": count.errors,
                         "p50_us": count.latency.quantile(0.5).as_micros() as u64,
                         "p99_us": count.latency.quantile(0.99).as_micros() as u64,
+                        "max_us": count.latency.max().as_micros() as u64,
                     });
                     (operation.name().replace(' ', "_"), value)
                 })
                 .collect();
-            json!({ "nsid": namespace.nsid, "operations": operations })
+            let oldest_ms = namespace.oldest_command.map(|age| age.as_millis() as u64);
+            json!({ "nsid": namespace.nsid, "operations": operations, "oldest_command_ms": oldest_ms })
         })
         .collect();
     json!({

@@ -93,8 +93,9 @@ use crate::units::{parse_bytes, show_bytes};
 /// flight (for up to 5 s) and makes all data durable. If a volume hangs for 12 s
 /// more, the log names it, and the exit status is 1. A second signal ends the
 /// target immediately. Only a call that hangs in the kernel can delay these.
-/// SIGUSR1 prints counters and the core of each connection to stderr, as text
-/// or, with --json, as JSON.
+/// SIGUSR1 prints counters, the age of the oldest command of each volume, and the
+/// core of each connection to stderr, as text or, with --json, as JSON. The log
+/// names a volume that has not completed a command for 10 s.
 ///
 /// Listeners can have socket options after the address, as in
 /// --listen 10.0.0.1:4420,priority=5,congestion=bbr:

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use super::{Server, fail, kill, pattern, program, run, succeed, text};
 
@@ -241,4 +242,18 @@ fn wildcard_serves_ipv4_and_ipv6() {
     assert!(ports.iter().all(|port| found.contains(port)) && found.lines().count() == 2, "{found}");
     let found = succeed(&["discover", &format!("nvme+tcp://[::1]:{port}")]);
     assert!(found.contains(&format!("::1 port {port} ")) && found.lines().count() == 1, "{found}");
+}
+
+#[test]
+fn counters_show_age_of_oldest_command() {
+    let server = Server::start(&["stall:600s:mem:1M,every=601s"]);
+    let mut bench =
+        program().args(["bench", &server.volume(1), "--time", "10s"]).stdout(Stdio::null()).spawn().unwrap();
+    let log = || fs::read_to_string(server.log.path()).unwrap();
+    while !log().contains("namespace 1 oldest command: ") {
+        kill(&server.child, "USR1");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    bench.kill().unwrap();
+    bench.wait().unwrap();
 }

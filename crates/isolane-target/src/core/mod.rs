@@ -23,6 +23,7 @@
 //! | [`parts`] | parts of volumes that this core drives |
 //! | [`fair_share`] | limits of one lane and one volume |
 //! | [`flush`] | flushes of all volumes: controller shutdown, end of the target |
+//! | [`slow`] | commands that their volumes do not complete |
 //! | [`send`] | one vectored send per lane and turn |
 //! | [`close`] | closes lanes, and stops the core |
 //! | [`mailbox`] | messages from other cores |
@@ -49,6 +50,7 @@ mod nested;
 mod parts;
 mod receive;
 mod send;
+mod slow;
 mod timer;
 mod waiting;
 mod work;
@@ -73,6 +75,7 @@ pub(crate) use self::lane::MigratingLane;
 use self::memory_budget::MemoryBudget;
 pub(crate) use self::memory_budget::max_lanes;
 use self::parts::DrivenPart;
+use self::slow::SlowCommands;
 use self::work::{FileWork, Waiting};
 use crate::config::TargetConfig;
 use crate::counters::CoreCounters;
@@ -125,6 +128,8 @@ pub(crate) struct Core {
     volumes: Vec<VolumeUse>,
     /// By position.
     volume_logs: Vec<log::Limit>,
+    /// By position.
+    slow_commands: Vec<SlowCommands>,
     /// Newcomers that this tick can still close at their deadline.
     newcomers_to_end: usize,
 }
@@ -166,6 +171,7 @@ impl Driver {
             parts: Vec::new(),
             memory: MemoryBudget::new(Pool::new(memory_budget::pool_pages(config.max_pool_pages))),
             volumes: std::iter::repeat_with(VolumeUse::default).take(shared.namespaces.len()).collect(),
+            slow_commands: vec![SlowCommands::default(); shared.namespaces.len()],
             volume_logs: shared.namespaces.iter().map(|_| log::Limit::default()).collect(),
             shared,
             reactor,

@@ -12,6 +12,7 @@ impl Driver {
         self.next_tick = self.core.now + TICK;
         self.core.newcomers_to_end = NEWCOMERS_PER_TICK;
         self.lanes.values_mut().for_each(|lane| self.core.check_deadlines(lane));
+        self.watch_commands();
         self.core.check_keep_alive();
     }
 }

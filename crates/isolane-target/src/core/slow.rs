@@ -1,0 +1,109 @@
+//! Watch for commands that their volumes do not complete.
+//!
+//! Each tick publishes the start of the oldest command of each volume, for the counters, and logs a command
+//! that becomes older than [`SLOW`]: one line for all that are stuck behind it.
+
+use std::time::{Duration, Instant};
+
+use super::Driver;
+use super::work::{FileWork, Job, Waiting};
+use crate::counters::IoKind;
+
+/// Watch of one volume on one core.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SlowCommands {
+    /// Start of the newest command that the last line covers.
+    reported: Option<Instant>,
+}
+
+/// The commands at one volume.
+#[derive(Clone, Copy, Debug)]
+struct AtVolume {
+    oldest: (Instant, IoKind),
+    newest: Instant,
+    /// Commands older than [`SLOW`].
+    slow: usize,
+}
+
+impl SlowCommands {
+    /// Returns the text of a line that is due now.
+    fn check(&mut self, commands: Option<AtVolume>, now: Instant) -> Option<String> {
+        let AtVolume { oldest: (started, operation), newest, slow } = commands?;
+        let age = now.saturating_duration_since(started);
+        if slow == 0 || self.reported.is_some_and(|reported| started <= reported) {
+            return None;
+        }
+        self.reported = Some(newest);
+        let operation = operation.name();
+        Some(format!(
+            "a {operation} has not completed for {age:.0?}; {slow} commands are older than {SLOW:?}"
+        ))
+    }
+}
+
+impl Driver {
+    /// Called in each tick.
+    pub(super) fn watch_commands(&mut self) {
+        let now = self.core.now;
+        let mut volumes: Vec<Option<AtVolume>> = vec![None; self.core.slow_commands.len()];
+        self.for_each_job(|job| {
+            let slow = usize::from(now.saturating_duration_since(job.started) >= SLOW);
+            let command = AtVolume { oldest: (job.started, job.operation), newest: job.started, slow };
+            let at = volumes[job.position].get_or_insert(AtVolume { slow: 0, ..command });
+            if job.started < at.oldest.0 {
+                at.oldest = command.oldest;
+            }
+            at.newest = at.newest.max(job.started);
+            at.slow += slow;
+        });
+        for (position, commands) in volumes.into_iter().enumerate() {
+            let started = commands.map(|commands| commands.oldest.0);
+            self.core.counters.oldest_commands[position].set(started);
+            if let Some(text) = self.core.slow_commands[position].check(commands, now) {
+                log::warn!("{}: {text}", self.core.shared.namespaces.at(position).volume.name());
+            }
+        }
+    }
+
+    /// Calls `f` for each command that a volume has or that waits for one.
+    fn for_each_job(&self, mut f: impl FnMut(&Job)) {
+        for work in self.core.files.values() {
+            if let FileWork::Command { job, .. } = work {
+                f(job);
+            }
+        }
+        let limited = self.core.limited.iter().filter_map(|key| self.lanes.get(*key));
+        let limited =
+            limited.flat_map(|lane| lane.volumes.iter().flat_map(|at| at.over_share.iter().flatten()));
+        let rows = self.core.waiting.iter().chain(&self.core.blocked).chain(&self.core.fenced);
+        for waiting in rows.chain(limited) {
+            if let Waiting::Start { job, .. } = waiting {
+                f(job);
+            }
+        }
+    }
+}
+
+/// Age of a command that is logged.
+const SLOW: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn logs_one_line_for_stalled_commands() {
+        let (start, mut watch) = (Instant::now(), SlowCommands::default());
+        let stalled = |slow| Some(AtVolume { oldest: (start, IoKind::Write), newest: start + 3 * S, slow });
+        assert_eq!(watch.check(None, start), None);
+        assert_eq!(watch.check(stalled(0), start + 9 * S), None);
+        let line = watch.check(stalled(1), start + 10 * S).expect("a line is due");
+        assert!(line.contains("a write has not completed for 10s"), "{line}");
+        assert_eq!(watch.check(stalled(64), start + 20 * S), None, "the same stall");
+        assert_eq!(watch.check(None, start + 30 * S), None);
+        let next = Some(AtVolume { oldest: (start + 4 * S, IoKind::Read), newest: start + 4 * S, slow: 1 });
+        assert!(watch.check(next, start + 40 * S).is_some(), "another stall");
+    }
+}
