@@ -6,6 +6,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
+use std::time::Duration;
 
 /// Number of an error of the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,3 +142,12 @@ pub(crate) fn copy_text(field: &mut [c_char], text: &str) {
 pub(crate) const fn text(text: &'static CStr) -> *const c_char {
     text.as_ptr()
 }
+
+/// Reports an error on stderr that the interface cannot. Waits for a reader of stderr for a moment, because the program
+/// may end now.
+pub(crate) fn report(error: &str) {
+    without_signals(|| log::write_stderr(format!("isolane: {error}\n")));
+    log::flush(REPORT_TIMEOUT);
+}
+
+const REPORT_TIMEOUT: Duration = Duration::from_millis(100);

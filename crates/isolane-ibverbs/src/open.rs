@@ -10,7 +10,7 @@ use isolane_verbs::wire::Hello;
 use crate::channel::{Channel, Unacknowledged};
 use crate::context::{self, Context, Users};
 use crate::device::Device;
-use crate::ffi::{Errno, Result, into_raw, object, output, pointer, value, without_signals};
+use crate::ffi::{Errno, Result, into_raw, object, output, pointer, report, value, without_signals};
 use crate::{abi, completion_queue, create_cq, create_qp, memory, post, queue_pair, shared_receives};
 
 #[unsafe(no_mangle)]
@@ -52,7 +52,7 @@ fn open_verbs(device: &Device) -> Result<isolane_verbs::Device> {
         config.ports = low..=high;
     }
     let opened = without_signals(|| isolane_verbs::Device::open(config));
-    Ok(opened.inspect_err(|error| log::write_stderr(format!("isolane: cannot open a device: {error}\n")))?)
+    Ok(opened.inspect_err(|error| report(&format!("cannot open a device: {error}")))?)
 }
 
 fn text(name: &str) -> Option<String> {
@@ -70,7 +70,7 @@ where
 
 /// Reports a wrong setting, for which libibverbs has no other way.
 fn refuse(name: &str, value: &str, reason: &str) -> Errno {
-    log::write_stderr(format!("isolane: {name}={value}: {reason}\n"));
+    report(&format!("{name}={value}: {reason}"));
     Errno::INVALID
 }
 

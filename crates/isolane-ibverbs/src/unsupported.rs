@@ -1,10 +1,9 @@
 //! Functions that fail, as on hardware without them.
 
 use std::ffi::{c_int, c_void};
-use std::io::Write;
 use std::sync::Once;
 
-use crate::ffi::{Errno, pointer, status, value};
+use crate::ffi::{Errno, pointer, report, status, value};
 
 macro_rules! fail {
     ($($name:ident),* $(,)?) => {
@@ -68,8 +67,7 @@ pub extern "C" fn ibv_dofork_range(_start: *mut c_void, _size: usize) -> c_int {
 pub extern "C" fn rsocket(_domain: c_int, _type: c_int, _protocol: c_int) -> c_int {
     static REPORTED: Once = Once::new();
     REPORTED.call_once(|| {
-        let text = "isolane: rsocket: rsockets are not supported; use TCP sockets, which rsockets imitate";
-        let _ = writeln!(std::io::stderr(), "{text}");
+        report("rsocket: rsockets are not supported; use TCP sockets, which rsockets imitate");
     });
     value(|| Err(Errno::UNSUPPORTED))
 }

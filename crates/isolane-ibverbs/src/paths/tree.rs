@@ -8,6 +8,7 @@ use std::process;
 use std::sync::OnceLock;
 
 use crate::device::{Device, devices};
+use crate::ffi::report;
 
 /// The directory, and the process that has made it.
 struct Tree {
@@ -26,7 +27,7 @@ pub(super) fn root() -> Option<&'static Path> {
             Some(Tree { root, process: process::id() })
         }
         Err(error) => {
-            log::write_stderr(format!("isolane: cannot write the files of the devices: {error}\n"));
+            report(&format!("cannot write the files of the devices: {error}"));
             None
         }
     });
