@@ -36,6 +36,17 @@ pub struct VolumeInfo {
     pub zeroes_after_deallocate: bool,
 }
 
+/// A condition of a volume while it is open, such as the progress of a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// Name of the volume or member.
+    pub name: String,
+    /// State, and the remedy if it needs one.
+    pub text: String,
+    /// Data is lost unless the operator acts.
+    pub is_failure: bool,
+}
+
 /// Description of a volume, which does not change while the volume is open.
 #[derive(Clone, Debug)]
 pub struct VolumeDescription {

@@ -30,7 +30,7 @@ mod volume;
 pub use error::VolumeError;
 pub use generation::{Generation, RestartLoss};
 pub use identity::Identity;
-pub use info::{BlockRange, VolumeDescription, VolumeInfo};
+pub use info::{BlockRange, Condition, VolumeDescription, VolumeInfo};
 pub use memory::MemoryVolume;
 pub use nested::NestedIo;
 pub use null::NullVolume;

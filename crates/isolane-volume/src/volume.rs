@@ -11,7 +11,7 @@ use isolane_memory::{Buffer, Payload, Pool};
 use isolane_reactor::file::FileOp;
 use uuid::Uuid;
 
-use crate::{Identity, Request, Step, Task, VolumeDescription, VolumeInfo};
+use crate::{Condition, Identity, Request, Step, Task, VolumeDescription, VolumeInfo};
 
 /// Block storage shared by all cores.
 ///
@@ -49,6 +49,12 @@ pub trait Volume: Send + Sync {
     /// Returns the name for log lines.
     fn name(&self) -> &str {
         &self.description().name
+    }
+
+    /// Returns the conditions of the volume and of its members that an operator should know. May take a few system
+    /// calls.
+    fn conditions(&self) -> Vec<Condition> {
+        Vec::new()
     }
 
     /// Returns the file that [`Step::File`] operations apply to.

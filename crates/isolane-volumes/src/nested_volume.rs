@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use isolane_memory::Pool;
-use isolane_volume::{CorePart, NestedIo, Outcome, Request, Step, Volume, VolumeDescription};
+use isolane_volume::{Condition, CorePart, NestedIo, Outcome, Request, Step, Volume, VolumeDescription};
 use uuid::Uuid;
 
 use crate::parts::Parts;
@@ -15,6 +15,11 @@ use crate::parts::Parts;
 pub(crate) trait Runner: Send + Sync + 'static {
     /// Executes a valid request, as a rule with `io.start(&self.inner, request).await`.
     fn run(self: Arc<Self>, io: NestedIo, request: Request) -> impl Future<Output = Outcome> + Send;
+
+    /// Returns the conditions of the volume itself.
+    fn conditions(&self) -> Vec<Condition> {
+        Vec::new()
+    }
 }
 
 pub(crate) struct NestedVolume<R> {
@@ -46,6 +51,11 @@ impl<R: Runner> Volume for NestedVolume<R> {
 
     fn stores(&self) -> Vec<Uuid> {
         self.members.iter().flat_map(|member| member.stores()).collect()
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        let members = self.members.iter().flat_map(|member| member.conditions());
+        self.runner.conditions().into_iter().chain(members).collect()
     }
 
     fn reads_into_pool(&self) -> bool {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use isolane_memory::{Payload, Pool};
 use isolane_reactor::file::FileOp;
 use isolane_volume::{
-    CorePart, Identity, OpenError, Request, Step, Task, Volume, VolumeDescription, VolumeInfo,
+    Condition, CorePart, Identity, OpenError, Request, Step, Task, Volume, VolumeDescription, VolumeInfo,
 };
 use uuid::Uuid;
 
@@ -42,6 +42,10 @@ impl Volume for ReadOnly {
 
     fn stores(&self) -> Vec<Uuid> {
         self.inner.stores()
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        self.inner.conditions()
     }
 
     fn file(&self) -> Option<&Arc<File>> {

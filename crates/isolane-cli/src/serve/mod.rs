@@ -4,11 +4,13 @@
 //! its own threads; this one sleeps.
 
 mod banner;
+mod conditions;
 mod counters;
 mod memory;
 mod nqn;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::UnknownArgumentValueParser;
@@ -92,7 +94,9 @@ use crate::units::{parse_bytes, show_bytes};
 /// SIGINT, SIGTERM, and SIGHUP shut the target down cleanly: it completes commands in
 /// flight (for up to 5 s) and makes all data durable. If a volume hangs for 12 s
 /// more, the log names it, and the exit status is 1. A second signal ends the
-/// target immediately. Only a call that hangs in the kernel can delay these.
+/// target immediately. Only a call that hangs in the kernel can delay these. If a
+/// served file was deleted, moved, or replaced, the log says so within seconds and
+/// how to save its data, and the exit status is 1.
 /// SIGUSR1 prints counters, the age of the oldest command of each volume, and the
 /// core of each connection to stderr, as text or, with --json, as JSON. The log
 /// names a volume that has not completed a command for 10 s.
@@ -215,6 +219,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let mut signals = signals::listen()?;
     let (config, volumes) = configure(&args)?;
     let nqn = config.nqn;
+    let served: Vec<_> = config.volumes.iter().map(|(_, volume)| Arc::clone(volume)).collect();
     let target = Target::start(config).context("cannot start the target")?;
     log::info!("using {}", target.io_description());
     let addresses = target.local_addrs();
@@ -228,16 +233,18 @@ pub fn run(args: Args) -> Result<(), Failure> {
         log::write_stderr(counters::show(&target.counters(), &target.connections(), args.json)?);
     }
     signals::exit_on_next_signal()?;
-    stop(target)
+    stop(target, &served)
 }
 
-fn stop(target: Target) -> Result<(), Failure> {
+fn stop(target: Target, volumes: &[Arc<dyn Volume>]) -> Result<(), Failure> {
     log::info!("completing commands in flight; a second signal ends the target immediately");
+    let failures = conditions::log_failures(volumes);
     let report = target.shutdown(Target::SHUTDOWN_TIMEOUT);
     report.into_result().map_err(|error| {
         Failure::new("the shutdown was not clean", error)
             .with_hint("the log names the data that may be lost; check it before you use it again")
-    })
+    })?;
+    conditions::reject_failures(failures)
 }
 
 /// Returns the configuration of the target, and the description of each volume.

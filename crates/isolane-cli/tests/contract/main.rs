@@ -1,6 +1,7 @@
 //! The command line: output, errors, and exit codes of the program.
 
 mod bench;
+mod conditions;
 mod copy;
 mod gate;
 mod serve;

@@ -26,6 +26,7 @@ mod lock_owner;
 mod open;
 pub(crate) mod range_lock;
 pub mod state_machine;
+mod watch;
 pub(crate) mod zeroing;
 
 use std::fs::File;
@@ -38,9 +39,10 @@ use isolane_reactor::file::FileOp;
 
 pub use features::Features;
 pub use state_machine::FileStateMachine;
+use watch::Watch;
 
 use crate::request::task::TaskState;
-use crate::{Request, Step, Task, Volume, VolumeDescription, VolumeError};
+use crate::{Condition, Request, Step, Task, Volume, VolumeDescription, VolumeError};
 
 /// A volume in a regular file or a block device, locked against other targets while it is open.
 #[derive(Debug)]
@@ -52,6 +54,7 @@ pub struct FileVolume {
     can_hang: bool,
     /// Requests since the last size check.
     unchecked: AtomicU32,
+    watch: Option<Watch>,
 }
 
 impl FileVolume {
@@ -108,6 +111,12 @@ impl Volume for FileVolume {
 
     fn file(&self) -> Option<&Arc<File>> {
         Some(&self.file)
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        let trouble = self.watch.as_ref().and_then(Watch::trouble);
+        let failure = |text| Condition { name: self.name().to_owned(), text, is_failure: true };
+        trouble.into_iter().map(failure).collect()
     }
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {

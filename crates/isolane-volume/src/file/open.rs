@@ -10,6 +10,7 @@ use isolane_reactor::file::can_hang;
 use rustix::fs::{FallocateFlags, OFlags, fallocate, ioctl_blkpbszget, ioctl_blksszget, major, minor};
 use rustix::io::Errno;
 
+use super::watch::Watch;
 use super::{Features, FileStateMachine, FileVolume, create, direct, identity_xattr, lock, lock_owner};
 use crate::spec::{VolumeSpec, format_size};
 use crate::{Generation, Identity, OpenError, RestartLoss, VolumeDescription, VolumeInfo};
@@ -41,7 +42,8 @@ impl FileVolume {
             log::info!("{name}: no boot ID, hosts cannot distinguish a restart from a network failure");
         }
         let can_hang = device.is_none() && can_hang(&file);
-        let description = VolumeDescription { name, info, identity, generation };
+        let description = VolumeDescription { name: name.clone(), info, identity, generation };
+        let watch = if device.is_none() { Watch::start(&name, &canonical, &file, can_hang) } else { None };
         let machine = FileStateMachine::new(description, features, direct);
         Ok(FileVolume {
             machine,
@@ -49,6 +51,7 @@ impl FileVolume {
             is_device: device.is_some(),
             can_hang,
             unchecked: Default::default(),
+            watch,
         })
     }
 }

@@ -418,3 +418,30 @@ fn block_device_is_exclusive_and_zeroes() {
     drop(volume);
     assert_eq!(open().unwrap().identity(), &identity);
 }
+
+#[test]
+fn reports_file_whose_path_leads_elsewhere() {
+    let dir = TestDir::new();
+    let volume = dir.open("disk.img,size=1M").unwrap();
+    let [path, other] = ["disk.img", "other"].map(|name| dir.path(name));
+    let conditions = || {
+        let conditions = volume.conditions();
+        assert!(conditions.iter().all(|condition| condition.is_failure));
+        conditions.into_iter().map(|condition| condition.text).collect::<String>()
+    };
+    assert_eq!(conditions(), "");
+    fs::rename(&path, &other).unwrap();
+    assert!(conditions().contains(&format!("but at {}", other.display())), "{}", conditions());
+    fs::rename(&other, &path).unwrap();
+    assert_eq!(conditions(), "");
+    fs::write(&other, "new").unwrap();
+    fs::rename(&other, &path).unwrap();
+    assert!(conditions().contains("was replaced"), "{}", conditions());
+    fs::remove_file(&path).unwrap();
+    assert!(conditions().contains("was deleted"), "{}", conditions());
+    // The remedy works.
+    let text = conditions();
+    let command = text.split("then run ").nth(1).unwrap();
+    assert!(std::process::Command::new("sh").args(["-c", command]).status().unwrap().success());
+    assert_eq!(fs::metadata(dir.path("disk.img.saved")).unwrap().len(), 1 << 20);
+}
