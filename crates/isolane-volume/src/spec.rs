@@ -17,7 +17,7 @@
 //! | `write-through` | every write is durable on completion: no volatile cache |
 //! | `buffered` | use the page cache even if direct I/O is possible |
 //!
-//! Write a comma in a path twice, and a file named like `mem:1G` as `./mem:1G`.
+//! Write a comma in a path twice, and a path with a colon in its first part as `./a:b`.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -151,7 +151,11 @@ pub fn parse_with(text: &str, kinds: &[&str]) -> Result<VolumeSpec, SpecError> {
 fn parse_fields(text: &str, kinds: &[&str]) -> Result<VolumeSpec, SpecError> {
     let kind = kinds.iter().find(|kind| text.strip_prefix(**kind).is_some_and(|rest| rest.starts_with(':')));
     let mut fields = split_fields(text, kind.is_some()).into_iter();
-    let mut spec = VolumeSpec::new(parse_source(&fields.next().unwrap_or_default(), kind)?);
+    let source = fields.next().unwrap_or_default();
+    if kind.is_none() {
+        reject_unknown_kind(&source, kinds)?;
+    }
+    let mut spec = VolumeSpec::new(parse_source(&source, kind)?);
     for option in fields {
         parse_option(&mut spec, &option)?;
     }
@@ -166,6 +170,9 @@ pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(fail("no whole number"));
+    }
+    if text.ends_with('b') {
+        return Err(fail("b stands for bits"));
     }
     let unit = text[digits.len()..].to_ascii_lowercase();
     let (prefix, base) = match unit.strip_suffix('b') {
@@ -213,6 +220,26 @@ fn split_fields(text: &str, has_groups: bool) -> Vec<String> {
         }
     }
     fields
+}
+
+/// Rejects a word before a colon that is not a kind of volumes: it would become the name of a file.
+fn reject_unknown_kind(text: &str, kinds: &[&str]) -> Result<(), SpecError> {
+    let is_word =
+        |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || "+-_".contains(c));
+    let known = || LEAF_KINDS.iter().chain(kinds);
+    match text.split_once(':') {
+        Some((word, _)) if is_word(word) && known().all(|kind| *kind != word) => {
+            let lower = word.to_ascii_lowercase();
+            let similarity = |kind: &&&str| strsim::jaro_winkler(&lower, kind);
+            let nearest = known().max_by(|one, other| similarity(one).total_cmp(&similarity(other)));
+            let nearest = nearest.filter(|kind| similarity(kind) > MIN_SIMILARITY);
+            let known = nearest
+                .map_or_else(|| known().copied().collect::<Vec<_>>().join(":, "), |kind| (*kind).to_owned());
+            let reason = format!("unknown kind {word:?}");
+            Err(invalid(reason, format!("use {known}:, or write ./{text} for a file of that name")))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn parse_source(text: &str, kind: Option<&&str>) -> Result<Source, SpecError> {
@@ -320,6 +347,11 @@ fn check_whole_blocks(spec: &VolumeSpec) -> Result<(), SpecError> {
     let reason = format!("{bytes} bytes is not a multiple of the block size {}", spec.block_size);
     Err(invalid(reason, "use a multiple of the block size, such as a size in k, M, G, or T"))
 }
+
+/// Kinds of volumes that are not made of others.
+const LEAF_KINDS: [&str; 2] = ["mem", "null"];
+/// Similarity of a mistyped kind, from 0 to 1.
+const MIN_SIMILARITY: f64 = 0.7;
 
 const OPTIONS: &str = "size=, block-size=, ro, nsid=, uuid=, write-through, buffered";
 const MAX_NSID: u32 = 1024;

@@ -296,6 +296,9 @@ mod tests {
             ("stripe:64k:(mem:1M,nsid=3);mem:1M", "namespace ID"),
             ("fault:2:mem:1M,on=read,on=write", "option on is there twice"),
             ("read-only:mem:1", "not a multiple"),
+            ("raid5:a;b,size=1G", "unknown kind \"raid5\"; use "),
+            ("mirror:a;Stripe:64k:a", "unknown kind \"Stripe\"; use stripe:, or"),
+            ("nvme-tcp://h/nqn,size=1G", "unknown kind \"nvme-tcp\"; use nvme+tcp:, or"),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");

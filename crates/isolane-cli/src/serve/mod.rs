@@ -10,6 +10,7 @@ mod memory;
 mod nqn;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,7 +81,8 @@ use crate::units::{parse_bytes, show_bytes};
 ///   buffered              use the page cache, never O_DIRECT
 ///
 /// Sizes are in bytes, with k, M, G, or T (or KiB, MiB, …) in powers of 1024,
-/// or with kB, MB, GB, or TB in powers of 1000. Write a comma in a path twice.
+/// or with kB, MB, GB, or TB in powers of 1000. Write a comma in a path twice,
+/// and a path that starts with a word and a colon as ./a:b.
 /// Memory is allocated when it is written; memory volumes larger than the
 /// memory and swap of the machine are rejected.
 ///
@@ -308,17 +310,15 @@ fn parse_threshold(text: &str) -> Result<Threshold, String> {
 
 /// Parses one volume. Rejects addresses, unless a file has that name.
 fn parse_volume(text: &str) -> Result<VolumeSpec, Failure> {
-    let spec = isolane_volumes::parse(text).map_err(Failure::from_error)?;
-    if let Source::Path { path, .. } = &spec.source
-        && path.to_str().is_some_and(|name| is_like_address(name) || name.parse::<u16>().is_ok())
-        && !path.exists()
-    {
+    let name = text.split(',').next().unwrap_or_default();
+    let is_address = is_like_address(name) && !name.starts_with("nvme+tcp:") || name.parse::<u16>().is_ok();
+    if is_address && !Path::new(name).exists() {
         return Err(Failure::new(format!("cannot serve {text}"), "it looks like an address").with_hint(
             "give an address with --listen, as in --listen 127.0.0.1:4420, and name a volume, as mem:1G; write \
              ./NAME for a file",
         ));
     }
-    Ok(spec)
+    isolane_volumes::parse(text).map_err(Failure::from_error)
 }
 
 /// Returns name, kind, size, and access of a volume.

@@ -76,6 +76,9 @@ fn rejects_likely_mistakes() {
         ("/dev/isolane-none", "check its name with lsblk"),
         ("/dev/isolane-none,size=1M", "check its name with lsblk"),
         (text(&empty), "truncate -s 10G"),
+        ("Mem:1G,size=1G", "unknown kind \"Mem\"; use mem:, or write ./Mem:1G"),
+        ("nvme-tcp://127.0.0.1:1/nqn.2014-08.org.example:disk,size=1M", "use nvme+tcp:, or write ./nvme"),
+        ("disk.img,size=10Gb", "b stands for bits"),
         ("nvme+tcp://127.0.0.1:1/nqn.2014-08.org.example:disk", "check that the target serves it"),
     ] {
         let error = fail(&["serve", "--listen", "127.0.0.1:0", volume]);

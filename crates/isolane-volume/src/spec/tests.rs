@@ -39,6 +39,13 @@ fn double_comma_is_a_comma_in_the_path() {
 }
 
 #[test]
+fn accepts_colon_behind_directory() {
+    for text in ["./a:b", "/dev/disk/by-path/pci-0000:00", "dir/a:b", "a.img:1", ":1"] {
+        assert_eq!(parse(text).unwrap().source, Source::Path { path: text.into(), size: None }, "{text}");
+    }
+}
+
+#[test]
 fn parses_binary_and_decimal_units() {
     assert_eq!(parse_size("512"), Ok(512));
     assert_eq!(parse_size("4k"), Ok(4096));
@@ -46,11 +53,26 @@ fn parses_binary_and_decimal_units() {
     assert_eq!(parse_size("10GiB"), Ok(10 << 30));
     assert_eq!(parse_size("512B"), Ok(512));
     assert_eq!(parse_size("2MB"), Ok(2_000_000));
-    assert_eq!(parse_size("10gb"), Ok(10_000_000_000));
+    assert_eq!(parse_size("10gB"), Ok(10_000_000_000));
     assert_eq!(parse_size("3T"), Ok(3 << 40));
-    for text in
-        ["", "k", "1.5G", "-1", "1X", "99999999999999999999", "16777216T", "B", "1i", "1iB", "1Gi", "1BB"]
-    {
+    for text in [
+        "",
+        "k",
+        "1.5G",
+        "-1",
+        "1X",
+        "99999999999999999999",
+        "16777216T",
+        "B",
+        "1i",
+        "1iB",
+        "1Gi",
+        "1BB",
+        "10Gb",
+        "1gb",
+        "1Kib",
+        "8b",
+    ] {
         assert!(parse_size(text).is_err(), "{text:?} was parsed as a size");
     }
 }
@@ -70,6 +92,9 @@ fn errors_name_reason_and_remedy() {
         ("mem:0", "size is 0"),
         ("mem:1000", "1000 bytes is not a multiple of the block size 512; use a multiple of the block size"),
         ("disk.img,size=many", "k, M, G, or T, such as size=1G"),
+        ("disk.img,size=10Gb", "invalid size \"10Gb\" (b stands for bits)"),
+        ("Mem:1G,size=1G", "unknown kind \"Mem\"; use mem:, or write ./Mem:1G for a file of that name"),
+        ("zero:1G", "unknown kind \"zero\"; use mem:, null:, or write ./zero:1G"),
         ("null:", "k, M, G, or T, such as null:1G"),
         ("mem:1G,size=2G", "size= applies to files only; write the size after the colon"),
         ("img,block-size=1k", "unsupported block size \"1k\"; use block-size=512 or block-size=4096"),
