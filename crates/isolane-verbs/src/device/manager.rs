@@ -2,9 +2,6 @@
 //!
 //! The number of a queue pair is `port << 8 | index`, where `port` is a TCP port at which its device listens. The end
 //! with the smaller GID and number connects; the other accepts exactly that peer.
-//!
-//! Invariant: a connection becomes a lane only if its addresses, both numbers, and both first messages are the ones
-//! that the queue pair expects.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -20,67 +17,12 @@ use std::time::{Duration, Instant};
 use isolane_reactor::SocketOptions;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::DeviceConfig;
-use super::handshake::{self, Greeting, Identity, LaneAttempt, TIMEOUT, gid};
-use super::lane::{Lane, TcpLane};
+use super::handshake::{self, ConnectError, Greeting, TIMEOUT};
+use super::opening::{Attempt, FirstLanes, Managed, Opening, Peer};
 use super::progress::timespec;
-use crate::connection::Agreement;
 use crate::wire::{Hello, Role};
-
-/// A queue pair, as the manager sees it.
-pub(super) trait Managed: Send + Sync {
-    /// Starts to open a lane. `None` if it is not needed.
-    fn start_lane(&self, lane: u8) -> Option<LaneAttempt>;
-
-    /// The peer opens a lane. `None` if it must not.
-    fn accept_lane(&self, hello: &Hello, agreement: &Agreement) -> Option<LaneAttempt>;
-
-    /// Takes a lane that connects it with its peer.
-    fn open_lane(&self, lane: Box<dyn Lane>, hello: &Hello, agreement: &Agreement);
-
-    /// Handles the deadlines that have passed.
-    fn check_deadline(&self);
-}
-
-/// The other end of a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Address of its device.
-    pub address: IpAddr,
-    /// Number of its queue pair.
-    pub number: u32,
-}
-
-/// A queue pair whose lanes the manager opens.
-pub(super) struct Opening {
-    pub(super) member: Weak<dyn Managed>,
-    pub(super) identity: Identity,
-    pub(super) peer: Peer,
-    /// Whether this end connects or accepts.
-    pub(super) role: Role,
-    /// It has connected to an address, and has its first lane.
-    pub(super) has_lane: bool,
-}
-
-impl Opening {
-    /// Whether a hello from this address is the one of the peer.
-    fn accepts(&self, hello: &Hello, source: IpAddr) -> bool {
-        // A router can translate the address of a peer that has connected to an address.
-        gid(source) == gid(self.peer.address)
-            && (self.has_lane || hello.source_gid == gid(source))
-            && hello.source_qpn == self.peer.number
-            && hello.destination_qpn == self.identity.number
-    }
-
-    fn open(&self, stream: TcpStream, hello: &Hello) {
-        if let Some(member) = self.member.upgrade() {
-            member.open_lane(Box::new(TcpLane(stream)), hello, &self.identity.agreement(hello));
-        }
-    }
-}
 
 /// Opens the lanes of a device.
 pub(super) struct Manager {
@@ -96,13 +38,23 @@ pub(super) struct Manager {
 #[derive(Default)]
 struct State {
     ports: Vec<Port>,
+    /// Sockets of [`Device::listen`](super::Device::listen).
+    listeners: Vec<ListeningSocket>,
     /// New queue pairs, which the thread takes.
-    openings: Vec<Opening>,
+    openings: Vec<Arc<Opening>>,
     /// Numbers of queue pairs, and their lanes to open.
     missing: Vec<(u32, u8)>,
     /// Numbers whose opening ends.
     canceled: Vec<u32>,
     deadlines: Vec<(Instant, Weak<dyn Managed>)>,
+}
+
+/// A socket that accepts lanes.
+#[derive(Clone)]
+struct ListeningSocket {
+    socket: Arc<TcpListener>,
+    /// Takes lanes for queue pairs that connect to its address; other lanes name their queue pair.
+    first_lanes: Option<Arc<FirstLanes>>,
 }
 
 /// A port with the numbers of 256 queue pairs.
@@ -217,7 +169,54 @@ impl Manager {
 
     /// Opens the lanes of a queue pair in the background.
     pub(super) fn open(&self, opening: Opening) {
+        let number = opening.identity.number;
+        self.keep_open(Arc::new(opening));
+        self.open_lane(number, 0);
+    }
+
+    /// Opens lanes of a queue pair again when they have ended.
+    pub(super) fn keep_open(&self, opening: Arc<Opening>) {
         self.state.lock().openings.push(opening);
+        self.wake();
+    }
+
+    /// Opens the first lane of a queue pair to an address, and its other lanes in the background.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub(super) fn connect(&self, mut opening: Opening, address: SocketAddr) -> Result<(), ConnectError> {
+        let deadline = Instant::now() + TIMEOUT;
+        let gone = || ConnectError::Io(io::ErrorKind::ConnectionAborted.into());
+        let lane = opening.member.upgrade().and_then(|member| member.start_lane(0)).ok_or_else(gone)?;
+        let mut attempt = Attempt::start(&opening, lane, &self.options, (self.address, address))?;
+        let hello = loop {
+            if let Some(hello) = attempt.advance(&opening, &self.options)? {
+                break hello;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ConnectError::Timeout);
+            }
+            let (socket, flags) = attempt.descriptor();
+            let _ = poll(&mut [PollFd::from_borrowed_fd(socket, flags)], Some(&timespec(left)));
+        };
+        opening.peer.number = hello.source_qpn;
+        let opening = Arc::new(opening);
+        self.keep_open(Arc::clone(&opening));
+        opening.open(attempt.stream, &hello);
+        Ok(())
+    }
+
+    /// Accepts queue pairs that connect to the address of a socket.
+    pub(super) fn listen(&self, socket: &Arc<TcpListener>, first_lanes: &Arc<FirstLanes>) {
+        let listener =
+            ListeningSocket { socket: Arc::clone(socket), first_lanes: Some(Arc::clone(first_lanes)) };
+        self.state.lock().listeners.push(listener);
+        self.wake();
+    }
+
+    pub(super) fn stop_listening(&self, socket: &Arc<TcpListener>) {
+        self.state.lock().listeners.retain(|listener| !Arc::ptr_eq(&listener.socket, socket));
         self.wake();
     }
 
@@ -251,7 +250,7 @@ impl Manager {
         self.wake();
     }
 
-    fn wake(&self) {
+    pub(super) fn wake(&self) {
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
@@ -264,7 +263,7 @@ impl Manager {
             lanes.connect(self);
             let deadline = next_deadline.into_iter().chain(lanes.deadline()).min();
             let mut descriptors = vec![PollFd::new(&self.wake, PollFlags::IN)];
-            descriptors.extend(listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN)));
+            descriptors.extend(listeners.iter().map(|listener| PollFd::new(&listener.socket, PollFlags::IN)));
             descriptors.extend(lanes.descriptors().map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
             let timeout = deadline.map(|deadline| {
                 timespec(deadline.saturating_duration_since(Instant::now()) + Duration::from_micros(1))
@@ -288,17 +287,13 @@ impl Manager {
     }
 
     /// Moves new openings to the thread. Returns the listeners.
-    fn take_openings(&self, lanes: &mut Lanes) -> Vec<Arc<TcpListener>> {
+    fn take_openings(&self, lanes: &mut Lanes) -> Vec<ListeningSocket> {
         let mut state = self.state.lock();
         for number in state.canceled.drain(..) {
             lanes.openings.remove(&number);
             lanes.connecting.retain(|connecting| connecting.opening.identity.number != number);
         }
         for opening in state.openings.drain(..) {
-            let opening = Arc::new(opening);
-            if opening.role == Role::Connects && !opening.has_lane {
-                lanes.connecting.push(Connecting::new(Arc::clone(&opening), 0));
-            }
             lanes.openings.insert(opening.identity.number, opening);
         }
         for (number, lane) in state.missing.drain(..) {
@@ -312,27 +307,13 @@ impl Manager {
                 lanes.connecting.push(Connecting::new(Arc::clone(opening), lane));
             }
         }
-        state.ports.iter().map(|port| Arc::clone(&port.listener)).collect()
-    }
-
-    /// Starts a connection to the peer: from the address of the device, by which a peer knows it that it names.
-    fn start_connecting(&self, opening: &Opening) -> io::Result<TcpStream> {
-        let peer = opening.peer;
-        let family = if peer.address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(family, SocketType::STREAM, flags, None)?;
-        self.options.apply(&socket).map_err(io::Error::other)?;
-        if !opening.has_lane {
-            rustix::net::bind(&socket, &SocketAddr::new(self.address, 0))?;
-        }
-        let port = (peer.number >> 8) as u16;
-        match rustix::net::connect(&socket, &SocketAddr::new(peer.address, port)) {
-            Ok(()) | Err(Errno::INPROGRESS) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let stream = TcpStream::from(socket);
-        stream.set_nodelay(true)?;
-        Ok(stream)
+        let ports = state
+            .ports
+            .iter()
+            .map(|port| ListeningSocket { socket: Arc::clone(&port.listener), first_lanes: None });
+        let is_full =
+            |listener: &&ListeningSocket| listener.first_lanes.as_ref().is_some_and(|lanes| lanes.is_full());
+        ports.chain(state.listeners.iter().filter(|listener| !is_full(listener)).cloned()).collect()
     }
 }
 
@@ -341,25 +322,6 @@ pub(super) fn listen(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
     rustix::net::listen(&listener, i32::MAX)?;
     Ok(listener)
-}
-
-/// Answers the hello of a peer, and opens the lane.
-///
-/// # Errors
-/// If the queue pair does not take the lane now, or the peer has gone. The peer tries again.
-pub(super) fn accept(
-    member: &dyn Managed,
-    identity: &Identity,
-    stream: TcpStream,
-    hello: &Hello,
-) -> io::Result<()> {
-    let agreement = identity.agreement(hello);
-    let refused = || io::Error::other("the queue pair does not take the lane");
-    let attempt = member.accept_lane(hello, &agreement).ok_or_else(refused)?;
-    let reply = identity.hello(Role::Accepts, attempt, agreement.lanes, hello.source_qpn, &stream)?;
-    handshake::write_hello(&stream, &reply)?;
-    member.open_lane(Box::new(TcpLane(stream)), hello, &agreement);
-    Ok(())
 }
 
 /// Lanes that are being opened; the manager's thread owns them.
@@ -375,6 +337,8 @@ struct Lanes {
 struct Waiting {
     stream: TcpStream,
     greeting: Greeting,
+    /// Of the socket that has accepted it.
+    first_lanes: Option<Arc<FirstLanes>>,
     /// The complete hello; its queue pair does not expect it yet.
     hello: Option<Hello>,
     deadline: Instant,
@@ -390,23 +354,16 @@ struct Connecting {
     delay: Duration,
 }
 
-struct Attempt {
-    stream: TcpStream,
-    lane: LaneAttempt,
-    /// The hello of this end is sent.
-    is_greeted: bool,
-    greeting: Greeting,
-}
-
 impl Lanes {
     /// Accepts connections, and opens the lanes of expected peers.
-    fn accept(&mut self, listeners: &[Arc<TcpListener>], manager: &Manager) {
-        for listener in listeners {
-            while let Ok((stream, peer)) = listener.accept() {
+    fn accept(&mut self, listeners: &[ListeningSocket], manager: &Manager) {
+        for ListeningSocket { socket, first_lanes } in listeners {
+            while let Ok((stream, peer)) = socket.accept() {
                 match handshake::prepare(&stream, &manager.options) {
                     Ok(()) => self.waiting.push_back(Waiting {
                         stream,
                         greeting: Greeting::default(),
+                        first_lanes: first_lanes.clone(),
                         hello: None,
                         deadline: Instant::now() + TIMEOUT,
                     }),
@@ -433,6 +390,13 @@ impl Lanes {
                 }
             };
         }
+        if let Some(first_lanes) = &peer.first_lanes {
+            let Some(hello) = peer.hello else {
+                return (Instant::now() < peer.deadline).then_some(peer);
+            };
+            first_lanes.add(peer.stream, hello);
+            return None;
+        }
         let opening = peer.hello.as_ref().and_then(|hello| self.openings.get(&hello.destination_qpn));
         let (Some(hello), Some(opening)) = (&peer.hello, opening) else {
             return (Instant::now() < peer.deadline).then_some(peer);
@@ -442,12 +406,7 @@ impl Lanes {
             log::limited!(Warn, "{source}: queue pair {} expects another peer", hello.destination_qpn);
             return None;
         }
-        if peer.stream.peek(&mut [0]).err().map(|error| error.kind()) != Some(io::ErrorKind::WouldBlock) {
-            // The peer has gone, and connects again if it needs to.
-            return None;
-        }
-        let member = opening.member.upgrade()?;
-        if let Err(error) = accept(&*member, &opening.identity, peer.stream, hello) {
+        if let Err(error) = opening.accept(peer.stream, hello) {
             log::debug!("{source}: {error}");
         }
         None
@@ -469,9 +428,7 @@ impl Lanes {
     fn descriptors(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
         let unread = self.waiting.iter().filter(|peer| peer.hello.is_none());
         let attempts = self.connecting.iter().filter_map(|connecting| connecting.attempt.as_ref());
-        let attempts = attempts.map(|attempt| {
-            (attempt.stream.as_fd(), if attempt.is_greeted { PollFlags::IN } else { PollFlags::OUT })
-        });
+        let attempts = attempts.map(Attempt::descriptor);
         unread.map(|peer| (peer.stream.as_fd(), PollFlags::IN)).chain(attempts)
     }
 }
@@ -490,11 +447,10 @@ impl Connecting {
             }
             let member = self.opening.member.upgrade();
             let Some(lane) = member.and_then(|member| member.start_lane(self.lane)) else { return true };
-            match manager.start_connecting(&self.opening) {
-                Ok(stream) => {
-                    let greeting = Greeting::default();
-                    self.attempt = Some(Attempt { stream, lane, is_greeted: false, greeting });
-                }
+            let Peer { address, number } = self.opening.peer;
+            let address = SocketAddr::new(address, (number >> 8) as u16);
+            match Attempt::start(&self.opening, lane, &manager.options, (manager.address, address)) {
+                Ok(attempt) => self.attempt = Some(attempt),
                 Err(error) => return self.retry(&error),
             }
         }
@@ -511,44 +467,16 @@ impl Connecting {
         }
     }
 
-    fn retry(&mut self, error: &io::Error) -> bool {
+    fn retry(&mut self, error: &ConnectError) -> bool {
         log::debug!("{}: {error}, trying again", self.opening.peer.address);
         self.attempt = None;
         self.retry_at = Instant::now() + self.delay;
         // No program listens at the port of a peer that has ended.
-        let is_refused = error.kind() == io::ErrorKind::ConnectionRefused;
+        let is_refused =
+            matches!(error, ConnectError::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused);
         let max_delay = if is_refused { MAX_REFUSED_DELAY } else { MAX_RETRY_DELAY };
         self.delay = (2 * self.delay).min(max_delay);
         false
-    }
-}
-
-impl Attempt {
-    /// Sends and receives hellos. Returns the valid hello of the peer.
-    fn advance(&mut self, opening: &Opening, options: &SocketOptions) -> io::Result<Option<Hello>> {
-        if !self.is_greeted {
-            if let Some(error) = self.stream.take_error()? {
-                return Err(error);
-            }
-            if self.stream.peer_addr().is_err() {
-                return Ok(None);
-            }
-            handshake::tune(&self.stream, options);
-            let (identity, number) = (&opening.identity, opening.peer.number);
-            let hello = identity.hello(Role::Connects, self.lane, identity.lanes(), number, &self.stream)?;
-            handshake::write_hello(&self.stream, &hello)?;
-            self.is_greeted = true;
-        }
-        let hello = self.greeting.receive(&self.stream, Role::Accepts).map_err(io::Error::other)?;
-        match hello {
-            Some(hello)
-                if !opening.accepts(&hello, opening.peer.address)
-                    || (hello.lane, hello.epoch) != (self.lane.lane, self.lane.epoch) =>
-            {
-                Err(io::Error::other("the hello names another queue pair"))
-            }
-            hello => Ok(hello),
-        }
     }
 }
 

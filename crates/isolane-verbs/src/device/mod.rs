@@ -14,6 +14,7 @@ mod lane;
 mod listener;
 mod machine;
 mod manager;
+mod opening;
 mod progress;
 mod queue_pair;
 mod shared_receives;
@@ -37,7 +38,7 @@ pub use datagram::DatagramQueuePair;
 pub use handshake::{ConnectError, gid};
 pub use lane::{Lane, MemoryLane, TcpLane};
 pub use listener::Listener;
-pub use manager::Peer;
+pub use opening::Peer;
 pub use progress::ProgressMode;
 pub use queue_pair::{ModifyError, OnEvent, QueuePair, QueuePairConfig};
 pub use shared_receives::SharedReceives;
@@ -83,7 +84,6 @@ impl Default for DeviceConfig {
 pub struct Device {
     progress: Arc<Progress>,
     manager: Arc<Manager>,
-    socket: SocketOptions,
     datagram_ports: Mutex<HashMap<u16, Arc<DatagramPort>>>,
     threads: Vec<JoinHandle<()>>,
     dedicated: Option<DedicatedDriver>,
@@ -97,8 +97,8 @@ impl Device {
     pub fn open(config: DeviceConfig) -> io::Result<Device> {
         let progress = Arc::new(Progress::new(config.progress)?);
         let manager = Arc::new(Manager::new(&config)?);
-        let (socket, datagram_ports, threads) = (config.socket, Mutex::default(), Vec::new());
-        let mut device = Device { progress, manager, socket, datagram_ports, threads, dedicated: None };
+        let (datagram_ports, threads) = (Mutex::default(), Vec::new());
+        let mut device = Device { progress, manager, datagram_ports, threads, dedicated: None };
         match config.progress {
             ProgressMode::Polling => device.threads.push(device.progress.start()?),
             ProgressMode::Dedicated { core } => {
@@ -188,15 +188,9 @@ impl Device {
     /// # Errors
     /// [`ConnectError`].
     pub fn connect(&self, address: SocketAddr, config: &QueuePairConfig) -> Result<QueuePair, ConnectError> {
-        let stream = TcpStream::connect_timeout(&address, handshake::TIMEOUT)?;
-        handshake::prepare(&stream, &self.socket)?;
         let (pair, identity) = self.started(config)?;
-        let gone = || ConnectError::Io(io::ErrorKind::ConnectionAborted.into());
-        let attempt = pair.managed().start_lane(0).ok_or_else(gone)?;
-        let hello = listener::connect(&stream, &identity, attempt)?;
-        pair.managed().open_lane(Box::new(TcpLane(stream)), &hello, &identity.agreement(&hello));
-        let peer = Peer { address: address.ip(), number: hello.source_qpn };
-        pair.keep_open(identity, peer, Role::Connects);
+        let peer = Peer { address: address.ip(), number: 0 };
+        self.manager.connect(pair.opening(identity, peer, Role::Connects, true), address)?;
         Ok(pair)
     }
 
@@ -209,13 +203,16 @@ impl Device {
     ) -> Result<Option<QueuePair>, ConnectError> {
         let Ok(source) = stream.peer_addr() else { return Ok(None) };
         let (pair, identity) = self.started(config)?;
-        if let Err(error) = manager::accept(pair.managed(), &identity, stream, hello) {
-            log::debug!("{source}: {error}");
-            return Ok(None);
-        }
         let peer = Peer { address: source.ip(), number: hello.source_qpn };
-        pair.keep_open(identity, peer, Role::Accepts);
-        Ok(Some(pair))
+        let opening = Arc::new(pair.opening(identity, peer, Role::Accepts, true));
+        self.manager.keep_open(Arc::clone(&opening));
+        match opening.accept(stream, hello) {
+            Ok(()) => Ok(Some(pair)),
+            Err(error) => {
+                log::debug!("{source}: {error}");
+                Ok(None)
+            }
+        }
     }
 
     /// Creates a queue pair over a lane that both ends have agreed on.

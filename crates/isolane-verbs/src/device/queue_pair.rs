@@ -14,7 +14,8 @@ use super::completion_queue::{CompletionQueue, WorkCompletion};
 use super::handshake::{ConnectError, Identity, LaneAttempt, gid};
 use super::lane::{Lane, MemoryLane};
 use super::machine::Machine;
-use super::manager::{Managed, Manager, Opening, Peer};
+use super::manager::Manager;
+use super::opening::{Managed, Opening, Peer};
 use super::progress::{Member, Progress};
 use super::shared_receives::SharedReceives;
 use crate::connection::{
@@ -185,9 +186,10 @@ impl QueuePair {
         self.endpoint.end_lanes(&mut self.lock());
     }
 
-    fn opening(&self, identity: Identity, peer: Peer, role: Role, has_lane: bool) -> Opening {
+    /// Returns the description of the queue pair for the manager.
+    pub(super) fn opening(&self, identity: Identity, peer: Peer, role: Role, by_address: bool) -> Opening {
         let member: Weak<dyn Managed> = Weak::<Endpoint>::clone(&self.endpoint.weak);
-        Opening { member, identity, peer, role, has_lane }
+        Opening { member, identity, peer, role, by_address }
     }
 
     /// Moves from [`State::Reset`] to [`State::ReadyToSend`] without a lane.
@@ -197,19 +199,6 @@ impl QueuePair {
             && machine.connection.start_receiving(&ReceiveAttributes::default())
             && machine.connection.start_sending(&SendAttributes::default());
         machine.lane_timeout = Some(LANE_TIMEOUT);
-    }
-
-    /// The queue pair, as the manager sees it.
-    pub(super) fn managed(&self) -> &dyn Managed {
-        &*self.endpoint
-    }
-
-    /// Makes the manager open further lanes, and lanes that have ended.
-    pub(super) fn keep_open(&self, identity: Identity, peer: Peer, role: Role) {
-        self.manager.open(self.opening(identity, peer, role, true));
-        let mut machine = self.lock();
-        machine.lacks_lane = true;
-        self.endpoint.settle(&mut machine);
     }
 
     /// Takes a lane whose other end is in this process.

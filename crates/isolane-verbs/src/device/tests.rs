@@ -1,5 +1,6 @@
 //! Two devices of one process, over TCP on loopback and over memory.
 
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use isolane_memory::MemoryRegion;
@@ -250,10 +251,7 @@ fn silent_and_wrong_peers_hold_up_nobody() {
     let _silent: Vec<TcpStream> = (0..5).map(|_| TcpStream::connect(address).unwrap()).collect();
     // A valid hello, and a reset right after it.
     let mut gone = TcpStream::connect(address).unwrap();
-    let mut hello = [0; 128];
-    hello[..16].copy_from_slice(&[b'I', b'S', b'L', b'V', 1, 0, 1, 0, 0, 0, 0, 0, 1, 16, 0, 0]);
-    hello[20..24].copy_from_slice(&65_536_u32.to_le_bytes());
-    gone.write_all(&hello).unwrap();
+    gone.write_all(&first_hello()).unwrap();
     rustix::net::sockopt::set_socket_linger(&gone, Some(Duration::ZERO)).unwrap();
     drop(gone);
     let mut wrong = TcpStream::connect(address).unwrap();
@@ -274,6 +272,54 @@ fn silent_and_wrong_peers_hold_up_nobody() {
     });
     wrong.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     assert!(matches!(wrong.read(&mut [0; 1]), Ok(0) | Err(_)));
+}
+
+/// Returns a valid hello that names no queue pair.
+fn first_hello() -> [u8; 128] {
+    let mut hello = [0; 128];
+    hello[..16].copy_from_slice(&[b'I', b'S', b'L', b'V', 1, 0, 1, 0, 0, 0, 0, 0, 1, 16, 0, 0]);
+    hello[16] = 1;
+    hello[20..24].copy_from_slice(&65_536_u32.to_le_bytes());
+    hello
+}
+
+#[test]
+fn accepts_peers_that_have_connected_before() {
+    use std::io::Write;
+    let far = parts(DeviceConfig::default(), Limits::default());
+    let listener = far.device.listen("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // More than the listener takes from the kernel before they are accepted.
+    let connect = || {
+        let mut peer = TcpStream::connect(address).unwrap();
+        peer.write_all(&first_hello()).unwrap();
+        peer
+    };
+    let peers: Vec<TcpStream> = (0..100).map(|_| connect()).collect();
+    let accepted: Vec<QueuePair> = peers.iter().map(|_| listener.accept(&far.config).unwrap()).collect();
+    assert!(accepted.iter().all(|pair| pair.state() == State::ReadyToSend));
+}
+
+#[test]
+fn connect_reports_refusals() {
+    use std::io::{ErrorKind, Read, Write};
+    let near = parts(DeviceConfig::default(), Limits::default());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.read_exact(&mut [0; 128]).unwrap();
+            stream.write_all(&[0x47; 128]).unwrap();
+        });
+        near.device.connect(address, &near.config).err().unwrap()
+    });
+    assert!(matches!(error, ConnectError::Hello(_)), "{error}");
+    drop(listener);
+    let error = near.device.connect(address, &near.config).err().unwrap();
+    let is_refused =
+        matches!(&error, ConnectError::Io(error) if error.kind() == ErrorKind::ConnectionRefused);
+    assert!(is_refused, "{error}");
 }
 
 #[test]

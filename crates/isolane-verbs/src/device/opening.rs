@@ -1,0 +1,197 @@
+//! Lanes that are opened between queue pairs that name each other.
+//!
+//! Invariant: a connection becomes a lane only if its addresses, both numbers, and both first messages are the ones
+//! that the queue pair expects.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Weak;
+
+use isolane_reactor::SocketOptions;
+use parking_lot::{Condvar, Mutex};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use super::handshake::{self, ConnectError, Greeting, Identity, LaneAttempt, gid};
+use super::lane::{Lane, TcpLane};
+use crate::connection::Agreement;
+use crate::wire::{Hello, Role};
+
+/// A queue pair, as the manager sees it.
+pub(super) trait Managed: Send + Sync {
+    /// Starts to open a lane. `None` if it is not needed.
+    fn start_lane(&self, lane: u8) -> Option<LaneAttempt>;
+
+    /// The peer opens a lane. `None` if it must not.
+    fn accept_lane(&self, hello: &Hello, agreement: &Agreement) -> Option<LaneAttempt>;
+
+    /// Takes a lane that connects it with its peer.
+    fn open_lane(&self, lane: Box<dyn Lane>, hello: &Hello, agreement: &Agreement);
+
+    /// Handles the deadlines that have passed.
+    fn check_deadline(&self);
+}
+
+/// The other end of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Address of its device.
+    pub address: IpAddr,
+    /// Number of its queue pair.
+    pub number: u32,
+}
+
+/// A queue pair whose lanes the manager opens.
+pub(super) struct Opening {
+    pub(super) member: Weak<dyn Managed>,
+    pub(super) identity: Identity,
+    pub(super) peer: Peer,
+    /// Whether this end connects or accepts.
+    pub(super) role: Role,
+    /// It has connected to an address: a router can translate the addresses of both ends, and its first lane tells the
+    /// number of the peer.
+    pub(super) by_address: bool,
+}
+
+impl Opening {
+    /// Whether a hello from this address is the one of the peer.
+    pub(super) fn accepts(&self, hello: &Hello, source: IpAddr) -> bool {
+        gid(source) == gid(self.peer.address)
+            && (self.by_address || hello.source_gid == gid(source))
+            && (hello.source_qpn == self.peer.number || self.peer.number == UNKNOWN)
+            && hello.destination_qpn == self.identity.number
+    }
+
+    /// Answers the hello of the peer, and opens the lane.
+    ///
+    /// # Errors
+    /// If the queue pair does not take the lane now, or the peer has gone. The peer tries again.
+    pub(super) fn accept(&self, stream: TcpStream, hello: &Hello) -> io::Result<()> {
+        if stream.peek(&mut [0]).err().map(|error| error.kind()) != Some(io::ErrorKind::WouldBlock) {
+            return Err(io::Error::other("the peer has gone"));
+        }
+        let agreement = self.identity.agreement(hello);
+        let refused = || io::Error::other("the queue pair does not take the lane");
+        let attempt = self.member.upgrade().and_then(|member| member.accept_lane(hello, &agreement));
+        let attempt = attempt.ok_or_else(refused)?;
+        let reply =
+            self.identity.hello(Role::Accepts, attempt, agreement.lanes, hello.source_qpn, &stream)?;
+        handshake::write_hello(&stream, &reply)?;
+        self.open(stream, hello);
+        Ok(())
+    }
+
+    pub(super) fn open(&self, stream: TcpStream, hello: &Hello) {
+        if let Some(member) = self.member.upgrade() {
+            member.open_lane(Box::new(TcpLane(stream)), hello, &self.identity.agreement(hello));
+        }
+    }
+}
+
+/// An attempt to connect a lane to the peer.
+pub(super) struct Attempt {
+    pub(super) stream: TcpStream,
+    lane: LaneAttempt,
+    /// The hello of this end is sent.
+    is_greeted: bool,
+    greeting: Greeting,
+}
+
+impl Attempt {
+    /// Starts a connection to the peer: from the address of the device, by which a peer knows it that it names.
+    pub(super) fn start(
+        opening: &Opening,
+        lane: LaneAttempt,
+        options: &SocketOptions,
+        (from, to): (IpAddr, SocketAddr),
+    ) -> Result<Attempt, ConnectError> {
+        let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(family, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
+        options.apply(&socket)?;
+        if !opening.by_address {
+            rustix::net::bind(&socket, &SocketAddr::new(from, 0)).map_err(io::Error::from)?;
+        }
+        match rustix::net::connect(&socket, &to) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(error) => return Err(io::Error::from(error).into()),
+        }
+        let stream = TcpStream::from(socket);
+        stream.set_nodelay(true)?;
+        Ok(Attempt { stream, lane, is_greeted: false, greeting: Greeting::default() })
+    }
+
+    /// Returns the socket and the readiness that it waits for.
+    pub(super) fn descriptor(&self) -> (BorrowedFd<'_>, PollFlags) {
+        (self.stream.as_fd(), if self.is_greeted { PollFlags::IN } else { PollFlags::OUT })
+    }
+
+    /// Sends and receives hellos. Returns the valid hello of the peer.
+    pub(super) fn advance(
+        &mut self,
+        opening: &Opening,
+        options: &SocketOptions,
+    ) -> Result<Option<Hello>, ConnectError> {
+        if !self.is_greeted {
+            if let Some(error) = self.stream.take_error()? {
+                return Err(error.into());
+            }
+            if self.stream.peer_addr().is_err() {
+                return Ok(None);
+            }
+            handshake::tune(&self.stream, options);
+            let (identity, number) = (&opening.identity, opening.peer.number);
+            let hello = identity.hello(Role::Connects, self.lane, identity.lanes(), number, &self.stream)?;
+            handshake::write_hello(&self.stream, &hello)?;
+            self.is_greeted = true;
+        }
+        match self.greeting.receive(&self.stream, Role::Accepts)? {
+            Some(hello)
+                if !opening.accepts(&hello, opening.peer.address)
+                    || (hello.lane, hello.epoch) != (self.lane.lane, self.lane.epoch) =>
+            {
+                Err(io::Error::other("the hello names another queue pair").into())
+            }
+            hello => Ok(hello),
+        }
+    }
+}
+
+/// First lanes of queue pairs that this end has not created.
+#[derive(Default)]
+pub(super) struct FirstLanes {
+    waiting: Mutex<VecDeque<(TcpStream, Hello)>>,
+    arrived: Condvar,
+}
+
+impl FirstLanes {
+    /// Whether further peers must wait in the kernel.
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting.lock().len() >= MAX_WAITING
+    }
+
+    /// Adds a lane after its hello has arrived.
+    pub(super) fn add(&self, stream: TcpStream, hello: Hello) {
+        self.waiting.lock().push_back((stream, hello));
+        self.arrived.notify_one();
+    }
+
+    /// Waits for the next lane.
+    pub(super) fn next(&self) -> (TcpStream, Hello) {
+        let mut waiting = self.waiting.lock();
+        loop {
+            if let Some(next) = waiting.pop_front() {
+                return next;
+            }
+            self.arrived.wait(&mut waiting);
+        }
+    }
+}
+
+/// Number of no queue pair: the hello of the peer tells it.
+const UNKNOWN: u32 = 0;
+/// Maximum number of peers that wait for [`FirstLanes::next`]; further ones wait in the kernel.
+const MAX_WAITING: usize = 64;
