@@ -1,5 +1,6 @@
 //! Creation of queue pairs.
 
+use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -72,6 +73,13 @@ unsafe fn create(pd: *mut abi::Pd, attributes: &mut abi::QpInitAttr) -> Result<*
     };
     // SAFETY: see `ffi`.
     let (context, shared) = unsafe { (domain.context()?, object::<_, Srq>(attributes.srq).ok()) };
+    // SAFETY: see `ffi`; the queues were found above.
+    let contexts = unsafe {
+        let queue = |cq: *mut c_void| (*cq.cast::<abi::Cq>()).context;
+        let srq = attributes.srq.cast::<abi::Srq>().as_ref();
+        [Some(queue(attributes.send_cq)), Some(queue(attributes.recv_cq)), srq.map(|srq| srq.context)]
+    };
+    check(contexts.into_iter().flatten().all(|found| found == context.as_abi()))?;
     let limits = Limits {
         send_requests: cap.max_send_wr as usize,
         receives: cap.max_recv_wr as usize,

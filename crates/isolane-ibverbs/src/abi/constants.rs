@@ -105,5 +105,6 @@ pub const EVENT_CQ_ERR: c_int = 0;
 pub const EVENT_QP_FATAL: c_int = 1;
 pub const EVENT_QP_REQ_ERR: c_int = 2;
 pub const EVENT_QP_ACCESS_ERR: c_int = 3;
+pub const EVENT_COMM_EST: c_int = 4;
 pub const EVENT_SRQ_LIMIT_REACHED: c_int = 15;
 pub const EVENT_QP_LAST_WQE_REACHED: c_int = 16;

@@ -1,7 +1,7 @@
 //! Addresses by name, and endpoints made from them.
 
-use std::ffi::{CStr, c_char, c_int};
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::ffi::{c_char, c_int};
+use std::net::SocketAddr;
 use std::ptr::null_mut;
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
@@ -32,8 +32,6 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     value(|| {
         // SAFETY: see `ffi`.
         let (result, hints) = unsafe { (output(result)?, hints.as_ref()) };
-        // SAFETY: see `ffi`.
-        let (node, service) = unsafe { (string(node)?, string(service)?) };
         let flags = hints.map_or(0, |hints| hints.ai_flags);
         let is_passive = flags & abi::RAI_PASSIVE != 0;
         let family = hints.map_or(0, |hints| hints.ai_family);
@@ -44,8 +42,12 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
                 hints.map_or(Ok(None), |hints| hint(hints.ai_dst_addr, hints.ai_dst_len))?,
             )
         };
-        if node.is_some() || service.is_some() {
-            let address = Some(resolve(node, service, is_passive, family)?);
+        if !node.is_null() || !service.is_null() {
+            // SAFETY: see `ffi`.
+            let address = match unsafe { resolve(node, service, flags, family) } {
+                Ok(address) => Some(address),
+                Err(error) => return Ok(error),
+            };
             (source, destination) = if is_passive { (address, None) } else { (source, address) };
         } else if hints.is_none() {
             return Err(Errno::INVALID);
@@ -115,30 +117,49 @@ fn len(address: SocketAddr) -> socklen_t {
     }
 }
 
-/// Reads a string that can be missing.
+/// Resolves names. An address of version 4 is preferred.
+///
+/// # Errors
+/// An error of `getaddrinfo`, which is also one of `rdma_getaddrinfo`.
 ///
 /// # Safety
 /// See `ffi`.
-unsafe fn string<'a>(text: *const c_char) -> Result<Option<&'a str>> {
-    if text.is_null() {
-        Ok(None)
-    } else {
-        // SAFETY: see `ffi`.
-        unsafe { CStr::from_ptr(text) }.to_str().map(Some).map_err(|_| Errno::INVALID)
+unsafe fn resolve(
+    node: *const c_char,
+    service: *const c_char,
+    flags: c_int,
+    family: c_int,
+) -> std::result::Result<SocketAddr, c_int> {
+    // SAFETY: all fields are numbers and pointers.
+    let mut hints: libc::addrinfo = unsafe { std::mem::zeroed() };
+    (hints.ai_family, hints.ai_socktype) = (family, libc::SOCK_STREAM);
+    for (flag, meaning) in
+        [(abi::RAI_PASSIVE, libc::AI_PASSIVE), (abi::RAI_NUMERICHOST, libc::AI_NUMERICHOST)]
+    {
+        if flags & flag != 0 {
+            hints.ai_flags |= meaning;
+        }
     }
-}
-
-fn resolve(node: Option<&str>, service: Option<&str>, is_passive: bool, family: c_int) -> Result<SocketAddr> {
-    let port = service.map_or(Ok(0), |service| service.parse::<u16>().map_err(|_| Errno::INVALID))?;
-    let any = if is_passive { "0.0.0.0" } else { "127.0.0.1" };
-    let mut found = (node.unwrap_or(any), port).to_socket_addrs()?.filter(|address| match family {
-        libc::AF_INET => address.is_ipv4(),
-        libc::AF_INET6 => address.is_ipv6(),
-        _ => true,
-    });
-    let all: Vec<SocketAddr> = found.by_ref().collect();
-    let v4 = all.iter().find(|address| matches!(address.ip(), IpAddr::V4(_)));
-    v4.or(all.first()).copied().ok_or(Errno(libc::ENODATA))
+    let mut list = null_mut();
+    // SAFETY: see `ffi`; the list is freed after its use.
+    unsafe {
+        let error = libc::getaddrinfo(node, service, &hints, &mut list);
+        if error != 0 {
+            return Err(error);
+        }
+        let mut found = None;
+        let mut next = list.cast_const();
+        while let Some(entry) = next.as_ref() {
+            let address = read_address(entry.ai_addr).ok();
+            match (found, address) {
+                (None, _) | (Some(SocketAddr::V6(_)), Some(SocketAddr::V4(_))) => found = address,
+                _ => {}
+            }
+            next = entry.ai_next;
+        }
+        libc::freeaddrinfo(list);
+        found.ok_or(libc::EAI_NONAME)
+    }
 }
 
 #[unsafe(no_mangle)]

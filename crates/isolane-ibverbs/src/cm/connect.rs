@@ -273,7 +273,8 @@ pub unsafe extern "C" fn rdma_connect(id: *mut abi::CmId, param: *mut abi::CmCon
         let number = agent.number();
         let (local, peer) = {
             let mut state = found.shared.state.lock();
-            check(state.number.is_none() && !state.has_ended)?;
+            let is_resolved = !found.abi.route.path_rec.is_null();
+            check(is_resolved && state.number.is_none() && !state.has_ended)?;
             let (local, peer) = (state.local.ok_or(Errno::INVALID)?, state.peer.ok_or(Errno::INVALID)?);
             state.number = Some(number);
             (local, peer)
@@ -290,7 +291,11 @@ pub unsafe extern "C" fn rdma_accept(id: *mut abi::CmId, param: *mut abi::CmConn
     value(|| {
         // SAFETY: see `ffi`.
         let found = unsafe { from_abi(id) }?;
-        let offer = found.shared.state.lock().offer.clone().ok_or(Errno::INVALID)?;
+        let offer = {
+            let state = found.shared.state.lock();
+            check(state.is_requested)?;
+            state.offer.clone().ok_or(Errno::INVALID)?
+        };
         // SAFETY: see `ffi`.
         let mut reply = unsafe { message(Kind::Reply, found, param) }?;
         if param.is_null() {
@@ -304,12 +309,12 @@ pub unsafe extern "C" fn rdma_accept(id: *mut abi::CmId, param: *mut abi::CmConn
             let mut state = found.shared.state.lock();
             (state.responder_resources, state.initiator_depth) =
                 (reply.responder_resources, reply.initiator_depth);
-            state.is_requested = false;
         }
         if !found.abi.qp.is_null() && !found.shared.is_datagram {
             // SAFETY: see `ffi`.
             unsafe { qp::connect(found, &offer) }?;
         }
+        found.shared.state.lock().is_requested = false;
         found.shared.send(&reply)?;
         if found.shared.is_datagram { Ok(0) } else { complete(found) }
     })
@@ -321,8 +326,13 @@ pub unsafe extern "C" fn rdma_establish(id: *mut abi::CmId) -> c_int {
         // SAFETY: see `ffi`.
         let found = unsafe { from_abi(id) }?;
         check(found.abi.qp.is_null())?;
-        // Set first: the peer can end the connection as soon as it has the message.
-        found.shared.state.lock().is_established = true;
+        {
+            let mut state = found.shared.state.lock();
+            let is_answered = state.offer.as_ref().is_some_and(|offer| offer.kind == Kind::Reply);
+            check(is_answered && !state.is_established && !state.has_ended)?;
+            // Set first: the peer can end the connection as soon as it has the message.
+            state.is_established = true;
+        }
         found.shared.send(&Message::new(Kind::Ready))?;
         Ok(0)
     })
@@ -344,6 +354,7 @@ unsafe fn reject(id: *mut abi::CmId, data: *const c_void, len: u8, reason: u32) 
         let rejection = Message { reason, private_data: data.to_vec(), ..Message::new(Kind::Reject) };
         {
             let mut state = found.shared.state.lock();
+            check(state.offer.is_some() && !state.is_established && !state.has_ended)?;
             (state.has_ended, state.is_requested) = (true, false);
         }
         found.shared.send(&rejection)?;
@@ -364,7 +375,11 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut abi::CmId) -> c_int {
         let found = unsafe { from_abi(id) }?;
         // SAFETY: see `ffi`.
         unsafe { qp::fail(found) };
-        let is_established = found.shared.state.lock().is_established;
+        let is_established = {
+            let state = found.shared.state.lock();
+            check(state.offer.is_some())?;
+            state.is_established
+        };
         // The peer can have ended the connection at the same time.
         let _ = found.shared.send(&Message::new(Kind::Disconnect));
         if is_established { complete(found) } else { Ok(0) }
@@ -376,7 +391,11 @@ pub unsafe extern "C" fn rdma_get_request(listener: *mut abi::CmId, request: *mu
     value(|| {
         // SAFETY: see `ffi`.
         let (listener, request) = unsafe { (from_abi(listener)?, output(request)?) };
-        check(listener.is_synchronous)?;
+        let is_listening = {
+            let state = listener.shared.state.lock();
+            state.number.is_some() && state.peer.is_none()
+        };
+        check(listener.is_synchronous && is_listening)?;
         let mut found = null_mut();
         // SAFETY: the channel belongs to the listener.
         unsafe {
@@ -406,13 +425,18 @@ pub unsafe extern "C" fn rdma_get_request(listener: *mut abi::CmId, request: *mu
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn rdma_notify(_id: *mut abi::CmId, _event: c_int) -> c_int {
-    // A connection is established when the peer is ready, not when its first data arrives.
-    0
+pub unsafe extern "C" fn rdma_notify(id: *mut abi::CmId, event: c_int) -> c_int {
+    value(|| {
+        // SAFETY: see `ffi`.
+        let found = unsafe { from_abi(id) }?;
+        check(found.shared.state.lock().offer.is_some() && event == abi::EVENT_COMM_EST)?;
+        // A connection is established when the peer is ready, not when its first data arrives.
+        Ok(0)
+    })
 }
 
 /// Sets the timeout of requests, or whether a listener at `[::]` excludes addresses of version 4. The other options concern
-/// packets and routes, which TCP has its own of.
+/// the reuse of ports and routes, for which TCP has its own rules.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_set_option(
     id: *mut abi::CmId,
@@ -431,8 +455,10 @@ pub unsafe extern "C" fn rdma_set_option(
                 check(state.local.is_none())?;
                 state.is_v6_only = Some(option.iter().any(|byte| *byte != 0));
             }
-            (OPTION_ID, OPTION_ID_ACK_TIMEOUT | OPTION_ID_AFONLY, _) => return Err(Errno::INVALID),
-            _ => {}
+            (OPTION_ID, OPTION_ID_TOS, [_]) | (OPTION_ID, OPTION_ID_REUSEADDR, [_, _, _, _]) => {}
+            (OPTION_ID, OPTION_ID_TOS..=OPTION_ID_ACK_TIMEOUT, _) => return Err(Errno::INVALID),
+            (OPTION_IB, OPTION_IB_PATH, _) => {}
+            _ => return Err(Errno(libc::ENOSYS)),
         }
         Ok(0)
     })
@@ -461,5 +487,9 @@ pub unsafe extern "C" fn rdma_free_devices(list: *mut *mut abi::Context) {
 }
 
 const OPTION_ID: c_int = 0;
+const OPTION_IB: c_int = 1;
+const OPTION_IB_PATH: c_int = 1;
+const OPTION_ID_TOS: c_int = 0;
+const OPTION_ID_REUSEADDR: c_int = 1;
 const OPTION_ID_AFONLY: c_int = 2;
 const OPTION_ID_ACK_TIMEOUT: c_int = 3;

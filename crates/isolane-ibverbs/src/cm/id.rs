@@ -381,7 +381,11 @@ pub unsafe extern "C" fn rdma_resolve_addr(
         let (found, destination) = unsafe { (from_abi(id)?, read_address(destination)?) };
         // SAFETY: see `ffi`.
         let source = if source.is_null() { None } else { Some(unsafe { read_address(source) }?) };
-        let bound = found.shared.state.lock().local;
+        let bound = {
+            let state = found.shared.state.lock();
+            check(state.peer.is_none() && state.number.is_none())?;
+            state.local
+        };
         let source = source.or(bound).filter(|source| !source.ip().is_unspecified());
         let destination = match destination.ip() {
             IpAddr::V4(Ipv4Addr::UNSPECIFIED) => {
@@ -425,22 +429,22 @@ pub unsafe extern "C" fn rdma_resolve_route(id: *mut abi::CmId, _timeout_ms: c_i
     value(|| {
         // SAFETY: see `ffi`.
         let found = unsafe { from_abi(id) }?;
-        check(!found.abi.verbs.is_null())?;
         let route = &mut found.abi.route;
-        if route.path_rec.is_null() {
-            let (dgid, sgid) = (route.addr.dgid, route.addr.sgid);
-            let mtu = abi::MTU_4096 as u8;
-            let path = abi::SaPathRec {
-                dgid,
-                sgid,
-                mtu,
-                reversible: 1,
-                hop_limit: 64,
-                pkey: u16::MAX,
-                ..Default::default()
-            };
-            (route.path_rec, route.num_paths) = (into_raw(path), 1);
+        {
+            let state = found.shared.state.lock();
+            let is_new = route.path_rec.is_null() && !found.abi.verbs.is_null();
+            check(state.peer.is_some() && state.number.is_none() && is_new)?;
         }
+        let path = abi::SaPathRec {
+            dgid: route.addr.dgid,
+            sgid: route.addr.sgid,
+            mtu: abi::MTU_4096 as u8,
+            reversible: 1,
+            hop_limit: 64,
+            pkey: u16::MAX,
+            ..Default::default()
+        };
+        (route.path_rec, route.num_paths) = (into_raw(path), 1);
         found.shared.push(abi::CM_ROUTE_RESOLVED, 0);
         complete(found)
     })
@@ -467,7 +471,8 @@ pub(super) unsafe fn read_address(address: *const sockaddr) -> Result<SocketAddr
                 let ip = IpAddr::from(found.sin6_addr.s6_addr).to_canonical();
                 Ok(SocketAddr::new(ip, u16::from_be(found.sin6_port)))
             }
-            _ => Err(Errno(libc::EAFNOSUPPORT)),
+            // As librdmacm, which has no length for it.
+            _ => Err(Errno::INVALID),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Ports of listeners, and the acceptance of their peers.
 //!
-//! The ports of RDMA are separate from those of TCP: another program can use the same number for TCP. A listener uses the
+//! RDMA and TCP have separate ports: another program can use the same number for TCP. A listener uses the
 //! TCP port of its number, or if that is in use, the number with another highest bit. An abstract socket address, which
 //! names the port, keeps a second listener from that number.
 
@@ -160,7 +160,7 @@ impl Bound {
 }
 
 impl Listener {
-    /// Accepts and greets the next peer. Returns `None` if there is none.
+    /// Accepts and greets the next peer. Returns `None` if no peer waits.
     ///
     /// # Errors
     /// If the process can have no further socket.

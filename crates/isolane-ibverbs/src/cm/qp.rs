@@ -24,11 +24,17 @@ pub unsafe extern "C" fn rdma_create_qp(
     value(|| {
         // SAFETY: see `ffi`.
         let (found, attributes) = unsafe { (from_abi(id)?, output(attributes)?) };
+        check_new(found)?;
+        let queues = (attributes.send_cq, attributes.recv_cq);
         // SAFETY: see `ffi`.
         unsafe {
-            prepare(found, pd, attributes)?;
-            let created = ibv_create_qp(found.abi.pd, attributes);
-            finish(found, created)
+            let made = prepare(found, pd, attributes)
+                .and_then(|()| finish(found, ibv_create_qp(found.abi.pd, attributes)));
+            if made.is_err() {
+                destroy_queues(found);
+                (attributes.send_cq, attributes.recv_cq) = queues;
+            }
+            made
         }
     })
 }
@@ -42,16 +48,29 @@ pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut abi::CmId, attributes: *mut 
             *attributes;
         let mut base = abi::QpInitAttr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all };
         let has_pd = attributes.comp_mask & abi::QP_INIT_ATTR_PD != 0;
+        let pd = if has_pd { attributes.pd.cast() } else { null_mut() };
+        check_new(found)?;
         // SAFETY: see `ffi`.
         unsafe {
-            prepare(found, if has_pd { attributes.pd.cast() } else { null_mut() }, &mut base)?;
-            attributes.comp_mask |= abi::QP_INIT_ATTR_PD;
-            attributes.pd = found.abi.pd.cast();
-            (attributes.send_cq, attributes.recv_cq, attributes.srq) = (base.send_cq, base.recv_cq, base.srq);
-            let created = create_qp_ex(found.abi.verbs, attributes);
-            finish(found, created)
+            let made = prepare(found, pd, &mut base).and_then(|()| {
+                attributes.comp_mask |= abi::QP_INIT_ATTR_PD;
+                attributes.pd = found.abi.pd.cast();
+                (attributes.send_cq, attributes.recv_cq) = (base.send_cq, base.recv_cq);
+                attributes.srq = base.srq;
+                finish(found, create_qp_ex(found.abi.verbs, attributes))
+            });
+            if made.is_err() {
+                destroy_queues(found);
+                (attributes.send_cq, attributes.recv_cq) = (send_cq, recv_cq);
+            }
+            made
         }
     })
+}
+
+/// Fails if an identifier has no device, or has a queue pair.
+fn check_new(id: &Id) -> Result<()> {
+    check(!id.abi.verbs.is_null() && id.abi.qp.is_null())
 }
 
 /// Fills in the domain and the completion queues that the program leaves to the library.
@@ -59,10 +78,9 @@ pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut abi::CmId, attributes: *mut 
 /// # Safety
 /// See `ffi`.
 unsafe fn prepare(id: &mut Id, pd: *mut abi::Pd, attributes: &mut abi::QpInitAttr) -> Result<()> {
-    check(!id.abi.verbs.is_null() && id.abi.qp.is_null())?;
     // SAFETY: see `ffi`.
     unsafe {
-        set_domain(id, pd);
+        set_domain(id, pd)?;
         if attributes.srq.is_null() {
             attributes.srq = id.abi.srq.cast();
         }
@@ -85,10 +103,16 @@ unsafe fn prepare(id: &mut Id, pd: *mut abi::Pd, attributes: &mut abi::QpInitAtt
 }
 
 /// Sets the domain of an identifier, if the program has one.
-fn set_domain(id: &mut Id, pd: *mut abi::Pd) {
-    if !pd.is_null() {
+///
+/// # Safety
+/// See `ffi`.
+unsafe fn set_domain(id: &mut Id, pd: *mut abi::Pd) -> Result<()> {
+    // SAFETY: see `ffi`.
+    if let Some(domain) = unsafe { pd.as_ref() } {
+        check(domain.context == id.abi.verbs)?;
         id.abi.pd = pd;
     }
+    Ok(())
 }
 
 /// Moves a new queue pair to the state in which receives can be posted; one for datagrams can also send.
@@ -108,6 +132,11 @@ unsafe fn finish(id: &mut Id, created: *mut abi::Qp) -> Result<c_int> {
             _ => initialize(created),
         }
     };
+    if moved.is_err() {
+        id.abi.qp = null_mut();
+        // SAFETY: just made.
+        unsafe { ibv_destroy_qp(created) };
+    }
     moved.map(|()| 0)
 }
 
@@ -236,6 +265,7 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
     value(|| {
         // SAFETY: see `ffi`.
         let (found, attributes, mask) = unsafe { (from_abi(id)?, output(attributes)?, output(mask)?) };
+        check(!found.abi.verbs.is_null())?;
         let offer = found.shared.state.lock().offer.clone();
         let offer = || offer.ok_or(Errno::INVALID);
         (*attributes, *mask) = match attributes.qp_state {
@@ -265,22 +295,34 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut abi::CmId) {
                 let _guard = found.shared.is_alive.lock();
                 std::mem::replace(&mut found.abi.qp, null_mut())
             };
-            ibv_destroy_qp(qp);
-            for cq in [&mut found.abi.send_cq, &mut found.abi.recv_cq] {
-                let cq = std::mem::replace(cq, null_mut());
-                if !cq.is_null() {
-                    ibv_destroy_cq(cq);
-                }
+            if !qp.is_null() {
+                ibv_destroy_qp(qp);
             }
-            for channel in [&mut found.abi.send_cq_channel, &mut found.abi.recv_cq_channel] {
-                let channel = std::mem::replace(channel, null_mut());
-                if !channel.is_null() {
-                    ibv_destroy_comp_channel(channel);
-                }
-            }
+            destroy_queues(found);
         }
         Ok(())
     });
+}
+
+/// Destroys the completion queues that the library has made for an identifier.
+///
+/// # Safety
+/// See `ffi`; no queue pair uses them.
+unsafe fn destroy_queues(id: &mut Id) {
+    for cq in [&mut id.abi.send_cq, &mut id.abi.recv_cq] {
+        let cq = std::mem::replace(cq, null_mut());
+        if !cq.is_null() {
+            // SAFETY: guaranteed by the caller.
+            unsafe { ibv_destroy_cq(cq) };
+        }
+    }
+    for channel in [&mut id.abi.send_cq_channel, &mut id.abi.recv_cq_channel] {
+        let channel = std::mem::replace(channel, null_mut());
+        if !channel.is_null() {
+            // SAFETY: its queue is destroyed.
+            unsafe { ibv_destroy_comp_channel(channel) };
+        }
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -293,8 +335,8 @@ pub unsafe extern "C" fn rdma_create_srq(
         // SAFETY: see `ffi`.
         unsafe {
             let found = from_abi(id)?;
-            check(!found.abi.verbs.is_null())?;
-            set_domain(found, pd);
+            check(!found.abi.verbs.is_null() && found.abi.srq.is_null())?;
+            set_domain(found, pd)?;
             found.abi.srq = ibv_create_srq(found.abi.pd, attributes);
             if found.abi.srq.is_null() { Err(last_error()) } else { Ok(0) }
         }
@@ -310,9 +352,9 @@ pub unsafe extern "C" fn rdma_create_srq_ex(
         // SAFETY: see `ffi`.
         unsafe {
             let (found, fields) = (from_abi(id)?, output(attributes)?);
-            check(!found.abi.verbs.is_null())?;
+            check(!found.abi.verbs.is_null() && found.abi.srq.is_null())?;
             let has_pd = fields.comp_mask & abi::SRQ_INIT_ATTR_PD != 0;
-            set_domain(found, if has_pd { fields.pd.cast() } else { null_mut() });
+            set_domain(found, if has_pd { fields.pd.cast() } else { null_mut() })?;
             fields.comp_mask |= abi::SRQ_INIT_ATTR_PD;
             fields.pd = found.abi.pd.cast();
             found.abi.srq = create_srq_ex(found.abi.verbs, attributes);
@@ -326,8 +368,10 @@ pub unsafe extern "C" fn rdma_destroy_srq(id: *mut abi::CmId) {
     status(|| {
         // SAFETY: see `ffi`.
         unsafe {
-            let found = from_abi(id)?;
-            ibv_destroy_srq(std::mem::replace(&mut found.abi.srq, null_mut()));
+            let srq = std::mem::replace(&mut from_abi(id)?.abi.srq, null_mut());
+            if !srq.is_null() {
+                ibv_destroy_srq(srq);
+            }
         }
         Ok(())
     });
