@@ -157,8 +157,8 @@ rdma_core() { # its own tests, without the ones of vendors
 	grep -vE 'skipped|ok$' "$work/tests" | tail -n 60
 	return 1
 }
-ucx() { # TLS TEST SIZE
-	UCX_TLS=$1 UCX_NET_DEVICES=$device:1 UCX_LOG_LEVEL=error pair ucx_perftest -t "$2" -s "$3" -n 500
+ucx() { # TLS TEST SIZE [OPTION...]
+	UCX_TLS=$1 UCX_NET_DEVICES=$device:1 UCX_LOG_LEVEL=error pair ucx_perftest -t "$2" -s "$3" -n 500 "${@:4}"
 }
 
 calls_of_main_thread() { # MILLISECONDS: while a dedicated thread drives the sockets
@@ -210,7 +210,7 @@ else
 	echo "not run: strace may not trace programs here"
 fi
 for options in "rc_v,ud_v,self tag_lat 64" "rc_v,ud_v,self ucp_put_bw 1048576" "rc_v,ud_v,self ucp_get 1048576" \
-	"rc_v,ud_v,self ucp_fadd 8" "all tag_bw 65536"; do
+	"rc_v,ud_v,self ucp_fadd 8" "all tag_bw 65536" "rc_v,ud_v,self tag_lat 64 -E sleep"; do
 	# shellcheck disable=SC2086
 	check "ucx_perftest ${options#* } over ${options%% *}" ucx $options || status=1
 done

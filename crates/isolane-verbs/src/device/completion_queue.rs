@@ -48,6 +48,8 @@ struct State {
     completions: VecDeque<WorkCompletion>,
     capacity: usize,
     requested: Requested,
+    /// Completions that have arrived since the last notice. The queue can hold fewer.
+    unreported: usize,
     /// Number of callers of [`CompletionQueue::wait`] that sleep.
     waiting: usize,
     waker: Option<Waker>,
@@ -84,6 +86,7 @@ impl CompletionQueue {
             completions: VecDeque::new(),
             capacity,
             requested: Requested::Nothing,
+            unreported: 0,
             waiting: 0,
             waker: None,
             has_overrun: false,
@@ -92,18 +95,18 @@ impl CompletionQueue {
     }
 
     /// Requests one notice for a completion, or for one that is solicited or not successful: immediately if the queue
-    /// has one, otherwise when the next one arrives. The library's thread drives the lanes from now on, until a thread
-    /// polls.
+    /// has one that has arrived since the last notice, otherwise when the next one arrives. The library's thread drives
+    /// the lanes from now on, until a thread polls.
     pub fn request_notice(&self, solicited_only: bool) {
         let requested = if solicited_only { Requested::Solicited } else { Requested::Any };
         let mut state = self.lock();
         if state.requested < requested {
             state.requested = requested;
         }
-        let requested = state.requested;
-        let has_arrived = state.completions.iter().any(|arrived| requested.matches(&arrived.completion));
+        let unreported = state.completions.iter().rev().take(state.unreported);
+        let has_arrived = unreported.into_iter().any(|arrived| state.requested.matches(&arrived.completion));
         if has_arrived {
-            state.requested = Requested::Nothing;
+            (state.requested, state.unreported) = (Requested::Nothing, 0);
         }
         drop(state);
         if has_arrived {
@@ -223,11 +226,12 @@ impl CompletionQueue {
             if state.has_overrun {
                 break;
             }
-            is_requested |= state.requested.matches(&completion.completion);
+            state.unreported += 1;
+            if state.requested.matches(&completion.completion) {
+                is_requested = true;
+                (state.requested, state.unreported) = (Requested::Nothing, 0);
+            }
             state.completions.push_back(completion);
-        }
-        if is_requested {
-            state.requested = Requested::Nothing;
         }
         let (is_awaited, waker, is_intact) = (state.waiting > 0, state.waker.take(), !state.has_overrun);
         drop(state);
@@ -275,8 +279,8 @@ mod tests {
 
     /// What happens to a queue.
     enum Step {
-        /// A completion arrives: solicited or not, and its status.
-        Arrive(bool, Status),
+        /// Completions arrive together: their number, solicited or not, and their status.
+        Arrive(usize, bool, Status),
         /// A notice is requested: for solicited completions only, or for any.
         Arm(bool),
         /// All completions are taken.
@@ -295,8 +299,8 @@ mod tests {
         let queue = CompletionQueue::new(progress, 16, Some(Box::new(on_notice)));
         let after = |step: &Step| {
             match *step {
-                Step::Arrive(solicited, status) => {
-                    assert!(queue.extend(std::iter::once(done(solicited, status))))
+                Step::Arrive(count, solicited, status) => {
+                    assert!(queue.extend(std::iter::repeat_n(done(solicited, status), count)))
                 }
                 Step::Arm(solicited_only) => queue.request_notice(solicited_only),
                 Step::Take => while queue.take().is_some() {},
@@ -316,17 +320,20 @@ mod tests {
     #[test]
     fn reports_completion_in_each_order_of_steps() {
         use Step::{Arm, Arrive, Take};
-        const PLAIN: Step = Arrive(false, Status::Success);
-        const SOLICITED: Step = Arrive(true, Status::Success);
-        const FAILED: Step = Arrive(false, Status::Flushed);
+        const PLAIN: Step = Arrive(1, false, Status::Success);
+        const SOLICITED: Step = Arrive(1, true, Status::Success);
+        const FAILED: Step = Arrive(1, false, Status::Flushed);
         let (any, solicited) = (|| Arm(false), || Arm(true));
-        let cases: [(&[Step], &[usize]); 12] = [
+        let cases: [(&[Step], &[usize]); 14] = [
             (&[PLAIN, PLAIN], &[0, 0]),
             (&[any(), PLAIN, PLAIN], &[0, 1, 1]),
             (&[PLAIN, any(), PLAIN], &[0, 1, 1]),
             (&[PLAIN, Take, any(), PLAIN], &[0, 0, 0, 1]),
             (&[any(), PLAIN, Take, any(), PLAIN], &[0, 1, 1, 1, 2]),
-            (&[any(), PLAIN, any(), Take, any()], &[0, 1, 2, 2, 2]),
+            // A program that arms before it polls has no second notice of the same completion.
+            (&[any(), PLAIN, any(), Take, any(), PLAIN], &[0, 1, 1, 1, 1, 2]),
+            (&[any(), PLAIN, PLAIN, any(), Take, any()], &[0, 1, 1, 2, 2, 2]),
+            (&[any(), Arrive(2, false, Status::Success), any(), any()], &[0, 1, 2, 2]),
             (&[any(), any(), PLAIN, PLAIN], &[0, 0, 1, 1]),
             (&[PLAIN, solicited(), PLAIN, SOLICITED, SOLICITED], &[0, 0, 0, 1, 1]),
             (&[SOLICITED, PLAIN, solicited(), SOLICITED], &[0, 0, 1, 1]),
