@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::contention;
 use super::progress::Progress;
 use crate::work::{Completion, Status};
 
@@ -136,19 +137,25 @@ impl CompletionQueue {
     }
 
     /// Returns the next completion, if there is one. Otherwise it first drives the device's lanes, unless a dedicated
-    /// thread does that.
+    /// thread does that. While threads that spin keep the cores busy, it sleeps for up to 0.1 ms until data arrives.
     pub fn poll(&self) -> Option<WorkCompletion> {
         if let Some(completion) = self.lock().completions.pop_front() {
             return Some(completion);
         }
-        if !self.progress.drive() {
-            return None;
+        if self.progress.is_shared() && !self.progress.has_stopped() && contention::should_sleep() {
+            self.progress.sleep(|| !self.is_empty());
+            return self.take();
         }
-        let found = self.lock().completions.pop_front();
-        if found.is_none() {
-            Progress::relax();
+        let found = self.drive();
+        if found.is_none() && self.progress.is_shared() {
+            contention::relax();
         }
         found
+    }
+
+    /// Drives the device's lanes, unless a dedicated thread does that. Returns the next completion.
+    fn drive(&self) -> Option<WorkCompletion> {
+        if self.progress.drive() { self.take() } else { None }
     }
 
     /// Returns the next completion that has arrived, without driving the lanes.
@@ -188,7 +195,8 @@ impl CompletionQueue {
     /// Returns the next completion. One task at a time can wait.
     pub async fn next(&self) -> WorkCompletion {
         poll_fn(|context| {
-            if let Some(completion) = self.poll() {
+            // Other tasks of the thread do not wait for a sleep.
+            if let Some(completion) = self.take().or_else(|| self.drive()) {
                 return Poll::Ready(completion);
             }
             self.progress.hand_over();
@@ -238,6 +246,7 @@ impl CompletionQueue {
         if is_awaited {
             self.arrived.notify_all();
         }
+        self.progress.wake_sleepers();
         if overruns {
             self.notify(CompletionNotice::Overrun);
         }

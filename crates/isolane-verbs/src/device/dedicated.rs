@@ -11,6 +11,7 @@ use std::thread::{self, ThreadId};
 use isolane_reactor::cpu;
 use parking_lot::Mutex;
 
+use super::contention;
 use super::progress::Progress;
 
 /// A device at its thread. Dropping it waits until the thread no longer drives the device.
@@ -94,7 +95,7 @@ fn spawn(core: usize, first: Driven, new: Receiver<Driven>) -> io::Result<Thread
 fn run(mut devices: Vec<Driven>, new: &Receiver<Driven>) {
     while !devices.is_empty() || !ends(&mut devices, new) {
         devices.iter().for_each(|driven| driven.progress.turn_dedicated());
-        Progress::relax();
+        contention::relax();
         devices.retain(|driven| !driven.progress.has_stopped());
         devices.extend(new.try_iter());
     }

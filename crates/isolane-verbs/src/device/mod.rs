@@ -7,6 +7,7 @@
 
 mod address;
 mod completion_queue;
+mod contention;
 mod datagram;
 mod dedicated;
 mod handshake;

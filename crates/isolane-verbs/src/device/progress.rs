@@ -6,21 +6,22 @@
 //!
 //! Invariant: a lane that becomes ready is driven, by a polling thread or within [`IDLE`] by the library's.
 
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Waker;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use isolane_memory::MemoryRegion;
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+
+use super::contention;
 
 /// Driver of the lanes of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,6 +95,12 @@ pub(super) struct Progress {
     /// Tasks to wake when the caller holds no lock.
     wakers: Mutex<Vec<Waker>>,
     has_wakers: AtomicBool,
+    /// A thread that polls sleeps until a lane is ready.
+    is_awaited: AtomicBool,
+    /// Number of other threads that sleep between polls.
+    sleepers: AtomicUsize,
+    sleeping: Mutex<()>,
+    arrived: Condvar,
 }
 
 #[derive(Default)]
@@ -118,6 +125,10 @@ impl Progress {
             is_stopping: AtomicBool::new(false),
             wakers: Mutex::default(),
             has_wakers: AtomicBool::new(false),
+            is_awaited: AtomicBool::new(false),
+            sleepers: AtomicUsize::new(0),
+            sleeping: Mutex::default(),
+            arrived: Condvar::new(),
         })
     }
 
@@ -191,7 +202,7 @@ impl Progress {
 
     /// Whether a request is sent when it is posted, because no thread polls that would send it soon.
     pub(super) fn sends_at_once(&self) -> bool {
-        self.is_taken_over.load(Ordering::Relaxed)
+        self.is_taken_over.load(Ordering::Relaxed) || self.is_awaited.load(Ordering::Relaxed)
     }
 
     /// Whether the calling thread may make system calls.
@@ -240,23 +251,40 @@ impl Progress {
         }
     }
 
-    /// Called after a poll without a result, and after a turn of a dedicated thread. Threads that spin on fewer cores than there are of them would wait for
-    /// each other until the system interrupts one, so they yield: always while that lets another thread run, otherwise
-    /// rarely.
-    pub(super) fn relax() {
-        thread_local! {
-            /// Polls left until the next yield, and polls between two of them.
-            static SPIN: Cell<(u32, u32)> = const { Cell::new((MAX_YIELD_INTERVAL, MAX_YIELD_INTERVAL)) };
+    /// Polls as [`Progress::drive`], but sleeps for a short time until a lane is ready. If another thread does that, sleeps
+    /// until a completion arrives or `is_ready`.
+    pub(super) fn sleep(&self, is_ready: impl FnOnce() -> bool) {
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        if self.is_awaited.swap(true, Ordering::SeqCst) {
+            self.sleepers.fetch_add(1, Ordering::SeqCst);
+            let mut sleeping = self.sleeping.lock();
+            let timed_out =
+                !is_ready() && self.arrived.wait_for(&mut sleeping, contention::MAX_SLEEP).timed_out();
+            drop(sleeping);
+            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+            if timed_out {
+                // The other thread can have lost its core.
+                self.turn();
+                self.wake_tasks();
+            }
+            return;
         }
-        let (left, interval) = SPIN.get();
-        if left > 1 {
-            return SPIN.set((left - 1, interval));
+        self.send_pending();
+        if !is_ready() {
+            let mut events = [NO_EVENT; MAX_EVENTS];
+            let events = self.ready(&mut events, Some(contention::MAX_SLEEP));
+            self.drive_ready(&self.members.read(), events);
         }
-        let start = Instant::now();
-        thread::yield_now();
-        let another_ran = start.elapsed() > UNCONTENDED_YIELD;
-        let interval = if another_ran { 1 } else { (2 * interval).min(MAX_YIELD_INTERVAL) };
-        SPIN.set((interval, interval));
+        self.is_awaited.store(false, Ordering::SeqCst);
+        self.wake_tasks();
+    }
+
+    /// Wakes the threads that sleep between polls, after a completion has arrived.
+    pub(super) fn wake_sleepers(&self) {
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            drop(self.sleeping.lock());
+            self.arrived.notify_all();
+        }
     }
 
     /// Whether the device is gone, so that only threads that poll drive its lanes.
@@ -378,10 +406,6 @@ pub(super) fn timespec(duration: Duration) -> Timespec {
 
 /// After this time without a poll, the library's thread drives the lanes.
 const IDLE: Duration = Duration::from_micros(500);
-/// Maximum number of polls without a result between two yields.
-const MAX_YIELD_INTERVAL: u32 = 64;
-/// A yield that takes longer has let another thread run.
-const UNCONTENDED_YIELD: Duration = Duration::from_micros(5);
 /// Number of lanes up to which a poll tries each of them instead of asking which are ready.
 const FEW_LANES: usize = 16;
 const MAX_EVENTS: usize = 64;

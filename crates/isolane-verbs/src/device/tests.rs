@@ -1,6 +1,7 @@
 //! Two devices of one process, over TCP on loopback and over memory.
 
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use isolane_memory::MemoryRegion;
@@ -164,6 +165,32 @@ fn memory_is_served_without_polling() {
         far.wait_for_bytes(8 * round as usize, b"data");
         assert_eq!(near.next(), (round, Status::Success));
     }
+}
+
+#[test]
+fn completes_requests_while_polls_sleep() {
+    let (near, far) = tcp_pair();
+    let (key, count) = (far.memory.key(), 200);
+    let found = AtomicU64::new(0);
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    std::thread::scope(|scope| {
+        // One of them waits for the lane, and the other one for a completion.
+        for _ in 0..2 {
+            scope.spawn(|| {
+                contention::sleep_in_polls(u32::MAX);
+                while found.load(Ordering::Relaxed) < count && Instant::now() < deadline {
+                    found.fetch_add(near.completions.poll().iter().len() as u64, Ordering::Relaxed);
+                }
+            });
+        }
+        for id in 0..count {
+            near.send(id, SendOperation::Write { address: id, key, immediate: None }, id, 1);
+            while id > found.load(Ordering::Relaxed) + 10 && Instant::now() < deadline {
+                std::thread::yield_now();
+            }
+        }
+    });
+    assert_eq!(found.into_inner(), count);
 }
 
 #[test]
