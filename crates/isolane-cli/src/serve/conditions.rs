@@ -2,22 +2,72 @@
 
 use std::sync::Arc;
 
-use isolane_volume::{Condition, Volume};
+use isolane_volume::{Condition, OpenError, Volume};
+use serde_json::json;
 
 use crate::failure::Failure;
 
-/// Logs the failures among the conditions of volumes. Returns their number.
-pub fn log_failures(volumes: &[Arc<dyn Volume>]) -> usize {
-    let conditions = volumes.iter().flat_map(|volume| volume.conditions());
-    let failures = conditions.filter(|condition| condition.is_failure);
-    failures.inspect(|Condition { name, text, .. }| log::error!("{name}: {text}")).count()
+/// Volumes that are served, and those that were skipped.
+#[derive(Default)]
+pub struct Conditions {
+    volumes: Vec<Arc<dyn Volume>>,
+    skipped: Vec<Condition>,
+}
+
+impl Conditions {
+    /// Adds a volume that is served.
+    pub fn add(&mut self, volume: &Arc<dyn Volume>) {
+        self.volumes.push(Arc::clone(volume));
+    }
+
+    /// Adds a volume that cannot be opened, and logs the reason.
+    pub fn skip(&mut self, nsid: u32, error: OpenError) {
+        let OpenError { name, reason, remedy } = error;
+        let text = format!("namespace {nsid} is missing: {reason}; {remedy}, then restart this target");
+        log::error!("{name}: {text}");
+        self.skipped.push(Condition { name, text, is_failure: true });
+    }
+
+    /// Refuses to serve no volume at all.
+    pub fn check_any(&self) -> Result<(), Failure> {
+        if !self.volumes.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::new("cannot serve", "no volume can be opened").with_hint("the log has the reasons"))
+    }
+
+    /// Returns the conditions of all volumes.
+    fn all(&self) -> impl Iterator<Item = Condition> {
+        let served = self.volumes.iter().flat_map(|volume| volume.conditions());
+        self.skipped.iter().cloned().chain(served)
+    }
+
+    /// Logs the failures. Returns their number.
+    pub fn log_failures(&self) -> usize {
+        let failures = self.all().filter(|condition| condition.is_failure);
+        failures.inspect(|Condition { name, text, .. }| log::error!("{name}: {text}")).count()
+    }
+
+    /// Returns one line for each condition.
+    pub fn to_text(&self) -> String {
+        self.all().map(|Condition { name, text, .. }| format!("{name}: {text}\n")).collect()
+    }
+
+    /// Returns the same as JSON.
+    pub fn to_json(&self) -> serde_json::Value {
+        let to_json = |Condition { name, text, is_failure }| json!({ "name": name, "text": text, "failure": is_failure });
+        self.all().map(to_json).collect()
+    }
 }
 
 /// Returns the failure of a target whose volumes have `count` failures.
 pub fn reject_failures(count: usize) -> Result<(), Failure> {
     match count {
         0 => Ok(()),
-        _ => Err(Failure::new("not all data is kept", format!("{count} volumes have a problem"))
-            .with_hint("the log names them")),
+        _ => Err(Failure::new(
+            "not all volumes were served, or keep their data",
+            format!("{count} have a problem"),
+        )
+        .with_hint("the log names them")),
     }
 }

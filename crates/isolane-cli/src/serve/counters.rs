@@ -5,17 +5,25 @@ use std::fmt::Write;
 use isolane_target::{ConnectionStatus, Counters, IoKind, OperationCounters};
 use serde_json::json;
 
+use super::conditions::Conditions;
 use crate::failure::Failure;
 use crate::output;
 use crate::units::show_bytes;
 
 /// Returns text, or JSON with the same numbers.
-pub fn show(counters: &Counters, connections: &[ConnectionStatus], as_json: bool) -> Result<String, Failure> {
+pub fn show(
+    counters: &Counters,
+    connections: &[ConnectionStatus],
+    conditions: &Conditions,
+    as_json: bool,
+) -> Result<String, Failure> {
     if !as_json {
-        return Ok(to_text(counters) + &connections.iter().map(connection_text).collect::<String>());
+        let connections: String = connections.iter().map(connection_text).collect();
+        return Ok(to_text(counters) + &conditions.to_text() + &connections);
     }
     let mut json = to_json(counters);
     json["connections"] = connections.iter().map(connection_json).collect();
+    json["conditions"] = conditions.to_json();
     Ok(String::from_utf8_lossy(&output::to_json(&json)?).into_owned())
 }
 

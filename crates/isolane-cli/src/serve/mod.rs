@@ -11,7 +11,6 @@ mod nqn;
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::UnknownArgumentValueParser;
@@ -22,6 +21,7 @@ use isolane_volume::spec::{Source, VolumeSpec};
 use signal_hook::consts::SIGUSR1;
 
 use banner::Banner;
+use conditions::Conditions;
 
 use crate::choice::{Choice, one_of};
 use crate::cores;
@@ -99,9 +99,10 @@ use crate::units::{parse_bytes, show_bytes};
 /// target immediately. Only a call that hangs in the kernel can delay these. If a
 /// served file was deleted, moved, or replaced, the log says so within seconds and
 /// how to save its data, and the exit status is 1.
-/// SIGUSR1 prints counters, the age of the oldest command of each volume, and the
-/// core of each connection to stderr, as text or, with --json, as JSON. The log
-/// names a volume that has not completed a command for 10 s.
+/// SIGUSR1 prints counters, the age of the oldest command of each volume, the state
+/// of each mirror, and the core of each connection to stderr, as text or, with
+/// --json, as JSON. The log names a volume that has not completed a command for
+/// 10 s.
 ///
 /// Listeners can have socket options after the address, as in
 /// --listen 10.0.0.1:4420,priority=5,congestion=bbr:
@@ -176,6 +177,10 @@ pub struct Args {
     /// small sends, and over loopback the kernel always copies
     #[arg(long, value_name = "BYTES|off", default_value = "off", value_parser = parse_threshold)]
     zerocopy_threshold: Threshold,
+    /// Serve the other volumes if one cannot be opened; SIGUSR1 shows it, and the exit status is 1. Needs --nqn, because
+    /// the default name depends on the volumes
+    #[arg(long, requires = "nqn")]
+    skip_missing: bool,
     /// Print the counters of SIGUSR1 as JSON
     #[arg(long)]
     json: bool,
@@ -219,9 +224,8 @@ const SCHEDULERS: [Choice<RebalanceInterval>; 2] = [
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Failure> {
     let mut signals = signals::listen()?;
-    let (config, volumes) = configure(&args)?;
+    let (config, volumes, conditions) = configure(&args)?;
     let nqn = config.nqn;
-    let served: Vec<_> = config.volumes.iter().map(|(_, volume)| Arc::clone(volume)).collect();
     let target = Target::start(config).context("cannot start the target")?;
     log::info!("using {}", target.io_description());
     let addresses = target.local_addrs();
@@ -232,15 +236,16 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let banner = Banner { listeners: &addresses, nqn: nqn.as_str(), volumes: &volumes, program: &program };
     output::announce(banner.to_text());
     for _ in signals.forever().take_while(|signal| *signal == SIGUSR1) {
-        log::write_stderr(counters::show(&target.counters(), &target.connections(), args.json)?);
+        let (counters, connections) = (target.counters(), target.connections());
+        log::write_stderr(counters::show(&counters, &connections, &conditions, args.json)?);
     }
     signals::exit_on_next_signal()?;
-    stop(target, &served)
+    stop(target, &conditions)
 }
 
-fn stop(target: Target, volumes: &[Arc<dyn Volume>]) -> Result<(), Failure> {
+fn stop(target: Target, conditions: &Conditions) -> Result<(), Failure> {
     log::info!("completing commands in flight; a second signal ends the target immediately");
-    let failures = conditions::log_failures(volumes);
+    let failures = conditions.log_failures();
     let report = target.shutdown(Target::SHUTDOWN_TIMEOUT);
     report.into_result().map_err(|error| {
         Failure::new("the shutdown was not clean", error)
@@ -249,23 +254,35 @@ fn stop(target: Target, volumes: &[Arc<dyn Volume>]) -> Result<(), Failure> {
     conditions::reject_failures(failures)
 }
 
-/// Returns the configuration of the target, and the description of each volume.
-fn configure(args: &Args) -> Result<(TargetConfig, Vec<(u32, String)>), Failure> {
+/// Namespace ID and description of each volume.
+type Described = Vec<(u32, String)>;
+
+/// Returns the configuration of the target, the description of each volume, and the conditions of all.
+fn configure(args: &Args) -> Result<(TargetConfig, Described, Conditions), Failure> {
     let given = args.nqn.as_deref().map(nqn::parse_nqn).transpose()?;
     let listen: Vec<Listen> = args.listen.iter().flat_map(|listeners| listeners.0.clone()).collect();
     let default = [String::from("mem:1G")];
     let texts = if args.volumes.is_empty() { &default[..] } else { &args.volumes };
     let specs = texts.iter().map(|text| parse_volume(text)).collect::<Result<Vec<_>, _>>()?;
     memory::check(&specs)?;
+    let mut conditions = Conditions::default();
     let (mut volumes, mut described, mut identities) = (Vec::new(), Vec::new(), Vec::new());
     for (spec, nsid) in specs.iter().zip(number(&specs)?) {
-        let volume = isolane_volumes::open(spec).map_err(Failure::from_error)?;
+        let volume = match isolane_volumes::open(spec) {
+            Err(error) if args.skip_missing => {
+                conditions.skip(nsid, error);
+                continue;
+            }
+            opened => opened.map_err(Failure::from_error)?,
+        };
+        conditions.add(&volume);
         described.push((nsid, describe(spec, &*volume)));
         if nqn::has_identity(spec)? {
             identities.push(volume.identity().uuid);
         }
         volumes.push((nsid, volume));
     }
+    conditions.check_any()?;
     let nqn = given.map_or_else(|| nqn::derive(identities, listen[0].address), Ok)?;
     let mut config = TargetConfig::new(nqn);
     config.serial = nqn::serial(&nqn);
@@ -290,7 +307,7 @@ fn configure(args: &Args) -> Result<(TargetConfig, Vec<(u32, String)>), Failure>
         return Err(Failure::new("cannot advertise 0.0.0.0 or [::]", "no host can connect there")
             .with_hint("name an address that hosts can reach"));
     }
-    Ok((config, described))
+    Ok((config, described, conditions))
 }
 
 /// The listeners of one argument.

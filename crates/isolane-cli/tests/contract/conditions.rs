@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use super::{Server, kill, text};
+use super::{Server, fail, kill, succeed, text};
 
 /// Waits until the log of a target contains all of these texts.
 fn wait_for_log(server: &Server, texts: &[&str]) {
@@ -37,5 +37,49 @@ fn reports_deleted_and_replaced_files() {
     assert_eq!(server.child.wait().unwrap().code(), Some(1));
     let log = fs::read_to_string(server.log.path()).unwrap();
     assert_eq!(log.matches("the served file was").count(), 4, "{log}");
-    assert!(log.contains("not all data is kept: 2 volumes have a problem"), "{log}");
+    assert!(log.contains("not all volumes were served, or keep their data: 2 have a problem"), "{log}");
+}
+
+/// Sends SIGUSR1 until the log contains a text.
+fn wait_for_counters(server: &Server, wanted: &str) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let log = || fs::read_to_string(server.log.path()).unwrap();
+    while !log().contains(wanted) {
+        assert!(Instant::now() < deadline, "{}", log());
+        kill(&server.child, "USR1");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn skips_missing_volumes_on_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("missing.img");
+    let nqn = ["--nqn", "nqn.2014-08.org.example:some"];
+    let arguments = [text(&missing), "mem:1M", nqn[0], nqn[1]];
+    assert!(fail(&[&["serve", "--listen", "127.0.0.1:0"], &arguments[..]].concat()).contains("no such file"));
+    let mut server = Server::start(&[&arguments[..], &["--skip-missing"]].concat());
+    wait_for_log(&server, &["missing.img: namespace 1 is missing: no such file"]);
+    let listed = succeed(&["info", &server.uri]);
+    assert!(listed.contains("namespace    2: 1.0 MiB") && !listed.contains("namespace    1"), "{listed}");
+    wait_for_counters(&server, &format!("\n{}: namespace 1 is missing", text(&missing)));
+    kill(&server.child, "TERM");
+    assert_eq!(server.child.wait().unwrap().code(), Some(1));
+    let listen = ["serve", "--listen", "127.0.0.1:0", "--skip-missing", text(&missing)];
+    assert!(fail(&listen).contains("--nqn"));
+    assert!(fail(&[&listen[..], &nqn].concat()).contains("no volume can be opened"));
+}
+
+#[test]
+fn mirror_shows_copy_and_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    fs::write(path("a"), vec![1; 16 << 20]).unwrap();
+    let slow = format!("(delay:4ms:({},size=16M))", path("b"));
+    let mirror = format!("mirror:{};{slow},bitmap={},create=yes", path("a"), path("map"));
+    let server = Server::start_with_log("info", &[&mirror]);
+    wait_for_counters(&server, ": copying to member 2, ");
+    wait_for_counters(&server, ": in sync\n");
+    wait_for_log(&server, &["copying 4 regions to member 2", ": copied 50 %", ": in sync, both members"]);
+    assert!(server.stop());
 }

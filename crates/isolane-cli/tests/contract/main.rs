@@ -28,9 +28,13 @@ struct Server {
 impl Server {
     /// Serves on a free port, and reads the output up to the last command to paste.
     fn start(arguments: &[&str]) -> Server {
+        Server::start_with_log("warn", arguments)
+    }
+
+    fn start_with_log(level: &str, arguments: &[&str]) -> Server {
         let log = tempfile::NamedTempFile::new().unwrap();
         let mut child = program()
-            .args(["serve", "--listen", "127.0.0.1:0", "--mode", "sleep", "--log-level", "warn"])
+            .args(["serve", "--listen", "127.0.0.1:0", "--mode", "sleep", "--log-level", level])
             .args(arguments)
             .stdout(Stdio::piped())
             .stderr(log.reopen().unwrap())

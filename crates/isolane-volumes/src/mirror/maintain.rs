@@ -23,17 +23,14 @@ impl Mirror {
         }
         // Copies are durable before the record calls their member complete.
         self.flush(&io).await?;
-        self.state.lock().complete();
+        self.state.lock().complete(&self.name);
         self.state.lock().clear_idle(idle);
         self.commit(&io, State::is_saved).await?;
         Ok(Payload::default())
     }
 
-    /// Returns the next region to copy, and the member to copy it to.
     fn next_copy(&self) -> Option<(u64, usize)> {
-        let state = self.state.lock();
-        let target = state.incomplete().filter(|_| !state.is_closing && state.error.is_none())?;
-        Some((state.to_copy.iter().next()?, target))
+        self.state.lock().next_copy(&self.name)
     }
 
     /// Copies the blocks of a region that differ. Requests for its blocks wait.
@@ -62,7 +59,7 @@ impl Mirror {
                 return Ok(Payload::default());
             }
         }
-        self.state.lock().to_copy.clear(region);
+        self.state.lock().on_copied(&self.name, region);
         Ok(Payload::default())
     }
 }

@@ -9,6 +9,7 @@
 mod bits;
 mod decide;
 mod maintain;
+mod progress;
 mod record;
 mod requests;
 mod start;
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use isolane_volume::spec::{Source, VolumeSpec};
 use isolane_volume::{
-    Identity, NestedIo, OpenError, Outcome, Request, Volume, VolumeDescription, VolumeInfo,
+    Condition, Identity, NestedIo, OpenError, Outcome, Request, Volume, VolumeDescription, VolumeInfo,
 };
 use uuid::Uuid;
 
@@ -136,6 +137,13 @@ impl Runner for Maintained {
     fn run(self: Arc<Self>, io: NestedIo, request: Request) -> impl Future<Output = Outcome> + Send {
         // A request does not keep the maintenance, whose end no core may wait for.
         Arc::clone(&self.mirror).run(io, request)
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        let state = self.mirror.state.lock();
+        let text = state.progress.describe(state.record.states, state.error.is_some());
+        let own = Condition { name: self.mirror.name.clone(), text, is_failure: false };
+        [own].into_iter().chain(self.mirror.bitmap.conditions()).collect()
     }
 }
 

@@ -78,6 +78,7 @@ fn continues_without_member_that_does_not_answer() {
         while label() != [1_u64, 1].map(u64::to_le_bytes).concat() {
             thread::sleep(Duration::from_millis(10));
         }
+        assert_eq!(driver.volume.conditions()[0].text, "in sync");
         members[silent].silence();
         for lba in 0..4 {
             assert_eq!(driver.read(7, 1).unwrap(), [3; 512]);
@@ -85,6 +86,11 @@ fn continues_without_member_that_does_not_answer() {
             driver.flush().unwrap();
         }
         let unanswered = members[silent].unanswered();
+        let text = driver.volume.conditions()[0].text.clone();
+        assert!(
+            text.starts_with("degraded for ") && text.contains(&format!("without member {}", silent + 1)),
+            "{text}"
+        );
         assert!(unanswered > 0);
         for lba in 0..4 {
             assert_eq!(driver.read(lba, 1).unwrap(), [9; 512]);

@@ -14,6 +14,7 @@ use isolane_memory::Payload;
 use isolane_volume::{BlockRange, Outcome, VolumeError};
 
 use super::bits::Bits;
+use super::progress::Progress;
 use super::record::{MemberState, Record};
 
 /// State of a mirror.
@@ -35,6 +36,7 @@ pub(super) struct State {
     requests: Vec<ActiveRequest>,
     next_id: u64,
     reads: usize,
+    pub progress: Progress,
     /// First error that no member can compensate. All later changes and flushes fail.
     pub error: Option<VolumeError>,
     /// The volume is closed: maintenance ends.
@@ -87,6 +89,7 @@ impl State {
             requests: Vec::new(),
             next_id: 0,
             reads: 0,
+            progress: Progress::new(),
             error: None,
             is_closing: false,
         }
@@ -176,6 +179,7 @@ impl State {
                 let reason = if *error == NO_ANSWER { &"no answer in time" as &dyn Display } else { error };
                 log::error!("{name}: member {} failed: {reason}; restart to repair", failed + 1);
                 self.record.remove(failed);
+                self.progress.on_removed();
             }
             return Ok(Payload::default());
         }
@@ -196,11 +200,26 @@ impl State {
     }
 
     /// Declares the incomplete member complete if nothing is left to copy.
-    pub fn complete(&mut self) {
+    pub fn complete(&mut self, name: &str) {
         let has_copies = self.to_copy.iter().next().is_some();
         if let (Some(member), false, None) = (self.incomplete(), has_copies, &self.error) {
             self.record.set_state(member, MemberState::Complete);
+            self.progress.on_complete(name);
         }
+    }
+
+    /// Returns the next region to copy, and the member to copy it to.
+    pub fn next_copy(&mut self, name: &str) -> Option<(u64, usize)> {
+        let target = self.incomplete().filter(|_| !self.is_closing && self.error.is_none())?;
+        let region = self.to_copy.iter().next()?;
+        self.progress.on_region(name, target, || self.to_copy.iter().count() as u64);
+        Some((region, target))
+    }
+
+    /// Records that a region is the same on both members.
+    pub fn on_copied(&mut self, name: &str, region: u64) {
+        self.to_copy.clear(region);
+        self.progress.on_copied(name);
     }
 
     /// Returns the dirty regions without a write since the last call. A flush of both members covers them.
