@@ -239,7 +239,7 @@ together() { # PORT: processes that share lanes and processes that do not, in pa
 	[ $failed = 0 ] || { echo "$failed of 8 failed"; return 1; }
 }
 while_it_dies() { # NAME PORT COUNT HOW: two processes verify meanwhile, without an error
-	local i time=$((2 * $3 + 4)) failed=0
+	local i time=$((4 * $3 + 10)) failed=0
 	client first verified "$2" 1 --bs 4k --depth 16 --size 16m --time ${time}s
 	client second verified "$2" 4 --bs 64k --depth 4 --size 16m -G --time ${time}s
 	for i in $(seq "$3"); do
