@@ -28,12 +28,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let options = args.host.options()?;
     let entries =
         isolane_host::discover(&uri, &options).context(format!("cannot discover {}", uri.authority()))?;
-    output::show(&to_json(&entries), args.json, || to_text(&entries))
+    output::show(&to_json(&entries), args.json, || to_text(&entries, options.host_nqn.as_str()))
 }
 
-fn to_text(entries: &[DiscoveredSubsystem]) -> String {
+fn to_text(entries: &[DiscoveredSubsystem], host_nqn: &str) -> String {
     if entries.is_empty() {
-        return "nothing is offered to this host\n".into();
+        return format!("nothing is offered to host {host_nqn}\n");
     }
     let line = |entry: &DiscoveredSubsystem| {
         let DiscoveredSubsystem { transport, address, port, nqn, .. } = entry;

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use isolane_wire::Status;
+use isolane_wire::{Nqn, Status};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::EncodedStatus;
@@ -146,8 +146,16 @@ pub enum ConnectError {
         max: u16,
     },
     /// No NQN was given, and discovery found none.
-    #[error("{0}: no NVM subsystem found; give the NQN if this is not a discovery controller")]
-    NoSubsystem(SocketAddr),
+    #[error(
+        "{address}: no NVM subsystem is offered to host {host}; allow that host at the target, choose another one \
+         with `--host-nqn` (`Options::host_nqn`), or give the NQN of the subsystem"
+    )]
+    NoSubsystem {
+        /// The target.
+        address: SocketAddr,
+        /// NQN of this host.
+        host: Nqn,
+    },
     /// No NQN was given, and discovery found several.
     #[error("several subsystems found; give one of these NQNs: {}", .0.join(", "))]
     AmbiguousSubsystem(Vec<String>),

@@ -8,13 +8,13 @@ use crate::{Identity, MemoryVolume, NullVolume, Volume, VolumeInfo};
 
 /// A volume that could not be opened: name, reason, and remedy.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot open {name}: {reason}; {remedy}")]
+#[error("cannot open {name}: {reason}{}{remedy}", if remedy.is_empty() { "" } else { "; " })]
 pub struct OpenError {
     /// Name of the volume.
     pub name: String,
     /// Reason.
     pub reason: String,
-    /// Remedy.
+    /// Remedy; empty if the reason has one.
     pub remedy: String,
 }
 
@@ -22,6 +22,11 @@ impl OpenError {
     /// Creates an error.
     pub fn new(name: &str, reason: impl Into<String>, remedy: impl Into<String>) -> OpenError {
         OpenError { name: name.to_owned(), reason: reason.into(), remedy: remedy.into() }
+    }
+
+    /// Creates an error from one that has its own remedy.
+    pub fn from_error(name: &str, error: impl std::fmt::Display) -> OpenError {
+        OpenError::new(name, error.to_string(), "")
     }
 }
 

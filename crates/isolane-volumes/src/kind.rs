@@ -125,8 +125,7 @@ fn parse_at(text: &str, depth: usize) -> Result<VolumeSpec, SpecError> {
 
 pub(crate) fn open(spec: &VolumeSpec) -> Result<Arc<dyn Volume>, OpenError> {
     let name = spec.name();
-    let nested =
-        Nested::parse(spec, 0).map_err(|error| OpenError::new(&name, error.to_string(), "correct it"))?;
+    let nested = Nested::parse(spec, 0).map_err(|error| OpenError::from_error(&name, error))?;
     let Some(nested) = nested else { return isolane_volume::open(spec) };
     let (Source::Nested { options, .. }, uuid) = (spec.source.clone(), spec.uuid) else {
         unreachable!("a nested volume has a nested source")

@@ -59,8 +59,7 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
         options.reconnect.timeout = Some(parts.duration(text)?);
     }
     let connected = Client::connect(&uri, options);
-    let client =
-        connected.map_err(|error| parts.error(error.to_string(), "check that the target serves it"))?;
+    let client = connected.map_err(|error| OpenError::from_error(&parts.name, error))?;
     let namespace = client.namespace().clone();
     let info = info(&parts, &namespace, &client.info().controller)?;
     let id = namespace.uuid.or(namespace.nguid.map(Uuid::from_bytes));

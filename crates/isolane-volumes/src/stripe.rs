@@ -27,8 +27,8 @@ struct Members {
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
-    let stripe_bytes = parse_size(&parts.argument).map_err(|error| {
-        parts.error(error.to_string(), "write the stripe size first, as in stripe:64k:A;B")
+    let stripe_bytes = parse_size(&parts.argument).map_err(|_| {
+        parts.error(format!("no stripe size: {:?}", parts.argument), "write it first, as in stripe:64k:A;B")
     })?;
     if parts.members.len() < 2 {
         return Err(parts.error("one member", "name several volumes, separated by semicolons"));

@@ -443,9 +443,14 @@ fn file_volume_survives_a_restart() {
 fn two_targets_cannot_serve_one_file() {
     let dir = tempfile::tempdir().unwrap();
     let volume = format!("{},size=1M", text(&dir.path().join("disk.img")));
-    let _server = Server::start(&[&volume]);
+    let server = Server::start(&[&volume]);
+    let owner = format!("disk.img: in use by isolane (process {}); stop it first", server.child.id());
     let error = fail(&["serve", "--listen", "127.0.0.1:0", &volume]);
-    assert!(error.contains("disk.img"), "{error}");
+    assert!(error.contains(&owner), "{error}");
+    let link = dir.path().join("link.img");
+    fs::hard_link(dir.path().join("disk.img"), &link).unwrap();
+    let error = fail(&["serve", "--listen", "127.0.0.1:0", text(&link)]);
+    assert!(error.contains(&owner.replace("disk", "link")), "{error}");
 }
 
 #[test]

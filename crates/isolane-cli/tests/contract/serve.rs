@@ -1,7 +1,7 @@
 //! `isolane serve`: its output, and errors of its arguments.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ fn rejects_likely_mistakes() {
         ("Mem:1G,size=1G", "unknown kind \"Mem\"; use mem:, or write ./Mem:1G"),
         ("nvme-tcp://127.0.0.1:1/nqn.2014-08.org.example:disk,size=1M", "use nvme+tcp:, or write ./nvme"),
         ("disk.img,size=10Gb", "b stands for bits"),
-        ("nvme+tcp://127.0.0.1:1/nqn.2014-08.org.example:disk", "check that the target serves it"),
+        ("nvme+tcp://127.0.0.1:1/nqn.2014-08.org.example:disk", "is a target listening there?"),
     ] {
         let error = fail(&["serve", "--listen", "127.0.0.1:0", volume]);
         assert!(error.contains(remedy) && error.lines().count() == 1, "{volume}: {error}");
@@ -259,4 +259,43 @@ fn counters_show_age_of_oldest_command() {
     }
     bench.kill().unwrap();
     bench.wait().unwrap();
+}
+
+#[test]
+fn rejects_file_that_is_named_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, link) = (dir.path().join("a.img"), dir.path().join("b.img"));
+    fs::write(&disk, vec![0; 1 << 20]).unwrap();
+    fs::hard_link(&disk, &link).unwrap();
+    let serve = |volumes: [&str; 2]| fail(&[&["serve", "--listen", "127.0.0.1:0"], &volumes[..]].concat());
+    let error = serve([text(&disk), text(&disk)]);
+    assert!(error.contains("open already; name each file once"), "{error}");
+    let error = serve([text(&disk), text(&link)]);
+    assert!(error.contains("b.img: the same file as ") && error.contains("a.img, which"), "{error}");
+}
+
+#[test]
+fn info_without_nqn_names_host_that_is_not_allowed() {
+    let server = Server::start(&["mem:1M", "--allow-host", "nqn.2014-08.org.example:friend"]);
+    let host = "nqn.2014-08.org.example:other";
+    let error = fail(&["info", &server.uri, "--host-nqn", host]);
+    assert!(error.contains(&format!("offered to host {host}; allow that host at the target")), "{error}");
+    let found = succeed(&["discover", &server.uri, "--host-nqn", host]);
+    assert_eq!(found, format!("nothing is offered to host {host}\n"));
+    succeed(&["info", &server.uri, "--host-nqn", "nqn.2014-08.org.example:friend"]);
+}
+
+#[test]
+fn info_names_protocol_of_web_server() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut peer, _) = listener.accept().unwrap();
+        peer.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n").unwrap();
+        // Until the host has closed.
+        let _ = peer.read_to_end(&mut Vec::new());
+    });
+    let error = fail(&["info", &format!("nvme+tcp://{address}/nqn.2014-08.org.example:disk")]);
+    assert!(error.contains("the peer speaks HTTP, not NVMe/TCP; check address and port"), "{error}");
+    server.join().unwrap();
 }

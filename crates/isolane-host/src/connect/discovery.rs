@@ -85,10 +85,14 @@ pub(crate) fn only_subsystem(
     deadline: Instant,
 ) -> Result<(SocketAddr, Nqn), ConnectError> {
     let found = discover_at(queried, options, deadline)?;
-    choose(queried, &found)
+    choose(queried, options.host_nqn, &found)
 }
 
-fn choose(queried: SocketAddr, found: &[DiscoveredSubsystem]) -> Result<(SocketAddr, Nqn), ConnectError> {
+fn choose(
+    queried: SocketAddr,
+    host: Nqn,
+    found: &[DiscoveredSubsystem],
+) -> Result<(SocketAddr, Nqn), ConnectError> {
     let offers = found.iter().filter(|found| found.nvm);
     let mut offers: Vec<_> =
         offers.filter_map(|found| Some((found.socket_address(queried)?, found.nqn))).collect();
@@ -96,7 +100,7 @@ fn choose(queried: SocketAddr, found: &[DiscoveredSubsystem]) -> Result<(SocketA
     offers.sort_by_key(|(address, nqn)| (*nqn, *address != queried));
     offers.dedup_by_key(|(_, nqn)| *nqn);
     match offers.as_slice() {
-        [] => Err(ConnectError::NoSubsystem(queried)),
+        [] => Err(ConnectError::NoSubsystem { address: queried, host }),
         [only] => Ok(*only),
         _ => Err(ConnectError::AmbiguousSubsystem(offers.iter().map(|(_, nqn)| nqn.to_string()).collect())),
     }
@@ -180,6 +184,10 @@ mod tests {
         }
     }
 
+    fn host() -> Nqn {
+        "nqn.2020-01.a:host".parse().unwrap()
+    }
+
     fn queried() -> SocketAddr {
         "10.0.0.1:4420".parse().unwrap()
     }
@@ -187,18 +195,19 @@ mod tests {
     #[test]
     fn prefers_queried_address_of_only_subsystem() {
         let offers = [offer("nqn.2020-01.a:x", "10.0.0.9"), offer("nqn.2020-01.a:x", "10.0.0.1")];
-        assert_eq!(choose(queried(), &offers).unwrap().0, queried());
+        assert_eq!(choose(queried(), host(), &offers).unwrap().0, queried());
         let elsewhere = [offer("nqn.2020-01.a:x", "10.0.0.9")];
-        assert_eq!(choose(queried(), &elsewhere).unwrap().0, "10.0.0.9:4420".parse().unwrap());
+        assert_eq!(choose(queried(), host(), &elsewhere).unwrap().0, "10.0.0.9:4420".parse().unwrap());
     }
 
     #[test]
     fn lists_several_subsystems_and_rejects_none() {
         let offers = [offer("nqn.2020-01.a:x", "10.0.0.1"), offer("nqn.2020-01.a:y", "10.0.0.1")];
-        let error = choose(queried(), &offers).unwrap_err().to_string();
+        let error = choose(queried(), host(), &offers).unwrap_err().to_string();
         assert!(error.contains("nqn.2020-01.a:x") && error.contains("nqn.2020-01.a:y"), "{error}");
         let discovery = DiscoveredSubsystem { nvm: false, ..offer("nqn.2020-01.a:x", "10.0.0.1") };
-        assert!(matches!(choose(queried(), &[discovery]), Err(ConnectError::NoSubsystem(_))));
+        let error = choose(queried(), host(), &[discovery]).unwrap_err().to_string();
+        assert!(error.contains("offered to host nqn.2020-01.a:host; allow that host"), "{error}");
     }
 
     #[test]

@@ -31,7 +31,10 @@ impl Header {
     /// Checks the common header of a PDU from `from`.
     pub(crate) fn parse(bytes: &[u8], from: Direction, framing: &Framing) -> Result<Header, FatalError> {
         let code = bytes.first().copied().unwrap_or_default();
-        let error = |fault: HeaderFault| FatalError::header(code, fault);
+        let error = |fault: HeaderFault| match foreign_protocol(bytes) {
+            Some(name) => FatalError::new(Violation::ForeignProtocol(name), fault),
+            None => FatalError::header(code, fault),
+        };
         let common = bytes.first_chunk().ok_or(HeaderFault::invalid(CommonHeader::HLEN)).map_err(error)?;
         let common = CommonHeader::decode(common).map_err(error)?;
         let checked = common.check(from, framing);
@@ -104,9 +107,49 @@ impl Header {
     }
 }
 
+/// Returns the name of the protocol that starts with these bytes. No PDU type does.
+#[cold]
+fn foreign_protocol(bytes: &[u8]) -> Option<&'static str> {
+    let found = FOREIGN_PROTOCOLS.iter().find(|(start, _)| bytes.starts_with(start));
+    found.map(|(_, name)| *name)
+}
+
+/// First bytes of peers at a wrong address or port.
+const FOREIGN_PROTOCOLS: [(&[u8], &str); 9] = [
+    (b"HTTP/", "HTTP"),
+    (b"GET ", "HTTP"),
+    (b"HEAD ", "HTTP"),
+    (b"POST ", "HTTP"),
+    (b"PUT ", "HTTP"),
+    (b"PRI *", "HTTP/2"),
+    (b"SSH-", "SSH"),
+    (b"\x16\x03", "TLS"),
+    (b"\x15\x03", "TLS"),
+];
+
 /// The header as the `LEN` bytes that its checked common header promises.
 #[inline]
 pub(crate) fn exact<const LEN: usize>(bytes: &[u8]) -> Result<&[u8; LEN], FatalError> {
     let pdu_type = bytes.first().copied().unwrap_or_default();
     bytes.first_chunk().ok_or(FatalError::header(pdu_type, HeaderFault::invalid(CommonHeader::HLEN)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_protocol_of_foreign_peer() {
+        let violation = |bytes: &[u8; 8]| {
+            Header::parse(bytes, Direction::ControllerToHost, &Framing::PLAIN).unwrap_err().violation
+        };
+        assert_eq!(violation(b"HTTP/1.1"), Violation::ForeignProtocol("HTTP"));
+        assert_eq!(violation(b"GET / HT"), Violation::ForeignProtocol("HTTP"));
+        assert_eq!(violation(b"SSH-2.0-"), Violation::ForeignProtocol("SSH"));
+        assert_eq!(violation(b"\x16\x03\x01\0\0\0\0\0"), Violation::ForeignProtocol("TLS"));
+        assert_eq!(violation(b"HTTQ/1.1"), Violation::PduType(b'H'));
+        for (start, _) in FOREIGN_PROTOCOLS {
+            assert_eq!(PduType::decode(start[0]), None, "a PDU could start like this");
+        }
+    }
 }

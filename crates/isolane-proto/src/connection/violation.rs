@@ -18,6 +18,9 @@ pub enum Violation {
     /// A PDU type that does not exist or belongs to the other direction.
     #[error("invalid PDU type {0:#04x} for this direction")]
     PduType(u8),
+    /// The first bytes of another protocol.
+    #[error("the peer speaks {0}, not NVMe/TCP; check address and port")]
+    ForeignProtocol(&'static str),
     /// A PDU that is invalid at this time.
     #[error("PDU of type {0:#04x} out of sequence")]
     Sequence(u8),

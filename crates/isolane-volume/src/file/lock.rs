@@ -6,7 +6,7 @@
 //! down. So opening waits for a lock that no visible process holds, which also keeps those late writes from
 //! racing with the new program.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::path::Path;
 
 use isolane_reactor::{file, retry};
@@ -20,6 +20,9 @@ pub(crate) fn lock(name: &str, path: &Path, file: &File, exclusive: bool) -> Res
     match retry_while_orphaned(name, || file::lock(file, exclusive), is_orphaned) {
         Ok(true) => Ok(()),
         Ok(false) => {
+            if let Some(other) = lock_owner::name_of_own_lock(path) {
+                return Err(opened_twice(name, path, &other));
+            }
             let reason = format!("in use by {}", lock_owner::describe_lock(path));
             Err(OpenError::new(name, reason, "stop it first, or serve a copy"))
         }
@@ -43,8 +46,22 @@ pub(crate) fn retry_while_orphaned<T>(
 
 /// Returns the error for a device in use.
 pub(crate) fn device_busy_error(name: &str, path: &Path, device: (u32, u32)) -> OpenError {
+    if let Some(other) = lock_owner::name_of_own_device(path) {
+        return opened_twice(name, path, &other);
+    }
     let reason = format!("in use by {}", lock_owner::describe_device(path, device));
     OpenError::new(name, reason, "unmount or stop it first")
+}
+
+/// Returns the error for a file or device that this process has open already, as `other`.
+fn opened_twice(name: &str, path: &Path, other: &Path) -> OpenError {
+    let is_same_name = fs::canonicalize(path).is_ok_and(|path| path == other);
+    let reason = if is_same_name {
+        String::from("this process has it open already")
+    } else {
+        format!("the same file as {}, which this process has open", other.display())
+    };
+    OpenError::new(name, reason, "name each file once, or serve a copy")
 }
 
 #[cfg(test)]
@@ -66,6 +83,6 @@ mod tests {
         assert!(lock_owner::is_locked(file.path()));
         let again = File::open(file.path()).unwrap();
         let refused = lock("x", file.path(), &again, false).unwrap_err().to_string();
-        assert!(refused.contains("this process itself"), "{refused}");
+        assert!(refused.contains("this process has it open already"), "{refused}");
     }
 }

@@ -2,7 +2,8 @@
 //! active lock from one that the kernel has not released yet.
 
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// Whether a visible process has a lock on the file at `path`.
 pub(crate) fn is_locked(path: &Path) -> bool {
@@ -14,6 +15,16 @@ pub(crate) fn is_claimed(path: &Path, device: (u32, u32)) -> bool {
     mounts(device).next().is_some()
         || stacked_devices(device).next().is_some()
         || open_files(path).next().is_some()
+}
+
+/// Returns the name by which this process has locked the file at `path`, perhaps another one than `path`.
+pub(crate) fn name_of_own_lock(path: &Path) -> Option<PathBuf> {
+    open_files(path).find(|owner| owner.is_this_process && owner.has_lock).map(|owner| owner.path)
+}
+
+/// Returns the name by which this process has the device at `path` open.
+pub(crate) fn name_of_own_device(path: &Path) -> Option<PathBuf> {
+    open_files(path).find(|owner| owner.is_this_process).map(|owner| owner.path)
 }
 
 /// Describes the lock owners of the file at `path`.
@@ -35,22 +46,39 @@ pub(crate) fn describe_device(path: &Path, device: (u32, u32)) -> String {
 
 struct LockOwner {
     process: String,
+    is_this_process: bool,
+    /// Name by which the process has opened the file.
+    path: PathBuf,
     has_lock: bool,
 }
 
-/// Returns the visible processes that have the file open.
+/// Returns the visible processes that have the file open, also by another name if they have locked it.
 fn open_files(path: &Path) -> impl Iterator<Item = LockOwner> {
     let canonical = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let inode = fs::metadata(path).ok().map(|metadata| inode(&metadata));
     processes().flat_map(move |pid| {
         let fds = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        let canonical = canonical.clone();
-        fds.filter(move |fd| fs::read_link(fd.path()).is_ok_and(|target| target == canonical)).map(
-            move |fd| LockOwner {
+        let (canonical, inode) = (canonical.clone(), inode.clone());
+        fds.filter_map(move |fd| {
+            let path = fs::read_link(fd.path()).ok()?;
+            let lock = lock(pid, &fd.file_name().display().to_string());
+            let has_name = path == canonical;
+            let is_it =
+                has_name || (lock.is_some() && lock.as_deref().and_then(locked_inode) == inode.as_deref());
+            is_it.then(|| LockOwner {
                 process: describe_process(pid),
-                has_lock: has_lock(pid, &fd.file_name().display().to_string()),
-            },
-        )
+                is_this_process: pid == std::process::id(),
+                path,
+                has_lock: lock.is_some(),
+            })
+        })
     })
+}
+
+/// Returns device and inode number as in `/proc/PID/fdinfo`.
+fn inode(metadata: &fs::Metadata) -> String {
+    let device = metadata.dev();
+    format!("{:02x}:{:02x}:{}", rustix::fs::major(device), rustix::fs::minor(device), metadata.ino())
 }
 
 fn processes() -> impl Iterator<Item = u32> {
@@ -58,8 +86,15 @@ fn processes() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-fn has_lock(pid: u32, fd: &str) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).is_ok_and(|info| info.contains("\nlock:"))
+/// Returns the line of a lock that was taken through a descriptor.
+fn lock(pid: u32, fd: &str) -> Option<String> {
+    let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
+    info.lines().find(|line| line.starts_with("lock:")).map(str::to_owned)
+}
+
+/// Returns device and inode number of `lock: 1: OFDLCK ADVISORY WRITE -1 08:02:1311 0 EOF`.
+fn locked_inode(line: &str) -> Option<&str> {
+    line.split_ascii_whitespace().find(|field| field.matches(':').count() == 2)
 }
 
 fn describe_process(pid: u32) -> String {

@@ -144,11 +144,21 @@ fn second_open_fails_and_names_the_owner() {
     let dir = TestDir::new();
     let first = dir.open("disk.img,size=1M").unwrap();
     let message = text(dir.open("disk.img"));
-    assert!(message.contains("in use by this process itself; stop it first"), "{message}");
+    assert!(message.contains("this process has it open already; name each file once"), "{message}");
     assert!(dir.open("disk.img,ro").is_err());
     drop(first);
     let _readers = [dir.open("disk.img,ro").unwrap(), dir.open("disk.img,ro").unwrap()];
     assert!(dir.open("disk.img").is_err());
+}
+
+#[test]
+fn second_open_by_hard_link_names_the_first() {
+    let dir = TestDir::new();
+    let _first = dir.open("disk.img,size=1M").unwrap();
+    fs::hard_link(dir.path("disk.img"), dir.path("link.img")).unwrap();
+    let message = text(dir.open("link.img"));
+    let disk = dir.path("disk.img").canonicalize().unwrap();
+    assert!(message.contains(&format!("link.img: the same file as {}", disk.display())), "{message}");
 }
 
 #[test]
@@ -401,7 +411,7 @@ fn block_device_is_exclusive_and_zeroes() {
     let open = || device.open();
     let (volume, mut core) = (open().unwrap(), Core::new());
     let message = text(open());
-    assert!(message.contains("in use by this process itself; unmount or stop it first"), "{message}");
+    assert!(message.contains("this process has it open already; name each file once"), "{message}");
     core.write(&volume, 0, &[7; 1 << 20], true).unwrap();
     for (lba, deallocate) in [(3, false), (501, true)] {
         core.run(&volume, Request::WriteZeroes { lba, blocks: 300, fua: true, deallocate }).unwrap();

@@ -168,3 +168,10 @@ fn applies_options_of_connection() {
     // Without reconnecting, requests fail instead of waiting.
     assert_eq!(driver.read(0, 1).unwrap_err(), VolumeError::ReadFailed { raw_os_error: EIO });
 }
+
+#[test]
+fn unreachable_target_has_one_remedy() {
+    let error = crate::open(&crate::parse("nvme+tcp://127.0.0.1:1/nqn.2024-01.org.example:x").unwrap());
+    let text = error.err().unwrap().to_string();
+    assert!(text.ends_with("; is a target listening there?") && text.matches("; ").count() == 1, "{text}");
+}
