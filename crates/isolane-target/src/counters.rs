@@ -6,10 +6,9 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use isolane_wire::Nqn;
-use parking_lot::Mutex;
 
 /// Kind of an I/O command; each is counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -283,13 +282,17 @@ impl LatencyCells {
     }
 }
 
-/// Start of the oldest command at one volume.
+/// Age of the oldest command at one volume in the last tick, in microseconds; 0 without a command.
 #[derive(Debug, Default)]
-pub(crate) struct OldestCommand(Mutex<Option<Instant>>);
+pub(crate) struct OldestCommand(Counter);
 
 impl OldestCommand {
-    pub(crate) fn set(&self, started: Option<Instant>) {
-        *self.0.lock() = started;
+    pub(crate) fn set(&self, age: Option<Duration>) {
+        self.0.set(age.map_or(0, |age| u64::try_from(age.as_micros()).unwrap_or(u64::MAX).max(1)));
+    }
+
+    fn age(&self) -> Option<Duration> {
+        Some(self.0.value()).filter(|us| *us > 0).map(Duration::from_micros)
     }
 }
 
@@ -326,8 +329,7 @@ impl CoreCounters {
         sum.deferred_commands += self.deferred_commands.value();
         sum.connections_per_core.push(self.connections_open.value());
         for (sum, oldest) in sum.namespaces.iter_mut().zip(&self.oldest_commands) {
-            let age = oldest.0.lock().map(|started| started.elapsed());
-            sum.oldest_command = sum.oldest_command.max(age);
+            sum.oldest_command = sum.oldest_command.max(oldest.age());
         }
         for (sum, cells) in sum.namespaces.iter_mut().zip(&self.namespaces) {
             for (sum, cells) in sum.operations.iter_mut().zip(cells) {

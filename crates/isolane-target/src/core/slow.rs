@@ -1,6 +1,6 @@
 //! Watch for commands that their volumes do not complete.
 //!
-//! Each tick publishes the start of the oldest command of each volume, for the counters, and logs a command
+//! Each tick publishes the age of the oldest command of each volume, for the counters, and logs a command
 //! that becomes older than [`SLOW`]: one line for all that are stuck behind it.
 
 use std::time::{Duration, Instant};
@@ -57,8 +57,8 @@ impl Driver {
             at.slow += slow;
         });
         for (position, commands) in volumes.into_iter().enumerate() {
-            let started = commands.map(|commands| commands.oldest.0);
-            self.core.counters.oldest_commands[position].set(started);
+            let age = commands.map(|commands| now.saturating_duration_since(commands.oldest.0));
+            self.core.counters.oldest_commands[position].set(age);
             if let Some(text) = self.core.slow_commands[position].check(commands, now) {
                 log::warn!("{}: {text}", self.core.shared.namespaces.at(position).volume.name());
             }
