@@ -122,13 +122,23 @@ fn rejects_queues_beyond_limit() {
     let (admin, mut good) = pair(address, 31);
     let _second = admin.io_queue(2, 31);
     let mut fourth = MockHost::initialized(address, IcReq::default());
-    assert_eq!(fourth.connect(3, admin.cntlid, NQN, HOST, 31).status, Status::CONNECT_CONTROLLER_BUSY);
+    assert_eq!(fourth.connect(0, 0xffff, NQN, HOST, 31).status, Status::CONNECT_CONTROLLER_BUSY);
     assert_eq!(good.fetch(read_entry(0, 1), 512).0.status, Status::SUCCESS);
     assert_eq!(target.counters().connections_refused, 1);
     drop(good);
     drop(fourth);
     eventually("the limit allows another", || target.counters().connections_open == 2);
-    drop(admin.io_queue(3, 31));
+    drop(admin.io_queue(1, 31));
+}
+
+#[test]
+fn grants_queues_within_limit_of_connections() {
+    let (_target, address) = small(8, 3);
+    let admin = MockHost::admin(address);
+    let mut third = MockHost::initialized(address, IcReq::default());
+    let refused = third.connect(3, admin.cntlid, NQN, HOST, 31);
+    assert_eq!(refused.status, Status::CONNECT_INVALID_PARAMETERS.with_dnr(true));
+    let _queues = [admin.io_queue(1, 31), admin.io_queue(2, 31)];
 }
 
 #[test]
