@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use isolane_wire::{Nqn, Status};
+use isolane_wire::Status;
 use serde::{Deserialize, Serialize};
 
 use crate::codec::EncodedStatus;
@@ -154,7 +154,7 @@ pub enum ConnectError {
         /// The target.
         address: SocketAddr,
         /// NQN of this host.
-        host: Nqn,
+        host: String,
     },
     /// No NQN was given, and discovery found several.
     #[error("several subsystems found; give one of these NQNs: {}", .0.join(", "))]

@@ -473,8 +473,8 @@ fn errors_include_a_hint() {
 #[test]
 fn explains_invalid_addresses_and_cores() {
     for (arguments, form) in [
-        (&["serve", "--listen", "localhost"][..], "[::1]:4420"),
-        (&["serve", "--advertise", "10.0.0.1"][..], "127.0.0.1:4420"),
+        (&["serve", "--listen", "localhost:x"][..], "[::1]:4420"),
+        (&["serve", "--advertise", "10.0.0.1:x"][..], "127.0.0.1:4420"),
         (&["serve", "--cores", "0:1"][..], "a list as 0,1 or 0-3"),
     ] {
         let error = fail(arguments);

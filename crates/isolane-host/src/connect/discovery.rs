@@ -100,7 +100,7 @@ fn choose(
     offers.sort_by_key(|(address, nqn)| (*nqn, *address != queried));
     offers.dedup_by_key(|(_, nqn)| *nqn);
     match offers.as_slice() {
-        [] => Err(ConnectError::NoSubsystem { address: queried, host }),
+        [] => Err(ConnectError::NoSubsystem { address: queried, host: host.to_string() }),
         [only] => Ok(*only),
         _ => Err(ConnectError::AmbiguousSubsystem(offers.iter().map(|(_, nqn)| nqn.to_string()).collect())),
     }
