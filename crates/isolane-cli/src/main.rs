@@ -26,13 +26,17 @@ mod signals;
 mod units;
 mod verbs;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(text) => return show(&text),
+    };
     logging::start(
         cli.log_level.unwrap_or_else(|| cli.command.log_level()),
         cli.log_format.unwrap_or_default(),
@@ -55,4 +59,17 @@ fn main() -> ExitCode {
     };
     logging::finish(text);
     status
+}
+
+/// Shows the help, the version, or an error of the arguments.
+fn show(text: &clap::Error) -> ExitCode {
+    let shown = text.print().and_then(|()| std::io::stdout().flush());
+    match shown {
+        Err(error) if !text.use_stderr() && error.kind() != std::io::ErrorKind::BrokenPipe => {
+            // Nothing is left to do if stderr fails as well.
+            let _ = writeln!(std::io::stderr(), "isolane: cannot write to stdout: {error}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::from(u8::try_from(text.exit_code()).unwrap_or(1)),
+    }
 }

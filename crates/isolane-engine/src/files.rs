@@ -96,7 +96,7 @@ fn unsafe_reason(found: &Stat) -> Option<String> {
     (found.st_nlink != 1).then(|| format!("has {} names (hard links)", found.st_nlink))
 }
 
-/// Creates the directory of a socket with mode 0700, if it does not exist.
+/// Creates the directory of the default socket with mode 0700, if it does not exist. Another directory must exist.
 ///
 /// # Errors
 /// [`EngineError::Listen`], also for a directory in which other users could replace the socket.
@@ -108,7 +108,8 @@ pub fn create_socket_dir(socket: &Path) -> Result<(), EngineError> {
         Some(dir) => dir,
         None => Path::new("."),
     };
-    match mkdir(dir, Mode::RWXU) {
+    let is_default = isolane_engine_api::default_path().parent() == Some(dir);
+    match if is_default { mkdir(dir, Mode::RWXU) } else { stat(dir).and(Err(Errno::EXIST)) } {
         Ok(()) => Ok(()),
         Err(Errno::EXIST) => exposed_reason(dir).map_or(Ok(()), |reason| {
             Err(refused(format!("its directory {} {reason}, or choose another path", dir.display())))
@@ -217,6 +218,15 @@ mod tests {
         std::os::unix::fs::chown(dir.path(), Some(65534), None).unwrap();
         let text = create_socket_dir(&dir.path().join("sock")).unwrap_err().to_string();
         assert!(text.contains("belongs to user 65534"), "{text}");
+    }
+
+    #[test]
+    fn creates_no_directory_of_a_given_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("missing");
+        let error = create_socket_dir(&missing.join("sock")).unwrap_err().to_string();
+        assert!(error.contains("create its directory, or choose another path"), "{error}");
+        assert!(!missing.exists());
     }
 
     #[test]

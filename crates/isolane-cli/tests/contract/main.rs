@@ -153,6 +153,18 @@ fn serve_prints_commands_and_ends_cleanly() {
 }
 
 #[test]
+fn help_into_full_device_fails() {
+    for arguments in [&["--help"][..], &["--version"], &["serve", "--help"]] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = program().args(arguments).stdout(full).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && error.contains("cannot write to stdout"), "{error}");
+    }
+    assert_eq!(run(&["--help"]).status.code(), Some(0));
+    assert_eq!(run(&["--bogus"]).status.code(), Some(2));
+}
+
+#[test]
 fn info_prints_namespaces() {
     let server = Server::start(&["mem:1M", "null:1T,block-size=4096,nsid=7,ro"]);
     let info: serde_json::Value = serde_json::from_str(&succeed(&["info", &server.uri, "--json"])).unwrap();
