@@ -19,6 +19,8 @@ pub(super) struct Attempt {
     /// When connections are made again, and until when refused ones are.
     retry_at: Instant,
     refused_at: Instant,
+    /// Time that connections have for their greeting. It doubles each time, because only a busy listener needs longer.
+    patience: Duration,
     /// The listener of another port has one of the two, so that the wait for a silent program at the other is short.
     is_elsewhere: bool,
     request: Message,
@@ -56,6 +58,7 @@ impl Attempt {
             sockets: Vec::new(),
             retry_at: now,
             refused_at: now + REFUSAL,
+            patience: PATIENCE,
             is_elsewhere: false,
             request,
             handler,
@@ -75,14 +78,15 @@ impl Attempt {
         match (self.sockets.is_empty(), self.is_elsewhere) {
             (true, _) => self.retry_at,
             (false, true) => self.refused_at,
-            (false, false) => self.deadline,
+            (false, false) => self.retry_at.min(self.deadline),
         }
     }
 
     /// Makes connections, and receives greetings. Returns the result, if there is one.
     pub(super) fn advance(&mut self, watch: &Watch, number: u64) -> Option<Outcome> {
         let now = Instant::now();
-        if self.sockets.is_empty() && self.retry_at <= now {
+        if self.retry_at <= now {
+            // The kernel of a busy listener can have forgotten a connection that this end considers established.
             self.start(watch, number);
         }
         let expected = greeting(self.request.port, self.request.is_datagram);
@@ -102,6 +106,9 @@ impl Attempt {
                 Err(error) => {
                     self.is_elsewhere |= error.kind() == ErrorKind::AddrNotAvailable;
                     drop(self.sockets.swap_remove(index));
+                    if self.sockets.is_empty() {
+                        (self.retry_at, self.patience) = (now + RETRY_DELAY, PATIENCE);
+                    }
                 }
             }
         }
@@ -116,7 +123,9 @@ impl Attempt {
         let started =
             self.destinations.iter().filter_map(|destination| start(self.source, *destination).ok());
         self.sockets = started.filter(|socket| watch.add(&socket.stream, number).is_ok()).collect();
-        self.retry_at = Instant::now() + RETRY_DELAY;
+        let delay = if self.sockets.is_empty() { RETRY_DELAY } else { self.patience };
+        self.retry_at = Instant::now() + delay;
+        self.patience = self.patience.saturating_mul(2);
     }
 }
 
@@ -166,4 +175,6 @@ impl Greeted {
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for which refused connections are tried again: a program can listen again between two connections.
 const REFUSAL: Duration = Duration::from_millis(300);
+/// First time that connections have for their greeting.
+const PATIENCE: Duration = Duration::from_secs(1);
 const RETRY_DELAY: Duration = Duration::from_millis(5);

@@ -142,7 +142,8 @@ impl Bound {
         greeting: [u8; GREETING_LEN],
         handler: HandlerRef,
     ) -> io::Result<Listener> {
-        let backlog = backlog.clamp(MIN_BACKLOG, MAX_BACKLOG);
+        // As in the kernel, a program that sets none has the largest one.
+        let backlog = if backlog > 0 { backlog.clamp(MIN_BACKLOG, MAX_BACKLOG) } else { MAX_BACKLOG };
         // Calling it again changes the backlog.
         rustix::net::listen(&self.socket, backlog)?;
         let socket = TcpListener::from(self.socket);

@@ -33,15 +33,18 @@ fn receive(stream: &mut TcpStream) -> Message {
 fn keeps_peers_below_the_backlog() {
     const PEERS: usize = 400;
     let channel = Channel::new();
-    let (listener, address) = channel.listen(PEERS as c_int);
-    let mut peers: Vec<TcpStream> = (0..PEERS).map(|_| greeted(address)).collect();
-    for peer in &mut peers {
-        peer.write_all(&request(address.port()).encode()).unwrap();
+    // Without a backlog, the largest one.
+    for backlog in [PEERS as c_int, 0] {
+        let (listener, address) = channel.listen(backlog);
+        let mut peers: Vec<TcpStream> = (0..PEERS).map(|_| greeted(address)).collect();
+        for peer in &mut peers {
+            peer.write_all(&request(address.port()).encode()).unwrap();
+        }
+        for _ in 0..PEERS {
+            channel.expect(abi::CM_CONNECT_REQUEST).destroy();
+        }
+        listener.destroy();
     }
-    for _ in 0..PEERS {
-        channel.expect(abi::CM_CONNECT_REQUEST).destroy();
-    }
-    listener.destroy();
 }
 
 #[test]
@@ -76,6 +79,20 @@ fn requests_again_after_a_busy_listener_closes() {
     }
     let event = channel.next();
     assert_eq!((event.kind, event.status), (abi::CM_REJECTED, 7));
+    id.destroy();
+}
+
+#[test]
+fn connects_again_without_a_greeting() {
+    let channel = Channel::new();
+    let busy = TcpListener::bind(loopback(0)).unwrap();
+    let address = busy.local_addr().unwrap();
+    let id = channel.resolve(address);
+    id.connect();
+    let _silent = busy.accept().unwrap();
+    let (mut peer, _) = busy.accept().unwrap();
+    peer.write_all(&greeting(address.port(), false)).unwrap();
+    assert_eq!(receive(&mut peer).kind, Kind::Request);
     id.destroy();
 }
 
