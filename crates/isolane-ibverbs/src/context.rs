@@ -59,6 +59,11 @@ impl Context {
         unsafe { object(context.byte_sub(offset_of!(abi::VerbsContext, context))) }
     }
 
+    /// Checks that an object was made in this context.
+    pub(crate) fn check_owns(&self, context: *mut abi::Context) -> Result<()> {
+        check(context.addr() == self.as_abi().addr())
+    }
+
     pub(crate) fn as_abi(&self) -> *mut abi::Context {
         std::ptr::from_ref(&self.abi.context).cast_mut()
     }

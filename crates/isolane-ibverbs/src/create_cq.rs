@@ -45,7 +45,9 @@ unsafe fn create(
         None
     } else {
         // SAFETY: see `ffi`.
-        Some(unsafe { object::<_, CompletionChannel>(channel) }?)
+        let (events, context) = unsafe { (object::<_, CompletionChannel>(channel)?, (*channel).context) };
+        found.check_owns(context)?;
+        Some(events)
     };
     let this: Arc<AtomicPtr<abi::Cq>> = Arc::default();
     let queue = {
@@ -102,7 +104,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     pointer(|| {
         // SAFETY: see `ffi`.
         let attributes = unsafe { input(attributes) }?;
-        check(attributes.comp_vector == 0)?;
+        check(attributes.comp_vector == 0 && attributes.comp_mask & !abi::CQ_INIT_ATTR_KNOWN == 0)?;
         if attributes.wc_flags & !abi::WC_EX_SUPPORTED != 0 {
             return Err(Errno::UNSUPPORTED);
         }

@@ -1,6 +1,5 @@
 //! Creation of queue pairs.
 
-use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -28,7 +27,7 @@ pub unsafe extern "C" fn ibv_create_qp(pd: *mut abi::Pd, attributes: *mut abi::Q
 }
 
 pub(crate) unsafe extern "C" fn create_qp_ex(
-    _context: *mut abi::Context,
+    context: *mut abi::Context,
     attributes: *mut abi::QpInitAttrEx,
 ) -> *mut abi::Qp {
     pointer(|| {
@@ -41,6 +40,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             return Err(Errno::UNSUPPORTED);
         }
         check(attributes.comp_mask & abi::QP_INIT_ATTR_PD != 0)?;
+        // SAFETY: see `ffi`.
+        unsafe { object::<_, Pd>(attributes.pd)?.context()?.check_owns(context) }?;
         let abi::QpInitAttrEx { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, .. } =
             *attributes;
         let mut base = abi::QpInitAttr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all };
@@ -73,13 +74,9 @@ unsafe fn create(pd: *mut abi::Pd, attributes: &mut abi::QpInitAttr) -> Result<*
     };
     // SAFETY: see `ffi`.
     let (context, shared) = unsafe { (domain.context()?, object::<_, Srq>(attributes.srq).ok()) };
-    // SAFETY: see `ffi`; the queues were found above.
-    let contexts = unsafe {
-        let queue = |cq: *mut c_void| (*cq.cast::<abi::Cq>()).context;
-        let srq = attributes.srq.cast::<abi::Srq>().as_ref();
-        [Some(queue(attributes.send_cq)), Some(queue(attributes.recv_cq)), srq.map(|srq| srq.context)]
-    };
-    check(contexts.into_iter().flatten().all(|found| found == context.as_abi()))?;
+    context.check_owns(send.abi.base.context)?;
+    context.check_owns(receive.abi.base.context)?;
+    shared.map_or(Ok(()), |shared| context.check_owns(shared.context()))?;
     let limits = Limits {
         send_requests: cap.max_send_wr as usize,
         receives: cap.max_recv_wr as usize,

@@ -108,9 +108,13 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
 ) -> *mut abi::Pd {
     pointer(|| {
         // SAFETY: see `ffi`.
-        let of = unsafe { input(attributes) }?.pd.cast::<Pd>();
+        let attributes = unsafe { input(attributes) }?;
+        let (of, td) = (attributes.pd.cast::<Pd>(), attributes.td.cast::<Td>());
         // SAFETY: see `ffi`.
-        let found = unsafe { object::<_, Pd>(of) }?;
+        let (found, owner) = unsafe { (object::<_, Pd>(of)?, Context::from_abi(context)?) };
+        owner.check_owns(found.abi.context)?;
+        // SAFETY: see `ffi`.
+        unsafe { td.as_ref() }.map_or(Ok(()), |td| owner.check_owns(td.abi.context))?;
         found.users.add();
         Ok(new_domain(context, Arc::clone(&found.domain), of))
     })
@@ -273,7 +277,9 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         // SAFETY: see `ffi`.
         let (old, new) = unsafe { (object::<_, Pd>(found.abi.pd)?, object::<_, Pd>(new_pd)?) };
         // SAFETY: the context lives as long as its objects.
-        unsafe { old.context() }?.verbs.deregister(&old.domain, &registration);
+        let context = unsafe { old.context() }?;
+        context.check_owns(new.abi.context)?;
+        context.verbs.deregister(&old.domain, &registration);
         // SAFETY: the program keeps the memory.
         let register = |domain: &Pd, addr, length, iova, access| unsafe {
             register(&domain.domain, addr, length, iova, access, Some(registration.key()))

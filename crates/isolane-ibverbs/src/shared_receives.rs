@@ -22,6 +22,13 @@ pub(crate) struct Srq {
     async_events: Unacknowledged,
 }
 
+impl Srq {
+    /// Returns the context in which the queue was made.
+    pub(crate) fn context(&self) -> *mut abi::Context {
+        self.abi.context
+    }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_srq(
     pd: *mut abi::Pd,
@@ -36,7 +43,7 @@ pub unsafe extern "C" fn ibv_create_srq(
 }
 
 pub(crate) unsafe extern "C" fn create_srq_ex(
-    _context: *mut abi::Context,
+    context: *mut abi::Context,
     attributes: *mut abi::SrqInitAttrEx,
 ) -> *mut abi::Srq {
     pointer(|| {
@@ -48,6 +55,8 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
             return Err(Errno::UNSUPPORTED);
         }
         check(attributes.comp_mask & abi::SRQ_INIT_ATTR_PD != 0)?;
+        // SAFETY: see `ffi`.
+        unsafe { object::<_, Pd>(attributes.pd)?.context()?.check_owns(context) }?;
         // SAFETY: see `ffi`.
         unsafe { create(attributes.pd.cast(), attributes.srq_context, &mut attributes.attr) }
     })

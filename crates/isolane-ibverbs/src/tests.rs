@@ -18,6 +18,7 @@ use crate::post::{post_recv, post_send};
 use crate::queue_pair::{ibv_destroy_qp, ibv_query_qp};
 
 mod memory;
+mod objects;
 mod posting;
 mod queries;
 

@@ -69,6 +69,9 @@ pub const QP_INIT_ATTR_SEND_OPS_FLAGS: u32 = 1 << 6;
 /// RDMA WRITE and SEND, both also with immediate data, RDMA READ, and the two atomic operations.
 pub const QP_EX_SUPPORTED: u64 = 0x7f;
 
+/// Flags and a parent domain, neither of which changes a queue.
+pub const CQ_INIT_ATTR_KNOWN: u32 = 3;
+
 pub const SRQ_MAX_WR: c_int = 1;
 pub const SRQ_LIMIT: c_int = 1 << 1;
 pub const SRQ_INIT_ATTR_TYPE: u32 = 1;
