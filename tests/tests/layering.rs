@@ -42,6 +42,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 /// Where `unsafe` is allowed: only where code touches the kernel, shared memory, or a C program.
 const UNSAFE_PATHS: &[&str] = &[
     "crates/isolane-memory/src/",
+    "crates/isolane-memory/tests/guarded_copy.rs",
     "crates/isolane-memory/tests/loom.rs",
     "crates/isolane-shm/src/",
     "crates/isolane-tcp/src/",

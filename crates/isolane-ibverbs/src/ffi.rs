@@ -116,12 +116,14 @@ pub(crate) unsafe fn values<'a, T>(pointer: *const T, count: usize) -> Result<&'
     }
 }
 
-/// Runs a function that starts threads, which take no signals.
+/// Runs a function that starts threads, which take no signals but those of their own faults.
 pub(crate) fn without_signals<T>(function: impl FnOnce() -> T) -> T {
     // SAFETY: both sets are valid, and the thread has its old one again at the end.
     unsafe {
         let (mut all, mut old) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
+        libc::sigdelset(&mut all, libc::SIGSEGV);
+        libc::sigdelset(&mut all, libc::SIGBUS);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
         let result = function();
         libc::pthread_sigmask(libc::SIG_SETMASK, &old, null_mut());

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, OnceLock};
 
-use isolane_memory::MemoryRegion;
+use isolane_memory::{MemoryRegion, guard_copies};
 use isolane_verbs::{Access, ProtectionDomain, Registration};
 use parking_lot::Mutex;
 use rustix::mm::{Advice, madvise};
@@ -194,7 +194,8 @@ unsafe fn register(
     let start = NonNull::new(addr.cast::<u8>()).ok_or(Errno(libc::EFAULT))?;
     let is_written = access & abi::ACCESS_LOCAL_WRITE != 0;
     populate(start, length, is_written)?;
-    // SAFETY: mapped, as `populate` has found, and kept by the program.
+    guard_copies();
+    // SAFETY: the program keeps the memory. If it does not, accesses fail.
     let region = Arc::new(unsafe { MemoryRegion::from_raw(start, length) });
     let iova = if access & abi::ACCESS_ZERO_BASED != 0 { 0 } else { iova };
     let access = Access(access as u32 & Access::ALL.0);

@@ -28,6 +28,9 @@ const MEMORY_BYTES: usize = 1 << 16;
 const DEPTH: u32 = 256;
 const REMOTE_ACCESS: c_int = abi::ACCESS_REMOTE_WRITE | abi::ACCESS_REMOTE_READ | abi::ACCESS_REMOTE_ATOMIC;
 
+/// Changes attributes or a request.
+type Change<T> = fn(&mut T);
+
 /// One end, with its own mapping of memory.
 #[derive(Clone, Copy)]
 struct End {

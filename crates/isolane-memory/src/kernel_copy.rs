@@ -14,14 +14,19 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use crate::PAGE_SIZE;
 use crate::run::Run;
+use crate::{PAGE_SIZE, guarded_copy};
 
 /// Copies bytes to a run. Returns `false` if a part of it is not mapped, or not writable.
 ///
 /// # Safety
 /// No reference to the bytes of the run is in use.
 pub(crate) unsafe fn write(target: Run, bytes: &[u8]) -> bool {
+    // SAFETY: guaranteed by the caller.
+    let guarded = unsafe { guarded_copy::copy(bytes.as_ptr(), target.raw().0.cast_mut(), bytes.len()) };
+    if let Some(is_copied) = guarded {
+        return is_copied;
+    }
     target.parts(WINDOW_BYTES).zip(bytes.chunks(WINDOW_BYTES)).all(|(part, bytes)| {
         // SAFETY: guaranteed by the caller; only the kernel uses the slice.
         let (slice, len) = unsafe { part.io_slice_mut() };
@@ -38,6 +43,11 @@ pub(crate) unsafe fn write(target: Run, bytes: &[u8]) -> bool {
 /// # Safety
 /// No exclusive reference to the bytes of the run is in use.
 pub(crate) unsafe fn read(source: Run, bytes: &mut [u8]) -> bool {
+    // SAFETY: guaranteed by the caller.
+    let guarded = unsafe { guarded_copy::copy(source.raw().0, bytes.as_mut_ptr(), bytes.len()) };
+    if let Some(is_copied) = guarded {
+        return is_copied;
+    }
     source.parts(WINDOW_BYTES).zip(bytes.chunks_mut(WINDOW_BYTES)).all(|(part, bytes)| {
         // SAFETY: guaranteed by the caller; only the kernel uses the slice.
         let (slice, len) = unsafe { part.io_slice() };

@@ -18,6 +18,11 @@ mod arena;
 mod block;
 mod buffer;
 mod entry;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod guarded_copy;
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[path = "unguarded_copy.rs"]
+mod guarded_copy;
 mod kernel_copy;
 mod memory_region;
 mod page;
@@ -36,6 +41,7 @@ mod sync;
 mod table;
 
 pub use buffer::Buffer;
+pub use guarded_copy::guard_copies;
 pub use memory_region::MemoryRegion;
 pub use page::{Page, PageBytes, PageList};
 pub use payload::{Payload, ZeroCopySend};

@@ -11,9 +11,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use crate::PAGE_SIZE;
-use crate::kernel_copy;
 use crate::run::Run;
+use crate::{PAGE_SIZE, guarded_copy, kernel_copy};
 
 /// Memory with many writers. Its content is whatever they wrote last, byte by byte.
 pub struct MemoryRegion {
@@ -124,9 +123,9 @@ impl MemoryRegion {
         unsafe { kernel_copy::read(self.run(offset, bytes.len()), bytes) }
     }
 
-    /// Whether the region owns its memory, which is then always mapped.
-    pub fn is_owned(&self) -> bool {
-        self.layout.is_some()
+    /// Whether copies of the calling thread need no system call.
+    pub fn has_cheap_copies(&self) -> bool {
+        self.layout.is_some() || guarded_copy::is_guarded()
     }
 
     /// Whether a range is mapped now.

@@ -176,7 +176,7 @@ fn makes_completion_queues_within_limits() {
 #[test]
 fn makes_queue_pairs_within_limits() {
     let end = End::new();
-    let changes: [(fn(&mut abi::QpInitAttr), c_int); 12] = [
+    let changes: [(Change<abi::QpInitAttr>, c_int); 12] = [
         (|_| (), 0),
         (|init| init.qp_type = abi::QPT_UC, 0),
         (|init| init.qp_type = abi::QPT_UD, 0),
@@ -200,7 +200,7 @@ fn makes_queue_pairs_within_limits() {
             assert!(qp.is_null() || ibv_destroy_qp(qp) == 0);
         }
     }
-    let changes: [(fn(&mut abi::QpInitAttrEx), c_int); 5] = [
+    let changes: [(Change<abi::QpInitAttrEx>, c_int); 5] = [
         (|_| (), 0),
         (|init| init.comp_mask = 0, INVALID),
         (|init| init.pd = null_mut(), INVALID),

@@ -93,7 +93,7 @@ fn reports_receive_that_a_poll_of_another_queue_has_found() {
 #[test]
 fn refuses_malformed_send_requests() {
     let (near, far) = pair();
-    let cases: [(&str, fn(&mut abi::SendWr)); 8] = [
+    let cases: [(&str, Change<abi::SendWr>); 8] = [
         ("unknown opcode", |request| request.opcode = 77),
         ("negative opcode", |request| request.opcode = -1),
         ("too many elements", |request| request.num_sge = MAX_ELEMENTS as c_int + 1),
@@ -249,7 +249,7 @@ fn modifies_queue_pairs_with_valid_attributes() {
     for bit in [abi::QP_PKEY_INDEX, abi::QP_PORT, abi::QP_ACCESS_FLAGS] {
         assert_eq!(end.modify(init, required & !bit), INVALID, "without {bit:#x}");
     }
-    let cases: [(&str, c_int, fn(&mut abi::QpAttr)); 5] = [
+    let cases: [(&str, c_int, Change<abi::QpAttr>); 5] = [
         ("another attribute", required | abi::QP_TIMEOUT, |_| ()),
         ("wrong port", required, |new| new.port_num = 2),
         ("wrong key", required, |new| new.pkey_index = 1),
@@ -267,7 +267,7 @@ fn modifies_queue_pairs_with_valid_attributes() {
     let ah_attr = abi::AhAttr { is_global: 1, port_num: 1, ..Default::default() };
     let receive =
         abi::QpAttr { qp_state: abi::QPS_RTR, path_mtu: abi::MTU_4096, dest_qp_num: 1 << 8, ah_attr, ..init };
-    let changes: [(&str, fn(&mut abi::QpAttr)); 8] = [
+    let changes: [(&str, Change<abi::QpAttr>); 8] = [
         ("number of 25 bits", |new| new.dest_qp_num = 1 << 24),
         ("no MTU", |new| new.path_mtu = 0),
         ("large MTU", |new| new.path_mtu = 6),
@@ -286,7 +286,7 @@ fn modifies_queue_pairs_with_valid_attributes() {
     let required =
         abi::QP_SQ_PSN | abi::QP_TIMEOUT | abi::QP_RETRY_CNT | abi::QP_RNR_RETRY | abi::QP_MAX_QP_RD_ATOMIC;
     let send = abi::QpAttr { qp_state: abi::QPS_RTS, ..Default::default() };
-    let changes: [(&str, fn(&mut abi::QpAttr)); 4] = [
+    let changes: [(&str, Change<abi::QpAttr>); 4] = [
         ("large timeout", |new| new.timeout = 32),
         ("many retries", |new| new.retry_cnt = 8),
         ("many retries without a receive", |new| new.rnr_retry = 8),

@@ -203,9 +203,14 @@ fn refuses_functions_that_devices_lack() {
     {
         assert_eq!(error_of(refused), UNSUPPORTED);
     }
-    (ibv_unimport_pd(), ibv_unimport_mr(), ibv_unimport_dm());
-    (ibv_register_driver(), ibv_copy_ah_attr_from_kern(), ibv_copy_qp_attr_from_kern());
-    (ibv_copy_path_rec_from_kern(), ibv_copy_path_rec_to_kern());
+    ibv_unimport_pd();
+    ibv_unimport_mr();
+    ibv_unimport_dm();
+    ibv_register_driver();
+    ibv_copy_ah_attr_from_kern();
+    ibv_copy_qp_attr_from_kern();
+    ibv_copy_path_rec_from_kern();
+    ibv_copy_path_rec_to_kern();
     // SAFETY: null pointers are allowed.
     let resolved = unsafe { ibv_resolve_eth_l2_from_gid(null_mut(), null_mut(), null_mut(), null_mut()) };
     assert_eq!((resolved, errno()), (-1, UNSUPPORTED));

@@ -258,9 +258,10 @@ impl ReliableConnection {
         is_placing
     }
 
-    /// A lane has ended because the kernel has found that memory to send from is not mapped. A response from there is
-    /// refused when it is sent again.
-    pub fn handle_unmapped_output(&mut self) {
+    /// Memory to send from is not mapped. The lane ends, because the rest of a segment is missing. A response from there
+    /// is refused when it is sent again.
+    pub fn handle_unmapped_output(&mut self, lane: usize) {
+        self.handle_lane_closed(lane);
         self.responder.responses.forget_unmapped();
         if let Some(index) = self.requester.first_unmapped() {
             self.handle_fault(Fault::Failed { index, status: Status::LocalProtection });
@@ -301,10 +302,7 @@ impl ReliableConnection {
 
     /// Queues segments until enough bytes are queued. Requests and responses take turns.
     fn fill_output(&mut self, lane: usize) {
-        if !self.is_lane_open(lane) {
-            return;
-        }
-        while self.lanes[lane].output.pending_bytes() < OUTPUT_BYTES {
+        while self.can_queue(lane, OUTPUT_BYTES) {
             let requests_first = self.was_response;
             let is_queued = (requests_first && self.queue_request(lane))
                 || self.queue_response(lane)
@@ -314,7 +312,7 @@ impl ReliableConnection {
             }
         }
         // A peer that does not read gets no more of them.
-        while self.lanes[lane].output.pending_bytes() < 2 * OUTPUT_BYTES
+        while self.can_queue(lane, 2 * OUTPUT_BYTES)
             && (self.queue_control(lane)
                 || self.queue_report(lane)
                 || self.queue_question(lane)
@@ -323,7 +321,15 @@ impl ReliableConnection {
         {}
     }
 
+    /// Whether a lane is open, and fewer than `max_bytes` are queued. It can end when a segment is queued.
+    fn can_queue(&self, lane: usize, max_bytes: usize) -> bool {
+        self.is_lane_open(lane) && self.lanes[lane].output.pending_bytes() < max_bytes
+    }
+
     fn queue_response(&mut self, lane: usize) -> bool {
+        if !self.is_lane_open(lane) {
+            return false;
+        }
         let max_bytes = self.requester.segment_bytes();
         let (segment, spans) = match self.responder.responses.next(max_bytes) {
             Ok(Some(next)) => next,
@@ -340,7 +346,7 @@ impl ReliableConnection {
     }
 
     fn queue_request(&mut self, lane: usize) -> bool {
-        if self.state != State::ReadyToSend {
+        if self.state != State::ReadyToSend || !self.is_lane_open(lane) {
             return false;
         }
         // A peer that shares its receives gets the requests that consume them in order.
@@ -356,10 +362,14 @@ impl ReliableConnection {
         };
         (segment.acknowledged, segment.credits) = self.responder.advertise();
         self.lanes[lane].log(Sent::Request(Part::of(&segment)));
-        self.lanes[lane].output.push(&segment, source);
-        self.requester.complete_finished(&mut self.finished);
+        let is_mapped = self.lanes[lane].output.push(&segment, source);
         self.was_response = false;
-        true
+        if is_mapped {
+            self.requester.complete_finished(&mut self.finished);
+        } else {
+            self.handle_unmapped_output(lane);
+        }
+        is_mapped
     }
 
     /// Queues a segment that changes the state of the peer, or a report about another lane.
@@ -446,7 +456,9 @@ impl ReliableConnection {
     /// Queues a segment, which also carries what there is to acknowledge.
     fn queue(&mut self, lane: usize, mut segment: Segment, source: Source<'_>) {
         (segment.acknowledged, segment.credits) = self.responder.advertise();
-        self.lanes[lane].output.push(&segment, source);
+        if !self.lanes[lane].output.push(&segment, source) {
+            self.handle_unmapped_output(lane);
+        }
     }
 }
 

@@ -45,34 +45,40 @@ impl Output {
         self.bytes.pending_bytes()
     }
 
-    /// Appends a segment. A short payload is copied, so that one slice has many segments.
-    pub(super) fn push(&mut self, segment: &Segment, source: Source<'_>) {
+    /// Appends a segment. A short payload is copied, so that one slice has many segments. Returns `false` if it is not
+    /// mapped; the output is then of no use.
+    #[must_use]
+    pub(super) fn push(&mut self, segment: &Segment, source: Source<'_>) -> bool {
         let mut prefix = [0; MAX_PREFIX_BYTES];
         let (prefix_len, len) = (segment.encode_to(&mut prefix), segment.length as usize);
         let prefix = &prefix[..prefix_len];
         let is_request = segment.opcode.operation().is_request();
         self.segments.push_back(Queued { len: prefix_len + len, is_request });
         match source {
-            Source::Memory(spans, offset) if len > COPIED_BYTES || !spans.iter().all(is_owned) => {
+            Source::Memory(spans, offset) if len > COPIED_BYTES || !spans.iter().all(is_cheap) => {
                 let mut payload = Payload::with_capacity(spans.len());
                 for (region, offset, len) in parts(spans, offset, len) {
                     payload.push_region(Arc::clone(region), offset, len);
                 }
                 self.bytes.push::<24>(prefix, Some(payload));
+                true
             }
             Source::Memory(spans, offset) => {
                 self.bytes.push::<24>(prefix, None);
+                let mut is_mapped = true;
                 self.bytes.push_with(len, |mut left| {
                     for (region, offset, len) in parts(spans, offset, len) {
                         let (part, tail) = std::mem::take(&mut left).split_at_mut(len);
-                        region.copy_out(offset, part);
+                        is_mapped &= region.try_copy_out(offset, part);
                         left = tail;
                     }
                 });
+                is_mapped
             }
             Source::Bytes(bytes) => {
                 self.bytes.push::<24>(prefix, None);
                 self.bytes.push_with(len, |copy| copy.copy_from_slice(bytes));
+                true
             }
         }
     }
@@ -126,9 +132,8 @@ impl Output {
     }
 }
 
-/// Whether the memory is always mapped. The kernel copies from other memory, because it finds what is missing.
-fn is_owned(span: &Span) -> bool {
-    span.region.is_owned()
+fn is_cheap(span: &Span) -> bool {
+    span.region.has_cheap_copies()
 }
 
 /// Length in bytes up to which payload is copied. A reference to it costs more.

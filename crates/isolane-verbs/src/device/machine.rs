@@ -237,7 +237,8 @@ impl Machine {
             let mut plan = TransmitPlan::new();
             self.connection.fill_transmit_plan(index, &mut plan);
             if plan.bytes() == 0 {
-                return;
+                drop(plan);
+                return self.drop_closed_lanes();
             }
             let sent = lane.send(&plan);
             drop(plan);
@@ -246,12 +247,10 @@ impl Machine {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    self.lose_lane(index, &error.to_string());
                     if is_fault(&error) {
-                        self.connection.handle_unmapped_output();
-                        self.drop_closed_lanes();
+                        self.connection.handle_unmapped_output(index);
                     }
-                    return;
+                    return self.lose_lane(index, &error.to_string());
                 }
             }
         }
