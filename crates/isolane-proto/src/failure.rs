@@ -94,7 +94,7 @@ failures! {
     QueueDeleted = ABORTED_SQ_DELETION, may_succeed;
     /// The host has aborted the command.
     Aborted = ABORTED_BY_REQUEST, may_succeed;
-    /// The data was changed on its way.
+    /// The data was damaged in transit.
     DataDigest = TRANSIENT_TRANSPORT_ERROR, may_succeed;
     /// A volume did not flush in time.
     FlushTimeout = NAMESPACE_NOT_READY, may_succeed;

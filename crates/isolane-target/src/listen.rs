@@ -97,7 +97,7 @@ fn interface_index(zone: &str) -> Result<u32, String> {
     found.ok_or_else(|| format!("{zone}: no such interface; `ip link` shows the interfaces"))
 }
 
-/// Returns the addresses of a name, IPv4 first. Without those that this machine does not have, such as `::1`
+/// Returns the addresses of a name, IPv4 first. Without addresses that this machine does not have, such as `::1`
 /// without IPv6, unless that leaves none.
 fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     let resolved = (host, port).to_socket_addrs().map_err(|error| format!("{host}: {error}"))?;

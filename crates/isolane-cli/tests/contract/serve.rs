@@ -188,7 +188,7 @@ fn rejects_limit_of_open_files_below_one_host() {
 
 /// The lowest limit that is accepted lets a host connect and read.
 #[test]
-fn serves_one_host_at_lowest_limit_of_open_files() {
+fn serves_one_host_at_lowest_descriptor_limit() {
     let error = serve_with_open_files(64).wait_with_output().unwrap().stderr;
     let error = String::from_utf8(error).unwrap();
     let needed = error.split("one host needs ").nth(1).and_then(|rest| rest.split(';').next());
@@ -275,7 +275,7 @@ fn rejects_file_that_is_named_twice() {
 }
 
 #[test]
-fn info_without_nqn_names_host_that_is_not_allowed() {
+fn info_without_nqn_names_unlisted_host() {
     let server = Server::start(&["mem:1M", "--allow-host", "nqn.2014-08.org.example:friend"]);
     let host = "nqn.2014-08.org.example:other";
     let error = fail(&["info", &server.uri, "--host-nqn", host]);

@@ -16,7 +16,7 @@ use thiserror::Error;
 pub struct PortConfig {
     /// The NVM subsystem; the port adds the discovery subsystem.
     pub subsystem: SubsystemConfig,
-    /// Addresses of the listeners; the discovery log has those that the host can reach.
+    /// Addresses of the listeners; the discovery log has each one that the host can reach.
     pub listeners: Vec<SocketAddr>,
     /// Addresses for the discovery log, instead of the listeners.
     pub advertise: Vec<SocketAddr>,

@@ -1,7 +1,7 @@
 //! Watch for commands that their volumes do not complete.
 //!
 //! Each tick publishes the age of the oldest command of each volume, for the counters, and logs a command
-//! that becomes older than [`SLOW`]: one line for all that are stuck behind it.
+//! that becomes older than [`SLOW`]: one line for all commands of a stall.
 
 use std::time::{Duration, Instant};
 

@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(steps(zeroing, &Features::none()), [(0, half, WRITE), (half, half, WRITE)]);
     }
 
-    /// Steps on a device that takes `duration` for each step of so many bytes.
+    /// Steps on a device that takes `duration` for a step of this offset and length.
     fn timed_steps(blocks: u64, duration: impl Fn(u64, u64) -> Duration) -> Vec<(u64, Duration)> {
         let mut zeroing = Zeroing::deallocate(&[range(0, blocks)], 512, true, false);
         let mut steps = Vec::new();

@@ -56,7 +56,7 @@ fn reports_mapped_ipv6_as_ipv4() {
     }
 }
 
-/// What a host that has reached `local` finds, of these listeners.
+/// Returns the records for a host that has reached `local`, one of these listeners.
 fn found(local: &str, listeners: &[&str]) -> Vec<String> {
     let listeners = listeners.iter().map(|address| address.parse().unwrap()).collect();
     let mut harness = Harness::with(PortConfig { listeners, ..config() });

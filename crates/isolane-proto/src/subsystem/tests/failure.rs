@@ -119,7 +119,7 @@ fn attempts(failure: Failure) -> Option<(Status, Status)> {
     })
 }
 
-/// An opcode that the queue does not offer says nothing about its data.
+/// The data of an opcode that the queue does not offer is not checked.
 #[test]
 fn unknown_command_is_invalid_opcode_whatever_its_sgl() {
     let fabrics = |fctype: u8| {
