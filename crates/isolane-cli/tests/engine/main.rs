@@ -264,7 +264,8 @@ fn logs_start_clients_and_end() {
     assert_eq!(lock, format!("{}\n", engine.supervisor.id()));
     let serves =
         format!("process {}, supervised by process {}; cores ", engine.pid(), engine.supervisor.id());
-    assert!(engine.log().contains(&serves) && engine.log().contains(", mode sleep"), "{}", engine.log());
+    until("a log line of the start", || engine.log().contains(&serves).then_some(()));
+    assert!(engine.log().contains(", mode sleep"), "{}", engine.log());
     drop(engine.attach().unwrap());
     until("a log line of the client's end", || engine.log().contains("has left").then_some(()));
     assert!(engine.log().contains("has attached"), "{}", engine.log());
