@@ -217,6 +217,8 @@ fn counters_show_stalled_command() {
     queue.send(in_capsule(write_entry(0, 1), &[1; 512]), &[1; 512]);
     eventually("the age grows", || oldest(&place.target) > Some(Duration::from_millis(300)));
     assert_eq!(place.target.counters().namespaces[1].oldest_command, None);
+    // Nothing happens on the core after the command, the last work of its only host.
+    drop((queue, admin));
     let (target, _stuck, _written) = place.release();
     eventually("it has ended", || oldest(&target).is_none());
     let write = target.counters().namespaces[0].get(isolane_target::IoKind::Write).latency.max();

@@ -343,7 +343,7 @@ impl Driver {
             return Some(now + if is_retrying { RETRY_DELAY } else { RECHECK_INTERVAL });
         }
         let next_tick = self.migration.deadline(now).into_iter().chain([self.next_tick]).min();
-        next_tick.filter(|_| !self.lanes.is_empty())
+        next_tick.filter(|_| !self.lanes.is_empty() || self.core.slow_commands.iter().any(|at| at.is_shown))
     }
 }
 

@@ -14,6 +14,8 @@ use crate::counters::IoKind;
 pub(super) struct SlowCommands {
     /// Start of the newest command that the last line covers.
     reported: Option<Instant>,
+    /// Whether the counters show a command. Ticks continue without lanes until they show none.
+    pub is_shown: bool,
 }
 
 /// The commands at one volume.
@@ -59,6 +61,7 @@ impl Driver {
         for (position, commands) in volumes.into_iter().enumerate() {
             let age = commands.map(|commands| now.saturating_duration_since(commands.oldest.0));
             self.core.counters.oldest_commands[position].set(age);
+            self.core.slow_commands[position].is_shown = age.is_some();
             if let Some(text) = self.core.slow_commands[position].check(commands, now) {
                 log::warn!("{}: {text}", self.core.shared.namespaces.at(position).volume.name());
             }
