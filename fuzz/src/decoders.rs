@@ -273,10 +273,10 @@ pub(crate) fn verbs_datagram(bytes: &[u8]) {
 
 /// A stream of messages, of which each is decoded from any first part of it in the same way.
 pub(crate) fn verbs_connection_message(bytes: &[u8]) {
-    let mut rest = bytes;
-    while let Ok(Some((message, len))) = Message::decode(rest) {
-        assert_eq!(Message::decode(&rest[..len - 1]), Ok(None));
+    let mut remaining = bytes;
+    while let Ok(Some((message, len))) = Message::decode(remaining) {
+        assert_eq!(Message::decode(&remaining[..len - 1]), Ok(None));
         assert_eq!(Message::decode(&message.encode()), Ok(Some((message, len))));
-        rest = &rest[len..];
+        remaining = &remaining[len..];
     }
 }

@@ -15,7 +15,7 @@ pub fn write_stdout(bytes: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Writes to stdout in a thread of its own, because a terminal or pipe can block. The reader can be gone.
+/// Writes to stdout in another thread, because a terminal or pipe can block. The reader can be gone.
 pub fn announce(text: String) {
     let write = move || {
         if let Err(failure) = write_stdout(text.as_bytes()) {

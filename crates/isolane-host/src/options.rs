@@ -189,7 +189,7 @@ impl Default for Options {
 /// Process that connects to the volume, if not this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Via {
-    /// The engine at the default path, which is started if there is none.
+    /// The engine at the default path, which is started if it is not running.
     Engine,
     /// The engine that listens on this path.
     EngineAt(PathBuf),

@@ -116,7 +116,7 @@ pub(crate) unsafe fn values<'a, T>(pointer: *const T, count: usize) -> Result<&'
     }
 }
 
-/// Runs a function that starts threads, which take no signals but those of their own faults.
+/// Runs a function that starts threads, which take no signals except for their faults.
 pub(crate) fn without_signals<T>(function: impl FnOnce() -> T) -> T {
     // SAFETY: both sets are valid, and the thread has its old one again at the end.
     unsafe {

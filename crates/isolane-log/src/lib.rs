@@ -54,7 +54,7 @@ macro_rules! line {
 
 /// Logs at most one line per second, and counts the others: `limited!(Warn, "{peer}: refused")`.
 ///
-/// Each place in the code has a limit of its own; `limited!(by limit, Warn, …)` uses the [`Limit`] of a caller.
+/// Each place in the code has its limit; `limited!(by limit, Warn, …)` uses the [`Limit`] of a caller.
 #[macro_export]
 macro_rules! limited {
     (by $limit:expr, $level:ident, $($arg:tt)+) => {

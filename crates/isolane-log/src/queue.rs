@@ -91,7 +91,7 @@ pub fn write_stderr(text: String) {
     send(Entry::Text(text));
 }
 
-/// Waits until all lines before have been logged, also those that are counted. Returns `false` after `timeout`, because
+/// Waits until all lines before have been logged, and the counts of limited ones. Returns `false` after `timeout`, because
 /// the logger blocks.
 pub fn flush(timeout: Duration) -> bool {
     let deadline = Instant::now() + timeout;

@@ -32,7 +32,7 @@ impl Log for Gate {
 
 /// One test, because the queue and the logger belong to the process.
 #[test]
-fn never_waits_for_a_logger_and_counts_lost_lines() {
+fn counts_lines_that_a_blocked_logger_loses() {
     crate::set_logger(&GATE).unwrap();
     crate::set_max_level(LevelFilter::Info);
     for number in 0..2 * MAX_LINES {

@@ -2,7 +2,7 @@
 //!
 //! Bytes pass through a file in memory, so that a copy is one system call, which needs no rights over processes.
 //!
-//! Invariant: a thread has a file of its own, also in a child that `fork` has made.
+//! Invariant: no two threads share a file, also in a child that `fork` has made.
 
 use std::cell::RefCell;
 use std::io;

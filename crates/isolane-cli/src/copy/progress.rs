@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// A terminal that keeps what is written.
+    /// A terminal that keeps its output.
     #[derive(Debug, Clone)]
     struct Screen {
         columns: u16,

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::failure::Failure;
 
-/// Volumes that are served, and those that were skipped.
+/// The served volumes, and the skipped ones.
 #[derive(Default)]
 pub struct Conditions {
     volumes: Vec<Arc<dyn Volume>>,

@@ -97,8 +97,8 @@ use crate::units::{parse_bytes, show_bytes};
 /// flight (for up to 5 s) and makes all data durable. If a volume hangs for 12 s
 /// more, the log names it, and the exit status is 1. A second signal ends the
 /// target immediately. Only a call that hangs in the kernel can delay these. If a
-/// served file was deleted, moved, or replaced, the log says so within seconds and
-/// how to save its data, and the exit status is 1.
+/// served file was deleted, moved, or replaced, the log reports it within seconds,
+/// with a way to save its data, and the exit status is 1.
 /// SIGUSR1 prints counters, the age of the oldest command of each volume, the state
 /// of each mirror, and the core of each connection to stderr, as text or, with
 /// --json, as JSON. The log names a volume that has not completed a command for

@@ -143,7 +143,7 @@ const INTERPRETER: u32 = 3;
 const SET_USER_ID: u32 = 0o4000;
 /// The bit, and the right to execute, without which it has another meaning.
 const SET_GROUP_ID: u32 = 0o2010;
-/// Bytes of a script that the system reads.
+/// Length of the first line of a script that the system reads, in bytes.
 const MAX_SCRIPT_LINE: u64 = 256;
 
 #[cfg(test)]

@@ -115,16 +115,16 @@ fn text(path: &Path) -> &str {
 #[test]
 fn version_names_the_commit() {
     let version = succeed(&["--version"]);
-    let rest = version.trim().strip_prefix(concat!("isolane ", env!("CARGO_PKG_VERSION"))).unwrap();
+    let suffix = version.trim().strip_prefix(concat!("isolane ", env!("CARGO_PKG_VERSION"))).unwrap();
     let git = |arguments: &[&str]| {
         let git = Command::new("git").current_dir(env!("CARGO_MANIFEST_DIR")).args(arguments).output();
         git.is_ok_and(|output| output.status.success())
     };
     let is_checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.git").exists();
     if !is_checkout || !git(&["rev-parse", "HEAD"]) {
-        return assert_eq!(rest, "");
+        return assert_eq!(suffix, "");
     }
-    let commit = rest.strip_prefix(" (").and_then(|rest| rest.strip_suffix(")")).expect(&version);
+    let commit = suffix.strip_prefix(" (").and_then(|suffix| suffix.strip_suffix(")")).expect(&version);
     assert!(git(&["cat-file", "-e", &format!("{commit}^{{commit}}")]), "{version}");
 }
 

@@ -169,7 +169,7 @@ fn logs_priorities_for_the_journal() {
 }
 
 #[test]
-fn engine_admits_and_ends_while_stderr_is_not_read() {
+fn engine_admits_while_stderr_is_not_read() {
     let (mut reader, writer) = full_pipe();
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("sock");

@@ -20,7 +20,7 @@ pub(super) struct Attempt {
     retry_at: Instant,
     refused_at: Instant,
     /// Time that connections have for their greeting. It doubles each time, because only a busy listener needs longer.
-    patience: Duration,
+    greeting_timeout: Duration,
     /// The listener of another port has one of the two, so that the wait for a silent program at the other is short.
     is_elsewhere: bool,
     request: Message,
@@ -58,7 +58,7 @@ impl Attempt {
             sockets: Vec::new(),
             retry_at: now,
             refused_at: now + REFUSAL,
-            patience: PATIENCE,
+            greeting_timeout: MIN_GREETING_TIMEOUT,
             is_elsewhere: false,
             request,
             handler,
@@ -107,7 +107,7 @@ impl Attempt {
                     self.is_elsewhere |= error.kind() == ErrorKind::AddrNotAvailable;
                     drop(self.sockets.swap_remove(index));
                     if self.sockets.is_empty() {
-                        (self.retry_at, self.patience) = (now + RETRY_DELAY, PATIENCE);
+                        (self.retry_at, self.greeting_timeout) = (now + RETRY_DELAY, MIN_GREETING_TIMEOUT);
                     }
                 }
             }
@@ -123,9 +123,9 @@ impl Attempt {
         let started =
             self.destinations.iter().filter_map(|destination| start(self.source, *destination).ok());
         self.sockets = started.filter(|socket| watch.add(&socket.stream, number).is_ok()).collect();
-        let delay = if self.sockets.is_empty() { RETRY_DELAY } else { self.patience };
+        let delay = if self.sockets.is_empty() { RETRY_DELAY } else { self.greeting_timeout };
         self.retry_at = Instant::now() + delay;
-        self.patience = self.patience.saturating_mul(2);
+        self.greeting_timeout = self.greeting_timeout.saturating_mul(2);
     }
 }
 
@@ -176,5 +176,5 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for which refused connections are tried again: a program can listen again between two connections.
 const REFUSAL: Duration = Duration::from_millis(300);
 /// First time that connections have for their greeting.
-const PATIENCE: Duration = Duration::from_secs(1);
+const MIN_GREETING_TIMEOUT: Duration = Duration::from_secs(1);
 const RETRY_DELAY: Duration = Duration::from_millis(5);

@@ -137,7 +137,7 @@ fn fails_request_with_lost_memory_of_its_own() {
 }
 
 #[test]
-fn keeps_the_owner_of_memory_that_is_lost_under_traffic() {
+fn survives_memory_lost_under_traffic() {
     for (opcode, length) in [(abi::WR_RDMA_WRITE, 64), (abi::WR_RDMA_READ, MEMORY_BYTES as u32)] {
         let (near, far) = pair();
         // SAFETY: the region lives.

@@ -56,7 +56,7 @@ fn grants_inline_data_in_the_space_of_elements() {
 }
 
 #[test]
-fn reports_receive_that_a_poll_of_another_queue_has_found() {
+fn reports_receive_found_by_poll_of_another_queue() {
     let (mut channel, mut receives) = (null_mut(), null_mut());
     let near = End::new();
     // SAFETY: the context of the queue lives, and has the new objects.

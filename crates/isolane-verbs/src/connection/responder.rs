@@ -43,7 +43,7 @@ pub(super) struct Responder {
     /// Whether the peer waits for an acknowledgment.
     owes_acknowledgment: bool,
     /// Message for which the peer has asked whether there is a receive.
-    asked_message: Option<u32>,
+    awaited_message: Option<u32>,
     /// A refusal to send, after which nothing is executed.
     refusal: Option<(u32, NakCode)>,
 }
@@ -296,7 +296,7 @@ impl Responder {
         domain: &ProtectionDomain,
         finished: &mut Finished,
     ) -> Result<Option<Segment>, Fault> {
-        if let Some(message) = self.asked_message.take() {
+        if let Some(message) = self.awaited_message.take() {
             let is_lacking = message == self.message && self.receives.are_used_up();
             return Ok(Some(if is_lacking {
                 acknowledgment(message, Syndrome::ReceiverNotReady, self.rnr_timer, 0)
@@ -316,7 +316,7 @@ impl Responder {
 
     /// The peer asks whether there is a receive for a message.
     pub(super) fn on_receive_awaited(&mut self, message: u32) {
-        self.asked_message = Some(message).filter(|_| !self.receives.are_shared());
+        self.awaited_message = Some(message).filter(|_| !self.receives.are_shared());
     }
 
     /// Returns an acknowledgment if the peer waits for one that no other segment has carried.
@@ -333,7 +333,7 @@ impl Responder {
     pub(super) fn has_responses(&self) -> bool {
         !self.responses.is_empty()
             || self.refusal.is_some()
-            || self.asked_message.is_some()
+            || self.awaited_message.is_some()
             || self.receives.has_report()
     }
 
@@ -354,7 +354,7 @@ impl Responder {
             self.responses.clear();
         }
         self.window.clear();
-        self.asked_message = None;
+        self.awaited_message = None;
         self.receives.flush(finished);
     }
 }

@@ -286,7 +286,7 @@ mod tests {
     use super::*;
     use crate::work::CompletedOperation;
 
-    /// What happens to a queue.
+    /// Events of a queue.
     enum Step {
         /// Completions arrive together: their number, solicited or not, and their status.
         Arrive(usize, bool, Status),

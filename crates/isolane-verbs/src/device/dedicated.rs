@@ -40,7 +40,7 @@ struct Driven {
 static THREADS: Mutex<Vec<Thread>> = Mutex::new(Vec::new());
 
 impl DedicatedDriver {
-    /// Makes the thread of `core` drive a device; starts it if there is none.
+    /// Makes the thread of `core` drive a device; starts it if it does not exist.
     ///
     /// # Errors
     /// If this process may not use the core, or the system refuses a thread.

@@ -51,7 +51,7 @@ pub(super) struct Opening {
     pub(super) peer: Peer,
     /// Whether this end connects or accepts.
     pub(super) role: Role,
-    /// It has connected to an address: a router can translate the addresses of both ends, and its first lane tells the
+    /// It has connected to an address: a router can translate the addresses of both ends, and its first lane reports the
     /// number of the peer.
     pub(super) by_address: bool,
 }
@@ -191,7 +191,7 @@ impl FirstLanes {
     }
 }
 
-/// Number of no queue pair: the hello of the peer tells it.
+/// Number of no queue pair: the hello of the peer names it.
 const UNKNOWN: u32 = 0;
 /// Maximum number of peers that wait for [`FirstLanes::next`]; further ones wait in the kernel.
 const MAX_WAITING: usize = 64;

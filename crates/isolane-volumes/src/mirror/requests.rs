@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_get_the_same_data_while_another_process_changes_it() {
+    fn members_get_same_data_while_it_changes() {
         let memory = SharedMemory::create("mirror", 8192).unwrap();
         let in_memory = || Buffer::in_shared_memory(&memory, 100, 4096).unwrap();
         let mut data = in_memory();

@@ -28,7 +28,7 @@ pub(super) struct CreditWait {
     /// How often the peer had no receive when it was asked.
     refusals: u8,
     /// The peer has not answered.
-    is_asked: bool,
+    awaits_answer: bool,
     /// When to ask again.
     ask_at: Option<Instant>,
 }
@@ -156,32 +156,32 @@ impl Requester {
     /// Returns the number of the message for which to ask the peer now whether it has a receive.
     pub(in crate::connection) fn next_question(&mut self) -> Option<u32> {
         let wait = &self.credit_wait;
-        let is_due = !wait.is_asked && wait.ask_at.is_none() && self.lacks_credit();
-        self.credit_wait.is_asked |= is_due;
+        let is_due = !wait.awaits_answer && wait.ask_at.is_none() && self.lacks_credit();
+        self.credit_wait.awaits_answer |= is_due;
         is_due.then_some(self.next_message)
     }
 
     /// The last question can be lost.
     pub(in crate::connection) fn ask_again(&mut self) {
-        self.credit_wait.is_asked = false;
+        self.credit_wait.awaits_answer = false;
     }
 
     /// The peer has no receive for a message, as it was asked.
     pub(super) fn on_no_receive(&mut self, message: u32, delay: Duration, now: Instant) -> Result<(), Fault> {
-        let CreditWait { refusals, is_asked, .. } = self.credit_wait;
+        let CreditWait { refusals, awaits_answer, .. } = self.credit_wait;
         let is_next = message == self.next_message;
         // A question is repeated if a lane ends, and credits can overtake the answer on another lane.
-        if !self.is_striped && !(is_next && (is_asked || refusals > 0)) {
+        if !self.is_striped && !(is_next && (awaits_answer || refusals > 0)) {
             return Err(Fault::Broken);
         }
-        if !is_next || !is_asked || !self.lacks_credit() {
+        if !is_next || !awaits_answer || !self.lacks_credit() {
             return Ok(());
         }
         if refusals >= self.rnr_retries {
             return Err(Fault::Failed { index: 0, status: Status::RnrRetryExceeded });
         }
         let refusals = refusals + 1;
-        self.credit_wait = CreditWait { refusals, is_asked: false, ask_at: Some(now + delay) };
+        self.credit_wait = CreditWait { refusals, awaits_answer: false, ask_at: Some(now + delay) };
         Ok(())
     }
 

@@ -78,7 +78,7 @@ fn refuses_swapped_members_despite_create() {
 }
 
 #[test]
-fn refuses_to_create_over_a_label_without_its_bitmap() {
+fn refuses_to_create_over_label_without_bitmap() {
     let mut storage = Storage::new();
     drop(storage.start([Some(0), Some(1)], CREATE).unwrap());
     storage.members[0] = memory("1M");
