@@ -13,6 +13,7 @@ use isolane_verbs::wire::Hello;
 use super::preload::{check_library, check_program};
 use crate::cores;
 use crate::failure::{Failure, IoContext};
+use crate::logging;
 
 /// Run a program with RDMA devices over TCP
 ///
@@ -72,6 +73,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         ("ISOLANE_VERBS_PORTS", args.ports.clone().unwrap_or_default()),
     ];
     program.envs(settings.into_iter().filter(|(_, value)| !value.is_empty()));
+    // The other program ends this one's threads.
+    logging::finish(None);
     let error = program.exec();
     Err(error).io_context(format!("cannot run {}", args.program[0].display()))
 }
