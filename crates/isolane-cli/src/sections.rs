@@ -81,8 +81,11 @@ isolane engine --cores 1: Process traffic of other programs on core 1.",
             ..Sections::default()
         },
         "serve" => Sections {
-            status: "1: Also if a shutdown could not make everything durable; the log names the volume.",
-            files: "/etc/machine-id, /etc/hostname: Source of the default NQN, with the first --listen.",
+            status: "\
+1: Also if data may be lost, a volume was skipped, or a served file was deleted, replaced, or moved; the log names it.
+129, 130, 143: Ended by a second SIGHUP, SIGINT, or SIGTERM.",
+            files: "/etc/machine-id, /var/lib/dbus/machine-id, /etc/hostname: Source of the default NQN, with the identities of \
+                    the volumes.",
             examples: "\
 isolane serve: Serve 1 GiB of memory at 127.0.0.1:4420.
 isolane serve disk.img,size=10G /dev/sdb,ro: Serve a file, and a disk read-only.
@@ -112,7 +115,10 @@ isolane info 'nvme+tcp://10.0.0.1/nqn.2014-08.org.example:disk?nsid=2' --json: S
             status: "129, 130, 143: Ended by SIGHUP, SIGINT, or SIGTERM; an existing regular file is unchanged, a \
                      volume has part of the source.",
             environment: ENGINE_ENVIRONMENT,
-            files: ".NAME.copying-PID: Incomplete regular file in the directory of the destination; kill -9 leaves it.",
+            files: "\
+.NAME.copying-XXXXXXXXXXXXXXXX: Incomplete regular file in the directory of the destination; kill -9 leaves it, and \
+it can be deleted.
+/etc/nvme/hostnqn, /etc/nvme/hostid: Name and ID of this host, unless --host-nqn and --host-id are given.",
             examples: "\
 isolane copy disk.img nvme+tcp://10.0.0.1 --verify: Copy an image to a volume and check it.
 isolane copy 'nvme+tcp://10.0.0.1?nsid=2' backup.img: Back up a volume; zeros become holes.
@@ -121,8 +127,8 @@ zcat disk.img.gz | isolane copy - nvme+tcp://10.0.0.1 --pad: Copy a pipe, and pa
         },
         "bench" => Sections {
             status: "\
-0: Also after SIGINT or SIGTERM, with the results so far.
-130, 143: Ended by SIGINT or SIGTERM with --verify, before all data was read back.
+0: Also after SIGHUP, SIGINT, or SIGTERM, with the results so far.
+129, 130, 143: Ended by SIGHUP, SIGINT, or SIGTERM with --verify, before all data was read back.
 1: Also if an operation failed, or with --verify if a block was wrong.",
             environment: ENGINE_ENVIRONMENT,
             files: HOST_FILES,
@@ -154,7 +160,7 @@ isolane bench 'nvme+tcp://127.0.0.1?via=engine': Measure a volume through the en
         },
         "verbs" => Sections {
             examples: "isolane verbs bench 10.0.0.1: Measure SENDs to a server.",
-            see_also: "isolane(1), isolane-verbs-bench(1)",
+            see_also: "isolane(1), isolane-verbs-run(1), isolane-verbs-devices(1), isolane-verbs-bench(1)",
             ..Sections::default()
         },
         "verbs-bench" => Sections {
@@ -163,6 +169,21 @@ isolane verbs bench --server 10.0.0.1: Serve measurements at an address.
 isolane verbs bench 10.0.0.1: Measure the latency of SENDs of 64 bytes.
 isolane verbs bench 10.0.0.1 --operation write --size 4k,64k,1m --depth 16: Measure WRITEs of three sizes.",
             see_also: "isolane-verbs(1), isolane-bench(1), ib_send_lat(1)",
+            ..Sections::default()
+        },
+        "verbs-run" => Sections {
+            status: "any other: Exit status of PROGRAM, which replaces this one.",
+            environment: "\
+ISOLANE_IBVERBS: File of the library of the devices (default: next to this program, or in ../lib).
+LD_PRELOAD, ASAN_OPTIONS: The library, and an option that it needs, are put in front.
+TMPDIR: Directory for the files of the devices (default: /tmp).",
+            examples: "isolane verbs run -- ibv_rc_pingpong -d isolane0 -g 0: Start a server of the package ibverbs-utils.",
+            see_also: "isolane-verbs(1), isolane-verbs-devices(1)",
+            ..Sections::default()
+        },
+        "verbs-devices" => Sections {
+            examples: "isolane verbs devices --json: List the devices as JSON.",
+            see_also: "isolane-verbs(1), isolane-verbs-run(1)",
             ..Sections::default()
         },
         "engine-status" | "engine-stop" | "engine-upgrade" | "engine-logs" => Sections {
@@ -184,13 +205,14 @@ isolane man /usr/local/share/man/man1: Install all pages.",
             see_also: "isolane(1), man(1)",
             ..Sections::default()
         },
-        _ => Sections {
+        "completions" => Sections {
             files: "~/.local/share/bash-completion/completions/isolane: Default location for bash.",
             examples: "isolane completions bash > ~/.local/share/bash-completion/completions/isolane: Install \
                        completions for bash.",
             see_also: "isolane(1)",
             ..Sections::default()
         },
+        _ => Sections::default(),
     }
 }
 
@@ -214,7 +236,9 @@ mod tests {
     fn examples_are_valid() {
         let names =
             Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect::<Vec<_>>();
-        for command in names.iter().map(String::as_str).chain(["isolane", "verbs-bench"]) {
+        for command in
+            names.iter().map(String::as_str).chain(["isolane", "verbs-bench", "verbs-run", "verbs-devices"])
+        {
             let examples = of(command).examples;
             assert!(!examples.is_empty(), "{command}");
             for (line, _) in items(examples) {
