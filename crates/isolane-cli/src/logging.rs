@@ -44,6 +44,10 @@ pub fn start(level: LevelFilter, format: LogFormat) {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("unnamed");
         log::error!("thread {name} panicked: {panic}\n{}", std::backtrace::Backtrace::capture());
+        // The process ends with this thread.
+        if name == "main" {
+            log::flush(MAX_WAIT);
+        }
     }));
 }
 

@@ -41,7 +41,7 @@ pub use request::{CloseMode, Hello, Object, OpenDoorbells, OpenNotificationQueue
 pub use socket_path::{default_path, start_command};
 
 /// Version of this protocol; both sides must use the same.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Maximum number of requests of a session without a reply.
 pub const MAX_REQUESTS_IN_FLIGHT: usize = 32;
 /// Maximum length of a message in bytes.

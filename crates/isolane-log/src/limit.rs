@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-/// Limit of lines with one cause: one per [`INTERVAL`]. The others become one line with their count.
+/// Limit of lines with one cause: one per second. The others become one line with their count.
 #[derive(Clone, Debug, Default)]
 pub struct Limit(Arc<State>);
 

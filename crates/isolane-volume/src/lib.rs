@@ -16,6 +16,7 @@
 
 mod error;
 pub mod file;
+mod file_watch;
 mod generation;
 mod identity;
 mod info;

@@ -349,7 +349,8 @@ fn check_whole_blocks(spec: &VolumeSpec) -> Result<(), SpecError> {
 }
 
 /// Kinds of volumes that are not made of others.
-const LEAF_KINDS: [&str; 2] = ["mem", "null"];
+/// Kinds of volumes without members that have a word before a colon.
+pub const LEAF_KINDS: [&str; 2] = ["mem", "null"];
 /// Similarity of a mistyped kind, from 0 to 1.
 const MIN_SIMILARITY: f64 = 0.7;
 

@@ -123,6 +123,10 @@ fn parse_at(text: &str, depth: usize) -> Result<VolumeSpec, SpecError> {
     Ok(spec)
 }
 
+pub(crate) fn is_nested(word: &str) -> bool {
+    KINDS.iter().any(|kind| kind.name == word)
+}
+
 pub(crate) fn open(spec: &VolumeSpec) -> Result<Arc<dyn Volume>, OpenError> {
     let name = spec.name();
     let nested = Nested::parse(spec, 0).map_err(|error| OpenError::from_error(&name, error))?;

@@ -60,6 +60,11 @@ pub fn parse(text: &str) -> Result<VolumeSpec, SpecError> {
     kind::parse(text)
 }
 
+/// Returns whether a word before a colon is a kind of volumes.
+pub fn is_kind(word: &str) -> bool {
+    isolane_volume::spec::LEAF_KINDS.contains(&word) || kind::is_nested(word)
+}
+
 /// Opens the volume specified by `spec`, and all members of it.
 ///
 /// # Errors

@@ -328,7 +328,8 @@ fn parse_threshold(text: &str) -> Result<Threshold, String> {
 /// Parses one volume. Rejects addresses, unless a file has that name.
 fn parse_volume(text: &str) -> Result<VolumeSpec, Failure> {
     let name = text.split(',').next().unwrap_or_default();
-    let is_address = is_like_address(name) && !name.starts_with("nvme+tcp:") || name.parse::<u16>().is_ok();
+    let has_kind = name.split_once(':').is_some_and(|(kind, _)| isolane_volumes::is_kind(kind));
+    let is_address = is_like_address(name) && !has_kind || name.parse::<u16>().is_ok();
     if is_address && !Path::new(name).exists() {
         return Err(Failure::new(format!("cannot serve {text}"), "it looks like an address").with_hint(
             "give an address with --listen, as in --listen 127.0.0.1:4420, and name a volume, as mem:1G; write \

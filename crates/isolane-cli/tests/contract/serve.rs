@@ -73,6 +73,8 @@ fn rejects_likely_mistakes() {
     fs::write(&empty, []).unwrap();
     for (volume, remedy) in [
         ("mem:100000T", "choose less, or serve a sparse file"),
+        ("mem:0", "use at least one block"),
+        ("delay:5ms:mem:1000", "multiple of the block size"),
         ("/dev/isolane-none", "check its name with lsblk"),
         ("/dev/isolane-none,size=1M", "check its name with lsblk"),
         (text(&empty), "truncate -s 10G"),

@@ -49,7 +49,7 @@ struct State {
     completions: VecDeque<WorkCompletion>,
     capacity: usize,
     requested: Requested,
-    /// Completions that have arrived since the last notice. The queue can hold fewer.
+    /// Completions after the last one that had a notice. The queue can hold fewer.
     unreported: usize,
     /// Number of callers of [`CompletionQueue::wait`] that sleep.
     waiting: usize,
@@ -96,18 +96,19 @@ impl CompletionQueue {
     }
 
     /// Requests one notice for a completion, or for one that is solicited or not successful: immediately if the queue
-    /// has one that has arrived since the last notice, otherwise when the next one arrives. The library's thread drives
-    /// the lanes from now on, until a thread polls.
+    /// has one that no notice has reported, otherwise when the next one arrives. The library's thread drives the lanes
+    /// from now on, until a thread polls.
     pub fn request_notice(&self, solicited_only: bool) {
         let requested = if solicited_only { Requested::Solicited } else { Requested::Any };
         let mut state = self.lock();
         if state.requested < requested {
             state.requested = requested;
         }
-        let unreported = state.completions.iter().rev().take(state.unreported);
-        let has_arrived = unreported.into_iter().any(|arrived| state.requested.matches(&arrived.completion));
+        let first = state.completions.len().saturating_sub(state.unreported);
+        let mut unreported = state.completions.range(first..);
+        let has_arrived = unreported.any(|arrived| state.requested.matches(&arrived.completion));
         if has_arrived {
-            (state.requested, state.unreported) = (Requested::Nothing, 0);
+            (state.requested, state.unreported) = (Requested::Nothing, unreported.len());
         }
         drop(state);
         if has_arrived {
@@ -294,6 +295,8 @@ mod tests {
         Arm(bool),
         /// All completions are taken.
         Take,
+        /// The first completion is taken.
+        TakeOne,
     }
 
     /// Returns the number of notices after each step.
@@ -313,6 +316,7 @@ mod tests {
                 }
                 Step::Arm(solicited_only) => queue.request_notice(solicited_only),
                 Step::Take => while queue.take().is_some() {},
+                Step::TakeOne => drop(queue.take()),
             }
             count.load(Ordering::SeqCst)
         };
@@ -328,12 +332,12 @@ mod tests {
 
     #[test]
     fn reports_completion_in_each_order_of_steps() {
-        use Step::{Arm, Arrive, Take};
+        use Step::{Arm, Arrive, Take, TakeOne};
         const PLAIN: Step = Arrive(1, false, Status::Success);
         const SOLICITED: Step = Arrive(1, true, Status::Success);
         const FAILED: Step = Arrive(1, false, Status::Flushed);
         let (any, solicited) = (|| Arm(false), || Arm(true));
-        let cases: [(&[Step], &[usize]); 14] = [
+        let cases: [(&[Step], &[usize]); 15] = [
             (&[PLAIN, PLAIN], &[0, 0]),
             (&[any(), PLAIN, PLAIN], &[0, 1, 1]),
             (&[PLAIN, any(), PLAIN], &[0, 1, 1]),
@@ -343,6 +347,11 @@ mod tests {
             (&[any(), PLAIN, any(), Take, any(), PLAIN], &[0, 1, 1, 1, 1, 2]),
             (&[any(), PLAIN, PLAIN, any(), Take, any()], &[0, 1, 1, 2, 2, 2]),
             (&[any(), Arrive(2, false, Status::Success), any(), any()], &[0, 1, 2, 2]),
+            // A program that takes one completion after each notice gets a notice for each.
+            (
+                &[any(), Arrive(3, false, Status::Success), any(), TakeOne, any(), TakeOne, any(), TakeOne],
+                &[0, 1, 2, 2, 3, 3, 3, 3],
+            ),
             (&[any(), any(), PLAIN, PLAIN], &[0, 0, 1, 1]),
             (&[PLAIN, solicited(), PLAIN, SOLICITED, SOLICITED], &[0, 0, 0, 1, 1]),
             (&[SOLICITED, PLAIN, solicited(), SOLICITED], &[0, 0, 1, 1]),

@@ -26,7 +26,6 @@ mod lock_owner;
 mod open;
 pub(crate) mod range_lock;
 pub mod state_machine;
-mod watch;
 pub(crate) mod zeroing;
 
 use std::fs::File;
@@ -37,9 +36,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use isolane_memory::Pool;
 use isolane_reactor::file::FileOp;
 
+use crate::file_watch::Watch;
 pub use features::Features;
 pub use state_machine::FileStateMachine;
-use watch::Watch;
 
 use crate::request::task::TaskState;
 use crate::{Condition, Request, Step, Task, Volume, VolumeDescription, VolumeError};

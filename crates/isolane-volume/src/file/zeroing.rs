@@ -142,7 +142,7 @@ const STEP_TIME: Duration = Duration::from_millis(25);
 /// Length of the first range step, and bounds of later ones; multiples of [`UNIT`].
 const FIRST_RANGE_BYTES: u64 = 4 << 20;
 const MIN_RANGE_BYTES: u64 = 256 << 10;
-const MAX_RANGE_BYTES: u64 = 64 << 30;
+const MAX_RANGE_BYTES: u64 = 1 << 30;
 /// Limit of a written step; a multiple of [`UNIT`].
 const MAX_WRITE_BYTES: u64 = 256 << 10;
 
@@ -196,13 +196,13 @@ mod tests {
     #[test]
     fn deallocates_long_hole_in_few_steps() {
         let steps = timed_steps((7 << 40) / 512, |_, _| Duration::from_micros(15));
-        assert!(steps.len() < 130, "{} steps", steps.len());
+        assert!(steps.len() < 7200, "{} steps", steps.len());
         assert_eq!(steps.iter().map(|(len, _)| len).sum::<u64>(), 7 << 40);
     }
 
     #[test]
     fn bounds_time_of_each_range_step() {
-        for gib_per_second in [1, 10, 100, 1000] {
+        for gib_per_second in [1, 10, 100] {
             let steps = timed_steps((1 << 40) / 512, |_, len| Duration::from_nanos(len / gib_per_second));
             let longest = steps.iter().map(|(_, duration)| *duration).max();
             assert!(longest <= Some(2 * STEP_TIME), "{gib_per_second} GB/s: {longest:?}");
@@ -220,7 +220,8 @@ mod tests {
         };
         let steps = timed_steps((2 << 40) / 512, time);
         let slow: Vec<_> = steps.iter().filter(|(_, duration)| *duration > 2 * STEP_TIME).collect();
-        assert!(slow.len() <= 8, "halved at each slow step: {slow:?}");
+        assert!(slow.len() <= 2, "halved at each slow step: {slow:?}");
+        assert!(slow.iter().all(|(_, duration)| *duration <= 5 * STEP_TIME), "{slow:?}");
         assert!(steps.len() > (hole_end / MAX_RANGE_BYTES) as usize);
         let steps = timed_steps(1 << 30, |_, _| Duration::from_secs(1));
         assert_eq!(steps.last().map(|(len, _)| *len), Some(MIN_RANGE_BYTES));

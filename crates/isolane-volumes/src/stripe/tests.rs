@@ -46,7 +46,7 @@ fn rejects_unequal_members_and_stripe_sizes() {
         ("stripe:0:mem:64k;mem:64k", "at least 4 KiB"),
         ("stripe:4k:mem:64k", "one member; name several volumes"),
         ("stripe:64k:null:16000000T;null:16000000T", "the stripe exceeds 16 EiB"),
-        ("stripe:x:mem:64k;mem:64k", "invalid size \"x\""),
+        ("stripe:x:mem:64k;mem:64k", "no stripe size: \"x\""),
     ] {
         let error = crate::open(&crate::parse(text).unwrap()).err().unwrap().to_string();
         assert!(error.contains(reason), "{text}: {error}");

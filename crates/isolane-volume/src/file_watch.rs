@@ -101,19 +101,32 @@ impl Location {
         let path = self.path.display();
         if served.nlink() > 0 {
             let now = fs::read_link(&link).unwrap_or_default();
+            let now = now.to_string_lossy();
+            // The kernel knows the name that was opened, not other links.
+            let place = if now.ends_with(" (deleted)") {
+                format!("has another name (inode {})", served.ino())
+            } else {
+                format!("at {now}")
+            };
             return Some(format!(
-                "the served file is no longer at {path}, but at {}; move it back before the next start",
-                now.display()
+                "the served file is no longer at {path}, but {place}; move it back before the next start"
             ));
         }
         let what = if found.is_ok() { "replaced" } else { "deleted" };
         Some(format!(
             "the served file was {what}, and its data is lost when this process ends; to save it, stop the writes of \
-             its hosts, then run cp --sparse=always /proc/{}/fd/{} {path}.saved",
+             its hosts, then run cp --sparse=always /proc/{}/fd/{} {}",
             std::process::id(),
-            self.descriptor
+            self.descriptor,
+            quoted(&format!("{path}.saved"))
         ))
     }
+}
+
+/// Quotes one word for a shell.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%".contains(c);
+    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 fn id(metadata: &Metadata) -> (u64, u64) {
