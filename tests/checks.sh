@@ -27,3 +27,19 @@ wait_for() { # SECONDS COMMAND...: until the command succeeds
 		sleep 0.1
 	done
 }
+
+# Prints a port that is free, and that the kernel gives to no client, so that no other program takes it in the meantime.
+free_port() {
+	python3 -c '
+import random, socket
+with open("/proc/sys/net/ipv4/ip_local_port_range") as range_file:
+    first_of_clients = int(range_file.read().split()[0])
+while True:
+    with socket.socket() as listener:
+        try:
+            listener.bind(("127.0.0.1", random.randrange(10000, first_of_clients) if first_of_clients > 12000 else 0))
+        except OSError:
+            continue
+        print(listener.getsockname()[1])
+        break'
+}

@@ -27,10 +27,6 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM HUP
 
-free_port() {
-	python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
-}
-
 start_target() { # NAME PORT OPTION...: returns when it listens
 	local name=$1 port=$2; shift 2
 	target_arguments[$name]="$port $*"
