@@ -49,6 +49,8 @@ enum Stage {
         listener: u64,
         deadline: Instant,
     },
+    /// The listener makes an identifier for the request, which further messages are for.
+    Passed,
     /// The listener has the request and has not answered it.
     Requested(Attempt),
     Open,
@@ -101,7 +103,7 @@ impl Agent {
     pub(super) fn adopt(&self, number: u64, handler: HandlerRef) {
         let mut state = self.state.lock();
         if let Some(peer) = state.peers.get_mut(&number) {
-            peer.handler = handler;
+            (peer.handler, peer.stage) = (handler, Stage::Open);
             // Messages after the request can have arrived.
             state.due.push(number);
             self.watch.wake();
@@ -157,7 +159,7 @@ impl Peer {
     fn deadline(&self) -> Option<Instant> {
         match self.stage {
             Stage::Accepted { deadline, .. } => Some(deadline),
-            Stage::Requested(_) | Stage::Open => None,
+            Stage::Passed | Stage::Requested(_) | Stage::Open => None,
         }
     }
 
@@ -165,7 +167,7 @@ impl Peer {
     fn listener(&self) -> Option<u64> {
         match self.stage {
             Stage::Accepted { listener, .. } => Some(listener),
-            Stage::Requested(_) | Stage::Open => None,
+            Stage::Passed | Stage::Requested(_) | Stage::Open => None,
         }
     }
 }
@@ -242,6 +244,9 @@ impl State {
     /// Receives from a peer.
     fn receive(&mut self, number: u64, calls: &mut Vec<Call>) {
         let Some(peer) = self.peers.get_mut(&number) else { return };
+        if matches!(peer.stage, Stage::Passed) {
+            return;
+        }
         let mut has_ended = peer.deadline().is_some_and(|deadline| deadline <= Instant::now());
         let mut bytes = [0; 4096];
         while !has_ended && peer.input.len() < MAX_INPUT_BYTES {
@@ -266,8 +271,8 @@ impl State {
             let handler = Weak::clone(&peer.handler);
             let stage = std::mem::replace(&mut peer.stage, Stage::Open);
             if matches!(stage, Stage::Accepted { .. }) {
-                // Further messages are for the identifier that the listener makes.
                 if let (Ok(local), Ok(source)) = (peer.stream.local_addr(), peer.stream.peer_addr()) {
+                    peer.stage = Stage::Passed;
                     calls.push(Box::new(move || request(&handler, number, local, source, message)));
                     return;
                 }
@@ -292,7 +297,7 @@ impl State {
             Stage::Accepted { .. } => return,
             // A listener that does not take a request rejects it: this one was busy.
             Stage::Requested(attempt) => attempt.restart(),
-            Stage::Open => None,
+            Stage::Passed | Stage::Open => None,
         };
         if let Some(attempt) = retried {
             self.attempts.insert(number, attempt);

@@ -10,7 +10,9 @@ use super::agent::agent;
 use super::attempt::Attempt;
 use super::event;
 use super::handler::Handler;
-use super::id::{self, Id, Shared, close, complete, from_abi, open, release_event, set_local, set_peer};
+use super::id::{
+    self, Id, Shared, Stage, close, complete, from_abi, open, release_event, set_local, set_peer,
+};
 use super::listener::OTHER_PORT;
 use super::message::{
     CONSUMER_DEFINED, INVALID_SERVICE, Kind, Message, VENDOR_OPTION_NOT_SUPPORTED, greeting,
@@ -44,13 +46,18 @@ impl Shared {
 
     /// Reports that an established connection has ended, once.
     fn end(&self) {
-        let was_established = {
-            let mut state = self.state.lock();
-            state.has_ended = true;
-            std::mem::take(&mut state.is_established)
-        };
-        if was_established {
+        let stage = std::mem::replace(&mut self.state.lock().stage, Stage::Ended);
+        if stage == Stage::Established {
             self.push(abi::CM_DISCONNECTED, 0);
+        }
+    }
+
+    /// Reports that a connection has ended without a message, at a stage.
+    fn break_off(&self, stage: Stage) {
+        match stage {
+            Stage::Established => self.push(abi::CM_DISCONNECTED, 0),
+            Stage::Ended => {}
+            _ => self.push(abi::CM_CONNECT_ERROR, -libc::ECONNRESET),
         }
     }
 }
@@ -66,24 +73,27 @@ impl Handler for Shared {
         if !*is_alive {
             return;
         }
-        match message.kind {
-            Kind::Reply => self.on_reply(message),
-            Kind::Ready => {
-                self.state.lock().is_established = true;
-                self.push(abi::CM_ESTABLISHED, 0);
+        let stage = self.state.lock().stage;
+        match (message.kind, stage) {
+            (Kind::Reply, Stage::Requesting) => self.on_reply(message),
+            (Kind::Ready, Stage::Accepted) if !self.is_datagram => {
+                if self.state.lock().step(stage, Stage::Established) {
+                    self.push(abi::CM_ESTABLISHED, 0);
+                }
             }
-            Kind::Reject => {
+            (Kind::Reject, Stage::Requesting | Stage::Answered | Stage::Requested | Stage::Accepted) => {
                 let reason = message.reason as c_int;
                 let len = self.length(REJECT_BYTES);
                 self.push_with(abi::CM_REJECTED, reason, None, &message.private_data, len);
-                self.state.lock().has_ended = true;
+                self.state.lock().stage = Stage::Ended;
             }
-            Kind::Disconnect => {
+            (Kind::Disconnect, _) => {
                 let _ = self.send(&Message::new(Kind::Disconnected));
                 self.end();
             }
-            Kind::Disconnected => self.end(),
-            Kind::Request => {}
+            (Kind::Disconnected, _) => self.end(),
+            // The peer breaks the protocol, or this end has ended the connection at the same time.
+            _ => self.break_off(close(self)),
         }
     }
 
@@ -92,6 +102,7 @@ impl Handler for Shared {
         if !*is_alive {
             return;
         }
+        self.state.lock().stage = Stage::Ended;
         if is_refused {
             self.push(abi::CM_REJECTED, INVALID_SERVICE as c_int)
         } else {
@@ -104,15 +115,8 @@ impl Handler for Shared {
         if !*is_alive {
             return;
         }
-        let (was_established, had_ended) = {
-            let mut state = self.state.lock();
-            (state.is_established, std::mem::replace(&mut state.has_ended, true))
-        };
-        if was_established {
-            self.end();
-        } else if !had_ended {
-            self.push(abi::CM_CONNECT_ERROR, -libc::ECONNRESET);
-        }
+        let stage = std::mem::replace(&mut self.state.lock().stage, Stage::Ended);
+        self.break_off(stage);
     }
 }
 
@@ -146,7 +150,7 @@ impl Shared {
             (state.local, state.peer, state.number) = (Some(local), Some(peer), Some(connection));
             (state.responder_resources, state.initiator_depth) =
                 (request.initiator_depth, request.responder_resources);
-            (state.offer, state.is_requested) = (Some(request.clone()), true);
+            (state.offer, state.stage) = (Some(request.clone()), Stage::Requested);
         }
         agent()?.adopt(connection, id.shared.as_handler());
         let len = self.length(REQUEST_BYTES);
@@ -161,7 +165,13 @@ impl Shared {
         // SAFETY: the identifier ends at the agent before it is destroyed.
         let Ok(id) = (unsafe { from_abi(made) }) else { return };
         let len = self.length(REPLY_BYTES);
-        self.state.lock().offer = Some(reply.clone());
+        {
+            let mut state = self.state.lock();
+            if !state.step(Stage::Requesting, Stage::Answered) {
+                return;
+            }
+            state.offer = Some(reply.clone());
+        }
         if self.is_datagram {
             let none = abi::CmUdParam {
                 private_data: std::ptr::null(),
@@ -181,7 +191,7 @@ impl Shared {
         let connected = unsafe { qp::connect(id, &reply) };
         match connected.and_then(|()| self.send(&Message::new(Kind::Ready))) {
             Ok(()) => {
-                self.state.lock().is_established = true;
+                self.state.lock().step(Stage::Answered, Stage::Established);
                 self.push_with(abi::CM_ESTABLISHED, 0, Some(conn_param(&reply)), &reply.private_data, len);
             }
             Err(error) => {
@@ -274,9 +284,9 @@ pub unsafe extern "C" fn rdma_connect(id: *mut abi::CmId, param: *mut abi::CmCon
         let (local, peer) = {
             let mut state = found.shared.state.lock();
             let is_resolved = !found.abi.route.path_rec.is_null();
-            check(is_resolved && state.number.is_none() && !state.has_ended)?;
+            check(is_resolved && state.number.is_none() && state.stage == Stage::Idle)?;
             let (local, peer) = (state.local.ok_or(Errno::INVALID)?, state.peer.ok_or(Errno::INVALID)?);
-            state.number = Some(number);
+            (state.number, state.stage) = (Some(number), Stage::Requesting);
             (local, peer)
         };
         let other = SocketAddr::new(peer.ip(), peer.port() ^ OTHER_PORT);
@@ -293,7 +303,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut abi::CmId, param: *mut abi::CmConn
         let found = unsafe { from_abi(id) }?;
         let offer = {
             let state = found.shared.state.lock();
-            check(state.is_requested)?;
+            check(state.stage == Stage::Requested)?;
             state.offer.clone().ok_or(Errno::INVALID)?
         };
         // SAFETY: see `ffi`.
@@ -314,7 +324,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut abi::CmId, param: *mut abi::CmConn
             // SAFETY: see `ffi`.
             unsafe { qp::connect(found, &offer) }?;
         }
-        found.shared.state.lock().is_requested = false;
+        check(found.shared.state.lock().step(Stage::Requested, Stage::Accepted))?;
         found.shared.send(&reply)?;
         if found.shared.is_datagram { Ok(0) } else { complete(found) }
     })
@@ -328,10 +338,8 @@ pub unsafe extern "C" fn rdma_establish(id: *mut abi::CmId) -> c_int {
         check(found.abi.qp.is_null())?;
         {
             let mut state = found.shared.state.lock();
-            let is_answered = state.offer.as_ref().is_some_and(|offer| offer.kind == Kind::Reply);
-            check(is_answered && !state.is_established && !state.has_ended)?;
             // Set first: the peer can end the connection as soon as it has the message.
-            state.is_established = true;
+            check(state.step(Stage::Answered, Stage::Established))?;
         }
         found.shared.send(&Message::new(Kind::Ready))?;
         Ok(0)
@@ -354,8 +362,8 @@ unsafe fn reject(id: *mut abi::CmId, data: *const c_void, len: u8, reason: u32) 
         let rejection = Message { reason, private_data: data.to_vec(), ..Message::new(Kind::Reject) };
         {
             let mut state = found.shared.state.lock();
-            check(state.offer.is_some() && !state.is_established && !state.has_ended)?;
-            (state.has_ended, state.is_requested) = (true, false);
+            check(matches!(state.stage, Stage::Requested | Stage::Accepted | Stage::Answered))?;
+            state.stage = Stage::Ended;
         }
         found.shared.send(&rejection)?;
         Ok(0)
@@ -378,7 +386,7 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut abi::CmId) -> c_int {
         let is_established = {
             let state = found.shared.state.lock();
             check(state.offer.is_some())?;
-            state.is_established
+            state.stage == Stage::Established
         };
         // The peer can have ended the connection at the same time.
         let _ = found.shared.send(&Message::new(Kind::Disconnect));

@@ -68,10 +68,36 @@ pub(super) struct State {
     pub(super) responder_resources: u8,
     /// Code of the time after which requests without an answer fail.
     pub(super) timeout: Option<u8>,
-    /// A peer waits for an answer to its request.
-    pub(super) is_requested: bool,
-    pub(super) is_established: bool,
-    pub(super) has_ended: bool,
+    pub(super) stage: Stage,
+}
+
+/// Progress of a connection, which decides what a peer can send and a program can call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// There is no connection yet; a listener never has one.
+    #[default]
+    Idle,
+    /// This end waits for an answer to its request.
+    Requesting,
+    /// The peer has accepted the request of this end.
+    Answered,
+    /// The peer waits for an answer to its request.
+    Requested,
+    /// This end has accepted the request of the peer.
+    Accepted,
+    Established,
+    Ended,
+}
+
+impl State {
+    /// Moves from one stage to another one. Returns `false` if the connection is not at that stage.
+    pub(super) fn step(&mut self, from: Stage, to: Stage) -> bool {
+        let is_there = self.stage == from;
+        if is_there {
+            self.stage = to;
+        }
+        is_there
+    }
 }
 
 impl Shared {
@@ -201,20 +227,20 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut abi::CmId) -> c_int {
     })
 }
 
-/// Ends what the agent does for an identifier.
-pub(super) fn close(shared: &Shared) {
-    let (number, is_requested) = {
+/// Ends what the agent does for an identifier. Returns the stage of its connection.
+pub(super) fn close(shared: &Shared) -> Stage {
+    let (number, stage) = {
         let mut state = shared.state.lock();
-        state.has_ended = true;
-        (state.number.take(), std::mem::take(&mut state.is_requested))
+        (state.number.take(), std::mem::replace(&mut state.stage, Stage::Ended))
     };
     if let (Some(number), Ok(agent)) = (number, agent()) {
-        if is_requested {
+        if stage == Stage::Requested {
             let rejection = Message { reason: CONSUMER_DEFINED, ..Message::new(Kind::Reject) };
             let _ = agent.send(number, &rejection);
         }
         agent.close(number);
     }
+    stage
 }
 
 fn discard_events(shared: &Shared, id: *mut abi::CmId) {

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod ports;
+mod stages;
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -100,6 +101,8 @@ unsafe impl Send for Id {}
 
 impl Channel {
     fn new() -> Channel {
+        // Tests with many peers run in parallel.
+        isolane_reactor::cpu::raise_fd_limit().unwrap();
         let channel = rdma_create_event_channel();
         assert!(!channel.is_null());
         Channel(channel)

@@ -11,7 +11,7 @@ use crate::abi;
 use crate::device::devices;
 
 /// Connects to a listener without a connection manager, and receives its greeting.
-fn greeted(address: SocketAddr) -> TcpStream {
+pub(super) fn greeted(address: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     let mut received = [0; GREETING_LEN];
     stream.read_exact(&mut received).unwrap();
@@ -19,11 +19,11 @@ fn greeted(address: SocketAddr) -> TcpStream {
     stream
 }
 
-fn request(port: u16) -> Message {
+pub(super) fn request(port: u16) -> Message {
     Message { port, ..Message::new(Kind::Request) }
 }
 
-fn receive(stream: &mut TcpStream) -> Message {
+pub(super) fn receive(stream: &mut TcpStream) -> Message {
     let mut received = [0; LEN];
     stream.read_exact(&mut received).unwrap();
     Message::decode(&received).unwrap().unwrap().0
