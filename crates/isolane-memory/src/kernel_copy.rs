@@ -22,8 +22,9 @@ use crate::{PAGE_SIZE, guarded_copy};
 /// # Safety
 /// No reference to the bytes of the run is in use.
 pub(crate) unsafe fn write(target: Run, bytes: &[u8]) -> bool {
+    let (start, len) = (target.raw().0, bytes.len());
     // SAFETY: guaranteed by the caller.
-    let guarded = unsafe { guarded_copy::copy(bytes.as_ptr(), target.raw().0.cast_mut(), bytes.len()) };
+    let guarded = unsafe { guarded_copy::copy(bytes.as_ptr(), start.cast_mut(), len, start) };
     if let Some(is_copied) = guarded {
         return is_copied;
     }
@@ -43,8 +44,9 @@ pub(crate) unsafe fn write(target: Run, bytes: &[u8]) -> bool {
 /// # Safety
 /// No exclusive reference to the bytes of the run is in use.
 pub(crate) unsafe fn read(source: Run, bytes: &mut [u8]) -> bool {
+    let (start, len) = (source.raw().0, bytes.len());
     // SAFETY: guaranteed by the caller.
-    let guarded = unsafe { guarded_copy::copy(source.raw().0, bytes.as_mut_ptr(), bytes.len()) };
+    let guarded = unsafe { guarded_copy::copy(start, bytes.as_mut_ptr(), len, start) };
     if let Some(is_copied) = guarded {
         return is_copied;
     }

@@ -156,28 +156,50 @@ impl MemoryRegion {
         bytes
     }
 
-    /// Replaces 8 bytes by `new` if they are `expected`. Returns the value before.
+    /// Replaces 8 bytes by `new` if they are `expected`. Returns the value before, `None` if the bytes are not mapped and
+    /// writable.
     ///
     /// # Panics
     /// If the range is outside, or its address is not a multiple of 8.
-    pub fn compare_swap(&self, offset: usize, expected: u64, new: u64) -> u64 {
-        let exchanged = self.word(offset).compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst);
-        exchanged.unwrap_or_else(|found| found)
+    pub fn compare_swap(&self, offset: usize, expected: u64, new: u64) -> Option<u64> {
+        let word = self.word(offset);
+        // SAFETY: aligned; there are no references to the bytes.
+        let guarded = self
+            .layout
+            .is_none()
+            .then(|| unsafe { guarded_copy::compare_swap(word.as_ptr().cast(), expected, new) });
+        guarded.flatten().unwrap_or_else(|| {
+            let exchange =
+                |word: &AtomicU64| word.compare_exchange(expected, new, Ordering::SeqCst, Ordering::SeqCst);
+            self.with_word(offset, |word| exchange(word).unwrap_or_else(|found| found))
+        })
     }
 
-    /// Adds to 8 bytes, modulo 2⁶⁴. Returns the value before.
+    /// Adds to 8 bytes, modulo 2⁶⁴. Returns the value before as [`MemoryRegion::compare_swap`].
     ///
     /// # Panics
     /// As [`MemoryRegion::compare_swap`].
-    pub fn fetch_add(&self, offset: usize, add: u64) -> u64 {
-        self.word(offset).fetch_add(add, Ordering::SeqCst)
+    pub fn fetch_add(&self, offset: usize, add: u64) -> Option<u64> {
+        let word = self.word(offset);
+        // SAFETY: aligned; there are no references to the bytes.
+        let guarded =
+            self.layout.is_none().then(|| unsafe { guarded_copy::fetch_add(word.as_ptr().cast(), add) });
+        guarded
+            .flatten()
+            .unwrap_or_else(|| self.with_word(offset, |word| word.fetch_add(add, Ordering::SeqCst)))
     }
 
-    fn word(&self, offset: usize) -> &AtomicU64 {
+    /// Calls a function with 8 bytes that are mapped now.
+    fn with_word(&self, offset: usize, change: impl FnOnce(&AtomicU64) -> u64) -> Option<u64> {
+        let word = self.word(offset);
+        // SAFETY: inside of the region, which lives, and aligned; there are no other references to the bytes.
+        self.is_writable(offset, size_of::<u64>()).then(|| change(unsafe { word.as_ref() }))
+    }
+
+    fn word(&self, offset: usize) -> NonNull<AtomicU64> {
         let start = self.at(offset, size_of::<u64>()).cast::<AtomicU64>();
         assert!(start.is_aligned(), "an atomic operation at an address that is not a multiple of 8");
-        // SAFETY: inside of the region, which lives, and aligned; there are no other references to the bytes.
-        unsafe { start.as_ref() }
+        start
     }
 
     /// Returns a range for the kernel to write, with its length, because `IoSliceMut::len` forms a reference to
@@ -244,10 +266,10 @@ mod tests {
     #[test]
     fn atomics_return_the_value_before() {
         let region = MemoryRegion::allocate(64).unwrap();
-        assert_eq!(region.fetch_add(8, 5), 0);
-        assert_eq!(region.fetch_add(8, u64::MAX), 5);
-        assert_eq!(region.compare_swap(8, 3, 9), 4);
-        assert_eq!(region.compare_swap(8, 4, 9), 4);
+        assert_eq!(region.fetch_add(8, 5), Some(0));
+        assert_eq!(region.fetch_add(8, u64::MAX), Some(5));
+        assert_eq!(region.compare_swap(8, 3, 9), Some(4));
+        assert_eq!(region.compare_swap(8, 4, 9), Some(4));
         assert_eq!(region.to_vec(8, 8), 9_u64.to_le_bytes());
     }
 

@@ -12,6 +12,22 @@ pub(crate) fn is_guarded() -> bool {
 ///
 /// # Safety
 /// None.
-pub(crate) unsafe fn copy(_from: *const u8, _to: *mut u8, _len: usize) -> Option<bool> {
+pub(crate) unsafe fn copy(_from: *const u8, _to: *mut u8, _len: usize, _shared: *const u8) -> Option<bool> {
+    None
+}
+
+/// Returns `None`: the access would not be guarded.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn compare_swap(_word: *mut u8, _expected: u64, _new: u64) -> Option<Option<u64>> {
+    None
+}
+
+/// Returns `None`: the access would not be guarded.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn fetch_add(_word: *mut u8, _add: u64) -> Option<Option<u64>> {
     None
 }

@@ -486,13 +486,11 @@ fn atomic(
     if !address.is_multiple_of(8) || !memory_address.is_multiple_of(8) {
         return Err(NakCode::InvalidRequest);
     }
-    if !span.region.is_writable(span.offset, 8) {
-        return Err(NakCode::RemoteOperation);
-    }
-    Ok(match operation {
+    let found = match operation {
         Operation::CompareSwap => span.region.compare_swap(span.offset, compare, swap_or_add),
         _ => span.region.fetch_add(span.offset, swap_or_add),
-    })
+    };
+    found.ok_or(NakCode::RemoteOperation)
 }
 
 /// Maximum number of ranges in the window: what a peer that sends single bytes can make this end store.
