@@ -107,24 +107,19 @@ impl SendQueue {
         self.tail_len = 0;
     }
 
-    /// Whether all queued payload is mapped now.
-    pub fn is_readable(&self) -> bool {
-        self.items.iter().all(|item| item.payload.is_readable())
-    }
-
-    /// Copies the queued bytes.
-    pub fn to_vec(&self) -> Vec<u8> {
+    /// Copies the queued bytes. `None` if memory of a payload is not mapped.
+    pub fn try_to_vec(&self) -> Option<Vec<u8>> {
         let mut bytes = Vec::with_capacity(self.pending_bytes);
         let mut headers = &self.headers[self.headers_sent..];
         let mut skip = self.payload_sent;
         for Item { header_len, payload } in &self.items {
             let (header, tail) = headers.split_at(*header_len);
             bytes.extend_from_slice(header);
-            bytes.extend(payload.slice(skip, payload.len() - skip).to_vec());
+            bytes.extend(payload.slice(skip, payload.len() - skip).try_to_vec()?);
             (headers, skip) = (tail, 0);
         }
         bytes.extend_from_slice(headers);
-        bytes
+        Some(bytes)
     }
 
     /// Fills a plan with the next bytes.
@@ -253,7 +248,7 @@ mod tests {
             let mut all: Vec<u8> = Vec::new();
             while !output.is_empty() {
                 let n = step.min(output.pending_bytes());
-                assert_eq!(output.to_vec(), sent(&output));
+                assert_eq!(output.try_to_vec(), Some(sent(&output)));
                 all.extend(&sent(&output)[..n]);
                 output.advance(n, drop);
             }

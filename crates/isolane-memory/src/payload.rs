@@ -85,11 +85,6 @@ impl Payload {
         self.segments.iter().any(Segment::is_in_shared_memory)
     }
 
-    /// Whether all memory of it is mapped now: memory of a region can be missing.
-    pub fn is_readable(&self) -> bool {
-        self.segments.iter().all(Segment::is_readable)
-    }
-
     /// Copies bytes in shared memory to private memory.
     pub fn into_private(self) -> Payload {
         if self.is_in_shared_memory() { Payload::from(self.to_vec()) } else { self }
@@ -247,10 +242,17 @@ impl Payload {
     }
 
     /// Copies all bytes.
+    ///
+    /// # Panics
+    /// If memory of a region is not mapped.
     pub fn to_vec(&self) -> Vec<u8> {
+        self.try_to_vec().expect("the memory of the payload is mapped")
+    }
+
+    /// Copies all bytes. `None` if memory of a region is not mapped.
+    pub fn try_to_vec(&self) -> Option<Vec<u8>> {
         let mut bytes = Vec::with_capacity(self.len);
-        self.segments.iter().for_each(|segment| segment.copy_to(&mut bytes));
-        bytes
+        self.segments.iter().all(|segment| segment.copy_to(&mut bytes)).then_some(bytes)
     }
 
     /// Passes the pages to `recycle`.

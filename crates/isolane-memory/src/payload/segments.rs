@@ -40,23 +40,21 @@ impl Segment {
         matches!(self, Segment::Shared { .. } | Segment::Region { .. })
     }
 
-    pub(super) fn is_readable(&self) -> bool {
-        match self {
-            Segment::Region { region, start, len } => region.is_readable(*start, *len as usize),
-            _ => true,
-        }
-    }
-
-    /// Appends the bytes to `target`.
-    pub(super) fn copy_to(&self, target: &mut Vec<u8>) {
+    /// Appends the bytes to `target`. Returns `false` if memory of a region is not mapped; the bytes are then undefined.
+    pub(super) fn copy_to(&self, target: &mut Vec<u8>) -> bool {
         let mut add = |slice: &[u8]| target.extend_from_slice(slice);
         match self {
             Segment::Shared { range, start, len } => {
                 range.for_each_slice(*start as usize, *len as usize, add);
             }
-            Segment::Region { region, start, len } => add(&region.to_vec(*start, *len as usize)),
+            Segment::Region { region, start, len } => {
+                let end = target.len();
+                target.resize(end + *len as usize, 0);
+                return region.try_copy_out(*start, &mut target[end..]);
+            }
             _ => self.private_bytes().into_iter().for_each(&mut add),
         }
+        true
     }
 
     pub(super) fn len(&self) -> usize {

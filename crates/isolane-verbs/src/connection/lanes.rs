@@ -281,11 +281,9 @@ impl ReliableConnection {
 
     /// Stops reading from the memory of requests, because it can be unmapped from now on. A lane ends if that has happened
     /// already, because the rest of a segment is missing.
-    pub(super) fn detach_output(&mut self, detach: impl Fn(&mut Output)) {
+    pub(super) fn detach_output(&mut self, detach: impl Fn(&mut Output) -> Option<()>) {
         for lane in 0..self.lanes.len() {
-            if self.lanes[lane].output.is_readable() {
-                detach(&mut self.lanes[lane].output);
-            } else {
+            if detach(&mut self.lanes[lane].output).is_none() {
                 self.handle_lane_closed(lane);
             }
         }

@@ -104,22 +104,18 @@ impl Output {
         }
     }
 
-    /// Whether all payload is mapped.
-    pub(super) fn is_readable(&self) -> bool {
-        self.bytes.is_readable()
-    }
-
-    /// Copies all payload, because its memory is no longer registered.
-    pub(super) fn detach(&mut self) {
-        let bytes = self.bytes.to_vec();
+    /// Copies all payload, because its memory is no longer registered. `None` if it is not mapped.
+    pub(super) fn detach(&mut self) -> Option<()> {
+        let bytes = self.bytes.try_to_vec()?;
         self.bytes.clear();
         self.bytes.push::<24>(&bytes, None);
+        Some(())
     }
 
     /// Drops all segments that are not begun, except responses if `keeps_responses`. The remainder is copied, because
-    /// the program can change or free its memory once its requests complete.
-    pub(super) fn drop_unbegun(&mut self, keeps_responses: bool) {
-        let bytes = self.bytes.to_vec();
+    /// the program can change or free its memory once its requests complete. `None` if it is not mapped.
+    pub(super) fn drop_unbegun(&mut self, keeps_responses: bool) -> Option<()> {
+        let bytes = self.bytes.try_to_vec()?;
         self.bytes.clear();
         let (mut at, mut sent) = (0, std::mem::take(&mut self.sent));
         for Queued { len, is_request } in self.segments.drain(..) {
@@ -129,6 +125,7 @@ impl Output {
             }
             (at, sent) = (end, 0);
         }
+        Some(())
     }
 }
 
