@@ -78,8 +78,8 @@ impl Mirror {
         }
     }
 
-    /// Reads the second member because the first does not answer. If the second member answers before it does, the
-    /// mirror continues without the first.
+    /// Reads the second member because the first does not answer. The mirror continues without the first member if it
+    /// does not answer in time after the second one has.
     async fn read_from_either(
         &self,
         io: &NestedIo,
@@ -88,22 +88,17 @@ impl Mirror {
         request: Request,
     ) -> Outcome {
         let mut other = self.start(io, second, request)?;
-        match first_success(&mut running, &mut other).await {
-            Ok((false, data)) => {
-                drop(io.abandon(other));
-                Ok(data)
-            }
-            Ok((true, data)) => {
-                drop(io.abandon(running));
-                let mut results = [Some(Ok(())), Some(Ok(()))];
-                results[1 - second] = Some(Err(NO_ANSWER));
-                if self.state.lock().can_continue_with(second) {
-                    self.settle(io, results, None).await?;
-                }
-                Ok(data)
-            }
-            Err(error) => Err(error),
+        let (data, is_first_pending) = first_success(&mut running, &mut other).await?;
+        let is_silent = is_first_pending && self.within_timeout(&mut running, 1 - second).await.is_none();
+        for running in [running, other] {
+            drop(io.abandon(running));
         }
+        if is_silent && self.state.lock().can_continue_with(second) {
+            let mut results = [Some(Ok(())), Some(Ok(()))];
+            results[1 - second] = Some(Err(NO_ANSWER));
+            self.settle(io, results, None).await?;
+        }
+        Ok(data)
     }
 
     /// Starts a request to a member.
@@ -123,17 +118,17 @@ impl Mirror {
 
     /// Waits for a request to a member. Returns `None` if the member does not answer in time, or is no longer in use.
     async fn within_timeout(&self, running: &mut Running, member: usize) -> Option<Outcome> {
-        let begin = Instant::now();
+        let mut wait = Wait::begin(Instant::now());
         poll_fn(|context| match Pin::new(&mut *running).poll(context) {
-            Poll::Pending if self.is_silent(member, begin) => Poll::Ready(None),
+            Poll::Pending if self.is_silent(member, &mut wait) => Poll::Ready(None),
             polled => polled.map(Some),
         })
         .await
     }
 
-    /// Whether a member without an answer since `begin` is late, or no longer in use.
-    fn is_silent(&self, member: usize, begin: Instant) -> bool {
-        self.member_timeout.is_some_and(|timeout| begin.elapsed() >= timeout)
+    /// Whether a member without an answer is late, or no longer in use.
+    fn is_silent(&self, member: usize, wait: &mut Wait) -> bool {
+        self.member_timeout.is_some_and(|timeout| wait.has_reached(timeout, Instant::now()))
             || !self.state.lock().is_live(member)
     }
 
@@ -156,15 +151,15 @@ impl Mirror {
         self.settle(io, results, None).await
     }
 
-    /// Runs requests on the live members concurrently. A member that does not answer in time fails if the mirror can
-    /// continue with the other one, which has succeeded.
+    /// Runs requests on the live members concurrently. If a member succeeds with which the mirror can continue, the
+    /// other member fails unless it answers in time after that: a request can take long on both.
     pub async fn run_on_live(&self, io: &NestedIo, [first, second]: [Request; 2]) -> MemberResults {
         let start = |member: usize, request: Request| {
             let volume = self.members[member].as_ref().filter(|_| self.state.lock().is_live(member))?;
             Some(io.start(volume, request))
         };
         let mut running = [start(0, first), start(1, second)];
-        let begin = Instant::now();
+        let mut wait = None;
         let mut results: MemberResults = [None, None];
         poll_fn(|context| {
             for (running, result) in running.iter_mut().zip(&mut results) {
@@ -175,8 +170,15 @@ impl Mirror {
             }
             let Some(member) = running.iter().position(Option::is_some) else { return Poll::Ready(()) };
             let other = 1 - member;
-            let can_continue = results[other] == Some(Ok(())) && self.state.lock().can_continue_with(other);
-            if can_continue && self.is_silent(member, begin) {
+            let is_over = match results[other] {
+                Some(Ok(())) if self.state.lock().can_continue_with(other) => {
+                    self.is_silent(member, wait.get_or_insert_with(|| Wait::begin(Instant::now())))
+                }
+                // Another request has continued without the member.
+                Some(Err(_)) => !self.state.lock().is_live(member),
+                _ => false,
+            };
+            if is_over {
                 running[member].take().map(|running| io.abandon(running));
                 results[member] = Some(Err(NO_ANSWER));
                 return Poll::Ready(());
@@ -275,13 +277,37 @@ impl Drop for WorkGuard<'_> {
     }
 }
 
-/// Waits for the first success of two reads, or for both errors. Returns whether the second one succeeded.
-async fn first_success(first: &mut Running, second: &mut Running) -> Result<(bool, Payload), VolumeError> {
+/// Time that a member takes to answer.
+///
+/// Only short intervals between polls count: a longer one is a pause of this process, as by SIGSTOP.
+struct Wait {
+    last_poll: Instant,
+    waited: Duration,
+}
+
+impl Wait {
+    fn begin(now: Instant) -> Wait {
+        Wait { last_poll: now, waited: Duration::ZERO }
+    }
+
+    fn has_reached(&mut self, timeout: Duration, now: Instant) -> bool {
+        self.waited += (now - self.last_poll).min(MAX_INTERVAL).min(timeout / 2);
+        self.last_poll = now;
+        self.waited >= timeout
+    }
+}
+
+/// Longest interval between polls that counts; the executor polls more often.
+const MAX_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Waits for the first success of two reads, or for both errors. Returns the data, and
+/// whether the first read has not ended.
+async fn first_success(first: &mut Running, second: &mut Running) -> Result<(Payload, bool), VolumeError> {
     let mut has_failed = [false; 2];
     poll_fn(|context| {
         for (at, running) in [&mut *first, &mut *second].into_iter().enumerate() {
             match Pin::new(running).poll(context) {
-                Poll::Ready(Ok(data)) => return Poll::Ready(Ok((at == 1, data))),
+                Poll::Ready(Ok(data)) => return Poll::Ready(Ok((data, at == 1 && !has_failed[0]))),
                 Poll::Ready(Err(error)) if has_failed[1 - at] => return Poll::Ready(Err(error)),
                 Poll::Ready(Err(_)) => has_failed[at] = true,
                 Poll::Pending => {}
@@ -332,6 +358,20 @@ mod tests {
     use isolane_shm::SharedMemory;
 
     use super::*;
+
+    #[test]
+    fn pause_of_process_does_not_count_as_wait() {
+        let (timeout, second) = (Duration::from_secs(5), Duration::from_secs(1));
+        let mut now = Instant::now();
+        let mut wait = Wait::begin(now);
+        let mut has_reached = |after: Duration| {
+            now += after;
+            wait.has_reached(timeout, now)
+        };
+        assert!(!has_reached(3600 * second));
+        assert!((0..17).all(|_| !has_reached(second / 4)));
+        assert!(has_reached(second / 4));
+    }
 
     #[test]
     fn members_get_same_data_while_it_changes() {

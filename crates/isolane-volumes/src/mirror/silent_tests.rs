@@ -2,8 +2,11 @@
 
 use std::sync::mpsc;
 
+use isolane_memory::Payload;
 use isolane_memory::Pool;
-use isolane_volume::{Completer, Step};
+use isolane_reactor::file::FileOp;
+use isolane_volume::nested::{Executor, Operation};
+use isolane_volume::{Completer, Step, Task, VolumeError};
 use parking_lot::Mutex;
 
 use super::*;
@@ -24,6 +27,12 @@ impl Silent {
 
     fn silence(&self) {
         *self.unanswered.lock() = Some(Vec::new());
+    }
+
+    /// Answers all requests so far.
+    fn answer(&self, outcome: &Outcome) {
+        let unanswered = self.unanswered.lock().as_mut().map(std::mem::take);
+        unanswered.into_iter().flatten().for_each(|completer| completer.complete(outcome.clone()));
     }
 
     fn unanswered(&self) -> usize {
@@ -65,20 +74,24 @@ fn open_mirror(
     (driver, members)
 }
 
+/// Waits until the labels are durable: only a complete member can continue alone.
+fn wait_until_in_sync(driver: &testing::Driver, members: &[Arc<Silent>; 2]) {
+    let label = |member: &Arc<Silent>| {
+        let mut direct = testing::Driver::new(Arc::clone(&member.inner));
+        direct.read(2048 - 128, 1).unwrap()[24..40].to_vec()
+    };
+    while members.iter().any(|member| label(member) != [1_u64, 1].map(u64::to_le_bytes).concat()) {
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(driver.volume.conditions()[0].text, "in sync");
+}
+
 #[test]
 fn continues_without_member_that_does_not_answer() {
     for silent in 0..2 {
         let directory = tempfile::tempdir().unwrap();
         let (mut driver, members) = open_mirror(&directory, &[("member-timeout", "300ms")]);
-        // Only a complete member can continue alone.
-        let label = || {
-            let mut direct = testing::Driver::new(Arc::clone(&members[silent].inner));
-            direct.read(2048 - 128, 1).unwrap()[24..40].to_vec()
-        };
-        while label() != [1_u64, 1].map(u64::to_le_bytes).concat() {
-            thread::sleep(Duration::from_millis(10));
-        }
-        assert_eq!(driver.volume.conditions()[0].text, "in sync");
+        wait_until_in_sync(&driver, &members);
         members[silent].silence();
         for lba in 0..4 {
             assert_eq!(driver.read(7, 1).unwrap(), [3; 512]);
@@ -111,4 +124,60 @@ fn closes_although_no_member_answers() {
         sender.send(()).unwrap();
     });
     closed.recv_timeout(Duration::from_secs(60)).expect("the mirror does not close");
+}
+
+#[test]
+fn keeps_member_that_answers_soon_after_other() {
+    for request in [Request::Flush, Request::Read { lba: 7, blocks: 1 }] {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut driver, members) = open_mirror(&directory, &[("member-timeout", "300ms")]);
+        wait_until_in_sync(&driver, &members);
+        members.iter().for_each(|member| member.silence());
+        let mut executor = Executor::default();
+        let Step::Pending(mut pending) = driver.volume.start(request, &mut driver.pool) else { panic!() };
+        executor.start(pending.take_nested().unwrap());
+        // A read gets to its second member only after the timeout; both are late then.
+        let (mut running, start) = (Vec::new(), Instant::now());
+        while running.len() < 2 || start.elapsed() < Duration::from_millis(600) {
+            match executor.poll(Instant::now(), &mut driver.pool) {
+                Some(Operation::Pending(_, member)) => running.push(member),
+                Some(operation) => panic!("{operation:?}"),
+                None => thread::sleep(Duration::from_millis(10)),
+            }
+        }
+        // The member of the latest request answers first.
+        for running in running.into_iter().rev() {
+            let member = members.iter().position(|member| {
+                let member: Arc<dyn Volume> = Arc::clone(member) as Arc<dyn Volume>;
+                Arc::ptr_eq(&member, running.volume())
+            });
+            members[member.unwrap()].answer(&Ok(Payload::default()));
+            executor.resume(running, Ok(0), FileOp::sync(), Instant::now(), &mut driver.pool);
+            let next = executor.poll(Instant::now(), &mut driver.pool);
+            assert!(next.is_none(), "the mirror continues without a member: {next:?}");
+        }
+        Task::from(&pending).into_outcome().unwrap();
+        assert_eq!(driver.volume.conditions()[0].text, "in sync");
+    }
+}
+
+#[test]
+fn ends_failed_flush_once_silent_member_is_set_aside() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut driver, [silent, failing]) = open_mirror(&directory, &[("member-timeout", "300ms")]);
+    let members = [silent, failing];
+    wait_until_in_sync(&driver, &members);
+    members.iter().for_each(|member| member.silence());
+    let mut other = testing::Driver::new(Arc::clone(&driver.volume));
+    let flush = thread::spawn(move || other.flush());
+    while members.iter().any(|member| member.unanswered() == 0) {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let error = VolumeError::SyncFailed { raw_os_error: 5 };
+    members[1].answer(&Err(error.clone()));
+    *members[1].unanswered.lock() = None;
+    // The error of the other flush can be known before this one has recorded its decision.
+    let _ = driver.flush();
+    assert_eq!(flush.join().unwrap().unwrap_err(), error);
+    assert_eq!(driver.flush().unwrap_err(), error);
 }

@@ -184,6 +184,10 @@ impl State {
             return Ok(Payload::default());
         }
         match span {
+            // Another core has continued without the member that succeeded. The late one can answer later requests.
+            None if *error == NO_ANSWER
+                && results[1 - source] == Some(Ok(()))
+                && !self.is_live(1 - source) => {}
             // Members can differ in regions in which a write has failed.
             Some(span) if !matches!(error, VolumeError::SyncFailed { .. }) => {
                 if self.record.states == [MemberState::Complete; 2] {
@@ -261,13 +265,14 @@ impl State {
     /// Ends a commit with the results of writing the labels.
     pub fn end_commit(&mut self, name: &str, commit: Commit, outcome: Result<MemberResults, VolumeError>) {
         self.is_committing = false;
-        let settled = outcome.and_then(|labels| {
-            self.durable = commit.bits;
-            self.committed = commit.record.map_or(self.committed, |record| record.sequence);
-            self.settle(name, &labels, None)
-        });
-        if let Err(error) = settled {
-            self.error.get_or_insert(error);
+        match outcome {
+            Ok(labels) => {
+                self.durable = commit.bits;
+                self.committed = commit.record.map_or(self.committed, |record| record.sequence);
+                // It records an error that no member can compensate.
+                drop(self.settle(name, &labels, None));
+            }
+            Err(error) => drop(self.error.get_or_insert(error)),
         }
     }
 
@@ -293,9 +298,44 @@ impl State {
     }
 }
 
-/// Error of a member that does not answer in time (ETIMEDOUT).
-pub(super) const NO_ANSWER: VolumeError = VolumeError::WriteFailed { raw_os_error: 110 };
+/// Error of a member that does not answer in time: ETIME, because a member can fail with ETIMEDOUT.
+pub(super) const NO_ANSWER: VolumeError = VolumeError::WriteFailed { raw_os_error: 62 };
 
 fn exclude(one: &ActiveRequest, other: &ActiveRequest) -> bool {
     (one.is_change || other.is_change) && one.span.overlaps(other.span)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_sync() -> State {
+        let member = crate::open(&crate::parse("mem:1M").unwrap()).unwrap();
+        let mut record = Record::new(member.info(), 4 << 20);
+        record.states = [MemberState::Complete; 2];
+        let saved = Bits::new(record.regions());
+        State::new(record, Some(saved))
+    }
+
+    #[test]
+    fn keeps_changes_possible_if_two_cores_continue_without_different_members() {
+        for first in 0..2 {
+            let mut state = in_sync();
+            let only = |member: usize| {
+                let mut results = [Some(Ok(())), Some(Ok(()))];
+                results[1 - member] = Some(Err(NO_ANSWER));
+                results
+            };
+            assert!(state.settle("mirror", &only(first), None).is_ok());
+            assert_eq!(state.settle("mirror", &only(1 - first), None).unwrap_err(), NO_ANSWER);
+            assert_eq!(state.check(), Ok(()));
+            let commit = state.begin_commit().unwrap();
+            state.end_commit("mirror", commit, Ok(only(1 - first)));
+            assert_eq!(state.check(), Ok(()));
+            let mut failed = only(1 - first);
+            failed[first] = Some(Err(VolumeError::SyncFailed { raw_os_error: 5 }));
+            assert!(state.settle("mirror", &failed, None).is_err());
+            assert!(state.check().is_err(), "a failed sync of the last member is lost");
+        }
+    }
 }
