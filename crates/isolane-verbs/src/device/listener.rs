@@ -39,10 +39,10 @@ impl<'d> Listener<'d> {
     /// Waits for the next queue pair. Peers with an invalid hello are closed.
     ///
     /// # Errors
-    /// [`ConnectError`], if this end fails.
+    /// [`ConnectError`], if this end fails: also if it has no descriptor for a peer, which then waits for the next call.
     pub fn accept(&self, config: &QueuePairConfig) -> Result<QueuePair, ConnectError> {
         loop {
-            let (stream, hello) = self.first_lanes.next();
+            let (stream, hello) = self.first_lanes.next()?;
             // A further peer can be accepted.
             self.device.manager.wake();
             if let Some(pair) = self.device.accept_first(stream, &hello, config)? {

@@ -4,6 +4,7 @@
 //! with the smaller GID and number connects; the other accepts exactly that peer.
 
 use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
 use std::io;
 use std::iter;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
@@ -258,8 +259,11 @@ impl Manager {
         let mut lanes = Lanes::default();
         while !self.is_stopping.load(Ordering::SeqCst) {
             let next_deadline = self.check_deadlines();
-            let listeners = self.take_openings(&mut lanes);
+            let mut listeners = self.take_openings(&mut lanes);
             lanes.accept(&listeners, self);
+            if lanes.accepts_at.is_some() {
+                listeners.clear();
+            }
             lanes.connect(self);
             let deadline = next_deadline.into_iter().chain(lanes.deadline()).min();
             let mut descriptors = vec![PollFd::new(&self.wake, PollFlags::IN)];
@@ -331,6 +335,8 @@ struct Lanes {
     openings: HashMap<u32, Arc<Opening>>,
     connecting: Vec<Connecting>,
     waiting: VecDeque<Waiting>,
+    /// The system cannot accept connections until then.
+    accepts_at: Option<Instant>,
 }
 
 /// A connection that a peer has opened.
@@ -357,26 +363,44 @@ struct Connecting {
 impl Lanes {
     /// Accepts connections, and opens the lanes of expected peers.
     fn accept(&mut self, listeners: &[ListeningSocket], manager: &Manager) {
-        for ListeningSocket { socket, first_lanes } in listeners {
-            while let Ok((stream, peer)) = socket.accept() {
-                match handshake::prepare(&stream, &manager.options) {
-                    Ok(()) => self.waiting.push_back(Waiting {
-                        stream,
-                        greeting: Greeting::default(),
-                        first_lanes: first_lanes.clone(),
-                        hello: None,
-                        deadline: Instant::now() + TIMEOUT,
-                    }),
-                    Err(error) => log::limited!(Warn, "{peer} is refused: {error}"),
-                }
-                if self.waiting.len() > MAX_WAITING {
-                    // The peer tries again.
-                    self.waiting.pop_front();
+        self.accepts_at.take_if(|at| *at <= Instant::now());
+        for listener in listeners {
+            if self.accepts_at.is_some() {
+                break;
+            }
+            if let Err(error) = self.accept_all(listener, manager)
+                && !is_transient(&error)
+            {
+                log::limited!(Warn, "no connection is accepted for {} ms: {error}", ACCEPT_PAUSE.as_millis());
+                self.accepts_at = Some(Instant::now() + ACCEPT_PAUSE);
+                if let Some(first_lanes) = &listener.first_lanes {
+                    first_lanes.fail(error);
                 }
             }
         }
         let waiting = std::mem::take(&mut self.waiting);
         self.waiting = waiting.into_iter().filter_map(|peer| self.admit(peer)).collect();
+    }
+
+    /// Accepts connections until an error, which is `WouldBlock` if there are no more.
+    fn accept_all(&mut self, listener: &ListeningSocket, manager: &Manager) -> io::Result<Infallible> {
+        loop {
+            let (stream, peer) = listener.socket.accept()?;
+            match handshake::prepare(&stream, &manager.options) {
+                Ok(()) => self.waiting.push_back(Waiting {
+                    stream,
+                    greeting: Greeting::default(),
+                    first_lanes: listener.first_lanes.clone(),
+                    hello: None,
+                    deadline: Instant::now() + TIMEOUT,
+                }),
+                Err(error) => log::limited!(Warn, "{peer} is refused: {error}"),
+            }
+            if self.waiting.len() > MAX_WAITING {
+                // The peer tries again.
+                self.waiting.pop_front();
+            }
+        }
     }
 
     /// Opens the lane of a peer if its queue pair expects it. Returns a peer that must wait.
@@ -421,7 +445,7 @@ impl Lanes {
     fn deadline(&self) -> Option<Instant> {
         let retries = self.connecting.iter().filter(|connecting| connecting.attempt.is_none());
         let retries = retries.map(|connecting| connecting.retry_at);
-        retries.chain(self.waiting.iter().map(|peer| peer.deadline)).min()
+        retries.chain(self.waiting.iter().map(|peer| peer.deadline)).chain(self.accepts_at).min()
     }
 
     /// Returns the sockets and the readiness that each waits for.
@@ -480,6 +504,14 @@ impl Connecting {
     }
 }
 
+/// Whether an error concerns one connection, or there is none.
+fn is_transient(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
+    matches!(error.kind(), ConnectionAborted | Interrupted | WouldBlock)
+}
+
+/// Pause after the system could not accept a connection: its socket stays readable.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// Number of attempts to bind a port.
 const PORT_ATTEMPTS: usize = 8;
 /// Number of queue pairs that a port serves.

@@ -163,30 +163,51 @@ impl Attempt {
 /// First lanes of queue pairs that this end has not created.
 #[derive(Default)]
 pub(super) struct FirstLanes {
-    waiting: Mutex<VecDeque<(TcpStream, Hello)>>,
-    arrived: Condvar,
+    state: Mutex<FirstLanesState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct FirstLanesState {
+    waiting: VecDeque<(TcpStream, Hello)>,
+    /// The last connection could not be accepted.
+    failure: Option<io::Error>,
 }
 
 impl FirstLanes {
     /// Whether further peers must wait in the kernel.
     pub(super) fn is_full(&self) -> bool {
-        self.waiting.lock().len() >= MAX_WAITING
+        self.state.lock().waiting.len() >= MAX_WAITING
     }
 
     /// Adds a lane after its hello has arrived.
     pub(super) fn add(&self, stream: TcpStream, hello: Hello) {
-        self.waiting.lock().push_back((stream, hello));
-        self.arrived.notify_one();
+        let mut state = self.state.lock();
+        state.waiting.push_back((stream, hello));
+        state.failure = None;
+        self.changed.notify_one();
+    }
+
+    /// Passes the error of a connection that could not be accepted to [`FirstLanes::next`].
+    pub(super) fn fail(&self, error: io::Error) {
+        self.state.lock().failure = Some(error);
+        self.changed.notify_one();
     }
 
     /// Waits for the next lane.
-    pub(super) fn next(&self) -> (TcpStream, Hello) {
-        let mut waiting = self.waiting.lock();
+    ///
+    /// # Errors
+    /// The system cannot accept connections now.
+    pub(super) fn next(&self) -> io::Result<(TcpStream, Hello)> {
+        let mut state = self.state.lock();
         loop {
-            if let Some(next) = waiting.pop_front() {
-                return next;
+            if let Some(next) = state.waiting.pop_front() {
+                return Ok(next);
             }
-            self.arrived.wait(&mut waiting);
+            if let Some(error) = state.failure.take() {
+                return Err(error);
+            }
+            self.changed.wait(&mut state);
         }
     }
 }
