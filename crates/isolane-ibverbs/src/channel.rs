@@ -46,6 +46,11 @@ impl<T> Channel<T> {
         }
     }
 
+    /// Returns the number of some events.
+    pub(crate) fn count(&self, mut is_counted: impl FnMut(&T) -> bool) -> usize {
+        self.events.lock().iter().filter(|event| is_counted(event)).count()
+    }
+
     /// Removes events, because their object is destroyed.
     pub(crate) fn remove(&self, mut is_removed: impl FnMut(&T) -> bool) {
         let mut events = self.events.lock();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::attempt::{Attempt, Outcome, TIMEOUT};
-use super::handler::HandlerRef;
+use super::handler::{Answer, HandlerRef};
 use super::listener::Listener;
 use super::message::{INVALID_SERVICE, Kind, LEN, Message};
 use super::watch::Watch;
@@ -51,8 +51,11 @@ enum Stage {
     },
     /// The listener makes an identifier for the request, which further messages are for.
     Passed,
-    /// The listener has the request and has not answered it.
-    Requested(Attempt),
+    /// The listener has the request and has not answered it until a time.
+    Requested {
+        attempt: Box<Attempt>,
+        deadline: Instant,
+    },
     Open,
 }
 
@@ -158,8 +161,8 @@ fn handed_over() {
 impl Peer {
     fn deadline(&self) -> Option<Instant> {
         match self.stage {
-            Stage::Accepted { deadline, .. } => Some(deadline),
-            Stage::Passed | Stage::Requested(_) | Stage::Open => None,
+            Stage::Accepted { deadline, .. } | Stage::Requested { deadline, .. } => Some(deadline),
+            Stage::Passed | Stage::Open => None,
         }
     }
 
@@ -167,7 +170,7 @@ impl Peer {
     fn listener(&self) -> Option<u64> {
         match self.stage {
             Stage::Accepted { listener, .. } => Some(listener),
-            Stage::Passed | Stage::Requested(_) | Stage::Open => None,
+            Stage::Passed | Stage::Requested { .. } | Stage::Open => None,
         }
     }
 }
@@ -227,18 +230,16 @@ impl State {
         let handler = Weak::clone(&attempt.handler);
         let is_refused = match outcome {
             Outcome::Sent(stream) => {
-                let peer = Peer { stream, input: Vec::new(), handler, stage: Stage::Requested(attempt) };
+                let deadline = Instant::now() + attempt.answer_timeout;
+                let stage = Stage::Requested { attempt: Box::new(attempt), deadline };
+                let peer = Peer { stream, input: Vec::new(), handler, stage };
                 self.peers.insert(number, peer);
                 return;
             }
             Outcome::Refused => true,
             Outcome::TimedOut => false,
         };
-        calls.push(Box::new(move || {
-            if let Some(handler) = handler.upgrade() {
-                handler.failed(is_refused);
-            }
-        }));
+        calls.push(fail(handler, is_refused));
     }
 
     /// Receives from a peer.
@@ -247,7 +248,8 @@ impl State {
         if matches!(peer.stage, Stage::Passed) {
             return;
         }
-        let mut has_ended = peer.deadline().is_some_and(|deadline| deadline <= Instant::now());
+        let is_late = peer.deadline().is_some_and(|deadline| deadline <= Instant::now());
+        let mut has_ended = is_late;
         let mut bytes = [0; 4096];
         while !has_ended && peer.input.len() < MAX_INPUT_BYTES {
             match peer.stream.read(&mut bytes) {
@@ -286,17 +288,18 @@ impl State {
             }));
         }
         if has_ended {
-            self.end(number, calls);
+            self.end(number, is_late, calls);
         }
     }
 
-    /// Removes a peer whose connection has ended.
-    fn end(&mut self, number: u64, calls: &mut Vec<Call>) {
+    /// Removes a peer whose connection has ended, or who is late.
+    fn end(&mut self, number: u64, is_late: bool, calls: &mut Vec<Call>) {
         let Some(Peer { handler, stage, .. }) = self.peers.remove(&number) else { return };
         let retried = match stage {
             Stage::Accepted { .. } => return,
+            Stage::Requested { .. } if is_late => return calls.push(fail(handler, false)),
             // A listener that does not take a request rejects it: this one was busy.
-            Stage::Requested(attempt) => attempt.restart(),
+            Stage::Requested { attempt, .. } => attempt.restart(),
             Stage::Passed | Stage::Open => None,
         };
         if let Some(attempt) = retried {
@@ -324,11 +327,25 @@ impl State {
     }
 }
 
+/// Returns a call that reports a connection that could not be made.
+fn fail(handler: HandlerRef, is_refused: bool) -> Call {
+    Box::new(move || {
+        if let Some(handler) = handler.upgrade() {
+            handler.failed(is_refused);
+        }
+    })
+}
+
 /// Passes a request to its listener.
 fn request(handler: &HandlerRef, number: u64, local: SocketAddr, peer: SocketAddr, request: Message) {
-    let is_taken = handler.upgrade().is_some_and(|handler| handler.requested(number, local, peer, request));
-    if !is_taken && let Ok(agent) = agent() {
-        agent.refuse(number);
+    let handler = handler.upgrade();
+    let answer = handler.map_or(Answer::Refused, |handler| handler.requested(number, local, peer, request));
+    if let Ok(agent) = agent() {
+        match answer {
+            Answer::Taken => {}
+            Answer::Refused => agent.refuse(number),
+            Answer::Busy => agent.close(number),
+        }
     }
 }
 

@@ -21,15 +21,19 @@ pub(super) struct Attempt {
     refused_at: Instant,
     /// Time that connections have for their greeting. It doubles each time, because only a busy listener needs longer.
     greeting_timeout: Duration,
-    /// The listener of another port has one of the two, so that the wait for a silent program at the other is short.
+    /// The listener of another port has the first destination, so that the wait for a silent program at the other one is
+    /// short. A greeting from the other one says nothing: the listener at the first one can be busy.
     is_elsewhere: bool,
     request: Message,
     pub(super) handler: HandlerRef,
     deadline: Instant,
+    /// Time in which the program of the listener answers.
+    pub(super) answer_timeout: Duration,
 }
 
 /// A connection whose greeting is arriving.
 struct Greeted {
+    destination: SocketAddr,
     stream: TcpStream,
     greeting: [u8; GREETING_LEN],
     len: usize,
@@ -63,6 +67,7 @@ impl Attempt {
             request,
             handler,
             deadline: now + TIMEOUT,
+            answer_timeout: answer_timeout(),
         }
     }
 
@@ -104,8 +109,9 @@ impl Attempt {
                     self.refused_at = now + REFUSAL;
                 }
                 Err(error) => {
-                    self.is_elsewhere |= error.kind() == ErrorKind::AddrNotAvailable;
-                    drop(self.sockets.swap_remove(index));
+                    let ended = self.sockets.swap_remove(index);
+                    let is_first = self.destinations.first() == Some(&ended.destination);
+                    self.is_elsewhere |= is_first && error.kind() == ErrorKind::AddrNotAvailable;
                     if self.sockets.is_empty() {
                         (self.retry_at, self.greeting_timeout) = (now + RETRY_DELAY, MIN_GREETING_TIMEOUT);
                     }
@@ -122,11 +128,20 @@ impl Attempt {
     fn start(&mut self, watch: &Watch, number: u64) {
         let started =
             self.destinations.iter().filter_map(|destination| start(self.source, *destination).ok());
+        self.is_elsewhere = false;
         self.sockets = started.filter(|socket| watch.add(&socket.stream, number).is_ok()).collect();
         let delay = if self.sockets.is_empty() { RETRY_DELAY } else { self.greeting_timeout };
         self.retry_at = Instant::now() + delay;
         self.greeting_timeout = self.greeting_timeout.saturating_mul(2);
     }
+}
+
+fn answer_timeout() -> Duration {
+    #[cfg(test)]
+    if let Some(timeout) = super::tests::ANSWER_TIMEOUT.get() {
+        return timeout;
+    }
+    ANSWER_TIMEOUT
 }
 
 /// Starts a connection.
@@ -141,7 +156,7 @@ fn start(source: SocketAddr, destination: SocketAddr) -> io::Result<Greeted> {
     }
     let stream = TcpStream::from(socket);
     stream.set_nodelay(true)?;
-    Ok(Greeted { stream, greeting: [0; GREETING_LEN], len: 0 })
+    Ok(Greeted { destination, stream, greeting: [0; GREETING_LEN], len: 0 })
 }
 
 impl Greeted {
@@ -173,6 +188,8 @@ impl Greeted {
 
 /// Time in which a connection is made, and a peer sends its request.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
+/// Time in which a program answers a request, about as long as on InfiniBand with all retries.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for which refused connections are tried again: a program can listen again between two connections.
 const REFUSAL: Duration = Duration::from_millis(300);
 /// First time that connections have for their greeting.

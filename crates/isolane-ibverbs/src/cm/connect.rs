@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use super::agent::agent;
 use super::attempt::Attempt;
 use super::event;
-use super::handler::Handler;
+use super::handler::{Answer, Handler};
 use super::id::{
     self, Id, Shared, Stage, close, complete, from_abi, open, release_event, set_local, set_peer,
 };
@@ -63,9 +63,19 @@ impl Shared {
 }
 
 impl Handler for Shared {
-    fn requested(&self, connection: u64, local: SocketAddr, peer: SocketAddr, request: Message) -> bool {
+    fn requested(&self, connection: u64, local: SocketAddr, peer: SocketAddr, request: Message) -> Answer {
         let is_alive = self.is_alive.lock();
-        *is_alive && self.make_identifier(connection, local, peer, &request).is_ok()
+        if !*is_alive {
+            return Answer::Refused;
+        }
+        let backlog = self.state.lock().backlog;
+        if self.waiting_requests() >= backlog {
+            return Answer::Busy;
+        }
+        match self.make_identifier(connection, local, peer, &request) {
+            Ok(()) => Answer::Taken,
+            Err(_) => Answer::Refused,
+        }
     }
 
     fn received(&self, message: Message) {
@@ -232,7 +242,9 @@ pub unsafe extern "C" fn rdma_listen(id: *mut abi::CmId, backlog: c_int) -> c_in
             (bound, state.local.map_or(0, |local| local.port()))
         };
         let greeting = greeting(port, found.shared.is_datagram);
-        agent.listen(number, bound.listen(backlog, greeting, found.shared.as_handler())?)?;
+        let listener = bound.listen(backlog, greeting, found.shared.as_handler())?;
+        found.shared.state.lock().backlog = listener.backlog;
+        agent.listen(number, listener)?;
         Ok(0)
     })
 }

@@ -7,8 +7,8 @@ use super::message::Message;
 
 /// Receives messages and errors for an identifier. It is called without locks held.
 pub(super) trait Handler: Send + Sync {
-    /// A peer asks a listener for a connection. Returns `false` if the listener does not take it.
-    fn requested(&self, connection: u64, local: SocketAddr, peer: SocketAddr, request: Message) -> bool;
+    /// A peer asks a listener for a connection.
+    fn requested(&self, connection: u64, local: SocketAddr, peer: SocketAddr, request: Message) -> Answer;
 
     /// A message has arrived.
     fn received(&self, message: Message);
@@ -18,6 +18,16 @@ pub(super) trait Handler: Send + Sync {
 
     /// The connection has ended.
     fn closed(&self);
+}
+
+/// What a listener does with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Taken,
+    /// The request is not for this listener.
+    Refused,
+    /// The program has not taken as many requests as the backlog allows. The peer can try again.
+    Busy,
 }
 
 pub(super) type HandlerRef = Weak<dyn Handler>;

@@ -69,6 +69,8 @@ pub(super) struct State {
     /// Code of the time after which requests without an answer fail.
     pub(super) timeout: Option<u8>,
     pub(super) stage: Stage,
+    /// Maximum number of requests to a listener that the program has not taken.
+    pub(super) backlog: usize,
 }
 
 /// Progress of a connection, which decides what a peer can send and a program can call.
@@ -101,6 +103,12 @@ impl State {
 }
 
 impl Shared {
+    /// Returns the number of requests to a listener that the program has not taken.
+    pub(super) fn waiting_requests(&self) -> usize {
+        let listener = self.id.load(Ordering::Acquire);
+        self.channel.lock().count(|event| event.request_to(listener).is_some())
+    }
+
     /// Adds an event for the program.
     pub(super) fn push(&self, event: c_int, status: c_int) {
         self.push_with(event, status, None, &[], 0);

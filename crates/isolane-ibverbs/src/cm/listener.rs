@@ -29,7 +29,7 @@ pub(super) struct Bound {
 pub(super) struct Listener {
     pub(super) socket: TcpListener,
     pub(super) handler: HandlerRef,
-    /// Number of accepted peers whose request can be missing.
+    /// Number of accepted peers whose request can be missing, and of requests that the program has not taken.
     pub(super) backlog: usize,
     /// Nothing is accepted until this time.
     pub(super) paused_until: Option<Instant>,

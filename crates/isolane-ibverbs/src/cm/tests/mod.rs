@@ -17,7 +17,7 @@ use super::connect::{
     rdma_accept, rdma_connect, rdma_disconnect, rdma_establish, rdma_listen, rdma_reject, rdma_set_option,
 };
 use super::event::{
-    rdma_ack_cm_event, rdma_create_event_channel, rdma_destroy_event_channel, rdma_get_cm_event,
+    EventChannel, rdma_ack_cm_event, rdma_create_event_channel, rdma_destroy_event_channel, rdma_get_cm_event,
 };
 use super::id::{
     rdma_bind_addr, rdma_create_id, rdma_destroy_id, rdma_get_src_port, rdma_resolve_addr,
@@ -25,7 +25,7 @@ use super::id::{
 };
 use super::qp::{rdma_create_qp, rdma_destroy_qp, rdma_destroy_srq};
 use crate::abi;
-use crate::ffi::values;
+use crate::ffi::{object, values};
 
 /// Longer than any step takes on a busy machine.
 const TEST_TIMEOUT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
@@ -33,6 +33,8 @@ const TEST_TIMEOUT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 thread_local! {
     /// Number of steps of this thread until one is delayed.
     static STEPS_LEFT: Cell<Option<usize>> = const { Cell::new(None) };
+    /// Time that programs have to answer requests of this thread.
+    pub(super) static ANSWER_TIMEOUT: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
 /// Delays one step of a thread, so that the agent and the peer are faster.
@@ -141,6 +143,12 @@ impl Channel {
         let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw((*self.0).fd) };
         let mut readable = [PollFd::new(&fd, PollFlags::IN)];
         poll(&mut readable, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(0)
+    }
+
+    /// Returns the number of events that are not taken.
+    fn len(&self) -> usize {
+        // SAFETY: the channel lives.
+        unsafe { object::<_, EventChannel>(self.0) }.unwrap().events.count(|_| true)
     }
 
     fn id(&self) -> Id {

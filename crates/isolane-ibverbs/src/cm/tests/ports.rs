@@ -3,10 +3,11 @@
 use std::ffi::c_int;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
 
 use super::super::listener::OTHER_PORT;
 use super::super::message::{GREETING_LEN, INVALID_SERVICE, Kind, LEN, Message, greeting};
-use super::{Channel, Id, loopback};
+use super::{ANSWER_TIMEOUT, Channel, Id, loopback};
 use crate::abi;
 use crate::device::devices;
 
@@ -59,6 +60,91 @@ fn connects_after_silent_peers_beyond_the_backlog() {
     for id in [request, id, listener] {
         id.destroy();
     }
+}
+
+#[test]
+fn keeps_requests_up_to_the_backlog() {
+    const BACKLOG: usize = 128;
+    let (own, peer) = (Channel::new(), Channel::new());
+    let (listener, address) = peer.listen(BACKLOG as c_int);
+    let sent = || {
+        let mut stream = greeted(address);
+        stream.write_all(&request(address.port()).encode()).unwrap();
+        stream
+    };
+    let kept: Vec<TcpStream> = (0..BACKLOG)
+        .map(|count| {
+            let stream = sent();
+            while peer.len() <= count {
+                std::thread::yield_now();
+            }
+            stream
+        })
+        .collect();
+    // The next one is closed, without an answer and without an event.
+    let mut next = sent();
+    next.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    assert_eq!(next.read(&mut [0; LEN]).unwrap(), 0);
+    assert_eq!(peer.len(), kept.len());
+    let id = own.resolve(address);
+    id.connect();
+    for _ in 0..=BACKLOG {
+        peer.expect(abi::CM_CONNECT_REQUEST).destroy();
+    }
+    let event = own.next();
+    assert_eq!((event.kind, event.status), (abi::CM_REJECTED, 28));
+    for id in [id, listener] {
+        id.destroy();
+    }
+}
+
+#[test]
+fn fails_without_an_answer() {
+    let channel = Channel::new();
+    let silent = TcpListener::bind(loopback(0)).unwrap();
+    let address = silent.local_addr().unwrap();
+    let id = channel.resolve(address);
+    ANSWER_TIMEOUT.set(Some(Duration::from_millis(10)));
+    id.connect();
+    let (mut peer, _) = silent.accept().unwrap();
+    peer.write_all(&greeting(address.port(), false)).unwrap();
+    assert_eq!(receive(&mut peer).kind, Kind::Request);
+    let event = channel.next();
+    assert_eq!((event.kind, event.status), (abi::CM_UNREACHABLE, -libc::ETIMEDOUT));
+    assert_eq!(peer.read(&mut [0; LEN]).unwrap(), 0);
+    id.destroy();
+}
+
+#[test]
+fn waits_for_a_greeting_next_to_another_listener() {
+    let channel = Channel::new();
+    let (late, other) = (0..100)
+        .find_map(|_| {
+            let late = TcpListener::bind(loopback(0)).unwrap();
+            let port = late.local_addr().unwrap().port();
+            // A further program can use it.
+            Some((late, TcpListener::bind(loopback(port ^ OTHER_PORT)).ok()?))
+        })
+        .expect("a free pair of ports");
+    let address = late.local_addr().unwrap();
+    let id = channel.resolve(address);
+    id.connect();
+    let (mut stray, _) = other.accept().unwrap();
+    stray.write_all(&greeting(other.local_addr().unwrap().port(), false)).unwrap();
+    let _silent = late.accept().unwrap();
+    // The client connects again when the first greeting is late.
+    late.set_nonblocking(true).unwrap();
+    let mut peer = loop {
+        if let Ok((peer, _)) = late.accept() {
+            break peer;
+        }
+        assert!(channel.is_empty(), "{:?}", channel.next());
+        std::thread::yield_now();
+    };
+    peer.set_nonblocking(false).unwrap();
+    peer.write_all(&greeting(address.port(), false)).unwrap();
+    assert_eq!(receive(&mut peer).kind, Kind::Request);
+    id.destroy();
 }
 
 #[test]
