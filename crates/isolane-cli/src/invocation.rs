@@ -6,6 +6,8 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use isolane_volume::shell::quoted;
+
 /// Returns the name, quoted for a shell.
 pub fn program_name() -> String {
     let typed = std::env::args_os().next().unwrap_or_default();
@@ -28,16 +30,6 @@ fn choose(typed: OsString, search: &OsStr, own: Option<PathBuf>) -> OsString {
     }
 }
 
-/// Quotes one word for a shell.
-pub fn quoted(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%".contains(c);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        text.to_owned()
-    } else {
-        format!("'{}'", text.replace('\'', r"'\''"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,11 +46,5 @@ mod tests {
         assert_eq!(choose("".into(), here, own()), "/opt/isolane");
         assert_eq!(choose(file.clone().into(), OsStr::new(""), own()), file);
         assert_eq!(choose("gone/isolane".into(), here, own()), "/opt/isolane");
-    }
-
-    #[test]
-    fn quotes_special_characters() {
-        assert_eq!(quoted("target/release/isolane"), "target/release/isolane");
-        assert_eq!(quoted("/my disk's/isolane"), r"'/my disk'\''s/isolane'");
     }
 }

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::shell::quoted;
+
 /// Checks the path of a file in a thread until it is dropped.
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -121,12 +123,6 @@ impl Location {
             quoted(&format!("{path}.saved"))
         ))
     }
-}
-
-/// Quotes one word for a shell.
-fn quoted(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%".contains(c);
-    if text.chars().all(is_plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 fn id(metadata: &Metadata) -> (u64, u64) {

@@ -25,6 +25,7 @@ pub mod nested;
 mod null;
 mod open;
 mod request;
+pub mod shell;
 pub mod spec;
 mod volume;
 

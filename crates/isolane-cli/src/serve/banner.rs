@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::invocation::quoted;
+use isolane_volume::shell::quoted;
 
 /// The data of the banner.
 pub struct Banner<'a> {
