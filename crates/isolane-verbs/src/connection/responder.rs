@@ -153,8 +153,7 @@ impl Responder {
         domain: &ProtectionDomain,
         finished: &mut Finished,
     ) -> Result<(), Fault> {
-        let ahead = segment.message.wrapping_sub(self.message) as usize;
-        let Some(Some(message)) = self.window.get_mut(ahead) else { return Ok(()) };
+        let Some((ahead, message)) = self.message_of(segment) else { return Ok(()) };
         message.arriving -= 1;
         message.placed += segment.length;
         message.has_arrived = true;
@@ -168,8 +167,7 @@ impl Responder {
         domain: &ProtectionDomain,
         finished: &mut Finished,
     ) -> Result<(), Fault> {
-        let ahead = segment.message.wrapping_sub(self.message) as usize;
-        let Some(Some(message)) = self.window.get_mut(ahead) else { return Ok(()) };
+        let Some((ahead, message)) = self.message_of(segment) else { return Ok(()) };
         let receive = (message.operation == Operation::Send).then_some(Status::LocalProtection);
         message.refusal.get_or_insert(Refusal { code: NakCode::RemoteOperation, receive });
         if ahead > 0 { Ok(()) } else { self.execute(domain, finished) }
@@ -177,13 +175,20 @@ impl Responder {
 
     /// The lane of a segment has ended, when only the first `placed` bytes of the payload were in their place.
     pub(super) fn on_request_cut(&mut self, segment: &Segment, placed: u32) {
-        let ahead = segment.message.wrapping_sub(self.message) as usize;
-        let Some(Some(message)) = self.window.get_mut(ahead) else { return };
+        let Some((_, message)) = self.message_of(segment) else { return };
         let before = message.claimed.count();
         message.arriving -= 1;
         message.placed += placed;
         message.claimed.remove(segment.offset + placed..segment.offset + segment.length);
-        self.ranges = self.ranges + message.claimed.count() - before;
+        let after = message.claimed.count();
+        self.ranges = self.ranges + after - before;
+    }
+
+    /// Returns the message of a segment in the window, with its distance from the front.
+    #[inline]
+    fn message_of(&mut self, segment: &Segment) -> Option<(usize, &mut Arriving)> {
+        let ahead = segment.message.wrapping_sub(self.message) as usize;
+        Some((ahead, self.window.get_mut(ahead)?.as_mut()?))
     }
 
     /// Executes the messages at the front of the window that have arrived completely.
