@@ -36,8 +36,8 @@ pub fn guard_copies() {
         let former = SIGNALS.map(action);
         for (signal, former) in SIGNALS.into_iter().zip(&former) {
             // Without SA_RESETHAND: the handler stays.
-            let kept = former.sa_flags & (libc::SA_NODEFER | libc::SA_RESTART);
-            let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | kept;
+            let inherited = former.sa_flags & (libc::SA_NODEFER | libc::SA_RESTART);
+            let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | inherited;
             let new = sigaction { sa_sigaction: handler.expose_provenance(), sa_flags: flags, ..*former };
             // SAFETY: the handler runs at any point of the program, and calls only functions that allow that.
             unsafe { sigaction(signal, &new, null_mut()) };

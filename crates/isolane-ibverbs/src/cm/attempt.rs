@@ -22,7 +22,7 @@ pub(super) struct Attempt {
     /// Time that connections have for their greeting. It doubles each time, because only a busy listener needs longer.
     greeting_timeout: Duration,
     /// The listener of another port has the first destination, so that the wait for a silent program at the other one is
-    /// short. A greeting from the other one says nothing: the listener at the first one can be busy.
+    /// short. A greeting from the other one proves nothing: the listener at the first one can be busy.
     is_elsewhere: bool,
     request: Message,
     pub(super) handler: HandlerRef,

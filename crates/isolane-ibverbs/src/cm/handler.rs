@@ -20,7 +20,7 @@ pub(super) trait Handler: Send + Sync {
     fn closed(&self);
 }
 
-/// What a listener does with a request.
+/// Reply of a listener to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Taken,

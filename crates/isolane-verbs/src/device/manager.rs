@@ -382,7 +382,7 @@ impl Lanes {
         self.waiting = waiting.into_iter().filter_map(|peer| self.admit(peer)).collect();
     }
 
-    /// Accepts connections until an error, which is `WouldBlock` if there are no more.
+    /// Accepts connections until an error, which is `WouldBlock` once none waits.
     fn accept_all(&mut self, listener: &ListeningSocket, manager: &Manager) -> io::Result<Infallible> {
         loop {
             let (stream, peer) = listener.socket.accept()?;
@@ -504,7 +504,7 @@ impl Connecting {
     }
 }
 
-/// Whether an error concerns one connection, or there is none.
+/// Whether an error concerns one connection, or only reports that no connection waits.
 fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     matches!(error.kind(), ConnectionAborted | Interrupted | WouldBlock)

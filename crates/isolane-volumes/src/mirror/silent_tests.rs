@@ -162,7 +162,7 @@ fn keeps_member_that_answers_soon_after_other() {
 }
 
 #[test]
-fn ends_failed_flush_once_silent_member_is_set_aside() {
+fn ends_failed_flush_without_silent_member() {
     let directory = tempfile::tempdir().unwrap();
     let (mut driver, [silent, failing]) = open_mirror(&directory, &[("member-timeout", "300ms")]);
     let members = [silent, failing];

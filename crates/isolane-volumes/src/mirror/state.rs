@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_changes_possible_if_two_cores_continue_without_different_members() {
+    fn keeps_changes_possible_after_opposite_removals() {
         for first in 0..2 {
             let mut state = in_sync();
             let only = |member: usize| {
