@@ -45,6 +45,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod backend;
+pub mod clock;
 mod config;
 pub mod cpu;
 mod epoll;
