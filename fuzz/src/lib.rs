@@ -2,10 +2,10 @@
 //!
 //! Each target is a function that takes `&[u8]` and panics on a finding. Targets cover the decoders of
 //! `isolane-wire` and `isolane-verbs`, the connections of `isolane-proto`, the input that an isolated engine
-//! reads from its clients (messages, ring entries, stream control blocks), the rings of `isolane-shm`, and the
-//! queue pairs of `isolane-verbs`. `tests/decoders.rs` finds decoders without a target. The runner mutates a
-//! corpus from a seed, without coverage feedback. `cargo test` makes a short run, the program
-//! `fuzz` a long one.
+//! reads from its clients (messages, ring entries, stream control blocks), the rings of `isolane-shm`, the
+//! queue pairs of `isolane-verbs`, and the parsers of `/proc` and `/sys`. `tests/decoders.rs` finds decoders
+//! without a target. The runner mutates a corpus from a seed, without coverage feedback. `cargo test` makes a
+//! short run, the program `fuzz` a long one.
 //!
 //! Invariant: a run depends only on target, seed, and number of iterations; `engine-stream` also depends on
 //! the kernel's TCP.
@@ -15,6 +15,7 @@ mod corpus;
 mod decoders;
 mod input;
 mod runner;
+mod system;
 mod targets;
 
 pub use runner::{replay, run};
@@ -30,8 +31,12 @@ pub struct Target {
     pub corpus: fn() -> Vec<Vec<u8>>,
 }
 
-/// All targets.
-pub const TARGETS: &[Target] = &[
+/// Returns all targets.
+pub fn targets() -> impl Iterator<Item = &'static Target> {
+    TARGETS.iter().chain(system::TARGETS)
+}
+
+const TARGETS: &[Target] = &[
     Target { name: "host-pdu", check: decoders::host_pdu, corpus: corpus::host_pdus },
     Target { name: "controller-pdu", check: decoders::controller_pdu, corpus: corpus::controller_pdus },
     Target { name: "command", check: decoders::command, corpus: corpus::commands },
@@ -74,7 +79,7 @@ mod tests {
 
     #[test]
     fn short_runs_have_no_finding() {
-        for target in TARGETS {
+        for target in targets() {
             if let Err(finding) = run(target, 500, 1) {
                 panic!("{finding}");
             }
@@ -83,7 +88,7 @@ mod tests {
 
     #[test]
     fn names_are_unique() {
-        let names: BTreeSet<&str> = TARGETS.iter().map(|target| target.name).collect();
-        assert_eq!(names.len(), TARGETS.len());
+        let names: BTreeSet<&str> = targets().map(|target| target.name).collect();
+        assert_eq!(names.len(), targets().count());
     }
 }

@@ -30,11 +30,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("volumes", &["wire", "memory", "reactor", "volume", "host"]),
     ("engine", &["memory", "shm", "tcp", "reactor", "engine-api", "host"]),
     ("sim", &["memory", "reactor", "volume"]),
+    ("inspect", &[]),
     (
         "cli",
         &[
             "wire", "memory", "proto", "shm", "reactor", "volume", "volumes", "target", "attach", "host",
-            "engine", "verbs",
+            "engine", "verbs", "inspect",
         ],
     ),
 ];

@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use isolane_fuzz::{TARGETS, Target, replay, run};
+use isolane_fuzz::{Target, replay, run, targets};
 
 /// Run fuzz targets, or replay one input
 #[derive(Parser)]
@@ -32,7 +32,7 @@ struct Input(Vec<u8>);
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    for target in TARGETS.iter().filter(|target| args.target.is_none_or(|only| only.name == target.name)) {
+    for target in targets().filter(|target| args.target.is_none_or(|only| only.name == target.name)) {
         if args.list {
             println!("{}", target.name);
             continue;
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
 }
 
 fn target(name: &str) -> Result<&'static Target, String> {
-    TARGETS.iter().find(|target| target.name == name).ok_or("unknown target; use `--list`".into())
+    targets().find(|target| target.name == name).ok_or("unknown target; use `--list`".into())
 }
 
 fn hex(text: &str) -> Result<Input, String> {

@@ -1,0 +1,64 @@
+//! Errors of reading and parsing a file.
+
+use std::io;
+
+use rustix::io::Errno;
+
+/// Failure to read or parse a file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {reason}")]
+pub struct ReadError {
+    /// Path below the root, with a leading `/`.
+    pub path: String,
+    /// Reason of the failure.
+    pub reason: Reason,
+}
+
+/// Reason of a [`ReadError`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// The file does not exist, or has vanished.
+    #[error("does not exist")]
+    Missing,
+    /// The user lacks the permission.
+    #[error("permission denied")]
+    Denied,
+    /// The file is longer than the limit in bytes.
+    #[error("longer than {0} bytes")]
+    TooLong(usize),
+    /// The content is not as expected.
+    #[error(transparent)]
+    Malformed(Malformed),
+    /// Any other error of the system.
+    #[error("{0}")]
+    Io(String),
+}
+
+/// Position and kind of unexpected content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: expected {expected}")]
+pub struct Malformed {
+    /// Number of the line, from 1.
+    pub line: usize,
+    /// The expected content.
+    pub expected: &'static str,
+}
+
+impl Malformed {
+    /// Returns the error for a line counted from 0.
+    pub(crate) fn at(index: usize, expected: &'static str) -> Self {
+        Malformed { line: index + 1, expected }
+    }
+}
+
+impl From<Errno> for Reason {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            // A process that ends makes its files return ESRCH; a device that vanishes, ENODEV.
+            Errno::NOENT | Errno::SRCH | Errno::NODEV | Errno::NOTDIR => Reason::Missing,
+            Errno::ACCESS | Errno::PERM => Reason::Denied,
+            Errno::LOOP => Reason::Io("too many symbolic links".into()),
+            other => Reason::Io(io::Error::from(other).to_string()),
+        }
+    }
+}
