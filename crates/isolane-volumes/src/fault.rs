@@ -1,4 +1,4 @@
-//! Filter that fails every Nth request with an I/O error: `fault:100:A`, or `fault:100:A,on=write`.
+//! Filter that fails every Nth request with an I/O error: `fault:100:A`, or `fault:100:A,on=write,from=30s`.
 //!
 //! Invariant: a request that fails does not reach the inner volume; after a failed flush, every flush fails.
 
@@ -10,12 +10,13 @@ use isolane_volume::{NestedIo, OpenError, Outcome, Request, Volume, VolumeError}
 use crate::EIO;
 use crate::nested_volume::{NestedVolume, Runner};
 use crate::parts::Parts;
+use crate::scope::{RequestKind, Scope};
 
 struct Fault {
     inner: Arc<dyn Volume>,
     every: u64,
-    /// Kind of the requests that fail; `None` for all.
-    on: Option<&'static str>,
+    scope: Scope,
+    /// Number of requests in the scope.
     count: AtomicU64,
     sync_failed: AtomicBool,
 }
@@ -25,29 +26,26 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
     let every = every.ok_or_else(|| {
         parts.error(format!("invalid number {:?}", parts.argument), "write it first, as in fault:100:A")
     })?;
-    let kind = parts.option("on").map(|on| KINDS.iter().copied().find(|kind| *kind == on).ok_or(on));
-    let on = kind.transpose().map_err(|on| {
-        parts.error(format!("unknown kind {on:?} of requests"), "use on=read, on=write, or on=flush")
-    })?;
-    let inner = Arc::clone(parts.first());
-    let fault = Fault { inner, every, on, count: AtomicU64::new(0), sync_failed: AtomicBool::new(false) };
+    let (inner, scope) = (Arc::clone(parts.first()), Scope::parse(&parts)?);
+    let fault = Fault { inner, every, scope, count: AtomicU64::new(0), sync_failed: AtomicBool::new(false) };
     Ok(NestedVolume::filter(parts, fault))
 }
 
 impl Fault {
     /// Returns the error of a request that fails.
     fn error(&self, request: &Request) -> Option<VolumeError> {
-        let (kind, error) = match request {
-            Request::Read { .. } => (READ, VolumeError::ReadFailed { raw_os_error: EIO }),
-            Request::Flush if self.sync_failed.load(Ordering::Acquire) => {
-                return Some(VolumeError::SyncFailed { raw_os_error: EIO });
-            }
-            Request::Flush => (FLUSH, VolumeError::SyncFailed { raw_os_error: EIO }),
-            _ => (WRITE, VolumeError::WriteFailed { raw_os_error: EIO }),
+        let kind = RequestKind::from(request);
+        let error = match kind {
+            RequestKind::Read => VolumeError::ReadFailed { raw_os_error: EIO },
+            RequestKind::Write => VolumeError::WriteFailed { raw_os_error: EIO },
+            RequestKind::Flush => VolumeError::SyncFailed { raw_os_error: EIO },
         };
-        let is_due = self.on.is_none_or(|on| on == kind)
+        if kind == RequestKind::Flush && self.sync_failed.load(Ordering::Acquire) {
+            return Some(error);
+        }
+        let is_due = self.scope.includes(request)
             && (self.count.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(self.every);
-        if is_due && kind == FLUSH {
+        if is_due && kind == RequestKind::Flush {
             self.sync_failed.store(true, Ordering::Release);
         }
         is_due.then_some(error)
@@ -62,11 +60,6 @@ impl Runner for Fault {
         }
     }
 }
-
-const READ: &str = "read";
-const WRITE: &str = "write";
-const FLUSH: &str = "flush";
-const KINDS: [&str; 3] = [READ, WRITE, FLUSH];
 
 #[cfg(test)]
 mod tests {
@@ -95,12 +88,8 @@ mod tests {
     }
 
     #[test]
-    fn rejects_invalid_arguments() {
-        for (text, reason) in
-            [("fault:0:mem:1M", "invalid number"), ("fault:1:mem:1M,on=open", "unknown kind")]
-        {
-            let error = crate::open(&crate::parse(text).unwrap()).err().unwrap().to_string();
-            assert!(error.contains(reason), "{text}: {error}");
-        }
+    fn rejects_invalid_numbers() {
+        let error = crate::open(&crate::parse("fault:0:mem:1M").unwrap()).err().unwrap().to_string();
+        assert!(error.contains("invalid number"), "{error}");
     }
 }

@@ -6,10 +6,15 @@
 //! | `stripe:SIZE:A;B;…` | members in turn, `SIZE` bytes each |
 //! | `read-only:A` | rejects changes |
 //! | `delay:5ms:A` | delays every request |
-//! | `fault:100:A,on=write` | fails every 100th request: `on=read`, `on=write`, `on=flush`, or of any kind |
+//! | `delay:200us-400us:A` | delays every request by a time between two bounds, each with the same probability |
+//! | `fault:100:A` | fails every 100th request |
 //! | `stall:2s:A,every=60s` | completes no request for 2 s in every 60 s |
-//! | `nvme+tcp://HOST:PORT/NQN?nsid=N` | namespace of another target |
+//! | `stall:20ms:A,one-in=200,seed=N` | stalls one request in 200, at random; the same ones for the same seed |
 //! | `log:A` | logs every request at level info |
+//! | `nvme+tcp://HOST:PORT/NQN?nsid=N` | namespace of another target |
+//!
+//! All filters but `read-only` accept `on=read`, `on=write`, or `on=flush`, for one kind of requests; and all
+//! filters accept `from=30s,for=10s`, for a period after the volume was opened. Filters nest, and their delays add up.
 //!
 //! A member with options, or with members, is written in parentheses:
 //! `stripe:64k:(a.img,size=1G);(read-only:b.img)`. The options `ro`, `nsid`, and `uuid` apply to the whole volume.
@@ -35,6 +40,7 @@ mod nested_volume;
 mod parts;
 mod read_only;
 mod remote;
+mod scope;
 mod stall;
 mod stripe;
 #[cfg(test)]

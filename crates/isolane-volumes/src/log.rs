@@ -1,4 +1,4 @@
-//! Filter that logs every request, its outcome, and its duration, at level info: `log:A`.
+//! Filter that logs requests, their outcome, and their duration, at level info: `log:A`, or `log:A,on=write`.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,18 +7,23 @@ use isolane_volume::{NestedIo, OpenError, Outcome, Request, Volume};
 
 use crate::nested_volume::{NestedVolume, Runner};
 use crate::parts::Parts;
+use crate::scope::Scope;
 
 struct Log {
     inner: Arc<dyn Volume>,
+    scope: Scope,
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
-    let inner = Arc::clone(parts.first());
-    Ok(NestedVolume::filter(parts, Log { inner }))
+    let (inner, scope) = (Arc::clone(parts.first()), Scope::parse(&parts)?);
+    Ok(NestedVolume::filter(parts, Log { inner, scope }))
 }
 
 impl Runner for Log {
     async fn run(self: Arc<Self>, io: NestedIo, request: Request) -> Outcome {
+        if !self.scope.includes(&request) {
+            return io.start(&self.inner, request).await;
+        }
         let (description, start) = (describe(&request), Instant::now());
         let outcome = io.start(&self.inner, request).await;
         let (name, duration) = (self.inner.name(), start.elapsed());
@@ -58,6 +63,8 @@ mod tests {
         let mut driver = Driver::open("log:(read-only:mem:1M)");
         assert_eq!(driver.read(3, 1).unwrap(), [0; 512]);
         assert!(driver.write(3, &[1; 512], false).is_err());
+        let mut driver = Driver::open("log:mem:1M,on=write");
+        assert_eq!(driver.read(3, 1).unwrap(), [0; 512]);
         assert_eq!(describe(&Request::Read { lba: 3, blocks: 2 }), "read of 2 blocks from 3");
     }
 }

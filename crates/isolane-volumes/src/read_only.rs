@@ -1,4 +1,4 @@
-//! Filter that rejects changes.
+//! Filter that rejects changes: `read-only:A`, or `read-only:A,from=30s,for=10s` in a period, as a failing device does.
 
 use std::fs::File;
 use std::io;
@@ -7,11 +7,14 @@ use std::sync::Arc;
 use isolane_memory::{Payload, Pool};
 use isolane_reactor::file::FileOp;
 use isolane_volume::{
-    Condition, CorePart, Identity, OpenError, Request, Step, Task, Volume, VolumeDescription, VolumeInfo,
+    Condition, CorePart, Identity, NestedIo, OpenError, Outcome, Request, Step, Task, Volume,
+    VolumeDescription, VolumeError, VolumeInfo,
 };
 use uuid::Uuid;
 
+use crate::nested_volume::{NestedVolume, Runner};
 use crate::parts::Parts;
+use crate::scope::Scope;
 
 /// A volume whose blocks cannot be changed. Requests that it accepts go to the inner volume unchanged, so it costs
 /// nothing.
@@ -31,8 +34,27 @@ impl ReadOnly {
 
 pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
     let inner = Arc::clone(parts.first());
+    if !parts.options.is_empty() {
+        let scope = Scope::parse(&parts)?;
+        return Ok(NestedVolume::filter(parts, ReadOnlyPeriod { inner, scope }));
+    }
     let identity = parts.identity(|| inner.identity().clone());
     Ok(Arc::new(ReadOnly::new(parts.name, identity, inner)))
+}
+
+/// Behavior of a volume whose blocks cannot be changed in a period.
+struct ReadOnlyPeriod {
+    inner: Arc<dyn Volume>,
+    scope: Scope,
+}
+
+impl Runner for ReadOnlyPeriod {
+    async fn run(self: Arc<Self>, io: NestedIo, request: Request) -> Outcome {
+        if request.is_change() && self.scope.includes(&request) {
+            return Err(VolumeError::ReadOnly);
+        }
+        io.start(&self.inner, request).await
+    }
 }
 
 impl Volume for ReadOnly {
@@ -90,5 +112,16 @@ mod tests {
         assert_eq!(driver.deallocate(0, 1), Err(VolumeError::ReadOnly));
         assert_eq!(driver.read(7, 2), Ok(vec![0; 1024]));
         assert_eq!(driver.flush(), Ok(()));
+    }
+
+    #[test]
+    fn rejects_changes_in_period() {
+        for (period, result) in [("from=0s", Err(VolumeError::ReadOnly)), ("from=1000s,for=1s", Ok(()))] {
+            let mut driver = Driver::open(&format!("read-only:mem:1M,{period}"));
+            assert!(!driver.volume.info().read_only);
+            assert_eq!(driver.write(0, &[1; 512], true), result, "{period}");
+            assert_eq!(driver.zero(0, 1), result, "{period}");
+            assert_eq!(driver.read(7, 2), Ok(vec![0; 1024]));
+        }
     }
 }
