@@ -27,6 +27,7 @@ mod open;
 mod request;
 pub mod shell;
 pub mod spec;
+pub mod tree;
 mod volume;
 
 pub use error::VolumeError;
@@ -39,4 +40,5 @@ pub use null::NullVolume;
 pub use open::{OpenError, open};
 pub use request::{Completer, Outcome, Pending, Request, Step, Task};
 pub use spec::VolumeSpec;
+pub use tree::VolumeTree;
 pub use volume::{CorePart, Upcoming, Volume};

@@ -13,13 +13,14 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::{
     BlockRange, Generation, Identity, Request, RestartLoss, Step, Task, Upcoming, Volume, VolumeDescription,
-    VolumeInfo,
+    VolumeInfo, VolumeTree, tree,
 };
 
 /// A volume in memory.
 #[derive(Debug)]
 pub struct MemoryVolume {
     description: VolumeDescription,
+    group: Option<String>,
     pages: PageTable,
 }
 
@@ -29,7 +30,14 @@ impl MemoryVolume {
     pub fn new(name: String, info: VolumeInfo, identity: Identity) -> Option<MemoryVolume> {
         let pages = PageTable::new(info.bytes().div_ceil(PAGE_SIZE as u64) as usize)?;
         let generation = Some(Generation::of_process(RestartLoss::Content));
-        Some(MemoryVolume { description: VolumeDescription { name, info, identity, generation }, pages })
+        let description = VolumeDescription { name, info, identity, generation };
+        Some(MemoryVolume { description, group: None, pages })
+    }
+
+    /// Sets the group of volumes that are expected to behave alike.
+    #[must_use]
+    pub fn with_group(self, group: Option<String>) -> MemoryVolume {
+        MemoryVolume { group, ..self }
     }
 
     fn run(&self, request: Request, pool: &mut Pool) -> Step {
@@ -163,6 +171,10 @@ impl MemoryVolume {
 impl Volume for MemoryVolume {
     fn description(&self) -> &VolumeDescription {
         &self.description
+    }
+
+    fn tree(&self) -> VolumeTree {
+        VolumeTree { group: self.group.clone(), ..VolumeTree::new(self.name(), tree::kind::MEMORY) }
     }
 
     #[inline]

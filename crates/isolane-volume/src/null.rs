@@ -5,12 +5,16 @@ use std::io;
 use isolane_memory::{Payload, Pool};
 use isolane_reactor::file::FileOp;
 
-use crate::{Generation, Identity, Request, RestartLoss, Step, Task, Volume, VolumeDescription, VolumeInfo};
+use crate::{
+    Generation, Identity, Request, RestartLoss, Step, Task, Volume, VolumeDescription, VolumeInfo,
+    VolumeTree, tree,
+};
 
 /// A volume that reads zeroes and drops writes.
 #[derive(Debug)]
 pub struct NullVolume {
     description: VolumeDescription,
+    group: Option<String>,
 }
 
 impl NullVolume {
@@ -18,13 +22,23 @@ impl NullVolume {
     pub fn new(name: String, info: VolumeInfo, identity: Identity) -> NullVolume {
         // A restart loses nothing, because the volume keeps no write.
         let generation = Some(Generation::of_process(RestartLoss::Nothing));
-        NullVolume { description: VolumeDescription { name, info, identity, generation } }
+        NullVolume { description: VolumeDescription { name, info, identity, generation }, group: None }
+    }
+
+    /// Sets the group of volumes that are expected to behave alike.
+    #[must_use]
+    pub fn with_group(self, group: Option<String>) -> NullVolume {
+        NullVolume { group, ..self }
     }
 }
 
 impl Volume for NullVolume {
     fn description(&self) -> &VolumeDescription {
         &self.description
+    }
+
+    fn tree(&self) -> VolumeTree {
+        VolumeTree { group: self.group.clone(), ..VolumeTree::new(self.name(), tree::kind::NULL) }
     }
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {

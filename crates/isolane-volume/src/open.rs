@@ -36,9 +36,12 @@ pub fn open(spec: &VolumeSpec) -> Result<Arc<dyn Volume>, OpenError> {
     match &spec.source {
         Source::Memory { bytes } => {
             let volume = MemoryVolume::new(name.clone(), info(spec, *bytes), identity(spec));
-            Ok(Arc::new(volume.ok_or_else(|| too_large(&name))?))
+            Ok(Arc::new(volume.ok_or_else(|| too_large(&name))?.with_group(spec.group.clone())))
         }
-        Source::Null { bytes } => Ok(Arc::new(NullVolume::new(name, info(spec, *bytes), identity(spec)))),
+        Source::Null { bytes } => {
+            let volume = NullVolume::new(name, info(spec, *bytes), identity(spec));
+            Ok(Arc::new(volume.with_group(spec.group.clone())))
+        }
         Source::Path { path, size } => Ok(Arc::new(FileVolume::open(spec, path, *size)?)),
         Source::Nested { .. } => Err(OpenError::new(
             &name,

@@ -14,6 +14,7 @@
 //! | `ro` | read-only |
 //! | `nsid=N` | namespace ID (default: the next free one) |
 //! | `uuid=U` | identity for this run, instead of the volume's |
+//! | `group=NAME` | peers: volumes of one group are expected to behave alike, and statistics compare them |
 //! | `write-through` | every write is durable on completion: no volatile cache |
 //! | `buffered` | use the page cache even if direct I/O is possible |
 //!
@@ -39,6 +40,8 @@ pub struct VolumeSpec {
     pub nsid: Option<u32>,
     /// Requested identity.
     pub uuid: Option<Uuid>,
+    /// Name of a group of volumes that are expected to behave alike.
+    pub group: Option<String>,
     /// Every write is durable when it completes.
     pub write_through: bool,
     /// Use the page cache even if direct I/O is possible.
@@ -112,6 +115,7 @@ impl VolumeSpec {
             read_only: false,
             nsid: None,
             uuid: None,
+            group: None,
             write_through: false,
             buffered: false,
         }
@@ -272,7 +276,7 @@ fn parse_sized(text: &str, example: &str) -> Result<u64, SpecError> {
 
 fn parse_option(spec: &mut VolumeSpec, option: &str) -> Result<(), SpecError> {
     if let (Source::Nested { options, .. }, Some((key, value))) = (&mut spec.source, option.split_once('='))
-        && !["nsid", "uuid"].contains(&key)
+        && !["nsid", "uuid", "group"].contains(&key)
     {
         options.push((key.to_owned(), value.to_owned()));
         return Ok(());
@@ -285,10 +289,11 @@ fn parse_option(spec: &mut VolumeSpec, option: &str) -> Result<(), SpecError> {
         ("block-size", Some(value)) => spec.block_size = parse_block_size(value)?,
         ("nsid", Some(value)) => spec.nsid = Some(parse_nsid(value)?),
         ("uuid", Some(value)) => spec.uuid = Some(parse_uuid(value)?),
+        ("group", Some(value)) => spec.group = Some(parse_group(value)?),
         (key @ ("ro" | "write-through" | "buffered"), Some(_)) => {
             return Err(invalid(format!("option {key} takes no value"), format!("use {key} alone")));
         }
-        (key @ ("size" | "block-size" | "nsid" | "uuid"), None) => {
+        (key @ ("size" | "block-size" | "nsid" | "uuid" | "group"), None) => {
             return Err(invalid(format!("option {key} has no value"), format!("use {key}=…")));
         }
         (key, _) => {
@@ -335,6 +340,16 @@ fn parse_uuid(value: &str) -> Result<Uuid, SpecError> {
     })
 }
 
+fn parse_group(value: &str) -> Result<String, SpecError> {
+    let is_valid =
+        !value.is_empty() && value.len() <= MAX_GROUP_BYTES && !value.chars().any(char::is_control);
+    is_valid.then(|| value.to_owned()).ok_or_else(|| {
+        let remedy =
+            format!("use 1 to {MAX_GROUP_BYTES} bytes without control characters, as in group=drives");
+        invalid(format!("invalid group {value:?}"), remedy)
+    })
+}
+
 fn check_whole_blocks(spec: &VolumeSpec) -> Result<(), SpecError> {
     let bytes = match spec.source {
         Source::Memory { bytes } | Source::Null { bytes } => bytes,
@@ -348,13 +363,13 @@ fn check_whole_blocks(spec: &VolumeSpec) -> Result<(), SpecError> {
     Err(invalid(reason, "use a multiple of the block size, such as a size in k, M, G, or T"))
 }
 
-/// Kinds of volumes that are not made of others.
 /// Kinds of volumes without members that have a word before a colon.
 pub const LEAF_KINDS: [&str; 2] = ["mem", "null"];
 /// Similarity of a mistyped kind, from 0 to 1.
 const MIN_SIMILARITY: f64 = 0.7;
 
-const OPTIONS: &str = "size=, block-size=, ro, nsid=, uuid=, write-through, buffered";
+const OPTIONS: &str = "size=, block-size=, ro, nsid=, uuid=, group=, write-through, buffered";
+const MAX_GROUP_BYTES: usize = 64;
 const MAX_NSID: u32 = 1024;
 
 #[cfg(test)]

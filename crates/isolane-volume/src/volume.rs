@@ -11,7 +11,7 @@ use isolane_memory::{Buffer, Payload, Pool};
 use isolane_reactor::file::FileOp;
 use uuid::Uuid;
 
-use crate::{Condition, Identity, Request, Step, Task, VolumeDescription, VolumeInfo};
+use crate::{Condition, Identity, Request, Step, Task, VolumeDescription, VolumeInfo, VolumeTree};
 
 /// Block storage shared by all cores.
 ///
@@ -55,6 +55,11 @@ pub trait Volume: Send + Sync {
     /// calls.
     fn conditions(&self) -> Vec<Condition> {
         Vec::new()
+    }
+
+    /// Returns the volume and its members as plain data for statistics. May take locks: not for the data path.
+    fn tree(&self) -> VolumeTree {
+        VolumeTree::new(self.name(), "")
     }
 
     /// Returns the file that [`Step::File`] operations apply to.

@@ -15,7 +15,7 @@ struct Kind {
     /// Meaning of the argument, if the kind has one.
     argument: Option<&'static str>,
     members: Members,
-    /// Options that it accepts besides `ro`, `nsid`, and `uuid`.
+    /// Options that it accepts besides `ro`, `nsid`, `uuid`, and `group`.
     options: &'static [&'static str],
     open: Open,
 }
@@ -137,11 +137,19 @@ pub(crate) fn open(spec: &VolumeSpec) -> Result<Arc<dyn Volume>, OpenError> {
     let name = spec.name();
     let nested = Nested::parse(spec, 0).map_err(|error| OpenError::from_error(&name, error))?;
     let Some(nested) = nested else { return isolane_volume::open(spec) };
-    let (Source::Nested { options, .. }, uuid) = (spec.source.clone(), spec.uuid) else {
+    let Source::Nested { options, .. } = spec.source.clone() else {
         unreachable!("a nested volume has a nested source")
     };
     let members = nested.members.iter().map(open);
-    let mut parts = Parts { name, argument: nested.argument, members: Vec::new(), options, uuid };
+    let mut parts = Parts {
+        kind: nested.kind.name,
+        name,
+        argument: nested.argument,
+        members: Vec::new(),
+        options,
+        uuid: spec.uuid,
+        group: spec.group.clone(),
+    };
     let volume = match nested.kind.open {
         Open::All(open) => {
             parts.members = members.collect::<Result<_, _>>()?;

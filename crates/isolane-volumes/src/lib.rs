@@ -17,7 +17,8 @@
 //! filters accept `from=30s,for=10s`, for a period after the volume was opened. Filters nest, and their delays add up.
 //!
 //! A member with options, or with members, is written in parentheses:
-//! `stripe:64k:(a.img,size=1G);(read-only:b.img)`. The options `ro`, `nsid`, and `uuid` apply to the whole volume.
+//! `stripe:64k:(a.img,size=1G);(read-only:b.img)`. The options `ro`, `nsid`, `uuid`, and
+//! `group` apply to the whole volume.
 //!
 //! [`parse`] and [`open`] accept these specifications and all of [`isolane_volume::spec`]. To add a kind of volume,
 //! write a file such as `delay.rs`, and add it to `KINDS` in `kind.rs`.

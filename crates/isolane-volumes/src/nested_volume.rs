@@ -6,7 +6,10 @@ use std::future::Future;
 use std::sync::Arc;
 
 use isolane_memory::Pool;
-use isolane_volume::{Condition, CorePart, NestedIo, Outcome, Request, Step, Volume, VolumeDescription};
+use isolane_volume::tree::MirrorState;
+use isolane_volume::{
+    Condition, CorePart, NestedIo, Outcome, Request, Step, Volume, VolumeDescription, VolumeTree,
+};
 use uuid::Uuid;
 
 use crate::parts::Parts;
@@ -20,10 +23,17 @@ pub(crate) trait Runner: Send + Sync + 'static {
     fn conditions(&self) -> Vec<Condition> {
         Vec::new()
     }
+
+    /// Returns the state, of a mirror.
+    fn mirror_state(&self) -> Option<MirrorState> {
+        None
+    }
 }
 
 pub(crate) struct NestedVolume<R> {
     pub description: VolumeDescription,
+    /// Without members.
+    pub tree: VolumeTree,
     pub members: Vec<Arc<dyn Volume>>,
     pub runner: Arc<R>,
 }
@@ -32,7 +42,10 @@ impl<R: Runner> NestedVolume<R> {
     /// Returns a filter over the only member.
     pub fn filter(parts: Parts, runner: R) -> Arc<dyn Volume> {
         let inner = parts.first();
+        let tree = parts.tree();
+        let group = tree.group.or_else(|| inner.tree().group);
         Arc::new(NestedVolume {
+            tree: VolumeTree { group, ..tree },
             description: VolumeDescription {
                 identity: parts.identity(|| inner.identity().clone()),
                 name: parts.name.clone(),
@@ -56,6 +69,11 @@ impl<R: Runner> Volume for NestedVolume<R> {
     fn conditions(&self) -> Vec<Condition> {
         let members = self.members.iter().flat_map(|member| member.conditions());
         self.runner.conditions().into_iter().chain(members).collect()
+    }
+
+    fn tree(&self) -> VolumeTree {
+        let members = self.members.iter().map(|member| member.tree()).collect();
+        VolumeTree { members, mirror: self.runner.mirror_state(), ..self.tree.clone() }
     }
 
     fn reads_into_pool(&self) -> bool {

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use isolane_volume::{Identity, OpenError, Volume, VolumeInfo};
+use isolane_volume::tree::ARGUMENT;
+use isolane_volume::{Identity, OpenError, Volume, VolumeInfo, VolumeTree};
 use uuid::Uuid;
 
 /// Members and arguments of a nested volume.
+#[derive(Default)]
 pub(crate) struct Parts {
+    pub kind: &'static str,
     /// Specification without options.
     pub name: String,
     /// Text between the kind and the members.
@@ -17,12 +20,22 @@ pub(crate) struct Parts {
     pub options: Vec<(String, String)>,
     /// Requested identity.
     pub uuid: Option<Uuid>,
+    /// Name of its group.
+    pub group: Option<String>,
 }
 
 impl Parts {
     /// Returns the value of an option.
     pub fn option(&self, name: &str) -> Option<&str> {
         self.options.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Returns the description of the volume for statistics, without members.
+    pub fn tree(&self) -> VolumeTree {
+        let argument = Some(&self.argument).filter(|argument| !argument.is_empty());
+        let argument = argument.map(|argument| (ARGUMENT.to_owned(), argument.clone()));
+        let parameters = argument.into_iter().chain(self.options.iter().cloned()).collect();
+        VolumeTree { parameters, group: self.group.clone(), ..VolumeTree::new(&self.name, self.kind) }
     }
 
     /// Returns the requested identity, or else the given one.

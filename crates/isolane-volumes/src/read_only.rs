@@ -8,7 +8,7 @@ use isolane_memory::{Payload, Pool};
 use isolane_reactor::file::FileOp;
 use isolane_volume::{
     Condition, CorePart, Identity, NestedIo, OpenError, Outcome, Request, Step, Task, Volume,
-    VolumeDescription, VolumeError, VolumeInfo,
+    VolumeDescription, VolumeError, VolumeInfo, VolumeTree,
 };
 use uuid::Uuid;
 
@@ -20,6 +20,8 @@ use crate::scope::Scope;
 /// nothing.
 pub struct ReadOnly {
     description: VolumeDescription,
+    /// `None` for the group of `inner`.
+    group: Option<String>,
     inner: Arc<dyn Volume>,
 }
 
@@ -28,7 +30,8 @@ impl ReadOnly {
     pub fn new(name: String, identity: Identity, inner: Arc<dyn Volume>) -> ReadOnly {
         let info = VolumeInfo { read_only: true, ..inner.info().clone() };
         let generation = inner.description().generation;
-        ReadOnly { description: VolumeDescription { name, info, identity, generation }, inner }
+        let description = VolumeDescription { name, info, identity, generation };
+        ReadOnly { description, group: None, inner }
     }
 }
 
@@ -39,7 +42,7 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
         return Ok(NestedVolume::filter(parts, ReadOnlyPeriod { inner, scope }));
     }
     let identity = parts.identity(|| inner.identity().clone());
-    Ok(Arc::new(ReadOnly::new(parts.name, identity, inner)))
+    Ok(Arc::new(ReadOnly { group: parts.group, ..ReadOnly::new(parts.name, identity, inner) }))
 }
 
 /// Behavior of a volume whose blocks cannot be changed in a period.
@@ -60,6 +63,12 @@ impl Runner for ReadOnlyPeriod {
 impl Volume for ReadOnly {
     fn description(&self) -> &VolumeDescription {
         &self.description
+    }
+
+    fn tree(&self) -> VolumeTree {
+        let inner = self.inner.tree();
+        let group = self.group.clone().or_else(|| inner.group.clone());
+        VolumeTree { group, members: vec![inner], ..VolumeTree::new(self.name(), "read-only") }
     }
 
     fn stores(&self) -> Vec<Uuid> {

@@ -20,7 +20,7 @@ use isolane_memory::{Buffer, Payload, Pool};
 use isolane_reactor::{IoChoice, Mode, Waker};
 use isolane_volume::{
     Completer, CorePart, Generation, Identity, OpenError, Outcome, Request, RestartLoss, Step, Volume,
-    VolumeDescription, VolumeError, VolumeInfo,
+    VolumeDescription, VolumeError, VolumeInfo, VolumeTree, tree,
 };
 use uuid::Uuid;
 
@@ -29,6 +29,7 @@ use crate::parts::Parts;
 
 struct Remote {
     description: VolumeDescription,
+    tree: VolumeTree,
     store: Uuid,
     messages: Sender<Message>,
     waker: Waker,
@@ -77,8 +78,9 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
     let driver = Driver::new(client, received);
     driver.spawn().map_err(|error| parts.error(error.to_string(), "free some threads"))?;
     let generation = namespace.generation.map(generation);
+    let tree = VolumeTree { kind: tree::kind::REMOTE, ..parts.tree() };
     let description = VolumeDescription { name: parts.name, info, identity, generation };
-    Ok(Arc::new(Remote { description, store, messages, waker, can_move }))
+    Ok(Arc::new(Remote { description, tree, store, messages, waker, can_move }))
 }
 
 fn info(
@@ -119,6 +121,10 @@ impl Volume for Remote {
 
     fn stores(&self) -> Vec<Uuid> {
         vec![self.store]
+    }
+
+    fn tree(&self) -> VolumeTree {
+        self.tree.clone()
     }
 
     fn reads_into_pool(&self) -> bool {

@@ -51,6 +51,7 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
     let identity = parts.identity(|| identity(&parts.members, stripe_bytes));
     let block_size = info.block_size as usize;
     Ok(Arc::new(NestedVolume {
+        tree: parts.tree(),
         description: VolumeDescription {
             info: VolumeInfo { blocks, ..info },
             identity,

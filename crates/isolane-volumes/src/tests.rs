@@ -1,8 +1,53 @@
+use isolane_volume::tree::{ARGUMENT, MirrorState, kind};
 use proptest::prelude::*;
 
 use crate::testing::Driver;
 
 const BLOCKS: u64 = 384;
+
+#[test]
+fn tree_names_members_and_filters() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a");
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let text = format!(
+        "stripe:4k:(stall:1ms:(delay:1us-2us:({},size=64k,group=drives),on=write),one-in=9,seed=3);\
+         (read-only:(mem:64k,group=pages));(null:64k,group=none),group=all",
+        file.display()
+    );
+    let tree = Driver::open(&text).volume.tree();
+    assert_eq!((tree.kind, tree.group.as_deref(), tree.mirror), ("stripe", Some("all"), None));
+    assert_eq!(tree.parameter(ARGUMENT), Some("4k"));
+    let kinds = ["stall", "read-only", kind::NULL];
+    assert!(tree.members.iter().map(|member| member.kind).eq(kinds), "{tree:?}");
+    let groups = tree.members.iter().map(|member| member.group.as_deref().unwrap_or_default());
+    assert!(groups.eq(["drives", "pages", "none"]), "{tree:?}");
+    let [stall, ..] = &tree.members[..] else { panic!("{tree:?}") };
+    let faults: Vec<String> = stall.injected_faults().map(ToString::to_string).collect();
+    assert_eq!(faults, ["stall:1ms,one-in=9,seed=3", "delay:1us-2us,on=write"]);
+    assert_eq!(tree.injected_faults().count(), 0);
+    let leaves = tree.leaves();
+    assert!(leaves.iter().map(|leaf| leaf.kind).eq([kind::FILE, kind::MEMORY, kind::NULL]), "{tree:?}");
+    assert_eq!(leaves[0].path, Some(file.canonicalize().unwrap()));
+    let tree = Driver::open(&format!("delay:1us:{},group=x", link.display())).volume.tree();
+    assert_eq!((tree.group.as_deref(), &tree.leaves()[0].path), (Some("x"), &leaves[0].path));
+}
+
+#[test]
+fn tree_shows_state_of_mirror() {
+    let dir = tempfile::tempdir().unwrap();
+    let bitmap = dir.path().join("bitmap");
+    let options = format!("bitmap={},create=yes", bitmap.display());
+    let mut driver = Driver::open(&format!("mirror:mem:4M;(delay:1us:mem:4M),{options}"));
+    driver.write(0, &[1; 512], false).unwrap();
+    let tree = driver.volume.tree();
+    assert!(
+        matches!(tree.mirror, Some(MirrorState::Copying { to: 1, .. } | MirrorState::InSync)),
+        "{tree:?}"
+    );
+    assert_eq!((tree.kind, tree.members.len(), tree.parameter("create")), ("mirror", 2, Some("yes")));
+}
 
 #[derive(Clone, Debug)]
 enum Action {

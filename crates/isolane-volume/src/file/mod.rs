@@ -30,6 +30,7 @@ pub(crate) mod zeroing;
 
 use std::fs::File;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -41,7 +42,7 @@ pub use features::Features;
 pub use state_machine::FileStateMachine;
 
 use crate::request::task::TaskState;
-use crate::{Condition, Request, Step, Task, Volume, VolumeDescription, VolumeError};
+use crate::{Condition, Request, Step, Task, Volume, VolumeDescription, VolumeError, VolumeTree, tree};
 
 /// A volume in a regular file or a block device, locked against other targets while it is open.
 #[derive(Debug)]
@@ -54,6 +55,9 @@ pub struct FileVolume {
     /// Requests since the last size check.
     unchecked: AtomicU32,
     watch: Option<Watch>,
+    /// Without links.
+    path: PathBuf,
+    group: Option<String>,
 }
 
 impl FileVolume {
@@ -106,6 +110,12 @@ impl FileVolume {
 impl Volume for FileVolume {
     fn description(&self) -> &VolumeDescription {
         self.machine.description()
+    }
+
+    fn tree(&self) -> VolumeTree {
+        let kind = if self.is_device { tree::kind::DEVICE } else { tree::kind::FILE };
+        let path = Some(self.path.clone());
+        VolumeTree { path, group: self.group.clone(), ..VolumeTree::new(self.name(), kind) }
     }
 
     fn file(&self) -> Option<&Arc<File>> {

@@ -52,6 +52,8 @@ impl FileVolume {
             can_hang,
             unchecked: Default::default(),
             watch,
+            path: canonical,
+            group: spec.group.clone(),
         })
     }
 }

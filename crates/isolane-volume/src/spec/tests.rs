@@ -16,15 +16,17 @@ fn parses_memory_and_null_sizes() {
 #[test]
 fn parses_path_with_options() {
     let uuid = "1b4e28ba-2fa1-4d2b-883f-0016d3cca427";
-    let spec =
-        parse(&format!("/a/b.img,size=10G,block-size=4096,ro,nsid=7,uuid={uuid},write-through,buffered"))
-            .unwrap();
+    let spec = parse(&format!(
+        "/a/b.img,size=10G,block-size=4096,ro,nsid=7,uuid={uuid},group=a b,write-through,buffered"
+    ))
+    .unwrap();
     let expected = VolumeSpec {
         source: Source::Path { path: "/a/b.img".into(), size: Some(10 << 30) },
         block_size: 4096,
         read_only: true,
         nsid: Some(7),
         uuid: Some(Uuid::parse_str(uuid).unwrap()),
+        group: Some("a b".into()),
         write_through: true,
         buffered: true,
     };

@@ -20,6 +20,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use isolane_volume::spec::{Source, VolumeSpec};
+use isolane_volume::tree::MirrorState;
 use isolane_volume::{
     Condition, Identity, NestedIo, OpenError, Outcome, Request, Volume, VolumeDescription, VolumeInfo,
 };
@@ -71,6 +72,7 @@ pub(crate) fn open(parts: Parts, members: Vec<Member>) -> Result<Arc<dyn Volume>
     let mut generations = members().map(|member| member.description().generation);
     let first = generations.next().flatten();
     Ok(Arc::new(NestedVolume {
+        tree: parts.tree(),
         description: VolumeDescription {
             info: VolumeInfo { blocks, deallocate, zeroes_after_deallocate: true, ..info },
             identity: parts.identity(|| Identity { uuid: mirror.state.lock().record.mirror }),
@@ -144,6 +146,11 @@ impl Runner for Maintained {
         let text = state.progress.describe(state.record.states, state.error.is_some());
         let own = Condition { name: self.mirror.name.clone(), text, is_failure: false };
         [own].into_iter().chain(self.mirror.bitmap.conditions()).collect()
+    }
+
+    fn mirror_state(&self) -> Option<MirrorState> {
+        let state = self.mirror.state.lock();
+        Some(state.progress.state(state.record.states, state.error.is_some()))
     }
 }
 

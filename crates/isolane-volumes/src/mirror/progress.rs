@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use isolane_volume::tree::MirrorState;
+
 use super::record::MemberState;
 
 /// Progress of the copy, and the time of the last removal.
@@ -55,20 +57,29 @@ impl Progress {
         self.copy.map_or(0, |(total, copied)| (copied * 100 / total.max(1)).min(99))
     }
 
+    /// Returns the state of a mirror whose members have these states.
+    pub fn state(&self, members: [MemberState; 2], has_failed: bool) -> MirrorState {
+        let find = |wanted: MemberState| members.iter().position(|member| *member == wanted);
+        match (find(MemberState::Out), find(MemberState::Incomplete)) {
+            _ if has_failed => MirrorState::Failed,
+            (Some(without), _) => MirrorState::Degraded { without },
+            (None, Some(to)) => MirrorState::Copying { to, percent: self.percent() },
+            (None, None) => MirrorState::InSync,
+        }
+    }
+
     /// Describes a mirror whose members have these states.
     pub fn describe(&self, members: [MemberState; 2], has_failed: bool) -> String {
-        let find = |wanted: MemberState| members.iter().position(|member| *member == wanted);
-        let remedy = "repair it, and restart this target";
-        if has_failed {
-            return "all changes fail after an error; see the log".to_owned();
-        }
-        match (find(MemberState::Out), find(MemberState::Incomplete)) {
-            (Some(out), _) => {
-                let seconds = self.changed_at.elapsed().as_secs();
-                format!("degraded for {seconds} s, without member {}; {remedy}", out + 1)
+        match self.state(members, has_failed) {
+            MirrorState::Failed => "all changes fail after an error; see the log".to_owned(),
+            MirrorState::Degraded { without } => {
+                let (seconds, member) = (self.changed_at.elapsed().as_secs(), without + 1);
+                format!(
+                    "degraded for {seconds} s, without member {member}; repair it, and restart this target"
+                )
             }
-            (None, Some(member)) => format!("copying to member {}, {} %", member + 1, self.percent()),
-            (None, None) => "in sync".to_owned(),
+            MirrorState::Copying { to, percent } => format!("copying to member {}, {percent} %", to + 1),
+            MirrorState::InSync => "in sync".to_owned(),
         }
     }
 }

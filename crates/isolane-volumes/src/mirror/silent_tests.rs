@@ -66,8 +66,7 @@ fn open_mirror(
     let bitmap = directory.path().join("bitmap").display().to_string();
     let all = [("bitmap", bitmap.as_str()), ("create", "yes")];
     let options = all.iter().chain(options).map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-    let (name, argument) = ("mirror".to_owned(), String::new());
-    let parts = Parts { name, argument, members: Vec::new(), options: options.collect(), uuid: None };
+    let parts = Parts { name: "mirror".to_owned(), options: options.collect(), ..Parts::default() };
     let opened = members.iter().map(|member| Ok(Arc::clone(member) as Arc<dyn Volume>)).collect();
     let mut driver = testing::Driver::new(open(parts, opened).unwrap());
     driver.write(7, &[3; 512], false).unwrap();

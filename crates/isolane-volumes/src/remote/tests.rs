@@ -127,8 +127,7 @@ fn refuses_target_that_cannot_write_zeroes() {
     let (_target, text) = serve("mem:4M");
     let client = Client::connect(&text.parse().unwrap(), Options::default()).unwrap();
     let (mut namespace, mut controller) = (client.namespace().clone(), client.info().controller.clone());
-    let parts =
-        Parts { name: text, argument: String::new(), members: Vec::new(), options: Vec::new(), uuid: None };
+    let parts = Parts { name: text, ..Parts::default() };
     assert!(info(&parts, &namespace, &controller).is_ok());
     controller.has_write_zeroes = false;
     let error = info(&parts, &namespace, &controller).unwrap_err().to_string();
