@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use clap::builder::UnknownArgumentValueParser;
 use isolane_host::{Cores, IoChoice, Mode};
+use isolane_memory::PAGE_SIZE;
 use isolane_target::{Listen, Placement, Target, TargetConfig, parse_address};
 use isolane_volume::Volume;
 use isolane_volume::spec::{Source, VolumeSpec};
@@ -48,9 +49,20 @@ use crate::units::{parse_bytes, show_bytes};
 ///   stripe:64k:A;B;C       64 KiB from each volume in turn, all of the same size
 ///   read-only:A            rejects writes
 ///   delay:5ms:A            delays every request
-///   fault:100:A,on=write   fails every 100th request (on=read, write, or flush)
+///   delay:200us-400us:A    delays every request, uniformly between two bounds
+///   fault:100:A            fails every 100th request
 ///   stall:2s:A,every=60s   completes no request for 2 s in every 60 s
+///   stall:20ms:A,one-in=200,seed=N
+///                          stalls one request in 200, at random, and the same
+///                          ones in each run with the same seed
 ///   log:A                  logs every request at level info
+///
+/// The filters nest, and their delays add up, as in delay:1ms:(stall:20ms:A,one-in=9).
+/// Options limit them to some requests, as in delay:5ms:A,on=write:
+///
+///   on=read|write|flush    requests of one kind; not with read-only:A
+///   from=30s               from this time after the volume was opened
+///   for=10s                for this long
 ///
 /// Options of a mirror:
 ///
@@ -70,13 +82,15 @@ use crate::units::{parse_bytes, show_bytes};
 ///   keep-alive=15s   keep-alive timeout
 ///
 /// Options follow after commas, as in disk.img,size=10G,block-size=4096. Volumes made
-/// of others accept only ro, nsid, uuid, and their own options.
+/// of others accept only ro, nsid, uuid, group, and their own options.
 ///
 ///   size=10G              create a sparse file of this size if it is missing
 ///   block-size=512|4096   size of a logical block in bytes (default: 512)
 ///   ro                    read-only
 ///   nsid=N                namespace ID
 ///   uuid=U                identity, instead of the volume's
+///   group=NAME            volumes of one group are expected to behave alike, and
+///                         are compared with each other
 ///   write-through         make every write durable: no volatile cache
 ///   buffered              use the page cache, never O_DIRECT
 ///
@@ -173,6 +187,9 @@ pub struct Args {
     /// Let short commands overtake long ones on their connection
     #[arg(long, value_parser = one_of(&FAIR_QUEUEING), default_value = "on", action = clap::ArgAction::Set)]
     fair_queueing: bool,
+    /// Memory of each reactor for data in flight; at least 4M
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = parse_pool)]
+    pool: usize,
     /// Minimum size of a send without a copy, if the network card supports it; 0 for every send. A copy is cheaper for
     /// small sends, and over loopback the kernel always copies
     #[arg(long, value_name = "BYTES|off", default_value = "off", value_parser = parse_threshold)]
@@ -303,6 +320,7 @@ fn configure(args: &Args) -> Result<(TargetConfig, Described, Conditions), Failu
     config.rebalance_interval = args.scheduler;
     config.zerocopy_threshold = args.zerocopy_threshold;
     config.scheduling = args.fair_queueing;
+    config.max_pool_pages = args.pool / PAGE_SIZE;
     if args.advertise.iter().any(|address| address.ip().is_unspecified()) {
         return Err(Failure::new("cannot advertise 0.0.0.0 or [::]", "no host can connect there")
             .with_hint("name an address that hosts can reach"));
@@ -324,6 +342,19 @@ fn parse_threshold(text: &str) -> Result<Threshold, String> {
         text => Ok(Some(parse_bytes(text)? as usize)),
     }
 }
+
+/// Parses the memory of a reactor.
+fn parse_pool(text: &str) -> Result<usize, String> {
+    let bytes = usize::try_from(parse_bytes(text)?).map_err(|error| error.to_string())?;
+    if bytes < MIN_POOL_BYTES {
+        Err("commands of 1 MiB need more; use at least 4M".into())
+    } else {
+        Ok(bytes)
+    }
+}
+
+/// Minimum of [`TargetConfig::max_pool_pages`], in bytes.
+const MIN_POOL_BYTES: usize = 4 << 20;
 
 /// Parses one volume. Rejects addresses, unless a file has that name.
 fn parse_volume(text: &str) -> Result<VolumeSpec, Failure> {

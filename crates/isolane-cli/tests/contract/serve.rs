@@ -63,6 +63,7 @@ fn listens_at_names_and_ports() {
         kill(&child, "TERM");
         assert!(child.wait().unwrap().success());
     }
+    assert!(fail(&["serve", "--pool", "3M"]).contains("use at least 4M"));
     assert!(fail(&["serve", "--port", "4420"]).contains("'--listen'"));
 }
 
@@ -160,6 +161,23 @@ fn explains_invalid_nested_volumes() {
     assert!(error.contains("use members of the same size"), "{error}");
     let error = fail(&["serve", "delay:5:mem:1M", "--listen", "127.0.0.1:0"]);
     assert!(error.contains("invalid duration \"5\""), "{error}");
+}
+
+#[test]
+fn serves_filters_of_some_requests() {
+    let server = Server::start(&[
+        "delay:3600s:(stall:3600s:(fault:1:mem:1M,on=flush),one-in=1,on=write,from=3600s),on=flush,group=a",
+        "read-only:mem:1M,from=0s,for=3600s,group=a",
+        "--pool",
+        "4M",
+    ]);
+    let bench = |nsid: u32, rw: &str| {
+        program().args(["bench", &server.volume(nsid), "--time", "10ms", "--rw", rw]).output().unwrap()
+    };
+    assert!(bench(1, "randrw").status.success());
+    assert!(bench(2, "read").status.success());
+    let output = bench(2, "write");
+    assert!(!output.status.success(), "{output:?}");
 }
 
 /// Runs `isolane serve` with a limit of open files.
