@@ -41,7 +41,10 @@ const IO_PATH: &[&str] = &[
     "crates/isolane-reactor/src/waker.rs",
     "crates/isolane-target/src/core",
     "crates/isolane-target/src/counters.rs",
+    "crates/isolane-target/src/lane.rs",
+    "crates/isolane-target/src/memory_budget.rs",
     "crates/isolane-target/src/slab.rs",
+    "crates/isolane-target/src/work.rs",
     "crates/isolane-host/src/direct",
     "crates/isolane-host/src/request.rs",
     "crates/isolane-host/src/lane_class.rs",
@@ -51,15 +54,15 @@ const IO_PATH: &[&str] = &[
 const TARGET_IO_PATH: &[&str] = &[
     "crates/isolane-target/src/core/io.rs",
     "crates/isolane-target/src/core/job.rs",
-    "crates/isolane-target/src/core/lane.rs",
+    "crates/isolane-target/src/lane.rs",
     "crates/isolane-target/src/core/mailbox.rs",
-    "crates/isolane-target/src/core/memory_budget.rs",
+    "crates/isolane-target/src/memory_budget.rs",
     "crates/isolane-target/src/core/mod.rs",
     "crates/isolane-target/src/core/receive.rs",
     "crates/isolane-target/src/core/send.rs",
     "crates/isolane-target/src/core/fair_share.rs",
     "crates/isolane-target/src/core/waiting.rs",
-    "crates/isolane-target/src/core/work.rs",
+    "crates/isolane-target/src/work.rs",
 ];
 
 const LOCKS: &[&str] =

@@ -32,8 +32,10 @@ mod counters;
 mod descriptors;
 mod error;
 mod fence;
+mod lane;
 mod lane_quota;
 mod listen;
+mod memory_budget;
 mod namespace;
 mod newcomers;
 mod nvme_status;
@@ -42,6 +44,7 @@ mod scheduler;
 mod shared;
 mod slab;
 mod target;
+mod work;
 
 pub use config::TargetConfig;
 pub use counters::{ConnectionStatus, Counters, IoKind, Latency, NamespaceCounters, OperationCounters};

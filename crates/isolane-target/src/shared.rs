@@ -20,10 +20,12 @@ use isolane_wire::SubmissionEntry;
 use parking_lot::Mutex;
 
 use crate::config::TargetConfig;
-use crate::core::{MigratingLane, max_lanes};
+
 use crate::counters::{ConnectionStatus, CoreCounters, InFlight};
 use crate::fence::Fence;
+use crate::lane::MigratingLane;
 use crate::lane_quota::LaneQuota;
+use crate::memory_budget::max_lanes;
 use crate::namespace::Namespaces;
 use crate::newcomers::Newcomers;
 use crate::scheduler::CoreLoad;

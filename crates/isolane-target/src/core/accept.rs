@@ -12,9 +12,9 @@ use isolane_reactor::topology::Topology;
 use isolane_reactor::{SocketOptions, Token, socket};
 use socket2::{SockRef, TcpKeepalive};
 
-use super::lane::Lane;
 use super::{Core, Driver};
 use crate::config::TargetConfig;
+use crate::lane::Lane;
 use crate::listen::canonical;
 use crate::placement::Placer;
 use crate::shared::{Message, Shared};
@@ -164,7 +164,7 @@ impl Core {
             let probes = TcpKeepalive::new().with_time(PROBE_AFTER).with_interval(PROBE_INTERVAL);
             socket.set_tcp_keepalive(&probes.with_retries(PROBES))?;
         }
-        if self.zerocopy_threshold != usize::MAX {
+        if self.sends.zerocopy_threshold.is_some() {
             self.reactor.enable_zerocopy(token)?;
         }
         Ok(())

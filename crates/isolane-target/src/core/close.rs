@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use isolane_proto::connection::FatalError;
 
 use super::flush::AfterFlush;
-use super::lane::{Lane, Phase};
-use super::work::{FileWork, Job, Waiting};
 use super::{Core, Driver};
 use crate::error::ShutdownReport;
+use crate::lane::{Lane, Phase};
+use crate::work::{FileWork, Job, Waiting};
 
 /// Progress of the shutdown of a core.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +64,7 @@ impl Core {
             self.reactor.resume(token);
         }
         self.disconnect(lane);
-        self.mark_dirty(lane);
+        self.sends.add(lane);
     }
 
     /// Closes the socket.
@@ -291,8 +291,7 @@ impl Core {
 
     /// Forfeits the permits of closed connections.
     fn forfeit_all(&mut self) {
-        let rows = [&mut self.waiting, &mut self.blocked, &mut self.fenced];
-        for waiting in rows.into_iter().flat_map(|row| row.drain(..)) {
+        for waiting in self.waiting.drain() {
             match waiting {
                 Waiting::Data { permit, .. } => permit.forfeit(),
                 Waiting::Start { job, .. } => job.permit.forfeit(),
@@ -303,7 +302,7 @@ impl Core {
                 job.permit.forfeit();
             }
         }
-        self.forfeit_flushes();
+        self.flushes.forfeit();
     }
 }
 

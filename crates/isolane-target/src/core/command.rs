@@ -11,7 +11,7 @@ use isolane_wire::{Status, SubmissionEntry};
 
 use super::Core;
 use super::flush::AfterFlush;
-use super::lane::Lane;
+use crate::lane::Lane;
 
 impl Core {
     /// Handles a command before its data has arrived.
@@ -67,7 +67,7 @@ impl Core {
         let Some(id) = lane.association.as_ref().map(|association| association.id) else { return };
         while let Some((cid, completion)) = self.shared.control(|port| port.poll_async_event(id)) {
             lane.conn.complete_held(cid, completion);
-            self.mark_dirty(lane);
+            self.sends.add(lane);
         }
     }
 
@@ -78,7 +78,7 @@ impl Core {
         match self.shared.control(|port| port.replace_async_event(id, cid)) {
             Some(completion) => {
                 lane.conn.complete_held(cid, completion);
-                self.mark_dirty(lane);
+                self.sends.add(lane);
             }
             None => lane.conn.replace_held(cid),
         }
@@ -96,7 +96,7 @@ impl Core {
             return lane.conn.abandon(permit);
         }
         lane.conn.complete(permit, completion);
-        self.mark_dirty(lane);
+        self.sends.add(lane);
     }
 
     /// Handles a command of the control path. Only Connect has data; data of other commands is skipped.
@@ -125,7 +125,7 @@ impl Core {
             Action::Complete(completion) => self.complete(lane, permit, completion),
             Action::CompleteWithData(data, completion) => {
                 lane.conn.complete_with_data(permit, Payload::from(data), completion);
-                self.mark_dirty(lane);
+                self.sends.add(lane);
             }
             Action::HoldAsyncEvent => lane.conn.hold(permit),
             Action::Flush(completion) => {

@@ -12,8 +12,8 @@ use isolane_reactor::socket;
 use isolane_wire::SubmissionEntry;
 
 use super::Core;
-use super::lane::{Association, Connecting, Lane};
 use crate::fence::Fence;
+use crate::lane::{Association, Connecting, Lane};
 
 impl Core {
     /// Starts a Connect whose data has arrived.

@@ -15,16 +15,17 @@ use std::time::Duration;
 use isolane_memory::{Buffer, PAGE_SIZE, pages_for};
 use isolane_proto::target::Permit;
 
-use super::lane::Lane;
-use super::memory_budget::GUARANTEED_PAGES;
-use super::work::{Job, Size, Waiting};
+use super::slow::SlowCommands;
 use super::{Core, Driver};
 use crate::config::MAX_TRANSFER_BYTES;
 use crate::counters::IoKind;
+use crate::lane::Lane;
+use crate::memory_budget::GUARANTEED_PAGES;
+use crate::work::{Job, Size, Waiting};
 
-/// Resources of a core that one volume holds.
+/// State of one volume on this core.
 #[derive(Debug, Default)]
-pub(super) struct VolumeUse {
+pub(super) struct VolumeState {
     /// Memory of the pool that its commands hold or have reserved, in bytes.
     held_bytes: usize,
     /// Commands wait until it holds less memory.
@@ -33,9 +34,12 @@ pub(super) struct VolumeUse {
     pub lanes_left: usize,
     /// Number of its flushes in the reactor.
     pub flushes: usize,
+    /// Limits the lines about its failures.
+    pub log: log::Limit,
+    pub slow: SlowCommands,
 }
 
-impl VolumeUse {
+impl VolumeState {
     pub(super) fn hold(&mut self, bytes: usize) {
         self.held_bytes += bytes;
     }
@@ -57,7 +61,7 @@ impl Core {
             return self.admit(lane, waiting);
         }
         if !lane.is_limited() {
-            self.limited.push(lane.key);
+            self.waiting.limited.push(lane.key);
         }
         self.counters.deferred_commands.add(1);
         lane.limited += 1;
@@ -186,7 +190,7 @@ impl Driver {
     pub(super) fn admit_limited(&mut self) {
         let core = &mut self.core;
         core.volumes.iter_mut().for_each(|volume| volume.is_crowded = false);
-        let mut limited = std::mem::take(&mut core.limited);
+        let mut limited = std::mem::take(&mut core.waiting.limited);
         limited.retain(|key| {
             let Some(lane) = self.lanes.get_mut(*key) else { return false };
             for at in 0..lane.volumes.len() {
@@ -200,8 +204,8 @@ impl Driver {
         if limited.len() > 1 {
             limited.rotate_left(1);
         }
-        limited.append(&mut core.limited);
-        core.limited = limited;
+        limited.append(&mut core.waiting.limited);
+        core.waiting.limited = limited;
     }
 }
 

@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 use isolane_proto::subsystem::Host;
 use isolane_volume::BlockRange;
 
-use super::lane::Lane;
 use super::receive::Progress;
-use super::work::{FileWork, Waiting};
 use super::{Core, Driver};
 use crate::fence::Fence;
+use crate::lane::Lane;
 use crate::shared::Message;
 use crate::slab::{LaneId, SlabKey};
+use crate::work::{FileWork, Waiting};
 
 /// Drain of the connections of one host.
 pub(super) struct HostDrain {
@@ -143,8 +143,8 @@ impl Driver {
 
     /// Starts commands whose fence has released them; checks a bounded number per turn.
     pub(super) fn poll_fenced(&mut self) {
-        for _ in 0..self.core.fenced.len().min(FENCED_PER_TURN) {
-            let Some(waiting) = self.core.fenced.pop_front() else { return };
+        for _ in 0..self.core.waiting.fenced.len().min(FENCED_PER_TURN) {
+            let Some(waiting) = self.core.waiting.fenced.pop_front() else { return };
             let Waiting::Start { lane: key, job, request } = waiting else { unreachable!("{ONLY_STARTS}") };
             match self.lanes.get_mut(key) {
                 // A command that is still fenced returns to the end of the queue.
@@ -161,8 +161,7 @@ impl Core {
         &mut self,
         lanes: &HashSet<SlabKey>,
     ) -> Vec<(usize, BlockRange, Arc<()>)> {
-        let rows = [&mut self.waiting, &mut self.blocked, &mut self.fenced].into_iter().flatten();
-        let waiting = rows.filter_map(|waiting| match waiting {
+        let waiting = self.waiting.iter_mut().filter_map(|waiting| match waiting {
             Waiting::Start { lane, job, .. } => Some((*lane, job)),
             Waiting::Data { .. } => None,
         });

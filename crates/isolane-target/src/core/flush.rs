@@ -2,6 +2,7 @@
 //!
 //! Invariant: a flush starts only after the writes that it must cover have completed.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,18 +10,26 @@ use isolane_proto::subsystem::AssociationId;
 use isolane_proto::target::Permit;
 use isolane_proto::{Completion, Failure};
 use isolane_reactor::file::FileCompletion;
-use isolane_volume::{Outcome, Request, Step, Task};
+use isolane_volume::{Request, Step, Task};
 use isolane_wire::Status;
 
-use super::work::FileWork;
 use super::{Core, Driver};
 use crate::counters::{InFlight, IoKind};
 use crate::nvme_status;
-use crate::shared::Message;
-use crate::slab::SlabKey;
+use crate::shared::{Message, Shared};
+use crate::slab::{Slab, SlabKey};
+use crate::work::FileWork;
+
+/// All flushes of all volumes.
+#[derive(Default)]
+pub(super) struct Flushes {
+    groups: Slab<FlushGroup>,
+    /// The next to poll first.
+    turns: VecDeque<SlabKey>,
+}
 
 /// A flush of all volumes.
-pub(super) struct FlushGroup {
+struct FlushGroup {
     /// Commands that it waits for; `None` once it has started.
     pending: Option<Pending>,
     /// Volumes that have not completed.
@@ -77,28 +86,33 @@ impl Core {
     pub(super) fn plan_flush(&mut self, in_flight: Vec<Arc<InFlight>>, then: AfterFlush) {
         let checkpoint = Arc::new(());
         self.shared.post_to_all(|| Message::Checkpoint(Arc::clone(&checkpoint)));
-        self.insert_flush(Some(Pending { in_flight, checkpoint }), then);
-    }
-
-    fn insert_flush(&mut self, pending: Option<Pending>, then: AfterFlush) -> SlabKey {
         let until = self.now + self.shared.stuck_after;
-        let (remaining, failures, status) = Default::default();
-        let key = self.flushes.insert(FlushGroup { pending, remaining, failures, until, status, then });
-        self.flush_turns.push_back(key);
-        key
+        self.flushes.insert(Some(Pending { in_flight, checkpoint }), until, then);
     }
 
     /// Flushes all volumes now.
     pub(super) fn flush_now(&mut self, then: AfterFlush) {
-        let key = self.insert_flush(None, then);
-        self.start_flush(key);
+        let key = self.flushes.insert(None, self.now, then);
+        self.flushes.start(key, self.now, &self.shared);
+    }
+}
+
+impl Flushes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    fn insert(&mut self, pending: Option<Pending>, until: Instant, then: AfterFlush) -> SlabKey {
+        let (remaining, failures, status) = Default::default();
+        let key = self.groups.insert(FlushGroup { pending, remaining, failures, until, status, then });
+        self.turns.push_back(key);
+        key
     }
 
     /// Starts a pending flush if its commands have ended, or at the deadline.
-    fn start_if_due(&mut self, key: SlabKey) {
-        let now = self.now;
+    fn start_if_due(&mut self, key: SlabKey, now: Instant, shared: &Shared) {
         let Some(FlushGroup { pending: pending @ Some(_), until, then, failures, status, .. }) =
-            self.flushes.get_mut(key)
+            self.groups.get_mut(key)
         else {
             return;
         };
@@ -115,12 +129,12 @@ impl Core {
             }
             log::limited!(Error, "a controller shuts down while commands of it are stuck at their volumes");
         }
-        self.start_flush(key);
+        self.start(key, now, shared);
     }
 
-    fn start_flush(&mut self, key: SlabKey) {
-        let Some(group) = self.flushes.get_mut(key) else { return };
-        let namespaces = &self.shared.namespaces;
+    fn start(&mut self, key: SlabKey, now: Instant, shared: &Shared) {
+        let Some(group) = self.groups.get_mut(key) else { return };
+        let namespaces = &shared.namespaces;
         // A command flushes only volumes with a volatile cache.
         let is_needed = |position: &usize| {
             !matches!(group.then, AfterFlush::Complete { .. })
@@ -130,12 +144,70 @@ impl Core {
         group.remaining =
             positions.map(|position| Part { position, request: Some(Request::Flush) }).collect();
         group.pending = None;
-        group.until = self.now + self.shared.stuck_after;
+        group.until = now + shared.stuck_after;
     }
 
+    /// Records the end of the part of one volume.
+    fn finish_part(&mut self, key: SlabKey, position: usize, failure: Option<Status>) {
+        let Some(group) = self.groups.get_mut(key) else { return };
+        group.remaining.retain(|part| part.position != position);
+        group.failures += usize::from(failure.is_some());
+        group.status = group.status.or(failure);
+    }
+
+    /// Queues a part that its volume could not start. The flush may have expired.
+    fn retry_part(&mut self, key: SlabKey, position: usize, request: Request) {
+        let mut parts = self.groups.get_mut(key).into_iter().flat_map(|group| &mut group.remaining);
+        if let Some(part) = parts.find(|part| part.position == position) {
+            part.request = Some(request);
+        }
+    }
+
+    /// Whether one of the next flushes has a part that is not at its volume.
+    pub(super) fn has_part_to_retry(&self) -> bool {
+        let groups = self.turns.iter().take(POLLS_PER_TURN).filter_map(|key| self.groups.get(*key));
+        groups.flat_map(|group| &group.remaining).any(|part| part.request.is_some())
+    }
+
+    /// Ends a flush at its deadline. The remaining volumes count as failures.
+    fn expire(&mut self, key: SlabKey, now: Instant, shared: &Shared) {
+        let Some(group) = self.groups.get_mut(key).filter(|group| now >= group.until) else { return };
+        for Part { position, .. } in std::mem::take(&mut group.remaining) {
+            group.failures += 1;
+            group.status = group.status.or(Some(Failure::FlushTimeout.status()));
+            log::error!(
+                "{}: not flushed within {:?}; continuing without it",
+                shared.namespaces.at(position).volume.name(),
+                shared.stuck_after
+            );
+        }
+    }
+
+    /// Removes a flush that has ended; others get their next turn.
+    fn take_ended(&mut self, key: SlabKey) -> Option<FlushGroup> {
+        let is_done = |group: &FlushGroup| group.pending.is_none() && group.remaining.is_empty();
+        if self.groups.get(key).is_some_and(is_done) {
+            return self.groups.remove(key);
+        }
+        self.turns.push_back(key);
+        None
+    }
+
+    /// Forfeits all commands that wait for flushes.
+    pub(super) fn forfeit(&mut self) {
+        self.turns.clear();
+        for (_, group) in self.groups.drain() {
+            if let AfterFlush::Complete { permit, .. } = group.then {
+                permit.forfeit();
+            }
+        }
+    }
+}
+
+impl Core {
     /// Starts the parts that are not at their volumes, unless earlier parts are stuck there.
     fn start_parts(&mut self, key: SlabKey) {
-        let Some(group) = self.flushes.get_mut(key) else { return };
+        let Some(group) = self.flushes.groups.get_mut(key) else { return };
         let volumes = &self.volumes;
         let can_start = |position: usize, request: &mut Request| {
             volumes[position].flushes < MAX_FLUSHES || matches!(request, Request::Continue(_))
@@ -168,7 +240,13 @@ impl Core {
 
     fn advance_flush(&mut self, group: SlabKey, position: usize, step: Step) {
         match step {
-            Step::Done(result) => self.finish_part(group, position, result),
+            Step::Done(result) => {
+                let failure = result.err().map(|error| {
+                    self.log_failure(position, IoKind::Flush, &error);
+                    nvme_status::status_for(&error, IoKind::Flush)
+                });
+                self.flushes.finish_part(group, position, failure);
+            }
             Step::File(operation, task) => {
                 self.volumes[position].flushes += 1;
                 let token = self.files.insert(FileWork::Flush { group, position, task });
@@ -179,47 +257,7 @@ impl Core {
                 let task = Task::from(&pending);
                 self.register(pending, FileWork::Flush { group, position, task });
             }
-            Step::Retry(request) => {
-                // The flush may have expired.
-                let mut parts =
-                    self.flushes.get_mut(group).into_iter().flat_map(|group| &mut group.remaining);
-                if let Some(part) = parts.find(|part| part.position == position) {
-                    part.request = Some(request);
-                }
-            }
-        }
-    }
-
-    fn finish_part(&mut self, key: SlabKey, position: usize, result: Outcome) {
-        let failure = result.err();
-        if let Some(error) = &failure {
-            self.log_failure(position, IoKind::Flush, error);
-        }
-        let Some(group) = self.flushes.get_mut(key) else { return };
-        group.remaining.retain(|part| part.position != position);
-        group.failures += usize::from(failure.is_some());
-        let status = failure.map(|error| nvme_status::status_for(&error, IoKind::Flush));
-        group.status = group.status.or(status);
-    }
-
-    /// Whether one of the next flushes has a part that is not at its volume.
-    pub(super) fn has_flush_to_retry(&self) -> bool {
-        let groups = self.flush_turns.iter().take(POLLS_PER_TURN).filter_map(|key| self.flushes.get(*key));
-        groups.flat_map(|group| &group.remaining).any(|part| part.request.is_some())
-    }
-
-    /// Ends a flush at its deadline. The remaining volumes count as failures.
-    fn expire_flush(&mut self, key: SlabKey) {
-        let now = self.now;
-        let Some(group) = self.flushes.get_mut(key).filter(|group| now >= group.until) else { return };
-        for Part { position, .. } in std::mem::take(&mut group.remaining) {
-            group.failures += 1;
-            group.status = group.status.or(Some(Failure::FlushTimeout.status()));
-            log::error!(
-                "{}: not flushed within {:?}; continuing without it",
-                self.shared.namespaces.at(position).volume.name(),
-                self.shared.stuck_after
-            );
+            Step::Retry(request) => self.flushes.retry_part(group, position, request),
         }
     }
 }
@@ -228,18 +266,14 @@ impl Driver {
     /// Starts the flushes that are due, and runs the continuations of completed ones: of a bounded number of flushes,
     /// in rotation.
     pub(super) fn poll_flushes(&mut self) {
-        for _ in 0..self.core.flush_turns.len().min(POLLS_PER_TURN) {
-            let Some(key) = self.core.flush_turns.pop_front() else { break };
-            self.core.start_if_due(key);
-            self.core.start_parts(key);
-            self.core.expire_flush(key);
-            let is_done = |group: &FlushGroup| group.pending.is_none() && group.remaining.is_empty();
-            if self.core.flushes.get(key).is_some_and(is_done)
-                && let Some(group) = self.core.flushes.remove(key)
-            {
+        for _ in 0..self.core.flushes.turns.len().min(POLLS_PER_TURN) {
+            let core = &mut self.core;
+            let Some(key) = core.flushes.turns.pop_front() else { break };
+            core.flushes.start_if_due(key, core.now, &core.shared);
+            core.start_parts(key);
+            core.flushes.expire(key, core.now, &core.shared);
+            if let Some(group) = core.flushes.take_ended(key) {
                 self.handle_flushed(group);
-            } else {
-                self.core.flush_turns.push_back(key);
             }
         }
     }
@@ -256,18 +290,6 @@ impl Driver {
                 let completion = status.map_or(completion, Completion::failed);
                 self.core.end(lane, false);
                 self.core.complete(lane, permit, completion);
-            }
-        }
-    }
-}
-
-impl Core {
-    /// Forfeits all commands that wait for flushes.
-    pub(super) fn forfeit_flushes(&mut self) {
-        self.flush_turns.clear();
-        for (_, group) in self.flushes.drain() {
-            if let AfterFlush::Complete { permit, .. } = group.then {
-                permit.forfeit();
             }
         }
     }

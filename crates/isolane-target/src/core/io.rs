@@ -13,10 +13,10 @@ use isolane_wire::{Status, SubmissionEntry};
 
 use super::Core;
 use super::command::data_len;
-use super::lane::{Association, Lane, Stalled};
-use super::work::{Job, Size, Waiting};
 use crate::config::MAX_TRANSFER_BYTES;
 use crate::counters::IoKind;
+use crate::lane::{Association, Lane, Stalled};
+use crate::work::{Job, Size, Waiting};
 
 impl Core {
     /// Handles an I/O command before its data has arrived.

@@ -12,19 +12,19 @@ use isolane_reactor::file::{FileCompletion, FileOp};
 use isolane_volume::{Outcome, Request, Step, Task, VolumeError};
 use slotmap::{Key, KeyData};
 
-use super::lane::{Association, Lane};
-use super::work::{FileWork, Job, Waiting};
 use super::{Core, Driver};
 use crate::counters::IoKind;
+use crate::lane::{Association, Lane};
 use crate::nvme_status;
 use crate::slab::SlabKey;
+use crate::work::{FileWork, Job, Waiting};
 
 impl Core {
     /// Starts a request at its volume, or queues it behind a fence or for memory.
     pub(super) fn start(&mut self, lane: &mut Lane, mut job: Job, request: Request) {
         if lane.is_held(&job) {
             self.count(lane, &mut job);
-            return self.fenced.push_back(Waiting::Start { lane: lane.key, job, request });
+            return self.waiting.fenced.push_back(Waiting::Start { lane: lane.key, job, request });
         }
         job.reserved = job.bytes_to_take(&request);
         if job.reserved > 0 || self.is_long_read(&job) {
@@ -131,7 +131,7 @@ impl Core {
             IoKind::Read => {
                 counters.record_read(len as u64);
                 lane.conn.complete_with_data(permit, payload, Completion::success());
-                self.mark_dirty(lane);
+                self.sends.add(lane);
             }
             IoKind::Write => {
                 counters.record_write(len as u64);
@@ -147,7 +147,7 @@ impl Core {
             return;
         }
         let volume = &self.shared.namespaces.at(position).volume;
-        let limit = &self.volume_logs[position];
+        let limit = &self.volumes[position].log;
         log::limited!(by limit, Error, "{}: {} failed: {error}", volume.name(), operation.name());
     }
 

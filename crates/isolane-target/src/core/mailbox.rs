@@ -6,8 +6,8 @@ use isolane_reactor::socket;
 
 use super::Driver;
 use super::flush::AfterFlush;
-use super::lane::Lane;
 use crate::counters::ConnectionStatus;
+use crate::lane::Lane;
 use crate::shared::Message;
 use crate::slab::LaneId;
 

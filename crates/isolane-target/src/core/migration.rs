@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use isolane_reactor::Mode;
 use isolane_reactor::frequency::Frequency;
 
-use super::lane::{Lane, MigratingLane, Phase};
 use super::{Core, Driver};
+use crate::lane::{Lane, MigratingLane, Phase};
 use crate::scheduler::{CoreLoad, LaneLoad, Scheduler};
 use crate::shared::Message;
 use crate::slab::{LaneId, SlabKey};

@@ -18,7 +18,6 @@
 //! | [`io`] | I/O commands: from the command to the request of a volume |
 //! | [`job`] | runs a request on its volume, and completes the command |
 //! | [`waiting`] | commands that wait for memory or for their volume |
-//! | [`memory_budget`] | pages of the pool that commands can take |
 //! | [`nested`] | requests of nested volumes to their members |
 //! | [`parts`] | parts of volumes that this core drives |
 //! | [`fair_share`] | limits of one lane and one volume |
@@ -42,9 +41,7 @@ mod fence;
 mod flush;
 mod io;
 mod job;
-mod lane;
 mod mailbox;
-mod memory_budget;
 mod migration;
 mod nested;
 mod parts;
@@ -53,35 +50,33 @@ mod send;
 mod slow;
 mod timer;
 mod waiting;
-mod work;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use isolane_memory::{Pool, ZeroCopySend};
+use isolane_memory::Pool;
 use isolane_proto::target::ConnectionConfig;
 use isolane_reactor::mailbox::Receiver;
 use isolane_reactor::{Event, Reactor, Token};
 use isolane_volume::nested::Executor;
 
 pub(crate) use self::accept::Acceptor;
-use self::fair_share::VolumeUse;
+use self::fair_share::VolumeState;
 use self::fence::HostDrain;
-use self::flush::FlushGroup;
-use self::lane::Lane;
-pub(crate) use self::lane::MigratingLane;
-use self::memory_budget::MemoryBudget;
-pub(crate) use self::memory_budget::max_lanes;
+use self::flush::Flushes;
 use self::parts::DrivenPart;
-use self::slow::SlowCommands;
-use self::work::{FileWork, Waiting};
+use self::send::SendList;
+use self::waiting::WaitingCommands;
 use crate::config::TargetConfig;
 use crate::counters::CoreCounters;
 use crate::error::ShutdownReport;
+use crate::lane::Lane;
+use crate::memory_budget::{MemoryBudget, pool_pages};
 use crate::shared::{Message, Shared};
 use crate::slab::{LaneId, Slab, SlabKey};
+use crate::work::FileWork;
 
 /// State of one core, except its lanes.
 pub(crate) struct Core {
@@ -95,43 +90,21 @@ pub(crate) struct Core {
     now: Instant,
     /// Maximum number of bytes that this turn receives from one lane.
     max_receive_bytes: usize,
-    /// Minimum size in bytes of a zero-copy send.
-    zerocopy_threshold: usize,
     /// Time limit for unacknowledged bytes at a host.
     stall: Duration,
-    /// Cleared lists, for later zero-copy sends.
-    spare_zerocopy: Vec<ZeroCopySend>,
     /// Operations in the reactor, by their tokens.
     files: Slab<FileWork>,
     /// Requests of nested volumes to their members.
     nested: Executor,
-    /// Commands that wait for memory, in the order of their requests.
-    waiting: VecDeque<Waiting>,
-    /// Commands that wait for their volumes; started ones come first.
-    blocked: VecDeque<Waiting>,
-    /// Commands that wait for changes of older associations.
-    fenced: VecDeque<Waiting>,
-    /// Lanes with commands that would exceed a share of memory.
-    limited: Vec<SlabKey>,
-    /// Lanes with data to send in this turn.
-    dirty: Vec<SlabKey>,
-    /// Lanes that are not read until memory is available.
-    stalled: VecDeque<SlabKey>,
+    waiting: WaitingCommands,
+    sends: SendList,
     /// The core accepts no more commands.
     stopping: bool,
     /// Lanes that may have ended.
     ended: Vec<SlabKey>,
-    flushes: Slab<FlushGroup>,
-    /// All flushes, the next to poll first.
-    flush_turns: VecDeque<SlabKey>,
-    /// Resources of this core that each volume holds, by position.
-    volumes: Vec<VolumeUse>,
+    flushes: Flushes,
     /// By position.
-    volume_logs: Vec<log::Limit>,
-    /// By position.
-    slow_commands: Vec<SlowCommands>,
-    /// Newcomers that this tick can still close at their deadline.
-    newcomers_to_end: usize,
+    volumes: Vec<VolumeState>,
 }
 
 /// One core with its lanes.
@@ -169,30 +142,20 @@ impl Driver {
             index,
             counters: Arc::clone(&shared.counters[index]),
             parts: Vec::new(),
-            memory: MemoryBudget::new(Pool::new(memory_budget::pool_pages(config.max_pool_pages))),
-            volumes: std::iter::repeat_with(VolumeUse::default).take(shared.namespaces.len()).collect(),
-            slow_commands: vec![SlowCommands::default(); shared.namespaces.len()],
-            volume_logs: shared.namespaces.iter().map(|_| log::Limit::default()).collect(),
+            memory: MemoryBudget::new(Pool::new(pool_pages(config.max_pool_pages))),
+            volumes: shared.namespaces.iter().map(|_| VolumeState::default()).collect(),
             shared,
             reactor,
             now,
             max_receive_bytes: usize::MAX,
-            zerocopy_threshold: config.zerocopy_threshold.unwrap_or(usize::MAX),
             stall: limits.stall,
-            spare_zerocopy: Vec::new(),
             files: Slab::default(),
             nested: Executor::default(),
-            waiting: VecDeque::new(),
-            blocked: VecDeque::new(),
-            fenced: VecDeque::new(),
-            limited: Vec::new(),
-            dirty: Vec::new(),
-            stalled: VecDeque::new(),
+            waiting: WaitingCommands::default(),
+            sends: SendList::new(config.zerocopy_threshold),
             stopping: false,
             ended: Vec::new(),
-            flushes: Slab::default(),
-            flush_turns: VecDeque::new(),
-            newcomers_to_end: 0,
+            flushes: Flushes::default(),
         };
         core.take_parts();
         let (interval, cpu) = (config.rebalance_interval, cpu.filter(|_| index == 0));
@@ -254,15 +217,8 @@ impl Driver {
 
     /// Returns `true` if work waits that no event reports. Mostly none does, which keeps a turn short.
     fn has_deferred_work(&self) -> bool {
-        let Core { waiting, blocked, fenced, limited, stalled, flushes, nested, .. } = &self.core;
-        !(waiting.is_empty()
-            && blocked.is_empty()
-            && fenced.is_empty()
-            && limited.is_empty()
-            && stalled.is_empty()
-            && self.host_drains.is_empty()
-            && flushes.is_empty()
-            && !nested.has_work(self.core.now))
+        let Core { waiting, flushes, nested, now, .. } = &self.core;
+        !(waiting.is_empty() && self.host_drains.is_empty() && flushes.is_empty() && !nested.has_work(*now))
     }
 
     fn poll_slow_path(&mut self) {
@@ -292,7 +248,7 @@ impl Driver {
                     && let Some(lane) = self.lanes.get_mut(key)
                 {
                     lane.send_blocked = false;
-                    self.core.mark_dirty(lane);
+                    self.core.sends.add(lane);
                 }
             }
             Event::File(finished) => self.handle_file(finished),
@@ -326,24 +282,22 @@ impl Driver {
     fn lane_deadline(&self) -> Option<Instant> {
         let now = self.core.now;
         let is_draining = self.host_drains.iter().any(|drain| !drain.is_late());
-        if !self.core.dirty.is_empty() || is_draining || !self.core.ended.is_empty() {
+        if !self.core.sends.is_empty() || is_draining || !self.core.ended.is_empty() {
             return Some(now);
         }
-        if !self.core.waiting.is_empty() || !self.core.blocked.is_empty() {
+        if self.core.waiting.needs_retry() {
             return Some(now + RETRY_DELAY);
         }
-        let is_watching = !self.core.limited.is_empty()
-            || !self.core.stalled.is_empty()
+        let is_watching = !self.core.waiting.is_empty()
             || !self.core.flushes.is_empty()
-            || !self.core.fenced.is_empty()
             || !self.host_drains.is_empty()
             || self.shutdown.is_some();
         if is_watching {
-            let is_retrying = self.core.has_flush_to_retry();
+            let is_retrying = self.core.flushes.has_part_to_retry();
             return Some(now + if is_retrying { RETRY_DELAY } else { RECHECK_INTERVAL });
         }
         let next_tick = self.migration.deadline(now).into_iter().chain([self.next_tick]).min();
-        next_tick.filter(|_| !self.lanes.is_empty() || self.core.slow_commands.iter().any(|at| at.is_shown))
+        next_tick.filter(|_| !self.lanes.is_empty() || self.core.volumes.iter().any(|at| at.slow.is_shown))
     }
 }
 

@@ -9,7 +9,7 @@ use isolane_volume::nested::Member;
 use slotmap::Key;
 
 use super::Core;
-use super::work::FileWork;
+use crate::work::FileWork;
 
 impl Core {
     /// Registers a pending request, and starts the nested request that completes it, if any.

@@ -9,8 +9,8 @@ use isolane_reactor::{Received, Token};
 use isolane_volume::Upcoming;
 use isolane_wire::opcode::IoOpcode;
 
-use super::lane::{Lane, Phase, Stalled};
 use super::{Core, Driver};
+use crate::lane::{Lane, Phase, Stalled};
 use crate::slab::SlabKey;
 
 /// Result of a receive.
@@ -104,7 +104,7 @@ impl Core {
         if !lane.is_open() {
             return Progress::Ended;
         }
-        self.mark_dirty(lane);
+        self.sends.add(lane);
         if lane.stalled.is_some() || is_full(lane) {
             lane.conn.defer_input(overflow);
             return self.pause(lane);
@@ -161,7 +161,7 @@ impl Core {
             self.reactor.pause(token);
             // A lane that waits for space for output is resumed by a send.
             if lane.stalled.is_some() {
-                self.stalled.push_back(lane.key);
+                self.waiting.stalled.push_back(lane.key);
             }
         }
         Progress::Paused
@@ -174,13 +174,13 @@ impl Driver {
         if self.core.stopping {
             return;
         }
-        for _ in 0..self.core.stalled.len() {
-            let Some(key) = self.core.stalled.pop_front() else { break };
+        for _ in 0..self.core.waiting.stalled.len() {
+            let Some(key) = self.core.waiting.stalled.pop_front() else { break };
             if let Some(lane) = self.lanes.get_mut(key)
                 && lane.paused
                 && !self.core.resume(lane)
             {
-                self.core.stalled.push_back(key);
+                self.core.waiting.stalled.push_back(key);
             }
         }
     }

@@ -2,22 +2,52 @@
 //! turn. A long send can use zero copy (S7): the kernel then reads the buffers until it releases them.
 
 use isolane_connection::TransmitPlan;
-use isolane_memory::ZeroCopySend;
+use isolane_memory::{Pool, ZeroCopySend};
 use isolane_reactor::{Sent, Token};
 
-use super::lane::{Lane, Phase};
 use super::{Core, Driver};
+use crate::lane::{Lane, Phase};
 use crate::slab::SlabKey;
 
-impl Core {
+/// Lanes with data to send in this turn.
+#[derive(Default)]
+pub(super) struct SendList {
+    keys: Vec<SlabKey>,
+    /// Minimum size in bytes of a zero-copy send, if they are used.
+    pub zerocopy_threshold: Option<usize>,
+    /// Cleared lists, for later zero-copy sends.
+    spare_zerocopy: Vec<ZeroCopySend>,
+}
+
+impl SendList {
+    pub(super) fn new(zerocopy_threshold: Option<usize>) -> SendList {
+        SendList { zerocopy_threshold, ..SendList::default() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
     /// Lists the lane for a send at the end of this turn.
-    pub(super) fn mark_dirty(&mut self, lane: &mut Lane) {
+    pub(super) fn add(&mut self, lane: &mut Lane) {
         if !lane.dirty {
             lane.dirty = true;
-            self.dirty.push(lane.key);
+            self.keys.push(lane.key);
         }
     }
 
+    /// Recycles the buffers of a released zero-copy send.
+    fn recycle(&mut self, mut sent: ZeroCopySend, pool: &mut Pool) {
+        sent.headers.clear();
+        sent.payloads.drain(..).for_each(|payload| pool.recycle_payload(payload));
+        sent.bytes = 0;
+        if self.spare_zerocopy.len() < MAX_SPARE_ZEROCOPY {
+            self.spare_zerocopy.push(sent);
+        }
+    }
+}
+
+impl Core {
     /// Sends once. Data beyond one call is sent in the next turn; data that the socket rejects, when it is
     /// writable again.
     pub(super) fn send(&mut self, lane: &mut Lane) {
@@ -26,7 +56,7 @@ impl Core {
             let mut plan = TransmitPlan::new();
             lane.conn.fill_transmit_plan(&mut plan);
             let offered = plan.bytes();
-            let sent = if offered >= self.zerocopy_threshold {
+            let sent = if self.sends.zerocopy_threshold.is_some_and(|threshold| offered >= threshold) {
                 self.reactor.send_zerocopy(token, &plan)
             } else {
                 self.reactor.send(token, &plan).map(|bytes| Sent { bytes, zerocopy: false })
@@ -51,29 +81,19 @@ impl Core {
         self.counters.sent_bytes.add(count as u64);
         lane.send_blocked = count < offered;
         if !lane.send_blocked && (lane.conn.wants_transmit() || lane.is_limited()) {
-            self.mark_dirty(lane);
+            self.sends.add(lane);
         }
         self.resume_after_send(lane);
     }
 
     /// Tracks a zero-copy send, whose buffers the kernel still reads and which count for the lane.
     fn handle_zerocopy(&mut self, lane: &mut Lane, token: Token, count: usize, offered: usize) {
-        let mut sent = self.spare_zerocopy.pop().unwrap_or_default();
+        let mut sent = self.sends.spare_zerocopy.pop().unwrap_or_default();
         lane.conn.handle_zerocopy(count, &mut sent);
         lane.zerocopy_bytes += sent.bytes;
         self.reactor.track_zerocopy(token, sent);
         self.counters.zerocopy_bytes.add(count as u64);
         self.handle_sent(lane, count, offered);
-    }
-
-    /// Recycles the buffers of a released zero-copy send.
-    fn recycle_zerocopy(&mut self, mut sent: ZeroCopySend) {
-        sent.headers.clear();
-        sent.payloads.drain(..).for_each(|payload| self.memory.pool.recycle_payload(payload));
-        sent.bytes = 0;
-        if self.spare_zerocopy.len() < MAX_SPARE_ZEROCOPY {
-            self.spare_zerocopy.push(sent);
-        }
     }
 
     /// Updates the number of closed sockets with zero-copy sends in flight, which count against the
@@ -105,7 +125,7 @@ impl Driver {
             {
                 lane.zerocopy_bytes -= sent.bytes;
             }
-            self.core.recycle_zerocopy(sent);
+            self.core.sends.recycle(sent, &mut self.core.memory.pool);
         }
         self.core.count_lingering();
     }
@@ -114,10 +134,10 @@ impl Driver {
     /// others are served. A closing lane sends at the end of the turn.
     pub(super) fn send_if_was_idle(&mut self, key: SlabKey) {
         if self.core.ended.is_empty()
-            && self.core.dirty.last() == Some(&key)
+            && self.core.sends.keys.last() == Some(&key)
             && let Some(lane) = self.lanes.get_mut(key)
         {
-            self.core.dirty.pop();
+            self.core.sends.keys.pop();
             lane.dirty = false;
             self.core.send(lane);
         }
@@ -126,14 +146,14 @@ impl Driver {
     /// Sends from every listed lane.
     pub(super) fn send_dirty(&mut self) {
         // Lanes with more data than one call takes list themselves again, after these.
-        let count = self.core.dirty.len();
+        let count = self.core.sends.keys.len();
         for index in 0..count {
-            if let Some(lane) = self.lanes.get_mut(self.core.dirty[index]) {
+            if let Some(lane) = self.lanes.get_mut(self.core.sends.keys[index]) {
                 lane.dirty = false;
                 self.core.send(lane);
             }
         }
-        self.core.dirty.drain(..count);
+        self.core.sends.keys.drain(..count);
     }
 }
 

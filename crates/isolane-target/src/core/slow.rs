@@ -6,8 +6,8 @@
 use std::time::{Duration, Instant};
 
 use super::Driver;
-use super::work::{FileWork, Job, Waiting};
 use crate::counters::IoKind;
+use crate::work::{FileWork, Job, Waiting};
 
 /// Watch of one volume on one core.
 #[derive(Clone, Debug, Default)]
@@ -47,7 +47,7 @@ impl Driver {
     /// Called in each tick.
     pub(super) fn watch_commands(&mut self) {
         let now = self.core.now;
-        let mut volumes: Vec<Option<AtVolume>> = vec![None; self.core.slow_commands.len()];
+        let mut volumes: Vec<Option<AtVolume>> = vec![None; self.core.volumes.len()];
         self.for_each_job(|job| {
             let slow = usize::from(now.saturating_duration_since(job.started) >= SLOW);
             let command = AtVolume { oldest: (job.started, job.operation), newest: job.started, slow };
@@ -61,8 +61,8 @@ impl Driver {
         for (position, commands) in volumes.into_iter().enumerate() {
             let age = commands.map(|commands| now.saturating_duration_since(commands.oldest.0));
             self.core.counters.oldest_commands[position].set(age);
-            self.core.slow_commands[position].is_shown = age.is_some();
-            if let Some(text) = self.core.slow_commands[position].check(commands, now) {
+            self.core.volumes[position].slow.is_shown = age.is_some();
+            if let Some(text) = self.core.volumes[position].slow.check(commands, now) {
                 log::warn!("{}: {text}", self.core.shared.namespaces.at(position).volume.name());
             }
         }
@@ -75,11 +75,10 @@ impl Driver {
                 f(job);
             }
         }
-        let limited = self.core.limited.iter().filter_map(|key| self.lanes.get(*key));
+        let limited = self.core.waiting.limited.iter().filter_map(|key| self.lanes.get(*key));
         let limited =
             limited.flat_map(|lane| lane.volumes.iter().flat_map(|at| at.over_share.iter().flatten()));
-        let rows = self.core.waiting.iter().chain(&self.core.blocked).chain(&self.core.fenced);
-        for waiting in rows.chain(limited) {
+        for waiting in self.core.waiting.iter().chain(limited) {
             if let Waiting::Start { job, .. } = waiting {
                 f(job);
             }

@@ -1,7 +1,7 @@
 //! Deadlines, checked four times per second so that commands pay nothing for them.
 
-use super::lane::{Lane, Phase};
 use super::{Core, Driver, TICK};
+use crate::lane::{Lane, Phase};
 
 impl Driver {
     /// Checks every deadline if a tick is due.
@@ -10,15 +10,15 @@ impl Driver {
             return;
         }
         self.next_tick = self.core.now + TICK;
-        self.core.newcomers_to_end = NEWCOMERS_PER_TICK;
-        self.lanes.values_mut().for_each(|lane| self.core.check_deadlines(lane));
+        let mut newcomers_left = NEWCOMERS_PER_TICK;
+        self.lanes.values_mut().for_each(|lane| self.core.check_deadlines(lane, &mut newcomers_left));
         self.watch_commands();
         self.core.check_keep_alive();
     }
 }
 
 impl Core {
-    fn check_deadlines(&mut self, lane: &mut Lane) {
+    fn check_deadlines(&mut self, lane: &mut Lane, newcomers_left: &mut usize) {
         self.check_stuck(lane);
         match lane.phase {
             Phase::Open => {
@@ -26,7 +26,7 @@ impl Core {
                 self.check_idle_memory(lane);
                 let is_due = lane.conn.poll_timeout().is_some_and(|deadline| self.now >= deadline);
                 // A stalled lane waits for memory, not for its host.
-                if is_due && lane.stalled.is_none() && self.can_end(lane) {
+                if is_due && lane.stalled.is_none() && can_end(lane, newcomers_left) {
                     lane.conn.handle_timeout(self.now);
                     self.process_input(lane, &[]);
                 }
@@ -38,14 +38,6 @@ impl Core {
         }
     }
 
-    /// Returns `true` if a lane can be closed now. Newcomers that arrived together are closed over several
-    /// ticks, so that other lanes do not wait for long.
-    fn can_end(&mut self, lane: &Lane) -> bool {
-        let is_now = lane.newcomer.is_none() || self.newcomers_to_end > 0;
-        self.newcomers_to_end -= usize::from(is_now && lane.newcomer.is_some());
-        is_now
-    }
-
     fn check_keep_alive(&mut self) {
         let now = self.now;
         self.shared.control(|port| {
@@ -54,6 +46,14 @@ impl Core {
             }
         });
     }
+}
+
+/// Returns `true` if a lane can be closed now. Newcomers that arrived together are closed over several ticks,
+/// so that other lanes do not wait for long.
+fn can_end(lane: &Lane, newcomers_left: &mut usize) -> bool {
+    let is_now = lane.newcomer.is_none() || *newcomers_left > 0;
+    *newcomers_left -= usize::from(is_now && lane.newcomer.is_some());
+    is_now
 }
 
 /// Maximum number of expired connections before Connect that one tick closes.

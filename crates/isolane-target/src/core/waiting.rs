@@ -9,10 +9,53 @@ use std::collections::VecDeque;
 
 use isolane_volume::Request;
 
-use super::lane::Lane;
-use super::work::{Size, Waiting};
 use super::{Core, Driver};
+use crate::lane::Lane;
 use crate::slab::SlabKey;
+use crate::work::{Size, Waiting};
+
+/// Commands that wait, and lanes that wait with theirs.
+#[derive(Default)]
+pub(super) struct WaitingCommands {
+    /// For memory, in the order of their requests.
+    memory: VecDeque<Waiting>,
+    /// For their volumes; started ones come first.
+    blocked: VecDeque<Waiting>,
+    /// For changes of older associations.
+    pub fenced: VecDeque<Waiting>,
+    /// Lanes with commands that would exceed a share of memory.
+    pub limited: Vec<SlabKey>,
+    /// Lanes that are not read until memory is available.
+    pub stalled: VecDeque<SlabKey>,
+}
+
+impl WaitingCommands {
+    pub(super) fn is_empty(&self) -> bool {
+        !self.needs_retry() && self.fenced.is_empty() && self.limited.is_empty() && self.stalled.is_empty()
+    }
+
+    /// Returns `true` if a command waits for memory or for its volume.
+    pub(super) fn needs_retry(&self) -> bool {
+        !self.memory.is_empty() || !self.blocked.is_empty()
+    }
+
+    /// Returns all commands but those that would exceed a share, which are in queues of their lanes.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Waiting> {
+        self.memory.iter().chain(&self.blocked).chain(&self.fenced)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Waiting> {
+        self.memory.iter_mut().chain(&mut self.blocked).chain(&mut self.fenced)
+    }
+
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Waiting> {
+        self.memory.drain(..).chain(self.blocked.drain(..)).chain(self.fenced.drain(..))
+    }
+
+    fn push_blocked(&mut self, waiting: Waiting) {
+        if waiting.is_started() { self.blocked.push_front(waiting) } else { self.blocked.push_back(waiting) }
+    }
+}
 
 impl Core {
     /// Queues a command for a retry in a later turn.
@@ -21,14 +64,14 @@ impl Core {
             return self.wait_for_memory(waiting);
         }
         self.counters.deferred_commands.add(1);
-        if waiting.is_started() { self.blocked.push_front(waiting) } else { self.blocked.push_back(waiting) }
+        self.waiting.push_blocked(waiting);
     }
 
     /// Queues a command for a retry when memory is available.
     pub(super) fn wait_for_memory(&mut self, waiting: Waiting) {
         self.counters.deferred_commands.add(1);
         self.memory.begin_wait(waiting.bytes_to_take());
-        self.waiting.push_back(waiting);
+        self.waiting.memory.push_back(waiting);
     }
 
     /// Cancels all waiting commands of a closed lane.
@@ -36,13 +79,13 @@ impl Core {
         lane.limited = 0;
         let rows = lane.volumes.iter_mut().flat_map(|at| std::mem::take(&mut at.over_share));
         let over_share: Vec<_> = rows.flatten().collect();
-        for waiting in over_share.into_iter().chain(extract_waiting_for(&mut self.fenced, lane.key)) {
+        for waiting in over_share.into_iter().chain(extract_waiting_for(&mut self.waiting.fenced, lane.key)) {
             self.cancel(lane, waiting, false);
         }
-        for waiting in extract_waiting_for(&mut self.blocked, lane.key) {
+        for waiting in extract_waiting_for(&mut self.waiting.blocked, lane.key) {
             self.cancel(lane, waiting, true);
         }
-        for waiting in extract_waiting_for(&mut self.waiting, lane.key) {
+        for waiting in extract_waiting_for(&mut self.waiting.memory, lane.key) {
             self.memory.end_wait(waiting.bytes_to_take());
             self.cancel(lane, waiting, true);
         }
@@ -79,7 +122,7 @@ impl Core {
                 lane.unreserve(position, len);
                 lane.at_volume(position).awaited_bytes += len;
                 lane.conn.request_data(permit, buffer);
-                self.mark_dirty(lane);
+                self.sends.add(lane);
                 None
             }
             Waiting::Start { job, request, .. } => self.try_start(lane, job, request),
@@ -104,11 +147,11 @@ impl Driver {
         let mut skipped = VecDeque::new();
         let mut is_short = [false; 2];
         let mut retries_left = RETRIES_PER_TURN;
-        for _ in 0..self.core.waiting.len() {
+        for _ in 0..self.core.waiting.memory.len() {
             if retries_left == 0 || is_short == [true; 2] {
                 break;
             }
-            let Some(waiting) = self.core.waiting.pop_front() else { break };
+            let Some(waiting) = self.core.waiting.memory.pop_front() else { break };
             let len = waiting.bytes_to_take();
             let is_short = &mut is_short[Size::of(len) as usize];
             if *is_short || !self.core.memory.has_available(len) {
@@ -123,7 +166,7 @@ impl Driver {
             }
         }
         while let Some(waiting) = skipped.pop_back() {
-            self.core.waiting.push_front(waiting);
+            self.core.waiting.memory.push_front(waiting);
         }
     }
 
@@ -132,12 +175,12 @@ impl Driver {
     pub(super) fn retry_blocked(&mut self) {
         let (mut started, mut retried) = (Vec::new(), VecDeque::new());
         let mut retries_left = RETRIES_PER_TURN;
-        for _ in 0..self.core.blocked.len() {
+        for _ in 0..self.core.waiting.blocked.len() {
             // Started commands come first.
             if retries_left == 0 {
                 break;
             }
-            let Some(waiting) = self.core.blocked.pop_front() else { break };
+            let Some(waiting) = self.core.waiting.blocked.pop_front() else { break };
             retries_left -= usize::from(!waiting.is_started());
             if !self.core.memory.can_reserve(waiting.bytes_to_take()) {
                 self.core.wait_for_memory(waiting);
@@ -149,9 +192,9 @@ impl Driver {
                 None => {}
             }
         }
-        self.core.blocked.append(&mut retried);
+        self.core.waiting.blocked.append(&mut retried);
         while let Some(waiting) = started.pop() {
-            self.core.blocked.push_front(waiting);
+            self.core.waiting.blocked.push_front(waiting);
         }
     }
 

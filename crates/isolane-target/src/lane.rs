@@ -13,11 +13,11 @@ use isolane_proto::target::{Connection, ConnectionConfig, Permit};
 use isolane_reactor::{Detached, Token};
 use isolane_wire::SubmissionEntry;
 
-use super::work::{Job, Waiting};
 use crate::counters::InFlight;
 use crate::fence::Fence;
 use crate::newcomers::Arrival;
 use crate::slab::{LaneId, SlabKey};
+use crate::work::{Job, Waiting};
 
 /// One connection on the core that owns it.
 pub(crate) struct Lane {

@@ -7,8 +7,8 @@
 
 use isolane_memory::{PAGE_SIZE, Page, Pool, pages_for};
 
-use super::work::Size;
 use crate::config::{MAX_IN_CAPSULE_BYTES, MAX_TRANSFER_BYTES};
+use crate::work::Size;
 
 /// The pool, and the pages of it that no lane is guaranteed.
 pub(crate) struct MemoryBudget {

@@ -42,7 +42,7 @@ pub(crate) struct Job {
 
 impl Job {
     /// Returns the job of a command that starts with this request.
-    pub(super) fn new(
+    pub(crate) fn new(
         permit: Permit,
         position: usize,
         namespace: &Namespace,
@@ -78,17 +78,17 @@ impl Job {
     }
 
     /// Returns `true` if it changes blocks.
-    pub(super) fn is_change(&self) -> bool {
+    pub(crate) fn is_change(&self) -> bool {
         matches!(self.operation, IoKind::Write | IoKind::WriteZeroes | IoKind::Deallocate)
     }
 
     /// Returns a mark that lives as long as the job.
-    pub(super) fn mark(&mut self) -> &Arc<()> {
+    pub(crate) fn mark(&mut self) -> &Arc<()> {
         self.mark.get_or_insert_default()
     }
 
     /// Returns the memory that the request takes from the pool for its data, in bytes.
-    pub(super) fn bytes_to_take(&self, request: &Request) -> usize {
+    pub(crate) fn bytes_to_take(&self, request: &Request) -> usize {
         if self.reads_into_pool && matches!(request, Request::Read { .. }) { self.len } else { 0 }
     }
 }
@@ -116,7 +116,7 @@ pub(crate) enum Waiting {
 
 impl Waiting {
     /// Returns the memory that it needs to continue, in bytes.
-    pub(super) fn bytes_to_take(&self) -> usize {
+    pub(crate) fn bytes_to_take(&self) -> usize {
         match self {
             Waiting::Data { len, .. } => *len,
             Waiting::Start { job, request, .. } => job.bytes_to_take(request),
@@ -124,7 +124,7 @@ impl Waiting {
     }
 
     /// Returns the position of its namespace.
-    pub(super) fn position(&self) -> usize {
+    pub(crate) fn position(&self) -> usize {
         match self {
             Waiting::Start { job, .. } => job.position,
             Waiting::Data { position, .. } => *position,
@@ -132,7 +132,7 @@ impl Waiting {
     }
 
     /// Returns its size class.
-    pub(super) fn size(&self) -> Size {
+    pub(crate) fn size(&self) -> Size {
         match self {
             Waiting::Data { len, .. } => Size::of(*len),
             Waiting::Start { job, .. } => Size::of(job.len),
@@ -141,11 +141,11 @@ impl Waiting {
 
     /// Returns `true` if its volume has started it. Other commands may wait for it, so it is retried in every
     /// turn.
-    pub(super) fn is_started(&self) -> bool {
+    pub(crate) fn is_started(&self) -> bool {
         matches!(self, Waiting::Start { request: Request::Continue(_), .. })
     }
 
-    pub(super) fn lane(&self) -> SlabKey {
+    pub(crate) fn lane(&self) -> SlabKey {
         match self {
             Waiting::Data { lane, .. } | Waiting::Start { lane, .. } => *lane,
         }
