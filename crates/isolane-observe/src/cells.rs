@@ -1,0 +1,258 @@
+//! Numbers that one thread writes and any thread reads.
+//!
+//! A write is a relaxed load and a relaxed store: no locked instruction, and no cache line that another thread writes.
+//! A copy is consistent within each number, not across numbers.
+
+use std::array;
+use std::sync::OnceLock;
+
+use crate::histogram::{COARSE_CELLS, FINE_CELLS, Histogram, Resolution, TAIL_ROWS, tail_row_of};
+use crate::snapshot::{Series, SeriesKey, StageHistogram, TailRow};
+use crate::stage::{MAX_STAGES, Side, Stage};
+use crate::sync::{AtomicU64, Ordering};
+
+/// Number that one thread writes and any thread reads.
+#[derive(Debug)]
+pub struct Counter(AtomicU64);
+
+impl Default for Counter {
+    fn default() -> Counter {
+        Counter(AtomicU64::new(0))
+    }
+}
+
+impl Counter {
+    /// Adds `amount`. Only the owning thread calls it.
+    #[inline]
+    pub fn add(&self, amount: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+    }
+
+    /// Replaces the value. Only the owning thread calls it.
+    #[inline]
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// Raises the value to at least `value`. Only the owning thread calls it.
+    #[inline]
+    pub fn raise(&self, value: u64) {
+        if value > self.value() {
+            self.set(value);
+        }
+    }
+
+    /// Returns the value.
+    #[inline]
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Histogram of `N` cells that one thread writes.
+#[derive(Debug)]
+pub struct Cells<const N: usize> {
+    counts: [Counter; N],
+    sum_ns: Counter,
+}
+
+/// Histogram of totals: eight cells for each doubling.
+pub type FineCells = Cells<FINE_CELLS>;
+/// Histogram of a stage, of a connection, or of turns: four cells for each doubling.
+pub type CoarseCells = Cells<COARSE_CELLS>;
+
+impl<const N: usize> Default for Cells<N> {
+    fn default() -> Cells<N> {
+        Cells { counts: array::from_fn(|_| Counter::default()), sum_ns: Counter::default() }
+    }
+}
+
+impl<const N: usize> Cells<N> {
+    const RESOLUTION: Resolution = match N {
+        FINE_CELLS => Resolution::Eight,
+        COARSE_CELLS => Resolution::Four,
+        _ => panic!("a histogram has FINE_CELLS or COARSE_CELLS"),
+    };
+
+    /// Records `count` operations that took `ns` each.
+    #[inline]
+    pub fn record(&self, ns: u64, count: u64) {
+        self.counts[Self::RESOLUTION.cell_of(ns)].add(count);
+        self.sum_ns.add(ns.wrapping_mul(count));
+    }
+
+    /// Returns a copy.
+    pub fn copy(&self) -> Histogram {
+        let counts = self.counts.iter().map(Counter::value).collect();
+        Histogram::from_counts(Self::RESOLUTION, counts, self.sum_ns.value())
+    }
+}
+
+/// Durations of the stages of a command, in nanoseconds, in the order of [`Side::stages`].
+pub type StageTimes = [u64; MAX_STAGES];
+
+/// Numbers of one (volume, operation, size class) on one core.
+///
+/// Beside the histograms of the total and of each stage, it adds up the stages separately for each doubling of the
+/// total, so that a reader knows the stages of the operations beyond a quantile.
+#[derive(Debug)]
+pub struct SeriesCells {
+    total: FineCells,
+    /// Durations above zero. A stage gets its histogram when it first takes time.
+    stages: [OnceLock<Box<CoarseCells>>; MAX_STAGES],
+    tail: [[Counter; MAX_STAGES]; TAIL_ROWS],
+    bytes: Counter,
+    errors: Counter,
+    /// Writes of a stripe or mirror that this member completed last.
+    last: Counter,
+    /// Sum of the times by which it was later than the member before it.
+    last_by_ns: Counter,
+    max_ns: Counter,
+}
+
+impl Default for SeriesCells {
+    fn default() -> SeriesCells {
+        SeriesCells {
+            total: Cells::default(),
+            stages: array::from_fn(|_| OnceLock::new()),
+            tail: array::from_fn(|_| array::from_fn(|_| Counter::default())),
+            bytes: Counter::default(),
+            errors: Counter::default(),
+            last: Counter::default(),
+            last_by_ns: Counter::default(),
+            max_ns: Counter::default(),
+        }
+    }
+}
+
+impl SeriesCells {
+    /// Records `count` operations with these stages, whose sum is the total of each.
+    #[inline]
+    pub fn record(&self, times: &StageTimes, count: u64) {
+        let total = times.iter().sum();
+        self.record_total(total, count);
+        let row = &self.tail[tail_row_of(total)];
+        for ((ns, cells), sum) in times.iter().zip(&self.stages).zip(row) {
+            if *ns > 0 {
+                cells.get_or_init(Box::default).record(*ns, count);
+                sum.add(ns.wrapping_mul(count));
+            }
+        }
+    }
+
+    /// Records `count` operations whose stages are unknown.
+    #[inline]
+    pub fn record_total(&self, total_ns: u64, count: u64) {
+        self.total.record(total_ns, count);
+        self.max_ns.raise(total_ns);
+    }
+
+    /// Adds bytes that operations have moved.
+    #[inline]
+    pub fn add_bytes(&self, bytes: u64) {
+        self.bytes.add(bytes);
+    }
+
+    /// Counts one failed operation.
+    pub fn add_error(&self) {
+        self.errors.add(1);
+    }
+
+    /// Counts one write that this member completed last, `by_ns` after the member before it.
+    pub fn add_last(&self, by_ns: u64) {
+        self.last.add(1);
+        self.last_by_ns.add(by_ns);
+    }
+
+    /// Returns the numbers, or `None` if nothing was recorded.
+    pub fn copy(&self, key: SeriesKey) -> Option<Series> {
+        let total = self.total.copy();
+        let names = key.side.stages();
+        let stages = names.iter().zip(&self.stages).filter_map(|(stage, cells)| {
+            let times = cells.get()?.copy();
+            (times.count() > 0).then_some(StageHistogram { stage: *stage, times })
+        });
+        let stages = stages.collect();
+        let rows = self.tail.iter().enumerate().map(|(row, sums)| TailRow {
+            row: row as u8,
+            sums_ns: sums.iter().take(names.len()).map(Counter::value).collect(),
+        });
+        let tail = rows.filter(|row| row.sums_ns.iter().any(|ns| *ns > 0)).collect();
+        let series = Series {
+            side: key.side,
+            volume: key.volume,
+            core: key.core,
+            operation: key.operation,
+            size: key.size,
+            total,
+            stages,
+            tail,
+            bytes: self.bytes.value(),
+            errors: self.errors.value(),
+            last: self.last.value(),
+            last_by_ns: self.last_by_ns.value(),
+            max_ns: self.max_ns.value(),
+        };
+        (!series.is_empty()).then_some(series)
+    }
+
+    /// Returns the memory in use, in bytes.
+    pub fn memory(&self) -> usize {
+        let stages = self.stages.iter().filter(|cells| cells.get().is_some()).count();
+        size_of::<SeriesCells>() + stages * size_of::<CoarseCells>()
+    }
+}
+
+/// Puts the duration of one stage into `times`.
+///
+/// # Panics
+///
+/// If the side does not have the stage.
+pub fn set_stage(times: &mut StageTimes, side: Side, stage: Stage, ns: u64) {
+    times[side.position_of(stage).expect("a stage of this side")] = ns;
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::stage::{Operation, SizeClass};
+
+    const KEY: SeriesKey = SeriesKey {
+        side: Side::Target,
+        volume: 3,
+        core: 1,
+        operation: Operation::Read,
+        size: SizeClass::Small,
+    };
+
+    #[test]
+    fn copies_recorded_stages() {
+        let cells = SeriesCells::default();
+        assert_eq!(cells.copy(KEY), None, "nothing was recorded");
+        let mut times = StageTimes::default();
+        set_stage(&mut times, Side::Target, Stage::Batch, 1_000);
+        set_stage(&mut times, Side::Target, Stage::Device, 9_000);
+        cells.record(&times, 16);
+        cells.add_bytes(65536);
+        let series = cells.copy(KEY).expect("recorded");
+        assert_eq!((series.total.count(), series.total.sum_ns(), series.bytes), (16, 160_000, 65536));
+        assert_eq!(series.stage_sum_ns(Stage::Batch), 16_000);
+        assert_eq!(series.stage_sum_ns(Stage::Device), 144_000);
+        assert_eq!(series.stage_sum_ns(Stage::Memory), 0);
+        let tail: u64 = series.tail.iter().flat_map(|row| &row.sums_ns).sum();
+        assert_eq!(tail, series.total.sum_ns(), "the stages add up to the total");
+    }
+
+    #[test]
+    fn takes_memory_for_used_stages_only() {
+        let cells = SeriesCells::default();
+        let before = cells.memory();
+        let mut times = StageTimes::default();
+        for stage in [Stage::Batch, Stage::Queue, Stage::Device, Stage::Answer, Stage::Socket] {
+            set_stage(&mut times, Side::Target, stage, 100);
+        }
+        cells.record(&times, 1);
+        assert_eq!(cells.memory(), before + 5 * size_of::<CoarseCells>());
+        assert!(cells.memory() <= 10 * 1024, "{} bytes", cells.memory());
+    }
+}

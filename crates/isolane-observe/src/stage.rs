@@ -1,0 +1,230 @@
+//! Operations, size classes, and the stages into which the time of a command is divided.
+
+use serde::{Deserialize, Serialize};
+
+/// Program or library that measures a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Side {
+    /// From the receive that delivered the command until the kernel has accepted the last byte of the response.
+    Target,
+    /// From the submission until the caller's thread runs.
+    Host,
+    /// From the ring of an application back to it.
+    Engine,
+}
+
+/// Stage of a command. Each side uses some of them, in this order ([`Side::stages`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    /// Target: received → its processing starts, or for a command that completes in the same turn, the send starts.
+    Batch,
+    /// Target: waits for pages of the pool or for its share of them.
+    Memory,
+    /// Target: waits for its turn to request data, and for the data.
+    Transfer,
+    /// Target: waits for another command on the same blocks.
+    Blocks,
+    /// Target: held back by a limit on purpose.
+    Limit,
+    /// Target: submitted to the volume → handed to the kernel, a member, or a file thread.
+    Queue,
+    /// Target: handed over → the result is known.
+    Device,
+    /// Target: result known → its send starts.
+    Answer,
+    /// Target: send starts → the kernel has accepted the last byte.
+    Socket,
+    /// Target: accepted by the kernel → acknowledged by the peer; never part of the total.
+    Peer,
+    /// Engine: pushed into the shared-memory ring → polled.
+    Ring,
+    /// Host: submitted → taken by the leader thread.
+    Inbox,
+    /// Host: delayed by coalescing or by a full queue.
+    Held,
+    /// Host: queued → the kernel has accepted the command.
+    Send,
+    /// Host: → the first byte of the response is received. Covers network and target.
+    Wait,
+    /// Host: → the last byte of the response is received.
+    Data,
+    /// Host: → handed to the caller.
+    Deliver,
+    /// Host: → the caller's thread runs.
+    Wake,
+    /// Engine: → published to the application.
+    Outcome,
+    /// Engine: → fetched by the application.
+    Notice,
+    /// Engine: bytes of a stream, published by the application → accepted by the kernel.
+    Tx,
+    /// Engine: bytes of a stream, received → fetched by the application.
+    Rx,
+}
+
+/// Number of stages of the side with the most.
+pub const MAX_STAGES: usize = 10;
+
+impl Side {
+    /// Returns the stages that add up to the total of a command, in their order.
+    pub const fn stages(self) -> &'static [Stage] {
+        use Stage::*;
+        match self {
+            Side::Target => &[Batch, Memory, Transfer, Blocks, Limit, Queue, Device, Answer, Socket],
+            Side::Host => &[Inbox, Held, Send, Wait, Data, Deliver, Wake],
+            Side::Engine => &[Ring, Held, Send, Wait, Data, Deliver, Outcome, Notice, Tx, Rx],
+        }
+    }
+
+    /// Returns the position of a stage in [`Side::stages`].
+    pub fn position_of(self, stage: Stage) -> Option<usize> {
+        self.stages().iter().position(|at| *at == stage)
+    }
+
+    /// Returns the name in text and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Side::Target => "target",
+            Side::Host => "host",
+            Side::Engine => "engine",
+        }
+    }
+}
+
+impl Stage {
+    /// Returns the name in text and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Stage::Batch => "batch",
+            Stage::Memory => "memory",
+            Stage::Transfer => "transfer",
+            Stage::Blocks => "blocks",
+            Stage::Limit => "limit",
+            Stage::Queue => "queue",
+            Stage::Device => "device",
+            Stage::Answer => "answer",
+            Stage::Socket => "socket",
+            Stage::Peer => "peer",
+            Stage::Ring => "ring",
+            Stage::Inbox => "inbox",
+            Stage::Held => "held",
+            Stage::Send => "send",
+            Stage::Wait => "wait",
+            Stage::Data => "data",
+            Stage::Deliver => "deliver",
+            Stage::Wake => "wake",
+            Stage::Outcome => "outcome",
+            Stage::Notice => "notice",
+            Stage::Tx => "tx",
+            Stage::Rx => "rx",
+        }
+    }
+}
+
+/// Kind of an operation; each is counted separately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    /// Read.
+    Read,
+    /// Write.
+    Write,
+    /// Flush.
+    Flush,
+    /// Write Zeroes.
+    WriteZeroes,
+    /// Dataset Management with the deallocate attribute.
+    Deallocate,
+}
+
+impl Operation {
+    /// All kinds.
+    pub const ALL: [Operation; 5] =
+        [Operation::Read, Operation::Write, Operation::Flush, Operation::WriteZeroes, Operation::Deallocate];
+
+    /// Returns the name in text and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Operation::Read => "read",
+            Operation::Write => "write",
+            Operation::Flush => "flush",
+            Operation::WriteZeroes => "write-zeroes",
+            Operation::Deallocate => "deallocate",
+        }
+    }
+}
+
+/// Class of the size of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SizeClass {
+    /// At most 4 KiB, also operations without data.
+    Small,
+    /// At most 64 KiB.
+    Medium,
+    /// Larger.
+    Large,
+}
+
+impl SizeClass {
+    /// All classes.
+    pub const ALL: [SizeClass; 3] = [SizeClass::Small, SizeClass::Medium, SizeClass::Large];
+
+    /// Returns the class of a length in bytes.
+    #[inline]
+    pub const fn from_len(bytes: u64) -> SizeClass {
+        if bytes <= 4096 {
+            SizeClass::Small
+        } else if bytes <= 65536 {
+            SizeClass::Medium
+        } else {
+            SizeClass::Large
+        }
+    }
+
+    /// Returns the name in text and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SizeClass::Small => "4K",
+            SizeClass::Medium => "64K",
+            SizeClass::Large => "large",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_side_fits_the_arrays() {
+        for side in [Side::Target, Side::Host, Side::Engine] {
+            assert!(side.stages().len() <= MAX_STAGES);
+            for (position, stage) in side.stages().iter().enumerate() {
+                assert_eq!(side.position_of(*stage), Some(position));
+            }
+        }
+        assert_eq!(Side::Target.position_of(Stage::Peer), None, "never part of the total");
+    }
+
+    #[test]
+    fn names_are_those_of_the_document() {
+        for side in [Side::Target, Side::Host, Side::Engine] {
+            for stage in side.stages() {
+                assert_eq!(serde_json::to_value(stage).expect("JSON"), stage.name());
+            }
+        }
+        for operation in Operation::ALL {
+            assert_eq!(serde_json::to_value(operation).expect("JSON"), operation.name());
+        }
+    }
+
+    #[test]
+    fn borders_belong_to_the_smaller_class() {
+        let classes = [0, 4096, 4097, 65536, 65537].map(SizeClass::from_len);
+        use SizeClass::*;
+        assert_eq!(classes, [Small, Small, Medium, Medium, Large]);
+    }
+}
