@@ -23,4 +23,36 @@ macro_rules! parser {
 pub(crate) const TARGETS: &[Target] = &[
     parser!("system-number", decode_number, "18446744073709551615\n", "0"),
     parser!("system-cpu-list", decode_cpu_list, "0-3,8\n", "0,2-16383"),
+    parser!("system-interrupts", decode_interrupts, "  CPU0  CPU1\n 9: 1 0  IO-APIC  9-edge  acpi\nERR: 3\n"),
+    parser!("system-counts", decode_counts, "0,1,18446744073709551615\n"),
+    parser!(
+        "system-cpu-times",
+        decode_cpu_times,
+        "cpu  1 2 3 4 5 6 7 8 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\nintr 9\n"
+    ),
+    parser!("system-schedstat", decode_schedstat, "368588 54641 1\n"),
+    parser!(
+        "system-task",
+        decode_task_stat,
+        "31 (a) b) R 1 1 1 0 -1 4 1 0 0 0 5 7 0 0 20 0 1 0 19 31 40 18 9 9 9 0 0 0 0 0 0 0 0 0 17 5 0 0\n"
+    ),
+    parser!(
+        "system-status",
+        |text| decode_status_field(text, "VmSwap").map(str::to_owned),
+        "Name:\tcat\nVmSwap:\t 4 kB\n"
+    ),
+    parser!("system-limits", decode_file_limit, "Limit Soft\nMax open files  1024 4096 files\n"),
+    parser!("system-disks", decode_diskstats, " 259 1 nvme0n1 1 2 3 4 5 6 7 8 9 10 11\n"),
+    parser!("system-process-io", decode_process_io, "rchar: 6976\nread_bytes: 4096\nwrite_bytes: 512\n"),
+    parser!("system-softnet", decode_softnet, "0224d778 1 4 0 0 0 0 0 0 2 0 0 3 0 0\n"),
+    parser!("system-protocols", decode_protocol_counters, "Tcp: MaxConn OutSegs\nTcp: -1 71045605\n"),
+    parser!("system-cgroup", decode_cgroup_membership, "3:cpu,cpuacct:/a/b\n0::/c\n"),
+    parser!(
+        "system-mounts",
+        decode_cgroup_mounts,
+        "41 31 0:38 / /sys/fs/cgroup/a\\040b rw shared:1 - cgroup2 cgroup2 rw,nsdelegate\n"
+    ),
+    parser!("system-counter", |text| decode_counter(text, "nr_throttled"), "nr_periods 0\nnr_throttled 7\n"),
+    parser!("system-pressure", decode_pressure, "some avg10=91.09 total=7645\nfull avg10=0.50 total=2\n"),
+    parser!("system-device-number", decode_device_number, "259:0\n"),
 ];

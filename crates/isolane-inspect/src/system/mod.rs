@@ -5,10 +5,33 @@
 //! Invariant: no content of a file causes a panic, and a file that cannot be read or parsed is an error, never a
 //! default.
 
+mod cgroup;
+mod cpu;
 mod decode;
+mod disk;
+mod fields;
+mod interrupts;
+mod net;
 mod read_error;
 mod root;
+mod task;
+mod topology;
 
+pub use cgroup::{
+    Cgroup, CgroupMount, Membership, Pressure, decode_cgroup_membership, decode_cgroup_mounts,
+    decode_counter, decode_pressure,
+};
+pub use cpu::{CpuTimes, decode_cpu_times};
 pub use decode::{decode_cpu_list, decode_number};
+pub use disk::{DiskStats, ProcessIo, decode_diskstats, decode_process_io};
+pub use interrupts::{InterruptLine, Interrupts, IrqLine, decode_counts, decode_interrupts, irq_numbers};
+pub use net::{ProtocolCounters, Softnet, decode_protocol_counters, decode_softnet};
 pub use read_error::{Malformed, ReadError, Reason};
 pub use root::{Root, SMALL};
+pub use task::{
+    MAX_TASKS, SchedStat, Task, TaskStat, decode_file_limit, decode_schedstat, decode_status_field,
+    decode_task_stat, tasks,
+};
+pub use topology::{
+    BlockDevice, PciFunction, decode_device_number, device_of, devices_beneath, pci_functions,
+};
