@@ -1,11 +1,12 @@
 //! Filter that delays requests: `delay:5ms:A`, or `delay:200us-400us:A,on=read` for delays between two bounds, each
-//! with the same probability.
+//! with the same probability. With `depth=4`, at most 4 requests are delayed at a time, as in a device, and others wait.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use isolane_volume::{NestedIo, OpenError, Outcome, Request, Volume};
+use parking_lot::Mutex;
 
 use crate::nested_volume::{NestedVolume, Runner};
 use crate::parts::Parts;
@@ -16,6 +17,8 @@ struct Delay {
     /// In nanoseconds.
     range: RangeInclusive<u64>,
     scope: Scope,
+    /// When each of `depth` slots is free.
+    slots: Option<Mutex<Vec<Instant>>>,
 }
 
 pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
@@ -26,14 +29,34 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
         return Err(parts.error(reason, "write the shorter delay first, as in delay:200us-400us:A"));
     }
     let range = shortest.as_nanos() as u64..=longest.as_nanos() as u64;
+    let depth = parts.option("depth").map(|text| {
+        text.parse().ok().filter(|depth| (1..=MAX_DEPTH).contains(depth)).ok_or_else(|| {
+            let remedy = format!("use a number from 1 to {MAX_DEPTH}");
+            parts.error(format!("invalid value {text:?} of depth="), remedy)
+        })
+    });
+    let slots = depth.transpose()?.map(|depth| Mutex::new(vec![Instant::now(); depth]));
     let (inner, scope) = (Arc::clone(parts.first()), Scope::parse(&parts)?);
-    Ok(NestedVolume::filter(parts, Delay { inner, range, scope }))
+    Ok(NestedVolume::filter(parts, Delay { inner, range, scope, slots }))
 }
+
+impl Delay {
+    /// Returns the delay of a request that arrives now, with its wait for a slot.
+    fn delay(&self, now: Instant) -> Duration {
+        let delay = Duration::from_nanos(fastrand::u64(self.range.clone()));
+        let mut slots = self.slots.as_ref().map(|slots| slots.lock());
+        let Some(slot) = slots.as_mut().and_then(|slots| slots.iter_mut().min()) else { return delay };
+        *slot = now.max(*slot) + delay;
+        *slot - now
+    }
+}
+
+const MAX_DEPTH: usize = 4096;
 
 impl Runner for Delay {
     async fn run(self: Arc<Self>, io: NestedIo, request: Request) -> Outcome {
         if self.scope.includes(&request) {
-            io.sleep(Duration::from_nanos(fastrand::u64(self.range.clone()))).await;
+            io.sleep(self.delay(Instant::now())).await;
         }
         io.start(&self.inner, request).await
     }
@@ -41,8 +64,7 @@ impl Runner for Delay {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
+    use super::*;
     use crate::testing::Driver;
 
     #[test]
@@ -70,11 +92,24 @@ mod tests {
     }
 
     #[test]
-    fn rejects_invalid_ranges() {
-        for (text, reason) in
-            [("400us-200us", "write the shorter delay first"), ("1ms-", "invalid duration \"\"")]
-        {
-            let error = crate::open(&crate::parse(&format!("delay:{text}:mem:1M")).unwrap()).err().unwrap();
+    fn requests_beyond_depth_wait() {
+        let (ms, now) = (Duration::from_millis, Instant::now());
+        let inner = Arc::clone(&Driver::open("mem:1M").volume);
+        let scope = Scope::parse(&Parts::default()).unwrap();
+        let slots = Some(Mutex::new(vec![now; 2]));
+        let delay = Delay { inner, range: 5_000_000..=5_000_000, scope, slots };
+        assert_eq!([0; 5].map(|_| delay.delay(now)), [5, 5, 10, 10, 15].map(ms));
+        assert_eq!([12, 12, 100].map(|at| delay.delay(now + ms(at))), [5, 3 + 5, 5].map(ms));
+    }
+
+    #[test]
+    fn rejects_invalid_arguments() {
+        for (text, reason) in [
+            ("400us-200us:mem:1M", "write the shorter delay first"),
+            ("1ms-:mem:1M", "invalid duration \"\""),
+            ("1ms:mem:1M,depth=0", "use a number from 1 to"),
+        ] {
+            let error = crate::open(&crate::parse(&format!("delay:{text}")).unwrap()).err().unwrap();
             assert!(error.to_string().contains(reason), "{text}: {error}");
         }
     }

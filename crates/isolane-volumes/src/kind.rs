@@ -43,7 +43,7 @@ const KINDS: &[Kind] = &[
         name: "delay",
         argument: Some("duration"),
         members: Members::One,
-        options: &["on", "from", "for"],
+        options: &["depth", "on", "from", "for"],
         open: Open::All(delay::open),
     },
     Kind {

@@ -7,6 +7,7 @@
 //! | `read-only:A` | rejects changes |
 //! | `delay:5ms:A` | delays every request |
 //! | `delay:200us-400us:A` | delays every request by a time between two bounds, each with the same probability |
+//! | `delay:5ms:A,depth=4` | delays at most 4 requests at a time, so that others wait |
 //! | `fault:100:A` | fails every 100th request |
 //! | `stall:2s:A,every=60s` | completes no request for 2 s in every 60 s |
 //! | `stall:20ms:A,one-in=200,seed=N` | stalls one request in 200, at random; the same ones for the same seed |

@@ -50,6 +50,7 @@ use crate::units::{parse_bytes, show_bytes};
 ///   read-only:A            rejects writes
 ///   delay:5ms:A            delays every request
 ///   delay:200us-400us:A    delays every request, uniformly between two bounds
+///   delay:5ms:A,depth=4    delays at most 4 requests at a time, so that others wait
 ///   fault:100:A            fails every 100th request
 ///   stall:2s:A,every=60s   completes no request for 2 s in every 60 s
 ///   stall:20ms:A,one-in=200,seed=N
