@@ -70,6 +70,7 @@ pub struct AccessPattern {
     pub block_bytes: u64,
     /// Operations in flight, per lane or in total.
     pub depth: u32,
+    first_block: u64,
     next_slot: u64,
     rng: Rng,
 }
@@ -77,7 +78,13 @@ pub struct AccessPattern {
 impl AccessPattern {
     /// Returns the pattern over `slots` slots of `slot_bytes` each.
     pub fn new(kind: Kind, slots: u64, slot_bytes: u64, block_bytes: u64, depth: u32, seed: u64) -> Self {
-        AccessPattern { kind, slots, slot_bytes, block_bytes, depth, next_slot: 0, rng: Rng::with_seed(seed) }
+        let rng = Rng::with_seed(seed);
+        AccessPattern { kind, slots, slot_bytes, block_bytes, depth, first_block: 0, next_slot: 0, rng }
+    }
+
+    /// Moves the region to this offset, which is a multiple of the size of a block.
+    pub fn starting_at(self, offset_bytes: u64) -> Self {
+        AccessPattern { first_block: offset_bytes / self.block_bytes, ..self }
     }
 
     /// Returns direction and slot of the next operation.
@@ -87,7 +94,7 @@ impl AccessPattern {
 
     /// Returns the first logical block of a slot.
     pub fn lba(&self, slot: u64) -> u64 {
-        slot * self.slot_blocks()
+        self.first_block + slot * self.slot_blocks()
     }
 
     /// Returns the number of logical blocks in a slot.
@@ -139,5 +146,6 @@ mod tests {
     #[test]
     fn slots_start_at_block_boundaries() {
         assert_eq!(pattern(true, 0).lba(3), 24);
+        assert_eq!(pattern(true, 0).starting_at(1024).lba(3), 26);
     }
 }

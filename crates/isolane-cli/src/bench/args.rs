@@ -87,9 +87,12 @@ pub struct Args {
     /// Start at most N operations per second, on all lanes and threads together (default: no limit)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub rate: Option<u32>,
-    /// Use only this many bytes from the start of the volume (default: all of it)
+    /// Use only this many bytes of the volume (default: all up to its end)
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub size: Option<u64>,
+    /// Use the volume from this offset in bytes
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_bytes)]
+    pub offset: u64,
     /// Write patterns and check them
     #[arg(long)]
     pub verify: bool,

@@ -232,7 +232,8 @@ fn checked_pattern(
 ) -> Result<AccessPattern, Failure> {
     let block_bytes = u64::from(namespace.block_bytes);
     let capacity = namespace.blocks * block_bytes;
-    let region = args.size.unwrap_or(capacity);
+    let available = capacity.saturating_sub(args.offset);
+    let region = args.size.unwrap_or(available);
     let invalid = |reason: String, hint: String| {
         Err(Failure::new(format!("cannot use {option} of {bytes} bytes"), reason).with_hint(hint))
     };
@@ -243,8 +244,13 @@ fn checked_pattern(
     if bytes > 1 << 30 {
         return invalid("the maximum is 1 GiB".into(), "choose less".into());
     }
-    if region > capacity {
-        let reason = format!("the volume has {capacity} bytes");
+    if !args.offset.is_multiple_of(block_bytes) || available == 0 {
+        let reason = format!("the volume has {capacity} bytes, in blocks of {block_bytes} bytes");
+        return Err(Failure::new(format!("cannot use --offset of {} bytes", args.offset), reason)
+            .with_hint("choose the offset of a block"));
+    }
+    if region > available {
+        let reason = format!("the volume has {available} bytes from offset {}", args.offset);
         return Err(Failure::new(format!("cannot use --size of {region} bytes"), reason)
             .with_hint("choose at most that, or remove --size to use all of it"));
     }
@@ -255,7 +261,8 @@ fn checked_pattern(
     if namespace.read_only && kind.reads_percent < 100 {
         return Err(read_only(option));
     }
-    Ok(AccessPattern::new(kind, region / bytes, bytes, block_bytes, u32::from(depth), seed))
+    let pattern = AccessPattern::new(kind, region / bytes, bytes, block_bytes, u32::from(depth), seed);
+    Ok(pattern.starting_at(args.offset))
 }
 
 fn read_only(option: &str) -> Failure {

@@ -35,6 +35,26 @@ fn ctrl_c_prints_the_results_so_far() {
     }
 }
 
+#[test]
+fn offset_moves_used_part_of_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, region) = (dir.path().join("disk"), 64 << 10);
+    let server = Server::start(&[&format!("{},size=1M", disk.display())]);
+    let bench = ["bench", &server.uri, "--offset", "64k", "--size", "64k", "--time", "200ms"];
+    succeed(&[&bench[..], &["--bs", "64k", "--rw", "write"]].concat());
+    succeed(&[&bench[..], &["--verify", "--rw", "randrw"]].concat());
+    assert!(server.stop());
+    let data = std::fs::read(&disk).unwrap();
+    let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    assert!(is_zero(&data[..region]) && is_zero(&data[2 * region..]));
+    assert!(data[region..2 * region].chunks(4096).all(|block| !is_zero(block)));
+    let server = Server::start(&["mem:1M"]);
+    for (offset, size) in [("1M", "4k"), ("100", "4k"), ("1020k", "8k")] {
+        let error = fail(&["bench", &server.uri, "--offset", offset, "--size", size, "--time", "10ms"]);
+        assert!(error.contains("the volume has"), "{error}");
+    }
+}
+
 /// A host with a long keep-alive timeout does not notice that the target is stopped.
 #[test]
 fn ctrl_c_ends_a_run_with_hung_target() {
