@@ -44,6 +44,7 @@ const IO_PATH: &[&str] = &[
     "crates/isolane-target/src/lane.rs",
     "crates/isolane-target/src/memory_budget.rs",
     "crates/isolane-target/src/slab.rs",
+    "crates/isolane-target/src/timeline.rs",
     "crates/isolane-target/src/work.rs",
     "crates/isolane-host/src/direct",
     "crates/isolane-host/src/request.rs",

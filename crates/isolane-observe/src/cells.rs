@@ -28,6 +28,11 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
     }
 
+    /// Subtracts `amount`. Only the owning thread calls it.
+    pub fn subtract(&self, amount: u64) {
+        self.set(self.value().wrapping_sub(amount));
+    }
+
     /// Replaces the value. Only the owning thread calls it.
     #[inline]
     pub fn set(&self, value: u64) {

@@ -36,6 +36,11 @@ pub fn now() -> u64 {
     }
 }
 
+/// Returns the clock in use: `tsc`, or `vdso` for the monotonic clock.
+pub fn source() -> &'static str {
+    if SCALE.load(Ordering::Acquire) > 0 { "tsc" } else { "vdso" }
+}
+
 #[cold]
 fn monotonic_or_calibrate() -> u64 {
     let Some(first) = FIRST.get_or_init(|| is_tsc_trusted().then(read_both)) else { return monotonic() };

@@ -7,7 +7,7 @@
 use std::error::Error;
 use std::io::Read;
 
-use isolane_target::{IoKind, Target, TargetConfig};
+use isolane_target::{Operation, Target, TargetConfig};
 use isolane_volume::{open, spec};
 
 const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:5b5e4a9c-8f53-4d5b-9a68-0d6d1c8f1f5e";
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     std::io::stdin().read_to_end(&mut Vec::new())?;
     for namespace in &target.counters().namespaces {
-        for operation in IoKind::ALL {
+        for operation in Operation::ALL {
             println!(
                 "namespace {}: {} {}",
                 namespace.nsid,

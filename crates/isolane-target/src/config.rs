@@ -64,6 +64,8 @@ pub struct TargetConfig {
     pub rebalance_interval: Option<Duration>,
     /// Minimum size in bytes of a zero-copy send, if the kernel supports it; `None` always copies.
     pub zerocopy_threshold: Option<usize>,
+    /// Record latencies, stages, and slow operations: see [`Target::snapshot`](crate::Target::snapshot).
+    pub observe: bool,
     /// Memory of one reactor for data in flight, in pages of 4 KiB; at least 1,024.
     pub max_pool_pages: usize,
 }
@@ -93,6 +95,7 @@ impl TargetConfig {
             scheduling: true,
             rebalance_interval: None,
             zerocopy_threshold: None,
+            observe: true,
             max_pool_pages: 32 * 1024,
         }
     }

@@ -16,7 +16,9 @@ use isolane_wire::SubmissionEntry;
 use crate::counters::InFlight;
 use crate::fence::Fence;
 use crate::newcomers::Arrival;
+use crate::observed::ConnectionCells;
 use crate::slab::{LaneId, SlabKey};
+use crate::timeline::{Marks, Timeline};
 use crate::work::{Job, Waiting};
 
 /// One connection on the core that owns it.
@@ -27,6 +29,12 @@ pub(crate) struct Lane {
     pub id: LaneId,
     /// Bytes moved at the last load report.
     pub reported_bytes: u64,
+    /// Time of the last receive, on the clock of the stages.
+    pub received_at: u64,
+    /// Commands whose stages have not ended.
+    pub marks: Marks,
+    /// Its numbers, once it has completed an I/O command.
+    pub observed: Option<Arc<ConnectionCells>>,
     /// The socket; `None` once it is closed.
     pub token: Option<Token>,
     pub connection: ConnectionInfo,
@@ -146,6 +154,7 @@ pub(crate) struct Stalled {
     pub len: usize,
     /// Start of the wait.
     pub since: Instant,
+    pub timeline: Timeline,
 }
 
 /// A lane that moves from one core to another.
@@ -166,6 +175,9 @@ impl Lane {
             key: id.lane,
             id,
             reported_bytes: 0,
+            received_at: 0,
+            marks: Marks::default(),
+            observed: None,
             token: Some(token),
             connection,
             conn: Connection::new(limits, now),

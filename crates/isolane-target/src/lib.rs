@@ -39,19 +39,23 @@ mod memory_budget;
 mod namespace;
 mod newcomers;
 mod nvme_status;
+mod observed;
 mod placement;
 mod scheduler;
 mod shared;
 mod slab;
+mod snapshot;
 mod target;
+mod timeline;
 mod work;
 
 pub use config::TargetConfig;
-pub use counters::{ConnectionStatus, Counters, IoKind, Latency, NamespaceCounters, OperationCounters};
+pub use counters::{ConnectionStatus, Counters, NamespaceCounters, OperationCounters};
 pub use error::{ShutdownReport, StartError};
 pub use listen::{DEFAULT_PORT, Listen, is_dual_stack, parse_address};
 pub use placement::Placement;
 pub use target::Target;
 
+pub use isolane_observe::stage::Operation;
 pub use isolane_proto::subsystem::AssociationInfo;
 pub use isolane_reactor::{IoChoice, Mode, SocketOptionError, SocketOptions};

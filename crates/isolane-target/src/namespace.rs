@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use isolane_proto::subsystem::{Generation, NamespaceConfig, NamespaceGeometry};
-use isolane_volume::Volume;
+use isolane_volume::{Volume, VolumeTree};
 use isolane_wire::log::RestartLoss;
 
 /// One namespace.
@@ -87,4 +87,13 @@ impl Namespaces {
     pub(crate) fn len(&self) -> usize {
         self.list.len()
     }
+
+    /// Returns the number of volumes, with all members.
+    pub(crate) fn volumes(&self) -> usize {
+        self.list.iter().map(|namespace| count(&namespace.volume.tree())).sum()
+    }
+}
+
+fn count(tree: &VolumeTree) -> usize {
+    1 + tree.members.iter().map(count).sum::<usize>()
 }

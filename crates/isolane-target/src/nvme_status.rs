@@ -11,20 +11,19 @@
 //! | `Shrunk` | program that truncated the file | 2/81h reading, 2/80h writing | no |
 //! | `SyncFailed` (sticky) | storage | 2/80h Write Fault | no: the same command fails until the volume is reopened |
 
+use isolane_observe::stage::Operation;
 use isolane_proto::Failure;
 use isolane_volume::VolumeError;
 use isolane_wire::Status;
 
-use crate::counters::IoKind;
-
 /// Returns the status of a command that failed with `error`.
-pub(crate) fn status_for(error: &VolumeError, operation: IoKind) -> Status {
+pub(crate) fn status_for(error: &VolumeError, operation: Operation) -> Status {
     let failure = match error {
         VolumeError::OutOfRange { .. } => Failure::LbaRange,
         VolumeError::ReadOnly => Failure::WriteProtected,
         VolumeError::WrongLength { .. } => Failure::Internal,
         VolumeError::NoSpace { .. } => Failure::NoSpace,
-        VolumeError::Shrunk if operation == IoKind::Read => Failure::ReadTruncated,
+        VolumeError::Shrunk if operation == Operation::Read => Failure::ReadTruncated,
         VolumeError::Shrunk => Failure::WriteTruncated,
         VolumeError::ReadFailed { .. } => Failure::Read,
         VolumeError::SyncFailed { .. } => Failure::SyncFailed,
@@ -43,7 +42,7 @@ mod tests {
 
     #[test]
     fn every_error_has_the_status_of_the_table() {
-        use IoKind::{Flush, Read, Write};
+        use Operation::{Flush, Read, Write};
         let range = VolumeError::OutOfRange { lba: 1, blocks: 2, volume_blocks: 1 };
         let table = [
             (range, Read, Status::LBA_OUT_OF_RANGE, true),

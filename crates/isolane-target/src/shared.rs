@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
+use isolane_memory::PAGE_SIZE;
 use isolane_proto::subsystem::{
     AssociationId, CloseReason, ConnectRefusal, Connected, ConnectionInfo, ControlEvent, Host, Port,
 };
@@ -25,9 +26,10 @@ use crate::counters::{ConnectionStatus, CoreCounters, InFlight};
 use crate::fence::Fence;
 use crate::lane::MigratingLane;
 use crate::lane_quota::LaneQuota;
-use crate::memory_budget::max_lanes;
+use crate::memory_budget::{max_lanes, pool_pages};
 use crate::namespace::Namespaces;
 use crate::newcomers::Newcomers;
+use crate::observed::{Connections, CoreCells};
 use crate::scheduler::CoreLoad;
 use crate::slab::LaneId;
 
@@ -70,6 +72,11 @@ pub(crate) enum Message {
 pub(crate) struct Shared {
     pub namespaces: Namespaces,
     pub counters: Vec<Arc<CoreCounters>>,
+    /// Latencies, by core.
+    pub observed: Vec<Arc<CoreCells>>,
+    pub connections: Connections,
+    /// Memory of the pool of each core.
+    pub pool_bytes: usize,
     pub mailboxes: Vec<Sender<Message>>,
     /// Fair queueing: short commands pass long ones.
     pub scheduling: bool,
@@ -117,8 +124,13 @@ impl Shared {
         let control = ControlState { port, lanes, fences, held_connects };
         let (mailboxes, receivers): (Vec<_>, Vec<_>) = wakers.map(mailbox::unbounded).unzip();
         let counters = mailboxes.iter().map(|_| Arc::new(CoreCounters::new(namespaces.len())));
+        let volumes = namespaces.volumes();
+        let observed = mailboxes.iter().map(|_| Arc::new(CoreCells::new(volumes)));
         let shared = Shared {
             counters: counters.collect(),
+            observed: observed.collect(),
+            connections: Connections::default(),
+            pool_bytes: pool_pages(config.max_pool_pages) * PAGE_SIZE,
             namespaces,
             lane_quota: LaneQuota::new(mailboxes.len(), max_lanes(config.max_pool_pages), max_connections),
             newcomers: Newcomers::new(max_newcomers),

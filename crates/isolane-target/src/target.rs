@@ -8,9 +8,10 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use isolane_observe::snapshot::Snapshot;
 use isolane_proto::subsystem::{AssociationInfo, Port, PortConfig, SubsystemConfig};
 use isolane_reactor::mailbox::Receiver as Mailbox;
-use isolane_reactor::{Reactor, ReactorConfig, Waker};
+use isolane_reactor::{Reactor, ReactorConfig, Waker, clock};
 use parking_lot::Mutex;
 
 use crate::config::{MAX_IN_CAPSULE_BYTES, MAX_TRANSFER_BYTES, TargetConfig};
@@ -21,6 +22,7 @@ use crate::error::{ShutdownReport, StartError};
 use crate::listen::{Listen, is_dual_stack};
 use crate::namespace::{Namespace, Namespaces};
 use crate::shared::{Message, Shared};
+use crate::snapshot;
 
 /// A running target. Dropping it stops it as [`Target::shutdown`] does, within [`Target::SHUTDOWN_TIMEOUT`].
 pub struct Target {
@@ -29,6 +31,7 @@ pub struct Target {
     local_addrs: Vec<SocketAddr>,
     io_description: String,
     cores: Vec<usize>,
+    started_ns: u64,
 }
 
 /// The thread of a core.
@@ -68,8 +71,14 @@ impl Target {
         let wakers = cores.iter().map(|core| core.waker.clone());
         let (shared, mailboxes) = Shared::new(&config, port, namespaces, wakers, limits);
         let cores_given = config.cores.clone();
-        let mut target =
-            Target { shared, threads: Vec::new(), local_addrs, io_description, cores: cores_given };
+        let mut target = Target {
+            shared,
+            threads: Vec::new(),
+            local_addrs,
+            io_description,
+            cores: cores_given,
+            started_ns: clock::now(),
+        };
         for (core, mailbox) in cores.into_iter().zip(mailboxes) {
             // If it fails, dropping the target stops the cores that run already.
             let gone = |_| StartError::Thread(std::io::ErrorKind::Other.into());
@@ -95,8 +104,17 @@ impl Target {
         let namespaces = namespaces.map(|it| NamespaceCounters { nsid: it.nsid, ..Default::default() });
         let mut sum = Counters { namespaces: namespaces.collect(), ..Counters::default() };
         self.shared.counters.iter().for_each(|core| core.add_to(&mut sum));
+        for (core, cells) in self.shared.observed.iter().enumerate() {
+            cells.copy(core).for_each(|series| sum.add(&series));
+        }
         sum.connections_before_connect = self.shared.newcomers.len() as u64;
         sum
+    }
+
+    /// Returns everything that the target has recorded since its start, as plain data. It reads memory only: no core
+    /// is asked, and no other reader is affected.
+    pub fn snapshot(&self) -> Snapshot {
+        snapshot::take(&self.shared, self.started_ns)
     }
 
     /// Returns all associations.
@@ -240,6 +258,7 @@ fn run_core(
     // No setup arrives if another core could not start.
     let Ok((shared, mailbox)) = later.recv() else { return };
     let acceptor = accepts.then(|| Acceptor::new(config));
+    shared.observed[index].thread.set(rustix::thread::gettid().as_raw_nonzero().get() as u64);
     let mut driver = Driver::new((index, core), shared, reactor, mailbox, acceptor, config);
     // Sent before the driver waits for operations in flight.
     let _ = reports.send(driver.run());

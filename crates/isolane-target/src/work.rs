@@ -5,13 +5,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use isolane_observe::stage::{Operation, Stage};
 use isolane_proto::target::Permit;
 use isolane_volume::nested::Member;
 use isolane_volume::{BlockRange, Request, Task};
 
-use crate::counters::IoKind;
 use crate::namespace::Namespace;
 use crate::slab::SlabKey;
+use crate::timeline::{CommandId, Timeline};
 
 /// A command at a volume.
 #[derive(Debug)]
@@ -19,13 +20,15 @@ pub(crate) struct Job {
     pub permit: Permit,
     /// Position of its namespace.
     pub position: usize,
-    pub operation: IoKind,
+    pub operation: Operation,
     pub len: usize,
     /// The smallest range that contains all its blocks.
     pub blocks: BlockRange,
     /// Present once the command is in a fence; dropped when the command ends.
     mark: Option<Arc<()>>,
     pub started: Instant,
+    pub id: CommandId,
+    pub timeline: Timeline,
     /// Its volume reads into memory of the pool.
     pub reads_into_pool: bool,
     /// Memory reserved for that, in bytes.
@@ -47,15 +50,15 @@ impl Job {
         position: usize,
         namespace: &Namespace,
         request: &Request,
-        started: Instant,
+        (started, id, timeline): (Instant, CommandId, Timeline),
     ) -> Job {
         let in_bytes = |blocks: u64| (blocks as usize) << namespace.geometry.block_shift;
         let (operation, len, is_durable) = match request {
-            Request::Read { blocks, .. } => (IoKind::Read, in_bytes(*blocks), true),
-            Request::Write { data, fua, .. } => (IoKind::Write, data.len(), *fua),
-            Request::Flush => (IoKind::Flush, 0, true),
-            Request::WriteZeroes { blocks, fua, .. } => (IoKind::WriteZeroes, in_bytes(*blocks), *fua),
-            Request::Deallocate { fua, .. } => (IoKind::Deallocate, 0, *fua),
+            Request::Read { blocks, .. } => (Operation::Read, in_bytes(*blocks), true),
+            Request::Write { data, fua, .. } => (Operation::Write, data.len(), *fua),
+            Request::Flush => (Operation::Flush, 0, true),
+            Request::WriteZeroes { blocks, fua, .. } => (Operation::WriteZeroes, in_bytes(*blocks), *fua),
+            Request::Deallocate { fua, .. } => (Operation::Deallocate, 0, *fua),
             Request::Continue(_) => unreachable!("a job starts with its first request"),
         };
         let data_bytes = if let Request::Write { data, .. } = request { data.len() } else { 0 };
@@ -68,6 +71,8 @@ impl Job {
             blocks: blocks_of(request),
             mark: None,
             started,
+            id,
+            timeline,
             reads_into_pool: namespace.volume.reads_into_pool(),
             reserved: 0,
             data_bytes,
@@ -79,7 +84,7 @@ impl Job {
 
     /// Returns `true` if it changes blocks.
     pub(crate) fn is_change(&self) -> bool {
-        matches!(self.operation, IoKind::Write | IoKind::WriteZeroes | IoKind::Deallocate)
+        matches!(self.operation, Operation::Write | Operation::WriteZeroes | Operation::Deallocate)
     }
 
     /// Returns a mark that lives as long as the job.
@@ -95,6 +100,7 @@ impl Job {
 
 /// Owner of an operation in the reactor.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "most are the large one")]
 pub(crate) enum FileWork {
     /// A command of a lane.
     Command { lane: SlabKey, job: Job, task: Task },
@@ -109,7 +115,7 @@ pub(crate) enum FileWork {
 #[expect(clippy::large_enum_variant, reason = "most are the large one")]
 pub(crate) enum Waiting {
     /// A command that needs memory for the data it requests.
-    Data { lane: SlabKey, permit: Permit, position: usize, len: usize },
+    Data { lane: SlabKey, permit: Permit, position: usize, len: usize, timeline: Timeline },
     /// A command to start at its volume.
     Start { lane: SlabKey, job: Job, request: Request },
 }
@@ -120,6 +126,14 @@ impl Waiting {
         match self {
             Waiting::Data { len, .. } => *len,
             Waiting::Start { job, request, .. } => job.bytes_to_take(request),
+        }
+    }
+
+    /// Starts a stage.
+    pub(crate) fn enter(&mut self, stage: Stage, now: u64) {
+        match self {
+            Waiting::Data { timeline, .. } => timeline.enter(stage, now),
+            Waiting::Start { job, .. } => job.timeline.enter(stage, now),
         }
     }
 

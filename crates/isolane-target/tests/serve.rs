@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use isolane_target::{IoChoice, IoKind, Mode, TargetConfig};
+use isolane_target::{IoChoice, Mode, Operation, TargetConfig};
 use isolane_wire::Status;
 use isolane_wire::admin::{Cns, IdentifyCommand};
 use isolane_wire::pdu::IcReq;
@@ -22,8 +22,10 @@ fn host_connects_writes_and_reads() {
     assert_eq!(queue.fetch(read_entry(8, 8), 4096).1, data);
     assert_eq!(queue.fetch(read_entry(16, 8), 4096).1, vec![0; 4096]);
 
+    // A command counts once its response is sent, which a host can see earlier.
+    eventually("all are counted", || target.counters().namespaces[0].get(Operation::Read).commands == 2);
     let counters = target.counters();
-    let write = counters.namespaces[0].get(IoKind::Write);
+    let write = counters.namespaces[0].get(Operation::Write);
     assert_eq!((write.commands, write.bytes, write.errors), (1, 4096, 0));
     assert_eq!(counters.connections_open, 2);
 }

@@ -221,7 +221,7 @@ fn counters_show_stalled_command() {
     drop((queue, admin));
     let (target, _stuck, _written) = place.release();
     eventually("it has ended", || oldest(&target).is_none());
-    let write = target.counters().namespaces[0].get(isolane_target::IoKind::Write).latency.max();
+    let write = target.counters().namespaces[0].get(isolane_target::Operation::Write).max;
     assert!(write > Duration::from_millis(300), "{write:?}");
 }
 

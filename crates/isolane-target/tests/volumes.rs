@@ -133,8 +133,9 @@ fn failing_volume_fails_only_its_commands() {
     assert_eq!(queue.fetch(read_entry(8, 8), 4096).0.status.kind(), Status::UNRECOVERED_READ_ERROR);
     assert_eq!(queue.run(io::flush(1)).status.kind(), Status::WRITE_FAULT);
     assert_eq!(queue.write(write_entry(0, 8), &[1; 4096]).0.status, Status::SUCCESS);
-    let counters = target.counters();
-    assert_eq!(counters.namespaces[0].get(isolane_target::IoKind::Write).errors, 1);
+    let writes = || target.counters().namespaces[0].get(isolane_target::Operation::Write).clone();
+    eventually("both are counted", || writes().commands == 2);
+    assert_eq!(writes().errors, 1);
     drop((admin, queue));
     let report = target.shutdown(Target::SHUTDOWN_TIMEOUT);
     assert_eq!((report.flushes_failed, report.into_result().is_err()), (1, true));

@@ -1,8 +1,10 @@
 //! Counters of a running target, as text and JSON.
 
 use std::fmt::Write;
+use std::time::Duration;
 
-use isolane_target::{ConnectionStatus, Counters, IoKind, OperationCounters};
+use isolane_observe::histogram::Histogram;
+use isolane_target::{ConnectionStatus, Counters, Operation, OperationCounters};
 use serde_json::json;
 
 use super::conditions::Conditions;
@@ -25,6 +27,12 @@ pub fn show(
     json["connections"] = connections.iter().map(connection_json).collect();
     json["conditions"] = conditions.to_json();
     Ok(String::from_utf8_lossy(&output::to_json(&json)?).into_owned())
+}
+
+/// Returns the median, p99, p99.9, and the maximum, in microseconds.
+fn quantiles_us(latency: &Histogram, max: Duration) -> [f64; 4] {
+    let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|quantile| latency.quantile(quantile));
+    [p50, p99, p999, max.as_nanos() as u64].map(|ns| ns as f64 / 1000.0)
 }
 
 fn connection_text(status: &ConnectionStatus) -> String {
@@ -69,15 +77,14 @@ fn to_text(counters: &Counters) -> String {
         counters.deferred_commands,
     );
     for namespace in &counters.namespaces {
-        for operation in IoKind::ALL {
-            let OperationCounters { commands, bytes, errors, latency } = namespace.get(operation);
+        for operation in Operation::ALL {
+            let OperationCounters { commands, bytes, errors, latency, max } = namespace.get(operation);
             if *commands > 0 {
                 let (nsid, name, bytes) = (namespace.nsid, operation.name(), show_bytes(*bytes as f64));
-                let [p50, p99] = [0.5, 0.99].map(|quantile| latency.quantile(quantile).as_micros());
-                let max = latency.max().as_micros();
+                let [p50, p99, p999, max] = quantiles_us(latency, *max);
                 let _ = writeln!(
                     text,
-                    "namespace {nsid} {name:<13} {commands:>12} commands  {bytes:>10}  {errors} errors  p50 {p50} us  p99 {p99} us  max {max} us",
+                    "namespace {nsid} {name:<13} {commands:>12} commands  {bytes:>10}  {errors} errors  p50 {p50:.1} us  p99 {p99:.1} us  p99.9 {p999:.1} us  max {max:.1} us",
                 );
             }
         }
@@ -93,19 +100,21 @@ fn to_json(counters: &Counters) -> serde_json::Value {
         .namespaces
         .iter()
         .map(|namespace| {
-            let operations: serde_json::Map<_, _> = IoKind::ALL
+            let operations: serde_json::Map<_, _> = Operation::ALL
                 .into_iter()
                 .map(|operation| {
                     let count = namespace.get(operation);
+                    let [p50, p99, p999, max] = quantiles_us(&count.latency, count.max);
                     let value = json!({
                         "commands": count.commands,
                         "bytes": count.bytes,
                         "errors": count.errors,
-                        "p50_us": count.latency.quantile(0.5).as_micros() as u64,
-                        "p99_us": count.latency.quantile(0.99).as_micros() as u64,
-                        "max_us": count.latency.max().as_micros() as u64,
+                        "p50_us": p50,
+                        "p99_us": p99,
+                        "p99_9_us": p999,
+                        "max_us": max,
                     });
-                    (operation.name().replace(' ', "_"), value)
+                    (operation.name().replace('-', "_"), value)
                 })
                 .collect();
             let oldest_ms = namespace.oldest_command.map(|age| age.as_millis() as u64);

@@ -188,6 +188,9 @@ pub struct Args {
     /// Let short commands overtake long ones on their connection
     #[arg(long, value_parser = one_of(&FAIR_QUEUEING), default_value = "on", action = clap::ArgAction::Set)]
     fair_queueing: bool,
+    /// Record latencies, their stages, and slow operations
+    #[arg(long, value_parser = one_of(&OBSERVE), default_value = "on", action = clap::ArgAction::Set)]
+    observe: bool,
     /// Memory of each reactor for data in flight; at least 4M
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = parse_pool)]
     pool: usize,
@@ -208,6 +211,11 @@ pub struct Args {
 const FAIR_QUEUEING: [Choice<bool>; 2] = [
     ("on", "Send long reads in chunks and request write data in bounded amounts", true),
     ("off", "First come, first served", false),
+];
+
+const OBSERVE: [Choice<bool>; 2] = [
+    ("on", "Time each command from its receive to the last byte of its response", true),
+    ("off", "Record nothing, to measure the cost of the above", false),
 ];
 
 /// Minimum size, if enabled.
@@ -321,6 +329,7 @@ fn configure(args: &Args) -> Result<(TargetConfig, Described, Conditions), Failu
     config.rebalance_interval = args.scheduler;
     config.zerocopy_threshold = args.zerocopy_threshold;
     config.scheduling = args.fair_queueing;
+    config.observe = args.observe;
     config.max_pool_pages = args.pool / PAGE_SIZE;
     if args.advertise.iter().any(|address| address.ip().is_unspecified()) {
         return Err(Failure::new("cannot advertise 0.0.0.0 or [::]", "no host can connect there")

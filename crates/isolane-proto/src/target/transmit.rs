@@ -31,6 +31,8 @@ pub(super) struct LongResponses {
     position: u64,
     /// Counted down from [`MIXED_TURNS`], which other PDUs between two turns restore.
     mixed: u8,
+    /// See [`Connection::poll_long_chunk`].
+    chunks: Vec<(u16, bool)>,
 }
 
 struct LongResponse {
@@ -51,6 +53,7 @@ impl LongResponses {
             bytes: 0,
             position: 0,
             mixed: 0,
+            chunks: Vec::new(),
         }
     }
 
@@ -124,6 +127,22 @@ impl Connection {
         self.output.advance_zerocopy(n, send);
     }
 
+    /// Returns the CID of a long response whose first or last chunk is in the last transmit plan, and whether it is
+    /// the last one.
+    pub fn poll_long_chunk(&mut self) -> Option<(u16, bool)> {
+        self.long_responses.chunks.pop()
+    }
+
+    /// Whether data of this length is sent in chunks.
+    pub fn is_long_response(&self, len: usize) -> bool {
+        len > self.long_responses.threshold
+    }
+
+    /// Total bytes queued and sent, without long responses that wait for their turn.
+    pub fn transmit_positions(&self) -> (u64, u64) {
+        (self.output.queued_bytes(), self.output.sent_bytes())
+    }
+
     /// Whether there is anything to send.
     pub fn wants_transmit(&self) -> bool {
         !self.output.is_empty() || !self.long_responses.turns.is_empty()
@@ -160,6 +179,7 @@ impl Connection {
     fn queue_chunks(&mut self) {
         let chunk_bytes = self.long_responses.scheduling.chunk_bytes;
         let ready_bytes = self.ready_bytes();
+        self.long_responses.chunks.clear();
         while (self.output.pending_bytes() < ready_bytes || self.is_long_response_due())
             && let Some(mut turn) = self.long_responses.turns.next(|_| true)
         {
@@ -168,7 +188,11 @@ impl Connection {
             let (cccid, datao, payload) = (response.cid, response.offset, response.payload.split_to(len));
             response.offset += len as u32;
             self.long_responses.bytes -= len;
-            match turn.take(len) {
+            let whole = turn.take(len);
+            if datao == 0 || whole.is_some() {
+                self.long_responses.chunks.push((cccid, whole.is_some()));
+            }
+            match whole {
                 Some(LongResponse { completion, .. }) => {
                     self.queue_last_data(cccid, datao, payload, completion);
                 }

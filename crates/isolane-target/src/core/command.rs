@@ -3,6 +3,7 @@
 //! The port decides about commands of the control path, behind its lock.
 
 use isolane_memory::{Buffer, Payload};
+use isolane_observe::stage::Stage;
 use isolane_proto::subsystem::{Action, AssociationId, data_expected, invalid_transfer_status};
 use isolane_proto::target::{DataLocation, Permit, Transfer};
 use isolane_proto::{Completion, Failure};
@@ -12,6 +13,7 @@ use isolane_wire::{Status, SubmissionEntry};
 use super::Core;
 use super::flush::AfterFlush;
 use crate::lane::Lane;
+use crate::timeline::Timeline;
 
 impl Core {
     /// Handles a command before its data has arrived.
@@ -45,6 +47,9 @@ impl Core {
         if is_io && let Some(position) = self.shared.namespaces.find(entry.nsid) {
             self.on_expected_data(lane, position, buffer.len());
         }
+        let mut timeline =
+            lane.marks.end_transfer(permit.slot()).unwrap_or_else(|| Timeline::new(lane.received_at));
+        timeline.enter(Stage::Batch, lane.received_at);
         if !digest_ok {
             self.counters.digest_errors.add(1);
             log::limited!(Warn, "{}: wrong data digest of command {:#06x}", lane.peer(), permit.cid());
@@ -52,7 +57,7 @@ impl Core {
             return self.fail(lane, permit, Failure::DataDigest);
         }
         match &lane.association {
-            Some(_) if is_io => self.on_io_data(lane, permit, buffer),
+            Some(_) if is_io => self.on_io_data(lane, permit, buffer, timeline),
             // The target requests only the data of a Connect.
             Some(_) => self.fail(lane, permit, Failure::Sequence),
             None => {

@@ -13,12 +13,12 @@
 use std::time::Duration;
 
 use isolane_memory::{Buffer, PAGE_SIZE, pages_for};
+use isolane_observe::stage::{Operation, Stage};
 use isolane_proto::target::Permit;
 
 use super::slow::SlowCommands;
 use super::{Core, Driver};
 use crate::config::MAX_TRANSFER_BYTES;
-use crate::counters::IoKind;
 use crate::lane::Lane;
 use crate::memory_budget::GUARANTEED_PAGES;
 use crate::work::{Job, Size, Waiting};
@@ -51,7 +51,7 @@ impl VolumeState {
 
 impl Core {
     /// Runs a command that needs memory or produces long output, or queues it if it exceeds a share.
-    pub(super) fn enter(&mut self, lane: &mut Lane, waiting: Waiting) {
+    pub(super) fn enter(&mut self, lane: &mut Lane, mut waiting: Waiting) {
         let (position, size) = (waiting.position(), self.size(&waiting));
         let can_pass_others = !self.volumes[position].is_crowded || waiting.bytes_to_take() == 0;
         if can_pass_others
@@ -63,6 +63,10 @@ impl Core {
         if !lane.is_limited() {
             self.waiting.limited.push(lane.key);
         }
+        let takes_memory = waiting.bytes_to_take() > 0;
+        waiting.enter(if takes_memory { Stage::Memory } else { Stage::Limit }, self.observer.now());
+        let waits = if takes_memory { &self.counters.memory_waits } else { &self.counters.limit_waits };
+        waits.add(1);
         self.counters.deferred_commands.add(1);
         lane.limited += 1;
         lane.at_volume(position).over_share[size as usize].push_back(waiting);
@@ -70,7 +74,7 @@ impl Core {
 
     /// Returns `true` for a read whose long response other commands should pass.
     pub(super) fn is_long_read(&self, job: &Job) -> bool {
-        Size::of(job.len) == Size::Large && job.operation == IoKind::Read && self.shared.scheduling
+        Size::of(job.len) == Size::Large && job.operation == Operation::Read && self.shared.scheduling
     }
 
     /// Without fair queueing, all commands of a lane to one volume wait in one queue.

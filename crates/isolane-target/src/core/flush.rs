@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use isolane_observe::stage::Operation;
 use isolane_proto::subsystem::AssociationId;
 use isolane_proto::target::Permit;
 use isolane_proto::{Completion, Failure};
@@ -14,7 +15,7 @@ use isolane_volume::{Request, Step, Task};
 use isolane_wire::Status;
 
 use super::{Core, Driver};
-use crate::counters::{InFlight, IoKind};
+use crate::counters::InFlight;
 use crate::nvme_status;
 use crate::shared::{Message, Shared};
 use crate::slab::{Slab, SlabKey};
@@ -242,8 +243,8 @@ impl Core {
         match step {
             Step::Done(result) => {
                 let failure = result.err().map(|error| {
-                    self.log_failure(position, IoKind::Flush, &error);
-                    nvme_status::status_for(&error, IoKind::Flush)
+                    self.log_failure(position, Operation::Flush, &error);
+                    nvme_status::status_for(&error, Operation::Flush)
                 });
                 self.flushes.finish_part(group, position, failure);
             }

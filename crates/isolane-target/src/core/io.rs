@@ -2,11 +2,10 @@
 //!
 //! [`parse_io`] validates a command; [`job`](super::job) runs the request.
 
-use std::time::Duration;
-
 use isolane_memory::{Buffer, Payload};
+use isolane_observe::stage::{Operation, Stage};
 use isolane_proto::subsystem::{IoCommand, parse_io, parse_ranges};
-use isolane_proto::target::{DataLocation, Permit, Transfer};
+use isolane_proto::target::{Connection, DataLocation, Permit, Transfer};
 use isolane_proto::{Completion, Failure};
 use isolane_volume::{BlockRange, Request};
 use isolane_wire::{Status, SubmissionEntry};
@@ -14,8 +13,8 @@ use isolane_wire::{Status, SubmissionEntry};
 use super::Core;
 use super::command::data_len;
 use crate::config::MAX_TRANSFER_BYTES;
-use crate::counters::IoKind;
 use crate::lane::{Association, Lane, Stalled};
+use crate::timeline::{CommandId, Kind, Mark, Timeline};
 use crate::work::{Job, Size, Waiting};
 
 impl Core {
@@ -45,17 +44,17 @@ impl Core {
                 return self.fail(lane, permit, Failure::SglLength);
             }
         };
-        self.begin(lane, permit, position, request);
+        self.begin(lane, permit, position, request, None);
     }
 
     /// Handles the complete data of an I/O command.
-    pub(super) fn on_io_data(&mut self, lane: &mut Lane, permit: Permit, buffer: Buffer) {
+    pub(super) fn on_io_data(&mut self, lane: &mut Lane, permit: Permit, buffer: Buffer, timeline: Timeline) {
         let entry = lane.conn.entry(&permit);
         let (position, command) = match self.check(lane.association.as_ref(), entry, buffer.len() as u32) {
             Ok(checked) => checked,
             Err(status) => return self.refuse_data(lane, permit, buffer, status),
         };
-        self.run_with_data(lane, permit, position, command, buffer);
+        self.run_with_data(lane, permit, position, command, buffer, Some(timeline));
     }
 
     fn run_with_data(
@@ -65,6 +64,7 @@ impl Core {
         position: usize,
         command: IoCommand,
         buffer: Buffer,
+        timeline: Option<Timeline>,
     ) {
         let is_durable = must_be_durable(lane);
         let request = match command {
@@ -75,6 +75,7 @@ impl Core {
                     position,
                     buffer,
                     (lba, u64::from(blocks), fua || is_durable),
+                    timeline,
                 );
             }
             IoCommand::Deallocate { ranges } => {
@@ -85,12 +86,21 @@ impl Core {
             }
             _ => return self.refuse_data(lane, permit, buffer, Failure::Internal.status()),
         };
-        self.begin(lane, permit, position, request);
+        self.begin(lane, permit, position, request, timeline);
     }
 
-    /// Starts a request at its volume.
-    fn begin(&mut self, lane: &mut Lane, permit: Permit, position: usize, request: Request) {
-        let job = Job::new(permit, position, self.shared.namespaces.at(position), &request, self.now);
+    /// Starts a request at its volume. `timeline` is that of a command whose data came after it.
+    fn begin(
+        &mut self,
+        lane: &mut Lane,
+        permit: Permit,
+        position: usize,
+        request: Request,
+        timeline: Option<Timeline>,
+    ) {
+        let timeline = timeline.unwrap_or_else(|| Timeline::new(lane.received_at));
+        let start = (self.now, command_id(lane, &permit), timeline);
+        let job = Job::new(permit, position, self.shared.namespaces.at(position), &request, start);
         self.start(lane, job, request);
     }
 
@@ -110,11 +120,12 @@ impl Core {
             && Size::of(len) == Size::Small
             && let Some(payload) = namespace.volume.try_read(lba, blocks, &mut self.memory.pool)
         {
-            let operation = (position, IoKind::Read);
-            return self.complete_io(lane, permit, operation, len, Duration::ZERO, payload);
+            self.count_inline(lane, &permit, Kind::new(position, Operation::Read, len), len);
+            return self.complete_io(lane, permit, Operation::Read, len, payload);
         }
         let read = Request::Read { lba, blocks };
-        let mut job = Job::new(permit, position, namespace, &read, self.now);
+        let start = (self.now, command_id(lane, &permit), Timeline::new(lane.received_at));
+        let mut job = Job::new(permit, position, namespace, &read, start);
         if fua && namespace.volume.info().volatile_cache {
             job.then = Some(read);
             return self.start(lane, job, Request::Flush);
@@ -130,17 +141,39 @@ impl Core {
         position: usize,
         data: Buffer,
         (lba, blocks, fua): (u64, u64, bool),
+        mut timeline: Option<Timeline>,
     ) {
         if is_fenced(lane) {
-            return self.begin(lane, permit, position, Request::Write { lba, blocks, data, fua });
+            return self.begin(lane, permit, position, Request::Write { lba, blocks, data, fua }, timeline);
         }
         let (volume, len) = (&self.shared.namespaces.at(position).volume, data.len());
+        if let Some(timeline) = &mut timeline {
+            timeline.enter(Stage::Device, self.observer.now());
+        }
         match volume.try_write(lba, blocks, data, &mut self.memory.pool) {
             Ok(()) => {
-                let operation = (position, IoKind::Write);
-                self.complete_io(lane, permit, operation, len, Duration::ZERO, Payload::default());
+                let kind = Kind::new(position, Operation::Write, len);
+                match timeline {
+                    Some(timeline) => {
+                        let mark = Mark::new(kind, command_id(lane, &permit), len, timeline);
+                        self.add_mark(lane, mark);
+                    }
+                    None => self.count_inline(lane, &permit, kind, len),
+                }
+                self.complete_io(lane, permit, Operation::Write, len, Payload::default());
             }
-            Err(data) => self.begin(lane, permit, position, Request::Write { lba, blocks, data, fua }),
+            Err(data) => {
+                self.begin(lane, permit, position, Request::Write { lba, blocks, data, fua }, timeline);
+            }
+        }
+    }
+
+    /// Counts a command that completes in the receive that delivered it.
+    #[inline(always)]
+    fn count_inline(&self, lane: &mut Lane, permit: &Permit, kind: Kind, len: usize) {
+        if self.observer.is_on() {
+            let Lane { conn, marks, received_at, .. } = lane;
+            marks.add_inline(kind, len, *received_at, || id_of(conn, permit));
         }
     }
 
@@ -179,21 +212,32 @@ impl Core {
             DataLocation::InCapsule => match self.in_capsule_buffer(lane, &permit, position, len) {
                 Some(mut buffer) => {
                     if lane.conn.take_landed(&permit, &mut buffer) {
-                        return self.run_with_data(lane, permit, position, command, buffer);
+                        return self.run_with_data(lane, permit, position, command, buffer, None);
                     }
                     self.expect_data(lane, position, len);
+                    self.begin_transfer(lane, &permit, Timeline::new(lane.received_at));
                     lane.conn.receive_into(permit, buffer);
                 }
                 None => {
                     self.counters.deferred_commands.add(1);
                     log::trace!("{}: not read until memory is available", lane.peer());
-                    lane.stalled = Some(Stalled { permit, position, len, since: self.now });
+                    self.counters.memory_waits.add(1);
+                    let mut timeline = Timeline::new(lane.received_at);
+                    timeline.enter(Stage::Memory, self.observer.now());
+                    lane.stalled = Some(Stalled { permit, position, len, since: self.now, timeline });
                 }
             },
             DataLocation::Transport => {
-                self.enter(lane, Waiting::Data { lane: lane.key, permit, position, len })
+                let timeline = Timeline::new(lane.received_at);
+                self.enter(lane, Waiting::Data { lane: lane.key, permit, position, len, timeline })
             }
         }
+    }
+
+    /// The command waits for its data from now on.
+    pub(super) fn begin_transfer(&self, lane: &mut Lane, permit: &Permit, mut timeline: Timeline) {
+        timeline.enter(Stage::Transfer, self.observer.now());
+        lane.marks.begin_transfer(permit.slot(), timeline);
     }
 
     fn refuse_data(&mut self, lane: &mut Lane, permit: Permit, buffer: Buffer, status: Status) {
@@ -223,6 +267,14 @@ impl Core {
         let ranges = ranges.map(|range| BlockRange { lba: range.slba, blocks: u64::from(range.blocks) });
         Ok(Request::Deallocate { ranges: ranges.filter(|range| range.blocks > 0).collect(), fua })
     }
+}
+
+fn command_id(lane: &Lane, permit: &Permit) -> CommandId {
+    id_of(&lane.conn, permit)
+}
+
+fn id_of(conn: &Connection, permit: &Permit) -> CommandId {
+    CommandId { lba: conn.entry(permit).cdw10_11(), cid: permit.cid(), depth: conn.in_flight() as u16 }
 }
 
 /// Returns `true` if commands of the lane may have to wait for commands of older associations.

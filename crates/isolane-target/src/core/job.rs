@@ -3,9 +3,8 @@
 //! Invariant: a job is finished exactly once. Its permit is then completed, or abandoned if its lane has
 //! ended.
 
-use std::time::Duration;
-
 use isolane_memory::Payload;
+use isolane_observe::stage::{Operation, Stage};
 use isolane_proto::Completion;
 use isolane_proto::target::Permit;
 use isolane_reactor::file::{FileCompletion, FileOp};
@@ -13,10 +12,10 @@ use isolane_volume::{Outcome, Request, Step, Task, VolumeError};
 use slotmap::{Key, KeyData};
 
 use super::{Core, Driver};
-use crate::counters::IoKind;
 use crate::lane::{Association, Lane};
 use crate::nvme_status;
 use crate::slab::SlabKey;
+use crate::timeline::{Kind, Mark};
 use crate::work::{FileWork, Job, Waiting};
 
 impl Core {
@@ -24,6 +23,9 @@ impl Core {
     pub(super) fn start(&mut self, lane: &mut Lane, mut job: Job, request: Request) {
         if lane.is_held(&job) {
             self.count(lane, &mut job);
+            if !job.timeline.is_in(Stage::Blocks) {
+                job.timeline.enter(Stage::Blocks, self.observer.now());
+            }
             return self.waiting.fenced.push_back(Waiting::Start { lane: lane.key, job, request });
         }
         job.reserved = job.bytes_to_take(&request);
@@ -37,7 +39,11 @@ impl Core {
     }
 
     /// Starts a request at its volume. Returns the work to queue if it must wait.
-    pub(super) fn try_start(&mut self, lane: &mut Lane, job: Job, request: Request) -> Option<Waiting> {
+    pub(super) fn try_start(&mut self, lane: &mut Lane, mut job: Job, request: Request) -> Option<Waiting> {
+        // A blocked command is retried in each turn, mostly in vain.
+        let is_retry = job.timeline.is_in(Stage::Blocks);
+        let now = if is_retry { self.observer.turn_ns() } else { self.observer.now() };
+        job.timeline.enter(Stage::Queue, now);
         let is_new = lane.is_open() && !matches!(request, Request::Continue(_));
         if is_new && self.has_left_too_many(job.position) {
             return self.advance(lane, job, Step::Retry(request));
@@ -56,13 +62,16 @@ impl Core {
             }
             Step::File(operation, task) => {
                 self.count(lane, &mut job);
+                job.timeline.relabel(Stage::Queue);
                 let position = job.position;
                 let token = self.files.insert(FileWork::Command { lane: lane.key, job, task });
                 self.submit(position, token, operation);
+                self.submitted.push(token);
                 None
             }
             Step::Pending(pending) => {
                 self.count(lane, &mut job);
+                job.timeline.relabel(Stage::Device);
                 let task = Task::from(&pending);
                 let work = FileWork::Command { lane: lane.key, job, task };
                 self.register(pending, work);
@@ -70,6 +79,7 @@ impl Core {
             }
             Step::Retry(request) => {
                 self.count(lane, &mut job);
+                job.timeline.relabel(Stage::Blocks);
                 Some(Waiting::Start { lane: lane.key, job, request })
             }
         }
@@ -89,11 +99,9 @@ impl Core {
         if let (Ok(_), Some(next), true) = (&outcome, job.then.take(), lane.is_open()) {
             return self.start(lane, job, next);
         }
-        let Job { permit, position, operation, len, started, counted, volatile, .. } = job;
+        let Job { permit, position, operation, len, counted, volatile, .. } = job;
         lane.unreserve(position, job.reserved);
         self.volumes[position].release(job.reserved);
-        let latency =
-            if started == self.now { Duration::ZERO } else { self.now.saturating_duration_since(started) };
         if lane.disconnected {
             self.record_left_ended(lane, position);
         }
@@ -101,12 +109,45 @@ impl Core {
             self.volumes[position].release(job.data_bytes);
             self.end(lane, volatile);
         }
+        let mut mark = Mark::new(Kind::new(position, operation, len), job.id, len, job.timeline);
+        mark.failed = outcome.is_err();
+        self.add_mark(lane, mark);
         match outcome {
-            Ok(payload) => self.complete_io(lane, permit, (position, operation), len, latency, payload),
+            Ok(payload) => self.complete_io(lane, permit, operation, len, payload),
             Err(error) => {
-                self.counters.record(position, operation, Err(()), latency);
                 self.log_failure(position, operation, &error);
                 self.fail(lane, permit, nvme_status::status_for(&error, operation));
+            }
+        }
+    }
+
+    /// Adds a command that completes now to those whose responses are sent. A closed lane sends none.
+    pub(super) fn add_mark(&mut self, lane: &mut Lane, mut mark: Mark) {
+        if !self.observer.is_on() {
+            return;
+        }
+        if !mark.timeline.is_in(Stage::Answer) {
+            mark.timeline.finish(self.observer.now());
+        }
+        let is_read = mark.kind.operation == Operation::Read && !mark.failed;
+        if !lane.is_open() {
+            self.record(lane, &mark, self.observer.now());
+        } else if is_read && lane.conn.is_long_response(mark.bytes as usize) {
+            lane.marks.push_long(mark);
+        } else {
+            lane.marks.push(mark);
+        }
+    }
+
+    /// The requests of this turn are handed to the kernel now.
+    pub(super) fn hand_over_submitted(&mut self) {
+        if self.submitted.is_empty() {
+            return;
+        }
+        let now = self.observer.now();
+        for token in self.submitted.drain(..) {
+            if let Some(FileWork::Command { job, .. }) = self.files.get_mut(token) {
+                job.timeline.enter(Stage::Device, now);
             }
         }
     }
@@ -117,23 +158,21 @@ impl Core {
         &mut self,
         lane: &mut Lane,
         permit: Permit,
-        (position, operation): (usize, IoKind),
+        operation: Operation,
         len: usize,
-        latency: Duration,
         payload: Payload,
     ) {
-        self.counters.record(position, operation, Ok(len as u64), latency);
         let Some(Association { counters, .. }) = lane.association.as_ref().filter(|_| lane.is_open()) else {
             self.memory.pool.recycle_payload(payload);
             return self.complete(lane, permit, Completion::success());
         };
         match operation {
-            IoKind::Read => {
+            Operation::Read => {
                 counters.record_read(len as u64);
                 lane.conn.complete_with_data(permit, payload, Completion::success());
                 self.sends.add(lane);
             }
-            IoKind::Write => {
+            Operation::Write => {
                 counters.record_write(len as u64);
                 self.complete(lane, permit, Completion::success());
             }
@@ -142,7 +181,7 @@ impl Core {
     }
 
     /// Logs a failed command, unless the host caused the failure; at most one per second and volume.
-    pub(super) fn log_failure(&mut self, position: usize, operation: IoKind, error: &VolumeError) {
+    pub(super) fn log_failure(&mut self, position: usize, operation: Operation, error: &VolumeError) {
         if matches!(error, VolumeError::OutOfRange { .. } | VolumeError::ReadOnly) {
             return;
         }
@@ -169,8 +208,9 @@ impl Core {
     }
 
     /// Continues a command of `lane` after its operation.
-    fn resume_job(&mut self, lane: &mut Lane, job: Job, task: Task, finished: FileCompletion) {
+    fn resume_job(&mut self, lane: &mut Lane, mut job: Job, task: Task, finished: FileCompletion) {
         let FileCompletion { result, operation, .. } = finished;
+        job.timeline.enter(Stage::Answer, self.observer.turn_ns());
         let volume = &self.shared.namespaces.at(job.position).volume;
         let step = volume.resume(task, result, operation, &mut self.memory.pool);
         if let Some(waiting) = self.advance(lane, job, step) {

@@ -258,6 +258,7 @@ impl Driver {
         self.host_drains.iter_mut().for_each(|drain| drain.started = true);
         let added = self.core.reactor.attach(socket);
         let id = lane.id;
+        lane.observed.iter().for_each(|cells| cells.core.set(self.core.index as u64));
         let key = self.lanes.insert_with_key(|key| {
             (lane.key, lane.token) = (key, added.as_ref().ok().copied());
             *lane

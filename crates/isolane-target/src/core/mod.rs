@@ -74,6 +74,7 @@ use crate::counters::CoreCounters;
 use crate::error::ShutdownReport;
 use crate::lane::Lane;
 use crate::memory_budget::{MemoryBudget, pool_pages};
+use crate::observed::Observer;
 use crate::shared::{Message, Shared};
 use crate::slab::{LaneId, Slab, SlabKey};
 use crate::work::FileWork;
@@ -92,6 +93,9 @@ pub(crate) struct Core {
     max_receive_bytes: usize,
     /// Time limit for unacknowledged bytes at a host.
     stall: Duration,
+    observer: Observer,
+    /// Operations of commands that this turn has submitted.
+    submitted: Vec<SlabKey>,
     /// Operations in the reactor, by their tokens.
     files: Slab<FileWork>,
     /// Requests of nested volumes to their members.
@@ -138,6 +142,9 @@ impl Driver {
         config: &TargetConfig,
     ) -> Driver {
         let (now, limits) = (Instant::now(), config.limits());
+        let cells = Arc::clone(&shared.observed[index]);
+        cells.cpu.set(cpu.map_or(0, |cpu| cpu as u64 + 1));
+        let observer = Observer::new(config.observe, cells);
         let mut core = Core {
             index,
             counters: Arc::clone(&shared.counters[index]),
@@ -149,6 +156,8 @@ impl Driver {
             now,
             max_receive_bytes: usize::MAX,
             stall: limits.stall,
+            observer,
+            submitted: Vec::new(),
             files: Slab::default(),
             nested: Executor::default(),
             waiting: WaitingCommands::default(),
@@ -194,6 +203,7 @@ impl Driver {
         let mut events = std::mem::take(&mut self.events);
         let turned = self.core.reactor.turn(self.deadline(), &mut events);
         self.core.now = self.core.reactor.now();
+        self.core.observer.begin_turn();
         self.core.finish_waits();
         self.reap_zerocopy();
         self.core.memory.measure(self.core.shared.lane_quota.used(self.core.index));
@@ -210,6 +220,7 @@ impl Driver {
         self.reap();
         self.send_dirty();
         self.core.drive_parts();
+        self.core.hand_over_submitted();
         self.poll_migrations();
         self.poll_shutdown();
         turned

@@ -60,6 +60,7 @@ impl Core {
         drop(plan);
         match received {
             Ok(Received::Bytes(count)) => {
+                lane.received_at = self.observer.now();
                 self.counters.received_bytes.add(count as u64);
                 lane.conn.handle_received(count);
                 self.process_input(lane, overflow)
@@ -210,6 +211,7 @@ impl Core {
                 return false;
             };
             self.expect_data(lane, position, len);
+            self.begin_transfer(lane, &stalled.permit, stalled.timeline);
             lane.conn.extend_deadline(self.now.saturating_duration_since(stalled.since));
             lane.conn.receive_into(stalled.permit, buffer);
         }

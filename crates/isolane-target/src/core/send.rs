@@ -6,8 +6,9 @@ use isolane_memory::{Pool, ZeroCopySend};
 use isolane_reactor::{Sent, Token};
 
 use super::{Core, Driver};
-use crate::lane::{Lane, Phase};
+use crate::lane::{Association, Lane, Phase};
 use crate::slab::SlabKey;
+use crate::timeline::Mark;
 
 /// Lanes with data to send in this turn.
 #[derive(Default)]
@@ -53,6 +54,7 @@ impl Core {
     pub(super) fn send(&mut self, lane: &mut Lane) {
         let Some(token) = lane.token else { return };
         if lane.conn.wants_transmit() {
+            let start = if lane.marks.is_empty() { 0 } else { self.observer.now() };
             let mut plan = TransmitPlan::new();
             lane.conn.fill_transmit_plan(&mut plan);
             let offered = plan.bytes();
@@ -63,10 +65,12 @@ impl Core {
             };
             drop(plan);
             match sent {
-                Ok(Sent { bytes, zerocopy: true }) => self.handle_zerocopy(lane, token, bytes, offered),
+                Ok(Sent { bytes, zerocopy: true }) => {
+                    self.handle_zerocopy(lane, token, bytes, (offered, start))
+                }
                 Ok(Sent { bytes, zerocopy: false }) => {
                     lane.conn.handle_transmitted(bytes, &mut self.memory.pool);
-                    self.handle_sent(lane, bytes, offered);
+                    self.handle_sent(lane, bytes, (offered, start));
                 }
                 Err(error) => {
                     log::debug!("{}: sending failed: {error}", lane.peer());
@@ -77,7 +81,10 @@ impl Core {
         self.shut_write_if_done(lane);
     }
 
-    fn handle_sent(&mut self, lane: &mut Lane, count: usize, offered: usize) {
+    fn handle_sent(&mut self, lane: &mut Lane, count: usize, (offered, start): (usize, u64)) {
+        if !lane.marks.is_empty() {
+            self.record_sent(lane, start);
+        }
         self.counters.sent_bytes.add(count as u64);
         lane.send_blocked = count < offered;
         if !lane.send_blocked && (lane.conn.wants_transmit() || lane.is_limited()) {
@@ -86,14 +93,37 @@ impl Core {
         self.resume_after_send(lane);
     }
 
+    /// Ends the stages of all commands whose last byte the kernel has accepted. The send began at `start`.
+    fn record_sent(&mut self, lane: &mut Lane, start: u64) {
+        let now = self.observer.now();
+        let (queued, sent) = lane.conn.transmit_positions();
+        lane.marks.begin_send(start, queued, std::iter::from_fn(|| lane.conn.poll_long_chunk()));
+        while let Some(mark) = lane.marks.poll_sent(sent) {
+            self.record(lane, &mark, now);
+        }
+    }
+
+    /// Records commands of a lane.
+    pub(super) fn record(&mut self, lane: &mut Lane, mark: &Mark, now: u64) {
+        if lane.observed.is_none() {
+            lane.observed = lane.association.as_ref().map(|association| {
+                let Association { id, host, qid, .. } = *association;
+                self.shared.connections.add((id, host, qid), lane.connection, self.index)
+            });
+        }
+        if let Some(connection) = &lane.observed {
+            self.observer.record(mark, connection, now);
+        }
+    }
+
     /// Tracks a zero-copy send, whose buffers the kernel still reads and which count for the lane.
-    fn handle_zerocopy(&mut self, lane: &mut Lane, token: Token, count: usize, offered: usize) {
+    fn handle_zerocopy(&mut self, lane: &mut Lane, token: Token, count: usize, offer: (usize, u64)) {
         let mut sent = self.sends.spare_zerocopy.pop().unwrap_or_default();
         lane.conn.handle_zerocopy(count, &mut sent);
         lane.zerocopy_bytes += sent.bytes;
         self.reactor.track_zerocopy(token, sent);
         self.counters.zerocopy_bytes.add(count as u64);
-        self.handle_sent(lane, count, offered);
+        self.handle_sent(lane, count, offer);
     }
 
     /// Updates the number of closed sockets with zero-copy sends in flight, which count against the

@@ -3,10 +3,10 @@
 //! Each tick publishes the age of the oldest command of each volume, for the counters, and logs a command
 //! that becomes older than [`SLOW`]: one line for all commands of a stall.
 
+use isolane_observe::stage::Operation;
 use std::time::{Duration, Instant};
 
 use super::Driver;
-use crate::counters::IoKind;
 use crate::work::{FileWork, Job, Waiting};
 
 /// Watch of one volume on one core.
@@ -21,7 +21,7 @@ pub(super) struct SlowCommands {
 /// The commands at one volume.
 #[derive(Clone, Copy, Debug)]
 struct AtVolume {
-    oldest: (Instant, IoKind),
+    oldest: (Instant, Operation),
     newest: Instant,
     /// Commands older than [`SLOW`].
     slow: usize,
@@ -98,14 +98,16 @@ mod tests {
     #[test]
     fn logs_one_line_for_stalled_commands() {
         let (start, mut watch) = (Instant::now(), SlowCommands::default());
-        let stalled = |slow| Some(AtVolume { oldest: (start, IoKind::Write), newest: start + 3 * S, slow });
+        let stalled =
+            |slow| Some(AtVolume { oldest: (start, Operation::Write), newest: start + 3 * S, slow });
         assert_eq!(watch.check(None, start), None);
         assert_eq!(watch.check(stalled(0), start + 9 * S), None);
         let line = watch.check(stalled(1), start + 10 * S).expect("a line is due");
         assert!(line.contains("a write has not completed for 10s"), "{line}");
         assert_eq!(watch.check(stalled(64), start + 20 * S), None, "the same stall");
         assert_eq!(watch.check(None, start + 30 * S), None);
-        let next = Some(AtVolume { oldest: (start + 4 * S, IoKind::Read), newest: start + 4 * S, slow: 1 });
+        let next =
+            Some(AtVolume { oldest: (start + 4 * S, Operation::Read), newest: start + 4 * S, slow: 1 });
         assert!(watch.check(next, start + 40 * S).is_some(), "another stall");
     }
 }

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use isolane_observe::stage::{Operation, Stage};
 use isolane_volume::Request;
 
 use super::{Core, Driver};
@@ -60,15 +61,19 @@ impl WaitingCommands {
 impl Core {
     /// Queues a command for a retry in a later turn.
     pub(super) fn wait(&mut self, waiting: Waiting) {
-        if let Waiting::Data { .. } = waiting {
-            return self.wait_for_memory(waiting);
-        }
-        self.counters.deferred_commands.add(1);
+        let Waiting::Start { job, .. } = &waiting else { return self.wait_for_memory(waiting) };
+        let is_flush = job.operation == Operation::Flush;
+        let counters = &self.counters;
+        let waits = if is_flush { &counters.flush_waits } else { &counters.range_waits };
+        waits.add(1);
+        counters.deferred_commands.add(1);
         self.waiting.push_blocked(waiting);
     }
 
     /// Queues a command for a retry when memory is available.
-    pub(super) fn wait_for_memory(&mut self, waiting: Waiting) {
+    pub(super) fn wait_for_memory(&mut self, mut waiting: Waiting) {
+        waiting.enter(Stage::Memory, self.observer.now());
+        self.counters.memory_waits.add(1);
         self.counters.deferred_commands.add(1);
         self.memory.begin_wait(waiting.bytes_to_take());
         self.waiting.memory.push_back(waiting);
@@ -115,10 +120,11 @@ impl Core {
     /// Continues a command for which memory is available; returns it if it must still wait.
     pub(super) fn resume_command(&mut self, lane: &mut Lane, waiting: Waiting) -> Option<Waiting> {
         match waiting {
-            Waiting::Data { lane: key, permit, position, len } => {
+            Waiting::Data { lane: key, permit, position, len, timeline } => {
                 let Some(buffer) = self.memory.pool.buffer(len) else {
-                    return Some(Waiting::Data { lane: key, permit, position, len });
+                    return Some(Waiting::Data { lane: key, permit, position, len, timeline });
                 };
+                self.begin_transfer(lane, &permit, timeline);
                 lane.unreserve(position, len);
                 lane.at_volume(position).awaited_bytes += len;
                 lane.conn.request_data(permit, buffer);

@@ -1,0 +1,275 @@
+//! Latencies that the cores of a target record, readable from any thread at any time.
+//!
+//! Each core writes its own [`CoreCells`], and each lane its [`ConnectionCells`], with plain stores. Memory for the
+//! numbers of a kind of commands is allocated when the first of them ends.
+//!
+//! Invariant: one thread at a time writes to each part.
+
+use std::sync::{Arc, OnceLock};
+
+use isolane_observe::cells::{CoarseCells, Counter, SeriesCells, StageTimes};
+use isolane_observe::slow::{SlowRecord, SlowRing, SlowWriter};
+use isolane_observe::snapshot::{Connection, Core, Series, SeriesKey};
+use isolane_observe::stage::{MAX_STAGES, Operation, Side, SizeClass, Stage};
+use isolane_proto::subsystem::{AssociationId, ConnectionInfo, Host};
+use isolane_reactor::clock;
+use parking_lot::Mutex;
+
+use crate::timeline::{Kind, Mark};
+
+/// By operation and size class.
+type Kinds = [[OnceLock<Box<SeriesCells>>; SizeClass::ALL.len()]; Operation::ALL.len()];
+
+/// Numbers that one core writes.
+#[derive(Debug, Default)]
+pub(crate) struct CoreCells {
+    /// By the number of the volume: the namespaces in their order, then the members.
+    volumes: Vec<Kinds>,
+    pub turns: CoarseCells,
+    pub busy_ns: Counter,
+    pub asleep_ns: Counter,
+    pub late_ns: Counter,
+    /// Thread ID, and the core that the thread is pinned to plus one.
+    pub thread: Counter,
+    pub cpu: Counter,
+    pub slow: SlowRing,
+}
+
+impl CoreCells {
+    pub(crate) fn new(volumes: usize) -> CoreCells {
+        CoreCells { volumes: (0..volumes).map(|_| Kinds::default()).collect(), ..CoreCells::default() }
+    }
+
+    /// Returns the cells to record into.
+    #[inline]
+    pub(crate) fn series(&self, volume: usize, operation: Operation, size: SizeClass) -> &SeriesCells {
+        self.volumes[volume][operation as usize][size as usize].get_or_init(Box::default)
+    }
+
+    /// Returns the numbers of all volumes. `core` is the index of this core.
+    pub(crate) fn copy(&self, core: usize) -> impl Iterator<Item = Series> {
+        let kinds =
+            Operation::ALL.into_iter().flat_map(|operation| SizeClass::ALL.map(|size| (operation, size)));
+        let all =
+            (0..self.volumes.len()).flat_map(move |volume| kinds.clone().map(move |kind| (volume, kind)));
+        all.filter_map(move |(volume, (operation, size))| {
+            let cells = self.volumes[volume][operation as usize][size as usize].get()?;
+            let (volume, core) = (volume as u32, core as u32);
+            cells.copy(SeriesKey { side: Side::Target, volume, core, operation, size })
+        })
+    }
+
+    /// Returns the state of the core itself.
+    pub(crate) fn describe(&self, index: usize) -> Core {
+        Core {
+            index: index as u32,
+            cpu: self.cpu.value().checked_sub(1).map(|cpu| cpu as u32),
+            thread: self.thread.value() as u32,
+            busy_ns: self.busy_ns.value(),
+            asleep_ns: self.asleep_ns.value(),
+            late_ns: self.late_ns.value(),
+            turns: Some(self.turns.copy()),
+            ..Core::default()
+        }
+    }
+
+    /// Returns the memory in use, in bytes.
+    pub(crate) fn memory(&self) -> usize {
+        let used = self.volumes.iter().flatten().flatten().filter_map(OnceLock::get);
+        used.map(|cells| cells.memory()).sum()
+    }
+}
+
+/// Numbers of one connected queue.
+#[derive(Debug)]
+pub(crate) struct ConnectionCells {
+    id: u64,
+    host: Host,
+    controller: u16,
+    queue: u16,
+    connection: ConnectionInfo,
+    /// Index of the core that owns it.
+    pub core: Counter,
+    totals: [OnceLock<Box<CoarseCells>>; SizeClass::ALL.len()],
+    stages: [Counter; MAX_STAGES],
+    max: [Counter; MAX_STAGES],
+    pub received_bytes: Counter,
+    pub sent_bytes: Counter,
+    pub in_flight: Counter,
+    /// Age of the oldest command at a volume in the last tick plus one, in milliseconds.
+    pub oldest_ms: Counter,
+}
+
+impl ConnectionCells {
+    #[inline]
+    fn record(&self, size: SizeClass, times: &StageTimes, count: u64) {
+        self.totals[size as usize].get_or_init(Box::default).record(times.iter().sum(), count);
+        for ((ns, sum), max) in times.iter().zip(&self.stages).zip(&self.max) {
+            if *ns > 0 {
+                sum.add(ns.wrapping_mul(count));
+                max.raise(*ns);
+            }
+        }
+    }
+
+    fn copy(&self) -> Connection {
+        let totals = SizeClass::ALL.into_iter().zip(&self.totals);
+        let totals = totals.filter_map(|(size, cells)| Some((size, cells.get()?.copy())));
+        let by_stage = |values: &[Counter; MAX_STAGES]| -> Vec<(Stage, u64)> {
+            let stages = Side::Target.stages().iter().copied().zip(values.iter().map(Counter::value));
+            stages.filter(|(_, ns)| *ns > 0).collect()
+        };
+        Connection {
+            id: self.id,
+            host: self.host.nqn.map_or_else(String::new, |nqn| nqn.as_str().to_owned()),
+            host_id: uuid::Uuid::from_bytes(self.host.hostid).to_string(),
+            controller: self.controller,
+            queue: self.queue,
+            core: self.core.value() as u32,
+            local: self.connection.local.to_string(),
+            peer: self.connection.remote.to_string(),
+            totals: totals.collect(),
+            stages_ns: by_stage(&self.stages),
+            stage_max_ns: by_stage(&self.max),
+            received_bytes: self.received_bytes.value(),
+            sent_bytes: self.sent_bytes.value(),
+            in_flight: self.in_flight.value() as u32,
+            oldest_ms: self.oldest_ms.value().checked_sub(1),
+            tcp: None,
+        }
+    }
+}
+
+/// Connections that have completed a command.
+#[derive(Debug, Default)]
+pub(crate) struct Connections(Mutex<Registry>);
+
+#[derive(Debug, Default)]
+struct Registry {
+    last_id: u64,
+    open: Vec<Arc<ConnectionCells>>,
+}
+
+impl Connections {
+    /// Adds a connected queue, which core `core` owns.
+    #[cold]
+    pub(crate) fn add(
+        &self,
+        association: (AssociationId, Host, u16),
+        connection: ConnectionInfo,
+        core: usize,
+    ) -> Arc<ConnectionCells> {
+        let mut registry = self.0.lock();
+        registry.last_id += 1;
+        let (id, host, queue) = association;
+        let cells = Arc::new(ConnectionCells {
+            id: registry.last_id,
+            host,
+            controller: id.cntlid,
+            queue,
+            connection,
+            core: Counter::default(),
+            totals: Default::default(),
+            stages: Default::default(),
+            max: Default::default(),
+            received_bytes: Counter::default(),
+            sent_bytes: Counter::default(),
+            in_flight: Counter::default(),
+            oldest_ms: Counter::default(),
+        });
+        cells.core.set(core as u64);
+        registry.open.push(Arc::clone(&cells));
+        cells
+    }
+
+    /// Removes a closed one.
+    pub(crate) fn remove(&self, cells: &Arc<ConnectionCells>) {
+        self.0.lock().open.retain(|other| !Arc::ptr_eq(other, cells));
+    }
+
+    pub(crate) fn copy(&self) -> Vec<Connection> {
+        let open = self.0.lock().open.clone();
+        open.iter().map(|cells| cells.copy()).collect()
+    }
+}
+
+/// Writer of the numbers of one core.
+#[derive(Debug)]
+pub(crate) struct Observer {
+    is_on: bool,
+    pub cells: Arc<CoreCells>,
+    slow: SlowWriter,
+    /// Time of the first question in this turn; 0 before.
+    turn_ns: u64,
+}
+
+impl Observer {
+    pub(crate) fn new(is_on: bool, cells: Arc<CoreCells>) -> Observer {
+        Observer { is_on, cells, slow: SlowWriter::default(), turn_ns: 0 }
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Returns the time of the clock in nanoseconds; 0 if nothing is recorded.
+    #[inline]
+    pub(crate) fn now(&self) -> u64 {
+        if self.is_on { clock::now() } else { 0 }
+    }
+
+    pub(crate) fn begin_turn(&mut self) {
+        self.turn_ns = 0;
+    }
+
+    /// Returns the time at which this turn began to handle completions, roughly.
+    pub(crate) fn turn_ns(&mut self) -> u64 {
+        if self.turn_ns == 0 {
+            self.turn_ns = self.now();
+        }
+        self.turn_ns
+    }
+
+    /// Records commands whose last byte the kernel has accepted.
+    #[inline]
+    pub(crate) fn record(&mut self, mark: &Mark, connection: &ConnectionCells, now: u64) {
+        let Mark { kind: Kind { position, operation, size }, count, bytes, .. } = *mark;
+        let times = mark.end(now);
+        let series = self.cells.series(position as usize, operation, size);
+        series.record(&times, u64::from(count));
+        if mark.failed {
+            series.add_error();
+        } else {
+            series.add_bytes(bytes);
+        }
+        connection.record(size, &times, u64::from(count));
+        let total = now.saturating_sub(mark.timeline.received());
+        if self.slow.is_slow(total) {
+            self.add_slow(mark, connection, times, now);
+        }
+    }
+
+    #[cold]
+    fn add_slow(&mut self, mark: &Mark, connection: &ConnectionCells, times: StageTimes, now: u64) {
+        let record = SlowRecord {
+            at_ns: now,
+            total_ns: times.iter().sum(),
+            stages_ns: times,
+            connection: connection.id,
+            lba: mark.first.lba,
+            bytes: mark.bytes / u64::from(mark.count),
+            volume: mark.kind.position,
+            cid: mark.first.cid,
+            depth: mark.first.depth,
+            operation: mark.kind.operation,
+            last_member: None,
+        };
+        self.slow.add(record, &self.cells.slow);
+    }
+
+    /// Publishes the slow operations of the last second if it has ended. Called in each tick.
+    pub(crate) fn tick(&mut self) {
+        let now = self.now();
+        self.slow.end_second(now, &self.cells.slow);
+    }
+}

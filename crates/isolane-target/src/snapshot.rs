@@ -1,0 +1,145 @@
+//! The numbers of a running target as one document.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use isolane_observe::snapshot::{Numbers, Program, Snapshot, VERSION, Volume};
+use isolane_observe::stage::Side;
+use isolane_reactor::clock;
+use isolane_volume::VolumeTree;
+use isolane_volume::tree::{ARGUMENT, MirrorState};
+
+use crate::shared::Shared;
+
+/// Returns all numbers since the start of the target. Asks no core.
+pub(crate) fn take(shared: &Shared, started_ns: u64) -> Snapshot {
+    let now_ns = clock::now();
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let unix_offset_ns = since_1970.as_nanos() as i128 - i128::from(now_ns);
+    let cores = || (0_u32..).zip(&shared.observed);
+    let slow = cores().flat_map(|(core, cells)| {
+        cells
+            .slow
+            .copy()
+            .into_iter()
+            .map(move |record| record.to_operation(Side::Target, core, unix_offset_ns))
+    });
+    let mut slow: Vec<_> = slow.collect();
+    slow.sort_by_key(|operation| operation.at_unix_us);
+    Snapshot {
+        version: VERSION,
+        program: program(shared, now_ns.saturating_sub(started_ns)),
+        at_unix_ms: since_1970.as_millis() as u64,
+        volumes: volumes(shared),
+        numbers: numbers(shared),
+        slow,
+        ..Snapshot::default()
+    }
+}
+
+fn program(shared: &Shared, uptime_ns: u64) -> Program {
+    let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    Program {
+        name: String::from("serve"),
+        version: String::from(env!("CARGO_PKG_VERSION")),
+        pid: std::process::id(),
+        uptime_ms: uptime_ns / 1_000_000,
+        clock: clock::source().to_owned(),
+        machine,
+        limits: [("pool".to_owned(), shared.pool_bytes as u64)].into(),
+    }
+}
+
+fn numbers(shared: &Shared) -> Numbers {
+    let mut numbers = Numbers::default();
+    for (index, cells) in shared.observed.iter().enumerate() {
+        numbers.series.extend(cells.copy(index));
+        numbers.cores.push(cells.describe(index));
+    }
+    numbers.connections = shared.connections.copy();
+    let sum =
+        |value: fn(&crate::counters::CoreCounters) -> u64| shared.counters.iter().map(|it| value(it)).sum();
+    for (name, value) in [
+        ("deferred-commands", sum(|core| core.deferred_commands.value())),
+        ("memory-waits", sum(|core| core.memory_waits.value())),
+        ("range-waits", sum(|core| core.range_waits.value())),
+        ("flush-waits", sum(|core| core.flush_waits.value())),
+        ("limit-waits", sum(|core| core.limit_waits.value())),
+        ("digest-errors", sum(|core| core.digest_errors.value())),
+        ("fatal-errors", sum(|core| core.fatal_errors.value())),
+        ("received-bytes", sum(|core| core.received_bytes.value())),
+        ("sent-bytes", sum(|core| core.sent_bytes.value())),
+        ("connections-open", sum(|core| core.connections_open.value())),
+        ("observe-bytes", shared.observed.iter().map(|cells| cells.memory() as u64).sum()),
+    ] {
+        numbers.counters.insert(name.to_owned(), value);
+    }
+    numbers
+}
+
+/// Returns all volumes: the namespaces in their order, then their members.
+fn volumes(shared: &Shared) -> Vec<Volume> {
+    let trees: Vec<VolumeTree> = shared.namespaces.iter().map(|it| it.volume.tree()).collect();
+    let mut list: Vec<Volume> = shared
+        .namespaces
+        .iter()
+        .zip(&trees)
+        .enumerate()
+        .map(|(position, (namespace, tree))| {
+            let oldest = shared.counters.iter().filter_map(|core| core.oldest_commands[position].age()).max();
+            let info = namespace.volume.info();
+            Volume {
+                nsid: Some(namespace.nsid),
+                bytes: info.blocks * u64::from(info.block_size),
+                oldest_ms: oldest.map(|age| age.as_millis() as u64),
+                ..describe(position, None, tree)
+            }
+        })
+        .collect();
+    for (position, tree) in trees.iter().enumerate() {
+        add_members(&mut list, position, tree);
+    }
+    list
+}
+
+/// Adds the members of a tree, each followed by its own members.
+fn add_members(list: &mut Vec<Volume>, parent: usize, tree: &VolumeTree) {
+    for (at, member) in tree.members.iter().enumerate() {
+        let id = list.len();
+        let background = background(tree, at);
+        list.push(Volume { background, ..describe(id, Some(parent as u32), member) });
+        add_members(list, id, member);
+    }
+}
+
+fn describe(id: usize, parent: Option<u32>, tree: &VolumeTree) -> Volume {
+    let parameters = tree.parameters.iter().map(|(key, value)| match key.as_str() {
+        ARGUMENT => value.clone(),
+        key => format!("{key}={value}"),
+    });
+    let parameters: Vec<String> = parameters.collect();
+    Volume {
+        id: id as u32,
+        parent,
+        name: tree.name.clone(),
+        kind: tree.kind.to_owned(),
+        group: tree.group.clone(),
+        path: tree.path.as_ref().map(|path| path.display().to_string()),
+        parameters: (!parameters.is_empty()).then(|| parameters.join(",")),
+        background: tree.mirror.and_then(own_background),
+        ..Volume::default()
+    }
+}
+
+fn own_background(state: MirrorState) -> Option<String> {
+    match state {
+        MirrorState::Copying { percent, .. } => Some(format!("copying {percent} %")),
+        MirrorState::Degraded { .. } => Some("degraded".to_owned()),
+        MirrorState::InSync | MirrorState::Failed => None,
+    }
+}
+
+/// Returns the work in the background that a mirror does on one member.
+fn background(parent: &VolumeTree, at: usize) -> Option<String> {
+    let state = parent.mirror?;
+    matches!(state, MirrorState::Copying { to, .. } if to == at).then(|| own_background(state))?
+}

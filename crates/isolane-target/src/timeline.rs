@@ -1,0 +1,223 @@
+//! Stages of the commands of one lane, from the receive until the kernel has accepted the last byte.
+//!
+//! A command that waits or is at a volume has a [`Timeline`]. Commands that complete in the receive that delivered
+//! them share one [`Mark`], as long as they are alike. When the socket has accepted the bytes up to the end of
+//! a mark, its commands are recorded.
+//!
+//! Invariant: a timeline is in one stage at a time, so the stages add up to the total.
+
+use std::collections::VecDeque;
+
+use isolane_observe::cells::StageTimes;
+use isolane_observe::stage::{MAX_STAGES, Operation, SizeClass, Stage};
+
+/// Time of one command so far, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeline {
+    /// Time of the receive.
+    received: u64,
+    stage: Stage,
+    /// Start of this stage.
+    since: u64,
+    /// Durations of the stages before.
+    times: StageTimes,
+}
+
+impl Timeline {
+    /// Returns the timeline of a command that a receive delivered.
+    pub(crate) fn new(received: u64) -> Timeline {
+        Timeline { received, stage: Stage::Batch, since: received, times: [0; MAX_STAGES] }
+    }
+
+    /// Ends the current stage and starts `stage`.
+    pub(crate) fn enter(&mut self, stage: Stage, now: u64) {
+        // The stages of a target come first in their type, in the order of their positions.
+        self.times[self.stage as usize] += now.saturating_sub(self.since);
+        (self.stage, self.since) = (stage, self.since.max(now));
+    }
+
+    /// Changes the current stage, from its start.
+    pub(crate) fn relabel(&mut self, stage: Stage) {
+        self.stage = stage;
+    }
+
+    pub(crate) fn is_in(&self, stage: Stage) -> bool {
+        self.stage == stage
+    }
+
+    /// The volume has completed the request.
+    pub(crate) fn finish(&mut self, now: u64) {
+        if self.stage == Stage::Queue {
+            self.relabel(Stage::Device);
+        }
+        self.enter(Stage::Answer, now);
+    }
+
+    /// Ends the last stage.
+    fn end(mut self, now: u64) -> StageTimes {
+        self.enter(Stage::Socket, now);
+        self.times
+    }
+
+    pub(crate) fn received(&self) -> u64 {
+        self.received
+    }
+}
+
+/// Numbers that a command is counted under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kind {
+    /// Position of the namespace.
+    pub position: u32,
+    pub operation: Operation,
+    pub size: SizeClass,
+}
+
+impl Kind {
+    #[inline]
+    pub(crate) fn new(position: usize, operation: Operation, len: usize) -> Kind {
+        Kind { position: position as u32, operation, size: SizeClass::from_len(len as u64) }
+    }
+}
+
+/// A command, for the list of slow operations.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CommandId {
+    pub lba: u64,
+    pub cid: u16,
+    /// Commands of the connection in flight when it arrived.
+    pub depth: u16,
+}
+
+/// Commands whose responses are not sent completely.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    pub kind: Kind,
+    pub first: CommandId,
+    /// Number of commands.
+    pub count: u32,
+    /// Sum of the lengths.
+    pub bytes: u64,
+    pub failed: bool,
+    pub timeline: Timeline,
+    /// Position of the last byte in the output of the connection, once it is queued.
+    end: u64,
+}
+
+impl Mark {
+    pub(crate) fn new(kind: Kind, first: CommandId, len: usize, timeline: Timeline) -> Mark {
+        Mark { kind, first, count: 1, bytes: len as u64, failed: false, timeline, end: u64::MAX }
+    }
+
+    /// Returns the durations of the stages, of which the last one ends now.
+    pub(crate) fn end(&self, now: u64) -> StageTimes {
+        self.timeline.end(now)
+    }
+
+    fn add(&mut self, count: u32, bytes: u64) {
+        self.count += count;
+        self.bytes += bytes;
+    }
+}
+
+/// The marks of a lane, and the timelines of its commands that wait for data.
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    /// In the order of their ends.
+    marks: VecDeque<Mark>,
+    /// Number of the first marks whose send has begun.
+    begun: usize,
+    /// Long responses that are not queued completely.
+    long: Vec<Mark>,
+    /// By slot.
+    transfers: Vec<(u16, Timeline)>,
+}
+
+impl Marks {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.marks.is_empty() && self.long.is_empty()
+    }
+
+    /// Counts a command that completed in the receive that delivered it.
+    #[inline]
+    pub(crate) fn add_inline(
+        &mut self,
+        kind: Kind,
+        len: usize,
+        received: u64,
+        first: impl FnOnce() -> CommandId,
+    ) {
+        if self.begun < self.marks.len()
+            && let Some(last) = self.marks.back_mut()
+            && last.kind == kind
+            && last.timeline.received == received
+            && last.timeline.is_in(Stage::Batch)
+        {
+            return last.add(1, len as u64);
+        }
+        self.push(Mark::new(kind, first(), len, Timeline::new(received)));
+    }
+
+    /// Adds a command whose response is queued completely.
+    pub(crate) fn push(&mut self, mark: Mark) {
+        if self.marks.len() < MAX_MARKS {
+            return self.marks.push_back(mark);
+        }
+        // The host reads nothing: the newest commands share the times of the last similar one.
+        let similar = self.marks.iter_mut().rev().find(|other| other.kind == mark.kind);
+        if let Some(similar) = similar {
+            similar.add(mark.count, mark.bytes);
+        }
+    }
+
+    /// Adds a command whose response is queued in chunks.
+    pub(crate) fn push_long(&mut self, mark: Mark) {
+        self.long.push(mark);
+    }
+
+    /// The send of all queued bytes, up to the position `queued`, began at `now`. `chunks` has the CIDs of long
+    /// responses with chunks in it, and whether the last one is.
+    pub(crate) fn begin_send(&mut self, now: u64, queued: u64, chunks: impl Iterator<Item = (u16, bool)>) {
+        for (cid, is_last) in chunks {
+            let Some(at) = self.long.iter().position(|mark| mark.first.cid == cid) else { continue };
+            if self.long[at].timeline.is_in(Stage::Answer) {
+                self.long[at].timeline.enter(Stage::Socket, now);
+            }
+            if is_last {
+                let mark = self.long.swap_remove(at);
+                self.marks.push_back(mark);
+            }
+        }
+        for mark in self.marks.range_mut(self.begun..) {
+            mark.end = queued;
+            if !mark.timeline.is_in(Stage::Socket) {
+                mark.timeline.enter(Stage::Socket, now);
+            }
+        }
+        self.begun = self.marks.len();
+    }
+
+    /// Returns a mark whose bytes the kernel has accepted, up to the position `sent`.
+    #[inline]
+    pub(crate) fn poll_sent(&mut self, sent: u64) -> Option<Mark> {
+        if self.marks.front()?.end > sent {
+            return None;
+        }
+        self.begun -= 1;
+        self.marks.pop_front()
+    }
+
+    /// Keeps the timeline of a command whose data has yet to arrive.
+    pub(crate) fn begin_transfer(&mut self, slot: u16, timeline: Timeline) {
+        self.transfers.push((slot, timeline));
+    }
+
+    /// Returns the timeline of a command whose data has arrived.
+    pub(crate) fn end_transfer(&mut self, slot: u16) -> Option<Timeline> {
+        let at = self.transfers.iter().position(|(other, _)| *other == slot)?;
+        Some(self.transfers.swap_remove(at).1)
+    }
+}
+
+/// Maximum number of marks of a lane, apart from long responses.
+const MAX_MARKS: usize = 32;

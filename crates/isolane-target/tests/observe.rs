@@ -1,0 +1,135 @@
+//! Stages of I/O commands, as a snapshot of the target shows them.
+
+mod common;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use common::interposer::{Decision, Interposer};
+use common::*;
+use isolane_observe::snapshot::{Series, Snapshot};
+use isolane_observe::stage::{Operation, SizeClass, Stage};
+use isolane_target::{Target, TargetConfig};
+use isolane_volume::Request;
+use isolane_wire::{Sgl, Status, SubmissionEntry};
+
+/// Returns the numbers of one kind once `count` commands are counted.
+fn series(target: &Target, operation: Operation, size: SizeClass, count: u64) -> Series {
+    let find = |snapshot: Snapshot| {
+        snapshot.numbers.series.into_iter().find(|it| (it.operation, it.size) == (operation, size))
+    };
+    let mut found = None;
+    eventually("all are counted", || {
+        found = find(target.snapshot());
+        found.as_ref().is_some_and(|series| series.total.count() == count)
+    });
+    let series = found.expect("counted");
+    let stages: u64 = series.stages.iter().map(|at| at.times.sum_ns()).sum();
+    assert_eq!(stages, series.total.sum_ns(), "the stages add up to the total: {series:?}");
+    series
+}
+
+#[test]
+fn stages_of_memory_reads_add_up() {
+    let (target, address) = start(config(&["mem:16M"]));
+    let (_admin, mut queue) = pair(address, 31);
+    for at in 0..50 {
+        assert_eq!(queue.fetch(read_entry(at * 8, 8), 4096).0.status, Status::SUCCESS);
+        assert_eq!(queue.fetch(read_entry(at * 8, 256), 128 << 10).0.status, Status::SUCCESS);
+    }
+    let small = series(&target, Operation::Read, SizeClass::Small, 50);
+    let stages: Vec<Stage> = small.stages.iter().map(|at| at.stage).collect();
+    assert_eq!(stages, [Stage::Batch, Stage::Socket], "completed in the receive that delivered it");
+    assert_eq!((small.bytes, small.errors), (50 * 4096, 0));
+    let large = series(&target, Operation::Read, SizeClass::Large, 50);
+    assert!(large.stage(Stage::Device).is_some() && large.stage(Stage::Answer).is_some(), "{large:?}");
+    assert_eq!(large.bytes, 50 * (128 << 10));
+}
+
+#[test]
+fn stages_of_file_volume_add_up() {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.as_file().set_len(16 << 20).expect("a length");
+    let (target, address) = start(config(&[file.path().to_str().expect("UTF-8")]));
+    let (_admin, mut queue) = pair(address, 31);
+    for at in 0..20 {
+        assert_eq!(queue.write(write_entry(at * 8, 8), &pattern(at, 4096)).0.status, Status::SUCCESS);
+        assert_eq!(queue.fetch(read_entry(at * 8, 8), 4096).1, pattern(at, 4096));
+    }
+    for operation in [Operation::Read, Operation::Write] {
+        let series = series(&target, operation, SizeClass::Small, 20);
+        let device = series.stage(Stage::Device).expect("at the file");
+        assert_eq!(device.count(), 20);
+        assert_eq!(series.bytes, 20 * 4096);
+    }
+}
+
+#[test]
+fn counts_wait_for_blocks() {
+    let attempts = AtomicU32::new(0);
+    let busy = Interposer::over("mem:16M", move |request| match request {
+        Request::Write { .. } if attempts.fetch_add(1, Ordering::Relaxed) % 4 != 3 => {
+            Decision::Later(request)
+        }
+        _ => Decision::Pass(request),
+    });
+    let (target, address) = start(TargetConfig { volumes: vec![(1, busy)], ..config(&[]) });
+    let (_admin, mut queue) = pair(address, 31);
+    for at in 0..8 {
+        assert_eq!(queue.write(write_entry(at * 8, 8), &[1; 4096]).0.status, Status::SUCCESS);
+    }
+    let writes = series(&target, Operation::Write, SizeClass::Small, 8);
+    assert_eq!(writes.stage(Stage::Blocks).map(|times| times.count()), Some(8), "{writes:?}");
+    assert_eq!(target.snapshot().numbers.counters["range-waits"], 8);
+}
+
+#[test]
+fn response_that_host_does_not_read_is_in_socket() {
+    let (target, address) = start(config(&["mem:16M"]));
+    let (_admin, mut queue) = pair(address, 31);
+    let (count, len) = (24, 1 << 20);
+    let read = SubmissionEntry { sgl: Sgl::Transport { len }, ..read_entry(0, 2048) };
+    let cids: Vec<u16> = (0..count).map(|_| queue.send(read, &[])).collect();
+    let pause = Duration::from_millis(20);
+    eventually("the socket is full", || {
+        let sent = target.counters().sent_bytes;
+        std::thread::sleep(pause);
+        sent > u64::from(len) && target.counters().sent_bytes == sent
+    });
+    for cid in cids {
+        assert_eq!(queue.completion(cid).1.len(), len as usize);
+    }
+    let reads = series(&target, Operation::Read, SizeClass::Large, count);
+    let longest = Duration::from_nanos(reads.max_ns);
+    assert!(longest >= pause, "{longest:?}");
+    assert!(reads.stage_sum_ns(Stage::Socket) >= pause.as_nanos() as u64, "{reads:?}");
+}
+
+#[test]
+fn snapshot_names_connections_and_slow_operations() {
+    let (target, address) = start(config(&["mem:16M", "null:16M"]));
+    let (_admin, mut queue) = pair(address, 31);
+    assert_eq!(queue.write(write_entry(8, 8), &[1; 4096]).0.status, Status::SUCCESS);
+    let written = series(&target, Operation::Write, SizeClass::Small, 1);
+    let snapshot = target.snapshot();
+    assert_eq!(snapshot.volumes.iter().map(|at| at.nsid).collect::<Vec<_>>(), [Some(1), Some(2)]);
+    let [connection] = &snapshot.numbers.connections[..] else { panic!("{:?}", snapshot.numbers) };
+    assert_eq!((connection.queue, connection.host.as_str()), (1, HOST));
+    assert_eq!(connection.totals[0].1.sum_ns(), written.total.sum_ns());
+    eventually("the second has ended", || !target.snapshot().slow.is_empty());
+    let slow = &target.snapshot().slow[0];
+    assert_eq!((slow.lba, slow.bytes, slow.connection), (8, 4096, connection.id));
+    assert_eq!(slow.total_ns, written.max_ns);
+    assert_eq!(slow.stages.iter().map(|(_, ns)| ns).sum::<u64>(), slow.total_ns);
+}
+
+#[test]
+fn records_nothing_if_off() {
+    let (target, address) = start(TargetConfig { observe: false, ..config(&["mem:16M"]) });
+    let (_admin, mut queue) = pair(address, 31);
+    for at in 0..10 {
+        assert_eq!(queue.write(write_entry(at * 8, 8), &[1; 4096]).0.status, Status::SUCCESS);
+    }
+    let snapshot = target.snapshot();
+    assert!(snapshot.numbers.series.is_empty() && snapshot.numbers.connections.is_empty());
+}
