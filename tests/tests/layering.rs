@@ -31,7 +31,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("volumes", &["wire", "memory", "reactor", "volume", "host"]),
     ("engine", &["memory", "shm", "tcp", "reactor", "engine-api", "host", "observe"]),
     ("sim", &["memory", "reactor", "volume"]),
-    ("inspect", &["observe"]),
+    ("inspect", &["observe", "engine-api"]),
     (
         "cli",
         &[

@@ -29,6 +29,7 @@ pub mod layout;
 mod packet_socket;
 mod reply;
 mod request;
+pub mod runtime_dir;
 mod socket_path;
 pub mod stream;
 #[cfg(test)]

@@ -2,13 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::runtime_dir;
+
 /// Returns the default path: `$XDG_RUNTIME_DIR/isolane/engine.sock`, else in a directory of this user under `/tmp`.
 pub fn default_path() -> PathBuf {
-    let dir = match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(runtime) if Path::new(&runtime).is_absolute() => PathBuf::from(runtime).join("isolane"),
-        _ => PathBuf::from(format!("/tmp/isolane-{}", rustix::process::getuid().as_raw())),
-    };
-    dir.join("engine.sock")
+    runtime_dir::default_dir().join("engine.sock")
 }
 
 /// Returns the command that starts an engine on `path`.

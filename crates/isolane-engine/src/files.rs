@@ -8,7 +8,8 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, fcntl_lock, fstat, lstat, mkdir, open, stat};
+use isolane_engine_api::runtime_dir::exposed_reason;
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, fcntl_lock, fstat, mkdir, open, stat};
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 use rustix::process::{Flock, FlockType, Pid, fcntl_getlk, geteuid};
@@ -116,31 +117,6 @@ pub fn create_socket_dir(socket: &Path) -> Result<(), EngineError> {
         }),
         Err(error) => Err(refused(format!("{error}; create its directory, or choose another path"))),
     }
-}
-
-/// Returns why other users could replace files in a directory, with the remedy, if so.
-fn exposed_reason(dir: &Path) -> Option<String> {
-    let found = match stat(dir) {
-        Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => found,
-        _ => return Some("is not a directory; remove it".into()),
-    };
-    if !is_trusted(found.st_uid) {
-        return Some(format!("belongs to user {}; use one of your own", found.st_uid));
-    }
-    // Another user can have made the link if its directory is writable by all.
-    if let Ok(link) = lstat(dir)
-        && !is_trusted(link.st_uid)
-    {
-        return Some(format!("is a symbolic link of user {}; remove it", link.st_uid));
-    }
-    let mode = Mode::from_raw_mode(found.st_mode);
-    let is_shared = mode.intersects(Mode::WGRP | Mode::WOTH) && !mode.contains(Mode::SVTX);
-    is_shared.then(|| "lets other users replace its files; `chmod go-w` it".into())
-}
-
-/// Whether a user is root or the engine's, and thus trusted.
-pub(crate) fn is_trusted(uid: u32) -> bool {
-    uid == geteuid().as_raw() || uid == 0
 }
 
 /// Returns the address of a socket, if its path is valid.

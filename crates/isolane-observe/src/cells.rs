@@ -88,8 +88,8 @@ impl<const N: usize> Cells<N> {
 
     /// Returns a copy.
     pub fn copy(&self) -> Histogram {
-        let counts = self.counts.iter().map(Counter::value).collect();
-        Histogram::from_counts(Self::RESOLUTION, counts, self.sum_ns.value())
+        let counts: [u64; N] = array::from_fn(|cell| self.counts[cell].value());
+        Histogram::from_counts(Self::RESOLUTION, &counts, self.sum_ns.value())
     }
 }
 

@@ -90,12 +90,12 @@ pub const fn tail_row_of(ns: u64) -> usize {
     if doubling >= END_DOUBLING { DOUBLINGS + 1 } else { (doubling - FIRST_DOUBLING) as usize + 1 }
 }
 
-/// Histogram of durations, as plain data.
+/// Histogram of durations, as plain data. Only cells that are not empty take memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     resolution: Resolution,
-    /// Empty, or one count for each cell.
-    counts: Vec<u64>,
+    /// Cells and their counts above zero, in the order of their durations.
+    cells: Vec<(u16, u64)>,
     count: u64,
     sum_ns: u64,
 }
@@ -103,7 +103,7 @@ pub struct Histogram {
 impl Histogram {
     /// Returns an empty histogram.
     pub const fn new(resolution: Resolution) -> Histogram {
-        Histogram { resolution, counts: Vec::new(), count: 0, sum_ns: 0 }
+        Histogram { resolution, cells: Vec::new(), count: 0, sum_ns: 0 }
     }
 
     /// Returns the histogram with these counts, one for each cell.
@@ -111,11 +111,15 @@ impl Histogram {
     /// # Panics
     ///
     /// If the number of counts is not the number of cells.
-    pub fn from_counts(resolution: Resolution, counts: Vec<u64>, sum_ns: u64) -> Histogram {
+    pub fn from_counts(resolution: Resolution, counts: &[u64], sum_ns: u64) -> Histogram {
         assert_eq!(counts.len(), resolution.cells(), "one count for each cell");
-        let count = counts.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
-        let counts = if count == 0 { Vec::new() } else { counts };
-        Histogram { resolution, counts, count, sum_ns }
+        let cells = (0..).zip(counts.iter().copied()).filter(|(_, count)| *count > 0);
+        Histogram::from_cells(resolution, cells.collect(), sum_ns)
+    }
+
+    fn from_cells(resolution: Resolution, cells: Vec<(u16, u64)>, sum_ns: u64) -> Histogram {
+        let count = cells.iter().fold(0, |sum: u64, (_, count)| sum.saturating_add(*count));
+        Histogram { resolution, cells, count, sum_ns }
     }
 
     /// Records `count` operations that took `ns` each.
@@ -125,10 +129,14 @@ impl Histogram {
     }
 
     fn add_to_cell(&mut self, cell: usize, count: u64) {
-        if self.counts.is_empty() {
-            self.counts = vec![0; self.resolution.cells()];
+        if count == 0 {
+            return;
         }
-        self.counts[cell] = self.counts[cell].saturating_add(count);
+        let cell = cell as u16;
+        match self.cells.binary_search_by_key(&cell, |(at, _)| *at) {
+            Ok(place) => self.cells[place].1 = self.cells[place].1.saturating_add(count),
+            Err(place) => self.cells.insert(place, (cell, count)),
+        }
         self.count = self.count.saturating_add(count);
     }
 
@@ -154,7 +162,7 @@ impl Histogram {
 
     /// Returns the cells that are not empty, with their counts, in the order of their durations.
     pub fn cells(&self) -> impl Iterator<Item = (usize, u64)> {
-        self.counts.iter().copied().enumerate().filter(|(_, count)| *count > 0)
+        self.cells.iter().map(|(cell, count)| (usize::from(*cell), *count))
     }
 
     /// Returns the cell that contains a quantile (0.0 to 1.0), or `None` if the histogram is empty.
@@ -165,7 +173,7 @@ impl Histogram {
         let wanted = ((self.count as f64 * quantile).ceil() as u64).clamp(1, self.count);
         let mut seen = 0;
         let found = self.cells().find(|(_, count)| {
-            seen += count;
+            seen = count.saturating_add(seen);
             seen >= wanted
         });
         found.map(|(cell, _)| cell)
@@ -183,7 +191,7 @@ impl Histogram {
 
     /// Returns the number of operations in this cell and all higher ones.
     pub fn count_from(&self, cell: usize) -> u64 {
-        self.cells().filter(|(at, _)| *at >= cell).map(|(_, count)| count).sum()
+        self.cells().filter(|(at, _)| *at >= cell).fold(0, |sum: u64, (_, count)| sum.saturating_add(count))
     }
 
     /// Adds all operations of `other`.
@@ -204,17 +212,14 @@ impl Histogram {
     /// If the resolutions differ.
     pub fn since(&self, earlier: &Histogram) -> Histogram {
         assert_eq!(self.resolution, earlier.resolution, "histograms of one resolution");
-        let mut counts = self.counts.clone();
-        if !counts.is_empty() {
-            for (cell, count) in earlier.cells() {
-                counts[cell] = counts[cell].saturating_sub(count);
+        let mut cells = self.cells.clone();
+        for (cell, count) in &mut cells {
+            if let Ok(place) = earlier.cells.binary_search_by_key(cell, |(at, _)| *at) {
+                *count = count.saturating_sub(earlier.cells[place].1);
             }
         }
-        let sum_ns = self.sum_ns.saturating_sub(earlier.sum_ns);
-        if counts.is_empty() {
-            return Histogram { sum_ns, ..Histogram::new(self.resolution) };
-        }
-        Histogram::from_counts(self.resolution, counts, sum_ns)
+        cells.retain(|(_, count)| *count > 0);
+        Histogram::from_cells(self.resolution, cells, self.sum_ns.saturating_sub(earlier.sum_ns))
     }
 }
 
@@ -258,9 +263,7 @@ impl<'de> Visitor<'de> for HistogramVisitor {
             if cell >= resolution.cells() {
                 return Err(A::Error::custom(format!("histogram cell {cell} of {}", resolution.cells())));
             }
-            if count > 0 {
-                histogram.add_to_cell(cell, count);
-            }
+            histogram.add_to_cell(cell, count);
         }
         Ok(histogram)
     }

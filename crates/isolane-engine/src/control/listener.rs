@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use isolane_engine_api::PacketSocket;
+use isolane_engine_api::runtime_dir::is_trusted;
 use isolane_shm::PeerCred;
 use rustix::fs::{stat, unlink};
 use rustix::io::Errno;
@@ -14,7 +15,7 @@ use rustix::net::{
 };
 use rustix::process::getuid;
 
-use crate::files::{check, create_socket_dir, is_trusted};
+use crate::files::{check, create_socket_dir};
 use crate::{EngineConfig, EngineError};
 
 /// Credentials of a client, as reported by the kernel.

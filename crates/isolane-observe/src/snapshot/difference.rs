@@ -32,7 +32,7 @@ impl Series {
     pub fn stage_quantile(&self, stage: Stage, quantile: f64) -> u64 {
         let Some(times) = self.stage(stage) else { return 0 };
         let all = self.total.count().max(times.count());
-        let zero = all - times.count();
+        let zero = all.saturating_sub(times.count());
         let wanted = (all as f64 * quantile).ceil() as u64;
         if wanted <= zero {
             return 0;
@@ -55,10 +55,10 @@ impl Series {
                 None => self.tail.push(row.clone()),
             }
         }
-        self.bytes += other.bytes;
-        self.errors += other.errors;
-        self.last += other.last;
-        self.last_by_ns += other.last_by_ns;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.errors = self.errors.saturating_add(other.errors);
+        self.last = self.last.saturating_add(other.last);
+        self.last_by_ns = self.last_by_ns.saturating_add(other.last_by_ns);
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 

@@ -1,0 +1,136 @@
+//! One GET request to a control socket.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use isolane_engine_api::runtime_dir::is_trusted;
+use rustix::net::sockopt::socket_peercred;
+
+use super::too_long;
+
+/// Time for a response.
+const TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_HEADERS: usize = 32;
+
+/// Returns the body of the response.
+pub fn get(path: &Path, target: &str, limit: usize) -> Result<Vec<u8>, String> {
+    let socket = connect(path)?;
+    let response = exchange(socket, target, limit).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            format!("no response within {} s; the program may be stopped or overloaded", TIMEOUT.as_secs())
+        }
+        _ => error.to_string(),
+    })?;
+    if response.len() > limit { Err(too_long(limit)) } else { take_body(response) }
+}
+
+fn connect(path: &Path) -> Result<UnixStream, String> {
+    let socket = UnixStream::connect(path).map_err(|error| match error.kind() {
+        ErrorKind::PermissionDenied => "permission denied; run as the user of the program".to_owned(),
+        ErrorKind::ConnectionRefused => "no program listens there; it may have ended".to_owned(),
+        _ => error.to_string(),
+    })?;
+    let server = socket_peercred(&socket).map_err(|error| error.to_string())?.uid.as_raw();
+    if is_trusted(server) || rustix::process::geteuid().is_root() {
+        Ok(socket)
+    } else {
+        Err(format!("the program belongs to user {server}; run as that user"))
+    }
+}
+
+fn exchange(mut socket: UnixStream, target: &str, limit: usize) -> std::io::Result<Vec<u8>> {
+    let until = Instant::now() + TIMEOUT;
+    socket.set_write_timeout(Some(TIMEOUT))?;
+    socket.write_all(format!("GET {target} HTTP/1.0\r\nHost: isolane\r\n\r\n").as_bytes())?;
+    let (mut response, mut chunk) = (Vec::new(), vec![0; 256 << 10]);
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        socket.set_read_timeout(Some(left))?;
+        match socket.read(&mut chunk)? {
+            0 => return Ok(response),
+            len => response.extend_from_slice(&chunk[..len]),
+        }
+        if response.len() > limit {
+            return Ok(response);
+        }
+    }
+}
+
+fn take_body(mut response: Vec<u8>) -> Result<Vec<u8>, String> {
+    let invalid = || "the response is not HTTP; name the control socket of a program".to_owned();
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut head = httparse::Response::new(&mut headers);
+    let parsed = head.parse(&response).map_err(|_| invalid())?;
+    let httparse::Status::Complete(start) = parsed else { return Err(invalid()) };
+    let length = head.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
+    let length = length.and_then(|header| std::str::from_utf8(header.value).ok()?.parse::<usize>().ok());
+    match head.code {
+        Some(200) => {}
+        Some(404) => {
+            return Err("the program has no such data; use the `isolane` of the same version".to_owned());
+        }
+        code => return Err(format!("the program rejects the request with status {}", code.unwrap_or(0))),
+    }
+    response.drain(..start);
+    if length.is_some_and(|length| length != response.len()) {
+        return Err("the response is truncated; try again".to_owned());
+    }
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// Returns the result for a server that sends these bytes.
+    fn result(sent: &'static [u8], limit: usize) -> Result<Vec<u8>, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("serve-1.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = std::thread::spawn(move || {
+            let mut socket = listener.accept().unwrap().0;
+            let _ = socket.read(&mut [0; 1024]);
+            let _ = socket.write_all(sent);
+        });
+        let result = get(&path, "/snapshot.json", limit);
+        server.join().unwrap();
+        result
+    }
+
+    #[test]
+    fn returns_the_body() {
+        assert_eq!(result(b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\n{}", 100).unwrap(), b"{}");
+        assert_eq!(result(b"HTTP/1.1 200 OK\r\n\r\n", 100).unwrap(), b"");
+    }
+
+    #[test]
+    fn rejects_other_responses() {
+        for (sent, reason) in [
+            (&b"HTTP/1.0 503 Busy\r\n\r\n"[..], "status 503"),
+            (b"HTTP/1.0 404 No\r\n\r\n", "same version"),
+            (b"HTTP/1.0 200 OK\r\ncontent-length: 3\r\n\r\n{}", "truncated"),
+            (b"HTTP/1.0 200 OK\r\n", "not HTTP"),
+            (b"SSH-2.0-x\r\n\r\n", "not HTTP"),
+            (b"", "not HTTP"),
+        ] {
+            let error = result(sent, 100).unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+        assert!(result(b"HTTP/1.0 200 OK\r\n\r\n0123456789", 20).unwrap_err().contains("longer"));
+    }
+
+    #[test]
+    fn reports_programs_that_have_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("serve-1.sock");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(get(&path, "/", 1).unwrap_err().contains("may have ended"));
+    }
+}
