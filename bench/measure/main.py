@@ -13,6 +13,7 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
+import explain
 import report as reports
 import streams
 import verbs
@@ -58,6 +59,12 @@ def parser():
     found.add_argument("--peers", metavar="NAMES", default="", help="only these contenders, as floor,isolane,spdk; includes isolane+...")
     found.add_argument("--resume", action="store_true", help="keep the samples of the report and add the missing ones")
     add_measured(found, 2.0)
+    add_testbed(found)
+    found = task("explain", explain_scenarios, "Inject faults, and check that `isolane explain` names them")
+    found.add_argument("--only", metavar="N", action="append", default=[], help="run only this scenario; repeatable")
+    found.add_argument("--runs", metavar="N", type=at_least_one, default=1, help="runs of each scenario (default: 1)")
+    found.add_argument("--json", metavar="FILE", help="write the results of each run into this file")
+    found.add_argument("--no-build", action="store_true", help="do not build the programs first")
     add_testbed(found)
     found = task("table", print_tables, "Print the tables of a report")
     found.add_argument("report", help="the report")
@@ -181,6 +188,17 @@ def measure_verbs(options):
     print(verbs.tables(report), end="")
 
 
+def explain_scenarios(options):
+    if not options.no_build:
+        build()
+    with testbed(options) as bed:
+        path = options.json or bed.scratch / "explain.json"
+        report = explain.measure(bed, options.only, options.runs, command_line(), path)
+    print(explain.tables(report), end="")
+    if not explain.is_complete(report):
+        raise SystemExit(1)
+
+
 def print_tables(options):
     report = reports.read(options.report)
     if options.svg:
@@ -210,6 +228,8 @@ def inserted(text, report, tables):
 
 
 def found_tables(report):
+    if "explain" in report:
+        return explain.tables(report)
     if "verbs" in report:
         return verbs.tables(report)
     return streams.tables(report) if "cases" in report else reports.tables(report)

@@ -1,0 +1,161 @@
+"""`cargo xtask explain`: injects faults into real targets, and checks that `isolane explain` names them."""
+
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from programs import Failure, Process, run as run_program
+from report import head, here, lines_of, table, write
+from scenarios import SCENARIOS, Run, host
+
+WARM_UP_S = 1.5
+WINDOW_S = 10
+EXPLAIN_TIMEOUT_S = 30.0
+LOAD_TIME = "120s"
+# Load generators, whose use of a core is a fact and no wrong name.
+OWN_PROGRAMS = ["isolane", "python3", "sh", "dd"]
+
+
+def measure(bed, names, runs, command, path):
+    """Runs scenarios, and returns the report, which is also written after each run."""
+    by_name = {scenario.name: scenario for scenario in SCENARIOS}
+    if unknown := [name for name in names if name not in by_name]:
+        raise SystemExit(f"xtask: no scenario {unknown[0]}; there are {', '.join(by_name)}")
+    # This program and its children stay away from the core of the target, except a child that is given a core.
+    os.sched_setaffinity(0, {bed.host_core})
+    report = here() | {"command": command, "explain": []}
+    for scenario in [by_name[name] for name in names] or SCENARIOS:
+        entry = {"scenario": scenario.name, "title": scenario.title, "runs": []}
+        report["explain"].append(entry)
+        for number in range(1, runs + 1):
+            entry["runs"].append(found := attempt(bed, scenario))
+            result = "named" if not found["complaints"] else "; ".join(found["complaints"])
+            print(f"{scenario.name} {number}/{runs} ({found['seconds']:.0f} s): {result}", file=sys.stderr, flush=True)
+            write(report, path)
+    return report
+
+
+def attempt(bed, scenario):
+    started = time.monotonic()
+    try:
+        found = observe(bed, scenario)
+        complaints = complaints_about(found["verdict"], scenario, found["facts"])
+    except (Failure, OSError, ValueError, LookupError, TypeError) as error:
+        found, complaints = {"verdict": None}, [f"failed: {error}"]
+    return {"complaints": complaints, "seconds": round(time.monotonic() - started, 1)} | found
+
+
+def observe(bed, scenario):
+    """Runs a scenario once: the verdict, the facts about the injected fault, and the figures of the machine."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="explain-", dir=bed.scratch)))
+        run = Run(bed, directory)
+        control = directory / "control.sock"
+        target, port = stack.enter_context(serve(bed, scenario, directory, control))
+        for number, load in enumerate(scenario.loads):
+            run.hosts.append(stack.enter_context(Process(bench_command(bed, port, load, number), bed.host_core)))
+        if scenario.inject:
+            stack.enter_context(scenario.inject(run))
+        time.sleep(WARM_UP_S)
+        before = figures(target.pid)
+        time.sleep(WINDOW_S)
+        command = [bed.program("isolane"), "explain", control, "--window", f"{WINDOW_S}s", "--json"]
+        verdict = json.loads(run_program(command, bed.host_core, EXPLAIN_TIMEOUT_S / 2))
+        machine = difference(before, figures(target.pid))
+        for process, load in zip(run.hosts, scenario.loads):
+            if process.child.poll() is not None:
+                raise process.failure(f"{load.arguments}: ended early")
+        return {"verdict": verdict, "facts": run.facts, "machine": machine}
+
+
+@contextmanager
+def serve(bed, scenario, directory, control):
+    cores = bed.both_cores if scenario.both_cores else bed.target_core
+    options = f"--listen 127.0.0.1:0 --log-level warn --nqn {SUBSYSTEM} --cores {cores} {scenario.serve}".split()
+    options += ["--control-socket", str(control), *bed.serve_arguments]
+    command = [bed.program("isolane"), "serve", *scenario.volumes(directory), *options]
+    with Process(command, bed.both_cores) as process:
+        listening = process.wait_for(lambda: re.search(r"^listening on \S*:(\d+)$", process.stdout(), re.M))
+        yield process, int(listening[1])
+
+
+def bench_command(bed, port, load, number):
+    uri = f"nvme+tcp://127.0.0.1:{port}/{SUBSYSTEM}?nsid={load.nsid}"
+    common = f"--mode sleep --log-level error --time {LOAD_TIME} --seed {number + 1}"
+    identity = f"--host-nqn {load.host or host(f'host-{number + 1}')} --host-id {HOST_ID.format(number + 1)}"
+    return [bed.program("isolane"), "bench", uri, *f"{common} {identity} {load.arguments}".split(), *bed.bench_arguments]
+
+
+def complaints_about(verdict, scenario, facts):
+    """Returns the reasons why a verdict does not name the fault as expected, or names others."""
+    expected, found, complaints = scenario.expected, None, []
+    others = [finding for finding in verdict["findings"] if not is_excused(finding)]
+    if expected:
+        fits = lambda finding: finding["kind"] == expected.kind and expected.name in str(finding["name"])
+        found = next(filter(fits, verdict["findings"]), None)
+        if not found:
+            complaints.append(f"no {expected.kind} {expected.name}")
+        else:
+            complaints += failed(expected.checks, verdict, found, facts)
+        others = [finding for finding in others if not fits(finding)]
+    complaints += failed(scenario.checks, verdict, None, facts)
+    return complaints + [f"wrong: {finding['kind']} {finding['name']}" for finding in others]
+
+
+def failed(checks, verdict, finding, facts):
+    call = lambda check: check(verdict, finding, facts) if hasattr(check, "needs_facts") else check(verdict, finding)
+    return [complaint for complaint in map(call, checks) if complaint]
+
+
+def is_excused(finding):
+    """A core that the hypervisor or a load generator took is a fact about this machine."""
+    if finding["kind"] != "core":
+        return False
+    processes = [entry["name"] for entry in finding["neighbours"] if entry["kind"] == "process"]
+    is_own = lambda name: any(re.match(rf"{program}\b", name) for program in OWN_PROGRAMS)
+    return finding.get("cause") == "steal" or any(map(is_own, processes))
+
+
+def figures(pid):
+    """Times in nanoseconds in which threads of a process waited for a core, and ticks of the hypervisor's steal."""
+    waited = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            waited += int((task / "schedstat").read_text().split()[1])
+        except FileNotFoundError:
+            pass  # The thread has ended.
+    steal = {}
+    for line in Path("/proc/stat").read_text().splitlines():
+        if re.match(r"cpu\d", line):
+            name, *ticks = line.split()
+            steal[name] = int(ticks[7])
+    return {"at": time.monotonic(), "waited_ns": waited, "steal": steal}
+
+
+def difference(before, after):
+    seconds = after["at"] - before["at"]
+    percent = lambda ticks: round(ticks * 100 / (os.sysconf("SC_CLK_TCK") * seconds), 2)
+    steal = {name: percent(after["steal"][name] - before["steal"].get(name, 0)) for name in after["steal"]}
+    return {"waited_percent": round((after["waited_ns"] - before["waited_ns"]) / seconds / 1e7, 2), "steal_percent": steal}
+
+
+def tables(report):
+    lines = []
+    for entry in report["explain"]:
+        named = sum(not run["complaints"] for run in entry["runs"])
+        complaints = {complaint for run in entry["runs"] for complaint in run["complaints"]}
+        lines.append([entry["scenario"], entry["title"], f"{named} of {len(entry['runs'])}", "; ".join(sorted(complaints))])
+    return f"{head(report)}.\n\n{table(['', 'Injected', 'Named', 'Otherwise'], lines)}"
+
+
+def is_complete(report):
+    return not any(run["complaints"] for entry in report["explain"] for run in entry["runs"])
+
+
+SUBSYSTEM = "nqn.2014-08.org.example:explain"
+HOST_ID = "00000000-0000-4000-8000-{:012}"
