@@ -115,8 +115,18 @@ impl Connection {
         let header = *header;
         match header.pdu_type {
             PduType::C2hData => {
+                // All data of a read, in its predicted buffer.
                 let data = C2hData::decode(bytes.first_chunk()?, header.layout.data_len).ok()?;
-                self.take_landed_read(&header, &data)
+                let (cid, len) = (data.cccid, data.datal as usize);
+                if !data.success
+                    || !self.receiver.has_unverified()
+                    || !self.receiver.matches_prediction(&header, cid, len)
+                {
+                    return None;
+                }
+                check_data(self.commands.find(cid)?, &data, self.flow_control_disabled).ok()?;
+                let has_landed = self.receiver.take_landed(&header);
+                has_landed.then(|| CompletionEntry { cid, ..CompletionEntry::default() })
             }
             PduType::CapsuleResp => {
                 let entry = CapsuleResp::decode(bytes.first_chunk()?).entry;
@@ -294,6 +304,33 @@ fn destination(commands: &mut Commands, receiving: Receiving) -> Option<&mut Buf
     }
 }
 
+/// Returns the end of the data in the command's data if the data continues the command's.
+#[inline(always)]
+pub(super) fn check_data(
+    command: &Command,
+    data: &C2hData,
+    flow_control_disabled: bool,
+) -> Result<usize, FatalError> {
+    let cid = data.cccid;
+    let Data::Read(buffer) = &command.data else {
+        return Err(FatalError::new(Violation::UnknownTransfer(cid), HeaderFault::invalid(C2hData::CCCID)));
+    };
+    let end = u64::from(data.datao) + u64::from(data.datal);
+    if end > buffer.len() as u64 {
+        return Err(FatalError::new(Violation::DataRange(cid), HeaderFault::out_of_range()));
+    }
+    if data.datao as usize != command.transferred || command.last_seen {
+        return Err(FatalError::sequence(Violation::DataOrder(cid)));
+    }
+    if data.success && end < buffer.len() as u64 {
+        return Err(FatalError::sequence(Violation::ShortTransfer(cid)));
+    }
+    if data.success && !flow_control_disabled {
+        return Err(FatalError::new(Violation::SuccessFlag(cid), HeaderFault::invalid(FLAGS)));
+    }
+    Ok(end as usize)
+}
+
 /// Whether all data of the command was sent or received.
 fn is_transferred(command: &Command, sent_bytes: u64) -> bool {
     let is_all_moved = match command.data {
@@ -306,3 +343,6 @@ fn is_transferred(command: &Command, sent_bytes: u64) -> bool {
 
 /// Offset of the CID in a response capsule.
 const CID: usize = CapsuleResp::ENTRY + 12;
+
+/// Offset of FLAGS in a header.
+const FLAGS: usize = isolane_wire::pdu::CommonHeader::FLAGS;

@@ -3,32 +3,15 @@
 //! Invariant: every C2HData and R2T is inside the command's data and continues at the end of the
 //! last one, so every byte is transferred once.
 
-use isolane_wire::CompletionEntry;
 use isolane_wire::pdu::{C2hData, H2cData, HeaderFault, R2t};
 
 use super::Connection;
 use super::commands::Command;
 use super::event::Data;
-use super::receive::{Receiving, Step};
+use super::receive::{Receiving, Step, check_data};
 use crate::connection::{FatalError, Header, Violation, push_data};
 
 impl Connection {
-    /// C2HData: takes a completed read, all of whose data has arrived in its predicted buffer.
-    #[inline(always)]
-    pub(super) fn take_landed_read(&mut self, header: &Header, data: &C2hData) -> Option<CompletionEntry> {
-        let cid = data.cccid;
-        if !data.success
-            || !self.receiver.has_unverified()
-            || !self.receiver.matches_prediction(header, cid, data.datal as usize)
-        {
-            return None;
-        }
-        let command = self.commands.find(cid)?;
-        check_data(command, data, self.flow_control_disabled).ok()?;
-        let is_whole = self.receiver.take_landed(header);
-        is_whole.then(|| CompletionEntry { cid, ..CompletionEntry::default() })
-    }
-
     /// C2HData: receives the next part of a read into its buffer.
     pub(super) fn handle_c2h_data(
         &mut self,
@@ -103,29 +86,3 @@ impl Connection {
         r2t_ends.push(*output_end);
     }
 }
-
-/// Returns the end of the data in the command's data if the data continues the command's.
-#[inline(always)]
-fn check_data(command: &Command, data: &C2hData, flow_control_disabled: bool) -> Result<usize, FatalError> {
-    let cid = data.cccid;
-    let Data::Read(buffer) = &command.data else {
-        return Err(FatalError::new(Violation::UnknownTransfer(cid), HeaderFault::invalid(C2hData::CCCID)));
-    };
-    let end = u64::from(data.datao) + u64::from(data.datal);
-    if end > buffer.len() as u64 {
-        return Err(FatalError::new(Violation::DataRange(cid), HeaderFault::out_of_range()));
-    }
-    if data.datao as usize != command.transferred || command.last_seen {
-        return Err(FatalError::sequence(Violation::DataOrder(cid)));
-    }
-    if data.success && end < buffer.len() as u64 {
-        return Err(FatalError::sequence(Violation::ShortTransfer(cid)));
-    }
-    if data.success && !flow_control_disabled {
-        return Err(FatalError::new(Violation::SuccessFlag(cid), HeaderFault::invalid(FLAGS)));
-    }
-    Ok(end as usize)
-}
-
-/// Offset of FLAGS in a header.
-const FLAGS: usize = isolane_wire::pdu::CommonHeader::FLAGS;
