@@ -49,7 +49,7 @@ const UNSAFE_PATHS: &[&str] = &[
     "crates/isolane-shm/src/",
     "crates/isolane-tcp/src/",
     "crates/isolane-reactor/src/",
-    "crates/isolane-host/src/borrowed.rs",
+    "crates/isolane-host/src/blocking.rs",
     "crates/isolane-capi/src/",
     "crates/isolane-ibverbs/src/",
 ];

@@ -8,7 +8,7 @@
 //! * worker threads for file operations without io_uring (`isolane-reactor/src/workers.rs`)
 //! * requests that a volume completes from another thread (`isolane-volume/src/request/pending.rs`)
 //! * requests of nested volumes, and the state of a mirror (`isolane-volume/src/nested`, `isolane-volumes`)
-//! * the leader of a volume that threads share (`isolane-host/src/driver/service.rs`), which is never waited for
+//! * the leader of a volume that threads share (`isolane-host/src/service/mod.rs`), which is never waited for
 
 use std::fs;
 use std::path::{Path, PathBuf};

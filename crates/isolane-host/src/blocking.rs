@@ -3,11 +3,15 @@
 //! Several threads may share one. For many requests at a time from one thread, use
 //! [`BlockingVolume::submitter`], [`Volume`], or [`Client`](crate::Client).
 //!
-//! Invariant: no call returns while the client still refers to its memory.
+//! Invariant: no call returns, not even by a panic, while the client still refers to its memory.
 
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+
+use isolane_memory::Buffer;
 use pollster::block_on;
 
-use crate::borrowed;
 use crate::error::{ConnectError, RequestError};
 use crate::info::{ConnectionStatus, EngineStatus, Info, NamespaceInfo};
 use crate::lane_class::LaneClass;
@@ -93,8 +97,14 @@ impl BlockingVolume {
     /// # Errors
     /// [`RequestError`]; `bytes` may then contain part of the data.
     pub fn read_at(&self, bytes: &mut [u8], offset_bytes: u64) -> Result<(), RequestError> {
-        let lba = self.volume.lba(offset_bytes)?;
-        borrowed::with_borrowed_mut(bytes, |buffer| self.volume.run(Request::Read { lba, buffer }))
+        let (lba, len) = (self.volume.lba(offset_bytes)?, bytes.len());
+        let guard = Abort;
+        // SAFETY: `bytes` is borrowed exclusively, and not accessed until `run` has dropped the buffer. A panic
+        // in it aborts the process instead of unwinding past the borrow.
+        let buffer = unsafe { Buffer::from_raw_parts(NonNull::from(bytes).cast(), len) };
+        let result = self.volume.run(Request::Read { lba, buffer });
+        std::mem::forget(guard);
+        result
     }
 
     /// Writes `bytes`. They are durable after a later [`BlockingVolume::flush`].
@@ -145,7 +155,23 @@ impl BlockingVolume {
 
     fn write_with(&self, bytes: &[u8], offset_bytes: u64, fua: bool) -> Result<(), RequestError> {
         let lba = self.volume.lba(offset_bytes)?;
-        borrowed::with_borrowed(bytes, |buffer| self.volume.run(Request::Write { lba, buffer, fua }))
+        let guard = Abort;
+        // SAFETY: `bytes` is borrowed, so no thread writes it until `run` has dropped the buffer; the client
+        // only reads the buffer of a write. A panic in it aborts the process instead of unwinding past the
+        // borrow.
+        let buffer = unsafe { Buffer::from_raw_parts(NonNull::from(bytes).cast(), bytes.len()) };
+        let result = self.volume.run(Request::Write { lba, buffer, fua });
+        std::mem::forget(guard);
+        result
+    }
+}
+
+/// Aborts the process when dropped: unwinding would free memory that the client may still fill.
+struct Abort;
+
+impl Drop for Abort {
+    fn drop(&mut self) {
+        std::process::abort();
     }
 }
 

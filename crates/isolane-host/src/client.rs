@@ -3,22 +3,26 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use isolane_proto::host::Data;
 use isolane_reactor::Waker;
 use rustix::fd::BorrowedFd;
 
+use crate::caller_queue::{CallerQueue, ReplyGuard, Submission};
 use crate::client_state::ClientState;
 use crate::connect::Plan;
 use crate::connect::fence::Fences;
 use crate::connect::journal::{AssociationJournal, StaleAssociation};
+use crate::direct::{Direct, command};
 use crate::error::ConnectError;
 use crate::info::{ConnectionStatus, EngineStatus, Info, NamespaceInfo};
 use crate::lane_class::{LaneClass, LaneCounts};
 use crate::options::Options;
 use crate::reply::Reply;
-use crate::request::{Completion, Request, Wait};
+use crate::request::Request;
+use crate::request_table::Operation;
 use crate::unflushed::Era;
 use crate::uri::Uri;
-use crate::{direct, via_engine};
+use crate::via_engine::EngineVolume;
 
 /// One volume, driven by its caller: over its own association or, with [`Options::via`] or `?via=engine` in the
 /// URI, through an isolated engine.
@@ -45,13 +49,19 @@ use crate::{direct, via_engine};
 ///
 /// A client with its own association must be turned at least twice per keep-alive timeout, or the target ends the
 /// association and the client reconnects. Through an engine, the engine keeps the association alive.
-pub struct Client(Backend);
+pub struct Client {
+    // Dropped first: connections, and with them the buffers of commands, before the replies in `state`.
+    pub(crate) backend: Backend,
+    pub(crate) state: ClientState,
+    /// The last lane used of each class by requests that name none.
+    last_lanes: LaneCounts,
+}
 
 // Rarely moved, and used for every request: no pointer in between.
 #[allow(clippy::large_enum_variant)]
-enum Backend {
-    Direct(direct::Client),
-    Engine(via_engine::EngineClient),
+pub(crate) enum Backend {
+    Direct(Direct),
+    Engine(EngineVolume),
 }
 
 /// Evaluates an expression with the client of either backend.
@@ -71,11 +81,8 @@ impl Client {
     /// [`ConnectError::Unsupported`] if the options or the URI name cores, which need a [`Volume`](crate::Volume)
     /// with a thread on each; [`ConnectError::Engine`]; and the errors of connecting.
     pub fn connect(uri: &Uri, options: Options) -> Result<Client, ConnectError> {
-        Ok(Client(if uri.is_via_engine(&options) {
-            Backend::Engine(via_engine::EngineClient::connect(uri, options)?)
-        } else {
-            Backend::Direct(direct::Client::connect(Plan::new(uri, options), &[])?)
-        }))
+        check_options(uri, &options)?;
+        Client::connect_sharing_fences(uri, options, Arc::default())
     }
 
     /// Connects in place of a process that was killed, over its own association, and records every association in
@@ -92,7 +99,9 @@ impl Client {
         stale: &[(u64, StaleAssociation)],
     ) -> Result<Client, ConnectError> {
         let plan = Plan { journal: Some(Arc::clone(journal)), ..Plan::new(uri, options) };
-        Ok(Client(Backend::Direct(direct::Client::connect(plan, stale)?)))
+        check_options(&plan.uri, &plan.options)?;
+        let (direct, state) = Direct::connect(plan, Arc::default(), stale)?;
+        Ok(Client::new(Backend::Direct(direct), state))
     }
 
     /// Connects as one of several clients of a volume, whose writes wait for the fences of each.
@@ -103,75 +112,69 @@ impl Client {
     ) -> Result<Client, ConnectError> {
         if uri.is_via_engine(&options) {
             // The engine has the fences.
-            Client::connect(uri, options)
-        } else {
-            let plan = Arc::new(Plan::new(uri, options));
-            Ok(Client(Backend::Direct(direct::Client::connect_sharing_fences(plan, fences)?)))
+            let (engine, state) = EngineVolume::connect(uri, options)?;
+            return Ok(Client::new(Backend::Engine(engine), state));
         }
+        let (direct, state) = Direct::connect(Plan::new(uri, options), fences, &[])?;
+        Ok(Client::new(Backend::Direct(direct), state))
     }
 
-    #[inline]
-    fn state(&self) -> &ClientState {
-        with_backend!(&self.0, client => &client.state)
-    }
-
-    #[inline]
-    fn state_mut(&mut self) -> &mut ClientState {
-        with_backend!(&mut self.0, client => &mut client.state)
+    fn new(backend: Backend, state: ClientState) -> Client {
+        Client { backend, state, last_lanes: LaneCounts { default: 0, read: 0, poll: 0 } }
     }
 
     /// Description of the target, as of the last connection. Through an engine it has only the namespace that
     /// requests go to.
     pub fn info(&self) -> &Info {
-        &self.state().info
+        &self.state.info
     }
 
     /// The namespace that requests go to.
     pub fn namespace(&self) -> &NamespaceInfo {
-        &self.state().namespace
+        &self.state.namespace
     }
 
     /// Returns a waker that ends a waiting turn from any thread.
     pub fn waker(&self) -> Waker {
-        with_backend!(&self.0, client => client.waker())
+        with_backend!(&self.backend, client => client.waker())
     }
 
     /// Requests without a completion.
     pub fn outstanding(&self) -> usize {
-        self.state().requests.outstanding()
+        self.state.requests.outstanding()
     }
 
     /// Returns when the client must be turned even if nothing happens.
     pub(crate) fn housekeeping(&self) -> Instant {
-        with_backend!(&self.0, client => client.housekeeping())
+        with_backend!(&self.backend, client => client.housekeeping())
     }
 
     /// Returns whether the association is up, or the volume is open at its engine. While it is not, requests wait.
     pub fn is_connected(&self) -> bool {
-        with_backend!(&self.0, client => client.is_connected())
+        with_backend!(&self.backend, client => client.is_connected())
     }
 
     /// Returns whether the client is closed for good: every request fails.
     pub fn is_closed(&self) -> bool {
-        self.end_reason().is_some()
+        self.state.closed.is_some()
     }
 
     /// Returns the reason for [`Client::is_closed`].
     pub fn end_reason(&self) -> Option<&ConnectError> {
-        with_backend!(&self.0, client => client.end_reason())
+        self.state.closed.as_deref()
     }
 
     /// Lanes that requests are spread over, by class.
     pub fn lanes(&self) -> LaneCounts {
-        self.state().lanes
+        self.state.lanes
     }
 
     /// Status of every connection of the association: the admin queue first, then lanes by class. Empty while it
     /// is down, or if an [engine](Client::engine) owns the connections. The thread that turns the client drives
     /// all of them.
     pub fn connections(&self) -> Vec<ConnectionStatus> {
-        match &self.0 {
-            Backend::Direct(client) => client.connections(),
+        match &self.backend {
+            Backend::Direct(client) => client.connections(&self.state),
             Backend::Engine(_) => Vec::new(),
         }
     }
@@ -179,7 +182,7 @@ impl Client {
     /// The engine that has the volume. `None` if this process has its own association, or while the engine
     /// restarts.
     pub fn engine(&self) -> Option<EngineStatus> {
-        match &self.0 {
+        match &self.backend {
             Backend::Direct(_) => None,
             Backend::Engine(client) => client.status(),
         }
@@ -188,13 +191,13 @@ impl Client {
     /// The era of the target that acknowledged the last commands. A different era means that the target lost, or
     /// may have lost, acknowledged writes in between.
     pub fn era(&self) -> Era {
-        self.state().unflushed.era()
+        self.state.unflushed.era()
     }
 
     /// Stops failing flushes after acknowledged writes were lost. The caller compares the [`Client::era`] of
     /// each user's writes with the era of its flush.
     pub fn leave_losses_to_caller(&mut self) {
-        self.state_mut().unflushed.leave_to_caller();
+        self.state.unflushed.leave_to_caller();
     }
 
     /// Submits a request; `tag` is returned in its completion. The next turn sends it together with all others. A
@@ -211,26 +214,73 @@ impl Client {
     /// Submits a request to a class. If it has no lanes, another class [serves](LaneCounts::serving) the request.
     #[inline]
     pub fn submit_to(&mut self, class: LaneClass, lane: usize, request: Request, tag: u64) {
-        self.submit_with(class, lane, request, Reply::Tag(tag));
+        self.submit_with(class, Some(lane), request, Reply::Tag(tag));
     }
 
-    /// Submits a request with any kind of reply.
-    #[inline]
-    pub(crate) fn submit_with(&mut self, class: LaneClass, lane: usize, request: Request, reply: Reply) {
-        with_backend!(&mut self.0, client => client.submit_with(class, lane, request, reply));
+    /// Submits all requests of one caller, and returns their number.
+    pub(crate) fn submit_all(&mut self, caller: &Arc<CallerQueue>) -> usize {
+        let mut count = 0;
+        while let Some(Submission { class, request, tag }) = caller.take_submission() {
+            self.submit_with(class, None, request, Reply::Caller(ReplyGuard::new(caller, tag)));
+            count += 1;
+        }
+        count
     }
 
-    /// Turns the client once: sends queued requests, receives, and appends completions. Waits if nothing happens;
-    /// a [`Client::waker`] ends the wait. Returns the number of completions.
-    #[inline]
-    pub fn turn(&mut self, completions: &mut Vec<Completion>, wait: Wait) -> usize {
-        with_backend!(&mut self.0, client => client.turn(completions, wait))
+    /// Submits a request with any kind of reply. Without a `lane`, the lanes of its class take turns. A single
+    /// command is sent with the next turn if nothing precedes it; otherwise the request is queued.
+    pub(crate) fn submit_with(
+        &mut self,
+        class: LaneClass,
+        lane: Option<usize>,
+        request: Request,
+        reply: Reply,
+    ) {
+        let lane = lane.unwrap_or_else(|| self.next_lane(class, request.is_read()));
+        let Client { backend, state, .. } = self;
+        let (lane, range) = match state.check(class, lane, &request) {
+            Ok(checked) => checked,
+            Err(error) => return state.requests.reject(error, request, reply),
+        };
+        let direct = match backend {
+            Backend::Direct(direct) => direct,
+            Backend::Engine(engine) => return engine.accept(state, lane, range, request, reply),
+        };
+        direct.coalescer.add(class, &state.current_lanes, &request);
+        if state.limits.parts(&range) == 1
+            && let Some(slot) = direct.vacancy(lane)
+        {
+            let (requests, nsid) = (&mut state.requests, state.namespace.nsid);
+            match request {
+                Request::Read { buffer, .. } => {
+                    let tag = requests.insert_in_flight(reply, lane, range, || Operation::Read);
+                    slot.submit(command::read(&range, nsid), Data::Read(buffer), tag);
+                    return;
+                }
+                Request::Write { buffer, fua, .. } => {
+                    let tag = requests.insert_in_flight(reply, lane, range, || Operation::Write { fua });
+                    slot.submit(command::write(&range, fua, nsid), Data::Write(buffer), tag);
+                    return;
+                }
+                _ => {}
+            }
+        }
+        direct.enqueue(state, lane, range, request, reply);
+    }
+
+    /// Returns the next lane of the class that serves a request.
+    fn next_lane(&mut self, class: LaneClass, is_read: bool) -> usize {
+        let lanes = &self.state.lanes;
+        let class = lanes.serving(class, is_read);
+        let last = self.last_lanes.count_mut(class);
+        *last = if *last + 1 < lanes.count(class) { *last + 1 } else { 0 };
+        *last
     }
 
     /// Returns a descriptor that becomes readable when a client that waits outside has work. `None` if it waits in
     /// io_uring or for an engine, which makes that impossible.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        match &self.0 {
+        match &self.backend {
             Backend::Direct(client) => client.wait_fd(),
             Backend::Engine(_) => None,
         }
@@ -240,15 +290,15 @@ impl Client {
     /// [`Client::finish_wait`] and turn it earlier if its descriptor becomes readable or a request is submitted.
     /// Returns `None` if it must be turned now, which is always so with [`Mode::Poll`](crate::Mode::Poll).
     pub fn prepare_wait(&mut self) -> Option<Instant> {
-        match &mut self.0 {
-            Backend::Direct(client) => client.prepare_wait(),
+        match &mut self.backend {
+            Backend::Direct(client) => client.prepare_wait(&self.state),
             Backend::Engine(_) => None,
         }
     }
 
     /// Ends a wait outside of the client; without one it does nothing.
     pub fn finish_wait(&mut self) {
-        match &mut self.0 {
+        match &mut self.backend {
             Backend::Direct(client) => client.finish_wait(),
             Backend::Engine(_) => {}
         }
@@ -256,6 +306,18 @@ impl Client {
 
     /// Shuts the association down. Requests in flight get no completion.
     pub fn close(self) {
-        with_backend!(self.0, client => client.close());
+        with_backend!(self.backend, client => client.close());
+    }
+}
+
+/// Rejects options that need a [`Volume`](crate::Volume).
+fn check_options(uri: &Uri, options: &Options) -> Result<(), ConnectError> {
+    if !options.cores.is_empty() || !uri.cores.is_empty() {
+        let several = "cores for a client, which its one caller drives; leave them out, or connect a volume";
+        return Err(ConnectError::Unsupported(several.to_owned()));
+    }
+    match options.lanes {
+        0 => Err(ConnectError::no_default_lane()),
+        _ => Ok(()),
     }
 }

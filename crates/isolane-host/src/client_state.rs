@@ -1,11 +1,13 @@
 //! State that both implementations of a client share: the volume, and its requests in progress.
 
+use std::sync::Arc;
+
 use isolane_memory::Buffer;
 
 use crate::error::{ConnectError, RequestError};
 use crate::info::{Info, NamespaceInfo};
 use crate::io_limits::IoLimits;
-use crate::lane_class::LaneCounts;
+use crate::lane_class::{LaneClass, LaneCounts};
 use crate::reply::Reply;
 use crate::request::{BlockRange, Request};
 use crate::request_table::{Operation, Part, RequestSlot, RequestTable};
@@ -16,8 +18,12 @@ pub(crate) struct ClientState {
     pub info: Info,
     pub namespace: NamespaceInfo,
     pub limits: IoLimits,
+    /// Lanes of the current or last association.
+    pub current_lanes: LaneCounts,
     /// Lanes of the first association.
     pub lanes: LaneCounts,
+    /// The reason why the client is closed for good.
+    pub closed: Option<Arc<ConnectError>>,
     pub unflushed: Unflushed,
     pub requests: RequestTable,
     max_requests: usize,
@@ -31,7 +37,9 @@ impl ClientState {
         max_requests: usize,
     ) -> ClientState {
         ClientState {
+            current_lanes: info.negotiated.lanes,
             lanes: info.negotiated.lanes,
+            closed: None,
             info,
             namespace,
             limits,
@@ -41,11 +49,38 @@ impl ClientState {
         }
     }
 
-    /// Returns an error if the maximum number of requests is outstanding.
+    /// Returns the index of a request's lane, and its blocks.
     #[inline]
-    pub(crate) fn check_capacity(&self) -> Result<(), RequestError> {
+    pub(crate) fn check(
+        &self,
+        class: LaneClass,
+        lane: usize,
+        request: &Request,
+    ) -> Result<(usize, BlockRange), RequestError> {
+        if let Some(error) = &self.closed {
+            return Err(RequestError::Lost(Arc::clone(error)));
+        }
         let outstanding = self.requests.len();
-        if outstanding < self.max_requests { Ok(()) } else { Err(RequestError::TooMany(outstanding)) }
+        if outstanding >= self.max_requests {
+            return Err(RequestError::TooMany(outstanding));
+        }
+        let lane = self.index_of(class, lane, request.is_read())?;
+        Ok((lane, self.limits.check(request)?))
+    }
+
+    /// Returns the index of a class's lane. A lane of the first association always exists: if its class has fewer
+    /// lanes since, they share its requests.
+    fn index_of(&self, class: LaneClass, lane: usize, is_read: bool) -> Result<usize, RequestError> {
+        let serving = self.current_lanes.serving(class, is_read);
+        if let Some(index) = self.current_lanes.place(serving, lane) {
+            return Ok(index);
+        }
+        let first = &self.lanes;
+        let serving = first.serving(class, is_read);
+        match first.place(serving, lane) {
+            Some(index) => Ok(self.current_lanes.remap(first, index, is_read)),
+            None => Err(RequestError::Lane { lane, lanes: first.count(serving) }),
+        }
     }
 
     /// Adds a request of which no part is in flight.

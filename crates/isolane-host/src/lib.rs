@@ -37,7 +37,6 @@
 
 mod any_error;
 mod blocking;
-mod borrowed;
 mod caller_queue;
 mod client;
 mod client_state;
@@ -46,7 +45,6 @@ mod connect;
 mod cores;
 mod difference;
 mod direct;
-mod driver;
 mod error;
 mod identity;
 mod info;
@@ -58,6 +56,7 @@ mod options;
 mod reply;
 mod request;
 mod request_table;
+mod service;
 mod submitter;
 mod unflushed;
 mod uri;

@@ -430,7 +430,17 @@ impl RequestTable {
             std::mem::forget(reply);
             return self.completions.push(Completion { tag, result, buffer });
         }
-        if let Some(caller) = reply.deliver(Completion { tag: 0, result, buffer })
+        let completion = Completion { tag: 0, result, buffer };
+        let caller = match reply {
+            Reply::Caller(mut guard) => {
+                let caller = guard.complete(completion);
+                // A completed reply needs no drop.
+                std::mem::forget(guard);
+                caller
+            }
+            other => other.deliver(completion),
+        };
+        if let Some(caller) = caller
             && self.to_wake.last().is_none_or(|last| !Arc::ptr_eq(last, &caller))
         {
             self.to_wake.push(caller);

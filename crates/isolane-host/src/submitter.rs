@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::caller_queue::{CallerQueue, ReplyGuard, Submission};
-use crate::driver::{CallerCore, Services, WaitLimit};
 use crate::lane_class::LaneClass;
 use crate::reply::Reply;
 use crate::request::{Completion, Request};
+use crate::service::{CallerCore, WaitLimit};
+use crate::volume::Volume;
 
 /// Access of one thread to a volume; see [`Volume::submitter`](crate::Volume::submitter).
 ///
@@ -33,12 +34,11 @@ use crate::request::{Completion, Request};
 /// # }
 /// ```
 pub struct Submitter {
-    services: Arc<Services>,
+    volume: Volume,
     /// One per service, and one for flushes through several services.
     queues: Vec<ServiceQueue>,
     /// The core that the thread was on when its current requests began.
     core: CallerCore,
-    class: Option<LaneClass>,
     depth: usize,
     outstanding: usize,
 }
@@ -50,18 +50,20 @@ struct ServiceQueue {
     outstanding: usize,
 }
 
-impl Submitter {
-    pub(crate) fn new(services: &Arc<Services>, class: Option<LaneClass>, depth: usize) -> Submitter {
+impl Volume {
+    /// Returns a submitter for up to `depth` requests at a time, at least one, of one thread.
+    pub fn submitter(&self, depth: usize) -> Submitter {
         let depth = depth.max(1);
         let first = CallerQueue::new(depth);
         // A completion at any of them wakes the thread.
-        let siblings: Vec<_> = services.all().map(|_| first.sibling(depth)).collect();
+        let siblings: Vec<_> = self.services().map(|_| first.sibling(depth)).collect();
         let callers = siblings.into_iter().chain([first]);
         let queues = callers.map(|caller| ServiceQueue { caller, outstanding: 0 }).collect();
-        let core = services.caller_core();
-        Submitter { services: Arc::clone(services), queues, core, class, depth, outstanding: 0 }
+        Submitter { volume: self.clone(), queues, core: self.caller_core(), depth, outstanding: 0 }
     }
+}
 
+impl Submitter {
     /// Requests without a completion.
     pub fn outstanding(&self) -> usize {
         self.outstanding
@@ -76,17 +78,17 @@ impl Submitter {
         if self.outstanding == self.depth {
             return Err(request);
         }
-        let class = self.class.unwrap_or_else(|| request.lane_class());
-        if self.services.is_broadcast(&request) {
+        let class = self.volume.class.unwrap_or_else(|| request.lane_class());
+        if self.volume.is_broadcast(&request) {
             let caller = self.queue(self.queues.len() - 1);
             let reply = Reply::Caller(ReplyGuard::new(caller, tag));
-            self.services.flush(class, reply);
+            self.volume.flush_all(class, reply);
             return Ok(());
         }
         if self.outstanding == 0 {
-            self.core = self.services.caller_core();
+            self.core = self.volume.caller_core();
         }
-        let caller = self.queue(self.services.route(self.core, class, request.is_read()));
+        let caller = self.queue(self.volume.route(self.core, class, request.is_read()));
         let submitted = caller.submit(Submission { class, request, tag });
         debug_assert!(submitted.is_ok(), "fewer than `depth` were outstanding");
         Ok(())
@@ -102,7 +104,7 @@ impl Submitter {
 
     /// Sends the queued requests.
     pub fn send(&mut self) {
-        for (service, queue) in self.services.all().zip(&self.queues) {
+        for (service, queue) in self.volume.services().zip(&self.queues) {
             service.send(&queue.caller);
         }
     }
@@ -126,13 +128,14 @@ impl Submitter {
 
     fn wait_for(&mut self, completions: &mut Vec<Completion>, deadline: Option<Instant>) -> usize {
         if self.outstanding > 0 {
-            self.core = self.services.caller_core();
-            let limit = WaitLimit { polls: self.class == Some(LaneClass::Poll), deadline };
+            self.core = self.volume.caller_core();
+            let limit = WaitLimit { polls: self.volume.class == Some(LaneClass::Poll), deadline };
             let mut waiting = self.queues.iter().enumerate().filter(|(_, queue)| queue.outstanding > 0);
             // The thread drives a client only if it has all requests: while it sleeps for one client, a
             // completion of another would not wake it.
             let only = waiting.next().filter(|_| waiting.next().is_none());
-            let only = only.and_then(|(index, queue)| Some((index, queue, self.services.get(index)?)));
+            let only =
+                only.and_then(|(index, queue)| Some((index, queue, self.volume.services().nth(index)?)));
             match only {
                 Some((index, queue, service)) => service.wait(&queue.caller, limit, self.core.is_at(index)),
                 None => self.wait_for_any(limit),
@@ -145,7 +148,9 @@ impl Submitter {
     fn wait_for_any(&mut self, limit: WaitLimit) {
         self.send();
         let has_any = || self.queues.iter().any(|queue| queue.caller.has_completions());
-        let (Some(service), Some(queue)) = (self.services.get(0), self.queues.first()) else { return };
+        let (Some(service), Some(queue)) = (self.volume.services().next(), self.queues.first()) else {
+            return;
+        };
         let mut spin = service.spin_wait();
         while !has_any() {
             match spin.should_spin() {

@@ -3,8 +3,14 @@
 //! A thread drives the [`Client`](crate::Client), so keep alive and reconnecting do not depend on the
 //! callers. A call takes the buffer and returns it with the result.
 //!
-//! Invariant: a dropped future cancels nothing; its buffer stays with the client until the response has
-//! arrived or the connection is dead.
+//! A volume has one service, or one on each of several cores (H3). Without cores, any waiting caller may drive
+//! the only client in its own thread. With cores, a caller drives only the client on its core, and queues its
+//! requests for the others. A flush goes through every association, because each controller answers for the
+//! writes that it has completed.
+//!
+//! Invariants: a dropped future cancels nothing; its buffer stays with the client until the response has
+//! arrived or the connection is dead; all services have the same volume; every accepted request gets a
+//! completion.
 
 use std::fmt;
 use std::future::Future;
@@ -14,22 +20,36 @@ use std::task::{Context, Poll};
 
 use isolane_memory::Buffer;
 use oneshot::AsyncReceiver;
+use pollster::block_on;
 
-use crate::driver::Services;
+use crate::caller_queue::{CallerQueue, Submission};
+use crate::connect::fence::Fences;
+use crate::cores::Cores;
+use crate::difference::Difference;
 use crate::error::{ConnectError, RequestError};
 use crate::info::{ConnectionStatus, EngineStatus, Info, NamespaceInfo};
-use crate::lane_class::LaneClass;
+use crate::lane_class::{LaneClass, LaneCounts};
 use crate::options::Options;
+use crate::reply::Reply;
 use crate::request::{BlockRange, Completion, Request};
-use crate::submitter::Submitter;
+use crate::service::{CallerCore, Service, ServiceMap, ServiceOwner, WaitLimit, flush_class, on_core};
 use crate::uri::Uri;
 
 /// A remote volume.
 #[derive(Clone)]
 pub struct Volume {
-    services: Arc<Services>,
+    shared: Arc<Shared>,
     /// LaneClass of all requests. `None`: the class of each request.
-    class: Option<LaneClass>,
+    pub(crate) class: Option<LaneClass>,
+}
+
+/// State of all clones of a volume.
+struct Shared {
+    info: Info,
+    namespace: NamespaceInfo,
+    services: Vec<ServiceOwner>,
+    /// `None` without cores.
+    map: Option<ServiceMap>,
 }
 
 impl Volume {
@@ -48,36 +68,77 @@ impl Volume {
     /// # Errors
     /// [`ConnectError`], with the core if there are several.
     pub async fn connect(uri: &Uri, options: Options) -> Result<Volume, ConnectError> {
-        Ok(Volume { services: Arc::new(Services::connect(uri, options).await?), class: None })
+        if options.lanes == 0 {
+            return Err(ConnectError::no_default_lane());
+        }
+        let (mut placed, fences) = (place(uri, options).into_iter(), Arc::<Fences>::default());
+        // The first service chooses the volume, and all others must find the same.
+        let start = |uri: &Uri, (core, options): (Option<usize>, Options)| {
+            Service::start(uri.clone(), options, core, Arc::clone(&fences))
+        };
+        let Some(first) = placed.next() else { return Err(ConnectError::no_default_lane()) };
+        let uri = Uri { cores: Cores::default(), ..uri.clone() };
+        let service = start(&uri, first)?.await?;
+        let (mut info, namespace) = (service.info.clone(), service.namespace.clone());
+        let uri = Uri { nqn: Some(info.nqn), nsid: Some(namespace.nsid), ..uri };
+        let others: Vec<_> = placed.map(|placed| start(&uri, placed)).collect::<Result<_, _>>()?;
+        let mut services = vec![service];
+        for other in others {
+            let other = other.await?;
+            let (theirs, ours) = ((&other.info, &other.namespace), (&info, &namespace));
+            if let Some(difference) = Difference::of_volume(theirs, ours) {
+                return Err(on_core(other.core, ConnectError::DifferentVolume(difference)));
+            }
+            services.push(other);
+        }
+        let lanes_by_core =
+            services.iter().map(|service| Some((service.core?, service.info.negotiated.lanes)));
+        let map = lanes_by_core.collect::<Option<Vec<_>>>().map(|lanes| ServiceMap::new(&lanes));
+        if let Some(map) = &map {
+            info.negotiated.lanes = map.lanes();
+        }
+        Ok(Volume { shared: Arc::new(Shared { info, namespace, services, map }), class: None })
     }
 
     /// Returns a handle that submits to a class of lanes: [`LaneClass::Poll`] for urgent requests, whose callers
     /// never sleep while they drive the client. Without a class, reads go to the read class and all other
     /// requests to the default class.
     pub fn with_class(&self, class: LaneClass) -> Volume {
-        Volume { services: Arc::clone(&self.services), class: Some(class) }
+        Volume { shared: Arc::clone(&self.shared), class: Some(class) }
     }
 
     /// Description of the target, as of the first connection; with cores, of the first one, and the lanes of
     /// all.
     pub fn info(&self) -> &Info {
-        &self.services.info
+        &self.shared.info
     }
 
     /// The namespace of the volume.
     pub fn namespace(&self) -> &NamespaceInfo {
-        &self.services.namespace
+        &self.shared.namespace
     }
 
     /// Status of every connection. Empty while the association is down, or if an [engine](Volume::engine)
     /// owns the connections. The leader drives all connections of a core.
     pub async fn connections(&self) -> Vec<ConnectionStatus> {
-        self.services.connections().await
+        let replies: Vec<_> = self.services().map(Service::request_status).collect();
+        let mut connections = Vec::new();
+        for (at, (service, reply)) in self.services().zip(replies).enumerate() {
+            for mut status in reply.await.unwrap_or_default().connections {
+                status.core = service.core;
+                // Lanes are numbered in the order in which the cores received them.
+                let count = self.shared.services.len();
+                status.lane = status.lane.map(|(class, lane)| (class, lane * count + at));
+                connections.push(status);
+            }
+        }
+        connections
     }
 
     /// The engine that has the volume; see [`Client::engine`](crate::Client::engine).
     pub async fn engine(&self) -> Option<EngineStatus> {
-        self.services.engine().await
+        // A volume at an engine has one service.
+        self.services().next()?.request_status().await.ok()?.engine
     }
 
     /// Returns the size of the volume in bytes.
@@ -127,12 +188,11 @@ impl Volume {
     /// Completes requests in flight and shuts the controller down. Otherwise this happens in the background
     /// after the last clone is dropped.
     pub async fn close(self) {
-        self.services.close().await;
-    }
-
-    /// Returns a submitter for up to `depth` requests at a time, at least one, of one thread.
-    pub fn submitter(&self, depth: usize) -> Submitter {
-        Submitter::new(&self.services, self.class, depth)
+        let exits: Vec<_> = self.services().map(Service::close).collect();
+        for exit in exits {
+            // Fails once the thread has ended.
+            let _ = exit.await;
+        }
     }
 
     fn write_with(&self, offset_bytes: u64, buffer: Buffer, fua: bool) -> Transfer {
@@ -176,15 +236,70 @@ impl Volume {
 
     /// Executes one request, waits for its completion, and drops its buffer.
     pub(crate) fn run(&self, request: Request) -> Result<(), RequestError> {
+        if self.is_broadcast(&request) {
+            return block_on(self.action(Ok(request)));
+        }
         let class = self.class.unwrap_or_else(|| request.lane_class());
-        let Completion { result, buffer, .. } = self.services.run(class, request);
-        drop(buffer);
-        result
+        let caller = self.caller_core();
+        let index = self.route(caller, class, request.is_read());
+        let (service, may_lead) = (&self.shared.services[index], caller.is_at(index));
+        let queue = service.idle_callers.pop().unwrap_or_else(|| CallerQueue::new(1));
+        let submitted = queue.submit(Submission { class, request, tag: 0 });
+        debug_assert!(submitted.is_ok(), "an idle queue is empty");
+        let completion = loop {
+            service.wait(&queue, WaitLimit { polls: class == LaneClass::Poll, deadline: None }, may_lead);
+            if let Some(completion) = queue.take_completion() {
+                break completion;
+            }
+        };
+        // Dropped if enough are kept.
+        let _ = service.idle_callers.push(queue);
+        completion.result
     }
 
+    /// Queues a request for the leader.
     fn send(&self, request: Request) -> AsyncReceiver<Completion> {
         let class = self.class.unwrap_or_else(|| request.lane_class());
-        self.services.send(class, request)
+        let (sender, receiver) = oneshot::async_channel();
+        if self.is_broadcast(&request) {
+            self.flush_all(class, Reply::Future(sender));
+        } else {
+            let service = self.route(self.caller_core(), class, request.is_read());
+            self.shared.services[service].post(class, request, Reply::Future(sender));
+        }
+        receiver
+    }
+
+    /// Flushes through every association. The reply is delivered when all have completed.
+    pub(crate) fn flush_all(&self, class: LaneClass, reply: Reply) {
+        let class_of = |service: &Service| flush_class(&service.info.negotiated.lanes, class);
+        let services = self.services().filter_map(|service| Some((service, class_of(service)?)));
+        let services: Vec<_> = services.collect();
+        for ((service, class), part) in services.iter().zip(reply.split(services.len())) {
+            service.post(*class, Request::Flush, part);
+        }
+    }
+
+    pub(crate) fn services(&self) -> impl Iterator<Item = &Service> {
+        self.shared.services.iter().map(|service| &**service)
+    }
+
+    /// Returns the core of the calling thread.
+    #[inline]
+    pub(crate) fn caller_core(&self) -> CallerCore {
+        self.shared.map.as_ref().map_or(CallerCore::ANY, ServiceMap::caller_core)
+    }
+
+    /// Returns the index of the service for a request.
+    #[inline]
+    pub(crate) fn route(&self, caller: CallerCore, class: LaneClass, is_read: bool) -> usize {
+        self.shared.map.as_ref().map_or(0, |map| map.service(caller, class, is_read))
+    }
+
+    /// Returns whether a request goes through every association.
+    #[inline]
+    pub(crate) fn is_broadcast(&self, request: &Request) -> bool {
+        self.shared.services.len() > 1 && matches!(request, Request::Flush)
     }
 }
 
@@ -244,6 +359,20 @@ pub struct TransferError {
     pub error: RequestError,
     /// The buffer, with undefined content after a failed read; `None` only if the volume's thread has ended.
     pub buffer: Option<Buffer>,
+}
+
+/// Returns the core and the options of each service.
+fn place(uri: &Uri, options: Options) -> Vec<(Option<usize>, Options)> {
+    let cores = if options.cores.is_empty() { uri.cores.clone() } else { options.cores.clone() };
+    if cores.is_empty() {
+        return vec![(None, options)];
+    }
+    let split = options.classes().split_across(cores.as_slice().len());
+    let on_core = |(&core, lanes): (&usize, LaneCounts)| {
+        let (lanes, read_lanes, poll_lanes) = (lanes.default, lanes.read, lanes.poll);
+        (Some(core), Options { lanes, read_lanes, poll_lanes, cores: Cores::default(), ..options.clone() })
+    };
+    cores.as_slice().iter().zip(split).map(on_core).collect()
 }
 
 fn ready(completion: Completion) -> AsyncReceiver<Completion> {

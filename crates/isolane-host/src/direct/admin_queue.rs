@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use isolane_memory::Buffer;
 use isolane_proto::host::{Completed, Data};
-use isolane_reactor::Reactor;
 use isolane_wire::SubmissionEntry;
 use isolane_wire::admin::{
     AsyncEvent, Cns, GetLogPageCommand, IdentifyCommand, LogPage, Notice, async_event_request, keep_alive,
@@ -65,12 +64,6 @@ impl AdminQueue {
             self.submit(keep_alive(), Data::None, AdminTag::KeepAlive);
         }
         Ok(())
-    }
-
-    /// Sends queued commands.
-    pub(crate) fn transmit(&mut self, reactor: &mut Reactor, now: Instant) -> Result<(), DisconnectReason> {
-        // No admin command here sends data, so none can complete while it is sent.
-        self.lane.transmit(reactor, usize::MAX, now, &mut Vec::new())
     }
 
     /// Handles a completion. Returns the description of a changed namespace, without its generation, once it is
@@ -144,7 +137,7 @@ impl AdminQueue {
 
     /// Returns `false` if the queue is full.
     fn submit(&mut self, entry: SubmissionEntry, data: Data, tag: AdminTag) -> bool {
-        match self.lane.vacancy() {
+        match self.lane.conn.reserve() {
             Ok(vacancy) => {
                 vacancy.submit(entry, data, tag as u64);
                 true

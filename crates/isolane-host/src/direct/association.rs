@@ -1,7 +1,6 @@
 //! State of the association: connected, down, or closed for good.
 
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use isolane_proto::host::Abandoned;
@@ -12,14 +11,14 @@ use super::graceful_close;
 use super::lane::Lane;
 use crate::connect::Association;
 use crate::connect::journal::JournalEntry;
-use crate::error::ConnectError;
 use crate::options::Reconnect;
 
 /// State of the association.
 pub(super) enum Link {
     Up(Box<LiveAssociation>),
     Down(Outage),
-    Closed(Arc<ConnectError>),
+    /// [`ClientState::closed`](crate::client_state::ClientState::closed) has the reason.
+    Closed,
 }
 
 /// Time without an association, including associations that lived only briefly.
@@ -113,11 +112,11 @@ impl LiveAssociation {
             outage,
             entry,
         };
-        live.register(live.admin.lane.token(), QueueId::Admin);
+        live.register(live.admin.lane.token, QueueId::Admin);
         for connection in lanes {
             match Lane::adopt(connection, reactor) {
                 Ok(lane) => {
-                    live.register(lane.token(), QueueId::Lane(live.lanes.len()));
+                    live.register(lane.token, QueueId::Lane(live.lanes.len()));
                     live.lanes.push(lane);
                 }
                 Err(error) => {
@@ -132,7 +131,7 @@ impl LiveAssociation {
 
     /// Whether it repeats commands, and has completed none.
     pub(super) fn has_only_unanswered(&self) -> bool {
-        self.waits_for_progress && self.lanes.iter().any(|lane| lane.in_flight() > 0)
+        self.waits_for_progress && self.lanes.iter().any(|lane| lane.conn.in_flight() > 0)
     }
 
     /// Resets all connections and returns the commands in flight on the lanes.
@@ -155,7 +154,7 @@ impl LiveAssociation {
             QueueId::Admin => &self.admin.lane,
             QueueId::Lane(index) => &self.lanes[index],
         };
-        (lane.token() == token).then_some(queue)
+        (lane.token == token).then_some(queue)
     }
 
     /// Returns the connection of a queue.

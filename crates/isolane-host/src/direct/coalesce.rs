@@ -14,7 +14,7 @@ use crate::request::Request;
 
 /// Requests delayed now.
 #[derive(Debug)]
-pub(super) struct Coalescer {
+pub(crate) struct Coalescer {
     limits: Option<Coalesce>,
     requests: usize,
     bytes: usize,
@@ -29,7 +29,7 @@ impl Coalescer {
 
     /// Adds a request for a class.
     #[inline]
-    pub(super) fn add(&mut self, class: LaneClass, classes: &LaneCounts, request: &Request) {
+    pub(crate) fn add(&mut self, class: LaneClass, classes: &LaneCounts, request: &Request) {
         let is_polled = class == LaneClass::Poll;
         if self.limits.is_none() || is_polled && classes.poll > 0 {
             return;

@@ -1,129 +1,84 @@
-//! Path of a request: accepted, queued on its lane, sent in parts, completed.
+//! Requests that are not sent at once as one command: queued on a lane, sent in parts, completed.
 //!
 //! Invariant: a part is in exactly one place: in a backlog, in flight, behind a fence, waiting for its retry, or
 //! done.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use isolane_proto::host::{Completed, Data};
+use isolane_proto::host::{Completed, SubmitSlot};
 
 use super::association::Link;
-use super::{Client, command};
+use super::{Direct, command};
+use crate::client_state::ClientState;
 use crate::connect::fence::FenceEffect;
 use crate::error::RequestError;
-use crate::lane_class::{LaneClass, LaneCounts};
+use crate::lane_class::LaneCounts;
 use crate::reply::Reply;
 use crate::request::{BlockRange, Request};
 use crate::request_table::{Operation, Part, PartRange};
 
-impl Client {
-    /// Submits a request, as [`crate::Client::submit_to`].
-    pub(crate) fn submit_with(&mut self, class: LaneClass, lane: usize, request: Request, reply: Reply) {
-        self.coalescer.add(class, &self.lanes, &request);
-        match self.check(class, lane, &request) {
-            Ok((lane, range)) => self.accept(lane, range, request, reply),
-            Err(error) => self.state.requests.reject(error, request, reply),
-        }
-    }
-
-    /// Returns the index of the request's lane, and its blocks.
-    #[inline]
-    fn check(
-        &self,
-        class: LaneClass,
-        lane: usize,
-        request: &Request,
-    ) -> Result<(usize, BlockRange), RequestError> {
-        if let Link::Closed(error) = &self.link {
-            return Err(RequestError::Lost(Arc::clone(error)));
-        }
-        self.state.check_capacity()?;
-        let lane = self.index_of(class, lane, request.is_read())?;
-        Ok((lane, self.state.limits.check(request)?))
-    }
-
-    /// Sends a single command at once if nothing precedes it; otherwise queues the request.
+impl Direct {
+    /// Returns a slot for a request that is sent now, as one command; `None` if it must wait.
     #[inline(always)]
-    fn accept(&mut self, lane: usize, range: BlockRange, request: Request, reply: Reply) {
+    pub(crate) fn vacancy(&mut self, lane: usize) -> Option<SubmitSlot<'_>> {
         let must_wait = !self.backlogs[lane].is_empty() || !self.replay.is_clear();
-        let is_single = self.state.limits.parts(&range) == 1;
-        if let Link::Up(live) = &mut self.link
-            && !must_wait
-            && is_single
-            && let Ok(vacancy) = live.lanes[lane].vacancy()
-        {
-            let (requests, nsid) = (&mut self.state.requests, self.state.namespace.nsid);
-            match request {
-                Request::Read { buffer, .. } => {
-                    let tag = requests.insert_in_flight(reply, lane, range, || Operation::Read);
-                    vacancy.submit(command::read(&range, nsid), Data::Read(buffer), tag);
-                    return;
-                }
-                Request::Write { buffer, fua, .. } => {
-                    let tag = requests.insert_in_flight(reply, lane, range, || Operation::Write { fua });
-                    vacancy.submit(command::write(&range, fua, nsid), Data::Write(buffer), tag);
-                    return;
-                }
-                _ => {}
-            }
+        match &mut self.link {
+            Link::Up(live) if !must_wait => live.lanes[lane].conn.reserve().ok(),
+            _ => None,
         }
-        let (slot, request) = self.state.insert(reply, lane, request, range);
-        self.backlogs[lane].push_back(PartRange::all(slot, request));
-        self.pump(lane);
     }
 
-    /// Returns the index of a class's lane. A lane of the first association always exists: if its class has fewer
-    /// lanes since, they share its requests.
-    fn index_of(&self, class: LaneClass, lane: usize, is_read: bool) -> Result<usize, RequestError> {
-        let serving = self.lanes.serving(class, is_read);
-        if let Some(index) = self.lanes.place(serving, lane) {
-            return Ok(index);
-        }
-        let first = &self.state.lanes;
-        let serving = first.serving(class, is_read);
-        match first.place(serving, lane) {
-            Some(index) => Ok(self.lanes.remap(first, index, is_read)),
-            None => Err(RequestError::Lane { lane, lanes: first.count(serving) }),
-        }
+    /// Queues all parts of a request.
+    pub(crate) fn enqueue(
+        &mut self,
+        state: &mut ClientState,
+        lane: usize,
+        range: BlockRange,
+        request: Request,
+        reply: Reply,
+    ) {
+        let (slot, request) = state.insert(reply, lane, request, range);
+        self.backlogs[lane].push_back(PartRange::all(slot, request));
+        self.pump(state, lane);
     }
 
     /// Queues parts after the waiting ones.
-    pub(super) fn requeue(&mut self, parts: PartRange) {
-        let Some(request) = self.state.requests.get(parts.slot) else { return };
+    pub(super) fn requeue(&mut self, state: &mut ClientState, parts: PartRange) {
+        let Some(request) = state.requests.get(parts.slot) else { return };
         let lane = request.lane;
         self.backlogs[lane].push_back(parts);
-        self.pump(lane);
+        self.pump(state, lane);
     }
 
     /// Moves everything that waits to the lanes of the same class in a new association.
-    pub(super) fn remap_backlog(&mut self, lanes: LaneCounts) {
-        if lanes == self.lanes {
+    pub(super) fn remap_backlog(&mut self, state: &mut ClientState, lanes: LaneCounts) {
+        if lanes == state.current_lanes {
             return;
         }
-        for request in self.state.requests.iter_mut() {
-            request.lane = lanes.remap(&self.lanes, request.lane, request.operation == Operation::Read);
+        for request in state.requests.iter_mut() {
+            request.lane =
+                lanes.remap(&state.current_lanes, request.lane, request.operation == Operation::Read);
         }
         let waiting = std::mem::replace(&mut self.backlogs, vec![VecDeque::new(); lanes.total()]);
         for parts in waiting.into_iter().flatten() {
-            let Some(request) = self.state.requests.get(parts.slot) else { continue };
+            let Some(request) = state.requests.get(parts.slot) else { continue };
             self.backlogs[request.lane].push_back(parts);
         }
-        self.lanes = lanes;
+        state.current_lanes = lanes;
     }
 
     /// Sends waiting parts while the lane has capacity.
-    pub(super) fn pump(&mut self, lane: usize) {
+    pub(super) fn pump(&mut self, state: &mut ClientState, lane: usize) {
         while let Some(parts) = self.backlogs[lane].front_mut()
             && let Link::Up(live) = &self.link
-            && live.lanes[lane].capacity() > 0
+            && live.lanes[lane].conn.capacity() > 0
         {
             let unsent = *parts;
             let (part, is_last) = parts.take();
             if is_last {
                 self.backlogs[lane].pop_front();
             }
-            let must_wait = self.send_part(lane, part);
+            let must_wait = self.send_part(state, lane, part);
             if must_wait {
                 // The rest waits with it: the request cannot complete without it, and may have very many parts.
                 if !is_last {
@@ -135,8 +90,8 @@ impl Client {
     }
 
     /// Sends a part, unless its request has failed. Returns `true` if it must wait for a fence instead.
-    fn send_part(&mut self, lane: usize, part: Part) -> bool {
-        let (Link::Up(live), Some(request)) = (&mut self.link, self.state.requests.get_mut(part.slot)) else {
+    fn send_part(&mut self, state: &mut ClientState, lane: usize, part: Part) -> bool {
+        let (Link::Up(live), Some(request)) = (&mut self.link, state.requests.get_mut(part.slot)) else {
             return false;
         };
         match self.replay.holds_back(request, part.index) {
@@ -146,15 +101,15 @@ impl Client {
         }
         if request.has_failed() {
             request.remaining -= 1;
-            self.state.requests.finish_if_done(part.slot);
+            state.requests.finish_if_done(part.slot);
             return false;
         }
-        let Ok(vacancy) = live.lanes[lane].vacancy() else {
+        let Ok(vacancy) = live.lanes[lane].conn.reserve() else {
             self.backlogs[lane].push_front(PartRange::one(part));
             return false;
         };
-        let nsid = self.state.namespace.nsid;
-        if let Some((request, range, buffer)) = self.state.begin_part(part) {
+        let nsid = state.namespace.nsid;
+        if let Some((request, range, buffer)) = state.begin_part(part) {
             let (entry, data) = command::command_of(&request.operation, range, buffer, nsid);
             vacancy.submit(entry, data, part.tag());
         }
@@ -162,21 +117,21 @@ impl Client {
     }
 
     /// Processes a completion that is not the success of a request's only command.
-    pub(super) fn on_completed(&mut self, completed: Completed) {
+    pub(super) fn on_completed(&mut self, state: &mut ClientState, completed: Completed) {
         let part = Part::from_tag(completed.tag);
-        let Some(request) = self.state.requests.get_mut(part.slot) else { return };
+        let Some(request) = state.requests.get_mut(part.slot) else { return };
         request.in_flight -= 1;
         request.seen_in_flight = None;
         request.record_answer();
         request.return_buffer(part.index, completed.buffer);
         match completed.entry.status {
-            status if !status.is_success() => self.on_error_status(part, status),
-            _ if completed.digest_ok => self.state.complete_part(part, Ok(())),
+            status if !status.is_success() => self.on_error_status(state, part, status),
+            _ if completed.digest_ok => state.complete_part(part, Ok(())),
             _ if request.repeats < MAX_REPEATS && !request.has_failed() => {
                 request.repeats += 1;
                 self.backlogs[request.lane].push_front(PartRange::one(part));
             }
-            _ => self.state.complete_part(part, Err(RequestError::DataDigest)),
+            _ => state.complete_part(part, Err(RequestError::DataDigest)),
         }
     }
 }

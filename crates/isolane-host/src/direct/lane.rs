@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use std::time::Instant;
 
 use isolane_connection::{ReceivePlan, TransmitPlan};
-use isolane_proto::host::{Abandoned, Completed, Connection, SubmitErrorKind, SubmitSlot};
+use isolane_proto::host::{Abandoned, Completed, Connection};
 use isolane_reactor::{Reactor, Received, Token};
 
 use super::graceful_close;
@@ -30,23 +30,12 @@ pub(super) enum DisconnectReason {
     KeepAliveTimeout,
 }
 
-/// Receiver of the completions of a lane.
-pub(super) trait CompletionSink {
-    fn push(&mut self, completed: Completed);
-}
-
-impl CompletionSink for Vec<Completed> {
-    fn push(&mut self, completed: Completed) {
-        self.push(completed);
-    }
-}
-
 /// One connection in use.
 pub(crate) struct Lane {
-    token: Token,
-    conn: Connection,
+    pub token: Token,
+    pub conn: Connection,
     /// Whether the socket's send buffer is full.
-    blocked: bool,
+    pub blocked: bool,
 }
 
 impl Lane {
@@ -56,49 +45,14 @@ impl Lane {
         Ok(Lane { token, conn: connection.queue, blocked: false })
     }
 
-    pub(crate) fn token(&self) -> Token {
-        self.token
-    }
-
-    /// Commands in flight.
-    pub(crate) fn in_flight(&self) -> usize {
-        self.conn.in_flight()
-    }
-
-    /// Number of commands that can be submitted now.
-    pub(crate) fn capacity(&self) -> usize {
-        self.conn.capacity()
-    }
-
-    /// Returns a slot for a command, which the next [`Lane::transmit`] sends.
-    #[inline]
-    pub(crate) fn vacancy(&mut self) -> Result<SubmitSlot<'_>, SubmitErrorKind> {
-        self.conn.reserve()
-    }
-
     /// Returns whether there is data to send that the socket accepts.
     #[inline]
     pub(crate) fn wants_transmit(&self) -> bool {
         !self.blocked && self.conn.wants_transmit()
     }
 
-    /// Sends about `max_bytes` of the queued data, with one call if the socket accepts all of it. Passes on commands
-    /// that had failed and complete only now that their data has been sent.
-    pub(crate) fn transmit(
-        &mut self,
-        reactor: &mut Reactor,
-        max_bytes: usize,
-        now: Instant,
-        sink: &mut impl CompletionSink,
-    ) -> Result<(), DisconnectReason> {
-        if !self.wants_transmit() {
-            return Ok(());
-        }
-        self.send(reactor, max_bytes)?;
-        if self.conn.has_deferred_completions() { self.take_events(&[], now, sink).map(drop) } else { Ok(()) }
-    }
-
-    fn send(&mut self, reactor: &mut Reactor, max_bytes: usize) -> Result<(), DisconnectReason> {
+    /// Sends about `max_bytes` of the queued data, with one call if the socket accepts all of it.
+    pub(crate) fn send(&mut self, reactor: &mut Reactor, max_bytes: usize) -> Result<(), DisconnectReason> {
         let mut remaining = max_bytes;
         while remaining > 0 && self.wants_transmit() {
             let mut plan = TransmitPlan::new();
@@ -117,11 +71,6 @@ impl Lane {
         Ok(())
     }
 
-    /// The socket accepts data again.
-    pub(crate) fn on_writable(&mut self) {
-        self.blocked = false;
-    }
-
     /// Receives a bounded amount, until commands complete or no data is left, and passes on the completions. The
     /// caller sends follow-up commands before it receives more, so that the target can work on them.
     pub(crate) fn receive(
@@ -129,7 +78,7 @@ impl Lane {
         reactor: &mut Reactor,
         overflow: &mut [u8],
         now: Instant,
-        sink: &mut impl CompletionSink,
+        mut complete: impl FnMut(Completed),
     ) -> Result<(), DisconnectReason> {
         for _ in 0..RECEIVES_PER_TURN {
             let mut plan = ReceivePlan::new();
@@ -143,43 +92,56 @@ impl Lane {
                 Received::Eof => return Err(DisconnectReason::Closed),
             };
             self.conn.handle_received(count);
-            let completed = self.take_events(overflow, now, sink)?;
-            if count < capacity || completed > 0 {
+            let mut is_done = count < capacity;
+            while let Some(entry) = self.conn.poll_completion(overflow, now) {
+                complete(self.conn.finish(entry));
+                is_done = true;
+            }
+            self.check_event()?;
+            if is_done {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Passes on completions and returns their number.
-    fn take_events(
+    /// Takes commands that had failed and complete only now that their data has been sent.
+    pub(crate) fn take_deferred(
         &mut self,
-        overflow: &[u8],
         now: Instant,
-        sink: &mut impl CompletionSink,
-    ) -> Result<usize, DisconnectReason> {
-        let mut count = 0;
-        while let Some(entry) = self.conn.poll_completion(overflow, now) {
-            sink.push(self.conn.finish(entry));
-            count += 1;
-        }
-        match self.conn.take_event() {
-            Some(event) => Err(DisconnectReason::Violation(describe(&event))),
-            None => Ok(count),
-        }
+        completed: &mut Vec<Completed>,
+    ) -> Result<(), DisconnectReason> {
+        if self.conn.has_deferred_completions() { self.take_events(now, completed) } else { Ok(()) }
     }
 
     /// Handles the connection's timeout if it has passed.
     pub(crate) fn handle_timeout(
         &mut self,
         now: Instant,
-        sink: &mut impl CompletionSink,
+        completed: &mut Vec<Completed>,
     ) -> Result<(), DisconnectReason> {
         if self.conn.poll_timeout().is_none_or(|deadline| now < deadline) {
             return Ok(());
         }
         self.conn.handle_timeout(now);
-        self.take_events(&[], now, sink).map(drop)
+        self.take_events(now, completed)
+    }
+
+    /// Takes completions for which nothing was received.
+    #[cold]
+    fn take_events(&mut self, now: Instant, completed: &mut Vec<Completed>) -> Result<(), DisconnectReason> {
+        while let Some(entry) = self.conn.poll_completion(&[], now) {
+            completed.push(self.conn.finish(entry));
+        }
+        self.check_event()
+    }
+
+    /// Returns an error if the connection can no longer be used.
+    fn check_event(&mut self) -> Result<(), DisconnectReason> {
+        match self.conn.take_event() {
+            Some(event) => Err(DisconnectReason::Violation(describe(&event))),
+            None => Ok(()),
+        }
     }
 
     /// Closes the connection so that data in its send buffer does not arrive later, and returns every command without

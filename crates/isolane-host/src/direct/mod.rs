@@ -1,8 +1,9 @@
-//! Client of one association, driven in its caller's thread.
+//! The association of a client that has its own: connections, reconnecting, and the order of commands.
 //!
 //! ```text
-//! submit_with ─ accept ─ SubmitSlot::submit (must wait: RequestTable ─ backlog ─ pump ─ send_part)
-//! turn: Lane::transmit ─ Reactor::turn ─ Lane::receive ─ RequestTable::complete_single (rare: on_completed)
+//! Client::submit_with ─ SubmitSlot::submit (must wait: RequestTable ─ backlog ─ pump ─ send_part)
+//! Client::turn ─ Client::transmit ─ Lane::send ─ Reactor::turn ─ Client::receive ─ Lane::receive
+//!              ─ RequestTable::complete_single (rare: on_completed)
 //! ```
 //!
 //! One thread, no lock, one `sendmsg` per lane and turn. Only reconnecting and the probes of a
@@ -13,7 +14,7 @@
 mod admin_queue;
 mod association;
 mod coalesce;
-mod command;
+pub(crate) mod command;
 mod flow;
 mod graceful_close;
 mod lane;
@@ -45,21 +46,18 @@ use crate::connect::{self, Association, Plan};
 use crate::error::ConnectError;
 use crate::info::ConnectionStatus;
 use crate::io_limits::IoLimits;
-use crate::lane_class::{LaneClass, LaneCounts};
+use crate::lane_class::LaneClass;
 use crate::request_table::PartRange;
 
-/// Client of one association with one volume; see [`crate::Client`]. Its fields drop in order: connections, and
-/// with them the buffers of commands, before the replies in `state`.
-pub(crate) struct Client {
+/// The association of a client, and everything that outlives its loss except the requests.
+pub(crate) struct Direct {
     plan: Arc<Plan>,
     link: Link,
-    /// Lanes of the current or last association.
-    lanes: LaneCounts,
     /// Parts that wait for capacity, by lane.
     backlogs: Vec<VecDeque<PartRange>>,
     replay: Replay,
     retries: Retries,
-    coalescer: Coalescer,
+    pub coalescer: Coalescer,
     reactor: Reactor,
     sender: mailbox::Sender<Message>,
     messages: mailbox::Receiver<Message>,
@@ -71,7 +69,6 @@ pub(crate) struct Client {
     woken: bool,
     /// Whether lanes have more to send than their share of the last turn.
     has_more: bool,
-    pub(crate) state: ClientState,
 }
 
 /// Messages from other threads.
@@ -82,38 +79,15 @@ enum Message {
     Fenced { id: u64, verdict: Verdict },
 }
 
-impl Client {
-    /// Connects, as [`crate::Client::connect`] or, with a journal, as [`crate::Client::connect_with_journal`].
-    pub(crate) fn connect(plan: Plan, stale: &[(u64, StaleAssociation)]) -> Result<Client, ConnectError> {
-        Client::check_options(&plan)?;
-        Client::connect_behind_fences(Arc::new(plan), Arc::default(), stale)
-    }
-
-    fn check_options(plan: &Plan) -> Result<(), ConnectError> {
-        if !plan.options.cores.is_empty() || !plan.uri.cores.is_empty() {
-            let several =
-                "cores for a client, which its one caller drives; leave them out, or connect a volume";
-            return Err(ConnectError::Unsupported(several.to_owned()));
-        }
-        match plan.options.lanes {
-            0 => Err(ConnectError::no_default_lane()),
-            _ => Ok(()),
-        }
-    }
-
-    /// Connects as one of several clients of a volume, whose writes wait for the fences of each.
-    pub(crate) fn connect_sharing_fences(
-        plan: Arc<Plan>,
-        fences: Arc<Fences>,
-    ) -> Result<Client, ConnectError> {
-        Client::connect_behind_fences(plan, fences, &[])
-    }
-
-    fn connect_behind_fences(
-        plan: Arc<Plan>,
+impl Direct {
+    /// Connects as one of the clients of a volume, whose writes wait for the `fences` of each. With a journal, as
+    /// [`crate::Client::connect_with_journal`].
+    pub(crate) fn connect(
+        plan: Plan,
         fences: Arc<Fences>,
         stale: &[(u64, StaleAssociation)],
-    ) -> Result<Client, ConnectError> {
+    ) -> Result<(Direct, ClientState), ConnectError> {
+        let plan = Arc::new(plan);
         let died = Instant::now();
         let association = connect::associate(&plan)?;
         let info = association.info.clone();
@@ -137,9 +111,9 @@ impl Client {
             let _ = member.send(Message::Fenced { id, verdict });
         });
         let (lanes, now) = (info.negotiated.lanes, Instant::now());
-        let mut client = Client {
+        let mut state = ClientState::new(info, namespace, limits, options.max_requests);
+        let mut direct = Direct {
             link: Link::Down(Outage::initial()),
-            lanes,
             backlogs: vec![VecDeque::new(); lanes.total()],
             replay: Replay::new(fences),
             retries: Retries::new(options.command_timeout),
@@ -154,12 +128,11 @@ impl Client {
             housekeeping: now,
             woken: false,
             has_more: false,
-            state: ClientState::new(info, namespace, limits, options.max_requests),
             plan,
         };
-        client.on_connected(association)?;
-        log::info!("{}: connected", client.state.info.address);
-        Ok(client)
+        direct.on_connected(&mut state, association)?;
+        log::info!("{}: connected", state.info.address);
+        Ok((direct, state))
     }
 
     pub(crate) fn waker(&self) -> Waker {
@@ -174,34 +147,28 @@ impl Client {
         matches!(self.link, Link::Up(_))
     }
 
-    pub(crate) fn end_reason(&self) -> Option<&ConnectError> {
-        match &self.link {
-            Link::Closed(error) => Some(error),
-            _ => None,
-        }
-    }
-
     /// Returns the status of every connection, as [`crate::Client::connections`].
-    pub(crate) fn connections(&self) -> Vec<ConnectionStatus> {
+    pub(crate) fn connections(&self, state: &ClientState) -> Vec<ConnectionStatus> {
         let Link::Up(live) = &self.link else { return Vec::new() };
         let LiveAssociation { admin, lanes, .. } = &**live;
-        let admin = self.status_of(&admin.lane, 0, None);
+        let admin = self.status_of(state, &admin.lane, 0, None);
         let lanes = lanes.iter().enumerate().filter_map(|(index, lane)| {
             // Queues are connected in the order of lanes.
-            self.status_of(lane, index as u16 + 1, Some(self.lanes.locate(index)))
+            self.status_of(state, lane, index as u16 + 1, Some(state.current_lanes.locate(index)))
         });
         admin.into_iter().chain(lanes).collect()
     }
 
     fn status_of(
         &self,
+        state: &ClientState,
         lane: &Lane,
         qid: u16,
         position: Option<(LaneClass, usize)>,
     ) -> Option<ConnectionStatus> {
-        let socket = self.reactor.socket(lane.token())?;
+        let socket = self.reactor.socket(lane.token)?;
         Some(ConnectionStatus {
-            cntlid: self.state.info.controller.cntlid,
+            cntlid: state.info.controller.cntlid,
             core: None,
             qid,
             lane: position,

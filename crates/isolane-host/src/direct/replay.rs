@@ -8,7 +8,8 @@
 
 use std::sync::Arc;
 
-use super::Client;
+use super::Direct;
+use crate::client_state::ClientState;
 use crate::connect::Plan;
 use crate::connect::expiry::{OldAssociation, Verdict};
 use crate::connect::fence::{FenceEffect, Fences, NewAssociation};
@@ -129,17 +130,17 @@ impl Replay {
     }
 }
 
-impl Client {
+impl Direct {
     /// Processes parts and requests that verdicts have released: they are sent, wait again, or fail.
-    pub(super) fn apply_verdicts(&mut self) {
+    pub(super) fn apply_verdicts(&mut self, state: &mut ClientState) {
         for (part, verdict) in std::mem::take(&mut self.replay.settled) {
             match verdict {
-                Verdict::Unknown => self.state.complete_part(part, Err(RequestError::FateUnknown)),
-                _ => self.requeue(PartRange::one(part)),
+                Verdict::Unknown => state.complete_part(part, Err(RequestError::FateUnknown)),
+                _ => self.requeue(state, PartRange::one(part)),
             }
         }
         for parts in std::mem::take(&mut self.replay.held) {
-            self.requeue(parts);
+            self.requeue(state, parts);
         }
     }
 }

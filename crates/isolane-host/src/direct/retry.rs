@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use isolane_wire::Status;
 
-use super::Client;
+use super::Direct;
+use crate::client_state::ClientState;
 use crate::connect::RetryDelays;
 use crate::error::RequestError;
 use crate::request_table::{Operation, Part, PartRange, RequestSlot};
@@ -101,28 +102,28 @@ impl Retries {
     }
 }
 
-impl Client {
+impl Direct {
     /// Handles the error status of a part: retries it now or later, or fails its request.
-    pub(super) fn on_error_status(&mut self, part: Part, status: Status) {
-        let Some(request) = self.state.requests.get_mut(part.slot) else { return };
+    pub(super) fn on_error_status(&mut self, state: &mut ClientState, part: Part, status: Status) {
+        let Some(request) = state.requests.get_mut(part.slot) else { return };
         let due =
             if !request.has_failed() { self.retries.schedule(part, request, status, self.now) } else { None };
         match due {
             Some(due) => {
-                log::debug!("{}: {status}, retrying command", self.state.info.address);
+                log::debug!("{}: {status}, retrying command", state.info.address);
                 self.housekeeping = self.housekeeping.min(due);
             }
-            None => self.state.complete_part(part, Err(error_of(status))),
+            None => state.complete_part(part, Err(error_of(status))),
         }
     }
 
     /// Sends the parts whose delay has passed.
-    pub(super) fn send_due_retries(&mut self) {
+    pub(super) fn send_due_retries(&mut self, state: &mut ClientState) {
         for part in self.retries.take_due(self.now) {
-            let Some(request) = self.state.requests.get(part.slot) else { continue };
+            let Some(request) = state.requests.get(part.slot) else { continue };
             let lane = request.lane;
             self.backlogs[lane].push_front(PartRange::one(part));
-            self.pump(lane);
+            self.pump(state, lane);
         }
     }
 }

@@ -4,163 +4,187 @@
 
 use std::time::{Duration, Instant};
 
-use isolane_proto::host::Completed;
 use isolane_reactor::{Event, Token};
 use rustix::fd::BorrowedFd;
 
-use super::Client;
+use super::Direct;
 use super::association::{Link, QueueId};
-use super::lane::{CompletionSink, DisconnectReason, Lane};
+use super::lane::{DisconnectReason, Lane};
+use crate::client::{Backend, Client};
 use crate::client_state::ClientState;
 use crate::error::ConnectError;
 use crate::request::{Completion, Wait};
 use crate::request_table::Part;
 
 impl Client {
-    /// Turns the client once, as [`crate::Client::turn`].
-    pub(crate) fn turn(&mut self, completions: &mut Vec<Completion>, wait: Wait) -> usize {
-        self.woken = false;
-        self.transmit();
+    /// Turns the client once: sends queued requests, receives, and appends completions. Waits if nothing happens;
+    /// a [`Client::waker`] ends the wait. Returns the number of completions.
+    pub fn turn(&mut self, completions: &mut Vec<Completion>, wait: Wait) -> usize {
+        let Client { backend, state, .. } = self;
+        let direct = match backend {
+            Backend::Direct(direct) => direct,
+            Backend::Engine(engine) => return engine.serve(state, completions, wait),
+        };
+        direct.woken = false;
+        Client::transmit(direct, state);
         loop {
-            self.turn_once(wait);
-            let finished = self.state.requests.take_completions(completions);
-            if finished > 0 || self.woken || wait.is_over(self.now) {
+            let (deadline, mut events) = (direct.deadline(state, wait), std::mem::take(&mut direct.events));
+            if let Err(error) = direct.reactor.turn(Some(deadline), &mut events) {
+                direct.on_disconnect(state, &DisconnectReason::Socket(error.to_string()));
+                direct.fail_all(state, ConnectError::system("a turn of the reactor", error));
+            }
+            direct.now = direct.reactor.now();
+            for event in events.drain(..) {
+                match event {
+                    Event::Readable(token) => Client::receive(direct, state, token),
+                    other => direct.on_event(state, &other),
+                }
+            }
+            direct.events = events;
+            if direct.now >= direct.housekeeping {
+                direct.run_housekeeping(state);
+            }
+            Client::transmit(direct, state);
+            let finished = state.requests.take_completions(completions);
+            if finished > 0 || direct.woken || wait.is_over(direct.now) {
                 return finished;
             }
         }
     }
 
-    fn turn_once(&mut self, wait: Wait) {
-        let is_busy = self.state.requests.has_finished() || self.has_more || self.coalescer.is_delaying();
-        let deadline = if is_busy { Some(self.now) } else { wait.deadline(self.now) };
-        let deadline = deadline.map_or(self.housekeeping, |deadline| deadline.min(self.housekeeping));
-        let mut events = std::mem::take(&mut self.events);
-        if let Err(error) = self.reactor.turn(Some(deadline), &mut events) {
-            self.on_disconnect(&DisconnectReason::Socket(error.to_string()));
-            self.fail_all(ConnectError::system("a turn of the reactor", error));
+    /// Sends the queued commands of all lanes. The coalescer may delay them, except on lanes of the poll
+    /// class. With several lanes, each sends a share per turn, so that reads and urgent requests do not wait
+    /// for megabytes of another lane.
+    fn transmit(direct: &mut Direct, state: &mut ClientState) {
+        let delayed = direct.coalescer.should_wait(state.requests.len(), direct.now);
+        direct.has_more = false;
+        let Link::Up(live) = &mut direct.link else { return };
+        if !live.wants_transmit() {
+            return;
         }
-        self.now = self.reactor.now();
-        for event in events.drain(..) {
-            self.on_event(event);
+        let share = if live.lanes.len() > 1 { SHARE_BYTES } else { usize::MAX };
+        let delayed = if delayed { state.current_lanes.total() - state.current_lanes.poll } else { 0 };
+        let (reactor, lanes) = (&mut direct.reactor, &mut live.lanes[delayed..]);
+        let (now, completed) = (direct.now, &mut direct.completed);
+        let sent = lanes.iter_mut().rev().try_for_each(|lane| {
+            lane.send(reactor, share)?;
+            lane.take_deferred(now, completed)
+        });
+        direct.has_more = share < usize::MAX && lanes.iter().any(Lane::wants_transmit);
+        // No admin command sends data, so none can complete while it is sent.
+        let sent = sent.and_then(|()| live.admin.lane.send(reactor, usize::MAX));
+        direct.process_lane_completions(state);
+        if let Err(reason) = sent {
+            direct.on_disconnect(state, &reason);
         }
-        self.events = events;
-        if self.now >= self.housekeeping {
-            self.run_housekeeping();
-        }
-        self.transmit();
     }
 
-    fn on_event(&mut self, event: Event) {
+    /// Receives from a connection and completes requests.
+    fn receive(direct: &mut Direct, state: &mut ClientState, token: Token) {
+        let Link::Up(live) = &mut direct.link else { return };
+        let Some(queue) = live.queue(token) else { return };
+        let lane = live.lane_mut(queue);
+        let (in_flight, now) = (lane.conn.in_flight(), direct.now);
+        let (reactor, overflow, slow) = (&mut direct.reactor, &mut direct.overflow, &mut direct.completed);
+        let received = match queue {
+            QueueId::Admin => lane.receive(reactor, overflow, now, |completed| slow.push(completed)),
+            QueueId::Lane(_) => lane.receive(reactor, overflow, now, |completed| {
+                let slot = Part::from_tag(completed.tag).slot;
+                let is_success = completed.digest_ok && completed.entry.status.is_success();
+                if is_success && state.requests.is_single(slot) {
+                    let change = state.requests.complete_single(slot, completed.buffer);
+                    state.unflushed.on_change(change);
+                } else {
+                    slow.push(completed);
+                }
+            }),
+        };
+        live.waits_for_progress &= queue == QueueId::Admin || lane.conn.in_flight() == in_flight;
+        let processed = direct.process_completions(state, queue);
+        match (received.and(processed), queue) {
+            (Err(reason), _) => direct.on_disconnect(state, &reason),
+            (Ok(()), QueueId::Lane(lane)) => direct.pump(state, lane),
+            (Ok(()), QueueId::Admin) => {}
+        }
+    }
+}
+
+impl Direct {
+    /// Returns when the next turn of the reactor must end.
+    fn deadline(&self, state: &ClientState, wait: Wait) -> Instant {
+        let is_busy = state.requests.has_finished() || self.has_more || self.coalescer.is_delaying();
+        let deadline = if is_busy { Some(self.now) } else { wait.deadline(self.now) };
+        deadline.map_or(self.housekeeping, |deadline| deadline.min(self.housekeeping))
+    }
+
+    fn on_event(&mut self, state: &mut ClientState, event: &Event) {
         match event {
-            Event::Readable(token) => self.receive(token),
             Event::Writable(token) => {
                 if let Link::Up(live) = &mut self.link
-                    && let Some(queue) = live.queue(token)
+                    && let Some(queue) = live.queue(*token)
                 {
-                    live.lane_mut(queue).on_writable();
+                    live.lane_mut(queue).blocked = false;
                 }
             }
             Event::Woken => {
                 self.woken = true;
                 while let Some(message) = self.messages.poll() {
-                    self.on_message(message);
+                    self.on_message(state, message);
                 }
             }
-            Event::Accepted { .. } | Event::File(_) => {}
+            Event::Readable(_) | Event::Accepted { .. } | Event::File(_) => {}
         }
     }
 
-    fn receive(&mut self, token: Token) {
-        let Link::Up(live) = &mut self.link else { return };
-        let Some(queue) = live.queue(token) else { return };
-        let (reactor, overflow, now) = (&mut self.reactor, &mut self.overflow, self.now);
-        let slow = &mut self.completed;
-        let received = match queue {
-            QueueId::Lane(lane) => {
-                let mut completions = LaneCompletions { state: &mut self.state, slow };
-                let in_flight = live.lanes[lane].in_flight();
-                let received = live.lanes[lane].receive(reactor, overflow, now, &mut completions);
-                live.waits_for_progress &= live.lanes[lane].in_flight() == in_flight;
-                received
-            }
-            QueueId::Admin => live.admin.lane.receive(reactor, overflow, now, slow),
-        };
-        let processed = self.process_completions(queue);
-        match (received.and(processed), queue) {
-            (Err(reason), _) => self.on_disconnect(&reason),
-            (Ok(()), QueueId::Lane(lane)) => self.pump(lane),
-            (Ok(()), QueueId::Admin) => {}
-        }
-    }
-
-    /// Processes the completions of a queue that [`LaneCompletions`] did not.
-    fn process_completions(&mut self, queue: QueueId) -> Result<(), DisconnectReason> {
+    /// Processes the completions of a queue that [`Client::receive`] did not.
+    fn process_completions(
+        &mut self,
+        state: &mut ClientState,
+        queue: QueueId,
+    ) -> Result<(), DisconnectReason> {
         if self.completed.is_empty() {
             return Ok(());
         }
         let mut completed = std::mem::take(&mut self.completed);
         let processed = completed.drain(..).try_for_each(|completed| match queue {
             QueueId::Lane(_) => {
-                self.on_completed(completed);
+                self.on_completed(state, completed);
                 Ok(())
             }
-            QueueId::Admin => self.on_admin_completed(completed),
+            QueueId::Admin => self.on_admin_completed(state, completed),
         });
         self.completed = completed;
         processed
     }
 
-    fn process_lane_completions(&mut self) {
+    fn process_lane_completions(&mut self, state: &mut ClientState) {
         // Only completions of the admin queue can end the association.
-        let _ = self.process_completions(QueueId::Lane(0));
-    }
-
-    /// Sends the queued commands of all lanes. The coalescer may delay them, except on lanes of the poll
-    /// class. With several lanes, each sends a share per turn, so that reads and urgent requests do not wait
-    /// for megabytes of another lane.
-    fn transmit(&mut self) {
-        let delayed = self.coalescer.should_wait(self.state.requests.len(), self.now);
-        self.has_more = false;
-        let Link::Up(live) = &mut self.link else { return };
-        if !live.wants_transmit() {
-            return;
-        }
-        let share = if live.lanes.len() > 1 { SHARE_BYTES } else { usize::MAX };
-        let (reactor, now, completed) = (&mut self.reactor, self.now, &mut self.completed);
-        let delayed = if delayed { self.lanes.total() - self.lanes.poll } else { 0 };
-        let lanes = &mut live.lanes[delayed..];
-        let sent = lanes.iter_mut().rev().try_for_each(|lane| lane.transmit(reactor, share, now, completed));
-        self.has_more = share < usize::MAX && lanes.iter().any(Lane::wants_transmit);
-        let sent = sent.and_then(|()| live.admin.transmit(reactor, now));
-        self.process_lane_completions();
-        if let Err(reason) = sent {
-            self.on_disconnect(&reason);
-        }
+        let _ = self.process_completions(state, QueueId::Lane(0));
     }
 
     /// Runs the work that needs no exact time: keep alive, timeouts, retries, and reconnecting.
-    fn run_housekeeping(&mut self) {
-        if let Err(reason) = self.handle_timeouts().and_then(|()| self.check_command_timeouts()) {
-            self.on_disconnect(&reason);
+    fn run_housekeeping(&mut self, state: &mut ClientState) {
+        if let Err(reason) = self.handle_timeouts(state).and_then(|()| self.check_command_timeouts(state)) {
+            self.on_disconnect(state, &reason);
         }
-        self.poll_reconnect();
-        self.send_due_retries();
+        self.poll_reconnect(state);
+        self.send_due_retries(state);
         self.housekeeping = self.now + self.housekeeping_interval();
     }
 
-    fn handle_timeouts(&mut self) -> Result<(), DisconnectReason> {
+    fn handle_timeouts(&mut self, state: &mut ClientState) -> Result<(), DisconnectReason> {
         let Link::Up(live) = &mut self.link else { return Ok(()) };
         let (now, completed) = (self.now, &mut self.completed);
         let handled = live.lanes.iter_mut().try_for_each(|lane| lane.handle_timeout(now, completed));
         let handled = handled.and_then(|()| live.admin.handle_timeout(now));
-        self.process_lane_completions();
+        self.process_lane_completions(state);
         handled
     }
 
     /// Checks for commands without a completion.
-    fn check_command_timeouts(&mut self) -> Result<(), DisconnectReason> {
+    fn check_command_timeouts(&self, state: &mut ClientState) -> Result<(), DisconnectReason> {
         let (now, timeout) = (self.now, self.plan.options.command_timeout);
-        for request in self.state.requests.iter_mut().filter(|request| request.in_flight > 0) {
+        for request in state.requests.iter_mut().filter(|request| request.in_flight > 0) {
             if now.saturating_duration_since(*request.seen_in_flight.get_or_insert(now)) >= timeout {
                 return Err(DisconnectReason::CommandTimeout);
             }
@@ -188,9 +212,9 @@ impl Client {
     }
 
     /// Prepares for a wait on the descriptor, as [`crate::Client::prepare_wait`].
-    pub(crate) fn prepare_wait(&mut self) -> Option<Instant> {
+    pub(crate) fn prepare_wait(&mut self, state: &ClientState) -> Option<Instant> {
         let wants_transmit = matches!(&self.link, Link::Up(live) if live.wants_transmit());
-        let has_finished = self.state.requests.has_finished();
+        let has_finished = state.requests.has_finished();
         if has_finished || wants_transmit || self.has_more || self.coalescer.is_delaying() {
             return None;
         }
@@ -201,25 +225,6 @@ impl Client {
     /// Ends a wait on the descriptor; without one it does nothing.
     pub(crate) fn finish_wait(&mut self) {
         self.reactor.finish_wait();
-    }
-}
-
-/// Completions of one lane.
-struct LaneCompletions<'a> {
-    state: &'a mut ClientState,
-    /// Completions that need [`Client::on_completed`].
-    slow: &'a mut Vec<Completed>,
-}
-
-impl CompletionSink for LaneCompletions<'_> {
-    #[inline(always)]
-    fn push(&mut self, completed: Completed) {
-        let slot = Part::from_tag(completed.tag).slot;
-        if completed.digest_ok && completed.entry.status.is_success() && self.state.requests.is_single(slot) {
-            let change = self.state.requests.complete_single(slot, completed.buffer);
-            return self.state.unflushed.on_change(change);
-        }
-        self.slow.push(completed);
     }
 }
 

@@ -9,8 +9,9 @@ use std::time::Instant;
 use isolane_attach::{Session, Watcher};
 use isolane_reactor::Waker;
 
-use super::EngineClient;
+use super::EngineVolume;
 use super::open::OpenVolume;
+use crate::client_state::ClientState;
 use crate::difference::Difference;
 use crate::error::{ConnectError, RequestError};
 use crate::io_limits::IoLimits;
@@ -22,7 +23,8 @@ use crate::request_table::Part;
 pub(super) enum Link {
     Up(OpenVolume),
     Down(Outage),
-    Closed(Arc<ConnectError>),
+    /// [`ClientState::closed`] has the reason.
+    Closed,
 }
 
 /// Time without the open volume.
@@ -72,11 +74,11 @@ impl Watcher for SessionEvents {
     }
 }
 
-impl EngineClient {
+impl EngineVolume {
     /// Handles the events of the session.
     #[cold]
-    pub(super) fn poll_link(&mut self) {
-        if matches!(self.link, Link::Closed(_)) {
+    pub(super) fn poll_link(&mut self, state: &mut ClientState) {
+        if matches!(self.link, Link::Closed) {
             return;
         }
         if self.is_connected() {
@@ -84,26 +86,26 @@ impl EngineClient {
             self.events.changed.swap(false, Ordering::AcqRel);
         }
         if let Err(error) = self.session.check() {
-            return self.abandon(error.into());
+            return self.abandon(state, error.into());
         }
         if let Link::Up(opened) = &self.link
             && self.session.epoch() != opened.epoch
         {
-            self.on_engine_restart();
+            self.on_engine_restart(state);
         }
-        self.resume_opening();
+        self.resume_opening(state);
     }
 
     /// Handles the end of the engine: takes its outcomes; the other requests are resubmitted later.
-    fn on_engine_restart(&mut self) {
-        if let Err(error) = self.reap() {
-            return self.abandon(error);
+    fn on_engine_restart(&mut self, state: &mut ClientState) {
+        if let Err(error) = self.reap(state) {
+            return self.abandon(state, error);
         }
         let now = Instant::now();
         log::info!(
             "{}: engine restarted; {} requests are outstanding",
-            self.state.info.address,
-            self.state.requests.len()
+            state.info.address,
+            state.requests.len()
         );
         let down = Outage { since: now, stale: None, attempt: 0, next: now, attempt_result: None };
         if let Link::Up(opened) = std::mem::replace(&mut self.link, Link::Down(down))
@@ -113,26 +115,27 @@ impl EngineClient {
         }
     }
 
-    fn resume_opening(&mut self) {
+    fn resume_opening(&mut self, state: &mut ClientState) {
         let Link::Down(outage) = &mut self.link else { return };
         if let Some(attempt_result) = &outage.attempt_result {
             match attempt_result.try_recv() {
-                Ok(Ok(opened)) => self.on_opened(opened),
-                Ok(Err(error)) => self.on_refused(error),
+                Ok(Ok(opened)) => self.on_opened(state, opened),
+                Ok(Err(error)) => self.on_refused(state, error),
                 Err(mpsc::TryRecvError::Empty) => {}
                 Err(mpsc::TryRecvError::Disconnected) => {
-                    self.abandon(ConnectError::Engine(
-                        "the thread that opens the volume has ended".to_owned(),
-                    ));
+                    self.abandon(
+                        state,
+                        ConnectError::Engine("the thread that opens the volume has ended".to_owned()),
+                    );
                 }
             }
         } else if Instant::now() >= outage.next {
-            self.begin_opening();
+            self.begin_opening(state);
         }
     }
 
     /// Opens the volume on a separate thread, because the engine may block.
-    fn begin_opening(&mut self) {
+    fn begin_opening(&mut self, state: &mut ClientState) {
         let waker = self.waker();
         let Link::Down(outage) = &mut self.link else { return };
         let (sender, receiver) = mpsc::sync_channel(1);
@@ -145,52 +148,52 @@ impl EngineClient {
         (outage.attempt, outage.attempt_result) = (outage.attempt + 1, Some(receiver));
         let thread = std::thread::Builder::new().name("isolane-reopen".to_owned()).spawn(attempt);
         if let Err(error) = thread {
-            self.abandon(ConnectError::system("a thread", error));
+            self.abandon(state, ConnectError::system("a thread", error));
         }
     }
 
-    fn on_opened(&mut self, mut opened: OpenVolume) {
-        let namespace = match opened.info.choose(Some(self.state.namespace.nsid)) {
+    fn on_opened(&mut self, state: &mut ClientState, mut opened: OpenVolume) {
+        let namespace = match opened.info.choose(Some(state.namespace.nsid)) {
             Ok(namespace) => namespace.clone(),
-            Err(error) => return self.abandon(error),
+            Err(error) => return self.abandon(state, error),
         };
-        let (now, before) = ((&opened.info, &namespace), (&self.state.info, &self.state.namespace));
+        let (now, before) = ((&opened.info, &namespace), (&state.info, &state.namespace));
         if let Some(difference) = Difference::of_volume(now, before) {
-            return self.abandon(ConnectError::VolumeChanged(difference));
+            return self.abandon(state, ConnectError::VolumeChanged(difference));
         }
-        let part_blocks = self.state.limits.part_blocks;
+        let part_blocks = state.limits.part_blocks;
         match IoLimits::new(&namespace, &opened.info).map(|limits| limits.within(self.slots.bytes())) {
             // The index of a part depends on the part size.
-            Ok(limits) if limits.part_blocks < part_blocks && self.state.requests.len() > 0 => {
+            Ok(limits) if limits.part_blocks < part_blocks && state.requests.len() > 0 => {
                 let difference = Difference::CommandBlocks(part_blocks, limits.part_blocks);
-                return self.abandon(ConnectError::VolumeChanged(difference));
+                return self.abandon(state, ConnectError::VolumeChanged(difference));
             }
             Ok(limits) => {
-                self.state.limits = IoLimits { part_blocks: part_blocks.min(limits.part_blocks), ..limits }
+                state.limits = IoLimits { part_blocks: part_blocks.min(limits.part_blocks), ..limits }
             }
-            Err(error) => return self.abandon(error),
+            Err(error) => return self.abandon(state, error),
         }
-        log::info!("{}: volume reopened", self.state.info.address);
-        self.state.namespace = namespace;
-        self.state.info = opened.info.clone();
+        log::info!("{}: volume reopened", state.info.address);
+        state.namespace = namespace;
+        state.info = opened.info.clone();
         self.slots.resubmit_all(&mut opened.submissions);
         self.link = Link::Up(opened);
-        self.pump();
+        self.pump(state);
     }
 
-    fn on_refused(&mut self, error: ConnectError) {
+    fn on_refused(&mut self, state: &mut ClientState, error: ConnectError) {
         let Link::Down(outage) = &mut self.link else { return };
         let (now, reconnect) = (Instant::now(), &self.opener.options.reconnect);
         let is_over = reconnect.timeout.is_some_and(|after| now >= outage.since + after);
         if is_over || self.session.check().is_err() {
-            return self.abandon(error);
+            return self.abandon(state, error);
         }
         let pause = reconnect.pause(outage.attempt);
         outage.next = now + pause;
         outage.attempt_result = None;
         log::info!(
             "{}: cannot reopen the volume: {error}; next attempt in {} ms",
-            self.state.info.address,
+            state.info.address,
             pause.as_millis()
         );
     }
@@ -205,17 +208,18 @@ impl EngineClient {
 
     /// Closes the client for good: every request fails.
     #[cold]
-    pub(super) fn abandon(&mut self, error: ConnectError) {
-        log::error!("{}: {error}", self.state.info.address);
+    pub(super) fn abandon(&mut self, state: &mut ClientState, error: ConnectError) {
+        log::error!("{}: {error}", state.info.address);
         let error = Arc::new(error);
-        self.link = Link::Closed(Arc::clone(&error));
+        self.link = Link::Closed;
+        state.closed = Some(Arc::clone(&error));
         self.backlog.clear();
         for (tag, buffer) in self.slots.drain() {
             let part = Part::from_tag(tag);
-            let Some(request) = self.state.requests.get_mut(part.slot) else { continue };
+            let Some(request) = state.requests.get_mut(part.slot) else { continue };
             request.return_buffer(part.index, buffer);
         }
-        self.state.requests.abort_all(|request| {
+        state.requests.abort_all(|request| {
             let is_uncertain = request.in_flight > 0 && request.operation.changes_blocks();
             if is_uncertain { RequestError::FateUnknown } else { RequestError::Lost(Arc::clone(&error)) }
         });

@@ -1,8 +1,8 @@
 //! Client of a volume that an isolated engine is connected to: the same requests, through shared memory.
 //!
 //! ```text
-//! submit_with ─ accept ─ Slots::put ─ submission ring (must wait: RequestTable ─ backlog ─ pump)
-//! turn: doorbell if the engine sleeps ─ outcome ring ─ reap ─ RequestTable::complete_single
+//! Client::submit_with ─ accept ─ Slots::put ─ submission ring (must wait: RequestTable ─ backlog ─ pump)
+//! Client::turn ─ serve: doorbell if the engine sleeps ─ outcome ring ─ reap ─ RequestTable::complete_single
 //! ```
 //!
 //! Payload is copied into and out of slots in the session's memory. The engine never sees a caller's buffer, and a
@@ -35,15 +35,15 @@ use crate::client_state::ClientState;
 use crate::error::{ConnectError, RequestError};
 use crate::info::EngineStatus;
 use crate::io_limits::IoLimits;
-use crate::lane_class::{LaneClass, LaneCounts};
+use crate::lane_class::LaneCounts;
 use crate::options::Options;
 use crate::reply::Reply;
 use crate::request::{BlockRange, Completion, Request, Wait};
 use crate::request_table::{self, Part, PartRange};
 use crate::uri::Uri;
 
-/// Client of a volume at an engine, driven by its caller; see [`crate::Client`].
-pub(crate) struct EngineClient {
+/// The volume of a client at an engine.
+pub(crate) struct EngineVolume {
     opener: Arc<VolumeOpener>,
     session: Session,
     link: Link,
@@ -55,12 +55,11 @@ pub(crate) struct EngineClient {
     spin: AdaptiveSpin,
     woken: bool,
     has_worked: bool,
-    pub(crate) state: ClientState,
 }
 
-impl EngineClient {
+impl EngineVolume {
     /// Connects to the volume through the engine that `uri` or `options` name.
-    pub(crate) fn connect(uri: &Uri, options: Options) -> Result<EngineClient, ConnectError> {
+    pub(crate) fn connect(uri: &Uri, options: Options) -> Result<(EngineVolume, ClientState), ConnectError> {
         let opener = Arc::new(VolumeOpener::new(uri, options)?);
         let session = opener.attach()?;
         let slots = Slots::new(&session, &opener.options)?;
@@ -70,7 +69,8 @@ impl EngineClient {
         let (info, namespace) = (opened.info.clone(), opened.info.choose(None)?.clone());
         let limits = IoLimits::new(&namespace, &info)?.within(slots.bytes());
         let options = &opener.options;
-        Ok(EngineClient {
+        let state = ClientState::new(info, namespace, limits, options.max_requests);
+        let volume = EngineVolume {
             link: Link::Up(opened),
             events,
             slots,
@@ -79,10 +79,10 @@ impl EngineClient {
             waiter,
             woken: false,
             has_worked: false,
-            state: ClientState::new(info, namespace, limits, options.max_requests),
             session,
             opener,
-        })
+        };
+        Ok((volume, state))
     }
 
     pub(crate) fn status(&self) -> Option<EngineStatus> {
@@ -98,41 +98,30 @@ impl EngineClient {
         matches!(self.link, Link::Up(_))
     }
 
-    pub(crate) fn end_reason(&self) -> Option<&ConnectError> {
-        match &self.link {
-            Link::Closed(error) => Some(error),
-            _ => None,
-        }
-    }
-
-    /// Submits a request, as [`crate::Client::submit_to`].
-    #[inline]
-    pub(crate) fn submit_with(&mut self, class: LaneClass, lane: usize, request: Request, reply: Reply) {
-        match self.check(class, lane, &request) {
-            Ok((lane, range)) => self.accept(lane, range, request, reply),
-            Err(error) => self.state.requests.reject(error, request, reply),
-        }
-    }
-
-    /// Turns the client once, as [`crate::Client::turn`].
-    pub(crate) fn turn(&mut self, completions: &mut Vec<Completion>, wait: Wait) -> usize {
+    /// Does the work of [`crate::Client::turn`].
+    pub(crate) fn serve(
+        &mut self,
+        state: &mut ClientState,
+        completions: &mut Vec<Completion>,
+        wait: Wait,
+    ) -> usize {
         self.woken = false;
         loop {
-            self.poll();
-            let finished = self.state.requests.take_completions(completions);
-            if finished > 0 || self.woken || !self.idle(wait) {
+            self.poll(state);
+            let finished = state.requests.take_completions(completions);
+            if finished > 0 || self.woken || !self.idle(state, wait) {
                 return finished;
             }
         }
     }
 
     /// Publishes submissions to the engine.
-    fn transmit(&mut self) {
+    fn transmit(&mut self, state: &mut ClientState) {
         if let Link::Up(opened) = &mut self.link
             && self.slots.take_unpublished()
             && let Err(error) = opened.publish(&self.session)
         {
-            self.abandon(error.into());
+            self.abandon(state, error.into());
         }
     }
 
@@ -145,53 +134,49 @@ impl EngineClient {
         }
     }
 
-    /// Returns the index of the request's lane, and its blocks.
-    #[inline]
-    fn check(
-        &self,
-        class: LaneClass,
-        lane: usize,
-        request: &Request,
-    ) -> Result<(usize, BlockRange), RequestError> {
-        if let Link::Closed(error) = &self.link {
-            return Err(RequestError::Lost(Arc::clone(error)));
-        }
-        self.state.check_capacity()?;
-        let (lanes, class) = (&self.state.lanes, self.state.lanes.serving(class, request.is_read()));
-        let index = lanes.place(class, lane);
-        let index = index.ok_or(RequestError::Lane { lane, lanes: lanes.count(class) })?;
-        Ok((index, self.state.limits.check(request)?))
-    }
-
     /// Submits a single command at once if nothing precedes it; otherwise queues the request.
     #[inline]
-    fn accept(&mut self, lane: usize, range: BlockRange, request: Request, reply: Reply) {
+    pub(crate) fn accept(
+        &mut self,
+        state: &mut ClientState,
+        lane: usize,
+        range: BlockRange,
+        request: Request,
+        reply: Reply,
+    ) {
         if let Link::Up(opened) = &mut self.link
             && self.backlog.is_empty()
             && self.slots.has_free()
-            && self.state.limits.parts(&range) == 1
+            && state.limits.parts(&range) == 1
         {
             let (operation, buffer) = match request {
                 Request::Read { buffer, .. } => (request_table::Operation::Read, buffer),
                 Request::Write { buffer, fua, .. } => (request_table::Operation::Write { fua }, buffer),
-                other => return self.enqueue(lane, range, other, reply),
+                other => return self.enqueue(state, lane, range, other, reply),
             };
-            let command = submission(&self.state.lanes, lane, &operation, range);
-            let tag = self.state.requests.insert_in_flight(reply, lane, range, || operation);
+            let command = submission(&state.current_lanes, lane, &operation, range);
+            let tag = state.requests.insert_in_flight(reply, lane, range, || operation);
             self.slots.put(&mut opened.submissions, command, tag, Some(buffer));
             return;
         }
-        self.enqueue(lane, range, request, reply);
+        self.enqueue(state, lane, range, request, reply);
     }
 
-    fn enqueue(&mut self, lane: usize, range: BlockRange, request: Request, reply: Reply) {
-        let (slot, request) = self.state.insert(reply, lane, request, range);
+    fn enqueue(
+        &mut self,
+        state: &mut ClientState,
+        lane: usize,
+        range: BlockRange,
+        request: Request,
+        reply: Reply,
+    ) {
+        let (slot, request) = state.insert(reply, lane, request, range);
         self.backlog.push_back(PartRange::all(slot, request));
-        self.pump();
+        self.pump(state);
     }
 
     /// Submits waiting parts while slots are free.
-    fn pump(&mut self) {
+    fn pump(&mut self, state: &mut ClientState) {
         while let Some(parts) = self.backlog.front_mut()
             && self.slots.has_free()
             && let Link::Up(opened) = &mut self.link
@@ -200,14 +185,14 @@ impl EngineClient {
             if is_last {
                 self.backlog.pop_front();
             }
-            let Some(request) = self.state.requests.get_mut(part.slot) else { continue };
+            let Some(request) = state.requests.get_mut(part.slot) else { continue };
             if request.has_failed() {
                 request.remaining -= 1;
-                self.state.requests.finish_if_done(part.slot);
+                state.requests.finish_if_done(part.slot);
                 continue;
             }
-            let lanes = self.state.lanes;
-            let Some((request, range, buffer)) = self.state.begin_part(part) else { continue };
+            let lanes = state.current_lanes;
+            let Some((request, range, buffer)) = state.begin_part(part) else { continue };
             let command = submission(&lanes, request.lane, &request.operation, range);
             match &request.operation {
                 request_table::Operation::Deallocate(ranges) => {
@@ -220,24 +205,24 @@ impl EngineClient {
 
     /// Does all available work.
     #[inline]
-    fn poll(&mut self) {
+    fn poll(&mut self, state: &mut ClientState) {
         self.woken |= self.waiter.was_woken();
         if !self.is_connected() || self.events.is_set() {
-            self.poll_link();
+            self.poll_link(state);
         }
-        self.transmit();
-        if let Err(error) = self.reap() {
-            self.abandon(error);
+        self.transmit(state);
+        if let Err(error) = self.reap(state) {
+            self.abandon(state, error);
         }
         if !self.backlog.is_empty() {
-            self.pump();
-            self.transmit();
+            self.pump(state);
+            self.transmit(state);
         }
     }
 
     /// Takes the available outcomes.
     #[inline]
-    fn reap(&mut self) -> Result<(), ConnectError> {
+    fn reap(&mut self, state: &mut ClientState) -> Result<(), ConnectError> {
         let Link::Up(opened) = &mut self.link else { return Ok(()) };
         if opened.outcomes.refresh().map_err(invalid_index)? == 0 {
             return Ok(());
@@ -246,16 +231,16 @@ impl EngineClient {
         while let Some(entry) = opened.outcomes.pop() {
             let outcome = Outcome::decode(&entry).ok_or_else(malformed_outcome)?;
             let is_good = outcome.result.is_ok();
-            if is_good && let Some(error) = self.state.unflushed.enter(outcome.era) {
-                log::error!("{}: the next flush fails: {error}", self.state.info.address);
+            if is_good && let Some(error) = state.unflushed.enter(outcome.era) {
+                log::error!("{}: the next flush fails: {error}", state.info.address);
             }
             let (tag, buffer) = self.slots.take(outcome.tag, is_good).ok_or_else(malformed_outcome)?;
             let part = Part::from_tag(tag);
-            if is_good && self.state.requests.is_single(part.slot) {
-                let change = self.state.requests.complete_single(part.slot, buffer);
-                self.state.unflushed.on_change(change);
+            if is_good && state.requests.is_single(part.slot) {
+                let change = state.requests.complete_single(part.slot, buffer);
+                state.unflushed.on_change(change);
             } else {
-                complete_part(&mut self.state, part, outcome.result, buffer);
+                complete_part(state, part, outcome.result, buffer);
             }
         }
         opened.outcomes.publish();

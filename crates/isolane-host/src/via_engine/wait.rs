@@ -8,8 +8,9 @@ use isolane_reactor::Waker;
 use isolane_reactor::waker::Sleeper;
 use isolane_shm::{InvalidIndex, ShmRef, WakeFlag};
 
-use super::EngineClient;
+use super::EngineVolume;
 use super::link::Link;
+use crate::client_state::ClientState;
 use crate::error::ConnectError;
 use crate::request::Wait;
 
@@ -62,7 +63,7 @@ impl FutexWaiter {
     }
 }
 
-impl EngineClient {
+impl EngineVolume {
     /// Returns when the client must be turned even if nothing happens.
     pub(crate) fn housekeeping(&self) -> Instant {
         let latest = Instant::now() + HOUSEKEEPING_INTERVAL;
@@ -70,7 +71,7 @@ impl EngineClient {
     }
 
     /// Waits briefly for work. Returns `false` once the wait is over.
-    pub(super) fn idle(&mut self, wait: Wait) -> bool {
+    pub(super) fn idle(&mut self, state: &mut ClientState, wait: Wait) -> bool {
         if wait == Wait::None {
             return false;
         }
@@ -89,7 +90,7 @@ impl EngineClient {
         }
         let until = until.into_iter().chain(self.link_due()).min();
         if let Err(error) = self.sleep(until.map(|until| until.saturating_duration_since(now))) {
-            self.abandon(super::invalid_index(error));
+            self.abandon(state, super::invalid_index(error));
         }
         self.spin.on_slept(now.elapsed());
         true
@@ -97,7 +98,7 @@ impl EngineClient {
 
     /// Sleeps unless there is work.
     fn sleep(&mut self, timeout: Option<Duration>) -> Result<(), InvalidIndex> {
-        let EngineClient { waiter, link, events, .. } = self;
+        let EngineVolume { waiter, link, events, .. } = self;
         waiter.sleep(timeout, || match link {
             Link::Up(opened) => Ok(events.is_set() || opened.has_outcomes()?),
             _ => Ok(false),

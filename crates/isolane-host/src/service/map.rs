@@ -20,7 +20,7 @@ pub(crate) struct CallerCore {
 
 impl CallerCore {
     /// For a volume without cores.
-    pub(super) const ANY: CallerCore = CallerCore { service: 0, on_core: true };
+    pub(crate) const ANY: CallerCore = CallerCore { service: 0, on_core: true };
 
     /// Returns whether the thread may drive the client of a service.
     #[inline]
@@ -31,7 +31,7 @@ impl CallerCore {
 
 /// Services of a volume, by core and class.
 #[derive(Debug)]
-pub(super) struct ServiceMap {
+pub(crate) struct ServiceMap {
     /// The service of each core, by the ID of the core.
     of_core: Vec<Option<usize>>,
     /// The service for each class, by the service of the caller's core.
@@ -42,7 +42,7 @@ pub(super) struct ServiceMap {
 
 impl ServiceMap {
     /// Takes the core and the lanes of each service.
-    pub(super) fn new(lanes_by_core: &[(usize, LaneCounts)]) -> ServiceMap {
+    pub(crate) fn new(lanes_by_core: &[(usize, LaneCounts)]) -> ServiceMap {
         let last = lanes_by_core.iter().map(|&(core, _)| core).max();
         let mut of_core = vec![None; last.map_or(0, |last| last + 1)];
         for (service, &(core, _)) in lanes_by_core.iter().enumerate() {
@@ -65,12 +65,12 @@ impl ServiceMap {
     }
 
     /// Returns the lanes of all services.
-    pub(super) fn lanes(&self) -> LaneCounts {
+    pub(crate) fn lanes(&self) -> LaneCounts {
         self.lanes
     }
 
     /// Returns the core of the calling thread. Threads on other cores are spread over the services.
-    pub(super) fn caller_core(&self) -> CallerCore {
+    pub(crate) fn caller_core(&self) -> CallerCore {
         self.caller_on(cpu::current())
     }
 
@@ -82,7 +82,7 @@ impl ServiceMap {
     }
 
     /// Returns the service for a request.
-    pub(super) fn service(&self, caller: CallerCore, class: LaneClass, is_read: bool) -> usize {
+    pub(crate) fn service(&self, caller: CallerCore, class: LaneClass, is_read: bool) -> usize {
         let with_class = &self.with_class[self.lanes.serving(class, is_read) as usize];
         with_class.get(caller.service).copied().unwrap_or(0)
     }
@@ -90,7 +90,7 @@ impl ServiceMap {
 
 /// Returns the class of a service's lanes that a flush goes through, or `None` if the service only reads, so that
 /// there is nothing to flush.
-pub(super) fn flush_class(lanes: &LaneCounts, requested: LaneClass) -> Option<LaneClass> {
+pub(crate) fn flush_class(lanes: &LaneCounts, requested: LaneClass) -> Option<LaneClass> {
     let classes = [lanes.serving(requested, false), LaneClass::Default, LaneClass::Poll];
     classes.into_iter().find(|&class| lanes.count(class) > 0)
 }

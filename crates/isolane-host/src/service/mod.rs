@@ -12,6 +12,12 @@
 //! closes the volume, because the client is in an unknown state; the client, and with it every buffer, is dropped
 //! before the replies.
 
+mod map;
+mod queue;
+mod spin_wait;
+#[cfg(test)]
+mod tests;
+
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
@@ -23,9 +29,10 @@ use isolane_reactor::cpu;
 use oneshot::{AsyncReceiver, Sender};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::client_driver::{ClientDriver, ClientStatus, MAX_MESSAGES, Message, SubmissionQueue};
-use super::spin_wait::{SpinWait, Spinners};
-use crate::caller_queue::{CallerQueue, Submission};
+pub(crate) use self::map::{CallerCore, ServiceMap, flush_class};
+use self::queue::{ClientStatus, MAX_MESSAGES, Message, SubmissionQueue};
+use self::spin_wait::{SpinWait, Spinners};
+use crate::caller_queue::CallerQueue;
 use crate::client::Client;
 use crate::connect::fence::Fences;
 use crate::error::{ConnectError, RequestError};
@@ -33,7 +40,7 @@ use crate::info::{Info, NamespaceInfo};
 use crate::lane_class::LaneClass;
 use crate::options::{IoChoice, Mode, Options};
 use crate::reply::Reply;
-use crate::request::{Completion, Request, Wait};
+use crate::request::{Request, Wait};
 use crate::uri::Uri;
 
 /// Time that closing waits for requests in flight.
@@ -42,13 +49,16 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between housekeeping turns of the service's thread while callers lead.
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Maximum number of requests submitted in one turn, unless one caller alone has more.
+const SUBMISSIONS_PER_TURN: usize = 256;
+
 /// Idle queues kept for later blocking calls.
 const MAX_IDLE_CALLERS: usize = 256;
 
 /// One client, and the thread that drives it.
 pub(crate) struct Service {
     /// `None` once the volume is closed.
-    driver: Mutex<Option<ClientDriver>>,
+    client: Mutex<Option<Client>>,
     queue: SubmissionQueue,
     waker: isolane_reactor::Waker,
     /// The service's own thread.
@@ -60,13 +70,15 @@ pub(crate) struct Service {
     closed: AtomicBool,
     /// Whether callers may lead.
     inline: bool,
+    /// Whether the last request came from a future: then only the service's thread leads for long.
+    serving_futures: AtomicBool,
     /// The core that its thread is pinned to.
     pub core: Option<usize>,
     /// Description of the target, as of the first connection.
     pub info: Info,
     pub namespace: NamespaceInfo,
     /// Queues of blocking calls that have ended.
-    idle: ArrayQueue<Arc<CallerQueue>>,
+    pub idle_callers: ArrayQueue<Arc<CallerQueue>>,
     /// Dropped when the thread ends; `None` from then on.
     on_exit: Mutex<Option<Vec<Sender<()>>>>,
 }
@@ -97,6 +109,15 @@ pub(crate) struct WaitLimit {
 }
 
 impl WaitLimit {
+    /// Returns the wait of one turn.
+    fn wait(self) -> Wait {
+        match self.deadline {
+            _ if self.polls => Wait::None,
+            Some(deadline) => Wait::Until(deadline),
+            None => Wait::Forever,
+        }
+    }
+
     /// Returns whether the deadline has passed. Reads the clock only if there is one.
     pub(crate) fn is_over(self) -> bool {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
@@ -106,7 +127,7 @@ impl WaitLimit {
 impl Service {
     /// Starts a thread, pinned to `core`, that connects and then drives the client. All services of a volume share
     /// `fences`.
-    pub(super) fn start(
+    pub(crate) fn start(
         uri: Uri,
         options: Options,
         core: Option<usize>,
@@ -150,7 +171,7 @@ impl Service {
             waker: client.waker(),
             info: client.info().clone(),
             namespace: client.namespace().clone(),
-            driver: Mutex::new(Some(ClientDriver::new(client))),
+            client: Mutex::new(Some(client)),
             queue: SubmissionQueue::default(),
             thread: thread::current(),
             outstanding: AtomicUsize::new(0),
@@ -158,8 +179,9 @@ impl Service {
             stopping: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             inline,
+            serving_futures: AtomicBool::new(false),
             core,
-            idle: ArrayQueue::new(MAX_IDLE_CALLERS),
+            idle_callers: ArrayQueue::new(MAX_IDLE_CALLERS),
             on_exit: Mutex::new(Some(Vec::new())),
         }))
     }
@@ -167,45 +189,85 @@ impl Service {
     /// Leads while no caller does, and turns the idle client for housekeeping.
     fn run_thread(&self) {
         while !self.is_stopping() {
-            let next = self.try_lead().and_then(|mut leader| leader.run_until_idle());
+            let next = self.try_lead().and_then(|mut leader| self.lead_until_idle(leader.client()?));
             if !self.is_stopping() {
                 let now = Instant::now();
                 let wait = next.map_or(HOUSEKEEPING_INTERVAL, |next| next.saturating_duration_since(now));
                 thread::park_timeout(wait);
             }
         }
-        let Some(mut leader) = self.leader(self.driver.lock()) else { return };
+        let Some(mut leader) = self.leader(self.client.lock()) else { return };
+        let Some(client) = leader.client() else { return };
         let deadline = Instant::now() + DRAIN_TIMEOUT;
-        let mut outstanding = leader.turn(Wait::None);
+        let mut outstanding = self.drive(client, Wait::None);
         while (outstanding > 0 || !self.queue.is_empty()) && Instant::now() < deadline {
-            outstanding = leader.turn(Wait::Until(deadline));
+            outstanding = self.drive(client, Wait::Until(deadline));
         }
-        leader.close();
+        // Requests without a completion fail.
+        leader.take().into_iter().for_each(Client::close);
     }
 
-    /// Executes one request and waits for its completion. A caller on another core may not lead.
-    pub(super) fn run(&self, class: LaneClass, request: Request, may_lead: bool) -> Completion {
-        let caller = self.idle.pop().unwrap_or_else(|| CallerQueue::new(1));
-        let submitted = caller.submit(Submission { class, request, tag: 0 });
-        debug_assert!(submitted.is_ok(), "an idle queue is empty");
-        let completion = loop {
-            self.wait(&caller, WaitLimit { polls: class == LaneClass::Poll, deadline: None }, may_lead);
-            if let Some(completion) = caller.take_completion() {
-                break completion;
+    /// Drives the client until no work is left, or the volume stops. Returns the next time for housekeeping.
+    fn lead_until_idle(&self, client: &mut Client) -> Option<Instant> {
+        let mut wait = Wait::None;
+        loop {
+            let outstanding = self.drive(client, wait);
+            let stays = !self.inline || self.serving_futures.load(Ordering::Relaxed);
+            if self.is_stopping() || (!stays && outstanding == 0 && self.queue.is_empty()) {
+                return Some(client.housekeeping());
             }
-        };
-        // Dropped if enough are kept.
-        let _ = self.idle.push(caller);
-        completion
+            wait = Wait::Forever;
+        }
+    }
+
+    /// Submits queued requests, turns the client once, and returns the number of outstanding requests.
+    fn drive(&self, client: &mut Client, wait: Wait) -> usize {
+        let took_all = self.submit_queued(client);
+        client.turn(&mut Vec::new(), if took_all { wait } else { Wait::None });
+        client.outstanding()
+    }
+
+    /// Submits a bounded number of requests. Returns `false` if more may be queued.
+    fn submit_queued(&self, client: &mut Client) -> bool {
+        let mut count = 0;
+        while count < SUBMISSIONS_PER_TURN {
+            if let Some(caller) = self.queue.callers.pop() {
+                caller.on_dequeued();
+                count += client.submit_all(&caller).max(1);
+                self.serving_futures.store(false, Ordering::Relaxed);
+            } else if let Some(message) = self.queue.messages.pop() {
+                self.handle_message(client, message);
+                count += 1;
+            } else {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn handle_message(&self, client: &mut Client, message: Message) {
+        match message {
+            Message::Request { class, request, reply } => {
+                if let Reply::Future(_) = reply {
+                    self.serving_futures.store(true, Ordering::Relaxed);
+                }
+                client.submit_with(class, None, request, reply);
+            }
+            Message::Status(sender) => {
+                let (connections, engine) = (client.connections(), client.engine());
+                // A dropped receiver needs no status.
+                let _ = sender.send(ClientStatus { connections, engine });
+            }
+        }
     }
 
     /// Queues a request for the leader.
-    pub(super) fn post(&self, class: LaneClass, request: Request, reply: Reply) {
+    pub(crate) fn post(&self, class: LaneClass, request: Request, reply: Reply) {
         self.post_message(Message::Request { class, request, reply });
     }
 
     /// Requests the status of the client from the leader.
-    pub(super) fn request_status(&self) -> AsyncReceiver<ClientStatus> {
+    pub(crate) fn request_status(&self) -> AsyncReceiver<ClientStatus> {
         let (sender, receiver) = oneshot::async_channel();
         self.post_message(Message::Status(sender));
         receiver
@@ -242,9 +304,15 @@ impl Service {
             if may_lead
                 && !self.is_stopping()
                 && let Some(mut leader) = self.try_lead()
+                && let Some(client) = leader.client()
             {
-                leader.run_for(caller, limit);
-                if limit.is_over() {
+                client.submit_all(caller);
+                let mut is_over = false;
+                while !is_over && !caller.has_completions() && !self.is_stopping() {
+                    self.drive(client, limit.wait());
+                    is_over = limit.is_over();
+                }
+                if is_over {
                     break;
                 }
                 continue;
@@ -261,7 +329,7 @@ impl Service {
             if limit.is_over() {
                 break;
             }
-            caller.sleep(limit.deadline, || may_lead && !self.is_stopping() && !self.driver.is_locked());
+            caller.sleep(limit.deadline, || may_lead && !self.is_stopping() && !self.client.is_locked());
         }
         if spin.end() {
             self.recheck_after_release();
@@ -274,7 +342,7 @@ impl Service {
     }
 
     /// Begins to close the client. The result is ready when the thread has ended.
-    pub(super) fn close(&self) -> AsyncReceiver<()> {
+    pub(crate) fn close(&self) -> AsyncReceiver<()> {
         let (sender, receiver) = oneshot::async_channel();
         match &mut *self.on_exit.lock() {
             Some(waiting) => waiting.push(sender),
@@ -296,19 +364,14 @@ impl Service {
     }
 
     /// Returns `None` if another thread leads or the volume is closed.
-    fn try_lead(&self) -> Option<LeaderGuard<'_>> {
-        if self.driver.is_locked() {
-            return None;
-        }
-        self.leader(self.driver.try_lock()?)
+    fn try_lead(&self) -> Option<Leader<'_>> {
+        if self.client.is_locked() { None } else { self.leader(self.client.try_lock()?) }
     }
 
-    fn leader<'a>(&'a self, driver: MutexGuard<'a, Option<ClientDriver>>) -> Option<LeaderGuard<'a>> {
-        if driver.is_none() {
-            return None;
-        }
+    fn leader<'a>(&'a self, client: MutexGuard<'a, Option<Client>>) -> Option<Leader<'a>> {
+        client.as_ref()?;
         self.spinners.on_lead();
-        Some(LeaderGuard { service: self, driver: Some(driver) })
+        Some(Leader { service: self, client: Some(client) })
     }
 
     /// Lists a caller with submissions, and wakes the leader if there is one.
@@ -334,7 +397,7 @@ impl Service {
 
     fn wake_thread_if_idle(&self) {
         fence(Ordering::SeqCst);
-        if !self.driver.is_locked() {
+        if !self.client.is_locked() {
             self.thread.unpark();
         }
     }
@@ -345,7 +408,7 @@ impl Service {
         let stopping = self.is_stopping();
         let has_work = self.outstanding.load(Ordering::Relaxed) > 0 || !self.queue.is_empty() || stopping;
         let has_spinner = self.spinners.has_leaders() && !stopping;
-        if has_work && !self.driver.is_locked() && !has_spinner {
+        if has_work && !self.client.is_locked() && !has_spinner {
             self.thread.unpark();
         }
     }
@@ -361,7 +424,7 @@ impl Service {
 }
 
 /// Adds the core to an error.
-pub(super) fn on_core(core: Option<usize>, error: ConnectError) -> ConnectError {
+pub(crate) fn on_core(core: Option<usize>, error: ConnectError) -> ConnectError {
     match (core, error) {
         (Some(core), error) if !matches!(error, ConnectError::Core { .. }) => {
             ConnectError::OnCore { core, source: Box::new(error) }
@@ -380,83 +443,37 @@ impl Drop for ExitNotifier<'_> {
 }
 
 /// The exclusive right to drive the client, until it is dropped.
-struct LeaderGuard<'a> {
+struct Leader<'a> {
     service: &'a Service,
-    /// Holds a driver until [`LeaderGuard::take`].
-    driver: Option<MutexGuard<'a, Option<ClientDriver>>>,
+    /// Holds a client until [`Leader::take`].
+    client: Option<MutexGuard<'a, Option<Client>>>,
 }
 
-impl LeaderGuard<'_> {
-    /// Turns the client once. Returns the number of outstanding requests.
-    fn turn(&mut self, wait: Wait) -> usize {
-        let queue = &self.service.queue;
-        self.driver().map_or(0, |driver| driver.turn(queue, wait))
+impl Leader<'_> {
+    fn client(&mut self) -> Option<&mut Client> {
+        self.client.as_deref_mut()?.as_mut()
     }
 
-    /// Turns the client until no work is left, or the volume stops. Returns the next time for housekeeping.
-    fn run_until_idle(&mut self) -> Option<Instant> {
-        let service = self.service;
-        let mut wait = Wait::None;
-        loop {
-            let outstanding = self.turn(wait);
-            let stays = !service.inline || self.driver().is_some_and(|driver| driver.serving_futures);
-            if service.is_stopping() || (!stays && outstanding == 0 && service.queue.is_empty()) {
-                return self.driver().map(|driver| driver.housekeeping());
-            }
-            wait = Wait::Forever;
-        }
-    }
-
-    /// Turns the client until the caller has a completion, the limit is reached, or the volume stops.
-    fn run_for(&mut self, caller: &Arc<CallerQueue>, limit: WaitLimit) {
-        let service = self.service;
-        let wait = match limit {
-            WaitLimit { polls: true, .. } => Wait::None,
-            WaitLimit { deadline: Some(deadline), .. } => Wait::Until(deadline),
-            WaitLimit { deadline: None, .. } => Wait::Forever,
-        };
-        if let Some(driver) = self.driver() {
-            driver.submit_all(caller);
-        }
-        while !caller.has_completions() && !service.is_stopping() {
-            self.turn(wait);
-            if limit.is_over() {
-                return;
-            }
-        }
-    }
-
-    /// Closes the association. Requests without a completion fail.
-    fn close(mut self) {
-        if let Some(driver) = self.take() {
-            driver.close();
-        }
-    }
-
-    fn driver(&mut self) -> Option<&mut ClientDriver> {
-        self.driver.as_deref_mut()?.as_mut()
-    }
-
-    /// Removes the driver for good.
-    fn take(&mut self) -> Option<ClientDriver> {
+    /// Removes the client for good.
+    fn take(&mut self) -> Option<Client> {
         self.service.stopping.store(true, Ordering::Release);
-        self.driver.as_deref_mut()?.take()
+        self.client.as_deref_mut()?.take()
     }
 }
 
-impl Drop for LeaderGuard<'_> {
+impl Drop for Leader<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             // The client is in an unknown state and must not be turned again.
             drop(self.take());
         }
-        let outstanding = self.driver().map(|driver| driver.outstanding());
+        let outstanding = self.client().map(|client| client.outstanding());
         self.service.outstanding.store(outstanding.unwrap_or_default(), Ordering::Relaxed);
         if outstanding.is_none() {
             self.service.closed.store(true, Ordering::SeqCst);
             self.service.reject_if_closed(None);
         }
-        drop(self.driver.take());
+        drop(self.client.take());
         self.service.recheck_after_release();
     }
 }
