@@ -53,8 +53,9 @@ pub use config::TargetConfig;
 pub use counters::{ConnectionStatus, Counters, NamespaceCounters, OperationCounters};
 pub use error::{ShutdownReport, StartError};
 pub use listen::{DEFAULT_PORT, Listen, is_dual_stack, parse_address};
+pub use observed::Turn;
 pub use placement::Placement;
-pub use target::Target;
+pub use target::{SnapshotSource, Target};
 
 pub use isolane_observe::stage::Operation;
 pub use isolane_proto::subsystem::AssociationInfo;

@@ -2,9 +2,11 @@
 //!
 //! Invariant: immutable while the target runs, so every core reads it without a lock.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use isolane_proto::subsystem::{Generation, NamespaceConfig, NamespaceGeometry};
+use isolane_volume::nested::address_of;
 use isolane_volume::{Volume, VolumeTree};
 use isolane_wire::log::RestartLoss;
 
@@ -57,6 +59,8 @@ pub(crate) struct Namespaces {
     list: Vec<Namespace>,
     /// Position in `list` plus one, by namespace ID; 0 for an unused ID.
     positions: Vec<u16>,
+    /// Number of each member in a snapshot, by its address. The numbers follow those of the namespaces.
+    members: HashMap<usize, u32>,
 }
 
 impl Namespaces {
@@ -67,7 +71,9 @@ impl Namespaces {
         for (position, namespace) in list.iter().enumerate() {
             positions[namespace.nsid as usize] = position as u16 + 1;
         }
-        Namespaces { list, positions }
+        let (mut members, mut next) = (HashMap::new(), list.len() as u32);
+        list.iter().for_each(|namespace| number_members(&namespace.volume, &mut next, &mut members));
+        Namespaces { list, positions, members }
     }
 
     /// Returns the position of the namespace with this ID.
@@ -88,9 +94,23 @@ impl Namespaces {
         self.list.len()
     }
 
+    /// Returns the number of the member at this address.
+    pub(crate) fn member(&self, address: usize) -> Option<u32> {
+        self.members.get(&address).copied()
+    }
+
     /// Returns the number of volumes, with all members.
     pub(crate) fn volumes(&self) -> usize {
         self.list.iter().map(|namespace| count(&namespace.volume.tree())).sum()
+    }
+}
+
+/// Numbers the members of a volume, each followed by its own members.
+fn number_members(volume: &Arc<dyn Volume>, next: &mut u32, members: &mut HashMap<usize, u32>) {
+    for member in volume.members() {
+        members.insert(address_of(&member), *next);
+        *next += 1;
+        number_members(&member, next, members);
     }
 }
 

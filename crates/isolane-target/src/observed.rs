@@ -6,13 +6,16 @@
 //! Invariant: one thread at a time writes to each part.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use isolane_observe::cells::{CoarseCells, Counter, SeriesCells, StageTimes};
 use isolane_observe::slow::{SlowRecord, SlowRing, SlowWriter};
 use isolane_observe::snapshot::{Connection, Core, Series, SeriesKey};
 use isolane_observe::stage::{MAX_STAGES, Operation, Side, SizeClass, Stage};
 use isolane_proto::subsystem::{AssociationId, ConnectionInfo, Host};
-use isolane_reactor::clock;
+use isolane_proto::target::Connection as ConnectionState;
+use isolane_reactor::{Reactor, clock};
+use isolane_volume::nested::MemberEnd;
 use parking_lot::Mutex;
 
 use crate::timeline::{Kind, Mark};
@@ -25,10 +28,13 @@ type Kinds = [[OnceLock<Box<SeriesCells>>; SizeClass::ALL.len()]; Operation::ALL
 pub(crate) struct CoreCells {
     /// By the number of the volume: the namespaces in their order, then the members.
     volumes: Vec<Kinds>,
-    pub turns: CoarseCells,
-    pub busy_ns: Counter,
-    pub asleep_ns: Counter,
-    pub late_ns: Counter,
+    turns: CoarseCells,
+    busy_ns: Counter,
+    asleep_ns: Counter,
+    late_ns: Counter,
+    /// Number of the current turn, and its part as a [`Phase`].
+    turn: Counter,
+    phase: Counter,
     /// Thread ID, and the core that the thread is pinned to plus one.
     pub thread: Counter,
     pub cpu: Counter,
@@ -73,12 +79,49 @@ impl CoreCells {
         }
     }
 
+    /// Returns the current turn.
+    pub(crate) fn turn(&self, index: usize) -> Turn {
+        Turn {
+            core: index as u32,
+            thread: self.thread.value() as u32,
+            number: self.turn.value(),
+            phase: PHASES[self.phase.value() as usize % PHASES.len()],
+        }
+    }
+
     /// Returns the memory in use, in bytes.
     pub(crate) fn memory(&self) -> usize {
         let used = self.volumes.iter().flatten().flatten().filter_map(OnceLock::get);
         used.map(|cells| cells.memory()).sum()
     }
 }
+
+/// The current turn of a core. A core is stuck while it stays in one turn and phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Index of the core.
+    pub core: u32,
+    /// Its thread ID.
+    pub thread: u32,
+    /// Number of the turn; it wraps.
+    pub number: u64,
+    /// Part of the turn; `None` while the core polls or sleeps.
+    pub phase: Option<&'static str>,
+}
+
+/// Part of a turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Phase {
+    /// Polls or sleeps.
+    Idle,
+    Events,
+    Receive,
+    Volume,
+    Send,
+}
+
+/// By [`Phase`].
+const PHASES: [Option<&str>; 5] = [None, Some("events"), Some("receive"), Some("volume"), Some("send")];
 
 /// Numbers of one connected queue.
 #[derive(Debug)]
@@ -93,11 +136,11 @@ pub(crate) struct ConnectionCells {
     totals: [OnceLock<Box<CoarseCells>>; SizeClass::ALL.len()],
     stages: [Counter; MAX_STAGES],
     max: [Counter; MAX_STAGES],
-    pub received_bytes: Counter,
-    pub sent_bytes: Counter,
-    pub in_flight: Counter,
+    received_bytes: Counter,
+    sent_bytes: Counter,
+    in_flight: Counter,
     /// Age of the oldest command at a volume in the last tick plus one, in milliseconds.
-    pub oldest_ms: Counter,
+    oldest_ms: Counter,
 }
 
 impl ConnectionCells {
@@ -110,6 +153,15 @@ impl ConnectionCells {
                 max.raise(*ns);
             }
         }
+    }
+
+    /// Sets its state in a tick. `oldest` is the age of its oldest command at a volume.
+    pub(crate) fn set_state(&self, oldest: Option<Duration>, conn: &ConnectionState) {
+        let received = conn.received_bytes();
+        self.received_bytes.set(received);
+        self.sent_bytes.set(conn.moved_bytes() - received);
+        self.in_flight.set(conn.in_flight() as u64);
+        self.oldest_ms.set(oldest.map_or(0, |age| age.as_millis() as u64 + 1));
     }
 
     fn copy(&self) -> Connection {
@@ -201,11 +253,21 @@ pub(crate) struct Observer {
     slow: SlowWriter,
     /// Time of the first question in this turn; 0 before.
     turn_ns: u64,
+    /// Times of the reactor that are recorded.
+    busy: Duration,
+    asleep: Duration,
 }
 
 impl Observer {
     pub(crate) fn new(is_on: bool, cells: Arc<CoreCells>) -> Observer {
-        Observer { is_on, cells, slow: SlowWriter::default(), turn_ns: 0 }
+        Observer {
+            is_on,
+            cells,
+            slow: SlowWriter::default(),
+            turn_ns: 0,
+            busy: Duration::ZERO,
+            asleep: Duration::ZERO,
+        }
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -218,8 +280,32 @@ impl Observer {
         if self.is_on { clock::now() } else { 0 }
     }
 
-    pub(crate) fn begin_turn(&mut self) {
+    /// Records the turn before. Called after the reactor has polled or slept.
+    #[inline]
+    pub(crate) fn begin_turn(&mut self, reactor: &Reactor) {
         self.turn_ns = 0;
+        if !self.is_on {
+            return;
+        }
+        self.cells.turn.add(1);
+        self.enter(Phase::Events);
+        let (busy, asleep) = (reactor.busy_time(), reactor.asleep_time());
+        if busy != self.busy {
+            let turn_ns = (busy - self.busy).as_nanos() as u64;
+            self.cells.turns.record(turn_ns, 1);
+            self.cells.busy_ns.add(turn_ns);
+            self.busy = busy;
+        }
+        if asleep != self.asleep {
+            self.cells.asleep_ns.set(asleep.as_nanos() as u64);
+            self.cells.late_ns.set(reactor.late_time().as_nanos() as u64);
+            self.asleep = asleep;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.cells.phase.set(phase as u64);
     }
 
     /// Returns the time at which this turn began to handle completions, roughly.
@@ -262,9 +348,22 @@ impl Observer {
             cid: mark.first.cid,
             depth: mark.first.depth,
             operation: mark.kind.operation,
-            last_member: None,
+            last_member: mark.first.last_member,
         };
         self.slow.add(record, &self.cells.slow);
+    }
+
+    /// Records requests to a member, the volume with number `id`.
+    pub(crate) fn record_member(&self, id: u32, end: MemberEnd) {
+        let series = |operation, bytes| self.cells.series(id as usize, operation, SizeClass::from_len(bytes));
+        match end {
+            MemberEnd::One { operation, bytes, ns, succeeded, .. } => {
+                let series = series(operation, bytes);
+                series.record_total(ns, 1);
+                if succeeded { series.add_bytes(bytes) } else { series.add_error() }
+            }
+            MemberEnd::Last { bytes, by_ns, .. } => series(Operation::Write, bytes).add_last(by_ns),
+        }
     }
 
     /// Publishes the slow operations of the last second if it has ended. Called in each tick.

@@ -3,8 +3,8 @@
 //! Starts one thread per core; all other work is in [`core`](crate::core).
 
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -21,6 +21,7 @@ use crate::descriptors;
 use crate::error::{ShutdownReport, StartError};
 use crate::listen::{Listen, is_dual_stack};
 use crate::namespace::{Namespace, Namespaces};
+use crate::observed::Turn;
 use crate::shared::{Message, Shared};
 use crate::snapshot;
 
@@ -32,6 +33,27 @@ pub struct Target {
     io_description: String,
     cores: Vec<usize>,
     started_ns: u64,
+}
+
+/// Source of snapshots of a target, for any thread.
+#[derive(Clone)]
+pub struct SnapshotSource {
+    shared: Weak<Shared>,
+    started_ns: u64,
+}
+
+impl SnapshotSource {
+    /// Returns what [`Target::snapshot`] returns, or `None` once the target has ended.
+    pub fn snapshot(&self) -> Option<Snapshot> {
+        Some(snapshot::take(&*self.shared.upgrade()?, self.started_ns))
+    }
+
+    /// Returns the current turn of each core; none once the target has ended.
+    pub fn turns(&self) -> Vec<Turn> {
+        let shared = self.shared.upgrade();
+        let cores = shared.iter().flat_map(|shared| shared.observed.iter().enumerate());
+        cores.map(|(index, cells)| cells.turn(index)).collect()
+    }
 }
 
 /// The thread of a core.
@@ -115,6 +137,11 @@ impl Target {
     /// is asked, and no other reader is affected.
     pub fn snapshot(&self) -> Snapshot {
         snapshot::take(&self.shared, self.started_ns)
+    }
+
+    /// Returns a source of snapshots that other threads can keep. It does not keep the target running.
+    pub fn source(&self) -> SnapshotSource {
+        SnapshotSource { shared: Arc::downgrade(&self.shared), started_ns: self.started_ns }
     }
 
     /// Returns all associations.

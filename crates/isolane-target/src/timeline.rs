@@ -87,6 +87,8 @@ pub(crate) struct CommandId {
     pub cid: u16,
     /// Commands of the connection in flight when it arrived.
     pub depth: u16,
+    /// Number of the member whose write ended last, of a volume with several.
+    pub last_member: Option<u32>,
 }
 
 /// Commands whose responses are not sent completely.

@@ -2,21 +2,27 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use common::interposer::{Decision, Interposer};
 use common::*;
+use isolane_memory::{Buffer, Pool};
 use isolane_observe::snapshot::{Series, Snapshot};
 use isolane_observe::stage::{Operation, SizeClass, Stage};
-use isolane_target::{Target, TargetConfig};
-use isolane_volume::Request;
+use isolane_target::{Mode, Target, TargetConfig};
+use isolane_volume::{Request, Step, Volume, VolumeDescription, VolumeTree};
 use isolane_wire::{Sgl, Status, SubmissionEntry};
 
 /// Returns the numbers of one kind once `count` commands are counted.
 fn series(target: &Target, operation: Operation, size: SizeClass, count: u64) -> Series {
     let find = |snapshot: Snapshot| {
-        snapshot.numbers.series.into_iter().find(|it| (it.operation, it.size) == (operation, size))
+        snapshot
+            .numbers
+            .series
+            .into_iter()
+            .find(|it| it.volume == 0 && (it.operation, it.size) == (operation, size))
     };
     let mut found = None;
     eventually("all are counted", || {
@@ -121,6 +127,77 @@ fn snapshot_names_connections_and_slow_operations() {
     assert_eq!((slow.lba, slow.bytes, slow.connection), (8, 4096, connection.id));
     assert_eq!(slow.total_ns, written.max_ns);
     assert_eq!(slow.stages.iter().map(|(_, ns)| ns).sum::<u64>(), slow.total_ns);
+}
+
+/// Writes to its first member, then to its second.
+struct Twice {
+    description: VolumeDescription,
+    members: Vec<Arc<dyn Volume>>,
+}
+
+impl Volume for Twice {
+    fn description(&self) -> &VolumeDescription {
+        &self.description
+    }
+
+    fn members(&self) -> Vec<Arc<dyn Volume>> {
+        self.members.clone()
+    }
+
+    fn tree(&self) -> VolumeTree {
+        let members = self.members.iter().map(|member| member.tree()).collect();
+        VolumeTree { members, ..VolumeTree::new(self.name(), "twice") }
+    }
+
+    fn start(&self, request: Request, _: &mut Pool) -> Step {
+        let members = self.members.clone();
+        Step::nested(request, |io, request| async move {
+            if let Request::Write { lba, blocks, .. } = request {
+                let data = Buffer::from(vec![1; blocks as usize * 512]);
+                io.start(&members[0], Request::Write { lba, blocks, data, fua: false }).await?;
+                io.sleep(Duration::from_millis(5)).await;
+            }
+            io.start(&members[1], request).await
+        })
+    }
+}
+
+#[test]
+fn names_member_that_completed_last() {
+    let members = vec![volume("mem:1M"), volume("mem:1M")];
+    let description = VolumeDescription { name: "twice".into(), ..members[0].description().clone() };
+    let twice: Arc<dyn Volume> = Arc::new(Twice { description, members });
+    let (target, address) = start(TargetConfig { volumes: vec![(1, twice)], ..config(&[]) });
+    let (_admin, mut queue) = pair(address, 31);
+    assert_eq!(queue.write(write_entry(8, 8), &[1; 4096]).0.status, Status::SUCCESS);
+    let whole = series(&target, Operation::Write, SizeClass::Small, 1);
+    let snapshot = target.snapshot();
+    let parents: Vec<_> = snapshot.volumes.iter().map(|volume| (volume.id, volume.parent)).collect();
+    assert_eq!(parents, [(0, None), (1, Some(0)), (2, Some(0))]);
+    let of = |id| snapshot.numbers.series.iter().find(|series| series.volume == id).expect("a series");
+    assert_eq!((of(1).total.count(), of(1).last), (1, 0));
+    assert_eq!((of(2).total.count(), of(2).last), (1, 1));
+    assert!(of(2).last_by_ns >= 5_000_000 && of(2).last_by_ns < whole.max_ns, "{snapshot:?}");
+    eventually("the second has ended", || !target.snapshot().slow.is_empty());
+    assert_eq!(target.snapshot().slow[0].last_member, Some(2));
+}
+
+#[test]
+fn cores_count_turns_and_sleeps() {
+    let (target, address) = start(TargetConfig { mode: Mode::Sleep, ..config(&["mem:16M"]) });
+    let (_admin, mut queue) = pair(address, 31);
+    let core = || target.snapshot().numbers.cores.remove(0);
+    let before = target.source().turns()[0].number;
+    eventually("it has worked and slept", || {
+        assert_eq!(queue.fetch(read_entry(0, 8), 4096).0.status, Status::SUCCESS);
+        let core = core();
+        core.asleep_ns > 0 && core.turns.is_some_and(|turns| turns.count() > 10)
+    });
+    assert!(core().busy_ns > 0 && core().thread > 0);
+    assert!(target.source().turns()[0].number > before);
+    let source = target.source();
+    drop(target);
+    assert!(source.snapshot().is_none() && source.turns().is_empty());
 }
 
 #[test]

@@ -62,6 +62,11 @@ pub trait Volume: Send + Sync {
         VolumeTree::new(self.name(), "")
     }
 
+    /// Returns its members, in the order of the members of its tree.
+    fn members(&self) -> Vec<Arc<dyn Volume>> {
+        Vec::new()
+    }
+
     /// Returns the file that [`Step::File`] operations apply to.
     fn file(&self) -> Option<&Arc<File>> {
         None

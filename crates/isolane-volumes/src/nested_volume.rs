@@ -76,6 +76,10 @@ impl<R: Runner> Volume for NestedVolume<R> {
         VolumeTree { members, mirror: self.runner.mirror_state(), ..self.tree.clone() }
     }
 
+    fn members(&self) -> Vec<Arc<dyn Volume>> {
+        self.members.clone()
+    }
+
     fn reads_into_pool(&self) -> bool {
         self.members.iter().any(|member| member.reads_into_pool())
     }

@@ -65,6 +65,10 @@ impl Volume for ReadOnly {
         &self.description
     }
 
+    fn members(&self) -> Vec<Arc<dyn Volume>> {
+        vec![Arc::clone(&self.inner)]
+    }
+
     fn tree(&self) -> VolumeTree {
         let inner = self.inner.tree();
         let group = self.group.clone().or_else(|| inner.group.clone());

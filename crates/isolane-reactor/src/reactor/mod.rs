@@ -53,6 +53,8 @@ pub struct Reactor {
     was_busy: bool,
     sleep_count: u64,
     busy_time: Duration,
+    asleep_time: Duration,
+    late_time: Duration,
 }
 
 impl Reactor {
@@ -84,6 +86,8 @@ impl Reactor {
             was_busy: false,
             sleep_count: 0,
             busy_time: Duration::ZERO,
+            asleep_time: Duration::ZERO,
+            late_time: Duration::ZERO,
         })
     }
 
@@ -101,6 +105,16 @@ impl Reactor {
     /// Returns the total duration of turns in which the driver moved bytes.
     pub fn busy_time(&self) -> Duration {
         self.busy_time
+    }
+
+    /// Returns the total duration of sleeps.
+    pub fn asleep_time(&self) -> Duration {
+        self.asleep_time
+    }
+
+    /// Returns the total time between the deadline of a sleep and its end, for sleeps without an event.
+    pub fn late_time(&self) -> Duration {
+        self.late_time
     }
 
     /// Returns the time at which the last turn read the clock.
@@ -306,8 +320,12 @@ impl Reactor {
         self.sleep_count += 1;
         let (start, events_before) = (self.now, events.len());
         self.poll(PollWait::For(time), events)?;
+        let slept = self.now.saturating_duration_since(start);
+        self.asleep_time += slept;
         if events.len() > events_before {
-            self.spin.on_slept(self.now.saturating_duration_since(start));
+            self.spin.on_slept(slept);
+        } else if let Some(time) = time {
+            self.late_time += slept.saturating_sub(time);
         }
         Ok(())
     }

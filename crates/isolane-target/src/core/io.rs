@@ -274,7 +274,12 @@ fn command_id(lane: &Lane, permit: &Permit) -> CommandId {
 }
 
 fn id_of(conn: &Connection, permit: &Permit) -> CommandId {
-    CommandId { lba: conn.entry(permit).cdw10_11(), cid: permit.cid(), depth: conn.in_flight() as u16 }
+    CommandId {
+        lba: conn.entry(permit).cdw10_11(),
+        cid: permit.cid(),
+        depth: conn.in_flight() as u16,
+        last_member: None,
+    }
 }
 
 /// Returns `true` if commands of the lane may have to wait for commands of older associations.

@@ -14,6 +14,7 @@ use slotmap::{Key, KeyData};
 use super::{Core, Driver};
 use crate::lane::{Association, Lane};
 use crate::nvme_status;
+use crate::observed::Phase;
 use crate::slab::SlabKey;
 use crate::timeline::{Kind, Mark};
 use crate::work::{FileWork, Job, Waiting};
@@ -222,6 +223,7 @@ impl Core {
 impl Driver {
     /// Handles the completion of a file operation.
     pub(super) fn handle_file(&mut self, finished: FileCompletion) {
+        self.core.observer.enter(Phase::Volume);
         match self.core.files.remove(KeyData::from_ffi(finished.token).into()) {
             Some(FileWork::Command { lane: key, job, task }) => match self.lanes.get_mut(key) {
                 Some(lane) => self.core.resume_job(lane, job, task, finished),

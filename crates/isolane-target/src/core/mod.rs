@@ -74,7 +74,7 @@ use crate::counters::CoreCounters;
 use crate::error::ShutdownReport;
 use crate::lane::Lane;
 use crate::memory_budget::{MemoryBudget, pool_pages};
-use crate::observed::Observer;
+use crate::observed::{Observer, Phase};
 use crate::shared::{Message, Shared};
 use crate::slab::{LaneId, Slab, SlabKey};
 use crate::work::FileWork;
@@ -159,7 +159,7 @@ impl Driver {
             observer,
             submitted: Vec::new(),
             files: Slab::default(),
-            nested: Executor::default(),
+            nested: if config.observe { Executor::timed() } else { Executor::default() },
             waiting: WaitingCommands::default(),
             sends: SendList::new(config.zerocopy_threshold),
             stopping: false,
@@ -201,9 +201,10 @@ impl Driver {
     /// One turn of the reactor.
     fn turn(&mut self) -> std::io::Result<()> {
         let mut events = std::mem::take(&mut self.events);
+        self.core.observer.enter(Phase::Idle);
         let turned = self.core.reactor.turn(self.deadline(), &mut events);
         self.core.now = self.core.reactor.now();
-        self.core.observer.begin_turn();
+        self.core.observer.begin_turn(&self.core.reactor);
         self.core.finish_waits();
         self.reap_zerocopy();
         self.core.memory.measure(self.core.shared.lane_quota.used(self.core.index));
@@ -233,6 +234,7 @@ impl Driver {
     }
 
     fn poll_slow_path(&mut self) {
+        self.core.observer.enter(Phase::Volume);
         self.retry_waiting();
         // Before the commands: a buffered file runs one flush at a time, and theirs could always be first.
         self.poll_flushes();

@@ -5,8 +5,8 @@
 
 use isolane_reactor::file::FileCompletion;
 use isolane_volume::Pending;
-use isolane_volume::nested::Member;
-use slotmap::Key;
+use isolane_volume::nested::{Member, MemberEnd};
+use slotmap::{Key, KeyData};
 
 use super::Core;
 use crate::work::FileWork;
@@ -18,7 +18,7 @@ impl Core {
         let token = self.files.insert(work);
         pending.register(self.reactor.register_external(token.data().as_ffi()));
         if let Some(nested) = nested {
-            self.nested.start(nested);
+            self.nested.start_tagged(nested, Some(token.data().as_ffi()));
             self.run_nested();
         }
     }
@@ -30,6 +30,19 @@ impl Core {
                 FileWork::Member(operation.submit(token.data().as_ffi(), &mut self.reactor))
             });
         }
+        while let Some(end) = self.nested.poll_ended() {
+            self.record_member(end);
+        }
+    }
+
+    fn record_member(&mut self, end: MemberEnd) {
+        let Some(id) = self.shared.namespaces.member(end.member()) else { return };
+        if let MemberEnd::Last { tag: Some(tag), .. } = end
+            && let Some(FileWork::Command { job, .. }) = self.files.get_mut(KeyData::from_ffi(tag).into())
+        {
+            job.id.last_member = Some(id);
+        }
+        self.observer.record_member(id, end);
     }
 
     /// Continues a member after its operation.

@@ -11,6 +11,7 @@ use isolane_wire::opcode::IoOpcode;
 
 use super::{Core, Driver};
 use crate::lane::{Lane, Phase, Stalled};
+use crate::observed::Phase as TurnPhase;
 use crate::slab::SlabKey;
 
 /// Result of a receive.
@@ -53,6 +54,7 @@ impl Core {
     }
 
     fn receive_from(&mut self, lane: &mut Lane, token: Token, overflow: &mut [u8]) -> Progress {
+        self.observer.enter(TurnPhase::Receive);
         let fair = overflow.len().min(self.max_receive_bytes);
         let mut plan = ReceivePlan::new();
         lane.conn.fill_receive_plan(&mut overflow[..fair], &mut plan);

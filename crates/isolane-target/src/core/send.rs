@@ -7,6 +7,7 @@ use isolane_reactor::{Sent, Token};
 
 use super::{Core, Driver};
 use crate::lane::{Association, Lane, Phase};
+use crate::observed::Phase as TurnPhase;
 use crate::slab::SlabKey;
 use crate::timeline::Mark;
 
@@ -54,6 +55,7 @@ impl Core {
     pub(super) fn send(&mut self, lane: &mut Lane) {
         let Some(token) = lane.token else { return };
         if lane.conn.wants_transmit() {
+            self.observer.enter(TurnPhase::Send);
             let start = if lane.marks.is_empty() { 0 } else { self.observer.now() };
             let mut plan = TransmitPlan::new();
             lane.conn.fill_transmit_plan(&mut plan);

@@ -4,9 +4,11 @@
 //! that becomes older than [`SLOW`]: one line for all commands of a stall.
 
 use isolane_observe::stage::Operation;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::Driver;
+use crate::slab::SlabKey;
 use crate::work::{FileWork, Job, Waiting};
 
 /// Watch of one volume on one core.
@@ -48,7 +50,9 @@ impl Driver {
     pub(super) fn watch_commands(&mut self) {
         let now = self.core.now;
         let mut volumes: Vec<Option<AtVolume>> = vec![None; self.core.volumes.len()];
-        self.for_each_job(|job| {
+        let mut oldest = HashMap::<SlabKey, Instant>::new();
+        self.for_each_job(|lane, job| {
+            oldest.entry(lane).and_modify(|oldest| *oldest = job.started.min(*oldest)).or_insert(job.started);
             let slow = usize::from(now.saturating_duration_since(job.started) >= SLOW);
             let command = AtVolume { oldest: (job.started, job.operation), newest: job.started, slow };
             let at = volumes[job.position].get_or_insert(AtVolume { slow: 0, ..command });
@@ -58,6 +62,11 @@ impl Driver {
             at.newest = at.newest.max(job.started);
             at.slow += slow;
         });
+        for lane in self.lanes.values() {
+            let Some(cells) = &lane.observed else { continue };
+            let age = oldest.get(&lane.key).map(|started| now.saturating_duration_since(*started));
+            cells.set_state(age, &lane.conn);
+        }
         for (position, commands) in volumes.into_iter().enumerate() {
             let age = commands.map(|commands| now.saturating_duration_since(commands.oldest.0));
             self.core.counters.oldest_commands[position].set(age);
@@ -69,18 +78,18 @@ impl Driver {
     }
 
     /// Calls `f` for each command that a volume has or that waits for one.
-    fn for_each_job(&self, mut f: impl FnMut(&Job)) {
+    fn for_each_job(&self, mut f: impl FnMut(SlabKey, &Job)) {
         for work in self.core.files.values() {
-            if let FileWork::Command { job, .. } = work {
-                f(job);
+            if let FileWork::Command { lane, job, .. } = work {
+                f(*lane, job);
             }
         }
         let limited = self.core.waiting.limited.iter().filter_map(|key| self.lanes.get(*key));
         let limited =
             limited.flat_map(|lane| lane.volumes.iter().flat_map(|at| at.over_share.iter().flatten()));
         for waiting in self.core.waiting.iter().chain(limited) {
-            if let Waiting::Start { job, .. } = waiting {
-                f(job);
+            if let Waiting::Start { lane, job, .. } = waiting {
+                f(*lane, job);
             }
         }
     }

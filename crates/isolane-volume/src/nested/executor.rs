@@ -16,6 +16,7 @@ use isolane_memory::{Payload, Pool};
 use isolane_reactor::Reactor;
 use isolane_reactor::file::FileOp;
 
+use super::timer::{LastWrite, MemberEnd, MemberTimer, Run};
 use super::{Command, IoQueue, Nested, Reply, ReplyState, Started};
 use crate::request::{Outcome, Pending, Request, Step, Task};
 use crate::volume::Volume;
@@ -23,6 +24,8 @@ use crate::volume::Volume;
 /// Runs nested requests.
 #[derive(Debug, Default)]
 pub struct Executor {
+    /// Present if the driver takes the times of members.
+    timer: Option<MemberTimer>,
     requests: HashMap<u64, NestedRequest>,
     next_id: u64,
     /// Requests to poll.
@@ -40,6 +43,9 @@ struct NestedRequest {
     /// Members and timers without a reply.
     running: usize,
     outcome: Option<Outcome>,
+    /// Given by the driver; `None` for requests of nested members.
+    tag: Option<u64>,
+    writes: LastWrite,
 }
 
 #[derive(Debug)]
@@ -47,7 +53,7 @@ struct Waiting {
     until: Instant,
     nested: u64,
     reply: Reply,
-    request: Option<(Arc<dyn Volume>, Request)>,
+    request: Option<(Arc<dyn Volume>, Request, Run)>,
 }
 
 /// An operation for a member, with the state to [resume](Executor::resume) it.
@@ -85,6 +91,7 @@ pub struct Member {
     task: Task,
     nested: u64,
     reply: Reply,
+    run: Run,
 }
 
 impl Member {
@@ -99,11 +106,27 @@ impl Member {
 }
 
 impl Executor {
+    /// Returns an executor that takes the times of all requests to members, for [`Executor::poll_ended`].
+    pub fn timed() -> Executor {
+        Executor { timer: Some(MemberTimer::default()), ..Executor::default() }
+    }
+
+    /// Returns a request to a member that has ended.
+    pub fn poll_ended(&mut self) -> Option<MemberEnd> {
+        self.timer.as_mut()?.ended.pop()
+    }
+
     /// Starts a nested request; its [`Pending`] step completes it.
     pub fn start(&mut self, nested: Nested) {
+        self.start_tagged(nested, None);
+    }
+
+    /// Starts a nested request with a number that becomes part of its [`MemberEnd::Last`].
+    pub fn start_tagged(&mut self, nested: Nested, tag: Option<u64>) {
         let id = self.next_id;
         self.next_id += 1;
-        self.requests.insert(id, NestedRequest { nested, running: 0, outcome: None });
+        let writes = LastWrite::default();
+        self.requests.insert(id, NestedRequest { nested, running: 0, outcome: None, tag, writes });
         self.ready.push(id);
     }
 
@@ -132,9 +155,9 @@ impl Executor {
         now: Instant,
         pool: &mut Pool,
     ) {
-        let Member { volume, task, nested, reply } = member;
+        let Member { volume, task, nested, reply, run } = member;
         let step = volume.resume(task, result, operation, pool);
-        self.handle_step(volume, nested, reply, step, now);
+        self.handle_step((volume, run), nested, reply, step, now);
     }
 
     /// Returns when to poll again even if no operation completes.
@@ -180,6 +203,7 @@ impl Executor {
             && let Some(outcome) = request.outcome.take()
             && let Some(request) = self.requests.remove(&id)
         {
+            self.timer.iter_mut().for_each(|timer| timer.end_request(request.tag, &request.writes));
             return request.nested.completer.complete(outcome);
         }
         for Started { reply, command } in started {
@@ -189,26 +213,41 @@ impl Executor {
                     self.waiting.push(Waiting { until, nested: id, reply, request: None });
                 }
                 Command::Request(volume, request) => {
+                    let run = Run::new(&volume, &request, self.timer.is_some());
                     let step = volume.start(request, pool);
-                    self.handle_step(volume, id, reply, step, now);
+                    self.handle_step((volume, run), id, reply, step, now);
                 }
             }
         }
     }
 
-    fn handle_step(&mut self, volume: Arc<dyn Volume>, nested: u64, reply: Reply, step: Step, now: Instant) {
+    fn handle_step(
+        &mut self,
+        (volume, run): (Arc<dyn Volume>, Run),
+        nested: u64,
+        reply: Reply,
+        step: Step,
+        now: Instant,
+    ) {
         match step {
-            Step::Done(outcome) => self.reply(nested, &reply, outcome),
+            Step::Done(outcome) => {
+                if let Some(timer) = &mut self.timer {
+                    let writes = self.requests.get_mut(&nested).map(|request| &mut request.writes);
+                    timer.end(&run, outcome.is_ok(), writes);
+                }
+                self.reply(nested, &reply, outcome);
+            }
             Step::File(operation, task) => {
-                self.operations.push(Operation::File(operation, Member { volume, task, nested, reply }));
+                self.operations.push(Operation::File(operation, Member { volume, task, nested, reply, run }));
             }
             Step::Pending(mut pending) => {
                 pending.take_nested().into_iter().for_each(|inner| self.start(inner));
                 let task = Task::from(&pending);
-                self.operations.push(Operation::Pending(pending, Member { volume, task, nested, reply }));
+                self.operations
+                    .push(Operation::Pending(pending, Member { volume, task, nested, reply, run }));
             }
             Step::Retry(request) => {
-                let request = Some((volume, request));
+                let request = Some((volume, request, run));
                 self.waiting.push(Waiting { until: now + RETRY, nested, reply, request });
             }
         }
@@ -220,9 +259,9 @@ impl Executor {
         {
             match request {
                 None => self.reply(nested, &reply, Ok(Payload::default())),
-                Some((volume, request)) => {
+                Some((volume, request, run)) => {
                     let step = volume.start(request, pool);
-                    self.handle_step(volume, nested, reply, step, now);
+                    self.handle_step((volume, run), nested, reply, step, now);
                 }
             }
         }

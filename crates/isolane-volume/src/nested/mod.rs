@@ -21,6 +21,7 @@
 //! Invariant: a nested request completes only after all requests that it sent have ended, or were abandoned.
 
 mod executor;
+mod timer;
 
 use std::fmt;
 use std::future::Future;
@@ -32,6 +33,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 pub use self::executor::{Executor, Member, Operation};
+pub use self::timer::{MemberEnd, address_of};
 use crate::request::{Completer, Outcome, Pending, Request, Step};
 use crate::{Volume, VolumeError};
 

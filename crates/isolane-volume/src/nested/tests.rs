@@ -69,3 +69,29 @@ fn waits_for_members_after_early_return() {
     let repeated = Step::nested(Request::Flush, |io, request| async move { io.start(&slow, request).await });
     assert_eq!(run(repeated, &mut Pool::new(1)).0.unwrap_err(), VolumeError::ReadOnly);
 }
+
+#[test]
+fn times_members_and_names_last_write() {
+    let member = |text| open(&spec::parse(text).unwrap()).unwrap();
+    let (first, last) = (member("mem:1M"), member("mem:1M"));
+    let addresses = [address_of(&first), address_of(&last)];
+    let data = Buffer::from(vec![7; 1024]);
+    let write = Request::Write { lba: 1, blocks: 2, data, fua: false };
+    let step = Step::nested(write, |io, write| async move {
+        let copy = Request::Write { lba: 1, blocks: 2, data: Buffer::from(vec![7; 1024]), fua: false };
+        io.start(&first, copy).await?;
+        io.start(&last, write).await
+    });
+    let (mut executor, mut pool) = (Executor::timed(), Pool::new(16));
+    let Step::Pending(mut pending) = step else { panic!("{step:?}") };
+    executor.start_tagged(pending.take_nested().unwrap(), Some(9));
+    assert!(executor.poll(Instant::now(), &mut pool).is_none());
+    let ends: Vec<MemberEnd> = std::iter::from_fn(|| executor.poll_ended()).collect();
+    let mut members: Vec<usize> = ends.iter().map(MemberEnd::member).collect();
+    members.dedup();
+    assert_eq!(members, [addresses[1], addresses[0]], "the last ends come first: {ends:?}");
+    let is_last = |end: &&MemberEnd| matches!(end, MemberEnd::Last { tag: Some(9), bytes: 1024, .. });
+    assert_eq!(ends.iter().find(is_last).map(MemberEnd::member), Some(addresses[1]), "{ends:?}");
+    let has_ended = |end: &MemberEnd| matches!(end, MemberEnd::One { succeeded: true, bytes: 1024, .. });
+    assert_eq!(ends.iter().filter(|end| has_ended(end)).count(), 2, "{ends:?}");
+}
