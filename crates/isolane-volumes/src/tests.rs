@@ -1,3 +1,8 @@
+use std::time::{Duration, Instant};
+
+use isolane_host::{BlockingVolume, Options};
+use isolane_observe::stage::{Operation, Stage};
+use isolane_target::{Target, TargetConfig};
 use isolane_volume::tree::{ARGUMENT, MirrorState, kind};
 use proptest::prelude::*;
 
@@ -32,6 +37,29 @@ fn tree_names_members_and_filters() {
     assert_eq!(leaves[0].path, Some(file.canonicalize().unwrap()));
     let tree = Driver::open(&format!("delay:1us:{},group=x", link.display())).volume.tree();
     assert_eq!((tree.group.as_deref(), &tree.leaves()[0].path), (Some("x"), &leaves[0].path));
+}
+
+#[test]
+fn injected_delays_are_time_of_device() {
+    let mut config = TargetConfig::new("nqn.2024-01.org.example:delayed".parse().unwrap());
+    let volume = crate::parse("delay:20ms:(stall:10ms:(delay:5ms-6ms:mem:1M),one-in=1)").unwrap();
+    config.volumes.push((1, crate::open(&volume).unwrap()));
+    config.listen = vec!["127.0.0.1:0".parse().unwrap()];
+    let nqn = config.nqn;
+    let target = Target::start(config).unwrap();
+    let uri = format!("nvme+tcp://{}/{nqn}", target.local_addrs()[0]);
+    let host = BlockingVolume::connect(&uri.parse().unwrap(), Options::default()).unwrap();
+    host.read_at(&mut [0; 4096], 0).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let read = loop {
+        let mut series = target.snapshot().numbers.series.into_iter();
+        if let Some(read) = series.find(|at| at.volume == 0 && at.operation == Operation::Read) {
+            break read;
+        }
+        assert!(Instant::now() < deadline, "the read is not counted");
+    };
+    let device = read.stage(Stage::Device).unwrap();
+    assert!((device.count(), device.sum_ns() >= 35_000_000) == (1, true), "{read:?}");
 }
 
 #[test]
