@@ -13,6 +13,8 @@
 //! | [`slow`] | the slow operations of a core |
 //! | [`ring`] | ring of records with one writer |
 //! | [`snapshot`] | all data of a program, as one document |
+//! | [`peers`] | the rule that finds slow members of a group |
+//! | [`verdict`] | the causes of slow operations, with evidence |
 //!
 //! Invariant: the sum of the stages of a command is its total, to the nanosecond.
 
@@ -21,8 +23,10 @@
 
 pub mod cells;
 pub mod histogram;
+pub mod peers;
 pub mod ring;
 pub mod slow;
 pub mod snapshot;
 pub mod stage;
 mod sync;
+pub mod verdict;

@@ -1,0 +1,275 @@
+//! Hosts, connections, and the network between them and the program.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::case::{Case, stands_out};
+use super::document::{Evidence, Finding, Grade, Kind, Neighbor};
+use super::ledger::Part;
+use super::units::{escape, show_digits, show_ns, show_percent};
+use crate::snapshot::{Connection, Tcp};
+use crate::stage::{SizeClass, Stage};
+
+/// Retransmitted segments, and their least part, that count as loss.
+const MIN_RETRANSMITS: u64 = 10;
+const MIN_LOSS: f64 = 0.001;
+/// Least part of the window in which the receive window of a host is full.
+const MIN_FULL: f64 = 0.02;
+/// Least part of the bytes of a core that bulk I/O moves, its bytes for each operation, and their ratio to others.
+const MIN_BULK: f64 = 0.6;
+const MIN_BULK_BYTES: f64 = 65536.0;
+const MIN_BULK_RATIO: f64 = 4.0;
+/// Most hosts that are named.
+const MAX_HOSTS: usize = 4;
+
+/// Sums of the connections of one host.
+#[derive(Clone, Debug, Default)]
+struct Host {
+    operations: f64,
+    /// Time in the stages that depend on the peer, in nanoseconds.
+    peer_ns: f64,
+    bytes: f64,
+    tcp: Option<Tcp>,
+    connections: Vec<u64>,
+    peers: BTreeSet<String>,
+}
+
+/// Reports hosts and networks that delay operations.
+pub(super) fn find(case: &mut Case<'_>) {
+    let hosts = hosts(&case.window.connections);
+    find_network(case, &hosts);
+    find_late_hosts(case, &hosts);
+    find_bulk(case);
+}
+
+/// Returns `true` for the stages that depend on the network or on the peer.
+fn depends_on_peer(stage: Stage) -> bool {
+    matches!(stage, Stage::Transfer | Stage::Socket | Stage::Send | Stage::Data | Stage::Tx)
+}
+
+fn hosts(connections: &[Connection]) -> BTreeMap<String, Host> {
+    let mut hosts: BTreeMap<String, Host> = BTreeMap::new();
+    for connection in connections {
+        let name = if connection.host.is_empty() { &connection.peer } else { &connection.host };
+        let host = hosts.entry(name.clone()).or_default();
+        let stages = connection.stages_ns.iter().filter(|(stage, _)| depends_on_peer(*stage));
+        host.peer_ns += stages.map(|(_, ns)| *ns as f64).sum::<f64>();
+        host.operations += operations(connection);
+        host.bytes += bytes(connection);
+        host.connections.push(connection.id);
+        host.peers.insert(connection.peer.clone());
+        if let Some(tcp) = connection.tcp {
+            host.tcp = Some(add(host.tcp.unwrap_or_default(), tcp));
+        }
+    }
+    hosts
+}
+
+fn operations(connection: &Connection) -> f64 {
+    connection.totals.iter().map(|(_, times)| times.count() as f64).sum()
+}
+
+fn bytes(connection: &Connection) -> f64 {
+    connection.received_bytes as f64 + connection.sent_bytes as f64
+}
+
+fn add(sum: Tcp, more: Tcp) -> Tcp {
+    Tcp {
+        busy_us: sum.busy_us.saturating_add(more.busy_us),
+        rwnd_limited_us: sum.rwnd_limited_us.max(more.rwnd_limited_us),
+        sndbuf_limited_us: sum.sndbuf_limited_us.saturating_add(more.sndbuf_limited_us),
+        retransmits: sum.retransmits.saturating_add(more.retransmits),
+        segments: sum.segments.saturating_add(more.segments),
+        ..more
+    }
+}
+
+/// Returns the part of the segments that were sent again, if that is a loss.
+fn loss_of(tcp: Tcp) -> Option<f64> {
+    let part = tcp.retransmits as f64 / tcp.segments.max(1) as f64;
+    (tcp.retransmits >= MIN_RETRANSMITS && part >= MIN_LOSS).then_some(part)
+}
+
+fn find_network(case: &mut Case<'_>, hosts: &BTreeMap<String, Host>) {
+    let all_ns: f64 = hosts.values().map(|host| host.peer_ns).sum();
+    let lossy = hosts.iter().filter_map(|(name, host)| Some((name, host, loss_of(host.tcp?)?)));
+    let worst = lossy.max_by(|left, right| left.1.peer_ns.total_cmp(&right.1.peer_ns));
+    let Some((name, host, loss)) = worst else { return };
+    let chosen = |_: &Part, stage: Stage| depends_on_peer(stage) || stage == Stage::Wait;
+    let stage = case.ledger.worst_stage(chosen);
+    let fraction = if hosts.len() == 1 { 1.0 } else { host.peer_ns / all_ns.max(1.0) };
+    let Some(share) = case.claim(fraction, chosen) else { return };
+    let tcp = host.tcp.unwrap_or_default();
+    let text = format!(
+        "{} of {} segments were sent again ({}), round trip {}",
+        tcp.retransmits,
+        tcp.segments,
+        show_percent(loss),
+        show_ns(tcp.rtt_us as f64 * 1000.0),
+    );
+    let evidence = Evidence::measured("retransmits", tcp.retransmits as f64, "segments", "TCP_INFO", text)
+        .compared_to(tcp.segments as f64);
+    let peers: Vec<&str> = host.peers.iter().take(MAX_HOSTS).map(String::as_str).collect();
+    case.findings.push(Finding {
+        kind: Kind::Network,
+        name: peers.join(", "),
+        stage,
+        operation: None,
+        cause: Some("loss".to_owned()),
+        share,
+        since: None,
+        evidence: vec![evidence],
+        neighbors: vec![Neighbor { kind: "host".to_owned(), name: name.clone(), grade: Grade::Measured }],
+        remedy: "check cables, switch ports, and the receive queues of both ends".to_owned(),
+    });
+}
+
+fn find_late_hosts(case: &mut Case<'_>, hosts: &BTreeMap<String, Host>) {
+    let all_ns: f64 = hosts.values().map(|host| host.peer_ns).sum();
+    let all_operations: f64 = hosts.values().map(|host| host.operations).sum();
+    let worst = hosts.iter().max_by(|left, right| left.1.peer_ns.total_cmp(&right.1.peer_ns));
+    let Some((name, host)) = worst else { return };
+    let full = full_part(case, host);
+    let covered = host.peer_ns / all_ns.max(1.0);
+    let concentrated = stands_out(covered, host.operations / all_operations.max(1.0));
+    if !concentrated && full < MIN_FULL {
+        return;
+    }
+    let chosen = |_: &Part, stage: Stage| depends_on_peer(stage);
+    let stage = case.ledger.worst_stage(chosen);
+    let Some(share) = case.claim(covered, chosen) else { return };
+    let cause = match host.tcp {
+        Some(_) if full >= MIN_FULL => Some("rwnd"),
+        Some(_) => Some("silent"),
+        None => None,
+    };
+    let mut evidence = vec![share_evidence(covered, host.operations / all_operations.max(1.0))];
+    if full >= MIN_FULL {
+        let text = format!("its receive window was full for {} of the time", show_percent(full));
+        evidence.push(Evidence::measured("full receive window", full * 100.0, "%", "TCP_INFO", text));
+    }
+    case.findings.push(Finding {
+        kind: Kind::Host,
+        name: name.clone(),
+        stage,
+        operation: None,
+        cause: cause.map(str::to_owned),
+        share,
+        since: None,
+        evidence,
+        neighbors: Vec::new(),
+        remedy: "find out why this host reads its socket late: its load, its memory, its receive buffers"
+            .to_owned(),
+    });
+}
+
+/// Returns the part of the window in which the receive window of a host was full.
+fn full_part(case: &Case<'_>, host: &Host) -> f64 {
+    host.tcp.map_or(0.0, |tcp| tcp.rwnd_limited_us as f64 / 1e6 / case.window.seconds)
+}
+
+fn share_evidence(covered: f64, operations: f64) -> Evidence {
+    let text = format!(
+        "it has {} of the time that depends on hosts, and {} of the operations",
+        show_percent(covered),
+        show_percent(operations),
+    );
+    Evidence::measured("time that depends on the host", covered * 100.0, "%", "stages", text)
+        .compared_to(operations * 100.0)
+}
+
+/// Reports a connection with bulk I/O that delays small operations on the same core.
+fn find_bulk(case: &mut Case<'_>) {
+    let cores: BTreeSet<u32> = case.window.connections.iter().map(|connection| connection.core).collect();
+    for core in cores {
+        let Some(bulk) = bulk_of(case, core) else { continue };
+        let chosen = move |part: &Part, stage: Stage| {
+            part.core == core
+                && part.size != SizeClass::Large
+                && matches!(stage, Stage::Batch | Stage::Answer | Stage::Inbox | Stage::Deliver)
+        };
+        let stage = case.ledger.worst_stage(chosen);
+        let Some(share) = case.claim(1.0, chosen) else { continue };
+        report_bulk(case, core, &bulk, stage, share);
+    }
+}
+
+/// A host with most of the bytes of a core.
+struct Bulk {
+    host: String,
+    peers: BTreeSet<String>,
+    part: f64,
+    bytes_per_operation: f64,
+}
+
+fn bulk_of(case: &Case<'_>, core: u32) -> Option<Bulk> {
+    let here: Vec<Connection> =
+        case.window.connections.iter().filter(|at| at.core == core).cloned().collect();
+    let hosts = hosts(&here);
+    let (name, host) = hosts.iter().max_by(|left, right| left.1.bytes.total_cmp(&right.1.bytes))?;
+    let (all_bytes, all_operations) =
+        hosts.values().fold((0.0, 0.0), |(bytes, count), host| (bytes + host.bytes, count + host.operations));
+    let bytes_per_operation = host.bytes / host.operations.max(1.0);
+    let others = (all_bytes - host.bytes) / (all_operations - host.operations).max(1.0);
+    let is_bulk = host.bytes >= all_bytes * MIN_BULK
+        && bytes_per_operation >= MIN_BULK_BYTES
+        && bytes_per_operation >= others * MIN_BULK_RATIO
+        && all_operations > host.operations;
+    let part = host.bytes / all_bytes.max(1.0);
+    is_bulk.then(|| Bulk { host: name.clone(), peers: host.peers.clone(), part, bytes_per_operation })
+}
+
+fn report_bulk(case: &mut Case<'_>, core: u32, bulk: &Bulk, stage: Option<Stage>, share: f64) {
+    let text = format!(
+        "it moves {} of the bytes on core {core}, {} KiB for each operation",
+        show_percent(bulk.part),
+        show_digits(bulk.bytes_per_operation / 1024.0),
+    );
+    let evidence = Evidence::measured("bytes on the core", bulk.part * 100.0, "%", "connections", text);
+    let peers = bulk.peers.iter().take(MAX_HOSTS);
+    let neighbor =
+        |peer: &String| Neighbor { kind: "peer".to_owned(), name: peer.clone(), grade: Grade::Shares };
+    case.findings.push(Finding {
+        kind: Kind::Connection,
+        name: bulk.host.clone(),
+        stage,
+        operation: None,
+        cause: Some("bulk".to_owned()),
+        share,
+        since: None,
+        evidence: vec![evidence.graded(Grade::Shares)],
+        neighbors: peers.map(neighbor).collect(),
+        remedy: "use --fair-queueing on, or let the bulk host use other cores".to_owned(),
+    });
+}
+
+/// Rules out hosts and the network if they lost almost nothing.
+pub(super) fn clear(case: &mut Case<'_>) {
+    let connections = &case.window.connections;
+    let has_tcp = connections.iter().any(|connection| connection.tcp.is_some());
+    let sum = connections.iter().filter_map(|at| at.tcp).fold(Tcp::default(), add);
+    let lost = case.ledger.lost(|_, stage| depends_on_peer(stage));
+    let mean = show_ns(lost / case.ledger.tail.max(1.0));
+    if !has_tcp && !connections.is_empty() {
+        case.miss(
+            "loss and full windows of connections",
+            "sock_diag, which a side thread of the program reads",
+        );
+    }
+    let loss = match loss_of(sum) {
+        Some(part) => format!("{} of the segments were sent again", show_percent(part)),
+        None if has_tcp => "no loss".to_owned(),
+        None => "loss was not read".to_owned(),
+    };
+    let is_small = case.ledger.share(lost) < super::case::MIN_SHARE;
+    if !case.has(Kind::Network) && is_small {
+        case.clear(Kind::Network, format!("network ({mean} for each slow operation, {loss})"));
+    }
+    if !case.has(Kind::Host) && is_small {
+        let names: BTreeSet<&str> = case.window.connections.iter().map(|at| at.host.as_str()).collect();
+        let text = match names.iter().next() {
+            Some(only) if names.len() == 1 && !only.is_empty() => format!("host {}", escape(only)),
+            _ => format!("{} hosts", names.len()),
+        };
+        case.clear(Kind::Host, text);
+    }
+}

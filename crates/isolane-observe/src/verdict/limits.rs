@@ -1,0 +1,270 @@
+//! Stages that name their cause: memory, limits, conflicts, flushes, file threads, and callers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::case::Case;
+use super::document::{Evidence, Finding, Grade, Kind, Neighbor};
+use super::ledger::{Part, is_at_volume};
+use super::units::{show_count, show_percent};
+use crate::snapshot::SlowOperation;
+use crate::stage::{Operation, Stage};
+
+/// Most hosts that are named.
+const MAX_HOSTS: usize = 4;
+/// Part of the slow operations that makes one block the cause.
+const MOST: f64 = 0.5;
+
+/// A finding that a stage names by itself.
+struct Named {
+    kind: Kind,
+    name: String,
+    cause: Option<&'static str>,
+    evidence: Vec<Evidence>,
+    neighbors: Vec<Neighbor>,
+    remedy: String,
+}
+
+/// Reports waits for memory, for limits, and for other commands.
+pub(super) fn find_waits(case: &mut Case<'_>) {
+    report(case, |_, stage| stage == Stage::Memory, memory);
+    report(case, |_, stage| stage == Stage::Limit, limit);
+    report(
+        case,
+        |_, stage| stage == Stage::Blocks,
+        |case| if waits_for_flush(case) { flush(case) } else { conflict(case) },
+    );
+}
+
+/// Reports waits at volumes and at the caller.
+pub(super) fn find_others(case: &mut Case<'_>) {
+    report(case, |part, stage| part.operation == Operation::Flush && is_at_volume(stage), flush);
+    if counter(case, "file-thread-waits") > 0 {
+        report(case, |_, stage| stage == Stage::Queue, file_threads);
+    }
+    let is_caller = |stage| matches!(stage, Stage::Wake | Stage::Notice | Stage::Outcome | Stage::Rx);
+    report(case, |_, stage| is_caller(stage), caller);
+    report(case, |_, stage| stage == Stage::Held, held);
+}
+
+fn report(
+    case: &mut Case<'_>,
+    chosen: impl Fn(&Part, Stage) -> bool,
+    describe: impl FnOnce(&Case<'_>) -> Named,
+) {
+    let stage = case.ledger.worst_stage(&chosen);
+    let volumes: BTreeSet<u32> = case
+        .ledger
+        .parts
+        .iter()
+        .filter(|part| part.losses().any(|(stage, ns)| ns > 0.0 && chosen(part, stage)))
+        .map(|part| part.volume)
+        .collect();
+    let Some(share) = case.claim(1.0, chosen) else { return };
+    let since = case.since(&case.points(|series| volumes.contains(&series.volume)));
+    let Named { kind, name, cause, evidence, neighbors, remedy } = describe(case);
+    let cause = cause.map(str::to_owned);
+    let operation = None;
+    case.findings.push(Finding {
+        kind,
+        name,
+        stage,
+        operation,
+        cause,
+        share,
+        since,
+        evidence,
+        neighbors,
+        remedy,
+    });
+}
+
+fn counter(case: &Case<'_>, name: &str) -> u64 {
+    case.window.counters.get(name).copied().unwrap_or(0)
+}
+
+/// Returns a sentence about a counter, if it is not zero.
+fn counted(case: &Case<'_>, name: &str, text: &str) -> Vec<Evidence> {
+    let count = counter(case, name);
+    let evidence =
+        Evidence::measured(name, count as f64, "", "counters", format!("{} {text}", show_count(count)));
+    if count > 0 { vec![evidence] } else { Vec::new() }
+}
+
+fn memory(case: &Case<'_>) -> Named {
+    let now = case.snapshot.program.limits.get("pool");
+    let now = now.map_or(String::new(), |bytes| format!(" (now {} MiB for each core)", bytes >> 20));
+    Named {
+        kind: Kind::Memory,
+        name: "memory pool".to_owned(),
+        cause: None,
+        evidence: counted(case, "memory-waits", "waits for pages of the pool or for a share of them"),
+        neighbors: hosts(case),
+        remedy: format!("raise --pool{now}"),
+    }
+}
+
+fn limit(case: &Case<'_>) -> Named {
+    Named {
+        kind: Kind::Memory,
+        name: "limit".to_owned(),
+        cause: Some("limit"),
+        evidence: counted(case, "limit-waits", "commands held back on purpose"),
+        neighbors: hosts(case),
+        remedy: "raise the limit, or lower the queue depth of the hosts".to_owned(),
+    }
+}
+
+/// Returns the hosts with most bytes in flight, which use the memory.
+fn hosts(case: &Case<'_>) -> Vec<Neighbor> {
+    let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
+    for connection in case.window.connections.iter().filter(|at| !at.host.is_empty()) {
+        let sum = bytes.entry(&connection.host).or_default();
+        *sum = sum.saturating_add(connection.received_bytes).saturating_add(connection.sent_bytes);
+    }
+    let mut bytes: Vec<(&str, u64)> = bytes.into_iter().collect();
+    bytes.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    let named = bytes.into_iter().take(MAX_HOSTS);
+    named
+        .map(|(name, _)| Neighbor { kind: "host".to_owned(), name: name.to_owned(), grade: Grade::Shares })
+        .collect()
+}
+
+/// Returns `true` if commands wait for flushes rather than for commands on the same blocks.
+fn waits_for_flush(case: &Case<'_>) -> bool {
+    counter(case, "flush-waits") > counter(case, "range-waits")
+}
+
+fn flush(case: &Case<'_>) -> Named {
+    let flushes: u64 = case
+        .window
+        .series
+        .iter()
+        .filter(|at| at.operation == Operation::Flush)
+        .fold(0, |sum, at| at.total.count().saturating_add(sum));
+    let mut evidence = counted(case, "flush-waits", "commands waited for a flush");
+    evidence.push(Evidence::measured(
+        "flushes",
+        flushes as f64,
+        "",
+        "operations",
+        format!("{} flushes", show_count(flushes)),
+    ));
+    let worst = worst_volume(case, |part| part.operation == Operation::Flush);
+    Named {
+        kind: Kind::Flush,
+        name: worst.map_or_else(|| "flushes".to_owned(), |id| case.topology.name(id)),
+        cause: None,
+        evidence,
+        neighbors: Vec::new(),
+        remedy: "use drives with power-loss protection, or flush less often".to_owned(),
+    }
+}
+
+fn conflict(case: &Case<'_>) -> Named {
+    let waited: Vec<&SlowOperation> = case
+        .snapshot
+        .slow
+        .iter()
+        .filter(|slow| {
+            slow.stages
+                .iter()
+                .any(|(stage, ns)| *stage == Stage::Blocks && ns.saturating_mul(2) >= slow.total_ns)
+        })
+        .collect();
+    let mut by_volume: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    for slow in &waited {
+        by_volume.entry(slow.volume).or_default().push(slow.lba);
+    }
+    let most = by_volume.into_iter().max_by_key(|(_, blocks)| blocks.len());
+    let (name, range) = match most {
+        Some((volume, blocks)) => (case.topology.name(volume), blocks_text(blocks)),
+        None => ("blocks of a volume".to_owned(), String::new()),
+    };
+    let mut evidence = counted(case, "range-waits", "waits for another command on the same blocks");
+    if !range.is_empty() {
+        let text = format!("{} of the slow operations waited at {range}", show_count(waited.len() as u64));
+        evidence.push(Evidence::measured(
+            "slow operations",
+            waited.len() as f64,
+            "",
+            "slow operations",
+            text,
+        ));
+    }
+    let name = if range.is_empty() { name } else { format!("{name}, {range}") };
+    let remedy = "find the application that writes the same blocks from several threads".to_owned();
+    Named { kind: Kind::Conflict, name, cause: None, evidence, neighbors: Vec::new(), remedy }
+}
+
+/// Returns the block of most operations, else the range of all.
+fn blocks_text(mut blocks: Vec<u64>) -> String {
+    blocks.sort_unstable();
+    let runs = blocks.chunk_by(|left, right| left == right);
+    let most = runs.max_by_key(|run| run.len()).unwrap_or_default();
+    match (most, blocks.first(), blocks.last()) {
+        ([block, ..], _, _) if most.len() as f64 >= blocks.len() as f64 * MOST => format!("LBA {block}"),
+        (_, Some(first), Some(last)) => format!("LBA {first} to {last}"),
+        _ => String::new(),
+    }
+}
+
+fn worst_volume(case: &Case<'_>, chosen: impl Fn(&Part) -> bool) -> Option<u32> {
+    let mut times: BTreeMap<u32, f64> = BTreeMap::new();
+    for part in case.ledger.parts.iter().filter(|part| chosen(part)) {
+        *times.entry(part.volume).or_default() += part.sum_ns;
+    }
+    times.into_iter().max_by(|left, right| left.1.total_cmp(&right.1)).map(|(volume, _)| volume)
+}
+
+fn file_threads(case: &Case<'_>) -> Named {
+    let worst = worst_volume(case, |_| true);
+    Named {
+        kind: Kind::FileThreads,
+        name: worst.map_or_else(|| "file threads".to_owned(), |id| case.topology.name(id)),
+        cause: None,
+        evidence: counted(case, "file-thread-waits", "requests found all file threads busy"),
+        neighbors: Vec::new(),
+        remedy: "allow io_uring, so that no file threads are needed (isolane doctor --only lim.ring)"
+            .to_owned(),
+    }
+}
+
+fn caller(case: &Case<'_>) -> Named {
+    let program = &case.snapshot.program;
+    let text = "its completions wait until its thread runs and fetches them".to_owned();
+    Named {
+        kind: Kind::Caller,
+        name: format!("{} (PID {})", program.name, program.pid),
+        cause: None,
+        evidence: vec![Evidence::measured("wait for the caller", 1.0, "", "stages", text)],
+        neighbors: Vec::new(),
+        remedy: "fetch completions more often, or on a thread that does nothing else".to_owned(),
+    }
+}
+
+fn held(case: &Case<'_>) -> Named {
+    let worst = worst_volume(case, |part| part.losses().any(|(stage, ns)| stage == Stage::Held && ns > 0.0));
+    let held: f64 = case.ledger.parts.iter().map(|part| part.sum_ns).sum::<f64>() / 1e9 / case.window.seconds;
+    let text = format!("commands wait before they are sent; {held:.1} are in flight on average");
+    Named {
+        kind: Kind::Hot,
+        name: worst.map_or_else(|| "queues".to_owned(), |id| case.topology.name(id)),
+        cause: Some("queue depth"),
+        evidence: vec![Evidence::measured("commands in flight", held, "", "stages", text)],
+        neighbors: Vec::new(),
+        remedy: "use more lanes or a larger queue depth, or send fewer commands at once".to_owned(),
+    }
+}
+
+/// Rules out the causes in this file that lost almost nothing.
+pub(super) fn clear(case: &mut Case<'_>) {
+    for (kind, stage, name) in
+        [(Kind::Memory, Stage::Memory, "memory"), (Kind::Conflict, Stage::Blocks, "conflicts")]
+    {
+        let has_stage = case.ledger.parts.iter().any(|part| part.side.position_of(stage).is_some());
+        let share = case.ledger.share(case.ledger.lost(|_, at| at == stage));
+        if has_stage && !case.has(kind) {
+            case.clear(kind, format!("{name} ({} of the lost time)", show_percent(share)));
+        }
+    }
+}

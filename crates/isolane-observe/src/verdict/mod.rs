@@ -1,0 +1,136 @@
+//! The verdict: which stage, volume, core, connection, or host causes the slow operations.
+//!
+//! [`explain`] takes a snapshot, and returns findings with evidence. The operations beyond a quantile are the tail; the
+//! time above the median of each stage is their loss (`ledger`). Rules claim parts of the loss, the most specific
+//! rules first, and a finding needs a tenth of it.
+//!
+//! | rules | findings |
+//! |---|---|
+//! | `devices`, `disks`, `common` | device, hot, shared-device, common |
+//! | `cores` | core, turn |
+//! | `hosts` | network, host, connection |
+//! | `limits` | memory, conflict, flush, file-threads, caller |
+//!
+//! Invariant: a snapshot of any content gives a verdict, in a time that depends on its length only.
+
+mod case;
+mod common;
+mod cores;
+mod devices;
+mod disks;
+mod document;
+mod hosts;
+mod ledger;
+mod limits;
+mod text;
+mod topology;
+mod trend;
+mod units;
+mod window;
+
+use crate::snapshot::Snapshot;
+
+use self::case::Case;
+use self::document::finite;
+use self::window::Window;
+
+pub use self::document::{
+    Cleared, Evidence, Finding, Grade, Kind, Neighbor, NotSeen, Tail, VERSION, Verdict,
+};
+pub use self::text::to_text;
+
+/// Window and quantile of a verdict.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options {
+    /// Length of the window, in seconds.
+    pub window_s: f64,
+    /// Quantile at which the tail begins, from 0.5 to 1.
+    pub quantile: f64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { window_s: 10.0, quantile: 0.999 }
+    }
+}
+
+/// Least loss of an operation of the tail, in nanoseconds, that needs a cause.
+const MIN_LOSS_NS: f64 = 50_000.0;
+/// Operations that a verdict needs.
+const MIN_OPERATIONS: u64 = 200;
+
+/// Returns the causes of the slow operations of the last seconds of a snapshot.
+pub fn explain(snapshot: &Snapshot, options: Options) -> Verdict {
+    let seconds = if options.window_s.is_finite() { options.window_s.clamp(0.001, 1e9) } else { 10.0 };
+    let quantile = if options.quantile.is_finite() { options.quantile.clamp(0.5, 1.0) } else { 0.999 };
+    let window = Window::new(snapshot, seconds);
+    let mut case = Case::new(snapshot, window, quantile);
+    let lost_us = case.ledger.lost_ns / 1000.0;
+    let tail = Tail {
+        quantile: case.ledger.quantile,
+        requested_quantile: quantile,
+        operations: case.ledger.tail as u64,
+        us: case.ledger.tail_ns as f64 / 1000.0,
+        median_us: case.ledger.median_ns as f64 / 1000.0,
+        lost_us: finite(lost_us),
+    };
+    investigate(&mut case);
+    clear(&mut case);
+    report_missing(&mut case);
+    let mut findings = case.findings;
+    findings.sort_by(|left, right| right.share.total_cmp(&left.share));
+    Verdict {
+        version: VERSION,
+        window_s: case.window.seconds,
+        operations: case.ledger.operations,
+        volumes: case.tops.len() as u64,
+        tail,
+        findings,
+        cleared: case.cleared,
+        not_seen: case.not_seen,
+    }
+}
+
+/// Applies the rules, the most specific ones first.
+fn investigate(case: &mut Case<'_>) {
+    if case.ledger.operations >= MIN_OPERATIONS && case.ledger.mean_loss_ns() >= MIN_LOSS_NS {
+        devices::find(case);
+        limits::find_waits(case);
+        cores::find(case);
+        hosts::find(case);
+        disks::find(case);
+        devices::find_others(case);
+        limits::find_others(case);
+    } else {
+        devices::report_background(case);
+    }
+    if case.ledger.operations >= MIN_OPERATIONS {
+        common::find(case);
+    }
+}
+
+fn clear(case: &mut Case<'_>) {
+    if case.ledger.operations == 0 {
+        return;
+    }
+    hosts::clear(case);
+    cores::clear(case);
+    limits::clear(case);
+}
+
+/// Lists data that a better verdict needs.
+fn report_missing(case: &mut Case<'_>) {
+    if case.window.steps.is_empty() {
+        case.miss("the last minutes in steps, start times, and correlations", "a program with a recorder");
+    }
+    if case.ledger.operations < MIN_OPERATIONS {
+        case.miss("enough operations for a verdict", "more load, or a longer --window");
+    }
+    if case.window.malformed > 0 {
+        let what = format!("{} malformed series", case.window.malformed);
+        case.miss(&what, "a snapshot of this version");
+    }
+    for (what, needs) in case.window.system.not_seen.clone() {
+        case.miss(&what, &needs);
+    }
+}

@@ -1,0 +1,195 @@
+//! Volumes, their members, and groups of members that are expected to be alike.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::snapshot::{Device, Snapshot, Volume};
+
+/// Longest chain of parents that is followed.
+const MAX_DEPTH: usize = 16;
+/// Kinds of filters that delay or fail requests on purpose.
+const INJECTORS: [&str; 3] = ["delay", "fault", "stall"];
+
+/// Lookup of volumes and devices.
+#[derive(Debug)]
+pub(super) struct Topology<'a> {
+    volumes: BTreeMap<u32, &'a Volume>,
+    members: BTreeMap<u32, Vec<u32>>,
+    devices: BTreeMap<&'a str, &'a Device>,
+    /// Names of several volumes.
+    repeated: BTreeSet<&'a str>,
+}
+
+/// Members that are expected to be alike.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub members: Vec<Member>,
+    /// Members of one stripe or mirror.
+    pub parent: Option<u32>,
+}
+
+/// A volume, or all volumes on one disk.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub name: String,
+    pub volumes: Vec<u32>,
+    /// Reason for leaving it out: `copying 40 %`.
+    pub busy: Option<String>,
+}
+
+impl<'a> Topology<'a> {
+    pub(super) fn new(snapshot: &'a Snapshot) -> Topology<'a> {
+        let volumes: BTreeMap<u32, &Volume> = snapshot.volumes.iter().map(|at| (at.id, at)).collect();
+        let mut members: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        let (mut names, mut repeated) = (BTreeSet::new(), BTreeSet::new());
+        for (id, volume) in &volumes {
+            if let Some(parent) = volume.parent.filter(|parent| parent != id && volumes.contains_key(parent))
+            {
+                members.entry(parent).or_default().push(*id);
+            } else if !names.insert(volume.name.as_str()) {
+                repeated.insert(volume.name.as_str());
+            }
+        }
+        let devices = snapshot.devices.iter().map(|at| (at.name.as_str(), at)).collect();
+        Topology { volumes, members, devices, repeated }
+    }
+
+    pub(super) fn is_top(&self, id: u32) -> bool {
+        self.volumes.get(&id).is_none_or(|volume| {
+            volume.parent.is_none_or(|parent| parent == id || !self.volumes.contains_key(&parent))
+        })
+    }
+
+    /// Returns the volume that a member belongs to.
+    pub(super) fn top_of(&self, id: u32) -> u32 {
+        let mut at = id;
+        for _ in 0..MAX_DEPTH {
+            if self.is_top(at) {
+                break;
+            }
+            at = self.volumes[&at].parent.unwrap_or(at);
+        }
+        at
+    }
+
+    /// Returns the volume and its only member, and so on inward.
+    pub(super) fn chain(&self, id: u32) -> Vec<u32> {
+        let next = |at: &u32| match self.members.get(at).map(Vec::as_slice) {
+            Some([only]) => Some(*only),
+            _ => None,
+        };
+        std::iter::successors(Some(id), next).take(MAX_DEPTH).collect()
+    }
+
+    /// Returns the name of a volume for people.
+    pub(super) fn name(&self, id: u32) -> String {
+        let Some(volume) = self.volumes.get(&id) else { return format!("volume {id}") };
+        match volume.nsid {
+            Some(nsid) if self.repeated.contains(volume.name.as_str()) || volume.name.is_empty() => {
+                format!("{} (namespace {nsid})", volume.name)
+            }
+            _ if volume.name.is_empty() => format!("volume {id}"),
+            _ => volume.name.clone(),
+        }
+    }
+
+    /// Returns the filters around a volume that delay or fail its requests on purpose, as in a specification.
+    pub(super) fn injected(&self, id: u32) -> Option<String> {
+        let chain = self.chain(id);
+        let filters = chain.iter().filter_map(|at| self.volumes.get(at));
+        let filters = filters.filter(|volume| INJECTORS.contains(&volume.kind.as_str()));
+        let texts: Vec<String> = filters
+            .map(|volume| match &volume.parameters {
+                Some(parameters) => format!("{}:{parameters}", volume.kind),
+                None => volume.kind.clone(),
+            })
+            .collect();
+        (!texts.is_empty()).then(|| texts.join(" "))
+    }
+
+    /// Returns the disk beneath a volume.
+    pub(super) fn device(&self, id: u32) -> Option<&'a Device> {
+        let chain = self.chain(id);
+        let mut names = chain.iter().filter_map(|at| self.volumes.get(at)?.device.as_deref());
+        names.next_back().and_then(|name| self.devices.get(name).copied())
+    }
+
+    /// Returns the names of the disk beneath a volume, and of all disks beneath that one.
+    pub(super) fn disks(&self, id: u32) -> BTreeSet<String> {
+        let Some(device) = self.device(id) else { return BTreeSet::new() };
+        [device.name.clone()].into_iter().chain(device.beneath.iter().cloned()).collect()
+    }
+
+    /// Returns the file or device of a volume.
+    pub(super) fn path(&self, id: u32) -> Option<String> {
+        let chain = self.chain(id);
+        chain.iter().rev().find_map(|at| self.volumes.get(at)?.path.clone())
+    }
+
+    /// Returns the members with work in the background, and that work.
+    pub(super) fn background(&self) -> Vec<(u32, String)> {
+        let busy = self.volumes.values().filter_map(|at| Some((at.id, self.busy(at.id)?)));
+        busy.take(8).collect()
+    }
+
+    /// Returns the work in the background on a volume or on its disk.
+    fn busy(&self, id: u32) -> Option<String> {
+        let own = self.chain(id).iter().find_map(|at| self.volumes.get(at)?.background.clone());
+        own.or_else(|| {
+            let resync = self.device(id)?.resync.as_str();
+            (!resync.is_empty() && resync != "idle").then(|| resync.to_owned())
+        })
+    }
+
+    /// Returns all groups with two or more members.
+    pub(super) fn groups(&self, tops: &BTreeSet<u32>) -> Vec<Group> {
+        let mut groups = Vec::new();
+        for (parent, members) in self.members.iter().filter(|(_, members)| members.len() > 1) {
+            groups.push(self.group(members, Some(*parent)));
+        }
+        let mut named: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+        for id in tops {
+            named.entry(self.group_name(*id)).or_default().push(*id);
+        }
+        groups.extend(named.values().map(|volumes| self.group(volumes, None)));
+        groups.retain(|group| group.members.len() > 1);
+        groups
+    }
+
+    /// Returns the name that the peers of a volume share: its group, the model of its disk, or the kind of its data.
+    fn group_name(&self, id: u32) -> String {
+        let chain = self.chain(id);
+        let volumes = || chain.iter().filter_map(|at| self.volumes.get(at));
+        if let Some(group) = volumes().find_map(|volume| volume.group.as_ref()) {
+            return format!("group {group}");
+        }
+        if let Some(device) = self.device(id).filter(|device| !device.model.is_empty()) {
+            return format!("model {}", device.model);
+        }
+        format!("kind {}", volumes().next_back().map_or("", |volume| volume.kind.as_str()))
+    }
+
+    fn group(&self, volumes: &[u32], parent: Option<u32>) -> Group {
+        let mut by_disk: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+        let mut members = Vec::new();
+        for id in volumes {
+            match self.device(*id) {
+                Some(device) => by_disk.entry(device.name.clone()).or_default().push(*id),
+                None => members.push(self.member(vec![*id], None)),
+            }
+        }
+        members.extend(by_disk.into_iter().map(|(disk, volumes)| self.member(volumes, Some(disk))));
+        Group { members, parent }
+    }
+
+    fn member(&self, volumes: Vec<u32>, disk: Option<String>) -> Member {
+        let name = match (&disk, volumes.as_slice()) {
+            (_, [only]) => self.name(*only),
+            (disk, several) => {
+                let names: Vec<String> = several.iter().take(8).map(|id| self.name(*id)).collect();
+                format!("{} ({})", disk.as_deref().unwrap_or("volumes"), names.join(", "))
+            }
+        };
+        let busy = volumes.iter().find_map(|id| self.busy(*id));
+        Member { name, volumes, busy }
+    }
+}
