@@ -3,8 +3,11 @@
 //! | module | purpose |
 //! |---|---|
 //! | [`control`] | control socket of a running program |
+//! | [`heatmap`] | drawings of time x latency x number of operations |
 //! | [`source`] | snapshots of a running program or of a file, for commands |
 //! | [`system`] | readers of `/proc` and `/sys` below a replaceable root |
+//! | [`text`] | names, durations, rates, and times for people |
+//! | [`window`] | sums of the numbers of several steps |
 //!
 //! Only programs depend on this crate; target, host, and engine do not.
 //!
@@ -14,7 +17,12 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod control;
+pub mod heatmap;
+#[cfg(test)]
+mod sample;
 pub mod source;
 pub mod system;
 #[cfg(test)]
 mod testing;
+pub mod text;
+pub mod window;
