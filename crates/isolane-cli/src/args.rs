@@ -32,6 +32,7 @@ pub enum Command {
     Bench(Box<crate::bench::Args>),
     Engine(Box<crate::engine::Args>),
     Verbs(Box<crate::verbs::Args>),
+    Heatmap(crate::heatmap::Args),
     Man(crate::man::Args),
     Completions(crate::completions::Args),
 }

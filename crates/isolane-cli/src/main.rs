@@ -14,6 +14,7 @@ mod cores;
 mod discover;
 mod engine;
 mod failure;
+mod heatmap;
 mod host_args;
 mod info;
 mod invocation;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Engine(args) => engine::run(&args),
         Command::Verbs(args) => verbs::run(&args),
+        Command::Heatmap(args) => heatmap::run(&args),
         Command::Man(args) => man::run(&args, Cli::command()),
         Command::Completions(args) => completions::run(&args, Cli::command()),
     };

@@ -65,6 +65,15 @@ XDG_RUNTIME_DIR: With via=engine, directory of the socket isolane/engine.sock (d
 ISOLANE_BIN: Program to start as an engine if none is running.
 ISOLANE_TRUSTED_UIDS: IDs of other users whose engines may be used, separated by commas.";
 
+/// Directory of control sockets.
+const CONTROL_ENVIRONMENT: &str = "\
+RUNTIME_DIRECTORY: Directory of control sockets, as systemd sets it.
+XDG_RUNTIME_DIR: Its directory isolane has the control sockets otherwise (default: /tmp/isolane-UID).";
+
+/// Control sockets.
+const CONTROL_FILES: &str = "\
+KIND-PID.sock: Control socket of a running program, for example serve-4711.sock.";
+
 fn of(command: &str) -> Sections {
     match command {
         "isolane" => Sections {
@@ -77,7 +86,7 @@ isolane copy disk.img nvme+tcp://10.0.0.1 --verify: Copy a file to a volume and 
 isolane bench nvme+tcp://127.0.0.1 --rw randread: Measure a volume.
 isolane engine --cores 1: Process traffic of other programs on core 1.",
             see_also: "isolane-serve(1), isolane-discover(1), isolane-info(1), isolane-copy(1), isolane-bench(1), \
-                       isolane-engine(1), isolane-verbs(1), isolane-man(1), isolane-completions(1), nvme(1)",
+                       isolane-engine(1), isolane-verbs(1), isolane-heatmap(1), isolane-man(1), isolane-completions(1), nvme(1)",
             ..Sections::default()
         },
         "serve" => Sections {
@@ -196,6 +205,15 @@ PATH.log: Log of an engine with --daemon.",
 isolane engine status: Show the engine of this user.
 isolane engine logs --follow: Print its log, and follow it.",
             see_also: "isolane-engine(1)",
+            ..Sections::default()
+        },
+        "heatmap" => Sections {
+            environment: CONTROL_ENVIRONMENT,
+            files: CONTROL_FILES,
+            examples: "\
+isolane heatmap -o latency.html: Draw the last minutes of the only running program.
+isolane heatmap --from snapshot.json --by volume -o latency.svg: Draw the volumes of a snapshot.",
+            see_also: "isolane(1), isolane-serve(1)",
             ..Sections::default()
         },
         "man" => Sections {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`control`] | control socket of a running program |
 //! | [`heatmap`] | drawings of time x latency x number of operations |
+//! | [`peers`] | devices as a user compares them |
 //! | [`source`] | snapshots of a running program or of a file, for commands |
 //! | [`system`] | readers of `/proc` and `/sys` below a replaceable root |
 //! | [`text`] | names, durations, rates, and times for people |
@@ -18,6 +19,7 @@
 
 pub mod control;
 pub mod heatmap;
+pub mod peers;
 #[cfg(test)]
 mod sample;
 pub mod source;

@@ -31,6 +31,7 @@ impl Default for Sample {
 }
 
 /// Start of all samples: 2026-11-26 14:00:00 UTC.
+#[allow(dead_code, reason = "tests of other crates include this file")]
 pub const START_MS: u64 = 1_795_701_600_000;
 const HOSTS: [&str; 2] = ["nqn.2014-08.org.nvmexpress:uuid:one", "nqn.2014-08.org.example:backup"];
 const CORES: u32 = 2;

@@ -4,6 +4,9 @@ mod bench;
 mod conditions;
 mod copy;
 mod gate;
+mod heatmap;
+#[path = "../../../isolane-inspect/src/sample.rs"]
+mod sample;
 mod serve;
 mod stderr;
 mod verbs;

@@ -20,7 +20,7 @@ impl Counts {
     pub fn add(&mut self, histogram: &Histogram) {
         let each = histogram.resolution().per_doubling() / Resolution::Four.per_doubling();
         for (cell, count) in histogram.cells() {
-            let coarse = (cell + each - 1) / each;
+            let coarse = cell.div_ceil(each);
             let at = &mut self.0[coarse.min(COARSE_CELLS - 1)];
             *at = at.saturating_add(count);
         }
@@ -49,7 +49,7 @@ impl Counts {
     pub fn used_rows(&self) -> Option<(usize, usize)> {
         let mut used = (0..ROWS).filter(|row| self.row(*row) > 0);
         let first = used.next()?;
-        Some((first, used.last().unwrap_or(first)))
+        Some((first, used.next_back().unwrap_or(first)))
     }
 
     /// Returns a quantile in nanoseconds; 0 without operations.

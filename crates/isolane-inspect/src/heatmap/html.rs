@@ -17,8 +17,8 @@ const STYLE: &str = "body{font:14px/1.45 'DejaVu Sans',Verdana,Arial,sans-serif;
     .stage{display:block;white-space:nowrap}.stage i{display:block;height:3px;background:#b93a62}\
     nav a{margin-right:14px}@media print{nav{display:none}svg{page-break-inside:avoid}}";
 
-/// Writes the document. The heat map of `first` comes before the others; `verdict` is plain text.
-pub fn document(snapshot: &Snapshot, first: By, verdict: &str) -> String {
+/// Writes the document. The heat maps of `first` come before the others; `verdict` is plain text.
+pub fn document(snapshot: &Snapshot, first: By, verdict: Option<&str>) -> String {
     let program = &snapshot.program;
     let title = format!("{} {} on {}", program.name, program.pid, program.machine);
     let title = escaped(&shown_name(&title, 200));
@@ -35,12 +35,19 @@ pub fn document(snapshot: &Snapshot, first: By, verdict: &str) -> String {
         escaped(&shown_name(&program.version, 80)),
     );
     // Writing to a `String` does not fail.
-    let _ = write!(html, "<nav><a href=\"#verdict\">Verdict</a><a href=\"#stages\">Stages</a>");
+    let _ = write!(html, "<nav>");
+    if verdict.is_some() {
+        let _ = write!(html, "<a href=\"#verdict\">Verdict</a>");
+    }
+    let _ = write!(html, "<a href=\"#stages\">Stages</a>");
     for map in &maps {
         let name = map.by.name();
         let _ = write!(html, "<a href=\"#{name}\">By {name}</a>");
     }
-    let _ = write!(html, "</nav><h2 id=verdict>Verdict</h2><pre>{}</pre>", escaped(verdict));
+    let _ = write!(html, "</nav>");
+    if let Some(verdict) = verdict {
+        let _ = write!(html, "<h2 id=verdict>Verdict</h2><pre>{}</pre>", escaped(verdict));
+    }
     let _ = write!(html, "<h2 id=stages>Stages</h2>{}", stages::table(snapshot, &numbers));
     for map in &maps {
         let name = map.by.name();

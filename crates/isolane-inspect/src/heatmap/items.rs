@@ -4,9 +4,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use isolane_observe::histogram::Histogram;
-use isolane_observe::snapshot::{Numbers, Snapshot, Volume};
+use isolane_observe::snapshot::{Numbers, Snapshot};
 
 use super::{By, MAX_STRIPS};
+use crate::peers::{self, Peer};
 use crate::text::shown_name;
 
 /// Maximum characters of a name.
@@ -129,15 +130,6 @@ impl Items {
         self.list.push(item);
     }
 
-    /// Counts a volume as the item of `other`, which is on the same disk.
-    fn share(&mut self, id: u32, other: u32, disk: &str) {
-        let Owner::Volumes(volumes) = &mut self.owner else { return };
-        if let Some(item) = volumes.get(&other).copied() {
-            volumes.insert(id, item);
-            self.list[item].name = shown_name(disk, MAX_NAME);
-        }
-    }
-
     fn number_equal_names(&mut self) {
         let mut seen: BTreeMap<String, usize> = BTreeMap::new();
         for item in &mut self.list {
@@ -162,56 +154,15 @@ impl Items {
 }
 
 fn devices(snapshot: &Snapshot) -> Items {
-    let mut children: BTreeMap<u32, Vec<&Volume>> = BTreeMap::new();
-    for volume in &snapshot.volumes {
-        volume.parent.into_iter().for_each(|parent| children.entry(parent).or_default().push(volume));
-    }
     let mut items = Items { list: Vec::new(), owner: Owner::Volumes(BTreeMap::new()) };
-    let mut disks: BTreeMap<&str, u32> = BTreeMap::new();
-    let mut pending: Vec<(&Volume, String)> = snapshot
-        .volumes
-        .iter()
-        .rev()
-        .filter(|volume| volume.parent.is_none())
-        .map(|volume| (volume, volume.group.clone().unwrap_or_default()))
-        .collect();
-    let mut seen = BTreeSet::new();
-    while let Some((volume, peers)) = pending.pop() {
-        if !seen.insert(volume.id) {
-            continue;
-        }
-        let (members, disk) = beneath(volume, &children, snapshot.volumes.len());
-        let same_disk = disk.and_then(|disk| disks.get(disk).copied());
-        if let Some(other) = same_disk {
-            items.share(volume.id, other, disk.unwrap_or_default());
-        } else if members.is_empty() {
-            items.add_volume(volume.id, Item { name: shown_name(&volume.name, MAX_NAME), peers });
-            disk.into_iter().for_each(|disk| _ = disks.insert(disk, volume.id));
-        }
-        let peers =
-            |member: &Volume| member.group.clone().unwrap_or_else(|| format!("members of {}", volume.id));
-        pending.extend(members.iter().rev().map(|member| (*member, peers(member))));
+    for Peer { name, group, volumes, .. } in peers::devices(snapshot) {
+        let Owner::Volumes(owner) = &mut items.owner else { continue };
+        owner.extend(volumes.iter().map(|volume| (*volume, items.list.len())));
+        items.list.push(Item { name: shown_name(&name, MAX_NAME), peers: group });
     }
     items.add_unlisted(snapshot);
     items.number_equal_names();
     items
-}
-
-/// Returns the members of the stripe or mirror beneath the filters of a volume, and otherwise the disk.
-fn beneath<'a>(
-    volume: &'a Volume,
-    children: &BTreeMap<u32, Vec<&'a Volume>>,
-    max_filters: usize,
-) -> (Vec<&'a Volume>, Option<&'a str>) {
-    let mut at = volume;
-    for _ in 0..max_filters {
-        match children.get(&at.id).map(Vec::as_slice) {
-            Some([only]) if at.device.is_none() => at = only,
-            Some(members) if members.len() > 1 => return (members.to_vec(), None),
-            _ => break,
-        }
-    }
-    (Vec::new(), at.device.as_deref())
 }
 
 fn cores(snapshot: &Snapshot) -> Items {

@@ -95,7 +95,7 @@ fn svg_is_well_formed_with_hostile_names() {
         assert!(elements(&svg).iter().all(|name| ["svg", "style", "rect", "text", "path"].contains(name)));
         assert!(!svg.contains(|char: char| char.is_control() && char != '\n'), "{by:?}");
     }
-    let html = html::document(&snapshot, By::Host, "<b>bold</b>");
+    let html = html::document(&snapshot, By::Host, Some("<b>bold</b>"));
     assert!(
         html.contains("&lt;b&gt;bold&lt;/b&gt;") && !html.contains("<script") && !html.contains("<b>bold")
     );
@@ -103,7 +103,7 @@ fn svg_is_well_formed_with_hostile_names() {
 
 #[test]
 fn html_refers_to_nothing_outside() {
-    let html = html::document(&Sample::default().snapshot(), By::Device, "no finding");
+    let html = html::document(&Sample::default().snapshot(), By::Device, Some("no finding"));
     let allowed = "http://www.w3.org/2000/svg";
     assert!(!html.replace(allowed, "").contains("://"), "an address");
     assert!(!html.contains("src=") && !html.contains("url(") && !html.contains("<link"));
@@ -150,7 +150,7 @@ fn malformed_snapshots_are_drawn() {
         if let Some(map) = HeatMap::new(&snapshot, by) {
             elements(&map.to_svg());
         }
-        html::document(&snapshot, by, "");
+        html::document(&snapshot, by, None);
     }
     snapshot.steps.clear();
     assert!(HeatMap::new(&snapshot, By::Volume).is_none());
@@ -180,8 +180,11 @@ fn draws_one_and_many_strips() {
         let Some(directory) = std::env::var_os("ISOLANE_DRAWINGS") else { continue };
         let directory = std::path::Path::new(&directory);
         std::fs::write(directory.join(format!("{}.svg", sample.members)), svg).expect("a file");
-        let html =
-            html::document(&sample.snapshot(), By::Device, "1  94 % of the time lost in the tail: disk5");
+        let html = html::document(
+            &sample.snapshot(),
+            By::Device,
+            Some("1  94 % of the time lost in the tail: disk5"),
+        );
         std::fs::write(directory.join(format!("{}.html", sample.members)), html).expect("a file");
         let json = serde_json::to_vec(&sample.snapshot()).expect("JSON");
         std::fs::write(directory.join(format!("{}.json", sample.members)), json).expect("a file");

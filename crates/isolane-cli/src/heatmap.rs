@@ -1,0 +1,76 @@
+//! `isolane heatmap`: a drawing of time x latency x number of operations.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use isolane_inspect::heatmap::{By, HeatMap, html};
+use isolane_inspect::source::{Parts, Source};
+use isolane_observe::snapshot::Snapshot;
+
+use crate::choice::{Choice, one_of};
+use crate::failure::{Context, Failure, IoContext};
+
+/// Draw the latencies of the last minutes as a heat map
+///
+/// Time goes to the right and latency, on a logarithmic axis, up; a darker cell has more operations. Each item has a
+/// strip, all on one scale. An item that is slower than its peers is marked in red, also above the times at which it is
+/// slow. An HTML file has the heat maps of all kinds of items and a table of stages, without references to other files.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Control socket of the program (default: the only one that runs)
+    #[arg(value_name = "SOCKET", conflicts_with = "from")]
+    socket: Option<PathBuf>,
+    /// Read a file of `isolane snapshot`
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// Items
+    #[arg(long, value_parser = one_of(&KINDS), default_value = "device")]
+    by: By,
+    /// File to write, .svg or .html
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+}
+
+const KINDS: [Choice<By>; 4] = [
+    ("device", "Members of stripes and mirrors, and other volumes; those on one disk are one", By::Device),
+    ("volume", "Volumes that hosts see", By::Volume),
+    ("core", "Cores of the program", By::Core),
+    ("host", "Hosts", By::Host),
+];
+
+/// Form of the file.
+#[derive(Clone, Copy)]
+enum Format {
+    Svg,
+    Html,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let format = format_of(args)?;
+    let source =
+        Source::choose(args.socket.as_deref(), args.from.as_deref()).context("cannot find a program")?;
+    let snapshot = source.read(Parts::All).context("cannot read a snapshot")?;
+    let drawing = draw(&snapshot, args.by, format)?;
+    std::fs::write(&args.output, drawing).io_context(format_args!("cannot write {}", args.output.display()))
+}
+
+fn format_of(args: &Args) -> Result<Format, Failure> {
+    match args.output.extension().and_then(OsStr::to_str) {
+        Some("svg") => Ok(Format::Svg),
+        Some("html" | "htm") => Ok(Format::Html),
+        _ => Err(Failure::new(args.output.display(), "not the name of a drawing")
+            .with_hint("end it with .svg or .html")),
+    }
+}
+
+fn draw(snapshot: &Snapshot, by: By, format: Format) -> Result<String, Failure> {
+    let Some(map) = HeatMap::new(snapshot, by) else {
+        let reason = format!("no operation of a {} in {} recorded steps", by.name(), snapshot.steps.len());
+        return Err(Failure::new("cannot draw", reason).with_hint("try again after some seconds of I/O"));
+    };
+    Ok(match format {
+        Format::Svg => map.to_svg(),
+        Format::Html => html::document(snapshot, by, None),
+    })
+}

@@ -1,0 +1,41 @@
+//! `isolane heatmap`: files that it writes, and errors.
+
+use super::sample::Sample;
+use super::{fail, run, text};
+
+/// Directory with a snapshot in which one of 8 members stalls.
+fn snapshot() -> (tempfile::TempDir, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let sample = Sample { steps: 30, stalled: 3, stall: 10..15, ..Sample::default() };
+    let path = directory.path().join("snapshot.json");
+    std::fs::write(&path, serde_json::to_vec(&sample.snapshot()).unwrap()).unwrap();
+    let path = text(&path).to_owned();
+    (directory, path)
+}
+
+#[test]
+fn heatmap_draws_a_snapshot() {
+    let (directory, from) = snapshot();
+    for (by, name) in [("device", "disk3"), ("volume", "stripe"), ("core", "core 1"), ("host", "nqn.")] {
+        for ending in ["svg", "html"] {
+            let output = directory.path().join(format!("{by}.{ending}"));
+            assert!(run(&["heatmap", "--from", &from, "--by", by, "-o", text(&output)]).status.success());
+            let drawing = std::fs::read_to_string(&output).unwrap();
+            assert!(drawing.contains("<svg") && drawing.contains(name), "{by}.{ending}");
+            assert_eq!(drawing.starts_with("<!doctype html>"), ending == "html");
+        }
+    }
+}
+
+#[test]
+fn heatmap_rejects_wrong_files() {
+    let (directory, from) = snapshot();
+    let output = directory.path().join("drawing.gif");
+    let error = fail(&["heatmap", "--from", &from, "-o", text(&output)]);
+    assert!(error.contains("drawing.gif") && error.contains(".svg or .html"), "{error}");
+    std::fs::write(&from, "{\"version\":1}").unwrap();
+    let output = directory.path().join("drawing.svg");
+    let error = fail(&["heatmap", "--from", &from, "-o", text(&output)]);
+    assert!(error.contains("no operation of a device in 0 recorded steps; try again"), "{error}");
+    assert!(!output.exists());
+}
