@@ -191,7 +191,7 @@ def stripe(_):
 
 
 def mirror(directory):
-    return [f"mirror:(delay:10ms:mem:1G);(delay:15ms:mem:1G),bitmap={directory / 'bitmap'},create=yes"]
+    return [f"mirror:(delay:200us:mem:1G);(delay:300us:mem:1G),bitmap={directory / 'bitmap'},create=yes"]
 
 
 def file(name, bytes):

@@ -1,6 +1,8 @@
 """Tests of the scenarios of `cargo xtask explain`, with verdicts that were made for them."""
 
 import copy
+import json
+import os
 import sys
 import tempfile
 import unittest
@@ -111,11 +113,59 @@ class Scenarios(unittest.TestCase):
 
 
 class Bed:
-    bench_arguments = []
+    bench_arguments = serve_arguments = []
+    target_core = host_core = both_cores = min(os.sched_getaffinity(0))
 
     @staticmethod
     def program(name):
         return name
+
+
+STAND_IN = """#!/bin/sh
+case $1 in
+    serve) echo "listening on 127.0.0.1:1"; exec sleep 1000;;
+    bench) {bench};;
+    explain) {explain}; cat {verdict};;
+esac
+"""
+
+
+class Runs(unittest.TestCase):
+    """A scenario with a stand-in for the program."""
+
+    def run_scenario(self, name, found, bench="exec sleep 1000", before_verdict=":"):
+        with tempfile.TemporaryDirectory() as directory:
+            bed, scratch = Bed(), Path(directory)
+            bed.scratch, bed.program = scratch, lambda _: scratch / "isolane"
+            (scratch / "verdict").write_text(json.dumps(found))
+            program = STAND_IN.format(bench=bench, explain=before_verdict, verdict=scratch / "verdict")
+            (scratch / "isolane").write_text(program.replace("DIRECTORY", directory))
+            (scratch / "isolane").chmod(0o755)
+            report = explain.measure(bed, [name], 2, "", scratch / "report.json")
+            self.assertEqual(json.loads((scratch / "report.json").read_text()), report)
+            return report["explain"][0]["runs"]
+
+    def setUp(self):
+        explain.WARM_UP_S = explain.WINDOW_S = 0.05
+
+    def test_results_have_verdict_and_figures(self):
+        for run in self.run_scenario("control", NAMED["control"]):
+            self.assertEqual((run["complaints"], run["verdict"]), ([], NAMED["control"]))
+            self.assertIn("waited_percent", run["machine"])
+
+    def test_injected_process_is_a_fact(self):
+        runs = self.run_scenario("4", NAMED["4"])
+        self.assertEqual(len({run["facts"]["pid"] for run in runs}), 2)
+        self.assertIn("among the neighbors", runs[0]["complaints"][0])
+
+    def test_paused_host_continues(self):
+        self.assertEqual([run["complaints"] for run in self.run_scenario("7", NAMED["7"])], [[], []])
+
+    def test_load_that_ends_is_a_failure(self):
+        bench = "echo $$ > DIRECTORY/pid; echo no luck >&2; exit 3"
+        has_ended = "until [ -s DIRECTORY/pid ]; do :; done; while grep -qs ') [^Z] ' /proc/$(cat DIRECTORY/pid)/stat; do :; done"
+        for run in self.run_scenario("13", NAMED["13"], bench, has_ended):
+            self.assertRegex(run["complaints"][0], "failed: .*ended early: no luck")
 
 
 class Reports(unittest.TestCase):
@@ -131,4 +181,4 @@ class Reports(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(warnings="ignore")
