@@ -54,5 +54,6 @@ pub(crate) const TARGETS: &[Target] = &[
     ),
     parser!("system-counter", |text| decode_counter(text, "nr_throttled"), "nr_periods 0\nnr_throttled 7\n"),
     parser!("system-pressure", decode_pressure, "some avg10=91.09 total=7645\nfull avg10=0.50 total=2\n"),
+    parser!("system-node", decode_node, "-1\n", "1\n"),
     parser!("system-device-number", decode_device_number, "259:0\n"),
 ];

@@ -27,6 +27,7 @@ pub struct Cli {
 pub enum Command {
     Serve(Box<crate::serve::Args>),
     Discover(crate::discover::Args),
+    Doctor(crate::doctor::Args),
     Info(crate::info::Args),
     Copy(crate::copy::Args),
     Bench(Box<crate::bench::Args>),

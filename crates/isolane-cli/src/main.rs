@@ -12,6 +12,7 @@ mod completions;
 mod copy;
 mod cores;
 mod discover;
+mod doctor;
 mod engine;
 mod failure;
 mod heatmap;
@@ -43,20 +44,22 @@ fn main() -> ExitCode {
         cli.log_format.unwrap_or_default(),
     );
     signals::ignore_meaningless();
+    let done = |()| ExitCode::SUCCESS;
     let outcome = match cli.command {
-        Command::Serve(args) => serve::run(*args),
-        Command::Discover(args) => discover::run(&args),
-        Command::Info(args) => info::run(&args),
-        Command::Copy(args) => copy::run(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::Engine(args) => engine::run(&args),
-        Command::Verbs(args) => verbs::run(&args),
-        Command::Heatmap(args) => heatmap::run(&args),
-        Command::Man(args) => man::run(&args, Cli::command()),
-        Command::Completions(args) => completions::run(&args, Cli::command()),
+        Command::Serve(args) => serve::run(*args).map(done),
+        Command::Discover(args) => discover::run(&args).map(done),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Info(args) => info::run(&args).map(done),
+        Command::Copy(args) => copy::run(&args).map(done),
+        Command::Bench(args) => bench::run(&args).map(done),
+        Command::Engine(args) => engine::run(&args).map(done),
+        Command::Verbs(args) => verbs::run(&args).map(done),
+        Command::Heatmap(args) => heatmap::run(&args).map(done),
+        Command::Man(args) => man::run(&args, Cli::command()).map(done),
+        Command::Completions(args) => completions::run(&args, Cli::command()).map(done),
     };
     let (status, text) = match outcome {
-        Ok(()) => (ExitCode::SUCCESS, None),
+        Ok(status) => (status, None),
         Err(failure) => (ExitCode::from(failure.status()), Some(format!("isolane: {failure}\n"))),
     };
     logging::finish(text);

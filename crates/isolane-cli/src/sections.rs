@@ -85,7 +85,7 @@ isolane info nvme+tcp://127.0.0.1: Show a target, its volumes, and limits.
 isolane copy disk.img nvme+tcp://10.0.0.1 --verify: Copy a file to a volume and check it.
 isolane bench nvme+tcp://127.0.0.1 --rw randread: Measure a volume.
 isolane engine --cores 1: Process traffic of other programs on core 1.",
-            see_also: "isolane-serve(1), isolane-discover(1), isolane-info(1), isolane-copy(1), isolane-bench(1), \
+            see_also: "isolane-serve(1), isolane-discover(1), isolane-doctor(1), isolane-info(1), isolane-copy(1), isolane-bench(1), \
                        isolane-engine(1), isolane-verbs(1), isolane-heatmap(1), isolane-man(1), isolane-completions(1), nvme(1)",
             ..Sections::default()
         },
@@ -110,6 +110,19 @@ isolane serve --cores 2-3 --mode poll null:1T: Spin on two cores for the lowest 
 isolane discover nvme+tcp://10.0.0.1: List the subsystems of a target.
 isolane discover nvme+tcp://10.0.0.1:8009 --json: List the subsystems of another port, as JSON.",
             see_also: "isolane(1), isolane-info(1), nvme-discover(1)",
+            ..Sections::default()
+        },
+        "doctor" => Sections {
+            status: "\
+0: Also if only information was found.
+3: A warning, or a check that could not read its data.
+4: An error.",
+            files: "/proc, /sys, /etc/default/irqbalance: Settings and counters, below --root.",
+            examples: "\
+isolane doctor: Check this system.
+isolane doctor --cores 2-3 --only cpu --only irq: Check two areas for reactors on two cores.
+isolane doctor --fix > fix.sh: Write a script with the remedies, to read and edit.",
+            see_also: "isolane(1), isolane-serve(1)",
             ..Sections::default()
         },
         "info" => Sections {

@@ -6,6 +6,7 @@
 //! | [`heatmap`] | drawings of time x latency x number of operations |
 //! | [`peers`] | devices as a user compares them |
 //! | [`source`] | snapshots of a running program or of a file, for commands |
+//! | [`doctor`] | checks of the settings of the system |
 //! | [`system`] | readers of `/proc` and `/sys` below a replaceable root |
 //! | [`text`] | names, durations, rates, and times for people |
 //! | [`window`] | sums of the numbers of several steps |
@@ -18,6 +19,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod control;
+pub mod doctor;
 pub mod heatmap;
 pub mod peers;
 #[cfg(test)]

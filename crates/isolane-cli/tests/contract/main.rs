@@ -3,6 +3,7 @@
 mod bench;
 mod conditions;
 mod copy;
+mod doctor;
 mod gate;
 mod heatmap;
 #[path = "../../../isolane-inspect/src/sample.rs"]

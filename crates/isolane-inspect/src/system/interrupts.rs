@@ -64,7 +64,7 @@ pub fn decode_interrupts(text: &str) -> Result<Interrupts, Malformed> {
 }
 
 impl Interrupts {
-    /// Appends the counts at the start of a text, and returns what follows. Named lines
+    /// Appends the counts at the start of a text, and returns the remaining text. Named lines
     /// such as `ERR` may have one count.
     fn push_counts<'a>(&mut self, name: &str, mut text: &'a str) -> Option<&'a str> {
         for read in 0..self.cpus.len() {

@@ -33,5 +33,5 @@ pub use task::{
     decode_task_stat, tasks,
 };
 pub use topology::{
-    BlockDevice, PciFunction, decode_device_number, device_of, devices_beneath, pci_functions,
+    BlockDevice, PciFunction, decode_device_number, decode_node, device_of, devices_beneath, pci_functions,
 };

@@ -22,7 +22,7 @@ pub enum Reason {
     Missing,
     /// The user lacks the permission.
     #[error("permission denied")]
-    Denied,
+    NotPermitted,
     /// The file is longer than the limit in bytes.
     #[error("longer than {0} bytes")]
     TooLong(usize),
@@ -56,7 +56,7 @@ impl From<Errno> for Reason {
         match errno {
             // A process that ends makes its files return ESRCH; a device that vanishes, ENODEV.
             Errno::NOENT | Errno::SRCH | Errno::NODEV | Errno::NOTDIR => Reason::Missing,
-            Errno::ACCESS | Errno::PERM => Reason::Denied,
+            Errno::ACCESS | Errno::PERM => Reason::NotPermitted,
             Errno::LOOP => Reason::Io("too many symbolic links".into()),
             other => Reason::Io(io::Error::from(other).to_string()),
         }

@@ -94,7 +94,7 @@ pub fn tasks(root: &Root) -> Result<Vec<Task>, ReadError> {
 /// Returns `None` for a process that has ended, or that is hidden from this user.
 fn if_alive<T>(result: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
     match result {
-        Err(ReadError { reason: Reason::Missing | Reason::Denied, .. }) => Ok(None),
+        Err(ReadError { reason: Reason::Missing | Reason::NotPermitted, .. }) => Ok(None),
         other => other.map(Some),
     }
 }
@@ -109,7 +109,8 @@ pub fn decode_status_field<'a>(text: &'a str, name: &str) -> Result<&'a str, Mal
     text.lines().find_map(value).map(str::trim).ok_or_else(missing)
 }
 
-/// Returns the soft limit of open files in `/proc/PID/limits`, `None` if there is none.
+/// Returns the hard limit of open files in `/proc/PID/limits`, `None` if it is unlimited. Isolane raises the soft limit to
+/// it.
 ///
 /// # Errors
 /// The limit is missing or malformed.
@@ -117,6 +118,7 @@ pub fn decode_file_limit(text: &str) -> Result<Option<u64>, Malformed> {
     let name = "Max open files";
     let (index, line) = text.lines().enumerate().find(|(_, line)| line.starts_with(name)).unwrap_or_default();
     let mut fields = Fields::new(index, line.strip_prefix(name).unwrap_or_default());
+    fields.skip(1, "the limit of open files")?;
     match fields.word("the limit of open files")? {
         "unlimited" => Ok(None),
         limit => limit.parse().map(Some).map_err(|_| fields.malformed("the limit of open files")),
@@ -155,9 +157,9 @@ mod tests {
         assert_eq!(decode_status_field(status, "VmSwap").unwrap(), "4 kB");
         assert!(decode_status_field(status, "Seccomp").is_err());
         let limits = "Limit  Soft Limit Hard Limit Units\nMax open files            1024 4096 files\n";
-        assert_eq!(decode_file_limit(limits), Ok(Some(1024)));
+        assert_eq!(decode_file_limit(limits), Ok(Some(4096)));
         assert_eq!(decode_file_limit("Max open files unlimited unlimited files"), Ok(None));
-        assert!(decode_file_limit("").is_err() && decode_file_limit("Max open files x").is_err());
+        assert!(decode_file_limit("").is_err() && decode_file_limit("Max open files 1 x").is_err());
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub struct PciFunction {
     pub numa_node: Option<u32>,
     /// Current speed and width of the link, for example `16.0 GT/s PCIe x4`, if it has one.
     pub link: Option<String>,
-    /// Numbers of its message-signaled interrupts.
+    /// Numbers of its message-signaled interrupts, or of its line if it has none.
     pub irqs: Vec<u32>,
 }
 
@@ -135,17 +135,30 @@ pub fn pci_functions(root: &Root, path: &str) -> Result<Vec<PciFunction>, ReadEr
 }
 
 fn read_function(root: &Root, path: &str, address: &str) -> Result<PciFunction, ReadError> {
-    let node = root.word(&format!("{path}/numa_node")).map(Some).or_else(if_missing)?;
+    let node = root.parse(&format!("{path}/numa_node"), SMALL, decode_node).or_else(if_missing)?;
     let speed = root.word(&format!("{path}/current_link_speed")).map(Some).or_else(if_missing)?;
     let width = root.word(&format!("{path}/current_link_width")).map(Some).or_else(if_missing)?;
     let irqs = root.list(&format!("{path}/msi_irqs")).or_else(if_missing)?;
+    let mut irqs: Vec<u32> = irqs.iter().filter_map(|irq| irq.parse().ok()).collect();
+    if irqs.is_empty() {
+        let line = root.parse(&format!("{path}/irq"), SMALL, decode_number).map(Some).or_else(if_missing)?;
+        irqs.extend(line.filter(|line| *line != 0).and_then(|line| u32::try_from(line).ok()));
+    }
     Ok(PciFunction {
         address: address.to_owned(),
-        // -1 means that the firmware names no node.
-        numa_node: node.and_then(|node| node.parse().ok()),
+        numa_node: node,
         link: speed.zip(width).map(|(speed, width)| format!("{speed} x{width}")),
-        irqs: irqs.iter().filter_map(|irq| decode_number(irq).ok()?.try_into().ok()).collect(),
+        irqs,
     })
+}
+
+/// Decodes the number of a NUMA node. -1 means that the firmware names none.
+///
+/// # Errors
+/// The text is not a number.
+pub fn decode_node(text: &str) -> Result<Option<u32>, Malformed> {
+    let node: i32 = text.trim().parse().map_err(|_| Malformed::at(0, "a node"))?;
+    Ok(u32::try_from(node).ok())
 }
 
 /// Returns an empty value for a file that does not exist.

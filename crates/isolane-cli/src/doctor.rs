@@ -1,0 +1,132 @@
+//! `isolane doctor`: checks of the system for settings and neighbors that delay I/O.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use isolane_host::Cores;
+use isolane_inspect::doctor::{self, Check, Context, Finding, State};
+use isolane_inspect::system::Root;
+
+use crate::failure::{Failure, IoContext};
+use crate::output;
+
+/// Check the system for settings and neighbors that delay I/O
+///
+/// Reads files of /proc and /sys, and changes nothing. Takes about one second, because counters are read twice. Run it
+/// as the user and in the control group of the target, since limits are those of this process. A check that cannot read
+/// its data is not good. docs/DOCTOR.md lists all checks.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// List the checks, and run none
+    #[arg(long)]
+    list: bool,
+    /// Run only this check or area, as cpu.quota or irq; can be repeated
+    #[arg(long, value_name = "ID", value_parser = selection)]
+    only: Vec<Selection>,
+    /// Cores of the reactors (default: all that this process may use)
+    #[arg(long, value_name = "LIST")]
+    cores: Option<Cores>,
+    /// Read files below this directory, a copy of another system, instead of /
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+    /// Print a shell script with all remedies
+    #[arg(long, conflicts_with_all = ["json", "list"])]
+    fix: bool,
+}
+
+/// Checks with one ID or of one area.
+#[derive(Debug, Clone)]
+struct Selection(Vec<&'static Check>);
+
+fn selection(name: &str) -> Result<Selection, String> {
+    doctor::select(name).map(Selection).ok_or("no such check or area; use `isolane doctor --list`".into())
+}
+
+/// Runs the subcommand. Returns the exit status: 0 fine, 3 warnings, 4 errors.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let checks: Vec<&'static Check> = doctor::checks()
+        .filter(|check| {
+            args.only.is_empty() || args.only.iter().any(|only| only.0.iter().any(|one| one.id == check.id))
+        })
+        .collect();
+    if args.list {
+        output::show(&to_json_list(&checks), args.json, || to_text_list(&checks))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let root = Root::open(&args.root).io_context(format!("cannot read {}", args.root.display()))?;
+    let cores = args.cores.as_ref().map(|cores| cores.as_slice().iter().map(|core| *core as u32).collect());
+    let findings = doctor::run(&mut Context::new(root, cores), &checks);
+    if args.fix {
+        output::write_stdout(doctor::script(&findings).as_bytes())?;
+    } else {
+        output::show(&to_json(&findings), args.json, || to_text(&findings))?;
+    }
+    Ok(ExitCode::from(doctor::exit_status(&findings)))
+}
+
+fn to_json(findings: &[Finding]) -> serde_json::Value {
+    serde_json::json!({ "version": 1, "exit_status": doctor::exit_status(findings), "findings": findings })
+}
+
+fn to_json_list(checks: &[&Check]) -> serde_json::Value {
+    let check = |check: &&Check| {
+        serde_json::json!({
+            "id": check.id,
+            "severity": check.severity,
+            "reads": check.reads,
+            "good": check.good,
+            "why": check.why,
+        })
+    };
+    serde_json::json!({ "checks": checks.iter().map(check).collect::<Vec<_>>() })
+}
+
+fn to_text_list(checks: &[&Check]) -> String {
+    let line = |check: &&Check| format!("{:<14} {:<11} {}\n", check.id, check.severity.name(), check.good);
+    checks.iter().map(line).collect()
+}
+
+/// Shows the worst findings first.
+fn to_text(findings: &[Finding]) -> String {
+    let mut sorted: Vec<&Finding> = findings.iter().collect();
+    sorted.sort_by_key(|finding| rank(finding));
+    let mut text: String = sorted.iter().map(|finding| describe(finding)).collect();
+    let count = |name: &str| findings.iter().filter(|finding| label(finding) == name).count();
+    let counts = LABELS
+        .map(|name| (name, count(name)))
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{count} {name}"));
+    text += &format!("{}\n", counts.collect::<Vec<_>>().join(", "));
+    text
+}
+
+/// Words for findings, the worst first.
+const LABELS: [&str; 6] = ["error", "warning", "unseen", "information", "good", "absent"];
+
+fn label(finding: &Finding) -> &'static str {
+    match (finding.state, finding.severity) {
+        (State::Bad, severity) => severity.name(),
+        (State::Unseen, _) => "unseen",
+        (State::Good, _) => "good",
+        (State::Absent, _) => "absent",
+    }
+}
+
+fn rank(finding: &Finding) -> usize {
+    LABELS.iter().position(|name| *name == label(finding)).unwrap_or(LABELS.len())
+}
+
+fn describe(finding: &Finding) -> String {
+    let mut text = format!("{:<11} {:<14} {}\n", label(finding), finding.id, finding.value);
+    if [State::Bad, State::Unseen].contains(&finding.state) {
+        text += &format!("{:<26} good: {}; {}\n", "", finding.good, finding.why);
+    }
+    text.extend(
+        finding.remedy.iter().map(|remedy| format!("{:<26} fix: {}\n", "", remedy.trim_start_matches("# "))),
+    );
+    text
+}

@@ -1,0 +1,151 @@
+//! The system that is checked, and the counters of a first reading.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::devices::{self, Card};
+use crate::system::{IrqLine, ReadError, Root, SMALL, decode_cpu_list, decode_status_field, irq_numbers};
+use crate::system::{Malformed, Reason, device_of, devices_beneath};
+
+/// Time between two readings of a counter.
+pub(super) const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The system that is checked.
+#[derive(Debug)]
+pub struct Context {
+    /// Where files are read.
+    pub(super) root: Root,
+    /// ID of the running target, if there is one.
+    pub(super) target: Option<u32>,
+    /// Connections of the target.
+    pub(super) connections: u64,
+    /// Files and block devices of the target's volumes.
+    pub(super) volumes: Vec<PathBuf>,
+    cores: Option<Vec<u32>>,
+    first: RefCell<BTreeMap<String, u64>>,
+    has_two_readings: bool,
+    irq_lines: OnceCell<Result<Vec<IrqLine>, ReadError>>,
+    cards: OnceCell<Result<Vec<Card>, ReadError>>,
+}
+
+impl Context {
+    /// Checks the system below a root, for reactors on some cores. By default, these are all cores that this process
+    /// may use.
+    pub fn new(root: Root, cores: Option<Vec<u32>>) -> Self {
+        Context {
+            root,
+            target: None,
+            connections: 0,
+            volumes: Vec::new(),
+            cores,
+            first: RefCell::default(),
+            has_two_readings: false,
+            irq_lines: OnceCell::new(),
+            cards: OnceCell::new(),
+        }
+    }
+
+    /// Name of the checked process in `/proc`.
+    pub(super) fn process(&self) -> String {
+        self.target.map_or("self".into(), |pid| pid.to_string())
+    }
+
+    /// Returns the cores of the reactors, at least one.
+    pub(super) fn cores(&self) -> Result<Vec<u32>, ReadError> {
+        self.cores.clone().map_or_else(|| self.allowed(), Ok)
+    }
+
+    /// Returns the cores that the process may use, at least one.
+    pub(super) fn allowed(&self) -> Result<Vec<u32>, ReadError> {
+        let path = format!("/proc/{}/status", self.process());
+        self.root.parse(&path, SMALL, |text| {
+            let cores = decode_cpu_list(decode_status_field(text, "Cpus_allowed_list")?)?;
+            if cores.is_empty() { Err(Malformed { line: 1, expected: "an allowed CPU" }) } else { Ok(cores) }
+        })
+    }
+
+    /// Returns the drives beneath the volumes of the target. Without a target, these are all drives.
+    pub(super) fn drives(&self) -> Result<Vec<&Card>, ReadError> {
+        let drives = self.cards()?.iter().filter(|card| card.is_drive);
+        if self.volumes.is_empty() {
+            return Ok(drives.collect());
+        }
+        let mut names = Vec::new();
+        for volume in &self.volumes {
+            let devices = devices_beneath(&self.root, device_of(volume)?)?;
+            names.extend(devices.into_iter().map(|device| device.name));
+        }
+        Ok(drives.filter(|card| names.contains(&card.name)).collect())
+    }
+
+    /// Returns all interrupt lines.
+    pub(super) fn irq_lines(&self) -> Result<&[IrqLine], ReadError> {
+        self.irq_lines.get_or_init(|| irq_lines(&self.root)).as_deref().map_err(Clone::clone)
+    }
+
+    /// Returns the drives and network cards.
+    pub(super) fn cards(&self) -> Result<&[Card], ReadError> {
+        self.cards.get_or_init(|| devices::cards(&self.root)).as_deref().map_err(Clone::clone)
+    }
+
+    /// Returns the increase of a counter between two readings, or its value if there is only one reading.
+    pub(super) fn rise(&self, name: &str, value: u64) -> u64 {
+        if self.has_two_readings {
+            value.saturating_sub(self.first.borrow().get(name).copied().unwrap_or(value))
+        } else {
+            self.first.borrow_mut().insert(name.to_owned(), value);
+            value
+        }
+    }
+
+    /// Names the time of [`Context::rise`].
+    pub(super) fn period(&self) -> &'static str {
+        if self.has_two_readings { "in 1 s" } else { "since the start of the system" }
+    }
+
+    /// Returns `true` in the second reading.
+    pub(super) fn has_two_readings(&self) -> bool {
+        self.has_two_readings
+    }
+
+    /// Starts the second reading.
+    pub(super) fn start_second_reading(&mut self) {
+        self.has_two_readings = true;
+    }
+}
+
+/// Reads all interrupt lines. A line that a driver frees in the meantime is left out.
+fn irq_lines(root: &Root) -> Result<Vec<IrqLine>, ReadError> {
+    let numbers = irq_numbers(root)?;
+    let line = |number| match IrqLine::read(root, number) {
+        Err(error)
+            if error.reason == Reason::Missing && !root.exists(&format!("/sys/kernel/irq/{number}")) =>
+        {
+            None
+        }
+        line => Some(line),
+    };
+    numbers.into_iter().filter_map(line).collect()
+}
+
+/// Returns the error of a file with an unexpected content.
+pub(super) fn unexpected(path: &str, expected: &'static str) -> ReadError {
+    ReadError { path: path.to_owned(), reason: Reason::Malformed(Malformed { line: 1, expected }) }
+}
+
+/// Shows a list of CPUs such as `0-3,8`.
+pub(super) fn show_cpus(cpus: &[u32]) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for cpu in cpus {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == *cpu => *last = *cpu,
+            _ => ranges.push((*cpu, *cpu)),
+        }
+    }
+    let show = |(first, last): &(u32, u32)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    ranges.iter().map(show).collect::<Vec<_>>().join(",")
+}
