@@ -10,6 +10,7 @@
 use std::ptr::NonNull;
 
 use isolane_memory::Buffer;
+use isolane_observe::snapshot::Snapshot;
 use pollster::block_on;
 
 use crate::error::{ConnectError, RequestError};
@@ -80,6 +81,11 @@ impl BlockingVolume {
     /// The engine that has the volume; see [`Volume::engine`].
     pub fn engine(&self) -> Option<EngineStatus> {
         block_on(self.volume.engine())
+    }
+
+    /// Returns the latencies of the requests so far; see [`Volume::snapshot`].
+    pub fn snapshot(&self) -> Snapshot {
+        self.volume.snapshot()
     }
 
     /// Returns the size of the volume in bytes.

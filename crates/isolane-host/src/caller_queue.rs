@@ -6,10 +6,11 @@
 //! it with an error.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Instant;
 
 use crossbeam_queue::ArrayQueue;
+use isolane_reactor::clock;
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
@@ -32,6 +33,12 @@ pub(crate) struct CallerQueue {
     completions: ArrayQueue<Completion>,
     /// Whether it is in the list of callers with submissions.
     listed: AtomicBool,
+    /// When it was listed last.
+    listed_at: AtomicU64,
+    /// When the leader last handed completions to another thread; it writes this.
+    handed_at: AtomicU64,
+    /// When the caller has taken them; it writes this.
+    taken_at: AtomicU64,
     /// Shared by all queues of the same thread.
     parker: Arc<Parker>,
 }
@@ -52,6 +59,9 @@ impl CallerQueue {
             submissions: ArrayQueue::new(depth),
             completions: ArrayQueue::new(depth),
             listed: AtomicBool::new(false),
+            listed_at: AtomicU64::new(0),
+            handed_at: AtomicU64::new(0),
+            taken_at: AtomicU64::new(0),
             parker,
         })
     }
@@ -79,7 +89,38 @@ impl CallerQueue {
 
     /// Returns `true` if the caller must be added to the list now: once until [`CallerQueue::on_dequeued`].
     pub(crate) fn try_enqueue(&self) -> bool {
-        !self.listed.swap(true, Ordering::AcqRel)
+        let is_new = !self.listed.swap(true, Ordering::AcqRel);
+        if is_new {
+            self.listed_at.store(clock::now(), Ordering::Relaxed);
+        }
+        is_new
+    }
+
+    /// Returns when the queued requests were listed; 0 if they were not.
+    pub(crate) fn listed_at(&self) -> u64 {
+        if self.listed.load(Ordering::Relaxed) { self.listed_at.load(Ordering::Relaxed) } else { 0 }
+    }
+
+    /// Records that the caller's thread runs, and takes completions now.
+    #[inline]
+    pub(crate) fn on_running(&self) {
+        let handed = self.handed_at.load(Ordering::Relaxed);
+        if handed > self.taken_at.load(Ordering::Relaxed) {
+            self.taken_at.store(clock::now().max(handed), Ordering::Relaxed);
+        }
+    }
+
+    /// Records that the leader hands completions to the caller, which another thread is.
+    pub(crate) fn on_handed(&self, now: u64) {
+        self.handed_at.store(now, Ordering::Relaxed);
+    }
+
+    /// Returns when the caller has taken the completions that were handed to it `at` a time; `None` before.
+    pub(crate) fn taken_at(&self, at: u64) -> Option<u64> {
+        let taken = self.taken_at.load(Ordering::Relaxed);
+        // A caller that spins can take completions before they are handed to it.
+        let is_early = taken < at && !self.has_completions();
+        if is_early { Some(at) } else { (taken >= at).then_some(taken) }
     }
 
     /// Must precede taking its submissions, so that later ones list it again.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use isolane_observe::snapshot::Snapshot;
 use isolane_proto::host::Data;
 use isolane_reactor::Waker;
 use rustix::fd::BorrowedFd;
@@ -16,10 +17,11 @@ use crate::direct::{Direct, command};
 use crate::error::ConnectError;
 use crate::info::{ConnectionStatus, EngineStatus, Info, NamespaceInfo};
 use crate::lane_class::{LaneClass, LaneCounts};
+use crate::observer::{self, Observer};
+use crate::operation::Operation;
 use crate::options::Options;
 use crate::reply::Reply;
 use crate::request::Request;
-use crate::request_table::Operation;
 use crate::unflushed::Era;
 use crate::uri::Uri;
 use crate::via_engine::EngineVolume;
@@ -188,6 +190,12 @@ impl Client {
         }
     }
 
+    /// Returns the latencies of the requests so far; see [`Volume::snapshot`](crate::Volume::snapshot).
+    pub fn snapshot(&self) -> Snapshot {
+        let cells = self.state.requests.observer.cells().map(|cells| &**cells);
+        observer::snapshot(self.info(), self.namespace(), [(0, None, cells)])
+    }
+
     /// The era of the target that acknowledged the last commands. A different era means that the target lost, or
     /// may have lost, acknowledged writes in between.
     pub fn era(&self) -> Era {
@@ -198,6 +206,10 @@ impl Client {
     /// each user's writes with the era of its flush.
     pub fn leave_losses_to_caller(&mut self) {
         self.state.unflushed.leave_to_caller();
+    }
+
+    pub(crate) fn observer(&mut self) -> &mut Observer {
+        &mut self.state.requests.observer
     }
 
     /// Submits a request; `tag` is returned in its completion. The next turn sends it together with all others. A
@@ -214,14 +226,16 @@ impl Client {
     /// Submits a request to a class. If it has no lanes, another class [serves](LaneCounts::serving) the request.
     #[inline]
     pub fn submit_to(&mut self, class: LaneClass, lane: usize, request: Request, tag: u64) {
-        self.submit_with(class, Some(lane), request, Reply::Tag(tag));
+        self.submit_with(class, Some(lane), request, Reply::Tag(tag), 0);
     }
 
-    /// Submits all requests of one caller, and returns their number.
-    pub(crate) fn submit_all(&mut self, caller: &Arc<CallerQueue>) -> usize {
+    /// Submits all requests of one caller, queued for the leader at the time `submitted` (0: by
+    /// the leader), and returns their number.
+    pub(crate) fn submit_all(&mut self, caller: &Arc<CallerQueue>, submitted: u64) -> usize {
         let mut count = 0;
         while let Some(Submission { class, request, tag }) = caller.take_submission() {
-            self.submit_with(class, None, request, Reply::Caller(ReplyGuard::new(caller, tag)));
+            let reply = Reply::Caller(ReplyGuard::new(caller, tag));
+            self.submit_with(class, None, request, reply, submitted);
             count += 1;
         }
         count
@@ -235,6 +249,7 @@ impl Client {
         lane: Option<usize>,
         request: Request,
         reply: Reply,
+        submitted: u64,
     ) {
         let lane = lane.unwrap_or_else(|| self.next_lane(class, request.is_read()));
         let Client { backend, state, .. } = self;
@@ -244,28 +259,31 @@ impl Client {
         };
         let direct = match backend {
             Backend::Direct(direct) => direct,
-            Backend::Engine(engine) => return engine.accept(state, lane, range, request, reply),
+            Backend::Engine(engine) => return engine.accept(state, lane, range, request, reply, submitted),
         };
-        direct.coalescer.add(class, &state.current_lanes, &request);
+        let can_wait = direct.coalescer.add(class, &state.current_lanes, &request);
         if state.limits.parts(&range) == 1
             && let Some(slot) = direct.vacancy(lane)
         {
             let (requests, nsid) = (&mut state.requests, state.namespace.nsid);
             match request {
                 Request::Read { buffer, .. } => {
-                    let tag = requests.insert_in_flight(reply, lane, range, || Operation::Read);
+                    let mark = requests.observer.on_queued(submitted, can_wait);
+                    let tag = requests.insert_in_flight(reply, lane, range, mark, || Operation::Read);
                     slot.submit(command::read(&range, nsid), Data::Read(buffer), tag);
                     return;
                 }
                 Request::Write { buffer, fua, .. } => {
-                    let tag = requests.insert_in_flight(reply, lane, range, || Operation::Write { fua });
+                    let mark = requests.observer.on_queued(submitted, can_wait);
+                    let write = || Operation::Write { fua };
+                    let tag = requests.insert_in_flight(reply, lane, range, mark, write);
                     slot.submit(command::write(&range, fua, nsid), Data::Write(buffer), tag);
                     return;
                 }
                 _ => {}
             }
         }
-        direct.enqueue(state, lane, range, request, reply);
+        direct.enqueue(state, lane, range, request, reply, submitted);
     }
 
     /// Returns the next lane of the class that serves a request.

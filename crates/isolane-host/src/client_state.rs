@@ -8,9 +8,12 @@ use crate::error::{ConnectError, RequestError};
 use crate::info::{Info, NamespaceInfo};
 use crate::io_limits::IoLimits;
 use crate::lane_class::{LaneClass, LaneCounts};
+use crate::observer::Observer;
+use crate::operation::Operation;
+use crate::options::Options;
 use crate::reply::Reply;
 use crate::request::{BlockRange, Request};
-use crate::request_table::{Operation, Part, RequestSlot, RequestTable};
+use crate::request_table::{Part, RequestSlot, RequestTable};
 use crate::unflushed::Unflushed;
 
 /// The volume of a client, and its requests in progress.
@@ -34,8 +37,9 @@ impl ClientState {
         info: Info,
         namespace: NamespaceInfo,
         limits: IoLimits,
-        max_requests: usize,
+        options: &Options,
     ) -> ClientState {
+        let observer = Observer::new(options.observe, namespace.block_bytes);
         ClientState {
             current_lanes: info.negotiated.lanes,
             lanes: info.negotiated.lanes,
@@ -44,8 +48,8 @@ impl ClientState {
             namespace,
             limits,
             unflushed: Unflushed::new(),
-            requests: RequestTable::default(),
-            max_requests,
+            requests: RequestTable::new(observer),
+            max_requests: options.max_requests,
         }
     }
 
@@ -91,9 +95,11 @@ impl ClientState {
         lane: usize,
         request: Request,
         range: BlockRange,
+        submitted: u64,
     ) -> (u32, &RequestSlot) {
-        let limits = &self.limits;
-        let (slot, request) = self.requests.insert(|| RequestSlot::new(reply, lane, request, range, limits));
+        let (limits, mark) = (&self.limits, self.requests.observer.on_held(submitted));
+        let new = || RequestSlot::new(reply, lane, request, range, mark, limits);
+        let (slot, request) = self.requests.insert(new);
         if let Operation::Flush(mark) = &mut request.operation {
             *mark = self.unflushed.mark();
         }
@@ -105,6 +111,7 @@ impl ClientState {
         &mut self,
         part: Part,
     ) -> Option<(&mut RequestSlot, BlockRange, Option<Buffer>)> {
+        self.requests.on_released(part.slot);
         let request = self.requests.get_mut(part.slot)?;
         if let Operation::Flush(mark) = &mut request.operation {
             mark.covers = self.unflushed.mark().covers;

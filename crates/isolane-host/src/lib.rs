@@ -52,6 +52,8 @@ mod io_limits;
 mod lane_class;
 #[cfg(test)]
 mod mock;
+mod observer;
+mod operation;
 mod options;
 mod reply;
 mod request;

@@ -91,6 +91,9 @@ pub struct Options {
     /// Delays requests while others are in flight, so that more are sent together. `None`: every turn sends.
     #[serde(skip)]
     pub coalesce: Option<Coalesce>,
+    /// Records latencies and their stages; see [`Volume::snapshot`](crate::Volume::snapshot).
+    #[serde(skip)]
+    pub observe: bool,
 }
 
 /// Limits of a coalescing delay; any of them ends it. The default is as published for i10.
@@ -182,6 +185,7 @@ impl Default for Options {
             socket: SocketOptions::default(),
             inline_submit: true,
             coalesce: None,
+            observe: true,
         }
     }
 }

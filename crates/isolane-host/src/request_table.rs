@@ -17,58 +17,11 @@ use smallvec::SmallVec;
 use crate::caller_queue::CallerQueue;
 use crate::error::RequestError;
 use crate::io_limits::IoLimits;
+use crate::observer::{Finished, MarkId, NO_CALLER, Observer};
+use crate::operation::Operation;
 use crate::reply::Reply;
 use crate::request::{BlockRange, Completion, Request};
-use crate::unflushed::{Change, FlushMark};
-
-/// Operation that every part of a request carries out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
-    Read,
-    Write { fua: bool },
-    Flush(FlushMark),
-    WriteZeroes { fua: bool, deallocate: bool },
-    Deallocate(Box<[BlockRange]>),
-}
-
-impl Operation {
-    /// Returns whether it makes data durable.
-    pub(crate) fn is_sync(&self) -> bool {
-        use Operation::{Flush, Write, WriteZeroes};
-        matches!(self, Flush(_) | Write { fua: true } | WriteZeroes { fua: true, .. })
-    }
-
-    /// Splits a request into its operation and its buffer.
-    #[inline]
-    fn from_request(request: Request) -> (Operation, Option<Buffer>) {
-        match request {
-            Request::Read { buffer, .. } => (Operation::Read, Some(buffer)),
-            Request::Write { buffer, fua, .. } => (Operation::Write { fua }, Some(buffer)),
-            Request::Flush => (Operation::Flush(FlushMark::default()), None),
-            Request::WriteZeroes { fua, deallocate, .. } => {
-                (Operation::WriteZeroes { fua, deallocate }, None)
-            }
-            Request::Deallocate { ranges } => (Operation::Deallocate(ranges.into_boxed_slice()), None),
-        }
-    }
-
-    /// Returns whether repeating it late could undo a later write.
-    pub(crate) fn changes_blocks(&self) -> bool {
-        self.change() != Change::Nothing
-    }
-
-    /// Returns the kind of change that a success makes.
-    #[inline(always)]
-    pub(crate) fn change(&self) -> Change {
-        match self {
-            Operation::Read | Operation::Flush(_) => Change::Nothing,
-            Operation::Write { fua: true } | Operation::WriteZeroes { fua: true, .. } => Change::Durable,
-            Operation::Write { .. } | Operation::WriteZeroes { .. } | Operation::Deallocate(_) => {
-                Change::Volatile
-            }
-        }
-    }
-}
+use crate::unflushed::Change;
 
 /// One part of one request; also the tag of its command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +92,7 @@ pub(crate) struct RequestSlot {
     pub repeats: u8,
     /// When the client first saw it in flight since a part was last sent.
     pub seen_in_flight: Option<Instant>,
+    pub mark: MarkId,
     /// Boxed, because it is rare and large.
     trouble: Option<Box<Trouble>>,
     part_blocks: u32,
@@ -153,6 +107,7 @@ impl RequestSlot {
         lane: usize,
         request: Request,
         range: BlockRange,
+        mark: MarkId,
         limits: &IoLimits,
     ) -> RequestSlot {
         let (operation, buffer) = Operation::from_request(request);
@@ -161,13 +116,19 @@ impl RequestSlot {
             1 => BufferParts::One(buffer),
             _ => BufferParts::split(buffer, parts, limits.block_bytes as usize * part_blocks as usize),
         };
-        let request = RequestSlot::in_flight(reply, lane, operation, range);
+        let request = RequestSlot::in_flight(reply, lane, operation, range, mark);
         RequestSlot { parts, remaining: parts, in_flight: 0, part_blocks, buffer, ..request }
     }
 
     /// A request whose only part is already in flight, with the buffer.
     #[inline(always)]
-    fn in_flight(reply: Reply, lane: usize, operation: Operation, range: BlockRange) -> RequestSlot {
+    fn in_flight(
+        reply: Reply,
+        lane: usize,
+        operation: Operation,
+        range: BlockRange,
+        mark: MarkId,
+    ) -> RequestSlot {
         RequestSlot {
             reply,
             lane,
@@ -178,6 +139,7 @@ impl RequestSlot {
             in_flight: 1,
             repeats: 0,
             seen_in_flight: None,
+            mark,
             trouble: None,
             part_blocks: u32::MAX,
             buffer: BufferParts::One(None),
@@ -191,6 +153,13 @@ impl RequestSlot {
         let owns_nothing = matches!(self.buffer, BufferParts::One(None))
             && !matches!(self.operation, Operation::Deallocate(_) | Operation::Flush(_));
         self.parts == 1 && self.trouble.is_none() && owns_nothing
+    }
+
+    /// Describes the completion of the request, without its caller.
+    #[inline(always)]
+    fn finished(&self, is_ok: bool) -> Finished {
+        let (mark, operation) = (self.mark, self.operation.kind());
+        Finished { mark, operation, blocks: self.range.blocks, is_ok, caller: NO_CALLER }
     }
 
     /// Returns the blocks of one part.
@@ -317,9 +286,14 @@ pub(crate) struct RequestTable {
     to_wake: Vec<Arc<CallerQueue>>,
     /// Requests finished since [`RequestTable::take_completions`].
     finished: usize,
+    pub observer: Observer,
 }
 
 impl RequestTable {
+    pub(crate) fn new(observer: Observer) -> RequestTable {
+        RequestTable { observer, ..RequestTable::default() }
+    }
+
     /// Requests in progress.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
@@ -346,9 +320,10 @@ impl RequestTable {
         reply: Reply,
         lane: usize,
         range: BlockRange,
+        mark: MarkId,
         operation: impl FnOnce() -> Operation,
     ) -> u64 {
-        let (slot, _) = self.insert(|| RequestSlot::in_flight(reply, lane, operation(), range));
+        let (slot, _) = self.insert(|| RequestSlot::in_flight(reply, lane, operation(), range, mark));
         Part { slot, index: 0 }.tag()
     }
 
@@ -368,6 +343,20 @@ impl RequestTable {
         self.slots.get(slot as usize)?.as_ref()
     }
 
+    /// Records that the first command of a request is sent now, if it was not sent before.
+    pub(crate) fn on_released(&mut self, slot: u32) {
+        if let Some(Some(request)) = self.slots.get_mut(slot as usize) {
+            self.observer.on_released(request.mark);
+        }
+    }
+
+    /// Records that a part of the data of a request was received.
+    pub(crate) fn on_first_byte(&mut self, slot: u32, received: u64) {
+        if let Some(Some(request)) = self.slots.get_mut(slot as usize) {
+            self.observer.on_first_byte(&mut request.mark, received);
+        }
+    }
+
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut RequestSlot> {
         self.slots.iter_mut().flatten()
     }
@@ -385,10 +374,12 @@ impl RequestTable {
         let Some(request) = place else { unreachable!("the slot of a completed command is empty") };
         let reply = std::mem::replace(&mut request.reply, Reply::Tag(0));
         let change = request.operation.change();
+        let finished = request.finished(true);
         // Nothing that needs a drop is left in the slot.
         std::mem::forget(place.take());
         self.free.push(slot);
-        self.deliver(reply, Ok(()), buffer);
+        let caller = self.deliver(reply, Ok(()), buffer);
+        self.observer.on_finished(Finished { caller, ..finished });
         change
     }
 
@@ -413,22 +404,26 @@ impl RequestTable {
     /// Completes a request that was not accepted.
     #[cold]
     pub(crate) fn reject(&mut self, error: RequestError, request: Request, reply: Reply) {
-        self.deliver(reply, Err(error), request.into_buffer());
+        let _ = self.deliver(reply, Err(error), request.into_buffer());
     }
 
     fn finish(&mut self, request: RequestSlot) {
+        let finished = request.finished(!request.has_failed());
         let RequestSlot { trouble, buffer, reply, .. } = request;
         let result = trouble.and_then(|trouble| trouble.failure).map_or(Ok(()), Err);
-        self.deliver(reply, result, buffer.join());
+        let caller = self.deliver(reply, result, buffer.join());
+        self.observer.on_finished(Finished { caller, ..finished });
     }
 
+    /// Delivers a completion. Returns the index of its caller in `to_wake`.
     #[inline(always)]
-    fn deliver(&mut self, reply: Reply, result: Result<(), RequestError>, buffer: Option<Buffer>) {
+    fn deliver(&mut self, reply: Reply, result: Result<(), RequestError>, buffer: Option<Buffer>) -> u32 {
         self.finished += 1;
         if let Reply::Tag(tag) = reply {
             // A tag needs no drop.
             std::mem::forget(reply);
-            return self.completions.push(Completion { tag, result, buffer });
+            self.completions.push(Completion { tag, result, buffer });
+            return NO_CALLER;
         }
         let completion = Completion { tag: 0, result, buffer };
         let caller = match reply {
@@ -440,11 +435,11 @@ impl RequestTable {
             }
             other => other.deliver(completion),
         };
-        if let Some(caller) = caller
-            && self.to_wake.last().is_none_or(|last| !Arc::ptr_eq(last, &caller))
-        {
+        let Some(caller) = caller else { return NO_CALLER };
+        if self.to_wake.last().is_none_or(|last| !Arc::ptr_eq(last, &caller)) {
             self.to_wake.push(caller);
         }
+        (self.to_wake.len() - 1) as u32
     }
 
     /// Returns whether requests have finished since [`RequestTable::take_completions`].
@@ -462,7 +457,7 @@ impl RequestTable {
         } else {
             completions.append(&mut self.completions)
         }
-        self.to_wake.drain(..).for_each(|caller| caller.wake());
+        self.observer.on_turned(&mut self.to_wake);
         std::mem::take(&mut self.finished)
     }
 }
@@ -475,7 +470,7 @@ pub(crate) mod tests {
 
     fn slot(request: Request) -> RequestSlot {
         let range = LIMITS.check(&request).unwrap();
-        RequestSlot::new(Reply::Tag(7), 0, request, range, &LIMITS)
+        RequestSlot::new(Reply::Tag(7), 0, request, range, MarkId::default(), &LIMITS)
     }
 
     pub(crate) fn read(lba: u64, blocks: usize) -> RequestSlot {

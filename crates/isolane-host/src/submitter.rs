@@ -165,6 +165,7 @@ impl Submitter {
         let before = completions.len();
         for queue in self.queues.iter_mut().filter(|queue| queue.outstanding > 0) {
             let taken = completions.len();
+            queue.caller.on_running();
             completions.extend(std::iter::from_fn(|| queue.caller.take_completion()));
             queue.outstanding -= completions.len() - taken;
         }

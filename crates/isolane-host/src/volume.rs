@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use isolane_memory::Buffer;
+use isolane_observe::snapshot::Snapshot;
 use oneshot::AsyncReceiver;
 use pollster::block_on;
 
@@ -29,6 +30,7 @@ use crate::difference::Difference;
 use crate::error::{ConnectError, RequestError};
 use crate::info::{ConnectionStatus, EngineStatus, Info, NamespaceInfo};
 use crate::lane_class::{LaneClass, LaneCounts};
+use crate::observer;
 use crate::options::Options;
 use crate::reply::Reply;
 use crate::request::{BlockRange, Completion, Request};
@@ -141,6 +143,14 @@ impl Volume {
         self.services().next()?.request_status().await.ok()?.engine
     }
 
+    /// Returns the latencies of the requests so far, by operation, size class, and core, with their stages. It
+    /// reads numbers that the cores write, and disturbs none of them.
+    pub fn snapshot(&self) -> Snapshot {
+        let services = self.services().enumerate();
+        let cells = services.map(|(core, service)| (core as u32, service.core, service.cells.as_deref()));
+        observer::snapshot(self.info(), self.namespace(), cells)
+    }
+
     /// Returns the size of the volume in bytes.
     pub fn size(&self) -> u64 {
         self.namespace().len_bytes()
@@ -248,6 +258,7 @@ impl Volume {
         debug_assert!(submitted.is_ok(), "an idle queue is empty");
         let completion = loop {
             service.wait(&queue, WaitLimit { polls: class == LaneClass::Poll, deadline: None }, may_lead);
+            queue.on_running();
             if let Some(completion) = queue.take_completion() {
                 break completion;
             }

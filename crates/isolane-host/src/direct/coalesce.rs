@@ -27,12 +27,12 @@ impl Coalescer {
         Coalescer { limits, requests: 0, bytes: 0, urgent: false, since: None }
     }
 
-    /// Adds a request for a class.
+    /// Adds a request for a class. Returns whether it can be delayed.
     #[inline]
-    pub(crate) fn add(&mut self, class: LaneClass, classes: &LaneCounts, request: &Request) {
+    pub(crate) fn add(&mut self, class: LaneClass, classes: &LaneCounts, request: &Request) -> bool {
         let is_polled = class == LaneClass::Poll;
         if self.limits.is_none() || is_polled && classes.poll > 0 {
-            return;
+            return false;
         }
         self.requests += 1;
         self.urgent |= is_polled;
@@ -46,6 +46,7 @@ impl Coalescer {
             Request::Deallocate { .. } => {}
             Request::Flush => self.urgent = true,
         }
+        true
     }
 
     /// Returns whether to delay sending. `outstanding` includes the delayed requests. After `false`, no

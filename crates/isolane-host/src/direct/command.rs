@@ -9,8 +9,8 @@ use isolane_wire::io::{
     self, DatasetManagementCommand, DsmRange, ReadCommand, WriteCommand, WriteZeroesCommand,
 };
 
+use crate::operation::Operation;
 use crate::request::BlockRange;
-use crate::request_table::Operation;
 
 /// Returns the command and data of a part.
 pub(crate) fn command_of(
@@ -73,7 +73,7 @@ mod tests {
 
     fn slot(request: Request) -> RequestSlot {
         let range = LIMITS.check(&request).unwrap();
-        RequestSlot::new(Reply::Tag(0), 0, request, range, &LIMITS)
+        RequestSlot::new(Reply::Tag(0), 0, request, range, Default::default(), &LIMITS)
     }
 
     fn part_of(request: &mut RequestSlot, part: u32, nsid: u32) -> (SubmissionEntry, Data) {

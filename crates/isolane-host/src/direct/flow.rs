@@ -13,9 +13,10 @@ use crate::client_state::ClientState;
 use crate::connect::fence::FenceEffect;
 use crate::error::RequestError;
 use crate::lane_class::LaneCounts;
+use crate::operation::Operation;
 use crate::reply::Reply;
 use crate::request::{BlockRange, Request};
-use crate::request_table::{Operation, Part, PartRange};
+use crate::request_table::{Part, PartRange};
 
 impl Direct {
     /// Returns a slot for a request that is sent now, as one command; `None` if it must wait.
@@ -36,8 +37,9 @@ impl Direct {
         range: BlockRange,
         request: Request,
         reply: Reply,
+        submitted: u64,
     ) {
-        let (slot, request) = state.insert(reply, lane, request, range);
+        let (slot, request) = state.insert(reply, lane, request, range, submitted);
         self.backlogs[lane].push_back(PartRange::all(slot, request));
         self.pump(state, lane);
     }

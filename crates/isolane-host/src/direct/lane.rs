@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use isolane_connection::{ReceivePlan, TransmitPlan};
 use isolane_proto::host::{Abandoned, Completed, Connection};
-use isolane_reactor::{Reactor, Received, Token};
+use isolane_reactor::{Reactor, Received, Token, clock};
 
 use super::graceful_close;
 use crate::connect::{BlockingConnection, describe};
@@ -36,13 +36,15 @@ pub(crate) struct Lane {
     pub conn: Connection,
     /// Whether the socket's send buffer is full.
     pub blocked: bool,
+    /// When data was last received, on the [`clock`].
+    pub received_at: u64,
 }
 
 impl Lane {
     /// Registers a connection with the reactor.
     pub(crate) fn adopt(connection: BlockingConnection, reactor: &mut Reactor) -> io::Result<Lane> {
         let token = reactor.add(connection.stream)?;
-        Ok(Lane { token, conn: connection.queue, blocked: false })
+        Ok(Lane { token, conn: connection.queue, blocked: false, received_at: 0 })
     }
 
     /// Returns whether there is data to send that the socket accepts.
@@ -78,7 +80,7 @@ impl Lane {
         reactor: &mut Reactor,
         overflow: &mut [u8],
         now: Instant,
-        mut complete: impl FnMut(Completed),
+        mut complete: impl FnMut(Completed, u64),
     ) -> Result<(), DisconnectReason> {
         for _ in 0..RECEIVES_PER_TURN {
             let mut plan = ReceivePlan::new();
@@ -91,10 +93,11 @@ impl Lane {
                 Received::WouldBlock => return Ok(()),
                 Received::Eof => return Err(DisconnectReason::Closed),
             };
+            self.received_at = clock::now();
             self.conn.handle_received(count);
             let mut is_done = count < capacity;
             while let Some(entry) = self.conn.poll_completion(overflow, now) {
-                complete(self.conn.finish(entry));
+                complete(self.conn.finish(entry), self.received_at);
                 is_done = true;
             }
             self.check_event()?;

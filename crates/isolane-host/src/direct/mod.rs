@@ -111,7 +111,7 @@ impl Direct {
             let _ = member.send(Message::Fenced { id, verdict });
         });
         let (lanes, now) = (info.negotiated.lanes, Instant::now());
-        let mut state = ClientState::new(info, namespace, limits, options.max_requests);
+        let mut state = ClientState::new(info, namespace, limits, options);
         let mut direct = Direct {
             link: Link::Down(Outage::initial()),
             backlogs: vec![VecDeque::new(); lanes.total()],

@@ -20,7 +20,8 @@ use super::Direct;
 use crate::client_state::ClientState;
 use crate::connect::RetryDelays;
 use crate::error::RequestError;
-use crate::request_table::{Operation, Part, PartRange, RequestSlot};
+use crate::operation::Operation;
+use crate::request_table::{Part, PartRange, RequestSlot};
 
 /// Maximum number of retries of one command.
 pub(super) const MAX_RETRIES: u8 = 5;

@@ -56,15 +56,20 @@ impl Client {
     /// class. With several lanes, each sends a share per turn, so that reads and urgent requests do not wait
     /// for megabytes of another lane.
     fn transmit(direct: &mut Direct, state: &mut ClientState) {
+        let was_delaying = direct.coalescer.is_delaying();
         let delayed = direct.coalescer.should_wait(state.requests.len(), direct.now);
         direct.has_more = false;
-        let Link::Up(live) = &mut direct.link else { return };
+        let observer = &mut state.requests.observer;
+        let Link::Up(live) = &mut direct.link else { return observer.on_sent(delayed) };
         if !live.wants_transmit() {
-            return;
+            return observer.on_sent(delayed);
+        }
+        if !delayed && was_delaying {
+            observer.on_delay_over();
         }
         let share = if live.lanes.len() > 1 { SHARE_BYTES } else { usize::MAX };
-        let delayed = if delayed { state.current_lanes.total() - state.current_lanes.poll } else { 0 };
-        let (reactor, lanes) = (&mut direct.reactor, &mut live.lanes[delayed..]);
+        let first = if delayed { state.current_lanes.total() - state.current_lanes.poll } else { 0 };
+        let (reactor, lanes) = (&mut direct.reactor, &mut live.lanes[first..]);
         let (now, completed) = (direct.now, &mut direct.completed);
         let sent = lanes.iter_mut().rev().try_for_each(|lane| {
             lane.send(reactor, share)?;
@@ -73,6 +78,7 @@ impl Client {
         direct.has_more = share < usize::MAX && lanes.iter().any(Lane::wants_transmit);
         // No admin command sends data, so none can complete while it is sent.
         let sent = sent.and_then(|()| live.admin.lane.send(reactor, usize::MAX));
+        observer.on_sent(delayed);
         direct.process_lane_completions(state);
         if let Err(reason) = sent {
             direct.on_disconnect(state, &reason);
@@ -87,8 +93,9 @@ impl Client {
         let (in_flight, now) = (lane.conn.in_flight(), direct.now);
         let (reactor, overflow, slow) = (&mut direct.reactor, &mut direct.overflow, &mut direct.completed);
         let received = match queue {
-            QueueId::Admin => lane.receive(reactor, overflow, now, |completed| slow.push(completed)),
-            QueueId::Lane(_) => lane.receive(reactor, overflow, now, |completed| {
+            QueueId::Admin => lane.receive(reactor, overflow, now, |completed, _| slow.push(completed)),
+            QueueId::Lane(_) => lane.receive(reactor, overflow, now, |completed, received_at| {
+                state.requests.observer.on_received(received_at);
                 let slot = Part::from_tag(completed.tag).slot;
                 let is_success = completed.digest_ok && completed.entry.status.is_success();
                 if is_success && state.requests.is_single(slot) {
@@ -99,6 +106,9 @@ impl Client {
                 }
             }),
         };
+        if let (QueueId::Lane(_), Some(tag)) = (queue, lane.conn.arriving()) {
+            state.requests.on_first_byte(Part::from_tag(tag).slot, lane.received_at);
+        }
         live.waits_for_progress &= queue == QueueId::Admin || lane.conn.in_flight() == in_flight;
         let processed = direct.process_completions(state, queue);
         match (received.and(processed), queue) {

@@ -25,7 +25,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::ArrayQueue;
-use isolane_reactor::cpu;
+use isolane_reactor::{clock, cpu};
 use oneshot::{AsyncReceiver, Sender};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -38,6 +38,7 @@ use crate::connect::fence::Fences;
 use crate::error::{ConnectError, RequestError};
 use crate::info::{Info, NamespaceInfo};
 use crate::lane_class::LaneClass;
+use crate::observer::ClientCells;
 use crate::options::{IoChoice, Mode, Options};
 use crate::reply::Reply;
 use crate::request::{Request, Wait};
@@ -77,6 +78,8 @@ pub(crate) struct Service {
     /// Description of the target, as of the first connection.
     pub info: Info,
     pub namespace: NamespaceInfo,
+    /// Numbers of the client; `None` if it records none.
+    pub cells: Option<Arc<ClientCells>>,
     /// Queues of blocking calls that have ended.
     pub idle_callers: ArrayQueue<Arc<CallerQueue>>,
     /// Dropped when the thread ends; `None` from then on.
@@ -166,11 +169,12 @@ impl Service {
             options.io = IoChoice::Epoll;
         }
         let spin = if options.mode == Mode::Sleep { Duration::ZERO } else { options.spin };
-        let client = Client::connect_sharing_fences(uri, options, fences)?;
+        let mut client = Client::connect_sharing_fences(uri, options, fences)?;
         Ok(Arc::new(Service {
             waker: client.waker(),
             info: client.info().clone(),
             namespace: client.namespace().clone(),
+            cells: client.observer().cells().cloned(),
             client: Mutex::new(Some(client)),
             queue: SubmissionQueue::default(),
             thread: thread::current(),
@@ -198,6 +202,7 @@ impl Service {
         }
         let Some(mut leader) = self.leader(self.client.lock()) else { return };
         let Some(client) = leader.client() else { return };
+        client.observer().set_leader(None);
         let deadline = Instant::now() + DRAIN_TIMEOUT;
         let mut outstanding = self.drive(client, Wait::None);
         while (outstanding > 0 || !self.queue.is_empty()) && Instant::now() < deadline {
@@ -210,6 +215,7 @@ impl Service {
     /// Drives the client until no work is left, or the volume stops. Returns the next time for housekeeping.
     fn lead_until_idle(&self, client: &mut Client) -> Option<Instant> {
         let mut wait = Wait::None;
+        client.observer().set_leader(None);
         loop {
             let outstanding = self.drive(client, wait);
             let stays = !self.inline || self.serving_futures.load(Ordering::Relaxed);
@@ -232,8 +238,9 @@ impl Service {
         let mut count = 0;
         while count < SUBMISSIONS_PER_TURN {
             if let Some(caller) = self.queue.callers.pop() {
+                let submitted = caller.listed_at();
                 caller.on_dequeued();
-                count += client.submit_all(&caller).max(1);
+                count += client.submit_all(&caller, submitted).max(1);
                 self.serving_futures.store(false, Ordering::Relaxed);
             } else if let Some(message) = self.queue.messages.pop() {
                 self.handle_message(client, message);
@@ -247,11 +254,11 @@ impl Service {
 
     fn handle_message(&self, client: &mut Client, message: Message) {
         match message {
-            Message::Request { class, request, reply } => {
+            Message::Request { class, request, reply, submitted } => {
                 if let Reply::Future(_) = reply {
                     self.serving_futures.store(true, Ordering::Relaxed);
                 }
-                client.submit_with(class, None, request, reply);
+                client.submit_with(class, None, request, reply, submitted);
             }
             Message::Status(sender) => {
                 let (connections, engine) = (client.connections(), client.engine());
@@ -263,7 +270,8 @@ impl Service {
 
     /// Queues a request for the leader.
     pub(crate) fn post(&self, class: LaneClass, request: Request, reply: Reply) {
-        self.post_message(Message::Request { class, request, reply });
+        let submitted = clock::now();
+        self.post_message(Message::Request { class, request, reply, submitted });
     }
 
     /// Requests the status of the client from the leader.
@@ -306,7 +314,8 @@ impl Service {
                 && let Some(mut leader) = self.try_lead()
                 && let Some(client) = leader.client()
             {
-                client.submit_all(caller);
+                client.observer().set_leader(Some(caller));
+                client.submit_all(caller, caller.listed_at());
                 let mut is_over = false;
                 while !is_over && !caller.has_completions() && !self.is_stopping() {
                     self.drive(client, limit.wait());

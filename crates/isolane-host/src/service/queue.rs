@@ -49,7 +49,7 @@ impl SubmissionQueue {
 /// Message to the leader.
 pub(super) enum Message {
     /// A request. Its fields drop in order: the buffer before the reply.
-    Request { class: LaneClass, request: Request, reply: Reply },
+    Request { class: LaneClass, request: Request, reply: Reply, submitted: u64 },
     /// Requests the status of the client.
     Status(oneshot::Sender<ClientStatus>),
 }

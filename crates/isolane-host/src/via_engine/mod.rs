@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use isolane_attach::Session;
-use isolane_reactor::Waker;
 use isolane_reactor::spin::AdaptiveSpin;
+use isolane_reactor::{Waker, clock};
 
 use self::link::{Link, SessionEvents};
 use self::open::VolumeOpener;
@@ -36,10 +36,11 @@ use crate::error::{ConnectError, RequestError};
 use crate::info::EngineStatus;
 use crate::io_limits::IoLimits;
 use crate::lane_class::LaneCounts;
+use crate::operation;
 use crate::options::Options;
 use crate::reply::Reply;
 use crate::request::{BlockRange, Completion, Request, Wait};
-use crate::request_table::{self, Part, PartRange};
+use crate::request_table::{Part, PartRange};
 use crate::uri::Uri;
 
 /// The volume of a client at an engine.
@@ -69,7 +70,7 @@ impl EngineVolume {
         let (info, namespace) = (opened.info.clone(), opened.info.choose(None)?.clone());
         let limits = IoLimits::new(&namespace, &info)?.within(slots.bytes());
         let options = &opener.options;
-        let state = ClientState::new(info, namespace, limits, options.max_requests);
+        let state = ClientState::new(info, namespace, limits, options);
         let volume = EngineVolume {
             link: Link::Up(opened),
             events,
@@ -123,6 +124,7 @@ impl EngineVolume {
         {
             self.abandon(state, error.into());
         }
+        state.requests.observer.on_sent(false);
     }
 
     /// Closes the volume, unless commands are in flight, which the engine completes first.
@@ -143,6 +145,7 @@ impl EngineVolume {
         range: BlockRange,
         request: Request,
         reply: Reply,
+        submitted: u64,
     ) {
         if let Link::Up(opened) = &mut self.link
             && self.backlog.is_empty()
@@ -150,16 +153,17 @@ impl EngineVolume {
             && state.limits.parts(&range) == 1
         {
             let (operation, buffer) = match request {
-                Request::Read { buffer, .. } => (request_table::Operation::Read, buffer),
-                Request::Write { buffer, fua, .. } => (request_table::Operation::Write { fua }, buffer),
-                other => return self.enqueue(state, lane, range, other, reply),
+                Request::Read { buffer, .. } => (operation::Operation::Read, buffer),
+                Request::Write { buffer, fua, .. } => (operation::Operation::Write { fua }, buffer),
+                other => return self.enqueue(state, lane, range, other, reply, submitted),
             };
             let command = submission(&state.current_lanes, lane, &operation, range);
-            let tag = state.requests.insert_in_flight(reply, lane, range, || operation);
+            let mark = state.requests.observer.on_queued(submitted, false);
+            let tag = state.requests.insert_in_flight(reply, lane, range, mark, || operation);
             self.slots.put(&mut opened.submissions, command, tag, Some(buffer));
             return;
         }
-        self.enqueue(state, lane, range, request, reply);
+        self.enqueue(state, lane, range, request, reply, submitted);
     }
 
     fn enqueue(
@@ -169,8 +173,9 @@ impl EngineVolume {
         range: BlockRange,
         request: Request,
         reply: Reply,
+        submitted: u64,
     ) {
-        let (slot, request) = state.insert(reply, lane, request, range);
+        let (slot, request) = state.insert(reply, lane, request, range, submitted);
         self.backlog.push_back(PartRange::all(slot, request));
         self.pump(state);
     }
@@ -195,7 +200,7 @@ impl EngineVolume {
             let Some((request, range, buffer)) = state.begin_part(part) else { continue };
             let command = submission(&lanes, request.lane, &request.operation, range);
             match &request.operation {
-                request_table::Operation::Deallocate(ranges) => {
+                operation::Operation::Deallocate(ranges) => {
                     self.slots.put_ranges(&mut opened.submissions, command, part.tag(), ranges);
                 }
                 _ => self.slots.put(&mut opened.submissions, command, part.tag(), buffer),
@@ -228,6 +233,7 @@ impl EngineVolume {
             return Ok(());
         }
         self.has_worked = true;
+        state.requests.observer.on_received(clock::now());
         while let Some(entry) = opened.outcomes.pop() {
             let outcome = Outcome::decode(&entry).ok_or_else(malformed_outcome)?;
             let is_good = outcome.result.is_ok();
@@ -266,17 +272,17 @@ fn complete_part(
 fn submission(
     lanes: &LaneCounts,
     lane: usize,
-    operation: &request_table::Operation,
+    operation: &operation::Operation,
     range: BlockRange,
 ) -> Submission {
     let operation = match operation {
-        request_table::Operation::Read => Operation::Read,
-        request_table::Operation::Write { fua } => Operation::Write { fua: *fua },
-        request_table::Operation::Flush(_) => Operation::Flush,
-        request_table::Operation::WriteZeroes { fua, deallocate } => {
+        operation::Operation::Read => Operation::Read,
+        operation::Operation::Write { fua } => Operation::Write { fua: *fua },
+        operation::Operation::Flush(_) => Operation::Flush,
+        operation::Operation::WriteZeroes { fua, deallocate } => {
             Operation::WriteZeroes { fua: *fua, deallocate: *deallocate }
         }
-        request_table::Operation::Deallocate(_) => Operation::Deallocate,
+        operation::Operation::Deallocate(_) => Operation::Deallocate,
     };
     let (class, lane) = lanes.locate(lane);
     Submission { tag: 0, operation, class, lane: lane as u16, range, offset: 0, len: 0 }

@@ -98,6 +98,12 @@ impl Connection {
         }
     }
 
+    /// Returns the tag of the read of which a part has arrived that more data must follow.
+    pub fn arriving(&mut self) -> Option<u64> {
+        let Receiving::C2hData { cid, .. } = self.receiving else { return None };
+        self.commands.find(cid).map(|command| command.tag)
+    }
+
     /// Returns an event that is not a completed command.
     pub fn take_event(&mut self) -> Option<Event> {
         self.event.take()

@@ -1,0 +1,536 @@
+//! Stages of the requests of a client: their timestamps, and the histograms that they are recorded in.
+//!
+//! | stage | from → to |
+//! |---|---|
+//! | `inbox` | a caller queues the request for the leader → the leader takes it; 0 for the leader's requests |
+//! | `held` | → its first command may be sent: coalescing, a full queue, or a fence delays it |
+//! | `send` | → the kernel has accepted the commands of the turn |
+//! | `wait` | → the receive that delivered the first byte of the response |
+//! | `data` | → the receive that completed the request |
+//! | `deliver` | → the end of the turn, which wakes the callers |
+//! | `wake` | → the caller's thread takes the completion; 0 for the leader, for futures, and for a [`Client`] |
+//!
+//! Requests whose commands are queued for the same send share a [`Mark`], and requests of one receive its time, so
+//! that the clock is read four times a turn. Consecutive requests that complete alike are a [`Run`], which is recorded
+//! once. Runs of other threads are recorded when these have taken their completions.
+//!
+//! Invariant: the stages of a request add up to its total.
+//!
+//! [`Client`]: crate::Client
+
+use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use isolane_observe::cells::{SeriesCells, StageTimes};
+use isolane_observe::snapshot::{self, Core, Numbers, Program, Series, SeriesKey, Snapshot, VERSION};
+use isolane_observe::stage::{Operation, Side, SizeClass};
+use isolane_reactor::clock;
+
+use crate::caller_queue::CallerQueue;
+use crate::info::{Info, NamespaceInfo};
+
+/// Numbers of one client, by operation and size class. Its leader writes, any thread reads.
+#[derive(Debug, Default)]
+pub(crate) struct ClientCells {
+    series: [[OnceLock<Box<SeriesCells>>; SizeClass::ALL.len()]; Operation::ALL.len()],
+}
+
+impl ClientCells {
+    fn of(&self, operation: Operation, size: SizeClass) -> &SeriesCells {
+        self.series[operation as usize][size as usize].get_or_init(Box::default)
+    }
+
+    /// Returns the numbers of all operations.
+    pub(crate) fn copy(&self, core: u32) -> impl Iterator<Item = Series> {
+        let all = Operation::ALL.into_iter().flat_map(|at| SizeClass::ALL.map(|size| (at, size)));
+        all.filter_map(move |(operation, size)| {
+            let cells = self.series[operation as usize][size as usize].get()?;
+            cells.copy(SeriesKey { side: Side::Host, volume: 0, core, operation, size })
+        })
+    }
+}
+
+/// Describes a volume whose clients have these numbers, each with its index and its core.
+pub(crate) fn snapshot<'a>(
+    info: &Info,
+    namespace: &NamespaceInfo,
+    clients: impl IntoIterator<Item = (u32, Option<usize>, Option<&'a ClientCells>)>,
+) -> Snapshot {
+    let mut numbers = Numbers::default();
+    for (index, core, cells) in clients {
+        let cpu = core.map(|core| core as u32);
+        numbers.cores.push(Core { index, cpu, ..Core::default() });
+        numbers.series.extend(cells.into_iter().flat_map(|cells| cells.copy(index)));
+    }
+    let volume = snapshot::Volume {
+        nsid: Some(namespace.nsid),
+        name: format!("{}/{}", info.address, info.nqn.as_str()),
+        kind: "remote".to_owned(),
+        bytes: namespace.len_bytes(),
+        ..snapshot::Volume::default()
+    };
+    let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let clock = clock::source().to_owned();
+    Snapshot {
+        version: VERSION,
+        program: Program { pid: std::process::id(), clock, ..Program::default() },
+        at_unix_ms: at.as_millis() as u64,
+        volumes: vec![volume],
+        numbers,
+        ..Snapshot::default()
+    }
+}
+
+/// Timestamps that requests share, in nanoseconds of the [`clock`]; 0 if there is none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    /// When a caller queued them for the leader.
+    submitted: u64,
+    /// When the leader took a request that was not sent with the next turn.
+    held: u64,
+    /// When the first of their commands was queued at its connection.
+    queued: u64,
+    /// When these could be sent, if coalescing has delayed them.
+    begun: u64,
+    /// When the kernel had accepted them.
+    sent: u64,
+    /// When the first byte of the response was received, if more followed later.
+    first_byte: u64,
+    /// Requests that refer to it.
+    requests: u64,
+}
+
+/// Index of the mark of one request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MarkId(u32);
+
+/// The mark of requests that are not observed.
+const NO_MARK: MarkId = MarkId(0);
+
+/// The mark that requests join.
+#[derive(Clone, Copy, Debug, Default)]
+struct Current {
+    id: MarkId,
+    submitted: u64,
+    /// Requests that are not counted in the mark.
+    requests: u64,
+}
+
+/// A completed request. Requests that complete alike are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Finished {
+    pub mark: MarkId,
+    /// Index of the caller among those that the turn wakes; [`NO_CALLER`] without one.
+    pub caller: u32,
+    pub blocks: u64,
+    pub operation: Operation,
+    pub is_ok: bool,
+}
+
+/// A completion without a caller in another thread.
+pub(crate) const NO_CALLER: u32 = u32::MAX;
+
+/// Consecutive requests that completed alike, in one receive.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    finished: Finished,
+    received: u64,
+    count: u64,
+}
+
+/// A run that was handed to the thread of a caller.
+#[derive(Debug)]
+struct Handed {
+    caller: Arc<CallerQueue>,
+    at: u64,
+    times: StageTimes,
+    run: Run,
+}
+
+/// Position of the last stage.
+const WAKE: usize = 6;
+
+/// Timestamps of a client, taken by the thread that drives it.
+#[derive(Debug)]
+pub(crate) struct Observer {
+    /// `None` if nothing is recorded.
+    cells: Option<Arc<ClientCells>>,
+    block_bytes: u64,
+    /// The first one is [`NO_MARK`].
+    marks: Vec<Mark>,
+    free: Vec<u32>,
+    /// Marks of the next send: of commands that coalescing can delay, and of all others.
+    open: [Vec<u32>; 2],
+    current: [Current; 2],
+    received: u64,
+    runs: Vec<Run>,
+    handed: Vec<Handed>,
+    /// Address of the queue of the thread that leads, which takes its completions without a wakeup.
+    leader: usize,
+}
+
+impl Default for Observer {
+    fn default() -> Observer {
+        Observer::new(false, 1)
+    }
+}
+
+impl Observer {
+    pub(crate) fn new(is_on: bool, block_bytes: u32) -> Observer {
+        Observer {
+            cells: is_on.then(Arc::default),
+            block_bytes: u64::from(block_bytes),
+            marks: vec![Mark::default()],
+            free: Vec::new(),
+            open: [Vec::new(), Vec::new()],
+            current: [Current::default(); 2],
+            received: 0,
+            runs: Vec::new(),
+            handed: Vec::new(),
+            leader: 0,
+        }
+    }
+
+    pub(crate) fn cells(&self) -> Option<&Arc<ClientCells>> {
+        self.cells.as_ref()
+    }
+
+    /// Sets the caller whose thread leads; `None`: the service's thread.
+    pub(crate) fn set_leader(&mut self, caller: Option<&Arc<CallerQueue>>) {
+        self.leader = caller.map_or(0, |caller| Arc::as_ptr(caller) as usize);
+    }
+
+    /// Returns the mark of a request that the next send includes, unless it `can_wait` and coalescing delays it.
+    #[inline]
+    pub(crate) fn on_queued(&mut self, submitted: u64, can_wait: bool) -> MarkId {
+        let current = &mut self.current[usize::from(!can_wait)];
+        if current.id == NO_MARK || current.submitted != submitted {
+            self.open_mark(submitted, usize::from(!can_wait));
+        }
+        let current = &mut self.current[usize::from(!can_wait)];
+        current.requests += 1;
+        current.id
+    }
+
+    /// Returns the mark of a request that may have to wait.
+    pub(crate) fn on_held(&mut self, submitted: u64) -> MarkId {
+        if self.cells.is_none() {
+            return NO_MARK;
+        }
+        let mark = Mark { submitted, held: clock::now(), requests: 1, ..Mark::default() };
+        self.add(mark)
+    }
+
+    /// Records that the next send includes a command of a request that has waited. Later commands count as data.
+    pub(crate) fn on_released(&mut self, id: MarkId) {
+        let mark = &mut self.marks[id.0 as usize];
+        if mark.held > 0 && mark.queued == 0 {
+            mark.queued = clock::now();
+            self.open[0].push(id.0);
+        }
+    }
+
+    #[cold]
+    fn open_mark(&mut self, submitted: u64, index: usize) {
+        self.count_current(index);
+        if self.cells.is_none() {
+            return;
+        }
+        let first = self.open[index].first();
+        let queued = first.map_or_else(clock::now, |first| self.marks[*first as usize].queued);
+        let id = self.add(Mark { submitted, queued, ..Mark::default() });
+        self.open[index].push(id.0);
+        self.current[index] = Current { id, submitted, requests: 0 };
+    }
+
+    /// Counts the requests that have joined a mark, which no other request joins.
+    fn count_current(&mut self, index: usize) {
+        let Current { id, requests, .. } = std::mem::take(&mut self.current[index]);
+        self.marks[id.0 as usize].requests += requests;
+    }
+
+    fn add(&mut self, mark: Mark) -> MarkId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.marks.push(Mark::default());
+            (self.marks.len() - 1) as u32
+        });
+        self.marks[index as usize] = mark;
+        MarkId(index)
+    }
+
+    /// Records the start of a send of commands that coalescing has delayed.
+    pub(crate) fn on_delay_over(&mut self) {
+        let now = clock::now();
+        self.open[0].iter().for_each(|open| self.marks[*open as usize].begun = now);
+    }
+
+    /// Records the end of a send, in which coalescing has delayed all commands that can wait, or none.
+    #[inline]
+    pub(crate) fn on_sent(&mut self, is_delayed: bool) {
+        let first = usize::from(is_delayed);
+        if self.open[first..].iter().all(Vec::is_empty) {
+            return;
+        }
+        let now = clock::now();
+        for index in first..self.open.len() {
+            self.count_current(index);
+            self.open[index].drain(..).for_each(|open| self.marks[open as usize].sent = now);
+        }
+    }
+
+    /// Records that a part of the response to a request was received.
+    pub(crate) fn on_first_byte(&mut self, id: &mut MarkId, received: u64) {
+        let mark = self.marks[id.0 as usize];
+        if *id == NO_MARK || mark.first_byte > 0 {
+            return;
+        }
+        self.release(*id, 1);
+        *id = self.add(Mark { first_byte: received, requests: 1, ..mark });
+    }
+
+    fn release(&mut self, id: MarkId, count: u64) {
+        let mark = &mut self.marks[id.0 as usize];
+        mark.requests = mark.requests.saturating_sub(count);
+        if mark.requests == 0 && id != NO_MARK {
+            self.free.push(id.0);
+        }
+    }
+
+    /// Sets the time of the receive that completes the next requests.
+    #[inline]
+    pub(crate) fn on_received(&mut self, received: u64) {
+        self.received = received;
+    }
+
+    /// Records a completion.
+    #[inline(always)]
+    pub(crate) fn on_finished(&mut self, finished: Finished) {
+        match self.runs.last_mut() {
+            Some(run) if run.finished == finished && run.received == self.received => run.count += 1,
+            _ => self.begin_run(finished),
+        }
+    }
+
+    #[cold]
+    fn begin_run(&mut self, finished: Finished) {
+        if self.cells.is_some() {
+            self.runs.push(Run { finished, received: self.received, count: 1 });
+        }
+    }
+
+    /// Records the end of a turn, which wakes `callers`.
+    #[inline]
+    pub(crate) fn on_turned(&mut self, callers: &mut Vec<Arc<CallerQueue>>) {
+        if !self.handed.is_empty() {
+            self.record_taken();
+        }
+        if !self.runs.is_empty() {
+            self.record_runs(callers);
+        }
+        callers.drain(..).for_each(|caller| caller.wake());
+    }
+
+    fn record_runs(&mut self, callers: &[Arc<CallerQueue>]) {
+        let now = clock::now();
+        let mut runs = std::mem::take(&mut self.runs);
+        for run in runs.drain(..) {
+            let times = self.times_of(&run, now);
+            self.release(run.finished.mark, run.count);
+            match callers.get(run.finished.caller as usize) {
+                Some(caller) if Arc::as_ptr(caller) as usize != self.leader => {
+                    caller.on_handed(now);
+                    self.handed.push(Handed { caller: Arc::clone(caller), at: now, times, run });
+                }
+                _ => self.record(&run, &times),
+            }
+        }
+        self.runs = runs;
+    }
+
+    /// Records the runs that the callers have taken.
+    #[cold]
+    fn record_taken(&mut self) {
+        let mut handed = std::mem::take(&mut self.handed);
+        handed.retain_mut(|Handed { caller, at, times, run }| {
+            let is_dropped = Arc::strong_count(caller) == 1;
+            let Some(taken) = caller.taken_at(*at).or(is_dropped.then_some(*at)) else { return true };
+            times[WAKE] = taken.saturating_sub(*at);
+            self.record(run, times);
+            false
+        });
+        self.handed = handed;
+    }
+
+    /// Returns the stages of a run that is handed to its caller at `now`.
+    fn times_of(&self, run: &Run, now: u64) -> StageTimes {
+        let mark = &self.marks[run.finished.mark.0 as usize];
+        let or = |time: u64, other: u64| if time > 0 { time } else { other };
+        let taken = or(mark.held, mark.queued);
+        let first_byte = or(mark.first_byte, run.received);
+        // A request that was never sent has been held all the time.
+        let begun = or(mark.begun, or(mark.queued, now));
+        let mut last = or(mark.submitted, taken).min(taken);
+        let mut times = StageTimes::default();
+        for (stage, at) in times.iter_mut().zip([taken, begun, mark.sent, first_byte, run.received, now]) {
+            // The clocks of two cores can differ slightly.
+            let at = at.max(last);
+            *stage = at - last;
+            last = at;
+        }
+        times
+    }
+
+    fn record(&self, run: &Run, times: &StageTimes) {
+        let Some(cells) = &self.cells else { return };
+        let bytes = run.finished.blocks * self.block_bytes;
+        let cells = cells.of(run.finished.operation, SizeClass::from_len(bytes));
+        if run.finished.is_ok {
+            cells.record(times, run.count);
+            cells.add_bytes(bytes * run.count);
+        } else {
+            (0..run.count).for_each(|_| cells.add_error());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blocking::BlockingVolume;
+    use crate::error::RequestError;
+    use crate::mock::{Script, TEST_TIMEOUT, Target};
+    use crate::options::{Coalesce, Mode, Options};
+    use crate::request::{Request, Wait};
+    use crate::volume::Volume;
+    use isolane_memory::Buffer;
+    use isolane_observe::stage::Stage;
+    use pollster::block_on;
+    use std::time::{Duration, Instant};
+
+    fn connect(options: Options) -> (Target, BlockingVolume) {
+        let target = Target::start(Script::default());
+        let volume = BlockingVolume::connect(&target.uri(), options).unwrap();
+        (target, volume)
+    }
+
+    /// Returns all numbers once `count` operations are recorded, with stages that add up. The leader records those of
+    /// other threads later, and a copy can be taken while it records.
+    fn series(snapshot: impl Fn() -> Snapshot, count: u64) -> Vec<Series> {
+        let end = Instant::now() + TEST_TIMEOUT;
+        loop {
+            let series = snapshot().numbers.series;
+            let recorded: u64 = series.iter().map(|at| at.total.count()).sum();
+            let total: u64 = series.iter().map(|at| at.total.sum_ns()).sum();
+            let stages: u64 = Side::Host.stages().iter().map(|stage| sum(&series, *stage)).sum();
+            if recorded == count && stages == total {
+                return series;
+            }
+            assert!(recorded <= count && Instant::now() < end, "{recorded} of {count}: {series:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn sum(series: &[Series], stage: Stage) -> u64 {
+        series.iter().map(|at| at.stage_sum_ns(stage)).sum()
+    }
+
+    #[test]
+    fn stages_add_up_to_the_total() {
+        let mut observer = Observer::new(true, 512);
+        let mut times_of = |mark: Mark, received: u64, now: u64| {
+            let (mark, caller) = (observer.add(mark), NO_CALLER);
+            let finished = Finished { mark, caller, blocks: 8, operation: Operation::Read, is_ok: true };
+            observer.times_of(&Run { finished, received, count: 1 }, now)
+        };
+        let all =
+            Mark { submitted: 10, held: 11, queued: 13, begun: 0, sent: 17, first_byte: 25, requests: 1 };
+        assert_eq!(times_of(all, 41, 73)[..WAKE], [1, 2, 4, 8, 16, 32]);
+        assert_eq!(times_of(Mark { begun: 14, ..all }, 41, 73)[..WAKE], [1, 3, 3, 8, 16, 32]);
+        let short = Mark { submitted: 0, held: 0, first_byte: 0, ..all };
+        assert_eq!(times_of(short, 41, 73)[..WAKE], [0, 0, 4, 24, 0, 32]);
+        let unsent = Mark { queued: 0, sent: 0, first_byte: 0, ..all };
+        assert_eq!(times_of(unsent, 5, 73)[..WAKE], [1, 62, 0, 0, 0, 0]);
+        let later_clock = Mark { submitted: 12, ..all };
+        assert_eq!(times_of(later_clock, 41, 40)[..WAKE], [0, 2, 4, 8, 16, 0]);
+    }
+
+    #[test]
+    fn records_each_operation_once() {
+        let (_target, volume) = connect(Options::default());
+        let mut bytes = vec![1; 65_536];
+        for _ in 0..5 {
+            volume.write_at(&bytes[..4096], 0).unwrap();
+            volume.read_at(&mut bytes[..8192], 4096).unwrap();
+        }
+        volume.flush().unwrap();
+        volume.write_zeroes(0, 65_536).unwrap();
+        volume.deallocate(0, 4096).unwrap();
+        let failed = volume.read_at(&mut bytes[..4096], volume.size());
+        assert!(matches!(failed, Err(RequestError::OutOfRange { .. })), "rejected before it is sent");
+        let series = series(|| volume.snapshot(), 13);
+        let found = |at: &Series| (at.operation, at.size, at.total.count(), at.bytes);
+        assert_eq!(
+            series.iter().map(found).collect::<Vec<_>>(),
+            [
+                (Operation::Read, SizeClass::Medium, 5, 5 * 8192),
+                (Operation::Write, SizeClass::Small, 5, 5 * 4096),
+                (Operation::Flush, SizeClass::Small, 1, 0),
+                (Operation::WriteZeroes, SizeClass::Medium, 1, 65_536),
+                (Operation::Deallocate, SizeClass::Small, 1, 0),
+            ]
+        );
+        assert!(sum(&series, Stage::Send) > 0 && sum(&series, Stage::Wait) > 0);
+    }
+
+    #[test]
+    fn records_wakes_of_other_threads() {
+        let (_target, volume) =
+            connect(Options { inline_submit: false, mode: Mode::Sleep, ..Options::default() });
+        let threads = 3;
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                let volume = &volume;
+                scope.spawn(move || {
+                    let mut bytes = [0; 4096];
+                    (0..50).for_each(|at| volume.read_at(&mut bytes, (thread * 50 + at) * 4096).unwrap());
+                });
+            }
+        });
+        let series = series(|| volume.snapshot(), threads * 50);
+        assert!(sum(&series, Stage::Inbox) > 0 && sum(&series, Stage::Wake) > 0, "{series:?}");
+    }
+
+    #[test]
+    fn records_requests_of_futures() {
+        let target = Target::start(Script::default());
+        let volume = block_on(Volume::connect(&target.uri(), Options::default())).unwrap();
+        for at in 0..20 {
+            block_on(volume.read(at * 4096, Buffer::contiguous(4096))).unwrap();
+        }
+        series(|| volume.snapshot(), 20);
+    }
+
+    #[test]
+    fn held_requests_wait_for_capacity() {
+        let target = Target::start(Script::default());
+        let options = Options { depth: 2, coalesce: Some(Coalesce::default()), ..Options::default() };
+        let mut client = crate::Client::connect(&target.uri(), options).unwrap();
+        let read = |lba| Request::Read { lba, buffer: Buffer::contiguous(4096) };
+        (0..20).for_each(|tag| client.submit(0, read(tag * 8), tag));
+        let mut completions = Vec::new();
+        while completions.len() < 20 {
+            client.turn(&mut completions, Wait::Forever);
+        }
+        let series = series(|| client.snapshot(), 20);
+        assert!(sum(&series, Stage::Held) > 0);
+        let observer = client.observer();
+        assert_eq!(observer.marks.len() - 1, observer.free.len(), "every mark is free again");
+    }
+
+    #[test]
+    fn records_nothing_if_off() {
+        let (_target, volume) = connect(Options { observe: false, ..Options::default() });
+        volume.read_at(&mut [0; 4096], 0).unwrap();
+        assert!(volume.snapshot().numbers.series.is_empty());
+    }
+}
