@@ -86,10 +86,21 @@ impl<const N: usize> Cells<N> {
         self.sum_ns.add(ns.wrapping_mul(count));
     }
 
+    /// Counts `count` operations that took `ns` each, but does not add up their durations.
+    #[inline]
+    fn count(&self, ns: u64, count: u64) {
+        self.counts[Self::RESOLUTION.cell_of(ns)].add(count);
+    }
+
     /// Returns a copy.
     pub fn copy(&self) -> Histogram {
+        self.copy_with(0)
+    }
+
+    /// Returns a copy whose sum has `sum_ns` more.
+    fn copy_with(&self, sum_ns: u64) -> Histogram {
         let counts: [u64; N] = array::from_fn(|cell| self.counts[cell].value());
-        Histogram::from_counts(Self::RESOLUTION, &counts, self.sum_ns.value())
+        Histogram::from_counts(Self::RESOLUTION, &counts, self.sum_ns.value().wrapping_add(sum_ns))
     }
 }
 
@@ -103,7 +114,7 @@ pub type StageTimes = [u64; MAX_STAGES];
 #[derive(Debug)]
 pub struct SeriesCells {
     total: FineCells,
-    /// Durations above zero. A stage gets its histogram when it first takes time.
+    /// Counts of durations above zero; the sums are in `tail`. A stage gets its histogram when it first takes time.
     stages: [OnceLock<Box<CoarseCells>>; MAX_STAGES],
     tail: [[Counter; MAX_STAGES]; TAIL_ROWS],
     bytes: Counter,
@@ -135,13 +146,32 @@ impl SeriesCells {
     #[inline]
     pub fn record(&self, times: &StageTimes, count: u64) {
         let total = times.iter().sum();
-        self.record_total(total, count);
-        let row = &self.tail[tail_row_of(total)];
-        for ((ns, cells), sum) in times.iter().zip(&self.stages).zip(row) {
-            if *ns > 0 {
-                cells.get_or_init(Box::default).record(*ns, count);
-                sum.add(ns.wrapping_mul(count));
-            }
+        self.count_total(total, count);
+        let row = tail_row_of(total);
+        times.iter().enumerate().for_each(|(stage, ns)| self.record_stage(row, stage, *ns, count));
+    }
+
+    /// Records `count` operations that spent time in two stages only: positions and durations.
+    #[inline]
+    pub fn record_two(&self, [(first, first_ns), (second, second_ns)]: [(usize, u64); 2], count: u64) {
+        let total = first_ns + second_ns;
+        self.count_total(total, count);
+        let row = tail_row_of(total);
+        self.record_stage(row, first, first_ns, count);
+        self.record_stage(row, second, second_ns, count);
+    }
+
+    #[inline]
+    fn count_total(&self, total: u64, count: u64) {
+        self.total.count(total, count);
+        self.max_ns.raise(total);
+    }
+
+    #[inline]
+    fn record_stage(&self, row: usize, stage: usize, ns: u64, count: u64) {
+        if ns > 0 {
+            self.stages[stage].get_or_init(Box::default).count(ns, count);
+            self.tail[row][stage].add(ns.wrapping_mul(count));
         }
     }
 
@@ -171,10 +201,13 @@ impl SeriesCells {
 
     /// Returns the numbers, or `None` if nothing was recorded.
     pub fn copy(&self, key: SeriesKey) -> Option<Series> {
-        let total = self.total.copy();
+        let sum_of =
+            |stage: usize| self.tail.iter().fold(0_u64, |sum, row| sum.wrapping_add(row[stage].value()));
+        let sums: StageTimes = array::from_fn(sum_of);
+        let total = self.total.copy_with(sums.iter().fold(0, |sum, ns| sum.wrapping_add(*ns)));
         let names = key.side.stages();
-        let stages = names.iter().zip(&self.stages).filter_map(|(stage, cells)| {
-            let times = cells.get()?.copy();
+        let stages = names.iter().zip(&self.stages).zip(sums).filter_map(|((stage, cells), sum_ns)| {
+            let times = cells.get()?.copy_with(sum_ns);
             (times.count() > 0).then_some(StageHistogram { stage: *stage, times })
         });
         let stages = stages.collect();

@@ -13,6 +13,11 @@ pub const WORST_PER_SECOND: usize = 4;
 /// Operations in the ring: more than five minutes of the worst ones.
 pub const SLOTS: usize = 2048;
 
+/// Operations that take this long are published at once, and not only the worst ones of a second.
+pub const LIMIT_NS: u64 = 100_000_000;
+/// Number of these operations in a second.
+const MAX_LIMITED: u32 = 32;
+
 /// A slow operation as the data path records it: numbers only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlowRecord {
@@ -128,14 +133,16 @@ impl SlowRing {
 #[derive(Debug)]
 pub struct SlowWriter {
     worst: [Option<SlowRecord>; WORST_PER_SECOND],
-    /// Smallest total that enters `worst`.
+    /// Smallest total that enters `worst` or is published at once.
     threshold_ns: u64,
+    /// Number of operations of this second that were published at once.
+    published: u32,
     second: u64,
 }
 
 impl Default for SlowWriter {
     fn default() -> SlowWriter {
-        SlowWriter { worst: [None; WORST_PER_SECOND], threshold_ns: 1, second: 0 }
+        SlowWriter { worst: [None; WORST_PER_SECOND], threshold_ns: 1, published: 0, second: 0 }
     }
 }
 
@@ -149,13 +156,18 @@ impl SlowWriter {
     /// Adds an operation. An operation of a later second publishes those of the second before.
     pub fn add(&mut self, record: SlowRecord, ring: &SlowRing) {
         self.end_second(record.at_ns, ring);
+        if record.total_ns >= LIMIT_NS && self.published < MAX_LIMITED {
+            self.published += 1;
+            return ring.publish(record);
+        }
         let place = self.worst.iter_mut().min_by_key(|at| at.map_or(0, |worst| worst.total_ns));
         let place = place.expect("WORST_PER_SECOND is not 0");
         if place.is_none_or(|worst| worst.total_ns < record.total_ns) {
             *place = Some(record);
         }
         let least = self.worst.iter().map(|at| at.map_or(0, |worst| worst.total_ns)).min();
-        self.threshold_ns = least.unwrap_or(0) + 1;
+        let least = least.unwrap_or(0) + 1;
+        self.threshold_ns = if self.published < MAX_LIMITED { least.min(LIMIT_NS) } else { least };
     }
 
     /// Publishes the operations of the second before, if `now_ns` is in a later one. Called in each tick.
@@ -165,6 +177,7 @@ impl SlowWriter {
             return;
         }
         self.second = second;
+        self.published = 0;
         self.threshold_ns = 1;
         let mut worst = std::mem::take(&mut self.worst);
         worst.sort_by_key(|at| at.map(|record| record.at_ns));
@@ -208,6 +221,20 @@ mod tests {
         let mut totals: Vec<u64> = ring.copy().iter().map(|at| at.total_ns / 1000).collect();
         totals.sort_unstable();
         assert_eq!(totals, [97, 97, 97, 98, 98, 98, 99, 99, 99, 100, 100, 100]);
+    }
+
+    #[test]
+    fn publishes_long_operations_at_once() {
+        let (ring, mut writer) = (SlowRing::default(), SlowWriter::default());
+        for number in 0..100 {
+            let total_ns = LIMIT_NS + number;
+            assert!(writer.is_slow(total_ns));
+            writer.add(record(1, total_ns), &ring);
+        }
+        assert_eq!(ring.copy().len(), MAX_LIMITED as usize);
+        writer.end_second(2_000_000_000, &ring);
+        let totals: Vec<u64> = ring.copy().iter().map(|at| at.total_ns - LIMIT_NS).collect();
+        assert_eq!(totals[MAX_LIMITED as usize..], [96, 97, 98, 99], "the worst of the others");
     }
 
     #[test]

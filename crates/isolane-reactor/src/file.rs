@@ -138,7 +138,7 @@ impl FileJob {
     }
 
     pub fn complete(self, result: io::Result<usize>) -> FileCompletion {
-        FileCompletion { token: self.token, result, operation: self.operation }
+        FileCompletion { token: self.token, result, operation: self.operation, thread: None }
     }
 }
 
@@ -152,6 +152,8 @@ pub struct FileCompletion {
     pub result: io::Result<usize>,
     /// The operation with its buffer.
     pub operation: FileOp,
+    /// Start and end on a file thread, by the [`clock`](crate::clock); `None` if the kernel executed it.
+    pub thread: Option<(u64, u64)>,
 }
 
 #[cfg(test)]

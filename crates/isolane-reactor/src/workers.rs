@@ -3,6 +3,7 @@
 //!
 //! Threads start on demand. Dropping the workers waits for all operations in flight.
 
+use crate::clock;
 use crate::file::{FileCompletion, FileJob, FileOp, FileOpKind};
 use crate::mailbox::{self, Receiver, Sender};
 use crate::sys;
@@ -24,6 +25,8 @@ pub(crate) struct Workers {
     done: Receiver<FileCompletion>,
     done_sender: Sender<FileCompletion>,
     in_flight: usize,
+    /// Number of operations that found all threads of their file busy.
+    waits: u64,
 }
 
 /// Threads of one file. A file that hangs blocks only its own threads.
@@ -50,7 +53,7 @@ impl Workers {
     pub fn new(waker: Waker) -> Workers {
         // Bounded by the operations in flight.
         let (done_sender, done) = mailbox::unbounded(waker);
-        Workers { groups: Vec::new(), done, done_sender, in_flight: 0 }
+        Workers { groups: Vec::new(), done, done_sender, in_flight: 0, waits: 0 }
     }
 
     pub fn submit(&mut self, job: FileJob) {
@@ -62,7 +65,12 @@ impl Workers {
             self.groups.push(FileThreads::new(&job.file));
             self.groups.len() - 1
         });
-        self.groups[index].submit(job, &self.done_sender);
+        let is_waiting = self.groups[index].submit(job, &self.done_sender);
+        self.waits += u64::from(is_waiting);
+    }
+
+    pub fn waits(&self) -> u64 {
+        self.waits
     }
 
     /// Registers an operation that completes outside of the reactor.
@@ -102,7 +110,8 @@ impl Drop for ExternalOp {
     fn drop(&mut self) {
         let result = std::mem::replace(&mut self.result, Ok(0));
         // Fails if the reactor was dropped.
-        let _ = self.done.send(FileCompletion { token: self.token, result, operation: FileOp::sync() });
+        let (token, operation) = (self.token, FileOp::sync());
+        let _ = self.done.send(FileCompletion { token, result, operation, thread: None });
     }
 }
 
@@ -112,15 +121,18 @@ impl FileThreads {
         FileThreads { file: Arc::downgrade(file), shared, threads: Vec::new() }
     }
 
-    fn submit(&mut self, job: FileJob, done: &Sender<FileCompletion>) {
+    /// Returns `true` if the job waits for a busy thread.
+    fn submit(&mut self, job: FileJob, done: &Sender<FileCompletion>) -> bool {
         let mut queue = self.shared.queue.lock();
         queue.jobs.push_back(job);
-        let needs_thread = queue.jobs.len() > queue.idle_threads && self.threads.len() < MAX_THREADS;
+        let is_waiting = queue.jobs.len() > queue.idle_threads;
+        let needs_thread = is_waiting && self.threads.len() < MAX_THREADS;
         drop(queue);
         self.shared.changed.notify_one();
         if needs_thread {
             self.start_thread(done);
         }
+        is_waiting && !needs_thread
     }
 
     fn start_thread(&mut self, done: &Sender<FileCompletion>) {
@@ -187,6 +199,7 @@ fn next_job(shared: &Shared) -> Option<FileJob> {
 }
 
 fn run(mut job: FileJob) -> FileCompletion {
+    let started = clock::now();
     let result = loop {
         let (file, operation) = job.parts_mut();
         match execute(file, operation) {
@@ -194,7 +207,7 @@ fn run(mut job: FileJob) -> FileCompletion {
             result => break result,
         }
     };
-    job.complete(result)
+    FileCompletion { thread: Some((started, clock::now())), ..job.complete(result) }
 }
 
 fn execute(file: &File, operation: &mut FileOp) -> io::Result<usize> {

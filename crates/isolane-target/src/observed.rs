@@ -18,7 +18,7 @@ use isolane_reactor::{Reactor, clock};
 use isolane_volume::nested::MemberEnd;
 use parking_lot::Mutex;
 
-use crate::timeline::{Kind, Mark};
+use crate::timeline::{Mark, Run};
 
 /// By operation and size class.
 type Kinds = [[OnceLock<Box<SeriesCells>>; SizeClass::ALL.len()]; Operation::ALL.len()];
@@ -152,6 +152,16 @@ impl ConnectionCells {
                 sum.add(ns.wrapping_mul(count));
                 max.raise(*ns);
             }
+        }
+    }
+
+    #[inline]
+    fn record_two(&self, size: SizeClass, times: [(usize, u64); 2], count: u64) {
+        let [(_, first), (_, second)] = times;
+        self.totals[size as usize].get_or_init(Box::default).record(first + second, count);
+        for (stage, ns) in times {
+            self.stages[stage].add(ns.wrapping_mul(count));
+            self.max[stage].raise(ns);
         }
     }
 
@@ -319,19 +329,36 @@ impl Observer {
     /// Records commands whose last byte the kernel has accepted.
     #[inline]
     pub(crate) fn record(&mut self, mark: &Mark, connection: &ConnectionCells, now: u64) {
-        let Mark { kind: Kind { position, operation, size }, count, bytes, .. } = *mark;
+        let Mark { kind, count, bytes, .. } = *mark;
         let times = mark.end(now);
-        let series = self.cells.series(position as usize, operation, size);
+        let series = self.cells.series(kind.position(), kind.operation(), kind.size());
         series.record(&times, u64::from(count));
         if mark.failed {
             series.add_error();
         } else {
             series.add_bytes(bytes);
         }
-        connection.record(size, &times, u64::from(count));
+        connection.record(kind.size(), &times, u64::from(count));
         let total = now.saturating_sub(mark.timeline.received());
         if self.slow.is_slow(total) {
             self.add_slow(mark, connection, times, now);
+        }
+    }
+
+    /// Records commands that completed in their receive, and whose send began at `start` and ended at `end`.
+    #[inline]
+    pub(crate) fn record_run(&mut self, run: &Run, connection: &ConnectionCells, (start, end): (u64, u64)) {
+        let Run { kind, received, .. } = *run;
+        let count = u64::from(run.count);
+        let (batch, socket) = (start.saturating_sub(received), end.saturating_sub(start));
+        let times = [(Stage::Batch as usize, batch), (Stage::Socket as usize, socket)];
+        let series = self.cells.series(kind.position(), kind.operation(), kind.size());
+        series.record_two(times, count);
+        series.add_bytes(kind.len() * count);
+        connection.record_two(kind.size(), times, count);
+        if self.slow.is_slow(batch + socket) {
+            let mark = Mark::from_sent(*run, start);
+            self.add_slow(&mark, connection, mark.end(end), end);
         }
     }
 
@@ -344,10 +371,10 @@ impl Observer {
             connection: connection.id,
             lba: mark.first.lba,
             bytes: mark.bytes / u64::from(mark.count),
-            volume: mark.kind.position,
+            volume: mark.kind.position() as u32,
             cid: mark.first.cid,
             depth: mark.first.depth,
-            operation: mark.kind.operation,
+            operation: mark.kind.operation(),
             last_member: mark.first.last_member,
         };
         self.slow.add(record, &self.cells.slow);

@@ -64,19 +64,34 @@ impl Timeline {
     }
 }
 
-/// Numbers that a command is counted under.
+/// Position of the namespace, operation, and length of a command, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kind {
-    /// Position of the namespace.
-    pub position: u32,
-    pub operation: Operation,
-    pub size: SizeClass,
-}
+pub(crate) struct Kind(u64);
 
 impl Kind {
     #[inline]
     pub(crate) fn new(position: usize, operation: Operation, len: usize) -> Kind {
-        Kind { position: position as u32, operation, size: SizeClass::from_len(len as u64) }
+        Kind((position as u64) << 40 | (operation as u64) << 32 | len as u64)
+    }
+
+    #[inline]
+    pub(crate) fn position(self) -> usize {
+        (self.0 >> 40) as usize
+    }
+
+    #[inline]
+    pub(crate) fn operation(self) -> Operation {
+        Operation::ALL[(self.0 >> 32) as usize % Operation::ALL.len()]
+    }
+
+    #[inline]
+    pub(crate) fn len(self) -> u64 {
+        self.0 & u64::from(u32::MAX)
+    }
+
+    #[inline]
+    pub(crate) fn size(self) -> SizeClass {
+        SizeClass::from_len(self.len())
     }
 }
 
@@ -89,6 +104,16 @@ pub(crate) struct CommandId {
     pub depth: u16,
     /// Number of the member whose write ended last, of a volume with several.
     pub last_member: Option<u32>,
+}
+
+/// Commands of one kind that completed in the receive that delivered them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub kind: Kind,
+    /// Time of the receive.
+    pub received: u64,
+    pub count: u32,
+    pub first: CommandId,
 }
 
 /// Commands whose responses are not sent completely.
@@ -107,24 +132,35 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    pub(crate) fn new(kind: Kind, first: CommandId, len: usize, timeline: Timeline) -> Mark {
-        Mark { kind, first, count: 1, bytes: len as u64, failed: false, timeline, end: u64::MAX }
+    pub(crate) fn new(kind: Kind, first: CommandId, timeline: Timeline) -> Mark {
+        Mark { kind, first, count: 1, bytes: kind.len(), failed: false, timeline, end: u64::MAX }
+    }
+
+    /// Returns the mark of commands whose send began at `start`.
+    pub(crate) fn from_sent(run: Run, start: u64) -> Mark {
+        let mut mark = Mark::from(run);
+        mark.timeline.enter(Stage::Socket, start);
+        mark
     }
 
     /// Returns the durations of the stages, of which the last one ends now.
     pub(crate) fn end(&self, now: u64) -> StageTimes {
         self.timeline.end(now)
     }
+}
 
-    fn add(&mut self, count: u32, bytes: u64) {
-        self.count += count;
-        self.bytes += bytes;
+impl From<Run> for Mark {
+    fn from(run: Run) -> Mark {
+        let mark = Mark::new(run.kind, run.first, Timeline::new(run.received));
+        Mark { count: run.count, bytes: run.kind.len() * u64::from(run.count), ..mark }
     }
 }
 
 /// The marks of a lane, and the timelines of its commands that wait for data.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
+    /// The newest commands that completed in their receive.
+    run: Option<Run>,
     /// In the order of their ends.
     marks: VecDeque<Mark>,
     /// Number of the first marks whose send has begun.
@@ -137,27 +173,25 @@ pub(crate) struct Marks {
 
 impl Marks {
     pub(crate) fn is_empty(&self) -> bool {
-        self.marks.is_empty() && self.long.is_empty()
+        self.run.is_none() && self.marks.is_empty() && self.long.is_empty()
     }
 
     /// Counts a command that completed in the receive that delivered it.
     #[inline]
-    pub(crate) fn add_inline(
-        &mut self,
-        kind: Kind,
-        len: usize,
-        received: u64,
-        first: impl FnOnce() -> CommandId,
-    ) {
-        if self.begun < self.marks.len()
-            && let Some(last) = self.marks.back_mut()
-            && last.kind == kind
-            && last.timeline.received == received
-            && last.timeline.is_in(Stage::Batch)
-        {
-            return last.add(1, len as u64);
+    pub(crate) fn add_inline(&mut self, kind: Kind, received: u64, first: impl FnOnce() -> CommandId) {
+        match &mut self.run {
+            Some(run) if run.kind == kind && run.received == received => run.count += 1,
+            run => {
+                let before = run.replace(Run { kind, received, count: 1, first: first() });
+                before.into_iter().for_each(|before| self.push(before.into()));
+            }
         }
-        self.push(Mark::new(kind, first(), len, Timeline::new(received)));
+    }
+
+    /// Returns the only commands whose responses are not sent, if they completed in one receive.
+    #[inline]
+    pub(crate) fn take_only_run(&mut self) -> Option<Run> {
+        if self.marks.is_empty() && self.long.is_empty() { self.run.take() } else { None }
     }
 
     /// Adds a command whose response is queued completely.
@@ -166,9 +200,14 @@ impl Marks {
             return self.marks.push_back(mark);
         }
         // The host reads nothing: the newest commands share the times of the last similar one.
-        let similar = self.marks.iter_mut().rev().find(|other| other.kind == mark.kind);
+        let is_similar = |other: &&mut Mark| {
+            (other.kind.position(), other.kind.operation(), other.kind.size())
+                == (mark.kind.position(), mark.kind.operation(), mark.kind.size())
+        };
+        let similar = self.marks.iter_mut().rev().find(is_similar);
         if let Some(similar) = similar {
-            similar.add(mark.count, mark.bytes);
+            similar.count += mark.count;
+            similar.bytes += mark.bytes;
         }
     }
 
@@ -180,6 +219,8 @@ impl Marks {
     /// The send of all queued bytes, up to the position `queued`, began at `now`. `chunks` has the CIDs of long
     /// responses with chunks in it, and whether the last one is.
     pub(crate) fn begin_send(&mut self, now: u64, queued: u64, chunks: impl Iterator<Item = (u16, bool)>) {
+        let run = self.run.take();
+        run.into_iter().for_each(|run| self.push(run.into()));
         for (cid, is_last) in chunks {
             let Some(at) = self.long.iter().position(|mark| mark.first.cid == cid) else { continue };
             if self.long[at].timeline.is_in(Stage::Answer) {

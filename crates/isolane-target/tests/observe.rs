@@ -11,7 +11,7 @@ use common::*;
 use isolane_memory::{Buffer, Pool};
 use isolane_observe::snapshot::{Series, Snapshot};
 use isolane_observe::stage::{Operation, SizeClass, Stage};
-use isolane_target::{Mode, Target, TargetConfig};
+use isolane_target::{IoChoice, Mode, Target, TargetConfig};
 use isolane_volume::{Request, Step, Volume, VolumeDescription, VolumeTree};
 use isolane_wire::{Sgl, Status, SubmissionEntry};
 
@@ -54,9 +54,16 @@ fn stages_of_memory_reads_add_up() {
 
 #[test]
 fn stages_of_file_volume_add_up() {
+    for io in [IoChoice::Auto, IoChoice::Epoll] {
+        check_stages_of_file(io);
+    }
+}
+
+fn check_stages_of_file(io: IoChoice) {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     file.as_file().set_len(16 << 20).expect("a length");
-    let (target, address) = start(config(&[file.path().to_str().expect("UTF-8")]));
+    let path = file.path().to_str().expect("UTF-8");
+    let (target, address) = start(TargetConfig { io, ..config(&[path]) });
     let (_admin, mut queue) = pair(address, 31);
     for at in 0..20 {
         assert_eq!(queue.write(write_entry(at * 8, 8), &pattern(at, 4096)).0.status, Status::SUCCESS);

@@ -159,7 +159,7 @@ impl Reactor {
             }
             Err(operation) => {
                 let result = Err(io::ErrorKind::InvalidInput.into());
-                self.ended.push(FileCompletion { token, result, operation });
+                self.ended.push(FileCompletion { token, result, operation, thread: None });
             }
         }
     }
@@ -169,6 +169,11 @@ impl Reactor {
     pub fn register_external(&mut self, token: u64) -> ExternalOp {
         self.files_in_flight += 1;
         self.workers.register(token)
+    }
+
+    /// Returns the number of file operations that found all threads of their file busy.
+    pub fn file_thread_waits(&self) -> u64 {
+        self.workers.waits()
     }
 
     /// Returns the number of file operations started and not yet reported.

@@ -120,7 +120,7 @@ impl Core {
             && Size::of(len) == Size::Small
             && let Some(payload) = namespace.volume.try_read(lba, blocks, &mut self.memory.pool)
         {
-            self.count_inline(lane, &permit, Kind::new(position, Operation::Read, len), len);
+            self.count_inline(lane, &permit, Kind::new(position, Operation::Read, len));
             return self.complete_io(lane, permit, Operation::Read, len, payload);
         }
         let read = Request::Read { lba, blocks };
@@ -155,10 +155,10 @@ impl Core {
                 let kind = Kind::new(position, Operation::Write, len);
                 match timeline {
                     Some(timeline) => {
-                        let mark = Mark::new(kind, command_id(lane, &permit), len, timeline);
+                        let mark = Mark::new(kind, command_id(lane, &permit), timeline);
                         self.add_mark(lane, mark);
                     }
-                    None => self.count_inline(lane, &permit, kind, len),
+                    None => self.count_inline(lane, &permit, kind),
                 }
                 self.complete_io(lane, permit, Operation::Write, len, Payload::default());
             }
@@ -170,10 +170,10 @@ impl Core {
 
     /// Counts a command that completes in the receive that delivered it.
     #[inline(always)]
-    fn count_inline(&self, lane: &mut Lane, permit: &Permit, kind: Kind, len: usize) {
+    fn count_inline(&self, lane: &mut Lane, permit: &Permit, kind: Kind) {
         if self.observer.is_on() {
             let Lane { conn, marks, received_at, .. } = lane;
-            marks.add_inline(kind, len, *received_at, || id_of(conn, permit));
+            marks.add_inline(kind, *received_at, || id_of(conn, permit));
         }
     }
 

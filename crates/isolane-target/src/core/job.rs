@@ -110,7 +110,7 @@ impl Core {
             self.volumes[position].release(job.data_bytes);
             self.end(lane, volatile);
         }
-        let mut mark = Mark::new(Kind::new(position, operation, len), job.id, len, job.timeline);
+        let mut mark = Mark::new(Kind::new(position, operation, len), job.id, job.timeline);
         mark.failed = outcome.is_err();
         self.add_mark(lane, mark);
         match outcome {
@@ -130,7 +130,7 @@ impl Core {
         if !mark.timeline.is_in(Stage::Answer) {
             mark.timeline.finish(self.observer.now());
         }
-        let is_read = mark.kind.operation == Operation::Read && !mark.failed;
+        let is_read = mark.kind.operation() == Operation::Read && !mark.failed;
         if !lane.is_open() {
             self.record(lane, &mark, self.observer.now());
         } else if is_read && lane.conn.is_long_response(mark.bytes as usize) {
@@ -210,8 +210,17 @@ impl Core {
 
     /// Continues a command of `lane` after its operation.
     fn resume_job(&mut self, lane: &mut Lane, mut job: Job, task: Task, finished: FileCompletion) {
-        let FileCompletion { result, operation, .. } = finished;
-        job.timeline.enter(Stage::Answer, self.observer.turn_ns());
+        let FileCompletion { result, operation, thread, .. } = finished;
+        let ended = match thread {
+            // It was queued for longer than until the end of its turn.
+            Some((started, ended)) if self.observer.is_on() => {
+                job.timeline.relabel(Stage::Queue);
+                job.timeline.enter(Stage::Device, started);
+                ended
+            }
+            _ => self.observer.turn_ns(),
+        };
+        job.timeline.enter(Stage::Answer, ended);
         let volume = &self.shared.namespaces.at(job.position).volume;
         let step = volume.resume(task, result, operation, &mut self.memory.pool);
         if let Some(waiting) = self.advance(lane, job, step) {

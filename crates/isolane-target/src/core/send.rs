@@ -9,7 +9,7 @@ use super::{Core, Driver};
 use crate::lane::{Association, Lane, Phase};
 use crate::observed::Phase as TurnPhase;
 use crate::slab::SlabKey;
-use crate::timeline::Mark;
+use crate::timeline::{Mark, Run};
 
 /// Lanes with data to send in this turn.
 #[derive(Default)]
@@ -99,9 +99,22 @@ impl Core {
     fn record_sent(&mut self, lane: &mut Lane, start: u64) {
         let now = self.observer.now();
         let (queued, sent) = lane.conn.transmit_positions();
+        if sent == queued
+            && let Some(run) = lane.marks.take_only_run()
+        {
+            return self.record_run(lane, &run, (start, now));
+        }
         lane.marks.begin_send(start, queued, std::iter::from_fn(|| lane.conn.poll_long_chunk()));
         while let Some(mark) = lane.marks.poll_sent(sent) {
             self.record(lane, &mark, now);
+        }
+    }
+
+    /// Records commands that completed in their receive and whose responses were sent together.
+    fn record_run(&mut self, lane: &mut Lane, run: &Run, send: (u64, u64)) {
+        match &lane.observed {
+            Some(connection) => self.observer.record_run(run, connection, send),
+            None => self.record(lane, &Mark::from_sent(*run, send.0), send.1),
         }
     }
 
