@@ -197,6 +197,7 @@ fn series(volume: u32, core: u32, operation: Operation, size: SizeClass) -> Seri
         last: 0,
         last_by_ns: 0,
         max_ns: 0,
+        unseen: None,
     }
 }
 

@@ -6,7 +6,7 @@
 use std::array;
 use std::sync::OnceLock;
 
-use crate::histogram::{COARSE_CELLS, FINE_CELLS, Histogram, Resolution, TAIL_ROWS, tail_row_of};
+use crate::histogram::{COARSE_CELLS, FINE_CELLS, Histogram, Resolution, TAIL_ROWS, places_of, tail_row_of};
 use crate::snapshot::{Series, SeriesKey, StageHistogram, TailRow};
 use crate::stage::{MAX_STAGES, Side, Stage};
 use crate::sync::{AtomicU64, Ordering};
@@ -86,6 +86,13 @@ impl<const N: usize> Cells<N> {
         self.sum_ns.add(ns.wrapping_mul(count));
     }
 
+    /// Records `count` operations that took `ns` each, of which `cell` is the cell.
+    #[inline]
+    pub fn record_at(&self, cell: usize, ns: u64, count: u64) {
+        self.counts[cell].add(count);
+        self.sum_ns.add(ns.wrapping_mul(count));
+    }
+
     /// Counts `count` operations that took `ns` each, but does not add up their durations.
     #[inline]
     fn count(&self, ns: u64, count: u64) {
@@ -124,6 +131,9 @@ pub struct SeriesCells {
     /// Sum of the times by which it was later than the member before it.
     last_by_ns: Counter,
     max_ns: Counter,
+    /// Bounds of the times before the totals, by doubling, and their sum.
+    unseen: [Counter; TAIL_ROWS],
+    unseen_ns: Counter,
 }
 
 impl Default for SeriesCells {
@@ -137,6 +147,8 @@ impl Default for SeriesCells {
             last: Counter::default(),
             last_by_ns: Counter::default(),
             max_ns: Counter::default(),
+            unseen: array::from_fn(|_| Counter::default()),
+            unseen_ns: Counter::default(),
         }
     }
 }
@@ -145,26 +157,49 @@ impl SeriesCells {
     /// Records `count` operations with these stages, whose sum is the total of each.
     #[inline]
     pub fn record(&self, times: &StageTimes, count: u64) {
-        let total = times.iter().sum();
-        self.count_total(total, count);
-        let row = tail_row_of(total);
+        let (row, _) = self.count_total(times.iter().sum(), count);
         times.iter().enumerate().for_each(|(stage, ns)| self.record_stage(row, stage, *ns, count));
     }
 
-    /// Records `count` operations that spent time in two stages only: positions and durations.
+    /// Records `count` operations that spent time in two stages only: positions and durations. Returns the cell of
+    /// their total for [`Cells::record_at`].
     #[inline]
-    pub fn record_two(&self, [(first, first_ns), (second, second_ns)]: [(usize, u64); 2], count: u64) {
-        let total = first_ns + second_ns;
-        self.count_total(total, count);
-        let row = tail_row_of(total);
+    pub fn record_two(
+        &self,
+        [(first, first_ns), (second, second_ns)]: [(usize, u64); 2],
+        count: u64,
+    ) -> usize {
+        let (row, coarse) = self.count_total(first_ns + second_ns, count);
         self.record_stage(row, first, first_ns, count);
         self.record_stage(row, second, second_ns, count);
+        coarse
     }
 
+    /// Records how long `count` operations can have waited before the start of their totals.
     #[inline]
-    fn count_total(&self, total: u64, count: u64) {
-        self.total.count(total, count);
+    pub fn record_unseen(&self, ns: u64, count: u64) {
+        self.unseen[tail_row_of(ns)].add(count);
+        self.unseen_ns.add(ns.wrapping_mul(count));
+    }
+
+    /// Returns the bounds of the times before the totals: each in the middle of its doubling.
+    fn copy_unseen(&self) -> Option<Histogram> {
+        let mut counts = [0; COARSE_CELLS];
+        for (row, count) in self.unseen.iter().enumerate() {
+            let cell = if row == 0 { 0 } else { row * 4 - 1 };
+            counts[cell.min(COARSE_CELLS - 1)] = count.value();
+        }
+        let unseen = Histogram::from_counts(Resolution::Four, &counts, self.unseen_ns.value());
+        Some(unseen).filter(|unseen| unseen.count() > 0)
+    }
+
+    /// Returns the row and the coarse cell of the total.
+    #[inline]
+    fn count_total(&self, total: u64, count: u64) -> (usize, usize) {
+        let cell = Resolution::Eight.cell_of(total);
+        self.total.counts[cell].add(count);
         self.max_ns.raise(total);
+        places_of(cell)
     }
 
     #[inline]
@@ -230,6 +265,7 @@ impl SeriesCells {
             last: self.last.value(),
             last_by_ns: self.last_by_ns.value(),
             max_ns: self.max_ns.value(),
+            unseen: self.copy_unseen(),
         };
         (!series.is_empty()).then_some(series)
     }
@@ -279,6 +315,18 @@ mod tests {
         assert_eq!(series.stage_sum_ns(Stage::Memory), 0);
         let tail: u64 = series.tail.iter().flat_map(|row| &row.sums_ns).sum();
         assert_eq!(tail, series.total.sum_ns(), "the stages add up to the total");
+    }
+
+    #[test]
+    fn copies_unseen_times_by_doubling() {
+        let cells = SeriesCells::default();
+        for ns in [0, 100, 3 << 20, u64::MAX] {
+            cells.record_total(1, 1);
+            cells.record_unseen(ns, 1);
+            let unseen = cells.copy(KEY).and_then(|series| series.unseen).expect("recorded");
+            let cell = unseen.cells().last().expect("recorded").0;
+            assert_eq!(tail_row_of(Resolution::Four.start_of(cell)), tail_row_of(ns), "{ns}");
+        }
     }
 
     #[test]

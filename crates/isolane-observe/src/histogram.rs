@@ -80,6 +80,12 @@ impl Resolution {
 /// Number of rows by doubling of the total: see [`crate::cells::SeriesCells`].
 pub const TAIL_ROWS: usize = DOUBLINGS + 2;
 
+/// Returns the row and the coarse cell of a total, of which `cell` is the cell at [`Resolution::Eight`].
+#[inline]
+pub(crate) const fn places_of(cell: usize) -> (usize, usize) {
+    (cell.div_ceil(8), cell.div_ceil(2))
+}
+
 /// Returns the row of a total: 0 below 64 ns, then one row for each doubling.
 #[inline]
 pub const fn tail_row_of(ns: u64) -> usize {
@@ -332,6 +338,10 @@ mod tests {
     fn rows_of_tail_are_doublings() {
         assert_eq!((tail_row_of(0), tail_row_of(63), tail_row_of(64), tail_row_of(127)), (0, 0, 1, 1));
         assert_eq!(tail_row_of(u64::MAX), TAIL_ROWS - 1);
+        for ns in (0..40).flat_map(|shift| [1 << shift, (1 << shift) + (1 << shift) / 3, u64::MAX >> shift]) {
+            let places = places_of(Resolution::Eight.cell_of(ns));
+            assert_eq!(places, (tail_row_of(ns), Resolution::Four.cell_of(ns)), "{ns}");
+        }
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub(crate) struct Lane {
     pub reported_bytes: u64,
     /// Time of the last receive, on the clock of the stages.
     pub received_at: u64,
+    /// Upper bound of the time that its data waited in the socket, in nanoseconds.
+    pub unseen: u64,
     /// Commands whose stages have not ended.
     pub marks: Marks,
     /// Its numbers, once it has completed an I/O command.
@@ -176,6 +178,7 @@ impl Lane {
             id,
             reported_bytes: 0,
             received_at: 0,
+            unseen: 0,
             marks: Marks::default(),
             observed: None,
             token: Some(token),

@@ -6,7 +6,7 @@
 //! Invariant: one thread at a time writes to each part.
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use isolane_observe::cells::{CoarseCells, Counter, SeriesCells, StageTimes};
 use isolane_observe::slow::{SlowRecord, SlowRing, SlowWriter};
@@ -156,9 +156,9 @@ impl ConnectionCells {
     }
 
     #[inline]
-    fn record_two(&self, size: SizeClass, times: [(usize, u64); 2], count: u64) {
+    fn record_two(&self, size: SizeClass, cell: usize, times: [(usize, u64); 2], count: u64) {
         let [(_, first), (_, second)] = times;
-        self.totals[size as usize].get_or_init(Box::default).record(first + second, count);
+        self.totals[size as usize].get_or_init(Box::default).record_at(cell, first + second, count);
         for (stage, ns) in times {
             self.stages[stage].add(ns.wrapping_mul(count));
             self.max[stage].raise(ns);
@@ -209,7 +209,8 @@ pub(crate) struct Connections(Mutex<Registry>);
 #[derive(Debug, Default)]
 struct Registry {
     last_id: u64,
-    open: Vec<Arc<ConnectionCells>>,
+    /// With the time of the close, if it is closed.
+    list: Vec<(Arc<ConnectionCells>, Option<Instant>)>,
 }
 
 impl Connections {
@@ -240,18 +241,23 @@ impl Connections {
             oldest_ms: Counter::default(),
         });
         cells.core.set(core as u64);
-        registry.open.push(Arc::clone(&cells));
+        registry.list.push((Arc::clone(&cells), None));
         cells
     }
 
-    /// Removes a closed one.
-    pub(crate) fn remove(&self, cells: &Arc<ConnectionCells>) {
-        self.0.lock().open.retain(|other| !Arc::ptr_eq(other, cells));
+    /// Keeps a closed one for a while, so that readers see its last numbers.
+    pub(crate) fn close(&self, cells: &Arc<ConnectionCells>, now: Instant) {
+        let is_kept = |closed: Option<Instant>| closed.is_none_or(|closed| now - closed < KEPT_AFTER_CLOSE);
+        cells.in_flight.set(0);
+        cells.oldest_ms.set(0);
+        let list = &mut self.0.lock().list;
+        list.retain(|(_, closed)| is_kept(*closed));
+        list.iter_mut().filter(|(other, _)| Arc::ptr_eq(other, cells)).for_each(|(_, at)| *at = Some(now));
     }
 
     pub(crate) fn copy(&self) -> Vec<Connection> {
-        let open = self.0.lock().open.clone();
-        open.iter().map(|cells| cells.copy()).collect()
+        let list = self.0.lock().list.clone();
+        list.iter().map(|(cells, _)| cells.copy()).collect()
     }
 }
 
@@ -261,8 +267,10 @@ pub(crate) struct Observer {
     is_on: bool,
     pub cells: Arc<CoreCells>,
     slow: SlowWriter,
-    /// Time of the first question in this turn; 0 before.
+    /// Start of this turn, after the poll; 0 if it has no events and the time was not needed.
     turn_ns: u64,
+    /// Start of the turn before, or of this one if the one before had no events.
+    polled_ns: u64,
     /// Times of the reactor that are recorded.
     busy: Duration,
     asleep: Duration,
@@ -275,6 +283,7 @@ impl Observer {
             cells,
             slow: SlowWriter::default(),
             turn_ns: 0,
+            polled_ns: 0,
             busy: Duration::ZERO,
             asleep: Duration::ZERO,
         }
@@ -292,8 +301,10 @@ impl Observer {
 
     /// Records the turn before. Called after the reactor has polled or slept.
     #[inline]
-    pub(crate) fn begin_turn(&mut self, reactor: &Reactor) {
-        self.turn_ns = 0;
+    pub(crate) fn begin_turn(&mut self, reactor: &Reactor, has_events: bool) {
+        let before = self.turn_ns;
+        self.turn_ns = if has_events { self.now() } else { 0 };
+        self.polled_ns = if before > 0 { before } else { self.turn_ns };
         if !self.is_on {
             return;
         }
@@ -318,7 +329,13 @@ impl Observer {
         self.cells.phase.set(phase as u64);
     }
 
-    /// Returns the time at which this turn began to handle completions, roughly.
+    /// Returns the time since the last poll that did not report the socket, or since its last receive at `received`.
+    #[inline]
+    pub(crate) fn unseen(&self, now: u64, received: u64) -> u64 {
+        now.saturating_sub(self.polled_ns.max(received))
+    }
+
+    /// Returns the time at which this turn began.
     pub(crate) fn turn_ns(&mut self) -> u64 {
         if self.turn_ns == 0 {
             self.turn_ns = self.now();
@@ -333,6 +350,7 @@ impl Observer {
         let times = mark.end(now);
         let series = self.cells.series(kind.position(), kind.operation(), kind.size());
         series.record(&times, u64::from(count));
+        series.record_unseen(mark.first.unseen, u64::from(count));
         if mark.failed {
             series.add_error();
         } else {
@@ -353,9 +371,10 @@ impl Observer {
         let (batch, socket) = (start.saturating_sub(received), end.saturating_sub(start));
         let times = [(Stage::Batch as usize, batch), (Stage::Socket as usize, socket)];
         let series = self.cells.series(kind.position(), kind.operation(), kind.size());
-        series.record_two(times, count);
+        let cell = series.record_two(times, count);
         series.add_bytes(kind.len() * count);
-        connection.record_two(kind.size(), times, count);
+        series.record_unseen(run.first.unseen, count);
+        connection.record_two(kind.size(), cell, times, count);
         if self.slow.is_slow(batch + socket) {
             let mark = Mark::from_sent(*run, start);
             self.add_slow(&mark, connection, mark.end(end), end);
@@ -399,3 +418,6 @@ impl Observer {
         self.slow.end_second(now, &self.cells.slow);
     }
 }
+
+/// Time for which the numbers of a closed connection are kept at least; the next close removes them.
+const KEPT_AFTER_CLOSE: Duration = Duration::from_secs(5);

@@ -102,6 +102,8 @@ pub(crate) struct CommandId {
     pub cid: u16,
     /// Commands of the connection in flight when it arrived.
     pub depth: u16,
+    /// Upper bound of its time in the socket before the receive, in nanoseconds.
+    pub unseen: u64,
     /// Number of the member whose write ended last, of a volume with several.
     pub last_member: Option<u32>,
 }
@@ -263,4 +265,4 @@ impl Marks {
 }
 
 /// Maximum number of marks of a lane, apart from long responses.
-const MAX_MARKS: usize = 32;
+const MAX_MARKS: usize = 128;

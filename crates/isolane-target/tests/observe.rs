@@ -47,6 +47,7 @@ fn stages_of_memory_reads_add_up() {
     let stages: Vec<Stage> = small.stages.iter().map(|at| at.stage).collect();
     assert_eq!(stages, [Stage::Batch, Stage::Socket], "completed in the receive that delivered it");
     assert_eq!((small.bytes, small.errors), (50 * 4096, 0));
+    assert_eq!(small.unseen.map(|unseen| unseen.count()), Some(50));
     let large = series(&target, Operation::Read, SizeClass::Large, 50);
     assert!(large.stage(Stage::Device).is_some() && large.stage(Stage::Answer).is_some(), "{large:?}");
     assert_eq!(large.bytes, 50 * (128 << 10));

@@ -60,6 +60,11 @@ impl Series {
         self.last = self.last.saturating_add(other.last);
         self.last_by_ns = self.last_by_ns.saturating_add(other.last_by_ns);
         self.max_ns = self.max_ns.max(other.max_ns);
+        match (&mut self.unseen, &other.unseen) {
+            (Some(mine), Some(other)) => mine.merge(other),
+            (None, other) => self.unseen.clone_from(other),
+            (Some(_), None) => {}
+        }
     }
 
     /// Returns the operations since `earlier`, an older copy of the same numbers.
@@ -78,6 +83,9 @@ impl Series {
             }
         }
         difference.tail.retain(|row| row.sums_ns.iter().any(|ns| *ns > 0));
+        if let (Some(mine), Some(earlier)) = (&mut difference.unseen, &earlier.unseen) {
+            *mine = mine.since(earlier);
+        }
         difference.bytes = self.bytes.saturating_sub(earlier.bytes);
         difference.errors = self.errors.saturating_sub(earlier.errors);
         difference.last = self.last.saturating_sub(earlier.last);

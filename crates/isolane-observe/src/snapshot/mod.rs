@@ -143,6 +143,10 @@ pub struct Series {
     /// Longest total since the start, in nanoseconds. In a difference, it is that of the later copy.
     #[serde(default)]
     pub max_ns: u64,
+    /// Upper bounds of the times between the arrival of a command and the start of its total: since the last poll of
+    /// its socket that found no data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unseen: Option<Histogram>,
 }
 
 /// Names the numbers of one (volume, operation, size class) on one core.

@@ -192,7 +192,9 @@ impl Driver {
             }
             if lane.phase == Phase::Closed {
                 self.migrated_in.remove(&lane.id);
-                lane.observed.iter().for_each(|cells| self.core.shared.connections.remove(cells));
+                lane.observed
+                    .iter()
+                    .for_each(|cells| self.core.shared.connections.close(cells, self.core.now));
                 let in_quota = self.lanes.remove(key).is_some_and(|lane| lane.in_quota);
                 if in_quota {
                     self.core.shared.lane_quota.disconnect(self.core.index);

@@ -172,8 +172,8 @@ impl Core {
     #[inline(always)]
     fn count_inline(&self, lane: &mut Lane, permit: &Permit, kind: Kind) {
         if self.observer.is_on() {
-            let Lane { conn, marks, received_at, .. } = lane;
-            marks.add_inline(kind, *received_at, || id_of(conn, permit));
+            let Lane { conn, marks, received_at, unseen, .. } = lane;
+            marks.add_inline(kind, *received_at, || id_of(conn, permit, *unseen));
         }
     }
 
@@ -270,14 +270,15 @@ impl Core {
 }
 
 fn command_id(lane: &Lane, permit: &Permit) -> CommandId {
-    id_of(&lane.conn, permit)
+    id_of(&lane.conn, permit, lane.unseen)
 }
 
-fn id_of(conn: &Connection, permit: &Permit) -> CommandId {
+fn id_of(conn: &Connection, permit: &Permit, unseen: u64) -> CommandId {
     CommandId {
         lba: conn.entry(permit).cdw10_11(),
         cid: permit.cid(),
         depth: conn.in_flight() as u16,
+        unseen,
         last_member: None,
     }
 }

@@ -204,7 +204,7 @@ impl Driver {
         self.core.observer.enter(Phase::Idle);
         let turned = self.core.reactor.turn(self.deadline(), &mut events);
         self.core.now = self.core.reactor.now();
-        self.core.observer.begin_turn(&self.core.reactor);
+        self.core.observer.begin_turn(&self.core.reactor, !events.is_empty());
         self.core.finish_waits();
         self.reap_zerocopy();
         self.core.memory.measure(self.core.shared.lane_quota.used(self.core.index));

@@ -62,7 +62,9 @@ impl Core {
         drop(plan);
         match received {
             Ok(Received::Bytes(count)) => {
-                lane.received_at = self.observer.now();
+                let now = self.observer.now();
+                lane.unseen = self.observer.unseen(now, lane.received_at);
+                lane.received_at = now;
                 self.counters.received_bytes.add(count as u64);
                 lane.conn.handle_received(count);
                 self.process_input(lane, overflow)
