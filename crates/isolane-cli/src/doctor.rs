@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use isolane_host::Cores;
 use isolane_inspect::doctor::{self, Check, Context, Finding, State};
+use isolane_inspect::source::Source;
 use isolane_inspect::system::Root;
 
 use crate::failure::{Failure, IoContext};
@@ -12,11 +13,14 @@ use crate::output;
 
 /// Check the system for settings and neighbors that delay I/O
 ///
-/// Reads files of /proc and /sys, and changes nothing. Takes about one second, because counters are read twice. Run it
-/// as the user and in the control group of the target, since limits are those of this process. A check that cannot read
+/// Reads files of /proc and /sys, and changes nothing. Takes about one second, because counters are read twice. Without
+/// SOCKET, run it as the user and in the control group of the target, since limits are those of this process. A check that cannot read
 /// its data is not good. docs/DOCTOR.md lists all checks.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// Control socket of a running target, whose cores, volumes, and counters are checked also
+    #[arg(value_name = "SOCKET", conflicts_with = "root")]
+    socket: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -58,7 +62,12 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     let root = Root::open(&args.root).io_context(format!("cannot read {}", args.root.display()))?;
     let cores = args.cores.as_ref().map(|cores| cores.as_slice().iter().map(|core| *core as u32).collect());
-    let findings = doctor::run(&mut Context::new(root, cores), &checks);
+    let mut context = Context::new(root, cores);
+    if let Some(socket) = &args.socket {
+        let source = Source::choose(Some(socket), None).map_err(Failure::from_error)?;
+        context = context.with_target(source).map_err(Failure::from_error)?;
+    }
+    let findings = doctor::run(&mut context, &checks);
     if args.fix {
         output::write_stdout(doctor::script(&findings).as_bytes())?;
     } else {

@@ -120,6 +120,7 @@ isolane discover nvme+tcp://10.0.0.1:8009 --json: List the subsystems of another
             files: "/proc, /sys, /etc/default/irqbalance: Settings and counters, below --root.",
             examples: "\
 isolane doctor: Check this system.
+isolane doctor $XDG_RUNTIME_DIR/isolane/serve-4711.sock: Check the system and a running target.
 isolane doctor --cores 2-3 --only cpu --only irq: Check two areas for reactors on two cores.
 isolane doctor --fix > fix.sh: Write a script with the remedies, to read and edit.",
             see_also: "isolane(1), isolane-serve(1)",

@@ -20,7 +20,7 @@ pub use facade::{
     set_max_level,
 };
 pub use limit::Limit;
-pub use queue::{Place, flush, log_limited, log_line, write_stderr};
+pub use queue::{Place, flush, log_limited, log_line, lost_lines, write_stderr};
 
 /// Logs a line at level error.
 #[macro_export]

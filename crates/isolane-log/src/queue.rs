@@ -84,6 +84,12 @@ fn send(entry: Entry) -> bool {
 
 fn count_lost(lines: u64) {
     LOST.fetch_add(lines, Ordering::Relaxed);
+    LOST_TOTAL.fetch_add(lines, Ordering::Relaxed);
+}
+
+/// Returns the number of lines that were lost since the start of the program, because the logger is too slow.
+pub fn lost_lines() -> u64 {
+    LOST_TOTAL.load(Ordering::Relaxed)
 }
 
 /// Writes text to stderr as it is, after all lines before it, and without waiting. Errors are ignored.
@@ -123,6 +129,7 @@ static QUEUE: LazyLock<SyncSender<Entry>> = LazyLock::new(|| {
 
 /// Lines that did not fit, since the last report.
 static LOST: AtomicU64 = AtomicU64::new(0);
+static LOST_TOTAL: AtomicU64 = AtomicU64::new(0);
 
 fn run(queue: &Receiver<Entry>) {
     let mut suppressed: Vec<(Instant, Limit, Line)> = Vec::new();

@@ -48,6 +48,7 @@ fn counts_lines_that_a_blocked_logger_loses() {
     let lost: usize = lines.iter().filter_map(|line| lost_lines(line)).sum();
     assert!(lost >= MAX_LINES - 1, "{lost}");
     assert_eq!(lines.iter().filter(|line| line.contains(" line ")).count() + lost, 2 * MAX_LINES);
+    assert_eq!(crate::lost_lines(), lost as u64);
 
     for number in 0..1000 {
         crate::limited!(Warn, "refused {number}");

@@ -70,6 +70,7 @@ fn numbers(shared: &Shared) -> Numbers {
         ("received-bytes", sum(|core| core.received_bytes.value())),
         ("sent-bytes", sum(|core| core.sent_bytes.value())),
         ("connections-open", sum(|core| core.connections_open.value())),
+        ("log-lines-lost", log::lost_lines()),
         ("observe-bytes", shared.observed.iter().map(|cells| cells.memory() as u64).sum()),
     ] {
         numbers.counters.insert(name.to_owned(), value);

@@ -158,7 +158,7 @@ fn split(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
 }
 
 fn others(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
-    let Some(target) = context.target else {
+    let Some(target) = context.pid()? else {
         survey.absent("no target given");
         return Ok(());
     };
@@ -203,8 +203,8 @@ fn for_each_volume(
     context: &Context,
     survey: &mut Survey,
     check: impl Fn(&mut Survey, &Path) -> Result<(), rustix::io::Errno>,
-) {
-    for volume in &context.volumes {
+) -> Result<(), ReadError> {
+    for volume in &context.volumes()? {
         let path = volume.display().to_string();
         if !context.root.is_system() {
             survey.unseen(format!("{path}: volumes are not below this root"));
@@ -215,6 +215,7 @@ fn for_each_volume(
     if survey.is_empty() {
         survey.absent("no target with a file given");
     }
+    Ok(())
 }
 
 fn space(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
@@ -230,8 +231,7 @@ fn space(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
             format!("fallocate -l {size} {}", quoted(&shown)),
         );
         Ok(())
-    });
-    Ok(())
+    })
 }
 
 pub(super) fn has_space(size: u64, allocated: u64, free_percent: f64) -> bool {
@@ -254,8 +254,7 @@ fn system(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
             None => survey.judge(file.stx_dio_mem_align != 0, format!("{shown}: direct I/O"), remedy),
         }
         Ok(())
-    });
-    Ok(())
+    })
 }
 
 /// Returns the name of a file system that is slow beneath a target.

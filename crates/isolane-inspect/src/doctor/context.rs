@@ -5,24 +5,30 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use isolane_observe::snapshot::Snapshot;
+
 use super::devices::{self, Card};
+use crate::source::{Parts, Source, SourceError};
 use crate::system::{IrqLine, ReadError, Root, SMALL, decode_cpu_list, decode_status_field, irq_numbers};
 use crate::system::{Malformed, Reason, device_of, devices_beneath};
 
 /// Time between two readings of a counter.
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 
+/// A running target.
+#[derive(Debug)]
+struct Target {
+    /// Where its numbers are read again.
+    source: Option<Source>,
+    snapshot: Result<Snapshot, ReadError>,
+}
+
 /// The system that is checked.
 #[derive(Debug)]
 pub struct Context {
     /// Where files are read.
     pub(super) root: Root,
-    /// ID of the running target, if there is one.
-    pub(super) target: Option<u32>,
-    /// Connections of the target.
-    pub(super) connections: u64,
-    /// Files and block devices of the target's volumes.
-    pub(super) volumes: Vec<PathBuf>,
+    target: Option<Target>,
     cores: Option<Vec<u32>>,
     first: RefCell<BTreeMap<String, u64>>,
     has_two_readings: bool,
@@ -37,8 +43,6 @@ impl Context {
         Context {
             root,
             target: None,
-            connections: 0,
-            volumes: Vec::new(),
             cores,
             first: RefCell::default(),
             has_two_readings: false,
@@ -47,19 +51,69 @@ impl Context {
         }
     }
 
-    /// Name of the checked process in `/proc`.
-    pub(super) fn process(&self) -> String {
-        self.target.map_or("self".into(), |pid| pid.to_string())
+    /// Checks the system of a running target also, which a source reads.
+    ///
+    /// # Errors
+    /// The source cannot be read.
+    pub fn with_target(self, source: Source) -> Result<Self, SourceError> {
+        let snapshot = source.read(Parts::Now)?;
+        Ok(Context { target: Some(Target { source: Some(source), snapshot: Ok(snapshot) }), ..self })
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_snapshot(self, snapshot: Snapshot) -> Self {
+        Context { target: Some(Target { source: None, snapshot: Ok(snapshot) }), ..self }
+    }
+
+    /// Returns the numbers of the running target, if there is one.
+    ///
+    /// # Errors
+    /// The target has ended between the readings.
+    pub(super) fn snapshot(&self) -> Result<Option<&Snapshot>, ReadError> {
+        self.target.as_ref().map(|target| target.snapshot.as_ref().map_err(Clone::clone)).transpose()
+    }
+
+    /// Returns the ID of the running target, if there is one.
+    ///
+    /// # Errors
+    /// The target has ended between the readings.
+    pub(super) fn pid(&self) -> Result<Option<u32>, ReadError> {
+        Ok(self.snapshot()?.map(|snapshot| snapshot.program.pid))
+    }
+
+    /// Returns the files and block devices of the target's volumes.
+    ///
+    /// # Errors
+    /// The target has ended between the readings.
+    pub(super) fn volumes(&self) -> Result<Vec<PathBuf>, ReadError> {
+        let volumes = self.snapshot()?.map(|snapshot| &*snapshot.volumes).unwrap_or_default();
+        let mut paths: Vec<PathBuf> =
+            volumes.iter().filter_map(|volume| volume.path.clone().map(PathBuf::from)).collect();
+        paths.sort();
+        paths.dedup();
+        Ok(paths)
+    }
+
+    /// Returns the name of the checked process in `/proc`.
+    ///
+    /// # Errors
+    /// The target has ended between the readings.
+    pub(super) fn process(&self) -> Result<String, ReadError> {
+        Ok(self.pid()?.map_or("self".into(), |pid| pid.to_string()))
     }
 
     /// Returns the cores of the reactors, at least one.
     pub(super) fn cores(&self) -> Result<Vec<u32>, ReadError> {
-        self.cores.clone().map_or_else(|| self.allowed(), Ok)
+        let snapshot = self.snapshot()?;
+        let of_target =
+            snapshot.map(|snapshot| snapshot.numbers.cores.iter().filter_map(|core| core.cpu).collect());
+        let of_target = of_target.filter(|cores: &Vec<u32>| !cores.is_empty());
+        self.cores.clone().or(of_target).map_or_else(|| self.allowed(), Ok)
     }
 
     /// Returns the cores that the process may use, at least one.
     pub(super) fn allowed(&self) -> Result<Vec<u32>, ReadError> {
-        let path = format!("/proc/{}/status", self.process());
+        let path = format!("/proc/{}/status", self.process()?);
         self.root.parse(&path, SMALL, |text| {
             let cores = decode_cpu_list(decode_status_field(text, "Cpus_allowed_list")?)?;
             if cores.is_empty() { Err(Malformed { line: 1, expected: "an allowed CPU" }) } else { Ok(cores) }
@@ -69,11 +123,12 @@ impl Context {
     /// Returns the drives beneath the volumes of the target. Without a target, these are all drives.
     pub(super) fn drives(&self) -> Result<Vec<&Card>, ReadError> {
         let drives = self.cards()?.iter().filter(|card| card.is_drive);
-        if self.volumes.is_empty() {
+        let volumes = self.volumes()?;
+        if volumes.is_empty() {
             return Ok(drives.collect());
         }
         let mut names = Vec::new();
-        for volume in &self.volumes {
+        for volume in &volumes {
             let devices = devices_beneath(&self.root, device_of(volume)?)?;
             names.extend(devices.into_iter().map(|device| device.name));
         }
@@ -113,6 +168,11 @@ impl Context {
     /// Starts the second reading.
     pub(super) fn start_second_reading(&mut self) {
         self.has_two_readings = true;
+        if let Some(Target { source: Some(source), snapshot }) = &mut self.target {
+            *snapshot = source
+                .read(Parts::Now)
+                .map_err(|error| ReadError { path: "target".into(), reason: Reason::Io(error.to_string()) });
+        }
     }
 }
 

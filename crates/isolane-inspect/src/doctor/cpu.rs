@@ -1,10 +1,13 @@
 //! Checks of processors.
 
+use isolane_observe::snapshot::Core;
+
 use super::check::{Check, Severity};
 use super::context::{Context, show_cpus, unexpected};
 use super::survey::{Survey, quoted};
 use crate::system::{
-    Cgroup, CpuTimes, ReadError, Reason, SMALL, decode_counter, decode_cpu_list, decode_number, tasks,
+    Cgroup, CpuTimes, ReadError, Reason, SMALL, decode_counter, decode_cpu_list, decode_number,
+    decode_schedstat, tasks,
 };
 
 pub(super) const CHECKS: &[Check] = &[
@@ -38,8 +41,8 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "cpu.thieves",
         severity: Severity::Warning,
-        reads: "/proc/PID/task/TID/stat, twice",
-        good: "no other thread uses 2 % of a core of a reactor",
+        reads: "/proc/PID/task/TID/stat, schedstat of the reactors of a running target, twice",
+        good: "no other thread uses 2 % of a core of a reactor, and no reactor waits 0.1 % of the time",
         why: "a reactor waits while another thread runs on its core",
         is_sampled: true,
         run: thieves,
@@ -103,7 +106,7 @@ pub(super) const CHECKS: &[Check] = &[
 fn quota(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
     let root = &context.root;
     let cores = context.cores()?.len() as f64;
-    let group = Cgroup::find(root, &context.process(), "cpu")?;
+    let group = Cgroup::find(root, &context.process()?, "cpu")?;
     for level in group.levels() {
         let limit = if group.version == 1 { quota_v1(context, level) } else { quota_v2(context, level) };
         let limit = match limit {
@@ -190,29 +193,49 @@ fn steal(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
 
 fn thieves(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
     let cores = context.cores()?;
-    let ours = context.target.unwrap_or(std::process::id());
+    let ours = [context.pid()?.unwrap_or_default(), std::process::id()];
     let mut found = Vec::new();
-    for task in
-        tasks(&context.root)?.into_iter().filter(|task| task.pid != ours && task.pid != std::process::id())
-    {
+    for task in tasks(&context.root)?.into_iter().filter(|task| !ours.contains(&task.pid)) {
         let ticks = context.rise(&format!("task {} {}", task.pid, task.stat.tid), task.stat.ticks);
         if ticks >= 2 && cores.contains(&task.stat.cpu) {
             found.push((ticks, task));
         }
     }
+    let waited = waits_of_reactors(context)?;
     if !context.has_two_readings() {
         survey.unseen("the system does not run below this root");
         return Ok(());
+    }
+    for (cpu, nanoseconds) in &waited {
+        let share = *nanoseconds as f64 / 1e7;
+        survey.judge(
+            share < 0.1,
+            format!("reactor of core {cpu} waited {share:.1} % of the time"),
+            THIEF_REMEDY,
+        );
     }
     found.sort_by_key(|(ticks, _)| std::cmp::Reverse(*ticks));
     for (ticks, task) in &found {
         let value = format!("{} (PID {}): {ticks} % of core {}", task.stat.name, task.pid, task.stat.cpu);
         survey.bad(value, format!("# taskset -a -p -c OTHER_CORES {}", task.pid));
     }
-    if found.is_empty() {
+    if survey.is_empty() {
         survey.good(format!("no other thread used 2 % of cores {} in 1 s", show_cpus(&cores)));
     }
     Ok(())
+}
+
+const THIEF_REMEDY: &str = "# kernel parameter: isolcpus=managed_irq,domain,CORES";
+
+/// Returns the time in nanoseconds that each reactor of the target waited for its core.
+fn waits_of_reactors(context: &Context) -> Result<Vec<(u32, u64)>, ReadError> {
+    let Some(snapshot) = context.snapshot()? else { return Ok(Vec::new()) };
+    let wait = |core: &Core| {
+        let path = format!("/proc/{}/task/{}/schedstat", snapshot.program.pid, core.thread);
+        let waited = context.root.parse(&path, SMALL, decode_schedstat)?.waited_ns;
+        Ok((core.cpu.unwrap_or(core.index), context.rise(&path, waited)))
+    };
+    snapshot.numbers.cores.iter().map(wait).collect()
 }
 
 fn isolated(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {

@@ -27,13 +27,14 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 fn files(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
-    let needed = 1_024 + context.connections;
-    let path = format!("/proc/{}/limits", context.process());
+    let connections = context.snapshot()?.map_or(0, |snapshot| snapshot.numbers.connections.len() as u64);
+    let needed = 1_024 + connections;
+    let path = format!("/proc/{}/limits", context.process()?);
     let limit = context.root.parse(&path, SMALL, decode_file_limit)?;
     let value = limit.map_or("unlimited".into(), |limit| format!("{limit}"));
     survey.judge(
         limit.is_none_or(|limit| limit >= needed),
-        format!("{value}, {} connections", context.connections),
+        format!("{value}, {connections} connections"),
         format!("# in the unit of the service: LimitNOFILE={}", needed.next_power_of_two()),
     );
     Ok(())
@@ -53,7 +54,7 @@ fn ring(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
             );
         }
     }
-    let status = format!("/proc/{}/status", context.process());
+    let status = format!("/proc/{}/status", context.process()?);
     let mode =
         context.root.parse(&status, SMALL, |text| decode_number(decode_status_field(text, "Seccomp")?))?;
     if mode == 0 {

@@ -74,7 +74,7 @@ fn chosen(context: &Context, path: &str) -> Result<String, ReadError> {
 }
 
 fn swap(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
-    let Some(pid) = context.target else {
+    let Some(pid) = context.pid()? else {
         survey.absent("no target given");
         return Ok(());
     };
@@ -89,7 +89,7 @@ fn swap(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
 }
 
 fn limit(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
-    let group = Cgroup::find(&context.root, &context.process(), "memory")?;
+    let group = Cgroup::find(&context.root, &context.process()?, "memory")?;
     let (file, names) = if group.version == 1 {
         ("memory.failcnt", &[""][..])
     } else {

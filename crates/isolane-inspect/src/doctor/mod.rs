@@ -16,6 +16,7 @@ mod document;
 mod irq;
 mod lim;
 mod mem;
+mod own;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ const AREAS: &[(&str, &[Check])] = &[
     ("Limits", lim::CHECKS),
     ("Interrupts", irq::CHECKS),
     ("Block devices and file systems", blk::CHECKS),
+    ("The running target", own::CHECKS),
 ];
 
 /// Returns all checks.

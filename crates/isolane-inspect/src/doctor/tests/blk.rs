@@ -1,5 +1,7 @@
 //! Block devices and file systems.
 
+use isolane_observe::snapshot::Volume;
+
 use super::*;
 use crate::doctor::blk::{has_space, slow_system};
 use crate::system::Root;
@@ -113,16 +115,14 @@ fn names_the_process_with_other_io() {
         tree.write_bytes("/proc/8/io", io(total - ours).as_bytes());
         tree.write_bytes("/proc/8/comm", b"dd\n");
         tree.write_bytes("/proc/diskstats", disk(total / 512).as_bytes());
-        let mut context = Context::new(tree.root(), None);
-        context.target = Some(7);
+        let mut context = Context::new(tree.root(), None).with_snapshot(target(7));
         run(&mut context, &select("blk.others").unwrap()).remove(0)
     };
     assert_eq!(check(95 << 20, 100 << 20).state, State::Good);
     let finding = check(85 << 20, 100 << 20);
     assert!(finding.state == State::Bad && finding.value.contains("most by dd (PID 8)"), "{finding:?}");
     for path in ["/proc/diskstats", "/proc/7/io"] {
-        let mut context = Context::new(tree.root(), None);
-        context.target = Some(7);
+        let mut context = Context::new(tree.root(), None).with_snapshot(target(7));
         tree.write_bytes(path, b"x\n");
         assert_eq!(run(&mut context, &select("blk.others").unwrap())[0].state, State::Unseen, "{path}");
         fs::remove_file(tree.path(path)).unwrap();
@@ -135,8 +135,9 @@ fn names_the_process_with_other_io() {
 
 /// Runs a check for a file of a volume.
 fn check_file(root: Root, path: &std::path::Path, id: &str) -> State {
-    let mut context = Context::new(root, None);
-    context.volumes = vec![path.to_owned()];
+    let path = Some(path.display().to_string());
+    let snapshot = Snapshot { volumes: vec![Volume { path, ..Volume::default() }], ..target(7) };
+    let mut context = Context::new(root, None).with_snapshot(snapshot);
     run(&mut context, &select(id).unwrap())[0].state
 }
 

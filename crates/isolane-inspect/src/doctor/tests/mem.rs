@@ -60,8 +60,7 @@ fn checks_memory() {
 fn swapped_target_is_bad() {
     let tree = Tree::new(&[("/proc/7/status", "VmSwap:\t 0 kB\n")]);
     let state = |tree: &Tree| {
-        let mut context = Context::new(tree.root(), None);
-        context.target = Some(7);
+        let mut context = Context::new(tree.root(), None).with_snapshot(target(7));
         run(&mut context, &select("mem.swap").unwrap())[0].state
     };
     assert_eq!(state(&tree), State::Good);

@@ -8,8 +8,11 @@ mod cpu;
 mod irq;
 mod lim;
 mod mem;
+mod own;
 
 use std::fs;
+
+use isolane_observe::snapshot::{Program, Snapshot};
 
 use super::{Context, Finding, State, checks, run, select};
 use crate::testing::Tree;
@@ -31,6 +34,11 @@ fn find(tree: &Tree, id: &str) -> Finding {
     let mut findings = run(&mut context, &select(id).expect(id));
     assert_eq!(findings.len(), 1, "{id}");
     findings.remove(0)
+}
+
+/// Returns the numbers of a target without I/O.
+fn target(pid: u32) -> Snapshot {
+    Snapshot { program: Program { pid, ..Program::default() }, ..Snapshot::default() }
 }
 
 fn state(tree: &Tree, id: &str) -> State {
