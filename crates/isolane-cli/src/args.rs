@@ -34,6 +34,8 @@ pub enum Command {
     Engine(Box<crate::engine::Args>),
     Verbs(Box<crate::verbs::Args>),
     Heatmap(crate::heatmap::Args),
+    Slow(crate::slow::Args),
+    Snapshot(crate::snapshot::Args),
     Man(crate::man::Args),
     Completions(crate::completions::Args),
 }

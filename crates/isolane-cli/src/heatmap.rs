@@ -4,11 +4,12 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use isolane_inspect::heatmap::{By, HeatMap, html};
-use isolane_inspect::source::{Parts, Source};
+use isolane_inspect::source::Parts;
 use isolane_observe::snapshot::Snapshot;
 
 use crate::choice::{Choice, one_of};
-use crate::failure::{Context, Failure, IoContext};
+use crate::failure::{Failure, IoContext};
+use crate::source_args::SourceArgs;
 
 /// Draw the latencies of the last minutes as a heat map
 ///
@@ -17,12 +18,8 @@ use crate::failure::{Context, Failure, IoContext};
 /// slow. An HTML file has the heat maps of all kinds of items and a table of stages, without references to other files.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Control socket of the program (default: the only one that runs)
-    #[arg(value_name = "SOCKET", conflicts_with = "from")]
-    socket: Option<PathBuf>,
-    /// Read a file of `isolane snapshot`
-    #[arg(long, value_name = "FILE")]
-    from: Option<PathBuf>,
+    #[command(flatten)]
+    source: SourceArgs,
     /// Items
     #[arg(long, value_parser = one_of(&KINDS), default_value = "device")]
     by: By,
@@ -48,9 +45,7 @@ enum Format {
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let format = format_of(args)?;
-    let source =
-        Source::choose(args.socket.as_deref(), args.from.as_deref()).context("cannot find a program")?;
-    let snapshot = source.read(Parts::All).context("cannot read a snapshot")?;
+    let snapshot = args.source.source()?.read(Parts::All).map_err(Failure::from_error)?;
     let drawing = draw(&snapshot, args.by, format)?;
     std::fs::write(&args.output, drawing).io_context(format_args!("cannot write {}", args.output.display()))
 }

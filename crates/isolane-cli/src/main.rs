@@ -25,6 +25,9 @@ mod output;
 mod sections;
 mod serve;
 mod signals;
+mod slow;
+mod snapshot;
+mod source_args;
 mod units;
 mod verbs;
 
@@ -55,6 +58,8 @@ fn main() -> ExitCode {
         Command::Engine(args) => engine::run(&args).map(done),
         Command::Verbs(args) => verbs::run(&args).map(done),
         Command::Heatmap(args) => heatmap::run(&args).map(done),
+        Command::Slow(args) => slow::run(&args).map(done),
+        Command::Snapshot(args) => snapshot::run(&args).map(done),
         Command::Man(args) => man::run(&args, Cli::command()).map(done),
         Command::Completions(args) => completions::run(&args, Cli::command()).map(done),
     };

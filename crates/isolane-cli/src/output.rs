@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Write};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use crate::failure::{Context, Failure};
@@ -13,6 +14,14 @@ pub fn write_stdout(bytes: &[u8]) -> Result<(), Failure> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         other => other.context("cannot write to stdout"),
     }
+}
+
+/// Returns `true` if the reader of stdout has closed it (`isolane slow --follow | head`).
+pub fn is_closed() -> bool {
+    let stdout = std::io::stdout();
+    let mut events = [PollFd::new(&stdout, PollFlags::empty())];
+    let polled = poll(&mut events, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    polled.is_ok() && events[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
 /// Writes to stdout in another thread, because a terminal or pipe can block. The reader can be gone.

@@ -86,15 +86,17 @@ isolane copy disk.img nvme+tcp://10.0.0.1 --verify: Copy a file to a volume and 
 isolane bench nvme+tcp://127.0.0.1 --rw randread: Measure a volume.
 isolane engine --cores 1: Process traffic of other programs on core 1.",
             see_also: "isolane-serve(1), isolane-discover(1), isolane-doctor(1), isolane-info(1), isolane-copy(1), isolane-bench(1), \
-                       isolane-engine(1), isolane-verbs(1), isolane-heatmap(1), isolane-man(1), isolane-completions(1), nvme(1)",
+                       isolane-engine(1), isolane-verbs(1), isolane-heatmap(1), isolane-slow(1), isolane-snapshot(1), isolane-man(1), isolane-completions(1), nvme(1)",
             ..Sections::default()
         },
         "serve" => Sections {
             status: "\
 1: Also if data may be lost, a volume was skipped, or a served file was deleted, replaced, or moved; the log names it.
 129, 130, 143: Ended by a second SIGHUP, SIGINT, or SIGTERM.",
-            files: "/etc/machine-id, /var/lib/dbus/machine-id, /etc/hostname: Source of the default NQN, with the identities of \
-                    the volumes.",
+            environment: CONTROL_ENVIRONMENT,
+            files: "\
+/etc/machine-id, /var/lib/dbus/machine-id, /etc/hostname: Source of the default NQN, with the identities of the volumes.
+serve-PID.sock: Control socket, in the directory above.",
             examples: "\
 isolane serve: Serve 1 GiB of memory at 127.0.0.1:4420.
 isolane serve disk.img,size=10G /dev/sdb,ro: Serve a file, and a disk read-only.
@@ -102,7 +104,6 @@ isolane serve 'stripe:64k:/dev/sdb;/dev/sdc': Serve two disks as one stripe.
 isolane serve --listen 10.0.0.1:4420 --allow-host nqn.2014-08.org.example:host mem:4G: Serve one host on a network.
 isolane serve --cores 2-3 --mode poll null:1T: Spin on two cores for the lowest latency.",
             see_also: "isolane(1), isolane-info(1), isolane-bench(1), nvme-connect(1)",
-            ..Sections::default()
         },
         "discover" => Sections {
             files: HOST_FILES,
@@ -228,6 +229,25 @@ isolane engine logs --follow: Print its log, and follow it.",
 isolane heatmap -o latency.html: Draw the last minutes of the only running program.
 isolane heatmap --from snapshot.json --by volume -o latency.svg: Draw the volumes of a snapshot.",
             see_also: "isolane(1), isolane-serve(1)",
+            ..Sections::default()
+        },
+        "slow" => Sections {
+            environment: CONTROL_ENVIRONMENT,
+            files: CONTROL_FILES,
+            examples: "\
+isolane slow: List the slow operations of the only running target.
+isolane slow --follow --json: Print them as they become known, as JSON.
+isolane slow --from ticket.json: List those of a file.",
+            see_also: "isolane(1), isolane-serve(1), isolane-snapshot(1)",
+            ..Sections::default()
+        },
+        "snapshot" => Sections {
+            environment: CONTROL_ENVIRONMENT,
+            files: CONTROL_FILES,
+            examples: "\
+isolane snapshot -o ticket.json: Save all data of the only running target.
+isolane snapshot /run/isolane/serve-812.sock -o ticket.json: Save the data of one of several.",
+            see_also: "isolane(1), isolane-serve(1), isolane-slow(1)",
             ..Sections::default()
         },
         "man" => Sections {

@@ -5,6 +5,9 @@
 //! | [`control`] | control socket of a running program |
 //! | [`heatmap`] | drawings of time x latency x number of operations |
 //! | [`peers`] | devices as a user compares them |
+//! | [`document`] | the snapshot of this program, for readers |
+//! | [`program`] | the program that side threads describe |
+//! | [`side_threads`] | all side threads of a program |
 //! | [`source`] | snapshots of a running program or of a file, for commands |
 //! | [`doctor`] | checks of the settings of the system |
 //! | [`system`] | readers of `/proc` and `/sys` below a replaceable root |
@@ -20,10 +23,14 @@
 
 pub mod control;
 pub mod doctor;
+pub mod document;
 pub mod heatmap;
 pub mod peers;
+mod placement;
+pub mod program;
 #[cfg(test)]
 mod sample;
+pub mod side_threads;
 pub mod source;
 pub mod system;
 #[cfg(test)]

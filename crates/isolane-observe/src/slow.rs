@@ -170,6 +170,11 @@ impl SlowWriter {
         self.threshold_ns = if self.published < MAX_LIMITED { least.min(LIMIT_NS) } else { least };
     }
 
+    /// Returns `true` if operations wait for the end of their second.
+    pub fn has_pending(&self) -> bool {
+        self.worst.iter().any(Option::is_some)
+    }
+
     /// Publishes the operations of the second before, if `now_ns` is in a later one. Called in each tick.
     pub fn end_second(&mut self, now_ns: u64, ring: &SlowRing) {
         let second = now_ns / 1_000_000_000;
@@ -217,7 +222,9 @@ mod tests {
                 }
             }
         }
+        assert!(writer.has_pending());
         writer.end_second(3_000_000_000, &ring);
+        assert!(!writer.has_pending());
         let mut totals: Vec<u64> = ring.copy().iter().map(|at| at.total_ns / 1000).collect();
         totals.sort_unstable();
         assert_eq!(totals, [97, 97, 97, 98, 98, 98, 99, 99, 99, 100, 100, 100]);

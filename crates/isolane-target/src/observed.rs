@@ -412,6 +412,11 @@ impl Observer {
         }
     }
 
+    /// Returns `true` if slow operations wait for a later tick.
+    pub(crate) fn has_pending(&self) -> bool {
+        self.slow.has_pending()
+    }
+
     /// Publishes the slow operations of the last second if it has ended. Called in each tick.
     pub(crate) fn tick(&mut self) {
         let now = self.now();

@@ -8,6 +8,7 @@ mod conditions;
 mod counters;
 mod memory;
 mod nqn;
+mod observe;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -23,6 +24,7 @@ use signal_hook::consts::SIGUSR1;
 
 use banner::Banner;
 use conditions::Conditions;
+use observe::{ControlSocket, parse_control_socket};
 
 use crate::choice::{Choice, one_of};
 use crate::cores;
@@ -202,6 +204,10 @@ pub struct Args {
     /// the default name depends on the volumes
     #[arg(long, requires = "nqn")]
     skip_missing: bool,
+    /// Socket from which commands such as `isolane explain` read: a path, or off (default: serve-PID.sock in
+    /// $RUNTIME_DIRECTORY, else in isolane in $XDG_RUNTIME_DIR, else in /tmp/isolane-UID)
+    #[arg(long, value_name = "PATH|off", value_parser = parse_control_socket)]
+    control_socket: Option<ControlSocket>,
     /// Print the counters of SIGUSR1 as JSON
     #[arg(long)]
     json: bool,
@@ -251,13 +257,15 @@ const SCHEDULERS: [Choice<RebalanceInterval>; 2] = [
 pub fn run(args: Args) -> Result<(), Failure> {
     let mut signals = signals::listen()?;
     let (config, volumes, conditions) = configure(&args)?;
-    let nqn = config.nqn;
+    let (nqn, cores) = (config.nqn, config.cores.clone());
     let target = Target::start(config).context("cannot start the target")?;
     log::info!("using {}", target.io_description());
     let addresses = target.local_addrs();
     for address in addresses.iter().filter(|address| !address.ip().is_loopback()) {
         log::warn!("{address} is reachable from other machines, without authentication or encryption");
     }
+    let socket = args.control_socket.as_ref().unwrap_or(&ControlSocket::Default);
+    let side_threads = observe::start(&target, &cores, socket, None)?;
     let program = invocation::program_name();
     let banner = Banner { listeners: &addresses, nqn: nqn.as_str(), volumes: &volumes, program: &program };
     output::announce(banner.to_text());
@@ -266,6 +274,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         log::write_stderr(counters::show(&counters, &connections, &conditions, args.json)?);
     }
     signals::exit_on_next_signal()?;
+    drop(side_threads);
     stop(target, &conditions)
 }
 

@@ -6,6 +6,7 @@ mod copy;
 mod doctor;
 mod gate;
 mod heatmap;
+mod observe;
 #[path = "../../../isolane-inspect/src/sample.rs"]
 mod sample;
 mod serve;

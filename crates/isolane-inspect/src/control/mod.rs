@@ -1,3 +1,114 @@
-//! Control socket of a running program: its directory and its name.
+//! Control socket of a running program, and its listener for metrics: HTTP on a side thread.
+//!
+//! [`start`] listens, and a thread with a current-thread runtime answers. Only processes of the same user or of root are
+//! admitted to the control socket: by its mode, and by the credentials of the peer.
+//!
+//! Invariant: no request, panic, or error of this thread affects I/O, and the number of connections, the length of a
+//! request, and its time are bounded.
 
+mod body;
 pub mod dir;
+mod respond;
+mod server;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{Mode, fchmod};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+
+use crate::document::Document;
+
+/// Listeners of a program.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listeners {
+    /// Path of the control socket.
+    pub socket: Option<PathBuf>,
+    /// Address for metrics.
+    pub metrics: Option<SocketAddr>,
+}
+
+/// Running side thread. The control socket is removed when this is dropped.
+#[derive(Debug)]
+pub struct Control {
+    socket: Option<PathBuf>,
+    metrics: Option<SocketAddr>,
+}
+
+impl Control {
+    /// Returns the path of the control socket.
+    pub fn socket(&self) -> Option<&Path> {
+        self.socket.as_deref()
+    }
+
+    /// Returns the address for metrics, with its actual port.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        if let Some(path) = &self.socket {
+            // Another process can have removed it.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Listens, and starts the side thread.
+///
+/// # Errors
+/// A listener and the reason, with a remedy.
+pub fn start(listeners: &Listeners, document: Arc<Document>) -> Result<Control, String> {
+    let failed = |error: io::Error| format!("cannot start the side thread: {error}");
+    let metrics = listeners.metrics.map(listen_tcp).transpose()?;
+    let unix = listeners.socket.as_deref().map(listen_unix).transpose()?;
+    let control = Control {
+        socket: listeners.socket.clone(),
+        metrics: metrics.as_ref().map(TcpListener::local_addr).transpose().map_err(failed)?,
+    };
+    server::start(unix, metrics, document).map_err(failed)?;
+    Ok(control)
+}
+
+fn listen_tcp(address: SocketAddr) -> Result<TcpListener, String> {
+    let listener = TcpListener::bind(address);
+    listener
+        .map_err(|error| format!("cannot listen for metrics on {address}: {error}; choose another address"))
+}
+
+fn listen_unix(path: &Path) -> Result<UnixListener, String> {
+    let failed = |reason: String| format!("cannot listen on {}: {reason}", path.display());
+    dir::prepare(path).map_err(failed)?;
+    dir::remove_dead(path.parent().unwrap_or(Path::new(".")));
+    match bind_unix(path) {
+        Err(Errno::ADDRINUSE) if dir::refuses(path) => {
+            std::fs::remove_file(path).map_err(|error| failed(error.to_string()))?;
+            bind_unix(path)
+        }
+        result => result,
+    }
+    .map(UnixListener::from)
+    .map_err(|error| failed(format!("{error}; choose another path with `--control-socket`")))
+}
+
+fn bind_unix(path: &Path) -> Result<OwnedFd, Errno> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // The file gets the mode of the socket, so that it never has another one.
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    bind(&socket, &address)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+const BACKLOG: i32 = 64;
+
+#[cfg(test)]
+mod tests;

@@ -51,9 +51,12 @@ fn exchange(mut socket: UnixStream, target: &str, limit: usize) -> std::io::Resu
             return Err(ErrorKind::TimedOut.into());
         }
         socket.set_read_timeout(Some(left))?;
-        match socket.read(&mut chunk)? {
-            0 => return Ok(response),
-            len => response.extend_from_slice(&chunk[..len]),
+        match socket.read(&mut chunk) {
+            Ok(0) => return Ok(response),
+            Ok(len) => response.extend_from_slice(&chunk[..len]),
+            // A read with a timeout also ends if the process was stopped in between.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
         if response.len() > limit {
             return Ok(response);

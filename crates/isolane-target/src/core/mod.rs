@@ -310,7 +310,10 @@ impl Driver {
             return Some(now + if is_retrying { RETRY_DELAY } else { RECHECK_INTERVAL });
         }
         let next_tick = self.migration.deadline(now).into_iter().chain([self.next_tick]).min();
-        next_tick.filter(|_| !self.lanes.is_empty() || self.core.volumes.iter().any(|at| at.slow.is_shown))
+        let is_due = !self.lanes.is_empty()
+            || self.core.volumes.iter().any(|at| at.slow.is_shown)
+            || self.core.observer.has_pending();
+        next_tick.filter(|_| is_due)
     }
 }
 

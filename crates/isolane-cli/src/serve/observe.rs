@@ -1,0 +1,77 @@
+//! Side threads of a target: its control socket.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use isolane_inspect::control::{Listeners, dir};
+use isolane_inspect::program::{Program, Turn};
+use isolane_inspect::side_threads::SideThreads;
+use isolane_observe::snapshot::Snapshot;
+use isolane_target::{SnapshotSource, Target};
+
+use crate::failure::Failure;
+
+/// A target, as side threads see it.
+struct Observed(SnapshotSource);
+
+impl Program for Observed {
+    fn snapshot(&self) -> Snapshot {
+        self.0.snapshot().unwrap_or_default()
+    }
+
+    fn turns(&self) -> Vec<Turn> {
+        let turns = self.0.turns().into_iter();
+        let turn =
+            |isolane_target::Turn { core, thread, number, phase }| Turn { core, thread, number, phase };
+        turns.map(turn).collect()
+    }
+}
+
+/// Place of the control socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControlSocket {
+    /// In the directory of this user.
+    Default,
+    /// No socket.
+    Off,
+    /// At this path.
+    At(PathBuf),
+}
+
+/// Parses `off` or a path.
+pub fn parse_control_socket(text: &str) -> Result<ControlSocket, String> {
+    match text {
+        "off" => Ok(ControlSocket::Off),
+        "" => Err("write a path, or off".into()),
+        path => Ok(ControlSocket::At(path.into())),
+    }
+}
+
+/// Starts the side threads.
+pub fn start(
+    target: &Target,
+    cores: &[usize],
+    socket: &ControlSocket,
+    metrics: Option<SocketAddr>,
+) -> Result<SideThreads, Failure> {
+    let cpus = cores.iter().filter_map(|core| u32::try_from(*core).ok()).collect();
+    let mut threads = SideThreads::new(Arc::new(Observed(target.source())), cpus);
+    let path = match socket {
+        ControlSocket::Default => Some(dir::socket_path(&dir::own_directory(), "serve")),
+        ControlSocket::Off => None,
+        ControlSocket::At(path) => Some(path.clone()),
+    };
+    let listeners = Listeners { socket: path, metrics };
+    match threads.listen(&listeners) {
+        // A target serves without it, as in a system without a writable directory.
+        Err(reason) if *socket == ControlSocket::Default && metrics.is_none() => {
+            log::warn!("no control socket: {reason}, or `--control-socket off`");
+        }
+        result => result.map_err(Failure::from_error)?,
+    }
+    if let Some(path) = threads.socket() {
+        log::info!("control socket {}", path.display());
+    }
+    Ok(threads)
+}

@@ -1,0 +1,45 @@
+//! Responses to requests.
+
+use hyper::body::Bytes;
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Response, StatusCode, Uri};
+
+use super::body::PartsBody;
+use crate::document::Document;
+use crate::source::Parts;
+
+/// Paths of the listener, for its first page.
+const INDEX: &str = "/healthz\n/metrics\n/snapshot.json\n/snapshot.json?steps=no\n";
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// Returns the response to one request.
+pub fn respond(method: &Method, uri: &Uri, document: &Document) -> Response<PartsBody> {
+    if method != Method::GET && method != Method::HEAD {
+        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    match uri.path() {
+        "/" => text(StatusCode::OK, INDEX),
+        "/healthz" => text(StatusCode::OK, "ok\n"),
+        "/snapshot.json" => {
+            let has_steps = !uri.query().is_some_and(|query| query.split('&').any(|it| it == "steps=no"));
+            let parts = if has_steps { Parts::All } else { Parts::Now };
+            response(StatusCode::OK, "application/json", document.json(parts))
+        }
+        _ => text(StatusCode::NOT_FOUND, "no such path\n"),
+    }
+}
+
+fn text(status: StatusCode, text: &'static str) -> Response<PartsBody> {
+    response(status, TEXT, vec![Bytes::from_static(text.as_bytes())])
+}
+
+fn response(status: StatusCode, kind: &'static str, parts: Vec<Bytes>) -> Response<PartsBody> {
+    let mut response = Response::new(PartsBody::from(parts));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,125 @@
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+
+use isolane_observe::snapshot::{Snapshot, VERSION};
+
+use super::server::{MAX_CONNECTIONS, MAX_REQUEST};
+use super::*;
+use crate::source::{Parts, Source};
+
+fn snapshot() -> Snapshot {
+    Snapshot { version: VERSION, at_unix_ms: 7, ..Snapshot::default() }
+}
+
+fn start_with(listeners: &Listeners, program: impl Fn() -> Snapshot + Send + Sync + 'static) -> Control {
+    start(listeners, Arc::new(Document::new(Arc::new(program), Vec::new()))).unwrap()
+}
+
+struct Running {
+    control: Control,
+    dir: tempfile::TempDir,
+}
+
+fn running(program: impl Fn() -> Snapshot + Send + Sync + 'static) -> Running {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir::socket_path(dir.path(), "serve");
+    let listeners = Listeners { socket: Some(socket), metrics: Some("127.0.0.1:0".parse().unwrap()) };
+    Running { control: start_with(&listeners, program), dir }
+}
+
+impl Running {
+    fn socket(&self) -> &Path {
+        self.control.socket().unwrap()
+    }
+
+    /// Returns the response to a request over TCP.
+    fn exchange(&self, request: &[u8]) -> String {
+        let mut socket = TcpStream::connect(self.control.metrics().unwrap()).unwrap();
+        // The server can close before it has read all.
+        let _ = socket.write_all(request);
+        let mut response = Vec::new();
+        let _ = socket.read_to_end(&mut response);
+        String::from_utf8_lossy(&response).into_owned()
+    }
+
+    fn get(&self, target: &str) -> String {
+        self.exchange(format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes())
+    }
+}
+
+#[test]
+fn serves_the_snapshot_on_both_listeners() {
+    let running = running(snapshot);
+    let source = Source::Socket(running.socket().to_owned());
+    assert_eq!(source.read(Parts::All).unwrap(), snapshot());
+    assert_eq!(source.read(Parts::Now).unwrap(), snapshot());
+    let response = running.get("/snapshot.json");
+    assert!(
+        response.starts_with("HTTP/1.1 200 OK\r\n") && response.contains("\"at_unix_ms\":7"),
+        "{response}"
+    );
+    assert!(running.get("/healthz").ends_with("\r\n\r\nok\n"));
+}
+
+#[test]
+fn rejects_other_requests() {
+    let running = running(snapshot);
+    assert!(running.get("/other").starts_with("HTTP/1.1 404"));
+    assert!(running.get("/../etc/passwd").starts_with("HTTP/1.1 404"));
+    assert!(
+        running.exchange(b"POST /healthz HTTP/1.1\r\nContent-Length: 9\r\n\r\n").starts_with("HTTP/1.1 405")
+    );
+    assert!(running.exchange(b"\x16\x03\x01 TLS\r\n\r\n").starts_with("HTTP/1.1 400"));
+    let long = format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(2 * MAX_REQUEST));
+    assert!(!running.exchange(long.as_bytes()).contains("200 OK"));
+    assert!(running.get("/healthz").contains("200 OK"), "it serves others");
+}
+
+#[test]
+fn socket_is_private_and_removed_at_the_end() {
+    let Running { control, dir } = running(snapshot);
+    let path = control.socket().unwrap().to_owned();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    drop(control);
+    assert!(!path.exists() && dir.path().exists());
+}
+
+#[test]
+fn replaces_a_dead_socket_of_the_same_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir::socket_path(dir.path(), "serve");
+    drop(UnixListener::bind(&socket).unwrap());
+    let listeners = Listeners { socket: Some(socket), metrics: None };
+    let _control = start_with(&listeners, snapshot);
+    let document = Arc::new(Document::new(Arc::new(snapshot), Vec::new()));
+    let error = start(&listeners, document).unwrap_err();
+    assert!(error.contains("--control-socket"), "{error}");
+}
+
+#[test]
+fn waits_if_all_connections_are_used() {
+    let running = running(snapshot);
+    let idle: Vec<UnixStream> =
+        (0..MAX_CONNECTIONS).map(|_| UnixStream::connect(running.socket()).unwrap()).collect();
+    let source = Source::Socket(running.socket().to_owned());
+    let reader = std::thread::spawn(move || source.read(Parts::Now));
+    // The limit of the socket does not affect the other listener.
+    assert!(running.get("/healthz").contains("200 OK"));
+    drop(idle);
+    assert_eq!(reader.join().unwrap().unwrap(), snapshot());
+}
+
+#[test]
+fn panic_ends_one_request_only() {
+    let count = std::sync::atomic::AtomicU32::new(0);
+    let running = running(move || {
+        let first = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
+        assert!(!first, "a panic in a side thread");
+        snapshot()
+    });
+    let source = Source::Socket(running.socket().to_owned());
+    assert!(source.read(Parts::Now).is_err());
+    assert_eq!(source.read(Parts::Now).unwrap(), snapshot());
+}
