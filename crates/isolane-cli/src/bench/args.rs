@@ -115,6 +115,15 @@ pub struct Args {
     /// always has these under `placement`
     #[arg(long)]
     pub show_placement: bool,
+    /// End with the stages of the operations, which this host has measured, including the warm-up and all other loads:
+    /// waiting for the thread that sends (inbox), for capacity or --coalesce (held), for the kernel to accept the
+    /// command (send), for the response (wait) and the rest of its data (data), for the other responses of the turn
+    /// (deliver), and for the thread (wake). The JSON has them under `stages`
+    #[arg(long)]
+    pub explain: bool,
+    /// Record latencies and their stages
+    #[arg(long, value_parser = one_of(&OBSERVE), default_value = "on", action = clap::ArgAction::Set)]
+    pub observe: bool,
     /// Seed of the random offsets; the same seed gives the same sequence
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -145,6 +154,11 @@ impl Args {
 
 /// Operations in flight on each lane, if the queue holds as many commands.
 const DEFAULT_DEPTH: u16 = 32;
+
+const OBSERVE: [Choice<bool>; 2] = [
+    ("on", "Time the stages of each operation", true),
+    ("off", "Record nothing, to measure the cost of the above", false),
+];
 
 /// Classes of lanes.
 const LANE_CLASSES: [Choice<LaneClass>; 3] = [

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use isolane_host::{BlockingVolume, Client, Completion, Request, RequestError, Submitter, Wait};
 use isolane_memory::Buffer;
+use isolane_observe::snapshot::Snapshot;
 
 use super::access_pattern::{AccessPattern, Direction};
 use super::lane_selector::LaneSelector;
@@ -207,6 +208,14 @@ impl<'a> Driver<'a> {
         self.reject_failures("cannot write the patterns")?;
         self.streams[0].stats = Stats::new();
         Ok(())
+    }
+
+    /// Returns the latencies of the port so far.
+    pub fn snapshot(&self) -> Snapshot {
+        match &self.port {
+            Port::Client(client) => client.snapshot(),
+            Port::Submitter { volume, .. } => volume.snapshot(),
+        }
     }
 
     /// Runs the patterns at this pace, after its warm-up, and with `--verify`, except after a signal, reads all written

@@ -8,6 +8,7 @@ mod args;
 mod background;
 mod coalesce;
 mod driver;
+mod explain;
 mod lane_selector;
 mod pace;
 mod pattern;
@@ -28,6 +29,8 @@ use std::time::Duration;
 
 use isolane_host::{BlockingVolume, Cores, LaneClass, LaneCounts, NamespaceInfo, Options, Uri};
 
+use isolane_observe::snapshot::Numbers;
+
 use crate::cores;
 use crate::failure::{Context, Failure, IoContext};
 use crate::host_args;
@@ -37,6 +40,7 @@ use crate::signals;
 use access_pattern::{AccessPattern, Kind, Rw};
 pub use args::Args;
 use driver::{Driver, Measured, Port};
+use explain::OperationStages;
 use lane_selector::LaneSelector;
 use pace::Pace;
 use placement::{Placement, ThreadPlacement};
@@ -51,12 +55,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if let Some(core) = args.core {
         pin(core)?;
     }
-    let Run { measured, workload, placement, signal } = match args.threads.threads {
+    let Run { measured, workload, placement, numbers, signal } = match args.threads.threads {
         Some(threads) => run_threads(args, &uri, threads)?,
         None => run_one_thread(args, &uri)?,
     };
     let Measured { stats, background, elapsed, verify, read_back, unread } = measured;
-    show(args, &Report::new(&stats, background.as_ref(), elapsed, &verify, workload, placement))?;
+    let mut report = Report::new(&stats, background.as_ref(), elapsed, &verify, workload, placement);
+    report.stages = numbers.as_ref().map(OperationStages::list).unwrap_or_default();
+    show(args, &report)?;
     verify.into_result()?;
     read_back?;
     background.iter().chain([&stats]).try_for_each(reject_errors)?;
@@ -71,6 +77,8 @@ struct Run {
     measured: Measured,
     workload: Workload,
     placement: Placement,
+    /// Latencies with their stages, with `--explain`.
+    numbers: Option<Numbers>,
     signal: i32,
 }
 
@@ -91,11 +99,14 @@ fn run_one_thread(args: &Args, uri: &Uri) -> Result<Run, Failure> {
     let mut driver = Driver::new(Port::Client(&mut client), streams, args.verify, args.fua, &stop);
     driver.prepare()?;
     let show_progress = std::io::stderr().is_terminal() && args.time > Duration::from_secs(1);
-    let measured = driver.measure(&mut Pace::new(args, 1, &stop)?, show_progress);
+    let mut pace = Pace::new(args, 1, &stop)?;
+    let before = driver.snapshot();
+    let measured = driver.measure(&mut pace, show_progress);
+    let numbers = args.explain.then(|| client.snapshot().numbers.since(&before.numbers));
     let workload = Workload::new(args, (granted, max_depth), &Cores::default());
     let threads = vec![ThreadPlacement::current()];
     let placement = Placement::new(threads, &client.connections(), client.engine());
-    Ok(Run { measured, workload, placement, signal: stop.load(Ordering::Relaxed) })
+    Ok(Run { measured, workload, placement, numbers, signal: stop.load(Ordering::Relaxed) })
 }
 
 /// Measures a volume that threads share.
@@ -121,11 +132,13 @@ fn run_threads(args: &Args, uri: &Uri, threads: u16) -> Result<Run, Failure> {
     let patterns = patterns.into_iter().zip(args.threads.thread_cores()).collect();
     let stop = stop_at_signal(|| {})?;
     let pace = Pace::new(args, threads, &stop)?;
+    let before = volume.snapshot();
     let (measured, threads) = threads::measure(&volume, patterns, &pace, args.fua)?;
     let workload = Workload::new(args, (granted, max_depth), &cores);
     let placement = Placement::new(threads, &volume.connections(), volume.engine());
+    let numbers = args.explain.then(|| volume.snapshot().numbers.since(&before.numbers));
     volume.close();
-    Ok(Run { measured, workload, placement, signal: stop.load(Ordering::Relaxed) })
+    Ok(Run { measured, workload, placement, numbers, signal: stop.load(Ordering::Relaxed) })
 }
 
 /// Returns a number that is set to the first signal that ends a process; the next one ends it.
@@ -182,6 +195,7 @@ fn options(args: &Args) -> Result<Options, Failure> {
     options.mode = args.mode;
     options.coalesce = args.coalesce;
     options.via = args.via.clone();
+    options.observe = args.observe;
     options.max_requests = options.max_requests.max(options.classes().total() * usize::from(options.depth));
     Ok(options)
 }
@@ -195,6 +209,11 @@ fn check_options(args: &Args, uri: &Uri) -> Result<(), Failure> {
         let reason = "a single thread drives the client with all its lanes";
         return Err(Failure::new("cannot place lanes on cores", reason)
             .with_hint("add --threads, or remove cores from the URI"));
+    }
+    if args.explain && !args.observe {
+        return Err(
+            Failure::new("cannot use --explain", "no stages are recorded").with_hint("remove --observe off")
+        );
     }
     if args.coalesce.is_some() && (args.via.is_some() || uri.via.is_some()) {
         return Err(Failure::new("cannot use --coalesce", "an engine does not delay operations")

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::explain::OperationStages;
 use super::placement::Placement;
 use super::stats::{DirectionStats, Stats};
 use super::verifier::VerifyReport;
@@ -38,6 +39,9 @@ pub struct Report {
     pub background: Option<Summary>,
     /// Cores of threads and connections.
     pub placement: Placement,
+    /// Stages of the operations, with `--explain`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<OperationStages>,
 }
 
 /// The result of some operations.
@@ -127,6 +131,7 @@ impl Report {
             write,
             background: background.map(|stats| Summary::new(&stats.total(), seconds)),
             placement,
+            stages: Vec::new(),
         }
     }
 
@@ -144,7 +149,8 @@ impl Report {
             text +=
                 &format!("verified   {:>12} blocks, {} wrong\n", self.verified_blocks, self.verify_errors);
         }
-        text + &errors(self.total.errors)
+        text += &errors(self.total.errors);
+        text + &self.stages.iter().map(OperationStages::to_text).collect::<String>()
     }
 }
 

@@ -36,6 +36,28 @@ fn ctrl_c_prints_the_results_so_far() {
 }
 
 #[test]
+fn explain_ends_with_stages() {
+    let server = Server::start(&["mem:1M"]);
+    let bench = ["bench", &server.uri, "--time", "100ms", "--explain"];
+    for kind in KINDS {
+        let text = succeed(&[&bench[..], kind].concat());
+        let rows = ["read stages of ", "send ", "wait ", "deliver "];
+        assert!(rows.iter().all(|row| text.lines().any(|line| line.starts_with(row))), "{text}");
+    }
+    let json = [&bench[..], &["--rw", "randrw", "--json", "-"]].concat();
+    let figures: Value = serde_json::from_str(&succeed(&json)).unwrap();
+    let kinds = figures["stages"].as_array().unwrap();
+    assert_eq!(kinds.iter().map(operations).sum::<u64>(), operations(&figures), "{figures}");
+    for kind in kinds {
+        let shares = kind["stages"].as_array().unwrap().iter();
+        let sum: f64 = shares.map(|stage| stage["share"].as_f64().unwrap()).sum();
+        assert!((sum - 1.0).abs() < 1e-6, "{figures}");
+    }
+    let error = fail(&[&bench[..], &["--observe", "off"]].concat());
+    assert!(error.contains("remove --observe off"), "{error}");
+}
+
+#[test]
 fn offset_moves_used_part_of_volume() {
     let dir = tempfile::tempdir().unwrap();
     let (disk, region) = (dir.path().join("disk"), 64 << 10);
