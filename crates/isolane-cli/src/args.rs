@@ -33,6 +33,7 @@ pub enum Command {
     Bench(Box<crate::bench::Args>),
     Engine(Box<crate::engine::Args>),
     Verbs(Box<crate::verbs::Args>),
+    Top(crate::top::Args),
     Heatmap(crate::heatmap::Args),
     Slow(crate::slow::Args),
     Snapshot(crate::snapshot::Args),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use isolane_inspect::heatmap::{By, HeatMap, html};
 use isolane_inspect::source::Parts;
 use isolane_observe::snapshot::Snapshot;
+use isolane_observe::verdict;
 
 use crate::choice::{Choice, one_of};
 use crate::failure::{Failure, IoContext};
@@ -15,7 +16,8 @@ use crate::source_args::SourceArgs;
 ///
 /// Time goes to the right and latency, on a logarithmic axis, up; a darker cell has more operations. Each item has a
 /// strip, all on one scale. An item that is slower than its peers is marked in red, also above the times at which it is
-/// slow. An HTML file has the heat maps of all kinds of items and a table of stages, without references to other files.
+/// slow. An HTML file has the heat maps of all kinds of items, a table of stages, and the verdict, without references to
+/// other files.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -66,6 +68,13 @@ fn draw(snapshot: &Snapshot, by: By, format: Format) -> Result<String, Failure> 
     };
     Ok(match format {
         Format::Svg => map.to_svg(),
-        Format::Html => html::document(snapshot, by, None),
+        Format::Html => html::document(snapshot, by, Some(&verdict_of(snapshot))),
     })
+}
+
+/// Returns the verdict over all recorded steps.
+fn verdict_of(snapshot: &Snapshot) -> String {
+    let ms = snapshot.steps.iter().fold(0, |sum: u64, step| sum.saturating_add(step.length_ms));
+    let options = verdict::Options { window_s: ms as f64 / 1000.0, ..verdict::Options::default() };
+    verdict::to_text(&verdict::explain(snapshot, options))
 }

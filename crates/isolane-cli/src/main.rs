@@ -28,6 +28,7 @@ mod signals;
 mod slow;
 mod snapshot;
 mod source_args;
+mod top;
 mod units;
 mod verbs;
 
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args).map(done),
         Command::Engine(args) => engine::run(&args).map(done),
         Command::Verbs(args) => verbs::run(&args).map(done),
+        Command::Top(args) => top::run(&args).map(done),
         Command::Heatmap(args) => heatmap::run(&args).map(done),
         Command::Slow(args) => slow::run(&args).map(done),
         Command::Snapshot(args) => snapshot::run(&args).map(done),

@@ -70,6 +70,12 @@ const CONTROL_ENVIRONMENT: &str = "\
 RUNTIME_DIRECTORY: Directory of control sockets, as systemd sets it.
 XDG_RUNTIME_DIR: Its directory isolane has the control sockets otherwise (default: /tmp/isolane-UID).";
 
+const TOP_ENVIRONMENT: &str = "\
+RUNTIME_DIRECTORY: Directory of control sockets, as systemd sets it.
+XDG_RUNTIME_DIR: Its directory isolane has the control sockets otherwise (default: /tmp/isolane-UID).
+NO_COLOR: If it is not empty, nothing is colored.
+TERM: With dumb, or without a value, all tables are printed once.";
+
 /// Control sockets.
 const CONTROL_FILES: &str = "\
 KIND-PID.sock: Control socket of a running program, for example serve-4711.sock.";
@@ -86,7 +92,7 @@ isolane copy disk.img nvme+tcp://10.0.0.1 --verify: Copy a file to a volume and 
 isolane bench nvme+tcp://127.0.0.1 --rw randread: Measure a volume.
 isolane engine --cores 1: Process traffic of other programs on core 1.",
             see_also: "isolane-serve(1), isolane-discover(1), isolane-doctor(1), isolane-info(1), isolane-copy(1), isolane-bench(1), \
-                       isolane-engine(1), isolane-verbs(1), isolane-heatmap(1), isolane-slow(1), isolane-snapshot(1), isolane-man(1), isolane-completions(1), nvme(1)",
+                       isolane-engine(1), isolane-verbs(1), isolane-top(1), isolane-heatmap(1), isolane-slow(1), isolane-snapshot(1), isolane-man(1), isolane-completions(1), nvme(1)",
             ..Sections::default()
         },
         "serve" => Sections {
@@ -222,13 +228,23 @@ isolane engine logs --follow: Print its log, and follow it.",
             see_also: "isolane-engine(1)",
             ..Sections::default()
         },
+        "top" => Sections {
+            status: "129, 130, 143: Ended by SIGHUP, SIGINT, or SIGTERM.",
+            environment: TOP_ENVIRONMENT,
+            files: CONTROL_FILES,
+            examples: "\
+isolane top: Watch the only running program.
+isolane top --once --window 10s: Print the numbers of 10 s once.
+isolane top --from snapshot.json: Show the last second of a snapshot; [ and ] show other ones.",
+            see_also: "isolane(1), isolane-heatmap(1), isolane-serve(1)",
+        },
         "heatmap" => Sections {
             environment: CONTROL_ENVIRONMENT,
             files: CONTROL_FILES,
             examples: "\
 isolane heatmap -o latency.html: Draw the last minutes of the only running program.
 isolane heatmap --from snapshot.json --by volume -o latency.svg: Draw the volumes of a snapshot.",
-            see_also: "isolane(1), isolane-serve(1)",
+            see_also: "isolane(1), isolane-top(1), isolane-serve(1)",
             ..Sections::default()
         },
         "slow" => Sections {

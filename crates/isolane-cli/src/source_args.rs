@@ -7,7 +7,7 @@ use isolane_inspect::source::Source;
 use crate::failure::Failure;
 
 /// The program, or a file with its data.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct SourceArgs {
     /// Control socket of the program (default: the only one that is found)
     #[arg(value_name = "SOCKET")]

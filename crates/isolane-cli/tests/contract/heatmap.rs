@@ -23,6 +23,7 @@ fn heatmap_draws_a_snapshot() {
             let drawing = std::fs::read_to_string(&output).unwrap();
             assert!(drawing.contains("<svg") && drawing.contains(name), "{by}.{ending}");
             assert_eq!(drawing.starts_with("<!doctype html>"), ending == "html");
+            assert_eq!(drawing.contains("30 s, "), ending == "html", "the verdict over all steps");
         }
     }
 }

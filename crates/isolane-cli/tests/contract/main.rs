@@ -11,6 +11,7 @@ mod observe;
 mod sample;
 mod serve;
 mod stderr;
+mod top;
 mod verbs;
 
 use std::fs;
@@ -87,8 +88,11 @@ fn program() -> Command {
 }
 
 fn kill(child: &Child, signal: &str) {
-    let status =
-        Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status().unwrap();
+    kill_pid(child.id(), signal);
+}
+
+fn kill_pid(pid: u32, signal: &str) {
+    let status = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status().unwrap();
     assert!(status.success());
 }
 

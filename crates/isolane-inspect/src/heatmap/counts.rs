@@ -26,11 +26,6 @@ impl Counts {
         }
     }
 
-    /// Returns the number of operations.
-    pub fn sum(&self) -> u64 {
-        self.0.iter().fold(0, |sum, count| sum.saturating_add(*count))
-    }
-
     /// Returns the number of operations in a row.
     pub fn row(&self, row: usize) -> u64 {
         let cells = match row {
@@ -52,14 +47,9 @@ impl Counts {
         Some((first, used.next_back().unwrap_or(first)))
     }
 
-    /// Returns a quantile in nanoseconds; 0 without operations.
-    pub fn quantile(&self, quantile: f64) -> u64 {
-        Histogram::from_counts(Resolution::Four, &self.0, 0).quantile(quantile)
-    }
-
-    /// Returns an upper bound of the longest latency, in nanoseconds.
-    pub fn max_bound(&self) -> u64 {
-        self.0.iter().rposition(|count| *count > 0).map_or(0, |cell| Resolution::Four.start_of(cell + 1))
+    /// Returns the histogram, without the sum of its durations.
+    pub fn to_histogram(&self) -> Histogram {
+        Histogram::from_counts(Resolution::Four, &self.0, 0)
     }
 }
 

@@ -63,6 +63,16 @@ mod tests {
     }
 
     #[test]
+    fn colors_darken_evenly() {
+        let channel =
+            |color: &str, at: usize| f64::from(u8::from_str_radix(&color[at..at + 2], 16).expect("hex"));
+        let light = COLORS
+            .map(|color| 0.299 * channel(color, 1) + 0.587 * channel(color, 3) + 0.114 * channel(color, 5));
+        assert!(light.windows(2).all(|pair| pair[0] - pair[1] > 10.0), "{light:?}");
+        assert!(light[0] < 230.0, "differs from white paper");
+    }
+
+    #[test]
     fn marks_are_round_and_few() {
         assert_eq!(time_marks(61_500, 121_000), [70_000, 80_000, 90_000, 100_000, 110_000, 120_000]);
         for (start, end) in [(0, 0), (0, u64::MAX), (u64::MAX, u64::MAX), (5, 4), (1, 999)] {

@@ -275,7 +275,7 @@ fn rounded(position: f64) -> f64 {
 }
 
 fn summary(strip: &Strip) -> String {
-    let total = &strip.total;
+    let total = strip.total.to_histogram();
     let quantile = |quantile| duration(total.quantile(quantile));
     let slower = strip.outlier.as_ref().map(|outlier| {
         format!("p{} is {:.1}x its peers · ", (outlier.quantile * 1000.0).round() / 10.0, outlier.ratio)
@@ -287,7 +287,7 @@ fn summary(strip: &Strip) -> String {
         quantile(0.99),
         quantile(0.999),
         duration(total.max_bound()),
-        grouped(total.sum()),
+        grouped(total.count()),
     )
 }
 
