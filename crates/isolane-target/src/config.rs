@@ -66,6 +66,8 @@ pub struct TargetConfig {
     pub zerocopy_threshold: Option<usize>,
     /// Record latencies, stages, and slow operations: see [`Target::snapshot`](crate::Target::snapshot).
     pub observe: bool,
+    /// Memory of these numbers, of all cores together, in bytes. Volumes beyond it are counted together.
+    pub observe_memory: usize,
     /// Memory of one reactor for data in flight, in pages of 4 KiB; at least 1,024.
     pub max_pool_pages: usize,
 }
@@ -96,6 +98,7 @@ impl TargetConfig {
             rebalance_interval: None,
             zerocopy_threshold: None,
             observe: true,
+            observe_memory: 64 << 20,
             max_pool_pages: 32 * 1024,
         }
     }

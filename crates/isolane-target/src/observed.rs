@@ -26,8 +26,11 @@ type Kinds = [[OnceLock<Box<SeriesCells>>; SizeClass::ALL.len()]; Operation::ALL
 /// Numbers that one core writes.
 #[derive(Debug, Default)]
 pub(crate) struct CoreCells {
-    /// By the number of the volume: the namespaces in their order, then the members.
+    /// By the number of the volume: the namespaces in their order, then the members, then all others together.
     volumes: Vec<Kinds>,
+    /// Memory for the series, in bytes.
+    max_bytes: u64,
+    used_bytes: Counter,
     turns: CoarseCells,
     busy_ns: Counter,
     asleep_ns: Counter,
@@ -42,14 +45,32 @@ pub(crate) struct CoreCells {
 }
 
 impl CoreCells {
-    pub(crate) fn new(volumes: usize) -> CoreCells {
-        CoreCells { volumes: (0..volumes).map(|_| Kinds::default()).collect(), ..CoreCells::default() }
+    pub(crate) fn new(volumes: usize, max_bytes: usize) -> CoreCells {
+        let volumes = (0..=volumes).map(|_| Kinds::default()).collect();
+        CoreCells { volumes, max_bytes: max_bytes as u64, ..CoreCells::default() }
     }
 
     /// Returns the cells to record into.
     #[inline]
     pub(crate) fn series(&self, volume: usize, operation: Operation, size: SizeClass) -> &SeriesCells {
+        match self.volumes[volume][operation as usize][size as usize].get() {
+            Some(cells) => cells,
+            None => self.add_series(volume, operation, size),
+        }
+    }
+
+    /// Allocates the cells, or those of all volumes beyond the limit.
+    #[cold]
+    fn add_series(&self, volume: usize, operation: Operation, size: SizeClass) -> &SeriesCells {
+        let used = self.used_bytes.value() + SERIES_BYTES;
+        let volume = if used <= self.max_bytes { volume } else { self.others() };
+        self.used_bytes.set(used.min(self.max_bytes));
         self.volumes[volume][operation as usize][size as usize].get_or_init(Box::default)
+    }
+
+    /// Returns the number that stands for all volumes beyond the limit.
+    pub(crate) fn others(&self) -> usize {
+        self.volumes.len() - 1
     }
 
     /// Returns the numbers of all volumes. `core` is the index of this core.
@@ -424,5 +445,7 @@ impl Observer {
     }
 }
 
+/// Memory of the numbers of one kind of commands, with the usual number of stages.
+const SERIES_BYTES: u64 = 10 << 10;
 /// Time for which the numbers of a closed connection are kept at least; the next close removes them.
 const KEPT_AFTER_CLOSE: Duration = Duration::from_secs(5);

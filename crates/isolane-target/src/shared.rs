@@ -125,7 +125,8 @@ impl Shared {
         let (mailboxes, receivers): (Vec<_>, Vec<_>) = wakers.map(mailbox::unbounded).unzip();
         let counters = mailboxes.iter().map(|_| Arc::new(CoreCounters::new(namespaces.len())));
         let volumes = namespaces.volumes();
-        let observed = mailboxes.iter().map(|_| Arc::new(CoreCells::new(volumes)));
+        let max_bytes = config.observe_memory / mailboxes.len().max(1);
+        let observed = mailboxes.iter().map(|_| Arc::new(CoreCells::new(volumes, max_bytes)));
         let shared = Shared {
             counters: counters.collect(),
             observed: observed.collect(),

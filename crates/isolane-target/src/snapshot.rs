@@ -25,12 +25,13 @@ pub(crate) fn take(shared: &Shared, started_ns: u64) -> Snapshot {
     });
     let mut slow: Vec<_> = slow.collect();
     slow.sort_by_key(|operation| operation.at_unix_us);
+    let numbers = numbers(shared);
     Snapshot {
         version: VERSION,
         program: program(shared, now_ns.saturating_sub(started_ns)),
         at_unix_ms: since_1970.as_millis() as u64,
-        volumes: volumes(shared),
-        numbers: numbers(shared),
+        volumes: volumes(shared, &numbers),
+        numbers,
         slow,
         ..Snapshot::default()
     }
@@ -78,8 +79,8 @@ fn numbers(shared: &Shared) -> Numbers {
     numbers
 }
 
-/// Returns all volumes: the namespaces in their order, then their members.
-fn volumes(shared: &Shared) -> Vec<Volume> {
+/// Returns all volumes: the namespaces in their order, then their members, then the others if they have numbers.
+fn volumes(shared: &Shared, numbers: &Numbers) -> Vec<Volume> {
     let trees: Vec<VolumeTree> = shared.namespaces.iter().map(|it| it.volume.tree()).collect();
     let mut list: Vec<Volume> = shared
         .namespaces
@@ -99,6 +100,10 @@ fn volumes(shared: &Shared) -> Vec<Volume> {
         .collect();
     for (position, tree) in trees.iter().enumerate() {
         add_members(&mut list, position, tree);
+    }
+    let others = shared.observed.first().map(|cells| cells.others() as u32);
+    if numbers.series.iter().any(|series| Some(series.volume) == others) {
+        list.push(Volume { id: others.unwrap_or_default(), name: "others".to_owned(), ..Volume::default() });
     }
     list
 }

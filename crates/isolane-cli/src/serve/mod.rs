@@ -193,6 +193,9 @@ pub struct Args {
     /// Record latencies, their stages, and slow operations
     #[arg(long, value_parser = one_of(&OBSERVE), default_value = "on", action = clap::ArgAction::Set)]
     observe: bool,
+    /// Memory for these numbers; volumes beyond it are counted together
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_memory)]
+    observe_memory: usize,
     /// Memory of each reactor for data in flight; at least 4M
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = parse_pool)]
     pool: usize,
@@ -339,6 +342,7 @@ fn configure(args: &Args) -> Result<(TargetConfig, Described, Conditions), Failu
     config.zerocopy_threshold = args.zerocopy_threshold;
     config.scheduling = args.fair_queueing;
     config.observe = args.observe;
+    config.observe_memory = args.observe_memory;
     config.max_pool_pages = args.pool / PAGE_SIZE;
     if args.advertise.iter().any(|address| address.ip().is_unspecified()) {
         return Err(Failure::new("cannot advertise 0.0.0.0 or [::]", "no host can connect there")
@@ -362,9 +366,13 @@ fn parse_threshold(text: &str) -> Result<Threshold, String> {
     }
 }
 
+fn parse_memory(text: &str) -> Result<usize, String> {
+    usize::try_from(parse_bytes(text)?).map_err(|error| error.to_string())
+}
+
 /// Parses the memory of a reactor.
 fn parse_pool(text: &str) -> Result<usize, String> {
-    let bytes = usize::try_from(parse_bytes(text)?).map_err(|error| error.to_string())?;
+    let bytes = parse_memory(text)?;
     if bytes < MIN_POOL_BYTES {
         Err("commands of 1 MiB need more; use at least 4M".into())
     } else {
