@@ -54,6 +54,24 @@ pub(crate) const TARGETS: &[Target] = &[
     ),
     parser!("system-counter", |text| decode_counter(text, "nr_throttled"), "nr_periods 0\nnr_throttled 7\n"),
     parser!("system-pressure", decode_pressure, "some avg10=91.09 total=7645\nfull avg10=0.50 total=2\n"),
+    parser!("system-cpu-mask", decode_cpu_mask, "00000001,80000005\n"),
+    parser!("system-numbers", decode_numbers, "4096\t131072 6291456\n"),
+    Target {
+        name: "system-pci-config",
+        check: |bytes| {
+            let _ = decode_pci_config(bytes);
+        },
+        corpus: || vec![pci_config()],
+    },
     parser!("system-node", decode_node, "-1\n", "1\n"),
     parser!("system-device-number", decode_device_number, "259:0\n"),
 ];
+
+/// Configuration space with the PCI Express capability at 0x40.
+fn pci_config() -> Vec<u8> {
+    let mut bytes = vec![0; 256];
+    bytes[0x06] = 0x10;
+    bytes[0x34] = 0x40;
+    bytes[0x40] = 0x10;
+    bytes
+}

@@ -109,11 +109,9 @@ fn echo(value: &str, path: &str) -> String {
 fn scheduler(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
     for_each_queue(context, survey, |survey, name, queue| {
         let path = format!("{queue}/scheduler");
-        let text = context.root.word(&path)?;
-        let chosen =
-            text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(chosen, _)| chosen);
-        let chosen =
-            chosen.or((text == "none").then_some("none")).ok_or(unexpected(&path, "a word in brackets"))?;
+        // Devices without schedulers have no brackets.
+        let is_none = context.root.word(&path)? == "none";
+        let chosen = if is_none { "none".to_owned() } else { context.chosen(&path)? };
         let is_good = chosen == "none" || !name.starts_with("nvme");
         survey.judge(is_good, format!("{name}: {chosen}"), echo("none", &path));
         Ok(())

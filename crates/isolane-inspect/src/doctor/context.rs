@@ -135,6 +135,13 @@ impl Context {
         Ok(drives.filter(|card| names.contains(&card.name)).collect())
     }
 
+    /// Returns the word in brackets of a list of choices.
+    pub(super) fn chosen(&self, path: &str) -> Result<String, ReadError> {
+        let text = self.root.word(path)?;
+        let word = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+        word.map(|(word, _)| word.to_owned()).ok_or(unexpected(path, "a word in brackets"))
+    }
+
     /// Returns all interrupt lines.
     pub(super) fn irq_lines(&self) -> Result<&[IrqLine], ReadError> {
         self.irq_lines.get_or_init(|| irq_lines(&self.root)).as_deref().map_err(Clone::clone)

@@ -58,19 +58,12 @@ pub(super) const CHECKS: &[Check] = &[
 
 fn huge(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
     let dir = "/sys/kernel/mm/transparent_hugepage";
-    let enabled = chosen(context, &format!("{dir}/enabled"))?;
+    let enabled = context.chosen(&format!("{dir}/enabled"))?;
     let is_good = ["madvise", "always"].contains(&&*enabled);
     survey.judge(is_good, format!("enabled: {enabled}"), format!("echo madvise > {dir}/enabled"));
-    let defrag = chosen(context, &format!("{dir}/defrag"))?;
+    let defrag = context.chosen(&format!("{dir}/defrag"))?;
     survey.judge(defrag != "always", format!("defrag: {defrag}"), format!("echo madvise > {dir}/defrag"));
     Ok(())
-}
-
-/// Returns the word in brackets.
-fn chosen(context: &Context, path: &str) -> Result<String, ReadError> {
-    let text = context.root.word(path)?;
-    let word = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-    word.map(|(word, _)| word.to_owned()).ok_or(unexpected(path, "a word in brackets"))
 }
 
 fn swap(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {

@@ -16,7 +16,10 @@ mod document;
 mod irq;
 mod lim;
 mod mem;
+mod net;
+mod nvme;
 mod own;
+mod pci;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -35,6 +38,9 @@ const AREAS: &[(&str, &[Check])] = &[
     ("Limits", lim::CHECKS),
     ("Interrupts", irq::CHECKS),
     ("Block devices and file systems", blk::CHECKS),
+    ("Network", net::CHECKS),
+    ("PCI devices", pci::CHECKS),
+    ("NVMe drives", nvme::CHECKS),
     ("The running target", own::CHECKS),
 ];
 

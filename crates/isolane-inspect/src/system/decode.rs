@@ -33,6 +33,31 @@ pub fn decode_cpu_list(text: &str) -> Result<Vec<u32>, Malformed> {
     Ok(cpus)
 }
 
+/// Decodes numbers separated by spaces.
+///
+/// # Errors
+/// A word is not a number, or there is none.
+pub fn decode_numbers(text: &str) -> Result<Vec<u64>, Malformed> {
+    let numbers = text.split_ascii_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<u64>>>();
+    numbers.filter(|numbers| !numbers.is_empty()).ok_or(Malformed::at(0, "numbers"))
+}
+
+/// Decodes a mask of CPUs: groups of 32 bits in hexadecimal, the highest first, such as `00000001,00000005`.
+///
+/// # Errors
+/// The text is not a mask, or names a CPU beyond 16,383.
+pub fn decode_cpu_mask(text: &str) -> Result<Vec<u32>, Malformed> {
+    let invalid = || Malformed::at(0, "a mask of CPUs");
+    let mut cpus = Vec::new();
+    for (first, group) in (0..=MAX_CPU).step_by(32).zip(text.trim().rsplit(',')) {
+        let is_valid = (1..=8).contains(&group.len()) && group.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let mask = u32::from_str_radix(group, 16).ok().filter(|_| is_valid).ok_or_else(invalid)?;
+        cpus.extend((0..32).filter(|bit| mask & (1 << bit) != 0).map(|bit| first + bit));
+    }
+    let max_groups = MAX_CPU as usize / 32 + 1;
+    if text.split(',').count() > max_groups { Err(invalid()) } else { Ok(cpus) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +77,20 @@ mod tests {
         for invalid in ["", "1 2", "-1", "0x1", "99999999999999999999"] {
             assert!(decode_number(invalid).is_err(), "{invalid}");
         }
+    }
+
+    #[test]
+    fn decodes_masks_of_cpus() {
+        assert_eq!(decode_cpu_mask("00000001,80000005\n").unwrap(), [0, 2, 31, 32]);
+        assert_eq!(decode_cpu_mask("0\n").unwrap(), [0; 0]);
+        for invalid in ["", ",", "1,", "x", "+1", "123456789", &"0,".repeat(600)] {
+            assert!(decode_cpu_mask(invalid).is_err(), "{invalid}");
+        }
+    }
+
+    #[test]
+    fn decodes_rows_of_numbers() {
+        assert_eq!(decode_numbers("4096\t131072 6291456\n").unwrap(), [4096, 131_072, 6_291_456]);
+        assert!(decode_numbers("\n").is_err() && decode_numbers("1 -1").is_err());
     }
 }

@@ -12,6 +12,7 @@ mod disk;
 mod fields;
 mod interrupts;
 mod net;
+mod pci_config;
 mod read_error;
 mod root;
 mod task;
@@ -22,10 +23,11 @@ pub use cgroup::{
     decode_counter, decode_pressure,
 };
 pub use cpu::{CpuTimes, decode_cpu_times};
-pub use decode::{decode_cpu_list, decode_number};
+pub use decode::{decode_cpu_list, decode_cpu_mask, decode_number, decode_numbers};
 pub use disk::{DiskStats, ProcessIo, decode_diskstats, decode_process_io};
 pub use interrupts::{InterruptLine, Interrupts, IrqLine, decode_counts, decode_interrupts, irq_numbers};
 pub use net::{ProtocolCounters, Softnet, decode_protocol_counters, decode_softnet};
+pub use pci_config::{PciControl, decode_pci_config, pci_control};
 pub use read_error::{Malformed, ReadError, Reason};
 pub use root::{Root, SMALL};
 pub use task::{

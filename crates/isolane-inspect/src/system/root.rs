@@ -55,12 +55,20 @@ impl Root {
         self.path == Path::new("/")
     }
 
+    /// Reads at most `limit` bytes.
+    ///
+    /// # Errors
+    /// The file and the reason.
+    pub fn bytes(&self, path: &str, limit: usize) -> Result<Vec<u8>, ReadError> {
+        self.read_bytes(path, limit).map_err(|reason| ReadError { path: path.into(), reason })
+    }
+
     /// Reads a text of at most `limit` bytes, with replacements for bytes that are not UTF-8.
     ///
     /// # Errors
     /// The file and the reason.
     pub fn read(&self, path: &str, limit: usize) -> Result<String, ReadError> {
-        let bytes = self.read_bytes(path, limit).map_err(|reason| ReadError { path: path.into(), reason })?;
+        let bytes = self.bytes(path, limit)?;
         Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into()))
     }
 

@@ -31,6 +31,8 @@ pub struct BlockDevice {
 /// A PCI function above a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PciFunction {
+    /// Path in sysfs without links.
+    pub path: String,
     /// Address, for example `0000:00:02.0`.
     pub address: String,
     /// NUMA node, if the function belongs to one.
@@ -145,6 +147,7 @@ fn read_function(root: &Root, path: &str, address: &str) -> Result<PciFunction, 
         irqs.extend(line.filter(|line| *line != 0).and_then(|line| u32::try_from(line).ok()));
     }
     Ok(PciFunction {
+        path: path.to_owned(),
         address: address.to_owned(),
         numa_node: node,
         link: speed.zip(width).map(|(speed, width)| format!("{speed} x{width}")),

@@ -8,7 +8,10 @@ mod cpu;
 mod irq;
 mod lim;
 mod mem;
+mod net;
+mod nvme;
 mod own;
+mod pci;
 
 use std::fs;
 

@@ -1,0 +1,374 @@
+//! Checks of the network.
+
+use super::check::{Check, Severity};
+use super::context::{Context, show_cpus, unexpected};
+use super::devices::Card;
+use super::survey::{Survey, quoted};
+use crate::system::{
+    ProtocolCounters, ReadError, Reason, SMALL, Softnet, decode_cpu_mask, decode_number, decode_numbers,
+};
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "net.softnet",
+        severity: Severity::Warning,
+        reads: "/proc/net/softnet_stat: columns 2 and 3, twice",
+        good: "not rising on the cores of reactors",
+        why: "a full queue drops packets, and a used-up budget delays them",
+        is_sampled: true,
+        run: softnet,
+    },
+    Check {
+        id: "net.queues",
+        severity: Severity::Warning,
+        reads: "/sys/class/net/*/queues/rx-*",
+        good: "at least one receive queue for each reactor",
+        why: "one queue is handled by one core, and other reactors get their packets from it",
+        is_sampled: false,
+        run: queues,
+    },
+    Check {
+        id: "net.steering",
+        severity: Severity::Information,
+        reads: "/sys/class/net/*/queues: rx-*/rps_cpus, tx-*/xps_cpus",
+        good: "rps 0 with several queues, set with one; xps covers the cores",
+        why: "software steering costs an interrupt to another core, and helps only without hardware queues",
+        is_sampled: false,
+        run: steering,
+    },
+    Check {
+        id: "net.errors",
+        severity: Severity::Warning,
+        reads: "/sys/class/net/*/statistics, twice; /proc/net/snmp: RetransSegs, OutSegs, twice",
+        good: "no errors or drops, and less than 0.1 % retransmitted",
+        why: "a lost packet delays its connection by a round trip or by 200 ms",
+        is_sampled: true,
+        run: errors,
+    },
+    Check {
+        id: "net.listen",
+        severity: Severity::Warning,
+        reads: "/proc/net/netstat: ListenOverflows, twice; net.core.somaxconn, net.ipv4.tcp_max_syn_backlog",
+        good: "no overflows; at least 1,024",
+        why: "hosts that connect together are rejected when the queue of a listener is full",
+        is_sampled: true,
+        run: listen,
+    },
+    Check {
+        id: "net.memory",
+        severity: Severity::Error,
+        reads: "/proc/net/sockstat, net.ipv4.tcp_mem; /proc/net/netstat: TCPMemoryPressures, twice",
+        good: "below the pressure",
+        why: "under pressure, the kernel shrinks windows and drops data",
+        is_sampled: true,
+        run: memory,
+    },
+    Check {
+        id: "net.buffers",
+        severity: Severity::Warning,
+        reads: "net.ipv4.tcp_rmem, net.ipv4.tcp_wmem: maxima; speed of network cards",
+        good: "twice the speed of the link times 0.2 ms, at least",
+        why: "a smaller buffer limits one connection to less than the link",
+        is_sampled: false,
+        run: buffers,
+    },
+    Check {
+        id: "net.idle",
+        severity: Severity::Information,
+        reads: "net.ipv4.tcp_slow_start_after_idle",
+        good: "0 with remote peers",
+        why: "after a pause, a connection starts with a small congestion window",
+        is_sampled: false,
+        run: idle,
+    },
+    Check {
+        id: "net.link",
+        severity: Severity::Warning,
+        reads: "/sys/class/net/*: operstate, carrier_changes, twice",
+        good: "carrier changes not rising",
+        why: "a link that fails and returns loses packets each time",
+        is_sampled: true,
+        run: link,
+    },
+    Check {
+        id: "net.mtu",
+        severity: Severity::Warning,
+        reads: "/sys/class/net/*: mtu",
+        good: "9,000 on links of 10 Gb/s and more",
+        why: "small packets cost more work for each byte",
+        is_sampled: false,
+        run: mtu,
+    },
+    Check {
+        id: "net.conntrack",
+        severity: Severity::Warning,
+        reads: "net.netfilter: nf_conntrack_count, nf_conntrack_max",
+        good: "below 80 %",
+        why: "a full table drops packets of new connections",
+        is_sampled: false,
+        run: conntrack,
+    },
+];
+
+/// Returns the network cards that are up.
+fn cards(context: &Context) -> Result<Vec<&Card>, ReadError> {
+    let mut found = Vec::new();
+    for card in context.cards()?.iter().filter(|card| !card.is_drive) {
+        if context.root.word(&format!("{}/operstate", card.path))? == "up" {
+            found.push(card);
+        }
+    }
+    Ok(found)
+}
+
+/// Reads a number of `/proc/sys`.
+fn setting(context: &Context, name: &str) -> Result<u64, ReadError> {
+    context.root.parse(&format!("/proc/sys/{}", name.replace('.', "/")), SMALL, decode_number)
+}
+
+fn softnet(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
+    let cores = context.cores()?;
+    for counters in Softnet::read(&context.root)?.iter().filter(|counters| cores.contains(&counters.cpu)) {
+        let cpu = counters.cpu;
+        let dropped = context.rise(&format!("softnet dropped {cpu}"), counters.dropped.into());
+        let squeezed = context.rise(&format!("softnet squeezed {cpu}"), counters.squeezed.into());
+        survey.judge(
+            dropped == 0,
+            format!("core {cpu}: {dropped} packets dropped {}", context.period()),
+            "sysctl -w net.core.netdev_max_backlog=10000",
+        );
+        survey.judge(
+            squeezed == 0,
+            format!("core {cpu}: budget used up {squeezed} times {}", context.period()),
+            "sysctl -w net.core.netdev_budget=600 net.core.netdev_budget_usecs=4000",
+        );
+    }
+    if survey.is_empty() {
+        survey.unseen("/proc/net/softnet_stat: no core of a reactor");
+    }
+    Ok(())
+}
+
+/// Returns the names of the queues of one direction, `rx-` or `tx-`.
+fn queue_names(context: &Context, card: &Card, prefix: &str) -> Result<Vec<String>, ReadError> {
+    let mut names = context.root.list(&format!("{}/queues", card.path))?;
+    names.retain(|name| name.starts_with(prefix));
+    Ok(names)
+}
+
+fn queues(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
+    let reactors = context.cores()?.len();
+    for card in cards(context)? {
+        let queues = queue_names(context, card, "rx-")?.len();
+        let value = format!("{}: {queues} receive queues, {reactors} reactors", card.name);
+        survey.judge(
+            queues >= reactors,
+            value,
+            format!("ethtool -L {} combined {reactors}", quoted(&card.name)),
+        );
+    }
+    if survey.is_empty() {
+        survey.absent("no network card is up");
+    }
+    Ok(())
+}
+
+fn steering(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
+    let cores = context.cores()?;
+    let mask = |path: String| context.root.parse(&path, SMALL, decode_cpu_mask).map(|cpus| (path, cpus));
+    for card in cards(context)? {
+        let receive = queue_names(context, card, "rx-")?;
+        for queue in &receive {
+            let read = mask(format!("{}/queues/{queue}/rps_cpus", card.path));
+            let Some((path, cpus)) = survey.take(read) else { continue };
+            let is_single = receive.len() == 1 && cores.len() > 1;
+            let (is_good, value) =
+                if is_single { (!cpus.is_empty(), "MASK") } else { (cpus.is_empty(), "0") };
+            let value = format!("echo {value} > {}", quoted(&path));
+            let remedy = if is_single { format!("# {value}") } else { value };
+            survey.judge(
+                is_good,
+                format!("{} {queue}: rps on cores {}", card.name, show_cpus(&cpus)),
+                remedy,
+            );
+        }
+        let mut covered = Vec::new();
+        for queue in queue_names(context, card, "tx-")? {
+            // A card with one queue has no such file.
+            match mask(format!("{}/queues/{queue}/xps_cpus", card.path)) {
+                Err(ReadError { reason: Reason::Missing, .. }) => covered.extend(&cores),
+                read => covered.extend(survey.take(read).map(|(_, cpus)| cpus).unwrap_or_default()),
+            }
+        }
+        // Without any core, the kernel chooses a queue by a hash.
+        let is_good = covered.is_empty() || cores.iter().all(|core| covered.contains(core));
+        let remedy = format!("# echo MASK > {}/queues/tx-*/xps_cpus", card.path);
+        survey.judge(is_good, format!("{}: xps on cores {}", card.name, show_cpus(&covered)), remedy);
+    }
+    if survey.is_empty() {
+        survey.absent("no network card is up");
+    }
+    Ok(())
+}
+
+fn errors(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
+    for card in cards(context)? {
+        for name in ["rx_errors", "tx_errors", "rx_dropped", "tx_dropped", "rx_missed_errors"] {
+            let path = format!("{}/statistics/{name}", card.path);
+            let Some(count) = survey.take(context.root.parse(&path, SMALL, decode_number)) else { continue };
+            let count = context.rise(&path, count);
+            let value = format!("{}: {name} {count} {}", card.name, context.period());
+            survey.judge(
+                count == 0,
+                value,
+                "# check cable, transceiver, and port; raise the rings with ethtool -G",
+            );
+        }
+    }
+    let counters = ProtocolCounters::read(&context.root)?;
+    let counter = |name| {
+        let value = counters.get("Tcp", name).and_then(|value| u64::try_from(value).ok());
+        value.map(|value| context.rise(name, value)).ok_or(unexpected("/proc/net/snmp", "counters of Tcp"))
+    };
+    let (repeated, sent) = (counter("RetransSegs")?, counter("OutSegs")?);
+    survey.judge(
+        repeated.saturating_mul(1_000) < sent.max(1) || repeated < 2,
+        format!("{repeated} of {sent} segments retransmitted {}", context.period()),
+        "# find the loss: counters of the switch, and `nstat`",
+    );
+    Ok(())
+}
+
+fn listen(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
+    for name in ["net.core.somaxconn", "net.ipv4.tcp_max_syn_backlog"] {
+        let Some(value) = survey.take(setting(context, name)) else { continue };
+        survey.judge(value >= 1_024, format!("{name} {value}"), format!("sysctl -w {name}=1024"));
+    }
+    let overflows = extended(context, "ListenOverflows")?;
+    survey.judge(
+        overflows == 0,
+        format!("{overflows} overflows {}", context.period()),
+        "sysctl -w net.core.somaxconn=4096",
+    );
+    Ok(())
+}
+
+/// Returns the increase of a counter of `/proc/net/netstat`.
+fn extended(context: &Context, name: &str) -> Result<u64, ReadError> {
+    let counters = ProtocolCounters::read(&context.root)?;
+    let value = counters.get("TcpExt", name).and_then(|value| u64::try_from(value).ok());
+    value.map(|value| context.rise(name, value)).ok_or(unexpected("/proc/net/netstat", "counters of TcpExt"))
+}
+
+fn memory(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
+    let limits = context.root.parse("/proc/sys/net/ipv4/tcp_mem", SMALL, decode_numbers)?;
+    let [_, pressure, _] = *limits else {
+        return Err(unexpected("/proc/sys/net/ipv4/tcp_mem", "three numbers"));
+    };
+    let text = context.root.read("/proc/net/sockstat", SMALL)?;
+    let words: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("TCP:")).flat_map(str::split_whitespace).collect();
+    let used = words.windows(2).find(|pair| pair[0] == "mem").and_then(|pair| pair[1].parse::<u64>().ok());
+    let used = used.ok_or(unexpected("/proc/net/sockstat", "mem of TCP"))?;
+    let remedy = format!("# raise net.ipv4.tcp_mem, now {limits:?} pages");
+    survey.judge(used < pressure, format!("{used} pages of {pressure} before the pressure"), &*remedy);
+    let pressures = extended(context, "TCPMemoryPressures")?;
+    survey.judge(pressures == 0, format!("{pressures} times under pressure {}", context.period()), remedy);
+    Ok(())
+}
+
+/// Returns the speed of a card in Mb/s. A virtual card has none.
+fn speed(context: &Context, card: &Card) -> Result<Option<u64>, ReadError> {
+    match context.root.word(&format!("{}/speed", card.path)) {
+        // A card without a fixed speed reports EINVAL or -1.
+        Err(ReadError { reason: Reason::Io(_), .. }) => Ok(None),
+        text => Ok(text?.parse().ok()),
+    }
+}
+
+fn buffers(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
+    let mut fastest = 0;
+    for card in cards(context)? {
+        fastest = fastest.max(speed(context, card)?.unwrap_or_default());
+    }
+    // Mb/s times 0.2 ms is 25 bytes.
+    let needed = fastest.saturating_mul(2 * 25).max(1 << 20);
+    for name in ["tcp_rmem", "tcp_wmem"] {
+        let path = format!("/proc/sys/net/ipv4/{name}");
+        let Some(sizes) = survey.take(context.root.parse(&path, SMALL, decode_numbers)) else { continue };
+        let [min, default, max] = *sizes else {
+            survey.unseen(unexpected(&path, "three numbers"));
+            continue;
+        };
+        survey.judge(
+            max >= needed,
+            format!("{name}: at most {max} bytes, {needed} needed"),
+            format!("sysctl -w net.ipv4.{name}='{min} {default} {needed}'"),
+        );
+    }
+    Ok(())
+}
+
+fn idle(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
+    let value = setting(context, "net.ipv4.tcp_slow_start_after_idle")?;
+    survey.judge(value == 0, value.to_string(), "sysctl -w net.ipv4.tcp_slow_start_after_idle=0");
+    Ok(())
+}
+
+fn link(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
+    for card in cards(context)? {
+        let path = format!("{}/carrier_changes", card.path);
+        let Some(count) = survey.take(context.root.parse(&path, SMALL, decode_number)) else { continue };
+        let count = context.rise(&path, count);
+        // A card changes its carrier once or twice when the system starts.
+        let is_good = count == 0 || (!context.has_two_readings() && count <= 2);
+        let value = format!("{}: {count} carrier changes {}", card.name, context.period());
+        survey.judge(is_good, value, "# check cable, transceiver, and port");
+    }
+    if survey.is_empty() {
+        survey.absent("no network card is up");
+    }
+    Ok(())
+}
+
+fn mtu(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
+    for card in cards(context)? {
+        let Some(mtu) = survey.take(context.root.parse(&format!("{}/mtu", card.path), SMALL, decode_number))
+        else {
+            continue;
+        };
+        let speed = speed(context, card)?;
+        survey.judge(
+            mtu >= 9_000 || speed.is_none_or(|speed| speed < 10_000),
+            format!(
+                "{}: {mtu} at {}",
+                card.name,
+                speed.map_or("an unknown speed".into(), |speed| format!("{speed} Mb/s"))
+            ),
+            format!("# if all switches and peers allow it: ip link set {} mtu 9000", card.name),
+        );
+    }
+    if survey.is_empty() {
+        survey.absent("no network card is up");
+    }
+    Ok(())
+}
+
+fn conntrack(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
+    if !context.root.list("/proc/sys/net")?.iter().any(|name| name == "netfilter") {
+        survey.absent("connections are not tracked");
+        return Ok(());
+    }
+    if !context.root.list("/proc/sys/net/netfilter")?.iter().any(|name| name == "nf_conntrack_max") {
+        survey.absent("connections are not tracked");
+        return Ok(());
+    }
+    let max = setting(context, "net.netfilter.nf_conntrack_max")?;
+    let count = setting(context, "net.netfilter.nf_conntrack_count")?;
+    survey.judge(
+        count.saturating_mul(10) < max.saturating_mul(8),
+        format!("{count} of {max} connections"),
+        "# do not track the port of the target: nft add rule ... tcp dport 4420 notrack",
+    );
+    Ok(())
+}
