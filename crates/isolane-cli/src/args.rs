@@ -37,6 +37,7 @@ pub enum Command {
     Heatmap(crate::heatmap::Args),
     Slow(crate::slow::Args),
     Snapshot(crate::snapshot::Args),
+    Trace(crate::trace::Args),
     Man(crate::man::Args),
     Completions(crate::completions::Args),
 }

@@ -29,6 +29,7 @@ mod slow;
 mod snapshot;
 mod source_args;
 mod top;
+mod trace;
 mod units;
 mod verbs;
 
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         Command::Heatmap(args) => heatmap::run(&args).map(done),
         Command::Slow(args) => slow::run(&args).map(done),
         Command::Snapshot(args) => snapshot::run(&args).map(done),
+        Command::Trace(args) => trace::run(&args).map(done),
         Command::Man(args) => man::run(&args, Cli::command()).map(done),
         Command::Completions(args) => completions::run(&args, Cli::command()).map(done),
     };

@@ -92,7 +92,7 @@ isolane copy disk.img nvme+tcp://10.0.0.1 --verify: Copy a file to a volume and 
 isolane bench nvme+tcp://127.0.0.1 --rw randread: Measure a volume.
 isolane engine --cores 1: Process traffic of other programs on core 1.",
             see_also: "isolane-serve(1), isolane-discover(1), isolane-doctor(1), isolane-info(1), isolane-copy(1), isolane-bench(1), \
-                       isolane-engine(1), isolane-verbs(1), isolane-top(1), isolane-heatmap(1), isolane-slow(1), isolane-snapshot(1), isolane-man(1), isolane-completions(1), nvme(1)",
+                       isolane-engine(1), isolane-verbs(1), isolane-top(1), isolane-heatmap(1), isolane-slow(1), isolane-snapshot(1), isolane-trace(1), isolane-man(1), isolane-completions(1), nvme(1)",
             ..Sections::default()
         },
         "serve" => Sections {
@@ -264,6 +264,15 @@ isolane slow --from ticket.json: List those of a file.",
 isolane snapshot -o ticket.json: Save all data of the only running target.
 isolane snapshot /run/isolane/serve-812.sock -o ticket.json: Save the data of one of several.",
             see_also: "isolane(1), isolane-serve(1), isolane-slow(1)",
+            ..Sections::default()
+        },
+        "trace" => Sections {
+            environment: CONTROL_ENVIRONMENT,
+            files: CONTROL_FILES,
+            examples: "\
+isolane trace -o slow.json: Write the slow operations of the only running program.
+isolane trace --from snapshot.json -o slow.json: Write those of a snapshot.",
+            see_also: "isolane(1), isolane-slow(1), isolane-top(1)",
             ..Sections::default()
         },
         "man" => Sections {

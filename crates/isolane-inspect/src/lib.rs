@@ -12,6 +12,7 @@
 //! | [`doctor`] | checks of the settings of the system |
 //! | [`system`] | readers of `/proc` and `/sys` below a replaceable root |
 //! | [`text`] | names, durations, rates, and times for people |
+//! | [`trace`] | slow operations as trace events |
 //! | [`window`] | sums of the numbers of several steps |
 //!
 //! Only programs depend on this crate; target, host, and engine do not.
@@ -36,4 +37,5 @@ pub mod system;
 #[cfg(test)]
 mod testing;
 pub mod text;
+pub mod trace;
 pub mod window;

@@ -1,4 +1,4 @@
-//! `isolane heatmap`: files that it writes, and errors.
+//! `isolane heatmap` and `isolane trace`: files that they write, and errors.
 
 use super::sample::Sample;
 use super::{fail, run, text};
@@ -39,4 +39,17 @@ fn heatmap_rejects_wrong_files() {
     let error = fail(&["heatmap", "--from", &from, "-o", text(&output)]);
     assert!(error.contains("no operation of a device in 0 recorded steps; try again"), "{error}");
     assert!(!output.exists());
+}
+
+#[test]
+fn trace_has_a_row_for_each_core() {
+    let (directory, from) = snapshot();
+    let output = directory.path().join("trace.json");
+    assert!(run(&["trace", "--from", &from, "-o", text(&output)]).status.success());
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&output).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let rows: Vec<_> = events.iter().filter(|event| event["name"] == "thread_name").collect();
+    assert_eq!(rows.len(), 1, "all slow operations are on core 1");
+    assert_eq!(rows[0]["args"]["name"], "core 1 (CPU 2)");
+    assert_eq!(events.iter().filter(|event| event["name"] == "device").count(), 30);
 }
