@@ -35,6 +35,7 @@ pub enum Command {
     Verbs(Box<crate::verbs::Args>),
     Top(crate::top::Args),
     Heatmap(crate::heatmap::Args),
+    Explain(crate::explain::Args),
     Slow(crate::slow::Args),
     Snapshot(crate::snapshot::Args),
     Trace(crate::trace::Args),

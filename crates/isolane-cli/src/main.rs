@@ -14,6 +14,7 @@ mod cores;
 mod discover;
 mod doctor;
 mod engine;
+mod explain;
 mod failure;
 mod heatmap;
 mod host_args;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         Command::Verbs(args) => verbs::run(&args).map(done),
         Command::Top(args) => top::run(&args).map(done),
         Command::Heatmap(args) => heatmap::run(&args).map(done),
+        Command::Explain(args) => explain::run(&args),
         Command::Slow(args) => slow::run(&args).map(done),
         Command::Snapshot(args) => snapshot::run(&args).map(done),
         Command::Trace(args) => trace::run(&args).map(done),

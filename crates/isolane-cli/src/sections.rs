@@ -92,7 +92,7 @@ isolane copy disk.img nvme+tcp://10.0.0.1 --verify: Copy a file to a volume and 
 isolane bench nvme+tcp://127.0.0.1 --rw randread: Measure a volume.
 isolane engine --cores 1: Process traffic of other programs on core 1.",
             see_also: "isolane-serve(1), isolane-discover(1), isolane-doctor(1), isolane-info(1), isolane-copy(1), isolane-bench(1), \
-                       isolane-engine(1), isolane-verbs(1), isolane-top(1), isolane-heatmap(1), isolane-slow(1), isolane-snapshot(1), isolane-trace(1), isolane-man(1), isolane-completions(1), nvme(1)",
+                       isolane-engine(1), isolane-verbs(1), isolane-top(1), isolane-heatmap(1), isolane-explain(1), isolane-slow(1), isolane-snapshot(1), isolane-trace(1), isolane-man(1), isolane-completions(1), nvme(1)",
             ..Sections::default()
         },
         "serve" => Sections {
@@ -246,6 +246,16 @@ isolane heatmap -o latency.html: Draw the last minutes of the only running progr
 isolane heatmap --from snapshot.json --by volume -o latency.svg: Draw the volumes of a snapshot.",
             see_also: "isolane(1), isolane-top(1), isolane-serve(1)",
             ..Sections::default()
+        },
+        "explain" => Sections {
+            status: "3: With --check, there is a finding.",
+            environment: CONTROL_ENVIRONMENT,
+            files: CONTROL_FILES,
+            examples: "\
+isolane explain: Explain the slow operations of the only running target in the last 10 s.
+isolane explain --from ticket.json --window 5m: Explain those of a file.
+isolane explain --quantile 0.99 --json --check: Fail with status 3 if there is a cause, and print it as JSON.",
+            see_also: "isolane(1), isolane-serve(1), isolane-slow(1), isolane-heatmap(1), isolane-doctor(1)",
         },
         "slow" => Sections {
             environment: CONTROL_ENVIRONMENT,

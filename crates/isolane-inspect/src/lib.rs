@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`control`] | control socket of a running program |
 //! | [`heatmap`] | drawings of time x latency x number of operations |
+//! | [`metrics`] | OpenMetrics text |
 //! | [`peers`] | devices as a user compares them |
 //! | [`document`] | the snapshot of this program, for readers |
 //! | [`program`] | the program that side threads describe |
@@ -26,9 +27,11 @@ pub mod control;
 pub mod doctor;
 pub mod document;
 pub mod heatmap;
+pub mod metrics;
 pub mod peers;
 mod placement;
 pub mod program;
+mod recorder;
 #[cfg(test)]
 mod sample;
 pub mod side_threads;

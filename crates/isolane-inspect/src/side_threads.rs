@@ -1,24 +1,38 @@
 //! All side threads of a program.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::thread;
 
 use crate::control::{self, Control, Listeners};
 use crate::document::Document;
 use crate::program::SharedProgram;
+use crate::recorder;
 
 /// Side threads that describe a program. They release the program when this is dropped.
 #[derive(Debug)]
 pub struct SideThreads {
     document: Arc<Document>,
     control: Option<Control>,
+    /// Stops the recorder when it is dropped.
+    _recorder: Sender<()>,
 }
 
 impl SideThreads {
-    /// Returns side threads for a program whose cores use these CPUs.
-    pub fn new(program: SharedProgram, cpus: Vec<u32>) -> SideThreads {
-        SideThreads { document: Arc::new(Document::new(program, cpus)), control: None }
+    /// Starts the recorder of a program whose cores use these CPUs.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn start(program: SharedProgram, cpus: Vec<u32>) -> io::Result<SideThreads> {
+        let document = Arc::new(Document::new(program, cpus)?);
+        let (sender, stop) = mpsc::channel();
+        let recorded = Arc::clone(&document);
+        let run = move || recorder::run(&recorded, &stop);
+        thread::Builder::new().name("recorder".into()).spawn(run)?;
+        Ok(SideThreads { document, control: None, _recorder: sender })
     }
 
     /// Listens for readers.

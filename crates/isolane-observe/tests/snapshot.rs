@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use isolane_observe::cells::{SeriesCells, StageTimes, set_stage};
-use isolane_observe::snapshot::{Connection, Numbers, SeriesKey, Snapshot, VERSION};
+use isolane_observe::snapshot::{Connection, Core, Cpu, Numbers, SeriesKey, Snapshot, Step, System, VERSION};
 use isolane_observe::stage::{Operation, Side, SizeClass, Stage};
 
 fn key(volume: u32) -> SeriesKey {
@@ -74,4 +74,40 @@ fn document_survives_json() {
     };
     let text = serde_json::to_string(&snapshot).expect("JSON");
     assert_eq!(serde_json::from_str::<Snapshot>(&text).expect("valid"), snapshot);
+}
+
+#[test]
+fn merged_steps_equal_one_longer_step() {
+    let (cells, late) = (SeriesCells::default(), SeriesCells::default());
+    let copy = |busy_ns: u64| Numbers {
+        series: [cells.copy(key(1)), late.copy(key(2))].into_iter().flatten().collect(),
+        connections: vec![Connection {
+            id: 1,
+            sent_bytes: busy_ns,
+            stages_ns: vec![(Stage::Batch, busy_ns)],
+            ..Default::default()
+        }],
+        cores: vec![Core { busy_ns, ..Default::default() }],
+        counters: [("errors".to_owned(), busy_ns)].into(),
+    };
+    record(&cells, 1_000, 1);
+    let first = copy(10);
+    record(&cells, 2_000, 2);
+    let second = copy(30);
+    record(&cells, 3_000_000, 3);
+    record(&late, 1_000, 4);
+    let third = copy(70);
+    let step = |numbers: Numbers, at: u64| Step {
+        at_unix_ms: at,
+        length_ms: 1000,
+        numbers,
+        system: System { cpus: vec![Cpu { steal_ms: at, ..Cpu::default() }], ..System::default() },
+    };
+    let mut merged = step(second.since(&first), 1);
+    merged.merge(step(third.since(&second), 2));
+    let mut whole = step(third.since(&first), 2);
+    whole.length_ms = 2000;
+    whole.system.cpus[0].steal_ms = 3;
+    merged.numbers.series.iter_mut().for_each(|series| series.tail.sort_by_key(|row| row.row));
+    assert_eq!(merged, whole);
 }

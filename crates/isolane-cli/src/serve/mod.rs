@@ -211,6 +211,10 @@ pub struct Args {
     /// $RUNTIME_DIRECTORY, else in isolane in $XDG_RUNTIME_DIR, else in /tmp/isolane-UID)
     #[arg(long, value_name = "PATH|off", value_parser = parse_control_socket)]
     control_socket: Option<ControlSocket>,
+    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics, and /snapshot.json and /healthz; port 0 selects a free
+    /// port, which the log shows
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<SocketAddr>,
     /// Print the counters of SIGUSR1 as JSON
     #[arg(long)]
     json: bool,
@@ -268,7 +272,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         log::warn!("{address} is reachable from other machines, without authentication or encryption");
     }
     let socket = args.control_socket.as_ref().unwrap_or(&ControlSocket::Default);
-    let side_threads = observe::start(&target, &cores, socket, None)?;
+    let side_threads = observe::start(&target, &cores, socket, args.metrics)?;
     let program = invocation::program_name();
     let banner = Banner { listeners: &addresses, nqn: nqn.as_str(), volumes: &volumes, program: &program };
     output::announce(banner.to_text());

@@ -1,4 +1,4 @@
-//! Side threads of a target: its control socket.
+//! Side threads of a target: its recorder, control socket, and metrics.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use isolane_inspect::side_threads::SideThreads;
 use isolane_observe::snapshot::Snapshot;
 use isolane_target::{SnapshotSource, Target};
 
-use crate::failure::Failure;
+use crate::failure::{Context, Failure};
 
 /// A target, as side threads see it.
 struct Observed(SnapshotSource);
@@ -56,7 +56,8 @@ pub fn start(
     metrics: Option<SocketAddr>,
 ) -> Result<SideThreads, Failure> {
     let cpus = cores.iter().filter_map(|core| u32::try_from(*core).ok()).collect();
-    let mut threads = SideThreads::new(Arc::new(Observed(target.source())), cpus);
+    let program = Arc::new(Observed(target.source()));
+    let mut threads = SideThreads::start(program, cpus).context("cannot start side threads")?;
     let path = match socket {
         ControlSocket::Default => Some(dir::socket_path(&dir::own_directory(), "serve")),
         ControlSocket::Off => None,
@@ -69,6 +70,12 @@ pub fn start(
             log::warn!("no control socket: {reason}, or `--control-socket off`");
         }
         result => result.map_err(Failure::from_error)?,
+    }
+    if let Some(address) = threads.metrics() {
+        log::info!("metrics at http://{address}/metrics");
+        if !address.ip().is_loopback() {
+            log::warn!("{address}: metrics are readable from other machines, without authentication");
+        }
     }
     if let Some(path) = threads.socket() {
         log::info!("control socket {}", path.display());

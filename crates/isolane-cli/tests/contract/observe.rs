@@ -1,8 +1,9 @@
 //! Commands that read the control socket of a target.
 
+use std::io::{Read, Write};
 use std::path::PathBuf;
 
-use crate::{Server, fail, succeed, text};
+use crate::{Server, fail, run, succeed, text};
 
 /// A target with load in its past.
 struct Observed {
@@ -51,6 +52,40 @@ fn snapshot_has_the_operations_of_the_load() {
     assert_eq!(snapshot.program.name, "serve");
     let reads: u64 = snapshot.numbers.series.iter().map(|series| series.total.count()).sum();
     assert!(reads > 0 && snapshot.volumes.len() == 1, "{text}");
+}
+
+#[test]
+fn explains_socket_and_file() {
+    let observed = observed();
+    let (socket, file) = (text(&observed.socket), observed.dir.path().join("ticket.json"));
+    let verdict =
+        poll_until(&["explain", socket, "--window", "60s"], "operations on 1 volume: half take less than ");
+    assert!(verdict.contains("the program has run for only "), "{verdict}");
+    succeed(&["snapshot", socket, "-o", text(&file)]);
+    let json = succeed(&["explain", "--from", text(&file), "--window", "60s", "--json"]);
+    let verdict: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert!(verdict["operations"].as_u64().unwrap() > 0 && verdict["findings"].is_array(), "{json}");
+    let status = run(&["explain", "--from", text(&file), "--window", "60s", "--check"]).status.code();
+    let found = !verdict["findings"].as_array().unwrap().is_empty();
+    assert_eq!(status, Some(if found { 3 } else { 0 }), "{json}");
+}
+
+#[test]
+fn serves_metrics() {
+    let server =
+        Server::start_with_log("info", &["mem:16M", "--control-socket", "off", "--metrics", "127.0.0.1:0"]);
+    succeed(&["bench", &server.uri, "--rw", "randread", "--time", "50ms"]);
+    let log = std::fs::read_to_string(server.log.path()).unwrap();
+    let address = log.split("http://").nth(1).unwrap().split("/metrics").next().unwrap();
+    let mut socket = std::net::TcpStream::connect(address).unwrap();
+    socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut response = String::new();
+    socket.read_to_string(&mut response).unwrap();
+    assert!(response.contains("content-type: application/openmetrics-text"), "{response}");
+    let count = "isolane_io_seconds_count{side=\"target\",nsid=\"1\",op=\"read\",size=\"4K\"} ";
+    let reads = response.lines().find_map(|line| line.strip_prefix(count)).unwrap();
+    assert!(reads.parse::<u64>().unwrap() > 0 && response.ends_with("# EOF\n"), "{response}");
+    assert!(!log.contains("metrics are readable"), "{log}");
 }
 
 #[test]

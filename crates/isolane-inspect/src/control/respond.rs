@@ -10,6 +10,7 @@ use crate::source::Parts;
 
 /// Paths of the listener, for its first page.
 const INDEX: &str = "/healthz\n/metrics\n/snapshot.json\n/snapshot.json?steps=no\n";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Returns the response to one request.
@@ -27,6 +28,7 @@ pub fn respond(method: &Method, uri: &Uri, document: &Document) -> Response<Part
             let parts = if has_steps { Parts::All } else { Parts::Now };
             response(StatusCode::OK, "application/json", document.json(parts))
         }
+        "/metrics" => response(StatusCode::OK, OPEN_METRICS, vec![document.metrics().into()]),
         _ => text(StatusCode::NOT_FOUND, "no such path\n"),
     }
 }

@@ -128,6 +128,9 @@ fn check_series(series: &Series) -> Result<(), (&'static str, &'static str)> {
     if !has(&series.total, Resolution::Eight) {
         return Err(("total", "not 8 cells per doubling"));
     }
+    if series.unseen.iter().any(|times| !has(times, Resolution::Four)) {
+        return Err(("unseen", "not 4 cells per doubling"));
+    }
     if series.stages.iter().any(|at| !has(&at.times, Resolution::Four)) {
         return Err(("stages", "not 4 cells per doubling"));
     }

@@ -4,6 +4,7 @@
 //! of the system. Every command that explains or draws reads this document.
 
 mod difference;
+mod merge;
 mod system;
 
 use std::collections::BTreeMap;

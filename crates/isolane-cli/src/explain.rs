@@ -1,0 +1,107 @@
+//! `isolane explain`: the cause of the slow operations of a running program.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use isolane_inspect::source::Parts;
+use isolane_observe::snapshot::Snapshot;
+use isolane_observe::verdict::{self, Options, Verdict};
+
+use crate::failure::Failure;
+use crate::output;
+use crate::source_args::SourceArgs;
+use crate::units::parse_time_above_zero;
+
+/// Explain which stage, volume, core, connection, or host causes the slow operations
+///
+/// The recorder of the program keeps the last 5 minutes, so the verdict covers the time
+/// before the command. The operations beyond the quantile are the tail; the time that
+/// they lose is divided among the stages. Each cause with a tenth of it or more is a
+/// finding, with evidence and a remedy. The grades of evidence are:
+///
+///   shares      the same hardware or core, as the topology shows
+///   moves with  a correlation in time
+///   measured    a measured difference
+///
+/// The last lines list the suspects that were cleared, and the data that could not be
+/// read, with the requirement for each.
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Args {
+    #[command(flatten)]
+    source: SourceArgs,
+    /// Time before now, or before the end of a file, that the verdict covers; at most 5m
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_window)]
+    window: Duration,
+    /// Quantile at which the tail begins, from 0.5 to 0.99999
+    #[arg(long, value_name = "Q", default_value_t = 0.999, value_parser = parse_quantile)]
+    quantile: f64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Exit with status 3 if there is a finding
+    #[arg(long)]
+    check: bool,
+}
+
+/// Time that a recorder keeps.
+const MAX_WINDOW: Duration = Duration::from_secs(300);
+/// Exit status with --check if there is a finding.
+const FOUND: u8 = 3;
+
+/// Runs the subcommand.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let snapshot = args.source.source()?.read(Parts::All).map_err(Failure::from_error)?;
+    let options = Options { window_s: args.window.as_secs_f64(), quantile: args.quantile };
+    let verdict = verdict::explain(&snapshot, options);
+    output::show(&verdict, args.json, || to_text(&snapshot, &verdict, args.window))?;
+    let is_found = args.check && !verdict.findings.is_empty();
+    Ok(if is_found { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
+}
+
+fn to_text(snapshot: &Snapshot, verdict: &Verdict, window: Duration) -> String {
+    let uptime_ms = snapshot.program.uptime_ms;
+    let is_young = u128::from(uptime_ms) < window.as_millis();
+    let note = is_young.then(|| format!("the program has run for only {:.1} s\n", uptime_ms as f64 / 1000.0));
+    verdict::to_text(verdict) + &note.unwrap_or_default()
+}
+
+fn parse_window(text: &str) -> Result<Duration, String> {
+    let window = parse_time_above_zero(text)?;
+    if window > MAX_WINDOW {
+        Err("the recorder keeps 5 minutes: write 5m or less".into())
+    } else {
+        Ok(window)
+    }
+}
+
+fn parse_quantile(text: &str) -> Result<f64, String> {
+    let quantile: f64 =
+        text.parse().map_err(|_| format!("`{text}` is not a number: write for example 0.999"))?;
+    if (0.5..=0.99999).contains(&quantile) { Ok(quantile) } else { Err("write 0.5 to 0.99999".into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rejects_windows_and_quantiles_out_of_range() {
+        assert_eq!(parse_window("5m"), Ok(MAX_WINDOW));
+        assert!(parse_window("301s").is_err() && parse_window("0s").is_err());
+        assert_eq!(parse_quantile("0.99"), Ok(0.99));
+        for invalid in ["1", "0.4", "NaN", "99", "x"] {
+            assert!(parse_quantile(invalid).is_err(), "{invalid}");
+        }
+    }
+
+    #[test]
+    fn names_the_age_of_a_young_program() {
+        let mut snapshot = Snapshot::default();
+        snapshot.program.uptime_ms = 4_200;
+        let verdict = verdict::explain(&snapshot, Options::default());
+        let text = to_text(&snapshot, &verdict, Duration::from_secs(10));
+        assert!(text.ends_with("the program has run for only 4.2 s\n"), "{text}");
+        assert!(!to_text(&snapshot, &verdict, Duration::from_secs(3)).contains("only"));
+    }
+}

@@ -1,0 +1,285 @@
+//! Metrics for Prometheus: OpenMetrics text.
+//!
+//! Histograms have borders at powers of two, up to which the counts are exact. Counters never decrease while the program
+//! runs.
+
+mod text;
+mod totals;
+
+use std::collections::BTreeMap;
+
+use isolane_observe::histogram::Histogram;
+use isolane_observe::snapshot::{Series, Snapshot, Volume};
+use isolane_observe::stage::{Operation, Side, SizeClass};
+
+use self::text::{Kind, Seconds, Text};
+pub use self::totals::Totals;
+
+/// Numbers that are not part of a snapshot.
+#[derive(Debug, Default)]
+pub struct Extra {
+    /// Time that the hypervisor took from each CPU, in milliseconds.
+    pub stolen_ms: BTreeMap<u32, u64>,
+}
+
+/// Returns the text of all families.
+pub fn to_text(snapshot: &Snapshot, totals: &Totals, extra: &Extra) -> String {
+    let mut text = Text::default();
+    let volumes: BTreeMap<u32, &Volume> = snapshot.volumes.iter().map(|volume| (volume.id, volume)).collect();
+    add_program(&mut text, snapshot);
+    add_series(&mut text, &volumes, &sum_of_cores(&snapshot.numbers.series));
+    add_volumes(&mut text, snapshot, &volumes);
+    add_cores(&mut text, snapshot, totals, extra);
+    add_counters(&mut text, snapshot, totals);
+    add_hosts(&mut text, totals);
+    text.finish()
+}
+
+fn add_program(text: &mut Text, snapshot: &Snapshot) {
+    let program = &snapshot.program;
+    text.family("isolane_build", Kind::Info, "Program and version.");
+    let labels: text::Labels<'_> =
+        &[("program", &program.name), ("version", &program.version), ("clock", &program.clock)];
+    text.sample("_info", labels, 1);
+    text.family("isolane_uptime_seconds", Kind::Gauge, "Time since the start of the program.");
+    text.sample("", &[], Seconds(program.uptime_ms.saturating_mul(1_000_000)));
+}
+
+/// Side, volume, operation, and size.
+type Key = (Side, u32, Operation, SizeClass);
+
+fn sum_of_cores(series: &[Series]) -> BTreeMap<Key, Series> {
+    let mut sums: BTreeMap<Key, Series> = BTreeMap::new();
+    for series in series {
+        let key = (series.side, series.volume, series.operation, series.size);
+        sums.entry(key).and_modify(|sum| sum.merge(series)).or_insert_with(|| series.clone());
+    }
+    sums
+}
+
+fn add_series(text: &mut Text, volumes: &BTreeMap<u32, &Volume>, sums: &BTreeMap<Key, Series>) {
+    // Members have no namespace ID.
+    let named = |(key, series)| {
+        let (side, volume, operation, size): &Key = key;
+        let nsid = volumes.get(volume)?.nsid?;
+        Some((side.name(), nsid, operation.name(), size.name(), series))
+    };
+    let named: Vec<(&str, u32, &str, &str, &Series)> = sums.iter().filter_map(named).collect();
+    text.family("isolane_io_seconds", Kind::Histogram, "Time of I/O commands.");
+    for (side, nsid, op, size, series) in &named {
+        text.histogram(&[("side", side), ("nsid", nsid), ("op", op), ("size", size)], &series.total);
+    }
+    text.family(
+        "isolane_io_stage_seconds",
+        Kind::Histogram,
+        "Time of the stages of I/O commands that took time in them.",
+    );
+    for (side, nsid, op, size, series) in &named {
+        for stage in &series.stages {
+            let name = stage.stage.name();
+            let labels: text::Labels<'_> =
+                &[("side", side), ("nsid", nsid), ("op", op), ("size", size), ("stage", &name)];
+            text.histogram(labels, &stage.times);
+        }
+    }
+    text.family("isolane_io_bytes", Kind::Counter, "Bytes of successful commands.");
+    for (side, nsid, op, size, series) in &named {
+        text.sample("_total", &[("side", side), ("nsid", nsid), ("op", op), ("size", size)], series.bytes);
+    }
+    text.family("isolane_io_errors", Kind::Counter, "Failed commands.");
+    for (side, nsid, op, size, series) in &named {
+        text.sample("_total", &[("side", side), ("nsid", nsid), ("op", op), ("size", size)], series.errors);
+    }
+    text.family("isolane_io_max_seconds", Kind::Gauge, "Longest time of a command since the start.");
+    let mut longest: BTreeMap<(u32, &str), u64> = BTreeMap::new();
+    for (_, nsid, op, _, series) in &named {
+        let max = longest.entry((*nsid, op)).or_default();
+        *max = series.max_ns.max(*max);
+    }
+    for ((nsid, op), max_ns) in longest {
+        text.sample("", &[("nsid", &nsid), ("op", &op)], Seconds(max_ns));
+    }
+    text.family(
+        "isolane_member_last",
+        Kind::Counter,
+        "Writes of a stripe or mirror that this member completed last.",
+    );
+    let mut last: BTreeMap<u32, u64> = BTreeMap::new();
+    for ((_, volume, ..), series) in sums {
+        *last.entry(*volume).or_default() += series.last;
+    }
+    for (volume, count) in last {
+        let Some(member) = volumes.get(&volume) else { continue };
+        let Some(group) = member.parent.and_then(|parent| volumes.get(&parent)) else { continue };
+        let labels: text::Labels<'_> = &[("group", &group.name), ("member", &member.name), ("id", &volume)];
+        text.sample("_total", labels, count);
+    }
+}
+
+fn add_volumes(text: &mut Text, snapshot: &Snapshot, volumes: &BTreeMap<u32, &Volume>) {
+    text.family("isolane_oldest_command_seconds", Kind::Gauge, "Age of the oldest command in flight.");
+    for (nsid, volume) in snapshot.volumes.iter().filter_map(|volume| Some((volume.nsid?, volume))) {
+        let age_ns = volume.oldest_ms.unwrap_or(0).saturating_mul(1_000_000);
+        text.sample("", &[("nsid", &nsid)], Seconds(age_ns));
+    }
+    let mirrors: Vec<&&Volume> = volumes.values().filter(|volume| volume.kind == "mirror").collect();
+    text.family("isolane_mirror_state", Kind::Gauge, "1 for the state of a mirror, 0 for the others.");
+    for mirror in &mirrors {
+        let current = match mirror.background.as_deref() {
+            None => "in-sync",
+            Some(text) if text.starts_with("copying") => "copying",
+            Some(_) => "degraded",
+        };
+        for state in ["in-sync", "copying", "degraded"] {
+            let labels: text::Labels<'_> = &[("volume", &mirror.name), ("id", &mirror.id), ("state", &state)];
+            text.sample("", labels, u8::from(state == current));
+        }
+    }
+    text.family("isolane_mirror_copied_ratio", Kind::Gauge, "Part of the copy of a mirror that is done.");
+    for mirror in &mirrors {
+        let percent = mirror
+            .background
+            .as_deref()
+            .and_then(|text| text.strip_prefix("copying ")?.split_whitespace().next()?.parse::<f64>().ok());
+        if let Some(percent) = percent {
+            text.sample("", &[("volume", &mirror.name), ("id", &mirror.id)], percent / 100.0);
+        }
+    }
+}
+
+fn add_cores(text: &mut Text, snapshot: &Snapshot, totals: &Totals, extra: &Extra) {
+    let cores = &snapshot.numbers.cores;
+    let mut family = |name, help, value: &dyn Fn(usize) -> u64| {
+        text.family(name, Kind::Counter, help);
+        for (at, core) in cores.iter().enumerate() {
+            text.sample("_total", &[("core", &core.index)], Seconds(value(at)));
+        }
+    };
+    family("isolane_core_busy_seconds", "Time in turns that did work.", &|at| cores[at].busy_ns);
+    family("isolane_core_asleep_seconds", "Time asleep in the kernel.", &|at| cores[at].asleep_ns);
+    family("isolane_core_waited_seconds", "Time in which another task had the core.", &|at| {
+        cores[at].waited_ns
+    });
+    family("isolane_core_stolen_seconds", "Time that the hypervisor took from the core.", &|at| {
+        let stolen = cores[at].cpu.and_then(|cpu| extra.stolen_ms.get(&cpu).copied());
+        stolen.unwrap_or(0).saturating_mul(1_000_000)
+    });
+    family("isolane_core_stuck_seconds", "Time of turns that took more than 10 ms, as observed.", &|at| {
+        totals.stuck_ns.get(&cores[at].index).copied().unwrap_or(0)
+    });
+    text.family("isolane_core_turn_seconds", Kind::Histogram, "Time of turns.");
+    let turns = cores.iter().filter_map(|core| Some((core.index, core.turns.as_ref()?)));
+    turns.for_each(|(core, turns): (u32, &Histogram)| text.histogram(&[("core", &core)], turns));
+}
+
+fn add_counters(text: &mut Text, snapshot: &Snapshot, totals: &Totals) {
+    let counter = |name: &str| snapshot.numbers.counters.get(name).copied().unwrap_or(0);
+    text.family("isolane_memory_waits", Kind::Counter, "Commands that waited for memory.");
+    text.sample("_total", &[], counter("memory-waits"));
+    text.family(
+        "isolane_range_waits",
+        Kind::Counter,
+        "Commands that waited for another one on the same blocks.",
+    );
+    text.sample("_total", &[], counter("range-waits"));
+    text.family("isolane_connections", Kind::Gauge, "Open connections.");
+    text.sample("", &[], counter("connections-open"));
+    text.family(
+        "isolane_slow_operations",
+        Kind::Counter,
+        "Listed slow operations, by the stage that took the most time.",
+    );
+    for (stage, count) in &totals.slow {
+        text.sample("_total", &[("stage", &stage.name())], count);
+    }
+    text.family("isolane_observe_bytes", Kind::Gauge, "Memory of recorded numbers.");
+    text.sample("", &[], counter("observe-bytes").saturating_add(counter("recorder-bytes")));
+}
+
+fn add_hosts(text: &mut Text, totals: &Totals) {
+    text.family("isolane_host_seconds", Kind::Histogram, "Time of the commands of a host.");
+    for (host, at) in &totals.hosts {
+        text.histogram(&[("host", host)], &at.times);
+    }
+    text.family("isolane_host_retransmits", Kind::Counter, "Retransmitted TCP segments to a host.");
+    for (host, at) in &totals.hosts {
+        text.sample("_total", &[("host", host)], at.retransmits);
+    }
+    text.family(
+        "isolane_host_rwnd_limited_seconds",
+        Kind::Counter,
+        "Time in which the receive window of a host was full.",
+    );
+    for (host, at) in &totals.hosts {
+        text.sample("_total", &[("host", host)], Seconds(at.rwnd_limited_us.saturating_mul(1000)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isolane_observe::histogram::Resolution;
+    use isolane_observe::snapshot::{Connection, Core, Numbers};
+
+    use super::*;
+    use crate::recorder::tests::{series, slow};
+
+    fn snapshot() -> Snapshot {
+        let volume = |id, nsid, parent, name: &str, kind: &str| Volume {
+            id,
+            nsid,
+            parent,
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            ..Volume::default()
+        };
+        let mut mirror = volume(0, Some(7), None, "m\"\n", "mirror");
+        mirror.background = Some("copying 40 %".to_owned());
+        let mut snapshot =
+            Snapshot { volumes: vec![mirror, volume(1, None, Some(0), "a", "file")], ..Snapshot::default() };
+        let mut member = series(1, 5);
+        member.last = 4;
+        let other_core = Series { core: 1, ..series(0, 20) };
+        snapshot.numbers.series = vec![series(0, 10), other_core, member];
+        let turns = Some(Histogram::new(Resolution::Four));
+        snapshot.numbers.cores =
+            vec![Core { busy_ns: 1_500_000_000, turns, cpu: Some(2), ..Core::default() }];
+        snapshot
+    }
+
+    #[test]
+    fn families_have_the_numbers_of_the_snapshot() {
+        let mut totals = Totals::default();
+        let connection = Connection { host: "nqn.x".to_owned(), ..Connection::default() };
+        totals.add_step(&Numbers { connections: vec![connection], ..Numbers::default() });
+        let mut operation = slow(1, 1);
+        operation.stages = vec![(isolane_observe::stage::Stage::Device, 1)];
+        totals.add_slow(&[operation]);
+        let text = to_text(&snapshot(), &totals, &Extra { stolen_ms: [(2, 30)].into() });
+        for line in [
+            "isolane_io_seconds_count{side=\"target\",nsid=\"7\",op=\"read\",size=\"4K\"} 30",
+            "isolane_io_bytes_total{side=\"target\",nsid=\"7\",op=\"read\",size=\"4K\"} 122880",
+            "isolane_member_last_total{group=\"m\\\"\\n\",member=\"a\",id=\"1\"} 4",
+            "isolane_mirror_state{volume=\"m\\\"\\n\",id=\"0\",state=\"copying\"} 1",
+            "isolane_mirror_copied_ratio{volume=\"m\\\"\\n\",id=\"0\"} 0.4",
+            "isolane_core_busy_seconds_total{core=\"0\"} 1.5",
+            "isolane_core_stolen_seconds_total{core=\"0\"} 0.03",
+            "isolane_slow_operations_total{stage=\"device\"} 1",
+            "isolane_host_retransmits_total{host=\"nqn.x\"} 0",
+            "isolane_oldest_command_seconds{nsid=\"7\"} 0.0",
+        ] {
+            assert!(text.lines().any(|at| at == line), "{line} in {text}");
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn each_family_appears_once() {
+        let text = to_text(&snapshot(), &Totals::default(), &Extra::default());
+        let mut names: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE ")).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        assert!(count > 20, "{text}");
+    }
+}

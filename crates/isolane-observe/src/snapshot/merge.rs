@@ -1,0 +1,171 @@
+//! Sums of steps.
+
+use super::{Connection, Core, Numbers, Step, System, Tcp};
+
+impl Step {
+    /// Adds the step after this one.
+    ///
+    /// # Panics
+    ///
+    /// If histograms of one kind have different resolutions.
+    pub fn merge(&mut self, later: Step) {
+        self.at_unix_ms = later.at_unix_ms;
+        self.length_ms = self.length_ms.saturating_add(later.length_ms);
+        self.numbers.merge(later.numbers);
+        self.system.merge(later.system);
+    }
+}
+
+impl Numbers {
+    fn merge(&mut self, later: Numbers) {
+        merge_lists(
+            &mut self.series,
+            later.series,
+            |one, other| one.key() == other.key(),
+            |one, other| one.merge(&other),
+        );
+        merge_lists(
+            &mut self.connections,
+            later.connections,
+            |one, other| one.id == other.id,
+            Connection::merge,
+        );
+        merge_lists(&mut self.cores, later.cores, |one, other| one.index == other.index, Core::merge);
+        for (name, value) in later.counters {
+            grow(self.counters.entry(name).or_default(), value);
+        }
+    }
+}
+
+impl Connection {
+    fn merge(&mut self, later: Connection) {
+        let (totals, stages) = (std::mem::take(&mut self.totals), std::mem::take(&mut self.stages_ns));
+        let (received, sent, tcp) = (self.received_bytes, self.sent_bytes, self.tcp);
+        *self = later;
+        merge_lists(
+            &mut self.totals,
+            totals,
+            |one, other| one.0 == other.0,
+            |one, other| one.1.merge(&other.1),
+        );
+        merge_lists(
+            &mut self.stages_ns,
+            stages,
+            |one, other| one.0 == other.0,
+            |one, other| grow(&mut one.1, other.1),
+        );
+        grow(&mut self.received_bytes, received);
+        grow(&mut self.sent_bytes, sent);
+        self.tcp = match (tcp, self.tcp) {
+            (Some(earlier), Some(later)) => Some(earlier.followed_by(later)),
+            (earlier, later) => later.or(earlier),
+        };
+    }
+}
+
+impl Tcp {
+    fn followed_by(self, later: Tcp) -> Tcp {
+        Tcp {
+            busy_us: self.busy_us.saturating_add(later.busy_us),
+            rwnd_limited_us: self.rwnd_limited_us.saturating_add(later.rwnd_limited_us),
+            sndbuf_limited_us: self.sndbuf_limited_us.saturating_add(later.sndbuf_limited_us),
+            retransmits: self.retransmits.saturating_add(later.retransmits),
+            segments: self.segments.saturating_add(later.segments),
+            ..later
+        }
+    }
+}
+
+impl Core {
+    fn merge(&mut self, later: Core) {
+        grow(&mut self.busy_ns, later.busy_ns);
+        grow(&mut self.asleep_ns, later.asleep_ns);
+        grow(&mut self.late_ns, later.late_ns);
+        grow(&mut self.waited_ns, later.waited_ns);
+        grow(&mut self.ran_ns, later.ran_ns);
+        match (&mut self.turns, later.turns) {
+            (Some(turns), Some(later)) => turns.merge(&later),
+            (turns, later) => *turns = turns.take().or(later),
+        }
+    }
+}
+
+impl System {
+    fn merge(&mut self, later: System) {
+        merge_lists(
+            &mut self.interrupts,
+            later.interrupts,
+            |one, other| one.cpu == other.cpu && one.line == other.line,
+            |one, other| grow(&mut one.count, other.count),
+        );
+        merge_lists(
+            &mut self.cpus,
+            later.cpus,
+            |one, other| one.cpu == other.cpu,
+            |one, other| {
+                grow(&mut one.steal_ms, other.steal_ms);
+                grow(&mut one.irq_ms, other.irq_ms);
+                grow(&mut one.softirq_ms, other.softirq_ms);
+                grow(&mut one.idle_ms, other.idle_ms);
+            },
+        );
+        merge_lists(
+            &mut self.disks,
+            later.disks,
+            |one, other| one.name == other.name,
+            |one, other| {
+                grow(&mut one.reads, other.reads);
+                grow(&mut one.writes, other.writes);
+                grow(&mut one.read_bytes, other.read_bytes);
+                grow(&mut one.written_bytes, other.written_bytes);
+                grow(&mut one.time_ms, other.time_ms);
+                grow(&mut one.own, other.own);
+                grow(&mut one.own_bytes, other.own_bytes);
+            },
+        );
+        merge_lists(
+            &mut self.tasks,
+            later.tasks,
+            |one, other| (one.pid, one.cpu) == (other.pid, other.cpu),
+            |one, other| grow(&mut one.ran_ms, other.ran_ms),
+        );
+        merge_lists(
+            &mut self.users,
+            later.users,
+            |one, other| one.pid == other.pid,
+            |one, other| {
+                grow(&mut one.read_bytes, other.read_bytes);
+                grow(&mut one.written_bytes, other.written_bytes);
+            },
+        );
+        grow(&mut self.quota.throttled, later.quota.throttled);
+        grow(&mut self.quota.throttled_ms, later.quota.throttled_ms);
+        self.not_seen.extend(later.not_seen);
+        self.not_seen.sort();
+        self.not_seen.dedup();
+    }
+}
+
+/// Adds the later entries to the entries with the same name.
+fn merge_lists<T>(
+    list: &mut Vec<T>,
+    later: Vec<T>,
+    is_same: impl Fn(&T, &T) -> bool,
+    add: impl Fn(&mut T, T),
+) {
+    // Both lists mostly have the same order.
+    for (at, entry) in later.into_iter().enumerate() {
+        let place = match list.get(at) {
+            Some(same) if is_same(same, &entry) => Some(at),
+            _ => list.iter().position(|one| is_same(one, &entry)),
+        };
+        match place {
+            Some(place) => add(&mut list[place], entry),
+            None => list.push(entry),
+        }
+    }
+}
+
+fn grow(sum: &mut u64, by: u64) {
+    *sum = sum.saturating_add(by);
+}
