@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use isolane_observe::snapshot::Snapshot;
+use isolane_observe::stage as observe;
 use isolane_proto::host::Data;
 use isolane_reactor::Waker;
 use rustix::fd::BorrowedFd;
@@ -268,15 +269,17 @@ impl Client {
             let (requests, nsid) = (&mut state.requests, state.namespace.nsid);
             match request {
                 Request::Read { buffer, .. } => {
-                    let mark = requests.observer.on_queued(submitted, can_wait);
-                    let tag = requests.insert_in_flight(reply, lane, range, mark, || Operation::Read);
+                    let (kind, blocks) = (observe::Operation::Read, range.blocks);
+                    let key = requests.observer.on_queued(submitted, can_wait, kind, blocks);
+                    let tag = requests.insert_in_flight(reply, lane, range, key, || Operation::Read);
                     slot.submit(command::read(&range, nsid), Data::Read(buffer), tag);
                     return;
                 }
                 Request::Write { buffer, fua, .. } => {
-                    let mark = requests.observer.on_queued(submitted, can_wait);
+                    let (kind, blocks) = (observe::Operation::Write, range.blocks);
+                    let key = requests.observer.on_queued(submitted, can_wait, kind, blocks);
                     let write = || Operation::Write { fua };
-                    let tag = requests.insert_in_flight(reply, lane, range, mark, write);
+                    let tag = requests.insert_in_flight(reply, lane, range, key, write);
                     slot.submit(command::write(&range, fua, nsid), Data::Write(buffer), tag);
                     return;
                 }

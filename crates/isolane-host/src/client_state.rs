@@ -97,8 +97,9 @@ impl ClientState {
         range: BlockRange,
         submitted: u64,
     ) -> (u32, &RequestSlot) {
-        let (limits, mark) = (&self.limits, self.requests.observer.on_held(submitted));
-        let new = || RequestSlot::new(reply, lane, request, range, mark, limits);
+        let (limits, observer) = (&self.limits, &mut self.requests.observer);
+        let key = observer.on_held(submitted, request.kind(), range.blocks);
+        let new = || RequestSlot::new(reply, lane, request, range, key, limits);
         let (slot, request) = self.requests.insert(new);
         if let Operation::Flush(mark) = &mut request.operation {
             *mark = self.unflushed.mark();

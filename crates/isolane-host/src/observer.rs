@@ -100,12 +100,41 @@ struct Mark {
     requests: u64,
 }
 
-/// Index of the mark of one request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct MarkId(u32);
+/// Index of a mark.
+type MarkId = u32;
 
 /// The mark of requests that are not observed.
-const NO_MARK: MarkId = MarkId(0);
+const NO_MARK: MarkId = 0;
+
+/// The mark, the operation, and the blocks of one request, so that requests that are alike have the same key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Key(u64);
+
+impl Key {
+    /// More blocks count as this number.
+    const MAX_BLOCKS: u64 = (1 << 29) - 1;
+
+    #[inline(always)]
+    fn new(mark: MarkId, operation: Operation, blocks: u64) -> Key {
+        Key(u64::from(mark) << 32 | (operation as u64) << 29 | blocks.min(Key::MAX_BLOCKS))
+    }
+
+    fn mark(self) -> MarkId {
+        (self.0 >> 32) as MarkId
+    }
+
+    fn with_mark(self, mark: MarkId) -> Key {
+        Key(self.0 & u64::from(u32::MAX) | u64::from(mark) << 32)
+    }
+
+    fn operation(self) -> Operation {
+        Operation::ALL[(self.0 >> 29) as usize & 7]
+    }
+
+    fn blocks(self) -> u64 {
+        self.0 & Key::MAX_BLOCKS
+    }
+}
 
 /// The mark that requests join.
 #[derive(Clone, Copy, Debug, Default)]
@@ -116,27 +145,21 @@ struct Current {
     requests: u64,
 }
 
-/// A completed request. Requests that complete alike are equal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Finished {
-    pub mark: MarkId,
-    /// Index of the caller among those that the turn wakes; [`NO_CALLER`] without one.
-    pub caller: u32,
-    pub blocks: u64,
-    pub operation: Operation,
-    pub is_ok: bool,
-}
-
 /// A completion without a caller in another thread.
 pub(crate) const NO_CALLER: u32 = u32::MAX;
 
 /// Consecutive requests that completed alike, in one receive.
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    finished: Finished,
+    key: Key,
+    /// Index of the caller among those that the turn wakes; [`NO_CALLER`] without one.
+    caller: u32,
     received: u64,
     count: u64,
 }
+
+/// No run, which no request continues.
+const NO_RUN: Run = Run { key: Key(u64::MAX), caller: NO_CALLER, received: 0, count: 0 };
 
 /// A run that was handed to the thread of a caller.
 #[derive(Debug)]
@@ -163,7 +186,9 @@ pub(crate) struct Observer {
     open: [Vec<u32>; 2],
     current: [Current; 2],
     received: u64,
+    /// Runs of the turn before the last one.
     runs: Vec<Run>,
+    last: Run,
     handed: Vec<Handed>,
     /// Address of the queue of the thread that leads, which takes its completions without a wakeup.
     leader: usize,
@@ -186,6 +211,7 @@ impl Observer {
             current: [Current::default(); 2],
             received: 0,
             runs: Vec::new(),
+            last: NO_RUN,
             handed: Vec::new(),
             leader: 0,
         }
@@ -200,33 +226,39 @@ impl Observer {
         self.leader = caller.map_or(0, |caller| Arc::as_ptr(caller) as usize);
     }
 
-    /// Returns the mark of a request that the next send includes, unless it `can_wait` and coalescing delays it.
-    #[inline]
-    pub(crate) fn on_queued(&mut self, submitted: u64, can_wait: bool) -> MarkId {
+    /// Returns the key of a request that the next send includes, unless it `can_wait` and coalescing delays it.
+    #[inline(always)]
+    pub(crate) fn on_queued(
+        &mut self,
+        submitted: u64,
+        can_wait: bool,
+        operation: Operation,
+        blocks: u64,
+    ) -> Key {
         let current = &mut self.current[usize::from(!can_wait)];
         if current.id == NO_MARK || current.submitted != submitted {
             self.open_mark(submitted, usize::from(!can_wait));
         }
         let current = &mut self.current[usize::from(!can_wait)];
         current.requests += 1;
-        current.id
+        Key::new(current.id, operation, blocks)
     }
 
-    /// Returns the mark of a request that may have to wait.
-    pub(crate) fn on_held(&mut self, submitted: u64) -> MarkId {
+    /// Returns the key of a request that may have to wait.
+    pub(crate) fn on_held(&mut self, submitted: u64, operation: Operation, blocks: u64) -> Key {
         if self.cells.is_none() {
-            return NO_MARK;
+            return Key::new(NO_MARK, operation, blocks);
         }
         let mark = Mark { submitted, held: clock::now(), requests: 1, ..Mark::default() };
-        self.add(mark)
+        Key::new(self.add(mark), operation, blocks)
     }
 
     /// Records that the next send includes a command of a request that has waited. Later commands count as data.
-    pub(crate) fn on_released(&mut self, id: MarkId) {
-        let mark = &mut self.marks[id.0 as usize];
+    pub(crate) fn on_released(&mut self, key: Key) {
+        let mark = &mut self.marks[key.mark() as usize];
         if mark.held > 0 && mark.queued == 0 {
             mark.queued = clock::now();
-            self.open[0].push(id.0);
+            self.open[0].push(key.mark());
         }
     }
 
@@ -239,23 +271,23 @@ impl Observer {
         let first = self.open[index].first();
         let queued = first.map_or_else(clock::now, |first| self.marks[*first as usize].queued);
         let id = self.add(Mark { submitted, queued, ..Mark::default() });
-        self.open[index].push(id.0);
+        self.open[index].push(id);
         self.current[index] = Current { id, submitted, requests: 0 };
     }
 
     /// Counts the requests that have joined a mark, which no other request joins.
     fn count_current(&mut self, index: usize) {
         let Current { id, requests, .. } = std::mem::take(&mut self.current[index]);
-        self.marks[id.0 as usize].requests += requests;
+        self.marks[id as usize].requests += requests;
     }
 
     fn add(&mut self, mark: Mark) -> MarkId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.marks.push(Mark::default());
-            (self.marks.len() - 1) as u32
+            (self.marks.len() - 1) as MarkId
         });
         self.marks[index as usize] = mark;
-        MarkId(index)
+        index
     }
 
     /// Records the start of a send of commands that coalescing has delayed.
@@ -279,42 +311,62 @@ impl Observer {
     }
 
     /// Records that a part of the response to a request was received.
-    pub(crate) fn on_first_byte(&mut self, id: &mut MarkId, received: u64) {
-        let mark = self.marks[id.0 as usize];
-        if *id == NO_MARK || mark.first_byte > 0 {
+    pub(crate) fn on_first_byte(&mut self, key: &mut Key, received: u64) {
+        let (id, mark) = (key.mark(), self.marks[key.mark() as usize]);
+        if id == NO_MARK || mark.first_byte > 0 {
             return;
         }
-        self.release(*id, 1);
-        *id = self.add(Mark { first_byte: received, requests: 1, ..mark });
+        self.release(id, 1);
+        *key = key.with_mark(self.add(Mark { first_byte: received, requests: 1, ..mark }));
     }
 
     fn release(&mut self, id: MarkId, count: u64) {
-        let mark = &mut self.marks[id.0 as usize];
+        let mark = &mut self.marks[id as usize];
         mark.requests = mark.requests.saturating_sub(count);
         if mark.requests == 0 && id != NO_MARK {
-            self.free.push(id.0);
+            self.free.push(id);
         }
     }
 
     /// Sets the time of the receive that completes the next requests.
-    #[inline]
-    pub(crate) fn on_received(&mut self, received: u64) {
-        self.received = received;
-    }
-
-    /// Records a completion.
     #[inline(always)]
-    pub(crate) fn on_finished(&mut self, finished: Finished) {
-        match self.runs.last_mut() {
-            Some(run) if run.finished == finished && run.received == self.received => run.count += 1,
-            _ => self.begin_run(finished),
+    pub(crate) fn on_received(&mut self, received: u64) {
+        if received != self.received {
+            self.end_run();
+            self.received = received;
         }
     }
 
-    #[cold]
-    fn begin_run(&mut self, finished: Finished) {
+    /// Records the success of a request.
+    #[inline(always)]
+    pub(crate) fn on_finished(&mut self, key: Key, caller: u32) {
+        if self.last.key == key && self.last.caller == caller {
+            self.last.count += 1;
+        } else {
+            self.begin_run(key, caller);
+        }
+    }
+
+    #[inline(never)]
+    fn begin_run(&mut self, key: Key, caller: u32) {
         if self.cells.is_some() {
-            self.runs.push(Run { finished, received: self.received, count: 1 });
+            self.end_run();
+            self.last = Run { key, caller, received: self.received, count: 1 };
+        }
+    }
+
+    fn end_run(&mut self) {
+        if self.last.count > 0 {
+            self.runs.push(self.last);
+            self.last = NO_RUN;
+        }
+    }
+
+    /// Records the failure of a request.
+    pub(crate) fn on_failed(&mut self, key: Key) {
+        self.release(key.mark(), 1);
+        if let Some(cells) = &self.cells {
+            cells.of(key.operation(), SizeClass::from_len(key.blocks() * self.block_bytes)).add_error();
         }
     }
 
@@ -324,6 +376,7 @@ impl Observer {
         if !self.handed.is_empty() {
             self.record_taken();
         }
+        self.end_run();
         if !self.runs.is_empty() {
             self.record_runs(callers);
         }
@@ -332,11 +385,11 @@ impl Observer {
 
     fn record_runs(&mut self, callers: &[Arc<CallerQueue>]) {
         let now = clock::now();
-        let mut runs = std::mem::take(&mut self.runs);
-        for run in runs.drain(..) {
+        for index in 0..self.runs.len() {
+            let run = self.runs[index];
             let times = self.times_of(&run, now);
-            self.release(run.finished.mark, run.count);
-            match callers.get(run.finished.caller as usize) {
+            self.release(run.key.mark(), run.count);
+            match callers.get(run.caller as usize) {
                 Some(caller) if Arc::as_ptr(caller) as usize != self.leader => {
                     caller.on_handed(now);
                     self.handed.push(Handed { caller: Arc::clone(caller), at: now, times, run });
@@ -344,7 +397,7 @@ impl Observer {
                 _ => self.record(&run, &times),
             }
         }
-        self.runs = runs;
+        self.runs.clear();
     }
 
     /// Records the runs that the callers have taken.
@@ -363,7 +416,7 @@ impl Observer {
 
     /// Returns the stages of a run that is handed to its caller at `now`.
     fn times_of(&self, run: &Run, now: u64) -> StageTimes {
-        let mark = &self.marks[run.finished.mark.0 as usize];
+        let mark = &self.marks[run.key.mark() as usize];
         let or = |time: u64, other: u64| if time > 0 { time } else { other };
         let taken = or(mark.held, mark.queued);
         let first_byte = or(mark.first_byte, run.received);
@@ -382,14 +435,10 @@ impl Observer {
 
     fn record(&self, run: &Run, times: &StageTimes) {
         let Some(cells) = &self.cells else { return };
-        let bytes = run.finished.blocks * self.block_bytes;
-        let cells = cells.of(run.finished.operation, SizeClass::from_len(bytes));
-        if run.finished.is_ok {
-            cells.record(times, run.count);
-            cells.add_bytes(bytes * run.count);
-        } else {
-            (0..run.count).for_each(|_| cells.add_error());
-        }
+        let bytes = run.key.blocks() * self.block_bytes;
+        let cells = cells.of(run.key.operation(), SizeClass::from_len(bytes));
+        cells.record(times, run.count);
+        cells.add_bytes(bytes * run.count);
     }
 }
 
@@ -438,9 +487,8 @@ mod tests {
     fn stages_add_up_to_the_total() {
         let mut observer = Observer::new(true, 512);
         let mut times_of = |mark: Mark, received: u64, now: u64| {
-            let (mark, caller) = (observer.add(mark), NO_CALLER);
-            let finished = Finished { mark, caller, blocks: 8, operation: Operation::Read, is_ok: true };
-            observer.times_of(&Run { finished, received, count: 1 }, now)
+            let key = Key::new(observer.add(mark), Operation::Read, 8);
+            observer.times_of(&Run { key, caller: NO_CALLER, received, count: 1 }, now)
         };
         let all =
             Mark { submitted: 10, held: 11, queued: 13, begun: 0, sent: 17, first_byte: 25, requests: 1 };

@@ -1,7 +1,6 @@
 //! Operation of a request, without its blocks and its buffer.
 
 use isolane_memory::Buffer;
-use isolane_observe::stage as observe;
 
 use crate::request::{BlockRange, Request};
 use crate::unflushed::{Change, FlushMark};
@@ -34,18 +33,6 @@ impl Operation {
                 (Operation::WriteZeroes { fua, deallocate }, None)
             }
             Request::Deallocate { ranges } => (Operation::Deallocate(ranges.into_boxed_slice()), None),
-        }
-    }
-
-    /// Returns the kind in statistics.
-    #[inline(always)]
-    pub(crate) fn kind(&self) -> observe::Operation {
-        match self {
-            Operation::Read => observe::Operation::Read,
-            Operation::Write { .. } => observe::Operation::Write,
-            Operation::Flush(_) => observe::Operation::Flush,
-            Operation::WriteZeroes { .. } => observe::Operation::WriteZeroes,
-            Operation::Deallocate(_) => observe::Operation::Deallocate,
         }
     }
 

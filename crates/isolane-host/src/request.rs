@@ -8,6 +8,7 @@
 use std::time::Instant;
 
 use isolane_memory::Buffer;
+use isolane_observe::stage::Operation;
 
 use crate::error::RequestError;
 use crate::lane_class::LaneClass;
@@ -69,6 +70,17 @@ impl Request {
     #[inline]
     pub(crate) fn lane_class(&self) -> LaneClass {
         if self.is_read() { LaneClass::Read } else { LaneClass::Default }
+    }
+
+    /// Returns the kind in statistics.
+    pub(crate) fn kind(&self) -> Operation {
+        match self {
+            Request::Read { .. } => Operation::Read,
+            Request::Write { .. } => Operation::Write,
+            Request::Flush => Operation::Flush,
+            Request::WriteZeroes { .. } => Operation::WriteZeroes,
+            Request::Deallocate { .. } => Operation::Deallocate,
+        }
     }
 
     /// Returns the buffer, if it has one.

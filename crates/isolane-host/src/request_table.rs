@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use crate::caller_queue::CallerQueue;
 use crate::error::RequestError;
 use crate::io_limits::IoLimits;
-use crate::observer::{Finished, MarkId, NO_CALLER, Observer};
+use crate::observer::{Key, NO_CALLER, Observer};
 use crate::operation::Operation;
 use crate::reply::Reply;
 use crate::request::{BlockRange, Completion, Request};
@@ -92,7 +92,7 @@ pub(crate) struct RequestSlot {
     pub repeats: u8,
     /// When the client first saw it in flight since a part was last sent.
     pub seen_in_flight: Option<Instant>,
-    pub mark: MarkId,
+    pub key: Key,
     /// Boxed, because it is rare and large.
     trouble: Option<Box<Trouble>>,
     part_blocks: u32,
@@ -107,7 +107,7 @@ impl RequestSlot {
         lane: usize,
         request: Request,
         range: BlockRange,
-        mark: MarkId,
+        key: Key,
         limits: &IoLimits,
     ) -> RequestSlot {
         let (operation, buffer) = Operation::from_request(request);
@@ -116,7 +116,7 @@ impl RequestSlot {
             1 => BufferParts::One(buffer),
             _ => BufferParts::split(buffer, parts, limits.block_bytes as usize * part_blocks as usize),
         };
-        let request = RequestSlot::in_flight(reply, lane, operation, range, mark);
+        let request = RequestSlot::in_flight(reply, lane, operation, range, key);
         RequestSlot { parts, remaining: parts, in_flight: 0, part_blocks, buffer, ..request }
     }
 
@@ -127,7 +127,7 @@ impl RequestSlot {
         lane: usize,
         operation: Operation,
         range: BlockRange,
-        mark: MarkId,
+        key: Key,
     ) -> RequestSlot {
         RequestSlot {
             reply,
@@ -139,7 +139,7 @@ impl RequestSlot {
             in_flight: 1,
             repeats: 0,
             seen_in_flight: None,
-            mark,
+            key,
             trouble: None,
             part_blocks: u32::MAX,
             buffer: BufferParts::One(None),
@@ -153,13 +153,6 @@ impl RequestSlot {
         let owns_nothing = matches!(self.buffer, BufferParts::One(None))
             && !matches!(self.operation, Operation::Deallocate(_) | Operation::Flush(_));
         self.parts == 1 && self.trouble.is_none() && owns_nothing
-    }
-
-    /// Describes the completion of the request, without its caller.
-    #[inline(always)]
-    fn finished(&self, is_ok: bool) -> Finished {
-        let (mark, operation) = (self.mark, self.operation.kind());
-        Finished { mark, operation, blocks: self.range.blocks, is_ok, caller: NO_CALLER }
     }
 
     /// Returns the blocks of one part.
@@ -320,10 +313,10 @@ impl RequestTable {
         reply: Reply,
         lane: usize,
         range: BlockRange,
-        mark: MarkId,
+        key: Key,
         operation: impl FnOnce() -> Operation,
     ) -> u64 {
-        let (slot, _) = self.insert(|| RequestSlot::in_flight(reply, lane, operation(), range, mark));
+        let (slot, _) = self.insert(|| RequestSlot::in_flight(reply, lane, operation(), range, key));
         Part { slot, index: 0 }.tag()
     }
 
@@ -346,14 +339,14 @@ impl RequestTable {
     /// Records that the first command of a request is sent now, if it was not sent before.
     pub(crate) fn on_released(&mut self, slot: u32) {
         if let Some(Some(request)) = self.slots.get_mut(slot as usize) {
-            self.observer.on_released(request.mark);
+            self.observer.on_released(request.key);
         }
     }
 
     /// Records that a part of the data of a request was received.
     pub(crate) fn on_first_byte(&mut self, slot: u32, received: u64) {
         if let Some(Some(request)) = self.slots.get_mut(slot as usize) {
-            self.observer.on_first_byte(&mut request.mark, received);
+            self.observer.on_first_byte(&mut request.key, received);
         }
     }
 
@@ -374,12 +367,12 @@ impl RequestTable {
         let Some(request) = place else { unreachable!("the slot of a completed command is empty") };
         let reply = std::mem::replace(&mut request.reply, Reply::Tag(0));
         let change = request.operation.change();
-        let finished = request.finished(true);
+        let key = request.key;
         // Nothing that needs a drop is left in the slot.
         std::mem::forget(place.take());
         self.free.push(slot);
         let caller = self.deliver(reply, Ok(()), buffer);
-        self.observer.on_finished(Finished { caller, ..finished });
+        self.observer.on_finished(key, caller);
         change
     }
 
@@ -408,11 +401,15 @@ impl RequestTable {
     }
 
     fn finish(&mut self, request: RequestSlot) {
-        let finished = request.finished(!request.has_failed());
-        let RequestSlot { trouble, buffer, reply, .. } = request;
+        let RequestSlot { trouble, buffer, reply, key, .. } = request;
         let result = trouble.and_then(|trouble| trouble.failure).map_or(Ok(()), Err);
+        let has_failed = result.is_err();
         let caller = self.deliver(reply, result, buffer.join());
-        self.observer.on_finished(Finished { caller, ..finished });
+        if has_failed {
+            self.observer.on_failed(key);
+        } else {
+            self.observer.on_finished(key, caller);
+        }
     }
 
     /// Delivers a completion. Returns the index of its caller in `to_wake`.
@@ -470,7 +467,7 @@ pub(crate) mod tests {
 
     fn slot(request: Request) -> RequestSlot {
         let range = LIMITS.check(&request).unwrap();
-        RequestSlot::new(Reply::Tag(7), 0, request, range, MarkId::default(), &LIMITS)
+        RequestSlot::new(Reply::Tag(7), 0, request, range, Key::default(), &LIMITS)
     }
 
     pub(crate) fn read(lba: u64, blocks: usize) -> RequestSlot {

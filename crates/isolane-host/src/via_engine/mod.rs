@@ -152,14 +152,15 @@ impl EngineVolume {
             && self.slots.has_free()
             && state.limits.parts(&range) == 1
         {
+            let kind = request.kind();
             let (operation, buffer) = match request {
                 Request::Read { buffer, .. } => (operation::Operation::Read, buffer),
                 Request::Write { buffer, fua, .. } => (operation::Operation::Write { fua }, buffer),
                 other => return self.enqueue(state, lane, range, other, reply, submitted),
             };
             let command = submission(&state.current_lanes, lane, &operation, range);
-            let mark = state.requests.observer.on_queued(submitted, false);
-            let tag = state.requests.insert_in_flight(reply, lane, range, mark, || operation);
+            let key = state.requests.observer.on_queued(submitted, false, kind, range.blocks);
+            let tag = state.requests.insert_in_flight(reply, lane, range, key, || operation);
             self.slots.put(&mut opened.submissions, command, tag, Some(buffer));
             return;
         }
