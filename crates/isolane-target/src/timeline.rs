@@ -81,7 +81,7 @@ impl Kind {
 
     #[inline]
     pub(crate) fn operation(self) -> Operation {
-        Operation::ALL[(self.0 >> 32) as usize % Operation::ALL.len()]
+        Operation::ALL[(self.0 >> 32) as u8 as usize % Operation::ALL.len()]
     }
 
     #[inline]
@@ -266,3 +266,19 @@ impl Marks {
 
 /// Maximum number of marks of a lane, apart from long responses.
 const MAX_MARKS: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kind_keeps_its_parts() {
+        for position in [0, 1, 4, 255, 1 << 20] {
+            for operation in Operation::ALL {
+                let kind = Kind::new(position, operation, 128 << 10);
+                let parts = (kind.position(), kind.operation(), kind.len(), kind.size());
+                assert_eq!(parts, (position, operation, 128 << 10, SizeClass::Large));
+            }
+        }
+    }
+}
