@@ -14,12 +14,20 @@ pub struct Criterion {
 }
 
 impl Criterion {
-    /// The median.
-    pub const MEDIAN: Criterion = Criterion { quantile: 0.5, ratio: 2.0, min_operations: 200 };
+    /// The median. A member with twice the median of the others can show a ratio of 1.75, because quantiles of a
+    /// histogram are within 7 %.
+    pub const MEDIAN: Criterion = Criterion { quantile: 0.5, ratio: 1.75, min_operations: 200 };
     /// The tail of a second.
     pub const TAIL: Criterion = Criterion { quantile: 0.99, ratio: 3.0, min_operations: 500 };
     /// Rare stalls.
     pub const STALLS: Criterion = Criterion { quantile: 0.999, ratio: 4.0, min_operations: 2000 };
+}
+
+impl Criterion {
+    /// Returns the quantile of a histogram in nanoseconds, if it has enough operations.
+    pub fn quantile_of(self, times: &Histogram) -> Option<f64> {
+        (times.count() >= self.min_operations).then(|| times.quantile(self.quantile) as f64)
+    }
 }
 
 /// Least difference to the median of the other members, in nanoseconds.
@@ -28,15 +36,6 @@ pub const MIN_DIFFERENCE_NS: f64 = 50_000.0;
 pub const MIN_GAP: f64 = 1.5;
 /// Members that a window needs. Two have no majority.
 pub const MIN_MEMBERS: usize = 3;
-
-/// One member in one window.
-#[derive(Clone, Copy, Debug)]
-pub struct Sample<'a> {
-    /// Latencies of one operation and size class; none if the member is left out.
-    pub times: Option<&'a Histogram>,
-    /// Work per second: see [`work_of`].
-    pub work: f64,
-}
 
 /// A member that is slower than the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,20 +57,23 @@ pub fn work_of(operations: u64, bytes: u64) -> f64 {
     operations as f64 + bytes as f64 / 65536.0
 }
 
-/// Returns the outliers of a window, the slowest first.
+/// Returns the outliers among the quantiles of all members in nanoseconds, the slowest first. A member that is left out
+/// has none.
 ///
-/// A member is one if it is slower than the median of the others by the ratio and by [`MIN_DIFFERENCE_NS`], and if
+/// A member is an outlier if it is slower than the median of the others by `ratio` and by [`MIN_DIFFERENCE_NS`], and if
 /// there is a gap of [`MIN_GAP`] between all outliers and all other members.
-pub fn compare(samples: &[Sample<'_>], criterion: Criterion) -> Vec<Outlier> {
-    let mut values = quantiles(samples, criterion);
+pub fn compare(quantiles_ns: &[Option<f64>], ratio: f64) -> Vec<Outlier> {
+    let present = quantiles_ns.iter().enumerate().filter_map(|(member, value)| Some((member, (*value)?)));
+    let mut values: Vec<(usize, f64)> = present.collect();
     if values.len() < MIN_MEMBERS {
         return Vec::new();
     }
     values.sort_by(|left, right| right.1.total_cmp(&left.1));
     let ascending: Vec<f64> = values.iter().rev().map(|(_, value)| *value).collect();
+    let others_of = |at: usize| median_without(&ascending, ascending.len() - 1 - at);
     let is_slow = |at: usize| {
-        let (value, others) = (values[at].1, median_without(&ascending, ascending.len() - 1 - at));
-        value >= others * criterion.ratio && value - others >= MIN_DIFFERENCE_NS
+        let (value, others) = (values[at].1, others_of(at));
+        value >= others * ratio && value - others >= MIN_DIFFERENCE_NS
     };
     let slow = (0..(values.len() - 1) / 2).take_while(|at| is_slow(*at)).count();
     let Some(count) = (1..=slow).rev().find(|count| values[count - 1].1 >= values[*count].1 * MIN_GAP) else {
@@ -81,30 +83,24 @@ pub fn compare(samples: &[Sample<'_>], criterion: Criterion) -> Vec<Outlier> {
     let middle = median(alike).max(1.0);
     let spread = (alike[0] / middle, alike[alike.len() - 1] / middle);
     let outlier = |at: usize| {
-        let (member, value_ns) = values[at];
-        let others_ns = median_without(&ascending, ascending.len() - 1 - at);
+        let ((member, value_ns), others_ns) = (values[at], others_of(at));
         Outlier { member, value_ns, others_ns, ratio: value_ns / others_ns.max(1.0), spread }
     };
     (0..count).map(outlier).collect()
 }
 
-/// Returns the members with enough operations, and their quantiles.
-fn quantiles(samples: &[Sample<'_>], criterion: Criterion) -> Vec<(usize, f64)> {
-    let values = samples.iter().enumerate().filter_map(|(member, sample)| {
-        let times = sample.times.filter(|times| times.count() >= criterion.min_operations)?;
-        Some((member, times.quantile(criterion.quantile) as f64))
-    });
-    values.collect()
-}
-
-/// Returns the ratio of the work of a member to the median of the others, or `None` without others.
-pub fn relative_work(samples: &[Sample<'_>], member: usize) -> Option<f64> {
-    let present = samples.iter().enumerate().filter(|(_, sample)| sample.times.is_some());
-    let mut others: Vec<f64> =
-        present.filter(|(at, _)| *at != member).map(|(_, sample)| sample.work).collect();
-    others.sort_by(f64::total_cmp);
-    let middle = (!others.is_empty()).then(|| median(&others))?;
-    Some(samples.get(member)?.work / middle.max(f64::MIN_POSITIVE))
+/// Returns the ratio of each value to the median of the others.
+pub fn ratios(values: &[Option<f64>]) -> Vec<Option<f64>> {
+    let mut sorted: Vec<f64> = values.iter().copied().flatten().collect();
+    if sorted.len() < 2 {
+        return vec![None; values.len()];
+    }
+    sorted.sort_by(f64::total_cmp);
+    let ratio = |value: f64| {
+        let position = sorted.partition_point(|other| other.total_cmp(&value).is_lt());
+        value / median_without(&sorted, position).max(f64::MIN_POSITIVE)
+    };
+    values.iter().map(|value| value.map(ratio)).collect()
 }
 
 /// Returns the median of sorted values; 0 without values.
@@ -132,22 +128,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::histogram::Resolution;
 
-    fn group(values_us: &[u64]) -> Vec<Histogram> {
-        let member = |us: &u64| {
-            let mut times = Histogram::new(Resolution::Eight);
-            times.record(us * 1000, 1000);
-            times
-        };
-        values_us.iter().map(member).collect()
+    fn quantiles(values_us: &[u64]) -> Vec<Option<f64>> {
+        values_us.iter().map(|us| Some(*us as f64 * 1000.0)).collect()
     }
 
     fn outliers(values_us: &[u64]) -> Vec<usize> {
-        let group = group(values_us);
-        let samples: Vec<Sample<'_>> =
-            group.iter().map(|times| Sample { times: Some(times), work: 1.0 }).collect();
-        compare(&samples, Criterion::MEDIAN).iter().map(|outlier| outlier.member).collect()
+        compare(&quantiles(values_us), 2.0).iter().map(|outlier| outlier.member).collect()
     }
 
     #[test]
@@ -167,15 +154,12 @@ mod tests {
 
     #[test]
     fn leaves_out_members_without_data() {
-        let group = group(&[200, 200, 600, 200]);
-        let mut samples: Vec<Sample<'_>> =
-            group.iter().map(|times| Sample { times: Some(times), work: 1.0 }).collect();
-        samples[2].times = None;
-        assert_eq!(compare(&samples, Criterion::MEDIAN), []);
-        samples[0].times = None;
-        samples[2].times = Some(&group[2]);
-        assert_eq!(compare(&samples, Criterion::MEDIAN)[0].member, 2);
-        assert_eq!(relative_work(&samples, 2), Some(1.0));
+        let mut values = quantiles(&[200, 200, 600, 200]);
+        values[0] = None;
+        assert_eq!(compare(&values, 2.0)[0].member, 2);
+        assert_eq!(ratios(&values), [None, Some(0.5), Some(3.0), Some(0.5)]);
+        values[2] = None;
+        assert_eq!(compare(&values, 2.0), []);
     }
 
     proptest! {

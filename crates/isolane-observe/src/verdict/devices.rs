@@ -9,7 +9,7 @@ use super::ledger::{Part, is_at_volume};
 use super::topology::Group;
 use super::units::{show_digits, show_ns, show_percent, show_quantile};
 use crate::histogram::{Histogram, Resolution};
-use crate::peers::compare::{Criterion, Outlier, Sample, compare, relative_work, work_of};
+use crate::peers::compare::{Criterion, Outlier, compare, ratios, work_of};
 use crate::snapshot::Series;
 use crate::stage::{Operation, SizeClass, Stage};
 
@@ -70,13 +70,16 @@ struct Times {
 }
 
 fn suspects(case: &Case<'_>, group: &Group) -> Vec<Suspect> {
-    let work: Vec<f64> = group.members.iter().map(|member| work(case, &member.volumes)).collect();
+    let work = relative_work(case, group);
     let mut found: BTreeMap<usize, Suspect> = BTreeMap::new();
     for times in all_times(case, group) {
         for criterion in [Criterion::MEDIAN, Criterion::TAIL, Criterion::STALLS] {
-            for outlier in outliers(&times, &work, criterion) {
-                let count = times.total[outlier.member].as_ref().map_or(0, Histogram::count);
-                add_suspect(&mut found, &times, &work, outlier, criterion, count);
+            for outlier in outliers(&times, criterion) {
+                let member = outlier.member;
+                let weight = times.total[member].as_ref().map_or(0, Histogram::count);
+                let work = work[member].unwrap_or(1.0);
+                let operations = BTreeSet::from([times.operation]);
+                add_suspect(&mut found, Suspect { outlier, criterion, operations, weight, work });
             }
         }
     }
@@ -86,41 +89,36 @@ fn suspects(case: &Case<'_>, group: &Group) -> Vec<Suspect> {
     found
 }
 
-/// Adds an outlier. The lowest quantile at which a member is slow describes it best.
-fn add_suspect(
-    found: &mut BTreeMap<usize, Suspect>,
-    times: &Times,
-    work: &[f64],
-    outlier: Outlier,
-    criterion: Criterion,
-    weight: u64,
-) {
-    let work = relative_work(&samples(&times.volume, work), outlier.member).unwrap_or(1.0);
-    let operations = BTreeSet::from([times.operation]);
-    let suspect = Suspect { outlier, criterion, operations, weight, work };
-    let known = found.entry(outlier.member).or_insert_with(|| Suspect {
-        weight: 0,
-        operations: BTreeSet::new(),
-        ..suspect
-    });
-    known.operations.insert(times.operation);
-    let is_better = criterion.quantile < known.criterion.quantile || weight > known.weight;
-    if is_better && criterion.quantile <= known.criterion.quantile {
-        (known.outlier, known.criterion, known.weight) = (outlier, criterion, weight);
+/// Returns the work of each member in relation to the others.
+fn relative_work(case: &Case<'_>, group: &Group) -> Vec<Option<f64>> {
+    let present = group.members.iter().map(|at| at.busy.is_none().then(|| work(case, &at.volumes)));
+    ratios(&present.collect::<Vec<_>>())
+}
+
+/// Adds a suspect. The lowest quantile at which a member is slow describes it best, then the most operations.
+fn add_suspect(found: &mut BTreeMap<usize, Suspect>, suspect: Suspect) {
+    let Some(known) = found.get_mut(&suspect.outlier.member) else {
+        found.insert(suspect.outlier.member, suspect);
+        return;
+    };
+    let operations: BTreeSet<Operation> = known.operations.union(&suspect.operations).copied().collect();
+    let order = |suspect: &Suspect| (suspect.criterion.quantile, std::cmp::Reverse(suspect.weight));
+    if order(&suspect) < order(known) {
+        *known = suspect;
     }
+    known.operations = operations;
 }
 
 /// Returns the outliers in the stage of the volume, with the ratio of the totals if these agree.
-fn outliers(times: &Times, work: &[f64], criterion: Criterion) -> Vec<Outlier> {
-    let precise = compare(&samples(&times.total, work), criterion);
-    let found = compare(&samples(&times.volume, work), criterion);
+fn outliers(times: &Times, criterion: Criterion) -> Vec<Outlier> {
+    let of = |times: &[Option<Histogram>]| {
+        let quantiles = times.iter().map(|times| criterion.quantile_of(times.as_ref()?));
+        compare(&quantiles.collect::<Vec<_>>(), criterion.ratio)
+    };
+    let precise = of(&times.total);
     let precise =
         |outlier: Outlier| precise.iter().find(|at| at.member == outlier.member).copied().unwrap_or(outlier);
-    found.into_iter().take(MAX_OUTLIERS).map(precise).collect()
-}
-
-fn samples<'t>(times: &'t [Option<Histogram>], work: &[f64]) -> Vec<Sample<'t>> {
-    times.iter().zip(work).map(|(times, work)| Sample { times: times.as_ref(), work: *work }).collect()
+    of(&times.volume).into_iter().take(MAX_OUTLIERS).map(precise).collect()
 }
 
 fn work(case: &Case<'_>, volumes: &[u32]) -> f64 {
@@ -322,16 +320,10 @@ fn find_hot(case: &mut Case<'_>, group: &Group) {
     if group.members.len() < 3 {
         return;
     }
-    let works: Vec<f64> = group.members.iter().map(|member| work(case, &member.volumes)).collect();
-    let empty = Histogram::new(Resolution::Eight);
-    let samples: Vec<Sample<'_>> =
-        works.iter().map(|work| Sample { times: Some(&empty), work: *work }).collect();
-    let Some(busiest) = (0..works.len()).max_by(|left, right| works[*left].total_cmp(&works[*right])) else {
-        return;
-    };
-    let Some(relative) =
-        relative_work(&samples, busiest).filter(|work| *work >= MIN_HOT_WORK && work.is_finite())
-    else {
+    let works = relative_work(case, group);
+    let known = works.iter().enumerate().filter_map(|(at, work)| Some((at, (*work)?)));
+    let most = known.max_by(|left, right| left.1.total_cmp(&right.1));
+    let Some((busiest, relative)) = most.filter(|at| at.1 >= MIN_HOT_WORK && at.1.is_finite()) else {
         return;
     };
     let member = &group.members[busiest];
