@@ -1,6 +1,6 @@
 //! The rule for slow devices, and two simpler rules, on the same traces.
 //!
-//! `ISOLANE_TEST_GROUP_DAYS` is the number of days of each size of a group.
+//! `ISOLANE_TEST_GROUP_DAYS` is the number of days of each size of a group, `ISOLANE_TEST_SEED` chooses other drives.
 
 #![cfg(not(loom))]
 #![forbid(unsafe_code)]
@@ -166,21 +166,35 @@ fn alarms(members: usize, seconds: u64, seed: u64) -> [u64; 3] {
     alarms
 }
 
-#[test]
-fn healthy_groups_have_no_alarm() {
+fn expect_no_alarm(members: usize) {
     let days = group_days(0.0).unwrap_or(0.15);
-    for members in SIZES {
-        let mut sum = [0; 3];
-        let mut seconds = (days * DAY as f64) as u64;
-        let mut seed = members as u64;
-        // Each day begins with other drives.
-        while seconds > 0 {
-            let part = seconds.min(DAY);
-            let alarms = alarms(members, part, seed);
-            sum.iter_mut().zip(alarms).for_each(|(sum, more)| *sum += more);
-            (seconds, seed) = (seconds - part, seed + 1000);
+    let first = std::env::var("ISOLANE_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    let (mut sum, mut done) = ([0; 3], 0.0);
+    // Each day begins with other drives.
+    for day in 0..days.ceil() as u64 {
+        let part = (days - done).min(1.0);
+        let alarms = alarms(members, (part * DAY as f64) as u64, first + day * 1000 + members as u64);
+        sum.iter_mut().zip(alarms).for_each(|(sum, more)| *sum += more);
+        done += part;
+        if day % 50 == 49 || done >= days {
+            let [ours, means, quartiles] = sum;
+            println!("{members} members, {done} days: {ours} alarms, means {means}, quartiles {quartiles}");
         }
-        println!("{members} members, {days} days: {} alarms, means {}, quartiles {}", sum[0], sum[1], sum[2]);
-        assert!(sum[0] as f64 <= (days / 1000.0).floor(), "{members} members: {} false alarms", sum[0]);
     }
+    assert!(sum[0] as f64 <= days / 1000.0, "{members} members: {} false alarms", sum[0]);
+}
+
+#[test]
+fn healthy_group_of_3_has_no_alarm() {
+    expect_no_alarm(3);
+}
+
+#[test]
+fn healthy_group_of_8_has_no_alarm() {
+    expect_no_alarm(8);
+}
+
+#[test]
+fn healthy_group_of_24_has_no_alarm() {
+    expect_no_alarm(24);
 }

@@ -3,6 +3,7 @@
 #![cfg(not(loom))]
 #![forbid(unsafe_code)]
 
+#[allow(dead_code, reason = "each test uses a part of the simulation")]
 mod simulated;
 
 use isolane_observe::verdict::{Kind, Options, Verdict, explain, to_text};

@@ -27,6 +27,8 @@ pub(super) struct Case<'a> {
     by_volume: BTreeMap<u32, Vec<usize>>,
     /// Volumes that no other volume contains, with operations.
     pub tops: BTreeSet<u32>,
+    /// Volumes that a finding names.
+    pub named: BTreeSet<u32>,
     pub findings: Vec<Finding>,
     pub cleared: Vec<Cleared>,
     pub not_seen: Vec<NotSeen>,
@@ -41,8 +43,8 @@ impl<'a> Case<'a> {
             by_volume.entry(series.volume).or_default().push(at);
         }
         let tops = ledger.parts.iter().map(|part| part.volume).collect();
-        let (findings, cleared, not_seen) = Default::default();
-        Case { snapshot, window, topology, ledger, by_volume, tops, findings, cleared, not_seen }
+        let (named, findings, cleared, not_seen) = Default::default();
+        Case { snapshot, window, topology, ledger, by_volume, tops, named, findings, cleared, not_seen }
     }
 
     /// Returns the numbers of a volume in the window.

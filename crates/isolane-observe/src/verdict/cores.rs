@@ -1,7 +1,7 @@
 //! Cores that were not available to their thread, and turns that took too long.
 //!
 //! While a core is away, all of its operations in flight wait. So a core explains at most its absence times the mean
-//! number of operations in flight, and only if turns or wakeups took about as long as the tail lost.
+//! number of typical operations in flight, and only if turns or wakeups took about as long as the tail lost.
 
 use std::collections::BTreeMap;
 
@@ -93,9 +93,8 @@ fn report_absence(case: &mut Case<'_>, core: &Core, absence: &Absence) {
     let explained = explained_ns(case, core, away).min(lost);
     let concentrated = is_concentrated(case, core);
     for (cause, ns) in absence.causes {
-        let fraction = explained * (ns / away) / lost.max(1.0);
-        let chosen = |part: &Part, _: Stage| part.core == index;
-        if case.ledger.share(lost * fraction) < MIN_SHARE {
+        let explained = explained * (ns / away);
+        if case.ledger.share(explained) < MIN_SHARE {
             continue;
         }
         let points = case.points(|series| series.core == index);
@@ -103,18 +102,38 @@ fn report_absence(case: &mut Case<'_>, core: &Core, absence: &Absence) {
         if !concentrated && moves.is_none() && ns < case.window.seconds * 1e9 * 0.01 {
             continue;
         }
-        let stage = case.ledger.worst_stage(chosen);
-        let Some(share) = case.claim(fraction, chosen) else { continue };
+        let stage = case.ledger.worst_stage(|part, _| part.core == index);
+        let Some(share) = claim(case, index, explained) else { continue };
         let since = case.since(&points);
         push(case, core, (cause, ns), moves, (stage, share, since));
     }
+}
+
+/// Claims a loss on a core, and returns its share, if that is large enough. Operations in flight lose time at their
+/// volume or socket; the commands of a long receive wait for each other only for the remaining loss.
+fn claim(case: &mut Case<'_>, core: u32, explained_ns: f64) -> Option<f64> {
+    let lost = case.ledger.lost(|part, _| part.core == core);
+    let share = case.ledger.share(explained_ns.min(lost));
+    if share < MIN_SHARE {
+        return None;
+    }
+    let mut remaining = explained_ns.min(lost);
+    for is_batch in [false, true] {
+        let chosen = |part: &Part, stage: Stage| part.core == core && (stage == Stage::Batch) == is_batch;
+        let lost = case.ledger.lost(chosen);
+        case.ledger.claim(remaining / lost.max(1.0), chosen);
+        remaining = (remaining - lost).max(0.0);
+    }
+    Some(share)
 }
 
 /// Returns the loss that the absence of a core explains, in nanoseconds.
 fn explained_ns(case: &Case<'_>, core: &Core, away_ns: f64) -> f64 {
     let window_ns = case.window.seconds * 1e9;
     let in_flight = case.ledger.parts.iter().filter(|part| part.core == core.index);
-    let in_flight = in_flight.map(|part| part.sum_ns).sum::<f64>() / window_ns;
+    let in_flight = in_flight.map(|part| part.typical_ns.min(part.sum_ns)).sum::<f64>() / window_ns;
+    // A thread that sleeps without work is interrupted only while it has an operation.
+    let in_flight = if core.asleep_ns > 0 { in_flight.max(1.0) } else { in_flight };
     let long_ns = core.turns.as_ref().filter(|turns| turns.count() > 0).map(|turns| {
         let least = case.ledger.mean_loss_ns() * LONG_ABSENCE;
         let cells =
@@ -122,7 +141,7 @@ fn explained_ns(case: &Case<'_>, core: &Core, away_ns: f64) -> f64 {
         let long: f64 = cells.filter(|(ns, _)| *ns >= least).map(|(ns, count)| ns * count).sum();
         long + core.late_ns as f64
     });
-    away_ns.min(long_ns.unwrap_or(away_ns)) * in_flight.max(1.0)
+    away_ns.min(long_ns.unwrap_or(away_ns)) * in_flight
 }
 
 /// Returns `true` if the loss is on this core rather than on others.
@@ -248,17 +267,21 @@ fn report_turns(case: &mut Case<'_>, core: &Core) {
     let stuck = case.snapshot.stuck.iter().filter(|turn| turn.core == core.index);
     let turns: Vec<&StuckTurn> =
         stuck.filter(|turn| (start_us..=end_us).contains(&turn.at_unix_us)).collect();
-    let stuck_ns: f64 = turns.iter().map(|turn| turn.lasted_ns as f64).filter(|ns| *ns >= STUCK_NS).sum();
-    let away = Absence::of(case, core).all_ns();
+    // A thread that is ready to run may wait for its core: that time is known, and is another finding.
+    let is_ready = |turn: &&&StuckTurn| turn.state.is_empty() || turn.state == "R";
+    let sum = |turns: &mut dyn Iterator<Item = &&StuckTurn>| {
+        turns.map(|turn| turn.lasted_ns as f64).filter(|ns| *ns >= STUCK_NS).sum::<f64>()
+    };
+    let ready_ns = sum(&mut turns.iter().filter(is_ready));
+    let blocked_ns = sum(&mut turns.iter().filter(|turn| !is_ready(turn)));
+    let stuck_ns = blocked_ns + (ready_ns - Absence::of(case, core).all_ns()).max(0.0);
     let index = core.index;
-    let chosen = |part: &Part, _: Stage| part.core == index;
-    let lost = case.ledger.lost(chosen);
-    let Some(longest) = turns.iter().max_by_key(|turn| turn.lasted_ns).filter(|_| stuck_ns > away) else {
+    let Some(longest) = turns.iter().max_by_key(|turn| turn.lasted_ns).filter(|_| stuck_ns > 0.0) else {
         return;
     };
-    let fraction = explained_ns(case, core, stuck_ns - away) / lost.max(1.0);
-    let stage = case.ledger.worst_stage(chosen);
-    let Some(share) = case.claim(fraction, chosen) else { return };
+    let explained = explained_ns(case, core, stuck_ns);
+    let stage = case.ledger.worst_stage(|part, _| part.core == index);
+    let Some(share) = claim(case, index, explained) else { return };
     let since = case.since(&case.points(|series| series.core == index));
     let cause = if longest.call.is_empty() { longest.phase.clone() } else { longest.call.clone() };
     let text = format!(

@@ -19,6 +19,16 @@ const MAX_EQUAL_WORK: f64 = 1.25;
 const MIN_HOT_WORK: f64 = 2.0;
 /// Least part of the loss of such a member.
 const MIN_HOT_COVERAGE: f64 = 0.5;
+/// Conditions, from the most to the least frequent operations. The last two find stalls with fewer operations.
+const CRITERIA: [Criterion; 5] = [
+    Criterion::MEDIAN,
+    Criterion::TAIL,
+    Criterion::STALLS,
+    Criterion { quantile: 0.998, min_operations: 1000, ..Criterion::STALLS },
+    Criterion { quantile: 0.995, min_operations: 400, ..Criterion::STALLS },
+];
+/// Highest probability with which slow operations of any member by chance are of this one.
+const MAX_CHANCE: f64 = 1e-6;
 /// Most outliers of a group that are reported.
 const MAX_OUTLIERS: usize = 8;
 /// Operations of the tail that a volume without peers needs.
@@ -73,8 +83,10 @@ fn suspects(case: &Case<'_>, group: &Group) -> Vec<Suspect> {
     let work = relative_work(case, group);
     let mut found: BTreeMap<usize, Suspect> = BTreeMap::new();
     for times in all_times(case, group) {
-        for criterion in [Criterion::MEDIAN, Criterion::TAIL, Criterion::STALLS] {
-            for outlier in outliers(&times, criterion) {
+        for criterion in CRITERIA {
+            let outliers = outliers(&times, criterion);
+            let is_slow = |at: &&Outlier| criterion.quantile < 0.9 || is_significant(&times, at, &outliers);
+            for outlier in outliers.iter().filter(is_slow).copied() {
                 let member = outlier.member;
                 let weight = times.total[member].as_ref().map_or(0, Histogram::count);
                 let work = work[member].unwrap_or(1.0);
@@ -107,6 +119,34 @@ fn add_suspect(found: &mut BTreeMap<usize, Suspect>, suspect: Suspect) {
         *known = suspect;
     }
     known.operations = operations;
+}
+
+/// Returns `true` if the slow operations of this member and of those that are not outliers are hardly on this one by
+/// chance.
+fn is_significant(times: &Times, outlier: &Outlier, outliers: &[Outlier]) -> bool {
+    let limit_ns = outlier.others_ns * 2.0;
+    let count = |times: &Histogram| {
+        let middle = |cell: usize| times.resolution().middle_of(cell) as f64;
+        let slow = times.cells().filter(|(cell, _)| middle(*cell) > limit_ns).map(|(_, count)| count as f64);
+        (slow.sum::<f64>(), times.count() as f64)
+    };
+    let is_other = |member: usize| member != outlier.member && outliers.iter().any(|at| at.member == member);
+    let counted = times.volume.iter().enumerate().filter(|(member, _)| !is_other(*member));
+    let counts = counted.filter_map(|(_, times)| times.as_ref()).map(count);
+    let (slow, operations) = counts.fold((0.0, 0.0), |sum, at| (sum.0 + at.0, sum.1 + at.1));
+    let Some((own, own_operations)) = times.volume[outlier.member].as_ref().map(count) else { return false };
+    chance(own, slow, own_operations / operations.max(1.0)) <= MAX_CHANCE
+}
+
+/// Returns an upper bound of the probability that at least `own` of `all` independent events have a property of
+/// probability `part` (Chernoff).
+fn chance(own: f64, all: f64, part: f64) -> f64 {
+    let found = own / all.max(1.0);
+    if found <= part || part <= 0.0 {
+        return 1.0;
+    }
+    let others = if found < 1.0 { (1.0 - found) * ((1.0 - found) / (1.0 - part)).ln() } else { 0.0 };
+    (-all * (found * (found / part).ln() + others)).exp()
 }
 
 /// Returns the outliers in the stage of the volume, with the ratio of the totals if these agree.
@@ -191,12 +231,13 @@ fn report_suspect(case: &mut Case<'_>, group: &Group, suspect: &Suspect) {
     let chosen = move |part: &Part, stage: Stage| {
         is_at_volume(stage)
             && tops.contains(&part.volume)
-            && (!is_nested || operations.contains(&part.operation))
+            && (operations.contains(&part.operation) || !is_nested && part.operation != Operation::Flush)
     };
     let stage = case.ledger.worst_stage(&chosen);
     let only = suspect.operations.iter().next().copied().filter(|_| suspect.operations.len() == 1);
     let Some(share) = case.claim(fraction, &chosen) else { return };
     let volumes: BTreeSet<u32> = member.volumes.iter().map(|id| measured(case, *id)).collect();
+    case.named.extend(&member.volumes);
     let points = case.points(|series| volumes.contains(&series.volume));
     let since = case.since(&points);
     let others = disks::other_users(case, &volumes, &points);
@@ -385,6 +426,7 @@ fn report_alone(
     let operation = case.ledger.only_operation(|part| part.volume == volume);
     let Some(share) = case.claim(1.0, chosen) else { return };
     let volumes = BTreeSet::from([volume]);
+    case.named.insert(volume);
     let points = case.points(|series| series.volume == volume);
     let others = disks::other_users(case, &volumes, &points);
     let text = format!(
@@ -424,5 +466,19 @@ pub(super) fn report_background(case: &mut Case<'_>) {
     for (id, work) in case.topology.background() {
         let text = format!("{} is left out of the comparison: {work}", case.topology.name(id));
         case.clear(Kind::Device, text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chance_falls_with_the_excess() {
+        assert_eq!(chance(1.0, 8.0, 0.125), 1.0, "as expected");
+        assert!(chance(7.0, 20.0, 1.0 / 6.0) > 0.01, "seven of twenty are no surprise");
+        assert!(chance(10.0, 12.0, 0.125) < MAX_CHANCE);
+        assert!(chance(9.0, 9.0, 0.125) < MAX_CHANCE, "all of them");
+        assert_eq!(chance(0.0, 0.0, 0.0), 1.0);
     }
 }

@@ -49,6 +49,7 @@ fn report(case: &mut Case<'_>, disk: &str, volumes: &BTreeSet<u32>, points: &[Po
     let chosen = move |part: &Part, stage: Stage| is_at_volume(stage) && owned.contains(&part.volume);
     let stage = case.ledger.worst_stage(&chosen);
     let Some(share) = case.claim(1.0, chosen) else { return };
+    case.named.extend(volumes);
     let names: Vec<String> = volumes.iter().take(MAX_NEIGHBORS).map(|id| case.topology.name(*id)).collect();
     case.findings.push(Finding {
         kind: Kind::SharedDevice,

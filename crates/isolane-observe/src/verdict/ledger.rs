@@ -31,6 +31,8 @@ pub(super) struct Part {
     pub tail: f64,
     /// Time of all operations, in nanoseconds.
     pub sum_ns: f64,
+    /// Time of all operations if each took the median of its class, in nanoseconds.
+    pub typical_ns: f64,
     /// Loss that no finding has claimed, in the order of the stages of the side.
     pub lost_ns: [f64; MAX_STAGES],
 }
@@ -215,6 +217,7 @@ fn to_part(series: &Series, bounds: &Bounds) -> Part {
         operations: series.total.count() as f64,
         tail,
         sum_ns: series.total.sum_ns() as f64,
+        typical_ns: series.total.count() as f64 * bounds.median_ns,
         lost_ns: losses(series, bounds, &rows),
     }
 }

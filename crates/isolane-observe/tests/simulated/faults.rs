@@ -35,11 +35,42 @@ pub enum What {
     LossyHost { host: u64 },
 }
 
+impl What {
+    /// Returns a fault of the given number, from 0 to 16, on a random volume, core, or host of the world. `part`
+    /// chooses among the lower or the upper half of the volumes, so that two faults have different ones.
+    pub fn random(number: u32, world: &World, part: u32, rng: &mut Rng) -> What {
+        let half = world.volumes / 2;
+        let volume = part * half + rng.u32(0..half);
+        let (core, host) = (rng.u32(0..world.cores), rng.u64(0..world.hosts));
+        let factor = 4.0 + 5.0 * rng.f64();
+        match number {
+            0 => What::SlowDevice { volume, factor },
+            1 => What::StallingDevice { volume, one_in: rng.u32(40..150) },
+            2 => What::SlowWrites { volume, factor },
+            3 => What::HotVolume { volume, factor: rng.u32(4..10) },
+            4 => What::DiskUser { volume },
+            5 => What::Common { factor: 2.5 + factor / 4.0 },
+            6 => What::Process { core },
+            7 => What::Steal { core },
+            8 => What::Quota,
+            9 => What::StuckTurns { core },
+            10 => What::Memory,
+            11 => What::Conflict { volume, lba: rng.u64(0..1 << 20) * 8 },
+            12 => What::Flushes,
+            13 => What::FileThreads,
+            14 => What::BulkHost { host },
+            15 => What::PausedHost { host },
+            _ => What::LossyHost { host },
+        }
+    }
+}
+
 /// State of a fault in one second.
 #[derive(Clone, Debug, Default)]
 pub struct Active {
     /// Times in which a core is away, in nanoseconds.
     pub pauses: Vec<(u64, u64)>,
+    pub cores: u32,
 }
 
 impl Fault {
@@ -80,27 +111,27 @@ impl Fault {
         }
     }
 
-    pub fn rate_of(&self, _world: &World, volume: u32, rate: u32) -> u32 {
+    pub fn rate_of(&self, volume: u32, rate: u32) -> u32 {
         match self.what {
             What::HotVolume { volume: hot, factor } if hot == volume => rate * factor,
             _ => rate,
         }
     }
 
-    pub fn begin_second(&self, _world: &World, second: u64, rng: &mut Rng) -> Active {
+    pub fn begin_second(&self, world: &World, second: u64, rng: &mut Rng) -> Active {
         let is_core = matches!(
             self.what,
             What::Process { .. } | What::Steal { .. } | What::Quota | What::StuckTurns { .. }
         );
         if !is_core || second < self.start {
-            return Active::default();
+            return Active { pauses: Vec::new(), cores: world.cores };
         }
         let count = rng.u64(4..9);
         let pause = |at: u64| {
             let start = at * 100_000_000 + rng.u64(0..50_000_000);
             (start, start + rng.u64(12_000_000..40_000_000))
         };
-        Active { pauses: (0..count).map(pause).collect() }
+        Active { pauses: (0..count).map(pause).collect(), cores: world.cores }
     }
 
     /// Returns operations that only exist with this fault.
@@ -125,7 +156,7 @@ impl Fault {
 
     /// Delays an operation.
     pub fn delay(&self, fault: usize, active: &Active, io: &mut Io, rng: &mut Rng) {
-        let device = io.times[6];
+        let device = io.device_ns;
         match self.what {
             What::SlowDevice { volume, factor } if io.volume == volume => {
                 io.add(fault, Stage::Device, (device as f64 * (factor - 1.0)) as u64);
@@ -164,7 +195,9 @@ impl Fault {
             What::FileThreads if rng.u32(0..40) == 0 => {
                 io.add(fault, Stage::Queue, lognormal_ns(9_000.0, 0.5, rng));
             }
-            What::BulkHost { host } => self.wait_for_bulk(fault, host, io, rng),
+            What::BulkHost { host } => {
+                self.wait_for_bulk(fault, (host % u64::from(active.cores)) as u32, io, rng)
+            }
             What::PausedHost { host } if io.host == host && rng.u32(0..10) == 0 => {
                 io.add(fault, Stage::Socket, rng.u64(1_000_000..50_000_000));
             }
@@ -175,10 +208,10 @@ impl Fault {
         }
     }
 
-    fn wait_for_bulk(&self, fault: usize, host: u64, io: &mut Io, rng: &mut Rng) {
+    fn wait_for_bulk(&self, fault: usize, core: u32, io: &mut Io, rng: &mut Rng) {
         if io.size == SizeClass::Large {
             io.times[2] += lognormal_ns(3_000.0, 0.3, rng);
-        } else if io.core == host as u32 % 2 && rng.u32(0..12) == 0 {
+        } else if io.core == core && rng.u32(0..12) == 0 {
             io.add(fault, Stage::Batch, lognormal_ns(6_000.0, 0.5, rng));
         }
     }

@@ -37,6 +37,8 @@ pub struct Io {
     /// Time of its receive within the second, in nanoseconds.
     pub at_ns: u64,
     pub times: [u64; MAX_STAGES],
+    /// Time at a healthy device, in nanoseconds.
+    pub device_ns: u64,
     /// Delay by each fault, in nanoseconds.
     pub added_ns: [u64; 2],
 }
@@ -76,8 +78,8 @@ impl World {
                 self.faults.iter().map(|fault| fault.begin_second(self, second, &mut rng)).collect();
             let mut ios = Vec::new();
             for volume in 0..self.volumes {
-                let rate =
-                    self.faults.iter().fold(self.rate, |rate, fault| fault.rate_of(self, volume, rate));
+                let active = self.faults.iter().filter(|fault| second >= fault.start);
+                let rate = active.fold(self.rate, |rate, fault| fault.rate_of(volume, rate));
                 let count = (f64::from(rate) * (0.9 + 0.2 * rng.f64())) as u32;
                 ios.extend((0..count).map(|_| self.io(volume, &mut rng)));
             }
@@ -111,15 +113,15 @@ impl World {
             lba: rng.u64(0..1 << 20) * 8,
             at_ns: rng.u64(0..1_000_000_000),
             times: [0; MAX_STAGES],
+            device_ns: 0,
             added_ns: [0; 2],
         };
         let device_us = if operation == Operation::Read { 300.0 } else { 120.0 };
-        for (stage, us, spread) in [
-            (Stage::Batch, 8.0, 0.6),
-            (Stage::Device, device_us, 0.35),
-            (Stage::Answer, 4.0, 0.6),
-            (Stage::Socket, 6.0, 0.5),
-        ] {
+        io.device_ns = lognormal_ns(device_us, 0.35, rng);
+        io.times[Side::Target.position_of(Stage::Device).expect("a stage of a target")] = io.device_ns;
+        for (stage, us, spread) in
+            [(Stage::Batch, 8.0, 0.6), (Stage::Answer, 4.0, 0.6), (Stage::Socket, 6.0, 0.5)]
+        {
             let position = Side::Target.position_of(stage).expect("a stage of a target");
             io.times[position] = lognormal_ns(us, spread, rng);
         }

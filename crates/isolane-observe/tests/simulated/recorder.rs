@@ -211,9 +211,9 @@ impl Recorder {
     pub fn finish(mut self) -> Snapshot {
         let recorded_ms = self.steps() * 1000;
         let mut numbers = self.previous;
-        for first in self.snapshot.steps.iter().take(10).flat_map(|step| &step.numbers.series) {
+        for first in self.snapshot.steps.iter().take(3).flat_map(|step| &step.numbers.series) {
             let sum = numbers.series.iter_mut().find(|series| series.key() == first.key()).expect("series");
-            (0..UPTIME_MS / 10_000).for_each(|_| sum.merge(first));
+            (0..UPTIME_MS / 3_000).for_each(|_| sum.merge(first));
         }
         self.snapshot.numbers = numbers;
         self.snapshot.program.uptime_ms = UPTIME_MS + recorded_ms;
