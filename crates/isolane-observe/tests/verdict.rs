@@ -51,6 +51,18 @@ fn names_each_fault() {
 }
 
 #[test]
+fn ignores_soft_interrupts_of_own_traffic() {
+    let world =
+        World { faults: vec![Fault { what: What::Process { core: 1 }, start: 12 }], ..World::healthy() };
+    let mut snapshot = world.run(7).snapshot;
+    let cpus = snapshot.steps.iter_mut().flat_map(|step| &mut step.system.cpus);
+    cpus.for_each(|cpu| cpu.softirq_ms = 400);
+    let verdict = explain(&snapshot, Options::default());
+    let causes: Vec<_> = verdict.findings.iter().map(|finding| finding.cause.as_deref()).collect();
+    assert_eq!(causes, [Some("process")], "{}", to_text(&verdict));
+}
+
+#[test]
 fn finds_nothing_in_a_healthy_target() {
     let verdict = verdict_of(&[]);
     assert_eq!(verdict.findings, [], "{}", to_text(&verdict));

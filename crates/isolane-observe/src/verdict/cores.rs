@@ -69,10 +69,8 @@ impl Absence {
             ("process", (waited - quota).max(0.0)),
             ("quota", quota),
             ("steal", cpu.map_or(0.0, |cpu| ms(cpu.steal_ms)).min(window_ns)),
-            (
-                "interrupt",
-                cpu.map_or(0.0, |cpu| ms(cpu.irq_ms.saturating_add(cpu.softirq_ms))).min(window_ns),
-            ),
+            // Soft interrupts are mostly the network's part of the core's sends and receives.
+            ("interrupt", cpu.map_or(0.0, |cpu| ms(cpu.irq_ms)).min(window_ns)),
             ("sleep", (core.late_ns as f64).min(window_ns)),
         ];
         Absence { causes }
@@ -165,7 +163,7 @@ fn absences(case: &Case<'_>, core: &Core, cause: &str) -> Vec<f64> {
             "process" => own.map_or(0.0, |core| core.waited_ns as f64),
             "quota" => step.system.quota.throttled_ms as f64,
             "steal" => cpu.map_or(0.0, |cpu| cpu.steal_ms as f64),
-            "interrupt" => cpu.map_or(0.0, |cpu| cpu.irq_ms.saturating_add(cpu.softirq_ms) as f64),
+            "interrupt" => cpu.map_or(0.0, |cpu| cpu.irq_ms as f64),
             _ => own.map_or(0.0, |core| core.late_ns as f64),
         }
     });

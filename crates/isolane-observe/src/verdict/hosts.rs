@@ -125,12 +125,14 @@ fn find_network(case: &mut Case<'_>, hosts: &BTreeMap<String, Host>) {
 
 fn find_late_hosts(case: &mut Case<'_>, hosts: &BTreeMap<String, Host>) {
     let all_ns: f64 = hosts.values().map(|host| host.peer_ns).sum();
-    let all_operations: f64 = hosts.values().map(|host| host.operations).sum();
+    let (all_operations, all_bytes) = hosts
+        .values()
+        .fold((0.0, 0.0), |(operations, bytes), host| (operations + host.operations, bytes + host.bytes));
     let worst = hosts.iter().max_by(|left, right| left.1.peer_ns.total_cmp(&right.1.peer_ns));
     let Some((name, host)) = worst else { return };
     let full = full_part(case, host);
     let covered = host.peer_ns / all_ns.max(1.0);
-    let concentrated = stands_out(covered, host.operations / all_operations.max(1.0));
+    let concentrated = stands_out(covered, part_of(host, all_operations, all_bytes));
     if !concentrated && full < MIN_FULL {
         return;
     }
@@ -160,6 +162,11 @@ fn find_late_hosts(case: &mut Case<'_>, hosts: &BTreeMap<String, Host>) {
         remedy: "find out why this host reads its socket late: its load, its memory, its receive buffers"
             .to_owned(),
     });
+}
+
+/// Returns the part of the operations or of the bytes, because longer transfers take longer at an equal host.
+fn part_of(host: &Host, all_operations: f64, all_bytes: f64) -> f64 {
+    (host.operations / all_operations.max(1.0)).max(host.bytes / all_bytes.max(1.0))
 }
 
 /// Returns the part of the window in which the receive window of a host was full.
@@ -271,5 +278,17 @@ pub(super) fn clear(case: &mut Case<'_>) {
             _ => format!("{} hosts", names.len()),
         };
         case.clear(Kind::Host, text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bulk_host_does_not_stand_out_by_its_transfers() {
+        let host = |operations, bytes| Host { operations, bytes, ..Host::default() };
+        assert!(stands_out(0.9, part_of(&host(100.0, 4e5), 800.0, 3e6)));
+        assert!(!stands_out(1.0, part_of(&host(100.0, 1e8), 800.0, 1.03e8)));
     }
 }
