@@ -246,7 +246,7 @@ SCENARIOS = [
         "6",
         "without fair queueing, one host streams writes of 1 MiB, and another reads",
         lambda _: ["mem:256M"],
-        (Load(1, "--rw randwrite --bs 1m --depth 16", host("bulk")), Load(1, READS, host("reader"))),
+        (Load(1, "--rw randwrite --bs 1m --depth 8", host("bulk")), Load(1, "--rate 4000 --depth 32", host("reader"))),
         Expected("connection", "", (mentions(host("bulk")),)),
         serve="--fair-queueing off",
     ),
