@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use isolane_observe::histogram::Histogram;
-use isolane_observe::peers::{self, Criterion, Sample, compare};
+use isolane_observe::peers::{self, Criterion, compare};
 
 use super::Strip;
 use super::counts::Counts;
@@ -30,10 +30,10 @@ pub fn mark(strips: &mut [Strip], peers: &[&str]) {
     peers.iter().enumerate().for_each(|(strip, group)| groups.entry(group).or_default().push(strip));
     let totals: Vec<Histogram> = strips.iter().map(|strip| strip.total.to_histogram()).collect();
     for members in groups.values() {
-        let samples: Vec<Sample<'_>> =
-            members.iter().map(|strip| Sample { times: Some(&totals[*strip]), work: 0.0 }).collect();
         for criterion in [Criterion::MEDIAN, Criterion::TAIL, Criterion::STALLS] {
-            for found in compare(&samples, criterion) {
+            let quantiles: Vec<Option<f64>> =
+                members.iter().map(|strip| criterion.quantile_of(&totals[*strip])).collect();
+            for found in compare(&quantiles, criterion.ratio) {
                 mark_one(&mut strips[members[found.member]], criterion.quantile, &found);
             }
         }

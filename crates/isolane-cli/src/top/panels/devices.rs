@@ -6,7 +6,7 @@ use isolane_inspect::peers::{Peer, devices};
 use isolane_inspect::window::by_operation;
 use isolane_observe::histogram::Histogram;
 use isolane_observe::peers::compare::median;
-use isolane_observe::peers::{Criterion, Sample, compare};
+use isolane_observe::peers::{Criterion, compare};
 use isolane_observe::snapshot::Series;
 use isolane_observe::stage::Operation;
 
@@ -122,10 +122,12 @@ impl<'a> Groups<'a> {
 
 impl Group<'_> {
     fn find_slow(&mut self) {
-        let samples: Vec<_> =
-            self.times.iter().map(|times| Sample { times: Some(times), work: 0.0 }).collect();
+        let quantiles = |criterion: Criterion| -> Vec<Option<f64>> {
+            self.times.iter().map(|times| criterion.quantile_of(times)).collect()
+        };
         let criteria = [Criterion::MEDIAN, Criterion::TAIL, Criterion::STALLS];
-        let found = criteria.into_iter().flat_map(|criterion| compare(&samples, criterion));
+        let found =
+            criteria.into_iter().flat_map(|criterion| compare(&quantiles(criterion), criterion.ratio));
         self.slow = found.map(|outlier| outlier.member).collect();
     }
 
