@@ -3,7 +3,7 @@
 //! Each target is a function that takes `&[u8]` and panics on a finding. Targets cover the decoders of
 //! `isolane-wire` and `isolane-verbs`, the connections of `isolane-proto`, the input that an isolated engine
 //! reads from its clients (messages, ring entries, stream control blocks), the rings of `isolane-shm`, the
-//! queue pairs of `isolane-verbs`, and the parsers of `/proc` and `/sys`. `tests/decoders.rs` finds decoders
+//! queue pairs of `isolane-verbs`, the parsers of `/proc` and `/sys`, and the verdict about a snapshot. `tests/decoders.rs` finds decoders
 //! without a target. The runner mutates a corpus from a seed, without coverage feedback. `cargo test` makes a
 //! short run, the program `fuzz` a long one.
 //!
@@ -15,6 +15,7 @@ mod corpus;
 mod decoders;
 mod input;
 mod runner;
+mod snapshot;
 mod system;
 mod targets;
 
@@ -33,7 +34,7 @@ pub struct Target {
 
 /// Returns all targets.
 pub fn targets() -> impl Iterator<Item = &'static Target> {
-    TARGETS.iter().chain(system::TARGETS)
+    TARGETS.iter().chain(system::TARGETS).chain(snapshot::TARGETS)
 }
 
 const TARGETS: &[Target] = &[
