@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 
 use super::case::{Case, MIN_SHARE, stands_out};
 use super::document::{Evidence, Finding, Grade, Kind, Neighbor};
-use super::ledger::Part;
+use super::ledger::{Class, Part};
 use super::trend;
 use super::units::{escape, show_ns, show_percent};
 use crate::snapshot::{Core, StuckTurn, Task};
 use crate::stage::Stage;
 
-/// Part of the mean loss that one absence lasts at least.
-const LONG_ABSENCE: f64 = 0.25;
+/// Part of the difference between tail and median that one absence lasts at least.
+const LONG_ABSENCE: f64 = 0.5;
 /// Least part of the window in which a core is away.
 const MIN_ABSENCE: f64 = 0.001;
 /// Least duration of a turn that counts as stuck.
@@ -87,12 +87,11 @@ fn report_absence(case: &mut Case<'_>, core: &Core, absence: &Absence) {
         return;
     }
     let index = core.index;
-    let lost = case.ledger.lost(|part, _| part.core == index);
-    let explained = explained_ns(case, core, away).min(lost);
+    let explained = explained_ns(case, core, away);
     let concentrated = is_concentrated(case, core);
     for (cause, ns) in absence.causes {
-        let explained = explained * (ns / away);
-        if case.ledger.share(explained) < MIN_SHARE {
+        let explained = scaled(&explained, ns / away);
+        if case.ledger.share(explained.values().sum()) < MIN_SHARE {
             continue;
         }
         let points = case.points(|series| series.core == index);
@@ -101,45 +100,67 @@ fn report_absence(case: &mut Case<'_>, core: &Core, absence: &Absence) {
             continue;
         }
         let stage = case.ledger.worst_stage(|part, _| part.core == index);
-        let Some(share) = claim(case, index, explained) else { continue };
+        let Some(share) = claim(case, index, &explained) else { continue };
         let since = case.since(&points);
         push(case, core, (cause, ns), moves, (stage, share, since));
     }
 }
 
-/// Claims a loss on a core, and returns its share, if that is large enough. Operations in flight lose time at their
+/// Loss that the absence of a core explains, in nanoseconds.
+type Explained = BTreeMap<Class, f64>;
+
+fn scaled(explained: &Explained, factor: f64) -> Explained {
+    explained.iter().map(|(class, ns)| (*class, ns * factor)).collect()
+}
+
+/// Claims losses on a core, and returns their share, if that is large enough. Operations in flight lose time at their
 /// volume or socket; the commands of a long receive wait for each other only for the remaining loss.
-fn claim(case: &mut Case<'_>, core: u32, explained_ns: f64) -> Option<f64> {
-    let lost = case.ledger.lost(|part, _| part.core == core);
-    let share = case.ledger.share(explained_ns.min(lost));
+fn claim(case: &mut Case<'_>, core: u32, explained: &Explained) -> Option<f64> {
+    let lost_of = |case: &Case<'_>, class: Class| {
+        case.ledger.lost(|part, _| part.core == core && part.class() == class)
+    };
+    let losses = explained.iter().map(|(class, ns)| (*class, ns.min(lost_of(case, *class))));
+    let losses: Explained = losses.collect();
+    let share = case.ledger.share(losses.values().sum());
     if share < MIN_SHARE {
         return None;
     }
-    let mut remaining = explained_ns.min(lost);
-    for is_batch in [false, true] {
-        let chosen = |part: &Part, stage: Stage| part.core == core && (stage == Stage::Batch) == is_batch;
-        let lost = case.ledger.lost(chosen);
-        case.ledger.claim(remaining / lost.max(1.0), chosen);
-        remaining = (remaining - lost).max(0.0);
+    for (class, mut remaining) in losses {
+        for is_batch in [false, true] {
+            let chosen = |part: &Part, stage: Stage| {
+                part.core == core && part.class() == class && (stage == Stage::Batch) == is_batch
+            };
+            let lost = case.ledger.lost(chosen);
+            case.ledger.claim(remaining / lost.max(1.0), chosen);
+            remaining = (remaining - lost).max(0.0);
+        }
     }
     Some(share)
 }
 
-/// Returns the loss that the absence of a core explains, in nanoseconds.
-fn explained_ns(case: &Case<'_>, core: &Core, away_ns: f64) -> f64 {
+/// Returns the loss that the absence of a core explains: that of operations in flight, if turns or wakeups took about
+/// as long as the operations of the tail lost.
+fn explained_ns(case: &Case<'_>, core: &Core, away_ns: f64) -> Explained {
+    let parts = || case.ledger.parts.iter().filter(|part| part.core == core.index);
     let window_ns = case.window.seconds * 1e9;
-    let in_flight = case.ledger.parts.iter().filter(|part| part.core == core.index);
-    let in_flight = in_flight.map(|part| part.typical_ns.min(part.sum_ns)).sum::<f64>() / window_ns;
+    let in_flight = |part: &Part| part.typical_ns.min(part.sum_ns) / window_ns;
     // A thread that sleeps without work is interrupted only while it has an operation.
-    let in_flight = if core.asleep_ns > 0 { in_flight.max(1.0) } else { in_flight };
-    let long_ns = core.turns.as_ref().filter(|turns| turns.count() > 0).map(|turns| {
-        let least = case.ledger.mean_loss_ns() * LONG_ABSENCE;
-        let cells =
-            turns.cells().map(|(cell, count)| (turns.resolution().middle_of(cell) as f64, count as f64));
-        let long: f64 = cells.filter(|(ns, _)| *ns >= least).map(|(ns, count)| ns * count).sum();
-        long + core.late_ns as f64
-    });
-    away_ns.min(long_ns.unwrap_or(away_ns)) * in_flight
+    let all = parts().map(in_flight).sum::<f64>();
+    let factor = if core.asleep_ns > 0 && all > 0.0 { (1.0 / all).max(1.0) } else { 1.0 };
+    let mut explained = Explained::new();
+    for part in parts() {
+        let ns = away_ns.min(long_turns_ns(core, part.tail_excess_ns * LONG_ABSENCE).unwrap_or(away_ns));
+        *explained.entry(part.class()).or_default() += ns * in_flight(part) * factor;
+    }
+    explained
+}
+
+/// Returns the time in long turns and in late wakeups, if it is known.
+fn long_turns_ns(core: &Core, least_ns: f64) -> Option<f64> {
+    let turns = core.turns.as_ref().filter(|turns| turns.count() > 0)?;
+    let cells = turns.cells().map(|(cell, count)| (turns.resolution().middle_of(cell) as f64, count as f64));
+    let long: f64 = cells.filter(|(ns, _)| *ns >= least_ns).map(|(ns, count)| ns * count).sum();
+    Some(long + core.late_ns as f64)
 }
 
 /// Returns `true` if the loss is on this core rather than on others.
@@ -279,7 +300,7 @@ fn report_turns(case: &mut Case<'_>, core: &Core) {
     };
     let explained = explained_ns(case, core, stuck_ns);
     let stage = case.ledger.worst_stage(|part, _| part.core == index);
-    let Some(share) = claim(case, index, explained) else { return };
+    let Some(share) = claim(case, index, &explained) else { return };
     let since = case.since(&case.points(|series| series.core == index));
     let cause = if longest.call.is_empty() { longest.phase.clone() } else { longest.call.clone() };
     let text = format!(

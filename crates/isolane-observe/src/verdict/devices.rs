@@ -177,11 +177,18 @@ fn all_times(case: &Case<'_>, group: &Group) -> Vec<Times> {
     for volume in group.members.iter().flat_map(|member| &member.volumes) {
         classes.extend(case.series(measured(case, *volume)).map(|at| (at.operation, at.size)));
     }
-    classes.into_iter().map(|(operation, size)| times_of(case, group, operation, size)).collect()
+    let stages = stages(case, group);
+    let of_class =
+        |(operation, size)| stages.iter().map(move |stage| times_of(case, group, *stage, (operation, size)));
+    classes.into_iter().flat_map(of_class).collect()
 }
 
-fn times_of(case: &Case<'_>, group: &Group, operation: Operation, size: SizeClass) -> Times {
-    let stage = busiest_stage(case, group);
+fn times_of(
+    case: &Case<'_>,
+    group: &Group,
+    stage: Option<Stage>,
+    (operation, size): (Operation, SizeClass),
+) -> Times {
     let of_member = |value: &dyn Fn(&Series) -> Histogram, member: usize| {
         let member = &group.members[member];
         if member.busy.is_some() {
@@ -203,15 +210,17 @@ fn times_of(case: &Case<'_>, group: &Group, operation: Operation, size: SizeClas
     Times { operation, volume, total }
 }
 
-/// Returns the stage in which the volumes of a group lost most, or `None` for members of a volume, which have totals.
-fn busiest_stage(case: &Case<'_>, group: &Group) -> Option<Stage> {
-    if group.parent.is_some() {
-        return None;
-    }
+/// Returns the stages in which the volumes of a group lost time; none for members of a volume, which have only totals.
+fn stages(case: &Case<'_>, group: &Group) -> Vec<Option<Stage>> {
     let volumes: BTreeSet<u32> = group.members.iter().flat_map(|member| member.volumes.clone()).collect();
     let has_stages = volumes.iter().flat_map(|at| case.series(*at)).any(|at| !at.stages.is_empty());
-    let chosen = |part: &Part, stage| is_at_volume(stage) && volumes.contains(&part.volume);
-    if has_stages { case.ledger.worst_stage(chosen).or(Some(Stage::Device)) } else { None }
+    if group.parent.is_some() || !has_stages {
+        return vec![None];
+    }
+    let parts = case.ledger.parts.iter().filter(|part| volumes.contains(&part.volume));
+    let lost = parts.flat_map(Part::losses).filter(|(stage, ns)| is_at_volume(*stage) && *ns > 0.0);
+    let stages: BTreeSet<Stage> = lost.map(|(stage, _)| stage).collect();
+    stages.into_iter().map(Some).collect()
 }
 
 /// Returns the times of a stage, with the operations that spent no time in it.

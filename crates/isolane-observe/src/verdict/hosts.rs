@@ -16,7 +16,7 @@ const MIN_LOSS: f64 = 0.001;
 const MIN_FULL: f64 = 0.02;
 /// Least part of the bytes of a core that bulk I/O moves, its bytes for each operation, and their ratio to others.
 const MIN_BULK: f64 = 0.6;
-const MIN_BULK_BYTES: f64 = 65536.0;
+const MIN_BULK_BYTES: f64 = 16384.0;
 const MIN_BULK_RATIO: f64 = 4.0;
 /// Most hosts that are named.
 const MAX_HOSTS: usize = 4;

@@ -33,6 +33,8 @@ pub(super) struct Part {
     pub sum_ns: f64,
     /// Time of all operations if each took the median of its class, in nanoseconds.
     pub typical_ns: f64,
+    /// Difference between the shortest total of the tail and the median of the class, in nanoseconds.
+    pub tail_excess_ns: f64,
     /// Loss that no finding has claimed, in the order of the stages of the side.
     pub lost_ns: [f64; MAX_STAGES],
 }
@@ -54,6 +56,10 @@ pub(super) struct Ledger {
 }
 
 impl Part {
+    pub(super) fn class(&self) -> Class {
+        (self.side, self.operation, self.size)
+    }
+
     /// Returns the loss that is not claimed, by stage.
     pub(super) fn losses(&self) -> impl Iterator<Item = (Stage, f64)> {
         self.side.stages().iter().copied().zip(self.lost_ns)
@@ -218,6 +224,7 @@ fn to_part(series: &Series, bounds: &Bounds) -> Part {
         tail,
         sum_ns: series.total.sum_ns() as f64,
         typical_ns: series.total.count() as f64 * bounds.median_ns,
+        tail_excess_ns: (bounds.threshold_ns() as f64 - bounds.median_ns).max(0.0),
         lost_ns: losses(series, bounds, &rows),
     }
 }

@@ -28,11 +28,14 @@ struct Named {
 pub(super) fn find_waits(case: &mut Case<'_>) {
     report(case, |_, stage| stage == Stage::Memory, memory);
     report(case, |_, stage| stage == Stage::Limit, limit);
-    report(
-        case,
-        |_, stage| stage == Stage::Blocks,
-        |case| if waits_for_flush(case) { flush(case) } else { conflict(case) },
-    );
+    if waits_for_flush(case) {
+        report(case, |_, stage| stage == Stage::Blocks, flush);
+        return;
+    }
+    for volume in case.tops.clone() {
+        let chosen = move |part: &Part, stage| part.volume == volume && stage == Stage::Blocks;
+        report(case, chosen, |case| conflict(case, volume));
+    }
 }
 
 /// Reports waits at volumes and at the caller.
@@ -160,36 +163,19 @@ fn flush(case: &Case<'_>) -> Named {
     }
 }
 
-fn conflict(case: &Case<'_>) -> Named {
-    let waited: Vec<&SlowOperation> = case
-        .snapshot
-        .slow
-        .iter()
-        .filter(|slow| {
-            slow.stages
-                .iter()
-                .any(|(stage, ns)| *stage == Stage::Blocks && ns.saturating_mul(2) >= slow.total_ns)
-        })
-        .collect();
-    let mut by_volume: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
-    for slow in &waited {
-        by_volume.entry(slow.volume).or_default().push(slow.lba);
-    }
-    let most = by_volume.into_iter().max_by_key(|(_, blocks)| blocks.len());
-    let (name, range) = match most {
-        Some((volume, blocks)) => (case.topology.name(volume), blocks_text(blocks)),
-        None => ("blocks of a volume".to_owned(), String::new()),
+fn conflict(case: &Case<'_>, volume: u32) -> Named {
+    let is_waiting = |slow: &&SlowOperation| {
+        let mut stages = slow.stages.iter();
+        slow.volume == volume
+            && stages.any(|(stage, ns)| *stage == Stage::Blocks && ns.saturating_mul(2) >= slow.total_ns)
     };
+    let blocks: Vec<u64> = case.snapshot.slow.iter().filter(is_waiting).map(|slow| slow.lba).collect();
+    let waited = blocks.len();
+    let (name, range) = (case.topology.name(volume), blocks_text(blocks));
     let mut evidence = counted(case, "range-waits", "waits for another command on the same blocks");
     if !range.is_empty() {
-        let text = format!("{} of the slow operations waited at {range}", show_count(waited.len() as u64));
-        evidence.push(Evidence::measured(
-            "slow operations",
-            waited.len() as f64,
-            "",
-            "slow operations",
-            text,
-        ));
+        let text = format!("{} of the slow operations waited at {range}", show_count(waited as u64));
+        evidence.push(Evidence::measured("slow operations", waited as f64, "", "slow operations", text));
     }
     let name = if range.is_empty() { name } else { format!("{name}, {range}") };
     let remedy = "find the application that writes the same blocks from several threads".to_owned();

@@ -61,6 +61,7 @@ pub(super) fn is_sound(series: &Series) -> bool {
             .stages
             .iter()
             .all(|at| at.times.resolution() == Resolution::Four && stages.contains(&at.stage))
+        && series.unseen.as_ref().is_none_or(|unseen| unseen.resolution() == Resolution::Four)
         && series.tail.len() <= TAIL_ROWS
         && series.tail.iter().all(|row| usize::from(row.row) < TAIL_ROWS && row.sums_ns.len() <= stages.len())
 }
