@@ -25,6 +25,7 @@ const TRUSTED: &[(&str, &str)] = &[
     ("Scope", "a name that this user has bound"),
     ("Setup", "two words"),
     ("StaleAssociation", "a file of the host"),
+    ("decode_info", "a reply of the kernel"),
 ];
 
 #[test]
