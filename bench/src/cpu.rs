@@ -42,7 +42,8 @@ pub fn family_time(process: u32) -> io::Result<Duration> {
 fn children(process: u32) -> io::Result<Vec<u32>> {
     let mut found = Vec::new();
     for thread in fs::read_dir(format!("/proc/{process}/task"))? {
-        let text = fs::read_to_string(thread?.path().join("children"))?;
+        // A thread that has ended has no children: its process got them.
+        let Ok(text) = fs::read_to_string(thread?.path().join("children")) else { continue };
         found.extend(text.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
     }
     Ok(found)

@@ -218,12 +218,12 @@ fn counts_volumes_beyond_memory_together() {
         let read = SubmissionEntry { nsid, ..read_entry(0, 8) };
         assert_eq!(queue.fetch(read, 4096).0.status, Status::SUCCESS);
     }
-    let count = |volume| -> u64 {
+    let counts = || {
         let series = target.snapshot().numbers.series;
-        series.iter().filter(|it| it.volume == volume).map(|it| it.total.count()).sum()
+        series.iter().map(|it| (it.volume, it.operation, it.total.count())).collect::<Vec<_>>()
     };
-    eventually("all are counted", || count(0) + count(3) == 3);
-    assert_eq!((count(0), count(3)), (1, 2));
+    eventually("all are counted", || counts().iter().map(|(.., count)| count).sum::<u64>() == 3);
+    assert_eq!(counts(), [(0, Operation::Read, 1), (3, Operation::Read, 2)]);
     let volumes = target.snapshot().volumes;
     assert_eq!(volumes.last().map(|volume| (volume.id, volume.name.as_str())), Some((3, "others")));
 }
