@@ -18,7 +18,7 @@ use crate::direct::{Direct, command};
 use crate::error::ConnectError;
 use crate::info::{ConnectionStatus, EngineStatus, Info, NamespaceInfo};
 use crate::lane_class::{LaneClass, LaneCounts};
-use crate::observer::{self, Observer};
+use crate::observer::{self, Observer, RequestTimes};
 use crate::operation::Operation;
 use crate::options::Options;
 use crate::reply::Reply;
@@ -209,6 +209,17 @@ impl Client {
         self.state.unflushed.leave_to_caller();
     }
 
+    /// Records no latencies from now on, and leaves the times of all requests to the caller of
+    /// [`Client::take_times`]. Has no effect without [`Options::observe`].
+    pub fn leave_times_to_caller(&mut self) {
+        self.state.requests.observer.leave_times_to_caller();
+    }
+
+    /// Moves the times of the completions of the last turns, in their order, to an empty list.
+    pub fn take_times(&mut self, times: &mut Vec<RequestTimes>) {
+        self.state.requests.observer.take_times(times);
+    }
+
     pub(crate) fn observer(&mut self) -> &mut Observer {
         &mut self.state.requests.observer
     }
@@ -227,7 +238,15 @@ impl Client {
     /// Submits a request to a class. If it has no lanes, another class [serves](LaneCounts::serving) the request.
     #[inline]
     pub fn submit_to(&mut self, class: LaneClass, lane: usize, request: Request, tag: u64) {
-        self.submit_with(class, Some(lane), request, Reply::Tag(tag), 0);
+        self.submit_at(class, lane, request, tag, 0);
+    }
+
+    /// As [`Client::submit_to`], for a request that has waited since `submitted` on the [`clock`].
+    ///
+    /// [`clock`]: isolane_reactor::clock
+    #[inline]
+    pub fn submit_at(&mut self, class: LaneClass, lane: usize, request: Request, tag: u64, submitted: u64) {
+        self.submit_with(class, Some(lane), request, Reply::Tag(tag), submitted);
     }
 
     /// Submits all requests of one caller, queued for the leader at the time `submitted` (0: by

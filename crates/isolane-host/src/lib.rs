@@ -82,6 +82,7 @@ pub use isolane_wire::Nqn;
 pub use isolane_wire::log::RestartLoss;
 pub use isolane_wire::registers::Vs as Version;
 pub use lane_class::{LaneClass, LaneCounts};
+pub use observer::RequestTimes;
 pub use options::{
     Coalesce, FlushAfterLoss, IoChoice, Mode, Options, Reconnect, SocketOptions, Via, WriteReplay,
 };

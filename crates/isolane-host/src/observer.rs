@@ -14,9 +14,12 @@
 //! that the clock is read four times a turn. Consecutive requests that complete alike are a [`Run`], which is recorded
 //! once. Runs of other threads are recorded when these have taken their completions.
 //!
+//! A caller that has stages of its own takes the times of each request instead ([`Client::take_times`]).
+//!
 //! Invariant: the stages of a request add up to its total.
 //!
 //! [`Client`]: crate::Client
+//! [`Client::take_times`]: crate::Client::take_times
 
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -173,11 +176,35 @@ struct Handed {
 /// Position of the last stage.
 const WAKE: usize = 6;
 
+/// Consecutive successful requests that completed alike.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestTimes {
+    /// Number of requests.
+    pub count: u64,
+    /// Kind of the requests.
+    pub operation: Operation,
+    /// Length of each in bytes.
+    pub bytes: u64,
+    /// Durations of the stages of [`Side::Host`], in nanoseconds.
+    pub stages: StageTimes,
+    /// End of the last stage on the [`clock`].
+    pub at: u64,
+}
+
+/// What happens with the times of completed requests.
+#[derive(Debug)]
+enum Sink {
+    /// Nothing is recorded.
+    Off,
+    Cells(Arc<ClientCells>),
+    /// Times that the caller of the client takes.
+    Caller(Vec<RequestTimes>),
+}
+
 /// Timestamps of a client, taken by the thread that drives it.
 #[derive(Debug)]
 pub(crate) struct Observer {
-    /// `None` if nothing is recorded.
-    cells: Option<Arc<ClientCells>>,
+    sink: Sink,
     block_bytes: u64,
     /// The first one is [`NO_MARK`].
     marks: Vec<Mark>,
@@ -203,7 +230,7 @@ impl Default for Observer {
 impl Observer {
     pub(crate) fn new(is_on: bool, block_bytes: u32) -> Observer {
         Observer {
-            cells: is_on.then(Arc::default),
+            sink: if is_on { Sink::Cells(Arc::default()) } else { Sink::Off },
             block_bytes: u64::from(block_bytes),
             marks: vec![Mark::default()],
             free: Vec::new(),
@@ -218,7 +245,28 @@ impl Observer {
     }
 
     pub(crate) fn cells(&self) -> Option<&Arc<ClientCells>> {
-        self.cells.as_ref()
+        match &self.sink {
+            Sink::Cells(cells) => Some(cells),
+            Sink::Off | Sink::Caller(_) => None,
+        }
+    }
+
+    fn is_off(&self) -> bool {
+        matches!(self.sink, Sink::Off)
+    }
+
+    /// Leaves the times of all requests to the caller, unless nothing is recorded.
+    pub(crate) fn leave_times_to_caller(&mut self) {
+        if !self.is_off() {
+            self.sink = Sink::Caller(Vec::new());
+        }
+    }
+
+    /// Moves the times of completed requests to an empty list.
+    pub(crate) fn take_times(&mut self, times: &mut Vec<RequestTimes>) {
+        if let Sink::Caller(taken) = &mut self.sink {
+            std::mem::swap(taken, times);
+        }
     }
 
     /// Sets the caller whose thread leads; `None`: the service's thread.
@@ -246,7 +294,7 @@ impl Observer {
 
     /// Returns the key of a request that may have to wait.
     pub(crate) fn on_held(&mut self, submitted: u64, operation: Operation, blocks: u64) -> Key {
-        if self.cells.is_none() {
+        if self.is_off() {
             return Key::new(NO_MARK, operation, blocks);
         }
         let mark = Mark { submitted, held: clock::now(), requests: 1, ..Mark::default() };
@@ -265,7 +313,7 @@ impl Observer {
     #[cold]
     fn open_mark(&mut self, submitted: u64, index: usize) {
         self.count_current(index);
-        if self.cells.is_none() {
+        if self.is_off() {
             return;
         }
         let first = self.open[index].first();
@@ -349,7 +397,7 @@ impl Observer {
 
     #[inline(never)]
     fn begin_run(&mut self, key: Key, caller: u32) {
-        if self.cells.is_some() {
+        if !self.is_off() {
             self.end_run();
             self.last = Run { key, caller, received: self.received, count: 1 };
         }
@@ -365,7 +413,7 @@ impl Observer {
     /// Records the failure of a request.
     pub(crate) fn on_failed(&mut self, key: Key) {
         self.release(key.mark(), 1);
-        if let Some(cells) = &self.cells {
+        if let Sink::Cells(cells) = &self.sink {
             cells.of(key.operation(), SizeClass::from_len(key.blocks() * self.block_bytes)).add_error();
         }
     }
@@ -394,7 +442,7 @@ impl Observer {
                     caller.on_handed(now);
                     self.handed.push(Handed { caller: Arc::clone(caller), at: now, times, run });
                 }
-                _ => self.record(&run, &times),
+                _ => self.record(&run, &times, now),
             }
         }
         self.runs.clear();
@@ -408,7 +456,7 @@ impl Observer {
             let is_dropped = Arc::strong_count(caller) == 1;
             let Some(taken) = caller.taken_at(*at).or(is_dropped.then_some(*at)) else { return true };
             times[WAKE] = taken.saturating_sub(*at);
-            self.record(run, times);
+            self.record(run, times, taken);
             false
         });
         self.handed = handed;
@@ -433,152 +481,21 @@ impl Observer {
         times
     }
 
-    fn record(&self, run: &Run, times: &StageTimes) {
-        let Some(cells) = &self.cells else { return };
-        let bytes = run.key.blocks() * self.block_bytes;
-        let cells = cells.of(run.key.operation(), SizeClass::from_len(bytes));
-        cells.record(times, run.count);
-        cells.add_bytes(bytes * run.count);
+    /// Records a run whose last stage ended at `at`.
+    fn record(&mut self, run: &Run, times: &StageTimes, at: u64) {
+        let Run { key, count, .. } = *run;
+        let (operation, bytes) = (key.operation(), key.blocks() * self.block_bytes);
+        match &mut self.sink {
+            Sink::Off => {}
+            Sink::Cells(cells) => {
+                let cells = cells.of(operation, SizeClass::from_len(bytes));
+                cells.record(times, count);
+                cells.add_bytes(bytes * count);
+            }
+            Sink::Caller(all) => all.push(RequestTimes { count, operation, bytes, stages: *times, at }),
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::blocking::BlockingVolume;
-    use crate::error::RequestError;
-    use crate::mock::{Script, TEST_TIMEOUT, Target};
-    use crate::options::{Coalesce, Mode, Options};
-    use crate::request::{Request, Wait};
-    use crate::volume::Volume;
-    use isolane_memory::Buffer;
-    use isolane_observe::stage::Stage;
-    use pollster::block_on;
-    use std::time::{Duration, Instant};
-
-    fn connect(options: Options) -> (Target, BlockingVolume) {
-        let target = Target::start(Script::default());
-        let volume = BlockingVolume::connect(&target.uri(), options).unwrap();
-        (target, volume)
-    }
-
-    /// Returns all numbers once `count` operations are recorded, with stages that add up. The leader records those of
-    /// other threads later, and a copy can be taken while it records.
-    fn series(snapshot: impl Fn() -> Snapshot, count: u64) -> Vec<Series> {
-        let end = Instant::now() + TEST_TIMEOUT;
-        loop {
-            let series = snapshot().numbers.series;
-            let recorded: u64 = series.iter().map(|at| at.total.count()).sum();
-            let total: u64 = series.iter().map(|at| at.total.sum_ns()).sum();
-            let stages: u64 = Side::Host.stages().iter().map(|stage| sum(&series, *stage)).sum();
-            if recorded == count && stages == total {
-                return series;
-            }
-            assert!(recorded <= count && Instant::now() < end, "{recorded} of {count}: {series:?}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    fn sum(series: &[Series], stage: Stage) -> u64 {
-        series.iter().map(|at| at.stage_sum_ns(stage)).sum()
-    }
-
-    #[test]
-    fn stages_add_up_to_the_total() {
-        let mut observer = Observer::new(true, 512);
-        let mut times_of = |mark: Mark, received: u64, now: u64| {
-            let key = Key::new(observer.add(mark), Operation::Read, 8);
-            observer.times_of(&Run { key, caller: NO_CALLER, received, count: 1 }, now)
-        };
-        let all =
-            Mark { submitted: 10, held: 11, queued: 13, begun: 0, sent: 17, first_byte: 25, requests: 1 };
-        assert_eq!(times_of(all, 41, 73)[..WAKE], [1, 2, 4, 8, 16, 32]);
-        assert_eq!(times_of(Mark { begun: 14, ..all }, 41, 73)[..WAKE], [1, 3, 3, 8, 16, 32]);
-        let short = Mark { submitted: 0, held: 0, first_byte: 0, ..all };
-        assert_eq!(times_of(short, 41, 73)[..WAKE], [0, 0, 4, 24, 0, 32]);
-        let unsent = Mark { queued: 0, sent: 0, first_byte: 0, ..all };
-        assert_eq!(times_of(unsent, 5, 73)[..WAKE], [1, 62, 0, 0, 0, 0]);
-        let later_clock = Mark { submitted: 12, ..all };
-        assert_eq!(times_of(later_clock, 41, 40)[..WAKE], [0, 2, 4, 8, 16, 0]);
-    }
-
-    #[test]
-    fn records_each_operation_once() {
-        let (_target, volume) = connect(Options::default());
-        let mut bytes = vec![1; 65_536];
-        for _ in 0..5 {
-            volume.write_at(&bytes[..4096], 0).unwrap();
-            volume.read_at(&mut bytes[..8192], 4096).unwrap();
-        }
-        volume.flush().unwrap();
-        volume.write_zeroes(0, 65_536).unwrap();
-        volume.deallocate(0, 4096).unwrap();
-        let failed = volume.read_at(&mut bytes[..4096], volume.size());
-        assert!(matches!(failed, Err(RequestError::OutOfRange { .. })), "rejected before it is sent");
-        let series = series(|| volume.snapshot(), 13);
-        let found = |at: &Series| (at.operation, at.size, at.total.count(), at.bytes);
-        assert_eq!(
-            series.iter().map(found).collect::<Vec<_>>(),
-            [
-                (Operation::Read, SizeClass::Medium, 5, 5 * 8192),
-                (Operation::Write, SizeClass::Small, 5, 5 * 4096),
-                (Operation::Flush, SizeClass::Small, 1, 0),
-                (Operation::WriteZeroes, SizeClass::Medium, 1, 65_536),
-                (Operation::Deallocate, SizeClass::Small, 1, 0),
-            ]
-        );
-        assert!(sum(&series, Stage::Send) > 0 && sum(&series, Stage::Wait) > 0);
-    }
-
-    #[test]
-    fn records_wakes_of_other_threads() {
-        let (_target, volume) =
-            connect(Options { inline_submit: false, mode: Mode::Sleep, ..Options::default() });
-        let threads = 3;
-        std::thread::scope(|scope| {
-            for thread in 0..threads {
-                let volume = &volume;
-                scope.spawn(move || {
-                    let mut bytes = [0; 4096];
-                    (0..50).for_each(|at| volume.read_at(&mut bytes, (thread * 50 + at) * 4096).unwrap());
-                });
-            }
-        });
-        let series = series(|| volume.snapshot(), threads * 50);
-        assert!(sum(&series, Stage::Inbox) > 0 && sum(&series, Stage::Wake) > 0, "{series:?}");
-    }
-
-    #[test]
-    fn records_requests_of_futures() {
-        let target = Target::start(Script::default());
-        let volume = block_on(Volume::connect(&target.uri(), Options::default())).unwrap();
-        for at in 0..20 {
-            block_on(volume.read(at * 4096, Buffer::contiguous(4096))).unwrap();
-        }
-        series(|| volume.snapshot(), 20);
-    }
-
-    #[test]
-    fn held_requests_wait_for_capacity() {
-        let target = Target::start(Script::default());
-        let options = Options { depth: 2, coalesce: Some(Coalesce::default()), ..Options::default() };
-        let mut client = crate::Client::connect(&target.uri(), options).unwrap();
-        let read = |lba| Request::Read { lba, buffer: Buffer::contiguous(4096) };
-        (0..20).for_each(|tag| client.submit(0, read(tag * 8), tag));
-        let mut completions = Vec::new();
-        while completions.len() < 20 {
-            client.turn(&mut completions, Wait::Forever);
-        }
-        let series = series(|| client.snapshot(), 20);
-        assert!(sum(&series, Stage::Held) > 0);
-        let observer = client.observer();
-        assert_eq!(observer.marks.len() - 1, observer.free.len(), "every mark is free again");
-    }
-
-    #[test]
-    fn records_nothing_if_off() {
-        let (_target, volume) = connect(Options { observe: false, ..Options::default() });
-        volume.read_at(&mut [0; 4096], 0).unwrap();
-        assert!(volume.snapshot().numbers.series.is_empty());
-    }
-}
+mod tests;
