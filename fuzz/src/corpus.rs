@@ -308,8 +308,17 @@ pub(crate) fn engine_entries() -> Vec<Vec<u8>> {
     ];
     let submissions = operations.map(|operation| {
         let range = BlockRange { lba: 8, blocks: 8 };
-        Submission { tag: 7, operation, class: LaneClass::Poll, lane: 1, range, offset: 8192, len: 4096 }
-            .encode()
+        Submission {
+            tag: 7,
+            operation,
+            class: LaneClass::Poll,
+            lane: 1,
+            range,
+            offset: 8192,
+            len: 4096,
+            pushed: 1,
+        }
+        .encode()
     });
     let errors = [
         RequestError::Status(Status::INVALID_FIELD),

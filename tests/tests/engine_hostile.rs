@@ -252,6 +252,7 @@ impl Rogue<'_> {
             range: BlockRange { lba, blocks },
             offset: random.u64(..MEMORY_BYTES as u64 + 8192),
             len,
+            pushed: random.u64(..),
         };
         let Some((sender, receiver, id)) = &mut self.submissions else { return };
         let pushed = sender.push(&submission.encode());

@@ -24,6 +24,8 @@ pub struct EngineConfig {
     pub hello_timeout: Duration,
     /// Time without clients after which the engine shuts down; never if `None`.
     pub max_idle: Option<Duration>,
+    /// Records latencies, their stages, and slow operations ([`Engine::snapshot`](crate::Engine::snapshot)).
+    pub observe: bool,
     /// Users who may attach in addition to root and the engine's user.
     pub allowed_uids: Vec<u32>,
 }
@@ -39,6 +41,7 @@ impl EngineConfig {
             max_clients: EngineConfig::MAX_CLIENTS,
             hello_timeout: Duration::from_secs(5),
             max_idle: None,
+            observe: true,
             allowed_uids: Vec::new(),
         }
     }

@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use isolane_observe::snapshot::Snapshot;
 use isolane_reactor::mailbox::{self, Sender};
 use isolane_reactor::spin::AdaptiveSpin;
 use rustix::event::{EventfdFlags, eventfd};
@@ -17,6 +18,8 @@ use crate::control::{Control, ControlDeps};
 use crate::core::{ControlMessage, Core, CoreMessage};
 use crate::epoll::Epoll;
 use crate::object::ObjectKind;
+use crate::observed::{Observed, Observer};
+use crate::snapshot::{self, SnapshotSource};
 use crate::store::{Record, StoreClient, StoredRecord};
 use crate::stream::StreamKind;
 use crate::volume::{JournalStore, VolumeKind};
@@ -30,6 +33,7 @@ pub struct Engine {
     /// Readable once a thread has ended.
     ended: Arc<OwnedFd>,
     watch: Watch,
+    observed: Arc<Observed>,
 }
 
 /// Signals the end of a thread, including a panic.
@@ -87,10 +91,16 @@ impl Engine {
         let (messages, inbox) = mailbox::unbounded(epoll.sleeper().waker());
         let control_part = part(0)?;
         let parts = (1..=config.cores.len()).map(part).collect::<Result<Vec<_>, _>>()?;
-        let mut engine =
-            Engine { cores: Vec::new(), control: (messages.clone(), None), ended: Arc::clone(&ended), watch };
+        let observed = Arc::new(Observed::new(config.observe, &config.cores));
+        let mut engine = Engine {
+            cores: Vec::new(),
+            control: (messages.clone(), None),
+            ended: Arc::clone(&ended),
+            watch,
+            observed: Arc::clone(&observed),
+        };
         for ((core, index), part) in config.cores.iter().zip(0..).zip(parts) {
-            engine.cores.push(start_core(&config, index, *core, messages.clone(), &ended, part)?);
+            engine.cores.push(start_core(&config, index, *core, messages.clone(), &ended, part, &observed)?);
         }
         let cores = engine.cores.iter().map(|(sender, _)| sender.clone()).collect();
         store.set_callback(Box::new(move |key, stored| {
@@ -98,7 +108,7 @@ impl Engine {
             let _ = messages.send(ControlMessage::Stored { key, stored });
         }));
         let journal = Arc::clone(&store) as Arc<dyn JournalStore>;
-        let volumes = VolumeKind::new(config.mode, config.spin, journal, take_notes(&mut records));
+        let volumes = VolumeKind::new(&config, journal, take_notes(&mut records));
         let own: [Box<dyn ObjectKind>; 2] = [Box::new(StreamKind::new(&config)), Box::new(volumes)];
         kinds.splice(0..0, own);
         let ids: BTreeSet<u16> = kinds.iter().map(|kind| kind.id()).collect();
@@ -132,6 +142,17 @@ impl Engine {
     pub fn print_status(&self) {
         // An ended control thread has no clients.
         let _ = self.control.0.send(ControlMessage::PrintStatus);
+    }
+
+    /// Returns the numbers since the start: the latencies of each volume of a session with their stages, by
+    /// operation and size, the cores, and slow operations. Waits for no core.
+    pub fn snapshot(&self) -> Snapshot {
+        snapshot::take(&self.observed)
+    }
+
+    /// Returns a source of snapshots that other threads can keep. It does not keep the engine running.
+    pub fn source(&self) -> SnapshotSource {
+        SnapshotSource::new(&self.observed)
     }
 
     /// Starts the next heartbeat, and wakes all threads.
@@ -204,12 +225,13 @@ fn start_core(
     control: Sender<ControlMessage>,
     ended: &Arc<OwnedFd>,
     part: Part,
+    observed: &Arc<Observed>,
 ) -> Result<(Sender<CoreMessage>, JoinHandle<io::Result<()>>), EngineError> {
     let epoll = Epoll::new().map_err(EngineError::system("cannot make an epoll"))?;
     let (sender, inbox) = mailbox::unbounded(epoll.sleeper().waker());
     let (mode, spin) = (config.mode, config.spin);
     let (pinned, is_pinned) = mpsc::sync_channel(1);
-    let notifier = ExitNotifier(Arc::clone(ended));
+    let (notifier, observed) = (ExitNotifier(Arc::clone(ended)), Arc::clone(observed));
     let thread = thread::Builder::new().name(format!("isolane-core{core}")).spawn(move || {
         let _notifier = notifier;
         let result = isolane_reactor::cpu::pin(core);
@@ -219,7 +241,8 @@ fn start_core(
             return Ok(());
         }
         // Built here, because the state of a core must not leave its thread.
-        Core::new(index, epoll, inbox, control, AdaptiveSpin::new(mode, spin, Instant::now()), part).run()
+        let spin = AdaptiveSpin::new(mode, spin, Instant::now());
+        Core::new(index, epoll, inbox, control, spin, part, Observer::new(observed, index)).run()
     });
     let thread = thread.map_err(EngineError::system("cannot start a thread"))?;
     let result = is_pinned.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()));

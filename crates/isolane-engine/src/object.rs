@@ -22,6 +22,7 @@ use isolane_shm::entries::{Entry, Sender};
 use isolane_shm::{Bell, InvalidIndex, MemoryError, SharedMemory, ShmRef, WakeFlag};
 
 use crate::close_threads::Socket;
+use crate::observed::Observer;
 
 /// Kind of objects, on the control thread.
 pub trait ObjectKind: Send {
@@ -278,6 +279,8 @@ pub struct ObjectContext {
     pub memory: SharedMemory,
     /// Queue for notifications of the application.
     pub queue: Option<Rc<Notifier>>,
+    /// Writer of the numbers of the core.
+    pub(crate) observer: Rc<Observer>,
 }
 
 /// Built object.

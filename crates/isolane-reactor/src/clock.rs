@@ -69,7 +69,8 @@ fn to_ns(ticks: u64, scale: u64) -> u64 {
     ((u128::from(ticks) * u128::from(scale)) >> 32) as u64
 }
 
-fn monotonic() -> u64 {
+/// Returns the monotonic clock of the kernel in nanoseconds, which all processes of a machine share.
+pub fn monotonic() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -13,7 +13,7 @@ use crate::clients::{options, pattern, run};
 
 /// An engine and a target, in this process.
 pub struct Harness {
-    _engine: Engine,
+    pub engine: Engine,
     pub dir: tempfile::TempDir,
     pub target: Target,
 }
@@ -29,7 +29,7 @@ impl Harness {
         let mut config = EngineConfig::new(vec![isolane_reactor::cpu::allowed().unwrap()[0]]);
         config.mode = Mode::Sleep;
         let engine = Engine::start(config, listen(&dir.path().join("sock")).unwrap()).unwrap();
-        Harness { _engine: engine, dir, target: target(change) }
+        Harness { engine, dir, target: target(change) }
     }
 
     /// There is no target any more where one was.

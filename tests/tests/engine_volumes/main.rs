@@ -4,6 +4,7 @@
 mod clients;
 mod harness;
 mod hostile;
+mod observe;
 mod relay;
 mod restart;
 mod rogue;

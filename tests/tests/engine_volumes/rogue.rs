@@ -95,5 +95,6 @@ impl Rogue {
 
 pub fn read(tag: u64, offset: u64, len: u64) -> Submission {
     let range = BlockRange { lba: tag % 1000, blocks: len / 512 };
-    Submission { tag, operation: Operation::Read, class: LaneClass::Default, lane: 0, range, offset, len }
+    let (operation, class) = (Operation::Read, LaneClass::Default);
+    Submission { tag, operation, class, lane: 0, range, offset, len, pushed: 0 }
 }

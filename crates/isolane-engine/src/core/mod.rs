@@ -27,6 +27,7 @@ use crate::epoll::{Epoll, Event};
 use crate::object::{
     BuildFn, BuiltObject, CloseReason, Dirty, Notifier, ObjectContext, PollStatus, ProtocolViolation, Turn,
 };
+use crate::observed::Observer;
 use crate::watch::Part;
 
 use doorbells::DoorbellTable;
@@ -48,6 +49,9 @@ pub(crate) struct Core {
     events: Vec<Event>,
     shutting_down: bool,
     watch: Part,
+    observer: Rc<Observer>,
+    /// This turn has had work.
+    has_worked: bool,
 }
 
 impl Core {
@@ -58,6 +62,7 @@ impl Core {
         control: Sender<ControlMessage>,
         spin: AdaptiveSpin,
         watch: Part,
+        observer: Rc<Observer>,
     ) -> Core {
         Core {
             index,
@@ -73,6 +78,8 @@ impl Core {
             events: Vec::new(),
             shutting_down: false,
             watch,
+            observer,
+            has_worked: false,
         }
     }
 
@@ -86,6 +93,7 @@ impl Core {
     fn turn(&mut self) -> io::Result<bool> {
         let now = Instant::now();
         self.watch.turn();
+        self.observer.begin_turn(std::mem::take(&mut self.has_worked));
         if !self.handle_messages(now) || (self.shutting_down && self.objects.is_empty()) {
             return Ok(false);
         }
@@ -105,7 +113,10 @@ impl Core {
                 self.spin.on_work(now);
                 self.spin.yield_cpu();
             }
-            _ => self.spin.on_work(now),
+            _ => {
+                self.has_worked = true;
+                self.spin.on_work(now);
+            }
         }
         Ok(true)
     }
@@ -133,7 +144,8 @@ impl Core {
                 }
                 CoreMessage::Open { session, id, queue, memory, build } => {
                     let queue = queue.and_then(|queue| self.queues.get(&(session, queue)).cloned());
-                    self.open(ObjectContext { core: self.index, session, id, memory, queue }, build, now);
+                    let (core, observer) = (self.index, Rc::clone(&self.observer));
+                    self.open(ObjectContext { core, session, id, memory, queue, observer }, build, now);
                 }
                 CoreMessage::Close { session, id, reason } => match self.objects.find(session, id) {
                     Some(index) => self.close(index, reason, now),
@@ -318,11 +330,14 @@ impl Core {
         }
         self.doorbells.arm();
         if !self.poll_doorbells(now) {
-            self.epoll.sleep(self.objects.next_timer(), &mut self.events)?;
+            let timers = [self.objects.next_timer(), self.observer.begin_sleep(now)];
+            self.epoll.sleep(timers.into_iter().flatten().min(), &mut self.events)?;
         }
         self.doorbells.disarm();
         let woken = Instant::now();
-        self.spin.on_slept(woken.saturating_duration_since(now));
+        let slept = woken.saturating_duration_since(now);
+        self.observer.end_sleep(slept);
+        self.spin.on_slept(slept);
         self.handle_events(woken);
         Ok(())
     }

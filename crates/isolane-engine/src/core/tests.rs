@@ -12,6 +12,7 @@ use isolane_shm::{Bell, PAGE_SIZE, SharedMemory, ShmRef, WakeFlag, entries};
 use super::*;
 use crate::close_threads::Socket;
 use crate::object::{PolledObject, Ready};
+use crate::observed::Observed;
 use crate::watch::{Record, Watch};
 
 /// Calls of an object.
@@ -129,9 +130,10 @@ impl Fixture {
         let (bell, peer_end) = Bell::new(memory.flag(port.flag()).unwrap()).unwrap();
         let record = Record::new().unwrap();
         let watch = Watch::new(record.clone(), 1);
+        let observer = Observer::new(Arc::new(Observed::new(true, &[0])), 0);
         let fixture = Fixture {
             record,
-            core: Core::new(0, epoll, inbox, control, spin, watch.part(1).unwrap()),
+            core: Core::new(0, epoll, inbox, control, spin, watch.part(1).unwrap(), observer),
             messages,
             events,
             doorbells: entries::Sender::open(&memory, ring).unwrap(),

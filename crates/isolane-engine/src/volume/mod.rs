@@ -14,6 +14,7 @@
 //! completions never wait; all sessions together have at most as many as the lanes accept, and take turns beyond
 //! that; the memory of a session stays mapped until its last command has completed.
 
+mod command_times;
 mod journal;
 mod payload_buffers;
 mod shared_client;
@@ -29,16 +30,19 @@ use isolane_host::via_engine::wire::{OpenParams, OpenParamsError};
 use isolane_host::{IoChoice, Options, Uri};
 use isolane_reactor::Mode;
 
+use self::command_times::CommandTimes;
 use self::journal::AssociationRegistry;
 pub use self::journal::JournalStore;
 use self::shared_client::{ClientParams, SharedClient};
 use self::volume_queue::VolumeQueue;
-use crate::object::{BuiltObject, ObjectBuilder, ObjectKind, RecoveryState, Rejection};
+use crate::EngineConfig;
+use crate::object::{BuiltObject, ObjectBuilder, ObjectContext, ObjectKind, RecoveryState, Rejection};
 
 /// Volumes, as a kind of objects.
 pub(crate) struct VolumeKind {
     mode: Mode,
     spin: Duration,
+    observe: bool,
     registry: Arc<AssociationRegistry>,
 }
 
@@ -46,12 +50,12 @@ impl VolumeKind {
     /// `journal` stores notes of associations beyond the end of this process; `notes` are from previous
     /// processes.
     pub fn new(
-        mode: Mode,
-        spin: Duration,
+        config: &EngineConfig,
         journal: Arc<dyn JournalStore>,
         notes: impl IntoIterator<Item = (u64, Vec<u8>)>,
     ) -> VolumeKind {
-        VolumeKind { mode, spin, registry: Arc::new(AssociationRegistry::new(journal, notes)) }
+        let EngineConfig { mode, spin, observe, .. } = *config;
+        VolumeKind { mode, spin, observe, registry: Arc::new(AssociationRegistry::new(journal, notes)) }
     }
 
     fn builder(&self, params: OpenParams) -> Result<ObjectBuilder, String> {
@@ -66,8 +70,9 @@ impl VolumeKind {
             options: self.options(params.options),
             registry: Arc::clone(&self.registry),
         };
-        let build = Box::new(move |context| {
-            let queue = VolumeQueue::new(context, place, |waker| SharedClient::open(params, waker))?;
+        let build = Box::new(move |context: ObjectContext| {
+            let times = CommandTimes::new(&context.observer, context.session, &params.key.0);
+            let queue = VolumeQueue::new(context, place, times, |waker| SharedClient::open(params, waker))?;
             Ok(BuiltObject { object: Box::new(queue), answer: None })
         });
         Ok(ObjectBuilder { core: None, build, recovery: RecoveryState::default() })
@@ -82,6 +87,7 @@ impl VolumeKind {
             io: IoChoice::Epoll,
             // Bounded by the capacity of the lanes.
             max_requests: usize::MAX,
+            observe: self.observe,
             ..requested
         }
     }

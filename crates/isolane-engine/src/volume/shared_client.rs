@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
-use isolane_host::{Client, Completion, ConnectError, Era, Info, LaneClass, Options, Request, Uri, Wait};
+use isolane_host::{
+    Client, Completion, ConnectError, Era, Info, LaneClass, Options, Request, RequestTimes, Uri, Wait,
+};
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
@@ -36,6 +38,9 @@ pub(super) struct SharedClient {
     turned: Option<Instant>,
     deadline: Option<Instant>,
     completions: Vec<Completion>,
+    times: Vec<RequestTimes>,
+    /// Number of all earlier entries of `times`.
+    earlier_times: u64,
 }
 
 enum State {
@@ -63,6 +68,9 @@ pub(super) type ClientKey = (String, Vec<u8>);
 struct Member {
     waker: Rc<QueueWaker>,
     completed: Vec<Completed>,
+    /// Times of these completions, and the number of the last entry among all of the client.
+    times: Vec<RequestTimes>,
+    last_times: Option<u64>,
 }
 
 /// Completion, with the era of the target that it belongs to.
@@ -123,6 +131,7 @@ impl SharedClient {
             };
             let connected = connected.map(|mut client| {
                 client.leave_losses_to_caller();
+                client.leave_times_to_caller();
                 client
             });
             if let Err(mpsc::SendError(Ok(client))) = sender.send(connected) {
@@ -143,6 +152,8 @@ impl SharedClient {
             turned: None,
             deadline: None,
             completions: Vec::new(),
+            times: Vec::new(),
+            earlier_times: 0,
         })
     }
 
@@ -164,7 +175,9 @@ impl SharedClient {
             signal(&waker.eventfd);
         }
         self.last_member += 1;
-        self.members.insert(self.last_member, Member { waker: Rc::clone(waker), completed: Vec::new() });
+        let (completed, times) = (Vec::new(), Vec::new());
+        let member = Member { waker: Rc::clone(waker), completed, times, last_times: None };
+        self.members.insert(self.last_member, member);
         self.last_member
     }
 
@@ -252,11 +265,17 @@ impl SharedClient {
         !self.submit_queue.is_empty()
     }
 
-    /// Submits a command, whose completion returns `slot`.
-    pub fn submit(&mut self, member: u32, slot: u32, class: LaneClass, lane: usize, request: Request) {
+    /// Submits a command of a member, polled at `polled`, whose completion returns `slot`.
+    pub fn submit(
+        &mut self,
+        (member, slot): (u32, u32),
+        (class, lane): (LaneClass, usize),
+        request: Request,
+        polled: u64,
+    ) {
         let tag = u64::from(member) << 32 | u64::from(slot);
         if let State::Up(client) = &mut self.state {
-            client.submit_to(class, lane, request, tag);
+            client.submit_at(class, lane, request, tag, polled);
         }
     }
 
@@ -273,19 +292,40 @@ impl SharedClient {
         if self.completions.is_empty() {
             return;
         }
+        client.take_times(&mut self.times);
+        let (mut at, mut passed) = (0, 0);
         for completion in self.completions.drain(..) {
+            // Only successful requests have times.
+            let times = self.times.get(at).filter(|_| completion.result.is_ok());
+            let times = times.map(|times| (times, self.earlier_times + at as u64));
+            passed += u64::from(times.is_some());
+            if times.is_some_and(|(times, _)| passed == times.count) {
+                (at, passed) = (at + 1, 0);
+            }
             // Completions of members that have left are dropped.
             let Some(member) = self.members.get_mut(&((completion.tag >> 32) as u32)) else { continue };
             member.waker.wake();
             member.completed.push((completion, era));
+            member.add_times(times);
         }
+        self.earlier_times += self.times.len() as u64;
+        self.times.clear();
         self.wake_next();
     }
 
-    /// Moves the completions of a member to `completed`.
-    pub fn take_completed(&mut self, member: u32, completed: &mut Vec<Completed>) {
-        let member = self.members.get_mut(&member).filter(|member| !member.completed.is_empty());
-        member.into_iter().for_each(|member| completed.append(&mut member.completed));
+    /// Moves the completions of a member to `completed`, and their times, unless they are not recorded, to `times`.
+    pub fn take_completed(
+        &mut self,
+        member: u32,
+        completed: &mut Vec<Completed>,
+        times: &mut Vec<RequestTimes>,
+    ) {
+        let Some(member) = self.members.get_mut(&member).filter(|member| !member.completed.is_empty()) else {
+            return;
+        };
+        completed.append(&mut member.completed);
+        times.append(&mut member.times);
+        member.last_times = None;
     }
 
     /// Prepares the client to be polled no longer until its descriptor, which all sources contain, is ready.
@@ -308,6 +348,21 @@ impl SharedClient {
             && self.has_capacity()
         {
             first.waker.wake();
+        }
+    }
+}
+
+impl Member {
+    /// Adds the times of a completion, with their number.
+    #[inline]
+    fn add_times(&mut self, times: Option<(&RequestTimes, u64)>) {
+        let Some((times, number)) = times else { return };
+        match self.times.last_mut().filter(|_| self.last_times == Some(number)) {
+            Some(last) => last.count += 1,
+            None => {
+                self.times.push(RequestTimes { count: 1, ..*times });
+                self.last_times = Some(number);
+            }
         }
     }
 }

@@ -17,6 +17,7 @@ use isolane_host::{BlockRange, Buffer, Completion, Era, Request, RequestError};
 use isolane_shm::entries::{Receiver, Sender};
 use isolane_shm::{MemoryError, ShmRef, WakeFlag};
 
+use super::command_times::{CommandTimes, Poll, Push};
 use super::payload_buffers::PayloadBuffers;
 use super::shared_client::{Completed, QueueWaker, SharedClient};
 use crate::object::{CloseReason, ObjectContext, PollStatus, PolledObject, ProtocolViolation, Ready, Turn};
@@ -36,6 +37,7 @@ pub(super) struct VolumeQueue {
     free: Vec<u32>,
     limits: CommandLimits,
     completed: Vec<Completed>,
+    times: CommandTimes,
     open: bool,
     closing: bool,
     /// No application receives the completions.
@@ -50,6 +52,7 @@ struct InFlightCommand {
     acquired: u64,
     /// Destination of a read.
     read_offset: Option<u64>,
+    push: Push,
 }
 
 /// Limits of one command.
@@ -64,6 +67,7 @@ impl VolumeQueue {
     pub fn new(
         context: ObjectContext,
         place: VolumeLayout,
+        times: CommandTimes,
         client: impl FnOnce(&Rc<QueueWaker>) -> Result<Rc<RefCell<SharedClient>>, String>,
     ) -> Result<VolumeQueue, String> {
         let refused = |error: MemoryError| error.to_string();
@@ -90,6 +94,7 @@ impl VolumeQueue {
             free: (0..count as u32).rev().collect(),
             limits: CommandLimits::default(),
             completed: Vec::new(),
+            times,
             open: false,
             closing: false,
             orphaned: false,
@@ -116,6 +121,7 @@ impl VolumeQueue {
         if let Err(error) = self.client.borrow().watch(&self.waker) {
             return PollStatus::Closed(Err(format!("the engine cannot watch the volume's client: {error}")));
         }
+        info.namespaces.first().into_iter().for_each(|namespace| self.times.on_opened(namespace));
         let block_bytes = info.namespaces.first().map_or(0, |namespace| namespace.block_bytes);
         let max_transfer_bytes = info.negotiated.max_transfer_bytes as u64;
         self.limits = CommandLimits { block_bytes: block_bytes.into(), max_transfer_bytes };
@@ -130,6 +136,7 @@ impl VolumeQueue {
     /// Returns whether the queue had its turn.
     fn submit_pending(&mut self) -> Result<bool, ProtocolViolation> {
         if self.submissions.refresh()? == 0 {
+            self.times.on_empty();
             // The queue may wait for a turn that it no longer needs.
             self.client.borrow_mut().dequeue(self.member);
             return Ok(false);
@@ -145,19 +152,22 @@ impl VolumeQueue {
         if !client.start_submit(self.member) {
             return Ok(false);
         }
-        let (mut quantum, mut bytes) = (QUANTUM, 0);
+        let (mut quantum, mut bytes, poll) = (QUANTUM, 0, self.times.on_poll());
         while credit > 0 {
             if client.is_contended() && (quantum == 0 || bytes >= QUANTUM_BYTES) || !client.has_capacity() {
                 client.enqueue(self.member);
                 break;
             }
-            let Some(entry) = self.submissions.pop() else { break };
+            let Some(entry) = self.submissions.pop() else {
+                self.times.on_empty();
+                break;
+            };
             let submission = Submission::decode(&entry);
             let submission =
                 submission.ok_or_else(|| ProtocolViolation("malformed entry of a volume".into()))?;
             // Saturating, because the length is not checked yet.
             bytes = submission.len.saturating_add(bytes);
-            self.submit(&mut client, submission);
+            self.submit(&mut client, submission, &poll);
             (credit, quantum) = (credit - 1, quantum.saturating_sub(1));
         }
         self.submissions.publish();
@@ -166,13 +176,15 @@ impl VolumeQueue {
     }
 
     /// Submits a command, or completes it with an error.
-    fn submit(&mut self, client: &mut SharedClient, submission: Submission) {
-        let Submission { tag, class, lane, .. } = submission;
+    fn submit(&mut self, client: &mut SharedClient, submission: Submission, poll: &Poll) {
+        let Submission { tag, class, lane, pushed, range: BlockRange { lba, .. }, .. } = submission;
         let Some(slot) = self.free.pop() else { unreachable!("credit is bounded by the free slots") };
         let read_offset = (submission.operation == Operation::Read).then_some(submission.offset);
-        self.in_flight[slot as usize] = InFlightCommand { tag, acquired: 0, read_offset };
+        let (ring_ns, operation) = (poll.ring_ns(pushed), submission.operation.kind());
+        let push = Push { ring_ns, lba, operation, bytes: submission.len };
+        self.in_flight[slot as usize] = InFlightCommand { tag, acquired: 0, read_offset, push };
         match self.request(&submission, slot) {
-            Ok(request) => client.submit(self.member, slot, class, lane.into(), request),
+            Ok(request) => client.submit((self.member, slot), (class, lane.into()), request, poll.at),
             Err(error) => {
                 let completion = Completion { tag: slot.into(), result: Err(error), buffer: None };
                 self.completed.push((completion, Era::default()));
@@ -237,7 +249,7 @@ impl VolumeQueue {
 
     /// Passes completions to the session. Returns whether there was one.
     fn deliver(&mut self) -> Result<bool, ProtocolViolation> {
-        self.client.borrow_mut().take_completed(self.member, &mut self.completed);
+        self.client.borrow_mut().take_completed(self.member, &mut self.completed, self.times.runs());
         if self.completed.is_empty() {
             return Ok(false);
         }
@@ -245,6 +257,10 @@ impl VolumeQueue {
             let slot = tag as u32;
             let command = self.in_flight[slot as usize];
             self.free.push(slot);
+            match &result {
+                Ok(()) => self.times.on_completed(command.push),
+                Err(_) => self.times.on_failed(&command.push),
+            }
             let read_offset = command.read_offset.filter(|_| result.is_ok());
             self.payloads.release(buffer, command.acquired, read_offset);
             // The space was available when the command was submitted.
@@ -254,6 +270,7 @@ impl VolumeQueue {
         }
         self.outcomes.publish();
         self.flag.wake();
+        self.times.on_published();
         Ok(true)
     }
 }

@@ -286,7 +286,7 @@ fn submission(
         operation::Operation::Deallocate(_) => Operation::Deallocate,
     };
     let (class, lane) = lanes.locate(lane);
-    Submission { tag: 0, operation, class, lane: lane as u16, range, offset: 0, len: 0 }
+    Submission { tag: 0, operation, class, lane: lane as u16, range, offset: 0, len: 0, pushed: 0 }
 }
 
 fn invalid_index(error: isolane_shm::InvalidIndex) -> ConnectError {

@@ -6,6 +6,7 @@
 
 use isolane_attach::{Allocation, Session};
 use isolane_memory::Buffer;
+use isolane_reactor::clock;
 use isolane_shm::SharedMemory;
 use isolane_shm::entries::Sender;
 
@@ -25,6 +26,9 @@ pub(super) struct Slots {
     submitted: u64,
     /// Whether commands were submitted that are not published to the engine.
     unpublished: bool,
+    /// Time of the first of these commands; 0 if no time is taken.
+    pushed: u64,
+    observe: bool,
 }
 
 struct Slot {
@@ -65,6 +69,8 @@ impl Slots {
             free,
             submitted: 0,
             unpublished: false,
+            pushed: 0,
+            observe: options.observe,
         })
     }
 
@@ -173,7 +179,10 @@ impl Slots {
     ) {
         let slot = &mut self.slots[index as usize];
         let tag = u64::from(slot.generation) << 32 | u64::from(index);
-        let submission = Submission { tag, ..submission };
+        if self.observe && !self.unpublished {
+            self.pushed = clock::monotonic();
+        }
+        let submission = Submission { tag, pushed: self.pushed, ..submission };
         push(ring, &submission);
         self.submitted += 1;
         self.unpublished = true;

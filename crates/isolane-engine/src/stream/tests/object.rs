@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use isolane_engine_api::encode;
@@ -18,6 +19,7 @@ use crate::EngineConfig;
 use crate::object::{
     BuildFn, BuiltObject, CloseReason, ObjectContext, PollStatus, PolledObject, ProtocolViolation, Turn,
 };
+use crate::observed::{Observed, Observer};
 
 /// Returns a fixture without engine, and a duplicate of its socket.
 fn idle() -> (Rig, OwnedFd) {
@@ -29,7 +31,8 @@ fn idle() -> (Rig, OwnedFd) {
 
 fn build(rig: &Rig, build: BuildFn) -> Result<Box<dyn PolledObject>, String> {
     let memory = rig.memory.clone();
-    let built = build(ObjectContext { core: 0, session: 1, id: 7, memory, queue: None });
+    let observer = Observer::new(Arc::new(Observed::new(true, &[0])), 0);
+    let built = build(ObjectContext { core: 0, session: 1, id: 7, memory, queue: None, observer });
     built.map(|BuiltObject { object, .. }| object)
 }
 

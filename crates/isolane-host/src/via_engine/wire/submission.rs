@@ -1,5 +1,6 @@
 //! Submission of one command, as an entry of a ring.
 
+use isolane_observe::stage;
 use isolane_shm::entries::Entry;
 
 use crate::lane_class::LaneClass;
@@ -22,6 +23,8 @@ pub struct Submission {
     pub offset: u64,
     /// Length of the payload in bytes: the blocks, or the ranges of a deallocation.
     pub len: u64,
+    /// Time of the push on the monotonic clock of the kernel, in nanoseconds; 0 if it is unknown.
+    pub pushed: u64,
 }
 
 /// Operation of a command.
@@ -47,6 +50,20 @@ pub enum Operation {
     Deallocate,
 }
 
+impl Operation {
+    /// Returns the kind, under which it is recorded.
+    #[inline]
+    pub fn kind(self) -> stage::Operation {
+        match self {
+            Operation::Read => stage::Operation::Read,
+            Operation::Write { .. } => stage::Operation::Write,
+            Operation::Flush => stage::Operation::Flush,
+            Operation::WriteZeroes { .. } => stage::Operation::WriteZeroes,
+            Operation::Deallocate => stage::Operation::Deallocate,
+        }
+    }
+}
+
 impl Submission {
     /// Encodes an entry.
     #[inline]
@@ -60,13 +77,13 @@ impl Submission {
             Operation::Deallocate => DEALLOCATE,
         };
         let head = operation | (self.class as u64) << 16 | u64::from(self.lane) << 32;
-        [head, self.tag, self.range.lba, self.range.blocks, self.offset, self.len, 0, 0]
+        [head, self.tag, self.range.lba, self.range.blocks, self.offset, self.len, self.pushed, 0]
     }
 
     /// Decodes an entry. Returns `None` if it is malformed.
     #[inline]
     pub fn decode(entry: &Entry) -> Option<Submission> {
-        let [head, tag, lba, blocks, offset, len, ..] = *entry;
+        let [head, tag, lba, blocks, offset, len, pushed, _] = *entry;
         let (fua, deallocate) = (head >> 8 & 1 == 1, head >> 9 & 1 == 1);
         let operation = match head & 0xff {
             READ => Operation::Read,
@@ -83,7 +100,8 @@ impl Submission {
             _ => return None,
         };
         let lane = (head >> 32) as u16;
-        Some(Submission { tag, operation, class, lane, range: BlockRange { lba, blocks }, offset, len })
+        let range = BlockRange { lba, blocks };
+        Some(Submission { tag, operation, class, lane, range, offset, len, pushed })
     }
 }
 
@@ -139,6 +157,7 @@ mod tests {
                 range,
                 offset: 77,
                 len: 99,
+                pushed: u64::MAX - 2,
             };
             assert_eq!(Submission::decode(&submission.encode()), Some(submission));
         }
