@@ -177,11 +177,13 @@ isolane bench nvme+tcp://127.0.0.1 --rw randrw --verify --time 10m: Check every 
             files: "\
 $XDG_RUNTIME_DIR/isolane/engine.sock, /tmp/isolane-UID/engine.sock: Socket for applications, PATH below.
 PATH.lock: PID of the supervisor, which locks the file.
-PATH.log: Log of an engine with --daemon.",
+PATH.log: Log of an engine with --daemon.
+engine-PID.sock: Control socket, next to PATH, with the PID of the supervisor.",
             examples: "\
 isolane engine --cores 2-3: Run on two cores until a signal.
 isolane engine --daemon --idle-timeout 30s: Run in the background until 30 s without clients.
 isolane engine upgrade: Upgrade the engine to a newer program; sessions continue.
+isolane snapshot: Print the latencies of its volumes as JSON, if no other program with a control socket runs.
 isolane engine stop: Stop the engine, and wait for its end.
 isolane bench 'nvme+tcp://127.0.0.1?via=engine': Measure a volume through the engine.",
             see_also: "isolane(1), isolane-bench(1), isolane-engine-status(1), isolane-engine-stop(1), \

@@ -5,6 +5,7 @@
 
 mod daemon;
 mod manage;
+mod observe;
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,11 +22,12 @@ use isolane_engine::{EngineConfig, SessionLimits};
 use isolane_host::{Cores, Mode};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
-use crate::choice::one_of;
+use crate::choice::{Choice, one_of};
 use crate::cores;
 use crate::failure::{Context, Failure};
 use crate::host_args::{MODES, is_like_address};
 use crate::output;
+use crate::serve::observe::{ControlSocket, parse_control_socket};
 use crate::units::{parse_bytes, parse_time, parse_time_with_unit};
 
 /// Process the network traffic of other programs on dedicated cores
@@ -94,6 +96,13 @@ pub struct Args {
     /// Let applications of this user attach also; repeatable
     #[arg(long, value_name = "UID", value_parser = parse_uid)]
     allow_uid: Vec<u32>,
+    /// Record latencies of volumes, their stages, and slow operations
+    #[arg(long, value_parser = one_of(&OBSERVE), default_value = "on", action = clap::ArgAction::Set)]
+    observe: bool,
+    /// Socket from which commands such as `isolane explain` read: a path, or off (default: engine-PID.sock next to the
+    /// socket for applications, with the PID of the supervisor)
+    #[arg(long, value_name = "PATH|off", value_parser = parse_control_socket)]
+    control_socket: Option<ControlSocket>,
     /// Exit after this long without clients (default: never)
     #[arg(long, value_name = "TIME", value_parser = parse_time_above_zero)]
     idle_timeout: Option<Duration>,
@@ -120,7 +129,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             .as_fd()
             .try_clone_to_owned()
             .context("cannot duplicate the socket of the supervisor")?;
-        return run_engine(config, link, Vec::new(), ignored_signals()?).map_err(Failure::from_error);
+        let cores = config.cores.clone();
+        let start = |source| observe::start(source, &path, &cores, args.control_socket.as_ref());
+        return run_engine(config, link, Vec::new(), ignored_signals()?, start).map_err(Failure::from_error);
+    }
+    if let Some(ControlSocket::At(socket)) = &args.control_socket {
+        observe::check(socket)?;
     }
     if args.daemon {
         return daemon::start(&path);
@@ -186,6 +200,7 @@ fn configure(args: &Args) -> Result<EngineConfig, Failure> {
     config.max_clients = args.max_clients as usize;
     config.allowed_uids = args.allow_uid.clone();
     config.max_idle = args.idle_timeout;
+    config.observe = args.observe;
     Ok(config)
 }
 
@@ -232,6 +247,11 @@ fn signal_fd(signals: &[i32]) -> Result<OwnedFd, Failure> {
     }
     Ok(reads.into())
 }
+
+const OBSERVE: [Choice<bool>; 2] = [
+    ("on", "Time each command from the application's push until its outcome is published", true),
+    ("off", "Record nothing, to measure the cost of the above", false),
+];
 
 /// One page.
 const MIN_MEMORY: u64 = 4 << 10;

@@ -8,7 +8,7 @@ mod conditions;
 mod counters;
 mod memory;
 mod nqn;
-mod observe;
+pub(crate) mod observe;
 
 use std::net::SocketAddr;
 use std::path::Path;

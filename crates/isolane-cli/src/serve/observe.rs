@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use isolane_inspect::control::{Listeners, dir};
-use isolane_inspect::program::{Program, Turn};
+use isolane_inspect::program::{Program, SharedProgram, Turn};
 use isolane_inspect::side_threads::SideThreads;
 use isolane_observe::snapshot::Snapshot;
 use isolane_target::{SnapshotSource, Target};
@@ -55,17 +55,28 @@ pub fn start(
     socket: &ControlSocket,
     metrics: Option<SocketAddr>,
 ) -> Result<SideThreads, Failure> {
+    let default = dir::socket_path(&dir::own_directory(), "serve");
+    start_for(Arc::new(Observed(target.source())), default, cores, socket, metrics)
+}
+
+/// Starts the side threads of a program. `default` is the path of [`ControlSocket::Default`].
+pub fn start_for(
+    program: SharedProgram,
+    default: PathBuf,
+    cores: &[usize],
+    socket: &ControlSocket,
+    metrics: Option<SocketAddr>,
+) -> Result<SideThreads, Failure> {
     let cpus = cores.iter().filter_map(|core| u32::try_from(*core).ok()).collect();
-    let program = Arc::new(Observed(target.source()));
     let mut threads = SideThreads::start(program, cpus).context("cannot start side threads")?;
     let path = match socket {
-        ControlSocket::Default => Some(dir::socket_path(&dir::own_directory(), "serve")),
+        ControlSocket::Default => Some(default),
         ControlSocket::Off => None,
         ControlSocket::At(path) => Some(path.clone()),
     };
     let listeners = Listeners { socket: path, metrics };
     match threads.listen(&listeners) {
-        // A target serves without it, as in a system without a writable directory.
+        // A program serves without it, as in a system without a writable directory.
         Err(reason) if *socket == ControlSocket::Default && metrics.is_none() => {
             log::warn!("no control socket: {reason}, or `--control-socket off`");
         }

@@ -4,6 +4,7 @@
 
 mod fork;
 mod manage;
+mod observe;
 #[path = "../program/mod.rs"]
 mod program;
 mod upgrade;

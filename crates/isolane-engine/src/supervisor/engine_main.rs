@@ -15,10 +15,12 @@ use crate::fd_reserve::FdReserve;
 use crate::object::ObjectKind;
 use crate::store::{LINK_VERSION, StoreClient, StoredRecord, ToEngine, ToSupervisor};
 use crate::watch::{self, Stuck};
-use crate::{Engine, EngineConfig, EngineError};
+use crate::{Engine, EngineConfig, EngineError, SnapshotSource};
 
 /// Runs an engine for the supervisor at the other end of `link`, until the supervisor ends it. `kinds` are the
 /// kinds of objects in addition to streams and volumes, the same at each restart.
+///
+/// `observe` is called once the engine serves; what it returns is dropped when the engine ends.
 ///
 /// The caller sets `stray_signals` in its signal handlers: the engine ignores signals, which users must send to the
 /// supervisor, but a signal to a process group arrives here too. A flag needs no descriptor; the signal wakes
@@ -28,11 +30,12 @@ use crate::{Engine, EngineConfig, EngineError};
 ///
 /// # Errors
 /// [`EngineError`].
-pub fn run_engine(
+pub fn run_engine<T>(
     config: EngineConfig,
     link: OwnedFd,
     kinds: Vec<Box<dyn ObjectKind>>,
     stray_signals: Arc<AtomicBool>,
+    observe: impl FnOnce(SnapshotSource) -> T,
 ) -> Result<(), EngineError> {
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(EngineError::system("cannot watch the supervisor"))?;
@@ -53,6 +56,7 @@ pub fn run_engine(
     let store = Arc::new(StoreClient::new(PacketSocket::new(link), next_key));
     let engine = Engine::resume(config, listener, kinds, epoch, Arc::clone(&store), records, watch_record)?;
     log::info!("{description}");
+    let _observer = observe(engine.source());
     store.notify(&ToSupervisor::Ready);
     let result = serve(&wire, &store, &engine, &stray_signals);
     store.close();
