@@ -87,7 +87,7 @@ fn to_json_list(checks: &[&Check]) -> serde_json::Value {
             "severity": check.severity,
             "reads": check.reads,
             "good": check.good,
-            "why": check.why,
+            "reason": check.reason,
         })
     };
     serde_json::json!({ "checks": checks.iter().map(check).collect::<Vec<_>>() })
@@ -132,7 +132,7 @@ fn rank(finding: &Finding) -> usize {
 fn describe(finding: &Finding) -> String {
     let mut text = format!("{:<11} {:<14} {}\n", label(finding), finding.id, finding.value);
     if [State::Bad, State::Unseen].contains(&finding.state) {
-        text += &format!("{:<26} good: {}; {}\n", "", finding.good, finding.why);
+        text += &format!("{:<26} good: {}; {}\n", "", finding.good, finding.reason);
     }
     text.extend(
         finding.remedy.iter().map(|remedy| format!("{:<26} fix: {}\n", "", remedy.trim_start_matches("# "))),

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::{fail, run, succeed, text};
+use super::{Server, fail, run, succeed, text};
 
 /// Writes a file below a root.
 fn write(root: &Path, path: &str, content: &str) {
@@ -64,8 +64,32 @@ fn json_has_all_checks() {
     assert_eq!(ids(&list["checks"]), ids(&found["findings"]));
     for finding in found["findings"].as_array().unwrap() {
         let has = |name: &str| finding[name].as_str().is_some_and(|text| !text.is_empty());
-        assert!(has("value") && has("good") && has("why") && has("severity") && has("state"), "{finding}");
+        assert!(has("value") && has("good") && has("reason") && has("severity") && has("state"), "{finding}");
     }
+}
+
+#[test]
+fn running_target_is_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, disk) = (dir.path().join("serve.sock"), dir.path().join("disk.img"));
+    let volume = format!("{},size=1M", text(&disk));
+    let server = Server::start(&["--control-socket", text(&socket), &volume]);
+    let output = run(&["doctor", text(&socket), "--json"]);
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let finding = |id: &str| {
+        let all = found["findings"].as_array().unwrap();
+        all.iter().find(|finding| finding["id"] == id).unwrap_or_else(|| panic!("{id}: {found}"))
+    };
+    for id in ["own.pool", "own.log", "mem.swap"] {
+        assert_eq!(finding(id)["state"], "good", "{}", finding(id));
+    }
+    let pid = format!("of process {}", server.child.id());
+    assert!(finding("mem.swap")["value"].as_str().unwrap().ends_with(&pid), "{}", finding("mem.swap"));
+    for id in ["blk.space", "blk.system"] {
+        assert!(finding(id)["value"].as_str().unwrap().contains("disk.img"), "{}", finding(id));
+    }
+    assert!(server.stop());
+    assert!(fail(&["doctor", text(&socket)]).contains("serve.sock"));
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub struct Check {
     /// The good value.
     pub good: &'static str,
     /// Reason for the good value.
-    pub why: &'static str,
+    pub reason: &'static str,
     /// Needs two readings, one second apart.
     pub(super) is_sampled: bool,
     /// Surveys the system; an error of a file is data that was not seen.
@@ -69,7 +69,7 @@ pub struct Finding {
     /// The good value.
     pub good: &'static str,
     /// Reason for the good value.
-    pub why: &'static str,
+    pub reason: &'static str,
     /// Shell commands that fix the value; lines with `#` are instructions.
     pub remedy: Vec<String>,
 }
@@ -77,9 +77,9 @@ pub struct Finding {
 impl Finding {
     /// Returns the result of a check.
     pub(super) fn new(check: &Check, survey: Survey) -> Self {
-        let Check { id, severity, good, why, .. } = *check;
+        let Check { id, severity, good, reason, .. } = *check;
         let (state, value, remedy) = survey.finish();
-        Finding { id, severity, state, value, good, why, remedy }
+        Finding { id, severity, state, value, good, reason, remedy }
     }
 
     /// Returns the exit status that the finding causes: 0 fine, 3 warning, 4 error.

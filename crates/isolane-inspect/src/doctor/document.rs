@@ -26,8 +26,10 @@ pub fn document() -> String {
             &format!("\n## {title}\n\n| check | severity | reads | good | reason |\n|---|---|---|---|---|\n");
         for check in *checks {
             let name = check.severity.name();
-            text +=
-                &format!("| `{}` | {name} | {} | {} | {} |\n", check.id, check.reads, check.good, check.why);
+            text += &format!(
+                "| `{}` | {name} | {} | {} | {} |\n",
+                check.id, check.reads, check.good, check.reason
+            );
         }
     }
     text
