@@ -112,7 +112,8 @@ impl Reactor {
         self.asleep_time
     }
 
-    /// Returns the total time between the deadline of a sleep and its end, for sleeps without an event.
+    /// Returns the total time between the deadline of a sleep and its end, for sleeps without an event that end later
+    /// than timers of the kernel usually do.
     pub fn late_time(&self) -> Duration {
         self.late_time
     }
@@ -330,7 +331,8 @@ impl Reactor {
         if events.len() > events_before {
             self.spin.on_slept(slept);
         } else if let Some(time) = time {
-            self.late_time += slept.saturating_sub(time);
+            let late = slept.saturating_sub(time);
+            self.late_time += if late > MAX_TIMER_SLACK { late } else { Duration::ZERO };
         }
         Ok(())
     }
@@ -353,3 +355,5 @@ impl Drop for Reactor {
 
 /// Number of sockets that one turn reports.
 const MAX_SOCKETS_PER_TURN: usize = 64;
+/// Delay of a timer that is not late: the kernel adds 50 µs by default, and wakes the thread.
+const MAX_TIMER_SLACK: Duration = Duration::from_micros(200);
