@@ -41,6 +41,17 @@ impl Timeline {
         self.stage = stage;
     }
 
+    /// A file thread began at `at` the work that is in stage `device`. That can be before the end of the turn that
+    /// handed it over, or long after it.
+    pub(crate) fn begin_at_thread(&mut self, at: u64) {
+        let queue = &mut self.times[Stage::Queue as usize];
+        let early = self.since.saturating_sub(at).min(*queue);
+        *queue -= early;
+        self.since -= early;
+        self.relabel(Stage::Queue);
+        self.enter(Stage::Device, at);
+    }
+
     pub(crate) fn is_in(&self, stage: Stage) -> bool {
         self.stage == stage
     }
@@ -270,6 +281,22 @@ const MAX_MARKS: usize = 128;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn device_begins_with_the_file_thread() {
+        for (began, times) in [(20, [20, 40]), (150, [150, 20])] {
+            let mut timeline = Timeline::new(0);
+            timeline.enter(Stage::Queue, 0);
+            timeline.enter(Stage::Device, 100);
+            timeline.begin_at_thread(began);
+            let ended = began + times[1];
+            timeline.enter(Stage::Answer, ended);
+            let found = timeline.end(200);
+            let stages = [Stage::Queue, Stage::Device].map(|stage| found[stage as usize]);
+            assert_eq!(stages, times, "began at {began}");
+            assert_eq!(found.iter().sum::<u64>(), 200);
+        }
+    }
 
     #[test]
     fn kind_keeps_its_parts() {

@@ -24,12 +24,12 @@ fn series(target: &Target, operation: Operation, size: SizeClass, count: u64) ->
             .into_iter()
             .find(|it| it.volume == 0 && (it.operation, it.size) == (operation, size))
     };
-    let mut found = None;
     eventually("all are counted", || {
-        found = find(target.snapshot());
-        found.as_ref().is_some_and(|series| series.total.count() == count)
+        find(target.snapshot()).is_some_and(|series| series.total.count() == count)
     });
-    let series = found.expect("counted");
+    // A copy can miss parts of the last command. Each core replies to this after it has recorded the command.
+    target.connections();
+    let series = find(target.snapshot()).expect("counted");
     let stages: u64 = series.stages.iter().map(|at| at.times.sum_ns()).sum();
     assert_eq!(stages, series.total.sum_ns(), "the stages add up to the total: {series:?}");
     series

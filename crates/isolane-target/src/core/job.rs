@@ -212,10 +212,8 @@ impl Core {
     fn resume_job(&mut self, lane: &mut Lane, mut job: Job, task: Task, finished: FileCompletion) {
         let FileCompletion { result, operation, thread, .. } = finished;
         let ended = match thread {
-            // It was queued for longer than until the end of its turn.
             Some((started, ended)) if self.observer.is_on() => {
-                job.timeline.relabel(Stage::Queue);
-                job.timeline.enter(Stage::Device, started);
+                job.timeline.begin_at_thread(started);
                 ended
             }
             _ => self.observer.turn_ns(),
