@@ -64,6 +64,12 @@ pub(crate) const TARGETS: &[Target] = &[
         corpus: || vec![pci_config()],
     },
     parser!("system-node", decode_node, "-1\n", "1\n"),
+    parser!("system-routes", decode_routes, "Iface\neth0 0000000A 0 0001 0 0 0 000000FF 0 0 0\n"),
+    parser!(
+        "system-ipv6-routes",
+        decode_ipv6_routes,
+        "fd000000000000000000000000000000 40 0 00 0 00000100 00000001 00000000 00000001 eth1\n"
+    ),
     parser!("system-device-number", decode_device_number, "259:0\n"),
 ];
 

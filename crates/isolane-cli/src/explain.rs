@@ -1,13 +1,16 @@
 //! `isolane explain`: the cause of the slow operations of a running program.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use isolane_inspect::source::Parts;
+use isolane_inspect::system::Root;
+use isolane_inspect::{text, topology};
 use isolane_observe::snapshot::Snapshot;
 use isolane_observe::verdict::{self, Options, Verdict};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, IoContext};
 use crate::output;
 use crate::source_args::SourceArgs;
 use crate::units::parse_time_above_zero;
@@ -42,6 +45,16 @@ pub struct Args {
     /// Exit with status 3 if there is a finding
     #[arg(long)]
     check: bool,
+    /// Print the hardware of this volume instead: a name, path, or namespace ID
+    ///
+    /// From the volume to its device, PCI function, interrupt lines, and cores; the cores
+    /// of the program with the tasks and interrupts on them; and its connections with their
+    /// network devices.
+    #[arg(long, value_name = "VOLUME", conflicts_with_all = ["window", "quantile", "check"])]
+    topology: Option<String>,
+    /// Read /proc and /sys below this directory, a copy of the program's system
+    #[arg(long, value_name = "DIR", default_value = "/", requires = "topology")]
+    root: PathBuf,
 }
 
 /// Time that a recorder keeps.
@@ -51,12 +64,41 @@ const FOUND: u8 = 3;
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    if let Some(volume) = &args.topology {
+        return show_topology(args, volume);
+    }
     let snapshot = args.source.source()?.read(Parts::All).map_err(Failure::from_error)?;
     let options = Options { window_s: args.window.as_secs_f64(), quantile: args.quantile };
     let verdict = verdict::explain(&snapshot, options);
     output::show(&verdict, args.json, || to_text(&snapshot, &verdict, args.window))?;
     let is_found = args.check && !verdict.findings.is_empty();
     Ok(if is_found { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
+}
+
+fn show_topology(args: &Args, name: &str) -> Result<ExitCode, Failure> {
+    let snapshot = args.source.source()?.read(Parts::Now).map_err(Failure::from_error)?;
+    let root = Root::open(&args.root).io_context(format!("cannot read {}", args.root.display()))?;
+    let found = topology::find(&snapshot, name).ok_or_else(|| unknown_volume(&snapshot, name))?;
+    let mut topology = topology::describe(&root, &snapshot, found);
+    let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    if args.root == Path::new("/")
+        && !snapshot.program.machine.is_empty()
+        && snapshot.program.machine != machine
+    {
+        let origin = &snapshot.program.machine;
+        topology
+            .not_seen
+            .push(format!("/proc and /sys of {origin}: this is another machine; give a copy with --root"));
+    }
+    output::show(&topology, args.json, || topology::to_text(&topology))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn unknown_volume(snapshot: &Snapshot, name: &str) -> Failure {
+    const MAX_NAMES: usize = 16;
+    let names = snapshot.volumes.iter().take(MAX_NAMES).map(|at| text::shown_name(&at.name, 60));
+    let names = names.collect::<Vec<_>>().join(", ");
+    Failure::new(format!("no volume {}", text::shown_name(name, 60)), format!("the program has {names}"))
 }
 
 fn to_text(snapshot: &Snapshot, verdict: &Verdict, window: Duration) -> String {

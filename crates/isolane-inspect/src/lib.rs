@@ -13,6 +13,7 @@
 //! | [`doctor`] | checks of the settings of the system |
 //! | [`system`] | readers of `/proc` and `/sys` below a replaceable root |
 //! | [`text`] | names, durations, rates, and times for people |
+//! | [`topology`] | hardware beneath a volume, cores, and connections |
 //! | [`trace`] | slow operations as trace events |
 //! | [`window`] | sums of the numbers of several steps |
 //!
@@ -40,5 +41,6 @@ pub mod system;
 #[cfg(test)]
 mod testing;
 pub mod text;
+pub mod topology;
 pub mod trace;
 pub mod window;

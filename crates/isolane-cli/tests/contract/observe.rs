@@ -71,6 +71,22 @@ fn explains_socket_and_file() {
 }
 
 #[test]
+fn shows_the_topology_of_a_volume() {
+    let observed = observed();
+    let socket = text(&observed.socket);
+    let topology = succeed(&["explain", socket, "--topology", "1"]);
+    assert!(topology.starts_with("volume ") && topology.contains("\nreactor 0: "), "{topology}");
+    let json = succeed(&["explain", socket, "--topology", "1", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["nodes"][0]["kind"], "volume");
+    let copy = tempfile::tempdir().unwrap();
+    let missing = succeed(&["explain", socket, "--topology", "1", "--root", text(copy.path())]);
+    assert!(missing.contains("not seen: "), "{missing}");
+    let unknown = fail(&["explain", socket, "--topology", "no"]);
+    assert!(unknown.starts_with("isolane: no volume no: the program has "), "{unknown}");
+}
+
+#[test]
 fn serves_metrics() {
     let server =
         Server::start_with_log("info", &["mem:16M", "--control-socket", "off", "--metrics", "127.0.0.1:0"]);

@@ -201,18 +201,3 @@ fn irq_lines(root: &Root) -> Result<Vec<IrqLine>, ReadError> {
 pub(super) fn unexpected(path: &str, expected: &'static str) -> ReadError {
     ReadError { path: path.to_owned(), reason: Reason::Malformed(Malformed { line: 1, expected }) }
 }
-
-/// Shows a list of CPUs such as `0-3,8`.
-pub(super) fn show_cpus(cpus: &[u32]) -> String {
-    let mut ranges: Vec<(u32, u32)> = Vec::new();
-    for cpu in cpus {
-        match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == *cpu => *last = *cpu,
-            _ => ranges.push((*cpu, *cpu)),
-        }
-    }
-    let show = |(first, last): &(u32, u32)| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
-    };
-    ranges.iter().map(show).collect::<Vec<_>>().join(",")
-}

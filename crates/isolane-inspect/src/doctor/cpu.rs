@@ -3,11 +3,11 @@
 use isolane_observe::snapshot::Core;
 
 use super::check::{Check, Severity};
-use super::context::{Context, show_cpus, unexpected};
+use super::context::{Context, unexpected};
 use super::survey::{Survey, quoted};
 use crate::system::{
     Cgroup, CpuTimes, ReadError, Reason, SMALL, decode_counter, decode_cpu_list, decode_number,
-    decode_schedstat, tasks,
+    decode_schedstat, show_cpus, tasks,
 };
 
 pub(super) const CHECKS: &[Check] = &[

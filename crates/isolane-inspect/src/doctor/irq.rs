@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::check::{Check, Severity};
-use super::context::{Context, show_cpus, unexpected};
+use super::context::{Context, unexpected};
 use super::devices::Card;
 use super::survey::Survey;
-use crate::system::{IrqLine, ReadError, Reason, SMALL, decode_cpu_list};
+use crate::system::{IrqLine, ReadError, Reason, SMALL, decode_cpu_list, show_cpus};
 
 pub(super) const CHECKS: &[Check] = &[
     Check {

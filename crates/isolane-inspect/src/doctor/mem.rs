@@ -1,11 +1,11 @@
 //! Checks of memory.
 
 use super::check::{Check, Severity};
-use super::context::{Context, show_cpus, unexpected};
+use super::context::{Context, unexpected};
 use super::survey::{Survey, quoted};
 use crate::system::{
     Cgroup, ReadError, Reason, SMALL, decode_counter, decode_cpu_list, decode_number, decode_pressure,
-    decode_status_field,
+    decode_status_field, show_cpus,
 };
 
 pub(super) const CHECKS: &[Check] = &[

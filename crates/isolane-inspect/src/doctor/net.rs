@@ -1,11 +1,12 @@
 //! Checks of the network.
 
 use super::check::{Check, Severity};
-use super::context::{Context, show_cpus, unexpected};
+use super::context::{Context, unexpected};
 use super::devices::Card;
 use super::survey::{Survey, quoted};
 use crate::system::{
     ProtocolCounters, ReadError, Reason, SMALL, Softnet, decode_cpu_mask, decode_number, decode_numbers,
+    show_cpus,
 };
 
 pub(super) const CHECKS: &[Check] = &[

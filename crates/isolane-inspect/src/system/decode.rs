@@ -33,6 +33,21 @@ pub fn decode_cpu_list(text: &str) -> Result<Vec<u32>, Malformed> {
     Ok(cpus)
 }
 
+/// Shows a list of CPUs such as `0-3,8`.
+pub fn show_cpus(cpus: &[u32]) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for cpu in cpus {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == *cpu => *last = *cpu,
+            _ => ranges.push((*cpu, *cpu)),
+        }
+    }
+    let show = |(first, last): &(u32, u32)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    ranges.iter().map(show).collect::<Vec<_>>().join(",")
+}
+
 /// Decodes numbers separated by spaces.
 ///
 /// # Errors

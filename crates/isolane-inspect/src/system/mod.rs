@@ -15,6 +15,7 @@ mod net;
 mod pci_config;
 mod read_error;
 mod root;
+mod route;
 mod task;
 mod topology;
 
@@ -23,13 +24,14 @@ pub use cgroup::{
     decode_counter, decode_pressure,
 };
 pub use cpu::{CpuTimes, decode_cpu_times};
-pub use decode::{decode_cpu_list, decode_cpu_mask, decode_number, decode_numbers};
+pub use decode::{decode_cpu_list, decode_cpu_mask, decode_number, decode_numbers, show_cpus};
 pub use disk::{DiskStats, ProcessIo, decode_diskstats, decode_process_io};
 pub use interrupts::{InterruptLine, Interrupts, IrqLine, decode_counts, decode_interrupts, irq_numbers};
 pub use net::{ProtocolCounters, Softnet, decode_protocol_counters, decode_softnet};
 pub use pci_config::{PciControl, decode_pci_config, pci_control};
 pub use read_error::{Malformed, ReadError, Reason};
 pub use root::{Root, SMALL};
+pub use route::{Route, decode_ipv6_routes, decode_routes};
 pub use task::{
     MAX_TASKS, SchedStat, Task, TaskStat, decode_file_limit, decode_schedstat, decode_status_field,
     decode_task_stat, tasks,
