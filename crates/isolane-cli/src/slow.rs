@@ -18,7 +18,8 @@ use crate::units::show_bytes;
 /// Each core keeps at least the 4 slowest operations of every second for some minutes.
 /// A line has the time of completion (UTC), the total, the operation, its volume and
 /// first block, the stages that took the most time, the host with its queue and command
-/// ID, the commands of that queue in flight at its arrival, and the core.
+/// ID, the commands of that queue in flight at its arrival, and the core. Operations of
+/// an engine or a host have no queue; the name of an engine's volume has the session.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -100,13 +101,9 @@ impl<'a> Names<'a> {
         let stages = stages.iter().take(MAX_STAGES);
         let stages: Vec<_> =
             stages.map(|(stage, ns)| format!("{} {}", stage.name(), duration(*ns))).collect();
-        let host = match self.connections.get(&slow.connection) {
-            Some(at) => format!("{} queue {}", at.host, at.queue),
-            None => String::from("a closed connection"),
-        };
         let last = slow.last_member.map_or(String::new(), |id| format!(", last {}", self.volume(id)));
         format!(
-            "{}.{:03} {:>7} {} {} {} lba {}: {}{last}; {host} cid {:#06x} depth {} core {}\n",
+            "{}.{:03} {:>7} {} {} {} lba {}: {}{last};{} core {}\n",
             time_of_day(slow.at_unix_us / 1000),
             slow.at_unix_us / 1000 % 1000,
             duration(slow.total_ns),
@@ -115,10 +112,20 @@ impl<'a> Names<'a> {
             self.volume(slow.volume),
             slow.lba,
             stages.join(", "),
-            slow.cid,
-            slow.depth,
+            self.connection(slow),
             slow.core,
         )
+    }
+
+    /// Returns the connection and the command, or nothing for an operation without a connection. The name of an
+    /// engine's volume has the session.
+    fn connection(&self, slow: &SlowOperation) -> String {
+        let host = match self.connections.get(&slow.connection) {
+            _ if slow.connection == 0 => return String::new(),
+            Some(at) => format!("{} queue {}", at.host, at.queue),
+            None => String::from("a closed connection"),
+        };
+        format!(" {host} cid {:#06x} depth {}", slow.cid, slow.depth)
     }
 }
 
@@ -184,5 +191,15 @@ mod tests {
         let (mut snapshot, slow) = snapshot();
         snapshot.numbers.connections.clear();
         assert!(Names::new(&snapshot).text(&slow).contains("a closed connection"));
+    }
+
+    #[test]
+    fn names_session_for_operations_of_engines() {
+        let (mut snapshot, slow) = snapshot();
+        snapshot.volumes[0].name = String::from("nvme+tcp://a (session 7)");
+        let slow = SlowOperation { side: Side::Engine, connection: 0, last_member: None, ..slow };
+        let line = Names::new(&snapshot).text(&slow);
+        assert!(line.contains(" nvme+tcp://a (session 7) lba 77: "), "{line}");
+        assert!(line.ends_with("queue 2.0 µs; core 1\n"), "{line}");
     }
 }

@@ -36,6 +36,8 @@ fn row(view: &View, slow: &SlowOperation) -> Vec<Cell> {
     let name = |id: u32| view.volume(id).map_or_else(|| format!("volume {id}"), |volume| volume.name.clone());
     let connection = view.connection(slow.connection);
     let number = |number: u64| Cell::number(number as f64, number.to_string());
+    // Operations of a host or an engine have none.
+    let of_queue = |value: u16| if slow.connection == 0 { Cell::none() } else { number(value.into()) };
     let ms = slow.at_unix_us / 1000;
     let at = format!("{}.{:03}", time_of_day(ms), ms % 1000);
     vec![
@@ -47,10 +49,10 @@ fn row(view: &View, slow: &SlowOperation) -> Vec<Cell> {
         time(slow.total_ns),
         Cell::text(stages(slow, name)),
         number(slow.core.into()),
-        number(slow.depth.into()),
+        of_queue(slow.depth),
         connection.map_or_else(Cell::none, |at| Cell::text(&at.host)),
         connection.map_or_else(Cell::none, |at| number(at.queue.into())),
-        number(slow.cid.into()),
+        of_queue(slow.cid),
     ]
 }
 
