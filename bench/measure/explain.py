@@ -21,7 +21,7 @@ LOAD_TIME = "120s"
 OWN_PROGRAMS = ["isolane", "python3", "sh", "dd"]
 
 
-def measure(bed, names, runs, command, path):
+def measure(bed, names, runs, command, path, snapshots=None):
     """Runs scenarios, and returns the report, which is also written after each run."""
     by_name = {scenario.name: scenario for scenario in SCENARIOS}
     if unknown := [name for name in names if name not in by_name]:
@@ -33,24 +33,25 @@ def measure(bed, names, runs, command, path):
         entry = {"scenario": scenario.name, "title": scenario.title, "runs": []}
         report["explain"].append(entry)
         for number in range(1, runs + 1):
-            entry["runs"].append(found := attempt(bed, scenario))
+            keep = Path(snapshots) / f"{scenario.name}-{number}.json" if snapshots else None
+            entry["runs"].append(found := attempt(bed, scenario, keep))
             result = "named" if not found["complaints"] else "; ".join(found["complaints"])
             print(f"{scenario.name} {number}/{runs} ({found['seconds']:.0f} s): {result}", file=sys.stderr, flush=True)
             write(report, path)
     return report
 
 
-def attempt(bed, scenario):
+def attempt(bed, scenario, keep=None):
     started = time.monotonic()
     try:
-        found = observe(bed, scenario)
+        found = observe(bed, scenario, keep)
         complaints = complaints_about(found["verdict"], scenario, found["facts"])
     except (Failure, OSError, ValueError, LookupError, TypeError) as error:
         found, complaints = {"verdict": None}, [f"failed: {error}"]
     return {"complaints": complaints, "seconds": round(time.monotonic() - started, 1)} | found
 
 
-def observe(bed, scenario):
+def observe(bed, scenario, keep):
     """Runs a scenario once: the verdict, the facts about the injected fault, and the figures of the machine."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="explain-", dir=bed.scratch)))
@@ -64,13 +65,20 @@ def observe(bed, scenario):
         time.sleep(WARM_UP_S)
         before = figures(target.pid)
         time.sleep(WINDOW_S)
-        command = [bed.program("isolane"), "explain", control, "--window", f"{WINDOW_S}s", "--json"]
+        source = ["--from", snapshot(bed, control, keep)] if keep else [control]
+        command = [bed.program("isolane"), "explain", *source, "--window", f"{WINDOW_S}s", "--json"]
         verdict = json.loads(run_program(command, bed.host_core, EXPLAIN_TIMEOUT_S / 2))
         machine = difference(before, figures(target.pid))
         for process, load in zip(run.hosts, scenario.loads):
             if process.child.poll() is not None:
                 raise process.failure(f"{load.arguments}: ended early")
         return {"verdict": verdict, "facts": run.facts, "machine": machine}
+
+
+def snapshot(bed, control, path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    run_program([bed.program("isolane"), "snapshot", control, "-o", path], bed.host_core, EXPLAIN_TIMEOUT_S / 2)
+    return path
 
 
 @contextmanager

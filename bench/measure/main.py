@@ -64,6 +64,7 @@ def parser():
     found.add_argument("--only", metavar="N", action="append", default=[], help="run only this scenario; repeatable")
     found.add_argument("--runs", metavar="N", type=at_least_one, default=1, help="runs of each scenario (default: 1)")
     found.add_argument("--json", metavar="FILE", help="write the results of each run into this file")
+    found.add_argument("--snapshots", metavar="DIR", help="keep the snapshot of the target of each run there")
     found.add_argument("--no-build", action="store_true", help="do not build the programs first")
     add_testbed(found)
     found = task("table", print_tables, "Print the tables of a report")
@@ -193,7 +194,7 @@ def explain_scenarios(options):
         build()
     with testbed(options) as bed:
         path = options.json or bed.scratch / "explain.json"
-        report = explain.measure(bed, options.only, options.runs, command_line(), path)
+        report = explain.measure(bed, options.only, options.runs, command_line(), path, options.snapshots)
     print(explain.tables(report), end="")
     if not explain.is_complete(report):
         raise SystemExit(1)

@@ -9,7 +9,7 @@ import re
 import signal
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Callable
 
@@ -96,9 +96,11 @@ def pause_last_host(run):
 @contextmanager
 def write_to_disk(run):
     """Direct writes to the disk of the volumes, past them."""
-    path = run.directory / "other"
-    command = f"while dd if=/dev/zero of={path} bs=1M count=1024 conv=notrunc oflag=direct status=none; do :; done"
-    with Process(["sh", "-c", command], run.bed.host_core):
+    with ExitStack() as stack:
+        for number in range(WRITERS):
+            path = run.directory / f"other-{number}"
+            dd = f"dd if=/dev/zero of={path} bs=16k count=65536 conv=notrunc oflag=direct status=none"
+            stack.enter_context(Process(["sh", "-c", f"while {dd}; do :; done"], run.bed.host_core))
         yield
 
 
@@ -198,7 +200,21 @@ def file(name, bytes):
     return lambda directory: [f"{str(directory / name).replace(',', ',,')},size={bytes}"]
 
 
+def filled_file(name, mebibytes):
+    """A file whose reads reach the disk, unlike those of a sparse file."""
+
+    def volumes(directory):
+        with open(directory / name, "wb") as file:
+            for _ in range(mebibytes):
+                file.write(os.urandom(1 << 20))
+            os.fsync(file.fileno())
+        return [str(directory / name).replace(",", ",,")]
+
+    return volumes
+
+
 SPINNER = "spinning-task"
+WRITERS = 4
 ALIKE = "delay:200us-400us:{size}"
 READS = "--rate 1000 --depth 32"
 CONFLICT_LBA = 2048
@@ -228,9 +244,10 @@ SCENARIOS = [
     Scenario(
         "4",
         "a spinning thread on the core of one of two reactors",
-        lambda _: ["mem:64M"],
+        lambda _: ["delay:200us:mem:64M"],
         tuple(Load(1, "--rate 2000 --depth 32") for _ in range(4)),
         Expected("core", "0", (value_of("cause", "process"), neighbour("process", SPINNER, "{pid}"))),
+        serve="--mode poll",
         both_cores=True,
         inject=spin,
     ),
@@ -281,7 +298,7 @@ SCENARIOS = [
     Scenario(
         "10",
         "dd with direct writes on the disk of a file volume",
-        file("disk.img", "1G"),
+        filled_file("disk.img", 256),
         (Load(1, "--rate 2000 --depth 32"),),
         Expected("shared-device", "", (neighbour("process", "dd"),)),
         inject=write_to_disk,
