@@ -156,6 +156,11 @@ def random_file(path):
     return path
 
 
+def volume_of(path):
+    """Returns the text of a file volume, in which each comma of the path is doubled."""
+    return str(path).replace(",", ",,")
+
+
 def shared_file(bed, direct):
     """The file of the rows about files, in the page cache unless it is opened with O_DIRECT."""
     path = random_file(bed.scratch / "isolane-bench.img")

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Callable
 
-from programs import Process
+from programs import Process, random_file, volume_of
 
 TAIL_QUANTILE = 0.999
 
@@ -197,20 +197,12 @@ def mirror(directory):
 
 
 def file(name, bytes):
-    return lambda directory: [f"{str(directory / name).replace(',', ',,')},size={bytes}"]
+    return lambda directory: [f"{volume_of(directory / name)},size={bytes}"]
 
 
-def filled_file(name, mebibytes):
+def filled_file(name):
     """A file whose reads reach the disk, unlike those of a sparse file."""
-
-    def volumes(directory):
-        with open(directory / name, "wb") as file:
-            for _ in range(mebibytes):
-                file.write(os.urandom(1 << 20))
-            os.fsync(file.fileno())
-        return [str(directory / name).replace(",", ",,")]
-
-    return volumes
+    return lambda directory: [volume_of(random_file(directory / name))]
 
 
 SPINNER = "spinning-task"
@@ -298,7 +290,7 @@ SCENARIOS = [
     Scenario(
         "10",
         "dd with direct writes on the disk of a file volume",
-        filled_file("disk.img", 256),
+        filled_file("disk.img"),
         (Load(1, "--rate 2000 --depth 32"),),
         Expected("shared-device", "", (neighbour("process", "dd"),)),
         inject=write_to_disk,

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from programs import MEMORY_FILE, NQN, VOLUME_BYTES, Failure, Process, free_port, random_file, run, shared_file
+from programs import MEMORY_FILE, NQN, VOLUME_BYTES, Failure, Process, free_port, random_file, run, shared_file, volume_of
 
 
 class NoTarget:
@@ -39,7 +39,7 @@ class IsolaneFile:
     programs = ("isolane",)
 
     def start(self, bed, load):
-        path = str(shared_file(bed, self.direct)).replace(",", ",,")
+        path = volume_of(shared_file(bed, self.direct))
         volume = f"{path}{'' if self.direct else ',buffered'},block-size=4096"
         return serve(bed, volume, bed.target_core, "--mode poll")
 

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -104,6 +105,7 @@ class Scenarios(unittest.TestCase):
                 names = {command[command.index(option) + 1] for command in commands}
                 self.assertEqual(len(names), len(commands), scenario.name)
 
+    @mock.patch.object(scenarios, "random_file", lambda path: path)
     def test_each_load_has_a_volume(self):
         with tempfile.TemporaryDirectory() as directory:
             for scenario in SCENARIOS:
