@@ -1,6 +1,6 @@
 //! `isolane explain`: the cause of the slow operations of a running program.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -80,15 +80,11 @@ fn show_topology(args: &Args, name: &str) -> Result<ExitCode, Failure> {
     let root = Root::open(&args.root).io_context(format!("cannot read {}", args.root.display()))?;
     let found = topology::find(&snapshot, name).ok_or_else(|| unknown_volume(&snapshot, name))?;
     let mut topology = topology::describe(&root, &snapshot, found);
-    let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    if args.root == Path::new("/")
-        && !snapshot.program.machine.is_empty()
-        && snapshot.program.machine != machine
-    {
-        let origin = &snapshot.program.machine;
-        topology
-            .not_seen
-            .push(format!("/proc and /sys of {origin}: this is another machine; give a copy with --root"));
+    let origin = &snapshot.program.machine;
+    let is_own = rustix::system::uname().nodename().to_string_lossy() == **origin;
+    if root.is_system() && !origin.is_empty() && !is_own {
+        let what = format!("/proc and /sys of {origin}: this is another machine; give a copy with --root");
+        topology.not_seen.push(what);
     }
     output::show(&topology, args.json, || topology::to_text(&topology))?;
     Ok(ExitCode::SUCCESS)

@@ -120,8 +120,10 @@ impl<'a> Names<'a> {
     /// Returns the connection and the command, or nothing for an operation without a connection. The name of an
     /// engine's volume has the session.
     fn connection(&self, slow: &SlowOperation) -> String {
+        if !slow.has_connection() {
+            return String::new();
+        }
         let host = match self.connections.get(&slow.connection) {
-            _ if slow.connection == 0 => return String::new(),
             Some(at) => format!("{} queue {}", at.host, at.queue),
             None => String::from("a closed connection"),
         };

@@ -9,7 +9,7 @@ use isolane_observe::snapshot::Snapshot;
 
 use super::devices::{self, Card};
 use crate::source::{Parts, Source, SourceError};
-use crate::system::{IrqLine, ReadError, Root, SMALL, decode_cpu_list, decode_status_field, irq_numbers};
+use crate::system::{IrqLine, ReadError, Root, SMALL, decode_cpu_list, decode_status_field};
 use crate::system::{Malformed, Reason, device_of, devices_beneath};
 
 /// Time between two readings of a counter.
@@ -144,7 +144,8 @@ impl Context {
 
     /// Returns all interrupt lines.
     pub(super) fn irq_lines(&self) -> Result<&[IrqLine], ReadError> {
-        self.irq_lines.get_or_init(|| irq_lines(&self.root)).as_deref().map_err(Clone::clone)
+        let read = || IrqLine::all(&self.root)?.into_iter().collect();
+        self.irq_lines.get_or_init(read).as_deref().map_err(Clone::clone)
     }
 
     /// Returns the drives and network cards.
@@ -181,20 +182,6 @@ impl Context {
                 .map_err(|error| ReadError { path: "target".into(), reason: Reason::Io(error.to_string()) });
         }
     }
-}
-
-/// Reads all interrupt lines. A line that a driver frees in the meantime is left out.
-fn irq_lines(root: &Root) -> Result<Vec<IrqLine>, ReadError> {
-    let numbers = irq_numbers(root)?;
-    let line = |number| match IrqLine::read(root, number) {
-        Err(error)
-            if error.reason == Reason::Missing && !root.exists(&format!("/sys/kernel/irq/{number}")) =>
-        {
-            None
-        }
-        line => Some(line),
-    };
-    numbers.into_iter().filter_map(line).collect()
 }
 
 /// Returns the error of a file with an unexpected content.

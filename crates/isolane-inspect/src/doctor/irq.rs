@@ -73,7 +73,7 @@ fn lines_of<'a>(card: &Card, lines: &'a [IrqLine]) -> Vec<&'a IrqLine> {
 
 fn vmd(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
     let mut vectors: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
-    for line in context.irq_lines()?.iter().filter(|line| line.chip == "VMD-MSI") {
+    for line in context.irq_lines()?.iter().filter(|line| line.is_behind_vmd()) {
         match line.hwirq {
             Some(vector) => {
                 vectors.entry(vector).or_default().extend(line.actions.iter().map(String::as_str))

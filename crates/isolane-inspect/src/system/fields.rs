@@ -26,6 +26,12 @@ impl<'a> Fields<'a> {
         self.word(expected)?.parse().map_err(|_| self.malformed(expected))
     }
 
+    /// Returns the next field as a hexadecimal number.
+    pub(super) fn hexadecimal<T: TryFrom<u128>>(&mut self, expected: &'static str) -> Result<T, Malformed> {
+        let number = u128::from_str_radix(self.word(expected)?, 16).ok();
+        number.and_then(|number| T::try_from(number).ok()).ok_or(self.malformed(expected))
+    }
+
     /// Skips fields.
     pub(super) fn skip(&mut self, count: usize, expected: &'static str) -> Result<(), Malformed> {
         (0..count).try_for_each(|_| self.word(expected).map(drop))

@@ -1,7 +1,7 @@
 //! Interrupts: `/proc/interrupts` and `/sys/kernel/irq`.
 
 use super::decode::{decode_cpu_list, decode_number};
-use super::read_error::{Malformed, ReadError};
+use super::read_error::{Malformed, ReadError, Reason};
 use super::root::{Root, SMALL};
 
 /// Limit in bytes of `/proc/interrupts`: 4,096 lines with 512 CPUs have 24 MiB.
@@ -95,6 +95,24 @@ pub struct IrqLine {
 }
 
 impl IrqLine {
+    /// Reads all lines. A line that a driver frees in the meantime is left out.
+    ///
+    /// # Errors
+    /// The directory and the reason. A line that cannot be read has its own error.
+    pub fn all(root: &Root) -> Result<Vec<Result<IrqLine, ReadError>>, ReadError> {
+        let is_freed = |line: &Result<IrqLine, ReadError>, number| {
+            line.as_ref().is_err_and(|error| error.reason == Reason::Missing)
+                && !root.exists(&format!("/sys/kernel/irq/{number}"))
+        };
+        let lines = irq_numbers(root)?.into_iter().map(|number| (number, IrqLine::read(root, number)));
+        Ok(lines.filter(|(number, line)| !is_freed(line, *number)).map(|(_, line)| line).collect())
+    }
+
+    /// Returns `true` for a line of a device behind a VMD. Its [`IrqLine::hwirq`] is the number of the VMD's own line.
+    pub fn is_behind_vmd(&self) -> bool {
+        self.chip == "VMD-MSI"
+    }
+
     /// Reads a line.
     ///
     /// # Errors
@@ -126,10 +144,7 @@ impl IrqLine {
 }
 
 /// Returns the numbers of all interrupt lines.
-///
-/// # Errors
-/// The directory and the reason.
-pub fn irq_numbers(root: &Root) -> Result<Vec<u32>, ReadError> {
+fn irq_numbers(root: &Root) -> Result<Vec<u32>, ReadError> {
     Ok(root.list("/sys/kernel/irq")?.iter().filter_map(|name| name.parse().ok()).collect())
 }
 

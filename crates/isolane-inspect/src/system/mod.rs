@@ -26,9 +26,10 @@ pub use cgroup::{
 pub use cpu::{CpuTimes, decode_cpu_times};
 pub use decode::{decode_cpu_list, decode_cpu_mask, decode_number, decode_numbers, show_cpus};
 pub use disk::{DiskStats, ProcessIo, decode_diskstats, decode_process_io};
-pub use interrupts::{InterruptLine, Interrupts, IrqLine, decode_counts, decode_interrupts, irq_numbers};
+pub use interrupts::{InterruptLine, Interrupts, IrqLine, decode_counts, decode_interrupts};
 pub use net::{ProtocolCounters, Softnet, decode_protocol_counters, decode_softnet};
 pub use pci_config::{PciControl, decode_pci_config, pci_control};
+pub(crate) use read_error::if_missing;
 pub use read_error::{Malformed, ReadError, Reason};
 pub use root::{Root, SMALL};
 pub use route::{Route, decode_ipv6_routes, decode_routes};

@@ -62,3 +62,8 @@ impl From<Errno> for Reason {
         }
     }
 }
+
+/// Returns an empty value for a file that does not exist.
+pub(crate) fn if_missing<T: Default>(error: ReadError) -> Result<T, ReadError> {
+    if error.reason == Reason::Missing { Ok(T::default()) } else { Err(error) }
+}

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::fields::Fields;
-use super::read_error::{Malformed, ReadError, Reason};
+use super::read_error::{Malformed, ReadError, if_missing};
 use super::root::Root;
 
 /// Limit in bytes of a table.
@@ -29,10 +29,8 @@ impl Route {
     /// The file and the reason.
     pub fn read(root: &Root, process: &str) -> Result<Vec<Route>, ReadError> {
         let mut routes = root.parse(&format!("/proc/{process}/net/route"), MAX_BYTES, decode_routes)?;
-        match root.parse(&format!("/proc/{process}/net/ipv6_route"), MAX_BYTES, decode_ipv6_routes) {
-            Err(ReadError { reason: Reason::Missing, .. }) => {}
-            more => routes.extend(more?),
-        }
+        let ipv6 = root.parse(&format!("/proc/{process}/net/ipv6_route"), MAX_BYTES, decode_ipv6_routes);
+        routes.extend(ipv6.or_else(if_missing)?);
         Ok(routes)
     }
 
@@ -61,11 +59,11 @@ pub fn decode_routes(text: &str) -> Result<Vec<Route>, Malformed> {
     for (index, line) in text.lines().enumerate().skip(1) {
         let mut fields = Fields::new(index, line);
         let device = fields.word("a device")?.to_owned();
-        let network = hexadecimal(&mut fields)?;
+        let network: u32 = fields.hexadecimal("an address")?;
         fields.skip(1, "a gateway")?;
-        let flags = hexadecimal(&mut fields)?;
+        let flags: u32 = fields.hexadecimal("flags")?;
         fields.skip(3, "counters")?;
-        let mask = hexadecimal(&mut fields)?;
+        let mask: u32 = fields.hexadecimal("a mask")?;
         let network = IpAddr::V4(Ipv4Addr::from(network.to_ne_bytes()));
         if flags & UP != 0 {
             routes.push(Route { device, network, prefix: mask.count_ones() as u8 });
@@ -82,24 +80,19 @@ pub fn decode_ipv6_routes(text: &str) -> Result<Vec<Route>, Malformed> {
     let mut routes = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let mut fields = Fields::new(index, line);
-        let malformed = fields.malformed("an address of 32 digits");
-        let network = u128::from_str_radix(fields.word("an address")?, 16).map_err(|_| malformed)?;
-        let prefix = hexadecimal(&mut fields)?;
+        let network: u128 = fields.hexadecimal("an address of 32 digits")?;
+        let prefix = fields.hexadecimal("a prefix")?;
         fields.skip(6, "a route")?;
-        let flags = hexadecimal(&mut fields)?;
+        let flags: u32 = fields.hexadecimal("flags")?;
         let device = fields.word("a device")?.to_owned();
-        let prefix = u8::try_from(prefix).ok().filter(|prefix| *prefix <= 128);
-        let prefix = prefix.ok_or(fields.malformed("a prefix of up to 128 bits"))?;
+        if prefix > 128 {
+            return Err(fields.malformed("a prefix of up to 128 bits"));
+        }
         if flags & UP != 0 {
             routes.push(Route { device, network: IpAddr::V6(Ipv6Addr::from(network)), prefix });
         }
     }
     Ok(routes)
-}
-
-fn hexadecimal(fields: &mut Fields<'_>) -> Result<u32, Malformed> {
-    let malformed = fields.malformed("a hexadecimal number");
-    u32::from_str_radix(fields.word("a hexadecimal number")?, 16).map_err(|_| malformed)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::decode::decode_number;
-use super::read_error::{Malformed, ReadError, Reason};
+use super::read_error::{Malformed, ReadError, Reason, if_missing};
 use super::root::{Root, SMALL};
 
 /// Limit for the number of devices beneath one volume.
@@ -162,11 +162,6 @@ fn read_function(root: &Root, path: &str, address: &str) -> Result<PciFunction, 
 pub fn decode_node(text: &str) -> Result<Option<u32>, Malformed> {
     let node: i32 = text.trim().parse().map_err(|_| Malformed::at(0, "a node"))?;
     Ok(u32::try_from(node).ok())
-}
-
-/// Returns an empty value for a file that does not exist.
-pub(crate) fn if_missing<T: Default>(error: ReadError) -> Result<T, ReadError> {
-    if error.reason == Reason::Missing { Ok(T::default()) } else { Err(error) }
 }
 
 /// Recognizes names such as `0000:00:02.0`, and `10000:01:00.0` of VMD.

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use isolane_observe::snapshot::{Connection, Snapshot, Tcp};
 
 use super::{Node, Reader, interrupts};
-use crate::system::{Root, Route, SMALL, decode_cpu_mask, pci_functions, show_cpus};
+use crate::system::{Root, Route, SMALL, decode_cpu_mask, if_missing, pci_functions, show_cpus};
 
 /// Most connections that are described.
 const MAX_CONNECTIONS: usize = 256;
@@ -91,7 +91,8 @@ impl Card {
         };
         let functions = reader.take(pci_functions(reader.root, &path)).unwrap_or_default();
         let functions = interrupts::describe_functions(reader, &functions);
-        let names = reader.take_if_present(reader.root.list(&format!("{path}/queues"))).unwrap_or_default();
+        let names =
+            reader.take(reader.root.list(&format!("{path}/queues")).or_else(if_missing)).unwrap_or_default();
         let queues = names.into_iter().map(|queue| {
             let file = if queue.starts_with("tx-") { "xps_cpus" } else { "rps_cpus" };
             let cpus = assigned(reader.root, &format!("{path}/queues/{queue}/{file}"));

@@ -1,12 +1,10 @@
 //! Interrupt lines of a PCI function.
 
 use super::{Node, Reader};
-use crate::system::{IrqLine, PciFunction, irq_numbers, show_cpus};
+use crate::system::{IrqLine, PciFunction, if_missing, show_cpus};
 
 /// Most lines that are described for one function.
 const MAX_LINES: usize = 256;
-/// Interrupt controller of the drives behind a VMD. The number of a line there is the number of the VMD's own line.
-const VMD: &str = "VMD-MSI";
 
 /// Describes PCI functions, the nearest first, with the interrupt lines of the nearest.
 pub(super) fn describe_functions(reader: &mut Reader<'_>, functions: &[PciFunction]) -> Vec<Node> {
@@ -23,18 +21,17 @@ pub(super) fn describe_functions(reader: &mut Reader<'_>, functions: &[PciFuncti
 
 fn describe_lines(reader: &mut Reader<'_>, numbers: &[u32]) -> Vec<Node> {
     let mut nodes = Vec::new();
-    let mut vmd = None;
     for number in numbers.iter().take(MAX_LINES) {
         let Some(line) = reader.take(IrqLine::read(reader.root, *number)) else { continue };
-        let cpus = reader.take_if_present(IrqLine::cpus(reader.root, *number));
+        let cpus = reader.take(IrqLine::cpus(reader.root, *number).or_else(if_missing));
         let mut node = Node::new("interrupt", number)
             .fact("handlers", line.actions.join(", "))
             .fact("cores", cpus.map(|cpus| show_cpus(&cpus)))
             .fact("chip", line.chip.clone());
-        if line.chip == VMD {
-            let vmd = vmd.get_or_insert_with(|| vmd_lines(reader));
-            let own = vmd.iter().find(|other| Some(u64::from(other.number)) == line.hwirq);
-            let same = vmd.iter().filter(|other| other.chip == VMD && other.hwirq == line.hwirq);
+        if line.is_behind_vmd() {
+            let all = reader.irq_lines();
+            let own = all.iter().find(|other| Some(u64::from(other.number)) == line.hwirq);
+            let same = all.iter().filter(|other| other.is_behind_vmd() && other.hwirq == line.hwirq);
             let others = same.filter(|other| other.number != line.number).map(show_line);
             let others = others.collect::<Vec<_>>().join("; ");
             node = node.fact("vector of VMD", own.map(show_line)).fact("shares the vector with", others);
@@ -42,13 +39,6 @@ fn describe_lines(reader: &mut Reader<'_>, numbers: &[u32]) -> Vec<Node> {
         nodes.push(node);
     }
     nodes
-}
-
-/// Returns all lines of the system.
-fn vmd_lines(reader: &mut Reader<'_>) -> Vec<IrqLine> {
-    let numbers = reader.take(irq_numbers(reader.root)).unwrap_or_default();
-    // A line that is released in the meantime is not shared.
-    numbers.iter().filter_map(|number| IrqLine::read(reader.root, *number).ok()).collect()
 }
 
 fn show_line(line: &IrqLine) -> String {

@@ -11,10 +11,12 @@ mod node;
 mod reactors;
 mod volumes;
 
+use std::rc::Rc;
+
 use isolane_observe::snapshot::{Snapshot, Volume};
 use serde::Serialize;
 
-use crate::system::{ReadError, Reason, Root};
+use crate::system::{IrqLine, ReadError, Root};
 
 pub use self::node::Node;
 
@@ -38,7 +40,7 @@ pub fn find<'a>(snapshot: &'a Snapshot, name: &str) -> Option<&'a Volume> {
 pub fn describe(root: &Root, snapshot: &Snapshot, volume: &Volume) -> Topology {
     let pid = snapshot.program.pid.to_string();
     let process = if root.exists(&format!("/proc/{pid}")) { pid } else { "self".to_owned() };
-    let mut reader = Reader { root, process, not_seen: Vec::new() };
+    let mut reader = Reader { root, process, irq_lines: None, not_seen: Vec::new() };
     let mut nodes = vec![volumes::describe(&mut reader, snapshot, volume)];
     nodes.extend(reactors::describe(&mut reader, &snapshot.numbers.cores));
     nodes.extend(connections::describe(&mut reader, snapshot));
@@ -61,6 +63,8 @@ struct Reader<'a> {
     root: &'a Root,
     /// The program's directory in `/proc`.
     process: String,
+    /// All interrupt lines of the system, once they are needed.
+    irq_lines: Option<Rc<[IrqLine]>>,
     not_seen: Vec<String>,
 }
 
@@ -75,12 +79,15 @@ impl Reader<'_> {
         None
     }
 
-    /// Returns a value; a file that does not exist is no error, because not every system has it.
-    fn take_if_present<T>(&mut self, read: Result<T, ReadError>) -> Option<T> {
-        match read {
-            Err(ReadError { reason: Reason::Missing, .. }) => None,
-            read => self.take(read),
+    /// Returns all interrupt lines, which are read once.
+    fn irq_lines(&mut self) -> Rc<[IrqLine]> {
+        if let Some(lines) = &self.irq_lines {
+            return Rc::clone(lines);
         }
+        let lines = self.take(IrqLine::all(self.root)).unwrap_or_default();
+        let lines: Rc<[IrqLine]> = lines.into_iter().filter_map(|line| self.take(line)).collect();
+        self.irq_lines = Some(Rc::clone(&lines));
+        lines
     }
 }
 

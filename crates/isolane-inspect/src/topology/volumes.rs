@@ -7,7 +7,7 @@ use isolane_observe::snapshot::{Snapshot, Volume};
 use super::{Node, Reader, interrupts};
 use crate::system::{
     BlockDevice, ReadError, Reason, SMALL, decode_cpu_list, decode_device_number, device_of, devices_beneath,
-    show_cpus,
+    if_missing, show_cpus,
 };
 
 /// Longest chain of members that is followed.
@@ -65,7 +65,7 @@ fn describe_device(reader: &mut Reader<'_>, snapshot: &Snapshot, block: &BlockDe
 /// Describes the hardware queues of a disk.
 fn queues(reader: &mut Reader<'_>, block: &BlockDevice) -> Vec<Node> {
     let path = format!("{}/mq", block.path);
-    let names = reader.take_if_present(reader.root.list(&path)).unwrap_or_default();
+    let names = reader.take(reader.root.list(&path).or_else(if_missing)).unwrap_or_default();
     let mut nodes = Vec::new();
     for name in names {
         let list = format!("{path}/{name}/cpu_list");

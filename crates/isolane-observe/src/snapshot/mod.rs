@@ -302,6 +302,13 @@ pub struct SlowOperation {
     pub last_member: Option<u32>,
 }
 
+impl SlowOperation {
+    /// Returns `true` for a command of a connection. Operations of a host or an engine have no queue.
+    pub fn has_connection(&self) -> bool {
+        self.connection != 0
+    }
+}
+
 /// A turn that took too long, as a side thread saw it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -36,8 +36,7 @@ fn row(view: &View, slow: &SlowOperation) -> Vec<Cell> {
     let name = |id: u32| view.volume(id).map_or_else(|| format!("volume {id}"), |volume| volume.name.clone());
     let connection = view.connection(slow.connection);
     let number = |number: u64| Cell::number(number as f64, number.to_string());
-    // Operations of a host or an engine have none.
-    let of_queue = |value: u16| if slow.connection == 0 { Cell::none() } else { number(value.into()) };
+    let of_queue = |value: u16| if slow.has_connection() { number(value.into()) } else { Cell::none() };
     let ms = slow.at_unix_us / 1000;
     let at = format!("{}.{:03}", time_of_day(ms), ms % 1000);
     vec![
