@@ -19,6 +19,8 @@ EXPLAIN_TIMEOUT_S = 30.0
 LOAD_TIME = "120s"
 # Load generators, whose use of a core is a fact and no wrong name.
 OWN_PROGRAMS = ["isolane", "python3", "sh", "dd"]
+# Least part of the absence of a core that the named processes outside of the scenario ran, measured here.
+FOREIGN_SHARE = 0.5
 
 
 def measure(bed, names, runs, command, path, snapshots=None):
@@ -45,7 +47,7 @@ def attempt(bed, scenario, keep=None):
     started = time.monotonic()
     try:
         found = observe(bed, scenario, keep)
-        complaints = complaints_about(found["verdict"], scenario, found["facts"])
+        complaints = complaints_about(found["verdict"], scenario, found["facts"], found["machine"]["foreign_ms"])
     except (Failure, OSError, ValueError, LookupError, TypeError) as error:
         found, complaints = {"verdict": None}, [f"failed: {error}"]
     return {"complaints": complaints, "seconds": round(time.monotonic() - started, 1)} | found
@@ -63,16 +65,17 @@ def observe(bed, scenario, keep):
         if scenario.inject:
             stack.enter_context(scenario.inject(run))
         time.sleep(WARM_UP_S)
-        before = figures(target.pid)
+        before, ran_before = figures(target.pid), running_times()
         time.sleep(WINDOW_S)
         source = ["--from", snapshot(bed, control, keep)] if keep else [control]
         command = [bed.program("isolane"), "explain", *source, "--window", f"{WINDOW_S}s", "--json"]
         verdict = json.loads(run_program(command, bed.host_core, EXPLAIN_TIMEOUT_S / 2))
+        foreign = foreign_times(ran_before, running_times())
         machine = difference(before, figures(target.pid))
         for process, load in zip(run.hosts, scenario.loads):
             if process.child.poll() is not None:
                 raise process.failure(f"{load.arguments}: ended early")
-        return {"verdict": verdict, "facts": run.facts, "machine": machine}
+        return {"verdict": verdict, "facts": run.facts, "machine": machine | {"foreign_ms": foreign}}
 
 
 def snapshot(bed, control, path):
@@ -99,10 +102,10 @@ def bench_command(bed, port, load, number):
     return [bed.program("isolane"), "bench", uri, *f"{common} {identity} {load.arguments}".split(), *bed.bench_arguments]
 
 
-def complaints_about(verdict, scenario, facts):
+def complaints_about(verdict, scenario, facts, foreign):
     """Returns the reasons why a verdict does not name the fault as expected, or names others."""
     expected, found, complaints = scenario.expected, None, []
-    others = [finding for finding in verdict["findings"] if not is_excused(finding)]
+    others = [finding for finding in verdict["findings"] if not is_excused(finding, foreign)]
     if expected:
         fits = lambda finding: finding["kind"] == expected.kind and expected.name in str(finding["name"])
         found = next(filter(fits, verdict["findings"]), None)
@@ -120,13 +123,18 @@ def failed(checks, verdict, finding, facts):
     return [complaint for complaint in map(call, checks) if complaint]
 
 
-def is_excused(finding):
-    """A core that the hypervisor or a load generator took is a fact about this machine."""
+def is_excused(finding, foreign):
+    """A core that the hypervisor, a load generator or a process outside of the scenario took is a fact about this
+    machine. The time of that process is measured here too: it covers most of the finding."""
     if finding["kind"] != "core":
         return False
     processes = [entry["name"] for entry in finding["neighbours"] if entry["kind"] == "process"]
     is_own = lambda name: any(re.match(rf"{program}\b", name) for program in OWN_PROGRAMS)
-    return finding.get("cause") == "steal" or any(map(is_own, processes))
+    if finding.get("cause") == "steal" or any(map(is_own, processes)):
+        return True
+    pids = [found[1] for name in processes if (found := re.search(r"\(PID (\d+)\)$", name))]
+    absent = sum(evidence["value"] for evidence in finding["evidence"] if evidence["what"] == "process")
+    return sum(foreign.get(pid, 0.0) for pid in pids) >= absent * FOREIGN_SHARE > 0.0
 
 
 def figures(pid):
@@ -143,6 +151,37 @@ def figures(pid):
             name, *ticks = line.split()
             steal[name] = int(ticks[7])
     return {"at": time.monotonic(), "waited_ns": waited, "steal": steal}
+
+
+def running_times():
+    """Milliseconds for which the threads of each process ran, by PID and thread."""
+    times = {}
+    for path in Path("/proc").glob("[0-9]*/task/*/schedstat"):
+        try:
+            times[path.parts[2], path.parts[4]] = int(path.read_text().split()[0]) / 1e6
+        except (OSError, IndexError, ValueError):
+            pass  # The thread has ended.
+    return times
+
+
+def foreign_times(before, after):
+    """Milliseconds for which each process ran that is no descendant of this one, by PID."""
+    sums, own = {}, {}
+    for (pid, thread), ms in after.items():
+        if pid not in own:
+            own[pid] = is_descendant(pid)
+        if not own[pid]:
+            sums[pid] = sums.get(pid, 0.0) + max(ms - before.get((pid, thread), 0.0), 0.0)
+    return {pid: round(ms, 1) for pid, ms in sums.items() if ms >= 1.0}
+
+
+def is_descendant(pid):
+    while pid not in ["0", str(os.getpid())]:
+        try:
+            pid = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+        except (OSError, IndexError):
+            return False
+    return pid != "0"
 
 
 def difference(before, after):

@@ -55,7 +55,7 @@ NAMED = {
 
 
 def complaints(name, found):
-    return explain.complaints_about(found, BY_NAME[name], FACTS)
+    return explain.complaints_about(found, BY_NAME[name], FACTS, {"1": 80.0})
 
 
 class Scenarios(unittest.TestCase):
@@ -97,6 +97,15 @@ class Scenarios(unittest.TestCase):
             for more in [{"cause": "steal"}, {"cause": "process", "neighbours": [neighbour("process", "isolane (5)")]}]:
                 true["findings"].append(finding("core", "core 1", **more))
             self.assertEqual(complaints(name, true), [], name)
+
+    def test_core_is_excused_if_a_foreign_process_ran_for_most_of_it(self):
+        def core(waited_ms, name):
+            evidence = [{"what": "process", "value": waited_ms}]
+            return verdict(finding("core", "core 0", cause="process", evidence=evidence, neighbours=[neighbour("process", name)]))
+
+        self.assertEqual(complaints("control", core(120.0, "agent (PID 1)")), [])
+        for wrong in [core(200.0, "agent (PID 1)"), core(120.0, "agent (PID 2)"), core(0.0, "agent (PID 2)")]:
+            self.assertEqual(complaints("control", wrong), ["wrong: core core 0"])
 
     def test_hosts_have_names_of_their_own(self):
         for scenario in SCENARIOS:

@@ -18,6 +18,8 @@ const MIN_FULL: f64 = 0.02;
 const MIN_BULK: f64 = 0.6;
 const MIN_BULK_BYTES: f64 = 16384.0;
 const MIN_BULK_RATIO: f64 = 4.0;
+/// Least mean number of large operations in flight that wait for each other rather than for their host.
+const MIN_BULK_DEPTH: f64 = 3.0;
 /// Most hosts that are named.
 const MAX_HOSTS: usize = 4;
 
@@ -184,20 +186,28 @@ fn share_evidence(covered: f64, operations: f64) -> Evidence {
         .compared_to(operations * 100.0)
 }
 
-/// Reports a connection with bulk I/O that delays small operations on the same core.
+/// Reports a connection with bulk I/O that delays small operations on the same core, and its own operations.
 fn find_bulk(case: &mut Case<'_>) {
     let cores: BTreeSet<u32> = case.window.connections.iter().map(|connection| connection.core).collect();
     for core in cores {
         let Some(bulk) = bulk_of(case, core) else { continue };
-        let chosen = move |part: &Part, stage: Stage| {
-            part.core == core
-                && part.size != SizeClass::Large
-                && matches!(stage, Stage::Batch | Stage::Answer | Stage::Inbox | Stage::Deliver)
+        let is_queued = large_depth(case, core) >= MIN_BULK_DEPTH;
+        let chosen = move |part: &Part, stage: Stage| match stage {
+            Stage::Batch | Stage::Answer => part.core == core && (is_queued || part.size != SizeClass::Large),
+            Stage::Inbox | Stage::Deliver => part.core == core && part.size != SizeClass::Large,
+            Stage::Transfer => part.core == core && is_queued && part.size == SizeClass::Large,
+            _ => false,
         };
         let stage = case.ledger.worst_stage(chosen);
         let Some(share) = case.claim(1.0, chosen) else { continue };
         report_bulk(case, core, &bulk, stage, share);
     }
+}
+
+/// Returns the mean number of large operations in flight on a core.
+fn large_depth(case: &Case<'_>, core: u32) -> f64 {
+    let parts = case.ledger.parts.iter().filter(|part| part.core == core && part.size == SizeClass::Large);
+    parts.map(|part| part.sum_ns).sum::<f64>() / (case.window.seconds * 1e9)
 }
 
 /// A host with most of the bytes of a core.
