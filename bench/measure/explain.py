@@ -23,8 +23,10 @@ OWN_PROGRAMS = ["isolane", "python3", "sh", "dd"]
 FOREIGN_SHARE = 0.5
 
 
-def measure(bed, names, runs, command, path, snapshots=None):
-    """Runs scenarios, and returns the report, which is also written after each run."""
+def measure(bed, names, runs, command, path, snapshots=None, until_named=False):
+    """Runs scenarios, and returns the report, which is also written after each run.
+
+    With `until_named`, the first run that names the fault is the last one of its scenario."""
     by_name = {scenario.name: scenario for scenario in SCENARIOS}
     if unknown := [name for name in names if name not in by_name]:
         raise SystemExit(f"xtask: no scenario {unknown[0]}; there are {', '.join(by_name)}")
@@ -40,6 +42,8 @@ def measure(bed, names, runs, command, path, snapshots=None):
             result = "named" if not found["complaints"] else "; ".join(found["complaints"])
             print(f"{scenario.name} {number}/{runs} ({found['seconds']:.0f} s): {result}", file=sys.stderr, flush=True)
             write(report, path)
+            if until_named and not found["complaints"]:
+                break
     return report
 
 
@@ -200,8 +204,9 @@ def tables(report):
     return f"{head(report)}.\n\n{table(['', 'Injected', 'Named', 'Otherwise'], lines)}"
 
 
-def is_complete(report):
-    return not any(run["complaints"] for entry in report["explain"] for run in entry["runs"])
+def is_complete(report, until_named=False):
+    is_enough = any if until_named else all
+    return all(is_enough(not run["complaints"] for run in entry["runs"]) for entry in report["explain"])
 
 
 SUBSYSTEM = "nqn.2014-08.org.example:explain"

@@ -64,6 +64,8 @@ def parser():
     found.add_argument("--only", metavar="N", action="append", default=[], help="run only this scenario; repeatable")
     found.add_argument("--runs", metavar="N", type=at_least_one, default=1, help="runs of each scenario (default: 1)")
     found.add_argument("--json", metavar="FILE", help="write the results of each run into this file")
+    help = "end a scenario with the first run that names its fault; succeed if each has one"
+    found.add_argument("--until-named", action="store_true", help=help)
     found.add_argument("--snapshots", metavar="DIR", help="keep the snapshot of the target of each run there")
     found.add_argument("--no-build", action="store_true", help="do not build the programs first")
     add_testbed(found)
@@ -194,9 +196,10 @@ def explain_scenarios(options):
         build()
     with testbed(options) as bed:
         path = options.json or bed.scratch / "explain.json"
-        report = explain.measure(bed, options.only, options.runs, command_line(), path, options.snapshots)
+        until_named = options.until_named
+        report = explain.measure(bed, options.only, options.runs, command_line(), path, options.snapshots, until_named)
     print(explain.tables(report), end="")
-    if not explain.is_complete(report):
+    if not explain.is_complete(report, until_named):
         raise SystemExit(1)
 
 

@@ -144,7 +144,7 @@ esac
 class Runs(unittest.TestCase):
     """A scenario with a stand-in for the program."""
 
-    def run_scenario(self, name, found, bench="exec sleep 1000", before_verdict=":"):
+    def run_scenario(self, name, found, bench="exec sleep 1000", before_verdict=":", **options):
         with tempfile.TemporaryDirectory() as directory:
             bed, scratch = Bed(), Path(directory)
             bed.scratch, bed.program = scratch, lambda _: scratch / "isolane"
@@ -152,7 +152,7 @@ class Runs(unittest.TestCase):
             program = STAND_IN.format(bench=bench, explain=before_verdict, verdict=scratch / "verdict")
             (scratch / "isolane").write_text(program.replace("DIRECTORY", directory))
             (scratch / "isolane").chmod(0o755)
-            report = explain.measure(bed, [name], 2, "", scratch / "report.json")
+            report = explain.measure(bed, [name], 2, "", scratch / "report.json", **options)
             self.assertEqual(json.loads((scratch / "report.json").read_text()), report)
             return report["explain"][0]["runs"]
 
@@ -163,6 +163,10 @@ class Runs(unittest.TestCase):
         for run in self.run_scenario("control", NAMED["control"]):
             self.assertEqual((run["complaints"], run["verdict"]), ([], NAMED["control"]))
             self.assertIn("waited_percent", run["machine"])
+
+    def test_ends_with_first_named_run(self):
+        self.assertEqual(len(self.run_scenario("control", NAMED["control"], until_named=True)), 1)
+        self.assertEqual(len(self.run_scenario("control", NAMED["8"], until_named=True)), 2)
 
     def test_injected_process_is_a_fact(self):
         runs = self.run_scenario("4", NAMED["4"])
@@ -187,6 +191,7 @@ class Reports(unittest.TestCase):
         report["explain"] = [{"scenario": "1", "title": "slow", "runs": runs}]
         self.assertIn("| 1 | slow | 1 of 3 | no device |", runner.found_tables(report))
         self.assertFalse(explain.is_complete(report))
+        self.assertTrue(explain.is_complete(report, until_named=True))
         report["explain"][0]["runs"] = runs[:1]
         self.assertTrue(explain.is_complete(report))
 
