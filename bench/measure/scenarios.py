@@ -265,7 +265,7 @@ SCENARIOS = [
         lambda _: ["delay:4ms:mem:64M"],
         (
             *(Load(1, READS, host(f"steady-{at}")) for at in range(3)),
-            Load(1, "--bs 64k --depth 64", host("paused")),  # more than the kernel of the target can buffer
+            Load(1, "--bs 64k --depth 64 --socket receive-buffer=131072", host("paused")),  # more than the kernel of the target can buffer
         ),
         Expected("host", host("paused"), (value_of("cause", "rwnd"),)),
         inject=pause_last_host,

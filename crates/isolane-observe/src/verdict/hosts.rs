@@ -29,6 +29,8 @@ struct Host {
     operations: f64,
     /// Time in the stages that depend on the peer, in nanoseconds.
     peer_ns: f64,
+    /// Time in the stage `answer`, which waits for the peer while its receive window is full, in nanoseconds.
+    answer_ns: f64,
     bytes: f64,
     tcp: Option<Tcp>,
     connections: Vec<u64>,
@@ -55,6 +57,8 @@ fn hosts(connections: &[Connection]) -> BTreeMap<String, Host> {
         let host = hosts.entry(name.clone()).or_default();
         let stages = connection.stages_ns.iter().filter(|(stage, _)| depends_on_peer(*stage));
         host.peer_ns += stages.map(|(_, ns)| *ns as f64).sum::<f64>();
+        let answers = connection.stages_ns.iter().filter(|(stage, _)| *stage == Stage::Answer);
+        host.answer_ns += answers.map(|(_, ns)| *ns as f64).sum::<f64>();
         host.operations += operations(connection);
         host.bytes += bytes(connection);
         host.connections.push(connection.id);
@@ -133,21 +137,24 @@ fn find_late_hosts(case: &mut Case<'_>, hosts: &BTreeMap<String, Host>) {
     let worst = hosts.iter().max_by(|left, right| left.1.peer_ns.total_cmp(&right.1.peer_ns));
     let Some((name, host)) = worst else { return };
     let full = full_part(case, host);
-    let covered = host.peer_ns / all_ns.max(1.0);
+    let is_full = full >= MIN_FULL;
+    let answers: f64 = if is_full { hosts.values().map(|host| host.answer_ns).sum() } else { 0.0 };
+    let own_answers = if is_full { host.answer_ns } else { 0.0 };
+    let covered = (host.peer_ns + own_answers) / (all_ns + answers).max(1.0);
     let concentrated = stands_out(covered, part_of(host, all_operations, all_bytes));
-    if !concentrated && full < MIN_FULL {
+    if !concentrated && !is_full {
         return;
     }
-    let chosen = |_: &Part, stage: Stage| depends_on_peer(stage);
+    let chosen = move |_: &Part, stage: Stage| depends_on_peer(stage) || is_full && stage == Stage::Answer;
     let stage = case.ledger.worst_stage(chosen);
     let Some(share) = case.claim(covered, chosen) else { return };
     let cause = match host.tcp {
-        Some(_) if full >= MIN_FULL => Some("rwnd"),
+        Some(_) if is_full => Some("rwnd"),
         Some(_) => Some("silent"),
         None => None,
     };
     let mut evidence = vec![share_evidence(covered, host.operations / all_operations.max(1.0))];
-    if full >= MIN_FULL {
+    if is_full {
         let text = format!("its receive window was full for {} of the time", show_percent(full));
         evidence.push(Evidence::measured("full receive window", full * 100.0, "%", "TCP_INFO", text));
     }
