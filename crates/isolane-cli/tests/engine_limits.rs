@@ -3,6 +3,7 @@
 //! Invariant: it refuses new objects with a reason, and keeps the existing ones.
 
 mod program;
+mod stop;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,6 +20,7 @@ use rustix::net::{
 };
 
 use program::{Engine, until};
+use stop::stop;
 
 impl Engine {
     /// Starts an engine with a limit of descriptors.
@@ -221,7 +223,7 @@ fn stopped_application_does_not_block_others() {
         let status = Command::new("kill").args([format!("-{signal}"), pid.to_string()]).status();
         assert!(status.unwrap().success());
     };
-    signal("STOP", application.id());
+    stop(application.id());
     for _ in 0..100 {
         is_alive(&mut before);
     }

@@ -3,8 +3,8 @@
 //! Invariant: no byte is lost, duplicated, or reordered, and no peer sees an error.
 
 mod program;
+mod stop;
 
-use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
@@ -20,6 +20,7 @@ use isolane_attach::{Session, SessionOptions};
 use isolane_shm::testing;
 
 use program::Engine;
+use stop::stop;
 
 impl Engine {
     fn start() -> Engine {
@@ -45,18 +46,6 @@ impl Engine {
 fn signal(pid: u32, signal: &str) {
     let result = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status();
     assert!(result.is_ok());
-}
-
-/// Stops a process, and waits until each of its threads has stopped: another core may run one for a moment.
-fn stop(pid: u32) {
-    signal(pid, "STOP");
-    let is_stopped = |thread: fs::DirEntry| {
-        let stat = fs::read_to_string(thread.path().join("stat")).unwrap();
-        stat.rsplit_once(") ").unwrap().1.starts_with('T')
-    };
-    while !fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten().all(is_stopped) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 fn attach(path: &Path) -> Session {

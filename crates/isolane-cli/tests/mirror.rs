@@ -1,5 +1,7 @@
 //! Mirrors: kills of the target under writes, degraded starts, and split brains.
 
+mod stop;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -7,6 +9,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use isolane_host::{BlockingVolume, Options};
+
+use stop::stop;
 
 const NQN: &str = "nqn.2024-01.org.example:mirror";
 const SIZE: u64 = 16 << 20;
@@ -224,7 +228,7 @@ fn continues_and_stops_without_remote_member_that_vanishes() {
     let (front, _) = Target::spawn(serve_volume(directory.path(), &volume));
     wait_for_copy(directory.path());
     front.write(0, 7);
-    rear.signal("-STOP");
+    stop(rear.process.id());
     assert_eq!((front.read(0), front.read(4096)), (7, 1));
     front.write(0, 8);
     assert_eq!(front.read(0), 8);

@@ -3,6 +3,7 @@
 //! Invariant: the next flush succeeds if the writes survived, and fails with the reason otherwise.
 
 mod program;
+mod stop;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -10,6 +11,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use isolane_host::{BlockingVolume, LossCause, Options, RequestError};
+
+use stop::stop;
 
 const NQN: &str = "nqn.2024-01.org.example:restart";
 const MEMORY: &str = "mem:16M,uuid=1b4e28ba-2fa1-4d2b-883f-0016d3cca427";
@@ -259,7 +262,7 @@ fn stalled_target_delays_no_other_volume() {
     let remote = front.connect("");
     let uri = front.text().replace("nsid=1", "nsid=2").parse().unwrap();
     let local = BlockingVolume::connect(&uri, Options::default()).unwrap();
-    rear.signal("-STOP");
+    stop(rear.process.id());
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| remote.write_at(&block(1), 0).unwrap());
         for number in 0..100 {
