@@ -18,6 +18,8 @@ const MIN_FULL: f64 = 0.02;
 const MIN_BULK: f64 = 0.6;
 const MIN_BULK_BYTES: f64 = 16384.0;
 const MIN_BULK_RATIO: f64 = 4.0;
+/// Least rate of bulk I/O, in bytes per second: fewer bytes take only a few percent of the time of a core.
+const MIN_BULK_RATE: f64 = 40e6;
 /// Least mean number of large operations in flight that wait for each other rather than for their host.
 const MIN_BULK_DEPTH: f64 = 3.0;
 /// Most hosts that are named.
@@ -232,14 +234,25 @@ fn bulk_of(case: &Case<'_>, core: u32) -> Option<Bulk> {
     let (name, host) = hosts.iter().max_by(|left, right| left.1.bytes.total_cmp(&right.1.bytes))?;
     let (all_bytes, all_operations) =
         hosts.values().fold((0.0, 0.0), |(bytes, count), host| (bytes + host.bytes, count + host.operations));
+    let part = host.bytes / all_bytes.max(1.0);
+    let bytes_per_operation = host.bytes / host.operations.max(1.0);
+    is_bulk(host, (all_bytes, all_operations), case.window.seconds).then(|| Bulk {
+        host: name.clone(),
+        peers: host.peers.clone(),
+        part,
+        bytes_per_operation,
+    })
+}
+
+/// Returns `true` if a host moves most bytes of a core, many of them, and in larger operations than the others.
+fn is_bulk(host: &Host, (all_bytes, all_operations): (f64, f64), seconds: f64) -> bool {
     let bytes_per_operation = host.bytes / host.operations.max(1.0);
     let others = (all_bytes - host.bytes) / (all_operations - host.operations).max(1.0);
-    let is_bulk = host.bytes >= all_bytes * MIN_BULK
+    host.bytes >= all_bytes * MIN_BULK
+        && host.bytes >= MIN_BULK_RATE * seconds
         && bytes_per_operation >= MIN_BULK_BYTES
         && bytes_per_operation >= others * MIN_BULK_RATIO
-        && all_operations > host.operations;
-    let part = host.bytes / all_bytes.max(1.0);
-    is_bulk.then(|| Bulk { host: name.clone(), peers: host.peers.clone(), part, bytes_per_operation })
+        && all_operations > host.operations
 }
 
 fn report_bulk(case: &mut Case<'_>, core: u32, bulk: &Bulk, stage: Option<Stage>, share: f64) {
@@ -307,5 +320,17 @@ mod tests {
         let host = |operations, bytes| Host { operations, bytes, ..Host::default() };
         assert!(stands_out(0.9, part_of(&host(100.0, 4e5), 800.0, 3e6)));
         assert!(!stands_out(1.0, part_of(&host(100.0, 1e8), 800.0, 1.03e8)));
+    }
+
+    #[test]
+    fn bulk_needs_a_high_rate() {
+        let is_bulk = |operations, bytes| {
+            let host = Host { operations, bytes, ..Host::default() };
+            is_bulk(&host, (bytes + 8e7, operations + 20e3), 10.0)
+        };
+        assert!(is_bulk(1e4, 1e10), "1 GB a second");
+        assert!(is_bulk(500.0, 5e8), "50 MB a second");
+        assert!(!is_bulk(5e3, 1.6e8), "16 MB a second");
+        assert!(!is_bulk(1e5, 5e8), "small operations");
     }
 }
