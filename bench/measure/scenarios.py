@@ -99,7 +99,7 @@ def write_to_disk(run):
     with ExitStack() as stack:
         for number in range(WRITERS):
             path = run.directory / f"other-{number}"
-            dd = f"dd if=/dev/zero of={path} bs=16k count=65536 conv=notrunc oflag=direct status=none"
+            dd = f"dd if=/dev/zero of={path} bs=4k count=262144 conv=notrunc oflag=direct status=none"
             stack.enter_context(Process(["sh", "-c", f"while {dd}; do :; done"], run.bed.host_core))
         yield
 
