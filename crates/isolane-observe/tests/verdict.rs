@@ -6,6 +6,7 @@
 #[allow(dead_code, reason = "each test uses a part of the simulation")]
 mod simulated;
 
+use isolane_observe::snapshot::Snapshot;
 use isolane_observe::verdict::{Kind, Options, Verdict, explain, to_text};
 use simulated::World;
 use simulated::faults::{Fault, What};
@@ -67,6 +68,12 @@ fn finds_nothing_in_a_healthy_target() {
     let verdict = verdict_of(&[]);
     assert_eq!(verdict.findings, [], "{}", to_text(&verdict));
     assert!(to_text(&verdict).contains("no finding"));
+}
+
+#[test]
+fn loses_positive_zero_without_operations() {
+    let verdict = explain(&Snapshot::default(), Options::default());
+    assert_eq!(verdict.tail.lost_us.to_string(), "0", "not -0");
 }
 
 #[test]

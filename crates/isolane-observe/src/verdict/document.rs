@@ -232,7 +232,7 @@ impl Evidence {
     }
 }
 
-/// Returns the value, or 0 if JSON has no form for it.
+/// Returns the value, or 0 if JSON has no form for it. A sum of nothing is -0, which becomes 0.
 pub(super) fn finite(value: f64) -> f64 {
-    if value.is_finite() { value } else { 0.0 }
+    if value.is_finite() { value + 0.0 } else { 0.0 }
 }
