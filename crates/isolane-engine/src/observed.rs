@@ -15,7 +15,7 @@ use isolane_observe::cells::{CoarseCells, Counter, SeriesCells, StageTimes};
 use isolane_observe::slow::{SlowRecord, SlowRing, SlowWriter};
 use isolane_observe::snapshot::{self, Core, Series, SeriesKey};
 use isolane_observe::stage::{Operation, Side, SizeClass};
-use isolane_reactor::clock;
+use isolane_reactor::{SleepTimes, clock};
 use parking_lot::Mutex;
 
 /// Numbers of an engine.
@@ -41,7 +41,7 @@ pub(crate) struct CoreCells {
     thread: Counter,
     turns: CoarseCells,
     busy_ns: Counter,
-    asleep_ns: Counter,
+    sleeps: SleepTimes,
     /// Number of the current turn, and whether it works.
     turn: Counter,
     works: Counter,
@@ -56,7 +56,7 @@ impl CoreCells {
             cpu: Some(self.cpu),
             thread: self.thread.value() as u32,
             busy_ns: self.busy_ns.value(),
-            asleep_ns: self.asleep_ns.value(),
+            asleep_ns: self.sleeps.asleep_ns(Instant::now()),
             turns: Some(self.turns.copy()),
             ..Core::default()
         }
@@ -259,13 +259,14 @@ impl Observer {
     /// Records that the core begins to sleep. Returns when it must be woken, so that readers see slow operations.
     pub(crate) fn begin_sleep(&self, now: Instant) -> Option<Instant> {
         self.cells().works.set(0);
+        self.cells().sleeps.begin(now);
         self.slow.borrow().has_pending().then(|| now + Duration::from_secs(1))
     }
 
-    /// Records a sleep.
-    pub(crate) fn end_sleep(&self, slept: Duration) {
+    /// Records that the core has slept, if it has begun to.
+    pub(crate) fn end_sleep(&self, now: Instant) {
         self.cells().works.set(1);
-        self.cells().asleep_ns.add(slept.as_nanos() as u64);
+        self.cells().sleeps.end(now);
     }
 
     /// Adds a volume of a session. Returns `None` if its commands are not recorded.
@@ -348,5 +349,20 @@ mod tests {
         assert_eq!(slow.iter().map(|it| (it.volume, it.lba)).collect::<Vec<_>>(), [(volume.id, 77)]);
         assert!(observer.begin_sleep(Instant::now()).is_none());
         assert_eq!(volume.describe().name, "nvme+tcp://a\\u{1b} (session 7)");
+    }
+
+    #[test]
+    fn counts_sleep_in_progress() {
+        let observer = Observer::new(Arc::new(Observed::new(true, &[0])), 0);
+        let asleep_ns = || observer.cells().describe(0).asleep_ns;
+        observer.begin_sleep(Instant::now());
+        while asleep_ns() == 0 {
+            std::thread::yield_now();
+        }
+        observer.end_sleep(Instant::now());
+        let ended_ns = asleep_ns();
+        assert!(ended_ns > 0);
+        observer.end_sleep(Instant::now());
+        assert_eq!(asleep_ns(), ended_ns, "no sleep has begun");
     }
 }

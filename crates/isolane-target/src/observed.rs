@@ -14,7 +14,7 @@ use isolane_observe::snapshot::{Connection, Core, Series, SeriesKey};
 use isolane_observe::stage::{MAX_STAGES, Operation, Side, SizeClass, Stage};
 use isolane_proto::subsystem::{AssociationId, ConnectionInfo, Host};
 use isolane_proto::target::Connection as ConnectionState;
-use isolane_reactor::{Reactor, clock};
+use isolane_reactor::{Reactor, SleepTimes, clock};
 use isolane_volume::nested::MemberEnd;
 use parking_lot::Mutex;
 
@@ -33,8 +33,8 @@ pub(crate) struct CoreCells {
     used_bytes: Counter,
     turns: CoarseCells,
     busy_ns: Counter,
-    asleep_ns: Counter,
-    late_ns: Counter,
+    /// Of its reactor, if it is observed.
+    pub sleeps: OnceLock<Arc<SleepTimes>>,
     /// Number of the current turn, and its part as a [`Phase`].
     turn: Counter,
     phase: Counter,
@@ -88,13 +88,14 @@ impl CoreCells {
 
     /// Returns the state of the core itself.
     pub(crate) fn describe(&self, index: usize) -> Core {
+        let sleeps = self.sleeps.get();
         Core {
             index: index as u32,
             cpu: self.cpu.value().checked_sub(1).map(|cpu| cpu as u32),
             thread: self.thread.value() as u32,
             busy_ns: self.busy_ns.value(),
-            asleep_ns: self.asleep_ns.value(),
-            late_ns: self.late_ns.value(),
+            asleep_ns: sleeps.map_or(0, |sleeps| sleeps.asleep_ns(Instant::now())),
+            late_ns: sleeps.map_or(0, |sleeps| sleeps.late_ns()),
             turns: Some(self.turns.copy()),
             ..Core::default()
         }
@@ -292,22 +293,13 @@ pub(crate) struct Observer {
     turn_ns: u64,
     /// Start of the turn before, or of this one if the one before had no events.
     polled_ns: u64,
-    /// Times of the reactor that are recorded.
+    /// Time of the reactor that is recorded.
     busy: Duration,
-    asleep: Duration,
 }
 
 impl Observer {
     pub(crate) fn new(is_on: bool, cells: Arc<CoreCells>) -> Observer {
-        Observer {
-            is_on,
-            cells,
-            slow: SlowWriter::default(),
-            turn_ns: 0,
-            polled_ns: 0,
-            busy: Duration::ZERO,
-            asleep: Duration::ZERO,
-        }
+        Observer { is_on, cells, slow: SlowWriter::default(), turn_ns: 0, polled_ns: 0, busy: Duration::ZERO }
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -331,17 +323,12 @@ impl Observer {
         }
         self.cells.turn.add(1);
         self.enter(Phase::Events);
-        let (busy, asleep) = (reactor.busy_time(), reactor.asleep_time());
+        let busy = reactor.busy_time();
         if busy != self.busy {
             let turn_ns = (busy - self.busy).as_nanos() as u64;
             self.cells.turns.record(turn_ns, 1);
             self.cells.busy_ns.add(turn_ns);
             self.busy = busy;
-        }
-        if asleep != self.asleep {
-            self.cells.asleep_ns.set(asleep.as_nanos() as u64);
-            self.cells.late_ns.set(reactor.late_time().as_nanos() as u64);
-            self.asleep = asleep;
         }
     }
 

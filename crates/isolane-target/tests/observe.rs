@@ -210,6 +210,20 @@ fn cores_count_turns_and_sleeps() {
 }
 
 #[test]
+fn reports_sleep_in_progress() {
+    let (target, _) = start(TargetConfig { mode: Mode::Sleep, ..config(&["mem:16M"]) });
+    let source = target.source();
+    let state = || (source.turns()[0].number, target.snapshot().numbers.cores[0].asleep_ns);
+    let mut before = state();
+    eventually("the time grows during one sleep", || {
+        let now = state();
+        let (same_turn, more) = (now.0 == before.0, now.1 > before.1);
+        before = now;
+        same_turn && more && source.turns()[0].number == now.0
+    });
+}
+
+#[test]
 fn counts_volumes_beyond_memory_together() {
     let volumes = ["mem:16M", "null:16M", "null:32M"];
     let (target, address) = start(TargetConfig { observe_memory: 10 << 10, ..config(&volumes) });

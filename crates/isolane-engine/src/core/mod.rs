@@ -335,9 +335,8 @@ impl Core {
         }
         self.doorbells.disarm();
         let woken = Instant::now();
-        let slept = woken.saturating_duration_since(now);
-        self.observer.end_sleep(slept);
-        self.spin.on_slept(slept);
+        self.observer.end_sleep(woken);
+        self.spin.on_slept(woken.saturating_duration_since(now));
         self.handle_events(woken);
         Ok(())
     }

@@ -16,6 +16,7 @@ use crate::event::{BackendEvent, PollWait};
 use crate::file::{FileCompletion, FileJob, FileOp};
 use crate::key::Kind;
 use crate::listeners::Listeners;
+use crate::sleep_times::SleepTimes;
 use crate::socket_table::{SocketEntry, SocketTable};
 use crate::spin::AdaptiveSpin;
 use crate::waker::Sleeper;
@@ -53,8 +54,7 @@ pub struct Reactor {
     was_busy: bool,
     sleep_count: u64,
     busy_time: Duration,
-    asleep_time: Duration,
-    late_time: Duration,
+    sleep_times: Arc<SleepTimes>,
 }
 
 impl Reactor {
@@ -86,8 +86,7 @@ impl Reactor {
             was_busy: false,
             sleep_count: 0,
             busy_time: Duration::ZERO,
-            asleep_time: Duration::ZERO,
-            late_time: Duration::ZERO,
+            sleep_times: Arc::default(),
         })
     }
 
@@ -107,15 +106,9 @@ impl Reactor {
         self.busy_time
     }
 
-    /// Returns the total duration of sleeps.
-    pub fn asleep_time(&self) -> Duration {
-        self.asleep_time
-    }
-
-    /// Returns the total time between the deadline of a sleep and its end, for sleeps without an event that end later
-    /// than timers of the kernel usually do.
-    pub fn late_time(&self) -> Duration {
-        self.late_time
+    /// Returns the durations of sleeps, for readers on any thread.
+    pub fn sleep_times(&self) -> Arc<SleepTimes> {
+        Arc::clone(&self.sleep_times)
     }
 
     /// Returns the time at which the last turn read the clock.
@@ -325,14 +318,18 @@ impl Reactor {
         }
         self.sleep_count += 1;
         let (start, events_before) = (self.now, events.len());
-        self.poll(PollWait::For(time), events)?;
+        self.sleep_times.begin(start);
+        let polled = self.poll(PollWait::For(time), events);
+        self.sleep_times.end(self.now);
+        polled?;
         let slept = self.now.saturating_duration_since(start);
-        self.asleep_time += slept;
         if events.len() > events_before {
             self.spin.on_slept(slept);
         } else if let Some(time) = time {
             let late = slept.saturating_sub(time);
-            self.late_time += if late > MAX_TIMER_SLACK { late } else { Duration::ZERO };
+            if late > MAX_TIMER_SLACK {
+                self.sleep_times.add_late(late);
+            }
         }
         Ok(())
     }

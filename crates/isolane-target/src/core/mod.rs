@@ -144,6 +144,9 @@ impl Driver {
         let (now, limits) = (Instant::now(), config.limits());
         let cells = Arc::clone(&shared.observed[index]);
         cells.cpu.set(cpu.map_or(0, |cpu| cpu as u64 + 1));
+        if config.observe {
+            cells.sleeps.get_or_init(|| reactor.sleep_times());
+        }
         let observer = Observer::new(config.observe, cells);
         let mut core = Core {
             index,
