@@ -112,7 +112,7 @@ fn volumes(shared: &Shared, numbers: &Numbers) -> Vec<Volume> {
 fn add_members(list: &mut Vec<Volume>, parent: usize, tree: &VolumeTree) {
     for (at, member) in tree.members.iter().enumerate() {
         let id = list.len();
-        let background = background(tree, at);
+        let background = state_of_member(tree, at);
         list.push(Volume { background, ..describe(id, Some(parent as u32), member) });
         add_members(list, id, member);
     }
@@ -132,21 +132,65 @@ fn describe(id: usize, parent: Option<u32>, tree: &VolumeTree) -> Volume {
         group: tree.group.clone(),
         path: tree.path.as_ref().map(|path| path.display().to_string()),
         parameters: (!parameters.is_empty()).then(|| parameters.join(",")),
-        background: tree.mirror.and_then(own_background),
+        background: tree.mirror.and_then(state_of_mirror),
         ..Volume::default()
     }
 }
 
-fn own_background(state: MirrorState) -> Option<String> {
+fn state_of_mirror(state: MirrorState) -> Option<String> {
     match state {
+        MirrorState::InSync => None,
         MirrorState::Copying { percent, .. } => Some(format!("copying {percent} %")),
         MirrorState::Degraded { .. } => Some("degraded".to_owned()),
-        MirrorState::InSync | MirrorState::Failed => None,
+        MirrorState::Failed => Some("failed".to_owned()),
     }
 }
 
-/// Returns the work in the background that a mirror does on one member.
-fn background(parent: &VolumeTree, at: usize) -> Option<String> {
-    let state = parent.mirror?;
-    matches!(state, MirrorState::Copying { to, .. } if to == at).then(|| own_background(state))?
+/// Returns the work that a mirror does on one member, or that it removed the member.
+fn state_of_member(mirror: &VolumeTree, at: usize) -> Option<String> {
+    let state = mirror.mirror?;
+    match state {
+        MirrorState::Copying { to, .. } if to == at => state_of_mirror(state),
+        // The list has no member that could not be opened, so positions count only if it has both.
+        MirrorState::Degraded { without } if without == at && mirror.members.len() > 1 => {
+            Some("removed".to_owned())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mirror(state: MirrorState, members: usize) -> VolumeTree {
+        let member = VolumeTree::new("member", "file");
+        let members = vec![member; members];
+        VolumeTree { mirror: Some(state), members, ..VolumeTree::new("mirror", "mirror") }
+    }
+
+    /// Returns the states of a mirror and its members.
+    fn states(state: MirrorState, members: usize) -> Vec<Option<String>> {
+        let tree = mirror(state, members);
+        let mut list = vec![describe(0, None, &tree)];
+        add_members(&mut list, 0, &tree);
+        list.into_iter().map(|volume| volume.background).collect()
+    }
+
+    #[test]
+    fn names_state_of_mirror_and_members() {
+        let text = |text: &str| Some(text.to_owned());
+        let copying = MirrorState::Copying { to: 1, percent: 40 };
+        assert_eq!(states(MirrorState::InSync, 2), [None, None, None]);
+        assert_eq!(states(copying, 2), [text("copying 40 %"), None, text("copying 40 %")]);
+        assert_eq!(states(MirrorState::Failed, 2), [text("failed"), None, None]);
+    }
+
+    #[test]
+    fn marks_removed_member_but_not_missing_one() {
+        let text = |text: &str| Some(text.to_owned());
+        let degraded = MirrorState::Degraded { without: 0 };
+        assert_eq!(states(degraded, 2), [text("degraded"), text("removed"), None]);
+        assert_eq!(states(degraded, 1), [text("degraded"), None], "the only member is the other one");
+    }
 }

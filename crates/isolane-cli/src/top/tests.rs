@@ -122,3 +122,13 @@ fn text_names_slow_device() {
     }
     assert!(!text.contains('\u{1b}'));
 }
+
+#[test]
+fn text_names_failed_mirror_and_removed_member() {
+    let mut view = view();
+    view.snapshot.volumes[0].background = Some("failed".to_owned());
+    view.snapshot.volumes[5].background = Some("removed".to_owned());
+    let text = plain::text(&view, 160);
+    let line = |name: &str, state: &str| text.lines().any(|it| it.starts_with(name) && it.contains(state));
+    assert!(line("stripe ", "failed") && line("stripe    disk5", "removed"), "{text}");
+}

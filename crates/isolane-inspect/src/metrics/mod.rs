@@ -128,9 +128,10 @@ fn add_volumes(text: &mut Text, snapshot: &Snapshot, volumes: &BTreeMap<u32, &Vo
         let current = match mirror.background.as_deref() {
             None => "in-sync",
             Some(text) if text.starts_with("copying") => "copying",
+            Some("failed") => "failed",
             Some(_) => "degraded",
         };
-        for state in ["in-sync", "copying", "degraded"] {
+        for state in ["in-sync", "copying", "degraded", "failed"] {
             let labels: text::Labels<'_> = &[("volume", &mirror.name), ("id", &mirror.id), ("state", &state)];
             text.sample("", labels, u8::from(state == current));
         }
@@ -270,6 +271,23 @@ mod tests {
             assert!(text.lines().any(|at| at == line), "{line} in {text}");
         }
         assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn each_mirror_has_one_state() {
+        for (background, state) in [
+            (None, "in-sync"),
+            (Some("copying 40 %"), "copying"),
+            (Some("degraded"), "degraded"),
+            (Some("failed"), "failed"),
+        ] {
+            let mut snapshot = snapshot();
+            snapshot.volumes[0].background = background.map(str::to_owned);
+            let text = to_text(&snapshot, &Totals::default(), &Extra::default());
+            let is_set = |line: &&str| line.starts_with("isolane_mirror_state") && line.ends_with(" 1");
+            let set: Vec<&str> = text.lines().filter(is_set).collect();
+            assert!(set.len() == 1 && set[0].contains(&format!("state=\"{state}\"")), "{set:?}");
+        }
     }
 
     #[test]

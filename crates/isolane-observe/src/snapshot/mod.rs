@@ -89,7 +89,8 @@ pub struct Volume {
     pub oldest_ms: Option<u64>,
     /// Name of the disk beneath it ([`Device::name`]).
     pub device: Option<String>,
-    /// Work in the background: `copying 40 %`, `resync`, …
+    /// State of a mirror that is not in sync, or of its member: `copying 40 %`, `degraded`, `failed`, `removed`. None for
+    /// other volumes.
     pub background: Option<String>,
 }
 

@@ -21,6 +21,7 @@ const COLUMNS: &[Column] = &[
     Column { name: "max", kind: Kind::Number, rank: 0 },
     Column { name: "oldest", kind: Kind::Number, rank: 2 },
     Column { name: "errors", kind: Kind::Number, rank: 5 },
+    Column { name: "state", kind: Kind::Text, rank: 3 },
     Column { name: "stages", kind: Kind::Bar, rank: 1 },
 ];
 
@@ -73,6 +74,7 @@ fn row(view: &View, volume: &Volume, operation: &str, sum: Option<&Series>) -> V
         } else {
             Cell::number(errors as f64, errors.to_string()).with_tone(Tone::Bad)
         },
+        Cell::text(volume.background.as_deref().unwrap_or("-")),
         stages.unwrap_or_else(|| Cell::bar(Vec::new())),
     ]
 }
