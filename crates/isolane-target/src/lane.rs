@@ -48,6 +48,8 @@ pub(crate) struct Lane {
     pub connecting: Option<Connecting>,
     /// A command whose in-capsule data has no memory yet. The lane is not read until it has.
     pub stalled: Option<Stalled>,
+    /// Commands that wait for the page of the host.
+    pub waiting_for_page: VecDeque<WaitingForPage>,
     /// Slot of the command that uses the memory guaranteed to this lane.
     pub guaranteed_slot: Option<u16>,
     /// Its commands and memory at each volume; idle entries are reused.
@@ -159,6 +161,15 @@ pub(crate) struct Stalled {
     pub timeline: Timeline,
 }
 
+/// A Get Log Page that waits for the page of the host.
+#[derive(Debug)]
+pub(crate) struct WaitingForPage {
+    pub permit: Permit,
+    pub entry: SubmissionEntry,
+    /// Length in its SGL.
+    pub len: u32,
+}
+
 /// A lane that moves from one core to another.
 pub(crate) struct MigratingLane {
     pub lane: Box<Lane>,
@@ -188,6 +199,7 @@ impl Lane {
             association: None,
             connecting: None,
             stalled: None,
+            waiting_for_page: VecDeque::new(),
             guaranteed_slot: None,
             volumes: Vec::new(),
             limited: 0,

@@ -277,6 +277,12 @@ impl Connections {
         list.iter_mut().filter(|(other, _)| Arc::ptr_eq(other, cells)).for_each(|(_, at)| *at = Some(now));
     }
 
+    /// Returns the numbers of the connections with this name and this host identifier.
+    pub(crate) fn copy_of(&self, host: &Host) -> Vec<Connection> {
+        let list = self.0.lock().list.clone();
+        list.iter().filter(|(cells, _)| cells.host == *host).map(|(cells, _)| cells.copy()).collect()
+    }
+
     pub(crate) fn copy(&self) -> Vec<Connection> {
         let list = self.0.lock().list.clone();
         list.iter().map(|(cells, _)| cells.copy()).collect()

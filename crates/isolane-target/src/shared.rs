@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use isolane_memory::PAGE_SIZE;
 use isolane_proto::subsystem::{
-    AssociationId, CloseReason, ConnectRefusal, Connected, ConnectionInfo, ControlEvent, Host, Port,
+    AssociationId, CloseReason, ConnectRefusal, Connected, ConnectionInfo, ControlEvent, Host, HostPage, Port,
 };
 use isolane_reactor::Waker;
 use isolane_reactor::mailbox::{self, Receiver, SendError, Sender};
@@ -24,6 +24,7 @@ use crate::config::TargetConfig;
 
 use crate::counters::{ConnectionStatus, CoreCounters, InFlight};
 use crate::fence::Fence;
+use crate::host_page::PageRequests;
 use crate::lane::MigratingLane;
 use crate::lane_quota::LaneQuota;
 use crate::memory_budget::{max_lanes, pool_pages};
@@ -62,6 +63,8 @@ pub(crate) enum Message {
     MigratePeer { peer: SocketAddr, to: usize },
     /// Add a lane that another core has moved here.
     MigrateIn(MigratingLane),
+    /// Continue the first command of this lane that waits for its host's page.
+    HostPage { lane: LaneId, page: HostPage },
     /// Send the status of every connection, then drop the sender.
     Describe(std::sync::mpsc::Sender<ConnectionStatus>),
     /// Finish commands in flight, close all lanes, and flush, by the deadline.
@@ -75,6 +78,7 @@ pub(crate) struct Shared {
     /// Latencies, by core.
     pub observed: Vec<Arc<CoreCells>>,
     pub connections: Connections,
+    pub page_requests: PageRequests,
     /// Memory of the pool of each core.
     pub pool_bytes: usize,
     pub mailboxes: Vec<Sender<Message>>,
@@ -131,6 +135,7 @@ impl Shared {
             counters: counters.collect(),
             observed: observed.collect(),
             connections: Connections::default(),
+            page_requests: PageRequests::default(),
             pool_bytes: pool_pages(config.max_pool_pages) * PAGE_SIZE,
             namespaces,
             lane_quota: LaneQuota::new(mailboxes.len(), max_lanes(config.max_pool_pages), max_connections),

@@ -1,30 +1,22 @@
 //! The numbers of a running target as one document.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use isolane_observe::snapshot::{Numbers, Program, Snapshot, VERSION, Volume};
+use isolane_observe::snapshot::{Numbers, Program, SlowOperation, Snapshot, VERSION, Volume};
 use isolane_observe::stage::Side;
 use isolane_reactor::clock;
 use isolane_volume::VolumeTree;
 use isolane_volume::tree::{ARGUMENT, MirrorState};
 
+use crate::observed::CoreCells;
 use crate::shared::Shared;
 
 /// Returns all numbers since the start of the target. Asks no core.
 pub(crate) fn take(shared: &Shared, started_ns: u64) -> Snapshot {
     let now_ns = clock::now();
+    let slow = slow(shared, unix_offset_ns(now_ns));
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let unix_offset_ns = since_1970.as_nanos() as i128 - i128::from(now_ns);
-    let cores = || (0_u32..).zip(&shared.observed);
-    let slow = cores().flat_map(|(core, cells)| {
-        cells
-            .slow
-            .copy()
-            .into_iter()
-            .map(move |record| record.to_operation(Side::Target, core, unix_offset_ns))
-    });
-    let mut slow: Vec<_> = slow.collect();
-    slow.sort_by_key(|operation| operation.at_unix_us);
     let numbers = numbers(shared);
     Snapshot {
         version: VERSION,
@@ -35,6 +27,23 @@ pub(crate) fn take(shared: &Shared, started_ns: u64) -> Snapshot {
         slow,
         ..Snapshot::default()
     }
+}
+
+/// Returns the difference between the time since 1970 and the clock, in nanoseconds. The clock shows `now_ns`.
+pub(crate) fn unix_offset_ns(now_ns: u64) -> i128 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since_1970.as_nanos() as i128 - i128::from(now_ns)
+}
+
+/// Returns the slow operations of all cores, the oldest first.
+pub(crate) fn slow(shared: &Shared, unix_offset_ns: i128) -> Vec<SlowOperation> {
+    let of_core = |(core, cells): (u32, &Arc<CoreCells>)| {
+        let records = cells.slow.copy().into_iter();
+        records.map(move |record| record.to_operation(Side::Target, core, unix_offset_ns)).collect::<Vec<_>>()
+    };
+    let mut slow: Vec<_> = (0_u32..).zip(&shared.observed).flat_map(of_core).collect();
+    slow.sort_by_key(|operation| operation.at_unix_us);
+    slow
 }
 
 fn program(shared: &Shared, uptime_ns: u64) -> Program {

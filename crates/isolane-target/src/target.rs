@@ -22,6 +22,7 @@ use crate::error::{ShutdownReport, StartError};
 use crate::listen::{Listen, is_dual_stack};
 use crate::namespace::{Namespace, Namespaces};
 use crate::observed::Turn;
+use crate::page_thread;
 use crate::shared::{Message, Shared};
 use crate::snapshot;
 
@@ -29,6 +30,7 @@ use crate::snapshot;
 pub struct Target {
     shared: Arc<Shared>,
     threads: Vec<CoreThread>,
+    page_thread: Option<JoinHandle<()>>,
     local_addrs: Vec<SocketAddr>,
     io_description: String,
     cores: Vec<usize>,
@@ -96,11 +98,14 @@ impl Target {
         let mut target = Target {
             shared,
             threads: Vec::new(),
+            page_thread: None,
             local_addrs,
             io_description,
             cores: cores_given,
             started_ns: clock::now(),
         };
+        let page_thread = page_thread::spawn(&target.shared, target.started_ns);
+        target.page_thread = Some(page_thread.map_err(StartError::Thread)?);
         for (core, mailbox) in cores.into_iter().zip(mailboxes) {
             // If it fails, dropping the target stops the cores that run already.
             let gone = |_| StartError::Thread(std::io::ErrorKind::Other.into());
@@ -187,6 +192,11 @@ impl Target {
         let join_deadline = deadline + self.shared.stuck_after + JOIN_TIMEOUT;
         for core in self.threads.drain(..) {
             core.end(join_deadline, &mut report);
+        }
+        self.shared.page_requests.close();
+        if let Some(thread) = self.page_thread.take() {
+            // A panic there affects pages only.
+            let _ = thread.join();
         }
         report
     }

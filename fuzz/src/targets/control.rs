@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use isolane_proto::subsystem::{
-    Action, AssociationId, CloseReason, ConnectionInfo, ControlEvent, NamespaceConfig, NamespaceGeometry,
-    Port, PortConfig, SubsystemConfig, data_expected,
+    Action, AssociationId, CloseReason, ConnectionInfo, ControlEvent, HostPage, NamespaceConfig,
+    NamespaceGeometry, Port, PortConfig, SubsystemConfig, data_expected,
 };
 use isolane_wire::fabrics::{ConnectCommand, ConnectData};
 use isolane_wire::{Nqn, SubmissionEntry};
@@ -143,13 +143,19 @@ impl Harness {
         let Some((id, qid)) = queue else { return };
         let expected = data_expected(&entry);
         let len = if has_wrong_length { input.u32() } else { u32::try_from(expected).unwrap_or(0) };
-        match self.port.handle_command(id, qid, &entry, len, self.now) {
+        let mut action = self.port.handle_command(id, qid, &entry, len, self.now);
+        if let Action::CollectHostPage(host) = action {
+            let page = HostPage { text: host.hostid.to_vec(), ..HostPage::default() };
+            action = self.port.handle_host_page(id, &entry, len, &page, self.now);
+        }
+        match action {
             Action::CompleteWithData(data, _) => {
                 assert_eq!(data.len() as u64, u64::from(len), "the data has the requested length");
                 assert!(data.len() <= MAX_TRANSFER_LEN as usize, "MDTS is kept");
                 self.answered_with_data += 1;
             }
             Action::Disconnect(_) => self.close(id, qid),
+            Action::CollectHostPage(_) => panic!("the page was just collected"),
             Action::Complete(_) | Action::HoldAsyncEvent | Action::Flush(_) => {}
         }
     }

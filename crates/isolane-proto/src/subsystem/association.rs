@@ -14,6 +14,7 @@ use isolane_wire::log::{ErrorEntry, Transport};
 use isolane_wire::{Status, SubmissionEntry};
 
 use super::event::AsyncEvents;
+use super::host_page::KeptPage;
 use super::keep_alive::KeepAlive;
 use super::namespace::SubsystemProfile;
 use super::property::Registers;
@@ -37,6 +38,8 @@ pub(super) struct Association {
     /// The values after a reset.
     initial_features: Features,
     pub(super) errors: ErrorLog,
+    /// The stages of its host, while it reads them.
+    pub(super) host_page: Option<KeptPage>,
     /// Whether its connections are being closed and it waits for its last I/O.
     pub(super) ending: bool,
     queues: BTreeMap<u16, QueueState>,
@@ -72,6 +75,7 @@ impl Association {
             features,
             initial_features: features,
             errors: ErrorLog::default(),
+            host_page: None,
             ending: false,
             queues: BTreeMap::new(),
             stuck_queues: 0,
@@ -172,6 +176,7 @@ impl Association {
         }
         self.ending = true;
         self.events.clear_requests();
+        self.host_page = None;
         self.publish_ready();
         events.push_back(ControlEvent::Close { id: self.id, reason });
     }
@@ -198,6 +203,7 @@ impl Association {
     /// Applies a Controller Level Reset (Base 1.4 §7.3.2). KATO and identity stay.
     pub(super) fn reset(&mut self) {
         self.features = self.initial_features;
+        self.host_page = None;
         self.status.set_write_cache(self.features.has_volatile_cache);
     }
 

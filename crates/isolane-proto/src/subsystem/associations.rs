@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use super::association::Association;
+use super::host_page::{KeptPage, MAX_KEPT_PAGES};
 use super::namespace::SubsystemProfile;
 use super::{AssociationId, ControlEvent, IoTotals};
 
@@ -48,6 +49,20 @@ impl Subsystem {
         if self.association(id).is_some_and(|association| association.ending && association.is_drained()) {
             self.associations.remove(&id.cntlid);
             events.push_back(ControlEvent::Ended(id));
+        }
+    }
+
+    /// Stores a page of an association, and drops the oldest page if there are too many.
+    pub(super) fn keep_host_page(&mut self, id: AssociationId, page: KeptPage) {
+        let Some(association) = self.association(id).filter(|association| !association.ending) else {
+            return;
+        };
+        association.host_page = Some(page);
+        let kept = self.associations.values_mut().filter(|association| association.host_page.is_some());
+        let mut kept: Vec<_> = kept.collect();
+        if kept.len() > MAX_KEPT_PAGES {
+            let age = |it: &&mut &mut Association| it.host_page.as_ref().map(|page| page.collected_at);
+            kept.iter_mut().min_by_key(age).into_iter().for_each(|oldest| oldest.host_page = None);
         }
     }
 

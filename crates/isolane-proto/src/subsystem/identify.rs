@@ -150,7 +150,7 @@ fn io_controller(common: Controller, profile: &SubsystemProfile) -> Controller {
         msdbd: 1,
         ofcs: Ofcs(0).with_disconnect(true),
         vendor_signature: SIGNATURE,
-        vendor_pages: VendorPages(0).with_generation(true),
+        vendor_pages: VendorPages(0).with_generation(true).with_host_stages(true),
         ..common
     }
 }

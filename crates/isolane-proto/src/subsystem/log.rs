@@ -23,13 +23,16 @@ use crate::failure::Failure;
 const DATA_UNIT_BYTES: u64 = 512_000;
 
 /// Executes Get Log Page.
-pub(super) fn execute(context: &CommandContext) -> Result<Action, Status> {
+pub(super) fn execute(context: &mut CommandContext) -> Result<Action, Status> {
     let command = GetLogPageCommand::parse(context.entry);
     let page = LogPage::decode(command.lid).ok_or(Failure::LogPage.status())?;
     // The offset is in bytes and a multiple of 4; MDTS bounds the length.
     let is_too_long = command.len() > u64::from(context.profile.config.max_transfer_bytes);
     if command.is_index || !command.offset.is_multiple_of(4) || is_too_long {
         return Err(Failure::Field.status());
+    }
+    if (page, context.profile.kind) == (LogPage::HostStages, SubsystemKind::Nvm) {
+        return host_stages(context, &command);
     }
     let data = cut(&content(page, context, &command)?, &command)?;
     Ok(Action::CompleteWithData(data, Completion::success()))
@@ -99,6 +102,15 @@ fn generation(profile: &SubsystemProfile, nsid: u32) -> Result<Vec<u8>, Status> 
         generation: id,
     };
     Ok(page.encode().to_vec())
+}
+
+/// The page that the association keeps.
+fn host_stages(context: &mut CommandContext, command: &GetLogPageCommand) -> Result<Action, Status> {
+    let association = &mut *context.association;
+    match association.host_page.as_mut().and_then(|page| page.read(command.offset)) {
+        Some(page) => Ok(Action::CompleteWithData(cut(page, command)?, Completion::success())),
+        None => Ok(Action::CollectHostPage(Box::new(association.host))),
+    }
 }
 
 fn effects() -> CommandEffectsLog {

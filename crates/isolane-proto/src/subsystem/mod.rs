@@ -30,6 +30,7 @@ mod connect;
 mod discovery;
 mod event;
 mod feature;
+mod host_page;
 mod identify;
 mod io;
 mod keep_alive;
@@ -55,6 +56,7 @@ pub use config::{
     NamespaceGeometry, PortConfig, SubsystemConfig,
 };
 pub use connect::parse_host;
+pub use host_page::HostPage;
 pub use io::{IoCommand, parse_io, parse_ranges};
 pub use port::Port;
 pub use shared::{ControllerStatus, IoCounters, IoTotals};
@@ -147,6 +149,9 @@ pub enum Action {
     Complete(Completion),
     /// Send the data, whose length is [`data_expected`], then complete the command.
     CompleteWithData(Vec<u8>, Completion),
+    /// Collect the text of the host's page (log page C0h), pass it to [`Port::handle_host_page`], and
+    /// take the action that this returns.
+    CollectHostPage(Box<Host>),
     /// Hold the request with [`Connection::hold`](crate::target::Connection::hold) until
     /// [`Port::poll_async_event`] returns its completion.
     HoldAsyncEvent,

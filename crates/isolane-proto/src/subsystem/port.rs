@@ -12,6 +12,7 @@ use isolane_wire::opcode::AdminOpcode;
 
 use super::associations::Subsystem;
 use super::command::CommandContext;
+use super::host_page::{HostPage, KeptPage};
 use super::namespace::SubsystemProfile;
 use super::{
     Action, AssociationId, AssociationInfo, CloseReason, ConfigError, ConnectRefusal, Connected,
@@ -125,6 +126,19 @@ impl Port {
             uptime,
             degraded: self.degraded,
         })
+    }
+
+    /// Handles the text that [`Action::CollectHostPage`] requires, and executes the command with it.
+    pub fn handle_host_page(
+        &mut self,
+        id: AssociationId,
+        entry: &SubmissionEntry,
+        data_bytes: u32,
+        page: &HostPage,
+        now: Instant,
+    ) -> Action {
+        self.nvm.keep_host_page(id, KeptPage::new(page, now));
+        self.handle_command(id, 0, entry, data_bytes, now)
     }
 
     /// Takes the completion of an Async Event Request, with its CID.

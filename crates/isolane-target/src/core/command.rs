@@ -4,7 +4,9 @@
 
 use isolane_memory::{Buffer, Payload};
 use isolane_observe::stage::Stage;
-use isolane_proto::subsystem::{Action, AssociationId, data_expected, invalid_transfer_status};
+use isolane_proto::subsystem::{
+    Action, AssociationId, Host, HostPage, data_expected, invalid_transfer_status,
+};
 use isolane_proto::target::{DataLocation, Permit, Transfer};
 use isolane_proto::{Completion, Failure};
 use isolane_wire::opcode::{FabricsType, IoOpcode};
@@ -12,7 +14,8 @@ use isolane_wire::{Status, SubmissionEntry};
 
 use super::Core;
 use super::flush::AfterFlush;
-use crate::lane::Lane;
+use crate::host_page::PageRequest;
+use crate::lane::{Lane, WaitingForPage};
 use crate::timeline::Timeline;
 
 impl Core {
@@ -112,6 +115,9 @@ impl Core {
             association.status.record_traffic();
             let (id, qid, now) = (association.id, association.qid, self.now);
             let action = self.shared.control(|port| port.handle_command(id, qid, &entry, len, now));
+            if let Action::CollectHostPage(host) = action {
+                return self.collect_host_page(lane, *host, WaitingForPage { permit, entry, len });
+            }
             return self.respond(lane, id, permit, action);
         }
         match transfer {
@@ -125,6 +131,27 @@ impl Core {
         }
     }
 
+    #[cold]
+    fn collect_host_page(&mut self, lane: &mut Lane, host: Host, waiting: WaitingForPage) {
+        let request = PageRequest { host, lane: lane.id, core: self.index };
+        if self.shared.page_requests.send(request) {
+            lane.waiting_for_page.push_back(waiting);
+        } else {
+            self.fail(lane, waiting.permit, Failure::Internal);
+        }
+    }
+
+    /// Handles the page of a host.
+    pub(super) fn on_host_page(&mut self, lane: &mut Lane, page: &HostPage) {
+        let Some(WaitingForPage { permit, entry, len }) = lane.waiting_for_page.pop_front() else { return };
+        let Some(id) = lane.association.as_ref().map(|association| association.id) else {
+            return self.fail(lane, permit, Failure::Internal);
+        };
+        let now = self.now;
+        let action = self.shared.control(|port| port.handle_host_page(id, &entry, len, page, now));
+        self.respond(lane, id, permit, action);
+    }
+
     fn respond(&mut self, lane: &mut Lane, id: AssociationId, permit: Permit, action: Action) {
         match action {
             Action::Complete(completion) => self.complete(lane, permit, completion),
@@ -132,6 +159,8 @@ impl Core {
                 lane.conn.complete_with_data(permit, Payload::from(data), completion);
                 self.sends.add(lane);
             }
+            // The port requires a page only once for a command.
+            Action::CollectHostPage(_) => self.fail(lane, permit, Failure::Internal),
             Action::HoldAsyncEvent => lane.conn.hold(permit),
             Action::Flush(completion) => {
                 lane.begin(false);

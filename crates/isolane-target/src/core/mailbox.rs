@@ -30,6 +30,9 @@ impl Driver {
             Message::AsyncEvents { lane } => {
                 self.with_lane(lane, |core, lane| core.complete_async_events(lane))
             }
+            Message::HostPage { lane, page } => {
+                self.with_lane(lane, |core, lane| core.on_host_page(lane, &page));
+            }
             Message::Displace { lane } => self.displace(lane),
             Message::Checkpoint(checkpoint) => drop(checkpoint),
             Message::Shutdown { id, in_flight } => {

@@ -18,6 +18,7 @@ codes! {
         FeatureEffects = 0x12, "feature identifiers supported and effects";
         Discovery = 0x70, "discovery";
         ReservationNotification = 0x80, "reservation notification";
+        HostStages = 0xc0, "stages of the host (vendor specific)";
         Generation = 0xce, "generation (vendor specific)";
     }
 }

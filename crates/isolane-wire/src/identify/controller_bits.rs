@@ -175,5 +175,7 @@ bits! {
     pub struct VendorPages(u32) {
         /// Generation, CEh, of each namespace.
         generation / with_generation: bool = [0:0],
+        /// Stages of the host, C0h.
+        host_stages / with_host_stages: bool = [1:1],
     }
 }

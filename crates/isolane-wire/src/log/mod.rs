@@ -7,6 +7,7 @@ mod effects;
 mod error;
 mod firmware;
 mod generation;
+mod host_stages;
 mod smart;
 #[cfg(test)]
 mod tests;
@@ -19,4 +20,5 @@ pub use effects::{CommandEffects, CommandEffectsLog};
 pub use error::ErrorEntry;
 pub use firmware::{ActiveFirmware, FirmwareSlots};
 pub use generation::{GenerationLog, RestartLoss, SIGNATURE};
+pub use host_stages::HostStagesHeader;
 pub use smart::{CriticalWarning, Smart};

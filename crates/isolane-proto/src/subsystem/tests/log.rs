@@ -3,7 +3,9 @@
 use super::*;
 use isolane_wire::admin::{NSID_ALL, keep_alive};
 use isolane_wire::identify::NamespaceList;
-use isolane_wire::log::{CommandEffectsLog, ErrorEntry, FirmwareSlots, GenerationLog, SIGNATURE, Smart};
+use isolane_wire::log::{
+    CommandEffectsLog, ErrorEntry, FirmwareSlots, GenerationLog, HostStagesHeader, SIGNATURE, Smart,
+};
 use isolane_wire::opcode::{AdminOpcode, IoOpcode};
 
 const PAGES: [(LogPage, u32); 5] = [
@@ -238,4 +240,93 @@ fn reports_generation_of_each_namespace() {
     }
     let discovery = harness.discovery();
     assert_eq!(harness.fetch(discovery, page(1)), Err(Status::INVALID_LOG_PAGE.with_dnr(true)));
+}
+
+#[test]
+fn host_page_stays_until_offset_zero() {
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    let page = harness.log(id, LogPage::HostStages, 0, 4096).unwrap();
+    let header = HostStagesHeader::decode_prefix(&page).unwrap();
+    let text = harness.page_of(Host { nqn: Nqn::new(HOSTNQN).ok(), hostid: [7; 16] }).text;
+    let expected = HostStagesHeader {
+        signature: SIGNATURE,
+        version: 1,
+        text_bytes: text.len() as u32,
+        connections_left_out: 1,
+        slow_left_out: 2,
+    };
+    assert_eq!(header, expected);
+    assert_eq!(page[64..64 + text.len()], text);
+    assert!(page[64 + text.len()..].iter().all(|&byte| byte == 0));
+    harness.now += S;
+    let mut pieces = page[..4].to_vec();
+    for offset in (4..header.text_bytes as u64 + 64).step_by(4) {
+        pieces.extend(harness.log(id, LogPage::HostStages, offset, 4).unwrap());
+    }
+    assert_eq!(pieces, page[..pieces.len()], "the first page");
+    assert_ne!(harness.log(id, LogPage::HostStages, 0, 4096).unwrap(), page, "a new one");
+    let after_end = harness.log(id, LogPage::HostStages, 8192, 4);
+    assert_eq!(after_end, Err(Status::INVALID_FIELD.with_dnr(true)));
+}
+
+#[test]
+fn host_page_starts_at_any_offset() {
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    let text = harness.log(id, LogPage::HostStages, 64, 64).unwrap();
+    assert!(text.starts_with(&HOSTNQN.as_bytes()[..32]));
+    assert_eq!(harness.set_cc(id, Cc(0)), Completion::success());
+    assert_eq!(harness.set_cc(id, Cc::enabled()), Completion::success());
+    let command = GetLogPageCommand::new(LogPage::HostStages, 64, 64).entry();
+    let action = harness.execute(id, command, 64);
+    assert!(matches!(action, Action::CollectHostPage(_)), "a reset drops the page: {action:?}");
+}
+
+#[test]
+fn hosts_never_share_pages() {
+    let mut harness = Harness::new();
+    let first = harness.ready();
+    let mut other = MockConnect::admin();
+    other.data.hostid = [8; 16];
+    let second = harness.connect(&other).unwrap().id;
+    harness.set_cc(second, Cc::enabled());
+    let own = harness.log(first, LogPage::HostStages, 0, 4096).unwrap();
+    let page = harness.log(second, LogPage::HostStages, 4, 4096).unwrap();
+    assert_ne!(page[..4092], own[4..]);
+    harness.drop_queue(first, 0);
+    let gone = harness.execute(first, GetLogPageCommand::new(LogPage::HostStages, 4, 64).entry(), 64);
+    assert!(!completion(gone).is_success());
+    let reused = harness.connect(&MockConnect::admin()).unwrap().id;
+    harness.set_cc(reused, Cc::enabled());
+    let action = harness.execute(reused, GetLogPageCommand::new(LogPage::HostStages, 4, 64).entry(), 64);
+    assert!(matches!(action, Action::CollectHostPage(_)), "{action:?}");
+}
+
+#[test]
+fn keeps_bounded_number_of_host_pages() {
+    let mut config = config();
+    config.max_associations = 100;
+    let mut harness = Harness::with(config);
+    let ids: Vec<_> = (0..70).map(|_| harness.ready()).collect();
+    for &id in &ids {
+        harness.now += Duration::from_millis(1);
+        harness.log(id, LogPage::HostStages, 0, 64).unwrap();
+    }
+    let later = GetLogPageCommand::new(LogPage::HostStages, 4, 64).entry();
+    let kept = ids.iter().map(|&id| matches!(harness.execute(id, later, 64), Action::CompleteWithData(..)));
+    assert_eq!(kept.collect::<Vec<_>>(), [[false; 6].as_slice(), &[true; 64]].concat(), "the newest 64");
+}
+
+#[test]
+fn leaves_out_text_beyond_limit() {
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    let entry = GetLogPageCommand::new(LogPage::HostStages, 0, 64).entry();
+    let page = |len| HostPage { text: vec![b'x'; len], ..HostPage::default() };
+    for (len, expected) in [(HostStagesHeader::MAX_TEXT, 0x3ffc0), (HostStagesHeader::MAX_TEXT + 1, 0)] {
+        let action = harness.port.handle_host_page(id, &entry, 64, &page(len), harness.now);
+        let Action::CompleteWithData(data, _) = action else { panic!("{action:?}") };
+        assert_eq!(HostStagesHeader::decode_prefix(&data).unwrap().text_bytes, expected);
+    }
 }

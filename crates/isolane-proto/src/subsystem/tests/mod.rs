@@ -125,7 +125,11 @@ impl Harness {
     fn fetch(&mut self, id: AssociationId, entry: SubmissionEntry) -> Result<Vec<u8>, Status> {
         let bytes = data_expected(&entry);
         assert_ne!(bytes, 0, "returns no data");
-        match self.execute(id, entry, bytes as u32) {
+        let mut action = self.execute(id, entry, bytes as u32);
+        if let Action::CollectHostPage(host) = action {
+            action = self.port.handle_host_page(id, &entry, bytes as u32, &self.page_of(*host), self.now);
+        }
+        match action {
             Action::CompleteWithData(data, completion) => {
                 assert_eq!(data.len() as u64, bytes);
                 assert!(completion.is_success());
@@ -133,6 +137,12 @@ impl Harness {
             }
             action => Err(completion(action).status),
         }
+    }
+
+    /// A page that has the host and the time in its text.
+    fn page_of(&self, host: Host) -> HostPage {
+        let text = format!("{host} {:?} {:?}", host.hostid, self.now);
+        HostPage { text: text.into(), connections_left_out: 1, slow_left_out: 2 }
     }
 
     fn log(&mut self, id: AssociationId, page: LogPage, offset: u64, len: u32) -> Result<Vec<u8>, Status> {
