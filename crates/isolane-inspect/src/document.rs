@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use hyper::body::Bytes;
 use isolane_observe::snapshot::{Snapshot, StuckTurn};
 
-use crate::metrics::{self, Extra, Totals};
+use crate::metrics::{Exposition, Extra, Totals};
 use crate::program::{SharedProgram, Turn};
 use crate::recorder::{Connections, Devices, Steps};
 use crate::source::Parts;
@@ -91,14 +91,14 @@ impl Document {
         document
     }
 
-    /// Returns the metrics as OpenMetrics text.
-    pub fn metrics(&self) -> String {
+    /// Returns the metrics in a format.
+    pub fn metrics(&self, exposition: Exposition) -> Vec<u8> {
         let snapshot = self.snapshot();
         let cpus = CpuTimes::read(&self.root).unwrap_or_default();
         let hz = rustix::param::clock_ticks_per_second().max(1);
         let stolen = cpus.iter().map(|times| (times.cpu, times.steal.saturating_mul(1000) / hz));
         let extra = Extra { stolen_ms: stolen.collect() };
-        metrics::to_text(&snapshot, &lock(&self.totals), &extra)
+        exposition.write(&snapshot, &lock(&self.totals), &extra)
     }
 
     /// Releases the program, after the calls in progress. Readers get empty documents from now on.

@@ -6,6 +6,7 @@
 //! Invariant: no request, panic, or error of this thread affects I/O, and the number of connections, the length of a
 //! request, and its time are bounded.
 
+mod accept;
 mod body;
 pub mod dir;
 mod respond;

@@ -1,20 +1,21 @@
 //! Responses to requests.
 
 use hyper::body::Bytes;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
-use hyper::{Method, Response, StatusCode, Uri};
+use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, VARY};
+use hyper::{Method, Request, Response, StatusCode};
 
+use super::accept::accepted;
 use super::body::PartsBody;
 use crate::document::Document;
 use crate::source::Parts;
 
 /// Paths of the listener, for its first page.
 const INDEX: &str = "/healthz\n/metrics\n/snapshot.json\n/snapshot.json?steps=no\n";
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Returns the response to one request.
-pub fn respond(method: &Method, uri: &Uri, document: &Document) -> Response<PartsBody> {
+pub fn respond<B>(request: &Request<B>, document: &Document) -> Response<PartsBody> {
+    let (method, uri) = (request.method(), request.uri());
     if method != Method::GET && method != Method::HEAD {
         let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -28,9 +29,18 @@ pub fn respond(method: &Method, uri: &Uri, document: &Document) -> Response<Part
             let parts = if has_steps { Parts::All } else { Parts::Now };
             response(StatusCode::OK, "application/json", document.json(parts))
         }
-        "/metrics" => response(StatusCode::OK, OPEN_METRICS, vec![document.metrics().into()]),
+        "/metrics" => metrics(request.headers(), document),
         _ => text(StatusCode::NOT_FOUND, "no such path\n"),
     }
+}
+
+fn metrics(headers: &HeaderMap, document: &Document) -> Response<PartsBody> {
+    let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let exposition = accepted(values);
+    let body = document.metrics(exposition).into();
+    let mut response = response(StatusCode::OK, exposition.media_type(), vec![body]);
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    response
 }
 
 fn text(status: StatusCode, text: &'static str) -> Response<PartsBody> {

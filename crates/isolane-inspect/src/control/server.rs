@@ -101,7 +101,7 @@ async fn answer(
     _permit: OwnedSemaphorePermit,
 ) {
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
-        let response = respond(request.method(), request.uri(), &document);
+        let response = respond(&request, &document);
         async { Ok::<_, Infallible>(response) }
     });
     let mut http = http1::Builder::new();

@@ -71,6 +71,20 @@ fn serves_the_snapshot_on_both_listeners() {
 }
 
 #[test]
+fn metrics_have_the_accepted_format() {
+    let running = running(snapshot);
+    let text = running.get("/metrics");
+    assert!(text.contains("\r\ncontent-type: application/openmetrics-text;"), "{text}");
+    assert!(text.contains("# TYPE isolane_uptime_seconds gauge\n") && text.ends_with("# EOF\n"), "{text}");
+    let messages =
+        "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
+    let head = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: {messages}\r\n\r\n");
+    let binary = running.exchange(head.as_bytes());
+    assert!(binary.contains("\r\ncontent-type: application/vnd.google.protobuf;"), "{binary}");
+    assert!(binary.contains("isolane_uptime_seconds") && !binary.contains("# TYPE"), "{binary}");
+}
+
+#[test]
 fn rejects_other_requests() {
     let running = running(snapshot);
     assert!(running.get("/other").starts_with("HTTP/1.1 404"));

@@ -1,8 +1,10 @@
-//! Metrics for Prometheus: OpenMetrics text.
+//! Metrics for Prometheus, as OpenMetrics text or as protobuf with native histograms.
 //!
 //! Histograms have borders at powers of two, up to which the counts are exact. Counters never decrease while the program
 //! runs.
 
+mod format;
+mod protobuf;
 mod text;
 mod totals;
 
@@ -12,7 +14,9 @@ use isolane_observe::histogram::Histogram;
 use isolane_observe::snapshot::{Series, Snapshot, Volume};
 use isolane_observe::stage::{Operation, Side, SizeClass};
 
-use self::text::{Kind, Seconds, Text};
+use self::format::{Format, Kind, Labels, Value};
+use self::protobuf::Protobuf;
+use self::text::Text;
 pub use self::totals::Totals;
 
 /// Numbers that are not part of a snapshot.
@@ -22,27 +26,61 @@ pub struct Extra {
     pub stolen_ms: BTreeMap<u32, u64>,
 }
 
-/// Returns the text of all families.
-pub fn to_text(snapshot: &Snapshot, totals: &Totals, extra: &Extra) -> String {
-    let mut text = Text::default();
-    let volumes: BTreeMap<u32, &Volume> = snapshot.volumes.iter().map(|volume| (volume.id, volume)).collect();
-    add_program(&mut text, snapshot);
-    add_series(&mut text, &volumes, &sum_of_cores(&snapshot.numbers.series));
-    add_volumes(&mut text, snapshot, &volumes);
-    add_cores(&mut text, snapshot, totals, extra);
-    add_counters(&mut text, snapshot, totals);
-    add_hosts(&mut text, totals);
-    text.finish()
+/// Format of the metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exposition {
+    /// OpenMetrics 1.0.
+    Text,
+    /// Messages of Prometheus, each after its length.
+    Protobuf,
 }
 
-fn add_program(text: &mut Text, snapshot: &Snapshot) {
+impl Exposition {
+    /// Returns the media type.
+    pub fn media_type(self) -> &'static str {
+        match self {
+            Exposition::Text => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Exposition::Protobuf => {
+                "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+            }
+        }
+    }
+
+    /// Writes all families.
+    pub fn write(self, snapshot: &Snapshot, totals: &Totals, extra: &Extra) -> Vec<u8> {
+        match self {
+            Exposition::Text => {
+                let mut text = Text::default();
+                add_all(&mut text, snapshot, totals, extra);
+                text.finish().into_bytes()
+            }
+            Exposition::Protobuf => {
+                let mut families = Protobuf::default();
+                add_all(&mut families, snapshot, totals, extra);
+                families.finish()
+            }
+        }
+    }
+}
+
+fn add_all(format: &mut dyn Format, snapshot: &Snapshot, totals: &Totals, extra: &Extra) {
+    let volumes: BTreeMap<u32, &Volume> = snapshot.volumes.iter().map(|volume| (volume.id, volume)).collect();
+    add_program(format, snapshot);
+    add_series(format, &volumes, &sum_of_cores(&snapshot.numbers.series));
+    add_volumes(format, snapshot, &volumes);
+    add_cores(format, snapshot, totals, extra);
+    add_counters(format, snapshot, totals);
+    add_hosts(format, totals);
+}
+
+fn add_program(format: &mut dyn Format, snapshot: &Snapshot) {
     let program = &snapshot.program;
-    text.family("isolane_build", Kind::Info, "Program and version.");
-    let labels: text::Labels<'_> =
+    format.family("isolane_build", Kind::Info, "Program and version.");
+    let labels: Labels<'_> =
         &[("program", &program.name), ("version", &program.version), ("clock", &program.clock)];
-    text.sample("_info", labels, 1);
-    text.family("isolane_uptime_seconds", Kind::Gauge, "Time since the start of the program.");
-    text.sample("", &[], Seconds(program.uptime_ms.saturating_mul(1_000_000)));
+    format.sample(labels, Value::Count(1));
+    format.family("isolane_uptime_seconds", Kind::Gauge, "Time since the start of the program.");
+    format.sample(&[], Value::Seconds(program.uptime_ms.saturating_mul(1_000_000)));
 }
 
 /// Side, volume, operation, and size.
@@ -57,7 +95,7 @@ fn sum_of_cores(series: &[Series]) -> BTreeMap<Key, Series> {
     sums
 }
 
-fn add_series(text: &mut Text, volumes: &BTreeMap<u32, &Volume>, sums: &BTreeMap<Key, Series>) {
+fn add_series(format: &mut dyn Format, volumes: &BTreeMap<u32, &Volume>, sums: &BTreeMap<Key, Series>) {
     // Members have no namespace ID.
     let named = |(key, series)| {
         let (side, volume, operation, size): &Key = key;
@@ -65,11 +103,11 @@ fn add_series(text: &mut Text, volumes: &BTreeMap<u32, &Volume>, sums: &BTreeMap
         Some((side.name(), nsid, operation.name(), size.name(), series))
     };
     let named: Vec<(&str, u32, &str, &str, &Series)> = sums.iter().filter_map(named).collect();
-    text.family("isolane_io_seconds", Kind::Histogram, "Time of I/O commands.");
+    format.family("isolane_io_seconds", Kind::Histogram, "Time of I/O commands.");
     for (side, nsid, op, size, series) in &named {
-        text.histogram(&[("side", side), ("nsid", nsid), ("op", op), ("size", size)], &series.total);
+        format.histogram(&[("side", side), ("nsid", nsid), ("op", op), ("size", size)], &series.total);
     }
-    text.family(
+    format.family(
         "isolane_io_stage_seconds",
         Kind::Histogram,
         "Time of the stages of I/O commands that took time in them.",
@@ -77,29 +115,35 @@ fn add_series(text: &mut Text, volumes: &BTreeMap<u32, &Volume>, sums: &BTreeMap
     for (side, nsid, op, size, series) in &named {
         for stage in &series.stages {
             let name = stage.stage.name();
-            let labels: text::Labels<'_> =
+            let labels: Labels<'_> =
                 &[("side", side), ("nsid", nsid), ("op", op), ("size", size), ("stage", &name)];
-            text.histogram(labels, &stage.times);
+            format.histogram(labels, &stage.times);
         }
     }
-    text.family("isolane_io_bytes", Kind::Counter, "Bytes of successful commands.");
+    format.family("isolane_io_bytes", Kind::Counter, "Bytes of successful commands.");
     for (side, nsid, op, size, series) in &named {
-        text.sample("_total", &[("side", side), ("nsid", nsid), ("op", op), ("size", size)], series.bytes);
+        format.sample(
+            &[("side", side), ("nsid", nsid), ("op", op), ("size", size)],
+            Value::Count(series.bytes),
+        );
     }
-    text.family("isolane_io_errors", Kind::Counter, "Failed commands.");
+    format.family("isolane_io_errors", Kind::Counter, "Failed commands.");
     for (side, nsid, op, size, series) in &named {
-        text.sample("_total", &[("side", side), ("nsid", nsid), ("op", op), ("size", size)], series.errors);
+        format.sample(
+            &[("side", side), ("nsid", nsid), ("op", op), ("size", size)],
+            Value::Count(series.errors),
+        );
     }
-    text.family("isolane_io_max_seconds", Kind::Gauge, "Longest time of a command since the start.");
+    format.family("isolane_io_max_seconds", Kind::Gauge, "Longest time of a command since the start.");
     let mut longest: BTreeMap<(u32, &str), u64> = BTreeMap::new();
     for (_, nsid, op, _, series) in &named {
         let max = longest.entry((*nsid, op)).or_default();
         *max = series.max_ns.max(*max);
     }
     for ((nsid, op), max_ns) in longest {
-        text.sample("", &[("nsid", &nsid), ("op", &op)], Seconds(max_ns));
+        format.sample(&[("nsid", &nsid), ("op", &op)], Value::Seconds(max_ns));
     }
-    text.family(
+    format.family(
         "isolane_member_last",
         Kind::Counter,
         "Writes of a stripe or mirror that this member completed last.",
@@ -111,19 +155,19 @@ fn add_series(text: &mut Text, volumes: &BTreeMap<u32, &Volume>, sums: &BTreeMap
     for (volume, count) in last {
         let Some(member) = volumes.get(&volume) else { continue };
         let Some(group) = member.parent.and_then(|parent| volumes.get(&parent)) else { continue };
-        let labels: text::Labels<'_> = &[("group", &group.name), ("member", &member.name), ("id", &volume)];
-        text.sample("_total", labels, count);
+        let labels: Labels<'_> = &[("group", &group.name), ("member", &member.name), ("id", &volume)];
+        format.sample(labels, Value::Count(count));
     }
 }
 
-fn add_volumes(text: &mut Text, snapshot: &Snapshot, volumes: &BTreeMap<u32, &Volume>) {
-    text.family("isolane_oldest_command_seconds", Kind::Gauge, "Age of the oldest command in flight.");
+fn add_volumes(format: &mut dyn Format, snapshot: &Snapshot, volumes: &BTreeMap<u32, &Volume>) {
+    format.family("isolane_oldest_command_seconds", Kind::Gauge, "Age of the oldest command in flight.");
     for (nsid, volume) in snapshot.volumes.iter().filter_map(|volume| Some((volume.nsid?, volume))) {
         let age_ns = volume.oldest_ms.unwrap_or(0).saturating_mul(1_000_000);
-        text.sample("", &[("nsid", &nsid)], Seconds(age_ns));
+        format.sample(&[("nsid", &nsid)], Value::Seconds(age_ns));
     }
     let mirrors: Vec<&&Volume> = volumes.values().filter(|volume| volume.kind == "mirror").collect();
-    text.family("isolane_mirror_state", Kind::Gauge, "1 for the state of a mirror, 0 for the others.");
+    format.family("isolane_mirror_state", Kind::Gauge, "1 for the state of a mirror, 0 for the others.");
     for mirror in &mirrors {
         let current = match mirror.background.as_deref() {
             None => "in-sync",
@@ -132,28 +176,28 @@ fn add_volumes(text: &mut Text, snapshot: &Snapshot, volumes: &BTreeMap<u32, &Vo
             Some(_) => "degraded",
         };
         for state in ["in-sync", "copying", "degraded", "failed"] {
-            let labels: text::Labels<'_> = &[("volume", &mirror.name), ("id", &mirror.id), ("state", &state)];
-            text.sample("", labels, u8::from(state == current));
+            let labels: Labels<'_> = &[("volume", &mirror.name), ("id", &mirror.id), ("state", &state)];
+            format.sample(labels, Value::Count(u64::from(state == current)));
         }
     }
-    text.family("isolane_mirror_copied_ratio", Kind::Gauge, "Part of the copy of a mirror that is done.");
+    format.family("isolane_mirror_copied_ratio", Kind::Gauge, "Part of the copy of a mirror that is done.");
     for mirror in &mirrors {
         let percent = mirror
             .background
             .as_deref()
             .and_then(|text| text.strip_prefix("copying ")?.split_whitespace().next()?.parse::<f64>().ok());
         if let Some(percent) = percent {
-            text.sample("", &[("volume", &mirror.name), ("id", &mirror.id)], percent / 100.0);
+            format.sample(&[("volume", &mirror.name), ("id", &mirror.id)], Value::Ratio(percent / 100.0));
         }
     }
 }
 
-fn add_cores(text: &mut Text, snapshot: &Snapshot, totals: &Totals, extra: &Extra) {
+fn add_cores(format: &mut dyn Format, snapshot: &Snapshot, totals: &Totals, extra: &Extra) {
     let cores = &snapshot.numbers.cores;
     let mut family = |name, help, value: &dyn Fn(usize) -> u64| {
-        text.family(name, Kind::Counter, help);
+        format.family(name, Kind::Counter, help);
         for (at, core) in cores.iter().enumerate() {
-            text.sample("_total", &[("core", &core.index)], Seconds(value(at)));
+            format.sample(&[("core", &core.index)], Value::Seconds(value(at)));
         }
     };
     family("isolane_core_busy_seconds", "Time in turns that did work.", &|at| cores[at].busy_ns);
@@ -168,51 +212,52 @@ fn add_cores(text: &mut Text, snapshot: &Snapshot, totals: &Totals, extra: &Extr
     family("isolane_core_stuck_seconds", "Time of turns that took more than 10 ms, as observed.", &|at| {
         totals.stuck_ns.get(&cores[at].index).copied().unwrap_or(0)
     });
-    text.family("isolane_core_turn_seconds", Kind::Histogram, "Time of turns.");
+    format.family("isolane_core_turn_seconds", Kind::Histogram, "Time of turns.");
     let turns = cores.iter().filter_map(|core| Some((core.index, core.turns.as_ref()?)));
-    turns.for_each(|(core, turns): (u32, &Histogram)| text.histogram(&[("core", &core)], turns));
+    turns.for_each(|(core, turns): (u32, &Histogram)| format.histogram(&[("core", &core)], turns));
 }
 
-fn add_counters(text: &mut Text, snapshot: &Snapshot, totals: &Totals) {
+fn add_counters(format: &mut dyn Format, snapshot: &Snapshot, totals: &Totals) {
     let counter = |name: &str| snapshot.numbers.counters.get(name).copied().unwrap_or(0);
-    text.family("isolane_memory_waits", Kind::Counter, "Commands that waited for memory.");
-    text.sample("_total", &[], counter("memory-waits"));
-    text.family(
+    format.family("isolane_memory_waits", Kind::Counter, "Commands that waited for memory.");
+    format.sample(&[], Value::Count(counter("memory-waits")));
+    format.family(
         "isolane_range_waits",
         Kind::Counter,
         "Commands that waited for another one on the same blocks.",
     );
-    text.sample("_total", &[], counter("range-waits"));
-    text.family("isolane_connections", Kind::Gauge, "Open connections.");
-    text.sample("", &[], counter("connections-open"));
-    text.family(
+    format.sample(&[], Value::Count(counter("range-waits")));
+    format.family("isolane_connections", Kind::Gauge, "Open connections.");
+    format.sample(&[], Value::Count(counter("connections-open")));
+    format.family(
         "isolane_slow_operations",
         Kind::Counter,
         "Listed slow operations, by the stage that took the most time.",
     );
     for (stage, count) in &totals.slow {
-        text.sample("_total", &[("stage", &stage.name())], count);
+        format.sample(&[("stage", &stage.name())], Value::Count(*count));
     }
-    text.family("isolane_observe_bytes", Kind::Gauge, "Memory of recorded numbers.");
-    text.sample("", &[], counter("observe-bytes").saturating_add(counter("recorder-bytes")));
+    format.family("isolane_observe_bytes", Kind::Gauge, "Memory of recorded numbers.");
+    let bytes = counter("observe-bytes").saturating_add(counter("recorder-bytes"));
+    format.sample(&[], Value::Count(bytes));
 }
 
-fn add_hosts(text: &mut Text, totals: &Totals) {
-    text.family("isolane_host_seconds", Kind::Histogram, "Time of the commands of a host.");
+fn add_hosts(format: &mut dyn Format, totals: &Totals) {
+    format.family("isolane_host_seconds", Kind::Histogram, "Time of the commands of a host.");
     for (host, at) in &totals.hosts {
-        text.histogram(&[("host", host)], &at.times);
+        format.histogram(&[("host", host)], &at.times);
     }
-    text.family("isolane_host_retransmits", Kind::Counter, "Retransmitted TCP segments to a host.");
+    format.family("isolane_host_retransmits", Kind::Counter, "Retransmitted TCP segments to a host.");
     for (host, at) in &totals.hosts {
-        text.sample("_total", &[("host", host)], at.retransmits);
+        format.sample(&[("host", host)], Value::Count(at.retransmits));
     }
-    text.family(
+    format.family(
         "isolane_host_rwnd_limited_seconds",
         Kind::Counter,
         "Time in which the receive window of a host was full.",
     );
     for (host, at) in &totals.hosts {
-        text.sample("_total", &[("host", host)], Seconds(at.rwnd_limited_us.saturating_mul(1000)));
+        format.sample(&[("host", host)], Value::Seconds(at.rwnd_limited_us.saturating_mul(1000)));
     }
 }
 
@@ -247,6 +292,10 @@ mod tests {
         snapshot
     }
 
+    fn text(snapshot: &Snapshot, totals: &Totals, extra: &Extra) -> String {
+        String::from_utf8(Exposition::Text.write(snapshot, totals, extra)).unwrap()
+    }
+
     #[test]
     fn families_have_the_numbers_of_the_snapshot() {
         let mut totals = Totals::default();
@@ -255,7 +304,7 @@ mod tests {
         let mut operation = slow(1, 1);
         operation.stages = vec![(isolane_observe::stage::Stage::Device, 1)];
         totals.add_slow(&[operation]);
-        let text = to_text(&snapshot(), &totals, &Extra { stolen_ms: [(2, 30)].into() });
+        let text = text(&snapshot(), &totals, &Extra { stolen_ms: [(2, 30)].into() });
         for line in [
             "isolane_io_seconds_count{side=\"target\",nsid=\"7\",op=\"read\",size=\"4K\"} 30",
             "isolane_io_bytes_total{side=\"target\",nsid=\"7\",op=\"read\",size=\"4K\"} 122880",
@@ -283,7 +332,7 @@ mod tests {
         ] {
             let mut snapshot = snapshot();
             snapshot.volumes[0].background = background.map(str::to_owned);
-            let text = to_text(&snapshot, &Totals::default(), &Extra::default());
+            let text = text(&snapshot, &Totals::default(), &Extra::default());
             let is_set = |line: &&str| line.starts_with("isolane_mirror_state") && line.ends_with(" 1");
             let set: Vec<&str> = text.lines().filter(is_set).collect();
             assert!(set.len() == 1 && set[0].contains(&format!("state=\"{state}\"")), "{set:?}");
@@ -292,7 +341,7 @@ mod tests {
 
     #[test]
     fn each_family_appears_once() {
-        let text = to_text(&snapshot(), &Totals::default(), &Extra::default());
+        let text = text(&snapshot(), &Totals::default(), &Extra::default());
         let mut names: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE ")).collect();
         let count = names.len();
         names.sort_unstable();

@@ -4,39 +4,25 @@ use std::fmt::{Display, Write};
 
 use isolane_observe::histogram::Histogram;
 
-/// Binary logarithm of the first and the last border of buckets, in nanoseconds: 1.024 us and 68.7 s.
-const BORDERS: std::ops::RangeInclusive<u32> = 10..=36;
-
-/// Kind of a family.
-#[derive(Debug, Clone, Copy)]
-pub enum Kind {
-    Counter,
-    Gauge,
-    Histogram,
-    Info,
-}
+use super::format::{Format, Kind, Labels, Value, buckets};
 
 /// Text that families are added to.
 #[derive(Debug, Default)]
 pub struct Text {
     text: String,
     /// The family of the next samples.
-    name: &'static str,
+    family: (&'static str, Kind),
 }
 
-/// Labels of a sample, in their order.
-pub type Labels<'a> = &'a [(&'a str, &'a dyn Display)];
-
-impl Text {
-    /// Starts a family. The name of a counter is without `_total`.
-    pub fn family(&mut self, name: &'static str, kind: Kind, help: &str) {
+impl Format for Text {
+    fn family(&mut self, name: &'static str, kind: Kind, help: &'static str) {
+        self.family = (name, kind);
         let kind = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
             Kind::Histogram => "histogram",
             Kind::Info => "info",
         };
-        self.name = name;
         self.add(format_args!("# TYPE {name} {kind}\n"));
         if let Some(unit) = ["seconds", "bytes"].into_iter().find(|unit| name.ends_with(unit)) {
             self.add(format_args!("# UNIT {name} {unit}\n"));
@@ -44,31 +30,21 @@ impl Text {
         self.add(format_args!("# HELP {name} {help}\n"));
     }
 
-    /// Adds a sample whose name is that of the family with a suffix.
-    pub fn sample(&mut self, suffix: &str, labels: Labels<'_>, value: impl Display) {
-        let name = self.name;
-        self.add(format_args!("{name}{suffix}"));
-        self.labels(labels);
-        self.add(format_args!(" {value}\n"));
+    fn sample(&mut self, labels: Labels<'_>, value: Value) {
+        self.line(self.family.1.suffix(), labels, value);
     }
 
-    /// Adds the samples of a histogram. Counts up to a power of two are exact.
-    pub fn histogram(&mut self, labels: Labels<'_>, times: &Histogram) {
-        let resolution = times.resolution();
-        let mut cells = times.cells().peekable();
-        let mut count = 0_u64;
-        for border in BORDERS {
-            let border = 1_u64 << border;
-            while let Some((_, more)) = cells.next_if(|(cell, _)| resolution.start_of(cell + 1) <= border) {
-                count = count.saturating_add(more);
-            }
-            self.bucket(labels, &Seconds(border), count);
+    fn histogram(&mut self, labels: Labels<'_>, times: &Histogram) {
+        for (border, count) in buckets(times) {
+            self.bucket(labels, &Value::Seconds(border), count);
         }
         self.bucket(labels, &"+Inf", times.count());
-        self.sample("_count", labels, times.count());
-        self.sample("_sum", labels, Seconds(times.sum_ns()));
+        self.line("_count", labels, Value::Count(times.count()));
+        self.line("_sum", labels, Value::Seconds(times.sum_ns()));
     }
+}
 
+impl Text {
     /// Returns the complete text.
     pub fn finish(mut self) -> String {
         self.text += "# EOF\n";
@@ -78,7 +54,14 @@ impl Text {
     fn bucket(&mut self, labels: Labels<'_>, border: &dyn Display, count: u64) {
         let le = ("le", border);
         let labels: Vec<(&str, &dyn Display)> = labels.iter().copied().chain([le]).collect();
-        self.sample("_bucket", &labels, count);
+        self.line("_bucket", &labels, Value::Count(count));
+    }
+
+    fn line(&mut self, suffix: &str, labels: Labels<'_>, value: Value) {
+        let name = self.family.0;
+        self.add(format_args!("{name}{suffix}"));
+        self.labels(labels);
+        self.add(format_args!(" {value}\n"));
     }
 
     fn labels(&mut self, labels: Labels<'_>) {
@@ -105,19 +88,6 @@ impl Text {
     }
 }
 
-/// Nanoseconds, shown in seconds without rounding.
-#[derive(Debug, Clone, Copy)]
-pub struct Seconds(pub u64);
-
-impl Display for Seconds {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (seconds, ns) = (self.0 / 1_000_000_000, self.0 % 1_000_000_000);
-        let digits = format!("{ns:09}");
-        let digits = digits.trim_end_matches('0');
-        write!(f, "{seconds}.{}", if digits.is_empty() { "0" } else { digits })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use isolane_observe::histogram::Resolution;
@@ -128,8 +98,8 @@ mod tests {
     fn escapes_labels() {
         let mut text = Text::default();
         text.family("isolane_x", Kind::Counter, "Help.");
-        text.sample("_total", &[("a", &"q\"\\\n}"), ("b", &7)], 3);
-        text.sample("_total", &[], 4);
+        text.sample(&[("a", &"q\"\\\n}"), ("b", &7)], Value::Count(3));
+        text.sample(&[], Value::Count(4));
         assert_eq!(
             text.finish(),
             "# TYPE isolane_x counter\n# HELP isolane_x Help.\nisolane_x_total{a=\"q\\\"\\\\\\n}\",b=\"7\"} \
