@@ -25,7 +25,7 @@ pub struct Args {
     /// Items
     #[arg(long, value_parser = one_of(&KINDS), default_value = "device")]
     by: By,
-    /// File to write, .svg or .html
+    /// File to write, .svg, .png, or .html
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 }
@@ -41,6 +41,7 @@ const KINDS: [Choice<By>; 4] = [
 #[derive(Clone, Copy)]
 enum Format {
     Svg,
+    Png,
     Html,
 }
 
@@ -55,20 +56,22 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 fn format_of(args: &Args) -> Result<Format, Failure> {
     match args.output.extension().and_then(OsStr::to_str) {
         Some("svg") => Ok(Format::Svg),
+        Some("png") => Ok(Format::Png),
         Some("html" | "htm") => Ok(Format::Html),
         _ => Err(Failure::new(args.output.display(), "not the name of a drawing")
-            .with_hint("end it with .svg or .html")),
+            .with_hint("end it with .svg, .png, or .html")),
     }
 }
 
-fn draw(snapshot: &Snapshot, by: By, format: Format) -> Result<String, Failure> {
+fn draw(snapshot: &Snapshot, by: By, format: Format) -> Result<Vec<u8>, Failure> {
     let Some(map) = HeatMap::new(snapshot, by) else {
         let reason = format!("no operation of a {} in {} recorded steps", by.name(), snapshot.steps.len());
         return Err(Failure::new("cannot draw", reason).with_hint("try again after some seconds of I/O"));
     };
     Ok(match format {
-        Format::Svg => map.to_svg(),
-        Format::Html => html::document(snapshot, by, Some(&verdict_of(snapshot))),
+        Format::Svg => map.to_svg().into_bytes(),
+        Format::Png => map.to_png(),
+        Format::Html => html::document(snapshot, by, Some(&verdict_of(snapshot))).into_bytes(),
     })
 }
 

@@ -29,11 +29,19 @@ fn heatmap_draws_a_snapshot() {
 }
 
 #[test]
+fn heatmap_writes_an_image() {
+    let (directory, from) = snapshot();
+    let output = directory.path().join("drawing.png");
+    assert!(run(&["heatmap", "--from", &from, "-o", text(&output)]).status.success());
+    assert!(std::fs::read(&output).unwrap().starts_with(b"\x89PNG\r\n\x1a\n"));
+}
+
+#[test]
 fn heatmap_rejects_wrong_files() {
     let (directory, from) = snapshot();
     let output = directory.path().join("drawing.gif");
     let error = fail(&["heatmap", "--from", &from, "-o", text(&output)]);
-    assert!(error.contains("drawing.gif") && error.contains(".svg or .html"), "{error}");
+    assert!(error.contains("drawing.gif") && error.contains(".svg, .png, or .html"), "{error}");
     std::fs::write(&from, "{\"version\":1}").unwrap();
     let output = directory.path().join("drawing.svg");
     let error = fail(&["heatmap", "--from", &from, "-o", text(&output)]);

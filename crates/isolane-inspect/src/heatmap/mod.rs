@@ -1,7 +1,7 @@
 //! Heat maps: time x latency x number of operations, one strip for each item, all on one scale.
 //!
-//! [`HeatMap::new`] counts the operations of a snapshot's steps by item, time, and latency; [`HeatMap::to_svg`] draws
-//! the counts, and [`html::document`] writes several heat maps with the stages and the verdict into one file. Nothing
+//! [`HeatMap::new`] counts the operations of a snapshot's steps by item, time, and latency. `drawing` arranges the
+//! counts, [`HeatMap::to_svg`] and [`HeatMap::to_png`] draw them, and [`html::document`] writes several heat maps with the stages and the verdict into one file. Nothing
 //! here reads a file or a clock.
 //!
 //! Invariant: the size of a drawing has a bound that does not depend on the snapshot: [`MAX_STRIPS`] strips of
@@ -9,10 +9,13 @@
 
 mod columns;
 mod counts;
+mod drawing;
 pub mod html;
 mod items;
 mod outlier;
+mod png;
 mod scale;
+mod shape;
 mod stages;
 mod svg;
 #[cfg(test)]
@@ -115,7 +118,14 @@ impl HeatMap {
 
     /// Returns the drawing as a document of its own.
     pub fn to_svg(&self) -> String {
-        svg::draw(self)
+        let (shapes, size) = drawing::draw(self);
+        svg::document(&shapes, size)
+    }
+
+    /// Returns the drawing as an image, in the form of a PNG file.
+    pub fn to_png(&self) -> Vec<u8> {
+        let (shapes, size) = drawing::draw(self);
+        png::file(&shapes, size)
     }
 }
 

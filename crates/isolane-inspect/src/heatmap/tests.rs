@@ -2,6 +2,7 @@ use isolane_observe::histogram::{Histogram, Resolution};
 use isolane_observe::snapshot::{Numbers, Snapshot, Step, Volume};
 use isolane_observe::stage::SizeClass;
 
+use super::shape::MARK;
 use super::*;
 use crate::sample::{START_MS, Sample};
 
@@ -42,6 +43,81 @@ fn marks_stalled_member_at_its_time() {
     for (column, slow) in map.columns.iter().zip(&outlier.columns) {
         let second = (column.start_ms - START_MS) / 1000;
         assert_eq!(*slow, (20..30).contains(&second), "second {second}");
+    }
+}
+
+/// Pixels of a decoded image.
+struct Image {
+    width: usize,
+    bytes: Vec<u8>,
+}
+
+impl Image {
+    fn decode(file: &[u8]) -> Image {
+        let mut reader = ::png::Decoder::new(std::io::Cursor::new(file)).read_info().expect("a header");
+        let mut bytes = vec![0; reader.output_buffer_size().expect("a size")];
+        let frame = reader.next_frame(&mut bytes).expect("an image");
+        assert_eq!((frame.color_type, frame.bit_depth), (::png::ColorType::Rgb, ::png::BitDepth::Eight));
+        Image { width: frame.width as usize, bytes }
+    }
+
+    fn rows(&self) -> impl Iterator<Item = &[[u8; 3]]> {
+        self.bytes.as_chunks().0.chunks(self.width)
+    }
+}
+
+fn channels(color: &str) -> [u8; 3] {
+    [1, 3, 5].map(|at| u8::from_str_radix(&color[at..at + 2], 16).expect("hex"))
+}
+
+#[test]
+fn image_has_stall_at_its_place() {
+    let sample = Sample { members: 8, steps: 60, stalled: 3, stall: 20..30 };
+    let map = map(&sample, By::Device);
+    let (shapes, size) = drawing::draw(&map);
+    let image = Image::decode(&map.to_png());
+    assert_eq!((image.width as f64, image.bytes.len() / 3 / image.width), (size.0, size.1.ceil() as usize));
+    // Frames in the order of the strips; the third is the stalled member.
+    let frames = shapes.iter().filter_map(|shape| match shape {
+        shape::Shape::Frame(area) => Some(*area),
+        _ => None,
+    });
+    let frame = frames.collect::<Vec<_>>()[2];
+    let second = (drawing::RIGHT - drawing::LEFT) / 60.0;
+    let expected = [20.0, 30.0].map(|at| (drawing::LEFT + at * second).round() as usize);
+    let rows: Vec<&[[u8; 3]]> = image.rows().collect();
+    let painted = |row: &[[u8; 3]], is: &dyn Fn([u8; 3]) -> bool| -> Option<[usize; 2]> {
+        let first = row.iter().position(|pixel| is(*pixel))?;
+        Some([first, row.iter().rposition(|pixel| is(*pixel))? + 1])
+    };
+    // The mark above the strip.
+    let mark = rows[frame.y as usize - 3];
+    assert_eq!(painted(mark, &|pixel| pixel == channels(MARK)), Some(expected));
+    // Cells of the slowest operations: the uppermost row of the strip that has cells.
+    let is_cell = |pixel| scale::COLORS.iter().any(|color| pixel == channels(color));
+    let inside = &rows[frame.y as usize..(frame.y + frame.height) as usize];
+    let slowest = inside.iter().find_map(|row| painted(row, &is_cell)).expect("cells");
+    assert_eq!(slowest, expected);
+}
+
+#[test]
+fn long_names_do_not_overlap_quantiles() {
+    for length in [5, 20, 30, 40, 60] {
+        let mut snapshot = Sample { steps: 20, stall: 5..10, ..Sample::default() }.snapshot();
+        snapshot.volumes.iter_mut().for_each(|volume| volume.name = "W".repeat(length));
+        let map = HeatMap::new(&snapshot, By::Device).expect("operations");
+        let (shapes, _) = drawing::draw(&map);
+        let labels: Vec<&shape::Label> = shapes
+            .iter()
+            .filter_map(|shape| if let shape::Shape::Text(label) = shape { Some(label) } else { None })
+            .collect();
+        for pair in labels.windows(2).filter(|pair| pair[0].text.contains("WWW")) {
+            let [name, quantiles] = pair else { unreachable!("windows of two") };
+            // Widths of bold and of normal characters.
+            let end = name.x + name.text.chars().count() as f64 * 8.5;
+            let start = quantiles.x - quantiles.text.chars().count() as f64 * 7.0;
+            assert!(end < start || name.y < quantiles.y - 12.0, "{length}: {name:?} {quantiles:?}");
+        }
     }
 }
 
