@@ -8,7 +8,9 @@ use isolane_observe::snapshot::{
     Snapshot, StageHistogram, Step, StuckTurn, System, TailRow, Task, Tcp, Volume,
 };
 use isolane_observe::stage::{Operation, Side, SizeClass, Stage};
-use isolane_observe::verdict::{Options, Verdict, explain, to_text};
+use isolane_observe::verdict::{
+    Handler, Issuer, Measured, Options, RanTask, Requests, Times, Verdict, explain, explain_measured, to_text,
+};
 
 use crate::Target;
 use crate::input::Input;
@@ -22,7 +24,7 @@ pub(crate) const TARGETS: &[Target] = &[
 /// A document from a file or a socket.
 fn document(bytes: &[u8]) {
     if let Ok(snapshot) = serde_json::from_slice::<Snapshot>(bytes) {
-        check(&snapshot, Options::default());
+        check(&explain(&snapshot, Options::default()));
     }
 }
 
@@ -31,15 +33,14 @@ fn verdict(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let options = Options { window_s: f64::from_bits(input.u64()), quantile: f64::from_bits(input.u64()) };
     let snapshot = snapshot(&mut input);
-    check(&snapshot, options);
-    check(&snapshot, Options::default());
+    check(&explain(&snapshot, options));
+    check(&explain_measured(&snapshot, Options::default(), Some(&measured(&mut input))));
 }
 
-fn check(snapshot: &Snapshot, options: Options) {
-    let verdict = explain(snapshot, options);
-    let text = to_text(&verdict);
+fn check(verdict: &Verdict) {
+    let text = to_text(verdict);
     assert!(text.chars().all(|letter| letter == '\n' || !letter.is_control()), "{text:?}");
-    let json = serde_json::to_string(&verdict).expect("JSON");
+    let json = serde_json::to_string(verdict).expect("JSON");
     let again: Verdict = serde_json::from_str(&json).expect("the document of a verdict");
     assert_eq!(again.findings.len(), verdict.findings.len());
     for finding in &verdict.findings {
@@ -291,4 +292,40 @@ fn step(input: &mut Input<'_>) -> Step {
     };
     system.quota.throttled_ms = number(input);
     Step { at_unix_ms: number(input), length_ms: number(input), numbers: numbers(input), system }
+}
+
+fn measured(input: &mut Input<'_>) -> Measured {
+    Measured {
+        seconds: f64::from_bits(number(input)),
+        handlers: list(input, |input| Handler {
+            line: 142,
+            name: name(input),
+            cpu: small(input),
+            times: times(input),
+        }),
+        tasks: list(input, |input| RanTask {
+            thread: small(input),
+            process: (input.u8() & 1 == 1).then(|| small(input)),
+            name: name(input),
+            cpu: small(input),
+            times: times(input),
+            delayed: times(input),
+        }),
+        disks: list(input, |input| Requests {
+            disk: name(input),
+            times: times(input),
+            issuers: list(input, |input| Issuer {
+                thread: small(input),
+                process: (input.u8() & 1 == 1).then(|| small(input)),
+                name: name(input),
+                requests: number(input),
+            }),
+        }),
+        lost_events: number(input),
+        not_seen: list(input, |input| (name(input), name(input))),
+    }
+}
+
+fn times(input: &mut Input<'_>) -> Times {
+    Times { count: number(input), sum_ns: number(input), max_ns: number(input) }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::document::{Cleared, Finding, Kind, NotSeen};
 use super::ledger::{Ledger, Part};
+use super::times::Measured;
 use super::topology::Topology;
 use super::trend::{self, Point};
 use super::window::Window;
@@ -23,6 +24,8 @@ pub(super) struct Case<'a> {
     pub window: Window<'a>,
     pub topology: Topology<'a>,
     pub ledger: Ledger,
+    /// Times of trace events; empty without a measurement.
+    pub measured: &'a Measured,
     /// Positions in [`Window::series`], by volume.
     by_volume: BTreeMap<u32, Vec<usize>>,
     /// Volumes that no other volume contains, with operations.
@@ -35,7 +38,12 @@ pub(super) struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    pub(super) fn new(snapshot: &'a Snapshot, window: Window<'a>, quantile: f64) -> Case<'a> {
+    pub(super) fn new(
+        snapshot: &'a Snapshot,
+        window: Window<'a>,
+        quantile: f64,
+        measured: &'a Measured,
+    ) -> Case<'a> {
         let topology = Topology::new(snapshot);
         let ledger = Ledger::new(window.series.iter().filter(|at| topology.is_top(at.volume)), quantile);
         let mut by_volume: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
@@ -44,7 +52,19 @@ impl<'a> Case<'a> {
         }
         let tops = ledger.parts.iter().map(|part| part.volume).collect();
         let (named, findings, cleared, not_seen) = Default::default();
-        Case { snapshot, window, topology, ledger, by_volume, tops, named, findings, cleared, not_seen }
+        Case {
+            snapshot,
+            window,
+            topology,
+            ledger,
+            measured,
+            by_volume,
+            tops,
+            named,
+            findings,
+            cleared,
+            not_seen,
+        }
     }
 
     /// Returns the numbers of a volume in the window.

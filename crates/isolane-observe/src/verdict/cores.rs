@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use super::case::{Case, MIN_SHARE, stands_out};
 use super::document::{Evidence, Finding, Grade, Kind, Neighbor};
 use super::ledger::{Class, Part};
+use super::measured;
 use super::trend;
 use super::units::{escape, show_ns, show_percent};
 use crate::snapshot::{Core, StuckTurn, Task};
@@ -203,12 +204,13 @@ fn push(
     if let Some(r) = moves {
         text += &format!(", which moves with the loss (r {r:.2})");
     }
-    let evidence = Evidence::measured(cause, ns / 1e6, "ms", source(cause), text);
-    let neighbors = match cause {
+    let mut evidence = vec![Evidence::measured(cause, ns / 1e6, "ms", source(cause), text)];
+    let mut neighbors = match cause {
         "process" => tasks(case, core, moves.is_some()),
         "interrupt" => lines(case, core),
         _ => Vec::new(),
     };
+    measured::add(measured::of_core(case, core, cause), &mut evidence, &mut neighbors);
     let cpu = core.cpu.map_or(String::new(), |cpu| format!(" (CPU {cpu})"));
     case.findings.push(Finding {
         kind: Kind::Core,
@@ -218,7 +220,7 @@ fn push(
         cause: Some(cause.to_owned()),
         share,
         since,
-        evidence: vec![evidence],
+        evidence,
         neighbors,
         remedy: remedy(cause).to_owned(),
     });

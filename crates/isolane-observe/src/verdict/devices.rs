@@ -6,6 +6,7 @@ use super::case::{Case, MIN_CONCENTRATION, stands_out};
 use super::disks;
 use super::document::{Evidence, Finding, Grade, Kind, Neighbor};
 use super::ledger::{Part, is_at_volume};
+use super::measured;
 use super::topology::Group;
 use super::units::{show_digits, show_ns, show_percent, show_quantile};
 use crate::histogram::{Histogram, Resolution};
@@ -162,12 +163,12 @@ fn outliers(times: &Times, criterion: Criterion) -> Vec<Outlier> {
 }
 
 fn work(case: &Case<'_>, volumes: &[u32]) -> f64 {
-    let series = volumes.iter().flat_map(|volume| case.series(measured(case, *volume)));
+    let series = volumes.iter().flat_map(|volume| case.series(numbered(case, *volume)));
     series.map(|at| work_of(at.total.count(), at.bytes)).sum()
 }
 
 /// Returns the volume itself, or the first one in its chain that has numbers.
-fn measured(case: &Case<'_>, volume: u32) -> u32 {
+fn numbered(case: &Case<'_>, volume: u32) -> u32 {
     let chain = case.topology.chain(volume);
     chain.into_iter().find(|at| case.series(*at).next().is_some()).unwrap_or(volume)
 }
@@ -175,7 +176,7 @@ fn measured(case: &Case<'_>, volume: u32) -> u32 {
 fn all_times(case: &Case<'_>, group: &Group) -> Vec<Times> {
     let mut classes: BTreeSet<(Operation, SizeClass)> = BTreeSet::new();
     for volume in group.members.iter().flat_map(|member| &member.volumes) {
-        classes.extend(case.series(measured(case, *volume)).map(|at| (at.operation, at.size)));
+        classes.extend(case.series(numbered(case, *volume)).map(|at| (at.operation, at.size)));
     }
     let stages = stages(case, group);
     let of_class =
@@ -194,7 +195,7 @@ fn times_of(
         if member.busy.is_some() {
             return None;
         }
-        let series = member.volumes.iter().flat_map(|volume| case.series(measured(case, *volume)));
+        let series = member.volumes.iter().flat_map(|volume| case.series(numbered(case, *volume)));
         let series = series.filter(|at| at.operation == operation && at.size == size);
         series.map(value).reduce(|mut sum, more| {
             sum.merge(&more);
@@ -245,7 +246,7 @@ fn report_suspect(case: &mut Case<'_>, group: &Group, suspect: &Suspect) {
     let stage = case.ledger.worst_stage(&chosen);
     let only = suspect.operations.iter().next().copied().filter(|_| suspect.operations.len() == 1);
     let Some(share) = case.claim(fraction, &chosen) else { return };
-    let volumes: BTreeSet<u32> = member.volumes.iter().map(|id| measured(case, *id)).collect();
+    let volumes: BTreeSet<u32> = member.volumes.iter().map(|id| numbered(case, *id)).collect();
     case.named.extend(&member.volumes);
     let points = case.points(|series| volumes.contains(&series.volume));
     let since = case.since(&points);
@@ -264,7 +265,9 @@ fn report_suspect(case: &mut Case<'_>, group: &Group, suspect: &Suspect) {
     if let Some(others) = others {
         evidence.push(others.evidence);
         neighbors.extend(others.neighbors);
+        measured::add(measured::of_disk_users(case, &volumes), &mut evidence, &mut neighbors);
     }
+    measured::add(measured::of_devices(case, &volumes), &mut evidence, &mut neighbors);
     neighbors.extend(injected.iter().map(|name| Neighbor {
         kind: "filter".to_owned(),
         name: name.clone(),
@@ -300,7 +303,7 @@ fn device_name(case: &Case<'_>, name: &str, volumes: &BTreeSet<u32>) -> String {
 fn coverage(case: &Case<'_>, group: &Group, suspect: &Suspect) -> f64 {
     let limit = suspect.outlier.others_ns * MAX_EQUAL_WORK;
     let excess = |volumes: &[u32]| -> f64 {
-        let series = volumes.iter().flat_map(|id| case.series(measured(case, *id)));
+        let series = volumes.iter().flat_map(|id| case.series(numbered(case, *id)));
         let series = series.filter(|at| suspect.operations.contains(&at.operation));
         series
             .flat_map(|at| at.total.cells())
@@ -339,7 +342,7 @@ fn load_evidence(suspect: &Suspect, kind: Kind) -> Option<Evidence> {
 fn last_evidence(case: &Case<'_>, group: &Group, suspect: &Suspect) -> Option<Evidence> {
     group.parent?;
     let last = |volumes: &[u32]| -> (u64, u64) {
-        let series = volumes.iter().flat_map(|id| case.series(measured(case, *id)));
+        let series = volumes.iter().flat_map(|id| case.series(numbered(case, *id)));
         series.fold((0, 0), |(last, by), at| (at.last.saturating_add(last), at.last_by_ns.saturating_add(by)))
     };
     let all: u64 =
@@ -451,7 +454,9 @@ fn report_alone(
     if let Some(others) = others {
         evidence.push(others.evidence);
         neighbors.extend(others.neighbors);
+        measured::add(measured::of_disk_users(case, &volumes), &mut evidence, &mut neighbors);
     }
+    measured::add(measured::of_devices(case, &volumes), &mut evidence, &mut neighbors);
     let cause = case.topology.injected(volume);
     let remedy = remedy(case, kind, &volumes, cause.as_deref());
     let name = device_name(case, &case.topology.name(volume), &volumes);

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::case::{Case, stands_out};
 use super::document::{Evidence, Finding, Grade, Kind, Neighbor};
 use super::ledger::{Part, is_at_volume};
+use super::measured;
+use super::topology::is_own;
 use super::trend::{self, Point};
 use super::units::{escape, show_percent};
 use crate::peers::compare::work_of;
@@ -50,17 +52,19 @@ fn report(case: &mut Case<'_>, disk: &str, volumes: &BTreeSet<u32>, points: &[Po
     let stage = case.ledger.worst_stage(&chosen);
     let Some(share) = case.claim(1.0, chosen) else { return };
     case.named.extend(volumes);
+    let (mut evidence, mut neighbors) = (vec![others.evidence], others.neighbors);
+    measured::add(measured::of_disk_users(case, volumes), &mut evidence, &mut neighbors);
     let names: Vec<String> = volumes.iter().take(MAX_NEIGHBORS).map(|id| case.topology.name(*id)).collect();
     case.findings.push(Finding {
         kind: Kind::SharedDevice,
         name: format!("{disk} ({})", names.join(", ")),
         stage,
         operation: None,
-        cause: others.neighbors.first().map(|neighbor| neighbor.kind.clone()),
+        cause: neighbors.first().map(|neighbor| neighbor.kind.clone()),
         share,
         since: case.since(points),
-        evidence: vec![others.evidence],
-        neighbors: others.neighbors,
+        evidence,
+        neighbors,
         remedy: "move the other I/O to another disk".to_owned(),
     });
 }
@@ -159,17 +163,6 @@ pub(super) fn line_neighbors(case: &Case<'_>, volumes: &BTreeSet<u32>, points: &
         }));
     }
     neighbors
-}
-
-/// Returns `true` for the handler of a queue of the disk: `nvme5q3` of `nvme5n1`.
-fn is_own(action: &str, devices: &BTreeMap<&str, &Device>) -> bool {
-    let controller = |name: &str| {
-        let rest = name.strip_prefix("nvme")?;
-        let digits = rest.chars().take_while(char::is_ascii_digit).count();
-        Some(name[..4 + digits].to_owned())
-    };
-    let own = controller(action);
-    devices.keys().any(|name| action == *name || own.is_some() && controller(name) == own)
 }
 
 fn moves_with_line(case: &Case<'_>, number: &str, points: &[Point]) -> bool {

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::times::Measured;
 use crate::stage::{Operation, Stage};
 
 /// Version of the document.
@@ -27,6 +28,9 @@ pub struct Verdict {
     pub cleared: Vec<Cleared>,
     /// Data that was not available.
     pub not_seen: Vec<NotSeen>,
+    /// Times of trace events, if they were measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Measured>,
 }
 
 /// Operations beyond a quantile.

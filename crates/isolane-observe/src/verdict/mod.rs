@@ -22,7 +22,9 @@ mod document;
 mod hosts;
 mod ledger;
 mod limits;
+mod measured;
 mod text;
+mod times;
 mod topology;
 mod trend;
 mod units;
@@ -38,6 +40,7 @@ pub use self::document::{
     Cleared, Evidence, Finding, Grade, Kind, Neighbor, NotSeen, Tail, VERSION, Verdict,
 };
 pub use self::text::to_text;
+pub use self::times::{HANDLERS, Handler, Issuer, Measured, REQUESTS, RanTask, Requests, TASKS, Times};
 
 /// Window and quantile of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,10 +64,16 @@ const MIN_OPERATIONS: u64 = 200;
 
 /// Returns the causes of the slow operations of the last seconds of a snapshot.
 pub fn explain(snapshot: &Snapshot, options: Options) -> Verdict {
+    explain_measured(snapshot, options, None)
+}
+
+/// Returns the causes as [`explain`] does, with the times that trace events measured during the window.
+pub fn explain_measured(snapshot: &Snapshot, options: Options, measured: Option<&Measured>) -> Verdict {
     let seconds = if options.window_s.is_finite() { options.window_s.clamp(0.001, 1e9) } else { 10.0 };
     let quantile = if options.quantile.is_finite() { options.quantile.clamp(0.5, 1.0) } else { 0.999 };
     let window = Window::new(snapshot, seconds);
-    let mut case = Case::new(snapshot, window, quantile);
+    let without = Measured::default();
+    let mut case = Case::new(snapshot, window, quantile, measured.unwrap_or(&without));
     let lost_us = case.ledger.lost_ns / 1000.0;
     let tail = Tail {
         quantile: case.ledger.quantile,
@@ -77,6 +86,12 @@ pub fn explain(snapshot: &Snapshot, options: Options) -> Verdict {
     investigate(&mut case);
     clear(&mut case);
     report_missing(&mut case);
+    match measured {
+        Some(_) => measured::report_missing(&mut case),
+        None if case.ledger.operations > 0 => case
+            .miss("time inside interrupt handlers", "root: sudo isolane explain --deep measures it for 2 s"),
+        None => {}
+    }
     let mut findings = case.findings;
     findings.sort_by(|left, right| right.share.total_cmp(&left.share));
     Verdict {
@@ -88,6 +103,7 @@ pub fn explain(snapshot: &Snapshot, options: Options) -> Verdict {
         findings,
         cleared: case.cleared,
         not_seen: case.not_seen,
+        measured: measured.filter(|measured| measured.seconds > 0.0).cloned(),
     }
 }
 

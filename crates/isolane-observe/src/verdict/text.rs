@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::document::{Cleared, Finding, NotSeen, Verdict};
+use super::measured;
 use super::units::{escape, show_count, show_ns, show_percent, show_quantile};
 
 /// Returns a verdict as text. Names have no control characters.
@@ -14,6 +15,7 @@ pub fn to_text(verdict: &Verdict) -> String {
     if verdict.findings.is_empty() {
         text += no_finding(verdict);
     }
+    text += &verdict.measured.as_ref().map(measured::to_text).unwrap_or_default();
     text += &list("cleared: ", verdict.cleared.iter().map(cleared_text));
     text += &list("not seen: ", verdict.not_seen.iter().map(not_seen_text));
     text
