@@ -1,7 +1,8 @@
-//! Targets for the parsers of `/proc` and `/sys`, one for each.
+//! Targets for the parsers of `/proc` and `/sys`, one for each, and of trace events.
 //!
 //! Invariant: no text makes a parser panic.
 
+use isolane_inspect::deep::{decode_event, summarize};
 use isolane_inspect::system::*;
 
 use crate::Target;
@@ -18,6 +19,21 @@ macro_rules! parser {
         }
     };
 }
+
+const HANDLER: &str = "\
+    a-7 [001] d.h.. 1.000001: irq_handler_entry: irq=42 name=virtio3-tx
+    a-7 [001] d.h.. 1.000012: irq_handler_exit: irq=42 ret=handled
+";
+const SWITCH: &str = "\
+    b c-8 [001] d..2. 1.100000: sched_switch: prev_comm=b c prev_pid=8 prev_prio=120 prev_state=S ==> next_comm=a next_pid=7 next_prio=120
+    a-7 [001] d..2. 1.200000: sched_switch: prev_comm=a prev_pid=7 prev_prio=120 prev_state=R+ ==> next_comm=b c next_pid=8 next_prio=120
+";
+const WAKEUP: &str = "b c-8 [000] dNh3. 1.300000: sched_wakeup: comm=a pid=7 prio=115 target_cpu=001\n";
+const ISSUE: &str = "\
+    dd-9 [000] ..... 1.400000: block_rq_issue: 254,0 RA 16384 () 12580504 + 32 be,0,4 [dd]
+    b c-8 [001] ..s.. 1.500000: block_rq_complete: 254,0 RA () 12580504 + 32 be,0,4 [0]
+";
+const LOST: &str = "CPU:1 [LOST 12 EVENTS]\n";
 
 /// All parsers.
 pub(crate) const TARGETS: &[Target] = &[
@@ -70,6 +86,17 @@ pub(crate) const TARGETS: &[Target] = &[
         decode_ipv6_routes,
         "fd000000000000000000000000000000 40 0 00 0 00000100 00000001 00000000 00000001 eth1\n"
     ),
+    parser!("trace-event", |text| decode_event(text).is_ok(), HANDLER, SWITCH, WAKEUP, ISSUE, LOST),
+    Target {
+        name: "trace-text",
+        check: |bytes| {
+            let measured = summarize(bytes, &[7], 1.0);
+            assert!(
+                measured.handlers.len() <= 64 && measured.tasks.len() <= 64 && measured.disks.len() <= 64
+            );
+        },
+        corpus: || vec![[HANDLER, SWITCH, WAKEUP, SWITCH, ISSUE, LOST, SWITCH].concat().into_bytes()],
+    },
     parser!("system-device-number", decode_device_number, "259:0\n"),
 ];
 

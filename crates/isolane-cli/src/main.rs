@@ -11,6 +11,7 @@ mod choice;
 mod completions;
 mod copy;
 mod cores;
+mod deep;
 mod discover;
 mod doctor;
 mod engine;

@@ -3,6 +3,7 @@
 //! | module | purpose |
 //! |---|---|
 //! | [`control`] | control socket of a running program |
+//! | [`deep`] | times of interrupt handlers, tasks, and disk requests, which need root |
 //! | [`heatmap`] | drawings of time x latency x number of operations |
 //! | [`metrics`] | OpenMetrics text |
 //! | [`peers`] | devices as a user compares them |
@@ -25,6 +26,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod control;
+pub mod deep;
 pub mod doctor;
 pub mod document;
 pub mod heatmap;

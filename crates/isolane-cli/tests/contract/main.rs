@@ -3,6 +3,7 @@
 mod bench;
 mod conditions;
 mod copy;
+mod deep;
 mod doctor;
 mod gate;
 mod heatmap;
