@@ -37,7 +37,8 @@ fn verdict(bytes: &[u8]) {
     check(&explain_measured(&snapshot, Options::default(), Some(&measured(&mut input))));
 }
 
-fn check(verdict: &Verdict) {
+/// Checks a verdict.
+pub(crate) fn check(verdict: &Verdict) {
     let text = to_text(verdict);
     assert!(text.chars().all(|letter| letter == '\n' || !letter.is_control()), "{text:?}");
     let json = serde_json::to_string(verdict).expect("JSON");

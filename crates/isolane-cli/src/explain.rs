@@ -8,11 +8,12 @@ use isolane_inspect::source::Parts;
 use isolane_inspect::system::Root;
 use isolane_inspect::{text, topology};
 use isolane_observe::snapshot::Snapshot;
-use isolane_observe::verdict::{self, Options, Verdict};
+use isolane_observe::verdict::{self, NotSeen, Options, Verdict};
 
 use crate::deep;
 use crate::failure::{Failure, IoContext};
 use crate::output;
+use crate::remote::{Page, RemoteTarget, not_isolane};
 use crate::source_args::SourceArgs;
 use crate::units::parse_time_above_zero;
 
@@ -83,19 +84,58 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if let Some(volume) = &args.topology {
         return show_topology(args, volume);
     }
-    let source = args.source.source()?;
-    let measured = args.deep.map(|duration| deep::measure(&source, duration)).transpose()?;
-    // Read after the measurement, which the window covers.
-    let snapshot = source.read(Parts::All).map_err(Failure::from_error)?;
     let options = Options { window_s: args.window.as_secs_f64(), quantile: args.quantile };
-    let verdict = verdict::explain_measured(&snapshot, options, measured.as_ref());
-    output::show(&verdict, args.json, || to_text(&snapshot, &verdict, args.window))?;
+    let verdict = match args.source.remote()? {
+        Some(target) if args.deep.is_none() => explain_remote(args, &target, options),
+        _ => explain_local(args, options),
+    }?;
     let is_found = args.check && !verdict.findings.is_empty();
     Ok(if is_found { ExitCode::from(FOUND) } else { ExitCode::SUCCESS })
 }
 
+fn explain_local(args: &Args, options: Options) -> Result<Verdict, Failure> {
+    let source = args.source.local()?;
+    let measured = args.deep.map(|duration| deep::measure(&source, duration)).transpose()?;
+    // Read after the measurement, which the window covers.
+    let snapshot = source.read(Parts::All).map_err(Failure::from_error)?;
+    let verdict = verdict::explain_measured(&snapshot, options, measured.as_ref());
+    output::show(&verdict, args.json, || to_text(&snapshot, &verdict, args.window))?;
+    Ok(verdict)
+}
+
+/// Explains the connections of one host at a target on another machine.
+fn explain_remote(args: &Args, target: &RemoteTarget, options: Options) -> Result<Verdict, Failure> {
+    let verdict = match target.observe(args.window)? {
+        Page::Isolane { snapshot, not_seen } => verdict_of_page(target, &snapshot, not_seen, options),
+        Page::Other { address, model } => {
+            let not_seen =
+                NotSeen { what: not_isolane(address, &model), needs: String::from("an Isolane target") };
+            Verdict { version: verdict::VERSION, not_seen: vec![not_seen], ..Verdict::default() }
+        }
+    };
+    output::show(&verdict, args.json, || verdict::to_text(&verdict))?;
+    Ok(verdict)
+}
+
+fn verdict_of_page(
+    target: &RemoteTarget,
+    snapshot: &Snapshot,
+    not_seen: Vec<NotSeen>,
+    options: Options,
+) -> Verdict {
+    let mut verdict = verdict::explain(snapshot, options);
+    if verdict.operations == 0 {
+        verdict.not_seen.push(NotSeen {
+            what: format!("operations of {}: a target shows a host only its own", target.identity()),
+            needs: String::from("--host-nqn and --host-id of the host that does the I/O"),
+        });
+    }
+    verdict.not_seen.extend(not_seen);
+    verdict
+}
+
 fn show_topology(args: &Args, name: &str) -> Result<ExitCode, Failure> {
-    let snapshot = args.source.source()?.read(Parts::Now).map_err(Failure::from_error)?;
+    let snapshot = args.source.local()?.read(Parts::Now).map_err(Failure::from_error)?;
     let root = Root::open(&args.root).io_context(format!("cannot read {}", args.root.display()))?;
     let found = topology::find(&snapshot, name).ok_or_else(|| unknown_volume(&snapshot, name))?;
     let mut topology = topology::describe(&root, &snapshot, found);

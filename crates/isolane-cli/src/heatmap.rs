@@ -48,7 +48,7 @@ enum Format {
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let format = format_of(args)?;
-    let snapshot = args.source.source()?.read(Parts::All).map_err(Failure::from_error)?;
+    let snapshot = args.source.local()?.read(Parts::All).map_err(Failure::from_error)?;
     let drawing = draw(&snapshot, args.by, format)?;
     std::fs::write(&args.output, drawing).io_context(format_args!("cannot write {}", args.output.display()))
 }

@@ -13,16 +13,37 @@ use crate::choice::{Choice, one_of};
 use crate::failure::{Context, Failure};
 use crate::units::parse_time;
 
-/// Identity of the host, and options of its connections.
-#[derive(Debug, clap::Args)]
+/// Identity of the host.
+#[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Connection")]
-pub struct HostArgs {
+pub struct IdentityArgs {
     /// Name of this host (default: from /etc/nvme/hostnqn, else derived from the machine ID)
     #[arg(long, value_name = "NQN")]
     pub host_nqn: Option<String>,
     /// ID of this host (default: from /etc/nvme/hostid, else derived from the machine ID)
     #[arg(long, value_name = "UUID")]
     pub host_id: Option<Uuid>,
+}
+
+impl IdentityArgs {
+    /// Sets the identity in the options of the library.
+    pub fn apply(&self, options: &mut Options) -> Result<(), Failure> {
+        if let Some(nqn) = &self.host_nqn {
+            options.host_nqn = parse_host_nqn(nqn)?;
+        }
+        if let Some(host_id) = self.host_id {
+            options.host_id = host_id;
+        }
+        Ok(())
+    }
+}
+
+/// Identity of the host, and options of its connections.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Connection")]
+pub struct HostArgs {
+    #[command(flatten)]
+    identity: IdentityArgs,
     /// Protect headers with CRC32C
     #[arg(short = 'g', long)]
     pub hdr_digest: bool,
@@ -110,12 +131,7 @@ impl HostArgs {
             },
             ..Options::default()
         };
-        if let Some(nqn) = &self.host_nqn {
-            options.host_nqn = parse_host_nqn(nqn)?;
-        }
-        if let Some(host_id) = self.host_id {
-            options.host_id = host_id;
-        }
+        self.identity.apply(&mut options)?;
         Ok(options)
     }
 }

@@ -24,6 +24,7 @@ mod invocation;
 mod logging;
 mod man;
 mod output;
+mod remote;
 mod sections;
 mod serve;
 mod signals;

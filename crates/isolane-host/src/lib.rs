@@ -70,6 +70,7 @@ pub use blocking::BlockingVolume;
 pub use client::Client;
 pub use connect::discovery::{DiscoveredSubsystem, discover};
 pub use connect::fence;
+pub use connect::host_page::{HostPage, MalformedPage, TargetPage, read_host_page};
 pub use connect::inspect;
 pub use connect::journal::{AssociationJournal, StaleAssociation};
 pub use cores::{Cores, CoresError};

@@ -8,6 +8,7 @@ mod doctor;
 mod gate;
 mod heatmap;
 mod observe;
+mod remote;
 #[path = "../../../isolane-inspect/src/sample.rs"]
 mod sample;
 mod serve;

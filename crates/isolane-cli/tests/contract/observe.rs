@@ -123,6 +123,8 @@ fn refuses_unusable_sockets() {
     std::fs::write(file.path(), r#"{"version":1,"volumes":[{"id":-1}]}"#).unwrap();
     let error = fail(&["slow", "--from", text(file.path())]);
     assert!(error.contains(": volumes[0].id: "), "{error}");
-    let error = fail(&["slow", "nvme+tcp://127.0.0.1"]);
-    assert!(error.contains("cannot read a target over the network"), "{error}");
+    for needs_steps in [&["heatmap", "-o", "x.svg"][..], &["explain", "--topology", "1"]] {
+        let error = fail(&[needs_steps, &["nvme+tcp://127.0.0.1"]].concat());
+        assert!(error.contains("cannot read a target over the network"), "{error}");
+    }
 }

@@ -13,6 +13,7 @@ pub(crate) mod discovery;
 pub(crate) mod expiry;
 mod features;
 pub mod fence;
+pub(crate) mod host_page;
 mod inventory;
 pub(crate) mod journal;
 

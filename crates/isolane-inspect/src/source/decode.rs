@@ -19,10 +19,12 @@ const MAX_DEPTH: usize = 64;
 const MAX_NAME: usize = 256;
 
 /// Reason for which a document is not a snapshot.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{field}: {reason}")]
 pub struct Invalid {
     /// Path of the field, or the line.
     pub field: String,
+    /// The reason.
     pub reason: String,
 }
 
@@ -31,6 +33,9 @@ fn invalid(field: impl Into<String>, reason: impl Into<String>) -> Invalid {
 }
 
 /// Decodes and checks a document.
+///
+/// # Errors
+/// [`Invalid`], which names the field.
 pub fn decode(text: &[u8]) -> Result<Snapshot, Invalid> {
     if text.len() > super::MAX_BYTES {
         return Err(invalid("document", too_long(super::MAX_BYTES)));

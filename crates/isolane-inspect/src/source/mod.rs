@@ -1,4 +1,4 @@
-//! Source of a snapshot for a command: the control socket of a running program, or a file.
+//! Source of a snapshot for a command: the control socket of a running program, a file, or a target on another machine.
 //!
 //! [`Source::choose`] finds it, and [`Source::read`] returns a [`Snapshot`] whose names contain no control characters,
 //! so that they can be printed.
@@ -13,10 +13,12 @@ mod source_error;
 use std::io::Read;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use isolane_observe::snapshot::Snapshot;
 
+pub use decode::{Invalid, decode};
 pub use find::{ControlSocket, control_sockets};
 pub use source_error::SourceError;
 
@@ -24,12 +26,26 @@ pub use source_error::SourceError;
 const MAX_BYTES: usize = 64 << 20;
 
 /// Where a command reads snapshots.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Source {
     /// Control socket of a running program.
     Socket(PathBuf),
     /// File with one document.
     File(PathBuf),
+    /// Program on another machine. Its documents have no steps.
+    Remote(Arc<dyn Remote>),
+}
+
+/// Reader of a program on another machine.
+pub trait Remote: std::fmt::Debug + Send + Sync {
+    /// Returns the name of the program, for errors.
+    fn name(&self) -> String;
+
+    /// Returns the document as it is now.
+    ///
+    /// # Errors
+    /// The reason.
+    fn read_text(&self) -> Result<Vec<u8>, String>;
 }
 
 /// Parts of a document.
@@ -66,7 +82,7 @@ impl Source {
 
     /// Returns `true` if later reads return newer numbers.
     pub fn is_live(&self) -> bool {
-        matches!(self, Source::Socket(_))
+        !matches!(self, Source::File(_))
     }
 
     /// Reads the document as it is.
@@ -77,8 +93,9 @@ impl Source {
         match self {
             Source::Socket(path) => http::get(path, parts.target(), MAX_BYTES),
             Source::File(path) => read_file(path),
+            Source::Remote(remote) => remote.read_text(),
         }
-        .map_err(|reason| SourceError::Unreadable { path: self.path().to_owned(), reason })
+        .map_err(|reason| SourceError::Unreadable { path: self.path(), reason })
     }
 
     /// Reads and checks a document.
@@ -87,8 +104,8 @@ impl Source {
     /// As [`Source::read_text`], and [`SourceError::Malformed`], which names the field.
     pub fn read(&self, parts: Parts) -> Result<Snapshot, SourceError> {
         let text = self.read_text(parts)?;
-        let mut snapshot = decode::decode(&text).map_err(|invalid| SourceError::Malformed {
-            path: self.path().to_owned(),
+        let mut snapshot = decode(&text).map_err(|invalid| SourceError::Malformed {
+            path: self.path(),
             field: invalid.field,
             reason: invalid.reason,
         })?;
@@ -116,9 +133,10 @@ impl Source {
         Ok(())
     }
 
-    fn path(&self) -> &Path {
+    fn path(&self) -> PathBuf {
         match self {
-            Source::Socket(path) | Source::File(path) => path,
+            Source::Socket(path) | Source::File(path) => path.clone(),
+            Source::Remote(remote) => remote.name().into(),
         }
     }
 }
@@ -153,8 +171,10 @@ mod tests {
     #[test]
     fn file_goes_before_socket() {
         let (socket, file) = (Path::new("a.sock"), Path::new("b.json"));
-        assert_eq!(Source::choose(Some(socket), Some(file)).unwrap(), Source::File(file.into()));
-        assert_eq!(Source::choose(Some(socket), None).unwrap(), Source::Socket(socket.into()));
+        let chosen = Source::choose(Some(socket), Some(file)).unwrap();
+        assert!(matches!(chosen, Source::File(path) if path == file));
+        let chosen = Source::choose(Some(socket), None).unwrap();
+        assert!(matches!(chosen, Source::Socket(path) if path == socket));
     }
 
     #[test]
@@ -177,6 +197,29 @@ mod tests {
         };
         source.poll(Parts::Now, Duration::ZERO, reader).unwrap();
         assert_eq!(count, 1);
+    }
+
+    /// A target that returns any text.
+    #[derive(Debug)]
+    struct Text(Result<&'static str, String>);
+
+    impl Remote for Text {
+        fn name(&self) -> String {
+            String::from("nvme+tcp://a")
+        }
+
+        fn read_text(&self) -> Result<Vec<u8>, String> {
+            self.0.clone().map(|text| text.as_bytes().to_vec())
+        }
+    }
+
+    #[test]
+    fn checks_documents_of_other_machines() {
+        let read = |text| Source::Remote(Arc::new(Text(text))).read(Parts::Now).map_err(|at| at.to_string());
+        assert_eq!(read(Ok(r#"{"version":1,"at_unix_ms":7,"steps":[{}]}"#)).unwrap().steps.len(), 0);
+        let error = read(Ok(r#"{"version":1,"slow":{}}"#)).unwrap_err();
+        assert!(error.starts_with("nvme+tcp://a: slow: "), "{error}");
+        assert_eq!(read(Err(String::from("no page"))).unwrap_err(), "nvme+tcp://a: no page");
     }
 
     #[test]

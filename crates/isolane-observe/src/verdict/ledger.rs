@@ -12,7 +12,7 @@ use crate::stage::{MAX_STAGES, Operation, Side, SizeClass, Stage};
 /// Operations that the tail needs.
 pub(super) const MIN_TAIL: f64 = 100.0;
 /// Lowest quantile at which a tail begins.
-const MIN_QUANTILE: f64 = 0.5;
+pub(super) const MIN_QUANTILE: f64 = 0.5;
 
 /// Operations that are compared with each other.
 pub(super) type Class = (Side, Operation, SizeClass);

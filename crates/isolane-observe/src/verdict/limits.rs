@@ -183,7 +183,7 @@ fn conflict(case: &Case<'_>, volume: u32) -> Named {
 }
 
 /// Returns the block of most operations, else the range of all.
-fn blocks_text(mut blocks: Vec<u64>) -> String {
+pub(super) fn blocks_text(mut blocks: Vec<u64>) -> String {
     blocks.sort_unstable();
     let runs = blocks.chunk_by(|left, right| left == right);
     let most = runs.max_by_key(|run| run.len()).unwrap_or_default();

@@ -11,6 +11,9 @@
 //! | `hosts` | network, host, connection |
 //! | `limits` | memory, conflict, flush, file-threads, caller |
 //!
+//! A snapshot that has only connections and slow operations, as a target shows them to a host on another machine, has
+//! rules of its own (`slow_list`).
+//!
 //! Invariant: a snapshot of any content gives a verdict, in a time that depends on its length only.
 
 mod case;
@@ -23,6 +26,7 @@ mod hosts;
 mod ledger;
 mod limits;
 mod measured;
+mod slow_list;
 mod text;
 mod times;
 mod topology;
@@ -72,6 +76,9 @@ pub fn explain_measured(snapshot: &Snapshot, options: Options, measured: Option<
     let seconds = if options.window_s.is_finite() { options.window_s.clamp(0.001, 1e9) } else { 10.0 };
     let quantile = if options.quantile.is_finite() { options.quantile.clamp(0.5, 1.0) } else { 0.999 };
     let window = Window::new(snapshot, seconds);
+    if slow_list::is_all(&window) {
+        return slow_list::explain(snapshot, &window, quantile);
+    }
     let without = Measured::default();
     let mut case = Case::new(snapshot, window, quantile, measured.unwrap_or(&without));
     let lost_us = case.ledger.lost_ns / 1000.0;

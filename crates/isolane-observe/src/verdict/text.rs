@@ -44,6 +44,7 @@ fn headline(verdict: &Verdict) -> String {
 
 fn no_finding(verdict: &Verdict) -> &'static str {
     match verdict.tail.operations {
+        _ if verdict.operations == 0 => "no finding: there are no operations\n",
         0 => "no finding: there are no slow operations\n",
         _ => "no finding: no volume, core, connection, or host stands out\n",
     }
