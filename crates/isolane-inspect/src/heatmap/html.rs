@@ -14,7 +14,7 @@ const STYLE: &str = "body{font:14px/1.45 'DejaVu Sans',Verdana,Arial,sans-serif;
     overflow-x:auto;white-space:pre-wrap;font:13px/1.5 'DejaVu Sans Mono',monospace}table{border-collapse:collapse;\
     width:100%;font-size:12px}th,td{text-align:left;vertical-align:top;padding:5px 8px;border-bottom:1px solid #ddd}\
     th{border-bottom:2px solid #888}.n{text-align:right;white-space:nowrap}svg{max-width:100%;height:auto}\
-    .stage{display:block;white-space:nowrap}.stage i{display:block;height:3px;background:#b93a62}\
+    .stage{display:block;white-space:nowrap}.stage i{display:block;height:3px;margin-bottom:3px;background:#b93a62}\
     nav a{margin-right:14px}@media print{nav{display:none}svg{page-break-inside:avoid}}";
 
 /// Writes the document. The heat maps of `first` come before the others; `verdict` is plain text.

@@ -11,7 +11,7 @@ use crate::peers::{self, Peer};
 use crate::text::shown_name;
 
 /// Maximum characters of a name.
-const MAX_NAME: usize = 60;
+const MAX_NAME: usize = 100;
 
 /// An item.
 #[derive(Clone, Debug)]

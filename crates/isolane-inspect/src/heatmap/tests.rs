@@ -102,7 +102,7 @@ fn image_has_stall_at_its_place() {
 
 #[test]
 fn long_names_do_not_overlap_quantiles() {
-    for length in [5, 20, 30, 40, 60] {
+    for length in [5, 20, 30, 40, 60, 200] {
         let mut snapshot = Sample { steps: 20, stall: 5..10, ..Sample::default() }.snapshot();
         snapshot.volumes.iter_mut().for_each(|volume| volume.name = "W".repeat(length));
         let map = HeatMap::new(&snapshot, By::Device).expect("operations");

@@ -351,7 +351,8 @@ pub(super) fn clear(case: &mut Case<'_>) {
     let numbers: Vec<String> = cores.iter().take(MAX_NAMED).map(|core| core.index.to_string()).collect();
     let away: f64 = cores.iter().map(|core| Absence::of(case, core).all_ns()).sum();
     let part = show_percent(away / (case.window.seconds * 1e9 * cores.len() as f64));
-    let text = format!("cores {} (not available for {part} of the time)", numbers.join(", "));
+    let noun = if numbers.len() == 1 { "core" } else { "cores" };
+    let text = format!("{noun} {} (not available for {part} of the time)", numbers.join(", "));
     if has_readings {
         case.clear(Kind::Core, text);
     } else {
