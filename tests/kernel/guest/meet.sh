@@ -20,6 +20,17 @@ logs_health() { nvme smart-log "$dev" | tee /tmp/smart && grep -qE 'critical_war
 logs_errors() { nvme error-log -e 1 "$dev"; }
 logs_firmware() { nvme fw-log "$dev"; }
 logs_effects() { nvme effects-log "$dev"; }
+host_page() { nvme get-log "$dev" -i 0xc0 -l 262144 -b > /tmp/page && tail -c +65 /tmp/page | tr -d '\0' > /tmp/host-page; }
+has_slow_operations() { # a core publishes them after a second
+	dd if="$dev" of=/dev/null bs=4096 count=64 iflag=direct && host_page && grep -q '"slow":\[{"side":"target"' /tmp/host-page
+}
+logs_own_stages() { # only a target of Isolane has log page C0h
+	nvme id-ctrl "$dev" -b | tail -c +3089 | head -c 1 | tr '\2\3' yy | grep -q y || return 1
+	wait_for 30 has_slow_operations || return 1
+	grep -o '"numbers":.\{400\}' /tmp/host-page
+	grep -q '^{"version":1,' /tmp/host-page && grep -q '"host":"nqn\.[^}]*"queue":1,' /tmp/host-page \
+		&& grep -q '"stages_ns":\[\["batch",[1-9]' /tmp/host-page && ! grep -q '"path":"' /tmp/host-page
+}
 gets_features() { nvme get-feature "$dev" -f 7 -H && { [ -n "${STANDIN-}" ] || nvme get-feature "$dev" -f 6 -H; }; }
 sets_cache() { # only a target that then makes every write durable may disable its volatile write cache
 	nvme get-feature "$dev" -f 6 -H
@@ -43,6 +54,7 @@ check "smart-log" logs_health
 check "error-log" logs_errors
 check "fw-log" logs_firmware
 check "effects-log" logs_effects
+[ -n "${STANDIN-}" ] || check "stages of this host" logs_own_stages
 check "get-feature" gets_features
 check "discard and write zeroes" discards_and_zeroes
 check "flush" flushes
