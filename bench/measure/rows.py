@@ -132,6 +132,10 @@ SEGMENTS = (
 )
 SEGMENT_GOALS = goals("isolane+unbatched", "isolane+batched", iops="≥ 0.50")
 FILE_GOALS = goals("isolane", "fio", iops="≥ 0.8696")
+# The cost of recording, at the target and at the host.
+UNOBSERVED = f"{POLL} --observe off"
+OBSERVED_TARGET = (ISOLANE, isolane("unobserved", UNOBSERVED, POLL))
+OBSERVED_HOST = (ISOLANE, isolane("unobserved", POLL, UNOBSERVED))
 INLINE_GOALS = goals("isolane+inline", "isolane+handoff", mean_us="≤ 0.90")
 
 
@@ -140,6 +144,11 @@ def file(direct):
         Contender("fio", NoTarget(), FioFile(direct)),
         Contender("isolane", IsolaneFile(direct), Bench(POLL)),
     )
+
+
+def observed(name, title, load, contenders=OBSERVED_TARGET, figure="iops"):
+    limit = "≤ 1.015" if figure == "mean_us" else "≥ 0.985"
+    return Row(f"observe-{name}", f"stages recorded, {title}", load, contenders, goals("isolane", "isolane+unobserved", **{figure: limit}), figure)
 
 
 def inline(mode):
@@ -231,6 +240,22 @@ ROWS = (
         tuple(on_both(name, f"{ADAPTIVE} --scheduler {name}", SettledBench(POLL)) for name in ["static", "dynamic"]),
         goals("isolane+dynamic", "isolane+static", iops="≥ 0.95"),
     ),
+    observed("qd1", "4 KiB read, QD1", reads(1), figure="mean_us"),
+    observed("qd32", "4 KiB read, QD32", reads(32)),
+    observed("qd128", "4 KiB read, QD128", reads(128)),
+    observed("4x8", "4 KiB read, 4 connections x QD8", reads(8, 4)),
+    observed("16x1", "4 KiB read, 16 connections x QD1", reads(1, 16)),
+    observed("128k", "128 KiB read, QD16", reads(16, 1, 128 << 10)),
+    observed(
+        "file",
+        "file in the page cache, 4 KiB read, QD32",
+        reads(32),
+        (
+            Contender("isolane", IsolaneFile(direct=False), Bench(POLL)),
+            Contender("isolane+unobserved", IsolaneFile(direct=False, arguments="--observe off"), Bench(POLL)),
+        ),
+    ),
+    observed("host", "at the host, 4 KiB read, QD32", reads(32), OBSERVED_HOST),
     Row(
         "idle",
         "1,000 idle connections, adaptive mode",

@@ -36,12 +36,13 @@ class Isolane:
 @dataclass(frozen=True)
 class IsolaneFile:
     direct: bool
+    arguments: str = ""
     programs = ("isolane",)
 
     def start(self, bed, load):
         path = volume_of(shared_file(bed, self.direct))
         volume = f"{path}{'' if self.direct else ',buffered'},block-size=4096"
-        return serve(bed, volume, bed.target_core, "--mode poll")
+        return serve(bed, volume, bed.target_core, f"--mode poll {self.arguments}")
 
 
 @contextmanager
