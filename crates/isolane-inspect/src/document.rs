@@ -9,7 +9,7 @@ use isolane_observe::snapshot::{Snapshot, StuckTurn};
 
 use crate::metrics::{Exposition, Extra, Totals};
 use crate::program::{SharedProgram, Turn};
-use crate::recorder::{Connections, Devices, Steps};
+use crate::recorder::{Connections, Devices, SlowDevices, Steps};
 use crate::source::Parts;
 use crate::system::{CpuTimes, Root, SMALL, decode_schedstat};
 
@@ -24,6 +24,7 @@ pub struct Document {
     steps: Mutex<Steps>,
     stuck: Mutex<VecDeque<StuckTurn>>,
     totals: Mutex<Totals>,
+    slow_devices: Mutex<SlowDevices>,
 }
 
 impl std::fmt::Debug for Document {
@@ -47,6 +48,7 @@ impl Document {
             steps: Mutex::default(),
             stuck: Mutex::default(),
             totals: Mutex::default(),
+            slow_devices: Mutex::default(),
         })
     }
 
@@ -97,7 +99,8 @@ impl Document {
         let cpus = CpuTimes::read(&self.root).unwrap_or_default();
         let hz = rustix::param::clock_ticks_per_second().max(1);
         let stolen = cpus.iter().map(|times| (times.cpu, times.steal.saturating_mul(1000) / hz));
-        let extra = Extra { stolen_ms: stolen.collect() };
+        let devices = lock(&self.slow_devices).states().collect();
+        let extra = Extra { stolen_ms: stolen.collect(), devices };
         exposition.write(&snapshot, &lock(&self.totals), &extra)
     }
 
@@ -130,6 +133,10 @@ impl Document {
 
     pub(crate) fn totals(&self) -> MutexGuard<'_, Totals> {
         lock(&self.totals)
+    }
+
+    pub(crate) fn slow_devices(&self) -> MutexGuard<'_, SlowDevices> {
+        lock(&self.slow_devices)
     }
 
     pub(crate) fn steps(&self) -> MutexGuard<'_, Steps> {

@@ -5,8 +5,7 @@
 //! | [`control`] | control socket of a running program |
 //! | [`deep`] | times of interrupt handlers, tasks, and disk requests, which need root |
 //! | [`heatmap`] | drawings of time x latency x number of operations |
-//! | [`metrics`] | OpenMetrics text |
-//! | [`peers`] | devices as a user compares them |
+//! | [`metrics`] | OpenMetrics text, and protobuf for Prometheus |
 //! | [`document`] | the snapshot of this program, for readers |
 //! | [`program`] | the program that side threads describe |
 //! | [`side_threads`] | all side threads of a program |
@@ -31,7 +30,6 @@ pub mod doctor;
 pub mod document;
 pub mod heatmap;
 pub mod metrics;
-pub mod peers;
 mod placement;
 pub mod program;
 mod recorder;

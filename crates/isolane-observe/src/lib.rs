@@ -14,6 +14,7 @@
 //! | [`ring`] | ring of records with one writer |
 //! | [`snapshot`] | all data of a program, as one document |
 //! | [`peers`] | the rule that finds slow members of a group |
+//! | [`topology`] | volumes, their members, and the devices that a user compares |
 //! | [`verdict`] | the causes of slow operations, with evidence |
 //!
 //! Invariant: the sum of the stages of a command is its total, to the nanosecond.
@@ -29,4 +30,5 @@ pub mod slow;
 pub mod snapshot;
 pub mod stage;
 mod sync;
+pub mod topology;
 pub mod verdict;

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use isolane_observe::histogram::Histogram;
 use isolane_observe::snapshot::{Numbers, Snapshot};
+use isolane_observe::topology::{Peer, Topology};
 
 use super::{By, MAX_STRIPS};
-use crate::peers::{self, Peer};
 use crate::text::shown_name;
 
 /// Maximum characters of a name.
@@ -155,7 +155,7 @@ impl Items {
 
 fn devices(snapshot: &Snapshot) -> Items {
     let mut items = Items { list: Vec::new(), owner: Owner::Volumes(BTreeMap::new()) };
-    for Peer { name, group, volumes, .. } in peers::devices(snapshot) {
+    for Peer { name, group, volumes, .. } in Topology::new(snapshot).devices() {
         let Owner::Volumes(owner) = &mut items.owner else { continue };
         owner.extend(volumes.iter().map(|volume| (*volume, items.list.len())));
         items.list.push(Item { name: shown_name(&name, MAX_NAME), peers: group });

@@ -14,6 +14,8 @@ use isolane_observe::histogram::Histogram;
 use isolane_observe::snapshot::{Series, Snapshot, Volume};
 use isolane_observe::stage::{Operation, Side, SizeClass};
 
+use crate::recorder::DeviceState;
+
 use self::format::{Format, Kind, Labels, Value};
 use self::protobuf::Protobuf;
 use self::text::Text;
@@ -24,6 +26,8 @@ pub use self::totals::Totals;
 pub struct Extra {
     /// Time that the hypervisor took from each CPU, in milliseconds.
     pub stolen_ms: BTreeMap<u32, u64>,
+    /// Devices that have peers.
+    pub(crate) devices: Vec<DeviceState>,
 }
 
 /// Format of the metrics.
@@ -68,6 +72,7 @@ fn add_all(format: &mut dyn Format, snapshot: &Snapshot, totals: &Totals, extra:
     add_program(format, snapshot);
     add_series(format, &volumes, &sum_of_cores(&snapshot.numbers.series));
     add_volumes(format, snapshot, &volumes);
+    add_devices(format, &extra.devices);
     add_cores(format, snapshot, totals, extra);
     add_counters(format, snapshot, totals);
     add_hosts(format, totals);
@@ -82,6 +87,9 @@ fn add_program(format: &mut dyn Format, snapshot: &Snapshot) {
     format.family("isolane_uptime_seconds", Kind::Gauge, "Time since the start of the program.");
     format.sample(&[], Value::Seconds(program.uptime_ms.saturating_mul(1_000_000)));
 }
+
+/// Kinds of volumes with several members.
+const GROUPS: [&str; 2] = ["mirror", "stripe"];
 
 /// Side, volume, operation, and size.
 type Key = (Side, u32, Operation, SizeClass);
@@ -154,7 +162,9 @@ fn add_series(format: &mut dyn Format, volumes: &BTreeMap<u32, &Volume>, sums: &
     }
     for (volume, count) in last {
         let Some(member) = volumes.get(&volume) else { continue };
-        let Some(group) = member.parent.and_then(|parent| volumes.get(&parent)) else { continue };
+        let parent = member.parent.and_then(|parent| volumes.get(&parent));
+        // A filter has one member, which is always the last.
+        let Some(group) = parent.filter(|parent| GROUPS.contains(&parent.kind.as_str())) else { continue };
         let labels: Labels<'_> = &[("group", &group.name), ("member", &member.name), ("id", &volume)];
         format.sample(labels, Value::Count(count));
     }
@@ -188,6 +198,28 @@ fn add_volumes(format: &mut dyn Format, snapshot: &Snapshot, volumes: &BTreeMap<
             .and_then(|text| text.strip_prefix("copying ")?.split_whitespace().next()?.parse::<f64>().ok());
         if let Some(percent) = percent {
             format.sample(&[("volume", &mirror.name), ("id", &mirror.id)], Value::Ratio(percent / 100.0));
+        }
+    }
+}
+
+fn add_devices(format: &mut dyn Format, devices: &[DeviceState]) {
+    format.family("isolane_device_slow", Kind::Gauge, "1 for a device that is slower than its peers.");
+    for device in devices {
+        let disk = device.disk.as_deref().unwrap_or_default();
+        let labels: Labels<'_> = &[("volume", &device.volume), ("id", &device.id), ("device", &disk)];
+        format.sample(labels, Value::Count(u64::from(device.is_slow)));
+    }
+    format.family(
+        "isolane_device_ratio",
+        Kind::Gauge,
+        "Time of the operations of a device in relation to its peers, at a quantile; the largest of all operations.",
+    );
+    for device in devices {
+        let disk = device.disk.as_deref().unwrap_or_default();
+        for (quantile, ratio) in ["0.5", "0.99", "0.999"].iter().zip(device.ratios) {
+            let labels: Labels<'_> =
+                &[("volume", &device.volume), ("id", &device.id), ("device", &disk), ("quantile", quantile)];
+            ratio.into_iter().for_each(|ratio| format.sample(labels, Value::Ratio(ratio)));
         }
     }
 }
@@ -304,13 +336,23 @@ mod tests {
         let mut operation = slow(1, 1);
         operation.stages = vec![(isolane_observe::stage::Stage::Device, 1)];
         totals.add_slow(&[operation]);
-        let text = text(&snapshot(), &totals, &Extra { stolen_ms: [(2, 30)].into() });
+        let device = DeviceState {
+            volume: "a".to_owned(),
+            id: 1,
+            disk: Some("sda".to_owned()),
+            is_slow: true,
+            ratios: [Some(6.5), None, None],
+        };
+        let extra = Extra { stolen_ms: [(2, 30)].into(), devices: vec![device] };
+        let text = text(&snapshot(), &totals, &extra);
         for line in [
             "isolane_io_seconds_count{side=\"target\",nsid=\"7\",op=\"read\",size=\"4K\"} 30",
             "isolane_io_bytes_total{side=\"target\",nsid=\"7\",op=\"read\",size=\"4K\"} 122880",
             "isolane_member_last_total{group=\"m\\\"\\n\",member=\"a\",id=\"1\"} 4",
             "isolane_mirror_state{volume=\"m\\\"\\n\",id=\"0\",state=\"copying\"} 1",
             "isolane_mirror_copied_ratio{volume=\"m\\\"\\n\",id=\"0\"} 0.4",
+            "isolane_device_slow{volume=\"a\",id=\"1\",device=\"sda\"} 1",
+            "isolane_device_ratio{volume=\"a\",id=\"1\",device=\"sda\",quantile=\"0.5\"} 6.5",
             "isolane_core_busy_seconds_total{core=\"0\"} 1.5",
             "isolane_core_stolen_seconds_total{core=\"0\"} 0.03",
             "isolane_slow_operations_total{stage=\"device\"} 1",

@@ -9,6 +9,7 @@ mod connections;
 mod devices;
 mod disks;
 mod readings;
+mod slow_devices;
 mod sock_diag;
 mod steps;
 mod stuck;
@@ -23,6 +24,7 @@ use isolane_observe::snapshot::{Numbers, Step};
 
 pub(crate) use self::connections::Connections;
 pub(crate) use self::devices::Devices;
+pub(crate) use self::slow_devices::{DeviceState, SlowDevices};
 pub(crate) use self::steps::Steps;
 
 use self::readings::Readings;
@@ -92,7 +94,9 @@ impl Recorder {
         totals.add_slow(&snapshot.slow);
         totals.add_stuck(snapshot.stuck.iter());
         drop(totals);
-        let length_ms = now.duration_since(self.last.1).as_millis() as u64;
+        let length = now.duration_since(self.last.1);
+        document.slow_devices().push(&snapshot, &numbers, length.as_secs_f64());
+        let length_ms = length.as_millis() as u64;
         self.last = (snapshot.numbers, now);
         document.steps().push(&Step { at_unix_ms: snapshot.at_unix_ms, length_ms, numbers, system });
     }

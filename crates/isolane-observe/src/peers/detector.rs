@@ -65,6 +65,9 @@ pub struct Status {
     pub ratio: f64,
     /// Work in relation to the other members.
     pub work: f64,
+    /// Median, 99th percentile, and quantile of [`Criterion::STALLS`] in relation to the other members, in the last window
+    /// of each, if it had enough operations.
+    pub ratios: [Option<f64>; 3],
 }
 
 /// Detects slow members of one group, for one operation and size class.
@@ -110,9 +113,11 @@ impl Detector {
     pub fn push(&mut self, window: &[Option<MemberWindow>]) {
         assert_eq!(window.len(), self.members.len(), "one entry for each member");
         let past_ratios = self.compare_with_past(window);
+        let ratios = [0, 1].map(|quantile| ratios(&quantiles(window, quantile)));
         let outliers = if window.len() == 2 { pair(&past_ratios) } else { outliers(window) };
-        let differences = if window.len() == 2 { past_ratios } else { differences(window) };
+        let differences = if window.len() == 2 { past_ratios } else { differences(&ratios) };
         for (at, member) in self.members.iter_mut().enumerate() {
+            member.status.ratios[..2].copy_from_slice(&[ratios[0][at], ratios[1][at]]);
             let Some(own) = window[at] else { continue };
             let outlier = outliers.iter().find(|outlier| outlier.0 == at);
             member.outlier = member.outlier << 1 | u32::from(outlier.is_some());
@@ -135,7 +140,11 @@ impl Detector {
         let values = quantiles(window, 0);
         let outliers = compare(&values, Criterion::STALLS.ratio);
         let ratios = ratios(&values);
-        for (at, member) in self.members.iter_mut().enumerate().filter(|(at, _)| window[*at].is_some()) {
+        for (at, member) in self.members.iter_mut().enumerate() {
+            member.status.ratios[2] = ratios[at];
+            if window[at].is_none() {
+                continue;
+            }
             let outlier = outliers.iter().find(|outlier| outlier.member == at);
             let is_different = ratios[at].is_some_and(|ratio| ratio >= DIFFERENCES[2]);
             member.stalls = member.stalls << 1 | u32::from(outlier.is_some());
@@ -237,14 +246,10 @@ fn outliers(window: &[Option<MemberWindow>]) -> Vec<(usize, f64)> {
 }
 
 /// Returns the ratios that count as a difference at either quantile.
-fn differences(window: &[Option<MemberWindow>]) -> Vec<Option<f64>> {
-    let mut differences = vec![None; window.len()];
-    for (at, limit) in DIFFERENCES.iter().enumerate().take(2) {
-        for (difference, ratio) in differences.iter_mut().zip(ratios(&quantiles(window, at))) {
-            *difference = difference.or(ratio.filter(|ratio| ratio >= limit));
-        }
-    }
-    differences
+fn differences([medians, tails]: &[Vec<Option<f64>>; 2]) -> Vec<Option<f64>> {
+    let counts = |ratio: &Option<f64>, limit: f64| ratio.filter(|ratio| *ratio >= limit);
+    let either = |(median, tail)| counts(median, DIFFERENCES[0]).or(counts(tail, DIFFERENCES[1]));
+    medians.iter().zip(tails).map(either).collect()
 }
 
 /// Returns the one of two members that is slower than its past, if the other one is not.
@@ -340,6 +345,19 @@ mod tests {
             let all = detector.statuses().all(|at| (at.level, at.reason) == (Level::Slow, Reason::Common));
             assert!(all, "{:?}", detector.statuses().collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn shows_ratios_of_last_window() {
+        let mut detector = Detector::new(3);
+        push(&mut detector, 1, &[200.0, 200.0, 300.0]);
+        let ratios = |detector: &Detector| detector.statuses().nth(2).expect("three members").ratios;
+        assert_eq!(ratios(&detector), [Some(1.5), Some(1.5), None]);
+        let stalls = |ms: f64| Some(MemberWindow { quantiles_ns: [Some(ms * 1e6), None], work: 1.0 });
+        detector.push_stalls(&[stalls(1.0), stalls(1.0), stalls(4.0)]);
+        assert_eq!(ratios(&detector), [Some(1.5), Some(1.5), Some(4.0)]);
+        detector.push(&[Some(member(200.0, 1.0)), Some(member(200.0, 1.0)), None]);
+        assert_eq!(ratios(&detector), [None, None, Some(4.0)], "it copies");
     }
 
     #[test]

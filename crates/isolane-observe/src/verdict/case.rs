@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::document::{Cleared, Finding, Kind, NotSeen};
 use super::ledger::{Ledger, Part};
 use super::times::Measured;
-use super::topology::Topology;
 use super::trend::{self, Point};
 use super::window::Window;
 use crate::snapshot::{Series, Snapshot};
 use crate::stage::Stage;
+use crate::topology::Topology;
 
 /// Least share of the lost time of a finding.
 pub(super) const MIN_SHARE: f64 = 0.1;

@@ -7,12 +7,12 @@ use super::disks;
 use super::document::{Evidence, Finding, Grade, Kind, Neighbor};
 use super::ledger::{Part, is_at_volume};
 use super::measured;
-use super::topology::Group;
 use super::units::{show_digits, show_ns, show_percent, show_quantile};
 use crate::histogram::{Histogram, Resolution};
 use crate::peers::compare::{Criterion, Outlier, compare, ratios, work_of};
 use crate::snapshot::Series;
 use crate::stage::{Operation, SizeClass, Stage};
+use crate::topology::Group;
 
 /// Most work, in relation to the other members, of a member that counts as slow.
 const MAX_EQUAL_WORK: f64 = 1.25;

@@ -6,12 +6,12 @@ use super::case::{Case, stands_out};
 use super::document::{Evidence, Finding, Grade, Kind, Neighbor};
 use super::ledger::{Part, is_at_volume};
 use super::measured;
-use super::topology::is_own;
 use super::trend::{self, Point};
 use super::units::{escape, show_percent};
 use crate::peers::compare::work_of;
 use crate::snapshot::{Device, Disk};
 use crate::stage::Stage;
+use crate::topology::is_own;
 
 /// Least part of the work of a disk that others do.
 const MIN_OTHERS: f64 = 0.1;

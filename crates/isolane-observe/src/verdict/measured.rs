@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::case::Case;
 use super::document::{Evidence, Grade, Neighbor};
 use super::times::{HANDLERS, Handler, Issuer, MIN_PART, Measured, RanTask, TASKS, Times};
-use super::topology::is_own;
 use super::units::{escape, show_count, show_ns, show_percent};
 use crate::snapshot::{Core, Device};
+use crate::topology::is_own;
 
 /// Least part of the requests of a disk that a process issues.
 const MIN_REQUESTS: f64 = 0.05;

@@ -29,7 +29,6 @@ mod measured;
 mod slow_list;
 mod text;
 mod times;
-mod topology;
 mod trend;
 mod units;
 mod window;

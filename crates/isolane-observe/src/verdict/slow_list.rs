@@ -9,13 +9,13 @@ use super::case::{MIN_COVERAGE, MIN_SHARE};
 use super::document::{Cleared, Evidence, Finding, Grade, Kind, NotSeen, Tail, VERSION, Verdict, finite};
 use super::ledger::{MIN_QUANTILE, MIN_TAIL};
 use super::limits::blocks_text;
-use super::topology::Topology;
 use super::units::{escape, show_count, show_ns, show_percent};
 use super::window::Window;
 use super::{MIN_LOSS_NS, MIN_OPERATIONS};
 use crate::histogram::{Histogram, Resolution};
 use crate::snapshot::{Connection, SlowOperation, Snapshot};
 use crate::stage::{MAX_STAGES, Operation, Side, Stage};
+use crate::topology::Topology;
 
 /// Slow operations that a finding needs.
 const MIN_SLOW: usize = 8;

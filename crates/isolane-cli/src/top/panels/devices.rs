@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use isolane_inspect::peers::{Peer, devices};
 use isolane_inspect::window::by_operation;
 use isolane_observe::histogram::Histogram;
 use isolane_observe::peers::compare::median;
 use isolane_observe::peers::{Criterion, compare};
 use isolane_observe::snapshot::Series;
 use isolane_observe::stage::Operation;
+use isolane_observe::topology::{Peer, Topology};
 
 use super::volumes::keys_of;
 use super::{View, age, bandwidth, quantiles, rate};
@@ -37,7 +37,7 @@ const MAX_ROWS: usize = 1000;
 pub fn table(view: &View) -> Table {
     let sums = by_operation(&view.numbers);
     let mut found: Vec<(Peer, Operation, Series)> = Vec::new();
-    for peer in devices(&view.snapshot) {
+    for peer in Topology::new(&view.snapshot).devices() {
         let mut operations: BTreeMap<Operation, Series> = BTreeMap::new();
         for ((_, operation), sum) in peer.volumes.iter().flat_map(|volume| sums.range(keys_of(*volume))) {
             operations.entry(*operation).and_modify(|at| at.merge(sum)).or_insert_with(|| sum.clone());

@@ -11,12 +11,29 @@ const INJECTORS: [&str; 3] = ["delay", "fault", "stall"];
 
 /// Lookup of volumes and devices.
 #[derive(Debug)]
-pub(super) struct Topology<'a> {
+pub struct Topology<'a> {
     volumes: BTreeMap<u32, &'a Volume>,
     members: BTreeMap<u32, Vec<u32>>,
     devices: BTreeMap<&'a str, &'a Device>,
     /// Names of several volumes.
     repeated: BTreeSet<&'a str>,
+}
+
+/// A device as a user compares it, with all volumes on it. A filter counts as the volume beneath it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Name of its volume, or of the disk of several volumes.
+    pub name: String,
+    /// Devices with the same text are compared with each other.
+    pub group: String,
+    /// Volumes of the device ([`Volume::id`]).
+    pub volumes: Vec<u32>,
+    /// Stripe or mirror that it is a member of.
+    pub above: Option<u32>,
+    /// Its disk.
+    pub disk: Option<String>,
+    /// Reason to leave it out of comparisons: `copying 40 %`.
+    pub busy: Option<String>,
 }
 
 /// Members that are expected to be alike.
@@ -37,7 +54,8 @@ pub(super) struct Member {
 }
 
 impl<'a> Topology<'a> {
-    pub(super) fn new(snapshot: &'a Snapshot) -> Topology<'a> {
+    /// Returns the lookup of a snapshot.
+    pub fn new(snapshot: &'a Snapshot) -> Topology<'a> {
         let volumes: BTreeMap<u32, &Volume> = snapshot.volumes.iter().map(|at| (at.id, at)).collect();
         let mut members: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         let (mut names, mut repeated) = (BTreeSet::new(), BTreeSet::new());
@@ -108,9 +126,12 @@ impl<'a> Topology<'a> {
 
     /// Returns the disk beneath a volume.
     pub(super) fn device(&self, id: u32) -> Option<&'a Device> {
+        self.disk_name(id).and_then(|name| self.devices.get(name).copied())
+    }
+
+    fn disk_name(&self, id: u32) -> Option<&'a str> {
         let chain = self.chain(id);
-        let mut names = chain.iter().filter_map(|at| self.volumes.get(at)?.device.as_deref());
-        names.next_back().and_then(|name| self.devices.get(name).copied())
+        chain.iter().rev().find_map(|at| self.volumes.get(at)?.device.as_deref())
     }
 
     /// Returns the names of the disk beneath a volume, and of all disks beneath that one.
@@ -140,6 +161,43 @@ impl<'a> Topology<'a> {
         })
     }
 
+    /// Returns the devices, in the order of their volumes. Volumes on one disk are one device.
+    pub fn devices(&self) -> Vec<Peer> {
+        let mut found: Vec<Peer> = Vec::new();
+        let mut by_disk: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut seen = BTreeSet::new();
+        let tops = self.volumes.keys().filter(|id| self.is_top(**id));
+        let mut pending: Vec<(u32, Option<u32>)> = tops.rev().map(|id| (*id, None)).collect();
+        while let Some((id, above)) = pending.pop() {
+            if !seen.insert(id) {
+                continue;
+            }
+            let innermost = self.chain(id).pop().unwrap_or(id);
+            if let Some(members) = self.members.get(&innermost).filter(|members| members.len() > 1) {
+                pending.extend(members.iter().rev().map(|member| (*member, Some(id))));
+                continue;
+            }
+            let disk = self.disk_name(id);
+            if let Some((disk, at)) = disk.and_then(|disk| Some((disk, *by_disk.get(disk)?))) {
+                let device = &mut found[at];
+                disk.clone_into(&mut device.name);
+                device.volumes.push(id);
+                device.busy = device.busy.take().or_else(|| self.busy(id));
+                continue;
+            }
+            disk.into_iter().for_each(|disk| _ = by_disk.insert(disk, found.len()));
+            found.push(Peer {
+                name: self.volumes[&id].name.clone(),
+                group: self.group_name(id),
+                volumes: vec![id],
+                above,
+                disk: disk.map(str::to_owned),
+                busy: self.busy(id),
+            });
+        }
+        found
+    }
+
     /// Returns all groups with two or more members.
     pub(super) fn groups(&self, tops: &BTreeSet<u32>) -> Vec<Group> {
         let mut groups = Vec::new();
@@ -155,8 +213,15 @@ impl<'a> Topology<'a> {
         groups
     }
 
-    /// Returns the name that the peers of a volume share: its group, the model of its disk, or the kind of its data.
+    /// Returns the name that the peers of a volume share: the stripe or mirror of a member, else its group, the model of
+    /// its disk, or the kind of its data.
     fn group_name(&self, id: u32) -> String {
+        let parent = self.volumes.get(&id).and_then(|volume| volume.parent);
+        if let Some(parent) =
+            parent.filter(|parent| self.members.get(parent).is_some_and(|all| all.len() > 1))
+        {
+            return format!("members of {parent}");
+        }
         let chain = self.chain(id);
         let volumes = || chain.iter().filter_map(|at| self.volumes.get(at));
         if let Some(group) = volumes().find_map(|volume| volume.group.as_ref()) {
@@ -203,4 +268,72 @@ pub(super) fn is_own(action: &str, devices: &BTreeMap<&str, &Device>) -> bool {
     };
     let own = controller(action);
     devices.keys().any(|name| action == *name || own.is_some() && controller(name) == own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volume(id: u32, parent: Option<u32>, device: &str) -> Volume {
+        let device = (!device.is_empty()).then(|| device.to_owned());
+        Volume { id, parent, name: format!("v{id}"), device, ..Volume::default() }
+    }
+
+    fn shown(volumes: Vec<Volume>) -> Vec<(String, String, Vec<u32>)> {
+        let snapshot = Snapshot { volumes, ..Snapshot::default() };
+        Topology::new(&snapshot)
+            .devices()
+            .into_iter()
+            .map(|peer| (peer.name, peer.group, peer.volumes))
+            .collect()
+    }
+
+    #[test]
+    fn members_are_peers() {
+        let delayed = vec![
+            volume(0, None, ""),
+            volume(1, Some(0), ""),
+            volume(2, Some(1), "sda"),
+            volume(3, Some(1), "sdb"),
+            volume(4, None, "sdc"),
+        ];
+        let group = "members of 1".to_owned();
+        assert_eq!(
+            shown(delayed),
+            [
+                ("v2".to_owned(), group.clone(), vec![2]),
+                ("v3".to_owned(), group, vec![3]),
+                ("v4".to_owned(), "kind ".to_owned(), vec![4]),
+            ]
+        );
+    }
+
+    #[test]
+    fn filter_is_one_device_with_its_volume() {
+        let filtered = vec![volume(0, None, ""), volume(1, Some(0), "sda"), volume(2, None, "sda")];
+        assert_eq!(shown(filtered), [("sda".to_owned(), "kind ".to_owned(), vec![0, 2])]);
+    }
+
+    #[test]
+    fn volumes_in_a_cycle_end() {
+        let cycle = vec![volume(1, Some(2), ""), volume(2, Some(1), ""), volume(3, Some(3), "")];
+        assert_eq!(shown(cycle), [("v3".to_owned(), "kind ".to_owned(), vec![3])]);
+    }
+
+    #[test]
+    fn group_is_the_nearest_that_volumes_share() {
+        let mut volumes = vec![volume(0, None, "sda"), volume(1, None, "sdb"), volume(2, None, "")];
+        volumes.extend([volume(3, None, ""), volume(4, Some(3), ""), volume(5, Some(3), "")]);
+        volumes[1].group = Some("fast".to_owned());
+        volumes[2].kind = "memory".to_owned();
+        volumes[4].group = Some("fast".to_owned());
+        volumes[5].background = Some("copying 40 %".to_owned());
+        let model = |name: &str| Device { name: name.to_owned(), model: "M".to_owned(), ..Device::default() };
+        let snapshot = Snapshot { volumes, devices: vec![model("sda"), model("sdb")], ..Snapshot::default() };
+        let devices = Topology::new(&snapshot).devices();
+        let groups: Vec<&str> = devices.iter().map(|device| device.group.as_str()).collect();
+        assert_eq!(groups, ["model M", "group fast", "kind memory", "members of 3", "members of 3"]);
+        let busy: Vec<Option<&str>> = devices.iter().map(|device| device.busy.as_deref()).collect();
+        assert_eq!(busy, [None, None, None, None, Some("copying 40 %")]);
+    }
 }
