@@ -14,6 +14,7 @@ const PARTS: &[(&str, &str)] = &[
     ("TransferFields", "HostPdu"),
     ("decode_error", "Outcome"),
     ("decode_generation", "GenerationLog"),
+    ("decode_header", "HostPage"),
 ];
 
 /// Decoders of data that neither a peer nor a client writes, or of which each bit pattern is valid.
