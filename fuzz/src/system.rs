@@ -79,6 +79,15 @@ pub(crate) const TARGETS: &[Target] = &[
         },
         corpus: || vec![pci_config()],
     },
+    parser!("system-choice", decode_choice, "always [madvise] never\n"),
+    parser!("system-cpu-max", decode_cpu_max, "150000 100000\n", "max 100000\n"),
+    parser!("system-cfs-quota", decode_cfs_quota, "-1\n", "50000\n"),
+    parser!("system-tcp-memory", decode_tcp_memory, "sockets: used 9\nTCP: inuse 4 orphan 0 mem 3\n"),
+    parser!(
+        "system-volume-file",
+        decode_volume_file,
+        "major 259\nminor 1\nsize 1\nallocated 2\nblocks 3\navailable_blocks 4\nfile_system 5\ndirect_io_alignment 4\n"
+    ),
     parser!("system-node", decode_node, "-1\n", "1\n"),
     parser!("system-routes", decode_routes, "Iface\neth0 0000000A 0 0001 0 0 0 000000FF 0 0 0\n"),
     parser!(

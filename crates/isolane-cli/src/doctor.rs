@@ -1,19 +1,20 @@
 //! `isolane doctor`: checks of the system for settings and neighbors that delay I/O.
 
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use isolane_host::Cores;
 use isolane_inspect::doctor::{self, Check, Context, Finding, State};
 use isolane_inspect::source::Source;
-use isolane_inspect::system::Root;
+use isolane_inspect::system::{Accesses, Root};
 
 use crate::failure::{Failure, IoContext};
 use crate::output;
 
 /// Check the system for settings and neighbors that delay I/O
 ///
-/// Reads files of /proc and /sys, and changes nothing. Takes about one second, because counters are read twice. Without
+/// Reads files of /proc and /sys, and changes nothing; only --capture writes, to its directory. Takes about one second, because counters are read twice. Without
 /// SOCKET, run it as the user and in the control group of the target, since limits are those of this process. A check that cannot read
 /// its data is not good. docs/DOCTOR.md lists all checks.
 #[derive(Debug, clap::Args)]
@@ -36,6 +37,12 @@ pub struct Args {
     /// Read files below this directory, a copy of another system, instead of /
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
+    /// Copy the files that the checks read to this new directory, for --root on another machine
+    ///
+    /// Lists the files on stderr first. The copy has what the checks read, and nothing else: no environment, arguments,
+    /// or memory of a process. With SOCKET, it also has names of hosts and volumes.
+    #[arg(long, value_name = "DIR", conflicts_with = "list")]
+    capture: Option<PathBuf>,
     /// Print a shell script with all remedies
     #[arg(long, conflicts_with_all = ["json", "list"])]
     fix: bool,
@@ -61,6 +68,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let root = Root::open(&args.root).io_context(format!("cannot read {}", args.root.display()))?;
+    let root = if args.capture.is_some() { root.recorded() } else { root };
     let cores = args.cores.as_ref().map(|cores| cores.as_slice().iter().map(|core| *core as u32).collect());
     let mut context = Context::new(root, cores);
     if let Some(socket) = &args.socket {
@@ -68,12 +76,23 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         context = context.with_target(source).map_err(Failure::from_error)?;
     }
     let findings = doctor::run(&mut context, &checks);
+    if let Some(dir) = &args.capture {
+        capture(&context.accesses(), dir)?;
+    }
     if args.fix {
         output::write_stdout(doctor::script(&findings).as_bytes())?;
     } else {
         output::show(&to_json(&findings), args.json, || to_text(&findings))?;
     }
     Ok(ExitCode::from(doctor::exit_status(&findings)))
+}
+
+/// Lists the files that the checks have read, and copies them.
+fn capture(accesses: &Accesses, dir: &Path) -> Result<(), Failure> {
+    let mut text = format!("These files are copied to {}:\n", dir.display());
+    text.extend(accesses.files().map(|(path, _)| format!("{}\n", path.escape_debug())));
+    std::io::stderr().write_all(text.as_bytes()).io_context("cannot write to stderr")?;
+    doctor::capture(accesses, dir).io_context(format!("cannot copy to {}", dir.display()))
 }
 
 fn to_json(findings: &[Finding]) -> serde_json::Value {
@@ -104,17 +123,19 @@ fn to_text(findings: &[Finding]) -> String {
     sorted.sort_by_key(|finding| rank(finding));
     let mut text: String = sorted.iter().map(|finding| describe(finding)).collect();
     let count = |name: &str| findings.iter().filter(|finding| label(finding) == name).count();
-    let counts = LABELS
-        .map(|name| (name, count(name)))
-        .into_iter()
-        .filter(|(_, count)| *count > 0)
-        .map(|(name, count)| format!("{count} {name}"));
+    let counts = LABELS.map(|name| (name, count(name))).into_iter().filter(|(_, count)| *count > 0).map(
+        |(name, count)| format!("{count} {name}{}", if count > 1 && is_countable(name) { "s" } else { "" }),
+    );
     text += &format!("{}\n", counts.collect::<Vec<_>>().join(", "));
     text
 }
 
 /// Words for findings, the worst first.
 const LABELS: [&str; 6] = ["error", "warning", "unseen", "information", "good", "absent"];
+
+fn is_countable(label: &str) -> bool {
+    ["error", "warning"].contains(&label)
+}
 
 fn label(finding: &Finding) -> &'static str {
     match (finding.state, finding.severity) {

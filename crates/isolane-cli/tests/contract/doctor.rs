@@ -43,6 +43,29 @@ fn exit_status_is_of_the_worst_finding() {
     let worst = text.lines().next().unwrap();
     assert!(worst.starts_with("error ") && worst.contains("cpu.allowed"), "{text}");
     assert!(text.ends_with("\n1 error, 1 warning, 1 good\n"), "{text}");
+    let (_, text) = doctor(&["cpu.clock", "mem.huge", "own", "lim"]);
+    assert!(text.ends_with("\n1 warning, 2 unseen, 1 good, 2 absent\n"), "{text}");
+    write(root.path(), "proc/self/limits", "Max open files 10 10 files\n");
+    let (_, text) = doctor(&["mem.huge", "lim.files", "cpu.allowed"]);
+    assert!(text.ends_with("\n1 error, 2 warnings\n"), "{text}");
+}
+
+#[test]
+fn copy_has_the_same_findings() {
+    let root = system();
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("copy");
+    let doctor = |more: &[&str]| run(&[&["doctor", "--json"], more].concat());
+    let original = doctor(&["--root", text(root.path()), "--cores", "0-1", "--capture", text(&copy)]);
+    let listed = String::from_utf8(original.stderr).unwrap();
+    assert!(listed.starts_with(&format!("These files are copied to {}:\n", copy.display())), "{listed}");
+    for path in listed.lines().skip(1) {
+        assert!(copy.join(path.trim_start_matches('/')).is_file(), "{path}");
+    }
+    assert!(listed.contains("\n/proc/self/status\n"), "{listed}");
+    let found = doctor(&["--root", text(&copy)]);
+    assert_eq!(String::from_utf8(found.stdout).unwrap(), String::from_utf8(original.stdout).unwrap());
+    assert!(fail(&["doctor", "--only", "cpu.clock", "--capture", text(&copy)]).contains("cannot copy to"));
 }
 
 #[test]
@@ -88,6 +111,10 @@ fn running_target_is_checked() {
     for id in ["blk.space", "blk.system"] {
         assert!(finding(id)["value"].as_str().unwrap().contains("disk.img"), "{}", finding(id));
     }
+    let copy = dir.path().join("copy");
+    let original = run(&["doctor", text(&socket), "--json", "--capture", text(&copy)]);
+    let found = run(&["doctor", "--root", text(&copy), "--json"]);
+    assert_eq!(String::from_utf8(found.stdout).unwrap(), String::from_utf8(original.stdout).unwrap());
     assert!(server.stop());
     assert!(fail(&["doctor", text(&socket)]).contains("serve.sock"));
 }

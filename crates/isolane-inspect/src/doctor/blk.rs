@@ -1,13 +1,9 @@
 //! Checks of block devices and file systems.
 
-use std::path::Path;
-
-use rustix::fs::{AtFlags, CWD, StatxFlags};
-
 use super::check::{Check, Severity};
 use super::context::{Context, unexpected};
 use super::survey::{Survey, quoted};
-use crate::system::{DiskStats, ReadError, Reason, SMALL, decode_number, decode_process_io};
+use crate::system::{DiskStats, ReadError, SMALL, VolumeFile, decode_number, decode_process_io};
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -200,14 +196,11 @@ fn process_bytes(context: &Context, pid: u32) -> Result<u64, ReadError> {
 fn for_each_volume(
     context: &Context,
     survey: &mut Survey,
-    check: impl Fn(&mut Survey, &Path) -> Result<(), rustix::io::Errno>,
+    check: impl Fn(&mut Survey, &str, &VolumeFile),
 ) -> Result<(), ReadError> {
-    for volume in &context.volumes()? {
-        let path = volume.display().to_string();
-        if !context.root.is_system() {
-            survey.unseen(format!("{path}: volumes are not below this root"));
-        } else if let Err(error) = check(survey, volume) {
-            survey.unseen(ReadError { path, reason: Reason::from(error) });
+    for path in &context.volumes()? {
+        if let Some(file) = survey.take(VolumeFile::read(&context.root, path)) {
+            check(survey, path, &file);
         }
     }
     if survey.is_empty() {
@@ -217,46 +210,35 @@ fn for_each_volume(
 }
 
 fn space(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
-    for_each_volume(context, survey, |survey, path| {
-        let (file, system) = (rustix::fs::stat(path)?, rustix::fs::statvfs(path)?);
-        let allocated = u64::try_from(file.st_blocks).unwrap_or_default().saturating_mul(512);
-        let size = u64::try_from(file.st_size).unwrap_or_default();
-        let free = 100.0 * system.f_bavail as f64 / system.f_blocks.max(1) as f64;
-        let shown = path.display().to_string();
+    for_each_volume(context, survey, |survey, path, file| {
+        let VolumeFile { size_bytes, allocated_bytes, .. } = *file;
+        let free = 100.0 * file.available_blocks as f64 / file.blocks.max(1) as f64;
         survey.judge(
-            has_space(size, allocated, free),
-            format!("{shown}: {allocated} of {size} bytes allocated, {free:.0} % of the file system free"),
-            format!("fallocate -l {size} {}", quoted(&shown)),
+            allocated_bytes >= size_bytes || free >= 10.0,
+            format!(
+                "{path}: {allocated_bytes} of {size_bytes} bytes allocated, {free:.0} % of the file system free"
+            ),
+            format!("fallocate -l {size_bytes} {}", quoted(path)),
         );
-        Ok(())
     })
 }
 
-pub(super) fn has_space(size: u64, allocated: u64, free_percent: f64) -> bool {
-    allocated >= size || free_percent >= 10.0
-}
-
 fn system(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
-    for_each_volume(context, survey, |survey, path| {
-        let kind = rustix::fs::statfs(path)?.f_type;
-        // Since Linux 6.1.
-        const DIOALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2000);
-        let file = rustix::fs::statx(CWD, path, AtFlags::empty(), DIOALIGN)?;
-        let shown = path.display();
+    for_each_volume(context, survey, |survey, path, file| {
         let remedy = "# serve a file on XFS, or a block device";
-        match slow_system(kind as u64) {
-            Some(name) => survey.bad(format!("{shown}: on {name}"), remedy),
-            None if file.stx_mask & DIOALIGN.bits() == 0 => {
-                survey.unseen(format!("{shown}: the kernel does not report alignments of direct I/O"));
+        match (slow_system(file.file_system), file.direct_io_alignment) {
+            (Some(name), _) => survey.bad(format!("{path}: on {name}"), remedy),
+            (None, Some(0)) => survey.bad(format!("{path}: no direct I/O"), remedy),
+            (None, Some(_)) => survey.good(format!("{path}: direct I/O")),
+            (None, None) => {
+                survey.unseen(format!("{path}: the kernel does not report alignments of direct I/O"));
             }
-            None => survey.judge(file.stx_dio_mem_align != 0, format!("{shown}: direct I/O"), remedy),
         }
-        Ok(())
     })
 }
 
 /// Returns the name of a file system that is slow beneath a target.
-pub(super) fn slow_system(magic: u64) -> Option<&'static str> {
+fn slow_system(magic: u64) -> Option<&'static str> {
     const SLOW: [(u64, &str); 5] = [
         (0x794c_7630, "overlay"),
         (0x6969, "NFS"),
@@ -264,7 +246,7 @@ pub(super) fn slow_system(magic: u64) -> Option<&'static str> {
         (0x6573_5546, "FUSE"),
         (0x2fc1_2fc1, "ZFS"),
     ];
-    SLOW.iter().find(|(number, _)| *number == magic & 0xffff_ffff).map(|(_, name)| *name)
+    SLOW.iter().find(|(number, _)| *number == magic).map(|(_, name)| *name)
 }
 
 fn resync(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {

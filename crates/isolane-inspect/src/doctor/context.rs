@@ -2,18 +2,26 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use isolane_observe::snapshot::Snapshot;
 
 use super::devices::{self, Card};
-use crate::source::{Parts, Source, SourceError};
-use crate::system::{IrqLine, ReadError, Root, SMALL, decode_cpu_list, decode_status_field};
-use crate::system::{Malformed, Reason, device_of, devices_beneath};
+use crate::source::{Parts, Source, SourceError, parse_document};
+use crate::system::{
+    Accesses, IrqLine, Malformed, ReadError, Reason, Root, SMALL, VolumeFile, decode_choice, decode_cpu_list,
+    decode_status_field, devices_beneath, show_cpus,
+};
 
 /// Time between two readings of a counter.
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Files of a copy with the numbers of the target, and with the cores of `--cores`.
+const TARGET: &str = "/isolane/target.json";
+const CORES: &str = "/isolane/cores";
+
+/// Limit in bytes of [`TARGET`].
+const MAX_TARGET_BYTES: usize = 64 << 20;
 
 /// A running target.
 #[derive(Debug)]
@@ -21,6 +29,29 @@ struct Target {
     /// Where its numbers are read again.
     source: Option<Source>,
     snapshot: Result<Snapshot, ReadError>,
+}
+
+impl Target {
+    /// Records the numbers for a copy.
+    fn new(root: &Root, source: Source, snapshot: Result<Snapshot, ReadError>) -> Target {
+        if let Some(text) = snapshot.as_ref().ok().and_then(|snapshot| serde_json::to_string(snapshot).ok()) {
+            root.record_text(TARGET, &text);
+        }
+        Target { source: Some(source), snapshot }
+    }
+
+    /// Returns the target of a copied system, if it has one.
+    fn copied(root: &Root) -> Option<Target> {
+        let decode = |text: String| {
+            let failed = |error: String| ReadError { path: TARGET.into(), reason: Reason::Io(error) };
+            parse_document(text.as_bytes()).map_err(failed)
+        };
+        match root.read(TARGET, MAX_TARGET_BYTES) {
+            _ if root.is_system() => None,
+            Err(error) if error.reason == Reason::Missing => None,
+            text => Some(Target { source: None, snapshot: text.and_then(decode) }),
+        }
+    }
 }
 
 /// The system that is checked.
@@ -37,12 +68,17 @@ pub struct Context {
 }
 
 impl Context {
-    /// Checks the system below a root, for reactors on some cores. By default, these are all cores that this process
-    /// may use.
+    /// Checks the system below a root, for reactors on some cores. By default, these are the cores of the target, or all
+    /// that this process may use.
     pub fn new(root: Root, cores: Option<Vec<u32>>) -> Self {
+        if let Some(cores) = &cores {
+            root.record_text(CORES, &show_cpus(cores));
+        }
+        let copied = || root.parse(CORES, SMALL, decode_cpu_list).ok().filter(|_| !root.is_system());
+        let cores = cores.or_else(copied);
         Context {
+            target: Target::copied(&root),
             root,
-            target: None,
             cores,
             first: RefCell::default(),
             has_two_readings: false,
@@ -57,7 +93,13 @@ impl Context {
     /// The source cannot be read.
     pub fn with_target(self, source: Source) -> Result<Self, SourceError> {
         let snapshot = source.read(Parts::Now)?;
-        Ok(Context { target: Some(Target { source: Some(source), snapshot: Ok(snapshot) }), ..self })
+        let target = Target::new(&self.root, source, Ok(snapshot));
+        Ok(Context { target: Some(target), ..self })
+    }
+
+    /// Returns everything that was read, if the root is recorded.
+    pub fn accesses(&self) -> Accesses {
+        self.root.accesses()
     }
 
     #[cfg(test)]
@@ -85,10 +127,9 @@ impl Context {
     ///
     /// # Errors
     /// The target has ended between the readings.
-    pub(super) fn volumes(&self) -> Result<Vec<PathBuf>, ReadError> {
+    pub(super) fn volumes(&self) -> Result<Vec<String>, ReadError> {
         let volumes = self.snapshot()?.map(|snapshot| &*snapshot.volumes).unwrap_or_default();
-        let mut paths: Vec<PathBuf> =
-            volumes.iter().filter_map(|volume| volume.path.clone().map(PathBuf::from)).collect();
+        let mut paths: Vec<String> = volumes.iter().filter_map(|volume| volume.path.clone()).collect();
         paths.sort();
         paths.dedup();
         Ok(paths)
@@ -129,7 +170,7 @@ impl Context {
         }
         let mut names = Vec::new();
         for volume in &volumes {
-            let devices = devices_beneath(&self.root, device_of(volume)?)?;
+            let devices = devices_beneath(&self.root, VolumeFile::read(&self.root, volume)?.device)?;
             names.extend(devices.into_iter().map(|device| device.name));
         }
         Ok(drives.filter(|card| names.contains(&card.name)).collect())
@@ -137,9 +178,7 @@ impl Context {
 
     /// Returns the word in brackets of a list of choices.
     pub(super) fn chosen(&self, path: &str) -> Result<String, ReadError> {
-        let text = self.root.word(path)?;
-        let word = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-        word.map(|(word, _)| word.to_owned()).ok_or(unexpected(path, "a word in brackets"))
+        self.root.parse(path, SMALL, decode_choice)
     }
 
     /// Returns all interrupt lines.
@@ -176,11 +215,16 @@ impl Context {
     /// Starts the second reading.
     pub(super) fn start_second_reading(&mut self) {
         self.has_two_readings = true;
-        if let Some(Target { source: Some(source), snapshot }) = &mut self.target {
-            *snapshot = source
-                .read(Parts::Now)
-                .map_err(|error| ReadError { path: "target".into(), reason: Reason::Io(error.to_string()) });
-        }
+        self.root.start_second_reading();
+        let failed =
+            |error: SourceError| ReadError { path: "target".into(), reason: Reason::Io(error.to_string()) };
+        self.target = match self.target.take() {
+            Some(Target { source: Some(source), .. }) => {
+                let snapshot = source.read(Parts::Now).map_err(failed);
+                Some(Target::new(&self.root, source, snapshot))
+            }
+            target => Target::copied(&self.root).or(target),
+        };
     }
 }
 

@@ -6,8 +6,8 @@ use super::check::{Check, Severity};
 use super::context::{Context, unexpected};
 use super::survey::{Survey, quoted};
 use crate::system::{
-    Cgroup, CpuTimes, ReadError, Reason, SMALL, decode_counter, decode_cpu_list, decode_number,
-    decode_schedstat, show_cpus, tasks,
+    Cgroup, CpuTimes, ReadError, Reason, SMALL, decode_cfs_quota, decode_counter, decode_cpu_list,
+    decode_cpu_max, decode_number, decode_schedstat, show_cpus, tasks,
 };
 
 pub(super) const CHECKS: &[Check] = &[
@@ -129,26 +129,14 @@ fn quota(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
 }
 
 fn quota_v1(context: &Context, level: &str) -> Result<Option<f64>, ReadError> {
-    let quota = context.root.word(&format!("{level}/cpu.cfs_quota_us"))?;
-    if quota == "-1" {
-        return Ok(None);
-    }
-    let path = format!("{level}/cpu.cfs_quota_us");
-    let quota = context.root.parse(&path, SMALL, decode_number)?;
+    let quota = context.root.parse(&format!("{level}/cpu.cfs_quota_us"), SMALL, decode_cfs_quota)?;
+    let Some(quota) = quota else { return Ok(None) };
     let period = context.root.parse(&format!("{level}/cpu.cfs_period_us"), SMALL, decode_number)?;
     Ok(Some(quota as f64 / period.max(1) as f64))
 }
 
 fn quota_v2(context: &Context, level: &str) -> Result<Option<f64>, ReadError> {
-    let path = format!("{level}/cpu.max");
-    let text = context.root.word(&path)?;
-    let (quota, period) = text.split_once(' ').ok_or(unexpected(&path, "a quota and a period"))?;
-    if quota == "max" {
-        return Ok(None);
-    }
-    let numbers = quota.parse::<u64>().ok().zip(period.parse::<u64>().ok().filter(|period| *period > 0));
-    let (quota, period) = numbers.ok_or(unexpected(&path, "a quota and a period"))?;
-    Ok(Some(quota as f64 / period as f64))
+    context.root.parse(&format!("{level}/cpu.max"), SMALL, decode_cpu_max)
 }
 
 fn lift_quota(level: &str, version: u8) -> String {
@@ -193,9 +181,12 @@ fn steal(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
 
 fn thieves(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
     let cores = context.cores()?;
-    let ours = [context.pid()?.unwrap_or_default(), std::process::id()];
+    // This process is another one in a copy.
+    let own = context.root.resolve("/proc/self").ok();
+    let own = own.and_then(|path| path.rsplit('/').next()?.parse().ok());
+    let ours = [context.pid()?, own];
     let mut found = Vec::new();
-    for task in tasks(&context.root)?.into_iter().filter(|task| !ours.contains(&task.pid)) {
+    for task in tasks(&context.root)?.into_iter().filter(|task| !ours.contains(&Some(task.pid))) {
         let ticks = context.rise(&format!("task {} {}", task.pid, task.stat.tid), task.stat.ticks);
         if ticks >= 2 && cores.contains(&task.stat.cpu) {
             found.push((ticks, task));

@@ -16,6 +16,13 @@ unseen check, and 4 after an error. Findings of the severity *information* do no
 
 Counters that must not rise are read twice, one second apart. Below another `--root`, there is one
 reading, and its values count since the start of that system.
+
+`isolane doctor --capture DIR` lists all files that the checks read, and copies exactly them to a
+new directory. `isolane doctor --root DIR` finds the same there on another machine, also with the
+second reading. Below `DIR/isolane` are texts that are in no file: the numbers of the target, space
+and kind of the file systems, and the reasons for which files could not be read. The copy has names
+of processes, interrupts, and devices, and with SOCKET of hosts and volumes. It has no environment,
+arguments, or memory of a process.
 ";
 
 /// Returns the document in Markdown.

@@ -8,6 +8,7 @@
 //! * A check that cannot read its data is not good.
 
 mod blk;
+mod capture;
 mod check;
 mod context;
 mod cpu;
@@ -24,6 +25,7 @@ mod survey;
 #[cfg(test)]
 mod tests;
 
+pub use capture::capture;
 pub use check::{Check, Finding, Severity};
 pub use context::Context;
 pub use document::document;
@@ -55,14 +57,16 @@ pub fn select(name: &str) -> Option<Vec<&'static Check>> {
     (!found.is_empty()).then_some(found)
 }
 
-/// Runs checks. Takes one second more if one of them needs two readings of the running system.
+/// Runs checks. Takes one second more if one of them needs two readings of the running system. A copy of it has both.
 pub fn run(context: &mut Context, checks: &[&'static Check]) -> Vec<Finding> {
     let sampled: Vec<_> = checks.iter().filter(|check| check.is_sampled).collect();
-    if context.root.is_system() && !sampled.is_empty() {
+    if context.root.has_two_readings() && !sampled.is_empty() {
         for check in sampled {
             survey(context, check);
         }
-        std::thread::sleep(context::INTERVAL);
+        if context.root.is_system() {
+            std::thread::sleep(context::INTERVAL);
+        }
         context.start_second_reading();
     }
     checks.iter().map(|check| survey(context, check)).collect()

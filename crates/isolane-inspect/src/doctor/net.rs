@@ -6,7 +6,7 @@ use super::devices::Card;
 use super::survey::{Survey, quoted};
 use crate::system::{
     ProtocolCounters, ReadError, Reason, SMALL, Softnet, decode_cpu_mask, decode_number, decode_numbers,
-    show_cpus,
+    decode_tcp_memory, show_cpus,
 };
 
 pub(super) const CHECKS: &[Check] = &[
@@ -266,11 +266,7 @@ fn memory(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
     let [_, pressure, _] = *limits else {
         return Err(unexpected("/proc/sys/net/ipv4/tcp_mem", "three numbers"));
     };
-    let text = context.root.read("/proc/net/sockstat", SMALL)?;
-    let words: Vec<&str> =
-        text.lines().filter_map(|line| line.strip_prefix("TCP:")).flat_map(str::split_whitespace).collect();
-    let used = words.windows(2).find(|pair| pair[0] == "mem").and_then(|pair| pair[1].parse::<u64>().ok());
-    let used = used.ok_or(unexpected("/proc/net/sockstat", "mem of TCP"))?;
+    let used = context.root.parse("/proc/net/sockstat", SMALL, decode_tcp_memory)?;
     let remedy = format!("# raise net.ipv4.tcp_mem, now {limits:?} pages");
     survey.judge(used < pressure, format!("{used} pages of {pressure} before the pressure"), &*remedy);
     let pressures = extended(context, "TCPMemoryPressures")?;

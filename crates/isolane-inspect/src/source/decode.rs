@@ -53,6 +53,11 @@ pub fn decode(text: &[u8]) -> Result<Snapshot, Invalid> {
     Ok(snapshot)
 }
 
+/// Decodes and checks a document without the steps. The error is a text for people.
+pub(crate) fn parse_document(text: &[u8]) -> Result<Snapshot, String> {
+    decode(text).map_err(|invalid| format!("{}: {}", invalid.field, invalid.reason))
+}
+
 fn malformed(path: &serde_path_to_error::Path, error: &serde_json::Error) -> Invalid {
     let path = path.to_string();
     let field = if path == "." { format!("line {}", error.line()) } else { clean(&path) };

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use isolane_observe::snapshot::Snapshot;
 
+pub(crate) use decode::parse_document;
 pub use decode::{Invalid, decode};
 pub use find::{ControlSocket, control_sockets};
 pub use source_error::SourceError;

@@ -1,5 +1,6 @@
 //! Control groups, version 1 and 2, and pressure (PSI).
 
+use super::decode::decode_number;
 use super::fields::Fields;
 use super::read_error::{Malformed, ReadError, Reason};
 use super::root::{Root, SMALL};
@@ -137,6 +138,30 @@ pub fn decode_counter(text: &str, name: &str) -> Result<u64, Malformed> {
     text.lines().find_map(value).ok_or(Malformed::at(text.lines().count(), "a counter that is missing"))
 }
 
+/// Decodes `cpu.max` of version 2. Returns the quota in CPUs, `None` without a quota.
+///
+/// # Errors
+/// The text is not a quota and a period.
+pub fn decode_cpu_max(text: &str) -> Result<Option<f64>, Malformed> {
+    let malformed = || Malformed::at(0, "a quota and a period");
+    let mut fields = Fields::new(0, text);
+    let quota = fields.word("a quota and a period")?;
+    let period: u64 = fields.number("a quota and a period")?;
+    if quota == "max" {
+        return Ok(None);
+    }
+    let quota: u64 = quota.parse().map_err(|_| malformed())?;
+    if period == 0 { Err(malformed()) } else { Ok(Some(quota as f64 / period as f64)) }
+}
+
+/// Decodes `cpu.cfs_quota_us` of version 1, in microseconds. Returns `None` for -1, no quota.
+///
+/// # Errors
+/// The text is not a number.
+pub fn decode_cfs_quota(text: &str) -> Result<Option<u64>, Malformed> {
+    if text.trim() == "-1" { Ok(None) } else { decode_number(text).map(Some) }
+}
+
 /// Share of time in which tasks waited for a resource: `/proc/pressure`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pressure {
@@ -218,6 +243,17 @@ mod tests {
         for text in ["", "nr_throttled\n", "nr_throttled x\n", "nr_throttledx 1\n"] {
             assert!(decode_counter(text, "nr_throttled").is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn decodes_quotas_of_both_versions() {
+        assert_eq!(decode_cpu_max("150000 100000\n"), Ok(Some(1.5)));
+        assert_eq!(decode_cpu_max("max 100000\n"), Ok(None));
+        for text in ["", "max", "1", "1 0", "x 1", "1 x"] {
+            assert!(decode_cpu_max(text).is_err(), "{text}");
+        }
+        assert_eq!((decode_cfs_quota("-1\n"), decode_cfs_quota("500\n")), (Ok(None), Ok(Some(500))));
+        assert!(decode_cfs_quota("-2").is_err());
     }
 
     #[test]

@@ -13,6 +13,15 @@ pub fn decode_number(text: &str) -> Result<u64, Malformed> {
     text.trim().parse().map_err(|_| Malformed::at(0, "a number"))
 }
 
+/// Decodes a list of choices such as `always [madvise] never`, and returns the word in brackets.
+///
+/// # Errors
+/// No word has brackets.
+pub fn decode_choice(text: &str) -> Result<String, Malformed> {
+    let word = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    word.map(|(word, _)| word.to_owned()).ok_or(Malformed::at(0, "a word in brackets"))
+}
+
 /// Decodes a list of CPUs such as `0-3,8`, sorted. An empty text is an empty list.
 ///
 /// # Errors

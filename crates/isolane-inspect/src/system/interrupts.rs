@@ -119,9 +119,9 @@ impl IrqLine {
     /// The file and the reason.
     pub fn read(root: &Root, number: u32) -> Result<IrqLine, ReadError> {
         let file = |name: &str| format!("/sys/kernel/irq/{number}/{name}");
-        let hwirq = root.word(&file("hwirq"))?;
-        let hwirq =
-            if hwirq.is_empty() { None } else { Some(root.parse(&file("hwirq"), SMALL, decode_number)?) };
+        let decode =
+            |text: &str| if text.trim().is_empty() { Ok(None) } else { decode_number(text).map(Some) };
+        let hwirq = root.parse(&file("hwirq"), SMALL, decode)?;
         let actions = split_actions(&root.word(&file("actions"))?);
         Ok(IrqLine { number, actions, chip: root.word(&file("chip_name"))?, hwirq })
     }

@@ -5,6 +5,7 @@
 //! Invariant: no content of a file causes a panic, and a file that cannot be read or parsed is an error, never a
 //! default.
 
+mod access;
 mod cgroup;
 mod cpu;
 mod decode;
@@ -18,16 +19,18 @@ mod root;
 mod route;
 mod task;
 mod topology;
+mod volume_file;
 
+pub use access::{Accesses, ERRORS, FIRST_READING};
 pub use cgroup::{
-    Cgroup, CgroupMount, Membership, Pressure, decode_cgroup_membership, decode_cgroup_mounts,
-    decode_counter, decode_pressure,
+    Cgroup, CgroupMount, Membership, Pressure, decode_cfs_quota, decode_cgroup_membership,
+    decode_cgroup_mounts, decode_counter, decode_cpu_max, decode_pressure,
 };
 pub use cpu::{CpuTimes, decode_cpu_times};
-pub use decode::{decode_cpu_list, decode_cpu_mask, decode_number, decode_numbers, show_cpus};
+pub use decode::{decode_choice, decode_cpu_list, decode_cpu_mask, decode_number, decode_numbers, show_cpus};
 pub use disk::{DiskStats, ProcessIo, decode_diskstats, decode_process_io};
 pub use interrupts::{InterruptLine, Interrupts, IrqLine, decode_counts, decode_interrupts};
-pub use net::{ProtocolCounters, Softnet, decode_protocol_counters, decode_softnet};
+pub use net::{ProtocolCounters, Softnet, decode_protocol_counters, decode_softnet, decode_tcp_memory};
 pub use pci_config::{PciControl, decode_pci_config, pci_control};
 pub(crate) use read_error::if_missing;
 pub use read_error::{Malformed, ReadError, Reason};
@@ -40,3 +43,4 @@ pub use task::{
 pub use topology::{
     BlockDevice, PciFunction, decode_device_number, decode_node, device_of, devices_beneath, pci_functions,
 };
+pub use volume_file::{VolumeFile, decode_volume_file};

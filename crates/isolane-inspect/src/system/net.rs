@@ -100,6 +100,17 @@ pub fn decode_protocol_counters(text: &str) -> Result<ProtocolCounters, Malforme
     Ok(found)
 }
 
+/// Decodes `/proc/net/sockstat`. Returns the memory of TCP, in pages.
+///
+/// # Errors
+/// The number is missing.
+pub fn decode_tcp_memory(text: &str) -> Result<u64, Malformed> {
+    let lines = text.lines().filter_map(|line| line.strip_prefix("TCP:"));
+    let words: Vec<&str> = lines.flat_map(str::split_ascii_whitespace).collect();
+    let pages = words.windows(2).find(|pair| pair[0] == "mem").and_then(|pair| pair[1].parse().ok());
+    pages.ok_or(Malformed::at(0, "the memory of TCP"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +124,15 @@ mod tests {
         assert_eq!(decode_softnet("1 2 3 0 0 0 0 0 0 9\n").unwrap()[0].cpu, 0);
         for text in ["", "1 2 3\n", "1 2 3 4 5 6 7 8 9 x\n", "1 2 3 4 5 6 7 8 9 fffffffff\n"] {
             assert!(decode_softnet(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn decodes_memory_of_tcp() {
+        let text = "sockets: used 9\nTCP: inuse 4 orphan 0 tw 1 alloc 6 mem 3\nUDP: inuse 1 mem 7\n";
+        assert_eq!(decode_tcp_memory(text), Ok(3));
+        for text in ["", "TCP: inuse 4\n", "TCP: mem x\n", "UDP: mem 7\n"] {
+            assert!(decode_tcp_memory(text).is_err(), "{text}");
         }
     }
 

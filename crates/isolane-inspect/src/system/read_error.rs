@@ -34,6 +34,17 @@ pub enum Reason {
     Io(String),
 }
 
+impl Reason {
+    /// Returns the reason with a text.
+    pub(super) fn from_text(text: &str) -> Reason {
+        let limit = |text: &str| text.strip_prefix("longer than ")?.strip_suffix(" bytes")?.parse().ok();
+        match text {
+            "permission denied" => Reason::NotPermitted,
+            text => limit(text).map_or_else(|| Reason::Io(text.to_owned()), Reason::TooLong),
+        }
+    }
+}
+
 /// Position and kind of unexpected content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: expected {expected}")]

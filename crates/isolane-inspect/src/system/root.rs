@@ -10,10 +10,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+use super::access::{Accesses, ERRORS, FIRST_READING};
 use super::read_error::{Malformed, ReadError, Reason};
 
 /// Limit in bytes for files with a few lines.
@@ -28,6 +30,10 @@ pub struct Root {
     dir: OwnedFd,
     /// Absolute path without links.
     path: PathBuf,
+    /// Everything that was read, if it is recorded.
+    accesses: Option<Mutex<Accesses>>,
+    /// A copy of two readings, of which the first is read.
+    reads_first: bool,
 }
 
 impl Root {
@@ -39,7 +45,9 @@ impl Root {
         let path = path.canonicalize()?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(&path, flags, Mode::empty())?;
-        Ok(Root { dir, path })
+        let mut root = Root { dir, path, accesses: None, reads_first: false };
+        root.reads_first = !root.is_system() && root.exists(FIRST_READING);
+        Ok(root)
     }
 
     /// Opens `/`.
@@ -48,6 +56,29 @@ impl Root {
     /// The error of the system.
     pub fn system() -> io::Result<Root> {
         Root::open(Path::new("/"))
+    }
+
+    /// Records everything that is read from now on.
+    pub fn recorded(self) -> Root {
+        Root { accesses: Some(Mutex::default()), ..self }
+    }
+
+    /// Returns everything that was read since [`Root::recorded`].
+    pub fn accesses(&self) -> Accesses {
+        self.accesses.as_ref().map(|accesses| lock(accesses).clone()).unwrap_or_default()
+    }
+
+    /// Returns `true` if files can be read a second time: the system runs, or this is a copy with two readings.
+    pub fn has_two_readings(&self) -> bool {
+        self.is_system() || self.reads_first
+    }
+
+    /// Starts the second reading.
+    pub fn start_second_reading(&mut self) {
+        self.reads_first = false;
+        if let Some(accesses) = &self.accesses {
+            lock(accesses).start_second_reading();
+        }
     }
 
     /// Returns `true` if this is the running system.
@@ -60,7 +91,7 @@ impl Root {
     /// # Errors
     /// The file and the reason.
     pub fn bytes(&self, path: &str, limit: usize) -> Result<Vec<u8>, ReadError> {
-        self.read_bytes(path, limit).map_err(|reason| ReadError { path: path.into(), reason })
+        self.finish(path, self.read_bytes(path, limit))
     }
 
     /// Reads a text of at most `limit` bytes, with replacements for bytes that are not UTF-8.
@@ -94,12 +125,39 @@ impl Root {
         Ok(self.read(path, SMALL)?.trim().to_owned())
     }
 
+    /// Returns a text about the running system that is in no file. In a copy, it is in the file `path`.
+    ///
+    /// # Errors
+    /// The path and the reason.
+    pub fn text(
+        &self,
+        path: &str,
+        limit: usize,
+        read: impl FnOnce() -> Result<String, Reason>,
+    ) -> Result<String, ReadError> {
+        if !self.is_system() {
+            return self.read(path, limit);
+        }
+        let result = read();
+        if let Ok(text) = &result {
+            self.record_text(path, text);
+        }
+        self.finish(path, result)
+    }
+
+    /// Records a text that is in no file.
+    pub fn record_text(&self, path: &str, text: &str) {
+        if let Some(accesses) = &self.accesses {
+            lock(accesses).add_file(path.to_owned(), text.as_bytes());
+        }
+    }
+
     /// Returns the names in a directory, sorted: numbers by value first, then all others.
     ///
     /// # Errors
     /// The directory and the reason.
     pub fn list(&self, path: &str) -> Result<Vec<String>, ReadError> {
-        let mut names = self.names(path).map_err(|reason| ReadError { path: path.into(), reason })?;
+        let mut names = self.finish(path, self.names(path))?;
         names.sort_by_cached_key(|name| (name.parse::<u64>().unwrap_or(u64::MAX), name.clone()));
         Ok(names)
     }
@@ -109,22 +167,70 @@ impl Root {
     /// # Errors
     /// The path and the reason.
     pub fn resolve(&self, path: &str) -> Result<String, ReadError> {
-        self.resolve_links(path).map_err(|reason| ReadError { path: path.into(), reason })
+        let resolve = || {
+            let file = self.open_below(path, OFlags::PATH)?;
+            self.record(path, &file, |_, _| {});
+            self.real_path(&file)
+        };
+        self.finish(path, resolve())
     }
 
     /// Returns `true` if the path leads to a file or directory.
     pub fn exists(&self, path: &str) -> bool {
-        self.open_below(path, OFlags::PATH).is_ok()
+        let file = self.open_below(path, OFlags::PATH);
+        file.inspect(|file| self.record(path, file, |_, _| {})).is_ok()
+    }
+
+    /// Records the error of an attempt to read. In a copy, the error is the recorded one.
+    fn finish<T>(&self, path: &str, result: Result<T, Reason>) -> Result<T, ReadError> {
+        let recorded = |reason| {
+            let error = if self.is_system() { None } else { self.recorded_error(path) };
+            error.unwrap_or(reason)
+        };
+        let result = result.map_err(recorded);
+        if let Some(accesses) = &self.accesses {
+            lock(accesses).add_attempt(path, result.as_ref().err());
+        }
+        result.map_err(|reason| ReadError { path: path.into(), reason })
+    }
+
+    fn recorded_error(&self, path: &str) -> Option<Reason> {
+        let file = self.open_below(&format!("{ERRORS}{path}"), READ).ok()?;
+        Some(Reason::from_text(&String::from_utf8(read_to_limit(&file, SMALL).ok()?).ok()?))
+    }
+
+    /// Records an access to an open file or directory, and the links on the way to it.
+    fn record(&self, path: &str, file: &OwnedFd, add: impl FnOnce(&mut Accesses, String)) {
+        let Some(accesses) = &self.accesses else { return };
+        let Ok(real) = self.real_path(file) else { return };
+        let mut accesses = lock(accesses);
+        let mut parent = String::new();
+        for name in path.split('/').filter(|name| !name.is_empty() && *path != real) {
+            let part = format!("{parent}/{name}");
+            let Ok(real) = self.open_below(&part, OFlags::PATH).and_then(|part| self.real_path(&part)) else {
+                return;
+            };
+            parent.clone_from(&real);
+            accesses.add_link(part, real);
+        }
+        // A path without links leads to itself.
+        accesses.add_link(real.clone(), real.clone());
+        add(&mut accesses, real);
     }
 
     fn read_bytes(&self, path: &str, limit: usize) -> Result<Vec<u8>, Reason> {
-        // Opening a pipe waits for its writer unless it is non-blocking.
-        let file = self.open_below(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+        let mut file = self.open_below(path, READ)?;
+        if self.reads_first {
+            let first = format!("{FIRST_READING}{}", self.real_path(&file)?);
+            file = self.open_below(&first, READ).unwrap_or(file);
+        }
         let metadata = rustix::fs::fstat(&file)?;
         if FileType::from_raw_mode(metadata.st_mode) != FileType::RegularFile {
             return Err(Reason::Io("not a regular file".into()));
         }
-        read_to_limit(&file, limit)
+        let content = read_to_limit(&file, limit)?;
+        self.record(path, &file, |accesses, real| accesses.add_file(real, &content));
+        Ok(content)
     }
 
     fn names(&self, path: &str) -> Result<Vec<String>, Reason> {
@@ -140,12 +246,13 @@ impl Root {
                 return Err(Reason::Io(format!("more than {MAX_ENTRIES} entries")));
             }
         }
+        self.record(path, &dir, |accesses, real| accesses.add_directory(real, &names));
         Ok(names)
     }
 
-    fn resolve_links(&self, path: &str) -> Result<String, Reason> {
-        let file = self.open_below(path, OFlags::PATH)?;
-        let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+    /// Returns the path of an open file below the root, without links.
+    fn real_path(&self, file: &OwnedFd) -> Result<String, Reason> {
+        let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
         let found = rustix::fs::readlink(link, Vec::new())?;
         let found = Path::new(OsStr::from_bytes(found.to_bytes()));
         let below = found.strip_prefix(&self.path).map_err(|_| Reason::Missing)?;
@@ -164,6 +271,13 @@ impl Root {
             result => Ok(result?),
         }
     }
+}
+
+/// Flags to open a file. Opening a pipe waits for its writer unless it is non-blocking.
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+
+fn lock(accesses: &Mutex<Accesses>) -> std::sync::MutexGuard<'_, Accesses> {
+    accesses.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn read_to_limit(file: &OwnedFd, limit: usize) -> Result<Vec<u8>, Reason> {

@@ -9,6 +9,7 @@ use std::path::Path;
 use super::decode::decode_number;
 use super::read_error::{Malformed, ReadError, Reason, if_missing};
 use super::root::{Root, SMALL};
+use super::volume_file::VolumeFile;
 
 /// Limit for the number of devices beneath one volume.
 const MAX_DEVICES: usize = 1_024;
@@ -88,22 +89,21 @@ fn read_device(root: &Root, device: (u32, u32)) -> Result<(BlockDevice, Vec<(u32
             let number = device_number(root, &format!("{path}/slaves/{slave}"))?;
             below.push((slave, number));
         }
-        if let Some(backing) = backing_file(root, &path)? {
-            below.push((backing.clone(), device_of(Path::new(&backing))?));
-        }
+        below.extend(backing_file(root, &path)?.map(|(name, file)| (name, file.device)));
     }
     let functions = if below.is_empty() { pci_functions(root, &path)? } else { Vec::new() };
     let (names, numbers) = below.into_iter().unzip();
     Ok((BlockDevice { name, device, path, below: names, functions }, numbers))
 }
 
-/// Returns the file beneath a loop device. Only the running system has the file.
-fn backing_file(root: &Root, path: &str) -> Result<Option<String>, ReadError> {
-    if !root.is_system() {
-        return Ok(None);
-    }
+/// Returns the file beneath a loop device. Only the running system and a copy of it have its state.
+fn backing_file(root: &Root, path: &str) -> Result<Option<(String, VolumeFile)>, ReadError> {
     let file = root.word(&format!("{path}/loop/backing_file")).map(Some).or_else(if_missing)?;
-    Ok(file.filter(|file| !file.ends_with(" (deleted)")))
+    let Some(file) = file.filter(|file| !file.ends_with(" (deleted)")) else { return Ok(None) };
+    match VolumeFile::read(root, &file) {
+        Err(error) if error.reason == Reason::Missing && !root.is_system() => Ok(None),
+        found => found.map(|found| Some((file, found))),
+    }
 }
 
 fn device_number(root: &Root, path: &str) -> Result<(u32, u32), ReadError> {

@@ -3,7 +3,6 @@
 use isolane_observe::snapshot::Volume;
 
 use super::*;
-use crate::doctor::blk::{has_space, slow_system};
 use crate::system::Root;
 
 /// The files of the queue of a drive, with a bad value for each.
@@ -32,7 +31,7 @@ const CASES: &[QueueCase] = &[
 const QUEUE: &str = "/sys/devices/pci0000:00/0000:00:01.0/nvme0n1/queue";
 
 /// A drive, a RAID, and a virtual disk.
-fn tree() -> Tree {
+pub(super) fn tree() -> Tree {
     let tree = Tree::new(&[
         ("/sys/class/net/x", ""),
         ("/sys/block/x", ""),
@@ -147,7 +146,6 @@ fn allocated_files_have_space() {
     fs::write(file.path(), [1; 8192]).unwrap();
     file.as_file().sync_all().unwrap();
     assert_eq!(check_file(Root::system().unwrap(), file.path(), "blk.space"), State::Good);
-    assert!(has_space(9, 0, 10.0) && !has_space(9, 8, 9.9));
     for id in ["blk.space", "blk.system"] {
         assert_eq!(
             check_file(Root::system().unwrap(), std::path::Path::new("/no/such"), id),
@@ -163,9 +161,41 @@ fn allocated_files_have_space() {
     );
 }
 
+/// Runs a check for a file in a copy of a system.
+fn check_copy(id: &str, text: &str) -> State {
+    let tree = tree();
+    tree.write_bytes("/isolane/volumes/data/disk.img", text.as_bytes());
+    check_file(tree.root(), std::path::Path::new("/data/disk.img"), id)
+}
+
 #[test]
-fn recognizes_slow_file_systems() {
-    assert_eq!(slow_system(0x6969), Some("NFS"));
-    assert_eq!(slow_system(0xffff_ffff_9123_683e), Some("btrfs"));
-    assert_eq!(slow_system(0xef53), None);
+fn checks_space_and_kind_of_file_systems() {
+    let file = |allocated: u64, available: u64, system: u64, alignment: &str| {
+        format!(
+            "major 8\nminor 0\nsize 100\nallocated {allocated}\nblocks 1000\navailable_blocks {available}\n\
+             file_system {system}\n{alignment}"
+        )
+    };
+    let direct = "direct_io_alignment 4\n";
+    for (allocated, available, expected) in
+        [(100, 0, State::Good), (0, 100, State::Good), (99, 99, State::Bad), (0, 0, State::Bad)]
+    {
+        let text = file(allocated, available, 0xef53, direct);
+        assert_eq!(check_copy("blk.space", &text), expected, "{text}");
+    }
+    for (system, alignment, expected) in [
+        (0xef53, direct, State::Good),
+        (0xef53, "direct_io_alignment 0\n", State::Bad),
+        (0xef53, "", State::Unseen),
+        (0x6969, direct, State::Bad),
+        (0x9123_683e, direct, State::Bad),
+    ] {
+        let text = file(0, 0, system, alignment);
+        assert_eq!(check_copy("blk.system", &text), expected, "{text}");
+    }
+    for id in ["blk.space", "blk.system"] {
+        for text in ["", "major x\n", "\u{1b}[2J"] {
+            assert_eq!(check_copy(id, text), State::Unseen, "{id}: {text}");
+        }
+    }
 }

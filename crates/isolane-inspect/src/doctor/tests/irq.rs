@@ -5,7 +5,7 @@ use super::*;
 const FUNCTION: &str = "/sys/devices/pci0000:00/0000:00:01.0";
 
 /// An NVMe drive with the lines 41 to 43 on node 0, and a process.
-fn tree() -> Tree {
+pub(super) fn tree() -> Tree {
     let tree = Tree::new(&[
         ("/sys/class/net/x", ""),
         ("/sys/block/x", ""),

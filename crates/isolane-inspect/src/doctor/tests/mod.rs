@@ -4,8 +4,10 @@
 //! another content, the check must not be good.
 
 mod blk;
+mod capture;
 mod cpu;
 mod irq;
+mod large;
 mod lim;
 mod mem;
 mod net;

@@ -41,7 +41,7 @@ fn path(path: &str) -> String {
 }
 
 /// A network card with two queues, and one that is down.
-fn tree() -> Tree {
+pub(super) fn tree() -> Tree {
     let other =
         [("@/operstate", "up\n"), ("@/speed", "25000\n"), ("/sys/devices/pci1/eth1/operstate", "down\n")];
     let tree = Tree::new(&[("/sys/class/net/x", ""), ("/sys/block/x", "")]);

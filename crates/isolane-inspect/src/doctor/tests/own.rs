@@ -7,7 +7,7 @@ use isolane_observe::snapshot::{Connection, Core};
 use super::*;
 use crate::source::Source;
 
-fn with_counter(name: &str, value: u64) -> Snapshot {
+pub(super) fn with_counter(name: &str, value: u64) -> Snapshot {
     let mut snapshot = target(7);
     snapshot.numbers.counters.insert(name.to_owned(), value);
     snapshot

@@ -24,7 +24,7 @@ fn config(payload: u16, request: u16) -> Vec<u8> {
 }
 
 /// An NVMe drive behind a port.
-fn tree() -> Tree {
+pub(super) fn tree() -> Tree {
     let tree = Tree::new(&[
         ("/sys/class/net/x", ""),
         ("/sys/block/x", ""),
