@@ -1,9 +1,15 @@
 """Hosts: each runs a load against a target and returns one sample, the figures of one run by their keys."""
 
+import http.client
 import json
+import os
 import re
+import socket
+import threading
 import time
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from programs import NQN, START_TIMEOUT_S, VOLUME_BYTES, Failure, Process, core_percent, resident_kib, run, shared_file
 from targets import ISCSI_NAME, bench, bench_command, spdk_memory
@@ -14,7 +20,7 @@ FLOOR_WORK = {("read", 4096): "read4k", ("write", 4096): "write4k", ("read", 131
 def of_report(report):
     """The figures of a JSON report in the shape of `isolane bench`."""
     sample = {"iops": report["iops"], "mean_us": report["latency_us"]["mean"]}
-    optional = {"p99_99_us": report["latency_us"].get("p99_99"), "bulk_mib_per_s": report.get("background", {}).get("mib_per_s")}
+    optional = {"p99_9_us": report["latency_us"].get("p99_9"), "p99_99_us": report["latency_us"].get("p99_99"), "bulk_mib_per_s": report.get("background", {}).get("mib_per_s")}
     return sample | {key: value for key, value in optional.items() if value is not None}
 
 
@@ -69,6 +75,59 @@ class SettledBench(Bench):
             time.sleep(self.SETTLE_S)
             percent = core_percent(target.pid, seconds)
             return of_report(json.loads(host.finish(START_TIMEOUT_S + total))) | {"processor_percent": percent}
+
+
+@dataclass(frozen=True)
+class ReadBench(Bench):
+    """`isolane bench` beside idle connections, while others read the numbers of the target as often as `isolane top` and
+    a scraper do. Also the processor time of the target's side threads. The readers share the host's core."""
+
+    reads: tuple = ()  # pairs of a path and an interval in seconds
+    CONNECTIONS = 1000
+
+    def measure(self, bed, target, port, load, seconds):
+        with ExitStack() as stack:
+            idle_load = replace(load, connections=self.CONNECTIONS)
+            idle = stack.enter_context(Process(minimal_host(bed, port, idle_load, 1, "--idle"), bed.host_core))
+            idle.wait_for(lambda: idle.stdout().startswith("idle"))
+            control = control_socket(target.pid)
+            reactors = {core["thread"] for core in json.loads(read_control(control, "/snapshot.json?steps=no"))["numbers"]["cores"]}
+            ended = threading.Event()
+            stack.callback(ended.set)
+            for path, interval in self.reads:
+                threading.Thread(target=read_until, args=(ended, control, path, interval)).start()
+            before = side_ns(target.pid, reactors)
+            sample = super().measure(bed, target, port, load, seconds)
+            return sample | {"side_percent": (side_ns(target.pid, reactors) - before) / seconds / 1e7}
+
+
+def control_socket(pid):
+    """The control socket of a target, at its default place."""
+    places = [os.environ.get("XDG_RUNTIME_DIR", "/nonexistent") + "/isolane", f"/tmp/isolane-{os.getuid()}"]
+    found = [path for place in places if (path := Path(place) / f"serve-{pid}.sock").exists()]
+    if not found:
+        raise Failure(f"no control socket of process {pid} in {' or '.join(places)}")
+    return str(found[0])
+
+
+def read_control(path, request):
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    with connection.sock as client:
+        client.connect(path)
+        connection.request("GET", request)
+        return connection.getresponse().read()
+
+
+def read_until(ended, control, path, interval):
+    while not ended.wait(interval):
+        read_control(control, path)
+
+
+def side_ns(pid, reactors):
+    """Processor time of the threads of a process that are no reactors."""
+    threads = [path for path in Path(f"/proc/{pid}/task").iterdir() if int(path.name) not in reactors]
+    return sum(int((path / "schedstat").read_text().split()[0]) for path in threads)
 
 
 @dataclass(frozen=True)

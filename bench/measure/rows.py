@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from hosts import Bench, Fio, FioFile, Floor, Idle, IscsiPerf, MinimalHost, SettledBench, SpdkPerf
+from hosts import Bench, Fio, FioFile, Floor, Idle, IscsiPerf, MinimalHost, ReadBench, SettledBench, SpdkPerf
 from targets import Isolane, IsolaneFile, Nbdkit, NoTarget, QemuNbd, Spdk, Tgt
 
 
@@ -136,6 +136,12 @@ FILE_GOALS = goals("isolane", "fio", iops="≥ 0.8696")
 UNOBSERVED = f"{POLL} --observe off"
 OBSERVED_TARGET = (ISOLANE, isolane("unobserved", UNOBSERVED, POLL))
 OBSERVED_HOST = (ISOLANE, isolane("unobserved", POLL, UNOBSERVED))
+TOP, SCRAPER = ("/snapshot.json?steps=no", 0.5), ("/metrics", 1.0)
+READ = tuple(
+    Contender(f"isolane+{name}", Isolane(POLL), ReadBench(POLL, reads=reads))
+    for name, reads in [("unread", ()), ("scraped", (SCRAPER,)), ("read", (SCRAPER, TOP))]
+)
+READ_GOALS = goals("isolane+read", "isolane+unread", iops="≥ 0.98", p99_9_us="≤ 1.05")
 INLINE_GOALS = goals("isolane+inline", "isolane+handoff", mean_us="≤ 0.90")
 
 
@@ -256,6 +262,7 @@ ROWS = (
         ),
     ),
     observed("host", "at the host, 4 KiB read, QD32", reads(32), OBSERVED_HOST),
+    Row("observe-readers", "numbers read beside 1,000 connections, 4 KiB read, QD32", reads(32), READ, READ_GOALS),
     Row(
         "idle",
         "1,000 idle connections, adaptive mode",
