@@ -34,8 +34,8 @@ pub fn measure(source: &Source, duration: Duration) -> Result<Measured, Failure>
     }
     drop(guard);
     Ok(measured.unwrap_or_else(|error| {
-        let what = "times of interrupt handlers, tasks, and disk requests".to_owned();
-        Measured { not_seen: vec![(what, error.to_string())], ..Measured::default() }
+        let what = format!("trace events of the kernel: {}: {}", error.path, error.reason);
+        Measured { not_seen: vec![(what, error.needs.to_owned())], ..Measured::default() }
     }))
 }
 

@@ -80,7 +80,8 @@ fn grades_a_handler_on_a_line_as_measured() {
         handler(143, "renamed", 3, times(1000, 300)),
         handler(7, "eth0", 3, times(1000, 200)),
         handler(8, "elsewhere", 2, times(1000, 200)),
-        handler(9, "short", 3, times(1000, 2)),
+        handler(142, "short", 3, times(1000, 2)),
+        handler(9, "usual", 3, times(1000, 80)),
     ];
     let disk = |disk: &str, us| Requests { disk: disk.into(), times: times(10, us), issuers: Vec::new() };
     let disks = vec![disk("nvme5n1", 900), disk("nvme1n1", 100), disk("nvme2n1", 120), disk("sda", 9000)];
@@ -90,7 +91,7 @@ fn grades_a_handler_on_a_line_as_measured() {
     let text = to_text(&verdict);
     for wanted in [
         "handler switchtec on its interrupt line 142 took 20 % of the time (1,000 x 400 us, at most 400 us)",
-        "handler eth0 on core 3, which can get its interrupts, took 10 % of the time",
+        "handler eth0 on core 3, which gets its interrupts, took 10 % of the time",
         "disk nvme5n1 took 900 us for each of 10 requests, and the other disks 120 us (measured)",
         "functions in switchtec: sudo bpftrace -e 'hardware:cycles:1000003 /cpu == 2/ ",
     ] {

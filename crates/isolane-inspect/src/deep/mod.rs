@@ -51,13 +51,15 @@ pub fn measure(
     let mut add = |line: &str| summary.add_line(line);
     let start = Instant::now();
     let end = start + duration.min(MAX_DURATION);
-    while Instant::now() < end && !is_stopped() && lines.taken < MAX_BYTES {
+    let is_over = || Instant::now() >= end || is_stopped();
+    while !is_over() && lines.taken < MAX_BYTES {
         std::thread::sleep(PAUSE.min(end.saturating_duration_since(Instant::now())));
-        lines.drain(instance.events(), end, &mut add);
+        lines.drain(instance.events(), is_over, &mut add);
     }
     instance.stop();
     let seconds = start.elapsed().as_secs_f64();
-    lines.drain(instance.events(), Instant::now() + GRACE, &mut add);
+    let latest = Instant::now() + GRACE;
+    lines.drain(instance.events(), || Instant::now() >= latest || is_stopped(), &mut add);
     let mut measured = summary.finish(seconds);
     measured.not_seen = instance.not_seen();
     if let Ok(root) = Root::system() {
@@ -101,10 +103,10 @@ struct Lines {
 }
 
 impl Lines {
-    /// Passes all lines that can be read now to `f`, up to a time.
-    fn drain(&mut self, events: &mut impl Read, end: Instant, f: &mut impl FnMut(&str)) {
+    /// Passes all lines that can be read now to `f`, until `is_over`.
+    fn drain(&mut self, events: &mut impl Read, is_over: impl Fn() -> bool, f: &mut impl FnMut(&str)) {
         let mut chunk = [0; 64 << 10];
-        while self.taken < MAX_BYTES && Instant::now() < end {
+        while self.taken < MAX_BYTES && !is_over() {
             match events.read(&mut chunk) {
                 Ok(0) => return,
                 Ok(len) => self.split(&chunk[..len], f),

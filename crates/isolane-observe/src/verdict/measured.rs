@@ -11,6 +11,8 @@ use super::units::{escape, show_count, show_ns, show_percent};
 use crate::snapshot::{Core, Device};
 use crate::topology::is_own;
 
+/// Least part of the time that a handler of another line takes on a core to name it for a device.
+const MIN_PART_BESIDE: f64 = 0.05;
 /// Least part of the requests of a disk that a process issues.
 const MIN_REQUESTS: f64 = 0.05;
 /// Most handlers or tasks of a finding, and of each list of the text.
@@ -33,29 +35,30 @@ pub(super) fn add(facts: Vec<Fact>, evidence: &mut Vec<Evidence>, neighbors: &mu
 
 /// Returns the times of handlers that delay the disks of these volumes, and of the requests of the disks.
 pub(super) fn of_devices(case: &Case<'_>, volumes: &BTreeSet<u32>) -> Vec<Fact> {
-    let devices: BTreeMap<&str, &Device> =
-        volumes.iter().filter_map(|id| case.topology.device(*id)).map(|at| (at.name.as_str(), at)).collect();
-    let mut facts = handlers_of(case, &devices);
+    let mut facts = handlers_of(case, volumes);
     facts.extend(requests_of(case, volumes).map(|evidence| (evidence, None)));
     facts
 }
 
-fn handlers_of(case: &Case<'_>, devices: &BTreeMap<&str, &Device>) -> Vec<Fact> {
+fn handlers_of(case: &Case<'_>, volumes: &BTreeSet<u32>) -> Vec<Fact> {
+    let own = disks(case, volumes);
+    let devices = case.snapshot.devices.iter().filter(|device| own.contains(&device.name));
+    let devices: BTreeMap<&str, &Device> = devices.map(|device| (device.name.as_str(), device)).collect();
     let seconds = case.measured.seconds;
     let lines = || devices.values().flat_map(|device| &device.interrupts);
-    let is_only =
-        |handler: &Handler| lines().any(|line| line.number == handler.line && line.actions.len() < 2);
-    let is_other = |handler: &&Handler| {
-        handler.times.is_long(seconds) && !is_own(&handler.name, devices) && !is_only(handler)
-    };
     let mut facts = Vec::new();
-    for handler in case.measured.handlers.iter().filter(is_other) {
-        let place = if lines().any(|line| line.number == handler.line) {
-            format!("its interrupt line {}", handler.line)
-        } else if lines().any(|line| line.cpus.contains(&handler.cpu)) {
-            format!("core {}, which can get its interrupts,", handler.cpu)
-        } else {
-            continue;
+    for handler in &case.measured.handlers {
+        let line = lines().find(|line| line.number == handler.line);
+        let part = handler.times.part_of(seconds);
+        let place = match line {
+            _ if is_own(&handler.name, &devices) => continue,
+            Some(line) if line.actions.len() > 1 && part >= MIN_PART => {
+                format!("its interrupt line {}", handler.line)
+            }
+            None if part >= MIN_PART_BESIDE && lines().any(|line| line.cpus.contains(&handler.cpu)) => {
+                format!("core {}, which gets its interrupts,", handler.cpu)
+            }
+            _ => continue,
         };
         facts.push(handler_fact(handler, &format!(" on {place}"), seconds));
     }
