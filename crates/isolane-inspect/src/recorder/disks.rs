@@ -17,6 +17,8 @@ const MAX_USERS: usize = 16;
 #[derive(Debug)]
 pub struct Disks {
     disks: BTreeMap<String, DiskStats>,
+    /// Operations and bytes of this program on each disk since then. A reading may cover several steps.
+    own: BTreeMap<String, (u64, u64)>,
     processes: BTreeMap<u32, (u64, u64)>,
     read_at: Option<Instant>,
     disks_throttle: Throttle,
@@ -27,6 +29,7 @@ impl Default for Disks {
     fn default() -> Disks {
         Disks {
             disks: BTreeMap::new(),
+            own: BTreeMap::new(),
             processes: BTreeMap::new(),
             read_at: None,
             disks_throttle: Throttle::default(),
@@ -47,16 +50,19 @@ impl Disks {
         if snapshot.devices.is_empty() {
             return Default::default();
         }
+        for (name, work) in own_work(snapshot, step) {
+            add(self.own.entry(name.to_owned()).or_default(), work);
+        }
         let Some(read) = self.disks_throttle.run(|| DiskStats::read(root)) else { return Default::default() };
         let Some(read) = missing.check("I/O of disks", read) else { return Default::default() };
         let is_ours = |disk: &DiskStats| snapshot.devices.iter().any(|device| device.name == disk.name);
         let now: BTreeMap<String, DiskStats> =
             read.into_iter().filter(is_ours).map(|disk| (disk.name.clone(), disk)).collect();
-        let own = own_work(snapshot, step);
+        let own = std::mem::take(&mut self.own);
         let mut disks = Vec::new();
         for (name, disk) in &now {
             let Some(before) = self.disks.get(name) else { continue };
-            let (own, own_bytes) = own.get(&**name).copied().unwrap_or_default();
+            let (own, own_bytes) = own.get(name).copied().unwrap_or_default();
             disks.extend(difference(disk, before, own, own_bytes));
         }
         self.disks = now;
@@ -119,12 +125,15 @@ fn own_work<'a>(snapshot: &'a Snapshot, step: &Numbers) -> BTreeMap<&'a str, (u6
             (series.total.count().saturating_add(operations), series.bytes.saturating_add(bytes))
         });
         for name in stack(&snapshot.devices, disk) {
-            let (operations, bytes) = work.entry(name).or_default();
-            *operations = operations.saturating_add(sum.0);
-            *bytes = bytes.saturating_add(sum.1);
+            add(work.entry(name).or_default(), sum);
         }
     }
     work
+}
+
+fn add((operations, bytes): &mut (u64, u64), more: (u64, u64)) {
+    *operations = operations.saturating_add(more.0);
+    *bytes = bytes.saturating_add(more.1);
 }
 
 /// Returns a disk and the single disks beneath it. The work of several disks beneath one is not known.
@@ -204,6 +213,27 @@ mod tests {
         let (found, users) = read(200, 4096);
         assert_eq!((found[0].reads, found[0].own), (50, 10));
         assert_eq!((&*users[0].name, users[0].pid, users[0].read_bytes), ("dd", 77, 4096));
+    }
+
+    #[test]
+    fn counts_own_work_of_skipped_readings() {
+        let tree = Tree::new(&[]);
+        let (root, mut disks) = (tree.root(), Disks::default());
+        let step = Numbers { series: vec![series(4, 10)], ..Numbers::default() };
+        let mut read = |reads, throttle| {
+            write(&tree, reads, 0);
+            disks.disks_throttle = throttle;
+            disks.read(&root, &snapshot(), &step, &mut Missing::default()).0
+        };
+        let skipping = || {
+            let mut throttle = Throttle::default();
+            throttle.run(|| std::thread::sleep(Duration::from_millis(50)));
+            throttle
+        };
+        read(100, Throttle::default());
+        assert_eq!((read(110, skipping()), read(120, skipping())), (vec![], vec![]));
+        let found = read(130, Throttle::default());
+        assert_eq!((found[0].reads, found[0].own, found[0].own_bytes), (30, 30, 122_880));
     }
 
     #[test]
