@@ -7,6 +7,7 @@
 mod simulated;
 
 use isolane_observe::snapshot::Snapshot;
+use isolane_observe::stage::Stage;
 use isolane_observe::verdict::{Kind, Options, Verdict, explain, to_text};
 use simulated::World;
 use simulated::faults::{Fault, What};
@@ -61,6 +62,20 @@ fn ignores_soft_interrupts_of_own_traffic() {
     let verdict = explain(&snapshot, Options::default());
     let causes: Vec<_> = verdict.findings.iter().map(|finding| finding.cause.as_deref()).collect();
     assert_eq!(causes, [Some("process")], "{}", to_text(&verdict));
+}
+
+#[test]
+fn names_a_network_that_delays_no_stage() {
+    let mut snapshot = World::healthy().run(7).snapshot;
+    let connections = snapshot.steps.iter_mut().flat_map(|step| &mut step.numbers.connections);
+    for tcp in connections.filter(|at| at.host.ends_with('3')).filter_map(|at| at.tcp.as_mut()) {
+        (tcp.retransmits, tcp.rtt_us) = (15, 5000);
+    }
+    let verdict = explain(&snapshot, Options::default());
+    let text = to_text(&verdict);
+    let [network] = &*verdict.findings else { panic!("{text}") };
+    assert_eq!((network.kind, network.stage), (Kind::Network, Some(Stage::Peer)), "{text}");
+    assert!(network.neighbors[0].name.ends_with('3') && network.share > 0.5, "{text}");
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::case::{Case, stands_out};
+use super::MIN_LOSS_NS;
+use super::case::{Case, MIN_SHARE, stands_out};
 use super::document::{Evidence, Finding, Grade, Kind, Neighbor};
 use super::ledger::Part;
 use super::units::{escape, show_digits, show_ns, show_percent};
@@ -35,6 +36,8 @@ struct Host {
     answer_ns: f64,
     bytes: f64,
     tcp: Option<Tcp>,
+    /// A round trip for each retransmitted segment, in nanoseconds.
+    late_ns: f64,
     connections: Vec<u64>,
     peers: BTreeSet<String>,
 }
@@ -66,6 +69,7 @@ fn hosts(connections: &[Connection]) -> BTreeMap<String, Host> {
         host.connections.push(connection.id);
         host.peers.insert(connection.peer.clone());
         if let Some(tcp) = connection.tcp {
+            host.late_ns += tcp.retransmits as f64 * tcp.rtt_us as f64 * 1000.0;
             host.tcp = Some(add(host.tcp.unwrap_or_default(), tcp));
         }
     }
@@ -99,13 +103,24 @@ fn loss_of(tcp: Tcp) -> Option<f64> {
 
 fn find_network(case: &mut Case<'_>, hosts: &BTreeMap<String, Host>) {
     let all_ns: f64 = hosts.values().map(|host| host.peer_ns).sum();
-    let lossy = hosts.iter().filter_map(|(name, host)| Some((name, host, loss_of(host.tcp?)?)));
-    let worst = lossy.max_by(|left, right| left.1.peer_ns.total_cmp(&right.1.peer_ns));
-    let Some((name, host, loss)) = worst else { return };
+    let Some((name, host, loss)) = worst_network(hosts, |host| host.peer_ns) else { return };
     let chosen = |_: &Part, stage: Stage| depends_on_peer(stage) || stage == Stage::Wait;
     let stage = case.ledger.worst_stage(chosen);
     let fraction = if hosts.len() == 1 { 1.0 } else { host.peer_ns / all_ns.max(1.0) };
     let Some(share) = case.claim(fraction, chosen) else { return };
+    case.findings.push(network_finding(name, host, loss, (stage, share)));
+}
+
+/// Returns the host with the worst network of those that lose segments, and the lost part.
+fn worst_network(
+    hosts: &BTreeMap<String, Host>,
+    delay: impl Fn(&Host) -> f64,
+) -> Option<(&String, &Host, f64)> {
+    let lossy = hosts.iter().filter_map(|(name, host)| Some((name, host, loss_of(host.tcp?)?)));
+    lossy.max_by(|left, right| delay(left.1).total_cmp(&delay(right.1)))
+}
+
+fn network_finding(name: &str, host: &Host, loss: f64, (stage, share): (Option<Stage>, f64)) -> Finding {
     let tcp = host.tcp.unwrap_or_default();
     let text = format!(
         "{} of {} segments were sent again ({}), round trip {}",
@@ -117,7 +132,7 @@ fn find_network(case: &mut Case<'_>, hosts: &BTreeMap<String, Host>) {
     let evidence = Evidence::measured("retransmits", tcp.retransmits as f64, "segments", "TCP_INFO", text)
         .compared_to(tcp.segments as f64);
     let peers: Vec<&str> = host.peers.iter().take(MAX_HOSTS).map(String::as_str).collect();
-    case.findings.push(Finding {
+    Finding {
         kind: Kind::Network,
         name: peers.join(", "),
         stage,
@@ -126,9 +141,33 @@ fn find_network(case: &mut Case<'_>, hosts: &BTreeMap<String, Host>) {
         share,
         since: None,
         evidence: vec![evidence],
-        neighbors: vec![Neighbor { kind: "host".to_owned(), name: name.clone(), grade: Grade::Measured }],
+        neighbors: vec![Neighbor { kind: "host".to_owned(), name: name.to_owned(), grade: Grade::Measured }],
         remedy: "check cables, switch ports, and the receive queues of both ends".to_owned(),
-    });
+    }
+}
+
+/// Reports a network that delays answers after their last stage, which ends when the kernel has accepted the data. A
+/// lost segment delays the answers behind it by a round trip or more.
+pub(super) fn find_late_answers(case: &mut Case<'_>) {
+    let hosts = hosts(&case.window.connections);
+    let Some((name, host, loss)) = worst_network(&hosts, |host| host.late_ns) else { return };
+    let share = host.late_ns / (host.late_ns + case.ledger.lost_ns).max(1.0);
+    if host.late_ns < case.ledger.tail * MIN_LOSS_NS || share < MIN_SHARE {
+        return;
+    }
+    let text = format!(
+        "a round trip for each of them is {}, in which answers wait after their last stage",
+        show_ns(host.late_ns)
+    );
+    let late = Evidence::measured("late answers", host.late_ns / 1e6, "ms", "TCP_INFO", text)
+        .compared_to(case.ledger.lost_ns / 1e6);
+    let mut found = network_finding(name, host, loss, (Some(Stage::Peer), share));
+    found.evidence.push(late);
+    // It includes the loss in stages, which the same segments cause.
+    case.findings.retain(|finding| finding.kind != Kind::Network || finding.name != found.name);
+    if !case.has(Kind::Network) {
+        case.findings.push(found);
+    }
 }
 
 fn find_late_hosts(case: &mut Case<'_>, hosts: &BTreeMap<String, Host>) {
@@ -297,7 +336,7 @@ pub(super) fn clear(case: &mut Case<'_>) {
         None if has_tcp => "no loss".to_owned(),
         None => "loss was not read".to_owned(),
     };
-    let is_small = case.ledger.share(lost) < super::case::MIN_SHARE;
+    let is_small = case.ledger.share(lost) < MIN_SHARE;
     if !case.has(Kind::Network) && is_small {
         case.clear(Kind::Network, format!("network ({mean} for each slow operation, {loss})"));
     }

@@ -127,6 +127,7 @@ fn investigate(case: &mut Case<'_>) {
         devices::report_background(case);
     }
     if case.ledger.operations >= MIN_OPERATIONS {
+        hosts::find_late_answers(case);
         common::find(case);
     }
 }
