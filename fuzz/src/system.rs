@@ -88,6 +88,16 @@ pub(crate) const TARGETS: &[Target] = &[
         decode_volume_file,
         "major 259\nminor 1\nsize 1\nallocated 2\nblocks 3\navailable_blocks 4\nfile_system 5\ndirect_io_alignment 4\n"
     ),
+    parser!("system-card-settings", decode_settings, "rx 256\nrx_max 4096\n", "unsupported\n"),
+    Target {
+        name: "system-ethtool",
+        check: |bytes| {
+            let parts = [CardPart::Rings, CardPart::Coalescing, CardPart::Features, CardPart::Link];
+            let Some((first, reply)) = bytes.split_first() else { return };
+            let _ = decode_ethtool(parts[usize::from(*first) % parts.len()], reply);
+        },
+        corpus: ethtool_replies,
+    },
     parser!("system-node", decode_node, "-1\n", "1\n"),
     parser!("system-routes", decode_routes, "Iface\neth0 0000000A 0 0001 0 0 0 000000FF 0 0 0\n"),
     parser!(
@@ -108,6 +118,21 @@ pub(crate) const TARGETS: &[Target] = &[
     },
     parser!("system-device-number", decode_device_number, "259:0\n"),
 ];
+
+/// A number, and a set of one bit with a name, for each part.
+fn ethtool_replies() -> Vec<Vec<u8>> {
+    let attribute = |kind: u16, value: &[u8]| {
+        let len = 4 + value.len() as u16;
+        let mut bytes = [len.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    };
+    let bits = attribute(3, &attribute(1, &attribute(2, b"10000baseT/Full\0")));
+    let sets = (2..5).map(|kind| attribute(kind, &bits)).collect::<Vec<_>>().concat();
+    let numbers = attribute(5, &[1, 2, 3, 4]);
+    (0..4).map(|part| [&[part], &*numbers, &*sets].concat()).collect()
+}
 
 /// Configuration space with the PCI Express capability at 0x40.
 fn pci_config() -> Vec<u8> {

@@ -138,13 +138,26 @@ fn doctor_opens_no_file_for_writing() {
         eprintln!("not run: strace may not trace programs here");
         return;
     }
-    assert!(strace(&[env!("CARGO_BIN_EXE_isolane"), "doctor", "--json"]));
+    let is_write = |call: &str| {
+        ["O_WRONLY", "O_RDWR", "O_CREAT", "unlink", "rename", "mkdir", "chmod", "truncate", "symlink"]
+            .iter()
+            .any(|word| call.contains(word))
+    };
+    let program = env!("CARGO_BIN_EXE_isolane");
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("copy");
+    assert!(strace(&[program, "doctor", "--json", "--capture", text(&copy)]));
+    let capture = fs::read_to_string(calls.path()).unwrap();
+    assert!(capture.lines().filter(|call| is_write(call)).count() > 100);
+    for call in capture.lines().filter(|call| is_write(call)) {
+        assert!(call.contains(text(&copy)), "{call}");
+    }
+    assert!(strace(&[program, "doctor", "--json"]));
     let calls = fs::read_to_string(calls.path()).unwrap();
     let opened = calls.lines().filter(|call| call.contains("openat2(")).count();
     assert!(opened > 100, "{opened}");
     for call in calls.lines() {
-        let is_write = ["O_WRONLY", "O_RDWR", "O_CREAT", "unlink", "rename", "mkdir", "chmod", "truncate"];
-        assert!(!is_write.iter().any(|word| call.contains(word)), "{call}");
+        assert!(!is_write(call), "{call}");
         let is_other_output = call.contains("write") && !call.contains(" write(1,");
         assert!(!is_other_output || call.contains("open") || call.contains("readlink"), "{call}");
     }

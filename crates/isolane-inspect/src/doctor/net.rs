@@ -1,12 +1,14 @@
 //! Checks of the network.
 
+use std::collections::BTreeMap;
+
 use super::check::{Check, Severity};
 use super::context::{Context, unexpected};
 use super::devices::Card;
 use super::survey::{Survey, quoted};
 use crate::system::{
-    ProtocolCounters, ReadError, Reason, SMALL, Softnet, decode_cpu_mask, decode_number, decode_numbers,
-    decode_tcp_memory, show_cpus,
+    CardPart, ProtocolCounters, ReadError, Reason, Route, SMALL, Settings, Softnet, decode_cpu_mask,
+    decode_number, decode_numbers, decode_tcp_memory, device_of_peer, show_cpus,
 };
 
 pub(super) const CHECKS: &[Check] = &[
@@ -20,13 +22,40 @@ pub(super) const CHECKS: &[Check] = &[
         run: softnet,
     },
     Check {
+        id: "net.rings",
+        severity: Severity::Warning,
+        reads: "ethtool: rings; /sys/class/net/*/statistics/rx_missed_errors, twice",
+        good: "no missed packets, or the largest ring",
+        reason: "a card drops packets when its ring has no free buffer",
+        is_sampled: true,
+        run: rings,
+    },
+    Check {
         id: "net.queues",
         severity: Severity::Warning,
-        reads: "/sys/class/net/*/queues/rx-*",
+        reads: "/sys/class/net/*/queues/rx-*; ethtool: channels",
         good: "at least one receive queue for each reactor",
         reason: "one queue is handled by one core, and other reactors get their packets from it",
         is_sampled: false,
         run: queues,
+    },
+    Check {
+        id: "net.coalesce",
+        severity: Severity::Information,
+        reads: "ethtool: coalescing",
+        good: "not adaptive, and at most 20 µs",
+        reason: "a card delays the interrupt of a packet by this time",
+        is_sampled: false,
+        run: coalesce,
+    },
+    Check {
+        id: "net.offload",
+        severity: Severity::Warning,
+        reads: "ethtool: features",
+        good: "tso, gso, and gro are on",
+        reason: "without them, the kernel handles each packet of a large transfer alone",
+        is_sampled: false,
+        run: offload,
     },
     Check {
         id: "net.steering",
@@ -67,8 +96,8 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "net.buffers",
         severity: Severity::Warning,
-        reads: "net.ipv4.tcp_rmem, net.ipv4.tcp_wmem: maxima; speed of network cards",
-        good: "twice the speed of the link times 0.2 ms, at least",
+        reads: "net.ipv4.tcp_rmem, net.ipv4.tcp_wmem: maxima; speed of network cards; round trips of the target's connections",
+        good: "twice the speed of the link times the round trip, or 0.2 ms without a target",
         reason: "a smaller buffer limits one connection to less than the link",
         is_sampled: false,
         run: buffers,
@@ -85,17 +114,17 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "net.link",
         severity: Severity::Warning,
-        reads: "/sys/class/net/*: operstate, carrier_changes, twice",
-        good: "carrier changes not rising",
-        reason: "a link that fails and returns loses packets each time",
+        reads: "/sys/class/net/*: operstate, carrier_changes, twice; ethtool: link modes",
+        good: "the speed of the hardware, and carrier changes not rising",
+        reason: "a link that fails and returns loses packets each time, and can come back slower",
         is_sampled: true,
         run: link,
     },
     Check {
         id: "net.mtu",
         severity: Severity::Warning,
-        reads: "/sys/class/net/*: mtu",
-        good: "9,000 on links of 10 Gb/s and more",
+        reads: "/sys/class/net/*: mtu; segment sizes of the target's connections",
+        good: "9,000 on links of 10 Gb/s and more, and segments of at least 8,900 bytes then",
         reason: "small packets cost more work for each byte",
         is_sampled: false,
         run: mtu,
@@ -162,16 +191,107 @@ fn queues(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
     for card in cards(context)? {
         let queues = queue_names(context, card, "rx-")?.len();
         let value = format!("{}: {queues} receive queues, {reactors} reactors", card.name);
-        survey.judge(
-            queues >= reactors,
-            value,
-            format!("ethtool -L {} combined {reactors}", quoted(&card.name)),
-        );
+        if queues >= reactors {
+            survey.good(value);
+            continue;
+        }
+        let channels = survey.take(CardPart::Channels.read(&context.root, &card.name));
+        survey.bad(value, more_queues(&card.name, queues as u64, reactors as u64, channels));
     }
     if survey.is_empty() {
         survey.absent("no network card is up");
     }
     Ok(())
+}
+
+/// Returns the command for as many queues as are needed, or as the card has. Without `channels`, they are not known.
+fn more_queues(card: &str, queues: u64, needed: u64, channels: Option<Option<Settings>>) -> String {
+    let card = quoted(card);
+    let Some(channels) = channels else { return format!("ethtool -L {card} combined {needed}") };
+    let channels = channels.unwrap_or_default();
+    let max = |name| channels.get(name).copied().unwrap_or_default();
+    let (kind, most) = match max("combined_max") {
+        0 => ("rx", max("rx_max")),
+        combined => ("combined", combined),
+    };
+    if most > queues {
+        format!("ethtool -L {card} {kind} {}", most.min(needed))
+    } else {
+        format!("# the card has at most {queues} queues: serve on fewer cores")
+    }
+}
+
+/// Calls a function for each card that is up, with its settings. A driver may have none.
+fn for_each_setting(
+    context: &Context,
+    survey: &mut Survey,
+    part: CardPart,
+    mut check: impl FnMut(&mut Survey, &Card, &Settings) -> Result<(), ReadError>,
+) -> Result<(), ReadError> {
+    for card in cards(context)? {
+        match survey.take(part.read(&context.root, &card.name)) {
+            None => {}
+            Some(None) => survey.absent(format!("{}: the driver has no such settings", card.name)),
+            Some(Some(settings)) => {
+                if let Err(error) = check(survey, card, &settings) {
+                    survey.unseen(error);
+                }
+            }
+        }
+    }
+    if survey.is_empty() {
+        survey.absent("no network card is up");
+    }
+    Ok(())
+}
+
+fn rings(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
+    for_each_setting(context, survey, CardPart::Rings, |survey, card, settings| {
+        let number = |name| {
+            let path = CardPart::Rings.path(&card.name);
+            settings.get(name).copied().ok_or_else(|| unexpected(&path, "rx and rx_max"))
+        };
+        let (now, max) = (number("rx")?, number("rx_max")?);
+        let path = format!("{}/statistics/rx_missed_errors", card.path);
+        let missed = context.rise(&path, context.root.parse(&path, SMALL, decode_number)?);
+        let value =
+            format!("{}: {now} of {max} buffers, {missed} packets missed {}", card.name, context.period());
+        let remedy = format!("ethtool -G {} rx {max}", quoted(&card.name));
+        survey.judge(missed == 0 || now >= max, value, remedy);
+        Ok(())
+    })
+}
+
+fn coalesce(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
+    const MAX_US: u64 = 20;
+    for_each_setting(context, survey, CardPart::Coalescing, |survey, card, settings| {
+        let Some(delay) = settings.get("rx_us") else {
+            survey.absent(format!("{}: the driver does not delay interrupts by time", card.name));
+            return Ok(());
+        };
+        let adaptive = settings.get("adaptive_rx").is_some_and(|adaptive| *adaptive != 0);
+        let value = format!("{}: {}{delay} µs", card.name, if adaptive { "adaptive, " } else { "" });
+        let off = if adaptive { "adaptive-rx off " } else { "" };
+        let remedy = format!("ethtool -C {} {off}rx-usecs 8", quoted(&card.name));
+        survey.judge(!adaptive && *delay <= MAX_US, value, remedy);
+        Ok(())
+    })
+}
+
+fn offload(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
+    const FEATURES: [(&str, &str); 3] =
+        [("tso", "tx-tcp-segmentation"), ("gso", "tx-generic-segmentation"), ("gro", "rx-gro")];
+    for_each_setting(context, survey, CardPart::Features, |survey, card, settings| {
+        for (name, feature) in FEATURES {
+            let (state, remedy) = match settings.get(feature) {
+                Some(0) => ("off", format!("ethtool -K {} {name} on", quoted(&card.name))),
+                Some(_) => ("on", String::new()),
+                None => ("missing", format!("# use a network card with {name}")),
+            };
+            survey.judge(state == "on", format!("{}: {name} {state}", card.name), remedy);
+        }
+        Ok(())
+    })
 }
 
 fn steering(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
@@ -288,8 +408,11 @@ fn buffers(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
     for card in cards(context)? {
         fastest = fastest.max(speed(context, card)?.unwrap_or_default());
     }
-    // Mb/s times 0.2 ms is 25 bytes.
-    let needed = fastest.saturating_mul(2 * 25).max(1 << 20);
+    let tcp = context.snapshot()?.map(|snapshot| &*snapshot.numbers.connections).unwrap_or_default();
+    let round_trip = tcp.iter().filter_map(|at| at.tcp.map(|tcp| tcp.min_rtt_us)).max().unwrap_or_default();
+    let round_trip = if round_trip == 0 { 200 } else { round_trip };
+    // Mb/s times microseconds are bits.
+    let needed = (fastest.saturating_mul(round_trip).saturating_mul(2) / 8).clamp(1 << 20, 1 << 30);
     for name in ["tcp_rmem", "tcp_wmem"] {
         let path = format!("/proc/sys/net/ipv4/{name}");
         let Some(sizes) = survey.take(context.root.parse(&path, SMALL, decode_numbers)) else { continue };
@@ -299,7 +422,7 @@ fn buffers(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
         };
         survey.judge(
             max >= needed,
-            format!("{name}: at most {max} bytes, {needed} needed"),
+            format!("{name}: at most {max} bytes, {needed} needed for round trips of {round_trip} µs"),
             format!("sysctl -w net.ipv4.{name}='{min} {default} {needed}'"),
         );
     }
@@ -321,11 +444,22 @@ fn link(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
         let is_good = count == 0 || (!context.has_two_readings() && count <= 2);
         let value = format!("{}: {count} carrier changes {}", card.name, context.period());
         survey.judge(is_good, value, "# check cable, transceiver, and port");
+        check_speed(context, survey, card);
     }
     if survey.is_empty() {
         survey.absent("no network card is up");
     }
     Ok(())
+}
+
+/// Compares the speed of a link with the fastest one that the hardware has. A virtual card has no modes.
+fn check_speed(context: &Context, survey: &mut Survey, card: &Card) {
+    let Some(modes) = survey.take(CardPart::Link.read(&context.root, &card.name)) else { return };
+    let modes = modes.unwrap_or_default();
+    if let Some((speed, max)) = modes.get("speed").zip(modes.get("max_speed")) {
+        let value = format!("{}: {speed} of {max} Mb/s", card.name);
+        survey.judge(speed >= max, value, "# check cable, transceiver, and port of the switch");
+    }
 }
 
 fn mtu(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
@@ -344,9 +478,35 @@ fn mtu(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
             ),
             format!("# if all switches and peers allow it: ip link set {} mtu 9000", card.name),
         );
+        if mtu >= 9_000 {
+            check_segments(context, survey, card)?;
+        }
     }
     if survey.is_empty() {
         survey.absent("no network card is up");
+    }
+    Ok(())
+}
+
+/// Finds peers that a card reaches with short segments only.
+fn check_segments(context: &Context, survey: &mut Survey, card: &Card) -> Result<(), ReadError> {
+    let connections = context.snapshot()?.map(|snapshot| &*snapshot.numbers.connections).unwrap_or_default();
+    if connections.is_empty() {
+        return Ok(());
+    }
+    let Some(routes) = survey.take(Route::read(&context.root, &context.process()?)) else { return Ok(()) };
+    let mut peers = BTreeMap::new();
+    for (connection, tcp) in connections.iter().filter_map(|at| Some((at, at.tcp?))) {
+        let device = device_of_peer(&routes, &connection.local, &connection.peer);
+        if device.as_ref() == Some(&card.name) && tcp.mss > 0 {
+            let peer = connection.peer.rsplit_once(':').map_or(&*connection.peer, |(address, _)| address);
+            peers.insert(peer, tcp.mss);
+        }
+    }
+    for (peer, bytes) in peers {
+        let value = format!("{}: segments of {bytes} bytes to {peer}", card.name);
+        let remedy = format!("# raise the MTU of {peer}, and of the switches on the path");
+        survey.judge(bytes >= 8_900, value, remedy);
     }
     Ok(())
 }

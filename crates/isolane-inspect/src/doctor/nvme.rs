@@ -1,15 +1,15 @@
 //! Checks of NVMe drives.
 
 use super::check::{Check, Severity};
-use super::context::Context;
-use super::survey::Survey;
-use crate::system::{ReadError, SMALL, decode_number};
+use super::context::{Context, unexpected};
+use super::survey::{Survey, quoted};
+use crate::system::{ReadError, Reason, SMALL, decode_number};
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "nvme.power",
         severity: Severity::Information,
-        reads: "/sys/module/nvme_core/parameters/default_ps_max_latency_us",
+        reads: "/sys/module/nvme_core/parameters/default_ps_max_latency_us; /sys/class/nvme/*/power/pm_qos_latency_tolerance_us",
         good: "0 in a server",
         reason: "a drive in a low-power state needs up to this time to wake up",
         is_sampled: false,
@@ -43,6 +43,22 @@ fn power(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
     let latency = context.root.parse(path, SMALL, decode_number)?;
     let remedy = "# kernel parameter: nvme_core.default_ps_max_latency_us=0";
     survey.judge(latency == 0, format!("{latency} µs"), remedy);
+    for name in controllers(context)? {
+        let path = format!("/sys/class/nvme/{name}/power/pm_qos_latency_tolerance_us");
+        match context.root.word(&path) {
+            // The drive has no low-power states.
+            Err(error) if error.reason == Reason::Missing => {}
+            read => {
+                let Some(value) = survey.take(read) else { continue };
+                if !["auto", "any"].contains(&&*value) && value.parse::<u64>().is_err() {
+                    survey.unseen(unexpected(&path, "a number, auto, or any"));
+                    continue;
+                }
+                let remedy = format!("echo 0 > {}", quoted(&path));
+                survey.judge(value == "0", format!("{name}: tolerates {value} µs"), remedy);
+            }
+        }
+    }
     Ok(())
 }
 

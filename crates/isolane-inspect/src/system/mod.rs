@@ -10,6 +10,7 @@ mod cgroup;
 mod cpu;
 mod decode;
 mod disk;
+mod ethtool;
 mod fields;
 mod interrupts;
 mod net;
@@ -29,13 +30,14 @@ pub use cgroup::{
 pub use cpu::{CpuTimes, decode_cpu_times};
 pub use decode::{decode_choice, decode_cpu_list, decode_cpu_mask, decode_number, decode_numbers, show_cpus};
 pub use disk::{DiskStats, ProcessIo, decode_diskstats, decode_process_io};
+pub use ethtool::{CardPart, Settings, decode_ethtool, decode_settings};
 pub use interrupts::{InterruptLine, Interrupts, IrqLine, decode_counts, decode_interrupts};
 pub use net::{ProtocolCounters, Softnet, decode_protocol_counters, decode_softnet, decode_tcp_memory};
 pub use pci_config::{PciControl, decode_pci_config, pci_control};
 pub(crate) use read_error::if_missing;
 pub use read_error::{Malformed, ReadError, Reason};
 pub use root::{Root, SMALL};
-pub use route::{Route, decode_ipv6_routes, decode_routes};
+pub use route::{Route, decode_ipv6_routes, decode_routes, device_of_peer};
 pub use task::{
     MAX_TASKS, SchedStat, Task, TaskStat, decode_file_limit, decode_schedstat, decode_status_field,
     decode_task_stat, tasks,

@@ -1,6 +1,6 @@
 //! Routes: `/proc/net/route` and `/proc/net/ipv6_route`.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::fields::Fields;
 use super::read_error::{Malformed, ReadError, if_missing};
@@ -48,6 +48,19 @@ impl Route {
             _ => false,
         }
     }
+}
+
+/// Returns the device of the most specific route from a local address and port to a peer. Packets to an address of this
+/// machine use `lo`.
+pub fn device_of_peer(routes: &[Route], local: &str, peer: &str) -> Option<String> {
+    let address = |text: &str| text.parse::<SocketAddr>().ok().map(|address| address.ip().to_canonical());
+    let (local, peer) = (address(local)?, address(peer)?);
+    if peer.is_loopback() || peer == local {
+        return Some("lo".to_owned());
+    }
+    // The first of several equal routes has the lowest metric.
+    let found = routes.iter().rev().filter(|route| route.contains(peer)).max_by_key(|route| route.prefix);
+    found.map(|route| route.device.clone())
 }
 
 /// Decodes `/proc/net/route`, whose addresses are hexadecimal numbers in the order of bytes of this machine.

@@ -1,12 +1,13 @@
 //! Connections, and the network devices that they use.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
 
-use isolane_observe::snapshot::{Connection, Snapshot, Tcp};
+use isolane_observe::snapshot::{Snapshot, Tcp};
 
 use super::{Node, Reader, interrupts};
-use crate::system::{Root, Route, SMALL, decode_cpu_mask, if_missing, pci_functions, show_cpus};
+use crate::system::{
+    Root, Route, SMALL, decode_cpu_mask, device_of_peer, if_missing, pci_functions, show_cpus,
+};
 
 /// Most connections that are described.
 const MAX_CONNECTIONS: usize = 256;
@@ -21,7 +22,7 @@ pub(super) fn describe(reader: &mut Reader<'_>, snapshot: &Snapshot) -> Vec<Node
     let mut cards = BTreeMap::new();
     let mut nodes = Vec::new();
     for connection in connections.iter().take(MAX_CONNECTIONS) {
-        let device = device_of_peer(&routes, connection);
+        let device = device_of_peer(&routes, &connection.local, &connection.peer);
         let mut queue = None;
         if let Some(device) = &device {
             let card = cards.entry(device.clone()).or_insert_with(|| Card::read(reader, device));
@@ -40,22 +41,6 @@ pub(super) fn describe(reader: &mut Reader<'_>, snapshot: &Snapshot) -> Vec<Node
     }
     nodes.extend(cards.into_iter().map(|(name, card)| card.node(name)));
     nodes
-}
-
-/// Returns the device of the most specific route to the peer. Packets to an address of this machine use `lo`.
-fn device_of_peer(routes: &[Route], connection: &Connection) -> Option<String> {
-    let address = |text: &str| text.parse::<SocketAddr>().ok().map(|address| address.ip().to_canonical());
-    let (local, peer) = (address(&connection.local)?, address(&connection.peer)?);
-    if peer.is_loopback() || peer == local {
-        return Some("lo".to_owned());
-    }
-    device_of_address(routes, peer)
-}
-
-fn device_of_address(routes: &[Route], address: IpAddr) -> Option<String> {
-    // The first of several equal routes has the lowest metric.
-    let found = routes.iter().rev().filter(|route| route.contains(address)).max_by_key(|route| route.prefix);
-    found.map(|route| route.device.clone())
 }
 
 fn show_tcp(tcp: &Tcp) -> String {
