@@ -79,7 +79,7 @@ impl RemoteTarget {
 }
 
 /// Returns the time between two copies as a step.
-fn difference(earlier: &Snapshot, later: &Snapshot) -> Step {
+pub fn difference(earlier: &Snapshot, later: &Snapshot) -> Step {
     Step {
         at_unix_ms: later.at_unix_ms,
         length_ms: later.at_unix_ms.saturating_sub(earlier.at_unix_ms).max(1),

@@ -19,7 +19,8 @@ use crate::units::show_bytes;
 /// A line has the time of completion (UTC), the total, the operation, its volume and
 /// first block, the stages that took the most time, the host with its queue and command
 /// ID, the commands of that queue in flight at its arrival, and the core. Operations of
-/// an engine or a host have no queue; the name of an engine's volume has the session.
+/// a host have its controller instead of the host, and those of an engine no queue; the
+/// name of an engine's volume has the session.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -118,10 +119,13 @@ impl<'a> Names<'a> {
     }
 
     /// Returns the connection and the command, or nothing for an operation without a connection. The name of an
-    /// engine's volume has the session.
+    /// engine's volume has the session; a host knows its controller.
     fn connection(&self, slow: &SlowOperation) -> String {
         if !slow.has_connection() {
             return String::new();
+        }
+        if let Some((controller, queue)) = slow.host_queue() {
+            return format!(" controller {controller} queue {queue} cid {:#06x}", slow.cid);
         }
         let host = match self.connections.get(&slow.connection) {
             Some(at) => format!("{} queue {}", at.host, at.queue),
@@ -193,6 +197,15 @@ mod tests {
         let (mut snapshot, slow) = snapshot();
         snapshot.numbers.connections.clear();
         assert!(Names::new(&snapshot).text(&slow).contains("a closed connection"));
+    }
+
+    #[test]
+    fn names_controller_for_operations_of_hosts() {
+        let (snapshot, slow) = snapshot();
+        let connection = SlowOperation::host_connection(7, 2);
+        let slow = SlowOperation { side: Side::Host, connection, last_member: None, ..slow };
+        let line = Names::new(&snapshot).text(&slow);
+        assert!(line.ends_with("; controller 7 queue 2 cid 0x001f core 1\n"), "{line}");
     }
 
     #[test]

@@ -25,7 +25,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use isolane_observe::cells::{SeriesCells, StageTimes};
-use isolane_observe::snapshot::{self, Core, Numbers, Program, Series, SeriesKey, Snapshot, VERSION};
+use isolane_observe::slow::{SlowRecord, SlowRing, SlowWriter};
+use isolane_observe::snapshot::{
+    self, Core, Numbers, Program, Series, SeriesKey, SlowOperation, Snapshot, VERSION,
+};
 use isolane_observe::stage::{Operation, Side, SizeClass};
 use isolane_reactor::clock;
 
@@ -36,11 +39,25 @@ use crate::info::{Info, NamespaceInfo};
 #[derive(Debug, Default)]
 pub(crate) struct ClientCells {
     series: [[OnceLock<Box<SeriesCells>>; SizeClass::ALL.len()]; Operation::ALL.len()],
+    slow: OnceLock<SlowRing>,
 }
+
+/// Slow operations that a client keeps: at least those of two minutes.
+const SLOW_SLOTS: usize = 512;
 
 impl ClientCells {
     fn of(&self, operation: Operation, size: SizeClass) -> &SeriesCells {
         self.series[operation as usize][size as usize].get_or_init(Box::default)
+    }
+
+    fn slow(&self) -> &SlowRing {
+        self.slow.get_or_init(|| SlowRing::with_slots(SLOW_SLOTS))
+    }
+
+    /// Returns the slow operations.
+    fn copy_slow(&self, core: u32, unix_offset_ns: i128) -> impl Iterator<Item = SlowOperation> {
+        let records = self.slow.get().map(SlowRing::copy).unwrap_or_default().into_iter();
+        records.map(move |record| record.to_operation(Side::Host, core, unix_offset_ns))
     }
 
     /// Returns the numbers of all operations.
@@ -59,12 +76,16 @@ pub(crate) fn snapshot<'a>(
     namespace: &NamespaceInfo,
     clients: impl IntoIterator<Item = (u32, Option<usize>, Option<&'a ClientCells>)>,
 ) -> Snapshot {
-    let mut numbers = Numbers::default();
+    let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let unix_offset_ns = at.as_nanos() as i128 - i128::from(clock::now());
+    let (mut numbers, mut slow) = (Numbers::default(), Vec::new());
     for (index, core, cells) in clients {
         let cpu = core.map(|core| core as u32);
         numbers.cores.push(Core { index, cpu, ..Core::default() });
         numbers.series.extend(cells.into_iter().flat_map(|cells| cells.copy(index)));
+        slow.extend(cells.into_iter().flat_map(|cells| cells.copy_slow(index, unix_offset_ns)));
     }
+    slow.sort_by_key(|slow| slow.at_unix_us);
     let volume = snapshot::Volume {
         nsid: Some(namespace.nsid),
         name: format!("{}/{}", info.address, info.nqn.as_str()),
@@ -72,7 +93,6 @@ pub(crate) fn snapshot<'a>(
         bytes: namespace.len_bytes(),
         ..snapshot::Volume::default()
     };
-    let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let clock = clock::source().to_owned();
     Snapshot {
         version: VERSION,
@@ -80,6 +100,7 @@ pub(crate) fn snapshot<'a>(
         at_unix_ms: at.as_millis() as u64,
         volumes: vec![volume],
         numbers,
+        slow,
         ..Snapshot::default()
     }
 }
@@ -151,10 +172,22 @@ struct Current {
 /// A completion without a caller in another thread.
 pub(crate) const NO_CALLER: u32 = u32::MAX;
 
+/// The only command of a request, as a slow operation shows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Command {
+    /// First block.
+    pub lba: u64,
+    /// As [`SlowOperation::connection`]; 0 if several commands made up the request.
+    pub connection: u64,
+    pub cid: u16,
+}
+
 /// Consecutive requests that completed alike, in one receive.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     key: Key,
+    /// The command of the first one.
+    command: Command,
     /// Index of the caller among those that the turn wakes; [`NO_CALLER`] without one.
     caller: u32,
     received: u64,
@@ -162,7 +195,13 @@ struct Run {
 }
 
 /// No run, which no request continues.
-const NO_RUN: Run = Run { key: Key(u64::MAX), caller: NO_CALLER, received: 0, count: 0 };
+const NO_RUN: Run = Run {
+    key: Key(u64::MAX),
+    command: Command { lba: 0, connection: 0, cid: 0 },
+    caller: NO_CALLER,
+    received: 0,
+    count: 0,
+};
 
 /// A run that was handed to the thread of a caller.
 #[derive(Debug)]
@@ -205,6 +244,7 @@ enum Sink {
 #[derive(Debug)]
 pub(crate) struct Observer {
     sink: Sink,
+    slow: SlowWriter,
     block_bytes: u64,
     /// The first one is [`NO_MARK`].
     marks: Vec<Mark>,
@@ -231,6 +271,7 @@ impl Observer {
     pub(crate) fn new(is_on: bool, block_bytes: u32) -> Observer {
         Observer {
             sink: if is_on { Sink::Cells(Arc::default()) } else { Sink::Off },
+            slow: SlowWriter::default(),
             block_bytes: u64::from(block_bytes),
             marks: vec![Mark::default()],
             free: Vec::new(),
@@ -387,19 +428,19 @@ impl Observer {
 
     /// Records the success of a request.
     #[inline(always)]
-    pub(crate) fn on_finished(&mut self, key: Key, caller: u32) {
+    pub(crate) fn on_finished(&mut self, key: Key, caller: u32, command: Command) {
         if self.last.key == key && self.last.caller == caller {
             self.last.count += 1;
         } else {
-            self.begin_run(key, caller);
+            self.begin_run(key, caller, command);
         }
     }
 
     #[inline(never)]
-    fn begin_run(&mut self, key: Key, caller: u32) {
+    fn begin_run(&mut self, key: Key, caller: u32, command: Command) {
         if !self.is_off() {
             self.end_run();
-            self.last = Run { key, caller, received: self.received, count: 1 };
+            self.last = Run { key, command, caller, received: self.received, count: 1 };
         }
     }
 
@@ -462,6 +503,15 @@ impl Observer {
         self.handed = handed;
     }
 
+    /// Publishes the slow operations of the last second if it has ended. Called from time to time.
+    pub(crate) fn tick(&mut self) {
+        if let Sink::Cells(cells) = &self.sink
+            && self.slow.has_pending()
+        {
+            self.slow.end_second(clock::now(), cells.slow());
+        }
+    }
+
     /// Returns the stages of a run that is handed to its caller at `now`.
     fn times_of(&self, run: &Run, now: u64) -> StageTimes {
         let mark = &self.marks[run.key.mark() as usize];
@@ -488,12 +538,40 @@ impl Observer {
         match &mut self.sink {
             Sink::Off => {}
             Sink::Cells(cells) => {
-                let cells = cells.of(operation, SizeClass::from_len(bytes));
-                cells.record(times, count);
-                cells.add_bytes(bytes * count);
+                let series = cells.of(operation, SizeClass::from_len(bytes));
+                series.record(times, count);
+                series.add_bytes(bytes * count);
+                let total_ns = times.iter().sum();
+                if self.slow.is_slow(total_ns) {
+                    let record = slow_record(run, times, total_ns, (operation, bytes, at));
+                    self.slow.add(record, cells.slow());
+                }
             }
             Sink::Caller(all) => all.push(RequestTimes { count, operation, bytes, stages: *times, at }),
         }
+    }
+}
+
+#[cold]
+fn slow_record(
+    run: &Run,
+    times: &StageTimes,
+    total_ns: u64,
+    (operation, bytes, at_ns): (Operation, u64, u64),
+) -> SlowRecord {
+    let Command { lba, connection, cid } = run.command;
+    SlowRecord {
+        at_ns,
+        total_ns,
+        stages_ns: *times,
+        connection,
+        lba,
+        bytes,
+        volume: 0,
+        cid,
+        depth: 0,
+        operation,
+        last_member: None,
     }
 }
 

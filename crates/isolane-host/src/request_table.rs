@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use crate::caller_queue::CallerQueue;
 use crate::error::RequestError;
 use crate::io_limits::IoLimits;
-use crate::observer::{Key, NO_CALLER, Observer};
+use crate::observer::{Command, Key, NO_CALLER, Observer};
 use crate::operation::Operation;
 use crate::reply::Reply;
 use crate::request::{BlockRange, Completion, Request};
@@ -361,18 +361,24 @@ impl RequestTable {
     }
 
     /// Completes a request with `buffer` after the success of its only command, and returns the change that it made.
+    /// The connection is that of [`Command`].
     #[inline(always)]
-    pub(crate) fn complete_single(&mut self, slot: u32, buffer: Option<Buffer>) -> Change {
+    pub(crate) fn complete_single(
+        &mut self,
+        slot: u32,
+        buffer: Option<Buffer>,
+        (connection, cid): (u64, u16),
+    ) -> Change {
         let place = &mut self.slots[slot as usize];
         let Some(request) = place else { unreachable!("the slot of a completed command is empty") };
         let reply = std::mem::replace(&mut request.reply, Reply::Tag(0));
         let change = request.operation.change();
-        let key = request.key;
+        let (key, command) = (request.key, Command { lba: request.range.lba, connection, cid });
         // Nothing that needs a drop is left in the slot.
         std::mem::forget(place.take());
         self.free.push(slot);
         let caller = self.deliver(reply, Ok(()), buffer);
-        self.observer.on_finished(key, caller);
+        self.observer.on_finished(key, caller, command);
         change
     }
 
@@ -401,14 +407,14 @@ impl RequestTable {
     }
 
     fn finish(&mut self, request: RequestSlot) {
-        let RequestSlot { trouble, buffer, reply, key, .. } = request;
+        let RequestSlot { trouble, buffer, reply, key, range, .. } = request;
         let result = trouble.and_then(|trouble| trouble.failure).map_or(Ok(()), Err);
         let has_failed = result.is_err();
         let caller = self.deliver(reply, result, buffer.join());
         if has_failed {
             self.observer.on_failed(key);
         } else {
-            self.observer.on_finished(key, caller);
+            self.observer.on_finished(key, caller, Command { lba: range.lba, ..Command::default() });
         }
     }
 
@@ -523,7 +529,7 @@ pub(crate) mod tests {
     }
 
     fn complete(table: &mut RequestTable, slot: u32) -> Option<Change> {
-        table.is_single(slot).then(|| table.complete_single(slot, None))
+        table.is_single(slot).then(|| table.complete_single(slot, None, (0, 0)))
     }
 
     fn remove(table: &mut RequestTable, slot: u32) {

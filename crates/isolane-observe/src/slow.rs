@@ -113,11 +113,16 @@ pub struct SlowRing(Ring<WORDS>);
 
 impl Default for SlowRing {
     fn default() -> SlowRing {
-        SlowRing(Ring::new(SLOTS))
+        SlowRing::with_slots(SLOTS)
     }
 }
 
 impl SlowRing {
+    /// Returns an empty ring for the last `slots` operations.
+    pub fn with_slots(slots: usize) -> SlowRing {
+        SlowRing(Ring::new(slots))
+    }
+
     fn publish(&self, record: SlowRecord) {
         self.0.publish(record.to_words());
     }

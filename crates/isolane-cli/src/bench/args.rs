@@ -115,10 +115,12 @@ pub struct Args {
     /// always has these under `placement`
     #[arg(long)]
     pub show_placement: bool,
-    /// End with the stages of the operations, which this host has measured, including the warm-up and all other loads:
+    /// End with the stages of the operations at both ends, and one verdict. This host measures its stages, including the
+    /// warm-up and all other loads:
     /// waiting for the thread that sends (inbox), for capacity or --coalesce (held), for the kernel to accept the
     /// command (send), for the response (wait) and the rest of its data (data), for the other responses of the turn
-    /// (deliver), and for the thread (wake). The JSON has them under `stages`
+    /// (deliver), and for the thread (wake). An Isolane target shows this host the stages of the same operations; the
+    /// time of `wait` and `data` that it does not account for is the network's. The JSON has `stages` and `both_ends`
     #[arg(long)]
     pub explain: bool,
     /// Record latencies and their stages

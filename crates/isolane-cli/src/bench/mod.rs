@@ -25,11 +25,12 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use isolane_host::{BlockingVolume, Cores, LaneClass, LaneCounts, NamespaceInfo, Options, Uri};
+use isolane_host::{BlockingVolume, Cores, LaneClass, LaneCounts, NamespaceInfo, Options, Uri, Wait};
 
-use isolane_observe::snapshot::Numbers;
+use isolane_observe::snapshot::Snapshot;
+use isolane_observe::verdict::BothEnds;
 
 use crate::cores;
 use crate::failure::{Context, Failure, IoContext};
@@ -40,7 +41,7 @@ use crate::signals;
 use access_pattern::{AccessPattern, Kind, Rw};
 pub use args::Args;
 use driver::{Driver, Measured, Port};
-use explain::OperationStages;
+use explain::{Observation, OperationStages, PUBLISHED_AFTER};
 use lane_selector::LaneSelector;
 use pace::Pace;
 use placement::{Placement, ThreadPlacement};
@@ -55,13 +56,15 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if let Some(core) = args.core {
         pin(core)?;
     }
-    let Run { measured, workload, placement, numbers, signal } = match args.threads.threads {
+    let Run { measured, workload, placement, explained, signal } = match args.threads.threads {
         Some(threads) => run_threads(args, &uri, threads)?,
         None => run_one_thread(args, &uri)?,
     };
     let Measured { stats, background, elapsed, verify, read_back, unread } = measured;
     let mut report = Report::new(&stats, background.as_ref(), elapsed, &verify, workload, placement);
-    report.stages = numbers.as_ref().map(OperationStages::list).unwrap_or_default();
+    if let Some((stages, both_ends)) = explained {
+        (report.stages, report.both_ends) = (stages, Some(both_ends));
+    }
     show(args, &report)?;
     verify.into_result()?;
     read_back?;
@@ -77,8 +80,8 @@ struct Run {
     measured: Measured,
     workload: Workload,
     placement: Placement,
-    /// Latencies with their stages, with `--explain`.
-    numbers: Option<Numbers>,
+    /// Stages of this host, and both ends, with `--explain`.
+    explained: Option<(Vec<OperationStages>, BothEnds)>,
     signal: i32,
 }
 
@@ -99,14 +102,34 @@ fn run_one_thread(args: &Args, uri: &Uri) -> Result<Run, Failure> {
     let mut driver = Driver::new(Port::Client(&mut client), streams, args.verify, args.fua, &stop);
     driver.prepare()?;
     let show_progress = std::io::stderr().is_terminal() && args.time > Duration::from_secs(1);
+    let observation = begin_observation(args, uri, || driver.snapshot())?;
+    // The time of the measurement begins here.
     let mut pace = Pace::new(args, 1, &stop)?;
-    let before = driver.snapshot();
     let measured = driver.measure(&mut pace, show_progress);
-    let numbers = args.explain.then(|| client.snapshot().numbers.since(&before.numbers));
+    let explained = observation.map(|observation| {
+        let stages = OperationStages::list(&observation.numbers(&client.snapshot()));
+        let end = Instant::now() + PUBLISHED_AFTER;
+        while Instant::now() < end && stop.load(Ordering::Relaxed) == 0 {
+            client.turn(&mut Vec::new(), Wait::Until(end));
+        }
+        (stages, observation.end(client.snapshot(), &client.connections()))
+    });
     let workload = Workload::new(args, (granted, max_depth), &Cores::default());
     let threads = vec![ThreadPlacement::current()];
     let placement = Placement::new(threads, &client.connections(), client.engine());
-    Ok(Run { measured, workload, placement, numbers, signal: stop.load(Ordering::Relaxed) })
+    Ok(Run { measured, workload, placement, explained, signal: stop.load(Ordering::Relaxed) })
+}
+
+/// Begins the observation of both ends, with `--explain`.
+fn begin_observation(
+    args: &Args,
+    uri: &Uri,
+    host: impl FnOnce() -> Snapshot,
+) -> Result<Option<Observation>, Failure> {
+    if !args.explain {
+        return Ok(None);
+    }
+    Ok(Some(Observation::begin(uri, args.host.options()?, host)))
 }
 
 /// Measures a volume that threads share.
@@ -131,14 +154,18 @@ fn run_threads(args: &Args, uri: &Uri, threads: u16) -> Result<Run, Failure> {
     warn_about_cores_without_lanes(&cores, granted);
     let patterns = patterns.into_iter().zip(args.threads.thread_cores()).collect();
     let stop = stop_at_signal(|| {})?;
+    let observation = begin_observation(args, uri, || volume.snapshot())?;
     let pace = Pace::new(args, threads, &stop)?;
-    let before = volume.snapshot();
     let (measured, threads) = threads::measure(&volume, patterns, &pace, args.fua)?;
     let workload = Workload::new(args, (granted, max_depth), &cores);
     let placement = Placement::new(threads, &volume.connections(), volume.engine());
-    let numbers = args.explain.then(|| volume.snapshot().numbers.since(&before.numbers));
+    let explained = observation.map(|observation| {
+        let stages = OperationStages::list(&observation.numbers(&volume.snapshot()));
+        std::thread::sleep(PUBLISHED_AFTER);
+        (stages, observation.end(volume.snapshot(), &volume.connections()))
+    });
     volume.close();
-    Ok(Run { measured, workload, placement, numbers, signal: stop.load(Ordering::Relaxed) })
+    Ok(Run { measured, workload, placement, explained, signal: stop.load(Ordering::Relaxed) })
 }
 
 /// Returns a number that is set to the first signal that ends a process; the next one ends it.

@@ -4,9 +4,10 @@
 
 use std::time::Duration;
 
+use isolane_observe::verdict::BothEnds;
 use serde::Serialize;
 
-use super::explain::OperationStages;
+use super::explain::{self, OperationStages};
 use super::placement::Placement;
 use super::stats::{DirectionStats, Stats};
 use super::verifier::VerifyReport;
@@ -42,6 +43,9 @@ pub struct Report {
     /// Stages of the operations, with `--explain`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<OperationStages>,
+    /// Both ends, with `--explain`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub both_ends: Option<BothEnds>,
 }
 
 /// The result of some operations.
@@ -132,6 +136,7 @@ impl Report {
             background: background.map(|stats| Summary::new(&stats.total(), seconds)),
             placement,
             stages: Vec::new(),
+            both_ends: None,
         }
     }
 
@@ -150,7 +155,8 @@ impl Report {
                 &format!("verified   {:>12} blocks, {} wrong\n", self.verified_blocks, self.verify_errors);
         }
         text += &errors(self.total.errors);
-        text + &self.stages.iter().map(OperationStages::to_text).collect::<String>()
+        text += &self.stages.iter().map(OperationStages::to_text).collect::<String>();
+        text + &self.both_ends.as_ref().map(explain::to_text).unwrap_or_default()
     }
 }
 

@@ -87,3 +87,33 @@ fn reports_unreachable_targets() {
         assert!(error.contains("127.0.0.1:1") && error.contains("is a target listening there?"), "{error}");
     }
 }
+
+#[test]
+fn bench_explains_both_ends() {
+    let server = Server::start(&["stall:20ms:mem:16M,one-in=40", "--control-socket", "off"]);
+    let dir = tempfile::tempdir().unwrap();
+    let json = dir.path().join("run.json");
+    let arguments =
+        ["bench", &server.uri, "--rw", "randread", "--time", "2s", "--explain", "--json", text(&json)];
+    for threads in [&[][..], &["--threads", "2", "--depth", "4"]] {
+        // On a loaded machine, the slowest operations of each second can differ between the ends.
+        let (text, ends) = loop {
+            let text = succeed(&[&arguments, threads].concat());
+            let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+            if report["both_ends"]["matched"].as_u64() > Some(0) {
+                break (text, report["both_ends"].clone());
+            }
+        };
+        assert!(
+            ends["operations"].as_u64() > Some(0) && ends["slow"].as_u64() >= ends["matched"].as_u64(),
+            "{ends}"
+        );
+        assert!(ends["target_us"].as_f64() > Some(0.0) && ends["network_us"].is_number(), "{ends}");
+        assert!(ends["verdict"]["operations"].as_u64() > Some(0), "{ends}");
+        for part in
+            ["target stages of ", "device ", " + network ", " operations on 1 volume: half take less "]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+}

@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use isolane_observe::snapshot::SlowOperation;
 use isolane_reactor::{Event, Token};
 use rustix::fd::BorrowedFd;
 
@@ -92,14 +93,18 @@ impl Client {
         let lane = live.lane_mut(queue);
         let (in_flight, now) = (lane.conn.in_flight(), direct.now);
         let (reactor, overflow, slow) = (&mut direct.reactor, &mut direct.overflow, &mut direct.completed);
+        let controller = state.info.controller.cntlid;
         let received = match queue {
             QueueId::Admin => lane.receive(reactor, overflow, now, |completed, _| slow.push(completed)),
-            QueueId::Lane(_) => lane.receive(reactor, overflow, now, |completed, received_at| {
+            QueueId::Lane(index) => lane.receive(reactor, overflow, now, |completed, received_at| {
                 state.requests.observer.on_received(received_at);
                 let slot = Part::from_tag(completed.tag).slot;
                 let is_success = completed.digest_ok && completed.entry.status.is_success();
                 if is_success && state.requests.is_single(slot) {
-                    let change = state.requests.complete_single(slot, completed.buffer);
+                    // Queues are connected in the order of lanes.
+                    let connection = SlowOperation::host_connection(controller, index as u16 + 1);
+                    let command = (connection, completed.entry.cid);
+                    let change = state.requests.complete_single(slot, completed.buffer, command);
                     state.unflushed.on_change(change);
                 } else {
                     slow.push(completed);
@@ -179,6 +184,7 @@ impl Direct {
         }
         self.poll_reconnect(state);
         self.send_due_retries(state);
+        state.requests.observer.tick();
         self.housekeeping = self.now + self.housekeeping_interval();
     }
 

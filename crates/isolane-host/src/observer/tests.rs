@@ -44,7 +44,7 @@ fn stages_add_up_to_the_total() {
     let mut observer = Observer::new(true, 512);
     let mut times_of = |mark: Mark, received: u64, now: u64| {
         let key = Key::new(observer.add(mark), Operation::Read, 8);
-        observer.times_of(&Run { key, caller: NO_CALLER, received, count: 1 }, now)
+        observer.times_of(&Run { key, caller: NO_CALLER, received, count: 1, ..NO_RUN }, now)
     };
     let all = Mark { submitted: 10, held: 11, queued: 13, begun: 0, sent: 17, first_byte: 25, requests: 1 };
     assert_eq!(times_of(all, 41, 73)[..WAKE], [1, 2, 4, 8, 16, 32]);
@@ -156,6 +156,25 @@ fn caller_takes_times_of_each_completion() {
     }
     assert_eq!(all.iter().filter(|run| run.is_none()).count(), 1, "one was out of range");
     assert!(client.snapshot().numbers.series.is_empty());
+}
+
+#[test]
+fn slow_operations_name_their_command() {
+    let target = Target::start(Script::default());
+    let mut client =
+        crate::Client::connect(&target.uri(), Options { lanes: 2, ..Options::default() }).unwrap();
+    let mut completions = Vec::new();
+    for (lane, blocks) in [(0, 8), (1, 8), (1, 4096)] {
+        client.submit(lane, Request::Read { lba: 24, buffer: Buffer::contiguous(blocks * 512) }, 0);
+        while client.turn(&mut completions, Wait::Forever) == 0 {}
+    }
+    let observer = client.observer();
+    let Sink::Cells(cells) = &observer.sink else { panic!("{observer:?}") };
+    observer.slow.end_second(u64::MAX, cells.slow());
+    let cntlid = client.info().controller.cntlid;
+    let found: Vec<_> = client.snapshot().slow.iter().map(|at| (at.bytes, at.lba, at.host_queue())).collect();
+    let split = (2 << 20, 24, None);
+    assert_eq!(found, [(4096, 24, Some((cntlid, 1))), (4096, 24, Some((cntlid, 2))), split]);
 }
 
 #[test]

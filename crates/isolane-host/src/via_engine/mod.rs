@@ -244,7 +244,7 @@ impl EngineVolume {
             let (tag, buffer) = self.slots.take(outcome.tag, is_good).ok_or_else(malformed_outcome)?;
             let part = Part::from_tag(tag);
             if is_good && state.requests.is_single(part.slot) {
-                let change = state.requests.complete_single(part.slot, buffer);
+                let change = state.requests.complete_single(part.slot, buffer, (0, 0));
                 state.unflushed.on_change(change);
             } else {
                 complete_part(state, part, outcome.result, buffer);

@@ -289,7 +289,7 @@ pub struct SlowOperation {
     pub lba: u64,
     /// [`Core::index`].
     pub core: u32,
-    /// [`Connection::id`]; 0 without one.
+    /// [`Connection::id`], or for a host the number of [`SlowOperation::host_connection`]; 0 without one.
     pub connection: u64,
     /// Command ID.
     pub cid: u16,
@@ -304,7 +304,19 @@ pub struct SlowOperation {
 }
 
 impl SlowOperation {
-    /// Returns `true` for a command of a connection. Operations of a host or an engine have no queue.
+    /// Returns the number of a host's connection: a queue of a controller.
+    pub const fn host_connection(controller: u16, queue: u16) -> u64 {
+        1 << 32 | (controller as u64) << 16 | queue as u64
+    }
+
+    /// Returns the controller and the queue of a host's operation.
+    pub fn host_queue(&self) -> Option<(u16, u16)> {
+        let is_known = self.side == Side::Host && self.connection > 0;
+        is_known.then_some(((self.connection >> 16) as u16, self.connection as u16))
+    }
+
+    /// Returns `true` for a command of a connection. Operations of an engine, and those of a host that took several
+    /// commands, have no queue.
     pub fn has_connection(&self) -> bool {
         self.connection != 0
     }

@@ -16,6 +16,7 @@
 //!
 //! Invariant: a snapshot of any content gives a verdict, in a time that depends on its length only.
 
+mod both_ends;
 mod case;
 mod common;
 mod cores;
@@ -39,6 +40,7 @@ use self::case::Case;
 use self::document::finite;
 use self::window::Window;
 
+pub use self::both_ends::{BothEnds, join};
 pub use self::document::{
     Cleared, Evidence, Finding, Grade, Kind, Neighbor, NotSeen, Tail, VERSION, Verdict,
 };

@@ -18,18 +18,18 @@ use crate::stage::{MAX_STAGES, Operation, Side, Stage};
 use crate::topology::Topology;
 
 /// Slow operations that a finding needs.
-const MIN_SLOW: usize = 8;
+pub(super) const MIN_SLOW: usize = 8;
 /// Part of the loss by one kind of operations that makes it the only one.
 const MOST: f64 = 0.9;
 
 /// Stages that have one kind of cause.
-struct Group {
+pub(super) struct Group {
     kind: Kind,
     stages: &'static [Stage],
     remedy: &'static str,
 }
 
-const GROUPS: [Group; 6] = [
+pub(super) const GROUPS: [Group; 6] = [
     Group { kind: Kind::Memory, stages: &[Stage::Memory], remedy: "raise --pool of the target" },
     Group {
         kind: Kind::Memory,
@@ -60,12 +60,23 @@ const GROUPS: [Group; 6] = [
 ];
 
 /// A slow operation, with its loss in each stage of a target in nanoseconds.
-struct Slow<'a> {
-    at: &'a SlowOperation,
-    lost_ns: [f64; MAX_STAGES],
+pub(super) struct Slow<'a> {
+    pub at: &'a SlowOperation,
+    pub lost_ns: [f64; MAX_STAGES],
 }
 
-impl Slow<'_> {
+impl<'a> Slow<'a> {
+    /// Returns the losses of an operation, given the mean time in each stage.
+    pub(super) fn new(at: &'a SlowOperation, means_ns: &[f64; MAX_STAGES]) -> Slow<'a> {
+        let mut lost_ns = [0.0; MAX_STAGES];
+        for (stage, ns) in &at.stages {
+            if let Some(position) = Side::Target.position_of(*stage) {
+                lost_ns[position] = (*ns as f64 - means_ns[position]).max(0.0);
+            }
+        }
+        Slow { at, lost_ns }
+    }
+
     fn lost_in(&self, stages: &[Stage]) -> f64 {
         let all = Side::Target.stages().iter().zip(self.lost_ns);
         all.filter(|(stage, _)| stages.contains(stage)).map(|(_, ns)| ns).sum()
@@ -90,7 +101,7 @@ pub(super) fn explain(snapshot: &Snapshot, window: &Window<'_>, requested: f64) 
         at.side == Side::Target && at.at_unix_us >= start_us && at.total_ns >= tail_ns.max(1)
     };
     let slow: Vec<Slow<'_>> =
-        snapshot.slow.iter().filter(is_seen).map(|at| Slow { at, lost_ns: loss(at, &means_ns) }).collect();
+        snapshot.slow.iter().filter(is_seen).map(|at| Slow::new(at, &means_ns)).collect();
     let lost_ns: f64 = slow.iter().flat_map(|slow| slow.lost_ns).sum();
     let is_enough = operations >= MIN_OPERATIONS && slow.len() >= MIN_SLOW;
     let is_slow = is_enough && lost_ns >= MIN_LOSS_NS * slow.len() as f64;
@@ -136,14 +147,14 @@ pub(super) fn explain(snapshot: &Snapshot, window: &Window<'_>, requested: f64) 
     }
 }
 
-fn totals(connections: &[Connection]) -> Histogram {
+pub(super) fn totals(connections: &[Connection]) -> Histogram {
     let mut all = Histogram::new(Resolution::Four);
     connections.iter().flat_map(|at| &at.totals).for_each(|(_, totals)| all.merge(totals));
     all
 }
 
 /// Returns the mean time of an operation in each stage, in nanoseconds.
-fn means(connections: &[Connection], operations: u64) -> [f64; MAX_STAGES] {
+pub(super) fn means(connections: &[Connection], operations: u64) -> [f64; MAX_STAGES] {
     let mut means_ns = [0.0; MAX_STAGES];
     for (stage, ns) in connections.iter().flat_map(|at| &at.stages_ns) {
         if let Some(position) = Side::Target.position_of(*stage) {
@@ -153,17 +164,7 @@ fn means(connections: &[Connection], operations: u64) -> [f64; MAX_STAGES] {
     means_ns
 }
 
-fn loss(slow: &SlowOperation, means_ns: &[f64; MAX_STAGES]) -> [f64; MAX_STAGES] {
-    let mut lost_ns = [0.0; MAX_STAGES];
-    for (stage, ns) in &slow.stages {
-        if let Some(position) = Side::Target.position_of(*stage) {
-            lost_ns[position] = (*ns as f64 - means_ns[position]).max(0.0);
-        }
-    }
-    lost_ns
-}
-
-fn find(
+pub(super) fn find(
     group: &Group,
     slow: &[Slow<'_>],
     all_ns: f64,

@@ -35,6 +35,7 @@ pub fn table(view: &View) -> Table {
 fn row(view: &View, slow: &SlowOperation) -> Vec<Cell> {
     let name = |id: u32| view.volume(id).map_or_else(|| format!("volume {id}"), |volume| volume.name.clone());
     let connection = view.connection(slow.connection);
+    let queue = connection.map(|at| at.queue).or(slow.host_queue().map(|(_, queue)| queue));
     let number = |number: u64| Cell::number(number as f64, number.to_string());
     let of_queue = |value: u16| if slow.has_connection() { number(value.into()) } else { Cell::none() };
     let ms = slow.at_unix_us / 1000;
@@ -50,7 +51,7 @@ fn row(view: &View, slow: &SlowOperation) -> Vec<Cell> {
         number(slow.core.into()),
         of_queue(slow.depth),
         connection.map_or_else(Cell::none, |at| Cell::text(&at.host)),
-        connection.map_or_else(Cell::none, |at| number(at.queue.into())),
+        queue.map_or_else(Cell::none, |queue| number(queue.into())),
         of_queue(slow.cid),
     ]
 }
