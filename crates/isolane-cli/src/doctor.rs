@@ -15,7 +15,7 @@ use crate::output;
 /// Check the system for settings and neighbors that delay I/O
 ///
 /// Reads files of /proc and /sys, and changes nothing; only --capture writes, to its directory. Takes about one second, because counters are read twice. Without
-/// SOCKET, run it as the user and in the control group of the target, since limits are those of this process. A check that cannot read
+/// SOCKET, run it as the user and in the control group of the target, since the limits of this process are checked. A check that cannot read
 /// its data is not good. docs/DOCTOR.md lists all checks.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -31,7 +31,7 @@ pub struct Args {
     /// Run only this check or area, as cpu.quota or irq; can be repeated
     #[arg(long, value_name = "ID", value_parser = selection)]
     only: Vec<Selection>,
-    /// Cores of the reactors (default: all that this process may use)
+    /// Cores of the reactors (default: all cores of this process)
     #[arg(long, value_name = "LIST")]
     cores: Option<Cores>,
     /// Read files below this directory, a copy of another system, instead of /

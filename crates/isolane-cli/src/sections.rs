@@ -255,7 +255,7 @@ isolane heatmap --from snapshot.json --by volume -o latency.svg: Draw the volume
             files: CONTROL_FILES,
             examples: "\
 isolane explain: Explain the slow operations of the only running target in the last 10 s.
-isolane explain --from ticket.json --window 5m: Explain those of a file.
+isolane explain --from ticket.json --window 5m: Explain slow operations of a file.
 isolane explain --quantile 0.99 --json --check: Fail with status 3 if there is a cause, and print it as JSON.",
             see_also: "isolane(1), isolane-serve(1), isolane-slow(1), isolane-heatmap(1), isolane-doctor(1)",
         },
@@ -265,7 +265,7 @@ isolane explain --quantile 0.99 --json --check: Fail with status 3 if there is a
             examples: "\
 isolane slow: List the slow operations of the only running target.
 isolane slow --follow --json: Print them as they become known, as JSON.
-isolane slow --from ticket.json: List those of a file.",
+isolane slow --from ticket.json: List operations of a file.",
             see_also: "isolane(1), isolane-serve(1), isolane-snapshot(1)",
             ..Sections::default()
         },
@@ -283,7 +283,7 @@ isolane snapshot /run/isolane/serve-812.sock -o ticket.json: Save the data of on
             files: CONTROL_FILES,
             examples: "\
 isolane trace -o slow.json: Write the slow operations of the only running program.
-isolane trace --from snapshot.json -o slow.json: Write those of a snapshot.",
+isolane trace --from snapshot.json -o slow.json: Write operations of a snapshot.",
             see_also: "isolane(1), isolane-slow(1), isolane-top(1)",
             ..Sections::default()
         },

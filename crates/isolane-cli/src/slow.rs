@@ -38,7 +38,7 @@ pub struct Args {
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Stages in a line.
 const MAX_STAGES: usize = 3;
-/// Time by which the operations of one core can be published after those of another one, in microseconds.
+/// Time by which the operations of one core can be published later than on another core, in microseconds.
 const LATE_US: u64 = 3_000_000;
 
 /// Runs the subcommand.

@@ -286,12 +286,12 @@ impl Random {
 
     /// Returns a latency around 100 µs with a tail.
     fn latency(&mut self) -> u64 {
-        let usual: u64 = (0..4).map(|_| 15_000 + self.below(20_000)).sum();
+        let typical: u64 = (0..4).map(|_| 15_000 + self.below(20_000)).sum();
         let slow = self.below(1000);
         match slow {
-            0 => usual * 10,
-            1..50 => usual * 3,
-            _ => usual,
+            0 => typical * 10,
+            1..50 => typical * 3,
+            _ => typical,
         }
     }
 }

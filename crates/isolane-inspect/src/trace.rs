@@ -135,7 +135,7 @@ fn thread_of(core: u32, row: usize) -> u64 {
     u64::from(core) * u64::from(MAX_ROWS) + row as u64 + 1
 }
 
-/// Returns the event of a span and those of its parts, one after the other.
+/// Returns the events of a span and its parts, one after the other.
 fn events_of(span: &Span, pid: u32, row: u64, zero_ns: u64) -> Vec<Value> {
     let event = |name: &str, start_ns: u64, ns: u64, details: &Value| {
         json!({

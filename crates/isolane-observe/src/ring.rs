@@ -47,7 +47,7 @@ impl<const WORDS: usize> Ring<WORDS> {
         self.published.store(position.wrapping_add(1), Ordering::Release);
     }
 
-    /// Returns the records, the oldest first, without those that are overwritten during the call.
+    /// Returns the records, the oldest first, without records that are overwritten during the call.
     pub fn copy(&self) -> Vec<[u64; WORDS]> {
         let end = self.published.load(Ordering::Acquire);
         let start = end.saturating_sub(self.slots.len() as u64);

@@ -158,7 +158,7 @@ impl SlowWriter {
         total_ns >= self.threshold_ns
     }
 
-    /// Adds an operation. An operation of a later second publishes those of the second before.
+    /// Adds an operation. An operation of a later second publishes the second before.
     pub fn add(&mut self, record: SlowRecord, ring: &SlowRing) {
         self.end_second(record.at_ns, ring);
         if record.total_ns >= LIMIT_NS && self.published < MAX_LIMITED {

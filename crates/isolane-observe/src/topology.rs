@@ -262,8 +262,8 @@ impl<'a> Topology<'a> {
 /// Returns `true` for the handler of a queue of the disk: `nvme5q3` of `nvme5n1`.
 pub(super) fn is_own(action: &str, devices: &BTreeMap<&str, &Device>) -> bool {
     let controller = |name: &str| {
-        let rest = name.strip_prefix("nvme")?;
-        let digits = rest.chars().take_while(char::is_ascii_digit).count();
+        let number = name.strip_prefix("nvme")?;
+        let digits = number.chars().take_while(char::is_ascii_digit).count();
         Some(name[..4 + digits].to_owned())
     };
     let own = controller(action);

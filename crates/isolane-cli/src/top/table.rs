@@ -22,7 +22,7 @@ pub struct Table {
 pub struct Column {
     pub name: &'static str,
     pub kind: Kind,
-    /// Columns with the highest rank are left out first if the width is too small; those of rank 0 are kept.
+    /// Columns with the highest rank are left out first if the width is too small; columns of rank 0 are kept.
     pub rank: u8,
 }
 
@@ -245,9 +245,9 @@ pub fn shortened(text: &str, width: usize) -> String {
     if width_of(text) <= width {
         return text.to_owned();
     }
-    let room = width.saturating_sub(1);
-    let start = prefix(text.chars(), room / 2);
-    let end: String = prefix(text.chars().rev(), room - width_of(&start)).chars().rev().collect();
+    let shown = width.saturating_sub(1);
+    let start = prefix(text.chars(), shown / 2);
+    let end: String = prefix(text.chars().rev(), shown - width_of(&start)).chars().rev().collect();
     if width > 0 { format!("{start}…{end}") } else { String::new() }
 }
 

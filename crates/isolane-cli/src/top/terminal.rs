@@ -24,7 +24,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum delay of a signal or of a new snapshot.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Next snapshot, or the reason why there is none.
+/// Next snapshot, or the reason why it is missing.
 pub type Answer = Result<Snapshot, SourceError>;
 
 /// Shows the screen until the user or a signal ends it.

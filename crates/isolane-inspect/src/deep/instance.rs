@@ -1,7 +1,7 @@
 //! An instance of tracefs.
 //!
 //! Instances are created and removed under a lock of their directory. An instance whose `trace_pipe` is open cannot be
-//! removed, so only those of killed programs are.
+//! removed, so only instances of killed programs are.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use isolane_observe::verdict::{HANDLERS, REQUESTS, TASKS};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-/// Directories of tracefs: mounted by itself, or by debugfs.
+/// Directories of tracefs: mounted directly, or by debugfs.
 const MOUNTS: [&str; 2] = ["sys/kernel/tracing", "sys/kernel/debug/tracing"];
 /// The enabled events, with the numbers that they give.
 const EVENTS: [(&str, &str); 6] = [
@@ -77,7 +77,7 @@ pub(super) struct Instance {
 }
 
 impl Instance {
-    /// Creates an instance, after removing those of programs that have been killed.
+    /// Creates an instance, after removing instances of killed programs.
     pub(super) fn create(root: &Path, cores: &Cores) -> Result<Instance, Unavailable> {
         let instances = find(root)?;
         let lock = File::open(&instances).map_err(|error| unavailable(&instances, &error))?;

@@ -51,7 +51,7 @@ pub fn checks() -> impl Iterator<Item = &'static Check> {
     AREAS.iter().flat_map(|(_, checks)| *checks)
 }
 
-/// Returns the checks with an ID or an area, or `None` if there are none.
+/// Returns the checks with an ID or an area, or `None` without any.
 pub fn select(name: &str) -> Option<Vec<&'static Check>> {
     let found: Vec<_> = checks().filter(|check| check.id == name || check.area() == name).collect();
     (!found.is_empty()).then_some(found)

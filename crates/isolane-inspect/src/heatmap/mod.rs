@@ -116,7 +116,7 @@ impl HeatMap {
         self.strips.iter().filter(|strip| strip.outlier.is_some()).map(|strip| strip.name.as_str())
     }
 
-    /// Returns the drawing as a document of its own.
+    /// Returns the drawing as an SVG document.
     pub fn to_svg(&self) -> String {
         let (shapes, size) = drawing::draw(self);
         svg::document(&shapes, size)

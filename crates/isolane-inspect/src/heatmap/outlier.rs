@@ -1,6 +1,6 @@
 //! The items that are slower than their peers, and the times at which they are.
 //!
-//! The rule is that of the verdict, applied once to all columns together.
+//! Applies the rule of the verdict once, to all columns together.
 
 use std::collections::BTreeMap;
 

@@ -6,7 +6,7 @@ use isolane_observe::histogram::Histogram;
 
 /// Writer of families, one after the other.
 pub trait Format {
-    /// Starts a family. The name of a counter is without `_total`, that of an information without `_info`.
+    /// Starts a family. The name lacks `_total` of a counter, and `_info` of an information.
     fn family(&mut self, name: &'static str, kind: Kind, help: &'static str);
 
     /// Adds a number to the family.

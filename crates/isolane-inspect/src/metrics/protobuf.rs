@@ -2,7 +2,7 @@
 //!
 //! A native histogram of schema 3 has 8 buckets for each doubling of seconds, with equal ratios. The cells of a histogram
 //! are equally long within a doubling of nanoseconds. The count of a cell is in the bucket of its middle, so a quantile
-//! can be 9 % from that of the histogram.
+//! can be 9 % from the quantile of the histogram.
 
 use isolane_observe::histogram::Histogram;
 use prost::Message;

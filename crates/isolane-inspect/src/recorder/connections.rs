@@ -1,4 +1,4 @@
-//! TCP state of connections: some in turn each second, and those of slow operations.
+//! TCP state of connections: some in turn each second, and connections of slow operations.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -98,7 +98,7 @@ impl Disks {
     }
 }
 
-/// Returns the bytes that each process has read and written. Those of other users need root.
+/// Returns the bytes that each process has read and written. Processes of other users need root.
 fn processes(root: &Root, missing: &mut Missing) -> BTreeMap<u32, (u64, u64)> {
     let list = missing.check("other users of disks", root.list("/proc")).unwrap_or_default();
     let mut found = BTreeMap::new();

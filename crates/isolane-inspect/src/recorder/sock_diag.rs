@@ -108,13 +108,13 @@ fn decode(response: &[u8]) -> Option<Tcp> {
     if number(response, 4, u16::from_ne_bytes)? != BY_FAMILY {
         return None;
     }
-    let mut rest = response.get(MESSAGE_BYTES..)?;
+    let mut attributes = response.get(MESSAGE_BYTES..)?;
     loop {
-        let len = usize::from(number(rest, 0, u16::from_ne_bytes)?);
-        if number(rest, 2, u16::from_ne_bytes)? == INET_DIAG_INFO {
-            return decode_info(rest.get(4..len)?);
+        let len = usize::from(number(attributes, 0, u16::from_ne_bytes)?);
+        if number(attributes, 2, u16::from_ne_bytes)? == INET_DIAG_INFO {
+            return decode_info(attributes.get(4..len)?);
         }
-        rest = rest.get(len.max(4).next_multiple_of(4)..)?;
+        attributes = attributes.get(len.max(4).next_multiple_of(4)..)?;
     }
 }
 

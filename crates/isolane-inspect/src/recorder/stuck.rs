@@ -33,7 +33,7 @@ struct Seen {
 }
 
 impl Watch {
-    /// Compares the turns with those of the last check, and adds descriptions. Returns `true` if a core works.
+    /// Compares the turns with the last check, and adds descriptions. Returns `true` if a core works.
     pub fn check(
         &mut self,
         root: &Root,

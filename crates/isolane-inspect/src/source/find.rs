@@ -21,7 +21,7 @@ pub struct ControlSocket {
     pub pid: u32,
 }
 
-/// Returns the control sockets of all running programs of this user; for root, those of other users also.
+/// Returns the control sockets of all running programs of this user; for root, also of other users.
 pub fn control_sockets() -> Vec<ControlSocket> {
     let mut found: Vec<ControlSocket> = directories().iter().flat_map(|dir| sockets_in(dir)).collect();
     found.sort_by(|one, other| one.path.cmp(&other.path));

@@ -60,7 +60,7 @@ pub fn show_cpus(cpus: &[u32]) -> String {
 /// Decodes numbers separated by spaces.
 ///
 /// # Errors
-/// A word is not a number, or there is none.
+/// A word is not a number, or the text has no word.
 pub fn decode_numbers(text: &str) -> Result<Vec<u64>, Malformed> {
     let numbers = text.split_ascii_whitespace().map(|word| word.parse().ok()).collect::<Option<Vec<u64>>>();
     numbers.filter(|numbers| !numbers.is_empty()).ok_or(Malformed::at(0, "numbers"))

@@ -109,7 +109,7 @@ impl Detector {
     ///
     /// # Panics
     ///
-    /// If the number of members is not that of the detector.
+    /// If the number of members differs from the detector's.
     pub fn push(&mut self, window: &[Option<MemberWindow>]) {
         assert_eq!(window.len(), self.members.len(), "one entry for each member");
         let past_ratios = self.compare_with_past(window);
@@ -130,11 +130,11 @@ impl Detector {
         self.update_past(window);
     }
 
-    /// Adds a window of ten seconds, in which the first quantile is that of rare stalls.
+    /// Adds a window of ten seconds, in which the first quantile is of rare stalls.
     ///
     /// # Panics
     ///
-    /// If the number of members is not that of the detector.
+    /// If the number of members differs from the detector's.
     pub fn push_stalls(&mut self, window: &[Option<MemberWindow>]) {
         assert_eq!(window.len(), self.members.len(), "one entry for each member");
         let values = quantiles(window, 0);

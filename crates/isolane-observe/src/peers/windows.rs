@@ -46,7 +46,7 @@ impl GroupDetector {
     ///
     /// # Panics
     ///
-    /// If the number of members is not that of the detector, or if resolutions differ.
+    /// If the number of members differs from the detector's, or if resolutions differ.
     pub fn push(&mut self, members: &[Option<MemberSecond>]) {
         self.seconds.add(members);
         self.stalls.add(members);

@@ -142,7 +142,7 @@ pub struct Series {
     /// Sum of the times by which it was last, in nanoseconds.
     #[serde(default)]
     pub last_by_ns: u64,
-    /// Longest total since the start, in nanoseconds. In a difference, it is that of the later copy.
+    /// Longest total since the start, in nanoseconds. A difference has the value of the later copy.
     #[serde(default)]
     pub max_ns: u64,
     /// Upper bounds of the times between the arrival of a command and the start of its total: since the last poll of
@@ -208,7 +208,7 @@ pub struct Connection {
     pub totals: Vec<(SizeClass, Histogram)>,
     /// Sum of each stage that took time, in nanoseconds.
     pub stages_ns: Vec<(Stage, u64)>,
-    /// Longest time of each stage since the start, in nanoseconds. In a difference, it is that of the later copy.
+    /// Longest time of each stage since the start, in nanoseconds. A difference has the values of the later copy.
     pub stage_max_ns: Vec<(Stage, u64)>,
     /// Bytes received.
     pub received_bytes: u64,
@@ -240,7 +240,7 @@ pub struct Tcp {
     pub rtt_us: u64,
     /// Minimum round-trip time, in microseconds.
     pub min_rtt_us: u64,
-    /// Bytes that were not sent yet.
+    /// Number of bytes not sent yet.
     pub unsent_bytes: u64,
     /// Congestion window, in segments.
     pub cwnd: u64,

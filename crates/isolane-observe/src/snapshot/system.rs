@@ -40,7 +40,7 @@ pub struct Line {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct System {
-    /// Interrupts, by line and core; only those that grew.
+    /// Interrupts, by line and core, if the count grew.
     pub interrupts: Vec<Interrupts>,
     /// Times of the cores.
     pub cpus: Vec<Cpu>,
@@ -102,7 +102,7 @@ pub struct Disk {
     pub time_ms: u64,
     /// Reads and writes of this program, as far as it knows.
     pub own: u64,
-    /// Bytes that this program read and wrote, as far as it knows.
+    /// Number of bytes read and written by this program, as far as it knows.
     pub own_bytes: u64,
 }
 

@@ -9,7 +9,7 @@ use super::units::{show_digits, show_ns};
 use crate::peers::compare::{MIN_DIFFERENCE_NS, work_of};
 use crate::snapshot::Series;
 
-/// Least ratio of the median to that of the past.
+/// Least ratio of the median to the median of the past.
 const MIN_RATIO: f64 = 2.0;
 /// Operations that the past needs, and that the window needs.
 const MIN_PAST: u64 = 5000;

@@ -139,7 +139,7 @@ fn claim(case: &mut Case<'_>, core: u32, explained: &Explained) -> Option<f64> {
     Some(share)
 }
 
-/// Returns the loss that the absence of a core explains: that of operations in flight, if turns or wakeups took about
+/// Returns the loss that the absence of a core explains: of operations in flight, if turns or wakeups took about
 /// as long as the operations of the tail lost.
 fn explained_ns(case: &Case<'_>, core: &Core, away_ns: f64) -> Explained {
     let parts = || case.ledger.parts.iter().filter(|part| part.core == core.index);

@@ -16,7 +16,7 @@ use crate::topology::Group;
 
 /// Most work, in relation to the other members, of a member that counts as slow.
 const MAX_EQUAL_WORK: f64 = 1.25;
-/// Least work, in relation to the other members, of a member whose load causes the tail by itself.
+/// Least work, in relation to the other members, of a member whose load alone causes the tail.
 const MIN_HOT_WORK: f64 = 2.0;
 /// Least part of the loss of such a member.
 const MIN_HOT_COVERAGE: f64 = 0.5;
@@ -122,7 +122,7 @@ fn add_suspect(found: &mut BTreeMap<usize, Suspect>, suspect: Suspect) {
     known.operations = operations;
 }
 
-/// Returns `true` if the slow operations of this member and of those that are not outliers are hardly on this one by
+/// Returns `true` if the slow operations of this member and of all but outliers are hardly on this one by
 /// chance.
 fn is_significant(times: &Times, outlier: &Outlier, outliers: &[Outlier]) -> bool {
     let limit_ns = outlier.others_ns * 2.0;

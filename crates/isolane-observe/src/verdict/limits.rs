@@ -14,7 +14,7 @@ const MAX_HOSTS: usize = 4;
 /// Part of the slow operations that makes one block the cause.
 const MOST: f64 = 0.5;
 
-/// A finding that a stage names by itself.
+/// A finding for which the name of the stage is enough.
 struct Named {
     kind: Kind,
     name: String,

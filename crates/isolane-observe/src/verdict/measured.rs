@@ -1,6 +1,6 @@
 //! Times that the kernel's trace events measured: handlers, tasks, and requests of disks.
 //!
-//! They add evidence and neighbors of the grade *measured* to findings, and never a finding of their own.
+//! They add evidence and neighbors of the grade *measured* to findings, and never a separate finding.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -12,7 +12,7 @@
 //! | `limits` | memory, conflict, flush, file-threads, caller |
 //!
 //! A snapshot that has only connections and slow operations, as a target shows them to a host on another machine, has
-//! rules of its own (`slow_list`).
+//! separate rules (`slow_list`).
 //!
 //! Invariant: a snapshot of any content gives a verdict, in a time that depends on its length only.
 

@@ -1,4 +1,4 @@
-//! The verdict about connections and slow operations, which is all that a target shows to a host on another machine.
+//! The verdict about connections and slow operations, which a target shows to a host on another machine.
 //!
 //! Without the distribution of each stage, an operation loses in a stage the time above the mean of all operations. The
 //! stages name the kind; a volume or core is named if it has enough of the loss.

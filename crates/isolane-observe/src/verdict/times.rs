@@ -21,7 +21,7 @@ pub struct Measured {
     pub seconds: f64,
     /// Interrupt handlers, those with the most time first.
     pub handlers: Vec<Handler>,
-    /// Tasks on the cores of the program, those that delayed it most first.
+    /// Tasks on the cores of the program, with the longest delays first.
     pub tasks: Vec<RanTask>,
     /// Requests of disks, those with the most time first.
     pub disks: Vec<Requests>,

@@ -1,8 +1,8 @@
 //! Traces of groups of equal drives: quantiles of each member in each second.
 //!
 //! Load of the group and of each member changes slowly (Ornstein-Uhlenbeck processes). Latency rises with load. Each
-//! member collects garbage in phases of its own, and now and then all do at once. Rare hiccups hit single seconds.
-//! Quantiles of a second scatter like those of a sample. None of these numbers is taken from the rule.
+//! member collects garbage in separate phases, and now and then all do at once. Rare hiccups hit single seconds.
+//! Quantiles of a second scatter like in a sample. None of these numbers is taken from the rule.
 
 use fastrand::Rng;
 

@@ -136,11 +136,11 @@ impl Group<'_> {
         let others = self.times.iter().enumerate().filter(|(at, _)| *at != position);
         let mut others: Vec<f64> = others.map(|(_, times)| times.quantile(0.99) as f64).collect();
         others.sort_by(f64::total_cmp);
-        let usual = median(&others);
-        if usual <= 0.0 {
+        let middle = median(&others);
+        if middle <= 0.0 {
             return Cell::none();
         }
-        let ratio = self.times[position].quantile(0.99) as f64 / usual;
+        let ratio = self.times[position].quantile(0.99) as f64 / middle;
         let tone = if self.slow.contains(&position) { Tone::Bad } else { Tone::Plain };
         Cell::number(ratio, format!("{ratio:.1}x")).with_tone(tone)
     }

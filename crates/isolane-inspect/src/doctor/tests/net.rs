@@ -6,7 +6,7 @@ use super::*;
 
 const CARD: &str = "/sys/devices/pci0000:00/0000:00:02.0/net/eth0";
 
-/// Files with which all checks of the network are good, with a bad content for those that decide.
+/// Files with which all checks of the network are good, with a bad content for each deciding file.
 const FILES: &[(&str, &str, &str, &str)] = &[
     ("net.softnet", "/proc/net/softnet_stat", SOFTNET, "1 0 7 0 0 0 0 0 0 0\n"),
     ("net.softnet", "/proc/net/softnet_stat", SOFTNET, "1 7 0 0 0 0 0 0 0 0\n"),
