@@ -180,6 +180,7 @@ fn connection(input: &mut Input<'_>) -> Connection {
         id: u64::from(small(input)),
         host: name(input),
         core: small(input),
+        incoming_cpu: (input.u8() & 1 == 1).then(|| small(input)),
         peer: name(input),
         totals: list(input, |input| (input.pick(&SizeClass::ALL), histogram(input, Resolution::Four))),
         stages_ns: stages(input),

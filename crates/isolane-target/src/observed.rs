@@ -155,6 +155,8 @@ pub(crate) struct ConnectionCells {
     connection: ConnectionInfo,
     /// Index of the core that owns it.
     pub core: Counter,
+    /// CPU that last processed its packets plus one, in the last tick with received bytes.
+    incoming_cpu: Counter,
     totals: [OnceLock<Box<CoarseCells>>; SizeClass::ALL.len()],
     stages: [Counter; MAX_STAGES],
     max: [Counter; MAX_STAGES],
@@ -187,9 +189,18 @@ impl ConnectionCells {
         }
     }
 
-    /// Sets its state in a tick. `oldest` is the age of its oldest command at a volume.
-    pub(crate) fn set_state(&self, oldest: Option<Duration>, conn: &ConnectionState) {
+    /// Sets its state in a tick. `oldest` is the age of its oldest command at a volume, and `incoming_cpu` returns the CPU
+    /// that last processed its packets.
+    pub(crate) fn set_state(
+        &self,
+        oldest: Option<Duration>,
+        conn: &ConnectionState,
+        incoming_cpu: impl FnOnce() -> Option<usize>,
+    ) {
         let received = conn.received_bytes();
+        if received != self.received_bytes.value() {
+            self.incoming_cpu.set(incoming_cpu().map_or(0, |cpu| cpu as u64 + 1));
+        }
         self.received_bytes.set(received);
         self.sent_bytes.set(conn.moved_bytes() - received);
         self.in_flight.set(conn.in_flight() as u64);
@@ -210,6 +221,7 @@ impl ConnectionCells {
             controller: self.controller,
             queue: self.queue,
             core: self.core.value() as u32,
+            incoming_cpu: self.incoming_cpu.value().checked_sub(1).map(|cpu| cpu as u32),
             local: self.connection.local.to_string(),
             peer: self.connection.remote.to_string(),
             totals: totals.collect(),
@@ -254,6 +266,7 @@ impl Connections {
             queue,
             connection,
             core: Counter::default(),
+            incoming_cpu: Counter::default(),
             totals: Default::default(),
             stages: Default::default(),
             max: Default::default(),

@@ -81,6 +81,10 @@ pub(crate) struct Shared {
     pub page_requests: PageRequests,
     /// Memory of the pool of each core.
     pub pool_bytes: usize,
+    /// Longest busy polling that a listener requests, in microseconds.
+    pub busy_poll_us: u32,
+    /// Connections migrate, and the clock of the first core follows its load.
+    pub is_dynamic: bool,
     pub mailboxes: Vec<Sender<Message>>,
     /// Fair queueing: short commands pass long ones.
     pub scheduling: bool,
@@ -137,6 +141,13 @@ impl Shared {
             connections: Connections::default(),
             page_requests: PageRequests::default(),
             pool_bytes: pool_pages(config.max_pool_pages) * PAGE_SIZE,
+            busy_poll_us: config
+                .listen
+                .iter()
+                .filter_map(|at| at.options.busy_poll_us)
+                .max()
+                .unwrap_or_default(),
+            is_dynamic: config.rebalance_interval.is_some(),
             namespaces,
             lane_quota: LaneQuota::new(mailboxes.len(), max_lanes(config.max_pool_pages), max_connections),
             newcomers: Newcomers::new(max_newcomers),

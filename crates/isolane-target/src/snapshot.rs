@@ -55,7 +55,12 @@ fn program(shared: &Shared, uptime_ns: u64) -> Program {
         uptime_ms: uptime_ns / 1_000_000,
         clock: clock::source().to_owned(),
         machine,
-        limits: [("pool".to_owned(), shared.pool_bytes as u64)].into(),
+        limits: [
+            ("pool".to_owned(), shared.pool_bytes as u64),
+            ("busy-poll".to_owned(), shared.busy_poll_us.into()),
+            ("scheduler-dynamic".to_owned(), shared.is_dynamic.into()),
+        ]
+        .into(),
     }
 }
 

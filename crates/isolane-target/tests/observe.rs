@@ -210,6 +210,21 @@ fn cores_count_turns_and_sleeps() {
 }
 
 #[test]
+fn connections_have_the_cpu_of_their_packets() {
+    // Only root may raise it.
+    let busy_poll = if rustix::process::geteuid().is_root() { 7 } else { 0 };
+    let listen = vec![format!("127.0.0.1:0,busy-poll={busy_poll}").parse().expect("an address")];
+    let (target, address) = start(TargetConfig { listen, ..config(&["mem:16M"]) });
+    let (_admin, mut queue) = pair(address, 31);
+    eventually("a tick has read it", || {
+        assert_eq!(queue.fetch(read_entry(0, 8), 4096).0.status, Status::SUCCESS);
+        let connections = target.snapshot().numbers.connections;
+        connections.iter().any(|connection| connection.queue == 1 && connection.incoming_cpu.is_some())
+    });
+    assert_eq!(target.snapshot().program.limits["busy-poll"], busy_poll);
+}
+
+#[test]
 fn reports_sleep_in_progress() {
     let (target, _) = start(TargetConfig { mode: Mode::Sleep, ..config(&["mem:16M"]) });
     let source = target.source();

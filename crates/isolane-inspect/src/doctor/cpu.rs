@@ -69,7 +69,7 @@ pub(super) const CHECKS: &[Check] = &[
         id: "cpu.governor",
         severity: Severity::Warning,
         reads: "/sys/devices/system/cpu/cpu*/cpufreq: scaling_governor, energy_performance_preference",
-        good: "performance",
+        good: "performance; any for the first core of a target with --scheduler dynamic, which sets its clock",
         reason: "a core that sleeps between I/O is clocked down, and the next I/O is slow",
         is_sampled: false,
         run: governor,
@@ -269,7 +269,14 @@ fn siblings(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
 
 fn governor(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
     let remedy = "cpupower frequency-set -g performance";
-    for core in context.cores()? {
+    let limits = context.snapshot()?.map(|snapshot| &snapshot.program.limits);
+    let is_dynamic =
+        limits.and_then(|limits| limits.get("scheduler-dynamic")).is_some_and(|dynamic| *dynamic > 0);
+    for (position, core) in context.cores()?.into_iter().enumerate() {
+        if position == 0 && is_dynamic {
+            survey.good(format!("core {core}: the target sets the clock"));
+            continue;
+        }
         let dir = format!("/sys/devices/system/cpu/cpu{core}");
         if !has_entry(context, &dir, "cpufreq")? {
             survey.absent(format!("the kernel does not set the frequency of core {core}"));

@@ -67,6 +67,15 @@ pub(super) const CHECKS: &[Check] = &[
         run: steering,
     },
     Check {
+        id: "net.busypoll",
+        severity: Severity::Warning,
+        reads: "net.core.busy_poll, /sys/class/net/*: napi_defer_hard_irqs, gro_flush_timeout; option busy-poll of listeners",
+        good: "set, if a listener has the option busy-poll",
+        reason: "without them, the kernel polls no card while a reactor waits, or interrupts it anyway",
+        is_sampled: false,
+        run: busypoll,
+    },
+    Check {
         id: "net.errors",
         severity: Severity::Warning,
         reads: "/sys/class/net/*/statistics, twice; /proc/net/snmp: RetransSegs, OutSegs, twice",
@@ -328,6 +337,27 @@ fn steering(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
     }
     if survey.is_empty() {
         survey.absent("no network card is up");
+    }
+    Ok(())
+}
+
+fn busypoll(context: &Context, survey: &mut Survey) -> Result<(), ReadError> {
+    let limits = context.snapshot()?.map(|snapshot| &snapshot.program.limits);
+    if limits.and_then(|limits| limits.get("busy-poll")).is_none_or(|duration| *duration == 0) {
+        survey.absent("no target with a listener that has the option busy-poll");
+        return Ok(());
+    }
+    if let Some(duration) = survey.take(setting(context, "net.core.busy_poll")) {
+        let remedy = "sysctl -w net.core.busy_poll=50";
+        survey.judge(duration > 0, format!("net.core.busy_poll {duration}"), remedy);
+    }
+    for card in cards(context)? {
+        for (name, value) in [("napi_defer_hard_irqs", 2), ("gro_flush_timeout", 200_000)] {
+            let path = format!("{}/{name}", card.path);
+            let Some(number) = survey.take(context.root.parse(&path, SMALL, decode_number)) else { continue };
+            let remedy = format!("echo {value} > {}", quoted(&path));
+            survey.judge(number > 0, format!("{}: {name} {number}", card.name), remedy);
+        }
     }
     Ok(())
 }

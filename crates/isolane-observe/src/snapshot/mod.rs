@@ -59,7 +59,8 @@ pub struct Program {
     pub clock: String,
     /// Name of the machine.
     pub machine: String,
-    /// Values of options that limit commands, by the option's name without dashes: `pool`, `file-threads`, …
+    /// Values of options that limit commands or set listeners, by the option's name without dashes: `pool`,
+    /// `file-threads`, `busy-poll`, …
     pub limits: BTreeMap<String, u64>,
 }
 
@@ -200,6 +201,8 @@ pub struct Connection {
     pub queue: u16,
     /// [`Core::index`].
     pub core: u32,
+    /// CPU that last processed its packets. For a peer on this machine, it is the CPU of the peer.
+    pub incoming_cpu: Option<u32>,
     /// Local address and port.
     pub local: String,
     /// Address and port of the peer.

@@ -4,6 +4,7 @@
 //! that becomes older than [`SLOW`]: one line for all commands of a stall.
 
 use isolane_observe::stage::Operation;
+use isolane_reactor::socket;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -65,7 +66,8 @@ impl Driver {
         for lane in self.lanes.values() {
             let Some(cells) = &lane.observed else { continue };
             let age = oldest.get(&lane.key).map(|started| now.saturating_duration_since(*started));
-            cells.set_state(age, &lane.conn);
+            let incoming_cpu = || socket::incoming_cpu(&self.core.reactor.socket(lane.token?)?);
+            cells.set_state(age, &lane.conn, incoming_cpu);
         }
         for (position, commands) in volumes.into_iter().enumerate() {
             let age = commands.map(|commands| now.saturating_duration_since(commands.oldest.0));

@@ -169,6 +169,35 @@ fn short_segments_show_a_path_of_small_packets() {
 }
 
 #[test]
+fn busy_polling_needs_settings() {
+    let tree = tree();
+    let find = |duration: u64| {
+        let mut snapshot = target(7);
+        snapshot.program.limits.insert("busy-poll".to_owned(), duration);
+        let mut context = Context::new(tree.root(), Some(vec![0, 1])).with_snapshot(snapshot);
+        run(&mut context, &select("net.busypoll").unwrap()).remove(0).state
+    };
+    assert_eq!((find(0), state(&tree, "net.busypoll")), (State::Absent, State::Absent));
+    let files =
+        ["/proc/sys/net/core/busy_poll", &path("@/napi_defer_hard_irqs"), &path("@/gro_flush_timeout")];
+    assert_eq!(find(50), State::Unseen);
+    files.iter().for_each(|path| tree.write_bytes(path, b"9\n"));
+    assert_eq!(find(50), State::Good);
+    for path in files {
+        for (content, expected) in [("0\n", State::Bad), ("", State::Unseen), ("x", State::Unseen)] {
+            tree.write_bytes(path, content.as_bytes());
+            assert_eq!(find(50), expected, "{path}: {content}");
+        }
+        fs::remove_file(tree.path(path)).unwrap();
+        assert_eq!(find(50), State::Unseen, "{path}");
+        fs::create_dir(tree.path(path)).unwrap();
+        assert_eq!(find(50), State::Unseen, "{path}");
+        fs::remove_dir(tree.path(path)).unwrap();
+        tree.write_bytes(path, b"9\n");
+    }
+}
+
+#[test]
 fn long_round_trips_need_large_buffers() {
     let find =
         |min_rtt_us| find_with_peer(&tree(), "net.buffers", Tcp { min_rtt_us, ..Tcp::default() }).state;

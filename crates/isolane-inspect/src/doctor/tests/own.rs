@@ -29,6 +29,51 @@ fn counters_of_the_target_must_not_rise() {
 }
 
 #[test]
+fn packets_and_reactor_share_a_core() {
+    let check = |queue: u16, peer: &str, incoming_cpu: Option<u32>| {
+        let mut snapshot = target(7);
+        snapshot.numbers.cores = vec![Core { index: 1, cpu: Some(5), ..Core::default() }];
+        snapshot.numbers.connections = vec![Connection {
+            queue,
+            core: 1,
+            incoming_cpu,
+            local: "10.0.0.1:4420".into(),
+            peer: peer.into(),
+            ..Connection::default()
+        }];
+        let mut context = Context::new(Tree::new(&[]).root(), None).with_snapshot(snapshot);
+        run(&mut context, &select("own.place").unwrap()).remove(0)
+    };
+    assert_eq!(check(1, "10.0.0.2:5000", Some(5)).state, State::Good);
+    let finding = check(1, "10.0.0.2:5000", Some(2));
+    let expected = "1 connections: packets on core 2, reactor on core 5";
+    assert_eq!((finding.state, &*finding.value), (State::Bad, expected));
+    for (queue, peer, cpu) in [
+        (0, "10.0.0.2:5000", Some(2)),
+        (1, "10.0.0.1:5000", Some(2)),
+        (1, "127.0.0.1:5000", Some(2)),
+        (1, "10.0.0.2:5000", None),
+    ] {
+        assert_eq!(check(queue, peer, cpu).state, State::Absent, "{queue} {peer}");
+    }
+    assert_eq!(state(&Tree::new(&[]), "own.place"), State::Absent);
+}
+
+#[test]
+fn dynamic_scheduler_sets_the_clock() {
+    let tree = Tree::new(&[
+        ("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n"),
+        ("/sys/devices/system/cpu/cpu1/cpufreq/scaling_governor", "performance\n"),
+    ]);
+    for (dynamic, expected) in [(0, State::Bad), (1, State::Good)] {
+        let mut snapshot = target(7);
+        snapshot.program.limits.insert("scheduler-dynamic".to_owned(), dynamic);
+        let mut context = Context::new(tree.root(), Some(vec![0, 1])).with_snapshot(snapshot);
+        assert_eq!(run(&mut context, &select("cpu.governor").unwrap())[0].state, expected, "{dynamic}");
+    }
+}
+
+#[test]
 fn cores_and_connections_are_those_of_the_target() {
     let tree = Tree::new(&[
         ("/proc/7/status", "Cpus_allowed_list:\t0-3\n"),
