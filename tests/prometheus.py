@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """prometheus.py [ISOLANE] - metrics of a target, read by Prometheus, its tools, and its Python library.
 
-Needs the Debian packages prometheus and python3-prometheus-client. Prints a line for each check, and exits with
-status 1 if one fails. No check depends on a duration.
+Needs the Debian packages prometheus, python3-prometheus-client, and python3-jsonschema. Prints a line for each check,
+and exits with status 1 if one fails. No check depends on a duration.
 """
 
 import json
@@ -18,11 +18,13 @@ import time
 import urllib.parse
 import urllib.request
 
+import jsonschema
 from prometheus_client.openmetrics import parser
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ALERTS = ROOT / "docs/prometheus/alerts.yml"
 ALERTS_TEST = ROOT / "tests/prometheus/alerts_test.yml"
+SCHEMA = ROOT / "docs/snapshot.schema.json"
 DASHBOARD = ROOT / "docs/grafana/isolane.json"
 NQN = "nqn.2014-08.org.example:metrics"
 PATIENCE_S = 120
@@ -127,7 +129,7 @@ class Setup:
         return fetch(f"http://{self.metrics}/metrics").decode()
 
     def snapshot(self):
-        return json.loads(fetch(f"http://{self.metrics}/snapshot.json?steps=no"))
+        return json.loads(fetch(f"http://{self.metrics}/snapshot.json"))
 
 
 # Checks, in their order.
@@ -206,6 +208,18 @@ def panels_have_data(setup):
             wait(f"data of {expression} in {server.name}", has_data)
 
 
+def snapshot_matches_the_published_schema(setup):
+    schema = json.loads(SCHEMA.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(strict(schema))
+    snapshot = setup.snapshot()
+    assert snapshot["steps"] and snapshot["slow"], "no steps, or no slow operations"
+    errors = [f"{error.json_path}: {error.message[:200]}" for error in validator.iter_errors(snapshot)]
+    assert not errors, errors[:5]
+    for wrong in ({"version": "1"}, {"slow": [{}]}, {"other": 1}):
+        assert not validator.is_valid(snapshot | wrong), f"it accepts {wrong}"
+
+
 CHECKS = [
     python_library_reads_the_text,
     prometheus_scrapes_text_without_a_warning,
@@ -217,6 +231,7 @@ CHECKS = [
     rules_are_evaluated_without_an_error,
     expressions_name_existing_families,
     panels_have_data,
+    snapshot_matches_the_published_schema,
 ]
 
 
@@ -289,6 +304,16 @@ def texts_of(document, keys):
         return []
     own = [value for key, value in document.items() if key in keys and isinstance(value, str)]
     return own + texts_of(list(document.values()), keys)
+
+
+def strict(schema):
+    """Returns a schema that rejects fields without a description."""
+    if isinstance(schema, list):
+        return [strict(at) for at in schema]
+    if not isinstance(schema, dict):
+        return schema
+    fields = {key: strict(value) for key, value in schema.items()}
+    return fields | {"additionalProperties": False} if "properties" in schema else fields
 
 
 def names_of_samples(text):

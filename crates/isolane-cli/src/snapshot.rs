@@ -13,7 +13,8 @@ use crate::source_args::SourceArgs;
 /// The file is one JSON document: volumes, latencies and stages since the start and in
 /// the last minutes, slow operations, connections, cores, and readings of the system.
 /// It has names of volumes, hosts, and processes, and no data of volumes. `isolane
-/// explain`, `slow`, and other commands read it with --from.
+/// explain`, `slow`, and other commands read it with --from. Its JSON schema is
+/// docs/snapshot.schema.json.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Program or library that measures a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
     /// From the receive that delivered the command until the kernel has accepted the last byte of the response.
@@ -16,6 +17,7 @@ pub enum Side {
 
 /// Stage of a command. Each side uses some of them, in this order ([`Side::stages`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
     /// Target: received → its processing starts, or for a command that completes in the same turn, the send starts.
@@ -125,6 +127,7 @@ impl Stage {
 
 /// Kind of an operation; each is counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
     /// Read.
@@ -158,6 +161,7 @@ impl Operation {
 
 /// Class of the size of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum SizeClass {
     /// At most 4 KiB, also operations without data.

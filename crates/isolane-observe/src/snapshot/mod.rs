@@ -5,6 +5,8 @@
 
 mod difference;
 mod merge;
+#[cfg(feature = "schema")]
+mod schema;
 mod system;
 
 use std::collections::BTreeMap;
@@ -14,6 +16,8 @@ use serde::{Deserialize, Serialize};
 use crate::histogram::Histogram;
 use crate::stage::{Operation, Side, SizeClass, Stage};
 
+#[cfg(feature = "schema")]
+pub use self::schema::schema;
 pub use self::system::{Cpu, Device, Disk, DiskUser, Interrupts, Line, Quota, System, Task};
 
 /// Version of the document.
@@ -21,6 +25,7 @@ pub const VERSION: u32 = 1;
 
 /// The document.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Snapshot {
     /// [`VERSION`].
@@ -45,6 +50,7 @@ pub struct Snapshot {
 
 /// The program that a snapshot describes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Program {
     /// `serve`, `engine`, or the name of a program with a host.
@@ -66,6 +72,7 @@ pub struct Program {
 
 /// A volume, or a member of one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Volume {
     /// Number in this document.
@@ -97,6 +104,7 @@ pub struct Volume {
 
 /// Numbers that only grow. The difference of two copies describes the time between them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Numbers {
     /// Latencies, by volume, operation, size class, and core. Members of volumes have no stages.
@@ -111,6 +119,7 @@ pub struct Numbers {
 
 /// Latencies of one (volume, operation, size class) on one core.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Series {
     /// Program that measures.
     pub side: Side,
@@ -169,6 +178,7 @@ pub struct SeriesKey {
 
 /// Durations of one stage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StageHistogram {
     /// The stage.
     pub stage: Stage,
@@ -178,6 +188,7 @@ pub struct StageHistogram {
 
 /// Sums of the stages of all operations whose total is in one doubling.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TailRow {
     /// [`crate::histogram::tail_row_of`] of the totals.
     pub row: u8,
@@ -187,6 +198,7 @@ pub struct TailRow {
 
 /// An open connection.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Connection {
     /// Number that no other connection of the program has had.
@@ -227,6 +239,7 @@ pub struct Connection {
 
 /// State of a TCP connection, from TCP_INFO. Fields that only grow are subtracted in a difference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Tcp {
     /// Time with data to send or in flight, in microseconds. Grows.
@@ -253,6 +266,7 @@ pub struct Tcp {
 
 /// A thread that does I/O.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Core {
     /// Position, from 0.
@@ -277,6 +291,7 @@ pub struct Core {
 
 /// An operation that was slower than almost all others of its second.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SlowOperation {
     /// Program that measured.
     pub side: Side,
@@ -327,6 +342,7 @@ impl SlowOperation {
 
 /// A turn that took too long, as a side thread saw it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct StuckTurn {
     /// Time of the observation, in microseconds since 1970.
@@ -347,6 +363,7 @@ pub struct StuckTurn {
 
 /// Numbers and readings of one interval.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Step {
     /// End of the interval, in milliseconds since 1970.

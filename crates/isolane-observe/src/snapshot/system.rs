@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A disk beneath volumes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Device {
     /// Name in /sys/block.
@@ -26,6 +27,7 @@ pub struct Device {
 
 /// An interrupt line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Line {
     /// Number.
@@ -38,6 +40,7 @@ pub struct Line {
 
 /// Readings of the system.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct System {
     /// Interrupts, by line and core, if the count grew.
@@ -58,6 +61,7 @@ pub struct System {
 
 /// Interrupts of one line on one core.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Interrupts {
     /// Line or kind, as in /proc/interrupts: `142`, `LOC`, `NET_RX`, …
@@ -70,6 +74,7 @@ pub struct Interrupts {
 
 /// Time of one core of the machine, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Cpu {
     /// Core.
@@ -86,6 +91,7 @@ pub struct Cpu {
 
 /// I/O of one disk, all programs together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Disk {
     /// Name in /proc/diskstats.
@@ -108,6 +114,7 @@ pub struct Disk {
 
 /// A task that ran on a core of the program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Task {
     /// Process ID.
@@ -122,6 +129,7 @@ pub struct Task {
 
 /// A process that did I/O on disks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct DiskUser {
     /// Process ID.
@@ -136,6 +144,7 @@ pub struct DiskUser {
 
 /// Limit of processor time of the control group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Quota {
     /// Periods in which it was throttled.
