@@ -74,8 +74,9 @@ fn grades_a_handler_on_a_line_as_measured() {
     };
     snapshot.devices[5].interrupts = vec![line(142, &["nvme5q0", "switchtec"]), line(143, &["nvme5q1"])];
     let handler = |line, name: &str, cpu, times| Handler { line, name: name.into(), cpu, times };
+    let slow = Times { max_ns: 5_000_000, ..times(1000, 400) };
     let handlers = vec![
-        handler(142, "switchtec", 2, times(1000, 400)),
+        handler(142, "switchtec", 2, slow),
         handler(142, "nvme5q0", 2, times(1000, 300)),
         handler(143, "renamed", 3, times(1000, 300)),
         handler(7, "eth0", 3, times(1000, 200)),
@@ -89,14 +90,28 @@ fn grades_a_handler_on_a_line_as_measured() {
     let verdict = verdict_of(&snapshot, &measured);
     assert_eq!(measured_neighbors(&verdict), ["switchtec (interrupt 142)", "eth0 (interrupt 7)"]);
     let text = to_text(&verdict);
+    assert_eq!(verdict.findings[0].cause.as_deref(), Some("interrupt"));
     for wanted in [
-        "handler switchtec on its interrupt line 142 took 20 % of the time (1,000 x 400 us, at most 400 us)",
+        "try: unload the driver of switchtec, or move its interrupts to another core",
+        "handler switchtec on its interrupt line 142 took 20 % of the time (1,000 x 400 us, at most 5.00 ms)",
         "handler eth0 on core 3, which gets its interrupts, took 10 % of the time",
         "disk nvme5n1 took 900 us for each of 10 requests, and the other disks 120 us (measured)",
         "functions in switchtec: sudo bpftrace -e 'hardware:cycles:1000003 /cpu == 2/ ",
     ] {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }
+}
+
+#[test]
+fn names_no_cause_for_short_handlers() {
+    let mut snapshot = snapshot_of(What::SlowDevice { volume: 5, factor: 6.0 });
+    let actions = vec!["nvme5q0".to_owned(), "switchtec".to_owned()];
+    snapshot.devices[5].interrupts = vec![Line { number: 142, actions, cpus: vec![3] }];
+    let handlers = vec![Handler { line: 142, name: "switchtec".into(), cpu: 3, times: times(10_000, 10) }];
+    let measured = Measured { seconds: 2.0, handlers, ..Measured::default() };
+    let verdict = verdict_of(&snapshot, &measured);
+    assert_eq!(measured_neighbors(&verdict), ["switchtec (interrupt 142)"]);
+    assert_eq!(verdict.findings[0].cause, None, "10 us explain no loss of ms: {}", to_text(&verdict));
 }
 
 #[test]

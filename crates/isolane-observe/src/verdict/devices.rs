@@ -273,8 +273,7 @@ fn report_suspect(case: &mut Case<'_>, group: &Group, suspect: &Suspect) {
         name: name.clone(),
         grade: Grade::Measured,
     }));
-    let cause = injected.clone().or_else(|| (kind == Kind::Hot).then(|| "queue depth".to_owned()));
-    let remedy = remedy(case, kind, &volumes, injected.as_deref());
+    let (cause, remedy) = cause_and_remedy(case, kind, &volumes, injected);
     let name = device_name(case, &member.name, &volumes);
     case.findings.push(Finding {
         kind,
@@ -354,10 +353,29 @@ fn last_evidence(case: &Case<'_>, group: &Group, suspect: &Suspect) -> Option<Ev
     (part >= 0.5).then(|| Evidence::measured("last", part * 100.0, "%", "order of completion", text))
 }
 
-fn remedy(case: &Case<'_>, kind: Kind, volumes: &BTreeSet<u32>, injected: Option<&str>) -> String {
-    if let Some(filter) = injected {
-        return format!("remove the filter {filter}");
+/// Returns the cause of a finding and its remedy. The cause is the filter that injects the delay, if there is one.
+fn cause_and_remedy(
+    case: &Case<'_>,
+    kind: Kind,
+    volumes: &BTreeSet<u32>,
+    injected: Option<String>,
+) -> (Option<String>, String) {
+    let other = match kind {
+        Kind::Hot => Some(("queue depth".to_owned(), remedy(case, kind, volumes))),
+        Kind::Device => measured::delaying_handler(case, volumes).map(|handler| {
+            let remedy = format!("unload the driver of {handler}, or move its interrupts to another core");
+            ("interrupt".to_owned(), remedy)
+        }),
+        _ => None,
+    };
+    let found = injected.map(|filter| (filter.clone(), format!("remove the filter {filter}"))).or(other);
+    match found {
+        Some((cause, remedy)) => (Some(cause), remedy),
+        None => (None, remedy(case, kind, volumes)),
     }
+}
+
+fn remedy(case: &Case<'_>, kind: Kind, volumes: &BTreeSet<u32>) -> String {
     let path = volumes.iter().find_map(|id| case.topology.path(*id));
     match (kind, path) {
         (Kind::Hot, _) => "spread its load over more volumes".to_owned(),
@@ -404,7 +422,7 @@ fn find_hot(case: &mut Case<'_>, group: &Group) {
         since: case.since(&points),
         evidence: vec![evidence],
         neighbors: Vec::new(),
-        remedy: remedy(case, Kind::Hot, &volumes, None),
+        remedy: remedy(case, Kind::Hot, &volumes),
     });
 }
 
@@ -457,8 +475,7 @@ fn report_alone(
         measured::add(measured::of_disk_users(case, &volumes), &mut evidence, &mut neighbors);
     }
     measured::add(measured::of_devices(case, &volumes), &mut evidence, &mut neighbors);
-    let cause = case.topology.injected(volume);
-    let remedy = remedy(case, kind, &volumes, cause.as_deref());
+    let (cause, remedy) = cause_and_remedy(case, kind, &volumes, case.topology.injected(volume));
     let name = device_name(case, &case.topology.name(volume), &volumes);
     let since = case.since(&points);
     case.findings.push(Finding {

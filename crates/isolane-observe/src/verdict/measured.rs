@@ -13,6 +13,8 @@ use crate::topology::is_own;
 
 /// Least part of the time that a handler of another line takes on a core to name it for a device.
 const MIN_PART_BESIDE: f64 = 0.05;
+/// Least part of the time that an operation lost, for a handler that is named as its cause.
+const MIN_PART_OF_LOSS: f64 = 0.5;
 /// Least part of the requests of a disk that a process issues.
 const MIN_REQUESTS: f64 = 0.05;
 /// Most handlers or tasks of a finding, and of each list of the text.
@@ -35,35 +37,43 @@ pub(super) fn add(facts: Vec<Fact>, evidence: &mut Vec<Evidence>, neighbors: &mu
 
 /// Returns the times of handlers that delay the disks of these volumes, and of the requests of the disks.
 pub(super) fn of_devices(case: &Case<'_>, volumes: &BTreeSet<u32>) -> Vec<Fact> {
-    let mut facts = handlers_of(case, volumes);
+    let seconds = case.measured.seconds;
+    let handlers = handlers_of(case, volumes).into_iter().take(MAX_LISTED);
+    let mut facts: Vec<Fact> =
+        handlers.map(|(handler, place)| handler_fact(handler, &format!(" on {place}"), seconds)).collect();
     facts.extend(requests_of(case, volumes).map(|evidence| (evidence, None)));
     facts
 }
 
-fn handlers_of(case: &Case<'_>, volumes: &BTreeSet<u32>) -> Vec<Fact> {
+/// Returns the name of a handler that delays the disks of these volumes, and that once took half of the time that an
+/// operation of the tail lost.
+pub(super) fn delaying_handler(case: &Case<'_>, volumes: &BTreeSet<u32>) -> Option<String> {
+    let least_ns = case.ledger.mean_loss_ns() * MIN_PART_OF_LOSS;
+    let mut handlers = handlers_of(case, volumes).into_iter();
+    let found = handlers.find(|(handler, _)| handler.times.max_ns as f64 >= least_ns);
+    found.map(|(handler, _)| handler.name.clone())
+}
+
+/// Returns the handlers of others on the lines of the disks of these volumes or on their cores, with that place.
+fn handlers_of<'a>(case: &Case<'a>, volumes: &BTreeSet<u32>) -> Vec<(&'a Handler, String)> {
     let own = disks(case, volumes);
     let devices = case.snapshot.devices.iter().filter(|device| own.contains(&device.name));
     let devices: BTreeMap<&str, &Device> = devices.map(|device| (device.name.as_str(), device)).collect();
-    let seconds = case.measured.seconds;
     let lines = || devices.values().flat_map(|device| &device.interrupts);
-    let mut facts = Vec::new();
-    for handler in &case.measured.handlers {
-        let line = lines().find(|line| line.number == handler.line);
-        let part = handler.times.part_of(seconds);
-        let place = match line {
-            _ if is_own(&handler.name, &devices) => continue,
+    let place = |handler: &Handler| {
+        let part = handler.times.part_of(case.measured.seconds);
+        match lines().find(|line| line.number == handler.line) {
+            _ if is_own(&handler.name, &devices) => None,
             Some(line) if line.actions.len() > 1 && part >= MIN_PART => {
-                format!("its interrupt line {}", handler.line)
+                Some(format!("its interrupt line {}", handler.line))
             }
             None if part >= MIN_PART_BESIDE && lines().any(|line| line.cpus.contains(&handler.cpu)) => {
-                format!("core {}, which gets its interrupts,", handler.cpu)
+                Some(format!("core {}, which gets its interrupts,", handler.cpu))
             }
-            _ => continue,
-        };
-        facts.push(handler_fact(handler, &format!(" on {place}"), seconds));
-    }
-    facts.truncate(MAX_LISTED);
-    facts
+            _ => None,
+        }
+    };
+    case.measured.handlers.iter().filter_map(|handler| Some((handler, place(handler)?))).collect()
 }
 
 fn handler_fact(handler: &Handler, place: &str, seconds: f64) -> Fact {
