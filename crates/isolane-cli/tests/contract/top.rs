@@ -26,11 +26,17 @@ struct Terminal {
 
 impl Terminal {
     fn start(from: &str) -> Terminal {
+        Terminal::start_by("", from)
+    }
+
+    /// `prefix` is a command that starts the program.
+    fn start_by(prefix: &str, from: &str) -> Terminal {
         let program = env!("CARGO_BIN_EXE_isolane");
         let shell = format!(
-            "stty rows 24 cols 80; sh -c 'echo pid $$.; exec {program} top --from {from}'; echo status $?.; stty -a; echo end."
+            "stty rows 24 cols 80; sh -c 'echo pid $$.; exec {prefix} {program} top --from {from}'; echo status $?.; stty -a; echo end."
         );
         let mut command = Command::new("script");
+        command.env_remove("NO_COLOR");
         command.args(["-qfc", &shell, "/dev/null"]).env("TERM", "xterm-256color");
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         Terminal { child, seen: String::new() }
@@ -91,6 +97,28 @@ fn top_restores_terminal_after_keys() {
         // A row that was empty before, so that all of it is drawn.
         terminal.wait_for("disk3");
         terminal.press(end);
+        assert_eq!(terminal.status(), 0);
+    }
+}
+
+/// Returns whether a color is set.
+fn has_color(output: &str) -> bool {
+    let sequences = output.split("\u{1b}[").skip(1).filter_map(|text| text.split_once('m'));
+    let mut numbers = sequences.flat_map(|(numbers, _)| numbers.split(';').map(str::parse::<u8>));
+    numbers.any(|number| matches!(number, Ok(30..=38 | 40..=48 | 90..=107)))
+}
+
+#[test]
+fn top_shows_no_color_with_no_color() {
+    let (_directory, from) = snapshot();
+    for (prefix, expected) in [("", true), ("env NO_COLOR=", true), ("env NO_COLOR=1", false)] {
+        let mut terminal = Terminal::start_by(prefix, &from);
+        terminal.wait_for("Volumes");
+        terminal.press("2");
+        terminal.wait_for("disk3");
+        terminal.press("q");
+        terminal.wait_for("end.");
+        assert_eq!(has_color(&terminal.seen), expected, "{prefix}: {:?}", terminal.seen);
         assert_eq!(terminal.status(), 0);
     }
 }
