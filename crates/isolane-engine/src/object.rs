@@ -15,6 +15,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use isolane_engine_api::{CloseMode, MAX_DESCRIPTORS, SessionLimits, hint};
@@ -22,7 +23,7 @@ use isolane_shm::entries::{Entry, Sender};
 use isolane_shm::{Bell, InvalidIndex, MemoryError, SharedMemory, ShmRef, WakeFlag};
 
 use crate::close_threads::Socket;
-use crate::observed::Observer;
+use crate::observed::{Observer, Owner};
 
 /// Kind of objects, on the control thread.
 pub trait ObjectKind: Send {
@@ -279,8 +280,17 @@ pub struct ObjectContext {
     pub memory: SharedMemory,
     /// Queue for notifications of the application.
     pub queue: Option<Rc<Notifier>>,
+    /// Name of the application, for people.
+    pub application: Arc<str>,
     /// Writer of the numbers of the core.
     pub(crate) observer: Rc<Observer>,
+}
+
+impl ObjectContext {
+    /// Returns the owner of the object.
+    pub(crate) fn owner(&self) -> Owner {
+        Owner { session: self.session, application: Arc::clone(&self.application) }
+    }
 }
 
 /// Built object.

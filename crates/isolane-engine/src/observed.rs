@@ -89,11 +89,19 @@ pub struct CurrentTurn {
 /// By operation and size class.
 type Kinds = [[OnceLock<Box<SeriesCells>>; SizeClass::ALL.len()]; Operation::ALL.len()];
 
+/// Session that an object belongs to.
+#[derive(Clone, Debug)]
+pub(crate) struct Owner {
+    pub session: u32,
+    /// Name of its application, for people.
+    pub application: Arc<str>,
+}
+
 /// Numbers of one volume of a session. The core of the volume writes.
 #[derive(Debug)]
 pub(crate) struct VolumeCells {
     id: u32,
-    session: u32,
+    owner: Owner,
     core: u32,
     uri: String,
     /// Namespace ID and size in bytes, once the volume is open.
@@ -132,9 +140,10 @@ impl VolumeCells {
         snapshot::Volume {
             id: self.id,
             nsid: namespace.map(|(nsid, _)| *nsid),
-            name: format!("{} (session {})", self.uri.escape_debug(), self.session),
+            name: format!("{} (session {})", self.uri.escape_debug(), self.owner.session),
             kind: "remote".to_owned(),
             bytes: namespace.map_or(0, |(_, bytes)| *bytes),
+            application: Some(self.owner.application.to_string()),
             ..snapshot::Volume::default()
         }
     }
@@ -155,7 +164,7 @@ struct Registry {
 
 impl Volumes {
     /// Adds a volume of a session on a core. Returns `None` if there are too many.
-    fn add(&self, session: u32, core: u32, uri: &str) -> Option<Arc<VolumeCells>> {
+    fn add(&self, owner: Owner, core: u32, uri: &str) -> Option<Arc<VolumeCells>> {
         let mut registry = self.0.lock();
         registry.remove_closed(Instant::now());
         if registry.list.len() >= MAX_VOLUMES {
@@ -164,7 +173,7 @@ impl Volumes {
         }
         registry.last_id = registry.last_id.wrapping_add(1);
         let (id, uri, kinds) = (registry.last_id, uri.to_owned(), Kinds::default());
-        let cells = Arc::new(VolumeCells { id, session, core, uri, namespace: OnceLock::new(), kinds });
+        let cells = Arc::new(VolumeCells { id, owner, core, uri, namespace: OnceLock::new(), kinds });
         registry.list.push((Arc::clone(&cells), None));
         Some(cells)
     }
@@ -270,9 +279,9 @@ impl Observer {
     }
 
     /// Adds a volume of a session. Returns `None` if its commands are not recorded.
-    pub(crate) fn add_volume(&self, session: u32, uri: &str) -> Option<Arc<VolumeCells>> {
+    pub(crate) fn add_volume(&self, owner: Owner, uri: &str) -> Option<Arc<VolumeCells>> {
         let Observed { is_on, volumes, .. } = &*self.observed;
-        is_on.then(|| volumes.add(session, self.core as u32, uri))?
+        is_on.then(|| volumes.add(owner, self.core as u32, uri))?
     }
 
     /// Removes a volume once readers have had time to see its last numbers.
@@ -316,25 +325,29 @@ const KEPT_AFTER_CLOSE: Duration = Duration::from_secs(5);
 mod tests {
     use super::*;
 
+    fn owner(session: u32) -> Owner {
+        Owner { session, application: Arc::from("fio (PID 7)") }
+    }
+
     #[test]
     fn bounds_volumes_and_frees_closed_ones() {
         let volumes = Volumes::default();
-        let all: Vec<_> = (0..MAX_VOLUMES).map(|_| volumes.add(1, 0, "a").expect("space")).collect();
-        assert!(volumes.add(1, 0, "b").is_none());
+        let all: Vec<_> = (0..MAX_VOLUMES).map(|_| volumes.add(owner(1), 0, "a").expect("space")).collect();
+        assert!(volumes.add(owner(1), 0, "b").is_none());
         assert_eq!(volumes.all().1, 1);
         let now = Instant::now();
         all.iter().for_each(|cells| volumes.close(cells, now));
         assert_eq!(volumes.all().0.len(), MAX_VOLUMES, "kept for readers");
         volumes.close(&all[0], now + KEPT_AFTER_CLOSE);
         assert!(volumes.all().0.is_empty());
-        let added = volumes.add(2, 0, "c").expect("space");
+        let added = volumes.add(owner(2), 0, "c").expect("space");
         assert!(all.iter().all(|cells| cells.id != added.id), "no ID is used twice");
     }
 
     #[test]
     fn publishes_slow_commands_of_the_second_before() {
         let observer = Observer::new(Arc::new(Observed::new(true, &[0])), 0);
-        let volume = observer.observed.volumes.add(7, 0, "nvme+tcp://a\u{1b}").expect("space");
+        let volume = observer.observed.volumes.add(owner(7), 0, "nvme+tcp://a\u{1b}").expect("space");
         let stages = std::array::from_fn(|stage| stage as u64 * 1000);
         let (operation, bytes) = (Operation::Write, 4096);
         let commands = Commands { operation, bytes, count: 3, stages, lba: 77 };

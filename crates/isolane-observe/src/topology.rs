@@ -110,6 +110,17 @@ impl<'a> Topology<'a> {
         }
     }
 
+    /// Returns the application that uses a volume through an engine.
+    pub(super) fn application(&self, id: u32) -> Option<&'a str> {
+        self.volumes.get(&id)?.application.as_deref()
+    }
+
+    /// Returns the volumes of an application.
+    pub(super) fn volumes_of(&self, application: &str) -> impl Iterator<Item = u32> {
+        let volumes = self.volumes.values();
+        volumes.filter(move |at| at.application.as_deref() == Some(application)).map(|at| at.id)
+    }
+
     /// Returns the filters around a volume that delay or fail its requests on purpose, as in a specification.
     pub(super) fn injected(&self, id: u32) -> Option<String> {
         let chain = self.chain(id);

@@ -132,6 +132,30 @@ fn names_caller_that_fetches_late() {
 }
 
 #[test]
+fn names_application_that_fetches_late() {
+    let applications = |late: &[u32]| {
+        let mut snapshot = empty();
+        snapshot.program.name = "engine".into();
+        for id in 0..4 {
+            let application = Some(format!("application {id}"));
+            snapshot.volumes.push(Volume { application, ..volume(id, None, "uri", "remote") });
+            let cells = SeriesCells::default();
+            record(&cells, Side::Engine, Stage::Wait, 100, 8_000 * (1 + u64::from(id)));
+            if late.contains(&id) {
+                record(&cells, Side::Engine, Stage::Notice, 8_000, 80);
+            }
+            add(&mut snapshot, key(Side::Engine, id, Operation::Read), &cells);
+        }
+        explain(&snapshot, Options::default())
+    };
+    let verdict = applications(&[3]);
+    assert_eq!(kinds(&verdict), [(Kind::Caller, "application 3")], "{}", to_text(&verdict));
+    assert_eq!(verdict.findings[0].stage, Some(Stage::Notice));
+    let verdict = applications(&[0, 1, 3]);
+    assert_eq!(kinds(&verdict), [(Kind::Caller, "4 applications")], "{}", to_text(&verdict));
+}
+
+#[test]
 fn explains_many_volumes_and_members() {
     let mut snapshot = empty();
     for id in 0..20_000_u32 {

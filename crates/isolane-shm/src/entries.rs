@@ -90,6 +90,28 @@ impl Sender {
     pub fn publish(&self) {
         self.index.publish();
     }
+
+    /// Returns the number of entries ever added.
+    #[inline]
+    pub fn position(&self) -> u64 {
+        self.index.index()
+    }
+
+    /// Loads the receiver's position. Returns the number of entries that it has taken.
+    ///
+    /// # Errors
+    /// [`InvalidIndex`].
+    #[inline]
+    pub fn taken(&mut self) -> Result<u64, InvalidIndex> {
+        self.index.refresh()?;
+        Ok(self.index.consumed())
+    }
+
+    /// Returns the time at which the receiver says that it took them ([`Receiver::publish_at`]); 0 without one.
+    #[inline]
+    pub fn taken_at(&self) -> u64 {
+        self.index.consumed_at()
+    }
 }
 
 impl Receiver {
@@ -129,6 +151,12 @@ impl Receiver {
     #[inline]
     pub fn publish(&self) {
         self.index.publish();
+    }
+
+    /// As [`Receiver::publish`], with the time at which the entries were taken; 0 reports none.
+    #[inline]
+    pub fn publish_at(&self, at: u64) {
+        self.index.publish_at(at);
     }
 }
 

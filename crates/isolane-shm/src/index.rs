@@ -16,7 +16,16 @@ use crate::sync::{AtomicU64, Ordering};
 #[repr(C)]
 pub struct RingIndices {
     produced: CachePadded<AtomicU64>,
-    consumed: CachePadded<AtomicU64>,
+    consumed: CachePadded<Consumed>,
+}
+
+/// The consumer's index, and the time at which it took the entries before it.
+#[derive(Debug, Default)]
+#[repr(C)]
+struct Consumed {
+    index: AtomicU64,
+    /// 0 if the consumer reports no times, as in a ring of an older program.
+    at: AtomicU64,
 }
 
 impl RingIndices {
@@ -30,7 +39,7 @@ impl RingIndices {
 
     /// Returns `true` if everything published was consumed. For observers; does not validate the indices.
     pub fn is_empty(&self) -> bool {
-        self.consumed.0.load(Ordering::Acquire) == self.produced.0.load(Ordering::Acquire)
+        self.consumed.0.index.load(Ordering::Acquire) == self.produced.0.load(Ordering::Acquire)
     }
 }
 
@@ -98,7 +107,7 @@ impl<W: Deref<Target = RingIndices>> Producer<W> {
     /// [`InvalidIndex`].
     #[inline]
     pub fn refresh(&mut self) -> Result<u64, InvalidIndex> {
-        let now = self.indices.consumed.0.load(Ordering::Acquire);
+        let now = self.indices.consumed.0.index.load(Ordering::Acquire);
         self.consumed = validate(self.consumed, now, self.produced)?;
         Ok(self.free_space())
     }
@@ -127,6 +136,19 @@ impl<W: Deref<Target = RingIndices>> Producer<W> {
     #[inline]
     pub fn publish(&self) {
         self.indices.produced.0.store(self.produced, Ordering::Release);
+    }
+
+    /// Returns the time that the consumer has published with its index ([`Consumer::publish_at`]); 0 without one. It can
+    /// be later than that of the last [`Producer::refresh`], and a peer can write any value.
+    #[inline]
+    pub fn consumed_at(&self) -> u64 {
+        self.indices.consumed.0.at.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of entries consumed, as last seen.
+    #[inline]
+    pub fn consumed(&self) -> u64 {
+        self.consumed
     }
 
     /// Returns the number of entries ever produced.
@@ -196,7 +218,14 @@ impl<W: Deref<Target = RingIndices>> Consumer<W> {
     /// Publishes all progress, which frees the slots for the producer.
     #[inline]
     pub fn publish(&self) {
-        self.indices.consumed.0.store(self.consumed, Ordering::Release);
+        self.indices.consumed.0.index.store(self.consumed, Ordering::Release);
+    }
+
+    /// As [`Consumer::publish`], with the time at which the entries were taken; 0 reports none.
+    #[inline]
+    pub fn publish_at(&self, at: u64) {
+        self.indices.consumed.0.at.store(at, Ordering::Relaxed);
+        self.publish();
     }
 
     /// Returns the number of entries ever consumed.
@@ -210,7 +239,7 @@ impl<W: Deref<Target = RingIndices>> Consumer<W> {
 /// `consumed` comes first, because the peer may still be running and both only grow.
 fn recover(indices: &RingIndices, capacity: u64) -> Result<(u64, u64), InvalidIndex> {
     assert!(capacity.is_power_of_two(), "a ring's capacity is a power of two, not {capacity}");
-    let consumed = indices.consumed.0.load(Ordering::Acquire);
+    let consumed = indices.consumed.0.index.load(Ordering::Acquire);
     let produced = indices.produced.0.load(Ordering::Acquire);
     validate(consumed, produced, consumed.saturating_add(capacity))?;
     Ok((produced, consumed))
@@ -244,7 +273,7 @@ mod tests {
     /// Writes arbitrary indices, as a hostile peer might.
     fn scribble(indices: &RingIndices, produced: u64, consumed: u64) {
         indices.produced.0.store(produced, Ordering::Relaxed);
-        indices.consumed.0.store(consumed, Ordering::Relaxed);
+        indices.consumed.0.index.store(consumed, Ordering::Relaxed);
     }
 
     #[test]
@@ -259,6 +288,22 @@ mod tests {
         consumer.publish();
         assert_eq!(producer.refresh(), Ok(3));
         assert_eq!((producer.slot(), consumer.slot()), (3, 2));
+    }
+
+    #[test]
+    fn reports_time_of_consumption() {
+        let (mut producer, mut consumer, _) = pair(4);
+        assert_eq!(producer.consumed_at(), 0);
+        producer.advance(3);
+        producer.publish();
+        consumer.refresh().unwrap();
+        consumer.advance(2);
+        consumer.publish_at(77);
+        assert_eq!((producer.consumed(), producer.refresh()), (0, Ok(3)));
+        assert_eq!((producer.consumed(), producer.consumed_at()), (2, 77));
+        consumer.advance(1);
+        consumer.publish_at(0);
+        assert_eq!((producer.refresh(), producer.consumed_at()), (Ok(4), 0));
     }
 
     #[test]

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use isolane_host::via_engine::wire::Submission;
 use isolane_host::{Buffer, Request};
+use isolane_observe::stage::Stage;
+use isolane_reactor::clock;
 
 use crate::clients::{TEST_TIMEOUT, options, run};
 use crate::harness::Harness;
@@ -53,10 +55,11 @@ fn hostile_times_change_own_numbers_only() {
     let start = Instant::now();
     let mut rogue = Rogue::new(&harness, options());
     let mut client = harness.connect(options());
-    for (round, pushed) in [0, 1, 1 << 40, u64::MAX / 2, u64::MAX].into_iter().enumerate() {
-        assert!(rogue.push(&Submission { pushed, ..read(round as u64, 8 << 20, 4096) }));
+    for (round, time) in [0, u64::MAX, 1 << 40, u64::MAX / 2, 1].into_iter().enumerate() {
+        assert!(rogue.push(&Submission { pushed: time, ..read(round as u64, 8 << 20, 4096) }));
         rogue.ring();
-        assert!(rogue.outcome().result.is_ok());
+        rogue.wait_for_outcome();
+        assert!(rogue.take_outcome(time).result.is_ok());
         let read = Request::Read { lba: 0, buffer: Buffer::contiguous(4096) };
         assert!(run(&mut client, read).result.is_ok());
     }
@@ -64,6 +67,37 @@ fn hostile_times_change_own_numbers_only() {
     let (own, others) = (recorded(&harness, session, true, 5), recorded(&harness, session, false, 5));
     let longest = start.elapsed();
     assert!(own.longest <= longest && others.longest <= longest, "{own:?}, {others:?} in {longest:?}");
+}
+
+/// Returns the sum of a stage of all volumes of a session.
+fn stage_sum(harness: &Harness, session: u32, stage: Stage) -> Duration {
+    let snapshot = harness.engine.snapshot();
+    let name = format!("(session {session})");
+    let volume = snapshot.volumes.iter().find(|volume| volume.name.ends_with(&name)).expect("a volume");
+    let own = format!("(PID {})", std::process::id());
+    assert!(volume.application.as_ref().is_some_and(|name| name.ends_with(&own)), "{volume:?}");
+    let series = snapshot.numbers.series.iter().filter(|series| series.volume == volume.id);
+    Duration::from_nanos(series.map(|series| series.stage_sum_ns(stage)).sum())
+}
+
+#[test]
+fn measures_notice_of_late_application() {
+    let harness = Harness::new();
+    let mut rogue = Rogue::new(&harness, options());
+    let session = rogue.session.id();
+    let late = Duration::from_millis(40);
+    let start = Instant::now();
+    for round in 1..=3 {
+        assert!(rogue.push(&read(round, 8 << 20, 4096)));
+        rogue.ring();
+        rogue.wait_for_outcome();
+        std::thread::sleep(late);
+        assert!(rogue.take_outcome(clock::monotonic()).result.is_ok());
+        recorded(&harness, session, true, round);
+    }
+    let (notice, longest) = (stage_sum(&harness, session, Stage::Notice), start.elapsed());
+    // The clocks of both sides differ by less than a hundredth.
+    assert!(notice >= late * 3 * 99 / 100 && notice <= longest, "{notice:?} of {longest:?}");
 }
 
 #[test]

@@ -73,14 +73,23 @@ impl Rogue {
     }
 
     pub fn outcome(&mut self) -> Outcome {
+        self.wait_for_outcome();
+        self.take_outcome(0)
+    }
+
+    pub fn wait_for_outcome(&mut self) {
         let end = Instant::now() + TEST_TIMEOUT;
         while self.outcomes.refresh().unwrap() == 0 {
             assert!(Instant::now() < end, "no outcome");
             self.ring();
             std::thread::yield_now();
         }
+    }
+
+    /// Takes an outcome at the time `at`, as the engine is told.
+    pub fn take_outcome(&mut self, at: u64) -> Outcome {
         let outcome = Outcome::decode(&self.outcomes.pop().unwrap()).unwrap();
-        self.outcomes.publish();
+        self.outcomes.publish_at(at);
         outcome
     }
 

@@ -3,7 +3,12 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use isolane_host::{Buffer, Client, Options, Request, Uri, Via, Wait};
 use isolane_observe::snapshot::Snapshot;
+use isolane_observe::stage::{Side, Stage};
+use isolane_observe::verdict::{Finding, Kind, Verdict};
+use isolane_target::{Target, TargetConfig};
+use isolane_volume::{open, spec};
 
 use super::*;
 
@@ -39,6 +44,57 @@ fn readers_continue_with_next_engine_after_kills() {
     });
     is_served(&session);
     assert!(!engine.log().contains("no control socket"), "{}", engine.log());
+}
+
+const NQN: &str = "nqn.2024-01.org.example:engine";
+
+fn target() -> Target {
+    let mut config = TargetConfig::new(NQN.parse().unwrap());
+    config.volumes = [(1, open(&spec::parse("mem:1m").unwrap()).unwrap())].into();
+    config.listen = vec!["127.0.0.1:0".parse().unwrap()];
+    config.mode = isolane_host::Mode::Sleep;
+    Target::start(config).unwrap()
+}
+
+/// Reads eight blocks, and fetches the completions after a delay.
+fn read_late(client: &mut Client, delay: Duration) {
+    for tag in 0..8 {
+        client.submit(0, Request::Read { lba: tag * 8, buffer: Buffer::contiguous(4096) }, tag);
+    }
+    let mut completions = Vec::new();
+    client.turn(&mut completions, Wait::None);
+    std::thread::sleep(delay);
+    until("completions", || {
+        client.turn(&mut completions, Wait::None);
+        (completions.len() == 8).then_some(())
+    });
+    assert!(completions.iter().all(|it| it.result.is_ok()));
+}
+
+fn late_application(socket: &Path) -> Option<Finding> {
+    let output = program().args(["explain", "--json", "--window", "60"]).arg(socket).output().unwrap();
+    let verdict: Verdict = serde_json::from_slice(&output.stdout).unwrap();
+    verdict.findings.into_iter().find(|finding| finding.kind == Kind::Caller)
+}
+
+#[test]
+fn explain_names_application_that_fetches_late() {
+    let (engine, target) = (Engine::start(&[]), target());
+    let socket = engine.dir.path().join(format!("engine-{}.sock", engine.supervisor.id()));
+    let place: Uri = format!("nvme+tcp://{}/{NQN}", target.local_addrs()[0]).parse().unwrap();
+    let uri = Uri { via: Some(Via::EngineAt(engine.path())), ..place };
+    let mut client = Client::connect(&uri, Options::default()).unwrap();
+    for round in 0..60 {
+        let delay = if round % 4 == 0 { Duration::from_millis(20) } else { Duration::ZERO };
+        read_late(&mut client, delay);
+    }
+    let found = until("a finding", || late_application(&socket));
+    let own = format!("(PID {})", std::process::id());
+    assert!(found.name.ends_with(&own) && found.stage == Some(Stage::Notice), "{found:?}");
+    let snapshot = snapshot(&socket).unwrap();
+    let series = snapshot.numbers.series.iter().filter(|series| series.side == Side::Engine);
+    let notice = Duration::from_nanos(series.map(|series| series.stage_sum_ns(Stage::Notice)).sum());
+    assert!(notice > Duration::from_millis(20), "{notice:?}");
 }
 
 #[test]

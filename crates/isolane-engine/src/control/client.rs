@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use isolane_engine_api::{
@@ -37,6 +38,8 @@ pub(super) struct Client {
 pub(super) struct Attached {
     /// Kept after a disconnect, so that no core drops the last reference.
     pub memory: SharedMemory,
+    /// Name of the application, for people.
+    pub application: Arc<str>,
     /// Closed with the last state of the session; then its application may continue without an engine.
     _life: Socket,
     /// Becomes readable when the process ends; a forked process may keep the connection open.
@@ -186,9 +189,16 @@ impl Client {
 }
 
 impl Attached {
-    pub fn new(memory: SharedMemory, life: OwnedFd, process: Option<OwnedFd>, key: u64) -> Attached {
+    pub fn new(
+        memory: SharedMemory,
+        life: OwnedFd,
+        process: Option<OwnedFd>,
+        cred: ClientCred,
+        key: u64,
+    ) -> Attached {
         Attached {
             memory,
+            application: cred.application().into(),
             _life: Socket::new(life),
             process,
             key,

@@ -44,6 +44,17 @@ impl ClientCred {
     }
 }
 
+impl ClientCred {
+    /// Returns the name of the process and its PID, for people. The process chooses the name.
+    pub fn application(self) -> String {
+        if self.pid == 0 {
+            return self.to_string();
+        }
+        let name = std::fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
+        format!("{} (PID {})", String::from_utf8_lossy(name.trim_ascii()).escape_debug(), self.pid)
+    }
+}
+
 impl fmt::Display for ClientCred {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.pid {

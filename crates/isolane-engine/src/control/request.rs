@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use isolane_engine_api::{
@@ -145,7 +146,7 @@ impl Control {
         };
         let descriptors = [wire.as_fd(), memory.memfd(), life.as_fd()];
         let key = self.store.put(&Record::Session { session, pid, uid }, &descriptors)?;
-        client.attached = Some(Attached::new(memory, life, process, key));
+        client.attached = Some(Attached::new(memory, life, process, client.cred, key));
         log::limited!(Info, "{client} has attached");
         Ok(Some(self.welcome(session)))
     }
@@ -342,7 +343,8 @@ impl Control {
         let Ok(attached) = self.attached(session) else { return };
         let Some(object) = attached.objects.get(&id) else { return };
         let (core, queue, memory) = (object.core, object.open.queue, attached.memory.clone());
-        self.send_to_core(core, CoreMessage::Open { session, id, queue, memory, build: builder.build });
+        let (application, build) = (Arc::clone(&attached.application), builder.build);
+        self.send_to_core(core, CoreMessage::Open { session, id, queue, memory, application, build });
     }
 
     /// Abandons stalled closed objects of a session, unless that was done a moment ago.

@@ -74,7 +74,7 @@ impl Control {
         };
         self.epoll.add(&wire, session.into()).map_err(Rejection::violation)?;
         let mut client = Client::new(session, wire, cred);
-        client.attached = Some(Attached::new(memory, life, process, key));
+        client.attached = Some(Attached::new(memory, life, process, cred, key));
         self.last_session = self.last_session.max(session);
         self.clients.insert(session, client);
         Ok(is_alive)

@@ -1,5 +1,7 @@
 //! Messages between the control thread and the cores.
 
+use std::sync::Arc;
+
 use isolane_shm::SharedMemory;
 use isolane_shm::entries::{Receiver, Sender};
 
@@ -14,7 +16,14 @@ pub(crate) enum CoreMessage {
     /// Closes a notification queue for all objects that use it. Answered with [`SessionEvent::QueueClosed`].
     CloseQueue { session: u32, queue: u32 },
     /// Builds an object.
-    Open { session: u32, id: u32, queue: Option<u32>, memory: SharedMemory, build: BuildFn },
+    Open {
+        session: u32,
+        id: u32,
+        queue: Option<u32>,
+        memory: SharedMemory,
+        application: Arc<str>,
+        build: BuildFn,
+    },
     /// Closes an object.
     Close { session: u32, id: u32, reason: CloseReason },
     /// The session has reached a limit: abandons its stalled closed objects.

@@ -142,10 +142,11 @@ impl Core {
                     self.queues.remove(&(session, queue)).iter().for_each(|notifier| notifier.close());
                     self.send(session, SessionEvent::QueueClosed { queue });
                 }
-                CoreMessage::Open { session, id, queue, memory, build } => {
+                CoreMessage::Open { session, id, queue, memory, application, build } => {
                     let queue = queue.and_then(|queue| self.queues.get(&(session, queue)).cloned());
                     let (core, observer) = (self.index, Rc::clone(&self.observer));
-                    self.open(ObjectContext { core, session, id, memory, queue, observer }, build, now);
+                    let context = ObjectContext { core, session, id, memory, queue, application, observer };
+                    self.open(context, build, now);
                 }
                 CoreMessage::Close { session, id, reason } => match self.objects.find(session, id) {
                     Some(index) => self.close(index, reason, now),

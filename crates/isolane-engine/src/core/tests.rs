@@ -178,7 +178,14 @@ impl Fixture {
             Ok(BuiltObject { object: Box::new(object), answer: Some(vec![id as u8]) })
         });
         let memory = self.memory.clone();
-        self.send(CoreMessage::Open { session: 1, id, queue: Some(3), memory, build });
+        self.send(CoreMessage::Open {
+            session: 1,
+            id,
+            queue: Some(3),
+            memory,
+            application: Arc::from("test"),
+            build,
+        });
     }
 
     /// Runs turns until no object is active.

@@ -5,10 +5,15 @@
 //! | `ring` | the application pushes the command → the poll that takes it |
 //! | `held` … `deliver` | the stages of the client; `held` includes the time until the client has the command |
 //! | `outcome` | the end of the client's turn → the outcome is published |
+//! | `notice` | → the application takes it |
 //!
-//! The time of the push is the application's word. It cannot be before the last poll that found no command, nor in the
-//! future: that bounds the stage. It changes nothing but the numbers of its own volume.
+//! The times of a push and of a take are the application's word. A push cannot be before the last poll that found no
+//! command, a take not before the publication, and neither in the future: that bounds the stages. They change nothing
+//! but the numbers of their own volume. Without a time of the take, `notice` is 0.
+//!
+//! Invariant: `published` has at most one entry for each outcome in the ring.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,7 +23,7 @@ use isolane_observe::cells::StageTimes;
 use isolane_observe::stage::Operation;
 use isolane_reactor::clock;
 
-use crate::observed::{Commands, Observer, VolumeCells};
+use crate::observed::{Commands, Observer, Owner, VolumeCells};
 
 /// Times of the commands of one queue.
 pub(super) struct CommandTimes {
@@ -31,6 +36,8 @@ pub(super) struct CommandTimes {
     runs: Vec<RequestTimes>,
     run: usize,
     completed: Vec<Completed>,
+    /// Commands whose outcomes the application has not taken yet, as far as is known.
+    published: VecDeque<Published>,
 }
 
 /// Consecutive commands that completed alike.
@@ -39,6 +46,15 @@ struct Completed {
     run: usize,
     push: Push,
     count: u64,
+}
+
+/// Commands whose outcomes were published at once.
+struct Published {
+    /// Position in the ring after these outcomes.
+    end: u64,
+    /// Time of the publication.
+    at: u64,
+    commands: Commands,
 }
 
 impl Default for Push {
@@ -84,14 +100,15 @@ impl Poll {
 
 impl CommandTimes {
     /// For a queue whose ring is empty until now.
-    pub fn new(observer: &Rc<Observer>, session: u32, uri: &str) -> CommandTimes {
+    pub fn new(observer: &Rc<Observer>, owner: Owner, uri: &str) -> CommandTimes {
         CommandTimes {
-            cells: observer.add_volume(session, uri),
+            cells: observer.add_volume(owner, uri),
             last_empty: observer.now(),
             observer: Rc::clone(observer),
             runs: Vec::new(),
             run: 0,
             completed: Vec::new(),
+            published: VecDeque::new(),
         }
     }
 
@@ -143,23 +160,62 @@ impl CommandTimes {
         }
     }
 
-    /// Records that the outcomes of all these completions are published.
-    pub fn on_published(&mut self) {
-        if let Some(cells) = self.cells.as_deref().filter(|_| !self.completed.is_empty()) {
-            let now = self.observer.now();
+    /// Called when the outcomes of all these completions are published, the last one before position `end`.
+    pub fn on_published(&mut self, end: u64) {
+        if self.cells.is_some() && !self.completed.is_empty() {
+            let at = self.observer.now();
             for Completed { run, push, count } in &self.completed {
                 let run = &self.runs[*run];
                 let RequestTimes { operation, bytes, .. } = *run;
-                let (stages, lba) = (stages(run, push.ring_ns, now), push.lba);
+                let (stages, lba) = (stages(run, push.ring_ns, at), push.lba);
                 let commands = Commands { operation, bytes, count: *count, stages, lba };
-                self.observer.record(cells, &commands, now);
+                self.published.push_back(Published { end, at, commands });
             }
         }
         self.completed.clear();
         self.runs.clear();
         self.run = 0;
     }
+
+    /// Returns `true` if there are outcomes that the application has not taken yet.
+    #[inline]
+    pub fn has_published(&self) -> bool {
+        !self.published.is_empty()
+    }
+
+    /// Records the commands whose outcomes the application has taken: all before position `taken`. `at` is the time of
+    /// that, on the clock that the application can read; 0 if it tells none.
+    #[inline]
+    pub fn on_taken(&mut self, taken: u64, at: u64) {
+        if self.published.front().is_some_and(|first| first.end <= taken) {
+            let (monotonic, now) = (clock::monotonic(), self.observer.now());
+            self.record_taken(taken, taken_at(at, now, monotonic), now);
+        }
+    }
+
+    fn record_taken(&mut self, taken: u64, taken_at: u64, now: u64) {
+        while let Some(Published { end, at, mut commands }) = self.published.pop_front() {
+            if end > taken {
+                self.published.push_front(Published { end, at, commands });
+                return;
+            }
+            commands.stages[NOTICE] = taken_at.saturating_sub(at);
+            self.cells.iter().for_each(|cells| self.observer.record(cells, &commands, now));
+        }
+    }
 }
+
+/// Returns a time that an application has written, on our clock: at most `now`, and 0 if there is none.
+#[inline]
+fn taken_at(at: u64, now: u64, monotonic: u64) -> u64 {
+    match at {
+        0 => 0,
+        at => now.saturating_sub(monotonic.saturating_sub(at)),
+    }
+}
+
+/// Position of the stage in [`Side::stages`](isolane_observe::stage::Side::stages).
+const NOTICE: usize = 7;
 
 impl Drop for CommandTimes {
     fn drop(&mut self) {
@@ -187,11 +243,30 @@ mod tests {
         RequestTimes { count, operation: Operation::Read, bytes: 4096, stages, at }
     }
 
+    fn times(is_on: bool) -> (CommandTimes, Arc<Observed>) {
+        let observed = Arc::new(Observed::new(is_on, &[0]));
+        let observer = Observer::new(Arc::clone(&observed), 0);
+        let owner = Owner { session: 1, application: Arc::from("fio (PID 7)") };
+        (CommandTimes::new(&observer, owner, "uri"), observed)
+    }
+
+    fn series(observed: &Observed) -> Option<Series> {
+        observed.volumes.all().0.iter().flat_map(|cells| cells.copy()).next()
+    }
+
+    /// Publishes an outcome at each of these times, as the only one of its turn.
+    fn publish(times: &mut CommandTimes, at: &[u64]) {
+        for (at, end) in at.iter().zip(1..) {
+            times.runs().push(run(1, 0));
+            times.on_completed(Push::default());
+            times.on_published(end);
+            times.published.back_mut().expect("one was published").at = *at;
+        }
+    }
+
     #[test]
     fn stages_add_up_to_the_total() {
-        let observed = Arc::new(Observed::new(true, &[0]));
-        let observer = Observer::new(Arc::clone(&observed), 0);
-        let mut times = CommandTimes::new(&observer, 1, "uri");
+        let (mut times, observed) = times(true);
         times.runs().extend([run(3, 0), run(0, 0), run(1, u64::MAX)]);
         for ring_ns in [100, 100, 200, 300] {
             times.on_completed(Push { ring_ns, ..Push::default() });
@@ -199,15 +274,43 @@ mod tests {
         assert_eq!(times.completed.iter().map(|it| it.count).collect::<Vec<_>>(), [2, 1, 1]);
         times.on_completed(Push::default());
         times.on_failed(&Push::default());
-        times.on_published();
-        assert!(times.runs.is_empty() && times.completed.is_empty());
-        let series: Vec<Series> = observed.volumes.all().0.iter().flat_map(|cells| cells.copy()).collect();
-        let [series] = &series[..] else { panic!("{series:?}") };
+        times.on_published(9);
+        assert!(times.runs.is_empty() && times.completed.is_empty() && times.has_published());
+        times.on_taken(8, clock::monotonic());
+        assert_eq!(series(&observed).map_or(0, |series| series.total.count()), 0, "one is not taken");
+        let late = times.published[0].at + 1_000_000;
+        while clock::now() < late {}
+        times.on_taken(9, clock::monotonic());
+        assert!(!times.has_published());
+        let series = series(&observed).expect("numbers");
         let sum: u64 = Side::Engine.stages().iter().map(|stage| series.stage_sum_ns(*stage)).sum();
         assert_eq!((series.total.count(), series.total.sum_ns()), (4, sum));
         assert_eq!((series.errors, series.bytes), (1, 4 * 4096));
         assert_eq!((series.stage_sum_ns(Stage::Ring), series.stage_sum_ns(Stage::Held)), (700, 4 * 3));
-        assert!(series.stage_sum_ns(Stage::Outcome) > 0);
+        assert!(series.stage_sum_ns(Stage::Outcome) > 0 && series.stage_sum_ns(Stage::Notice) > 0);
+    }
+
+    #[test]
+    fn records_batches_that_were_taken() {
+        let (mut times, observed) = times(true);
+        publish(&mut times, &[1000, 3000, 6000]);
+        times.record_taken(2, 5000, 7000);
+        assert_eq!(times.published.iter().map(|it| it.end).collect::<Vec<_>>(), [3]);
+        assert_eq!(series(&observed).expect("numbers").stage_sum_ns(Stage::Notice), 4000 + 2000);
+        times.record_taken(3, 6500, 7000);
+        assert_eq!(series(&observed).expect("numbers").stage_sum_ns(Stage::Notice), 6000 + 500);
+        assert!(!times.has_published());
+    }
+
+    #[test]
+    fn bounds_times_of_takes() {
+        for (at, taken) in [(8_500, 4_500), (9_000, 5_000), (u64::MAX, 5_000), (3_000, 0), (1, 0), (0, 0)] {
+            assert_eq!(taken_at(at, 5_000, 9_000), taken, "{at}");
+        }
+        let (mut times, observed) = times(true);
+        publish(&mut times, &[4_600]);
+        times.record_taken(u64::MAX, taken_at(8_500, 5_000, 9_000), 5_000);
+        assert_eq!(series(&observed).expect("numbers").stage_sum_ns(Stage::Notice), 0, "before it");
     }
 
     #[test]
@@ -222,11 +325,10 @@ mod tests {
 
     #[test]
     fn records_nothing_if_off() {
-        let observed = Arc::new(Observed::new(false, &[0]));
-        let observer = Observer::new(Arc::clone(&observed), 0);
-        let mut times = CommandTimes::new(&observer, 1, "uri");
+        let (mut times, observed) = times(false);
         times.on_completed(Push::default());
-        times.on_published();
+        times.on_published(1);
+        assert!(!times.has_published());
         assert_eq!((times.on_poll().at, times.on_poll().ring_ns(1)), (0, 0));
         assert!(observed.volumes.all().0.is_empty());
     }

@@ -71,7 +71,7 @@ impl VolumeKind {
             registry: Arc::clone(&self.registry),
         };
         let build = Box::new(move |context: ObjectContext| {
-            let times = CommandTimes::new(&context.observer, context.session, &params.key.0);
+            let times = CommandTimes::new(&context.observer, context.owner(), &params.key.0);
             let queue = VolumeQueue::new(context, place, times, |waker| SharedClient::open(params, waker))?;
             Ok(BuiltObject { object: Box::new(queue), answer: None })
         });

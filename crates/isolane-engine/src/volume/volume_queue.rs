@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use isolane_engine_api::encode;
 use isolane_host::via_engine::wire::{
@@ -247,6 +247,15 @@ impl VolumeQueue {
         Ok(bytes.as_chunks().0.iter().map(decode_range).collect())
     }
 
+    /// Records which outcomes the session has taken since the last poll.
+    fn record_taken(&mut self) -> Result<(), ProtocolViolation> {
+        if self.times.has_published() {
+            let taken = self.outcomes.taken()?;
+            self.times.on_taken(taken, self.outcomes.taken_at());
+        }
+        Ok(())
+    }
+
     /// Passes completions to the session. Returns whether there was one.
     fn deliver(&mut self) -> Result<bool, ProtocolViolation> {
         self.client.borrow_mut().take_completed(self.member, &mut self.completed, self.times.runs());
@@ -270,7 +279,7 @@ impl VolumeQueue {
         }
         self.outcomes.publish();
         self.flag.wake();
-        self.times.on_published();
+        self.times.on_published(self.outcomes.position());
         Ok(true)
     }
 }
@@ -278,6 +287,7 @@ impl VolumeQueue {
 impl PolledObject for VolumeQueue {
     fn poll(&mut self, turn: &Turn) -> Result<PollStatus, ProtocolViolation> {
         self.waker.set_idle(false);
+        self.record_taken()?;
         if self.closing && self.can_close() {
             return Ok(PollStatus::Closed(Ok(())));
         }
@@ -317,7 +327,9 @@ impl PolledObject for VolumeQueue {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.client.borrow().deadline()
+        // The session does not announce that it takes outcomes.
+        let look = self.times.has_published().then(|| Instant::now() + LOOK_INTERVAL);
+        self.client.borrow().deadline().into_iter().chain(look).min()
     }
 }
 
@@ -327,6 +339,8 @@ impl Drop for VolumeQueue {
     }
 }
 
+/// Interval at which an idle queue checks whether its outcomes were taken.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Commands of one queue per turn while others wait.
 const QUANTUM: usize = 16;
 /// Approximate payload of one queue per turn while others wait, in bytes.

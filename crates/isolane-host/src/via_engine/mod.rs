@@ -235,6 +235,7 @@ impl EngineVolume {
         }
         self.has_worked = true;
         state.requests.observer.on_received(clock::now());
+        let taken_at = self.slots.time_of_take();
         while let Some(entry) = opened.outcomes.pop() {
             let outcome = Outcome::decode(&entry).ok_or_else(malformed_outcome)?;
             let is_good = outcome.result.is_ok();
@@ -250,7 +251,7 @@ impl EngineVolume {
                 complete_part(state, part, outcome.result, buffer);
             }
         }
-        opened.outcomes.publish();
+        opened.outcomes.publish_at(taken_at);
         Ok(())
     }
 }

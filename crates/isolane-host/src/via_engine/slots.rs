@@ -90,6 +90,12 @@ impl Slots {
         std::mem::take(&mut self.unpublished)
     }
 
+    /// Returns the time for the engine at which outcomes are taken; 0 if no time is taken.
+    #[inline]
+    pub fn time_of_take(&self) -> u64 {
+        if self.observe { clock::monotonic() } else { 0 }
+    }
+
     pub fn is_idle(&self) -> bool {
         self.free.len() == self.slots.len()
     }

@@ -166,9 +166,12 @@ fn clean_snapshot(snapshot: &mut Snapshot) {
     program.limits =
         std::mem::take(&mut program.limits).into_iter().map(|(name, it)| (clean(&name), it)).collect();
     for volume in volumes {
-        let Volume { name, kind, group, path, parameters, device, background, .. } = volume;
+        let Volume { name, kind, group, path, parameters, device, application, background, .. } = volume;
         [name, kind].into_iter().for_each(clean_in_place);
-        [group, path, parameters, device, background].into_iter().flatten().for_each(clean_in_place);
+        [group, path, parameters, device, application, background]
+            .into_iter()
+            .flatten()
+            .for_each(clean_in_place);
     }
     clean_numbers(numbers);
     for turn in stuck {

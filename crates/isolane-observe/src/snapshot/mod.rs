@@ -97,6 +97,9 @@ pub struct Volume {
     pub oldest_ms: Option<u64>,
     /// Name of the disk beneath it ([`Device::name`]).
     pub device: Option<String>,
+    /// Application that uses it through an engine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub application: Option<String>,
     /// State of a mirror that is not in sync, or of its member: `copying 40 %`, `degraded`, `failed`, `removed`. None for
     /// other volumes.
     pub background: Option<String>,

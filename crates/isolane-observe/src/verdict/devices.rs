@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::case::{Case, MIN_CONCENTRATION, stands_out};
 use super::disks;
 use super::document::{Evidence, Finding, Grade, Kind, Neighbor};
-use super::ledger::{Part, is_at_volume};
+use super::ledger::{Part, is_at_caller, is_at_volume};
 use super::measured;
 use super::units::{show_digits, show_ns, show_percent, show_quantile};
 use crate::histogram::{Histogram, Resolution};
@@ -400,7 +400,7 @@ fn find_hot(case: &mut Case<'_>, group: &Group) {
     let member = &group.members[busiest];
     let volumes: BTreeSet<u32> = member.volumes.iter().copied().collect();
     let owned = volumes.clone();
-    let chosen = move |part: &Part, _| owned.contains(&part.volume);
+    let chosen = move |part: &Part, stage| owned.contains(&part.volume) && !is_at_caller(stage);
     let equal = 1.0 / group.members.len() as f64;
     let covered = case.ledger.lost(&chosen) / case.ledger.lost(|_, _| true).max(1.0);
     if covered <= MIN_HOT_COVERAGE || covered < equal * MIN_CONCENTRATION {

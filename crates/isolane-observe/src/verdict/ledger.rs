@@ -259,6 +259,11 @@ pub(super) fn volume_stage(side: Side) -> Stage {
     }
 }
 
+/// Returns `true` for the stages in which a result waits until the caller fetches it.
+pub(super) fn is_at_caller(stage: Stage) -> bool {
+    matches!(stage, Stage::Wake | Stage::Notice | Stage::Rx)
+}
+
 /// Returns `true` for the stages in which the volume has the operation.
 pub(super) fn is_at_volume(stage: Stage) -> bool {
     matches!(stage, Stage::Queue | Stage::Device | Stage::Wait)

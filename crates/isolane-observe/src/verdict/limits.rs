@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::case::Case;
+use super::case::{Case, MIN_COVERAGE};
 use super::document::{Evidence, Finding, Grade, Kind, Neighbor};
-use super::ledger::{Part, is_at_volume};
+use super::ledger::{Part, is_at_caller, is_at_volume};
 use super::units::{show_count, show_percent};
 use crate::snapshot::SlowOperation;
 use crate::stage::{Operation, Stage};
@@ -44,8 +44,7 @@ pub(super) fn find_others(case: &mut Case<'_>) {
     if counter(case, "file-thread-waits") > 0 {
         report(case, |_, stage| stage == Stage::Queue, file_threads);
     }
-    let is_caller = |stage| matches!(stage, Stage::Wake | Stage::Notice | Stage::Outcome | Stage::Rx);
-    report(case, |_, stage| is_caller(stage), caller);
+    find_caller(case);
     report(case, |_, stage| stage == Stage::Held, held);
 }
 
@@ -215,12 +214,34 @@ fn file_threads(case: &Case<'_>) -> Named {
     }
 }
 
-fn caller(case: &Case<'_>) -> Named {
-    let program = &case.snapshot.program;
+/// Reports callers that fetch results late: the program itself, or applications of an engine.
+fn find_caller(case: &mut Case<'_>) {
+    let mut losses: BTreeMap<Option<&str>, f64> = BTreeMap::new();
+    for part in &case.ledger.parts {
+        let lost = part.losses().filter(|(stage, _)| is_at_caller(*stage)).map(|(_, ns)| ns);
+        *losses.entry(case.topology.application(part.volume)).or_default() += lost.sum::<f64>();
+    }
+    let all: f64 = losses.values().sum();
+    let worst = losses.iter().max_by(|left, right| left.1.total_cmp(right.1));
+    let worst = worst.filter(|(_, lost)| **lost >= all * MIN_COVERAGE);
+    let Some(application) = worst.and_then(|(application, _)| application.map(str::to_owned)) else {
+        let program = &case.snapshot.program;
+        let name = match losses.keys().flatten().count() {
+            0 => format!("{} (PID {})", program.name, program.pid),
+            count => format!("{count} applications"),
+        };
+        return report(case, |_, stage| is_at_caller(stage), |_| caller(name));
+    };
+    let volumes: BTreeSet<u32> = case.topology.volumes_of(&application).collect();
+    let chosen = move |part: &Part, stage| is_at_caller(stage) && volumes.contains(&part.volume);
+    report(case, chosen, |_| caller(application));
+}
+
+fn caller(name: String) -> Named {
     let text = "its completions wait until its thread runs and fetches them".to_owned();
     Named {
         kind: Kind::Caller,
-        name: format!("{} (PID {})", program.name, program.pid),
+        name,
         cause: None,
         evidence: vec![Evidence::measured("wait for the caller", 1.0, "", "stages", text)],
         neighbors: Vec::new(),

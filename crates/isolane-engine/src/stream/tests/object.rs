@@ -32,7 +32,9 @@ fn idle() -> (Rig, OwnedFd) {
 fn build(rig: &Rig, build: BuildFn) -> Result<Box<dyn PolledObject>, String> {
     let memory = rig.memory.clone();
     let observer = Observer::new(Arc::new(Observed::new(true, &[0])), 0);
-    let built = build(ObjectContext { core: 0, session: 1, id: 7, memory, queue: None, observer });
+    let application = Arc::from("test");
+    let context = ObjectContext { core: 0, session: 1, id: 7, memory, queue: None, application, observer };
+    let built = build(context);
     built.map(|BuiltObject { object, .. }| object)
 }
 
