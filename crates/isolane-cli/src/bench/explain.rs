@@ -1,6 +1,6 @@
 //! `--explain`: the stages of the operations at both ends, and one verdict.
 //!
-//! The host measures its own stages. An Isolane target shows those of its part, before and after the measurement, to the
+//! The host measures its own stages. An Isolane target shows its part, before and after the measurement, to the
 //! host with the same identity.
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ pub const PUBLISHED_AFTER: Duration = Duration::from_millis(1500);
 pub struct Observation {
     target: RemoteTarget,
     host: Snapshot,
-    /// The target's numbers, or the reason for which there are none.
+    /// The target's numbers, or the reason why they are missing.
     page: Result<Box<Snapshot>, String>,
 }
 

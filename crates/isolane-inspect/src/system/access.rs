@@ -10,7 +10,7 @@ pub const FIRST_READING: &str = "/isolane/first-reading";
 /// Directory of a copy with the reasons for which files could not be read.
 pub const ERRORS: &str = "/isolane/errors";
 
-/// The last access to each path. Paths have no links, except those of errors.
+/// The last access to each path. Paths have no links, except paths of errors.
 #[derive(Debug, Clone, Default)]
 pub struct Accesses {
     files: BTreeMap<String, Vec<u8>>,
@@ -47,7 +47,7 @@ impl Accesses {
         }
     }
 
-    /// Keeps the contents until now as those of the first reading.
+    /// Keeps the contents until now as the first reading.
     pub(super) fn start_second_reading(&mut self) {
         self.first_reading = Some(self.files.clone());
     }

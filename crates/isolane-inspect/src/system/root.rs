@@ -199,7 +199,7 @@ impl Root {
         Some(Reason::from_text(&String::from_utf8(read_to_limit(&file, SMALL).ok()?).ok()?))
     }
 
-    /// Records an access to an open file or directory, and the links on the way to it.
+    /// Records an access to an open file or directory, and the links that lead to it.
     fn record(&self, path: &str, file: &OwnedFd, add: impl FnOnce(&mut Accesses, String)) {
         let Some(accesses) = &self.accesses else { return };
         let Ok(real) = self.real_path(file) else { return };

@@ -336,7 +336,7 @@ impl SlowOperation {
         is_known.then_some(((self.connection >> 16) as u16, self.connection as u16))
     }
 
-    /// Returns `true` for a command of a connection. Operations of an engine, and those of a host that took several
+    /// Returns `true` for a command of a connection. Operations of an engine, and operations of a host that took several
     /// commands, have no queue.
     pub fn has_connection(&self) -> bool {
         self.connection != 0

@@ -41,7 +41,7 @@ pub struct BothEnds {
     pub target_stages_us: Vec<(Stage, f64)>,
     /// Slow operations of the host.
     pub slow: u64,
-    /// Those that the target lists also.
+    /// Operations that the target lists also.
     pub matched: u64,
     /// The causes.
     pub verdict: Verdict,
@@ -77,7 +77,7 @@ const HOST_GROUPS: [(Kind, &[Stage], &str, &str); 3] = [
     (Kind::Host, &[Stage::Send], "this host", "check the socket buffers and the load of this host"),
 ];
 
-/// Joins the last step of a host with that of its target, of which `target` has the connections of this host only.
+/// Joins the last steps of a host and of its target, of which `target` has the connections of this host only.
 pub fn join(host: &Snapshot, target: &Snapshot, options: Options) -> BothEnds {
     let (here, there) = (Window::new(host, options.window_s), Window::new(target, options.window_s));
     let operations = totals(&there.connections).count();

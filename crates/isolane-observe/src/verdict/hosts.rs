@@ -111,7 +111,7 @@ fn find_network(case: &mut Case<'_>, hosts: &BTreeMap<String, Host>) {
     case.findings.push(network_finding(name, host, loss, (stage, share)));
 }
 
-/// Returns the host with the worst network of those that lose segments, and the lost part.
+/// Returns the host with the worst network of all hosts that lose segments, and the lost part.
 fn worst_network(
     hosts: &BTreeMap<String, Host>,
     delay: impl Fn(&Host) -> f64,
@@ -147,7 +147,7 @@ fn network_finding(name: &str, host: &Host, loss: f64, (stage, share): (Option<S
 }
 
 /// Reports a network that delays answers after their last stage, which ends when the kernel has accepted the data. A
-/// lost segment delays the answers behind it by a round trip or more.
+/// lost segment delays the answers after it by a round trip or more.
 pub(super) fn find_late_answers(case: &mut Case<'_>) {
     let hosts = hosts(&case.window.connections);
     let Some((name, host, loss)) = worst_network(&hosts, |host| host.late_ns) else { return };

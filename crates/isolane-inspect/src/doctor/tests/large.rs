@@ -5,7 +5,7 @@ use super::*;
 const CPUS: u32 = 512;
 const LINES: u32 = 4_096;
 
-/// All lines belong to one drive. Lines and cores are links to one directory each, because so many files take long to
+/// All lines belong to one drive. Lines and cores are links to one directory each, because that number of files takes long to
 /// create.
 fn large_tree() -> Tree {
     let function = "/sys/devices/pci0000:00/0000:00:01.0";
