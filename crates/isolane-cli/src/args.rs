@@ -39,6 +39,7 @@ pub enum Command {
     Slow(crate::slow::Args),
     Snapshot(crate::snapshot::Args),
     Trace(crate::trace::Args),
+    Light(crate::light::Args),
     Man(crate::man::Args),
     Completions(crate::completions::Args),
 }

@@ -21,6 +21,7 @@ mod heatmap;
 mod host_args;
 mod info;
 mod invocation;
+mod light;
 mod logging;
 mod man;
 mod output;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         Command::Slow(args) => slow::run(&args).map(done),
         Command::Snapshot(args) => snapshot::run(&args).map(done),
         Command::Trace(args) => trace::run(&args).map(done),
+        Command::Light(args) => light::run(&args).map(done),
         Command::Man(args) => man::run(&args, Cli::command()).map(done),
         Command::Completions(args) => completions::run(&args, Cli::command()).map(done),
     };

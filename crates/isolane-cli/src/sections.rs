@@ -92,7 +92,7 @@ isolane copy disk.img nvme+tcp://10.0.0.1 --verify: Copy a file to a volume and 
 isolane bench nvme+tcp://127.0.0.1 --rw randread: Measure a volume.
 isolane engine --cores 1: Process traffic of other programs on core 1.",
             see_also: "isolane-serve(1), isolane-discover(1), isolane-doctor(1), isolane-info(1), isolane-copy(1), isolane-bench(1), \
-                       isolane-engine(1), isolane-verbs(1), isolane-top(1), isolane-heatmap(1), isolane-explain(1), isolane-slow(1), isolane-snapshot(1), isolane-trace(1), isolane-man(1), isolane-completions(1), nvme(1)",
+                       isolane-engine(1), isolane-verbs(1), isolane-top(1), isolane-heatmap(1), isolane-explain(1), isolane-slow(1), isolane-snapshot(1), isolane-trace(1), isolane-light(1), isolane-man(1), isolane-completions(1), nvme(1)",
             ..Sections::default()
         },
         "serve" => Sections {
@@ -239,6 +239,14 @@ isolane top: Watch the only running program.
 isolane top --once --window 10s: Print the numbers of 10 s once.
 isolane top --from snapshot.json: Show the last second of a snapshot; [ and ] show other ones.",
             see_also: "isolane(1), isolane-heatmap(1), isolane-serve(1)",
+        },
+        "light" => Sections {
+            examples: "\
+isolane light disk5 locate: Find the drive of a volume of the only running program.
+isolane light /dev/nvme5n1 fault --for 1h: Mark a drive as failed.
+isolane light list: List the slots with lights.",
+            see_also: "isolane(1), isolane-explain(1), isolane-top(1)",
+            ..Sections::default()
         },
         "heatmap" => Sections {
             environment: CONTROL_ENVIRONMENT,

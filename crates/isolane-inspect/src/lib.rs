@@ -5,6 +5,7 @@
 //! | [`control`] | control socket of a running program |
 //! | [`deep`] | times of interrupt handlers, tasks, and disk requests, which need root |
 //! | [`heatmap`] | drawings of time x latency x number of operations |
+//! | [`light`] | lights of the slot of a drive |
 //! | [`metrics`] | OpenMetrics text, and protobuf for Prometheus |
 //! | [`document`] | the snapshot of this program, for readers |
 //! | [`program`] | the program that side threads describe |
@@ -29,6 +30,7 @@ pub mod deep;
 pub mod doctor;
 pub mod document;
 pub mod heatmap;
+pub mod light;
 pub mod metrics;
 mod placement;
 pub mod program;

@@ -7,6 +7,7 @@ mod deep;
 mod doctor;
 mod gate;
 mod heatmap;
+mod light;
 mod observe;
 mod remote;
 #[path = "../../../isolane-inspect/src/sample.rs"]

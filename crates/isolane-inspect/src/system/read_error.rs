@@ -1,10 +1,10 @@
-//! Errors of reading and parsing a file.
+//! Errors of reading, parsing, and writing a file.
 
 use std::io;
 
 use rustix::io::Errno;
 
-/// Failure to read or parse a file.
+/// Failure to read, parse, or write a file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {reason}")]
 pub struct ReadError {

@@ -3,7 +3,7 @@
 //! Each path is resolved by `openat2` with `RESOLVE_IN_ROOT`: a link, absolute or not, leads to a path below the root,
 //! and a link of the kernel to an open file (`/proc/PID/fd/N`) is refused.
 //!
-//! Invariant: with a root other than `/`, no file outside of it is opened, and no file is ever written.
+//! Invariant: with a root other than `/`, no file outside of it is opened. Only [`Root::write`] writes, to files that exist.
 
 use std::ffi::OsStr;
 use std::io;
@@ -216,6 +216,28 @@ impl Root {
         // A path without links leads to itself.
         accesses.add_link(real.clone(), real.clone());
         add(&mut accesses, real);
+    }
+
+    /// Returns the path outside of the root, without links.
+    ///
+    /// # Errors
+    /// The path and the reason.
+    pub fn outside(&self, path: &str) -> Result<PathBuf, ReadError> {
+        Ok(self.path.join(self.resolve(path)?.trim_start_matches('/')))
+    }
+
+    /// Replaces the content of a file, for lights only. May block.
+    ///
+    /// # Errors
+    /// The file and the reason.
+    pub fn write(&self, path: &str, text: &str) -> Result<(), ReadError> {
+        self.write_text(path, text).map_err(|reason| ReadError { path: path.into(), reason })
+    }
+
+    fn write_text(&self, path: &str, text: &str) -> Result<(), Reason> {
+        let file = self.open_below(path, OFlags::WRONLY | OFlags::TRUNC | OFlags::NOCTTY)?;
+        let written = rustix::io::retry_on_intr(|| rustix::io::write(&file, text.as_bytes()))?;
+        if written == text.len() { Ok(()) } else { Err(Reason::Io("the kernel took only a part".into())) }
     }
 
     fn read_bytes(&self, path: &str, limit: usize) -> Result<Vec<u8>, Reason> {

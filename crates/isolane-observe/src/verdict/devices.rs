@@ -377,11 +377,16 @@ fn cause_and_remedy(
 
 fn remedy(case: &Case<'_>, kind: Kind, volumes: &BTreeSet<u32>) -> String {
     let path = volumes.iter().find_map(|id| case.topology.path(*id));
+    let find = |path: &str| format!("to find the drive: isolane light {path} locate");
     match (kind, path) {
         (Kind::Hot, _) => "spread its load over more volumes".to_owned(),
         (Kind::SharedDevice, _) => "move the other I/O to another disk".to_owned(),
-        (_, Some(path)) if path.starts_with("/dev/nvme") => format!("check it: nvme smart-log {path}"),
-        (_, Some(path)) if path.starts_with("/dev/") => format!("check it: smartctl -a {path}"),
+        (_, Some(path)) if path.starts_with("/dev/nvme") => {
+            format!("check it: nvme smart-log {path}; {}", find(&path))
+        }
+        (_, Some(path)) if path.starts_with("/dev/") => {
+            format!("check it: smartctl -a {path}; {}", find(&path))
+        }
         _ => "check the device, its link, and its temperature".to_owned(),
     }
 }
