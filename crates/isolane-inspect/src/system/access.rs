@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::read_error::Reason;
+use super::read_error::{ReadError, Reason};
 
 /// Directory of a copy with the files that were different in the first of two readings.
 pub const FIRST_READING: &str = "/isolane/first-reading";
@@ -18,8 +18,14 @@ pub struct Accesses {
     directories: BTreeMap<String, Vec<String>>,
     links: BTreeMap<String, String>,
     errors: BTreeMap<String, String>,
+    /// Results of this reading, so that all checks use the content that is copied. Paths are as requested.
+    pub(super) contents: Results<Vec<u8>>,
+    pub(super) lists: Results<Vec<String>>,
     reads: usize,
 }
+
+/// Results by path.
+pub(super) type Results<T> = BTreeMap<String, Result<T, ReadError>>;
 
 impl Accesses {
     pub(super) fn add_file(&mut self, path: String, content: &[u8]) {
@@ -35,9 +41,13 @@ impl Accesses {
         self.links.insert(path, real);
     }
 
-    /// Counts an attempt to read, and adds its error. A path that has vanished is not copied.
-    pub(super) fn add_attempt(&mut self, path: &str, error: Option<&Reason>) {
+    /// Counts a request.
+    pub(super) fn count(&mut self) {
         self.reads += 1;
+    }
+
+    /// Adds the error of an attempt to read. A path that has vanished is not copied.
+    pub(super) fn add_attempt(&mut self, path: &str, error: Option<&Reason>) {
         self.errors.remove(path);
         let Some(error) = error else { return };
         self.files.remove(path);
@@ -50,6 +60,8 @@ impl Accesses {
     /// Keeps the contents until now as the first reading.
     pub(super) fn start_second_reading(&mut self) {
         self.first_reading = Some(self.files.clone());
+        self.contents.clear();
+        self.lists.clear();
     }
 
     /// Returns the files that were read, with their contents.
@@ -80,7 +92,7 @@ impl Accesses {
         self.errors.iter().map(|(path, reason)| (&**path, &**reason))
     }
 
-    /// Returns how often a file or directory was read.
+    /// Returns how often a file or directory was requested.
     pub fn reads(&self) -> usize {
         self.reads
     }

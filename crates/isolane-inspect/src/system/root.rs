@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::access::{Accesses, ERRORS, FIRST_READING};
+use super::access::{Accesses, ERRORS, FIRST_READING, Results};
 use super::read_error::{Malformed, ReadError, Reason};
 
 /// Limit in bytes for files with a few lines.
@@ -91,7 +91,7 @@ impl Root {
     /// # Errors
     /// The file and the reason.
     pub fn bytes(&self, path: &str, limit: usize) -> Result<Vec<u8>, ReadError> {
-        self.finish(path, self.read_bytes(path, limit))
+        self.once(path, |accesses| &mut accesses.contents, || self.read_bytes(path, limit))
     }
 
     /// Reads a text of at most `limit` bytes, with replacements for bytes that are not UTF-8.
@@ -138,11 +138,13 @@ impl Root {
         if !self.is_system() {
             return self.read(path, limit);
         }
-        let result = read();
-        if let Ok(text) = &result {
-            self.record_text(path, text);
-        }
-        self.finish(path, result)
+        let read = || {
+            let text = read()?;
+            self.record_text(path, &text);
+            Ok(text.into_bytes())
+        };
+        let bytes = self.once(path, |accesses| &mut accesses.contents, read)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Records a text that is in no file.
@@ -157,7 +159,7 @@ impl Root {
     /// # Errors
     /// The directory and the reason.
     pub fn list(&self, path: &str) -> Result<Vec<String>, ReadError> {
-        let mut names = self.finish(path, self.names(path))?;
+        let mut names = self.once(path, |accesses| &mut accesses.lists, || self.names(path))?;
         names.sort_by_cached_key(|name| (name.parse::<u64>().unwrap_or(u64::MAX), name.clone()));
         Ok(names)
     }
@@ -179,6 +181,24 @@ impl Root {
     pub fn exists(&self, path: &str) -> bool {
         let file = self.open_below(path, OFlags::PATH);
         file.inspect(|file| self.record(path, file, |_, _| {})).is_ok()
+    }
+
+    /// Reads a path once in each reading if accesses are recorded.
+    fn once<T: Clone>(
+        &self,
+        path: &str,
+        results: fn(&mut Accesses) -> &mut Results<T>,
+        read: impl FnOnce() -> Result<T, Reason>,
+    ) -> Result<T, ReadError> {
+        let Some(accesses) = &self.accesses else { return self.finish(path, read()) };
+        lock(accesses).count();
+        let known = results(&mut lock(accesses)).get(path).cloned();
+        if let Some(known) = known {
+            return known;
+        }
+        let result = self.finish(path, read());
+        results(&mut lock(accesses)).insert(path.to_owned(), result.clone());
+        result
     }
 
     /// Records the error of an attempt to read. In a copy, the error is the recorded one.

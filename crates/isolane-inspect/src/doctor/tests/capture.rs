@@ -90,6 +90,20 @@ fn copy_has_both_readings_and_the_target() {
     assert!(text.starts_with("not seen: /isolane/target.json") && text.contains("numbers"), "{text}");
 }
 
+#[test]
+fn all_checks_use_the_copied_content() {
+    let tree = Tree::new(&[("/proc/x", "1\n"), ("/dir/1", "")]);
+    let mut root = tree.root().recorded();
+    let read = |root: &Root| (root.word("/proc/x").unwrap(), root.list("/dir").unwrap().len());
+    assert_eq!(read(&root), ("1".to_owned(), 1));
+    tree.write_bytes("/proc/x", b"2\n");
+    tree.write_bytes("/dir/2", b"");
+    assert_eq!(read(&root), ("1".to_owned(), 1));
+    root.start_second_reading();
+    assert_eq!(read(&root), ("2".to_owned(), 2));
+    assert_eq!(root.accesses().first_reading().unwrap().count(), 1);
+}
+
 /// A target can name a file of a volume as it wants.
 #[test]
 fn copy_writes_nothing_outside_of_its_directory() {
