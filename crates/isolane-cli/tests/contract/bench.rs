@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::gate::Gate;
+use super::stop::stop;
 use super::{Server, fail, kill, program, run, succeed};
 
 const KINDS: [&[&str]; 2] = [&[], &["--threads", "2"]];
@@ -85,7 +86,7 @@ fn ctrl_c_ends_a_run_with_hung_target() {
     command.args(["bench", &server.uri, "--time", "10m", "--keep-alive", "10m", "--json", "-"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for_operations(&server);
-    kill(&server.child, "STOP");
+    stop(server.child.id());
     kill(&child, "INT");
     let deadline = Instant::now() + Duration::from_secs(60);
     while child.try_wait().unwrap().is_none() {

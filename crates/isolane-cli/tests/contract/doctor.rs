@@ -44,7 +44,7 @@ fn exit_status_is_of_the_worst_finding() {
     assert!(worst.starts_with("error ") && worst.contains("cpu.allowed"), "{text}");
     assert!(text.ends_with("\n1 error, 1 warning, 1 good\n"), "{text}");
     let (_, text) = doctor(&["cpu.clock", "mem.huge", "own", "lim"]);
-    assert!(text.ends_with("\n1 warning, 2 unseen, 1 good, 2 absent\n"), "{text}");
+    assert!(text.ends_with("\n1 warning, 2 unseen, 1 good, 3 absent\n"), "{text}");
     write(root.path(), "proc/self/limits", "Max open files 10 10 files\n");
     let (_, text) = doctor(&["mem.huge", "lim.files", "cpu.allowed"]);
     assert!(text.ends_with("\n1 error, 2 warnings\n"), "{text}");

@@ -14,6 +14,8 @@ mod remote;
 mod sample;
 mod serve;
 mod stderr;
+#[path = "../stop/mod.rs"]
+mod stop;
 mod top;
 mod verbs;
 
