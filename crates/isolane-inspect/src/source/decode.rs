@@ -60,7 +60,8 @@ pub(crate) fn parse_document(text: &[u8]) -> Result<Snapshot, String> {
 
 fn malformed(path: &serde_path_to_error::Path, error: &serde_json::Error) -> Invalid {
     let path = path.to_string();
-    let field = if path == "." { format!("line {}", error.line()) } else { clean(&path) };
+    // A key can be empty.
+    let field = if matches!(&*path, "." | "") { format!("line {}", error.line()) } else { clean(&path) };
     invalid(field, clean(&error.to_string()))
 }
 
@@ -273,6 +274,7 @@ mod tests {
         assert_eq!(decode(b"{}").unwrap_err().field, "version");
         assert_eq!(decode(br#"{"version":1,"at_unix_ms":"x"}"#).unwrap_err().field, "at_unix_ms");
         assert_eq!(decode(br#"{"version":1} x"#).unwrap_err().field, "document");
+        assert_eq!(decode(br#"{"version":1,"":"#).unwrap_err().field, "line 1");
         let at = |change| field(series(change));
         assert_eq!(at(json!({ "total": [4, 0, []] })), "numbers.series[0].total");
         assert_eq!(at(json!({ "total": [8, 0, [[999, 1]]] })), "numbers.series[0].total");
