@@ -25,6 +25,8 @@ pub struct Document {
     stuck: Mutex<VecDeque<StuckTurn>>,
     totals: Mutex<Totals>,
     slow_devices: Mutex<SlowDevices>,
+    /// Metrics have the states of devices.
+    shows_slow_devices: bool,
 }
 
 impl std::fmt::Debug for Document {
@@ -49,7 +51,13 @@ impl Document {
             stuck: Mutex::default(),
             totals: Mutex::default(),
             slow_devices: Mutex::default(),
+            shows_slow_devices: true,
         })
+    }
+
+    /// Whether metrics have the states of devices.
+    pub fn shows_slow_devices(&mut self, are_shown: bool) {
+        self.shows_slow_devices = are_shown;
     }
 
     /// Returns the current numbers, without steps.
@@ -99,7 +107,7 @@ impl Document {
         let cpus = CpuTimes::read(&self.root).unwrap_or_default();
         let hz = rustix::param::clock_ticks_per_second().max(1);
         let stolen = cpus.iter().map(|times| (times.cpu, times.steal.saturating_mul(1000) / hz));
-        let devices = lock(&self.slow_devices).states().collect();
+        let devices = lock(&self.slow_devices).states().filter(|_| self.shows_slow_devices).collect();
         let extra = Extra { stolen_ms: stolen.collect(), devices };
         exposition.write(&snapshot, &lock(&self.totals), &extra)
     }
@@ -116,6 +124,10 @@ impl Document {
 
     pub(crate) fn root(&self) -> &Root {
         &self.root
+    }
+
+    pub(crate) fn avoid(&self, volume: u32, is_avoided: bool) -> bool {
+        self.with_program(|program| program.avoid(volume, is_avoided))
     }
 
     pub(crate) fn turns(&self) -> Vec<Turn> {

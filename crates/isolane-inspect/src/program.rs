@@ -9,9 +9,31 @@ pub trait Program: Send + Sync + 'static {
     /// Returns the numbers since the start. Waits for no core.
     fn snapshot(&self) -> Snapshot;
 
+    /// Lets reads avoid a volume with this ID, a member of a mirror, or ends that. Returns `false` if they cannot.
+    fn avoid(&self, _volume: u32, _is_avoided: bool) -> bool {
+        false
+    }
+
     /// Returns the current turn of each core, or nothing if the program cannot tell.
     fn turns(&self) -> Vec<Turn> {
         Vec::new()
+    }
+}
+
+/// Actions for devices that are slower than their peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OnSlow {
+    /// Lines in the log.
+    pub log: bool,
+    /// The metrics `isolane_device_slow` and `isolane_device_ratio`.
+    pub metric: bool,
+    /// Reads of a mirror avoid the member.
+    pub avoid: bool,
+}
+
+impl Default for OnSlow {
+    fn default() -> OnSlow {
+        OnSlow { log: true, metric: true, avoid: false }
     }
 }
 

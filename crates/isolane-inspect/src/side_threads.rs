@@ -9,7 +9,7 @@ use std::thread;
 
 use crate::control::{self, Control, Listeners};
 use crate::document::Document;
-use crate::program::SharedProgram;
+use crate::program::{OnSlow, SharedProgram};
 use crate::recorder;
 
 /// Side threads that describe a program. They release the program when this is dropped.
@@ -22,15 +22,17 @@ pub struct SideThreads {
 }
 
 impl SideThreads {
-    /// Starts the recorder of a program whose cores use these CPUs.
+    /// Starts the recorder of a program whose cores use these CPUs, with actions for slow devices.
     ///
     /// # Errors
     /// The error of the system.
-    pub fn start(program: SharedProgram, cpus: Vec<u32>) -> io::Result<SideThreads> {
-        let document = Arc::new(Document::new(program, cpus)?);
+    pub fn start(program: SharedProgram, cpus: Vec<u32>, on_slow: OnSlow) -> io::Result<SideThreads> {
+        let mut document = Document::new(program, cpus)?;
+        document.shows_slow_devices(on_slow.metric);
+        let document = Arc::new(document);
         let (sender, stop) = mpsc::channel();
         let recorded = Arc::clone(&document);
-        let run = move || recorder::run(&recorded, &stop);
+        let run = move || recorder::run(&recorded, on_slow, &stop);
         thread::Builder::new().name("recorder".into()).spawn(run)?;
         Ok(SideThreads { document, control: None, _recorder: sender })
     }

@@ -132,6 +132,29 @@ fn add_members(list: &mut Vec<Volume>, parent: usize, tree: &VolumeTree) {
     }
 }
 
+/// Lets reads avoid the member that has an ID in [`volumes`], or ends that. Returns `false` if no volume above it can.
+pub(crate) fn avoid(shared: &Shared, id: usize, is_avoided: bool) -> bool {
+    let mut next = shared.namespaces.len();
+    let volumes = shared.namespaces.iter().map(|namespace| &*namespace.volume);
+    volumes.into_iter().find_map(|volume| avoid_below(volume, &mut next, id, is_avoided)).unwrap_or(false)
+}
+
+/// Returns whether the volume or one below it can, or `None` if the member is not below it. `next` is the ID of the next
+/// member.
+fn avoid_below(
+    volume: &dyn isolane_volume::Volume,
+    next: &mut usize,
+    id: usize,
+    is_avoided: bool,
+) -> Option<bool> {
+    volume.members().iter().enumerate().find_map(|(position, member)| {
+        let is_this = *next == id;
+        *next += 1;
+        let below = if is_this { Some(false) } else { avoid_below(&**member, next, id, is_avoided) };
+        below.map(|is_done| is_done || volume.avoid_member(position, is_avoided))
+    })
+}
+
 fn describe(id: usize, parent: Option<u32>, tree: &VolumeTree) -> Volume {
     let parameters = tree.parameters.iter().map(|(key, value)| match key.as_str() {
         ARGUMENT => value.clone(),

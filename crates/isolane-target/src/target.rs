@@ -50,6 +50,12 @@ impl SnapshotSource {
         Some(snapshot::take(&*self.shared.upgrade()?, self.started_ns))
     }
 
+    /// Lets reads of a mirror avoid a member, or ends that. `volume` is the ID of the member in a snapshot, or of a volume
+    /// beneath it. Returns `false` if no volume above it can.
+    pub fn avoid(&self, volume: u32, is_avoided: bool) -> bool {
+        self.shared.upgrade().is_some_and(|shared| snapshot::avoid(&shared, volume as usize, is_avoided))
+    }
+
     /// Returns the current turn of each core; none once the target has ended.
     pub fn turns(&self) -> Vec<Turn> {
         let shared = self.shared.upgrade();

@@ -67,6 +67,11 @@ pub trait Volume: Send + Sync {
         Vec::new()
     }
 
+    /// Lets reads avoid one member while the others have its data, or ends that. Returns `false` if the volume cannot.
+    fn avoid_member(&self, _position: usize, _is_avoided: bool) -> bool {
+        false
+    }
+
     /// Returns the file that [`Step::File`] operations apply to.
     fn file(&self) -> Option<&Arc<File>> {
         None

@@ -28,6 +28,11 @@ pub(crate) trait Runner: Send + Sync + 'static {
     fn mirror_state(&self) -> Option<MirrorState> {
         None
     }
+
+    /// Lets reads avoid a member, or ends that. Returns `false` if it cannot.
+    fn avoid_member(&self, _position: usize, _is_avoided: bool) -> bool {
+        false
+    }
 }
 
 pub(crate) struct NestedVolume<R> {
@@ -78,6 +83,10 @@ impl<R: Runner> Volume for NestedVolume<R> {
 
     fn members(&self) -> Vec<Arc<dyn Volume>> {
         self.members.clone()
+    }
+
+    fn avoid_member(&self, position: usize, is_avoided: bool) -> bool {
+        self.runner.avoid_member(position, is_avoided)
     }
 
     fn reads_into_pool(&self) -> bool {

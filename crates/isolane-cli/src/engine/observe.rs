@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use isolane_engine::SnapshotSource;
 use isolane_inspect::control::dir;
-use isolane_inspect::program::{Program, Turn};
+use isolane_inspect::program::{OnSlow, Program, Turn};
 use isolane_inspect::side_threads::SideThreads;
 use isolane_observe::snapshot::Snapshot;
 use rustix::process::{Pid, getppid};
@@ -50,6 +50,6 @@ pub fn start(
     let supervisor = Pid::as_raw(getppid());
     let default = client_socket.with_file_name(format!("engine-{supervisor}.sock"));
     let socket = socket.unwrap_or(&ControlSocket::Default);
-    let threads = start_for(Arc::new(Observed(source)), default, cores, socket, None);
+    let threads = start_for(Arc::new(Observed(source)), default, cores, (socket, None), OnSlow::default());
     threads.inspect_err(|failure| log::warn!("no control socket: {failure}")).ok()
 }

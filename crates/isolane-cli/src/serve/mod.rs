@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use clap::builder::UnknownArgumentValueParser;
 use isolane_host::{Cores, IoChoice, Mode};
+use isolane_inspect::program::OnSlow;
 use isolane_memory::PAGE_SIZE;
 use isolane_target::{Listen, Placement, Target, TargetConfig, parse_address};
 use isolane_volume::Volume;
@@ -24,7 +25,7 @@ use signal_hook::consts::SIGUSR1;
 
 use banner::Banner;
 use conditions::Conditions;
-use observe::{ControlSocket, parse_control_socket};
+use observe::{ControlSocket, parse_control_socket, parse_on_slow};
 
 use crate::choice::{Choice, one_of};
 use crate::cores;
@@ -196,6 +197,11 @@ pub struct Args {
     /// Memory for these numbers; volumes beyond it are counted together
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_memory)]
     observe_memory: usize,
+    /// What to do about a device that is slower than its peers, as a list: a line in the log (log), the metrics
+    /// isolane_device_slow and isolane_device_ratio (metric), reads of a mirror avoid the member for at least 60 s
+    /// (avoid), or none
+    #[arg(long, value_name = "ACTIONS", default_value = "log,metric", value_parser = parse_on_slow)]
+    on_slow: OnSlow,
     /// Memory of each reactor for data in flight; at least 4M
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = parse_pool)]
     pool: usize,
@@ -272,7 +278,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         log::warn!("{address} is reachable from other machines, without authentication or encryption");
     }
     let socket = args.control_socket.as_ref().unwrap_or(&ControlSocket::Default);
-    let side_threads = observe::start(&target, &cores, socket, args.metrics)?;
+    let side_threads = observe::start(&target, &cores, socket, args.metrics, args.on_slow)?;
     let program = invocation::program_name();
     let banner = Banner { listeners: &addresses, nqn: nqn.as_str(), volumes: &volumes, program: &program };
     output::announce(banner.to_text());

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use isolane_inspect::control::{Listeners, dir};
-use isolane_inspect::program::{Program, SharedProgram, Turn};
+use isolane_inspect::program::{OnSlow, Program, SharedProgram, Turn};
 use isolane_inspect::side_threads::SideThreads;
 use isolane_observe::snapshot::Snapshot;
 use isolane_target::{SnapshotSource, Target};
@@ -25,6 +25,10 @@ impl Program for Observed {
         let turn =
             |isolane_target::Turn { core, thread, number, phase }| Turn { core, thread, number, phase };
         turns.map(turn).collect()
+    }
+
+    fn avoid(&self, volume: u32, is_avoided: bool) -> bool {
+        self.0.avoid(volume, is_avoided)
     }
 }
 
@@ -48,15 +52,31 @@ pub fn parse_control_socket(text: &str) -> Result<ControlSocket, String> {
     }
 }
 
+/// Parses a list of actions for slow devices.
+pub fn parse_on_slow(text: &str) -> Result<OnSlow, String> {
+    let mut on_slow = OnSlow { log: false, metric: false, avoid: false };
+    for action in text.split(',') {
+        match action {
+            "log" => on_slow.log = true,
+            "metric" => on_slow.metric = true,
+            "avoid" => on_slow.avoid = true,
+            "none" if text == "none" => {}
+            _ => return Err(format!("unknown action {action:?}; write log, metric, avoid, or none")),
+        }
+    }
+    Ok(on_slow)
+}
+
 /// Starts the side threads.
 pub fn start(
     target: &Target,
     cores: &[usize],
     socket: &ControlSocket,
     metrics: Option<SocketAddr>,
+    on_slow: OnSlow,
 ) -> Result<SideThreads, Failure> {
     let default = dir::socket_path(&dir::own_directory(), "serve");
-    start_for(Arc::new(Observed(target.source())), default, cores, socket, metrics)
+    start_for(Arc::new(Observed(target.source())), default, cores, (socket, metrics), on_slow)
 }
 
 /// Starts the side threads of a program. `default` is the path of [`ControlSocket::Default`].
@@ -64,11 +84,11 @@ pub fn start_for(
     program: SharedProgram,
     default: PathBuf,
     cores: &[usize],
-    socket: &ControlSocket,
-    metrics: Option<SocketAddr>,
+    (socket, metrics): (&ControlSocket, Option<SocketAddr>),
+    on_slow: OnSlow,
 ) -> Result<SideThreads, Failure> {
     let cpus = cores.iter().filter_map(|core| u32::try_from(*core).ok()).collect();
-    let mut threads = SideThreads::start(program, cpus).context("cannot start side threads")?;
+    let mut threads = SideThreads::start(program, cpus, on_slow).context("cannot start side threads")?;
     let path = match socket {
         ControlSocket::Default => Some(default),
         ControlSocket::Off => None,
@@ -92,4 +112,23 @@ pub fn start_for(
         log::info!("control socket {}", path.display());
     }
     Ok(threads)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_actions_for_slow_devices() {
+        let actions = |text| parse_on_slow(text).map(|it| [it.log, it.metric, it.avoid]);
+        assert_eq!(actions("log,metric"), Ok([true, true, false]));
+        assert_eq!(actions("avoid,log"), Ok([true, false, true]));
+        assert_eq!(actions("none"), Ok([false; 3]));
+        for text in ["", "none,log", "log,", "Log", "light"] {
+            assert!(
+                actions(text).is_err_and(|error| error.contains("log, metric, avoid, or none")),
+                "{text}"
+            );
+        }
+    }
 }

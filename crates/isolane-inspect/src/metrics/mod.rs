@@ -11,6 +11,7 @@ mod totals;
 use std::collections::BTreeMap;
 
 use isolane_observe::histogram::Histogram;
+use isolane_observe::peers::Level;
 use isolane_observe::snapshot::{Series, Snapshot, Volume};
 use isolane_observe::stage::{Operation, Side, SizeClass};
 
@@ -207,7 +208,7 @@ fn add_devices(format: &mut dyn Format, devices: &[DeviceState]) {
     for device in devices {
         let disk = device.disk.as_deref().unwrap_or_default();
         let labels: Labels<'_> = &[("volume", &device.volume), ("id", &device.id), ("device", &disk)];
-        format.sample(labels, Value::Count(u64::from(device.is_slow)));
+        format.sample(labels, Value::Count(u64::from(device.level == Level::Slow)));
     }
     format.family(
         "isolane_device_ratio",
@@ -340,7 +341,7 @@ mod tests {
             volume: "a".to_owned(),
             id: 1,
             disk: Some("sda".to_owned()),
-            is_slow: true,
+            level: Level::Slow,
             ratios: [Some(6.5), None, None],
         };
         let extra = Extra { stolen_ms: [(2, 30)].into(), devices: vec![device] };

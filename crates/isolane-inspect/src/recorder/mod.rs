@@ -9,6 +9,7 @@ mod connections;
 mod devices;
 mod disks;
 mod readings;
+mod slow_actions;
 mod slow_devices;
 mod sock_diag;
 mod steps;
@@ -20,7 +21,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use isolane_observe::snapshot::{Numbers, Step};
+use isolane_observe::snapshot::{Numbers, Snapshot, Step};
 
 pub(crate) use self::connections::Connections;
 pub(crate) use self::devices::Devices;
@@ -28,17 +29,19 @@ pub(crate) use self::slow_devices::{DeviceState, SlowDevices};
 pub(crate) use self::steps::Steps;
 
 use self::readings::Readings;
+use self::slow_actions::SlowActions;
 use self::stuck::Watch;
 use crate::document::Document;
 use crate::placement;
+use crate::program::OnSlow;
 
 /// Length of a step.
 const STEP: Duration = Duration::from_secs(1);
 
 /// Records until `stop` is dropped.
-pub(crate) fn run(document: &Document, stop: &Receiver<()>) {
+pub(crate) fn run(document: &Document, on_slow: OnSlow, stop: &Receiver<()>) {
     placement::avoid(document.cpus());
-    let mut recorder = Recorder::new(document);
+    let mut recorder = Recorder::new(document, on_slow);
     let mut next_step = Instant::now() + STEP;
     let mut pause = STEP;
     loop {
@@ -65,16 +68,22 @@ pub(crate) fn run(document: &Document, stop: &Receiver<()>) {
 struct Recorder {
     readings: Readings,
     watch: Watch,
+    slow_actions: SlowActions,
     /// Numbers at the end of the last step, and the time of their copy.
     last: (Numbers, Instant),
 }
 
 impl Recorder {
-    fn new(document: &Document) -> Recorder {
+    fn new(document: &Document, on_slow: OnSlow) -> Recorder {
         let mut readings = Readings::new(document.root());
         let snapshot = document.snapshot();
         readings.read(document.root(), &snapshot, &Numbers::default());
-        Recorder { readings, watch: Watch::default(), last: (snapshot.numbers, Instant::now()) }
+        Recorder {
+            readings,
+            watch: Watch::default(),
+            slow_actions: SlowActions::new(on_slow),
+            last: (snapshot.numbers, Instant::now()),
+        }
     }
 
     /// Compares turns. Returns `true` if a core works.
@@ -95,10 +104,25 @@ impl Recorder {
         totals.add_stuck(snapshot.stuck.iter());
         drop(totals);
         let length = now.duration_since(self.last.1);
-        document.slow_devices().push(&snapshot, &numbers, length.as_secs_f64());
+        self.judge_devices(document, &snapshot, &numbers, length.as_secs_f64());
         let length_ms = length.as_millis() as u64;
         self.last = (snapshot.numbers, now);
         document.steps().push(&Step { at_unix_ms: snapshot.at_unix_ms, length_ms, numbers, system });
+    }
+
+    /// Finds devices that are slower than their peers, and takes the requested actions.
+    fn judge_devices(&mut self, document: &Document, snapshot: &Snapshot, numbers: &Numbers, seconds: f64) {
+        let mut devices = document.slow_devices();
+        devices.push(snapshot, numbers, seconds);
+        let states: Vec<DeviceState> = devices.states().collect();
+        drop(devices);
+        for line in self.slow_actions.apply(&states, seconds, |volume, avoid| document.avoid(volume, avoid)) {
+            if line.is_warning {
+                log::warn!("{}", line.text);
+            } else {
+                log::info!("{}", line.text);
+            }
+        }
     }
 }
 

@@ -29,8 +29,8 @@ pub struct DeviceState {
     pub id: u32,
     /// Its disk.
     pub disk: Option<String>,
-    /// Slower than its peers for some time, at no more work.
-    pub is_slow: bool,
+    /// Whether it is slower than its peers, at no more work.
+    pub level: Level,
     /// Largest ratio of any operation at the quantiles of [`isolane_observe::peers::Status::ratios`].
     pub ratios: [Option<f64>; 3],
 }
@@ -97,13 +97,15 @@ impl Group {
             volume: device.name.clone(),
             id: device.volumes.first().copied().unwrap_or_default(),
             disk: device.disk.clone(),
-            is_slow: false,
+            level: Level::Fine,
             ratios: [None; 3],
         };
         let mut states: Vec<DeviceState> = self.devices.iter().map(state).collect();
         for detector in self.detectors.values() {
             for (state, status) in states.iter_mut().zip(detector.statuses()) {
-                state.is_slow |= (status.level, status.reason) == (Level::Slow, Reason::Slow);
+                if status.reason == Reason::Slow {
+                    state.level = state.level.max(status.level);
+                }
                 for (largest, ratio) in state.ratios.iter_mut().zip(status.ratios) {
                     *largest = [*largest, ratio].into_iter().flatten().reduce(f64::max);
                 }
@@ -170,7 +172,7 @@ mod tests {
     }
 
     fn slow_volumes(devices: &SlowDevices) -> Vec<String> {
-        devices.states().filter(|state| state.is_slow).map(|state| state.volume).collect()
+        devices.states().filter(|state| state.level == Level::Slow).map(|state| state.volume).collect()
     }
 
     #[test]

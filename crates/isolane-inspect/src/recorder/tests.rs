@@ -6,7 +6,7 @@ use isolane_observe::snapshot::{Core, Series, SlowOperation, Snapshot, VERSION};
 use isolane_observe::stage::{Operation, Side, SizeClass};
 
 use super::*;
-use crate::program::{Program, Turn};
+use crate::program::{OnSlow, Program, Turn};
 use crate::source::Parts;
 
 pub(crate) fn slow(at_unix_us: u64, connection: u64) -> SlowOperation {
@@ -78,7 +78,7 @@ fn decoded(document: &Document, parts: Parts) -> Snapshot {
 #[test]
 fn steps_have_the_work_between_snapshots() {
     let document = Document::new(Arc::new(Busy::default()), Vec::new()).unwrap();
-    let mut recorder = Recorder::new(&document);
+    let mut recorder = Recorder::new(&document, OnSlow::default());
     recorder.step(&document);
     recorder.step(&document);
     let snapshot = decoded(&document, Parts::All);
@@ -100,7 +100,7 @@ fn records_until_it_is_stopped() {
     let document = Arc::new(Document::new(Arc::new(Busy::default()), Vec::new()).unwrap());
     let (stop, stopped) = mpsc::channel();
     let recorded = Arc::clone(&document);
-    let thread = std::thread::spawn(move || run(&recorded, &stopped));
+    let thread = std::thread::spawn(move || run(&recorded, OnSlow::default(), &stopped));
     while document.steps().bytes() == 0 || document.stuck().is_empty() {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -123,7 +123,7 @@ fn continues_after_a_panic() {
     let document = Arc::new(Document::new(Arc::new(program), Vec::new()).unwrap());
     let (stop, stopped) = mpsc::channel();
     let recorded = Arc::clone(&document);
-    let thread = std::thread::spawn(move || run(&recorded, &stopped));
+    let thread = std::thread::spawn(move || run(&recorded, OnSlow::default(), &stopped));
     while document.steps().bytes() == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -152,6 +152,15 @@ impl Runner for Maintained {
         let state = self.mirror.state.lock();
         Some(state.progress.state(state.record.states, state.error.is_some()))
     }
+
+    fn avoid_member(&self, position: usize, is_avoided: bool) -> bool {
+        // Without one member, the positions are not those of the specification, and reads have no choice.
+        let is_complete = position < 2 && self.mirror.members.iter().all(Option::is_some);
+        if is_complete {
+            self.mirror.state.lock().avoid(position, is_avoided);
+        }
+        is_complete
+    }
 }
 
 impl Drop for Maintained {

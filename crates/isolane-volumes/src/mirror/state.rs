@@ -36,6 +36,8 @@ pub(super) struct State {
     requests: Vec<ActiveRequest>,
     next_id: u64,
     reads: usize,
+    /// Member that reads avoid while the other one has the data.
+    avoided: Option<usize>,
     pub progress: Progress,
     /// First error that no member can compensate. All later changes and flushes fail.
     pub error: Option<VolumeError>,
@@ -89,6 +91,7 @@ impl State {
             requests: Vec::new(),
             next_id: 0,
             reads: 0,
+            avoided: None,
             progress: Progress::new(),
             error: None,
             is_closing: false,
@@ -135,7 +138,17 @@ impl State {
             return (source, None);
         }
         self.reads = self.reads.wrapping_add(1);
-        (self.reads % 2, Some(1 - self.reads % 2))
+        let first = self.avoided.map_or(self.reads % 2, |avoided| 1 - avoided);
+        (first, Some(1 - first))
+    }
+
+    /// Lets reads avoid a member, or ends that. The first of two that are avoided stays the only one.
+    pub fn avoid(&mut self, member: usize, is_avoided: bool) {
+        if is_avoided {
+            self.avoided = self.avoided.or(Some(member));
+        } else {
+            self.avoided = self.avoided.filter(|avoided| *avoided != member);
+        }
     }
 
     /// Returns the error of an earlier request that makes all changes fail.
@@ -315,6 +328,22 @@ mod tests {
         record.states = [MemberState::Complete; 2];
         let saved = Bits::new(record.regions());
         State::new(record, Some(saved))
+    }
+
+    #[test]
+    fn reads_avoid_one_member_at_most() {
+        let mut state = in_sync();
+        let span = BlockRange { lba: 0, blocks: 1 };
+        let mut first = |avoid: &[(usize, bool)]| {
+            avoid.iter().for_each(|(member, is_avoided)| state.avoid(*member, *is_avoided));
+            let readers = [(); 4].map(|()| state.readers(span));
+            assert!(readers.iter().all(|(first, second)| *second == Some(1 - first)), "{readers:?}");
+            readers.map(|(first, _)| first)
+        };
+        assert_eq!(first(&[(0, true), (1, true)]), [1; 4]);
+        assert_eq!(first(&[(1, false)]), [1; 4]);
+        assert_eq!(first(&[(0, false)]).iter().sum::<usize>(), 2);
+        assert_eq!(first(&[(1, true)]), [0; 4]);
     }
 
     #[test]
