@@ -30,9 +30,9 @@ def measure(bed, names, runs, command, path, snapshots=None, until_named=False):
     by_name = {scenario.name: scenario for scenario in SCENARIOS}
     if unknown := [name for name in names if name not in by_name]:
         raise SystemExit(f"xtask: no scenario {unknown[0]}; there are {', '.join(by_name)}")
+    report = here() | {"command": command, "explain": []}
     # This program and its children stay away from the core of the target, except a child that is given a core.
     os.sched_setaffinity(0, {bed.host_core})
-    report = here() | {"command": command, "explain": []}
     for scenario in [by_name[name] for name in names] or SCENARIOS:
         entry = {"scenario": scenario.name, "title": scenario.title, "runs": []}
         report["explain"].append(entry)
