@@ -104,16 +104,16 @@ pub fn decode_ethtool(part: CardPart, reply: &[u8]) -> Settings {
     for (kind, value) in attributes(reply) {
         match (part, kind) {
             (CardPart::Features, HARDWARE_FEATURES) => {
-                for name in names_in(value) {
+                for name in names_in(value, Bits::Set) {
                     settings.entry(name).or_insert(0);
                 }
             }
             (CardPart::Features, ACTIVE_FEATURES) => {
-                settings.extend(names_in(value).map(|name| (name, 1)));
+                settings.extend(names_in(value, Bits::Set).map(|name| (name, 1)));
             }
             (CardPart::Link, LINK_MODES) => {
                 settings.extend(
-                    names_in(value)
+                    names_in(value, Bits::All)
                         .filter_map(|name| speed(&name))
                         .max()
                         .map(|max| ("max_speed".into(), max)),
@@ -140,14 +140,28 @@ fn speed(mode: &str) -> Option<u64> {
     mode.split_once("base")?.0.parse().ok()
 }
 
-/// Returns the names of the bits in a set of bits.
-fn names_in(set: &[u8]) -> impl Iterator<Item = String> {
+/// Bits of a set to return.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Bits {
+    /// All that the set has, for example each supported mode.
+    All,
+    /// Those that are 1.
+    Set,
+}
+
+/// Returns the names of bits in a set of bits. A set has a mask of all its bits, or only bits that are 1.
+fn names_in(set: &[u8], wanted: Bits) -> impl Iterator<Item = String> {
+    const NO_MASK: u16 = 1;
     const BITS: u16 = 3;
     const BIT: u16 = 1;
     const NAME: u16 = 2;
-    let inside = |of: u16| move |(kind, value)| if kind == of { Some(attributes(value)) } else { None };
-    let bits = attributes(set).filter_map(inside(BITS)).flatten().filter_map(inside(BIT)).flatten();
-    let names = bits.filter(|(kind, _)| *kind == NAME).map(|(_, name)| text(name));
+    const VALUE: u16 = 3;
+    let has_all = wanted == Bits::All || attributes(set).any(|(kind, _)| kind == NO_MASK);
+    let bits = attributes(set).filter(|(kind, _)| *kind == BITS).flat_map(|(_, bits)| attributes(bits));
+    let is_wanted = move |bit: &[u8]| has_all || attributes(bit).any(|(kind, _)| kind == VALUE);
+    let bits = bits.filter(move |(kind, bit)| *kind == BIT && is_wanted(bit));
+    let names = bits.flat_map(|(_, bit)| attributes(bit)).filter(|(kind, _)| *kind == NAME);
+    let names = names.map(|(_, name)| text(name));
     names.filter(|name| !name.is_empty() && name.chars().all(|letter| letter.is_ascii_graphic()))
 }
 
@@ -261,9 +275,18 @@ mod tests {
         pairs.iter().map(|(name, number)| ((*name).to_owned(), *number)).collect()
     }
 
+    /// Returns a set of which these bits are 1.
     fn set(names: &[&str]) -> Vec<u8> {
-        let bit = |name: &&str| attribute(1 | NESTED, &attribute(2, &[name.as_bytes(), b"\0"].concat()));
-        attribute(3 | NESTED, &names.iter().map(bit).collect::<Vec<_>>().concat())
+        [attribute(1, b""), masked(&[], names)].concat()
+    }
+
+    /// Returns a set with a mask.
+    fn masked(ones: &[&str], zeroes: &[&str]) -> Vec<u8> {
+        let name = |name: &&str| attribute(2, &[name.as_bytes(), b"\0"].concat());
+        let one = |at: &&str| attribute(1 | NESTED, &[name(at), attribute(3, b"")].concat());
+        let zero = |at: &&str| attribute(1 | NESTED, &name(at));
+        let bits: Vec<_> = ones.iter().map(one).chain(zeroes.iter().map(zero)).collect();
+        attribute(3 | NESTED, &bits.concat())
     }
 
     #[test]
@@ -284,11 +307,11 @@ mod tests {
     fn decodes_features_and_speeds() {
         let reply = [
             attribute(4 | NESTED, &set(&["rx-gro", "a b", ""])),
-            attribute(2 | NESTED, &set(&["rx-gro", "tx-tcp-segmentation"])),
+            attribute(2 | NESTED, &masked(&["rx-gro", "tx-tcp-segmentation"], &["netns-local"])),
         ];
         let expected = settings(&[("rx-gro", 1), ("tx-tcp-segmentation", 0)]);
         assert_eq!(decode_ethtool(CardPart::Features, &reply.concat()), expected);
-        let modes = set(&["Autoneg", "10000baseT/Full", "25000baseCR/Full", "1000baseX/Full"]);
+        let modes = masked(&["Autoneg", "10000baseT/Full"], &["25000baseCR/Full", "1000baseX/Full"]);
         let reply = [attribute(3 | NESTED, &modes), attribute(5, &10_000_u32.to_ne_bytes())].concat();
         let expected = settings(&[("max_speed", 25_000), ("speed", 10_000)]);
         assert_eq!(decode_ethtool(CardPart::Link, &reply), expected);
