@@ -5,7 +5,7 @@
 //! Invariant: a page has connections of the requesting host only, slow operations of these connections, and no number
 //! that other hosts contribute to.
 
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::SyncSender;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use isolane_observe::snapshot::{Connection, Numbers, Program, SlowOperation, Snapshot, VERSION, Volume};
@@ -27,12 +27,12 @@ pub(crate) struct PageRequest {
 
 /// Sending end for all cores. It is empty before the start of the thread and after its end.
 #[derive(Debug, Default)]
-pub(crate) struct PageRequests(Mutex<Option<Sender<PageRequest>>>);
+pub(crate) struct PageRequests(Mutex<Option<SyncSender<PageRequest>>>);
 
 impl PageRequests {
-    /// Sends a request. Returns `false` if the thread does not run.
+    /// Sends a request. Returns `false` if too many pages wait, or the thread does not run.
     pub(crate) fn send(&self, request: PageRequest) -> bool {
-        self.0.lock().as_ref().is_some_and(|sender| sender.send(request).is_ok())
+        self.0.lock().as_ref().is_some_and(|sender| sender.try_send(request).is_ok())
     }
 
     /// Ends the thread after the page in progress.
@@ -41,7 +41,7 @@ impl PageRequests {
     }
 
     /// Sets the end of the thread.
-    pub(crate) fn open(&self, sender: Sender<PageRequest>) {
+    pub(crate) fn open(&self, sender: SyncSender<PageRequest>) {
         *self.0.lock() = Some(sender);
     }
 

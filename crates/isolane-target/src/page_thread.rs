@@ -14,12 +14,15 @@ use crate::host_page::{MAX_VOLUMES, PageRequest, to_page};
 use crate::shared::{Message, Shared};
 use crate::snapshot;
 
+/// Most pages that wait. A host cannot fill memory with reads and new connections.
+const MAX_REQUESTS: usize = 256;
+
 /// Starts the thread that collects pages.
 ///
 /// # Errors
 /// The error of the system.
 pub(crate) fn spawn(shared: &Arc<Shared>, started_ns: u64) -> std::io::Result<JoinHandle<()>> {
-    let (sender, requests) = mpsc::channel();
+    let (sender, requests) = mpsc::sync_channel(MAX_REQUESTS);
     let weak = Arc::downgrade(shared);
     let thread = thread::Builder::new().name("isolane-page".to_owned());
     let thread = thread.spawn(move || serve(&weak, started_ns, &requests))?;
