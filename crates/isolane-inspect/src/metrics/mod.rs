@@ -227,23 +227,25 @@ fn add_devices(format: &mut dyn Format, devices: &[DeviceState]) {
 
 fn add_cores(format: &mut dyn Format, snapshot: &Snapshot, totals: &Totals, extra: &Extra) {
     let cores = &snapshot.numbers.cores;
-    let mut family = |name, help, value: &dyn Fn(usize) -> u64| {
+    let mut family = |name, help, value: &dyn Fn(usize) -> Option<u64>| {
         format.family(name, Kind::Counter, help);
         for (at, core) in cores.iter().enumerate() {
-            format.sample(&[("core", &core.index)], Value::Seconds(value(at)));
+            // A counter without a reading is left out: 0 would look like a restart.
+            let value = value(at).map(Value::Seconds);
+            value.into_iter().for_each(|value| format.sample(&[("core", &core.index)], value));
         }
     };
-    family("isolane_core_busy_seconds", "Time in turns that did work.", &|at| cores[at].busy_ns);
-    family("isolane_core_asleep_seconds", "Time asleep in the kernel.", &|at| cores[at].asleep_ns);
+    family("isolane_core_busy_seconds", "Time in turns that did work.", &|at| Some(cores[at].busy_ns));
+    family("isolane_core_asleep_seconds", "Time asleep in the kernel.", &|at| Some(cores[at].asleep_ns));
     family("isolane_core_waited_seconds", "Time in which another task had the core.", &|at| {
-        cores[at].waited_ns
+        Some(cores[at].waited_ns)
     });
     family("isolane_core_stolen_seconds", "Time that the hypervisor took from the core.", &|at| {
         let stolen = cores[at].cpu.and_then(|cpu| extra.stolen_ms.get(&cpu).copied());
-        stolen.unwrap_or(0).saturating_mul(1_000_000)
+        stolen.map(|ms| ms.saturating_mul(1_000_000))
     });
     family("isolane_core_stuck_seconds", "Time of turns that took more than 10 ms, as observed.", &|at| {
-        totals.stuck_ns.get(&cores[at].index).copied().unwrap_or(0)
+        Some(totals.stuck_ns.get(&cores[at].index).copied().unwrap_or(0))
     });
     format.family("isolane_core_turn_seconds", Kind::Histogram, "Time of turns.");
     let turns = cores.iter().filter_map(|core| Some((core.index, core.turns.as_ref()?)));
