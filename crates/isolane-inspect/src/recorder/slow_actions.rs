@@ -14,7 +14,7 @@ use crate::text::shown_name;
 const AVOIDED_S: f64 = 60.0;
 const MAX_AVOIDED_S: f64 = 960.0;
 /// Seconds for which reads use it again, so that the rule has numbers.
-const TRY_S: f64 = 20.0;
+const TRY_S: f64 = 30.0;
 /// Maximum characters of a name.
 const MAX_NAME: usize = 80;
 
@@ -83,14 +83,16 @@ impl SlowActions {
         avoid: &impl Fn(u32, bool) -> bool,
     ) -> Option<Line> {
         let is_slow = state.level == Level::Slow;
-        let known = self.avoided.get(&state.id);
-        if known.is_none_or(|avoided| !avoided.is_avoided) && !is_slow {
-            self.avoided.remove(&state.id);
+        if !is_slow && !self.avoided.contains_key(&state.id) {
             return None;
         }
         let avoided = self.avoided.entry(state.id).or_default();
         avoided.remaining_s -= seconds;
         if avoided.remaining_s > 0.0 {
+            return None;
+        }
+        if !is_slow && !avoided.is_avoided {
+            self.avoided.remove(&state.id);
             return None;
         }
         avoided.is_avoided = !avoided.is_avoided;
@@ -168,11 +170,12 @@ mod tests {
             std::mem::take(&mut *changes.borrow_mut())
         };
         assert_eq!(run(Level::Suspect, 10), []);
-        assert_eq!(run(Level::Slow, 90), [(11, true), (71, false), (91, true)]);
-        assert_eq!(run(Level::Slow, 200), [(211, false), (231, true)], "twice as long");
-        // It stays avoided until its time has passed.
-        assert_eq!(run(Level::Fine, 300), [(471, false)]);
-        assert_eq!(run(Level::Slow, 61), [(601, true), (661, false)], "as at first");
+        assert_eq!(run(Level::Slow, 30), [(11, true)]);
+        // Without reads, the rule finds no difference.
+        assert_eq!(run(Level::Fine, 40), [(71, false)]);
+        assert_eq!(run(Level::Slow, 140), [(101, true)], "twice as long");
+        assert_eq!(run(Level::Fine, 110), [(221, false)]);
+        assert_eq!(run(Level::Slow, 61), [(331, true), (391, false)], "as at first");
     }
 
     #[test]

@@ -95,7 +95,8 @@ struct Member {
 /// Logarithms of the quantiles, averaged.
 #[derive(Clone, Copy, Debug, Default)]
 struct Past {
-    windows: u32,
+    /// Windows that had each quantile.
+    windows: [u32; 2],
     quantiles: [f64; 2],
 }
 
@@ -213,23 +214,22 @@ impl Member {
 
 impl Past {
     fn add(&mut self, own: &MemberWindow) {
-        let [Some(median), Some(tail)] = own.quantiles_ns else { return };
-        self.windows = self.windows.saturating_add(1);
-        let weight = 1.0 / f64::from(self.windows).min(PAST_WINDOWS);
-        for (past, now) in self.quantiles.iter_mut().zip([median, tail]) {
-            *past += (now.max(1.0).ln() - *past) * weight;
+        for ((past, windows), now) in self.quantiles.iter_mut().zip(&mut self.windows).zip(own.quantiles_ns) {
+            let Some(now) = now else { continue };
+            *windows = windows.saturating_add(1);
+            *past += (now.max(1.0).ln() - *past) / f64::from(*windows).min(PAST_WINDOWS);
         }
     }
 
     /// Returns the ratio to the past of the quantile that became slower.
     fn ratio(&self, own: &MemberWindow) -> Option<f64> {
         let criteria = [Criterion::MEDIAN, Criterion::TAIL];
-        let pairs = own.quantiles_ns.iter().zip(self.quantiles).zip(criteria);
-        let slower = pairs.filter_map(|((now, past), criterion)| {
-            let (now, past) = ((*now)?, past.exp());
+        let known = self.quantiles.iter().zip(self.windows).zip(own.quantiles_ns).zip(criteria);
+        let slower = known.filter_map(|(((past, windows), now), criterion)| {
+            let (now, past) = (now.filter(|_| windows >= MIN_PAST)?, past.exp());
             (now >= past * criterion.ratio && now - past >= MIN_DIFFERENCE_NS).then_some(now / past)
         });
-        slower.reduce(f64::max).filter(|_| self.windows >= MIN_PAST)
+        slower.reduce(f64::max)
     }
 }
 
@@ -334,6 +334,18 @@ mod tests {
         assert_eq!(levels(&detector), [Level::Slow, Level::Fine]);
         push(&mut detector, 400, &[200.0, 900.0]);
         assert_eq!(levels(&detector), [Level::Fine; 2]);
+    }
+
+    #[test]
+    fn windows_without_tail_have_a_past() {
+        let mut detector = Detector::new(2);
+        let mut push = |windows: usize, medians_us: [f64; 2]| {
+            let member = |us: f64| MemberWindow { quantiles_ns: [Some(us * 1e3), None], work: 1000.0 };
+            (0..windows).for_each(|_| detector.push(&medians_us.map(|us| Some(member(us)))));
+            levels(&detector)
+        };
+        assert_eq!(push(400, [200.0, 200.0]), [Level::Fine; 2]);
+        assert_eq!(push(15, [200.0, 900.0]), [Level::Fine, Level::Slow]);
     }
 
     #[test]
