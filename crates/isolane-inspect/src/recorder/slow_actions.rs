@@ -13,8 +13,8 @@ use crate::text::shown_name;
 /// Seconds for which reads avoid a member at first, and the most after repeated tries.
 const AVOIDED_S: f64 = 60.0;
 const MAX_AVOIDED_S: f64 = 960.0;
-/// Seconds for which reads use it again, so that the rule has numbers.
-const TRY_S: f64 = 30.0;
+/// Seconds for which reads use it again: more than the 30 windows after which a level ends.
+const TRY_S: f64 = 45.0;
 /// Maximum characters of a name.
 const MAX_NAME: usize = 80;
 
@@ -173,9 +173,9 @@ mod tests {
         assert_eq!(run(Level::Slow, 30), [(11, true)]);
         // Without reads, the rule finds no difference.
         assert_eq!(run(Level::Fine, 40), [(71, false)]);
-        assert_eq!(run(Level::Slow, 140), [(101, true)], "twice as long");
-        assert_eq!(run(Level::Fine, 110), [(221, false)]);
-        assert_eq!(run(Level::Slow, 61), [(331, true), (391, false)], "as at first");
+        assert_eq!(run(Level::Slow, 145), [(116, true)], "twice as long");
+        assert_eq!(run(Level::Fine, 115), [(236, false)]);
+        assert_eq!(run(Level::Slow, 61), [(341, true), (401, false)], "as at first");
     }
 
     #[test]
