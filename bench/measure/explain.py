@@ -21,6 +21,9 @@ LOAD_TIME = "120s"
 OWN_PROGRAMS = ["isolane", "python3", "sh", "dd"]
 # Least part of the absence of a core that the named processes outside of the scenario ran, measured here.
 FOREIGN_SHARE = 0.5
+# Share of such a core from which on a verdict says nothing about the injected fault, and most runs in place of one.
+DISTURBED_SHARE = 0.5
+MAX_REPEATS = 3
 
 
 def measure(bed, names, runs, command, path, snapshots=None, until_named=False):
@@ -38,10 +41,14 @@ def measure(bed, names, runs, command, path, snapshots=None, until_named=False):
         report["explain"].append(entry)
         for number in range(1, runs + 1):
             keep = Path(snapshots) / f"{scenario.name}-{number}.json" if snapshots else None
-            entry["runs"].append(found := attempt(bed, scenario, keep))
-            result = "named" if not found["complaints"] else "; ".join(found["complaints"])
-            print(f"{scenario.name} {number}/{runs} ({found['seconds']:.0f} s): {result}", file=sys.stderr, flush=True)
-            write(report, path)
+            for _ in range(MAX_REPEATS):
+                entry["runs"].append(found := attempt(bed, scenario, keep))
+                result = "named" if not found["complaints"] else "; ".join(found["complaints"])
+                result += " (disturbed by a process outside of the scenario)" * found["disturbed"]
+                print(f"{scenario.name} {number}/{runs} ({found['seconds']:.0f} s): {result}", file=sys.stderr, flush=True)
+                write(report, path)
+                if not found["disturbed"]:
+                    break
             if until_named and not found["complaints"]:
                 break
     return report
@@ -51,10 +58,19 @@ def attempt(bed, scenario, keep=None):
     started = time.monotonic()
     try:
         found = observe(bed, scenario, keep)
-        complaints = complaints_about(found["verdict"], scenario, found["facts"], found["machine"]["foreign_ms"])
+        foreign = found["machine"]["foreign_ms"]
+        complaints = complaints_about(found["verdict"], scenario, found["facts"], foreign)
+        disturbed = bool(complaints) and is_disturbed(found["verdict"], foreign)
     except (Failure, OSError, ValueError, LookupError, TypeError) as error:
-        found, complaints = {"verdict": None}, [f"failed: {error}"]
-    return {"complaints": complaints, "seconds": round(time.monotonic() - started, 1)} | found
+        found, complaints, disturbed = {"verdict": None}, [f"failed: {error}"], False
+    seconds = round(time.monotonic() - started, 1)
+    return {"complaints": complaints, "disturbed": disturbed, "seconds": seconds} | found
+
+
+def is_disturbed(verdict, foreign):
+    """A process outside of the scenario, whose time is measured here too, has caused most of the tail."""
+    shares = [finding["share"] for finding in verdict["findings"] if is_foreign(finding, foreign)]
+    return sum(shares) >= DISTURBED_SHARE
 
 
 def observe(bed, scenario, keep):
@@ -110,6 +126,8 @@ def complaints_about(verdict, scenario, facts, foreign):
     """Returns the reasons why a verdict does not name the fault as expected, or names others."""
     expected, found, complaints = scenario.expected, None, []
     others = [finding for finding in verdict["findings"] if not is_excused(finding, foreign)]
+    if len(others) < len(verdict["findings"]):
+        verdict = verdict | {"cleared": verdict["cleared"] + [{"kind": "core", "text": "excused"}]}
     if expected:
         fits = lambda finding: finding["kind"] == expected.kind and expected.name in str(finding["name"])
         found = next(filter(fits, verdict["findings"]), None)
@@ -129,13 +147,21 @@ def failed(checks, verdict, finding, facts):
 
 def is_excused(finding, foreign):
     """A core that the hypervisor, a load generator or a process outside of the scenario took is a fact about this
-    machine. The time of that process is measured here too: it covers most of the finding."""
+    machine."""
+    is_own = lambda name: any(re.match(rf"{program}\b", name) for program in OWN_PROGRAMS)
+    is_true = finding.get("cause") == "steal" or any(map(is_own, processes_of(finding)))
+    return finding["kind"] == "core" and is_true or is_foreign(finding, foreign)
+
+
+def processes_of(finding):
+    return [entry["name"] for entry in finding["neighbours"] if entry["kind"] == "process"]
+
+
+def is_foreign(finding, foreign):
+    """A process outside of the scenario took the core. Its time is measured here too, and is most of the finding."""
     if finding["kind"] != "core":
         return False
-    processes = [entry["name"] for entry in finding["neighbours"] if entry["kind"] == "process"]
-    is_own = lambda name: any(re.match(rf"{program}\b", name) for program in OWN_PROGRAMS)
-    if finding.get("cause") == "steal" or any(map(is_own, processes)):
-        return True
+    processes = processes_of(finding)
     pids = [found[1] for name in processes if (found := re.search(r"\(PID (\d+)\)$", name))]
     absent = sum(evidence["value"] for evidence in finding["evidence"] if evidence["what"] == "process")
     return sum(foreign.get(pid, 0.0) for pid in pids) >= absent * FOREIGN_SHARE > 0.0
@@ -198,15 +224,22 @@ def difference(before, after):
 def tables(report):
     lines = []
     for entry in report["explain"]:
-        named = sum(not run["complaints"] for run in entry["runs"])
-        complaints = {complaint for run in entry["runs"] for complaint in run["complaints"]}
-        lines.append([entry["scenario"], entry["title"], f"{named} of {len(entry['runs'])}", "; ".join(sorted(complaints))])
-    return f"{head(report)}.\n\n{table(['', 'Injected', 'Named', 'Otherwise'], lines)}"
+        runs = undisturbed(entry)
+        named = sum(not run["complaints"] for run in runs)
+        complaints = {complaint for run in runs for complaint in run["complaints"]}
+        numbers = [f"{named} of {len(runs)}", str(len(entry["runs"]) - len(runs))]
+        lines.append([entry["scenario"], entry["title"], *numbers, "; ".join(sorted(complaints))])
+    return f"{head(report)}.\n\n{table(['', 'Injected', 'Named', 'Disturbed', 'Otherwise'], lines)}"
+
+
+def undisturbed(entry):
+    return [run for run in entry["runs"] if not run.get("disturbed")]
 
 
 def is_complete(report, until_named=False):
     is_enough = any if until_named else all
-    return all(is_enough(not run["complaints"] for run in entry["runs"]) for entry in report["explain"])
+    runs = [[not run["complaints"] for run in undisturbed(entry)] for entry in report["explain"]]
+    return all(named and is_enough(named) for named in runs)
 
 
 SUBSYSTEM = "nqn.2014-08.org.example:explain"

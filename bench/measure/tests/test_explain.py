@@ -107,6 +107,21 @@ class Scenarios(unittest.TestCase):
         for wrong in [core(200.0, "agent (PID 1)"), core(120.0, "agent (PID 2)"), core(0.0, "agent (PID 2)")]:
             self.assertEqual(complaints("control", wrong), ["wrong: core core 0"])
 
+    def test_foreign_process_disturbs_and_core_need_not_be_cleared(self):
+        def core(share, name):
+            evidence = [{"what": "process", "value": 120.0}]
+            more = {"cause": "process", "evidence": evidence, "neighbours": [neighbour("process", name)]}
+            return finding("core", "core 0", **more) | {"share": share}
+
+        foreign = {"1": 70.0}
+        for share, name, expected in [(0.6, "agent (PID 1)", True), (0.4, "agent (PID 1)", False), (0.6, "dd (PID 2)", False)]:
+            self.assertEqual(explain.is_disturbed(verdict(core(share, name)), foreign), expected)
+        found = copy.deepcopy(NAMED["1"])
+        found["cleared"] = [entry for entry in found["cleared"] if entry["kind"] != "core"]
+        self.assertEqual(complaints("1", found), ["not cleared: core"])
+        found["findings"].append(core(0.2, "agent (PID 1)"))
+        self.assertEqual(complaints("1", found), [])
+
     def test_hosts_have_names_of_their_own(self):
         for scenario in SCENARIOS:
             commands = [explain.bench_command(Bed, 1, load, at) for at, load in enumerate(scenario.loads)]
@@ -189,7 +204,7 @@ class Reports(unittest.TestCase):
         machine = {"processor": "", "cores": 2, "kernel": ""}
         report = {"machine": machine, "commit": "", "date": "", "command": ""}
         report["explain"] = [{"scenario": "1", "title": "slow", "runs": runs}]
-        self.assertIn("| 1 | slow | 1 of 3 | no device |", runner.found_tables(report))
+        self.assertIn("| 1 | slow | 1 of 3 | 0 | no device |", runner.found_tables(report))
         self.assertFalse(explain.is_complete(report))
         self.assertTrue(explain.is_complete(report, until_named=True))
         report["explain"][0]["runs"] = runs[:1]
