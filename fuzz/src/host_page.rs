@@ -11,6 +11,7 @@ use isolane_observe::histogram::{Histogram, Resolution};
 use isolane_observe::snapshot::{Connection, SlowOperation, Snapshot, VERSION};
 use isolane_observe::stage::{Operation, Side, SizeClass, Stage};
 use isolane_observe::verdict::{Options, explain};
+use isolane_wire::digest::crc32c;
 use isolane_wire::log::{HostStagesHeader, SIGNATURE};
 
 use crate::Target;
@@ -20,11 +21,15 @@ use crate::snapshot::check;
 /// All targets.
 pub(crate) const TARGETS: &[Target] = &[Target { name: "host-page", check: page, corpus: pages }];
 
-/// The first bytes choose the piece of the reader and the faults of the target; the others are the content.
+/// The first bytes choose the piece of the reader, the faults of the target, and whether the CRC is right; the others are
+/// the content.
 fn page(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let (max_bytes, fault) = (input.u32() as usize, input.u8());
-    let content = &bytes[bytes.len().min(PREFIX)..];
+    let mut content = bytes[bytes.len().min(PREFIX)..].to_vec();
+    if max_bytes.is_multiple_of(2) {
+        repair(&mut content);
+    }
     let mut commands = 0;
     let read = |offset: u64, len: usize| {
         commands += 1;
@@ -49,6 +54,15 @@ fn page(bytes: &[u8]) {
     }
 }
 
+/// Sets the CRC of the text, so that its content is decoded.
+fn repair(content: &mut Vec<u8>) {
+    let Some(mut header) = HostStagesHeader::decode_prefix(content) else { return };
+    let end = HostStagesHeader::LEN + (header.text_bytes as usize).min(HostStagesHeader::MAX_TEXT);
+    content.resize(content.len().max(end), b' ');
+    header.text_crc = crc32c(&content[HostStagesHeader::LEN..end]);
+    content[..HostStagesHeader::LEN].copy_from_slice(&header.encode());
+}
+
 /// Bytes before the content.
 const PREFIX: usize = 5;
 
@@ -65,6 +79,7 @@ fn to_input(text: &[u8]) -> Vec<u8> {
         text_bytes: text.len() as u32,
         connections_left_out: 0,
         slow_left_out: 1,
+        text_crc: crc32c(text),
     };
     [&[0, 32, 0, 0, 0xff], &header.encode()[..], text].concat()
 }

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use isolane_wire::admin::LogPage;
+use isolane_wire::digest::crc32c;
 use isolane_wire::log::{HostStagesHeader, SIGNATURE};
 
 use super::admin::{Admin, shutdown};
@@ -124,6 +125,9 @@ impl HostPage {
         }
         content.truncate(end);
         content.drain(..HostStagesHeader::LEN);
+        if crc32c(&content) != header.text_crc {
+            return Ok(Err(malformed("CRC of the text", String::from("the parts are not of one page"))));
+        }
         Ok(Ok(HostPage {
             text: content,
             connections_left_out: header.connections_left_out,
@@ -179,15 +183,16 @@ mod tests {
     }
 
     fn content(text_bytes: usize) -> Vec<u8> {
+        let text: Vec<u8> = (0..text_bytes).map(|at| (at * 7 / 3) as u8).collect();
         let header = HostStagesHeader {
             signature: SIGNATURE,
             version: 1,
             text_bytes: text_bytes as u32,
             connections_left_out: 3,
             slow_left_out: 4,
+            text_crc: crc32c(&text),
         };
-        let text = (0..text_bytes).map(|at| (at * 7 / 3) as u8);
-        header.encode().into_iter().chain(text).collect()
+        [&header.encode()[..], &text].concat()
     }
 
     /// Returns the result for a target with this content, and the length of each read.
@@ -243,5 +248,14 @@ mod tests {
             let Ok(page) = HostPage::assemble(65536, read);
             assert_eq!(page.expect_err("a malformed page").field, "length");
         }
+    }
+
+    #[test]
+    fn rejects_parts_of_two_pages() {
+        let (mut first, second) = (content(100_000), content(100_001));
+        first.truncate(50_000);
+        let mixed = [&first[..], &second[49_999..]].concat();
+        let (page, _) = assemble(&mixed, 4096);
+        assert_eq!(page.expect_err("a malformed page").field, "CRC of the text");
     }
 }

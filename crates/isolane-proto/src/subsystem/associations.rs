@@ -52,7 +52,7 @@ impl Subsystem {
         }
     }
 
-    /// Stores a page of an association, and drops the oldest page if there are too many.
+    /// Stores a page of an association, and drops the oldest page of another one if there are too many.
     pub(super) fn keep_host_page(&mut self, id: AssociationId, page: KeptPage) {
         let Some(association) = self.association(id).filter(|association| !association.ending) else {
             return;
@@ -61,7 +61,9 @@ impl Subsystem {
         let kept = self.associations.values_mut().filter(|association| association.host_page.is_some());
         let mut kept: Vec<_> = kept.collect();
         if kept.len() > MAX_KEPT_PAGES {
-            let age = |it: &&mut &mut Association| it.host_page.as_ref().map(|page| page.collected_at);
+            let age = |it: &&mut &mut Association| {
+                (it.id == id, it.host_page.as_ref().map(|page| page.collected_at))
+            };
             kept.iter_mut().min_by_key(age).into_iter().for_each(|oldest| oldest.host_page = None);
         }
     }

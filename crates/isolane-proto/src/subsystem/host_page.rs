@@ -1,12 +1,14 @@
 //! Stages of the host (vendor specific log page C0h).
 //!
 //! The driver collects the text, because only the driver has the numbers. A read at offset 0 collects it again; reads
-//! at other offsets get parts of the same page, so that all parts of a page belong together.
+//! at other offsets get parts of the same page, or an error after it was dropped.
 //!
-//! Invariant: an association only has pages with the text for its host.
+//! Invariant: an association only has pages with the text for its host, and no read at another offset than 0 collects
+//! one, because its parts would not belong to those that the host has.
 
 use std::time::Instant;
 
+use isolane_wire::digest::crc32c;
 use isolane_wire::log::{HostStagesHeader, SIGNATURE};
 
 /// Text for the page of one host.
@@ -39,14 +41,15 @@ impl KeptPage {
             text_bytes: text.len() as u32,
             connections_left_out: page.connections_left_out,
             slow_left_out: page.slow_left_out,
+            text_crc: crc32c(text),
         };
         let content = [&header.encode()[..], text].concat();
         KeptPage { content, collected_at: now, is_new: true }
     }
 
-    /// Returns the page for a read at `offset`, or `None` if it must be collected first.
+    /// Returns the page for a read at `offset`, or `None` if this read requires a new one.
     pub(super) fn read(&mut self, offset: u64) -> Option<&[u8]> {
-        let is_valid = std::mem::take(&mut self.is_new) || offset > 0;
+        let is_valid = offset > 0 || std::mem::take(&mut self.is_new);
         is_valid.then_some(&self.content)
     }
 }

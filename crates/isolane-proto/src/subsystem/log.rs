@@ -104,13 +104,17 @@ fn generation(profile: &SubsystemProfile, nsid: u32) -> Result<Vec<u8>, Status> 
     Ok(page.encode().to_vec())
 }
 
-/// The page that the association keeps.
+/// The page that the association keeps. A read at offset 0 drops it, so that no read before the new one gets a part of it.
 fn host_stages(context: &mut CommandContext, command: &GetLogPageCommand) -> Result<Action, Status> {
     let association = &mut *context.association;
-    match association.host_page.as_mut().and_then(|page| page.read(command.offset)) {
-        Some(page) => Ok(Action::CompleteWithData(cut(page, command)?, Completion::success())),
-        None => Ok(Action::CollectHostPage(Box::new(association.host))),
+    if let Some(page) = association.host_page.as_mut().and_then(|page| page.read(command.offset)) {
+        return Ok(Action::CompleteWithData(cut(page, command)?, Completion::success()));
     }
+    if command.offset > 0 {
+        return Err(Failure::Sequence.status());
+    }
+    association.host_page = None;
+    Ok(Action::CollectHostPage(Box::new(association.host)))
 }
 
 fn effects() -> CommandEffectsLog {

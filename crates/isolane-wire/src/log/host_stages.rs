@@ -17,6 +17,8 @@ layout! {
         24 => connections_left_out: u32,
         /// Number of slow operations that did not fit.
         28 => slow_left_out: u32,
+        /// CRC32C of the text, see [`digest`](crate::digest). Parts of two pages do not match it.
+        32 => text_crc: u32,
     }
 }
 

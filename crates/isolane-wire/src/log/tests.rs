@@ -177,10 +177,14 @@ fn encodes_header_of_host_stages() {
         text_bytes: 0x1817_1615,
         connections_left_out: 0x1c1b_1a19,
         slow_left_out: 0x201f_1e1d,
+        text_crc: 0x2423_2221,
     };
     let bytes = golden::bytes::<64>(&[
         (0, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 0x11, 0x12]),
-        (20, &[0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f, 0x20]),
+        (
+            20,
+            &[0x15, 0x16, 0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e, 0x1f, 0x20, 0x21, 0x22, 0x23, 0x24],
+        ),
     ]);
     golden::assert_same(&header.encode(), &bytes);
     assert_eq!(HostStagesHeader::decode(&bytes), header);

@@ -255,6 +255,7 @@ fn host_page_stays_until_offset_zero() {
         text_bytes: text.len() as u32,
         connections_left_out: 1,
         slow_left_out: 2,
+        text_crc: isolane_wire::digest::crc32c(&text),
     };
     assert_eq!(header, expected);
     assert_eq!(page[64..64 + text.len()], text);
@@ -270,17 +271,38 @@ fn host_page_stays_until_offset_zero() {
     assert_eq!(after_end, Err(Status::INVALID_FIELD.with_dnr(true)));
 }
 
+/// The status of a read without a page to which its part belongs.
+fn no_page() -> Status {
+    Status::COMMAND_SEQUENCE_ERROR.with_dnr(true)
+}
+
 #[test]
-fn host_page_starts_at_any_offset() {
+fn parts_of_dropped_pages_are_errors() {
     let mut harness = Harness::new();
     let id = harness.ready();
-    let text = harness.log(id, LogPage::HostStages, 64, 64).unwrap();
-    assert!(text.starts_with(&HOSTNQN.as_bytes()[..32]));
+    assert_eq!(harness.log(id, LogPage::HostStages, 64, 64), Err(no_page()), "never read at offset 0");
+    harness.log(id, LogPage::HostStages, 0, 64).unwrap();
+    assert!(harness.log(id, LogPage::HostStages, 64, 64).unwrap().starts_with(&HOSTNQN.as_bytes()[..32]));
     assert_eq!(harness.set_cc(id, Cc(0)), Completion::success());
     assert_eq!(harness.set_cc(id, Cc::enabled()), Completion::success());
-    let command = GetLogPageCommand::new(LogPage::HostStages, 64, 64).entry();
-    let action = harness.execute(id, command, 64);
-    assert!(matches!(action, Action::CollectHostPage(_)), "a reset drops the page: {action:?}");
+    assert_eq!(harness.log(id, LogPage::HostStages, 64, 64), Err(no_page()), "a reset drops the page");
+}
+
+#[test]
+fn parts_are_errors_until_page_is_collected() {
+    let mut harness = Harness::new();
+    let id = harness.ready();
+    harness.log(id, LogPage::HostStages, 0, 64).unwrap();
+    let first = GetLogPageCommand::new(LogPage::HostStages, 0, 64).entry();
+    let action = harness.execute(id, first, 64);
+    let Action::CollectHostPage(host) = action else { panic!("{action:?}") };
+    assert_eq!(harness.log(id, LogPage::HostStages, 64, 64), Err(no_page()), "a part of the page before");
+    let page = harness.page_of(*host);
+    assert!(matches!(
+        harness.port.handle_host_page(id, &first, 64, &page, harness.now),
+        Action::CompleteWithData(..)
+    ));
+    assert!(harness.log(id, LogPage::HostStages, 64, 64).unwrap().starts_with(&page.text[..32]));
 }
 
 #[test]
@@ -292,15 +314,15 @@ fn hosts_never_share_pages() {
     let second = harness.connect(&other).unwrap().id;
     harness.set_cc(second, Cc::enabled());
     let own = harness.log(first, LogPage::HostStages, 0, 4096).unwrap();
-    let page = harness.log(second, LogPage::HostStages, 4, 4096).unwrap();
-    assert_ne!(page[..4092], own[4..]);
+    assert_eq!(harness.log(second, LogPage::HostStages, 4, 4096), Err(no_page()));
+    let page = harness.log(second, LogPage::HostStages, 0, 4096).unwrap();
+    assert_ne!(page, own);
     harness.drop_queue(first, 0);
     let gone = harness.execute(first, GetLogPageCommand::new(LogPage::HostStages, 4, 64).entry(), 64);
     assert!(!completion(gone).is_success());
     let reused = harness.connect(&MockConnect::admin()).unwrap().id;
     harness.set_cc(reused, Cc::enabled());
-    let action = harness.execute(reused, GetLogPageCommand::new(LogPage::HostStages, 4, 64).entry(), 64);
-    assert!(matches!(action, Action::CollectHostPage(_)), "{action:?}");
+    assert_eq!(harness.log(reused, LogPage::HostStages, 4, 64), Err(no_page()));
 }
 
 #[test]
@@ -316,6 +338,10 @@ fn keeps_bounded_number_of_host_pages() {
     let later = GetLogPageCommand::new(LogPage::HostStages, 4, 64).entry();
     let kept = ids.iter().map(|&id| matches!(harness.execute(id, later, 64), Action::CompleteWithData(..)));
     assert_eq!(kept.collect::<Vec<_>>(), [[false; 6].as_slice(), &[true; 64]].concat(), "the newest 64");
+    for &id in ids.iter().rev() {
+        let first = harness.log(id, LogPage::HostStages, 0, 64);
+        assert!(first.is_ok(), "a page with the time of 64 others is read: {first:?}");
+    }
 }
 
 #[test]
