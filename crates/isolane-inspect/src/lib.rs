@@ -45,4 +45,5 @@ mod testing;
 pub mod text;
 pub mod topology;
 pub mod trace;
+mod unix_socket;
 pub mod window;

@@ -2,11 +2,12 @@
 
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use isolane_engine_api::runtime_dir::{default_dir, exposed_reason};
 use rustix::process::{Pid, geteuid, test_kill_process};
+
+use crate::unix_socket::refuses;
 
 /// Returns the directory of the control sockets of this user: `$RUNTIME_DIRECTORY` of a service, else
 /// `$XDG_RUNTIME_DIR/isolane`, else `/tmp/isolane-UID`.
@@ -70,11 +71,6 @@ fn is_dead(path: &Path) -> bool {
     let runs = Pid::from_raw(pid.cast_signed()).is_some_and(|pid| test_kill_process(pid).is_ok());
     let is_own = std::fs::symlink_metadata(path).is_ok_and(|found| found.uid() == geteuid().as_raw());
     is_own && !runs && refuses(path)
-}
-
-/// Returns `true` if a socket has no listener.
-pub fn refuses(path: &Path) -> bool {
-    UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 
 use crate::document::Document;
+use crate::unix_socket::refuses;
 
 /// Listeners of a program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -89,7 +90,7 @@ fn listen_unix(path: &Path) -> Result<UnixListener, String> {
     dir::prepare(path).map_err(failed)?;
     dir::remove_dead(path.parent().unwrap_or(Path::new(".")));
     match bind_unix(path) {
-        Err(Errno::ADDRINUSE) if dir::refuses(path) => {
+        Err(Errno::ADDRINUSE) if refuses(path) => {
             std::fs::remove_file(path).map_err(|error| failed(error.to_string()))?;
             bind_unix(path)
         }

@@ -1,11 +1,11 @@
 //! Control sockets of running programs.
 
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use isolane_engine_api::runtime_dir::{default_dir, exposed_reason};
 
 use crate::control::dir::{own_directory, parse_name};
+use crate::unix_socket::has_listener;
 
 /// Limit for the number of control sockets that are tried.
 const MAX_SOCKETS: usize = 256;
@@ -27,7 +27,7 @@ pub fn control_sockets() -> Vec<ControlSocket> {
     found.sort_by(|one, other| one.path.cmp(&other.path));
     found.dedup();
     found.truncate(MAX_SOCKETS);
-    found.retain(|socket| UnixStream::connect(&socket.path).is_ok());
+    found.retain(|socket| has_listener(&socket.path));
     found
 }
 

@@ -6,9 +6,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use isolane_engine_api::runtime_dir::is_trusted;
+use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 
 use super::too_long;
+use crate::unix_socket;
 
 /// Time for a response.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -16,33 +18,38 @@ const MAX_HEADERS: usize = 32;
 
 /// Returns the body of the response.
 pub fn get(path: &Path, target: &str, limit: usize) -> Result<Vec<u8>, String> {
-    let socket = connect(path)?;
-    let response = exchange(socket, target, limit).map_err(|error| match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-            format!("no response within {} s; the program may be stopped or overloaded", TIMEOUT.as_secs())
-        }
+    get_within(path, target, limit, TIMEOUT)
+}
+
+fn get_within(path: &Path, target: &str, limit: usize, time: Duration) -> Result<Vec<u8>, String> {
+    let until = Instant::now() + time;
+    let late =
+        || format!("no response within {} s; the program may be stopped or overloaded", time.as_secs());
+    let socket = unix_socket::connect(path, time).map_err(|error| match error {
+        Errno::ACCESS => "permission denied; run as the user of the program".to_owned(),
+        Errno::CONNREFUSED => "no program listens there; it may have ended".to_owned(),
+        Errno::AGAIN => late(),
+        _ => error.to_string(),
+    })?;
+    check_server(&socket)?;
+    let response = exchange(socket, target, limit, until).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => late(),
         _ => error.to_string(),
     })?;
     if response.len() > limit { Err(too_long(limit)) } else { take_body(response) }
 }
 
-fn connect(path: &Path) -> Result<UnixStream, String> {
-    let socket = UnixStream::connect(path).map_err(|error| match error.kind() {
-        ErrorKind::PermissionDenied => "permission denied; run as the user of the program".to_owned(),
-        ErrorKind::ConnectionRefused => "no program listens there; it may have ended".to_owned(),
-        _ => error.to_string(),
-    })?;
-    let server = socket_peercred(&socket).map_err(|error| error.to_string())?.uid.as_raw();
+fn check_server(socket: &UnixStream) -> Result<(), String> {
+    let server = socket_peercred(socket).map_err(|error| error.to_string())?.uid.as_raw();
     if is_trusted(server) || rustix::process::geteuid().is_root() {
-        Ok(socket)
+        Ok(())
     } else {
         Err(format!("the program belongs to user {server}; run as that user"))
     }
 }
 
-fn exchange(mut socket: UnixStream, target: &str, limit: usize) -> std::io::Result<Vec<u8>> {
-    let until = Instant::now() + TIMEOUT;
-    socket.set_write_timeout(Some(TIMEOUT))?;
+/// Sends a request, within the time of the connection, and returns the response.
+fn exchange(mut socket: UnixStream, target: &str, limit: usize, until: Instant) -> std::io::Result<Vec<u8>> {
     socket.write_all(format!("GET {target} HTTP/1.0\r\nHost: isolane\r\n\r\n").as_bytes())?;
     let (mut response, mut chunk) = (Vec::new(), vec![0; 256 << 10]);
     loop {
@@ -127,6 +134,15 @@ mod tests {
             assert!(error.contains(reason), "{error}");
         }
         assert!(result(b"HTTP/1.0 200 OK\r\n\r\n0123456789", 20).unwrap_err().contains("longer"));
+    }
+
+    #[test]
+    fn reports_programs_that_accept_no_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("serve-1.sock");
+        let _stopped = unix_socket::tests::stopped_listener(&path);
+        let error = get_within(&path, "/", 1, Duration::from_millis(20)).unwrap_err();
+        assert!(error.contains("may be stopped"), "{error}");
     }
 
     #[test]
