@@ -103,9 +103,7 @@ impl Instance {
     }
 
     fn enable(&mut self, cores: &Cores) -> Result<(), Unavailable> {
-        let number = std::thread::available_parallelism().map_or(1, usize::from);
-        let size = (MAX_BUFFERS_KB / number).clamp(64, BUFFER_KB);
-        self.write("buffer_size_kb", &size.to_string())?;
+        self.write("buffer_size_kb", &buffer_kb(&self.dir).to_string())?;
         self.write("trace_clock", "mono")?;
         for (option, value) in OPTIONS {
             // Old kernels lack some of them.
@@ -191,6 +189,13 @@ fn find(root: &Path) -> Result<PathBuf, Unavailable> {
         reason: "tracefs is not mounted".into(),
         needs: "sudo mount -t tracefs nodev /sys/kernel/tracing",
     }))
+}
+
+/// Returns the size of the buffer of each core. The kernel has one for all cores, also for those that this program may
+/// not use.
+pub(super) fn buffer_kb(dir: &Path) -> usize {
+    let cores = fs::read_dir(dir.join("per_cpu")).map_or(1, Iterator::count);
+    (MAX_BUFFERS_KB / cores.max(1)).clamp(64, BUFFER_KB)
 }
 
 /// Removes instances that no program has open.

@@ -147,3 +147,14 @@ fn removes_the_instance_after_an_error() {
     let left: Vec<_> = fs::read_dir(&instances).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(left, [other]);
 }
+
+#[test]
+fn buffers_of_all_cores_are_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    for (cores, kb) in [(1, 4096), (64, 4096), (256, 1024)] {
+        for core in 0..cores {
+            fs::create_dir_all(dir.path().join(format!("per_cpu/cpu{core}"))).unwrap();
+        }
+        assert_eq!(instance::buffer_kb(dir.path()), kb, "{cores} cores");
+    }
+}
