@@ -68,8 +68,9 @@ impl Readings {
         let Some(times) = missing.check("times of the cores", read) else { return Vec::new() };
         let to_ms = |ticks: u64| ticks.saturating_mul(1000) / self.ticks_per_second;
         let mut found = Vec::new();
-        for times in times.into_iter().filter(|times| own.is_empty() || own.contains(&times.cpu)) {
-            if let Some(before) = self.cpus.get(&times.cpu) {
+        for times in times {
+            let is_own = own.is_empty() || own.contains(&times.cpu);
+            if let Some(before) = self.cpus.get(&times.cpu).filter(|_| is_own) {
                 let since = times.since(before);
                 found.push(Cpu {
                     cpu: times.cpu,
@@ -143,13 +144,13 @@ fn differences(before: &mut Counts, read: &Interrupts, own: &BTreeSet<u32>) -> V
     for (index, line) in read.lines.iter().enumerate() {
         let is_number = line.name.bytes().all(|byte| byte.is_ascii_digit());
         for (cpu, count) in read.cpus.iter().zip(read.counts(index)) {
-            if *count == 0 || !(is_number || own.contains(cpu)) {
+            if *count == 0 {
                 continue;
             }
             let key = (line.name.clone(), *cpu);
             // A line that had no interrupts is missing; in the first reading, all are.
             let earlier = before.get(&key).copied().unwrap_or(if before.is_empty() { *count } else { 0 });
-            if *count > earlier {
+            if *count > earlier && (is_number || own.contains(cpu)) {
                 let line = line.name.clone();
                 found.push(document::Interrupts { line, cpu: *cpu, count: count - earlier });
             }
@@ -217,6 +218,20 @@ mod tests {
         assert_eq!(lines, [("9", 1, 2), ("10", 1, 4), ("LOC", 0, 50), ("NET_RX", 0, 2)]);
         assert_eq!(system.quota, Quota { throttled: 3, throttled_ms: 4 });
         assert_eq!(system.not_seen, []);
+    }
+
+    #[test]
+    fn new_cpu_has_no_counts_since_the_boot() {
+        let (tree, mut snapshot) = (tree(), snapshot());
+        let (root, mut readings) = (tree.root(), Readings::new(&tree.root()));
+        snapshot.numbers.cores.clear();
+        readings.read(&root, &snapshot, &Numbers::default());
+        snapshot.numbers.cores = vec![Core { cpu: Some(1), ..Core::default() }];
+        tree.write_bytes("/proc/interrupts", b"  CPU0 CPU1\n 9: 5 7 chip acpi\nLOC: 150 203 Local timer\n");
+        readings.interrupts_throttle = Throttle::default();
+        let system = readings.read(&root, &snapshot, &Numbers::default());
+        let lines: Vec<_> = system.interrupts.iter().map(|it| (it.line.as_str(), it.cpu, it.count)).collect();
+        assert_eq!(lines, [("LOC", 1, 3)]);
     }
 
     #[test]
