@@ -62,7 +62,13 @@ impl SlowActions {
         // A device that is gone is released.
         let known = |volume: &u32| states.iter().any(|state| state.id == *volume);
         self.levels.retain(|volume, _| known(volume));
-        self.avoided.retain(|volume, _| known(volume));
+        self.avoided.retain(|volume, at| {
+            let is_known = known(volume);
+            if at.is_avoided && !is_known {
+                avoid(*volume, false);
+            }
+            is_known
+        });
         let mut lines = Vec::new();
         for state in states {
             let before = self.levels.insert(state.id, state.level).unwrap_or_default();
@@ -176,6 +182,20 @@ mod tests {
         assert_eq!(run(Level::Slow, 145), [(116, true)], "twice as long");
         assert_eq!(run(Level::Fine, 115), [(236, false)]);
         assert_eq!(run(Level::Slow, 61), [(341, true), (401, false)], "as at first");
+    }
+
+    #[test]
+    fn releases_avoided_device_that_is_gone() {
+        let mut actions = SlowActions::new(OnSlow { log: false, avoid: true, ..OnSlow::default() });
+        let changes = RefCell::new(Vec::new());
+        let avoid = |volume: u32, is_avoided: bool| {
+            changes.borrow_mut().push((volume, is_avoided));
+            true
+        };
+        actions.apply(&[state(Level::Slow)], 1.0, avoid);
+        actions.apply(&[], 1.0, avoid);
+        actions.apply(&[], 1.0, avoid);
+        assert_eq!(*changes.borrow(), [(2, true), (2, false)]);
     }
 
     #[test]
