@@ -71,21 +71,27 @@ impl RemoteTarget {
         };
         std::thread::sleep(window);
         let mut page = self.read()?;
-        if let Page::Isolane { snapshot, .. } = &mut page {
+        if let Page::Isolane { snapshot, not_seen } = &mut page {
+            if !snapshot.is_same_run(&earlier) {
+                not_seen.push(NotSeen {
+                    what: String::from("the time before a restart of the target, within the window"),
+                    needs: String::from("another run of this command"),
+                });
+            }
             snapshot.steps = vec![difference(&earlier, snapshot)];
         }
         Ok(page)
     }
 }
 
-/// Returns the time between two copies as a step.
+/// Returns the time between two copies as a step; after a restart, the time since the start.
 pub fn difference(earlier: &Snapshot, later: &Snapshot) -> Step {
-    Step {
-        at_unix_ms: later.at_unix_ms,
-        length_ms: later.at_unix_ms.saturating_sub(earlier.at_unix_ms).max(1),
-        numbers: later.numbers.since(&earlier.numbers),
-        ..Step::default()
-    }
+    let (numbers, length_ms) = if later.is_same_run(earlier) {
+        (later.numbers.since(&earlier.numbers), later.at_unix_ms.saturating_sub(earlier.at_unix_ms))
+    } else {
+        (later.numbers.clone(), later.program.uptime_ms)
+    };
+    Step { at_unix_ms: later.at_unix_ms, length_ms: length_ms.max(1), numbers, ..Step::default() }
 }
 
 impl Remote for RemoteTarget {
@@ -111,3 +117,37 @@ pub fn not_isolane(address: SocketAddr, model: &str) -> String {
 
 /// Longest model in text, in characters.
 const MAX_MODEL: usize = 40;
+
+#[cfg(test)]
+mod tests {
+    use isolane_observe::histogram::{Histogram, Resolution};
+    use isolane_observe::snapshot::{Connection, Numbers, Program};
+    use isolane_observe::stage::SizeClass;
+
+    use super::*;
+
+    /// A copy of a target that has run for some time, with these operations.
+    fn copy(at_unix_ms: u64, uptime_ms: u64, operations: u64) -> Snapshot {
+        let mut totals = Histogram::new(Resolution::Four);
+        totals.record(100_000, operations);
+        let connection =
+            Connection { id: 1, totals: vec![(SizeClass::Small, totals)], ..Connection::default() };
+        Snapshot {
+            at_unix_ms,
+            program: Program { uptime_ms, ..Program::default() },
+            numbers: Numbers { connections: vec![connection], ..Numbers::default() },
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn restarted_target_has_numbers_since_start() {
+        let counted = |earlier: &Snapshot, later: &Snapshot| {
+            let step = difference(earlier, later);
+            (step.length_ms, step.numbers.connections.iter().map(|at| at.totals[0].1.count()).sum::<u64>())
+        };
+        let earlier = copy(20_000, 15_000, 500);
+        assert_eq!(counted(&earlier, &copy(30_000, 25_000, 700)), (10_000, 200));
+        assert_eq!(counted(&earlier, &copy(30_000, 4_000, 80)), (4_000, 80));
+    }
+}

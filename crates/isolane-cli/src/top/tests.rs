@@ -97,7 +97,12 @@ fn rates_are_those_between_copies() {
     assert_eq!((between.seconds, between.rates().0), (2.0, 2.0 * 8.0 * 400.0 + 20.0));
     let mut other = earlier;
     other.program.pid += 1;
-    assert_eq!(View::between(Some(&other), later).seconds, 7.0, "another process has nothing in common");
+    assert_eq!(
+        View::between(Some(&other), later.clone()).seconds,
+        7.0,
+        "another process has nothing in common"
+    );
+    assert_eq!(View::between(Some(&later), sample(5)).seconds, 5.0, "nor has a page of a restarted target");
 }
 
 #[test]

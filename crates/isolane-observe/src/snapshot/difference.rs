@@ -2,9 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use super::{Connection, Core, Numbers, Series, SeriesKey, TailRow, Tcp};
+use super::{Connection, Core, Numbers, Series, SeriesKey, Snapshot, TailRow, Tcp};
 use crate::histogram::Histogram;
 use crate::stage::Stage;
+
+impl Snapshot {
+    /// Returns `true` if the program was not restarted after the older copy `earlier`. The page of a target has no process
+    /// ID.
+    pub fn is_same_run(&self, earlier: &Snapshot) -> bool {
+        let (now, before) = (&self.program, &earlier.program);
+        now.pid == before.pid && now.uptime_ms >= before.uptime_ms
+    }
+}
 
 impl Series {
     /// Returns the name of the numbers.

@@ -32,10 +32,10 @@ pub struct View {
 }
 
 impl View {
-    /// Returns the view of the time between two copies of the same program. Without an older copy, or with one of
-    /// another process, it is the time since the start of the program.
+    /// Returns the view of the time between two copies. Without an older copy, or after a restart of the program, it is the
+    /// time since the start.
     pub fn between(earlier: Option<&Snapshot>, snapshot: Snapshot) -> View {
-        let same = earlier.filter(|earlier| earlier.program.pid == snapshot.program.pid);
+        let same = earlier.filter(|earlier| snapshot.is_same_run(earlier));
         let (numbers, ms) = match same {
             Some(earlier) => {
                 let ms = snapshot.program.uptime_ms.saturating_sub(earlier.program.uptime_ms);
