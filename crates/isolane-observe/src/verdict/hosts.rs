@@ -219,9 +219,10 @@ fn part_of(host: &Host, all_operations: f64, all_bytes: f64) -> f64 {
     (host.operations / all_operations.max(1.0)).max(host.bytes / all_bytes.max(1.0))
 }
 
-/// Returns the part of the window in which the receive window of a host was full.
+/// Returns the part of the window in which the receive window of a host was full. The state of a connection can be read
+/// less often than once in the window, and then covers a longer time.
 fn full_part(case: &Case<'_>, host: &Host) -> f64 {
-    host.tcp.map_or(0.0, |tcp| tcp.rwnd_limited_us as f64 / 1e6 / case.window.seconds)
+    host.tcp.map_or(0.0, |tcp| (tcp.rwnd_limited_us as f64 / 1e6 / case.window.seconds).min(1.0))
 }
 
 fn share_evidence(covered: f64, operations: f64) -> Evidence {
