@@ -4,11 +4,13 @@
 
 use std::fmt::Write;
 
+use isolane_observe::names::is_unprintable;
+
 /// Returns a name with control characters and marks of the direction of text escaped, cut to `max` characters.
 pub fn shown_name(name: &str, max: usize) -> String {
     let mut shown = String::new();
     for char in name.chars().take(max + 1) {
-        if char.is_control() || is_mark(char) {
+        if is_unprintable(char) {
             // Writing to a `String` does not fail.
             let _ = write!(shown, "\\u{{{:x}}}", u32::from(char));
         } else {
@@ -19,11 +21,6 @@ pub fn shown_name(name: &str, max: usize) -> String {
         shown = shown.chars().take(max.saturating_sub(1)).chain(['…']).collect();
     }
     shown
-}
-
-/// Marks that are invisible or change the direction of text.
-fn is_mark(char: char) -> bool {
-    matches!(char, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}' | '\u{fff9}'..='\u{ffff}')
 }
 
 /// Escapes text for XML and HTML, in elements and in attributes with double quotes.

@@ -13,6 +13,7 @@
 //! | [`slow`] | the slow operations of a core |
 //! | [`ring`] | ring of records with one writer |
 //! | [`snapshot`] | all data of a program, as one document |
+//! | [`names`] | characters that must not be shown |
 //! | [`peers`] | the rule that finds slow members of a group |
 //! | [`topology`] | volumes, their members, and the devices that a user compares |
 //! | [`verdict`] | the causes of slow operations, with evidence |
@@ -24,6 +25,7 @@
 
 pub mod cells;
 pub mod histogram;
+pub mod names;
 pub mod peers;
 pub mod ring;
 pub mod slow;

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::system::ReadError;
+use crate::text::shown_name;
 
 /// Limit for the number of values in a finding.
 const MAX_VALUES: usize = 8;
@@ -95,21 +96,11 @@ impl Survey {
 }
 
 fn list(prefix: &str, values: &[String]) -> Option<String> {
-    let shown: Vec<String> = values.iter().take(MAX_VALUES).map(|value| printable(value)).collect();
+    let shown: Vec<String> =
+        values.iter().take(MAX_VALUES).map(|value| shown_name(value, MAX_VALUE_CHARS)).collect();
     let more = values.len().saturating_sub(MAX_VALUES);
     let more = if more > 0 { format!("; {more} more") } else { String::new() };
     (!shown.is_empty()).then(|| format!("{prefix}{}{more}", shown.join("; ")))
-}
-
-/// Escapes control characters, and truncates.
-fn printable(text: &str) -> String {
-    let escape =
-        |letter: char| if letter.is_control() { letter.escape_default().to_string() } else { letter.into() };
-    let mut shown: String = text.chars().take(MAX_VALUE_CHARS).map(escape).collect();
-    if text.chars().nth(MAX_VALUE_CHARS).is_some() {
-        shown.push('…');
-    }
-    shown
 }
 
 /// Quotes a word for a shell.

@@ -128,7 +128,7 @@ fn names_threads_on_cores_of_reactors() {
     run(5);
     assert_eq!(run(6).state, State::Good);
     let finding = run(25);
-    assert_eq!((finding.state, &*finding.value), (State::Bad, "dd\\n (PID 31): 20 % of core 1"));
+    assert_eq!((finding.state, &*finding.value), (State::Bad, "dd\\u{a} (PID 31): 20 % of core 1"));
 }
 
 #[test]
