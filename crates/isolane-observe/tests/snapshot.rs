@@ -111,3 +111,15 @@ fn merged_steps_equal_one_longer_step() {
     merged.numbers.series.iter_mut().for_each(|series| series.tail.sort_by_key(|row| row.row));
     assert_eq!(merged, whole);
 }
+
+#[test]
+fn merge_finds_entries_in_any_order() {
+    let list = |ids: &[u64]| {
+        let connection = |id: &u64| Connection { id: *id, sent_bytes: *id, ..Default::default() };
+        Numbers { connections: ids.iter().map(connection).collect(), ..Numbers::default() }
+    };
+    let mut sum = list(&[1, 2, 3]);
+    sum.merge(list(&[3, 1, 4, 2, 4]));
+    let found: Vec<_> = sum.connections.iter().map(|at| (at.id, at.sent_bytes)).collect();
+    assert_eq!(found, [(1, 2), (2, 4), (3, 6), (4, 8)]);
+}

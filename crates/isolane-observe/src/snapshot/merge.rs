@@ -1,6 +1,8 @@
 //! Sums of steps.
 
-use super::{Connection, Core, Numbers, Step, System, Tcp};
+use std::collections::BTreeMap;
+
+use super::{Connection, Core, Numbers, Series, Step, System, Tcp};
 
 impl Step {
     /// Adds the step after this one.
@@ -17,20 +19,15 @@ impl Step {
 }
 
 impl Numbers {
-    fn merge(&mut self, later: Numbers) {
-        merge_lists(
-            &mut self.series,
-            later.series,
-            |one, other| one.key() == other.key(),
-            |one, other| one.merge(&other),
-        );
-        merge_lists(
-            &mut self.connections,
-            later.connections,
-            |one, other| one.id == other.id,
-            Connection::merge,
-        );
-        merge_lists(&mut self.cores, later.cores, |one, other| one.index == other.index, Core::merge);
+    /// Adds the numbers after these.
+    ///
+    /// # Panics
+    ///
+    /// If histograms of one kind have different resolutions.
+    pub fn merge(&mut self, later: Numbers) {
+        merge_lists(&mut self.series, later.series, Series::key, |one, other| one.merge(&other));
+        merge_lists(&mut self.connections, later.connections, |at| at.id, Connection::merge);
+        merge_lists(&mut self.cores, later.cores, |at| at.index, Core::merge);
         for (name, value) in later.counters {
             grow(self.counters.entry(name).or_default(), value);
         }
@@ -42,18 +39,8 @@ impl Connection {
         let (totals, stages) = (std::mem::take(&mut self.totals), std::mem::take(&mut self.stages_ns));
         let (received, sent, tcp) = (self.received_bytes, self.sent_bytes, self.tcp);
         *self = later;
-        merge_lists(
-            &mut self.totals,
-            totals,
-            |one, other| one.0 == other.0,
-            |one, other| one.1.merge(&other.1),
-        );
-        merge_lists(
-            &mut self.stages_ns,
-            stages,
-            |one, other| one.0 == other.0,
-            |one, other| grow(&mut one.1, other.1),
-        );
+        merge_lists(&mut self.totals, totals, |at| at.0, |one, other| one.1.merge(&other.1));
+        merge_lists(&mut self.stages_ns, stages, |at| at.0, |one, other| grow(&mut one.1, other.1));
         grow(&mut self.received_bytes, received);
         grow(&mut self.sent_bytes, sent);
         self.tcp = match (tcp, self.tcp) {
@@ -95,13 +82,13 @@ impl System {
         merge_lists(
             &mut self.interrupts,
             later.interrupts,
-            |one, other| one.cpu == other.cpu && one.line == other.line,
+            |at| (at.line.clone(), at.cpu),
             |one, other| grow(&mut one.count, other.count),
         );
         merge_lists(
             &mut self.cpus,
             later.cpus,
-            |one, other| one.cpu == other.cpu,
+            |at| at.cpu,
             |one, other| {
                 grow(&mut one.steal_ms, other.steal_ms);
                 grow(&mut one.irq_ms, other.irq_ms);
@@ -112,7 +99,7 @@ impl System {
         merge_lists(
             &mut self.disks,
             later.disks,
-            |one, other| one.name == other.name,
+            |at| at.name.clone(),
             |one, other| {
                 grow(&mut one.reads, other.reads);
                 grow(&mut one.writes, other.writes);
@@ -126,13 +113,13 @@ impl System {
         merge_lists(
             &mut self.tasks,
             later.tasks,
-            |one, other| (one.pid, one.cpu) == (other.pid, other.cpu),
+            |at| (at.pid, at.cpu),
             |one, other| grow(&mut one.ran_ms, other.ran_ms),
         );
         merge_lists(
             &mut self.users,
             later.users,
-            |one, other| one.pid == other.pid,
+            |at| at.pid,
             |one, other| {
                 grow(&mut one.read_bytes, other.read_bytes);
                 grow(&mut one.written_bytes, other.written_bytes);
@@ -146,22 +133,24 @@ impl System {
     }
 }
 
-/// Adds the later entries to the entries with the same name.
-fn merge_lists<T>(
-    list: &mut Vec<T>,
-    later: Vec<T>,
-    is_same: impl Fn(&T, &T) -> bool,
-    add: impl Fn(&mut T, T),
-) {
+/// Adds the later entries to the entries with the same key.
+fn merge_lists<T, K: Ord>(list: &mut Vec<T>, later: Vec<T>, key: impl Fn(&T) -> K, add: impl Fn(&mut T, T)) {
     // Both lists mostly have the same order.
+    let mut places: Option<BTreeMap<K, usize>> = None;
     for (at, entry) in later.into_iter().enumerate() {
-        let place = match list.get(at) {
-            Some(same) if is_same(same, &entry) => Some(at),
-            _ => list.iter().position(|one| is_same(one, &entry)),
-        };
-        match place {
-            Some(place) => add(&mut list[place], entry),
-            None => list.push(entry),
+        let own = key(&entry);
+        if list.get(at).is_some_and(|same| key(same) == own) {
+            add(&mut list[at], entry);
+            continue;
+        }
+        let places = places
+            .get_or_insert_with(|| list.iter().enumerate().map(|(place, one)| (key(one), place)).collect());
+        match places.get(&own) {
+            Some(place) => add(&mut list[*place], entry),
+            None => {
+                places.insert(own, list.len());
+                list.push(entry);
+            }
         }
     }
 }
