@@ -84,6 +84,16 @@ pub mod doorbell {
         [id.into(), 0, 0, 0, 0, 0, 0, 0]
     }
 
+    /// Returns the entry for an object whose doorbell is rung at a time, in nanoseconds of CLOCK_MONOTONIC.
+    pub fn entry_at(id: u32, at: u64) -> Entry {
+        [id.into(), at, 0, 0, 0, 0, 0, 0]
+    }
+
+    /// Returns the time that the application has written, which can be any number; 0 if it has written none.
+    pub fn rung_at(entry: &Entry) -> u64 {
+        entry[1]
+    }
+
     /// Returns the object ID of an entry, or `None` if it is invalid.
     pub fn object(entry: &Entry) -> Option<u32> {
         entry[0].try_into().ok()

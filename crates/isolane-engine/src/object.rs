@@ -111,6 +111,12 @@ pub trait PolledObject {
     /// Called when the kernel reports a source ready (edge-triggered), before the next poll.
     fn on_ready(&mut self, source: usize, ready: Ready);
 
+    /// Called when the application has rung the doorbell of the object, before the next poll. `at` is the time that
+    /// it has written, in nanoseconds of CLOCK_MONOTONIC; it can be any number, and 0 means none.
+    fn on_doorbell(&mut self, at: u64) {
+        let _ = at;
+    }
+
     /// Called if a source cannot be watched. Returns `true` to stay registered until the application closes
     /// the object; otherwise the object restores its resources and is dropped.
     fn on_watch_failed(&mut self, reason: &str) -> bool {

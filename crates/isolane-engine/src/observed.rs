@@ -97,13 +97,22 @@ pub(crate) struct Owner {
     pub application: Arc<str>,
 }
 
-/// Numbers of one volume of a session. The core of the volume writes.
+/// What a session uses on a core.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Volume with this URI.
+    Volume(String),
+    /// All its streams together.
+    Streams,
+}
+
+/// Numbers of one volume of a session, or of its streams. The core of the volume or of the streams writes.
 #[derive(Debug)]
 pub(crate) struct VolumeCells {
     id: u32,
     owner: Owner,
     core: u32,
-    uri: String,
+    source: Source,
     /// Namespace ID and size in bytes, once the volume is open.
     namespace: OnceLock<(u32, u64)>,
     kinds: Kinds,
@@ -130,18 +139,28 @@ impl VolumeCells {
             Operation::ALL.into_iter().flat_map(|operation| SizeClass::ALL.map(|size| (operation, size)));
         kinds.filter_map(|(operation, size)| {
             let cells = self.kinds[operation as usize][size as usize].get()?;
-            cells.copy(SeriesKey { side: Side::Engine, volume: self.id, core: self.core, operation, size })
+            cells.copy(SeriesKey {
+                side: side_of(self.id),
+                volume: self.id,
+                core: self.core,
+                operation,
+                size,
+            })
         })
     }
 
     /// Describes the volume.
     pub(crate) fn describe(&self) -> snapshot::Volume {
         let namespace = self.namespace.get();
+        let (name, kind) = match &self.source {
+            Source::Volume(uri) => (uri.escape_debug().to_string(), "remote"),
+            Source::Streams => ("streams".to_owned(), "stream"),
+        };
         snapshot::Volume {
             id: self.id,
             nsid: namespace.map(|(nsid, _)| *nsid),
-            name: format!("{} (session {})", self.uri.escape_debug(), self.owner.session),
-            kind: "remote".to_owned(),
+            name: format!("{name} (session {})", self.owner.session),
+            kind: kind.to_owned(),
             bytes: namespace.map_or(0, |(_, bytes)| *bytes),
             application: Some(self.owner.application.to_string()),
             ..snapshot::Volume::default()
@@ -149,32 +168,65 @@ impl VolumeCells {
     }
 }
 
-/// Volumes of sessions.
+/// Returns the side that measures the operations of a volume with this ID.
+pub(crate) fn side_of(id: u32) -> Side {
+    if id & STREAMS == 0 { Side::Engine } else { Side::Stream }
+}
+
+/// Returns a time that an application has written, on our clock: at most `now`, and 0 if there is none.
+#[inline]
+pub(crate) fn on_our_clock(at: u64, now: u64, monotonic: u64) -> u64 {
+    match at {
+        0 => 0,
+        at => now.saturating_sub(monotonic.saturating_sub(at)),
+    }
+}
+
+/// Volumes and streams of sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Volumes(Mutex<Registry>);
 
 #[derive(Debug, Default)]
 struct Registry {
     last_id: u32,
-    /// With the time of the close, if it is closed.
-    list: Vec<(Arc<VolumeCells>, Option<Instant>)>,
+    list: Vec<Entry>,
     /// Volumes beyond [`MAX_VOLUMES`].
     unobserved: u64,
 }
 
+/// Numbers that are in use, or were until recently.
+#[derive(Debug)]
+struct Entry {
+    cells: Arc<VolumeCells>,
+    /// Objects that write them.
+    users: u64,
+    /// Time of the close of the last one.
+    closed: Option<Instant>,
+}
+
 impl Volumes {
-    /// Adds a volume of a session on a core. Returns `None` if there are too many.
-    fn add(&self, owner: Owner, core: u32, uri: &str) -> Option<Arc<VolumeCells>> {
-        let mut registry = self.0.lock();
+    /// Adds a volume of a session on a core, or another stream to its streams there. Returns `None` if there are too
+    /// many.
+    fn add(&self, owner: Owner, core: u32, source: Source) -> Option<Arc<VolumeCells>> {
+        let registry = &mut *self.0.lock();
         registry.remove_closed(Instant::now());
+        let id = match source {
+            Source::Volume(_) => None,
+            Source::Streams => registry.streams_of(owner.session).map(|entry| entry.cells.id).next(),
+        };
+        let own = registry.streams_of(owner.session).find(|entry| id.is_some() && entry.cells.core == core);
+        if let Some(entry) = own {
+            (entry.users, entry.closed) = (entry.users + 1, None);
+            return Some(Arc::clone(&entry.cells));
+        }
         if registry.list.len() >= MAX_VOLUMES {
             registry.unobserved += 1;
             return None;
         }
-        registry.last_id = registry.last_id.wrapping_add(1);
-        let (id, uri, kinds) = (registry.last_id, uri.to_owned(), Kinds::default());
-        let cells = Arc::new(VolumeCells { id, owner, core, uri, namespace: OnceLock::new(), kinds });
-        registry.list.push((Arc::clone(&cells), None));
+        let id = id.unwrap_or_else(|| registry.next_id(&source));
+        let (namespace, kinds) = (OnceLock::new(), Kinds::default());
+        let cells = Arc::new(VolumeCells { id, owner, core, source, namespace, kinds });
+        registry.list.push(Entry { cells: Arc::clone(&cells), users: 1, closed: None });
         Some(cells)
     }
 
@@ -182,21 +234,38 @@ impl Volumes {
     fn close(&self, cells: &Arc<VolumeCells>, now: Instant) {
         let registry = &mut *self.0.lock();
         registry.remove_closed(now);
-        let own = registry.list.iter_mut().find(|(other, _)| Arc::ptr_eq(other, cells));
-        own.into_iter().for_each(|(_, closed)| *closed = Some(now));
+        if let Some(own) = registry.list.iter_mut().find(|entry| Arc::ptr_eq(&entry.cells, cells)) {
+            own.users = own.users.saturating_sub(1);
+            own.closed = (own.users == 0).then_some(now);
+        }
     }
 
     /// Returns all volumes, and the number of those that are not observed.
     pub(crate) fn all(&self) -> (Vec<Arc<VolumeCells>>, u64) {
         let registry = self.0.lock();
-        (registry.list.iter().map(|(cells, _)| Arc::clone(cells)).collect(), registry.unobserved)
+        (registry.list.iter().map(|entry| Arc::clone(&entry.cells)).collect(), registry.unobserved)
     }
 }
 
 impl Registry {
     fn remove_closed(&mut self, now: Instant) {
         let is_kept = |closed: Option<Instant>| closed.is_none_or(|closed| now - closed < KEPT_AFTER_CLOSE);
-        self.list.retain(|(_, closed)| is_kept(*closed));
+        self.list.retain(|entry| is_kept(entry.closed));
+    }
+
+    /// Returns the streams of a session, by core.
+    fn streams_of(&mut self, session: u32) -> impl Iterator<Item = &mut Entry> {
+        self.list.iter_mut().filter(move |entry| {
+            entry.cells.source == Source::Streams && entry.cells.owner.session == session
+        })
+    }
+
+    fn next_id(&mut self, source: &Source) -> u32 {
+        self.last_id = self.last_id.wrapping_add(1) & (STREAMS - 1);
+        match source {
+            Source::Volume(_) => self.last_id,
+            Source::Streams => self.last_id | STREAMS,
+        }
     }
 }
 
@@ -211,6 +280,16 @@ pub(crate) struct Commands {
     pub stages: StageTimes,
     /// First block of the first.
     pub lba: u64,
+}
+
+/// Bytes of a stream that moved together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moved {
+    pub operation: Operation,
+    /// Position of the only stage in the stages of [`Side::Stream`].
+    pub stage: usize,
+    pub bytes: u64,
+    pub ns: u64,
 }
 
 /// Writer of the numbers of one core.
@@ -278,23 +357,42 @@ impl Observer {
         self.cells().sleeps.end(now);
     }
 
-    /// Adds a volume of a session. Returns `None` if its commands are not recorded.
-    pub(crate) fn add_volume(&self, owner: Owner, uri: &str) -> Option<Arc<VolumeCells>> {
+    /// Adds a volume of a session, or a stream to its streams. Returns `None` if nothing is recorded.
+    pub(crate) fn add(&self, owner: Owner, source: Source) -> Option<Arc<VolumeCells>> {
         let Observed { is_on, volumes, .. } = &*self.observed;
-        is_on.then(|| volumes.add(owner, self.core as u32, uri))?
+        is_on.then(|| volumes.add(owner, self.core as u32, source))?
     }
 
-    /// Removes a volume once readers have had time to see its last numbers.
-    pub(crate) fn close_volume(&self, cells: &Arc<VolumeCells>, now: Instant) {
+    /// Removes a volume or a stream. Readers have time to see its last numbers.
+    pub(crate) fn close(&self, cells: &Arc<VolumeCells>, now: Instant) {
         self.observed.volumes.close(cells, now);
     }
 
     /// Records completed commands of a volume at `now`.
     pub(crate) fn record(&self, volume: &VolumeCells, commands: &Commands, now: u64) {
-        let Commands { operation, bytes, count, stages, lba } = *commands;
+        let Commands { operation, bytes, count, stages, .. } = *commands;
         let series = volume.series(operation, SizeClass::from_len(bytes));
         series.record(&stages, count);
         series.add_bytes(bytes * count);
+        self.add_slow(volume, commands, now);
+    }
+
+    /// Records bytes of a stream that spent `ns` in one stage, until `now`.
+    #[inline]
+    pub(crate) fn record_stream(&self, streams: &VolumeCells, moved: &Moved, now: u64) {
+        let Moved { operation, stage, bytes, ns } = *moved;
+        let series = streams.series(operation, SizeClass::from_len(bytes));
+        series.record_two([(stage, ns), (0, 0)], 1);
+        series.add_bytes(bytes);
+        if self.slow.borrow().is_slow(ns) {
+            let mut stages = StageTimes::default();
+            stages[stage] = ns;
+            self.add_slow(streams, &Commands { operation, bytes, count: 1, stages, lba: 0 }, now);
+        }
+    }
+
+    fn add_slow(&self, volume: &VolumeCells, commands: &Commands, now: u64) {
+        let Commands { operation, bytes, stages, lba, .. } = *commands;
         let total_ns = stages.iter().sum();
         let mut slow = self.slow.borrow_mut();
         if slow.is_slow(total_ns) {
@@ -316,7 +414,9 @@ impl Observer {
     }
 }
 
-/// Volumes that have numbers of their own, of all sessions.
+/// Bit of the IDs of streams.
+const STREAMS: u32 = 1 << 31;
+/// Volumes that have numbers of their own, of all sessions. The streams of a session on a core count as one.
 const MAX_VOLUMES: usize = 256;
 /// Time for which the numbers of a closed volume are kept at least; the next open or close removes them.
 const KEPT_AFTER_CLOSE: Duration = Duration::from_secs(5);
@@ -329,25 +429,51 @@ mod tests {
         Owner { session, application: Arc::from("fio (PID 7)") }
     }
 
+    fn volume(uri: &str) -> Source {
+        Source::Volume(uri.to_owned())
+    }
+
     #[test]
     fn bounds_volumes_and_frees_closed_ones() {
         let volumes = Volumes::default();
-        let all: Vec<_> = (0..MAX_VOLUMES).map(|_| volumes.add(owner(1), 0, "a").expect("space")).collect();
-        assert!(volumes.add(owner(1), 0, "b").is_none());
+        let all: Vec<_> =
+            (0..MAX_VOLUMES).map(|_| volumes.add(owner(1), 0, volume("a")).expect("space")).collect();
+        assert!(volumes.add(owner(1), 0, volume("b")).is_none());
         assert_eq!(volumes.all().1, 1);
         let now = Instant::now();
         all.iter().for_each(|cells| volumes.close(cells, now));
         assert_eq!(volumes.all().0.len(), MAX_VOLUMES, "kept for readers");
         volumes.close(&all[0], now + KEPT_AFTER_CLOSE);
         assert!(volumes.all().0.is_empty());
-        let added = volumes.add(owner(2), 0, "c").expect("space");
+        let added = volumes.add(owner(2), 0, volume("c")).expect("space");
         assert!(all.iter().all(|cells| cells.id != added.id), "no ID is used twice");
+    }
+
+    #[test]
+    fn streams_of_a_session_share_numbers() {
+        let volumes = Volumes::default();
+        let add = |session, core| volumes.add(owner(session), core, Source::Streams).expect("space");
+        let (first, second, other_core, other) = (add(1, 0), add(1, 0), add(1, 1), add(2, 0));
+        assert!(Arc::ptr_eq(&first, &second), "one core writes both");
+        assert_eq!((first.id, other_core.id != first.id, other.id != first.id), (first.id, false, true));
+        assert!(!Arc::ptr_eq(&first, &other_core));
+        assert_eq!(
+            (side_of(first.id), first.describe().name.as_str()),
+            (Side::Stream, "streams (session 1)")
+        );
+        let later = Instant::now() + KEPT_AFTER_CLOSE;
+        volumes.close(&first, Instant::now());
+        volumes.close(&other, later);
+        volumes.close(&other_core, later);
+        assert_eq!(volumes.all().0.len(), 3, "the second stream is open");
+        volumes.close(&second, Instant::now());
+        assert!(Arc::ptr_eq(&add(1, 0), &first), "opened again");
     }
 
     #[test]
     fn publishes_slow_commands_of_the_second_before() {
         let observer = Observer::new(Arc::new(Observed::new(true, &[0])), 0);
-        let volume = observer.observed.volumes.add(owner(7), 0, "nvme+tcp://a\u{1b}").expect("space");
+        let volume = observer.observed.volumes.add(owner(7), 0, volume("nvme+tcp://a\u{1b}")).expect("space");
         let stages = std::array::from_fn(|stage| stage as u64 * 1000);
         let (operation, bytes) = (Operation::Write, 4096);
         let commands = Commands { operation, bytes, count: 3, stages, lba: 77 };

@@ -1,13 +1,13 @@
 //! The numbers of a running engine as one document.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use isolane_observe::snapshot::{Numbers, Program, Snapshot, VERSION};
-use isolane_observe::stage::Side;
+use isolane_observe::snapshot::{Numbers, Program, Snapshot, VERSION, Volume};
 use isolane_reactor::clock;
 
-use crate::observed::{CurrentTurn, Observed};
+use crate::observed::{CurrentTurn, Observed, side_of};
 
 /// Source of snapshots of an engine, for any thread. It does not keep the engine running.
 #[derive(Clone, Debug)]
@@ -41,10 +41,13 @@ pub(crate) fn take(observed: &Observed) -> Snapshot {
     let mut numbers = Numbers::default();
     for (index, cells) in (0..).zip(&observed.cores) {
         let records = cells.slow.copy().into_iter();
-        slow.extend(records.map(|record| record.to_operation(Side::Engine, index, unix_offset_ns)));
+        slow.extend(records.map(|record| record.to_operation(side_of(record.volume), index, unix_offset_ns)));
         numbers.cores.push(cells.describe(index));
     }
     slow.sort_by_key(|operation| operation.at_unix_us);
+    // Streams of a session have numbers on each core.
+    let described: BTreeMap<u32, Volume> =
+        volumes.iter().map(|cells| cells.describe()).map(|it| (it.id, it)).collect();
     numbers.series = volumes.iter().flat_map(|cells| cells.copy()).collect();
     numbers.counters = [("unobserved-volumes".to_owned(), unobserved)].into();
     numbers.counters.insert("log-lines-lost".to_owned(), log::lost_lines());
@@ -52,7 +55,7 @@ pub(crate) fn take(observed: &Observed) -> Snapshot {
         version: VERSION,
         program: program(now_ns.saturating_sub(observed.started_ns)),
         at_unix_ms: since_1970.as_millis() as u64,
-        volumes: volumes.iter().map(|cells| cells.describe()).collect(),
+        volumes: described.into_values().collect(),
         numbers,
         slow,
         ..Snapshot::default()

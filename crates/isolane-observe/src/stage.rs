@@ -13,6 +13,8 @@ pub enum Side {
     Host,
     /// From the ring of an application back to it.
     Engine,
+    /// Bytes of an engine's stream, in one direction: between the ring of the application and the kernel.
+    Stream,
 }
 
 /// Stage of a command. Each side uses some of them, in this order ([`Side::stages`]).
@@ -60,14 +62,14 @@ pub enum Stage {
     Outcome,
     /// Engine: → fetched by the application.
     Notice,
-    /// Engine: bytes of a stream, published by the application → accepted by the kernel.
+    /// Stream: published by the application → accepted by the kernel.
     Tx,
-    /// Engine: bytes of a stream, received → fetched by the application.
+    /// Stream: received from the kernel → fetched by the application.
     Rx,
 }
 
 /// Number of stages of the side with the most.
-pub const MAX_STAGES: usize = 10;
+pub const MAX_STAGES: usize = 9;
 
 impl Side {
     /// Returns the stages that add up to the total of a command, in their order.
@@ -76,7 +78,8 @@ impl Side {
         match self {
             Side::Target => &[Batch, Memory, Transfer, Blocks, Limit, Queue, Device, Answer, Socket],
             Side::Host => &[Inbox, Held, Send, Wait, Data, Deliver, Wake],
-            Side::Engine => &[Ring, Held, Send, Wait, Data, Deliver, Outcome, Notice, Tx, Rx],
+            Side::Engine => &[Ring, Held, Send, Wait, Data, Deliver, Outcome, Notice],
+            Side::Stream => &[Tx, Rx],
         }
     }
 
@@ -91,6 +94,7 @@ impl Side {
             Side::Target => "target",
             Side::Host => "host",
             Side::Engine => "engine",
+            Side::Stream => "stream",
         }
     }
 }
@@ -204,7 +208,7 @@ mod tests {
 
     #[test]
     fn each_side_fits_the_arrays() {
-        for side in [Side::Target, Side::Host, Side::Engine] {
+        for side in [Side::Target, Side::Host, Side::Engine, Side::Stream] {
             assert!(side.stages().len() <= MAX_STAGES);
             for (position, stage) in side.stages().iter().enumerate() {
                 assert_eq!(side.position_of(*stage), Some(position));
@@ -215,7 +219,7 @@ mod tests {
 
     #[test]
     fn names_are_those_of_the_document() {
-        for side in [Side::Target, Side::Host, Side::Engine] {
+        for side in [Side::Target, Side::Host, Side::Engine, Side::Stream] {
             for stage in side.stages() {
                 assert_eq!(serde_json::to_value(stage).expect("JSON"), stage.name());
             }

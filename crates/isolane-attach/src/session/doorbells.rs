@@ -6,6 +6,7 @@ use std::sync::Arc;
 use isolane_shm::entries::Sender;
 use isolane_shm::{Arena, Bell, SharedMemory, ShmRef, WakeFlag};
 use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::control_channel::ControlChannel;
 use crate::AttachError;
@@ -45,8 +46,9 @@ impl Doorbells {
     /// [`AttachError::InvalidIndex`], [`AttachError::SessionClosed`].
     pub fn ring(&self, id: u32) -> Result<(), AttachError> {
         self.channel.check_process()?;
+        let at = monotonic_ns();
         let mut sender = self.sender.lock();
-        while !sender.push(&doorbell::entry(id))? {
+        while !sender.push(&doorbell::entry_at(id, at))? {
             self.bell.ring();
             self.channel.check()?;
             std::thread::yield_now();
@@ -55,6 +57,12 @@ impl Doorbells {
         self.bell.ring();
         Ok(())
     }
+}
+
+/// Returns the clock that the engine can read too.
+fn monotonic_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 const ENTRIES: u32 = 4096;

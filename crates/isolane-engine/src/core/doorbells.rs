@@ -63,11 +63,11 @@ impl DoorbellTable {
         Ok(())
     }
 
-    /// Calls `on_doorbell` for each doorbell, up to a quantum per session, and `on_violation` for each session
+    /// Calls `on_doorbell` with the session, the object, and the time of each doorbell, up to a quantum per session, and `on_violation` for each session
     /// with an invalid ring. Returns whether there was a doorbell; then there may be more.
     pub fn poll(
         &mut self,
-        mut on_doorbell: impl FnMut(u32, u32),
+        mut on_doorbell: impl FnMut(u32, u32, u64),
         mut on_violation: impl FnMut(u32, String),
     ) -> bool {
         let mut has_rung = false;
@@ -83,7 +83,11 @@ impl DoorbellTable {
             }
             has_rung = true;
             let entries = std::iter::from_fn(|| doorbells.receiver.pop()).take(QUANTUM);
-            entries.filter_map(|entry| doorbell::object(&entry)).for_each(|id| on_doorbell(*session, id));
+            for entry in entries {
+                if let Some(id) = doorbell::object(&entry) {
+                    on_doorbell(*session, id, doorbell::rung_at(&entry));
+                }
+            }
             doorbells.receiver.publish();
         }
         has_rung

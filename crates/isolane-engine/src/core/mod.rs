@@ -231,9 +231,10 @@ impl Core {
     fn poll_doorbells(&mut self, now: Instant) -> bool {
         let Core { doorbells, objects, control, .. } = self;
         doorbells.poll(
-            |session, id| {
+            |session, id, at| {
                 if let Some(index) = objects.find(session, id) {
                     objects.activate(index, now);
+                    objects.at(index).into_iter().for_each(|slot| slot.object.on_doorbell(at));
                 }
             },
             |session, reason| {

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use isolane_engine_api::layout::{DoorbellLayout, NotificationLayout, doorbell, notification};
@@ -23,6 +23,7 @@ struct Seen {
     closes: AtomicU32,
     unwatched: AtomicU32,
     relieved: AtomicU32,
+    rung_at: AtomicU64,
 }
 
 /// Object with scripted work, which notifies its application.
@@ -77,6 +78,10 @@ impl PolledObject for Played {
     }
 
     fn on_ready(&mut self, _: usize, _: Ready) {}
+
+    fn on_doorbell(&mut self, at: u64) {
+        self.seen.rung_at.store(at, Ordering::Relaxed);
+    }
 
     fn source(&self, index: usize) -> Option<BorrowedFd<'_>> {
         self.source.as_ref().filter(|_| index == 0).map(AsFd::as_fd)
@@ -224,10 +229,11 @@ fn polls_idle_object_only_after_doorbell() {
     fixture.seen.work.store(3, Ordering::Relaxed);
     let need_wakeup = fixture.memory.flag(NEED_WAKEUP).unwrap();
     assert!(need_wakeup.take(), "an idle object requests a doorbell");
-    assert!(fixture.doorbells.push(&doorbell::entry(7)).unwrap());
+    assert!(fixture.doorbells.push(&doorbell::entry_at(7, 99)).unwrap());
     fixture.doorbells.publish();
     fixture.bell.ring();
     fixture.turn();
+    assert_eq!(fixture.seen.rung_at.load(Ordering::Relaxed), 99);
     assert!(fixture.polls() >= 4);
     assert_eq!(fixture.seen.work.load(Ordering::Relaxed), 0);
 }

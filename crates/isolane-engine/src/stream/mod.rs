@@ -18,6 +18,7 @@ mod notifications;
 mod object;
 mod receive;
 mod record;
+mod stream_times;
 mod transmit;
 
 #[cfg(test)]
@@ -38,6 +39,7 @@ use failpoint::Failpoint;
 pub(crate) use object::StreamKind;
 use receive::RxPath;
 pub use record::{SocketRefusal, StreamRecord};
+use stream_times::Positions;
 use transmit::TxPath;
 
 /// State machine of a stream, without thread, clock, or control plane.
@@ -186,6 +188,17 @@ impl StreamMachine {
         let publishes = sent.publishes || received.publishes;
         let notifies = publishes && self.common.block.notify.take();
         Ok(Progress { busy: sent.busy || received.busy, notifies, closed: false })
+    }
+
+    /// Positions of both directions, as the last poll has seen them.
+    #[inline]
+    fn positions(&self) -> Positions {
+        Positions {
+            pushed: self.tx.pushed(),
+            sent: self.tx.sent(),
+            received: self.rx.received(),
+            fetched: self.rx.consumed(),
+        }
     }
 
     /// Called after some idle time: requests doorbells of the application, unless there is work. Returns whether

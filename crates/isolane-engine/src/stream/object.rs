@@ -5,6 +5,7 @@
 
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use isolane_engine_api::stream::{Origin, StreamLayout};
@@ -14,6 +15,7 @@ use rustix::net::sockopt;
 
 use super::dead_stream::DeadStream;
 use super::notifications::PendingNotification;
+use super::stream_times::StreamTimes;
 use super::{SocketRefusal, StreamError, StreamMachine, StreamRecord};
 use crate::EngineConfig;
 use crate::close_threads::Socket;
@@ -21,6 +23,7 @@ use crate::object::{
     BuildFn, BuiltObject, CloseReason, NO_DESCRIPTORS, ObjectBuilder, ObjectContext, ObjectKind, PollStatus,
     PolledObject, ProtocolViolation, Ready, RecoveryState, Rejection, Turn,
 };
+use crate::observed::Owner;
 
 /// Streams, as a kind of objects.
 pub(crate) struct StreamKind {
@@ -106,6 +109,7 @@ fn build(socket: Result<OwnedFd, String>, record: StreamRecord, resumed: bool) -
     let socket = socket.map(Socket::new);
     Box::new(move |context: ObjectContext| {
         let (session, id) = (context.session, context.id);
+        let owner = Owner { session, application: Arc::clone(&context.application) };
         let notification = PendingNotification::new(id, context.queue);
         let socket = socket.map(Socket::into_inner);
         let duplicate = socket.as_ref().ok().filter(|_| resumed).and_then(|socket| socket.try_clone().ok());
@@ -113,7 +117,10 @@ fn build(socket: Result<OwnedFd, String>, record: StreamRecord, resumed: bool) -
             StreamMachine::resume(socket, &context.memory, record).map_err(|error| error.to_string())
         });
         match machine {
-            Ok(machine) => Ok(built(&record, Stream::new(machine, notification, resumed))),
+            Ok(machine) => {
+                let times = StreamTimes::new(&context.observer, owner, &machine.positions());
+                Ok(built(&record, Stream::new(machine, times, notification, resumed)))
+            }
             Err(error) if resumed => {
                 log::warn!("session {session}: stream {id} cannot be resumed: {error}");
                 let dead = DeadStream::new(&context.memory, &record, error, notification, duplicate);
@@ -132,6 +139,7 @@ fn built(record: &StreamRecord, object: impl PolledObject + 'static) -> BuiltObj
 /// Stream on its core.
 struct Stream {
     machine: StreamMachine,
+    times: StreamTimes,
     notification: PendingNotification,
     /// A previous engine had the stream, and its application knows that it is open.
     resumed: bool,
@@ -143,8 +151,13 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(machine: StreamMachine, notification: PendingNotification, resumed: bool) -> Stream {
-        Stream { machine, notification, resumed, reads: true, failed: false, closing: None }
+    fn new(
+        machine: StreamMachine,
+        times: StreamTimes,
+        notification: PendingNotification,
+        resumed: bool,
+    ) -> Stream {
+        Stream { machine, times, notification, resumed, reads: true, failed: false, closing: None }
     }
 
     fn try_poll(&mut self, now: Instant) -> Result<PollStatus, StreamError> {
@@ -164,6 +177,7 @@ impl Stream {
             }
         }
         let progress = self.machine.poll()?;
+        self.times.on_poll(&self.machine.positions());
         if progress.notifies {
             self.notification.mark_due();
         }
@@ -215,8 +229,13 @@ impl PolledObject for Stream {
         if self.failed || (self.closing.is_some() && !self.machine.is_closing()) {
             return self.poll(turn);
         }
-        match self.machine.prepare_idle() {
-            Ok(true) => Ok(PollStatus::Idle),
+        let is_idle = self.machine.prepare_idle();
+        self.times.on_poll(&self.machine.positions());
+        match is_idle {
+            Ok(true) => {
+                self.times.on_idle();
+                Ok(PollStatus::Idle)
+            }
             Ok(false) => Ok(PollStatus::Busy),
             Err(error) => self.on_error(error),
         }
@@ -224,6 +243,10 @@ impl PolledObject for Stream {
 
     fn on_ready(&mut self, _: usize, ready: Ready) {
         self.machine.on_ready(ready);
+    }
+
+    fn on_doorbell(&mut self, at: u64) {
+        self.times.on_doorbell(at);
     }
 
     fn on_watch_failed(&mut self, reason: &str) -> bool {

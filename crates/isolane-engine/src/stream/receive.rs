@@ -225,7 +225,15 @@ impl RxPath {
         Ok(())
     }
 
-    fn consumed(&self) -> u64 {
+    /// Number of bytes received into the ring.
+    #[inline]
+    pub fn received(&self) -> u64 {
+        self.ring.position()
+    }
+
+    /// Number of bytes that the application has fetched from the ring, as last seen.
+    #[inline]
+    pub fn consumed(&self) -> u64 {
         self.ring.position() - self.ring.unread()
     }
 }

@@ -56,6 +56,8 @@ impl TxPath {
     pub fn poll(&mut self, common: &Common) -> Result<PathProgress, StreamError> {
         let Common { socket, block, failpoint, .. } = common;
         if self.finished || !self.writable {
+            // The times of the bytes need it.
+            self.ring.refresh()?;
             return Ok(PathProgress::default());
         }
         let sent = isolane_tcp::send_from(&mut self.ring, socket.as_fd(), QUANTUM)?;
@@ -127,7 +129,14 @@ impl TxPath {
         self.finished
     }
 
+    /// Number of bytes that the application has published, as last seen.
+    #[inline]
+    pub fn pushed(&self) -> u64 {
+        self.ring.position() + self.ring.available()
+    }
+
     /// Number of bytes given to the kernel.
+    #[inline]
     pub fn sent(&self) -> u64 {
         self.ring.position()
     }

@@ -23,7 +23,7 @@ use isolane_observe::cells::StageTimes;
 use isolane_observe::stage::Operation;
 use isolane_reactor::clock;
 
-use crate::observed::{Commands, Observer, Owner, VolumeCells};
+use crate::observed::{Commands, Observer, Owner, Source, VolumeCells, on_our_clock};
 
 /// Times of the commands of one queue.
 pub(super) struct CommandTimes {
@@ -102,7 +102,7 @@ impl CommandTimes {
     /// For a queue whose ring is empty until now.
     pub fn new(observer: &Rc<Observer>, owner: Owner, uri: &str) -> CommandTimes {
         CommandTimes {
-            cells: observer.add_volume(owner, uri),
+            cells: observer.add(owner, Source::Volume(uri.to_owned())),
             last_empty: observer.now(),
             observer: Rc::clone(observer),
             runs: Vec::new(),
@@ -189,7 +189,7 @@ impl CommandTimes {
     pub fn on_taken(&mut self, taken: u64, at: u64) {
         if self.published.front().is_some_and(|first| first.end <= taken) {
             let (monotonic, now) = (clock::monotonic(), self.observer.now());
-            self.record_taken(taken, taken_at(at, now, monotonic), now);
+            self.record_taken(taken, on_our_clock(at, now, monotonic), now);
         }
     }
 
@@ -205,21 +205,12 @@ impl CommandTimes {
     }
 }
 
-/// Returns a time that an application has written, on our clock: at most `now`, and 0 if there is none.
-#[inline]
-fn taken_at(at: u64, now: u64, monotonic: u64) -> u64 {
-    match at {
-        0 => 0,
-        at => now.saturating_sub(monotonic.saturating_sub(at)),
-    }
-}
-
 /// Position of the stage in [`Side::stages`](isolane_observe::stage::Side::stages).
 const NOTICE: usize = 7;
 
 impl Drop for CommandTimes {
     fn drop(&mut self) {
-        self.cells.iter().for_each(|cells| self.observer.close_volume(cells, Instant::now()));
+        self.cells.iter().for_each(|cells| self.observer.close(cells, Instant::now()));
     }
 }
 
@@ -227,7 +218,7 @@ impl Drop for CommandTimes {
 fn stages(run: &RequestTimes, ring_ns: u64, now: u64) -> StageTimes {
     let [inbox, held, send, wait, data, deliver, ..] = run.stages;
     let outcome = now.saturating_sub(run.at);
-    [ring_ns, inbox + held, send, wait, data, deliver, outcome, 0, 0, 0]
+    [ring_ns, inbox + held, send, wait, data, deliver, outcome, 0, 0]
 }
 
 #[cfg(test)]
@@ -239,7 +230,7 @@ mod tests {
     use crate::observed::Observed;
 
     fn run(count: u64, at: u64) -> RequestTimes {
-        let stages = [1, 2, 4, 8, 16, 32, 0, 0, 0, 0];
+        let stages = [1, 2, 4, 8, 16, 32, 0, 0, 0];
         RequestTimes { count, operation: Operation::Read, bytes: 4096, stages, at }
     }
 
@@ -305,11 +296,11 @@ mod tests {
     #[test]
     fn bounds_times_of_takes() {
         for (at, taken) in [(8_500, 4_500), (9_000, 5_000), (u64::MAX, 5_000), (3_000, 0), (1, 0), (0, 0)] {
-            assert_eq!(taken_at(at, 5_000, 9_000), taken, "{at}");
+            assert_eq!(on_our_clock(at, 5_000, 9_000), taken, "{at}");
         }
         let (mut times, observed) = times(true);
         publish(&mut times, &[4_600]);
-        times.record_taken(u64::MAX, taken_at(8_500, 5_000, 9_000), 5_000);
+        times.record_taken(u64::MAX, on_our_clock(8_500, 5_000, 9_000), 5_000);
         assert_eq!(series(&observed).expect("numbers").stage_sum_ns(Stage::Notice), 0, "before it");
     }
 

@@ -5,6 +5,7 @@ mod fixture;
 mod many;
 mod peers;
 mod tasks;
+mod times;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};

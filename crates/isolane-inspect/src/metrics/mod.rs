@@ -104,53 +104,65 @@ fn sum_of_cores(series: &[Series]) -> BTreeMap<Key, Series> {
     sums
 }
 
+/// Label of a series, and its value.
+type Owner = (&'static str, String);
+
+/// Returns the namespace of a volume, or the application of streams; none for members.
+fn owner(volume: &Volume) -> Option<Owner> {
+    match (&volume.application, volume.nsid) {
+        (_, Some(nsid)) => Some(("nsid", nsid.to_string())),
+        (Some(application), None) => Some(("application", format!("{application}, {}", volume.name))),
+        (None, None) => None,
+    }
+}
+
 fn add_series(format: &mut dyn Format, volumes: &BTreeMap<u32, &Volume>, sums: &BTreeMap<Key, Series>) {
     // Members have no namespace ID.
     let named = |(key, series)| {
         let (side, volume, operation, size): &Key = key;
-        let nsid = volumes.get(volume)?.nsid?;
-        Some((side.name(), nsid, operation.name(), size.name(), series))
+        let owner = owner(volumes.get(volume)?)?;
+        Some((side.name(), owner, operation.name(), size.name(), series))
     };
-    let named: Vec<(&str, u32, &str, &str, &Series)> = sums.iter().filter_map(named).collect();
+    let named: Vec<(&str, Owner, &str, &str, &Series)> = sums.iter().filter_map(named).collect();
     format.family("isolane_io_seconds", Kind::Histogram, "Time of I/O commands.");
-    for (side, nsid, op, size, series) in &named {
-        format.histogram(&[("side", side), ("nsid", nsid), ("op", op), ("size", size)], &series.total);
+    for (side, (label, owner), op, size, series) in &named {
+        format.histogram(&[("side", side), (label, owner), ("op", op), ("size", size)], &series.total);
     }
     format.family(
         "isolane_io_stage_seconds",
         Kind::Histogram,
         "Time of the stages of I/O commands that took time in them.",
     );
-    for (side, nsid, op, size, series) in &named {
+    for (side, (label, owner), op, size, series) in &named {
         for stage in &series.stages {
             let name = stage.stage.name();
             let labels: Labels<'_> =
-                &[("side", side), ("nsid", nsid), ("op", op), ("size", size), ("stage", &name)];
+                &[("side", side), (label, owner), ("op", op), ("size", size), ("stage", &name)];
             format.histogram(labels, &stage.times);
         }
     }
     format.family("isolane_io_bytes", Kind::Counter, "Bytes of successful commands.");
-    for (side, nsid, op, size, series) in &named {
+    for (side, (label, owner), op, size, series) in &named {
         format.sample(
-            &[("side", side), ("nsid", nsid), ("op", op), ("size", size)],
+            &[("side", side), (label, owner), ("op", op), ("size", size)],
             Value::Count(series.bytes),
         );
     }
     format.family("isolane_io_errors", Kind::Counter, "Failed commands.");
-    for (side, nsid, op, size, series) in &named {
+    for (side, (label, owner), op, size, series) in &named {
         format.sample(
-            &[("side", side), ("nsid", nsid), ("op", op), ("size", size)],
+            &[("side", side), (label, owner), ("op", op), ("size", size)],
             Value::Count(series.errors),
         );
     }
     format.family("isolane_io_max_seconds", Kind::Gauge, "Longest time of a command since the start.");
-    let mut longest: BTreeMap<(u32, &str), u64> = BTreeMap::new();
-    for (_, nsid, op, _, series) in &named {
-        let max = longest.entry((*nsid, op)).or_default();
+    let mut longest: BTreeMap<(&Owner, &str), u64> = BTreeMap::new();
+    for (_, owner, op, _, series) in &named {
+        let max = longest.entry((owner, op)).or_default();
         *max = series.max_ns.max(*max);
     }
-    for ((nsid, op), max_ns) in longest {
-        format.sample(&[("nsid", &nsid), ("op", &op)], Value::Seconds(max_ns));
+    for (((label, owner), op), max_ns) in longest {
+        format.sample(&[(label, owner), ("op", &op)], Value::Seconds(max_ns));
     }
     format.family(
         "isolane_member_last",
@@ -365,6 +377,20 @@ mod tests {
             assert!(text.lines().any(|at| at == line), "{line} in {text}");
         }
         assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn streams_are_labeled_with_their_application() {
+        let mut snapshot = snapshot();
+        let application = Some("fio (PID 7)".to_owned());
+        let name = "streams (session 3)".to_owned();
+        snapshot.volumes.push(Volume { id: 9, name, application, ..Volume::default() });
+        snapshot.numbers.series.push(Series { side: Side::Stream, ..series(9, 4) });
+        let text = text(&snapshot, &Totals::default(), &Extra::default());
+        let labels =
+            "side=\"stream\",application=\"fio (PID 7), streams (session 3)\",op=\"read\",size=\"4K\"";
+        let line = format!("isolane_io_seconds_count{{{labels}}} 4");
+        assert!(text.lines().any(|at| at == line), "{line} in {text}");
     }
 
     #[test]

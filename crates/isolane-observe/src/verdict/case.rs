@@ -8,7 +8,7 @@ use super::times::Measured;
 use super::trend::{self, Point};
 use super::window::Window;
 use crate::snapshot::{Series, Snapshot};
-use crate::stage::Stage;
+use crate::stage::{Side, Stage};
 use crate::topology::Topology;
 
 /// Least share of the lost time of a finding.
@@ -50,7 +50,8 @@ impl<'a> Case<'a> {
         for (at, series) in window.series.iter().enumerate() {
             by_volume.entry(series.volume).or_default().push(at);
         }
-        let tops = ledger.parts.iter().map(|part| part.volume).collect();
+        let volumes = ledger.parts.iter().filter(|part| part.side != Side::Stream);
+        let tops = volumes.map(|part| part.volume).collect();
         let (named, findings, cleared, not_seen) = Default::default();
         Case {
             snapshot,

@@ -256,6 +256,8 @@ pub(super) fn volume_stage(side: Side) -> Stage {
     match side {
         Side::Target => Stage::Device,
         Side::Host | Side::Engine => Stage::Wait,
+        // Streams have no volume.
+        Side::Stream => Stage::Tx,
     }
 }
 

@@ -34,6 +34,8 @@ mod trend;
 mod units;
 mod window;
 
+use std::collections::BTreeSet;
+
 use crate::snapshot::Snapshot;
 
 use self::case::Case;
@@ -100,13 +102,14 @@ pub fn explain_measured(snapshot: &Snapshot, options: Options, measured: Option<
             .miss("time inside interrupt handlers", "root: sudo isolane explain --deep measures it for 2 s"),
         None => {}
     }
+    let volumes = case.ledger.parts.iter().map(|part| part.volume).collect::<BTreeSet<u32>>().len();
     let mut findings = case.findings;
     findings.sort_by(|left, right| right.share.total_cmp(&left.share));
     Verdict {
         version: VERSION,
         window_s: case.window.seconds,
         operations: case.ledger.operations,
-        volumes: case.tops.len() as u64,
+        volumes: volumes as u64,
         tail,
         findings,
         cleared: case.cleared,

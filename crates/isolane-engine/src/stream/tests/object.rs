@@ -3,12 +3,16 @@
 use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
 use isolane_engine_api::encode;
 use isolane_engine_api::layout::stream as at;
 use isolane_engine_api::stream::{ControlBlock, StreamEnd, StreamLayout};
+use isolane_observe::snapshot::Series;
+use isolane_observe::stage::Stage;
+use isolane_reactor::clock;
 use isolane_shm::PAGE_SIZE;
 use rustix::net::sockopt;
 
@@ -30,10 +34,17 @@ fn idle() -> (Rig, OwnedFd) {
 }
 
 fn build(rig: &Rig, build: BuildFn) -> Result<Box<dyn PolledObject>, String> {
-    let memory = rig.memory.clone();
-    let observer = Observer::new(Arc::new(Observed::new(true, &[0])), 0);
-    let application = Arc::from("test");
-    let context = ObjectContext { core: 0, session: 1, id: 7, memory, queue: None, application, observer };
+    build_in(rig, build, 1, Observer::new(Arc::new(Observed::new(true, &[0])), 0))
+}
+
+fn build_in(
+    rig: &Rig,
+    build: BuildFn,
+    session: u32,
+    observer: Rc<Observer>,
+) -> Result<Box<dyn PolledObject>, String> {
+    let (memory, application) = (rig.memory.clone(), Arc::from("test"));
+    let context = ObjectContext { core: 0, session, id: 7, memory, queue: None, application, observer };
     let built = build(context);
     built.map(|BuiltObject { object, .. }| object)
 }
@@ -86,12 +97,69 @@ fn break_stream(rig: &mut Rig, stream: &mut Box<dyn PolledObject>) {
 
 /// Returns a stream and its fixture.
 fn adopted() -> (Rig, Box<dyn PolledObject>) {
+    adopted_in(1, Observer::new(Arc::new(Observed::new(true, &[0])), 0))
+}
+
+fn adopted_in(session: u32, observer: Rc<Observer>) -> (Rig, Box<dyn PolledObject>) {
     let mut rig = Rig::new(4096, None);
     rig.engine = None;
     let socket = rig.socket.as_fd().try_clone_to_owned().unwrap();
     let builder = resume(Ok(socket), &encode(&rig.record)).unwrap();
-    let stream = build(&rig, builder.build).unwrap();
+    let stream = build_in(&rig, builder.build, session, observer).unwrap();
     (rig, stream)
+}
+
+/// Polls a stream in a turn of its own until it is idle.
+fn rest(observer: &Observer, stream: &mut Box<dyn PolledObject>) {
+    observer.begin_turn(false);
+    while poll(stream) != Ok(PollStatus::Idle)
+        || stream.prepare_idle(&Turn { now: Instant::now() }) != Ok(PollStatus::Idle)
+    {
+        observer.begin_turn(false);
+    }
+}
+
+#[test]
+fn hostile_doorbells_change_own_times_only() {
+    let observed = Arc::new(Observed::new(true, &[0]));
+    let observer = Observer::new(Arc::clone(&observed), 0);
+    let mut hostile = adopted_in(1, Rc::clone(&observer));
+    let mut other = adopted_in(2, Rc::clone(&observer));
+    let series = |session: &str| -> Vec<Series> {
+        let all = observed.volumes.all().0;
+        let own = all.iter().find(|cells| cells.describe().name.contains(session)).expect("a row");
+        own.copy().collect()
+    };
+    let tx_ns = |session| series(session).first().map_or(0, |at| at.stage_sum_ns(Stage::Tx));
+    let (mut hostile_ns, mut other_ns) = (0, 0);
+    for at in [1, u64::MAX, 0] {
+        rest(&observer, &mut hostile.1);
+        rest(&observer, &mut other.1);
+        let idle_since = observer.turn_ns();
+        assert_eq!((tx_ns("session 1"), tx_ns("session 2")), (hostile_ns, other_ns), "no bytes");
+        while clock::now() < idle_since + 1_000_000 {}
+        let rung = clock::now();
+        for (rig, stream, at) in
+            [(&mut hostile.0, &mut hostile.1, at), (&mut other.0, &mut other.1, clock::monotonic())]
+        {
+            rig.app_write(64, false).unwrap();
+            stream.on_doorbell(at);
+            stream.on_doorbell(1);
+        }
+        observer.begin_turn(false);
+        poll(&mut hostile.1).unwrap();
+        poll(&mut other.1).unwrap();
+        let now = clock::now();
+        let (of_hostile, of_other) = (tx_ns("session 1") - hostile_ns, tx_ns("session 2") - other_ns);
+        (hostile_ns, other_ns) = (hostile_ns + of_hostile, other_ns + of_other);
+        assert!(of_other > 0 && of_other <= now - rung, "{at}: {of_other}");
+        // `hostile` rests before `other`, so its last poll is earlier.
+        let is_bounded = if at == 1 { of_hostile >= 1_000_000 } else { of_hostile <= now - idle_since };
+        assert!(is_bounded && of_hostile < now, "{at}: {of_hostile}");
+    }
+    let [of_hostile, of_other] = ["session 1", "session 2"].map(series);
+    assert_eq!((of_hostile[0].total.count(), of_other[0].total.count()), (3, 3));
+    assert_eq!((of_hostile[0].total.sum_ns(), of_hostile[0].bytes), (hostile_ns, 3 * 64));
 }
 
 #[test]
