@@ -47,15 +47,12 @@ impl Resolution {
     /// Returns the cell of a duration.
     #[inline]
     pub const fn cell_of(self, ns: u64) -> usize {
-        if ns < 1 << FIRST_DOUBLING {
-            return 0;
-        }
+        let ns = ns_from_first(ns);
         let doubling = ns.ilog2();
-        if doubling >= END_DOUBLING {
-            return self.cells() - 1;
-        }
-        let part = (ns >> (doubling - self.bits())) as usize & (self.per_doubling() - 1);
-        1 + (((doubling - FIRST_DOUBLING) as usize) << self.bits()) + part
+        // The second part also has the highest bit of the duration.
+        let cell = ((doubling as usize) << self.bits()) + (ns >> (doubling - self.bits())) as usize;
+        let cell = cell - (((FIRST_DOUBLING as usize + 1) << self.bits()) - 1);
+        if cell < self.cells() { cell } else { self.cells() - 1 }
     }
 
     /// Returns the first duration of a cell, in nanoseconds. For the number of cells, it returns `u64::MAX`.
@@ -83,17 +80,21 @@ pub const TAIL_ROWS: usize = DOUBLINGS + 2;
 /// Returns the row and the coarse cell of a total, of which `cell` is the cell at [`Resolution::Eight`].
 #[inline]
 pub(crate) const fn places_of(cell: usize) -> (usize, usize) {
-    (cell.div_ceil(8), cell.div_ceil(2))
+    ((cell + 7) >> 3, (cell + 1) >> 1)
 }
 
 /// Returns the row of a total: 0 below 64 ns, then one row for each doubling.
 #[inline]
 pub const fn tail_row_of(ns: u64) -> usize {
-    if ns < 1 << FIRST_DOUBLING {
-        return 0;
-    }
-    let doubling = ns.ilog2();
-    if doubling >= END_DOUBLING { DOUBLINGS + 1 } else { (doubling - FIRST_DOUBLING) as usize + 1 }
+    let row = (ns_from_first(ns).ilog2() - (FIRST_DOUBLING - 1)) as usize;
+    if row < TAIL_ROWS { row } else { TAIL_ROWS - 1 }
+}
+
+/// Returns the duration, or the longest one of the first cell if it is in that.
+#[inline]
+const fn ns_from_first(ns: u64) -> u64 {
+    const LONGEST: u64 = (1 << FIRST_DOUBLING) - 1;
+    if ns > LONGEST { ns } else { LONGEST }
 }
 
 /// Histogram of durations, as plain data. Only cells that are not empty take memory.

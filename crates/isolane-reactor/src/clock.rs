@@ -15,7 +15,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Nanoseconds per tick in units of 2⁻³²; 0 while the scale is not known.
 static SCALE: AtomicU64 = AtomicU64::new(0);
-/// The reading from which the time continues, published by `SCALE`.
+/// Time of tick 0, modulo 2⁶⁴; published by `SCALE`.
+static OFFSET: AtomicU64 = AtomicU64::new(0);
+/// The second reading, from which the time continues.
 static BASE: OnceLock<Reading> = OnceLock::new();
 /// The first reading; `None` if the kernel does not trust the TSC.
 static FIRST: OnceLock<Option<Reading>> = OnceLock::new();
@@ -30,9 +32,9 @@ struct Reading {
 /// Returns the time in nanoseconds since an unspecified start.
 #[inline]
 pub fn now() -> u64 {
-    match (SCALE.load(Ordering::Acquire), BASE.get()) {
-        (scale @ 1.., Some(base)) => base.ns + to_ns(ticks().saturating_sub(base.ticks), scale),
-        _ => monotonic_or_calibrate(),
+    match SCALE.load(Ordering::Acquire) {
+        0 => monotonic_or_calibrate(),
+        scale => to_ns(ticks(), scale).wrapping_add(OFFSET.load(Ordering::Relaxed)),
     }
 }
 
@@ -49,7 +51,9 @@ fn monotonic_or_calibrate() -> u64 {
         let base = BASE.get_or_init(read_both);
         let ticks = base.ticks.saturating_sub(first.ticks).max(1);
         let scale = (u128::from(base.ns - first.ns) << 32) / u128::from(ticks);
-        SCALE.store(u64::try_from(scale).unwrap_or(0), Ordering::Release);
+        let scale = u64::try_from(scale).unwrap_or(0);
+        OFFSET.store(base.ns.wrapping_sub(to_ns(base.ticks, scale)), Ordering::Relaxed);
+        SCALE.store(scale, Ordering::Release);
     }
     ns
 }

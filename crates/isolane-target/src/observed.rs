@@ -18,21 +18,19 @@ use isolane_reactor::{Reactor, SleepTimes, clock};
 use isolane_volume::nested::MemberEnd;
 use parking_lot::Mutex;
 
-use crate::timeline::{Mark, Run};
-
-/// By operation and size class.
-type Kinds = [[OnceLock<Box<SeriesCells>>; SizeClass::ALL.len()]; Operation::ALL.len()];
+use crate::timeline::{Mark, Run, SERIES_OF_VOLUME, series_index};
 
 /// Numbers that one core writes.
 #[derive(Debug, Default)]
 pub(crate) struct CoreCells {
-    /// By the number of the volume: the namespaces in their order, then the members, then all others together.
-    volumes: Vec<Kinds>,
+    /// By [`series_index`]. Volumes have numbers: the namespaces in their order, then the members, then all others
+    /// together.
+    series: Vec<OnceLock<Box<SeriesCells>>>,
     /// Memory for the series, in bytes.
     max_bytes: u64,
     used_bytes: Counter,
+    /// Turns in which bytes moved.
     turns: CoarseCells,
-    busy_ns: Counter,
     /// Of its reactor, if it is observed.
     pub sleeps: OnceLock<Arc<SleepTimes>>,
     /// Number of the current turn, and its part as a [`Phase`].
@@ -46,41 +44,40 @@ pub(crate) struct CoreCells {
 
 impl CoreCells {
     pub(crate) fn new(volumes: usize, max_bytes: usize) -> CoreCells {
-        let volumes = (0..=volumes).map(|_| Kinds::default()).collect();
-        CoreCells { volumes, max_bytes: max_bytes as u64, ..CoreCells::default() }
+        let series = (0..(volumes + 1) * SERIES_OF_VOLUME).map(|_| OnceLock::new());
+        CoreCells { series: series.collect(), max_bytes: max_bytes as u64, ..CoreCells::default() }
     }
 
-    /// Returns the cells to record into.
+    /// Returns the cells to record into, with this [`series_index`].
     #[inline]
-    pub(crate) fn series(&self, volume: usize, operation: Operation, size: SizeClass) -> &SeriesCells {
-        match self.volumes[volume][operation as usize][size as usize].get() {
+    pub(crate) fn series(&self, index: usize) -> &SeriesCells {
+        match self.series[index].get() {
             Some(cells) => cells,
-            None => self.add_series(volume, operation, size),
+            None => self.add_series(index),
         }
     }
 
     /// Allocates the cells, or those of all volumes beyond the limit.
     #[cold]
-    fn add_series(&self, volume: usize, operation: Operation, size: SizeClass) -> &SeriesCells {
+    fn add_series(&self, index: usize) -> &SeriesCells {
         let used = self.used_bytes.value() + SERIES_BYTES;
-        let volume = if used <= self.max_bytes { volume } else { self.others() };
+        let others = self.series.len() - SERIES_OF_VOLUME + index % SERIES_OF_VOLUME;
         self.used_bytes.set(used.min(self.max_bytes));
-        self.volumes[volume][operation as usize][size as usize].get_or_init(Box::default)
+        self.series[if used <= self.max_bytes { index } else { others }].get_or_init(Box::default)
     }
 
     /// Returns the number that stands for all volumes beyond the limit.
     pub(crate) fn others(&self) -> usize {
-        self.volumes.len() - 1
+        self.series.len() / SERIES_OF_VOLUME - 1
     }
 
     /// Returns the numbers of all volumes. `core` is the index of this core.
     pub(crate) fn copy(&self, core: usize) -> impl Iterator<Item = Series> {
         let kinds =
             Operation::ALL.into_iter().flat_map(|operation| SizeClass::ALL.map(|size| (operation, size)));
-        let all =
-            (0..self.volumes.len()).flat_map(move |volume| kinds.clone().map(move |kind| (volume, kind)));
+        let all = (0..=self.others()).flat_map(move |volume| kinds.clone().map(move |kind| (volume, kind)));
         all.filter_map(move |(volume, (operation, size))| {
-            let cells = self.volumes[volume][operation as usize][size as usize].get()?;
+            let cells = self.series[series_index(volume, operation, size)].get()?;
             let (volume, core) = (volume as u32, core as u32);
             cells.copy(SeriesKey { side: Side::Target, volume, core, operation, size })
         })
@@ -88,15 +85,15 @@ impl CoreCells {
 
     /// Returns the state of the core itself.
     pub(crate) fn describe(&self, index: usize) -> Core {
-        let sleeps = self.sleeps.get();
+        let (sleeps, turns) = (self.sleeps.get(), self.turns.copy());
         Core {
             index: index as u32,
             cpu: self.cpu.value().checked_sub(1).map(|cpu| cpu as u32),
             thread: self.thread.value() as u32,
-            busy_ns: self.busy_ns.value(),
+            busy_ns: turns.sum_ns(),
             asleep_ns: sleeps.map_or(0, |sleeps| sleeps.asleep_ns(Instant::now())),
             late_ns: sleeps.map_or(0, |sleeps| sleeps.late_ns()),
-            turns: Some(self.turns.copy()),
+            turns: Some(turns),
             ..Core::default()
         }
     }
@@ -113,7 +110,7 @@ impl CoreCells {
 
     /// Returns the memory in use, in bytes.
     pub(crate) fn memory(&self) -> usize {
-        let used = self.volumes.iter().flatten().flatten().filter_map(OnceLock::get);
+        let used = self.series.iter().filter_map(OnceLock::get);
         used.map(|cells| cells.memory()).sum()
     }
 }
@@ -312,13 +309,13 @@ pub(crate) struct Observer {
     turn_ns: u64,
     /// Start of the turn before, or of this one if the one before had no events.
     polled_ns: u64,
-    /// Time of the reactor that is recorded.
-    busy: Duration,
+    /// Busy time of the reactor that is recorded.
+    busy_ns: u64,
 }
 
 impl Observer {
     pub(crate) fn new(is_on: bool, cells: Arc<CoreCells>) -> Observer {
-        Observer { is_on, cells, slow: SlowWriter::default(), turn_ns: 0, polled_ns: 0, busy: Duration::ZERO }
+        Observer { is_on, cells, slow: SlowWriter::default(), turn_ns: 0, polled_ns: 0, busy_ns: 0 }
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -342,12 +339,10 @@ impl Observer {
         }
         self.cells.turn.add(1);
         self.enter(Phase::Events);
-        let busy = reactor.busy_time();
-        if busy != self.busy {
-            let turn_ns = (busy - self.busy).as_nanos() as u64;
-            self.cells.turns.record(turn_ns, 1);
-            self.cells.busy_ns.add(turn_ns);
-            self.busy = busy;
+        let busy_ns = reactor.busy_ns();
+        if busy_ns != self.busy_ns {
+            self.cells.turns.record(busy_ns - self.busy_ns, 1);
+            self.busy_ns = busy_ns;
         }
     }
 
@@ -375,7 +370,7 @@ impl Observer {
     pub(crate) fn record(&mut self, mark: &Mark, connection: &ConnectionCells, now: u64) {
         let Mark { kind, count, bytes, .. } = *mark;
         let times = mark.end(now);
-        let series = self.cells.series(kind.position(), kind.operation(), kind.size());
+        let series = self.cells.series(kind.series_index());
         series.record(&times, u64::from(count));
         series.record_unseen(mark.first.unseen, u64::from(count));
         if mark.failed {
@@ -393,11 +388,10 @@ impl Observer {
     /// Records commands that completed in their receive, and whose send began at `start` and ended at `end`.
     #[inline]
     pub(crate) fn record_run(&mut self, run: &Run, connection: &ConnectionCells, (start, end): (u64, u64)) {
-        let Run { kind, received, .. } = *run;
-        let count = u64::from(run.count);
-        let (batch, socket) = (start.saturating_sub(received), end.saturating_sub(start));
+        let (kind, count) = (run.kind, u64::from(run.count));
+        let (batch, socket) = (start.saturating_sub(run.received), end.saturating_sub(start));
         let times = [(Stage::Batch as usize, batch), (Stage::Socket as usize, socket)];
-        let series = self.cells.series(kind.position(), kind.operation(), kind.size());
+        let series = self.cells.series(kind.series_index());
         let cell = series.record_two(times, count);
         series.add_bytes(kind.len() * count);
         series.record_unseen(run.first.unseen, count);
@@ -428,7 +422,9 @@ impl Observer {
 
     /// Records requests to a member, the volume with number `id`.
     pub(crate) fn record_member(&self, id: u32, end: MemberEnd) {
-        let series = |operation, bytes| self.cells.series(id as usize, operation, SizeClass::from_len(bytes));
+        let series = |operation, bytes| {
+            self.cells.series(series_index(id as usize, operation, SizeClass::from_len(bytes)))
+        };
         match end {
             MemberEnd::One { operation, bytes, ns, succeeded, .. } => {
                 let series = series(operation, bytes);

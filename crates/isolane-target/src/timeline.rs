@@ -82,17 +82,18 @@ pub(crate) struct Kind(u64);
 impl Kind {
     #[inline]
     pub(crate) fn new(position: usize, operation: Operation, len: usize) -> Kind {
-        Kind((position as u64) << 40 | (operation as u64) << 32 | len as u64)
+        Kind(((position << OPERATION_BITS | operation as usize) as u64) << 32 | len as u64)
     }
 
     #[inline]
     pub(crate) fn position(self) -> usize {
-        (self.0 >> 40) as usize
+        (self.0 >> (32 + OPERATION_BITS)) as usize
     }
 
     #[inline]
     pub(crate) fn operation(self) -> Operation {
-        Operation::ALL[(self.0 >> 32) as u8 as usize % Operation::ALL.len()]
+        let operation = (self.0 >> 32) as usize % (1 << OPERATION_BITS);
+        Operation::ALL[operation.min(Operation::ALL.len() - 1)]
     }
 
     #[inline]
@@ -104,6 +105,22 @@ impl Kind {
     pub(crate) fn size(self) -> SizeClass {
         SizeClass::from_len(self.len())
     }
+
+    /// Returns the [`series_index`].
+    #[inline]
+    pub(crate) fn series_index(self) -> usize {
+        ((self.0 >> 32) as usize) << SIZE_BITS | self.size() as usize
+    }
+}
+
+const OPERATION_BITS: u32 = usize::BITS - (Operation::ALL.len() - 1).leading_zeros();
+const SIZE_BITS: u32 = usize::BITS - (SizeClass::ALL.len() - 1).leading_zeros();
+/// Number of indexes for each volume.
+pub(crate) const SERIES_OF_VOLUME: usize = 1 << (OPERATION_BITS + SIZE_BITS);
+
+/// Returns the index of commands of one kind in a list of all kinds of all volumes. Some indexes stand for none.
+pub(crate) fn series_index(volume: usize, operation: Operation, size: SizeClass) -> usize {
+    (volume << OPERATION_BITS | operation as usize) << SIZE_BITS | size as usize
 }
 
 /// A command, for the list of slow operations.
@@ -203,8 +220,14 @@ impl Marks {
 
     /// Returns the only commands whose responses are not sent, if they completed in one receive.
     #[inline]
-    pub(crate) fn take_only_run(&mut self) -> Option<Run> {
-        if self.marks.is_empty() && self.long.is_empty() { self.run.take() } else { None }
+    pub(crate) fn only_run(&self) -> Option<&Run> {
+        self.run.as_ref().filter(|_| self.marks.is_empty() && self.long.is_empty())
+    }
+
+    /// Removes the newest commands that completed in their receive.
+    #[inline]
+    pub(crate) fn remove_run(&mut self) {
+        self.run = None;
     }
 
     /// Adds a command whose response is queued completely.
@@ -305,6 +328,7 @@ mod tests {
                 let kind = Kind::new(position, operation, 128 << 10);
                 let parts = (kind.position(), kind.operation(), kind.len(), kind.size());
                 assert_eq!(parts, (position, operation, 128 << 10, SizeClass::Large));
+                assert_eq!(kind.series_index(), series_index(position, operation, SizeClass::Large));
             }
         }
     }

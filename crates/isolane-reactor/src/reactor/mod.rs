@@ -53,7 +53,7 @@ pub struct Reactor {
     /// The driver moved bytes in the previous turn.
     was_busy: bool,
     sleep_count: u64,
-    busy_time: Duration,
+    busy_ns: u64,
     sleep_times: Arc<SleepTimes>,
 }
 
@@ -85,7 +85,7 @@ impl Reactor {
             busy: false,
             was_busy: false,
             sleep_count: 0,
-            busy_time: Duration::ZERO,
+            busy_ns: 0,
             sleep_times: Arc::default(),
         })
     }
@@ -101,9 +101,9 @@ impl Reactor {
         self.spin.set_mode(mode);
     }
 
-    /// Returns the total duration of turns in which the driver moved bytes.
-    pub fn busy_time(&self) -> Duration {
-        self.busy_time
+    /// Returns the total duration of turns in which the driver moved bytes, in nanoseconds.
+    pub fn busy_ns(&self) -> u64 {
+        self.busy_ns
     }
 
     /// Returns the durations of sleeps, for readers on any thread.
@@ -199,7 +199,7 @@ impl Reactor {
         let before = std::mem::replace(&mut self.now, Instant::now());
         self.was_busy = std::mem::take(&mut self.busy);
         if self.was_busy {
-            self.busy_time += self.now.saturating_duration_since(before);
+            self.busy_ns += self.now.saturating_duration_since(before).as_nanos() as u64;
             self.spin.on_work(self.now);
         }
     }

@@ -108,7 +108,7 @@ impl Driver {
     }
 
     fn report_load(&mut self) {
-        let (now, busy) = (self.core.now, self.core.reactor.busy_time());
+        let (now, busy) = (self.core.now, Duration::from_nanos(self.core.reactor.busy_ns()));
         let Some(busy) = self.migration.busy_share_if_due(now, busy) else { return };
         let load = CoreLoad { busy, lanes: self.lane_loads() };
         match self.core.index {

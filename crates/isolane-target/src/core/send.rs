@@ -9,7 +9,7 @@ use super::{Core, Driver};
 use crate::lane::{Association, Lane, Phase};
 use crate::observed::Phase as TurnPhase;
 use crate::slab::SlabKey;
-use crate::timeline::{Mark, Run};
+use crate::timeline::Mark;
 
 /// Lanes with data to send in this turn.
 #[derive(Default)]
@@ -84,7 +84,7 @@ impl Core {
     }
 
     fn handle_sent(&mut self, lane: &mut Lane, count: usize, (offered, start): (usize, u64)) {
-        if !lane.marks.is_empty() {
+        if start > 0 {
             self.record_sent(lane, start);
         }
         self.counters.sent_bytes.add(count as u64);
@@ -100,21 +100,14 @@ impl Core {
         let now = self.observer.now();
         let (queued, sent) = lane.conn.transmit_positions();
         if sent == queued
-            && let Some(run) = lane.marks.take_only_run()
+            && let (Some(connection), Some(run)) = (&lane.observed, lane.marks.only_run())
         {
-            return self.record_run(lane, &run, (start, now));
+            self.observer.record_run(run, connection, (start, now));
+            return lane.marks.remove_run();
         }
         lane.marks.begin_send(start, queued, std::iter::from_fn(|| lane.conn.poll_long_chunk()));
         while let Some(mark) = lane.marks.poll_sent(sent) {
             self.record(lane, &mark, now);
-        }
-    }
-
-    /// Records commands that completed in their receive and whose responses were sent together.
-    fn record_run(&mut self, lane: &mut Lane, run: &Run, send: (u64, u64)) {
-        match &lane.observed {
-            Some(connection) => self.observer.record_run(run, connection, send),
-            None => self.record(lane, &Mark::from_sent(*run, send.0), send.1),
         }
     }
 
