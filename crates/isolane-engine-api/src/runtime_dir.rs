@@ -4,7 +4,9 @@
 
 use std::path::{Path, PathBuf};
 
+pub use isolane_shm::is_privileged;
 use rustix::fs::{FileType, Mode, lstat, stat};
+use rustix::io::Errno;
 use rustix::process::{geteuid, getuid};
 
 /// Returns the default directory: `$XDG_RUNTIME_DIR/isolane`, else one of this user under `/tmp`.
@@ -19,6 +21,7 @@ pub fn default_dir() -> PathBuf {
 pub fn exposed_reason(dir: &Path) -> Option<String> {
     let found = match stat(dir) {
         Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => found,
+        Err(Errno::NOENT) => return Some("does not exist; create it".into()),
         _ => return Some("is not a directory; remove it".into()),
     };
     if !is_trusted(found.st_uid) {

@@ -18,7 +18,9 @@ pub struct SideThreads {
     document: Arc<Document>,
     control: Option<Control>,
     /// Stops the recorder when it is dropped.
-    _recorder: Sender<()>,
+    recorder: Option<Sender<()>>,
+    /// Process with the threads. A forked child has none.
+    process: u32,
 }
 
 impl SideThreads {
@@ -34,7 +36,8 @@ impl SideThreads {
         let recorded = Arc::clone(&document);
         let run = move || recorder::run(&recorded, on_slow, &stop);
         thread::Builder::new().name("recorder".into()).spawn(run)?;
-        Ok(SideThreads { document, control: None, _recorder: sender })
+        let process = std::process::id();
+        Ok(SideThreads { document, control: None, recorder: Some(sender), process })
     }
 
     /// Listens for readers.
@@ -59,6 +62,11 @@ impl SideThreads {
 
 impl Drop for SideThreads {
     fn drop(&mut self) {
-        self.document.detach();
+        if self.process == std::process::id() {
+            self.document.detach();
+        } else {
+            // A thread of the parent can have held a lock during the fork.
+            std::mem::forget(self.recorder.take());
+        }
     }
 }

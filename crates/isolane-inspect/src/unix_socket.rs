@@ -2,6 +2,7 @@
 //!
 //! Invariant: no connection waits longer than its limit, also if the listener is stopped and its queue is full.
 
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -30,9 +31,14 @@ pub fn has_listener(path: &Path) -> bool {
     matches!(connect(path, PROBE), Ok(_) | Err(Errno::AGAIN))
 }
 
-/// Returns `true` if a socket has no listener.
+/// Returns `true` for a socket.
+pub fn is_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+}
+
+/// Returns `true` for a socket without a listener. The kernel also refuses connections to files of other types.
 pub fn refuses(path: &Path) -> bool {
-    connect(path, PROBE).is_err_and(|error| error == Errno::CONNREFUSED)
+    is_socket(path) && connect(path, PROBE).is_err_and(|error| error == Errno::CONNREFUSED)
 }
 
 #[cfg(test)]

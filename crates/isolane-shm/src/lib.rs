@@ -9,6 +9,7 @@
 //! * [`WakeFlag`], [`Bell`]: wakeups across processes, sent only to a side that is about to sleep.
 //! * [`PeerCred`], [`PeerProcess`]: the process at the other end of a Unix socket.
 //! * [`process_id`]: an identity of this process that a fork does not inherit.
+//! * [`is_privileged`]: whether another user may have chosen the environment.
 //! * [`sockopt`]: socket options that rustix does not wrap.
 //! * [`start_with_default_signals`]: the signal state of programs that this process starts.
 //! * [`Arena`]: the page allocator of the memory's owner.
@@ -36,7 +37,7 @@ pub use bell::{Bell, SCM_MAX_FD, WakeFlag, forbid_fd_passing, received_fds, time
 pub use index::InvalidIndex;
 pub use memory::{MemoryError, RawSlice, SharedMemory, ShmRef};
 pub use peer::{PeerCred, PeerProcess};
-pub use process::process_id;
+pub use process::{is_privileged, process_id};
 pub use signals::start_with_default_signals;
 
 /// Size of a page in bytes; offsets and lengths of rings are multiples of it.

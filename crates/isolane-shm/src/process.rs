@@ -1,4 +1,4 @@
-//! Identity of this process that a fork does not inherit.
+//! Identity of this process that a fork does not inherit, and its rights.
 //!
 //! The kernel clears one page of a forked child (`MADV_WIPEONFORK`), so [`process_id`] costs a load instead of a system
 //! call, and a child can detect objects that its parent created.
@@ -24,6 +24,13 @@ pub fn process_id() -> u64 {
         // The PID, at the price of a system call.
         None => std::process::id().into(),
     }
+}
+
+/// Returns `true` if the program runs with more rights than the user who started it: set-user-ID, set-group-ID, or with
+/// file capabilities (`AT_SECURE`). That user controls its environment.
+pub fn is_privileged() -> bool {
+    // SAFETY: reads a value that the kernel has passed to this program.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 /// Assigns an ID to this new process.

@@ -35,8 +35,9 @@ impl Program for Observed {
 
 /// Rejects a path that no engine could listen on.
 pub fn check(socket: &Path) -> Result<(), Failure> {
-    let failed = |reason| Failure::from_error(format!("cannot listen on {}: {reason}", socket.display()));
-    dir::prepare(socket).map_err(failed)
+    let hint = "or choose another path with `--control-socket`";
+    let failed = |reason| format!("cannot listen on {}: {reason}, {hint}", socket.display());
+    dir::prepare(socket).map_err(|reason| Failure::from_error(failed(reason)))
 }
 
 /// Starts the side threads of an engine, whose clients connect to `client_socket`. The path of the control socket stays

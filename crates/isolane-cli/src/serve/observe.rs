@@ -94,7 +94,7 @@ pub fn start_for(
         ControlSocket::Off => None,
         ControlSocket::At(path) => Some(path.clone()),
     };
-    let listeners = Listeners { socket: path, metrics };
+    let listeners = Listeners { socket: path, metrics, setting: "--control-socket" };
     match threads.listen(&listeners) {
         // A program serves without it, as in a system without a writable directory.
         Err(reason) if *socket == ControlSocket::Default && metrics.is_none() => {

@@ -104,5 +104,5 @@ fn control_socket_is_off_or_refused() {
     assert_eq!(snapshot(&socket), None);
     let refused = program().args(["engine", "--control-socket", "/no/such/x.sock"]).output().unwrap();
     let error = String::from_utf8_lossy(&refused.stderr);
-    assert!(!refused.status.success() && error.contains("/no/such is not a directory"), "{error}");
+    assert!(!refused.status.success() && error.contains("/no/such does not exist; create it"), "{error}");
 }

@@ -34,7 +34,7 @@ pub fn parse_name(name: &str) -> Option<(&str, u32)> {
 /// owner alone.
 ///
 /// # Errors
-/// The directory and the reason.
+/// The directory and the reason, with a remedy.
 pub fn prepare(socket: &Path) -> Result<(), String> {
     let dir = match socket.parent() {
         Some(dir) if dir != Path::new("") => dir,
@@ -43,13 +43,13 @@ pub fn prepare(socket: &Path) -> Result<(), String> {
     if dir == default_dir() {
         match std::fs::DirBuilder::new().mode(0o700).create(dir) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                return Err(format!("{}: {error}; choose another path", dir.display()));
+                return Err(format!("{}: {error}; create it", dir.display()));
             }
             _ => {}
         }
     }
     match exposed_reason(dir) {
-        Some(reason) => Err(format!("{} {reason}, or choose another path", dir.display())),
+        Some(reason) => Err(format!("{} {reason}", dir.display())),
         None => Ok(()),
     }
 }
@@ -119,6 +119,9 @@ mod tests {
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
         assert!(prepare(&socket).unwrap_err().contains("chmod go-w"));
         let error = prepare(&dir.path().join("missing/serve-1.sock")).unwrap_err();
-        assert!(error.contains("is not a directory"), "{error}");
+        assert!(error.ends_with("/missing does not exist; create it"), "{error}");
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        let error = prepare(&dir.path().join("file/serve-1.sock")).unwrap_err();
+        assert!(error.ends_with("/file is not a directory; remove it"), "{error}");
     }
 }

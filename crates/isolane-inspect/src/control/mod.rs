@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 
 use crate::document::Document;
-use crate::unix_socket::refuses;
+use crate::unix_socket::{is_socket, refuses};
 
 /// Listeners of a program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub struct Listeners {
     pub socket: Option<PathBuf>,
     /// Address for metrics.
     pub metrics: Option<SocketAddr>,
+    /// Option or variable with the path of the socket, for errors; empty without one.
+    pub setting: &'static str,
 }
 
 /// Running side thread. The control socket is removed when this is dropped.
@@ -40,6 +42,8 @@ pub struct Listeners {
 pub struct Control {
     socket: Option<PathBuf>,
     metrics: Option<SocketAddr>,
+    /// Process that listens. A forked child removes no socket.
+    process: u32,
 }
 
 impl Control {
@@ -56,7 +60,9 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        if let Some(path) = &self.socket {
+        if let Some(path) = &self.socket
+            && self.process == std::process::id()
+        {
             // Another process can have removed it.
             let _ = std::fs::remove_file(path);
         }
@@ -70,10 +76,12 @@ impl Drop for Control {
 pub fn start(listeners: &Listeners, document: Arc<Document>) -> Result<Control, String> {
     let failed = |error: io::Error| format!("cannot start the side thread: {error}");
     let metrics = listeners.metrics.map(listen_tcp).transpose()?;
-    let unix = listeners.socket.as_deref().map(listen_unix).transpose()?;
+    let listen = |path| listen_unix(path).map_err(|reason| unusable(path, listeners.setting, &reason));
+    let unix = listeners.socket.as_deref().map(listen).transpose()?;
     let control = Control {
         socket: listeners.socket.clone(),
         metrics: metrics.as_ref().map(TcpListener::local_addr).transpose().map_err(failed)?,
+        process: std::process::id(),
     };
     server::start(unix, metrics, document).map_err(failed)?;
     Ok(control)
@@ -85,19 +93,29 @@ fn listen_tcp(address: SocketAddr) -> Result<TcpListener, String> {
         .map_err(|error| format!("cannot listen for metrics on {address}: {error}; choose another address"))
 }
 
+/// Returns the error for a path, with the reason and a remedy, to which another path is the alternative.
+fn unusable(path: &Path, setting: &str, reason: &str) -> String {
+    let setting = if setting.is_empty() { String::new() } else { format!(" with `{setting}`") };
+    format!("cannot listen on {}: {reason}, or choose another path{setting}", path.display())
+}
+
+/// Listens. The error is a reason and a remedy.
 fn listen_unix(path: &Path) -> Result<UnixListener, String> {
-    let failed = |reason: String| format!("cannot listen on {}: {reason}", path.display());
-    dir::prepare(path).map_err(failed)?;
+    dir::prepare(path)?;
     dir::remove_dead(path.parent().unwrap_or(Path::new(".")));
-    match bind_unix(path) {
+    let bound = match bind_unix(path) {
         Err(Errno::ADDRINUSE) if refuses(path) => {
-            std::fs::remove_file(path).map_err(|error| failed(error.to_string()))?;
+            std::fs::remove_file(path).map_err(|error| format!("{error}; remove the dead socket"))?;
             bind_unix(path)
         }
         result => result,
-    }
-    .map(UnixListener::from)
-    .map_err(|error| failed(format!("{error}; choose another path with `--control-socket`")))
+    };
+    bound.map(UnixListener::from).map_err(|error| match error {
+        Errno::ADDRINUSE if is_socket(path) => "another program listens there; stop it".to_owned(),
+        Errno::ADDRINUSE => "the file is not a socket; remove it".to_owned(),
+        Errno::NAMETOOLONG => "the path is longer than 107 bytes; shorten it".to_owned(),
+        error => format!("{}; allow it", io::Error::from(error)),
+    })
 }
 
 fn bind_unix(path: &Path) -> Result<OwnedFd, Errno> {

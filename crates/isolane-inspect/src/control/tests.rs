@@ -32,7 +32,8 @@ struct Running {
 fn running(program: impl Fn() -> Snapshot + Send + Sync + 'static) -> Running {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir::socket_path(dir.path(), "serve");
-    let listeners = Listeners { socket: Some(socket), metrics: Some("127.0.0.1:0".parse().unwrap()) };
+    let listeners =
+        Listeners { socket: Some(socket), metrics: Some("127.0.0.1:0".parse().unwrap()), setting: "" };
     Running { control: start_with(&listeners, program), dir }
 }
 
@@ -108,15 +109,45 @@ fn socket_is_private_and_removed_at_the_end() {
 }
 
 #[test]
+fn forked_child_removes_no_socket() {
+    let running = running(snapshot);
+    let path = running.socket().to_owned();
+    drop(Control { socket: Some(path.clone()), metrics: None, process: std::process::id() + 1 });
+    assert!(path.exists());
+}
+
+#[test]
 fn replaces_a_dead_socket_of_the_same_name() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir::socket_path(dir.path(), "serve");
     drop(UnixListener::bind(&socket).unwrap());
-    let listeners = Listeners { socket: Some(socket), metrics: None };
-    let _control = start_with(&listeners, snapshot);
-    let document = Arc::new(Document::new(Arc::new(snapshot), Vec::new()).unwrap());
-    let error = start(&listeners, document).unwrap_err();
-    assert!(error.contains("--control-socket"), "{error}");
+    let _control = start_with(&at(socket), snapshot);
+}
+
+fn at(socket: PathBuf) -> Listeners {
+    Listeners { socket: Some(socket), metrics: None, setting: "--control-socket" }
+}
+
+#[test]
+fn unusable_paths_have_a_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    let error_at = |name: &str| {
+        let document = Arc::new(Document::new(Arc::new(snapshot), Vec::new()).unwrap());
+        start(&at(dir.path().join(name)), document).unwrap_err()
+    };
+    std::fs::write(dir.path().join("file"), "data").unwrap();
+    let _control = start_with(&at(dir.path().join("live")), snapshot);
+    for (name, reason) in [
+        ("live", "another program listens there; stop it"),
+        ("file", "the file is not a socket; remove it"),
+        ("no/x", "does not exist; create it"),
+        (&"x".repeat(108), "the path is longer than 107 bytes; shorten it"),
+    ] {
+        let error = error_at(name);
+        let remedy = format!("{reason}, or choose another path with `--control-socket`");
+        assert!(error.starts_with("cannot listen on /") && error.ends_with(&remedy), "{error}");
+    }
+    assert_eq!(std::fs::read(dir.path().join("file")).unwrap(), b"data", "it is still there");
 }
 
 #[test]
