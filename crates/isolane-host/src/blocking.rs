@@ -8,8 +8,10 @@
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use isolane_memory::Buffer;
+use isolane_observe::observable::{Observable, SnapshotSource};
 use isolane_observe::snapshot::Snapshot;
 use pollster::block_on;
 
@@ -169,6 +171,12 @@ impl BlockingVolume {
         let result = self.volume.run(Request::Write { lba, buffer, fua });
         std::mem::forget(guard);
         result
+    }
+}
+
+impl Observable for BlockingVolume {
+    fn source(&self) -> Arc<dyn SnapshotSource> {
+        self.volume.source()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use isolane_observe::observable::{Observable, SnapshotSource};
 use isolane_observe::snapshot::Snapshot;
 use isolane_observe::stage as observe;
 use isolane_proto::host::Data;
@@ -18,7 +19,8 @@ use crate::direct::{Direct, command};
 use crate::error::ConnectError;
 use crate::info::{ConnectionStatus, EngineStatus, Info, NamespaceInfo};
 use crate::lane_class::{LaneClass, LaneCounts};
-use crate::observer::{self, Observer, RequestTimes};
+use crate::observed::{Observed, ObservedClient};
+use crate::observer::{Observer, RequestTimes};
 use crate::operation::Operation;
 use crate::options::Options;
 use crate::reply::Reply;
@@ -58,6 +60,7 @@ pub struct Client {
     pub(crate) state: ClientState,
     /// The last lane used of each class by requests that name none.
     last_lanes: LaneCounts,
+    observed: Arc<Observed>,
 }
 
 // Rarely moved, and used for every request: no pointer in between.
@@ -123,7 +126,9 @@ impl Client {
     }
 
     fn new(backend: Backend, state: ClientState) -> Client {
-        Client { backend, state, last_lanes: LaneCounts { default: 0, read: 0, poll: 0 } }
+        let client = ObservedClient { core: None, cells: state.requests.observer.cells().cloned() };
+        let observed = Observed::new(&state.info, &state.namespace, vec![client]);
+        Client { backend, state, last_lanes: LaneCounts { default: 0, read: 0, poll: 0 }, observed }
     }
 
     /// Description of the target, as of the last connection. Through an engine it has only the namespace that
@@ -193,8 +198,7 @@ impl Client {
 
     /// Returns the latencies of the requests so far; see [`Volume::snapshot`](crate::Volume::snapshot).
     pub fn snapshot(&self) -> Snapshot {
-        let cells = self.state.requests.observer.cells().map(|cells| &**cells);
-        observer::snapshot(self.info(), self.namespace(), [(0, None, cells)])
+        self.observed.snapshot()
     }
 
     /// The era of the target that acknowledged the last commands. A different era means that the target lost, or
@@ -359,5 +363,11 @@ fn check_options(uri: &Uri, options: &Options) -> Result<(), ConnectError> {
     match options.lanes {
         0 => Err(ConnectError::no_default_lane()),
         _ => Ok(()),
+    }
+}
+
+impl Observable for Client {
+    fn source(&self) -> Arc<dyn SnapshotSource> {
+        self.observed.source()
     }
 }

@@ -52,6 +52,7 @@ mod io_limits;
 mod lane_class;
 #[cfg(test)]
 mod mock;
+mod observed;
 mod observer;
 mod operation;
 mod options;

@@ -21,89 +21,15 @@
 //! [`Client`]: crate::Client
 //! [`Client::take_times`]: crate::Client::take_times
 
-use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
 
-use isolane_observe::cells::{SeriesCells, StageTimes};
-use isolane_observe::slow::{SlowRecord, SlowRing, SlowWriter};
-use isolane_observe::snapshot::{
-    self, Core, Numbers, Program, Series, SeriesKey, SlowOperation, Snapshot, VERSION,
-};
-use isolane_observe::stage::{Operation, Side, SizeClass};
+use isolane_observe::cells::StageTimes;
+use isolane_observe::slow::{SlowRecord, SlowWriter};
+use isolane_observe::stage::{Operation, SizeClass};
 use isolane_reactor::clock;
 
 use crate::caller_queue::CallerQueue;
-use crate::info::{Info, NamespaceInfo};
-
-/// Numbers of one client, by operation and size class. Its leader writes, any thread reads.
-#[derive(Debug, Default)]
-pub(crate) struct ClientCells {
-    series: [[OnceLock<Box<SeriesCells>>; SizeClass::ALL.len()]; Operation::ALL.len()],
-    slow: OnceLock<SlowRing>,
-}
-
-/// Slow operations that a client keeps: at least those of two minutes.
-const SLOW_SLOTS: usize = 512;
-
-impl ClientCells {
-    fn of(&self, operation: Operation, size: SizeClass) -> &SeriesCells {
-        self.series[operation as usize][size as usize].get_or_init(Box::default)
-    }
-
-    fn slow(&self) -> &SlowRing {
-        self.slow.get_or_init(|| SlowRing::with_slots(SLOW_SLOTS))
-    }
-
-    /// Returns the slow operations.
-    fn copy_slow(&self, core: u32, unix_offset_ns: i128) -> impl Iterator<Item = SlowOperation> {
-        let records = self.slow.get().map(SlowRing::copy).unwrap_or_default().into_iter();
-        records.map(move |record| record.to_operation(Side::Host, core, unix_offset_ns))
-    }
-
-    /// Returns the numbers of all operations.
-    pub(crate) fn copy(&self, core: u32) -> impl Iterator<Item = Series> {
-        let all = Operation::ALL.into_iter().flat_map(|at| SizeClass::ALL.map(|size| (at, size)));
-        all.filter_map(move |(operation, size)| {
-            let cells = self.series[operation as usize][size as usize].get()?;
-            cells.copy(SeriesKey { side: Side::Host, volume: 0, core, operation, size })
-        })
-    }
-}
-
-/// Describes a volume whose clients have these numbers, each with its index and its core.
-pub(crate) fn snapshot<'a>(
-    info: &Info,
-    namespace: &NamespaceInfo,
-    clients: impl IntoIterator<Item = (u32, Option<usize>, Option<&'a ClientCells>)>,
-) -> Snapshot {
-    let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let unix_offset_ns = at.as_nanos() as i128 - i128::from(clock::now());
-    let (mut numbers, mut slow) = (Numbers::default(), Vec::new());
-    for (index, core, cells) in clients {
-        let cpu = core.map(|core| core as u32);
-        numbers.cores.push(Core { index, cpu, ..Core::default() });
-        numbers.series.extend(cells.into_iter().flat_map(|cells| cells.copy(index)));
-        slow.extend(cells.into_iter().flat_map(|cells| cells.copy_slow(index, unix_offset_ns)));
-    }
-    slow.sort_by_key(|slow| slow.at_unix_us);
-    let volume = snapshot::Volume {
-        nsid: Some(namespace.nsid),
-        name: format!("{}/{}", info.address, info.nqn.as_str()),
-        kind: "remote".to_owned(),
-        bytes: namespace.len_bytes(),
-        ..snapshot::Volume::default()
-    };
-    let clock = clock::source().to_owned();
-    Snapshot {
-        version: VERSION,
-        program: Program { pid: std::process::id(), clock, ..Program::default() },
-        at_unix_ms: at.as_millis() as u64,
-        volumes: vec![volume],
-        numbers,
-        slow,
-        ..Snapshot::default()
-    }
-}
+use crate::observed::ClientCells;
 
 /// Timestamps that requests share, in nanoseconds of the [`clock`]; 0 if there is none.
 #[derive(Clone, Copy, Debug, Default)]

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use isolane_memory::Buffer;
+use isolane_observe::observable::{Observable, SnapshotSource};
 use isolane_observe::snapshot::Snapshot;
 use oneshot::AsyncReceiver;
 use pollster::block_on;
@@ -30,7 +31,7 @@ use crate::difference::Difference;
 use crate::error::{ConnectError, RequestError};
 use crate::info::{ConnectionStatus, EngineStatus, Info, NamespaceInfo};
 use crate::lane_class::{LaneClass, LaneCounts};
-use crate::observer;
+use crate::observed::{Observed, ObservedClient};
 use crate::options::Options;
 use crate::reply::Reply;
 use crate::request::{BlockRange, Completion, Request};
@@ -52,6 +53,7 @@ struct Shared {
     services: Vec<ServiceOwner>,
     /// `None` without cores.
     map: Option<ServiceMap>,
+    observed: Arc<Observed>,
 }
 
 impl Volume {
@@ -99,7 +101,11 @@ impl Volume {
         if let Some(map) = &map {
             info.negotiated.lanes = map.lanes();
         }
-        Ok(Volume { shared: Arc::new(Shared { info, namespace, services, map }), class: None })
+        let clients = services.iter();
+        let clients =
+            clients.map(|service| ObservedClient { core: service.core, cells: service.cells.clone() });
+        let observed = Observed::new(&info, &namespace, clients.collect());
+        Ok(Volume { shared: Arc::new(Shared { info, namespace, services, map, observed }), class: None })
     }
 
     /// Returns a handle that submits to a class of lanes: [`LaneClass::Poll`] for urgent requests, whose callers
@@ -146,9 +152,7 @@ impl Volume {
     /// Returns the latencies of the requests so far, by operation, size class, and core, with their stages. It
     /// reads numbers that the cores write, and disturbs none of them.
     pub fn snapshot(&self) -> Snapshot {
-        let services = self.services().enumerate();
-        let cells = services.map(|(core, service)| (core as u32, service.core, service.cells.as_deref()));
-        observer::snapshot(self.info(), self.namespace(), cells)
+        self.shared.observed.snapshot()
     }
 
     /// Returns the size of the volume in bytes.
@@ -311,6 +315,12 @@ impl Volume {
     #[inline]
     pub(crate) fn is_broadcast(&self, request: &Request) -> bool {
         self.shared.services.len() > 1 && matches!(request, Request::Flush)
+    }
+}
+
+impl Observable for Volume {
+    fn source(&self) -> Arc<dyn SnapshotSource> {
+        self.shared.observed.source()
     }
 }
 

@@ -11,6 +11,7 @@
 //! | [`stage`] | operations, size classes, and the stages of each side |
 //! | [`cells`] | the histograms that a core writes |
 //! | [`slow`] | the slow operations of a core |
+//! | [`observable`] | volumes and clients whose numbers any thread can read |
 //! | [`ring`] | ring of records with one writer |
 //! | [`snapshot`] | all data of a program, as one document |
 //! | [`names`] | characters that must not be shown |
@@ -26,6 +27,7 @@
 pub mod cells;
 pub mod histogram;
 pub mod names;
+pub mod observable;
 pub mod peers;
 pub mod ring;
 pub mod slow;

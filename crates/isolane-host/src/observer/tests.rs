@@ -8,7 +8,8 @@ use crate::options::{Coalesce, Mode, Options};
 use crate::request::{Request, Wait};
 use crate::volume::Volume;
 use isolane_memory::Buffer;
-use isolane_observe::stage::Stage;
+use isolane_observe::snapshot::{Series, Snapshot};
+use isolane_observe::stage::{Side, Stage};
 use pollster::block_on;
 use std::time::{Duration, Instant};
 

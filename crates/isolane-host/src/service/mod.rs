@@ -38,7 +38,7 @@ use crate::connect::fence::Fences;
 use crate::error::{ConnectError, RequestError};
 use crate::info::{Info, NamespaceInfo};
 use crate::lane_class::LaneClass;
-use crate::observer::ClientCells;
+use crate::observed::ClientCells;
 use crate::options::{IoChoice, Mode, Options};
 use crate::reply::Reply;
 use crate::request::{Request, Wait};
