@@ -10,6 +10,7 @@ use isolane_wire::Nqn;
 use uuid::Uuid;
 
 use crate::choice::{Choice, one_of};
+use crate::control;
 use crate::failure::{Context, Failure};
 use crate::units::parse_time;
 
@@ -168,9 +169,11 @@ pub fn parse_uri(text: &str) -> Result<Uri, Failure> {
     text.parse().context("cannot use the volume")
 }
 
-/// Connects to a volume.
+/// Connects to a volume, which readers of the control socket see.
 pub fn connect(uri: &Uri, options: Options) -> Result<Client, Failure> {
-    Client::connect(uri, options).context(format!("cannot connect to {uri}"))
+    let client = Client::connect(uri, options).context(format!("cannot connect to {uri}"))?;
+    control::add(&client);
+    Ok(client)
 }
 
 /// Returns `true` for `nvme+tcp:…`, an IP address, or a host with a port.

@@ -9,6 +9,7 @@ mod args;
 mod bench;
 mod choice;
 mod completions;
+mod control;
 mod copy;
 mod cores;
 mod deep;
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
         Command::Man(args) => man::run(&args, Cli::command()).map(done),
         Command::Completions(args) => completions::run(&args, Cli::command()).map(done),
     };
+    control::close();
     let (status, text) = match outcome {
         Ok(status) => (status, None),
         Err(failure) => (ExitCode::from(failure.status()), Some(format!("isolane: {failure}\n"))),

@@ -65,6 +65,14 @@ XDG_RUNTIME_DIR: With via=engine, directory of the socket isolane/engine.sock (d
 ISOLANE_BIN: Program to start as an engine if none is running.
 ISOLANE_TRUSTED_UIDS: IDs of other users whose engines may be used, separated by commas.";
 
+/// Socket and program of an engine, and the control socket of a command with a host.
+const HOST_ENVIRONMENT: &str = "\
+XDG_RUNTIME_DIR: With via=engine, directory of the socket isolane/engine.sock (default: /tmp/isolane-UID/engine.sock).
+ISOLANE_BIN: Program to start as an engine if none is running.
+ISOLANE_TRUSTED_UIDS: IDs of other users whose engines may be used, separated by commas.
+ISOLANE_CONTROL: Path of a control socket while the command runs, for isolane top, explain, slow, and snapshot; \
+ignored if the program is set-user-ID.";
+
 /// Directory of control sockets.
 const CONTROL_ENVIRONMENT: &str = "\
 RUNTIME_DIRECTORY: Directory of control sockets, as systemd sets it.
@@ -144,7 +152,7 @@ isolane info 'nvme+tcp://10.0.0.1/nqn.2014-08.org.example:disk?nsid=2' --json: S
         "copy" => Sections {
             status: "129, 130, 143: Ended by SIGHUP, SIGINT, or SIGTERM; an existing regular file is unchanged, a \
                      volume has part of the source.",
-            environment: ENGINE_ENVIRONMENT,
+            environment: HOST_ENVIRONMENT,
             files: "\
 .NAME.copying-XXXXXXXXXXXXXXXX: Incomplete regular file in the directory of the destination; kill -9 leaves it, and \
 it can be deleted.
@@ -160,7 +168,7 @@ zcat disk.img.gz | isolane copy - nvme+tcp://10.0.0.1 --pad: Copy a pipe, and pa
 0: Also after SIGHUP, SIGINT, or SIGTERM, with the results so far.
 129, 130, 143: Ended by SIGHUP, SIGINT, or SIGTERM with --verify, before all data was read back.
 1: Also if an operation failed, or with --verify if a block was wrong.",
-            environment: ENGINE_ENVIRONMENT,
+            environment: HOST_ENVIRONMENT,
             files: HOST_FILES,
             examples: "\
 isolane bench nvme+tcp://127.0.0.1 --rw write --bs 1m: Fill the volume, because unwritten memory reads too fast. \

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator;
 
+use crate::control;
 use crate::failure::{Context, Failure};
 use crate::logging;
 
@@ -38,6 +39,7 @@ pub fn report_on_signal(result: impl FnOnce() -> Option<String> + Send + 'static
         if let Some(result) = result() {
             logging::finish(Some(format!("isolane: interrupted: {result}\n")));
         }
+        control::close();
         std::process::exit(128 + signal);
     })
 }

@@ -5,6 +5,7 @@
 //! | [`control`] | control socket of a running program |
 //! | [`deep`] | times of interrupt handlers, tasks, and disk requests, which need root |
 //! | [`heatmap`] | drawings of time x latency x number of operations |
+//! | [`host`] | control socket of a program with a host |
 //! | [`light`] | lights of the slot of a drive |
 //! | [`metrics`] | OpenMetrics text, and protobuf for Prometheus |
 //! | [`document`] | the snapshot of this program, for readers |
@@ -30,6 +31,7 @@ pub mod deep;
 pub mod doctor;
 pub mod document;
 pub mod heatmap;
+pub mod host;
 pub mod light;
 pub mod metrics;
 mod placement;
@@ -47,3 +49,5 @@ pub mod topology;
 pub mod trace;
 mod unix_socket;
 pub mod window;
+
+pub use host::serve;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ArgAction;
-use isolane_host::{Coalesce, Cores, LaneClass, Mode, Options, Via};
+use isolane_host::{Coalesce, Cores, LaneClass, Mode, Options, Uri, Via};
 
 use super::access_pattern::{OPERATION_KINDS, Rw};
 use super::background::BackgroundLoad;
@@ -209,6 +209,12 @@ impl ThreadArgs {
         options.max_requests = options.max_requests.max(total as usize);
         let per_lane = (total as usize).div_ceil(options.lanes);
         options.depth = u16::try_from(per_lane).unwrap_or(u16::MAX);
+    }
+
+    /// Returns the cores of lanes and threads.
+    pub fn all_cores(&self, uri: &Uri) -> Vec<usize> {
+        let lists = [self.cores.as_ref(), self.thread_cores.as_ref(), Some(&uri.cores)];
+        lists.into_iter().flatten().flat_map(Cores::as_slice).copied().collect()
     }
 
     /// Returns the core of each thread, without an end.

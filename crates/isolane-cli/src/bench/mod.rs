@@ -32,6 +32,7 @@ use isolane_host::{BlockingVolume, Cores, LaneClass, LaneCounts, NamespaceInfo, 
 use isolane_observe::snapshot::Snapshot;
 use isolane_observe::verdict::BothEnds;
 
+use crate::control;
 use crate::cores;
 use crate::failure::{Context, Failure, IoContext};
 use crate::host_args;
@@ -53,6 +54,8 @@ use workload::Workload;
 pub fn run(args: &Args) -> Result<(), Failure> {
     let uri = host_args::parse_uri(&args.uri)?;
     check_options(args, &uri)?;
+    // Before a thread is pinned, whose side threads would inherit that.
+    control::open("bench", args.core.into_iter().chain(args.threads.all_cores(&uri)))?;
     if let Some(core) = args.core {
         pin(core)?;
     }
@@ -144,6 +147,7 @@ fn run_threads(args: &Args, uri: &Uri, threads: u16) -> Result<Run, Failure> {
     if let Some(class) = args.class {
         volume = volume.with_class(class);
     }
+    control::add(&volume);
     let max_depth = volume.info().negotiated.depth;
     let seeds = (0..u64::from(threads)).map(|thread| args.seed.wrapping_add(thread));
     let patterns = seeds.map(|seed| measured_pattern(args, volume.namespace(), seed, max_depth));

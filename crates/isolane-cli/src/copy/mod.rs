@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use isolane_host::Options;
 
+use crate::control;
 use crate::failure::Failure;
 use crate::host_args::HostArgs;
 use crate::output;
@@ -71,6 +72,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let to = Endpoint::parse(&args.destination)?;
     check_endpoints(&from, &to, args)?;
     let options = args.host.options()?;
+    control::open("copy", [])?;
     let mut source = Source::open(&from, options.clone())?;
     let target = to.inspect(options.clone())?;
     if let (Source::Volume(source), Some(client)) = (&source, &target.client)

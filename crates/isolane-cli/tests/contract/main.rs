@@ -7,6 +7,7 @@ mod deep;
 mod doctor;
 mod gate;
 mod heatmap;
+mod host_control;
 mod light;
 mod observe;
 mod remote;
