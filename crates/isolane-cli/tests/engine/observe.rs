@@ -1,8 +1,10 @@
 //! Control socket of an engine.
 
+use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use isolane_attach::stream::StreamOptions;
 use isolane_host::{Buffer, Client, Options, Request, Uri, Via, Wait};
 use isolane_observe::snapshot::Snapshot;
 use isolane_observe::stage::{Side, Stage};
@@ -95,6 +97,26 @@ fn explain_names_application_that_fetches_late() {
     let series = snapshot.numbers.series.iter().filter(|series| series.side == Side::Engine);
     let notice = Duration::from_nanos(series.map(|series| series.stage_sum_ns(Stage::Notice)).sum());
     assert!(notice > Duration::from_millis(20), "{notice:?}");
+}
+
+#[test]
+fn explain_names_application_that_reads_late() {
+    let engine = Engine::start(&[]);
+    let socket = engine.dir.path().join(format!("engine-{}.sock", engine.supervisor.id()));
+    let (near, mut peer) = testing::connection().unwrap();
+    let mut stream = StreamOptions::default().adopt(&engine.attach().unwrap(), near).unwrap();
+    let mut bytes = [0; 64];
+    for round in 0..240 {
+        peer.write_all(&bytes).unwrap();
+        stream.read_exact(&mut bytes[..1]).unwrap();
+        if round % 8 == 0 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        stream.read_exact(&mut bytes[1..]).unwrap();
+    }
+    let found = until("a finding", || late_application(&socket));
+    let own = format!("(PID {})", std::process::id());
+    assert!(found.name.ends_with(&own) && found.stage == Some(Stage::Rx), "{found:?}");
 }
 
 #[test]

@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn stages_of_a_side_have_different_letters() {
-        for side in [Side::Target, Side::Host, Side::Engine] {
+        for side in [Side::Target, Side::Host, Side::Engine, Side::Stream] {
             let letters: BTreeSet<char> = side.stages().iter().map(|stage| letter(*stage)).collect();
             assert_eq!(letters.len(), side.stages().len(), "{side:?}");
         }
