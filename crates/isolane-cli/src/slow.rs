@@ -16,11 +16,11 @@ use crate::units::show_bytes;
 /// List the slow operations of a running program
 ///
 /// Each core keeps at least the 4 slowest operations of every second for some minutes.
-/// A line has the time of completion (UTC), the total, the operation, its volume and
-/// first block, the stages that took the most time, the host with its queue and command
-/// ID, the commands of that queue in flight at its arrival, and the core. Operations of
-/// a host have its controller instead of the host, and those of an engine no queue; the
-/// name of an engine's volume has the session.
+/// A line has the time of completion (UTC), the total, the operation, its volume, and its
+/// first block. Then it has the stages that took the most time, the host with the queue
+/// and command ID, the commands of that queue in flight at the arrival, and the core. An
+/// operation of a host has the controller instead of the host. An operation of an engine
+/// has no queue, and the name of its volume contains the session.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {

@@ -67,7 +67,7 @@ impl Observation {
     }
 }
 
-const NO_CONNECTIONS: &str = "this program has no connections of its own";
+const NO_CONNECTIONS: &str = "this program has no connections to the target";
 
 fn read(target: &RemoteTarget) -> Result<Box<Snapshot>, String> {
     match target.read() {

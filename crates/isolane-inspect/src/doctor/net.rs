@@ -125,7 +125,7 @@ pub(super) const CHECKS: &[Check] = &[
         severity: Severity::Warning,
         reads: "/sys/class/net/*: operstate, carrier_changes, twice; ethtool: link modes",
         good: "the speed of the hardware, and carrier changes not rising",
-        reason: "a link that fails and returns loses packets each time, and can come back slower",
+        reason: "a link that fails loses packets each time, and can be slower afterward",
         is_sampled: true,
         run: link,
     },
