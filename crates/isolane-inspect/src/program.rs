@@ -27,13 +27,15 @@ pub struct OnSlow {
     pub log: bool,
     /// The metrics `isolane_device_slow` and `isolane_device_ratio`.
     pub metric: bool,
+    /// The locate light at the slot.
+    pub light: bool,
     /// Reads of a mirror avoid the member.
     pub avoid: bool,
 }
 
 impl Default for OnSlow {
     fn default() -> OnSlow {
-        OnSlow { log: true, metric: true, avoid: false }
+        OnSlow { log: true, metric: true, light: false, avoid: false }
     }
 }
 

@@ -4,15 +4,21 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
+use std::time::Duration;
 
 use crate::control::{self, Control, Listeners};
 use crate::document::Document;
 use crate::program::{OnSlow, SharedProgram};
 use crate::recorder;
 
+/// Time for the recorder to end its turn.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// Side threads that describe a program. They release the program when this is dropped.
+///
+/// If the lights of slow devices were requested, the drop waits at most 11 s until they are off.
 #[derive(Debug)]
 pub struct SideThreads {
     document: Arc<Document>,
@@ -21,6 +27,8 @@ pub struct SideThreads {
     recorder: Option<Sender<()>>,
     /// Process with the threads. A forked child has none.
     process: u32,
+    /// Closed at the end of the recorder, if it switches lights.
+    lights: Option<Receiver<()>>,
 }
 
 impl SideThreads {
@@ -34,10 +42,15 @@ impl SideThreads {
         let document = Arc::new(document);
         let (sender, stop) = mpsc::channel();
         let recorded = Arc::clone(&document);
-        let run = move || recorder::run(&recorded, on_slow, &stop);
+        let (is_running, ended) = mpsc::channel();
+        let run = move || {
+            recorder::run(&recorded, on_slow, &stop);
+            drop(is_running);
+        };
         thread::Builder::new().name("recorder".into()).spawn(run)?;
         let process = std::process::id();
-        Ok(SideThreads { document, control: None, recorder: Some(sender), process })
+        let lights = on_slow.light.then_some(ended);
+        Ok(SideThreads { document, control: None, recorder: Some(sender), process, lights })
     }
 
     /// Listens for readers.
@@ -58,15 +71,26 @@ impl SideThreads {
     pub fn metrics(&self) -> Option<SocketAddr> {
         self.control.as_ref()?.metrics()
     }
+
+    /// Releases the program, and stops all threads. Does not wait for lights.
+    pub fn detach(&mut self) {
+        self.document.detach();
+        self.control = None;
+        self.recorder = None;
+    }
 }
 
 impl Drop for SideThreads {
     fn drop(&mut self) {
-        if self.process == std::process::id() {
-            self.document.detach();
-        } else {
+        if self.process != std::process::id() {
             // A thread of the parent can have held a lock during the fork.
             std::mem::forget(self.recorder.take());
+            return;
+        }
+        self.detach();
+        let Some(lights) = &self.lights else { return };
+        if lights.recv_timeout(recorder::END_LIMIT + GRACE) == Err(RecvTimeoutError::Timeout) {
+            log::warn!("lights of slow devices can still be on; run `isolane light list`");
         }
     }
 }

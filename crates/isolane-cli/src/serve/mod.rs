@@ -198,8 +198,8 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_memory)]
     observe_memory: usize,
     /// What to do about a device that is slower than its peers, as a list: a line in the log (log), the metrics
-    /// isolane_device_slow and isolane_device_ratio (metric), reads of a mirror avoid the member for at least 60 s
-    /// (avoid), or none
+    /// isolane_device_slow and isolane_device_ratio (metric), the locate light at its slot while it is slow (light),
+    /// reads of a mirror avoid the member for at least 60 s (avoid), or none
     #[arg(long, value_name = "ACTIONS", default_value = "log,metric", value_parser = parse_on_slow)]
     on_slow: OnSlow,
     /// Memory of each reactor for data in flight; at least 4M
@@ -278,7 +278,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         log::warn!("{address} is reachable from other machines, without authentication or encryption");
     }
     let socket = args.control_socket.as_ref().unwrap_or(&ControlSocket::Default);
-    let side_threads = observe::start(&target, &cores, socket, args.metrics, args.on_slow)?;
+    let mut side_threads = observe::start(&target, &cores, socket, args.metrics, args.on_slow)?;
     let program = invocation::program_name();
     let banner = Banner { listeners: &addresses, nqn: nqn.as_str(), volumes: &volumes, program: &program };
     output::announce(banner.to_text());
@@ -287,7 +287,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
         log::write_stderr(counters::show(&counters, &connections, &conditions, args.json)?);
     }
     signals::exit_on_next_signal()?;
-    drop(side_threads);
+    // Lights go off while commands complete; the drop waits for them.
+    side_threads.detach();
     stop(target, &conditions)
 }
 

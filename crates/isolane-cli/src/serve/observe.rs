@@ -54,14 +54,15 @@ pub fn parse_control_socket(text: &str) -> Result<ControlSocket, String> {
 
 /// Parses a list of actions for slow devices.
 pub fn parse_on_slow(text: &str) -> Result<OnSlow, String> {
-    let mut on_slow = OnSlow { log: false, metric: false, avoid: false };
+    let mut on_slow = OnSlow { log: false, metric: false, light: false, avoid: false };
     for action in text.split(',') {
         match action {
             "log" => on_slow.log = true,
             "metric" => on_slow.metric = true,
+            "light" => on_slow.light = true,
             "avoid" => on_slow.avoid = true,
             "none" if text == "none" => {}
-            _ => return Err(format!("unknown action {action:?}; write log, metric, avoid, or none")),
+            _ => return Err(format!("unknown action {action:?}; write log, metric, light, avoid, or none")),
         }
     }
     Ok(on_slow)
@@ -120,13 +121,14 @@ mod tests {
 
     #[test]
     fn parses_actions_for_slow_devices() {
-        let actions = |text| parse_on_slow(text).map(|it| [it.log, it.metric, it.avoid]);
-        assert_eq!(actions("log,metric"), Ok([true, true, false]));
-        assert_eq!(actions("avoid,log"), Ok([true, false, true]));
-        assert_eq!(actions("none"), Ok([false; 3]));
-        for text in ["", "none,log", "log,", "Log", "light"] {
+        let actions = |text| parse_on_slow(text).map(|it| [it.log, it.metric, it.light, it.avoid]);
+        assert_eq!(actions("log,metric"), Ok([true, true, false, false]));
+        assert_eq!(actions("avoid,log"), Ok([true, false, false, true]));
+        assert_eq!(actions("light"), Ok([false, false, true, false]));
+        assert_eq!(actions("none"), Ok([false; 4]));
+        for text in ["", "none,log", "log,", "Log", "lights"] {
             assert!(
-                actions(text).is_err_and(|error| error.contains("log, metric, avoid, or none")),
+                actions(text).is_err_and(|error| error.contains("log, metric, light, avoid, or none")),
                 "{text}"
             );
         }

@@ -241,4 +241,4 @@ pub fn ledmon(root: &Root) -> Result<Option<u32>, ReadError> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

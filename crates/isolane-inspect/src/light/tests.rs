@@ -7,7 +7,7 @@ use rustix::fs::{CWD, FileType, Mode};
 use super::*;
 use crate::testing::Tree;
 
-const NPEM_DRIVE: &str = "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/nvme/nvme0/nvme0n1";
+pub(crate) const NPEM_DRIVE: &str = "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/nvme/nvme0/nvme0n1";
 const VMD_DRIVE: &str = "/sys/devices/pci0000:00/0000:00:0e.0/pci10000:00/10000:01:00.0/nvme/nvme1/nvme1n1";
 const SES_DRIVE: &str = "/sys/devices/pci0000:00/0000:00:02.0/host6/target6:0:1/6:0:1:0/block/sda";
 const PLAIN_DRIVE: &str = "/sys/devices/pci0000:00/0000:00:03.0/ata1/host1/target1:0:0/1:0:0:0/block/sdb";
@@ -15,12 +15,12 @@ const PLAIN_DRIVE: &str = "/sys/devices/pci0000:00/0000:00:03.0/ata1/host1/targe
 const DRIVES: [(&str, &str); 4] =
     [(NPEM_DRIVE, "259:0"), (VMD_DRIVE, "259:1"), (SES_DRIVE, "8:0"), (PLAIN_DRIVE, "8:16")];
 
-const NPEM: &str = "/sys/class/leds/0000:00:01.0:enclosure:";
-const SES: &str = "/sys/class/enclosure/6:0:20:0/Slot 03";
-const VMD: &str = "/sys/bus/pci/slots/7/attention";
+pub(crate) const NPEM: &str = "/sys/class/leds/0000:00:01.0:enclosure:";
+pub(crate) const SES: &str = "/sys/class/enclosure/6:0:20:0/Slot 03";
+pub(crate) const VMD: &str = "/sys/bus/pci/slots/7/attention";
 
 /// A drive of each interface, and one without lights.
-fn tree() -> Tree {
+pub(crate) fn tree() -> Tree {
     let tree = Tree::new(&[
         (&format!("{NPEM}ok/brightness"), "1\n"),
         (&format!("{NPEM}locate/brightness"), "0\n"),
@@ -52,7 +52,7 @@ fn tree() -> Tree {
     tree
 }
 
-fn add_disk(tree: &Tree, path: &str, number: &str) {
+pub(crate) fn add_disk(tree: &Tree, path: &str, number: &str) {
     let name = path.rsplit('/').next().unwrap();
     tree.write_bytes(&format!("{path}/dev"), format!("{number}\n").as_bytes());
     tree.link(&format!("/sys/class/block/{name}"), &format!("../../..{path}"));
@@ -65,11 +65,19 @@ fn find_for(tree: &Tree, name: &str) -> Result<Slot, LightError> {
 
 /// Adds an executable script. This process never opens it for writing: a child of another test could inherit the
 /// descriptor, and the kernel does not start a program that is open for writing.
-fn add_ledctl(tree: &Tree, script: &str) {
+pub(crate) fn add_ledctl(tree: &Tree, script: &str) {
     tree.write_bytes("/usr/sbin/script", format!("#!/bin/sh\n{script}\n").as_bytes());
     fs::set_permissions(tree.path("/usr/sbin/script"), Permissions::from_mode(0o755)).unwrap();
     let paths = [tree.path("/usr/sbin/script"), tree.path("/usr/sbin/ledctl")];
     assert!(std::process::Command::new("cp").args(paths).status().unwrap().success());
+}
+
+/// Replaces a file by one that waits for the other end when it is opened. Returns its path.
+pub(crate) fn block_file(tree: &Tree, path: &str) -> std::path::PathBuf {
+    let path = tree.path(path);
+    fs::remove_file(&path).unwrap();
+    rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    path
 }
 
 fn writer(tree: &Tree, limit: fn(Interface) -> Duration) -> Writer {
@@ -77,7 +85,7 @@ fn writer(tree: &Tree, limit: fn(Interface) -> Duration) -> Writer {
 }
 
 /// Switches a light on or off, without a limit that a loaded machine can exceed.
-fn set(tree: &Tree, name: &str, light: Light, on: bool) -> Result<(), LightError> {
+pub(crate) fn set(tree: &Tree, name: &str, light: Light, on: bool) -> Result<(), LightError> {
     writer(tree, |_| Duration::from_secs(600)).set(&find_for(tree, name)?, light, on).wait()
 }
 
@@ -189,10 +197,7 @@ fn ends_ledctl_that_hangs() {
 #[test]
 fn reports_slot_that_hangs() {
     let tree = tree();
-    let path = tree.path(&format!("{NPEM}locate/brightness"));
-    fs::remove_file(&path).unwrap();
-    // Opening it waits for a reader.
-    rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let path = block_file(&tree, &format!("{NPEM}locate/brightness"));
     let slot = find_for(&tree, "nvme0n1").unwrap();
     let pending = writer(&tree, |_| Duration::from_millis(100)).set(&slot, Light::Locate, true);
     let error = pending.wait().unwrap_err().to_string();

@@ -51,7 +51,7 @@ impl Writer {
         Writer::with_times(root, PAUSE, Interface::limit)
     }
 
-    pub(super) fn with_times(
+    pub(crate) fn with_times(
         root: Root,
         pause: Duration,
         limit: fn(Interface) -> Duration,
@@ -102,14 +102,28 @@ impl<T> Pending<T> {
     /// # Errors
     /// The light cannot be read or changed, or there is no result within the limit of its interface.
     pub fn wait(self) -> Result<T, LightError> {
-        let remaining = self.deadline.saturating_duration_since(Instant::now());
-        let no_response = LightError::NoResponse { slot: self.slot, limit: self.limit };
-        self.result.recv_timeout(remaining).unwrap_or(Err(no_response))
+        self.wait_for(self.limit)
     }
 
-    /// Returns the result if it is known.
+    /// Waits for the result, for at most `limit`.
+    ///
+    /// # Errors
+    /// As [`Pending::wait`], or there is no result within `limit`.
+    pub fn wait_for(&self, limit: Duration) -> Result<T, LightError> {
+        let remaining = self.deadline.saturating_duration_since(Instant::now());
+        self.result.recv_timeout(remaining.min(limit)).unwrap_or_else(|_| Err(self.no_response(limit)))
+    }
+
+    /// Returns the result if it is known, or if there is none within the limit of its interface.
     pub fn poll(&self) -> Option<Result<T, LightError>> {
-        self.result.try_recv().ok()
+        match self.result.try_recv() {
+            Ok(result) => Some(result),
+            Err(_) => (Instant::now() >= self.deadline).then(|| Err(self.no_response(self.limit))),
+        }
+    }
+
+    fn no_response(&self, limit: Duration) -> LightError {
+        LightError::NoResponse { slot: self.slot.clone(), limit: limit.min(self.limit) }
     }
 }
 

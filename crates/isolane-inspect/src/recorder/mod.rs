@@ -11,6 +11,7 @@ mod disks;
 mod readings;
 mod slow_actions;
 mod slow_devices;
+mod slow_lights;
 mod sock_diag;
 mod steps;
 mod stuck;
@@ -26,10 +27,12 @@ use isolane_observe::snapshot::{Numbers, Snapshot, Step};
 pub(crate) use self::connections::Connections;
 pub(crate) use self::devices::Devices;
 pub(crate) use self::slow_devices::{DeviceState, SlowDevices};
+pub(crate) use self::slow_lights::END_LIMIT;
 pub(crate) use self::steps::Steps;
 
 use self::readings::Readings;
-use self::slow_actions::SlowActions;
+use self::slow_actions::{Line, SlowActions};
+use self::slow_lights::SlowLights;
 use self::stuck::Watch;
 use crate::document::Document;
 use crate::placement;
@@ -38,7 +41,7 @@ use crate::program::OnSlow;
 /// Length of a step.
 const STEP: Duration = Duration::from_secs(1);
 
-/// Records until `stop` is dropped.
+/// Records until `stop` is dropped, and then switches off lights for at most [`END_LIMIT`].
 pub(crate) fn run(document: &Document, on_slow: OnSlow, stop: &Receiver<()>) {
     placement::avoid(document.cpus());
     let mut recorder = Recorder::new(document, on_slow);
@@ -47,7 +50,7 @@ pub(crate) fn run(document: &Document, on_slow: OnSlow, stop: &Receiver<()>) {
     loop {
         let until_step = next_step.saturating_duration_since(Instant::now());
         if stop.recv_timeout(pause.min(until_step)) != Err(RecvTimeoutError::Timeout) {
-            return;
+            break;
         }
         let turned = catch_unwind(AssertUnwindSafe(|| {
             let is_working = recorder.watch(document);
@@ -63,12 +66,25 @@ pub(crate) fn run(document: &Document, on_slow: OnSlow, stop: &Receiver<()>) {
             next_step = (next_step + STEP).max(now);
         }
     }
+    log_lines(recorder.slow_lights.map(|lights| lights.end(END_LIMIT)).unwrap_or_default());
+}
+
+fn log_lines(lines: Vec<Line>) {
+    for line in lines {
+        if line.is_warning {
+            log::warn!("{}", line.text);
+        } else {
+            log::info!("{}", line.text);
+        }
+    }
 }
 
 struct Recorder {
     readings: Readings,
     watch: Watch,
     slow_actions: SlowActions,
+    /// Lights of slow devices, if requested.
+    slow_lights: Option<SlowLights>,
     /// Numbers at the end of the last step, and the time of their copy.
     last: (Numbers, Instant),
 }
@@ -82,6 +98,7 @@ impl Recorder {
             readings,
             watch: Watch::default(),
             slow_actions: SlowActions::new(on_slow),
+            slow_lights: on_slow.light.then(SlowLights::new),
             last: (snapshot.numbers, Instant::now()),
         }
     }
@@ -116,12 +133,9 @@ impl Recorder {
         devices.push(snapshot, numbers, seconds);
         let states: Vec<DeviceState> = devices.states().collect();
         drop(devices);
-        for line in self.slow_actions.apply(&states, seconds, |volume, avoid| document.avoid(volume, avoid)) {
-            if line.is_warning {
-                log::warn!("{}", line.text);
-            } else {
-                log::info!("{}", line.text);
-            }
+        log_lines(self.slow_actions.apply(&states, seconds, |volume, avoid| document.avoid(volume, avoid)));
+        if let Some(lights) = &mut self.slow_lights {
+            log_lines(lights.apply(document.root(), &states, snapshot));
         }
     }
 }
