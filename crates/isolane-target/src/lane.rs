@@ -48,8 +48,9 @@ pub(crate) struct Lane {
     pub connecting: Option<Connecting>,
     /// A command whose in-capsule data has no memory yet. The lane is not read until it has.
     pub stalled: Option<Stalled>,
-    /// Commands that wait for the page of the host.
-    pub waiting_for_page: VecDeque<WaitingForPage>,
+    /// A command that waits for the page of the host. The lane is not read until it has the page, so that the space for
+    /// output bounds the memory for pages.
+    pub waiting_for_page: Option<WaitingForPage>,
     /// Slot of the command that uses the memory guaranteed to this lane.
     pub guaranteed_slot: Option<u16>,
     /// Its commands and memory at each volume; idle entries are reused.
@@ -199,7 +200,7 @@ impl Lane {
             association: None,
             connecting: None,
             stalled: None,
-            waiting_for_page: VecDeque::new(),
+            waiting_for_page: None,
             guaranteed_slot: None,
             volumes: Vec::new(),
             limited: 0,

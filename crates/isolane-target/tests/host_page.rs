@@ -156,6 +156,19 @@ fn serves_pages_to_pipelined_reads() {
     drop(target);
 }
 
+/// Pages of many reads that wait would exceed the space for output.
+#[test]
+fn reads_no_command_before_the_page() {
+    let (_target, _, mut admin, _queue) = busy_target(config(&["mem:16M"]));
+    let entry = SubmissionEntry { sgl: isolane_wire::Sgl::Transport { len: 4096 }, ..page_entry(0, 4096) };
+    for _ in 0..20 {
+        let page = admin.send(entry, &[]);
+        let unsupported = admin.send(SubmissionEntry { opcode: 0xff, ..SubmissionEntry::default() }, &[]);
+        assert_eq!(admin.completion(page).0.status, Status::SUCCESS);
+        assert_ne!(admin.completion(unsupported).0.status, Status::SUCCESS);
+    }
+}
+
 #[test]
 fn page_is_empty_if_nothing_is_recorded() {
     let (_target, address) = start(TargetConfig { observe: false, ..config(&["mem:16M"]) });

@@ -107,8 +107,8 @@ impl Core {
         self.cancel_waiting(lane);
         let connecting = lane.connecting.take().map(|connecting| connecting.permit);
         let stalled = lane.stalled.take().map(|stalled| stalled.permit);
-        let pages = std::mem::take(&mut lane.waiting_for_page).into_iter().map(|waiting| waiting.permit);
-        for permit in connecting.into_iter().chain(stalled).chain(pages) {
+        let page = lane.waiting_for_page.take().map(|waiting| waiting.permit);
+        for permit in connecting.into_iter().chain(stalled).chain(page) {
             lane.conn.abandon(permit);
         }
         self.record_left(lane);

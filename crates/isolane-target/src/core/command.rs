@@ -135,7 +135,7 @@ impl Core {
     fn collect_host_page(&mut self, lane: &mut Lane, host: Host, waiting: WaitingForPage) {
         let request = PageRequest { host, lane: lane.id, core: self.index };
         if self.shared.page_requests.send(request) {
-            lane.waiting_for_page.push_back(waiting);
+            lane.waiting_for_page = Some(waiting);
         } else {
             self.fail(lane, waiting.permit, Failure::Internal);
         }
@@ -143,7 +143,7 @@ impl Core {
 
     /// Handles the page of a host.
     pub(super) fn on_host_page(&mut self, lane: &mut Lane, page: &HostPage) {
-        let Some(WaitingForPage { permit, entry, len }) = lane.waiting_for_page.pop_front() else { return };
+        let Some(WaitingForPage { permit, entry, len }) = lane.waiting_for_page.take() else { return };
         let Some(id) = lane.association.as_ref().map(|association| association.id) else {
             return self.fail(lane, permit, Failure::Internal);
         };

@@ -244,10 +244,10 @@ fn truncate_plan<'a, 'b>(plan: &'a mut [IoSliceMut<'b>], max: usize) -> &'a mut 
     &mut plan[..count]
 }
 
-/// Returns `true` if the lane must not be read until the host receives queued output. A closed connection
-/// sends nothing.
+/// Returns `true` if the lane must not be read until the host receives queued output, or output that a side thread
+/// collects. A closed connection sends nothing.
 fn is_full(lane: &Lane) -> bool {
-    is_filled(lane, 1) && !lane.conn.is_closed()
+    (is_filled(lane, 1) || lane.waiting_for_page.is_some()) && !lane.conn.is_closed()
 }
 
 /// Returns `true` if more than one `parts`-th of the space for output is used.
