@@ -38,7 +38,11 @@ impl Scope {
         };
         let duration = |name| parts.option(name).map(|text| parts.duration(text)).transpose();
         let from = duration("from")?.unwrap_or_default();
-        let until = duration("for")?.map(|length| from + length);
+        let length = duration("for")?;
+        if length.is_some_and(|length| length.is_zero()) {
+            return Err(parts.error("for= without a time", "use a longer one, as in for=10s"));
+        }
+        let until = length.map(|length| from + length);
         Ok(Scope { on: parts.option("on").map(kind).transpose()?, from, until, opened: Instant::now() })
     }
 
@@ -105,6 +109,7 @@ mod tests {
             ("delay:1ms:mem:1M,on=open", "unknown kind \"open\" of requests; use on=read"),
             ("stall:1ms:mem:1M,from=soon", "invalid duration \"soon\""),
             ("fault:1:mem:1M,for=3601s", "invalid duration"),
+            ("fault:1:mem:1M,for=0s", "for= without a time; use a longer one"),
         ] {
             let error = crate::open(&crate::parse(text).unwrap()).err().unwrap().to_string();
             assert!(error.contains(reason), "{text}: {error}");
