@@ -131,6 +131,14 @@ impl Connection {
         difference
     }
 
+    /// Returns `true` if the difference to `earlier` shows no work, without the cost of the difference.
+    fn is_idle_since(&self, earlier: &Connection) -> bool {
+        self.in_flight == 0
+            && self.received_bytes == earlier.received_bytes
+            && self.sent_bytes == earlier.sent_bytes
+            && self.totals == earlier.totals
+    }
+
     /// Returns `true` if a difference shows no work.
     fn is_idle(&self) -> bool {
         self.totals.is_empty() && self.received_bytes == 0 && self.sent_bytes == 0 && self.in_flight == 0
@@ -179,9 +187,10 @@ impl Numbers {
         });
         let series = series.filter(|series| !series.is_empty()).collect();
         let before: BTreeMap<_, _> = earlier.connections.iter().map(|at| (at.id, at)).collect();
-        let connections = self.connections.iter().map(|at| match before.get(&at.id) {
-            Some(before) => at.since(before),
-            None => at.clone(),
+        let connections = self.connections.iter().filter_map(|at| match before.get(&at.id) {
+            Some(before) if at.is_idle_since(before) => None,
+            Some(before) => Some(at.since(before)),
+            None => Some(at.clone()),
         });
         let connections = connections.filter(|at| !at.is_idle()).collect();
         let cores = self.cores.iter().map(|core| {
@@ -193,5 +202,38 @@ impl Numbers {
             (name.clone(), value.saturating_sub(earlier.counters.get(name).copied().unwrap_or(0)))
         });
         Numbers { series, connections, cores, counters: counters.collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::histogram::Resolution;
+    use crate::stage::SizeClass;
+
+    #[test]
+    fn skips_exactly_connections_that_did_nothing() {
+        let mut one = Histogram::new(Resolution::Four);
+        one.record(5_000, 1);
+        let mut two = one.clone();
+        two.record(5_000, 1);
+        let (size, bytes) = (SizeClass::ALL[0], 4_096);
+        let before = Connection {
+            totals: vec![(size, one)],
+            received_bytes: bytes,
+            sent_bytes: bytes,
+            ..Connection::default()
+        };
+        let same = before.clone();
+        let completed = Connection { totals: vec![(size, two)], ..before.clone() };
+        let received = Connection { received_bytes: 2 * bytes, ..before.clone() };
+        let sent = Connection { sent_bytes: 2 * bytes, ..before.clone() };
+        let waits = Connection { in_flight: 1, ..before.clone() };
+        for (at, is_idle) in
+            [(same, true), (completed, false), (received, false), (sent, false), (waits, false)]
+        {
+            assert_eq!(at.is_idle_since(&before), is_idle, "{at:?}");
+            assert_eq!(at.since(&before).is_idle(), is_idle, "{at:?}");
+        }
     }
 }
