@@ -150,7 +150,7 @@ pub struct RequestTimes {
     pub operation: Operation,
     /// Length of each in bytes.
     pub bytes: u64,
-    /// Durations of the stages of [`Side::Host`], in nanoseconds.
+    /// Durations of the stages of [`isolane_observe::stage::Side::Host`], in nanoseconds.
     pub stages: StageTimes,
     /// End of the last stage on the [`clock`].
     pub at: u64,
