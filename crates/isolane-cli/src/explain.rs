@@ -35,7 +35,7 @@ use crate::units::parse_time_above_zero;
 pub struct Args {
     #[command(flatten)]
     source: SourceArgs,
-    /// Time before now, or before the end of a file, that the verdict covers; at most 5m
+    /// Time before now, or before the end of a file, that the verdict covers; at most 5m, in steps of 1s, except for a URI
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_window)]
     window: Duration,
     /// Quantile at which the tail begins, from 0.5 to 0.99999
@@ -50,7 +50,7 @@ pub struct Args {
     /// Also measure interrupt handlers, tasks, and disk requests for 2 s, or for TIME up to 10s; needs root
     ///
     /// The command creates an instance of tracefs, which counts events of the kernel, and removes
-    /// it at the end. The findings get the neighbors with the grade measured. Without root, the
+    /// it at the end. It adds neighbors with the grade measured to the findings. Without root, the
     /// verdict lists these times as not seen.
     #[arg(
         long,

@@ -16,17 +16,21 @@ use crate::units::parse_time;
 
 /// Identity of the host.
 #[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "Connection")]
 pub struct IdentityArgs {
     /// Name of this host (default: from /etc/nvme/hostnqn, else derived from the machine ID)
-    #[arg(long, value_name = "NQN")]
+    #[arg(long, value_name = "NQN", help_heading = "Connection")]
     pub host_nqn: Option<String>,
     /// ID of this host (default: from /etc/nvme/hostid, else derived from the machine ID)
-    #[arg(long, value_name = "UUID")]
+    #[arg(long, value_name = "UUID", help_heading = "Connection")]
     pub host_id: Option<Uuid>,
 }
 
 impl IdentityArgs {
+    /// Returns `true` if a part of the identity was given.
+    pub fn is_given(&self) -> bool {
+        self.host_nqn.is_some() || self.host_id.is_some()
+    }
+
     /// Sets the identity in the options of the library.
     pub fn apply(&self, options: &mut Options) -> Result<(), Failure> {
         if let Some(nqn) = &self.host_nqn {

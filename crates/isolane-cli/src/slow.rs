@@ -27,7 +27,7 @@ pub struct Args {
     #[command(flatten)]
     source: SourceArgs,
     /// Print operations as they become known, until a signal
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "from")]
     follow: bool,
     /// Print each operation as one line of JSON
     #[arg(long)]

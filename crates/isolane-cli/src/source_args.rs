@@ -41,7 +41,13 @@ impl SourceArgs {
     /// Returns the target, if the program is named by a URI.
     pub fn remote(&self) -> Result<Option<RemoteTarget>, Failure> {
         let name = self.program.as_ref().map(|name| name.to_string_lossy());
-        let Some(name) = name.filter(|name| name.contains("://")) else { return Ok(None) };
+        let Some(name) = name.filter(|name| name.contains("://")) else {
+            if self.identity.is_given() {
+                let reason = "they are for the URI of a target; a control socket or a file shows all hosts";
+                return Err(Failure::new("--host-nqn, --host-id", reason));
+            }
+            return Ok(None);
+        };
         let mut options = Options::default();
         self.identity.apply(&mut options)?;
         Ok(Some(RemoteTarget::new(host_args::parse_uri(&name)?, options)))

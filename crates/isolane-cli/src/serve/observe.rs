@@ -62,6 +62,7 @@ pub fn parse_on_slow(text: &str) -> Result<OnSlow, String> {
             "light" => on_slow.light = true,
             "avoid" => on_slow.avoid = true,
             "none" if text == "none" => {}
+            "none" => return Err("none excludes all other actions; write none alone, or leave it out".into()),
             _ => return Err(format!("unknown action {action:?}; write log, metric, light, avoid, or none")),
         }
     }
@@ -126,7 +127,8 @@ mod tests {
         assert_eq!(actions("avoid,log"), Ok([true, false, false, true]));
         assert_eq!(actions("light"), Ok([false, false, true, false]));
         assert_eq!(actions("none"), Ok([false; 4]));
-        for text in ["", "none,log", "log,", "Log", "lights"] {
+        assert!(actions("none,log").is_err_and(|error| error.contains("none excludes")));
+        for text in ["", "log,", "Log", "lights"] {
             assert!(
                 actions(text).is_err_and(|error| error.contains("log, metric, light, avoid, or none")),
                 "{text}"

@@ -49,6 +49,14 @@ fn explains_slow_volume_of_remote_target() {
 }
 
 #[test]
+fn identity_without_uri_is_rejected() {
+    for program in [&["absent.sock"][..], &["--from", "absent.json"], &[]] {
+        let error = fail(&[&["explain"], &HOST[..], program].concat());
+        assert!(error.contains("--host-nqn, --host-id: they are for the URI of a target"), "{error}");
+    }
+}
+
+#[test]
 fn other_identity_sees_no_operations() {
     let server = Server::start(&["mem:16M", "--control-socket", "off"]);
     let _load = Load::start(&server.uri, &HOST);

@@ -1,6 +1,7 @@
 //! One GET request to a control socket.
 
 use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -27,6 +28,10 @@ fn get_within(path: &Path, target: &str, limit: usize, time: Duration) -> Result
         || format!("no response within {} s; the program may be stopped or overloaded", time.as_secs());
     let socket = unix_socket::connect(path, time).map_err(|error| match error {
         Errno::ACCESS => "permission denied; run as the user of the program".to_owned(),
+        Errno::NOENT => "no such socket; name a control socket, or a target as nvme+tcp://HOST".to_owned(),
+        Errno::CONNREFUSED if !is_socket(path) => {
+            "not a socket; read a file of `isolane snapshot` with --from".to_owned()
+        }
         Errno::CONNREFUSED => "no program listens there; it may have ended".to_owned(),
         Errno::AGAIN => late(),
         _ => error.to_string(),
@@ -37,6 +42,10 @@ fn get_within(path: &Path, target: &str, limit: usize, time: Duration) -> Result
         _ => error.to_string(),
     })?;
     if response.len() > limit { Err(too_long(limit)) } else { take_body(response) }
+}
+
+fn is_socket(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
 fn check_server(socket: &UnixStream) -> Result<(), String> {
@@ -112,6 +121,23 @@ mod tests {
         let result = get(&path, "/snapshot.json", limit);
         server.join().unwrap();
         result
+    }
+
+    #[test]
+    fn paths_without_program_have_a_remedy() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("file"), "{}").unwrap();
+        drop(UnixListener::bind(path("dead")).unwrap());
+        for (name, reason) in [
+            ("absent", "no such socket; name a control socket"),
+            ("file", "not a socket; read a file"),
+            (".", "not a socket; read a file"),
+            ("dead", "no program listens there"),
+        ] {
+            let error = get(&path(name), "/snapshot.json", 100).unwrap_err();
+            assert!(error.contains(reason), "{name}: {error}");
+        }
     }
 
     #[test]

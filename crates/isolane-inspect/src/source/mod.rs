@@ -10,7 +10,7 @@ mod find;
 mod http;
 mod source_error;
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -152,7 +152,10 @@ impl Parts {
 }
 
 fn read_file(path: &Path) -> Result<Vec<u8>, String> {
-    let file = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    let file = std::fs::File::open(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => "no such file; check the path".to_owned(),
+        _ => error.to_string(),
+    })?;
     let mut text = Vec::new();
     let limit = MAX_BYTES as u64 + 1;
     file.take(limit).read_to_end(&mut text).map_err(|error| error.to_string())?;

@@ -15,7 +15,8 @@ pub(super) fn describe(reader: &mut Reader<'_>, cores: &[Core]) -> Vec<Node> {
     let group = reader.take(Cgroup::find(reader.root, &reader.process, "cpu"));
     let own: Vec<u32> = cores.iter().map(|core| core.thread).collect();
     let mut nodes = Vec::new();
-    for core in cores {
+    // The threads of a host belong to its application.
+    for core in cores.iter().filter(|core| core.thread != 0) {
         let cpu = core.cpu.or_else(|| last_cpu(reader, core));
         let place = if core.cpu.is_some() { "core" } else { "last core (not pinned)" };
         let node = Node::new("reactor", core.index)

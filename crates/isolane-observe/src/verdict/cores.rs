@@ -355,6 +355,8 @@ pub(super) fn clear(case: &mut Case<'_>) {
     let text = format!("{noun} {} (not available for {part} of the time)", numbers.join(", "));
     if has_readings {
         case.clear(Kind::Core, text);
+    } else if cores.iter().all(|core| core.thread == 0) {
+        case.miss("time for which cores waited", "the program of the threads: a host has none of its own");
     } else {
         case.miss("time for which cores waited", "/proc/self/task/*/schedstat (CONFIG_SCHED_INFO)");
     }

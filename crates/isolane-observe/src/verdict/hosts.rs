@@ -322,11 +322,14 @@ fn report_bulk(case: &mut Case<'_>, core: u32, bulk: &Bulk, stage: Option<Stage>
 /// Rules out hosts and the network if they lost almost nothing.
 pub(super) fn clear(case: &mut Case<'_>) {
     let connections = &case.window.connections;
+    if connections.is_empty() {
+        return;
+    }
     let has_tcp = connections.iter().any(|connection| connection.tcp.is_some());
     let sum = connections.iter().filter_map(|at| at.tcp).fold(Tcp::default(), add);
     let lost = case.ledger.lost(|_, stage| depends_on_peer(stage));
     let mean = show_ns(lost / case.ledger.tail.max(1.0));
-    if !has_tcp && !connections.is_empty() {
+    if !has_tcp {
         case.miss(
             "loss and full windows of connections",
             "sock_diag, which a side thread of the program reads",

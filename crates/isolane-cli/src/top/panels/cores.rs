@@ -25,7 +25,8 @@ const BAD_WAITED: f64 = 5.0;
 
 /// Returns the table.
 pub fn table(view: &View) -> Table {
-    let rows = view.numbers.cores.iter().map(|core| row(view, core)).collect();
+    let rows =
+        view.numbers.cores.iter().filter(|core| core.thread != 0).map(|core| row(view, core)).collect();
     let note = "b busy  w waited for the CPU  a asleep".to_owned();
     Table { title: "Cores", note, columns: COLUMNS, rows, order: Order::default() }
 }
