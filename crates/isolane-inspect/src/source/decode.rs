@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use isolane_observe::histogram::{Histogram, Resolution, TAIL_ROWS};
-use isolane_observe::names::is_unprintable;
+use isolane_observe::names::{escape, is_unprintable};
 use isolane_observe::snapshot::{Connection, Core, Numbers, Series, Snapshot, System, VERSION, Volume};
 use serde::Deserialize;
 
@@ -221,15 +221,7 @@ fn clean_in_place(name: &mut String) {
 
 /// Returns a name of at most [`MAX_NAME`] characters in which unprintable ones are escaped.
 fn clean(name: &str) -> String {
-    let mut cleaned = String::new();
-    for (at, char) in name.chars().enumerate() {
-        if at == MAX_NAME {
-            cleaned.push('…');
-            break;
-        }
-        if is_unprintable(char) { cleaned.extend(char.escape_unicode()) } else { cleaned.push(char) }
-    }
-    cleaned
+    escape(name, MAX_NAME)
 }
 
 #[cfg(test)]

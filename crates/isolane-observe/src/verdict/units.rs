@@ -1,6 +1,6 @@
 //! Numbers and names as text for people.
 
-use crate::names::is_unprintable;
+use crate::names;
 
 /// Longest name in text, in characters.
 const MAX_NAME: usize = 120;
@@ -52,19 +52,7 @@ pub(super) fn show_quantile(quantile: f64) -> String {
 
 /// Returns a text without control characters, and shortened.
 pub(super) fn escape(text: &str) -> String {
-    let mut escaped = String::new();
-    for (at, letter) in text.chars().enumerate() {
-        if at == MAX_NAME {
-            escaped.push('…');
-            break;
-        }
-        if is_unprintable(letter) {
-            escaped.extend(letter.escape_unicode());
-        } else {
-            escaped.push(letter);
-        }
-    }
-    escaped
+    names::escape(text, MAX_NAME)
 }
 
 #[cfg(test)]
