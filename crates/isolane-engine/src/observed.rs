@@ -11,9 +11,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use isolane_host::NamespaceInfo;
-use isolane_observe::cells::{CoarseCells, Counter, SeriesCells, StageTimes};
+use isolane_observe::cells::{CoarseCells, Counter, KindCells, StageTimes};
 use isolane_observe::slow::{SlowRecord, SlowRing, SlowWriter};
-use isolane_observe::snapshot::{self, Core, Series, SeriesKey};
+use isolane_observe::snapshot::{self, Core, Series};
 use isolane_observe::stage::{Operation, Side, SizeClass};
 use isolane_reactor::{SleepTimes, clock};
 use parking_lot::Mutex;
@@ -86,9 +86,6 @@ pub struct CurrentTurn {
     pub phase: Option<&'static str>,
 }
 
-/// By operation and size class.
-type Kinds = [[OnceLock<Box<SeriesCells>>; SizeClass::ALL.len()]; Operation::ALL.len()];
-
 /// Session that an object belongs to.
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
@@ -115,7 +112,7 @@ pub(crate) struct VolumeCells {
     source: Source,
     /// Namespace ID and size in bytes, once the volume is open.
     namespace: OnceLock<(u32, u64)>,
-    kinds: Kinds,
+    kinds: KindCells,
 }
 
 impl VolumeCells {
@@ -123,30 +120,14 @@ impl VolumeCells {
         let _ = self.namespace.set((namespace.nsid, namespace.len_bytes()));
     }
 
-    #[inline]
-    fn series(&self, operation: Operation, size: SizeClass) -> &SeriesCells {
-        self.kinds[operation as usize][size as usize].get_or_init(Box::default)
-    }
-
     /// Counts a command that failed.
     pub(crate) fn add_error(&self, operation: Operation, bytes: u64) {
-        self.series(operation, SizeClass::from_len(bytes)).add_error();
+        self.kinds.of(operation, SizeClass::from_len(bytes)).add_error();
     }
 
     /// Returns the numbers of all operations.
     pub(crate) fn copy(&self) -> impl Iterator<Item = Series> {
-        let kinds =
-            Operation::ALL.into_iter().flat_map(|operation| SizeClass::ALL.map(|size| (operation, size)));
-        kinds.filter_map(|(operation, size)| {
-            let cells = self.kinds[operation as usize][size as usize].get()?;
-            cells.copy(SeriesKey {
-                side: side_of(self.id),
-                volume: self.id,
-                core: self.core,
-                operation,
-                size,
-            })
-        })
+        self.kinds.copy(side_of(self.id), self.id, self.core)
     }
 
     /// Describes the volume.
@@ -210,21 +191,22 @@ impl Volumes {
     fn add(&self, owner: Owner, core: u32, source: Source) -> Option<Arc<VolumeCells>> {
         let registry = &mut *self.0.lock();
         registry.remove_closed(Instant::now());
-        let id = match source {
-            Source::Volume(_) => None,
-            Source::Streams => registry.streams_of(owner.session).map(|entry| entry.cells.id).next(),
-        };
-        let own = registry.streams_of(owner.session).find(|entry| id.is_some() && entry.cells.core == core);
-        if let Some(entry) = own {
-            (entry.users, entry.closed) = (entry.users + 1, None);
-            return Some(Arc::clone(&entry.cells));
+        let mut id = None;
+        if source == Source::Streams {
+            for entry in registry.streams_of(owner.session) {
+                if entry.cells.core == core {
+                    (entry.users, entry.closed) = (entry.users + 1, None);
+                    return Some(Arc::clone(&entry.cells));
+                }
+                id = Some(entry.cells.id);
+            }
         }
         if registry.list.len() >= MAX_VOLUMES {
             registry.unobserved += 1;
             return None;
         }
         let id = id.unwrap_or_else(|| registry.next_id(&source));
-        let (namespace, kinds) = (OnceLock::new(), Kinds::default());
+        let (namespace, kinds) = (OnceLock::new(), KindCells::default());
         let cells = Arc::new(VolumeCells { id, owner, core, source, namespace, kinds });
         registry.list.push(Entry { cells: Arc::clone(&cells), users: 1, closed: None });
         Some(cells)
@@ -371,7 +353,7 @@ impl Observer {
     /// Records completed commands of a volume at `now`.
     pub(crate) fn record(&self, volume: &VolumeCells, commands: &Commands, now: u64) {
         let Commands { operation, bytes, count, stages, .. } = *commands;
-        let series = volume.series(operation, SizeClass::from_len(bytes));
+        let series = volume.kinds.of(operation, SizeClass::from_len(bytes));
         series.record(&stages, count);
         series.add_bytes(bytes * count);
         self.add_slow(volume, commands, now);
@@ -381,7 +363,7 @@ impl Observer {
     #[inline]
     pub(crate) fn record_stream(&self, streams: &VolumeCells, moved: &Moved, now: u64) {
         let Moved { operation, stage, bytes, ns } = *moved;
-        let series = streams.series(operation, SizeClass::from_len(bytes));
+        let series = streams.kinds.of(operation, SizeClass::from_len(bytes));
         series.record_two([(stage, ns), (0, 0)], 1);
         series.add_bytes(bytes);
         if self.slow.borrow().is_slow(ns) {

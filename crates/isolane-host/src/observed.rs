@@ -8,13 +8,11 @@
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use isolane_observe::cells::SeriesCells;
+use isolane_observe::cells::KindCells;
 use isolane_observe::observable::SnapshotSource;
 use isolane_observe::slow::SlowRing;
-use isolane_observe::snapshot::{
-    Core, Numbers, Program, Series, SeriesKey, SlowOperation, Snapshot, VERSION, Volume,
-};
-use isolane_observe::stage::{Operation, Side, SizeClass};
+use isolane_observe::snapshot::{Core, Numbers, Program, SlowOperation, Snapshot, VERSION, Volume};
+use isolane_observe::stage::Side;
 use isolane_reactor::clock;
 
 use crate::info::{Info, NamespaceInfo};
@@ -22,7 +20,7 @@ use crate::info::{Info, NamespaceInfo};
 /// Numbers of one client, by operation and size class. Its leader writes, any thread reads.
 #[derive(Debug, Default)]
 pub(crate) struct ClientCells {
-    series: [[OnceLock<Box<SeriesCells>>; SizeClass::ALL.len()]; Operation::ALL.len()],
+    pub kinds: KindCells,
     slow: OnceLock<SlowRing>,
 }
 
@@ -30,10 +28,6 @@ pub(crate) struct ClientCells {
 const SLOW_SLOTS: usize = 512;
 
 impl ClientCells {
-    pub(crate) fn of(&self, operation: Operation, size: SizeClass) -> &SeriesCells {
-        self.series[operation as usize][size as usize].get_or_init(Box::default)
-    }
-
     pub(crate) fn slow(&self) -> &SlowRing {
         self.slow.get_or_init(|| SlowRing::with_slots(SLOW_SLOTS))
     }
@@ -42,15 +36,6 @@ impl ClientCells {
     fn copy_slow(&self, core: u32, unix_offset_ns: i128) -> impl Iterator<Item = SlowOperation> {
         let records = self.slow.get().map(SlowRing::copy).unwrap_or_default().into_iter();
         records.map(move |record| record.to_operation(Side::Host, core, unix_offset_ns))
-    }
-
-    /// Returns the numbers of all operations.
-    fn copy(&self, core: u32) -> impl Iterator<Item = Series> {
-        let all = Operation::ALL.into_iter().flat_map(|at| SizeClass::ALL.map(|size| (at, size)));
-        all.filter_map(move |(operation, size)| {
-            let cells = self.series[operation as usize][size as usize].get()?;
-            cells.copy(SeriesKey { side: Side::Host, volume: 0, core, operation, size })
-        })
     }
 }
 
@@ -92,7 +77,7 @@ impl Observed {
         for (index, client) in (0..).zip(&self.clients) {
             let (cpu, cells) = (client.core.map(|core| core as u32), client.cells.as_ref());
             numbers.cores.push(Core { index, cpu, ..Core::default() });
-            numbers.series.extend(cells.into_iter().flat_map(|cells| cells.copy(index)));
+            numbers.series.extend(cells.into_iter().flat_map(|cells| cells.kinds.copy(Side::Host, 0, index)));
             slow.extend(cells.into_iter().flat_map(|cells| cells.copy_slow(index, unix_offset_ns)));
         }
         slow.sort_by_key(|slow| slow.at_unix_us);

@@ -381,7 +381,7 @@ impl Observer {
     pub(crate) fn on_failed(&mut self, key: Key) {
         self.release(key.mark(), 1);
         if let Sink::Cells(cells) = &self.sink {
-            cells.of(key.operation(), SizeClass::from_len(key.blocks() * self.block_bytes)).add_error();
+            cells.kinds.of(key.operation(), SizeClass::from_len(key.blocks() * self.block_bytes)).add_error();
         }
     }
 
@@ -464,7 +464,7 @@ impl Observer {
         match &mut self.sink {
             Sink::Off => {}
             Sink::Cells(cells) => {
-                let series = cells.of(operation, SizeClass::from_len(bytes));
+                let series = cells.kinds.of(operation, SizeClass::from_len(bytes));
                 series.record(times, count);
                 series.add_bytes(bytes * count);
                 let total_ns = times.iter().sum();

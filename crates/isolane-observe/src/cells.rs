@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use crate::histogram::{COARSE_CELLS, FINE_CELLS, Histogram, Resolution, TAIL_ROWS, places_of, tail_row_of};
 use crate::snapshot::{Series, SeriesKey, StageHistogram, TailRow};
-use crate::stage::{MAX_STAGES, Side, Stage};
+use crate::stage::{MAX_STAGES, Operation, Side, SizeClass, Stage, kinds};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Number that one thread writes and any thread reads.
@@ -277,6 +277,26 @@ impl SeriesCells {
     }
 }
 
+/// Numbers of one volume on one core, by operation and size class. Each is allocated when it is first used.
+#[derive(Debug, Default)]
+pub struct KindCells([[OnceLock<Box<SeriesCells>>; SizeClass::ALL.len()]; Operation::ALL.len()]);
+
+impl KindCells {
+    /// Returns the cells to record into.
+    #[inline]
+    pub fn of(&self, operation: Operation, size: SizeClass) -> &SeriesCells {
+        self.0[operation as usize][size as usize].get_or_init(Box::default)
+    }
+
+    /// Returns the numbers of all kinds of which something was recorded.
+    pub fn copy(&self, side: Side, volume: u32, core: u32) -> impl Iterator<Item = Series> {
+        kinds().filter_map(move |(operation, size)| {
+            let cells = self.0[operation as usize][size as usize].get()?;
+            cells.copy(SeriesKey { side, volume, core, operation, size })
+        })
+    }
+}
+
 /// Puts the duration of one stage into `times`.
 ///
 /// # Panics
@@ -289,7 +309,6 @@ pub fn set_stage(times: &mut StageTimes, side: Side, stage: Stage, ns: u64) {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::stage::{Operation, SizeClass};
 
     const KEY: SeriesKey = SeriesKey {
         side: Side::Target,

@@ -176,6 +176,11 @@ pub enum SizeClass {
     Large,
 }
 
+/// Returns all operations, with each size class.
+pub fn kinds() -> impl Iterator<Item = (Operation, SizeClass)> {
+    Operation::ALL.into_iter().flat_map(|operation| SizeClass::ALL.map(|size| (operation, size)))
+}
+
 impl SizeClass {
     /// All classes.
     pub const ALL: [SizeClass; 3] = [SizeClass::Small, SizeClass::Medium, SizeClass::Large];

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use isolane_observe::cells::{CoarseCells, Counter, SeriesCells, StageTimes};
 use isolane_observe::slow::{SlowRecord, SlowRing, SlowWriter};
 use isolane_observe::snapshot::{Connection, Core, Series, SeriesKey};
-use isolane_observe::stage::{MAX_STAGES, Operation, Side, SizeClass, Stage};
+use isolane_observe::stage::{MAX_STAGES, Operation, Side, SizeClass, Stage, kinds};
 use isolane_proto::subsystem::{AssociationId, ConnectionInfo, Host};
 use isolane_proto::target::Connection as ConnectionState;
 use isolane_reactor::{Reactor, SleepTimes, clock};
@@ -73,9 +73,7 @@ impl CoreCells {
 
     /// Returns the numbers of all volumes. `core` is the index of this core.
     pub(crate) fn copy(&self, core: usize) -> impl Iterator<Item = Series> {
-        let kinds =
-            Operation::ALL.into_iter().flat_map(|operation| SizeClass::ALL.map(|size| (operation, size)));
-        let all = (0..=self.others()).flat_map(move |volume| kinds.clone().map(move |kind| (volume, kind)));
+        let all = (0..=self.others()).flat_map(|volume| kinds().map(move |kind| (volume, kind)));
         all.filter_map(move |(volume, (operation, size))| {
             let cells = self.series[series_index(volume, operation, size)].get()?;
             let (volume, core) = (volume as u32, core as u32);
