@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use isolane_observe::histogram::{Histogram, Resolution};
 use isolane_observe::snapshot::{
-    Connection, Core, Numbers, Program, Series, SlowOperation, Snapshot, StageHistogram, Step, Tcp, VERSION,
-    Volume,
+    Connection, Core, Numbers, Program, Series, SeriesKey, SlowOperation, Snapshot, StageHistogram, Step,
+    Tcp, VERSION, Volume,
 };
 use isolane_observe::stage::{Operation, Side, SizeClass, Stage};
 
@@ -183,22 +183,8 @@ impl Sample {
 
 fn series(volume: u32, core: u32, operation: Operation, size: SizeClass) -> Series {
     let stage = |stage| StageHistogram { stage, times: Histogram::new(Resolution::Four) };
-    Series {
-        side: Side::Target,
-        volume,
-        core,
-        operation,
-        size,
-        total: Histogram::new(Resolution::Eight),
-        stages: [Stage::Batch, Stage::Device, Stage::Socket].map(stage).to_vec(),
-        tail: Vec::new(),
-        bytes: 0,
-        errors: 0,
-        last: 0,
-        last_by_ns: 0,
-        max_ns: 0,
-        unseen: None,
-    }
+    let stages = [Stage::Batch, Stage::Device, Stage::Socket].map(stage).to_vec();
+    Series { stages, ..SeriesKey { side: Side::Target, volume, core, operation, size }.empty() }
 }
 
 /// Records an operation of the stripe that one member does.

@@ -1,7 +1,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use isolane_observe::histogram::{Histogram, Resolution};
-use isolane_observe::snapshot::{Core, Series, Volume};
+use isolane_observe::snapshot::{Core, SeriesKey, Volume};
 use isolane_observe::stage::{Operation, Side, SizeClass};
 
 use super::*;
@@ -28,24 +27,9 @@ impl Observable for Fake {
 
 impl SnapshotSource for Fake {
     fn snapshot(&self) -> Option<Snapshot> {
-        let mut total = Histogram::new(Resolution::Eight);
-        total.record(1000, 1);
-        let series = Series {
-            side: Side::Host,
-            volume: 0,
-            core: 1,
-            operation: Operation::Read,
-            size: SizeClass::Small,
-            total,
-            stages: Vec::new(),
-            tail: Vec::new(),
-            bytes: 0,
-            errors: 0,
-            last: 0,
-            last_by_ns: 0,
-            max_ns: 0,
-            unseen: None,
-        };
+        let (operation, size) = (Operation::Read, SizeClass::Small);
+        let mut series = SeriesKey { side: Side::Host, volume: 0, core: 1, operation, size }.empty();
+        series.total.record(1000, 1);
         let mut snapshot = Snapshot { version: VERSION, ..Snapshot::default() };
         snapshot.volumes.push(Volume { name: self.name.to_owned(), ..Volume::default() });
         snapshot.numbers.series.push(series);

@@ -1,8 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
-use isolane_observe::histogram::{Histogram, Resolution};
-use isolane_observe::snapshot::{Core, Series, SlowOperation, Snapshot, VERSION};
+use isolane_observe::snapshot::{Core, Series, SeriesKey, SlowOperation, Snapshot, VERSION};
 use isolane_observe::stage::{Operation, Side, SizeClass};
 
 use super::*;
@@ -28,24 +27,11 @@ pub(crate) fn slow(at_unix_us: u64, connection: u64) -> SlowOperation {
 }
 
 pub(crate) fn series(volume: u32, count: u64) -> Series {
-    let mut total = Histogram::new(Resolution::Eight);
-    total.record(1000, count);
-    Series {
-        side: Side::Target,
-        volume,
-        core: 0,
-        operation: Operation::Read,
-        size: SizeClass::Small,
-        total,
-        unseen: None,
-        stages: Vec::new(),
-        tail: Vec::new(),
-        bytes: 4096 * count,
-        errors: 0,
-        last: 0,
-        last_by_ns: 0,
-        max_ns: 1000,
-    }
+    let (operation, size) = (Operation::Read, SizeClass::Small);
+    let empty = SeriesKey { side: Side::Target, volume, core: 0, operation, size }.empty();
+    let mut series = Series { bytes: 4096 * count, max_ns: 1000, ..empty };
+    series.total.record(1000, count);
+    series
 }
 
 /// A program that does 100 operations between two snapshots, in a turn that never ends.

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::histogram::Histogram;
+use crate::histogram::{Histogram, Resolution};
 use crate::stage::{Operation, Side, SizeClass, Stage};
 
 #[cfg(feature = "schema")]
@@ -177,6 +177,29 @@ pub struct SeriesKey {
     pub operation: Operation,
     /// Size class of the operations.
     pub size: SizeClass,
+}
+
+impl SeriesKey {
+    /// Returns numbers with this name and without operations.
+    pub fn empty(self) -> Series {
+        let SeriesKey { side, volume, core, operation, size } = self;
+        Series {
+            side,
+            volume,
+            core,
+            operation,
+            size,
+            total: Histogram::new(Resolution::Eight),
+            stages: Vec::new(),
+            tail: Vec::new(),
+            bytes: 0,
+            errors: 0,
+            last: 0,
+            last_by_ns: 0,
+            max_ns: 0,
+            unseen: None,
+        }
+    }
 }
 
 /// Durations of one stage.

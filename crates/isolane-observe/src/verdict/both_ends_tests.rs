@@ -1,7 +1,7 @@
 //! Verdicts about slow operations at both ends.
 
 use super::*;
-use crate::snapshot::{Numbers, StageHistogram, Step, Volume};
+use crate::snapshot::{Numbers, SeriesKey, StageHistogram, Step, Volume};
 use crate::stage::SizeClass;
 
 /// End of the measurement, in milliseconds since 1970, at the host.
@@ -51,26 +51,12 @@ fn ends(times: Times) -> (Snapshot, Snapshot) {
         at_unix_us: NOW_MS * 1000 - 5_000_000 + at * 1000 + OFFSET_US,
         ..operation(Side::Target, at, 3, vec![(times.target.0, us(times.target.1))])
     };
-    let mut total = Histogram::new(Resolution::Eight);
-    total.record(us(100), 100_000);
     let mut waits = Histogram::new(Resolution::Four);
     waits.record(us(100), 100_000);
-    let series = Series {
-        side: Side::Host,
-        volume: 0,
-        core: 0,
-        operation: Operation::Read,
-        size: SizeClass::Small,
-        total,
-        stages: vec![StageHistogram { stage: Stage::Wait, times: waits }],
-        tail: Vec::new(),
-        bytes: 0,
-        errors: 0,
-        last: 0,
-        last_by_ns: 0,
-        max_ns: 0,
-        unseen: None,
-    };
+    let (operation, size) = (Operation::Read, SizeClass::Small);
+    let mut series = SeriesKey { side: Side::Host, volume: 0, core: 0, operation, size }.empty();
+    series.total.record(us(100), 100_000);
+    series.stages.push(StageHistogram { stage: Stage::Wait, times: waits });
     let mut at_target = Histogram::new(Resolution::Four);
     at_target.record(us(80), 100_000);
     let connection = Connection {
