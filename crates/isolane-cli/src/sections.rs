@@ -60,18 +60,24 @@ const HOST_FILES: &str = "\
 /etc/machine-id, /var/lib/dbus/machine-id: Source of name and ID of this host otherwise.";
 
 /// Socket and program of an engine.
-const ENGINE_ENVIRONMENT: &str = "\
+macro_rules! engine_environment {
+    () => {
+        "\
 XDG_RUNTIME_DIR: With via=engine, directory of the socket isolane/engine.sock (default: /tmp/isolane-UID/engine.sock).
 ISOLANE_BIN: Program to start as an engine if none is running.
-ISOLANE_TRUSTED_UIDS: IDs of other users whose engines may be used, separated by commas.";
+ISOLANE_TRUSTED_UIDS: IDs of other users whose engines may be used, separated by commas."
+    };
+}
+
+const ENGINE_ENVIRONMENT: &str = engine_environment!();
 
 /// Socket and program of an engine, and the control socket of a command with a host.
-const HOST_ENVIRONMENT: &str = "\
-XDG_RUNTIME_DIR: With via=engine, directory of the socket isolane/engine.sock (default: /tmp/isolane-UID/engine.sock).
-ISOLANE_BIN: Program to start as an engine if none is running.
-ISOLANE_TRUSTED_UIDS: IDs of other users whose engines may be used, separated by commas.
+const HOST_ENVIRONMENT: &str = concat!(
+    engine_environment!(),
+    "
 ISOLANE_CONTROL: Path of a control socket while the command runs, for isolane top, explain, slow, and snapshot; \
-ignored if the program is set-user-ID.";
+ignored if the program is set-user-ID."
+);
 
 /// Directory of control sockets.
 const CONTROL_ENVIRONMENT: &str = "\

@@ -55,7 +55,7 @@ pub fn serve(volume: &impl Observable, path: impl AsRef<Path>) -> Result<HostCon
         return Err(ServeError::Privileged);
     }
     let control = HostControl::start(&own_name(), path.as_ref(), "", source.cpus())?;
-    control.add_source(source);
+    control.volumes.add(source);
     Ok(control)
 }
 
@@ -102,12 +102,8 @@ impl HostControl {
     pub fn add(&self, volume: &impl Observable) -> Result<(), ServeError> {
         let source = volume.source();
         check_process(&*source)?;
-        self.add_source(source);
-        Ok(())
-    }
-
-    fn add_source(&self, source: Arc<dyn SnapshotSource>) {
         self.volumes.add(source);
+        Ok(())
     }
 
     /// Returns the path of the socket.

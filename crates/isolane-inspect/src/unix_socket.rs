@@ -31,7 +31,7 @@ pub fn has_listener(path: &Path) -> bool {
     matches!(connect(path, PROBE), Ok(_) | Err(Errno::AGAIN))
 }
 
-/// Returns `true` for a socket.
+/// Returns `true` for a socket, and `false` for a link to one.
 pub fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use isolane_engine::SnapshotSource;
-use isolane_inspect::control::dir;
+use isolane_inspect::control::{dir, unusable};
 use isolane_inspect::program::{OnSlow, Program, Turn};
 use isolane_inspect::side_threads::SideThreads;
 use isolane_observe::snapshot::Snapshot;
@@ -35,9 +35,8 @@ impl Program for Observed {
 
 /// Rejects a path that no engine could listen on.
 pub fn check(socket: &Path) -> Result<(), Failure> {
-    let hint = "or choose another path with `--control-socket`";
-    let failed = |reason| format!("cannot listen on {}: {reason}, {hint}", socket.display());
-    dir::prepare(socket).map_err(|reason| Failure::from_error(failed(reason)))
+    let failed = |reason: String| Failure::from_error(unusable(socket, "--control-socket", &reason));
+    dir::prepare(socket).map_err(failed)
 }
 
 /// Starts the side threads of an engine, whose clients connect to `client_socket`. The path of the control socket stays

@@ -93,8 +93,9 @@ fn listen_tcp(address: SocketAddr) -> Result<TcpListener, String> {
         .map_err(|error| format!("cannot listen for metrics on {address}: {error}; choose another address"))
 }
 
-/// Returns the error for a path, with the reason and a remedy, to which another path is the alternative.
-fn unusable(path: &Path, setting: &str, reason: &str) -> String {
+/// Returns the error for a path, with a reason and a remedy as of [`dir::prepare`], to which another path is the
+/// alternative; `setting` is that of [`Listeners`].
+pub fn unusable(path: &Path, setting: &str, reason: &str) -> String {
     let setting = if setting.is_empty() { String::new() } else { format!(" with `{setting}`") };
     format!("cannot listen on {}: {reason}, or choose another path{setting}", path.display())
 }

@@ -1,7 +1,6 @@
 //! One GET request to a control socket.
 
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -29,7 +28,8 @@ fn get_within(path: &Path, target: &str, limit: usize, time: Duration) -> Result
     let socket = unix_socket::connect(path, time).map_err(|error| match error {
         Errno::ACCESS => "permission denied; run as the user of the program".to_owned(),
         Errno::NOENT => "no such socket; name a control socket, or a target as nvme+tcp://HOST".to_owned(),
-        Errno::CONNREFUSED if !is_socket(path) => {
+        // A link to a socket is one here.
+        Errno::CONNREFUSED if !path.canonicalize().is_ok_and(|path| unix_socket::is_socket(&path)) => {
             "not a socket; read a file of `isolane snapshot` with --from".to_owned()
         }
         Errno::CONNREFUSED => "no program listens there; it may have ended".to_owned(),
@@ -42,10 +42,6 @@ fn get_within(path: &Path, target: &str, limit: usize, time: Duration) -> Result
         _ => error.to_string(),
     })?;
     if response.len() > limit { Err(too_long(limit)) } else { take_body(response) }
-}
-
-fn is_socket(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
 fn check_server(socket: &UnixStream) -> Result<(), String> {
