@@ -21,8 +21,8 @@ use crate::snapshot::check;
 /// All targets.
 pub(crate) const TARGETS: &[Target] = &[Target { name: "host-page", check: page, corpus: pages }];
 
-/// The first bytes choose the piece of the reader, the faults of the target, and whether the CRC is right; the others are
-/// the content.
+/// The first bytes choose the piece of the reader, the faults of the target, and whether the CRC is right; the others
+/// are the content.
 fn page(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let (max_bytes, fault) = (input.u32() as usize, input.u8());

@@ -1,7 +1,7 @@
 //! Numbers of a volume or client, which any thread can read.
 //!
-//! The leader of each client writes into its [`ClientCells`]; [`Observed`] has those of all clients of a volume, with the
-//! description of the volume.
+//! The leader of each client writes into its [`ClientCells`]; [`Observed`] has those of all clients of a volume, with
+//! the description of the volume.
 //!
 //! Invariant: a [`Source`] keeps nothing open.
 

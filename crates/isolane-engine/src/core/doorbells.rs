@@ -63,8 +63,9 @@ impl DoorbellTable {
         Ok(())
     }
 
-    /// Calls `on_doorbell` with the session, the object, and the time of each doorbell, up to a quantum per session, and `on_violation` for each session
-    /// with an invalid ring. Returns whether there was a doorbell; then there may be more.
+    /// Calls `on_doorbell` with the session, the object, and the time of each doorbell, up to a quantum per session,
+    /// and `on_violation` for each session with an invalid ring. Returns whether there was a doorbell; then there may be
+    /// more.
     pub fn poll(
         &mut self,
         mut on_doorbell: impl FnMut(u32, u32, u64),

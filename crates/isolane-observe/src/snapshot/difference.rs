@@ -7,8 +7,8 @@ use crate::histogram::Histogram;
 use crate::stage::Stage;
 
 impl Snapshot {
-    /// Returns `true` if the program was not restarted after the older copy `earlier`. The page of a target has no process
-    /// ID.
+    /// Returns `true` if the program was not restarted after the older copy `earlier`. The page of a target has no
+    /// process ID.
     pub fn is_same_run(&self, earlier: &Snapshot) -> bool {
         let (now, before) = (&self.program, &earlier.program);
         now.pid == before.pid && now.uptime_ms >= before.uptime_ms

@@ -104,7 +104,8 @@ fn generation(profile: &SubsystemProfile, nsid: u32) -> Result<Vec<u8>, Status> 
     Ok(page.encode().to_vec())
 }
 
-/// The page that the association keeps. A read at offset 0 drops it, so that no read before the new one gets a part of it.
+/// The page that the association keeps. A read at offset 0 drops it, so that no read before the new one gets a part of
+/// it.
 fn host_stages(context: &mut CommandContext, command: &GetLogPageCommand) -> Result<Action, Status> {
     let association = &mut *context.association;
     if let Some(page) = association.host_page.as_mut().and_then(|page| page.read(command.offset)) {

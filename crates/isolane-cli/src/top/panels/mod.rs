@@ -32,8 +32,8 @@ pub struct View {
 }
 
 impl View {
-    /// Returns the view of the time between two copies. Without an older copy, or after a restart of the program, it is the
-    /// time since the start.
+    /// Returns the view of the time between two copies. Without an older copy, or after a restart of the program, it is
+    /// the time since the start.
     pub fn between(earlier: Option<&Snapshot>, snapshot: Snapshot) -> View {
         let same = earlier.filter(|earlier| snapshot.is_same_run(earlier));
         let (numbers, ms) = match same {
