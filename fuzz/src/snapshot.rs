@@ -129,7 +129,7 @@ fn histogram(input: &mut Input<'_>, usual: Resolution) -> Histogram {
 }
 
 fn stage(input: &mut Input<'_>) -> Stage {
-    let side = input.pick(&[Side::Target, Side::Host, Side::Engine]);
+    let side = input.pick(&[Side::Target, Side::Host, Side::Engine, Side::Stream]);
     input.pick(side.stages())
 }
 
@@ -139,7 +139,7 @@ fn stages(input: &mut Input<'_>) -> Vec<(Stage, u64)> {
 
 fn series(input: &mut Input<'_>) -> Series {
     Series {
-        side: input.pick(&[Side::Target, Side::Target, Side::Host, Side::Engine]),
+        side: input.pick(&[Side::Target, Side::Target, Side::Host, Side::Engine, Side::Stream]),
         volume: small(input),
         core: small(input),
         operation: input.pick(&Operation::ALL),
