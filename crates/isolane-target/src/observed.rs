@@ -143,11 +143,9 @@ const PHASES: [Option<&str>; 5] = [None, Some("events"), Some("receive"), Some("
 /// Numbers of one connected queue.
 #[derive(Debug)]
 pub(crate) struct ConnectionCells {
-    id: u64,
     host: Host,
-    controller: u16,
-    queue: u16,
-    connection: ConnectionInfo,
+    /// Its names and addresses, without numbers: each copy would have to format them again.
+    description: Connection,
     /// Index of the core that owns it.
     pub core: Counter,
     /// CPU that last processed its packets plus one, in the last tick with received bytes.
@@ -210,15 +208,8 @@ impl ConnectionCells {
             stages.filter(|(_, ns)| *ns > 0).collect()
         };
         Connection {
-            id: self.id,
-            host: self.host.nqn.map_or_else(String::new, |nqn| nqn.as_str().to_owned()),
-            host_id: uuid::Uuid::from_bytes(self.host.hostid).to_string(),
-            controller: self.controller,
-            queue: self.queue,
             core: self.core.value() as u32,
             incoming_cpu: self.incoming_cpu.value().checked_sub(1).map(|cpu| cpu as u32),
-            local: self.connection.local.to_string(),
-            peer: self.connection.remote.to_string(),
             totals: totals.collect(),
             stages_ns: by_stage(&self.stages),
             stage_max_ns: by_stage(&self.max),
@@ -226,7 +217,7 @@ impl ConnectionCells {
             sent_bytes: self.sent_bytes.value(),
             in_flight: self.in_flight.value() as u32,
             oldest_ms: self.oldest_ms.value().checked_sub(1),
-            tcp: None,
+            ..self.description.clone()
         }
     }
 }
@@ -254,12 +245,19 @@ impl Connections {
         let mut registry = self.0.lock();
         registry.last_id += 1;
         let (id, host, queue) = association;
-        let cells = Arc::new(ConnectionCells {
+        let description = Connection {
             id: registry.last_id,
-            host,
+            host: host.nqn.map_or_else(String::new, |nqn| nqn.as_str().to_owned()),
+            host_id: uuid::Uuid::from_bytes(host.hostid).to_string(),
             controller: id.cntlid,
             queue,
-            connection,
+            local: connection.local.to_string(),
+            peer: connection.remote.to_string(),
+            ..Connection::default()
+        };
+        let cells = Arc::new(ConnectionCells {
+            host,
+            description,
             core: Counter::default(),
             incoming_cpu: Counter::default(),
             totals: Default::default(),
@@ -406,7 +404,7 @@ impl Observer {
             at_ns: now,
             total_ns: times.iter().sum(),
             stages_ns: times,
-            connection: connection.id,
+            connection: connection.description.id,
             lba: mark.first.lba,
             bytes: mark.bytes / u64::from(mark.count),
             volume: mark.kind.position() as u32,
