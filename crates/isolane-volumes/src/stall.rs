@@ -36,6 +36,9 @@ struct RandomSelection {
 
 pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
     let duration = parts.duration(&parts.argument)?;
+    if duration.is_zero() {
+        return Err(parts.error("a stall of no time", "use a longer one, as in stall:20ms:A"));
+    }
     let selection = match parts.option("one-in") {
         Some(one_in) => Selection::Random(random(&parts, one_in)?),
         None => Selection::Every(interval(&parts, duration)?),
@@ -65,7 +68,7 @@ fn interval(parts: &Parts, duration: Duration) -> Result<Duration, OpenError> {
         return Err(parts.error("seed= without one-in=", "add one-in=N, or remove seed="));
     }
     let every = parts.option("every").map_or(Ok(duration * 10), |text| parts.duration(text))?;
-    if duration.is_zero() || every <= duration {
+    if every <= duration {
         return Err(
             parts.error("the stalls leave no time", "use an interval longer than a stall, as in every=60s")
         );
@@ -134,6 +137,18 @@ mod tests {
         let seconds = Duration::from_secs;
         let remaining = |elapsed| remaining(seconds(2), seconds(60), seconds(elapsed));
         assert_eq!([57, 59, 60, 118].map(remaining), [seconds(0), seconds(1), seconds(0), seconds(2)]);
+    }
+
+    #[test]
+    fn rejects_stalls_without_time() {
+        for (text, reason) in [
+            ("stall:0s:mem:1M", "stall:0s: a stall of no time; use a longer one"),
+            ("stall:0us:mem:1M,one-in=2", "a stall of no time; use a longer one"),
+            ("stall:2s:mem:1M,every=2s", "the stalls leave no time; use an interval"),
+        ] {
+            let error = crate::open(&crate::parse(text).unwrap()).err().unwrap().to_string();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
     }
 
     #[test]
