@@ -114,10 +114,11 @@ impl Rows {
     }
 
     fn names(&self, snapshot: &Snapshot) -> Vec<Value> {
+        let cores = snapshot.numbers.cores.iter();
+        let cpus: BTreeMap<u32, u32> = cores.filter_map(|core| Some((core.index, core.cpu?))).collect();
         let mut names = Vec::new();
         for (core, ends) in &self.0 {
-            let cpu = snapshot.numbers.cores.iter().find(|at| at.index == *core).and_then(|at| at.cpu);
-            let cpu = cpu.map_or_else(String::new, |cpu| format!(" (CPU {cpu})"));
+            let cpu = cpus.get(core).map_or_else(String::new, |cpu| format!(" (CPU {cpu})"));
             for row in 0..ends.len() {
                 let more = if row == 0 { String::new() } else { format!(", at the same time {row}") };
                 let (pid, tid) = (snapshot.program.pid, thread_of(*core, row));

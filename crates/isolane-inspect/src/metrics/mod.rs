@@ -9,6 +9,7 @@ mod text;
 mod totals;
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use isolane_observe::histogram::Histogram;
 use isolane_observe::peers::Level;
@@ -104,65 +105,72 @@ fn sum_of_cores(series: &[Series]) -> BTreeMap<Key, Series> {
     sums
 }
 
-/// Label of a series, and its value.
-type Owner = (&'static str, String);
+/// Labels that name one volume.
+struct VolumeLabels(Vec<(&'static str, String)>);
 
-/// Returns the namespace of a volume, or the application of streams; none for members.
-fn owner(volume: &Volume) -> Option<Owner> {
-    match (&volume.application, volume.nsid) {
-        (_, Some(nsid)) => Some(("nsid", nsid.to_string())),
-        (Some(application), None) => Some(("application", format!("{application}, {}", volume.name))),
-        (None, None) => None,
+impl VolumeLabels {
+    /// Returns the labels of a namespace, or of the volume or streams of an application; none for members. Only the ID
+    /// is different for all volumes: two sessions can use namespaces with one ID.
+    fn new(volume: &Volume) -> Option<VolumeLabels> {
+        if volume.nsid.is_none() && volume.application.is_none() {
+            return None;
+        }
+        let nsid = volume.nsid.map(|nsid| ("nsid", nsid.to_string()));
+        let application = volume.application.clone().map(|application| ("application", application));
+        let name = [("volume", volume.name.clone()), ("id", volume.id.to_string())];
+        Some(VolumeLabels(nsid.into_iter().chain(application).chain(name).collect()))
+    }
+
+    /// Returns these labels, followed by others.
+    fn with<'a>(&'a self, others: Labels<'a>) -> Vec<(&'a str, &'a dyn Display)> {
+        let own = self.0.iter().map(|(label, value)| (*label, value as &dyn Display));
+        own.chain(others.iter().copied()).collect()
     }
 }
 
 fn add_series(format: &mut dyn Format, volumes: &BTreeMap<u32, &Volume>, sums: &BTreeMap<Key, Series>) {
-    // Members have no namespace ID.
+    let labels: BTreeMap<u32, VolumeLabels> =
+        volumes.iter().filter_map(|(id, volume)| Some((*id, VolumeLabels::new(volume)?))).collect();
     let named = |(key, series)| {
         let (side, volume, operation, size): &Key = key;
-        let owner = owner(volumes.get(volume)?)?;
-        Some((side.name(), owner, operation.name(), size.name(), series))
+        Some((labels.get(volume)?, side.name(), operation.name(), size.name(), series))
     };
-    let named: Vec<(&str, Owner, &str, &str, &Series)> = sums.iter().filter_map(named).collect();
+    let named: Vec<(&VolumeLabels, &str, &str, &str, &Series)> = sums.iter().filter_map(named).collect();
     format.family("isolane_io_seconds", Kind::Histogram, "Time of I/O commands.");
-    for (side, (label, owner), op, size, series) in &named {
-        format.histogram(&[("side", side), (label, owner), ("op", op), ("size", size)], &series.total);
+    for (volume, side, op, size, series) in &named {
+        format.histogram(&volume.with(&[("side", side), ("op", op), ("size", size)]), &series.total);
     }
     format.family(
         "isolane_io_stage_seconds",
         Kind::Histogram,
         "Time of the stages of I/O commands that took time in them.",
     );
-    for (side, (label, owner), op, size, series) in &named {
+    for (volume, side, op, size, series) in &named {
         for stage in &series.stages {
             let name = stage.stage.name();
-            let labels: Labels<'_> =
-                &[("side", side), (label, owner), ("op", op), ("size", size), ("stage", &name)];
-            format.histogram(labels, &stage.times);
+            let labels: Labels<'_> = &[("side", side), ("op", op), ("size", size), ("stage", &name)];
+            format.histogram(&volume.with(labels), &stage.times);
         }
     }
     format.family("isolane_io_bytes", Kind::Counter, "Bytes of successful commands.");
-    for (side, (label, owner), op, size, series) in &named {
-        format.sample(
-            &[("side", side), (label, owner), ("op", op), ("size", size)],
-            Value::Count(series.bytes),
-        );
+    for (volume, side, op, size, series) in &named {
+        let labels: Labels<'_> = &[("side", side), ("op", op), ("size", size)];
+        format.sample(&volume.with(labels), Value::Count(series.bytes));
     }
     format.family("isolane_io_errors", Kind::Counter, "Failed commands.");
-    for (side, (label, owner), op, size, series) in &named {
-        format.sample(
-            &[("side", side), (label, owner), ("op", op), ("size", size)],
-            Value::Count(series.errors),
-        );
+    for (volume, side, op, size, series) in &named {
+        let labels: Labels<'_> = &[("side", side), ("op", op), ("size", size)];
+        format.sample(&volume.with(labels), Value::Count(series.errors));
     }
     format.family("isolane_io_max_seconds", Kind::Gauge, "Longest time of a command since the start.");
-    let mut longest: BTreeMap<(&Owner, &str), u64> = BTreeMap::new();
-    for (_, owner, op, _, series) in &named {
-        let max = longest.entry((owner, op)).or_default();
+    let mut longest: BTreeMap<(u32, Operation), u64> = BTreeMap::new();
+    for ((_, volume, operation, _), series) in sums {
+        let max = longest.entry((*volume, *operation)).or_default();
         *max = series.max_ns.max(*max);
     }
-    for (((label, owner), op), max_ns) in longest {
-        format.sample(&[(label, owner), ("op", &op)], Value::Seconds(max_ns));
+    for ((volume, operation), max_ns) in longest {
+        let Some(volume) = labels.get(&volume) else { continue };
+        format.sample(&volume.with(&[("op", &operation.name())]), Value::Seconds(max_ns));
     }
     format.family(
         "isolane_member_last",
@@ -185,9 +193,10 @@ fn add_series(format: &mut dyn Format, volumes: &BTreeMap<u32, &Volume>, sums: &
 
 fn add_volumes(format: &mut dyn Format, snapshot: &Snapshot, volumes: &BTreeMap<u32, &Volume>) {
     format.family("isolane_oldest_command_seconds", Kind::Gauge, "Age of the oldest command in flight.");
-    for (nsid, volume) in snapshot.volumes.iter().filter_map(|volume| Some((volume.nsid?, volume))) {
+    for volume in snapshot.volumes.iter().filter(|volume| volume.nsid.is_some()) {
         let age_ns = volume.oldest_ms.unwrap_or(0).saturating_mul(1_000_000);
-        format.sample(&[("nsid", &nsid)], Value::Seconds(age_ns));
+        let labels = VolumeLabels::new(volume);
+        labels.iter().for_each(|labels| format.sample(&labels.with(&[]), Value::Seconds(age_ns)));
     }
     let mirrors: Vec<&&Volume> = volumes.values().filter(|volume| volume.kind == "mirror").collect();
     format.family("isolane_mirror_state", Kind::Gauge, "1 for the state of a mirror, 0 for the others.");
@@ -311,7 +320,8 @@ fn add_hosts(format: &mut dyn Format, totals: &Totals) {
 #[cfg(test)]
 mod tests {
     use isolane_observe::histogram::Resolution;
-    use isolane_observe::snapshot::{Connection, Core, Numbers};
+    use isolane_observe::snapshot::{Connection, Core, Numbers, StageHistogram};
+    use isolane_observe::stage::Stage;
 
     use super::*;
     use crate::recorder::tests::{series, slow};
@@ -361,8 +371,8 @@ mod tests {
         let extra = Extra { stolen_ms: [(2, 30)].into(), devices: vec![device] };
         let text = text(&snapshot(), &totals, &extra);
         for line in [
-            "isolane_io_seconds_count{side=\"target\",nsid=\"7\",op=\"read\",size=\"4K\"} 30",
-            "isolane_io_bytes_total{side=\"target\",nsid=\"7\",op=\"read\",size=\"4K\"} 122880",
+            r#"isolane_io_seconds_count{nsid="7",volume="m\"\n",id="0",side="target",op="read",size="4K"} 30"#,
+            r#"isolane_io_bytes_total{nsid="7",volume="m\"\n",id="0",side="target",op="read",size="4K"} 122880"#,
             "isolane_member_last_total{group=\"m\\\"\\n\",member=\"a\",id=\"1\"} 4",
             "isolane_mirror_state{volume=\"m\\\"\\n\",id=\"0\",state=\"copying\"} 1",
             "isolane_mirror_copied_ratio{volume=\"m\\\"\\n\",id=\"0\"} 0.4",
@@ -372,7 +382,7 @@ mod tests {
             "isolane_core_stolen_seconds_total{core=\"0\"} 0.03",
             "isolane_slow_operations_total{stage=\"device\"} 1",
             "isolane_host_retransmits_total{host=\"nqn.x\"} 0",
-            "isolane_oldest_command_seconds{nsid=\"7\"} 0.0",
+            r#"isolane_oldest_command_seconds{nsid="7",volume="m\"\n",id="0"} 0.0"#,
         ] {
             assert!(text.lines().any(|at| at == line), "{line} in {text}");
         }
@@ -387,10 +397,35 @@ mod tests {
         snapshot.volumes.push(Volume { id: 9, name, application, ..Volume::default() });
         snapshot.numbers.series.push(Series { side: Side::Stream, ..series(9, 4) });
         let text = text(&snapshot, &Totals::default(), &Extra::default());
-        let labels =
-            "side=\"stream\",application=\"fio (PID 7), streams (session 3)\",op=\"read\",size=\"4K\"";
-        let line = format!("isolane_io_seconds_count{{{labels}}} 4");
+        let labels = "application=\"fio (PID 7)\",volume=\"streams (session 3)\",id=\"9\",side=\"stream\"";
+        let line = format!("isolane_io_seconds_count{{{labels},op=\"read\",size=\"4K\"}} 4");
         assert!(text.lines().any(|at| at == line), "{line} in {text}");
+    }
+
+    #[test]
+    fn volumes_with_one_namespace_id_have_different_labels() {
+        let mut snapshot = snapshot();
+        snapshot.numbers.series[0].stages =
+            vec![StageHistogram { stage: Stage::Device, times: Histogram::new(Resolution::Four) }];
+        let application = |volume: u32| (volume < 20).then(|| "fio (PID 7)".to_owned());
+        for (id, nsid) in [(10, Some(7)), (11, Some(7)), (12, None), (13, None), (20, Some(7)), (21, Some(7))]
+        {
+            let (name, application) = ("same".to_owned(), application(id));
+            snapshot.volumes.push(Volume { id, nsid, name, application, ..Volume::default() });
+            let copies: Vec<Series> = snapshot.numbers.series[..2].to_vec();
+            snapshot.numbers.series.extend(copies.into_iter().map(|at| Series { volume: id, ..at }));
+        }
+        let text = text(&snapshot, &Totals::default(), &Extra::default());
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        let mut names: Vec<&str> = samples.filter_map(|line| Some(line.rsplit_once(' ')?.0)).collect();
+        let count = names.len();
+        assert!(
+            names.iter().any(|name| name.contains("stage_seconds") && name.contains("id=\"21\"")),
+            "{text}"
+        );
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count, "{text}");
     }
 
     #[test]

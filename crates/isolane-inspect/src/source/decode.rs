@@ -60,7 +60,11 @@ pub(crate) fn parse_document(text: &[u8]) -> Result<Snapshot, String> {
 }
 
 fn malformed(path: &serde_path_to_error::Path, error: &serde_json::Error) -> Invalid {
-    let path = path.to_string();
+    let mut path = path.to_string();
+    // A document that ends inside a key ends in the object around it.
+    if let Some(object) = path.strip_suffix('?') {
+        path = object.trim_end_matches('.').to_owned();
+    }
     // A key can be empty.
     let field = if matches!(&*path, "." | "") { format!("line {}", error.line()) } else { clean(&path) };
     invalid(field, clean(&error.to_string()))
@@ -262,6 +266,8 @@ mod tests {
         assert_eq!(decode(br#"{"version":1,"at_unix_ms":"x"}"#).unwrap_err().field, "at_unix_ms");
         assert_eq!(decode(br#"{"version":1} x"#).unwrap_err().field, "document");
         assert_eq!(decode(br#"{"version":1,"":"#).unwrap_err().field, "line 1");
+        assert_eq!(decode(br#"{"version":1,"vol"#).unwrap_err().field, "line 1");
+        assert_eq!(decode(br#"{"version":1,"volumes":[{"na"#).unwrap_err().field, "volumes[0]");
         let at = |change| field(series(change));
         assert_eq!(at(json!({ "total": [4, 0, []] })), "numbers.series[0].total");
         assert_eq!(at(json!({ "total": [8, 0, [[999, 1]]] })), "numbers.series[0].total");
