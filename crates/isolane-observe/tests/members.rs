@@ -156,6 +156,32 @@ fn names_application_that_fetches_late() {
 }
 
 #[test]
+fn names_application_that_receives_late() {
+    let mut snapshot = empty();
+    let streams =
+        Volume { application: Some("redis (PID 7)".into()), ..volume(9, None, "streams", "stream") };
+    snapshot.volumes.push(streams);
+    let cells = SeriesCells::default();
+    record(&cells, Side::Stream, Stage::Rx, 20, 32_000);
+    record(&cells, Side::Stream, Stage::Rx, 8_000, 320);
+    add(&mut snapshot, key(Side::Stream, 9, Operation::Read), &cells);
+    let verdict = explain(&snapshot, Options::default());
+    let text = to_text(&verdict);
+    assert_eq!(kinds(&verdict), [(Kind::Caller, "redis (PID 7)")], "{text}");
+    assert!(text.starts_with("10 s, 32,320 operations on streams: half take"), "{text}");
+    assert!(text.contains("its data waits") && text.contains("fetch data more often"), "{text}");
+    assert!(!text.contains("completions"), "{text}");
+    assert_eq!((verdict.volumes, verdict.streams), (0, 1));
+
+    snapshot.volumes.push(volume(1, None, "uri", "remote"));
+    let cells = SeriesCells::default();
+    record(&cells, Side::Engine, Stage::Wait, 100, 32_000);
+    add(&mut snapshot, key(Side::Engine, 1, Operation::Read), &cells);
+    let text = to_text(&explain(&snapshot, Options::default()));
+    assert!(text.starts_with("10 s, 64,320 operations on 1 volume and streams: half"), "{text}");
+}
+
+#[test]
 fn explains_many_volumes_and_members() {
     let mut snapshot = empty();
     for id in 0..20_000_u32 {

@@ -54,7 +54,8 @@ impl Observation {
             Ok(later)
         });
         let window_s = host.steps[0].length_ms as f64 / 1000.0;
-        let options = verdict::Options { window_s, ..verdict::Options::default() };
+        let longer = "a longer --time";
+        let options = verdict::Options { window_s, longer, ..verdict::Options::default() };
         match target {
             Ok(target) => join(&host, &target, options),
             Err(reason) => {

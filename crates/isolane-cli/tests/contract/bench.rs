@@ -56,6 +56,8 @@ fn explain_ends_with_stages() {
     }
     let error = fail(&[&bench[..], &["--observe", "off"]].concat());
     assert!(error.contains("remove --observe off"), "{error}");
+    let text = succeed(&[&bench[..], &["--rate", "100"]].concat());
+    assert!(text.contains("needs more load, or a longer --time") && !text.contains("--window"), "{text}");
 }
 
 #[test]

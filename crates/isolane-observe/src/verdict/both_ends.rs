@@ -118,7 +118,7 @@ fn of_host(host: &Snapshot, matched: usize, options: Options) -> Verdict {
         what: format!(
             "the target's part of slow operations: it lists {matched} of them, and {MIN_SLOW} are needed"
         ),
-        needs: String::from("an Isolane target, and more or slower operations"),
+        needs: format!("an Isolane target, and more load, slower operations, or {}", options.longer),
     });
     verdict
 }
@@ -233,6 +233,7 @@ fn verdict(
         window_s: here.seconds,
         operations: all.count(),
         volumes: 1,
+        streams: 0,
         tail: Tail {
             quantile,
             requested_quantile: requested,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::case::{Case, stands_out};
+use super::case::{Case, MIN_SHARE, stands_out};
 use super::document::{Evidence, Finding, Grade, Kind, Neighbor};
 use super::ledger::{Part, is_at_volume};
 use super::measured;
@@ -30,13 +30,18 @@ pub(super) struct Others {
 
 /// Reports volumes that lose time on disks with I/O of others.
 pub(super) fn find(case: &mut Case<'_>) {
-    let mut by_disk: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
+    let lost = case.ledger.lost_by_volume(is_at_volume);
+    let mut by_disk: BTreeMap<String, (BTreeSet<u32>, f64)> = BTreeMap::new();
     for id in &case.tops {
         if let Some(device) = case.topology.device(*id) {
-            by_disk.entry(device.name.clone()).or_default().insert(*id);
+            let (volumes, sum) = by_disk.entry(device.name.clone()).or_default();
+            volumes.insert(*id);
+            *sum += lost.get(id).copied().unwrap_or(0.0);
         }
     }
-    for (disk, volumes) in by_disk {
+    // Of many disks, few have enough loss for a finding.
+    by_disk.retain(|_, (_, lost)| case.ledger.share(*lost) >= MIN_SHARE);
+    for (disk, (volumes, _)) in by_disk {
         let points = case.points(|series| volumes.contains(&series.volume));
         if let Some(others) = other_users(case, &volumes, &points) {
             report(case, &disk, &volumes, &points, others);
@@ -125,11 +130,12 @@ fn heavy_volume(case: &Case<'_>, volumes: &BTreeSet<u32>) -> Option<(u32, Others
         return None;
     }
     let work = |id: &u32| case.series(*id).map(|at| work_of(at.total.count(), at.bytes)).sum::<f64>();
-    let lost = |id: u32| case.ledger.lost(|part, stage| is_at_volume(stage) && part.volume == id);
+    let lost = case.ledger.lost_by_volume(is_at_volume);
     let operations = |id: &u32| case.series(*id).map(|at| at.total.count() as f64).sum::<f64>();
     let heavy = *volumes.iter().max_by(|left, right| work(left).total_cmp(&work(right)))?;
     let all_work: f64 = volumes.iter().map(work).sum();
-    let lost: Vec<(u32, f64)> = volumes.iter().map(|id| (*id, lost(*id))).collect();
+    let lost: Vec<(u32, f64)> =
+        volumes.iter().map(|id| (*id, lost.get(id).copied().unwrap_or(0.0))).collect();
     let victim = *lost.iter().max_by(|left, right| left.1.total_cmp(&right.1))?;
     let all_lost: f64 = lost.iter().map(|at| at.1).sum();
     let all_operations: f64 = volumes.iter().map(operations).sum();

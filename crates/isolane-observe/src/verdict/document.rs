@@ -20,6 +20,8 @@ pub struct Verdict {
     pub operations: u64,
     /// Volumes with operations in the window.
     pub volumes: u64,
+    /// Groups of streams, each of one session and core of an engine, with operations in the window.
+    pub streams: u64,
     /// The slow operations.
     pub tail: Tail,
     /// Causes with at least a tenth of the lost time, the largest first.

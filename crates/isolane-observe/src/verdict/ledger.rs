@@ -106,6 +106,16 @@ impl Ledger {
         losses.filter(|(part, stage, _)| chosen(part, *stage)).map(|(_, _, ns)| ns).sum()
     }
 
+    /// Returns the loss of each volume in chosen stages that no finding has claimed, in nanoseconds.
+    pub(super) fn lost_by_volume(&self, chosen: impl Fn(Stage) -> bool) -> BTreeMap<u32, f64> {
+        let mut lost = BTreeMap::new();
+        for part in &self.parts {
+            let losses = part.losses().filter(|(stage, _)| chosen(*stage)).map(|(_, ns)| ns);
+            *lost.entry(part.volume).or_default() += losses.sum::<f64>();
+        }
+        lost
+    }
+
     /// Claims a fraction of the loss of chosen parts and stages, and returns its share of all losses.
     pub(super) fn claim(&mut self, fraction: f64, chosen: impl Fn(&Part, Stage) -> bool) -> f64 {
         let fraction = fraction.clamp(0.0, 1.0);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::case::{Case, MIN_COVERAGE};
+use super::case::{Case, MIN_COVERAGE, MIN_SHARE};
 use super::document::{Evidence, Finding, Grade, Kind, Neighbor};
 use super::ledger::{Part, is_at_caller, is_at_volume};
 use super::units::{show_count, show_percent};
@@ -32,10 +32,16 @@ pub(super) fn find_waits(case: &mut Case<'_>) {
         report(case, |_, stage| stage == Stage::Blocks, flush);
         return;
     }
-    for volume in case.tops.clone() {
+    for volume in blocked(case) {
         let chosen = move |part: &Part, stage| part.volume == volume && stage == Stage::Blocks;
         report(case, chosen, |case| conflict(case, volume));
     }
+}
+
+/// Returns the volumes whose waits for other commands are enough for a finding. Of many volumes, these are few.
+fn blocked(case: &Case<'_>) -> Vec<u32> {
+    let lost = case.ledger.lost_by_volume(|stage| stage == Stage::Blocks).into_iter();
+    lost.filter(|(_, ns)| case.ledger.share(*ns) >= MIN_SHARE).map(|(volume, _)| volume).collect()
 }
 
 /// Reports waits at volumes and at the caller.
@@ -230,23 +236,27 @@ fn find_caller(case: &mut Case<'_>) {
             0 => format!("{} (PID {})", program.name, program.pid),
             count => format!("{count} applications"),
         };
-        return report(case, |_, stage| is_at_caller(stage), |_| caller(name));
+        return report_caller(case, name, |_| true);
     };
     let volumes: BTreeSet<u32> = case.topology.volumes_of(&application).collect();
-    let chosen = move |part: &Part, stage| is_at_caller(stage) && volumes.contains(&part.volume);
-    report(case, chosen, |_| caller(application));
+    report_caller(case, application, move |part| volumes.contains(&part.volume));
 }
 
-fn caller(name: String) -> Named {
-    let text = "its completions wait until its thread runs and fetches them".to_owned();
-    Named {
+fn report_caller(case: &mut Case<'_>, name: String, chosen: impl Fn(&Part) -> bool) {
+    let chosen = |part: &Part, stage| is_at_caller(stage) && chosen(part);
+    // Applications fetch data of streams, and completions of volumes.
+    let (result, text) = match case.ledger.worst_stage(chosen) {
+        Some(Stage::Rx) => ("data", "its data waits until its thread runs and fetches it"),
+        _ => ("completions", "its completions wait until its thread runs and fetches them"),
+    };
+    report(case, chosen, |_| Named {
         kind: Kind::Caller,
         name,
         cause: None,
-        evidence: vec![Evidence::measured("wait for the caller", 1.0, "", "stages", text)],
+        evidence: vec![Evidence::measured("wait for the caller", 1.0, "", "stages", text.to_owned())],
         neighbors: Vec::new(),
-        remedy: "fetch completions more often, or on a thread that does nothing else".to_owned(),
-    }
+        remedy: format!("fetch {result} more often, or on a thread that does nothing else"),
+    });
 }
 
 fn held(case: &Case<'_>) -> Named {

@@ -37,6 +37,7 @@ mod window;
 use std::collections::BTreeSet;
 
 use crate::snapshot::Snapshot;
+use crate::stage::Side;
 
 use self::case::Case;
 use self::document::finite;
@@ -56,11 +57,13 @@ pub struct Options {
     pub window_s: f64,
     /// Quantile at which the tail begins, from 0.5 to 1.
     pub quantile: f64,
+    /// Way to get more operations, for people.
+    pub longer: &'static str,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { window_s: 10.0, quantile: 0.999 }
+        Options { window_s: 10.0, quantile: 0.999, longer: "a longer --window" }
     }
 }
 
@@ -80,7 +83,7 @@ pub fn explain_measured(snapshot: &Snapshot, options: Options, measured: Option<
     let quantile = if options.quantile.is_finite() { options.quantile.clamp(0.5, 1.0) } else { 0.999 };
     let window = Window::new(snapshot, seconds);
     if slow_list::is_all(&window) {
-        return slow_list::explain(snapshot, &window, quantile);
+        return slow_list::explain(snapshot, &window, Options { quantile, ..options });
     }
     let without = Measured::default();
     let mut case = Case::new(snapshot, window, quantile, measured.unwrap_or(&without));
@@ -95,21 +98,23 @@ pub fn explain_measured(snapshot: &Snapshot, options: Options, measured: Option<
     };
     investigate(&mut case);
     clear(&mut case);
-    report_missing(&mut case);
+    report_missing(&mut case, options.longer);
     match measured {
         Some(_) => measured::report_missing(&mut case),
         None if case.ledger.operations > 0 => case
             .miss("time inside interrupt handlers", "root: sudo isolane explain --deep measures it for 2 s"),
         None => {}
     }
-    let volumes = case.ledger.parts.iter().map(|part| part.volume).collect::<BTreeSet<u32>>().len();
+    let streams = case.ledger.parts.iter().filter(|part| part.side == Side::Stream);
+    let streams = streams.map(|part| part.volume).collect::<BTreeSet<u32>>().len();
     let mut findings = case.findings;
     findings.sort_by(|left, right| right.share.total_cmp(&left.share));
     Verdict {
         version: VERSION,
         window_s: case.window.seconds,
         operations: case.ledger.operations,
-        volumes: volumes as u64,
+        volumes: case.tops.len() as u64,
+        streams: streams as u64,
         tail,
         findings,
         cleared: case.cleared,
@@ -147,12 +152,12 @@ fn clear(case: &mut Case<'_>) {
 }
 
 /// Lists data that a better verdict needs.
-fn report_missing(case: &mut Case<'_>) {
+fn report_missing(case: &mut Case<'_>, longer: &str) {
     if case.window.steps.is_empty() {
         case.miss("the last minutes in steps, start times, and correlations", "a program with a recorder");
     }
     if case.ledger.operations < MIN_OPERATIONS {
-        case.miss("enough operations for a verdict", "more load, or a longer --window");
+        case.miss("enough operations for a verdict", &format!("more load, or {longer}"));
     }
     if case.window.malformed > 0 {
         let what = format!("{} malformed series", case.window.malformed);

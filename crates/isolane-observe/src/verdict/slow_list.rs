@@ -11,7 +11,7 @@ use super::ledger::{MIN_QUANTILE, MIN_TAIL};
 use super::limits::blocks_text;
 use super::units::{escape, show_count, show_ns, show_percent};
 use super::window::Window;
-use super::{MIN_LOSS_NS, MIN_OPERATIONS};
+use super::{MIN_LOSS_NS, MIN_OPERATIONS, Options};
 use crate::histogram::{Histogram, Resolution};
 use crate::snapshot::{Connection, SlowOperation, Snapshot};
 use crate::stage::{MAX_STAGES, Operation, Side, Stage};
@@ -89,7 +89,8 @@ pub(super) fn is_all(window: &Window<'_>) -> bool {
 }
 
 /// Returns the causes of the slow operations of the window.
-pub(super) fn explain(snapshot: &Snapshot, window: &Window<'_>, requested: f64) -> Verdict {
+pub(super) fn explain(snapshot: &Snapshot, window: &Window<'_>, options: Options) -> Verdict {
+    let requested = options.quantile;
     let all = totals(&window.connections);
     let operations = all.count();
     let highest = 1.0 - MIN_TAIL / operations.max(1) as f64;
@@ -117,7 +118,7 @@ pub(super) fn explain(snapshot: &Snapshot, window: &Window<'_>, requested: f64) 
     if !is_enough {
         not_seen.push(NotSeen {
             what: String::from("enough operations for a verdict"),
-            needs: String::from("more load, or a longer --window"),
+            needs: format!("more load, or {}", options.longer),
         });
     }
     if tail > slow.len() as u64 {
@@ -132,6 +133,7 @@ pub(super) fn explain(snapshot: &Snapshot, window: &Window<'_>, requested: f64) 
         window_s: window.seconds,
         operations,
         volumes: slow.iter().map(|slow| slow.at.volume).collect::<BTreeSet<_>>().len().max(1) as u64,
+        streams: 0,
         tail: Tail {
             quantile,
             requested_quantile: requested,
@@ -266,7 +268,7 @@ mod tests {
     use super::*;
     use crate::snapshot::{Step, Volume};
     use crate::stage::SizeClass;
-    use crate::verdict::{Options, explain, to_text};
+    use crate::verdict::{explain, to_text};
 
     /// Time of the copy, in milliseconds since 1970.
     const NOW_MS: u64 = 1_795_788_000_000;

@@ -22,9 +22,15 @@ pub fn to_text(verdict: &Verdict) -> String {
 }
 
 fn headline(verdict: &Verdict) -> String {
-    let Verdict { window_s, operations, volumes, tail, .. } = verdict;
-    let volumes = if *volumes == 1 { "1 volume".to_owned() } else { format!("{volumes} volumes") };
-    let mut text = format!("{window_s:.0} s, {} operations on {volumes}", show_count(*operations));
+    let Verdict { window_s, operations, volumes, streams, tail, .. } = verdict;
+    let place = match (volumes, streams) {
+        (0, 1..) => "streams".to_owned(),
+        (1, 0) => "1 volume".to_owned(),
+        (1, _) => "1 volume and streams".to_owned(),
+        (_, 0) => format!("{volumes} volumes"),
+        _ => format!("{volumes} volumes and streams"),
+    };
+    let mut text = format!("{window_s:.0} s, {} operations on {place}", show_count(*operations));
     if *operations == 0 {
         return text + "\n";
     }
