@@ -1,6 +1,6 @@
 //! `isolane doctor`: checks of the system for settings and neighbors that delay I/O.
 
-use std::io::Write;
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -67,6 +67,10 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         output::show(&to_json_list(&checks), args.json, || to_text_list(&checks))?;
         return Ok(ExitCode::SUCCESS);
     }
+    // The checks take a second.
+    if let Some(dir) = args.capture.as_ref().filter(|dir| dir.symlink_metadata().is_ok()) {
+        return Err(cannot_copy(dir, &ErrorKind::AlreadyExists.into()));
+    }
     let root = Root::open(&args.root).io_context(format!("cannot read {}", args.root.display()))?;
     let root = if args.capture.is_some() { root.recorded() } else { root };
     let cores = args.cores.as_ref().map(|cores| cores.as_slice().iter().map(|core| *core as u32).collect());
@@ -92,7 +96,15 @@ fn capture(accesses: &Accesses, dir: &Path) -> Result<(), Failure> {
     let mut text = format!("These files are copied to {}:\n", dir.display());
     text.extend(accesses.files().map(|(path, _)| format!("{}\n", path.escape_debug())));
     std::io::stderr().write_all(text.as_bytes()).io_context("cannot write to stderr")?;
-    doctor::capture(accesses, dir).io_context(format!("cannot copy to {}", dir.display()))
+    doctor::capture(accesses, dir).map_err(|error| cannot_copy(dir, &error))
+}
+
+fn cannot_copy(dir: &Path, error: &io::Error) -> Failure {
+    let failure = Failure::from_io(format_args!("cannot copy to {}", dir.display()), error);
+    match error.kind() {
+        ErrorKind::AlreadyExists => failure.with_hint("name a new directory"),
+        _ => failure,
+    }
 }
 
 fn to_json(findings: &[Finding]) -> serde_json::Value {

@@ -74,6 +74,8 @@ pub struct Args {
     root: PathBuf,
 }
 
+/// Length of a step of a recorder.
+const MIN_LOCAL_WINDOW: Duration = Duration::from_secs(1);
 /// Time that a recorder keeps.
 const MAX_WINDOW: Duration = Duration::from_secs(300);
 /// Exit status with --check if there is a finding.
@@ -84,7 +86,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     if let Some(volume) = &args.topology {
         return show_topology(args, volume);
     }
-    let options = Options { window_s: args.window.as_secs_f64(), quantile: args.quantile };
+    let window_s = args.window.as_secs_f64();
+    let options = Options { window_s, quantile: args.quantile, ..Options::default() };
     let verdict = match args.source.remote()? {
         Some(target) if args.deep.is_none() => explain_remote(args, &target, options),
         _ => explain_local(args, options),
@@ -95,6 +98,10 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 
 fn explain_local(args: &Args, options: Options) -> Result<Verdict, Failure> {
     let source = args.source.local()?;
+    if args.window < MIN_LOCAL_WINDOW {
+        let window = format_args!("--window {:?}", args.window);
+        return Err(Failure::new(window, "recorded steps have 1 s").with_hint("use 1s or more"));
+    }
     let measured = args.deep.map(|duration| deep::measure(&source, duration)).transpose()?;
     // Read after the measurement, which the window covers.
     let snapshot = source.read(Parts::All).map_err(Failure::from_error)?;
@@ -151,9 +158,13 @@ fn show_topology(args: &Args, name: &str) -> Result<ExitCode, Failure> {
 
 fn unknown_volume(snapshot: &Snapshot, name: &str) -> Failure {
     const MAX_NAMES: usize = 16;
+    let failure = Failure::from_error(format_args!("no volume {}", text::shown_name(name, 60)));
+    if snapshot.volumes.is_empty() {
+        return failure.with_hint("the program has no volumes; name the socket of another one");
+    }
     let names = snapshot.volumes.iter().take(MAX_NAMES).map(|at| text::shown_name(&at.name, 60));
     let names = names.collect::<Vec<_>>().join(", ");
-    Failure::new(format!("no volume {}", text::shown_name(name, 60)), format!("the program has {names}"))
+    failure.with_hint(format_args!("use a name, path, or namespace ID, as of one of these: {names}"))
 }
 
 fn to_text(snapshot: &Snapshot, verdict: &Verdict, window: Duration) -> String {

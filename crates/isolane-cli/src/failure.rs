@@ -2,10 +2,13 @@
 //!
 //! Every subcommand returns [`Failure`]; `main` prints it on stderr as
 //! `isolane: action: reason; hint` and exits with status 1, or 128 + N after signal N.
+//!
+//! Invariant: the printed text has no control characters but line feeds.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
 
+use isolane_observe::names::escape;
 use rustix::io::Errno;
 
 /// Failure of a subcommand.
@@ -63,11 +66,16 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(&printable(&self.text))
     }
 }
 
 impl std::error::Error for Failure {}
+
+/// Returns a text in which control characters of names and arguments are escaped; lines stay.
+pub fn printable(text: &str) -> String {
+    text.split('\n').map(|line| escape(line, usize::MAX)).collect::<Vec<_>>().join("\n")
+}
 
 /// Adds the failed action to an error.
 pub trait Context<T> {
@@ -109,6 +117,14 @@ mod tests {
         assert!(failure.to_string().ends_with("; name a file"), "{failure}");
         let failure = Failure::from_io("cannot open x", &Errno::PERM.into());
         assert!(failure.to_string().contains("allow it for the container"), "{failure}");
+    }
+
+    #[test]
+    fn escapes_control_characters_of_arguments() {
+        let failure =
+            Failure::new("cannot open \u{1b}[2Jx\u{202e}", "denied:\n  mem\r").with_hint("use a\u{7}");
+        let text = "cannot open \\u{1b}[2Jx\\u{202e}: denied:\n  mem\\u{d}; use a\\u{7}";
+        assert_eq!(failure.to_string(), text);
     }
 
     #[test]

@@ -85,7 +85,13 @@ fn main() -> ExitCode {
 
 /// Shows the help, the version, or an error of the arguments.
 fn show(text: &clap::Error) -> ExitCode {
-    let shown = text.print().and_then(|()| std::io::stdout().flush());
+    let plain = text.render().to_string();
+    let printable = failure::printable(&plain);
+    let shown = if text.use_stderr() && printable != plain {
+        std::io::stderr().write_all(printable.as_bytes())
+    } else {
+        text.print().and_then(|()| std::io::stdout().flush())
+    };
     match shown {
         Err(error) if !text.use_stderr() && error.kind() != std::io::ErrorKind::BrokenPipe => {
             // Nothing is left to do if stderr fails as well.

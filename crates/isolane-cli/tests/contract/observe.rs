@@ -68,6 +68,8 @@ fn explains_socket_and_file() {
     let status = run(&["explain", "--from", text(&file), "--window", "60s", "--check"]).status.code();
     let found = !verdict["findings"].as_array().unwrap().is_empty();
     assert_eq!(status, Some(if found { 3 } else { 0 }), "{json}");
+    let error = fail(&["explain", "--from", text(&file), "--window", "0.1s"]);
+    assert_eq!(error, "isolane: --window 100ms: recorded steps have 1 s; use 1s or more\n");
 }
 
 #[test]
@@ -83,7 +85,8 @@ fn shows_the_topology_of_a_volume() {
     let missing = succeed(&["explain", socket, "--topology", "1", "--root", text(copy.path())]);
     assert!(missing.contains("not seen: "), "{missing}");
     let unknown = fail(&["explain", socket, "--topology", "no"]);
-    assert!(unknown.starts_with("isolane: no volume no: the program has "), "{unknown}");
+    let remedy = "isolane: no volume no; use a name, path, or namespace ID, as of one of these: mem:";
+    assert!(unknown.starts_with(remedy), "{unknown}");
 }
 
 #[test]
@@ -98,8 +101,9 @@ fn serves_metrics() {
     let mut response = String::new();
     socket.read_to_string(&mut response).unwrap();
     assert!(response.contains("content-type: application/openmetrics-text"), "{response}");
-    let count = "isolane_io_seconds_count{side=\"target\",nsid=\"1\",op=\"read\",size=\"4K\"} ";
-    let reads = response.lines().find_map(|line| line.strip_prefix(count)).unwrap();
+    let counts = response.lines().filter(|line| line.starts_with("isolane_io_seconds_count{nsid=\"1\","));
+    let labels = "side=\"target\",op=\"read\",size=\"4K\"} ";
+    let reads = counts.filter_map(|line| Some(line.split_once(labels)?.1)).next().unwrap();
     assert!(reads.parse::<u64>().unwrap() > 0 && response.ends_with("# EOF\n"), "{response}");
     assert!(!log.contains("metrics are readable"), "{log}");
 }

@@ -319,3 +319,17 @@ fn info_names_protocol_of_web_server() {
     assert!(error.contains("the peer speaks HTTP, not NVMe/TCP; check address and port"), "{error}");
     server.join().unwrap();
 }
+
+#[test]
+fn errors_escape_control_characters_of_arguments() {
+    for arguments in [
+        &["serve", "mem:\u{1b}[2J1M"][..],
+        &["serve", "/no/such\u{1b}[2J/file"],
+        &["serve", "--pool", "\u{1b}[2J"],
+        &["serve", "--listen", "\u{1b}[2J"],
+        &["serve", "--\u{1b}[2J"],
+    ] {
+        let error = fail(arguments);
+        assert!(error.contains("\\u{1b}[2J") && !error.contains('\u{1b}'), "{error:?}");
+    }
+}
