@@ -115,6 +115,7 @@ class Setup:
             f"mirror:({first},size=8M);({second},size=8M),bitmap={bitmap},create=yes",
         ]
         listeners = ["--nqn", NQN, "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--control-socket", "off"]
+        listeners += ["--acks", "1/10"]
         processes.start("target", isolane, "serve", *volumes, *listeners)
         self.metrics = processes.find("target", r"metrics at http://(\S+)/metrics")[1]
         address = processes.find("target", r"listening on (\S+)")[1]

@@ -186,6 +186,7 @@ fn connection(input: &mut Input<'_>) -> Connection {
         stages_ns: stages(input),
         received_bytes: number(input),
         sent_bytes: number(input),
+        peer_times: (input.u8() & 1 == 1).then(|| histogram(input, Resolution::Four)),
         tcp: (input.u8() & 1 == 1).then_some(tcp),
         ..Connection::default()
     }

@@ -146,6 +146,7 @@ impl Sample {
             stages_ns: vec![(Stage::Device, totals.sum_ns() * 3 / 4), (Stage::Socket, totals.sum_ns() / 4)],
             received_bytes: totals.count() * 72,
             sent_bytes: totals.count() * 4120,
+            peer_times: (id == 0).then(|| totals.clone()),
             totals: vec![(SizeClass::Small, totals)],
             in_flight: 16,
             oldest_ms: Some(if limited { 40 } else { 0 }),
@@ -251,6 +252,9 @@ fn add_connection(sum: &mut Connection, step: &Connection) {
     }
     for ((_, sum), (_, step)) in sum.stages_ns.iter_mut().zip(&step.stages_ns) {
         *sum += step;
+    }
+    if let (Some(sum), Some(step)) = (&mut sum.peer_times, &step.peer_times) {
+        sum.merge(step);
     }
     sum.received_bytes += step.received_bytes;
     sum.sent_bytes += step.sent_bytes;

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 use isolane_observe::cells::{SeriesCells, StageTimes, set_stage};
+use isolane_observe::histogram::{Histogram, Resolution};
 use isolane_observe::snapshot::{Connection, Core, Cpu, Numbers, SeriesKey, Snapshot, Step, System, VERSION};
 use isolane_observe::stage::{Operation, Side, SizeClass, Stage};
 
@@ -79,12 +80,17 @@ fn document_survives_json() {
 #[test]
 fn merged_steps_equal_one_longer_step() {
     let (cells, late) = (SeriesCells::default(), SeriesCells::default());
-    let copy = |busy_ns: u64| Numbers {
+    let mut peer_times = Histogram::new(Resolution::Four);
+    let mut copy = |busy_ns: u64| Numbers {
         series: [cells.copy(key(1)), late.copy(key(2))].into_iter().flatten().collect(),
         connections: vec![Connection {
             id: 1,
             sent_bytes: busy_ns,
             stages_ns: vec![(Stage::Batch, busy_ns)],
+            peer_times: {
+                peer_times.record(busy_ns, 1);
+                Some(peer_times.clone())
+            },
             ..Default::default()
         }],
         cores: vec![Core { busy_ns, ..Default::default() }],

@@ -7,7 +7,7 @@ use socket2::SockRef;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::IpAddr;
 
-pub use crate::sys::unsent_bytes;
+pub use crate::sys::{unacknowledged_bytes, unsent_bytes};
 
 /// Receives into `plan`, in order. `Ok(0)` is the end of the stream.
 ///

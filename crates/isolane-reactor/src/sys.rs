@@ -57,6 +57,18 @@ pub fn unsent_bytes(socket: impl AsFd) -> io::Result<usize> {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
+/// Returns the bytes queued in the kernel that the peer has not acknowledged (`SIOCOUTQ`).
+///
+/// # Errors
+/// The error of the system call.
+pub fn unacknowledged_bytes(socket: impl AsFd) -> io::Result<usize> {
+    // SAFETY: SIOCOUTQ writes one `c_int` and reads nothing.
+    let request = unsafe { Getter::<{ libc::TIOCOUTQ as Opcode }, libc::c_int>::new() };
+    // SAFETY: as above.
+    let count = unsafe { ioctl(socket, request) }?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
 /// Whether busy polling is preferred.
 pub(crate) fn prefer_busy_poll(socket: &impl AsFd) -> io::Result<bool> {
     getsockopt(socket, libc::SO_PREFER_BUSY_POLL).map(|value| value != 0)

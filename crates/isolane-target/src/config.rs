@@ -1,6 +1,7 @@
 //! Configuration of a target.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,6 +67,9 @@ pub struct TargetConfig {
     pub zerocopy_threshold: Option<usize>,
     /// Record latencies, stages, and slow operations: see [`Target::snapshot`](crate::Target::snapshot).
     pub observe: bool,
+    /// Measure the stage `peer`, until the host has acknowledged a send, of one send in this number; `None` for no send.
+    /// Needs `observe`.
+    pub acks: Option<NonZeroU32>,
     /// Memory of these numbers, of all cores together, in bytes. Volumes beyond it are counted together.
     pub observe_memory: usize,
     /// Memory of one reactor for data in flight, in pages of 4 KiB; at least 1,024.
@@ -98,6 +102,7 @@ impl TargetConfig {
             rebalance_interval: None,
             zerocopy_threshold: None,
             observe: true,
+            acks: None,
             observe_memory: 64 << 20,
             max_pool_pages: 32 * 1024,
         }

@@ -120,6 +120,7 @@ mod tests {
             totals: SizeClass::ALL.map(|size| (size, totals.clone())).to_vec(),
             stages_ns: Side::Target.stages().iter().map(|stage| (*stage, u64::MAX)).collect(),
             stage_max_ns: Side::Target.stages().iter().map(|stage| (*stage, u64::MAX)).collect(),
+            peer_times: Some(totals),
             ..Connection::default()
         }
     }

@@ -158,9 +158,16 @@ pub(crate) struct ConnectionCells {
     in_flight: Counter,
     /// Age of the oldest command at a volume in the last tick plus one, in milliseconds.
     oldest_ms: Counter,
+    /// Stage `peer` of sampled sends.
+    peer_times: OnceLock<Box<CoarseCells>>,
 }
 
 impl ConnectionCells {
+    /// Records the time until the host had acknowledged a send.
+    pub(crate) fn record_peer(&self, ns: u64) {
+        self.peer_times.get_or_init(Box::default).record(ns, 1);
+    }
+
     #[inline]
     fn record(&self, size: SizeClass, times: &StageTimes, count: u64) {
         self.totals[size as usize].get_or_init(Box::default).record(times.iter().sum(), count);
@@ -217,6 +224,7 @@ impl ConnectionCells {
             sent_bytes: self.sent_bytes.value(),
             in_flight: self.in_flight.value() as u32,
             oldest_ms: self.oldest_ms.value().checked_sub(1),
+            peer_times: self.peer_times.get().map(|cells| cells.copy()),
             ..self.description.clone()
         }
     }
@@ -267,6 +275,7 @@ impl Connections {
             sent_bytes: Counter::default(),
             in_flight: Counter::default(),
             oldest_ms: Counter::default(),
+            peer_times: OnceLock::new(),
         });
         cells.core.set(core as u64);
         registry.list.push((Arc::clone(&cells), None));

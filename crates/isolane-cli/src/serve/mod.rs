@@ -11,6 +11,7 @@ mod nqn;
 pub(crate) mod observe;
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Duration;
 
@@ -194,6 +195,10 @@ pub struct Args {
     /// Record latencies, their stages, and slow operations
     #[arg(long, value_parser = one_of(&OBSERVE), default_value = "on", action = clap::ArgAction::Set)]
     observe: bool,
+    /// Measure the stage peer of one send in N, as 1/1000: from its last byte until the host has acknowledged it. The
+    /// core checks that, so the times are upper bounds
+    #[arg(long, value_name = "1/N|off", default_value = "off", value_parser = parse_acks)]
+    acks: Acks,
     /// Memory for these numbers; volumes beyond it are counted together
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_memory)]
     observe_memory: usize,
@@ -239,6 +244,9 @@ const OBSERVE: [Choice<bool>; 2] = [
 
 /// Minimum size, if enabled.
 type Threshold = Option<usize>;
+
+/// Number of sends for each one that is sampled, if any is.
+type Acks = Option<NonZeroU32>;
 
 /// Reactor of a new connection. No reactor gets more than four connections and twice as many as another.
 const PLACEMENTS: [Choice<Placement>; 3] = [
@@ -354,6 +362,11 @@ fn configure(args: &Args) -> Result<(TargetConfig, Described, Conditions), Failu
     config.scheduling = args.fair_queueing;
     config.observe = args.observe;
     config.observe_memory = args.observe_memory;
+    config.acks = args.acks;
+    if args.acks.is_some() && !args.observe {
+        return Err(Failure::new("cannot measure acknowledgments", "--observe off records nothing")
+            .with_hint("leave out --acks or --observe off"));
+    }
     config.max_pool_pages = args.pool / PAGE_SIZE;
     if args.advertise.iter().any(|address| address.ip().is_unspecified()) {
         return Err(Failure::new("cannot advertise 0.0.0.0 or [::]", "no host can connect there")
@@ -374,6 +387,14 @@ fn parse_threshold(text: &str) -> Result<Threshold, String> {
     match text {
         "off" => Ok(None),
         text => Ok(Some(parse_bytes(text)? as usize)),
+    }
+}
+
+fn parse_acks(text: &str) -> Result<Acks, String> {
+    let interval = || text.strip_prefix("1/")?.parse().ok();
+    match text {
+        "off" => Ok(None),
+        _ => interval().map(Some).ok_or_else(|| "write 1/N, as 1/1000, or off".into()),
     }
 }
 

@@ -90,6 +90,27 @@ fn shows_the_topology_of_a_volume() {
 }
 
 #[test]
+fn explains_sampled_acknowledgments() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("serve.sock");
+    let server = Server::start(&["mem:16M", "--acks", "1/10", "--control-socket", text(&socket)]);
+    succeed(&["bench", &server.uri, "--rw", "randread", "--time", "100ms"]);
+    let peer = "\nstage peer: nqn.";
+    let verdict = poll_until(&["explain", text(&socket), "--window", "60s"], peer);
+    assert!(verdict.contains(" sampled sends within "), "{verdict}");
+}
+
+#[test]
+fn rejects_fractions_of_acknowledgments() {
+    for wrong in ["0/5", "2/1", "1/0", "1/-1", "x", ""] {
+        let error = fail(&["serve", "mem:1M", "--listen", "127.0.0.1:0", "--acks", wrong]);
+        assert!(error.contains("'--acks <1/N|off>': write 1/N, as 1/1000, or off"), "{error}");
+    }
+    let off = fail(&["serve", "mem:1M", "--listen", "127.0.0.1:0", "--acks", "1/9", "--observe", "off"]);
+    assert!(off.contains("--observe off records nothing; leave out --acks or --observe off"), "{off}");
+}
+
+#[test]
 fn serves_metrics() {
     let server =
         Server::start_with_log("info", &["mem:16M", "--control-socket", "off", "--metrics", "127.0.0.1:0"]);

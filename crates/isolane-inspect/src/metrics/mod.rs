@@ -303,6 +303,14 @@ fn add_hosts(format: &mut dyn Format, totals: &Totals) {
     for (host, at) in &totals.hosts {
         format.histogram(&[("host", host)], &at.times);
     }
+    format.family(
+        "isolane_host_peer_seconds",
+        Kind::Histogram,
+        "Stage peer: upper bounds of the time until a host acknowledged a sampled send (--acks).",
+    );
+    for (host, at) in totals.hosts.iter().filter(|(_, at)| at.peer_times.count() > 0) {
+        format.histogram(&[("host", host)], &at.peer_times);
+    }
     format.family("isolane_host_retransmits", Kind::Counter, "Retransmitted TCP segments to a host.");
     for (host, at) in &totals.hosts {
         format.sample(&[("host", host)], Value::Count(at.retransmits));
@@ -356,7 +364,10 @@ mod tests {
     #[test]
     fn families_have_the_numbers_of_the_snapshot() {
         let mut totals = Totals::default();
-        let connection = Connection { host: "nqn.x".to_owned(), ..Connection::default() };
+        let mut peer_times = Histogram::new(Resolution::Four);
+        peer_times.record(1_000, 3);
+        let peer_times = Some(peer_times);
+        let connection = Connection { host: "nqn.x".to_owned(), peer_times, ..Connection::default() };
         totals.add_step(&Numbers { connections: vec![connection], ..Numbers::default() });
         let mut operation = slow(1, 1);
         operation.stages = vec![(isolane_observe::stage::Stage::Device, 1)];
@@ -381,6 +392,7 @@ mod tests {
             "isolane_core_busy_seconds_total{core=\"0\"} 1.5",
             "isolane_core_stolen_seconds_total{core=\"0\"} 0.03",
             "isolane_slow_operations_total{stage=\"device\"} 1",
+            "isolane_host_peer_seconds_count{host=\"nqn.x\"} 3",
             "isolane_host_retransmits_total{host=\"nqn.x\"} 0",
             r#"isolane_oldest_command_seconds{nsid="7",volume="m\"\n",id="0"} 0.0"#,
         ] {

@@ -30,6 +30,8 @@ pub struct Totals {
 pub struct HostTotals {
     /// Times of its commands.
     pub times: Histogram,
+    /// Times until it acknowledged sampled sends.
+    pub peer_times: Histogram,
     /// Retransmitted segments.
     pub retransmits: u64,
     /// Time in which its receive window was full, in microseconds.
@@ -73,13 +75,15 @@ impl Totals {
 
 impl Default for HostTotals {
     fn default() -> HostTotals {
-        HostTotals { times: Histogram::new(Resolution::Four), retransmits: 0, rwnd_limited_us: 0 }
+        let [times, peer_times] = [(); 2].map(|()| Histogram::new(Resolution::Four));
+        HostTotals { times, peer_times, retransmits: 0, rwnd_limited_us: 0 }
     }
 }
 
 impl HostTotals {
     fn add(&mut self, connection: &Connection) {
         connection.totals.iter().for_each(|(_, times)| self.times.merge(times));
+        connection.peer_times.iter().for_each(|times| self.peer_times.merge(times));
         let tcp = connection.tcp.unwrap_or_default();
         self.retransmits = self.retransmits.saturating_add(tcp.retransmits);
         self.rwnd_limited_us = self.rwnd_limited_us.saturating_add(tcp.rwnd_limited_us);

@@ -127,9 +127,12 @@ fn check_numbers(place: &str, numbers: &Numbers) -> Result<(), Invalid> {
         check_series(series)
             .map_err(|(field, reason)| invalid(format!("{place}.series[{at}].{field}"), reason))?;
     }
-    for (at, Connection { totals, .. }) in numbers.connections.iter().enumerate() {
+    for (at, Connection { totals, peer_times, .. }) in numbers.connections.iter().enumerate() {
         if totals.iter().any(|(_, times)| !has(times, Resolution::Four)) {
             return Err(invalid(format!("{place}.connections[{at}].totals"), "not 4 cells per doubling"));
+        }
+        if peer_times.iter().any(|times| !has(times, Resolution::Four)) {
+            return Err(invalid(format!("{place}.connections[{at}].peer_times"), "not 4 cells per doubling"));
         }
     }
     for (at, Core { turns, .. }) in numbers.cores.iter().enumerate() {
@@ -278,6 +281,10 @@ mod tests {
         assert_eq!(
             field(json!({ "steps": [{ "numbers": { "cores": [{ "turns": [8, 0, []] }] } }] })),
             "steps[0].numbers.cores[0].turns"
+        );
+        assert_eq!(
+            field(json!({ "numbers": { "connections": [{ "peer_times": [8, 0, []] }] } })),
+            "numbers.connections[0].peer_times"
         );
         assert_eq!(field(json!({ "volumes": [{ "id": 3 }, { "id": 3 }] })), "volumes");
     }

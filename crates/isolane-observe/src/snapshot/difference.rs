@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Connection, Core, Numbers, Series, SeriesKey, Snapshot, TailRow, Tcp};
+use super::{Connection, Core, Numbers, Series, SeriesKey, Snapshot, TailRow, Tcp, merge_times};
 use crate::histogram::Histogram;
 use crate::stage::Stage;
 
@@ -69,11 +69,7 @@ impl Series {
         self.last = self.last.saturating_add(other.last);
         self.last_by_ns = self.last_by_ns.saturating_add(other.last_by_ns);
         self.max_ns = self.max_ns.max(other.max_ns);
-        match (&mut self.unseen, &other.unseen) {
-            (Some(mine), Some(other)) => mine.merge(other),
-            (None, other) => self.unseen.clone_from(other),
-            (Some(_), None) => {}
-        }
+        merge_times(&mut self.unseen, other.unseen.as_ref());
     }
 
     /// Returns the operations since `earlier`, an older copy of the same numbers.
@@ -127,6 +123,10 @@ impl Connection {
         difference.stages_ns.retain(|(_, ns)| *ns > 0);
         difference.received_bytes = self.received_bytes.saturating_sub(earlier.received_bytes);
         difference.sent_bytes = self.sent_bytes.saturating_sub(earlier.sent_bytes);
+        if let (Some(mine), Some(earlier)) = (&mut difference.peer_times, &earlier.peer_times) {
+            *mine = mine.since(earlier);
+        }
+        difference.peer_times.take_if(|times| times.count() == 0);
         difference.tcp = self.tcp.map(|tcp| tcp.since(earlier.tcp.unwrap_or_default()));
         difference
     }
@@ -137,11 +137,16 @@ impl Connection {
             && self.received_bytes == earlier.received_bytes
             && self.sent_bytes == earlier.sent_bytes
             && self.totals == earlier.totals
+            && self.peer_times == earlier.peer_times
     }
 
     /// Returns `true` if a difference shows no work.
     fn is_idle(&self) -> bool {
-        self.totals.is_empty() && self.received_bytes == 0 && self.sent_bytes == 0 && self.in_flight == 0
+        self.totals.is_empty()
+            && self.received_bytes == 0
+            && self.sent_bytes == 0
+            && self.in_flight == 0
+            && self.peer_times.is_none()
     }
 }
 
@@ -219,19 +224,26 @@ mod tests {
         two.record(5_000, 1);
         let (size, bytes) = (SizeClass::ALL[0], 4_096);
         let before = Connection {
-            totals: vec![(size, one)],
+            totals: vec![(size, one.clone())],
+            peer_times: Some(one),
             received_bytes: bytes,
             sent_bytes: bytes,
             ..Connection::default()
         };
         let same = before.clone();
-        let completed = Connection { totals: vec![(size, two)], ..before.clone() };
+        let completed = Connection { totals: vec![(size, two.clone())], ..before.clone() };
+        let acknowledged = Connection { peer_times: Some(two), ..before.clone() };
         let received = Connection { received_bytes: 2 * bytes, ..before.clone() };
         let sent = Connection { sent_bytes: 2 * bytes, ..before.clone() };
         let waits = Connection { in_flight: 1, ..before.clone() };
-        for (at, is_idle) in
-            [(same, true), (completed, false), (received, false), (sent, false), (waits, false)]
-        {
+        for (at, is_idle) in [
+            (same, true),
+            (completed, false),
+            (acknowledged, false),
+            (received, false),
+            (sent, false),
+            (waits, false),
+        ] {
             assert_eq!(at.is_idle_since(&before), is_idle, "{at:?}");
             assert_eq!(at.since(&before).is_idle(), is_idle, "{at:?}");
         }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::histogram::Histogram;
+
 use super::{Connection, Core, Numbers, Series, Step, System, Tcp};
 
 impl Step {
@@ -38,11 +40,13 @@ impl Connection {
     fn merge(&mut self, later: Connection) {
         let (totals, stages) = (std::mem::take(&mut self.totals), std::mem::take(&mut self.stages_ns));
         let (received, sent, tcp) = (self.received_bytes, self.sent_bytes, self.tcp);
+        let peer_times = self.peer_times.take();
         *self = later;
         merge_lists(&mut self.totals, totals, |at| at.0, |one, other| one.1.merge(&other.1));
         merge_lists(&mut self.stages_ns, stages, |at| at.0, |one, other| grow(&mut one.1, other.1));
         grow(&mut self.received_bytes, received);
         grow(&mut self.sent_bytes, sent);
+        merge_times(&mut self.peer_times, peer_times.as_ref());
         self.tcp = match (tcp, self.tcp) {
             (Some(earlier), Some(later)) => Some(earlier.followed_by(later)),
             (earlier, later) => later.or(earlier),
@@ -70,10 +74,7 @@ impl Core {
         grow(&mut self.late_ns, later.late_ns);
         grow(&mut self.waited_ns, later.waited_ns);
         grow(&mut self.ran_ns, later.ran_ns);
-        match (&mut self.turns, later.turns) {
-            (Some(turns), Some(later)) => turns.merge(&later),
-            (turns, later) => *turns = turns.take().or(later),
-        }
+        merge_times(&mut self.turns, later.turns.as_ref());
     }
 }
 
@@ -130,6 +131,14 @@ impl System {
         self.not_seen.extend(later.not_seen);
         self.not_seen.sort();
         self.not_seen.dedup();
+    }
+}
+
+/// Adds durations of which there can be none.
+pub(crate) fn merge_times(sum: &mut Option<Histogram>, more: Option<&Histogram>) {
+    match (sum, more) {
+        (Some(sum), Some(more)) => sum.merge(more),
+        (sum, more) => *sum = sum.take().or(more.cloned()),
     }
 }
 

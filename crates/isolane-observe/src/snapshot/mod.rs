@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::histogram::{Histogram, Resolution};
 use crate::stage::{Operation, Side, SizeClass, Stage};
 
+pub(crate) use self::merge::merge_times;
 #[cfg(feature = "schema")]
 pub use self::schema::schema;
 pub use self::system::{Cpu, Device, Disk, DiskUser, Interrupts, Line, Quota, System, Task};
@@ -259,6 +260,10 @@ pub struct Connection {
     pub in_flight: u32,
     /// Age of its oldest command in flight, in milliseconds.
     pub oldest_ms: Option<u64>,
+    /// Upper bounds of the stage `peer` of sampled sends: accepted by the kernel → acknowledged by the peer. None
+    /// without a sample.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_times: Option<Histogram>,
     /// Readings of the kernel.
     pub tcp: Option<Tcp>,
 }

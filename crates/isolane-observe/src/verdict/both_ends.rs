@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::case::MIN_SHARE;
 use super::document::{Evidence, Finding, Kind, NotSeen, Tail, VERSION, Verdict, finite};
+use super::hosts::peer_times;
 use super::ledger::{MIN_QUANTILE, MIN_TAIL};
 use super::slow_list::{GROUPS, MIN_SLOW, Slow, find, means, totals};
 use super::units::{show_count, show_ns};
@@ -87,6 +88,11 @@ pub fn join(host: &Snapshot, target: &Snapshot, options: Options) -> BothEnds {
     let in_host = |at: usize| !AWAY.contains(&Side::Host.stages()[at]);
     let stages = Side::Target.stages().iter().zip(means.target);
     let stages = stages.filter(|(_, ns)| *ns > 0.0).map(|(stage, ns)| (*stage, finite(ns / 1000.0)));
+    let verdict = if pairs.len() < MIN_SLOW {
+        of_host(host, pairs.len(), options)
+    } else {
+        verdict(&here, &pairs, &means, target, &there.connections, options.quantile)
+    };
     BothEnds {
         operations,
         host_us: (0..Side::Host.stages().len())
@@ -99,11 +105,7 @@ pub fn join(host: &Snapshot, target: &Snapshot, options: Options) -> BothEnds {
         target_stages_us: stages.collect(),
         slow: slow as u64,
         matched: pairs.len() as u64,
-        verdict: if pairs.len() < MIN_SLOW {
-            of_host(host, pairs.len(), options)
-        } else {
-            verdict(&here, &pairs, &means, target, &there.connections, options.quantile)
-        },
+        verdict: Verdict { peers: peer_times(&there.connections), ..verdict },
     }
 }
 
@@ -251,6 +253,7 @@ fn verdict(
             ),
             needs: String::from("`isolane explain` on the machine of the target"),
         }],
+        peers: Vec::new(),
         measured: None,
     }
 }

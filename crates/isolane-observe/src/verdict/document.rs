@@ -30,6 +30,9 @@ pub struct Verdict {
     pub cleared: Vec<Cleared>,
     /// Data that was not available.
     pub not_seen: Vec<NotSeen>,
+    /// Sampled acknowledgments of the hosts with the highest p99, the highest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<PeerTimes>,
     /// Times of trace events, if they were measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured: Option<Measured>,
@@ -51,6 +54,19 @@ pub struct Tail {
     pub median_us: f64,
     /// Time that the operations lost, in microseconds: the part above the median of each stage.
     pub lost_us: f64,
+}
+
+/// Upper bounds of the stage `peer` of a host: from the kernel has accepted a send until the host has acknowledged it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PeerTimes {
+    /// NQN, or the address of a host without one.
+    pub host: String,
+    /// Sampled sends.
+    pub sends: u64,
+    /// Median, in microseconds.
+    pub p50_us: f64,
+    /// 99th percentile, in microseconds.
+    pub p99_us: f64,
 }
 
 /// A cause of slow operations.

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::MIN_LOSS_NS;
 use super::case::{Case, MIN_SHARE, stands_out};
-use super::document::{Evidence, Finding, Grade, Kind, Neighbor};
+use super::document::{Evidence, Finding, Grade, Kind, Neighbor, PeerTimes};
 use super::ledger::Part;
 use super::units::{escape, show_digits, show_ns, show_percent};
-use crate::snapshot::{Connection, Tcp};
+use crate::histogram::Histogram;
+use crate::snapshot::{Connection, Tcp, merge_times};
 use crate::stage::{SizeClass, Stage};
 
 /// Retransmitted segments, and their least part, that count as loss.
@@ -58,8 +59,7 @@ fn depends_on_peer(stage: Stage) -> bool {
 fn hosts(connections: &[Connection]) -> BTreeMap<String, Host> {
     let mut hosts: BTreeMap<String, Host> = BTreeMap::new();
     for connection in connections {
-        let name = if connection.host.is_empty() { &connection.peer } else { &connection.host };
-        let host = hosts.entry(name.clone()).or_default();
+        let host = hosts.entry(name_of(connection).to_owned()).or_default();
         let stages = connection.stages_ns.iter().filter(|(stage, _)| depends_on_peer(*stage));
         host.peer_ns += stages.map(|(_, ns)| *ns as f64).sum::<f64>();
         let answers = connection.stages_ns.iter().filter(|(stage, _)| *stage == Stage::Answer);
@@ -74,6 +74,29 @@ fn hosts(connections: &[Connection]) -> BTreeMap<String, Host> {
         }
     }
     hosts
+}
+
+/// Returns the times in which hosts acknowledged sampled sends, of those with the highest p99.
+pub(super) fn peer_times(connections: &[Connection]) -> Vec<PeerTimes> {
+    let mut sums: BTreeMap<&str, Option<Histogram>> = BTreeMap::new();
+    for connection in connections.iter().filter(|at| at.peer_times.is_some()) {
+        merge_times(sums.entry(name_of(connection)).or_default(), connection.peer_times.as_ref());
+    }
+    let quantile_us = |times: &Histogram, quantile| times.quantile(quantile) as f64 / 1000.0;
+    let times = sums.into_iter().filter_map(|(host, times)| {
+        let times = times.filter(|times| times.count() > 0)?;
+        let [p50_us, p99_us] = [0.5, 0.99].map(|quantile| quantile_us(&times, quantile));
+        Some(PeerTimes { host: host.to_owned(), sends: times.count(), p50_us, p99_us })
+    });
+    let mut times: Vec<PeerTimes> = times.collect();
+    times.sort_by(|left, right| right.p99_us.total_cmp(&left.p99_us));
+    times.truncate(MAX_HOSTS);
+    times
+}
+
+/// Returns the name of the host, or its address.
+fn name_of(connection: &Connection) -> &str {
+    if connection.host.is_empty() { &connection.peer } else { &connection.host }
 }
 
 fn operations(connection: &Connection) -> f64 {
@@ -356,13 +379,34 @@ pub(super) fn clear(case: &mut Case<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::document::Verdict;
+    use super::super::to_text;
     use super::*;
+    use crate::histogram::Resolution;
 
     #[test]
     fn bulk_host_does_not_stand_out_by_its_transfers() {
         let host = |operations, bytes| Host { operations, bytes, ..Host::default() };
         assert!(stands_out(0.9, part_of(&host(100.0, 4e5), 800.0, 3e6)));
         assert!(!stands_out(1.0, part_of(&host(100.0, 1e8), 800.0, 1.03e8)));
+    }
+
+    #[test]
+    fn peer_times_are_those_of_the_slowest_hosts() {
+        let connection = |host: &str, ns| {
+            let mut times = Histogram::new(Resolution::Four);
+            times.record(ns, 10);
+            Connection { host: host.to_owned(), peer_times: Some(times), ..Connection::default() }
+        };
+        let mut connections: Vec<_> =
+            (0..=MAX_HOSTS as u64).map(|at| connection(&format!("h{at}"), 1_000 << at)).collect();
+        connections.extend([connection("h1", 1_000_000), Connection::default()]);
+        let times = peer_times(&connections);
+        let hosts: Vec<_> = times.iter().map(|at| (at.host.as_str(), at.sends)).collect();
+        assert_eq!(hosts, [("h1", 20), ("h4", 10), ("h3", 10), ("h2", 10)]);
+        assert!(times[0].p50_us < 3.0 && times[0].p99_us > 800.0, "{times:?}");
+        let text = to_text(&Verdict { peers: times, ..Verdict::default() });
+        assert!(text.contains("stage peer: h1 acknowledged half of 20 sampled sends within "), "{text}");
     }
 
     #[test]

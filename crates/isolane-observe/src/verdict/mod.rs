@@ -45,7 +45,7 @@ use self::window::Window;
 
 pub use self::both_ends::{BothEnds, join};
 pub use self::document::{
-    Cleared, Evidence, Finding, Grade, Kind, Neighbor, NotSeen, Tail, VERSION, Verdict,
+    Cleared, Evidence, Finding, Grade, Kind, Neighbor, NotSeen, PeerTimes, Tail, VERSION, Verdict,
 };
 pub use self::text::to_text;
 pub use self::times::{HANDLERS, Handler, Issuer, Measured, REQUESTS, RanTask, Requests, TASKS, Times};
@@ -119,6 +119,7 @@ pub fn explain_measured(snapshot: &Snapshot, options: Options, measured: Option<
         findings,
         cleared: case.cleared,
         not_seen: case.not_seen,
+        peers: hosts::peer_times(&case.window.connections),
         measured: measured.filter(|measured| measured.seconds > 0.0).cloned(),
     }
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::case::{MIN_COVERAGE, MIN_SHARE};
 use super::document::{Cleared, Evidence, Finding, Grade, Kind, NotSeen, Tail, VERSION, Verdict, finite};
+use super::hosts::peer_times;
 use super::ledger::{MIN_QUANTILE, MIN_TAIL};
 use super::limits::blocks_text;
 use super::units::{escape, show_count, show_ns, show_percent};
@@ -145,6 +146,7 @@ pub(super) fn explain(snapshot: &Snapshot, window: &Window<'_>, options: Options
         cleared: if is_slow { cleared(&slow, lost_ns) } else { Vec::new() },
         findings,
         not_seen,
+        peers: peer_times(&window.connections),
         measured: None,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::document::{Cleared, Finding, NotSeen, Verdict};
+use super::document::{Cleared, Finding, NotSeen, PeerTimes, Verdict};
 use super::measured;
 use super::units::{escape, show_count, show_ns, show_percent, show_quantile};
 
@@ -16,6 +16,7 @@ pub fn to_text(verdict: &Verdict) -> String {
         text += no_finding(verdict);
     }
     text += &verdict.measured.as_ref().map(measured::to_text).unwrap_or_default();
+    text += &verdict.peers.iter().map(peer_text).collect::<String>();
     text += &list("cleared: ", verdict.cleared.iter().map(cleared_text));
     text += &list("not seen: ", verdict.not_seen.iter().map(not_seen_text));
     text
@@ -88,6 +89,12 @@ fn finding_text(number: usize, finding: &Finding) -> String {
         let _ = writeln!(text, "   try: {}", escape(&finding.remedy));
     }
     text
+}
+
+fn peer_text(at: &PeerTimes) -> String {
+    let [p50, p99] = [at.p50_us, at.p99_us].map(|us| show_ns(us * 1000.0));
+    let (host, sends) = (escape(&at.host), show_count(at.sends));
+    format!("stage peer: {host} acknowledged half of {sends} sampled sends within {p50}, 99 % within {p99}\n")
 }
 
 fn cleared_text(cleared: &Cleared) -> String {

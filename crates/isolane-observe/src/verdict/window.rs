@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::histogram::{Histogram, Resolution, TAIL_ROWS};
 use crate::snapshot::{
     Connection, Core, Cpu, Disk, DiskUser, Interrupts, Numbers, Series, Snapshot, Step, System, Task, Tcp,
+    merge_times,
 };
 use crate::stage::Stage;
 
@@ -181,11 +182,14 @@ fn sound_connection(connection: &Connection) -> Connection {
     copy.totals.retain(|(_, times)| times.resolution() == Resolution::Four);
     copy.totals.truncate(3);
     copy.stages_ns.truncate(crate::stage::MAX_STAGES);
+    copy.peer_times.take_if(|times| times.resolution() != Resolution::Four);
     copy
 }
 
 fn add_connection(sum: &mut Connection, more: &Connection) {
-    for (size, times) in &sound_connection(more).totals {
+    let sound = sound_connection(more);
+    merge_times(&mut sum.peer_times, sound.peer_times.as_ref());
+    for (size, times) in &sound.totals {
         match sum.totals.iter_mut().find(|(mine, _)| mine == size) {
             Some((_, mine)) => mine.merge(times),
             None => sum.totals.push((*size, times.clone())),

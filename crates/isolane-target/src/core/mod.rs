@@ -24,6 +24,7 @@
 //! | [`flush`] | flushes of all volumes: controller shutdown, end of the target |
 //! | [`slow`] | commands that their volumes do not complete |
 //! | [`send`] | one vectored send per lane and turn |
+//! | [`acks`] | times until hosts acknowledge sampled sends |
 //! | [`close`] | closes lanes, and stops the core |
 //! | [`mailbox`] | messages from other cores |
 //! | [`timer`] | deadlines and keep-alive timers |
@@ -33,6 +34,7 @@
 //! reactor.
 
 mod accept;
+mod acks;
 mod close;
 mod command;
 mod connect;
@@ -63,6 +65,7 @@ use isolane_reactor::{Event, Reactor, Token};
 use isolane_volume::nested::Executor;
 
 pub(crate) use self::accept::Acceptor;
+use self::acks::AckSampler;
 use self::fair_share::VolumeState;
 use self::fence::HostDrain;
 use self::flush::Flushes;
@@ -102,6 +105,7 @@ pub(crate) struct Core {
     nested: Executor,
     waiting: WaitingCommands,
     sends: SendList,
+    acks: AckSampler,
     /// The core accepts no more commands.
     stopping: bool,
     /// Lanes that may have ended.
@@ -165,6 +169,7 @@ impl Driver {
             nested: if config.observe { Executor::timed() } else { Executor::default() },
             waiting: WaitingCommands::default(),
             sends: SendList::new(config.zerocopy_threshold),
+            acks: AckSampler::new(config.acks),
             stopping: false,
             ended: Vec::new(),
             flushes: Flushes::default(),
@@ -208,6 +213,7 @@ impl Driver {
         let turned = self.core.reactor.turn(self.deadline(), &mut events);
         self.core.now = self.core.reactor.now();
         self.core.observer.begin_turn(&self.core.reactor, !events.is_empty());
+        self.poll_acks();
         self.core.finish_waits();
         self.reap_zerocopy();
         self.core.memory.measure(self.core.shared.lane_quota.used(self.core.index));
@@ -290,7 +296,9 @@ impl Driver {
 
     /// Returns the latest start of the next turn.
     fn deadline(&self) -> Option<Instant> {
-        let deadlines = [self.lane_deadline(), self.core.nested.deadline(), self.core.parts_deadline()];
+        let Core { nested, acks, .. } = &self.core;
+        let deadlines =
+            [self.lane_deadline(), nested.deadline(), self.core.parts_deadline(), acks.deadline()];
         deadlines.into_iter().flatten().min()
     }
 

@@ -86,6 +86,9 @@ impl Core {
     fn handle_sent(&mut self, lane: &mut Lane, count: usize, (offered, start): (usize, u64)) {
         if start > 0 {
             self.record_sent(lane, start);
+            if self.acks.is_on() {
+                self.sample_ack(lane);
+            }
         }
         self.counters.sent_bytes.add(count as u64);
         lane.send_blocked = count < offered;

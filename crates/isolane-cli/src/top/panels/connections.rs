@@ -4,7 +4,7 @@ use isolane_inspect::text::duration;
 use isolane_observe::histogram::{Histogram, Resolution};
 use isolane_observe::snapshot::{Connection, Tcp};
 
-use super::{View, age, bandwidth, quantiles, rate};
+use super::{View, age, bandwidth, quantiles, rate, time};
 use crate::top::table::{Cell, Column, Kind, Order, Table, Tone};
 
 const COLUMNS: &[Column] = &[
@@ -21,6 +21,8 @@ const COLUMNS: &[Column] = &[
     Column { name: "depth", kind: Kind::Number, rank: 2 },
     Column { name: "oldest", kind: Kind::Number, rank: 3 },
     Column { name: "rtt", kind: Kind::Number, rank: 4 },
+    Column { name: "peer p50", kind: Kind::Number, rank: 6 },
+    Column { name: "peer p99", kind: Kind::Number, rank: 6 },
     Column { name: "state", kind: Kind::Text, rank: 0 },
 ];
 
@@ -36,6 +38,9 @@ fn row(view: &View, connection: &Connection) -> Vec<Cell> {
     connection.totals.iter().for_each(|(_, times)| total.merge(times));
     let [p50, p99, p999, max] = quantiles(&total);
     let bytes = connection.received_bytes.saturating_add(connection.sent_bytes);
+    let peer = |quantile| {
+        connection.peer_times.as_ref().map_or_else(Cell::none, |times| time(times.quantile(quantile)))
+    };
     let number = |number: u64| Cell::number(number as f64, number.to_string());
     let queue = f64::from(connection.controller) * 65536.0 + f64::from(connection.queue);
     vec![
@@ -54,6 +59,8 @@ fn row(view: &View, connection: &Connection) -> Vec<Cell> {
         connection.tcp.map_or_else(Cell::none, |tcp| {
             Cell::number(tcp.rtt_us as f64, duration(tcp.rtt_us.saturating_mul(1000)))
         }),
+        peer(0.5),
+        peer(0.99),
         state(view, connection),
     ]
 }
