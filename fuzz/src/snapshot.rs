@@ -31,7 +31,11 @@ fn document(bytes: &[u8]) {
 /// Contradictory numbers of any size.
 fn verdict(bytes: &[u8]) {
     let mut input = Input::new(bytes);
-    let options = Options { window_s: f64::from_bits(input.u64()), quantile: f64::from_bits(input.u64()) };
+    let options = Options {
+        window_s: f64::from_bits(input.u64()),
+        quantile: f64::from_bits(input.u64()),
+        ..Options::default()
+    };
     let snapshot = snapshot(&mut input);
     check(&explain(&snapshot, options));
     check(&explain_measured(&snapshot, Options::default(), Some(&measured(&mut input))));

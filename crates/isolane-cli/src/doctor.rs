@@ -95,7 +95,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 fn capture(accesses: &Accesses, dir: &Path) -> Result<(), Failure> {
     let mut text = format!("These files are copied to {}:\n", dir.display());
     text.extend(accesses.files().map(|(path, _)| format!("{}\n", path.escape_debug())));
-    std::io::stderr().write_all(text.as_bytes()).io_context("cannot write to stderr")?;
+    io::stderr().write_all(text.as_bytes()).io_context("cannot write to stderr")?;
     doctor::capture(accesses, dir).map_err(|error| cannot_copy(dir, &error))
 }
 

@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn rejects_stalls_without_time() {
         for (text, reason) in [
-            ("stall:0s:mem:1M", "stall:0s: a stall of no time; use a longer one"),
+            ("stall:0s:mem:1M", "stall:0s:mem:1M: a stall of no time; use a longer one"),
             ("stall:0us:mem:1M,one-in=2", "a stall of no time; use a longer one"),
             ("stall:2s:mem:1M,every=2s", "the stalls leave no time; use an interval"),
         ] {

@@ -370,7 +370,7 @@ mod tests {
         let connection = Connection { host: "nqn.x".to_owned(), peer_times, ..Connection::default() };
         totals.add_step(&Numbers { connections: vec![connection], ..Numbers::default() });
         let mut operation = slow(1, 1);
-        operation.stages = vec![(isolane_observe::stage::Stage::Device, 1)];
+        operation.stages = vec![(Stage::Device, 1)];
         totals.add_slow(&[operation]);
         let device = DeviceState {
             volume: "a".to_owned(),
