@@ -23,6 +23,24 @@ fn is_slow(series: &Series) -> bool {
     series.max_ns >= DELAY.as_nanos() as u64
 }
 
+/// Waits until the numbers of one direction pass a check. A copy can be taken while they are written.
+fn wait_for(
+    fixture: &Fixture,
+    operation: Operation,
+    check: impl Fn(&Series) -> bool,
+    mut between: impl FnMut(),
+) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let series = series(&fixture.engine.snapshot(), operation);
+        if series.as_ref().is_some_and(&check) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{series:?}");
+        between();
+    }
+}
+
 #[test]
 fn times_bytes_that_application_fetches_late() {
     let fixture = Fixture::new();
@@ -33,17 +51,11 @@ fn times_bytes_that_application_fetches_late() {
     stream.read_exact(&mut bytes[..1]).unwrap();
     std::thread::sleep(DELAY);
     stream.read_exact(&mut bytes[1..]).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    let series = loop {
-        match series(&fixture.engine.snapshot(), Operation::Read) {
-            Some(series) => break series,
-            None => assert!(Instant::now() < deadline, "nothing was recorded"),
-        }
-        std::thread::yield_now();
+    let is_complete = |series: &Series| {
+        let is_one = (series.total.count(), series.bytes) == (1, 64);
+        is_one && is_slow(series) && series.stage_sum_ns(Stage::Rx) == series.total.sum_ns()
     };
-    assert!(is_slow(&series), "{series:?}");
-    assert_eq!(series.stage_sum_ns(Stage::Rx), series.total.sum_ns());
-    assert_eq!((series.total.count(), series.bytes), (1, 64));
+    wait_for(&fixture, Operation::Read, is_complete, std::thread::yield_now);
 }
 
 #[test]
@@ -54,16 +66,12 @@ fn times_bytes_that_peer_reads_slowly() {
     std::thread::scope(|scope| {
         // Fills the ring and the buffers of the kernel, until the peer has gone.
         scope.spawn(move || while stream.write_all(&[7; 4096]).is_ok() {});
-        let deadline = Instant::now() + Duration::from_secs(60);
-        let series = loop {
-            match series(&fixture.engine.snapshot(), Operation::Write).filter(is_slow) {
-                Some(series) => break series,
-                None => assert!(Instant::now() < deadline, "nothing slow was recorded"),
-            }
+        let is_complete =
+            |series: &Series| is_slow(series) && series.stage_sum_ns(Stage::Tx) == series.total.sum_ns();
+        wait_for(&fixture, Operation::Write, is_complete, || {
             peer.read_exact(&mut [0; 65536]).unwrap();
             std::thread::sleep(DELAY);
-        };
-        assert_eq!(series.stage_sum_ns(Stage::Tx), series.total.sum_ns());
+        });
         drop(peer);
     });
 }
