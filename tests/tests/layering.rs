@@ -29,14 +29,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("capi", &["shm", "engine-api", "attach"]),
     ("host", &["wire", "memory", "connection", "proto", "shm", "reactor", "engine-api", "attach", "observe"]),
     ("volumes", &["wire", "memory", "reactor", "volume", "host"]),
+    ("rbd", &["memory", "volume"]),
     ("engine", &["memory", "shm", "tcp", "reactor", "engine-api", "host", "observe"]),
     ("sim", &["memory", "reactor", "volume"]),
     ("inspect", &["observe", "engine-api"]),
     (
         "cli",
         &[
-            "wire", "memory", "proto", "shm", "reactor", "volume", "volumes", "target", "attach", "host",
-            "engine", "verbs", "inspect", "observe",
+            "wire", "memory", "proto", "shm", "reactor", "volume", "volumes", "rbd", "target", "attach",
+            "host", "engine", "verbs", "inspect", "observe",
         ],
     ),
 ];
@@ -52,10 +53,11 @@ const UNSAFE_PATHS: &[&str] = &[
     "crates/isolane-host/src/blocking.rs",
     "crates/isolane-capi/src/",
     "crates/isolane-ibverbs/src/",
+    "crates/isolane-rbd/src/ffi/",
 ];
 
 /// Crates with unsafe code; every other crate forbids it at its root.
-const UNSAFE_CRATES: &[&str] = &["memory", "shm", "tcp", "reactor", "host", "capi", "ibverbs"];
+const UNSAFE_CRATES: &[&str] = &["memory", "shm", "tcp", "reactor", "host", "capi", "ibverbs", "rbd"];
 
 const MAX_LINES: usize = 600;
 

@@ -10,7 +10,7 @@ use crate::parts::Parts;
 use crate::{delay, fault, log, mirror, read_only, remote, stall, stripe};
 
 /// A kind of nested volume: `NAME:ARGUMENT:MEMBER;MEMBER…,OPTION=VALUE`. A filter has one member, a remote volume none.
-struct Kind {
+pub struct Kind {
     name: &'static str,
     /// Meaning of the argument, if the kind has one.
     argument: Option<&'static str>,
@@ -26,6 +26,8 @@ enum Open {
     All(fn(Parts) -> Opened),
     /// From the members that can be opened, and the errors of the others.
     Any(fn(Parts, Vec<Opened>) -> Opened),
+    /// By the program that added the kind, from the whole specification.
+    Added(Box<dyn Fn(&VolumeSpec) -> Opened + Send + Sync>),
 }
 
 type Opened = Result<Arc<dyn Volume>, OpenError>;
@@ -38,7 +40,7 @@ enum Members {
     Several,
 }
 
-const KINDS: &[Kind] = &[
+const STANDARD: [Kind; 8] = [
     Kind {
         name: "delay",
         argument: Some("duration"),
@@ -97,95 +99,143 @@ const KINDS: &[Kind] = &[
     },
 ];
 
-pub(crate) fn parse(text: &str) -> Result<VolumeSpec, SpecError> {
-    let spec = parse_at(text, 0)?;
-    let mut names = HashSet::new();
-    for leaf in leaves(&spec)? {
-        let has_blocks = matches!(leaf.source, Source::Path { .. } | Source::Nested { .. });
-        // The name has no options, which could hide that two leaves are the same.
-        if has_blocks && !names.insert(leaf.name()) {
-            let reason = format!("{} is in it twice", leaf.name());
-            return Err(SpecError::new(text, reason, "use different volumes"));
+/// The kinds of volumes that a program accepts: by default those of this crate.
+pub struct Kinds(Vec<Kind>);
+
+impl Default for Kinds {
+    fn default() -> Kinds {
+        Kinds(STANDARD.into())
+    }
+}
+
+impl Kind {
+    /// Returns a kind of volumes without members: `NAME:TEXT,OPTION=VALUE`. Besides `options`, it accepts `ro`, `nsid`,
+    /// `uuid`, and `group`. `open` gets the whole specification, whose source is [`Source::Nested`].
+    pub fn leaf(
+        name: &'static str,
+        options: &'static [&'static str],
+        open: impl Fn(&VolumeSpec) -> Result<Arc<dyn Volume>, OpenError> + Send + Sync + 'static,
+    ) -> Kind {
+        Kind { name, argument: None, members: Members::None, options, open: Open::Added(Box::new(open)) }
+    }
+}
+
+impl Kinds {
+    /// Adds a kind.
+    pub fn add(&mut self, kind: Kind) {
+        self.0.push(kind);
+    }
+
+    /// Parses a specification of any volume.
+    ///
+    /// # Errors
+    /// The part that is invalid.
+    pub fn parse(&self, text: &str) -> Result<VolumeSpec, SpecError> {
+        let spec = self.parse_at(text, 0)?;
+        let mut names = HashSet::new();
+        for leaf in self.leaves(&spec)? {
+            // The name has no options, which could hide that two leaves are the same.
+            if self.is_named_by_text(&leaf) && !names.insert(leaf.name()) {
+                let reason = format!("{} is in it twice", leaf.name());
+                return Err(SpecError::new(text, reason, "use different volumes"));
+            }
+        }
+        Ok(spec)
+    }
+
+    /// Whether leaves with the same name have the same blocks. Options of an added kind can name another store, so
+    /// volumes with several members compare [`Volume::stores`] also.
+    fn is_named_by_text(&self, leaf: &VolumeSpec) -> bool {
+        match &leaf.source {
+            Source::Memory { .. } | Source::Null { .. } => false,
+            Source::Path { .. } => true,
+            Source::Nested { kind, .. } => {
+                self.find(kind).is_some_and(|kind| !matches!(kind.open, Open::Added(_)))
+            }
         }
     }
-    Ok(spec)
-}
 
-/// Parses the specification of a member at this depth.
-fn parse_at(text: &str, depth: usize) -> Result<VolumeSpec, SpecError> {
-    if depth > MAX_DEPTH {
-        let start: String = text.chars().take(SHOWN_CHARS).collect();
-        return Err(SpecError::new(
-            &format!("{start}…"),
-            format!("volumes are nested more than {MAX_DEPTH} deep"),
-            "use fewer levels",
-        ));
-    }
-    let kinds: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
-    let spec = spec::parse_with(text, &kinds)?;
-    if let Some(nested) = Nested::parse(&spec, depth)? {
-        nested.check_options(&spec, text)?;
-    }
-    Ok(spec)
-}
-
-pub(crate) fn is_nested(word: &str) -> bool {
-    KINDS.iter().any(|kind| kind.name == word)
-}
-
-pub(crate) fn open(spec: &VolumeSpec) -> Result<Arc<dyn Volume>, OpenError> {
-    let name = spec.name();
-    let nested = Nested::parse(spec, 0).map_err(|error| OpenError::from_error(&name, error))?;
-    let Some(nested) = nested else { return isolane_volume::open(spec) };
-    let Source::Nested { options, .. } = spec.source.clone() else {
-        unreachable!("a nested volume has a nested source")
-    };
-    let members = nested.members.iter().map(open);
-    let mut parts = Parts {
-        kind: nested.kind.name,
-        name,
-        argument: nested.argument,
-        members: Vec::new(),
-        options,
-        uuid: spec.uuid,
-        group: spec.group.clone(),
-    };
-    let volume = match nested.kind.open {
-        Open::All(open) => {
-            parts.members = members.collect::<Result<_, _>>()?;
-            open(parts)?
+    /// Parses the specification of a member at this depth.
+    fn parse_at(&self, text: &str, depth: usize) -> Result<VolumeSpec, SpecError> {
+        if depth > MAX_DEPTH {
+            let start: String = text.chars().take(SHOWN_CHARS).collect();
+            return Err(SpecError::new(
+                &format!("{start}…"),
+                format!("volumes are nested more than {MAX_DEPTH} deep"),
+                "use fewer levels",
+            ));
         }
-        Open::Any(open) => open(parts, members.collect())?,
-    };
-    if !spec.read_only || volume.info().read_only {
-        return Ok(volume);
+        let kinds: Vec<&str> = self.0.iter().map(|kind| kind.name).collect();
+        let spec = spec::parse_with(text, &kinds)?;
+        if let Some(nested) = self.take_apart(&spec, depth)? {
+            nested.check_options(&spec, text)?;
+        }
+        Ok(spec)
     }
-    let identity = volume.identity().clone();
-    Ok(Arc::new(read_only::ReadOnly::new(spec.name(), identity, volume)))
-}
 
-pub(crate) fn leaves(spec: &VolumeSpec) -> Result<Vec<VolumeSpec>, SpecError> {
-    let Some(nested) = Nested::parse(spec, 0)? else { return Ok(vec![spec.clone()]) };
-    if nested.kind.members == Members::None {
-        return Ok(vec![spec.clone()]);
+    fn find(&self, name: &str) -> Option<&Kind> {
+        self.0.iter().find(|kind| kind.name == name)
     }
-    let leaves: Result<Vec<_>, _> = nested.members.iter().map(leaves).collect();
-    Ok(leaves?.concat())
-}
 
-/// A specification of a nested volume, taken apart.
-struct Nested {
-    kind: &'static Kind,
-    argument: String,
-    members: Vec<VolumeSpec>,
-}
+    /// Returns whether a word before a colon is a kind of volumes.
+    pub fn has(&self, word: &str) -> bool {
+        spec::LEAF_KINDS.contains(&word) || self.find(word).is_some()
+    }
 
-impl Nested {
-    /// Returns `None` for a leaf volume.
-    fn parse(spec: &VolumeSpec, depth: usize) -> Result<Option<Nested>, SpecError> {
+    /// Opens the volume specified by `spec`, and all members of it.
+    ///
+    /// # Errors
+    /// The volume that cannot be opened.
+    pub fn open(&self, spec: &VolumeSpec) -> Result<Arc<dyn Volume>, OpenError> {
+        let name = spec.name();
+        let nested = self.take_apart(spec, 0).map_err(|error| OpenError::from_error(&name, error))?;
+        let Some(nested) = nested else { return isolane_volume::open(spec) };
+        let Source::Nested { options, .. } = spec.source.clone() else {
+            unreachable!("a nested volume has a nested source")
+        };
+        let members = nested.members.iter().map(|member| self.open(member));
+        let mut parts = Parts {
+            kind: nested.kind.name,
+            name,
+            argument: nested.argument,
+            members: Vec::new(),
+            options,
+            uuid: spec.uuid,
+            group: spec.group.clone(),
+        };
+        let volume = match &nested.kind.open {
+            Open::All(open) => {
+                parts.members = members.collect::<Result<_, _>>()?;
+                open(parts)?
+            }
+            Open::Any(open) => open(parts, members.collect())?,
+            Open::Added(open) => open(spec)?,
+        };
+        if !spec.read_only || volume.info().read_only {
+            return Ok(volume);
+        }
+        let identity = volume.identity().clone();
+        Ok(Arc::new(read_only::ReadOnly::new(spec.name(), identity, volume)))
+    }
+
+    /// Returns the specifications of the volumes that hold the data of `spec`: itself, or the innermost members.
+    ///
+    /// # Errors
+    /// The part that is invalid.
+    pub fn leaves(&self, spec: &VolumeSpec) -> Result<Vec<VolumeSpec>, SpecError> {
+        let Some(nested) = self.take_apart(spec, 0)? else { return Ok(vec![spec.clone()]) };
+        if nested.kind.members == Members::None {
+            return Ok(vec![spec.clone()]);
+        }
+        let leaves: Result<Vec<_>, _> = nested.members.iter().map(|member| self.leaves(member)).collect();
+        Ok(leaves?.concat())
+    }
+
+    /// Returns `None` for a leaf volume of `isolane-volume`.
+    fn take_apart(&self, spec: &VolumeSpec, depth: usize) -> Result<Option<Nested<'_>>, SpecError> {
         let Source::Nested { kind, text, .. } = &spec.source else { return Ok(None) };
         let fail = |reason: String, remedy| Err(SpecError::new(&spec.name(), reason, remedy));
-        let Some(kind) = KINDS.iter().find(|known| known.name == kind) else {
+        let Some(kind) = self.find(kind) else {
             return fail(format!("unknown kind {kind:?}"), "name a file as ./NAME");
         };
         let (argument, text) = match (kind.argument, text.split_once(':')) {
@@ -198,7 +248,7 @@ impl Nested {
         let Some(members) = split_members(text, kind.members) else {
             return fail("unbalanced parentheses".to_owned(), "close each parenthesis");
         };
-        let members = members.into_iter().map(|text| parse_at(text, depth + 1));
+        let members = members.into_iter().map(|text| self.parse_at(text, depth + 1));
         let mut members: Vec<VolumeSpec> = members.collect::<Result<_, _>>()?;
         if members.iter().any(|member| member.nsid.is_some()) {
             return fail(
@@ -209,7 +259,16 @@ impl Nested {
         members.iter_mut().for_each(|member| member.read_only |= spec.read_only);
         Ok(Some(Nested { kind, argument: argument.to_owned(), members }))
     }
+}
 
+/// A specification of a nested volume, taken apart.
+struct Nested<'a> {
+    kind: &'a Kind,
+    argument: String,
+    members: Vec<VolumeSpec>,
+}
+
+impl Nested<'_> {
     fn check_options(&self, spec: &VolumeSpec, text: &str) -> Result<(), SpecError> {
         let Source::Nested { options, .. } = &spec.source else { return Ok(()) };
         let unknown = options.iter().find(|(key, _)| !self.kind.options.contains(&key.as_str()));
@@ -224,7 +283,10 @@ impl Nested {
             None => Ok(()),
             Some(key) => {
                 let reason = format!("{} has no option {key:?}", self.kind.name);
-                let remedy = format!("give it to members, as in (disk.img,{key}…)");
+                let remedy = match self.kind.members {
+                    Members::None => format!("use {}=", self.kind.options.join("=, ")),
+                    Members::One | Members::Several => format!("give it to members, as in (disk.img,{key}…)"),
+                };
                 Err(SpecError::new(text, reason, remedy))
             }
         }
@@ -263,6 +325,34 @@ const SHOWN_CHARS: usize = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn parse(text: &str) -> Result<VolumeSpec, SpecError> {
+        Kinds::default().parse(text)
+    }
+
+    fn leaves(spec: &VolumeSpec) -> Result<Vec<VolumeSpec>, SpecError> {
+        Kinds::default().leaves(spec)
+    }
+
+    #[test]
+    fn opens_added_kinds_also_as_members() {
+        let mut kinds = Kinds::default();
+        kinds.add(Kind::leaf("twin", &["conf"], |spec| {
+            let mut inner = spec.clone();
+            inner.source = Source::Memory { bytes: 1 << 20 };
+            isolane_volume::open(&inner)
+        }));
+        assert!(kinds.has("twin") && kinds.has("mem") && kinds.has("stripe") && !kinds.has("other"));
+        assert_eq!(kinds.open(&kinds.parse("twin:a/b,conf=f").unwrap()).unwrap().info().bytes(), 1 << 20);
+        // Options of an added kind can name different stores.
+        let spec = kinds.parse("stripe:64k:(twin:a/b,conf=f);(twin:a/b,conf=g,ro)").unwrap();
+        assert_eq!(kinds.leaves(&spec).unwrap()[1].name(), "twin:a/b");
+        let stripe = kinds.open(&spec).unwrap();
+        assert!(stripe.info().bytes() == 2 << 20 && stripe.info().read_only);
+        let error = kinds.parse("twin:a/b,pool=f").unwrap_err().to_string();
+        assert!(error.contains("twin has no option \"pool\"; use conf="), "{error}");
+        assert!(parse("twin:a").unwrap_err().to_string().contains("unknown kind"));
+    }
 
     #[test]
     fn limits_depth() {

@@ -22,7 +22,7 @@
 //! `group` apply to the whole volume.
 //!
 //! [`parse`] and [`open`] accept these specifications and all of [`isolane_volume::spec`]. To add a kind of volume,
-//! write a file such as `delay.rs`, and add it to `KINDS` in `kind.rs`.
+//! write a file such as `delay.rs`, and add it to `STANDARD` in `kind.rs`. A program adds kinds of its own to [`Kinds`].
 //!
 //! Invariants, in addition to the invariants of [`isolane_volume`]:
 //! * An error of a member is an error of the request, except that a mirror continues with its other member.
@@ -55,22 +55,18 @@ use std::sync::Arc;
 use isolane_volume::spec::{SpecError, VolumeSpec};
 use isolane_volume::{OpenError, Volume};
 
+pub use kind::{Kind, Kinds};
 pub use read_only::ReadOnly;
 
 /// Error number of an I/O error.
 const EIO: i32 = 5;
 
-/// Parses a specification of any volume.
+/// Parses a specification of any volume of this crate or [`isolane_volume`]. A program with more kinds uses [`Kinds`].
 ///
 /// # Errors
 /// The part that is invalid.
 pub fn parse(text: &str) -> Result<VolumeSpec, SpecError> {
-    kind::parse(text)
-}
-
-/// Returns whether a word before a colon is a kind of volumes.
-pub fn is_kind(word: &str) -> bool {
-    isolane_volume::spec::LEAF_KINDS.contains(&word) || kind::is_nested(word)
+    Kinds::default().parse(text)
 }
 
 /// Opens the volume specified by `spec`, and all members of it.
@@ -78,13 +74,5 @@ pub fn is_kind(word: &str) -> bool {
 /// # Errors
 /// The volume that cannot be opened.
 pub fn open(spec: &VolumeSpec) -> Result<Arc<dyn Volume>, OpenError> {
-    kind::open(spec)
-}
-
-/// Returns the specifications of the volumes that hold the data of `spec`: itself, or the innermost members.
-///
-/// # Errors
-/// The part that is invalid.
-pub fn leaves(spec: &VolumeSpec) -> Result<Vec<VolumeSpec>, SpecError> {
-    kind::leaves(spec)
+    Kinds::default().open(spec)
 }

@@ -6,6 +6,7 @@
 use std::fs;
 
 use isolane_volume::spec::{Source, VolumeSpec};
+use isolane_volumes::Kinds;
 
 use crate::failure::Failure;
 use crate::units::show_bytes;
@@ -19,12 +20,12 @@ struct Machine {
 }
 
 /// Rejects memory volumes that cannot be filled, and warns about volumes that exceed the available memory.
-pub fn check(specs: &[VolumeSpec]) -> Result<(), Failure> {
+pub fn check(kinds: &Kinds, specs: &[VolumeSpec]) -> Result<(), Failure> {
     let bytes = |spec: &VolumeSpec| match spec.source {
         Source::Memory { bytes } => bytes,
         _ => 0,
     };
-    let leaves = specs.iter().map(isolane_volumes::leaves).collect::<Result<Vec<_>, _>>();
+    let leaves = specs.iter().map(|spec| kinds.leaves(spec)).collect::<Result<Vec<_>, _>>();
     let leaves = leaves.map_err(Failure::from_error)?.concat();
     let requested = leaves.iter().map(bytes).fold(0, u64::saturating_add);
     Machine::read().map_or(Ok(()), |machine| machine.check(requested))
@@ -92,6 +93,7 @@ mod tests {
     fn adds_volumes_up() {
         let specs = ["read-only:mem:10000T", "null:1T", "mem:10000T"];
         let specs = specs.map(|text| isolane_volumes::parse(text).unwrap());
+        let check = |specs: &[VolumeSpec]| check(&Kinds::default(), specs);
         assert!(check(&specs).unwrap_err().to_string().contains("19.5 PiB"));
         assert!(check(&specs[1..2]).is_ok());
     }

@@ -13,15 +13,19 @@ pub(crate) mod observe;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::Path;
+use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use clap::builder::UnknownArgumentValueParser;
 use isolane_host::{Cores, IoChoice, Mode};
 use isolane_inspect::program::OnSlow;
 use isolane_memory::PAGE_SIZE;
+use isolane_rbd::Rbd;
 use isolane_target::{Listen, Placement, Target, TargetConfig, parse_address};
-use isolane_volume::Volume;
 use isolane_volume::spec::{Source, VolumeSpec};
+use isolane_volume::{OpenError, Volume};
+use isolane_volumes::{Kind, Kinds};
 use signal_hook::consts::SIGUSR1;
 
 use banner::Banner;
@@ -45,6 +49,7 @@ use crate::units::{parse_bytes, show_bytes};
 ///   null:1T     reads return zeros, writes are discarded
 ///   PATH        a regular file or a block device
 ///   nvme+tcp:…  a volume of another target, nvme+tcp://HOST:PORT/NQN?nsid=N
+///   rbd:…       a Ceph RBD image, rbd:POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]
 ///
 /// A volume can also be made of other volumes. Quote it, because ; and ( are special
 /// to the shell. A member that has options or members is written in parentheses:
@@ -86,6 +91,13 @@ use crate::units::{parse_bytes, show_bytes};
 ///                    wait, then fail
 ///   keep-alive=15s   keep-alive timeout
 ///
+/// Options of a Ceph RBD image, which needs the Debian package librbd1:
+///
+///   conf=FILE        Ceph's configuration (default: Ceph's places, as
+///                    /etc/ceph/ceph.conf)
+///   id=NAME          user, without "client." (default: admin)
+///   keyring=FILE     key of the user
+///
 /// Options follow after commas, as in disk.img,size=10G,block-size=4096. Volumes made
 /// of others accept only ro, nsid, uuid, group, and their own options.
 ///
@@ -101,7 +113,8 @@ use crate::units::{parse_bytes, show_bytes};
 ///
 /// Sizes are in bytes, with k, M, G, or T (or KiB, MiB, …) in powers of 1024,
 /// or with kB, MB, GB, or TB in powers of 1000. Write a comma in a path twice,
-/// and a path that starts with a word and a colon as ./a:b.
+/// and a path that starts with a word and a colon as ./a:b. Write a slash or @ in
+/// a name of Ceph twice.
 /// Memory is allocated when it is written; memory volumes larger than the
 /// memory and swap of the machine are rejected.
 ///
@@ -207,6 +220,9 @@ pub struct Args {
     /// reads of a mirror avoid the member for at least 60 s (avoid), or none
     #[arg(long, value_name = "ACTIONS", default_value = "log,metric", value_parser = parse_on_slow)]
     on_slow: OnSlow,
+    /// Maximum Ceph RBD images of one connection to a cluster: more connections use more threads and cores
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    rbd_images_per_connection: u16,
     /// Memory of each reactor for data in flight; at least 4M
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = parse_pool)]
     pool: usize,
@@ -277,7 +293,8 @@ const SCHEDULERS: [Choice<RebalanceInterval>; 2] = [
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Failure> {
     let mut signals = signals::listen()?;
-    let (config, volumes, conditions) = configure(&args)?;
+    let rbd = Arc::new(Rbd::new(args.rbd_images_per_connection.into()));
+    let (config, volumes, conditions) = configure(&args, &kinds(&rbd))?;
     let (nqn, cores) = (config.nqn, config.cores.clone());
     let target = Target::start(config).context("cannot start the target")?;
     log::info!("using {}", target.io_description());
@@ -297,7 +314,17 @@ pub fn run(args: Args) -> Result<(), Failure> {
     signals::exit_on_next_signal()?;
     // Lights go off while commands complete; the drop waits for them.
     side_threads.detach();
-    stop(target, &conditions)
+    let stopped = stop(target, &conditions);
+    drop(conditions);
+    rbd.wait_for_closed(RBD_CLOSE_TIMEOUT);
+    stopped
+}
+
+/// Returns the kinds of volumes that can be served.
+fn kinds(rbd: &Arc<Rbd>) -> Kinds {
+    let (mut kinds, rbd) = (Kinds::default(), Arc::clone(rbd));
+    kinds.add(Kind::leaf("rbd", isolane_rbd::OPTIONS, move |spec| rbd.open(spec)));
+    kinds
 }
 
 fn stop(target: Target, conditions: &Conditions) -> Result<(), Failure> {
@@ -315,17 +342,17 @@ fn stop(target: Target, conditions: &Conditions) -> Result<(), Failure> {
 type Described = Vec<(u32, String)>;
 
 /// Returns the configuration of the target, the description of each volume, and the conditions of all.
-fn configure(args: &Args) -> Result<(TargetConfig, Described, Conditions), Failure> {
+fn configure(args: &Args, kinds: &Kinds) -> Result<(TargetConfig, Described, Conditions), Failure> {
     let given = args.nqn.as_deref().map(nqn::parse_nqn).transpose()?;
     let listen: Vec<Listen> = args.listen.iter().flat_map(|listeners| listeners.0.clone()).collect();
     let default = [String::from("mem:1G")];
     let texts = if args.volumes.is_empty() { &default[..] } else { &args.volumes };
-    let specs = texts.iter().map(|text| parse_volume(text)).collect::<Result<Vec<_>, _>>()?;
-    memory::check(&specs)?;
+    let specs = texts.iter().map(|text| parse_volume(kinds, text)).collect::<Result<Vec<_>, _>>()?;
+    memory::check(kinds, &specs)?;
     let mut conditions = Conditions::default();
     let (mut volumes, mut described, mut identities) = (Vec::new(), Vec::new(), Vec::new());
-    for (spec, nsid) in specs.iter().zip(number(&specs)?) {
-        let volume = match isolane_volumes::open(spec) {
+    for ((spec, nsid), opened) in specs.iter().zip(number(&specs)?).zip(open_all(kinds, &specs)) {
+        let volume = match opened {
             Err(error) if args.skip_missing => {
                 conditions.skip(nsid, error);
                 continue;
@@ -334,7 +361,7 @@ fn configure(args: &Args) -> Result<(TargetConfig, Described, Conditions), Failu
         };
         conditions.add(&volume);
         described.push((nsid, describe(spec, &*volume)));
-        if nqn::has_identity(spec)? {
+        if nqn::has_identity(kinds, spec)? {
             identities.push(volume.identity().uuid);
         }
         volumes.push((nsid, volume));
@@ -374,6 +401,20 @@ fn configure(args: &Args) -> Result<(TargetConfig, Described, Conditions), Failu
     }
     Ok((config, described, conditions))
 }
+
+/// Opens all volumes at the same time, because each can wait for other machines.
+fn open_all(kinds: &Kinds, specs: &[VolumeSpec]) -> Vec<Result<Arc<dyn Volume>, OpenError>> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = specs.iter().map(|spec| scope.spawn(move || kinds.open(spec))).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    })
+}
+
+/// Time for clusters to close images at the end.
+const RBD_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The listeners of one argument.
 #[derive(Clone, Debug)]
@@ -416,9 +457,9 @@ fn parse_pool(text: &str) -> Result<usize, String> {
 const MIN_POOL_BYTES: usize = 4 << 20;
 
 /// Parses one volume. Rejects addresses, unless a file has that name.
-fn parse_volume(text: &str) -> Result<VolumeSpec, Failure> {
+fn parse_volume(kinds: &Kinds, text: &str) -> Result<VolumeSpec, Failure> {
     let name = text.split(',').next().unwrap_or_default();
-    let has_kind = name.split_once(':').is_some_and(|(kind, _)| isolane_volumes::is_kind(kind));
+    let has_kind = name.split_once(':').is_some_and(|(kind, _)| kinds.has(kind));
     let is_address = is_like_address(name) && !has_kind || name.parse::<u16>().is_ok();
     if is_address && !Path::new(name).exists() {
         return Err(Failure::new(format!("cannot serve {text}"), "it looks like an address").with_hint(
@@ -426,7 +467,7 @@ fn parse_volume(text: &str) -> Result<VolumeSpec, Failure> {
              ./NAME for a file",
         ));
     }
-    isolane_volumes::parse(text).map_err(Failure::from_error)
+    kinds.parse(text).map_err(Failure::from_error)
 }
 
 /// Returns name, kind, size, and access of a volume.

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 
 use isolane_volume::spec::{Source, VolumeSpec};
+use isolane_volumes::Kinds;
 use isolane_wire::Nqn;
 use uuid::Uuid;
 
@@ -23,8 +24,8 @@ const FORBIDDEN: &str = "?#&;|<>()$`\\\"'*[]{}!";
 pub const LISTEN: &str = "127.0.0.1:4420";
 
 /// Whether the identity of a volume is the same after a restart: the volume has blocks outside of this process.
-pub fn has_identity(spec: &VolumeSpec) -> Result<bool, Failure> {
-    let leaves = isolane_volumes::leaves(spec).map_err(Failure::from_error)?;
+pub fn has_identity(kinds: &Kinds, spec: &VolumeSpec) -> Result<bool, Failure> {
+    let leaves = kinds.leaves(spec).map_err(Failure::from_error)?;
     let is_lost = |leaf: &VolumeSpec| matches!(leaf.source, Source::Memory { .. } | Source::Null { .. });
     Ok(spec.uuid.is_some() || !leaves.iter().any(|leaf| is_lost(leaf) && leaf.uuid.is_none()))
 }
@@ -112,7 +113,8 @@ mod tests {
 
     #[test]
     fn memory_has_no_identity_unless_given() {
-        let has = |text: &str| has_identity(&isolane_volumes::parse(text).unwrap()).unwrap();
+        let kinds = Kinds::default();
+        let has = |text: &str| has_identity(&kinds, &kinds.parse(text).unwrap()).unwrap();
         let uuid = "uuid=0f01fb42-9f7f-4856-b0b3-51e60b8de349";
         assert!(has("disk.img") && has("read-only:disk.img") && has("stripe:64k:a;b"));
         assert!(has(&format!("mem:1G,{uuid}")) && has(&format!("read-only:mem:1G,{uuid}")));

@@ -1,0 +1,213 @@
+//! Opening an image.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use isolane_volume::spec::{BLOCK_SIZES, VolumeSpec};
+use isolane_volume::{
+    Generation, Identity, OpenError, RestartLoss, Volume, VolumeDescription, VolumeInfo, VolumeTree,
+};
+use uuid::Uuid;
+
+use crate::address::Address;
+use crate::connection::{Connection, Connections};
+use crate::ffi::{self, Errno, Image, Library, Pool};
+use crate::health::Health;
+use crate::volume::{RbdVolume, Shared};
+
+/// Options of a specification, besides those of all nested volumes.
+pub const OPTIONS: &[&str] = &["conf", "id", "keyring"];
+
+/// Opens RBD volumes, which share connections.
+pub struct Rbd(Connections);
+
+impl Rbd {
+    /// Creates an opener whose connections serve up to `images_per_connection` images each.
+    pub fn new(images_per_connection: usize) -> Rbd {
+        Rbd(Connections::new(images_per_connection))
+    }
+
+    /// Opens the volume of a specification `rbd:…`.
+    ///
+    /// # Errors
+    /// The monitors, user, pool, and image, and the error of librados.
+    pub fn open(&self, spec: &VolumeSpec) -> Result<Arc<dyn Volume>, OpenError> {
+        let address = Address::new(spec)?;
+        let fail = |reason: String, remedy: &str| OpenError::new(&address.name, reason, remedy);
+        let library = Library::get().map_err(|error| fail(error, ""))?;
+        let connection = self.0.get(library, &address.login);
+        let connection =
+            connection.map_err(|error| fail(error, "give a readable file as conf=FILE or keyring=FILE"))?;
+        let described = describe(&address, &connection);
+        let limit = connection.mount_timeout + GRACE;
+        let (sender, opened) = mpsc::channel();
+        let (of_thread, spec) = (address.clone(), spec.clone());
+        let run = move || {
+            // After the time limit, this closes the image.
+            let _ = sender.send(open(&of_thread, &spec, connection));
+        };
+        let thread = thread::Builder::new().name("rbd-open".to_owned()).spawn(run);
+        thread.map_err(|error| fail(error.to_string(), "free some threads"))?;
+        match opened.recv_timeout(limit) {
+            Ok(Ok(volume)) => Ok(Arc::new(volume)),
+            Ok(Err(Failure { step, error, remedy })) => {
+                Err(fail(format!("{described}: cannot {step}: {error}"), &remedy))
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                let reason = format!("{described}: no response within {} s", limit.as_secs());
+                Err(fail(reason, "check that the OSDs of the pool are up (`ceph health detail`)"))
+            }
+        }
+    }
+
+    /// Waits until all dropped volumes are closed, for at most `timeout`. Memory that a cluster may still use stays
+    /// allocated.
+    pub fn wait_for_closed(&self, timeout: Duration) {
+        let count = ffi::wait_for_closed(timeout);
+        if count > 0 {
+            log::warn!(
+                "{count} RBD images are not closed after {} s: their clusters do not respond",
+                timeout.as_secs()
+            );
+        }
+    }
+}
+
+/// A step that failed.
+struct Failure {
+    step: &'static str,
+    error: Errno,
+    remedy: String,
+}
+
+impl Failure {
+    fn new(step: &'static str, error: Errno, remedy: impl Into<String>) -> Failure {
+        Failure { step, error, remedy: remedy.into() }
+    }
+}
+
+fn describe(address: &Address, connection: &Connection) -> String {
+    let Address { pool, namespace, image, snapshot, .. } = address;
+    let slash = if namespace.is_empty() { "" } else { "/" };
+    let snapshot = snapshot.as_ref().map(|name| format!(", snapshot {name}")).unwrap_or_default();
+    let (monitors, user) = (&connection.monitors, connection.user());
+    format!("monitors {monitors}, user {user}, pool {pool}{slash}{namespace}, image {image}{snapshot}")
+}
+
+/// Opens a volume. Blocks.
+fn open(address: &Address, spec: &VolumeSpec, connection: Arc<Connection>) -> Result<RbdVolume, Failure> {
+    let read_only = spec.read_only || address.snapshot.is_some();
+    let image = open_image(address, &connection, read_only)?;
+    let read = |error| Failure::new("read the image", error, "check the cluster (`ceph health detail`)");
+    let has_lock = !read_only && lock(&image, address)?;
+    let (bytes, id) = (image.bytes().map_err(read)?, image.id().map_err(read)?);
+    let (pool_id, pools) = pools(address, &connection, &image).map_err(read)?;
+    let has_cache = !read_only && image.has_cache().map_err(read)?;
+    let fsid = connection.cluster.fsid().map_err(read)?;
+    let Address { namespace, snapshot, .. } = address;
+    // The same on each server.
+    let mut name = format!("{fsid} {pool_id} {namespace} {id}");
+    snapshot.iter().for_each(|snapshot| name += &format!("@{snapshot}"));
+    let store = Uuid::new_v5(&NAMESPACE, name.as_bytes());
+    let block_size = BLOCK_SIZES[0];
+    let description = VolumeDescription {
+        name: address.name.clone(),
+        info: VolumeInfo {
+            block_size,
+            blocks: bytes / u64::from(block_size),
+            read_only,
+            volatile_cache: has_cache,
+            deallocate: true,
+            // librbd ignores parts that are smaller than its granularity.
+            zeroes_after_deallocate: false,
+        },
+        identity: Identity { uuid: spec.uuid.unwrap_or(store) },
+        generation: Some(if has_cache {
+            Generation { id: Uuid::new_v4(), loses: RestartLoss::Cache }
+        } else {
+            Generation { id: store, loses: RestartLoss::Nothing }
+        }),
+    };
+    let tree = VolumeTree { group: spec.group.clone(), ..VolumeTree::new(&address.name, KIND) };
+    let shared = Arc::new(Shared {
+        image: Arc::new(image),
+        address: address.clone(),
+        health: Health::new(bytes),
+        pools,
+        cluster: Arc::clone(&connection.state),
+        has_lock,
+    });
+    connection.images.lock().push(Arc::downgrade(&shared));
+    Ok(RbdVolume { shared, description, tree, store })
+}
+
+fn open_image(address: &Address, connection: &Arc<Connection>, read_only: bool) -> Result<Image, Failure> {
+    connection.connect().map_err(|error| {
+        let remedy = match error.0 {
+            libc::ETIMEDOUT => "check that the monitors run and can be reached",
+            _ => "check id= and keyring=",
+        };
+        Failure::new("connect", error, remedy)
+    })?;
+    let remedy = |error: Errno, missing: String| match error.0 {
+        libc::EPERM | libc::EACCES => {
+            "give the user the capabilities `mon 'profile rbd' osd 'profile rbd pool=NAME'`".to_owned()
+        }
+        libc::ENOENT => missing,
+        _ => "check the cluster (`ceph health detail`)".to_owned(),
+    };
+    let pool = Pool::open(&connection.cluster, &address.pool, &address.namespace);
+    let pool = pool.map_err(|error| {
+        Failure::new("open the pool", error, remedy(error, "`ceph osd pool ls` lists the pools".to_owned()))
+    })?;
+    let snapshot = address.snapshot.as_deref();
+    let image = pool.open_image(&address.image, snapshot, read_only, Arc::clone(connection) as _);
+    image.map_err(|error| {
+        let missing = format!("`rbd ls {}` lists the images, `rbd snap ls` the snapshots", address.pool);
+        Failure::new("open the image", error, remedy(error, missing))
+    })
+}
+
+/// Takes the lock of an image. Returns `false` if the image has none.
+fn lock(image: &Image, address: &Address) -> Result<bool, Failure> {
+    let read = |error| Failure::new("read the image", error, "check the cluster (`ceph health detail`)");
+    if !image.has_exclusive_lock().map_err(read)? {
+        log::warn!(
+            "{}: the image has no exclusive lock, so nothing prevents that other clients write; run `rbd feature enable \
+             IMAGE exclusive-lock`",
+            address.name
+        );
+        return Ok(false);
+    }
+    image.lock().map(|()| true).map_err(|error| {
+        let owner = image.lock_owner().ok().flatten().unwrap_or_else(|| "another client".to_owned());
+        Failure::new("take the lock of the image", error, format!("stop {owner}, which has it"))
+    })
+}
+
+/// Returns the ID of the pool of an image, and the names of all pools that its writes need.
+fn pools(address: &Address, connection: &Connection, image: &Image) -> Result<(i64, Vec<String>), Errno> {
+    let pool_id = Pool::open(&connection.cluster, &address.pool, "")?.id();
+    let mut pools = vec![address.pool.clone()];
+    let data_pool = image.data_pool_id();
+    if data_pool >= 0 && data_pool != pool_id {
+        pools.push(connection.cluster.pool_name(data_pool)?);
+    }
+    Ok((pool_id, pools))
+}
+
+/// Returns the client that has the lock of an image, by a new connection. Blocks.
+pub(crate) fn lock_owner(address: &Address) -> Result<String, String> {
+    let connection = Connections::new(1).get(Library::get()?, &address.login)?;
+    let image = open_image(address, &connection, true).map_err(|failure| failure.error.to_string())?;
+    let owner = image.lock_owner().map_err(|error| error.to_string())?;
+    Ok(owner.unwrap_or_else(|| "no client".to_owned()))
+}
+
+const KIND: &str = "rbd";
+/// Time beyond the mount timeout, in which librados reports its own timeout.
+const GRACE: Duration = Duration::from_secs(1);
+/// UUID namespace of images, chosen at random.
+const NAMESPACE: Uuid = Uuid::from_u128(0x3d5a_8d0e_61b7_4c0f_9a8a_27d1_c9f4_0b6e);
