@@ -45,19 +45,32 @@ impl Rbd {
         let (sender, opened) = mpsc::channel();
         let (of_thread, spec) = (address.clone(), spec.clone());
         let run = move || {
+            let on_lock = |owner| drop(sender.send(Progress::Locked { owner }));
+            let opened = open(&of_thread, &spec, connection, on_lock);
             // After the time limit, this closes the image.
-            let _ = sender.send(open(&of_thread, &spec, connection));
+            let _ = sender.send(Progress::Opened(opened.map(Arc::new)));
         };
         let thread = thread::Builder::new().name("rbd-open".to_owned()).spawn(run);
         thread.map_err(|error| fail(error.to_string(), "free some threads"))?;
-        match opened.recv_timeout(limit) {
-            Ok(Ok(volume)) => Ok(Arc::new(volume)),
-            Ok(Err(Failure { step, error, remedy })) => {
+        let no_response = |limit: Duration, remedy: &str| {
+            Err(fail(format!("{described}: no response within {} s", limit.as_secs()), remedy))
+        };
+        let mut progress = opened.recv_timeout(limit);
+        if let Ok(Progress::Locked { owner }) = &progress {
+            log::info!("{}: waiting until {owner} releases its lock, or is dead", address.name);
+            let next = opened.recv_timeout(LOCK_TIMEOUT);
+            if next.is_err() {
+                return no_response(LOCK_TIMEOUT, &format!("stop {owner}, which has the lock of the image"));
+            }
+            progress = next;
+        }
+        match progress {
+            Ok(Progress::Opened(Ok(volume))) => Ok(volume),
+            Ok(Progress::Opened(Err(Failure { step, error, remedy }))) => {
                 Err(fail(format!("{described}: cannot {step}: {error}"), &remedy))
             }
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                let reason = format!("{described}: no response within {} s", limit.as_secs());
-                Err(fail(reason, "check that the OSDs of the pool are up (`ceph health detail`)"))
+            Ok(Progress::Locked { .. }) | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                no_response(limit, "check that the OSDs of the pool are up (`ceph health detail`)")
             }
         }
     }
@@ -73,6 +86,15 @@ impl Rbd {
             );
         }
     }
+}
+
+/// A message of the thread that opens an image.
+enum Progress {
+    /// A client has the lock. It responds at once, unless it is dead: then Ceph must notice that first.
+    Locked {
+        owner: String,
+    },
+    Opened(Result<Arc<RbdVolume>, Failure>),
 }
 
 /// A step that failed.
@@ -96,12 +118,17 @@ fn describe(address: &Address, connection: &Connection) -> String {
     format!("monitors {monitors}, user {user}, pool {pool}{slash}{namespace}, image {image}{snapshot}")
 }
 
-/// Opens a volume. Blocks.
-fn open(address: &Address, spec: &VolumeSpec, connection: Arc<Connection>) -> Result<RbdVolume, Failure> {
+/// Opens a volume. Blocks. Calls `on_lock` with the client that has the lock, before it waits for that.
+fn open(
+    address: &Address,
+    spec: &VolumeSpec,
+    connection: Arc<Connection>,
+    on_lock: impl Fn(String),
+) -> Result<RbdVolume, Failure> {
     let read_only = spec.read_only || address.snapshot.is_some();
     let image = open_image(address, &connection, read_only)?;
     let read = |error| Failure::new("read the image", error, "check the cluster (`ceph health detail`)");
-    let has_lock = !read_only && lock(&image, address)?;
+    let has_lock = !read_only && lock(&image, address, on_lock)?;
     let (bytes, id) = (image.bytes().map_err(read)?, image.id().map_err(read)?);
     let (pool_id, pools) = pools(address, &connection, &image).map_err(read)?;
     let has_cache = !read_only && image.has_cache().map_err(read)?;
@@ -171,7 +198,7 @@ fn open_image(address: &Address, connection: &Arc<Connection>, read_only: bool) 
 }
 
 /// Takes the lock of an image. Returns `false` if the image has none.
-fn lock(image: &Image, address: &Address) -> Result<bool, Failure> {
+fn lock(image: &Image, address: &Address, on_lock: impl Fn(String)) -> Result<bool, Failure> {
     let read = |error| Failure::new("read the image", error, "check the cluster (`ceph health detail`)");
     if !image.has_exclusive_lock().map_err(read)? {
         log::warn!(
@@ -181,6 +208,7 @@ fn lock(image: &Image, address: &Address) -> Result<bool, Failure> {
         );
         return Ok(false);
     }
+    image.lock_owner().map_err(read)?.into_iter().for_each(on_lock);
     image.lock().map(|()| true).map_err(|error| {
         let owner = image.lock_owner().ok().flatten().unwrap_or_else(|| "another client".to_owned());
         Failure::new("take the lock of the image", error, format!("stop {owner}, which has it"))
@@ -209,5 +237,7 @@ pub(crate) fn lock_owner(address: &Address) -> Result<String, String> {
 const KIND: &str = "rbd";
 /// Time beyond the mount timeout, in which librados reports its own timeout.
 const GRACE: Duration = Duration::from_secs(1);
+/// Time for a lock of another client. Ceph notices that a client is dead after 30 s by default.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 /// UUID namespace of images, chosen at random.
 const NAMESPACE: Uuid = Uuid::from_u128(0x3d5a_8d0e_61b7_4c0f_9a8a_27d1_c9f4_0b6e);
