@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod core_parts;
 mod error;
 pub mod file;
 mod file_watch;
@@ -29,7 +30,9 @@ pub mod shell;
 pub mod spec;
 pub mod tree;
 mod volume;
+mod volume_queue;
 
+pub use core_parts::CoreParts;
 pub use error::VolumeError;
 pub use generation::{Generation, RestartLoss};
 pub use identity::Identity;
@@ -42,3 +45,4 @@ pub use request::{Completer, Outcome, Pending, Request, Step, Task};
 pub use spec::VolumeSpec;
 pub use tree::VolumeTree;
 pub use volume::{CorePart, Upcoming, Volume};
+pub use volume_queue::VolumeQueue;

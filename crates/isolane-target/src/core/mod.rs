@@ -19,7 +19,6 @@
 //! | [`job`] | runs a request on its volume, and completes the command |
 //! | [`waiting`] | commands that wait for memory or for their volume |
 //! | [`nested`] | requests of nested volumes to their members |
-//! | [`parts`] | parts of volumes that this core drives |
 //! | [`fair_share`] | limits of one lane and one volume |
 //! | [`flush`] | flushes of all volumes: controller shutdown, end of the target |
 //! | [`slow`] | commands that their volumes do not complete |
@@ -46,7 +45,6 @@ mod job;
 mod mailbox;
 mod migration;
 mod nested;
-mod parts;
 mod receive;
 mod send;
 mod slow;
@@ -62,6 +60,7 @@ use isolane_memory::Pool;
 use isolane_proto::target::ConnectionConfig;
 use isolane_reactor::mailbox::Receiver;
 use isolane_reactor::{Event, Reactor, Token};
+use isolane_volume::CoreParts;
 use isolane_volume::nested::Executor;
 
 pub(crate) use self::accept::Acceptor;
@@ -69,7 +68,6 @@ use self::acks::AckSampler;
 use self::fair_share::VolumeState;
 use self::fence::HostDrain;
 use self::flush::Flushes;
-use self::parts::DrivenPart;
 use self::send::SendList;
 use self::waiting::WaitingCommands;
 use crate::config::TargetConfig;
@@ -85,7 +83,7 @@ use crate::work::FileWork;
 /// State of one core, except its lanes.
 pub(crate) struct Core {
     /// Dropped first: the ends of volumes and of the reactor wait for requests that the parts complete.
-    parts: Vec<DrivenPart>,
+    parts: CoreParts,
     index: usize,
     shared: Arc<Shared>,
     counters: Arc<CoreCounters>,
@@ -113,6 +111,17 @@ pub(crate) struct Core {
     flushes: Flushes,
     /// By position.
     volumes: Vec<VolumeState>,
+}
+
+impl Core {
+    /// Takes the parts of this core's share of the volumes.
+    fn take_parts(&mut self) {
+        let cores = self.shared.counters.len();
+        for position in (self.index..self.volumes.len()).step_by(cores) {
+            let volume = &self.shared.namespaces.at(position).volume;
+            self.parts.take(&**volume, &mut self.reactor, self.now);
+        }
+    }
 }
 
 /// One core with its lanes.
@@ -155,7 +164,7 @@ impl Driver {
         let mut core = Core {
             index,
             counters: Arc::clone(&shared.counters[index]),
-            parts: Vec::new(),
+            parts: CoreParts::default(),
             memory: MemoryBudget::new(Pool::new(pool_pages(config.max_pool_pages))),
             volumes: shared.namespaces.iter().map(|_| VolumeState::default()).collect(),
             shared,
@@ -214,7 +223,7 @@ impl Driver {
         self.core.now = self.core.reactor.now();
         self.core.observer.begin_turn(&self.core.reactor, !events.is_empty());
         self.poll_acks();
-        self.core.finish_waits();
+        self.core.parts.finish_waits();
         self.reap_zerocopy();
         self.core.memory.measure(self.core.shared.lane_quota.used(self.core.index));
         self.core.max_receive_bytes = self.per_lane_budget(&events);
@@ -229,7 +238,7 @@ impl Driver {
         // A host can reuse a queue ID as soon as it sees the end of the connection.
         self.reap();
         self.send_dirty();
-        self.core.drive_parts();
+        self.core.parts.drive(&mut self.core.reactor, self.core.now);
         self.core.hand_over_submitted();
         self.poll_migrations();
         self.poll_shutdown();
@@ -262,7 +271,7 @@ impl Driver {
                     self.receive(key);
                     self.send_if_was_idle(key);
                 } else {
-                    self.core.on_part_readable(token);
+                    self.core.parts.handle_readable(token);
                 }
             }
             Event::Writable(token) => {
@@ -296,9 +305,8 @@ impl Driver {
 
     /// Returns the latest start of the next turn.
     fn deadline(&self) -> Option<Instant> {
-        let Core { nested, acks, .. } = &self.core;
-        let deadlines =
-            [self.lane_deadline(), nested.deadline(), self.core.parts_deadline(), acks.deadline()];
+        let Core { nested, parts, acks, .. } = &self.core;
+        let deadlines = [self.lane_deadline(), nested.deadline(), parts.deadline(), acks.deadline()];
         deadlines.into_iter().flatten().min()
     }
 
