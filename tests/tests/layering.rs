@@ -23,6 +23,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("verbs", &["layout", "memory", "connection", "reactor"]),
     ("ibverbs", &["memory", "reactor", "verbs"]),
     ("volume", &["memory", "reactor", "observe"]),
+    ("nbd", &["layout", "memory", "connection", "reactor", "volume"]),
     ("target", &["wire", "memory", "connection", "proto", "reactor", "volume", "observe"]),
     ("engine-api", &["shm", "tcp"]),
     ("attach", &["shm", "tcp", "engine-api"]),
@@ -37,7 +38,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "cli",
         &[
             "wire", "memory", "proto", "shm", "reactor", "volume", "volumes", "rbd", "target", "attach",
-            "host", "engine", "verbs", "inspect", "observe",
+            "host", "engine", "verbs", "inspect", "observe", "nbd",
         ],
     ),
 ];

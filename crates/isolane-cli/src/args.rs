@@ -11,7 +11,7 @@ use crate::sections;
 #[derive(Debug, Parser)]
 #[command(name = "isolane", version = env!("ISOLANE_VERSION"), before_help = sections::BEFORE_HELP, long_about = LONG_ABOUT, propagate_version = true)]
 pub struct Cli {
-    /// Log to stderr: off, error, warn, info, debug, or trace (default: info for serve and engine, else warn)
+    /// Log to stderr: off, error, warn, info, debug, or trace (default: info for serve, export, and engine, else warn)
     #[arg(long, global = true, value_parser = one_of(&LOG_LEVELS), value_name = "LEVEL", hide_possible_values = true)]
     pub log_level: Option<LevelFilter>,
     /// Format of log lines: text, or json with one object per line (default: text)
@@ -26,6 +26,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Serve(Box<crate::serve::Args>),
+    Export(crate::export::Args),
     Discover(crate::discover::Args),
     Doctor(crate::doctor::Args),
     Info(crate::info::Args),
@@ -48,7 +49,7 @@ impl Command {
     /// Returns the default log level.
     pub fn log_level(&self) -> LevelFilter {
         match self {
-            Command::Serve(_) | Command::Engine(_) => LevelFilter::Info,
+            Command::Serve(_) | Command::Export(_) | Command::Engine(_) => LevelFilter::Info,
             _ => LevelFilter::Warn,
         }
     }

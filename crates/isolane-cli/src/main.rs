@@ -17,6 +17,7 @@ mod discover;
 mod doctor;
 mod engine;
 mod explain;
+mod export;
 mod failure;
 mod heatmap;
 mod host_args;
@@ -25,6 +26,7 @@ mod invocation;
 mod light;
 mod logging;
 mod man;
+mod memory;
 mod output;
 mod remote;
 mod sections;
@@ -37,6 +39,7 @@ mod top;
 mod trace;
 mod units;
 mod verbs;
+mod volume;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
     let done = |()| ExitCode::SUCCESS;
     let outcome = match cli.command {
         Command::Serve(args) => serve::run(*args).map(done),
+        Command::Export(args) => export::run(&args).map(done),
         Command::Discover(args) => discover::run(&args).map(done),
         Command::Doctor(args) => doctor::run(&args),
         Command::Info(args) => info::run(&args).map(done),

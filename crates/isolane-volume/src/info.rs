@@ -36,6 +36,15 @@ pub struct VolumeInfo {
     pub zeroes_after_deallocate: bool,
 }
 
+/// Consecutive blocks that are stored in the same way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Number of blocks.
+    pub blocks: u64,
+    /// They use no space, and read as zeroes.
+    pub is_hole: bool,
+}
+
 /// A condition of a volume while it is open, such as the progress of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {

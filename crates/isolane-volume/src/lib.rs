@@ -36,7 +36,7 @@ pub use core_parts::CoreParts;
 pub use error::VolumeError;
 pub use generation::{Generation, RestartLoss};
 pub use identity::Identity;
-pub use info::{BlockRange, Condition, VolumeDescription, VolumeInfo};
+pub use info::{BlockRange, Condition, Extent, VolumeDescription, VolumeInfo};
 pub use memory::MemoryVolume;
 pub use nested::NestedIo;
 pub use null::NullVolume;

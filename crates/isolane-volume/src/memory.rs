@@ -12,8 +12,8 @@ use isolane_reactor::file::FileOp;
 use smallvec::{SmallVec, smallvec};
 
 use crate::{
-    BlockRange, Generation, Identity, Request, RestartLoss, Step, Task, Upcoming, Volume, VolumeDescription,
-    VolumeInfo, VolumeTree, tree,
+    BlockRange, Extent, Generation, Identity, Request, RestartLoss, Step, Task, Upcoming, Volume,
+    VolumeDescription, VolumeInfo, VolumeTree, tree,
 };
 
 /// A volume in memory.
@@ -202,6 +202,15 @@ impl Volume for MemoryVolume {
         }
     }
 
+    fn extent(&self, lba: u64, blocks: u64) -> Extent {
+        let first = self.offset(lba) / PAGE_SIZE;
+        let end = self.offset(lba + blocks).div_ceil(PAGE_SIZE).min(first + MAX_EXTENT_PAGES);
+        let is_hole = self.pages.is_empty_at(first);
+        let next = (first + 1..end).find(|index| self.pages.is_empty_at(*index) != is_hole).unwrap_or(end);
+        let next_lba = (next * PAGE_SIZE / self.description.info.block_size as usize) as u64;
+        Extent { blocks: blocks.min(next_lba - lba), is_hole }
+    }
+
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
         match request.check(&self.description.info) {
             Ok(()) => self.run(request, pool),
@@ -226,6 +235,8 @@ fn page_slices(offset: usize, len: usize) -> impl Iterator<Item = (usize, Range<
     })
 }
 
+/// Pages that one extent covers at most, which bounds the time to find its end.
+const MAX_EXTENT_PAGES: usize = 64 << 10;
 /// Bytes zeroed per turn.
 const MAX_ZERO_BYTES: u64 = 32 << 20;
 /// Reads up to this length prefetch their pages; the pages of longer ones would evict each other

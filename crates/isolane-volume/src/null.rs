@@ -6,7 +6,7 @@ use isolane_memory::{Payload, Pool};
 use isolane_reactor::file::FileOp;
 
 use crate::{
-    Generation, Identity, Request, RestartLoss, Step, Task, Volume, VolumeDescription, VolumeInfo,
+    Extent, Generation, Identity, Request, RestartLoss, Step, Task, Volume, VolumeDescription, VolumeInfo,
     VolumeTree, tree,
 };
 
@@ -39,6 +39,10 @@ impl Volume for NullVolume {
 
     fn tree(&self) -> VolumeTree {
         VolumeTree { group: self.group.clone(), ..VolumeTree::new(self.name(), tree::kind::NULL) }
+    }
+
+    fn extent(&self, _: u64, blocks: u64) -> Extent {
+        Extent { blocks, is_hole: true }
     }
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {

@@ -11,7 +11,7 @@ use isolane_memory::{Buffer, Payload, Pool};
 use isolane_reactor::file::FileOp;
 use uuid::Uuid;
 
-use crate::{Condition, Identity, Request, Step, Task, VolumeDescription, VolumeInfo, VolumeTree};
+use crate::{Condition, Extent, Identity, Request, Step, Task, VolumeDescription, VolumeInfo, VolumeTree};
 
 /// Block storage shared by all cores.
 ///
@@ -101,6 +101,12 @@ pub trait Volume: Send + Sync {
     /// Hints that a command on the block at `lba` follows soon, so that the volume can prefetch what the command
     /// needs into the processor's cache. The block need not exist.
     fn prefetch(&self, _lba: u64, _upcoming: Upcoming) {}
+
+    /// Returns the extent at `lba`: between 1 and `blocks` blocks, all of which exist. A hole can be reported as data. Takes
+    /// at most a few system calls.
+    fn extent(&self, _lba: u64, blocks: u64) -> Extent {
+        Extent { blocks, is_hole: false }
+    }
 
     /// Starts a request. `pool` is the pool of the calling core.
     fn start(&self, request: Request, pool: &mut Pool) -> Step;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use isolane_memory::{Payload, Pool};
 use isolane_reactor::file::FileOp;
 use isolane_volume::{
-    Condition, CorePart, Identity, NestedIo, OpenError, Outcome, Request, Step, Task, Volume,
+    Condition, CorePart, Extent, Identity, NestedIo, OpenError, Outcome, Request, Step, Task, Volume,
     VolumeDescription, VolumeError, VolumeInfo, VolumeTree,
 };
 use uuid::Uuid;
@@ -85,6 +85,10 @@ impl Volume for ReadOnly {
 
     fn file(&self) -> Option<&Arc<File>> {
         self.inner.file()
+    }
+
+    fn extent(&self, lba: u64, blocks: u64) -> Extent {
+        self.inner.extent(lba, blocks)
     }
 
     fn reads_into_pool(&self) -> bool {

@@ -4,15 +4,13 @@
 //! its own threads; this one sleeps.
 
 mod banner;
-mod conditions;
+pub(crate) mod conditions;
 mod counters;
-mod memory;
 mod nqn;
 pub(crate) mod observe;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -23,9 +21,9 @@ use isolane_inspect::program::OnSlow;
 use isolane_memory::PAGE_SIZE;
 use isolane_rbd::Rbd;
 use isolane_target::{Listen, Placement, Target, TargetConfig, parse_address};
-use isolane_volume::spec::{Source, VolumeSpec};
+use isolane_volume::spec::VolumeSpec;
 use isolane_volume::{OpenError, Volume};
-use isolane_volumes::{Kind, Kinds};
+use isolane_volumes::Kinds;
 use signal_hook::consts::SIGUSR1;
 
 use banner::Banner;
@@ -35,11 +33,13 @@ use observe::{ControlSocket, parse_control_socket, parse_on_slow};
 use crate::choice::{Choice, one_of};
 use crate::cores;
 use crate::failure::{Context, Failure};
-use crate::host_args::{IO_CHOICES, MODES, is_like_address, parse_host_nqn};
+use crate::host_args::{IO_CHOICES, MODES, parse_host_nqn};
 use crate::invocation;
+use crate::memory;
 use crate::output;
 use crate::signals;
-use crate::units::{parse_bytes, show_bytes};
+use crate::units::parse_bytes;
+use crate::volume;
 
 /// Serve files, block devices, or memory as NVMe/TCP namespaces
 ///
@@ -294,7 +294,7 @@ const SCHEDULERS: [Choice<RebalanceInterval>; 2] = [
 pub fn run(args: Args) -> Result<(), Failure> {
     let mut signals = signals::listen()?;
     let rbd = Arc::new(Rbd::new(args.rbd_images_per_connection.into()));
-    let (config, volumes, conditions) = configure(&args, &kinds(&rbd))?;
+    let (config, volumes, conditions) = configure(&args, &volume::kinds(&rbd))?;
     let (nqn, cores) = (config.nqn, config.cores.clone());
     let target = Target::start(config).context("cannot start the target")?;
     log::info!("using {}", target.io_description());
@@ -320,13 +320,6 @@ pub fn run(args: Args) -> Result<(), Failure> {
     stopped
 }
 
-/// Returns the kinds of volumes that can be served.
-fn kinds(rbd: &Arc<Rbd>) -> Kinds {
-    let (mut kinds, rbd) = (Kinds::default(), Arc::clone(rbd));
-    kinds.add(Kind::leaf("rbd", isolane_rbd::OPTIONS, move |spec| rbd.open(spec)));
-    kinds
-}
-
 fn stop(target: Target, conditions: &Conditions) -> Result<(), Failure> {
     log::info!("completing commands in flight; a second signal ends the target immediately");
     let failures = conditions.log_failures();
@@ -347,7 +340,10 @@ fn configure(args: &Args, kinds: &Kinds) -> Result<(TargetConfig, Described, Con
     let listen: Vec<Listen> = args.listen.iter().flat_map(|listeners| listeners.0.clone()).collect();
     let default = [String::from("mem:1G")];
     let texts = if args.volumes.is_empty() { &default[..] } else { &args.volumes };
-    let specs = texts.iter().map(|text| parse_volume(kinds, text)).collect::<Result<Vec<_>, _>>()?;
+    let specs = texts
+        .iter()
+        .map(|text| volume::parse(kinds, text, "serve", "--listen 127.0.0.1:4420"))
+        .collect::<Result<Vec<_>, _>>()?;
     memory::check(kinds, &specs)?;
     let mut conditions = Conditions::default();
     let (mut volumes, mut described, mut identities) = (Vec::new(), Vec::new(), Vec::new());
@@ -360,7 +356,7 @@ fn configure(args: &Args, kinds: &Kinds) -> Result<(TargetConfig, Described, Con
             opened => opened.map_err(Failure::from_error)?,
         };
         conditions.add(&volume);
-        described.push((nsid, describe(spec, &*volume)));
+        described.push((nsid, volume::describe(spec, &*volume)));
         if nqn::has_identity(kinds, spec)? {
             identities.push(volume.identity().uuid);
         }
@@ -455,34 +451,6 @@ fn parse_pool(text: &str) -> Result<usize, String> {
 
 /// Minimum of [`TargetConfig::max_pool_pages`], in bytes.
 const MIN_POOL_BYTES: usize = 4 << 20;
-
-/// Parses one volume. Rejects addresses, unless a file has that name.
-fn parse_volume(kinds: &Kinds, text: &str) -> Result<VolumeSpec, Failure> {
-    let name = text.split(',').next().unwrap_or_default();
-    let has_kind = name.split_once(':').is_some_and(|(kind, _)| kinds.has(kind));
-    let is_address = is_like_address(name) && !has_kind || name.parse::<u16>().is_ok();
-    if is_address && !Path::new(name).exists() {
-        return Err(Failure::new(format!("cannot serve {text}"), "it looks like an address").with_hint(
-            "give an address with --listen, as in --listen 127.0.0.1:4420, and name a volume, as mem:1G; write \
-             ./NAME for a file",
-        ));
-    }
-    kinds.parse(text).map_err(Failure::from_error)
-}
-
-/// Returns name, kind, size, and access of a volume.
-fn describe(spec: &VolumeSpec, volume: &dyn Volume) -> String {
-    let kind = match &spec.source {
-        Source::Memory { .. } => "memory",
-        Source::Null { .. } => "null",
-        Source::Path { path, .. } if path.is_file() => "file",
-        Source::Path { .. } => "block device",
-        Source::Nested { kind, .. } => kind,
-    };
-    let geometry = volume.info();
-    let read_only = if geometry.read_only { ", read-only" } else { "" };
-    format!("{}, {kind}, {}{read_only}", volume.name(), show_bytes(geometry.bytes() as f64))
-}
 
 /// Returns the requested namespace ID of each volume, or the next free one.
 fn number(specs: &[VolumeSpec]) -> Result<Vec<u32>, Failure> {

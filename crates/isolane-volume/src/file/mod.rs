@@ -36,13 +36,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use isolane_memory::Pool;
 use isolane_reactor::file::FileOp;
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 
 use crate::file_watch::Watch;
 pub use features::Features;
 pub use state_machine::FileStateMachine;
 
 use crate::request::task::TaskState;
-use crate::{Condition, Request, Step, Task, Volume, VolumeDescription, VolumeError, VolumeTree, tree};
+use crate::{
+    Condition, Extent, Request, Step, Task, Volume, VolumeDescription, VolumeError, VolumeTree, tree,
+};
 
 /// A volume in a regular file or a block device, locked against other targets while it is open.
 #[derive(Debug)]
@@ -90,6 +94,24 @@ impl FileVolume {
         self.machine.check_size(size)
     }
 
+    /// Returns the extent at a block, if the file system reports extents.
+    fn find_extent(&self, lba: u64, blocks: u64) -> Option<Extent> {
+        let block_size = u64::from(self.info().block_size);
+        let (start, end) = (lba * block_size, (lba + blocks) * block_size);
+        let data = match seek(&self.file, SeekFrom::Data(start)) {
+            // The last extent is a hole.
+            Err(Errno::NXIO) => end,
+            found => found.ok()?.min(end),
+        };
+        // A block is a hole only if all of it is.
+        let hole_blocks = (data - start) / block_size;
+        if hole_blocks > 0 {
+            return Some(Extent { blocks: hole_blocks, is_hole: true });
+        }
+        let hole = seek(&self.file, SeekFrom::Hole(data)).ok()?.min(end);
+        Some(Extent { blocks: (hole - start).div_ceil(block_size).max(1), is_hole: false })
+    }
+
     /// Starts a request after the size check.
     fn proceed(&self, request: Request, pool: &mut Pool) -> Step {
         let is_promise = matches!(&request, Request::Continue(task) if task.is_promise());
@@ -126,6 +148,13 @@ impl Volume for FileVolume {
         let trouble = self.watch.as_ref().and_then(Watch::trouble);
         let failure = |text| Condition { name: self.name().to_owned(), text, is_failure: true };
         trouble.into_iter().map(failure).collect()
+    }
+
+    fn extent(&self, lba: u64, blocks: u64) -> Extent {
+        // A network file system could block the core.
+        let is_known = !self.is_device && !self.can_hang;
+        let found = if is_known { self.find_extent(lba, blocks) } else { None };
+        found.unwrap_or(Extent { blocks, is_hole: false })
     }
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {

@@ -455,3 +455,30 @@ fn reports_file_whose_path_leads_elsewhere() {
     assert!(std::process::Command::new("sh").args(["-c", command]).status().unwrap().success());
     assert_eq!(fs::metadata(dir.path("disk.img.saved")).unwrap().len(), 1 << 20);
 }
+
+#[test]
+fn reports_holes_of_files_as_extents() {
+    let (dir, mut core) = (TestDir::new(), Core::new());
+    for block_size in [512, 4096] {
+        let volume = dir.open(&format!("disk-{block_size},size=1M,block-size={block_size}")).unwrap();
+        let per_page = 4096 / block_size;
+        let mut data = Buffer::contiguous(4096);
+        data.copy_in(0, &[7; 4096]);
+        let write = Request::Write { lba: 16 * per_page, blocks: per_page, data, fua: false };
+        core.run(&volume, write).unwrap();
+        let (end, mut lba, mut data_blocks) = (256 * per_page, per_page - 1, 0);
+        while lba < end {
+            let Extent { blocks, is_hole } = volume.extent(lba, end - lba);
+            assert!(blocks > 0 && blocks <= end - lba);
+            if is_hole {
+                let read = core.run(&volume, Request::Read { lba, blocks }).unwrap();
+                assert!(read.to_vec().iter().all(|byte| *byte == 0));
+            } else {
+                data_blocks += blocks;
+            }
+            lba += blocks;
+        }
+        // A file system can have larger blocks, or no holes at all.
+        assert!(data_blocks >= per_page);
+    }
+}

@@ -37,6 +37,25 @@ fn write(volume: &dyn Volume, lba: u64, bytes: &[u8], pool: &mut Pool) {
 }
 
 #[test]
+fn reports_pages_as_extents() {
+    let (volume, mut pool) = (volume("mem:1G"), Pool::new(16));
+    let extents = |mut lba: u64, end: u64| {
+        let mut found = Vec::new();
+        while lba < end {
+            let Extent { blocks, is_hole } = volume.extent(lba, end - lba);
+            found.push((lba, is_hole));
+            lba += blocks;
+        }
+        found
+    };
+    write(&*volume, 17, &[1; 512], &mut pool);
+    write(&*volume, 24, &[1; 8192], &mut pool);
+    assert_eq!(extents(3, 80), [(3, true), (16, false), (40, true)]);
+    assert_eq!(extents(18, 20), [(18, false)]);
+    assert_eq!(extents(0, 2 << 20).len(), 2 + 4, "extents are bounded");
+}
+
+#[test]
 fn unwritten_volume_reads_as_zeroes() {
     let mut pool = Pool::new(16);
     assert_eq!(read(&*volume("mem:1G"), 12_345, 9, &mut pool), vec![0; 9 * 512]);

@@ -1,0 +1,130 @@
+//! `isolane export`: a volume for clients of other protocols than NVMe/TCP.
+//!
+//! Opens the volume, starts the server, prints URIs and commands, and waits for signals. The server has its own thread;
+//! this one sleeps.
+
+use isolane_host::{IoChoice, Mode};
+use isolane_nbd::{Address, Server, ServerConfig};
+use isolane_reactor::ReactorConfig;
+use isolane_volume::shell::quoted;
+use signal_hook::consts::SIGUSR1;
+
+use crate::choice::one_of;
+use crate::failure::{Context, Failure};
+use crate::host_args::{IO_CHOICES, MODES};
+use crate::memory;
+use crate::output;
+use crate::serve::conditions::{Conditions, reject_failures};
+use crate::signals;
+use crate::volume;
+
+/// Export a volume over NBD, for virtual machines and programs with an NBD client
+///
+/// VOLUME is any volume of `isolane serve`: a file or block device, memory (mem:1G), a
+/// stripe, a mirror, a filter, or a volume of another target. `isolane help serve` has the
+/// forms. A volume with the option ro is read-only.
+///
+/// Clients are qemu, nbdcopy, nbdkit, fio, and nbd-client of Linux, among others. The server
+/// speaks the fixed newstyle handshake, with structured replies and block status. Several
+/// connections can be used together: a flush covers the completed writes of all.
+///
+/// A socket has mode 0600, so that only this user and root can connect. One that a killed
+/// program has left is replaced. There is neither authentication nor encryption: anyone who
+/// can reach a TCP address can read and write the volume.
+///
+/// Requests must be aligned to the block size of the volume, and have at most 32 MiB of data.
+///
+/// The program prints one URI per address once it accepts connections, then the volume, and
+/// commands for clients.
+///
+/// SIGINT, SIGTERM, and SIGHUP end it cleanly: it completes the requests in flight (for up to
+/// 5 s), makes all data durable, and removes its sockets. If the volume hangs for 12 s more,
+/// the error names it, and the exit status is 1. A second signal ends the program immediately.
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Args {
+    /// Volume to export
+    #[arg(value_name = "VOLUME")]
+    volume: String,
+    /// Listen here with NBD: the path of a socket, as ./disk.sock, or an address, as 127.0.0.1:10809; a port alone means
+    /// 127.0.0.1, and port 0 selects a free port (default port: 10809); repeatable
+    #[arg(long, required = true, value_name = "SOCKET|ADDR:PORT", value_parser = parse_addresses)]
+    nbd: Vec<Addresses>,
+    /// Name of the export; clients can also use the empty name
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true, value_parser = parse_name)]
+    name: String,
+    /// Idle behavior of the server
+    #[arg(long, value_parser = one_of(&MODES), default_value = "adaptive")]
+    mode: Mode,
+    /// Kernel interface for files, readiness, and sleep
+    #[arg(long, value_parser = one_of(&IO_CHOICES), default_value = "auto")]
+    io: IoChoice,
+}
+
+/// The addresses of one argument.
+#[derive(Clone, Debug)]
+struct Addresses(Vec<Address>);
+
+fn parse_addresses(text: &str) -> Result<Addresses, String> {
+    Address::parse_all(text).map(Addresses)
+}
+
+/// Parses the name of an export, which is a string of the protocol.
+fn parse_name(text: &str) -> Result<String, String> {
+    if text.len() > MAX_NAME_BYTES {
+        return Err(format!("the name has {} bytes; use at most {MAX_NAME_BYTES}", text.len()));
+    }
+    Ok(text.to_owned())
+}
+
+/// Maximum length of a name that every client accepts.
+const MAX_NAME_BYTES: usize = 256;
+
+/// Runs the subcommand.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let mut signals = signals::listen()?;
+    let spec = volume::parse(&args.volume, "export", "--nbd 127.0.0.1:10809")?;
+    if spec.nsid.is_some() {
+        return Err(Failure::new(format!("cannot export {}", args.volume), "an export has no namespace ID")
+            .with_hint("remove nsid"));
+    }
+    memory::check(std::slice::from_ref(&spec))?;
+    let volume = isolane_volumes::open(&spec).map_err(Failure::from_error)?;
+    let mut conditions = Conditions::default();
+    conditions.add(&volume);
+    let description = volume::describe(&spec, &*volume);
+    let server = Server::start(ServerConfig {
+        volume,
+        name: args.name.clone(),
+        listen: args.nbd.iter().flat_map(|addresses| addresses.0.clone()).collect(),
+        reactor: ReactorConfig { mode: args.mode, io: args.io, ..ReactorConfig::default() },
+    })
+    .context("cannot start the export")?;
+    for address in server.exposed() {
+        log::warn!("{address} is reachable from other machines, without authentication or encryption");
+    }
+    output::announce(banner(&server, &description));
+    signals.forever().find(|signal| *signal != SIGUSR1);
+    signals::exit_on_next_signal()?;
+    log::info!("completing requests in flight; a second signal ends the export immediately");
+    let failures = conditions.log_failures();
+    server.shutdown().map_err(|error| {
+        Failure::new("the shutdown was not clean", error)
+            .with_hint("completed writes may be lost; check the data before you use it again")
+    })?;
+    reject_failures(failures)
+}
+
+/// Returns one line per address, the volume, and commands for clients.
+fn banner(server: &Server, description: &str) -> String {
+    let uris: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
+    let mut text: String = uris.iter().map(|uri| format!("exporting on {uri}\n")).collect();
+    text += &format!("volume: {description}\n");
+    if let Some(uri) = uris.first() {
+        let uri = quoted(uri);
+        text += &format!(
+            "\nfrom this machine:\n  nbdinfo {uri}\n  qemu-img info {uri}\n  nbdcopy {uri} ./copy.img\n"
+        );
+    }
+    text
+}

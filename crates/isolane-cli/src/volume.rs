@@ -1,0 +1,51 @@
+//! Volumes on the command line.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use isolane_rbd::Rbd;
+use isolane_volume::Volume;
+use isolane_volume::spec::{Source, VolumeSpec};
+use isolane_volumes::{Kind, Kinds};
+
+use crate::failure::Failure;
+use crate::host_args::is_like_address;
+use crate::units::show_bytes;
+
+/// Returns the kinds of volumes that can be served.
+pub fn kinds(rbd: &Arc<Rbd>) -> Kinds {
+    let (mut kinds, rbd) = (Kinds::default(), Arc::clone(rbd));
+    kinds.add(Kind::leaf("rbd", isolane_rbd::OPTIONS, move |spec| rbd.open(spec)));
+    kinds
+}
+
+/// Parses one volume. Rejects addresses, unless a file has that name; `listen` is the option for these, with an
+/// example.
+pub fn parse(kinds: &Kinds, text: &str, action: &str, listen: &str) -> Result<VolumeSpec, Failure> {
+    let name = text.split(',').next().unwrap_or_default();
+    let has_kind = name.split_once(':').is_some_and(|(kind, _)| kinds.has(kind));
+    let is_address = is_like_address(name) && !has_kind || name.parse::<u16>().is_ok();
+    if is_address && !Path::new(name).exists() {
+        let option = listen.split(' ').next().unwrap_or(listen);
+        return Err(Failure::new(format!("cannot {action} {text}"), "it looks like an address").with_hint(
+            format!(
+                "give an address with {option}, as in {listen}, and name a volume, as mem:1G; write ./NAME for a file"
+            ),
+        ));
+    }
+    kinds.parse(text).map_err(Failure::from_error)
+}
+
+/// Returns name, kind, size, and access of a volume.
+pub fn describe(spec: &VolumeSpec, volume: &dyn Volume) -> String {
+    let kind = match &spec.source {
+        Source::Memory { .. } => "memory",
+        Source::Null { .. } => "null",
+        Source::Path { path, .. } if path.is_file() => "file",
+        Source::Path { .. } => "block device",
+        Source::Nested { kind, .. } => kind,
+    };
+    let geometry = volume.info();
+    let read_only = if geometry.read_only { ", read-only" } else { "" };
+    format!("{}, {kind}, {}{read_only}", volume.name(), show_bytes(geometry.bytes() as f64))
+}

@@ -1,0 +1,235 @@
+//! The thread of the server. Its turn is [`Core::turn`]:
+//!
+//! ```text
+//! receive from every ready connection → handle every complete request
+//!                                     → the volume completes now or later → one send per connection
+//! ```
+//!
+//! | file | purpose |
+//! |---|---|
+//! | [`clients`] | the connections |
+//! | [`sockets`] | accepts, receives, sends, and closes |
+//! | [`jobs`] | requests at the volume |
+//!
+//! Invariant: this thread blocks only in the turn of the reactor.
+
+mod clients;
+mod jobs;
+mod sockets;
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use isolane_memory::{PAGE_SIZE, Pool};
+use isolane_reactor::{Event, Reactor, Token, Waker};
+use isolane_volume::{Request, VolumeQueue};
+use slotmap::{DefaultKey, SlotMap};
+
+use self::clients::{Clients, TICK};
+use self::jobs::{FLUSH_TAG, Job, Waiting};
+use crate::Export;
+use crate::config::{DRAIN_TIMEOUT, FLUSH_TIMEOUT, ServerConfig, ShutdownError, StartError};
+use crate::listen::Listener;
+
+/// State of the thread.
+pub(crate) struct Core {
+    /// Before the reactor, which waits for the operations of the volume when it is dropped.
+    queue: VolumeQueue,
+    listeners: Vec<(Listener, Token)>,
+    /// When to accept again after the system ran out of descriptors.
+    accept_after: Option<Instant>,
+    clients: Clients,
+    /// Requests at the volume, by their tags.
+    jobs: SlotMap<DefaultKey, Job>,
+    /// Reads and writes that wait for memory, first come, first served.
+    waiting: VecDeque<Waiting>,
+    /// Connections with output.
+    dirty: Vec<DefaultKey>,
+    export: Arc<Export>,
+    /// Whether reads take memory of the pool.
+    reads_into_pool: bool,
+    pool: Pool,
+    overflow: Vec<u8>,
+    reactor: Reactor,
+    events: Vec<Event>,
+    now: Instant,
+    next_tick: Instant,
+    is_stopping: Arc<AtomicBool>,
+    shutdown: Option<Shutdown>,
+}
+
+/// Progress of the shutdown.
+enum Shutdown {
+    /// Requests complete.
+    Drain(Instant),
+    /// The volume flushes.
+    Flush(Instant),
+    Ended(Result<(), ShutdownError>),
+}
+
+impl Core {
+    pub fn new(
+        config: ServerConfig,
+        listeners: Vec<Listener>,
+        is_stopping: Arc<AtomicBool>,
+    ) -> Result<Core, StartError> {
+        let ServerConfig { volume, name, reactor, .. } = config;
+        let mut reactor = Reactor::new(reactor)?;
+        log::info!("using {}", reactor.backend_description());
+        let listeners: Result<Vec<_>, std::io::Error> = listeners
+            .into_iter()
+            .map(|listener| reactor.watch(listener.as_fd()).map(|token| (listener, token)))
+            .collect();
+        let export = Export { name, description: volume.name().to_owned(), info: volume.info().clone() };
+        let now = Instant::now();
+        Ok(Core {
+            reads_into_pool: volume.reads_into_pool(),
+            queue: VolumeQueue::new(volume, &mut reactor),
+            listeners: listeners?,
+            accept_after: None,
+            clients: Clients::default(),
+            jobs: SlotMap::default(),
+            waiting: VecDeque::new(),
+            dirty: Vec::new(),
+            export: Arc::new(export),
+            pool: Pool::new(POOL_BYTES / PAGE_SIZE),
+            overflow: vec![0; OVERFLOW_BYTES],
+            reactor,
+            events: Vec::new(),
+            now,
+            next_tick: now + TICK,
+            is_stopping,
+            shutdown: None,
+        })
+    }
+
+    pub fn waker(&self) -> Waker {
+        self.reactor.waker()
+    }
+
+    /// Runs until the shutdown has ended.
+    pub fn run(&mut self) -> Result<(), ShutdownError> {
+        loop {
+            if let Err(error) = self.turn() {
+                log::error!("the reactor failed: {error}; the export has ended");
+                return Err(ShutdownError::Thread);
+            }
+            if let Some(Shutdown::Ended(result)) =
+                self.shutdown.take_if(|state| matches!(state, Shutdown::Ended(_)))
+            {
+                return result;
+            }
+        }
+    }
+
+    /// One turn of the reactor.
+    fn turn(&mut self) -> std::io::Result<()> {
+        let mut events = std::mem::take(&mut self.events);
+        let deadline = self.deadline();
+        let turned = self.reactor.turn(deadline, &mut events);
+        self.now = self.reactor.now();
+        self.queue.begin_turn(self.now);
+        for event in events.drain(..) {
+            self.handle_event(event);
+        }
+        self.events = events;
+        self.complete_jobs();
+        self.grant_memory();
+        self.queue.end_turn(&mut self.reactor, &mut self.pool);
+        self.complete_jobs();
+        self.send_dirty();
+        if self.now >= self.next_tick {
+            self.tick();
+        }
+        self.poll_shutdown();
+        turned
+    }
+
+    /// Returns the latest start of the next turn.
+    fn deadline(&mut self) -> Option<Instant> {
+        let is_busy = !self.dirty.is_empty() || (!self.waiting.is_empty() && self.can_grant());
+        let is_watching = !self.clients.is_empty() || self.shutdown.is_some() || self.accept_after.is_some();
+        let own = [is_busy.then_some(self.now), is_watching.then_some(self.next_tick)];
+        own.into_iter().chain([self.queue.deadline()]).flatten().min()
+    }
+
+    fn handle_event(&mut self, event: Event) {
+        match event {
+            Event::Readable(token) => {
+                if let Some(key) = self.clients.find(token) {
+                    self.receive(key);
+                } else if let Some(index) = self.listeners.iter().position(|(_, known)| *known == token) {
+                    self.accept(index);
+                } else {
+                    self.queue.handle_readable(token);
+                }
+            }
+            Event::Writable(token) => {
+                if let Some(key) = self.clients.find(token)
+                    && let Some(client) = self.clients.get_mut(key)
+                {
+                    client.is_blocked = false;
+                    client.list(key, &mut self.dirty);
+                }
+            }
+            Event::File(finished) => {
+                self.queue.handle_file(finished, &mut self.reactor, &mut self.pool);
+            }
+            Event::Woken | Event::Accepted { .. } => {}
+        }
+    }
+
+    /// Closes stalled connections, and accepts again.
+    fn tick(&mut self) {
+        self.next_tick = self.now + TICK;
+        if self.accept_after.take_if(|after| *after <= self.now).is_some() {
+            self.listeners.iter().for_each(|(_, token)| self.reactor.resume(*token));
+        }
+        for key in self.clients.keys() {
+            let Some(client) = self.clients.get_mut(key) else { continue };
+            if let Some((reason, timeout)) = client.check(self.now) {
+                log::limited!(Warn, "{}: {reason} for {timeout:?}; closed", client.peer);
+                self.close(key);
+            }
+        }
+    }
+
+    fn poll_shutdown(&mut self) {
+        match &self.shutdown {
+            None if self.is_stopping.load(Ordering::Acquire) => self.begin_shutdown(),
+            Some(Shutdown::Drain(until)) => {
+                let is_drained = self.clients.is_empty() && self.queue.in_flight() == 0;
+                if is_drained || self.now >= *until {
+                    self.clients.keys().into_iter().for_each(|key| self.close(key));
+                    self.shutdown = Some(Shutdown::Flush(self.now + FLUSH_TIMEOUT));
+                    self.queue.start(FLUSH_TAG, Request::Flush, &mut self.reactor, &mut self.pool);
+                    self.complete_jobs();
+                }
+            }
+            Some(Shutdown::Flush(until)) if self.now >= *until => {
+                let (name, requests) = (self.queue.volume().name().to_owned(), self.queue.in_flight());
+                self.shutdown = Some(Shutdown::Ended(Err(ShutdownError::Hung { name, requests })));
+            }
+            None | Some(Shutdown::Flush(_) | Shutdown::Ended(_)) => {}
+        }
+    }
+
+    /// Stops accepting, and ends all connections after the replies to their requests.
+    fn begin_shutdown(&mut self) {
+        for (listener, token) in std::mem::take(&mut self.listeners) {
+            drop(self.reactor.remove(token));
+            drop(listener);
+        }
+        self.clients.keys().into_iter().for_each(|key| self.end(key));
+        self.shutdown = Some(Shutdown::Drain(self.now + DRAIN_TIMEOUT));
+        self.next_tick = self.now + TICK;
+    }
+}
+
+/// Memory of all requests and replies.
+const POOL_BYTES: usize = 128 << 20;
+/// Size of the receive buffer after the known destinations.
+const OVERFLOW_BYTES: usize = 128 << 10;
