@@ -105,7 +105,7 @@ isolane info nvme+tcp://127.0.0.1: Show a target, its volumes, and limits.
 isolane copy disk.img nvme+tcp://10.0.0.1 --verify: Copy a file to a volume and check it.
 isolane bench nvme+tcp://127.0.0.1 --rw randread: Measure a volume.
 isolane engine --cores 1: Process traffic of other programs on core 1.",
-            see_also: "isolane-serve(1), isolane-discover(1), isolane-doctor(1), isolane-info(1), isolane-copy(1), isolane-bench(1), \
+            see_also: "isolane-serve(1), isolane-export(1), isolane-discover(1), isolane-doctor(1), isolane-info(1), isolane-copy(1), isolane-bench(1), \
                        isolane-engine(1), isolane-verbs(1), isolane-top(1), isolane-heatmap(1), isolane-explain(1), isolane-slow(1), isolane-snapshot(1), isolane-trace(1), isolane-light(1), isolane-man(1), isolane-completions(1), nvme(1)",
             ..Sections::default()
         },
@@ -124,6 +124,18 @@ isolane serve 'stripe:64k:/dev/sdb;/dev/sdc': Serve two disks as one stripe.
 isolane serve --listen 10.0.0.1:4420 --allow-host nqn.2014-08.org.example:host mem:4G: Serve one host on a network.
 isolane serve --cores 2-3 --mode poll null:1T: Spin on two cores for the lowest latency.",
             see_also: "isolane(1), isolane-info(1), isolane-bench(1), nvme-connect(1)",
+        },
+        "export" => Sections {
+            status: "\
+1: Also if data may be lost, or an exported file was deleted, replaced, or moved; the log names it.
+129, 130, 143: Ended by a second SIGHUP, SIGINT, or SIGTERM.",
+            examples: "\
+isolane export disk.img,size=10G --nbd ./disk.sock: Export a file to programs of this user.
+isolane export mem:1G --nbd 10809 --name scratch: Export memory at 127.0.0.1:10809.
+isolane export 'nvme+tcp://10.0.0.1/NQN?nsid=1' --nbd ./remote.sock: Export a volume of a target.
+qemu-img info 'nbd+unix:///?socket=./disk.sock': Show an export to qemu.",
+            see_also: "isolane(1), isolane-serve(1), nbdinfo(1), nbdcopy(1), qemu-img(1), nbd-client(8)",
+            ..Sections::default()
         },
         "discover" => Sections {
             files: HOST_FILES,

@@ -5,6 +5,7 @@ mod conditions;
 mod copy;
 mod deep;
 mod doctor;
+mod export;
 mod gate;
 mod heatmap;
 mod host_control;

@@ -1,0 +1,97 @@
+//! `isolane export`: its output, its end, and errors of its arguments.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Stdio};
+
+use super::{fail, kill, program, text};
+
+/// A running export, killed on drop, with its output.
+struct Export(Child, Vec<String>);
+
+impl Export {
+    fn start(arguments: &[&str]) -> Export {
+        let mut command = program();
+        command.args(["export", "--mode", "sleep", "--log-level", "warn"]).args(arguments);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let mut printed = Vec::new();
+        for line in lines {
+            let is_last = line.contains("nbdcopy ");
+            printed.push(line);
+            if is_last {
+                break;
+            }
+        }
+        Export(child, printed)
+    }
+
+    /// Sends a signal, and returns whether the program succeeded, and its log.
+    fn stop(mut self) -> (bool, String) {
+        kill(&self.0, "TERM");
+        let is_success = self.0.wait().unwrap().success();
+        let mut log = String::new();
+        self.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        (is_success, log)
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn prints_uris_and_removes_sockets() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, socket) = (dir.path().join("disk.img"), dir.path().join("a b.sock"));
+    fs::write(&disk, vec![0; 1 << 20]).unwrap();
+    let disk = format!("{},ro", text(&disk));
+    let export = Export::start(&[&disk, "--nbd", text(&socket), "--nbd", "127.0.0.1:0"]);
+    let printed = export.1.join("\n");
+    let uri = format!("nbd+unix:///?socket={}/a%20b.sock", dir.path().display());
+    assert!(printed.starts_with(&format!("exporting on {uri}\nexporting on nbd://127.0.0.1:")), "{printed}");
+    assert!(printed.contains("disk.img, file, 1.0 MiB, read-only\n"), "{printed}");
+    assert!(printed.contains(&format!("nbdcopy '{uri}' ./copy.img")), "{printed}");
+    let mut greeting = [0; 8];
+    UnixStream::connect(&socket).unwrap().read_exact(&mut greeting).unwrap();
+    assert_eq!(&greeting, b"NBDMAGIC");
+    assert_eq!(export.stop(), (true, String::new()));
+    assert!(!socket.exists());
+}
+
+#[test]
+fn warns_about_reachable_addresses() {
+    let (is_success, log) = Export::start(&["mem:1M", "--nbd", "0.0.0.0:0", "--nbd", "127.0.0.1:0"]).stop();
+    assert!(is_success && log.lines().count() == 1, "{log}");
+    assert!(log.contains("is reachable from other machines, without authentication or encryption"), "{log}");
+}
+
+#[test]
+fn names_wrong_arguments_and_remedies() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("nbd.sock");
+    let socket = text(&socket);
+    let (missing, long) = (format!("{}/none/nbd.sock", dir.path().display()), "x".repeat(257));
+    for (arguments, expected) in [
+        (&["mem:1M"][..], "--nbd <SOCKET|ADDR:PORT>"),
+        (&["--nbd", socket], "<VOLUME>"),
+        (&["mem:1M", "--nbd", ""], "is not an address; use the form 127.0.0.1:10809"),
+        (&["mem:1M", "--nbd", "host:port"], "is not an address; use the form 127.0.0.1:10809"),
+        (&["mem:1M", "--nbd", "70000"], "is not an address; use the form 127.0.0.1:10809"),
+        (&["mem:1M", "--nbd", &missing], "its directory does not exist; create it"),
+        (&["mem:1M", "--nbd", "192.0.2.1:1"], "cannot listen on 192.0.2.1:1: "),
+        (&["mem:1M", "--nbd", socket, "--name", &long], "the name has 257 bytes; use at most 256"),
+        (&["mem:1M,nsid=2", "--nbd", socket], "an export has no namespace ID; remove nsid"),
+        (&["127.0.0.1:10809", "--nbd", socket], "give an address with --nbd, as in --nbd 127.0.0.1:10809"),
+        (&["mem:1X", "--nbd", socket], "mem:1X"),
+        (&["mem:1M", "--nbd", socket, "--mode", "fast"], "possible values"),
+    ] {
+        let error = fail(&[&["export"][..], arguments].concat());
+        assert!(error.contains(expected), "{arguments:?}: {error}");
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
