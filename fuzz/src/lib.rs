@@ -3,8 +3,8 @@
 //! Each target is a function that takes `&[u8]` and panics on a finding. Targets cover the decoders of
 //! `isolane-wire` and `isolane-verbs`, the connections of `isolane-proto`, the input that an isolated engine
 //! reads from its clients (messages, ring entries, stream control blocks), the rings of `isolane-shm`, the
-//! queue pairs of `isolane-verbs`, the parsers of `/proc` and `/sys`, the log page that a host reads, and the
-//! verdict about a snapshot. `tests/decoders.rs` finds decoders without a target. The runner mutates a corpus from a seed, without coverage feedback. `cargo test` makes a
+//! queue pairs of `isolane-verbs`, the parsers of `/proc` and `/sys`, the log page that a host reads, the
+//! connection of an NBD client, and the verdict about a snapshot. `tests/decoders.rs` finds decoders without a target. The runner mutates a corpus from a seed, without coverage feedback. `cargo test` makes a
 //! short run, the program `fuzz` a long one.
 //!
 //! Invariant: a run depends only on target, seed, and number of iterations; `engine-stream` also depends on
@@ -15,6 +15,7 @@ mod corpus;
 mod decoders;
 mod host_page;
 mod input;
+mod nbd;
 mod runner;
 mod snapshot;
 mod system;
@@ -35,7 +36,12 @@ pub struct Target {
 
 /// Returns all targets.
 pub fn targets() -> impl Iterator<Item = &'static Target> {
-    TARGETS.iter().chain(system::TARGETS).chain(snapshot::TARGETS).chain(host_page::TARGETS)
+    TARGETS
+        .iter()
+        .chain(system::TARGETS)
+        .chain(snapshot::TARGETS)
+        .chain(host_page::TARGETS)
+        .chain(nbd::TARGETS)
 }
 
 const TARGETS: &[Target] = &[
