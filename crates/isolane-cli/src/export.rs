@@ -3,8 +3,11 @@
 //! Opens the volume, starts the server, prints URIs and commands, and waits for signals. The server has its own thread;
 //! this one sleeps.
 
+use std::sync::Arc;
+
 use isolane_host::{IoChoice, Mode};
 use isolane_nbd::{Address, Server, ServerConfig};
+use isolane_rbd::Rbd;
 use isolane_reactor::ReactorConfig;
 use isolane_volume::shell::quoted;
 use signal_hook::consts::SIGUSR1;
@@ -83,13 +86,15 @@ const MAX_NAME_BYTES: usize = 256;
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let mut signals = signals::listen()?;
-    let spec = volume::parse(&args.volume, "export", "--nbd 127.0.0.1:10809")?;
+    let rbd = Arc::new(Rbd::new(volume::RBD_IMAGES_PER_CONNECTION.into()));
+    let kinds = volume::kinds(&rbd);
+    let spec = volume::parse(&kinds, &args.volume, "export", "--nbd 127.0.0.1:10809")?;
     if spec.nsid.is_some() {
         return Err(Failure::new(format!("cannot export {}", args.volume), "an export has no namespace ID")
             .with_hint("remove nsid"));
     }
-    memory::check(std::slice::from_ref(&spec))?;
-    let volume = isolane_volumes::open(&spec).map_err(Failure::from_error)?;
+    memory::check(&kinds, std::slice::from_ref(&spec))?;
+    let volume = kinds.open(&spec).map_err(Failure::from_error)?;
     let mut conditions = Conditions::default();
     conditions.add(&volume);
     let description = volume::describe(&spec, &*volume);
@@ -108,7 +113,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     signals::exit_on_next_signal()?;
     log::info!("completing requests in flight; a second signal ends the export immediately");
     let failures = conditions.log_failures();
-    server.shutdown().map_err(|error| {
+    let stopped = server.shutdown();
+    drop(conditions);
+    rbd.wait_for_closed(volume::RBD_CLOSE_TIMEOUT);
+    stopped.map_err(|error| {
         Failure::new("the shutdown was not clean", error)
             .with_hint("completed writes may be lost; check the data before you use it again")
     })?;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use isolane_rbd::Rbd;
 use isolane_volume::Volume;
@@ -11,6 +12,11 @@ use isolane_volumes::{Kind, Kinds};
 use crate::failure::Failure;
 use crate::host_args::is_like_address;
 use crate::units::show_bytes;
+
+/// Images of one connection to a cluster, unless an option says so.
+pub const RBD_IMAGES_PER_CONNECTION: u16 = 8;
+/// Time for clusters to close images at the end.
+pub const RBD_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the kinds of volumes that can be served.
 pub fn kinds(rbd: &Arc<Rbd>) -> Kinds {

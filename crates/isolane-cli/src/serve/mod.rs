@@ -221,7 +221,7 @@ pub struct Args {
     #[arg(long, value_name = "ACTIONS", default_value = "log,metric", value_parser = parse_on_slow)]
     on_slow: OnSlow,
     /// Maximum Ceph RBD images of one connection to a cluster: more connections use more threads and cores
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = volume::RBD_IMAGES_PER_CONNECTION, value_parser = clap::value_parser!(u16).range(1..))]
     rbd_images_per_connection: u16,
     /// Memory of each reactor for data in flight; at least 4M
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = parse_pool)]
@@ -316,7 +316,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     side_threads.detach();
     let stopped = stop(target, &conditions);
     drop(conditions);
-    rbd.wait_for_closed(RBD_CLOSE_TIMEOUT);
+    rbd.wait_for_closed(volume::RBD_CLOSE_TIMEOUT);
     stopped
 }
 
@@ -408,9 +408,6 @@ fn open_all(kinds: &Kinds, specs: &[VolumeSpec]) -> Vec<Result<Arc<dyn Volume>, 
         threads.into_iter().map(join).collect()
     })
 }
-
-/// Time for clusters to close images at the end.
-const RBD_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The listeners of one argument.
 #[derive(Clone, Debug)]
