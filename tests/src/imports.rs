@@ -161,7 +161,7 @@ impl Module {
                 "mod" if tokens.get(at + 2) == Some(&"{") => inner.push((tokens[at + 1].to_owned(), depth)),
                 "pub" => public = true,
                 ";" | "=" => public = false,
-                "use" => {
+                "use" if tokens.get(at + 1) != Some(&"<") => {
                     let end = at + tokens[at..].iter().position(|token| *token == ";").unwrap_or_default();
                     let leaves = use_leaves(&tokens[at + 1..end]);
                     self.imports.extend(leaves.into_iter().map(|(path, name)| {
