@@ -2,7 +2,6 @@
 //!
 //! One connection for all images does not scale, and each costs threads, so a connection has a maximum number of images.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -10,8 +9,7 @@ use parking_lot::Mutex;
 
 use crate::address::Login;
 use crate::ffi::{Cluster, Errno, Library};
-use crate::volume::Shared;
-use crate::watch;
+use crate::state::{Shared, State};
 
 /// A connection to a cluster. Dropping the last reference may block, so callbacks must not have any.
 pub(crate) struct Connection {
@@ -25,23 +23,6 @@ pub(crate) struct Connection {
     pub state: Arc<State>,
     /// Open images.
     pub images: Mutex<Vec<Weak<Shared>>>,
-}
-
-/// State of a cluster that all images of a connection have in common.
-#[derive(Default)]
-pub(crate) struct State {
-    /// Pools that are or were full.
-    pub full: Mutex<BTreeMap<String, Full>>,
-    /// Why the monitors do not respond.
-    pub trouble: Mutex<Option<String>>,
-}
-
-/// A pool that is or was full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Full {
-    pub is_full: bool,
-    /// Number of times that it became full while it was watched.
-    pub times: u64,
 }
 
 /// The connections of a program.
@@ -106,13 +87,9 @@ impl Connection {
         })
     }
 
-    /// Connects, if no other image has. Blocks for at most the mount timeout.
-    pub fn connect(self: &Arc<Connection>) -> Result<(), Errno> {
-        *self.connected.get_or_init(|| {
-            self.cluster.connect()?;
-            watch::spawn(self);
-            Ok(())
-        })
+    /// Connects, if no other image has, and calls `on_connected` then. Blocks for at most the mount timeout.
+    pub fn connect(&self, on_connected: impl FnOnce()) -> Result<(), Errno> {
+        *self.connected.get_or_init(|| self.cluster.connect().map(|()| on_connected()))
     }
 
     /// User of the connection, as Ceph names it.

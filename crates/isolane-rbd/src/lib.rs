@@ -16,6 +16,7 @@ mod connection;
 mod ffi;
 mod health;
 mod open;
+mod state;
 mod volume;
 mod watch;
 

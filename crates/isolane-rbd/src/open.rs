@@ -15,7 +15,9 @@ use crate::address::Address;
 use crate::connection::{Connection, Connections};
 use crate::ffi::{self, Errno, Image, Library, Pool};
 use crate::health::Health;
-use crate::volume::{RbdVolume, Shared};
+use crate::state::Shared;
+use crate::volume::RbdVolume;
+use crate::watch;
 
 /// Options of a specification, besides those of all nested volumes.
 pub const OPTIONS: &[&str] = &["conf", "id", "keyring"];
@@ -171,7 +173,7 @@ fn open(
 }
 
 fn open_image(address: &Address, connection: &Arc<Connection>, read_only: bool) -> Result<Image, Failure> {
-    connection.connect().map_err(|error| {
+    connection.connect(|| watch::spawn(connection)).map_err(|error| {
         let remedy = match error.0 {
             libc::ETIMEDOUT => "check that the monitors run and can be reached",
             _ => "check id= and keyring=",
@@ -224,14 +226,6 @@ fn pools(address: &Address, connection: &Connection, image: &Image) -> Result<(i
         pools.push(connection.cluster.pool_name(data_pool)?);
     }
     Ok((pool_id, pools))
-}
-
-/// Returns the client that has the lock of an image, by a new connection. Blocks.
-pub(crate) fn lock_owner(address: &Address) -> Result<String, String> {
-    let connection = Connections::new(1).get(Library::get()?, &address.login)?;
-    let image = open_image(address, &connection, true).map_err(|failure| failure.error.to_string())?;
-    let owner = image.lock_owner().map_err(|error| error.to_string())?;
-    Ok(owner.unwrap_or_else(|| "no client".to_owned()))
 }
 
 const KIND: &str = "rbd";

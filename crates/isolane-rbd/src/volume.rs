@@ -9,23 +9,8 @@ use isolane_volume::{
 use smallvec::{SmallVec, smallvec};
 use uuid::Uuid;
 
-use crate::address::Address;
-use crate::connection::State;
-use crate::ffi::{self, Errno, Finish, Image, Operation};
-use crate::health::Health;
-
-/// An image, as its volume, its requests, and the threads of its connection share it.
-pub(crate) struct Shared {
-    pub image: Arc<Image>,
-    pub address: Address,
-    pub health: Health,
-    /// Names of the pools that its writes need.
-    pub pools: Vec<String>,
-    /// State of the cluster.
-    pub cluster: Arc<State>,
-    /// Whether this client has the lock of the image while the volume is healthy.
-    pub has_lock: bool,
-}
+use crate::ffi::{self, Errno, Finish, Operation};
+use crate::state::Shared;
 
 /// Volume of an image.
 pub(crate) struct RbdVolume {

@@ -7,11 +7,11 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use crate::connection::{Connection, Full};
-use crate::ffi::Errno;
+use crate::address::Address;
+use crate::connection::{Connection, Connections};
+use crate::ffi::{Errno, Library, Pool};
 use crate::health::Progress;
-use crate::open;
-use crate::volume::Shared;
+use crate::state::{Full, Shared};
 
 /// Starts the threads of a connection, which end with it.
 pub(crate) fn spawn(connection: &Arc<Connection>) {
@@ -65,7 +65,7 @@ fn check_image(shared: &Arc<Shared>, with_lock: bool) {
         }
     }
     if health.take_unreported_loss() {
-        let owner = open::lock_owner(address).unwrap_or_else(|error| format!("unknown ({error})"));
+        let owner = lock_owner(address).unwrap_or_else(|error| format!("unknown ({error})"));
         log::error!(
             "{name}: lost the lock of its image, or was blocklisted; the lock has {owner}; all changes fail until this \
              target is restarted"
@@ -84,6 +84,18 @@ fn check_image(shared: &Arc<Shared>, with_lock: bool) {
             "{name}: the image has {bytes} bytes, was {previous}; restart the target to serve {bytes}"
         );
     }
+}
+
+/// Returns the client that has the lock of an image, by a new connection. Blocks.
+fn lock_owner(address: &Address) -> Result<String, String> {
+    let connection = Connections::new(1).get(Library::get()?, &address.login)?;
+    let owner = || {
+        connection.connect(|| ())?;
+        let pool = Pool::open(&connection.cluster, &address.pool, &address.namespace)?;
+        pool.open_image(&address.image, None, true, Arc::clone(&connection) as _)?.lock_owner()
+    };
+    let owner = owner().map_err(|error: Errno| error.to_string())?;
+    Ok(owner.unwrap_or_else(|| "no client".to_owned()))
 }
 
 /// Images whose requests do not complete.
