@@ -20,11 +20,19 @@ const PARTS: &[(&str, &str)] = &[
 /// Decoders of data that neither a peer nor a client writes, or of which each bit pattern is valid.
 const TRUSTED: &[(&str, &str)] = &[
     ("Bits", "a file of the target"),
+    ("BlockSizeInformation", "the NBD server only writes it"),
+    ("Chunk", "the NBD server only writes it"),
+    ("ErrorChunk", "the NBD server only writes it"),
+    ("ExportInformation", "the NBD server only writes it"),
+    ("ExportReply", "the NBD server only writes it"),
+    ("Greeting", "the NBD server only writes it"),
     ("IdentityXattr", "a file of the target"),
     ("Offer", "two words"),
+    ("OptionReply", "the NBD server only writes it"),
     ("Record", "a file of the target"),
     ("Scope", "a name that this user has bound"),
     ("Setup", "two words"),
+    ("SimpleReply", "the NBD server only writes it"),
     ("StaleAssociation", "a file of the host"),
     ("decode_info", "a reply of the kernel"),
 ];

@@ -19,6 +19,7 @@ mod documents {
     #[doc = include_str!("../README.md")]
     #[doc = include_str!("../../docs/ARCHITECTURE.md")]
     #[doc = include_str!("../../docs/CAPABILITIES.md")]
+    #[doc = include_str!("../../docs/CEPH.md")]
     #[doc = include_str!("../../docs/DOCTOR.md")]
     #[doc = include_str!("../../docs/DURABILITY.md")]
     #[doc = include_str!("../../docs/EXPLAIN.md")]
