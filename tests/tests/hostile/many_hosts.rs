@@ -116,7 +116,7 @@ fn closed_connections_leak_no_descriptor() {
         drop(crowd);
         eventually("the crowd is gone", || target.counters().connections_open == 2);
     }
-    assert_eq!(sockets(address), before, "the listener and two connections");
+    eventually("only the listener and two connections are left", || sockets(address) == before);
 }
 
 #[test]
@@ -129,7 +129,11 @@ fn refuses_connections_beyond_the_limit() {
     // A connection evicted on another core is open until that core closes it.
     eventually("the limit is kept", || target.counters().connections_open <= 20);
     drop(crowd);
-    eventually("connections are possible again", || target.counters().connections_open == 2);
+    // The kernel's queue may still hold closed connections of the crowd, which count when they are accepted.
+    eventually("connections are possible again", || {
+        let mut host = MockHost::dial(address);
+        host.stream.write_all(&IcReq::default().encode()).is_ok() && host.try_answer().is_some()
+    });
     drop(MockHost::admin(address));
 }
 
