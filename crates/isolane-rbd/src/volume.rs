@@ -99,12 +99,15 @@ impl RbdVolume {
                 (smallvec![Operation::Write { offset: self.bytes(lba), buffer: data }], fua)
             }
             Request::WriteZeroes { lba, blocks, fua, deallocate } => {
-                let write = |(offset, len)| Operation::WriteZeroes { offset, len, keep_space: !deallocate };
-                (self.chunks(BlockRange { lba, blocks }).map(write).collect(), fua)
+                let (offset, len) = (self.bytes(lba), self.bytes(blocks));
+                (smallvec![Operation::WriteZeroes { offset, len, keep_space: !deallocate }], fua)
             }
             Request::Deallocate { ranges, fua } => {
-                let chunks = ranges.iter().flat_map(|range| self.chunks(*range));
-                (chunks.map(|(offset, len)| Operation::Discard { offset, len }).collect(), fua)
+                let discard = |range: &BlockRange| Operation::Discard {
+                    offset: self.bytes(range.lba),
+                    len: self.bytes(range.blocks),
+                };
+                (ranges.iter().map(discard).collect(), fua)
             }
             Request::Flush => (smallvec![Operation::Flush], false),
             Request::Continue(_) => unreachable!("an RBD volume never continues a request"),
@@ -114,12 +117,6 @@ impl RbdVolume {
             operations.push(Operation::Flush);
         }
         operations
-    }
-
-    /// Splits a range into offsets and lengths.
-    fn chunks(&self, range: BlockRange) -> impl Iterator<Item = (u64, u64)> + use<> {
-        let (start, end) = (self.bytes(range.lba), self.bytes(range.lba + range.blocks));
-        (start..end).step_by(MAX_CHUNK as usize).map(move |offset| (offset, MAX_CHUNK.min(end - offset)))
     }
 }
 
@@ -161,7 +158,8 @@ impl Sequence {
     /// Starts the next operation, or completes the request with the data of a read.
     fn next(mut self, data: Option<Buffer>) {
         match self.operations.pop() {
-            Some(operation) => {
+            Some(mut operation) => {
+                self.operations.extend(operation.split_off(MAX_CHUNK));
                 let image = Arc::clone(&self.shared.image);
                 ffi::start(&image, operation, self);
             }

@@ -50,6 +50,23 @@ impl Operation {
             Operation::Flush => false,
         }
     }
+
+    /// Limits a discard or zeroing to `max` bytes, and returns the rest.
+    pub fn split_off(&mut self, max: u64) -> Option<Operation> {
+        match self {
+            Operation::Discard { offset, len } if *len > max => {
+                let rest = Operation::Discard { offset: *offset + max, len: *len - max };
+                *len = max;
+                Some(rest)
+            }
+            Operation::WriteZeroes { offset, len, keep_space } if *len > max => {
+                let (offset, rest) = (*offset + max, *len - max);
+                *len = max;
+                Some(Operation::WriteZeroes { offset, len: rest, keep_space: *keep_space })
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Receives the result of an operation, and its buffer.
@@ -154,3 +171,23 @@ impl<F: Finish> InFlight<F> {
 /// Slices that librbd accepts (IOV_MAX).
 const MAX_SLICES: usize = 1024;
 const THICK_PROVISION: c_int = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_operations_are_split() {
+        let mut first = Operation::Discard { offset: 512, len: 2048 };
+        let mut second = first.split_off(1024).unwrap();
+        assert!(matches!(first, Operation::Discard { offset: 512, len: 1024 }));
+        assert!(matches!(second, Operation::Discard { offset: 1536, len: 1024 }));
+        assert!(second.split_off(1024).is_none());
+
+        let mut first = Operation::WriteZeroes { offset: 0, len: 5, keep_space: true };
+        let rest = first.split_off(4);
+        assert!(matches!(first, Operation::WriteZeroes { offset: 0, len: 4, keep_space: true }));
+        assert!(matches!(rest, Some(Operation::WriteZeroes { offset: 4, len: 1, keep_space: true })));
+        assert!(Operation::Flush.split_off(1).is_none());
+    }
+}
