@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from programs import NQN, START_TIMEOUT_S, VOLUME_BYTES, Failure, Process, core_percent, resident_kib, run, shared_file
-from targets import ISCSI_NAME, bench, bench_command, spdk_memory
+from targets import CEPH_IMAGE_BYTES, CEPH_POOL, ISCSI_NAME, bench, bench_command, ceph_images, spdk_memory
 
 FLOOR_WORK = {("read", 4096): "read4k", ("write", 4096): "write4k", ("read", 131_072): "read128k", ("write", 131_072): "write128k"}
 
@@ -193,6 +193,39 @@ class Idle(Host):
             time.sleep(self.settle_s)
             memory_kib = (resident_kib(target.pid) - before_kib) / load.connections
             return {"processor_percent": core_percent(target.pid, seconds), "memory_kib": memory_kib}
+
+
+class ImageBench(Host):
+    """One `isolane bench` for each image that the target serves, on any core."""
+
+    programs = ("isolane",)
+
+    def measure(self, bed, target, port, load, seconds):
+        arguments = bench_arguments(bed, replace(load, connections=1), "", seconds)
+        with ExitStack() as stack:
+            commands = [bench_command(bed, port, arguments, nsid) for nsid in range(1, load.connections + 1)]
+            hosts = [stack.enter_context(Process(command)) for command in commands]
+            return sum_of([of_report(json.loads(host.finish(START_TIMEOUT_S + seconds))) for host in hosts])
+
+
+class FioRbd(Host):
+    """One fio with the rbd engine for each image, on any core."""
+
+    programs = ("fio", "rbd")
+
+    def measure(self, bed, target, port, load, seconds):
+        options = f"""--name=bench --output-format=json --time_based --runtime={int(seconds * 1e3)}ms --ramp_time=300ms
+            --rw={load.pattern} --bs={load.block_bytes} --iodepth={load.depth} --size={CEPH_IMAGE_BYTES} --norandommap
+            --ioengine=rbd --clientname=admin --pool={CEPH_POOL} --rbdname="""
+        with ExitStack() as stack:
+            commands = [["fio", *f"{options}{image}".split()] for image in ceph_images(bed, load)]
+            hosts = [stack.enter_context(Process(command)) for command in commands]
+            return sum_of([of_fio(host.finish(START_TIMEOUT_S + 2 * seconds), load.rw) for host in hosts])
+
+
+def sum_of(samples):
+    """The sample of programs that ran at the same time."""
+    return {"iops": sum(sample["iops"] for sample in samples), "mean_us": sum(sample["mean_us"] for sample in samples) / len(samples)}
 
 
 def fio(core, engine, load, seconds):

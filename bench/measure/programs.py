@@ -124,6 +124,8 @@ class Testbed:
         for name in ["setpriv", "taskset", *contender.target.programs, *contender.host.programs]:
             if not find(program := str(self.program(name))):
                 return f"{program} is missing: {REMEDIES.get(name, 'install the package of that name')}"
+            if name == "rbd" and not Path(os.environ.get("CEPH_CONF", "/etc/ceph/ceph.conf")).exists():
+                return "no Ceph cluster: tests/with-ceph.sh COMMAND runs a command beside one"
         return None
 
 
@@ -133,6 +135,7 @@ REMEDIES = {
     **dict.fromkeys(BUILT, "cargo build --release -p isolane-cli -p isolane-bench"),
     **dict.fromkeys(SPDK, "build SPDK (./configure --with-uring && make) and name its directory with --spdk or SPDK_DIR"),
     **dict.fromkeys(["tgtd", "tgtadm"], "install the package tgt"),
+    "rbd": "install the package ceph-common",
     "iscsi-perf": "install the package libiscsi-bin",
     "qemu-storage-daemon": "install the package qemu-utils or qemu-system-common",
     **dict.fromkeys(["setpriv", "taskset"], "install the package util-linux"),

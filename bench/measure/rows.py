@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from hosts import Bench, Fio, FioFile, Floor, Idle, IscsiPerf, MinimalHost, ReadBench, SettledBench, SpdkPerf
-from targets import Isolane, IsolaneFile, Nbdkit, NoTarget, QemuNbd, Spdk, Tgt
+from hosts import Bench, Fio, FioFile, FioRbd, Floor, Idle, ImageBench, IscsiPerf, MinimalHost, ReadBench, SettledBench, SpdkPerf
+from targets import Isolane, IsolaneFile, IsolaneNbd, IsolaneRbd, Nbdkit, NoTarget, QemuNbd, Spdk, Tgt
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,9 @@ READ = tuple(
     for name, reads in [("unread", ()), ("scraped", (SCRAPER,)), ("read", (SCRAPER, TOP))]
 )
 READ_GOALS = goals("isolane+read", "isolane+unread", iops="≥ 0.98", p99_9_us="≤ 1.05")
+NBD = (Contender("isolane", IsolaneNbd(), Fio("")), Contender("nbdkit", Nbdkit(), Fio("")))
+CEPH = (Contender("isolane", IsolaneRbd(), ImageBench()), Contender("fio-rbd", NoTarget(), FioRbd()))
+CEPH_GOALS = goals("isolane", "fio-rbd", iops="≥ 0.90")
 INLINE_GOALS = goals("isolane+inline", "isolane+handoff", mean_us="≤ 0.90")
 
 
@@ -168,6 +171,18 @@ TWO_THREADS = f"{ADAPTIVE} --threads 2 --thread-cores {{bed.both_cores}}"
 CORES = tuple(
     on_both(name, ADAPTIVE, Bench(f"{TWO_THREADS} {lanes}", pinned=False))
     for name, lanes in [("anywhere", ""), ("one", "--cores {bed.target_core}"), ("each", "--cores {bed.both_cores}")]
+)
+NBD_LOADS = (
+    ("r4k-qd1", "4 KiB random read, QD1", reads(1)),
+    ("r4k-qd32", "4 KiB random read, QD32", reads(32)),
+    ("w4k-qd32", "4 KiB random write, QD32", writes(32)),
+    ("r4k-4x8", "4 KiB random read, 4 connections x QD8", reads(8, 4)),
+    ("r128k-qd16", "128 KiB random read, QD16", reads(16, 1, 128 << 10)),
+)
+CEPH_LOADS = (
+    *((f"r4k-qd{depth}", f"4 KiB random read, QD{depth}", reads(depth)) for depth in [1, 16, 64]),
+    *((f"w4k-qd{depth}", f"4 KiB random write, QD{depth}", writes(depth)) for depth in [1, 16, 64]),
+    ("r4k-8x8", "4 KiB random read, 8 images x QD8", reads(8, 8)),
 )
 
 ROWS = (
@@ -263,6 +278,8 @@ ROWS = (
     ),
     observed("host", "at the host, 4 KiB read, QD32", reads(32), OBSERVED_HOST),
     Row("observe-readers", "numbers read beside 1,000 connections, 4 KiB read, QD32", reads(32), READ, READ_GOALS),
+    *(Row(f"nbd-{name}", f"NBD, {title}", load, NBD) for name, title, load in NBD_LOADS),
+    *(Row(f"ceph-{name}", f"Ceph RBD, {title}", load, CEPH, CEPH_GOALS) for name, title, load in CEPH_LOADS),
     Row(
         "idle",
         "1,000 idle connections, adaptive mode",

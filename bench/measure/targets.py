@@ -28,7 +28,7 @@ class Isolane:
     @contextmanager
     def start(self, bed, load):
         cores = bed.both_cores if self.both_cores else bed.target_core
-        with serve(bed, f"mem:{VOLUME_BYTES}", cores, self.arguments) as (process, port):
+        with serve(bed, [f"mem:{VOLUME_BYTES}"], cores, self.arguments) as (process, port):
             fill(bed, port)
             yield process, port
 
@@ -42,16 +42,60 @@ class IsolaneFile:
     def start(self, bed, load):
         path = volume_of(shared_file(bed, self.direct))
         volume = f"{path}{'' if self.direct else ',buffered'},block-size=4096"
-        return serve(bed, volume, bed.target_core, f"--mode poll {self.arguments}")
+        return serve(bed, [volume], bed.target_core, f"--mode poll {self.arguments}")
+
+
+class IsolaneNbd:
+    """`isolane export --nbd` with a memory volume."""
+
+    programs = ("isolane",)
+
+    @contextmanager
+    def start(self, bed, load):
+        options = "--nbd 127.0.0.1:0 --log-level warn".split()
+        with Process([bed.program("isolane"), "export", f"mem:{VOLUME_BYTES}", *options], bed.target_core) as process:
+            yield process, listening_port(process)
+
+
+class IsolaneRbd:
+    """`isolane serve` with one image of a Ceph cluster for each connection of the load, on both cores."""
+
+    programs = ("isolane", "rbd")
+
+    def start(self, bed, load):
+        volumes = [f"rbd:{CEPH_POOL}/{image}" for image in ceph_images(bed, load)]
+        return serve(bed, volumes, bed.both_cores, "")
+
+
+CEPH_POOL = "rbd"
+
+
+def ceph_images(bed, load):
+    """Creates the images of a load without librbd's cache, writes them once, and returns their names."""
+    names = [f"isolane-bench-{number}" for number in range(1, load.connections + 1)]
+    present = run(["rbd", "ls", CEPH_POOL]).split()
+    for name in names:
+        image = f"{CEPH_POOL}/{name}"
+        if name not in present:
+            run(["rbd", "create", "--size", f"{CEPH_IMAGE_BYTES}B", image])
+            run(["rbd", "config", "image", "set", image, "rbd_cache", "false"])
+            run(["rbd", "bench", "--io-type", "write", "--io-size", "4M", "--io-total", CEPH_IMAGE_BYTES, image])
+    return names
+
+
+CEPH_IMAGE_BYTES = 64 << 20  # the OSDs of a test have them in memory
 
 
 @contextmanager
-def serve(bed, volume, cores, arguments):
+def serve(bed, volumes, cores, arguments):
     options = f"--listen 127.0.0.1:0 --log-level warn --nqn {NQN} --cores {cores} {arguments}".split()
     pin = bed.target_core if cores == bed.target_core else None
-    with Process([bed.program("isolane"), "serve", volume, *options, *bed.serve_arguments], pin) as process:
-        listening = process.wait_for(lambda: re.search(r"^listening on \S*:(\d+)$", process.stdout(), re.M))
-        yield process, int(listening[1])
+    with Process([bed.program("isolane"), "serve", *volumes, *options, *bed.serve_arguments], pin) as process:
+        yield process, listening_port(process)
+
+
+def listening_port(process):
+    return int(process.wait_for(lambda: re.search(r"^(?:listening|exporting) on \S*:(\d+)$", process.stdout(), re.M))[1])
 
 
 def fill(bed, port):
@@ -72,8 +116,8 @@ def bench(bed, port, arguments, seconds, pinned=True):
     return json.loads(run(bench_command(bed, port, arguments), bed.host_core if pinned else None, seconds))
 
 
-def bench_command(bed, port, arguments):
-    uri = f"nvme+tcp://127.0.0.1:{port}/{NQN}"
+def bench_command(bed, port, arguments, nsid=1):
+    uri = f"nvme+tcp://127.0.0.1:{port}/{NQN}?nsid={nsid}"
     return [bed.program("isolane"), "bench", uri, "--log-level", "warn", "--json", "-", *arguments.split()]
 
 
