@@ -18,6 +18,7 @@ uri() { echo "nvme+tcp://127.0.0.1:$port/$nqn?nsid=${1:-1}"; }
 image() { echo "rbd:rbd/$1,conf=$CEPH_CONF"; }
 # NSID OPTION...: in the background; `end_bench` waits for it
 start_bench() {
+	: > "$work/bench.out"    # an earlier one has connected
 	"$isolane" bench "$(uri "$1")" --bs 4k --depth 16 --verify --size 16m --log-level info "${@:2}" \
 		> "$work/bench.out" 2>&1 &
 	target_pid[bench]=$!
