@@ -197,6 +197,7 @@ suite_away() {
 	check "no command failed" end_bench 90
 	check "start another load" start_bench 1 --rw randrw --time 60s
 	check "the cluster does not respond again" pause_cluster STOP
+	check "the log names commands that wait" logs_within 60 "commands are older than"
 	check "the target ends with status 1" ends_with_failure
 	kill -9 "${target_pid[bench]}"; unset 'target_pid[bench]'
 	pause_cluster CONT
