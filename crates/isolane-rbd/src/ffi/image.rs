@@ -166,7 +166,7 @@ impl Image {
         }
     }
 
-    /// Whether librbd completes writes from its cache, as settings of the image, its pool, or its cluster demand.
+    /// Whether librbd can complete writes from a cache, as settings of the image, its pool, or its cluster demand.
     pub fn has_cache(&self) -> Result<bool, Errno> {
         let (library, handle) = self.raw();
         let empty = ConfigOption { name: ptr::null_mut(), value: ptr::null_mut(), source: 0 };
@@ -182,13 +182,23 @@ impl Image {
                 Ok(_) => break,
             }
         }
-        let is_set =
-            |option: &ConfigOption| c_text(option.name) == "rbd_cache" && c_text(option.value) == "true";
-        let has_cache = options.iter().take(count as usize).any(is_set);
+        let enables_cache =
+            |option: &ConfigOption| enables_cache(&c_text(option.name), &c_text(option.value));
+        let has_cache = options.iter().take(count as usize).any(enables_cache);
         // SAFETY: the call above filled `count` entries, which are not used later.
         unsafe { (library.rbd.rbd_config_image_list_cleanup)(options.as_mut_ptr(), count) };
         Ok(has_cache)
     }
+}
+
+/// Whether a setting enables a cache for writes. The values of images and pools are as their user wrote them.
+fn enables_cache(name: &str, value: &str) -> bool {
+    let off: &[&str] = match name {
+        "rbd_cache" => &["false", "0"],
+        "rbd_persistent_cache_mode" => &["disabled"],
+        _ => return false,
+    };
+    !off.iter().any(|off| value.eq_ignore_ascii_case(off))
 }
 
 fn c_text(text: *const c_char) -> String {
@@ -257,3 +267,21 @@ const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
 const LOCK_MODE_EXCLUSIVE: c_int = 0;
 /// More settings than an image has.
 const MAX_OPTIONS: c_int = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::enables_cache;
+
+    #[test]
+    fn unknown_values_count_as_cache() {
+        for value in ["true", "TRUE", "1", "yes", "2", ""] {
+            assert!(enables_cache("rbd_cache", value), "{value}");
+        }
+        for value in ["false", "False", "0"] {
+            assert!(!enables_cache("rbd_cache", value), "{value}");
+        }
+        assert!(enables_cache("rbd_persistent_cache_mode", "rwl"));
+        assert!(!enables_cache("rbd_persistent_cache_mode", "disabled"));
+        assert!(!enables_cache("rbd_cache_size", "33554432"));
+    }
+}
