@@ -94,13 +94,13 @@ impl FileVolume {
         self.machine.check_size(size)
     }
 
-    /// Returns the extent at a block, if the file system reports extents.
+    /// Returns the extent at a block, if the file system reports extents and the file was not truncated.
     fn find_extent(&self, lba: u64, blocks: u64) -> Option<Extent> {
         let block_size = u64::from(self.info().block_size);
         let (start, end) = (lba * block_size, (lba + blocks) * block_size);
         let data = match seek(&self.file, SeekFrom::Data(start)) {
-            // The last extent is a hole.
-            Err(Errno::NXIO) => end,
+            // The last extent is a hole, unless the file was truncated: reads there report that.
+            Err(Errno::NXIO) => self.check_size().ok().map(|()| end)?,
             found => found.ok()?.min(end),
         };
         // A block is a hole only if all of it is.

@@ -191,6 +191,7 @@ fn truncated_file_is_not_grown_again() {
         assert_eq!(read.unwrap_err(), VolumeError::Shrunk);
         assert_eq!(core.write(&volume, 1000, &[1; 512], true).unwrap_err(), VolumeError::Shrunk);
         assert_eq!(core.run(&volume, Request::Flush).unwrap_err(), VolumeError::Shrunk);
+        assert!(!volume.extent(16, 100).is_hole, "a client would not read the blocks that are lost");
         let read = core.run(&volume, Request::Read { lba: 0, blocks: 8 });
         assert_eq!(read.unwrap_err(), VolumeError::Shrunk);
         assert_eq!(fs::metadata(dir.path("disk.img")).unwrap().len(), 8192);
