@@ -25,6 +25,12 @@ pub fn kinds(rbd: &Arc<Rbd>) -> Kinds {
     kinds
 }
 
+/// Whether a text starts with a kind of volume, and thus names no file.
+pub fn has_kind(text: &str) -> bool {
+    let kinds = kinds(&Arc::new(Rbd::new(RBD_IMAGES_PER_CONNECTION.into())));
+    text.split_once(':').is_some_and(|(kind, _)| kinds.has(kind))
+}
+
 /// Parses one volume. Rejects addresses, unless a file has that name; `listen` is the option for these, with an
 /// example.
 pub fn parse(kinds: &Kinds, text: &str, action: &str, listen: &str) -> Result<VolumeSpec, Failure> {

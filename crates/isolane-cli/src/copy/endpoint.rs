@@ -10,6 +10,7 @@ use isolane_host::{Client, NamespaceInfo, Options, Uri};
 
 use crate::failure::{Failure, IoContext};
 use crate::host_args::{self, is_like_address};
+use crate::volume;
 
 /// Source or destination of a copy.
 pub enum Endpoint {
@@ -32,7 +33,8 @@ pub struct EndpointInfo {
 }
 
 impl Endpoint {
-    /// Parses a URI or a path. Rejects names that look like addresses, so that no copy creates a file of that name.
+    /// Parses a URI or a path. Rejects names that look like addresses or other volumes, so that no copy creates a file of
+    /// that name.
     pub fn parse(text: &str) -> Result<Endpoint, Failure> {
         if text == "-" {
             return Ok(Endpoint::Pipe);
@@ -43,6 +45,12 @@ impl Endpoint {
         if is_like_address(text) {
             return Err(Failure::new(format!("cannot copy {text}"), "it looks like an address")
                 .with_hint(format!("write nvme+tcp://HOST:PORT/NQN for a volume, or ./{text} for a file")));
+        }
+        if volume::has_kind(text) {
+            return Err(Failure::new(format!("cannot copy {text}"), "only a target opens such a volume")
+                .with_hint(format!(
+                    "start one with `isolane serve {text}`, and copy its URI; write ./{text} for a file"
+                )));
         }
         Ok(Endpoint::File(PathBuf::from(text)))
     }

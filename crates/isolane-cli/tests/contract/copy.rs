@@ -26,6 +26,11 @@ fn rejects_file_names_that_look_like_addresses() {
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && error.contains("nvme+tcp://HOST:PORT/NQN"), "{to}: {error}");
     }
+    for to in ["rbd:disk1", "rbd:rbd/disk1", "mem:1M", "mirror:(a);(b)"] {
+        let output = program().current_dir(dir.path()).args(["copy", "from", to]).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains(&format!("isolane serve {to}")), "{to}: {error}");
+    }
     assert_eq!(names(dir.path()), ["from"]);
     let output = program().current_dir(dir.path()).args(["copy", "from", "./a:1"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
