@@ -4,6 +4,7 @@
 //! this one sleeps.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use isolane_host::{IoChoice, Mode};
 use isolane_nbd::{Address, Server, ServerConfig};
@@ -85,7 +86,8 @@ const MAX_NAME_BYTES: usize = 256;
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let mut signals = signals::listen()?;
+    let (mut signals, is_starting) = (signals::listen()?, Arc::new(AtomicBool::new(true)));
+    signals::exit_while(&is_starting)?;
     let rbd = Arc::new(Rbd::new(volume::RBD_IMAGES_PER_CONNECTION.into()));
     let kinds = volume::kinds(&rbd);
     let spec = volume::parse(&kinds, &args.volume, "export", "--nbd 127.0.0.1:10809")?;
@@ -95,6 +97,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     memory::check(&kinds, std::slice::from_ref(&spec))?;
     let volume = kinds.open(&spec).map_err(Failure::from_error)?;
+    is_starting.store(false, Ordering::Relaxed);
     let mut conditions = Conditions::default();
     conditions.add(&volume);
     let description = volume::describe(&spec, &*volume);

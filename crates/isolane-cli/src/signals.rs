@@ -53,8 +53,14 @@ pub fn at_signal(f: impl FnOnce(i32) + Send + 'static) -> Result<(), Failure> {
 
 /// Makes the next SIGINT, SIGTERM, or SIGHUP end the process immediately.
 pub fn exit_on_next_signal() -> Result<(), Failure> {
+    exit_while(&Arc::new(true.into()))
+}
+
+/// Makes SIGINT, SIGTERM, and SIGHUP end the process immediately while `is_starting` is true, because nothing handles
+/// them yet.
+pub fn exit_while(is_starting: &Arc<AtomicBool>) -> Result<(), Failure> {
     for signal in ending() {
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::new(true.into()))
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(is_starting))
             .context("cannot listen for signals")?;
     }
     Ok(())

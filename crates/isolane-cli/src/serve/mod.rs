@@ -12,6 +12,7 @@ pub(crate) mod observe;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -292,9 +293,11 @@ const SCHEDULERS: [Choice<RebalanceInterval>; 2] = [
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Failure> {
-    let mut signals = signals::listen()?;
+    let (mut signals, is_starting) = (signals::listen()?, Arc::new(AtomicBool::new(true)));
+    signals::exit_while(&is_starting)?;
     let rbd = Arc::new(Rbd::new(args.rbd_images_per_connection.into()));
     let (config, volumes, conditions) = configure(&args, &volume::kinds(&rbd))?;
+    is_starting.store(false, Ordering::Relaxed);
     let (nqn, cores) = (config.nqn, config.cores.clone());
     let target = Target::start(config).context("cannot start the target")?;
     log::info!("using {}", target.io_description());

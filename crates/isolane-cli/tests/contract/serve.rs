@@ -102,6 +102,23 @@ fn rejects_likely_mistakes() {
 }
 
 #[test]
+fn signal_during_start_ends_the_program() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let volume = format!("nvme+tcp://{}/nqn.2014-08.org.example:disk", silent.local_addr().unwrap());
+    let commands =
+        [["serve", &volume, "--listen", "127.0.0.1:0"], ["export", &volume, "--nbd", "127.0.0.1:0"]];
+    for arguments in commands {
+        for (signal, status) in [("INT", 130), ("TERM", 143)] {
+            let mut child = program().args(arguments).stdout(Stdio::piped()).spawn().unwrap();
+            let opened = silent.accept().unwrap();
+            kill(&child, signal);
+            assert_eq!(child.wait().unwrap().code(), Some(status), "{arguments:?}");
+            drop(opened);
+        }
+    }
+}
+
+#[test]
 fn distinguishes_decimal_and_binary_units() {
     let server = Server::start(&["null:10GB", "null:10GiB", "null:10G"]);
     let info: serde_json::Value = serde_json::from_str(&succeed(&["info", &server.uri, "--json"])).unwrap();
