@@ -76,6 +76,11 @@ impl SendQueue {
         self.pending_bytes
     }
 
+    /// Total length of the payloads that are not completely sent, which hold memory.
+    pub fn payload_bytes(&self) -> usize {
+        self.items.iter().map(|item| item.payload.len()).sum()
+    }
+
     /// Number of queued header bytes, which are not references to payload.
     pub fn pending_header_bytes(&self) -> usize {
         self.headers.len() - self.headers_sent
@@ -266,6 +271,7 @@ mod tests {
         assert_eq!((output.pending_bytes(), output.pending_header_bytes()), (6 + 4 + 4, 6 + 4));
         output.advance(8, drop);
         assert_eq!((output.pending_bytes(), output.pending_header_bytes()), (2 + 4, 4));
+        assert_eq!(output.payload_bytes(), 4);
         output.advance(6, drop);
         assert_eq!(output.pending_header_bytes(), 0);
     }

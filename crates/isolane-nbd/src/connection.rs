@@ -82,6 +82,13 @@ pub struct Permit {
     is_read: bool,
 }
 
+impl Permit {
+    /// Length of the data of a read or write in bytes.
+    pub fn data_bytes(&self) -> usize {
+        self.len
+    }
+}
+
 /// Input that the driver handles.
 #[derive(Debug)]
 pub enum Event {
@@ -138,6 +145,11 @@ impl Connection {
     /// Whether all requests have replies.
     pub fn is_idle(&self) -> bool {
         self.in_flight == 0
+    }
+
+    /// Returns the size of the data of requests without a reply, and of replies that are not completely sent.
+    pub fn held_bytes(&self) -> usize {
+        self.in_flight_bytes + self.output.payload_bytes()
     }
 
     /// Whether requests or replies use so much memory that no more requests must be read.
@@ -509,7 +521,7 @@ fn skip(input: &mut InputBuffer<{ RequestHeader::LEN }>, left: &mut usize) -> bo
 }
 
 /// Maximum number of requests in flight.
-const MAX_REQUESTS: usize = 128;
+pub(crate) const MAX_REQUESTS: usize = 128;
 /// Size of data in flight and of output, in bytes, above which no more requests are read: less than the largest
 /// request, so that two of these use less than the pool of the server.
 const MAX_BYTES: usize = 16 << 20;

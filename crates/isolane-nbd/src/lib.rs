@@ -9,7 +9,7 @@
 //!
 //! Invariants:
 //! * Every request gets exactly one reply, also a malformed one; only bytes that have no framing end the connection.
-//! * Memory is bounded: of one connection by [`MAX_PAYLOAD_BYTES`] and of all by one pool.
+//! * Memory is bounded, also of requests whose connections have closed, and of replies that are not read.
 //! * A flush covers the writes that were completed on any connection, because all use one volume.
 
 #![forbid(unsafe_code)]

@@ -23,6 +23,8 @@ pub(super) struct Client {
     pub is_paused: bool,
     /// Length of the write that waits for memory.
     pub awaited: Option<usize>,
+    /// Size of the data of all requests that wait for memory.
+    pub waiting_bytes: usize,
     /// Listed for a send.
     pub is_dirty: bool,
     /// The socket accepts no more output for now.
@@ -35,6 +37,11 @@ impl Client {
     /// Whether the last reply was sent.
     pub fn is_done(&self) -> bool {
         self.is_ending && self.conn.is_idle() && !self.conn.wants_transmit()
+    }
+
+    /// Returns the size of the data that has memory.
+    pub fn granted_bytes(&self) -> usize {
+        self.conn.held_bytes() - self.waiting_bytes
     }
 
     /// Lists the client for a send.
@@ -87,6 +94,14 @@ impl Clients {
 
     pub fn get_mut(&mut self, key: DefaultKey) -> Option<&mut Client> {
         self.slots.get_mut(key)
+    }
+
+    pub fn get(&self, key: DefaultKey) -> Option<&Client> {
+        self.slots.get(key)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (DefaultKey, &Client)> {
+        self.slots.iter()
     }
 
     pub fn remove(&mut self, key: DefaultKey) -> Option<Client> {

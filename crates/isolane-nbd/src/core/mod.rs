@@ -17,7 +17,7 @@ mod clients;
 mod jobs;
 mod sockets;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,9 +29,11 @@ use isolane_volume::{Request, VolumeQueue};
 use slotmap::{DefaultKey, SlotMap};
 
 use self::clients::{Clients, TICK};
-use self::jobs::{FLUSH_TAG, Job, Waiting};
+use self::jobs::{FLUSH_TAG, Job, OWN_BYTES, Orphans, SHARED_BYTES, Status, Waiting};
+use self::sockets::MAX_CONNECTIONS;
 use crate::Export;
 use crate::config::{DRAIN_TIMEOUT, FLUSH_TIMEOUT, ServerConfig, ShutdownError, StartError};
+use crate::connection::MAX_REQUESTS;
 use crate::listen::Listener;
 
 /// State of the thread.
@@ -44,13 +46,15 @@ pub(crate) struct Core {
     clients: Clients,
     /// Requests at the volume, by their tags.
     jobs: SlotMap<DefaultKey, Job>,
-    /// Reads and writes that wait for memory, first come, first served.
+    /// Requests at the volume of closed connections.
+    orphans: HashMap<DefaultKey, Orphans>,
+    /// Reads and writes that wait for shared memory, first come, first served.
     waiting: VecDeque<Waiting>,
+    /// Requests for the allocation, some of which each turn handles.
+    statuses: VecDeque<Status>,
     /// Connections with output.
     dirty: Vec<DefaultKey>,
     export: Arc<Export>,
-    /// Whether reads take memory of the pool.
-    reads_into_pool: bool,
     pool: Pool,
     overflow: Vec<u8>,
     reactor: Reactor,
@@ -86,13 +90,14 @@ impl Core {
         let export = Export { name, description: volume.name().to_owned(), info: volume.info().clone() };
         let now = Instant::now();
         Ok(Core {
-            reads_into_pool: volume.reads_into_pool(),
             queue: VolumeQueue::new(volume, &mut reactor),
             listeners: listeners?,
             accept_after: None,
             clients: Clients::default(),
             jobs: SlotMap::default(),
+            orphans: HashMap::new(),
             waiting: VecDeque::new(),
+            statuses: VecDeque::new(),
             dirty: Vec::new(),
             export: Arc::new(export),
             pool: Pool::new(POOL_BYTES / PAGE_SIZE),
@@ -137,6 +142,7 @@ impl Core {
         }
         self.events = events;
         self.complete_jobs();
+        self.report_statuses();
         self.grant_memory();
         self.queue.end_turn(&mut self.reactor, &mut self.pool);
         self.complete_jobs();
@@ -150,7 +156,9 @@ impl Core {
 
     /// Returns the latest start of the next turn.
     fn deadline(&mut self) -> Option<Instant> {
-        let is_busy = !self.dirty.is_empty() || (!self.waiting.is_empty() && self.can_grant());
+        let is_busy = !self.dirty.is_empty()
+            || !self.statuses.is_empty()
+            || (!self.waiting.is_empty() && self.can_grant());
         let is_watching = !self.clients.is_empty() || self.shutdown.is_some() || self.accept_after.is_some();
         let own = [is_busy.then_some(self.now), is_watching.then_some(self.next_tick)];
         own.into_iter().chain([self.queue.deadline()]).flatten().min()
@@ -229,7 +237,7 @@ impl Core {
     }
 }
 
-/// Memory of all requests and replies.
-const POOL_BYTES: usize = 128 << 20;
+/// Memory of all requests and replies: what is shared, what each connection has for itself, and parts of pages.
+const POOL_BYTES: usize = SHARED_BYTES + MAX_CONNECTIONS * (OWN_BYTES + MAX_REQUESTS * PAGE_SIZE);
 /// Size of the receive buffer after the known destinations.
 const OVERFLOW_BYTES: usize = 128 << 10;

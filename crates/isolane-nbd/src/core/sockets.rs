@@ -12,7 +12,7 @@ use socket2::{SockRef, TcpKeepalive};
 
 use super::Core;
 use super::clients::{Client, STALL_TIMEOUT, TICK};
-use super::jobs::Waiting;
+use super::jobs::{Orphans, Waiting};
 use crate::{Connection, Event};
 
 impl Core {
@@ -40,10 +40,10 @@ impl Core {
 
     pub(super) fn add(&mut self, socket: OwnedFd) {
         let peer = peer_name(&socket);
-        if self.clients.len() >= MAX_CONNECTIONS {
+        if self.clients.len() + self.orphans.len() >= MAX_CONNECTIONS {
             log::limited!(
                 Warn,
-                "{peer}: refused, because there are {MAX_CONNECTIONS} connections; close some"
+                "{peer}: refused, because {MAX_CONNECTIONS} connections are open or have requests at the volume; close some"
             );
             return;
         }
@@ -61,6 +61,7 @@ impl Core {
             stall: StallDetector::new(self.now, STALL_TIMEOUT),
             is_paused: false,
             awaited: None,
+            waiting_bytes: 0,
             is_dirty: false,
             is_blocked: false,
             is_ending: false,
@@ -118,7 +119,8 @@ impl Core {
                 Ok(Some(Event::Command(permit, command))) => self.start(key, permit, command),
                 Ok(Some(Event::Memory { len })) => {
                     client.awaited = Some(len);
-                    if self.waiting.is_empty() && self.has_memory(len) {
+                    client.waiting_bytes += len;
+                    if self.has_memory_now(key, len) {
                         self.grant(key);
                     } else {
                         self.waiting.push_back(Waiting::Write(key));
@@ -185,7 +187,7 @@ impl Core {
     pub(super) fn end(&mut self, key: DefaultKey) {
         let Some(client) = self.clients.get_mut(key) else { return };
         client.is_ending = true;
-        client.awaited = None;
+        client.waiting_bytes -= client.awaited.take().unwrap_or(0);
         self.reactor.pause(client.token);
         if let Some(buffer) = client.conn.close() {
             self.pool.recycle_buffer(buffer);
@@ -193,7 +195,7 @@ impl Core {
         client.list(key, &mut self.dirty);
     }
 
-    /// Closes a connection. Its requests complete without replies.
+    /// Closes a connection. Its requests at the volume complete without replies, and count until then.
     pub(super) fn close(&mut self, key: DefaultKey) {
         let Some(mut client) = self.clients.remove(key) else { return };
         log::debug!("{}: closed", client.peer);
@@ -202,6 +204,15 @@ impl Core {
         }
         drop(self.reactor.remove(client.token));
         self.waiting.retain(|waiting| !matches!(waiting, Waiting::Read { job, .. } if job.client == key));
+        self.statuses.retain(|status| status.client != key);
+        let jobs = self.jobs.values().filter(|job| job.client == key);
+        let orphans = jobs.fold(Orphans::default(), |sum, job| Orphans {
+            jobs: sum.jobs + 1,
+            bytes: sum.bytes + job.bytes(),
+        });
+        if orphans.jobs > 0 {
+            self.orphans.insert(key, orphans);
+        }
     }
 }
 
@@ -226,7 +237,7 @@ fn peer_name(socket: &OwnedFd) -> String {
     peer.map_or_else(|| "local client".to_owned(), |peer| peer.to_string())
 }
 
-const MAX_CONNECTIONS: usize = 128;
+pub(super) const MAX_CONNECTIONS: usize = 128;
 /// Limit per listener and turn.
 const MAX_ACCEPTS: usize = 16;
 /// TCP keep-alive: idle time before the first probe, interval, and number of probes.

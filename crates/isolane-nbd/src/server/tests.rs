@@ -110,24 +110,55 @@ fn limits_connections() {
 }
 
 #[test]
-fn writes_wait_for_memory_in_order() {
+fn slow_writes_stop_large_ones_only() {
     const LEN: u32 = 32 << 20;
     let mut fixture = Fixture::of("mem:64M");
-    let mut large: Vec<UnixStream> = (0..4).map(|_| fixture.client()).collect();
-    // Each gets a quarter of the memory, as its first byte shows.
+    let mut large: Vec<UnixStream> = (0..5).map(|_| fixture.client()).collect();
+    // Four of them get all shared memory; the fifth waits.
     for stream in &mut large {
         send(stream, WRITE, 0, LEN, &[1]);
     }
     let mut small = fixture.client();
-    send(&mut small, READ, 0, 512, b"");
-    assert_eq!(receive(&mut small), 0);
-    small.read_exact(&mut [0; 512]).unwrap();
-    send(&mut small, WRITE, 32 << 20, 512, &[2; 512]);
+    for _ in 0..100 {
+        send(&mut small, WRITE, 32 << 20, 512, &[2; 512]);
+        send(&mut small, READ, 32 << 20, 512, b"");
+        let mut data = [0; 512];
+        assert_eq!((receive(&mut small), receive(&mut small)), (0, 0));
+        small.read_exact(&mut data).unwrap();
+        assert_eq!(data, [2; 512]);
+    }
     let data = vec![1; LEN as usize - 1];
-    large[2].write_all(&data).unwrap();
-    assert_eq!((receive(&mut large[2]), receive(&mut small)), (0, 0));
+    for at in [2, 4] {
+        large[at].write_all(&data).unwrap();
+        assert_eq!(receive(&mut large[at]), 0);
+    }
     // The others are incomplete, and change nothing.
     assert!(fixture.shutdown().is_ok());
+}
+
+/// The requests of closed connections hold memory until the volume completes them.
+#[test]
+fn requests_of_closed_connections_count() {
+    let volume = Waiting::new();
+    let mut fixture = Fixture::new(volume.clone());
+    for count in 1..=128 {
+        let mut client = fixture.client();
+        send(&mut client, FLUSH, 0, 0, b"");
+        client.write_all(&[0; 28]).unwrap();
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+        assert_eq!(volume.completers.lock().unwrap().len(), count);
+    }
+    assert_eq!(fixture.connect().read(&mut [0; 18]).unwrap(), 0, "one more connection is accepted");
+    (0..128).for_each(|_| volume.complete());
+    // A new connection is accepted once the server has seen a completion.
+    let is_accepted = (0..1000).any(|_| {
+        thread::sleep(Duration::from_millis(10));
+        fixture.connect().read(&mut [0; 18]).unwrap() > 0
+    });
+    assert!(is_accepted);
+    let thread = thread::spawn(move || fixture.shutdown());
+    volume.complete();
+    thread.join().unwrap().unwrap();
 }
 
 /// A volume whose requests wait for the test.
