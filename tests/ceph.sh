@@ -97,14 +97,20 @@ fails_with() { # VOLUME TEXT...: one line, with each text
 	[ "$(wc -l <<< "$out")" = 1 ] || return 1
 	for text; do [[ $out == *"$text"* ]] || { echo "does not have: $text"; return 1; }; done
 }
+has_no_blocks() { rbd create --size 0 rbd/none && fails_with "$(image none)" "it has 0 bytes"; }
 suite_errors() {
 	local conf=$work/away.conf
 	rbd create --size 64M rbd/held
 	check "error of a missing image" fails_with "$(image missing)" "monitors [v2:127.0.0.1:" "user client.admin" \
 		"pool rbd" "image missing" "No such file" "rbd ls rbd"
+	check "error of a missing namespace" fails_with "rbd:rbd/none/v,conf=$CEPH_CONF" "rbd namespace ls rbd" "rbd ls rbd/none"
+	check "error of a directory" fails_with "rbd:rbd/held,conf=$work" "$work: is a directory"
+	check "error of an image that is given twice" fails_with "stripe:64k:($(image held));($(image held))" \
+		"this program already serves the image"
+	check "error of an image without blocks" has_no_blocks
 	check "error of a missing pool" fails_with "rbd:other/v,conf=$CEPH_CONF" "pool other" "open the pool" "osd pool ls"
 	check "error of a missing snapshot" fails_with "$(image held@none)" "snapshot none" "rbd snap ls"
-	check "error of a user without a key" fails_with "$(image held),id=nobody" "user client.nobody" "check id= and keyring="
+	check "error of a user without a key" fails_with "$(image held),id=nobody" "user client.nobody" "check id= and keyring=, and"
 	check "error of a missing keyring" fails_with "$(image held),keyring=$work/none" "$work/none: No such file"
 	check "error of a missing configuration" fails_with "rbd:rbd/held,conf=$work/none" "$work/none" "conf=FILE"
 	check "error of a name" fails_with "rbd:held" "no image" "rbd:POOL/IMAGE"
@@ -175,6 +181,7 @@ killed_under_load() { # COUNT
 		"$durable" check "$(uri)" --journal "$work/journal" || { echo "after kill $i"; return 1; }
 	done
 }
+has_cache() { "$isolane" info "$(uri)" --json | grep -q '"volatile_cache": *true'; }
 suite_killed() {
 	local count=1
 	[ -z "$long" ] || count=20
@@ -182,6 +189,11 @@ suite_killed() {
 	check "serve an image to be killed" start killed "$(image killed)" || return
 	check "$count times kill -9 loses nothing durable" killed_under_load $count
 	check "the target ends with status 0" end
+	rbd config image set rbd/killed rbd_cache 1
+	check "serve it with a cache" start cached "$(image killed)" || return
+	check "hosts see the cache" has_cache
+	check "bench --verify with a cache" verified 1 --bs 4k --depth 4
+	check "the target with a cache ends with status 0" end
 }
 
 # ---- away --------------------------------------------------------------------------------

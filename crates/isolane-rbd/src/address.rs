@@ -27,6 +27,19 @@ pub(crate) struct Login {
 }
 
 impl Address {
+    /// Whether both are the same image of the same cluster, as far as their texts tell.
+    pub fn is_same_image(&self, other: &Address) -> bool {
+        let image = |address: &Address| {
+            let Address { login, pool, namespace, image, .. } = address;
+            [pool, namespace, image]
+                .map(String::clone)
+                .into_iter()
+                .chain(login.conf.clone())
+                .collect::<Vec<_>>()
+        };
+        image(self) == image(other)
+    }
+
     /// Reads the address of a specification.
     pub fn new(spec: &VolumeSpec) -> Result<Address, OpenError> {
         let name = spec.name();

@@ -58,13 +58,15 @@ impl Connection {
         let fail = |what: &str, error| format!("{what}: {error}");
         let cluster = Cluster::new(library, &login.id).map_err(|error| fail("invalid id=", error))?;
         let conf = login.conf.as_deref();
+        for path in [&login.conf, &login.keyring].into_iter().flatten() {
+            check_file(path).map_err(|error| format!("{path}: {error}"))?;
+        }
         cluster.read_file(conf).map_err(|error| match conf {
             Some(path) => fail(path, error),
             None => fail("no configuration at Ceph's default places", error),
         })?;
         let set = |option, value| cluster.set(option, value).map_err(|error| fail(option, error));
         if let Some(keyring) = &login.keyring {
-            std::fs::File::open(keyring).map_err(|error| format!("{keyring}: {error}"))?;
             set("keyring", keyring)?;
         }
         for (option, value) in SETTINGS {
@@ -96,6 +98,11 @@ impl Connection {
     pub fn user(&self) -> String {
         format!("client.{}", self.login.id)
     }
+}
+
+fn check_file(path: &str) -> std::io::Result<()> {
+    let is_directory = std::fs::File::open(path)?.metadata()?.is_dir();
+    if is_directory { Err(std::io::ErrorKind::IsADirectory.into()) } else { Ok(()) }
 }
 
 /// Settings of every connection, which override its configuration file.

@@ -1,7 +1,7 @@
 //! Opening an image.
 
-use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use isolane_volume::spec::{BLOCK_SIZES, VolumeSpec};
 use isolane_volume::{
     Generation, Identity, OpenError, RestartLoss, Volume, VolumeDescription, VolumeInfo, VolumeTree,
 };
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use crate::address::Address;
@@ -23,12 +24,31 @@ use crate::watch;
 pub const OPTIONS: &[&str] = &["conf", "id", "keyring"];
 
 /// Opens RBD volumes, which share connections.
-pub struct Rbd(Connections);
+pub struct Rbd {
+    connections: Connections,
+    /// Images that this program can write, while their claims exist.
+    claims: Mutex<Vec<(Address, Weak<Claim>)>>,
+}
+
+/// Exists while an image is open for writes.
+pub(crate) struct Claim;
 
 impl Rbd {
     /// Creates an opener whose connections serve up to `images_per_connection` images each.
     pub fn new(images_per_connection: usize) -> Rbd {
-        Rbd(Connections::new(images_per_connection))
+        Rbd { connections: Connections::new(images_per_connection), claims: Mutex::default() }
+    }
+
+    /// Returns `None` if this program has the image open for writes: each would wait for the lock of the other.
+    fn claim(&self, address: &Address) -> Option<Arc<Claim>> {
+        let mut claims = self.claims.lock();
+        claims.retain(|(_, claim)| claim.strong_count() > 0);
+        if claims.iter().any(|(other, _)| other.is_same_image(address)) {
+            return None;
+        }
+        let claim = Arc::new(Claim);
+        claims.push((address.clone(), Arc::downgrade(&claim)));
+        Some(claim)
     }
 
     /// Opens the volume of a specification `rbd:…`.
@@ -38,8 +58,13 @@ impl Rbd {
     pub fn open(&self, spec: &VolumeSpec) -> Result<Arc<dyn Volume>, OpenError> {
         let address = Address::new(spec)?;
         let fail = |reason: String, remedy: &str| OpenError::new(&address.name, reason, remedy);
+        let is_read_only = spec.read_only || address.snapshot.is_some();
+        let claim = if is_read_only { None } else { self.claim(&address) };
+        if claim.is_none() && !is_read_only {
+            return Err(fail("this program already serves the image".to_owned(), "remove one of both"));
+        }
         let library = Library::get().map_err(|error| fail(error, ""))?;
-        let connection = self.0.get(library, &address.login);
+        let connection = self.connections.get(library, &address.login);
         let connection =
             connection.map_err(|error| fail(error, "give a readable file as conf=FILE or keyring=FILE"))?;
         let described = describe(&address, &connection);
@@ -48,7 +73,7 @@ impl Rbd {
         let (of_thread, spec) = (address.clone(), spec.clone());
         let run = move || {
             let on_lock = |owner| drop(sender.send(Progress::Locked { owner }));
-            let opened = open(&of_thread, &spec, connection, on_lock);
+            let opened = open(&of_thread, &spec, connection, claim, on_lock);
             // After the time limit, this closes the image.
             let _ = sender.send(Progress::Opened(opened.map(Arc::new)));
         };
@@ -125,6 +150,7 @@ fn open(
     address: &Address,
     spec: &VolumeSpec,
     connection: Arc<Connection>,
+    claim: Option<Arc<Claim>>,
     on_lock: impl Fn(String),
 ) -> Result<RbdVolume, Failure> {
     let read_only = spec.read_only || address.snapshot.is_some();
@@ -141,6 +167,17 @@ fn open(
     snapshot.iter().for_each(|snapshot| name += &format!("@{snapshot}"));
     let store = Uuid::new_v5(&NAMESPACE, name.as_bytes());
     let block_size = BLOCK_SIZES[0];
+    if bytes < u64::from(block_size) {
+        let remedy = format!("it has {bytes} bytes; set a size with `rbd resize --allow-shrink --size 10G`");
+        return Err(Failure::new("serve the image", Errno(libc::EINVAL), remedy));
+    }
+    if !bytes.is_multiple_of(u64::from(block_size)) {
+        log::warn!(
+            "{}: the last {} bytes are no block, and not served",
+            address.name,
+            bytes % u64::from(block_size)
+        );
+    }
     let description = VolumeDescription {
         name: address.name.clone(),
         info: VolumeInfo {
@@ -169,23 +206,27 @@ fn open(
         has_lock,
     });
     connection.images.lock().push(Arc::downgrade(&shared));
-    Ok(RbdVolume { shared, description, tree, store })
+    Ok(RbdVolume { shared, description, tree, store, _claim: claim })
 }
 
 fn open_image(address: &Address, connection: &Arc<Connection>, read_only: bool) -> Result<Image, Failure> {
     connection.connect(|| watch::spawn(connection)).map_err(|error| {
         let remedy = match error.0 {
+            _ if connection.monitors.is_empty() => "set mon_host in the configuration",
             libc::ETIMEDOUT => "check that the monitors run and can be reached",
-            _ => "check id= and keyring=",
+            _ => "check id= and keyring=, and that the user has the capability `mon 'profile rbd'`",
         };
         Failure::new("connect", error, remedy)
     })?;
-    let remedy = |error: Errno, missing: String| match error.0 {
+    let remedy = |error: Errno, missing: String| {
+        match error.0 {
         libc::EPERM | libc::EACCES => {
-            "give the user the capabilities `mon 'profile rbd' osd 'profile rbd pool=NAME'`".to_owned()
+            "give the user the capabilities `mon 'profile rbd' osd 'profile rbd pool=NAME'`, or serve the image with ro"
+                .to_owned()
         }
         libc::ENOENT => missing,
         _ => "check the cluster (`ceph health detail`)".to_owned(),
+    }
     };
     let pool = Pool::open(&connection.cluster, &address.pool, &address.namespace);
     let pool = pool.map_err(|error| {
@@ -194,7 +235,12 @@ fn open_image(address: &Address, connection: &Arc<Connection>, read_only: bool) 
     let snapshot = address.snapshot.as_deref();
     let image = pool.open_image(&address.image, snapshot, read_only, Arc::clone(connection) as _);
     image.map_err(|error| {
-        let missing = format!("`rbd ls {}` lists the images, `rbd snap ls` the snapshots", address.pool);
+        let Address { pool, namespace, .. } = address;
+        let missing = if namespace.is_empty() {
+            format!("`rbd ls {pool}` lists the images, `rbd snap ls` the snapshots")
+        } else {
+            format!("`rbd namespace ls {pool}` lists the namespaces, `rbd ls {pool}/{namespace}` the images")
+        };
         Failure::new("open the image", error, remedy(error, missing))
     })
 }
@@ -212,8 +258,14 @@ fn lock(image: &Image, address: &Address, on_lock: impl Fn(String)) -> Result<bo
     }
     image.lock_owner().map_err(read)?.into_iter().for_each(on_lock);
     image.lock().map(|()| true).map_err(|error| {
-        let owner = image.lock_owner().ok().flatten().unwrap_or_else(|| "another client".to_owned());
-        Failure::new("take the lock of the image", error, format!("stop {owner}, which has it"))
+        let remedy = match image.lock_owner().ok().flatten() {
+            Some(owner) => format!("stop {owner}, which has it"),
+            None => {
+                "if it mirrors another image, promote it (`rbd mirror image promote`), or serve it with ro"
+                    .to_owned()
+            }
+        };
+        Failure::new("take the lock of the image", error, remedy)
     })
 }
 

@@ -10,6 +10,7 @@ use smallvec::{SmallVec, smallvec};
 use uuid::Uuid;
 
 use crate::ffi::{self, Errno, Finish, Operation};
+use crate::open::Claim;
 use crate::state::Shared;
 
 /// Volume of an image.
@@ -19,6 +20,8 @@ pub(crate) struct RbdVolume {
     pub tree: VolumeTree,
     /// Identity of the image, also under a requested one.
     pub store: Uuid,
+    /// Prevents that this program opens the image again for writes.
+    pub _claim: Option<Arc<Claim>>,
 }
 
 impl Volume for RbdVolume {
