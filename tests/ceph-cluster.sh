@@ -55,6 +55,7 @@ write_conf() { # FSID PORT
 		osd pool default pg autoscale mode = off
 		osd crush chooseleaf type = 0
 		osd max object name len = 256
+		osd client watch timeout = 10
 		mon allow pool size one = true
 		mon warn on pool no redundancy = false
 		mgr initial modules =

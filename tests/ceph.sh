@@ -189,8 +189,8 @@ suite_killed() {
 	check "serve an image to be killed" start killed "$(image killed)" || return
 	check "$count times kill -9 loses nothing durable" killed_under_load $count
 	check "the target ends with status 0" end
-	rbd config image set rbd/killed rbd_cache 1
-	check "serve it with a cache" start cached "$(image killed)" || return
+	rbd create --size 64M rbd/cached && rbd config image set rbd/cached rbd_cache 1
+	check "serve an image with a cache" start cached "$(image cached)" || return
 	check "hosts see the cache" has_cache
 	check "bench --verify with a cache" verified 1 --bs 4k --depth 4
 	check "the target with a cache ends with status 0" end
