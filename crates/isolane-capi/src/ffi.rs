@@ -121,34 +121,4 @@ pub(crate) fn timeout(timeout_ns: i64) -> Option<Duration> {
     u64::try_from(timeout_ns).ok().map(Duration::from_nanos)
 }
 
-/// Runs code that can start threads. They start with all signals blocked, so that only the program's own threads
-/// handle signals.
-pub(crate) fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
-    let _restored = BlockedSignals::new();
-    f()
-}
-
-struct BlockedSignals {
-    before: libc::sigset_t,
-}
-
-impl BlockedSignals {
-    fn new() -> Self {
-        // SAFETY: `sigset_t` is plain bits; the functions write both local sets before this code reads them.
-        unsafe {
-            let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-            libc::sigfillset(&mut all);
-            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-            Self { before }
-        }
-    }
-}
-
-impl Drop for BlockedSignals {
-    fn drop(&mut self) {
-        // SAFETY: the system wrote this set in `new`.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
-    }
-}
-
 const NULL: Failure = Failure::Argument("pointer is NULL: check the result of the call that returned it");

@@ -6,11 +6,12 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 
 use isolane_attach::Session;
 use isolane_attach::stream::StreamOptions;
+use isolane_shm::with_signals_blocked;
 use rustix::net::sockopt;
 
 use crate::entry::{call, close};
 use crate::error::Failure;
-use crate::ffi::{as_ref, borrowed, from_raw, into_raw, owned, text, with_signals_blocked};
+use crate::ffi::{as_ref, borrowed, from_raw, into_raw, owned, text};
 use crate::options::or_default;
 use crate::stream::{Stream, addresses, into_raw_stream};
 

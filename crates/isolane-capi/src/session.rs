@@ -4,10 +4,11 @@ use std::ffi::{OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 
 use isolane_attach::{Session, SessionOptions};
+use isolane_shm::with_signals_blocked;
 
 use crate::entry::{call, close};
 use crate::error::Failure;
-use crate::ffi::{as_ref, into_raw, slice_mut, text, with_signals_blocked};
+use crate::ffi::{as_ref, into_raw, slice_mut, text};
 
 const ISOLANE_NO_SPAWN: c_int = 1;
 

@@ -12,16 +12,14 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use isolane_attach::Session;
 use isolane_attach::stream::{self, AdoptError, ReadHalf, StreamOptions, WriteHalf};
-use isolane_shm::process_id;
+use isolane_shm::{process_id, with_signals_blocked};
 use parking_lot::Mutex;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::sockopt;
 
 use crate::entry::{call, close};
 use crate::error::Failure;
-use crate::ffi::{
-    as_ref, borrowed, from_raw, into_raw, owned, slice, slice_mut, text, timeout, with_signals_blocked,
-};
+use crate::ffi::{as_ref, borrowed, from_raw, into_raw, owned, slice, slice_mut, text, timeout};
 use crate::options::or_default;
 
 const ISOLANE_READ: c_int = 1;

@@ -6,13 +6,11 @@
 //! it with an error.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use crossbeam_queue::ArrayQueue;
-use isolane_reactor::clock;
-use rustix::thread::futex;
-use rustix::time::Timespec;
+use isolane_reactor::{Parker, clock};
 
 use crate::error::RequestError;
 use crate::lane_class::LaneClass;
@@ -139,6 +137,11 @@ impl CallerQueue {
         self.parker.sleep(deadline, || self.has_completions() || is_over());
     }
 
+    /// Returns the wait of its thread in other event loops.
+    pub(crate) fn parker(&self) -> &Parker {
+        &self.parker
+    }
+
     /// Fails every queued request: the volume is closed.
     pub(crate) fn reject_all(self: &Arc<Self>) {
         while let Some(Submission { request, tag, .. }) = self.submissions.pop() {
@@ -180,44 +183,6 @@ impl Drop for ReplyGuard {
         }
     }
 }
-
-/// Wakes one sleeping thread. Costs a fence and a load while the thread is awake.
-#[derive(Debug, Default)]
-struct Parker {
-    state: AtomicU32,
-}
-
-impl Parker {
-    /// Makes everything written before visible to the thread that it wakes.
-    fn wake(&self) {
-        // Orders the completion before the load: either the sleeper sees the completion, or this sees the sleeper.
-        fence(Ordering::SeqCst);
-        if self.state.load(Ordering::Relaxed) == ASLEEP && self.state.swap(AWAKE, Ordering::AcqRel) == ASLEEP
-        {
-            // Fails only if no thread sleeps.
-            let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
-        }
-    }
-
-    fn sleep(&self, deadline: Option<Instant>, is_over: impl Fn() -> bool) {
-        self.state.store(ASLEEP, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        while self.state.load(Ordering::Acquire) == ASLEEP {
-            let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if is_over() || remaining.is_some_and(|remaining| remaining.is_zero()) {
-                self.state.store(AWAKE, Ordering::Relaxed);
-                return;
-            }
-            // A timeout that the clock cannot represent never passes.
-            let timeout = remaining.and_then(|remaining| Timespec::try_from(remaining).ok());
-            // Ends by a wake, a signal, or because the state has changed: the loop checks again.
-            let _ = futex::wait(&self.state, futex::Flags::PRIVATE, ASLEEP, timeout.as_ref());
-        }
-    }
-}
-
-const AWAKE: u32 = 0;
-const ASLEEP: u32 = 1;
 
 #[cfg(test)]
 mod tests {

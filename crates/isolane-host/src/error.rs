@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use isolane_wire::Status;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::codec::EncodedStatus;
@@ -237,6 +238,27 @@ impl ConnectError {
         )
     }
 
+    /// Returns the number of the system's error, or of the closest one.
+    pub fn raw_os_error(&self) -> i32 {
+        let closest = match self {
+            ConnectError::Resolve { .. } => Errno::HOSTUNREACH,
+            ConnectError::Timeout { .. } => Errno::TIMEDOUT,
+            ConnectError::Refused { .. } => Errno::ACCESS,
+            ConnectError::NoNamespace
+            | ConnectError::NoSubsystem { .. }
+            | ConnectError::UnknownNamespace { .. } => Errno::NOENT,
+            ConnectError::AmbiguousSubsystem(_) | ConnectError::AmbiguousNamespace(_) => Errno::INVAL,
+            ConnectError::Closed { .. } | ConnectError::ProtocolViolation { .. } => Errno::PROTO,
+            ConnectError::Unsupported(_) => Errno::OPNOTSUPP,
+            ConnectError::OnCore { source, .. } => return source.raw_os_error(),
+            ConnectError::Socket { source, .. }
+            | ConnectError::Core { source, .. }
+            | ConnectError::System { source, .. } => Errno::from_io_error(source).unwrap_or(Errno::IO),
+            _ => Errno::IO,
+        };
+        closest.raw_os_error()
+    }
+
     /// Returns whether a later attempt can succeed with the same options.
     pub(crate) fn is_transient(&self) -> bool {
         use ConnectError::{NoQuiesceTime, Unsupported, VolumeChanged};
@@ -315,6 +337,30 @@ pub enum RequestError {
     Closed,
 }
 
+impl RequestError {
+    /// Returns the number of the closest error of the system.
+    pub fn raw_os_error(&self) -> i32 {
+        let closest = match self {
+            RequestError::Status(status) if status.is(Status::CAPACITY_EXCEEDED) => Errno::NOSPC,
+            RequestError::Status(status) if status.is(Status::NAMESPACE_WRITE_PROTECTED) => Errno::ROFS,
+            RequestError::OutOfRange { .. }
+            | RequestError::Unaligned { .. }
+            | RequestError::Buffer(_)
+            | RequestError::InvalidRanges
+            | RequestError::Lane { .. } => Errno::INVAL,
+            RequestError::TooMany(_) => Errno::AGAIN,
+            RequestError::Lost(_) => Errno::NOTCONN,
+            RequestError::Closed => Errno::CONNABORTED,
+            RequestError::Status(_)
+            | RequestError::DataDigest
+            | RequestError::FateUnknown
+            | RequestError::Fenced
+            | RequestError::WritesLost { .. } => Errno::IO,
+        };
+        closest.raw_os_error()
+    }
+}
+
 /// Cause of the loss of acknowledged writes.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, thiserror::Error)]
 pub enum LossCause {
@@ -358,10 +404,8 @@ fn remedy(step: Step, status: Status, field: Option<&str>) -> &'static str {
 }
 
 fn remedy_of_system(error: &io::Error) -> &'static str {
-    match rustix::io::Errno::from_io_error(error) {
-        Some(rustix::io::Errno::MFILE) => {
-            "raise the limit of open files of this process, as with `ulimit -n`"
-        }
+    match Errno::from_io_error(error) {
+        Some(Errno::MFILE) => "raise the limit of open files of this process, as with `ulimit -n`",
         _ => "is a target listening there?",
     }
 }
@@ -395,18 +439,36 @@ mod tests {
 
     #[test]
     fn lack_of_descriptors_has_local_remedy() {
-        let error = |errno: rustix::io::Errno| ConnectError::Socket {
+        let error = |errno: Errno| ConnectError::Socket {
             address: "127.0.0.1:4420".parse().unwrap(),
             step: Step::Tcp,
             source: Arc::new(errno.into()),
         };
-        let text = error(rustix::io::Errno::MFILE).to_string();
+        let text = error(Errno::MFILE).to_string();
         assert!(
             text.ends_with("raise the limit of open files of this process, as with `ulimit -n`"),
             "{text}"
         );
-        let text = error(rustix::io::Errno::CONNREFUSED).to_string();
+        let text = error(Errno::CONNREFUSED).to_string();
         assert!(text.ends_with("is a target listening there?"), "{text}");
+    }
+
+    #[test]
+    fn errors_have_numbers_of_the_system() {
+        let lost =
+            ConnectError::Lost { address: "127.0.0.1:4420".parse().unwrap(), reason: "gone".to_owned() };
+        for (error, number) in [
+            (RequestError::Status(Status::CAPACITY_EXCEEDED), Errno::NOSPC),
+            (RequestError::Status(Status::INTERNAL_ERROR), Errno::IO),
+            (RequestError::Unaligned { bytes: 1, block_bytes: 512 }, Errno::INVAL),
+            (RequestError::Lost(Arc::new(lost)), Errno::NOTCONN),
+        ] {
+            assert_eq!(error.raw_os_error(), number.raw_os_error(), "{error}");
+        }
+        let refused = ConnectError::system("a thread", Errno::MFILE.into());
+        let on_core = ConnectError::OnCore { core: 1, source: Box::new(refused) };
+        assert_eq!(on_core.raw_os_error(), Errno::MFILE.raw_os_error());
+        assert_eq!(ConnectError::NoNamespace.raw_os_error(), Errno::NOENT.raw_os_error());
     }
 
     #[test]

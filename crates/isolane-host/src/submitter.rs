@@ -6,6 +6,8 @@
 //!
 //! Invariant: at most `depth` requests are outstanding, and each gets exactly one completion.
 
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -142,6 +144,30 @@ impl Submitter {
             }
         }
         self.take_completions(completions)
+    }
+
+    /// Returns the descriptor that becomes readable when a completion arrives after [`Submitter::arm`].
+    ///
+    /// # Errors
+    /// The system's, if there is no descriptor yet.
+    pub fn wait_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.queues[0].caller.parker().wait_fd()
+    }
+
+    /// Sends the queued requests, and requests one notification at [`Submitter::wait_fd`] for the next completion.
+    /// Returns `false` if there is a completion already: take it instead of waiting.
+    ///
+    /// # Errors
+    /// The system's, if there is no descriptor yet.
+    pub fn arm(&mut self) -> io::Result<bool> {
+        self.send();
+        let has_any = || self.queues.iter().any(|queue| queue.caller.has_completions());
+        self.queues[0].caller.parker().arm(has_any)
+    }
+
+    /// Ends a wait at [`Submitter::wait_fd`], and clears the descriptor.
+    pub fn disarm(&mut self) {
+        self.queues[0].caller.parker().disarm();
     }
 
     /// Waits while other threads drive the clients.

@@ -12,6 +12,7 @@
 //! * [`is_privileged`]: whether another user may have chosen the environment.
 //! * [`sockopt`]: socket options that rustix does not wrap.
 //! * [`start_with_default_signals`]: the signal state of programs that this process starts.
+//! * [`with_signals_blocked`]: starts threads that handle no signal.
 //! * [`Arena`]: the page allocator of the memory's owner.
 //!
 //! Invariants:
@@ -38,7 +39,7 @@ pub use index::InvalidIndex;
 pub use memory::{MemoryError, RawSlice, SharedMemory, ShmRef};
 pub use peer::{PeerCred, PeerProcess};
 pub use process::{is_privileged, process_id};
-pub use signals::start_with_default_signals;
+pub use signals::{start_with_default_signals, with_signals_blocked};
 
 /// Size of a page in bytes; offsets and lengths of rings are multiples of it.
 pub const PAGE_SIZE: usize = 4096;

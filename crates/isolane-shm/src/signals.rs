@@ -1,4 +1,4 @@
-//! Signal state of programs that this process starts.
+//! Signal state of programs and threads that this process starts.
 //!
 //! A child inherits the signal mask of the thread that starts it and all ignored signals. A service must start with
 //! neither, because it is controlled by signals.
@@ -24,6 +24,36 @@ pub fn start_with_default_signals(program: &mut Command) -> &mut Command {
     };
     // SAFETY: the closure allocates nothing and takes no lock.
     unsafe { program.pre_exec(reset) }
+}
+
+/// Runs code that can start threads. They start with all signals blocked, so that only the program's own threads
+/// handle signals.
+pub fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
+    let _restored = BlockedSignals::new();
+    f()
+}
+
+struct BlockedSignals {
+    before: libc::sigset_t,
+}
+
+impl BlockedSignals {
+    fn new() -> Self {
+        // SAFETY: `sigset_t` is plain bits; the functions write both local sets before this code reads them.
+        unsafe {
+            let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+            Self { before }
+        }
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        // SAFETY: the system wrote this set in `new`.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
+    }
 }
 
 #[cfg(all(test, not(loom), not(miri)))]

@@ -49,6 +49,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use isolane_shm::with_signals_blocked;
 use parking_lot::Mutex;
 
 use super::Plan;
@@ -150,7 +151,8 @@ impl Fences {
                 Weak::upgrade(&fences).into_iter().for_each(|fences| fences.apply_verdict(id, verdict));
             });
         };
-        if let Err(error) = std::thread::Builder::new().name("isolane-fence".to_owned()).spawn(watch) {
+        let thread = std::thread::Builder::new().name("isolane-fence".to_owned());
+        if let Err(error) = with_signals_blocked(|| thread.spawn(watch)) {
             log::error!(
                 "cannot spawn thread to watch a lost association: {error}; its writes and later ones fail"
             );

@@ -9,6 +9,7 @@
 
 use std::time::{Duration, Instant};
 
+use isolane_shm::with_signals_blocked;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{Shutdown, connect_unspec, shutdown, sockopt};
@@ -24,7 +25,8 @@ pub(super) fn close_gracefully(socket: OwnedFd) {
         }
         reset(&socket);
     };
-    if let Err(error) = std::thread::Builder::new().name("isolane-closing".to_owned()).spawn(close) {
+    let thread = std::thread::Builder::new().name("isolane-closing".to_owned());
+    if let Err(error) = with_signals_blocked(|| thread.spawn(close)) {
         log::debug!("cannot spawn close thread: {error}");
     }
 }

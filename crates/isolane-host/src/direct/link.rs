@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use isolane_proto::host::{Abandoned, Completed};
+use isolane_shm::with_signals_blocked;
 
 use super::association::{Link, LiveAssociation, Outage};
 use super::graceful_close;
@@ -187,7 +188,8 @@ impl Direct {
             // A dropped client needs no association, which is then closed.
             let _ = sender.send(Message::Connected(result));
         };
-        let thread = std::thread::Builder::new().name("isolane-connect".to_owned()).spawn(attempt);
+        let thread = std::thread::Builder::new().name("isolane-connect".to_owned());
+        let thread = with_signals_blocked(|| thread.spawn(attempt));
         if let Err(error) = thread {
             self.on_failed_attempt(state, ConnectError::system("a thread", error));
         }

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use isolane_attach::{Session, Watcher};
 use isolane_reactor::Waker;
+use isolane_shm::with_signals_blocked;
 
 use super::EngineVolume;
 use super::open::OpenVolume;
@@ -146,7 +147,8 @@ impl EngineVolume {
             waker.wake();
         };
         (outage.attempt, outage.attempt_result) = (outage.attempt + 1, Some(receiver));
-        let thread = std::thread::Builder::new().name("isolane-reopen".to_owned()).spawn(attempt);
+        let thread = std::thread::Builder::new().name("isolane-reopen".to_owned());
+        let thread = with_signals_blocked(|| thread.spawn(attempt));
         if let Err(error) = thread {
             self.abandon(state, ConnectError::system("a thread", error));
         }
