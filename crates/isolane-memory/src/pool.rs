@@ -22,6 +22,8 @@ pub struct Pool {
     outstanding: usize,
     max_pages: usize,
     account: &'static PoolAccount,
+    /// The next buffer of its length.
+    lent: Option<Buffer>,
 }
 
 impl Pool {
@@ -33,11 +35,15 @@ impl Pool {
             outstanding: 0,
             max_pages,
             account: PoolAccount::take(),
+            lent: None,
         }
     }
 
     /// Returns a buffer of `len` bytes in pages, `None` at the limit. It contains old bytes.
     pub fn buffer(&mut self, len: usize) -> Option<Buffer> {
+        if let Some(lent) = self.lent.take_if(|lent| lent.len() == len) {
+            return Some(lent);
+        }
         let count = pages_for(len);
         if count > self.free_pages_known() && count > self.free_pages() {
             return None;
@@ -46,6 +52,17 @@ impl Pool {
             return Some(Buffer::from_page(self.charged_page(), len));
         }
         Some(Buffer::from_pages(self.charged_pages(count), len))
+    }
+
+    /// Makes the next [`Pool::buffer`] of the same length return this buffer, which does not count against the limit.
+    /// Its memory is so the destination of a read that would take pages of the pool.
+    pub fn lend(&mut self, buffer: Buffer) {
+        self.lent = Some(buffer);
+    }
+
+    /// Ends [`Pool::lend`], and returns the buffer if it was not taken.
+    pub fn end_lending(&mut self) -> Option<Buffer> {
+        self.lent.take()
     }
 
     /// Keeps the order of recycled pages, so that adjacent pages stay together.
@@ -213,6 +230,21 @@ mod tests {
         let again: Vec<Buffer> = (0..3).filter_map(|_| pool.buffer(8 * PAGE_SIZE)).collect();
         let after: Vec<_> = again.iter().rev().map(places).collect();
         assert_eq!(after, before);
+    }
+
+    #[test]
+    fn lends_a_buffer_once() {
+        let (mut pool, start) = (Pool::new(1), |buffer: &Buffer| buffer.raw_parts(0, 1).next());
+        let lent = Buffer::contiguous(8192);
+        let address = start(&lent);
+        pool.lend(lent);
+        assert_ne!(pool.buffer(4096).as_ref().map(start), Some(address));
+        let taken = pool.buffer(8192).unwrap();
+        assert_eq!(start(&taken), address);
+        assert!(pool.buffer(8192).is_none());
+        pool.lend(taken);
+        assert!(pool.end_lending().is_some() && pool.end_lending().is_none());
+        assert!(pool.buffer(8192).is_none() && pool.free_pages() == 1);
     }
 
     #[test]

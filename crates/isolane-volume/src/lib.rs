@@ -31,6 +31,7 @@ pub mod spec;
 pub mod tree;
 mod volume;
 mod volume_queue;
+mod volume_thread;
 
 pub use core_parts::CoreParts;
 pub use error::VolumeError;
@@ -46,3 +47,4 @@ pub use spec::VolumeSpec;
 pub use tree::VolumeTree;
 pub use volume::{CorePart, Upcoming, Volume};
 pub use volume_queue::VolumeQueue;
+pub use volume_thread::{ThreadQueue, VolumeThread};

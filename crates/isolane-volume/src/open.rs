@@ -16,12 +16,14 @@ pub struct OpenError {
     pub reason: String,
     /// Remedy; empty if the reason has one.
     pub remedy: String,
+    /// Error of the system, if it is the reason.
+    pub raw_os_error: Option<i32>,
 }
 
 impl OpenError {
     /// Creates an error.
     pub fn new(name: &str, reason: impl Into<String>, remedy: impl Into<String>) -> OpenError {
-        OpenError { name: name.to_owned(), reason: reason.into(), remedy: remedy.into() }
+        OpenError { name: name.to_owned(), reason: reason.into(), remedy: remedy.into(), raw_os_error: None }
     }
 
     /// Creates an error from one that has its own remedy.

@@ -77,6 +77,12 @@ impl VolumeQueue {
         self.advance(tag, step, reactor, pool);
     }
 
+    /// Continues a request that another thread started at the volume, with the step that it got.
+    pub fn adopt(&mut self, tag: u64, step: Step, reactor: &mut Reactor, pool: &mut Pool) {
+        self.in_flight += 1;
+        self.advance(tag, step, reactor, pool);
+    }
+
     /// Returns a completed request.
     pub fn poll(&mut self) -> Option<(u64, Outcome)> {
         self.completed.pop_front()

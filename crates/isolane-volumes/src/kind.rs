@@ -70,7 +70,7 @@ const STANDARD: [Kind; 8] = [
         open: Open::Any(mirror::open),
     },
     Kind {
-        name: "nvme+tcp",
+        name: remote::KIND,
         argument: None,
         members: Members::None,
         options: &["keep-alive", "reconnect"],

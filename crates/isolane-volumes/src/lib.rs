@@ -57,6 +57,7 @@ use isolane_volume::{OpenError, Volume};
 
 pub use kind::{Kind, Kinds};
 pub use read_only::ReadOnly;
+pub use remote::remote_address;
 
 /// Error number of an I/O error.
 const EIO: i32 = 5;

@@ -15,9 +15,10 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread;
 use std::time::Instant;
 
-use isolane_host::{Client, Completion, ControllerInfo, NamespaceInfo, Options, RequestError, Wait};
+use isolane_host::{Client, Completion, ControllerInfo, NamespaceInfo, Options, RequestError, Uri, Wait};
 use isolane_memory::{Buffer, Payload, Pool};
 use isolane_reactor::{IoChoice, Mode, Waker};
+use isolane_volume::spec::{Source, VolumeSpec};
 use isolane_volume::{
     Completer, CorePart, Generation, Identity, OpenError, Outcome, Request, RestartLoss, Step, Volume,
     VolumeDescription, VolumeError, VolumeInfo, VolumeTree, tree,
@@ -49,16 +50,36 @@ enum Message {
     Move(Sender<Driver>),
 }
 
-pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
+/// Returns the address and the options of a remote volume, for a program that uses the host without this volume.
+/// `None`: another kind of volume.
+///
+/// # Errors
+/// The part that is invalid.
+pub fn remote_address(spec: &VolumeSpec) -> Option<Result<(Uri, Options), OpenError>> {
+    match &spec.source {
+        Source::Nested { kind, options, .. } if kind == KIND => {
+            Some(address(&Parts { name: spec.name(), options: options.clone(), ..Parts::default() }))
+        }
+        _ => None,
+    }
+}
+
+fn address(parts: &Parts) -> Result<(Uri, Options), OpenError> {
     let uri = parts.name.parse().map_err(|error| parts.error(format!("{error}"), "correct the address"))?;
-    // Only epoll has a descriptor that a core can wait for.
-    let mut options = Options { depth: 128, mode: Mode::Sleep, io: IoChoice::Epoll, ..Options::default() };
+    let mut options = Options { depth: 128, ..Options::default() };
     if let Some(text) = parts.option("keep-alive") {
         options.keep_alive = parts.duration(text)?;
     }
     if let Some(text) = parts.option("reconnect") {
         options.reconnect.timeout = Some(parts.duration(text)?);
     }
+    Ok((uri, options))
+}
+
+pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
+    let (uri, options) = address(&parts)?;
+    // Only epoll has a descriptor that a core can wait for.
+    let options = Options { mode: Mode::Sleep, io: IoChoice::Epoll, ..options };
     let connected = Client::connect(&uri, options);
     let client = connected.map_err(|error| OpenError::from_error(&parts.name, error))?;
     let namespace = client.namespace().clone();
@@ -385,6 +406,8 @@ fn lost(is_read: bool) -> VolumeError {
     }
 }
 
+/// Name of the kind.
+pub(crate) const KIND: &str = "nvme+tcp";
 /// Maximum number of requests at the client; more wait in the channel.
 const MAX_REQUESTS: usize = 1024;
 

@@ -234,7 +234,7 @@ fn to_open_error(name: &str, error: &io::Error, read_only: bool) -> OpenError {
         io::ErrorKind::NotFound => "no such file".to_owned(),
         _ => error.to_string(),
     };
-    OpenError::new(name, reason, remedy)
+    OpenError { raw_os_error: error.raw_os_error(), ..OpenError::new(name, reason, remedy) }
 }
 
 #[cfg(test)]
