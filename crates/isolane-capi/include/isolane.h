@@ -1,7 +1,17 @@
 /*
- * isolane.h - TCP streams through an isolated engine.
+ * isolane.h - volumes, and TCP streams through an isolated engine.
  *
- * `isolane engine` runs network processing on dedicated cores for the programs that attach to it. A program keeps
+ * VOLUMES are files, block devices, memory, stripes, mirrors, Ceph RBD images, and volumes of NVMe/TCP targets. A
+ * program reads and writes them with blocking calls, or many requests at a time with a queue; see "Volumes" below.
+ *
+ *     isolane_volume *volume = isolane_volume_open("nvme+tcp://10.0.0.2/nqn.2024-01.org.example:disk?nsid=1", 0);
+ *     char block[4096];
+ *     if (volume == NULL || isolane_volume_pread(volume, block, sizeof block, 0) < 0) {
+ *         fprintf(stderr, "%s\n", isolane_error_text());
+ *     }
+ *     isolane_volume_close(volume);
+ *
+ * STREAMS: `isolane engine` runs network processing on dedicated cores for the programs that attach to it. A program keeps
  * its sockets: the engine works on duplicates, and data passes through memory that both share. So a program can
  * turn a stream back into a plain socket at any time, and a stream survives a crash of the engine.
  *
@@ -23,7 +33,8 @@
  *
  *     EINVAL         an argument is wrong: a null pointer, a number out of range, or an invalid address
  *     ECONNABORTED   the session is closed: the engine exited or disconnected this program. Open another
- *                    session; isolane_stream_into_fd() recovers each stream without loss
+ *                    session; isolane_stream_into_fd() recovers each stream without loss. Or the object belongs to
+ *                    the parent of this process
  *     EPROTO         the engine violated the rules of the shared memory, or has another version
  *     EIO            a bug in this library, or an error without a number
  *
@@ -33,22 +44,22 @@
  *
  * THREADS
  *
- * Several threads can use a session or a listener. A stream has a read half and a write half; one thread at a time
+ * Several threads can use a volume, a session, or a listener. A queue belongs to one thread at a time. A stream has a read half and a write half; one thread at a time
  * can use each half. Each function lists the halves that it uses. A poller, and options while they are set, belong
  * to one thread at a time. No other thread can use an object while it is closed or turned into a descriptor, or
  * afterwards; closing does not wake a call that waits.
  *
- * The library starts one thread for each session, and one for those streams of a session that have no poller. They
- * block all signals.
+ * The library starts one thread for each session, and one for those streams of a session that have no poller. A volume
+ * has one thread, and more while it reconnects, copies, or waits for a file. They block all signals.
  *
- * A session, its streams, and its pollers belong to the process that opened the session, and end with that process.
- * In a child of fork(), their use fails with ECONNABORTED, and closing them does nothing; a child can open another
- * session. exec() closes all descriptors of the library.
+ * A session, its streams, and its pollers belong to the process that opened the session, and end with that process; a
+ * volume and its queues likewise. In a child of fork(), their use fails with ECONNABORTED, and closing them does
+ * nothing; a child can open another session or volume. exec() closes all descriptors of the library.
  *
  * LIFETIME
  *
  * Release each object with its ..._close() or ..._free() function, in any order: a session that is closed while it
- * has streams ends with the last of them. These functions ignore NULL.
+ * has streams ends with the last of them, and a volume with its last queue. These functions ignore NULL.
  *
  * TIMES are in nanoseconds; a negative time means no limit, and 0 means not to wait.
  */
@@ -66,6 +77,9 @@ extern "C" {
 /* Version of this header. */
 #define ISOLANE_VERSION "0.1.0"
 
+typedef struct isolane_volume isolane_volume;
+typedef struct isolane_queue isolane_queue;
+typedef struct isolane_memory isolane_memory;
 typedef struct isolane_session isolane_session;
 typedef struct isolane_options isolane_options;
 typedef struct isolane_stream isolane_stream;
@@ -83,6 +97,182 @@ const char *isolane_version(void);
  * this thread.
  */
 const char *isolane_error_text(void);
+
+/* ---- Volumes ------------------------------------------------------------------------------------------------ */
+
+/* Flags of isolane_volume_open(): 0 or more of these, combined with `|`. */
+enum {
+	/* Reject changes, as the option `ro` does. */
+	ISOLANE_READ_ONLY = 1
+};
+
+/*
+ * Opens a volume, named as for `isolane serve` (`isolane help serve` has all forms and options):
+ *
+ *     PATH,size=10G                      a file, created sparse if it does not exist, or a block device
+ *     mem:1G  null:1T                    memory; zeroes
+ *     stripe:64k:A;B  mirror:A;B         several volumes; a volume with options is in parentheses
+ *     delay:5ms:A  fault:100:A  ...      a filter
+ *     rbd:POOL/IMAGE,conf=FILE           an image of a Ceph cluster, through librbd.so.1
+ *     nvme+tcp://HOST[:4420]/NQN?nsid=N  a volume of an NVMe/TCP target
+ *
+ * A volume of a target is connected by this program, or by an isolated engine with `?via=engine`, which is started if
+ * none is running, or `?via=/PATH` of the socket of an engine. While the connection is lost, requests wait and the
+ * library reconnects, for 10 minutes unless the option `reconnect=30s` limits it; lost writes are repeated if that is
+ * safe. `keep-alive=5s` sets the keep-alive timeout. In `cores=0,,2`, a comma is written twice.
+ *
+ * A file or device is locked while it is open: another program cannot open it for writing.
+ *
+ * EINVAL: the name has an error. ENOENT: no such file, subsystem, or namespace. EACCES, EROFS: no permission.
+ * EHOSTUNREACH: unknown host name. ECONNREFUSED, ETIMEDOUT, and other errors of connect(). EIO: any other reason, which
+ * isolane_error_text() has.
+ */
+isolane_volume *isolane_volume_open(const char *uri, int flags);
+
+/* Name of the volume without its options, for messages. Valid until the volume is closed. */
+const char *isolane_volume_name(const isolane_volume *volume);
+
+/* Size in bytes. */
+int64_t isolane_volume_bytes(const isolane_volume *volume);
+
+/* Size of a block in bytes: a power of two of at least 512. All offsets and lengths are multiples of it. */
+int isolane_volume_block_bytes(const isolane_volume *volume);
+
+/* Returns 1 if changes are rejected, otherwise 0. */
+int isolane_volume_is_read_only(const isolane_volume *volume);
+
+/* Maximum length of a read or a write of a queue, in bytes. Blocking calls have no such limit. */
+ssize_t isolane_volume_max_request_bytes(const isolane_volume *volume);
+
+/* Flags of isolane_volume_pwrite(), isolane_volume_write_zeroes(), and requests. */
+enum {
+	/* Complete only when the data is durable. */
+	ISOLANE_DURABLE = 1
+};
+
+/*
+ * Reads exactly `length` bytes at `offset`, and returns `length`. After an error, `buffer` has undefined content.
+ *
+ * All calls below fail with EINVAL if a range is not made of whole blocks, or ends beyond the volume; EROFS: the volume
+ * is read-only; ENOSPC: the storage is full; ENOTCONN: the connection to the target was lost and not restored in time;
+ * EIO: an error of the storage or the target, or a write whose fate is not known.
+ */
+ssize_t isolane_volume_pread(const isolane_volume *volume, void *buffer, size_t length, uint64_t offset);
+
+/*
+ * Writes exactly `length` bytes at `offset`, and returns `length`. Later reads return the data. It is durable after
+ * isolane_volume_flush(), or with ISOLANE_DURABLE. After an error, any of the blocks can be written.
+ */
+ssize_t isolane_volume_pwrite(const isolane_volume *volume, const void *buffer, size_t length, uint64_t offset,
+                              int flags);
+
+/* Makes all completed changes durable. EIO: completed changes may be lost. */
+int isolane_volume_flush(const isolane_volume *volume);
+
+/*
+ * Makes a range read as zeroes, without sending zeroes; its space can be freed. EOPNOTSUPP: the target cannot: write
+ * zeroes.
+ */
+int isolane_volume_write_zeroes(const isolane_volume *volume, uint64_t length, uint64_t offset, int flags);
+
+/* Frees a range whose content is no longer needed, if the volume can. Its content is undefined afterwards. */
+int isolane_volume_discard(const isolane_volume *volume, uint64_t length, uint64_t offset);
+
+/*
+ * Closes the volume after its last queue is closed. Does not make changes durable: call isolane_volume_flush() first.
+ * A connection to a target is shut down, which can take 5 s if the target does not respond.
+ */
+void isolane_volume_close(isolane_volume *volume);
+
+/* ---- Queues of requests ------------------------------------------------------------------------------------- */
+
+/* Operations of a request. */
+enum {
+	ISOLANE_OP_READ = 1,
+	ISOLANE_OP_WRITE = 2,
+	/* Ignores the range. Covers the requests that have completed before. */
+	ISOLANE_OP_FLUSH = 3,
+	ISOLANE_OP_DISCARD = 4,
+	ISOLANE_OP_WRITE_ZEROES = 5
+};
+
+/* A request. Set the fields that an operation does not use to 0. */
+typedef struct isolane_request {
+	int operation;
+	/* 0, or ISOLANE_DURABLE for a write. */
+	int flags;
+	uint64_t offset;
+	uint64_t length;
+	/* Memory of the data of a read or write. Until the completion, do not change it, free it, or read it for a read. */
+	void *buffer;
+	/* Returned in the completion. */
+	uint64_t user_data;
+} isolane_request;
+
+/* The completion of a request. */
+typedef struct isolane_completion {
+	uint64_t user_data;
+	/* 0, or the number of the error, as that of a blocking call. */
+	int error;
+	int reserved;
+	/* Text of the error, or NULL. Valid until the next isolane_queue_poll() or isolane_queue_wait() of the queue. */
+	const char *text;
+} isolane_completion;
+
+/* Creates a queue for up to `depth` requests at a time: 1 to 4096. */
+isolane_queue *isolane_queue_new(const isolane_volume *volume, uint32_t depth);
+
+/*
+ * Submits requests, and returns their number, which is less than `count` if a later one has an error or finds the queue
+ * full: submit the others again. Fails if the first one does. The library copies the requests.
+ *
+ * Requests of a queue can complete in any order, and requests for the same blocks can too: wait for one before you submit
+ * another that depends on it. The next isolane_queue_wait(), isolane_queue_poll(), or isolane_queue_arm() sends all
+ * submitted requests together. Call isolane_queue_send() to start them before other work.
+ *
+ * EAGAIN: the queue is full until completions are taken. EINVAL: the operation, a flag, the range, or the length, which
+ * is at most isolane_volume_max_request_bytes(). EROFS: the volume is read-only.
+ */
+int isolane_queue_submit(isolane_queue *queue, const isolane_request *requests, size_t count);
+
+/* Sends the submitted requests. They complete without another call. */
+int isolane_queue_send(isolane_queue *queue);
+
+/* Stores up to `capacity` completions, and returns their number. Sends the submitted requests, and does not wait. */
+int isolane_queue_poll(isolane_queue *queue, isolane_completion *completions, size_t capacity);
+
+/*
+ * Like isolane_queue_poll(), but waits until there are at least `minimum` completions, at most for `timeout_ns`. Returns
+ * fewer if the time is over, or if there are fewer requests.
+ */
+int isolane_queue_wait(isolane_queue *queue, isolane_completion *completions, size_t capacity, size_t minimum,
+                       int64_t timeout_ns);
+
+/*
+ * For a thread that also waits for other descriptors: add isolane_queue_fd(), an eventfd, to poll() or epoll, for
+ * reading. Call isolane_queue_arm() before each sleep, and sleep only if it returns 0; 1 means that completions are
+ * pending. After waking, call isolane_queue_disarm(), then isolane_queue_poll().
+ */
+int isolane_queue_arm(isolane_queue *queue);
+int isolane_queue_disarm(isolane_queue *queue);
+int isolane_queue_fd(const isolane_queue *queue);
+
+/* Waits for all requests, because they use memory of the program, and closes the queue. */
+void isolane_queue_close(isolane_queue *queue);
+
+/*
+ * Allocates zeroed memory for requests, at a multiple of 4096. It is registered with the library: isolane_memory_free()
+ * can be called while requests use it, and frees it after the last of them.
+ *
+ * Data is not copied between it and a file or device with direct I/O, an RBD image, or the socket of a target that this
+ * program connects. Other memory is as fast for targets, and for files if it is aligned to 4096 bytes. Data is copied once
+ * for volumes in memory, stripes, mirrors, filters, and `via=engine`.
+ *
+ * EINVAL: `bytes` is 0 or too large. ENOMEM.
+ */
+isolane_memory *isolane_memory_new(size_t bytes);
+void *isolane_memory_data(const isolane_memory *memory);
+void isolane_memory_free(isolane_memory *memory);
 
 /* ---- Sessions: the connection to an engine ------------------------------------------------------------------ */
 

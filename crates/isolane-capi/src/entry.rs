@@ -60,6 +60,14 @@ impl Outcome for isize {
     const FAILED: isize = -1;
 }
 
+impl Outcome for i64 {
+    const FAILED: i64 = -1;
+}
+
+impl<T> Outcome for *const T {
+    const FAILED: *const T = ptr::null();
+}
+
 impl<T> Outcome for *mut T {
     const FAILED: *mut T = ptr::null_mut();
 }

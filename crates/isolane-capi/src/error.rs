@@ -10,7 +10,9 @@ use std::io::{self, ErrorKind};
 use isolane_attach::AttachError;
 use isolane_attach::stream::AdoptError;
 use isolane_engine_api::PacketError;
+use isolane_host::RequestError;
 use isolane_shm::MemoryError;
+use isolane_volume::{OpenError, VolumeError};
 
 /// Error of an exported function.
 #[derive(Debug)]
@@ -28,6 +30,15 @@ impl Failure {
         Failure::WithErrno(libc::EIO, format!("bug in libisolane, please report: {message}"))
     }
 
+    /// Returns the number and the text, without the name of a function.
+    pub(crate) fn number_and_text(self) -> (i32, String) {
+        match self {
+            Failure::Argument(message) => (libc::EINVAL, message.to_owned()),
+            Failure::WithErrno(number, message) => (number, message),
+            Failure::Io(error) => (errno_of(&error), error.to_string()),
+        }
+    }
+
     /// Makes this the thread's last error.
     pub(crate) fn store(&self, name: &'static str) {
         let (number, text) = match self {
@@ -42,6 +53,34 @@ impl Failure {
         // The value is gone while its thread exits.
         let _ = LAST.try_with(|last| *last.borrow_mut() = text);
         set_error_number(number);
+    }
+}
+
+impl From<RequestError> for Failure {
+    fn from(error: RequestError) -> Failure {
+        Failure::WithErrno(error.raw_os_error(), error.to_string())
+    }
+}
+
+impl From<VolumeError> for Failure {
+    fn from(error: VolumeError) -> Failure {
+        let number = match error {
+            VolumeError::OutOfRange { .. } | VolumeError::WrongLength { .. } => libc::EINVAL,
+            VolumeError::ReadOnly => libc::EROFS,
+            VolumeError::Shrunk | VolumeError::ShortWrite { .. } => libc::EIO,
+            VolumeError::NoSpace { raw_os_error }
+            | VolumeError::SizeUnknown { raw_os_error }
+            | VolumeError::ReadFailed { raw_os_error }
+            | VolumeError::WriteFailed { raw_os_error }
+            | VolumeError::SyncFailed { raw_os_error } => raw_os_error,
+        };
+        Failure::WithErrno(number, error.to_string())
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Failure {
+        Failure::WithErrno(error.raw_os_error.unwrap_or(libc::EIO), error.to_string())
     }
 }
 

@@ -1,7 +1,7 @@
-//! C API for streams through an isolated engine: `libisolane` and `include/isolane.h`.
+//! C API for volumes, and for streams through an isolated engine: `libisolane` and `include/isolane.h`.
 //!
-//! The header documents the parameters, results, and safety requirements of each `isolane_*` function. This crate
-//! wraps `isolane-attach`:
+//! The header documents the parameters, results, and safety requirements of each `isolane_*` function. Streams wrap
+//! `isolane-attach`, volumes wrap `isolane-host` and `isolane-volume` (`backend.rs`):
 //!
 //! * `entry.rs` has the frame of every function: no panic leaves it, and a failure becomes a status and a text
 //!   (`error.rs`).
@@ -10,14 +10,18 @@
 //! Invariant: the code relies on nothing beyond the promises of the header; null pointers and out-of-range
 //! arguments are rejected.
 
+mod backend;
 mod entry;
 mod error;
 mod ffi;
 mod listener;
+mod memory;
 mod options;
 mod poller;
+mod queue;
 mod session;
 mod stream;
+mod volume;
 
 use std::ffi::{CStr, c_char};
 

@@ -13,7 +13,7 @@ type Signatures = BTreeMap<String, Vec<String>>;
 #[test]
 fn header_matches_sources() {
     let (declared, defined) = (declared(&header()), defined(&sources()));
-    assert!(declared.len() > 30, "{declared:?}");
+    assert!(declared.len() > 60, "{declared:?}");
     for (name, types) in &declared {
         assert_eq!(Some(types), defined.get(name), "{name}: header and sources");
     }
@@ -43,11 +43,47 @@ fn header_numbers_match_sources() {
     let (header, sources) = (header(), sources());
     let numbers: Vec<_> =
         header.split(['{', ',', '}']).filter_map(|item| item.trim().split_once(" = ")).collect();
-    assert_eq!(numbers.len(), 9, "{numbers:?}");
+    assert_eq!(numbers.len(), 16, "{numbers:?}");
     for (name, number) in &numbers {
         assert!(sources.contains(&format!("const {name}: c_int = {number};")), "{name}");
     }
     assert_eq!(sources.matches("const ISOLANE_").count(), numbers.len());
+}
+
+/// A program and the library must agree on every field.
+#[test]
+fn header_structures_match_sources() {
+    let (header, sources) = (header(), sources());
+    let declared: BTreeMap<_, Vec<_>> = structures(&header, "typedef struct isolane_", ';', |field| {
+        let (type_in_c, name) = split_name(field);
+        format!("{name}: {}", in_rust(type_in_c))
+    });
+    assert_eq!(declared.len(), 2, "{declared:?}");
+    let code = sources.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<String>();
+    let defined = structures(&code, "#[repr(C)]pub struct ", ',', str::to_owned);
+    for (name, fields) in &declared {
+        let name_in_rust = in_rust(&format!("isolane_{name}"));
+        assert_eq!(Some(fields), defined.get(&name_in_rust), "{name}: header and sources");
+    }
+    assert_eq!(declared.len(), defined.len(), "{defined:?}");
+}
+
+/// Returns the fields of each structure, by the name that follows `start`.
+fn structures(
+    text: &str,
+    start: &str,
+    end_of_field: char,
+    show: impl Fn(&str) -> String,
+) -> BTreeMap<String, Vec<String>> {
+    let mut found = BTreeMap::new();
+    for part in text.split(start).skip(1) {
+        // Without a body: an opaque type.
+        let Some((name, body)) = part.split_once('{') else { continue };
+        let (Some((body, _)), false) = (body.split_once('}'), name.contains(';')) else { continue };
+        let fields = body.split(end_of_field).map(str::trim).filter(|field| !field.is_empty());
+        found.insert(name.trim().to_owned(), fields.map(&show).collect());
+    }
+    found
 }
 
 #[test]
@@ -121,6 +157,11 @@ fn in_rust(type_in_c: &str) -> String {
         "int64_t" => "i64",
         "void" if stars > 0 => "c_void",
         "void" => "()",
+        "isolane_volume" => "Volume",
+        "isolane_queue" => "Queue",
+        "isolane_memory" => "Memory",
+        "isolane_request" => "Request",
+        "isolane_completion" => "Completion",
         "isolane_session" => "Session",
         "isolane_options" => "StreamOptions",
         "isolane_stream" => "Stream",
