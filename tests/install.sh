@@ -36,16 +36,22 @@ while True:
 echoes() { # PROGRAM
 	[ "$("$1" "127.0.0.1:$(cat "$work/port")" hello "$work/engine.sock")" = hello ]
 }
-compile() { # PROGRAM ARGUMENT...: examples/echo.c
-	local program=$1; shift
-	cc -Wall -Wextra -Werror -std=c11 "$root/crates/isolane-capi/examples/echo.c" -o "$program" "$@"
+compile() { # EXAMPLE PROGRAM ARGUMENT...
+	local example=$1 program=$2; shift 2
+	cc -Wall -Wextra -Werror -std=c11 "$root/crates/isolane-capi/examples/$example.c" -o "$program" "$@"
 }
 shared() { # with the flags of pkg-config
 	# shellcheck disable=SC2046
-	compile "$work/shared" $(pkg-config --cflags --libs isolane) && ldd "$work/shared" | grep -q "$prefix/lib/libisolane.so.0"
+	compile echo "$work/shared" $(pkg-config --cflags --libs isolane) && ldd "$work/shared" | grep -q "$prefix/lib/libisolane.so.0"
 }
 static() {
-	compile "$work/static" -I "$prefix/include" "$prefix/lib/libisolane.a" -lgcc_s -lm -lpthread -ldl
+	compile echo "$work/static" -I "$prefix/include" "$prefix/lib/libisolane.a" -lgcc_s -lm -lpthread -ldl
+}
+
+reads_cache() {
+	# shellcheck disable=SC2046
+	compile kv_cache "$work/kv_cache" $(pkg-config --cflags --libs isolane) &&
+		"$work/kv_cache" "$work/cache.img,size=64M" | grep '^64 blocks of 64 KiB in '
 }
 
 check "scripts/install installs below a prefix" "$root/scripts/install" --profile "${1-release}" "$prefix" || exit 1
@@ -58,6 +64,7 @@ check "fish completes subcommands" completes fish/vendor_completions.d/isolane.f
 check "the program finds the installed preload library" preloads
 check "echo.c compiles with pkg-config" shared
 check "echo.c compiles with the static library" static
+check "kv_cache.c compiles, and reads blocks of a file" reads_cache
 check "the installed program starts an engine" start_engine
 check "an echo server starts" echo_server
 check "echo.c uses the engine, shared library" echoes "$work/shared"

@@ -57,13 +57,12 @@ fn c_snippets_compile() {
         .flat_map(|path| blocks(&fs::read_to_string(path).unwrap()))
         .filter_map(|(language, lines)| (language == "c").then_some(lines))
         .collect();
-    let usage: Vec<_> = header
-        .lines()
-        .skip_while(|line| !line.starts_with(" *     "))
-        .map_while(|line| line.strip_prefix(" *     "))
-        .collect();
-    assert!(usage.len() > 5, "the header begins with a snippet");
-    snippets.push(format!("void snippet(void)\n{{\n{}\n}}\n", usage.join("\n")));
+    let usage = header_snippets(&header);
+    assert!(
+        usage.len() == 2 && usage.iter().all(|lines| lines.len() > 5),
+        "a snippet for volumes, one for streams"
+    );
+    snippets.extend(usage.iter().map(|lines| format!("void snippet(void)\n{{\n{}\n}}\n", lines.join("\n"))));
     let dir = tempfile::tempdir().unwrap();
     for snippet in snippets {
         let source = dir.path().join("snippet.c");
@@ -74,4 +73,22 @@ fn c_snippets_compile() {
         let output = compiler.output().expect("install a C compiler");
         assert!(output.status.success(), "{snippet}{}", String::from_utf8_lossy(&output.stderr));
     }
+}
+
+/// Returns the code in the comment at the start of the header: indented lines that declare a variable first.
+fn header_snippets(header: &str) -> Vec<Vec<&str>> {
+    let mut snippets: Vec<Vec<&str>> = Vec::new();
+    let mut is_code = false;
+    for line in header.lines().take_while(|line| !line.starts_with("#ifndef")) {
+        let code = line.strip_prefix(" *     ");
+        if code.is_some_and(|code| !is_code && code.starts_with("isolane_")) {
+            snippets.push(Vec::new());
+            is_code = true;
+        }
+        is_code &= code.is_some();
+        if let (true, Some(lines), Some(code)) = (is_code, snippets.last_mut(), code) {
+            lines.push(code);
+        }
+    }
+    snippets
 }

@@ -200,3 +200,39 @@ impl Submitter {
         taken
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use isolane_memory::Buffer;
+    use pollster::block_on;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use crate::mock::{Script, Target};
+    use crate::options::Options;
+    use crate::request::Request;
+    use crate::volume::Volume;
+
+    #[test]
+    fn armed_submitter_has_a_readable_descriptor() {
+        let target = Target::start(Script::default());
+        let volume = block_on(Volume::connect(&target.uri(), Options::default())).unwrap();
+        let (mut submitter, mut completions) = (volume.submitter(4), Vec::new());
+        for tag in 0..200 {
+            submitter.submit(Request::Read { lba: 0, buffer: Buffer::contiguous(512) }, tag).unwrap();
+            if submitter.arm().unwrap() {
+                let fd = submitter.wait_fd().unwrap();
+                let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
+                assert_eq!(
+                    poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)),
+                    Ok(1),
+                    "request {tag}"
+                );
+            }
+            submitter.disarm();
+            assert_eq!(submitter.poll(&mut completions), 1);
+            assert_eq!(completions.pop().map(|completion| completion.tag), Some(tag));
+        }
+        assert!(submitter.arm().unwrap(), "nothing is outstanding");
+        submitter.disarm();
+    }
+}
