@@ -303,7 +303,7 @@ impl Port {
     /// Requests a notification at [`Port::fd`]. Returns `false` if there is a completion already.
     pub fn arm(&mut self) -> io::Result<bool> {
         match self {
-            Port::Remote { submitter, completed, .. } => Ok(submitter.arm()? && completed.is_empty()),
+            Port::Remote { submitter, completed, .. } => Ok(completed.is_empty() && submitter.arm()?),
             Port::Local(queue) => queue.arm(),
         }
     }

@@ -100,11 +100,11 @@ mod tests {
         unsafe {
             let start = isolane_memory_data(memory);
             assert!(start.addr().is_multiple_of(4096));
-            let kept = find(start.byte_add(100), 4996).unwrap();
+            let found = find(start.byte_add(100), 4996).unwrap();
             assert!(find(start.byte_add(1), 8192).is_none() && find(start.wrapping_byte_sub(1), 1).is_none());
             isolane_memory_free(memory);
             assert!(find(start, 1).is_none());
-            assert_eq!(*kept.start.as_ptr(), 0);
+            assert_eq!(*found.start.as_ptr(), 0);
         }
     }
 }

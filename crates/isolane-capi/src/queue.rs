@@ -255,7 +255,7 @@ impl Queue {
     ) -> Result<c_int, Failure> {
         self.texts.clear();
         let mut count = 0;
-        // A deadline in the past still takes all that is complete.
+        // A deadline in the past still takes completions.
         let mut is_over = false;
         loop {
             while count < out.len()

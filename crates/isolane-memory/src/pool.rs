@@ -23,7 +23,7 @@ pub struct Pool {
     max_pages: usize,
     account: &'static PoolAccount,
     /// The next buffer of its length.
-    lent: Option<Buffer>,
+    destination: Option<Buffer>,
 }
 
 impl Pool {
@@ -35,14 +35,14 @@ impl Pool {
             outstanding: 0,
             max_pages,
             account: PoolAccount::take(),
-            lent: None,
+            destination: None,
         }
     }
 
     /// Returns a buffer of `len` bytes in pages, `None` at the limit. It contains old bytes.
     pub fn buffer(&mut self, len: usize) -> Option<Buffer> {
-        if let Some(lent) = self.lent.take_if(|lent| lent.len() == len) {
-            return Some(lent);
+        if let Some(buffer) = self.destination.take_if(|buffer| buffer.len() == len) {
+            return Some(buffer);
         }
         let count = pages_for(len);
         if count > self.free_pages_known() && count > self.free_pages() {
@@ -56,13 +56,13 @@ impl Pool {
 
     /// Makes the next [`Pool::buffer`] of the same length return this buffer, which does not count against the limit.
     /// Its memory is so the destination of a read that would take pages of the pool.
-    pub fn lend(&mut self, buffer: Buffer) {
-        self.lent = Some(buffer);
+    pub fn set_destination(&mut self, buffer: Buffer) {
+        self.destination = Some(buffer);
     }
 
-    /// Ends [`Pool::lend`], and returns the buffer if it was not taken.
-    pub fn end_lending(&mut self) -> Option<Buffer> {
-        self.lent.take()
+    /// Takes the buffer of [`Pool::set_destination`] back, if no call returned it.
+    pub fn take_destination(&mut self) -> Option<Buffer> {
+        self.destination.take()
     }
 
     /// Keeps the order of recycled pages, so that adjacent pages stay together.
@@ -233,17 +233,17 @@ mod tests {
     }
 
     #[test]
-    fn lends_a_buffer_once() {
+    fn returns_a_destination_once() {
         let (mut pool, start) = (Pool::new(1), |buffer: &Buffer| buffer.raw_parts(0, 1).next());
-        let lent = Buffer::contiguous(8192);
-        let address = start(&lent);
-        pool.lend(lent);
+        let destination = Buffer::contiguous(8192);
+        let address = start(&destination);
+        pool.set_destination(destination);
         assert_ne!(pool.buffer(4096).as_ref().map(start), Some(address));
         let taken = pool.buffer(8192).unwrap();
         assert_eq!(start(&taken), address);
         assert!(pool.buffer(8192).is_none());
-        pool.lend(taken);
-        assert!(pool.end_lending().is_some() && pool.end_lending().is_none());
+        pool.set_destination(taken);
+        assert!(pool.take_destination().is_some() && pool.take_destination().is_none());
         assert!(pool.buffer(8192).is_none() && pool.free_pages() == 1);
     }
 

@@ -158,11 +158,11 @@ impl ThreadQueue {
     pub fn submit(&mut self, tag: u64, request: Request, mut destination: Option<Buffer>) {
         self.outstanding += 1;
         // Members could take it for a part of another request.
-        if let Some(lent) = destination.take_if(|buffer| self.is_leaf && buffer.is_aligned(PAGE_SIZE)) {
-            self.pool.lend(lent);
+        if let Some(buffer) = destination.take_if(|buffer| self.is_leaf && buffer.is_aligned(PAGE_SIZE)) {
+            self.pool.set_destination(buffer);
         }
         let step = self.thread.shared.volume.start(request, &mut self.pool);
-        let destination = self.pool.end_lending().or(destination);
+        let destination = self.pool.take_destination().or(destination);
         match step {
             Step::Done(outcome) => {
                 self.inline.push_back((tag, finish(outcome, destination, &mut self.pool)));
