@@ -260,6 +260,17 @@ class Fio(Host):
 
 
 @dataclass(frozen=True)
+class FioEngine(Host):
+    """fio over `isolane.h`."""
+
+    programs = ("fio", "isolane.so")
+
+    def measure(self, bed, target, port, load, seconds):
+        engine = f"--ioengine=external:{bed.program('isolane.so')} --uri=nvme+tcp://127.0.0.1:{port}/{NQN}"
+        return fio(bed.host_core, engine, load, seconds)
+
+
+@dataclass(frozen=True)
 class FioFile(Host):
     """fio on the file itself: on the target's core, and on a ring without fixed buffers and registered files."""
 

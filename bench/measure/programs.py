@@ -113,6 +113,8 @@ class Testbed:
 
     def program(self, name):
         """Returns the path of a program: given, built here, in the tree of SPDK, or installed."""
+        if name == "isolane.so":
+            return os.environ.get("ISOLANE_FIO_ENGINE", name)
         if name in BUILT:
             return vars(self.options).get(name.replace("-", "_")) or self.built / name
         if name in SPDK and self.spdk:
@@ -136,6 +138,7 @@ REMEDIES = {
     **dict.fromkeys(SPDK, "build SPDK (./configure --with-uring && make) and name its directory with --spdk or SPDK_DIR"),
     **dict.fromkeys(["tgtd", "tgtadm"], "install the package tgt"),
     "rbd": "install the package ceph-common",
+    "isolane.so": "compile crates/isolane-capi/fio/isolane.c as its comment says, and name it in ISOLANE_FIO_ENGINE",
     "iscsi-perf": "install the package libiscsi-bin",
     "qemu-storage-daemon": "install the package qemu-utils or qemu-system-common",
     **dict.fromkeys(["setpriv", "taskset"], "install the package util-linux"),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from hosts import Bench, Fio, FioFile, FioRbd, Floor, Idle, ImageBench, IscsiPerf, MinimalHost, ReadBench, SettledBench, SpdkPerf
+from hosts import Bench, Fio, FioEngine, FioFile, FioRbd, Floor, Idle, ImageBench, IscsiPerf, MinimalHost, ReadBench, SettledBench, SpdkPerf
 from targets import Isolane, IsolaneFile, IsolaneNbd, IsolaneRbd, Nbdkit, NoTarget, QemuNbd, Spdk, Tgt
 
 
@@ -145,6 +145,9 @@ READ_GOALS = goals("isolane+read", "isolane+unread", iops="≥ 0.98", p99_9_us="
 NBD = (Contender("isolane", IsolaneNbd(), Fio("")), Contender("nbdkit", Nbdkit(), Fio("")))
 CEPH = (Contender("isolane", IsolaneRbd(), ImageBench()), Contender("fio-rbd", NoTarget(), FioRbd()))
 CEPH_GOALS = goals("isolane", "fio-rbd", iops="≥ 0.90")
+# The library has no option for its idle behavior.
+C_API = (Contender("isolane", Isolane(POLL), Bench(ADAPTIVE)), Contender("isolane+c", Isolane(POLL), FioEngine()))
+C_API_GOALS = goals("isolane+c", "isolane", iops="≥ 0.95")
 INLINE_GOALS = goals("isolane+inline", "isolane+handoff", mean_us="≤ 0.90")
 
 
@@ -230,6 +233,8 @@ ROWS = (
     ),
     Row("inline-poll", "inline submission, 4 KiB read, QD1, poll mode", reads(1), inline(POLL), INLINE_GOALS, "mean_us"),
     Row("inline-adaptive", "inline submission, 4 KiB read, QD1, adaptive mode", reads(1), inline(ADAPTIVE), INLINE_GOALS, "mean_us"),
+    Row("c-qd1", "isolane.h under fio, 4 KiB read, QD1", reads(1), C_API, C_API_GOALS),
+    Row("c-qd32", "isolane.h under fio, 4 KiB read, QD32", reads(32), C_API, C_API_GOALS),
     Row(
         "coalesce-single",
         "request coalescing, 4 KiB read, QD1",

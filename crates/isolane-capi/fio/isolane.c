@@ -11,7 +11,7 @@
  * in job files only. With --thread, jobs with the same uri share the volume, and each has a queue. Otherwise each job
  * opens its own: then a file can have one job only, and a volume in memory is a different one in each.
  *
- * Buffers are memory of the library (isolane_memory_new) unless the job sets `mem`.
+ * Buffers are memory of the library (isolane_memory_new): the option `mem` has no effect, or is an error of fio.
  */
 #include <errno.h>
 #include <pthread.h>
