@@ -64,9 +64,14 @@ rejects_write() { # NSID
 connections() { # of the target, named after a thread that each has
 	grep -lx rbd-images "/proc/${target_pid[$served]}/task"/*/comm | wc -l
 }
+reads_in_c() { # VOLUME: and writes, in batches
+	cc -std=c11 "$tests/../crates/isolane-capi/examples/kv_cache.c" -I "$tests/../crates/isolane-capi/include" \
+		"$(dirname "$isolane")/libisolane.a" -lgcc_s -lm -lpthread -ldl -o "$work/kv_cache" &&
+		"$work/kv_cache" "$1" | grep '^64 blocks of 64 KiB in '
+}
 suite_volumes() {
 	local bs count
-	for count in v1 v2 v3 v4 m1 m2; do rbd create --size 64M "rbd/$count" || return 1; done
+	for count in v1 v2 v3 v4 m1 m2 c1 c2; do rbd create --size 64M "rbd/$count" || return 1; done
 	rbd namespace create rbd/space && rbd create --size 64M rbd/space/v1
 	check "serve images, a stripe, a mirror, and an image of a namespace" start volumes "$(image v1)" \
 		"stripe:64k:($(image v2));($(image v3))" "mirror:($(image m1));($(image m2)),bitmap=$work/bitmap,create=yes" \
@@ -87,6 +92,8 @@ suite_volumes() {
 	check "the snapshot has the data of its time" snapshot_has
 	check "the snapshot rejects writes" rejects_write 1
 	check "the target of the snapshot ends with status 0" end
+	check "a C program reads batches of an image" reads_in_c "$(image c1)"
+	check "a C program reads batches of a stripe of images" reads_in_c "stripe:64k:($(image c1));($(image c2))"
 }
 
 # ---- errors of the start ---------------------------------------------------------------
