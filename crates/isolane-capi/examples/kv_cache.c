@@ -5,8 +5,8 @@
  *     cc kv_cache.c $(pkg-config --cflags --libs isolane) -o kv_cache
  *     ./kv_cache 'nvme+tcp://127.0.0.1/nqn.2024-01.org.example:disk?nsid=1'
  *
- * The volume is any that isolane_volume_open() knows, of at least 64 MiB. The program first writes all blocks, so that it
- * can check them.
+ * The volume is any that isolane_volume_open() knows, of at least 64 MiB. THIS OVERWRITES IT: the program first writes
+ * all blocks, so that it can check them.
  */
 #define _POSIX_C_SOURCE 200809L
 

@@ -2,17 +2,17 @@
  * isolane.h - volumes, and TCP streams through an isolated engine.
  *
  * VOLUMES are files, block devices, memory, stripes, mirrors, Ceph RBD images, and volumes of NVMe/TCP targets. A
- * program reads and writes them with blocking calls, or many requests at a time with a queue; see "Volumes" below.
+ * program reads and writes them with blocking calls, or many requests at a time with a queue.
  *
- *     isolane_volume *volume = isolane_volume_open("nvme+tcp://10.0.0.2/nqn.2024-01.org.example:disk?nsid=1", 0);
+ *     isolane_volume *volume = isolane_volume_open("nvme+tcp://10.0.0.2", 0);
  *     char block[4096];
  *     if (volume == NULL || isolane_volume_pread(volume, block, sizeof block, 0) < 0) {
  *         fprintf(stderr, "%s\n", isolane_error_text());
  *     }
  *     isolane_volume_close(volume);
  *
- * STREAMS: `isolane engine` runs network processing on dedicated cores for the programs that attach to it. A program keeps
- * its sockets: the engine works on duplicates, and data passes through memory that both share. So a program can
+ * STREAMS: `isolane engine` runs network processing on dedicated cores for the programs that attach to it. A program
+ * keeps its sockets: the engine works on duplicates, and data passes through memory that both share. So a program can
  * turn a stream back into a plain socket at any time, and a stream survives a crash of the engine.
  *
  *     isolane_session *session = isolane_session_open(NULL, 0, 0);
@@ -44,10 +44,10 @@
  *
  * THREADS
  *
- * Several threads can use a volume, a session, or a listener. A queue belongs to one thread at a time. A stream has a read half and a write half; one thread at a time
- * can use each half. Each function lists the halves that it uses. A poller, and options while they are set, belong
- * to one thread at a time. No other thread can use an object while it is closed or turned into a descriptor, or
- * afterwards; closing does not wake a call that waits.
+ * Several threads can use a volume, a session, or a listener. A queue belongs to one thread at a time. A stream has a
+ * read half and a write half; one thread at a time can use each half. Each function lists the halves that it uses. A
+ * poller, and options while they are set, belong to one thread at a time. No other thread can use an object while it is
+ * closed or turned into a descriptor, or afterwards; closing does not wake a call that waits.
  *
  * The library starts one thread for each session, and one for those streams of a session that have no poller. A volume
  * has one thread, and more while it reconnects, copies, or waits for a file. They block all signals.
@@ -203,7 +203,7 @@ typedef struct isolane_request {
 	int flags;
 	uint64_t offset;
 	uint64_t length;
-	/* Memory of the data of a read or write. Until the completion, do not change it, free it, or read it for a read. */
+	/* Memory of the data of a read or write. Until the completion, do not write or free it, nor read that of a read. */
 	void *buffer;
 	/* Returned in the completion. */
 	uint64_t user_data;
@@ -215,7 +215,7 @@ typedef struct isolane_completion {
 	/* 0, or the number of the error, as that of a blocking call. */
 	int error;
 	int reserved;
-	/* Text of the error, or NULL. Valid until the next isolane_queue_poll() or isolane_queue_wait() of the queue. */
+	/* Text of the error, or NULL. Valid until the next isolane_queue_poll() or isolane_queue_wait(). */
 	const char *text;
 } isolane_completion;
 
@@ -226,9 +226,9 @@ isolane_queue *isolane_queue_new(const isolane_volume *volume, uint32_t depth);
  * Submits requests, and returns their number, which is less than `count` if a later one has an error or finds the queue
  * full: submit the others again. Fails if the first one does. The library copies the requests.
  *
- * Requests of a queue can complete in any order, and requests for the same blocks can too: wait for one before you submit
- * another that depends on it. The next isolane_queue_wait(), isolane_queue_poll(), or isolane_queue_arm() sends all
- * submitted requests together. Call isolane_queue_send() to start them before other work.
+ * Requests of a queue can complete in any order, and requests for the same blocks can too: wait for one before you
+ * submit another that depends on it. The next isolane_queue_wait(), isolane_queue_poll(), or isolane_queue_arm() sends
+ * all submitted requests together. Call isolane_queue_send() to start them before other work.
  *
  * EAGAIN: the queue is full until completions are taken. EINVAL: the operation, a flag, the range, or the length, which
  * is at most isolane_volume_max_request_bytes(). EROFS: the volume is read-only.
@@ -242,8 +242,8 @@ int isolane_queue_send(isolane_queue *queue);
 int isolane_queue_poll(isolane_queue *queue, isolane_completion *completions, size_t capacity);
 
 /*
- * Like isolane_queue_poll(), but waits until there are at least `minimum` completions, at most for `timeout_ns`. Returns
- * fewer if the time is over, or if there are fewer requests.
+ * Like isolane_queue_poll(), but waits until there are at least `minimum` completions, at most for `timeout_ns`.
+ * Returns fewer if the time is over, or if there are fewer requests.
  */
 int isolane_queue_wait(isolane_queue *queue, isolane_completion *completions, size_t capacity, size_t minimum,
                        int64_t timeout_ns);
@@ -265,8 +265,8 @@ void isolane_queue_close(isolane_queue *queue);
  * can be called while requests use it, and frees it after the last of them.
  *
  * Data is not copied between it and a file or device with direct I/O, an RBD image, or the socket of a target that this
- * program connects. Other memory is as fast for targets, and for files if it is aligned to 4096 bytes. Data is copied once
- * for volumes in memory, stripes, mirrors, filters, and `via=engine`.
+ * program connects. Other memory is as fast for targets, and for the others if it is aligned to 4096 bytes. Data is
+ * copied once for volumes in memory, stripes, mirrors, filters, and `via=engine`.
  *
  * EINVAL: `bytes` is 0 or too large. ENOMEM.
  */

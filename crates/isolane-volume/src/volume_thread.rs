@@ -211,8 +211,8 @@ impl ThreadQueue {
         self.completions.parker.wait_fd()
     }
 
-    /// Sends the started requests, and requests one notification at [`ThreadQueue::wait_fd`]. Returns `false` if there is
-    /// a completion already: take it instead of waiting.
+    /// Sends the started requests, and requests one notification at [`ThreadQueue::wait_fd`]. Returns `false` if there
+    /// is a completion already: take it instead of waiting.
     ///
     /// # Errors
     /// The system's, if there is no descriptor yet.

@@ -1,6 +1,6 @@
 /*
- * Errors of volumes and queues: wrong arguments, wrong names, read-only volumes, a storage that fails, a target that ends,
- * and a forked child. The program survives each.
+ * Errors of volumes and queues: wrong arguments, wrong names, read-only volumes, a storage that fails, a target that
+ * ends, and a forked child. The program survives each.
  *
  *     volume_errors DIRECTORY TARGET-URI
  */
