@@ -1,21 +1,17 @@
 //! Addresses of a server: Unix sockets and TCP.
-//!
-//! A Unix socket has mode 0600, so that only processes of its user and of root can connect. A socket that a killed
-//! server has left is replaced.
 
 use std::fmt;
-use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use isolane_reactor::retry::retry_while_held;
-use rustix::fs::{Mode, fchmod};
-use rustix::io::{Errno, ioctl_fionbio};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+pub use isolane_reactor::unix_listener::ListenError;
+use isolane_reactor::unix_listener::UnixListener;
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,149 +89,81 @@ impl fmt::Display for Address {
     }
 }
 
-/// An address that cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {reason}")]
-pub struct ListenError {
-    /// The address.
-    pub address: String,
-    /// Reason and remedy.
-    pub reason: String,
-}
-
 /// A listening socket. Dropping it removes the file of a Unix socket, unless another program has replaced it.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub address: Address,
-    socket: OwnedFd,
-    /// Device and inode of the file of a Unix socket.
-    file: Option<(u64, u64)>,
+    socket: Socket,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Unix(UnixListener),
+    Tcp(OwnedFd),
 }
 
 impl Listener {
     /// Binds the address. Waits up to `timeout` for one that is in use, perhaps by a killed process.
     pub fn bind(address: &Address, timeout: Duration) -> Result<Listener, ListenError> {
-        let name = match address {
-            Address::Unix(path) => path.display().to_string(),
-            Address::Tcp(address) => address.to_string(),
-        };
-        let attempt = || match address {
-            Address::Unix(path) => bind_unix(path),
-            Address::Tcp(address) => bind_tcp(*address),
-        };
-        let is_held =
-            |bound: &Result<Listener, Refused>| bound.as_ref().is_err_and(|refused| refused.is_held);
-        let notify = || log::warn!("{name} is in use; waiting up to {timeout:?} for it");
-        let bound = retry_while_held(timeout, attempt, is_held, notify);
-        bound.map_err(|Refused { reason, .. }| ListenError { address: name.clone(), reason })
+        match address {
+            Address::Unix(path) => {
+                let socket = Socket::Unix(UnixListener::bind(path, timeout)?);
+                Ok(Listener { address: address.clone(), socket })
+            }
+            Address::Tcp(address) => {
+                let attempt = || bind_tcp(*address);
+                let is_held = |bound: &io::Result<Listener>| bound.as_ref().is_err_and(is_in_use);
+                let notify = || log::warn!("{address} is in use; waiting up to {timeout:?} for it");
+                retry_while_held(timeout, attempt, is_held, notify).map_err(|error| {
+                    let remedy =
+                        if is_in_use(&error) { "stop the program that uses it, or choose" } else { "choose" };
+                    let reason = format!("{error}; {remedy} another address");
+                    ListenError { address: address.to_string(), reason }
+                })
+            }
+        }
     }
 
     /// Returns a connection, or `None` if none is waiting.
     pub fn accept(&self) -> Result<Option<OwnedFd>, Errno> {
-        match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) => Ok(Some(socket)),
-            Err(Errno::AGAIN) => Ok(None),
-            Err(error) => Err(error),
+        match &self.socket {
+            Socket::Unix(listener) => listener.accept(),
+            Socket::Tcp(socket) => {
+                match rustix::net::accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                    Ok(socket) => Ok(Some(socket)),
+                    Err(Errno::AGAIN) => Ok(None),
+                    Err(error) => Err(error),
+                }
+            }
         }
     }
 }
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Address::Unix(path) = &self.address
-            && self.file.is_some()
-            && identity(path) == self.file
-        {
-            // Another process can have removed it.
-            let _ = fs::remove_file(path);
+        match &self.socket {
+            Socket::Unix(listener) => listener.as_fd(),
+            Socket::Tcp(socket) => socket.as_fd(),
         }
     }
 }
 
-/// A failure to bind: reason with its remedy, and whether another process may be about to release the address.
-struct Refused {
-    reason: String,
-    is_held: bool,
+fn is_in_use(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrInUse
 }
 
-fn bind_tcp(address: SocketAddr) -> Result<Listener, Refused> {
-    let bound = TcpListener::bind(address).and_then(|socket| {
-        socket.set_nonblocking(true)?;
-        Ok((socket.local_addr()?, OwnedFd::from(socket)))
-    });
-    match bound {
-        Ok((address, socket)) => Ok(Listener { address: Address::Tcp(address), socket, file: None }),
-        Err(error) => {
-            let is_held = error.kind() == io::ErrorKind::AddrInUse;
-            let remedy = if is_held { "stop the program that uses it, or choose" } else { "choose" };
-            Err(Refused { reason: format!("{error}; {remedy} another address"), is_held })
-        }
-    }
-}
-
-fn bind_unix(path: &Path) -> Result<Listener, Refused> {
-    let refuse = |reason: String| Refused { reason, is_held: false };
-    let bound = match try_bind_unix(path) {
-        Err(Errno::ADDRINUSE) if is_socket(path) && connect(path) == Err(Errno::CONNREFUSED) => {
-            fs::remove_file(path).map_err(|error| refuse(format!("{error}; remove the dead socket")))?;
-            try_bind_unix(path)
-        }
-        result => result,
-    };
-    let socket = bound.map_err(|error| match error {
-        Errno::ADDRINUSE if is_socket(path) => Refused {
-            reason: "another program listens there; stop it, or choose another path".to_owned(),
-            is_held: true,
-        },
-        Errno::ADDRINUSE => refuse("the file is not a socket; remove it, or choose another path".to_owned()),
-        Errno::NAMETOOLONG => refuse("the path is longer than 107 bytes; shorten it".to_owned()),
-        Errno::NOENT => refuse("its directory does not exist; create it".to_owned()),
-        error => refuse(format!("{}; choose another path", io::Error::from(error))),
-    })?;
-    Ok(Listener { address: Address::Unix(path.to_owned()), socket, file: identity(path) })
-}
-
-fn try_bind_unix(path: &Path) -> Result<OwnedFd, Errno> {
-    let address = SocketAddrUnix::new(path)?;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // The file gets the mode of the socket, so that it never has another one.
-    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    bind(&socket, &address)?;
-    listen(&socket, BACKLOG)?;
-    ioctl_fionbio(&socket, true)?;
-    Ok(socket)
-}
-
-fn is_socket(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
-}
-
-/// Connects to a socket without waiting, to test whether a program listens.
-fn connect(path: &Path) -> Result<(), Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)
-}
-
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    fs::symlink_metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+fn bind_tcp(address: SocketAddr) -> io::Result<Listener> {
+    let socket = TcpListener::bind(address)?;
+    socket.set_nonblocking(true)?;
+    let address = Address::Tcp(socket.local_addr()?);
+    Ok(Listener { address, socket: Socket::Tcp(socket.into()) })
 }
 
 /// The port of NBD.
 const DEFAULT_PORT: u16 = 10809;
-const BACKLOG: i32 = 128;
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-    use std::os::unix::net::UnixListener;
-
     use super::*;
 
     fn bind(address: &Address) -> Result<Listener, ListenError> {
@@ -279,43 +207,9 @@ mod tests {
     }
 
     #[test]
-    fn socket_is_private_and_removed() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("nbd");
-        let address = Address::Unix(path.clone());
-        let listener = bind(&address).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        drop(listener);
-        assert!(!path.exists());
-    }
-
-    #[test]
-    fn replaces_only_dead_sockets() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("nbd");
-        let address = Address::Unix(path.clone());
-        drop(UnixListener::bind(&path).unwrap());
-        let listener = bind(&address).unwrap();
-        let error = bind(&address).unwrap_err().to_string();
-        assert_eq!(
-            error,
-            format!(
-                "cannot listen on {}: another program listens there; stop it, or choose another path",
-                path.display()
-            )
-        );
-        fs::remove_file(&path).unwrap();
-        fs::write(&path, "data").unwrap();
-        drop(listener);
-        assert!(bind(&address).unwrap_err().reason.contains("not a socket; remove it"));
-        assert_eq!(fs::read(&path).unwrap(), b"data", "a file of another program was removed");
-    }
-
-    #[test]
     fn names_unusable_addresses() {
         let refuse = |address| bind(&address).unwrap_err().to_string();
         assert!(refuse(Address::Unix("/nowhere/nbd".into())).contains("its directory does not exist"));
-        assert!(refuse(Address::Unix("x".repeat(200).into())).contains("longer than 107 bytes"));
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let error = refuse(Address::Tcp(taken.local_addr().unwrap()));
         assert!(error.contains("stop the program that uses it, or choose another address"), "{error}");

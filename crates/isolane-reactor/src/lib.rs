@@ -67,6 +67,7 @@ mod socket_table;
 pub mod spin;
 mod sys;
 pub mod topology;
+pub mod unix_listener;
 mod uring;
 pub mod waker;
 mod workers;
