@@ -24,6 +24,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ibverbs", &["memory", "reactor", "verbs"]),
     ("volume", &["memory", "reactor", "observe"]),
     ("nbd", &["layout", "memory", "connection", "reactor", "volume"]),
+    ("vhost", &["layout", "memory", "shm", "reactor", "volume"]),
     ("target", &["wire", "memory", "connection", "proto", "reactor", "volume", "observe"]),
     ("engine-api", &["shm", "tcp"]),
     ("attach", &["shm", "tcp", "engine-api"]),
@@ -38,7 +39,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "cli",
         &[
             "wire", "memory", "proto", "shm", "reactor", "volume", "volumes", "rbd", "target", "attach",
-            "host", "engine", "verbs", "inspect", "observe", "nbd",
+            "host", "engine", "verbs", "inspect", "observe", "nbd", "vhost",
         ],
     ),
 ];

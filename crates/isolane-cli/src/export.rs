@@ -3,6 +3,8 @@
 //! Opens the volume, starts the server, prints URIs and commands, and waits for signals. The server has its own thread;
 //! this one sleeps.
 
+use std::error::Error;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,6 +12,7 @@ use isolane_host::{IoChoice, Mode};
 use isolane_nbd::{Address, Server, ServerConfig};
 use isolane_rbd::Rbd;
 use isolane_reactor::ReactorConfig;
+use isolane_volume::Volume;
 use isolane_volume::shell::quoted;
 use signal_hook::consts::SIGUSR1;
 
@@ -22,24 +25,30 @@ use crate::serve::conditions::{Conditions, reject_failures};
 use crate::signals;
 use crate::volume;
 
-/// Export a volume over NBD, for virtual machines and programs with an NBD client
+/// Export a volume over NBD, or to virtual machines over vhost-user
 ///
 /// VOLUME is any volume of `isolane serve`: a file or block device, memory (mem:1G), a
 /// stripe, a mirror, a filter, or a volume of another target. `isolane help serve` has the
 /// forms. A volume with the option ro is read-only.
 ///
-/// Clients are qemu, nbdcopy, nbdkit, fio, and nbd-client of Linux, among others. The server
-/// speaks the fixed newstyle handshake, with structured replies and block status. Several
-/// connections can be used together: a flush covers the completed writes of all.
+/// NBD clients are qemu, nbdcopy, nbdkit, fio, and nbd-client of Linux, among others. The
+/// server speaks the fixed newstyle handshake, with structured replies and block status.
+/// Several connections can be used together: a flush covers the completed writes of all.
+/// NBD requests must be aligned to the block size of the volume, and have at most 32 MiB of
+/// data.
+///
+/// Over vhost-user, a virtual machine has the volume as a virtio block device, and shares its
+/// memory with this program, so that a request needs no system call of the machine. The
+/// memory must be a sealed memfd without huge pages, as QEMU's memory-backend-memfd. With
+/// `reconnect=1`, QEMU reconnects after a restart of this program, which then repeats exactly
+/// the requests that were unfinished.
 ///
 /// A socket has mode 0600, so that only this user and root can connect. One that a killed
 /// program has left is replaced. There is neither authentication nor encryption: anyone who
 /// can reach a TCP address can read and write the volume.
 ///
-/// Requests must be aligned to the block size of the volume, and have at most 32 MiB of data.
-///
-/// The program prints one URI per address once it accepts connections, then the volume, and
-/// commands for clients.
+/// The program prints one URI or path per address once it accepts connections, then the
+/// volume, and commands for clients.
 ///
 /// SIGINT, SIGTERM, and SIGHUP end it cleanly: it completes the requests in flight (for up to
 /// 5 s), makes all data durable, and removes its sockets. If the volume hangs for 12 s more,
@@ -52,12 +61,20 @@ pub struct Args {
     volume: String,
     /// Listen here with NBD: the path of a socket, as ./disk.sock, or an address, as 127.0.0.1:10809; a port alone means
     /// 127.0.0.1, and port 0 selects a free port (default port: 10809); repeatable
-    #[arg(long, required = true, value_name = "SOCKET|ADDR:PORT", value_parser = parse_addresses)]
+    #[arg(
+        long,
+        required_unless_present = "vhost_user_blk",
+        value_name = "SOCKET|ADDR:PORT",
+        value_parser = parse_addresses
+    )]
     nbd: Vec<Addresses>,
-    /// Name of the export; clients can also use the empty name
+    /// Listen on this socket for virtual machines, which have the volume as a virtio block device
+    #[arg(long, value_name = "SOCKET", value_parser = parse_socket)]
+    vhost_user_blk: Option<PathBuf>,
+    /// Name of the NBD export; clients can also use the empty name
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true, value_parser = parse_name)]
     name: String,
-    /// Idle behavior of the server
+    /// Idle behavior of the servers
     #[arg(long, value_parser = one_of(&MODES), default_value = "adaptive")]
     mode: Mode,
     /// Kernel interface for files, readiness, and sleep
@@ -71,6 +88,13 @@ struct Addresses(Vec<Address>);
 
 fn parse_addresses(text: &str) -> Result<Addresses, String> {
     Address::parse_all(text).map(Addresses)
+}
+
+fn parse_socket(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() {
+        return Err("the path is empty; use the path of a socket, as ./vm.sock".to_owned());
+    }
+    Ok(PathBuf::from(text))
 }
 
 /// Parses the name of an export, which is a string of the protocol.
@@ -101,22 +125,17 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let mut conditions = Conditions::default();
     conditions.add(&volume);
     let description = volume::describe(&spec, &*volume);
-    let server = Server::start(ServerConfig {
-        volume,
-        name: args.name.clone(),
-        listen: args.nbd.iter().flat_map(|addresses| addresses.0.clone()).collect(),
-        reactor: ReactorConfig { mode: args.mode, io: args.io, ..ReactorConfig::default() },
-    })
-    .context("cannot start the export")?;
-    for address in server.exposed() {
+    let servers = Servers::start(args, &volume).context("cannot start the export")?;
+    drop(volume);
+    for address in servers.nbd.iter().flat_map(Server::exposed) {
         log::warn!("{address} is reachable from other machines, without authentication or encryption");
     }
-    output::announce(banner(&server, &description));
+    output::announce(banner(&servers, &description));
     signals.forever().find(|signal| *signal != SIGUSR1);
     signals::exit_on_next_signal()?;
     log::info!("completing requests in flight; a second signal ends the export immediately");
     let failures = conditions.log_failures();
-    let stopped = server.shutdown();
+    let stopped = servers.shutdown();
     drop(conditions);
     rbd.wait_for_closed(volume::RBD_CLOSE_TIMEOUT);
     stopped.map_err(|error| {
@@ -126,15 +145,59 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     reject_failures(failures)
 }
 
+/// The servers of one volume, each with its own thread.
+struct Servers {
+    nbd: Option<Server>,
+    vhost: Option<isolane_vhost::Server>,
+}
+
+impl Servers {
+    fn start(args: &Args, volume: &Arc<dyn Volume>) -> Result<Servers, Box<dyn Error + Send + Sync>> {
+        let reactor = ReactorConfig { mode: args.mode, io: args.io, ..ReactorConfig::default() };
+        let mut servers = Servers { nbd: None, vhost: None };
+        if !args.nbd.is_empty() {
+            servers.nbd = Some(Server::start(ServerConfig {
+                volume: Arc::clone(volume),
+                name: args.name.clone(),
+                listen: args.nbd.iter().flat_map(|addresses| addresses.0.clone()).collect(),
+                reactor: reactor.clone(),
+            })?);
+        }
+        if let Some(socket) = args.vhost_user_blk.clone() {
+            let volume = Arc::clone(volume);
+            servers.vhost =
+                Some(isolane_vhost::Server::start(isolane_vhost::ServerConfig { volume, socket, reactor })?);
+        }
+        Ok(servers)
+    }
+
+    /// Ends both, and returns the first error.
+    fn shutdown(self) -> Result<(), String> {
+        let nbd = self.nbd.map_or(Ok(()), |server| server.shutdown().map_err(|error| error.to_string()));
+        let vhost = self.vhost.map_or(Ok(()), |server| server.shutdown().map_err(|error| error.to_string()));
+        nbd.and(vhost)
+    }
+}
+
 /// Returns one line per address, the volume, and commands for clients.
-fn banner(server: &Server, description: &str) -> String {
-    let uris: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
+fn banner(servers: &Servers, description: &str) -> String {
+    let uris: Vec<String> = servers.nbd.iter().flat_map(Server::addresses).map(ToString::to_string).collect();
+    let socket = servers.vhost.as_ref().map(|server| server.socket().display().to_string());
     let mut text: String = uris.iter().map(|uri| format!("exporting on {uri}\n")).collect();
+    text += &socket.iter().map(|path| format!("exporting on vhost-user-blk {path}\n")).collect::<String>();
     text += &format!("volume: {description}\n");
     if let Some(uri) = uris.first() {
         let uri = quoted(uri);
         text += &format!(
             "\nfrom this machine:\n  nbdinfo {uri}\n  qemu-img info {uri}\n  nbdcopy {uri} ./copy.img\n"
+        );
+    }
+    if let Some(path) = socket {
+        // Commas separate the options of QEMU.
+        let chardev = quoted(&format!("socket,id=disk0,path={},reconnect=1", path.replace(',', ",,")));
+        text += &format!(
+            "\nwith QEMU:\n  -m 1G -object memory-backend-memfd,id=mem0,size=1G,share=on -machine memory-backend=mem0 \\\n  \
+             -chardev {chardev} \\\n  -device vhost-user-blk-pci,chardev=disk0\n"
         );
     }
     text

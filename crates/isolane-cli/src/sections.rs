@@ -132,8 +132,9 @@ isolane serve --cores 2-3 --mode poll null:1T: Spin on two cores for the lowest 
             examples: "\
 isolane export disk.img,size=10G --nbd ./disk.sock: Export a file to programs of this user.
 isolane export mem:1G --nbd 10809 --name scratch: Export memory at 127.0.0.1:10809.
-isolane export 'nvme+tcp://10.0.0.1/NQN?nsid=1' --nbd ./remote.sock: Export a volume of a target.",
-            see_also: "isolane(1), isolane-serve(1), nbdinfo(1), nbdcopy(1), qemu-img(1), nbd-client(8)",
+isolane export 'nvme+tcp://10.0.0.1/NQN?nsid=1' --nbd ./remote.sock: Export a volume of a target.
+isolane export disk.img --vhost-user-blk ./vm.sock: Export a file to virtual machines of this user.",
+            see_also: "isolane(1), isolane-serve(1), nbdinfo(1), nbdcopy(1), qemu-img(1), qemu(1), nbd-client(8)",
             ..Sections::default()
         },
         "discover" => Sections {

@@ -95,10 +95,10 @@ impl FileStateMachine {
             return Err(data);
         };
         let mut offset = 0;
-        for slice in data.slices(0, data.len()) {
+        data.for_each_slice(0, data.len(), |slice| {
             copy.copy_in(offset, slice);
             offset += slice.len();
-        }
+        });
         Ok(copy)
     }
 

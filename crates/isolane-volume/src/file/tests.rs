@@ -117,6 +117,24 @@ fn round_trips_data_through_the_file() {
     }
 }
 
+/// A guest or an application chooses the address.
+#[test]
+fn writes_unaligned_shared_memory() {
+    let dir = TestDir::new();
+    let volume = dir.open("disk,size=1M").unwrap();
+    let memory = isolane_shm::SharedMemory::create("guest", 8192).unwrap();
+    memory.copy_in(0, &[7; 8192]).unwrap();
+    for offset in [1, 512, 1000] {
+        let data = Buffer::in_shared_memory(&memory, offset, 4096).unwrap();
+        let write = Request::Write { lba: 8, blocks: 8, data, fua: false };
+        Core::new().run(&volume, write).unwrap();
+        let read = Core::new().run(&volume, Request::Read { lba: 8, blocks: 8 }).unwrap();
+        assert_eq!(read.to_vec(), [7; 4096]);
+        let zeroes = Request::WriteZeroes { lba: 8, blocks: 8, fua: false, deallocate: false };
+        Core::new().run(&volume, zeroes).unwrap();
+    }
+}
+
 #[test]
 fn zeroed_ranges_read_zeroes_and_keep_size() {
     for options in ["", ",buffered"] {

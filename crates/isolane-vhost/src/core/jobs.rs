@@ -1,0 +1,203 @@
+//! Requests at the volume: memory, start, and results.
+//!
+//! A write whose data is contiguous in the guest goes to the file of a volume in place. All other data is copied once.
+//!
+//! Invariant: requests get memory in the order of their arrival, so that a large one is not starved by small ones.
+
+use isolane_memory::{Payload, pages_for};
+use isolane_volume::{BlockRange, Outcome, Request, VolumeError};
+use slotmap::{DefaultKey, Key, KeyData};
+
+use super::{Core, Shutdown};
+use crate::config::ShutdownError;
+use crate::memory::GuestBuffer;
+use crate::request::{Command, Rejection, Status};
+use crate::ring::Permit;
+
+/// A request at the volume.
+pub(super) struct Job {
+    ring: DefaultKey,
+    permit: Permit,
+    kind: Kind,
+}
+
+enum Kind {
+    /// Destination of the data.
+    Read(GuestBuffer),
+    Write,
+    Flush,
+    Discard,
+    WriteZeroes,
+}
+
+impl Kind {
+    fn name(&self) -> &'static str {
+        match self {
+            Kind::Read(_) => "read",
+            Kind::Write => "write",
+            Kind::Flush => "flush",
+            Kind::Discard => "discard",
+            Kind::WriteZeroes => "write zeroes",
+        }
+    }
+}
+
+/// A request that waits for memory.
+pub(super) struct Waiting {
+    /// Its tag.
+    tag: u64,
+    len: usize,
+    transfer: Transfer,
+}
+
+enum Transfer {
+    Read(BlockRange),
+    Write(BlockRange, GuestBuffer, bool),
+}
+
+impl Core {
+    /// Starts a command at the volume.
+    pub(super) fn start(&mut self, ring: DefaultKey, permit: Permit, command: Result<Command, Rejection>) {
+        let Some(active) = self.rings.get_mut(ring) else { return };
+        let fua = active.is_write_through;
+        let (kind, request) = match command {
+            Err(Rejection { status, reason }) => {
+                let (peer, index) = (&active.peer, active.index);
+                log::limited!(Warn, "{peer}: queue {index}: request rejected: {reason}");
+                return self.finish(ring, permit, status);
+            }
+            Ok(Command::Id(data)) => {
+                data.copy_in(0, &self.device.id[..data.len().min(self.device.id.len())]);
+                return self.finish(ring, permit, Status::Ok);
+            }
+            Ok(Command::Read { lba, blocks, data }) => {
+                let len = if self.reads_into_pool { data.len() } else { 0 };
+                let transfer = Transfer::Read(BlockRange { lba, blocks });
+                return self.transfer(Job { ring, permit, kind: Kind::Read(data) }, len, transfer);
+            }
+            Ok(Command::Write { lba, blocks, data }) => match data.in_place().filter(|_| self.has_file) {
+                Some(data) => (Kind::Write, Request::Write { lba, blocks, data, fua }),
+                None => {
+                    let len = data.len();
+                    let transfer = Transfer::Write(BlockRange { lba, blocks }, data, fua);
+                    return self.transfer(Job { ring, permit, kind: Kind::Write }, len, transfer);
+                }
+            },
+            Ok(Command::Flush) => (Kind::Flush, Request::Flush),
+            Ok(Command::Discard(ranges)) => (Kind::Discard, Request::Deallocate { ranges, fua }),
+            Ok(Command::WriteZeroes { range: BlockRange { lba, blocks }, deallocate }) => {
+                (Kind::WriteZeroes, Request::WriteZeroes { lba, blocks, fua, deallocate })
+            }
+        };
+        let tag = self.jobs.insert(Job { ring, permit, kind }).data().as_ffi();
+        self.queue.start(tag, request, &mut self.reactor, &mut self.pool);
+    }
+
+    /// Starts a read or a write that needs memory.
+    fn transfer(&mut self, job: Job, len: usize, transfer: Transfer) {
+        let tag = self.jobs.insert(job).data().as_ffi();
+        let waiting = Waiting { tag, len, transfer };
+        if self.waiting.is_empty() && self.has_memory(len) {
+            self.submit(waiting);
+        } else {
+            self.waiting.push_back(waiting);
+        }
+    }
+
+    fn submit(&mut self, Waiting { tag, len, transfer }: Waiting) {
+        let request = match transfer {
+            Transfer::Read(BlockRange { lba, blocks }) => Request::Read { lba, blocks },
+            Transfer::Write(BlockRange { lba, blocks }, source, fua) => {
+                let Some(mut data) = self.pool.buffer(len) else { unreachable!("the pool has free pages") };
+                source.copy_to(&mut data);
+                Request::Write { lba, blocks, data, fua }
+            }
+        };
+        self.queue.start(tag, request, &mut self.reactor, &mut self.pool);
+    }
+
+    fn has_memory(&mut self, len: usize) -> bool {
+        pages_for(len) <= self.pool.free_pages()
+    }
+
+    /// Whether the first waiting request can have memory.
+    pub(super) fn can_grant(&mut self) -> bool {
+        self.waiting.front().is_some_and(|first| pages_for(first.len) <= self.pool.free_pages())
+    }
+
+    /// Starts requests that wait for memory, in order.
+    pub(super) fn grant_memory(&mut self) {
+        while self.can_grant() {
+            if let Some(waiting) = self.waiting.pop_front() {
+                self.submit(waiting);
+            }
+        }
+    }
+
+    /// Publishes the results of requests that the volume has completed.
+    pub(super) fn complete_jobs(&mut self) {
+        while let Some((tag, outcome)) = self.queue.poll() {
+            if tag == FLUSH_TAG {
+                self.shutdown = Some(Shutdown::Ended(outcome.map(drop).map_err(|error| {
+                    ShutdownError::Flush { name: self.queue.volume().name().to_owned(), error }
+                })));
+                continue;
+            }
+            let Some(job) = self.jobs.remove(KeyData::from_ffi(tag).into()) else {
+                unreachable!("the volume completed an unknown request")
+            };
+            self.complete(job, outcome);
+        }
+    }
+
+    fn complete(&mut self, Job { ring, permit, kind }: Job, outcome: Outcome) {
+        let status = match outcome {
+            Ok(data) => {
+                if let Kind::Read(target) = kind
+                    && self.rings.get_mut(ring).is_some()
+                {
+                    self.deliver(data, &target);
+                }
+                Status::Ok
+            }
+            Err(error) => {
+                if !matches!(error, VolumeError::OutOfRange { .. } | VolumeError::ReadOnly) {
+                    log::limited!(Error, "{}: {} failed: {error}", self.queue.volume().name(), kind.name());
+                }
+                Status::IoError
+            }
+        };
+        self.finish(ring, permit, status);
+    }
+
+    /// Copies the data of a read to the guest.
+    fn deliver(&mut self, data: Payload, target: &GuestBuffer) {
+        let (data, mut offset) = (data.into_private(), 0);
+        for slice in data.slices(0, data.len().min(target.len())) {
+            target.copy_in(offset, slice);
+            offset += slice.len();
+        }
+        self.pool.recycle_payload(data);
+    }
+
+    /// Publishes a result, unless the queue has ended.
+    fn finish(&mut self, key: DefaultKey, permit: Permit, status: Status) {
+        match self.rings.get_mut(key) {
+            Some(ring) => {
+                ring.ring.complete(permit, status);
+                self.rings.list_completed(key);
+            }
+            None => {
+                self.orphans -= 1;
+                if self.orphans == 0 {
+                    self.rings.release();
+                }
+            }
+        }
+    }
+}
+
+/// Tag of the final flush. A key never has this value.
+pub(super) const FLUSH_TAG: u64 = u64::MAX;
+/// Requests of all queues at the volume, or waiting for memory.
+pub(super) const MAX_JOBS: usize = 16384;

@@ -1,0 +1,242 @@
+//! Started queues, by key and by the token of their kick descriptor.
+//!
+//! Invariant: a key of a stopped queue finds nothing, so that a late completion reaches no other queue.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use isolane_reactor::Token;
+use slotmap::{DefaultKey, SlotMap};
+
+use super::Core;
+use super::jobs::MAX_JOBS;
+use crate::control::StartedRing;
+use crate::ring::{Ring, Taken};
+
+/// A started queue.
+pub(super) struct ActiveRing {
+    /// Its connection.
+    pub session: u64,
+    /// For log lines.
+    pub peer: Arc<str>,
+    pub index: u32,
+    pub ring: Ring,
+    kick: OwnedFd,
+    pub token: Token,
+    pub call: Option<OwnedFd>,
+    error: Option<OwnedFd>,
+    pub is_enabled: bool,
+    pub is_write_through: bool,
+    /// Waits for requests of connections that have ended.
+    pub is_held: bool,
+    /// Listed for requests.
+    is_listed: bool,
+    /// Listed for a notification.
+    has_results: bool,
+    /// Stops after its last request; where to report the next index.
+    pub stop: Option<SyncSender<u16>>,
+}
+
+impl ActiveRing {
+    pub fn new(
+        started: StartedRing,
+        session: u64,
+        peer: Arc<str>,
+        token: Token,
+        is_held: bool,
+    ) -> ActiveRing {
+        let StartedRing { index, ring, kick, call, error, is_enabled, is_write_through } = started;
+        ActiveRing {
+            session,
+            peer,
+            index,
+            ring,
+            kick,
+            token,
+            call,
+            error,
+            is_enabled,
+            is_write_through,
+            is_held,
+            is_listed: false,
+            has_results: false,
+            stop: None,
+        }
+    }
+
+    /// Whether requests are taken.
+    fn is_served(&self) -> bool {
+        self.is_enabled && !self.is_held && self.stop.is_none()
+    }
+}
+
+/// All started queues.
+#[derive(Default)]
+pub(super) struct Rings {
+    slots: SlotMap<DefaultKey, ActiveRing>,
+    /// By the index of the token.
+    by_token: Vec<Option<(Token, DefaultKey)>>,
+    /// Queues that may have requests.
+    listed: VecDeque<DefaultKey>,
+    /// Queues with results since the last notification.
+    completed: Vec<DefaultKey>,
+}
+
+impl Rings {
+    pub fn insert(&mut self, ring: ActiveRing) -> DefaultKey {
+        let token = ring.token;
+        let key = self.slots.insert(ring);
+        if self.by_token.len() <= token.index() {
+            self.by_token.resize(token.index() + 1, None);
+        }
+        self.by_token[token.index()] = Some((token, key));
+        key
+    }
+
+    pub fn find_token(&self, token: Token) -> Option<DefaultKey> {
+        let (known, key) = (*self.by_token.get(token.index())?)?;
+        (known == token).then_some(key)
+    }
+
+    pub fn find(&self, session: u64, index: u32) -> Option<DefaultKey> {
+        let mut slots = self.slots.iter();
+        slots.find(|(_, ring)| ring.session == session && ring.index == index).map(|(key, _)| key)
+    }
+
+    pub fn get_mut(&mut self, key: DefaultKey) -> Option<&mut ActiveRing> {
+        self.slots.get_mut(key)
+    }
+
+    pub fn remove(&mut self, key: DefaultKey) -> Option<ActiveRing> {
+        let ring = self.slots.remove(key)?;
+        if let Some(entry) = self.by_token.get_mut(ring.token.index()) {
+            *entry = None;
+        }
+        Some(ring)
+    }
+
+    /// Returns the queues of a connection.
+    pub fn keys_of(&self, session: u64) -> Vec<DefaultKey> {
+        self.slots.iter().filter(|(_, ring)| ring.session == session).map(|(key, _)| key).collect()
+    }
+
+    /// Serves the queues that were held.
+    pub fn release(&mut self) {
+        let held: Vec<_> = self.slots.iter().filter(|(_, ring)| ring.is_held).map(|(key, _)| key).collect();
+        for key in held {
+            self.slots[key].is_held = false;
+            self.list(key);
+        }
+    }
+
+    /// Lists a queue that may have requests.
+    pub fn list(&mut self, key: DefaultKey) {
+        if let Some(ring) = self.slots.get_mut(key)
+            && ring.is_served()
+            && !std::mem::replace(&mut ring.is_listed, true)
+        {
+            self.listed.push_back(key);
+        }
+    }
+
+    pub fn has_listed(&self) -> bool {
+        !self.listed.is_empty()
+    }
+
+    /// Lists a queue that has results.
+    pub fn list_completed(&mut self, key: DefaultKey) {
+        if let Some(ring) = self.slots.get_mut(key)
+            && !std::mem::replace(&mut ring.has_results, true)
+        {
+            self.completed.push(key);
+        }
+    }
+}
+
+impl Core {
+    /// Handles a notification of a driver.
+    pub(super) fn on_kick(&mut self, key: DefaultKey) {
+        let Some(ring) = self.rings.get_mut(key) else { return };
+        let is_kicked = rustix::io::read(&ring.kick, &mut [0; 8]).is_ok();
+        self.reactor.on_read(ring.token, is_kicked);
+        if is_kicked {
+            self.rings.list(key);
+        }
+    }
+
+    /// Takes a bounded number of requests from each listed queue.
+    pub(super) fn poll_rings(&mut self) {
+        for _ in 0..self.rings.listed.len() {
+            if !self.can_poll_rings() {
+                return;
+            }
+            let Some(key) = self.rings.listed.pop_front() else { return };
+            if let Some(ring) = self.rings.get_mut(key) {
+                ring.is_listed = false;
+                ring.ring.suppress_notifications();
+                self.poll_ring(key);
+            }
+        }
+    }
+
+    fn poll_ring(&mut self, key: DefaultKey) {
+        for _ in 0..MAX_REQUESTS_PER_TURN {
+            let is_full = self.jobs.len() >= MAX_JOBS;
+            let Some(ring) = self.rings.get_mut(key).filter(|ring| ring.is_served()) else { return };
+            if is_full {
+                break;
+            }
+            match ring.ring.poll() {
+                Ok(Some(Taken { permit, command })) => self.start(key, permit, command),
+                Ok(None) => return,
+                Err(error) => {
+                    let (peer, index) = (&ring.peer, ring.index);
+                    log::limited!(
+                        Error,
+                        "{peer}: queue {index}: {error}; the queue is stopped, reset the device"
+                    );
+                    notify(ring.error.as_ref());
+                    return;
+                }
+            }
+        }
+        self.rings.list(key);
+    }
+
+    /// Notifies the drivers of results, each at most once.
+    pub(super) fn notify_drivers(&mut self) {
+        for key in std::mem::take(&mut self.rings.completed) {
+            let Some(ring) = self.rings.get_mut(key) else { continue };
+            ring.has_results = false;
+            if ring.ring.needs_notification() {
+                notify(ring.call.as_ref());
+            }
+            self.finish_stop(key);
+        }
+    }
+
+    /// Removes a queue that stops, once its last request has completed.
+    pub(super) fn finish_stop(&mut self, key: DefaultKey) {
+        let Some(ring) = self.rings.get_mut(key) else { return };
+        if ring.stop.is_some()
+            && ring.ring.in_flight() == 0
+            && let Some(ring) = self.rings.remove(key)
+        {
+            drop(self.reactor.remove(ring.token));
+            // The connection can have ended.
+            ring.stop.map(|stop| stop.send(ring.ring.base()));
+        }
+    }
+}
+
+/// Adds to an eventfd. One whose counter is full is readable already.
+pub(super) fn notify(eventfd: Option<&OwnedFd>) {
+    if let Some(eventfd) = eventfd {
+        let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
+    }
+}
+
+/// Requests of a queue before others have their turn.
+const MAX_REQUESTS_PER_TURN: usize = 64;
