@@ -4,8 +4,9 @@
 //! `isolane-wire` and `isolane-verbs`, the connections of `isolane-proto`, the input that an isolated engine
 //! reads from its clients (messages, ring entries, stream control blocks), the rings of `isolane-shm`, the
 //! queue pairs of `isolane-verbs`, the parsers of `/proc` and `/sys`, the log page that a host reads, the
-//! connection of an NBD client, and the verdict about a snapshot. `tests/decoders.rs` finds decoders without a target. The runner mutates a corpus from a seed, without coverage feedback. `cargo test` makes a
-//! short run, the program `fuzz` a long one.
+//! connection of an NBD client, the queue of a virtual machine, and the verdict about a snapshot.
+//! `tests/decoders.rs` finds decoders without a target. The runner mutates a corpus from a seed, without coverage
+//! feedback. `cargo test` makes a short run, the program `fuzz` a long one.
 //!
 //! Invariant: a run depends only on target, seed, and number of iterations; `engine-stream` also depends on
 //! the kernel's TCP.
@@ -20,6 +21,7 @@ mod runner;
 mod snapshot;
 mod system;
 mod targets;
+mod vhost;
 
 pub use runner::{replay, run};
 
@@ -42,6 +44,7 @@ pub fn targets() -> impl Iterator<Item = &'static Target> {
         .chain(snapshot::TARGETS)
         .chain(host_page::TARGETS)
         .chain(nbd::TARGETS)
+        .chain(vhost::TARGETS)
 }
 
 const TARGETS: &[Target] = &[

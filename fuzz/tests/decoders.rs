@@ -20,6 +20,7 @@ const PARTS: &[(&str, &str)] = &[
 /// Decoders of data that neither a peer nor a client writes, or of which each bit pattern is valid.
 const TRUSTED: &[(&str, &str)] = &[
     ("Bits", "a file of the target"),
+    ("BlockConfig", "the server of virtual machines only writes it"),
     ("BlockSizeInformation", "the NBD server only writes it"),
     ("Chunk", "the NBD server only writes it"),
     ("ErrorChunk", "the NBD server only writes it"),
