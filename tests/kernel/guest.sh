@@ -12,6 +12,7 @@
 #     -a WORD     extra kernel command line word (repeatable)
 #     -q 'ARGS'   extra qemu arguments (word-split)
 #     -l FILE     keep the console log here (default: print its end if the guest dies)
+#     -d FILE     start from a disk, which -q attaches: with -B, write the disk to FILE
 #     -B          only build the images (for a cold cache)
 #
 # The script uses stdin and stdout of this program; its stderr goes to stdout. In the guest,
@@ -24,12 +25,12 @@
 set -euo pipefail
 unset LD_LIBRARY_PATH
 cache=${GUEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/isolane-guest}
-ver=6.12 cpus=2 mem=1G limit=120 klog= buildonly= qextra=
+ver=6.12 cpus=2 mem=1G limit=120 klog= buildonly= qextra= disk=
 fwd=() files=() progs=() kargs=()
-while getopts k:c:m:t:p:f:b:a:q:l:B o; do case $o in
+while getopts k:c:m:t:p:f:b:a:q:l:d:B o; do case $o in
 	k) ver=$OPTARG;; c) cpus=$OPTARG;; m) mem=$OPTARG;; t) limit=$OPTARG;;
 	p) fwd+=("$OPTARG");; f) files+=("$OPTARG");; b) progs+=("$OPTARG");;
-	a) kargs+=("$OPTARG");; q) qextra=$OPTARG;; l) klog=$OPTARG;; B) buildonly=1;;
+	a) kargs+=("$OPTARG");; q) qextra=$OPTARG;; l) klog=$OPTARG;; d) disk=$OPTARG;; B) buildonly=1;;
 	*) exit 125;; esac; done
 shift $((OPTIND - 1))
 [ -n "$buildonly" ] || [ $# -ge 1 ] || { sed -n 2,23p "$0" >&2; exit 125; }
@@ -155,7 +156,7 @@ build_base() {
 base=$cache/base-$ver-$(sha256sum < "$0" | cut -c1-12).cpio
 [ -s "$base" ] || build_base
 exec 8>&-
-[ -z "$buildonly" ] || exit 0
+[ -z "$buildonly" ] || [ -n "$disk" ] || exit 0
 
 # ---- this run: script, extra files, extra programs ------------------------------
 w=$(mktemp -d "${TMPDIR:-/tmp}/guest.XXXXXX"); qpid= cpid=
@@ -169,6 +170,19 @@ chmod 755 "$w/r/cmd.run"
 for f in ${files[@]+"${files[@]}"}; do install -D "${f%%:*}" "$w/r/${f#*:}"; done
 for f in ${progs[@]+"${progs[@]}"}; do put_prog "$f" "$w/r"; done
 { cat "$base"; (cd "$w/r" && find . -print0 | cpio -0 -o -H newc -R 0:0 --quiet); } > "$w/initrd"
+words="console=ttyS0 quiet loglevel=6 panic=-1 reboot=t mitigations=off nokaslr no_timer_check random.trust_cpu=on ${kargs[*]-}"
+if [ -n "$buildonly" ]; then # the disk: a FAT file system that the BIOS starts
+	size=$(($(stat -Lc %s "$w/initrd" "$kdir"/root/boot/vmlinuz-* | paste -sd+) + (16 << 20)))
+	truncate -s "$(((size >> 20) + 1))M" "$disk"
+	mkfs.vfat -F 32 "$disk" > /dev/null
+	printf 'DEFAULT linux\nLABEL linux\n  LINUX vmlinuz\n  INITRD initrd\n  APPEND %s\n' "$words" > "$w/syslinux.cfg"
+	mcopy -i "$disk" "$kdir"/root/boot/vmlinuz-* ::vmlinuz
+	mcopy -i "$disk" "$w/initrd" "$w/syslinux.cfg" ::
+	syslinux --install "$disk"
+	exit 0
+fi
+start=(-kernel "$kdir/vmlinux" -initrd "$w/initrd" -append "$words")
+[ -z "$disk" ] || start=()
 mkfifo "$w/out"
 
 accel=${GUEST_ACCEL:-}
@@ -183,9 +197,7 @@ cat "$w/out" & cpid=$!
 exec 7<&0
 # shellcheck disable=SC2086
 timeout -k 5 "$limit" qemu-system-x86_64 -machine q35,usb=off "${acc[@]}" -smp "$cpus" -m "$mem" \
-	-nodefaults -no-user-config -display none -no-reboot \
-	-kernel "$kdir/vmlinux" -initrd "$w/initrd" \
-	-append "console=ttyS0 quiet loglevel=6 panic=-1 reboot=t mitigations=off nokaslr no_timer_check random.trust_cpu=on ${kargs[*]-}" \
+	-nodefaults -no-user-config -display none -no-reboot ${start[@]+"${start[@]}"} \
 	-serial "file:$klog" \
 	-netdev "$net" -device virtio-net-pci,netdev=n0,romfile= \
 	-device virtio-serial-pci \
