@@ -171,11 +171,12 @@ impl Servers {
         Ok(servers)
     }
 
-    /// Ends both, and returns the first error.
+    /// Ends both, and returns the first error. The one that started first ends last, because its thread drives the
+    /// connections of a remote volume.
     fn shutdown(self) -> Result<(), String> {
-        let nbd = self.nbd.map_or(Ok(()), |server| server.shutdown().map_err(|error| error.to_string()));
         let vhost = self.vhost.map_or(Ok(()), |server| server.shutdown().map_err(|error| error.to_string()));
-        nbd.and(vhost)
+        let nbd = self.nbd.map_or(Ok(()), |server| server.shutdown().map_err(|error| error.to_string()));
+        vhost.and(nbd)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The control connection of one monitor (vhost-user), in a thread of its own.
+//! The control connection of one monitor (vhost-user), which has its own thread.
 //!
 //! The crate `vhost` decodes the messages, and waits for the bytes of each. This thread keeps the state that they set,
 //! checks it when a queue starts, and passes complete queues to the core, whose reply it waits for.
@@ -282,7 +282,7 @@ impl VhostUserBackendReqHandlerMut for Control {
     fn set_vring_err(&mut self, index: u8, error: Option<File>) -> Result<()> {
         let error = error.map(|error| eventfd(error, index)).transpose()?;
         let queue = self.queue(index.into())?;
-        // That of a started queue is with the core.
+        // The core has the descriptor of a started queue.
         if !queue.is_started {
             queue.error = error;
         }

@@ -1,6 +1,6 @@
 //! Memory of a guest, mapped from the files that its virtual machine monitor has sent.
 //!
-//! The parts of the virtqueues are mapped once by `vm-memory`, for `virtio-queue`, and the complete files once more by
+//! The parts of the virtqueues are mapped once by `vm-memory`, for `virtio-queue`, and the complete files again by
 //! [`SharedMemory`], for data: a volume can use such memory without a copy.
 //!
 //! Invariants:

@@ -117,7 +117,7 @@ const fn io_error(reason: &'static str) -> Rejection {
 #[derive(Debug)]
 pub(crate) struct Reply {
     status: GuestBuffer,
-    /// Bytes before the status.
+    /// Length of the data before the status.
     data_len: usize,
 }
 

@@ -196,7 +196,7 @@ impl Ring {
         located
     }
 
-    /// Lets the driver skip notifications until [`Ring::poll`] finds no request.
+    /// Allows the driver to skip notifications until [`Ring::poll`] finds no request.
     pub fn suppress_notifications(&mut self) {
         if !self.is_failed {
             // The next poll reports an error.
@@ -204,7 +204,7 @@ impl Ring {
         }
     }
 
-    /// Returns the next request. `None` if there is none; the driver then notifies when it has one.
+    /// Returns the next request. After `None`, the driver notifies when it has one.
     ///
     /// # Errors
     /// The fault of the driver that ends the queue.

@@ -16,9 +16,11 @@ impl Export {
         command.args(["export", "--mode", "sleep", "--log-level", "warn"]).args(arguments);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let last =
+            if arguments.contains(&"--vhost-user-blk") { "-device vhost-user-blk-pci" } else { "nbdcopy " };
         let mut printed = Vec::new();
         for line in lines {
-            let is_last = line.contains("nbdcopy ");
+            let is_last = line.contains(last);
             printed.push(line);
             if is_last {
                 break;
@@ -64,6 +66,23 @@ fn prints_uris_and_removes_sockets() {
 }
 
 #[test]
+fn prints_options_of_qemu() {
+    let dir = tempfile::tempdir().unwrap();
+    let (vm, nbd) = (dir.path().join("a,b.sock"), dir.path().join("nbd.sock"));
+    for other in [&[][..], &["--nbd", text(&nbd)]] {
+        let export = Export::start(&[&["mem:1M", "--vhost-user-blk", text(&vm)][..], other].concat());
+        let printed = export.1.join("\n");
+        assert!(printed.contains(&format!("exporting on vhost-user-blk {}\n", vm.display())), "{printed}");
+        let chardev =
+            format!("-chardev 'socket,id=disk0,path={}/a,,b.sock,reconnect=1'", dir.path().display());
+        assert!(printed.contains(&chardev), "{printed}");
+        assert_eq!((vm.exists(), nbd.exists()), (true, !other.is_empty()));
+        assert_eq!(export.stop(), (true, String::new()));
+        assert_eq!((vm.exists(), nbd.exists()), (false, false));
+    }
+}
+
+#[test]
 fn warns_about_reachable_addresses() {
     let (is_success, log) = Export::start(&["mem:1M", "--nbd", "0.0.0.0:0", "--nbd", "127.0.0.1:0"]).stop();
     assert!(is_success && log.lines().count() == 1, "{log}");
@@ -85,6 +104,10 @@ fn names_wrong_arguments_and_remedies() {
         (&["mem:1M", "--nbd", &missing], "its directory does not exist; create it"),
         (&["mem:1M", "--nbd", "192.0.2.1:1"], "cannot listen on 192.0.2.1:1: "),
         (&["mem:1M", "--nbd", socket, "--name", &long], "the name has 257 bytes; use at most 256"),
+        (&["mem:1M", "--vhost-user-blk", ""], "the path is empty; use the path of a socket, as ./vm.sock"),
+        (&["mem:1M", "--vhost-user-blk", &missing], "its directory does not exist; create it"),
+        (&["mem:1M", "--vhost-user-blk", &long], "the path is longer than 107 bytes; shorten it"),
+        (&["mem:1M", "--vhost-user-blk", socket, "--nbd", socket], "another program listens there; stop it"),
         (&["mem:1M,nsid=2", "--nbd", socket], "an export has no namespace ID; remove nsid"),
         (&["127.0.0.1:10809", "--nbd", socket], "give an address with --nbd, as in --nbd 127.0.0.1:10809"),
         (&["mem:1X", "--nbd", socket], "mem:1X"),

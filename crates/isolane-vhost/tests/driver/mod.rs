@@ -97,7 +97,7 @@ impl Monitor {
         self.frontend.set_mem_table(&[guest.region()]).unwrap();
     }
 
-    /// Announces the file of requests in flight, from the server if there is none yet.
+    /// Announces the file of requests in flight, which the server creates first.
     pub fn set_inflight(&mut self, guest: &mut Guest, queues: u16) {
         if guest.inflight.is_none() {
             let wanted = VhostUserInflight { num_queues: queues, queue_size: SIZE, ..Default::default() };
