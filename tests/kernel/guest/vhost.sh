@@ -22,7 +22,7 @@ has_file_system() { # with discards and flushes
 }
 fio_until_stop() { # each pass uses new random offsets and data, and compares all of them
 	while :; do
-		verify 4k 16 4m --verify_backlog=64 --numjobs=2 --offset_increment=16m --group_reporting || return
+		verify 4k 16 16m --verify_backlog=64 --numjobs=2 --offset_increment=16m --group_reporting || return
 		[ -e /tmp/stop ] && return 0
 	done
 }
