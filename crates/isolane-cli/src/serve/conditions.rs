@@ -22,7 +22,7 @@ impl Conditions {
 
     /// Adds a volume that cannot be opened, and logs the reason.
     pub fn skip(&mut self, nsid: u32, error: OpenError) {
-        let OpenError { name, reason, remedy } = error;
+        let OpenError { name, reason, remedy, .. } = error;
         let text = format!("namespace {nsid} is missing: {reason}; {remedy}, then restart this target");
         log::error!("{name}: {text}");
         self.skipped.push(Condition { name, text, is_failure: true });
