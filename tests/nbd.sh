@@ -72,7 +72,7 @@ sockets() {
 	end_export first KILL
 	[ -S "$(sock first)" ] && start_export first mem:1M && stop_export first || return 1
 	: > "$(sock file)"
-	! limited "$isolane" export mem:1M --nbd "$(sock file)" 2> "$work/error" && grep 'is not a socket; remove it' "$work/error" || return 1
+	! limited "$isolane" export mem:1M --nbd "$(sock file)" 2> "$work/error" && grep 'is not a socket; choose' "$work/error" || return 1
 	"$isolane" export mem:1M --nbd 0.0.0.0:0 --nbd 127.0.0.1:0 > "$work/out" 2> "$work/error" & pid=$!
 	wait_for 30 grep -q '^volume: ' "$work/out"; kill -TERM $pid; wait $pid || return 1
 	[ "$(grep -c 'without authentication or encryption' "$work/error")" = 1 ] && grep -c '^exporting on nbd://' "$work/out" | grep -qx 2

@@ -119,6 +119,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::new(format!("cannot export {}", args.volume), "an export has no namespace ID")
             .with_hint("remove nsid"));
     }
+    reject_repeated_addresses(args)?;
     memory::check(&kinds, std::slice::from_ref(&spec))?;
     let volume = kinds.open(&spec).map_err(Failure::from_error)?;
     is_starting.store(false, Ordering::Relaxed);
@@ -143,6 +144,23 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             .with_hint("completed writes may be lost; check the data before you use it again")
     })?;
     reject_failures(failures)
+}
+
+/// Rejects an address that is given twice, which the export would find in use.
+fn reject_repeated_addresses(args: &Args) -> Result<(), Failure> {
+    let mut seen: Vec<Address> = args.vhost_user_blk.clone().map(Address::Unix).into_iter().collect();
+    for address in args.nbd.iter().flat_map(|addresses| &addresses.0) {
+        let is_any_port = matches!(address, Address::Tcp(address) if address.port() == 0);
+        if !is_any_port && seen.contains(address) {
+            return Err(Failure::new(
+                format!("cannot export {}", args.volume),
+                format!("{address} is given twice"),
+            )
+            .with_hint("remove one of both"));
+        }
+        seen.push(address.clone());
+    }
+    Ok(())
 }
 
 /// The servers of one volume, each with its own thread.

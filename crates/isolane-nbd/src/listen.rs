@@ -30,6 +30,10 @@ impl Address {
     /// The cause and the remedy.
     pub fn parse_all(text: &str) -> Result<Vec<Address>, String> {
         let tcp = |ip| vec![Address::Tcp(SocketAddr::new(ip, DEFAULT_PORT))];
+        let invalid = || Err(format!("{text:?} is not an address; use the form {FORMS}"));
+        if text.contains("://") || text.starts_with("unix:") {
+            return invalid();
+        }
         if text.contains('/') {
             return Ok(vec![Address::Unix(PathBuf::from(text))]);
         }
@@ -44,10 +48,9 @@ impl Address {
             Ok(port) if host.is_empty() => {
                 Ok(vec![Address::Tcp(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port))])
             }
+            Ok(_) if host.contains(':') => invalid(),
             Ok(port) => resolve(host, port),
-            Err(_) if text.is_empty() || text.contains(':') || is_number(text) => Err(format!(
-                "{text:?} is not an address; use the form 127.0.0.1:10809, [::1]:10809, or ./SOCKET"
-            )),
+            Err(_) if text.is_empty() || text.contains(':') || is_number(text) => invalid(),
             Err(_) => Ok(vec![Address::Unix(PathBuf::from(text))]),
         }
     }
@@ -59,7 +62,9 @@ fn is_number(text: &str) -> bool {
 
 /// Returns the addresses of a name that this machine has.
 fn resolve(host: &str, port: u16) -> Result<Vec<Address>, String> {
-    let resolved = (host, port).to_socket_addrs().map_err(|error| format!("{host}: {error}"))?;
+    let resolved = (host, port).to_socket_addrs();
+    let resolved =
+        resolved.map_err(|error| format!("{host}: {error}; use a name of this machine, or {FORMS}"))?;
     let mut addresses: Vec<_> =
         resolved.filter(|address| TcpListener::bind((address.ip(), 0)).is_ok()).collect();
     addresses.dedup();
@@ -161,6 +166,7 @@ fn bind_tcp(address: SocketAddr) -> io::Result<Listener> {
 
 /// The port of NBD.
 const DEFAULT_PORT: u16 = 10809;
+const FORMS: &str = "127.0.0.1:10809, [::1]:10809, or ./SOCKET";
 
 #[cfg(test)]
 mod tests {
@@ -191,7 +197,17 @@ mod tests {
             assert_eq!(Address::parse_all(path), Ok(vec![Address::Unix(path.into())]));
         }
         assert!(Address::parse_all("localhost:9").unwrap().contains(&tcp("127.0.0.1:9")[0]));
-        for text in ["", "70000", "host:port", "127.0.0.1:70000", "[::1]:x"] {
+        for text in [
+            "",
+            "70000",
+            "host:port",
+            "127.0.0.1:70000",
+            "[::1]:x",
+            "127.0.0.1:1:2",
+            "nbd://127.0.0.1:1",
+            "nbd+unix:///?socket=/a",
+            "unix:/a",
+        ] {
             assert!(
                 Address::parse_all(text).unwrap_err().contains("is not an address; use the form"),
                 "{text}"

@@ -105,7 +105,7 @@ fn try_bind(path: &Path) -> Result<UnixListener, Refused> {
             reason: "another program listens there; stop it, or choose another path".to_owned(),
             is_held: true,
         },
-        Errno::ADDRINUSE => refuse("the file is not a socket; remove it, or choose another path".to_owned()),
+        Errno::ADDRINUSE => refuse("it is not a socket; choose another path".to_owned()),
         Errno::NAMETOOLONG => refuse("the path is longer than 107 bytes; shorten it".to_owned()),
         Errno::NOENT => refuse("its directory does not exist; create it".to_owned()),
         error => refuse(format!("{}; choose another path", io::Error::from(error))),
@@ -178,7 +178,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         fs::write(&path, "data").unwrap();
         drop(listener);
-        assert!(bind(&path).unwrap_err().reason.contains("not a socket; remove it"));
+        assert!(bind(&path).unwrap_err().reason.contains("not a socket; choose another path"));
         assert_eq!(fs::read(&path).unwrap(), b"data", "a file of another program was removed");
     }
 
