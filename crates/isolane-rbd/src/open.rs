@@ -16,7 +16,7 @@ use crate::address::Address;
 use crate::connection::{Connection, Connections};
 use crate::ffi::{self, Errno, Image, Library, Pool};
 use crate::health::Health;
-use crate::state::Shared;
+use crate::state::{Claim, Shared};
 use crate::volume::RbdVolume;
 use crate::watch;
 
@@ -29,9 +29,6 @@ pub struct Rbd {
     /// Images that this program can write, while their claims exist.
     claims: Mutex<Vec<(Address, Weak<Claim>)>>,
 }
-
-/// Exists while an image is open for writes.
-pub(crate) struct Claim;
 
 impl Rbd {
     /// Creates an opener whose connections serve up to `images_per_connection` images each.

@@ -22,6 +22,9 @@ pub(crate) struct Shared {
     pub has_lock: bool,
 }
 
+/// Exists while an image is open for writes.
+pub(crate) struct Claim;
+
 /// State of a cluster that all images of a connection have in common.
 #[derive(Default)]
 pub(crate) struct State {

@@ -10,8 +10,7 @@ use smallvec::{SmallVec, smallvec};
 use uuid::Uuid;
 
 use crate::ffi::{self, Errno, Finish, Operation};
-use crate::open::Claim;
-use crate::state::Shared;
+use crate::state::{Claim, Shared};
 
 /// Volume of an image.
 pub(crate) struct RbdVolume {
