@@ -251,7 +251,8 @@ int isolane_queue_wait(isolane_queue *queue, isolane_completion *completions, si
 /*
  * For a thread that also waits for other descriptors: add isolane_queue_fd(), an eventfd, to poll() or epoll, for
  * reading. Call isolane_queue_arm() before each sleep, and sleep only if it returns 0; 1 means that completions are
- * pending. After waking, call isolane_queue_disarm(), then isolane_queue_poll().
+ * pending. After waking, call isolane_queue_disarm(), then isolane_queue_poll(). The descriptor can also become readable
+ * early: then there are no completions.
  */
 int isolane_queue_arm(isolane_queue *queue);
 int isolane_queue_disarm(isolane_queue *queue);

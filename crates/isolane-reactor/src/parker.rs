@@ -69,7 +69,8 @@ impl Parker {
         self.doorbell.get().map(AsFd::as_fd).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Announces a wait for [`Parker::wait_fd`]. Returns `false` if `is_over` returns `true`: there is no wait then.
+    /// Announces a wait for [`Parker::wait_fd`]. Returns `false` if `is_over` returns `true`: there is no wait then, but a
+    /// concurrent wake can still make the descriptor readable.
     ///
     /// # Errors
     /// As [`Parker::wait_fd`].

@@ -154,9 +154,10 @@ static void check_event_loop(isolane_volume *volume)
 		CHECK(pending == 0 || pending == 1);
 		if (!pending)
 			CHECK(poll(&loop, 1, 60000) == 1);
-		CHECK(isolane_queue_disarm(queue) == 0 && poll(&loop, 1, 0) == 0);
+		CHECK(isolane_queue_disarm(queue) == 0);
+		/* A notification can be early, but not if completions are pending. */
 		int count = isolane_queue_poll(queue, done, DEPTH);
-		CHECK(count >= 1);
+		CHECK(count >= pending);
 		for (int i = 0; i < count; i++)
 			CHECK(done[i].error == 0 && done[i].user_data < submitted);
 		completed += count;
