@@ -4,6 +4,7 @@ mod driver;
 
 use std::thread;
 
+use isolane_reactor::IoChoice;
 use isolane_vhost::device::{self, feature};
 use isolane_vhost::request::request_type;
 use vhost::VhostBackend;
@@ -21,10 +22,13 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
 fn serves_each_request() {
     let dir = tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
     let file = format!("{},size=64M", dir.path().join("disk").display());
-    for (text, is_indirect) in
-        [("mem:64M", false), ("mem:64M,block-size=4096", true), (&file, false), (&file, true)]
-    {
-        let mut fixture = Fixture::of(text);
+    for (text, is_indirect, io) in [
+        ("mem:64M", false, IoChoice::Auto),
+        ("mem:64M,block-size=4096", true, IoChoice::Epoll),
+        (&file, false, IoChoice::Auto),
+        (&file, true, IoChoice::Epoll),
+    ] {
+        let mut fixture = Fixture::of_with(text, io);
         let (mut guest, _monitor) = fixture.guest(1);
         guest.is_indirect = is_indirect;
         // Contiguous data, and scattered data, of which no part is a block.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use isolane_reactor::{Mode, ReactorConfig};
+use isolane_reactor::{IoChoice, Mode, ReactorConfig};
 use isolane_vhost::request::{RangeSegment, request_type};
 use isolane_vhost::{Server, ServerConfig, ShutdownError};
 use isolane_volume::{Volume, open, spec};
@@ -16,25 +16,34 @@ pub const UNSUPPORTED: u8 = 2;
 
 pub struct Fixture {
     dir: tempfile::TempDir,
+    io: IoChoice,
     server: Option<Server>,
 }
 
 impl Fixture {
     pub fn new(volume: Arc<dyn Volume>) -> Fixture {
+        Fixture::with(volume, IoChoice::Auto)
+    }
+
+    fn with(volume: Arc<dyn Volume>, io: IoChoice) -> Fixture {
         let dir = tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
-        let mut fixture = Fixture { dir, server: None };
+        let mut fixture = Fixture { dir, io, server: None };
         fixture.start(volume);
         fixture
     }
 
     pub fn of(text: &str) -> Fixture {
-        Fixture::new(open(&spec::parse(text).unwrap()).unwrap())
+        Fixture::of_with(text, IoChoice::Auto)
+    }
+
+    pub fn of_with(text: &str, io: IoChoice) -> Fixture {
+        Fixture::with(open(&spec::parse(text).unwrap()).unwrap(), io)
     }
 
     /// Starts a server instead of the former one, which continues without its socket, as if it was killed.
     pub fn start(&mut self, volume: Arc<dyn Volume>) {
         let _ = std::fs::remove_file(self.path());
-        let reactor = ReactorConfig { mode: Mode::Sleep, ..ReactorConfig::default() };
+        let reactor = ReactorConfig { mode: Mode::Sleep, io: self.io, ..ReactorConfig::default() };
         let server = Server::start(ServerConfig { volume, socket: self.path(), reactor }).unwrap();
         std::mem::forget(self.server.replace(server));
     }
