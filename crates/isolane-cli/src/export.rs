@@ -40,8 +40,8 @@ use crate::volume;
 /// Over vhost-user, a virtual machine has the volume as a virtio block device, and shares its
 /// memory with this program, so that a request needs no system call of the machine. The
 /// memory must be a sealed memfd without huge pages, as QEMU's memory-backend-memfd. With
-/// `reconnect=1`, QEMU reconnects after a restart of this program, which then repeats exactly
-/// the requests that were unfinished.
+/// `reconnect=1` (since QEMU 9.2 also `reconnect-ms=1000`), QEMU reconnects after a restart of
+/// this program, which then repeats exactly the requests that were unfinished.
 ///
 /// A socket has mode 0600, so that only this user and root can connect. One that a killed
 /// program has left is replaced. There is neither authentication nor encryption: anyone who
