@@ -10,7 +10,7 @@
 
 #include "check.h"
 
-enum { BLOCK = 4096, BATCH = 64, PART = 65536, LARGE = 40 << 20, THREADS = 4 };
+enum { BLOCK = 4096, BATCH = 64, PART = 65536, LARGE = 33 << 20, THREADS = 4 };
 
 static void fill(unsigned char *bytes, size_t length, unsigned seed)
 {
@@ -173,7 +173,7 @@ static void *thread(void *volume)
 	unsigned id = next++;
 	unsigned char block[BLOCK], got[BLOCK];
 	check_batches(volume, (uint64_t)id * BATCH * PART, id * 10);
-	for (unsigned i = 0; i < 100; i++) {
+	for (unsigned i = 0; i < 40; i++) {
 		uint64_t offset = (uint64_t)id * BATCH * PART + i * BLOCK;
 		fill(block, BLOCK, id + i);
 		CHECK(isolane_volume_pwrite(volume, block, BLOCK, offset, 0) == BLOCK);
