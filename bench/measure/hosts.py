@@ -253,9 +253,8 @@ class Fio(Host):
 
     def measure(self, bed, target, port, load, seconds):
         engine = f"--ioengine=nbd --uri=nbd://127.0.0.1:{port}/{self.export}"
-        if load.rw == "read":
-            fill = f"--name=fill --rw=write --bs=1m --iodepth=8 --thread --size={VOLUME_BYTES} {engine}"
-            run(["fio", *fill.split()], bed.host_core)
+        fill = f"--name=fill --rw=write --bs=1m --iodepth=8 --thread --size={VOLUME_BYTES} {engine}"
+        run(["fio", *fill.split()], bed.host_core)
         return fio(bed.host_core, engine, load, seconds)
 
 
