@@ -28,6 +28,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("target", &["wire", "memory", "connection", "proto", "reactor", "volume", "observe"]),
     ("engine-api", &["shm", "tcp"]),
     ("attach", &["shm", "tcp", "engine-api"]),
+    ("preload", &["attach"]),
     ("host", &["wire", "memory", "connection", "proto", "shm", "reactor", "engine-api", "attach", "observe"]),
     ("volumes", &["wire", "memory", "reactor", "volume", "host"]),
     ("rbd", &["memory", "volume"]),
@@ -55,11 +56,13 @@ const UNSAFE_PATHS: &[&str] = &[
     "crates/isolane-host/src/blocking.rs",
     "crates/isolane-capi/src/",
     "crates/isolane-ibverbs/src/",
+    "crates/isolane-preload/src/",
     "crates/isolane-rbd/src/ffi/",
 ];
 
 /// Crates with unsafe code; every other crate forbids it at its root.
-const UNSAFE_CRATES: &[&str] = &["memory", "shm", "tcp", "reactor", "host", "capi", "ibverbs", "rbd"];
+const UNSAFE_CRATES: &[&str] =
+    &["memory", "shm", "tcp", "reactor", "host", "capi", "ibverbs", "preload", "rbd"];
 
 const MAX_LINES: usize = 600;
 

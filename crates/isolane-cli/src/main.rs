@@ -28,6 +28,7 @@ mod logging;
 mod man;
 mod memory;
 mod output;
+mod preload;
 mod remote;
 mod sections;
 mod serve;

@@ -213,7 +213,7 @@ isolane snapshot: Print the latencies of its volumes as JSON, if no other progra
 isolane engine stop: Stop the engine, and wait for its end.
 isolane bench 'nvme+tcp://127.0.0.1?via=engine': Measure a volume through the engine.",
             see_also: "isolane(1), isolane-bench(1), isolane-engine-status(1), isolane-engine-stop(1), \
-                       isolane-engine-upgrade(1), isolane-engine-logs(1)",
+                       isolane-engine-upgrade(1), isolane-engine-logs(1), isolane-engine-run(1)",
             ..Sections::default()
         },
         "verbs" => Sections {
@@ -242,6 +242,21 @@ TMPDIR: Directory for the files of the devices (default: /tmp).",
         "verbs-devices" => Sections {
             examples: "isolane verbs devices --json: List the devices as JSON.",
             see_also: "isolane-verbs(1), isolane-verbs-run(1)",
+            ..Sections::default()
+        },
+        "engine-run" => Sections {
+            status: "any other: Exit status of PROGRAM, which replaces this one.",
+            environment: "\
+ISOLANE_PRELOAD: File of the library (default: next to this program, or in ../lib).
+ISOLANE_ADOPT: always moves each connection with its first message, for tests.
+LD_PRELOAD: The library is put in front.
+XDG_RUNTIME_DIR: Directory of the socket isolane/engine.sock (default: /tmp/isolane-UID/engine.sock).
+ISOLANE_BIN: Program to start as an engine if none is running.
+ISOLANE_TRUSTED_UIDS: IDs of other users whose engines may be used, separated by commas.",
+            examples: "\
+isolane engine run -- redis-server: Move the connections of clients to the engine.
+isolane engine run --stats=/tmp/stats -- nginx: Count the messages of each process.",
+            see_also: "isolane-engine(1)",
             ..Sections::default()
         },
         "engine-status" | "engine-stop" | "engine-upgrade" | "engine-logs" => Sections {

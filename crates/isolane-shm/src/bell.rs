@@ -78,6 +78,18 @@ impl WakeFlag {
         result != Err(Errno::TIMEDOUT)
     }
 
+    /// Like [`WakeFlag::wait`], but a signal ends it as it ends a blocking system call.
+    ///
+    /// # Errors
+    /// `Interrupted` if a signal handler ran, unless it was installed with SA_RESTART and there is no timeout.
+    pub fn wait_interruptibly(&self, timeout: Option<Duration>) -> io::Result<bool> {
+        let timeout = timeout.map(timespec);
+        match futex::wait(&self.armed.0, futex::Flags::empty(), 1, timeout.as_ref()) {
+            Err(Errno::INTR) => Err(io::ErrorKind::Interrupted.into()),
+            result => Ok(result != Err(Errno::TIMEDOUT)),
+        }
+    }
+
     /// Wakes the thread that sleeps on the flag, if the flag is armed. Call it after publishing. Returns whether the flag
     /// was armed.
     #[inline]
@@ -119,6 +131,16 @@ impl<F: Deref<Target = WakeFlag>> Bell<F> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (end, peer_end) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         Ok((Bell { flag, end }, peer_end))
+    }
+}
+
+impl<F, E> Bell<F, E> {
+    /// Replaces the end, for example by a duplicate with another number.
+    ///
+    /// # Errors
+    /// Of `change`.
+    pub fn try_map_end<T>(self, change: impl FnOnce(E) -> io::Result<T>) -> io::Result<Bell<F, T>> {
+        Ok(Bell { flag: self.flag, end: change(self.end)? })
     }
 }
 

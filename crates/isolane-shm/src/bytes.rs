@@ -160,6 +160,16 @@ impl Reader {
         Ok(count)
     }
 
+    /// Copies available data without freeing its space. Returns the number of bytes copied.
+    ///
+    /// # Errors
+    /// [`InvalidIndex`].
+    pub fn peek(&mut self, bytes: &mut [u8]) -> Result<usize, InvalidIndex> {
+        let count = self.index.refresh()?.min(bytes.len() as u64) as usize;
+        self.storage.copy_out(self.index.slot(), &mut bytes[..count]);
+        Ok(count)
+    }
+
     /// Returns all readable data, to be read by the kernel.
     ///
     /// # Errors
@@ -207,6 +217,8 @@ mod tests {
         let long: Vec<u8> = (0..4096).map(|index| index as u8).collect();
         assert_eq!(writer.write(&long), Ok(4096));
         assert_eq!(writer.write(&[1]), Ok(0));
+        let mut peeked = vec![0; 200];
+        assert_eq!((reader.peek(&mut peeked), &peeked[..]), (Ok(200), &long[..200]));
         assert_eq!(reader.pending().map(|slices| slices.map(|slice| slice.len())), Ok([96, 4000]));
         let mut read = vec![0; 5000];
         assert_eq!(reader.read(&mut read), Ok(4096));

@@ -28,6 +28,7 @@ pub mod index;
 mod memory;
 mod peer;
 mod process;
+mod seccomp;
 mod signals;
 pub mod sockopt;
 mod sync;
@@ -39,6 +40,7 @@ pub use index::InvalidIndex;
 pub use memory::{MemoryError, RawSlice, SharedMemory, ShmRef};
 pub use peer::{PeerCred, PeerProcess};
 pub use process::{is_privileged, process_id};
+pub use seccomp::deny_io_uring;
 pub use signals::{start_with_default_signals, with_signals_blocked};
 
 /// Size of a page in bytes; offsets and lengths of rings are multiples of it.

@@ -131,6 +131,22 @@ impl SharedMemory {
         Ok(SharedMemory(Arc::new(Inner { mapping, memfd })))
     }
 
+    /// Replaces the descriptor by a duplicate, for example one with another number.
+    ///
+    /// # Errors
+    /// Of `duplicate`.
+    ///
+    /// # Panics
+    /// If a clone exists.
+    pub fn replace_memfd(
+        &mut self,
+        duplicate: impl FnOnce(BorrowedFd<'_>) -> io::Result<OwnedFd>,
+    ) -> io::Result<()> {
+        let inner = Arc::get_mut(&mut self.0).expect("no clone of the memory");
+        inner.memfd = duplicate(inner.memfd.as_fd())?;
+        Ok(())
+    }
+
     /// Returns the descriptor to send to the peer.
     pub fn memfd(&self) -> BorrowedFd<'_> {
         self.0.memfd.as_fd()

@@ -1,6 +1,6 @@
 //! Doorbells of one core of the engine.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use isolane_shm::entries::Sender;
@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::control_channel::ControlChannel;
+use super::descriptors::{DUPLICATE, renumber};
 use crate::AttachError;
 use isolane_engine_api::layout::{DoorbellLayout, doorbell};
 use isolane_engine_api::{OpenDoorbells, Request};
@@ -27,6 +28,7 @@ impl Doorbells {
         memory: &SharedMemory,
         arena: &mut Arena,
         core: u32,
+        first_descriptor: u32,
     ) -> Result<Doorbells, AttachError> {
         let bytes = DoorbellLayout::bytes(ENTRIES);
         let span = arena.alloc(bytes).ok_or(AttachError::OutOfMemory { bytes, of: memory.bytes() })?;
@@ -34,9 +36,15 @@ impl Doorbells {
         let ring = layout.ring().expect("a valid layout");
         let (sender, flag) = (Sender::open(memory, ring)?, memory.flag(layout.flag())?);
         let (bell, engine_end) = Bell::new(flag).map_err(AttachError::system("cannot create a bell"))?;
+        let bell = bell.try_map_end(|end| renumber(end, first_descriptor));
+        let bell = bell.map_err(AttachError::system(DUPLICATE))?;
         let open = Request::OpenDoorbells(OpenDoorbells { core, layout });
         channel.request("doorbells", &open, &[engine_end.as_fd()])?;
         Ok(Doorbells { sender: Mutex::new(sender), bell, channel: Arc::clone(channel) })
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
     }
 
     /// Requests a poll of an object. Call it only after taking the object's `need_wakeup` flag: then the ring has space,

@@ -9,6 +9,7 @@
 
 mod allocation;
 mod control_channel;
+mod descriptors;
 mod doorbells;
 mod notification_queue;
 mod pending_closes;
@@ -37,6 +38,7 @@ use isolane_engine_api::{PacketError, PacketSocket, Reply, Request, SessionLimit
 
 pub use allocation::Allocation;
 use control_channel::{ControlChannel, REPLY_TIMEOUT};
+use descriptors::{DUPLICATE, duplicate, renumber};
 pub use doorbells::Doorbells;
 pub use notification_queue::NotificationQueue;
 use spawn::SpawnError;
@@ -58,6 +60,8 @@ struct Inner {
     /// One for each core of the engine.
     doorbells: Vec<Doorbells>,
     next_id: AtomicU32,
+    /// See [`SessionOptions::first_descriptor`].
+    first_descriptor: u32,
     driver: Mutex<Weak<dyn Any + Send + Sync>>,
 }
 
@@ -72,6 +76,8 @@ pub struct SessionOptions {
     /// program, else the one in the PATH. It exits after 30 s without clients. The directory of
     /// [`SessionOptions::path`] must exist, unless that is the [`default_path`].
     pub spawn_engine: bool,
+    /// Minimum number of the session's descriptors, for programs that assign numbers themselves. Default: 0.
+    pub first_descriptor: u32,
     /// IDs of users whose engines are trusted, in addition to root and this process's user: an engine sees all data
     /// that passes through it. Default: the comma-separated variable `ISOLANE_TRUSTED_UIDS`.
     pub trusted_uids: Vec<u32>,
@@ -94,6 +100,7 @@ impl Default for SessionOptions {
             path: default_path(),
             memory_bytes: SessionOptions::MEMORY_BYTES,
             spawn_engine: true,
+            first_descriptor: 0,
             trusted_uids: parse_uids(&std::env::var("ISOLANE_TRUSTED_UIDS").unwrap_or_default()),
         }
     }
@@ -150,10 +157,16 @@ impl Session {
     }
 
     fn open_once(options: &SessionOptions) -> Result<Session, AttachError> {
-        let memory = SharedMemory::create("isolane-session", options.memory_bytes)?;
+        let first = options.first_descriptor;
+        let mut memory = SharedMemory::create("isolane-session", options.memory_bytes)?;
+        if first > 0 {
+            memory.replace_memfd(|memfd| duplicate(memfd, first)).map_err(AttachError::system(DUPLICATE))?;
+        }
         let (life, engine_life) =
             pipe_with(PipeFlags::CLOEXEC).map_err(AttachError::system("cannot create a pipe"))?;
-        let socket = PacketSocket::new(connect_once(options)?);
+        let life = renumber(life, first).map_err(AttachError::system(DUPLICATE))?;
+        let socket = renumber(connect_once(options)?, first).map_err(AttachError::system(DUPLICATE))?;
+        let socket = PacketSocket::new(socket);
         let welcome = control_channel::handshake(
             &socket,
             &memory,
@@ -165,7 +178,7 @@ impl Session {
         let channel = ControlChannel::start(socket, welcome.epoch, REPLY_TIMEOUT)?;
         let mut arena = Arena::new(memory.bytes());
         let cores = 0..welcome.cores.len() as u32;
-        let doorbells = cores.map(|core| Doorbells::open(&channel, &memory, &mut arena, core));
+        let doorbells = cores.map(|core| Doorbells::open(&channel, &memory, &mut arena, core, first));
         let doorbells = doorbells.collect::<Result<_, _>>().inspect_err(|_| channel.close())?;
         let bytes = PAGE_SIZE;
         let unused = arena.alloc(bytes).ok_or(AttachError::OutOfMemory { bytes, of: memory.bytes() });
@@ -180,6 +193,7 @@ impl Session {
             unused,
             doorbells,
             next_id: AtomicU32::new(1),
+            first_descriptor: first,
             driver: Mutex::new(Weak::<()>::new()),
         })))
     }
@@ -199,6 +213,7 @@ impl Session {
             unused: 0,
             doorbells: Vec::new(),
             next_id: AtomicU32::new(1),
+            first_descriptor: 0,
             driver: Mutex::new(Weak::<()>::new()),
         }))
     }
@@ -278,6 +293,13 @@ impl Session {
     /// Slot for the driver that wakes the tasks of the session's streams.
     pub(crate) fn driver(&self) -> MutexGuard<'_, Weak<dyn Any + Send + Sync>> {
         self.0.driver.lock()
+    }
+
+    /// Returns the session's descriptors, without the ones of its queues. A forked child that does not exec closes them,
+    /// so that the session ends with its process.
+    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let own = [self.connection(), self.memory().memfd(), self.0.life.as_fd()];
+        own.into_iter().chain(self.0.doorbells.iter().map(Doorbells::as_fd)).collect()
     }
 
     /// Returns the doorbells of a core of the engine, by index.

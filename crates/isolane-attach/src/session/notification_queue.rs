@@ -8,6 +8,7 @@ use isolane_shm::entries::{Entry, Receiver};
 use isolane_shm::{Bell, ShmRef, WakeFlag};
 use rustix::net::{Shutdown, shutdown};
 
+use super::descriptors::{DUPLICATE, renumber};
 use super::{Allocation, Session, Watcher};
 use crate::AttachError;
 use isolane_engine_api::layout::NotificationLayout;
@@ -56,6 +57,8 @@ impl NotificationQueue {
         let rings = rings.collect::<Result<_, AttachError>>()?;
         let (bell, engine_end) =
             Bell::new(memory.flag(layout.flag())?).map_err(AttachError::system("cannot create a bell"))?;
+        let bell = bell.try_map_end(|end| renumber(end, session.0.first_descriptor));
+        let bell = bell.map_err(AttachError::system(DUPLICATE))?;
         let id = session.next_id();
         let open = Request::OpenNotificationQueue(OpenNotificationQueue { queue: id, layout });
         session.request("a queue", &open, &[engine_end.as_fd()])?;

@@ -20,6 +20,7 @@ mod poller;
 mod ring_ends;
 mod shared;
 mod wait;
+mod waiter;
 mod wakers;
 
 use std::fmt;
@@ -31,6 +32,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::{AttachError, Session};
+use isolane_engine_api::stream::StreamEnd;
 
 pub use halves::{ReadHalf, WriteHalf};
 pub use into_std::{IntoStdError, Parts};
@@ -38,6 +40,7 @@ pub use listener::Listener;
 pub use options::{AdoptError, StreamOptions};
 pub use poller::Poller;
 pub use ring_ends::{RxRing, Transferred, TxRing, open_rings};
+pub use waiter::{Direction, StreamWaiter};
 
 /// TCP connection whose data passes through an engine.
 ///
@@ -59,6 +62,21 @@ pub enum Interest {
     Write,
     /// Either.
     Both,
+}
+
+/// Events of a stream that have occurred.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Readiness {
+    /// Number of bytes that can be read.
+    pub unread: u64,
+    /// A read would not wait.
+    pub readable: bool,
+    /// A write would not wait.
+    pub writable: bool,
+    /// The peer sends nothing more after the unread bytes.
+    pub finished: bool,
+    /// Error of the connection.
+    pub error: Option<i32>,
 }
 
 impl Stream {
@@ -103,19 +121,89 @@ impl Stream {
     ///
     /// # Errors
     /// Of the session.
-    pub fn into_parts(mut self) -> io::Result<Parts> {
-        let Stream { read: ReadHalf { rx, shared, .. }, write: WriteHalf { tx, .. } } = &mut self;
-        let socket = shared.socket.try_clone()?;
+    pub fn into_parts(self) -> io::Result<Parts> {
+        self.into_parts_or_socket().map_err(|(error, _)| error)
+    }
+
+    /// Like [`Stream::into_parts`], but an error returns the socket. Its next bytes are unknown in both directions, so
+    /// that the connection is of no use, but its descriptor stays open.
+    ///
+    /// # Errors
+    /// Of the session.
+    pub fn into_parts_or_socket(mut self) -> Result<Parts, (io::Error, TcpStream)> {
+        let unsent = self.take_back();
+        let (mut socket, shut_down) = (Arc::clone(&self.read.shared.socket), self.write.tx.is_shut());
+        drop(self);
+        let socket = loop {
+            match Arc::try_unwrap(socket) {
+                Ok(socket) => break socket,
+                // The end of the session is being handled, which borrows the socket for a moment.
+                Err(shared) => socket = shared,
+            }
+            std::thread::yield_now();
+        };
+        match unsent {
+            Ok(unsent) => Ok(Parts { socket, unsent, shut_down }),
+            Err(error) => Err((error, socket)),
+        }
+    }
+
+    /// Makes the socket the application's again. Returns the unsent data.
+    fn take_back(&mut self) -> io::Result<Vec<u8>> {
+        let Stream { read: ReadHalf { rx, shared, .. }, write: WriteHalf { tx, .. } } = self;
         let unsent = match shared.release() {
             Ok(()) => tx.unsent()?,
             Err(AttachError::SessionClosed(_)) if shared.engine_gone() => {
-                rx.reclaim(socket.as_fd(), &shared.origin)?;
-                tx.reclaim(socket.as_fd(), &shared.origin)?
+                rx.reclaim(shared.as_fd(), &shared.origin)?;
+                tx.reclaim(shared.as_fd(), &shared.origin)?
             }
             Err(error) => return Err(error.into()),
         };
         shared.wakers.restore_linger()?;
-        Ok(Parts { socket, unsent, shut_down: tx.is_shut() })
+        Ok(unsent)
+    }
+
+    /// Returns the events that have occurred, as `poll` would report them.
+    ///
+    /// # Errors
+    /// Of the session; `InvalidData` if the engine violates the protocol.
+    pub fn readiness(&mut self) -> io::Result<Readiness> {
+        self.read.shared.check()?;
+        let (unread, received) = self.read.rx.state()?;
+        let sent = self.write.tx.end();
+        let error = |end| match end {
+            Some(StreamEnd::Failed(error)) => Some(error),
+            _ => None,
+        };
+        Ok(Readiness {
+            unread,
+            readable: unread > 0 || received.is_some(),
+            writable: self.write.tx.is_ready()?,
+            finished: received.is_some(),
+            error: error(received).or(error(sent)),
+        })
+    }
+
+    /// Copies available data without consuming it. Returns 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// As [`Stream::try_read`].
+    pub fn try_peek(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.read.shared.check()?;
+        self.read.rx.try_peek(bytes)
+    }
+
+    /// Returns the number of written bytes that the engine has not sent yet.
+    ///
+    /// # Errors
+    /// `InvalidData` if the engine violates the protocol.
+    pub fn unsent_bytes(&mut self) -> io::Result<u64> {
+        self.write.tx.unsent_bytes()
+    }
+
+    /// Returns a handle that waits for the stream without access to it.
+    pub fn waiter(&self) -> StreamWaiter {
+        StreamWaiter(Arc::clone(&self.read.shared.wakers.block))
     }
 
     /// Splits the stream into halves for two threads.

@@ -88,6 +88,19 @@ impl StreamOptions {
         Ok(self.stream(session, socket, driver, opened))
     }
 
+    /// Like [`Poller::adopt`](super::Poller::adopt), for threads that do not have the poller but the ID of its queue.
+    ///
+    /// # Errors
+    /// As [`Stream::adopt`].
+    pub fn adopt_into_queue(
+        self,
+        session: &Session,
+        socket: TcpStream,
+        queue: u32,
+    ) -> Result<Stream, AdoptError> {
+        self.open(session, socket, queue, None)
+    }
+
     pub(super) fn open(
         self,
         session: &Session,

@@ -35,6 +35,11 @@ impl Poller {
         options.open(&self.session, socket, self.queue.id(), None)
     }
 
+    /// Returns the ID of the queue, for [`StreamOptions::adopt_into_queue`].
+    pub fn queue(&self) -> u32 {
+        self.queue.id()
+    }
+
     /// Returns the ID of the next stream that changed, without waiting.
     ///
     /// # Errors

@@ -114,6 +114,30 @@ impl RxRing {
         Ok(has_bytes || self.shut_down || self.end().is_some())
     }
 
+    /// Copies available data without consuming it. Returns 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// As [`RxRing::try_read`].
+    pub fn try_peek(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let (unread, end) = self.state()?;
+        match end {
+            _ if unread > 0 || bytes.is_empty() => self.ring.peek(bytes).map_err(invalid_index_error),
+            None => Err(io::ErrorKind::WouldBlock.into()),
+            Some(StreamEnd::Finished) => Ok(0),
+            Some(StreamEnd::Failed(error)) => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+
+    /// Returns the number of unread bytes, and how receiving ended after them.
+    ///
+    /// # Errors
+    /// `InvalidData` if the engine violates the protocol.
+    pub fn state(&mut self) -> io::Result<(u64, Option<StreamEnd>)> {
+        // The end is published after the last bytes.
+        let end = if self.shut_down { Some(StreamEnd::Finished) } else { self.end() };
+        Ok((self.ring.refresh().map_err(invalid_index_error)?, end))
+    }
+
     fn end(&self) -> Option<StreamEnd> {
         self.error.map(StreamEnd::Failed).or_else(|| self.block.rx_end())
     }
@@ -253,6 +277,20 @@ impl TxRing {
             Some(StreamEnd::Failed(error)) => Err(io::Error::from_raw_os_error(error)),
             Some(StreamEnd::Finished) => Err(io::ErrorKind::BrokenPipe.into()),
         }
+    }
+
+    /// Returns the number of bytes that the engine has not sent yet.
+    ///
+    /// # Errors
+    /// `InvalidData` if the engine violates the protocol.
+    pub fn unsent_bytes(&mut self) -> io::Result<u64> {
+        self.ring.refresh().map_err(invalid_index_error)?;
+        Ok(self.ring.unread())
+    }
+
+    /// Returns why nothing more can be sent.
+    pub fn end(&self) -> Option<StreamEnd> {
+        self.block.tx_end()
     }
 
     /// Returns `true` if a write would not block.

@@ -45,6 +45,8 @@ pub enum Action {
         #[arg(long, short)]
         follow: bool,
     },
+    // Without a comment, because the arguments have the help.
+    Run(super::run::Args),
 }
 
 /// A running engine.
@@ -67,6 +69,7 @@ pub fn run(action: &Action) -> Result<(), Failure> {
         Action::Status(target) => status(&target.path()),
         Action::Stop(target) => stop(&target.path()),
         Action::Upgrade(target) => upgrade(&target.path()),
+        Action::Run(args) => super::run::run(args),
         Action::Logs { target, follow } => logs(&target.path(), *follow),
     }
 }

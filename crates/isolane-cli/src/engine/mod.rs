@@ -6,6 +6,7 @@
 mod daemon;
 mod manage;
 mod observe;
+mod run;
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};

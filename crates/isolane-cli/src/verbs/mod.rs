@@ -3,7 +3,6 @@
 mod bench;
 mod client;
 mod devices;
-mod preload;
 mod run;
 mod server;
 mod session;

@@ -3,17 +3,16 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use isolane_reactor::SocketOptions;
 use isolane_verbs::ProgressMode;
 use isolane_verbs::wire::Hello;
 
-use super::preload::{check_library, check_program};
 use crate::cores;
 use crate::failure::{Failure, IoContext};
 use crate::logging;
+use crate::preload::{Calls, Library, check_program, prepend};
 
 /// Run a program with RDMA devices over TCP
 ///
@@ -57,8 +56,13 @@ fn parse_ports(text: &str) -> Result<String, &'static str> {
 /// Runs the subcommand: replaces this process.
 pub fn run(args: &Args) -> Result<(), Failure> {
     cores::check_progress(args.progress)?;
-    let library = library()?;
-    check_program(&args.program[0])?;
+    let library = LIBRARY.find()?;
+    if let (path, Calls::Static) = check_program(&args.program[0])? {
+        log::warn!(
+            "{} is linked statically: only programs that it starts have RDMA devices; link it dynamically",
+            path.display()
+        );
+    }
     let mut program = Command::new(&args.program[0]);
     program.args(&args.program[1..]);
     for (name, first) in
@@ -79,36 +83,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     Err(error).io_context(format!("cannot run {}", args.program[0].display()))
 }
 
-/// Returns a list of the environment with a further first part.
-fn prepend(first: &OsStr, present: Option<&OsStr>) -> OsString {
-    let mut value = first.to_owned();
-    if let Some(present) = present.filter(|present| !present.is_empty()) {
-        value.push(":");
-        value.push(present);
-    }
-    value
-}
-
-/// Finds the library of the devices.
-fn library() -> Result<PathBuf, Failure> {
-    if let Some(path) = env::var_os("ISOLANE_IBVERBS").map(PathBuf::from) {
-        let path = std::path::absolute(&path).io_context("ISOLANE_IBVERBS")?;
-        return check_library(&path, format!("ISOLANE_IBVERBS={}", path.display())).map(|()| path);
-    }
-    let here = env::current_exe().io_context("cannot find this program")?;
-    let places = here.parent().into_iter().flat_map(|dir| [dir.to_owned(), dir.join("../lib")]);
-    let names = |dir: PathBuf| NAMES.map(|name| dir.join(name));
-    let found = places.flat_map(names).find(|path| Path::is_file(path));
-    let path = found.ok_or_else(|| {
-        let reason = format!("{} is not next to {}, nor in ../lib", NAMES[0], here.display());
-        Failure::new("cannot find the library of the devices", reason)
-            .with_hint("install both with `scripts/install`, or name the file in ISOLANE_IBVERBS")
-    })?;
-    check_library(&path, path.display()).map(|()| path)
-}
-
-/// Names of the library: as built, and as packages install it.
-const NAMES: [&str; 2] = ["libisolane_ibverbs.so", "libisolane-ibverbs.so"];
+/// The library of the devices.
+const LIBRARY: Library = Library {
+    names: ["libisolane_ibverbs.so", "libisolane-ibverbs.so"],
+    variable: "ISOLANE_IBVERBS",
+    description: "the library of the devices",
+};
 
 /// Without this option, AddressSanitizer ends programs that have a preloaded library.
 const PRELOAD_WITH_ASAN: &str = "verify_asan_link_order=0";
@@ -116,15 +96,6 @@ const PRELOAD_WITH_ASAN: &str = "verify_asan_link_order=0";
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn keeps_other_libraries() {
-        let prepend = |present: Option<&str>| prepend(OsStr::new("/a.so"), present.map(OsStr::new));
-        assert_eq!(
-            [prepend(None), prepend(Some("")), prepend(Some("/b.so"))],
-            ["/a.so", "/a.so", "/a.so:/b.so"]
-        );
-    }
 
     #[test]
     fn ports_are_a_range() {

@@ -1,0 +1,395 @@
+//! An adopted socket: transfers, waits, and the return of its connection.
+//!
+//! The stream has a lock that no thread holds while it waits, so another thread can return the socket at any time. A
+//! waiting thread then finds no stream, and calls the kernel.
+
+use std::ffi::c_int;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::net::TcpStream;
+use std::os::fd::{FromRawFd, IntoRawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use isolane_attach::stream::{Direction, Interest, Stream, StreamOptions, StreamWaiter};
+use libc::{EAGAIN, ECONNABORTED, EINTR, EPIPE};
+use parking_lot::Mutex;
+
+use crate::engine::{self, Engine};
+use crate::epoll::Set;
+use crate::{sockets, table};
+
+/// A socket that the engine has.
+pub(crate) struct Adopted {
+    fd: c_int,
+    id: u32,
+    engine: Arc<Engine>,
+    /// `None` once the socket was returned or closed.
+    stream: Mutex<Option<Stream>>,
+    waiter: StreamWaiter,
+    pub(crate) nonblocking: AtomicBool,
+    /// In nanoseconds; 0 means none.
+    pub(crate) receive_timeout: AtomicU64,
+    pub(crate) send_timeout: AtomicU64,
+    /// The program's TCP_NOTSENT_LOWAT.
+    unsent_limit: c_int,
+    watchers: Mutex<Watchers>,
+}
+
+/// Waits for events of a socket.
+#[derive(Default)]
+struct Watchers {
+    /// Eventfds of threads in `poll` or `select`.
+    polls: Vec<c_int>,
+    sets: Vec<Arc<Set>>,
+}
+
+/// How to receive.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Receive {
+    pub(crate) dontwait: bool,
+    pub(crate) peek: bool,
+    pub(crate) wait_all: bool,
+}
+
+/// Result of a transfer.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Done(usize),
+    /// An error without an effect on the connection.
+    Failed(c_int),
+    /// The socket is with the kernel again.
+    Returned,
+    /// The connection has ended with this error, which the kernel has reported to the engine.
+    Broken(c_int),
+    /// The engine cannot continue.
+    Lost,
+}
+
+impl Adopted {
+    /// Moves a socket to the engine. Returns `None` if it stays with the kernel.
+    pub(crate) fn open(engine: &Arc<Engine>, fd: c_int) -> Option<Adopted> {
+        let nonblocking = sockets::is_nonblocking(fd)?;
+        let has_data = sockets::has_data(fd);
+        let share = sockets::send_buffer(fd) / SHARES;
+        let limit = share.min(MAX_UNSENT) as c_int;
+        let unsent_limit = sockets::replace_unsent_limit(fd, limit);
+        // SAFETY: the program closes the descriptor through this library, which returns the socket first.
+        let socket = unsafe { TcpStream::from_raw_fd(fd) };
+        let tx_bytes = 1 << (share.clamp(MIN_RING, MAX_RING)).ilog2();
+        let options = StreamOptions { tx_bytes, ..StreamOptions::default() };
+        let mut stream = match engine.adopt(options, socket) {
+            Ok(stream) => stream,
+            Err(socket) => {
+                let _ = socket.into_raw_fd();
+                sockets::replace_unsent_limit(fd, unsent_limit);
+                return None;
+            }
+        };
+        if has_data {
+            wait_for_data(&mut stream);
+        }
+        Some(Adopted {
+            fd,
+            id: stream.id(),
+            engine: Arc::clone(engine),
+            waiter: stream.waiter(),
+            stream: Mutex::new(Some(stream)),
+            nonblocking: nonblocking.into(),
+            receive_timeout: sockets::timeout(fd, libc::SO_RCVTIMEO).into(),
+            send_timeout: sockets::timeout(fd, libc::SO_SNDTIMEO).into(),
+            unsent_limit,
+            watchers: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Receives as `recvmsg` does.
+    pub(crate) fn receive(&self, buffers: &mut [&mut [u8]], how: Receive) -> Outcome {
+        let wanted: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+        let (mut done, mut until) = (0, None);
+        loop {
+            let result = match &mut *self.stream.lock() {
+                None => return if done > 0 { Outcome::Done(done) } else { Outcome::Returned },
+                Some(stream) => read(stream, buffers, done, how.peek),
+            };
+            match result {
+                Ok(count) => {
+                    done += count;
+                    if count == 0 || done == wanted || !how.wait_all {
+                        return Outcome::Done(done);
+                    }
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return if done > 0 { Outcome::Done(done) } else { self.failure(&error) },
+            }
+            if let Err(error) = self.wait(Direction::Read, how.dontwait, &mut until, &self.receive_timeout) {
+                return if done > 0 { Outcome::Done(done) } else { Outcome::Failed(error) };
+            }
+        }
+    }
+
+    /// Sends as `sendmsg` does.
+    pub(crate) fn send(&self, buffers: &[&[u8]], dontwait: bool) -> Outcome {
+        let wanted: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+        let (mut done, mut until) = (0, None);
+        loop {
+            let result = match &mut *self.stream.lock() {
+                None => return if done > 0 { Outcome::Done(done) } else { Outcome::Returned },
+                Some(stream) => write(stream, buffers, done),
+            };
+            match result {
+                Ok(count) => {
+                    done += count;
+                    if done == wanted {
+                        return Outcome::Done(done);
+                    }
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return if done > 0 { Outcome::Done(done) } else { self.failure(&error) },
+            }
+            if let Err(error) = self.wait(Direction::Write, dontwait, &mut until, &self.send_timeout) {
+                return if done > 0 { Outcome::Done(done) } else { Outcome::Failed(error) };
+            }
+        }
+    }
+
+    /// Waits until a transfer can continue. Fails with the number of an error.
+    fn wait(
+        &self,
+        direction: Direction,
+        dontwait: bool,
+        until: &mut Option<Instant>,
+        timeout: &AtomicU64,
+    ) -> Result<(), c_int> {
+        if dontwait || self.nonblocking.load(Ordering::Relaxed) {
+            return Err(EAGAIN);
+        }
+        let timeout = timeout.load(Ordering::Relaxed);
+        if timeout > 0 && until.is_none() {
+            *until = Instant::now().checked_add(Duration::from_nanos(timeout));
+        }
+        self.waiter.arm(direction);
+        let is_ready = match &mut *self.stream.lock() {
+            None => true,
+            // The transfer reports the error.
+            Some(stream) => stream.readiness().map_or(true, |ready| match direction {
+                Direction::Read => ready.readable,
+                Direction::Write => ready.writable,
+            }),
+        };
+        if is_ready {
+            return Ok(());
+        }
+        let remaining = until.map(|until| until.saturating_duration_since(Instant::now()));
+        match self.waiter.sleep(direction, remaining) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(EAGAIN),
+            Err(_) => Err(EINTR),
+        }
+    }
+
+    /// Classifies an error of the stream.
+    fn failure(&self, error: &io::Error) -> Outcome {
+        match error.raw_os_error() {
+            // Of the engine, which no TCP socket reports by itself.
+            None | Some(ECONNABORTED) => Outcome::Lost,
+            Some(_) if self.engine.is_lost() => Outcome::Lost,
+            // The kernel reports the reason to the first call of either direction.
+            Some(EPIPE) => match self.stream.lock().as_mut().map(Stream::readiness) {
+                Some(Ok(ready)) if ready.error == Some(ECONNABORTED) => Outcome::Lost,
+                Some(Ok(ready)) => Outcome::Broken(ready.error.unwrap_or(EPIPE)),
+                _ => Outcome::Lost,
+            },
+            Some(error) => Outcome::Broken(error),
+        }
+    }
+
+    /// Returns the events that have occurred, as flags of `epoll`. `None`: the socket was returned. With `arm`, the
+    /// engine reports the next event.
+    pub(crate) fn events(&self, arm: bool) -> Option<u32> {
+        let mut stream = self.stream.lock();
+        let stream = stream.as_mut()?;
+        if arm {
+            // An error of the session is an event, which the caller finds next.
+            let _ = stream.arm(Interest::Both);
+        }
+        let Ok(ready) = stream.readiness() else { return Some(ALL_EVENTS) };
+        let mut events = 0;
+        if ready.readable {
+            events |= libc::EPOLLIN | libc::EPOLLRDNORM;
+        }
+        if ready.finished {
+            events |= libc::EPOLLRDHUP;
+        }
+        if ready.writable {
+            events |= libc::EPOLLOUT | libc::EPOLLWRNORM;
+        }
+        if ready.error.is_some() {
+            events |= libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLIN | libc::EPOLLRDHUP;
+        }
+        Some(events as u32)
+    }
+
+    /// Returns the error of the connection, if any.
+    pub(crate) fn error(&self) -> Option<c_int> {
+        self.stream.lock().as_mut()?.readiness().ok()?.error
+    }
+
+    /// Returns the number of bytes that can be read, and of those that are not sent.
+    pub(crate) fn queued(&self) -> Option<(u64, u64)> {
+        let mut stream = self.stream.lock();
+        let stream = stream.as_mut()?;
+        Some((stream.readiness().ok()?.unread, stream.unsent_bytes().ok()?))
+    }
+
+    pub(crate) fn watch_poll(&self, event: c_int) {
+        self.watchers.lock().polls.push(event);
+    }
+
+    pub(crate) fn unwatch_poll(&self, event: c_int) {
+        let mut watchers = self.watchers.lock();
+        if let Some(index) = watchers.polls.iter().position(|other| *other == event) {
+            watchers.polls.swap_remove(index);
+        }
+    }
+
+    pub(crate) fn watch_set(&self, set: &Arc<Set>) {
+        self.watchers.lock().sets.push(Arc::clone(set));
+    }
+
+    pub(crate) fn unwatch_set(&self, set: &Set) {
+        self.watchers.lock().sets.retain(|other| !std::ptr::eq(&raw const **other, set));
+    }
+
+    /// Tells all threads in `poll` and `epoll_wait` that an event may have occurred.
+    pub(crate) fn notify(&self) {
+        let watchers = self.watchers.lock();
+        watchers.polls.iter().for_each(|event| engine::signal(*event));
+        watchers.sets.iter().for_each(|set| set.mark(self.fd));
+    }
+
+    /// Takes the connection back from the engine: the descriptor is the kernel's socket again.
+    pub(crate) fn give_back(&self) {
+        let Some(stream) = self.stream.lock().take() else { return };
+        self.engine.remove(self.id);
+        match table::inside(|| stream.into_parts_or_socket()) {
+            Ok(parts) => {
+                let _ = parts.socket.into_raw_fd();
+                sockets::replace_unsent_limit(self.fd, self.unsent_limit);
+                sockets::send_all(self.fd, &parts.unsent);
+            }
+            Err((_, socket)) => {
+                let _ = socket.into_raw_fd();
+                sockets::reset(self.fd);
+            }
+        }
+    }
+
+    /// Closes the connection; the engine sends the rest.
+    pub(crate) fn close(&self) {
+        self.engine.remove(self.id);
+        let stream = self.stream.lock().take();
+        table::inside(|| drop(stream));
+    }
+
+    /// Wakes all threads that wait, after the socket was returned or closed.
+    pub(crate) fn wake_all(&self) {
+        self.waiter.wake();
+        let watchers = self.watchers.lock();
+        watchers.polls.iter().for_each(|event| engine::signal(*event));
+    }
+}
+
+impl Drop for Adopted {
+    fn drop(&mut self) {
+        // A stream that is neither returned nor closed belongs to a parent process, or to a failed adoption.
+        if let Some(stream) = self.stream.get_mut().take() {
+            let _ = ManuallyDrop::new(stream);
+        }
+    }
+}
+
+/// Reads into the buffers after the first `skipped` bytes. Returns an error only if no byte was read.
+fn read(stream: &mut Stream, buffers: &mut [&mut [u8]], mut skipped: usize, peek: bool) -> io::Result<usize> {
+    let mut done = 0;
+    for buffer in buffers {
+        let start = skipped.min(buffer.len());
+        skipped -= start;
+        let buffer = &mut buffer[start..];
+        if buffer.is_empty() {
+            continue;
+        }
+        let result = if peek { stream.try_peek(buffer) } else { stream.try_read(buffer) };
+        match result {
+            Ok(count) => {
+                done += count;
+                // The next buffer would get the same bytes from a peek.
+                if count < buffer.len() || peek {
+                    break;
+                }
+            }
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+/// Writes the buffers after the first `skipped` bytes. Returns an error only if no byte was written.
+fn write(stream: &mut Stream, buffers: &[&[u8]], mut skipped: usize) -> io::Result<usize> {
+    let mut done = 0;
+    for buffer in buffers {
+        let start = skipped.min(buffer.len());
+        skipped -= start;
+        let buffer = &buffer[start..];
+        if buffer.is_empty() {
+            continue;
+        }
+        match stream.try_write(buffer) {
+            Ok(count) => {
+                done += count;
+                if count < buffer.len() {
+                    break;
+                }
+            }
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+/// Waits until the engine has fetched data that the kernel may have reported to the program. The engine fetches it
+/// immediately; if it is restarted in the meantime, the program's read finds no data.
+fn wait_for_data(stream: &mut Stream) {
+    let (waiter, until) = (stream.waiter(), Instant::now() + DATA_TIMEOUT);
+    loop {
+        waiter.arm(Direction::Read);
+        let remaining = until.saturating_duration_since(Instant::now());
+        if remaining.is_zero() || stream.readiness().map_or(true, |ready| ready.readable) {
+            return;
+        }
+        // A signal that is handled does not end the call in which the socket is adopted.
+        let _ = waiter.sleep(Direction::Read, Some(remaining));
+    }
+}
+
+const DATA_TIMEOUT: Duration = Duration::from_secs(1);
+const ALL_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP) as u32;
+/// Ring and kernel each hold at most this fraction of the send buffer in unsent bytes, whose packets take up to twice
+/// their size there.
+const SHARES: usize = 8;
+const MAX_UNSENT: usize = 128 << 10;
+const MIN_RING: usize = 4 << 10;
+const MAX_RING: usize = 256 << 10;

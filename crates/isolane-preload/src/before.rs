@@ -1,0 +1,175 @@
+//! Functions before which sockets return to the kernel, and that continue in the C library.
+//!
+//! Each takes descriptors that the C library or another process will use by itself.
+
+use std::ffi::c_int;
+
+use libc::c_long;
+
+use crate::stats::Reason;
+use crate::trampoline::hooked;
+use crate::{process, table};
+
+hooked! {
+    // A child with its own memory, or with this one.
+    clone => before_clone;
+    _Fork => before_unwatched_fork;
+    posix_spawn => before_spawn;
+    posix_spawnp => before_spawn;
+    popen => before_spawn;
+    system => before_spawn;
+    execl => before_exec;
+    execlp => before_exec;
+    execle => before_exec;
+    // Transfers inside the C library or the kernel.
+    sendfile64 => before_sendfile;
+    splice => before_splice;
+    vmsplice => before_transfer;
+    preadv => before_transfer;
+    preadv64 => before_transfer;
+    preadv2 => before_transfer;
+    preadv64v2 => before_transfer;
+    pwritev => before_transfer;
+    pwritev64 => before_transfer;
+    pwritev2 => before_transfer;
+    pwritev64v2 => before_transfer;
+    aio_read => before_aio;
+    aio_read64 => before_aio;
+    aio_write => before_aio;
+    aio_write64 => before_aio;
+    lio_listio => before_aio_list;
+    lio_listio64 => before_aio_list;
+    dprintf => before_transfer;
+    __dprintf_chk => before_transfer;
+    vdprintf => before_transfer;
+    __vdprintf_chk => before_transfer;
+    fdopen => before_stdio;
+    sockatmark => before_stdio;
+    // Calls past the C library's functions.
+    syscall => before_syscall;
+    prctl => before_prctl;
+    pthread_cancel => before_cancel;
+}
+
+fn pin(fd: usize) {
+    table::release(fd as c_int, Reason::Call, table::PINNED);
+}
+
+fn pin_all() {
+    table::release_all(Reason::Call, |_| table::PINNED);
+}
+
+fn before_clone([_, _, flags, ..]: [usize; 6]) {
+    if flags as c_int & libc::CLONE_VM == 0 || flags as c_int & libc::CLONE_VFORK != 0 {
+        process::share_everything();
+    }
+}
+
+/// The child runs no handler, so it must not find this process's state: it keeps the table, whose sockets are pinned.
+fn before_unwatched_fork(_: [usize; 6]) {
+    process::share_everything();
+}
+
+fn before_spawn(_: [usize; 6]) {
+    process::share_inherited();
+}
+
+/// If the call fails, no socket is adopted any longer: this thread cannot tell.
+fn before_exec(_: [usize; 6]) {
+    process::forbid_adoption();
+    process::share_inherited();
+}
+
+fn before_transfer([fd, ..]: [usize; 6]) {
+    pin(fd);
+}
+
+fn before_sendfile([to, from, ..]: [usize; 6]) {
+    pin(to);
+    pin(from);
+}
+
+fn before_splice([from, _, to, ..]: [usize; 6]) {
+    pin(from);
+    pin(to);
+}
+
+/// The request names the descriptor, at its start.
+fn before_aio([request, ..]: [usize; 6]) {
+    if let Some(request) = std::ptr::NonNull::new(request as *mut c_int) {
+        // SAFETY: the program passes a valid request.
+        pin(unsafe { request.read() } as usize);
+    }
+}
+
+fn before_aio_list(_: [usize; 6]) {
+    pin_all();
+}
+
+/// Streams of the C library call the kernel by themselves.
+fn before_stdio([fd, ..]: [usize; 6]) {
+    pin(fd);
+}
+
+fn before_syscall([number, first, second, third, ..]: [usize; 6]) {
+    match number as c_long {
+        libc::SYS_clone if first as c_int & libc::CLONE_VM == 0 => process::share_everything(),
+        libc::SYS_clone3 => process::share_everything(),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork | libc::SYS_vfork => process::share_everything(),
+        libc::SYS_execve | libc::SYS_execveat => {
+            process::forbid_adoption();
+            process::share_inherited();
+        }
+        libc::SYS_seccomp => process::stop_adoption(),
+        libc::SYS_close => table::forget(first as c_int, Reason::Call),
+        libc::SYS_read
+        | libc::SYS_write
+        | libc::SYS_readv
+        | libc::SYS_writev
+        | libc::SYS_preadv2
+        | libc::SYS_pwritev2
+        | libc::SYS_recvfrom
+        | libc::SYS_sendto
+        | libc::SYS_recvmsg
+        | libc::SYS_sendmsg
+        | libc::SYS_recvmmsg
+        | libc::SYS_sendmmsg
+        | libc::SYS_connect
+        | libc::SYS_shutdown
+        | libc::SYS_dup
+        | libc::SYS_dup3
+        | libc::SYS_fcntl
+        | libc::SYS_ioctl
+        | libc::SYS_getsockopt
+        | libc::SYS_setsockopt
+        | libc::SYS_vmsplice => pin(first),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2 => pin(first),
+        libc::SYS_sendfile => [first, second].into_iter().for_each(pin),
+        libc::SYS_splice => [first, third].into_iter().for_each(pin),
+        libc::SYS_epoll_ctl => {
+            pin(third);
+            table::demote(first as c_int);
+        }
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_epoll_wait => table::demote(first as c_int),
+        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => table::demote(first as c_int),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_poll | libc::SYS_select => pin_all(),
+        libc::SYS_ppoll | libc::SYS_pselect6 | libc::SYS_close_range | libc::SYS_io_submit => pin_all(),
+        _ => {}
+    }
+}
+
+/// A filter of system calls may forbid those of this library.
+fn before_prctl([option, ..]: [usize; 6]) {
+    if option as c_int == libc::PR_SET_SECCOMP {
+        process::stop_adoption();
+    }
+}
+
+/// A thread that waits in this library cannot be canceled.
+fn before_cancel(_: [usize; 6]) {
+    process::stop_adoption();
+}

@@ -1,0 +1,146 @@
+//! Descriptors: their end, duplicates, and flags.
+
+use std::ffi::{c_int, c_uint};
+use std::sync::atomic::Ordering;
+
+use libc::{F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, F_SETOWN, FIONBIO, FIONREAD, O_ASYNC, O_NONBLOCK, TIOCOUTQ};
+
+use super::{exported, kernel};
+use crate::stats::Reason;
+use crate::table;
+
+/// Returns a descriptor to the kernel for good, because another one will refer to the same file.
+fn share(fd: c_int) {
+    table::release(fd, Reason::Duplicate, table::PINNED);
+    table::demote(fd);
+}
+
+fn set_nonblocking(fd: c_int, nonblocking: bool) {
+    if let Some(adopted) = table::slot(fd).and_then(table::Slot::adopted) {
+        adopted.nonblocking.store(nonblocking, Ordering::Relaxed);
+    }
+}
+
+/// Handles `fcntl`, which has an argument of any type.
+fn control(fd: c_int, command: c_int, argument: usize, call: impl FnOnce() -> c_int) -> c_int {
+    match command {
+        F_DUPFD | F_DUPFD_CLOEXEC => share(fd),
+        F_SETOWN | F_SETSIG | F_SETOWN_EX => table::release(fd, Reason::Option, table::PINNED),
+        F_SETFL if argument as c_int & O_ASYNC != 0 => table::release(fd, Reason::Option, table::PINNED),
+        _ => {}
+    }
+    let result = call();
+    if command == F_SETFL && result == 0 {
+        set_nonblocking(fd, argument as c_int & O_NONBLOCK != 0);
+    }
+    result
+}
+
+exported! {
+    fn close(fd: c_int) -> c_int {
+        let Some(slot) = table::slot(fd).filter(|slot| slot.state() != table::OTHER) else {
+            return kernel!(close(fd));
+        };
+        if let Some(adopted) = slot.adopted()
+            && adopted.engine().is_lost()
+        {
+            crate::engine::abandon(adopted.engine());
+        }
+        if table::close_adopted(fd) {
+            return 0;
+        }
+        table::forget(fd, Reason::Call);
+        kernel!(close(fd))
+    }
+
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        let end = c_int::try_from(last).unwrap_or(c_int::MAX);
+        if flags == 0 {
+            table::used().map(|(fd, _)| fd).filter(|fd| *fd >= first as c_int && *fd <= end).for_each(|fd| {
+                table::forget(fd, Reason::Call);
+            });
+        } else {
+            // The table of descriptors may become another thread's.
+            crate::process::share_everything();
+        }
+        kernel!(close_range(first, last, flags))
+    }
+
+    fn closefrom(first: c_int) -> () {
+        table::used().map(|(fd, _)| fd).filter(|fd| *fd >= first).for_each(|fd| table::forget(fd, Reason::Call));
+        kernel!(closefrom(first));
+    }
+
+    fn shutdown(fd: c_int, how: c_int) -> c_int {
+        table::release(fd, Reason::Shutdown, table::PINNED);
+        kernel!(shutdown(fd, how))
+    }
+
+    fn dup(fd: c_int) -> c_int {
+        share(fd);
+        kernel!(dup(fd))
+    }
+
+    fn dup2(fd: c_int, to: c_int) -> c_int {
+        share(fd);
+        if fd != to {
+            table::forget(to, Reason::Duplicate);
+        }
+        kernel!(dup2(fd, to))
+    }
+
+    fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+        share(fd);
+        if fd != to {
+            table::forget(to, Reason::Duplicate);
+        }
+        kernel!(dup3(fd, to, flags))
+    }
+
+    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+        control(fd, command, argument, || kernel!(fcntl(fd, command, argument)))
+    }
+
+    fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+        control(fd, command, argument, || kernel!(fcntl(fd, command, argument)))
+    }
+
+    fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
+        let Some(slot) = table::socket(fd) else { return kernel!(ioctl(fd, request, argument)) };
+        let target = argument as *mut c_int;
+        match request as u64 {
+            FIONREAD if !target.is_null() => {
+                if let Some((unread, _)) = slot.adopted().and_then(|adopted| adopted.queued()) {
+                    // SAFETY: the program passes the place of the result.
+                    unsafe { target.write(unread as c_int) };
+                    return 0;
+                }
+            }
+            TIOCOUTQ if !target.is_null() => {
+                let unsent = slot.adopted().and_then(|adopted| adopted.queued()).map_or(0, |(_, unsent)| unsent);
+                let result = kernel!(ioctl(fd, request, argument));
+                if result == 0 {
+                    // SAFETY: the program passes the place of the result.
+                    unsafe { target.write(target.read().saturating_add(unsent as c_int)) };
+                }
+                return result;
+            }
+            FIONBIO if !target.is_null() => {
+                let result = kernel!(ioctl(fd, request, argument));
+                if result == 0 {
+                    // SAFETY: the program passes the flag.
+                    set_nonblocking(fd, unsafe { target.read() } != 0);
+                }
+                return result;
+            }
+            libc::FIOCLEX | FIONCLEX => {}
+            _ => table::release(fd, Reason::Option, table::PINNED),
+        }
+        kernel!(ioctl(fd, request, argument))
+    }
+}
+
+/// Not in `libc`.
+const FIONCLEX: u64 = 0x5450;
+const F_SETSIG: c_int = 10;
+const F_SETOWN_EX: c_int = 15;

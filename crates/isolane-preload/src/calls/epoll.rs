@@ -1,0 +1,181 @@
+//! `epoll_create`, `epoll_ctl`, and `epoll_wait`.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libc::{EINVAL, EPOLL_CTL_ADD, EPOLLEXCLUSIVE, epoll_event, sigset_t, timespec};
+
+use super::{exported, fail, kernel, last_error};
+use crate::epoll::{Set, Step};
+use crate::stats::Reason;
+use crate::{sockets, table};
+
+fn created(fd: c_int) -> c_int {
+    if fd >= 0 {
+        table::insert_set(fd);
+    }
+    fd
+}
+
+/// Changes the membership of a TCP socket of this process. `None`: the kernel does it.
+fn control(set_fd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> Option<Result<(), c_int>> {
+    let slot = table::socket(fd)?;
+    // SAFETY: the program passes an event, or null.
+    let event = unsafe { event.as_ref() }.copied();
+    let exclusive = event.is_some_and(|event| event.events & EPOLLEXCLUSIVE as u32 != 0);
+    let set = table::slot(set_fd).and_then(table::Slot::set).filter(|_| !exclusive);
+    let Some(set) = set else {
+        // A set that this process has not created, or shares.
+        if operation == EPOLL_CTL_ADD {
+            table::release(fd, Reason::Epoll, table::PINNED);
+        }
+        return None;
+    };
+    Some(slot.with_entry(|state, entry| {
+        let is_member = entry.sets.iter().any(|other| Arc::ptr_eq(other, &set));
+        let result = match &entry.adopted {
+            Some(adopted) if state == table::ADOPTED => set.control_adopted(operation, fd, event, adopted),
+            _ => set.control_kernel(operation, fd, event),
+        };
+        if result.is_ok() {
+            match operation {
+                EPOLL_CTL_ADD if !is_member => entry.sets.push(Arc::clone(&set)),
+                libc::EPOLL_CTL_DEL => entry.sets.retain(|other| !Arc::ptr_eq(other, &set)),
+                _ => {}
+            }
+        }
+        result
+    }))
+}
+
+/// Returns a set with adopted members, or that had some.
+fn mixed(fd: c_int) -> Option<Arc<Set>> {
+    table::slot(fd)?.set().filter(|set| set.is_mixed())
+}
+
+/// Waits as `epoll_pwait` does. Returns the number of events, or of an error.
+fn wait(
+    fd: c_int,
+    set: &Set,
+    events: &mut [epoll_event],
+    timeout: Option<Duration>,
+    mask: *const sigset_t,
+) -> Result<usize, c_int> {
+    let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    loop {
+        let engine = set.engine();
+        match set.before_sleep(engine.as_ref(), events) {
+            Step::Ready(count) if count == events.len() => return Ok(count),
+            Step::Ready(0) => {}
+            Step::Ready(count) => {
+                let more = call(fd, &mut events[count..], 0, mask).unwrap_or(0);
+                return Ok(count + set.remove_own(engine.as_ref(), &mut events[count..count + more]));
+            }
+            Step::Sleep => {
+                let result = call(fd, events, milliseconds(until), mask);
+                let slept = *result.as_ref().unwrap_or(&0);
+                let count = set.after_sleep(engine.as_ref(), &mut events[..slept]);
+                result?;
+                if count > 0 {
+                    return Ok(count);
+                }
+                if slept == 0 && until.is_some_and(|until| Instant::now() >= until) {
+                    return Ok(0);
+                }
+            }
+        }
+    }
+}
+
+/// Returns the remaining time, rounded up.
+fn milliseconds(until: Option<Instant>) -> c_int {
+    let remaining = until.map(|until| until.saturating_duration_since(Instant::now()));
+    remaining.map_or(-1, |time| time.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(c_int::MAX))
+}
+
+fn call(
+    fd: c_int,
+    events: &mut [epoll_event],
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> Result<usize, c_int> {
+    match kernel!(epoll_pwait(fd, events.as_mut_ptr(), events.len() as c_int, timeout, mask)) {
+        -1 => Err(last_error()),
+        count => Ok(count as usize),
+    }
+}
+
+/// Returns the buffer of the program. `None`: the kernel reports the error.
+fn buffer<'a>(events: *mut epoll_event, count: c_int) -> Option<&'a mut [epoll_event]> {
+    let count = usize::try_from(count).ok().filter(|count| *count > 0 && !events.is_null())?;
+    // SAFETY: the program passes a buffer of this length.
+    Some(unsafe { std::slice::from_raw_parts_mut(events, count) })
+}
+
+fn result(result: Result<usize, c_int>) -> c_int {
+    result.map_or_else(fail, |count| count as c_int)
+}
+
+exported! {
+    fn epoll_create(size: c_int) -> c_int {
+        created(kernel!(epoll_create(size)))
+    }
+
+    fn epoll_create1(flags: c_int) -> c_int {
+        created(kernel!(epoll_create1(flags)))
+    }
+
+    fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+        // A set in another one, which reports its events.
+        table::demote(fd);
+        match control(set, operation, fd, event) {
+            None => kernel!(epoll_ctl(set, operation, fd, event)),
+            Some(Ok(())) => 0,
+            Some(Err(error)) => fail(error),
+        }
+    }
+
+    fn epoll_wait(fd: c_int, events: *mut epoll_event, count: c_int, timeout: c_int) -> c_int {
+        match mixed(fd).zip(buffer(events, count)) {
+            None => kernel!(epoll_wait(fd, events, count, timeout)),
+            Some((set, events)) => {
+                let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
+                result(wait(fd, &set, events, timeout, std::ptr::null()))
+            }
+        }
+    }
+
+    fn epoll_pwait(
+        fd: c_int,
+        events: *mut epoll_event,
+        count: c_int,
+        timeout: c_int,
+        mask: *const sigset_t,
+    ) -> c_int {
+        match mixed(fd).zip(buffer(events, count)) {
+            None => kernel!(epoll_pwait(fd, events, count, timeout, mask)),
+            Some((set, events)) => {
+                let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
+                result(wait(fd, &set, events, timeout, mask))
+            }
+        }
+    }
+
+    fn epoll_pwait2(
+        fd: c_int,
+        events: *mut epoll_event,
+        count: c_int,
+        timeout: *const timespec,
+        mask: *const sigset_t,
+    ) -> c_int {
+        match mixed(fd).zip(buffer(events, count)) {
+            None => kernel!(epoll_pwait2(fd, events, count, timeout, mask)),
+            // SAFETY: the program passes a time, or null.
+            Some((set, events)) => match unsafe { timeout.as_ref() }.map(sockets::duration) {
+                Some(None) => fail(EINVAL),
+                timeout => result(wait(fd, &set, events, timeout.flatten(), mask)),
+            },
+        }
+    }
+}

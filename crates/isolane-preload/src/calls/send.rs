@@ -1,0 +1,125 @@
+//! Sending.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::slice;
+
+use libc::{
+    CMSG_DATA, CMSG_FIRSTHDR, CMSG_LEN, CMSG_NXTHDR, EPIPE, MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, SCM_RIGHTS,
+    SOL_SOCKET, iovec, mmsghdr, msghdr, sockaddr, socklen_t,
+};
+
+use super::{buffers, exported, finish, kernel, single, transfer, value, vector};
+use crate::stats::Reason;
+use crate::table::{self, Slot};
+
+/// Sends through the engine. `None`: the caller calls the kernel.
+fn submit(slot: &'static Slot, fd: c_int, parts: Option<&[iovec]>, flags: c_int) -> Option<isize> {
+    let Some(parts) = parts.and_then(buffers).filter(|_| flags & !KNOWN == 0) else {
+        table::release(fd, Reason::Call, table::PINNED);
+        table::enter(slot, fd, usize::MAX);
+        return None;
+    };
+    let bytes = parts.iter().map(|(_, length)| length).sum();
+    let result = transfer(slot, fd, bytes, |adopted| {
+        // SAFETY: the program passes buffers of these lengths.
+        let parts = parts.iter().map(|(start, length)| unsafe { slice::from_raw_parts(*start, *length) });
+        adopted.send(&parts.collect::<Vec<_>>(), flags & MSG_DONTWAIT != 0)
+    })?;
+    if result == Err(EPIPE) && flags & MSG_NOSIGNAL == 0 {
+        // SAFETY: sends a signal to this thread.
+        unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
+    }
+    Some(value(result))
+}
+
+/// Returns sockets that are about to be sent to another process.
+fn release_rights(message: *const msghdr) {
+    // SAFETY: the program passes a valid message, or null.
+    let Some(header) = (unsafe { message.as_ref() }) else { return };
+    if header.msg_control.is_null() || header.msg_controllen == 0 {
+        return;
+    }
+    // SAFETY: the macros check the lengths of the parts against the buffer.
+    unsafe {
+        let mut part = CMSG_FIRSTHDR(message);
+        while let Some(found) = part.as_ref() {
+            if found.cmsg_level == SOL_SOCKET && found.cmsg_type == SCM_RIGHTS {
+                let bytes = found.cmsg_len.saturating_sub(CMSG_LEN(0) as usize);
+                let start = CMSG_DATA(part).cast::<c_int>();
+                for index in 0..bytes / size_of::<c_int>() {
+                    let fd = start.add(index).read_unaligned();
+                    table::release(fd, Reason::Duplicate, table::PINNED);
+                    table::demote(fd);
+                }
+            }
+            part = CMSG_NXTHDR(message, part);
+        }
+    }
+}
+
+exported! {
+    fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
+        let Some(slot) = table::socket(fd) else { return kernel!(write(fd, buffer, count)) };
+        match submit(slot, fd, Some(&single(buffer, count)), 0) {
+            Some(result) => result,
+            None => finish(slot, kernel!(write(fd, buffer, count))),
+        }
+    }
+
+    fn writev(fd: c_int, parts: *const iovec, count: c_int) -> isize {
+        let Some(slot) = table::socket(fd) else { return kernel!(writev(fd, parts, count)) };
+        match submit(slot, fd, vector(parts, count as usize), 0) {
+            Some(result) => result,
+            None => finish(slot, kernel!(writev(fd, parts, count))),
+        }
+    }
+
+    fn send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int) -> isize {
+        let Some(slot) = table::socket(fd) else { return kernel!(send(fd, buffer, count, flags)) };
+        match submit(slot, fd, Some(&single(buffer, count)), flags) {
+            Some(result) => result,
+            None => finish(slot, kernel!(send(fd, buffer, count, flags))),
+        }
+    }
+
+    fn sendto(
+        fd: c_int,
+        buffer: *const c_void,
+        count: usize,
+        flags: c_int,
+        to: *const sockaddr,
+        length: socklen_t,
+    ) -> isize {
+        let Some(slot) = table::socket(fd) else {
+            return kernel!(sendto(fd, buffer, count, flags, to, length));
+        };
+        match submit(slot, fd, Some(&single(buffer, count)), flags) {
+            Some(result) => result,
+            None => finish(slot, kernel!(sendto(fd, buffer, count, flags, to, length))),
+        }
+    }
+
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
+        release_rights(message);
+        let Some(slot) = table::socket(fd) else { return kernel!(sendmsg(fd, message, flags)) };
+        // SAFETY: the program passes a valid message, or null.
+        let header = unsafe { message.as_ref() }.filter(|header| header.msg_controllen == 0);
+        let parts = header.and_then(|header| vector(header.msg_iov, header.msg_iovlen));
+        match submit(slot, fd, parts, flags) {
+            Some(result) => result,
+            None => finish(slot, kernel!(sendmsg(fd, message, flags))),
+        }
+    }
+
+    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+        table::release(fd, Reason::Call, table::PINNED);
+        for index in 0..count as usize {
+            // SAFETY: the program passes so many messages.
+            release_rights(unsafe { &raw const (*messages.add(index)).msg_hdr });
+        }
+        kernel!(sendmmsg(fd, messages, count, flags))
+    }
+}
+
+/// Data of a MSG_MORE is sent as soon as other data.
+const KNOWN: c_int = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE;

@@ -1,0 +1,203 @@
+//! The session of this process with an engine, attached when the first socket moves there.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::net::TcpStream;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use isolane_attach::stream::{Poller, Stream, StreamOptions};
+use isolane_attach::{Session, SessionOptions, default_path};
+use parking_lot::Mutex;
+
+use crate::adopted::Adopted;
+use crate::policy::{RETRY_DELAY, now_ns};
+use crate::stats::Reason;
+use crate::{process, sockets, table};
+
+/// A session, and the queue of its streams' events.
+pub(crate) struct Engine {
+    session: Session,
+    poller: Mutex<Poller>,
+    queue: u32,
+    /// Descriptor that is readable when the queue has entries while a thread sleeps.
+    bell: c_int,
+    streams: Mutex<HashMap<u32, Weak<Adopted>>>,
+    /// Distinguishes the sessions of this process.
+    pub(crate) generation: u64,
+}
+
+static CURRENT: Mutex<Option<Arc<Engine>>> = Mutex::new(None);
+/// Time before which no attempt to attach is made.
+static RETRY_AT: AtomicU64 = AtomicU64::new(0);
+static GENERATION: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the session, and attaches first if necessary. `None`: no engine is available.
+pub(crate) fn attached() -> Option<Arc<Engine>> {
+    if process::is_forking() {
+        return None;
+    }
+    let mut current = CURRENT.lock();
+    if current.is_none() {
+        if now_ns() < RETRY_AT.load(Ordering::Relaxed) {
+            return None;
+        }
+        let engine = without_signals(Engine::attach);
+        if engine.is_none() {
+            retry_later();
+        }
+        *current = engine.map(Arc::new);
+    }
+    current.clone()
+}
+
+fn retry_later() {
+    RETRY_AT.store(now_ns().saturating_add(RETRY_DELAY.as_nanos() as u64), Ordering::Relaxed);
+}
+
+/// Path of the engine's socket, before the program changes its environment.
+static PATH: OnceLock<PathBuf> = OnceLock::new();
+
+/// Reads `ISOLANE_PRELOAD_SOCKET`.
+pub(crate) fn read_environment() {
+    if let Some(path) = std::env::var_os("ISOLANE_PRELOAD_SOCKET") {
+        let _ = PATH.set(path.into());
+    }
+}
+
+impl Engine {
+    fn attach() -> Option<Engine> {
+        let options = SessionOptions {
+            path: PATH.get().cloned().unwrap_or_else(default_path),
+            spawn_engine: false,
+            first_descriptor: first_descriptor(),
+            ..SessionOptions::default()
+        };
+        let session = Session::open(&options).ok()?;
+        let poller = Poller::new(&session, MAX_STREAMS).ok()?;
+        let bell = poller.as_fd().as_raw_fd();
+        process::set_inherited(session.descriptors().iter().map(AsRawFd::as_raw_fd).chain([bell]));
+        Some(Engine {
+            queue: poller.queue(),
+            bell,
+            poller: Mutex::new(poller),
+            streams: Mutex::default(),
+            generation: GENERATION.fetch_add(1, Ordering::Relaxed) + 1,
+            session,
+        })
+    }
+
+    /// Moves a socket to the engine, or returns it.
+    pub(crate) fn adopt(&self, options: StreamOptions, socket: TcpStream) -> Result<Stream, TcpStream> {
+        if self.streams.lock().len() >= MAX_STREAMS as usize {
+            return Err(socket);
+        }
+        without_signals(|| options.adopt_into_queue(&self.session, socket, self.queue))
+            .map_err(|error| error.socket)
+    }
+
+    pub(crate) fn insert(&self, adopted: &Arc<Adopted>) {
+        self.streams.lock().insert(adopted.id(), Arc::downgrade(adopted));
+    }
+
+    pub(crate) fn remove(&self, id: u32) {
+        self.streams.lock().remove(&id);
+    }
+
+    pub(crate) fn bell(&self) -> c_int {
+        self.bell
+    }
+
+    /// Returns `true` if the session is closed.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.session.check().is_err()
+    }
+
+    /// Passes events on to the threads and sets that wait for them. Afterwards, the bell becomes readable with the next
+    /// event. Returns `false` if the session is closed.
+    pub(crate) fn poll(&self) -> bool {
+        let mut ids = Vec::new();
+        let mut poller = self.poller.lock();
+        let result = poller.disarm().and_then(|()| {
+            loop {
+                while let Some(id) = poller.try_next()? {
+                    ids.push(id);
+                }
+                if !poller.arm()? {
+                    return Ok(());
+                }
+            }
+        });
+        drop(poller);
+        for id in ids {
+            let adopted = self.streams.lock().get(&id).and_then(Weak::upgrade);
+            adopted.into_iter().for_each(|adopted| adopted.notify());
+        }
+        result.is_ok()
+    }
+}
+
+/// Returns all sockets of an engine to the kernel, because it has ended or violates the protocol.
+#[cold]
+pub(crate) fn abandon(engine: &Arc<Engine>) {
+    let mut current = CURRENT.lock();
+    if current.as_ref().is_some_and(|other| Arc::ptr_eq(other, engine)) {
+        *current = None;
+        retry_later();
+    }
+    drop(current);
+    for (fd, slot) in table::used() {
+        if slot.adopted().is_some_and(|adopted| Arc::ptr_eq(adopted.engine(), engine)) {
+            table::release(fd, Reason::Engine, table::CANDIDATE);
+        }
+    }
+}
+
+/// Makes an eventfd readable.
+pub(crate) fn signal(event: c_int) {
+    // Fails only if the counter is full, which is readable as well.
+    let _ = rustix::io::write(sockets::borrow(event), &1u64.to_ne_bytes());
+}
+
+/// Locks the session for a fork.
+pub(crate) fn lock_for_fork() {
+    std::mem::forget(CURRENT.lock());
+}
+
+pub(crate) fn unlock_in_parent() {
+    // SAFETY: this thread has locked it before the fork.
+    unsafe { CURRENT.force_unlock() };
+}
+
+/// Forgets the session of the parent.
+pub(crate) fn reset_in_child() {
+    // SAFETY: no other thread exists. The old value is not dropped: it belongs to the parent.
+    unsafe { std::ptr::write((&raw const CURRENT).cast_mut(), Mutex::new(None)) };
+    RETRY_AT.store(0, Ordering::Relaxed);
+}
+
+/// Runs `work` with all signals blocked, so that threads that it starts get none of the program's.
+fn without_signals<T>(work: impl FnOnce() -> T) -> T {
+    let (mut all, mut old) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    // SAFETY: both sets are initialized by the calls. The C library leaves out its own signals.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
+    }
+    let result = table::inside(work);
+    // SAFETY: the set is initialized.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), std::ptr::null_mut()) };
+    result
+}
+
+/// Returns a number above those that programs assign themselves, which start from 0.
+pub(crate) fn first_descriptor() -> u32 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
+    (limit - limit / 4).min(1 << 20) as u32
+}
+
+/// Streams of a session, and entries of its queue.
+const MAX_STREAMS: u32 = 1 << 14;

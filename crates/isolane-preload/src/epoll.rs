@@ -1,0 +1,402 @@
+//! Epoll sets with adopted members.
+//!
+//! The kernel has the other members. The first adopted one adds two descriptors to the kernel's set: the engine's bell,
+//! and an eventfd for events that another thread has fetched. A thread that waits sleeps in the kernel's set.
+//!
+//! Members that may have an event are queued. A wait checks only these: the engine is asked to report the next event
+//! before a member without one leaves the queue.
+//!
+//! Invariant: a change after the check of a member queues it again. For edge-triggered members the request precedes the
+//! check, so that no edge is missed; one can be reported twice.
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use libc::{
+    EEXIST, EINVAL, ENOENT, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP,
+    EPOLLIN, EPOLLONESHOT, epoll_event,
+};
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::IntoRawFd;
+
+use crate::adopted::Adopted;
+use crate::engine::{self, Engine};
+use crate::{process, real, sockets};
+
+/// An epoll set of this process.
+pub(crate) struct Set {
+    fd: c_int,
+    inner: Mutex<Inner>,
+    /// Number of adopted members.
+    adopted: AtomicUsize,
+    /// Threads that sleep, or are about to.
+    sleepers: AtomicU32,
+    /// Eventfd for these threads, or -1.
+    event: AtomicI32,
+    /// Generation of the engine whose bell is a member.
+    bell: AtomicU64,
+    /// A child has the set.
+    shared: AtomicBool,
+}
+
+#[derive(Default)]
+struct Inner {
+    members: HashMap<c_int, Member>,
+    queue: VecDeque<c_int>,
+}
+
+/// A TCP socket of this process in a set.
+struct Member {
+    events: u32,
+    data: u64,
+    adopted: Option<Arc<Adopted>>,
+    /// In the queue, which has it once.
+    queued: bool,
+    /// One-shot, and reported.
+    disabled: bool,
+    /// Not a member of the kernel's set although it is with the kernel, because it is disabled.
+    detached: bool,
+}
+
+impl Set {
+    pub(crate) fn new(fd: c_int) -> Set {
+        Set {
+            fd,
+            inner: Mutex::default(),
+            adopted: AtomicUsize::new(0),
+            sleepers: AtomicU32::new(0),
+            event: AtomicI32::new(-1),
+            bell: AtomicU64::new(0),
+            shared: AtomicBool::new(false),
+        }
+    }
+
+    /// Sets whether a child has the set.
+    pub(crate) fn set_shared(&self, shared: bool) {
+        self.shared.store(shared, Ordering::SeqCst);
+    }
+
+    /// Returns `true` if a child has the set, so that its members stay with the kernel.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.load(Ordering::SeqCst)
+    }
+
+    /// Returns `true` if a member was ever adopted, so that waits need this library.
+    #[inline]
+    pub(crate) fn is_mixed(&self) -> bool {
+        self.event.load(Ordering::Acquire) >= 0
+    }
+
+    pub(crate) fn members(&self) -> Vec<c_int> {
+        self.inner.lock().members.keys().copied().collect()
+    }
+
+    /// Changes the membership of a socket that is with the kernel. Returns the number of an error.
+    pub(crate) fn control_kernel(
+        &self,
+        operation: c_int,
+        fd: c_int,
+        event: Option<epoll_event>,
+    ) -> Result<(), c_int> {
+        let mut inner = self.inner.lock();
+        let detached = inner.members.get(&fd).is_some_and(|member| member.detached);
+        let real_operation = match operation {
+            EPOLL_CTL_MOD if detached => EPOLL_CTL_ADD,
+            EPOLL_CTL_ADD if detached => return Err(EEXIST),
+            operation => operation,
+        };
+        if !(operation == EPOLL_CTL_DEL && detached) {
+            control(self.fd, real_operation, fd, event)?;
+        }
+        match (operation, event) {
+            (EPOLL_CTL_DEL, _) => drop(inner.remove(fd)),
+            (_, Some(event)) => inner.insert(fd, event, None),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Changes the membership of an adopted socket. Returns the number of an error.
+    pub(crate) fn control_adopted(
+        self: &Arc<Set>,
+        operation: c_int,
+        fd: c_int,
+        event: Option<epoll_event>,
+        adopted: &Arc<Adopted>,
+    ) -> Result<(), c_int> {
+        let mut inner = self.inner.lock();
+        let known = inner.members.contains_key(&fd);
+        match (operation, event) {
+            (EPOLL_CTL_DEL, _) if known => {
+                drop(inner);
+                adopted.unwatch_set(self);
+                self.remove(fd);
+                return Ok(());
+            }
+            (EPOLL_CTL_DEL | EPOLL_CTL_MOD, _) if !known => return Err(ENOENT),
+            (EPOLL_CTL_ADD, _) if known => return Err(EEXIST),
+            (EPOLL_CTL_ADD | EPOLL_CTL_MOD, Some(event)) => {
+                inner.insert(fd, event, Some(Arc::clone(adopted)));
+            }
+            _ => return Err(EINVAL),
+        }
+        drop(inner);
+        if operation == EPOLL_CTL_ADD {
+            self.adopted.fetch_add(1, Ordering::SeqCst);
+            adopted.watch_set(self);
+            self.register(adopted.engine());
+        }
+        // As the kernel does, an event that has occurred is reported again.
+        self.mark(fd);
+        Ok(())
+    }
+
+    /// Takes a member that was adopted from the kernel's set.
+    pub(crate) fn adopt(self: &Arc<Set>, fd: c_int, adopted: &Arc<Adopted>, engine: &Engine) {
+        let mut inner = self.inner.lock();
+        let Some(member) = inner.members.get_mut(&fd) else { return };
+        member.adopted = Some(Arc::clone(adopted));
+        if member.detached {
+            (member.detached, member.disabled) = (false, true);
+        }
+        self.adopted.fetch_add(1, Ordering::SeqCst);
+        drop(inner);
+        self.register(engine);
+        adopted.watch_set(self);
+        // Fails only for a detached member.
+        let _ = control(self.fd, EPOLL_CTL_DEL, fd, None);
+        self.mark(fd);
+    }
+
+    /// Returns a member to the kernel's set.
+    pub(crate) fn give_back(&self, fd: c_int) {
+        let mut inner = self.inner.lock();
+        let Some(member) = inner.members.get_mut(&fd).filter(|member| member.adopted.is_some()) else {
+            return;
+        };
+        member.adopted = None;
+        self.adopted.fetch_sub(1, Ordering::SeqCst);
+        if member.disabled {
+            member.detached = true;
+        } else {
+            let event = epoll_event { events: member.events, u64: member.data };
+            let _ = control(self.fd, EPOLL_CTL_ADD, fd, Some(event));
+        }
+    }
+
+    /// Forgets a member that the program has closed.
+    pub(crate) fn remove(&self, fd: c_int) {
+        let member = self.inner.lock().remove(fd);
+        if member.is_some_and(|member| member.adopted.is_some()) {
+            self.adopted.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Ends the use of a set that the program has closed, or shares with another process.
+    pub(crate) fn retire(&self) {
+        let event = self.event.swap(-1, Ordering::SeqCst);
+        if event >= 0 {
+            // The kernel removes it from the set.
+            engine::signal(event);
+            // SAFETY: the descriptor belongs to this set.
+            unsafe { real::close(event) };
+        }
+    }
+
+    /// Makes the engine's bell and the eventfd members of the kernel's set.
+    fn register(&self, engine: &Engine) {
+        if self.event.load(Ordering::Acquire) < 0
+            && let Ok(event) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        {
+            let event = process::raise(event).into_raw_fd();
+            let own = epoll_event { events: EPOLLIN as u32, u64: marker(&EVENT) };
+            let _ = control(self.fd, EPOLL_CTL_ADD, event, Some(own));
+            self.event.store(event, Ordering::Release);
+        }
+        if self.bell.swap(engine.generation, Ordering::AcqRel) != engine.generation {
+            let own = epoll_event { events: EPOLLIN as u32, u64: marker(&BELL) };
+            let _ = control(self.fd, EPOLL_CTL_ADD, engine.bell(), Some(own));
+        }
+    }
+
+    /// Queues a member that may have an event.
+    pub(crate) fn mark(&self, fd: c_int) {
+        let mut inner = self.inner.lock();
+        inner.enqueue(fd);
+        drop(inner);
+        let event = self.event.load(Ordering::Acquire);
+        if self.sleepers.load(Ordering::SeqCst) > 0 && event >= 0 {
+            engine::signal(event);
+        }
+    }
+
+    /// Writes the events of adopted members to `events`. Returns their number.
+    fn collect(&self, events: &mut [epoll_event]) -> usize {
+        let mut count = 0;
+        let queued = self.inner.lock().queue.len();
+        for _ in 0..queued {
+            if count == events.len() {
+                break;
+            }
+            let Some((fd, interest, data, adopted)) = self.inner.lock().dequeue() else { continue };
+            let wanted = interest | (EPOLLERR | EPOLLHUP) as u32;
+            let is_edge = interest & EPOLLET as u32 != 0;
+            let Some(mut found) = adopted.events(is_edge) else { continue };
+            if found & wanted == 0 && !is_edge {
+                found = adopted.events(true).unwrap_or(0);
+            }
+            if found & wanted == 0 {
+                continue;
+            }
+            let mut inner = self.inner.lock();
+            let Some(member) = inner.members.get_mut(&fd) else { continue };
+            if member.disabled || member.events != interest || member.data != data {
+                // Changed in the meantime, and queued by that.
+                continue;
+            }
+            if interest & EPOLLONESHOT as u32 != 0 {
+                member.disabled = true;
+            } else if !is_edge {
+                inner.enqueue(fd);
+            }
+            events[count] = epoll_event { events: found & wanted, u64: data };
+            count += 1;
+        }
+        count
+    }
+
+    fn has_queued(&self) -> bool {
+        !self.inner.lock().queue.is_empty()
+    }
+}
+
+/// A part of a wait that ends with a sleep, or with events.
+pub(crate) enum Step {
+    /// So many events are at the start of the buffer. Add the kernel's without waiting.
+    Ready(usize),
+    /// Sleep in the kernel's set, then call [`Set::after_sleep`].
+    Sleep,
+}
+
+impl Set {
+    /// Prepares a wait.
+    pub(crate) fn before_sleep(&self, engine: Option<&Arc<Engine>>, events: &mut [epoll_event]) -> Step {
+        let count = self.collect(events);
+        if count > 0 {
+            return Step::Ready(count);
+        }
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        if let Some(engine) = engine
+            && !engine.poll()
+        {
+            engine::abandon(engine);
+        }
+        if self.has_queued() {
+            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+            return Step::Ready(self.collect(events));
+        }
+        Step::Sleep
+    }
+
+    /// Ends a sleep. Removes this library's descriptors from the first `count` events; returns the number of the others.
+    pub(crate) fn after_sleep(&self, engine: Option<&Arc<Engine>>, events: &mut [epoll_event]) -> usize {
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.remove_own(engine, events)
+    }
+
+    /// Removes this library's descriptors from events of the kernel. Returns the number of the others.
+    pub(crate) fn remove_own(&self, engine: Option<&Arc<Engine>>, events: &mut [epoll_event]) -> usize {
+        let mut kept = 0;
+        for index in 0..events.len() {
+            let event = events[index];
+            if event.u64 == marker(&EVENT) {
+                clear(self.event.load(Ordering::Acquire));
+            } else if event.u64 == marker(&BELL) {
+                match engine {
+                    Some(engine) if engine.poll() => {}
+                    Some(engine) => engine::abandon(engine),
+                    None => {}
+                }
+            } else {
+                events[kept] = event;
+                kept += 1;
+            }
+        }
+        kept
+    }
+
+    /// Returns the engine of an adopted member.
+    pub(crate) fn engine(&self) -> Option<Arc<Engine>> {
+        let inner = self.inner.lock();
+        inner
+            .members
+            .values()
+            .find_map(|member| member.adopted.as_ref())
+            .map(|adopted| Arc::clone(adopted.engine()))
+    }
+}
+
+impl Inner {
+    fn insert(&mut self, fd: c_int, event: epoll_event, adopted: Option<Arc<Adopted>>) {
+        let queued = self.members.get(&fd).is_some_and(|member| member.queued);
+        let epoll_event { events, u64: data } = event;
+        self.members.insert(fd, Member { events, data, adopted, queued, disabled: false, detached: false });
+    }
+
+    fn remove(&mut self, fd: c_int) -> Option<Member> {
+        let member = self.members.remove(&fd)?;
+        if member.queued {
+            self.queue.retain(|queued| *queued != fd);
+        }
+        Some(member)
+    }
+
+    fn enqueue(&mut self, fd: c_int) {
+        if let Some(member) = self.members.get_mut(&fd)
+            && member.adopted.is_some()
+            && !member.disabled
+            && !member.queued
+        {
+            member.queued = true;
+            self.queue.push_back(fd);
+        }
+    }
+
+    fn dequeue(&mut self) -> Option<(c_int, u32, u64, Arc<Adopted>)> {
+        let fd = self.queue.pop_front()?;
+        let member = self.members.get_mut(&fd)?;
+        member.queued = false;
+        let adopted = member.adopted.clone().filter(|_| !member.disabled)?;
+        Some((fd, member.events, member.data, adopted))
+    }
+}
+
+/// Changes the kernel's set. Returns the number of an error.
+fn control(set: c_int, operation: c_int, fd: c_int, event: Option<epoll_event>) -> Result<(), c_int> {
+    let mut event = event;
+    let pointer = event.as_mut().map_or(std::ptr::null_mut(), |event| &raw mut *event);
+    // SAFETY: the event is readable, or null.
+    match unsafe { real::epoll_ctl(set, operation, fd, pointer) } {
+        0 => Ok(()),
+        // SAFETY: the location of this thread's error is valid.
+        _ => Err(unsafe { *libc::__errno_location() }),
+    }
+}
+
+/// Empties an eventfd.
+pub(crate) fn clear(event: c_int) {
+    if event >= 0 {
+        let _ = rustix::io::read(sockets::borrow(event), &mut [0u8; 8]);
+    }
+}
+
+/// Data by which an event of this library is known: an address that no program has.
+fn marker(of: &'static u8) -> u64 {
+    (&raw const *of).addr() as u64
+}
+
+static EVENT: u8 = 1;
+static BELL: u8 = 2;

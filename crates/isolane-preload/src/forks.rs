@@ -1,0 +1,120 @@
+//! Children that share sockets and epoll sets with this process.
+//!
+//! Each fork makes a pair of sockets, of which the child and its children have one. The other hangs up once all of them
+//! have ended or called exec. A child that calls exec sends a byte first, because its program has the descriptors without
+//! FD_CLOEXEC.
+//!
+//! Invariant: a socket that exists at a fork is not adopted before the pair hangs up.
+
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+
+use crate::policy::now_ns;
+use crate::{process, sockets, table};
+
+/// Sockets to children that have not ended.
+static CHILDREN: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Sockets of the fork in progress, for the parent and for the child.
+static PAIR: [AtomicI32; 2] = [const { AtomicI32::new(-1) }; 2];
+/// Sockets to the processes that this one descends from.
+static ANCESTORS: [AtomicI32; MAX_ANCESTORS] = [const { AtomicI32::new(-1) }; MAX_ANCESTORS];
+const MAX_ANCESTORS: usize = 16;
+/// Time of the next check.
+static CHECK_AT: AtomicU64 = AtomicU64::new(0);
+const CHECK_INTERVAL_NS: u64 = 10_000_000;
+/// More children than that share sockets for good.
+const MAX_CHILDREN: usize = 64;
+
+/// Makes the pair. Returns `false` if there is none, so that the fork shares everything for good.
+pub(crate) fn before() -> bool {
+    let has_place = ANCESTORS.iter().any(|ancestor| ancestor.load(Ordering::Relaxed) < 0);
+    if !has_place || COUNT.load(Ordering::Relaxed) >= MAX_CHILDREN {
+        return false;
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let Ok((parent, child)) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None) else {
+        return false;
+    };
+    let ends = [parent, child].map(process::raise);
+    PAIR.iter().zip(ends).for_each(|(slot, end)| slot.store(end.into_raw_fd(), Ordering::Relaxed));
+    true
+}
+
+pub(crate) fn in_parent() {
+    let [parent, child] = [take(&PAIR[0]), take(&PAIR[1])];
+    drop(child);
+    if let Some(parent) = parent {
+        let mut children = CHILDREN.lock();
+        children.push(parent);
+        COUNT.store(children.len(), Ordering::Relaxed);
+    }
+}
+
+/// Keeps the child's socket, and forgets the parent's children.
+pub(crate) fn in_child() {
+    // SAFETY: no other thread exists.
+    let children = unsafe { std::ptr::replace((&raw const CHILDREN).cast_mut(), Mutex::new(Vec::new())) };
+    drop(children.into_inner());
+    COUNT.store(0, Ordering::Relaxed);
+    drop(take(&PAIR[0]));
+    let own = PAIR[1].swap(-1, Ordering::Relaxed);
+    if let Some(place) = ANCESTORS.iter().find(|ancestor| ancestor.load(Ordering::Relaxed) < 0) {
+        place.store(own, Ordering::Relaxed);
+    }
+}
+
+fn take(slot: &AtomicI32) -> Option<OwnedFd> {
+    let fd = slot.swap(-1, Ordering::Relaxed);
+    // SAFETY: the number was an owned descriptor.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Tells all ancestors that a program will have the descriptors of this process.
+pub(crate) fn report_exec() {
+    for ancestor in ANCESTORS.iter().map(|ancestor| ancestor.load(Ordering::Relaxed)).filter(|fd| *fd >= 0) {
+        // Fails only if many such bytes are unread, or the ancestor has ended.
+        let _ = send(sockets::borrow(ancestor), b"x", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+}
+
+/// Makes shared sockets candidates again if no child has them any longer. Checks once in a while.
+#[cold]
+pub(crate) fn check() {
+    if COUNT.load(Ordering::Relaxed) == 0 || now_ns() < CHECK_AT.load(Ordering::Relaxed) {
+        return;
+    }
+    let Some(mut children) = CHILDREN.try_lock() else { return };
+    CHECK_AT.store(now_ns() + CHECK_INTERVAL_NS, Ordering::Relaxed);
+    let mut has_program = false;
+    children.retain(|child| match has_ended(child) {
+        Some(exec) => {
+            has_program |= exec;
+            false
+        }
+        None => true,
+    });
+    if has_program {
+        // Before the others: the program may have them for long.
+        table::pin_shared(process::is_inherited);
+    }
+    let count = children.len();
+    drop(children);
+    if count == 0 {
+        table::unshare();
+    }
+    COUNT.store(count, Ordering::Relaxed);
+}
+
+/// Returns whether a program was started, once all processes have ended or started one.
+fn has_ended(child: &OwnedFd) -> Option<bool> {
+    let mut polled = [PollFd::new(child, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).ok()?;
+    let events = polled[0].revents();
+    events.contains(PollFlags::HUP).then(|| events.contains(PollFlags::IN))
+}

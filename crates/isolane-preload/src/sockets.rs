@@ -1,0 +1,137 @@
+//! Calls of the kernel on sockets of the program.
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use libc::{SOL_SOCKET, TCP_NOTSENT_LOWAT};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+
+use crate::real;
+
+/// Whether the engine can take a socket.
+pub(crate) enum Adoptable {
+    Now,
+    /// It is not connected yet, or an option is in the way that can change.
+    Later,
+    Never,
+}
+
+/// Borrows a descriptor of the program.
+pub(crate) fn borrow(fd: c_int) -> BorrowedFd<'static> {
+    // SAFETY: a program that closes the descriptor at the same time gets the error of another call.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// Returns the identity of a TCP socket, or `None` for another descriptor.
+pub(crate) fn tcp_cookie(fd: c_int) -> Option<u64> {
+    if fd < 0 || option::<c_int>(fd, SOL_SOCKET, libc::SO_PROTOCOL)? != libc::IPPROTO_TCP {
+        return None;
+    }
+    option(fd, SOL_SOCKET, libc::SO_COOKIE)
+}
+
+/// Checks a socket before its adoption.
+pub(crate) fn adoptable(fd: c_int, cookie: u64) -> Adoptable {
+    if tcp_cookie(fd) != Some(cookie) {
+        return Adoptable::Never;
+    }
+    // The first byte of the structure is the state.
+    let state: Option<[u8; 4]> = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO);
+    let linger: Option<[c_int; 2]> = option(fd, SOL_SOCKET, libc::SO_LINGER);
+    let space = send_buffer(fd);
+    if state.is_none_or(|state| state[0] != ESTABLISHED)
+        || linger.is_none_or(|linger| linger[0] != 0)
+        || space < MIN_SEND_BUFFER
+    {
+        return Adoptable::Later;
+    }
+    Adoptable::Now
+}
+
+/// Returns `true` if the kernel has data that the program has not read.
+pub(crate) fn has_data(fd: c_int) -> bool {
+    rustix::io::ioctl_fionread(borrow(fd)).unwrap_or(0) > 0
+}
+
+/// Returns the size of the kernel's send buffer in bytes.
+pub(crate) fn send_buffer(fd: c_int) -> usize {
+    option::<c_int>(fd, SOL_SOCKET, libc::SO_SNDBUF).and_then(|bytes| bytes.try_into().ok()).unwrap_or(0)
+}
+
+/// Returns the program's limit of unsent bytes, and sets another.
+pub(crate) fn replace_unsent_limit(fd: c_int, limit: c_int) -> c_int {
+    let old = option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT).unwrap_or(0);
+    set_option(fd, libc::IPPROTO_TCP, TCP_NOTSENT_LOWAT, &limit);
+    old
+}
+
+/// Returns a timeout of the socket in nanoseconds; 0 means none.
+pub(crate) fn timeout(fd: c_int, name: c_int) -> u64 {
+    let time: Option<[i64; 2]> = option(fd, SOL_SOCKET, name);
+    time.map_or(0, |[seconds, microseconds]| {
+        (seconds as u64).saturating_mul(1_000_000_000).saturating_add(microseconds as u64 * 1000)
+    })
+}
+
+/// Returns `true` if the file has O_NONBLOCK, and `None` if it has O_ASYNC.
+pub(crate) fn is_nonblocking(fd: c_int) -> Option<bool> {
+    // SAFETY: the command has no argument.
+    let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
+    (flags >= 0 && flags & libc::O_ASYNC == 0).then_some(flags & libc::O_NONBLOCK != 0)
+}
+
+/// Returns an option of the socket.
+fn option<T: Copy>(fd: c_int, level: c_int, name: c_int) -> Option<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes.
+    let status =
+        unsafe { real::getsockopt(fd, level, name, value.as_mut_ptr().cast::<c_void>(), &raw mut length) };
+    // SAFETY: all bytes are zero or written, and the types used here have no invalid values.
+    (status == 0).then(|| unsafe { value.assume_init() })
+}
+
+fn set_option<T: Copy>(fd: c_int, level: c_int, name: c_int, value: &T) -> bool {
+    let length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the value is readable.
+    let status = unsafe { real::setsockopt(fd, level, name, (&raw const *value).cast::<c_void>(), length) };
+    status == 0
+}
+
+/// Sends the tail of a ring after the engine has released the socket. It waits for the peer only if the tail does not
+/// fit in the kernel's buffer, although space was reserved.
+pub(crate) fn send_all(fd: c_int, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        match send(borrow(fd), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::AGAIN) => {
+                let _ = poll(&mut [PollFd::from_borrowed_fd(borrow(fd), PollFlags::OUT)], None);
+            }
+            Err(Errno::INTR) => {}
+            // The peer has reset the connection: the program's next call gets the error.
+            Err(_) => return,
+        }
+    }
+}
+
+/// Resets a connection whose position is unknown. The descriptor stays open for the program.
+pub(crate) fn reset(fd: c_int) {
+    let address = libc::sockaddr { sa_family: libc::AF_UNSPEC as libc::sa_family_t, sa_data: [0; 14] };
+    // SAFETY: the address is readable. An address without a family ends the connection.
+    unsafe { real::connect(fd, &raw const address, size_of::<libc::sockaddr>() as libc::socklen_t) };
+}
+
+/// Returns the time of a `timespec`, or `None` for an invalid one.
+pub(crate) fn duration(time: &libc::timespec) -> Option<Duration> {
+    let nanoseconds = u32::try_from(time.tv_nsec).ok().filter(|count| *count < 1_000_000_000)?;
+    Some(Duration::new(time.tv_sec.try_into().ok()?, nanoseconds))
+}
+
+/// State of a connection in the kernel.
+const ESTABLISHED: u8 = 1;
+/// The ring of an adopted socket is smaller than the send buffer, so that its contents fit.
+const MIN_SEND_BUFFER: usize = 32 << 10;

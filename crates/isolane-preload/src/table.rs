@@ -1,0 +1,367 @@
+//! Table of the program's descriptors: what each is, as far as this library needs to know.
+//!
+//! Lock order: the entry of a descriptor, then an epoll set, then a stream's list of waiters. No other lock of this
+//! library is taken under a stream's own lock.
+//!
+//! Invariant: a socket is adopted only while no other thread is in a call of the kernel on it. [`enter`] counts such
+//! calls before it checks the state, and the adoption changes the state before it checks the count.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::adopted::Adopted;
+use crate::engine;
+use crate::epoll::Set;
+use crate::forks;
+use crate::policy;
+use crate::process;
+use crate::sockets;
+use crate::stats::{self, Reason};
+
+/// Not of interest: all calls go to the kernel.
+pub(crate) const OTHER: u32 = 0;
+/// Epoll set that this process has created, and no other process shares.
+pub(crate) const SET: u32 = 1;
+/// TCP socket of this process that stays with the kernel.
+pub(crate) const PINNED: u32 = 2;
+/// The same, as long as a child has it.
+pub(crate) const SHARED: u32 = 3;
+/// TCP socket of this process that may be adopted.
+pub(crate) const CANDIDATE: u32 = 4;
+/// Candidate whose adoption is in progress.
+pub(crate) const ADOPTING: u32 = 5;
+/// Adopted TCP socket.
+pub(crate) const ADOPTED: u32 = 6;
+
+/// A descriptor of the program.
+pub(crate) struct Slot {
+    state: AtomicU32,
+    /// Threads in a call of the kernel on the socket.
+    in_kernel: AtomicU32,
+    /// See [`policy`].
+    pub(crate) transfers: AtomicU32,
+    pub(crate) since: AtomicU64,
+    entry: Mutex<Option<Box<Entry>>>,
+}
+
+/// Objects of a descriptor.
+#[derive(Default)]
+pub(crate) struct Entry {
+    /// Identity of the socket.
+    cookie: u64,
+    pub(crate) adopted: Option<Arc<Adopted>>,
+    /// The set that the descriptor is.
+    set: Option<Arc<Set>>,
+    /// The sets that have the socket as a member.
+    pub(crate) sets: Vec<Arc<Set>>,
+}
+
+/// Path of a call.
+pub(crate) enum Path {
+    /// To the kernel; [`leave`] follows.
+    Kernel,
+    /// To the engine.
+    Engine(Arc<Adopted>),
+}
+
+impl Slot {
+    pub(crate) const fn new() -> Slot {
+        Slot {
+            state: AtomicU32::new(OTHER),
+            in_kernel: AtomicU32::new(0),
+            transfers: AtomicU32::new(0),
+            since: AtomicU64::new(0),
+            entry: Mutex::new(None),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> u32 {
+        self.state.load(Ordering::Relaxed)
+    }
+
+    /// Returns the stream of an adopted socket.
+    pub(crate) fn adopted(&self) -> Option<Arc<Adopted>> {
+        if self.state() != ADOPTED {
+            return None;
+        }
+        self.entry.lock().as_ref()?.adopted.clone()
+    }
+
+    /// Returns the set that the descriptor is.
+    pub(crate) fn set(&self) -> Option<Arc<Set>> {
+        if self.state() != SET {
+            return None;
+        }
+        self.entry.lock().as_ref()?.set.clone()
+    }
+
+    /// Runs `change` on the entry of a socket, with its state, which does not change in the meantime.
+    pub(crate) fn with_entry<T>(&self, change: impl FnOnce(u32, &mut Entry) -> T) -> T {
+        let mut entry = self.entry.lock();
+        change(self.state.load(Ordering::Acquire), entry.get_or_insert_default())
+    }
+}
+
+static TABLE: [Slot; DESCRIPTORS] = [const { Slot::new() }; DESCRIPTORS];
+/// Sockets with higher numbers stay with the kernel.
+const DESCRIPTORS: usize = 1 << 16;
+/// Number of slots that were in use.
+static USED: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// This thread is in `isolane-attach`, whose calls reach the kernel.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `work`, whose calls on descriptors of the program reach the kernel.
+pub(crate) fn inside<T>(work: impl FnOnce() -> T) -> T {
+    let outer = INSIDE.replace(true);
+    let result = work();
+    INSIDE.set(outer);
+    result
+}
+
+/// Returns the slot of a descriptor. `None` for calls of this library.
+#[inline]
+pub(crate) fn slot(fd: c_int) -> Option<&'static Slot> {
+    TABLE.get(fd as u32 as usize).filter(|slot| slot.state() == OTHER || !INSIDE.get())
+}
+
+/// Returns the slot of a TCP socket of this process.
+#[inline]
+pub(crate) fn socket(fd: c_int) -> Option<&'static Slot> {
+    TABLE.get(fd as u32 as usize).filter(|slot| slot.state() >= PINNED && !INSIDE.get())
+}
+
+/// Returns all slots that were in use, with their descriptors.
+pub(crate) fn used() -> impl Iterator<Item = (c_int, &'static Slot)> {
+    let used = USED.load(Ordering::Acquire);
+    TABLE[..used].iter().enumerate().map(|(fd, slot)| (fd as c_int, slot))
+}
+
+/// Makes a connected or accepted socket a candidate, if it is a TCP socket.
+pub(crate) fn insert_socket(fd: c_int) {
+    if let Some(slot) = slot(fd)
+        && let Some(cookie) = sockets::tcp_cookie(fd)
+    {
+        insert(fd, slot, CANDIDATE, Entry { cookie, ..Entry::default() });
+    }
+}
+
+/// Records a new epoll set.
+pub(crate) fn insert_set(fd: c_int) {
+    if let Some(slot) = slot(fd) {
+        insert(fd, slot, SET, Entry { set: Some(Arc::new(Set::new(fd))), ..Entry::default() });
+    }
+}
+
+fn insert(fd: c_int, slot: &'static Slot, state: u32, entry: Entry) {
+    USED.fetch_max(fd as usize + 1, Ordering::AcqRel);
+    let mut current = slot.entry.lock();
+    // A socket that connects in the background can be a member of sets already.
+    let sets = match &mut *current {
+        Some(known) if known.cookie == entry.cookie && state == CANDIDATE => std::mem::take(&mut known.sets),
+        _ => Vec::new(),
+    };
+    if matches!(slot.state(), PINNED | SHARED)
+        && state == CANDIDATE
+        && current.as_ref().is_some_and(|known| known.cookie == entry.cookie)
+    {
+        return;
+    }
+    *current = Some(Box::new(Entry { sets, ..entry }));
+    slot.transfers.store(0, Ordering::Relaxed);
+    slot.state.store(state, Ordering::Release);
+}
+
+/// Starts a transfer of `bytes` on a socket of this process.
+pub(crate) fn enter(slot: &'static Slot, fd: c_int, bytes: usize) -> Path {
+    loop {
+        match slot.state.load(Ordering::SeqCst) {
+            CANDIDATE => {
+                if policy::is_due(slot, bytes) && adopt(slot, fd) {
+                    continue;
+                }
+                slot.in_kernel.fetch_add(1, Ordering::SeqCst);
+                if slot.state.load(Ordering::SeqCst) == CANDIDATE {
+                    return Path::Kernel;
+                }
+                slot.in_kernel.fetch_sub(1, Ordering::SeqCst);
+            }
+            ADOPTING => drop(slot.entry.lock()),
+            ADOPTED => match slot.adopted() {
+                Some(_) if policy::is_outgrown(slot, bytes) => release(fd, Reason::Size, CANDIDATE),
+                Some(adopted) => return Path::Engine(adopted),
+                None => {}
+            },
+            state => {
+                if state == SHARED && policy::is_due(slot, bytes) {
+                    forks::check();
+                }
+                slot.in_kernel.fetch_add(1, Ordering::SeqCst);
+                return Path::Kernel;
+            }
+        }
+    }
+}
+
+/// Ends a call of the kernel.
+#[inline]
+pub(crate) fn leave(slot: &Slot) {
+    slot.in_kernel.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Moves a candidate to the engine. Returns `false` if it stays with the kernel for now.
+#[cold]
+fn adopt(slot: &'static Slot, fd: c_int) -> bool {
+    forks::check();
+    let Some(engine) = engine::attached() else { return false };
+    let mut guard = slot.entry.lock();
+    let Some(entry) = guard.as_deref_mut() else { return false };
+    let Ok(_) = slot.state.compare_exchange(CANDIDATE, ADOPTING, Ordering::SeqCst, Ordering::SeqCst) else {
+        return true;
+    };
+    let stays = |state| {
+        slot.state.store(state, Ordering::SeqCst);
+        false
+    };
+    let is_shared = entry.sets.iter().any(|set| set.is_shared());
+    if is_shared || slot.in_kernel.load(Ordering::SeqCst) > 0 || process::is_forking() {
+        return stays(CANDIDATE);
+    }
+    match sockets::adoptable(fd, entry.cookie) {
+        sockets::Adoptable::Now => {}
+        sockets::Adoptable::Later => return stays(CANDIDATE),
+        sockets::Adoptable::Never => return stays(PINNED),
+    }
+    let Some(adopted) = Adopted::open(&engine, fd) else { return stays(PINNED) };
+    let adopted = Arc::new(adopted);
+    engine.insert(&adopted);
+    for set in &entry.sets {
+        set.adopt(fd, &adopted, &engine);
+    }
+    entry.adopted = Some(adopted);
+    stats::adopted();
+    slot.state.store(ADOPTED, Ordering::SeqCst);
+    true
+}
+
+/// Returns a socket to the kernel, if the engine has it, and sets its next state: [`CANDIDATE`] or [`PINNED`]. Other
+/// descriptors are unaffected.
+#[cold]
+pub(crate) fn release(fd: c_int, reason: Reason, next: u32) {
+    let Some(slot) = slot(fd) else { return };
+    if slot.state.load(Ordering::SeqCst) < PINNED {
+        return;
+    }
+    let mut guard = slot.entry.lock();
+    let Some(entry) = guard.as_deref_mut() else { return };
+    match slot.state.load(Ordering::SeqCst) {
+        ADOPTED => {}
+        CANDIDATE | SHARED if next == PINNED => return slot.state.store(PINNED, Ordering::SeqCst),
+        CANDIDATE if next == SHARED => return slot.state.store(SHARED, Ordering::SeqCst),
+        _ => return,
+    }
+    if let Some(adopted) = entry.adopted.take() {
+        adopted.give_back();
+        for set in &entry.sets {
+            set.give_back(fd);
+        }
+        slot.transfers.store(0, Ordering::Relaxed);
+        slot.state.store(next, Ordering::SeqCst);
+        adopted.wake_all();
+        stats::returned(reason);
+    }
+}
+
+/// Returns all sockets to the kernel. `next` chooses the next state of each.
+pub(crate) fn release_all(reason: Reason, next: impl Fn(c_int) -> u32) {
+    for (fd, slot) in used() {
+        if slot.state.load(Ordering::SeqCst) >= SHARED {
+            release(fd, reason, next(fd));
+        }
+    }
+}
+
+/// Returns all epoll sets of this process.
+pub(crate) fn sets() -> impl Iterator<Item = (c_int, Arc<Set>)> {
+    used().filter_map(|(fd, slot)| Some((fd, slot.set()?)))
+}
+
+/// Pins the shared sockets and sets for which `has` is true, because a program has them.
+pub(crate) fn pin_shared(has: impl Fn(c_int) -> bool) {
+    for (fd, slot) in used() {
+        if slot.state() == SHARED && has(fd) {
+            let _ = slot.state.compare_exchange(SHARED, PINNED, Ordering::SeqCst, Ordering::SeqCst);
+        }
+    }
+    sets().filter(|(fd, set)| set.is_shared() && has(*fd)).for_each(|(fd, _)| demote(fd));
+}
+
+/// Makes shared sockets candidates again, which no child has any longer.
+pub(crate) fn unshare() {
+    sets().for_each(|(_, set)| set.set_shared(false));
+    for (_, slot) in used() {
+        let _ = slot.state.compare_exchange(SHARED, CANDIDATE, Ordering::SeqCst, Ordering::SeqCst);
+    }
+}
+
+/// Forgets an adopted socket that the program closes, and closes it. Returns `false` if it is not adopted.
+pub(crate) fn close_adopted(fd: c_int) -> bool {
+    let Some(slot) = slot(fd).filter(|slot| slot.state() >= ADOPTING) else { return false };
+    let mut guard = slot.entry.lock();
+    let Some(mut entry) = guard.take_if(|entry| entry.adopted.is_some()) else { return false };
+    slot.state.store(OTHER, Ordering::SeqCst);
+    drop(guard);
+    for set in entry.sets.drain(..) {
+        set.remove(fd);
+    }
+    if let Some(adopted) = entry.adopted.take() {
+        adopted.close();
+        adopted.wake_all();
+    }
+    true
+}
+
+/// Forgets a descriptor before the kernel closes or replaces it. An adopted socket returns first.
+pub(crate) fn forget(fd: c_int, reason: Reason) {
+    let Some(slot) = slot(fd).filter(|slot| slot.state() != OTHER) else { return };
+    release(fd, reason, PINNED);
+    if slot.state() == SET {
+        return demote(fd);
+    }
+    let entry = slot.entry.lock().take();
+    slot.state.store(OTHER, Ordering::SeqCst);
+    for set in entry.into_iter().flat_map(|entry| entry.sets) {
+        set.remove(fd);
+    }
+}
+
+/// Makes an epoll set one of the kernel only: its adopted members return, and no member is adopted again.
+pub(crate) fn demote(fd: c_int) {
+    let Some(slot) = slot(fd).filter(|slot| slot.state() == SET) else { return };
+    let Some(set) = slot.entry.lock().take().and_then(|entry| entry.set) else { return };
+    for member in set.members() {
+        release(member, Reason::Epoll, PINNED);
+        if let Some(slot) = socket(member) {
+            slot.with_entry(|_, entry| entry.sets.retain(|other| !Arc::ptr_eq(other, &set)));
+        }
+    }
+    slot.state.store(OTHER, Ordering::SeqCst);
+    set.retire();
+}
+
+/// Empties the table in a forked child, whose only thread calls it. Threads of the parent may have held the locks.
+pub(crate) fn reset_in_child() {
+    for (_, slot) in used() {
+        // SAFETY: no other thread exists. The old value is not dropped: it belongs to the parent.
+        unsafe { std::ptr::write((&raw const slot.entry).cast_mut(), Mutex::new(None)) };
+        slot.state.store(OTHER, Ordering::SeqCst);
+        slot.in_kernel.store(0, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,153 @@
+#!/bin/bash
+# preload.sh [--long] - `isolane engine run` with unmodified programs: the same output as without it, through the engine.
+#
+# Needs target/release/isolane and libisolane_preload.so, and the packages of .ci/packages. `--long` adds servers:
+# PostgreSQL, OpenSSH, rsync, and more restarts. Everything listens on loopback, and ends with the suite.
+set -u
+. "$(dirname "$0")/lib.sh"
+long=${1-}
+programs=$tests/preload_programs.py
+socket=$work/engine.sock
+export ISOLANE_ADOPT=always
+supervisor=
+trap 'end_engine; finish' EXIT
+
+start_engine() {
+	"$isolane" --log-level warn engine --socket "$socket" < /dev/null > "$work/engine.out" 2>> "$logs/engine.log" & supervisor=$!
+	wait_for 30 grep -q '^listening on ' "$work/engine.out"
+}
+end_engine() {
+	[ -z "$supervisor" ] || { kill -TERM "$supervisor"; wait "$supervisor"; } 2> /dev/null
+	supervisor=
+}
+limited() { timeout -k 5 60 "$@"; }
+run() { # STATS PROGRAM...: through the engine
+	limited "$isolane" engine run --socket "$socket" --stats="$1" -- "${@:2}"
+}
+served() { # STATS: at least 90 % of the messages of all its processes went through the engine
+	awk '{ for (i = 1; i < NF; i++) { if ($i == "engine:") e += $(i + 1); if ($i == "kernel:") k += $(i + 1) } }
+		END { print e + 0, "messages through the engine,", k + 0, "by the kernel"; exit !(e > 0 && e >= 9 * k) }' "$1"
+}
+engines() { cat "/proc/$supervisor/task/$supervisor/children"; }
+replaced() { [ -n "$(engines)" ] && [ "$(engines)" != "$1" ]; }
+kill_engine() { # and wait for the next
+	local old
+	old=$(engines)
+	# shellcheck disable=SC2086
+	kill -KILL $old; wait_for 30 replaced "$old"
+}
+
+same() { # NAME: a program of preload_programs.py
+	rm -f "$work/stats"
+	limited "$programs" "$1" > "$work/native" 2>&1 || { cat "$work/native"; return 1; }
+	run "$work/stats" "$programs" "$1" > "$work/engine" 2>&1 || { cat "$work/engine"; return 1; }
+	diff "$work/native" "$work/engine" && grep -q ' [1-9][0-9]* adopted' "$work/stats"
+}
+same_and_served() { same "$1" && served "$work/stats"; }
+same_despite_kills() { # SECONDS KILLS
+	local client kill
+	rm -f "$work/stats"
+	SECONDS_OF_STREAMS=$1 run "$work/stats" "$programs" streams > "$work/engine" 2>&1 & client=$!
+	for ((kill = 0; kill < $2; kill++)); do sleep 0.4; kill_engine || return 1; done
+	wait $client || { cat "$work/engine"; return 1; }
+	served "$work/stats" && grep -qx 'streams 0' "$work/engine"
+}
+same_without_supervisor() {
+	local client
+	rm -f "$work/stats"
+	SECONDS_OF_STREAMS=2 run "$work/stats" "$programs" streams > "$work/engine" 2>&1 & client=$!
+	sleep 1; kill -KILL "$supervisor"; wait "$supervisor" 2> /dev/null; supervisor=
+	wait $client || { cat "$work/engine"; return 1; }
+	start_engine || return 1
+	grep -q 'returned (.*engine [1-9]' "$work/stats" && grep -qx 'streams 0' "$work/engine" && return 0
+	cat "$work/stats" "$work/engine"; return 1
+}
+only_short_messages() { # without ISOLANE_ADOPT
+	rm -f "$work/stats"
+	env -u ISOLANE_ADOPT "$isolane" engine run --socket "$socket" --stats="$work/stats" -- "$programs" vectors > /dev/null &&
+		grep ' 0 adopted' "$work/stats" && rm "$work/stats" &&
+		env -u ISOLANE_ADOPT "$isolane" engine run --socket "$socket" --stats="$work/stats" -- "$programs" sizes > /dev/null &&
+		served "$work/stats"
+}
+refuses() { # TEXT COMMAND...
+	! limited "${@:2}" > "$work/error" 2>&1 && grep -F "$1" "$work/error" && [ "$(wc -l < "$work/error")" = 1 ] && return 0
+	cat "$work/error"; return 1
+}
+refuses_programs() {
+	printf 'int main(void) { return 0; }' > "$work/static.c" && cc -static -o "$work/static" "$work/static.c" || return 1
+	refuses 'it is linked statically' "$isolane" engine run --socket "$socket" -- "$work/static" || return 1
+	refuses 'ISOLANE_ADOPT=sometimes: not a policy; write always' env ISOLANE_ADOPT=sometimes "$isolane" engine run --socket "$socket" -- true || return 1
+	refuses 'ISOLANE_PRELOAD=/nowhere' env ISOLANE_PRELOAD=/nowhere "$isolane" engine run --socket "$socket" -- true || return 1
+	refuses 'no directory' "$isolane" engine run --socket "$work/nowhere/sock" -- true || return 1
+	refuses 'cannot run no-such-program' "$isolane" engine run --socket "$socket" -- no-such-program
+}
+io_uring_is_missing() {
+	"$isolane" engine run --socket "$socket" -- python3 -c '
+import ctypes, errno
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.syscall(425, 1, 0) == -1 and ctypes.get_errno() == errno.ENOSYS, ctypes.get_errno()'
+}
+leaves_others_alone() { # programs without connections
+	cmp <(cat /etc/passwd) <(run "$work/stats" cat /etc/passwd) && [ "$(run "$work/stats" sh -c 'echo $((6 * 7)) | cat; exit 3'; echo $?)" = "42
+3" ]
+}
+
+redis() { # a server with a save in the background, and its benchmark
+	local port server
+	port=$(free_port); rm -f "$work/stats"
+	run "$work/stats" redis-server --port "$port" --dir "$work" --save "" > "$work/redis.log" 2>&1 & server=$!
+	wait_for 30 redis-cli -p "$port" ping > /dev/null
+	run "$work/stats" redis-benchmark -p "$port" -q -n 4000 -c 10 -t set,get,lrange_100 || return 1
+	run "$work/stats" redis-benchmark -p "$port" -q -n 30000 -c 10 -P 16 -t set,get || return 1
+	run "$work/stats" redis-cli -p "$port" set key value | grep -x OK || return 1
+	run "$work/stats" redis-cli -p "$port" bgsave
+	wait_for 30 saved "$port" && [ "$(redis-cli -p "$port" get key)" = value ] || return 1
+	redis-cli -p "$port" shutdown nosave; wait $server
+	[ -s "$work/dump.rdb" ] && served "$work/stats"
+}
+saved() { redis-cli -p "$1" info persistence | grep -q 'rdb_bgsave_in_progress:0' && [ -s "$work/dump.rdb" ]; }
+iperf() { # OPTION...
+	local port server
+	port=$(free_port); rm -f "$work/stats"
+	run "$work/stats" iperf3 -s -1 -p "$port" > "$work/iperf" 2>&1 & server=$!
+	wait_for 30 grep -q listening "$work/iperf"
+	run "$work/stats" iperf3 -c 127.0.0.1 -p "$port" -t 1 "$@" | grep -E 'sender|receiver|error' && wait $server || return 1
+	served "$work/stats"
+}
+nginx_serves() {
+	local port server file
+	port=$(free_port); mkdir -p "$work/nginx/html" "$work/nginx/tmp"; chmod 777 "$work" "$work/nginx" "$work/nginx/tmp"
+	head -c 300000 /dev/urandom > "$work/nginx/html/large"; echo small > "$work/nginx/html/small"
+	rm -f "$work/stats"
+	{
+		echo "user $(id -un); daemon off; worker_processes 1; pid $work/nginx/pid; error_log $work/nginx/log;"
+		echo 'events { worker_connections 256; }'
+		echo "http { access_log off; sendfile off; client_body_temp_path $work/nginx/tmp; proxy_temp_path $work/nginx/tmp;"
+		echo "fastcgi_temp_path $work/nginx/tmp; uwsgi_temp_path $work/nginx/tmp; scgi_temp_path $work/nginx/tmp;"
+		echo "server { listen 127.0.0.1:$port; root $work/nginx/html; } }"
+	} > "$work/nginx/conf"
+	run "$work/stats" nginx -c "$work/nginx/conf" -e "$work/nginx/log" & server=$!
+	wait_for 30 curl -sf -o /dev/null "http://127.0.0.1:$port/small" || { cat "$work/nginx/log"; return 1; }
+	for file in small large; do
+		run "$work/stats" curl -sf -o "$work/out" "http://127.0.0.1:$port/$file" && cmp "$work/out" "$work/nginx/html/$file" || return 1
+	done
+	run "$work/stats" wrk -t 1 -c 8 -d 1 "http://127.0.0.1:$port/small" > "$work/wrk" && grep Requests/sec "$work/wrk" &&
+		! grep 'errors' "$work/wrk" || { cat "$work/wrk"; return 1; }
+	kill -QUIT "$(cat "$work/nginx/pid")"; wait $server
+	served "$work/stats"
+}
+
+start_engine || exit 1
+status=0
+check "programs without connections are unaffected" leaves_others_alone || status=1
+check "programs and settings that cannot work are refused with one line" refuses_programs || status=1
+check "io_uring is missing" io_uring_is_missing || status=1
+for name in sizes vectors flags full polls edges; do check "same output through the engine: $name" same_and_served "$name" || status=1; done
+for name in ends signals levels nested shared children duplicates options; do check "same output: $name" same "$name" || status=1; done
+check "connections move only after many short messages" only_short_messages || status=1
+check "streams continue when the engine is killed" same_despite_kills 2 2 || status=1
+check "streams continue when engine and supervisor are killed" same_without_supervisor || status=1
+check "redis-server with BGSAVE, and redis-benchmark" redis || status=1
+check "iperf3" iperf -l 64 || status=1
+check "nginx with curl and wrk" nginx_serves || status=1
+exit $status

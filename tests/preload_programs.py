@@ -1,0 +1,486 @@
+#!/usr/bin/env python3
+"""preload_programs.py NAME...: programs with sockets, whose output must not depend on the library of `isolane engine run`.
+
+Each program uses both ends of connections on loopback. It prints what it has observed, and fails by itself if it hangs.
+"""
+import array
+import errno
+import fcntl
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import termios
+import threading
+import time
+
+listener = socket.create_server(("127.0.0.1", 0))
+
+
+def pair():
+    near = socket.create_connection(listener.getsockname())
+    far, _ = listener.accept()
+    for end in (near, far):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # The first message of an end moves it.
+    near.sendall(b"a"), far.sendall(b"b")
+    assert far.recv(1) == b"a" and near.recv(1) == b"b"
+    return near, far
+
+
+def exactly(end, count):
+    data = bytearray()
+    while len(data) < count:
+        part = end.recv(count - len(data))
+        assert part, "the connection has ended"
+        data += part
+    return bytes(data)
+
+
+def sizes():
+    near, far = pair()
+    for size in (1, 64, 1000, 4096, 100_000, 3_000_000):
+        data = os.urandom(size)
+        sender = threading.Thread(target=near.sendall, args=(data,))
+        sender.start()
+        print(size, exactly(far, size) == data)
+        sender.join()
+    for index in range(3000):
+        near.sendall(b"%8d" % index)
+        assert exactly(far, 8) == b"%8d" % index
+        far.sendall(b"%8d" % index)
+        assert exactly(near, 8) == b"%8d" % index
+
+
+def vectors():
+    near, far = pair()
+    print(os.writev(near.fileno(), [b"abc", b"", b"defg"]), near.sendmsg([b"hi", b"jkl"]))
+    exactly_ready(far, 12)
+    parts = [bytearray(2), bytearray(3), bytearray(20)]
+    print(os.readv(far.fileno(), parts), [bytes(part) for part in parts])
+    print(os.write(far.fileno(), b"xyz"), exactly_ready(near, 3), os.read(near.fileno(), 10))
+    far.sendall(b"message")
+    exactly_ready(near, 7)
+    data, control, flags, address = near.recvmsg(20, 100)
+    print(data, control, flags, address)
+    far.sendall(b"message")
+    exactly_ready(near, 7)
+    print(near.recvfrom(20))
+
+
+def exactly_ready(end, count):
+    """Waits until `count` bytes can be read, and returns their number as FIONREAD does."""
+    found = array.array("i", [0])
+    while found[0] < count:
+        select.select([end], [], [], 1)
+        fcntl.ioctl(end, termios.FIONREAD, found)
+    return found[0]
+
+
+def flags():
+    near, far = pair()
+    near.sendall(b"abcdef")
+    exactly_ready(far, 6)
+    print(far.recv(3, socket.MSG_PEEK), far.recv(3, socket.MSG_PEEK | socket.MSG_DONTWAIT), far.recv(2))
+    threading.Timer(0.05, near.sendall, [b"ghij"]).start()
+    print(far.recv(8, socket.MSG_WAITALL))
+    try:
+        far.recv(1, socket.MSG_DONTWAIT)
+    except BlockingIOError as error:
+        print(error.errno == errno.EAGAIN)
+    far.setblocking(False)
+    try:
+        far.recv(1)
+    except BlockingIOError as error:
+        print(error.errno == errno.EAGAIN)
+    far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 20_000))
+    fcntl.fcntl(far, fcntl.F_SETFL, fcntl.fcntl(far, fcntl.F_GETFL) & ~os.O_NONBLOCK)
+    started = time.monotonic()
+    try:
+        far.recv(1)
+    except BlockingIOError as error:
+        print(error.errno == errno.EAGAIN, time.monotonic() - started >= 0.02)
+    print(far.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+
+
+def full():
+    """A sender without a reader gets EAGAIN, and no byte is lost."""
+    near, far = pair()
+    near.setblocking(False)
+    sent = 0
+    block = bytes(range(256)) * 16
+    # The engine and the kernel hold the data of the ring for a moment each.
+    while select.select([], [near], [], 0.2)[1]:
+        try:
+            sent += near.send(block[sent % 256:])
+        except BlockingIOError:
+            pass
+    print("full")
+    received = 0
+    while received < sent:
+        data = far.recv(65536)
+        assert data == bytes((received + index) % 256 for index in range(len(data)))
+        received += len(data)
+    print(select.select([], [near], [], 5)[1] == [near])
+
+
+def ends():
+    near, far = pair()
+    near.sendall(b"last")
+    near.shutdown(socket.SHUT_WR)
+    print(exactly(far, 4), far.recv(1))
+    far.sendall(b"answer")
+    far.close()
+    print(exactly(near, 6), near.recv(1))
+    near, far = pair()
+    near.sendall(b"unread by the peer")
+    exactly_ready(far, 18)
+    far.close()
+    observed = []
+    for _ in range(3):
+        try:
+            near.setblocking(True)
+            observed.append(near.recv(1))
+        except OSError as error:
+            observed.append(errno.errorcode[error.errno])
+    print(observed)
+    try:
+        while True:
+            near.send(b"x")
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+    near, far = pair()
+    near.sendall(b"sent before the close")
+    near.close()
+    print(exactly(far, 21), far.recv(1))
+
+
+def signals():
+    near, far = pair()
+    caught = []
+    signal.signal(signal.SIGALRM, lambda number, frame: caught.append(number) or (_ for _ in ()).throw(InterruptedError))
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        near.recv(1)
+    except InterruptedError:
+        print("interrupted", caught == [signal.SIGALRM])
+    signal.signal(signal.SIGALRM, lambda number, frame: caught.append(number))
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    threading.Timer(0.15, far.sendall, [b"z"]).start()
+    print(near.recv(1), len(caught))
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    print(select.poll().poll(100), len(caught))
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    child = os.fork()
+    if child == 0:
+        one, two = pair()
+        two.close()
+        try:
+            while True:
+                one.send(b"x")
+                time.sleep(0.001)
+        except ConnectionResetError:
+            one.send(b"x")
+        os._exit(1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGPIPE)
+
+
+def polls():
+    near, far = pair()
+    other = pair()
+    readers = select.poll()
+    readers.register(near, select.POLLIN)
+    readers.register(other[0], select.POLLIN)
+    print(readers.poll(0), select.select([near, other[0]], [near], [near], 0) == ([], [near], []))
+    threading.Timer(0.05, far.sendall, [b"1"]).start()
+    print([event for _, event in readers.poll(5000)], near.recv(1))
+    threading.Timer(0.05, other[1].sendall, [b"2"]).start()
+    print(select.select([near, other[0]], [], [], 5)[0] == [other[0]], other[0].recv(1))
+    started = time.monotonic()
+    print(readers.poll(30), time.monotonic() - started >= 0.03)
+    # Another thread receives the events of both.
+    results = []
+    waiters = [
+        threading.Thread(target=lambda end=end: results.append(select.select([end], [], [], 5)[0] == [end]))
+        for end in (near, other[0])
+    ]
+    for waiter in waiters:
+        waiter.start()
+    time.sleep(0.05)
+    far.sendall(b"3"), other[1].sendall(b"4")
+    for waiter in waiters:
+        waiter.join()
+    print(results)
+    read_end, write_end = os.pipe()
+    readers.register(read_end, select.POLLIN)
+    near.recv(1), other[0].recv(1)
+    threading.Timer(0.05, os.write, [write_end, b"5"]).start()
+    print(readers.poll(5000) == [(read_end, select.POLLIN)])
+    far.close()
+    readers.unregister(read_end)
+    print([event for _, event in readers.poll(5000)])
+
+
+def levels():
+    near, far = pair()
+    events = select.epoll()
+    events.register(near, select.EPOLLIN)
+    print(events.poll(0))
+    threading.Timer(0.05, far.sendall, [b"12"]).start()
+    for _ in range(2):
+        print([event for _, event in events.poll(5)])
+    print(near.recv(1), [event for _, event in events.poll(5)], near.recv(1), events.poll(0))
+    events.modify(near, select.EPOLLIN | select.EPOLLOUT)
+    print([event for _, event in events.poll(5)])
+    far.sendall(b"3")
+    exactly_ready(near, 1)
+    print([event for _, event in events.poll(5)], near.recv(1))
+    events.modify(near, select.EPOLLIN | select.EPOLLRDHUP)
+    far.shutdown(socket.SHUT_WR)
+    print([event for _, event in events.poll(5)], near.recv(1))
+    for action in (lambda: events.register(near, 1), lambda: (events.unregister(near), events.modify(near, 1))):
+        try:
+            action()
+        except OSError as error:
+            print(errno.errorcode[error.errno])
+    far.close()
+    print(events.poll(0))
+
+
+def edges():
+    near, far = pair()
+    events = select.epoll()
+    events.register(near, select.EPOLLIN | select.EPOLLET)
+    print(events.poll(0))
+    for round in range(3):
+        far.sendall(b"x" * (round + 1))
+        print([event for _, event in events.poll(5)])
+    exactly_ready(near, 6)
+    print(near.recv(100))
+    # No edge is missed: each message gets its event, although reads stop at EAGAIN only.
+    near.setblocking(False)
+
+    def sender():
+        for index in range(2000):
+            far.sendall(b"%8d" % index)
+            if index % 100 == 0:
+                time.sleep(0.001)
+
+    thread = threading.Thread(target=sender)
+    thread.start()
+    received = b""
+    while len(received) < 16_000:
+        assert events.poll(5), "an edge is missing"
+        try:
+            while True:
+                received += near.recv(300)
+        except BlockingIOError:
+            pass
+    thread.join()
+    print(received == b"".join(b"%8d" % index for index in range(2000)))
+    events.modify(near, select.EPOLLIN | select.EPOLLONESHOT)
+    far.sendall(b"y")
+    exactly_ready(near, 1)
+    print([event for _, event in events.poll(5)], events.poll(0.02))
+    events.modify(near, select.EPOLLIN | select.EPOLLONESHOT)
+    print([event for _, event in events.poll(5)], near.recv(1), events.poll(0))
+
+
+def nested():
+    near, far = pair()
+    inner, outer = select.epoll(), select.epoll()
+    inner.register(near, select.EPOLLIN)
+    outer.register(inner, select.EPOLLIN)
+    print(outer.poll(0))
+    threading.Timer(0.05, far.sendall, [b"1"]).start()
+    print(len(outer.poll(5)), len(inner.poll(5)), near.recv(1), outer.poll(0))
+    polled = select.epoll()
+    other = pair()
+    polled.register(other[0], select.EPOLLIN)
+    threading.Timer(0.05, other[1].sendall, [b"1"]).start()
+    print(select.select([polled], [], [], 5)[0] == [polled], len(polled.poll(0)))
+
+
+def shared():
+    """Threads that share a set get each event of a one-shot member once."""
+    events = select.epoll()
+    pairs = [pair() for _ in range(8)]
+    ends = {near.fileno(): near for near, _ in pairs}
+    for near, _ in pairs:
+        near.setblocking(False)
+        events.register(near, select.EPOLLIN | select.EPOLLONESHOT)
+    seen, lock = {fd: b"" for fd in ends}, threading.Lock()
+
+    def worker():
+        while True:
+            for fd, _ in events.poll(0.2, 1):
+                try:
+                    data = ends[fd].recv(100)
+                except BlockingIOError:
+                    data = b""
+                with lock:
+                    seen[fd] += data
+                    if sum(map(len, seen.values())) == 8 * 300:
+                        return
+                events.modify(fd, select.EPOLLIN | select.EPOLLONESHOT)
+            with lock:
+                if sum(map(len, seen.values())) == 8 * 300:
+                    return
+
+    workers = [threading.Thread(target=worker) for _ in range(3)]
+    for thread in workers:
+        thread.start()
+    for index in range(300):
+        for _, far in pairs:
+            far.sendall(bytes([index % 256]))
+    for thread in workers:
+        thread.join(20)
+    print(all(data == bytes(index % 256 for index in range(300)) for data in seen.values()))
+
+
+def children():
+    near, far = pair()
+    far.sendall(b"before the fork")
+    child = os.fork()
+    if child == 0:
+        # The child continues the parent's connection, and has its own.
+        assert exactly(near, 15) == b"before the fork"
+        near.sendall(b"from the child")
+        one, two = pair()
+        one.sendall(b"own")
+        assert exactly(two, 3) == b"own"
+        os._exit(0)
+    print(exactly(far, 14), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    near.sendall(b"parent")
+    print(exactly(far, 6))
+    near, far = pair()
+    near.sendall(b"queued")
+    far.set_inheritable(True)
+    status = os.system(f"test queued = $(head -c 6 <&{far.fileno()}) && echo done >&{far.fileno()}")
+    print(status, exactly(near, 5))
+    near, far = pair()
+    near.sendall(b"by exec")
+    pid = os.posix_spawn("/bin/sh", ["sh", "-c", "head -c 7"], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, far.fileno(), 0)])
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+def duplicates():
+    near, far = pair()
+    near.sendall(b"0123456789")
+    exactly_ready(far, 10)
+    copy = far.dup()
+    print(exactly(copy, 4), exactly(far, 4))
+    far.close()
+    copy.sendall(b"by the copy")
+    print(exactly(near, 11), exactly(copy, 2))
+    copy.close()
+    print(near.recv(1))
+    near, far = pair()
+    near.sendall(b"sent away")
+    left, right = socket.socketpair()
+    socket.send_fds(left, [b"x"], [far.fileno()])
+    far.close()
+    _, fds, _, _ = socket.recv_fds(right, 1, 1)
+    print(exactly(socket.socket(fileno=fds[0]), 9))
+    near, far = pair()
+    os.dup2(far.fileno(), 200)
+    near.sendall(b"two")
+    print(os.read(200, 3))
+    near, far = pair()
+    near.sendall(b"stdio")
+    near.close()
+    with os.fdopen(os.dup(far.fileno()), "rb") as file:
+        print(file.read())
+    with open("/proc/self/exe", "rb") as file:
+        near, far = pair()
+        print(os.sendfile(near.fileno(), file.fileno(), 0, 1000), exactly(far, 4))
+
+
+def options():
+    near, far = pair()
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    near.sendall(b"x")
+    print(exactly(far, 1))
+    near.close()
+    try:
+        print(far.recv(1))
+    except ConnectionResetError:
+        print("reset")
+    near, far = pair()
+    near.sendall(b"urgent follows")
+    near.send(b"!", socket.MSG_OOB)
+    print(exactly(far, 14))
+    near, far = pair()
+    far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 4)
+    near.sendall(b"ab")
+    time.sleep(0.02)
+    print(select.select([far], [], [], 0)[0] == [])
+    near.sendall(b"cd")
+    print(select.select([far], [], [], 5)[0] == [far], far.recv(10))
+    print(far.getsockopt(socket.IPPROTO_TCP, 25))
+
+
+def streams():
+    """Many connections with messages of all sizes, in threads and in a loop; the arguments are how long, in seconds."""
+    until = time.monotonic() + float(os.environ.get("SECONDS_OF_STREAMS", "1"))
+    pairs = [pair() for _ in range(8)]
+
+    def echo(end):
+        while data := end.recv(20_000):
+            end.sendall(data)
+        end.close()
+
+    def blocking(end, seed):
+        position = 0
+        while time.monotonic() < until:
+            size = (seed * 7919 + position * 31) % 9000 + 1
+            data = bytes((seed + position + index) % 251 for index in range(0, size))
+            end.sendall(data)
+            assert exactly(end, size) == data
+            position += size
+        end.shutdown(socket.SHUT_WR)
+        assert end.recv(1) == b""
+
+    def looping(ends):
+        events = select.epoll()
+        sent, received = [0] * len(ends), [0] * len(ends)
+        by_fd = {end.fileno(): index for index, end in enumerate(ends)}
+        for end in ends:
+            end.setblocking(False)
+            events.register(end, select.EPOLLIN | select.EPOLLOUT)
+        while time.monotonic() < until or any(sent[index] != received[index] for index in range(len(ends))):
+            found = events.poll(10)
+            assert found, "no event"
+            for fd, flags in found:
+                index = by_fd[fd]
+                if flags & select.EPOLLIN:
+                    data = ends[index].recv(5000)
+                    assert data == bytes((received[index] + offset) % 251 for offset in range(len(data)))
+                    received[index] += len(data)
+                if flags & select.EPOLLOUT and sent[index] - received[index] < 3000 and time.monotonic() < until:
+                    size = sent[index] % 1300 + 1
+                    sent[index] += ends[index].send(bytes((sent[index] + offset) % 251 for offset in range(size)))
+
+    threads = [threading.Thread(target=echo, args=(far,)) for _, far in pairs]
+    threads += [threading.Thread(target=blocking, args=(near, seed)) for seed, (near, _) in enumerate(pairs[:4])]
+    threads.append(threading.Thread(target=looping, args=([near for near, _ in pairs[4:]],)))
+    failures = []
+    threading.excepthook = lambda arguments: (failures.append(arguments), sys.__excepthook__(*arguments[:3]))
+    for thread in threads:
+        thread.start()
+    for thread in threads[8:]:
+        thread.join()
+    for near, _ in pairs[4:]:
+        near.close()
+    for thread in threads[:8]:
+        thread.join()
+    print("streams", len(failures))
+    sys.exit(1 if failures else 0)
+
+
+signal.alarm(60)
+for name in sys.argv[1:]:
+    signal.alarm(60)
+    globals()[name]()
