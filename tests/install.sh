@@ -16,6 +16,10 @@ completes() { # FILE TEXT
 preloads() {
 	"$isolane" verbs run -- env | grep -qx "LD_PRELOAD=$prefix/bin/../lib/libisolane_ibverbs.so\|LD_PRELOAD=$prefix/lib/libisolane_ibverbs.so"
 }
+preloads_into_sockets() {
+	"$isolane" engine run --socket "$work/engine.sock" -- env |
+		grep -qx "LD_PRELOAD=$prefix/bin/../lib/libisolane_preload.so\|LD_PRELOAD=$prefix/lib/libisolane_preload.so"
+}
 start_engine() { # sets engine (PID)
 	"$isolane" --log-level warn engine --socket "$work/engine.sock" < /dev/null > "$logs/engine.out" 2>&1 &
 	engine=$!
@@ -66,6 +70,7 @@ check "echo.c compiles with pkg-config" shared
 check "echo.c compiles with the static library" static
 check "kv_cache.c compiles, and reads blocks of a file" reads_cache
 check "the installed program starts an engine" start_engine
+check "the program finds the installed library for sockets" preloads_into_sockets
 check "an echo server starts" echo_server
 check "echo.c uses the engine, shared library" echoes "$work/shared"
 check "echo.c uses the engine, static library" echoes "$work/static"

@@ -1,8 +1,9 @@
 #!/bin/bash
 # preload.sh [--long] - `isolane engine run` with unmodified programs: the same output as without it, through the engine.
 #
-# Needs target/release/isolane and libisolane_preload.so, and the packages of .ci/packages. `--long` adds servers:
-# PostgreSQL, OpenSSH, rsync, and more restarts. Everything listens on loopback, and ends with the suite.
+# Needs target/release/isolane and libisolane_preload.so, and the packages of .ci/packages. `--long` adds more kills, and
+# servers: PostgreSQL, OpenSSH, and rsync, of .ci/packages-preload. Everything listens on loopback, and ends with the
+# suite.
 set -u
 . "$(dirname "$0")/lib.sh"
 long=${1-}
@@ -48,6 +49,7 @@ same_despite_kills() { # SECONDS KILLS
 	local client kill
 	rm -f "$work/stats"
 	SECONDS_OF_STREAMS=$1 run "$work/stats" "$programs" streams > "$work/engine" 2>&1 & client=$!
+	wait_for 30 grep -qx started "$work/engine"
 	for ((kill = 0; kill < $2; kill++)); do sleep 0.4; kill_engine || return 1; done
 	wait $client || { cat "$work/engine"; return 1; }
 	served "$work/stats" && grep -qx 'streams 0' "$work/engine"
@@ -56,11 +58,18 @@ same_without_supervisor() {
 	local client
 	rm -f "$work/stats"
 	SECONDS_OF_STREAMS=2 run "$work/stats" "$programs" streams > "$work/engine" 2>&1 & client=$!
-	sleep 1; kill -KILL "$supervisor"; wait "$supervisor" 2> /dev/null; supervisor=
+	wait_for 30 grep -qx started "$work/engine"
+	sleep 0.5; kill -KILL "$supervisor"; wait "$supervisor" 2> /dev/null; supervisor=
 	wait $client || { cat "$work/engine"; return 1; }
 	start_engine || return 1
 	grep -q 'returned (.*engine [1-9]' "$work/stats" && grep -qx 'streams 0' "$work/engine" && return 0
 	cat "$work/stats" "$work/engine"; return 1
+}
+despite_kill() { # CHECK...: with the engine killed in between
+	local result
+	(sleep 0.7; kill_engine) & "$@"; result=$?
+	wait $!
+	return $result
 }
 only_short_messages() { # without ISOLANE_ADOPT
 	rm -f "$work/stats"
@@ -109,7 +118,7 @@ saved() { redis-cli -p "$1" info persistence | grep -q 'rdb_bgsave_in_progress:0
 iperf() { # OPTION...
 	local port server
 	port=$(free_port); rm -f "$work/stats"
-	run "$work/stats" iperf3 -s -1 -p "$port" > "$work/iperf" 2>&1 & server=$!
+	run "$work/stats" iperf3 -s -1 -p "$port" --forceflush > "$work/iperf" 2>&1 & server=$!
 	wait_for 30 grep -q listening "$work/iperf"
 	run "$work/stats" iperf3 -c 127.0.0.1 -p "$port" -t 1 "$@" | grep -E 'sender|receiver|error' && wait $server || return 1
 	served "$work/stats"
@@ -137,17 +146,70 @@ nginx_serves() {
 	served "$work/stats"
 }
 
+transfers_files() { # rsync, by its daemon and by ssh
+	local dir=$work/sync port server ssh
+	port=$(free_port); mkdir -p "$dir/source" "$dir/daemon" /run/sshd
+	for file in $(seq 40); do head -c "$((RANDOM * 10))" /dev/urandom > "$dir/source/$file"; done
+	printf '%s\n' "port = $port" 'address = 127.0.0.1' 'use chroot = no' '[files]' "path = $dir/daemon" 'read only = no' \
+		"uid = $(id -u)" "gid = $(id -g)" > "$dir/rsyncd.conf"
+	rm -f "$work/stats"
+	run "$work/ignored" rsync --daemon --no-detach --config="$dir/rsyncd.conf" & server=$!
+	wait_for 30 rsync -q "rsync://127.0.0.1:$port/" || return 1
+	run "$work/stats" rsync -a "$dir/source/" "rsync://127.0.0.1:$port/files/" && diff -r "$dir/source" "$dir/daemon" || return 1
+	kill $server; wait $server
+	port=$(free_port)
+	ssh-keygen -q -t ed25519 -N '' -f "$dir/host" && ssh-keygen -q -t ed25519 -N '' -f "$dir/key" || return 1
+	printf '%s\n' "Port $port" 'ListenAddress 127.0.0.1' "HostKey $dir/host" "AuthorizedKeysFile $dir/key.pub" \
+		'StrictModes no' 'UsePAM no' "PidFile $dir/pid" > "$dir/sshd.conf"
+	run "$work/ignored" "$(command -v sshd || echo /usr/sbin/sshd)" -D -f "$dir/sshd.conf" -E "$dir/sshd.log" & server=$!
+	ssh="ssh -p $port -i $dir/key -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
+	wait_for 30 test -s "$dir/pid"
+	# shellcheck disable=SC2086
+	run "$work/stats" $ssh "$(id -un)@127.0.0.1" cat < "$programs" | cmp - "$programs" || { cat "$dir/sshd.log"; return 1; }
+	run "$work/stats" rsync -a -e "$ssh" "$dir/source/" "$(id -un)@127.0.0.1:$dir/ssh/" && diff -r "$dir/source" "$dir/ssh" || return 1
+	kill "$(cat "$dir/pid")"; wait $server
+	served "$work/stats"
+}
+postgres() { # a server with a process for each client, and its benchmark
+	local bin port server as
+	bin=$(ls -d /usr/lib/postgresql/*/bin | tail -n 1); port=$(free_port)
+	rm -f "$work/stats"; : > "$work/stats"; chmod 666 "$work/stats"; mkdir -p "$work/data"
+	as=()
+	if [ "$(id -u)" = 0 ]; then
+		as=(setpriv --reuid postgres --regid postgres --init-groups); chown postgres "$work/data"; chmod 755 "$work"
+	fi
+	"${as[@]}" "$bin/initdb" -D "$work/data" -A trust -N > /dev/null || return 1
+	"${as[@]}" env HOME=/ "$isolane" --log-level warn engine --socket "$work/data/engine.sock" > "$work/pg-engine" & engine=$!
+	wait_for 30 grep -q '^listening on ' "$work/pg-engine" || return 1
+	pg() { limited "${as[@]}" env HOME=/ "$isolane" engine run --socket "$work/data/engine.sock" --stats="$work/stats" -- "$@"; }
+	pg "$bin/postgres" -D "$work/data" -p "$port" -k '' -h 127.0.0.1 > "$work/pg.log" 2>&1 & server=$!
+	wait_for 30 "$bin/pg_isready" -q -h 127.0.0.1 -p "$port" || { cat "$work/pg.log"; return 1; }
+	pg "$bin/pgbench" -i -q -h 127.0.0.1 -p "$port" -s 2 postgres && pg "$bin/pgbench" -h 127.0.0.1 -p "$port" -c 4 -T 3 postgres || return 1
+	pg "$bin/psql" -h 127.0.0.1 -p "$port" -Atc 'select count(*) from pgbench_accounts' postgres | grep -x 200000 || return 1
+	"${as[@]}" kill -INT "$(head -n 1 "$work/data/postmaster.pid")"; wait $server
+	kill $engine; wait $engine
+	served "$work/stats"
+}
+
 start_engine || exit 1
 status=0
 check "programs without connections are unaffected" leaves_others_alone || status=1
 check "programs and settings that cannot work are refused with one line" refuses_programs || status=1
 check "io_uring is missing" io_uring_is_missing || status=1
 for name in sizes vectors flags full polls edges; do check "same output through the engine: $name" same_and_served "$name" || status=1; done
-for name in ends signals levels nested shared children duplicates options; do check "same output: $name" same "$name" || status=1; done
+for name in ends signals levels late nested shared children duplicates options; do check "same output: $name" same "$name" || status=1; done
 check "connections move only after many short messages" only_short_messages || status=1
 check "streams continue when the engine is killed" same_despite_kills 2 2 || status=1
 check "streams continue when engine and supervisor are killed" same_without_supervisor || status=1
 check "redis-server with BGSAVE, and redis-benchmark" redis || status=1
 check "iperf3" iperf -l 64 || status=1
 check "nginx with curl and wrk" nginx_serves || status=1
+if [ "$long" ]; then
+	check "streams continue when the engine is killed 20 times" same_despite_kills 12 20 || status=1
+	check "redis-server, and its engine is killed" despite_kill redis || status=1
+	check "iperf3, and its engine is killed" despite_kill iperf -l 64 -t 3 || status=1
+	check "nginx, and its engine is killed" despite_kill nginx_serves || status=1
+	check "rsync and ssh" transfers_files || status=1
+	check "PostgreSQL with pgbench" postgres || status=1
+fi
 exit $status

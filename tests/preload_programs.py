@@ -249,6 +249,27 @@ def levels():
     print(events.poll(0))
 
 
+def late():
+    """A socket moves while another thread waits for it."""
+    for wait in (
+        lambda end, events: events.poll(5),
+        lambda end, events: select.select([end], [], [], 5)[0],
+        lambda end, events: end.recv(1, socket.MSG_PEEK),
+    ):
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+        events, results = select.epoll(), []
+        events.register(near, select.EPOLLIN)
+        waiter = threading.Thread(target=lambda: results.append(len(wait(near, events))))
+        waiter.start()
+        time.sleep(0.05)
+        near.sendall(b"moves")
+        exactly(far, 5)
+        far.sendall(b"x")
+        waiter.join()
+        print(results, near.recv(1), events.poll(0), select.select([near], [], [], 0)[0])
+
+
 def edges():
     near, far = pair()
     events = select.epoll()
@@ -423,9 +444,10 @@ def options():
 
 
 def streams():
-    """Many connections with messages of all sizes, in threads and in a loop; the arguments are how long, in seconds."""
-    until = time.monotonic() + float(os.environ.get("SECONDS_OF_STREAMS", "1"))
+    """Many connections with messages of all sizes, in threads and in a loop."""
     pairs = [pair() for _ in range(8)]
+    print("started", flush=True)
+    until = time.monotonic() + float(os.environ.get("SECONDS_OF_STREAMS", "1"))
 
     def echo(end):
         while data := end.recv(20_000):

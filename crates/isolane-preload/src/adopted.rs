@@ -59,6 +59,8 @@ pub(crate) enum Outcome {
     Done(usize),
     /// An error without an effect on the connection.
     Failed(c_int),
+    /// Only the kernel can do it.
+    Unknown,
     /// The socket is with the kernel again.
     Returned,
     /// The connection has ended with this error, which the kernel has reported to the engine.

@@ -282,20 +282,29 @@ pub(crate) enum Step {
 }
 
 impl Set {
+    /// From now on, a queued member wakes this thread.
+    pub(crate) fn start_sleep(&self) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn end_sleep(&self) {
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
     /// Prepares a wait.
     pub(crate) fn before_sleep(&self, engine: Option<&Arc<Engine>>, events: &mut [epoll_event]) -> Step {
         let count = self.collect(events);
         if count > 0 {
             return Step::Ready(count);
         }
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.start_sleep();
         if let Some(engine) = engine
             && !engine.poll()
         {
             engine::abandon(engine);
         }
         if self.has_queued() {
-            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+            self.end_sleep();
             return Step::Ready(self.collect(events));
         }
         Step::Sleep
@@ -303,7 +312,7 @@ impl Set {
 
     /// Ends a sleep. Removes this library's descriptors from the first `count` events; returns the number of the others.
     pub(crate) fn after_sleep(&self, engine: Option<&Arc<Engine>>, events: &mut [epoll_event]) -> usize {
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.end_sleep();
         self.remove_own(engine, events)
     }
 

@@ -35,7 +35,9 @@ pub(crate) fn is_due(slot: &Slot, bytes: usize) -> bool {
         slot.transfers.store(0, Ordering::Relaxed);
         return false;
     }
-    let count = slot.transfers.fetch_add(1, Ordering::Relaxed) + 1;
+    // Threads that transfer at the same time may count as one.
+    let count = slot.transfers.load(Ordering::Relaxed) + 1;
+    slot.transfers.store(count, Ordering::Relaxed);
     if count == 1 {
         slot.since.store(now_ns(), Ordering::Relaxed);
     }

@@ -40,7 +40,9 @@ pub(crate) fn watch_forks() {
 /// exec.
 extern "C" fn before_fork() {
     forbid_adoption();
-    if forks::before() {
+    if table::is_empty() {
+        // Most programs that start others have no connections.
+    } else if forks::before() {
         table::release_all(Reason::Fork, |_| table::SHARED);
         table::sets().for_each(|(_, set)| set.set_shared(true));
     } else {

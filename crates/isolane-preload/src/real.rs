@@ -28,6 +28,7 @@ impl Function {
     }
 
     #[cold]
+    #[inline(never)]
     fn find(&self) -> *mut c_void {
         // SAFETY: the name is a C string.
         let address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };

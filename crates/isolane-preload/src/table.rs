@@ -126,16 +126,24 @@ pub(crate) fn inside<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Returns the slot of a descriptor. `None` for calls of this library.
+/// Returns the slot of a descriptor. `None` for calls of `isolane-attach`, which are only on sockets that it has.
 #[inline]
 pub(crate) fn slot(fd: c_int) -> Option<&'static Slot> {
-    TABLE.get(fd as u32 as usize).filter(|slot| slot.state() == OTHER || !INSIDE.get())
+    TABLE.get(fd as u32 as usize).filter(|slot| slot.state() < ADOPTING || !INSIDE.get())
 }
 
-/// Returns the slot of a TCP socket of this process.
+/// Returns the slot of a TCP socket of this process, as [`slot`] does.
 #[inline]
 pub(crate) fn socket(fd: c_int) -> Option<&'static Slot> {
-    TABLE.get(fd as u32 as usize).filter(|slot| slot.state() >= PINNED && !INSIDE.get())
+    TABLE.get(fd as u32 as usize).filter(|slot| {
+        let state = slot.state();
+        state >= PINNED && (state < ADOPTING || !INSIDE.get())
+    })
+}
+
+/// Returns `true` if this process has never had a TCP connection or an epoll set.
+pub(crate) fn is_empty() -> bool {
+    USED.load(Ordering::Acquire) == 0
 }
 
 /// Returns all slots that were in use, with their descriptors.
@@ -180,6 +188,7 @@ fn insert(fd: c_int, slot: &'static Slot, state: u32, entry: Entry) {
 }
 
 /// Starts a transfer of `bytes` on a socket of this process.
+#[inline]
 pub(crate) fn enter(slot: &'static Slot, fd: c_int, bytes: usize) -> Path {
     loop {
         match slot.state.load(Ordering::SeqCst) {

@@ -5,6 +5,7 @@ mod conditions;
 mod copy;
 mod deep;
 mod doctor;
+mod engine_run;
 mod export;
 mod gate;
 mod heatmap;

@@ -49,9 +49,9 @@ fn control(set_fd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) 
     }))
 }
 
-/// Returns a set with adopted members, or that had some.
-fn mixed(fd: c_int) -> Option<Arc<Set>> {
-    table::slot(fd)?.set().filter(|set| set.is_mixed())
+/// Returns a set of this process.
+fn own(fd: c_int) -> Option<Arc<Set>> {
+    table::slot(fd)?.set()
 }
 
 /// Waits as `epoll_pwait` does. Returns the number of events, or of an error.
@@ -64,6 +64,17 @@ fn wait(
 ) -> Result<usize, c_int> {
     let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {
+        if !set.is_mixed() {
+            set.start_sleep();
+            let result = call(fd, events, milliseconds(until), mask);
+            set.end_sleep();
+            let count = result?;
+            // Another thread may have made it mixed in the meantime.
+            let kept = if set.is_mixed() { set.remove_own(None, &mut events[..count]) } else { count };
+            if kept > 0 || count == 0 {
+                return Ok(kept);
+            }
+        }
         let engine = set.engine();
         match set.before_sleep(engine.as_ref(), events) {
             Step::Ready(count) if count == events.len() => return Ok(count),
@@ -137,7 +148,7 @@ exported! {
     }
 
     fn epoll_wait(fd: c_int, events: *mut epoll_event, count: c_int, timeout: c_int) -> c_int {
-        match mixed(fd).zip(buffer(events, count)) {
+        match own(fd).zip(buffer(events, count)) {
             None => kernel!(epoll_wait(fd, events, count, timeout)),
             Some((set, events)) => {
                 let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
@@ -153,7 +164,7 @@ exported! {
         timeout: c_int,
         mask: *const sigset_t,
     ) -> c_int {
-        match mixed(fd).zip(buffer(events, count)) {
+        match own(fd).zip(buffer(events, count)) {
             None => kernel!(epoll_pwait(fd, events, count, timeout, mask)),
             Some((set, events)) => {
                 let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
@@ -169,7 +180,7 @@ exported! {
         timeout: *const timespec,
         mask: *const sigset_t,
     ) -> c_int {
-        match mixed(fd).zip(buffer(events, count)) {
+        match own(fd).zip(buffer(events, count)) {
             None => kernel!(epoll_pwait2(fd, events, count, timeout, mask)),
             // SAFETY: the program passes a time, or null.
             Some((set, events)) => match unsafe { timeout.as_ref() }.map(sockets::duration) {

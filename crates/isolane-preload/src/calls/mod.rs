@@ -55,6 +55,7 @@ pub(crate) fn last_error() -> c_int {
 }
 
 /// Transfers through the engine. `None`: the caller calls the kernel, then [`finish`].
+#[inline]
 fn transfer(
     slot: &'static Slot,
     fd: c_int,
@@ -69,6 +70,7 @@ fn transfer(
                 return Some(Ok(count));
             }
             Outcome::Failed(error) => return Some(Err(error)),
+            Outcome::Unknown => table::release(fd, Reason::Call, table::PINNED),
             Outcome::Returned => {}
             Outcome::Broken(error) => {
                 table::release(fd, Reason::Error, table::PINNED);

@@ -9,44 +9,50 @@ use libc::{
 };
 
 use super::{buffers, exported, finish, kernel, single, transfer, value, vector};
-use crate::adopted::Receive;
+use crate::adopted::{Adopted, Outcome, Receive};
 use crate::stats::Reason;
 use crate::table::{self, Slot};
 
 /// Receives through the engine. `None`: the caller calls the kernel.
+#[inline]
 fn receive(slot: &'static Slot, fd: c_int, parts: Option<&[iovec]>, flags: c_int) -> Option<isize> {
+    // Buffers are often larger than the messages, so that their length says nothing about these.
+    transfer(slot, fd, 1, |adopted| attempt(adopted, parts, flags)).map(value)
+}
+
+#[inline(never)]
+fn attempt(adopted: &Adopted, parts: Option<&[iovec]>, flags: c_int) -> Outcome {
     let parts = parts.and_then(buffers).filter(|_| flags & !KNOWN == 0 && flags & PEEK_ALL != PEEK_ALL);
-    let Some(parts) = parts else {
-        table::release(fd, Reason::Call, table::PINNED);
-        table::enter(slot, fd, usize::MAX);
-        return None;
-    };
+    let Some(parts) = parts else { return Outcome::Unknown };
     let how = Receive {
         dontwait: flags & MSG_DONTWAIT != 0,
         peek: flags & MSG_PEEK != 0,
         wait_all: flags & MSG_WAITALL != 0,
     };
-    let wanted = parts.iter().map(|(_, length)| length).sum();
-    let result = transfer(slot, fd, policy_bytes(wanted), |adopted| {
-        // SAFETY: the program passes buffers of these lengths.
-        let parts = parts.iter().map(|(start, length)| unsafe { slice::from_raw_parts_mut(*start, *length) });
-        adopted.receive(&mut parts.collect::<Vec<_>>(), how)
-    });
-    result.map(value)
+    // SAFETY: the program passes buffers of these lengths.
+    let parts = parts.iter().map(|(start, length)| unsafe { slice::from_raw_parts_mut(*start, *length) });
+    adopted.receive(&mut parts.collect::<Vec<_>>(), how)
 }
 
-/// Buffers are often larger than the messages.
-fn policy_bytes(wanted: usize) -> usize {
-    wanted.min(1)
+/// Receives through the engine, or by the call of the kernel. Separate, so that other descriptors save no registers.
+#[inline(never)]
+fn receive_or(
+    slot: &'static Slot,
+    fd: c_int,
+    parts: Option<&[iovec]>,
+    flags: c_int,
+    call: impl FnOnce() -> isize,
+) -> isize {
+    match receive(slot, fd, parts, flags) {
+        Some(result) => result,
+        None => finish(slot, call()),
+    }
 }
 
 exported! {
     fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
         let Some(slot) = table::socket(fd) else { return kernel!(read(fd, buffer, count)) };
-        match receive(slot, fd, Some(&single(buffer, count)), 0) {
-            Some(result) => result,
-            None => finish(slot, kernel!(read(fd, buffer, count))),
-        }
+        receive_or(slot, fd, Some(&single(buffer, count)), 0, || kernel!(read(fd, buffer, count)))
     }
 
     fn __read_chk(fd: c_int, buffer: *mut c_void, count: usize, size: usize) -> isize {
@@ -57,18 +63,12 @@ exported! {
 
     fn readv(fd: c_int, parts: *const iovec, count: c_int) -> isize {
         let Some(slot) = table::socket(fd) else { return kernel!(readv(fd, parts, count)) };
-        match receive(slot, fd, vector(parts, count as usize), 0) {
-            Some(result) => result,
-            None => finish(slot, kernel!(readv(fd, parts, count))),
-        }
+        receive_or(slot, fd, vector(parts, count as usize), 0, || kernel!(readv(fd, parts, count)))
     }
 
     fn recv(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int) -> isize {
         let Some(slot) = table::socket(fd) else { return kernel!(recv(fd, buffer, count, flags)) };
-        match receive(slot, fd, Some(&single(buffer, count)), flags) {
-            Some(result) => result,
-            None => finish(slot, kernel!(recv(fd, buffer, count, flags))),
-        }
+        receive_or(slot, fd, Some(&single(buffer, count)), flags, || kernel!(recv(fd, buffer, count, flags)))
     }
 
     fn __recv_chk(fd: c_int, buffer: *mut c_void, count: usize, size: usize, flags: c_int) -> isize {

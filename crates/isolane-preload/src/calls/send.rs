@@ -9,27 +9,31 @@ use libc::{
 };
 
 use super::{buffers, exported, finish, kernel, single, transfer, value, vector};
+use crate::adopted::{Adopted, Outcome};
 use crate::stats::Reason;
 use crate::table::{self, Slot};
 
 /// Sends through the engine. `None`: the caller calls the kernel.
+#[inline]
 fn submit(slot: &'static Slot, fd: c_int, parts: Option<&[iovec]>, flags: c_int) -> Option<isize> {
-    let Some(parts) = parts.and_then(buffers).filter(|_| flags & !KNOWN == 0) else {
-        table::release(fd, Reason::Call, table::PINNED);
-        table::enter(slot, fd, usize::MAX);
-        return None;
-    };
-    let bytes = parts.iter().map(|(_, length)| length).sum();
-    let result = transfer(slot, fd, bytes, |adopted| {
-        // SAFETY: the program passes buffers of these lengths.
-        let parts = parts.iter().map(|(start, length)| unsafe { slice::from_raw_parts(*start, *length) });
-        adopted.send(&parts.collect::<Vec<_>>(), flags & MSG_DONTWAIT != 0)
-    })?;
+    let bytes =
+        parts.unwrap_or_default().iter().fold(0_usize, |bytes, part| bytes.saturating_add(part.iov_len));
+    let result = transfer(slot, fd, bytes, |adopted| attempt(adopted, parts, flags))?;
     if result == Err(EPIPE) && flags & MSG_NOSIGNAL == 0 {
         // SAFETY: sends a signal to this thread.
         unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
     }
     Some(value(result))
+}
+
+#[inline(never)]
+fn attempt(adopted: &Adopted, parts: Option<&[iovec]>, flags: c_int) -> Outcome {
+    let Some(parts) = parts.and_then(buffers).filter(|_| flags & !KNOWN == 0) else {
+        return Outcome::Unknown;
+    };
+    // SAFETY: the program passes buffers of these lengths.
+    let parts = parts.iter().map(|(start, length)| unsafe { slice::from_raw_parts(*start, *length) });
+    adopted.send(&parts.collect::<Vec<_>>(), flags & MSG_DONTWAIT != 0)
 }
 
 /// Returns sockets that are about to be sent to another process.
@@ -57,29 +61,35 @@ fn release_rights(message: *const msghdr) {
     }
 }
 
+/// Sends through the engine, or by the call of the kernel. Separate, so that other descriptors save no registers.
+#[inline(never)]
+fn submit_or(
+    slot: &'static Slot,
+    fd: c_int,
+    parts: Option<&[iovec]>,
+    flags: c_int,
+    call: impl FnOnce() -> isize,
+) -> isize {
+    match submit(slot, fd, parts, flags) {
+        Some(result) => result,
+        None => finish(slot, call()),
+    }
+}
+
 exported! {
     fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
         let Some(slot) = table::socket(fd) else { return kernel!(write(fd, buffer, count)) };
-        match submit(slot, fd, Some(&single(buffer, count)), 0) {
-            Some(result) => result,
-            None => finish(slot, kernel!(write(fd, buffer, count))),
-        }
+        submit_or(slot, fd, Some(&single(buffer, count)), 0, || kernel!(write(fd, buffer, count)))
     }
 
     fn writev(fd: c_int, parts: *const iovec, count: c_int) -> isize {
         let Some(slot) = table::socket(fd) else { return kernel!(writev(fd, parts, count)) };
-        match submit(slot, fd, vector(parts, count as usize), 0) {
-            Some(result) => result,
-            None => finish(slot, kernel!(writev(fd, parts, count))),
-        }
+        submit_or(slot, fd, vector(parts, count as usize), 0, || kernel!(writev(fd, parts, count)))
     }
 
     fn send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int) -> isize {
         let Some(slot) = table::socket(fd) else { return kernel!(send(fd, buffer, count, flags)) };
-        match submit(slot, fd, Some(&single(buffer, count)), flags) {
-            Some(result) => result,
-            None => finish(slot, kernel!(send(fd, buffer, count, flags))),
-        }
+        submit_or(slot, fd, Some(&single(buffer, count)), flags, || kernel!(send(fd, buffer, count, flags)))
     }
 
     fn sendto(
@@ -93,10 +103,7 @@ exported! {
         let Some(slot) = table::socket(fd) else {
             return kernel!(sendto(fd, buffer, count, flags, to, length));
         };
-        match submit(slot, fd, Some(&single(buffer, count)), flags) {
-            Some(result) => result,
-            None => finish(slot, kernel!(sendto(fd, buffer, count, flags, to, length))),
-        }
+        submit_or(slot, fd, Some(&single(buffer, count)), flags, || kernel!(sendto(fd, buffer, count, flags, to, length)))
     }
 
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
@@ -105,10 +112,7 @@ exported! {
         // SAFETY: the program passes a valid message, or null.
         let header = unsafe { message.as_ref() }.filter(|header| header.msg_controllen == 0);
         let parts = header.and_then(|header| vector(header.msg_iov, header.msg_iovlen));
-        match submit(slot, fd, parts, flags) {
-            Some(result) => result,
-            None => finish(slot, kernel!(sendmsg(fd, message, flags))),
-        }
+        submit_or(slot, fd, parts, flags, || kernel!(sendmsg(fd, message, flags)))
     }
 
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
