@@ -16,9 +16,8 @@ use isolane_attach::stream::{Direction, Interest, Stream, StreamOptions, StreamW
 use libc::{EAGAIN, ECONNABORTED, EINTR, EPIPE};
 use parking_lot::Mutex;
 
-use crate::engine::{self, Engine};
-use crate::epoll::Set;
-use crate::{sockets, table};
+use crate::engine::{Engine, Notified};
+use crate::{gate, own, sockets};
 
 /// A socket that the engine has.
 pub(crate) struct Adopted {
@@ -37,12 +36,18 @@ pub(crate) struct Adopted {
     watchers: Mutex<Watchers>,
 }
 
+/// Waits for events of many sockets.
+pub(crate) trait Watcher: Send + Sync {
+    /// An event of a socket may have occurred.
+    fn mark(&self, fd: c_int);
+}
+
 /// Waits for events of a socket.
 #[derive(Default)]
 struct Watchers {
     /// Eventfds of threads in `poll` or `select`.
     polls: Vec<c_int>,
-    sets: Vec<Arc<Set>>,
+    sets: Vec<Arc<dyn Watcher>>,
 }
 
 /// How to receive.
@@ -266,26 +271,19 @@ impl Adopted {
         }
     }
 
-    pub(crate) fn watch_set(&self, set: &Arc<Set>) {
-        self.watchers.lock().sets.push(Arc::clone(set));
+    pub(crate) fn watch_set(&self, set: Arc<dyn Watcher>) {
+        self.watchers.lock().sets.push(set);
     }
 
-    pub(crate) fn unwatch_set(&self, set: &Set) {
-        self.watchers.lock().sets.retain(|other| !std::ptr::eq(&raw const **other, set));
-    }
-
-    /// Tells all threads in `poll` and `epoll_wait` that an event may have occurred.
-    pub(crate) fn notify(&self) {
-        let watchers = self.watchers.lock();
-        watchers.polls.iter().for_each(|event| engine::signal(*event));
-        watchers.sets.iter().for_each(|set| set.mark(self.fd));
+    pub(crate) fn unwatch_set(&self, set: &Arc<dyn Watcher>) {
+        self.watchers.lock().sets.retain(|other| !Arc::ptr_eq(other, set));
     }
 
     /// Takes the connection back from the engine: the descriptor is the kernel's socket again.
     pub(crate) fn give_back(&self) {
         let Some(stream) = self.stream.lock().take() else { return };
         self.engine.remove(self.id);
-        match table::inside(|| stream.into_parts_or_socket()) {
+        match gate::inside(|| stream.into_parts_or_socket()) {
             Ok(parts) => {
                 let _ = parts.socket.into_raw_fd();
                 sockets::replace_unsent_limit(self.fd, self.unsent_limit);
@@ -302,14 +300,22 @@ impl Adopted {
     pub(crate) fn close(&self) {
         self.engine.remove(self.id);
         let stream = self.stream.lock().take();
-        table::inside(|| drop(stream));
+        gate::inside(|| drop(stream));
     }
 
     /// Wakes all threads that wait, after the socket was returned or closed.
     pub(crate) fn wake_all(&self) {
         self.waiter.wake();
         let watchers = self.watchers.lock();
-        watchers.polls.iter().for_each(|event| engine::signal(*event));
+        watchers.polls.iter().for_each(|event| own::signal(*event));
+    }
+}
+
+impl Notified for Adopted {
+    fn notify(&self) {
+        let watchers = self.watchers.lock();
+        watchers.polls.iter().for_each(|event| own::signal(*event));
+        watchers.sets.iter().for_each(|set| set.mark(self.fd));
     }
 }
 

@@ -8,7 +8,7 @@ use libc::c_long;
 
 use crate::stats::Reason;
 use crate::trampoline::hooked;
-use crate::{process, table};
+use crate::{gate, process, table};
 
 hooked! {
     // A child with its own memory, or with this one.
@@ -76,7 +76,7 @@ fn before_spawn(_: [usize; 6]) {
 
 /// If the call fails, no socket is adopted any longer: this thread cannot tell.
 fn before_exec(_: [usize; 6]) {
-    process::forbid_adoption();
+    gate::close();
     process::share_inherited();
 }
 
@@ -118,7 +118,7 @@ fn before_syscall([number, first, second, third, ..]: [usize; 6]) {
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork | libc::SYS_vfork => process::share_everything(),
         libc::SYS_execve | libc::SYS_execveat => {
-            process::forbid_adoption();
+            gate::close();
             process::share_inherited();
         }
         libc::SYS_seccomp => process::stop_adoption(),

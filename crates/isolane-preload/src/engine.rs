@@ -13,10 +13,14 @@ use isolane_attach::stream::{Poller, Stream, StreamOptions};
 use isolane_attach::{Session, SessionOptions, default_path};
 use parking_lot::Mutex;
 
-use crate::adopted::Adopted;
 use crate::policy::{RETRY_DELAY, now_ns};
-use crate::stats::Reason;
-use crate::{process, sockets, table};
+use crate::{gate, own};
+
+/// Receives the events of a stream.
+pub(crate) trait Notified: Send + Sync {
+    /// An event may have occurred.
+    fn notify(&self);
+}
 
 /// A session, and the queue of its streams' events.
 pub(crate) struct Engine {
@@ -25,7 +29,7 @@ pub(crate) struct Engine {
     queue: u32,
     /// Descriptor that is readable when the queue has entries while a thread sleeps.
     bell: c_int,
-    streams: Mutex<HashMap<u32, Weak<Adopted>>>,
+    streams: Mutex<HashMap<u32, Weak<dyn Notified>>>,
     /// Distinguishes the sessions of this process.
     pub(crate) generation: u64,
 }
@@ -37,7 +41,7 @@ static GENERATION: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the session, and attaches first if necessary. `None`: no engine is available.
 pub(crate) fn attached() -> Option<Arc<Engine>> {
-    if process::is_forking() {
+    if gate::is_closed() {
         return None;
     }
     let mut current = CURRENT.lock();
@@ -73,13 +77,13 @@ impl Engine {
         let options = SessionOptions {
             path: PATH.get().cloned().unwrap_or_else(default_path),
             spawn_engine: false,
-            first_descriptor: first_descriptor(),
+            first_descriptor: own::first_descriptor(),
             ..SessionOptions::default()
         };
         let session = Session::open(&options).ok()?;
         let poller = Poller::new(&session, MAX_STREAMS).ok()?;
         let bell = poller.as_fd().as_raw_fd();
-        process::set_inherited(session.descriptors().iter().map(AsRawFd::as_raw_fd).chain([bell]));
+        own::set_session(session.descriptors().iter().map(AsRawFd::as_raw_fd).chain([bell]));
         Some(Engine {
             queue: poller.queue(),
             bell,
@@ -99,8 +103,8 @@ impl Engine {
             .map_err(|error| error.socket)
     }
 
-    pub(crate) fn insert(&self, adopted: &Arc<Adopted>) {
-        self.streams.lock().insert(adopted.id(), Arc::downgrade(adopted));
+    pub(crate) fn insert(&self, id: u32, stream: Weak<dyn Notified>) {
+        self.streams.lock().insert(id, stream);
     }
 
     pub(crate) fn remove(&self, id: u32) {
@@ -140,26 +144,13 @@ impl Engine {
     }
 }
 
-/// Returns all sockets of an engine to the kernel, because it has ended or violates the protocol.
-#[cold]
-pub(crate) fn abandon(engine: &Arc<Engine>) {
+/// Forgets a session that has ended, or violates the protocol.
+pub(crate) fn forget(engine: &Arc<Engine>) {
     let mut current = CURRENT.lock();
     if current.as_ref().is_some_and(|other| Arc::ptr_eq(other, engine)) {
         *current = None;
         retry_later();
     }
-    drop(current);
-    for (fd, slot) in table::used() {
-        if slot.adopted().is_some_and(|adopted| Arc::ptr_eq(adopted.engine(), engine)) {
-            table::release(fd, Reason::Engine, table::CANDIDATE);
-        }
-    }
-}
-
-/// Makes an eventfd readable.
-pub(crate) fn signal(event: c_int) {
-    // Fails only if the counter is full, which is readable as well.
-    let _ = rustix::io::write(sockets::borrow(event), &1u64.to_ne_bytes());
 }
 
 /// Locks the session for a fork.
@@ -187,16 +178,10 @@ fn without_signals<T>(work: impl FnOnce() -> T) -> T {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr());
     }
-    let result = table::inside(work);
+    let result = gate::inside(work);
     // SAFETY: the set is initialized.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), std::ptr::null_mut()) };
     result
-}
-
-/// Returns a number above those that programs assign themselves, which start from 0.
-pub(crate) fn first_descriptor() -> u32 {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
-    (limit - limit / 4).min(1 << 20) as u32
 }
 
 /// Streams of a session, and entries of its queue.

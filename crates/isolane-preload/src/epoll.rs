@@ -19,12 +19,10 @@ use libc::{
     EPOLLIN, EPOLLONESHOT, epoll_event,
 };
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, eventfd};
-use std::os::fd::IntoRawFd;
 
-use crate::adopted::Adopted;
-use crate::engine::{self, Engine};
-use crate::{process, real, sockets};
+use crate::adopted::{Adopted, Watcher};
+use crate::engine::Engine;
+use crate::{own, real};
 
 /// An epoll set of this process.
 pub(crate) struct Set {
@@ -132,7 +130,7 @@ impl Set {
         match (operation, event) {
             (EPOLL_CTL_DEL, _) if known => {
                 drop(inner);
-                adopted.unwatch_set(self);
+                adopted.unwatch_set(&self.watcher());
                 self.remove(fd);
                 return Ok(());
             }
@@ -146,7 +144,7 @@ impl Set {
         drop(inner);
         if operation == EPOLL_CTL_ADD {
             self.adopted.fetch_add(1, Ordering::SeqCst);
-            adopted.watch_set(self);
+            adopted.watch_set(self.watcher());
             self.register(adopted.engine());
         }
         // As the kernel does, an event that has occurred is reported again.
@@ -165,7 +163,7 @@ impl Set {
         self.adopted.fetch_add(1, Ordering::SeqCst);
         drop(inner);
         self.register(engine);
-        adopted.watch_set(self);
+        adopted.watch_set(self.watcher());
         // Fails only for a detached member.
         let _ = control(self.fd, EPOLL_CTL_DEL, fd, None);
         self.mark(fd);
@@ -200,7 +198,7 @@ impl Set {
         let event = self.event.swap(-1, Ordering::SeqCst);
         if event >= 0 {
             // The kernel removes it from the set.
-            engine::signal(event);
+            own::signal(event);
             // SAFETY: the descriptor belongs to this set.
             unsafe { real::close(event) };
         }
@@ -209,9 +207,8 @@ impl Set {
     /// Makes the engine's bell and the eventfd members of the kernel's set.
     fn register(&self, engine: &Engine) {
         if self.event.load(Ordering::Acquire) < 0
-            && let Ok(event) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            && let Some(event) = own::new_event()
         {
-            let event = process::raise(event).into_raw_fd();
             let own = epoll_event { events: EPOLLIN as u32, u64: marker(&EVENT) };
             let _ = control(self.fd, EPOLL_CTL_ADD, event, Some(own));
             self.event.store(event, Ordering::Release);
@@ -222,15 +219,8 @@ impl Set {
         }
     }
 
-    /// Queues a member that may have an event.
-    pub(crate) fn mark(&self, fd: c_int) {
-        let mut inner = self.inner.lock();
-        inner.enqueue(fd);
-        drop(inner);
-        let event = self.event.load(Ordering::Acquire);
-        if self.sleepers.load(Ordering::SeqCst) > 0 && event >= 0 {
-            engine::signal(event);
-        }
+    fn watcher(self: &Arc<Set>) -> Arc<dyn Watcher> {
+        Arc::clone(self) as _
     }
 
     /// Writes the events of adopted members to `events`. Returns their number.
@@ -273,6 +263,17 @@ impl Set {
     }
 }
 
+/// An engine, and what to do once it has ended.
+pub(crate) struct LiveEngine<'a>(pub(crate) &'a Arc<Engine>, pub(crate) fn(&Arc<Engine>));
+
+impl LiveEngine<'_> {
+    fn poll(&self) {
+        if !self.0.poll() {
+            (self.1)(self.0);
+        }
+    }
+}
+
 /// A part of a wait that ends with a sleep, or with events.
 pub(crate) enum Step {
     /// So many events are at the start of the buffer. Add the kernel's without waiting.
@@ -292,16 +293,14 @@ impl Set {
     }
 
     /// Prepares a wait.
-    pub(crate) fn before_sleep(&self, engine: Option<&Arc<Engine>>, events: &mut [epoll_event]) -> Step {
+    pub(crate) fn before_sleep(&self, engine: Option<&LiveEngine<'_>>, events: &mut [epoll_event]) -> Step {
         let count = self.collect(events);
         if count > 0 {
             return Step::Ready(count);
         }
         self.start_sleep();
-        if let Some(engine) = engine
-            && !engine.poll()
-        {
-            engine::abandon(engine);
+        if let Some(engine) = engine {
+            engine.poll();
         }
         if self.has_queued() {
             self.end_sleep();
@@ -311,24 +310,20 @@ impl Set {
     }
 
     /// Ends a sleep. Removes this library's descriptors from the first `count` events; returns the number of the others.
-    pub(crate) fn after_sleep(&self, engine: Option<&Arc<Engine>>, events: &mut [epoll_event]) -> usize {
+    pub(crate) fn after_sleep(&self, engine: Option<&LiveEngine<'_>>, events: &mut [epoll_event]) -> usize {
         self.end_sleep();
         self.remove_own(engine, events)
     }
 
     /// Removes this library's descriptors from events of the kernel. Returns the number of the others.
-    pub(crate) fn remove_own(&self, engine: Option<&Arc<Engine>>, events: &mut [epoll_event]) -> usize {
+    pub(crate) fn remove_own(&self, engine: Option<&LiveEngine<'_>>, events: &mut [epoll_event]) -> usize {
         let mut kept = 0;
         for index in 0..events.len() {
             let event = events[index];
             if event.u64 == marker(&EVENT) {
-                clear(self.event.load(Ordering::Acquire));
+                own::clear(self.event.load(Ordering::Acquire));
             } else if event.u64 == marker(&BELL) {
-                match engine {
-                    Some(engine) if engine.poll() => {}
-                    Some(engine) => engine::abandon(engine),
-                    None => {}
-                }
+                engine.into_iter().for_each(LiveEngine::poll);
             } else {
                 events[kept] = event;
                 kept += 1;
@@ -345,6 +340,17 @@ impl Set {
             .values()
             .find_map(|member| member.adopted.as_ref())
             .map(|adopted| Arc::clone(adopted.engine()))
+    }
+}
+
+impl Watcher for Set {
+    /// Queues a member that may have an event.
+    fn mark(&self, fd: c_int) {
+        self.inner.lock().enqueue(fd);
+        let event = self.event.load(Ordering::Acquire);
+        if self.sleepers.load(Ordering::SeqCst) > 0 && event >= 0 {
+            own::signal(event);
+        }
     }
 }
 
@@ -392,13 +398,6 @@ fn control(set: c_int, operation: c_int, fd: c_int, event: Option<epoll_event>) 
         0 => Ok(()),
         // SAFETY: the location of this thread's error is valid.
         _ => Err(unsafe { *libc::__errno_location() }),
-    }
-}
-
-/// Empties an eventfd.
-pub(crate) fn clear(event: c_int) {
-    if event >= 0 {
-        let _ = rustix::io::read(sockets::borrow(event), &mut [0u8; 8]);
     }
 }
 

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
 use crate::policy::now_ns;
-use crate::{process, sockets, table};
+use crate::{own, sockets};
 
 /// Sockets to children that have not ended.
 static CHILDREN: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
@@ -40,7 +40,7 @@ pub(crate) fn before() -> bool {
     let Ok((parent, child)) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None) else {
         return false;
     };
-    let ends = [parent, child].map(process::raise);
+    let ends = [parent, child].map(own::raise);
     PAIR.iter().zip(ends).for_each(|(slot, end)| slot.store(end.into_raw_fd(), Ordering::Relaxed));
     true
 }
@@ -82,13 +82,21 @@ pub(crate) fn report_exec() {
     }
 }
 
-/// Makes shared sockets candidates again if no child has them any longer. Checks once in a while.
+/// Children that no longer have the sockets of this process.
+pub(crate) struct Ended {
+    /// A program has those without FD_CLOEXEC.
+    pub(crate) has_program: bool,
+    /// No other child has them.
+    pub(crate) all: bool,
+}
+
+/// Checks the children, once in a while.
 #[cold]
-pub(crate) fn check() {
+pub(crate) fn check() -> Option<Ended> {
     if COUNT.load(Ordering::Relaxed) == 0 || now_ns() < CHECK_AT.load(Ordering::Relaxed) {
-        return;
+        return None;
     }
-    let Some(mut children) = CHILDREN.try_lock() else { return };
+    let mut children = CHILDREN.try_lock()?;
     CHECK_AT.store(now_ns() + CHECK_INTERVAL_NS, Ordering::Relaxed);
     let mut has_program = false;
     children.retain(|child| match has_ended(child) {
@@ -98,16 +106,9 @@ pub(crate) fn check() {
         }
         None => true,
     });
-    if has_program {
-        // Before the others: the program may have them for long.
-        table::pin_shared(process::is_inherited);
-    }
     let count = children.len();
-    drop(children);
-    if count == 0 {
-        table::unshare();
-    }
     COUNT.store(count, Ordering::Relaxed);
+    Some(Ended { has_program, all: count == 0 })
 }
 
 /// Returns whether a program was started, once all processes have ended or started one.

@@ -29,6 +29,8 @@ mod calls;
 mod engine;
 mod epoll;
 mod forks;
+mod gate;
+mod own;
 mod policy;
 mod process;
 mod real;

@@ -1,11 +1,26 @@
 //! When a socket moves to the engine, and when its transfers have become too long for it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::table::Slot;
+/// Transfers of a socket since its state changed.
+pub(crate) struct Counts {
+    transfers: AtomicU32,
+    /// Time of the first one.
+    since: AtomicU64,
+}
+
+impl Counts {
+    pub(crate) const fn new() -> Counts {
+        Counts { transfers: AtomicU32::new(0), since: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn reset(&self) {
+        self.transfers.store(0, Ordering::Relaxed);
+    }
+}
 
 /// Transfers that must happen within [`WINDOW`].
 const TRANSFERS: u32 = 32;
@@ -27,34 +42,34 @@ pub(crate) fn read_environment() {
 }
 
 /// Records a transfer of a candidate. Returns `true` if it should be adopted.
-pub(crate) fn is_due(slot: &Slot, bytes: usize) -> bool {
+pub(crate) fn is_due(counts: &Counts, bytes: usize) -> bool {
     if ALWAYS.load(Ordering::Relaxed) {
         return true;
     }
     if bytes > MAX_TRANSFER {
-        slot.transfers.store(0, Ordering::Relaxed);
+        counts.transfers.store(0, Ordering::Relaxed);
         return false;
     }
     // Threads that transfer at the same time may count as one.
-    let count = slot.transfers.load(Ordering::Relaxed) + 1;
-    slot.transfers.store(count, Ordering::Relaxed);
+    let count = counts.transfers.load(Ordering::Relaxed) + 1;
+    counts.transfers.store(count, Ordering::Relaxed);
     if count == 1 {
-        slot.since.store(now_ns(), Ordering::Relaxed);
+        counts.since.store(now_ns(), Ordering::Relaxed);
     }
     if count < TRANSFERS {
         return false;
     }
-    slot.transfers.store(0, Ordering::Relaxed);
-    now_ns().saturating_sub(slot.since.load(Ordering::Relaxed)) <= WINDOW.as_nanos() as u64
+    counts.transfers.store(0, Ordering::Relaxed);
+    now_ns().saturating_sub(counts.since.load(Ordering::Relaxed)) <= WINDOW.as_nanos() as u64
 }
 
 /// Records a transfer of an adopted socket. Returns `true` if it should return to the kernel.
-pub(crate) fn is_outgrown(slot: &Slot, bytes: usize) -> bool {
+pub(crate) fn is_outgrown(counts: &Counts, bytes: usize) -> bool {
     if bytes < MIN_LONG_TRANSFER {
-        slot.transfers.store(0, Ordering::Relaxed);
+        counts.transfers.store(0, Ordering::Relaxed);
         return false;
     }
-    !ALWAYS.load(Ordering::Relaxed) && slot.transfers.fetch_add(1, Ordering::Relaxed) + 1 >= LONG_TRANSFERS
+    !ALWAYS.load(Ordering::Relaxed) && counts.transfers.fetch_add(1, Ordering::Relaxed) + 1 >= LONG_TRANSFERS
 }
 
 /// Returns the time since the start of the system, in nanoseconds.
@@ -69,7 +84,7 @@ mod tests {
 
     #[test]
     fn adopts_after_short_transfers_and_returns_after_long_ones() {
-        let slot = Slot::new();
+        let slot = Counts::new();
         assert!((1..TRANSFERS).all(|_| !is_due(&slot, 1)));
         assert!(is_due(&slot, MAX_TRANSFER));
         assert!((1..TRANSFERS).all(|_| !is_due(&slot, 1)) && !is_due(&slot, MAX_TRANSFER + 1));
@@ -83,7 +98,7 @@ mod tests {
 
     #[test]
     fn slow_transfers_are_not_due() {
-        let slot = Slot::new();
+        let slot = Counts::new();
         assert!(!is_due(&slot, 1));
         slot.since.fetch_sub(WINDOW.as_nanos() as u64 + 1, Ordering::Relaxed);
         assert!((1..TRANSFERS).all(|_| !is_due(&slot, 1)));

@@ -84,6 +84,13 @@ pub(crate) fn is_nonblocking(fd: c_int) -> Option<bool> {
     (flags >= 0 && flags & libc::O_ASYNC == 0).then_some(flags & libc::O_NONBLOCK != 0)
 }
 
+/// Returns `true` if programs that this process starts have the descriptor.
+pub(crate) fn is_inherited(fd: c_int) -> bool {
+    // SAFETY: the command has no argument.
+    let flags = unsafe { real::fcntl(fd, libc::F_GETFD, 0) };
+    flags & libc::FD_CLOEXEC == 0
+}
+
 /// Returns an option of the socket.
 fn option<T: Copy>(fd: c_int, level: c_int, name: c_int) -> Option<T> {
     let mut value = MaybeUninit::<T>::zeroed();

@@ -6,19 +6,18 @@
 //! Invariant: a socket is adopted only while no other thread is in a call of the kernel on it. [`enter`] counts such
 //! calls before it checks the state, and the adoption changes the state before it checks the count.
 
-use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
 use crate::adopted::Adopted;
-use crate::engine;
+use crate::engine::{self, Engine, Notified};
 use crate::epoll::Set;
 use crate::forks;
+use crate::gate;
 use crate::policy;
-use crate::process;
 use crate::sockets;
 use crate::stats::{self, Reason};
 
@@ -43,8 +42,7 @@ pub(crate) struct Slot {
     /// Threads in a call of the kernel on the socket.
     in_kernel: AtomicU32,
     /// See [`policy`].
-    pub(crate) transfers: AtomicU32,
-    pub(crate) since: AtomicU64,
+    counts: policy::Counts,
     entry: Mutex<Option<Box<Entry>>>,
 }
 
@@ -73,8 +71,7 @@ impl Slot {
         Slot {
             state: AtomicU32::new(OTHER),
             in_kernel: AtomicU32::new(0),
-            transfers: AtomicU32::new(0),
-            since: AtomicU64::new(0),
+            counts: policy::Counts::new(),
             entry: Mutex::new(None),
         }
     }
@@ -113,23 +110,10 @@ const DESCRIPTORS: usize = 1 << 16;
 /// Number of slots that were in use.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-thread_local! {
-    /// This thread is in `isolane-attach`, whose calls reach the kernel.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs `work`, whose calls on descriptors of the program reach the kernel.
-pub(crate) fn inside<T>(work: impl FnOnce() -> T) -> T {
-    let outer = INSIDE.replace(true);
-    let result = work();
-    INSIDE.set(outer);
-    result
-}
-
 /// Returns the slot of a descriptor. `None` for calls of `isolane-attach`, which are only on sockets that it has.
 #[inline]
 pub(crate) fn slot(fd: c_int) -> Option<&'static Slot> {
-    TABLE.get(fd as u32 as usize).filter(|slot| slot.state() < ADOPTING || !INSIDE.get())
+    TABLE.get(fd as u32 as usize).filter(|slot| slot.state() < ADOPTING || !gate::is_inside())
 }
 
 /// Returns the slot of a TCP socket of this process, as [`slot`] does.
@@ -137,7 +121,7 @@ pub(crate) fn slot(fd: c_int) -> Option<&'static Slot> {
 pub(crate) fn socket(fd: c_int) -> Option<&'static Slot> {
     TABLE.get(fd as u32 as usize).filter(|slot| {
         let state = slot.state();
-        state >= PINNED && (state < ADOPTING || !INSIDE.get())
+        state >= PINNED && (state < ADOPTING || !gate::is_inside())
     })
 }
 
@@ -183,7 +167,7 @@ fn insert(fd: c_int, slot: &'static Slot, state: u32, entry: Entry) {
         return;
     }
     *current = Some(Box::new(Entry { sets, ..entry }));
-    slot.transfers.store(0, Ordering::Relaxed);
+    slot.counts.reset();
     slot.state.store(state, Ordering::Release);
 }
 
@@ -193,7 +177,7 @@ pub(crate) fn enter(slot: &'static Slot, fd: c_int, bytes: usize) -> Path {
     loop {
         match slot.state.load(Ordering::SeqCst) {
             CANDIDATE => {
-                if policy::is_due(slot, bytes) && adopt(slot, fd) {
+                if policy::is_due(&slot.counts, bytes) && adopt(slot, fd) {
                     continue;
                 }
                 slot.in_kernel.fetch_add(1, Ordering::SeqCst);
@@ -204,13 +188,13 @@ pub(crate) fn enter(slot: &'static Slot, fd: c_int, bytes: usize) -> Path {
             }
             ADOPTING => drop(slot.entry.lock()),
             ADOPTED => match slot.adopted() {
-                Some(_) if policy::is_outgrown(slot, bytes) => release(fd, Reason::Size, CANDIDATE),
+                Some(_) if policy::is_outgrown(&slot.counts, bytes) => release(fd, Reason::Size, CANDIDATE),
                 Some(adopted) => return Path::Engine(adopted),
                 None => {}
             },
             state => {
-                if state == SHARED && policy::is_due(slot, bytes) {
-                    forks::check();
+                if state == SHARED && policy::is_due(&slot.counts, bytes) {
+                    check_children();
                 }
                 slot.in_kernel.fetch_add(1, Ordering::SeqCst);
                 return Path::Kernel;
@@ -228,7 +212,7 @@ pub(crate) fn leave(slot: &Slot) {
 /// Moves a candidate to the engine. Returns `false` if it stays with the kernel for now.
 #[cold]
 fn adopt(slot: &'static Slot, fd: c_int) -> bool {
-    forks::check();
+    check_children();
     let Some(engine) = engine::attached() else { return false };
     let mut guard = slot.entry.lock();
     let Some(entry) = guard.as_deref_mut() else { return false };
@@ -240,7 +224,7 @@ fn adopt(slot: &'static Slot, fd: c_int) -> bool {
         false
     };
     let is_shared = entry.sets.iter().any(|set| set.is_shared());
-    if is_shared || slot.in_kernel.load(Ordering::SeqCst) > 0 || process::is_forking() {
+    if is_shared || slot.in_kernel.load(Ordering::SeqCst) > 0 || gate::is_closed() {
         return stays(CANDIDATE);
     }
     match sockets::adoptable(fd, entry.cookie) {
@@ -250,7 +234,8 @@ fn adopt(slot: &'static Slot, fd: c_int) -> bool {
     }
     let Some(adopted) = Adopted::open(&engine, fd) else { return stays(PINNED) };
     let adopted = Arc::new(adopted);
-    engine.insert(&adopted);
+    let notified: Arc<dyn Notified> = Arc::clone(&adopted) as _;
+    engine.insert(adopted.id(), Arc::downgrade(&notified));
     for set in &entry.sets {
         set.adopt(fd, &adopted, &engine);
     }
@@ -281,7 +266,7 @@ pub(crate) fn release(fd: c_int, reason: Reason, next: u32) {
         for set in &entry.sets {
             set.give_back(fd);
         }
-        slot.transfers.store(0, Ordering::Relaxed);
+        slot.counts.reset();
         slot.state.store(next, Ordering::SeqCst);
         adopted.wake_all();
         stats::returned(reason);
@@ -297,13 +282,36 @@ pub(crate) fn release_all(reason: Reason, next: impl Fn(c_int) -> u32) {
     }
 }
 
+/// Returns all sockets of an engine to the kernel, because it has ended or violates the protocol.
+#[cold]
+pub(crate) fn abandon(engine: &Arc<Engine>) {
+    engine::forget(engine);
+    for (fd, slot) in used() {
+        if slot.adopted().is_some_and(|adopted| Arc::ptr_eq(adopted.engine(), engine)) {
+            release(fd, Reason::Engine, CANDIDATE);
+        }
+    }
+}
+
+/// Makes sockets candidates again that no child has any longer.
+fn check_children() {
+    let Some(ended) = forks::check() else { return };
+    if ended.has_program {
+        // Before the others: the program may have them for long.
+        pin_shared(sockets::is_inherited);
+    }
+    if ended.all {
+        unshare();
+    }
+}
+
 /// Returns all epoll sets of this process.
 pub(crate) fn sets() -> impl Iterator<Item = (c_int, Arc<Set>)> {
     used().filter_map(|(fd, slot)| Some((fd, slot.set()?)))
 }
 
 /// Pins the shared sockets and sets for which `has` is true, because a program has them.
-pub(crate) fn pin_shared(has: impl Fn(c_int) -> bool) {
+fn pin_shared(has: impl Fn(c_int) -> bool) {
     for (fd, slot) in used() {
         if slot.state() == SHARED && has(fd) {
             let _ = slot.state.compare_exchange(SHARED, PINNED, Ordering::SeqCst, Ordering::SeqCst);
@@ -313,7 +321,7 @@ pub(crate) fn pin_shared(has: impl Fn(c_int) -> bool) {
 }
 
 /// Makes shared sockets candidates again, which no child has any longer.
-pub(crate) fn unshare() {
+fn unshare() {
     sets().for_each(|(_, set)| set.set_shared(false));
     for (_, slot) in used() {
         let _ = slot.state.compare_exchange(SHARED, CANDIDATE, Ordering::SeqCst, Ordering::SeqCst);

@@ -44,7 +44,7 @@ exported! {
         if let Some(adopted) = slot.adopted()
             && adopted.engine().is_lost()
         {
-            crate::engine::abandon(adopted.engine());
+            table::abandon(adopted.engine());
         }
         if table::close_adopted(fd) {
             return 0;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use libc::{EINVAL, EPOLL_CTL_ADD, EPOLLEXCLUSIVE, epoll_event, sigset_t, timespec};
 
 use super::{exported, fail, kernel, last_error};
-use crate::epoll::{Set, Step};
+use crate::epoll::{LiveEngine, Set, Step};
 use crate::stats::Reason;
 use crate::{sockets, table};
 
@@ -76,6 +76,7 @@ fn wait(
             }
         }
         let engine = set.engine();
+        let engine = engine.as_ref().map(|engine| LiveEngine(engine, table::abandon));
         match set.before_sleep(engine.as_ref(), events) {
             Step::Ready(count) if count == events.len() => return Ok(count),
             Step::Ready(0) => {}

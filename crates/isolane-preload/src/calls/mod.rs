@@ -6,7 +6,7 @@
 mod descriptors;
 mod epoll;
 mod options;
-pub(crate) mod poll;
+mod poll;
 mod receive;
 mod select;
 mod send;
@@ -17,11 +17,8 @@ use std::ffi::{c_int, c_void};
 use libc::iovec;
 
 use crate::adopted::{Adopted, Outcome};
-use crate::engine;
 use crate::stats::{self, Reason};
 use crate::table::{self, Path, Slot};
-
-pub(crate) use poll::reset_in_child;
 
 /// Defines functions that programs call instead of the C library's.
 macro_rules! exported {
@@ -76,7 +73,7 @@ fn transfer(
                 table::release(fd, Reason::Error, table::PINNED);
                 return Some(Err(error));
             }
-            Outcome::Lost if adopted.engine().is_lost() => engine::abandon(adopted.engine()),
+            Outcome::Lost if adopted.engine().is_lost() => table::abandon(adopted.engine()),
             Outcome::Lost => table::release(fd, Reason::Engine, table::PINNED),
         }
     }

@@ -4,35 +4,14 @@
 //! another thread passes on events that it has fetched.
 
 use std::ffi::c_int;
-use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libc::{EINVAL, POLLERR, POLLHUP, POLLIN, nfds_t, pollfd, sigset_t, timespec};
-use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, eventfd};
 
 use super::{exported, fail, kernel, last_error};
 use crate::adopted::Adopted;
-use crate::epoll::clear;
-use crate::{engine, process, real, sockets, table};
-
-/// Eventfds that no thread uses.
-static EVENTS: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
-
-/// Closes the eventfds of the parent.
-pub(crate) fn reset_in_child() {
-    // SAFETY: no other thread exists, and none is in the middle of a change, because the parent has no lock at a fork.
-    unsafe { std::ptr::write((&raw const EVENTS).cast_mut(), Mutex::new(Vec::new())) };
-}
-
-fn take_event() -> Result<c_int, c_int> {
-    if let Some(event) = EVENTS.lock().pop() {
-        return Ok(event);
-    }
-    let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-    event.map(|event| process::raise(event).into_raw_fd()).map_err(|_| libc::ENOMEM)
-}
+use crate::{own, real, sockets, table};
 
 /// Returns `true` if a descriptor needs this library. Sets of epoll that are polled become the kernel's.
 #[inline]
@@ -68,12 +47,11 @@ pub(crate) fn wait(
         if ready > 0 || is_over {
             return Ok(ready + call_without(fds, &streams, &[], Some(Duration::ZERO), mask)?.0);
         }
-        let event = take_event()?;
+        let event = own::take_event()?;
         streams.iter().for_each(|(_, adopted)| adopted.watch_poll(event));
         let slept = sleep(fds, &streams, event, until, mask);
         streams.iter().for_each(|(_, adopted)| adopted.unwatch_poll(event));
-        clear(event);
-        EVENTS.lock().push(event);
+        own::put_event(event);
         if let Some(count) = slept? {
             return Ok(count);
         }
@@ -94,13 +72,13 @@ fn sleep(
     }
     let engine = Arc::clone(streams[0].1.engine());
     if !engine.poll() {
-        engine::abandon(&engine);
+        table::abandon(&engine);
         return Ok(None);
     }
     let own = [engine.bell(), event].map(|fd| pollfd { fd, events: POLLIN, revents: 0 });
     let (count, own) = call_without(fds, streams, &own, remaining(until), mask)?;
     if own[0] != 0 && !engine.poll() {
-        engine::abandon(&engine);
+        table::abandon(&engine);
     }
     match check(fds, streams, false) {
         Some(ready) if ready + count > 0 || own == [0, 0] => Ok(Some(ready + count)),

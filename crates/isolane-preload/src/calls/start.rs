@@ -6,14 +6,14 @@ use libc::{EINPROGRESS, EINTR, off_t, sockaddr, socklen_t};
 
 use super::{exported, kernel, last_error};
 use crate::stats::Reason;
-use crate::{process, table};
+use crate::{gate, process, table};
 
 /// Runs a call of exec, which returns only if it fails.
 fn exec(call: impl FnOnce() -> c_int) -> c_int {
-    process::forbid_adoption();
+    gate::close();
     process::share_inherited();
     let result = call();
-    process::allow_adoption();
+    gate::open();
     result
 }
 
