@@ -209,6 +209,19 @@ fn hostile_monitor_ends_alone() {
 }
 
 #[test]
+fn eventfds_do_not_block_the_server() {
+    let fixture = Fixture::of("mem:64M");
+    let (mut other, _other_monitor) = fixture.guest(1);
+    for is_call in [false, true] {
+        let (mut guest, _monitor) = fixture.guest(1);
+        guest.block_server(0, is_call);
+        guest.submit(0, request_type::IN, 0, &[], &[512], true);
+        guest.wait_used(0, 1);
+        check(&mut other, 0);
+    }
+}
+
+#[test]
 fn limits_connections() {
     let fixture = Fixture::of("mem:1M");
     let mut monitors: Vec<Monitor> = (0..16).map(|_| Monitor::connect(&fixture.path(), 0)).collect();

@@ -2,6 +2,7 @@
 
 mod driver;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use isolane_reactor::IoChoice;
@@ -191,6 +192,75 @@ fn new_connection_waits_for_requests_of_the_old() {
         done += guest.wait(0).len();
     }
     assert_eq!(guest.used_index(0), 2);
+}
+
+#[test]
+fn stop_waits_for_changes_of_the_old_connection() {
+    let volume = Waiting::new();
+    let fixture = Fixture::new(volume.clone());
+    let (mut other, _other_monitor) = fixture.guest(1);
+    let (mut guest, monitor) = fixture.guest(1);
+    submit_writes(&mut guest, 1);
+    volume.started(1);
+    drop(monitor);
+    let monitor = fixture.attach(&mut guest, 1);
+    let is_completed = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let stop = scope.spawn(|| {
+            let base = monitor.frontend.get_vring_base(0).unwrap();
+            assert!(is_completed.load(Ordering::Acquire), "stopped while the volume reads guest memory");
+            base
+        });
+        // Turns of the server, in which it would stop the queue.
+        for _ in 0..100 {
+            assert_eq!(other.run(0, request_type::GET_ID, 0, &[], 20).0, OK);
+        }
+        is_completed.store(true, Ordering::Release);
+        volume.complete("write 0 1");
+        assert_eq!(stop.join().unwrap(), 1);
+    });
+}
+
+#[test]
+fn writes_without_memory_end_with_their_connection() {
+    const LEN: u32 = 1 << 20;
+    // 12 more than the memory for data.
+    const WRITES: usize = 140;
+    let volume = Waiting::new();
+    let fixture = Fixture::new(volume.clone());
+    let (mut guest, monitor) = fixture.guest(3);
+    guest.is_indirect = true;
+    for at in 0..WRITES {
+        guest.submit(at % 3, request_type::OUT, 0, &[1; 512], &[LEN], false);
+    }
+    assert_eq!(volume.started(WRITES - 12).len(), WRITES - 12);
+    drop(monitor);
+    // The end of the connection is visible to the next.
+    let mut monitor = fixture.attach(&mut guest, 3);
+    monitor.config(0, 8).unwrap();
+    (0..WRITES - 12).for_each(|_| volume.complete("write 0 1"));
+    // The new connection repeats all, the late ones of the old have ended.
+    for _ in 0..WRITES {
+        volume.complete("write 0 1");
+    }
+    for (queue, count) in [47, 47, 46].into_iter().enumerate() {
+        guest.wait_used(queue, count);
+    }
+    assert!(volume.started.lock().unwrap().is_empty(), "a request of the old connection was started");
+}
+
+#[test]
+fn reads_of_the_old_connection_hold_no_queue() {
+    let volume = Waiting::new();
+    let fixture = Fixture::new(volume.clone());
+    let (mut guest, monitor) = fixture.guest(1);
+    guest.submit(0, request_type::IN, 0, &[], &[512], true);
+    guest.submit(0, request_type::FLUSH, 0, &[], &[], false);
+    volume.started(2);
+    drop(monitor);
+    let (mut other, _monitor) = fixture.guest(1);
+    submit_writes(&mut other, 1);
+    assert_eq!(volume.started(3)[2], "write 0 1");
 }
 
 #[test]

@@ -31,6 +31,14 @@ enum Kind {
 }
 
 impl Kind {
+    /// Whether a later request of another queue must not overtake it.
+    fn is_change(&self) -> bool {
+        match self {
+            Kind::Write | Kind::Discard | Kind::WriteZeroes => true,
+            Kind::Read(_) | Kind::Flush => false,
+        }
+    }
+
     fn name(&self) -> &'static str {
         match self {
             Kind::Read(_) => "read",
@@ -151,10 +159,14 @@ impl Core {
     }
 
     fn complete(&mut self, Job { ring, permit, kind }: Job, outcome: Outcome) {
+        let is_started = self.rings.is_started(ring);
+        if kind.is_change() && !is_started {
+            self.remove_orphan();
+        }
         let status = match outcome {
             Ok(data) => {
                 if let Kind::Read(target) = kind
-                    && self.rings.get_mut(ring).is_some()
+                    && is_started
                 {
                     self.deliver(data, &target);
                 }
@@ -182,17 +194,31 @@ impl Core {
 
     /// Publishes a result, unless the queue has ended.
     fn finish(&mut self, key: DefaultKey, permit: Permit, status: Status) {
-        match self.rings.get_mut(key) {
-            Some(ring) => {
-                ring.ring.complete(permit, status);
-                self.rings.list_completed(key);
+        if let Some(ring) = self.rings.get_mut(key) {
+            ring.ring.complete(permit, status);
+            self.rings.list_completed(key);
+        }
+    }
+
+    /// Ends the requests of closed queues that wait for memory, and counts the changes at the volume.
+    pub(super) fn abandon_jobs(&mut self) {
+        let (jobs, rings) = (&mut self.jobs, &self.rings);
+        self.waiting.retain(|waiting| {
+            let key = KeyData::from_ffi(waiting.tag).into();
+            let is_started = jobs.get(key).is_some_and(|job| rings.is_started(job.ring));
+            if !is_started {
+                jobs.remove(key);
             }
-            None => {
-                self.orphans -= 1;
-                if self.orphans == 0 {
-                    self.rings.release();
-                }
-            }
+            is_started
+        });
+        let is_orphan = |job: &&Job| job.kind.is_change() && !rings.is_started(job.ring);
+        self.orphans = jobs.values().filter(is_orphan).count();
+    }
+
+    fn remove_orphan(&mut self) {
+        self.orphans -= 1;
+        if self.orphans == 0 {
+            self.rings.release().into_iter().for_each(|key| self.finish_stop(key));
         }
     }
 }

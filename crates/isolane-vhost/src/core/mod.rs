@@ -51,7 +51,7 @@ pub(crate) struct Core {
     rings: Rings,
     /// Requests at the volume, by their tags.
     jobs: SlotMap<DefaultKey, Job>,
-    /// Requests whose queue has ended.
+    /// Changes at the volume whose queue has ended.
     orphans: usize,
     /// Reads and writes that wait for memory, first come, first served.
     waiting: VecDeque<Waiting>,

@@ -3,11 +3,14 @@
 //! Invariant: a key of a stopped queue finds nothing, so that a late completion reaches no other queue.
 
 use std::collections::VecDeque;
+use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use isolane_reactor::Token;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{ReadWriteFlags, ioctl_fionbio, preadv2};
 use slotmap::{DefaultKey, SlotMap};
 
 use super::Core;
@@ -29,7 +32,7 @@ pub(super) struct ActiveRing {
     error: Option<OwnedFd>,
     pub is_enabled: bool,
     pub is_write_through: bool,
-    /// Waits for requests of connections that have ended.
+    /// Waits for changes of connections that have ended.
     pub is_held: bool,
     /// Listed for requests.
     is_listed: bool,
@@ -109,6 +112,11 @@ impl Rings {
         self.slots.get_mut(key)
     }
 
+    /// Whether a key is of a started queue.
+    pub fn is_started(&self, key: DefaultKey) -> bool {
+        self.slots.contains_key(key)
+    }
+
     pub fn remove(&mut self, key: DefaultKey) -> Option<ActiveRing> {
         let ring = self.slots.remove(key)?;
         if let Some(entry) = self.by_token.get_mut(ring.token.index()) {
@@ -122,13 +130,14 @@ impl Rings {
         self.slots.iter().filter(|(_, ring)| ring.session == session).map(|(key, _)| key).collect()
     }
 
-    /// Serves the queues that were held.
-    pub fn release(&mut self) {
+    /// Serves the queues that were held, and returns them.
+    pub fn release(&mut self) -> Vec<DefaultKey> {
         let held: Vec<_> = self.slots.iter().filter(|(_, ring)| ring.is_held).map(|(key, _)| key).collect();
-        for key in held {
-            self.slots[key].is_held = false;
-            self.list(key);
+        for key in &held {
+            self.slots[*key].is_held = false;
+            self.list(*key);
         }
+        held
     }
 
     /// Lists a queue that may have requests.
@@ -159,7 +168,7 @@ impl Core {
     /// Handles a notification of a driver.
     pub(super) fn on_kick(&mut self, key: DefaultKey) {
         let Some(ring) = self.rings.get_mut(key) else { return };
-        let is_kicked = rustix::io::read(&ring.kick, &mut [0; 8]).is_ok();
+        let is_kicked = take_kick(&ring.kick);
         self.reactor.on_read(ring.token, is_kicked);
         if is_kicked {
             self.rings.list(key);
@@ -217,11 +226,12 @@ impl Core {
         }
     }
 
-    /// Removes a queue that stops, once its last request has completed.
+    /// Removes a queue that stops, once its last request has completed, and it is not held.
     pub(super) fn finish_stop(&mut self, key: DefaultKey) {
         let Some(ring) = self.rings.get_mut(key) else { return };
         if ring.stop.is_some()
             && ring.ring.in_flight() == 0
+            && !ring.is_held
             && let Some(ring) = self.rings.remove(key)
         {
             drop(self.reactor.remove(ring.token));
@@ -231,12 +241,29 @@ impl Core {
     }
 }
 
+/// Resets an eventfd, and returns `false` if its counter was 0. The flag is given per call, because the flags of the file
+/// belong to every process that holds it.
+fn take_kick(eventfd: &OwnedFd) -> bool {
+    let mut count = [0; 8];
+    preadv2(eventfd, &mut [IoSliceMut::new(&mut count)], CURRENT_POSITION, ReadWriteFlags::NOWAIT).is_ok()
+}
+
 /// Adds to an eventfd. One whose counter is full is readable already.
+///
+/// A write to an eventfd cannot have the flag of [`take_kick`], so a monitor can make it block: it must fill the counter, and
+/// clear the flag of the file, between the calls here.
 pub(super) fn notify(eventfd: Option<&OwnedFd>) {
-    if let Some(eventfd) = eventfd {
+    let Some(eventfd) = eventfd else { return };
+    let mut sources = [PollFd::new(eventfd, PollFlags::OUT)];
+    let polled = poll(&mut sources, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    if polled.is_ok() && sources[0].revents().contains(PollFlags::OUT) && ioctl_fionbio(eventfd, true).is_ok()
+    {
         let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
     }
 }
+
+/// Offset of a read that has none.
+const CURRENT_POSITION: u64 = u64::MAX;
 
 /// Requests of a queue before others have their turn.
 const MAX_REQUESTS_PER_TURN: usize = 64;

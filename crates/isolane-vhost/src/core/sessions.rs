@@ -1,7 +1,8 @@
 //! Connections of monitors, and the messages of their control threads.
 //!
-//! Invariant: a queue takes no request while an earlier connection has one in flight, so that a late write of that
-//! connection cannot follow the same write of its successor, and a newer one.
+//! Invariant: a queue takes no request, and does not stop, while the volume has a change of a connection that ended before
+//! the queue started. A late write cannot follow the same write of its successor, and a newer one, and no write is read from
+//! memory that the guest has reused.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use isolane_reactor::mailbox::Sender;
 use isolane_shm::PeerCred;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -16,6 +18,7 @@ use rustix::io::Errno;
 use super::Core;
 use super::rings::{ActiveRing, notify};
 use crate::control::{Control, Message, MessageKind, StartedRing};
+use crate::device::Device;
 
 /// A connection.
 pub(super) struct Session {
@@ -79,8 +82,7 @@ impl Core {
         socket.set_nonblocking(false)?;
         let (number, peer) = (self.next_session, Arc::clone(peer));
         let session = Session { number, peer: Arc::clone(&peer), socket: socket.try_clone()? };
-        let control = Control::new(number, self.sender.clone(), Arc::clone(&self.device));
-        let run = move || control.run(socket, &peer);
+        let run = control_main(number, self.sender.clone(), Arc::clone(&self.device), socket, peer);
         thread::Builder::new().name(format!("vhost-{number}")).spawn(run)?;
         log::debug!("{}: connected", session.peer);
         self.next_session += 1;
@@ -88,7 +90,8 @@ impl Core {
         Ok(())
     }
 
-    /// Ends a connection. Its requests complete without results.
+    /// Ends a connection. Its requests at the volume complete without results, and its others end: its successor repeats
+    /// all of them.
     pub(super) fn close(&mut self, number: u64) {
         let Some(at) = self.sessions.iter().position(|session| session.number == number) else { return };
         let session = self.sessions.remove(at);
@@ -97,9 +100,9 @@ impl Core {
         for key in self.rings.keys_of(number) {
             if let Some(ring) = self.rings.remove(key) {
                 drop(self.reactor.remove(ring.token));
-                self.orphans += ring.ring.in_flight();
             }
         }
+        self.abandon_jobs();
     }
 
     pub(super) fn handle_messages(&mut self) {
@@ -175,6 +178,18 @@ impl Core {
     }
 }
 
+/// Returns the main function of a control thread. The state is created on that thread: its drop waits for this one, which
+/// drops the function if the system refuses the thread.
+fn control_main(
+    session: u64,
+    core: Sender<Message>,
+    device: Arc<Device>,
+    socket: UnixStream,
+    peer: Arc<str>,
+) -> impl FnOnce() + Send {
+    move || Control::new(session, core, device).run(socket, &peer)
+}
+
 fn peer_name(socket: &UnixStream) -> Arc<str> {
     match PeerCred::from_socket(socket.as_fd()) {
         Ok(PeerCred { pid, .. }) => format!("process {pid}").into(),
@@ -189,3 +204,28 @@ const MAX_ACCEPTS: usize = 16;
 const MAX_MESSAGES: usize = 64;
 /// Interval of checks during the shutdown, and delay after the system ran out of descriptors.
 pub(super) const TICK: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use isolane_reactor::{Reactor, ReactorConfig, mailbox};
+    use isolane_volume::{open, spec};
+
+    use super::*;
+
+    #[test]
+    fn refused_thread_has_no_state_to_close() {
+        let reactor = Reactor::new(ReactorConfig::default()).unwrap();
+        let (sender, messages) = mailbox::unbounded(reactor.waker());
+        let volume = open(&spec::parse("mem:1M").unwrap()).unwrap();
+        let device = Arc::new(Device::new(volume.info().clone(), volume.identity()));
+        let (socket, _peer) = UnixStream::pair().unwrap();
+        let main = control_main(7, sender, device, socket, "a test".into());
+        // On another thread, because the drop of a state waits for the reply to its message.
+        let dropped = thread::spawn(move || drop(main));
+        while !dropped.is_finished() {
+            assert!(messages.poll().is_none(), "the thread of the server waits for itself");
+            thread::yield_now();
+        }
+        assert!(messages.poll().is_none());
+    }
+}

@@ -7,7 +7,7 @@ pub mod waiting;
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -212,6 +212,28 @@ impl Guest {
 
     pub fn kick(&mut self, index: usize) {
         self.queue(index).kick.write(1).unwrap();
+    }
+
+    /// Makes reads of the kick descriptor block, or writes of the call descriptor, whose counter is then full.
+    pub fn block_server(&mut self, index: usize, is_call: bool) {
+        let queue = self.queue(index);
+        let eventfd = if is_call { &queue.call } else { &queue.kick };
+        if is_call {
+            let _ = eventfd.read();
+            eventfd.write(u64::MAX - 1).unwrap();
+        }
+        // SAFETY: `eventfd` has the descriptor.
+        let eventfd = unsafe { BorrowedFd::borrow_raw(eventfd.as_raw_fd()) };
+        rustix::io::ioctl_fionbio(eventfd, false).unwrap();
+    }
+
+    /// Waits for results without their notification.
+    pub fn wait_used(&self, index: usize, used: u16) {
+        let limit = Instant::now() + TIMEOUT;
+        while self.used_index(index) != used {
+            assert!(Instant::now() < limit, "no result in {TIMEOUT:?}");
+            std::thread::yield_now();
+        }
     }
 
     /// Submits a request with data to the device, or for data from it, in parts of the given lengths.

@@ -11,7 +11,8 @@ use isolane_volume::{
 /// A volume whose requests wait for the test.
 pub struct Waiting {
     description: VolumeDescription,
-    pub started: Mutex<Vec<(String, Completer)>>,
+    /// Requests in flight, with their data.
+    pub started: Mutex<Vec<(String, Request, Completer)>>,
 }
 
 impl Waiting {
@@ -25,7 +26,7 @@ impl Waiting {
         loop {
             let started = self.started.lock().unwrap();
             if started.len() >= count {
-                return started.iter().map(|(name, _)| name.clone()).collect();
+                return started.iter().map(|(name, _, _)| name.clone()).collect();
             }
             drop(started);
             thread::yield_now();
@@ -35,8 +36,8 @@ impl Waiting {
     pub fn complete(&self, name: &str) {
         self.started(1);
         let mut started = self.started.lock().unwrap();
-        let at = started.iter().position(|(known, _)| known == name).expect("a request in flight");
-        let (_, completer) = started.remove(at);
+        let at = started.iter().position(|(known, _, _)| known == name).expect("a request in flight");
+        let (_, _, completer) = started.remove(at);
         drop(started);
         completer.complete(Ok(Payload::default()));
     }
@@ -44,8 +45,8 @@ impl Waiting {
     pub fn fail(&self, name: &str) {
         self.started(1);
         let mut started = self.started.lock().unwrap();
-        let at = started.iter().position(|(known, _)| known == name).expect("a request in flight");
-        let (_, completer) = started.remove(at);
+        let at = started.iter().position(|(known, _, _)| known == name).expect("a request in flight");
+        let (_, _, completer) = started.remove(at);
         drop(started);
         completer.complete(Err(VolumeError::SyncFailed { raw_os_error: 5 }));
     }
@@ -69,7 +70,7 @@ impl Volume for Waiting {
             other => format!("{other:?}"),
         };
         let (completer, step) = Step::pending(&request);
-        self.started.lock().unwrap().push((name, completer));
+        self.started.lock().unwrap().push((name, request, completer));
         step
     }
 }
