@@ -36,6 +36,8 @@ pub struct SharedMemory(Arc<Inner>);
 struct Inner {
     mapping: Mapping,
     memfd: OwnedFd,
+    /// Offset of the mapping in the file.
+    offset: u64,
 }
 
 /// Reason why shared memory, or a range of it, cannot be used.
@@ -102,7 +104,7 @@ impl SharedMemory {
         }
         let memfd =
             memfd(name, bytes).map_err(|error| MemoryError::System { bytes, source: error.into() })?;
-        SharedMemory::map(memfd, bytes)
+        SharedMemory::map(memfd, 0, bytes)
     }
 
     /// Maps memory that the peer created.
@@ -110,25 +112,31 @@ impl SharedMemory {
     /// # Errors
     /// [`MemoryError`]: the rule that the peer violated.
     pub fn open(memfd: OwnedFd, max_bytes: usize) -> Result<SharedMemory, MemoryError> {
-        let system = |error: rustix::io::Errno| MemoryError::System { bytes: 0, source: error.into() };
-        if !fcntl_get_seals(&memfd).is_ok_and(|seals| seals.contains(SEALS)) {
-            return Err(MemoryError::NotSealed);
-        }
-        // A hole can be punched into huge pages even if they are sealed, and an access to it faults when no huge page is
-        // free. Other holes read as zeroes.
-        if fstatfs(&memfd).map_err(system)?.f_type != TMPFS_MAGIC {
-            return Err(MemoryError::NotTmpfs);
-        }
-        let bytes = fstat(&memfd).map_err(system)?.st_size as u64;
+        let bytes = check(&memfd)?;
         if bytes == 0 || bytes > max_bytes as u64 || !bytes.is_multiple_of(PAGE_SIZE as u64) {
             return Err(MemoryError::Size { bytes, max_bytes });
         }
-        SharedMemory::map(memfd, bytes as usize)
+        SharedMemory::map(memfd, 0, bytes as usize)
     }
 
-    fn map(memfd: OwnedFd, bytes: usize) -> Result<SharedMemory, MemoryError> {
-        let mapping = Mapping::new(&memfd, bytes).map_err(|source| MemoryError::System { bytes, source })?;
-        Ok(SharedMemory(Arc::new(Inner { mapping, memfd })))
+    /// Maps a part of memory that the peer created. Offsets count from the start of the part.
+    ///
+    /// # Errors
+    /// [`MemoryError`]: the rule that the peer violated.
+    pub fn open_range(memfd: OwnedFd, offset: u64, len: usize) -> Result<SharedMemory, MemoryError> {
+        let bytes = check(&memfd)?;
+        let is_aligned = offset.is_multiple_of(PAGE_SIZE as u64) && len.is_multiple_of(PAGE_SIZE);
+        if len == 0 || !is_aligned || offset.checked_add(len as u64).is_none_or(|end| end > bytes) {
+            let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            return Err(MemoryError::OutOfBounds { what: "a mapping", offset, len: len as u64, bytes });
+        }
+        SharedMemory::map(memfd, offset, len)
+    }
+
+    fn map(memfd: OwnedFd, offset: u64, bytes: usize) -> Result<SharedMemory, MemoryError> {
+        let mapping =
+            Mapping::new(&memfd, offset, bytes).map_err(|source| MemoryError::System { bytes, source })?;
+        Ok(SharedMemory(Arc::new(Inner { mapping, memfd, offset })))
     }
 
     /// Replaces the descriptor by a duplicate, for example one with another number.
@@ -169,7 +177,7 @@ impl SharedMemory {
     /// The system's.
     pub fn punch(&self, offset: usize, len: usize) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(fallocate(&self.0.memfd, flags, offset as u64, len as u64)?)
+        Ok(fallocate(&self.0.memfd, flags, self.0.offset + offset as u64, len as u64)?)
     }
 
     /// Returns the indices of a ring. The peer may have chosen the offset, as for all methods below.
@@ -283,6 +291,20 @@ impl SharedMemory {
     fn out_of_bounds(&self, what: &'static str, offset: u64, len: u64) -> MemoryError {
         MemoryError::OutOfBounds { what, offset, len, bytes: self.bytes() }
     }
+}
+
+/// Checks that the peer cannot make an access fault, and returns the size in bytes.
+fn check(memfd: &OwnedFd) -> Result<u64, MemoryError> {
+    let system = |error: rustix::io::Errno| MemoryError::System { bytes: 0, source: error.into() };
+    if !fcntl_get_seals(memfd).is_ok_and(|seals| seals.contains(SEALS)) {
+        return Err(MemoryError::NotSealed);
+    }
+    // A hole can be punched into huge pages even if they are sealed, and an access to it faults when no huge page is free.
+    // Other holes read as zeroes.
+    if fstatfs(memfd).map_err(system)?.f_type != TMPFS_MAGIC {
+        return Err(MemoryError::NotTmpfs);
+    }
+    Ok(fstat(memfd).map_err(system)?.st_size as u64)
 }
 
 #[cfg(not(miri))]
@@ -460,16 +482,16 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps private pages: Miri shares none. Memory that is opened is not the memory that was created.
     #[cfg(miri)]
-    fn new(_: &OwnedFd, bytes: usize) -> io::Result<Mapping> {
+    fn new(_: &OwnedFd, _: u64, bytes: usize) -> io::Result<Mapping> {
         // SAFETY: a new mapping at an address that the kernel chooses affects no existing memory.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, ACCESS, MapFlags::PRIVATE) }?;
         Mapping::from_kernel(start, bytes)
     }
 
     #[cfg(not(miri))]
-    fn new(memfd: &OwnedFd, bytes: usize) -> io::Result<Mapping> {
+    fn new(memfd: &OwnedFd, offset: u64, bytes: usize) -> io::Result<Mapping> {
         // SAFETY: a new mapping at an address that the kernel chooses affects no existing memory.
-        let start = unsafe { mmap(ptr::null_mut(), bytes, ACCESS, MapFlags::SHARED, memfd, 0) }?;
+        let start = unsafe { mmap(ptr::null_mut(), bytes, ACCESS, MapFlags::SHARED, memfd, offset) }?;
         let mapping = Mapping::from_kernel(start, bytes)?;
         // A forked child must not write here: the peer would take it for this process.
         // SAFETY: the advice changes nothing in this process.

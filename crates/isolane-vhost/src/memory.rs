@@ -1,15 +1,17 @@
 //! Memory of a guest, mapped from the files that its virtual machine monitor has sent.
 //!
-//! The parts of the virtqueues are mapped once by `vm-memory`, for `virtio-queue`, and the complete files again by
-//! [`SharedMemory`], for data: a volume can use such memory without a copy.
+//! Each region is mapped once by `vm-memory`, for the virtqueues, and again by [`SharedMemory`], for data: a volume can use
+//! such memory without a copy.
 //!
 //! Invariants:
 //! * Every file is sealed against truncation, so that no access faults.
 //! * Every range is checked against the regions before use; memory stays mapped while a [`GuestBuffer`] refers to it.
+//! * The mappings of all guests leave most of the address space free.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use isolane_memory::Buffer;
 use isolane_shm::{PAGE_SIZE, SharedMemory};
@@ -46,6 +48,7 @@ pub struct GuestMemory {
     rings: GuestMemoryMmap,
     /// In the order of their addresses.
     regions: Vec<Region>,
+    _mapped: Mapped,
 }
 
 struct Region {
@@ -58,7 +61,7 @@ struct Region {
 pub(crate) struct Segment {
     region: u32,
     len: u32,
-    /// Offset in the file.
+    /// Offset in the region.
     offset: u64,
 }
 
@@ -73,24 +76,29 @@ impl GuestMemory {
         let mut regions = regions;
         regions.sort_by_key(|(spec, _)| spec.guest);
         let (mut mapped, mut ranges) = (Vec::new(), Vec::new());
+        let first = regions.first().map_or(0, |(spec, _)| spec.guest);
+        let reserved = regions.iter().try_fold(0u64, |sum, (spec, _)| sum.checked_add(spec.len));
+        let reserved = reserved.filter(|bytes| *bytes <= MAX_GUEST_BYTES).ok_or_else(|| RegionError {
+            guest: first,
+            reason: format!("more than {MAX_GUEST_BYTES} bytes in all regions"),
+        })?;
+        let reserved = Mapped::reserve(&MAPPED, reserved).ok_or_else(|| RegionError {
+            guest: first,
+            reason: "other machines have all memory that this program can map; disconnect some".to_owned(),
+        })?;
         for (spec, file) in regions {
             let refuse = |reason: String| RegionError { guest: spec.guest, reason };
             spec.check().map_err(|reason| refuse(reason.to_owned()))?;
             let duplicate = file.try_clone().map_err(|error| refuse(error.to_string()))?;
-            let memory =
-                SharedMemory::open(file, MAX_FILE_BYTES).map_err(|error| refuse(error.to_string()))?;
-            if spec.offset.checked_add(spec.len).is_none_or(|end| end > memory.bytes() as u64) {
-                let (len, offset, bytes) = (spec.len, spec.offset, memory.bytes());
-                return Err(refuse(format!("{len} bytes at offset {offset} of a file of {bytes} bytes")));
-            }
+            let memory = SharedMemory::open_range(file, spec.offset, spec.len as usize)
+                .map_err(|error| refuse(error.to_string()))?;
             let file = FileOffset::new(File::from(duplicate), spec.offset);
             ranges.push((GuestAddress(spec.guest), spec.len as usize, Some(file)));
             mapped.push(Region { spec, memory });
         }
-        let first = mapped.first().map_or(0, |region| region.spec.guest);
         let rings = GuestMemoryMmap::from_ranges_with_files(ranges)
             .map_err(|error| RegionError { guest: first, reason: error.to_string() })?;
-        Ok(GuestMemory { rings, regions: mapped })
+        Ok(GuestMemory { rings, regions: mapped, _mapped: reserved })
     }
 
     /// Returns the mapping for virtqueues.
@@ -120,7 +128,7 @@ impl GuestMemory {
                 return false;
             }
             let part = u64::from(left).min(spec.len - at) as u32;
-            push(segments, Segment { region: index as u32, len: part, offset: spec.offset + at });
+            push(segments, Segment { region: index as u32, len: part, offset: at });
             left -= part;
             // Regions end below 2⁶⁴.
             address += u64::from(part);
@@ -140,6 +148,25 @@ fn push(segments: &mut Segments, next: Segment) {
         return;
     }
     segments.push(next);
+}
+
+/// A share of the memory that all guests can have mapped.
+struct Mapped {
+    total: &'static AtomicU64,
+    bytes: u64,
+}
+
+impl Mapped {
+    fn reserve(total: &'static AtomicU64, bytes: u64) -> Option<Mapped> {
+        let add = |sum: u64| sum.checked_add(bytes).filter(|sum| *sum <= MAX_MAPPED_BYTES);
+        total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok().map(|_| Mapped { total, bytes })
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl RegionSpec {
@@ -274,8 +301,13 @@ impl std::fmt::Debug for GuestBuffer {
     }
 }
 
-/// Larger than the memory of any guest.
-const MAX_FILE_BYTES: usize = 1 << 46;
+/// Memory of all guests, in bytes, with those that have gone while the volume uses it.
+static MAPPED: AtomicU64 = AtomicU64::new(0);
+/// Memory of one guest.
+const MAX_GUEST_BYTES: u64 = 1 << 40;
+/// Twice the memory of 16 guests, because new memory is mapped before the old is unmapped. Each byte has two addresses, of
+/// 128 TiB.
+const MAX_MAPPED_BYTES: u64 = 32 * MAX_GUEST_BYTES;
 
 #[cfg(test)]
 mod tests {
@@ -305,9 +337,15 @@ mod tests {
         let error = reject(SPEC, unsealed(0x2000));
         assert!(error.starts_with("guest memory at 0x1000: shared memory is not sealed"), "{error}");
         assert!(error.ends_with("memory-backend-memfd,share=on`"), "{error}");
-        assert!(reject(SPEC, sealed(0x1000)).contains("8192 bytes at offset 0 of a file of 4096 bytes"));
+        assert!(
+            reject(SPEC, sealed(0x1000))
+                .contains("8192 bytes at offset 0 are out of bounds of shared memory of 4096")
+        );
         let late = RegionSpec { offset: 0x1000, ..SPEC };
-        assert!(reject(late, sealed(0x2000)).contains("8192 bytes at offset 4096 of a file of 8192 bytes"));
+        assert!(
+            reject(late, sealed(0x2000))
+                .contains("8192 bytes at offset 4096 are out of bounds of shared memory of 8192")
+        );
         for spec in [
             RegionSpec { len: 0, ..SPEC },
             RegionSpec { len: 0x2001, ..SPEC },
@@ -322,6 +360,30 @@ mod tests {
         let overlapping = RegionSpec { guest: 0x2000, ..SPEC };
         let regions = vec![(SPEC, sealed(0x2000)), (overlapping, sealed(0x2000))];
         assert!(GuestMemory::map(regions).is_err());
+    }
+
+    #[test]
+    fn maps_only_the_regions() {
+        let huge = || sealed(1 << 46);
+        let regions = (0..8).map(|at| (RegionSpec { guest: at << 20, offset: at << 40, ..SPEC }, huge()));
+        GuestMemory::map(regions.collect()).unwrap();
+        for lens in [[1 << 41, 0x1000], [1 << 40, 0x1000], [1 << 63, 1 << 63]] {
+            let specs = lens.map(|len| RegionSpec { guest: len, len, ..SPEC });
+            let error = GuestMemory::map(specs.map(|spec| (spec, huge())).into()).err().unwrap().to_string();
+            assert!(error.contains(": more than 1099511627776 bytes in all regions; "), "{error}");
+        }
+    }
+
+    #[test]
+    fn memory_of_all_guests_is_limited() {
+        static TOTAL: AtomicU64 = AtomicU64::new(0);
+        let mut shares: Vec<_> = (0..32).map(|_| Mapped::reserve(&TOTAL, MAX_GUEST_BYTES).unwrap()).collect();
+        assert!(Mapped::reserve(&TOTAL, 1).is_none());
+        shares.pop();
+        assert!(Mapped::reserve(&TOTAL, MAX_GUEST_BYTES + 1).is_none());
+        assert!(Mapped::reserve(&TOTAL, MAX_GUEST_BYTES).is_some());
+        drop(shares);
+        assert_eq!(TOTAL.load(Ordering::Relaxed), 0);
     }
 
     #[test]

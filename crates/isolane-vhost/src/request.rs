@@ -87,6 +87,16 @@ pub enum Command {
     Id(GuestBuffer),
 }
 
+impl Command {
+    /// Returns the size of the data of a read or a write.
+    pub(crate) fn data_bytes(&self) -> usize {
+        match self {
+            Command::Read { data, .. } | Command::Write { data, .. } => data.len(),
+            Command::Flush | Command::Discard(_) | Command::WriteZeroes { .. } | Command::Id(_) => 0,
+        }
+    }
+}
+
 /// Status of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

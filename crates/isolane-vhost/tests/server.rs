@@ -264,6 +264,48 @@ fn reads_of_the_old_connection_hold_no_queue() {
 }
 
 #[test]
+fn large_requests_of_queues_alternate() {
+    let volume = Waiting::new();
+    let fixture = Fixture::new(volume.clone());
+    let (mut old, monitor) = fixture.guest(1);
+    submit_writes(&mut old, 1);
+    volume.started(1);
+    drop(monitor);
+    // Both queues start together, after the write.
+    let (mut guest, _monitor) = fixture.guest(2);
+    for _ in 0..8 {
+        for queue in 0..2 {
+            guest.submit(queue, request_type::IN, queue as u64, &[], &[512 << 10], true);
+        }
+    }
+    volume.complete("write 0 1");
+    let started = volume.started(16);
+    let visits: Vec<&[String]> = started.chunks(2).collect();
+    assert!(visits.iter().all(|visit| visit[0] == visit[1]), "{started:?}");
+    assert!(visits.windows(2).all(|next| next[0] != next[1]), "{started:?}");
+}
+
+#[test]
+fn reads_have_limited_memory() {
+    let volume = Waiting::new();
+    let fixture = Fixture::new(volume.clone());
+    let (mut other, _other_monitor) = fixture.guest(1);
+    let (mut guest, _monitor) = fixture.guest(3);
+    guest.is_indirect = true;
+    for at in 0..140 {
+        guest.submit(at % 3, request_type::IN, 0, &[], &[1 << 20], true);
+    }
+    let name = volume.started(128).remove(0);
+    // Turns of the server, in which it would start others.
+    for _ in 0..20 {
+        assert_eq!(other.run(0, request_type::GET_ID, 0, &[], 20).0, OK);
+    }
+    assert_eq!(volume.started(128).len(), 128);
+    (0..12).for_each(|_| volume.complete(&name));
+    assert_eq!(volume.started(128).len(), 128);
+}
+
+#[test]
 fn stop_waits_for_requests() {
     let volume = Waiting::new();
     let fixture = Fixture::new(volume.clone());

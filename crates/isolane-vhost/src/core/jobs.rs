@@ -79,7 +79,7 @@ impl Core {
                 return self.finish(ring, permit, Status::Ok);
             }
             Ok(Command::Read { lba, blocks, data }) => {
-                let len = if self.reads_into_pool { data.len() } else { 0 };
+                let len = data.len();
                 let transfer = Transfer::Read(BlockRange { lba, blocks });
                 return self.transfer(Job { ring, permit, kind: Kind::Read(data) }, len, transfer);
             }
@@ -114,7 +114,12 @@ impl Core {
 
     fn submit(&mut self, Waiting { tag, len, transfer }: Waiting) {
         let request = match transfer {
-            Transfer::Read(BlockRange { lba, blocks }) => Request::Read { lba, blocks },
+            Transfer::Read(BlockRange { lba, blocks }) => {
+                if !self.reads_into_pool {
+                    self.read_pages += pages_for(len);
+                }
+                Request::Read { lba, blocks }
+            }
             Transfer::Write(BlockRange { lba, blocks }, source, fua) => {
                 let Some(mut data) = self.pool.buffer(len) else { unreachable!("the pool has free pages") };
                 source.copy_to(&mut data);
@@ -125,12 +130,12 @@ impl Core {
     }
 
     fn has_memory(&mut self, len: usize) -> bool {
-        pages_for(len) <= self.pool.free_pages()
+        pages_for(len) + self.read_pages <= self.pool.free_pages()
     }
 
     /// Whether the first waiting request can have memory.
     pub(super) fn can_grant(&mut self) -> bool {
-        self.waiting.front().is_some_and(|first| pages_for(first.len) <= self.pool.free_pages())
+        self.waiting.front().map(|first| first.len).is_some_and(|len| self.has_memory(len))
     }
 
     /// Starts requests that wait for memory, in order.
@@ -159,6 +164,11 @@ impl Core {
     }
 
     fn complete(&mut self, Job { ring, permit, kind }: Job, outcome: Outcome) {
+        if let Kind::Read(target) = &kind
+            && !self.reads_into_pool
+        {
+            self.read_pages -= pages_for(target.len());
+        }
         let is_started = self.rings.is_started(ring);
         if kind.is_change() && !is_started {
             self.remove_orphan();

@@ -58,6 +58,8 @@ pub(crate) struct Core {
     device: Arc<Device>,
     /// Whether reads take memory of the pool.
     reads_into_pool: bool,
+    /// Pages of the reads at the volume, if they take other memory.
+    read_pages: usize,
     /// Whether writes go to a file. Other volumes keep or copy the pages of the pool.
     has_file: bool,
     pool: Pool,
@@ -91,6 +93,7 @@ impl Core {
         Ok(Core {
             device: Arc::new(Device::new(volume.info().clone(), volume.identity())),
             reads_into_pool: volume.reads_into_pool(),
+            read_pages: 0,
             has_file: volume.file().is_some(),
             queue: VolumeQueue::new(volume, &mut reactor),
             listener: Some((listener, token)),

@@ -16,6 +16,7 @@ use slotmap::{DefaultKey, SlotMap};
 use super::Core;
 use super::jobs::MAX_JOBS;
 use crate::control::StartedRing;
+use crate::request::Command;
 use crate::ring::{Ring, Taken};
 
 /// A started queue.
@@ -175,31 +176,39 @@ impl Core {
         }
     }
 
-    /// Takes a bounded number of requests from each listed queue.
+    /// Takes requests from listed queues, until their data has [`TURN_BYTES`]. Results are published after each queue, so
+    /// that a volume that completes reads at once has little data in memory.
     pub(super) fn poll_rings(&mut self) {
+        let mut bytes = 0;
         for _ in 0..self.rings.listed.len() {
-            if !self.can_poll_rings() {
+            if bytes >= TURN_BYTES || !self.can_poll_rings() {
                 return;
             }
             let Some(key) = self.rings.listed.pop_front() else { return };
             if let Some(ring) = self.rings.get_mut(key) {
                 ring.is_listed = false;
                 ring.ring.suppress_notifications();
-                self.poll_ring(key);
+                bytes += self.poll_ring(key);
+                self.complete_jobs();
             }
         }
     }
 
-    fn poll_ring(&mut self, key: DefaultKey) {
-        for _ in 0..MAX_REQUESTS_PER_TURN {
+    /// Takes requests from a queue, until their data has [`VISIT_BYTES`]. Returns the size of their data.
+    fn poll_ring(&mut self, key: DefaultKey) -> usize {
+        let mut bytes = 0;
+        while bytes < VISIT_BYTES {
             let is_full = self.jobs.len() >= MAX_JOBS;
-            let Some(ring) = self.rings.get_mut(key).filter(|ring| ring.is_served()) else { return };
+            let Some(ring) = self.rings.get_mut(key).filter(|ring| ring.is_served()) else { return bytes };
             if is_full {
                 break;
             }
             match ring.ring.poll() {
-                Ok(Some(Taken { permit, command })) => self.start(key, permit, command),
-                Ok(None) => return,
+                Ok(Some(Taken { permit, command })) => {
+                    bytes += command.as_ref().map_or(0, Command::data_bytes).max(MIN_REQUEST_BYTES);
+                    self.start(key, permit, command);
+                }
+                Ok(None) => return bytes,
                 Err(error) => {
                     let (peer, index) = (&ring.peer, ring.index);
                     log::limited!(
@@ -207,11 +216,12 @@ impl Core {
                         "{peer}: queue {index}: {error}; the queue is stopped, reset the device"
                     );
                     notify(ring.error.as_ref());
-                    return;
+                    return bytes;
                 }
             }
         }
         self.rings.list(key);
+        bytes
     }
 
     /// Notifies the drivers of results, each at most once.
@@ -265,5 +275,9 @@ pub(super) fn notify(eventfd: Option<&OwnedFd>) {
 /// Offset of a read that has none.
 const CURRENT_POSITION: u64 = u64::MAX;
 
-/// Requests of a queue before others have their turn.
-const MAX_REQUESTS_PER_TURN: usize = 64;
+/// Data of a queue before others have their turn, in bytes. The last request can exceed it.
+const VISIT_BYTES: usize = 1 << 20;
+/// Data of all queues in one turn.
+const TURN_BYTES: usize = 16 << 20;
+/// A request without data costs as much as some data.
+const MIN_REQUEST_BYTES: usize = 16 << 10;
