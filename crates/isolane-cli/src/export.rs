@@ -12,6 +12,7 @@ use isolane_host::{IoChoice, Mode};
 use isolane_nbd::{Address, Server, ServerConfig};
 use isolane_rbd::Rbd;
 use isolane_reactor::ReactorConfig;
+use isolane_reactor::cpu::raise_fd_limit;
 use isolane_volume::Volume;
 use isolane_volume::shell::quoted;
 use signal_hook::consts::SIGUSR1;
@@ -112,6 +113,10 @@ const MAX_NAME_BYTES: usize = 256;
 pub fn run(args: &Args) -> Result<(), Failure> {
     let (mut signals, is_starting) = (signals::listen()?, Arc::new(AtomicBool::new(true)));
     signals::exit_while(&is_starting)?;
+    // A queue of a machine has three descriptors, more than the usual limit allows for several machines.
+    if let Err(error) = raise_fd_limit() {
+        log::warn!("cannot raise the limit of open files: {error}");
+    }
     let rbd = Arc::new(Rbd::new(volume::RBD_IMAGES_PER_CONNECTION.into()));
     let kinds = volume::kinds(&rbd);
     let spec = volume::parse(&kinds, &args.volume, "export", "--nbd 127.0.0.1:10809")?;
@@ -189,9 +194,10 @@ impl Servers {
         Ok(servers)
     }
 
-    /// Ends both, and returns the first error. The one that started first ends last, because its thread drives the
-    /// connections of a remote volume.
+    /// Ends both together, and returns the first error.
     fn shutdown(self) -> Result<(), String> {
+        self.vhost.iter().for_each(isolane_vhost::Server::stop);
+        self.nbd.iter().for_each(Server::stop);
         let vhost = self.vhost.map_or(Ok(()), |server| server.shutdown().map_err(|error| error.to_string()));
         let nbd = self.nbd.map_or(Ok(()), |server| server.shutdown().map_err(|error| error.to_string()));
         vhost.and(nbd)

@@ -76,7 +76,8 @@ impl Server {
         }
     }
 
-    fn stop(&self) {
+    /// Starts the shutdown without waiting for it, so that several servers end together.
+    pub fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);
         self.waker.wake();
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use super::{fail, kill, program, text};
 
@@ -63,6 +63,29 @@ fn prints_uris_and_removes_sockets() {
     assert_eq!(&greeting, b"NBDMAGIC");
     assert_eq!(export.stop(), (true, String::new()));
     assert!(!socket.exists());
+}
+
+#[test]
+fn raises_limit_of_open_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("vm.sock");
+    let mut command = Command::new("sh");
+    command.args([
+        "-c",
+        "ulimit -Sn 64; exec \"$0\" \"$@\"",
+        env!("CARGO_BIN_EXE_isolane"),
+        "export",
+        "mem:1M",
+    ]);
+    let child = command.args(["--vhost-user-blk", text(&socket)]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut export = Export(child, Vec::new());
+    // It prints the first line once it is started.
+    let mut line = String::new();
+    BufReader::new(export.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let limits = fs::read_to_string(format!("/proc/{}/limits", export.0.id())).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let fields: Vec<&str> = files.split_whitespace().collect();
+    assert_eq!(fields[3], fields[4], "{files}");
 }
 
 #[test]
