@@ -7,7 +7,8 @@ pub mod waiting;
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserHeaderFlag, Vhos
 use vhost::vhost_user::{Frontend, VhostUserFrontend, VhostUserProtocolFeatures};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::eventfd::EventFd;
+use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
 /// Address of the memory in the guest, and in the monitor.
 pub const GUEST: u64 = 0x10_0000;
@@ -222,9 +224,11 @@ impl Guest {
             let _ = eventfd.read();
             eventfd.write(u64::MAX - 1).unwrap();
         }
-        // SAFETY: `eventfd` has the descriptor.
-        let eventfd = unsafe { BorrowedFd::borrow_raw(eventfd.as_raw_fd()) };
-        rustix::io::ioctl_fionbio(eventfd, false).unwrap();
+        // The flag belongs to every descriptor of the eventfd.
+        let (sender, receiver) = UnixStream::pair().unwrap();
+        sender.send_with_fd(&[0][..], eventfd.as_raw_fd()).unwrap();
+        let (_, duplicate) = receiver.recv_with_fd(&mut [0]).unwrap();
+        rustix::io::ioctl_fionbio(duplicate.unwrap(), false).unwrap();
     }
 
     /// Waits for results without their notification.
