@@ -8,7 +8,7 @@ use std::io::{self, IoSliceMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use crate::sys::lock;
+pub use crate::sys::{lock, unlock};
 
 /// Kind of a file operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,17 +31,30 @@ pub(crate) fn zero(device: impl AsFd, offset: u64, len: u64) -> io::Result<()> {
 /// # Errors
 /// The error of the system call.
 pub fn lock(file: &File, exclusive: bool) -> io::Result<bool> {
+    match set_lock(file, if exclusive { libc::F_WRLCK } else { libc::F_RDLCK }) {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Releases the lock of this open file description, also if a child of `fork` has the descriptor.
+///
+/// # Errors
+/// The error of the system call.
+pub fn unlock(file: &File) -> io::Result<()> {
+    set_lock(file, libc::F_UNLCK)
+}
+
+fn set_lock(file: &File, kind: i32) -> io::Result<()> {
     // SAFETY: all zeroes is a valid `flock`: the whole file, from its start, no process.
     let mut request: libc::flock = unsafe { std::mem::zeroed() };
-    request.l_type = (if exclusive { libc::F_WRLCK } else { libc::F_RDLCK }) as libc::c_short;
+    request.l_type = kind as libc::c_short;
     request.l_whence = libc::SEEK_SET as libc::c_short;
     // SAFETY: the descriptor is open, and the request outlives the call, which reads it only.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const request) } {
-        0 => Ok(true),
-        _ => match io::Error::last_os_error() {
-            error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
-            error => Err(error),
-        },
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

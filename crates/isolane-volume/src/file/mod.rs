@@ -184,6 +184,19 @@ impl Volume for FileVolume {
     }
 }
 
+impl Drop for FileVolume {
+    /// Releases the lock, which otherwise stays while a child of `fork` has the descriptor. If operations of the file are
+    /// left, the last of them does.
+    fn drop(&mut self) {
+        if !self.is_device
+            && Arc::strong_count(&self.file) == 1
+            && let Err(error) = isolane_reactor::file::unlock(&self.file)
+        {
+            log::warn!("{}: cannot release its lock: {error}", self.name());
+        }
+    }
+}
+
 /// Queries the size on the file's threads, so that no core blocks.
 fn query_size(before: Option<Request>) -> Step {
     Step::File(FileOp::size(), Task(TaskState::Check { before: before.map(Box::new) }))

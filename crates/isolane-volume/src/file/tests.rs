@@ -97,6 +97,17 @@ fn text(error: Result<FileVolume, OpenError>) -> String {
 }
 
 #[test]
+fn dropped_volume_releases_its_lock() {
+    let dir = TestDir::new();
+    let volume = dir.open("disk,size=1M").unwrap();
+    // As a child of fork does, this keeps the file open.
+    let _inherited = volume.file.try_clone().unwrap();
+    assert!(dir.open("disk").is_err());
+    drop(volume);
+    assert!(dir.open("disk").is_ok());
+}
+
+#[test]
 fn round_trips_data_through_the_file() {
     for io in [IoChoice::Auto, IoChoice::Epoll] {
         for options in ["", ",buffered", ",write-through", ",block-size=4096"] {
