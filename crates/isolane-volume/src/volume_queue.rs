@@ -19,7 +19,8 @@ use isolane_reactor::{Reactor, Token};
 use slotmap::{DefaultKey, Key, KeyData, SlotMap};
 
 use crate::nested::{Executor, Member};
-use crate::{CoreParts, Outcome, Request, Step, Task, Volume};
+use crate::request::task::TaskState;
+use crate::{CoreParts, Outcome, Pending, Request, Step, Task, Volume};
 
 /// Requests of one thread to one volume.
 pub struct VolumeQueue {
@@ -68,6 +69,15 @@ impl VolumeQueue {
     /// Returns the number of requests that have not completed.
     pub fn in_flight(&self) -> usize {
         self.in_flight
+    }
+
+    /// Returns the requests that complete outside of the driver.
+    pub(crate) fn pending(&self) -> Vec<Pending> {
+        let pending = self.work.values().filter_map(|work| match work {
+            Work::Own { task: Task(TaskState::Pending(pending)), .. } => Some(pending.share()),
+            _ => None,
+        });
+        pending.collect()
     }
 
     /// Starts a request; its completion has `tag`.

@@ -5,6 +5,7 @@
 //!
 //! Invariants:
 //! * Each submitted request completes exactly once, in any order; with an error if the driver has failed.
+//! * A completed request uses no memory of its caller, also if the driver has failed.
 //! * A completed read with a destination holds no memory of a pool, however late its completion is taken.
 
 use std::collections::VecDeque;
@@ -22,7 +23,7 @@ use isolane_reactor::{Event, Parker, Reactor, ReactorConfig, ReactorError, Waker
 use rustix::io::Errno;
 use slotmap::{DefaultKey, Key, KeyData, SlotMap};
 
-use crate::{Outcome, Request, Step, Volume, VolumeError, VolumeQueue};
+use crate::{Outcome, Pending, Request, Step, Volume, VolumeError, VolumeQueue};
 
 /// A volume and the thread that drives it, which ends with this value.
 pub struct VolumeThread {
@@ -240,7 +241,13 @@ impl Drop for ThreadQueue {
 impl Shared {
     /// Fails the requests that no driver will take.
     fn fail_all(&self) {
-        while self.inbox.pop().is_some() {}
+        while let Some(Message { step, reply }) = self.inbox.pop() {
+            let pending = if let Step::Pending(pending) = &step { Some(pending.share()) } else { None };
+            // Completes a request whose work was left to the driver.
+            drop(step);
+            drop(pending.map(Unfinished));
+            drop(reply);
+        }
     }
 }
 
@@ -288,6 +295,15 @@ impl Drop for FailureGuard {
     }
 }
 
+/// A request that completes outside of a driver that has failed. Until then, it can use memory of its caller.
+struct Unfinished(Pending);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        self.0.wait();
+    }
+}
+
 /// State of the thread.
 struct Driver {
     /// Before the reactor, which waits for the operations of the volume when it is dropped.
@@ -295,6 +311,8 @@ struct Driver {
     shared: Arc<Shared>,
     pool: Pool,
     reactor: Reactor,
+    /// Requests when the driver fails. After the queue, which can complete them.
+    unfinished: Vec<Unfinished>,
     /// After the reactor, which can have memory of the requests.
     replies: SlotMap<DefaultKey, Reply>,
     events: Vec<Event>,
@@ -309,6 +327,7 @@ impl Driver {
             shared,
             pool: Pool::new(DRIVER_POOL_BYTES / PAGE_SIZE),
             reactor,
+            unfinished: Vec::new(),
             replies: SlotMap::default(),
             events: Vec::new(),
             to_wake: Vec::new(),
@@ -371,6 +390,12 @@ impl Driver {
                 self.to_wake.push(to);
             }
         }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.unfinished = self.queue.pending().into_iter().map(Unfinished).collect();
     }
 }
 

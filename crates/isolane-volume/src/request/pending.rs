@@ -7,6 +7,8 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use isolane_reactor::ExternalOp;
 use parking_lot::Mutex;
@@ -102,8 +104,15 @@ impl Pending {
         self.work.take()
     }
 
-    pub(super) fn share(&self) -> Pending {
+    pub(crate) fn share(&self) -> Pending {
         Pending { shared: Arc::clone(&self.shared), change: self.change, work: None }
+    }
+
+    /// Waits until the request has completed, without a reactor.
+    pub(crate) fn wait(&self) {
+        while matches!(*self.shared.lock(), State::Unregistered | State::Registered(_)) {
+            thread::sleep(POLL_INTERVAL);
+        }
     }
 
     /// Takes the outcome of a completed request.
@@ -124,9 +133,12 @@ fn failure(change: bool) -> VolumeError {
     if change { VolumeError::WriteFailed { raw_os_error } } else { VolumeError::ReadFailed { raw_os_error } }
 }
 
+/// Interval of checks after a driver has failed.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use isolane_memory::Payload;
     use isolane_reactor::{Event, Reactor, ReactorConfig};
@@ -157,12 +169,12 @@ mod tests {
     #[test]
     fn completes_from_another_thread() {
         let (completer, step) = read();
-        let thread = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(20));
+        let other = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(20));
             completer.complete(Ok(Payload::from(vec![5; 512])));
         });
         assert_eq!(wait(step, || ()).unwrap().to_vec(), [5; 512]);
-        thread.join().unwrap();
+        other.join().unwrap();
     }
 
     #[test]

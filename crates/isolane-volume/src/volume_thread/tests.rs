@@ -5,7 +5,7 @@ use isolane_memory::Payload;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
-use crate::{VolumeDescription, open, spec};
+use crate::{Completer, VolumeDescription, open, spec};
 
 fn start(text: &str) -> Arc<VolumeThread> {
     let volume = open(&spec::parse(text).unwrap()).unwrap();
@@ -157,6 +157,63 @@ fn requests_fail_after_the_driver() {
     for tag in 0..3 {
         queue.submit(tag, Request::Flush, None);
         assert!(drain(&mut queue)[&tag].is_err());
+    }
+}
+
+#[test]
+fn requests_fail_after_other_threads_have_finished_them() {
+    let description = open(&spec::parse("mem:1M").unwrap()).unwrap().description().clone();
+    let (sender, started) = mpsc::channel();
+    let volume = PanicsWithPending { description, started: sender, has_panicked: AtomicBool::new(false) };
+    let volume = Arc::new(volume);
+    let thread = VolumeThread::start(Arc::clone(&volume) as _, ReactorConfig::default()).unwrap();
+    let mut queue = thread.queue();
+    // The first is with the driver when it panics, because the flush comes after it; the second comes later.
+    for tag in 0..2 {
+        let is_finished = Arc::new(AtomicBool::new(false));
+        let finished = Arc::clone(&is_finished);
+        queue.submit(tag, write(0, 1), None);
+        let completer: Completer = started.recv().unwrap();
+        let volume = Arc::clone(&volume);
+        let other = thread::spawn(move || {
+            while !volume.has_panicked.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            // Long enough for a driver that does not wait.
+            thread::sleep(Duration::from_millis(20));
+            finished.store(true, Ordering::SeqCst);
+            drop(completer);
+        });
+        queue.submit(2, Request::Flush, None);
+        let failed = drain(&mut queue);
+        assert!(failed[&tag].is_err() && is_finished.load(Ordering::SeqCst), "request {tag} failed early");
+        other.join().unwrap();
+    }
+}
+
+/// A volume whose writes another thread completes, and that panics in the driver.
+struct PanicsWithPending {
+    description: VolumeDescription,
+    started: mpsc::Sender<Completer>,
+    has_panicked: AtomicBool,
+}
+
+impl Volume for PanicsWithPending {
+    fn description(&self) -> &VolumeDescription {
+        &self.description
+    }
+
+    fn start(&self, request: Request, _: &mut Pool) -> Step {
+        if matches!(request, Request::Write { .. }) {
+            let (completer, step) = Step::pending(&request);
+            self.started.send(completer).unwrap();
+            return step;
+        }
+        if thread::current().name() == Some("isolane-volume") {
+            self.has_panicked.store(true, Ordering::Relaxed);
+            panic!("this volume is broken");
+        }
+        Step::Retry(request)
     }
 }
 
