@@ -28,6 +28,8 @@ static int run_batch(isolane_queue *queue, int operation, char *memory, const un
 {
 	isolane_request requests[BLOCKS];
 	isolane_completion done[BLOCKS];
+	unsigned submitted = 0;
+	int failed = 0, count;
 
 	for (unsigned i = 0; i < BLOCKS; i++)
 		requests[i] = (isolane_request){
@@ -37,17 +39,25 @@ static int run_batch(isolane_queue *queue, int operation, char *memory, const un
 			.buffer = memory + (size_t)i * BLOCK_BYTES,
 			.user_data = i,
 		};
-	if (isolane_queue_submit(queue, requests, BLOCKS) != BLOCKS)
-		return fail("cannot submit");
-	if (isolane_queue_wait(queue, done, BLOCKS, BLOCKS, -1) != BLOCKS)
+	while (submitted < BLOCKS && !failed) {
+		/* Submits fewer if a later one has an error, which the next call returns. */
+		count = isolane_queue_submit(queue, requests + submitted, BLOCKS - submitted);
+		if (count < 0)
+			failed = fail("cannot submit");
+		else
+			submitted += (unsigned)count;
+	}
+	/* Submitted requests use the memory until they complete, also if another one has an error. */
+	count = isolane_queue_wait(queue, done, BLOCKS, submitted, -1);
+	if (count < 0)
 		return fail("cannot wait");
-	for (int i = 0; i < BLOCKS; i++) {
+	for (int i = 0; i < count; i++) {
 		if (done[i].error != 0) {
 			fprintf(stderr, "block %u: %s\n", blocks[done[i].user_data], done[i].text);
-			return 1;
+			failed = 1;
 		}
 	}
-	return 0;
+	return failed;
 }
 
 int main(int count, char **arguments)

@@ -9,7 +9,8 @@
  *
  * `uri` is the name of a volume, as for isolane_volume_open(). A comma in it needs no escape, a colon is written `\:`
  * in job files only. With --thread, jobs with the same uri share the volume, and each has a queue. Otherwise each job
- * opens its own: then a file can have one job only, and a volume in memory is a different one in each.
+ * opens its own: then a file can have one job only, and a volume in memory is a different one in each. Volumes are
+ * opened for writes, which later jobs can need; fio's --readonly and the option `ro` of the volume prevent that.
  *
  * Buffers are memory of the library (isolane_memory_new): the option `mem` has no effect, or is an error of fio.
  */
@@ -94,7 +95,7 @@ static struct shared_volume *open_volume(struct thread_data *td, const char *uri
 	if (!shared) {
 		shared = calloc(1, sizeof(*shared) + strlen(uri) + 1);
 		if (shared)
-			shared->volume = isolane_volume_open(uri, td_write(td) || td_trim(td) ? 0 : ISOLANE_READ_ONLY);
+			shared->volume = isolane_volume_open(uri, read_only ? ISOLANE_READ_ONLY : 0);
 		if (!shared || !shared->volume) {
 			free(shared);
 			shared = NULL;

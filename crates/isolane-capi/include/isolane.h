@@ -40,7 +40,12 @@
  *
  * Other errors are listed with each function. Errors of the socket (ECONNRESET, EPIPE, ECONNREFUSED, EMFILE, ...)
  * are returned unchanged. No function raises SIGPIPE or fails with EINTR: a call continues after a signal handler
- * returns. A successful call can change errno.
+ * returns. A successful call can change errno. EFAULT: a system call cannot access memory of the program.
+ *
+ * ISOLANE_LOG=warn in the environment, or another level (error, info, debug, trace), makes the library log to stderr:
+ * for example that a connection is lost, that a mirror has lost a member, or that the file of a volume was deleted.
+ * Without it, the library writes nothing. It is read when the first volume or session is opened. A child of fork() does
+ * not log after its parent has.
  *
  * THREADS
  *
@@ -50,11 +55,17 @@
  * closed or turned into a descriptor, or afterwards; closing does not wake a call that waits.
  *
  * The library starts one thread for each session, and one for those streams of a session that have no poller. A volume
- * has one thread, and more while it reconnects, copies, or waits for a file. They block all signals.
+ * has a thread, or several: for files, for each member of some kinds, and while it reconnects or copies. The log has
+ * one. They block all signals.
  *
  * A session, its streams, and its pollers belong to the process that opened the session, and end with that process; a
  * volume and its queues likewise. In a child of fork(), their use fails with ECONNABORTED, and closing them does
- * nothing; a child can open another session or volume. exec() closes all descriptors of the library.
+ * nothing. A child can open another session or volume, but only if no other thread was in a function of the library
+ * during fork(), and no volume with an RBD image was open or closing: otherwise a lock of the library or of librbd can
+ * be held in the child, which then waits forever. exec() closes all descriptors of the library. A block device stays in
+ * use while a child has the descriptor of its parent, also after the parent has closed the volume.
+ *
+ * Under valgrind, volumes can hang, because it does not support io_uring as the kernel does.
  *
  * LIFETIME
  *
@@ -114,7 +125,8 @@ enum {
  *     stripe:64k:A;B  mirror:A;B         several volumes; a volume with options is in parentheses
  *     delay:5ms:A  fault:100:A  ...      a filter
  *     rbd:POOL/IMAGE,conf=FILE           an image of a Ceph cluster, through librbd.so.1
- *     nvme+tcp://HOST[:4420]/NQN?nsid=N  a volume of an NVMe/TCP target
+ *     nvme+tcp://HOST[:4420]/NQN?nsid=N  a volume of an NVMe/TCP target; `&` separates parameters, and the options
+ *                                        keep-alive=, reconnect=, and ro follow a comma: `?nsid=1,reconnect=3s`
  *
  * A volume of a target is connected by this program, or by an isolated engine with `?via=engine`, which is started if
  * none is running, or `?via=/PATH` of the socket of an engine. While the connection is lost, requests wait and the
@@ -123,9 +135,13 @@ enum {
  *
  * A file or device is locked while it is open: another program cannot open it for writing.
  *
- * EINVAL: the name has an error. ENOENT: no such file, subsystem, or namespace. EACCES, EROFS: no permission.
- * EHOSTUNREACH: unknown host name. ECONNREFUSED, ETIMEDOUT, and other errors of connect(). EIO: any other reason, which
- * isolane_error_text() has.
+ * This waits up to 10 s for a target that does not respond.
+ *
+ * EINVAL: the name has an error, or the volumes in it do not fit. ENOENT: no such file, directory, subsystem, or
+ * namespace, or no engine. EBUSY: the file or device is in use, also by this program. EACCES, EPERM, EROFS: no
+ * permission. ENOMEM: too large for the memory. EMFILE, ENFILE: no descriptor is left. EHOSTUNREACH: unknown host name.
+ * ECONNREFUSED, ETIMEDOUT, and other errors of connect(). ENOSPC, EDQUOT, EFBIG: a file cannot be created. EIO: any
+ * other reason, which isolane_error_text() has.
  */
 isolane_volume *isolane_volume_open(const char *uri, int flags);
 
@@ -154,8 +170,13 @@ enum {
  * Reads exactly `length` bytes at `offset`, and returns `length`. After an error, `buffer` has undefined content.
  *
  * All calls below fail with EINVAL if a range is not made of whole blocks, or ends beyond the volume; EROFS: the volume
- * is read-only; ENOSPC: the storage is full; ENOTCONN: the connection to the target was lost and not restored in time;
- * EIO: an error of the storage or the target, or a write whose fate is not known.
+ * is read-only; ENOSPC, EDQUOT: the storage is full; EMFILE: no descriptor is left; EIO: an error of the storage or the
+ * target, or a write whose fate is not known.
+ *
+ * ENOTCONN: the connection to the target was lost, and not restored in time. It is permanent: all later requests fail
+ * likewise. Close the volume, and open it again. The same holds if a target restarts with another volume or another
+ * content, as one in memory, or if the engine of a volume and its supervisor end, where the number can be ECONNABORTED;
+ * the advice about streams in that text is not for volumes.
  */
 ssize_t isolane_volume_pread(const isolane_volume *volume, void *buffer, size_t length, uint64_t offset);
 
@@ -180,7 +201,8 @@ int isolane_volume_discard(const isolane_volume *volume, uint64_t length, uint64
 
 /*
  * Closes the volume after its last queue is closed. Does not make changes durable: call isolane_volume_flush() first.
- * A connection to a target is shut down, which can take 5 s if the target does not respond.
+ * A connection to a target is shut down, which can take 5 s if the target does not respond. If the volume has RBD
+ * images, this waits up to 10 s for all images that this program is closing.
  */
 void isolane_volume_close(isolane_volume *volume);
 
@@ -224,7 +246,9 @@ isolane_queue *isolane_queue_new(const isolane_volume *volume, uint32_t depth);
 
 /*
  * Submits requests, and returns their number, which is less than `count` if a later one has an error or finds the queue
- * full: submit the others again. Fails if the first one does. The library copies the requests.
+ * full: submit the others again, and the call fails if the first of them has an error. The library copies the requests.
+ * A failure does not end requests that were submitted before: they use their memory until they complete, so take their
+ * completions, or close the queue, before you free or reuse it.
  *
  * Requests of a queue can complete in any order, and requests for the same blocks can too: wait for one before you
  * submit another that depends on it. The next isolane_queue_wait(), isolane_queue_poll(), or isolane_queue_arm() sends
@@ -258,7 +282,11 @@ int isolane_queue_arm(isolane_queue *queue);
 int isolane_queue_disarm(isolane_queue *queue);
 int isolane_queue_fd(const isolane_queue *queue);
 
-/* Waits for all requests, because they use memory of the program, and closes the queue. */
+/*
+ * Waits for all requests, because they use memory of the program, and closes the queue. While a connection is lost,
+ * that takes until it is restored, or the time of `reconnect=` is over: 10 minutes by default. Remove the descriptor of
+ * isolane_queue_fd() from epoll first: the library can keep it open for a moment.
+ */
 void isolane_queue_close(isolane_queue *queue);
 
 /*

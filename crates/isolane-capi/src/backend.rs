@@ -18,7 +18,7 @@ use crossbeam_queue::ArrayQueue;
 use isolane_host::{BlockRange, BlockingVolume, Completion, Options, Request, Submitter, Uri};
 use isolane_memory::Buffer;
 use isolane_rbd::Rbd;
-use isolane_reactor::ReactorConfig;
+use isolane_reactor::{ReactorConfig, ReactorError};
 use isolane_shm::process_id;
 use isolane_volume::spec::VolumeSpec;
 use isolane_volume::{OpenError, ThreadQueue, VolumeThread};
@@ -93,7 +93,11 @@ impl OpenVolume {
     fn start(kinds: &Kinds, spec: &VolumeSpec, rbd: Arc<Rbd>) -> Result<OpenVolume, Failure> {
         let volume = kinds.open(spec)?;
         let thread = VolumeThread::start(volume, ReactorConfig::default()).map_err(|error| {
-            Failure::WithErrno(libc::EAGAIN, format!("cannot open {}: {error}", spec.name()))
+            let number = match &error {
+                ReactorError::Setup { error, .. } => error.raw_os_error(),
+                _ => None,
+            };
+            Failure::WithErrno(number.unwrap_or(libc::EIO), format!("cannot open {}: {error}", spec.name()))
         })?;
         let info = thread.volume().info();
         Ok(OpenVolume {
@@ -168,9 +172,16 @@ impl OpenVolume {
         Ok(BlockRange { lba: offset / block, blocks: length / block })
     }
 
-    /// Returns the request of an operation on a range that was checked. `data` is empty unless it is a read or a write.
-    pub fn request(&self, operation: Operation, range: BlockRange, buffer: Buffer, fua: bool) -> Request {
-        match operation {
+    /// Returns the request of an operation on a range that was checked, or `None` if there is nothing to do. `buffer` is
+    /// empty unless it is a read or a write.
+    pub fn request(
+        &self,
+        operation: Operation,
+        range: BlockRange,
+        buffer: Buffer,
+        fua: bool,
+    ) -> Option<Request> {
+        Some(match operation {
             Operation::Read => Request::Read { lba: range.lba, buffer },
             Operation::Write => Request::Write { lba: range.lba, buffer, fua },
             Operation::WriteZeroes if range.blocks > 0 => {
@@ -184,9 +195,9 @@ impl OpenVolume {
                 };
                 Request::Deallocate { ranges: starts.map(part).collect() }
             }
-            // Nothing to discard.
-            Operation::Discard | Operation::WriteZeroes | Operation::Flush => Request::Flush,
-        }
+            Operation::Discard | Operation::WriteZeroes => return None,
+            Operation::Flush => Request::Flush,
+        })
     }
 
     /// Executes one request, and waits for its completion.
@@ -300,10 +311,15 @@ impl Port {
         }
     }
 
-    /// Requests a notification at [`Port::fd`]. Returns `false` if there is a completion already.
+    /// Sends the queued requests, and requests a notification at [`Port::fd`]. Returns `false` if there is a completion
+    /// already.
     pub fn arm(&mut self) -> io::Result<bool> {
         match self {
-            Port::Remote { submitter, completed, .. } => Ok(completed.is_empty() && submitter.arm()?),
+            Port::Remote { submitter, completed, .. } if !completed.is_empty() => {
+                submitter.send();
+                Ok(false)
+            }
+            Port::Remote { submitter, .. } => submitter.arm(),
             Port::Local(queue) => queue.arm(),
         }
     }

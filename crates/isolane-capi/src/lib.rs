@@ -15,6 +15,7 @@ mod entry;
 mod error;
 mod ffi;
 mod listener;
+mod logging;
 mod memory;
 mod options;
 mod poller;

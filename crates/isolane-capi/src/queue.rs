@@ -2,7 +2,9 @@
 //!
 //! Invariant: a queue is not freed while a request refers to memory of the program.
 
+use std::collections::VecDeque;
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Instant;
@@ -48,6 +50,8 @@ pub struct Queue {
     /// Requests in flight, by their tags.
     slots: Box<[Slot]>,
     free: Vec<u32>,
+    /// Tags of requests for which there was nothing to do.
+    done: VecDeque<u32>,
     /// Texts of the errors of the last completions.
     texts: Vec<CString>,
     /// After the port.
@@ -73,6 +77,7 @@ pub unsafe extern "C" fn isolane_queue_new(volume: *const Volume, depth: u32) ->
             port: volume.port(depth as usize)?,
             slots: (0..depth).map(|_| Slot::default()).collect(),
             free: (0..depth).rev().collect(),
+            done: VecDeque::new(),
             texts: Vec::new(),
             volume: Arc::clone(volume),
         }))
@@ -147,7 +152,7 @@ pub unsafe extern "C" fn isolane_queue_wait(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn isolane_queue_arm(queue: *mut Queue) -> c_int {
     // SAFETY: the header states the requirements.
-    call("isolane_queue_arm", || Ok((!unsafe { open(queue)? }.port.arm()?).into()))
+    call("isolane_queue_arm", || Ok((!unsafe { open(queue)? }.arm()?).into()))
 }
 
 #[unsafe(no_mangle)]
@@ -237,13 +242,29 @@ impl Queue {
         // before that. `Queue::drop` waits for the completion.
         let buffer = data.map(|(start, len)| unsafe { Buffer::from_raw_parts(start, len) });
         let fua = flags & ISOLANE_DURABLE != 0;
-        let request = self.volume.request(operation, range, buffer.unwrap_or_default(), fua);
-        self.port.submit(tag.into(), request);
+        match self.volume.request(operation, range, buffer.unwrap_or_default(), fua) {
+            Some(request) => self.port.submit(tag.into(), request),
+            None => self.done.push_back(tag),
+        }
         Ok(())
     }
 
     fn outstanding(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// Returns the result of a completed request.
+    fn take(&mut self) -> Option<(u64, Result<(), Failure>)> {
+        self.done.pop_front().map(|tag| (tag.into(), Ok(()))).or_else(|| self.port.take())
+    }
+
+    /// Requests a notification. Returns `false` if there is a completion already.
+    fn arm(&mut self) -> io::Result<bool> {
+        if self.done.is_empty() {
+            return self.port.arm();
+        }
+        self.port.send();
+        Ok(false)
     }
 
     /// Takes completions, at least `minimum` unless there are fewer requests, or the deadline passes.
@@ -259,12 +280,14 @@ impl Queue {
         let mut is_over = false;
         loop {
             while count < out.len()
-                && let Some((tag, result)) = self.port.take()
+                && let Some((tag, result)) = self.take()
             {
                 out[count] = self.completion(tag, result);
                 count += 1;
             }
             if count >= minimum.max(1).min(out.len()) || self.outstanding() == 0 || is_over {
+                // Nothing has sent requests if there was no wait.
+                self.port.send();
                 return Ok(count as c_int);
             }
             is_over = minimum == 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline);
@@ -290,14 +313,16 @@ impl Queue {
 }
 
 impl Drop for Queue {
-    /// Waits for all requests, because they use memory of the program.
+    /// Waits for all requests, because they use memory of the program, and clears the descriptor, which can stay open for
+    /// a moment.
     fn drop(&mut self) {
         while self.outstanding() > 0 {
             self.port.wait(None);
-            while let Some((tag, _)) = self.port.take() {
+            while let Some((tag, _)) = self.take() {
                 self.free.push(tag as u32);
             }
         }
+        self.port.disarm();
     }
 }
 

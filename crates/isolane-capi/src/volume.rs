@@ -11,6 +11,7 @@ use crate::backend::{MAX_REQUEST_BYTES, OpenVolume, Operation};
 use crate::entry::call;
 use crate::error::Failure;
 use crate::ffi::{as_ref, from_raw, into_raw, slice, slice_mut, text};
+use crate::{logging, memory};
 
 const ISOLANE_READ_ONLY: c_int = 1;
 pub(crate) const ISOLANE_DURABLE: c_int = 1;
@@ -26,8 +27,10 @@ pub unsafe extern "C" fn isolane_volume_open(uri: *const c_char, flags: c_int) -
         }
         // SAFETY: the header states the requirements.
         let uri = unsafe { text(uri)? };
-        let volume = with_signals_blocked(|| OpenVolume::open(uri, flags & ISOLANE_READ_ONLY != 0))?;
-        Ok(into_raw(Volume(Arc::new(volume))))
+        logging::start();
+        let volume = with_signals_blocked(|| OpenVolume::open(uri, flags & ISOLANE_READ_ONLY != 0));
+        logging::flush();
+        Ok(into_raw(Volume(Arc::new(volume?))))
     })
 }
 
@@ -137,9 +140,10 @@ pub unsafe extern "C" fn isolane_volume_close(volume: *mut Volume) {
         let Some(volume) = (unsafe { from_raw(volume) }) else { return Ok(()) };
         // The threads of a parent are not in its child, and their locks can be held.
         if volume.0.is_of_this_process() {
-            drop(volume)
+            drop(volume);
+            logging::flush();
         } else {
-            std::mem::forget(volume)
+            std::mem::forget(volume);
         }
         Ok(())
     });
@@ -170,7 +174,8 @@ unsafe fn change(
     // SAFETY: this function has the same requirements.
     let volume = unsafe { open(volume)? };
     let range = volume.check(operation, offset, length)?;
-    volume.run(volume.request(operation, range, Buffer::default(), fua))?;
+    let request = volume.request(operation, range, Buffer::default(), fua);
+    request.map_or(Ok(()), |request| volume.run(request))?;
     Ok(0)
 }
 
@@ -184,10 +189,12 @@ fn transfer(
     fua: bool,
 ) -> Result<(), Failure> {
     let range = volume.check(operation, offset, len as u64)?;
+    // Another thread can free the handle of the memory.
+    let _allocation = memory::find(start.as_ptr().cast(), len);
     // SAFETY: the memory is borrowed for the call, and not accessed until `run` has dropped the buffer; a write only
     // reads it. `run` does not unwind before that.
     let buffer = unsafe { Buffer::from_raw_parts(start, len) };
-    volume.run(volume.request(operation, range, buffer, fua))
+    volume.request(operation, range, buffer, fua).map_or(Ok(()), |request| volume.run(request))
 }
 
 fn is_durable(flags: c_int) -> Result<bool, Failure> {
@@ -202,3 +209,47 @@ const _: fn() = || {
     fn is_shared<T: Send + Sync>() {}
     is_shared::<Volume>();
 };
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::thread;
+
+    use super::*;
+    use crate::memory::{find, isolane_memory_data, isolane_memory_free, isolane_memory_new};
+
+    #[test]
+    fn blocking_call_keeps_its_memory() {
+        let uri = CString::new("delay:50ms:mem:1M").unwrap();
+        // SAFETY: as in a C program.
+        let volume = unsafe { isolane_volume_open(uri.as_ptr(), 0).as_ref().unwrap() };
+        for attempt in 0.. {
+            assert!(attempt < 100, "no call keeps its memory");
+            let memory = isolane_memory_new(4096);
+            // SAFETY: as in a C program.
+            let start = unsafe { isolane_memory_data(memory) };
+            let found = find(start, 4096).unwrap();
+            let address = start.expose_provenance();
+            let call = thread::spawn(move || {
+                let start = std::ptr::with_exposed_provenance_mut(address);
+                // SAFETY: as in a C program.
+                unsafe { isolane_volume_pread(volume, start, 4096, 0) }
+            });
+            // The handle, the list, and `found`.
+            let is_kept = || Arc::strong_count(&found) > 3;
+            while !is_kept() && !call.is_finished() {
+                thread::yield_now();
+            }
+            let was_kept = is_kept();
+            assert_eq!(call.join().unwrap(), 4096);
+            // SAFETY: as in a C program.
+            unsafe { isolane_memory_free(memory) };
+            assert_eq!(Arc::strong_count(&found), 1);
+            if was_kept {
+                break;
+            }
+        }
+        // SAFETY: as in a C program.
+        unsafe { isolane_volume_close(std::ptr::from_ref(volume).cast_mut()) };
+    }
+}

@@ -74,8 +74,31 @@ fn example_reads_cache_blocks_in_one_batch() {
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(text.starts_with("64 blocks of 64 KiB in "), "{volume}: {output:?}");
     }
+    // A batch in which only some requests have an error.
+    let small = built(&program).arg("mem:6M").output().unwrap();
+    assert!(String::from_utf8_lossy(&small.stderr).contains("end beyond the volume"), "{small:?}");
     let missing = built(&program).arg("/no/such/volume").output().unwrap();
     assert!(String::from_utf8_lossy(&missing.stderr).contains("cannot open /no/such/volume: no such file"));
+}
+
+#[test]
+fn logs_to_stderr_only_if_requested() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = compile("examples/kv_cache.c", &Linkage::Shared, dir.path());
+    let volume = format!("{},size=64M", dir.path().join("cache").display());
+    let log = |level: Option<&str>| {
+        let mut command = built(&program);
+        command.arg(&volume).env_remove("ISOLANE_LOG");
+        if let Some(level) = level {
+            command.env("ISOLANE_LOG", level);
+        }
+        String::from_utf8(command.output().unwrap().stderr).unwrap()
+    };
+    assert_eq!(log(None), "");
+    assert_eq!(log(Some("off")), "");
+    let lines = log(Some("info"));
+    assert!(lines.starts_with("isolane: ") && lines.contains(": 64M, "), "{lines}");
+    assert!(log(Some("loud")).contains("ISOLANE_LOG=loud: unknown level; use off, error, warn"));
 }
 
 /// Serves a volume in memory, and returns its address.

@@ -153,6 +153,27 @@ static void check_failed_requests(void)
 	isolane_volume_close(volume);
 }
 
+/* A discard and zeroes of nothing complete without a flush. */
+static void check_empty_ranges(void)
+{
+	isolane_volume *volume = isolane_volume_open("fault:1:mem:1M,on=flush", 0);
+	isolane_queue *queue = isolane_queue_new(volume, 2);
+	isolane_completion done[2];
+	isolane_request requests[] = {
+		{.operation = ISOLANE_OP_DISCARD, .user_data = 1},
+		{.operation = ISOLANE_OP_WRITE_ZEROES, .flags = ISOLANE_DURABLE, .user_data = 2},
+	};
+	CHECK(queue != NULL);
+	CHECK_MINUS(isolane_volume_flush(volume), EIO, "failed");
+	CHECK(isolane_volume_discard(volume, 0, 0) == 0 && isolane_volume_write_zeroes(volume, 0, 0, 0) == 0);
+	CHECK(isolane_queue_submit(queue, requests, 2) == 2 && isolane_queue_arm(queue) == 1);
+	CHECK(isolane_queue_disarm(queue) == 0 && isolane_queue_wait(queue, done, 2, 2, -1) == 2);
+	CHECK(done[0].error == 0 && done[1].error == 0 && done[0].user_data + done[1].user_data == 3);
+	CHECK(isolane_queue_submit(queue, requests, 2) == 2);
+	isolane_queue_close(queue);
+	isolane_volume_close(volume);
+}
+
 /* Completions that are not taken: the queue is full, and other callers continue. */
 static void check_full_queue(isolane_volume *volume)
 {
@@ -243,6 +264,7 @@ int main(int argc, char **argv)
 	check_read_only(argv[2], ISOLANE_READ_ONLY);
 	check_read_only("mem:1M,ro", 0);
 	check_failed_requests();
+	check_empty_ranges();
 	check_lost_target(argv[2]);
 	return 0;
 }

@@ -7,6 +7,8 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "check.h"
 
@@ -162,8 +164,49 @@ static void check_event_loop(isolane_volume *volume)
 			CHECK(done[i].error == 0 && done[i].user_data < submitted);
 		completed += count;
 	}
-	/* Closing waits for the requests, which use `blocks`. */
+	/* Closing waits for the requests, which use `blocks`, and leaves no event at the descriptor. */
+	struct pollfd copy = {.fd = dup(loop.fd), .events = POLLIN};
+	CHECK(copy.fd >= 0 && isolane_queue_submit(queue, &request, 1) == 1);
+	if (isolane_queue_arm(queue) == 0)
+		CHECK(poll(&loop, 1, 60000) == 1);
 	CHECK(isolane_queue_submit(queue, &request, 1) == 1);
+	isolane_queue_close(queue);
+	CHECK(poll(&copy, 1, 0) == 0);
+	close(copy.fd);
+}
+
+/* Requests are sent by a poll that finds a completion, and by an arm. */
+static void check_sending(isolane_volume *volume)
+{
+	enum { ROUNDS = 64 };
+	isolane_queue *queue = isolane_queue_new(volume, 3);
+	static unsigned char blocks[3][BLOCK], got[BLOCK];
+	isolane_completion done[3];
+	struct pollfd loop = {.fd = isolane_queue_fd(queue), .events = POLLIN};
+	isolane_request requests[] = {
+		{.operation = ISOLANE_OP_READ, .length = BLOCK, .buffer = blocks[0]},
+		{.operation = ISOLANE_OP_READ, .offset = BLOCK, .length = BLOCK, .buffer = blocks[1]},
+		{.operation = ISOLANE_OP_WRITE, .offset = 2 * BLOCK, .length = BLOCK, .buffer = blocks[2]},
+	};
+	for (unsigned char round = 1; round <= ROUNDS; round++) {
+		int arms = round % 2;
+		CHECK(isolane_queue_submit(queue, requests, 2) == 2 && isolane_queue_wait(queue, done, 1, 1, -1) == 1);
+		while (isolane_queue_arm(queue) == 0)
+			CHECK(poll(&loop, 1, 60000) == 1);
+		CHECK(isolane_queue_disarm(queue) == 0);
+		/* One completion is pending. */
+		memset(blocks[2], round, BLOCK);
+		CHECK(isolane_queue_submit(queue, requests + 2, 1) == 1);
+		if (arms)
+			CHECK(isolane_queue_arm(queue) == 1);
+		else
+			CHECK(isolane_queue_poll(queue, done, 1) == 1);
+		time_t start = time(NULL);
+		do {
+			CHECK(isolane_volume_pread(volume, got, BLOCK, 2 * BLOCK) == BLOCK && time(NULL) - start < 60);
+		} while (got[0] != round);
+		CHECK(isolane_queue_wait(queue, done, 3, 1 + arms, -1) == 1 + arms);
+	}
 	isolane_queue_close(queue);
 }
 
@@ -194,6 +237,7 @@ int main(int argc, char **argv)
 	check_blocking(volume);
 	check_batches(volume, 3 * PART, 11);
 	check_event_loop(volume);
+	check_sending(volume);
 	for (int i = 0; i < THREADS; i++)
 		CHECK(pthread_create(&threads[i], NULL, thread, volume) == 0);
 	for (int i = 0; i < THREADS; i++)
