@@ -8,6 +8,7 @@ use isolane_shm::{InvalidIndex, MemoryError};
 
 use isolane_engine_api::start_command;
 use isolane_engine_api::{PacketError, hint};
+use rustix::io::Errno;
 
 /// Error of a session or one of its objects.
 #[derive(Debug, thiserror::Error)]
@@ -128,6 +129,22 @@ pub enum AttachError {
 impl AttachError {
     pub(crate) fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> AttachError {
         move |source| AttachError::System { what, source: source.into() }
+    }
+
+    /// Returns the error of the system, or the closest one.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        match self {
+            AttachError::NoEngine { source, .. }
+            | AttachError::Forbidden { source, .. }
+            | AttachError::System { source, .. }
+            | AttachError::Memory(MemoryError::System { source, .. })
+            | AttachError::Socket(PacketError::System(source)) => source.raw_os_error(),
+            AttachError::NotStarted { .. } => Some(Errno::NOENT.raw_os_error()),
+            AttachError::Untrusted { .. } | AttachError::Refused { .. } => Some(Errno::PERM.raw_os_error()),
+            AttachError::Timeout { .. } => Some(Errno::TIMEDOUT.raw_os_error()),
+            AttachError::OutOfMemory { .. } => Some(Errno::NOMEM.raw_os_error()),
+            _ => None,
+        }
     }
 
     pub(crate) fn from_bell_error(source: io::Error) -> AttachError {

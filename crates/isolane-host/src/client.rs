@@ -85,7 +85,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ConnectError::Unsupported`] if the options or the URI name cores, which need a [`Volume`](crate::Volume)
-    /// with a thread on each; [`ConnectError::Engine`]; and the errors of connecting.
+    /// with a thread on each; [`ConnectError::Attach`] and [`ConnectError::Engine`]; and the errors of connecting.
     pub fn connect(uri: &Uri, options: Options) -> Result<Client, ConnectError> {
         check_options(uri, &options)?;
         Client::connect_sharing_fences(uri, options, Arc::default())

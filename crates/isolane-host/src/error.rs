@@ -213,6 +213,14 @@ pub enum ConnectError {
         /// Error of the system.
         source: Arc<io::Error>,
     },
+    /// No isolated engine can be used.
+    #[error("engine: {reason}")]
+    Attach {
+        /// Reason, with the remedy.
+        reason: String,
+        /// Error of the system, or the closest one.
+        raw_os_error: Option<i32>,
+    },
     /// The isolated engine did not connect to the volume.
     #[error("engine: {0}")]
     Engine(String),
@@ -243,6 +251,7 @@ impl ConnectError {
         let closest = match self {
             ConnectError::Resolve { .. } => Errno::HOSTUNREACH,
             ConnectError::Timeout { .. } => Errno::TIMEDOUT,
+            ConnectError::Refused { field: Some(SUBNQN), .. } => Errno::NOENT,
             ConnectError::Refused { .. } => Errno::ACCESS,
             ConnectError::NoNamespace
             | ConnectError::NoSubsystem { .. }
@@ -251,6 +260,7 @@ impl ConnectError {
             ConnectError::Closed { .. } | ConnectError::ProtocolViolation { .. } => Errno::PROTO,
             ConnectError::Unsupported(_) => Errno::OPNOTSUPP,
             ConnectError::OnCore { source, .. } => return source.raw_os_error(),
+            ConnectError::Attach { raw_os_error: Some(number), .. } => return *number,
             ConnectError::Socket { source, .. }
             | ConnectError::Core { source, .. }
             | ConnectError::System { source, .. } => Errno::from_io_error(source).unwrap_or(Errno::IO),
@@ -393,9 +403,12 @@ fn named(field: Option<&str>) -> String {
     field.map_or(String::new(), |field| format!(", field {field}"))
 }
 
+/// Field of a Connect to a subsystem that does not exist.
+const SUBNQN: &str = "SUBNQN";
+
 fn remedy(step: Step, status: Status, field: Option<&str>) -> &'static str {
     match field {
-        Some("SUBNQN") => "; the subsystem does not exist, list them with discover",
+        Some(SUBNQN) => "; the subsystem does not exist, list them with discover",
         Some("HOSTNQN") => "; the target does not allow this host's NQN",
         _ if status.is(Status::CONNECT_INVALID_HOST) => "; ask the target to allow this host's NQN",
         _ if step == Step::ConnectAdmin && status.is(Status::CONNECT_CONTROLLER_BUSY) => "; try again later",

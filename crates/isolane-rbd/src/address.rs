@@ -49,7 +49,7 @@ impl Address {
         };
         if let Some((key, _)) = options.iter().find(|(_, value)| value.is_empty()) {
             let remedy = format!("give it a value, or omit {key}=");
-            return Err(OpenError::new(&name, format!("option {key} is empty"), remedy));
+            return Err(OpenError::invalid(&name, format!("option {key} is empty"), remedy));
         }
         let option = |name: &str| options.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
         let login = Login {
@@ -58,7 +58,7 @@ impl Address {
             keyring: option("keyring"),
         };
         let (separators, names) = split(text);
-        let fail = |reason| Err(OpenError::new(&name, reason, SYNTAX));
+        let fail = |reason| Err(OpenError::invalid(&name, reason, SYNTAX));
         if names.iter().any(String::is_empty) {
             return fail("a name is empty");
         }

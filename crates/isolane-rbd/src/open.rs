@@ -1,5 +1,6 @@
 //! Opening an image.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::thread;
@@ -28,12 +29,18 @@ pub struct Rbd {
     connections: Connections,
     /// Images that this program can write, while their claims exist.
     claims: Mutex<Vec<(Address, Weak<Claim>)>>,
+    /// An image was opened, or was tried to be.
+    has_opened: AtomicBool,
 }
 
 impl Rbd {
     /// Creates an opener whose connections serve up to `images_per_connection` images each.
     pub fn new(images_per_connection: usize) -> Rbd {
-        Rbd { connections: Connections::new(images_per_connection), claims: Mutex::default() }
+        Rbd {
+            connections: Connections::new(images_per_connection),
+            claims: Mutex::default(),
+            has_opened: AtomicBool::new(false),
+        }
     }
 
     /// Returns `None` if this program has the image open for writes: each would wait for the lock of the other.
@@ -54,11 +61,13 @@ impl Rbd {
     /// The monitors, user, pool, and image, and the error of librados.
     pub fn open(&self, spec: &VolumeSpec) -> Result<Arc<dyn Volume>, OpenError> {
         let address = Address::new(spec)?;
+        self.has_opened.store(true, Ordering::Relaxed);
         let fail = |reason: String, remedy: &str| OpenError::new(&address.name, reason, remedy);
         let is_read_only = spec.read_only || address.snapshot.is_some();
         let claim = if is_read_only { None } else { self.claim(&address) };
         if claim.is_none() && !is_read_only {
-            return Err(fail("this program already serves the image".to_owned(), "remove one of both"));
+            let error = fail("this program already serves the image".to_owned(), "remove one of both");
+            return Err(error.with_os_error(Some(libc::EBUSY)));
         }
         let library = Library::get().map_err(|error| fail(error, ""))?;
         let connection = self.connections.get(library, &address.login);
@@ -99,9 +108,12 @@ impl Rbd {
         }
     }
 
-    /// Waits until all dropped volumes are closed, for at most `timeout`. Memory that a cluster may still use stays
-    /// allocated.
+    /// Waits until all dropped volumes of this program are closed, for at most `timeout`. Memory that a cluster may still
+    /// use stays allocated. Does nothing if this opener was not used.
     pub fn wait_for_closed(&self, timeout: Duration) {
+        if !self.has_opened.load(Ordering::Relaxed) {
+            return;
+        }
         let count = ffi::wait_for_closed(timeout);
         if count > 0 {
             log::warn!(
@@ -284,3 +296,19 @@ const GRACE: Duration = Duration::from_secs(1);
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
 /// UUID namespace of images, chosen at random.
 const NAMESPACE: Uuid = Uuid::from_u128(0x3d5a_8d0e_61b7_4c0f_9a8a_27d1_c9f4_0b6e);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unused_opener_does_not_wait_for_images_of_others() {
+        let _closing = ffi::Closing::new();
+        let (sender, waited) = mpsc::channel();
+        thread::spawn(move || {
+            Rbd::new(1).wait_for_closed(Duration::MAX);
+            let _ = sender.send(());
+        });
+        assert!(waited.recv_timeout(Duration::from_secs(60)).is_ok());
+    }
+}

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use crate::file::FileVolume;
 use crate::spec::{Source, VolumeSpec};
 use crate::{Identity, MemoryVolume, NullVolume, Volume, VolumeInfo};
@@ -16,7 +18,7 @@ pub struct OpenError {
     pub reason: String,
     /// Remedy; empty if the reason has one.
     pub remedy: String,
-    /// Error of the system, if it is the reason.
+    /// Error of the system that is the reason, or the closest one.
     pub raw_os_error: Option<i32>,
 }
 
@@ -24,6 +26,17 @@ impl OpenError {
     /// Creates an error.
     pub fn new(name: &str, reason: impl Into<String>, remedy: impl Into<String>) -> OpenError {
         OpenError { name: name.to_owned(), reason: reason.into(), remedy: remedy.into(), raw_os_error: None }
+    }
+
+    /// Sets the error of the system.
+    #[must_use]
+    pub fn with_os_error(self, raw_os_error: Option<i32>) -> OpenError {
+        OpenError { raw_os_error, ..self }
+    }
+
+    /// Creates an error for a specification that names the volume wrongly.
+    pub fn invalid(name: &str, reason: impl Into<String>, remedy: impl Into<String>) -> OpenError {
+        OpenError::new(name, reason, remedy).with_os_error(Some(Errno::INVAL.raw_os_error()))
     }
 
     /// Creates an error from one that has its own remedy.
@@ -59,6 +72,7 @@ fn identity(spec: &VolumeSpec) -> Identity {
 
 fn too_large(name: &str) -> OpenError {
     OpenError::new(name, "not enough memory for its page table", "choose a smaller size")
+        .with_os_error(Some(Errno::NOMEM.raw_os_error()))
 }
 
 /// Memory and null volumes have no volatile cache.

@@ -188,7 +188,8 @@ impl Kinds {
     /// The volume that cannot be opened.
     pub fn open(&self, spec: &VolumeSpec) -> Result<Arc<dyn Volume>, OpenError> {
         let name = spec.name();
-        let nested = self.take_apart(spec, 0).map_err(|error| OpenError::from_error(&name, error))?;
+        let nested =
+            self.take_apart(spec, 0).map_err(|error| OpenError::invalid(&name, error.to_string(), ""))?;
         let Some(nested) = nested else { return isolane_volume::open(spec) };
         let Source::Nested { options, .. } = spec.source.clone() else {
             unreachable!("a nested volume has a nested source")

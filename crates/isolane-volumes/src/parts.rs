@@ -1,5 +1,6 @@
 //! Members and arguments from which a nested volume is opened.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -104,8 +105,14 @@ impl Parts {
         })
     }
 
+    /// Returns the error of an option, or of members that do not fit.
     pub fn error(&self, reason: impl Into<String>, remedy: impl Into<String>) -> OpenError {
-        OpenError::new(&self.name, reason, remedy)
+        OpenError::invalid(&self.name, reason, remedy)
+    }
+
+    /// Returns the error of a resource that the system refused.
+    pub fn system_error(&self, error: &io::Error, remedy: &str) -> OpenError {
+        OpenError::new(&self.name, error.to_string(), remedy).with_os_error(error.raw_os_error())
     }
 }
 

@@ -65,7 +65,9 @@ pub fn remote_address(spec: &VolumeSpec) -> Option<Result<(Uri, Options), OpenEr
 }
 
 fn address(parts: &Parts) -> Result<(Uri, Options), OpenError> {
-    let uri = parts.name.parse().map_err(|error| parts.error(format!("{error}"), "correct the address"))?;
+    let uri = parts.name.parse().map_err(|error| {
+        parts.error(format!("{error}"), "correct the address; options as reconnect=30s follow a comma")
+    })?;
     let mut options = Options { depth: 128, ..Options::default() };
     if let Some(text) = parts.option("keep-alive") {
         options.keep_alive = parts.duration(text)?;
@@ -81,7 +83,9 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
     // Only epoll has a descriptor that a core can wait for.
     let options = Options { mode: Mode::Sleep, io: IoChoice::Epoll, ..options };
     let connected = Client::connect(&uri, options);
-    let client = connected.map_err(|error| OpenError::from_error(&parts.name, error))?;
+    let client = connected.map_err(|error| {
+        OpenError::from_error(&parts.name, &error).with_os_error(Some(error.raw_os_error()))
+    })?;
     let namespace = client.namespace().clone();
     let info = info(&parts, &namespace, &client.info().controller)?;
     let id = namespace.uuid.or(namespace.nguid.map(Uuid::from_bytes));
@@ -97,7 +101,7 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
     let (waker, (messages, received)) = (client.waker(), mpsc::channel());
     let can_move = AtomicBool::new(client.wait_fd().is_some());
     let driver = Driver::new(client, received);
-    driver.spawn().map_err(|error| parts.error(error.to_string(), "free some threads"))?;
+    driver.spawn().map_err(|error| parts.system_error(&error, "free some threads"))?;
     let generation = namespace.generation.map(generation);
     let tree = VolumeTree { kind: tree::kind::REMOTE, ..parts.tree() };
     let description = VolumeDescription { name: parts.name, info, identity, generation };
@@ -111,10 +115,11 @@ fn info(
 ) -> Result<VolumeInfo, OpenError> {
     if !isolane_volume::spec::BLOCK_SIZES.contains(&namespace.block_bytes) {
         let reason = format!("blocks of {} bytes", namespace.block_bytes);
-        return Err(parts.error(reason, "use a volume with blocks of 512 or 4,096 bytes"));
+        return Err(OpenError::new(&parts.name, reason, "use a volume with blocks of 512 or 4,096 bytes"));
     }
     if !namespace.read_only && !controller.has_write_zeroes {
-        return Err(parts.error("the target cannot write zeroes", "use a target with Write Zeroes"));
+        let reason = "the target cannot write zeroes";
+        return Err(OpenError::new(&parts.name, reason, "use a target with Write Zeroes"));
     }
     Ok(VolumeInfo {
         block_size: namespace.block_bytes,

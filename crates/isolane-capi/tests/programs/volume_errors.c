@@ -6,6 +6,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,6 +50,42 @@ static void check_null_pointers(isolane_volume *volume, isolane_queue *queue)
 	isolane_memory_free(NULL);
 }
 
+/* Numbers of errors of opening. */
+static void check_error_numbers(const char *directory, const char *target)
+{
+	char text[600];
+	CHECK_FAILS(isolane_volume_open("mem:100T", 0), ENOMEM, "choose a smaller size");
+	CHECK_FAILS(isolane_volume_open("fault:0:mem:1M", 0), EINVAL, "invalid number");
+	CHECK_FAILS(isolane_volume_open("mirror:mem:1M;mem:1M", 0), EINVAL, "add bitmap=FILE");
+	CHECK_FAILS(isolane_volume_open("stripe:64k:mem:1M;mem:2M", 0), EINVAL, "same size");
+	CHECK_FAILS(isolane_volume_open("nvme+tcp://127.0.0.1:1/nqn.2024-01.org.example:x?via=/no/such/engine", 0), ENOENT, "engine");
+	snprintf(text, sizeof text, "%s/missing/disk,size=1M", directory);
+	CHECK_FAILS(isolane_volume_open(text, 0), ENOENT, "check the directory");
+	snprintf(text, sizeof text, "%.*sx?nsid=1", (int)(strchr(target, '?') - target), target);
+	CHECK_FAILS(isolane_volume_open(text, 0), ENOENT, "the subsystem does not exist");
+	snprintf(text, sizeof text, "%s/locked,size=1M", directory);
+	isolane_volume *volume = isolane_volume_open(text, 0);
+	CHECK(volume != NULL);
+	CHECK_FAILS(isolane_volume_open(text, 0), EBUSY, "this process has it open already");
+	isolane_volume_close(volume);
+	snprintf(text, sizeof text, "%s/locked,size=2M", directory);
+	CHECK_FAILS(isolane_volume_open(text, 0), EINVAL, "omit size=");
+	const char *volumes[] = {"mem:1M", target};
+	struct rlimit old, limit;
+	CHECK(getrlimit(RLIMIT_NOFILE, &old) == 0);
+	for (int i = 0; i < 2; i++) {
+		/* The lowest limits leave no descriptor, and later ones not enough. */
+		for (limit = old, limit.rlim_cur = 3; setrlimit(RLIMIT_NOFILE, &limit) == 0; limit.rlim_cur++) {
+			volume = isolane_volume_open(volumes[i], 0);
+			if (volume != NULL)
+				break;
+			CHECK(errno == EMFILE && limit.rlim_cur < 64);
+		}
+		CHECK(volume != NULL && limit.rlim_cur > 3 && setrlimit(RLIMIT_NOFILE, &old) == 0);
+		isolane_volume_close(volume);
+	}
+}
+
 static void check_names(const char *directory)
 {
 	char path[512];
@@ -58,7 +95,7 @@ static void check_names(const char *directory)
 	CHECK_FAILS(isolane_volume_open("mem:1", 0), EINVAL, "not a multiple");
 	CHECK_FAILS(isolane_volume_open("mem:1M,nsid=3", 0), EINVAL, "remove nsid");
 	CHECK_FAILS(isolane_volume_open("raid5:a;b", 0), EINVAL, "unknown kind \"raid5\"");
-	CHECK_FAILS(isolane_volume_open("mem:16000000T", 0), EIO, "choose a smaller size");
+	CHECK_FAILS(isolane_volume_open("mem:16000000T", 0), ENOMEM, "choose a smaller size");
 	CHECK_FAILS(isolane_volume_open("nvme+tcp://", 0), EINVAL, "names no host");
 	CHECK_FAILS(isolane_volume_open("nvme+tcp://h/nqn?nsid=x", 0), EINVAL, "nqn");
 	CHECK_FAILS(isolane_volume_open("nvme+tcp://127.0.0.1:1,depth=3", 0), EINVAL, "use keep-alive=, reconnect=");
@@ -67,7 +104,7 @@ static void check_names(const char *directory)
 	CHECK_FAILS(isolane_volume_open("rbd:pool/image,conf=/no/such/file", 0), EIO, "rbd:pool/image");
 	snprintf(path, sizeof path, "%s/missing", directory);
 	CHECK_FAILS(isolane_volume_open(path, 0), ENOENT, "add size=10G");
-	CHECK_FAILS(isolane_volume_open(directory, 0), EIO, "is a directory");
+	CHECK_FAILS(isolane_volume_open(directory, 0), EINVAL, "is a directory");
 }
 
 static void check_ranges(isolane_volume *volume, isolane_queue *queue)
@@ -247,6 +284,7 @@ int main(int argc, char **argv)
 	snprintf(file, sizeof file, "%s/disk,size=64M", argv[1]);
 	snprintf(read_only, sizeof read_only, "%s/disk,ro", argv[1]);
 	check_names(argv[1]);
+	check_error_numbers(argv[1], argv[2]);
 	const char *uris[] = {file, argv[2], "stripe:64k:mem:32M;mem:32M"};
 	for (int i = 0; i < 3; i++) {
 		isolane_volume *volume = isolane_volume_open(uris[i], 0);

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use isolane_proto::host::Completed;
-use isolane_reactor::{Event, Reactor, ReactorConfig, Waker, cpu, mailbox, socket};
+use isolane_reactor::{Event, Reactor, ReactorConfig, ReactorError, Waker, cpu, mailbox, socket};
 use socket2::SockRef;
 
 use self::association::{Link, LiveAssociation, Outage};
@@ -95,8 +95,10 @@ impl Direct {
         let limits = IoLimits::new(&namespace, &info)?;
         let options = &plan.options;
         let config = ReactorConfig { io: options.io, mode: options.mode, spin: options.spin, core: None };
-        let reactor = Reactor::new(config)
-            .map_err(|error| ConnectError::system("a reactor", std::io::Error::other(error.to_string())))?;
+        let reactor = Reactor::new(config).map_err(|error| match error {
+            ReactorError::Setup { what, error } => ConnectError::system(what, error),
+            error => ConnectError::system("a reactor", std::io::Error::other(error.to_string())),
+        })?;
         let (sender, messages) = mailbox::unbounded(reactor.waker());
         // Only now: a failed attempt must not leave a thread and a probe for each stale association.
         if let Some(journal) = &plan.journal {

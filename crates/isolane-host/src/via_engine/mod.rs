@@ -301,6 +301,7 @@ fn malformed_outcome() -> ConnectError {
 
 impl From<isolane_attach::AttachError> for ConnectError {
     fn from(error: isolane_attach::AttachError) -> ConnectError {
-        ConnectError::Engine(error.to_string())
+        let (reason, raw_os_error) = (error.to_string(), error.raw_os_error());
+        ConnectError::Attach { reason, raw_os_error }
     }
 }

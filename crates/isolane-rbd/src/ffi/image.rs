@@ -237,12 +237,12 @@ impl Drop for Opened {
 }
 
 /// An image that a thread closes.
-struct Closing;
+pub(crate) struct Closing;
 
 static CLOSING: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
 
 impl Closing {
-    fn new() -> Closing {
+    pub fn new() -> Closing {
         *CLOSING.0.lock() += 1;
         Closing
     }

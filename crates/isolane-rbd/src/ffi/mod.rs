@@ -8,6 +8,8 @@ mod library;
 mod request;
 
 pub(crate) use cluster::Cluster;
+#[cfg(test)]
+pub(crate) use image::Closing;
 pub(crate) use image::{Image, Pool, wait_for_closed};
 pub(crate) use library::Library;
 pub(crate) use request::{Finish, Operation, start};

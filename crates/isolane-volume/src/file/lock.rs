@@ -10,6 +10,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use isolane_reactor::{file, retry};
+use rustix::io::Errno;
 
 use super::lock_owner;
 use crate::OpenError;
@@ -24,11 +25,12 @@ pub(crate) fn lock(name: &str, path: &Path, file: &File, exclusive: bool) -> Res
                 return Err(opened_twice(name, path, &other));
             }
             let reason = format!("in use by {}", lock_owner::describe_lock(path));
-            Err(OpenError::new(name, reason, "stop it first, or serve a copy"))
+            Err(busy(name, reason, "stop it first, or serve a copy"))
         }
         Err(error) => {
             let remedy = "use a file system that supports locks";
-            Err(OpenError::new(name, format!("cannot lock it ({error})"), remedy))
+            let number = error.raw_os_error();
+            Err(OpenError::new(name, format!("cannot lock it ({error})"), remedy).with_os_error(number))
         }
     }
 }
@@ -50,7 +52,7 @@ pub(crate) fn device_busy_error(name: &str, path: &Path, device: (u32, u32)) -> 
         return opened_twice(name, path, &other);
     }
     let reason = format!("in use by {}", lock_owner::describe_device(path, device));
-    OpenError::new(name, reason, "unmount or stop it first")
+    busy(name, reason, "unmount or stop it first")
 }
 
 /// Returns the error for a file or device that this process has open already, as `other`.
@@ -61,7 +63,11 @@ fn opened_twice(name: &str, path: &Path, other: &Path) -> OpenError {
     } else {
         format!("the same file as {}, which this process has open", other.display())
     };
-    OpenError::new(name, reason, "name each file once, or serve a copy")
+    busy(name, reason, "name each file once, or serve a copy")
+}
+
+fn busy(name: &str, reason: String, remedy: &str) -> OpenError {
+    OpenError::new(name, reason, remedy).with_os_error(Some(Errno::BUSY.raw_os_error()))
 }
 
 #[cfg(test)]

@@ -63,12 +63,14 @@ fn create_if_missing(name: &str, path: &Path, size: Option<u64>, read_only: bool
         return Ok(());
     }
     if is_among_devices(path) {
-        return Err(OpenError::new(name, "no such device", "check its name with lsblk"));
+        let error = OpenError::new(name, "no such device", "check its name with lsblk");
+        return Err(error.with_os_error(Some(Errno::NOENT.raw_os_error())));
     }
     let Some(size) = size else { return Ok(()) };
     if read_only {
         let reason = "no such file, and a new one would be empty";
-        return Err(OpenError::new(name, reason, "omit ro, or use a file with data"));
+        let error = OpenError::new(name, reason, "omit ro, or use a file with data");
+        return Err(error.with_os_error(Some(Errno::NOENT.raw_os_error())));
     }
     create::create_sparse(path, size).map_err(|error| {
         let reason = format!("cannot create it with {} ({error})", format_size(size));
@@ -77,6 +79,7 @@ fn create_if_missing(name: &str, path: &Path, size: Option<u64>, read_only: bool
             reason,
             "check the directory, its permissions, and the maximum file size of its file system",
         )
+        .with_os_error(error.raw_os_error())
     })
 }
 
@@ -98,7 +101,7 @@ fn device_number(name: &str, path: &Path) -> Result<Option<(u32, u32)>, OpenErro
         return Ok(None);
     }
     let reason = if kind.is_dir() { "is a directory" } else { "not a regular file or block device" };
-    Err(OpenError::new(name, reason, "use the path of a file (with size=10G to create one) or a device"))
+    Err(OpenError::invalid(name, reason, "use the path of a file (with size=10G to create one) or a device"))
 }
 
 fn open_file(name: &str, path: &Path, spec: &VolumeSpec) -> Result<File, OpenError> {
@@ -124,7 +127,7 @@ fn open_device(name: &str, path: &Path, device: (u32, u32), spec: &VolumeSpec) -
     if logical > spec.block_size {
         let reason =
             format!("the device has logical blocks of {logical} bytes, larger than {}", spec.block_size);
-        return Err(OpenError::new(name, reason, format!("add block-size={logical}")));
+        return Err(OpenError::invalid(name, reason, format!("add block-size={logical}")));
     }
     Ok(file)
 }
@@ -142,11 +145,11 @@ fn block_count(name: &str, file: &File, spec: &VolumeSpec, size: Option<u64>) ->
         };
         let wanted = size.map_or_else(|| "10G".to_owned(), format_size);
         let remedy = format!("set its size with `truncate -s {wanted} {name}`");
-        return Err(OpenError::new(name, reason, remedy));
+        return Err(OpenError::invalid(name, reason, remedy));
     }
     if let Some(size) = size.filter(|size| *size != bytes) {
         let reason = format!("the existing file has {}, not {}", format_size(bytes), format_size(size));
-        return Err(OpenError::new(name, reason, "omit size= to keep its size, or use another path"));
+        return Err(OpenError::invalid(name, reason, "omit size= to keep its size, or use another path"));
     }
     if !bytes.is_multiple_of(block_size) {
         log::warn!("{name}: the last {} bytes are not a whole block and are not served", bytes % block_size);
@@ -234,7 +237,7 @@ fn to_open_error(name: &str, error: &io::Error, read_only: bool) -> OpenError {
         io::ErrorKind::NotFound => "no such file".to_owned(),
         _ => error.to_string(),
     };
-    OpenError { raw_os_error: error.raw_os_error(), ..OpenError::new(name, reason, remedy) }
+    OpenError::new(name, reason, remedy).with_os_error(error.raw_os_error())
 }
 
 #[cfg(test)]

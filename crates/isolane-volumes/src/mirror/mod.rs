@@ -51,16 +51,19 @@ pub(crate) fn open(parts: Parts, members: Vec<Member>) -> Result<Arc<dyn Volume>
     let open_bitmap = move |bytes| {
         let source = Source::Path { path, size: options.create.then_some(bytes) };
         let remedy = "check its path; for a new mirror, or to copy one member with keep=, add create=yes";
-        isolane_volume::open(&VolumeSpec::new(source))
-            .map_err(|error| OpenError::new(&format!("bitmap file {}", error.name), error.reason, remedy))
+        isolane_volume::open(&VolumeSpec::new(source)).map_err(|error| OpenError {
+            name: format!("bitmap file {}", error.name),
+            remedy: remedy.to_owned(),
+            ..error
+        })
     };
     let resources =
-        |error: std::io::Error| parts.error(error.to_string(), "free descriptors, threads, or memory");
+        |error: std::io::Error| parts.system_error(&error, "free descriptors, threads, or memory");
     let mut driver = Driver::new().map_err(resources)?;
     let (name, new) = (parts.name.clone(), Record::new(&info, MIN_REGION_BYTES));
     let blocks = new.blocks;
     let started = driver.run(|io| start(io, name, members, new, open_bitmap, options));
-    let mirror = started.map_err(|error| parts.error(error.to_string(), "check the system"))??;
+    let mirror = started.map_err(|error| OpenError::from_error(&parts.name, error))??;
     let (sender, receiver) = mpsc::channel();
     let maintained = Arc::clone(&mirror);
     let maintain = move || maintain(&maintained, driver, &receiver);
@@ -87,8 +90,10 @@ pub(crate) fn open(parts: Parts, members: Vec<Member>) -> Result<Arc<dyn Volume>
 /// Returns the features that the members have, and the size of one.
 fn member_info(parts: &Parts, members: &[Member]) -> Result<VolumeInfo, OpenError> {
     if members.iter().all(Result::is_err) {
-        let errors = members.iter().flat_map(|member| member.as_ref().err()).map(OpenError::to_string);
-        return Err(parts.error(errors.collect::<Vec<_>>().join("; "), "repair one of them"));
+        let errors = || members.iter().flat_map(|member| member.as_ref().err());
+        let reason = errors().map(OpenError::to_string).collect::<Vec<_>>().join("; ");
+        let number = errors().find_map(|error| error.raw_os_error);
+        return Err(parts.error(reason, "repair one of them").with_os_error(number));
     }
     let info = parts.common_info(members.iter().flatten())?;
     if info.read_only {

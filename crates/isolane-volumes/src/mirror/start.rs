@@ -32,7 +32,7 @@ pub(super) async fn start(
             let reason = format!(
                 "member {number} has the label of member {holder}: the members are in the wrong order"
             );
-            return Err(OpenError::new(&name, reason, "swap them"));
+            return Err(OpenError::invalid(&name, reason, "swap them"));
         }
         labels[number] = label.map(|(_, record)| record);
     }
