@@ -62,9 +62,9 @@ fn commands_of_the_program_have_options_that_exist() {
                 continue;
             }
             let at = format!("{}: `{command}`", path.display());
-            // `verbs` only has subcommands.
+            // `verbs` only has subcommands, and `engine run` options of its own.
             let subcommands = match options {
-                [action, ..] if *subcommand == "verbs" => vec![*subcommand, action],
+                [action, ..] if *subcommand == "verbs" || *action == "run" => vec![*subcommand, action],
                 _ => vec![*subcommand],
             };
             let name = subcommands.join(" ");

@@ -302,6 +302,9 @@ fn malformed_outcome() -> ConnectError {
 impl From<isolane_attach::AttachError> for ConnectError {
     fn from(error: isolane_attach::AttachError) -> ConnectError {
         let (reason, raw_os_error) = (error.to_string(), error.raw_os_error());
-        ConnectError::Attach { reason, raw_os_error }
+        match error {
+            isolane_attach::AttachError::Refused { .. } => ConnectError::Engine(reason),
+            _ => ConnectError::Attach { reason, raw_os_error },
+        }
     }
 }
