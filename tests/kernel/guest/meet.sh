@@ -28,7 +28,7 @@ logs_own_stages() { # only a target of Isolane has log page C0h
 	nvme id-ctrl "$dev" -b | tail -c +3089 | head -c 1 | tr '\2\3' yy | grep -q y || return 1
 	wait_for 30 has_slow_operations || return 1
 	grep -o '"numbers":.\{400\}' /tmp/host-page
-	grep -q '^{"version":1,' /tmp/host-page && grep -q '"host":"nqn\.[^}]*"queue":1,' /tmp/host-page \
+	grep -q '^{"version":1,' /tmp/host-page && grep -q '"host":"nqn\.[^}]*"queue":[1-9]' /tmp/host-page \
 		&& grep -q '"stages_ns":\[\["batch",[1-9]' /tmp/host-page && ! grep -q '"path":"' /tmp/host-page
 }
 gets_features() { nvme get-feature "$dev" -f 7 -H && { [ -n "${STANDIN-}" ] || nvme get-feature "$dev" -f 6 -H; }; }
