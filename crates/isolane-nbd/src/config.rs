@@ -1,10 +1,9 @@
 //! Configuration and errors of a server.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use isolane_reactor::{ReactorConfig, ReactorError};
-use isolane_volume::{Volume, VolumeError};
+use isolane_volume::Volume;
 
 use crate::listen::{Address, ListenError};
 
@@ -33,32 +32,3 @@ pub enum StartError {
     #[error("cannot start the server: {0}")]
     System(#[from] std::io::Error),
 }
-
-/// Error of a shutdown.
-#[derive(Debug, thiserror::Error)]
-pub enum ShutdownError {
-    /// The volume does not complete its requests, or the final flush.
-    #[error("{name} has not completed {requests} requests; check its storage")]
-    Hung {
-        /// Name of the volume.
-        name: String,
-        /// Number of requests, with the flush.
-        requests: usize,
-    },
-    /// The final flush failed: completed writes may be lost.
-    #[error("{name}: flush failed: {error}")]
-    Flush {
-        /// Name of the volume.
-        name: String,
-        /// The error.
-        error: VolumeError,
-    },
-    /// The thread of the server ended early or hangs in the kernel; the log has the cause.
-    #[error("the server has ended early, or hangs in the kernel")]
-    Thread,
-}
-
-/// Time for the requests in flight at the end, and for their replies.
-pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time for the final flush.
-pub(crate) const FLUSH_TIMEOUT: Duration = Duration::from_secs(12);

@@ -25,7 +25,7 @@ mod request;
 mod server;
 pub mod wire;
 
-pub use config::{ServerConfig, ShutdownError, StartError};
+pub use config::{ServerConfig, StartError};
 pub use connection::{Connection, Event, Permit, ProtocolError};
 pub use export::{Export, MAX_PAYLOAD_BYTES};
 pub use listen::{Address, ListenError};

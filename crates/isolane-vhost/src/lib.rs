@@ -27,7 +27,7 @@ mod ring;
 mod server;
 
 pub use chain::ChainError;
-pub use config::{ServerConfig, ShutdownError, StartError};
+pub use config::{ServerConfig, StartError};
 pub use device::Device;
 pub use inflight::{InflightError, InflightFile};
 pub use memory::{GuestBuffer, GuestMemory, RegionError, RegionSpec};

@@ -7,13 +7,12 @@
 //! ones.
 
 use isolane_memory::pages_for;
-use isolane_volume::{BlockRange, Extent, Outcome, Request, VolumeError};
+use isolane_volume::{BlockRange, Extent, Outcome, Request, Shutdown, VolumeError};
 use slotmap::{DefaultKey, Key, KeyData};
 use smallvec::{SmallVec, smallvec};
 
+use super::Core;
 use super::clients::Client;
-use super::{Core, Shutdown};
-use crate::config::ShutdownError;
 use crate::{Command, Connection, Permit};
 
 /// A request at the volume.
@@ -220,10 +219,8 @@ impl Core {
     /// Replies to the requests that the volume has completed.
     pub(super) fn complete_jobs(&mut self) {
         while let Some((tag, outcome)) = self.queue.poll() {
-            if tag == FLUSH_TAG {
-                self.shutdown = Some(Shutdown::Ended(outcome.map(drop).map_err(|error| {
-                    ShutdownError::Flush { name: self.queue.volume().name().to_owned(), error }
-                })));
+            if tag == Shutdown::FLUSH_TAG {
+                self.shutdown.end(outcome, &self.queue);
                 continue;
             }
             let Some(job) = self.jobs.remove(KeyData::from_ffi(tag).into()) else {
@@ -268,8 +265,6 @@ impl Core {
     }
 }
 
-/// Tag of the final flush. A key never has this value.
-pub(super) const FLUSH_TAG: u64 = u64::MAX;
 /// Extents in one reply.
 const MAX_EXTENTS: usize = 16;
 /// Bytes of one reply with extents: some volumes look at each page.

@@ -20,19 +20,18 @@ mod sockets;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use isolane_memory::{PAGE_SIZE, Pool};
 use isolane_reactor::{Event, Reactor, Token, Waker};
-use isolane_volume::{Request, VolumeQueue};
+use isolane_volume::{Request, ServerCore, Shutdown, VolumeQueue};
 use slotmap::{DefaultKey, SlotMap};
 
 use self::clients::{Clients, TICK};
-use self::jobs::{FLUSH_TAG, Job, OWN_BYTES, Orphans, SHARED_BYTES, Status, Waiting};
+use self::jobs::{Job, OWN_BYTES, Orphans, SHARED_BYTES, Status, Waiting};
 use self::sockets::MAX_CONNECTIONS;
 use crate::Export;
-use crate::config::{DRAIN_TIMEOUT, FLUSH_TIMEOUT, ServerConfig, ShutdownError, StartError};
+use crate::config::{ServerConfig, StartError};
 use crate::connection::MAX_REQUESTS;
 use crate::listen::Listener;
 
@@ -61,24 +60,47 @@ pub(crate) struct Core {
     events: Vec<Event>,
     now: Instant,
     next_tick: Instant,
-    is_stopping: Arc<AtomicBool>,
-    shutdown: Option<Shutdown>,
+    shutdown: Shutdown,
 }
 
-/// Progress of the shutdown.
-enum Shutdown {
-    /// Requests complete.
-    Drain(Instant),
-    /// The volume flushes.
-    Flush(Instant),
-    Ended(Result<(), ShutdownError>),
+impl ServerCore for Core {
+    fn waker(&self) -> Waker {
+        self.reactor.waker()
+    }
+
+    fn turn(&mut self) -> std::io::Result<()> {
+        let mut events = std::mem::take(&mut self.events);
+        let deadline = self.deadline();
+        let turned = self.reactor.turn(deadline, &mut events);
+        self.now = self.reactor.now();
+        self.queue.begin_turn(self.now);
+        for event in events.drain(..) {
+            self.handle_event(event);
+        }
+        self.events = events;
+        self.complete_jobs();
+        self.report_statuses();
+        self.grant_memory();
+        self.queue.end_turn(&mut self.reactor, &mut self.pool);
+        self.complete_jobs();
+        self.send_dirty();
+        if self.now >= self.next_tick {
+            self.tick();
+        }
+        self.poll_shutdown();
+        turned
+    }
+
+    fn shutdown(&mut self) -> &mut Shutdown {
+        &mut self.shutdown
+    }
 }
 
 impl Core {
     pub fn new(
         config: ServerConfig,
         listeners: Vec<Listener>,
-        is_stopping: Arc<AtomicBool>,
+        shutdown: Shutdown,
     ) -> Result<Core, StartError> {
         let ServerConfig { volume, name, reactor, .. } = config;
         let mut reactor = Reactor::new(reactor)?;
@@ -106,52 +128,8 @@ impl Core {
             events: Vec::new(),
             now,
             next_tick: now + TICK,
-            is_stopping,
-            shutdown: None,
+            shutdown,
         })
-    }
-
-    pub fn waker(&self) -> Waker {
-        self.reactor.waker()
-    }
-
-    /// Runs until the shutdown has ended.
-    pub fn run(&mut self) -> Result<(), ShutdownError> {
-        loop {
-            if let Err(error) = self.turn() {
-                log::error!("the reactor failed: {error}; the export has ended");
-                return Err(ShutdownError::Thread);
-            }
-            if let Some(Shutdown::Ended(result)) =
-                self.shutdown.take_if(|state| matches!(state, Shutdown::Ended(_)))
-            {
-                return result;
-            }
-        }
-    }
-
-    /// One turn of the reactor.
-    fn turn(&mut self) -> std::io::Result<()> {
-        let mut events = std::mem::take(&mut self.events);
-        let deadline = self.deadline();
-        let turned = self.reactor.turn(deadline, &mut events);
-        self.now = self.reactor.now();
-        self.queue.begin_turn(self.now);
-        for event in events.drain(..) {
-            self.handle_event(event);
-        }
-        self.events = events;
-        self.complete_jobs();
-        self.report_statuses();
-        self.grant_memory();
-        self.queue.end_turn(&mut self.reactor, &mut self.pool);
-        self.complete_jobs();
-        self.send_dirty();
-        if self.now >= self.next_tick {
-            self.tick();
-        }
-        self.poll_shutdown();
-        turned
     }
 
     /// Returns the latest start of the next turn.
@@ -159,7 +137,8 @@ impl Core {
         let is_busy = !self.dirty.is_empty()
             || !self.statuses.is_empty()
             || (!self.waiting.is_empty() && self.can_grant());
-        let is_watching = !self.clients.is_empty() || self.shutdown.is_some() || self.accept_after.is_some();
+        let is_watching =
+            !self.clients.is_empty() || self.shutdown.has_begun() || self.accept_after.is_some();
         let own = [is_busy.then_some(self.now), is_watching.then_some(self.next_tick)];
         own.into_iter().chain([self.queue.deadline()]).flatten().min()
     }
@@ -206,22 +185,15 @@ impl Core {
     }
 
     fn poll_shutdown(&mut self) {
-        match &self.shutdown {
-            None if self.is_stopping.load(Ordering::Acquire) => self.begin_shutdown(),
-            Some(Shutdown::Drain(until)) => {
-                let is_drained = self.clients.is_empty() && self.queue.in_flight() == 0;
-                if is_drained || self.now >= *until {
-                    self.clients.keys().into_iter().for_each(|key| self.close(key));
-                    self.shutdown = Some(Shutdown::Flush(self.now + FLUSH_TIMEOUT));
-                    self.queue.start(FLUSH_TAG, Request::Flush, &mut self.reactor, &mut self.pool);
-                    self.complete_jobs();
-                }
-            }
-            Some(Shutdown::Flush(until)) if self.now >= *until => {
-                let (name, requests) = (self.queue.volume().name().to_owned(), self.queue.in_flight());
-                self.shutdown = Some(Shutdown::Ended(Err(ShutdownError::Hung { name, requests })));
-            }
-            None | Some(Shutdown::Flush(_) | Shutdown::Ended(_)) => {}
+        let is_drained = self.clients.is_empty() && self.queue.in_flight() == 0;
+        if self.shutdown.begin(self.now) {
+            self.begin_shutdown();
+        } else if self.shutdown.end_drain(is_drained, self.now) {
+            self.clients.keys().into_iter().for_each(|key| self.close(key));
+            self.queue.start(Shutdown::FLUSH_TAG, Request::Flush, &mut self.reactor, &mut self.pool);
+            self.complete_jobs();
+        } else {
+            self.shutdown.check_flush(&self.queue, self.now);
         }
     }
 
@@ -232,7 +204,6 @@ impl Core {
             drop(listener);
         }
         self.clients.keys().into_iter().for_each(|key| self.end(key));
-        self.shutdown = Some(Shutdown::Drain(self.now + DRAIN_TIMEOUT));
         self.next_tick = self.now + TICK;
     }
 }

@@ -1,6 +1,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use isolane_memory::{Payload, Pool};

@@ -5,11 +5,10 @@
 //! Invariant: requests get memory in the order of their arrival, so that a large one is not starved by small ones.
 
 use isolane_memory::{Payload, pages_for};
-use isolane_volume::{BlockRange, Outcome, Request, VolumeError};
+use isolane_volume::{BlockRange, Outcome, Request, Shutdown, VolumeError};
 use slotmap::{DefaultKey, Key, KeyData};
 
-use super::{Core, Shutdown};
-use crate::config::ShutdownError;
+use super::Core;
 use crate::memory::GuestBuffer;
 use crate::request::{Command, Rejection, Status};
 use crate::ring::Permit;
@@ -150,10 +149,8 @@ impl Core {
     /// Publishes the results of requests that the volume has completed.
     pub(super) fn complete_jobs(&mut self) {
         while let Some((tag, outcome)) = self.queue.poll() {
-            if tag == FLUSH_TAG {
-                self.shutdown = Some(Shutdown::Ended(outcome.map(drop).map_err(|error| {
-                    ShutdownError::Flush { name: self.queue.volume().name().to_owned(), error }
-                })));
+            if tag == Shutdown::FLUSH_TAG {
+                self.shutdown.end(outcome, &self.queue);
                 continue;
             }
             let Some(job) = self.jobs.remove(KeyData::from_ffi(tag).into()) else {
@@ -233,7 +230,5 @@ impl Core {
     }
 }
 
-/// Tag of the final flush. A key never has this value.
-pub(super) const FLUSH_TAG: u64 = u64::MAX;
 /// Requests of all queues at the volume, or waiting for memory.
 pub(super) const MAX_JOBS: usize = 16384;

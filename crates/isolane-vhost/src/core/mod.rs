@@ -20,20 +20,19 @@ mod sessions;
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use isolane_memory::{PAGE_SIZE, Pool};
 use isolane_reactor::mailbox::{self, Receiver, Sender};
 use isolane_reactor::unix_listener::UnixListener;
 use isolane_reactor::{Event, Reactor, Token, Waker};
-use isolane_volume::{Request, VolumeQueue};
+use isolane_volume::{Request, ServerCore, Shutdown, VolumeQueue};
 use slotmap::{DefaultKey, SlotMap};
 
-use self::jobs::{FLUSH_TAG, Job, MAX_JOBS, Waiting};
+use self::jobs::{Job, MAX_JOBS, Waiting};
 use self::rings::Rings;
 use self::sessions::{Session, TICK};
-use crate::config::{DRAIN_TIMEOUT, FLUSH_TIMEOUT, ServerConfig, ShutdownError, StartError};
+use crate::config::{ServerConfig, StartError};
 use crate::control::Message;
 use crate::device::Device;
 
@@ -66,75 +65,14 @@ pub(crate) struct Core {
     reactor: Reactor,
     events: Vec<Event>,
     now: Instant,
-    is_stopping: Arc<AtomicBool>,
-    shutdown: Option<Shutdown>,
+    shutdown: Shutdown,
 }
 
-/// Progress of the shutdown.
-enum Shutdown {
-    /// Requests complete.
-    Drain(Instant),
-    /// The volume flushes.
-    Flush(Instant),
-    Ended(Result<(), ShutdownError>),
-}
-
-impl Core {
-    pub fn new(
-        config: ServerConfig,
-        listener: UnixListener,
-        is_stopping: Arc<AtomicBool>,
-    ) -> Result<Core, StartError> {
-        let ServerConfig { volume, reactor, .. } = config;
-        let mut reactor = Reactor::new(reactor)?;
-        log::info!("using {}", reactor.backend_description());
-        let token = reactor.watch(listener.as_fd())?;
-        let (sender, messages) = mailbox::unbounded(reactor.waker());
-        Ok(Core {
-            device: Arc::new(Device::new(volume.info().clone(), volume.identity())),
-            reads_into_pool: volume.reads_into_pool(),
-            read_pages: 0,
-            has_file: volume.file().is_some(),
-            queue: VolumeQueue::new(volume, &mut reactor),
-            listener: Some((listener, token)),
-            accept_after: None,
-            sessions: Vec::new(),
-            next_session: 0,
-            messages,
-            sender,
-            rings: Rings::default(),
-            jobs: SlotMap::default(),
-            orphans: 0,
-            waiting: VecDeque::new(),
-            pool: Pool::new(POOL_BYTES / PAGE_SIZE),
-            reactor,
-            events: Vec::new(),
-            now: Instant::now(),
-            is_stopping,
-            shutdown: None,
-        })
-    }
-
-    pub fn waker(&self) -> Waker {
+impl ServerCore for Core {
+    fn waker(&self) -> Waker {
         self.reactor.waker()
     }
 
-    /// Runs until the shutdown has ended.
-    pub fn run(&mut self) -> Result<(), ShutdownError> {
-        loop {
-            if let Err(error) = self.turn() {
-                log::error!("the reactor failed: {error}; the export has ended");
-                return Err(ShutdownError::Thread);
-            }
-            if let Some(Shutdown::Ended(result)) =
-                self.shutdown.take_if(|state| matches!(state, Shutdown::Ended(_)))
-            {
-                return result;
-            }
-        }
-    }
-
-    /// One turn of the reactor.
     fn turn(&mut self) -> std::io::Result<()> {
         let mut events = std::mem::take(&mut self.events);
         let deadline = self.deadline();
@@ -161,10 +99,46 @@ impl Core {
         turned
     }
 
+    fn shutdown(&mut self) -> &mut Shutdown {
+        &mut self.shutdown
+    }
+}
+
+impl Core {
+    pub fn new(config: ServerConfig, listener: UnixListener, shutdown: Shutdown) -> Result<Core, StartError> {
+        let ServerConfig { volume, reactor, .. } = config;
+        let mut reactor = Reactor::new(reactor)?;
+        log::info!("using {}", reactor.backend_description());
+        let token = reactor.watch(listener.as_fd())?;
+        let (sender, messages) = mailbox::unbounded(reactor.waker());
+        Ok(Core {
+            device: Arc::new(Device::new(volume.info().clone(), volume.identity())),
+            reads_into_pool: volume.reads_into_pool(),
+            read_pages: 0,
+            has_file: volume.file().is_some(),
+            queue: VolumeQueue::new(volume, &mut reactor),
+            listener: Some((listener, token)),
+            accept_after: None,
+            sessions: Vec::new(),
+            next_session: 0,
+            messages,
+            sender,
+            rings: Rings::default(),
+            jobs: SlotMap::default(),
+            orphans: 0,
+            waiting: VecDeque::new(),
+            pool: Pool::new(POOL_BYTES / PAGE_SIZE),
+            reactor,
+            events: Vec::new(),
+            now: Instant::now(),
+            shutdown,
+        })
+    }
+
     /// Returns the latest start of the next turn.
     fn deadline(&mut self) -> Option<Instant> {
         let is_busy = self.can_poll_rings() || self.can_grant();
-        let tick = self.shutdown.is_some().then(|| self.now + TICK);
+        let tick = self.shutdown.has_begun().then(|| self.now + TICK);
         let own = [is_busy.then_some(self.now), self.accept_after, tick];
         own.into_iter().chain([self.queue.deadline()]).flatten().min()
     }
@@ -189,33 +163,23 @@ impl Core {
 
     /// Whether requests can be taken from a listed queue.
     fn can_poll_rings(&self) -> bool {
-        self.shutdown.is_none() && self.jobs.len() < MAX_JOBS && self.rings.has_listed()
+        !self.shutdown.has_begun() && self.jobs.len() < MAX_JOBS && self.rings.has_listed()
     }
 
     fn poll_shutdown(&mut self) {
-        match &self.shutdown {
-            None if self.is_stopping.load(Ordering::Acquire) => {
-                if let Some((listener, token)) = self.listener.take() {
-                    drop(self.reactor.remove(token));
-                    drop(listener);
-                }
-                self.shutdown = Some(Shutdown::Drain(self.now + DRAIN_TIMEOUT));
+        if self.shutdown.begin(self.now) {
+            if let Some((listener, token)) = self.listener.take() {
+                drop(self.reactor.remove(token));
+                drop(listener);
             }
-            Some(Shutdown::Drain(until)) => {
-                if self.jobs.is_empty() || self.now >= *until {
-                    while let Some(session) = self.sessions.first() {
-                        self.close(session.number);
-                    }
-                    self.shutdown = Some(Shutdown::Flush(self.now + FLUSH_TIMEOUT));
-                    self.queue.start(FLUSH_TAG, Request::Flush, &mut self.reactor, &mut self.pool);
-                    self.complete_jobs();
-                }
+        } else if self.shutdown.end_drain(self.jobs.is_empty(), self.now) {
+            while let Some(session) = self.sessions.first() {
+                self.close(session.number);
             }
-            Some(Shutdown::Flush(until)) if self.now >= *until => {
-                let (name, requests) = (self.queue.volume().name().to_owned(), self.queue.in_flight());
-                self.shutdown = Some(Shutdown::Ended(Err(ShutdownError::Hung { name, requests })));
-            }
-            None | Some(Shutdown::Flush(_) | Shutdown::Ended(_)) => {}
+            self.queue.start(Shutdown::FLUSH_TAG, Request::Flush, &mut self.reactor, &mut self.pool);
+            self.complete_jobs();
+        } else {
+            self.shutdown.check_flush(&self.queue, self.now);
         }
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use isolane_reactor::{IoChoice, Mode, ReactorConfig};
 use isolane_vhost::request::{RangeSegment, request_type};
-use isolane_vhost::{Server, ServerConfig, ShutdownError};
-use isolane_volume::{Volume, open, spec};
+use isolane_vhost::{Server, ServerConfig};
+use isolane_volume::{ShutdownError, Volume, open, spec};
 
 use super::{Guest, Monitor};
 
