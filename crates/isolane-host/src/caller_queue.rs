@@ -6,7 +6,7 @@
 //! it with an error.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crossbeam_queue::ArrayQueue;
@@ -37,6 +37,8 @@ pub(crate) struct CallerQueue {
     handed_at: AtomicU64,
     /// When the caller has taken them; it writes this.
     taken_at: AtomicU64,
+    /// Number of its requests while it waits and may lead, else 0.
+    own_if_waiting: AtomicUsize,
     /// Shared by all queues of the same thread.
     parker: Arc<Parker>,
 }
@@ -60,6 +62,7 @@ impl CallerQueue {
             listed_at: AtomicU64::new(0),
             handed_at: AtomicU64::new(0),
             taken_at: AtomicU64::new(0),
+            own_if_waiting: AtomicUsize::new(0),
             parker,
         })
     }
@@ -75,6 +78,11 @@ impl CallerQueue {
 
     pub(crate) fn has_completions(&self) -> bool {
         !self.completions.is_empty()
+    }
+
+    /// Returns how many completions can be taken.
+    pub(crate) fn completions(&self) -> usize {
+        self.completions.len()
     }
 
     pub(crate) fn take_completion(&self) -> Option<Completion> {
@@ -119,6 +127,16 @@ impl CallerQueue {
         // A caller that spins can take completions before they are handed to it.
         let is_early = taken < at && !self.has_completions();
         if is_early { Some(at) } else { (taken >= at).then_some(taken) }
+    }
+
+    /// Records that the caller waits with this many requests and may lead, or that it does not (0).
+    pub(crate) fn set_waiting(&self, own: usize) {
+        self.own_if_waiting.store(own, Ordering::Relaxed);
+    }
+
+    /// Returns the number of its requests if it waits and may lead, else 0.
+    pub(crate) fn own_if_waiting(&self) -> usize {
+        self.own_if_waiting.load(Ordering::Relaxed)
     }
 
     /// Must precede taking its submissions, so that later ones list it again.

@@ -106,8 +106,16 @@ impl Submitter {
 
     /// Sends the queued requests.
     pub fn send(&mut self) {
+        let core = self.volume.caller_core();
+        for (index, (service, queue)) in self.volume.services().zip(&self.queues).enumerate() {
+            service.send(&queue.caller, queue.outstanding, core.is_at(index));
+        }
+    }
+
+    /// Leaves all requests to other threads.
+    fn hand_over(&mut self) {
         for (service, queue) in self.volume.services().zip(&self.queues) {
-            service.send(&queue.caller);
+            service.hand_over(&queue.caller);
         }
     }
 
@@ -139,7 +147,9 @@ impl Submitter {
             let only =
                 only.and_then(|(index, queue)| Some((index, queue, self.volume.services().nth(index)?)));
             match only {
-                Some((index, queue, service)) => service.wait(&queue.caller, limit, self.core.is_at(index)),
+                Some((index, queue, service)) => {
+                    service.wait(&queue.caller, queue.outstanding, limit, self.core.is_at(index))
+                }
                 None => self.wait_for_any(limit),
             }
         }
@@ -160,7 +170,7 @@ impl Submitter {
     /// # Errors
     /// The system's, if there is no descriptor yet.
     pub fn arm(&mut self) -> io::Result<bool> {
-        self.send();
+        self.hand_over();
         let has_any = || self.queues.iter().any(|queue| queue.caller.has_completions());
         self.queues[0].caller.parker().arm(has_any)
     }
@@ -172,7 +182,7 @@ impl Submitter {
 
     /// Waits while other threads drive the clients.
     fn wait_for_any(&mut self, limit: WaitLimit) {
-        self.send();
+        self.hand_over();
         let has_any = || self.queues.iter().any(|queue| queue.caller.has_completions());
         let (Some(service), Some(queue)) = (self.volume.services().next(), self.queues.first()) else {
             return;
@@ -203,6 +213,8 @@ impl Submitter {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use isolane_memory::Buffer;
     use pollster::block_on;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -237,5 +249,42 @@ mod tests {
         }
         assert!(submitter.arm().unwrap(), "nothing is outstanding");
         submitter.disarm();
+    }
+
+    /// The service's thread completes the requests of a caller that led and stays away, and of one that sleeps.
+    #[test]
+    fn requests_complete_without_their_caller() {
+        for arms in [false, true] {
+            let target = Target::start(Script::default());
+            let volume = block_on(Volume::connect(&target.uri(), Options::default())).unwrap();
+            let (mut submitter, mut completions) = (volume.submitter(4), Vec::new());
+            for round in 0..20 {
+                let disk = target.shared.disk.lock();
+                for tag in 0..4 {
+                    submitter
+                        .submit(Request::Read { lba: tag, buffer: Buffer::contiguous(512) }, tag)
+                        .unwrap();
+                }
+                assert_eq!(submitter.wait_until(&mut completions, Instant::now()), 0, "round {round}");
+                drop(disk);
+                let completed =
+                    || submitter.queues.iter().map(|queue| queue.caller.completions()).sum::<usize>();
+                let deadline = Instant::now() + Duration::from_secs(60);
+                while !arms && completed() < 4 {
+                    assert!(Instant::now() < deadline, "round {round}: {} of 4", completed());
+                    std::thread::yield_now();
+                }
+                while submitter.outstanding() > 0 {
+                    if arms && submitter.arm().unwrap() {
+                        let fd = submitter.wait_fd().unwrap();
+                        let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
+                        assert_eq!(poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)), Ok(1));
+                    }
+                    submitter.disarm();
+                    submitter.poll(&mut completions);
+                }
+            }
+            assert_eq!(completions.len(), 80);
+        }
     }
 }

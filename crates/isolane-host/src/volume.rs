@@ -261,7 +261,7 @@ impl Volume {
         let submitted = queue.submit(Submission { class, request, tag: 0 });
         debug_assert!(submitted.is_ok(), "an idle queue is empty");
         let completion = loop {
-            service.wait(&queue, WaitLimit { polls: class == LaneClass::Poll, deadline: None }, may_lead);
+            service.wait(&queue, 1, WaitLimit { polls: class == LaneClass::Poll, deadline: None }, may_lead);
             queue.on_running();
             if let Some(completion) = queue.take_completion() {
                 break completion;

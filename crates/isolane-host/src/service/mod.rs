@@ -5,6 +5,10 @@
 //! thread that queues a request, or stops leading, then checks again: if there is work and no leader, it unparks
 //! the service's thread.
 //!
+//! A caller that has all outstanding requests and stops leading, to take some of them, soon leads again. Then the
+//! service's thread only watches: it leads once such callers have stayed away for [`WATCH_INTERVAL`], and until one
+//! waits again.
+//!
 //! A caller queues first and then checks for a leader; a leader releases the lock first and then checks for
 //! requests. With a full fence between the two steps on both sides, at least one of them sees the other.
 //!
@@ -50,6 +54,9 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between housekeeping turns of the service's thread while callers lead.
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Time without a caller that leads after which the service's thread leads for its requests.
+const WATCH_INTERVAL: Duration = Duration::from_micros(500);
+
 /// Maximum number of requests submitted in one turn, unless one caller alone has more.
 const SUBMISSIONS_PER_TURN: usize = 256;
 
@@ -67,6 +74,10 @@ pub(crate) struct Service {
     /// Requests without a completion when a leader last released the client.
     outstanding: AtomicUsize,
     spinners: Spinners,
+    /// Whether the service's thread leaves the outstanding requests to the caller that led last.
+    watching: AtomicBool,
+    /// How often callers left requests to be watched. Leaders write it.
+    watched: AtomicUsize,
     stopping: AtomicBool,
     closed: AtomicBool,
     /// Whether callers may lead.
@@ -180,6 +191,8 @@ impl Service {
             thread: thread::current(),
             outstanding: AtomicUsize::new(0),
             spinners: Spinners::new(spin),
+            watching: AtomicBool::new(false),
+            watched: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             inline,
@@ -192,15 +205,30 @@ impl Service {
 
     /// Leads while no caller does, and turns the idle client for housekeeping.
     fn run_thread(&self) {
+        let mut watched = self.watched.load(Ordering::Relaxed);
         while !self.is_stopping() {
-            let next = self.try_lead().and_then(|mut leader| self.lead_until_idle(leader.client()?));
+            if self.watching.load(Ordering::Acquire) {
+                let last = std::mem::replace(&mut watched, self.watched.load(Ordering::Relaxed));
+                if last != watched {
+                    thread::park_timeout(WATCH_INTERVAL);
+                    continue;
+                }
+                self.watching.store(false, Ordering::SeqCst);
+            }
+            let mut heir = None;
+            let next = self.try_lead(None).and_then(|mut leader| {
+                let next = self.lead_until_idle(leader.client()?, &mut heir);
+                leader.hands_over = heir.is_some();
+                Some(next)
+            });
+            heir.into_iter().for_each(|heir| heir.wake());
             if !self.is_stopping() {
                 let now = Instant::now();
                 let wait = next.map_or(HOUSEKEEPING_INTERVAL, |next| next.saturating_duration_since(now));
                 thread::park_timeout(wait);
             }
         }
-        let Some(mut leader) = self.leader(self.client.lock()) else { return };
+        let Some(mut leader) = self.leader(self.client.lock(), None) else { return };
         let Some(client) = leader.client() else { return };
         client.observer().set_leader(None);
         let deadline = Instant::now() + DRAIN_TIMEOUT;
@@ -212,15 +240,21 @@ impl Service {
         leader.take().into_iter().for_each(Client::close);
     }
 
-    /// Drives the client until no work is left, or the volume stops. Returns the next time for housekeeping.
-    fn lead_until_idle(&self, client: &mut Client) -> Option<Instant> {
+    /// Drives the client until no work is left, the volume stops, or a caller can lead: that is the `heir`. Returns the
+    /// next time for housekeeping.
+    fn lead_until_idle(&self, client: &mut Client, heir: &mut Option<Arc<CallerQueue>>) -> Instant {
         let mut wait = Wait::None;
         client.observer().set_leader(None);
         loop {
-            let outstanding = self.drive(client, wait);
+            let mut last = None;
+            let outstanding = self.drive_for(client, wait, &mut last);
             let stays = !self.inline || self.serving_futures.load(Ordering::Relaxed);
-            if self.is_stopping() || (!stays && outstanding == 0 && self.queue.is_empty()) {
-                return Some(client.housekeeping());
+            if !stays {
+                *heir = last.filter(|caller| outstanding + caller.completions() == caller.own_if_waiting());
+            }
+            let is_idle = !stays && outstanding == 0 && self.queue.is_empty();
+            if self.is_stopping() || is_idle || heir.is_some() {
+                return client.housekeeping();
             }
             wait = Wait::Forever;
         }
@@ -228,13 +262,18 @@ impl Service {
 
     /// Submits queued requests, turns the client once, and returns the number of outstanding requests.
     fn drive(&self, client: &mut Client, wait: Wait) -> usize {
-        let took_all = self.submit_queued(client);
+        self.drive_for(client, wait, &mut None)
+    }
+
+    /// Returns the `last` caller that submitted requests, too.
+    fn drive_for(&self, client: &mut Client, wait: Wait, last: &mut Option<Arc<CallerQueue>>) -> usize {
+        let took_all = self.submit_queued(client, last);
         client.turn(&mut Vec::new(), if took_all { wait } else { Wait::None });
         client.outstanding()
     }
 
     /// Submits a bounded number of requests. Returns `false` if more may be queued.
-    fn submit_queued(&self, client: &mut Client) -> bool {
+    fn submit_queued(&self, client: &mut Client, last: &mut Option<Arc<CallerQueue>>) -> bool {
         let mut count = 0;
         while count < SUBMISSIONS_PER_TURN {
             if let Some(caller) = self.queue.callers.pop() {
@@ -242,6 +281,7 @@ impl Service {
                 caller.on_dequeued();
                 count += client.submit_all(&caller, submitted).max(1);
                 self.serving_futures.store(false, Ordering::Relaxed);
+                *last = Some(caller);
             } else if let Some(message) = self.queue.messages.pop() {
                 self.handle_message(client, message);
                 count += 1;
@@ -289,21 +329,48 @@ impl Service {
         self.reject_if_closed(None);
     }
 
-    /// Submits the queued requests of a caller without waiting.
-    pub(crate) fn send(&self, caller: &Arc<CallerQueue>) {
-        if caller.has_submissions() {
-            self.enqueue(caller);
+    /// Submits the queued requests of a caller, which has `outstanding` requests, without waiting. Drives the client once
+    /// in this thread if it `may_lead`.
+    pub(crate) fn send(&self, caller: &Arc<CallerQueue>, outstanding: usize, may_lead: bool) {
+        if !caller.has_submissions() {
+            return;
+        }
+        if may_lead
+            && self.inline
+            && !self.is_stopping()
+            && let Some(mut leader) = self.try_lead(Some((caller, outstanding)))
+            && let Some(client) = leader.client()
+        {
+            client.submit_all(caller, caller.listed_at());
+            self.drive(client, Wait::None);
+            return;
+        }
+        self.enqueue(caller);
+        self.wake_thread_if_idle();
+        self.reject_if_closed(Some(caller));
+    }
+
+    /// Leaves all requests of a caller to other threads: it waits without leading.
+    pub(crate) fn hand_over(&self, caller: &Arc<CallerQueue>) {
+        self.send(caller, 0, false);
+        if self.watching.load(Ordering::Relaxed) {
             self.wake_thread_if_idle();
-            self.reject_if_closed(Some(caller));
         }
     }
 
-    /// Waits until the caller, which has outstanding requests, has a completion, or until the limit. Drives the
+    /// Waits until the caller, which has `outstanding` requests, has a completion, or until the limit. Drives the
     /// client in this thread if it `may_lead`.
-    pub(crate) fn wait(&self, caller: &Arc<CallerQueue>, limit: WaitLimit, may_lead: bool) {
-        if !may_lead || caller.has_completions() {
-            // A caller that never leads leaves its requests to the service's thread.
-            self.send(caller);
+    pub(crate) fn wait<'a>(
+        &'a self,
+        caller: &'a Arc<CallerQueue>,
+        outstanding: usize,
+        limit: WaitLimit,
+        may_lead: bool,
+    ) {
+        if !may_lead {
+            self.hand_over(caller);
+        } else if caller.has_completions() {
+            self.send(caller, outstanding, true);
         }
         let may_lead = may_lead && self.inline;
         let mut spin = SpinWait::new(&self.spinners, may_lead);
@@ -311,7 +378,7 @@ impl Service {
         while !caller.has_completions() {
             if may_lead
                 && !self.is_stopping()
-                && let Some(mut leader) = self.try_lead()
+                && let Some(mut leader) = self.try_lead(Some((caller, outstanding)))
                 && let Some(client) = leader.client()
             {
                 client.observer().set_leader(Some(caller));
@@ -327,6 +394,7 @@ impl Service {
                 continue;
             }
             if !std::mem::replace(&mut is_enqueued, true) && caller.has_submissions() {
+                caller.set_waiting(if may_lead { outstanding } else { 0 });
                 self.enqueue(caller);
                 self.reject_if_closed(Some(caller));
                 continue;
@@ -340,8 +408,11 @@ impl Service {
             }
             caller.sleep(limit.deadline, || may_lead && !self.is_stopping() && !self.client.is_locked());
         }
+        if is_enqueued {
+            caller.set_waiting(0);
+        }
         if spin.end() {
-            self.recheck_after_release();
+            self.recheck_after_release(false);
         }
     }
 
@@ -373,14 +444,18 @@ impl Service {
     }
 
     /// Returns `None` if another thread leads or the volume is closed.
-    fn try_lead(&self) -> Option<Leader<'_>> {
-        if self.client.is_locked() { None } else { self.leader(self.client.try_lock()?) }
+    fn try_lead<'a>(&'a self, own: Option<OwnRequests<'a>>) -> Option<Leader<'a>> {
+        if self.client.is_locked() { None } else { self.leader(self.client.try_lock()?, own) }
     }
 
-    fn leader<'a>(&'a self, client: MutexGuard<'a, Option<Client>>) -> Option<Leader<'a>> {
+    fn leader<'a>(
+        &'a self,
+        client: MutexGuard<'a, Option<Client>>,
+        own: Option<OwnRequests<'a>>,
+    ) -> Option<Leader<'a>> {
         client.as_ref()?;
         self.spinners.on_lead();
-        Some(Leader { service: self, client: Some(client) })
+        Some(Leader { service: self, client: Some(client), own, hands_over: false })
     }
 
     /// Lists a caller with submissions, and wakes the leader if there is one.
@@ -407,17 +482,30 @@ impl Service {
     fn wake_thread_if_idle(&self) {
         fence(Ordering::SeqCst);
         if !self.client.is_locked() {
-            self.thread.unpark();
+            self.wake_thread();
         }
     }
 
-    /// Must be called by every thread that led, or was counted on to lead, and no longer does.
-    fn recheck_after_release(&self) {
+    /// Wakes the service's thread to lead.
+    fn wake_thread(&self) {
+        self.watching.store(false, Ordering::SeqCst);
+        self.thread.unpark();
+    }
+
+    /// Must be called by every thread that led, or was counted on to lead, and no longer does. `returns` if a caller that
+    /// has all outstanding requests leads soon.
+    fn recheck_after_release(&self, returns: bool) {
         fence(Ordering::SeqCst);
         let stopping = self.is_stopping();
-        let has_work = self.outstanding.load(Ordering::Relaxed) > 0 || !self.queue.is_empty() || stopping;
+        let must_lead = !self.queue.is_empty() || stopping;
+        let has_work = self.outstanding.load(Ordering::Relaxed) > 0 || must_lead;
         let has_spinner = self.spinners.has_leaders() && !stopping;
-        if has_work && !self.client.is_locked() && !has_spinner {
+        if !has_work || self.client.is_locked() || has_spinner {
+            return;
+        }
+        if must_lead || !returns {
+            self.wake_thread();
+        } else if !self.watching.swap(true, Ordering::AcqRel) {
             self.thread.unpark();
         }
     }
@@ -456,7 +544,13 @@ struct Leader<'a> {
     service: &'a Service,
     /// Holds a client until [`Leader::take`].
     client: Option<MutexGuard<'a, Option<Client>>>,
+    own: Option<OwnRequests<'a>>,
+    /// Whether a caller leads next.
+    hands_over: bool,
 }
+
+/// The caller that leads, and the number of its requests whose completions it has not taken.
+type OwnRequests<'a> = (&'a CallerQueue, usize);
 
 impl Leader<'_> {
     fn client(&mut self) -> Option<&mut Client> {
@@ -482,7 +576,20 @@ impl Drop for Leader<'_> {
             self.service.closed.store(true, Ordering::SeqCst);
             self.service.reject_if_closed(None);
         }
+        let is_own = |(caller, own): OwnRequests<'_>| {
+            outstanding
+                .is_some_and(|outstanding| outstanding > 0 && outstanding + caller.completions() == own)
+        };
+        let returns = self.hands_over || self.own.is_some_and(is_own);
+        if self.hands_over {
+            // The service's thread need not wake itself.
+            self.service.watching.store(true, Ordering::Relaxed);
+        }
+        if returns {
+            let watched = self.service.watched.load(Ordering::Relaxed);
+            self.service.watched.store(watched.wrapping_add(1), Ordering::Relaxed);
+        }
         drop(self.client.take());
-        self.service.recheck_after_release();
+        self.service.recheck_after_release(returns);
     }
 }
