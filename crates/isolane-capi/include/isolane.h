@@ -262,7 +262,10 @@ int isolane_queue_submit(isolane_queue *queue, const isolane_request *requests, 
 /* Sends the submitted requests. They complete without another call. */
 int isolane_queue_send(isolane_queue *queue);
 
-/* Stores up to `capacity` completions, and returns their number. Sends the submitted requests, and does not wait. */
+/*
+ * Stores up to `capacity` completions, and returns their number. Sends the submitted requests, and does not wait. A call
+ * that leaves completions, because `capacity` is too small, leaves the requests too, for the call that takes the last.
+ */
 int isolane_queue_poll(isolane_queue *queue, isolane_completion *completions, size_t capacity);
 
 /*

@@ -297,6 +297,14 @@ impl Port {
         }
     }
 
+    /// Returns whether [`Port::take`] returns a result now.
+    pub fn has_completions(&self) -> bool {
+        match self {
+            Port::Remote { completed, .. } => !completed.is_empty(),
+            Port::Local(queue) => queue.has_completions(),
+        }
+    }
+
     /// Returns the result of a completed request.
     pub fn take(&mut self) -> Option<(u64, Result<(), Failure>)> {
         match self {

@@ -258,6 +258,10 @@ impl Queue {
         self.done.pop_front().map(|tag| (tag.into(), Ok(()))).or_else(|| self.port.take())
     }
 
+    fn has_completions(&self) -> bool {
+        !self.done.is_empty() || self.port.has_completions()
+    }
+
     /// Requests a notification. Returns `false` if there is a completion already.
     fn arm(&mut self) -> io::Result<bool> {
         if self.done.is_empty() {
@@ -286,8 +290,11 @@ impl Queue {
                 count += 1;
             }
             if count >= minimum.max(1).min(out.len()) || self.outstanding() == 0 || is_over {
-                // Nothing has sent requests if there was no wait.
-                self.port.send();
+                // Nothing has sent requests if there was no wait. A program that takes one completion at a time, and
+                // submits one request for each, still sends many together: with the last of the completions.
+                if !self.has_completions() {
+                    self.port.send();
+                }
                 return Ok(count as c_int);
             }
             is_over = minimum == 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline);

@@ -227,7 +227,8 @@ impl ThreadQueue {
         self.completions.parker.disarm();
     }
 
-    fn has_completions(&self) -> bool {
+    /// Returns whether [`ThreadQueue::poll`] returns a request now.
+    pub fn has_completions(&self) -> bool {
         !self.inline.is_empty() || !self.completions.outcomes.is_empty()
     }
 }
