@@ -48,6 +48,7 @@ write_conf() { # FSID PORT
 		mgr data = $cluster/mgr
 		osd data = $cluster/osd.\$id
 		osd objectstore = memstore
+		osd fast shutdown = false
 		memstore device bytes = 1G
 		osd pool default size = 1
 		osd pool default min size = 1
