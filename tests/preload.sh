@@ -44,6 +44,11 @@ same() { # NAME: a program of preload_programs.py
 	run "$work/stats" "$programs" "$1" > "$work/engine" 2>&1 || { cat "$work/engine"; return 1; }
 	diff "$work/native" "$work/engine" && grep -q ' [1-9][0-9]* adopted' "$work/stats"
 }
+same_without_engine() { # NAME: a program that has, or gets, something that its sockets must not be adopted with
+	limited "$programs" "$1" > "$work/native" 2>&1 || { cat "$work/native"; return 1; }
+	run "$work/stats" "$programs" "$1" > "$work/engine" 2>&1 || { cat "$work/engine"; return 1; }
+	diff "$work/native" "$work/engine"
+}
 same_and_served() { same "$1" && served "$work/stats"; }
 same_despite_kills() { # SECONDS KILLS
 	local client kill
@@ -197,6 +202,7 @@ check "programs without connections are unaffected" leaves_others_alone || statu
 check "programs and settings that cannot work are refused with one line" refuses_programs || status=1
 check "io_uring is missing" io_uring_is_missing || status=1
 for name in sizes vectors flags full polls edges; do check "same output through the engine: $name" same_and_served "$name" || status=1; done
+for name in limited locked ended; do check "same output without the engine: $name" same_without_engine "$name" || status=1; done
 for name in ends signals levels late nested shared children duplicates options; do check "same output: $name" same "$name" || status=1; done
 check "connections move only after many short messages" only_short_messages || status=1
 check "streams continue when the engine is killed" same_despite_kills 2 2 || status=1

@@ -4,9 +4,11 @@
 Each program uses both ends of connections on loopback. It prints what it has observed, and fails by itself if it hangs.
 """
 import array
+import ctypes
 import errno
 import fcntl
 import os
+import resource
 import select
 import signal
 import socket
@@ -37,6 +39,37 @@ def exactly(end, count):
         assert part, "the connection has ended"
         data += part
     return bytes(data)
+
+
+def limited():
+    for limit in (resource.RLIMIT_FSIZE, resource.RLIMIT_AS):
+        hard = resource.getrlimit(limit)[1]
+        resource.setrlimit(limit, (1 << 34 if limit == resource.RLIMIT_AS else 1 << 20, hard))
+        near, far = pair()
+        near.sendall(b"alive")
+        print(exactly(far, 5))
+        resource.setrlimit(limit, (hard, hard))
+
+
+def locked():
+    print(ctypes.CDLL(None).mlockall(3))
+    near, far = pair()
+    near.sendall(b"after")
+    print(exactly(far, 5), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 512 << 10)
+
+
+def ended():
+    near, far = pair()
+    main = threading.main_thread()
+
+    def last():
+        while open(f"/proc/self/task/{main.native_id}/stat").read().rsplit(")", 1)[1].split()[0] != "Z":
+            time.sleep(0.01)
+        near.sendall(b"last")
+        print(exactly(far, 4), flush=True)
+
+    threading.Thread(target=last).start()
+    ctypes.CDLL(None).pthread_exit(None)
 
 
 def sizes():

@@ -8,7 +8,7 @@ use libc::c_long;
 
 use crate::stats::Reason;
 use crate::trampoline::hooked;
-use crate::{gate, process, table};
+use crate::{engine, gate, process, table};
 
 hooked! {
     // A child with its own memory, or with this one.
@@ -49,6 +49,8 @@ hooked! {
     syscall => before_syscall;
     prctl => before_prctl;
     pthread_cancel => before_cancel;
+    pthread_exit => before_thread_exit;
+    mlockall => before_lock;
 }
 
 fn pin(fd: usize) {
@@ -167,6 +169,19 @@ fn before_prctl([option, ..]: [usize; 6]) {
     if option as c_int == libc::PR_SET_SECCOMP {
         process::stop_adoption();
     }
+}
+
+/// The process ends with its last thread, which must not be one of this library.
+fn before_thread_exit(_: [usize; 6]) {
+    if rustix::thread::gettid() == rustix::process::getpid() {
+        process::stop_adoption();
+        engine::detach();
+    }
+}
+
+/// All memory of a session would be locked, with pages that are never used.
+fn before_lock(_: [usize; 6]) {
+    process::stop_adoption();
 }
 
 /// A thread that waits in this library cannot be canceled.

@@ -73,7 +73,12 @@ pub(crate) fn read_environment() {
 }
 
 impl Engine {
+    /// `None`, too, if the session's memory exceeds a limit of the process: that would end the process, or take what the
+    /// program needs.
     fn attach() -> Option<Engine> {
+        if own::has_memory_limit(SessionOptions::MEMORY_BYTES) {
+            return None;
+        }
         let options = SessionOptions {
             path: PATH.get().cloned().unwrap_or_else(default_path),
             spawn_engine: false,
@@ -151,6 +156,11 @@ pub(crate) fn forget(engine: &Arc<Engine>) {
         *current = None;
         retry_later();
     }
+}
+
+/// Ends the session for good, once no socket is adopted.
+pub(crate) fn detach() {
+    drop(CURRENT.lock().take());
 }
 
 /// Locks the session for a fork.

@@ -17,6 +17,12 @@ const MAX_SESSION: usize = 1 << 12;
 /// Eventfds that no thread uses.
 static EVENTS: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
 
+/// Returns whether the process may not have a file of this size, or its address space has any limit.
+pub(crate) fn has_memory_limit(bytes: usize) -> bool {
+    let file_size = getrlimit(Resource::Fsize).current;
+    file_size.is_some_and(|limit| limit < bytes as u64) || getrlimit(Resource::As).current.is_some()
+}
+
 /// Returns a number above those that programs assign themselves, which start from 0.
 pub(crate) fn first_descriptor() -> u32 {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
