@@ -58,6 +58,25 @@ def locked():
     print(exactly(far, 5), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 512 << 10)
 
 
+def forked():
+    """Threads that start children at the same time."""
+    ends = pair()
+
+    def start():
+        for _ in range(100):
+            if (child := os.fork()) == 0:
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0, "a child has failed"
+
+    threads = [threading.Thread(target=start) for _ in range(3)]
+    [thread.start() for thread in threads], [thread.join() for thread in threads]
+    for near, far in (ends, pair()):
+        for index in range(5000):
+            near.sendall(b"%8d" % index)
+            assert exactly(far, 8) == b"%8d" % index
+    print("same")
+
+
 def ended():
     near, far = pair()
     main = threading.main_thread()

@@ -1,7 +1,12 @@
 //! Forks of the program, and the descriptors of this library that a child must not keep.
 
+use parking_lot::Mutex;
+
 use crate::stats::{self, Reason};
 use crate::{engine, forks, gate, own, sockets, table};
+
+/// Held during a fork: the C library runs these functions of several threads at the same time.
+static FORK: Mutex<()> = Mutex::new(());
 
 /// Registers for all forks, those in the C library included.
 pub(crate) fn watch_forks() {
@@ -12,7 +17,9 @@ pub(crate) fn watch_forks() {
 /// Sockets that exist at a fork are shared with the child, and so are epoll sets, until the child has ended or called
 /// exec.
 extern "C" fn before_fork() {
+    std::mem::forget(FORK.lock());
     gate::close();
+    table::check_children();
     if table::is_empty() {
         // Most programs that start others have no connections.
     } else if forks::before() {
@@ -28,6 +35,8 @@ extern "C" fn after_fork_in_parent() {
     engine::unlock_in_parent();
     forks::in_parent();
     gate::open();
+    // SAFETY: this thread has locked it before the fork.
+    unsafe { FORK.force_unlock() };
 }
 
 extern "C" fn after_fork_in_child() {
@@ -37,6 +46,8 @@ extern "C" fn after_fork_in_child() {
     stats::reset();
     own::reset_in_child();
     gate::reset_in_child();
+    // SAFETY: no other thread exists, and this one has locked it before the fork.
+    unsafe { FORK.force_unlock() };
 }
 
 /// Returns all sockets, and adopts none in this process and its children any longer.

@@ -294,7 +294,7 @@ pub(crate) fn abandon(engine: &Arc<Engine>) {
 }
 
 /// Makes sockets candidates again that no child has any longer.
-fn check_children() {
+pub(crate) fn check_children() {
     let Some(ended) = forks::check() else { return };
     if ended.has_program {
         // Before the others: the program may have them for long.
