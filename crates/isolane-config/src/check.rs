@@ -6,7 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use crate::choice::Require;
 use crate::model::{Config, Limits, Namespace, Port, Qos, Server, Subsystem};
 use crate::names::{Hosts, Name};
-use crate::reader::{Invalid, Reader, nearest};
+use crate::problem::{Invalid, nearest};
+use crate::reader::Reader;
 
 /// Reports all relations that are not valid. Objects that could not be read are not part of `config`, but are declared.
 pub(crate) fn check(config: &Config, reader: &mut Reader<'_>) {

@@ -3,7 +3,7 @@
 use isolane_volumes::Kinds;
 use serde_json::{Value as Json, json};
 
-use crate::reader::{Invalid, nearest};
+use crate::problem::{Invalid, nearest};
 use crate::value::{Value, text_of};
 
 /// Defines a value from a list of words.

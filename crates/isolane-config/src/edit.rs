@@ -57,10 +57,10 @@ pub enum Edit {
 pub enum EditError {
     /// The object does not exist.
     #[error("there is no {0}; check its name, or add it")]
-    Missing(ObjectId),
+    Missing(String),
     /// The object exists already.
     #[error("{0} exists already; choose another name, or set its keys")]
-    Exists(ObjectId),
+    Exists(String),
     /// The text is not valid, before or after the edit.
     #[error("{0}")]
     Invalid(Problems),
@@ -94,11 +94,11 @@ pub fn parse_value(text: &str) -> Value {
 }
 
 fn apply(root: &mut TomlTable, object: &ObjectId, edit: &Edit) -> Result<(), EditError> {
-    let missing = || EditError::Missing(object.clone());
+    let missing = || EditError::Missing(object.to_string());
     match edit {
         Edit::Add(keys) => {
             if table_of(root, object).is_some() {
-                return Err(EditError::Exists(object.clone()));
+                return Err(EditError::Exists(object.to_string()));
             }
             if *object == ObjectId::Server {
                 root.insert("server", Item::Table(TomlTable::from_iter(keys.iter().cloned())));

@@ -17,6 +17,7 @@ mod file;
 mod gaps;
 mod model;
 mod names;
+mod parse;
 mod print;
 mod problem;
 mod reader;

@@ -7,14 +7,12 @@ use isolane_host::Cores;
 use isolane_volume::spec::MAX_NSID;
 use isolane_volumes::Kinds;
 use serde_json::{Value as Json, json};
-use toml_edit::{ArrayOfTables, Document, Item, TableLike};
+use toml_edit::{ArrayOfTables, Item, TableLike};
 
-use crate::check;
 use crate::choice::{Idle, KernelInterface, Placement, Require, Scheduler};
 use crate::names::{AuthKeys, Hosts, Model, Name, Names, Serial, StandardNqn, SubsystemNqn};
-use crate::print;
-use crate::problem::Problems;
-use crate::reader::{Invalid, Reader};
+use crate::problem::{Invalid, shown};
+use crate::reader::Reader;
 use crate::table::{self, Entry, KeyInfo, ReadTable, Table, inner_table, table};
 use crate::value::{
     AbsolutePath, Addresses, ControlSocket, ListenAddress, Metrics, Number, OnSlow, OneIn, Size, Time,
@@ -64,13 +62,13 @@ table! {
         optional state: AbsolutePath = "state", Restart;
         /// One reactor runs on each of these cores, as 0,1 or 0-3 (default: all cores of the process).
         optional cores: Cores = "cores", Restart;
-        /// Reactor of a new connection (default: incoming-cpu).
+        /// Reactor of a new connection: incoming-cpu, round-robin, or least-loaded (default: incoming-cpu).
         optional placement: Placement = "placement", Restart;
-        /// Migration of connections between reactors (default: static).
+        /// Migration of connections between reactors: static or dynamic (default: static).
         optional scheduler: Scheduler = "scheduler", Restart;
-        /// Idle behavior of a reactor (default: adaptive).
+        /// Idle behavior of a reactor: poll, adaptive, or sleep (default: adaptive).
         optional mode: Idle = "mode", Restart;
-        /// Kernel interface for files, readiness, and sleep (default: auto).
+        /// Kernel interface for files, readiness, and sleep: auto, uring, or epoll (default: auto).
         optional io: KernelInterface = "io", Restart;
         /// Maximum I/O queues of one host (default: 64).
         optional io_queues: Number<1, 1024> = "io-queues", Restart;
@@ -100,7 +98,7 @@ table! {
         optional metrics: Metrics = "metrics", Restart;
         /// Addresses in the discovery log, instead of the ports that the host can reach.
         optional advertise: Addresses = "advertise", Restart;
-        /// Proof of identity for reading the discovery log (default: none).
+        /// Proof of identity for reading the discovery log: none, auth, or auth-both (default: none).
         optional discovery_require: Require = "discovery-require", NewAssociations;
         /// A namespace whose volume has not completed an operation for this time is stalled (default: 10s).
         optional stall_after: Time<1000, 60_000> = "stall-after", Live;
@@ -134,7 +132,7 @@ table! {
         optional auth_key: AuthKeys = "auth-key", NewAssociations;
         /// Location of the key with which the target proves its identity to this host.
         optional auth_target_key: AuthKeys = "auth-target-key", NewAssociations;
-        /// Proof of identity that this host must give in every subsystem (default: as the subsystem requires).
+        /// Proof of identity that this host must give: none, auth, or auth-both; the stronger one of host and subsystem applies.
         optional require: Require = "require", NewAssociations;
         /// Limits of this host in all subsystems together.
         optional limits: Limits = "limits", Live;
@@ -172,7 +170,7 @@ table! {
         required nqn: SubsystemNqn = "nqn", Live;
         /// Ports on which hosts reach it.
         required ports: Names = "ports", Live;
-        /// Hosts that have access, or \"any\" for every host.
+        /// Hosts that have access, or "any" for every host.
         required hosts: Hosts = "hosts", Live;
         /// Serial number (default: derived from the NQN).
         optional serial: Serial = "serial", NewAssociations;
@@ -182,7 +180,7 @@ table! {
         optional cntlid_min: Number<1, 0xffef> = "cntlid-min", NewAssociations;
         /// Highest controller ID (default: 65519).
         optional cntlid_max: Number<1, 0xffef> = "cntlid-max", NewAssociations;
-        /// Proof of identity that hosts must give (default: none).
+        /// Proof of identity that hosts must give: none, auth, or auth-both, if the target must give one also (default: none).
         optional require: Require = "require", NewAssociations;
         /// Limits of the subsystem.
         optional limits: Limits = "limits", Live;
@@ -198,7 +196,7 @@ pub type Namespaces = BTreeMap<Nsid, Namespace>;
 pub type Nsid = Number<1, MAX_NSID>;
 
 /// A list of tables of the same kind with names.
-trait Objects: ReadTable {
+pub(crate) trait Objects: ReadTable {
     /// Word for an object in errors.
     const KIND: &'static str;
     /// Key that has its name.
@@ -241,7 +239,7 @@ impl Entry for Namespaces {
     }
 
     fn to_item(&self) -> Item {
-        Item::ArrayOfTables(self.values().map(print::table_of).collect::<ArrayOfTables>())
+        Item::ArrayOfTables(self.values().map(table::table_of).collect::<ArrayOfTables>())
     }
 
     fn schema() -> Json {
@@ -254,7 +252,7 @@ fn list_schema<T: Table>() -> Json {
 }
 
 /// Reads a list of tables. Valid ones are returned even if others are not, so that references to them are checked.
-fn read_objects<T: Objects>(
+pub(crate) fn read_objects<T: Objects>(
     item: &Item,
     place: &str,
     header: &str,
@@ -263,7 +261,7 @@ fn read_objects<T: Objects>(
     let mut objects = BTreeMap::new();
     let mut add = |table: &dyn TableLike, span, reader: &mut Reader<'_>, at: usize| {
         let id = table.get(T::ID).map(|id| match id.as_str() {
-            Some(text) => crate::problem::shown(text),
+            Some(text) => shown(text),
             None => id.to_string().trim().to_owned(),
         });
         let id = id.unwrap_or_else(|| format!("#{at}"));
@@ -314,54 +312,6 @@ impl Default for Server {
         let kinds = Kinds::default();
         let server = Server::read_table(&empty, "server", &mut Reader::new("", &kinds));
         server.unwrap_or_else(|| unreachable!("no key of a server is required"))
-    }
-}
-
-impl Config {
-    /// Parses the text of a file named `file`, with volumes of `kinds`, and checks everything that needs no other file.
-    ///
-    /// # Errors
-    /// All errors of the text.
-    pub fn parse(text: &str, file: &str, kinds: &Kinds) -> Result<Config, Problems> {
-        let mut reader = Reader::new(text, kinds);
-        let document = match Document::parse(text) {
-            Ok(document) => document,
-            Err(error) => {
-                reader.invalid_syntax(&error);
-                return Err(reader
-                    .finish(file)
-                    .err()
-                    .unwrap_or_else(|| unreachable!("an error was reported")));
-            }
-        };
-        let table = document.as_table();
-        let mut config = Config::default();
-        if let Some(item) = table.get("server") {
-            let server = table::read_inner(item, "", "server", &mut reader);
-            config.server = server.unwrap_or_default();
-        }
-        read_list(table, &mut config.ports, &mut reader);
-        read_list(table, &mut config.hosts, &mut reader);
-        read_list(table, &mut config.subsystems, &mut reader);
-        read_list(table, &mut config.referrals, &mut reader);
-        reader.reject_unknown(table, "", &TOP_LEVEL);
-        check::check(&config, &mut reader);
-        reader.finish(file).map(|()| config)
-    }
-
-    /// Prints the configuration. Parsing the result returns the same configuration.
-    pub fn to_toml(&self) -> String {
-        print::print(self)
-    }
-}
-
-fn read_list<T: Objects>(
-    table: &toml_edit::Table,
-    objects: &mut BTreeMap<T::Id, T>,
-    reader: &mut Reader<'_>,
-) {
-    if let Some(item) = table.get(T::KIND) {
-        *objects = read_objects(item, "", T::KIND, reader).unwrap_or_default();
     }
 }
 

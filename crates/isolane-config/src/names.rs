@@ -8,7 +8,7 @@ use isolane_wire::Nqn;
 use serde_json::{Value as Json, json};
 use toml_edit::Value as Toml;
 
-use crate::reader::Invalid;
+use crate::problem::Invalid;
 use crate::value::{AbsolutePath, Value, list_of, text_of, texts_of, wrong_type};
 
 /// Name of a port, a host, or a referral within the file.

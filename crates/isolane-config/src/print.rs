@@ -1,9 +1,9 @@
 //! Printer of a configuration.
 
-use toml_edit::{ArrayOfTables, DocumentMut, Item, Table as TomlTable};
+use toml_edit::{ArrayOfTables, DocumentMut, Item};
 
 use crate::model::Config;
-use crate::table::Table;
+use crate::table::{Table, table_of};
 
 /// Returns the text of a configuration.
 pub(crate) fn print(config: &Config) -> String {
@@ -17,17 +17,6 @@ pub(crate) fn print(config: &Config) -> String {
     insert_all(&mut document, "referral", config.referrals.values());
     insert_all(&mut document, "subsystem", config.subsystems.values());
     document.to_string()
-}
-
-/// Returns the table of an object.
-pub(crate) fn table_of<T: Table>(object: &T) -> TomlTable {
-    let mut table = TomlTable::new();
-    for (key, item) in object.entries() {
-        if !item.as_array_of_tables().is_some_and(ArrayOfTables::is_empty) {
-            table.insert(key.name, item);
-        }
-    }
-    table
 }
 
 fn insert_all<'a, T: Table + 'a>(

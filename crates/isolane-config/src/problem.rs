@@ -38,6 +38,22 @@ impl fmt::Display for Problem {
     }
 }
 
+/// Cause and remedy of an invalid value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invalid {
+    /// Cause.
+    pub reason: String,
+    /// Remedy, as an imperative.
+    pub remedy: String,
+}
+
+impl Invalid {
+    /// Returns a cause and its remedy.
+    pub fn new(reason: impl Into<String>, remedy: impl Into<String>) -> Invalid {
+        Invalid { reason: reason.into(), remedy: remedy.into() }
+    }
+}
+
 /// All errors of a configuration, in the order of their lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems {
@@ -87,6 +103,23 @@ pub(crate) fn shown(text: &str) -> String {
     }
     short
 }
+
+/// Returns the known word that is most similar to `word`, if any is.
+pub(crate) fn nearest<'w>(word: &str, known: impl Iterator<Item = &'w str>) -> Option<&'w str> {
+    let word: String = word.chars().take(MAX_COMPARED_CHARS).collect::<String>().to_ascii_lowercase();
+    let similarity = |known: &&str| {
+        let known = known.to_ascii_lowercase();
+        // One slip in a short word changes much of it.
+        if strsim::osa_distance(&word, &known) <= 1 { 1.0 } else { strsim::jaro_winkler(&word, &known) }
+    };
+    let nearest = known.max_by(|one, other| similarity(one).total_cmp(&similarity(other)));
+    nearest.filter(|known| similarity(known) > MIN_SIMILARITY)
+}
+
+/// Similarity of a mistyped word, from 0 to 1.
+const MIN_SIMILARITY: f64 = 0.7;
+/// Characters of a word that are compared.
+const MAX_COMPARED_CHARS: usize = 64;
 
 #[cfg(test)]
 mod tests {

@@ -4,26 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 use isolane_volumes::Kinds;
-use toml_edit::{Item, TableLike};
+use toml_edit::Item;
 
-use crate::problem::{MAX_SHOWN_PROBLEMS, Problem, Problems, has_secret, shown};
-use crate::table::{Entry, KeyInfo};
-
-/// Cause and remedy of an invalid value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Invalid {
-    /// Cause.
-    pub reason: String,
-    /// Remedy, as an imperative.
-    pub remedy: String,
-}
-
-impl Invalid {
-    /// Returns a cause and its remedy.
-    pub fn new(reason: impl Into<String>, remedy: impl Into<String>) -> Invalid {
-        Invalid { reason: reason.into(), remedy: remedy.into() }
-    }
-}
+use crate::problem::{Invalid, MAX_SHOWN_PROBLEMS, Problem, Problems, has_secret, shown};
 
 /// A document that is read, with the problems found until now.
 pub(crate) struct Reader<'a> {
@@ -54,43 +37,20 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns the value of a required key, if it is valid.
-    pub fn required<T: Entry>(&mut self, table: &dyn TableLike, place: &str, key: &'static str) -> Option<T> {
-        if !table.contains_key(key) {
-            let span = self.spans.get(&(place.to_owned(), "")).cloned();
-            self.report(span, place, key, None, Invalid::new("missing", T::example(key)));
-        }
-        self.optional(table, place, key).flatten()
+    /// Records the location of a key.
+    pub fn record(&mut self, place: &str, key: &'static str, span: Option<Range<usize>>) {
+        self.spans.extend(span.map(|span| ((place.to_owned(), key), span)));
     }
 
-    /// Returns the value of an optional key: `Some(None)` if it is missing, `None` if it is invalid.
-    pub fn optional<T: Entry>(
-        &mut self,
-        table: &dyn TableLike,
-        place: &str,
-        key: &'static str,
-    ) -> Option<Option<T>> {
-        let Some((name, item)) = table.get_key_value(key) else { return Some(None) };
-        let span = item.span().or_else(|| name.span());
-        if let Some(span) = span {
-            self.spans.insert((place.to_owned(), key), span);
-        }
-        T::read(item, place, key, self).map(Some)
+    /// Reports a key that is missing.
+    pub fn missing(&mut self, place: &str, key: &str, remedy: String) {
+        let span = self.spans.get(&(place.to_owned(), "")).cloned();
+        self.report(span, place, key, None, Invalid::new("missing", remedy));
     }
 
-    /// Reports keys that the table does not have.
-    pub fn reject_unknown(&mut self, table: &dyn TableLike, place: &str, keys: &[KeyInfo]) {
-        for (key, item) in table.iter() {
-            if keys.iter().any(|known| known.name == key) {
-                continue;
-            }
-            let span = table.get_key_value(key).and_then(|(key, _)| key.span()).or_else(|| item.span());
-            let invalid = match RESERVED.iter().find(|(reserved, _)| *reserved == key) {
-                Some((_, reason)) => Invalid::new(*reason, "remove it"),
-                None => unknown_key(key, keys),
-            };
-            self.report(span, place, &shown(key), None, invalid);
-        }
+    /// Reports a key that must not be there.
+    pub fn unexpected(&mut self, span: Option<Range<usize>>, place: &str, key: &str, invalid: Invalid) {
+        self.report(span, place, &shown(key), None, invalid);
     }
 
     /// Reports the value of a key.
@@ -182,31 +142,3 @@ impl<'a> Reader<'a> {
         }
     }
 }
-
-/// Returns the error of an unknown key, with the nearest known one.
-fn unknown_key(key: &str, keys: &[KeyInfo]) -> Invalid {
-    let nearest = nearest(key, keys.iter().map(|known| known.name));
-    let remedy = nearest.map_or_else(
-        || format!("use {}", keys.iter().map(|known| known.name).collect::<Vec<_>>().join(", ")),
-        |nearest| format!("write {nearest}"),
-    );
-    Invalid::new("unknown key", remedy)
-}
-
-/// Returns the known word that is most similar to `word`, if any is.
-pub(crate) fn nearest<'w>(word: &str, known: impl Iterator<Item = &'w str>) -> Option<&'w str> {
-    let word: String = word.chars().take(MAX_COMPARED_CHARS).collect::<String>().to_ascii_lowercase();
-    let similarity = |known: &&str| strsim::jaro_winkler(&word, &known.to_ascii_lowercase());
-    let nearest = known.max_by(|one, other| similarity(one).total_cmp(&similarity(other)));
-    nearest.filter(|known| similarity(known) > MIN_SIMILARITY)
-}
-
-/// Keys of later versions.
-const RESERVED: [(&str, &str); 2] = [
-    ("security", "this version has no TLS; a port has no key `security` yet"),
-    ("tls-key", "this version has no TLS; a host has no key `tls-key` yet"),
-];
-/// Similarity of a mistyped word, from 0 to 1.
-const MIN_SIMILARITY: f64 = 0.7;
-/// Characters of a word that are compared.
-const MAX_COMPARED_CHARS: usize = 64;

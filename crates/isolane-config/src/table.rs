@@ -1,9 +1,10 @@
 //! Tables of the file, defined once: type, key, description, and effect of each entry.
 
 use serde_json::{Map, Value as Json, json};
-use toml_edit::{Item, TableLike};
+use toml_edit::{ArrayOfTables, Item, Table as TomlTable, TableLike};
 
-use crate::reader::{Invalid, Reader};
+use crate::problem::{Invalid, nearest};
+use crate::reader::Reader;
 use crate::value::Value;
 
 /// Effect of a change of a key while the target runs.
@@ -94,6 +95,56 @@ impl<T: Value> Entry for T {
     }
 }
 
+/// Returns the value of a required key, if it is valid.
+pub(crate) fn required<T: Entry>(
+    table: &dyn TableLike,
+    place: &str,
+    key: &'static str,
+    reader: &mut Reader<'_>,
+) -> Option<T> {
+    if !table.contains_key(key) {
+        reader.missing(place, key, T::example(key));
+    }
+    optional(table, place, key, reader).flatten()
+}
+
+/// Returns the value of an optional key: `Some(None)` if it is missing, `None` if it is invalid.
+pub(crate) fn optional<T: Entry>(
+    table: &dyn TableLike,
+    place: &str,
+    key: &'static str,
+    reader: &mut Reader<'_>,
+) -> Option<Option<T>> {
+    let Some((name, item)) = table.get_key_value(key) else { return Some(None) };
+    reader.record(place, key, item.span().or_else(|| name.span()));
+    T::read(item, place, key, reader).map(Some)
+}
+
+/// Reports keys that the table does not have.
+pub(crate) fn reject_unknown(table: &dyn TableLike, place: &str, keys: &[KeyInfo], reader: &mut Reader<'_>) {
+    for (key, item) in table.iter() {
+        if keys.iter().any(|known| known.name == key) {
+            continue;
+        }
+        let span = table.get_key_value(key).and_then(|(key, _)| key.span()).or_else(|| item.span());
+        let invalid = match RESERVED.iter().find(|(reserved, _)| *reserved == key) {
+            Some((_, reason)) => Invalid::new(*reason, "remove it"),
+            None => unknown_key(key, keys),
+        };
+        reader.unexpected(span, place, key, invalid);
+    }
+}
+
+/// Returns the error of an unknown key, with the nearest known one.
+fn unknown_key(key: &str, keys: &[KeyInfo]) -> Invalid {
+    let nearest = nearest(key, keys.iter().map(|known| known.name));
+    let remedy = nearest.map_or_else(
+        || format!("use {}", keys.iter().map(|known| known.name).collect::<Vec<_>>().join(", ")),
+        |nearest| format!("write {nearest}"),
+    );
+    Invalid::new("unknown key", remedy)
+}
+
 /// Reads a table that is the value of a key.
 pub(crate) fn read_inner<T: ReadTable>(
     item: &Item,
@@ -129,6 +180,23 @@ pub(crate) fn table_schema(keys: &[KeyInfo]) -> Json {
         "type": "object", "properties": properties, "required": required, "additionalProperties": false,
     })
 }
+
+/// Returns the table of an object.
+pub(crate) fn table_of<T: Table>(object: &T) -> TomlTable {
+    let mut table = TomlTable::new();
+    for (key, item) in object.entries() {
+        if !item.as_array_of_tables().is_some_and(ArrayOfTables::is_empty) {
+            table.insert(key.name, item);
+        }
+    }
+    table
+}
+
+/// Keys of later versions.
+const RESERVED: [(&str, &str); 2] = [
+    ("security", "this version has no TLS; a port has no key `security` yet"),
+    ("tls-key", "this version has no TLS; a host has no key `tls-key` yet"),
+];
 
 /// Defines a table: its struct, and how it is read, printed, and described.
 macro_rules! table {
@@ -171,8 +239,8 @@ macro_rules! table {
                 place: &str,
                 reader: &mut $crate::reader::Reader<'_>,
             ) -> Option<$name> {
-                $(let $field = reader.$need::<$type>(table, place, $key);)*
-                reader.reject_unknown(table, place, <$name as $crate::table::Table>::KEYS);
+                $(let $field = $crate::table::$need::<$type>(table, place, $key, reader);)*
+                $crate::table::reject_unknown(table, place, <$name as $crate::table::Table>::KEYS, reader);
                 Some($name { $($field: $field?),* })
             }
         }

@@ -9,75 +9,7 @@ use crate::model::TOP_LEVEL;
 use crate::*;
 
 /// A file with every key.
-pub(crate) const FULL: &str = r#"
-[server]
-state = "/var/lib/isolane"
-cores = "0-3"
-placement = "round-robin"
-scheduler = "dynamic"
-mode = "sleep"
-io = "epoll"
-io-queues = 8
-queue-depth = 128
-fair-queueing = false
-pool = "64M"
-zerocopy-threshold = "16k"
-skip-missing = true
-rbd-images-per-connection = 4
-observe = true
-observe-memory = "32M"
-acks = "1/1000"
-on-slow = "log,avoid"
-control-socket = "/run/isolane/serve.sock"
-metrics = "127.0.0.1:9100"
-advertise = ["10.0.0.9:4420"]
-discovery-require = "auth"
-stall-after = "5s"
-answer-within = "25s"
-limits = { connections = 4096, associations = 512, commands = 100000, memory = "1G" }
-
-[[port]]
-name = "left"
-listen = "10.0.0.1:4420,priority=5"
-
-[[port]]
-name = "finder"
-listen = "[::1]:8009"
-discovery-only = true
-
-[[host]]
-name = "db1"
-nqn = "nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-4d2b-883f-0016d3cca427"
-auth-key = "file:/etc/isolane/db1.key"
-auth-target-key = ["credential:target", "file:/etc/isolane/old.key"]
-require = "auth-both"
-limits = { connections = 64 }
-
-[[referral]]
-name = "other"
-addresses = ["10.0.0.2:8009"]
-
-[[subsystem]]
-nqn = "nqn.2014-08.org.example:disks"
-ports = ["left"]
-hosts = ["db1"]
-serial = "SN 0001"
-model = "Isolane"
-cntlid-min = 1
-cntlid-max = 1000
-require = "auth"
-limits = { connections = 4096, associations = 10, commands = 1000, memory = "64M" }
-
-[[subsystem.namespace]]
-nsid = 1
-volume = "/srv/a.img,size=10G"
-hosts = ["db1"]
-qos = { iops = 50000, read-iops = 40000, write-iops = 50000, bytes = "500M", read-bytes = "400M", write-bytes = 1000000, burst = "1500ms" }
-
-[[subsystem.namespace]]
-nsid = 7
-volume = "stripe:64k:/srv/b.img;/srv/c.img"
-"#;
+pub(crate) const FULL: &str = include_str!("full.toml");
 
 /// Ports and hosts for one more subsystem.
 const BASE: &str = r#"
@@ -182,7 +114,7 @@ fn suggests_the_key_for_each_mistyped_one() {
         ("", &TOP_LEVEL[..]),
     ];
     for (table, keys) in tables {
-        for key in keys.iter().filter(|key| key.name.len() > 3) {
+        for key in keys.iter().filter(|key| key.name.len() > 2) {
             let end = key.name.len() - 1;
             let mistyped = format!("{}{}", &key.name[..end - 1], &key.name[end..]);
             let header = match table {
@@ -491,4 +423,44 @@ fn plans_changes_with_their_effects() {
     assert_eq!(applied(&old, &new), new);
     assert_eq!(applied(&Config::default(), &new), new);
     assert_eq!(applied(&new, &Config::default()), Config::default());
+}
+
+/// Returns the rows of the keys for the document.
+fn rows(keys: &[KeyInfo]) -> String {
+    keys.iter().fold(String::from("| key | meaning | change |\n|---|---|---|\n"), |mut rows, key| {
+        let name = if key.is_required { format!("**`{}`**", key.name) } else { format!("`{}`", key.name) };
+        let _ = writeln!(rows, "| {name} | {} | {} |", key.about, key.effect.name());
+        rows
+    })
+}
+
+#[test]
+fn document_has_every_key() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/CONFIG.md");
+    let document = std::fs::read_to_string(path).unwrap();
+    for keys in [
+        Server::KEYS,
+        Port::KEYS,
+        Host::KEYS,
+        Subsystem::KEYS,
+        Namespace::KEYS,
+        Qos::KEYS,
+        Limits::KEYS,
+        Referral::KEYS,
+    ] {
+        let rows = rows(keys);
+        assert!(document.contains(&rows), "docs/CONFIG.md is out of date; it needs\n{rows}");
+    }
+}
+
+/// Each TOML text of the document is valid.
+#[test]
+fn examples_of_document_are_valid() {
+    let document = include_str!("../../../docs/CONFIG.md");
+    let examples: Vec<&str> =
+        document.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(!examples.is_empty());
+    for example in examples.into_iter().chain([include_str!("../../../docs/isolane.toml")]) {
+        parse(example).unwrap_or_else(|problems| panic!("{problems}\n{example}"));
+    }
 }

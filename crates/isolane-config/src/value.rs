@@ -11,7 +11,7 @@ use isolane_volumes::Kinds;
 use serde_json::{Value as Json, json};
 use toml_edit::{Array, Value as Toml};
 
-use crate::reader::Invalid;
+use crate::problem::Invalid;
 
 /// A value of a key.
 pub(crate) trait Value: Sized {
@@ -360,7 +360,15 @@ impl Value for Metrics {
 pub struct AbsolutePath(PathBuf);
 
 impl AbsolutePath {
-    /// Returns the path, or the reason why it is not usable.
+    /// Returns a path from the root.
+    ///
+    /// # Errors
+    /// Cause and remedy: it is relative, or not UTF-8.
+    pub fn new(path: &Path) -> Result<AbsolutePath, String> {
+        let text = path.to_str().ok_or("not UTF-8; rename it")?;
+        AbsolutePath::parse_text(text).map_err(|Invalid { reason, remedy }| format!("{reason}; {remedy}"))
+    }
+
     pub(crate) fn parse_text(text: &str) -> Result<AbsolutePath, Invalid> {
         if text.contains('\0') {
             return Err(Invalid::new("a path has no NUL", "remove it"));

@@ -5,7 +5,7 @@ use isolane_volumes::Kinds;
 use serde_json::{Value as Json, json};
 use toml_edit::Value as Toml;
 
-use crate::reader::Invalid;
+use crate::problem::Invalid;
 use crate::value::{Value, text_of};
 
 /// A volume, as on the command line, but without a namespace ID.

@@ -6,6 +6,7 @@
 mod banner;
 pub(crate) mod conditions;
 mod counters;
+pub(crate) mod model;
 mod nqn;
 pub(crate) mod observe;
 
@@ -17,6 +18,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::builder::UnknownArgumentValueParser;
+use clap::{Args as _, FromArgMatches};
 use isolane_host::{Cores, IoChoice, Mode};
 use isolane_inspect::program::OnSlow;
 use isolane_memory::PAGE_SIZE;
@@ -248,6 +250,31 @@ pub struct Args {
     json: bool,
 }
 
+impl Args {
+    /// Returns the texts of the volumes.
+    fn texts(&self) -> Vec<&str> {
+        if self.volumes.is_empty() {
+            vec!["mem:1G"]
+        } else {
+            self.volumes.iter().map(String::as_str).collect()
+        }
+    }
+
+    /// Returns the specifications of the volumes.
+    fn specs(&self, kinds: &Kinds) -> Result<Vec<VolumeSpec>, Failure> {
+        let parse = |text| volume::parse(kinds, text, "serve", "--listen 127.0.0.1:4420");
+        self.texts().into_iter().map(parse).collect()
+    }
+
+    /// Returns the values without arguments.
+    fn default_values() -> Result<Args, Failure> {
+        let command = Args::augment_args(clap::Command::new("serve"));
+        let parsed =
+            command.try_get_matches_from(["serve"]).and_then(|matches| Args::from_arg_matches(&matches));
+        parsed.map_err(Failure::from_error)
+    }
+}
+
 /// Orders of commands on a connection.
 const FAIR_QUEUEING: [Choice<bool>; 2] = [
     ("on", "Send long reads in chunks and request write data in bounded amounts", true),
@@ -341,12 +368,7 @@ type Described = Vec<(u32, String)>;
 fn configure(args: &Args, kinds: &Kinds) -> Result<(TargetConfig, Described, Conditions), Failure> {
     let given = args.nqn.as_deref().map(nqn::parse_nqn).transpose()?;
     let listen: Vec<Listen> = args.listen.iter().flat_map(|listeners| listeners.0.clone()).collect();
-    let default = [String::from("mem:1G")];
-    let texts = if args.volumes.is_empty() { &default[..] } else { &args.volumes };
-    let specs = texts
-        .iter()
-        .map(|text| volume::parse(kinds, text, "serve", "--listen 127.0.0.1:4420"))
-        .collect::<Result<Vec<_>, _>>()?;
+    let specs = args.specs(kinds)?;
     memory::check(kinds, &specs)?;
     let mut conditions = Conditions::default();
     let (mut volumes, mut described, mut identities) = (Vec::new(), Vec::new(), Vec::new());

@@ -2,6 +2,7 @@
 
 mod bench;
 mod conditions;
+mod config;
 mod copy;
 mod deep;
 mod doctor;
