@@ -10,6 +10,7 @@ mod bench;
 mod choice;
 mod completions;
 mod config;
+mod config_file;
 mod control;
 mod copy;
 mod cores;

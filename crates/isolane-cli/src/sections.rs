@@ -122,6 +122,7 @@ isolane serve: Serve 1 GiB of memory at 127.0.0.1:4420.
 isolane serve disk.img,size=10G /dev/sdb,ro: Serve a file, and a disk read-only.
 isolane serve 'stripe:64k:/dev/sdb;/dev/sdc': Serve two disks as one stripe.
 isolane serve --listen 10.0.0.1:4420 --allow-host nqn.2014-08.org.example:host mem:4G: Serve one host on a network.
+isolane serve --config /etc/isolane/isolane.toml: Serve what a file describes.
 isolane serve --cores 2-3 --mode poll null:1T: Spin on two cores for the lowest latency.",
             see_also: "isolane(1), isolane-info(1), isolane-bench(1), nvme-connect(1)",
         },

@@ -6,6 +6,8 @@ use std::fmt;
 pub const MAX_SHOWN_PROBLEMS: usize = 20;
 /// Characters of a value that an error shows.
 const MAX_SHOWN_CHARS: usize = 64;
+/// Characters of a cause or a remedy.
+const MAX_SENTENCE_CHARS: usize = 400;
 
 /// One error of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,6 +104,14 @@ pub(crate) fn shown(text: &str) -> String {
         short.push('…');
     }
     short
+}
+
+/// Returns a sentence, which can quote a value, with a bounded length.
+pub(crate) fn shortened(sentence: String) -> String {
+    match sentence.char_indices().nth(MAX_SENTENCE_CHARS) {
+        Some((end, _)) => format!("{}…", &sentence[..end]),
+        None => sentence,
+    }
 }
 
 /// Returns the known word that is most similar to `word`, if any is.

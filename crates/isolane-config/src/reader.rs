@@ -6,7 +6,7 @@ use std::ops::Range;
 use isolane_volumes::Kinds;
 use toml_edit::Item;
 
-use crate::problem::{Invalid, MAX_SHOWN_PROBLEMS, Problem, Problems, has_secret, shown};
+use crate::problem::{Invalid, MAX_SHOWN_PROBLEMS, Problem, Problems, has_secret, shortened, shown};
 
 /// A document that is read, with the problems found until now.
 pub(crate) struct Reader<'a> {
@@ -134,6 +134,7 @@ impl<'a> Reader<'a> {
         } else {
             invalid
         };
+        let (reason, remedy) = (shortened(reason), shortened(remedy));
         let problem = Problem { line, place: place.to_owned(), key: key.to_owned(), value, reason, remedy };
         self.problems.insert((line.unwrap_or(0), self.count), problem);
         self.count += 1;

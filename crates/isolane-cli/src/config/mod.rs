@@ -2,16 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use isolane_config::{Change, Config, Effect, Gap, diff, gaps, read, schema};
-use isolane_rbd::Rbd;
-use isolane_volumes::Kinds;
+use isolane_config::{Change, Config, Effect, Gap, diff, gaps, schema};
 
-use crate::failure::{Failure, IoContext, printable};
+use crate::config_file::{kinds, load};
+use crate::failure::{Failure, printable};
 use crate::output;
 use crate::serve;
-use crate::volume;
 
 /// Check, compare, and print configuration files of targets
 ///
@@ -58,7 +55,7 @@ const DUMP_LONG_ABOUT: &str = "\
 Print the file that has the same meaning as arguments of `isolane serve`
 
 The volumes are not opened, so --nqn is needed unless all of them are in memory. Paths of files become
-absolute, except in volumes made of others. `isolane serve --help` explains the arguments.";
+absolute, except in volumes made of others. With --config, prints that file in order. `isolane serve --help` explains the arguments.";
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
@@ -71,23 +68,6 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         }
     };
     output::write_stdout(printable(&text).as_bytes()).map(|()| ExitCode::SUCCESS)
-}
-
-fn kinds() -> Kinds {
-    volume::kinds(&Arc::new(Rbd::new(volume::RBD_IMAGES_PER_CONNECTION.into())))
-}
-
-/// Reads and checks a file.
-pub fn load(path: &Path) -> Result<Config, Failure> {
-    let name = path.display().to_string();
-    let text = match read(path) {
-        Ok(text) => text,
-        Err(isolane_config::ReadError::System(error)) => {
-            return Err(error).io_context(format!("cannot read {name}"));
-        }
-        Err(error) => return Err(Failure::new(format!("cannot read {name}"), error)),
-    };
-    Config::parse(&text, &name, &kinds()).map_err(Failure::from_error)
 }
 
 fn check(path: &Path, strict: bool) -> Result<ExitCode, Failure> {

@@ -13,12 +13,16 @@ use isolane_volumes::Kinds;
 
 use super::{Args, PLACEMENTS, SCHEDULERS, nqn, number};
 use crate::choice::name_of;
+use crate::config_file;
 use crate::failure::{Context, Failure};
 use crate::host_args::{IO_CHOICES, MODES, parse_host_nqn};
 use crate::serve::observe;
 
 /// Returns the configuration with the meaning of these arguments. Opens no volume.
 pub fn of_args(args: &Args, kinds: &Kinds) -> Result<Config, Failure> {
+    if let Some(path) = &args.config {
+        return config_file::load(path);
+    }
     let mut config = Config { server: server(args)?, ..Config::default() };
     let listeners = args.listen.iter().flat_map(|listeners| &listeners.0);
     for (at, listen) in listeners.enumerate() {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::{fail, run, succeed};
+use crate::{Server, fail, run, succeed};
 
 const NQN: &str = "nqn.2014-08.org.example:disks";
 
@@ -141,4 +141,118 @@ fn prints_schema() {
         serde_json::json!(["nqn", "ports", "hosts"])
     );
     assert_eq!(schema["additionalProperties"], false);
+}
+
+#[test]
+fn serves_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let namespaces = "nsid = 3\nvolume = \"mem:1M\"\n[[subsystem.namespace]]\nnsid = 7\nvolume = \"null:2M,ro\"\n\
+                      [server]\nmode = \"sleep\"\ncores = \"0\"\ncontrol-socket = \"off\"\nfair-queueing = false";
+    let path = write(directory.path(), "a.toml", "127.0.0.1:0", namespaces);
+    fs::write(&path, fs::read_to_string(&path).unwrap().replace("hosts =", "serial = \"FILE-1\"\nhosts ="))
+        .unwrap();
+    let server = Server::start_alone(&["--config", &path]);
+    assert!(
+        server.printed.iter().any(|line| line.starts_with("namespace 3: mem:1M, memory")),
+        "{:?}",
+        server.printed
+    );
+    assert!(
+        server.printed.iter().any(|line| line.contains("namespace 7: null:2M, null, 2.0 MiB, read-only"))
+    );
+    let info = succeed(&["info", &format!("{}/{NQN}", server.uri)]);
+    assert!(info.contains("FILE-1") && info.contains(NQN), "{info}");
+    assert!(server.stop());
+}
+
+#[test]
+fn names_everything_in_a_file_that_cannot_be_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let path =
+        write(directory.path(), "a.toml", "0.0.0.0:0", "nsid = 1\nvolume = \"mem:1M\"\nqos = { iops = 5 }");
+    let text = fs::read_to_string(&path).unwrap();
+    let more = "[server]\nstate = \"/var/lib/isolane\"\n[[port]]\nname = \"finder\"\nlisten = \"8009\"\n\
+                discovery-only = true\n";
+    fs::write(&path, format!("{text}{more}")).unwrap();
+    let error = fail(&["serve", "--config", &path]);
+    for part in ["server: state; remove it", "port finder: discovery-only", "namespace 1: qos; remove it"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    fs::write(
+        &path,
+        format!("{text}[[subsystem]]\nnqn = \"nqn.2014-08.org.example:b\"\nports = [\"left\"]\nhosts = []\n"),
+    )
+    .unwrap();
+    let error = fail(&["serve", "--config", &path]);
+    assert!(error.contains("2 subsystems; keep one, and run a target"), "{error}");
+    fs::write(&path, text.replace("qos = { iops = 5 }", "")).unwrap();
+    let error = fail(&["serve", "--config", &path, "--strict"]);
+    assert!(
+        error.contains("with --strict") && error.contains("any host reads and writes it without"),
+        "{error}"
+    );
+    let error = String::from_utf8(run(&["serve", "--config", &path, "--cores", "0"]).stderr).unwrap();
+    assert!(error.contains("'--config <FILE>' cannot be used with '--cores <LIST>'"), "{error}");
+}
+
+/// Arguments, the file of them, and the arguments of that file mean the same.
+#[test]
+fn file_of_arguments_is_served_with_the_same_meaning() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = succeed(&[
+        "config",
+        "dump",
+        "--nqn",
+        NQN,
+        "--listen",
+        "127.0.0.1:0",
+        "--mode",
+        "sleep",
+        "--cores",
+        "0",
+        "--placement",
+        "round-robin",
+        "--scheduler",
+        "dynamic",
+        "--io",
+        "epoll",
+        "--io-queues",
+        "3",
+        "--queue-depth",
+        "7",
+        "--fair-queueing",
+        "off",
+        "--acks",
+        "1/10",
+        "--observe-memory",
+        "1M",
+        "--on-slow",
+        "log,avoid",
+        "--rbd-images-per-connection",
+        "2",
+        "--pool",
+        "8M",
+        "--zerocopy-threshold",
+        "4k",
+        "--skip-missing",
+        "--control-socket",
+        "off",
+        "--metrics",
+        "127.0.0.1:0",
+        "--advertise",
+        "127.0.0.1:4499",
+        "--allow-host",
+        "nqn.2014-08.org.example:a",
+        "mem:1M",
+        "null:1M,nsid=9",
+    ]);
+    let path = directory.path().join("a.toml");
+    fs::write(&path, &file).unwrap();
+    let server = Server::start_alone(&["--config", path.to_str().unwrap()]);
+    let info = run(&["info", &format!("{}/{NQN}", server.uri)]);
+    assert!(!info.status.success(), "a host with another name was admitted");
+    let info =
+        succeed(&["info", "--host-nqn", "nqn.2014-08.org.example:a", &format!("{}/{NQN}", server.uri)]);
+    assert!(info.contains('9'), "{info}");
+    assert!(server.stop());
 }
