@@ -32,6 +32,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("host", &["wire", "memory", "connection", "proto", "shm", "reactor", "engine-api", "attach", "observe"]),
     ("volumes", &["wire", "memory", "reactor", "volume", "host"]),
     ("rbd", &["memory", "volume"]),
+    ("config", &["wire", "volume", "volumes", "target", "host"]),
     ("capi", &["memory", "shm", "reactor", "volume", "volumes", "rbd", "host", "engine-api", "attach"]),
     ("engine", &["memory", "shm", "tcp", "reactor", "engine-api", "host", "observe"]),
     ("sim", &["memory", "reactor", "volume"]),
@@ -40,7 +41,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "cli",
         &[
             "wire", "memory", "proto", "shm", "reactor", "volume", "volumes", "rbd", "target", "attach",
-            "host", "engine", "verbs", "inspect", "observe", "nbd", "vhost",
+            "host", "engine", "verbs", "inspect", "observe", "nbd", "vhost", "config",
         ],
     ),
 ];

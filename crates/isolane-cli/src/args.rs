@@ -27,6 +27,7 @@ pub struct Cli {
 pub enum Command {
     Serve(Box<crate::serve::Args>),
     Export(crate::export::Args),
+    Config(crate::config::Args),
     Discover(crate::discover::Args),
     Doctor(crate::doctor::Args),
     Info(crate::info::Args),

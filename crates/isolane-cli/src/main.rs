@@ -9,6 +9,8 @@ mod args;
 mod bench;
 mod choice;
 mod completions;
+mod config;
+mod config_file;
 mod control;
 mod copy;
 mod cores;
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Serve(args) => serve::run(*args).map(done),
         Command::Export(args) => export::run(&args).map(done),
+        Command::Config(args) => config::run(&args),
         Command::Discover(args) => discover::run(&args).map(done),
         Command::Doctor(args) => doctor::run(&args),
         Command::Info(args) => info::run(&args).map(done),

@@ -105,7 +105,7 @@ isolane info nvme+tcp://127.0.0.1: Show a target, its volumes, and limits.
 isolane copy disk.img nvme+tcp://10.0.0.1 --verify: Copy a file to a volume and check it.
 isolane bench nvme+tcp://127.0.0.1 --rw randread: Measure a volume.
 isolane engine --cores 1: Process traffic of other programs on core 1.",
-            see_also: "isolane-serve(1), isolane-export(1), isolane-discover(1), isolane-doctor(1), isolane-info(1), isolane-copy(1), isolane-bench(1), \
+            see_also: "isolane-serve(1), isolane-export(1), isolane-config(1), isolane-discover(1), isolane-doctor(1), isolane-info(1), isolane-copy(1), isolane-bench(1), \
                        isolane-engine(1), isolane-verbs(1), isolane-top(1), isolane-heatmap(1), isolane-explain(1), isolane-slow(1), isolane-snapshot(1), isolane-trace(1), isolane-light(1), isolane-man(1), isolane-completions(1), nvme(1)",
             ..Sections::default()
         },
@@ -122,6 +122,7 @@ isolane serve: Serve 1 GiB of memory at 127.0.0.1:4420.
 isolane serve disk.img,size=10G /dev/sdb,ro: Serve a file, and a disk read-only.
 isolane serve 'stripe:64k:/dev/sdb;/dev/sdc': Serve two disks as one stripe.
 isolane serve --listen 10.0.0.1:4420 --allow-host nqn.2014-08.org.example:host mem:4G: Serve one host on a network.
+isolane serve --config /etc/isolane/isolane.toml: Serve what a file describes.
 isolane serve --cores 2-3 --mode poll null:1T: Spin on two cores for the lowest latency.",
             see_also: "isolane(1), isolane-info(1), isolane-bench(1), nvme-connect(1)",
         },
@@ -135,6 +136,41 @@ isolane export mem:1G --nbd 10809 --name scratch: Export memory at 127.0.0.1:108
 isolane export 'nvme+tcp://10.0.0.1/NQN?nsid=1' --nbd ./remote.sock: Export a volume of a target.
 isolane export disk.img --vhost-user-blk ./vm.sock: Export a file to virtual machines of this user.",
             see_also: "isolane(1), isolane-serve(1), nbdinfo(1), nbdcopy(1), qemu-img(1), qemu(1), nbd-client(8)",
+            ..Sections::default()
+        },
+        "config" => Sections {
+            examples: "\
+isolane config check /etc/isolane/isolane.toml: Check a file.
+isolane config diff /etc/isolane/isolane.toml new.toml: List the changes, and when each takes effect.
+isolane config dump --nqn nqn.2014-08.org.example:disks /srv/a.img,size=10G: Start a file from arguments of serve.
+isolane config schema: Print the JSON Schema of files.",
+            see_also: "isolane(1), isolane-config-check(1), isolane-config-diff(1), isolane-config-dump(1), \
+                       isolane-config-schema(1), isolane-serve(1)",
+            ..Sections::default()
+        },
+        "config-check" => Sections {
+            status: "1: Also with --strict, if a host on another machine has access without authentication.",
+            examples: "\
+isolane config check /etc/isolane/isolane.toml: Report errors and gaps of a file.
+isolane config check --strict /etc/isolane/isolane.toml: Fail also if access without authentication is possible.",
+            see_also: "isolane-config(1), isolane-serve(1)",
+            ..Sections::default()
+        },
+        "config-diff" => Sections {
+            examples: "isolane config diff /etc/isolane/isolane.toml new.toml: List the changes of a new file.",
+            see_also: "isolane-config(1)",
+            ..Sections::default()
+        },
+        "config-dump" => Sections {
+            examples: "\
+isolane config dump: Print the file of `isolane serve` without arguments.
+isolane config dump --listen 10.0.0.1:4420 --nqn nqn.2014-08.org.example:disks /srv/a.img: Print the file of a target.",
+            see_also: "isolane-config(1), isolane-serve(1)",
+            ..Sections::default()
+        },
+        "config-schema" => Sections {
+            examples: "isolane config schema > isolane.schema.json: Save the schema for an editor.",
+            see_also: "isolane-config(1)",
             ..Sections::default()
         },
         "discover" => Sections {
@@ -370,12 +406,17 @@ mod tests {
             .collect()
     }
 
+    const CONFIG: [&str; 4] = ["config-check", "config-diff", "config-dump", "config-schema"];
+
     #[test]
     fn examples_are_valid() {
         let names =
             Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect::<Vec<_>>();
-        for command in
-            names.iter().map(String::as_str).chain(["isolane", "verbs-bench", "verbs-run", "verbs-devices"])
+        for command in names
+            .iter()
+            .map(String::as_str)
+            .chain(["isolane", "verbs-bench", "verbs-run", "verbs-devices"])
+            .chain(CONFIG)
         {
             let examples = of(command).examples;
             assert!(!examples.is_empty(), "{command}");

@@ -62,9 +62,11 @@ fn commands_of_the_program_have_options_that_exist() {
                 continue;
             }
             let at = format!("{}: `{command}`", path.display());
-            // `verbs` only has subcommands, and `engine run` options of its own.
+            // `config` and `verbs` only have subcommands, and `engine run` options of its own.
             let subcommands = match options {
-                [action, ..] if *subcommand == "verbs" || *action == "run" => vec![*subcommand, action],
+                [action, ..] if ["config", "verbs"].contains(subcommand) || *action == "run" => {
+                    vec![*subcommand, action]
+                }
                 _ => vec![*subcommand],
             };
             let name = subcommands.join(" ");

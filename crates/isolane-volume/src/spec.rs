@@ -93,6 +93,16 @@ impl SpecError {
     pub fn new(text: &str, reason: impl Into<String>, remedy: impl Into<String>) -> SpecError {
         SpecError { text: text.to_owned(), reason: reason.into(), remedy: remedy.into() }
     }
+
+    /// Returns the cause.
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// Returns the remedy, as an imperative.
+    pub fn remedy(&self) -> &str {
+        &self.remedy
+    }
 }
 
 /// An invalid size.
@@ -370,7 +380,8 @@ const MIN_SIMILARITY: f64 = 0.7;
 
 const OPTIONS: &str = "size=, block-size=, ro, nsid=, uuid=, group=, write-through, buffered";
 const MAX_GROUP_BYTES: usize = 64;
-const MAX_NSID: u32 = 1024;
+/// Maximum namespace ID.
+pub const MAX_NSID: u32 = 1024;
 
 #[cfg(test)]
 mod tests;

@@ -6,17 +6,21 @@
 mod banner;
 pub(crate) mod conditions;
 mod counters;
+mod from_file;
+pub(crate) mod model;
 mod nqn;
 pub(crate) mod observe;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use clap::builder::UnknownArgumentValueParser;
+use clap::{Args as _, FromArgMatches};
 use isolane_host::{Cores, IoChoice, Mode};
 use isolane_inspect::program::OnSlow;
 use isolane_memory::PAGE_SIZE;
@@ -164,6 +168,16 @@ pub struct Args {
     /// Volumes to serve
     #[arg(value_name = "VOLUME")]
     volumes: Vec<String>,
+    /// Serve what this file describes, instead of volumes and options; `isolane config check FILE` reports its errors.
+    /// This version serves one subsystem
+    #[arg(long, value_name = "FILE", conflicts_with_all = FILE_OPTIONS)]
+    config: Option<PathBuf>,
+    /// With --config: fail if a host on another machine has access without authentication
+    #[arg(long, requires = "config")]
+    strict: bool,
+    /// Serial number from a file
+    #[arg(skip)]
+    serial: Option<String>,
     /// Listen here, as 10.0.0.1, [::1]:4420, [fe80::1%eth0], or a name, which means all of its addresses; a port alone
     /// means 127.0.0.1, [::] also accepts IPv4 unless an IPv4 address with that port is listed, and port 0 selects a
     /// free port (default port: 4420); repeatable
@@ -248,6 +262,58 @@ pub struct Args {
     json: bool,
 }
 
+/// Options with keys in a file.
+const FILE_OPTIONS: [&str; 23] = [
+    "volumes",
+    "listen",
+    "advertise",
+    "nqn",
+    "allow_host",
+    "cores",
+    "placement",
+    "scheduler",
+    "mode",
+    "io",
+    "io_queues",
+    "queue_depth",
+    "fair_queueing",
+    "observe",
+    "acks",
+    "observe_memory",
+    "on_slow",
+    "rbd_images_per_connection",
+    "pool",
+    "zerocopy_threshold",
+    "skip_missing",
+    "control_socket",
+    "metrics",
+];
+
+impl Args {
+    /// Returns the texts of the volumes.
+    fn texts(&self) -> Vec<&str> {
+        if self.volumes.is_empty() {
+            vec!["mem:1G"]
+        } else {
+            self.volumes.iter().map(String::as_str).collect()
+        }
+    }
+
+    /// Returns the specifications of the volumes.
+    fn specs(&self, kinds: &Kinds) -> Result<Vec<VolumeSpec>, Failure> {
+        let parse = |text| volume::parse(kinds, text, "serve", "--listen 127.0.0.1:4420");
+        self.texts().into_iter().map(parse).collect()
+    }
+
+    /// Returns the values without arguments.
+    fn default_values() -> Result<Args, Failure> {
+        let command = Args::augment_args(clap::Command::new("serve"));
+        let parsed =
+            command.try_get_matches_from(["serve"]).and_then(|matches| Args::from_arg_matches(&matches));
+        parsed.map_err(Failure::from_error)
+    }
+}
+
 /// Orders of commands on a connection.
 const FAIR_QUEUEING: [Choice<bool>; 2] = [
     ("on", "Send long reads in chunks and request write data in bounded amounts", true),
@@ -293,6 +359,10 @@ const SCHEDULERS: [Choice<RebalanceInterval>; 2] = [
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Failure> {
+    let args = match &args.config {
+        Some(path) => Args { json: args.json, ..from_file::load(path, args.strict)? },
+        None => args,
+    };
     let (mut signals, is_starting) = (signals::listen()?, Arc::new(AtomicBool::new(true)));
     signals::exit_while(&is_starting)?;
     let rbd = Arc::new(Rbd::new(args.rbd_images_per_connection.into()));
@@ -341,12 +411,7 @@ type Described = Vec<(u32, String)>;
 fn configure(args: &Args, kinds: &Kinds) -> Result<(TargetConfig, Described, Conditions), Failure> {
     let given = args.nqn.as_deref().map(nqn::parse_nqn).transpose()?;
     let listen: Vec<Listen> = args.listen.iter().flat_map(|listeners| listeners.0.clone()).collect();
-    let default = [String::from("mem:1G")];
-    let texts = if args.volumes.is_empty() { &default[..] } else { &args.volumes };
-    let specs = texts
-        .iter()
-        .map(|text| volume::parse(kinds, text, "serve", "--listen 127.0.0.1:4420"))
-        .collect::<Result<Vec<_>, _>>()?;
+    let specs = args.specs(kinds)?;
     memory::check(kinds, &specs)?;
     let mut conditions = Conditions::default();
     let (mut volumes, mut described, mut identities) = (Vec::new(), Vec::new(), Vec::new());
@@ -368,7 +433,7 @@ fn configure(args: &Args, kinds: &Kinds) -> Result<(TargetConfig, Described, Con
     conditions.check_any()?;
     let nqn = given.map_or_else(|| nqn::derive(identities, listen[0].address), Ok)?;
     let mut config = TargetConfig::new(nqn);
-    config.serial = nqn::serial(&nqn);
+    config.serial = args.serial.clone().unwrap_or_else(|| nqn::serial(&nqn));
     config.volumes = volumes;
     config.listen = listen;
     config.advertise = args.advertise.clone();
@@ -475,6 +540,14 @@ mod tests {
     fn numbers_volumes_around_requested_ids() {
         let specs = specs(&["mem:1M", "mem:1M,nsid=2", "mem:1M", "mem:1M,nsid=9"]);
         assert_eq!(number(&specs).unwrap(), [1, 2, 3, 9]);
+    }
+
+    #[test]
+    fn file_replaces_all_options_of_the_target() {
+        let command = Args::augment_args(clap::Command::new("serve"));
+        let options = command.get_arguments().map(|argument| argument.get_id().as_str().to_owned());
+        let others: Vec<String> = options.filter(|id| !FILE_OPTIONS.contains(&id.as_str())).collect();
+        assert_eq!(others, ["config", "strict", "port", "json"]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod bench;
 mod conditions;
+mod config;
 mod copy;
 mod deep;
 mod doctor;
@@ -46,10 +47,15 @@ impl Server {
     }
 
     fn start_with_log(level: &str, arguments: &[&str]) -> Server {
+        let options = ["--listen", "127.0.0.1:0", "--mode", "sleep", "--log-level", level];
+        Server::start_alone(&[&options[..], arguments].concat())
+    }
+
+    /// Serves with these arguments only.
+    fn start_alone(arguments: &[&str]) -> Server {
         let log = tempfile::NamedTempFile::new().unwrap();
         let mut child = program()
-            .args(["serve", "--listen", "127.0.0.1:0", "--mode", "sleep", "--log-level", level])
-            .args(arguments)
+            .args([&["serve"], arguments].concat())
             .stdout(Stdio::piped())
             .stderr(log.reopen().unwrap())
             .spawn()

@@ -1,0 +1,210 @@
+//! The arguments of `serve` as a configuration.
+
+use std::path::{Path, absolute};
+
+use isolane_config::{
+    AbsolutePath, Addresses, Config, Host, Hosts, Idle, KernelInterface, ListenAddress, Metrics, Name, Names,
+    Namespace, Namespaces, Number, OnSlow, OneIn, Placement, Port, Scheduler, Server, Size, StandardNqn,
+    Subsystem, SubsystemNqn, Volume,
+};
+use isolane_inspect::program;
+use isolane_volume::spec::{Source, VolumeSpec};
+use isolane_volumes::Kinds;
+
+use super::{Args, PLACEMENTS, SCHEDULERS, nqn, number};
+use crate::choice::name_of;
+use crate::config_file;
+use crate::failure::{Context, Failure};
+use crate::host_args::{IO_CHOICES, MODES, parse_host_nqn};
+use crate::serve::observe;
+
+/// Returns the configuration with the meaning of these arguments. Opens no volume.
+pub fn of_args(args: &Args, kinds: &Kinds) -> Result<Config, Failure> {
+    if let Some(path) = &args.config {
+        return config_file::load(path);
+    }
+    let mut config = Config { server: server(args)?, ..Config::default() };
+    let listeners = args.listen.iter().flat_map(|listeners| &listeners.0);
+    for (at, listen) in listeners.enumerate() {
+        let name = numbered("port", at)?;
+        let port = Port { name: name.clone(), listen: ListenAddress(listen.clone()), discovery_only: None };
+        config.ports.insert(name, port);
+    }
+    for (at, nqn) in args.allow_host.iter().enumerate() {
+        let (name, nqn) = (numbered("host", at)?, StandardNqn(parse_host_nqn(nqn)?));
+        let host = Host {
+            name: name.clone(),
+            nqn,
+            auth_key: None,
+            auth_target_key: None,
+            require: None,
+            limits: None,
+        };
+        config.hosts.insert(name, host);
+    }
+    let subsystem = subsystem(args, kinds, &config)?;
+    config.subsystems.insert(subsystem.nqn, subsystem);
+    // Errors of several arguments, such as one volume in two namespaces, are those of a file.
+    Config::parse(&config.to_toml(), "arguments", kinds).map_err(Failure::from_error)
+}
+
+fn numbered(kind: &str, at: usize) -> Result<Name, Failure> {
+    Name::new(&format!("{kind}{}", at + 1)).map_err(Failure::from_error)
+}
+
+fn subsystem(args: &Args, kinds: &Kinds, config: &Config) -> Result<Subsystem, Failure> {
+    let specs = args.specs(kinds)?;
+    let texts = args.texts();
+    let mut namespaces = Namespaces::new();
+    for ((spec, text), nsid) in specs.iter().zip(&texts).zip(number(&specs)?) {
+        let nsid = Number::new(nsid).ok_or_else(|| {
+            Failure::new(format!("cannot number {text}"), "a subsystem has at most 1024 namespaces")
+        })?;
+        let text = without_nsid(&absolute_text(spec, text)?, spec);
+        let volume = Volume::new(&text, kinds).context(format!("cannot write {text} into a file"))?;
+        namespaces.insert(nsid, Namespace { nsid, volume, hosts: None, qos: None });
+    }
+    let names = config.hosts.keys().cloned().collect();
+    Ok(Subsystem {
+        nqn: SubsystemNqn(name(args, kinds, &specs)?),
+        ports: Names(config.ports.keys().cloned().collect()),
+        hosts: if config.hosts.is_empty() { Hosts::Any } else { Hosts::Listed(names) },
+        serial: None,
+        model: None,
+        cntlid_min: None,
+        cntlid_max: None,
+        require: None,
+        limits: None,
+        namespaces: Some(namespaces),
+    })
+}
+
+/// Returns the name of the subsystem. The one that depends on identities of volumes needs open volumes.
+fn name(args: &Args, kinds: &Kinds, specs: &[VolumeSpec]) -> Result<isolane_wire::Nqn, Failure> {
+    if let Some(nqn) = &args.nqn {
+        return nqn::parse_nqn(nqn);
+    }
+    for spec in specs {
+        if nqn::has_identity(kinds, spec)? {
+            let reason = format!("the default depends on the identity of {}", spec.name());
+            return Err(Failure::new("cannot name the subsystem", reason)
+                .with_hint("give the name with --nqn; a running target prints it"));
+        }
+    }
+    nqn::derive(Vec::new(), args.listen[0].0[0].address)
+}
+
+/// Returns the text of a volume with the path of a file from the root.
+fn absolute_text(spec: &VolumeSpec, text: &str) -> Result<String, Failure> {
+    match &spec.source {
+        Source::Path { path, .. } if path.is_relative() => {
+            let directory = std::env::current_dir().context("cannot read the working directory")?;
+            let directory = directory.display().to_string().replace(',', ",,");
+            Ok(format!("{directory}/{}", text.strip_prefix("./").unwrap_or(text)))
+        }
+        _ => Ok(text.to_owned()),
+    }
+}
+
+/// Removes the option with the namespace ID, which is a key of its own in a file. A double comma separates no options.
+fn without_nsid(text: &str, spec: &VolumeSpec) -> String {
+    let Some(nsid) = spec.nsid else { return text.to_owned() };
+    let option = format!(",nsid={nsid}");
+    let is_option = |at: usize| {
+        let commas = text[..=at].chars().rev().take_while(|char| *char == ',').count();
+        let rest = &text[at + option.len()..];
+        !commas.is_multiple_of(2) && (rest.is_empty() || rest.starts_with(','))
+    };
+    let found = text.match_indices(&option).map(|(at, _)| at).find(|at| is_option(*at));
+    found.map_or_else(|| text.to_owned(), |at| format!("{}{}", &text[..at], &text[at + option.len()..]))
+}
+
+fn server(args: &Args) -> Result<Server, Failure> {
+    let default = Args::default_values()?;
+    let word = |is_default: bool, name: &'static str| (!is_default).then_some(name);
+    let mut server = Server {
+        cores: args.cores.clone(),
+        placement: choice(
+            Placement::ALL,
+            word(args.placement == default.placement, name_of(&PLACEMENTS, &args.placement)),
+        ),
+        scheduler: choice(
+            Scheduler::ALL,
+            word(args.scheduler == default.scheduler, name_of(&SCHEDULERS, &args.scheduler)),
+        ),
+        mode: choice(Idle::ALL, word(args.mode == default.mode, name_of(&MODES, &args.mode))),
+        io: choice(KernelInterface::ALL, word(args.io == default.io, name_of(&IO_CHOICES, &args.io))),
+        fair_queueing: (args.fair_queueing != default.fair_queueing).then_some(args.fair_queueing),
+        observe: (args.observe != default.observe).then_some(args.observe),
+        skip_missing: args.skip_missing.then_some(true),
+        acks: args.acks.map(OneIn),
+        metrics: args.metrics.map(Metrics),
+        advertise: (!args.advertise.is_empty()).then(|| Addresses(args.advertise.clone())),
+        ..Server::default()
+    };
+    if args.io_queues != default.io_queues {
+        server.io_queues = Number::new(args.io_queues.into());
+    }
+    if args.queue_depth != default.queue_depth {
+        server.queue_depth = Number::new(args.queue_depth.into());
+    }
+    if args.rbd_images_per_connection != default.rbd_images_per_connection {
+        server.rbd_images_per_connection = Number::new(args.rbd_images_per_connection.into());
+    }
+    if args.pool != default.pool {
+        server.pool = Size::new(args.pool as u64);
+    }
+    if args.observe_memory != default.observe_memory {
+        server.observe_memory = Size::new(args.observe_memory as u64);
+    }
+    server.zerocopy_threshold = args.zerocopy_threshold.and_then(|bytes| Size::new(bytes as u64));
+    if args.on_slow != default.on_slow {
+        server.on_slow = OnSlow::new(&show_on_slow(args.on_slow));
+    }
+    server.control_socket = match &args.control_socket {
+        None | Some(observe::ControlSocket::Default) => None,
+        Some(observe::ControlSocket::Off) => Some(isolane_config::ControlSocket::Off),
+        Some(observe::ControlSocket::At(path)) => {
+            Some(isolane_config::ControlSocket::At(absolute_path(path)?))
+        }
+    };
+    Ok(server)
+}
+
+/// Returns the value of a word that is not the default.
+fn choice<T: Copy>(all: &[(&str, T)], word: Option<&str>) -> Option<T> {
+    all.iter().find(|(name, _)| Some(*name) == word).map(|(_, value)| *value)
+}
+
+fn absolute_path(path: &Path) -> Result<AbsolutePath, Failure> {
+    let what = format!("cannot write {} into a file", path.display());
+    AbsolutePath::new(&absolute(path).context(&what)?).map_err(|error| Failure::new(what, error))
+}
+
+fn show_on_slow(on_slow: program::OnSlow) -> String {
+    let program::OnSlow { log, metric, light, avoid } = on_slow;
+    let actions = [(log, "log"), (metric, "metric"), (light, "light"), (avoid, "avoid")];
+    let actions: Vec<&str> =
+        actions.into_iter().filter(|(is_set, _)| *is_set).map(|(_, name)| name).collect();
+    if actions.is_empty() { "none".to_owned() } else { actions.join(",") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removes_only_the_option() {
+        let spec = |text: &str| isolane_volumes::parse(text).unwrap();
+        for (text, expected) in [
+            ("/a,nsid=2", "/a"),
+            ("/a,nsid=2,ro", "/a,ro"),
+            ("/a,,nsid=2,nsid=2", "/a,,nsid=2"),
+            ("/a,,,nsid=2", "/a,,"),
+            ("/a,nsid=20", "/a"),
+            ("/a", "/a"),
+        ] {
+            assert_eq!(without_nsid(text, &spec(text)), expected);
+        }
+    }
+}
