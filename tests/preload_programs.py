@@ -4,9 +4,12 @@
 Each program uses both ends of connections on loopback. It prints what it has observed, and fails by itself if it hangs.
 """
 import array
+import ctypes
 import errno
 import fcntl
+import mmap
 import os
+import resource
 import select
 import signal
 import socket
@@ -227,6 +230,33 @@ def whole():
         if index % 500 == 0:
             time.sleep(0.01)
     print(torn)
+
+
+def limits():
+    """Processes whose limits leave no space for a session."""
+
+    def allocates():
+        resource.setrlimit(resource.RLIMIT_AS, (1800 << 20, 1800 << 20))
+        pair()
+        mmap.mmap(-1, 1200 << 20)
+
+    def locks():
+        assert ctypes.CDLL(None).mlockall(3) == 0
+        pair()
+        with open("/proc/self/status") as file:
+            assert int(next(line for line in file if line.startswith("VmLck")).split()[1]) < 500_000
+
+    for check in (
+        lambda: (resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)), pair()),
+        allocates,
+        locks,
+    ):
+        child = os.fork()
+        if child == 0:
+            check()
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    pair()
 
 
 def ends():

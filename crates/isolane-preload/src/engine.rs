@@ -74,6 +74,9 @@ pub(crate) fn read_environment() {
 
 impl Engine {
     fn attach() -> Option<Engine> {
+        if !own::has_space(SessionOptions::MEMORY_BYTES as u64) {
+            return None;
+        }
         let options = SessionOptions {
             path: PATH.get().cloned().unwrap_or_else(default_path),
             spawn_engine: false,

@@ -28,6 +28,18 @@ pub(crate) fn raise(descriptor: OwnedFd) -> OwnedFd {
     rustix::io::fcntl_dupfd_cloexec(descriptor.as_fd(), first_descriptor() as c_int).unwrap_or(descriptor)
 }
 
+/// Returns `true` if no limit of the process forbids a session with `bytes` of sparse memory, and none of it is locked.
+pub(crate) fn has_space(bytes: u64) -> bool {
+    let is_locked = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        !status.lines().any(|line| line.split_whitespace().eq(["VmLck:", "0", "kB"]))
+    };
+    // A larger file ends the process with a signal, and the program may need all of its address space.
+    getrlimit(Resource::Fsize).current.is_none_or(|limit| limit >= bytes)
+        && getrlimit(Resource::As).current.is_none()
+        && !is_locked()
+}
+
 /// Records the session's descriptors.
 pub(crate) fn set_session(descriptors: impl Iterator<Item = c_int>) {
     let descriptors: Vec<_> = descriptors.take(MAX_SESSION).collect();
