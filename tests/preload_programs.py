@@ -7,6 +7,7 @@ import array
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import resource
 import select
@@ -39,16 +40,6 @@ def exactly(end, count):
         assert part, "the connection has ended"
         data += part
     return bytes(data)
-
-
-def limited():
-    for limit in (resource.RLIMIT_FSIZE, resource.RLIMIT_AS):
-        hard = resource.getrlimit(limit)[1]
-        resource.setrlimit(limit, (1 << 34 if limit == resource.RLIMIT_AS else 1 << 20, hard))
-        near, far = pair()
-        near.sendall(b"alive")
-        print(exactly(far, 5))
-        resource.setrlimit(limit, (hard, hard))
 
 
 def locked():
@@ -176,6 +167,136 @@ def full():
         assert data == bytes((received + index) % 256 for index in range(len(data)))
         received += len(data)
     print(select.select([], [near], [], 5)[1] == [near])
+
+
+def interrupted():
+    """A blocking call transfers everything, although its socket moves in between."""
+    data = bytes(range(251)) * 40_000
+    for move in (
+        lambda end: end.getsockopt(socket.IPPROTO_TCP, 25),
+        lambda end: os.waitpid(os.fork() or os._exit(0), 0),
+    ):
+        near, far = pair()
+        results = []
+        sender = threading.Thread(target=lambda: results.append(near.send(data)))
+        receiver = threading.Thread(target=lambda: results.append(far.recv(len(data), socket.MSG_WAITALL) == data))
+        sender.start()
+        # The sender waits for the receiver.
+        time.sleep(0.05)
+        move(near)
+        receiver.start()
+        time.sleep(0.01)
+        move(far)
+        sender.join(), receiver.join()
+        print(sorted(results))
+
+
+def closed():
+    """A call that waits on a descriptor takes no bytes of the next connection with its number."""
+    for close in (
+        lambda near, other: (near.close(), os.dup2(other, number)),
+        lambda near, other: (os.dup2(other, number), near.detach()),
+    ):
+        near, far = pair()
+        number = near.fileno()
+
+        def read():
+            try:
+                os.read(number, 10)
+            except OSError:
+                pass
+
+        threading.Thread(target=read, daemon=True).start()
+        time.sleep(0.05)
+        next_near, next_far = pair()
+        close(near, next_near.fileno())
+        time.sleep(0.05)
+        next_far.sendall(b"for its owner")
+        print(exactly(socket.socket(fileno=number), 13))
+    os._exit(0)
+
+
+def peeks():
+    near, far = pair()
+    far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+    sender = threading.Thread(target=near.sendall, args=(bytes(600_000),))
+    sender.start()
+    while len(far.recv(600_000, socket.MSG_PEEK)) < 600_000:
+        time.sleep(0.001)
+    sender.join()
+    near, far = pair()
+    near.sendall(b"abcdefg")
+    exactly_ready(far, 7)
+    parts = [bytearray(3), bytearray(10)]
+    print(far.recvmsg_into(parts, 0, socket.MSG_PEEK)[0], parts)
+
+
+def empties():
+    near, far = pair()
+    print(os.read(far.fileno(), 0), os.readv(far.fileno(), [bytearray(0)]), os.writev(far.fileno(), [b""]), far.send(b""))
+    actions = [lambda: far.recv(0, socket.MSG_DONTWAIT), lambda: far.send(b""), lambda: os.write(far.fileno(), b"")]
+
+    def attempt(action):
+        try:
+            print(action())
+        except OSError as error:
+            print(errno.errorcode[error.errno])
+
+    attempt(actions[0])
+    near.sendall(b"x")
+    exactly_ready(far, 1)
+    attempt(actions[0])
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    near.close()
+    time.sleep(0.02)
+    for action in actions[1:]:
+        attempt(action)
+
+
+def whole():
+    """Short messages of several threads do not mix while the connection is full."""
+    near, far = pair()
+
+    def sender(index):
+        for _ in range(3000):
+            near.sendall(bytes([index]) * 120)
+
+    threads = [threading.Thread(target=sender, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    torn = 0
+    for index in range(4 * 3000):
+        torn += len(set(exactly(far, 120))) > 1
+        if index % 500 == 0:
+            time.sleep(0.01)
+    print(torn)
+
+
+def limits():
+    """Processes whose limits leave no space for a session."""
+
+    def allocates():
+        resource.setrlimit(resource.RLIMIT_AS, (1800 << 20, 1800 << 20))
+        pair()
+        mmap.mmap(-1, 1200 << 20)
+
+    def locks():
+        assert ctypes.CDLL(None).mlockall(3) == 0
+        pair()
+        with open("/proc/self/status") as file:
+            assert int(next(line for line in file if line.startswith("VmLck")).split()[1]) < 500_000
+
+    for check in (
+        lambda: (resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)), pair()),
+        allocates,
+        locks,
+    ):
+        child = os.fork()
+        if child == 0:
+            check()
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    pair()
 
 
 def ends():

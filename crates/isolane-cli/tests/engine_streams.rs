@@ -306,6 +306,8 @@ fn long_reads_need_no_engine() {
     };
     read_long(&mut stream, &mut peer, 10);
     let pid = engine.pid();
+    // It would replace a stopped engine.
+    stop(engine.supervisor.id());
     stop(pid);
     read_long(&mut stream, &mut peer, 100);
 
@@ -331,8 +333,27 @@ fn long_reads_need_no_engine() {
     assert_eq!(stream.try_read(&mut [0; 10]).unwrap_err().kind(), ErrorKind::WouldBlock);
     signal(pid, "CONT");
     stream.read_exact(&mut [0; 10]).unwrap();
+    signal(engine.supervisor.id(), "CONT");
     drop(stream);
     assert_eq!(peer.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn stopped_engine_is_replaced() {
+    let engine = Engine::start();
+    let (mut stream, mut peer) = stream(&engine);
+    stop(engine.pid());
+    stream.write_all(b"written").unwrap();
+    peer.write_all(b"read").unwrap();
+    // All three wait for the next engine.
+    let session = engine.attach();
+    stream.read_exact(&mut [0; 4]).unwrap();
+    let mut socket = stream.into_std().unwrap();
+    socket.write_all(b" directly").unwrap();
+    drop((socket, session));
+    let mut seen = String::new();
+    peer.read_to_string(&mut seen).unwrap();
+    assert_eq!(seen, "written directly");
 }
 
 fn fill(stream: &mut Stream, pattern: &mut Pattern) {

@@ -8,14 +8,16 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::net::TcpStream;
 use std::os::fd::{FromRawFd, IntoRawFd};
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use isolane_attach::stream::{Direction, Interest, Stream, StreamOptions, StreamWaiter};
-use libc::{EAGAIN, ECONNABORTED, EINTR, EPIPE};
+use libc::{EAGAIN, EBADF, ECONNABORTED, EINTR, EPIPE};
 use parking_lot::Mutex;
 
+use crate::buffers::Buffers;
 use crate::engine::{Engine, Notified};
 use crate::{gate, own, sockets};
 
@@ -26,6 +28,10 @@ pub(crate) struct Adopted {
     engine: Arc<Engine>,
     /// `None` once the socket was returned or closed.
     stream: Mutex<Option<Stream>>,
+    /// The program has closed or replaced the descriptor.
+    is_closed: AtomicBool,
+    /// Size of the sending ring in bytes.
+    tx_bytes: usize,
     waiter: StreamWaiter,
     pub(crate) nonblocking: AtomicBool,
     /// In nanoseconds; 0 means none.
@@ -58,15 +64,23 @@ pub(crate) struct Receive {
     pub(crate) wait_all: bool,
 }
 
+/// What a transfer waits for.
+#[derive(Clone, Copy)]
+enum Wait {
+    Data,
+    /// For so many bytes.
+    Space(u64),
+}
+
 /// Result of a transfer.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    Done(usize),
+    Done,
     /// An error without an effect on the connection.
     Failed(c_int),
     /// Only the kernel can do it.
     Unknown,
-    /// The socket is with the kernel again.
+    /// The socket is with the kernel again, which continues.
     Returned,
     /// The connection has ended with this error, which the kernel has reported to the engine.
     Broken(c_int),
@@ -103,6 +117,8 @@ impl Adopted {
             engine: Arc::clone(engine),
             waiter: stream.waiter(),
             stream: Mutex::new(Some(stream)),
+            is_closed: false.into(),
+            tx_bytes,
             nonblocking: nonblocking.into(),
             receive_timeout: sockets::timeout(fd, libc::SO_RCVTIMEO).into(),
             send_timeout: sockets::timeout(fd, libc::SO_SNDTIMEO).into(),
@@ -119,81 +135,105 @@ impl Adopted {
         &self.engine
     }
 
-    /// Receives as `recvmsg` does.
-    pub(crate) fn receive(&self, buffers: &mut [&mut [u8]], how: Receive) -> Outcome {
-        let wanted: usize = buffers.iter().map(|buffer| buffer.len()).sum();
-        let (mut done, mut until) = (0, None);
+    /// Receives as `recvmsg` does, after `done` bytes, to which it adds.
+    pub(crate) fn receive(&self, buffers: Buffers<'_>, how: Receive, done: &mut usize) -> Outcome {
+        let mut until = None;
+        if how.peek && buffers.after(0).nth(1).is_some() {
+            return Outcome::Unknown;
+        }
         loop {
             let result = match &mut *self.stream.lock() {
-                None => return if done > 0 { Outcome::Done(done) } else { Outcome::Returned },
-                Some(stream) => read(stream, buffers, done, how.peek),
+                None => return self.gone(),
+                Some(stream) => read(stream, buffers, *done, how.peek),
             };
             match result {
+                // The ring may be full, while the kernel has more.
+                Ok(count) if how.peek && (MIN_RING..buffers.bytes()).contains(&count) => {
+                    return Outcome::Unknown;
+                }
                 Ok(count) => {
-                    done += count;
-                    if count == 0 || done == wanted || !how.wait_all {
-                        return Outcome::Done(done);
+                    *done += count;
+                    if count == 0 || *done == buffers.bytes() || !how.wait_all {
+                        return Outcome::Done;
                     }
                     continue;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return if done > 0 { Outcome::Done(done) } else { self.failure(&error) },
+                Err(error) => return self.failure(&error),
             }
-            if let Err(error) = self.wait(Direction::Read, how.dontwait, &mut until, &self.receive_timeout) {
-                return if done > 0 { Outcome::Done(done) } else { Outcome::Failed(error) };
+            if let Err(error) = self.wait(Wait::Data, how.dontwait, &mut until, &self.receive_timeout) {
+                return Outcome::Failed(error);
             }
         }
     }
 
-    /// Sends as `sendmsg` does.
-    pub(crate) fn send(&self, buffers: &[&[u8]], dontwait: bool) -> Outcome {
-        let wanted: usize = buffers.iter().map(|buffer| buffer.len()).sum();
-        let (mut done, mut until) = (0, None);
+    /// Sends as `sendmsg` does, after `done` bytes, to which it adds.
+    pub(crate) fn send(&self, buffers: Buffers<'_>, dontwait: bool, done: &mut usize) -> Outcome {
+        let mut until = None;
+        // Short messages of several threads do not mix, as in the kernel, which waits for space before it starts one.
+        let is_whole =
+            *done == 0 && buffers.bytes() <= MAX_WHOLE.min(self.tx_bytes) && !self.is_nonblocking(dontwait);
+        let space = if is_whole { buffers.bytes() as u64 } else { 1 };
         loop {
             let result = match &mut *self.stream.lock() {
-                None => return if done > 0 { Outcome::Done(done) } else { Outcome::Returned },
-                Some(stream) => write(stream, buffers, done),
+                None => return self.gone(),
+                Some(stream) => write(stream, buffers, *done, space),
             };
             match result {
                 Ok(count) => {
-                    done += count;
-                    if done == wanted {
-                        return Outcome::Done(done);
+                    *done += count;
+                    if *done == buffers.bytes() {
+                        return Outcome::Done;
                     }
                     continue;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return if done > 0 { Outcome::Done(done) } else { self.failure(&error) },
+                Err(error) => return self.failure(&error),
             }
-            if let Err(error) = self.wait(Direction::Write, dontwait, &mut until, &self.send_timeout) {
-                return if done > 0 { Outcome::Done(done) } else { Outcome::Failed(error) };
+            if let Err(error) = self.wait(Wait::Space(space), dontwait, &mut until, &self.send_timeout) {
+                return Outcome::Failed(error);
             }
         }
+    }
+
+    /// Returns the outcome of a transfer that finds no stream. The number of a closed descriptor may be of another one by
+    /// now, whose bytes are not the caller's.
+    fn gone(&self) -> Outcome {
+        if self.is_closed.load(Ordering::Acquire) { Outcome::Failed(EBADF) } else { Outcome::Returned }
+    }
+
+    fn is_nonblocking(&self, dontwait: bool) -> bool {
+        dontwait || self.nonblocking.load(Ordering::Relaxed)
     }
 
     /// Waits until a transfer can continue. Fails with the number of an error.
     fn wait(
         &self,
-        direction: Direction,
+        wait: Wait,
         dontwait: bool,
         until: &mut Option<Instant>,
         timeout: &AtomicU64,
     ) -> Result<(), c_int> {
-        if dontwait || self.nonblocking.load(Ordering::Relaxed) {
+        if self.is_nonblocking(dontwait) {
             return Err(EAGAIN);
         }
         let timeout = timeout.load(Ordering::Relaxed);
         if timeout > 0 && until.is_none() {
             *until = Instant::now().checked_add(Duration::from_nanos(timeout));
         }
+        let direction = match wait {
+            Wait::Data => Direction::Read,
+            Wait::Space(_) => Direction::Write,
+        };
         self.waiter.arm(direction);
         let is_ready = match &mut *self.stream.lock() {
             None => true,
+            Some(stream) => match wait {
+                Wait::Data => stream.readiness().map(|ready| ready.readable),
+                Wait::Space(bytes) => stream.has_space(bytes),
+            }
             // The transfer reports the error.
-            Some(stream) => stream.readiness().map_or(true, |ready| match direction {
-                Direction::Read => ready.readable,
-                Direction::Write => ready.writable,
-            }),
+            .unwrap_or(true),
         };
         if is_ready {
             return Ok(());
@@ -296,8 +336,14 @@ impl Adopted {
         }
     }
 
+    /// Makes calls in progress fail, because the program closes or replaces the descriptor.
+    pub(crate) fn set_closed(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+
     /// Closes the connection; the engine sends the rest.
     pub(crate) fn close(&self) {
+        self.set_closed();
         self.engine.remove(self.id);
         let stream = self.stream.lock().take();
         gate::inside(|| drop(stream));
@@ -329,21 +375,19 @@ impl Drop for Adopted {
 }
 
 /// Reads into the buffers after the first `skipped` bytes. Returns an error only if no byte was read.
-fn read(stream: &mut Stream, buffers: &mut [&mut [u8]], mut skipped: usize, peek: bool) -> io::Result<usize> {
+fn read(stream: &mut Stream, buffers: Buffers<'_>, skipped: usize, peek: bool) -> io::Result<usize> {
+    if buffers.bytes() == 0 {
+        // As the kernel does, which waits for data, or reports an error.
+        return stream.try_peek(&mut [0]).map(|_| 0);
+    }
     let mut done = 0;
-    for buffer in buffers {
-        let start = skipped.min(buffer.len());
-        skipped -= start;
-        let buffer = &mut buffer[start..];
-        if buffer.is_empty() {
-            continue;
-        }
-        let result = if peek { stream.try_peek(buffer) } else { stream.try_read(buffer) };
-        match result {
+    for (start, length) in buffers.after(skipped) {
+        // SAFETY: the program passes buffers of these lengths.
+        let buffer = unsafe { slice::from_raw_parts_mut(start, length) };
+        match if peek { stream.try_peek(buffer) } else { stream.try_read(buffer) } {
             Ok(count) => {
                 done += count;
-                // The next buffer would get the same bytes from a peek.
-                if count < buffer.len() || peek {
+                if count < length {
                     break;
                 }
             }
@@ -354,20 +398,23 @@ fn read(stream: &mut Stream, buffers: &mut [&mut [u8]], mut skipped: usize, peek
     Ok(done)
 }
 
-/// Writes the buffers after the first `skipped` bytes. Returns an error only if no byte was written.
-fn write(stream: &mut Stream, buffers: &[&[u8]], mut skipped: usize) -> io::Result<usize> {
+/// Writes the buffers after the first `skipped` bytes, once there is `space` for them. Returns an error only if no byte
+/// was written.
+fn write(stream: &mut Stream, buffers: Buffers<'_>, skipped: usize, space: u64) -> io::Result<usize> {
+    if buffers.bytes() == 0 {
+        return stream.try_write(&[]);
+    }
+    if space > 1 && !stream.has_space(space)? {
+        return Err(io::ErrorKind::WouldBlock.into());
+    }
     let mut done = 0;
-    for buffer in buffers {
-        let start = skipped.min(buffer.len());
-        skipped -= start;
-        let buffer = &buffer[start..];
-        if buffer.is_empty() {
-            continue;
-        }
+    for (start, length) in buffers.after(skipped) {
+        // SAFETY: the program passes buffers of these lengths.
+        let buffer = unsafe { slice::from_raw_parts(start, length) };
         match stream.try_write(buffer) {
             Ok(count) => {
                 done += count;
-                if count < buffer.len() {
+                if count < length {
                     break;
                 }
             }
@@ -399,5 +446,8 @@ const ALL_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLERR | libc:
 /// their size there.
 const SHARES: usize = 8;
 const MAX_UNSENT: usize = 128 << 10;
+/// Also the minimum of a receiving ring.
 const MIN_RING: usize = 4 << 10;
 const MAX_RING: usize = 256 << 10;
+/// Messages of at most this size are written at once.
+const MAX_WHOLE: usize = 16 << 10;

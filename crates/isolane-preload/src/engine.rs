@@ -76,7 +76,7 @@ impl Engine {
     /// `None`, too, if the session's memory exceeds a limit of the process: that would end the process, or take what the
     /// program needs.
     fn attach() -> Option<Engine> {
-        if own::has_memory_limit(SessionOptions::MEMORY_BYTES) {
+        if !own::has_space(SessionOptions::MEMORY_BYTES as u64) {
             return None;
         }
         let options = SessionOptions {

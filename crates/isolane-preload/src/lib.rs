@@ -25,6 +25,7 @@
 
 mod adopted;
 mod before;
+mod buffers;
 mod calls;
 mod engine;
 mod epoll;

@@ -17,12 +17,6 @@ const MAX_SESSION: usize = 1 << 12;
 /// Eventfds that no thread uses.
 static EVENTS: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
 
-/// Returns whether the process may not have a file of this size, or its address space has any limit.
-pub(crate) fn has_memory_limit(bytes: usize) -> bool {
-    let file_size = getrlimit(Resource::Fsize).current;
-    file_size.is_some_and(|limit| limit < bytes as u64) || getrlimit(Resource::As).current.is_some()
-}
-
 /// Returns a number above those that programs assign themselves, which start from 0.
 pub(crate) fn first_descriptor() -> u32 {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
@@ -32,6 +26,18 @@ pub(crate) fn first_descriptor() -> u32 {
 /// Gives a descriptor of this library a number that programs do not assign themselves.
 pub(crate) fn raise(descriptor: OwnedFd) -> OwnedFd {
     rustix::io::fcntl_dupfd_cloexec(descriptor.as_fd(), first_descriptor() as c_int).unwrap_or(descriptor)
+}
+
+/// Returns `true` if no limit of the process forbids a session with `bytes` of sparse memory, and none of it is locked.
+pub(crate) fn has_space(bytes: u64) -> bool {
+    let is_locked = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        !status.lines().any(|line| line.split_whitespace().eq(["VmLck:", "0", "kB"]))
+    };
+    // A larger file ends the process with a signal, and the program may need all of its address space.
+    getrlimit(Resource::Fsize).current.is_none_or(|limit| limit >= bytes)
+        && getrlimit(Resource::As).current.is_none()
+        && !is_locked()
 }
 
 /// Records the session's descriptors.

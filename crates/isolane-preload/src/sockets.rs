@@ -26,9 +26,10 @@ pub(crate) fn borrow(fd: c_int) -> BorrowedFd<'static> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// Returns the identity of a TCP socket, or `None` for another descriptor.
+/// Returns the identity of a TCP socket, or `None` for another descriptor, and for those of `stdin`, `stdout`, and
+/// `stderr`, on which the C library works without calls of this one.
 pub(crate) fn tcp_cookie(fd: c_int) -> Option<u64> {
-    if fd < 0 || option::<c_int>(fd, SOL_SOCKET, libc::SO_PROTOCOL)? != libc::IPPROTO_TCP {
+    if fd <= libc::STDERR_FILENO || option::<c_int>(fd, SOL_SOCKET, libc::SO_PROTOCOL)? != libc::IPPROTO_TCP {
         return None;
     }
     option(fd, SOL_SOCKET, libc::SO_COOKIE)
@@ -109,12 +110,28 @@ fn set_option<T: Copy>(fd: c_int, level: c_int, name: c_int, value: &T) -> bool 
     status == 0
 }
 
-/// Sends the tail of a ring after the engine has released the socket. It waits for the peer only if the tail does not
-/// fit in the kernel's buffer, although space was reserved.
+/// Sends the tail of a ring after the engine has released the socket. If it does not fit in the kernel's buffer, because
+/// the network is down, the buffer is enlarged for it. It waits for the peer only if that does not suffice.
 pub(crate) fn send_all(fd: c_int, mut bytes: &[u8]) {
+    let mut is_enlarged = false;
     while !bytes.is_empty() {
         match send(borrow(fd), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(count) => bytes = &bytes[count..],
+            Err(Errno::AGAIN) if !is_enlarged => {
+                is_enlarged = true;
+                let Some(locks) = option::<c_int>(fd, SOL_SOCKET, SO_BUF_LOCK) else { continue };
+                let old = send_buffer(fd);
+                // The kernel doubles a new size, and packets take up to twice that of their bytes.
+                let large = (old + 4 * bytes.len()).min(c_int::MAX as usize / 2) as c_int;
+                if !set_option(fd, SOL_SOCKET, libc::SO_SNDBUFFORCE, &large) {
+                    set_option(fd, SOL_SOCKET, libc::SO_SNDBUF, &large);
+                }
+                if let Ok(count) = send(borrow(fd), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                    bytes = &bytes[count..];
+                }
+                set_option(fd, SOL_SOCKET, libc::SO_SNDBUF, &((old / 2) as c_int));
+                set_option(fd, SOL_SOCKET, SO_BUF_LOCK, &locks);
+            }
             Err(Errno::AGAIN) => {
                 let _ = poll(&mut [PollFd::from_borrowed_fd(borrow(fd), PollFlags::OUT)], None);
             }
@@ -138,7 +155,48 @@ pub(crate) fn duration(time: &libc::timespec) -> Option<Duration> {
     Some(Duration::new(time.tv_sec.try_into().ok()?, nanoseconds))
 }
 
+/// Option with which buffers have a size of the program (linux/socket.h).
+const SO_BUF_LOCK: c_int = 72;
 /// State of a connection in the kernel.
 const ESTABLISHED: u8 = 1;
 /// The ring of an adopted socket is smaller than the send buffer, so that its contents fit.
 const MIN_SEND_BUFFER: usize = 32 << 10;
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn tail_fits_in_a_full_buffer() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        let fd = near.as_raw_fd();
+        assert!(set_option(fd, SOL_SOCKET, libc::SO_SNDBUF, &20_000));
+        let locks: c_int = option(fd, SOL_SOCKET, SO_BUF_LOCK).unwrap();
+        let size = send_buffer(fd);
+        let mut sent = 0;
+        while let Ok(count) = send(&near, &[1; 1000], SendFlags::DONTWAIT) {
+            sent += count;
+        }
+        let tail: Vec<u8> = (0..5000).map(|index| index as u8).collect();
+        // Nothing reads before it returns.
+        send_all(fd, &tail);
+        assert_eq!((send_buffer(fd), option(fd, SOL_SOCKET, SO_BUF_LOCK)), (size, Some(locks)));
+        drop(near);
+        let mut seen = Vec::new();
+        far.read_to_end(&mut seen).unwrap();
+        assert!(seen[..sent].iter().all(|byte| *byte == 1) && seen[sent..] == tail);
+    }
+
+    #[test]
+    fn standard_descriptors_are_not_of_interest() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(tcp_cookie(listener.as_raw_fd()).is_some());
+        assert!((-1..=2).all(|fd| tcp_cookie(fd).is_none()));
+    }
+}

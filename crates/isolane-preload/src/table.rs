@@ -348,6 +348,9 @@ pub(crate) fn close_adopted(fd: c_int) -> bool {
 /// Forgets a descriptor before the kernel closes or replaces it. An adopted socket returns first.
 pub(crate) fn forget(fd: c_int, reason: Reason) {
     let Some(slot) = slot(fd).filter(|slot| slot.state() != OTHER) else { return };
+    if let Some(adopted) = slot.adopted() {
+        adopted.set_closed();
+    }
     release(fd, reason, PINNED);
     if slot.state() == SET {
         return demote(fd);

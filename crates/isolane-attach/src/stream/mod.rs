@@ -193,6 +193,16 @@ impl Stream {
         self.read.rx.try_peek(bytes)
     }
 
+    /// Returns `true` if a write would not block before it has written `bytes` bytes, which are at most those of the ring.
+    ///
+    /// # Errors
+    /// As [`Stream::readiness`].
+    #[inline]
+    pub fn has_space(&mut self, bytes: u64) -> io::Result<bool> {
+        self.read.shared.check()?;
+        self.write.tx.has_space(bytes)
+    }
+
     /// Returns the number of written bytes that the engine has not sent yet.
     ///
     /// # Errors

@@ -299,7 +299,17 @@ impl TxRing {
     /// `InvalidData` if the engine violates the protocol.
     #[inline]
     pub fn is_ready(&mut self) -> io::Result<bool> {
-        let has_space = self.ring.refresh().map_err(invalid_index_error)? > 0;
+        self.has_space(1)
+    }
+
+    /// Returns `true` if a write would not block before it has written `bytes` bytes.
+    ///
+    /// # Errors
+    /// `InvalidData` if the engine violates the protocol.
+    #[inline]
+    pub fn has_space(&mut self, bytes: u64) -> io::Result<bool> {
+        let has_space =
+            self.ring.free_space() >= bytes || self.ring.refresh().map_err(invalid_index_error)? >= bytes;
         Ok(has_space || self.shut_down || self.block.tx_end().is_some())
     }
 

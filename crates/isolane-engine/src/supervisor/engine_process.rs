@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use isolane_engine_api::{Packet, PacketError, PacketSocket, decode, encode};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, waitid};
 
 use super::Binary;
 use super::quarantine::Quarantine;
@@ -35,6 +35,10 @@ pub(super) struct EngineProcess {
     pub out_of_fds: bool,
     /// Time when the link was closed.
     closed_at: Option<Instant>,
+    /// Time of the next check whether the process is stopped.
+    check_at: Instant,
+    /// It was stopped at the last check.
+    was_stopped: bool,
 }
 
 /// Stage of an engine's life.
@@ -90,6 +94,8 @@ impl EngineProcess {
             outbox: VecDeque::new(),
             out_of_fds: false,
             closed_at: None,
+            check_at: Instant::now() + STOP_CHECK_INTERVAL,
+            was_stopped: false,
         })
     }
 
@@ -113,7 +119,8 @@ impl EngineProcess {
     }
 
     pub fn on_timer(&mut self, now: Instant) {
-        if self.deadline().is_some_and(|deadline| now >= deadline) {
+        self.kill_if_stopped(now);
+        if self.exit_deadline().is_some_and(|deadline| now >= deadline) {
             match self.closed_at {
                 Some(_) => self.kill_with_reason("it has closed its link without exiting".into()),
                 None => self.on_startup_timeout(),
@@ -121,8 +128,30 @@ impl EngineProcess {
         }
     }
 
+    /// Kills a process that a user stops (SIGSTOP), and that two checks in a row find stopped: its clients would wait
+    /// for it, and so would programs that know nothing of it. A process that a debugger stops does not count.
+    fn kill_if_stopped(&mut self, now: Instant) {
+        if now < self.check_at {
+            return;
+        }
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), options);
+        let is_stopped = matches!(status, Ok(Some(status)) if status.stopped());
+        if is_stopped && self.was_stopped {
+            log::warn!("engine is stopped, killing it");
+            self.kill();
+        }
+        self.was_stopped = is_stopped;
+        self.check_at = now + STOP_CHECK_INTERVAL;
+    }
+
+    /// Time of the next [`EngineProcess::on_timer`].
+    pub fn deadline(&self) -> Instant {
+        self.exit_deadline().map_or(self.check_at, |deadline| deadline.min(self.check_at))
+    }
+
     /// Time by which the process must send a message, or exit.
-    pub fn deadline(&self) -> Option<Instant> {
+    fn exit_deadline(&self) -> Option<Instant> {
         let deadline = match (self.closed_at, self.stage) {
             (Some(since), _) => Some(since + EXIT_TIMEOUT),
             (None, Stage::Starting(deadline)) => Some(deadline),
@@ -257,6 +286,8 @@ impl Drop for EngineProcess {
     }
 }
 
+/// Interval of the checks whether the process is stopped.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between the close of the link and the exit, for the last log lines.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time until the hello message, which is the first action of an engine.

@@ -345,7 +345,7 @@ impl Supervisor {
             };
         }
         let engines = [Some(engine), self.successor.as_ref()].into_iter().flatten();
-        let deadlines = deadline.into_iter().chain(engines.filter_map(EngineProcess::deadline));
+        let deadlines = deadline.into_iter().chain(engines.map(EngineProcess::deadline));
         let remaining = deadlines.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let retry = engine.out_of_fds.then_some(FD_RETRY_DELAY);
         let timeout = remaining.chain(retry).min().map(timespec);

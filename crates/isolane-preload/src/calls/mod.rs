@@ -51,27 +51,42 @@ pub(crate) fn last_error() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
-/// Transfers through the engine. `None`: the caller calls the kernel, then [`finish`].
+/// Result of a transfer through the engine.
+enum Transfer {
+    Done(Result<usize, c_int>),
+    /// The caller transfers the bytes after the first `done` ones by the kernel, then calls [`finish`].
+    Kernel {
+        done: usize,
+    },
+}
+
+/// Transfers through the engine, while it has the socket. `attempt` adds the bytes that it has transferred.
 #[inline]
 fn transfer(
     slot: &'static Slot,
     fd: c_int,
     bytes: usize,
-    mut attempt: impl FnMut(&Adopted) -> Outcome,
-) -> Option<Result<usize, c_int>> {
+    mut attempt: impl FnMut(&Adopted, &mut usize) -> Outcome,
+) -> Transfer {
+    let mut done = 0;
     loop {
-        let Path::Engine(adopted) = table::enter(slot, fd, bytes) else { return None };
-        match attempt(&adopted) {
-            Outcome::Done(count) => {
-                stats::through_engine(count);
-                return Some(Ok(count));
+        let Path::Engine(adopted) = table::enter(slot, fd, bytes) else { return Transfer::Kernel { done } };
+        match attempt(&adopted, &mut done) {
+            Outcome::Done => {
+                stats::through_engine(done);
+                return Transfer::Done(Ok(done));
             }
-            Outcome::Failed(error) => return Some(Err(error)),
+            // The next call gets the error, if it lasts.
+            Outcome::Failed(_) | Outcome::Broken(_) if done > 0 => {
+                stats::through_engine(done);
+                return Transfer::Done(Ok(done));
+            }
+            Outcome::Failed(error) => return Transfer::Done(Err(error)),
             Outcome::Unknown => table::release(fd, Reason::Call, table::PINNED),
             Outcome::Returned => {}
             Outcome::Broken(error) => {
                 table::release(fd, Reason::Error, table::PINNED);
-                return Some(Err(error));
+                return Transfer::Done(Err(error));
             }
             Outcome::Lost if adopted.engine().is_lost() => table::abandon(adopted.engine()),
             Outcome::Lost => table::release(fd, Reason::Engine, table::PINNED),
@@ -94,24 +109,6 @@ fn value(result: Result<usize, c_int>) -> isize {
     }
 }
 
-/// Returns the buffers of a program's vector, up to the size that the kernel transfers at once. `None`: the kernel
-/// reports the error.
-fn buffers(vector: &[iovec]) -> Option<Vec<(*mut u8, usize)>> {
-    let mut left = MAX_TRANSFER;
-    let mut buffers = Vec::with_capacity(vector.len());
-    for part in vector {
-        if (part.iov_base.is_null() && part.iov_len > 0) || isize::try_from(part.iov_len).is_err() {
-            return None;
-        }
-        let length = part.iov_len.min(left);
-        left -= length;
-        if length > 0 {
-            buffers.push((part.iov_base.cast(), length));
-        }
-    }
-    Some(buffers)
-}
-
 /// Returns a vector of the program. `None`: the kernel reports the error.
 fn vector<'a>(start: *const iovec, count: usize) -> Option<&'a [iovec]> {
     match count {
@@ -126,6 +123,5 @@ fn single(buffer: *const c_void, count: usize) -> [iovec; 1] {
     [iovec { iov_base: buffer.cast_mut(), iov_len: count }]
 }
 
-/// The kernel's limits.
+/// The kernel's limit.
 const MAX_VECTOR: usize = 1024;
-const MAX_TRANSFER: usize = 0x7fff_f000;

@@ -1,37 +1,55 @@
 //! Receiving.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::slice;
 
 use libc::{
     MSG_CMSG_CLOEXEC, MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, MSG_WAITALL, iovec, mmsghdr, msghdr, sockaddr,
     socklen_t, timespec,
 };
 
-use super::{buffers, exported, finish, kernel, single, transfer, value, vector};
+use super::{Transfer, exported, finish, kernel, single, transfer, value, vector};
 use crate::adopted::{Adopted, Outcome, Receive};
+use crate::buffers::{self, Buffers};
 use crate::stats::Reason;
 use crate::table::{self, Slot};
 
-/// Receives through the engine. `None`: the caller calls the kernel.
+/// Receives through the engine, as long as it has the socket. `Err`: the caller calls the kernel, then [`finish`].
 #[inline]
-fn receive(slot: &'static Slot, fd: c_int, parts: Option<&[iovec]>, flags: c_int) -> Option<isize> {
+fn receive(slot: &'static Slot, fd: c_int, parts: Option<&[iovec]>, flags: c_int) -> Result<isize, ()> {
     // Buffers are often larger than the messages, so that their length says nothing about these.
-    transfer(slot, fd, 1, |adopted| attempt(adopted, parts, flags)).map(value)
+    match transfer(slot, fd, 1, |adopted, done| attempt(adopted, parts, flags, done)) {
+        Transfer::Done(result) => Ok(value(result)),
+        Transfer::Kernel { done: 0 } => Err(()),
+        Transfer::Kernel { done } => Ok(finish(slot, receive_rest(fd, parts, flags, done))),
+    }
 }
 
 #[inline(never)]
-fn attempt(adopted: &Adopted, parts: Option<&[iovec]>, flags: c_int) -> Outcome {
-    let parts = parts.and_then(buffers).filter(|_| flags & !KNOWN == 0 && flags & PEEK_ALL != PEEK_ALL);
-    let Some(parts) = parts else { return Outcome::Unknown };
+fn attempt(adopted: &Adopted, parts: Option<&[iovec]>, flags: c_int, done: &mut usize) -> Outcome {
     let how = Receive {
         dontwait: flags & MSG_DONTWAIT != 0,
         peek: flags & MSG_PEEK != 0,
         wait_all: flags & MSG_WAITALL != 0,
     };
-    // SAFETY: the program passes buffers of these lengths.
-    let parts = parts.iter().map(|(start, length)| unsafe { slice::from_raw_parts_mut(*start, *length) });
-    adopted.receive(&mut parts.collect::<Vec<_>>(), how)
+    match parts.and_then(Buffers::new).filter(|_| flags & !KNOWN == 0 && flags & PEEK_ALL != PEEK_ALL) {
+        Some(buffers) => adopted.receive(buffers, how, done),
+        None => Outcome::Unknown,
+    }
+}
+
+/// Receives by the kernel after the first `done` bytes, which the engine had: the call waits for all. Returns the number
+/// of all bytes that are received.
+#[cold]
+fn receive_rest(fd: c_int, parts: Option<&[iovec]>, flags: c_int, mut done: usize) -> isize {
+    let Some(buffers) = parts.and_then(Buffers::new) else { return done as isize };
+    for (start, length) in buffers.after(done) {
+        let count = kernel!(recv(fd, start.cast(), length, flags));
+        done += count.max(0) as usize;
+        if count != length as isize {
+            break;
+        }
+    }
+    done as isize
 }
 
 /// Receives through the engine, or by the call of the kernel. Separate, so that other descriptors save no registers.
@@ -44,14 +62,15 @@ fn receive_or(
     call: impl FnOnce() -> isize,
 ) -> isize {
     match receive(slot, fd, parts, flags) {
-        Some(result) => result,
-        None => finish(slot, call()),
+        Ok(result) => result,
+        Err(()) => finish(slot, call()),
     }
 }
 
 exported! {
     fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
-        let Some(slot) = table::socket(fd) else { return kernel!(read(fd, buffer, count)) };
+        // Without space, the kernel does not look at the socket.
+        let Some(slot) = table::socket(fd).filter(|_| count > 0) else { return kernel!(read(fd, buffer, count)) };
         receive_or(slot, fd, Some(&single(buffer, count)), 0, || kernel!(read(fd, buffer, count)))
     }
 
@@ -63,7 +82,11 @@ exported! {
 
     fn readv(fd: c_int, parts: *const iovec, count: c_int) -> isize {
         let Some(slot) = table::socket(fd) else { return kernel!(readv(fd, parts, count)) };
-        receive_or(slot, fd, vector(parts, count as usize), 0, || kernel!(readv(fd, parts, count)))
+        let vector = vector(parts, count as usize);
+        if vector.is_some_and(|parts| buffers::total(parts) == 0) {
+            return kernel!(readv(fd, parts, count));
+        }
+        receive_or(slot, fd, vector, 0, || kernel!(readv(fd, parts, count)))
     }
 
     fn recv(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int) -> isize {
@@ -89,14 +112,14 @@ exported! {
             return kernel!(recvfrom(fd, buffer, count, flags, from, length));
         };
         match receive(slot, fd, Some(&single(buffer, count)), flags) {
-            Some(result) => {
+            Ok(result) => {
                 if result >= 0 && !from.is_null() && !length.is_null() {
                     // SAFETY: the program passes both or none. A connection has no address here.
                     unsafe { length.write(0) };
                 }
                 result
             }
-            None => finish(slot, kernel!(recvfrom(fd, buffer, count, flags, from, length))),
+            Err(()) => finish(slot, kernel!(recvfrom(fd, buffer, count, flags, from, length))),
         }
     }
 
@@ -121,13 +144,13 @@ exported! {
         // SAFETY: the program passes a valid message.
         let header = unsafe { &mut *message };
         match receive(slot, fd, vector(header.msg_iov, header.msg_iovlen), flags) {
-            Some(result) => {
+            Ok(result) => {
                 if result >= 0 {
                     (header.msg_namelen, header.msg_controllen, header.msg_flags) = (0, 0, 0);
                 }
                 result
             }
-            None => finish(slot, kernel!(recvmsg(fd, message, flags))),
+            Err(()) => finish(slot, kernel!(recvmsg(fd, message, flags))),
         }
     }
 

@@ -1,39 +1,51 @@
 //! Sending.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::slice;
 
 use libc::{
     CMSG_DATA, CMSG_FIRSTHDR, CMSG_LEN, CMSG_NXTHDR, EPIPE, MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, SCM_RIGHTS,
     SOL_SOCKET, iovec, mmsghdr, msghdr, sockaddr, socklen_t,
 };
 
-use super::{buffers, exported, finish, kernel, single, transfer, value, vector};
+use super::{Transfer, exported, finish, kernel, single, transfer, value, vector};
 use crate::adopted::{Adopted, Outcome};
+use crate::buffers::{self, Buffers};
 use crate::stats::Reason;
 use crate::table::{self, Slot};
 
-/// Sends through the engine. `None`: the caller calls the kernel.
+/// Sends through the engine, as long as it has the socket.
 #[inline]
-fn submit(slot: &'static Slot, fd: c_int, parts: Option<&[iovec]>, flags: c_int) -> Option<isize> {
-    let bytes =
-        parts.unwrap_or_default().iter().fold(0_usize, |bytes, part| bytes.saturating_add(part.iov_len));
-    let result = transfer(slot, fd, bytes, |adopted| attempt(adopted, parts, flags))?;
-    if result == Err(EPIPE) && flags & MSG_NOSIGNAL == 0 {
+fn submit(slot: &'static Slot, fd: c_int, parts: Option<&[iovec]>, flags: c_int) -> Transfer {
+    let bytes = buffers::total(parts.unwrap_or_default());
+    let sent = transfer(slot, fd, bytes, |adopted, done| attempt(adopted, parts, flags, done));
+    if matches!(sent, Transfer::Done(Err(EPIPE))) && flags & MSG_NOSIGNAL == 0 {
         // SAFETY: sends a signal to this thread.
         unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
     }
-    Some(value(result))
+    sent
 }
 
 #[inline(never)]
-fn attempt(adopted: &Adopted, parts: Option<&[iovec]>, flags: c_int) -> Outcome {
-    let Some(parts) = parts.and_then(buffers).filter(|_| flags & !KNOWN == 0) else {
-        return Outcome::Unknown;
-    };
-    // SAFETY: the program passes buffers of these lengths.
-    let parts = parts.iter().map(|(start, length)| unsafe { slice::from_raw_parts(*start, *length) });
-    adopted.send(&parts.collect::<Vec<_>>(), flags & MSG_DONTWAIT != 0)
+fn attempt(adopted: &Adopted, parts: Option<&[iovec]>, flags: c_int, done: &mut usize) -> Outcome {
+    match parts.and_then(Buffers::new).filter(|_| flags & !KNOWN == 0) {
+        Some(buffers) => adopted.send(buffers, flags & MSG_DONTWAIT != 0, done),
+        None => Outcome::Unknown,
+    }
+}
+
+/// Sends by the kernel after the first `done` bytes, which the engine had. Returns the number of all bytes that are sent.
+#[cold]
+fn send_rest(fd: c_int, parts: Option<&[iovec]>, flags: c_int, mut done: usize) -> isize {
+    let Some(buffers) = parts.and_then(Buffers::new) else { return done as isize };
+    for (start, length) in buffers.after(done) {
+        // The call has sent bytes: no error ends it with a signal.
+        let count = kernel!(send(fd, start.cast(), length, flags | MSG_NOSIGNAL));
+        done += count.max(0) as usize;
+        if count != length as isize {
+            break;
+        }
+    }
+    done as isize
 }
 
 /// Returns sockets that are about to be sent to another process.
@@ -71,8 +83,9 @@ fn submit_or(
     call: impl FnOnce() -> isize,
 ) -> isize {
     match submit(slot, fd, parts, flags) {
-        Some(result) => result,
-        None => finish(slot, call()),
+        Transfer::Done(result) => value(result),
+        Transfer::Kernel { done: 0 } => finish(slot, call()),
+        Transfer::Kernel { done } => finish(slot, send_rest(fd, parts, flags, done)),
     }
 }
 
@@ -84,7 +97,12 @@ exported! {
 
     fn writev(fd: c_int, parts: *const iovec, count: c_int) -> isize {
         let Some(slot) = table::socket(fd) else { return kernel!(writev(fd, parts, count)) };
-        submit_or(slot, fd, vector(parts, count as usize), 0, || kernel!(writev(fd, parts, count)))
+        let vector = vector(parts, count as usize);
+        // Without bytes, the kernel does not look at the socket, other than in `write`.
+        if vector.is_some_and(|parts| buffers::total(parts) == 0) {
+            return kernel!(writev(fd, parts, count));
+        }
+        submit_or(slot, fd, vector, 0, || kernel!(writev(fd, parts, count)))
     }
 
     fn send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int) -> isize {
