@@ -213,7 +213,6 @@ def closed():
         time.sleep(0.05)
         next_far.sendall(b"for its owner")
         print(exactly(socket.socket(fileno=number), 13))
-    os._exit(0)
 
 
 def peeks():
