@@ -141,6 +141,11 @@ impl Port {
         self.handle_command(id, 0, entry, data_bytes, now)
     }
 
+    /// The namespaces of the NVM subsystem, ordered by ID.
+    pub fn namespaces(&self) -> impl Iterator<Item = &NamespaceConfig> {
+        self.nvm.profile.namespaces.values()
+    }
+
     /// Replaces the namespaces of the NVM subsystem. Each controller that sees changes sends one
     /// notice for all of them, and lists them in log page 04h.
     ///
