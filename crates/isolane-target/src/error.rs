@@ -7,6 +7,25 @@ use std::net::SocketAddr;
 use isolane_proto::subsystem::ConfigError;
 use isolane_reactor::{ReactorError, SocketOptionError};
 
+/// Reason why a namespace could not be changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NamespaceError {
+    /// No namespace has this ID.
+    #[error("namespace {0} does not exist; use an ID that `isolane serve` printed")]
+    Unknown(u32),
+    /// The volume accepts no writes.
+    #[error("namespace {nsid}: {volume} is read-only; open the volume for writing")]
+    ReadOnlyVolume {
+        /// The namespace.
+        nsid: u32,
+        /// Name of its volume.
+        volume: String,
+    },
+    /// The subsystem does not accept the new list of namespaces.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
 /// Reason why a target could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {

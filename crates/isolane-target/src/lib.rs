@@ -53,7 +53,7 @@ mod work;
 
 pub use config::TargetConfig;
 pub use counters::{ConnectionStatus, Counters, NamespaceCounters, OperationCounters};
-pub use error::{ShutdownReport, StartError};
+pub use error::{NamespaceError, ShutdownReport, StartError};
 pub use listen::{DEFAULT_PORT, Listen, is_dual_stack, parse_address};
 pub use observed::Turn;
 pub use placement::Placement;

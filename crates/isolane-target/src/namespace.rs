@@ -1,4 +1,4 @@
-//! Namespaces of the data path: volume and geometry by namespace ID.
+//! Namespaces of the data path: volume and initial geometry by namespace ID.
 //!
 //! Invariant: immutable while the target runs, so every core reads it without a lock.
 
@@ -13,6 +13,7 @@ use isolane_wire::log::RestartLoss;
 /// One namespace.
 pub(crate) struct Namespace {
     pub nsid: u32,
+    /// As its volume opened; each core keeps the present one.
     pub geometry: NamespaceGeometry,
     pub volume: Arc<dyn Volume>,
 }

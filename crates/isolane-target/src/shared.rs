@@ -65,6 +65,8 @@ pub(crate) enum Message {
     MigrateIn(MigratingLane),
     /// Continue the first command of this lane that waits for its host's page.
     HostPage { lane: LaneId, page: HostPage },
+    /// Check later commands of this namespace against this write protection, then drop the sender.
+    SetReadOnly { position: usize, read_only: bool, seen: std::sync::mpsc::Sender<()> },
     /// Send the status of every connection, then drop the sender.
     Describe(std::sync::mpsc::Sender<ConnectionStatus>),
     /// Finish commands in flight, close all lanes, and flush, by the deadline.

@@ -18,7 +18,7 @@ use crate::config::{MAX_IN_CAPSULE_BYTES, MAX_TRANSFER_BYTES, TargetConfig};
 use crate::core::{Acceptor, Driver};
 use crate::counters::{ConnectionStatus, Counters, NamespaceCounters};
 use crate::descriptors;
-use crate::error::{ShutdownReport, StartError};
+use crate::error::{NamespaceError, ShutdownReport, StartError};
 use crate::listen::{Listen, is_dual_stack};
 use crate::namespace::{Namespace, Namespaces};
 use crate::observed::Turn;
@@ -29,6 +29,8 @@ use crate::snapshot;
 /// A running target. Dropping it stops it as [`Target::shutdown`] does, within [`Target::SHUTDOWN_TIMEOUT`].
 pub struct Target {
     shared: Arc<Shared>,
+    /// Held while namespaces change, so that all cores and the port end with the same change.
+    changes: Mutex<()>,
     threads: Vec<CoreThread>,
     page_thread: Option<JoinHandle<()>>,
     local_addrs: Vec<SocketAddr>,
@@ -103,6 +105,7 @@ impl Target {
         let cores_given = config.cores.clone();
         let mut target = Target {
             shared,
+            changes: Mutex::new(()),
             threads: Vec::new(),
             page_thread: None,
             local_addrs,
@@ -165,13 +168,42 @@ impl Target {
         let (sender, replies) = mpsc::channel();
         self.shared.post_to_all(|| Message::Describe(sender.clone()));
         drop(sender);
-        let deadline = Instant::now() + DESCRIBE_TIMEOUT;
+        let deadline = Instant::now() + MESSAGE_TIMEOUT;
         let mut all = Vec::new();
         while let Ok(status) = replies.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             all.push(ConnectionStatus { core: self.cores.get(status.reactor).copied(), ..status });
         }
         all.sort_by_key(|status| status.peer);
         all
+    }
+
+    /// Sets or ends the write protection of a namespace while hosts use it, and notifies the hosts. A core
+    /// applies it at its next message; writes that it has accepted before still end as usual. Waits up to 1 s
+    /// for all cores.
+    ///
+    /// # Errors
+    /// If the namespace does not exist, or its volume accepts no writes.
+    pub fn set_read_only(&self, nsid: u32, read_only: bool) -> Result<(), NamespaceError> {
+        let namespaces = &self.shared.namespaces;
+        let position = namespaces.find(nsid).ok_or(NamespaceError::Unknown(nsid))?;
+        let namespace = namespaces.at(position);
+        if namespace.geometry.read_only && !read_only {
+            return Err(NamespaceError::ReadOnlyVolume { nsid, volume: namespace.volume.name().to_owned() });
+        }
+        let _changes = self.changes.lock();
+        let (seen, ends) = mpsc::channel();
+        self.shared.post_to_all(|| Message::SetReadOnly { position, read_only, seen: seen.clone() });
+        drop(seen);
+        // Disconnected once every core has seen it.
+        let _ = ends.recv_timeout(MESSAGE_TIMEOUT);
+        self.shared.control(|port| {
+            let mut list: Vec<_> = port.namespaces().cloned().collect();
+            for changed in list.iter_mut().filter(|namespace| namespace.nsid == nsid) {
+                changed.geometry.read_only = read_only;
+            }
+            port.set_namespaces(list)
+        })?;
+        Ok(())
     }
 
     /// Moves the connection of this peer to another reactor once it is quiescent, if that
@@ -347,7 +379,7 @@ fn port_config(
     }
 }
 
-/// Time for the cores to describe their connections; each replies in its next turn.
-const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time for the cores to handle a message; each does in its next turn.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for the cores to end once no operation hangs.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);

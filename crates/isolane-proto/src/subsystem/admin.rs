@@ -53,7 +53,7 @@ fn admin(opcode: AdminOpcode, context: &mut CommandContext) -> Result<Action, St
         AdminOpcode::GetFeatures => feature::get(context),
         AdminOpcode::SetFeatures => feature::set(context),
         AdminOpcode::AsyncEventRequest => {
-            context.association.events.hold(context.entry.cid)?;
+            context.association.hold_async_event(context.entry.cid, context.events)?;
             Ok(Action::HoldAsyncEvent)
         }
         AdminOpcode::KeepAlive => {

@@ -3,10 +3,11 @@
 //! Invariant: a queue stays in the table until its I/O has ended or the queue is abandoned. An
 //! association stays until the I/O of all of its queues has ended.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
+use isolane_wire::admin::{AsyncEvent, LogPage, Notice};
 use isolane_wire::feature::{
     Arbitration, AsyncEventConfiguration, ErrorRecovery, NumberOfQueues, TemperatureThreshold, WriteAtomicity,
 };
@@ -22,6 +23,7 @@ use super::{
     AssociationId, AssociationInfo, CloseReason, ConnectionInfo, ControlEvent, ControllerStatus, Host,
     IoCounters, IoTotals,
 };
+use crate::completion::Completion;
 use crate::failure::Failure;
 
 /// The controller of one host.
@@ -38,6 +40,10 @@ pub(super) struct Association {
     /// The values after a reset.
     initial_features: Features,
     pub(super) errors: ErrorLog,
+    /// Namespaces that have changed since the host read log page 04h.
+    changed_namespaces: BTreeSet<u32>,
+    /// Whether a notice of these changes was sent.
+    is_notice_sent: bool,
     /// The stages of its host, while it reads them.
     pub(super) host_page: Option<KeptPage>,
     /// Whether its connections are being closed and it waits for its last I/O.
@@ -75,6 +81,8 @@ impl Association {
             features,
             initial_features: features,
             errors: ErrorLog::default(),
+            changed_namespaces: BTreeSet::new(),
+            is_notice_sent: false,
             host_page: None,
             ending: false,
             queues: BTreeMap::new(),
@@ -181,6 +189,50 @@ impl Association {
         events.push_back(ControlEvent::Close { id: self.id, reason });
     }
 
+    /// Holds an Async Event Request, which completes immediately if a notice is due.
+    pub(super) fn hold_async_event(
+        &mut self,
+        cid: u16,
+        events: &mut VecDeque<ControlEvent>,
+    ) -> Result<(), Status> {
+        self.events.hold(cid)?;
+        self.send_notice(events);
+        Ok(())
+    }
+
+    /// Records changed namespaces, and sends one notice for all changes until the host reads their
+    /// list. A controller that is not enabled has no need: its host reads all namespaces later.
+    pub(super) fn handle_changed_namespaces(
+        &mut self,
+        nsids: &BTreeSet<u32>,
+        events: &mut VecDeque<ControlEvent>,
+    ) {
+        if !self.ending && self.registers.is_enabled() {
+            self.changed_namespaces.extend(nsids);
+            self.send_notice(events);
+        }
+    }
+
+    /// Changed namespaces for log page 04h.
+    pub(super) fn changed_namespaces(&self) -> impl Iterator<Item = u32> {
+        self.changed_namespaces.iter().copied()
+    }
+
+    /// Clears the changed namespaces after the host has read them: the next change sends a notice.
+    pub(super) fn clear_changed_namespaces(&mut self) {
+        self.changed_namespaces.clear();
+        self.is_notice_sent = false;
+    }
+
+    fn send_notice(&mut self, events: &mut VecDeque<ControlEvent>) {
+        let is_due = !self.changed_namespaces.is_empty() && !self.is_notice_sent;
+        if is_due && self.features.events_enabled.namespace_attribute() {
+            let event = AsyncEvent::notice(Notice::NamespaceAttributeChanged, LogPage::ChangedNamespaces);
+            self.is_notice_sent = self.events.complete_oldest(Completion::with_dw0(event.0));
+            self.announce_completions(events);
+        }
+    }
+
     /// Aborts all held Async Event Requests, as a reset does.
     pub(super) fn abort_async_events(&mut self, events: &mut VecDeque<ControlEvent>) {
         self.events.complete_all(Failure::QueueDeleted.into());
@@ -203,6 +255,7 @@ impl Association {
     /// Applies a Controller Level Reset (Base 1.4 §7.3.2). KATO and identity stay.
     pub(super) fn reset(&mut self) {
         self.features = self.initial_features;
+        self.clear_changed_namespaces();
         self.host_page = None;
         self.status.set_write_cache(self.features.has_volatile_cache);
     }

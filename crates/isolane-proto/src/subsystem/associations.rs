@@ -3,13 +3,13 @@
 //! Invariant: the identifier of an association that has ended finds nothing, even if its CNTLID is
 //! in use again.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 use super::association::Association;
 use super::host_page::{KeptPage, MAX_KEPT_PAGES};
 use super::namespace::SubsystemProfile;
-use super::{AssociationId, ControlEvent, IoTotals};
+use super::{AssociationId, ConfigError, ControlEvent, IoTotals, NamespaceConfig};
 
 /// One subsystem and its controllers.
 #[derive(Debug)]
@@ -33,6 +33,31 @@ impl Subsystem {
     /// The association with this identifier, unless it has ended.
     pub(super) fn association(&mut self, id: AssociationId) -> Option<&mut Association> {
         self.associations.get_mut(&id.cntlid).filter(|association| association.id == id)
+    }
+
+    /// Replaces all namespaces, and notifies the hosts that see a change.
+    pub(super) fn set_namespaces(
+        &mut self,
+        namespaces: Vec<NamespaceConfig>,
+        events: &mut VecDeque<ControlEvent>,
+    ) -> Result<(), ConfigError> {
+        let mut associations = self.associations.values().filter(|association| !association.ending);
+        let with_cache = namespaces.iter().find(|namespace| namespace.volatile_cache);
+        if let Some(namespace) = with_cache
+            && associations.any(|association| !association.features.has_volatile_cache)
+        {
+            return Err(ConfigError::FirstCache(namespace.nsid));
+        }
+        let next = namespaces.into_iter().map(|namespace| (namespace.nsid, namespace)).collect();
+        let before = std::mem::replace(&mut self.profile.namespaces, next);
+        let after = &self.profile.namespaces;
+        let nsids: BTreeSet<u32> = before.keys().chain(after.keys()).copied().collect();
+        let changed: BTreeSet<u32> =
+            nsids.into_iter().filter(|nsid| before.get(nsid) != after.get(nsid)).collect();
+        for association in self.associations.values_mut() {
+            association.handle_changed_namespaces(&changed, events);
+        }
+        Ok(())
     }
 
     /// The totals of all queues since the start of the subsystem.

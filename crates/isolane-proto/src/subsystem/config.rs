@@ -154,6 +154,11 @@ pub enum ConfigError {
     /// A namespace without blocks.
     #[error("namespace {0} has no blocks: give it a size of at least one block")]
     Empty(u32),
+    /// The first namespace with a volatile cache, while hosts are connected that know of none.
+    #[error(
+        "namespace {0} has a volatile write cache, and connected hosts send no flushes: disconnect them first"
+    )]
+    FirstCache(u32),
     /// A limit that the protocol cannot express.
     #[error("{field} is {value}: it must be {rule}")]
     Limit {
@@ -183,14 +188,7 @@ impl SubsystemConfig {
         text("model number", &self.model, 40)?;
         text("firmware revision", &self.firmware, 8)?;
         self.check_limits()?;
-        let mut seen = std::collections::BTreeSet::new();
-        for namespace in &self.namespaces {
-            namespace.check()?;
-            if !seen.insert(namespace.nsid) {
-                return Err(ConfigError::NsidTwice(namespace.nsid));
-            }
-        }
-        Ok(())
+        NamespaceConfig::check_all(&self.namespaces)
     }
 
     fn check_limits(&self) -> Result<(), ConfigError> {
@@ -217,6 +215,17 @@ impl SubsystemConfig {
 }
 
 impl NamespaceConfig {
+    pub(super) fn check_all(namespaces: &[NamespaceConfig]) -> Result<(), ConfigError> {
+        let mut seen = std::collections::BTreeSet::new();
+        for namespace in namespaces {
+            namespace.check()?;
+            if !seen.insert(namespace.nsid) {
+                return Err(ConfigError::NsidTwice(namespace.nsid));
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         if !(1..=MAX_NSID).contains(&self.nsid) {
             return Err(ConfigError::Nsid(self.nsid));

@@ -1,7 +1,7 @@
 //! Asynchronous events of one controller: its held requests (Base 1.4 §5.2).
 //!
-//! Tracks Async Event Requests by CID. A request is held until it is aborted, because no event
-//! occurs. Its completion stays here until the driver of the admin queue takes it.
+//! Tracks Async Event Requests by CID. A request is held until an event occurs or it is aborted.
+//! Its completion stays here until the driver of the admin queue takes it.
 //!
 //! Invariant: every request completes once, unless its host reuses the CID.
 
@@ -37,6 +37,11 @@ impl AsyncEvents {
             self.completions.push((cid, completion));
         }
         is_held
+    }
+
+    /// Completes the oldest held request. Returns `false` if none is held.
+    pub(super) fn complete_oldest(&mut self, completion: Completion) -> bool {
+        self.held.first().copied().is_some_and(|cid| self.complete(cid, completion))
     }
 
     /// Completes all held requests.

@@ -111,7 +111,7 @@ fn controller(association: &Association, profile: &SubsystemProfile) -> Controll
         ..Controller::default()
     };
     match profile.kind {
-        SubsystemKind::Nvm => io_controller(common, profile),
+        SubsystemKind::Nvm => io_controller(common, association, profile),
         SubsystemKind::Discovery => discovery_controller(common),
     }
 }
@@ -125,7 +125,7 @@ fn discovery_controller(common: Controller) -> Controller {
     }
 }
 
-fn io_controller(common: Controller, profile: &SubsystemProfile) -> Controller {
+fn io_controller(common: Controller, association: &Association, profile: &SubsystemProfile) -> Controller {
     let config = &profile.config;
     Controller {
         cntrltype: ControllerType::Io.code(),
@@ -142,7 +142,7 @@ fn io_controller(common: Controller, profile: &SubsystemProfile) -> Controller {
         nn: MAX_NSID,
         oncs: Oncs(0).with_dataset_management(true).with_write_zeroes(true),
         vwc: VolatileCache(0)
-            .with_present(profile.has_volatile_cache())
+            .with_present(association.features.has_volatile_cache)
             .with_flush_all(VolatileCache::FLUSH_ALL_REFUSED),
         ioccsz: (64 + config.max_in_capsule_bytes) / 16,
         iorcsz: 1,

@@ -35,6 +35,9 @@ pub(super) fn execute(context: &mut CommandContext) -> Result<Action, Status> {
         return host_stages(context, &command);
     }
     let data = cut(&content(page, context, &command)?, &command)?;
+    if page == LogPage::ChangedNamespaces && !command.rae {
+        context.association.clear_changed_namespaces();
+    }
     Ok(Action::CompleteWithData(data, Completion::success()))
 }
 
@@ -44,7 +47,9 @@ fn content(page: LogPage, context: &CommandContext, command: &GetLogPageCommand)
         (LogPage::Error, _) => Ok(context.association.errors.encode()),
         (LogPage::Smart, SubsystemKind::Nvm) => smart(context, command),
         (LogPage::FirmwareSlot, SubsystemKind::Nvm) => Ok(firmware(profile).encode().to_vec()),
-        (LogPage::ChangedNamespaces, SubsystemKind::Nvm) => Ok(NamespaceList::new([]).encode().to_vec()),
+        (LogPage::ChangedNamespaces, SubsystemKind::Nvm) => {
+            Ok(NamespaceList::new(context.association.changed_namespaces()).encode().to_vec())
+        }
         (LogPage::CommandEffects, SubsystemKind::Nvm) if command.csi == 0 => Ok(effects().encode().to_vec()),
         (LogPage::Generation, SubsystemKind::Nvm) => generation(profile, command.nsid),
         (LogPage::Discovery, SubsystemKind::Discovery) => Ok(discovery::log(context)),

@@ -56,8 +56,8 @@ impl SubsystemProfile {
         self.namespaces.values().any(|namespace| namespace.volatile_cache)
     }
 
-    /// The async events of OAES; all are enabled initially. None occurs, because namespaces and
-    /// advertised addresses do not change while the port exists.
+    /// The async events of OAES; all are enabled initially. The discovery log does not change while
+    /// the port exists.
     pub(super) fn events_offered(&self) -> AsyncEventConfiguration {
         match self.kind {
             SubsystemKind::Nvm => AsyncEventConfiguration(0).with_namespace_attribute(true),

@@ -16,7 +16,7 @@ use super::host_page::{HostPage, KeptPage};
 use super::namespace::SubsystemProfile;
 use super::{
     Action, AssociationId, AssociationInfo, CloseReason, ConfigError, ConnectRefusal, Connected,
-    ConnectionInfo, ControlEvent, Host, IoTotals, PortConfig, admin, connect,
+    ConnectionInfo, ControlEvent, Host, IoTotals, NamespaceConfig, PortConfig, admin, connect,
 };
 use crate::completion::Completion;
 use crate::failure::Failure;
@@ -139,6 +139,22 @@ impl Port {
     ) -> Action {
         self.nvm.keep_host_page(id, KeptPage::new(page, now));
         self.handle_command(id, 0, entry, data_bytes, now)
+    }
+
+    /// The namespaces of the NVM subsystem, ordered by ID.
+    pub fn namespaces(&self) -> impl Iterator<Item = &NamespaceConfig> {
+        self.nvm.profile.namespaces.values()
+    }
+
+    /// Replaces the namespaces of the NVM subsystem. Each controller that sees changes sends one
+    /// notice for all of them, and lists them in log page 04h.
+    ///
+    /// # Errors
+    /// A namespace that [`PortConfig::check`] rejects, or the first volatile cache while hosts are
+    /// connected, which never flush. No namespace changes in that case.
+    pub fn set_namespaces(&mut self, namespaces: Vec<NamespaceConfig>) -> Result<(), ConfigError> {
+        NamespaceConfig::check_all(&namespaces)?;
+        self.nvm.set_namespaces(namespaces, &mut self.events)
     }
 
     /// Takes the completion of an Async Event Request, with its CID.

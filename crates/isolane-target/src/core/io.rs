@@ -192,9 +192,8 @@ impl Core {
         if !status.is_ready() {
             return Err(Failure::NotReady.status());
         }
-        let namespaces = &self.shared.namespaces;
-        let position = namespaces.find(entry.nsid).ok_or(Failure::Namespace.status())?;
-        let command = parse_io(entry, &namespaces.at(position).geometry, len, MAX_TRANSFER_BYTES)?;
+        let position = self.shared.namespaces.find(entry.nsid).ok_or(Failure::Namespace.status())?;
+        let command = parse_io(entry, &self.geometries[position], len, MAX_TRANSFER_BYTES)?;
         Ok((position, command))
     }
 
@@ -260,8 +259,7 @@ impl Core {
         count: u16,
         fua: bool,
     ) -> Result<Request, Status> {
-        let geometry = &self.shared.namespaces.at(position).geometry;
-        let ranges = parse_ranges(&buffer.to_vec(), count, geometry);
+        let ranges = parse_ranges(&buffer.to_vec(), count, &self.geometries[position]);
         self.memory.pool.recycle_buffer(buffer);
         let ranges = ranges?.into_iter();
         let ranges = ranges.map(|range| BlockRange { lba: range.slba, blocks: u64::from(range.blocks) });

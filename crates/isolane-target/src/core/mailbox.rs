@@ -45,6 +45,10 @@ impl Driver {
             Message::Migrate { lane, to } => self.request_migration(lane, to),
             Message::MigratePeer { peer, to } => self.request_peer_migration(peer, to),
             Message::MigrateIn(migrating) => self.migrate_in(migrating),
+            Message::SetReadOnly { position, read_only, seen } => {
+                self.core.geometries[position].read_only = read_only;
+                drop(seen);
+            }
             Message::Describe(sender) => self.describe_lanes(&sender),
             Message::Stop { deadline } => self.begin_shutdown(deadline),
         }

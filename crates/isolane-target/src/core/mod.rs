@@ -57,6 +57,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use isolane_memory::Pool;
+use isolane_proto::subsystem::NamespaceGeometry;
 use isolane_proto::target::ConnectionConfig;
 use isolane_reactor::mailbox::Receiver;
 use isolane_reactor::{Event, Reactor, Token};
@@ -111,6 +112,9 @@ pub(crate) struct Core {
     flushes: Flushes,
     /// By position.
     volumes: Vec<VolumeState>,
+    /// What commands are checked against, by position. Messages change it between events, so that no
+    /// command needs a lock.
+    geometries: Vec<NamespaceGeometry>,
 }
 
 impl Core {
@@ -167,6 +171,7 @@ impl Driver {
             parts: CoreParts::default(),
             memory: MemoryBudget::new(Pool::new(pool_pages(config.max_pool_pages))),
             volumes: shared.namespaces.iter().map(|_| VolumeState::default()).collect(),
+            geometries: shared.namespaces.iter().map(|namespace| namespace.geometry).collect(),
             shared,
             reactor,
             now,

@@ -10,6 +10,7 @@ mod feature;
 mod garbage;
 mod identify;
 mod log;
+mod namespaces;
 mod property;
 
 use std::time::{Duration, Instant};
