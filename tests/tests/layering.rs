@@ -40,8 +40,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "wire", "auth", "memory", "proto", "shm", "reactor", "volume", "volumes", "rbd", "target", "attach",
-            "host", "engine", "verbs", "inspect", "observe", "nbd", "vhost",
+            "wire", "auth", "memory", "proto", "shm", "reactor", "volume", "volumes", "rbd", "target",
+            "attach", "host", "engine", "verbs", "inspect", "observe", "nbd", "vhost",
         ],
     ),
 ];

@@ -10,6 +10,7 @@ mod export;
 mod gate;
 mod heatmap;
 mod host_control;
+mod key;
 mod light;
 mod observe;
 mod remote;
