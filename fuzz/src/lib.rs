@@ -4,7 +4,8 @@
 //! `isolane-wire` and `isolane-verbs`, the connections of `isolane-proto`, the input that an isolated engine
 //! reads from its clients (messages, ring entries, stream control blocks), the rings of `isolane-shm`, the
 //! queue pairs of `isolane-verbs`, the parsers of `/proc` and `/sys`, the log page that a host reads, the
-//! connection of an NBD client, the queue of a virtual machine, configuration files, and the verdict about a snapshot.
+//! connection of an NBD client, the queue of a virtual machine, configuration files, both sides of authentication, and
+//! the verdict about a snapshot.
 //! `tests/decoders.rs` finds decoders without a target. The runner mutates a corpus from a seed, without coverage
 //! feedback. `cargo test` makes a short run, the program `fuzz` a long one.
 //!
@@ -12,6 +13,7 @@
 //! the kernel's TCP.
 #![forbid(unsafe_code)]
 
+mod auth;
 mod config;
 mod corpus;
 mod decoders;
@@ -47,6 +49,7 @@ pub fn targets() -> impl Iterator<Item = &'static Target> {
         .chain(nbd::TARGETS)
         .chain(vhost::TARGETS)
         .chain(config::TARGETS)
+        .chain(auth::TARGETS)
 }
 
 const TARGETS: &[Target] = &[

@@ -14,11 +14,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("log", &[]),
     ("observe", &[]),
     ("wire", &["layout"]),
+    ("auth", &["wire"]),
     ("shm", &[]),
     ("tcp", &["shm"]),
     ("memory", &["shm"]),
     ("connection", &["memory"]),
-    ("proto", &["wire", "memory", "connection"]),
+    ("proto", &["wire", "auth", "memory", "connection"]),
     ("reactor", &["memory"]),
     ("verbs", &["layout", "memory", "connection", "reactor"]),
     ("ibverbs", &["memory", "reactor", "verbs"]),
@@ -40,8 +41,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "wire", "memory", "proto", "shm", "reactor", "volume", "volumes", "rbd", "target", "attach",
-            "host", "engine", "verbs", "inspect", "observe", "nbd", "vhost", "config",
+            "wire", "auth", "memory", "proto", "shm", "reactor", "volume", "volumes", "rbd", "target",
+            "attach", "host", "engine", "verbs", "inspect", "observe", "nbd", "vhost", "config",
         ],
     ),
 ];

@@ -42,6 +42,7 @@ pub enum Command {
     Snapshot(crate::snapshot::Args),
     Trace(crate::trace::Args),
     Light(crate::light::Args),
+    Key(crate::key::Args),
     Man(crate::man::Args),
     Completions(crate::completions::Args),
 }

@@ -25,6 +25,7 @@ mod heatmap;
 mod host_args;
 mod info;
 mod invocation;
+mod key;
 mod light;
 mod logging;
 mod man;
@@ -79,6 +80,7 @@ fn main() -> ExitCode {
         Command::Snapshot(args) => snapshot::run(&args).map(done),
         Command::Trace(args) => trace::run(&args).map(done),
         Command::Light(args) => light::run(&args).map(done),
+        Command::Key(args) => key::run(&args).map(done),
         Command::Man(args) => man::run(&args, Cli::command()).map(done),
         Command::Completions(args) => completions::run(&args, Cli::command()).map(done),
     };

@@ -106,7 +106,7 @@ isolane copy disk.img nvme+tcp://10.0.0.1 --verify: Copy a file to a volume and 
 isolane bench nvme+tcp://127.0.0.1 --rw randread: Measure a volume.
 isolane engine --cores 1: Process traffic of other programs on core 1.",
             see_also: "isolane-serve(1), isolane-export(1), isolane-config(1), isolane-discover(1), isolane-doctor(1), isolane-info(1), isolane-copy(1), isolane-bench(1), \
-                       isolane-engine(1), isolane-verbs(1), isolane-top(1), isolane-heatmap(1), isolane-explain(1), isolane-slow(1), isolane-snapshot(1), isolane-trace(1), isolane-light(1), isolane-man(1), isolane-completions(1), nvme(1)",
+                       isolane-engine(1), isolane-verbs(1), isolane-top(1), isolane-heatmap(1), isolane-explain(1), isolane-slow(1), isolane-snapshot(1), isolane-trace(1), isolane-light(1), isolane-key(1), isolane-man(1), isolane-completions(1), nvme(1)",
             ..Sections::default()
         },
         "serve" => Sections {
@@ -323,6 +323,15 @@ isolane light disk5 locate: Find the drive of a volume of the only running progr
 isolane light /dev/nvme5n1 fault --for 1h: Mark a drive as failed.
 isolane light list: List the slots with lights.",
             see_also: "isolane(1), isolane-explain(1), isolane-top(1)",
+            ..Sections::default()
+        },
+        "key" | "key-gen" | "key-check" | "key-convert" => Sections {
+            files: "FILE: One key, readable by its owner only; the owner is the user of the program, or root.",
+            examples: "\
+isolane key gen host.key: Write a new key, and print the lines for the other side.
+isolane key check host.key: Check the key and its file.
+isolane key convert host.key --host-nqn NQN: Print the lines for a host with this name.",
+            see_also: "isolane(1), isolane-serve(1), nvme-gen-dhchap-key(1)",
             ..Sections::default()
         },
         "heatmap" => Sections {

@@ -3,6 +3,7 @@
 //! * [`target::Connection`] and [`host::Connection`]: the two ends of one connection, from bytes to
 //!   commands and back.
 //! * [`subsystem`]: the control path of a target: associations, admin commands, and events.
+//! * [`auth`]: the authentication of hosts and targets.
 //! * [`connection`]: code that both ends of a connection share.
 //!
 //! There are no file descriptors, clocks, or threads: bytes arrive and leave through plans that the
@@ -13,6 +14,7 @@
 //! out of the overflow buffer.
 #![forbid(unsafe_code)]
 
+pub mod auth;
 pub mod completion;
 pub mod connection;
 pub mod failure;

@@ -21,6 +21,7 @@ extern crate std;
 mod command;
 pub mod admin;
 mod ascii;
+pub mod auth;
 pub mod digest;
 pub mod entry;
 pub mod fabrics;

@@ -41,6 +41,8 @@ codes! {
         PropertySet = 0x00, "Property Set";
         Connect = 0x01, "Connect";
         PropertyGet = 0x04, "Property Get";
+        AuthenticationSend = 0x05, "Authentication Send";
+        AuthenticationReceive = 0x06, "Authentication Receive";
         Disconnect = 0x08, "Disconnect";
     }
 }

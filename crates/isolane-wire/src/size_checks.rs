@@ -1,6 +1,6 @@
 //! Compile-time checks of the lengths in the specifications.
 
-use crate::{CompletionEntry, Framing, SubmissionEntry, fabrics, feature, identify, io, log, pdu};
+use crate::{CompletionEntry, Framing, SubmissionEntry, auth, fabrics, feature, identify, io, log, pdu};
 
 const _: () = {
     assert!(SubmissionEntry::LEN == 64 && CompletionEntry::LEN == 16);
@@ -19,6 +19,9 @@ const _: () = {
     assert!(log::CommandEffectsLog::LEN == 4096);
     assert!(log::DiscoveryHeader::LEN == 1024 && log::DiscoveryEntry::LEN == 1024);
     assert!(io::DsmRange::LEN == 16);
+    assert!(auth::Negotiate::LEN == 8 && auth::ProtocolDescriptor::LEN == 64 && auth::Failure::LEN == 8);
+    assert!(auth::Challenge::LEN == 16 && auth::Reply::LEN == 16);
+    assert!(auth::Success1::LEN == 16 && auth::Success2::LEN == 16);
 };
 
 /// Maximum prefix of all PDUs with data under all alignments.

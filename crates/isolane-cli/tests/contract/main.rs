@@ -11,6 +11,7 @@ mod export;
 mod gate;
 mod heatmap;
 mod host_control;
+mod key;
 mod light;
 mod observe;
 mod remote;
