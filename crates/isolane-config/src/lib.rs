@@ -2,7 +2,7 @@
 //!
 //! [`Config::parse`] checks a text completely and reports all its errors together, [`Config::to_toml`] prints a model,
 //! [`schema()`] describes the format for editors, and [`gaps()`] lists hosts that reach volumes without authentication.
-//! A key is defined once, in `model.rs`: its type, its description, and the effect of a change.
+//! [`edit()`] and [`replace()`] change a file and keep its comments. A key is defined once, in `model.rs`: its type, its description, and the effect of a change.
 //!
 //! Invariants: a printed model is parsed to the same model. No text causes a panic, and no error shows a key of
 //! authentication.
@@ -20,7 +20,10 @@ mod names;
 mod parse;
 mod print;
 mod problem;
+#[cfg(test)]
+mod property_tests;
 mod reader;
+mod replace;
 mod schema;
 mod table;
 #[cfg(test)]
@@ -38,6 +41,7 @@ pub use names::{
     AuthKeys, Hosts, KeySource, Model, Name, Names, Serial, StandardNqn, SubsystemNqn, parse_subsystem_nqn,
 };
 pub use problem::{MAX_SHOWN_PROBLEMS, Problem, Problems};
+pub use replace::{ReplaceError, replace};
 pub use schema::schema;
 pub use table::{Effect, KeyInfo, Table};
 pub use value::{

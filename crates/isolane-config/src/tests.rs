@@ -464,3 +464,56 @@ fn examples_of_document_are_valid() {
         parse(example).unwrap_or_else(|problems| panic!("{problems}\n{example}"));
     }
 }
+
+#[test]
+fn edits_keep_comments_and_order() {
+    let text = "# head\n\n[[port]]   # first\nlisten = \"4420\"    # address\nname = \"left\"\n\n# hosts\n[[host]]\n\
+                name = \"db1\"\nnqn = \"nqn.2014-08.org.example:db1\"\n\n# disks\n[[subsystem]]\n\
+                nqn = \"nqn.2014-08.org.example:disks\"\nports = [\"left\"]\nhosts = [\"db1\"] # one\n\n\
+                [[subsystem.namespace]]\nnsid = 1\nvolume = \"mem:1M\"\n\n# end\n";
+    let name = |text: &str| Name::new(text).unwrap();
+    let nqn = SubsystemNqn("nqn.2014-08.org.example:disks".parse().unwrap());
+    let namespace = |nsid| ObjectId::Namespace(nqn, Number::new(nsid).unwrap());
+    let key = |key: &str, text: &str| (key.to_owned(), parse_value(text));
+    let edited = |edits: &[(ObjectId, Edit)]| edit(text, edits, "f.toml", &Kinds::default());
+    let (with, config) = edited(&[
+        (ObjectId::Port(name("left")), Edit::Set("listen".into(), parse_value("127.0.0.1:4421"))),
+        (
+            namespace(2),
+            Edit::Add(vec![key("nsid", "2"), key("volume", "null:1M"), key("qos", "{ iops = 5 }")]),
+        ),
+        (ObjectId::Subsystem(nqn), Edit::Set("hosts".into(), parse_value("any"))),
+        (ObjectId::Server, Edit::Set("pool".into(), parse_value("64M"))),
+    ])
+    .unwrap();
+    for kept in
+        ["# head\n\n[[port]]   # first\nlisten = \"127.0.0.1:4421\"    # address\nname", "# hosts\n[[host]]"]
+    {
+        assert!(with.contains(kept), "{with}");
+    }
+    assert!(with.contains("hosts = \"any\" # one\n") && with.ends_with("# end\n"), "{with}");
+    let namespaces = config.subsystems[&nqn].namespaces.as_ref().unwrap();
+    assert!(namespaces.len() == 2 && config.server.pool == Size::new(64 << 20));
+    // What was added is removed again, and nothing else.
+    let (without, _) = edit(&with, &[(namespace(2), Edit::Remove)], "f.toml", &Kinds::default()).unwrap();
+    assert!(
+        !without.contains("nsid = 2") && without.contains("nsid = 1") && without.contains("# disks"),
+        "{without}"
+    );
+    for (object, change, expected) in [
+        (
+            namespace(3),
+            Edit::Remove,
+            "there is no subsystem nqn.2014-08.org.example:disks namespace 3; check",
+        ),
+        (namespace(1), Edit::Add(vec![key("nsid", "1")]), "namespace 1 exists already"),
+        (ObjectId::Port(name("left")), Edit::Remove, "no port is named \"left\""),
+        (ObjectId::Host(name("db1")), Edit::Remove, "no host is named \"db1\""),
+        (namespace(1), Edit::Set("volume".into(), parse_value("mem:0")), "size is 0"),
+        (namespace(1), Edit::Unset("volume".into()), "volume: missing"),
+        (ObjectId::Host(name("db2")), Edit::Set("nqn".into(), parse_value("x")), "there is no host db2"),
+    ] {
+        let error = edited(&[(object, change)]).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}

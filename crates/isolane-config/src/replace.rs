@@ -1,0 +1,198 @@
+//! Replacing the content of a file, completely or not at all.
+//!
+//! The new content is written to a temporary file in the same directory and synced, then both names are exchanged in one
+//! step, and the directory is synced. The old content is deleted last, so each failure can be undone.
+//!
+//! Invariant: after an error, the file has the bytes, the owner, and the mode that it had before.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
+use std::process;
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use crate::file::read;
+
+/// A file that was not replaced.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplaceError {
+    /// Another program has changed it in the meantime.
+    #[error("changed by another program; read it again, and repeat the change")]
+    Changed,
+    /// The system refused a step.
+    #[error("{step}: {error}; the file is unchanged")]
+    System {
+        /// The step.
+        step: &'static str,
+        /// The reason.
+        error: io::Error,
+    },
+}
+
+/// Replaces the content of a regular file, which must be `old`, by `new`. Keeps its owner and mode; follows a symbolic
+/// link.
+///
+/// # Errors
+/// The step that failed; the file is unchanged.
+pub fn replace(path: &Path, old: &str, new: &str) -> Result<(), ReplaceError> {
+    replace_with(path, old, new, &mut |_| Ok(()))
+}
+
+/// Steps in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Find,
+    Create,
+    Write,
+    Owner,
+    Sync,
+    Exchange,
+    SyncDirectory,
+}
+
+impl Step {
+    #[cfg(test)]
+    const ALL: [Step; 7] =
+        [Step::Find, Step::Create, Step::Write, Step::Owner, Step::Sync, Step::Exchange, Step::SyncDirectory];
+
+    fn name(self) -> &'static str {
+        match self {
+            Step::Find => "cannot find the file",
+            Step::Create => "cannot create a temporary file in its directory",
+            Step::Write => "cannot write the temporary file",
+            Step::Owner => "cannot set owner and mode of the temporary file",
+            Step::Sync => "cannot sync the temporary file",
+            Step::Exchange => "cannot exchange the file with the temporary one",
+            Step::SyncDirectory => "cannot sync the directory",
+        }
+    }
+}
+
+/// Calls `fault` before each step, so that tests can fail it.
+type Fault<'a> = &'a mut dyn FnMut(Step) -> io::Result<()>;
+
+fn replace_with(path: &Path, old: &str, new: &str, fault: Fault<'_>) -> Result<(), ReplaceError> {
+    let path = attempt(Step::Find, fault, || fs::canonicalize(path))?;
+    let status = attempt(Step::Find, fault, || path.metadata())?;
+    let directory = path.parent().unwrap_or(Path::new("/")).to_owned();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = directory.join(format!(".{name}.{}.new", process::id()));
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create_new(true).mode(0o600);
+    let mut file = attempt(Step::Create, fault, || options.open(&temporary))?;
+    // Deletes the temporary file, which has the old content at the end.
+    let _cleanup = Cleanup(temporary.clone());
+    attempt(Step::Write, fault, || file.write_all(new.as_bytes()))?;
+    attempt(Step::Owner, fault, || {
+        let own = file.metadata()?;
+        if (own.uid(), own.gid()) != (status.uid(), status.gid()) {
+            fchown(&file, Some(status.uid()), Some(status.gid()))?;
+        }
+        file.set_permissions(status.permissions())
+    })?;
+    attempt(Step::Sync, fault, || file.sync_all())?;
+    attempt(Step::Exchange, fault, || exchange(&temporary, &path))?;
+    let is_expected = read(&temporary).is_ok_and(|found| found == old);
+    let synced = attempt(Step::SyncDirectory, fault, || File::open(&directory)?.sync_all());
+    if is_expected && synced.is_ok() {
+        return Ok(());
+    }
+    attempt(Step::Exchange, &mut |_| Ok(()), || exchange(&temporary, &path))?;
+    if is_expected { synced } else { Err(ReplaceError::Changed) }
+}
+
+fn attempt<T>(
+    step: Step,
+    fault: Fault<'_>,
+    action: impl FnOnce() -> io::Result<T>,
+) -> Result<T, ReplaceError> {
+    fault(step).and_then(|()| action()).map_err(|error| ReplaceError::System { step: step.name(), error })
+}
+
+/// Exchanges two files in one step. Not all file systems can, for example NFS.
+fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).map_err(io::Error::from)
+}
+
+struct Cleanup(PathBuf);
+
+impl Drop for Cleanup {
+    fn drop(&mut self) {
+        // A file that stays does no harm: its name starts with a dot, and nothing reads it.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    const OLD: &str = "# old\n";
+
+    /// Returns a directory with a file, and the path of the file.
+    fn directory() -> (tempfile::TempDir, PathBuf) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.toml");
+        fs::write(&path, OLD).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        (directory, path)
+    }
+
+    /// The only file of the directory has this content, and the old mode.
+    fn assert_only(path: &Path, text: &str) {
+        assert_eq!(fs::read_to_string(path).unwrap(), text);
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o640);
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn replaces_content_and_keeps_mode() {
+        let (_directory, path) = directory();
+        replace(&path, OLD, "# new\n").unwrap();
+        assert_only(&path, "# new\n");
+    }
+
+    #[test]
+    fn failure_at_each_step_changes_nothing() {
+        for failed in Step::ALL {
+            let (_directory, path) = directory();
+            let mut seen = Vec::new();
+            let result = replace_with(&path, OLD, "# new\n", &mut |step| {
+                seen.push(step);
+                if step == failed { Err(io::Error::other("no")) } else { Ok(()) }
+            });
+            let error = result.expect_err(failed.name()).to_string();
+            assert_eq!(error, format!("{}: no; the file is unchanged", failed.name()));
+            assert_eq!(seen.last(), Some(&failed));
+            assert_only(&path, OLD);
+        }
+    }
+
+    #[test]
+    fn keeps_changes_of_another_program() {
+        for at in Step::ALL.into_iter().filter(|step| *step != Step::SyncDirectory) {
+            let (_directory, path) = directory();
+            let result = replace_with(&path, OLD, "# new\n", &mut |step| {
+                if step == at { fs::write(&path, "# other\n") } else { Ok(()) }
+            });
+            assert!(matches!(result, Err(ReplaceError::Changed)), "{at:?}: {result:?}");
+            assert_only(&path, "# other\n");
+        }
+    }
+
+    #[test]
+    fn follows_symbolic_link() {
+        let (_directory, path) = directory();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let link = elsewhere.path().join("link.toml");
+        symlink(&path, &link).unwrap();
+        replace(&link, OLD, "# new\n").unwrap();
+        assert!(link.is_symlink());
+        assert_only(&path, "# new\n");
+        assert!(replace(&elsewhere.path().join("missing"), OLD, "").is_err());
+    }
+}
