@@ -96,6 +96,30 @@ import ctypes, errno
 libc = ctypes.CDLL(None, use_errno=True)
 assert libc.syscall(425, 1, 0) == -1 and ctypes.get_errno() == errno.ENOSYS, ctypes.get_errno()'
 }
+moves_nothing_with_ring() { # LIBRARY: a library that makes a ring past the C library, or an empty name
+	rm -f "$work/stats"
+	RING=$1 limited "$programs" rings > "$work/native" || { cat "$work/native"; return 1; }
+	RING=$1 limited "$isolane" engine run --io-uring --socket "$socket" --stats="$work/stats" -- "$programs" rings > "$work/engine" || return 1
+	cat "$work/stats"
+	diff "$work/native" "$work/engine" && grep ': 2 adopted, 2 returned (call 2);' "$work/stats"
+}
+moves_nothing_with_unseen_ring() {
+	cat > "$work/ring.c" <<-'END'
+		long make_ring(void *parameters)
+		{
+		#ifdef __x86_64__
+			long result;
+			__asm__ volatile("syscall" : "=a"(result) : "a"(425), "D"(1), "S"(parameters) : "rcx", "r11", "memory");
+		#else
+			register long result __asm__("x0") = 1, number __asm__("x8") = 425;
+			register void *second __asm__("x1") = parameters;
+			__asm__ volatile("svc 0" : "+r"(result) : "r"(number), "r"(second) : "memory");
+		#endif
+			return result;
+		}
+	END
+	cc -shared -fPIC -o "$work/ring.so" "$work/ring.c" && moves_nothing_with_ring "$work/ring.so"
+}
 leaves_others_alone() { # programs without connections
 	cmp <(cat /etc/passwd) <(run "$work/stats" cat /etc/passwd) && [ "$(run "$work/stats" sh -c 'echo $((6 * 7)) | cat; exit 3'; echo $?)" = "42
 3" ]
@@ -196,8 +220,10 @@ status=0
 check "programs without connections are unaffected" leaves_others_alone || status=1
 check "programs and settings that cannot work are refused with one line" refuses_programs || status=1
 check "io_uring is missing" io_uring_is_missing || status=1
+check "connections return once a ring of io_uring is made" moves_nothing_with_ring '' || status=1
+check "connections return once a ring is seen that was made past the C library" moves_nothing_with_unseen_ring || status=1
 for name in sizes vectors flags full polls edges; do check "same output through the engine: $name" same_and_served "$name" || status=1; done
-for name in ends signals levels late nested shared children duplicates options; do check "same output: $name" same "$name" || status=1; done
+for name in ends signals levels late nested inherited shared children duplicates options; do check "same output: $name" same "$name" || status=1; done
 check "connections move only after many short messages" only_short_messages || status=1
 check "streams continue when the engine is killed" same_despite_kills 2 2 || status=1
 check "streams continue when engine and supervisor are killed" same_without_supervisor || status=1

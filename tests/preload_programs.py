@@ -4,6 +4,7 @@
 Each program uses both ends of connections on loopback. It prints what it has observed, and fails by itself if it hangs.
 """
 import array
+import ctypes
 import errno
 import fcntl
 import os
@@ -310,18 +311,97 @@ def edges():
 
 
 def nested():
+    """Sets in other sets, before and after their members move; the other connections of the process go on."""
+    for edge in (0, select.EPOLLET):
+        near, far = pair()
+        inner, outer = select.epoll(), select.epoll()
+        inner.register(near, select.EPOLLIN)
+        # The set has adopted members, and waits for them, before it is a member itself.
+        far.sendall(b"0")
+        print(len(inner.poll(5)), near.recv(1), inner.poll(0))
+        outer.register(inner, select.EPOLLIN | edge)
+        print(outer.poll(0))
+        threading.Timer(0.05, far.sendall, [b"1"]).start()
+        print(len(outer.poll(5)), len(inner.poll(5)), near.recv(1), outer.poll(0))
+        # A member that is added later, and a third level.
+        late, peer = pair()
+        inner.register(late, select.EPOLLIN)
+        top = select.epoll()
+        top.register(outer, select.EPOLLIN)
+        threading.Timer(0.05, peer.sendall, [b"2"]).start()
+        print(len(top.poll(5)), len(outer.poll(5)), inner.poll(5) == [(late.fileno(), select.EPOLLIN)], late.recv(1))
+        print(quiet(inner), quiet(outer), quiet(top))
+    # A thread that waits for a set while that becomes a member.
     near, far = pair()
-    inner, outer = select.epoll(), select.epoll()
+    inner, outer, found = select.epoll(), select.epoll(), []
     inner.register(near, select.EPOLLIN)
+    far.sendall(b"3")
+    print(len(inner.poll(5)), near.recv(1))
+    waiter = threading.Thread(target=lambda: found.extend(inner.poll(5)))
+    waiter.start()
+    time.sleep(0.05)
     outer.register(inner, select.EPOLLIN)
-    print(outer.poll(0))
-    threading.Timer(0.05, far.sendall, [b"1"]).start()
-    print(len(outer.poll(5)), len(inner.poll(5)), near.recv(1), outer.poll(0))
-    polled = select.epoll()
-    other = pair()
-    polled.register(other[0], select.EPOLLIN)
-    threading.Timer(0.05, other[1].sendall, [b"1"]).start()
-    print(select.select([polled], [], [], 5)[0] == [polled], len(polled.poll(0)))
+    far.sendall(b"4")
+    waiter.join()
+    print(found == [(near.fileno(), select.EPOLLIN)], near.recv(1))
+    for wait in (lambda: select.select([polled], [], [], 5)[0] == [polled], lambda: len(poller.poll(5000))):
+        polled, poller = select.epoll(), select.poll()
+        one, two = pair()
+        polled.register(one, select.EPOLLIN)
+        poller.register(polled, select.POLLIN)
+        two.sendall(b"5")
+        print(len(polled.poll(5)), one.recv(1), polled.poll(0))
+        threading.Timer(0.05, two.sendall, [b"6"]).start()
+        print(wait(), len(polled.poll(0)), one.recv(1), quiet(polled))
+
+
+def quiet(events):
+    """A set reports nothing while other connections of the process have events."""
+    near, far = pair()
+    others = select.epoll()
+    others.register(far, select.EPOLLIN)
+    found = []
+    thread = threading.Thread(target=lambda: found.extend(events.poll(0.2)))
+    thread.start()
+    until = time.monotonic() + 0.2
+    while time.monotonic() < until:
+        near.sendall(b"x")
+        assert others.poll(5), "no event"
+        far.recv(1)
+    thread.join()
+    return found
+
+
+def inherited():
+    """A child that inherits a set, and waits for it while the parent's other connections have events."""
+    near, far = pair()
+    events = select.epoll()
+    events.register(near, select.EPOLLIN)
+    far.sendall(b"0")
+    print(len(events.poll(5)), near.recv(1))
+    begin, ready = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(begin[0], 1)
+        found = events.poll(0.3)
+        assert found == [], found
+        os.write(ready[1], b"x")
+        assert events.poll(5) == [(near.fileno(), select.EPOLLIN)] and near.recv(1) == b"1"
+        os._exit(0)
+    os.write(begin[1], b"x")
+    # A connection of the parent only, in a set of both: the parent adds it later.
+    one, two = pair()
+    one.sendall(b"2")
+    exactly_ready(two, 1)
+    print(quiet(select.epoll()), quiet(select.epoll()))
+    os.read(ready[0], 1)
+    far.sendall(b"1")
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    events.register(two, select.EPOLLIN)
+    print(events.poll(5) == [(two.fileno(), select.EPOLLIN)], two.recv(1))
+    one.sendall(b"3"), far.sendall(b"4")
+    exactly_ready(near, 1), exactly_ready(two, 1)
+    print(len(events.poll(5)), near.recv(1), two.recv(1), quiet(events))
 
 
 def shared():
@@ -441,6 +521,27 @@ def options():
     near.sendall(b"cd")
     print(select.select([far], [], [], 5)[0] == [far], far.recv(10))
     print(far.getsockopt(socket.IPPROTO_TCP, 25))
+
+
+def rings():
+    """Connections return once there is a ring. $RING is a library that makes one past the C library, or empty."""
+    near, far = pair()
+    parameters = (ctypes.c_char * 120)()
+    if library := os.environ["RING"]:
+        ring = ctypes.CDLL(library).make_ring(parameters)
+    else:
+        ring = ctypes.CDLL(None).syscall(ctypes.c_long(425), ctypes.c_long(1), parameters)
+    print(os.readlink(f"/proc/self/fd/{ring}"))
+    # Checks are at most 0.1 s apart.
+    until, rounds = time.monotonic() + 0.2, 0
+    for _ in range(2):
+        other, peer = pair()
+        while rounds < 100 or time.monotonic() < until:
+            for one, two in ((near, far), (other, peer)):
+                one.sendall(b"%8d" % rounds)
+                assert exactly(two, 8) == b"%8d" % rounds
+            rounds += 1
+    print("same")
 
 
 def streams():

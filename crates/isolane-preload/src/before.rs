@@ -121,7 +121,7 @@ fn before_syscall([number, first, second, third, ..]: [usize; 6]) {
             gate::close();
             process::share_inherited();
         }
-        libc::SYS_seccomp => process::stop_adoption(),
+        libc::SYS_seccomp | libc::SYS_io_uring_setup => table::stop_adoption(),
         libc::SYS_close => table::forget(first as c_int, Reason::Call),
         libc::SYS_read
         | libc::SYS_write
@@ -165,11 +165,11 @@ fn before_syscall([number, first, second, third, ..]: [usize; 6]) {
 /// A filter of system calls may forbid those of this library.
 fn before_prctl([option, ..]: [usize; 6]) {
     if option as c_int == libc::PR_SET_SECCOMP {
-        process::stop_adoption();
+        table::stop_adoption();
     }
 }
 
 /// A thread that waits in this library cannot be canceled.
 fn before_cancel(_: [usize; 6]) {
-    process::stop_adoption();
+    table::stop_adoption();
 }

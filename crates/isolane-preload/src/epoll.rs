@@ -34,9 +34,10 @@ pub(crate) struct Set {
     sleepers: AtomicU32,
     /// Eventfd for these threads, or -1.
     event: AtomicI32,
-    /// Generation of the engine whose bell is a member.
-    bell: AtomicU64,
-    /// A child has the set.
+    /// Generation of the engine whose bell is a member, and the bell, or -1.
+    generation: AtomicU64,
+    bell: AtomicI32,
+    /// Another process has the set, or another set has it as a member.
     shared: AtomicBool,
 }
 
@@ -67,17 +68,18 @@ impl Set {
             adopted: AtomicUsize::new(0),
             sleepers: AtomicU32::new(0),
             event: AtomicI32::new(-1),
-            bell: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
+            bell: AtomicI32::new(-1),
             shared: AtomicBool::new(false),
         }
     }
 
-    /// Sets whether a child has the set.
+    /// Sets whether others have the set.
     pub(crate) fn set_shared(&self, shared: bool) {
         self.shared.store(shared, Ordering::SeqCst);
     }
 
-    /// Returns `true` if a child has the set, so that its members stay with the kernel.
+    /// Returns `true` if others have the set, so that its members stay with the kernel.
     pub(crate) fn is_shared(&self) -> bool {
         self.shared.load(Ordering::SeqCst)
     }
@@ -117,14 +119,15 @@ impl Set {
         Ok(())
     }
 
-    /// Changes the membership of an adopted socket. Returns the number of an error.
+    /// Changes the membership of an adopted socket. Returns the number of an error, or `None` if the socket must return
+    /// first, because others have the set.
     pub(crate) fn control_adopted(
         self: &Arc<Set>,
         operation: c_int,
         fd: c_int,
         event: Option<epoll_event>,
         adopted: &Arc<Adopted>,
-    ) -> Result<(), c_int> {
+    ) -> Option<Result<(), c_int>> {
         let mut inner = self.inner.lock();
         let known = inner.members.contains_key(&fd);
         match (operation, event) {
@@ -132,14 +135,16 @@ impl Set {
                 drop(inner);
                 adopted.unwatch_set(&self.watcher());
                 self.remove(fd);
-                return Ok(());
+                return Some(Ok(()));
             }
-            (EPOLL_CTL_DEL | EPOLL_CTL_MOD, _) if !known => return Err(ENOENT),
-            (EPOLL_CTL_ADD, _) if known => return Err(EEXIST),
+            (EPOLL_CTL_DEL | EPOLL_CTL_MOD, _) if !known => return Some(Err(ENOENT)),
+            (EPOLL_CTL_ADD, _) if known => return Some(Err(EEXIST)),
+            // Under the lock: the members are released after the set is shared.
+            (EPOLL_CTL_ADD, Some(_)) if self.is_shared() => return None,
             (EPOLL_CTL_ADD | EPOLL_CTL_MOD, Some(event)) => {
                 inner.insert(fd, event, Some(Arc::clone(adopted)));
             }
-            _ => return Err(EINVAL),
+            _ => return Some(Err(EINVAL)),
         }
         drop(inner);
         if operation == EPOLL_CTL_ADD {
@@ -149,7 +154,7 @@ impl Set {
         }
         // As the kernel does, an event that has occurred is reported again.
         self.mark(fd);
-        Ok(())
+        Some(Ok(()))
     }
 
     /// Takes a member that was adopted from the kernel's set.
@@ -193,12 +198,19 @@ impl Set {
         }
     }
 
-    /// Ends the use of a set that the program has closed, or shares with another process.
-    pub(crate) fn retire(&self) {
+    /// Removes this library's descriptors from the kernel's set, which has all members again.
+    pub(crate) fn withdraw(&self) {
+        let _changes = self.inner.lock();
+        self.generation.store(0, Ordering::SeqCst);
+        let bell = self.bell.swap(-1, Ordering::SeqCst);
+        if bell >= 0 {
+            // Fails if the bell is closed, which the kernel has removed then.
+            let _ = control(self.fd, EPOLL_CTL_DEL, bell, None);
+        }
         let event = self.event.swap(-1, Ordering::SeqCst);
         if event >= 0 {
-            // The kernel removes it from the set.
-            own::signal(event);
+            // Before the close, because a child may have both.
+            let _ = control(self.fd, EPOLL_CTL_DEL, event, None);
             // SAFETY: the descriptor belongs to this set.
             unsafe { real::close(event) };
         }
@@ -206,6 +218,7 @@ impl Set {
 
     /// Makes the engine's bell and the eventfd members of the kernel's set.
     fn register(&self, engine: &Engine) {
+        let _changes = self.inner.lock();
         if self.event.load(Ordering::Acquire) < 0
             && let Some(event) = own::new_event()
         {
@@ -213,7 +226,8 @@ impl Set {
             let _ = control(self.fd, EPOLL_CTL_ADD, event, Some(own));
             self.event.store(event, Ordering::Release);
         }
-        if self.bell.swap(engine.generation, Ordering::AcqRel) != engine.generation {
+        if self.generation.swap(engine.generation, Ordering::AcqRel) != engine.generation {
+            self.bell.store(engine.bell(), Ordering::Release);
             let own = epoll_event { events: EPOLLIN as u32, u64: marker(&BELL) };
             let _ = control(self.fd, EPOLL_CTL_ADD, engine.bell(), Some(own));
         }
@@ -321,6 +335,7 @@ impl Set {
         for index in 0..events.len() {
             let event = events[index];
             if event.u64 == marker(&EVENT) {
+                let _unchanged = self.inner.lock();
                 own::clear(self.event.load(Ordering::Acquire));
             } else if event.u64 == marker(&BELL) {
                 engine.into_iter().for_each(LiveEngine::poll);
@@ -346,7 +361,9 @@ impl Set {
 impl Watcher for Set {
     /// Queues a member that may have an event.
     fn mark(&self, fd: c_int) {
-        self.inner.lock().enqueue(fd);
+        // The eventfd stays open while the lock is held.
+        let mut inner = self.inner.lock();
+        inner.enqueue(fd);
         let event = self.event.load(Ordering::Acquire);
         if self.sleepers.load(Ordering::SeqCst) > 0 && event >= 0 {
             own::signal(event);

@@ -17,7 +17,10 @@ extern "C" fn before_fork() {
         // Most programs that start others have no connections.
     } else if forks::before() {
         table::release_all(Reason::Fork, |_| table::SHARED);
-        table::sets().for_each(|(_, set)| set.set_shared(true));
+        table::sets().for_each(|(_, set)| {
+            set.set_shared(true);
+            set.withdraw();
+        });
     } else {
         share_everything();
     }
@@ -37,13 +40,6 @@ extern "C" fn after_fork_in_child() {
     stats::reset();
     own::reset_in_child();
     gate::reset_in_child();
-}
-
-/// Returns all sockets, and adopts none in this process and its children any longer.
-pub(crate) fn stop_adoption() {
-    if gate::close_for_good() {
-        table::release_all(Reason::Call, |_| table::PINNED);
-    }
 }
 
 /// Returns all sockets to the kernel for good, because another process will have them.

@@ -2,7 +2,7 @@
 //!
 //! They are declared with the ABI `C-unwind`, because a thread can be canceled in them. Callers have nothing to drop.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
@@ -103,4 +103,5 @@ functions! {
     fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     sendfile(to: c_int, from: c_int, offset: *mut off_t, count: usize) -> isize;
     fork() -> c_int;
+    syscall(number: c_long, first: usize, second: usize) -> c_long;
 }

@@ -18,6 +18,7 @@ use crate::epoll::Set;
 use crate::forks;
 use crate::gate;
 use crate::policy;
+use crate::rings::{self, Rings};
 use crate::sockets;
 use crate::stats::{self, Reason};
 
@@ -213,6 +214,17 @@ pub(crate) fn leave(slot: &Slot) {
 #[cold]
 fn adopt(slot: &'static Slot, fd: c_int) -> bool {
     check_children();
+    if gate::is_closed() {
+        return false;
+    }
+    match rings::check() {
+        Rings::Absent => {}
+        Rings::Present => {
+            stop_adoption();
+            return false;
+        }
+        Rings::Unknown => return false,
+    }
     let Some(engine) = engine::attached() else { return false };
     let mut guard = slot.entry.lock();
     let Some(entry) = guard.as_deref_mut() else { return false };
@@ -279,6 +291,14 @@ pub(crate) fn release_all(reason: Reason, next: impl Fn(c_int) -> u32) {
         if slot.state.load(Ordering::SeqCst) >= SHARED {
             release(fd, reason, next(fd));
         }
+    }
+}
+
+/// Returns all sockets, and adopts none in this process and its children any longer.
+#[cold]
+pub(crate) fn stop_adoption() {
+    if gate::close_for_good() {
+        release_all(Reason::Call, |_| PINNED);
     }
 }
 
@@ -363,6 +383,7 @@ pub(crate) fn forget(fd: c_int, reason: Reason) {
 pub(crate) fn demote(fd: c_int) {
     let Some(slot) = slot(fd).filter(|slot| slot.state() == SET) else { return };
     let Some(set) = slot.entry.lock().take().and_then(|entry| entry.set) else { return };
+    set.set_shared(true);
     for member in set.members() {
         release(member, Reason::Epoll, PINNED);
         if let Some(slot) = socket(member) {
@@ -370,7 +391,7 @@ pub(crate) fn demote(fd: c_int) {
         }
     }
     slot.state.store(OTHER, Ordering::SeqCst);
-    set.retire();
+    set.withdraw();
 }
 
 /// Empties the table in a forked child, whose only thread calls it. Threads of the parent may have held the locks.
