@@ -90,11 +90,15 @@ refuses_programs() {
 	refuses 'no directory' "$isolane" engine run --socket "$work/nowhere/sock" -- true || return 1
 	refuses 'cannot run no-such-program' "$isolane" engine run --socket "$socket" -- no-such-program
 }
-io_uring_is_missing() {
-	"$isolane" engine run --socket "$socket" -- python3 -c '
-import ctypes, errno
+io_uring_is_missing() { # which prevents nothing else
+	rm -f "$work/stats"
+	run "$work/stats" python3 -c '
+import ctypes, errno, socket
 libc = ctypes.CDLL(None, use_errno=True)
-assert libc.syscall(425, 1, 0) == -1 and ctypes.get_errno() == errno.ENOSYS, ctypes.get_errno()'
+assert libc.syscall(425, 1, 0) == -1 and ctypes.get_errno() == errno.ENOSYS, ctypes.get_errno()
+listener = socket.create_server(("127.0.0.1", 0))
+near = socket.create_connection(listener.getsockname())
+near.sendall(b"x")' && grep ' 1 adopted' "$work/stats"
 }
 moves_nothing_with_ring() { # LIBRARY: a library that makes a ring past the C library, or an empty name
 	rm -f "$work/stats"

@@ -8,7 +8,7 @@ use libc::c_long;
 
 use crate::stats::Reason;
 use crate::trampoline::hooked;
-use crate::{gate, process, table};
+use crate::{gate, process, rings, table};
 
 hooked! {
     // A child with its own memory, or with this one.
@@ -121,7 +121,8 @@ fn before_syscall([number, first, second, third, ..]: [usize; 6]) {
             gate::close();
             process::share_inherited();
         }
-        libc::SYS_seccomp | libc::SYS_io_uring_setup => table::stop_adoption(),
+        libc::SYS_seccomp => table::stop_adoption(),
+        libc::SYS_io_uring_setup if rings::are_possible() => table::stop_adoption(),
         libc::SYS_close => table::forget(first as c_int, Reason::Call),
         libc::SYS_read
         | libc::SYS_write

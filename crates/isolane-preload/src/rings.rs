@@ -31,12 +31,17 @@ pub(crate) enum Rings {
     Unknown,
 }
 
-/// Checks whether this process has a ring.
-pub(crate) fn check() -> Rings {
+/// Returns `false` under the filter.
+pub(crate) fn are_possible() -> bool {
     if SYSTEM.load(Ordering::Relaxed) == UNKNOWN {
         SYSTEM.store(if is_system_without_rings() { MISSING } else { PRESENT }, Ordering::Relaxed);
     }
-    if SYSTEM.load(Ordering::Relaxed) == MISSING {
+    SYSTEM.load(Ordering::Relaxed) == PRESENT
+}
+
+/// Checks whether this process has a ring.
+pub(crate) fn check() -> Rings {
+    if !are_possible() {
         return Rings::Absent;
     }
     let start = now_ns();
