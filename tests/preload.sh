@@ -65,6 +65,18 @@ same_without_supervisor() {
 	grep -q 'returned (.*engine [1-9]' "$work/stats" && grep -qx 'streams 0' "$work/engine" && return 0
 	cat "$work/stats" "$work/engine"; return 1
 }
+waits_without_supervisor() { # whose program is asleep when both are killed
+	local client
+	rm -f "$work/stats" "$work/input"; mkfifo "$work/input"
+	echo | "$programs" outlived > "$work/native" || return 1
+	run "$work/stats" "$programs" outlived < "$work/input" > "$work/engine" 2>&1 & client=$!
+	exec 3> "$work/input"
+	wait_for 30 grep -qx started "$work/engine" || return 1
+	kill -KILL "$supervisor" $(engines); wait "$supervisor" 2> /dev/null; supervisor=
+	echo >&3; exec 3>&-
+	wait $client; start_engine || return 1
+	diff "$work/native" "$work/engine" && grep 'engine [1-9]' "$work/stats"
+}
 despite_kill() { # CHECK...: with the engine killed in between
 	local result
 	(sleep 0.7; kill_engine) & "$@"; result=$?
@@ -227,10 +239,11 @@ check "io_uring is missing" io_uring_is_missing || status=1
 check "connections return once a ring of io_uring is made" moves_nothing_with_ring '' || status=1
 check "connections return once a ring is seen that was made past the C library" moves_nothing_with_unseen_ring || status=1
 for name in sizes vectors flags full polls edges; do check "same output through the engine: $name" same_and_served "$name" || status=1; done
-for name in ends signals levels late nested inherited shared children duplicates options; do check "same output: $name" same "$name" || status=1; done
+for name in ends signals levels late nested inherited shared children duplicates copies turns exhausted options; do check "same output: $name" same "$name" || status=1; done
 check "connections move only after many short messages" only_short_messages || status=1
 check "streams continue when the engine is killed" same_despite_kills 2 2 || status=1
 check "streams continue when engine and supervisor are killed" same_without_supervisor || status=1
+check "waits continue when engine and supervisor are killed" waits_without_supervisor || status=1
 check "redis-server with BGSAVE, and redis-benchmark" redis || status=1
 check "iperf3" iperf -l 64 || status=1
 check "nginx with curl and wrk" nginx_serves || status=1

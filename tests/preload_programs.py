@@ -9,9 +9,11 @@ import errno
 import fcntl
 import os
 import select
+import resource
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import termios
 import threading
@@ -497,6 +499,147 @@ def duplicates():
     with open("/proc/self/exe", "rb") as file:
         near, far = pair()
         print(os.sendfile(near.fileno(), file.fileno(), 0, 1000), exactly(far, 4))
+
+
+def copies():
+    """Sockets of which another descriptor exists before they connect, or in a child: each byte is read once."""
+    def connected(prepare):
+        near = socket.socket()
+        kept = prepare(near)
+        near.connect(listener.getsockname())
+        far, _ = listener.accept()
+        far.sendall(b"0123456789")
+        exactly_ready(near, 10)
+        return near, far, kept
+
+    near, _, copy = connected(lambda end: end.dup())
+    print(os.read(copy.fileno(), 5), near.recv(10))
+    near, _, copy = connected(lambda end: os.dup2(end.fileno(), 201))
+    print(os.read(201, 5), near.recv(10))
+    ends = socket.socketpair()
+    near, _, _ = connected(lambda end: socket.send_fds(ends[0], [b"x"], [end.fileno()]))
+    copy = socket.recv_fds(ends[1], 1, 1)[1][0]
+    print(os.read(copy, 5), near.recv(10))
+
+    def forked(end):
+        begin, ready = os.pipe(), os.pipe()
+        if os.fork() == 0:
+            os.read(begin[0], 1)
+            os.write(ready[1], end.recv(5))
+            os._exit(0)
+        return begin[1], ready[0]
+
+    near, far, (begin, ready) = connected(forked)
+    os.write(begin, b"x")
+    print(os.read(ready, 5), near.recv(10))
+    # The way of inetd: the child's program has the socket as its input.
+    for start in (
+        lambda end: subprocess.Popen(["dd", "bs=5", "count=1", "status=none"], stdin=end, stdout=subprocess.PIPE),
+        lambda end: subprocess.Popen(["dd", f"if=/dev/fd/{end}", "bs=5", "count=1", "status=none"], pass_fds=[end], stdout=subprocess.PIPE),
+        inetd,
+    ):
+        near, far = pair()
+        child = start(near.fileno())
+        # The next transfers of other sockets find that the child has called exec.
+        until = time.monotonic() + 0.1
+        while time.monotonic() < until:
+            pair()
+        far.sendall(b"0123456789")
+        print(child.communicate()[0] if start is not inetd else os.read(child, 5))
+        print(near.recv(10))
+    events = select.epoll()
+    near, far, _ = connected(lambda end: events.register(end, select.EPOLLIN))
+    print(near.recv(10), events.poll(0))
+    far.sendall(b"more")
+    print(events.poll(5) == [(near.fileno(), select.EPOLLIN)], near.recv(10), events.poll(0))
+
+
+def inetd(fd):
+    read_end, write_end = os.pipe()
+    actions = [(os.POSIX_SPAWN_DUP2, fd, 0), (os.POSIX_SPAWN_DUP2, write_end, 1)]
+    os.posix_spawn("/bin/dd", ["dd", "bs=5", "count=1", "status=none"], os.environ, file_actions=actions)
+    return read_end
+
+
+def turns():
+    """Waits end for the events of all their members, and for no others."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    near, far = pair()
+    read_end, write_end = os.pipe()
+    events = select.epoll()
+    events.register(near, select.EPOLLIN), events.register(read_end, select.EPOLLIN)
+    far.sendall(b"x"), os.write(write_end, b"y")
+    exactly_ready(near, 1)
+    print({events.poll(5, 1)[0][0] for _ in range(10)} == {near.fileno(), read_end})
+    # The last adopted member leaves; another connection has an event that nobody waits for.
+    other, peer = pair()
+    events.unregister(read_end)
+    print(select.select([other], [], [], 0.01)[0])
+    near.close()
+    peer.sendall(b"z")
+    exactly_ready(other, 1)
+    started = time.monotonic()
+    print(events.poll(0.1), 0.1 <= time.monotonic() - started)
+    # `poll` resets the events of entries without a descriptor.
+    entries = (ctypes.c_int * 4)(other.fileno(), select.POLLIN, -1, 0x7F0000 | select.POLLIN)
+    print(libc.poll(entries, 2, 1000), entries[1] >> 16, entries[3] >> 16)
+    # A hangup is no event of the set for exceptions.
+    other.recv(1)
+    started = time.monotonic()
+    os.close(write_end)
+    print(select.select([other], [], [read_end], 0.1), 0.1 <= time.monotonic() - started)
+    near, far = pair()
+    near.sendall(b"unread")
+    exactly_ready(far, 6)
+    far.close()
+    try:
+        exactly_ready(near, 1)
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+    started = time.monotonic()
+    print(select.select([], [], [near], 0.1), 0.1 <= time.monotonic() - started)
+
+
+def exhausted():
+    """All descriptors are in use."""
+    near, far = pair()
+    events = select.epoll()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    kept = []
+    try:
+        while True:
+            kept.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+    events.register(near, select.EPOLLIN)
+    far.sendall(b"x")
+    print(len(events.poll(5)), near.recv(1))
+    near, far = far, near
+    print(select.select([near], [], [], 0.01)[0])
+    threading.Timer(0.05, far.sendall, [b"y"]).start()
+    print(len(select.select([near], [], [], 5)[0]), near.recv(1))
+
+
+def outlived():
+    """Waits of a program whose engine ends: until a line arrives, it does something else."""
+    pairs = [pair() for _ in range(4)]
+    events, second = select.epoll(), select.epoll()
+    for near, _ in pairs[:2]:
+        events.register(near, select.EPOLLIN)
+    second.register(pairs[3][0], select.EPOLLIN)
+    pairs[0][0].shutdown(socket.SHUT_WR)
+    pairs[1][0].shutdown(socket.SHUT_WR)
+    print(len(second.poll(0)))
+    print("started", flush=True)
+    sys.stdin.readline()
+    started = time.monotonic()
+    print(events.poll(0.1), 0.1 <= time.monotonic() - started)
+    poller = select.poll()
+    poller.register(pairs[2][0], select.POLLIN)
+    print(poller.poll(50), select.select([pairs[2][0]], [], [pairs[2][0]], 0.05), second.poll(0.05))
+    for near, far in pairs:
+        far.sendall(b"x")
+        print(near.recv(1))
 
 
 def options():

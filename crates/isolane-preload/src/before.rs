@@ -18,6 +18,7 @@ hooked! {
     posix_spawnp => before_spawn;
     popen => before_spawn;
     system => before_spawn;
+    posix_spawn_file_actions_adddup2 => before_spawned_duplicate;
     execl => before_exec;
     execlp => before_exec;
     execle => before_exec;
@@ -72,6 +73,11 @@ fn before_unwatched_fork(_: [usize; 6]) {
 
 fn before_spawn(_: [usize; 6]) {
     process::share_inherited();
+}
+
+/// The program will have the socket under another number.
+fn before_spawned_duplicate([_, fd, ..]: [usize; 6]) {
+    process::share(fd as c_int);
 }
 
 /// If the call fails, no socket is adopted any longer: this thread cannot tell.

@@ -18,7 +18,7 @@ use libc::{
     EEXIST, EINVAL, ENOENT, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP,
     EPOLLIN, EPOLLONESHOT, epoll_event,
 };
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::adopted::{Adopted, Watcher};
 use crate::engine::Engine;
@@ -39,6 +39,8 @@ pub(crate) struct Set {
     bell: AtomicI32,
     /// Another process has the set, or another set has it as a member.
     shared: AtomicBool,
+    /// The next wait starts with the kernel's members, because the last reported adopted ones only.
+    kernel_first: AtomicBool,
 }
 
 #[derive(Default)]
@@ -71,6 +73,7 @@ impl Set {
             generation: AtomicU64::new(0),
             bell: AtomicI32::new(-1),
             shared: AtomicBool::new(false),
+            kernel_first: AtomicBool::new(false),
         }
     }
 
@@ -120,7 +123,7 @@ impl Set {
     }
 
     /// Changes the membership of an adopted socket. Returns the number of an error, or `None` if the socket must return
-    /// first, because others have the set.
+    /// first: others have the set, or the system has no descriptor for it.
     pub(crate) fn control_adopted(
         self: &Arc<Set>,
         operation: c_int,
@@ -146,19 +149,31 @@ impl Set {
             }
             _ => return Some(Err(EINVAL)),
         }
-        drop(inner);
         if operation == EPOLL_CTL_ADD {
             self.adopted.fetch_add(1, Ordering::SeqCst);
+            if !self.register(&inner, adopted.engine()) {
+                inner.remove(fd);
+                self.adopted.fetch_sub(1, Ordering::SeqCst);
+                return None;
+            }
+            drop(inner);
             adopted.watch_set(self.watcher());
-            self.register(adopted.engine());
+        } else {
+            drop(inner);
         }
         // As the kernel does, an event that has occurred is reported again.
         self.mark(fd);
         Some(Ok(()))
     }
 
-    /// Takes a member that was adopted from the kernel's set.
-    pub(crate) fn adopt(self: &Arc<Set>, fd: c_int, adopted: &Arc<Adopted>, engine: &Engine) {
+    /// Prepares for the adoption of a member. Returns `false` if the member must stay with the kernel.
+    pub(crate) fn prepare(&self, engine: &Engine) -> bool {
+        let inner = self.inner.lock();
+        !self.is_shared() && self.register(&inner, engine)
+    }
+
+    /// Takes a member that was adopted from the kernel's set, after [`Set::prepare`].
+    pub(crate) fn adopt(self: &Arc<Set>, fd: c_int, adopted: &Arc<Adopted>) {
         let mut inner = self.inner.lock();
         let Some(member) = inner.members.get_mut(&fd) else { return };
         member.adopted = Some(Arc::clone(adopted));
@@ -166,8 +181,9 @@ impl Set {
             (member.detached, member.disabled) = (false, true);
         }
         self.adopted.fetch_add(1, Ordering::SeqCst);
+        // Again, because a wait removes the descriptors of a set without adopted members.
+        self.register(&inner, adopted.engine());
         drop(inner);
-        self.register(engine);
         adopted.watch_set(self.watcher());
         // Fails only for a detached member.
         let _ = control(self.fd, EPOLL_CTL_DEL, fd, None);
@@ -200,13 +216,12 @@ impl Set {
 
     /// Removes this library's descriptors from the kernel's set, which has all members again.
     pub(crate) fn withdraw(&self) {
-        let _changes = self.inner.lock();
+        self.unregister(&self.inner.lock());
+    }
+
+    fn unregister(&self, _: &MutexGuard<'_, Inner>) {
         self.generation.store(0, Ordering::SeqCst);
-        let bell = self.bell.swap(-1, Ordering::SeqCst);
-        if bell >= 0 {
-            // Fails if the bell is closed, which the kernel has removed then.
-            let _ = control(self.fd, EPOLL_CTL_DEL, bell, None);
-        }
+        self.remove_bell();
         let event = self.event.swap(-1, Ordering::SeqCst);
         if event >= 0 {
             // Before the close, because a child may have both.
@@ -216,21 +231,35 @@ impl Set {
         }
     }
 
-    /// Makes the engine's bell and the eventfd members of the kernel's set.
-    fn register(&self, engine: &Engine) {
-        let _changes = self.inner.lock();
-        if self.event.load(Ordering::Acquire) < 0
-            && let Some(event) = own::new_event()
-        {
-            let own = epoll_event { events: EPOLLIN as u32, u64: marker(&EVENT) };
-            let _ = control(self.fd, EPOLL_CTL_ADD, event, Some(own));
+    fn remove_bell(&self) {
+        let bell = self.bell.swap(-1, Ordering::SeqCst);
+        if bell >= 0 {
+            // Fails if the bell is closed, which the kernel has removed then.
+            let _ = control(self.fd, EPOLL_CTL_DEL, bell, None);
+        }
+    }
+
+    /// Makes the engine's bell and the eventfd members of the kernel's set. Returns `false` if there is none.
+    fn register(&self, _: &MutexGuard<'_, Inner>, engine: &Engine) -> bool {
+        let own = |marked| Some(epoll_event { events: EPOLLIN as u32, u64: marker(marked) });
+        if self.event.load(Ordering::Acquire) < 0 {
+            let Some(event) = own::new_event() else { return false };
+            if control(self.fd, EPOLL_CTL_ADD, event, own(&EVENT)).is_err() {
+                // SAFETY: the descriptor belongs to this set.
+                unsafe { real::close(event) };
+                return false;
+            }
             self.event.store(event, Ordering::Release);
         }
-        if self.generation.swap(engine.generation, Ordering::AcqRel) != engine.generation {
+        if self.generation.load(Ordering::Acquire) != engine.generation {
+            self.remove_bell();
+            if control(self.fd, EPOLL_CTL_ADD, engine.bell(), own(&BELL)).is_err() {
+                return false;
+            }
             self.bell.store(engine.bell(), Ordering::Release);
-            let own = epoll_event { events: EPOLLIN as u32, u64: marker(&BELL) };
-            let _ = control(self.fd, EPOLL_CTL_ADD, engine.bell(), Some(own));
+            self.generation.store(engine.generation, Ordering::Release);
         }
+        true
     }
 
     fn watcher(self: &Arc<Set>) -> Arc<dyn Watcher> {
@@ -238,7 +267,7 @@ impl Set {
     }
 
     /// Writes the events of adopted members to `events`. Returns their number.
-    fn collect(&self, events: &mut [epoll_event]) -> usize {
+    fn collect(&self, engine: Option<&LiveEngine<'_>>, events: &mut [epoll_event]) -> usize {
         let mut count = 0;
         let queued = self.inner.lock().queue.len();
         for _ in 0..queued {
@@ -251,6 +280,11 @@ impl Set {
             let Some(mut found) = adopted.events(is_edge) else { continue };
             if found & wanted == 0 && !is_edge {
                 found = adopted.events(true).unwrap_or(0);
+            }
+            if found & EPOLLERR as u32 != 0 && adopted.engine().is_lost() {
+                // Not of the connection, which returns to the kernel.
+                engine.into_iter().for_each(|engine| (engine.1)(adopted.engine()));
+                continue;
             }
             if found & wanted == 0 {
                 continue;
@@ -308,7 +342,7 @@ impl Set {
 
     /// Prepares a wait.
     pub(crate) fn before_sleep(&self, engine: Option<&LiveEngine<'_>>, events: &mut [epoll_event]) -> Step {
-        let count = self.collect(events);
+        let count = self.collect(engine, events);
         if count > 0 {
             return Step::Ready(count);
         }
@@ -318,7 +352,7 @@ impl Set {
         }
         if self.has_queued() {
             self.end_sleep();
-            return Step::Ready(self.collect(events));
+            return Step::Ready(self.collect(engine, events));
         }
         Step::Sleep
     }
@@ -338,7 +372,10 @@ impl Set {
                 let _unchanged = self.inner.lock();
                 own::clear(self.event.load(Ordering::Acquire));
             } else if event.u64 == marker(&BELL) {
-                engine.into_iter().for_each(LiveEngine::poll);
+                match engine {
+                    Some(engine) => engine.poll(),
+                    None => self.withdraw_if_unused(),
+                }
             } else {
                 events[kept] = event;
                 kept += 1;
@@ -347,8 +384,29 @@ impl Set {
         kept
     }
 
+    /// Another member or thread would be woken by events that are none of this set's.
+    fn withdraw_if_unused(&self) {
+        let inner = self.inner.lock();
+        if self.adopted.load(Ordering::SeqCst) == 0 {
+            self.unregister(&inner);
+        }
+    }
+
+    /// Sets whether the next wait starts with the kernel's members. Returns the previous value.
+    pub(crate) fn set_kernel_first(&self, first: bool) -> bool {
+        self.kernel_first.swap(first, Ordering::Relaxed)
+    }
+
+    /// Ends a wait whose time is over: returns the events of adopted members that own descriptors have reported.
+    pub(crate) fn after_timeout(&self, engine: Option<&LiveEngine<'_>>, events: &mut [epoll_event]) -> usize {
+        self.collect(engine, events)
+    }
+
     /// Returns the engine of an adopted member.
     pub(crate) fn engine(&self) -> Option<Arc<Engine>> {
+        if self.adopted.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
         let inner = self.inner.lock();
         inner
             .members

@@ -1,5 +1,8 @@
 //! Forks of the program, and the descriptors of this library that a child must not keep.
 
+use std::ffi::c_int;
+
+use crate::forks::Report;
 use crate::stats::{self, Reason};
 use crate::{engine, forks, gate, own, sockets, table};
 
@@ -50,8 +53,26 @@ pub(crate) fn share_everything() {
 
 /// Before a program is started that inherits descriptors: those without FD_CLOEXEC.
 pub(crate) fn share_inherited() {
-    forks::report_exec();
+    forks::report(Report::Exec);
     table::release_all(Reason::Exec, |fd| {
         if sockets::is_inherited(fd) { table::PINNED } else { table::CANDIDATE }
     });
+}
+
+/// Returns a descriptor to the kernel for good, because another one will refer to the same file, or to the same socket in
+/// a program that this process starts.
+pub(crate) fn share(fd: c_int) {
+    table::release(fd, Reason::Duplicate, table::PINNED);
+    table::demote(fd);
+    report_duplicate(fd);
+}
+
+/// Tells the process that has started this one that a socket of its connections may outlast this process.
+pub(crate) fn report_duplicate(fd: c_int) {
+    if forks::has_ancestors()
+        && table::slot(fd).is_some_and(|slot| slot.state() == table::OTHER)
+        && sockets::tcp_cookie(fd).is_some()
+    {
+        forks::report(Report::Duplicate);
+    }
 }

@@ -71,6 +71,7 @@ functions! {
     sendto(fd: c_int, buffer: *const c_void, count: usize, flags: c_int, to: *const sockaddr, length: socklen_t) -> isize;
     sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize;
     sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int;
     accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int;
     accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int;

@@ -30,12 +30,14 @@ pub(crate) const SET: u32 = 1;
 pub(crate) const PINNED: u32 = 2;
 /// The same, as long as a child has it.
 pub(crate) const SHARED: u32 = 3;
+/// TCP socket that this process has made, before it connects.
+pub(crate) const NEW: u32 = 4;
 /// TCP socket of this process that may be adopted.
-pub(crate) const CANDIDATE: u32 = 4;
+pub(crate) const CANDIDATE: u32 = 5;
 /// Candidate whose adoption is in progress.
-pub(crate) const ADOPTING: u32 = 5;
+pub(crate) const ADOPTING: u32 = 6;
 /// Adopted TCP socket.
-pub(crate) const ADOPTED: u32 = 6;
+pub(crate) const ADOPTED: u32 = 7;
 
 /// A descriptor of the program.
 pub(crate) struct Slot {
@@ -137,12 +139,21 @@ pub(crate) fn used() -> impl Iterator<Item = (c_int, &'static Slot)> {
     TABLE[..used].iter().enumerate().map(|(fd, slot)| (fd as c_int, slot))
 }
 
-/// Makes a connected or accepted socket a candidate, if it is a TCP socket.
-pub(crate) fn insert_socket(fd: c_int) {
+/// Records a socket that no other process has, and this one only under this number, if it is a TCP socket: [`NEW`], or
+/// [`CANDIDATE`] if it was accepted.
+pub(crate) fn insert_socket(fd: c_int, state: u32) {
     if let Some(slot) = slot(fd)
         && let Some(cookie) = sockets::tcp_cookie(fd)
     {
-        insert(fd, slot, CANDIDATE, Entry { cookie, ..Entry::default() });
+        insert(fd, slot, state, Entry { cookie, ..Entry::default() });
+    }
+}
+
+/// Makes a new socket a candidate, because it connects.
+pub(crate) fn set_connected(fd: c_int) {
+    if let Some(slot) = slot(fd).filter(|slot| slot.state() == NEW) {
+        slot.counts.reset();
+        let _ = slot.state.compare_exchange(NEW, CANDIDATE, Ordering::SeqCst, Ordering::SeqCst);
     }
 }
 
@@ -155,21 +166,13 @@ pub(crate) fn insert_set(fd: c_int) {
 
 fn insert(fd: c_int, slot: &'static Slot, state: u32, entry: Entry) {
     USED.fetch_max(fd as usize + 1, Ordering::AcqRel);
-    let mut current = slot.entry.lock();
-    // A socket that connects in the background can be a member of sets already.
-    let sets = match &mut *current {
-        Some(known) if known.cookie == entry.cookie && state == CANDIDATE => std::mem::take(&mut known.sets),
-        _ => Vec::new(),
-    };
-    if matches!(slot.state(), PINNED | SHARED)
-        && state == CANDIDATE
-        && current.as_ref().is_some_and(|known| known.cookie == entry.cookie)
-    {
-        return;
-    }
-    *current = Some(Box::new(Entry { sets, ..entry }));
+    let old = slot.entry.lock().replace(Box::new(entry));
     slot.counts.reset();
     slot.state.store(state, Ordering::Release);
+    // The descriptor was closed past this library.
+    for set in old.into_iter().flat_map(|entry| entry.sets) {
+        set.remove(fd);
+    }
 }
 
 /// Starts a transfer of `bytes` on a socket of this process.
@@ -235,8 +238,7 @@ fn adopt(slot: &'static Slot, fd: c_int) -> bool {
         slot.state.store(state, Ordering::SeqCst);
         false
     };
-    let is_shared = entry.sets.iter().any(|set| set.is_shared());
-    if is_shared || slot.in_kernel.load(Ordering::SeqCst) > 0 || gate::is_closed() {
+    if slot.in_kernel.load(Ordering::SeqCst) > 0 || gate::is_closed() {
         return stays(CANDIDATE);
     }
     match sockets::adoptable(fd, entry.cookie) {
@@ -244,12 +246,15 @@ fn adopt(slot: &'static Slot, fd: c_int) -> bool {
         sockets::Adoptable::Later => return stays(CANDIDATE),
         sockets::Adoptable::Never => return stays(PINNED),
     }
+    if entry.sets.iter().any(|set| !set.prepare(&engine)) {
+        return stays(CANDIDATE);
+    }
     let Some(adopted) = Adopted::open(&engine, fd) else { return stays(PINNED) };
     let adopted = Arc::new(adopted);
     let notified: Arc<dyn Notified> = Arc::clone(&adopted) as _;
     engine.insert(adopted.id(), Arc::downgrade(&notified));
     for set in &entry.sets {
-        set.adopt(fd, &adopted, &engine);
+        set.adopt(fd, &adopted);
     }
     entry.adopted = Some(adopted);
     stats::adopted();
@@ -269,8 +274,8 @@ pub(crate) fn release(fd: c_int, reason: Reason, next: u32) {
     let Some(entry) = guard.as_deref_mut() else { return };
     match slot.state.load(Ordering::SeqCst) {
         ADOPTED => {}
-        CANDIDATE | SHARED if next == PINNED => return slot.state.store(PINNED, Ordering::SeqCst),
-        CANDIDATE if next == SHARED => return slot.state.store(SHARED, Ordering::SeqCst),
+        CANDIDATE | NEW | SHARED if next == PINNED => return slot.state.store(PINNED, Ordering::SeqCst),
+        CANDIDATE | NEW if next == SHARED => return slot.state.store(SHARED, Ordering::SeqCst),
         _ => return,
     }
     if let Some(adopted) = entry.adopted.take() {
@@ -316,7 +321,9 @@ pub(crate) fn abandon(engine: &Arc<Engine>) {
 /// Makes sockets candidates again that no child has any longer.
 fn check_children() {
     let Some(ended) = forks::check() else { return };
-    if ended.has_program {
+    if ended.has_duplicate {
+        pin_shared(|_| true);
+    } else if ended.has_program {
         // Before the others: the program may have them for long.
         pin_shared(sockets::is_inherited);
     }

@@ -93,8 +93,19 @@ fn wait(
         }
         let engine = set.engine();
         let engine = engine.as_ref().map(|engine| LiveEngine(engine, table::abandon));
+        let is_over = until.is_some_and(|until| Instant::now() >= until);
+        if set.set_kernel_first(false) {
+            let count = call(fd, events, 0, mask)?;
+            let kept = set.remove_own(engine.as_ref(), &mut events[..count]);
+            if kept > 0 {
+                return Ok(kept);
+            }
+        }
         match set.before_sleep(engine.as_ref(), events) {
-            Step::Ready(count) if count == events.len() => return Ok(count),
+            Step::Ready(count) if count == events.len() => {
+                set.set_kernel_first(true);
+                return Ok(count);
+            }
             Step::Ready(0) => {}
             Step::Ready(count) => {
                 let more = call(fd, &mut events[count..], 0, mask).unwrap_or(0);
@@ -108,8 +119,8 @@ fn wait(
                 if count > 0 {
                     return Ok(count);
                 }
-                if slept == 0 && until.is_some_and(|until| Instant::now() >= until) {
-                    return Ok(0);
+                if is_over {
+                    return Ok(set.after_timeout(engine.as_ref(), events));
                 }
             }
         }
