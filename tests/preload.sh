@@ -70,6 +70,18 @@ same_without_supervisor() {
 	grep -q 'returned (.*engine [1-9]' "$work/stats" && grep -qx 'streams 0' "$work/engine" && return 0
 	cat "$work/stats" "$work/engine"; return 1
 }
+waits_without_supervisor() { # whose program is asleep when both are killed
+	local client
+	rm -f "$work/stats" "$work/input"; mkfifo "$work/input"
+	echo | "$programs" outlived > "$work/native" || return 1
+	run "$work/stats" "$programs" outlived < "$work/input" > "$work/engine" 2>&1 & client=$!
+	exec 3> "$work/input"
+	wait_for 30 grep -qx started "$work/engine" || return 1
+	kill -KILL "$supervisor" $(engines); wait "$supervisor" 2> /dev/null; supervisor=
+	echo >&3; exec 3>&-
+	wait $client; start_engine || return 1
+	diff "$work/native" "$work/engine" && grep 'engine [1-9]' "$work/stats"
+}
 despite_kill() { # CHECK...: with the engine killed in between
 	local result
 	(sleep 0.7; kill_engine) & "$@"; result=$?
@@ -95,11 +107,39 @@ refuses_programs() {
 	refuses 'no directory' "$isolane" engine run --socket "$work/nowhere/sock" -- true || return 1
 	refuses 'cannot run no-such-program' "$isolane" engine run --socket "$socket" -- no-such-program
 }
-io_uring_is_missing() {
-	"$isolane" engine run --socket "$socket" -- python3 -c '
-import ctypes, errno
+io_uring_is_missing() { # which prevents nothing else
+	rm -f "$work/stats"
+	run "$work/stats" python3 -c '
+import ctypes, errno, socket
 libc = ctypes.CDLL(None, use_errno=True)
-assert libc.syscall(425, 1, 0) == -1 and ctypes.get_errno() == errno.ENOSYS, ctypes.get_errno()'
+assert libc.syscall(425, 1, 0) == -1 and ctypes.get_errno() == errno.ENOSYS, ctypes.get_errno()
+listener = socket.create_server(("127.0.0.1", 0))
+near = socket.create_connection(listener.getsockname())
+near.sendall(b"x")' && grep ' 1 adopted' "$work/stats"
+}
+moves_nothing_with_ring() { # LIBRARY: a library that makes a ring past the C library, or an empty name
+	rm -f "$work/stats"
+	RING=$1 limited "$programs" rings > "$work/native" || { cat "$work/native"; return 1; }
+	RING=$1 limited "$isolane" engine run --io-uring --socket "$socket" --stats="$work/stats" -- "$programs" rings > "$work/engine" || return 1
+	cat "$work/stats"
+	diff "$work/native" "$work/engine" && grep ': 2 adopted, 2 returned (call 2);' "$work/stats"
+}
+moves_nothing_with_unseen_ring() {
+	cat > "$work/ring.c" <<-'END'
+		long make_ring(void *parameters)
+		{
+		#ifdef __x86_64__
+			long result;
+			__asm__ volatile("syscall" : "=a"(result) : "a"(425), "D"(1), "S"(parameters) : "rcx", "r11", "memory");
+		#else
+			register long result __asm__("x0") = 1, number __asm__("x8") = 425;
+			register void *second __asm__("x1") = parameters;
+			__asm__ volatile("svc 0" : "+r"(result) : "r"(number), "r"(second) : "memory");
+		#endif
+			return result;
+		}
+	END
+	cc -shared -fPIC -o "$work/ring.so" "$work/ring.c" && moves_nothing_with_ring "$work/ring.so"
 }
 leaves_others_alone() { # programs without connections
 	cmp <(cat /etc/passwd) <(run "$work/stats" cat /etc/passwd) && [ "$(run "$work/stats" sh -c 'echo $((6 * 7)) | cat; exit 3'; echo $?)" = "42
@@ -206,15 +246,18 @@ status=0
 check "programs without connections are unaffected" leaves_others_alone || status=1
 check "programs and settings that cannot work are refused with one line" refuses_programs || status=1
 check "io_uring is missing" io_uring_is_missing || status=1
+check "connections return once a ring of io_uring is made" moves_nothing_with_ring '' || status=1
+check "connections return once a ring is seen that was made past the C library" moves_nothing_with_unseen_ring || status=1
 for name in sizes vectors flags full polls edges forked; do check "same output through the engine: $name" same_and_served "$name" || status=1; done
 for name in locked ended; do check "same output without the engine: $name" same_without_engine "$name" || status=1; done
-for name in ends signals levels late nested shared children duplicates options; do check "same output: $name" same "$name" || status=1; done
+for name in ends signals levels late nested inherited shared children duplicates copies turns exhausted options; do check "same output: $name" same "$name" || status=1; done
 check "same output through the engine: whole" same_and_served whole || status=1
 for name in interrupted closed peeks empties limits; do check "same output: $name" same "$name" || status=1; done
 check "a handler of a signal can send" handler_sends || status=1
 check "connections move only after many short messages" only_short_messages || status=1
 check "streams continue when the engine is killed" same_despite_kills 2 2 || status=1
 check "streams continue when engine and supervisor are killed" same_without_supervisor || status=1
+check "waits continue when engine and supervisor are killed" waits_without_supervisor || status=1
 check "redis-server with BGSAVE, and redis-benchmark" redis || status=1
 check "iperf3" iperf -l 64 || status=1
 check "nginx with curl and wrk" nginx_serves || status=1

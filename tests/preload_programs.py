@@ -11,9 +11,11 @@ import mmap
 import os
 import resource
 import select
+import resource
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import termios
 import threading
@@ -482,18 +484,97 @@ def edges():
 
 
 def nested():
+    """Sets in other sets, before and after their members move; the other connections of the process go on."""
+    for edge in (0, select.EPOLLET):
+        near, far = pair()
+        inner, outer = select.epoll(), select.epoll()
+        inner.register(near, select.EPOLLIN)
+        # The set has adopted members, and waits for them, before it is a member itself.
+        far.sendall(b"0")
+        print(len(inner.poll(5)), near.recv(1), inner.poll(0))
+        outer.register(inner, select.EPOLLIN | edge)
+        print(outer.poll(0))
+        threading.Timer(0.05, far.sendall, [b"1"]).start()
+        print(len(outer.poll(5)), len(inner.poll(5)), near.recv(1), outer.poll(0))
+        # A member that is added later, and a third level.
+        late, peer = pair()
+        inner.register(late, select.EPOLLIN)
+        top = select.epoll()
+        top.register(outer, select.EPOLLIN)
+        threading.Timer(0.05, peer.sendall, [b"2"]).start()
+        print(len(top.poll(5)), len(outer.poll(5)), inner.poll(5) == [(late.fileno(), select.EPOLLIN)], late.recv(1))
+        print(quiet(inner), quiet(outer), quiet(top))
+    # A thread that waits for a set while that becomes a member.
     near, far = pair()
-    inner, outer = select.epoll(), select.epoll()
+    inner, outer, found = select.epoll(), select.epoll(), []
     inner.register(near, select.EPOLLIN)
+    far.sendall(b"3")
+    print(len(inner.poll(5)), near.recv(1))
+    waiter = threading.Thread(target=lambda: found.extend(inner.poll(5)))
+    waiter.start()
+    time.sleep(0.05)
     outer.register(inner, select.EPOLLIN)
-    print(outer.poll(0))
-    threading.Timer(0.05, far.sendall, [b"1"]).start()
-    print(len(outer.poll(5)), len(inner.poll(5)), near.recv(1), outer.poll(0))
-    polled = select.epoll()
-    other = pair()
-    polled.register(other[0], select.EPOLLIN)
-    threading.Timer(0.05, other[1].sendall, [b"1"]).start()
-    print(select.select([polled], [], [], 5)[0] == [polled], len(polled.poll(0)))
+    far.sendall(b"4")
+    waiter.join()
+    print(found == [(near.fileno(), select.EPOLLIN)], near.recv(1))
+    for wait in (lambda: select.select([polled], [], [], 5)[0] == [polled], lambda: len(poller.poll(5000))):
+        polled, poller = select.epoll(), select.poll()
+        one, two = pair()
+        polled.register(one, select.EPOLLIN)
+        poller.register(polled, select.POLLIN)
+        two.sendall(b"5")
+        print(len(polled.poll(5)), one.recv(1), polled.poll(0))
+        threading.Timer(0.05, two.sendall, [b"6"]).start()
+        print(wait(), len(polled.poll(0)), one.recv(1), quiet(polled))
+
+
+def quiet(events):
+    """A set reports nothing while other connections of the process have events."""
+    near, far = pair()
+    others = select.epoll()
+    others.register(far, select.EPOLLIN)
+    found = []
+    thread = threading.Thread(target=lambda: found.extend(events.poll(0.2)))
+    thread.start()
+    until = time.monotonic() + 0.2
+    while time.monotonic() < until:
+        near.sendall(b"x")
+        assert others.poll(5), "no event"
+        far.recv(1)
+    thread.join()
+    return found
+
+
+def inherited():
+    """A child that inherits a set, and waits for it while the parent's other connections have events."""
+    near, far = pair()
+    events = select.epoll()
+    events.register(near, select.EPOLLIN)
+    far.sendall(b"0")
+    print(len(events.poll(5)), near.recv(1))
+    begin, ready = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(begin[0], 1)
+        found = events.poll(0.3)
+        assert found == [], found
+        os.write(ready[1], b"x")
+        assert events.poll(5) == [(near.fileno(), select.EPOLLIN)] and near.recv(1) == b"1"
+        os._exit(0)
+    os.write(begin[1], b"x")
+    # A connection of the parent only, in a set of both: the parent adds it later.
+    one, two = pair()
+    one.sendall(b"2")
+    exactly_ready(two, 1)
+    print(quiet(select.epoll()), quiet(select.epoll()))
+    os.read(ready[0], 1)
+    far.sendall(b"1")
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    events.register(two, select.EPOLLIN)
+    print(events.poll(5) == [(two.fileno(), select.EPOLLIN)], two.recv(1))
+    one.sendall(b"3"), far.sendall(b"4")
+    exactly_ready(near, 1), exactly_ready(two, 1)
+    print(len(events.poll(5)), near.recv(1), two.recv(1), quiet(events))
 
 
 def shared():
@@ -591,6 +672,147 @@ def duplicates():
         print(os.sendfile(near.fileno(), file.fileno(), 0, 1000), exactly(far, 4))
 
 
+def copies():
+    """Sockets of which another descriptor exists before they connect, or in a child: each byte is read once."""
+    def connected(prepare):
+        near = socket.socket()
+        kept = prepare(near)
+        near.connect(listener.getsockname())
+        far, _ = listener.accept()
+        far.sendall(b"0123456789")
+        exactly_ready(near, 10)
+        return near, far, kept
+
+    near, _, copy = connected(lambda end: end.dup())
+    print(os.read(copy.fileno(), 5), near.recv(10))
+    near, _, copy = connected(lambda end: os.dup2(end.fileno(), 201))
+    print(os.read(201, 5), near.recv(10))
+    ends = socket.socketpair()
+    near, _, _ = connected(lambda end: socket.send_fds(ends[0], [b"x"], [end.fileno()]))
+    copy = socket.recv_fds(ends[1], 1, 1)[1][0]
+    print(os.read(copy, 5), near.recv(10))
+
+    def forked(end):
+        begin, ready = os.pipe(), os.pipe()
+        if os.fork() == 0:
+            os.read(begin[0], 1)
+            os.write(ready[1], end.recv(5))
+            os._exit(0)
+        return begin[1], ready[0]
+
+    near, far, (begin, ready) = connected(forked)
+    os.write(begin, b"x")
+    print(os.read(ready, 5), near.recv(10))
+    # The way of inetd: the child's program has the socket as its input.
+    for start in (
+        lambda end: subprocess.Popen(["dd", "bs=5", "count=1", "status=none"], stdin=end, stdout=subprocess.PIPE),
+        lambda end: subprocess.Popen(["dd", f"if=/dev/fd/{end}", "bs=5", "count=1", "status=none"], pass_fds=[end], stdout=subprocess.PIPE),
+        inetd,
+    ):
+        near, far = pair()
+        child = start(near.fileno())
+        # The next transfers of other sockets find that the child has called exec.
+        until = time.monotonic() + 0.1
+        while time.monotonic() < until:
+            pair()
+        far.sendall(b"0123456789")
+        print(child.communicate()[0] if start is not inetd else os.read(child, 5))
+        print(near.recv(10))
+    events = select.epoll()
+    near, far, _ = connected(lambda end: events.register(end, select.EPOLLIN))
+    print(near.recv(10), events.poll(0))
+    far.sendall(b"more")
+    print(events.poll(5) == [(near.fileno(), select.EPOLLIN)], near.recv(10), events.poll(0))
+
+
+def inetd(fd):
+    read_end, write_end = os.pipe()
+    actions = [(os.POSIX_SPAWN_DUP2, fd, 0), (os.POSIX_SPAWN_DUP2, write_end, 1)]
+    os.posix_spawn("/bin/dd", ["dd", "bs=5", "count=1", "status=none"], os.environ, file_actions=actions)
+    return read_end
+
+
+def turns():
+    """Waits end for the events of all their members, and for no others."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    near, far = pair()
+    read_end, write_end = os.pipe()
+    events = select.epoll()
+    events.register(near, select.EPOLLIN), events.register(read_end, select.EPOLLIN)
+    far.sendall(b"x"), os.write(write_end, b"y")
+    exactly_ready(near, 1)
+    print({events.poll(5, 1)[0][0] for _ in range(10)} == {near.fileno(), read_end})
+    # The last adopted member leaves; another connection has an event that nobody waits for.
+    other, peer = pair()
+    events.unregister(read_end)
+    print(select.select([other], [], [], 0.01)[0])
+    near.close()
+    peer.sendall(b"z")
+    exactly_ready(other, 1)
+    started = time.monotonic()
+    print(events.poll(0.1), 0.1 <= time.monotonic() - started)
+    # `poll` resets the events of entries without a descriptor.
+    entries = (ctypes.c_int * 4)(other.fileno(), select.POLLIN, -1, 0x7F0000 | select.POLLIN)
+    print(libc.poll(entries, 2, 1000), entries[1] >> 16, entries[3] >> 16)
+    # A hangup is no event of the set for exceptions.
+    other.recv(1)
+    started = time.monotonic()
+    os.close(write_end)
+    print(select.select([other], [], [read_end], 0.1), 0.1 <= time.monotonic() - started)
+    near, far = pair()
+    near.sendall(b"unread")
+    exactly_ready(far, 6)
+    far.close()
+    try:
+        exactly_ready(near, 1)
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+    started = time.monotonic()
+    print(select.select([], [], [near], 0.1), 0.1 <= time.monotonic() - started)
+
+
+def exhausted():
+    """All descriptors are in use."""
+    near, far = pair()
+    events = select.epoll()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    kept = []
+    try:
+        while True:
+            kept.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+    events.register(near, select.EPOLLIN)
+    far.sendall(b"x")
+    print(len(events.poll(5)), near.recv(1))
+    near, far = far, near
+    print(select.select([near], [], [], 0.01)[0])
+    threading.Timer(0.05, far.sendall, [b"y"]).start()
+    print(len(select.select([near], [], [], 5)[0]), near.recv(1))
+
+
+def outlived():
+    """Waits of a program whose engine ends: until a line arrives, it does something else."""
+    pairs = [pair() for _ in range(4)]
+    events, second = select.epoll(), select.epoll()
+    for near, _ in pairs[:2]:
+        events.register(near, select.EPOLLIN)
+    second.register(pairs[3][0], select.EPOLLIN)
+    pairs[0][0].shutdown(socket.SHUT_WR)
+    pairs[1][0].shutdown(socket.SHUT_WR)
+    print(len(second.poll(0)))
+    print("started", flush=True)
+    sys.stdin.readline()
+    started = time.monotonic()
+    print(events.poll(0.1), 0.1 <= time.monotonic() - started)
+    poller = select.poll()
+    poller.register(pairs[2][0], select.POLLIN)
+    print(poller.poll(50), select.select([pairs[2][0]], [], [pairs[2][0]], 0.05), second.poll(0.05))
+    for near, far in pairs:
+        far.sendall(b"x")
+        print(near.recv(1))
+
+
 def options():
     near, far = pair()
     near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -613,6 +835,27 @@ def options():
     near.sendall(b"cd")
     print(select.select([far], [], [], 5)[0] == [far], far.recv(10))
     print(far.getsockopt(socket.IPPROTO_TCP, 25))
+
+
+def rings():
+    """Connections return once there is a ring. $RING is a library that makes one past the C library, or empty."""
+    near, far = pair()
+    parameters = (ctypes.c_char * 120)()
+    if library := os.environ["RING"]:
+        ring = ctypes.CDLL(library).make_ring(parameters)
+    else:
+        ring = ctypes.CDLL(None).syscall(ctypes.c_long(425), ctypes.c_long(1), parameters)
+    print(os.readlink(f"/proc/self/fd/{ring}"))
+    # Checks are at most 0.1 s apart.
+    until, rounds = time.monotonic() + 0.2, 0
+    for _ in range(2):
+        other, peer = pair()
+        while rounds < 100 or time.monotonic() < until:
+            for one, two in ((near, far), (other, peer)):
+                one.sendall(b"%8d" % rounds)
+                assert exactly(two, 8) == b"%8d" % rounds
+            rounds += 1
+    print("same")
 
 
 def streams():

@@ -8,7 +8,7 @@ use libc::c_long;
 
 use crate::stats::Reason;
 use crate::trampoline::hooked;
-use crate::{engine, gate, process, table};
+use crate::{engine, gate, process, rings, table};
 
 hooked! {
     // A child with its own memory, or with this one.
@@ -18,6 +18,7 @@ hooked! {
     posix_spawnp => before_spawn;
     popen => before_spawn;
     system => before_spawn;
+    posix_spawn_file_actions_adddup2 => before_spawned_duplicate;
     execl => before_exec;
     execlp => before_exec;
     execle => before_exec;
@@ -76,6 +77,11 @@ fn before_spawn(_: [usize; 6]) {
     process::share_inherited();
 }
 
+/// The program will have the socket under another number.
+fn before_spawned_duplicate([_, fd, ..]: [usize; 6]) {
+    process::share(fd as c_int);
+}
+
 /// If the call fails, no socket is adopted any longer: this thread cannot tell.
 fn before_exec(_: [usize; 6]) {
     gate::close();
@@ -123,7 +129,8 @@ fn before_syscall([number, first, second, third, ..]: [usize; 6]) {
             gate::close();
             process::share_inherited();
         }
-        libc::SYS_seccomp => process::stop_adoption(),
+        libc::SYS_seccomp => table::stop_adoption(),
+        libc::SYS_io_uring_setup if rings::are_possible() => table::stop_adoption(),
         libc::SYS_close => table::forget(first as c_int, Reason::Call),
         libc::SYS_read
         | libc::SYS_write
@@ -167,24 +174,24 @@ fn before_syscall([number, first, second, third, ..]: [usize; 6]) {
 /// A filter of system calls may forbid those of this library.
 fn before_prctl([option, ..]: [usize; 6]) {
     if option as c_int == libc::PR_SET_SECCOMP {
-        process::stop_adoption();
+        table::stop_adoption();
     }
 }
 
 /// The process ends with its last thread, which must not be one of this library.
 fn before_thread_exit(_: [usize; 6]) {
     if rustix::thread::gettid() == rustix::process::getpid() {
-        process::stop_adoption();
+        table::stop_adoption();
         engine::detach();
     }
 }
 
 /// All memory of a session would be locked, with pages that are never used.
 fn before_lock(_: [usize; 6]) {
-    process::stop_adoption();
+    table::stop_adoption();
 }
 
 /// A thread that waits in this library cannot be canceled.
 fn before_cancel(_: [usize; 6]) {
-    process::stop_adoption();
+    table::stop_adoption();
 }

@@ -18,7 +18,7 @@ use libc::{
     EEXIST, EINVAL, ENOENT, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP,
     EPOLLIN, EPOLLONESHOT, epoll_event,
 };
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::adopted::{Adopted, Watcher};
 use crate::engine::Engine;
@@ -34,10 +34,13 @@ pub(crate) struct Set {
     sleepers: AtomicU32,
     /// Eventfd for these threads, or -1.
     event: AtomicI32,
-    /// Generation of the engine whose bell is a member.
-    bell: AtomicU64,
-    /// A child has the set.
+    /// Generation of the engine whose bell is a member, and the bell, or -1.
+    generation: AtomicU64,
+    bell: AtomicI32,
+    /// Another process has the set, or another set has it as a member.
     shared: AtomicBool,
+    /// The next wait starts with the kernel's members, because the last reported adopted ones only.
+    kernel_first: AtomicBool,
 }
 
 #[derive(Default)]
@@ -67,17 +70,19 @@ impl Set {
             adopted: AtomicUsize::new(0),
             sleepers: AtomicU32::new(0),
             event: AtomicI32::new(-1),
-            bell: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
+            bell: AtomicI32::new(-1),
             shared: AtomicBool::new(false),
+            kernel_first: AtomicBool::new(false),
         }
     }
 
-    /// Sets whether a child has the set.
+    /// Sets whether others have the set.
     pub(crate) fn set_shared(&self, shared: bool) {
         self.shared.store(shared, Ordering::SeqCst);
     }
 
-    /// Returns `true` if a child has the set, so that its members stay with the kernel.
+    /// Returns `true` if others have the set, so that its members stay with the kernel.
     pub(crate) fn is_shared(&self) -> bool {
         self.shared.load(Ordering::SeqCst)
     }
@@ -117,14 +122,15 @@ impl Set {
         Ok(())
     }
 
-    /// Changes the membership of an adopted socket. Returns the number of an error.
+    /// Changes the membership of an adopted socket. Returns the number of an error, or `None` if the socket must return
+    /// first: others have the set, or the system has no descriptor for it.
     pub(crate) fn control_adopted(
         self: &Arc<Set>,
         operation: c_int,
         fd: c_int,
         event: Option<epoll_event>,
         adopted: &Arc<Adopted>,
-    ) -> Result<(), c_int> {
+    ) -> Option<Result<(), c_int>> {
         let mut inner = self.inner.lock();
         let known = inner.members.contains_key(&fd);
         match (operation, event) {
@@ -132,28 +138,42 @@ impl Set {
                 drop(inner);
                 adopted.unwatch_set(&self.watcher());
                 self.remove(fd);
-                return Ok(());
+                return Some(Ok(()));
             }
-            (EPOLL_CTL_DEL | EPOLL_CTL_MOD, _) if !known => return Err(ENOENT),
-            (EPOLL_CTL_ADD, _) if known => return Err(EEXIST),
+            (EPOLL_CTL_DEL | EPOLL_CTL_MOD, _) if !known => return Some(Err(ENOENT)),
+            (EPOLL_CTL_ADD, _) if known => return Some(Err(EEXIST)),
+            // Under the lock: the members are released after the set is shared.
+            (EPOLL_CTL_ADD, Some(_)) if self.is_shared() => return None,
             (EPOLL_CTL_ADD | EPOLL_CTL_MOD, Some(event)) => {
                 inner.insert(fd, event, Some(Arc::clone(adopted)));
             }
-            _ => return Err(EINVAL),
+            _ => return Some(Err(EINVAL)),
         }
-        drop(inner);
         if operation == EPOLL_CTL_ADD {
             self.adopted.fetch_add(1, Ordering::SeqCst);
+            if !self.register(&inner, adopted.engine()) {
+                inner.remove(fd);
+                self.adopted.fetch_sub(1, Ordering::SeqCst);
+                return None;
+            }
+            drop(inner);
             adopted.watch_set(self.watcher());
-            self.register(adopted.engine());
+        } else {
+            drop(inner);
         }
         // As the kernel does, an event that has occurred is reported again.
         self.mark(fd);
-        Ok(())
+        Some(Ok(()))
     }
 
-    /// Takes a member that was adopted from the kernel's set.
-    pub(crate) fn adopt(self: &Arc<Set>, fd: c_int, adopted: &Arc<Adopted>, engine: &Engine) {
+    /// Prepares for the adoption of a member. Returns `false` if the member must stay with the kernel.
+    pub(crate) fn prepare(&self, engine: &Engine) -> bool {
+        let inner = self.inner.lock();
+        !self.is_shared() && self.register(&inner, engine)
+    }
+
+    /// Takes a member that was adopted from the kernel's set, after [`Set::prepare`].
+    pub(crate) fn adopt(self: &Arc<Set>, fd: c_int, adopted: &Arc<Adopted>) {
         let mut inner = self.inner.lock();
         let Some(member) = inner.members.get_mut(&fd) else { return };
         member.adopted = Some(Arc::clone(adopted));
@@ -161,8 +181,9 @@ impl Set {
             (member.detached, member.disabled) = (false, true);
         }
         self.adopted.fetch_add(1, Ordering::SeqCst);
+        // Again, because a wait removes the descriptors of a set without adopted members.
+        self.register(&inner, adopted.engine());
         drop(inner);
-        self.register(engine);
         adopted.watch_set(self.watcher());
         // Fails only for a detached member.
         let _ = control(self.fd, EPOLL_CTL_DEL, fd, None);
@@ -193,30 +214,52 @@ impl Set {
         }
     }
 
-    /// Ends the use of a set that the program has closed, or shares with another process.
-    pub(crate) fn retire(&self) {
+    /// Removes this library's descriptors from the kernel's set, which has all members again.
+    pub(crate) fn withdraw(&self) {
+        self.unregister(&self.inner.lock());
+    }
+
+    fn unregister(&self, _: &MutexGuard<'_, Inner>) {
+        self.generation.store(0, Ordering::SeqCst);
+        self.remove_bell();
         let event = self.event.swap(-1, Ordering::SeqCst);
         if event >= 0 {
-            // The kernel removes it from the set.
-            own::signal(event);
+            // Before the close, because a child may have both.
+            let _ = control(self.fd, EPOLL_CTL_DEL, event, None);
             // SAFETY: the descriptor belongs to this set.
             unsafe { real::close(event) };
         }
     }
 
-    /// Makes the engine's bell and the eventfd members of the kernel's set.
-    fn register(&self, engine: &Engine) {
-        if self.event.load(Ordering::Acquire) < 0
-            && let Some(event) = own::new_event()
-        {
-            let own = epoll_event { events: EPOLLIN as u32, u64: marker(&EVENT) };
-            let _ = control(self.fd, EPOLL_CTL_ADD, event, Some(own));
+    fn remove_bell(&self) {
+        let bell = self.bell.swap(-1, Ordering::SeqCst);
+        if bell >= 0 {
+            // Fails if the bell is closed, which the kernel has removed then.
+            let _ = control(self.fd, EPOLL_CTL_DEL, bell, None);
+        }
+    }
+
+    /// Makes the engine's bell and the eventfd members of the kernel's set. Returns `false` if there is none.
+    fn register(&self, _: &MutexGuard<'_, Inner>, engine: &Engine) -> bool {
+        let own = |marked| Some(epoll_event { events: EPOLLIN as u32, u64: marker(marked) });
+        if self.event.load(Ordering::Acquire) < 0 {
+            let Some(event) = own::new_event() else { return false };
+            if control(self.fd, EPOLL_CTL_ADD, event, own(&EVENT)).is_err() {
+                // SAFETY: the descriptor belongs to this set.
+                unsafe { real::close(event) };
+                return false;
+            }
             self.event.store(event, Ordering::Release);
         }
-        if self.bell.swap(engine.generation, Ordering::AcqRel) != engine.generation {
-            let own = epoll_event { events: EPOLLIN as u32, u64: marker(&BELL) };
-            let _ = control(self.fd, EPOLL_CTL_ADD, engine.bell(), Some(own));
+        if self.generation.load(Ordering::Acquire) != engine.generation {
+            self.remove_bell();
+            if control(self.fd, EPOLL_CTL_ADD, engine.bell(), own(&BELL)).is_err() {
+                return false;
+            }
+            self.bell.store(engine.bell(), Ordering::Release);
+            self.generation.store(engine.generation, Ordering::Release);
         }
+        true
     }
 
     fn watcher(self: &Arc<Set>) -> Arc<dyn Watcher> {
@@ -224,7 +267,7 @@ impl Set {
     }
 
     /// Writes the events of adopted members to `events`. Returns their number.
-    fn collect(&self, events: &mut [epoll_event]) -> usize {
+    fn collect(&self, engine: Option<&LiveEngine<'_>>, events: &mut [epoll_event]) -> usize {
         let mut count = 0;
         let queued = self.inner.lock().queue.len();
         for _ in 0..queued {
@@ -237,6 +280,11 @@ impl Set {
             let Some(mut found) = adopted.events(is_edge) else { continue };
             if found & wanted == 0 && !is_edge {
                 found = adopted.events(true).unwrap_or(0);
+            }
+            if found & EPOLLERR as u32 != 0 && adopted.engine().is_lost() {
+                // Not of the connection, which returns to the kernel.
+                engine.into_iter().for_each(|engine| (engine.1)(adopted.engine()));
+                continue;
             }
             if found & wanted == 0 {
                 continue;
@@ -294,7 +342,7 @@ impl Set {
 
     /// Prepares a wait.
     pub(crate) fn before_sleep(&self, engine: Option<&LiveEngine<'_>>, events: &mut [epoll_event]) -> Step {
-        let count = self.collect(events);
+        let count = self.collect(engine, events);
         if count > 0 {
             return Step::Ready(count);
         }
@@ -304,7 +352,7 @@ impl Set {
         }
         if self.has_queued() {
             self.end_sleep();
-            return Step::Ready(self.collect(events));
+            return Step::Ready(self.collect(engine, events));
         }
         Step::Sleep
     }
@@ -321,9 +369,13 @@ impl Set {
         for index in 0..events.len() {
             let event = events[index];
             if event.u64 == marker(&EVENT) {
+                let _unchanged = self.inner.lock();
                 own::clear(self.event.load(Ordering::Acquire));
             } else if event.u64 == marker(&BELL) {
-                engine.into_iter().for_each(LiveEngine::poll);
+                match engine {
+                    Some(engine) => engine.poll(),
+                    None => self.withdraw_if_unused(),
+                }
             } else {
                 events[kept] = event;
                 kept += 1;
@@ -332,8 +384,29 @@ impl Set {
         kept
     }
 
+    /// Another member or thread would be woken by events that are none of this set's.
+    fn withdraw_if_unused(&self) {
+        let inner = self.inner.lock();
+        if self.adopted.load(Ordering::SeqCst) == 0 {
+            self.unregister(&inner);
+        }
+    }
+
+    /// Sets whether the next wait starts with the kernel's members. Returns the previous value.
+    pub(crate) fn set_kernel_first(&self, first: bool) -> bool {
+        self.kernel_first.swap(first, Ordering::Relaxed)
+    }
+
+    /// Ends a wait whose time is over: returns the events of adopted members that own descriptors have reported.
+    pub(crate) fn after_timeout(&self, engine: Option<&LiveEngine<'_>>, events: &mut [epoll_event]) -> usize {
+        self.collect(engine, events)
+    }
+
     /// Returns the engine of an adopted member.
     pub(crate) fn engine(&self) -> Option<Arc<Engine>> {
+        if self.adopted.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
         let inner = self.inner.lock();
         inner
             .members
@@ -346,7 +419,9 @@ impl Set {
 impl Watcher for Set {
     /// Queues a member that may have an event.
     fn mark(&self, fd: c_int) {
-        self.inner.lock().enqueue(fd);
+        // The eventfd stays open while the lock is held.
+        let mut inner = self.inner.lock();
+        inner.enqueue(fd);
         let event = self.event.load(Ordering::Acquire);
         if self.sleepers.load(Ordering::SeqCst) > 0 && event >= 0 {
             own::signal(event);

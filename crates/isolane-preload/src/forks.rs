@@ -1,8 +1,8 @@
 //! Children that share sockets and epoll sets with this process.
 //!
 //! Each fork makes a pair of sockets, of which the child and its children have one. The other hangs up once all of them
-//! have ended or called exec. A child that calls exec sends a byte first, because its program has the descriptors without
-//! FD_CLOEXEC.
+//! have ended or called exec. A child sends a byte before it calls exec, because its program has the descriptors without
+//! FD_CLOEXEC, and one when it makes a descriptor that lasts longer than the parent's.
 //!
 //! Invariant: a socket that exists at a fork is not adopted before the pair hangs up.
 
@@ -74,18 +74,34 @@ fn take(slot: &AtomicI32) -> Option<OwnedFd> {
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Tells all ancestors that a program will have the descriptors of this process.
-pub(crate) fn report_exec() {
+/// Reports of a child.
+#[derive(Clone, Copy)]
+pub(crate) enum Report {
+    /// A program will have the descriptors without FD_CLOEXEC.
+    Exec = 1,
+    /// The child has another descriptor of a socket of its parent.
+    Duplicate = 2,
+}
+
+/// Sends a report to all ancestors.
+pub(crate) fn report(report: Report) {
     for ancestor in ANCESTORS.iter().map(|ancestor| ancestor.load(Ordering::Relaxed)).filter(|fd| *fd >= 0) {
-        // Fails only if many such bytes are unread, or the ancestor has ended.
-        let _ = send(sockets::borrow(ancestor), b"x", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        // Fails only if many reports are unread, or the ancestor has ended.
+        let _ = send(sockets::borrow(ancestor), &[report as u8], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
+}
+
+/// Returns `true` in a child.
+pub(crate) fn has_ancestors() -> bool {
+    ANCESTORS[0].load(Ordering::Relaxed) >= 0
 }
 
 /// Children that no longer have the sockets of this process.
 pub(crate) struct Ended {
     /// A program has those without FD_CLOEXEC.
     pub(crate) has_program: bool,
+    /// Any may have another descriptor.
+    pub(crate) has_duplicate: bool,
     /// No other child has them.
     pub(crate) all: bool,
 }
@@ -98,24 +114,31 @@ pub(crate) fn check() -> Option<Ended> {
     }
     let mut children = CHILDREN.try_lock()?;
     CHECK_AT.store(now_ns() + CHECK_INTERVAL_NS, Ordering::Relaxed);
-    let mut has_program = false;
-    children.retain(|child| match has_ended(child) {
-        Some(exec) => {
-            has_program |= exec;
+    let mut reports = 0;
+    children.retain(|child| match reports_of_ended(child) {
+        Some(found) => {
+            reports |= found;
             false
         }
         None => true,
     });
     let count = children.len();
     COUNT.store(count, Ordering::Relaxed);
-    Some(Ended { has_program, all: count == 0 })
+    let has = |report: Report| reports & report as u8 != 0;
+    Some(Ended { has_program: has(Report::Exec), has_duplicate: has(Report::Duplicate), all: count == 0 })
 }
 
-/// Returns whether a program was started, once all processes have ended or started one.
-fn has_ended(child: &OwnedFd) -> Option<bool> {
+/// Returns the bits of all reports, once all processes have ended or started a program.
+fn reports_of_ended(child: &OwnedFd) -> Option<u8> {
     let mut polled = [PollFd::new(child, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut polled, Some(&now)).ok()?;
-    let events = polled[0].revents();
-    events.contains(PollFlags::HUP).then(|| events.contains(PollFlags::IN))
+    if !polled[0].revents().contains(PollFlags::HUP) {
+        return None;
+    }
+    let (mut reports, mut buffer) = (0, [0; 64]);
+    while let Ok(count @ 1..) = rustix::io::read(child, &mut buffer) {
+        reports |= buffer[..count].iter().fold(0, |all, report| all | report);
+    }
+    Some(reports)
 }

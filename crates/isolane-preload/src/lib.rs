@@ -35,6 +35,7 @@ mod own;
 mod policy;
 mod process;
 mod real;
+mod rings;
 mod sockets;
 mod stats;
 mod table;

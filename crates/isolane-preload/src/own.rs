@@ -61,12 +61,10 @@ pub(crate) fn reset_in_child() {
     }
 }
 
-/// Returns an eventfd for one wait, or the number of an error.
-pub(crate) fn take_event() -> Result<c_int, c_int> {
-    if let Some(event) = EVENTS.lock().pop() {
-        return Ok(event);
-    }
-    new_event().ok_or(libc::ENOMEM)
+/// Returns an eventfd for one wait.
+pub(crate) fn take_event() -> Option<c_int> {
+    let unused = EVENTS.lock().pop();
+    unused.or_else(new_event)
 }
 
 /// Ends the use of an eventfd by a wait.

@@ -1,7 +1,10 @@
 //! Forks of the program, and the descriptors of this library that a child must not keep.
 
+use std::ffi::c_int;
+
 use parking_lot::Mutex;
 
+use crate::forks::Report;
 use crate::stats::{self, Reason};
 use crate::{engine, forks, gate, own, sockets, table};
 
@@ -24,7 +27,10 @@ extern "C" fn before_fork() {
         // Most programs that start others have no connections.
     } else if forks::before() {
         table::release_all(Reason::Fork, |_| table::SHARED);
-        table::sets().for_each(|(_, set)| set.set_shared(true));
+        table::sets().for_each(|(_, set)| {
+            set.set_shared(true);
+            set.withdraw();
+        });
     } else {
         share_everything();
     }
@@ -50,13 +56,6 @@ extern "C" fn after_fork_in_child() {
     unsafe { FORK.force_unlock() };
 }
 
-/// Returns all sockets, and adopts none in this process and its children any longer.
-pub(crate) fn stop_adoption() {
-    if gate::close_for_good() {
-        table::release_all(Reason::Call, |_| table::PINNED);
-    }
-}
-
 /// Returns all sockets to the kernel for good, because another process will have them.
 pub(crate) fn share_everything() {
     table::release_all(Reason::Fork, |_| table::PINNED);
@@ -65,8 +64,26 @@ pub(crate) fn share_everything() {
 
 /// Before a program is started that inherits descriptors: those without FD_CLOEXEC.
 pub(crate) fn share_inherited() {
-    forks::report_exec();
+    forks::report(Report::Exec);
     table::release_all(Reason::Exec, |fd| {
         if sockets::is_inherited(fd) { table::PINNED } else { table::CANDIDATE }
     });
+}
+
+/// Returns a descriptor to the kernel for good, because another one will refer to the same file, or to the same socket in
+/// a program that this process starts.
+pub(crate) fn share(fd: c_int) {
+    table::release(fd, Reason::Duplicate, table::PINNED);
+    table::demote(fd);
+    report_duplicate(fd);
+}
+
+/// Tells the process that has started this one that a socket of its connections may outlast this process.
+pub(crate) fn report_duplicate(fd: c_int) {
+    if forks::has_ancestors()
+        && table::slot(fd).is_some_and(|slot| slot.state() == table::OTHER)
+        && sockets::tcp_cookie(fd).is_some()
+    {
+        forks::report(Report::Duplicate);
+    }
 }

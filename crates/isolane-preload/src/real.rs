@@ -2,7 +2,7 @@
 //!
 //! They are declared with the ABI `C-unwind`, because a thread can be canceled in them. Callers have nothing to drop.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
@@ -71,6 +71,7 @@ functions! {
     sendto(fd: c_int, buffer: *const c_void, count: usize, flags: c_int, to: *const sockaddr, length: socklen_t) -> isize;
     sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize;
     sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int;
     accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int;
     accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int;
@@ -103,4 +104,5 @@ functions! {
     fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     sendfile(to: c_int, from: c_int, offset: *mut off_t, count: usize) -> isize;
     fork() -> c_int;
+    syscall(number: c_long, first: usize, second: usize) -> c_long;
 }

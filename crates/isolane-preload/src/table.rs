@@ -18,6 +18,7 @@ use crate::epoll::Set;
 use crate::forks;
 use crate::gate;
 use crate::policy;
+use crate::rings::{self, Rings};
 use crate::sockets;
 use crate::stats::{self, Reason};
 
@@ -29,12 +30,14 @@ pub(crate) const SET: u32 = 1;
 pub(crate) const PINNED: u32 = 2;
 /// The same, as long as a child has it.
 pub(crate) const SHARED: u32 = 3;
+/// TCP socket that this process has made, before it connects.
+pub(crate) const NEW: u32 = 4;
 /// TCP socket of this process that may be adopted.
-pub(crate) const CANDIDATE: u32 = 4;
+pub(crate) const CANDIDATE: u32 = 5;
 /// Candidate whose adoption is in progress.
-pub(crate) const ADOPTING: u32 = 5;
+pub(crate) const ADOPTING: u32 = 6;
 /// Adopted TCP socket.
-pub(crate) const ADOPTED: u32 = 6;
+pub(crate) const ADOPTED: u32 = 7;
 
 /// A descriptor of the program.
 pub(crate) struct Slot {
@@ -136,12 +139,21 @@ pub(crate) fn used() -> impl Iterator<Item = (c_int, &'static Slot)> {
     TABLE[..used].iter().enumerate().map(|(fd, slot)| (fd as c_int, slot))
 }
 
-/// Makes a connected or accepted socket a candidate, if it is a TCP socket.
-pub(crate) fn insert_socket(fd: c_int) {
+/// Records a socket that no other process has, and this one only under this number, if it is a TCP socket: [`NEW`], or
+/// [`CANDIDATE`] if it was accepted.
+pub(crate) fn insert_socket(fd: c_int, state: u32) {
     if let Some(slot) = slot(fd)
         && let Some(cookie) = sockets::tcp_cookie(fd)
     {
-        insert(fd, slot, CANDIDATE, Entry { cookie, ..Entry::default() });
+        insert(fd, slot, state, Entry { cookie, ..Entry::default() });
+    }
+}
+
+/// Makes a new socket a candidate, because it connects.
+pub(crate) fn set_connected(fd: c_int) {
+    if let Some(slot) = slot(fd).filter(|slot| slot.state() == NEW) {
+        slot.counts.reset();
+        let _ = slot.state.compare_exchange(NEW, CANDIDATE, Ordering::SeqCst, Ordering::SeqCst);
     }
 }
 
@@ -154,21 +166,13 @@ pub(crate) fn insert_set(fd: c_int) {
 
 fn insert(fd: c_int, slot: &'static Slot, state: u32, entry: Entry) {
     USED.fetch_max(fd as usize + 1, Ordering::AcqRel);
-    let mut current = slot.entry.lock();
-    // A socket that connects in the background can be a member of sets already.
-    let sets = match &mut *current {
-        Some(known) if known.cookie == entry.cookie && state == CANDIDATE => std::mem::take(&mut known.sets),
-        _ => Vec::new(),
-    };
-    if matches!(slot.state(), PINNED | SHARED)
-        && state == CANDIDATE
-        && current.as_ref().is_some_and(|known| known.cookie == entry.cookie)
-    {
-        return;
-    }
-    *current = Some(Box::new(Entry { sets, ..entry }));
+    let old = slot.entry.lock().replace(Box::new(entry));
     slot.counts.reset();
     slot.state.store(state, Ordering::Release);
+    // The descriptor was closed past this library.
+    for set in old.into_iter().flat_map(|entry| entry.sets) {
+        set.remove(fd);
+    }
 }
 
 /// Starts a transfer of `bytes` on a socket of this process.
@@ -213,6 +217,17 @@ pub(crate) fn leave(slot: &Slot) {
 #[cold]
 fn adopt(slot: &'static Slot, fd: c_int) -> bool {
     check_children();
+    if gate::is_closed() {
+        return false;
+    }
+    match rings::check() {
+        Rings::Absent => {}
+        Rings::Present => {
+            stop_adoption();
+            return false;
+        }
+        Rings::Unknown => return false,
+    }
     let Some(engine) = engine::attached() else { return false };
     let mut guard = slot.entry.lock();
     let Some(entry) = guard.as_deref_mut() else { return false };
@@ -223,8 +238,7 @@ fn adopt(slot: &'static Slot, fd: c_int) -> bool {
         slot.state.store(state, Ordering::SeqCst);
         false
     };
-    let is_shared = entry.sets.iter().any(|set| set.is_shared());
-    if is_shared || slot.in_kernel.load(Ordering::SeqCst) > 0 || gate::is_closed() {
+    if slot.in_kernel.load(Ordering::SeqCst) > 0 || gate::is_closed() {
         return stays(CANDIDATE);
     }
     match sockets::adoptable(fd, entry.cookie) {
@@ -232,12 +246,15 @@ fn adopt(slot: &'static Slot, fd: c_int) -> bool {
         sockets::Adoptable::Later => return stays(CANDIDATE),
         sockets::Adoptable::Never => return stays(PINNED),
     }
+    if entry.sets.iter().any(|set| !set.prepare(&engine)) {
+        return stays(CANDIDATE);
+    }
     let Some(adopted) = Adopted::open(&engine, fd) else { return stays(PINNED) };
     let adopted = Arc::new(adopted);
     let notified: Arc<dyn Notified> = Arc::clone(&adopted) as _;
     engine.insert(adopted.id(), Arc::downgrade(&notified));
     for set in &entry.sets {
-        set.adopt(fd, &adopted, &engine);
+        set.adopt(fd, &adopted);
     }
     entry.adopted = Some(adopted);
     stats::adopted();
@@ -257,8 +274,8 @@ pub(crate) fn release(fd: c_int, reason: Reason, next: u32) {
     let Some(entry) = guard.as_deref_mut() else { return };
     match slot.state.load(Ordering::SeqCst) {
         ADOPTED => {}
-        CANDIDATE | SHARED if next == PINNED => return slot.state.store(PINNED, Ordering::SeqCst),
-        CANDIDATE if next == SHARED => return slot.state.store(SHARED, Ordering::SeqCst),
+        CANDIDATE | NEW | SHARED if next == PINNED => return slot.state.store(PINNED, Ordering::SeqCst),
+        CANDIDATE | NEW if next == SHARED => return slot.state.store(SHARED, Ordering::SeqCst),
         _ => return,
     }
     if let Some(adopted) = entry.adopted.take() {
@@ -282,6 +299,14 @@ pub(crate) fn release_all(reason: Reason, next: impl Fn(c_int) -> u32) {
     }
 }
 
+/// Returns all sockets, and adopts none in this process and its children any longer.
+#[cold]
+pub(crate) fn stop_adoption() {
+    if gate::close_for_good() {
+        release_all(Reason::Call, |_| PINNED);
+    }
+}
+
 /// Returns all sockets of an engine to the kernel, because it has ended or violates the protocol.
 #[cold]
 pub(crate) fn abandon(engine: &Arc<Engine>) {
@@ -296,7 +321,9 @@ pub(crate) fn abandon(engine: &Arc<Engine>) {
 /// Makes sockets candidates again that no child has any longer.
 pub(crate) fn check_children() {
     let Some(ended) = forks::check() else { return };
-    if ended.has_program {
+    if ended.has_duplicate {
+        pin_shared(|_| true);
+    } else if ended.has_program {
         // Before the others: the program may have them for long.
         pin_shared(sockets::is_inherited);
     }
@@ -366,6 +393,7 @@ pub(crate) fn forget(fd: c_int, reason: Reason) {
 pub(crate) fn demote(fd: c_int) {
     let Some(slot) = slot(fd).filter(|slot| slot.state() == SET) else { return };
     let Some(set) = slot.entry.lock().take().and_then(|entry| entry.set) else { return };
+    set.set_shared(true);
     for member in set.members() {
         release(member, Reason::Epoll, PINNED);
         if let Some(slot) = socket(member) {
@@ -373,7 +401,7 @@ pub(crate) fn demote(fd: c_int) {
         }
     }
     slot.state.store(OTHER, Ordering::SeqCst);
-    set.retire();
+    set.withdraw();
 }
 
 /// Empties the table in a forked child, whose only thread calls it. Threads of the parent may have held the locks.

@@ -22,7 +22,7 @@ use crate::preload::{Calls, Library, check_program, prepend};
 /// cannot serve, and when the engine ends, without losing a byte. An engine is started if none is running.
 ///
 /// The program cannot use io_uring, whose operations no library sees, and set-user-ID programs that it starts gain no
-/// rights. Programs that are linked statically, written in Go, or set-user-ID call the system past preloaded libraries,
+/// rights; `--io-uring` permits both. Programs that are linked statically, written in Go, or set-user-ID call the system past preloaded libraries,
 /// and are refused.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -32,6 +32,9 @@ pub struct Args {
     /// Print for each process how many messages went through the engine when it exits, to stderr or a file
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     stats: Option<OsString>,
+    /// Let the program use io_uring; once a process has a ring, none of its connections moves any longer
+    #[arg(long)]
+    io_uring: bool,
     /// Program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -66,7 +69,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Some(file) => program.env("ISOLANE_PRELOAD_STATS", std::path::absolute(file).io_context("--stats")?),
         None => program.env_remove("ISOLANE_PRELOAD_STATS"),
     };
-    deny_io_uring().io_context("cannot forbid io_uring")?;
+    if !args.io_uring {
+        deny_io_uring().io_context("cannot forbid io_uring")?;
+    }
     // The other program ends this one's threads.
     logging::finish(None);
     let error = program.exec();

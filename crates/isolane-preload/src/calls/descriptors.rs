@@ -3,17 +3,15 @@
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::Ordering;
 
-use libc::{F_DUPFD, F_DUPFD_CLOEXEC, F_SETFL, F_SETOWN, FIONBIO, FIONREAD, O_ASYNC, O_NONBLOCK, TIOCOUTQ};
+use libc::{
+    F_DUPFD, F_DUPFD_CLOEXEC, F_SETFD, F_SETFL, F_SETOWN, FD_CLOEXEC, FIONBIO, FIONREAD, O_ASYNC, O_NONBLOCK,
+    TIOCOUTQ,
+};
 
 use super::{exported, kernel};
+use crate::process::{report_duplicate, share};
 use crate::stats::Reason;
 use crate::table;
-
-/// Returns a descriptor to the kernel for good, because another one will refer to the same file.
-fn share(fd: c_int) {
-    table::release(fd, Reason::Duplicate, table::PINNED);
-    table::demote(fd);
-}
 
 fn set_nonblocking(fd: c_int, nonblocking: bool) {
     if let Some(adopted) = table::slot(fd).and_then(table::Slot::adopted) {
@@ -25,6 +23,7 @@ fn set_nonblocking(fd: c_int, nonblocking: bool) {
 fn control(fd: c_int, command: c_int, argument: usize, call: impl FnOnce() -> c_int) -> c_int {
     match command {
         F_DUPFD | F_DUPFD_CLOEXEC => share(fd),
+        F_SETFD if argument as c_int & FD_CLOEXEC == 0 => report_duplicate(fd),
         F_SETOWN | F_SETSIG | F_SETOWN_EX => table::release(fd, Reason::Option, table::PINNED),
         F_SETFL if argument as c_int & O_ASYNC != 0 => table::release(fd, Reason::Option, table::PINNED),
         _ => {}
@@ -106,6 +105,9 @@ exported! {
     }
 
     fn ioctl(fd: c_int, request: usize, argument: usize) -> c_int {
+        if request as u64 == FIONCLEX {
+            report_duplicate(fd);
+        }
         let Some(slot) = table::socket(fd) else { return kernel!(ioctl(fd, request, argument)) };
         let target = argument as *mut c_int;
         match request as u64 {

@@ -20,6 +20,22 @@ fn created(fd: c_int) -> c_int {
 
 /// Changes the membership of a TCP socket of this process. `None`: the kernel does it.
 fn control(set_fd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> Option<Result<(), c_int>> {
+    loop {
+        if let Some(result) = try_control(set_fd, operation, fd, event)? {
+            return Some(result);
+        }
+        // It is a candidate again once no other process has the set.
+        table::release(fd, Reason::Epoll, table::CANDIDATE);
+    }
+}
+
+/// Returns `None` if the kernel does it, and `Some(None)` if the socket must return first.
+fn try_control(
+    set_fd: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> Option<Option<Result<(), c_int>>> {
     let slot = table::socket(fd)?;
     // SAFETY: the program passes an event, or null.
     let event = unsafe { event.as_ref() }.copied();
@@ -36,9 +52,9 @@ fn control(set_fd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) 
         let is_member = entry.sets.iter().any(|other| Arc::ptr_eq(other, &set));
         let result = match &entry.adopted {
             Some(adopted) if state == table::ADOPTED => set.control_adopted(operation, fd, event, adopted),
-            _ => set.control_kernel(operation, fd, event),
+            _ => Some(set.control_kernel(operation, fd, event)),
         };
-        if result.is_ok() {
+        if matches!(result, Some(Ok(()))) {
             match operation {
                 EPOLL_CTL_ADD if !is_member => entry.sets.push(Arc::clone(&set)),
                 libc::EPOLL_CTL_DEL => entry.sets.retain(|other| !Arc::ptr_eq(other, &set)),
@@ -69,16 +85,27 @@ fn wait(
             let result = call(fd, events, milliseconds(until), mask);
             set.end_sleep();
             let count = result?;
-            // Another thread may have made it mixed in the meantime.
-            let kept = if set.is_mixed() { set.remove_own(None, &mut events[..count]) } else { count };
+            // It may have been mixed in the meantime.
+            let kept = set.remove_own(None, &mut events[..count]);
             if kept > 0 || count == 0 {
                 return Ok(kept);
             }
         }
         let engine = set.engine();
         let engine = engine.as_ref().map(|engine| LiveEngine(engine, table::abandon));
+        let is_over = until.is_some_and(|until| Instant::now() >= until);
+        if set.set_kernel_first(false) {
+            let count = call(fd, events, 0, mask)?;
+            let kept = set.remove_own(engine.as_ref(), &mut events[..count]);
+            if kept > 0 {
+                return Ok(kept);
+            }
+        }
         match set.before_sleep(engine.as_ref(), events) {
-            Step::Ready(count) if count == events.len() => return Ok(count),
+            Step::Ready(count) if count == events.len() => {
+                set.set_kernel_first(true);
+                return Ok(count);
+            }
             Step::Ready(0) => {}
             Step::Ready(count) => {
                 let more = call(fd, &mut events[count..], 0, mask).unwrap_or(0);
@@ -92,8 +119,8 @@ fn wait(
                 if count > 0 {
                     return Ok(count);
                 }
-                if slept == 0 && until.is_some_and(|until| Instant::now() >= until) {
-                    return Ok(0);
+                if is_over {
+                    return Ok(set.after_timeout(engine.as_ref(), events));
                 }
             }
         }

@@ -11,6 +11,7 @@ use libc::{EINVAL, POLLERR, POLLHUP, POLLIN, nfds_t, pollfd, sigset_t, timespec}
 
 use super::{exported, fail, kernel, last_error};
 use crate::adopted::Adopted;
+use crate::stats::Reason;
 use crate::{own, real, sockets, table};
 
 /// Returns `true` if a descriptor needs this library. Sets of epoll that are polled become the kernel's.
@@ -33,6 +34,7 @@ pub(crate) fn wait(
     mask: *const sigset_t,
 ) -> Result<c_int, c_int> {
     let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    fds.iter_mut().for_each(|polled| polled.revents = 0);
     loop {
         let streams: Vec<_> = fds
             .iter()
@@ -47,7 +49,13 @@ pub(crate) fn wait(
         if ready > 0 || is_over {
             return Ok(ready + call_without(fds, &streams, &[], Some(Duration::ZERO), mask)?.0);
         }
-        let event = own::take_event()?;
+        let Some(event) = own::take_event() else {
+            // Without a descriptor, only the kernel can wait.
+            streams
+                .iter()
+                .for_each(|(index, _)| table::release(fds[*index].fd, Reason::Call, table::CANDIDATE));
+            continue;
+        };
         streams.iter().for_each(|(_, adopted)| adopted.watch_poll(event));
         let slept = sleep(fds, &streams, event, until, mask);
         streams.iter().for_each(|(_, adopted)| adopted.unwatch_poll(event));
@@ -91,7 +99,13 @@ fn check(fds: &mut [pollfd], streams: &[(usize, Arc<Adopted>)], arm: bool) -> Op
     let mut ready = 0;
     for (index, adopted) in streams {
         let polled = &mut fds[*index];
-        polled.revents = adopted.events(arm)? as i16 & (polled.events | POLLERR | POLLHUP);
+        let events = adopted.events(arm)? as i16;
+        if events & POLLERR != 0 && adopted.engine().is_lost() {
+            // Not of the connection, which returns to the kernel.
+            table::abandon(adopted.engine());
+            return None;
+        }
+        polled.revents = events & (polled.events | POLLERR | POLLHUP);
         ready += c_int::from(polled.revents != 0);
     }
     Some(ready)

@@ -4,8 +4,8 @@ use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
 use libc::{
-    EBADF, EINVAL, FD_CLR, FD_ISSET, FD_SET, FD_SETSIZE, POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT,
-    POLLPRI, POLLRDBAND, POLLRDNORM, POLLWRBAND, POLLWRNORM, fd_set, pollfd, sigset_t, timespec, timeval,
+    EBADF, EINVAL, FD_CLR, FD_ISSET, FD_SETSIZE, POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI,
+    POLLRDBAND, POLLRDNORM, POLLWRBAND, POLLWRNORM, fd_set, pollfd, sigset_t, timespec, timeval,
 };
 
 use super::poll::{is_special, wait};
@@ -51,24 +51,37 @@ impl Sets {
         timeout: Option<Duration>,
         mask: *const sigset_t,
     ) -> Result<c_int, c_int> {
-        wait(&mut fds, timeout, mask)?;
-        if fds.iter().any(|polled| polled.revents & POLLNVAL != 0) {
-            return Err(EBADF);
-        }
-        let mut count = 0;
-        for polled in &fds {
-            for set in (0..3).filter(|set| self.has(*set, polled.fd)).collect::<Vec<_>>() {
-                // SAFETY: the set is the program's, and has the descriptor.
-                unsafe {
-                    FD_CLR(polled.fd, self.0[set]);
-                    if polled.revents & EVENTS[set].1 != 0 && polled.events & EVENTS[set].0 != 0 {
-                        FD_SET(polled.fd, self.0[set]);
-                        count += 1;
-                    }
-                }
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let is_over = until.is_some_and(|until| Instant::now() >= until);
+            wait(&mut fds, until.map(|until| until.saturating_duration_since(Instant::now())), mask)?;
+            if fds.iter().any(|polled| polled.revents & POLLNVAL != 0) {
+                return Err(EBADF);
             }
+            let count = fds.iter().map(|polled| self.found(polled).count() as c_int).sum();
+            if count > 0 || is_over || fds.iter().all(|polled| polled.revents == 0) {
+                fds.iter().for_each(|polled| self.leave(polled));
+                return Ok(count);
+            }
+            // An error or a hangup that no set asks for lasts, and does not end the wait.
+            fds.iter_mut().filter(|polled| polled.revents != 0).for_each(|polled| polled.fd = !polled.fd);
         }
-        Ok(count)
+    }
+
+    /// Returns the sets that ask for an event that has occurred.
+    fn found(&self, polled: &pollfd) -> impl Iterator<Item = usize> {
+        let events = polled.revents;
+        (0..3).filter(move |set| polled.fd >= 0 && self.has(*set, polled.fd) && events & EVENTS[*set].1 != 0)
+    }
+
+    /// Leaves a descriptor in these sets only.
+    fn leave(&self, polled: &pollfd) {
+        let found: [bool; 3] = std::array::from_fn(|set| self.found(polled).any(|other| other == set));
+        let fd = if polled.fd < 0 { !polled.fd } else { polled.fd };
+        for set in (0..3).filter(|set| self.has(*set, fd) && !found[*set]) {
+            // SAFETY: the set is the program's, and has the descriptor.
+            unsafe { FD_CLR(fd, self.0[set]) };
+        }
     }
 }
 

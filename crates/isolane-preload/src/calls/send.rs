@@ -10,6 +10,7 @@ use libc::{
 use super::{Transfer, exported, finish, kernel, single, transfer, value, vector};
 use crate::adopted::{Adopted, Outcome};
 use crate::buffers::{self, Buffers};
+use crate::process;
 use crate::stats::Reason;
 use crate::table::{self, Slot};
 
@@ -64,8 +65,7 @@ fn release_rights(message: *const msghdr) {
                 let start = CMSG_DATA(part).cast::<c_int>();
                 for index in 0..bytes / size_of::<c_int>() {
                     let fd = start.add(index).read_unaligned();
-                    table::release(fd, Reason::Duplicate, table::PINNED);
-                    table::demote(fd);
+                    process::share(fd);
                 }
             }
             part = CMSG_NXTHDR(message, part);

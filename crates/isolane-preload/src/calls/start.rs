@@ -2,7 +2,10 @@
 
 use std::ffi::{c_char, c_int};
 
-use libc::{EINPROGRESS, EINTR, off_t, sockaddr, socklen_t};
+use libc::{
+    AF_INET, AF_INET6, EINPROGRESS, EINTR, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, off_t, sockaddr,
+    socklen_t,
+};
 
 use super::{exported, kernel, last_error};
 use crate::stats::Reason;
@@ -20,18 +23,26 @@ fn exec(call: impl FnOnce() -> c_int) -> c_int {
 /// Records a socket that a call has returned, and keeps the call's error.
 fn accepted(fd: c_int) -> c_int {
     if fd >= 0 {
-        table::insert_socket(fd);
+        table::insert_socket(fd, table::CANDIDATE);
     }
     fd
 }
 
 exported! {
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+        let fd = kernel!(socket(domain, kind, protocol));
+        if fd >= 0 && matches!(domain, AF_INET | AF_INET6) && kind & KIND == SOCK_STREAM {
+            table::insert_socket(fd, table::NEW);
+        }
+        fd
+    }
+
     fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
         table::release(fd, Reason::Call, table::CANDIDATE);
         let result = kernel!(connect(fd, address, length));
         if result == 0 || matches!(last_error(), EINPROGRESS | EINTR) {
             let error = last_error();
-            table::insert_socket(fd);
+            table::set_connected(fd);
             if result != 0 {
                 return super::fail(error);
             }
@@ -87,3 +98,6 @@ exported! {
         exec(|| kernel!(fexecve(fd, arguments, environment)))
     }
 }
+
+/// Bits of the kind without flags.
+const KIND: c_int = !(SOCK_CLOEXEC | SOCK_NONBLOCK);
