@@ -73,6 +73,9 @@ fn applied(text: &str, old: &Config, new: &Config) -> Config {
 }
 
 proptest! {
+    // Each case reads several files.
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.div_ceil(4), ..ProptestConfig::default() })]
+
     #[test]
     fn printing_and_parsing_are_inverse(text in configs()) {
         let config = valid(&text);
