@@ -587,8 +587,7 @@ fn serve_logs_the_kernel_interface() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut listening = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut listening).unwrap();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
     kill(&child, "TERM");
     let log = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
     assert!(log.contains("using epoll"), "{log}");
