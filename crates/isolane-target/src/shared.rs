@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use isolane_memory::PAGE_SIZE;
 use isolane_proto::subsystem::{
-    AssociationId, CloseReason, ConnectRefusal, Connected, ConnectionInfo, ControlEvent, Host, HostPage, Port,
+    AssociationId, CloseReason, ConnectRefusal, Connected, ConnectionInfo, ControlEvent, Host, HostPage,
+    Port, SubsystemId,
 };
 use isolane_reactor::Waker;
 use isolane_reactor::mailbox::{self, Receiver, SendError, Sender};
@@ -48,9 +49,9 @@ pub(crate) enum Message {
     Shutdown { id: AssociationId, in_flight: Vec<Arc<InFlight>> },
     /// No request: by dropping the reference, a core confirms that it sees all earlier changes of the port.
     Checkpoint(Arc<()>),
-    /// Read the data that has arrived on all connections of this host, enter its unfinished changes into the
-    /// fence, then reply with [`Message::HostDrained`].
-    DrainHost { host: Box<Host>, fence: Arc<Fence>, reply_to: LaneId },
+    /// Read the data that has arrived on all connections of this host to this subsystem, enter its unfinished
+    /// changes into the fence, then reply with [`Message::HostDrained`].
+    DrainHost { subsystem: SubsystemId, host: Box<Host>, fence: Arc<Fence>, reply_to: LaneId },
     /// One core has entered its changes into the fence.
     HostDrained { lane: LaneId },
     /// Pass the held Connect of this lane to the port again: a queue has ended.
@@ -310,14 +311,16 @@ impl Shared {
         reply_to: LaneId,
     ) -> usize {
         let control = self.control.lock();
-        let Some(host) = control.port.host_to_drain(entry, data) else { return 0 };
-        let lanes = control.lanes.iter().filter(|(id, _)| !id.discovery).flat_map(|(_, lanes)| lanes);
+        let Some((subsystem, host)) = control.port.host_to_drain(entry, data) else { return 0 };
+        let lanes = control.lanes.iter().filter(|(id, _)| id.subsystem == subsystem);
+        let lanes = lanes.flat_map(|(_, lanes)| lanes);
         let mut cores: Vec<usize> =
             lanes.filter(|lane| lane.host.matches(&host)).map(|lane| lane.core).collect();
         cores.sort_unstable();
         cores.dedup();
         for core in &cores {
-            self.post(*core, Message::DrainHost { host: Box::new(host), fence: Arc::clone(fence), reply_to });
+            let (host, fence) = (Box::new(host), Arc::clone(fence));
+            self.post(*core, Message::DrainHost { subsystem, host, fence, reply_to });
         }
         cores.len()
     }
@@ -404,5 +407,7 @@ fn reason_text(reason: CloseReason) -> &'static str {
     match reason {
         CloseReason::AdminQueueLost => "the association's admin connection is gone",
         CloseReason::KeepAliveExpired => "the host was silent for longer than its keep-alive timeout",
+        CloseReason::HostRemoved => "its host is no longer allowed to use the subsystem",
+        CloseReason::SubsystemRemoved => "its subsystem was removed",
     }
 }

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use isolane_observe::snapshot::Snapshot;
-use isolane_proto::subsystem::{AssociationInfo, Port, PortConfig, SubsystemConfig};
+use isolane_proto::subsystem::{AssociationInfo, Port, PortConfig, SubsystemConfig, SubsystemId};
 use isolane_reactor::mailbox::Receiver as Mailbox;
 use isolane_reactor::{Reactor, ReactorConfig, Waker, clock};
 use parking_lot::Mutex;
@@ -197,11 +197,11 @@ impl Target {
         // Disconnected once every core has seen it.
         let _ = ends.recv_timeout(MESSAGE_TIMEOUT);
         self.shared.control(|port| {
-            let mut list: Vec<_> = port.namespaces().cloned().collect();
+            let mut list: Vec<_> = port.namespaces(SubsystemId::FIRST).cloned().collect();
             for changed in list.iter_mut().filter(|namespace| namespace.nsid == nsid) {
                 changed.geometry.read_only = read_only;
             }
-            port.set_namespaces(list)
+            port.set_namespaces(SubsystemId::FIRST, list)
         })?;
         Ok(())
     }
@@ -361,7 +361,7 @@ fn port_config(
 ) -> PortConfig {
     let max_io_queues = u16::try_from(max_connections.saturating_sub(1)).unwrap_or(u16::MAX).max(1);
     PortConfig {
-        subsystem: SubsystemConfig {
+        subsystems: vec![SubsystemConfig {
             nqn: config.nqn,
             serial: config.serial.clone(),
             namespaces: namespaces.iter().map(Namespace::to_config).collect(),
@@ -371,7 +371,7 @@ fn port_config(
             max_in_capsule_bytes: MAX_IN_CAPSULE_BYTES,
             max_transfer_bytes: MAX_TRANSFER_BYTES,
             ..SubsystemConfig::default()
-        },
+        }],
         listeners: listeners.to_vec(),
         advertise: config.advertise.clone(),
         max_associations: config.max_connections.clamp(1, 0xf000),

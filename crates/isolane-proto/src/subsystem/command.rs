@@ -11,7 +11,7 @@ use isolane_wire::admin::{GetFeaturesCommand, GetLogPageCommand, IdentifyCommand
 use isolane_wire::fabrics::ConnectData;
 use isolane_wire::feature::{FeatureId, HostBehaviorSupport};
 use isolane_wire::opcode::{AdminOpcode, FabricsType, IoOpcode};
-use isolane_wire::{Status, SubmissionEntry};
+use isolane_wire::{Nqn, Status, SubmissionEntry};
 
 use super::association::{Association, HOST_IDENTIFIER_BYTES};
 use super::namespace::{SubsystemKind, SubsystemProfile};
@@ -30,8 +30,8 @@ pub(super) struct CommandContext<'a> {
     pub(super) now: Instant,
     /// The subsystem of the controller.
     pub(super) profile: &'a SubsystemProfile,
-    /// The NVM subsystem, for the discovery log.
-    pub(super) nvm: &'a SubsystemProfile,
+    /// The NVM subsystems that the host can connect to, for the discovery log.
+    pub(super) reachable: &'a [Nqn],
     pub(super) listeners: &'a [SocketAddr],
     pub(super) advertise: &'a [SocketAddr],
     /// Generation of the discovery log.

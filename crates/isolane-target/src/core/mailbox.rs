@@ -38,7 +38,9 @@ impl Driver {
             Message::Shutdown { id, in_flight } => {
                 self.core.plan_flush(in_flight, AfterFlush::ReportShutdown(id));
             }
-            Message::DrainHost { host, fence, reply_to } => self.begin_host_drain(*host, fence, reply_to),
+            Message::DrainHost { subsystem, host, fence, reply_to } => {
+                self.begin_host_drain((subsystem, *host), fence, reply_to);
+            }
             Message::HostDrained { lane } => self.with_lane(lane, |core, lane| core.on_host_drained(lane)),
             Message::RetryConnect { lane } => self.with_lane(lane, |core, lane| core.try_connect(lane)),
             Message::LoadReport { core, load } => self.record_load(core, load),

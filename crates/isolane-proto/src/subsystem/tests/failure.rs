@@ -67,7 +67,7 @@ fn attempts(failure: Failure) -> Option<(Status, Status)> {
         Failure::ConnectParameter => always(refused(|connect| connect.data.cntlid = 1)),
         Failure::HostNotAllowed => {
             let mut config = config();
-            config.subsystem.allowed_hosts = Some(Vec::new());
+            config.subsystems[0].allowed_hosts = Some(Vec::new());
             always(rejected(Harness::with(config).connect(&MockConnect::admin())).status)
         }
         Failure::QueueType => {

@@ -150,7 +150,7 @@ fn cache_setting_is_per_controller() {
 #[test]
 fn rejects_cache_setting_without_cache() {
     let mut config = config();
-    config.subsystem.namespaces.iter_mut().for_each(|namespace| namespace.volatile_cache = false);
+    config.subsystems[0].namespaces.iter_mut().for_each(|namespace| namespace.volatile_cache = false);
     let mut harness = Harness::with(config);
     let connected = harness.connect(&MockConnect::admin()).unwrap();
     harness.set_cc(connected.id, Cc::enabled());

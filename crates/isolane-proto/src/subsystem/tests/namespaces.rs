@@ -7,7 +7,7 @@ use isolane_wire::identify::{Controller, NamespaceList};
 
 impl Harness {
     fn set_namespaces(&mut self, namespaces: impl IntoIterator<Item = NamespaceConfig>) {
-        self.port.set_namespaces(namespaces.into_iter().collect()).unwrap();
+        self.port.set_namespaces(SubsystemId::FIRST, namespaces.into_iter().collect()).unwrap();
     }
 
     fn hold_request(&mut self, id: AssociationId, cid: u16) {
@@ -128,9 +128,12 @@ fn rejected_update_changes_nothing() {
     let mut harness = Harness::new();
     let id = harness.ready();
     harness.hold_request(id, 7);
-    let twice = harness.port.set_namespaces(vec![namespace(2), namespace(2)]);
+    let twice = harness.port.set_namespaces(SubsystemId::FIRST, vec![namespace(2), namespace(2)]);
     assert_eq!(twice, Err(ConfigError::NsidTwice(2)));
-    assert_eq!(harness.port.set_namespaces(vec![namespace(0)]), Err(ConfigError::Nsid(0)));
+    assert_eq!(
+        harness.port.set_namespaces(SubsystemId::FIRST, vec![namespace(0)]),
+        Err(ConfigError::Nsid(0))
+    );
     assert_eq!(harness.notices(id), []);
     assert_eq!(nsids(&harness.identify_page(id, Cns::ActiveNamespaces, 0).unwrap()), [1, 3]);
 }
@@ -138,10 +141,10 @@ fn rejected_update_changes_nothing() {
 #[test]
 fn hosts_that_never_flush_get_no_volatile_cache() {
     let mut config = config();
-    config.subsystem.namespaces.iter_mut().for_each(|namespace| namespace.volatile_cache = false);
+    config.subsystems[0].namespaces.iter_mut().for_each(|namespace| namespace.volatile_cache = false);
     let mut harness = Harness::with(config);
     let id = harness.ready();
-    let result = harness.port.set_namespaces(vec![namespace(1)]);
+    let result = harness.port.set_namespaces(SubsystemId::FIRST, vec![namespace(1)]);
     assert_eq!(result, Err(ConfigError::FirstCache(1)));
     harness.drop_queue(id, 0);
     harness.set_namespaces([namespace(1)]);
