@@ -268,7 +268,7 @@ isolane verbs bench 10.0.0.1 --operation write --size 4k,64k,1m --depth 16: Meas
         "verbs-run" => Sections {
             status: "any other: Exit status of PROGRAM, which replaces this one.",
             environment: "\
-ISOLANE_IBVERBS: File of the library of the devices (default: next to this program, or in ../lib).
+ISOLANE_IBVERBS: File of the library of the devices (default: next to this program, in ../lib, or in ../lib/isolane).
 LD_PRELOAD, ASAN_OPTIONS: The library, and an option that it needs, are put in front.
 TMPDIR: Directory for the files of the devices (default: /tmp).",
             examples: "isolane verbs run -- ibv_rc_pingpong -d isolane0 -g 0: Start a server of the package ibverbs-utils.",
@@ -283,7 +283,7 @@ TMPDIR: Directory for the files of the devices (default: /tmp).",
         "engine-run" => Sections {
             status: "any other: Exit status of PROGRAM, which replaces this one.",
             environment: "\
-ISOLANE_PRELOAD: File of the library (default: next to this program, or in ../lib).
+ISOLANE_PRELOAD: File of the library (default: next to this program, in ../lib, or in ../lib/isolane).
 ISOLANE_ADOPT: always moves each connection with its first message, for tests.
 LD_PRELOAD: The library is put in front.
 XDG_RUNTIME_DIR: Directory of the socket isolane/engine.sock (default: /tmp/isolane-UID/engine.sock).

@@ -10,6 +10,7 @@ mod from_file;
 pub(crate) mod model;
 mod nqn;
 pub(crate) mod observe;
+mod service;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -29,11 +30,13 @@ use isolane_target::{Listen, Placement, Target, TargetConfig, parse_address};
 use isolane_volume::spec::VolumeSpec;
 use isolane_volume::{OpenError, Volume};
 use isolane_volumes::Kinds;
+use isolane_wire::Nqn;
 use signal_hook::consts::SIGUSR1;
 
 use banner::Banner;
 use conditions::Conditions;
 use observe::{ControlSocket, parse_control_socket, parse_on_slow};
+use service::Service;
 
 use crate::choice::{Choice, one_of};
 use crate::cores;
@@ -380,17 +383,23 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let program = invocation::program_name();
     let banner = Banner { listeners: &addresses, nqn: nqn.as_str(), volumes: &volumes, program: &program };
     output::announce(banner.to_text());
+    let service = Service::start(&target, &summary(volumes.len(), &nqn))?;
     for _ in signals.forever().take_while(|signal| *signal == SIGUSR1) {
         let (counters, connections) = (target.counters(), target.connections());
         log::write_stderr(counters::show(&counters, &connections, &conditions, args.json)?);
     }
     signals::exit_on_next_signal()?;
+    service.stop();
     // Lights go off while commands complete; the drop waits for them.
     side_threads.detach();
     let stopped = stop(target, &conditions);
     drop(conditions);
     rbd.wait_for_closed(volume::RBD_CLOSE_TIMEOUT);
     stopped
+}
+
+fn summary(volumes: usize, nqn: &Nqn) -> String {
+    format!("serving {volumes} volume{} as {nqn}", if volumes == 1 { "" } else { "s" })
 }
 
 fn stop(target: Target, conditions: &Conditions) -> Result<(), Failure> {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -350,4 +351,28 @@ fn errors_escape_control_characters_of_arguments() {
         let error = fail(&[&["serve"], wrong].concat());
         assert!(!error.contains(['\u{1b}', '\u{7}']), "{error:?}");
     }
+}
+
+#[test]
+fn service_manager_hears_of_start_life_and_stop() {
+    let dir = tempfile::tempdir().unwrap();
+    let manager = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+    let mut target = program();
+    target.args(["serve", "mem:1M", "--listen", "127.0.0.1:0", "--log-level", "off"]);
+    target.env("NOTIFY_SOCKET", dir.path().join("notify")).env("WATCHDOG_USEC", "40000");
+    let mut child = target.stdout(Stdio::piped()).spawn().unwrap();
+    let receive = || {
+        let mut message = [0; 256];
+        let len = manager.recv(&mut message).unwrap();
+        String::from_utf8(message[..len].to_vec()).unwrap()
+    };
+    let ready = receive();
+    assert!(ready.starts_with("READY=1\nSTATUS=serving 1 volume as nqn."), "{ready}");
+    for _ in 0..3 {
+        assert_eq!(receive().trim_end(), "WATCHDOG=1");
+    }
+    kill(&child, "TERM");
+    let last = std::iter::repeat_with(receive).find(|message| message.trim_end() != "WATCHDOG=1");
+    assert_eq!(last.unwrap().trim_end(), "STOPPING=1\nSTATUS=completing commands in flight");
+    assert!(child.wait().unwrap().success());
 }
