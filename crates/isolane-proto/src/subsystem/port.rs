@@ -147,14 +147,23 @@ impl Port {
     }
 
     /// Replaces the namespaces of the NVM subsystem. Each controller that sees changes sends one
-    /// notice for all of them, and lists them in log page 04h.
+    /// notice for all of them, and lists them in log page 04h. Writes of a host that connected while
+    /// no namespace had a volatile cache stay durable on completion, because it never flushes.
     ///
     /// # Errors
-    /// A namespace that [`PortConfig::check`] rejects, or the first volatile cache while hosts are
-    /// connected, which never flush. No namespace changes in that case.
+    /// That of [`Port::check_namespaces`]. No namespace changes in that case.
     pub fn set_namespaces(&mut self, namespaces: Vec<NamespaceConfig>) -> Result<(), ConfigError> {
-        NamespaceConfig::check_all(&namespaces)?;
-        self.nvm.set_namespaces(namespaces, &mut self.events)
+        Port::check_namespaces(&namespaces)?;
+        self.nvm.set_namespaces(namespaces, &mut self.events);
+        Ok(())
+    }
+
+    /// Checks a list of namespaces.
+    ///
+    /// # Errors
+    /// A namespace that [`PortConfig::check`] rejects.
+    pub fn check_namespaces(namespaces: &[NamespaceConfig]) -> Result<(), ConfigError> {
+        NamespaceConfig::check_all(namespaces)
     }
 
     /// Takes the completion of an Async Event Request, with its CID.
