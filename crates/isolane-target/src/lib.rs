@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod changes;
 mod config;
 mod core;
 mod counters;
@@ -51,6 +52,7 @@ mod target;
 mod timeline;
 mod work;
 
+pub use changes::{Changed, Closing, NamespaceChange, NamespaceControl, NamespaceStatus};
 pub use config::TargetConfig;
 pub use counters::{ConnectionStatus, Counters, NamespaceCounters, OperationCounters};
 pub use error::{NamespaceError, ShutdownReport, StartError};

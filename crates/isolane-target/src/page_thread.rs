@@ -55,9 +55,9 @@ fn collect(shared: &Shared, started_ns: u64, host: &Host) -> HostPage {
 
 /// The namespaces, without names and paths of the target.
 fn volumes(shared: &Shared) -> Vec<Volume> {
-    let namespaces = (0..).zip(shared.namespaces.iter());
-    let volumes = namespaces.map(|(id, namespace)| Volume {
-        id,
+    let table = shared.namespaces();
+    let volumes = table.iter().map(|(_, namespace)| Volume {
+        id: namespace.number,
         nsid: Some(namespace.nsid),
         name: format!("namespace {}", namespace.nsid),
         bytes: namespace.geometry.blocks << namespace.geometry.block_shift,

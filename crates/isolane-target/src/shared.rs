@@ -1,6 +1,6 @@
 //! Shared state of the cores of one target: the control path behind its lock, and the mailboxes.
 //!
-//! The data path uses only the immutable list of namespaces. Invariants: an event of the [`Port`] for another
+//! The data path uses none of it; each core has its own reference to the present [`Namespaces`]. Invariants: an event of the [`Port`] for another
 //! connection is posted to the core that owns it, under the lock of the call that caused it; and no core
 //! waits for another.
 
@@ -21,15 +21,15 @@ use isolane_volume::BlockRange;
 use isolane_wire::SubmissionEntry;
 use parking_lot::Mutex;
 
+use crate::changes::Release;
 use crate::config::TargetConfig;
-
 use crate::counters::{ConnectionStatus, CoreCounters, InFlight};
 use crate::fence::Fence;
 use crate::host_page::PageRequests;
 use crate::lane::MigratingLane;
 use crate::lane_quota::LaneQuota;
 use crate::memory_budget::{max_lanes, pool_pages};
-use crate::namespace::Namespaces;
+use crate::namespace::{MAX_POSITIONS, Namespaces};
 use crate::newcomers::Newcomers;
 use crate::observed::{Connections, CoreCells};
 use crate::scheduler::CoreLoad;
@@ -66,8 +66,10 @@ pub(crate) enum Message {
     MigrateIn(MigratingLane),
     /// Continue the first command of this lane that waits for its host's page.
     HostPage { lane: LaneId, page: HostPage },
-    /// Check later commands of this namespace against this write protection, then drop the sender.
-    SetReadOnly { position: usize, read_only: bool, seen: std::sync::mpsc::Sender<()> },
+    /// Use this table for later commands, then drop the sender.
+    Namespaces { table: Arc<Namespaces>, seen: std::sync::mpsc::Sender<()> },
+    /// Drop the reference once no command uses this removed namespace. The last one to do so flushes its volume first.
+    Release(Arc<Release>),
     /// Send the status of every connection, then drop the sender.
     Describe(std::sync::mpsc::Sender<ConnectionStatus>),
     /// Finish commands in flight, close all lanes, and flush, by the deadline.
@@ -76,7 +78,10 @@ pub(crate) enum Message {
 
 /// Shared state of the cores of one target.
 pub(crate) struct Shared {
-    pub namespaces: Namespaces,
+    /// The table that the cores have or get next.
+    pub table: Mutex<Arc<Namespaces>>,
+    /// Held while namespaces change, so that all cores and the port end with the same change.
+    pub changes: Mutex<()>,
     pub counters: Vec<Arc<CoreCounters>>,
     /// Latencies, by core.
     pub observed: Vec<Arc<CoreCells>>,
@@ -134,8 +139,8 @@ impl Shared {
         let (lanes, fences, held_connects) = Default::default();
         let control = ControlState { port, lanes, fences, held_connects };
         let (mailboxes, receivers): (Vec<_>, Vec<_>) = wakers.map(mailbox::unbounded).unzip();
-        let counters = mailboxes.iter().map(|_| Arc::new(CoreCounters::new(namespaces.len())));
-        let volumes = namespaces.volumes();
+        let counters = mailboxes.iter().map(|_| Arc::new(CoreCounters::new(MAX_POSITIONS)));
+        let volumes = namespaces.numbers() + SPARE_NUMBERS;
         let max_bytes = config.observe_memory / mailboxes.len().max(1);
         let observed = mailboxes.iter().map(|_| Arc::new(CoreCells::new(volumes, max_bytes)));
         let shared = Shared {
@@ -151,7 +156,8 @@ impl Shared {
                 .max()
                 .unwrap_or_default(),
             is_dynamic: config.rebalance_interval.is_some(),
-            namespaces,
+            table: Mutex::new(Arc::new(namespaces)),
+            changes: Mutex::new(()),
             lane_quota: LaneQuota::new(mailboxes.len(), max_lanes(config.max_pool_pages), max_connections),
             newcomers: Newcomers::new(max_newcomers),
             mailboxes,
@@ -161,6 +167,11 @@ impl Shared {
             control: Mutex::new(control),
         };
         (Arc::new(shared), receivers)
+    }
+
+    /// Returns the present table of namespaces. Not for the data path.
+    pub(crate) fn namespaces(&self) -> Arc<Namespaces> {
+        Arc::clone(&self.table.lock())
     }
 
     /// Counts a refused connection, and logs one per second.
@@ -400,6 +411,8 @@ impl ControlState {
     }
 }
 
+/// Volumes that can be added with numbers of their own. The numbers of later ones are counted together.
+const SPARE_NUMBERS: usize = 512;
 /// Limit for displaced newcomers that another core has not closed yet.
 pub(crate) const MAX_CLOSING: usize = 32;
 

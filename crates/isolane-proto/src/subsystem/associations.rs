@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::association::Association;
 use super::host_page::{KeptPage, MAX_KEPT_PAGES};
 use super::namespace::SubsystemProfile;
-use super::{AssociationId, CloseReason, ConfigError, ControlEvent, IoTotals, NamespaceConfig, SubsystemId};
+use super::{AssociationId, CloseReason, ControlEvent, IoTotals, NamespaceConfig, SubsystemId};
 
 /// One subsystem and its controllers.
 #[derive(Debug)]
@@ -50,14 +50,7 @@ impl Subsystem {
         &mut self,
         namespaces: Vec<NamespaceConfig>,
         events: &mut VecDeque<ControlEvent>,
-    ) -> Result<(), ConfigError> {
-        let mut associations = self.associations.values().filter(|association| !association.ending);
-        let with_cache = namespaces.iter().find(|namespace| namespace.volatile_cache);
-        if let Some(namespace) = with_cache
-            && associations.any(|association| !association.features.has_volatile_cache)
-        {
-            return Err(ConfigError::FirstCache(namespace.nsid));
-        }
+    ) {
         let next = namespaces.into_iter().map(|namespace| (namespace.nsid, namespace)).collect();
         let before = std::mem::replace(&mut self.profile.namespaces, next);
         let after = &self.profile.namespaces;
@@ -67,7 +60,6 @@ impl Subsystem {
         for association in self.associations.values_mut() {
             association.handle_changed_namespaces(&changed, events);
         }
-        Ok(())
     }
 
     /// Ends the associations of hosts that can no longer connect.

@@ -160,11 +160,6 @@ pub enum ConfigError {
     /// A namespace without blocks.
     #[error("namespace {0} has no blocks: give it a size of at least one block")]
     Empty(u32),
-    /// The first namespace with a volatile cache, while hosts are connected that know of none.
-    #[error(
-        "namespace {0} has a volatile write cache, and connected hosts send no flushes: disconnect them first"
-    )]
-    FirstCache(u32),
     /// A limit that the protocol cannot express.
     #[error("{field} is {value}: it must be {rule}")]
     Limit {

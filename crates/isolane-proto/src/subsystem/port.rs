@@ -249,19 +249,28 @@ impl Port {
     }
 
     /// Replaces the namespaces of an NVM subsystem. Each controller that sees changes sends one
-    /// notice for all of them, and lists them in log page 04h.
+    /// notice for all of them, and lists them in log page 04h. Writes of a host that connected while
+    /// no namespace had a volatile cache stay durable on completion, because it never flushes.
     ///
     /// # Errors
-    /// A namespace that [`PortConfig::check`] rejects, the first volatile cache while hosts are
-    /// connected, which never flush, or a removed subsystem. No namespace changes in these cases.
+    /// That of [`Port::check_namespaces`], or a removed subsystem. No namespace changes in that case.
     pub fn set_namespaces(
         &mut self,
         id: SubsystemId,
         namespaces: Vec<NamespaceConfig>,
     ) -> Result<(), ConfigError> {
-        NamespaceConfig::check_all(&namespaces)?;
+        Port::check_namespaces(&namespaces)?;
         let subsystem = self.nvm.get_mut(&id).ok_or(ConfigError::UnknownSubsystem)?;
-        subsystem.set_namespaces(namespaces, &mut self.events)
+        subsystem.set_namespaces(namespaces, &mut self.events);
+        Ok(())
+    }
+
+    /// Checks a list of namespaces.
+    ///
+    /// # Errors
+    /// A namespace that [`PortConfig::check`] rejects.
+    pub fn check_namespaces(namespaces: &[NamespaceConfig]) -> Result<(), ConfigError> {
+        NamespaceConfig::check_all(namespaces)
     }
 
     /// Takes the completion of an Async Event Request, with its CID.

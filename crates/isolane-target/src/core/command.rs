@@ -16,7 +16,6 @@ use super::Core;
 use super::flush::AfterFlush;
 use crate::host_page::PageRequest;
 use crate::lane::{Lane, WaitingForPage};
-use crate::timeline::Timeline;
 
 impl Core {
     /// Handles a command before its data has arrived.
@@ -47,12 +46,10 @@ impl Core {
         let entry = lane.conn.entry(&permit);
         let is_io =
             lane.association.as_ref().is_some_and(|association| association.qid != 0) && !is_fabrics(entry);
-        if is_io && let Some(position) = self.shared.namespaces.find(entry.nsid) {
+        let transfer = lane.marks.end_transfer(permit.slot());
+        if let Some((position, _)) = transfer {
             self.on_expected_data(lane, position, buffer.len());
         }
-        let mut timeline =
-            lane.marks.end_transfer(permit.slot()).unwrap_or_else(|| Timeline::new(lane.received_at));
-        timeline.enter(Stage::Batch, lane.received_at);
         if !digest_ok {
             self.counters.digest_errors.add(1);
             log::limited!(Warn, "{}: wrong data digest of command {:#06x}", lane.peer(), permit.cid());
@@ -60,7 +57,13 @@ impl Core {
             return self.fail(lane, permit, Failure::DataDigest);
         }
         match &lane.association {
-            Some(_) if is_io => self.on_io_data(lane, permit, buffer, timeline),
+            Some(_) if is_io => match transfer {
+                Some((position, mut timeline)) => {
+                    timeline.enter(Stage::Batch, lane.received_at);
+                    self.on_io_data(lane, permit, position, buffer, timeline);
+                }
+                None => self.fail(lane, permit, Failure::Internal),
+            },
             // The target requests only the data of a Connect.
             Some(_) => self.fail(lane, permit, Failure::Sequence),
             None => {

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use isolane_observe::stage::Operation;
 use isolane_proto::subsystem::AssociationId;
@@ -15,9 +15,11 @@ use isolane_volume::{Request, Step, Task};
 use isolane_wire::Status;
 
 use super::{Core, Driver};
+use crate::changes::Release;
 use crate::counters::InFlight;
+use crate::namespace::Namespaces;
 use crate::nvme_status;
-use crate::shared::{Message, Shared};
+use crate::shared::Message;
 use crate::slab::{Slab, SlabKey};
 use crate::work::FileWork;
 
@@ -60,6 +62,8 @@ pub(super) enum AfterFlush {
     ReportShutdown(AssociationId),
     /// Finish the shutdown of this core.
     Shutdown,
+    /// Drop the release of a removed namespace.
+    Release(Release),
 }
 
 /// Commands at volumes that a flush waits for.
@@ -75,8 +79,8 @@ impl Pending {
         let is_seen = Arc::get_mut(&mut self.checkpoint).is_some();
         is_seen
             && self.in_flight.iter().all(|in_flight| match then {
-                AfterFlush::ReportShutdown(_) | AfterFlush::Shutdown => in_flight.is_idle(),
                 AfterFlush::Complete { .. } => in_flight.is_durable(),
+                _ => in_flight.is_idle(),
             })
     }
 }
@@ -94,13 +98,26 @@ impl Core {
     /// Flushes all volumes now.
     pub(super) fn flush_now(&mut self, then: AfterFlush) {
         let key = self.flushes.insert(None, self.now, then);
-        self.flushes.start(key, self.now, &self.shared);
+        self.flushes.start(key, self.now, &self.namespaces, self.shared.stuck_after);
     }
 }
 
 impl Flushes {
     pub(super) fn is_empty(&self) -> bool {
         self.groups.is_empty()
+    }
+
+    /// Starts a flush of one volume, which ends at `until` at the latest.
+    pub(super) fn insert_for(&mut self, position: usize, until: Instant, then: AfterFlush) {
+        let key = self.insert(None, until, then);
+        if let Some(group) = self.groups.get_mut(key) {
+            group.remaining = vec![Part { position, request: Some(Request::Flush) }];
+        }
+    }
+
+    /// Returns the positions of the volumes that are being flushed.
+    pub(super) fn positions(&self) -> impl Iterator<Item = usize> {
+        self.groups.values().flat_map(|group| &group.remaining).map(|part| part.position)
     }
 
     fn insert(&mut self, pending: Option<Pending>, until: Instant, then: AfterFlush) -> SlabKey {
@@ -111,7 +128,7 @@ impl Flushes {
     }
 
     /// Starts a pending flush if its commands have ended, or at the deadline.
-    fn start_if_due(&mut self, key: SlabKey, now: Instant, shared: &Shared) {
+    fn start_if_due(&mut self, key: SlabKey, now: Instant, namespaces: &Namespaces, stuck_after: Duration) {
         let Some(FlushGroup { pending: pending @ Some(_), until, then, failures, status, .. }) =
             self.groups.get_mut(key)
         else {
@@ -130,22 +147,21 @@ impl Flushes {
             }
             log::limited!(Error, "a controller shuts down while commands of it are stuck at their volumes");
         }
-        self.start(key, now, shared);
+        self.start(key, now, namespaces, stuck_after);
     }
 
-    fn start(&mut self, key: SlabKey, now: Instant, shared: &Shared) {
+    fn start(&mut self, key: SlabKey, now: Instant, namespaces: &Namespaces, stuck_after: Duration) {
         let Some(group) = self.groups.get_mut(key) else { return };
-        let namespaces = &shared.namespaces;
         // A command flushes only volumes with a volatile cache.
         let is_needed = |position: &usize| {
             !matches!(group.then, AfterFlush::Complete { .. })
                 || namespaces.at(*position).volume.info().volatile_cache
         };
-        let positions = (0..namespaces.len()).filter(is_needed);
+        let positions = namespaces.occupied().filter(is_needed);
         group.remaining =
             positions.map(|position| Part { position, request: Some(Request::Flush) }).collect();
         group.pending = None;
-        group.until = now + shared.stuck_after;
+        group.until = now + stuck_after;
     }
 
     /// Records the end of the part of one volume.
@@ -171,15 +187,14 @@ impl Flushes {
     }
 
     /// Ends a flush at its deadline. The remaining volumes count as failures.
-    fn expire(&mut self, key: SlabKey, now: Instant, shared: &Shared) {
+    fn expire(&mut self, key: SlabKey, now: Instant, namespaces: &Namespaces, stuck_after: Duration) {
         let Some(group) = self.groups.get_mut(key).filter(|group| now >= group.until) else { return };
         for Part { position, .. } in std::mem::take(&mut group.remaining) {
             group.failures += 1;
             group.status = group.status.or(Some(Failure::FlushTimeout.status()));
             log::error!(
-                "{}: not flushed within {:?}; continuing without it",
-                shared.namespaces.at(position).volume.name(),
-                shared.stuck_after
+                "{}: not flushed within {stuck_after:?}; continuing without it",
+                namespaces.at(position).volume.name(),
             );
         }
     }
@@ -218,7 +233,7 @@ impl Core {
             Some((position, part.request.take_if(|request| can_start(position, request))?))
         });
         for (position, request) in parts.collect::<Vec<_>>() {
-            let volume = &self.shared.namespaces.at(position).volume;
+            let volume = &self.namespaces.at(position).volume;
             let step = volume.start(request, &mut self.memory.pool);
             self.advance_flush(key, position, step);
         }
@@ -233,7 +248,7 @@ impl Core {
         finished: FileCompletion,
     ) {
         let FileCompletion { result, operation, .. } = finished;
-        let volume = &self.shared.namespaces.at(position).volume;
+        let volume = &self.namespaces.at(position).volume;
         self.volumes[position].flushes -= 1;
         let step = volume.resume(task, result, operation, &mut self.memory.pool);
         self.advance_flush(group, position, step);
@@ -270,9 +285,10 @@ impl Driver {
         for _ in 0..self.core.flushes.turns.len().min(POLLS_PER_TURN) {
             let core = &mut self.core;
             let Some(key) = core.flushes.turns.pop_front() else { break };
-            core.flushes.start_if_due(key, core.now, &core.shared);
+            let stuck_after = core.shared.stuck_after;
+            core.flushes.start_if_due(key, core.now, &core.namespaces, stuck_after);
             core.start_parts(key);
-            core.flushes.expire(key, core.now, &core.shared);
+            core.flushes.expire(key, core.now, &core.namespaces, stuck_after);
             if let Some(group) = core.flushes.take_ended(key) {
                 self.handle_flushed(group);
             }
@@ -286,6 +302,7 @@ impl Driver {
                 log::debug!("controller {}: shut down by its host, {failures} failed flushes", id.cntlid);
             }
             AfterFlush::Shutdown => self.handle_final_flush(failures),
+            AfterFlush::Release(release) => drop(release),
             AfterFlush::Complete { lane, permit, completion } => {
                 let Some(lane) = self.lanes.get_mut(lane) else { return permit.forfeit() };
                 let completion = status.map_or(completion, Completion::failed);

@@ -47,9 +47,13 @@ impl Driver {
             Message::Migrate { lane, to } => self.request_migration(lane, to),
             Message::MigratePeer { peer, to } => self.request_peer_migration(peer, to),
             Message::MigrateIn(migrating) => self.migrate_in(migrating),
-            Message::SetReadOnly { position, read_only, seen } => {
-                self.core.geometries[position].read_only = read_only;
+            Message::Namespaces { table, seen } => {
+                self.core.take_namespaces(table);
                 drop(seen);
+            }
+            Message::Release(release) => {
+                self.core.releasing.push(release);
+                self.release_unused();
             }
             Message::Describe(sender) => self.describe_lanes(&sender),
             Message::Stop { deadline } => self.begin_shutdown(deadline),

@@ -26,6 +26,7 @@
 //! | [`acks`] | times until hosts acknowledge sampled sends |
 //! | [`close`] | closes lanes, and stops the core |
 //! | [`mailbox`] | messages from other cores |
+//! | [`namespaces`] | takes the next table of namespaces, and releases removed ones |
 //! | [`timer`] | deadlines and keep-alive timers |
 //! | [`migration`] | load reports, and moves of lanes between cores |
 //!
@@ -44,6 +45,7 @@ mod io;
 mod job;
 mod mailbox;
 mod migration;
+mod namespaces;
 mod nested;
 mod receive;
 mod send;
@@ -57,7 +59,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use isolane_memory::Pool;
-use isolane_proto::subsystem::NamespaceGeometry;
 use isolane_proto::target::ConnectionConfig;
 use isolane_reactor::mailbox::Receiver;
 use isolane_reactor::{Event, Reactor, Token};
@@ -71,11 +72,13 @@ use self::fence::HostDrain;
 use self::flush::Flushes;
 use self::send::SendList;
 use self::waiting::WaitingCommands;
+use crate::changes::Release;
 use crate::config::TargetConfig;
 use crate::counters::CoreCounters;
 use crate::error::ShutdownReport;
 use crate::lane::Lane;
 use crate::memory_budget::{MemoryBudget, pool_pages};
+use crate::namespace::Namespaces;
 use crate::observed::{Observer, Phase};
 use crate::shared::{Message, Shared};
 use crate::slab::{LaneId, Slab, SlabKey};
@@ -110,22 +113,12 @@ pub(crate) struct Core {
     /// Lanes that may have ended.
     ended: Vec<SlabKey>,
     flushes: Flushes,
+    /// The table of this core. Messages replace it between events, so that no command needs a lock.
+    namespaces: Arc<Namespaces>,
     /// By position.
     volumes: Vec<VolumeState>,
-    /// What commands are checked against, by position. Messages change it between events, so that no
-    /// command needs a lock.
-    geometries: Vec<NamespaceGeometry>,
-}
-
-impl Core {
-    /// Takes the parts of this core's share of the volumes.
-    fn take_parts(&mut self) {
-        let cores = self.shared.counters.len();
-        for position in (self.index..self.volumes.len()).step_by(cores) {
-            let volume = &self.shared.namespaces.at(position).volume;
-            self.parts.take(&**volume, &mut self.reactor, self.now);
-        }
-    }
+    /// Removed namespaces that this core may still use.
+    releasing: Vec<Arc<Release>>,
 }
 
 /// One core with its lanes.
@@ -165,13 +158,15 @@ impl Driver {
             cells.sleeps.get_or_init(|| reactor.sleep_times());
         }
         let observer = Observer::new(config.observe, cells);
+        let namespaces = shared.namespaces();
         let mut core = Core {
             index,
             counters: Arc::clone(&shared.counters[index]),
             parts: CoreParts::default(),
             memory: MemoryBudget::new(Pool::new(pool_pages(config.max_pool_pages))),
-            volumes: shared.namespaces.iter().map(|_| VolumeState::default()).collect(),
-            geometries: shared.namespaces.iter().map(|namespace| namespace.geometry).collect(),
+            volumes: (0..namespaces.end()).map(|_| VolumeState::default()).collect(),
+            namespaces,
+            releasing: Vec::new(),
             shared,
             reactor,
             now,
@@ -188,7 +183,7 @@ impl Driver {
             ended: Vec::new(),
             flushes: Flushes::default(),
         };
-        core.take_parts();
+        (0..core.namespaces.end()).for_each(|position| core.take_parts(position));
         let (interval, cpu) = (config.rebalance_interval, cpu.filter(|_| index == 0));
         let cores = core.shared.counters.len();
         Driver {
@@ -336,6 +331,7 @@ impl Driver {
         let next_tick = self.migration.deadline(now).into_iter().chain([self.next_tick]).min();
         let is_due = !self.lanes.is_empty()
             || self.core.volumes.iter().any(|at| at.slow.is_shown)
+            || !self.core.releasing.is_empty()
             || self.core.observer.has_pending();
         next_tick.filter(|_| is_due)
     }

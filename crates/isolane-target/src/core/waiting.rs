@@ -124,7 +124,7 @@ impl Core {
                 let Some(buffer) = self.memory.pool.buffer(len) else {
                     return Some(Waiting::Data { lane: key, permit, position, len, timeline });
                 };
-                self.begin_transfer(lane, &permit, timeline);
+                self.begin_transfer(lane, &permit, position, timeline);
                 lane.unreserve(position, len);
                 lane.at_volume(position).awaited_bytes += len;
                 lane.conn.request_data(permit, buffer);

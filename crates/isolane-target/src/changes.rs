@@ -1,0 +1,312 @@
+//! Changes of the namespaces of a running target.
+//!
+//! A set of changes makes a new table, which all cores take before the port and the hosts know of it. The volume of
+//! a removed namespace is closed by a thread of its own once no core uses it.
+//!
+//! Invariant: a set of changes happens as a whole, or an error changes nothing.
+
+use std::fmt;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+use isolane_proto::subsystem::{Port, SubsystemId};
+use isolane_volume::Volume;
+
+use crate::error::NamespaceError;
+use crate::namespace::{Namespace, Namespaces};
+use crate::shared::{Message, Shared};
+
+/// A change of one namespace.
+#[derive(Clone)]
+pub enum NamespaceChange {
+    /// Serves a volume under an ID, or under the next one that no namespace has had.
+    Add {
+        /// The ID.
+        nsid: Option<u32>,
+        /// The volume.
+        volume: Arc<dyn Volume>,
+    },
+    /// Ends a namespace. Commands that have started complete; new ones fail.
+    Remove {
+        /// The ID.
+        nsid: u32,
+    },
+    /// Serves another volume under the ID. Commands that have started complete at the volume before. A host sees
+    /// another namespace unless both volumes have the same identity.
+    Replace {
+        /// The ID.
+        nsid: u32,
+        /// The volume.
+        volume: Arc<dyn Volume>,
+        /// It can be smaller than the volume before.
+        may_shrink: bool,
+    },
+    /// Sets or ends the write protection.
+    ReadOnly {
+        /// The ID.
+        nsid: u32,
+        /// Writes are rejected.
+        read_only: bool,
+    },
+}
+
+impl fmt::Debug for NamespaceChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NamespaceChange::Add { nsid, volume } => write!(f, "Add({nsid:?}, {volume:?})"),
+            NamespaceChange::Remove { nsid } => write!(f, "Remove({nsid})"),
+            NamespaceChange::Replace { nsid, volume, .. } => write!(f, "Replace({nsid}, {volume:?})"),
+            NamespaceChange::ReadOnly { nsid, read_only } => write!(f, "ReadOnly({nsid}, {read_only})"),
+        }
+    }
+}
+
+/// A set of changes that has happened.
+#[derive(Debug)]
+pub struct Changed {
+    /// IDs of the added namespaces, in the order of the changes.
+    pub added: Vec<u32>,
+    /// Volumes that are no longer served.
+    pub closing: Closing,
+}
+
+/// Volumes that are closed once their last commands have ended.
+#[derive(Debug)]
+pub struct Closing(Receiver<()>);
+
+impl Closing {
+    /// Waits until all are closed. Returns `false` after `timeout`; they are closed later then.
+    pub fn wait(&self, timeout: Duration) -> bool {
+        matches!(self.0.recv_timeout(timeout), Err(RecvTimeoutError::Disconnected))
+    }
+}
+
+/// Changes the namespaces of a target, from any thread. It does not keep the target running.
+#[derive(Clone)]
+pub struct NamespaceControl(Weak<Shared>);
+
+/// A namespace, or a removed one whose volume is not closed yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceStatus {
+    /// The ID.
+    pub nsid: u32,
+    /// It was removed, and its volume is closed once its operations end.
+    pub is_removed: bool,
+    /// Name of the volume.
+    pub volume: String,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Block size in bytes.
+    pub block_size: u32,
+    /// Writes are rejected.
+    pub read_only: bool,
+    /// Age of the oldest command that the volume has not completed; checked four times per second.
+    pub oldest_command: Option<Duration>,
+}
+
+impl NamespaceControl {
+    pub(crate) fn new(shared: &Arc<Shared>) -> NamespaceControl {
+        NamespaceControl(Arc::downgrade(shared))
+    }
+
+    /// Makes all changes, or none: see [`Target::change_namespaces`](crate::Target::change_namespaces).
+    ///
+    /// # Errors
+    /// The first change that is not possible, or the target has ended.
+    pub fn change(&self, changes: Vec<NamespaceChange>) -> Result<Changed, NamespaceError> {
+        self.shared()?.change(changes)
+    }
+
+    /// Changes the size of a namespace: see [`Target::resize_namespace`](crate::Target::resize_namespace).
+    ///
+    /// # Errors
+    /// If the volume cannot have this size, or the target has ended.
+    pub fn resize(&self, nsid: u32, bytes: Option<u64>, may_shrink: bool) -> Result<u64, NamespaceError> {
+        self.shared()?.resize(nsid, bytes, may_shrink)
+    }
+
+    /// Returns the namespaces, ordered by ID, then the removed ones; none once the target has ended.
+    pub fn list(&self) -> Vec<NamespaceStatus> {
+        let Ok(shared) = self.shared() else { return Vec::new() };
+        let table = shared.namespaces();
+        let visible: Vec<usize> = table.iter().map(|(position, _)| position).collect();
+        let removed: Vec<usize> = table.occupied().filter(|position| !visible.contains(position)).collect();
+        let status = |position: usize, is_removed| {
+            let Namespace { nsid, geometry, volume, .. } = table.at(position);
+            let ages = shared.counters.iter().map(|core| core.oldest_commands[position].age());
+            NamespaceStatus {
+                nsid: *nsid,
+                is_removed,
+                volume: volume.name().to_owned(),
+                bytes: geometry.blocks << geometry.block_shift,
+                block_size: 1 << geometry.block_shift,
+                read_only: geometry.read_only,
+                oldest_command: ages.max().flatten(),
+            }
+        };
+        let visible = visible.into_iter().map(|position| status(position, false));
+        visible.chain(removed.into_iter().map(|position| status(position, true))).collect()
+    }
+
+    fn shared(&self) -> Result<Arc<Shared>, NamespaceError> {
+        self.0.upgrade().ok_or(NamespaceError::Ended)
+    }
+}
+
+/// The use of a removed namespace by the cores. Its position is free once this is dropped.
+#[derive(Debug)]
+pub(crate) struct Release {
+    pub position: usize,
+    released: Sender<usize>,
+}
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        // The receiver ends with the target.
+        let _ = self.released.send(self.position);
+    }
+}
+
+impl Namespaces {
+    /// Makes a change. Adds the ID of an added namespace, and the position of one whose volume is no longer served.
+    fn apply(
+        &mut self,
+        change: NamespaceChange,
+        added: &mut Vec<u32>,
+        removed: &mut Vec<usize>,
+    ) -> Result<(), NamespaceError> {
+        match change {
+            NamespaceChange::Add { nsid, volume } => {
+                let nsid = nsid.or_else(|| self.free_nsid()).ok_or(NamespaceError::Full)?;
+                self.add(nsid, volume)?;
+                added.push(nsid);
+            }
+            NamespaceChange::Remove { nsid } => removed.push(self.hide(nsid)?),
+            NamespaceChange::Replace { nsid, volume, may_shrink } => {
+                let position = self.hide(nsid)?;
+                let before = &self.at(position).volume;
+                let [old, new] = [before, &volume].map(|it| it.blocks() * u64::from(it.info().block_size));
+                if new < old && !may_shrink {
+                    let volume = volume.name().to_owned();
+                    return Err(NamespaceError::Smaller { nsid, volume, bytes: new, before: old });
+                }
+                self.add(nsid, volume)?;
+                removed.push(position);
+            }
+            NamespaceChange::ReadOnly { nsid, read_only } => {
+                let position = self.find(nsid).ok_or(NamespaceError::Unknown(nsid))?;
+                let volume = &self.at(position).volume;
+                if volume.info().read_only && !read_only {
+                    return Err(NamespaceError::ReadOnlyVolume { nsid, volume: volume.name().to_owned() });
+                }
+                self.update(nsid, |namespace| namespace.geometry.read_only = read_only)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Makes all changes, or none.
+    pub(crate) fn change(self: &Arc<Self>, changes: Vec<NamespaceChange>) -> Result<Changed, NamespaceError> {
+        let _changes = self.changes.lock();
+        let (mut added, mut removed) = (Vec::new(), Vec::new());
+        self.update(|next| {
+            changes.into_iter().try_for_each(|change| next.apply(change, &mut added, &mut removed))
+        })?;
+        Ok(Changed { added, closing: self.close(removed) })
+    }
+
+    /// Changes the size of the volume of a namespace, and returns it in bytes.
+    pub(crate) fn resize(
+        &self,
+        nsid: u32,
+        bytes: Option<u64>,
+        may_shrink: bool,
+    ) -> Result<u64, NamespaceError> {
+        let _changes = self.changes.lock();
+        let table = self.namespaces();
+        let position = table.find(nsid).ok_or(NamespaceError::Unknown(nsid))?;
+        let volume = &table.at(position).volume;
+        let resized = volume.resize(bytes, may_shrink);
+        let blocks = resized.map_err(|error| NamespaceError::Volume(error.to_string()))?;
+        self.update(|next| next.update(nsid, |namespace| namespace.geometry.blocks = blocks))?;
+        Ok(blocks * u64::from(volume.info().block_size))
+    }
+
+    /// Gives a changed table to the cores, then to the port. The caller holds `changes`.
+    fn update(
+        &self,
+        change: impl FnOnce(&mut Namespaces) -> Result<(), NamespaceError>,
+    ) -> Result<(), NamespaceError> {
+        let mut next = Namespaces::clone(&self.namespaces());
+        change(&mut next)?;
+        let configs: Vec<_> = next.iter().map(|(_, namespace)| namespace.to_config()).collect();
+        Port::check_namespaces(&configs)?;
+        self.publish(next);
+        self.control(|port| port.set_namespaces(SubsystemId::FIRST, configs))?;
+        Ok(())
+    }
+
+    /// Gives a table to the cores, and waits until they use it.
+    fn publish(&self, next: Namespaces) {
+        let next = Arc::new(next);
+        // Dropped last, so that no core closes a volume.
+        let _before = std::mem::replace(&mut *self.table.lock(), Arc::clone(&next));
+        let (seen, ends) = mpsc::channel();
+        self.post_to_all(|| Message::Namespaces { table: Arc::clone(&next), seen: seen.clone() });
+        drop(seen);
+        // Disconnected once every core has seen it.
+        let _ = ends.recv_timeout(MESSAGE_TIMEOUT);
+    }
+
+    /// Closes the volumes at these positions, in a thread.
+    fn close(self: &Arc<Self>, positions: Vec<usize>) -> Closing {
+        let (closed, ends) = mpsc::channel();
+        if positions.is_empty() {
+            return Closing(ends);
+        }
+        let (released, positions_left) = mpsc::channel();
+        let releases: Vec<_> = positions
+            .iter()
+            .map(|position| Arc::new(Release { position: *position, released: released.clone() }))
+            .collect();
+        drop(released);
+        let shared = Arc::downgrade(self);
+        let thread = thread::Builder::new().name("isolane-close".to_owned());
+        let spawned = thread.spawn(move || {
+            free_released(&shared, &positions_left);
+            drop(closed);
+        });
+        if let Err(error) = spawned {
+            log::error!("cannot close removed volumes: {error}; they stay open until the target ends");
+        }
+        for release in &releases {
+            self.post_to_all(|| Message::Release(Arc::clone(release)));
+        }
+        Closing(ends)
+    }
+}
+
+/// Frees each position that all cores have released.
+fn free_released(shared: &Weak<Shared>, released: &Receiver<usize>) {
+    while let Ok(first) = released.recv() {
+        let Some(shared) = shared.upgrade() else { return };
+        let _changes = shared.changes.lock();
+        let mut next = Namespaces::clone(&shared.namespaces());
+        let mut volumes: Vec<Namespace> = Vec::new();
+        for position in std::iter::once(first).chain(released.try_iter()) {
+            volumes.extend(next.get(position).cloned());
+            next.free(position);
+        }
+        shared.publish(next);
+        for Namespace { nsid, volume, .. } in volumes {
+            log::info!("{}: closed; it was namespace {nsid}", volume.name());
+        }
+    }
+}
+
+/// Time for the cores to take a table; each does in its next turn.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
