@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
-from rows import ROWS
+from rows import ALL_SPDK, ROWS
 
 
 def digits(value):
@@ -227,7 +227,7 @@ def goals(report):
         for goal in row.goals if measured else []:
             quotient = ratio(measured, goal.of, goal.to, goal.figure)
             if quotient is not None:
-                to = f"{goal.to[0]}, the better one" if len(goal.to) > 1 else goal.to[0]
+                to = "spdk, the better one" if goal.to == tuple(ALL_SPDK.split()) else ", ".join(goal.to)
                 limit = f"{goal.limit[0]} {float(goal.limit[2:]):.2f}"
                 met = "met" if goal.is_met(quotient) else "**not met**"
                 lines.append([row.title, FIGURES[goal.figure].title, f"{goal.of} / {to}", f"{quotient:.2f}", limit, met])

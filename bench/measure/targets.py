@@ -58,14 +58,17 @@ class IsolaneNbd:
             yield process, listening_port(process)
 
 
+@dataclass(frozen=True)
 class IsolaneRbd:
-    """`isolane serve` with one image of a Ceph cluster for each connection of the load, on both cores."""
+    """`isolane serve` with one image of a Ceph cluster for each connection of the load, whose threads run on both cores."""
 
+    arguments: str = ""
+    both_cores: bool = True
     programs = ("isolane", "rbd")
 
     def start(self, bed, load):
         volumes = [f"rbd:{CEPH_POOL}/{image}" for image in ceph_images(bed, load)]
-        return serve(bed, volumes, bed.both_cores, "")
+        return serve(bed, volumes, bed.both_cores if self.both_cores else bed.target_core, self.arguments, pinned=False)
 
 
 CEPH_POOL = "rbd"
@@ -88,9 +91,9 @@ CEPH_IMAGE_BYTES = 64 << 20  # the OSDs of a test have them in memory
 
 
 @contextmanager
-def serve(bed, volumes, cores, arguments):
+def serve(bed, volumes, cores, arguments, pinned=True):
     options = f"--listen 127.0.0.1:0 --log-level warn --nqn {NQN} --cores {cores} {arguments}".split()
-    pin = bed.target_core if cores == bed.target_core else None
+    pin = bed.target_core if pinned and cores == bed.target_core else None
     with Process([bed.program("isolane"), "serve", *volumes, *options, *bed.serve_arguments], pin) as process:
         yield process, listening_port(process)
 
