@@ -65,27 +65,34 @@ fn prints_uris_and_removes_sockets() {
     assert!(!socket.exists());
 }
 
+/// Starts an export for machines below a limit of open files, and returns once it accepts connections.
+fn start_with_limit(limit: &str, socket: &str) -> Export {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit {limit}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_isolane")]);
+    command.args(["export", "mem:1M", "--vhost-user-blk", socket]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // It prints the first line once it is started.
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    Export(child, vec![line])
+}
+
 #[test]
 fn raises_limit_of_open_files() {
     let dir = tempfile::tempdir().unwrap();
-    let socket = dir.path().join("vm.sock");
-    let mut command = Command::new("sh");
-    command.args([
-        "-c",
-        "ulimit -Sn 64; exec \"$0\" \"$@\"",
-        env!("CARGO_BIN_EXE_isolane"),
-        "export",
-        "mem:1M",
-    ]);
-    let child = command.args(["--vhost-user-blk", text(&socket)]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut export = Export(child, Vec::new());
-    // It prints the first line once it is started.
-    let mut line = String::new();
-    BufReader::new(export.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let export = start_with_limit("-Sn 64", text(&dir.path().join("vm.sock")));
     let limits = fs::read_to_string(format!("/proc/{}/limits", export.0.id())).unwrap();
     let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     let fields: Vec<&str> = files.split_whitespace().collect();
     assert_eq!(fields[3], fields[4], "{files}");
+}
+
+#[test]
+fn few_open_files_limit_machines_and_queues() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, log) = start_with_limit("-n 1024", text(&dir.path().join("vm.sock"))).stop();
+    let warning = "1024 open files allow 7 machines with 8 queues each; raise the hard limit to 14048";
+    assert!(log.contains(warning), "{log}");
 }
 
 #[test]
