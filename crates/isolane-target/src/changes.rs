@@ -11,9 +11,11 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use isolane_proto::subsystem::{Port, SubsystemId};
+use isolane_proto::subsystem::{Port, SubsystemConfig, SubsystemId};
 use isolane_volume::Volume;
+use isolane_wire::Nqn;
 
+use crate::config::Subsystem;
 use crate::error::NamespaceError;
 use crate::namespace::{Namespace, Namespaces};
 use crate::shared::{Message, Shared};
@@ -85,7 +87,10 @@ impl Closing {
 
 /// Changes the namespaces of a target, from any thread. It does not keep the target running.
 #[derive(Clone)]
-pub struct NamespaceControl(Weak<Shared>);
+pub struct NamespaceControl {
+    shared: Weak<Shared>,
+    subsystem: SubsystemId,
+}
 
 /// A namespace, or a removed one whose volume is not closed yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,8 +112,8 @@ pub struct NamespaceStatus {
 }
 
 impl NamespaceControl {
-    pub(crate) fn new(shared: &Arc<Shared>) -> NamespaceControl {
-        NamespaceControl(Arc::downgrade(shared))
+    pub(crate) fn new(shared: &Arc<Shared>, subsystem: SubsystemId) -> NamespaceControl {
+        NamespaceControl { shared: Arc::downgrade(shared), subsystem }
     }
 
     /// Makes all changes, or none: see [`Target::change_namespaces`](crate::Target::change_namespaces).
@@ -116,7 +121,7 @@ impl NamespaceControl {
     /// # Errors
     /// The first change that is not possible, or the target has ended.
     pub fn change(&self, changes: Vec<NamespaceChange>) -> Result<Changed, NamespaceError> {
-        self.shared()?.change(changes)
+        self.shared()?.change(self.subsystem, changes)
     }
 
     /// Changes the size of a namespace: see [`Target::resize_namespace`](crate::Target::resize_namespace).
@@ -124,15 +129,17 @@ impl NamespaceControl {
     /// # Errors
     /// If the volume cannot have this size, or the target has ended.
     pub fn resize(&self, nsid: u32, bytes: Option<u64>, may_shrink: bool) -> Result<u64, NamespaceError> {
-        self.shared()?.resize(nsid, bytes, may_shrink)
+        self.shared()?.resize((self.subsystem, nsid), bytes, may_shrink)
     }
 
     /// Returns the namespaces, ordered by ID, then the removed ones; none once the target has ended.
     pub fn list(&self) -> Vec<NamespaceStatus> {
         let Ok(shared) = self.shared() else { return Vec::new() };
         let table = shared.namespaces();
-        let visible: Vec<usize> = table.iter().map(|(position, _)| position).collect();
-        let removed: Vec<usize> = table.occupied().filter(|position| !visible.contains(position)).collect();
+        let visible: Vec<usize> = table.iter_of(self.subsystem).map(|(position, _)| position).collect();
+        let is_own = |position: &usize| table.at(*position).subsystem == self.subsystem;
+        let removed = table.occupied().filter(|position| is_own(position) && !visible.contains(position));
+        let removed: Vec<usize> = removed.collect();
         let status = |position: usize, is_removed| {
             let Namespace { nsid, geometry, volume, .. } = table.at(position);
             let ages = shared.counters.iter().map(|core| core.oldest_commands[position].age());
@@ -151,7 +158,7 @@ impl NamespaceControl {
     }
 
     fn shared(&self) -> Result<Arc<Shared>, NamespaceError> {
-        self.0.upgrade().ok_or(NamespaceError::Ended)
+        self.shared.upgrade().ok_or(NamespaceError::Ended)
     }
 }
 
@@ -173,35 +180,36 @@ impl Namespaces {
     /// Makes a change. Adds the ID of an added namespace, and the position of one whose volume is no longer served.
     fn apply(
         &mut self,
+        subsystem: SubsystemId,
         change: NamespaceChange,
         added: &mut Vec<u32>,
         removed: &mut Vec<usize>,
     ) -> Result<(), NamespaceError> {
         match change {
             NamespaceChange::Add { nsid, volume } => {
-                let nsid = nsid.or_else(|| self.free_nsid()).ok_or(NamespaceError::Full)?;
-                self.add(nsid, volume)?;
+                let nsid = nsid.or_else(|| self.free_nsid(subsystem)).ok_or(NamespaceError::Full)?;
+                self.add((subsystem, nsid), volume)?;
                 added.push(nsid);
             }
-            NamespaceChange::Remove { nsid } => removed.push(self.hide(nsid)?),
+            NamespaceChange::Remove { nsid } => removed.push(self.hide(subsystem, nsid)?),
             NamespaceChange::Replace { nsid, volume, may_shrink } => {
-                let position = self.hide(nsid)?;
+                let position = self.hide(subsystem, nsid)?;
                 let before = &self.at(position).volume;
                 let [old, new] = [before, &volume].map(|it| it.blocks() * u64::from(it.info().block_size));
                 if new < old && !may_shrink {
                     let volume = volume.name().to_owned();
                     return Err(NamespaceError::Smaller { nsid, volume, bytes: new, before: old });
                 }
-                self.add(nsid, volume)?;
+                self.add((subsystem, nsid), volume)?;
                 removed.push(position);
             }
             NamespaceChange::ReadOnly { nsid, read_only } => {
-                let position = self.find(nsid).ok_or(NamespaceError::Unknown(nsid))?;
+                let position = self.find(subsystem, nsid).ok_or(NamespaceError::Unknown(nsid))?;
                 let volume = &self.at(position).volume;
                 if volume.info().read_only && !read_only {
                     return Err(NamespaceError::ReadOnlyVolume { nsid, volume: volume.name().to_owned() });
                 }
-                self.update(nsid, |namespace| namespace.geometry.read_only = read_only)?;
+                self.update((subsystem, nsid), |namespace| namespace.geometry.read_only = read_only)?;
             }
         }
         Ok(())
@@ -210,43 +218,91 @@ impl Namespaces {
 
 impl Shared {
     /// Makes all changes, or none.
-    pub(crate) fn change(self: &Arc<Self>, changes: Vec<NamespaceChange>) -> Result<Changed, NamespaceError> {
+    pub(crate) fn change(
+        self: &Arc<Self>,
+        subsystem: SubsystemId,
+        changes: Vec<NamespaceChange>,
+    ) -> Result<Changed, NamespaceError> {
         let _changes = self.changes.lock();
         let (mut added, mut removed) = (Vec::new(), Vec::new());
-        self.update(|next| {
-            changes.into_iter().try_for_each(|change| next.apply(change, &mut added, &mut removed))
+        self.update(subsystem, |next| {
+            let mut changes = changes.into_iter();
+            changes.try_for_each(|change| next.apply(subsystem, change, &mut added, &mut removed))
         })?;
         Ok(Changed { added, closing: self.close(removed) })
+    }
+
+    /// Adds a subsystem: its namespaces to the cores, then all of it to the port.
+    pub(crate) fn add_subsystem(&self, subsystem: Subsystem) -> Result<(), NamespaceError> {
+        let _changes = self.changes.lock();
+        let empty = subsystem.to_config(&self.subsystem_template, Vec::new());
+        let id = self.control(|port| port.check_subsystem(&empty))?;
+        let mut next = Namespaces::clone(&self.namespaces());
+        for (nsid, volume) in &subsystem.volumes {
+            next.add((id, *nsid), Arc::clone(volume))?;
+        }
+        let namespaces: Vec<_> = next.iter_of(id).map(|(_, namespace)| namespace.to_config()).collect();
+        Port::check_namespaces(&namespaces)?;
+        self.publish(next);
+        self.control(|port| port.add_subsystem(SubsystemConfig { namespaces, ..empty }))?;
+        Ok(())
+    }
+
+    /// Removes a subsystem from the port, then its namespaces from the cores.
+    pub(crate) fn remove_subsystem(self: &Arc<Self>, nqn: &Nqn) -> Result<Closing, NamespaceError> {
+        let _changes = self.changes.lock();
+        let id = self.find_subsystem(nqn)?;
+        self.control(|port| port.remove_subsystem(id))?;
+        let mut next = Namespaces::clone(&self.namespaces());
+        let nsids: Vec<u32> = next.iter_of(id).map(|(_, namespace)| namespace.nsid).collect();
+        let removed = nsids.into_iter().map(|nsid| next.hide(id, nsid)).collect::<Result<_, _>>()?;
+        self.publish(next);
+        Ok(self.close(removed))
+    }
+
+    /// Replaces the hosts of a subsystem.
+    pub(crate) fn set_allowed_hosts(&self, nqn: &Nqn, hosts: Option<Vec<Nqn>>) -> Result<(), NamespaceError> {
+        let _changes = self.changes.lock();
+        let id = self.find_subsystem(nqn)?;
+        Ok(self.control(|port| port.set_allowed_hosts(id, hosts))?)
+    }
+
+    fn find_subsystem(&self, nqn: &Nqn) -> Result<SubsystemId, NamespaceError> {
+        let found = self.control(|port| port.find_subsystem(nqn));
+        found.ok_or_else(|| NamespaceError::UnknownSubsystem(Box::new(*nqn)))
     }
 
     /// Changes the size of the volume of a namespace, and returns it in bytes.
     pub(crate) fn resize(
         &self,
-        nsid: u32,
+        (subsystem, nsid): (SubsystemId, u32),
         bytes: Option<u64>,
         may_shrink: bool,
     ) -> Result<u64, NamespaceError> {
         let _changes = self.changes.lock();
         let table = self.namespaces();
-        let position = table.find(nsid).ok_or(NamespaceError::Unknown(nsid))?;
+        let position = table.find(subsystem, nsid).ok_or(NamespaceError::Unknown(nsid))?;
         let volume = &table.at(position).volume;
         let resized = volume.resize(bytes, may_shrink);
         let blocks = resized.map_err(|error| NamespaceError::Volume(error.to_string()))?;
-        self.update(|next| next.update(nsid, |namespace| namespace.geometry.blocks = blocks))?;
+        self.update(subsystem, |next| {
+            next.update((subsystem, nsid), |namespace| namespace.geometry.blocks = blocks)
+        })?;
         Ok(blocks * u64::from(volume.info().block_size))
     }
 
     /// Gives a changed table to the cores, then to the port. The caller holds `changes`.
     fn update(
         &self,
+        subsystem: SubsystemId,
         change: impl FnOnce(&mut Namespaces) -> Result<(), NamespaceError>,
     ) -> Result<(), NamespaceError> {
         let mut next = Namespaces::clone(&self.namespaces());
         change(&mut next)?;
-        let configs: Vec<_> = next.iter().map(|(_, namespace)| namespace.to_config()).collect();
+        let configs: Vec<_> = next.iter_of(subsystem).map(|(_, namespace)| namespace.to_config()).collect();
         Port::check_namespaces(&configs)?;
         self.publish(next);
-        self.control(|port| port.set_namespaces(SubsystemId::FIRST, configs))?;
+        self.control(|port| port.set_namespaces(subsystem, configs))?;
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use isolane_proto::subsystem::{NamespaceConfig, SubsystemConfig};
 use isolane_proto::target::{ConnectionConfig, Scheduling};
 use isolane_reactor::{IoChoice, Mode, ReactorConfig};
 use isolane_volume::Volume;
@@ -14,21 +15,50 @@ use crate::error::StartError;
 use crate::listen::Listen;
 use crate::placement::Placement;
 
-/// Volumes, addresses, and limits of a target. Start from [`TargetConfig::new`] and change single fields.
+/// An NVM subsystem: its namespaces, and the hosts that can use them.
 #[derive(Clone)]
-pub struct TargetConfig {
-    /// Name of the NVM subsystem.
+pub struct Subsystem {
+    /// Name that hosts connect to.
     pub nqn: Nqn,
-    /// Serial number of the subsystem, at most 20 printable ASCII characters.
+    /// Serial number, at most 20 printable ASCII characters.
     pub serial: String,
     /// The namespaces: id (from 1) and volume.
     pub volumes: Vec<(u32, Arc<dyn Volume>)>,
+    /// NQNs of the hosts that can connect; `None` admits every host.
+    pub allowed_hosts: Option<Vec<Nqn>>,
+}
+
+impl Subsystem {
+    /// Returns a subsystem without namespaces, for every host.
+    pub fn new(nqn: Nqn) -> Subsystem {
+        Subsystem { nqn, serial: String::from("ISOLANE"), volumes: Vec::new(), allowed_hosts: None }
+    }
+
+    /// Returns the description for the control path, with the limits of `template`.
+    pub(crate) fn to_config(
+        &self,
+        template: &SubsystemConfig,
+        namespaces: Vec<NamespaceConfig>,
+    ) -> SubsystemConfig {
+        SubsystemConfig {
+            nqn: self.nqn,
+            serial: self.serial.clone(),
+            namespaces,
+            allowed_hosts: self.allowed_hosts.clone(),
+            ..template.clone()
+        }
+    }
+}
+
+/// Subsystems, addresses, and limits of a target. Start from [`TargetConfig::new`] and change single fields.
+#[derive(Clone)]
+pub struct TargetConfig {
+    /// The NVM subsystems, all of them at all addresses.
+    pub subsystems: Vec<Subsystem>,
     /// Addresses to listen on, each with its socket options.
     pub listen: Vec<Listen>,
     /// Addresses in the discovery log; if empty, the listeners that a host can reach.
     pub advertise: Vec<SocketAddr>,
-    /// NQNs of the hosts that can connect; `None` admits every host.
-    pub allowed_hosts: Option<Vec<Nqn>>,
     /// Cores to pin one reactor to, each; empty for a single unpinned reactor.
     pub cores: Vec<usize>,
     /// Rule for the placement of connections on cores.
@@ -77,15 +107,12 @@ pub struct TargetConfig {
 }
 
 impl TargetConfig {
-    /// Returns a configuration without volumes and addresses.
+    /// Returns a configuration with one subsystem, without volumes and addresses.
     pub fn new(nqn: Nqn) -> TargetConfig {
         TargetConfig {
-            nqn,
-            serial: String::from("ISOLANE"),
-            volumes: Vec::new(),
+            subsystems: vec![Subsystem::new(nqn)],
             listen: Vec::new(),
             advertise: Vec::new(),
-            allowed_hosts: None,
             cores: Vec::new(),
             placement: Placement::default(),
             mode: Mode::Adaptive,
@@ -105,6 +132,18 @@ impl TargetConfig {
             acks: None,
             observe_memory: 64 << 20,
             max_pool_pages: 32 * 1024,
+        }
+    }
+
+    /// Returns the limits of each subsystem. A host is granted as many I/O queues as it can connect.
+    pub(crate) fn subsystem_template(&self, max_connections: usize) -> SubsystemConfig {
+        let max_io_queues = u16::try_from(max_connections.saturating_sub(1)).unwrap_or(u16::MAX).max(1);
+        SubsystemConfig {
+            max_io_queues: self.io_queues.min(max_io_queues),
+            max_queue_entries: self.queue_depth,
+            max_in_capsule_bytes: MAX_IN_CAPSULE_BYTES,
+            max_transfer_bytes: MAX_TRANSFER_BYTES,
+            ..SubsystemConfig::default()
         }
     }
 
@@ -129,8 +168,9 @@ impl TargetConfig {
                 return Err(StartError::SameAddress(*address));
             }
         }
-        for (at, (_, volume)) in self.volumes.iter().enumerate() {
-            let twin = self.volumes[..at].iter().find(|(_, other)| other.identity() == volume.identity());
+        let volumes: Vec<_> = self.subsystems.iter().flat_map(|subsystem| &subsystem.volumes).collect();
+        for (at, (_, volume)) in volumes.iter().enumerate() {
+            let twin = volumes[..at].iter().find(|(_, other)| other.identity() == volume.identity());
             if let Some((_, other)) = twin {
                 let (first, second) = (other.name().to_owned(), volume.name().to_owned());
                 return Err(StartError::SameIdentity { first, second });

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use isolane_proto::subsystem::ConfigError;
 use isolane_reactor::{ReactorError, SocketOptionError};
+use isolane_wire::Nqn;
 
 /// Reason why a namespace could not be changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,6 +59,9 @@ pub enum NamespaceError {
         /// Name of its volume.
         volume: String,
     },
+    /// No subsystem has this name.
+    #[error("this target has no subsystem {0}")]
+    UnknownSubsystem(Box<Nqn>),
     /// The subsystem does not accept the new list of namespaces.
     #[error(transparent)]
     Config(#[from] ConfigError),

@@ -10,16 +10,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use isolane_proto::subsystem::{Generation, MAX_NSID, NamespaceConfig, NamespaceGeometry};
+use isolane_proto::subsystem::{Generation, MAX_NSID, NamespaceConfig, NamespaceGeometry, SubsystemId};
 use isolane_volume::Volume;
 use isolane_volume::nested::address_of;
 use isolane_wire::log::RestartLoss;
 
+use crate::config::Subsystem;
 use crate::error::NamespaceError;
 
 /// One namespace.
 #[derive(Clone)]
 pub(crate) struct Namespace {
+    pub subsystem: SubsystemId,
     pub nsid: u32,
     /// Its number in snapshots, which no other volume gets.
     pub number: u32,
@@ -31,9 +33,14 @@ pub(crate) struct Namespace {
 
 impl Namespace {
     /// Returns the namespace with the numbers of its volume.
-    fn new(nsid: u32, volume: Arc<dyn Volume>, number: u32, first_member: u32) -> Namespace {
+    fn new(
+        (subsystem, nsid): (SubsystemId, u32),
+        volume: Arc<dyn Volume>,
+        number: u32,
+        first_member: u32,
+    ) -> Namespace {
         let geometry = geometry_of(&*volume);
-        Namespace { nsid, number, first_member, geometry, volume }
+        Namespace { subsystem, nsid, number, first_member, geometry, volume }
     }
 
     /// Returns the description for the control path.
@@ -72,36 +79,53 @@ fn generation(generation: isolane_volume::Generation) -> Generation {
     Generation { id: *generation.id.as_bytes(), loses }
 }
 
-/// All namespaces.
+/// The namespace IDs of one subsystem.
+#[derive(Clone)]
+struct Ids {
+    /// Position plus one, by namespace ID; 0 for an unused ID.
+    positions: Vec<u16>,
+    /// The lowest ID above all that were used since the start.
+    next_nsid: u32,
+}
+
+impl Default for Ids {
+    fn default() -> Ids {
+        Ids { positions: Vec::new(), next_nsid: 1 }
+    }
+}
+
+/// All namespaces of all subsystems.
 #[derive(Clone)]
 pub(crate) struct Namespaces {
     /// By position. A removed namespace keeps its position until no core uses it.
     slots: Vec<Option<Arc<Namespace>>>,
-    /// Position plus one, by namespace ID; 0 for an unused ID.
-    positions: Vec<u16>,
+    /// By number of the subsystem.
+    ids: Vec<Ids>,
     /// Number of each member in a snapshot, by its address.
     members: HashMap<usize, u32>,
     /// Number of used positions.
     used: usize,
     next_number: u32,
-    /// The lowest ID above all that were used since the start.
-    next_nsid: u32,
 }
 
 impl Namespaces {
     /// Returns the first table. The numbers of the members follow those of all namespaces.
-    pub(crate) fn new(mut list: Vec<(u32, Arc<dyn Volume>)>) -> Namespaces {
-        list.sort_by_key(|(nsid, _)| *nsid);
+    pub(crate) fn new(subsystems: &[Subsystem]) -> Namespaces {
+        let list = subsystems.iter().enumerate().flat_map(|(index, subsystem)| {
+            let volumes = subsystem.volumes.iter();
+            volumes.map(move |(nsid, volume)| ((SubsystemId::at(index), *nsid), Arc::clone(volume)))
+        });
+        let mut list: Vec<_> = list.collect();
+        list.sort_by_key(|(id, _)| *id);
         let mut table = Namespaces {
             slots: Vec::new(),
-            positions: Vec::new(),
+            ids: Vec::new(),
             members: HashMap::new(),
             used: 0,
             next_number: list.len() as u32,
-            next_nsid: 1,
         };
-        for (number, (nsid, volume)) in (0..).zip(list) {
-            let namespace = Namespace::new(nsid, volume, number, table.next_number);
+        for (number, (id, volume)) in (0..).zip(list) {
+            let namespace = Namespace::new(id, volume, number, table.next_number);
             table.insert(table.slots.len(), namespace);
         }
         table
@@ -109,8 +133,8 @@ impl Namespaces {
 
     /// Returns the position of the namespace with this ID.
     #[inline]
-    pub(crate) fn find(&self, nsid: u32) -> Option<usize> {
-        let position = *self.positions.get(nsid as usize)?;
+    pub(crate) fn find(&self, subsystem: SubsystemId, nsid: u32) -> Option<usize> {
+        let position = *self.ids.get(subsystem.number())?.positions.get(nsid as usize)?;
         usize::from(position).checked_sub(1)
     }
 
@@ -128,9 +152,18 @@ impl Namespaces {
         self.slots.get(position)?.as_deref()
     }
 
-    /// Returns the namespaces that hosts see, ordered by ID, with their positions.
+    /// Returns the namespaces that hosts see, ordered by subsystem and ID, with their positions.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Namespace)> {
-        let positions = self.positions.iter().filter_map(|position| usize::from(*position).checked_sub(1));
+        self.ids.iter().flat_map(|ids| self.iter_ids(ids))
+    }
+
+    /// Returns those of one subsystem.
+    pub(crate) fn iter_of(&self, subsystem: SubsystemId) -> impl Iterator<Item = (usize, &Namespace)> {
+        self.ids.get(subsystem.number()).into_iter().flat_map(|ids| self.iter_ids(ids))
+    }
+
+    fn iter_ids<'a>(&'a self, ids: &'a Ids) -> impl Iterator<Item = (usize, &'a Namespace)> {
+        let positions = ids.positions.iter().filter_map(|position| usize::from(*position).checked_sub(1));
         positions.map(|position| (position, self.at(position)))
     }
 
@@ -165,18 +198,22 @@ impl Namespaces {
 /// Changes of a table that no core has yet.
 impl Namespaces {
     /// Returns an ID that no namespace has had since the start, if there is one, else a free one.
-    pub(crate) fn free_nsid(&self) -> Option<u32> {
-        let is_free = |nsid: &u32| self.find(*nsid).is_none();
-        (self.next_nsid..=MAX_NSID).chain(1..=MAX_NSID).find(is_free)
+    pub(crate) fn free_nsid(&self, subsystem: SubsystemId) -> Option<u32> {
+        let next = self.ids.get(subsystem.number()).map_or(1, |ids| ids.next_nsid);
+        (next..=MAX_NSID).chain(1..=MAX_NSID).find(|nsid| self.find(subsystem, *nsid).is_none())
     }
 
     /// Adds a namespace.
     ///
     /// # Errors
     /// If the ID is in use, another namespace has the identity, or too many volumes are being closed.
-    pub(crate) fn add(&mut self, nsid: u32, volume: Arc<dyn Volume>) -> Result<(), NamespaceError> {
-        if self.find(nsid).is_some() {
-            return Err(NamespaceError::Exists(nsid));
+    pub(crate) fn add(
+        &mut self,
+        id: (SubsystemId, u32),
+        volume: Arc<dyn Volume>,
+    ) -> Result<(), NamespaceError> {
+        if self.find(id.0, id.1).is_some() {
+            return Err(NamespaceError::Exists(id.1));
         }
         if let Some((_, twin)) = self.iter().find(|(_, other)| other.volume.identity() == volume.identity()) {
             let (nsid, volume) = (twin.nsid, volume.name().to_owned());
@@ -188,7 +225,7 @@ impl Namespaces {
         }
         let number = self.next_number;
         self.next_number += 1;
-        self.insert(free, Namespace::new(nsid, volume, number, number + 1));
+        self.insert(free, Namespace::new(id, volume, number, number + 1));
         Ok(())
     }
 
@@ -198,29 +235,34 @@ impl Namespaces {
         if self.slots.len() <= position {
             self.slots.resize(position + 1, None);
         }
-        if self.positions.len() <= nsid as usize {
-            self.positions.resize(nsid as usize + 1, 0);
+        let subsystem = namespace.subsystem.number();
+        if self.ids.len() <= subsystem {
+            self.ids.resize_with(subsystem + 1, Ids::default);
         }
+        let ids = &mut self.ids[subsystem];
+        if ids.positions.len() <= nsid as usize {
+            ids.positions.resize(nsid as usize + 1, 0);
+        }
+        ids.positions[nsid as usize] = position as u16 + 1;
+        ids.next_nsid = ids.next_nsid.max(nsid + 1);
         self.slots[position] = Some(Arc::new(namespace));
-        self.positions[nsid as usize] = position as u16 + 1;
         self.used += 1;
-        self.next_nsid = self.next_nsid.max(nsid + 1);
     }
 
     /// Removes a namespace for new commands, and returns its position.
-    pub(crate) fn hide(&mut self, nsid: u32) -> Result<usize, NamespaceError> {
-        let position = self.find(nsid).ok_or(NamespaceError::Unknown(nsid))?;
-        self.positions[nsid as usize] = 0;
+    pub(crate) fn hide(&mut self, subsystem: SubsystemId, nsid: u32) -> Result<usize, NamespaceError> {
+        let position = self.find(subsystem, nsid).ok_or(NamespaceError::Unknown(nsid))?;
+        self.ids[subsystem.number()].positions[nsid as usize] = 0;
         Ok(position)
     }
 
     /// Replaces the properties of a namespace that keeps its volume.
     pub(crate) fn update(
         &mut self,
-        nsid: u32,
+        (subsystem, nsid): (SubsystemId, u32),
         change: impl FnOnce(&mut Namespace),
     ) -> Result<(), NamespaceError> {
-        let position = self.find(nsid).ok_or(NamespaceError::Unknown(nsid))?;
+        let position = self.find(subsystem, nsid).ok_or(NamespaceError::Unknown(nsid))?;
         let mut namespace = self.at(position).clone();
         change(&mut namespace);
         self.slots[position] = Some(Arc::new(namespace));
@@ -253,5 +295,5 @@ fn for_each_member(volume: &Arc<dyn Volume>, f: &mut impl FnMut(&Arc<dyn Volume>
     }
 }
 
-/// Maximum number of namespaces, with those whose volumes are being closed.
-pub(crate) const MAX_POSITIONS: usize = 2 * MAX_NSID as usize;
+/// Maximum number of namespaces of all subsystems, with those whose volumes are being closed.
+pub(crate) const MAX_POSITIONS: usize = 16 * MAX_NSID as usize;

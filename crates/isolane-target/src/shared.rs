@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use isolane_memory::PAGE_SIZE;
 use isolane_proto::subsystem::{
     AssociationId, CloseReason, ConnectRefusal, Connected, ConnectionInfo, ControlEvent, Host, HostPage,
-    Port, SubsystemId,
+    Port, SubsystemConfig, SubsystemId,
 };
 use isolane_reactor::Waker;
 use isolane_reactor::mailbox::{self, Receiver, SendError, Sender};
@@ -94,6 +94,8 @@ pub(crate) struct Shared {
     /// Connections migrate, and the clock of the first core follows its load.
     pub is_dynamic: bool,
     pub mailboxes: Vec<Sender<Message>>,
+    /// Limits of each subsystem.
+    pub subsystem_template: SubsystemConfig,
     /// Fair queueing: short commands pass long ones.
     pub scheduling: bool,
     /// Time limit for a volume.
@@ -161,6 +163,7 @@ impl Shared {
             lane_quota: LaneQuota::new(mailboxes.len(), max_lanes(config.max_pool_pages), max_connections),
             newcomers: Newcomers::new(max_newcomers),
             mailboxes,
+            subsystem_template: config.subsystem_template(max_connections),
             scheduling: config.scheduling,
             stuck_after: config.stuck_after,
             cores_drained: AtomicUsize::new(0),

@@ -10,14 +10,15 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use isolane_observe::snapshot::Snapshot;
-use isolane_proto::subsystem::{AssociationInfo, Port, PortConfig, SubsystemConfig};
+use isolane_proto::subsystem::{AssociationInfo, Port, PortConfig, SubsystemId};
 use isolane_reactor::mailbox::Receiver as Mailbox;
 use isolane_reactor::{Reactor, ReactorConfig, Waker, clock};
 use isolane_volume::Volume;
+use isolane_wire::Nqn;
 use parking_lot::Mutex;
 
 use crate::changes::{Changed, Closing, NamespaceChange, NamespaceControl};
-use crate::config::{MAX_IN_CAPSULE_BYTES, MAX_TRANSFER_BYTES, TargetConfig};
+use crate::config::{Subsystem, TargetConfig};
 use crate::core::{Acceptor, Driver};
 use crate::counters::{ConnectionStatus, Counters, NamespaceCounters};
 use crate::descriptors;
@@ -93,7 +94,7 @@ impl Target {
         let listeners = config.listen.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let local_addrs: Vec<SocketAddr> =
             listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
-        let namespaces = Namespaces::new(config.volumes.clone());
+        let namespaces = Namespaces::new(&config.subsystems);
         let cores = spawn_cores(&config, listeners)?;
         let io_description = cores.first().map_or_else(String::new, |core| core.io_description.clone());
         let limits = descriptors::share(max_descriptors, config.max_connections, config.max_newcomers)?;
@@ -182,22 +183,53 @@ impl Target {
         all
     }
 
-    /// Returns a handle for changes of namespaces that other threads can keep.
+    /// Returns a handle for changes of namespaces of the first subsystem that other threads can keep.
     pub fn namespace_control(&self) -> NamespaceControl {
-        NamespaceControl::new(&self.shared)
+        NamespaceControl::new(&self.shared, SubsystemId::FIRST)
     }
 
-    /// Changes namespaces while hosts use them: all changes, or none if there is an error. Each host gets one notice.
+    /// Returns the same for the subsystem with this name, if there is one.
+    pub fn namespace_control_of(&self, nqn: &Nqn) -> Option<NamespaceControl> {
+        let subsystem = self.shared.control(|port| port.find_subsystem(nqn))?;
+        Some(NamespaceControl::new(&self.shared, subsystem))
+    }
+
+    /// Adds a subsystem while hosts use others, and notifies discovery controllers of its hosts.
+    ///
+    /// # Errors
+    /// If its name, a namespace, or the identity of a volume is in use, or has a value that hosts cannot see.
+    pub fn add_subsystem(&self, subsystem: Subsystem) -> Result<(), NamespaceError> {
+        self.shared.add_subsystem(subsystem)
+    }
+
+    /// Removes a subsystem: ends its associations, and notifies discovery controllers of its hosts. Commands that have
+    /// started complete, then its volumes are flushed and closed.
+    ///
+    /// # Errors
+    /// If no subsystem has this name.
+    pub fn remove_subsystem(&self, nqn: &Nqn) -> Result<Closing, NamespaceError> {
+        self.shared.remove_subsystem(nqn)
+    }
+
+    /// Replaces the hosts that can connect to a subsystem; `None`: all. Ends the associations of the others.
+    ///
+    /// # Errors
+    /// If no subsystem has this name.
+    pub fn set_allowed_hosts(&self, nqn: &Nqn, hosts: Option<Vec<Nqn>>) -> Result<(), NamespaceError> {
+        self.shared.set_allowed_hosts(nqn, hosts)
+    }
+
+    /// Changes namespaces of the first subsystem while hosts use them: all changes, or none if there is an error. Each host gets one notice.
     /// A core makes the changes between two commands; commands that have started keep their volume. Waits up to 1 s
     /// for all cores.
     ///
     /// # Errors
     /// The first change that is not possible.
     pub fn change_namespaces(&self, changes: Vec<NamespaceChange>) -> Result<Changed, NamespaceError> {
-        self.shared.change(changes)
+        self.shared.change(SubsystemId::FIRST, changes)
     }
 
-    /// Serves a volume, under this ID or the next one that no namespace has had, and returns the ID.
+    /// Serves a volume in the first subsystem, under this ID or the next one that no namespace has had, and returns the ID.
     ///
     /// # Errors
     /// As [`Target::change_namespaces`].
@@ -206,7 +238,7 @@ impl Target {
         changed.added.first().copied().ok_or(NamespaceError::Full)
     }
 
-    /// Ends a namespace. Its volume is flushed and closed once the last command that has started is complete.
+    /// Ends a namespace of the first subsystem. Its volume is flushed and closed once the last command that has started is complete.
     ///
     /// # Errors
     /// As [`Target::change_namespaces`].
@@ -214,7 +246,7 @@ impl Target {
         Ok(self.change_namespaces(vec![NamespaceChange::Remove { nsid }])?.closing)
     }
 
-    /// Sets or ends the write protection of a namespace. Writes that a core has accepted before still complete.
+    /// Sets or ends the write protection of a namespace of the first subsystem. Writes that a core has accepted before still complete.
     ///
     /// # Errors
     /// As [`Target::change_namespaces`].
@@ -222,7 +254,7 @@ impl Target {
         self.change_namespaces(vec![NamespaceChange::ReadOnly { nsid, read_only }]).map(drop)
     }
 
-    /// Adopts the present size of the volume of a namespace, or `bytes` of it, and returns the size in bytes. A file
+    /// Adopts the present size of the volume of a namespace of the first subsystem, or `bytes` of it, and returns the size in bytes. A file
     /// that is shorter grows; a volume that shrinks serves less of it.
     ///
     /// # Errors
@@ -233,7 +265,7 @@ impl Target {
         bytes: Option<u64>,
         may_shrink: bool,
     ) -> Result<u64, NamespaceError> {
-        self.shared.resize(nsid, bytes, may_shrink)
+        self.shared.resize((SubsystemId::FIRST, nsid), bytes, may_shrink)
     }
 
     /// Moves the connection of this peer to another reactor once it is quiescent, if that
@@ -329,7 +361,7 @@ fn spawn_core(
     config: &TargetConfig,
 ) -> Result<Spawned, StartError> {
     // Without volumes: a thread that never runs must not keep them.
-    let config = TargetConfig { volumes: Vec::new(), ..config.clone() };
+    let config = TargetConfig { subsystems: Vec::new(), ..config.clone() };
     let (ready, made) = mpsc::channel();
     let (setup, later) = mpsc::channel();
     let (reports, report) = mpsc::channel();
@@ -382,26 +414,19 @@ fn open_reactor(
     Ok(reactor)
 }
 
-/// Grants a host as many I/O queues as it can connect.
 fn port_config(
     config: &TargetConfig,
     listeners: &[SocketAddr],
     namespaces: &Namespaces,
     max_connections: usize,
 ) -> PortConfig {
-    let max_io_queues = u16::try_from(max_connections.saturating_sub(1)).unwrap_or(u16::MAX).max(1);
+    let template = config.subsystem_template(max_connections);
+    let to_config = |(index, subsystem): (usize, &Subsystem)| {
+        let namespaces = namespaces.iter_of(SubsystemId::at(index)).map(|(_, it)| it.to_config());
+        subsystem.to_config(&template, namespaces.collect())
+    };
     PortConfig {
-        subsystems: vec![SubsystemConfig {
-            nqn: config.nqn,
-            serial: config.serial.clone(),
-            namespaces: namespaces.iter().map(|(_, namespace)| namespace.to_config()).collect(),
-            allowed_hosts: config.allowed_hosts.clone(),
-            max_io_queues: config.io_queues.min(max_io_queues),
-            max_queue_entries: config.queue_depth,
-            max_in_capsule_bytes: MAX_IN_CAPSULE_BYTES,
-            max_transfer_bytes: MAX_TRANSFER_BYTES,
-            ..SubsystemConfig::default()
-        }],
+        subsystems: config.subsystems.iter().enumerate().map(to_config).collect(),
         listeners: listeners.to_vec(),
         advertise: config.advertise.clone(),
         max_associations: config.max_connections.clamp(1, 0xf000),

@@ -371,7 +371,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let rbd = Arc::new(Rbd::new(args.rbd_images_per_connection.into()));
     let (config, volumes, conditions) = configure(&args, &volume::kinds(&rbd))?;
     is_starting.store(false, Ordering::Relaxed);
-    let (nqn, cores) = (config.nqn, config.cores.clone());
+    let (nqn, cores) = (config.subsystems[0].nqn, config.cores.clone());
     let target = Target::start(config).context("cannot start the target")?;
     log::info!("using {}", target.io_description());
     let addresses = target.local_addrs();
@@ -442,12 +442,12 @@ fn configure(args: &Args, kinds: &Kinds) -> Result<(TargetConfig, Described, Con
     conditions.check_any()?;
     let nqn = given.map_or_else(|| nqn::derive(identities, listen[0].address), Ok)?;
     let mut config = TargetConfig::new(nqn);
-    config.serial = args.serial.clone().unwrap_or_else(|| nqn::serial(&nqn));
-    config.volumes = volumes;
+    config.subsystems[0].serial = args.serial.clone().unwrap_or_else(|| nqn::serial(&nqn));
+    config.subsystems[0].volumes = volumes;
     config.listen = listen;
     config.advertise = args.advertise.clone();
     let allowed = args.allow_host.iter().map(|text| parse_host_nqn(text)).collect::<Result<Vec<_>, _>>()?;
-    config.allowed_hosts = (!allowed.is_empty()).then_some(allowed);
+    config.subsystems[0].allowed_hosts = (!allowed.is_empty()).then_some(allowed);
     config.cores = match &args.cores {
         Some(requested) => cores::checked(requested.as_slice())?,
         None => cores::usable()?,

@@ -110,8 +110,18 @@ pub struct SubsystemId(u32);
 impl SubsystemId {
     /// The discovery subsystem.
     pub const DISCOVERY: SubsystemId = SubsystemId(0);
-    /// The first NVM subsystem of [`PortConfig::subsystems`]; the others count from it.
+    /// The first NVM subsystem of [`PortConfig::subsystems`].
     pub const FIRST: SubsystemId = SubsystemId(1);
+
+    /// The NVM subsystem at this index of [`PortConfig::subsystems`].
+    pub fn at(index: usize) -> SubsystemId {
+        SubsystemId(index as u32 + 1)
+    }
+
+    /// A small number, different for each subsystem of a port.
+    pub fn number(self) -> usize {
+        self.0 as usize
+    }
 
     /// Whether it is the discovery subsystem.
     pub fn is_discovery(self) -> bool {

@@ -72,15 +72,24 @@ impl Port {
     /// # Errors
     /// A value that [`PortConfig::check`] rejects, or a name in use.
     pub fn add_subsystem(&mut self, config: SubsystemConfig) -> Result<SubsystemId, ConfigError> {
-        config.check()?;
-        if self.names.contains_key(&config.nqn) {
-            return Err(ConfigError::SameNqn(Box::new(config.nqn)));
-        }
+        self.check_subsystem(&config)?;
         let id = self.insert_subsystem(config);
         let profile = self.nvm.get(&id).map(|subsystem| &subsystem.profile);
         let hosts = profile.and_then(|profile| profile.config.allowed_hosts.clone());
         self.notify_discovery(|host| is_listed(hosts.as_deref(), host));
         Ok(id)
+    }
+
+    /// Checks a subsystem, and returns the identifier that the next one gets.
+    ///
+    /// # Errors
+    /// Those of [`Port::add_subsystem`].
+    pub fn check_subsystem(&self, config: &SubsystemConfig) -> Result<SubsystemId, ConfigError> {
+        config.check()?;
+        if self.names.contains_key(&config.nqn) {
+            return Err(ConfigError::SameNqn(Box::new(config.nqn)));
+        }
+        Ok(SubsystemId(self.last_subsystem.0 + 1))
     }
 
     /// Removes an NVM subsystem: ends its associations, and notifies the discovery controllers of its

@@ -136,7 +136,10 @@ impl Core {
 
     #[cold]
     fn collect_host_page(&mut self, lane: &mut Lane, host: Host, waiting: WaitingForPage) {
-        let request = PageRequest { host, lane: lane.id, core: self.index };
+        let Some(subsystem) = lane.association.as_ref().map(|it| it.id.subsystem) else {
+            return self.fail(lane, waiting.permit, Failure::Internal);
+        };
+        let request = PageRequest { host, subsystem, lane: lane.id, core: self.index };
         if self.shared.page_requests.send(request) {
             lane.waiting_for_page = Some(waiting);
         } else {
@@ -168,7 +171,7 @@ impl Core {
             Action::Flush(completion) => {
                 lane.begin(false);
                 let then = AfterFlush::Complete { lane: lane.key, permit, completion };
-                self.plan_flush(self.shared.in_flight_of(id), then);
+                self.plan_flush(id.subsystem, self.shared.in_flight_of(id), then);
             }
             Action::Disconnect(completion) => {
                 self.complete(lane, permit, completion);

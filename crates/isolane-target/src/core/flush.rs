@@ -1,4 +1,5 @@
-//! Flushes of all volumes: for a controller shutdown, a disabled write cache, and the end of the target.
+//! Flushes of all volumes of a subsystem, for a controller shutdown or a disabled write cache, and of all volumes at
+//! the end of the target.
 //!
 //! Invariant: a flush starts only after the writes that it must cover have completed.
 
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use isolane_observe::stage::Operation;
-use isolane_proto::subsystem::AssociationId;
+use isolane_proto::subsystem::{AssociationId, SubsystemId};
 use isolane_proto::target::Permit;
 use isolane_proto::{Completion, Failure};
 use isolane_reactor::file::FileCompletion;
@@ -33,6 +34,8 @@ pub(super) struct Flushes {
 
 /// A flush of all volumes.
 struct FlushGroup {
+    /// Only those of this subsystem.
+    subsystem: Option<SubsystemId>,
     /// Commands that it waits for; `None` once it has started.
     pending: Option<Pending>,
     /// Volumes that have not completed.
@@ -53,7 +56,7 @@ struct Part {
     request: Option<Request>,
 }
 
-/// Continuation of a flush of all volumes.
+/// Continuation of a flush.
 #[derive(Debug)]
 pub(super) enum AfterFlush {
     /// Complete a command.
@@ -86,18 +89,23 @@ impl Pending {
 }
 
 impl Core {
-    /// Flushes all volumes once `in_flight` allows it: for a controller shutdown when no command is at a volume,
+    /// Flushes the volumes of a subsystem once `in_flight` allows it: for a controller shutdown when no command is at a volume,
     /// for a command when no earlier one can leave data in a volatile cache.
-    pub(super) fn plan_flush(&mut self, in_flight: Vec<Arc<InFlight>>, then: AfterFlush) {
+    pub(super) fn plan_flush(
+        &mut self,
+        subsystem: SubsystemId,
+        in_flight: Vec<Arc<InFlight>>,
+        then: AfterFlush,
+    ) {
         let checkpoint = Arc::new(());
         self.shared.post_to_all(|| Message::Checkpoint(Arc::clone(&checkpoint)));
         let until = self.now + self.shared.stuck_after;
-        self.flushes.insert(Some(Pending { in_flight, checkpoint }), until, then);
+        self.flushes.insert(Some(subsystem), Some(Pending { in_flight, checkpoint }), until, then);
     }
 
     /// Flushes all volumes now.
     pub(super) fn flush_now(&mut self, then: AfterFlush) {
-        let key = self.flushes.insert(None, self.now, then);
+        let key = self.flushes.insert(None, None, self.now, then);
         self.flushes.start(key, self.now, &self.namespaces, self.shared.stuck_after);
     }
 }
@@ -109,7 +117,7 @@ impl Flushes {
 
     /// Starts a flush of one volume, which ends at `until` at the latest.
     pub(super) fn insert_for(&mut self, position: usize, until: Instant, then: AfterFlush) {
-        let key = self.insert(None, until, then);
+        let key = self.insert(None, None, until, then);
         if let Some(group) = self.groups.get_mut(key) {
             group.remaining = vec![Part { position, request: Some(Request::Flush) }];
         }
@@ -120,9 +128,16 @@ impl Flushes {
         self.groups.values().flat_map(|group| &group.remaining).map(|part| part.position)
     }
 
-    fn insert(&mut self, pending: Option<Pending>, until: Instant, then: AfterFlush) -> SlabKey {
+    fn insert(
+        &mut self,
+        subsystem: Option<SubsystemId>,
+        pending: Option<Pending>,
+        until: Instant,
+        then: AfterFlush,
+    ) -> SlabKey {
         let (remaining, failures, status) = Default::default();
-        let key = self.groups.insert(FlushGroup { pending, remaining, failures, until, status, then });
+        let key =
+            self.groups.insert(FlushGroup { subsystem, pending, remaining, failures, until, status, then });
         self.turns.push_back(key);
         key
     }
@@ -154,8 +169,10 @@ impl Flushes {
         let Some(group) = self.groups.get_mut(key) else { return };
         // A command flushes only volumes with a volatile cache.
         let is_needed = |position: &usize| {
-            !matches!(group.then, AfterFlush::Complete { .. })
-                || namespaces.at(*position).volume.info().volatile_cache
+            let namespace = namespaces.at(*position);
+            group.subsystem.is_none_or(|subsystem| namespace.subsystem == subsystem)
+                && (!matches!(group.then, AfterFlush::Complete { .. })
+                    || namespace.volume.info().volatile_cache)
         };
         let positions = namespaces.occupied().filter(is_needed);
         group.remaining =

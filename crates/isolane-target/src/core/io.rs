@@ -4,7 +4,7 @@
 
 use isolane_memory::{Buffer, Payload};
 use isolane_observe::stage::{Operation, Stage};
-use isolane_proto::subsystem::{IoCommand, parse_io, parse_ranges};
+use isolane_proto::subsystem::{IoCommand, SubsystemId, parse_io, parse_ranges};
 use isolane_proto::target::{Connection, DataLocation, Permit, Transfer};
 use isolane_proto::{Completion, Failure};
 use isolane_volume::{BlockRange, Request};
@@ -62,7 +62,7 @@ impl Core {
     ) {
         let entry = lane.conn.entry(&permit);
         let ready = self.check_ready(lane.association.as_ref());
-        let command = match ready.and_then(|()| self.check(entry, position, buffer.len() as u32)) {
+        let command = match ready.and_then(|_| self.check(entry, position, buffer.len() as u32)) {
             Ok(command) => command,
             Err(status) => return self.refuse_data(lane, permit, buffer, status),
         };
@@ -189,21 +189,21 @@ impl Core {
         }
     }
 
-    /// Checks that the controller accepts I/O.
+    /// Checks that the controller accepts I/O, and returns its subsystem.
     #[inline]
-    fn check_ready(&self, association: Option<&Association>) -> Result<(), Status> {
-        let Some(Association { status, .. }) = association else {
+    fn check_ready(&self, association: Option<&Association>) -> Result<SubsystemId, Status> {
+        let Some(Association { status, id, .. }) = association else {
             return Err(Failure::Sequence.status());
         };
         status.record_traffic();
-        if status.is_ready() { Ok(()) } else { Err(Failure::NotReady.status()) }
+        if status.is_ready() { Ok(id.subsystem) } else { Err(Failure::NotReady.status()) }
     }
 
     /// Finds the namespace of a new command.
     #[inline]
     fn find(&self, association: Option<&Association>, entry: &SubmissionEntry) -> Result<usize, Status> {
-        self.check_ready(association)?;
-        self.namespaces.find(entry.nsid).ok_or(Failure::Namespace.status())
+        let subsystem = self.check_ready(association)?;
+        self.namespaces.find(subsystem, entry.nsid).ok_or(Failure::Namespace.status())
     }
 
     /// Decodes a command.

@@ -36,7 +36,7 @@ impl Driver {
             Message::Displace { lane } => self.displace(lane),
             Message::Checkpoint(checkpoint) => drop(checkpoint),
             Message::Shutdown { id, in_flight } => {
-                self.core.plan_flush(in_flight, AfterFlush::ReportShutdown(id));
+                self.core.plan_flush(id.subsystem, in_flight, AfterFlush::ReportShutdown(id));
             }
             Message::DrainHost { subsystem, host, fence, reply_to } => {
                 self.begin_host_drain((subsystem, *host), fence, reply_to);

@@ -135,7 +135,8 @@ impl Core {
     #[inline(always)]
     fn prefetch(&self, lane: &Lane, overflow: &[u8], ahead: usize, is_soon: bool) {
         if let Some(entry) = lane.conn.peek_command(overflow, ahead)
-            && let Some(position) = self.namespaces.find(entry.nsid)
+            && let Some(association) = &lane.association
+            && let Some(position) = self.namespaces.find(association.id.subsystem, entry.nsid)
         {
             let upcoming = match is_soon {
                 false => Upcoming::Later,

@@ -16,7 +16,7 @@ fn serve(text: &str) -> (Target, String) {
 
 fn serve_on(cores: Vec<usize>, volume: Arc<dyn Volume>) -> (Target, String) {
     let mut config = TargetConfig::new(NQN.parse().unwrap());
-    config.volumes.push((1, volume));
+    config.subsystems[0].volumes.push((1, volume));
     config.cores = cores;
     config.listen = vec!["127.0.0.1:0".parse().unwrap()];
     config.mode = Mode::Sleep;
