@@ -135,6 +135,29 @@ impl Adopted {
         &self.engine
     }
 
+    /// Receives into one buffer. Returns `None` if no byte is available, or for [`Adopted::receive`] to decide.
+    #[inline]
+    pub(crate) fn try_receive(&self, start: *mut u8, length: usize) -> Option<usize> {
+        let mut stream = self.stream.lock();
+        // SAFETY: the program passes a buffer of this length.
+        let buffer = unsafe { slice::from_raw_parts_mut(start, length) };
+        stream.as_mut()?.try_read(buffer).ok().filter(|count| *count > 0)
+    }
+
+    /// Sends one buffer. Returns `None`, without an effect, if there is no space for all of it, or for [`Adopted::send`]
+    /// to decide.
+    #[inline]
+    pub(crate) fn try_send(&self, start: *const u8, length: usize) -> Option<usize> {
+        let mut stream = self.stream.lock();
+        let stream = stream.as_mut()?;
+        if !stream.has_space(length as u64).ok()? {
+            return None;
+        }
+        // SAFETY: the program passes a buffer of this length.
+        let buffer = unsafe { slice::from_raw_parts(start, length) };
+        stream.try_write(buffer).ok()
+    }
+
     /// Receives as `recvmsg` does, after `done` bytes, to which it adds.
     pub(crate) fn receive(&self, buffers: Buffers<'_>, how: Receive, done: &mut usize) -> Outcome {
         let mut until = None;
@@ -271,21 +294,24 @@ impl Adopted {
             // An error of the session is an event, which the caller finds next.
             let _ = stream.arm(Interest::Both);
         }
-        let Ok(ready) = stream.readiness() else { return Some(ALL_EVENTS) };
-        let mut events = 0;
-        if ready.readable {
-            events |= libc::EPOLLIN | libc::EPOLLRDNORM;
+        Some(events(stream))
+    }
+
+    /// Returns the events that have occurred. The engine reports the next of the `wanted` ones if none of these has
+    /// occurred, or if `must_arm`. `None`: the socket was returned.
+    pub(crate) fn events_or_arm(&self, wanted: u32, must_arm: bool) -> Option<u32> {
+        let mut stream = self.stream.lock();
+        let stream = stream.as_mut()?;
+        if !must_arm {
+            let events = events(stream);
+            if events & wanted != 0 {
+                return Some(events);
+            }
         }
-        if ready.finished {
-            events |= libc::EPOLLRDHUP;
-        }
-        if ready.writable {
-            events |= libc::EPOLLOUT | libc::EPOLLWRNORM;
-        }
-        if ready.error.is_some() {
-            events |= libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLIN | libc::EPOLLRDHUP;
-        }
-        Some(events as u32)
+        let waits_for_space = wanted & (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32 != 0;
+        // An error of the session is an event, which the caller finds next.
+        let _ = stream.arm(if waits_for_space { Interest::Both } else { Interest::Read });
+        Some(events(stream))
     }
 
     /// Returns the error of the connection, if any.
@@ -372,6 +398,25 @@ impl Drop for Adopted {
             let _ = ManuallyDrop::new(stream);
         }
     }
+}
+
+/// Returns the events of a stream that have occurred.
+fn events(stream: &mut Stream) -> u32 {
+    let Ok(ready) = stream.readiness() else { return ALL_EVENTS };
+    let mut events = 0;
+    if ready.readable {
+        events |= libc::EPOLLIN | libc::EPOLLRDNORM;
+    }
+    if ready.finished {
+        events |= libc::EPOLLRDHUP;
+    }
+    if ready.writable {
+        events |= libc::EPOLLOUT | libc::EPOLLWRNORM;
+    }
+    if ready.error.is_some() {
+        events |= libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLIN | libc::EPOLLRDHUP;
+    }
+    events as u32
 }
 
 /// Reads into the buffers after the first `skipped` bytes. Returns an error only if no byte was read.

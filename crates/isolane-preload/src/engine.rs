@@ -1,7 +1,7 @@
 //! The session of this process with an engine, attached when the first socket moves there.
 
-use std::collections::HashMap;
 use std::ffi::c_int;
+use std::io;
 use std::mem::MaybeUninit;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd};
@@ -13,6 +13,7 @@ use isolane_attach::stream::{Poller, Stream, StreamOptions};
 use isolane_attach::{Session, SessionOptions, default_path};
 use parking_lot::Mutex;
 
+use crate::numbers::NumberMap;
 use crate::policy::{RETRY_DELAY, now_ns};
 use crate::{gate, own};
 
@@ -29,7 +30,7 @@ pub(crate) struct Engine {
     queue: u32,
     /// Descriptor that is readable when the queue has entries while a thread sleeps.
     bell: c_int,
-    streams: Mutex<HashMap<u32, Weak<dyn Notified>>>,
+    streams: Mutex<NumberMap<u32, Weak<dyn Notified>>>,
     /// Distinguishes the sessions of this process.
     pub(crate) generation: u64,
 }
@@ -46,7 +47,7 @@ pub(crate) fn attached() -> Option<Arc<Engine>> {
     }
     let mut current = CURRENT.lock();
     if current.is_none() {
-        if now_ns() < RETRY_AT.load(Ordering::Relaxed) {
+        if !may_be_available() {
             return None;
         }
         let engine = without_signals(Engine::attach);
@@ -56,6 +57,11 @@ pub(crate) fn attached() -> Option<Arc<Engine>> {
         *current = engine.map(Arc::new);
     }
     current.clone()
+}
+
+/// Returns `false` soon after an attempt to attach has failed.
+pub(crate) fn may_be_available() -> bool {
+    now_ns() >= RETRY_AT.load(Ordering::Relaxed)
 }
 
 fn retry_later() {
@@ -125,27 +131,49 @@ impl Engine {
         self.session.check().is_err()
     }
 
-    /// Passes events on to the threads and sets that wait for them. Afterwards, the bell becomes readable with the next
-    /// event. Returns `false` if the session is closed.
-    pub(crate) fn poll(&self) -> bool {
+    /// Passes events that have been reported on to the threads and sets that wait for them. Returns `false` if the session
+    /// is closed.
+    pub(crate) fn fetch(&self) -> bool {
+        self.pass_on(fetch)
+    }
+
+    /// As [`Engine::fetch`]. Afterwards, the bell becomes readable with the next event.
+    pub(crate) fn arm(&self) -> bool {
+        self.pass_on(fetch_and_arm)
+    }
+
+    /// As [`Engine::arm`], after the bell was readable.
+    pub(crate) fn clear(&self) -> bool {
+        self.pass_on(|poller, ids| {
+            poller.disarm()?;
+            fetch_and_arm(poller, ids)
+        })
+    }
+
+    fn pass_on(&self, fetch: impl FnOnce(&mut Poller, &mut Vec<u32>) -> io::Result<()>) -> bool {
         let mut ids = Vec::new();
-        let mut poller = self.poller.lock();
-        let result = poller.disarm().and_then(|()| {
-            loop {
-                while let Some(id) = poller.try_next()? {
-                    ids.push(id);
-                }
-                if !poller.arm()? {
-                    return Ok(());
-                }
-            }
-        });
-        drop(poller);
+        let result = fetch(&mut self.poller.lock(), &mut ids);
         for id in ids {
             let adopted = self.streams.lock().get(&id).and_then(Weak::upgrade);
             adopted.into_iter().for_each(|adopted| adopted.notify());
         }
         result.is_ok()
+    }
+}
+
+fn fetch(poller: &mut Poller, ids: &mut Vec<u32>) -> io::Result<()> {
+    while let Some(id) = poller.try_next()? {
+        ids.push(id);
+    }
+    Ok(())
+}
+
+fn fetch_and_arm(poller: &mut Poller, ids: &mut Vec<u32>) -> io::Result<()> {
+    loop {
+        fetch(poller, ids)?;
+        if !poller.arm()? {
+            return Ok(());
+        }
     }
 }
 

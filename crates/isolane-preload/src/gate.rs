@@ -8,6 +8,9 @@ static FORKING: AtomicU32 = AtomicU32::new(0);
 /// 1 once no socket of this process and its children is adopted any longer.
 static STOPPED: AtomicU32 = AtomicU32::new(0);
 
+/// Threads in [`inside`], so that most calls read no thread-local variable.
+static THREADS_INSIDE: AtomicU32 = AtomicU32::new(0);
+
 thread_local! {
     /// This thread is in `isolane-attach`, whose calls reach the kernel.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
@@ -39,18 +42,27 @@ pub(crate) fn close_for_good() -> bool {
 /// In a forked child, where no other thread has closed the gate.
 pub(crate) fn reset_in_child() {
     FORKING.store(STOPPED.load(Ordering::SeqCst), Ordering::SeqCst);
+    THREADS_INSIDE.store(INSIDE.get().into(), Ordering::Relaxed);
 }
 
 /// Runs `work`, whose calls on descriptors of the program reach the kernel.
 pub(crate) fn inside<T>(work: impl FnOnce() -> T) -> T {
+    THREADS_INSIDE.fetch_add(1, Ordering::Relaxed);
     let outer = INSIDE.replace(true);
     let result = work();
     INSIDE.set(outer);
+    THREADS_INSIDE.fetch_sub(1, Ordering::Relaxed);
     result
 }
 
 /// Returns `true` in such work.
 #[inline]
 pub(crate) fn is_inside() -> bool {
+    THREADS_INSIDE.load(Ordering::Relaxed) > 0 && is_this_inside()
+}
+
+#[cold]
+#[inline(never)]
+fn is_this_inside() -> bool {
     INSIDE.get()
 }

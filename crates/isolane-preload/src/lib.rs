@@ -31,6 +31,7 @@ mod engine;
 mod epoll;
 mod forks;
 mod gate;
+mod numbers;
 mod own;
 mod policy;
 mod process;

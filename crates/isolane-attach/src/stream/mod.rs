@@ -309,7 +309,7 @@ impl Stream {
     }
 
     /// Requests a notification in its [`Poller`] when an event of `interest` occurs. Returns `true` if one has occurred
-    /// already; a notification may still follow. One notification covers all requests of both halves: check both,
+    /// already; a notification may still follow, also for an event that is not of `interest`. One notification covers all requests of both halves: check both,
     /// then arm again.
     ///
     /// # Errors

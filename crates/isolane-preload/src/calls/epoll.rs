@@ -87,13 +87,13 @@ fn wait(
             let count = result?;
             // It may have been mixed in the meantime.
             let kept = set.remove_own(None, &mut events[..count]);
+            set.set_checked(kept > 0);
             if kept > 0 || count == 0 {
                 return Ok(kept);
             }
         }
         let engine = set.engine();
         let engine = engine.as_ref().map(|engine| LiveEngine(engine, table::abandon));
-        let is_over = until.is_some_and(|until| Instant::now() >= until);
         if set.set_kernel_first(false) {
             let count = call(fd, events, 0, mask)?;
             let kept = set.remove_own(engine.as_ref(), &mut events[..count]);
@@ -107,15 +107,20 @@ fn wait(
                 return Ok(count);
             }
             Step::Ready(0) => {}
+            Step::Ready(count) if set.was_checked() => return Ok(count),
             Step::Ready(count) => {
                 let more = call(fd, &mut events[count..], 0, mask).unwrap_or(0);
-                return Ok(count + set.remove_own(engine.as_ref(), &mut events[count..count + more]));
+                let more = set.remove_own(engine.as_ref(), &mut events[count..count + more]);
+                set.set_checked(more > 0);
+                return Ok(count + more);
             }
             Step::Sleep => {
+                let is_over = until.is_some_and(|until| Instant::now() >= until);
                 let result = call(fd, events, milliseconds(until), mask);
                 let slept = *result.as_ref().unwrap_or(&0);
                 let count = set.after_sleep(engine.as_ref(), &mut events[..slept]);
                 result?;
+                set.set_checked(count > 0);
                 if count > 0 {
                     return Ok(count);
                 }
