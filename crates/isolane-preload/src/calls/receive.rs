@@ -68,7 +68,7 @@ fn receive_or(
 }
 
 exported! {
-    fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
+    fn read = __read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
         // Without space, the kernel does not look at the socket.
         let Some(slot) = table::socket(fd).filter(|_| count > 0) else { return kernel!(read(fd, buffer, count)) };
         receive_or(slot, fd, Some(&single(buffer, count)), 0, || kernel!(read(fd, buffer, count)))

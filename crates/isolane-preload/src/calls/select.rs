@@ -86,7 +86,7 @@ impl Sets {
 }
 
 exported! {
-    fn select(
+    fn select = __select(
         count: c_int,
         reads: *mut fd_set,
         writes: *mut fd_set,

@@ -90,7 +90,7 @@ fn submit_or(
 }
 
 exported! {
-    fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
+    fn write = __write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
         let Some(slot) = table::socket(fd) else { return kernel!(write(fd, buffer, count)) };
         submit_or(slot, fd, Some(&single(buffer, count)), 0, || kernel!(write(fd, buffer, count)))
     }
@@ -105,7 +105,7 @@ exported! {
         submit_or(slot, fd, vector, 0, || kernel!(writev(fd, parts, count)))
     }
 
-    fn send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int) -> isize {
+    fn send = __send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int) -> isize {
         let Some(slot) = table::socket(fd) else { return kernel!(send(fd, buffer, count, flags)) };
         submit_or(slot, fd, Some(&single(buffer, count)), flags, || kernel!(send(fd, buffer, count, flags)))
     }
