@@ -159,6 +159,27 @@ leaves_others_alone() { # programs without connections
 3" ]
 }
 
+handlers_jump() { # out of waits
+	cc -O1 -o "$work/jumps" "$tests/preload_jumps.c" || return 1
+	rm -f "$work/stats"
+	"$work/jumps" > "$work/native" && run "$work/stats" "$work/jumps" > "$work/engine" && diff "$work/native" "$work/engine" && grep ' 2 adopted' "$work/stats"
+}
+returns_to_plugins() { # that call the C library past the preloaded one
+	printf '#include <unistd.h>\nint plugin_read(int fd, void *bytes, int count) { return read(fd, bytes, count); }\n' > "$work/plugin.c" &&
+		cc -shared -fPIC -o "$work/plugin.so" "$work/plugin.c" && PLUGIN=$work/plugin.so same plugins && PLUGIN=$work/plugin.so same spaces
+}
+knows_all_names() { # of the functions that it has, also those with two underscores
+	local library c_library
+	library=$(dirname "$isolane")/libisolane_preload.so
+	c_library=$(ldd "$library" | awk '$1 == "libc.so.6" { print $3 }')
+	nm -D --defined-only "$library" | awk '{ print $3 }' > "$work/own" && nm -D --defined-only "$c_library" | grep -v GLIBC_PRIVATE > "$work/symbols" || return 1
+	awk 'NR == FNR { own[$1]; next }
+		{ name = $3; sub(/@.*/, "", name); names[$1] = names[$1] " " name; if (name in own) { count++; known[$1] } }
+		END {
+			for (address in known) { split(names[address], all, " "); for (i in all) if (!(all[i] in own)) { print all[i], "is not intercepted"; missing = 1 } }
+			print count, "functions"; exit missing || count < 80
+		}' "$work/own" "$work/symbols"
+}
 handler_sends() { # while the program allocates memory
 	rm -f "$work/stats"
 	cc -O1 -pthread -o "$work/handler" "$tests/preload_handler.c" && run "$work/stats" "$work/handler" && served "$work/stats"
@@ -304,8 +325,11 @@ for name in sizes vectors flags full polls edges forked; do check "same output t
 for name in locked ended; do check "same output without the engine: $name" same_without_engine "$name" || status=1; done
 for name in ends signals levels late nested inherited shared children duplicates copies turns exhausted options; do check "same output: $name" same "$name" || status=1; done
 check "same output through the engine: whole" same_and_served whole || status=1
-for name in interrupted closed peeks empties limits; do check "same output: $name" same "$name" || status=1; done
+for name in interrupted closed peeks empties limits names filtered namespaces rebinds prompt; do check "same output: $name" same "$name" || status=1; done
+check "all names of the functions are intercepted" knows_all_names || status=1
+check "connections return before plugins past the library are loaded" returns_to_plugins || status=1
 check "a handler of a signal can send" handler_sends || status=1
+check "handlers of signals can leave waits" handlers_jump || status=1
 check "connections move only after many short messages" only_short_messages || status=1
 check "streams continue when the engine is killed" same_despite_kills 2 2 || status=1
 check "streams continue when engine and supervisor are killed" same_without_supervisor || status=1

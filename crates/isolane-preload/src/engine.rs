@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
 use isolane_attach::stream::{Poller, Stream, StreamOptions};
 use isolane_attach::{Session, SessionOptions, default_path};
@@ -191,6 +192,21 @@ pub(crate) fn detach() {
     drop(CURRENT.lock().take());
 }
 
+/// Waits until threads of ended sessions have exited, for at most [`THREAD_EXIT_TIMEOUT`].
+pub(crate) fn wait_for_threads() {
+    let until = Instant::now() + THREAD_EXIT_TIMEOUT;
+    while has_thread() && Instant::now() < until {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+fn has_thread() -> bool {
+    let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return false };
+    threads.flatten().any(|thread| {
+        std::fs::read(thread.path().join("comm")).is_ok_and(|name| name.trim_ascii() == THREAD_NAME)
+    })
+}
+
 /// Locks the session for a fork.
 pub(crate) fn lock_for_fork() {
     std::mem::forget(CURRENT.lock());
@@ -222,5 +238,8 @@ fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
+const THREAD_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Name of a session's thread.
+const THREAD_NAME: &[u8] = b"isolane-attach";
 /// Streams of a session, and entries of its queue.
 const MAX_STREAMS: u32 = 1 << 14;

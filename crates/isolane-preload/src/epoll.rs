@@ -20,7 +20,7 @@ use libc::{
 };
 use parking_lot::Mutex;
 
-use crate::adopted::{Adopted, Watcher};
+use crate::adopted::{Adopted, Watcher, catch_up};
 use crate::engine::Engine;
 use crate::numbers::NumberMap;
 use crate::policy::now_ns;
@@ -405,6 +405,18 @@ impl Set {
     /// Sets whether the next wait starts with the kernel's members. Returns the previous value.
     pub(crate) fn set_kernel_first(&self, first: bool) -> bool {
         self.kernel_first.swap(first, Ordering::Relaxed)
+    }
+
+    /// Queues members of which the kernel has data from peers on the same machine, once the engine has fetched it.
+    pub(crate) fn queue_unfetched(&self) {
+        let is_wanted = |member: &&Member| member.events & EPOLLIN as u32 != 0 && !member.disabled;
+        let members: Vec<_> = {
+            let inner = self.inner.lock();
+            let adopted =
+                inner.members.values().filter(is_wanted).filter_map(|member| member.adopted.clone());
+            adopted.collect()
+        };
+        catch_up(members.iter()).into_iter().for_each(|fd| self.mark(fd));
     }
 
     /// Ends a wait whose time is over: returns the events of adopted members that own descriptors have reported.

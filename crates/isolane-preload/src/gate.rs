@@ -1,7 +1,10 @@
 //! Whether sockets may be adopted, and whether a thread is in `isolane-attach`.
 
 use std::cell::Cell;
+use std::ffi::OsString;
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use isolane_shm::seccomp_filters;
 
 /// Forks in progress, and calls of exec. No socket is adopted in the meantime.
 static FORKING: AtomicU32 = AtomicU32::new(0);
@@ -28,6 +31,18 @@ pub(crate) fn close() {
 
 pub(crate) fn open() {
     FORKING.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Prevents adoptions in a program that was started below other filters of system calls than those of `isolane engine
+/// run`, of which `ISOLANE_PRELOAD_FILTERS` has the number: they may end the process for a call of this library.
+pub(crate) fn read_environment() {
+    let expected = std::env::var_os("ISOLANE_PRELOAD_FILTERS");
+    let is_expected = |expected: &OsString| {
+        seccomp_filters().is_some_and(|filters| expected.to_str() == Some(filters.to_string().as_str()))
+    };
+    if expected.is_some_and(|expected| !is_expected(&expected)) {
+        close_for_good();
+    }
 }
 
 /// Prevents adoptions for good. Returns `false` if they were prevented already.

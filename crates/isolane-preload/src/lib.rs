@@ -47,6 +47,7 @@ extern "C" fn start() {
     engine::read_environment();
     policy::read_environment();
     stats::read_environment();
+    gate::read_environment();
     process::watch_forks();
 }
 

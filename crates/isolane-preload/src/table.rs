@@ -10,7 +10,8 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use isolane_attach::stream::Stream;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::adopted::Adopted;
 use crate::engine::{self, Engine, Notified};
@@ -339,36 +340,60 @@ fn adopt(slot: &'static Slot, fd: c_int) -> bool {
 /// descriptors are unaffected.
 #[cold]
 pub(crate) fn release(fd: c_int, reason: Reason, next: u32) {
-    let Some(slot) = slot(fd) else { return };
-    if slot.state.load(Ordering::SeqCst) < PINNED {
-        return;
-    }
-    let mut guard = slot.entry.lock();
-    let Some(entry) = guard.as_deref_mut() else { return };
-    match slot.state.load(Ordering::SeqCst) {
-        ADOPTED => {}
-        CANDIDATE | NEW | SHARED if next == PINNED => return slot.state.store(PINNED, Ordering::SeqCst),
-        CANDIDATE | NEW if next == SHARED => return slot.state.store(SHARED, Ordering::SeqCst),
-        _ => return,
-    }
-    if let Some(adopted) = entry.adopted.take() {
-        adopted.give_back();
-        for set in &entry.sets {
-            set.give_back(fd);
-        }
-        slot.counts.reset();
-        slot.state.store(next, Ordering::SeqCst);
-        adopted.wake_all();
-        stats::returned(reason);
+    if let Some(returning) = Returning::start(fd, reason, next) {
+        returning.finish();
     }
 }
 
-/// Returns all sockets to the kernel. `next` chooses the next state of each.
+/// Returns all sockets to the kernel. `next` chooses the next state of each. The engine releases them at the same time.
 pub(crate) fn release_all(reason: Reason, next: impl Fn(c_int) -> u32) {
-    for (fd, slot) in used() {
-        if slot.state.load(Ordering::SeqCst) >= SHARED {
-            release(fd, reason, next(fd));
+    let sockets = used().filter(|(_, slot)| slot.state.load(Ordering::SeqCst) >= SHARED);
+    let returning: Vec<_> = sockets.filter_map(|(fd, _)| Returning::start(fd, reason, next(fd))).collect();
+    returning.into_iter().for_each(Returning::finish);
+}
+
+/// The return of a socket, whose entry is locked. A thread that locks several does so in the order of their descriptors.
+struct Returning {
+    fd: c_int,
+    slot: &'static Slot,
+    entry: MutexGuard<'static, Option<Box<Entry>>>,
+    adopted: Arc<Adopted>,
+    stream: Option<Stream>,
+    reason: Reason,
+    next: u32,
+}
+
+impl Returning {
+    /// Requests the release of the socket. Returns `None` if the engine does not have it.
+    fn start(fd: c_int, reason: Reason, next: u32) -> Option<Returning> {
+        let slot = slot(fd)?;
+        if slot.state.load(Ordering::SeqCst) < PINNED {
+            return None;
         }
+        let mut entry = slot.entry.lock();
+        let adopted = entry.as_deref_mut()?.adopted.clone();
+        match slot.state.load(Ordering::SeqCst) {
+            ADOPTED => {}
+            CANDIDATE | NEW | SHARED if next == PINNED => slot.state.store(PINNED, Ordering::SeqCst),
+            CANDIDATE | NEW if next == SHARED => slot.state.store(SHARED, Ordering::SeqCst),
+            _ => {}
+        }
+        let adopted = adopted?;
+        let stream = adopted.start_return();
+        Some(Returning { fd, slot, entry, adopted, stream, reason, next })
+    }
+
+    /// Waits for the release.
+    fn finish(mut self) {
+        self.adopted.finish_return(self.stream.take());
+        if let Some(entry) = self.entry.as_deref_mut() {
+            entry.adopted = None;
+            entry.sets.iter().for_each(|set| set.give_back(self.fd));
+        }
+        self.slot.counts.reset();
+        self.slot.state.store(self.next, Ordering::SeqCst);
+        self.adopted.wake_all();
+        stats::returned(self.reason);
     }
 }
 

@@ -232,6 +232,16 @@ impl Session {
         self.0.channel.request(what, request, descriptors)
     }
 
+    /// Sends a request without waiting for the reply, unless 32 are in flight. [`Session::finish_request`] must follow.
+    pub(crate) fn start_request(&self, request: &Request) -> Result<u32, AttachError> {
+        self.0.channel.start_request(request, &[])
+    }
+
+    /// Waits for the reply to a request, as [`Session::request`] does.
+    pub(crate) fn finish_request(&self, what: &'static str, serial: u32) -> Result<Reply, AttachError> {
+        self.0.channel.finish_request(what, serial)
+    }
+
     /// Returns the memory shared with the engine.
     pub fn memory(&self) -> &SharedMemory {
         &self.0.memory

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use isolane_attach::{Session, SessionOptions};
-use isolane_shm::deny_io_uring;
+use isolane_shm::{deny_io_uring, seccomp_filters};
 
 use super::socket_parser;
 use crate::failure::{Failure, IoContext};
@@ -72,6 +72,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if !args.io_uring {
         deny_io_uring().io_context("cannot forbid io_uring")?;
     }
+    // A program below a further filter, which may forbid calls of the library, keeps its connections.
+    let filters = seccomp_filters().map(|count| count.to_string());
+    program.env("ISOLANE_PRELOAD_FILTERS", filters.unwrap_or_default());
     // The other program ends this one's threads.
     logging::finish(None);
     let error = program.exec();

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use libc::{EINVAL, EPOLL_CTL_ADD, EPOLLEXCLUSIVE, epoll_event, sigset_t, timespec};
+use libc::{EINVAL, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLEXCLUSIVE, epoll_event, sigset_t, timespec};
 
 use super::{exported, fail, kernel, last_error};
 use crate::epoll::{LiveEngine, Set, Step};
@@ -39,6 +39,9 @@ fn try_control(
     let slot = table::socket(fd)?;
     // SAFETY: the program passes an event, or null.
     let event = unsafe { event.as_ref() }.copied();
+    if event.is_none() && operation != EPOLL_CTL_DEL {
+        return None;
+    }
     let exclusive = event.is_some_and(|event| event.events & EPOLLEXCLUSIVE as u32 != 0);
     let set = table::slot(set_fd).and_then(table::Slot::set).filter(|_| !exclusive);
     let Some(set) = set else {
@@ -57,7 +60,7 @@ fn try_control(
         if matches!(result, Some(Ok(()))) {
             match operation {
                 EPOLL_CTL_ADD if !is_member => entry.sets.push(Arc::clone(&set)),
-                libc::EPOLL_CTL_DEL => entry.sets.retain(|other| !Arc::ptr_eq(other, &set)),
+                EPOLL_CTL_DEL => entry.sets.retain(|other| !Arc::ptr_eq(other, &set)),
                 _ => {}
             }
         }
@@ -125,6 +128,7 @@ fn wait(
                     return Ok(count);
                 }
                 if is_over {
+                    set.queue_unfetched();
                     return Ok(set.after_timeout(engine.as_ref(), events));
                 }
             }

@@ -20,12 +20,15 @@ use crate::adopted::{Adopted, Outcome};
 use crate::stats::{self, Reason};
 use crate::table::{self, Path, Slot};
 
-/// Defines functions that programs call instead of the C library's.
+/// Defines functions that programs call instead of the C library's, also under its other names for them.
 macro_rules! exported {
-    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty $body:block)*) => {$(
+    (@ [$($name:ident)+] $arguments:tt $result:ty $body:block) => {$(
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result $body
-    )*};
+        pub unsafe extern "C-unwind" fn $name $arguments -> $result $body
+    )+};
+    ($(fn $name:ident $(= $alias:ident)? ($($arguments:tt)*) -> $result:ty $body:block)*) => {
+        $($crate::calls::exported! { @ [$name $($alias)?] ($($arguments)*) $result $body })*
+    };
 }
 pub(crate) use exported;
 

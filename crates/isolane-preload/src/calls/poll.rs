@@ -8,10 +8,10 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use libc::{EINVAL, POLLERR, POLLHUP, POLLIN, nfds_t, pollfd, sigset_t, timespec};
+use libc::{EINVAL, POLLERR, POLLHUP, POLLIN, POLLRDNORM, nfds_t, pollfd, sigset_t, timespec};
 
 use super::{exported, fail, kernel, last_error};
-use crate::adopted::Adopted;
+use crate::adopted::{self, Adopted};
 use crate::policy::now_ns;
 use crate::stats::Reason;
 use crate::{own, real, sockets, table};
@@ -107,10 +107,13 @@ pub(crate) fn wait(
         }
         let Some(ready) = check(fds, &streams, false) else { continue };
         let is_over = until.is_some_and(|until| Instant::now() >= until);
+        if ready == 0 && is_over && catch_up(fds, &streams) {
+            continue;
+        }
         if ready > 0 || is_over {
             return Ok(ready + call_without(fds, &streams, &[], Some(Duration::ZERO), mask)?.0);
         }
-        let Some(event) = own::take_event() else {
+        let Some(event) = own::take_event(own::Wait::of_frame(&until)) else {
             // Without a descriptor, only the kernel can wait.
             streams
                 .iter()
@@ -150,9 +153,18 @@ fn sleep(
         table::abandon(&engine);
     }
     match check(fds, streams, false) {
-        Some(ready) if ready + count > 0 || own == [0, 0] => Ok(Some(ready + count)),
+        // Others have events, before which a peer may have sent data.
+        Some(0) if count > 0 && catch_up(fds, streams) => Ok(None),
+        Some(ready) if ready + count > 0 => Ok(Some(ready + count)),
         _ => Ok(None),
     }
+}
+
+/// Waits until the engine has fetched data that is requested, and that the kernel has. Returns `true` if there is any.
+fn catch_up(fds: &[pollfd], streams: &[(usize, Arc<Adopted>)]) -> bool {
+    let is_requested = |index: usize| fds[index].events & (POLLIN | POLLRDNORM) != 0;
+    let streams = streams.iter().filter(|(index, _)| is_requested(*index));
+    !adopted::catch_up(streams.map(|(_, adopted)| adopted)).is_empty()
 }
 
 /// Sets the events of adopted sockets. Returns their number, or `None` if one was returned to the kernel.
@@ -237,7 +249,7 @@ fn result(result: Result<c_int, c_int>) -> c_int {
 }
 
 exported! {
-    fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    fn poll = __poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
         let Some(fds) = special(fds, count) else { return kernel!(poll(fds, count, timeout)) };
         let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
         result(wait(fds, timeout, std::ptr::null()))

@@ -144,6 +144,11 @@ transfers! {
 }
 
 exported! {
+    fn __read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
+        // SAFETY: as for `read`.
+        unsafe { read(fd, buffer, count) }
+    }
+
     fn __read_chk(fd: c_int, buffer: *mut c_void, count: usize, size: usize) -> isize {
         check(count, size);
         // SAFETY: as for `read`.

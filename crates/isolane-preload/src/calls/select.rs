@@ -121,7 +121,7 @@ const WORD: usize = 64;
 const _: () = assert!(size_of::<fd_set>() == FD_SETSIZE / 8 && align_of::<fd_set>() == align_of::<u64>());
 
 exported! {
-    fn select(
+    fn select = __select(
         count: c_int,
         reads: *mut fd_set,
         writes: *mut fd_set,

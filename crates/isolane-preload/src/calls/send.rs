@@ -141,6 +141,16 @@ transfers! {
 }
 
 exported! {
+    fn __write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
+        // SAFETY: as for `write`.
+        unsafe { write(fd, buffer, count) }
+    }
+
+    fn __send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int) -> isize {
+        // SAFETY: as for `send`.
+        unsafe { send(fd, buffer, count, flags) }
+    }
+
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
         release_rights(message);
         let Some(slot) = table::socket(fd) else { return kernel!(sendmsg(fd, message, flags)) };
