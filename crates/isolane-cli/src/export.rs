@@ -128,7 +128,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     memory::check(&kinds, std::slice::from_ref(&spec))?;
     let volume = kinds.open(&spec).map_err(Failure::from_error)?;
     is_starting.store(false, Ordering::Relaxed);
-    let mut conditions = Conditions::default();
+    let conditions = Conditions::default();
     conditions.add(&volume);
     let description = volume::describe(&spec, &*volume);
     let servers = Servers::start(args, &volume).context("cannot start the export")?;

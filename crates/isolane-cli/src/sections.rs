@@ -173,6 +173,30 @@ isolane config dump --listen 10.0.0.1:4420 --nqn nqn.2014-08.org.example:disks /
             see_also: "isolane-config(1)",
             ..Sections::default()
         },
+        "ctl" => Sections {
+            environment: CONTROL_ENVIRONMENT,
+            files: CONTROL_FILES,
+            examples: "\
+isolane ctl status: List the namespaces of the only running target.
+isolane ctl namespace add /srv/b.img,size=10G: Serve another file.
+isolane ctl namespace resize 1 20G: Grow a file and its namespace.
+isolane ctl namespace remove 2 --socket /run/isolane/serve-812.sock: End a namespace of one of several targets.",
+            see_also: "isolane(1), isolane-ctl-namespace(1), isolane-ctl-status(1), isolane-serve(1)",
+            ..Sections::default()
+        },
+        "ctl-status" | "ctl-namespace" => Sections {
+            environment: CONTROL_ENVIRONMENT,
+            files: CONTROL_FILES,
+            see_also: "isolane-ctl(1), isolane-ctl-namespace-add(1), isolane-ctl-namespace-remove(1), \
+                       isolane-ctl-namespace-replace(1), isolane-ctl-namespace-resize(1), \
+                       isolane-ctl-namespace-read-only(1)",
+            ..Sections::default()
+        },
+        "ctl-namespace-add" | "ctl-namespace-remove" | "ctl-namespace-replace" | "ctl-namespace-resize"
+        | "ctl-namespace-read-only" => Sections {
+            see_also: "isolane-ctl(1), isolane-ctl-namespace(1), isolane-serve(1)",
+            ..Sections::default()
+        },
         "discover" => Sections {
             files: HOST_FILES,
             examples: "\

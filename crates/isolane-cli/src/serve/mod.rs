@@ -10,6 +10,7 @@ mod from_file;
 pub(crate) mod model;
 mod nqn;
 pub(crate) mod observe;
+mod operator;
 mod service;
 
 use std::net::SocketAddr;
@@ -36,6 +37,7 @@ use signal_hook::consts::SIGUSR1;
 use banner::Banner;
 use conditions::Conditions;
 use observe::{ControlSocket, parse_control_socket, parse_on_slow};
+use operator::Operator;
 use service::Service;
 
 use crate::choice::{Choice, one_of};
@@ -370,6 +372,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     signals::exit_while(&is_starting)?;
     let rbd = Arc::new(Rbd::new(args.rbd_images_per_connection.into()));
     let (config, volumes, conditions) = configure(&args, &volume::kinds(&rbd))?;
+    let conditions = Arc::new(conditions);
     is_starting.store(false, Ordering::Relaxed);
     let (nqn, cores) = (config.subsystems[0].nqn, config.cores.clone());
     let target = Target::start(config).context("cannot start the target")?;
@@ -379,7 +382,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
         log::warn!("{address} is reachable from other machines, without authentication or encryption");
     }
     let socket = args.control_socket.as_ref().unwrap_or(&ControlSocket::Default);
-    let mut side_threads = observe::start(&target, &cores, socket, args.metrics, args.on_slow)?;
+    let operator = Operator::new(target.namespace_control(), volume::kinds(&rbd), Arc::clone(&conditions));
+    let mut side_threads = observe::start(&target, operator, &cores, (socket, args.metrics), args.on_slow)?;
     let program = invocation::program_name();
     let banner = Banner { listeners: &addresses, nqn: nqn.as_str(), volumes: &volumes, program: &program };
     output::announce(banner.to_text());

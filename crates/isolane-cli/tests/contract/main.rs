@@ -4,6 +4,7 @@ mod bench;
 mod conditions;
 mod config;
 mod copy;
+mod ctl;
 mod deep;
 mod doctor;
 mod engine_run;
