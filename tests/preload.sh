@@ -108,6 +108,12 @@ only_short_messages() { # without ISOLANE_ADOPT
 		env -u ISOLANE_ADOPT "$isolane" engine run --socket "$socket" --stats="$work/stats" -- "$programs" sizes > /dev/null &&
 		served "$work/stats"
 }
+dialogs_stay_on_two_cores() { # without ISOLANE_ADOPT: the engine has at most one other core
+	local core
+	core=$(taskset -pc $$ | sed 's/.*: *\([0-9]*\).*/\1/'); rm -f "$work/stats"
+	env -u ISOLANE_ADOPT taskset -c "$core" "$isolane" engine run --socket "$socket" --stats="$work/stats" -- "$programs" dialog &&
+		grep ' 0 adopted' "$work/stats"
+}
 refuses() { # TEXT COMMAND...
 	! limited "${@:2}" > "$work/error" 2>&1 && grep -F "$1" "$work/error" && [ "$(wc -l < "$work/error")" = 1 ] && return 0
 	cat "$work/error"; return 1
@@ -331,6 +337,7 @@ check "connections return before plugins past the library are loaded" returns_to
 check "a handler of a signal can send" handler_sends || status=1
 check "handlers of signals can leave waits" handlers_jump || status=1
 check "connections move only after many short messages" only_short_messages || status=1
+check "dialogs stay with the kernel on two cores" dialogs_stay_on_two_cores || status=1
 check "streams continue when the engine is killed" same_despite_kills 2 2 || status=1
 check "streams continue when engine and supervisor are killed" same_without_supervisor || status=1
 check "waits continue when engine and supervisor are killed" waits_without_supervisor || status=1

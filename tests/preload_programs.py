@@ -92,7 +92,21 @@ def sizes():
         sender.start()
         print(size, exactly(far, size) == data)
         sender.join()
+    # In one direction first: a dialog stays with the kernel if it has two cores.
+    for end, other in ((near, far), (far, near)):
+        for index in range(1000):
+            end.sendall(b"%8d" % index)
+            assert exactly(other, 8) == b"%8d" % index
     for index in range(1000):
+        near.sendall(b"%8d" % index)
+        assert exactly(far, 8) == b"%8d" % index
+        far.sendall(b"%8d" % index)
+        assert exactly(near, 8) == b"%8d" % index
+
+
+def dialog():
+    near, far = pair()
+    for index in range(2000):
         near.sendall(b"%8d" % index)
         assert exactly(far, 8) == b"%8d" % index
         far.sendall(b"%8d" % index)

@@ -32,6 +32,8 @@ pub(crate) struct Engine {
     /// Descriptor that is readable when the queue has entries while a thread sleeps.
     bell: c_int,
     streams: Mutex<NumberMap<u32, Weak<dyn Notified>>>,
+    /// Number of cores that this process or the engine can use.
+    cores: usize,
     /// Distinguishes the sessions of this process.
     pub(crate) generation: u64,
 }
@@ -98,6 +100,7 @@ impl Engine {
         own::set_session(session.descriptors().iter().map(AsRawFd::as_raw_fd).chain([bell]));
         Some(Engine {
             queue: poller.queue(),
+            cores: own::cores(session.cores()),
             bell,
             poller: Mutex::new(poller),
             streams: Mutex::default(),
@@ -121,6 +124,10 @@ impl Engine {
 
     pub(crate) fn remove(&self, id: u32) {
         self.streams.lock().remove(&id);
+    }
+
+    pub(crate) fn cores(&self) -> usize {
+        self.cores
     }
 
     pub(crate) fn bell(&self) -> c_int {

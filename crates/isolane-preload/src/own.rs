@@ -69,6 +69,13 @@ pub(crate) fn has_space(bytes: u64) -> bool {
         && !is_locked()
 }
 
+/// Returns the number of cores that this process may use, or that are among `others`.
+pub(crate) fn cores(others: &[u32]) -> usize {
+    let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return usize::MAX };
+    let others = others.iter().filter(|core| !allowed.is_set(**core as usize));
+    allowed.count() as usize + others.count()
+}
+
 /// Records the session's descriptors.
 pub(crate) fn set_session(descriptors: impl Iterator<Item = c_int>) {
     let descriptors: Vec<_> = descriptors.take(MAX_SESSION).collect();

@@ -13,16 +13,24 @@ pub(crate) struct Counts {
     long: AtomicU32,
     /// Time of the last decision, if that was the first of two, or 0.
     since: AtomicU64,
+    /// Segments received and sent when the last dialog was found.
+    segments: AtomicU64,
 }
 
 impl Counts {
     pub(crate) const fn new() -> Counts {
-        Counts { left: AtomicU32::new(0), long: AtomicU32::new(0), since: AtomicU64::new(0) }
+        Counts {
+            left: AtomicU32::new(0),
+            long: AtomicU32::new(0),
+            since: AtomicU64::new(0),
+            segments: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn reset(&self) {
         self.restart();
         self.long.store(0, Ordering::Relaxed);
+        self.segments.store(0, Ordering::Relaxed);
     }
 
     fn restart(&self) {
@@ -42,6 +50,13 @@ const WINDOW: Duration = Duration::from_millis(100);
 const LONG_TRANSFERS: u32 = 32;
 /// Minimum size of a long transfer, in bytes.
 const MIN_LONG_TRANSFER: usize = 16 << 10;
+/// Number of cores of program and engine up to which dialogs stay with the kernel: both and the peer wait for each other,
+/// and their messages cannot be combined.
+const MAX_DIALOG_CORES: usize = 2;
+/// A dialog has at least one segment in one direction for so many in the other.
+const DIALOG_SEGMENTS: u32 = 4;
+/// Transfers of a dialog up to its next decision.
+const DIALOG_TRANSFERS: u32 = 1024;
 /// Time without an attempt to attach after one has failed.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_secs(10);
 
@@ -89,6 +104,23 @@ pub(crate) fn is_due(counts: &Counts, bytes: usize) -> bool {
         return false;
     }
     now.saturating_sub(since) <= WINDOW.as_nanos() as u64
+}
+
+/// Returns `true` if a candidate should stay with the kernel, because it carries a dialog and cores are scarce: `cores` are
+/// those of program and engine. `segments` are the numbers of segments with data that were received and sent.
+pub(crate) fn stays_as_dialog(counts: &Counts, cores: usize, segments: (u32, u32)) -> bool {
+    if ALWAYS.load(Ordering::Relaxed) || cores > MAX_DIALOG_CORES {
+        return false;
+    }
+    let (received, sent) = segments;
+    let old = counts.segments.swap(u64::from(received) << 32 | u64::from(sent), Ordering::Relaxed);
+    let (received, sent) = (received.wrapping_sub((old >> 32) as u32), sent.wrapping_sub(old as u32));
+    let (fewer, more) = (received.min(sent), received.max(sent));
+    let is_dialog = fewer > 0 && fewer.saturating_mul(DIALOG_SEGMENTS) >= more;
+    if is_dialog {
+        counts.left.store(DIALOG_TRANSFERS, Ordering::Relaxed);
+    }
+    is_dialog
 }
 
 /// Records a transfer of an adopted socket if it is short. Returns `false` if it is long.
@@ -139,6 +171,18 @@ mod tests {
         );
         assert!((1..LONG_TRANSFERS).all(|_| !is_outgrown(&slot, MIN_LONG_TRANSFER)));
         assert!(is_outgrown(&slot, MIN_LONG_TRANSFER));
+    }
+
+    #[test]
+    fn dialogs_stay_if_cores_are_scarce() {
+        let slot = counts();
+        assert!(stays_as_dialog(&slot, MAX_DIALOG_CORES, (100, 110)));
+        assert!((1..DIALOG_TRANSFERS).all(|_| !is_due(&slot, 1)));
+        assert!(!stays_as_dialog(&slot, MAX_DIALOG_CORES + 1, (200, 210)));
+        // Since the last decision, it has sent only.
+        assert!(!stays_as_dialog(&slot, MAX_DIALOG_CORES, (101, 140)));
+        assert!(!stays_as_dialog(&slot, MAX_DIALOG_CORES, (141, 141)));
+        assert!(stays_as_dialog(&slot, MAX_DIALOG_CORES, (151, 151)));
     }
 
     #[test]

@@ -316,7 +316,11 @@ fn adopt(slot: &'static Slot, fd: c_int) -> bool {
         return stays(CANDIDATE);
     }
     match sockets::adoptable(fd, entry.cookie) {
-        sockets::Adoptable::Now => {}
+        sockets::Adoptable::Now { segments } => {
+            if policy::stays_as_dialog(&slot.counts, engine.cores(), segments) {
+                return stays(CANDIDATE);
+            }
+        }
         sockets::Adoptable::Later => return stays(CANDIDATE),
         sockets::Adoptable::Never => return stays(PINNED),
     }
