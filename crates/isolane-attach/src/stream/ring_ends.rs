@@ -148,15 +148,23 @@ impl RxRing {
         if self.bypass_requested() || self.is_ready()? {
             return Ok(false);
         }
+        let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::IN | PollFlags::RDHUP)];
+        poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+        let events = polled[0].revents();
+        if !events.is_empty() && events != PollFlags::IN {
+            return Ok(!self.is_ready()?);
+        }
         // Bytes stay in the kernel until the engine discards them, which changes both positions.
         for _ in 0..DISCARD_POLLS {
             let discarding = self.block.rx_discarding.get();
             let discarded = self.block.rx_discarded.get();
+            if events.is_empty() && discarded == self.ring.position() {
+                return Ok(false);
+            }
             // Waits for a call of the engine on the socket, after which the kernel handles packets that have arrived.
             let unread = isolane_tcp::unread_bytes(socket)?;
             if discarded == discarding && discarding == self.block.rx_discarding.get() {
-                let is_behind = discarded.saturating_add(unread) > self.ring.position() || has_end(socket)?;
-                return Ok(is_behind && !self.is_ready()?);
+                return Ok(discarded.saturating_add(unread) > self.ring.position() && !self.is_ready()?);
             }
             std::thread::yield_now();
         }
@@ -385,12 +393,6 @@ impl TxRing {
     pub fn unsent(&mut self) -> io::Result<Vec<u8>> {
         self.ring.reclaim_unread().map_err(invalid_index_error)
     }
-}
-
-/// Returns `true` if the peer sends nothing more, or the connection has failed.
-fn has_end(socket: BorrowedFd<'_>) -> io::Result<bool> {
-    let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
-    Ok(poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? > 0)
 }
 
 /// Number of polls of the positions while the engine changes them.

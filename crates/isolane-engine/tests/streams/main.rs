@@ -152,6 +152,52 @@ fn parts_finish_without_data_loss() {
     drop(finishing.join().unwrap());
 }
 
+/// More than there are requests in flight.
+#[test]
+fn releases_of_many_streams_wait_for_each_other() {
+    let fixture = Fixture::new();
+    let session = fixture.attach();
+    let mut streams: Vec<_> = (0..50u8)
+        .map(|number| {
+            let (socket, mut peer) = testing::connection().unwrap();
+            let mut stream = Stream::adopt(&session, socket).unwrap();
+            stream.write_all(&[number; 100]).unwrap();
+            peer.write_all(&[number; 50]).unwrap();
+            (stream, peer)
+        })
+        .collect();
+    streams.iter_mut().for_each(|(stream, _)| stream.start_release().unwrap());
+    // The connection of a dropped one ends, with an error if the engine had not sent everything.
+    let (dropped, mut peer) = streams.remove(0);
+    drop(dropped);
+    while peer.read(&mut [0; 100]).is_ok_and(|count| count > 0) {}
+    for (number, (stream, mut peer)) in (1..).zip(streams) {
+        let mut socket = stream.into_std().unwrap();
+        let (mut sent, mut received) = ([0; 100], [0; 50]);
+        peer.read_exact(&mut sent).unwrap();
+        socket.read_exact(&mut received).unwrap();
+        assert_eq!((sent, received), ([number; 100], [number; 50]));
+    }
+}
+
+#[test]
+fn stream_is_behind_until_it_is_readable() {
+    let fixture = Fixture::new();
+    let (mut stream, mut peer) = fixture.stream();
+    let mut byte = [0];
+    for round in 0..500u32 {
+        peer.write_all(&[round as u8]).unwrap();
+        assert!(stream.is_behind().unwrap() || stream.readiness().unwrap().readable, "{round}");
+        stream.read_exact(&mut byte).unwrap();
+        assert!(!stream.is_behind().unwrap(), "{round}");
+        // Acknowledges the byte, so that the peer's kernel sends the next.
+        stream.write_all(&byte).unwrap();
+        peer.read_exact(&mut byte).unwrap();
+    }
+    peer.shutdown(Shutdown::Write).unwrap();
+    assert!(stream.is_behind().unwrap() || stream.readiness().unwrap().finished);
+}
+
 #[test]
 fn reunited_parts_continue_the_stream() {
     let fixture = Fixture::new();
