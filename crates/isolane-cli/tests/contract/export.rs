@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
-use super::{fail, kill, program, text};
+use super::{Server, fail, kill, program, text};
 
 /// A running export, killed on drop, with its output.
 struct Export(Child, Vec<String>);
@@ -93,6 +93,32 @@ fn few_open_files_limit_machines_and_queues() {
     let (_, log) = start_with_limit("-n 1024", text(&dir.path().join("vm.sock"))).stop();
     let warning = "1024 open files allow 7 machines with 8 queues each; raise the hard limit to 14048";
     assert!(log.contains(warning), "{log}");
+}
+
+#[test]
+fn keeps_journal_of_a_remote_volume_until_a_clean_end() {
+    let (server, dir) = (Server::start(&["mem:1M"]), tempfile::tempdir().unwrap());
+    let (socket, journal) = (dir.path().join("vm.sock"), dir.path().join("vm.sock.journal"));
+    let arguments = [&server.uri, "--vhost-user-blk", text(&socket)];
+    let associations = || fs::read(&journal).unwrap().windows(8).filter(|tag| tag == b"isolane\n").count();
+    let mut killed = Export::start(&arguments);
+    assert_eq!(associations(), 1);
+    killed.0.kill().unwrap();
+    killed.0.wait().unwrap();
+    let export = Export::start(&arguments);
+    // The target has ended the other.
+    while associations() != 1 {
+        std::thread::yield_now();
+    }
+    assert_eq!(export.stop(), (true, String::new()));
+    assert!(!journal.exists() && !socket.exists());
+    fs::write(&journal, "data").unwrap();
+    let error = fail(&["export", &server.uri, "--nbd", text(&socket)]);
+    assert!(error.contains("it is not a journal of associations"), "{error}");
+    assert!(error.contains("choose another socket"), "{error}");
+    // Not used for other volumes.
+    assert_eq!(Export::start(&["mem:1M", "--nbd", text(&socket)]).stop(), (true, String::new()));
+    assert_eq!(fs::read(&journal).unwrap(), b"data");
 }
 
 #[test]
