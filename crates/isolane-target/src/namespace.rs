@@ -7,13 +7,14 @@
 //! Invariant: a core reads its table without a lock, and a position has one volume as long as a command can
 //! have it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use isolane_proto::subsystem::{Generation, MAX_NSID, NamespaceConfig, NamespaceGeometry};
 use isolane_volume::Volume;
 use isolane_volume::nested::address_of;
 use isolane_wire::log::RestartLoss;
+use uuid::Uuid;
 
 use crate::error::NamespaceError;
 
@@ -79,6 +80,8 @@ pub(crate) struct Namespaces {
     slots: Vec<Option<Arc<Namespace>>>,
     /// Position plus one, by namespace ID; 0 for an unused ID.
     positions: Vec<u16>,
+    /// Namespaces without a volume until an operator gives them one: name of the last one, and description for hosts.
+    offline: BTreeMap<u32, (String, NamespaceConfig)>,
     /// Number of each member in a snapshot, by its address.
     members: HashMap<usize, u32>,
     /// Number of used positions.
@@ -95,6 +98,7 @@ impl Namespaces {
         let mut table = Namespaces {
             slots: Vec::new(),
             positions: Vec::new(),
+            offline: BTreeMap::new(),
             members: HashMap::new(),
             used: 0,
             next_number: list.len() as u32,
@@ -134,6 +138,22 @@ impl Namespaces {
         positions.map(|position| (position, self.at(position)))
     }
 
+    /// Whether a namespace has no volume at present.
+    pub(crate) fn is_offline(&self, nsid: u32) -> bool {
+        self.offline.contains_key(&nsid)
+    }
+
+    /// Returns the namespaces without a volume: the name of the last one, and the description for hosts.
+    pub(crate) fn offline(&self) -> impl Iterator<Item = &(String, NamespaceConfig)> {
+        self.offline.values()
+    }
+
+    /// Returns the descriptions of all namespaces for the control path.
+    pub(crate) fn to_configs(&self) -> Vec<NamespaceConfig> {
+        let online = self.iter().map(|(_, namespace)| namespace.to_config());
+        online.chain(self.offline().map(|(_, config)| config.clone())).collect()
+    }
+
     /// Returns the positions with a namespace, including removed ones.
     pub(crate) fn occupied(&self) -> impl Iterator<Item = usize> {
         let slots = self.slots.iter().enumerate();
@@ -166,7 +186,7 @@ impl Namespaces {
 impl Namespaces {
     /// Returns an ID that no namespace has had since the start, if there is one, else a free one.
     pub(crate) fn free_nsid(&self) -> Option<u32> {
-        let is_free = |nsid: &u32| self.find(*nsid).is_none();
+        let is_free = |nsid: &u32| self.find(*nsid).is_none() && !self.is_offline(*nsid);
         (self.next_nsid..=MAX_NSID).chain(1..=MAX_NSID).find(is_free)
     }
 
@@ -175,12 +195,14 @@ impl Namespaces {
     /// # Errors
     /// If the ID is in use, another namespace has the identity, or too many volumes are being closed.
     pub(crate) fn add(&mut self, nsid: u32, volume: Arc<dyn Volume>) -> Result<(), NamespaceError> {
-        if self.find(nsid).is_some() {
+        if self.find(nsid).is_some() || self.is_offline(nsid) {
             return Err(NamespaceError::Exists(nsid));
         }
-        if let Some((_, twin)) = self.iter().find(|(_, other)| other.volume.identity() == volume.identity()) {
-            let (nsid, volume) = (twin.nsid, volume.name().to_owned());
-            return Err(NamespaceError::SameIdentity { nsid, volume });
+        let uuid = volume.identity().uuid;
+        let online = self.iter().map(|(_, other)| (other.nsid, other.volume.identity().uuid));
+        let offline = self.offline.values().map(|(_, config)| (config.nsid, Uuid::from_bytes(config.uuid)));
+        if let Some((nsid, _)) = online.chain(offline).find(|(_, other)| *other == uuid) {
+            return Err(NamespaceError::SameIdentity { nsid, volume: volume.name().to_owned() });
         }
         let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         if free >= MAX_POSITIONS {
@@ -207,11 +229,31 @@ impl Namespaces {
         self.next_nsid = self.next_nsid.max(nsid + 1);
     }
 
-    /// Removes a namespace for new commands, and returns its position.
-    pub(crate) fn hide(&mut self, nsid: u32) -> Result<usize, NamespaceError> {
+    /// Removes a namespace for new commands. Returns its position, if it has a volume, and its description.
+    pub(crate) fn hide(&mut self, nsid: u32) -> Result<(Option<usize>, NamespaceConfig), NamespaceError> {
+        if let Some((_, config)) = self.offline.remove(&nsid) {
+            return Ok((None, config));
+        }
         let position = self.find(nsid).ok_or(NamespaceError::Unknown(nsid))?;
         self.positions[nsid as usize] = 0;
+        Ok((Some(position), self.at(position).to_config()))
+    }
+
+    /// Takes the volume of a namespace away, and returns its position.
+    pub(crate) fn set_offline(&mut self, nsid: u32) -> Result<usize, NamespaceError> {
+        if self.is_offline(nsid) {
+            return Err(NamespaceError::Offline(nsid));
+        }
+        let position = self.locate(nsid)?;
+        let (_, config) = self.hide(nsid)?;
+        self.offline.insert(nsid, (self.at(position).volume.name().to_owned(), config));
         Ok(position)
+    }
+
+    /// Returns the position of a namespace that must have a volume.
+    pub(crate) fn locate(&self, nsid: u32) -> Result<usize, NamespaceError> {
+        let missing = if self.is_offline(nsid) { NamespaceError::Offline } else { NamespaceError::Unknown };
+        self.find(nsid).ok_or(missing(nsid))
     }
 
     /// Replaces the properties of a namespace that keeps its volume.
@@ -220,7 +262,7 @@ impl Namespaces {
         nsid: u32,
         change: impl FnOnce(&mut Namespace),
     ) -> Result<(), NamespaceError> {
-        let position = self.find(nsid).ok_or(NamespaceError::Unknown(nsid))?;
+        let position = self.locate(nsid)?;
         let mut namespace = self.at(position).clone();
         change(&mut namespace);
         self.slots[position] = Some(Arc::new(namespace));

@@ -394,7 +394,7 @@ fn port_config(
         subsystem: SubsystemConfig {
             nqn: config.nqn,
             serial: config.serial.clone(),
-            namespaces: namespaces.iter().map(|(_, namespace)| namespace.to_config()).collect(),
+            namespaces: namespaces.to_configs(),
             allowed_hosts: config.allowed_hosts.clone(),
             max_io_queues: config.io_queues.min(max_io_queues),
             max_queue_entries: config.queue_depth,

@@ -106,3 +106,25 @@ fn refused_changes_name_the_remedy_and_change_nothing() {
     let error = fail(&["ctl", "status", "--socket", text(&target.dir.path().join("none"))]);
     assert!(error.contains("no such socket"), "{error}");
 }
+
+#[test]
+fn file_is_closed_while_its_namespace_is_offline() {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    image.as_file().set_len(1 << 20).unwrap();
+    let target = controlled(&[&format!("{},size=1M", text(image.path())), "mem:16M"]);
+    target.ctl(&["namespace", "resize", "1", "2M"]);
+    let offline = target.ctl(&["namespace", "offline", "1"]);
+    assert_eq!(offline, "namespace 1: offline; the volume before is closed\n");
+    assert_eq!(target.status()["namespaces"][0]["state"], "offline");
+    assert!(target.refused(&["namespace", "resize", "1"]).contains("bring it online first"));
+    // Another target can serve the file now.
+    assert!(Server::start(&[text(image.path())]).stop());
+    let online = target.ctl(&["namespace", "online", "1"]);
+    assert!(online.starts_with("namespace 1: /") && online.ends_with(", file, 2.00 MiB\n"), "{online}");
+    assert!(target.refused(&["namespace", "online", "1"]).contains("reopen closes its volume first"));
+    assert_eq!(target.ctl(&["namespace", "reopen", "1"]), online);
+    assert_eq!(target.status()["namespaces"][0]["state"], "online");
+    let error = target.refused(&["namespace", "offline", "2"]);
+    assert!(error.contains("loses its data when it is closed"), "{error}");
+    assert!(target.server.stop());
+}

@@ -62,7 +62,7 @@ pub(super) enum AfterFlush {
     ReportShutdown(AssociationId),
     /// Finish the shutdown of this core.
     Shutdown,
-    /// Drop the release of a removed namespace.
+    /// Continue the release of a removed namespace.
     Release(Release),
 }
 
@@ -152,10 +152,15 @@ impl Flushes {
 
     fn start(&mut self, key: SlabKey, now: Instant, namespaces: &Namespaces, stuck_after: Duration) {
         let Some(group) = self.groups.get_mut(key) else { return };
-        // A command flushes only volumes with a volatile cache.
         let is_needed = |position: &usize| {
-            !matches!(group.then, AfterFlush::Complete { .. })
-                || namespaces.at(*position).volume.info().volatile_cache
+            let volume = &namespaces.at(*position).volume;
+            match group.then {
+                // A command flushes only volumes with a volatile cache.
+                AfterFlush::Complete { .. } => volume.info().volatile_cache,
+                // Hosts know of the failure, because their writes have failed.
+                AfterFlush::ReportShutdown(_) => volume.failure().is_none(),
+                AfterFlush::Shutdown | AfterFlush::Release(_) => true,
+            }
         };
         let positions = namespaces.occupied().filter(is_needed);
         group.remaining =
@@ -302,7 +307,7 @@ impl Driver {
                 log::debug!("controller {}: shut down by its host, {failures} failed flushes", id.cntlid);
             }
             AfterFlush::Shutdown => self.handle_final_flush(failures),
-            AfterFlush::Release(release) => drop(release),
+            AfterFlush::Release(release) => self.handle_removed_flushed(release),
             AfterFlush::Complete { lane, permit, completion } => {
                 let Some(lane) = self.lanes.get_mut(lane) else { return permit.forfeit() };
                 let completion = status.map_or(completion, Completion::failed);
