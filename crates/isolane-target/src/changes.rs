@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use isolane_proto::subsystem::{Port, SubsystemConfig, SubsystemId};
+use isolane_proto::subsystem::{NamespaceConfig, Port, SubsystemConfig, SubsystemId};
 use isolane_volume::Volume;
 use isolane_wire::Nqn;
 
@@ -45,6 +45,12 @@ pub enum NamespaceChange {
         /// It can be smaller than the volume before.
         may_shrink: bool,
     },
+    /// Takes the volume of a namespace away; a [`NamespaceChange::Replace`] gives it one. Commands that have started
+    /// complete; new ones fail with a status that lets the host repeat them.
+    Offline {
+        /// The ID.
+        nsid: u32,
+    },
     /// Sets or ends the write protection.
     ReadOnly {
         /// The ID.
@@ -60,6 +66,7 @@ impl fmt::Debug for NamespaceChange {
             NamespaceChange::Add { nsid, volume } => write!(f, "Add({nsid:?}, {volume:?})"),
             NamespaceChange::Remove { nsid } => write!(f, "Remove({nsid})"),
             NamespaceChange::Replace { nsid, volume, .. } => write!(f, "Replace({nsid}, {volume:?})"),
+            NamespaceChange::Offline { nsid } => write!(f, "Offline({nsid})"),
             NamespaceChange::ReadOnly { nsid, read_only } => write!(f, "ReadOnly({nsid}, {read_only})"),
         }
     }
@@ -92,13 +99,13 @@ pub struct NamespaceControl {
     subsystem: SubsystemId,
 }
 
-/// A namespace, or a removed one whose volume is not closed yet.
+/// A namespace, or a volume that is not closed yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceStatus {
     /// The ID.
     pub nsid: u32,
-    /// It was removed, and its volume is closed once its operations end.
-    pub is_removed: bool,
+    /// The state.
+    pub state: NamespaceState,
     /// Name of the volume.
     pub volume: String,
     /// Size in bytes.
@@ -109,6 +116,21 @@ pub struct NamespaceStatus {
     pub read_only: bool,
     /// Age of the oldest command that the volume has not completed; checked four times per second.
     pub oldest_command: Option<Duration>,
+}
+
+/// State of a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamespaceState {
+    /// Its volume executes commands.
+    Online,
+    /// Its volume has not completed a command for [`TargetConfig::stuck_after`](crate::TargetConfig::stuck_after).
+    Stalled,
+    /// Its volume has an error that stays until it is opened again.
+    Failed,
+    /// It has no volume, and hosts repeat their commands.
+    Offline,
+    /// It was removed, replaced, or taken offline, and its volume is closed once the operations there end.
+    Closing,
 }
 
 impl NamespaceControl {
@@ -140,21 +162,40 @@ impl NamespaceControl {
         let is_own = |position: &usize| table.at(*position).subsystem == self.subsystem;
         let removed = table.occupied().filter(|position| is_own(position) && !visible.contains(position));
         let removed: Vec<usize> = removed.collect();
-        let status = |position: usize, is_removed| {
+        let status = |position: usize, is_removed: bool| {
             let Namespace { nsid, geometry, volume, .. } = table.at(position);
             let ages = shared.counters.iter().map(|core| core.oldest_commands[position].age());
+            let oldest_command = ages.max().flatten();
             NamespaceStatus {
                 nsid: *nsid,
-                is_removed,
+                state: match volume.failure() {
+                    _ if is_removed => NamespaceState::Closing,
+                    Some(_) => NamespaceState::Failed,
+                    _ if oldest_command >= Some(shared.stuck_after) => NamespaceState::Stalled,
+                    None => NamespaceState::Online,
+                },
                 volume: volume.name().to_owned(),
                 bytes: geometry.blocks << geometry.block_shift,
                 block_size: 1 << geometry.block_shift,
                 read_only: geometry.read_only,
-                oldest_command: ages.max().flatten(),
+                oldest_command,
             }
         };
-        let visible = visible.into_iter().map(|position| status(position, false));
-        visible.chain(removed.into_iter().map(|position| status(position, true))).collect()
+        let mut list: Vec<_> = visible.into_iter().map(|position| status(position, false)).collect();
+        list.extend(table.offline(self.subsystem).map(|(name, NamespaceConfig { nsid, geometry, .. })| {
+            NamespaceStatus {
+                nsid: *nsid,
+                state: NamespaceState::Offline,
+                volume: name.clone(),
+                bytes: geometry.blocks << geometry.block_shift,
+                block_size: 1 << geometry.block_shift,
+                read_only: geometry.read_only,
+                oldest_command: None,
+            }
+        }));
+        list.sort_by_key(|status| status.nsid);
+        list.extend(removed.into_iter().map(|position| status(position, true)));
+        list
     }
 
     fn shared(&self) -> Result<Arc<Shared>, NamespaceError> {
@@ -166,6 +207,8 @@ impl NamespaceControl {
 #[derive(Debug)]
 pub(crate) struct Release {
     pub position: usize,
+    /// Its volume was flushed, or could not be flushed in time.
+    pub is_flushed: bool,
     released: Sender<usize>,
 }
 
@@ -191,21 +234,21 @@ impl Namespaces {
                 self.add((subsystem, nsid), volume)?;
                 added.push(nsid);
             }
-            NamespaceChange::Remove { nsid } => removed.push(self.hide(subsystem, nsid)?),
+            NamespaceChange::Remove { nsid } => removed.extend(self.hide(subsystem, nsid)?.0),
+            NamespaceChange::Offline { nsid } => removed.push(self.set_offline(subsystem, nsid)?),
             NamespaceChange::Replace { nsid, volume, may_shrink } => {
-                let position = self.hide(subsystem, nsid)?;
-                let before = &self.at(position).volume;
-                let [old, new] = [before, &volume].map(|it| it.blocks() * u64::from(it.info().block_size));
+                let (position, before) = self.hide(subsystem, nsid)?;
+                let old = before.geometry.blocks << before.geometry.block_shift;
+                let new = volume.blocks() * u64::from(volume.info().block_size);
                 if new < old && !may_shrink {
                     let volume = volume.name().to_owned();
                     return Err(NamespaceError::Smaller { nsid, volume, bytes: new, before: old });
                 }
                 self.add((subsystem, nsid), volume)?;
-                removed.push(position);
+                removed.extend(position);
             }
             NamespaceChange::ReadOnly { nsid, read_only } => {
-                let position = self.find(subsystem, nsid).ok_or(NamespaceError::Unknown(nsid))?;
-                let volume = &self.at(position).volume;
+                let volume = &self.at(self.locate(subsystem, nsid)?).volume;
                 if volume.info().read_only && !read_only {
                     return Err(NamespaceError::ReadOnlyVolume { nsid, volume: volume.name().to_owned() });
                 }
@@ -254,8 +297,10 @@ impl Shared {
         let id = self.find_subsystem(nqn)?;
         self.control(|port| port.remove_subsystem(id))?;
         let mut next = Namespaces::clone(&self.namespaces());
-        let nsids: Vec<u32> = next.iter_of(id).map(|(_, namespace)| namespace.nsid).collect();
-        let removed = nsids.into_iter().map(|nsid| next.hide(id, nsid)).collect::<Result<_, _>>()?;
+        let mut removed = Vec::new();
+        for namespace in next.to_configs(id) {
+            removed.extend(next.hide(id, namespace.nsid)?.0);
+        }
         self.publish(next);
         Ok(self.close(removed))
     }
@@ -281,8 +326,7 @@ impl Shared {
     ) -> Result<u64, NamespaceError> {
         let _changes = self.changes.lock();
         let table = self.namespaces();
-        let position = table.find(subsystem, nsid).ok_or(NamespaceError::Unknown(nsid))?;
-        let volume = &table.at(position).volume;
+        let volume = &table.at(table.locate(subsystem, nsid)?).volume;
         let resized = volume.resize(bytes, may_shrink);
         let blocks = resized.map_err(|error| NamespaceError::Volume(error.to_string()))?;
         self.update(subsystem, |next| {
@@ -299,7 +343,7 @@ impl Shared {
     ) -> Result<(), NamespaceError> {
         let mut next = Namespaces::clone(&self.namespaces());
         change(&mut next)?;
-        let configs: Vec<_> = next.iter_of(subsystem).map(|(_, namespace)| namespace.to_config()).collect();
+        let configs = next.to_configs(subsystem);
         Port::check_namespaces(&configs)?;
         self.publish(next);
         self.control(|port| port.set_namespaces(subsystem, configs))?;
@@ -318,6 +362,17 @@ impl Shared {
         let _ = ends.recv_timeout(MESSAGE_TIMEOUT);
     }
 
+    /// Frees positions that no core uses, and returns what they had. Its volumes close when it is dropped, which can
+    /// block.
+    fn free(&self, positions: Vec<usize>) -> Vec<Namespace> {
+        let _changes = self.changes.lock();
+        let mut next = Namespaces::clone(&self.namespaces());
+        let freed = positions.iter().filter_map(|position| next.get(*position).cloned()).collect();
+        positions.into_iter().for_each(|position| next.free(position));
+        self.publish(next);
+        freed
+    }
+
     /// Closes the volumes at these positions, in a thread.
     fn close(self: &Arc<Self>, positions: Vec<usize>) -> Closing {
         let (closed, ends) = mpsc::channel();
@@ -327,7 +382,7 @@ impl Shared {
         let (released, positions_left) = mpsc::channel();
         let releases: Vec<_> = positions
             .iter()
-            .map(|position| Arc::new(Release { position: *position, released: released.clone() }))
+            .map(|&position| Arc::new(Release { position, is_flushed: false, released: released.clone() }))
             .collect();
         drop(released);
         let shared = Arc::downgrade(self);
@@ -350,15 +405,8 @@ impl Shared {
 fn free_released(shared: &Weak<Shared>, released: &Receiver<usize>) {
     while let Ok(first) = released.recv() {
         let Some(shared) = shared.upgrade() else { return };
-        let _changes = shared.changes.lock();
-        let mut next = Namespaces::clone(&shared.namespaces());
-        let mut volumes: Vec<Namespace> = Vec::new();
-        for position in std::iter::once(first).chain(released.try_iter()) {
-            volumes.extend(next.get(position).cloned());
-            next.free(position);
-        }
-        shared.publish(next);
-        for Namespace { nsid, volume, .. } in volumes {
+        let positions: Vec<usize> = std::iter::once(first).chain(released.try_iter()).collect();
+        for Namespace { nsid, volume, .. } in shared.free(positions) {
             log::info!("{}: closed; it was namespace {nsid}", volume.name());
         }
     }

@@ -86,6 +86,9 @@ pub struct TargetConfig {
     /// Time limit for a volume. After it, a controller's shutdown completes without the flush, and its reset
     /// without the stuck commands. Commands that overlap a stuck change still wait for it.
     pub stuck_after: Duration,
+    /// Time for which a command of a namespace that is offline is held, if its host knows no retry delays (ACRE). Linux
+    /// resets the controller after 30 s.
+    pub answer_within: Duration,
     /// Fair queueing: short commands pass long ones of their connection, and a turn receives a bounded amount
     /// from each of several connections. Otherwise commands run in order of arrival.
     pub scheduling: bool,
@@ -125,6 +128,7 @@ impl TargetConfig {
             handshake_timeout: ConnectionConfig::default().handshake,
             stall_timeout: ConnectionConfig::default().stall,
             stuck_after: Duration::from_secs(10),
+            answer_within: Duration::from_secs(20),
             scheduling: true,
             rebalance_interval: None,
             zerocopy_threshold: None,

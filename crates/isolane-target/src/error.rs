@@ -20,6 +20,9 @@ pub enum NamespaceError {
     /// The target has ended.
     #[error("the target is stopping; start it again")]
     Ended,
+    /// The namespace has no volume at present.
+    #[error("namespace {0} is offline; bring it online first (isolane ctl namespace online)")]
+    Offline(u32),
     /// All IDs are in use.
     #[error("the subsystem has no free namespace ID; remove a namespace")]
     Full,

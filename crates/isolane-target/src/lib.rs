@@ -52,7 +52,7 @@ mod target;
 mod timeline;
 mod work;
 
-pub use changes::{Changed, Closing, NamespaceChange, NamespaceControl, NamespaceStatus};
+pub use changes::{Changed, Closing, NamespaceChange, NamespaceControl, NamespaceState, NamespaceStatus};
 pub use config::{Subsystem, TargetConfig};
 pub use counters::{ConnectionStatus, Counters, NamespaceCounters, OperationCounters};
 pub use error::{NamespaceError, ShutdownReport, StartError};

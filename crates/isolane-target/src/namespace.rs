@@ -7,13 +7,14 @@
 //! Invariant: a core reads its table without a lock, and a position has one volume as long as a command can
 //! have it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use isolane_proto::subsystem::{Generation, MAX_NSID, NamespaceConfig, NamespaceGeometry, SubsystemId};
 use isolane_volume::Volume;
 use isolane_volume::nested::address_of;
 use isolane_wire::log::RestartLoss;
+use uuid::Uuid;
 
 use crate::config::Subsystem;
 use crate::error::NamespaceError;
@@ -84,13 +85,15 @@ fn generation(generation: isolane_volume::Generation) -> Generation {
 struct Ids {
     /// Position plus one, by namespace ID; 0 for an unused ID.
     positions: Vec<u16>,
+    /// Namespaces without a volume until an operator gives them one: name of the last one, and description for hosts.
+    offline: BTreeMap<u32, (String, NamespaceConfig)>,
     /// The lowest ID above all that were used since the start.
     next_nsid: u32,
 }
 
 impl Default for Ids {
     fn default() -> Ids {
-        Ids { positions: Vec::new(), next_nsid: 1 }
+        Ids { positions: Vec::new(), offline: BTreeMap::new(), next_nsid: 1 }
     }
 }
 
@@ -167,6 +170,23 @@ impl Namespaces {
         positions.map(|position| (position, self.at(position)))
     }
 
+    /// Whether a namespace has no volume at present.
+    pub(crate) fn is_offline(&self, subsystem: SubsystemId, nsid: u32) -> bool {
+        self.ids.get(subsystem.number()).is_some_and(|ids| ids.offline.contains_key(&nsid))
+    }
+
+    /// Returns the namespaces of a subsystem without a volume: the name of the last one, and the description for
+    /// hosts.
+    pub(crate) fn offline(&self, subsystem: SubsystemId) -> impl Iterator<Item = &(String, NamespaceConfig)> {
+        self.ids.get(subsystem.number()).into_iter().flat_map(|ids| ids.offline.values())
+    }
+
+    /// Returns the descriptions of all namespaces of a subsystem for the control path.
+    pub(crate) fn to_configs(&self, subsystem: SubsystemId) -> Vec<NamespaceConfig> {
+        let online = self.iter_of(subsystem).map(|(_, namespace)| namespace.to_config());
+        online.chain(self.offline(subsystem).map(|(_, config)| config.clone())).collect()
+    }
+
     /// Returns the positions with a namespace, including removed ones.
     pub(crate) fn occupied(&self) -> impl Iterator<Item = usize> {
         let slots = self.slots.iter().enumerate();
@@ -200,7 +220,11 @@ impl Namespaces {
     /// Returns an ID that no namespace has had since the start, if there is one, else a free one.
     pub(crate) fn free_nsid(&self, subsystem: SubsystemId) -> Option<u32> {
         let next = self.ids.get(subsystem.number()).map_or(1, |ids| ids.next_nsid);
-        (next..=MAX_NSID).chain(1..=MAX_NSID).find(|nsid| self.find(subsystem, *nsid).is_none())
+        (next..=MAX_NSID).chain(1..=MAX_NSID).find(|nsid| !self.is_used(subsystem, *nsid))
+    }
+
+    fn is_used(&self, subsystem: SubsystemId, nsid: u32) -> bool {
+        self.find(subsystem, nsid).is_some() || self.is_offline(subsystem, nsid)
     }
 
     /// Adds a namespace.
@@ -212,12 +236,15 @@ impl Namespaces {
         id: (SubsystemId, u32),
         volume: Arc<dyn Volume>,
     ) -> Result<(), NamespaceError> {
-        if self.find(id.0, id.1).is_some() {
+        if self.is_used(id.0, id.1) {
             return Err(NamespaceError::Exists(id.1));
         }
-        if let Some((_, twin)) = self.iter().find(|(_, other)| other.volume.identity() == volume.identity()) {
-            let (nsid, volume) = (twin.nsid, volume.name().to_owned());
-            return Err(NamespaceError::SameIdentity { nsid, volume });
+        let uuid = volume.identity().uuid;
+        let online = self.iter().map(|(_, other)| (other.nsid, other.volume.identity().uuid));
+        let offline = self.ids.iter().flat_map(|ids| ids.offline.values());
+        let offline = offline.map(|(_, config)| (config.nsid, Uuid::from_bytes(config.uuid)));
+        if let Some((nsid, _)) = online.chain(offline).find(|(_, other)| *other == uuid) {
+            return Err(NamespaceError::SameIdentity { nsid, volume: volume.name().to_owned() });
         }
         let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         if free >= MAX_POSITIONS {
@@ -249,11 +276,38 @@ impl Namespaces {
         self.used += 1;
     }
 
-    /// Removes a namespace for new commands, and returns its position.
-    pub(crate) fn hide(&mut self, subsystem: SubsystemId, nsid: u32) -> Result<usize, NamespaceError> {
+    /// Removes a namespace for new commands. Returns its position, if it has a volume, and its description.
+    pub(crate) fn hide(
+        &mut self,
+        subsystem: SubsystemId,
+        nsid: u32,
+    ) -> Result<(Option<usize>, NamespaceConfig), NamespaceError> {
+        let offline = self.ids.get_mut(subsystem.number()).and_then(|ids| ids.offline.remove(&nsid));
+        if let Some((_, config)) = offline {
+            return Ok((None, config));
+        }
         let position = self.find(subsystem, nsid).ok_or(NamespaceError::Unknown(nsid))?;
         self.ids[subsystem.number()].positions[nsid as usize] = 0;
+        Ok((Some(position), self.at(position).to_config()))
+    }
+
+    /// Takes the volume of a namespace away, and returns its position.
+    pub(crate) fn set_offline(&mut self, subsystem: SubsystemId, nsid: u32) -> Result<usize, NamespaceError> {
+        if self.is_offline(subsystem, nsid) {
+            return Err(NamespaceError::Offline(nsid));
+        }
+        let position = self.locate(subsystem, nsid)?;
+        let (_, config) = self.hide(subsystem, nsid)?;
+        let name = self.at(position).volume.name().to_owned();
+        self.ids[subsystem.number()].offline.insert(nsid, (name, config));
         Ok(position)
+    }
+
+    /// Returns the position of a namespace that must have a volume.
+    pub(crate) fn locate(&self, subsystem: SubsystemId, nsid: u32) -> Result<usize, NamespaceError> {
+        let is_offline = self.is_offline(subsystem, nsid);
+        let missing = if is_offline { NamespaceError::Offline } else { NamespaceError::Unknown };
+        self.find(subsystem, nsid).ok_or(missing(nsid))
     }
 
     /// Replaces the properties of a namespace that keeps its volume.
@@ -262,7 +316,7 @@ impl Namespaces {
         (subsystem, nsid): (SubsystemId, u32),
         change: impl FnOnce(&mut Namespace),
     ) -> Result<(), NamespaceError> {
-        let position = self.find(subsystem, nsid).ok_or(NamespaceError::Unknown(nsid))?;
+        let position = self.locate(subsystem, nsid)?;
         let mut namespace = self.at(position).clone();
         change(&mut namespace);
         self.slots[position] = Some(Arc::new(namespace));

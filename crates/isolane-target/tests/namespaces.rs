@@ -9,10 +9,14 @@ use std::time::Duration;
 use common::stuck::Stuck;
 use common::*;
 use isolane_memory::Pool;
-use isolane_target::{NamespaceChange, NamespaceError, Operation, Target, TargetConfig};
-use isolane_volume::{Request, Step, Volume, VolumeDescription, VolumeInfo};
-use isolane_wire::admin::{AsyncEvent, Cns, GetLogPageCommand, IdentifyCommand, LogPage, Notice};
+use isolane_target::{NamespaceChange, NamespaceError, NamespaceState, Operation, Target, TargetConfig};
+use isolane_volume::{Request, Step, Volume, VolumeDescription, VolumeError, VolumeInfo};
+use isolane_wire::admin::{
+    AsyncEvent, Cns, GetLogPageCommand, IdentifyCommand, LogPage, Notice, SetFeaturesCommand,
+};
+use isolane_wire::feature::{FeatureId, HostBehaviorSupport};
 use isolane_wire::pdu::ControllerPdu;
+use isolane_wire::registers::{Cc, Csts};
 use isolane_wire::{Status, SubmissionEntry, admin, io};
 
 const BLOCK: [u8; 512] = [7; 512];
@@ -59,7 +63,11 @@ fn assert_unknown(status: Status) {
 
 /// A target on two cores, an admin queue that requests a notice, and a queue for each core.
 fn two_cores(volumes: &[&str]) -> (Target, MockHost, u16, [MockHost; 2]) {
-    let (target, address) = start(TargetConfig { cores: one_core_twice(), ..config(volumes) });
+    connected(TargetConfig { cores: one_core_twice(), ..config(volumes) })
+}
+
+fn connected(config: TargetConfig) -> (Target, MockHost, u16, [MockHost; 2]) {
+    let (target, address) = start(config);
     let (mut admin, first) = pair(address, 31);
     let second = admin.io_queue(2, 31);
     let event = admin.send(admin::async_event_request(), &[]);
@@ -132,19 +140,25 @@ fn changes_happen_as_a_whole() {
 
 #[test]
 fn command_in_flight_ends_at_its_removed_volume() {
-    let (target, mut admin, mut event, mut queues) = two_cores(&["mem:16M"]);
+    let config =
+        TargetConfig { stuck_after: Duration::ZERO, cores: one_core_twice(), ..config(&["mem:16M"]) };
+    let (target, mut admin, mut event, mut queues) = connected(config);
+    let state = |target: &Target| target.namespace_control().list().last().unwrap().state;
     let (stuck, relief) = Stuck::new();
     target.add_namespace(Some(2), stuck.clone()).unwrap();
+    assert_eq!(state(&target), NamespaceState::Online);
     admin.changed(&mut event);
     let [first, second] = &mut queues;
     let write = first.send(in_capsule(on(2, write_entry(5, 1)), &BLOCK), &BLOCK);
     eventually("the write is at the volume", || stuck.started() == 1);
+    eventually("a tick has seen it", || state(&target) == NamespaceState::Stalled);
 
     let closing = target.remove_namespace(2).unwrap();
     assert_eq!(admin.changed(&mut event), [2]);
     assert_unknown(second.write(on(2, write_entry(9, 1)), &BLOCK).0.status);
     assert_eq!(second.write(write_entry(9, 1), &BLOCK).0.status, Status::SUCCESS, "another namespace");
     assert!(!closing.wait(Duration::ZERO), "a command is at the volume");
+    assert_eq!(state(&target), NamespaceState::Closing);
     let reader = relief.release();
     assert_eq!(first.completion(write).0.status, Status::SUCCESS);
     assert!(closing.wait(TEST_TIMEOUT));
@@ -214,11 +228,107 @@ fn file_grows_and_shrinks_while_hosts_are_connected() {
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 3 << 20, "no data is removed");
 }
 
-/// A volume with a volatile cache that counts writes, and keeps whether they were all durable.
+fn assert_not_ready(status: Status, crd: u8) {
+    assert!(status.is(Status::NAMESPACE_NOT_READY) && !status.dnr() && status.crd() == crd, "{status:?}");
+}
+
+fn enable_retry_delays() -> (SubmissionEntry, [u8; HostBehaviorSupport::LEN]) {
+    let fid = FeatureId::HostBehaviorSupport.code();
+    let behavior = HostBehaviorSupport { acre: 1, ..HostBehaviorSupport::default() };
+    (SetFeaturesCommand { fid, ..SetFeaturesCommand::default() }.entry(), behavior.encode())
+}
+
+#[test]
+fn host_with_retry_delays_repeats_commands_of_offline_namespace() {
+    let (target, mut admin, mut event, mut queues) = two_cores(&["mem:16M", "mem:16M"]);
+    let (command, data) = enable_retry_delays();
+    assert_eq!(admin.write(command, &data).0.status, Status::SUCCESS);
+    assert_eq!(admin.push(command, &data).status, Status::SUCCESS, "with an R2T");
+    let offline = NamespaceChange::Offline { nsid: 2 };
+    assert!(target.change_namespaces(vec![offline.clone()]).unwrap().closing.wait(TEST_TIMEOUT));
+    for queue in &mut queues {
+        assert_not_ready(queue.write(on(2, write_entry(5, 1)), &BLOCK).0.status, 2);
+        assert_not_ready(queue.push(on(2, write_entry(5, 1)), &BLOCK).status, 2);
+        assert_not_ready(queue.fetch(on(2, read_entry(5, 1)), 512).0.status, 2);
+        assert_not_ready(queue.run(io::flush(2)).status, 2);
+        assert_eq!(queue.write(write_entry(5, 1), &BLOCK).0.status, Status::SUCCESS, "another namespace");
+    }
+    assert_eq!((admin.active(), admin.blocks(2)), (vec![1, 2], 32768));
+    assert_eq!(target.change_namespaces(vec![offline]).unwrap_err(), NamespaceError::Offline(2));
+    let error = target.resize_namespace(2, None, false).unwrap_err();
+    assert_eq!(error, NamespaceError::Offline(2));
+    let states = target.namespace_control().list().into_iter().map(|status| (status.nsid, status.state));
+    assert_eq!(states.collect::<Vec<_>>(), [(1, NamespaceState::Online), (2, NamespaceState::Offline)]);
+
+    let replace = |text, may_shrink| NamespaceChange::Replace { nsid: 2, volume: volume(text), may_shrink };
+    let error = target.change_namespaces(vec![replace("mem:1M", false)]).unwrap_err();
+    assert!(matches!(error, NamespaceError::Smaller { nsid: 2, .. }), "{error}");
+    target.change_namespaces(vec![replace("mem:1M", true)]).unwrap();
+    assert_eq!(admin.changed(&mut event), [2]);
+    for queue in &mut queues {
+        assert_eq!(queue.write(on(2, write_entry(5, 1)), &BLOCK).0.status, Status::SUCCESS);
+    }
+}
+
+#[test]
+fn offline_namespace_holds_commands_of_host_without_retry_delays() {
+    let answer_within = Duration::from_secs(3600);
+    let (target, address) =
+        start(TargetConfig { answer_within, ..config(&["mem:16M", "mem:16M", "mem:16M"]) });
+    let (mut admin, mut queue) = pair(address, 31);
+    let offline = |nsid| NamespaceChange::Offline { nsid };
+    target.change_namespaces(vec![offline(2), offline(3)]).unwrap();
+    let held = queue.send(in_capsule(on(2, write_entry(5, 1)), &BLOCK), &BLOCK);
+    assert_eq!(queue.write(write_entry(5, 1), &BLOCK).0.status, Status::SUCCESS, "others pass");
+    let replace = NamespaceChange::Replace { nsid: 2, volume: volume("mem:16M"), may_shrink: false };
+    target.change_namespaces(vec![replace]).unwrap();
+    assert_not_ready(queue.completion(held).0.status, 0);
+    assert_eq!(
+        queue.write(on(2, write_entry(5, 1)), &BLOCK).0.status,
+        Status::SUCCESS,
+        "the host repeats it"
+    );
+
+    let held = queue.send(on(3, io::flush(3)), &[]);
+    assert_eq!(queue.run(io::flush(1)).status, Status::SUCCESS);
+    target.remove_namespace(3).unwrap();
+    assert_unknown(queue.completion(held).0.status);
+
+    target.change_namespaces(vec![offline(2)]).unwrap();
+    queue.send(on(2, io::flush(2)), &[]);
+    assert_eq!(queue.run(io::flush(1)).status, Status::SUCCESS);
+    drop(queue);
+    eventually("the connection with a held command ends", || target.connections().len() == 1);
+    assert_eq!(admin.active(), [1, 2]);
+    target.shutdown(TEST_TIMEOUT).into_result().unwrap();
+}
+
+#[test]
+fn held_command_fails_before_its_host_gives_up() {
+    let answer_within = Duration::from_millis(1);
+    let (target, address) = start(TargetConfig { answer_within, ..config(&["mem:16M"]) });
+    let (_admin, mut queue) = pair(address, 31);
+    target.change_namespaces(vec![NamespaceChange::Offline { nsid: 1 }]).unwrap();
+    assert_not_ready(queue.fetch(read_entry(5, 1), 512).0.status, 0);
+}
+
+/// A volume with a volatile cache that counts writes and flushes, and keeps whether all writes were durable.
 struct Recorder {
     description: VolumeDescription,
     writes: AtomicUsize,
+    flushes: AtomicUsize,
     durable: Mutex<bool>,
+    failure: Option<VolumeError>,
+}
+
+impl Recorder {
+    fn new(failure: Option<VolumeError>) -> Arc<Recorder> {
+        let memory = volume("mem:1M");
+        let info = VolumeInfo { volatile_cache: true, ..memory.info().clone() };
+        let description = VolumeDescription { info, ..memory.description().clone() };
+        let (writes, flushes, durable) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(true));
+        Arc::new(Recorder { description, writes, flushes, durable, failure })
+    }
 }
 
 impl Volume for Recorder {
@@ -226,23 +336,44 @@ impl Volume for Recorder {
         &self.description
     }
 
+    fn failure(&self) -> Option<VolumeError> {
+        self.failure.clone()
+    }
+
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
-        if let Request::Write { data, fua, .. } = request {
-            self.writes.fetch_add(1, Ordering::SeqCst);
-            *self.durable.lock().unwrap() &= fua;
-            pool.recycle_buffer(data);
+        match request {
+            Request::Write { data, fua, .. } => {
+                self.writes.fetch_add(1, Ordering::SeqCst);
+                *self.durable.lock().unwrap() &= fua;
+                pool.recycle_buffer(data);
+            }
+            Request::Flush => _ = self.flushes.fetch_add(1, Ordering::SeqCst),
+            _ => {}
         }
         Step::Done(Ok(isolane_memory::Payload::default()))
     }
 }
 
 #[test]
+fn controller_shutdown_skips_failed_namespace() {
+    let failed = Recorder::new(Some(VolumeError::SyncFailed { raw_os_error: 5 }));
+    let others = Recorder::new(None);
+    let (target, address) =
+        start(serving(vec![(1, failed.clone()), (2, others.clone())]));
+    assert_eq!(target.namespace_control().list()[0].state, NamespaceState::Failed);
+    let mut admin = MockHost::admin(address);
+    admin.set_property(CC, Cc::enabled().with_shn(Cc::SHN_NORMAL).0);
+    eventually("the shutdown is complete", || {
+        Csts(admin.property(CSTS) as u32).shst() == Csts::SHST_COMPLETE
+    });
+    let flushes = [&failed, &others].map(|volume| volume.flushes.load(Ordering::SeqCst));
+    assert_eq!(flushes, [0, 1]);
+}
+
+#[test]
 fn host_that_never_flushes_writes_durably_to_a_new_cache() {
     let (target, mut admin, mut event, mut queues) = two_cores(&["mem:16M"]);
-    let memory = volume("mem:1M");
-    let info = VolumeInfo { volatile_cache: true, ..memory.info().clone() };
-    let description = VolumeDescription { info, ..memory.description().clone() };
-    let recorder = Arc::new(Recorder { description, writes: AtomicUsize::new(0), durable: Mutex::new(true) });
+    let recorder = Recorder::new(None);
     target.add_namespace(Some(2), recorder.clone()).unwrap();
     admin.changed(&mut event);
     for queue in &mut queues {

@@ -12,7 +12,8 @@ use isolane_reactor::file::FileOp;
 use uuid::Uuid;
 
 use crate::{
-    Condition, Extent, Identity, OpenError, Request, Step, Task, VolumeDescription, VolumeInfo, VolumeTree,
+    Condition, Extent, Identity, OpenError, Request, Step, Task, VolumeDescription, VolumeError, VolumeInfo,
+    VolumeTree,
 };
 
 /// Block storage shared by all cores.
@@ -69,6 +70,11 @@ pub trait Volume: Send + Sync {
     /// Returns the name for log lines.
     fn name(&self) -> &str {
         &self.description().name
+    }
+
+    /// Returns the error of all later writes, until the volume is opened again.
+    fn failure(&self) -> Option<VolumeError> {
+        None
     }
 
     /// Returns the conditions of the volume and of its members that an operator should know. May take a few system

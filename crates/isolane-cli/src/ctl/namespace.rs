@@ -52,6 +52,32 @@ enum Action {
         #[arg(long)]
         shrink: bool,
     },
+    /// Close the volume of a namespace, for work on its storage
+    ///
+    /// Hosts keep their disk, and repeat their commands until the namespace is online again. Linux gives up after about 5
+    /// minutes.
+    Offline {
+        /// Namespace ID
+        nsid: u32,
+    },
+    /// Open the volume of a namespace that is offline
+    Online {
+        /// Namespace ID
+        nsid: u32,
+        /// Allow a smaller volume
+        #[arg(long)]
+        shrink: bool,
+    },
+    /// Close and open the volume of a namespace, as after a failed sync
+    ///
+    /// Check the data on the storage first: writes that the target had completed may be lost.
+    Reopen {
+        /// Namespace ID
+        nsid: u32,
+        /// Allow a smaller volume
+        #[arg(long)]
+        shrink: bool,
+    },
     /// Serve the present size of a file or device, or set it
     ///
     /// Without a size, the namespace gets the size that the file or device has now. With a size, a file that is shorter
@@ -82,7 +108,7 @@ pub fn run(args: &Args, target: &Running) -> Result<(), Failure> {
     let text = match &args.action {
         Action::Add { volume } => {
             let added = target.execute("POST", "/v1/namespaces", &json!({ "volume": absolute(volume)? }))?;
-            describe(&added, "")
+            describe(&added)
         }
         Action::Remove { nsid } => {
             let removed = target.execute("DELETE", &path(nsid, ""), &Value::Null)?;
@@ -92,6 +118,16 @@ pub fn run(args: &Args, target: &Running) -> Result<(), Failure> {
             let body = json!({ "volume": absolute(volume)?, "shrink": shrink });
             let replaced = target.execute("POST", &path(nsid, "/replace"), &body)?;
             closing_text(*nsid, "replaced", &replaced)
+        }
+        Action::Offline { nsid } => {
+            let closed = target.execute("POST", &path(nsid, "/offline"), &Value::Null)?;
+            closing_text(*nsid, "offline", &closed)
+        }
+        Action::Online { nsid, shrink } => {
+            describe(&target.execute("POST", &path(nsid, "/online"), &json!({ "shrink": shrink }))?)
+        }
+        Action::Reopen { nsid, shrink } => {
+            describe(&target.execute("POST", &path(nsid, "/reopen"), &json!({ "shrink": shrink }))?)
         }
         Action::Resize { nsid, size, shrink } => {
             let body = json!({ "bytes": size, "shrink": shrink });
@@ -108,9 +144,9 @@ pub fn run(args: &Args, target: &Running) -> Result<(), Failure> {
     output::write_stdout(crate::failure::printable(&text).as_bytes())
 }
 
-fn describe(namespace: &Value, end: &str) -> String {
+fn describe(namespace: &Value) -> String {
     let nsid = namespace["nsid"].as_u64().unwrap_or_default();
-    format!("namespace {nsid}: {}{end}\n", namespace["volume"].as_str().unwrap_or_default())
+    format!("namespace {nsid}: {}\n", namespace["volume"].as_str().unwrap_or_default())
 }
 
 fn closing_text(nsid: u32, what: &str, reply: &Value) -> String {

@@ -37,7 +37,7 @@ fn to_text(status: &Value) -> String {
     for closing in list("closing") {
         let (nsid, volume) = (closing["nsid"].as_u64(), closing["volume"].as_str());
         text += &format!(
-            "{}: removed from namespace {}, and closed once its operations end\n",
+            "{}: no longer namespace {}, and closed once its operations end\n",
             volume.unwrap_or_default(),
             nsid.unwrap_or_default()
         );

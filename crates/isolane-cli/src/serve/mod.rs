@@ -371,7 +371,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let (mut signals, is_starting) = (signals::listen()?, Arc::new(AtomicBool::new(true)));
     signals::exit_while(&is_starting)?;
     let rbd = Arc::new(Rbd::new(args.rbd_images_per_connection.into()));
-    let (config, volumes, conditions) = configure(&args, &volume::kinds(&rbd))?;
+    let kinds = volume::kinds(&rbd);
+    let (config, volumes, conditions) = configure(&args, &kinds)?;
+    let specs = args.specs(&kinds)?;
+    let specs = number(&specs)?.into_iter().zip(specs).collect();
     let conditions = Arc::new(conditions);
     is_starting.store(false, Ordering::Relaxed);
     let (nqn, cores) = (config.subsystems[0].nqn, config.cores.clone());
@@ -382,7 +385,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         log::warn!("{address} is reachable from other machines, without authentication or encryption");
     }
     let socket = args.control_socket.as_ref().unwrap_or(&ControlSocket::Default);
-    let operator = Operator::new(target.namespace_control(), volume::kinds(&rbd), Arc::clone(&conditions));
+    let operator = Operator::new(target.namespace_control(), kinds, Arc::clone(&conditions), specs);
     let mut side_threads = observe::start(&target, operator, &cores, (socket, args.metrics), args.on_slow)?;
     let program = invocation::program_name();
     let banner = Banner { listeners: &addresses, nqn: nqn.as_str(), volumes: &volumes, program: &program };

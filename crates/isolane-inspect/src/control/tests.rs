@@ -214,7 +214,7 @@ fn program_executes_requests_of_the_control_socket_only() {
     assert_eq!(call("/v1/full", &Value::Null).unwrap_err(), "no space; free some");
     assert!(call("/v1/panic", &Value::Null).unwrap_err().contains("see its log"));
     assert!(call("/v1/none", &Value::Null).unwrap_err().contains("no such path"));
-    let long = call("/v1/echo", &json!("x".repeat(super::commands::MAX_BODY)));
+    let long = call("/v1/echo", &json!("x".repeat(commands::MAX_BODY)));
     assert!(long.unwrap_err().contains("shorten it"));
     assert!(running.get("/v1/echo").starts_with("HTTP/1.1 404"), "not for readers of metrics");
 

@@ -276,6 +276,7 @@ impl Association {
         self.clear_changes();
         self.host_page = None;
         self.status.set_write_cache(self.features.has_volatile_cache);
+        self.status.set_retry_delays(false);
     }
 
     /// Rejects admin commands before CC.EN, when only fabrics commands are allowed (Fabrics 1.1
@@ -308,6 +309,8 @@ pub(super) struct Features {
     granted_queues: u16,
     pub(super) arbitration: Arbitration,
     pub(super) error_recovery: ErrorRecovery,
+    /// The host uses the retry delays of Identify Controller (feature 16h).
+    pub(super) acre: bool,
     pub(super) atomicity: WriteAtomicity,
     over_temperature_kelvin: u16,
     under_temperature_kelvin: u16,
@@ -323,6 +326,7 @@ impl Features {
             granted_queues: profile.max_io_queues(),
             arbitration: Arbitration(0).with_ab(NO_BURST_LIMIT),
             error_recovery: ErrorRecovery(0),
+            acre: false,
             atomicity: WriteAtomicity(0),
             over_temperature_kelvin: WARNING_TEMPERATURE_KELVIN,
             under_temperature_kelvin: 0,

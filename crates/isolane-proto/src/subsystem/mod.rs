@@ -50,7 +50,7 @@ use isolane_wire::Nqn;
 
 use crate::completion::Completion;
 
-pub use command::{data_expected, invalid_transfer_status};
+pub use command::{data_expected, invalid_transfer_status, takes_data};
 pub use config::{
     ADMIN_IN_CAPSULE_BYTES, ConfigError, Generation, MAX_ADMIN_ENTRIES, MAX_NSID, NamespaceConfig,
     NamespaceGeometry, PortConfig, SubsystemConfig,

@@ -185,14 +185,37 @@ impl Port {
     }
 
     /// Executes a command of the admin queue, or a fabrics command of an I/O queue. `data_bytes` is
-    /// the length that its SGL describes, in either direction. None of these commands takes data
-    /// from the host, so the driver has discarded any.
+    /// the length that its SGL describes, in either direction. A command that
+    /// [`takes_data`](super::takes_data) goes to [`Port::handle_data`]; other data is discarded.
     pub fn handle_command(
         &mut self,
         id: AssociationId,
         qid: u16,
         entry: &SubmissionEntry,
         data_bytes: u32,
+        now: Instant,
+    ) -> Action {
+        self.execute(id, qid, entry, (data_bytes, &[]), now)
+    }
+
+    /// Executes a command of the admin queue with its data from the host: see
+    /// [`takes_data`](super::takes_data).
+    pub fn handle_data(
+        &mut self,
+        id: AssociationId,
+        entry: &SubmissionEntry,
+        data: &[u8],
+        now: Instant,
+    ) -> Action {
+        self.execute(id, 0, entry, (data.len() as u32, data), now)
+    }
+
+    fn execute(
+        &mut self,
+        id: AssociationId,
+        qid: u16,
+        entry: &SubmissionEntry,
+        (data_bytes, data): (u32, &[u8]),
         now: Instant,
     ) -> Action {
         let reads_log = entry.opcode == AdminOpcode::GetLogPage.code();
@@ -225,6 +248,7 @@ impl Port {
             qid,
             entry,
             data_bytes,
+            data,
             now,
             profile,
             reachable: &reachable,

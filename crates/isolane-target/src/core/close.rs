@@ -307,6 +307,7 @@ impl Core {
             }
         }
         self.flushes.forfeit();
+        self.forfeit_held();
     }
 }
 

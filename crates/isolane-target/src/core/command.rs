@@ -5,7 +5,7 @@
 use isolane_memory::{Buffer, Payload};
 use isolane_observe::stage::Stage;
 use isolane_proto::subsystem::{
-    Action, AssociationId, Host, HostPage, data_expected, invalid_transfer_status,
+    Action, AssociationId, Host, HostPage, data_expected, invalid_transfer_status, takes_data,
 };
 use isolane_proto::target::{DataLocation, Permit, Transfer};
 use isolane_proto::{Completion, Failure};
@@ -64,7 +64,13 @@ impl Core {
                 }
                 None => self.fail(lane, permit, Failure::Internal),
             },
-            // The target requests only the data of a Connect.
+            // The target requests only the data of a Connect, and of commands that take data.
+            Some(association) if takes_data(lane.conn.entry(&permit)) => {
+                let (id, entry, now) = (association.id, *lane.conn.entry(&permit), self.now);
+                let data = buffer.to_vec();
+                let action = self.shared.control(|port| port.handle_data(id, &entry, &data, now));
+                self.respond(lane, id, permit, action);
+            }
             Some(_) => self.fail(lane, permit, Failure::Sequence),
             None => {
                 let entry = *lane.conn.entry(&permit);
@@ -110,12 +116,19 @@ impl Core {
         self.sends.add(lane);
     }
 
-    /// Handles a command of the control path. Only Connect has data; data of other commands is skipped.
+    /// Handles a command of the control path. Data that no command takes is skipped.
     fn on_control_command(&mut self, lane: &mut Lane, permit: Permit, transfer: Transfer) {
         self.counters.admin_commands.add(1);
         let (len, entry) = (data_len(transfer), *lane.conn.entry(&permit));
         if let Some(association) = &lane.association {
             association.status.record_traffic();
+            if let Transfer::FromHost { len, place } = transfer
+                && association.qid == 0
+                && takes_data(&entry)
+                && data_expected(&entry) == u64::from(len)
+            {
+                return take_small_data(lane, permit, len, place);
+            }
             let (id, qid, now) = (association.id, association.qid, self.now);
             let action = self.shared.control(|port| port.handle_command(id, qid, &entry, len, now));
             if let Action::CollectHostPage(host) = action {
@@ -127,7 +140,7 @@ impl Core {
             Transfer::FromHost { len, place }
                 if is_connect(&entry) && data_expected(&entry) == u64::from(len) =>
             {
-                take_connect_data(lane, permit, len, place);
+                take_small_data(lane, permit, len, place);
             }
             _ if is_connect(&entry) => self.begin_connect(lane, permit, entry, Vec::new()),
             _ => self.fail(lane, permit, Failure::Sequence),
@@ -181,8 +194,8 @@ impl Core {
     }
 }
 
-/// The data of a Connect is small and of known length, so it uses no memory of the pool.
-fn take_connect_data(lane: &mut Lane, permit: Permit, len: u32, place: DataLocation) {
+/// The data of the control path is small and of known length, so it uses no memory of the pool.
+fn take_small_data(lane: &mut Lane, permit: Permit, len: u32, place: DataLocation) {
     let buffer = Buffer::contiguous(len as usize);
     match place {
         DataLocation::InCapsule => lane.conn.receive_into(permit, buffer),

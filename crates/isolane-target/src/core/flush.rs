@@ -65,7 +65,7 @@ pub(super) enum AfterFlush {
     ReportShutdown(AssociationId),
     /// Finish the shutdown of this core.
     Shutdown,
-    /// Drop the release of a removed namespace.
+    /// Continue the release of a removed namespace.
     Release(Release),
 }
 
@@ -167,12 +167,19 @@ impl Flushes {
 
     fn start(&mut self, key: SlabKey, now: Instant, namespaces: &Namespaces, stuck_after: Duration) {
         let Some(group) = self.groups.get_mut(key) else { return };
-        // A command flushes only volumes with a volatile cache.
         let is_needed = |position: &usize| {
             let namespace = namespaces.at(*position);
-            group.subsystem.is_none_or(|subsystem| namespace.subsystem == subsystem)
-                && (!matches!(group.then, AfterFlush::Complete { .. })
-                    || namespace.volume.info().volatile_cache)
+            if group.subsystem.is_some_and(|subsystem| namespace.subsystem != subsystem) {
+                return false;
+            }
+            let volume = &namespace.volume;
+            match group.then {
+                // A command flushes only volumes with a volatile cache.
+                AfterFlush::Complete { .. } => volume.info().volatile_cache,
+                // Hosts know of the failure, because their writes have failed.
+                AfterFlush::ReportShutdown(_) => volume.failure().is_none(),
+                AfterFlush::Shutdown | AfterFlush::Release(_) => true,
+            }
         };
         let positions = namespaces.occupied().filter(is_needed);
         group.remaining =
@@ -319,7 +326,7 @@ impl Driver {
                 log::debug!("controller {}: shut down by its host, {failures} failed flushes", id.cntlid);
             }
             AfterFlush::Shutdown => self.handle_final_flush(failures),
-            AfterFlush::Release(release) => drop(release),
+            AfterFlush::Release(release) => self.handle_removed_flushed(release),
             AfterFlush::Complete { lane, permit, completion } => {
                 let Some(lane) = self.lanes.get_mut(lane) else { return permit.forfeit() };
                 let completion = status.map_or(completion, Completion::failed);

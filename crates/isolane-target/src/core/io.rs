@@ -203,7 +203,14 @@ impl Core {
     #[inline]
     fn find(&self, association: Option<&Association>, entry: &SubmissionEntry) -> Result<usize, Status> {
         let subsystem = self.check_ready(association)?;
-        self.namespaces.find(subsystem, entry.nsid).ok_or(Failure::Namespace.status())
+        let found = self.namespaces.find(subsystem, entry.nsid);
+        found.ok_or_else(|| self.missing(subsystem, entry.nsid).status())
+    }
+
+    /// Returns the failure of a command to a namespace without a volume.
+    #[cold]
+    pub(super) fn missing(&self, subsystem: SubsystemId, nsid: u32) -> Failure {
+        if self.namespaces.is_offline(subsystem, nsid) { Failure::Offline } else { Failure::Namespace }
     }
 
     /// Decodes a command.
@@ -270,6 +277,9 @@ impl Core {
         if lane.association.as_ref().is_some_and(|association| association.status.has_ended()) {
             self.close_gracefully(lane, "its association has ended");
         }
+        if status == Failure::Offline.status() && !has_retry_delays(lane) {
+            return self.hold_offline(lane, permit);
+        }
         self.fail(lane, permit, status);
     }
 
@@ -310,4 +320,9 @@ fn is_fenced(lane: &Lane) -> bool {
 /// Returns `true` if the host has disabled the volatile cache.
 fn must_be_durable(lane: &Lane) -> bool {
     lane.association.as_ref().is_some_and(|association| !association.status.is_write_cache_enabled())
+}
+
+/// Returns `true` if the host waits before a retry as a status tells it.
+fn has_retry_delays(lane: &Lane) -> bool {
+    lane.association.as_ref().is_some_and(|association| association.status.has_retry_delays())
 }

@@ -16,6 +16,7 @@
 //! | [`connect`] | Fabrics Connect |
 //! | [`fence`] | orders the new association of a host after its older ones |
 //! | [`io`] | I/O commands: from the command to the request of a volume |
+//! | [`offline`] | commands of namespaces without a volume |
 //! | [`job`] | runs a request on its volume, and completes the command |
 //! | [`waiting`] | commands that wait for memory or for their volume |
 //! | [`nested`] | requests of nested volumes to their members |
@@ -47,6 +48,7 @@ mod mailbox;
 mod migration;
 mod namespaces;
 mod nested;
+mod offline;
 mod receive;
 mod send;
 mod slow;
@@ -70,6 +72,7 @@ use self::acks::AckSampler;
 use self::fair_share::VolumeState;
 use self::fence::HostDrain;
 use self::flush::Flushes;
+use self::offline::HeldCommand;
 use self::send::SendList;
 use self::waiting::WaitingCommands;
 use crate::changes::Release;
@@ -117,6 +120,10 @@ pub(crate) struct Core {
     namespaces: Arc<Namespaces>,
     /// By position.
     volumes: Vec<VolumeState>,
+    /// Commands of namespaces that are offline.
+    held: Vec<HeldCommand>,
+    /// Limit of their wait.
+    answer_within: Duration,
     /// Removed namespaces that this core may still use.
     releasing: Vec<Arc<Release>>,
 }
@@ -166,6 +173,8 @@ impl Driver {
             memory: MemoryBudget::new(Pool::new(pool_pages(config.max_pool_pages))),
             volumes: (0..namespaces.end()).map(|_| VolumeState::default()).collect(),
             namespaces,
+            held: Vec::new(),
+            answer_within: config.answer_within,
             releasing: Vec::new(),
             shared,
             reactor,

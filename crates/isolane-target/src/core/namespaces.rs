@@ -62,8 +62,14 @@ impl Driver {
             releasing.into_iter().partition(|release: &Arc<Release>| used.contains(&release.position));
         self.core.releasing = kept;
         for last in unused.into_iter().filter_map(Arc::into_inner) {
-            self.core.flush_removed(last);
+            if last.is_flushed { drop(last) } else { self.core.flush_removed(last) }
         }
+    }
+
+    /// Continues a release after the flush of its volume, which can still be there after its time limit.
+    pub(super) fn handle_removed_flushed(&mut self, release: Release) {
+        self.core.releasing.push(Arc::new(release));
+        self.release_unused();
     }
 
     /// Returns the positions that commands and flushes of this core have.
@@ -84,9 +90,10 @@ impl Driver {
 }
 
 impl Core {
-    /// Flushes the volume of a removed namespace, which no core uses. The release is dropped at the end.
-    fn flush_removed(&mut self, release: Release) {
+    /// Flushes the volume of a removed namespace, which no core uses.
+    fn flush_removed(&mut self, mut release: Release) {
         let position = release.position;
+        release.is_flushed = true;
         self.flushes.insert_for(position, self.now + self.shared.stuck_after, AfterFlush::Release(release));
     }
 }

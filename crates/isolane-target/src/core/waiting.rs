@@ -81,6 +81,7 @@ impl Core {
 
     /// Cancels all waiting commands of a closed lane.
     pub(super) fn cancel_waiting(&mut self, lane: &mut Lane) {
+        self.abandon_held(lane);
         lane.limited = 0;
         let rows = lane.volumes.iter_mut().flat_map(|at| std::mem::take(&mut at.over_share));
         let over_share: Vec<_> = rows.flatten().collect();

@@ -147,6 +147,10 @@ impl Volume for FileVolume {
         Ok(blocks)
     }
 
+    fn failure(&self) -> Option<VolumeError> {
+        self.machine.failure()
+    }
+
     fn tree(&self) -> VolumeTree {
         let kind = if self.is_device { tree::kind::DEVICE } else { tree::kind::FILE };
         let path = Some(self.path.clone());

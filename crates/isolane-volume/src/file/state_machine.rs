@@ -325,6 +325,10 @@ impl Volume for FileStateMachine {
         self.blocks.load(Ordering::Relaxed)
     }
 
+    fn failure(&self) -> Option<VolumeError> {
+        self.health.check().err()
+    }
+
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
         let is_read = matches!(request, Request::Read { .. });
         let check_health = || if is_read { self.health.check_read() } else { self.health.check() };
