@@ -545,8 +545,8 @@ pub(crate) fn is_closing() -> bool {
 static CLOSED_AT: AtomicU64 = AtomicU64::new(0);
 const CLOSE_TIME: Duration = Duration::from_millis(100);
 
-/// Waits for the data of many sockets ([`Adopted::catch_up`]), but at most [`MAX_BEHIND`], because that takes a call for each.
-/// Returns the descriptors of those with data.
+/// Waits for the data of up to [`MAX_BEHIND`] sockets ([`Adopted::catch_up`]), and for none of more: that takes a call of
+/// the kernel for each. Returns the descriptors of those with data.
 pub(crate) fn catch_up<'a>(sockets: impl Iterator<Item = &'a Arc<Adopted>>) -> Vec<c_int> {
     let sockets: Vec<_> = sockets.filter(|adopted| adopted.has_local_peer).take(MAX_BEHIND + 1).collect();
     let found = sockets.iter().filter(|adopted| sockets.len() <= MAX_BEHIND && adopted.catch_up());
