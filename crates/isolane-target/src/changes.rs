@@ -6,7 +6,7 @@
 //! Invariant: a set of changes happens as a whole, or an error changes nothing.
 
 use std::fmt;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use isolane_wire::Nqn;
 use crate::config::Subsystem;
 use crate::error::NamespaceError;
 use crate::namespace::{Namespace, Namespaces};
+use crate::release::Release;
 use crate::shared::{Message, Shared};
 
 /// A change of one namespace.
@@ -200,22 +201,6 @@ impl NamespaceControl {
 
     fn shared(&self) -> Result<Arc<Shared>, NamespaceError> {
         self.shared.upgrade().ok_or(NamespaceError::Ended)
-    }
-}
-
-/// The use of a removed namespace by the cores. Its position is free once this is dropped.
-#[derive(Debug)]
-pub(crate) struct Release {
-    pub position: usize,
-    /// Its volume was flushed, or could not be flushed in time.
-    pub is_flushed: bool,
-    released: Sender<usize>,
-}
-
-impl Drop for Release {
-    fn drop(&mut self) {
-        // The receiver ends with the target.
-        let _ = self.released.send(self.position);
     }
 }
 

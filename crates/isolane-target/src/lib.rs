@@ -44,6 +44,7 @@ mod nvme_status;
 mod observed;
 mod page_thread;
 mod placement;
+mod release;
 mod scheduler;
 mod shared;
 mod slab;

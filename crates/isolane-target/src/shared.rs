@@ -21,7 +21,6 @@ use isolane_volume::BlockRange;
 use isolane_wire::SubmissionEntry;
 use parking_lot::Mutex;
 
-use crate::changes::Release;
 use crate::config::TargetConfig;
 use crate::counters::{ConnectionStatus, CoreCounters, InFlight};
 use crate::fence::Fence;
@@ -32,6 +31,7 @@ use crate::memory_budget::{max_lanes, pool_pages};
 use crate::namespace::{MAX_POSITIONS, Namespaces};
 use crate::newcomers::Newcomers;
 use crate::observed::{Connections, CoreCells};
+use crate::release::Release;
 use crate::scheduler::CoreLoad;
 use crate::slab::LaneId;
 

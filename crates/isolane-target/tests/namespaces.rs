@@ -358,8 +358,7 @@ impl Volume for Recorder {
 fn controller_shutdown_skips_failed_namespace() {
     let failed = Recorder::new(Some(VolumeError::SyncFailed { raw_os_error: 5 }));
     let others = Recorder::new(None);
-    let (target, address) =
-        start(serving(vec![(1, failed.clone()), (2, others.clone())]));
+    let (target, address) = start(serving(vec![(1, failed.clone()), (2, others.clone())]));
     assert_eq!(target.namespace_control().list()[0].state, NamespaceState::Failed);
     let mut admin = MockHost::admin(address);
     admin.set_property(CC, Cc::enabled().with_shn(Cc::SHN_NORMAL).0);

@@ -376,3 +376,30 @@ fn service_manager_hears_of_start_life_and_stop() {
     assert_eq!(last.unwrap().trim_end(), "STOPPING=1\nSTATUS=completing commands in flight");
     assert!(child.wait().unwrap().success());
 }
+
+#[test]
+fn serial_numbers_differ_between_subsystems() {
+    let serial = |nqn: &str| {
+        let server = Server::start(&["mem:1M", "--nqn", nqn]);
+        let info: serde_json::Value =
+            serde_json::from_str(&succeed(&["info", &server.uri, "--json"])).unwrap();
+        info["controller"]["serial"].as_str().unwrap().to_owned()
+    };
+    let first = serial("nqn.2014-08.org.example:first");
+    assert_eq!(first, serial("nqn.2014-08.org.example:first"));
+    assert_ne!(first, serial("nqn.2014-08.org.example:second"));
+}
+
+#[test]
+fn serve_logs_the_kernel_interface() {
+    let mut child = program()
+        .args(["serve", "mem:1M", "--listen", "127.0.0.1:0", "--io", "epoll"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
+    kill(&child, "TERM");
+    let log = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+    assert!(log.contains("using epoll"), "{log}");
+}

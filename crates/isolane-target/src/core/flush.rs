@@ -16,10 +16,10 @@ use isolane_volume::{Request, Step, Task};
 use isolane_wire::Status;
 
 use super::{Core, Driver};
-use crate::changes::Release;
 use crate::counters::InFlight;
 use crate::namespace::Namespaces;
 use crate::nvme_status;
+use crate::release::Release;
 use crate::shared::Message;
 use crate::slab::{Slab, SlabKey};
 use crate::work::FileWork;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use super::fair_share::VolumeState;
 use super::flush::AfterFlush;
 use super::{Core, Driver};
-use crate::changes::Release;
 use crate::namespace::Namespaces;
+use crate::release::Release;
 use crate::work::FileWork;
 
 impl Core {

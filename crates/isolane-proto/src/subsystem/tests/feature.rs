@@ -37,7 +37,8 @@ fn interrupts_are_never_coalesced() {
 fn host_enables_retry_delays_until_a_reset() {
     let mut harness = Harness::new();
     let id = harness.ready();
-    let status = Arc::clone(&harness.port.nvm.get_mut(&SubsystemId::FIRST).unwrap().association(id).unwrap().status);
+    let status =
+        Arc::clone(&harness.port.nvm.get_mut(&SubsystemId::FIRST).unwrap().association(id).unwrap().status);
     let get = GetFeaturesCommand { fid: FeatureId::HostBehaviorSupport.code(), ..Default::default() }.entry();
     let set = SetFeaturesCommand { fid: FeatureId::HostBehaviorSupport.code(), ..Default::default() }.entry();
     assert!(takes_data(&set) && !takes_data(&get) && data_expected(&set) == 512);
