@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let socket = std::path::absolute(&socket).io_context("--socket")?;
     // Starts an engine outside of the filter, and names the reason if there is none.
     let options = SessionOptions { path: socket.clone(), ..SessionOptions::default() };
-    drop(Session::open(&options).map_err(Failure::from_error)?);
+    Session::probe(&options).map_err(Failure::from_error)?;
     let mut program = Command::new(&args.program[0]);
     program.args(&args.program[1..]).env("ISOLANE_PRELOAD_SOCKET", socket);
     program.env("LD_PRELOAD", prepend(library.as_os_str(), env::var_os("LD_PRELOAD").as_deref()));

@@ -13,8 +13,8 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use fixture::{Fixture, Pattern};
-use isolane_attach::AttachError;
 use isolane_attach::stream::{AdoptError, Interest, Listener, Poller, Stream, StreamOptions};
+use isolane_attach::{AttachError, Session, SessionOptions};
 use isolane_shm::testing;
 use rustix::net::sockopt;
 
@@ -62,6 +62,16 @@ fn listener_and_connection_exchange_data() {
     let mut seen = [0; 4];
     far.read_exact(&mut seen).unwrap();
     assert_eq!(&seen, b"ping");
+}
+
+#[test]
+fn probe_needs_engine() {
+    let fixture = Fixture::new();
+    let options = SessionOptions { path: fixture.path(), spawn_engine: false, ..SessionOptions::default() };
+    Session::probe(&options).unwrap();
+    let path = fixture.path().with_file_name("none");
+    let error = Session::probe(&SessionOptions { path, ..options }).unwrap_err();
+    assert!(matches!(error, AttachError::NoEngine { .. }), "{error}");
 }
 
 #[test]
@@ -476,6 +486,12 @@ fn poller_reports_each_stream_once() {
     while poller.next(Some(Duration::from_millis(100))).unwrap().is_some() {}
     for (stream, _) in &mut streams {
         assert!(!stream.arm(Interest::Read).unwrap());
+    }
+    assert_eq!(poller.next(Some(Duration::ZERO)).unwrap(), None);
+    // Space is not an event of a reader.
+    streams[1].0.write_all(b"x").unwrap();
+    while streams[1].0.unsent_bytes().unwrap() > 0 {
+        std::thread::yield_now();
     }
     assert_eq!(poller.next(Some(Duration::ZERO)).unwrap(), None);
     for (_, peer) in streams.iter_mut().step_by(3) {
