@@ -10,6 +10,7 @@ use isolane_reactor::{IoChoice, Mode, ReactorConfig};
 use isolane_volume::Volume;
 use isolane_wire::Nqn;
 
+use crate::auth::AuthConfig;
 use crate::error::StartError;
 use crate::listen::Listen;
 use crate::placement::Placement;
@@ -29,6 +30,8 @@ pub struct TargetConfig {
     pub advertise: Vec<SocketAddr>,
     /// NQNs of the hosts that can connect; `None` admits every host.
     pub allowed_hosts: Option<Vec<Nqn>>,
+    /// Authentication of hosts; `None` serves every allowed host.
+    pub auth: Option<AuthConfig>,
     /// Cores to pin one reactor to, each; empty for a single unpinned reactor.
     pub cores: Vec<usize>,
     /// Rule for the placement of connections on cores.
@@ -86,6 +89,7 @@ impl TargetConfig {
             listen: Vec::new(),
             advertise: Vec::new(),
             allowed_hosts: None,
+            auth: None,
             cores: Vec::new(),
             placement: Placement::default(),
             mode: Mode::Adaptive,

@@ -14,6 +14,7 @@ use isolane_reactor::mailbox::Receiver as Mailbox;
 use isolane_reactor::{Reactor, ReactorConfig, Waker, clock};
 use parking_lot::Mutex;
 
+use crate::auth_threads;
 use crate::config::{MAX_IN_CAPSULE_BYTES, MAX_TRANSFER_BYTES, TargetConfig};
 use crate::core::{Acceptor, Driver};
 use crate::counters::{ConnectionStatus, Counters, NamespaceCounters};
@@ -33,6 +34,7 @@ pub struct Target {
     changes: Mutex<()>,
     threads: Vec<CoreThread>,
     page_thread: Option<JoinHandle<()>>,
+    auth_threads: Vec<JoinHandle<()>>,
     local_addrs: Vec<SocketAddr>,
     io_description: String,
     cores: Vec<usize>,
@@ -108,6 +110,7 @@ impl Target {
             changes: Mutex::new(()),
             threads: Vec::new(),
             page_thread: None,
+            auth_threads: Vec::new(),
             local_addrs,
             io_description,
             cores: cores_given,
@@ -115,6 +118,9 @@ impl Target {
         };
         let page_thread = page_thread::spawn(&target.shared, target.started_ns);
         target.page_thread = Some(page_thread.map_err(StartError::Thread)?);
+        if target.shared.auth.is_some() {
+            target.auth_threads = auth_threads::spawn(&target.shared).map_err(StartError::Thread)?;
+        }
         for (core, mailbox) in cores.into_iter().zip(mailboxes) {
             // If it fails, dropping the target stops the cores that run already.
             let gone = |_| StartError::Thread(std::io::ErrorKind::Other.into());
@@ -232,8 +238,9 @@ impl Target {
             core.end(join_deadline, &mut report);
         }
         self.shared.page_requests.close();
-        if let Some(thread) = self.page_thread.take() {
-            // A panic there affects pages only.
+        self.shared.auth_requests.close();
+        for thread in self.page_thread.take().into_iter().chain(self.auth_threads.drain(..)) {
+            // A panic there affects pages and handshakes only.
             let _ = thread.join();
         }
         report

@@ -13,6 +13,7 @@ use isolane_wire::opcode::{FabricsType, IoOpcode};
 use isolane_wire::{Status, SubmissionEntry};
 
 use super::Core;
+use super::authentication::AuthenticationCommand;
 use super::flush::AfterFlush;
 use crate::host_page::PageRequest;
 use crate::lane::{Lane, WaitingForPage};
@@ -32,7 +33,7 @@ impl Core {
         }
         let is_fabrics = is_fabrics(entry);
         match &lane.association {
-            Some(association) if association.qid != 0 && !is_fabrics => {
+            Some(association) if association.serves_io && !is_fabrics => {
                 self.on_io_command(lane, permit, transfer);
             }
             None if lane.connecting.is_some() || !is_fabrics => {
@@ -57,12 +58,13 @@ impl Core {
             self.counters.digest_errors.add(1);
             log::limited!(Warn, "{}: wrong data digest of command {:#06x}", lane.peer(), permit.cid());
             self.memory.pool.recycle_buffer(buffer);
+            lane.end_authentication_data(&permit);
             return self.fail(lane, permit, Failure::DataDigest);
         }
         match &lane.association {
             Some(_) if is_io => self.on_io_data(lane, permit, buffer, timeline),
-            // The target requests only the data of a Connect.
-            Some(_) => self.fail(lane, permit, Failure::Sequence),
+            // The target requests only the data of a Connect and of an Authentication Send.
+            Some(_) => self.on_authentication_data(lane, permit, &buffer.to_vec()),
             None => {
                 let entry = *lane.conn.entry(&permit);
                 self.begin_connect(lane, permit, entry, buffer.to_vec());
@@ -107,12 +109,21 @@ impl Core {
         self.sends.add(lane);
     }
 
-    /// Handles a command of the control path. Only Connect has data; data of other commands is skipped.
+    /// Handles a command of the control path. Connect and Authentication Send have data; data of other commands is
+    /// skipped.
     fn on_control_command(&mut self, lane: &mut Lane, permit: Permit, transfer: Transfer) {
         self.counters.admin_commands.add(1);
         let (len, entry) = (data_len(transfer), *lane.conn.entry(&permit));
         if let Some(association) = &lane.association {
             association.status.record_traffic();
+            if association.auth.is_some() {
+                if let Some(command) = AuthenticationCommand::parse(&entry) {
+                    return self.on_authentication(lane, permit, command, transfer);
+                }
+                if association.is_locked() && !is_served_while_locked(&entry) {
+                    return self.fail(lane, permit, Failure::Authentication);
+                }
+            }
             let (id, qid, now) = (association.id, association.qid, self.now);
             let action = self.shared.control(|port| port.handle_command(id, qid, &entry, len, now));
             if let Action::CollectHostPage(host) = action {
@@ -124,7 +135,7 @@ impl Core {
             Transfer::FromHost { len, place }
                 if is_connect(&entry) && data_expected(&entry) == u64::from(len) =>
             {
-                take_connect_data(lane, permit, len, place);
+                take_small_data(lane, permit, len, place);
             }
             _ if is_connect(&entry) => self.begin_connect(lane, permit, entry, Vec::new()),
             _ => self.fail(lane, permit, Failure::Sequence),
@@ -175,13 +186,20 @@ impl Core {
     }
 }
 
-/// The data of a Connect is small and of known length, so it uses no memory of the pool.
-fn take_connect_data(lane: &mut Lane, permit: Permit, len: u32, place: DataLocation) {
+/// The data of a Connect or an Authentication Send is small and of known length, so it uses no memory of the pool.
+pub(super) fn take_small_data(lane: &mut Lane, permit: Permit, len: u32, place: DataLocation) {
     let buffer = Buffer::contiguous(len as usize);
     match place {
         DataLocation::InCapsule => lane.conn.receive_into(permit, buffer),
         DataLocation::Transport => lane.conn.request_data(permit, buffer),
     }
+}
+
+/// Whether a command is served before the host has authenticated, apart from those of authentication: Connect, which
+/// fails on a connected queue, and Disconnect.
+fn is_served_while_locked(entry: &SubmissionEntry) -> bool {
+    let served = [FabricsType::Connect, FabricsType::Disconnect];
+    is_fabrics(entry) && served.iter().any(|fctype| entry.fctype() == fctype.code())
 }
 
 /// Returns the data length in the SGL of the host.

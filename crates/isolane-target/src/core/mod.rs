@@ -34,6 +34,7 @@
 
 mod accept;
 mod acks;
+mod authentication;
 mod close;
 mod command;
 mod connect;
