@@ -16,6 +16,7 @@ use crate::codec::text;
 use crate::cores::Cores;
 use crate::identity;
 use crate::lane_class::LaneCounts;
+use crate::uri::Uri;
 
 /// Options of a connection. Options with `#[serde(skip)]` are not sent to an engine.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -26,6 +27,13 @@ pub struct Options {
     pub host_nqn: Nqn,
     /// Identity of this machine.
     pub host_id: Uuid,
+    /// File with the key of this host, which proves its identity to targets that require it. Read for each
+    /// connection. `None`: as the URI requests. Not with an engine.
+    #[serde(skip)]
+    pub key: Option<PathBuf>,
+    /// File with the key of the target, which then must prove its identity. `None`: as the URI requests.
+    #[serde(skip)]
+    pub ctrl_key: Option<PathBuf>,
     /// Lanes of the default [`LaneClass`](crate::LaneClass): for all requests that no other class serves.
     ///
     /// A *lane* is one TCP connection and the core that owns it. In NVMe/TCP it carries exactly one queue pair;
@@ -163,6 +171,8 @@ impl Default for Options {
         Options {
             host_nqn: identity::host_nqn(),
             host_id: identity::host_id(),
+            key: None,
+            ctrl_key: None,
             lanes: 1,
             read_lanes: 0,
             poll_lanes: 0,
@@ -203,6 +213,13 @@ impl Options {
     /// Lanes requested, by class.
     pub fn classes(&self) -> LaneCounts {
         LaneCounts { default: self.lanes, read: self.read_lanes, poll: self.poll_lanes }
+    }
+
+    /// Adds the keys that the URI names, if these options name none.
+    pub(crate) fn with_keys_of(self, uri: &Uri) -> Options {
+        let key = self.key.or_else(|| uri.key.clone());
+        let ctrl_key = self.ctrl_key.or_else(|| uri.ctrl_key.clone());
+        Options { key, ctrl_key, ..self }
     }
 
     /// Returns the keep-alive timeout (KATO) that the target gets: whole milliseconds, 0 if it has none.
