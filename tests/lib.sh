@@ -30,9 +30,13 @@ trap 'exit 130' INT TERM HUP
 start_target() { # NAME PORT OPTION...: returns when it listens
 	local name=$1 port=$2; shift 2
 	target_arguments[$name]="$port $*"
+	start_target_with "$name" "$@" "${serve_options[@]}" --listen "127.0.0.1:$port" --advertise "10.0.2.2:$port" --nqn "$nqn"
+}
+
+start_target_with() { # NAME OPTION...: with these options only
+	local name=$1; shift
 	: > "$logs/target-$name.out"
-	"$isolane" serve "$@" "${serve_options[@]}" --listen "127.0.0.1:$port" --advertise "10.0.2.2:$port" --nqn "$nqn" \
-		< /dev/null > "$logs/target-$name.out" 2>> "$logs/target-$name.log" &
+	"$isolane" serve "$@" < /dev/null > "$logs/target-$name.out" 2>> "$logs/target-$name.log" &
 	target_pid[$name]=$!
 	wait_for 30 listens_or_ended "$name" && grep -q '^listening on ' "$logs/target-$name.out" && return 0
 	echo "target $name does not listen; its log ends:"; tail -n 20 "$logs/target-$name.log"

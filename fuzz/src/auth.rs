@@ -59,6 +59,7 @@ fn config(host: u8) -> ExchangeConfig {
         parties: Parties { host: Nqn::new("nqn.h").expect("a name"), subsystem: Nqn::discovery() },
         keys: vec![KeyPair { host: key(host), controller: Some(key(host ^ 0x80)) }],
         policy: Policy { hashes: Hash::ALL.to_vec(), groups: vec![DhGroup::Null] },
+        is_mutual: host % 2 == 1,
     }
 }
 

@@ -121,6 +121,67 @@ with_kernel_target() {
 	check "bench with two lanes" "$isolane" bench "$uri" --rw randread --bs 512 --depth 4 --lanes 2 --time 2s
 }
 
+auth_host=nqn.2014-08.org.example:auth-host
+
+# Keys of three lengths and transforms, and a key that no side has.
+make_keys() {
+	local at side lengths=(32 48 64) hashes=(none sha256 sha512)
+	for at in 0 1 2; do
+		for side in host target; do
+			"$isolane" key gen "$work/$side-$at.key" --length "${lengths[at]}" --hash "${hashes[at]}" || return 1
+		done
+	done
+	"$isolane" key gen "$work/other.key"
+}
+
+start_auth_target() { # HASH GROUP KEY: sets $port
+	local name=auth-$1-$2
+	port=$(free_port)
+	printf '%s\n' '[server]' 'mode = "sleep"' 'control-socket = "off"' "auth-hashes = [\"$1\"]" "auth-groups = [\"$2\"]" \
+		"advertise = [\"10.0.2.2:$port\"]" '[[port]]' 'name = "guest"' "listen = \"127.0.0.1:$port\"" > "$work/$name.toml"
+	printf '%s\n' '[[host]]' 'name = "linux"' "nqn = \"$auth_host\"" "auth-key = \"file:$work/host-$3.key\"" \
+		"auth-target-key = \"file:$work/target-$3.key\"" '[[subsystem]]' "nqn = \"$nqn\"" 'ports = ["guest"]' \
+		'hosts = ["linux"]' '[[subsystem.namespace]]' 'nsid = 1' 'volume = "mem:16M"' >> "$work/$name.toml"
+	start_target_with "$name" --config "$work/$name.toml"
+}
+
+# Each hash function with each group, one way and both ways; without --long, each group once.
+suite_auth() {
+	local hashes=(sha256 sha384 sha512) groups=(null ffdhe2048 ffdhe3072 ffdhe4096 ffdhe6144 ffdhe8192)
+	local port g h key ways combinations=() options=()
+	check "generate keys" make_keys || return
+	for g in 0 1 2 3 4 5; do for h in 0 1 2; do
+		[ -n "$long" ] || [ $h = $((g % 3)) ] || continue
+		key=$(((g + h) % 3))
+		start_auth_target "${hashes[h]}" "${groups[g]}" $key || { echo "not ok start a target"; return; }
+		for ways in 1 2; do
+			[ -n "$long" ] || [ $ways = $((g % 2 + 1)) ] || continue
+			combinations+=("$port,${hashes[h]},${groups[g]},$key,$ways")
+		done
+	done; done
+	for key in host-0 host-1 host-2 target-0 target-1 target-2 other; do options+=(-f "$work/$key.key:/guest/$key.key"); done
+	port=$(free_port)
+	# shellcheck disable=SC2086
+	on_ask() { auth_with_kernel_target $1; }
+	guest "$kernel-auth" "$kernel" $((90 + 20 * ${#combinations[@]})) -p "$port:4420" "${options[@]}" \
+		-- auth.sh 10.0.2.2 "$nqn" "$auth_host" "${combinations[@]}"
+}
+
+auth_with_kernel_target() { # connect COMBINATION, or refused
+	local uri="nvme+tcp://127.0.0.1:$port/$nqn" key ways options
+	options=(--host-nqn "$auth_host")
+	case $1 in
+		connect)
+			IFS=, read -r _ _ _ key ways <<< "$2"
+			options+=(--key "$work/host-$key.key")
+			[ "$ways" = 1 ] || options+=(--ctrl-key "$work/target-$key.key")
+			"$isolane" bench "$uri" "${options[@]}" --rw randread --bs 4k --depth 4 --lanes 2 --time 300ms;;
+		refused)
+			! "$isolane" info "$uri" "${options[@]}" && ! "$isolane" info "$uri" "${options[@]}" --key "$work/other.key" \
+				&& ! "$isolane" info "$uri" "${options[@]}" --key "$work/host-2.key" --ctrl-key "$work/other.key";;
+	esac
+}
+
 suite_power() {
 	local cuts=2 combinations=(disk,kernel,uring disk,isolane,epoll file,kernel,epoll file,isolane,uring)
 	[ -z "$long" ] || {

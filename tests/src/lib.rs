@@ -18,6 +18,7 @@ mod documents {
     #[doc = include_str!("../../SECURITY.md")]
     #[doc = include_str!("../README.md")]
     #[doc = include_str!("../../docs/ARCHITECTURE.md")]
+    #[doc = include_str!("../../docs/AUTH.md")]
     #[doc = include_str!("../../docs/CAPABILITIES.md")]
     #[doc = include_str!("../../docs/CEPH.md")]
     #[doc = include_str!("../../docs/CONFIG.md")]

@@ -38,6 +38,8 @@ enum Kind {
         /// User ID of the program.
         user: u32,
     },
+    #[error("$CREDENTIALS_DIRECTORY is not set: add LoadCredential={0}:FILE to the systemd unit")]
+    NoCredentials(String),
     #[error("more than one key or other text after it: keep one line in the file")]
     TooLong,
     #[error("{0}")]
@@ -51,7 +53,22 @@ impl KeyFile {
     ///
     /// [`KeyFileError`] names the file and what is wrong with it.
     pub fn read(path: &Path) -> Result<Key, KeyFileError> {
-        read(path).map_err(|kind| KeyFileError { path: path.to_path_buf(), kind })
+        read(path, OTHERS).map_err(|kind| KeyFileError { path: path.to_path_buf(), kind })
+    }
+
+    /// Reads a credential of the systemd unit. Its group bits are the mask of an access list that names this user.
+    ///
+    /// # Errors
+    ///
+    /// The unit has no such credential, or as for [`KeyFile::read`].
+    pub fn read_credential(name: &str) -> Result<Key, KeyFileError> {
+        let directory = std::env::var_os("CREDENTIALS_DIRECTORY").filter(|path| !path.is_empty());
+        let path = directory.as_ref().map_or_else(PathBuf::new, PathBuf::from).join(name);
+        let key = match directory {
+            Some(_) => read(&path, OTHERS & !GROUP_READS),
+            None => Err(Kind::NoCredentials(name.to_owned())),
+        };
+        key.map_err(|kind| KeyFileError { path, kind })
     }
 
     /// Writes a key to a new file that only this user can read.
@@ -64,11 +81,11 @@ impl KeyFile {
     }
 }
 
-fn read(path: &Path) -> Result<Key, Kind> {
+fn read(path: &Path, forbidden: u32) -> Result<Key, Kind> {
     // A FIFO without a writer does not block the open.
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(nonblocking).open(path).map_err(Kind::Read)?;
-    check(&file)?;
+    check(&file, forbidden)?;
     let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_FILE));
     file.take(MAX_FILE as u64).read_to_end(&mut bytes).map_err(Kind::Read)?;
     if bytes.len() == MAX_FILE {
@@ -82,12 +99,12 @@ fn read(path: &Path) -> Result<Key, Kind> {
 }
 
 /// Checks the open file, so that no other file can take its place.
-fn check(file: &File) -> Result<(), Kind> {
+fn check(file: &File, forbidden: u32) -> Result<(), Kind> {
     let metadata = file.metadata().map_err(Kind::Read)?;
     if !metadata.is_file() {
         return Err(Kind::NotRegular);
     }
-    if metadata.mode() & OTHERS != 0 {
+    if metadata.mode() & forbidden != 0 {
         return Err(Kind::Mode(metadata.mode() & 0o777));
     }
     let (owner, user) = (metadata.uid(), rustix::process::geteuid().as_raw());
@@ -107,6 +124,9 @@ fn create(path: &Path, key: &Key) -> io::Result<()> {
 
 /// Mode bits of group and others.
 const OTHERS: u32 = 0o077;
+
+/// Mode bit of the group, for reads.
+const GROUP_READS: u32 = 0o040;
 
 /// Owner of the credentials that systemd passes.
 const ROOT: u32 = 0;

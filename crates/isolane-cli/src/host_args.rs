@@ -1,6 +1,7 @@
 //! Options of all subcommands that connect to a volume.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use isolane_host::{
@@ -23,12 +24,18 @@ pub struct IdentityArgs {
     /// ID of this host (default: from /etc/nvme/hostid, else derived from the machine ID)
     #[arg(long, value_name = "UUID", help_heading = "Connection")]
     pub host_id: Option<Uuid>,
+    /// File with the key of this host, for targets that require authentication (default: from the URI)
+    #[arg(long, value_name = "FILE", help_heading = "Connection")]
+    pub key: Option<PathBuf>,
+    /// File with the key by which the target must prove its identity (default: from the URI)
+    #[arg(long, value_name = "FILE", help_heading = "Connection")]
+    pub ctrl_key: Option<PathBuf>,
 }
 
 impl IdentityArgs {
     /// Returns `true` if a part of the identity was given.
     pub fn is_given(&self) -> bool {
-        self.host_nqn.is_some() || self.host_id.is_some()
+        self.host_nqn.is_some() || self.host_id.is_some() || self.key.is_some() || self.ctrl_key.is_some()
     }
 
     /// Sets the identity in the options of the library.
@@ -39,6 +46,8 @@ impl IdentityArgs {
         if let Some(host_id) = self.host_id {
             options.host_id = host_id;
         }
+        options.key.clone_from(&self.key);
+        options.ctrl_key.clone_from(&self.ctrl_key);
         Ok(())
     }
 }

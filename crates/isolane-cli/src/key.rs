@@ -14,8 +14,9 @@ use crate::output;
 /// Generate and check keys by which hosts and targets prove who they are
 ///
 /// A key is a line `DHHC-1:HH:BASE64:` in a file that only its owner can read. Both sides have
-/// the same key. A second key, of the controller, lets the host check the target. `isolane serve`
-/// and the hosts of Isolane do not use keys yet.
+/// the same key. A second key, of the controller, lets the host check the target. A target reads
+/// keys by `auth-key` and `auth-target-key` of its configuration file, and a host by `--key` and
+/// `--ctrl-key`. docs/AUTH.md explains both.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, disable_help_subcommand = true)]
 pub struct Args {

@@ -44,7 +44,7 @@ impl SourceArgs {
         let Some(name) = name.filter(|name| name.contains("://")) else {
             if self.identity.is_given() {
                 let reason = "they are for the URI of a target; a control socket or a file shows all hosts";
-                return Err(Failure::new("--host-nqn, --host-id", reason));
+                return Err(Failure::new("--host-nqn, --host-id, --key, --ctrl-key", reason));
             }
             return Ok(None);
         };

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::choice::Require;
 use crate::model::{Config, Limits, Namespace, Port, Qos, Server, Subsystem};
-use crate::names::{Hosts, Name};
+use crate::names::{AuthKeys, Hosts, Name};
 use crate::problem::{Invalid, nearest};
 use crate::reader::Reader;
 
@@ -71,6 +71,14 @@ fn check_host_names(config: &Config, reader: &mut Reader<'_>) {
         if let Some(other) = known.insert(host.nqn, &host.name) {
             let reason = format!("host {other} has the same NQN");
             reader.invalid_key(&place, "nqn", Invalid::new(reason, "keep one of the two hosts"));
+        }
+        let keys = |keys: &Option<AuthKeys>| keys.as_ref().map_or(0, |keys| keys.0.len());
+        if keys(&host.auth_target_key) > keys(&host.auth_key) {
+            let invalid = Invalid::new(
+                "more keys than auth-key has",
+                "name one for each auth-key, in the same order, or one for all of them",
+            );
+            reader.invalid_key(&place, "auth-target-key", invalid);
         }
         if let Some(required) = host.require.filter(|required| *required != Require::None) {
             check_keys(config, &host.name, required, &place, reader);

@@ -4,7 +4,7 @@ use isolane_volumes::Kinds;
 use serde_json::{Value as Json, json};
 
 use crate::problem::{Invalid, nearest};
-use crate::value::{Value, text_of};
+use crate::value::{Value, list_of, text_of, texts_of};
 
 /// Defines a value from a list of words.
 macro_rules! choice {
@@ -12,6 +12,11 @@ macro_rules! choice {
         $(#[doc = $about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum $name { $($(#[doc = $doc])* $variant,)* }
+
+        impl Choice for $name {
+            const ALL: &'static [(&'static str, $name)] = $name::ALL;
+            const EXAMPLE: &'static str = concat!("[", $example, "]");
+        }
 
         impl $name {
             /// All values and their words.
@@ -41,6 +46,82 @@ macro_rules! choice {
             }
         }
     };
+}
+
+/// A value from a fixed list.
+pub(crate) trait Choice: Copy + PartialEq + 'static {
+    const ALL: &'static [(&'static str, Self)];
+    /// A list of one.
+    const EXAMPLE: &'static str;
+}
+
+/// Values from a fixed list, each once, in an order that matters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choices<T>(pub Vec<T>);
+
+impl<T: Choice> Value for Choices<T> {
+    const EXAMPLE: &'static str = T::EXAMPLE;
+
+    fn parse(value: &toml_edit::Value, _: &Kinds) -> Result<Choices<T>, Invalid> {
+        let mut chosen = Vec::new();
+        for text in texts_of::<Choices<T>>(value)? {
+            let words: Vec<&str> = T::ALL.iter().map(|(word, _)| *word).collect();
+            let found = T::ALL.iter().find(|(word, _)| *word == text);
+            let choice = found.ok_or_else(|| unknown_word(text, &words))?.1;
+            if chosen.contains(&choice) {
+                return Err(Invalid::new(format!("\"{text}\" is there twice"), "write it once"));
+            }
+            chosen.push(choice);
+        }
+        if chosen.is_empty() {
+            return Err(Invalid::new("an empty list", "remove the key, or name one"));
+        }
+        Ok(Choices(chosen))
+    }
+
+    fn print(&self) -> toml_edit::Value {
+        list_of(
+            self.0
+                .iter()
+                .filter_map(|choice| T::ALL.iter().find(|(_, of)| of == choice))
+                .map(|(word, _)| *word),
+        )
+    }
+
+    fn schema() -> Json {
+        let words: Vec<&str> = T::ALL.iter().map(|(word, _)| *word).collect();
+        json!({ "type": "array", "items": { "enum": words }, "minItems": 1, "uniqueItems": true })
+    }
+}
+
+choice! {
+    /// Hash function of authentication.
+    pub enum AuthHash, "\"sha512\"" {
+        /// SHA-256.
+        Sha256 = "sha256",
+        /// SHA-384.
+        Sha384 = "sha384",
+        /// SHA-512.
+        Sha512 = "sha512",
+    }
+}
+
+choice! {
+    /// Diffie-Hellman group of authentication.
+    pub enum AuthGroup, "\"ffdhe3072\"" {
+        /// No exchange.
+        Null = "null",
+        /// 2048 bits.
+        Ffdhe2048 = "ffdhe2048",
+        /// 3072 bits.
+        Ffdhe3072 = "ffdhe3072",
+        /// 4096 bits.
+        Ffdhe4096 = "ffdhe4096",
+        /// 6144 bits.
+        Ffdhe6144 = "ffdhe6144",
+        /// 8192 bits.
+        Ffdhe8192 = "ffdhe8192",
+    }
 }
 
 fn unknown_word(text: &str, words: &[&str]) -> Invalid {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::choice::Require;
-use crate::model::{Config, Host, Subsystem};
+use crate::model::{Config, Subsystem};
 use crate::names::Hosts;
 
 /// A gap: the object, and the consequence with its remedy.
@@ -32,12 +32,6 @@ pub fn gaps(config: &Config) -> Vec<Gap> {
     gaps
 }
 
-/// Returns the proof that a host must give in a subsystem: the stronger one of both.
-fn required(host: Option<&Host>, subsystem: &Subsystem) -> Require {
-    let of_host = host.and_then(|host| host.require).unwrap_or(Require::None);
-    of_host.max(subsystem.require.unwrap_or(Require::None))
-}
-
 fn open_access(config: &Config, subsystem: &Subsystem) -> Option<Gap> {
     let ports = subsystem.ports.0.iter().filter_map(|name| config.ports.get(name));
     let reachable = ports.filter(|port| !port.listen.0.address.ip().is_loopback());
@@ -46,11 +40,12 @@ fn open_access(config: &Config, subsystem: &Subsystem) -> Option<Gap> {
         return None;
     }
     let hosts = match &subsystem.hosts {
-        Hosts::Any if required(None, subsystem) == Require::None => "any host".to_owned(),
+        Hosts::Any if config.required(None, subsystem) == Require::None => "any host".to_owned(),
         Hosts::Any => return None,
         Hosts::Listed(names) => {
-            let open =
-                names.iter().filter(|name| required(config.hosts.get(*name), subsystem) == Require::None);
+            let open = names
+                .iter()
+                .filter(|name| config.required(config.hosts.get(*name), subsystem) == Require::None);
             let open: Vec<&str> = open.map(|name| name.as_str()).collect();
             if open.is_empty() {
                 return None;

@@ -31,7 +31,7 @@ mod tests;
 mod value;
 mod volume;
 
-pub use choice::{Idle, KernelInterface, Placement, Require, Scheduler};
+pub use choice::{AuthGroup, AuthHash, Choices, Idle, KernelInterface, Placement, Require, Scheduler};
 pub use diff::{Change, diff};
 pub use edit::{Edit, EditError, ObjectId, edit, parse_value};
 pub use file::{MAX_FILE_BYTES, ReadError, read};

@@ -9,7 +9,7 @@ use isolane_volumes::Kinds;
 use serde_json::{Value as Json, json};
 use toml_edit::{ArrayOfTables, Item, TableLike};
 
-use crate::choice::{Idle, KernelInterface, Placement, Require, Scheduler};
+use crate::choice::{AuthGroup, AuthHash, Choices, Idle, KernelInterface, Placement, Require, Scheduler};
 use crate::names::{AuthKeys, Hosts, Model, Name, Names, Serial, StandardNqn, SubsystemNqn};
 use crate::problem::{Invalid, shown};
 use crate::reader::Reader;
@@ -100,6 +100,10 @@ table! {
         optional advertise: Addresses = "advertise", Restart;
         /// Proof of identity for reading the discovery log: none, auth, or auth-both (default: none).
         optional discovery_require: Require = "discovery-require", NewAssociations;
+        /// Hash functions of authentication, the preferred ones first (default: sha512, sha384, and sha256).
+        optional auth_hashes: Choices<AuthHash> = "auth-hashes", NewAssociations;
+        /// Diffie-Hellman groups of authentication, the preferred ones first (default: all, with ffdhe3072 first).
+        optional auth_groups: Choices<AuthGroup> = "auth-groups", NewAssociations;
         /// A namespace whose volume has not completed an operation for this time is stalled (default: 10s).
         optional stall_after: Time<1000, 60_000> = "stall-after", Live;
         /// A command of a stalled namespace is completed with an error after this time (default: 20s).
@@ -128,9 +132,9 @@ table! {
         required name: Name = "name", Live;
         /// NQN of the host, which Linux has in /etc/nvme/hostnqn.
         required nqn: StandardNqn = "nqn", Live;
-        /// Location of the key of the host, file:PATH or credential:NAME; a list of two during a rotation.
+        /// Location of the key of the host, file:PATH or credential:NAME; a list of two during a rotation. With it, the host must always give a proof.
         optional auth_key: AuthKeys = "auth-key", NewAssociations;
-        /// Location of the key with which the target proves its identity to this host.
+        /// Location of the key with which the target proves its identity to this host; with two, each belongs to the auth-key at its place.
         optional auth_target_key: AuthKeys = "auth-target-key", NewAssociations;
         /// Proof of identity that this host must give: none, auth, or auth-both; the stronger one of host and subsystem applies.
         optional require: Require = "require", NewAssociations;
@@ -304,6 +308,19 @@ pub struct Config {
     pub subsystems: BTreeMap<SubsystemNqn, Subsystem>,
     /// Referrals by name.
     pub referrals: BTreeMap<Name, Referral>,
+}
+
+impl Config {
+    /// Returns the proof that a host must give at a subsystem: the strongest one of both. A host with a key always
+    /// gives one. `None` is a host without a table.
+    pub fn required(&self, host: Option<&Host>, subsystem: &Subsystem) -> Require {
+        let with_key = match host {
+            Some(Host { auth_key: Some(_), .. }) => Require::Auth,
+            _ => Require::None,
+        };
+        let of_host = host.and_then(|host| host.require).unwrap_or(Require::None);
+        of_host.max(with_key).max(subsystem.require.unwrap_or(Require::None))
+    }
 }
 
 impl Default for Server {

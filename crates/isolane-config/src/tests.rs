@@ -83,9 +83,9 @@ fn errors_name_line_object_key_value_and_remedy() {
     assert_eq!(
         problems.to_string(),
         "f.toml:7: server: mode = \"slep\": unknown value; write \"sleep\"\n\
-         f.toml:30: port left: listen = \"10.0.0.1:x\": \"10.0.0.1:x\" is not an address; use the form \
+         f.toml:32: port left: listen = \"10.0.0.1:x\": \"10.0.0.1:x\" is not an address; use the form \
          127.0.0.1:4420, [::1]:4420, or [fe80::1%eth0]:4420\n\
-         f.toml:67: subsystem nqn.2014-08.org.example:disks namespace 0: nsid = 0: out of range; write a number from 1 \
+         f.toml:69: subsystem nqn.2014-08.org.example:disks namespace 0: nsid = 0: out of range; write a number from 1 \
          to 1024"
     );
 }
@@ -200,6 +200,21 @@ fn rejects_contradictions() {
             subsystem("ports = [\"left\"]\nhosts = [\"db1\"]\nrequire = \"auth\""),
             "require",
             "host db1 has no auth-key; write auth-key = \"file:/etc/isolane/db1.key\"",
+        ),
+        (
+            "[[host]]\nname = \"x\"\nnqn = \"nqn.2014-08.org.example:x\"\nauth-key = \"file:/a\"\n\
+             auth-target-key = [\"file:/b\", \"file:/c\"]"
+                .into(),
+            "auth-target-key",
+            "more keys than auth-key has; name one for each auth-key",
+        ),
+        ("server.auth-groups = [\"ffdhe307\"]".into(), "auth-groups", "unknown value; write \"ffdhe3072\""),
+        ("server.auth-groups = []".into(), "auth-groups", "an empty list; remove the key"),
+        ("server.auth-hashes = \"sha256\"".into(), "auth-hashes", "a text instead of a list"),
+        (
+            "server.auth-hashes = [\"sha256\", \"sha256\"]".into(),
+            "auth-hashes",
+            "\"sha256\" is there twice; write it once",
         ),
         (
             format!(
@@ -351,13 +366,18 @@ fn names_access_without_authentication() {
         gaps.iter().filter(|gap| gap.is_open).map(Gap::to_string).collect()
     };
     assert_eq!(open(FULL), Vec::<String>::new());
-    let without = FULL.replace("\nrequire = \"auth\"\n", "\n").replace("\nrequire = \"auth-both\"\n", "\n");
+    let is_proof =
+        |line: &&str| ["require", "auth-key", "auth-target-key"].iter().any(|key| line.starts_with(key));
+    let without: String =
+        FULL.lines().filter(|line| !is_proof(line)).map(|line| format!("{line}\n")).collect();
     let subsystem = "subsystem nqn.2014-08.org.example:disks: a host that uses the name of db1 reads and writes it \
                      without authentication on left (10.0.0.1:4420,priority=5); write require = \"auth\" and an \
                      auth-key for each host, or listen on 127.0.0.1";
     assert_eq!(open(&without), [subsystem]);
     assert_eq!(open(&without.replace("10.0.0.1:4420", "127.0.0.1:4420")), Vec::<String>::new());
-    // The proof of the subsystem, or of the host, is enough.
+    // The proof of the subsystem, or of the host, is enough; a host with a key always gives one.
+    let with_key = without.replace("name = \"db1\"", "name = \"db1\"\nauth-key = \"file:/k\"");
+    assert_eq!(open(&with_key), Vec::<String>::new());
     assert_eq!(open(&FULL.replace("\nrequire = \"auth\"\n", "\n")), Vec::<String>::new());
     assert_eq!(open(&FULL.replace("\nrequire = \"auth-both\"\n", "\n")), Vec::<String>::new());
     let any = without.replace("hosts = [\"db1\"]\nserial", "hosts = \"any\"\nserial");
@@ -408,8 +428,8 @@ fn plans_changes_with_their_effects() {
             format!("live: add {disks} namespace 8: nsid = 8, volume = \"stripe:64k:/srv/b.img;/srv/c.img\""),
             "restart: server: cores = \"0-3\" -> (default)".to_owned(),
             "live: port left: listen = \"10.0.0.1:4420,priority=5\" -> \"10.0.0.1:4421\"".to_owned(),
-            "new associations only: host db1: auth-key = \"file:/etc/isolane/db1.key\" -> \
-             \"file:/etc/isolane/new.key\""
+            "new associations only: host db1: auth-key = [\"file:/etc/isolane/db1.key\", \
+             \"credential:db1-old\"] -> [\"file:/etc/isolane/new.key\", \"credential:db1-old\"]"
                 .to_owned(),
             format!(
                 "live: {disks} namespace 1: qos = {{ iops = 50000, read-iops = 40000, write-iops = 50000, bytes = \

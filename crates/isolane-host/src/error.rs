@@ -24,6 +24,8 @@ pub enum Step {
     Initialize,
     /// Fabrics Connect of the admin queue.
     ConnectAdmin,
+    /// Authentication Send and Receive.
+    Authenticate,
     /// Property Get and Property Set: CAP, CC, CSTS.
     Enable,
     /// Identify.
@@ -44,6 +46,7 @@ impl std::fmt::Display for Step {
             Step::Tcp => "TCP connect",
             Step::Initialize => "NVMe/TCP handshake (ICReq)",
             Step::ConnectAdmin => "Connect of the admin queue",
+            Step::Authenticate => "authentication",
             Step::Enable => "enabling the controller",
             Step::Identify => "Identify",
             Step::Features => "Set Features",
@@ -119,6 +122,22 @@ pub enum ConnectError {
         status: Status,
         /// The invalid field, if the target reports it.
         field: Option<&'static str>,
+    },
+    /// The target requires authentication, and this host has no key.
+    #[error(
+        "{0}: the target requires authentication; give the key of this host with `--key FILE` (`key=FILE` in a URI)"
+    )]
+    NoKey(SocketAddr),
+    /// A key cannot be used.
+    #[error("{0}")]
+    Key(String),
+    /// The target refuses this host, or this host the target.
+    #[error("{address}: authentication failed: {reason}")]
+    Authentication {
+        /// The target.
+        address: SocketAddr,
+        /// Reason, for the user.
+        reason: String,
     },
     /// The controller did not become ready.
     #[error("{address}: controller not ready: {reason}")]
@@ -252,7 +271,10 @@ impl ConnectError {
             ConnectError::Resolve { .. } => Errno::HOSTUNREACH,
             ConnectError::Timeout { .. } => Errno::TIMEDOUT,
             ConnectError::Refused { field: Some(SUBNQN), .. } => Errno::NOENT,
-            ConnectError::Refused { .. } => Errno::ACCESS,
+            ConnectError::Refused { .. }
+            | ConnectError::NoKey(_)
+            | ConnectError::Key(_)
+            | ConnectError::Authentication { .. } => Errno::ACCESS,
             ConnectError::NoNamespace
             | ConnectError::NoSubsystem { .. }
             | ConnectError::UnknownNamespace { .. } => Errno::NOENT,
@@ -409,6 +431,9 @@ const SUBNQN: &str = "SUBNQN";
 fn remedy(step: Step, status: Status, field: Option<&str>) -> &'static str {
     match field {
         Some(SUBNQN) => "; the subsystem does not exist, list them with discover",
+        _ if step == Step::Authenticate && status.is(Status::INVALID_OPCODE) => {
+            "; the target cannot prove its identity, so leave out its key, or give a key to the target"
+        }
         Some("HOSTNQN") => "; the target does not allow this host's NQN",
         _ if status.is(Status::CONNECT_INVALID_HOST) => "; ask the target to allow this host's NQN",
         _ if step == Step::ConnectAdmin && status.is(Status::CONNECT_CONTROLLER_BUSY) => "; try again later",

@@ -26,6 +26,13 @@ pub struct Options {
     pub host_nqn: Nqn,
     /// Identity of this machine.
     pub host_id: Uuid,
+    /// File with the key of this host, which proves its identity to targets that require it. Read for each
+    /// connection. `None`: as the URI requests. Not with an engine.
+    #[serde(skip)]
+    pub key: Option<PathBuf>,
+    /// File with the key of the target, which then must prove its identity. `None`: as the URI requests.
+    #[serde(skip)]
+    pub ctrl_key: Option<PathBuf>,
     /// Lanes of the default [`LaneClass`](crate::LaneClass): for all requests that no other class serves.
     ///
     /// A *lane* is one TCP connection and the core that owns it. In NVMe/TCP it carries exactly one queue pair;
@@ -163,6 +170,8 @@ impl Default for Options {
         Options {
             host_nqn: identity::host_nqn(),
             host_id: identity::host_id(),
+            key: None,
+            ctrl_key: None,
             lanes: 1,
             read_lanes: 0,
             poll_lanes: 0,

@@ -1,5 +1,6 @@
 //! URI of a volume: `nvme+tcp://HOST[:4420]/NQN[?nsid=N]`, with `&cores=LIST` for the cores that use it,
-//! `&flush-after-loss=fail` for strict flushes, and `&via=engine` to go through an isolated engine.
+//! `&key=FILE` and `&ctrl-key=FILE` for authentication, `&flush-after-loss=fail` for strict flushes, and
+//! `&via=engine` to go through an isolated engine.
 //!
 //! Parameters of the connection (digests, queues, keep alive) are in [`Options`](crate::Options). An omitted
 //! NQN means the only subsystem that discovery finds, an omitted namespace ID the only namespace.
@@ -7,6 +8,7 @@
 //! Invariant: a [`Uri`] is well formed, and its `to_string` parses to the same value.
 
 use std::fmt::{self, Display, Formatter};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use isolane_wire::Nqn;
@@ -36,6 +38,10 @@ pub struct Uri {
     /// Result of the first flush after a loss, if
     /// [`Options::flush_after_loss`](crate::Options::flush_after_loss) is `None`.
     pub flush_after_loss: Option<FlushAfterLoss>,
+    /// File with the key of this host, if [`Options::key`](crate::Options::key) is `None`.
+    pub key: Option<PathBuf>,
+    /// File with the key of the target, if [`Options::ctrl_key`](crate::Options::ctrl_key) is `None`.
+    pub ctrl_key: Option<PathBuf>,
     /// The isolated engine to use, if [`Options::via`](crate::Options::via) is `None`.
     pub via: Option<Via>,
 }
@@ -77,6 +83,16 @@ pub enum UriError {
         /// The error in it.
         reason: CoresError,
     },
+    /// Not the path of a file with a key.
+    #[error(
+        "{parameter}={text:?} is not the path of a key: write it from the root, as /etc/isolane/host.key"
+    )]
+    Key {
+        /// The parameter.
+        parameter: &'static str,
+        /// The text.
+        text: String,
+    },
     /// Neither an engine nor the path of its socket.
     #[error("via={0:?} names no engine: write via=engine, or via= and the absolute path of its socket")]
     Via(String),
@@ -85,13 +101,20 @@ pub enum UriError {
     FlushAfterLoss(String),
     /// A parameter that is not known.
     #[error(
-        "{0:?} is not a parameter of a volume URI: only nsid=N, cores=LIST, flush-after-loss=trust|fail and \
-         via=engine|/PATH are"
+        "{0:?} is not a parameter of a volume URI: only nsid=N, cores=LIST, key=FILE, ctrl-key=FILE, \
+         flush-after-loss=trust|fail and via=engine|/PATH are"
     )]
     Parameter(String),
 }
 
 impl Uri {
+    /// Adds the keys that this URI names to options that name none.
+    pub(crate) fn add_keys(&self, options: Options) -> Options {
+        let key = options.key.or_else(|| self.key.clone());
+        let ctrl_key = options.ctrl_key.or_else(|| self.ctrl_key.clone());
+        Options { key, ctrl_key, ..options }
+    }
+
     /// Returns whether an engine connects to the volume.
     pub(crate) fn is_via_engine(&self, options: &Options) -> bool {
         self.via.is_some() || options.via.is_some()
@@ -125,6 +148,8 @@ impl FromStr for Uri {
             nsid: None,
             cores: Cores::default(),
             flush_after_loss: None,
+            key: None,
+            ctrl_key: None,
             via: None,
         };
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
@@ -135,6 +160,8 @@ impl FromStr for Uri {
                     uri.cores = list.parse().map_err(invalid)?;
                 }
                 Some(("flush-after-loss", value)) => uri.flush_after_loss = Some(value.parse()?),
+                Some(("key", path)) => uri.key = Some(parse_key("key", path)?),
+                Some(("ctrl-key", path)) => uri.ctrl_key = Some(parse_key("ctrl-key", path)?),
                 Some(("via", engine)) => uri.via = Some(unescape(engine)?.parse()?),
                 _ => return Err(UriError::Parameter(parameter.to_owned())),
             }
@@ -189,8 +216,13 @@ impl Display for Uri {
             Via::EngineAt(path) => format!("via={}", escape(&path.to_string_lossy())),
         });
         let flush = self.flush_after_loss.map(|choice| format!("flush-after-loss={choice}"));
-        let parameters = nsid.into_iter().chain(cores).chain(flush).chain(via).zip(["?", "&", "&", "&"]);
-        parameters.into_iter().try_for_each(|(parameter, before)| write!(formatter, "{before}{parameter}"))
+        let path = |name, path: &Option<PathBuf>| {
+            path.as_ref().map(|path| format!("{name}={}", escape(&path.to_string_lossy())))
+        };
+        let keys = [path("key", &self.key), path("ctrl-key", &self.ctrl_key)].into_iter().flatten();
+        let parameters = nsid.into_iter().chain(cores).chain(flush).chain(keys).chain(via);
+        let before = std::iter::once("?").chain(std::iter::repeat("&"));
+        parameters.zip(before).try_for_each(|(parameter, before)| write!(formatter, "{before}{parameter}"))
     }
 }
 
@@ -229,6 +261,12 @@ fn parse_nsid(value: &str) -> Result<u32, UriError> {
         Ok(0) | Ok(u32::MAX) | Err(_) => Err(UriError::Nsid(value.to_owned())),
         Ok(nsid) => Ok(nsid),
     }
+}
+
+/// A relative path would mean another file in another process.
+fn parse_key(parameter: &'static str, text: &str) -> Result<PathBuf, UriError> {
+    let path = unescape(text)?;
+    if path.starts_with('/') { Ok(path.into()) } else { Err(UriError::Key { parameter, text: path }) }
 }
 
 fn unescape(text: &str) -> Result<String, UriError> {
@@ -306,6 +344,7 @@ mod tests {
             "nvme+tcp://h:1?flush-after-loss=trust".to_owned(),
             format!("nvme+tcp://h:1/{NQN}?nsid=3&flush-after-loss=fail&via=engine"),
             "nvme+tcp://h:1?nsid=3&via=engine".to_owned(),
+            "nvme+tcp://h:1?key=/etc/a%26b.key&ctrl-key=/etc/c.key".to_owned(),
             "nvme+tcp://h:1?via=/run/a%20b%26c/engine.sock".to_owned(),
             "nvme+tcp://h:4420".to_owned(),
             "nvme+tcp://h:4420/nqn.2020-01.org.example:100%25%3Fyes".to_owned(),
@@ -326,6 +365,8 @@ mod tests {
         assert!(matches!(parse("nvme+tcp://h/?cores=0,0"), Err(UriError::Cores { .. })));
         assert!(matches!(parse("nvme+tcp://h/?nsid"), Err(UriError::Parameter(_))));
         assert!(matches!(parse("nvme+tcp://h/?via=engin"), Err(UriError::Via(_))));
+        assert!(matches!(parse("nvme+tcp://h/?key=a"), Err(UriError::Key { parameter: "key", .. })));
+        assert!(matches!(parse("nvme+tcp://h/?ctrl-key="), Err(UriError::Key { parameter: "ctrl-key", .. })));
         assert!(matches!(parse("nvme+tcp://h/?flush-after-loss=no"), Err(UriError::FlushAfterLoss(_))));
         assert!(matches!(parse("nvme+tcp://h/?size=1"), Err(UriError::Parameter(_))));
         let long = format!("nvme+tcp://h/nqn.2014-08.org.nvmexpress:{}", "x".repeat(300));

@@ -67,6 +67,8 @@ failures! {
     ConnectParameter = CONNECT_INVALID_PARAMETERS, fails_again;
     /// The host is not allowed.
     HostNotAllowed = CONNECT_INVALID_HOST, fails_again;
+    /// The host has not authenticated, and this command is not a part of that.
+    Authentication = AUTHENTICATION_REQUIRED, fails_again;
     /// The queue cannot be disconnected.
     QueueType = INVALID_QUEUE_TYPE, fails_again;
     /// The file of the volume was truncated while it was served, and this is a read.

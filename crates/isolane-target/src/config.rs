@@ -11,6 +11,7 @@ use isolane_reactor::{IoChoice, Mode, ReactorConfig};
 use isolane_volume::Volume;
 use isolane_wire::Nqn;
 
+use crate::auth::AuthConfig;
 use crate::error::StartError;
 use crate::listen::Listen;
 use crate::placement::Placement;
@@ -59,6 +60,8 @@ pub struct TargetConfig {
     pub listen: Vec<Listen>,
     /// Addresses in the discovery log; if empty, the listeners that a host can reach.
     pub advertise: Vec<SocketAddr>,
+    /// Authentication of hosts, for all subsystems; `None` serves every allowed host.
+    pub auth: Option<AuthConfig>,
     /// Cores to pin one reactor to, each; empty for a single unpinned reactor.
     pub cores: Vec<usize>,
     /// Rule for the placement of connections on cores.
@@ -116,6 +119,7 @@ impl TargetConfig {
             subsystems: vec![Subsystem::new(nqn)],
             listen: Vec::new(),
             advertise: Vec::new(),
+            auth: None,
             cores: Vec::new(),
             placement: Placement::default(),
             mode: Mode::Adaptive,

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use isolane_proto::auth::TargetExchange;
 use isolane_proto::subsystem::{AssociationId, ConnectionInfo, ControllerStatus, Host, IoCounters};
 use isolane_proto::target::{Connection, ConnectionConfig, Permit};
 use isolane_reactor::{Detached, Token};
@@ -138,6 +139,37 @@ pub(crate) struct Association {
     pub counters: Arc<IoCounters>,
     /// Fence that its I/O must follow; `None` once it is over.
     pub fence: Option<Arc<Fence>>,
+    /// It is an I/O queue, and its host has authenticated if it must.
+    pub serves_io: bool,
+    /// Authentication; `None` if the host need not authenticate.
+    pub auth: Option<Box<Authentication>>,
+}
+
+/// Authentication of one queue.
+pub(crate) struct Authentication {
+    pub exchange: TargetExchange,
+    /// The data of an Authentication Send is being received.
+    pub is_receiving: bool,
+    /// An Authentication Send whose exponentiation runs.
+    pub computing: Option<Computing>,
+    /// The success was logged.
+    pub is_reported: bool,
+    /// Time at which a queue is closed whose host has not authenticated.
+    pub until: Instant,
+}
+
+/// An Authentication Send whose exponentiation waits or runs.
+pub(crate) struct Computing {
+    pub permit: Permit,
+    /// Dropped when the result is no longer needed.
+    pub _waits: Arc<()>,
+}
+
+impl Association {
+    /// Whether the host must authenticate before other commands are served.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.auth.as_ref().is_some_and(|auth| !auth.exchange.is_authenticated())
+    }
 }
 
 /// A Connect that waits until older connections of its host are drained.

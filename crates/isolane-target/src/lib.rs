@@ -26,6 +26,8 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod auth;
+mod auth_threads;
 mod changes;
 mod config;
 mod core;
@@ -53,6 +55,7 @@ mod target;
 mod timeline;
 mod work;
 
+pub use auth::{AuthConfig, HostKeys, RequiredAuth};
 pub use changes::{Changed, Closing, NamespaceChange, NamespaceControl, NamespaceState, NamespaceStatus};
 pub use config::{Subsystem, TargetConfig};
 pub use counters::{ConnectionStatus, Counters, NamespaceCounters, OperationCounters};
@@ -63,5 +66,6 @@ pub use placement::Placement;
 pub use target::{SnapshotSource, Target};
 
 pub use isolane_observe::stage::Operation;
+pub use isolane_proto::auth::{Key, KeyPair, Policy};
 pub use isolane_proto::subsystem::AssociationInfo;
 pub use isolane_reactor::{IoChoice, Mode, SocketOptionError, SocketOptions};

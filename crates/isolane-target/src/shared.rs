@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use isolane_memory::PAGE_SIZE;
+use isolane_proto::auth::Computed;
 use isolane_proto::subsystem::{
     AssociationId, CloseReason, ConnectRefusal, Connected, ConnectionInfo, ControlEvent, Host, HostPage,
     Port, SubsystemConfig, SubsystemId,
@@ -21,6 +22,8 @@ use isolane_volume::BlockRange;
 use isolane_wire::SubmissionEntry;
 use parking_lot::Mutex;
 
+use crate::auth::AuthConfig;
+use crate::auth_threads::AuthRequests;
 use crate::config::TargetConfig;
 use crate::counters::{ConnectionStatus, CoreCounters, InFlight};
 use crate::fence::Fence;
@@ -70,6 +73,8 @@ pub(crate) enum Message {
     Namespaces { table: Arc<Namespaces>, seen: std::sync::mpsc::Sender<()> },
     /// Drop the reference once no command uses this removed namespace. The last one to do so flushes its volume first.
     Release(Arc<Release>),
+    /// Continue the Authentication Send of this lane.
+    Computed { lane: LaneId, computed: Box<Computed> },
     /// Send the status of every connection, then drop the sender.
     Describe(std::sync::mpsc::Sender<ConnectionStatus>),
     /// Finish commands in flight, close all lanes, and flush, by the deadline.
@@ -87,6 +92,8 @@ pub(crate) struct Shared {
     pub observed: Vec<Arc<CoreCells>>,
     pub connections: Connections,
     pub page_requests: PageRequests,
+    pub auth: Option<AuthConfig>,
+    pub auth_requests: AuthRequests,
     /// Memory of the pool of each core.
     pub pool_bytes: usize,
     /// Longest busy polling that a listener requests, in microseconds.
@@ -150,6 +157,8 @@ impl Shared {
             observed: observed.collect(),
             connections: Connections::default(),
             page_requests: PageRequests::default(),
+            auth: config.auth.clone(),
+            auth_requests: AuthRequests::default(),
             pool_bytes: pool_pages(config.max_pool_pages) * PAGE_SIZE,
             busy_poll_us: config
                 .listen

@@ -17,6 +17,7 @@ use isolane_volume::Volume;
 use isolane_wire::Nqn;
 use parking_lot::Mutex;
 
+use crate::auth_threads;
 use crate::changes::{Changed, Closing, NamespaceChange, NamespaceControl};
 use crate::config::{Subsystem, TargetConfig};
 use crate::core::{Acceptor, Driver};
@@ -35,6 +36,7 @@ pub struct Target {
     shared: Arc<Shared>,
     threads: Vec<CoreThread>,
     page_thread: Option<JoinHandle<()>>,
+    auth_threads: Vec<JoinHandle<()>>,
     local_addrs: Vec<SocketAddr>,
     io_description: String,
     cores: Vec<usize>,
@@ -106,6 +108,7 @@ impl Target {
             shared,
             threads: Vec::new(),
             page_thread: None,
+            auth_threads: Vec::new(),
             local_addrs,
             io_description,
             cores: cores_given,
@@ -113,6 +116,9 @@ impl Target {
         };
         let page_thread = page_thread::spawn(&target.shared, target.started_ns);
         target.page_thread = Some(page_thread.map_err(StartError::Thread)?);
+        if target.shared.auth.is_some() {
+            target.auth_threads = auth_threads::spawn(&target.shared).map_err(StartError::Thread)?;
+        }
         for (core, mailbox) in cores.into_iter().zip(mailboxes) {
             // If it fails, dropping the target stops the cores that run already.
             let gone = |_| StartError::Thread(std::io::ErrorKind::Other.into());
@@ -294,8 +300,9 @@ impl Target {
             core.end(join_deadline, &mut report);
         }
         self.shared.page_requests.close();
-        if let Some(thread) = self.page_thread.take() {
-            // A panic there affects pages only.
+        self.shared.auth_requests.close();
+        for thread in self.page_thread.take().into_iter().chain(self.auth_threads.drain(..)) {
+            // A panic there affects pages and handshakes only.
             let _ = thread.join();
         }
         report

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use clap::{Args as _, FromArgMatches};
-use isolane_config::{Config, Hosts, Require, Subsystem, Table, gaps};
+use isolane_config::{Config, Hosts, Subsystem, Table, gaps};
 
-use super::Args;
+use super::{Args, auth};
 use crate::config_file;
 use crate::failure::Failure;
 
@@ -27,8 +27,10 @@ pub fn load(path: &Path, strict: bool) -> Result<Args, Failure> {
     let command = Args::augment_args(clap::Command::new("serve"));
     let parsed = command.try_get_matches_from(arguments).and_then(|matches| Args::from_arg_matches(&matches));
     let mut args = parsed.map_err(Failure::from_error)?;
-    args.serial =
-        config.subsystems.values().find_map(|one| one.serial.as_ref()).map(|it| it.as_str().to_owned());
+    if let Some(subsystem) = config.subsystems.values().next() {
+        args.serial = subsystem.serial.as_ref().map(|serial| serial.as_str().to_owned());
+        args.auth = auth::load(&config, subsystem)?;
+    }
     Ok(args)
 }
 
@@ -58,11 +60,8 @@ fn add_server(config: &Config, arguments: &mut Vec<String>, unsupported: &mut Ve
             "state" | "stall-after" | "answer-within" | "limits" => {
                 unsupported.push(format!("server: {}; remove it", key.name))
             }
-            "discovery-require" => {
-                if config.server.discovery_require != Some(Require::None) {
-                    unsupported.push(format!("server: discovery-require = {text}; remove it"));
-                }
-            }
+            // Read by `auth::load`.
+            "discovery-require" | "auth-hashes" | "auth-groups" => {}
             "skip-missing" => arguments.extend((item.as_bool() == Some(true)).then_some(option)),
             "advertise" => {
                 let addresses = config.server.advertise.iter().flat_map(|addresses| &addresses.0);
@@ -88,8 +87,7 @@ fn add_subsystem(
 ) {
     let place = format!("subsystem {}", subsystem.nqn.0);
     for (key, item) in subsystem.entries() {
-        let is_default = key.name == "require" && subsystem.require == Some(Require::None);
-        if ["model", "cntlid-min", "cntlid-max", "require", "limits"].contains(&key.name) && !is_default {
+        if ["model", "cntlid-min", "cntlid-max", "limits"].contains(&key.name) {
             unsupported.push(format!("{place}: {} = {}; remove it", key.name, item.to_string().trim()));
         }
     }
@@ -136,9 +134,6 @@ fn add_hosts(
         Hosts::Listed(names) => names.iter().filter_map(|name| config.hosts.get(name)).collect(),
     };
     for host in admitted {
-        if host.require.is_some_and(|require| require != Require::None) {
-            unsupported.push(format!("host {}: require; remove it", host.name));
-        }
         if host.limits.is_some() {
             unsupported.push(format!("host {}: limits; remove it", host.name));
         }

@@ -3,6 +3,7 @@
 //! Opens the volumes, starts the target, prints the commands that connect to it, and waits for signals. The target has
 //! its own threads; this one sleeps.
 
+mod auth;
 mod banner;
 pub(crate) mod conditions;
 mod counters;
@@ -27,7 +28,7 @@ use isolane_host::{Cores, IoChoice, Mode};
 use isolane_inspect::program::OnSlow;
 use isolane_memory::PAGE_SIZE;
 use isolane_rbd::Rbd;
-use isolane_target::{Listen, Placement, Target, TargetConfig, parse_address};
+use isolane_target::{AuthConfig, Listen, Placement, Target, TargetConfig, parse_address};
 use isolane_volume::spec::VolumeSpec;
 use isolane_volume::{OpenError, Volume};
 use isolane_volumes::Kinds;
@@ -183,6 +184,9 @@ pub struct Args {
     /// Serial number from a file
     #[arg(skip)]
     serial: Option<String>,
+    /// Keys of hosts from a file
+    #[arg(skip)]
+    auth: Option<AuthConfig>,
     /// Listen here, as 10.0.0.1, [::1]:4420, [fe80::1%eth0], or a name, which means all of its addresses; a port alone
     /// means 127.0.0.1, [::] also accepts IPv4 unless an IPv4 address with that port is listed, and port 0 selects a
     /// free port (default port: 4420); repeatable
@@ -377,12 +381,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let specs = number(&specs)?.into_iter().zip(specs).collect();
     let conditions = Arc::new(conditions);
     is_starting.store(false, Ordering::Relaxed);
-    let (nqn, cores) = (config.subsystems[0].nqn, config.cores.clone());
+    let (nqn, has_auth) = (config.subsystems[0].nqn, config.auth.is_some());
+    let cores = config.cores.clone();
     let target = Target::start(config).context("cannot start the target")?;
     log::info!("using {}", target.io_description());
     let addresses = target.local_addrs();
     for address in addresses.iter().filter(|address| !address.ip().is_loopback()) {
-        log::warn!("{address} is reachable from other machines, without authentication or encryption");
+        let without = if has_auth { "encryption" } else { "authentication or encryption" };
+        log::warn!("{address} is reachable from other machines, without {without}");
     }
     let socket = args.control_socket.as_ref().unwrap_or(&ControlSocket::Default);
     let operator = Operator::new(target.namespace_control(), kinds, Arc::clone(&conditions), specs);
@@ -455,6 +461,7 @@ fn configure(args: &Args, kinds: &Kinds) -> Result<(TargetConfig, Described, Con
     config.advertise = args.advertise.clone();
     let allowed = args.allow_host.iter().map(|text| parse_host_nqn(text)).collect::<Result<Vec<_>, _>>()?;
     config.subsystems[0].allowed_hosts = (!allowed.is_empty()).then_some(allowed);
+    config.auth = args.auth.clone();
     config.cores = match &args.cores {
         Some(requested) => cores::checked(requested.as_slice())?,
         None => cores::usable()?,

@@ -52,7 +52,10 @@ fn explains_slow_volume_of_remote_target() {
 fn identity_without_uri_is_rejected() {
     for program in [&["absent.sock"][..], &["--from", "absent.json"], &[]] {
         let error = fail(&[&["explain"], &HOST[..], program].concat());
-        assert!(error.contains("--host-nqn, --host-id: they are for the URI of a target"), "{error}");
+        assert!(
+            error.contains("--host-nqn, --host-id, --key, --ctrl-key: they are for the URI of a target"),
+            "{error}"
+        );
     }
 }
 

@@ -63,6 +63,10 @@ impl VolumeKind {
         if uri.via.is_some() || !uri.cores.is_empty() {
             return Err("the URI of a volume in an engine must not have via or cores".into());
         }
+        // An application could name a key that only this process can read.
+        if uri.key.is_some() || uri.ctrl_key.is_some() {
+            return Err("the URI of a volume in an engine must not have key or ctrl-key".into());
+        }
         let place = params.layout;
         let params = ClientParams {
             key: (uri.to_string(), params.client_key()),

@@ -51,9 +51,6 @@ impl Admin {
         let spec = QueueSpec { nqn: *nqn, qid: 0, entries: ADMIN_ENTRIES, cntlid: CNTLID_DYNAMIC };
         let (connection, reply) = connect_queue(address, &spec, options, deadline)?;
         let response = ConnectResponse(reply.dw0);
-        if response.authreq() != 0 {
-            return Err(ConnectError::Unsupported("authentication, which the target requires".into()));
-        }
         let controller = identify::Controller::default();
         let cntlid = response.cntlid();
         Ok(Admin { connection, cntlid, cap: Cap(0), controller })

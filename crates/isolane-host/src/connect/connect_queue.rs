@@ -12,6 +12,7 @@ use isolane_wire::fabrics::{ConnectAttributes, ConnectCommand, ConnectData, Conn
 use isolane_wire::{CompletionEntry, Nqn, Status};
 
 use super::Plan;
+use super::authenticate::authenticate;
 use super::connection::BlockingConnection;
 use super::expiry::Probe;
 use super::journal::StaleAssociation;
@@ -43,7 +44,7 @@ impl QueueSpec {
     }
 }
 
-/// Opens a connection and connects its queue.
+/// Opens a connection, connects its queue, and authenticates it.
 pub(crate) fn connect_queue(
     address: SocketAddr,
     spec: &QueueSpec,
@@ -54,11 +55,11 @@ pub(crate) fn connect_queue(
     if rejects_flow_control_bit(&entry) {
         (connection, entry) = try_connect(address, spec, options, deadline, false)?;
     }
-    if entry.status.is_success() {
-        Ok((connection, entry))
-    } else {
-        Err(connection.refused(spec.step(), &entry))
+    if !entry.status.is_success() {
+        return Err(connection.refused(spec.step(), &entry));
     }
+    authenticate(&mut connection, &entry, &spec.nqn, options)?;
+    Ok((connection, entry))
 }
 
 /// Probes the target for the controller of an old association, as the host that it belonged to: see

@@ -75,7 +75,8 @@ impl DiscoveredSubsystem {
 /// [`ConnectError`].
 pub fn discover(uri: &Uri, options: &Options) -> Result<Vec<DiscoveredSubsystem>, ConnectError> {
     let deadline = Instant::now() + options.connect_timeout;
-    at_first_address(uri, |address| discover_at(address, options, deadline))
+    let options = uri.add_keys(options.clone());
+    at_first_address(uri, |address| discover_at(address, &options, deadline))
 }
 
 /// Returns the only NVM subsystem that discovery finds, and its address.

@@ -64,7 +64,7 @@ pub struct MalformedPage {
 pub fn read_host_page(uri: &Uri, options: &Options) -> Result<TargetPage, ConnectError> {
     let deadline = Instant::now() + options.connect_timeout;
     // The association is short and needs no keep alive.
-    let options = Options { keep_alive: Duration::ZERO, ..options.clone() };
+    let options = uri.add_keys(Options { keep_alive: Duration::ZERO, ..options.clone() });
     at_first_address(uri, |address| read_at(address, uri, &options, deadline))
 }
 

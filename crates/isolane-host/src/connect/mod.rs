@@ -1,12 +1,13 @@
 //! Connecting: from a URI to connected queues and a known volume.
 //!
 //! Sequential code on blocking sockets with one deadline; a client that must not block runs it on a separate
-//! thread. The order follows Fabrics 1.1 §3.3 and Base §3.5: ICReq, Connect of the admin queue, CAP, CC.EN,
+//! thread. The order follows Fabrics 1.1 §3.3 and Base §3.5: ICReq, Connect of the admin queue, its authentication, CAP, CC.EN,
 //! CSTS.RDY, Identify Controller, Number of Queues, Connect of each I/O queue, namespaces.
 //!
 //! Invariant: a returned association is complete; on any error every connection is closed.
 
 mod admin;
+mod authenticate;
 mod connect_queue;
 mod connection;
 pub(crate) mod discovery;
@@ -63,7 +64,7 @@ pub(crate) struct Association {
 
 impl Plan {
     pub(crate) fn new(uri: &Uri, options: Options) -> Plan {
-        Plan { uri: uri.clone(), options, journal: None }
+        Plan { uri: uri.clone(), options: uri.add_keys(options), journal: None }
     }
 
     /// Returns the result of the first flush after a loss.

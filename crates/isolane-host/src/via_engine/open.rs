@@ -47,6 +47,10 @@ impl VolumeOpener {
             let cores = "cores with an engine; leave them out";
             return Err(ConnectError::Unsupported(cores.to_owned()));
         }
+        if [&options.key, &options.ctrl_key, &uri.key, &uri.ctrl_key].iter().any(|key| key.is_some()) {
+            let keys = "keys with an engine, which would read them as another user; leave out the engine";
+            return Err(ConnectError::Unsupported(keys.to_owned()));
+        }
         let (path, starts) = match options.via.as_ref().or(uri.via.as_ref()) {
             Some(Via::EngineAt(path)) => (path.clone(), false),
             Some(Via::Engine) | None => (isolane_attach::default_path(), true),

@@ -44,9 +44,8 @@ pub(crate) use kernel;
 /// Defines functions that transfer bytes by the C library's, or by the block if the engine may have the socket. Functions of
 /// their own leave the arguments in their registers on the paths to the kernel.
 macro_rules! transfers {
-    ($(fn $name:ident($fd:ident: c_int, $($argument:ident: $type:ty),* $(,)?), $bytes:expr, |$slot:ident| $engine:block)*) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($fd: c_int, $($argument: $type),*) -> isize {
+    ($(fn $name:ident $(= $alias:ident)? ($fd:ident: c_int, $($argument:ident: $type:ty),* $(,)?), $bytes:expr, |$slot:ident| $engine:block)*) => {$(
+        $crate::calls::exported! { @ [$name $($alias)?] ($fd: c_int, $($argument: $type),*) isize {
             #[inline(never)]
             fn counted($fd: c_int, $($argument: $type),*, slot: &Slot) -> isize {
                 finish(slot, kernel!($name($fd, $($argument),*)))
@@ -66,7 +65,7 @@ macro_rules! transfers {
                 table::Route::Counted(slot) => counted($fd, $($argument),*, slot),
                 table::Route::Unknown(slot) => unknown($fd, $($argument),*, slot),
             }
-        }
+        } }
     )*};
 }
 pub(crate) use transfers;

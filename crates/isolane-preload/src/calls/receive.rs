@@ -88,7 +88,7 @@ fn receive_single_or(
 }
 
 transfers! {
-    fn read(fd: c_int, buffer: *mut c_void, count: usize), 1, |slot| {
+    fn read = __read(fd: c_int, buffer: *mut c_void, count: usize), 1, |slot| {
         // Without space, the kernel does not look at the socket.
         if count == 0 {
             return kernel!(read(fd, buffer, count));
@@ -144,11 +144,6 @@ transfers! {
 }
 
 exported! {
-    fn __read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
-        // SAFETY: as for `read`.
-        unsafe { read(fd, buffer, count) }
-    }
-
     fn __read_chk(fd: c_int, buffer: *mut c_void, count: usize, size: usize) -> isize {
         check(count, size);
         // SAFETY: as for `read`.

@@ -110,7 +110,7 @@ fn submit_single_or(
 }
 
 transfers! {
-    fn write(fd: c_int, buffer: *const c_void, count: usize), count, |slot| {
+    fn write = __write(fd: c_int, buffer: *const c_void, count: usize), count, |slot| {
         submit_single_or(slot, fd, buffer, count, 0, || kernel!(write(fd, buffer, count)))
     }
 
@@ -123,7 +123,7 @@ transfers! {
         submit_or(slot, fd, vector, 0, || kernel!(writev(fd, parts, count)))
     }
 
-    fn send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int), count, |slot| {
+    fn send = __send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int), count, |slot| {
         submit_single_or(slot, fd, buffer, count, flags, || kernel!(send(fd, buffer, count, flags)))
     }
 
@@ -141,16 +141,6 @@ transfers! {
 }
 
 exported! {
-    fn __write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
-        // SAFETY: as for `write`.
-        unsafe { write(fd, buffer, count) }
-    }
-
-    fn __send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int) -> isize {
-        // SAFETY: as for `send`.
-        unsafe { send(fd, buffer, count, flags) }
-    }
-
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
         release_rights(message);
         let Some(slot) = table::socket(fd) else { return kernel!(sendmsg(fd, message, flags)) };

@@ -18,11 +18,10 @@ mod target;
 mod tests;
 mod work;
 
-use isolane_auth::{Key, Parties};
 use isolane_wire::auth::{DhGroup, Hash};
 
 pub use host::{HostAwaiting, HostChallenged, HostError, HostErrorKind, HostNegotiating};
-pub use isolane_auth::Nonces;
+pub use isolane_auth::{Key, Nonces, Parties};
 pub use refusal::Refusal;
 pub use target::{Received, TargetExchange};
 pub use work::{Computed, Work};
@@ -71,4 +70,6 @@ pub struct ExchangeConfig {
     pub keys: Vec<KeyPair>,
     /// Hash functions and groups.
     pub policy: Policy,
+    /// A controller refuses a host that does not challenge it. A host with a controller's key always does.
+    pub is_mutual: bool,
 }

@@ -8,6 +8,9 @@ pub enum Refusal {
     /// The response does not match.
     #[error("its response is wrong: the keys of both sides differ, or one side has another NQN for it")]
     WrongResponse,
+    /// The host must challenge the controller, and does not.
+    #[error("the host does not ask this target to prove itself, which this target requires")]
+    NoChallenge,
     /// The host challenges a controller without a key.
     #[error("the host wants this target to prove itself, and it has no controller key for this host")]
     NoControllerKey,
@@ -48,6 +51,7 @@ impl Refusal {
     pub fn code(self) -> AuthFailure {
         match self {
             Refusal::WrongResponse
+            | Refusal::NoChallenge
             | Refusal::NoControllerKey
             | Refusal::NoControllerResponse
             | Refusal::ReflectedChallenge

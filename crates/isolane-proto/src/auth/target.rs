@@ -119,9 +119,14 @@ impl TargetExchange {
         Some(message)
     }
 
-    /// Whether the host has a message to receive.
-    pub fn has_message(&self) -> bool {
-        matches!(self.state, State::SendChallenge(..) | State::SendSuccess1 { .. } | State::SendFailure1(_))
+    /// Length in bytes of the message for an Authentication Receive; `None` if there is none to receive.
+    pub fn message_len(&self) -> Option<usize> {
+        match &self.state {
+            State::SendChallenge(_, message)
+            | State::SendSuccess1 { message, .. }
+            | State::SendFailure1(message) => Some(message.len()),
+            _ => None,
+        }
     }
 
     fn try_handle(&mut self, message: &[u8], nonces: Nonces) -> Result<Received, (u16, Refusal)> {
@@ -213,6 +218,7 @@ impl TargetExchange {
                 let key = pair.controller.as_ref().ok_or(Refusal::NoControllerKey)?;
                 Some(respond(Role::Controller, key, challenge, *sequence))
             }
+            None if self.config.is_mutual => return Err(Refusal::NoChallenge),
             None => None,
         };
         // A host that wants the controller's response decides after it.

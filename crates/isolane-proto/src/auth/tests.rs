@@ -1,6 +1,6 @@
 //! Both sides against each other, and each message with wrong fields, lengths, and order.
 
-use isolane_auth::{Key, KeyTransform, Parties};
+use isolane_auth::{Key, KeyTransform};
 use isolane_wire::Nqn;
 use isolane_wire::auth::{AuthFailure, DhGroup, Failure, Hash};
 use proptest::prelude::*;
@@ -21,7 +21,12 @@ fn pair(host: u8, controller: Option<u8>) -> KeyPair {
 }
 
 fn config(keys: Vec<KeyPair>, hash: Hash, group: DhGroup) -> ExchangeConfig {
-    ExchangeConfig { parties: parties(), keys, policy: Policy { hashes: vec![hash], groups: vec![group] } }
+    ExchangeConfig {
+        parties: parties(),
+        keys,
+        policy: Policy { hashes: vec![hash], groups: vec![group] },
+        is_mutual: false,
+    }
 }
 
 fn small(keys: Vec<KeyPair>) -> ExchangeConfig {
@@ -30,7 +35,7 @@ fn small(keys: Vec<KeyPair>) -> ExchangeConfig {
 
 fn send(target: &mut TargetExchange, message: &[u8]) {
     if let Received::Compute(work) = target.handle_message(message, Nonces::from_seed(1)) {
-        assert!(!target.has_message(), "a message before its value is computed");
+        assert!(target.message_len().is_none(), "a message before its value is computed");
         target.handle_computed(work.run());
     }
 }
@@ -163,6 +168,16 @@ fn controller_without_key_refuses_a_challenge() {
 }
 
 #[test]
+fn controller_can_require_a_challenge() {
+    let strict = ExchangeConfig { is_mutual: true, ..small(vec![pair(8, Some(9))]) };
+    let mut target = TargetExchange::new(strict.clone());
+    let error = exchange(&mut target, small(vec![pair(8, None)]), 1).unwrap_err();
+    assert_eq!(error.kind, HostErrorKind::Refused(Refusal::Peer(AuthFailure::Failed)));
+    assert_eq!(target.refusal(), Some(Refusal::NoChallenge));
+    assert_eq!(exchange(&mut TargetExchange::new(strict), small(vec![pair(8, Some(9))]), 1), Ok(()));
+}
+
+#[test]
 fn sides_without_common_hash_or_group_say_so() {
     let host = config(vec![pair(8, None)], Hash::Sha256, DhGroup::Ffdhe2048);
     let wrong_hash = config(vec![pair(8, None)], Hash::Sha384, DhGroup::Ffdhe2048);
@@ -216,7 +231,7 @@ fn target_finds_its_protocol_behind_others() {
     let mut message = [&negotiate[..8], &other, &negotiate[8..]].concat();
     message[7] = 2;
     send(&mut target, &message);
-    assert!(target.has_message() && target.refusal().is_none());
+    assert!(target.message_len().is_some() && target.refusal().is_none());
 }
 
 #[test]

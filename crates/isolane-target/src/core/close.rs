@@ -108,7 +108,10 @@ impl Core {
         let connecting = lane.connecting.take().map(|connecting| connecting.permit);
         let stalled = lane.stalled.take().map(|stalled| stalled.permit);
         let page = lane.waiting_for_page.take().map(|waiting| waiting.permit);
-        for permit in connecting.into_iter().chain(stalled).chain(page) {
+        let auth = lane.association.as_mut().and_then(|association| association.auth.as_mut());
+        let computing = auth.and_then(|auth| auth.computing.take());
+        let computing = computing.map(|computing| computing.permit);
+        for permit in connecting.into_iter().chain(stalled).chain(page).chain(computing) {
             lane.conn.abandon(permit);
         }
         self.record_left(lane);

@@ -13,6 +13,7 @@ use isolane_wire::opcode::{FabricsType, IoOpcode};
 use isolane_wire::{Status, SubmissionEntry};
 
 use super::Core;
+use super::authentication::AuthenticationCommand;
 use super::flush::AfterFlush;
 use crate::host_page::PageRequest;
 use crate::lane::{Lane, WaitingForPage};
@@ -31,7 +32,7 @@ impl Core {
         }
         let is_fabrics = is_fabrics(entry);
         match &lane.association {
-            Some(association) if association.qid != 0 && !is_fabrics => {
+            Some(association) if association.serves_io && !is_fabrics => {
                 self.on_io_command(lane, permit, transfer);
             }
             None if lane.connecting.is_some() || !is_fabrics => {
@@ -54,6 +55,7 @@ impl Core {
             self.counters.digest_errors.add(1);
             log::limited!(Warn, "{}: wrong data digest of command {:#06x}", lane.peer(), permit.cid());
             self.memory.pool.recycle_buffer(buffer);
+            lane.end_authentication_data(&permit);
             return self.fail(lane, permit, Failure::DataDigest);
         }
         match &lane.association {
@@ -64,14 +66,15 @@ impl Core {
                 }
                 None => self.fail(lane, permit, Failure::Internal),
             },
-            // The target requests only the data of a Connect, and of commands that take data.
+            // The target requests only the data of a Connect, of an Authentication Send, and of commands that take
+            // data.
             Some(association) if takes_data(lane.conn.entry(&permit)) => {
                 let (id, entry, now) = (association.id, *lane.conn.entry(&permit), self.now);
                 let data = buffer.to_vec();
                 let action = self.shared.control(|port| port.handle_data(id, &entry, &data, now));
                 self.respond(lane, id, permit, action);
             }
-            Some(_) => self.fail(lane, permit, Failure::Sequence),
+            Some(_) => self.on_authentication_data(lane, permit, &buffer.to_vec()),
             None => {
                 let entry = *lane.conn.entry(&permit);
                 self.begin_connect(lane, permit, entry, buffer.to_vec());
@@ -122,6 +125,14 @@ impl Core {
         let (len, entry) = (data_len(transfer), *lane.conn.entry(&permit));
         if let Some(association) = &lane.association {
             association.status.record_traffic();
+            if association.auth.is_some() {
+                if let Some(command) = AuthenticationCommand::parse(&entry) {
+                    return self.on_authentication(lane, permit, command, transfer);
+                }
+                if association.is_locked() && !is_served_while_locked(&entry) {
+                    return self.fail(lane, permit, Failure::Authentication);
+                }
+            }
             if let Transfer::FromHost { len, place } = transfer
                 && association.qid == 0
                 && takes_data(&entry)
@@ -195,12 +206,19 @@ impl Core {
 }
 
 /// The data of the control path is small and of known length, so it uses no memory of the pool.
-fn take_small_data(lane: &mut Lane, permit: Permit, len: u32, place: DataLocation) {
+pub(super) fn take_small_data(lane: &mut Lane, permit: Permit, len: u32, place: DataLocation) {
     let buffer = Buffer::contiguous(len as usize);
     match place {
         DataLocation::InCapsule => lane.conn.receive_into(permit, buffer),
         DataLocation::Transport => lane.conn.request_data(permit, buffer),
     }
+}
+
+/// Whether a command is served before the host has authenticated, apart from those of authentication: Connect, which
+/// fails on a connected queue, and Disconnect.
+fn is_served_while_locked(entry: &SubmissionEntry) -> bool {
+    let served = [FabricsType::Connect, FabricsType::Disconnect];
+    is_fabrics(entry) && served.iter().any(|fctype| entry.fctype() == fctype.code())
 }
 
 /// Returns the data length in the SGL of the host.

@@ -51,6 +51,10 @@ impl Core {
         if !self.shared.lane_quota.admit(core, self.shared.lingering() as usize) {
             return self.refuse(lane, connecting, Failure::Busy.into());
         }
+        let Ok(auth) = self.required_authentication(&connecting.data) else {
+            self.shared.lane_quota.disconnect(core);
+            return self.refuse_without_key(lane, connecting);
+        };
         let (command, fence) = ((&connecting.entry, &connecting.data[..]), Arc::clone(&connecting.fence));
         match self.shared.connect(command, from, (lane.id, &lane.in_flight), fence, self.now) {
             Ok((connected, fence)) => {
@@ -74,12 +78,14 @@ impl Core {
                     status: connected.status,
                     counters: connected.counters,
                     fence,
+                    serves_io: connected.qid != 0 && auth.is_none(),
+                    auth,
                 });
                 lane.in_quota = true;
                 if let Some(arrival) = lane.newcomer.take() {
                     self.shared.newcomers.remove(lane.peer().ip(), arrival);
                 }
-                self.complete(lane, connecting.permit, connected.completion);
+                self.complete(lane, connecting.permit, lane.with_authreq(connected.completion));
                 if let Some(Err(error)) = lane.token.map(|token| self.configure_socket(token)) {
                     log::limited!(Warn, "{}: cannot serve the connection: {error}", lane.peer());
                     self.close(lane, "its socket rejects an option");
@@ -120,10 +126,27 @@ impl Core {
     }
 
     fn refuse(&mut self, lane: &mut Lane, connecting: Connecting, completion: Completion) {
+        let reason = completion.status.to_string();
+        self.refuse_because(lane, connecting, completion, &reason);
+    }
+
+    fn refuse_without_key(&mut self, lane: &mut Lane, connecting: Connecting) {
+        self.shared.forget_held_connect(lane.id);
+        let reason = "it must authenticate, and this target has no key of it";
+        self.refuse_because(lane, connecting, Failure::HostNotAllowed.into(), reason);
+    }
+
+    fn refuse_because(
+        &mut self,
+        lane: &mut Lane,
+        connecting: Connecting,
+        completion: Completion,
+        reason: &str,
+    ) {
         let Connecting { permit, data, .. } = connecting;
         let host =
             parse_host(&data).map_or(String::from("a host with an invalid name"), |host| host.to_string());
-        let reason = format!("Connect of {host}: {}", completion.status);
+        let reason = format!("Connect of {host}: {reason}");
         self.shared.log_refusal(&self.counters, lane.peer(), &reason);
         self.complete(lane, permit, completion);
         self.close_gracefully(lane, "its Connect was refused");

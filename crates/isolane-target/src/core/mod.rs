@@ -36,6 +36,7 @@
 
 mod accept;
 mod acks;
+mod authentication;
 mod close;
 mod command;
 mod connect;

@@ -28,6 +28,7 @@ impl Core {
             Phase::Open => {
                 self.check_connect_deadline(lane);
                 self.check_idle_memory(lane);
+                self.check_authentication_deadline(lane);
                 let is_due = lane.conn.poll_timeout().is_some_and(|deadline| self.now >= deadline);
                 // A stalled lane waits for memory, not for its host.
                 if is_due && lane.stalled.is_none() && can_end(lane, newcomers_left) {

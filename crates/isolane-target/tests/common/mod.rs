@@ -3,6 +3,7 @@
 //! It runs one command at a time unless a test sends more, and panics on unexpected replies.
 #![allow(dead_code)]
 
+pub mod auth;
 pub mod interposer;
 pub mod stuck;
 mod timeout;

@@ -84,6 +84,14 @@ bits! {
     }
 }
 
+impl ConnectResponse {
+    /// ATR, bit 1 of AUTHREQ: the host must authenticate before it sends other commands.
+    pub const ATR: u16 = 1 << 1;
+
+    /// ASCR, bit 2 of AUTHREQ: the host must also set up a secure channel.
+    pub const ASCR: u16 = 1 << 2;
+}
+
 /// Invalid field of a Connect rejected with Connect Invalid Parameters (1/82h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConnectRejection {

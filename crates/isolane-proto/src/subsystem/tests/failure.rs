@@ -115,7 +115,8 @@ fn attempts(failure: Failure) -> Option<(Status, Status)> {
         // The connection and the driver of a target use these; their tests compare the status.
         Failure::CidInUse | Failure::NotReady | Failure::DataDigest | Failure::FlushTimeout => return None,
         Failure::Read | Failure::Write | Failure::ReadTruncated | Failure::WriteTruncated => return None,
-        Failure::SyncFailed | Failure::NoSpace | Failure::Internal | Failure::Offline => return None,
+        Failure::SyncFailed | Failure::NoSpace | Failure::Internal => return None,
+        Failure::Offline | Failure::Authentication => return None,
     })
 }
 

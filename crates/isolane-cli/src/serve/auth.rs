@@ -1,0 +1,106 @@
+//! Keys of hosts from a configuration file.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use isolane_auth::{Key, KeyFile};
+use isolane_config::{AuthGroup, AuthHash, AuthKeys, Config, Host, KeySource, Require, Subsystem};
+use isolane_target::{AuthConfig, HostKeys, KeyPair, RequiredAuth};
+use isolane_wire::Nqn;
+use isolane_wire::auth::{DhGroup, Hash};
+
+use crate::failure::Failure;
+
+/// Keys of the hosts of one subsystem. Its `Debug` shows no key.
+#[derive(Debug)]
+struct ConfiguredKeys {
+    hosts: HashMap<Nqn, HostEntry>,
+    /// Proof of hosts without a table.
+    of_others: Require,
+    discovery: Require,
+}
+
+#[derive(Debug)]
+struct HostEntry {
+    keys: Vec<KeyPair>,
+    required: Require,
+}
+
+impl HostKeys for ConfiguredKeys {
+    fn required(&self, host: Option<&Nqn>, subsystem: &Nqn) -> Option<RequiredAuth> {
+        let entry = host.and_then(|host| self.hosts.get(host));
+        let required = match entry {
+            _ if subsystem.is_discovery() => self.discovery,
+            Some(entry) => entry.required,
+            None => self.of_others,
+        };
+        let keys = || entry.map(|entry| entry.keys.clone()).unwrap_or_default();
+        let is_mutual = required == Require::AuthBoth;
+        (required != Require::None).then(|| RequiredAuth { keys: keys(), is_mutual })
+    }
+}
+
+/// Reads all keys of the file; `None` if no host must give a proof.
+pub fn load(config: &Config, subsystem: &Subsystem) -> Result<Option<AuthConfig>, Failure> {
+    let mut hosts = HashMap::new();
+    for host in config.hosts.values() {
+        let entry = HostEntry { keys: read_keys(host)?, required: config.required(Some(host), subsystem) };
+        hosts.insert(host.nqn.0, entry);
+    }
+    let keys = ConfiguredKeys {
+        hosts,
+        of_others: config.required(None, subsystem),
+        discovery: config.server.discovery_require.unwrap_or(Require::None),
+    };
+    let mut all = keys.hosts.values().map(|host| host.required).chain([keys.of_others, keys.discovery]);
+    if all.all(|required| required == Require::None) {
+        return Ok(None);
+    }
+    let mut auth = AuthConfig::new(Arc::new(keys));
+    if let Some(hashes) = &config.server.auth_hashes {
+        auth.policy.hashes = hashes.0.iter().map(|hash| hash_of(*hash)).collect();
+    }
+    if let Some(groups) = &config.server.auth_groups {
+        auth.policy.groups = groups.0.iter().map(|group| group_of(*group)).collect();
+    }
+    Ok(Some(auth))
+}
+
+/// The target's key at the place of each key, or the last one.
+fn read_keys(host: &Host) -> Result<Vec<KeyPair>, Failure> {
+    let read_all = |keys: &Option<AuthKeys>, name| -> Result<Vec<Key>, Failure> {
+        let sources = keys.iter().flat_map(|keys| &keys.0);
+        let failed = |error| Failure::new(format!("cannot use {name} of host {}", host.name), error);
+        sources.map(|source| read(source).map_err(failed)).collect()
+    };
+    let keys = read_all(&host.auth_key, "auth-key")?;
+    let target_keys = read_all(&host.auth_target_key, "auth-target-key")?;
+    let target_key = |at: usize| target_keys.get(at).or(target_keys.last()).cloned();
+    Ok(keys.into_iter().enumerate().map(|(at, host)| KeyPair { host, controller: target_key(at) }).collect())
+}
+
+fn read(source: &KeySource) -> Result<Key, isolane_auth::KeyFileError> {
+    match source {
+        KeySource::File(path) => KeyFile::read(path.as_path()),
+        KeySource::Credential(name) => KeyFile::read_credential(name.as_str()),
+    }
+}
+
+fn hash_of(hash: AuthHash) -> Hash {
+    match hash {
+        AuthHash::Sha256 => Hash::Sha256,
+        AuthHash::Sha384 => Hash::Sha384,
+        AuthHash::Sha512 => Hash::Sha512,
+    }
+}
+
+fn group_of(group: AuthGroup) -> DhGroup {
+    match group {
+        AuthGroup::Null => DhGroup::Null,
+        AuthGroup::Ffdhe2048 => DhGroup::Ffdhe2048,
+        AuthGroup::Ffdhe3072 => DhGroup::Ffdhe3072,
+        AuthGroup::Ffdhe4096 => DhGroup::Ffdhe4096,
+        AuthGroup::Ffdhe6144 => DhGroup::Ffdhe6144,
+        AuthGroup::Ffdhe8192 => DhGroup::Ffdhe8192,
+    }
+}
