@@ -1,9 +1,9 @@
 #!/bin/bash
 # preload.sh [--long] - `isolane engine run` with unmodified programs: the same output as without it, through the engine.
 #
-# Needs target/release/isolane and libisolane_preload.so, and the packages of .ci/packages. `--long` adds more kills, and
-# servers: PostgreSQL, OpenSSH, and rsync, of .ci/packages-preload. Everything listens on loopback, and ends with the
-# suite.
+# Needs target/release/isolane and libisolane_preload.so, and the packages of .ci/packages. `--long` adds servers of
+# .ci/packages-preload (PostgreSQL, OpenSSH, rsync), CPython's own tests of sockets, and kills of the engine under each.
+# Everything listens on loopback, and ends with the suite.
 set -u
 . "$(dirname "$0")/lib.sh"
 long=${1-}
@@ -13,15 +13,15 @@ export ISOLANE_ADOPT=always
 supervisor=
 trap 'end_engine; finish' EXIT
 
-start_engine() {
-	"$isolane" --log-level warn engine --socket "$socket" < /dev/null > "$work/engine.out" 2>> "$logs/engine.log" & supervisor=$!
+start_engine() { # OPTION...
+	"$isolane" --log-level warn engine --socket "$socket" "$@" < /dev/null > "$work/engine.out" 2>> "$logs/engine.log" & supervisor=$!
 	wait_for 30 grep -q '^listening on ' "$work/engine.out"
 }
 end_engine() {
 	[ -z "$supervisor" ] || { kill -TERM "$supervisor"; wait "$supervisor"; } 2> /dev/null
 	supervisor=
 }
-limited() { timeout -k 5 60 "$@"; }
+limited() { timeout -k 5 "${limit:-60}" "$@"; }
 run() { # STATS PROGRAM...: through the engine
 	limited "$isolane" engine run --socket "$socket" --stats="$1" -- "${@:2}"
 }
@@ -82,11 +82,24 @@ waits_without_supervisor() { # whose program is asleep when both are killed
 	wait $client; start_engine || return 1
 	diff "$work/native" "$work/engine" && grep 'engine [1-9]' "$work/stats"
 }
-despite_kill() { # CHECK...: with the engine killed in between
-	local result
-	(sleep 0.7; kill_engine) & "$@"; result=$?
-	wait $!
-	return $result
+despite_kills() { # CHECK...: with the engine killed up to 5 times, whenever it has connections, and at least once
+	local result killer
+	: > "$work/kills"; : > "$work/killing"
+	kill_busy_engines & killer=$!
+	"$@"; result=$?
+	rm "$work/killing"; wait $killer || return 1
+	echo "$(wc -l < "$work/kills") kills"
+	[ -s "$work/kills" ] && return $result
+}
+kill_busy_engines() { # while the check runs
+	local log=$logs/engine.log seen
+	while [ -e "$work/killing" ] && [ "$(wc -l < "$work/kills")" -lt 5 ]; do
+		seen=$(wc -c < "$log")
+		kill -USR1 "$supervisor"; sleep 0.05
+		tail -c "+$((seen + 1))" "$log" | grep -q ' [1-9][0-9]* streams' || continue
+		kill_engine || return 1
+		echo killed >> "$work/kills"; sleep 0.5
+	done
 }
 only_short_messages() { # without ISOLANE_ADOPT
 	rm -f "$work/stats"
@@ -94,6 +107,12 @@ only_short_messages() { # without ISOLANE_ADOPT
 		grep ' 0 adopted' "$work/stats" && rm "$work/stats" &&
 		env -u ISOLANE_ADOPT "$isolane" engine run --socket "$socket" --stats="$work/stats" -- "$programs" sizes > /dev/null &&
 		served "$work/stats"
+}
+dialogs_stay_on_two_cores() { # without ISOLANE_ADOPT: the engine has at most one other core
+	local core
+	core=$(taskset -pc $$ | sed 's/.*: *\([0-9]*\).*/\1/'); rm -f "$work/stats"
+	env -u ISOLANE_ADOPT taskset -c "$core" "$isolane" engine run --socket "$socket" --stats="$work/stats" -- "$programs" dialog &&
+		grep ' 0 adopted' "$work/stats"
 }
 refuses() { # TEXT COMMAND...
 	! limited "${@:2}" > "$work/error" 2>&1 && grep -F "$1" "$work/error" && [ "$(wc -l < "$work/error")" = 1 ] && return 0
@@ -146,6 +165,27 @@ leaves_others_alone() { # programs without connections
 3" ]
 }
 
+handlers_jump() { # out of waits
+	cc -O1 -o "$work/jumps" "$tests/preload_jumps.c" || return 1
+	rm -f "$work/stats"
+	"$work/jumps" > "$work/native" && run "$work/stats" "$work/jumps" > "$work/engine" && diff "$work/native" "$work/engine" && grep ' 2 adopted' "$work/stats"
+}
+returns_to_plugins() { # that call the C library past the preloaded one
+	printf '#include <unistd.h>\nint plugin_read(int fd, void *bytes, int count) { return read(fd, bytes, count); }\n' > "$work/plugin.c" &&
+		cc -shared -fPIC -o "$work/plugin.so" "$work/plugin.c" && PLUGIN=$work/plugin.so same plugins && PLUGIN=$work/plugin.so same spaces
+}
+knows_all_names() { # of the functions that it has, also those with two underscores
+	local library c_library
+	library=$(dirname "$isolane")/libisolane_preload.so
+	c_library=$(ldd "$library" | awk '$1 == "libc.so.6" { print $3 }')
+	nm -D --defined-only "$library" | awk '{ print $3 }' > "$work/own" && nm -D --defined-only "$c_library" | grep -v GLIBC_PRIVATE > "$work/symbols" || return 1
+	awk 'NR == FNR { own[$1]; next }
+		{ name = $3; sub(/@.*/, "", name); names[$1] = names[$1] " " name; if (name in own) { count++; known[$1] } }
+		END {
+			for (address in known) { split(names[address], all, " "); for (i in all) if (!(all[i] in own)) { print all[i], "is not intercepted"; missing = 1 } }
+			print count, "functions"; exit missing || count < 80
+		}' "$work/own" "$work/symbols"
+}
 handler_sends() { # while the program allocates memory
 	rm -f "$work/stats"
 	cc -O1 -pthread -o "$work/handler" "$tests/preload_handler.c" && run "$work/stats" "$work/handler" && served "$work/stats"
@@ -175,7 +215,7 @@ iperf() { # OPTION...
 }
 nginx_serves() {
 	local port server file
-	port=$(free_port); mkdir -p "$work/nginx/html" "$work/nginx/tmp"; chmod 777 "$work" "$work/nginx" "$work/nginx/tmp"
+	port=$(free_port); mkdir -p "$work/nginx/html" "$work/nginx/tmp"
 	head -c 300000 /dev/urandom > "$work/nginx/html/large"; echo small > "$work/nginx/html/small"
 	rm -f "$work/stats"
 	{
@@ -198,8 +238,8 @@ nginx_serves() {
 
 transfers_files() { # rsync, by its daemon and by ssh
 	local dir=$work/sync port server ssh
-	port=$(free_port); mkdir -p "$dir/source" "$dir/daemon" /run/sshd
-	for file in $(seq 40); do head -c "$((RANDOM * 10))" /dev/urandom > "$dir/source/$file"; done
+	port=$(free_port); rm -rf "$dir"; mkdir -p "$dir/source" "$dir/daemon" /run/sshd
+	for file in $(seq 40); do head -c "$((RANDOM * 40))" /dev/urandom > "$dir/source/$file"; done
 	printf '%s\n' "port = $port" 'address = 127.0.0.1' 'use chroot = no' '[files]' "path = $dir/daemon" 'read only = no' \
 		"uid = $(id -u)" "gid = $(id -g)" > "$dir/rsyncd.conf"
 	rm -f "$work/stats"
@@ -220,25 +260,64 @@ transfers_files() { # rsync, by its daemon and by ssh
 	kill "$(cat "$dir/pid")"; wait $server
 	served "$work/stats"
 }
-postgres() { # a server with a process for each client, and its benchmark
-	local bin port server as
+postgres() { # a server with a process for each client, and its benchmark; the engine serves the user postgres
+	local bin port server as=()
 	bin=$(ls -d /usr/lib/postgresql/*/bin | tail -n 1); port=$(free_port)
-	rm -f "$work/stats"; : > "$work/stats"; chmod 666 "$work/stats"; mkdir -p "$work/data"
-	as=()
-	if [ "$(id -u)" = 0 ]; then
-		as=(setpriv --reuid postgres --regid postgres --init-groups); chown postgres "$work/data"; chmod 755 "$work"
-	fi
+	rm -rf "$work/stats" "$work/data"; : > "$work/stats"; chmod 666 "$work/stats"; mkdir -p "$work/data"
+	[ "$(id -u)" != 0 ] || { as=(setpriv --reuid postgres --regid postgres --init-groups); chown postgres "$work/data"; }
 	"${as[@]}" "$bin/initdb" -D "$work/data" -A trust -N > /dev/null || return 1
-	"${as[@]}" env HOME=/ "$isolane" --log-level warn engine --socket "$work/data/engine.sock" > "$work/pg-engine" & engine=$!
-	wait_for 30 grep -q '^listening on ' "$work/pg-engine" || return 1
-	pg() { limited "${as[@]}" env HOME=/ "$isolane" engine run --socket "$work/data/engine.sock" --stats="$work/stats" -- "$@"; }
+	pg() { limited "${as[@]}" env HOME=/ "$isolane" engine run --socket "$socket" --stats="$work/stats" -- "$@"; }
 	pg "$bin/postgres" -D "$work/data" -p "$port" -k '' -h 127.0.0.1 > "$work/pg.log" 2>&1 & server=$!
 	wait_for 30 "$bin/pg_isready" -q -h 127.0.0.1 -p "$port" || { cat "$work/pg.log"; return 1; }
 	pg "$bin/pgbench" -i -q -h 127.0.0.1 -p "$port" -s 2 postgres && pg "$bin/pgbench" -h 127.0.0.1 -p "$port" -c 4 -T 3 postgres || return 1
 	pg "$bin/psql" -h 127.0.0.1 -p "$port" -Atc 'select count(*) from pgbench_accounts' postgres | grep -x 200000 || return 1
+	# Each transaction adds the same amount to an account, a teller, a branch, and the history.
+	pg "$bin/psql" -h 127.0.0.1 -p "$port" -AtF ' ' -c 'select (select sum(abalance) from pgbench_accounts),
+		(select sum(tbalance) from pgbench_tellers), (select sum(bbalance) from pgbench_branches),
+		(select sum(delta) from pgbench_history)' postgres | awk '{ print } END { exit !(NF == 4 && $1 == $2 && $2 == $3 && $3 == $4) }' || return 1
 	"${as[@]}" kill -INT "$(head -n 1 "$work/data/postmaster.pid")"; wait $server
-	kill $engine; wait $engine
 	served "$work/stats"
+}
+serve_postgres() { # with an engine that serves its user as well
+	end_engine; chmod 755 "$work"
+	if [ "$(id -u)" = 0 ]; then start_engine --allow-uid "$(id -u postgres)"; else start_engine; fi
+}
+replication() { # of redis, from a file and without one: replicas that start during the load have what a native server has
+	local ports=() servers=() index expected load
+	rm -rf "$work/stats" "$work"/redis-?; mkdir "$work"/redis-{0,1,2,3}
+	for index in 0 1 2 3; do ports+=("$(free_port)"); done
+	server() { # INDEX OPTION...: through the engine, except for 0
+		local through=(run "$work/stats"); [ "$1" != 0 ] || through=(limited)
+		"${through[@]}" redis-server --port "${ports[$1]}" --dir "$work/redis-$1" --save '' --enable-debug-command local \
+			--repl-diskless-sync-delay 0 "${@:2}" > "$work/redis-$1.log" 2>&1 & servers+=($!)
+		wait_for 30 redis-cli -p "${ports[$1]}" ping
+	}
+	ask() { redis-cli -p "${ports[$1]}" "${@:2}"; }
+	has_digest() { [ "$(ask "$1" debug digest)" = "$2" ]; }
+	awk 'BEGIN { for (i = 0; i < 30000; i++) {
+		printf "SET s:%d %0*d\nRPUSH l:%d %d\nHSET h:%d f:%d %d\n", i % 9000, i % 300 + 1, i, i % 100, i, i % 50, i, i } }' > "$work/commands"
+	server 0 && ask 0 --pipe < "$work/commands" && expected=$(ask 0 debug digest) || return 1
+	server 1 --repl-diskless-sync no || return 1
+	run "$work/stats" redis-cli -p "${ports[1]}" --pipe < "$work/commands" & load=$!
+	server 2 --replicaof 127.0.0.1 "${ports[1]}" && wait $load || return 1
+	for index in 1 2; do wait_for 30 has_digest $index "$expected" || { cat "$work/redis-$index.log"; return 1; }; done
+	ask 1 config set repl-diskless-sync yes
+	run "$work/stats" redis-benchmark -p "${ports[1]}" -q -n 30000 -c 10 -P 4 -r 5000 -t set,lpush,hset & load=$!
+	server 3 --replicaof 127.0.0.1 "${ports[1]}" || return 1
+	ask 1 client kill type replica    # they connect again
+	wait $load || return 1
+	for index in 2 3; do wait_for 30 has_digest $index "$(ask 1 debug digest)" || { cat "$work/redis-$index.log"; return 1; }; done
+	for index in 0 3 2 1; do ask $index shutdown nosave; done; wait "${servers[@]}"
+	served "$work/stats"
+}
+cpython() { # CPython's own tests of sockets have the same results; those of VSOCK hang on some systems
+	local command=(/usr/bin/python3.11 -m test -v -i '*VSOCK*' test_socket test_selectors) limit=300
+	rm -f "$work/stats"
+	results() { grep -E '^test.* \.\.\. ' "$1" | sort; }
+	[ -s "$work/cpython" ] || limited "${command[@]}" > "$work/cpython" 2>&1 || { tail -n 30 "$work/cpython"; return 1; }
+	run "$work/stats" "${command[@]}" > "$work/engine" 2>&1
+	cat "$work/stats"; grep -E '^(FAIL|ERROR|Ran|Tests result)' "$work/engine"
+	diff <(results "$work/cpython") <(results "$work/engine") && [ "$(results "$work/engine" | wc -l)" -gt 600 ] && served "$work/stats"
 }
 
 start_engine || exit 1
@@ -252,9 +331,13 @@ for name in sizes vectors flags full polls edges forked; do check "same output t
 for name in locked ended; do check "same output without the engine: $name" same_without_engine "$name" || status=1; done
 for name in ends signals levels late nested inherited shared children duplicates copies turns exhausted options; do check "same output: $name" same "$name" || status=1; done
 check "same output through the engine: whole" same_and_served whole || status=1
-for name in interrupted closed peeks empties limits; do check "same output: $name" same "$name" || status=1; done
+for name in interrupted closed peeks empties limits names filtered namespaces rebinds prompt; do check "same output: $name" same "$name" || status=1; done
+check "all names of the functions are intercepted" knows_all_names || status=1
+check "connections return before plugins past the library are loaded" returns_to_plugins || status=1
 check "a handler of a signal can send" handler_sends || status=1
+check "handlers of signals can leave waits" handlers_jump || status=1
 check "connections move only after many short messages" only_short_messages || status=1
+check "dialogs stay with the kernel on two cores" dialogs_stay_on_two_cores || status=1
 check "streams continue when the engine is killed" same_despite_kills 2 2 || status=1
 check "streams continue when engine and supervisor are killed" same_without_supervisor || status=1
 check "waits continue when engine and supervisor are killed" waits_without_supervisor || status=1
@@ -263,10 +346,17 @@ check "iperf3" iperf -l 64 || status=1
 check "nginx with curl and wrk" nginx_serves || status=1
 if [ "$long" ]; then
 	check "streams continue when the engine is killed 20 times" same_despite_kills 12 20 || status=1
-	check "redis-server, and its engine is killed" despite_kill redis || status=1
-	check "iperf3, and its engine is killed" despite_kill iperf -l 64 -t 3 || status=1
-	check "nginx, and its engine is killed" despite_kill nginx_serves || status=1
+	check "redis-server, and its engine is killed" despite_kills redis || status=1
+	check "iperf3, and its engine is killed" despite_kills iperf -l 64 -t 3 || status=1
+	check "nginx, and its engine is killed" despite_kills nginx_serves || status=1
+	check "redis replication" replication || status=1
+	check "redis replication, and its engine is killed" despite_kills replication || status=1
 	check "rsync and ssh" transfers_files || status=1
+	check "rsync and ssh, and their engine is killed" despite_kills transfers_files || status=1
+	check "CPython's tests of sockets" cpython || status=1
+	check "CPython's tests of sockets, and their engine is killed" despite_kills cpython || status=1
+	serve_postgres || exit 1
 	check "PostgreSQL with pgbench" postgres || status=1
+	check "PostgreSQL with pgbench, and its engine is killed" despite_kills postgres || status=1
 fi
 exit $status

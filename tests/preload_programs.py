@@ -92,7 +92,21 @@ def sizes():
         sender.start()
         print(size, exactly(far, size) == data)
         sender.join()
+    # In one direction first: a dialog stays with the kernel if it has two cores.
+    for end, other in ((near, far), (far, near)):
+        for index in range(1000):
+            end.sendall(b"%8d" % index)
+            assert exactly(other, 8) == b"%8d" % index
     for index in range(1000):
+        near.sendall(b"%8d" % index)
+        assert exactly(far, 8) == b"%8d" % index
+        far.sendall(b"%8d" % index)
+        assert exactly(near, 8) == b"%8d" % index
+
+
+def dialog():
+    near, far = pair()
+    for index in range(2000):
         near.sendall(b"%8d" % index)
         assert exactly(far, 8) == b"%8d" % index
         far.sendall(b"%8d" % index)
@@ -215,6 +229,188 @@ def closed():
         time.sleep(0.05)
         next_far.sendall(b"for its owner")
         print(exactly(socket.socket(fileno=number), 13))
+
+
+def names():
+    """The C library's other names of its functions."""
+    libc = ctypes.CDLL(None)
+    near, far = pair()
+    other = lambda name, *arguments: getattr(libc, "__" + name)(*arguments)
+    buffer = ctypes.create_string_buffer(10)
+    far.sendall(b"0123456789")
+    exactly_ready(near, 10)
+    print(other("read", near.fileno(), buffer, 5), buffer.value, near.recv(10))
+    print(other("write", near.fileno(), b"abc", 3), near.send(b"def"), other("send", near.fileno(), b"ghi", 3, 0))
+    print(exactly(far, 9))
+    entry = (ctypes.c_int * 2)(near.fileno(), select.POLLIN)
+    far.sendall(b"x")
+    print(other("poll", entry, 1, 5000), entry[1] >> 16)
+    bits = (ctypes.c_long * 16)()
+    bits[near.fileno() // 64] = 1 << near.fileno() % 64
+    print(other("select", near.fileno() + 1, bits, None, None, None), near.recv(1))
+    copies = other("fcntl", near.fileno(), fcntl.F_DUPFD, 100), other("dup2", far.fileno(), 200)
+    near.sendall(b"01"), far.sendall(b"23")
+    print(os.read(200, 1), far.recv(1), os.read(copies[0], 1), near.recv(1))
+    near, far = pair()
+    print(other("close", near.detach()), far.recv(1))
+    near, far = pair()
+    libc._IO_fdopen.restype = ctypes.c_void_p
+    file = ctypes.c_void_p(libc._IO_fdopen(near.fileno(), b"r"))
+    far.sendall(b"line 1\nline 2\n")
+    exactly_ready(near, 14)
+    print(libc.fgetc(file), near.setblocking(False), libc.fgetc(file), libc.fclose(file), near.detach() > 2)
+
+
+def filtered():
+    """A program below a filter of system calls that ends it for a call of the library."""
+    if os.environ.get("FILTERED"):
+        near, far = pair()
+        near.sendall(b"filtered")
+        print(exactly(far, 8), flush=True)
+        return
+    libc = ctypes.CDLL(None)
+    # Kill on memfd_create; allow others.
+    number = {"x86_64": 319, "aarch64": 279}[os.uname().machine]
+    steps = ((0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x80000000), (0x06, 0, 0, 0x7FFF0000))
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    header = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(steps), ctypes.addressof(program)))
+    if (child := os.fork()) == 0:
+        libc.prctl(38, 1, 0, 0, 0)
+        assert libc.prctl(22, 2, header) == 0
+        os.execve(sys.argv[0], [sys.argv[0], "filtered"], os.environ | {"FILTERED": "1"})
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    near, far = pair()
+    near.sendall(b"outside")
+    print(exactly(far, 7))
+
+
+def namespaces():
+    """Calls that only a process with one thread can make."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def enter(call):
+        near, far = pair()
+        if (child := os.fork()) == 0:
+            one, two = pair()
+            one.sendall(b"0")
+            assert exactly(two, 1) == b"0"
+            if result := call():
+                os._exit(ctypes.get_errno())
+            one.sendall(b"1")
+            assert exactly(two, 1) == b"1"
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    enter(lambda: libc.unshare(0x10000000))
+    enter(lambda: libc.syscall({"x86_64": 272, "aarch64": 97}[os.uname().machine], ctypes.c_long(0x10000000)))
+    enter(lambda: libc.setns(os.open("/proc/self/ns/mnt", os.O_RDONLY), 0))
+    enter(lambda: libc.unshare(0x400))
+    near, far = pair()
+
+
+def plugins():
+    """A library that finds functions of the C library first. $PLUGIN is one with a function that reads."""
+    reads_by(lambda path: ctypes.CDLL(path, os.RTLD_NOW | os.RTLD_DEEPBIND))
+
+
+def spaces():
+    """The same library, with its own C library."""
+    libc = ctypes.CDLL(None)
+    libc.dlmopen.restype = ctypes.c_void_p
+    reads_by(lambda path: ctypes.CDLL(path, handle=libc.dlmopen(ctypes.c_long(-1), path.encode(), os.RTLD_NOW)))
+
+
+def reads_by(load):
+    near, far = pair()
+    plugin = load(os.environ["PLUGIN"])
+    buffer = ctypes.create_string_buffer(10)
+    for near, far in ((near, far), pair()):
+        far.sendall(b"0123456789")
+        exactly_ready(near, 10)
+        print(plugin.plugin_read(near.fileno(), buffer, 5), buffer.value, near.recv(10))
+
+
+def rebinds():
+    """The port is free once the server's last socket is closed, because the peer has closed first."""
+    failures = 0
+    for _ in range(50):
+        server = socket.socket()
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        peer = socket.create_connection(server.getsockname())
+        end, _ = server.accept()
+        end.sendall(b"x")
+        assert exactly(peer, 1) == b"x"
+        peer.close()
+        assert end.recv(1) == b""
+        address = server.getsockname()
+        end.close(), server.close()
+        again = socket.socket()
+        try:
+            again.bind(address)
+        except OSError as error:
+            failures += error.errno == errno.EADDRINUSE
+    print(failures)
+
+
+def prompt():
+    """Calls that do not wait find data, and the end, once the peer's call has returned."""
+    near, far = pair()
+    # The peer's bytes are in the kernel when its call returns.
+    peer = far.dup()
+    far.close()
+    poller, events = select.poll(), select.epoll()
+    poller.register(near, select.POLLIN), events.register(near, select.EPOLLIN)
+    read_end, write_end = os.pipe()
+
+    def announced(wait):
+        """Also when a wait ends for another descriptor."""
+        os.write(write_end, b"x")
+        found = wait()
+        os.read(read_end, 1)
+        return near.fileno() in found
+
+    both = select.poll()
+    both.register(near, select.POLLIN), both.register(read_end, select.POLLIN)
+    checks = [
+        lambda: True,
+        lambda: bool(poller.poll(0)),
+        lambda: bool(events.poll(0)),
+        lambda: bool(select.select([near], [], [], 0)[0]),
+        lambda: fcntl.ioctl(near, termios.FIONREAD, bytes(4)) == b"\1\0\0\0",
+        lambda: near.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b"x",
+        lambda: announced(lambda: [fd for fd, _ in both.poll(5000)]),
+        lambda: announced(lambda: [end if end == read_end else end.fileno() for end in select.select([near, read_end], [], [])[0]]),
+    ]
+    for check in checks:
+        missed = 0
+        for _ in range(100):
+            peer.send(b"x")
+            missed += not check()
+            try:
+                near.recv(1, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                missed += 1
+                near.recv(1)
+            # Acknowledges the byte: while too many are not acknowledged, the peer's kernel keeps the next.
+            near.send(b"y")
+            assert exactly(peer, 1) == b"y"
+        print(missed, poller.poll(0), events.poll(0))
+    ends = []
+    for check in (
+        lambda end: end.recv(1, socket.MSG_DONTWAIT),
+        lambda end: len(select.select([end], [], [], 0)[0]),
+    ):
+        for _ in range(20):
+            near, far = pair()
+            peer = far.dup()
+            far.close()
+            peer.shutdown(socket.SHUT_WR)
+            try:
+                ends.append(check(near))
+            except BlockingIOError:
+                ends.append("no end")
+    print(ends)
 
 
 def peeks():
@@ -414,6 +610,8 @@ def levels():
     events.modify(near, select.EPOLLIN | select.EPOLLRDHUP)
     far.shutdown(socket.SHUT_WR)
     print([event for _, event in events.poll(5)], near.recv(1))
+    libc = ctypes.CDLL(None, use_errno=True)
+    print(libc.epoll_ctl(events.fileno(), 1, near.fileno(), None), errno.errorcode[ctypes.get_errno()])
     for action in (lambda: events.register(near, 1), lambda: (events.unregister(near), events.modify(near, 1))):
         try:
             action()

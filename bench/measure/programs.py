@@ -135,7 +135,7 @@ BUILT = ["isolane", "floor", "verbs-floor", "minimal-host", "streams"]
 SPDK = ["nvmf_tgt", "spdk_nvme_perf"]
 REMEDIES = {
     **dict.fromkeys(BUILT, "cargo build --release -p isolane-cli -p isolane-bench"),
-    **dict.fromkeys(SPDK, "build SPDK (./configure --with-uring && make) and name its directory with --spdk or SPDK_DIR"),
+    **dict.fromkeys(SPDK, "build SPDK (./configure --with-uring --with-rbd && make) and name its directory with --spdk or SPDK_DIR"),
     **dict.fromkeys(["tgtd", "tgtadm"], "install the package tgt"),
     "rbd": "install the package ceph-common",
     "isolane.so": "compile crates/isolane-capi/fio/isolane.c as its comment says, and name it in ISOLANE_FIO_ENGINE",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from hosts import Bench, Fio, FioEngine, FioFile, FioRbd, Floor, Idle, ImageBench, IscsiPerf, MinimalHost, ReadBench, SettledBench, SpdkPerf
-from targets import Isolane, IsolaneFile, IsolaneNbd, IsolaneRbd, Nbdkit, NoTarget, QemuNbd, Spdk, Tgt
+from targets import Isolane, IsolaneFile, IsolaneNbd, IsolaneRbd, Nbdkit, NoTarget, QemuNbd, Spdk, SpdkRbd, Tgt
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,15 @@ READ = tuple(
 READ_GOALS = goals("isolane+read", "isolane+unread", iops="≥ 0.98", p99_9_us="≤ 1.05")
 NBD = (Contender("isolane", IsolaneNbd(), Fio("")), Contender("nbdkit", Nbdkit(), Fio("")))
 NBD_GOALS = goals("isolane", "nbdkit", iops="≥ 1.00")
-CEPH = (Contender("isolane", IsolaneRbd(), ImageBench()), Contender("fio-rbd", NoTarget(), FioRbd()))
+CEPH = (
+    Contender("isolane", IsolaneRbd(), ImageBench()),
+    Contender("isolane+poll", IsolaneRbd(POLL, both_cores=False), ImageBench()),
+    Contender("fio-rbd", NoTarget(), FioRbd()),
+    Contender("spdk-rbd", SpdkRbd(), ImageBench()),
+    Contender("spdk-rbd+interrupts", SpdkRbd("--interrupt-mode"), ImageBench()),
+)
 CEPH_GOALS = goals("isolane", "fio-rbd", iops="≥ 0.90")
+CEPH_GOALS += goals("isolane", "spdk-rbd+interrupts", iops="≥ 1.00") + goals("isolane+poll", "spdk-rbd", iops="≥ 1.00")
 # The library has no option for its idle behavior.
 C_API = (Contender("isolane", Isolane(POLL), Bench(ADAPTIVE)), Contender("isolane+c", Isolane(POLL), FioEngine()))
 C_API_GOALS = goals("isolane+c", "isolane", iops="≥ 0.95")

@@ -1,6 +1,7 @@
 """Targets: each starts a server, waits until it listens, and yields its process and port."""
 
 import json
+import os
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,14 +58,17 @@ class IsolaneNbd:
             yield process, listening_port(process)
 
 
+@dataclass(frozen=True)
 class IsolaneRbd:
-    """`isolane serve` with one image of a Ceph cluster for each connection of the load, on both cores."""
+    """`isolane serve` with one image of a Ceph cluster for each connection of the load, whose threads run on both cores."""
 
+    arguments: str = ""
+    both_cores: bool = True
     programs = ("isolane", "rbd")
 
     def start(self, bed, load):
         volumes = [f"rbd:{CEPH_POOL}/{image}" for image in ceph_images(bed, load)]
-        return serve(bed, volumes, bed.both_cores, "")
+        return serve(bed, volumes, bed.both_cores if self.both_cores else bed.target_core, self.arguments, pinned=False)
 
 
 CEPH_POOL = "rbd"
@@ -87,9 +91,9 @@ CEPH_IMAGE_BYTES = 64 << 20  # the OSDs of a test have them in memory
 
 
 @contextmanager
-def serve(bed, volumes, cores, arguments):
+def serve(bed, volumes, cores, arguments, pinned=True):
     options = f"--listen 127.0.0.1:0 --log-level warn --nqn {NQN} --cores {cores} {arguments}".split()
-    pin = bed.target_core if cores == bed.target_core else None
+    pin = bed.target_core if pinned and cores == bed.target_core else None
     with Process([bed.program("isolane"), "serve", *volumes, *options, *bed.serve_arguments], pin) as process:
         yield process, listening_port(process)
 
@@ -134,16 +138,39 @@ class Spdk:
 
     @contextmanager
     def start(self, bed, load):
-        port = free_port()
-        config = bed.scratch / f"spdk-{port}.json"
-        config.write_text(json.dumps(spdk_config(self.sockets, port)))
-        options = f"-m [{bed.target_core}] --no-pci --disable-cpumask-locks {spdk_memory(spdk_target_mib(load.connections))}"
-        command = [bed.program("nvmf_tgt"), *options.split(), "-r", bed.scratch / f"spdk-{port}.sock", "-c", config]
-        with Process(command) as process:
-            process.wait_for_port(port)
-            config.unlink()  # the listener is its last entry
+        memory = ("bdev_malloc_create", {"name": "bdev1", "num_blocks": VOLUME_BYTES // 4096, "block_size": 4096})
+        with serve_spdk(bed, self.sockets, [memory], 1, spdk_target_mib(load.connections)) as (process, port):
             fill(bed, port)
             yield process, port
+
+
+@dataclass(frozen=True)
+class SpdkRbd:
+    """nvmf_tgt with one image of a Ceph cluster for each connection of the load. Its reactor spins on the target's core
+    unless the arguments differ; librbd's threads run on both cores."""
+
+    arguments: str = ""
+    programs = ("nvmf_tgt", "isolane", "rbd")
+
+    def start(self, bed, load):
+        cluster = {"name": "ceph", "user_id": "admin", "config_file": os.environ["CEPH_CONF"]}
+        common = {"pool_name": CEPH_POOL, "cluster_name": "ceph", "block_size": 4096}
+        images = [{"name": f"bdev{nsid}", "rbd_name": image} for nsid, image in enumerate(ceph_images(bed, load), 1)]
+        bdevs = [("bdev_rbd_register_cluster", cluster), *(("bdev_rbd_create", image | common) for image in images)]
+        return serve_spdk(bed, "posix", bdevs, len(images), spdk_target_mib(load.connections), self.arguments)
+
+
+@contextmanager
+def serve_spdk(bed, sockets, bdevs, namespaces, size_mib, arguments=""):
+    port = free_port()
+    config = bed.scratch / f"spdk-{port}.json"
+    config.write_text(json.dumps(spdk_config(sockets, port, bdevs, namespaces)))
+    options = f"-m [{bed.target_core}] --no-pci --disable-cpumask-locks {spdk_memory(size_mib)} {arguments}"
+    command = [bed.program("nvmf_tgt"), *options.split(), "-r", bed.scratch / f"spdk-{port}.sock", "-c", config]
+    with Process(command) as process:
+        process.wait_for_port(port)
+        config.unlink()  # the listener is its last entry
+        yield process, port
 
 
 def spdk_target_mib(connections):
@@ -157,16 +184,20 @@ def spdk_memory(size_mib):
     return f"-s {size_mib}" if free_kib >> 10 >= size_mib else f"-s {size_mib} --no-huge"
 
 
-def spdk_config(sockets, port):
+def spdk_config(sockets, port, bdevs, namespaces):
+    """The configuration of nvmf_tgt: calls that make `bdev1` and so on, and a namespace for each."""
     listen = {"trtype": "TCP", "adrfam": "IPv4", "traddr": "127.0.0.1", "trsvcid": str(port)}
     options = {"impl_name": sockets, "enable_zerocopy_send_server": False, "enable_zerocopy_send_client": False}
     calls = {
         "sock": [("sock_set_default_impl", {"impl_name": sockets}), ("sock_impl_set_options", options)],
-        "bdev": [("bdev_malloc_create", {"name": "Malloc0", "num_blocks": VOLUME_BYTES // 4096, "block_size": 4096})],
+        "bdev": bdevs,
         "nvmf": [
             ("nvmf_create_transport", {"trtype": "TCP", "max_queue_depth": 256}),
             ("nvmf_create_subsystem", {"nqn": NQN, "allow_any_host": True}),
-            ("nvmf_subsystem_add_ns", {"nqn": NQN, "namespace": {"bdev_name": "Malloc0"}}),
+            *(
+                ("nvmf_subsystem_add_ns", {"nqn": NQN, "namespace": {"bdev_name": f"bdev{nsid}", "nsid": nsid}})
+                for nsid in range(1, namespaces + 1)
+            ),
             ("nvmf_subsystem_add_listener", {"nqn": NQN, "listen_address": listen}),
         ],
     }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use isolane_shm::SharedMemory;
-use isolane_vhost::device::MAX_PAYLOAD_BYTES;
+use isolane_vhost::device::{MAX_PAYLOAD_BYTES, MAX_QUEUES};
 use isolane_vhost::request::{BlockHeader, Command, RangeSegment, Status, request_type};
 use isolane_vhost::{Device, GuestMemory, InflightFile, Permit, RegionSpec, Ring, RingConfig, Taken};
 use isolane_volume::{Identity, VolumeInfo};
@@ -75,7 +75,7 @@ fn ring(input: &[u8]) {
     let guest = Guest {
         memory,
         mapped: Arc::new(GuestMemory::map(vec![(spec, file)]).expect("a valid region")),
-        device: Arc::new(Device::new(info, &Identity::derived(b"disk"))),
+        device: Arc::new(Device::new(info, &Identity::derived(b"disk"), MAX_QUEUES)),
         inflight: InflightFile::create(1, SIZE).expect("memory"),
         event_index: mode & 1 != 0,
     };

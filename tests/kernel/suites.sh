@@ -78,6 +78,25 @@ suite_restart() {
 	guest "$kernel-restart" "$kernel" $((90 + 15 * kills)) -- restart.sh 10.0.2.2 "$port" "$nqn" "$kills"
 }
 
+suite_namespaces() {
+	local port uuid=7f3c1f0e-5f0b-4b7c-9d3e-0a1b2c3d4e5f; port=$(free_port)
+	start_target "$kernel-namespaces" "$port" "$work/disk,size=64M" --control-socket "$work/control.sock" ||
+		{ echo "not ok start a target"; return; }
+	change() { "$isolane" ctl --socket "$work/control.sock" namespace "$@"; }
+	on_ask() {
+		case $1 in
+			add) rm -f "$work/second"; change add "$work/second,size=64M,nsid=2,uuid=$uuid";;
+			grow) change resize 2 128M;;
+			replace) cp --sparse=always "$work/second" "$work/copy" && change replace 2 "$work/copy,uuid=$uuid" | tee /dev/stderr | grep -q 'is closed';;
+			protect) change read-only 2;;
+			unprotect) change read-only 2 --off;;
+			remove) change remove 2 | tee /dev/stderr | grep -q 'is closed';;
+		esac
+	}
+	guest "$kernel-namespaces" "$kernel" 180 -- namespaces.sh 10.0.2.2 "$port" "$nqn"
+	check "the target ends with status 0 after its changes" end_target "$kernel-namespaces" TERM
+}
+
 suite_nvmet() {
 	local port; port=$(free_port)
 	uri="nvme+tcp://127.0.0.1:$port/$nqn"

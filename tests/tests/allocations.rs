@@ -79,7 +79,7 @@ impl Pair {
     fn new(io: IoChoice, digests: bool) -> Pair {
         let mut config = TargetConfig::new(NQN.parse().unwrap());
         let volume = open(&spec::parse(&format!("mem:{VOLUME_BYTES}")).unwrap()).unwrap();
-        config.volumes = [(1, volume)].into();
+        config.subsystems[0].volumes = [(1, volume)].into();
         config.listen = vec!["127.0.0.1:0".parse().unwrap()];
         (config.mode, config.io) = (Mode::Sleep, io);
         let target = Target::start(config).unwrap();

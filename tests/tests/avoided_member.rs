@@ -35,7 +35,8 @@ fn reads_avoid_a_member_and_return() {
     let bitmap = dir.path().join("bitmap").display().to_string();
     let text = format!("log:(mirror:(delay:1us:mem:2M);mem:2M,bitmap={bitmap},create=yes)");
     let mut config = TargetConfig::new(NQN.parse().unwrap());
-    config.volumes = [(1, isolane_volumes::open(&isolane_volumes::parse(&text).unwrap()).unwrap())].into();
+    config.subsystems[0].volumes =
+        [(1, isolane_volumes::open(&isolane_volumes::parse(&text).unwrap()).unwrap())].into();
     config.listen = vec!["127.0.0.1:0".parse().unwrap()];
     config.mode = Mode::Sleep;
     let target = Target::start(config).unwrap();

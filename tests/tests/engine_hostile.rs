@@ -47,7 +47,7 @@ impl World {
         config.spin = Duration::from_micros(20);
         let engine = Engine::start(config, listen(&dir.path().join("sock")).unwrap()).unwrap();
         let mut config = TargetConfig::new(NQN.parse().unwrap());
-        config.volumes = [(1, open(&spec::parse("mem:1g").unwrap()).unwrap())].into();
+        config.subsystems[0].volumes = [(1, open(&spec::parse("mem:1g").unwrap()).unwrap())].into();
         config.listen = vec!["127.0.0.1:0".parse().unwrap()];
         config.mode = Mode::Sleep;
         World { engine: Mutex::new(Some(engine)), dir, target: Target::start(config).unwrap() }

@@ -50,7 +50,7 @@ impl Scene {
         let required = Arc::new(Required::default());
         let mut config = TargetConfig::new(NQN.parse().unwrap());
         config.listen.push("127.0.0.1:0".parse().unwrap());
-        config.volumes = vec![(1, isolane_volume::open(&"mem:16M".parse().unwrap()).unwrap())];
+        config.subsystems[0].volumes = vec![(1, isolane_volume::open(&"mem:16M".parse().unwrap()).unwrap())];
         let keys = Arc::clone(&required) as Arc<dyn HostKeys>;
         config.auth = Some(AuthConfig { policy, timeout: TEST_TIMEOUT, ..AuthConfig::new(keys) });
         let target = Target::start(config.clone()).unwrap();

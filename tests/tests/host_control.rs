@@ -13,7 +13,7 @@ const NQN: &str = "nqn.2024-01.org.example:host-control";
 fn target() -> (Target, [Uri; 2]) {
     let mut config = TargetConfig::new(NQN.parse().unwrap());
     let open = |text| isolane_volumes::open(&isolane_volumes::parse(text).unwrap()).unwrap();
-    config.volumes = [(1, open("mem:1M")), (2, open("mem:2M"))].into();
+    config.subsystems[0].volumes = [(1, open("mem:1M")), (2, open("mem:2M"))].into();
     config.listen = vec!["127.0.0.1:0".parse().unwrap()];
     config.mode = Mode::Sleep;
     let target = Target::start(config).unwrap();

@@ -20,7 +20,7 @@ const NQN: &str = "nqn.2024-01.org.example:host-cores";
 
 fn config(volume: &Arc<dyn isolane_volume::Volume>) -> TargetConfig {
     let mut config = TargetConfig::new(NQN.parse().unwrap());
-    config.volumes = [(1, Arc::clone(volume))].into();
+    config.subsystems[0].volumes = [(1, Arc::clone(volume))].into();
     config.listen = vec!["127.0.0.1:0".parse().unwrap()];
     config.cores = cpu::allowed().unwrap();
     config.cores.truncate(2);

@@ -93,7 +93,7 @@ impl Relay {
 
 fn set_up(writes: WriteReplay) -> (Target, Arc<Relay>, Client) {
     let mut config = TargetConfig::new(NQN.parse().unwrap());
-    config.volumes.push((1, open(&spec::parse("mem:16M").unwrap()).unwrap()));
+    config.subsystems[0].volumes.push((1, open(&spec::parse("mem:16M").unwrap()).unwrap()));
     config.listen.push("127.0.0.1:0".parse().unwrap());
     let target = Target::start(config).unwrap();
     let (address, relay) = Relay::start(target.local_addrs()[0]);

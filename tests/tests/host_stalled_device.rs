@@ -120,7 +120,7 @@ fn hung_write_does_not_overwrite_a_later_one() {
         started: Mutex::default(),
     });
     let mut config = TargetConfig::new(NQN.parse().unwrap());
-    config.volumes.push((1, Arc::clone(&volume) as Arc<dyn Volume>));
+    config.subsystems[0].volumes.push((1, Arc::clone(&volume) as Arc<dyn Volume>));
     config.listen.push("127.0.0.1:0".parse().unwrap());
     let target = Target::start(config).unwrap();
     let options = Options {

@@ -23,7 +23,7 @@ fn volume(text: &str) -> Arc<dyn Volume> {
 
 fn config(volumes: &[Arc<dyn Volume>]) -> TargetConfig {
     let mut config = TargetConfig::new(NQN.parse().unwrap());
-    config.volumes = (1..).zip(volumes.iter().cloned()).collect();
+    config.subsystems[0].volumes = (1..).zip(volumes.iter().cloned()).collect();
     config.listen = vec!["127.0.0.1:0".parse().unwrap()];
     config.mode = Mode::Sleep;
     config
@@ -141,7 +141,7 @@ fn read_only_volume_rejects_writes() {
 #[test]
 fn rejects_hosts_that_are_not_allowed() {
     let mut config = config(&[volume("mem:1M")]);
-    config.allowed_hosts = Some(vec!["nqn.2024-01.org.example:friend".parse().unwrap()]);
+    config.subsystems[0].allowed_hosts = Some(vec!["nqn.2024-01.org.example:friend".parse().unwrap()]);
     let target = Target::start(config).unwrap();
     let uri = uri(target.local_addrs()[0]);
     let error = Client::connect(&uri, options()).err().unwrap();

@@ -29,7 +29,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("target", &["wire", "memory", "connection", "proto", "reactor", "volume", "observe"]),
     ("engine-api", &["shm", "tcp"]),
     ("attach", &["shm", "tcp", "engine-api"]),
-    ("preload", &["attach"]),
+    ("preload", &["shm", "attach"]),
     (
         "host",
         &[

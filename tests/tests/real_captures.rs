@@ -33,7 +33,7 @@ fn records_connections_with_all_digests() {
 
 fn serve() -> Target {
     let mut config = TargetConfig::new(NQN.parse().unwrap());
-    config.volumes = vec![(1, open(&spec::parse("mem:4M").unwrap()).unwrap())];
+    config.subsystems[0].volumes = vec![(1, open(&spec::parse("mem:4M").unwrap()).unwrap())];
     config.listen = vec!["127.0.0.1:0".parse().unwrap()];
     Target::start(config).unwrap()
 }

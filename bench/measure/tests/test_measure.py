@@ -81,7 +81,7 @@ class Rows(unittest.TestCase):
             found = [line for line in text.splitlines() if line.split()[0] == row.name]
             self.assertEqual(len(found), 1, row.name)
         self.assertEqual(text.count("nvmf_tgt"), 1)
-        self.assertIn("Without spdk, spdk-uring, spdk-host, spdk-target, spdk+digests: nvmf_tgt", text)
+        self.assertIn("Without spdk, spdk-uring, spdk-host, spdk-target, spdk+digests, spdk-rbd, spdk-rbd+interrupts: nvmf_tgt", text)
 
 
 class Reports(unittest.TestCase):
@@ -209,6 +209,13 @@ Total                 :  820936.33    3206.78      38.95      20.30     912.04
         self.assertEqual(hosts.of_spdk_perf(output), {"iops": 820936.33, "mean_us": 38.95})
         with self.assertRaises(programs.Failure):
             hosts.of_spdk_perf("no controller found")
+
+    def test_spdk_serves_a_namespace_for_each_device(self):
+        systems = targets.spdk_config("posix", 4420, [("bdev_rbd_create", {"name": "bdev1"})], 2)["subsystems"]
+        calls = [call for system in systems for call in system["config"]]
+        self.assertIn({"method": "bdev_rbd_create", "params": {"name": "bdev1"}}, calls)
+        spaces = [call["params"]["namespace"] for call in calls if call["method"] == "nvmf_subsystem_add_ns"]
+        self.assertEqual(spaces, [{"bdev_name": "bdev1", "nsid": 1}, {"bdev_name": "bdev2", "nsid": 2}])
 
     def test_spdk_memory_grows_with_many_connections(self):
         self.assertEqual([targets.spdk_target_mib(1), targets.spdk_target_mib(16)], [1024, 1024])

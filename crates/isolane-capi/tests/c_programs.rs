@@ -105,7 +105,7 @@ fn logs_to_stderr_only_if_requested() {
 fn serve() -> (Target, String) {
     const NQN: &str = "nqn.2024-01.org.example:c";
     let mut config = TargetConfig::new(NQN.parse().unwrap());
-    config.volumes.push((1, isolane_volume::open(&"mem:64M".parse().unwrap()).unwrap()));
+    config.subsystems[0].volumes.push((1, isolane_volume::open(&"mem:64M".parse().unwrap()).unwrap()));
     config.listen = vec!["127.0.0.1:0".parse().unwrap()];
     config.mode = isolane_reactor::Mode::Sleep;
     let target = Target::start(config).unwrap();

@@ -28,6 +28,7 @@ pub enum Command {
     Serve(Box<crate::serve::Args>),
     Export(crate::export::Args),
     Config(crate::config::Args),
+    Ctl(crate::ctl::Args),
     Discover(crate::discover::Args),
     Doctor(crate::doctor::Args),
     Info(crate::info::Args),

@@ -4,9 +4,10 @@
 //! this one sleeps.
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use isolane_host::{IoChoice, Mode};
 use isolane_nbd::{Address, Server, ServerConfig};
@@ -15,6 +16,8 @@ use isolane_reactor::ReactorConfig;
 use isolane_reactor::cpu::raise_fd_limit;
 use isolane_volume::Volume;
 use isolane_volume::shell::quoted;
+use isolane_volume::spec::VolumeSpec;
+use isolane_volumes::{JournalFile, remote_address};
 use signal_hook::consts::SIGUSR1;
 
 use crate::choice::one_of;
@@ -43,6 +46,11 @@ use crate::volume;
 /// memory must be a sealed memfd without huge pages, as QEMU's memory-backend-memfd. With
 /// `reconnect=1` (since QEMU 9.2 also `reconnect-ms=1000`), QEMU reconnects after a restart of
 /// this program, which then repeats exactly the requests that were unfinished.
+///
+/// Before a volume of another target can be written, a successor of a killed export waits until
+/// the target has ended the writes of that one, so that none of them follows a newer one. The
+/// export keeps what it needs for this in the file SOCKET.journal, next to its first socket, and
+/// removes the file at its end. With TCP addresses only, there is no such file.
 ///
 /// A socket has mode 0600, so that only this user and root can connect. One that a killed
 /// program has left is replaced. There is neither authentication nor encryption: anyone who
@@ -118,7 +126,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         log::warn!("cannot raise the limit of open files: {error}");
     }
     let rbd = Arc::new(Rbd::new(volume::RBD_IMAGES_PER_CONNECTION.into()));
-    let kinds = volume::kinds(&rbd);
+    let mut kinds = volume::kinds(&rbd);
     let spec = volume::parse(&kinds, &args.volume, "export", "--nbd 127.0.0.1:10809")?;
     if spec.nsid.is_some() {
         return Err(Failure::new(format!("cannot export {}", args.volume), "an export has no namespace ID")
@@ -126,9 +134,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     reject_repeated_addresses(args)?;
     memory::check(&kinds, std::slice::from_ref(&spec))?;
+    let journal = open_journal(args, &kinds.leaves(&spec).map_err(Failure::from_error)?)?;
+    journal.iter().for_each(|journal| kinds.set_journal(Arc::clone(journal)));
     let volume = kinds.open(&spec).map_err(Failure::from_error)?;
     is_starting.store(false, Ordering::Relaxed);
-    let mut conditions = Conditions::default();
+    let conditions = Conditions::default();
     conditions.add(&volume);
     let description = volume::describe(&spec, &*volume);
     let servers = Servers::start(args, &volume).context("cannot start the export")?;
@@ -144,11 +154,27 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let stopped = servers.shutdown();
     drop(conditions);
     rbd.wait_for_closed(volume::RBD_CLOSE_TIMEOUT);
+    journal.iter().for_each(|journal| journal.wait_for_end(REMOTE_CLOSE_TIMEOUT));
     stopped.map_err(|error| {
         Failure::new("the shutdown was not clean", error)
             .with_hint("completed writes may be lost; check the data before you use it again")
     })?;
     reject_failures(failures)
+}
+
+/// Opens the journal of remote volumes, next to the first socket. `None` without remote volumes, or without a socket.
+fn open_journal(args: &Args, leaves: &[VolumeSpec]) -> Result<Option<Arc<JournalFile>>, Failure> {
+    let nbd = args.nbd.iter().flat_map(|addresses| &addresses.0).find_map(|address| match address {
+        Address::Unix(path) => Some(path),
+        Address::Tcp(_) => None,
+    });
+    let Some(socket) = args.vhost_user_blk.as_ref().or(nbd) else { return Ok(None) };
+    if leaves.iter().all(|leaf| remote_address(leaf).is_none()) {
+        return Ok(None);
+    }
+    let mut path = socket.clone().into_os_string();
+    path.push(".journal");
+    JournalFile::open(Path::new(&path)).map(Some).map_err(Failure::from_error)
 }
 
 /// Rejects an address that is given twice, which the export would find in use.
@@ -167,6 +193,9 @@ fn reject_repeated_addresses(args: &Args) -> Result<(), Failure> {
     }
     Ok(())
 }
+
+/// Time for targets to end associations at the end.
+const REMOTE_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The servers of one volume, each with its own thread.
 struct Servers {

@@ -14,6 +14,7 @@ mod config_file;
 mod control;
 mod copy;
 mod cores;
+mod ctl;
 mod deep;
 mod discover;
 mod doctor;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(*args).map(done),
         Command::Export(args) => export::run(&args).map(done),
         Command::Config(args) => config::run(&args),
+        Command::Ctl(args) => ctl::run(&args).map(done),
         Command::Discover(args) => discover::run(&args).map(done),
         Command::Doctor(args) => doctor::run(&args),
         Command::Info(args) => info::run(&args).map(done),

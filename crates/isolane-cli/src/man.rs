@@ -34,8 +34,9 @@ fn write_pages(directory: &Path, cli: clap::Command) -> Result<(), Failure> {
     std::fs::create_dir_all(directory).map_err(failure)?;
     let mut program = cli.disable_help_subcommand(true);
     program.build();
-    let actions = program.get_subcommands().flat_map(clap::Command::get_subcommands);
-    for command in program.get_subcommands().chain(actions).chain([&program]) {
+    let mut commands = vec![&program];
+    while let Some(command) = commands.pop() {
+        commands.extend(command.get_subcommands());
         let name = command.get_display_name().unwrap_or(command.get_name());
         let text = page(command.clone()).map_err(failure)?;
         std::fs::write(directory.join(format!("{name}.1")), text).map_err(failure)?;

@@ -22,8 +22,11 @@ pub struct Library {
     pub description: &'static str,
 }
 
+/// Directories of libraries, from that of this program: as built, as `scripts/install` installs, and of packages.
+const PLACES: [&str; 3] = ["", "../lib", "../lib/isolane"];
+
 impl Library {
-    /// Finds the library: named by the variable, next to this program, or in `../lib`.
+    /// Finds the library: named by the variable, next to this program, or in `../lib` or `../lib/isolane`.
     pub fn find(&self) -> Result<PathBuf, Failure> {
         if let Some(path) = env::var_os(self.variable).map(PathBuf::from) {
             let path = std::path::absolute(&path).io_context(self.variable)?;
@@ -31,11 +34,15 @@ impl Library {
             return self.check(&path, name).map(|()| path);
         }
         let here = env::current_exe().io_context("cannot find this program")?;
-        let places = here.parent().into_iter().flat_map(|dir| [dir.to_owned(), dir.join("../lib")]);
+        let places = here.parent().into_iter().flat_map(|dir| PLACES.map(|place| dir.join(place)));
         let names = |dir: PathBuf| self.names.map(|name| dir.join(name));
         let found = places.flat_map(names).find(|path| Path::is_file(path));
         let path = found.ok_or_else(|| {
-            let reason = format!("{} is not next to {}, nor in ../lib", self.names[0], here.display());
+            let reason = format!(
+                "{} is not next to {}, nor in ../lib or ../lib/isolane",
+                self.names[0],
+                here.display()
+            );
             Failure::new(format!("cannot find {}", self.description), reason).with_hint(format!(
                 "install both with `scripts/install`, or name the file in {}",
                 self.variable

@@ -173,6 +173,31 @@ isolane config dump --listen 10.0.0.1:4420 --nqn nqn.2014-08.org.example:disks /
             see_also: "isolane-config(1)",
             ..Sections::default()
         },
+        "ctl" => Sections {
+            environment: CONTROL_ENVIRONMENT,
+            files: CONTROL_FILES,
+            examples: "\
+isolane ctl status: List the namespaces of the only running target.
+isolane ctl namespace add /srv/b.img,size=10G: Serve another file.
+isolane ctl namespace resize 1 20G: Grow a file and its namespace.
+isolane ctl namespace remove 2 --socket /run/isolane/serve-812.sock: End a namespace of one of several targets.",
+            see_also: "isolane(1), isolane-ctl-namespace(1), isolane-ctl-status(1), isolane-serve(1)",
+            ..Sections::default()
+        },
+        "ctl-status" | "ctl-namespace" => Sections {
+            environment: CONTROL_ENVIRONMENT,
+            files: CONTROL_FILES,
+            see_also: "isolane-ctl(1), isolane-ctl-namespace-add(1), isolane-ctl-namespace-remove(1), \
+                       isolane-ctl-namespace-replace(1), isolane-ctl-namespace-offline(1), \
+                       isolane-ctl-namespace-online(1), isolane-ctl-namespace-reopen(1), \
+                       isolane-ctl-namespace-resize(1), isolane-ctl-namespace-read-only(1)",
+            ..Sections::default()
+        },
+        "ctl-namespace-add" | "ctl-namespace-remove" | "ctl-namespace-replace" | "ctl-namespace-resize"
+        | "ctl-namespace-read-only" | "ctl-namespace-offline" | "ctl-namespace-online" | "ctl-namespace-reopen" => Sections {
+            see_also: "isolane-ctl(1), isolane-ctl-namespace(1), isolane-serve(1)",
+            ..Sections::default()
+        },
         "discover" => Sections {
             files: HOST_FILES,
             examples: "\
@@ -268,7 +293,7 @@ isolane verbs bench 10.0.0.1 --operation write --size 4k,64k,1m --depth 16: Meas
         "verbs-run" => Sections {
             status: "any other: Exit status of PROGRAM, which replaces this one.",
             environment: "\
-ISOLANE_IBVERBS: File of the library of the devices (default: next to this program, or in ../lib).
+ISOLANE_IBVERBS: File of the library of the devices (default: next to this program, in ../lib, or in ../lib/isolane).
 LD_PRELOAD, ASAN_OPTIONS: The library, and an option that it needs, are put in front.
 TMPDIR: Directory for the files of the devices (default: /tmp).",
             examples: "isolane verbs run -- ibv_rc_pingpong -d isolane0 -g 0: Start a server of the package ibverbs-utils.",
@@ -283,7 +308,7 @@ TMPDIR: Directory for the files of the devices (default: /tmp).",
         "engine-run" => Sections {
             status: "any other: Exit status of PROGRAM, which replaces this one.",
             environment: "\
-ISOLANE_PRELOAD: File of the library (default: next to this program, or in ../lib).
+ISOLANE_PRELOAD: File of the library (default: next to this program, in ../lib, or in ../lib/isolane).
 ISOLANE_ADOPT: always moves each connection with its first message, for tests.
 LD_PRELOAD: The library is put in front.
 XDG_RUNTIME_DIR: Directory of the socket isolane/engine.sock (default: /tmp/isolane-UID/engine.sock).

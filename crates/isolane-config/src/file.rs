@@ -7,8 +7,8 @@ use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 
-/// Maximum size of a file, in bytes.
-pub const MAX_FILE_BYTES: u64 = 16 << 20;
+/// Maximum size of a file, in bytes: about 25,000 namespaces.
+pub const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// A file that cannot be read.
 #[derive(Debug, thiserror::Error)]

@@ -347,7 +347,7 @@ fn reads_only_text_of_bounded_regular_files() {
     assert!(error("latin1").contains("line 2: not UTF-8"));
     let long = std::fs::File::create(path("long")).unwrap();
     long.set_len(100 << 20).unwrap();
-    assert!(error("long").contains("longer than 16 MiB"));
+    assert!(error("long").contains("longer than 4 MiB"));
     std::fs::write(path("full"), FULL).unwrap();
     assert_eq!(read(&path("full")).unwrap(), FULL);
 }

@@ -117,6 +117,11 @@ impl Document {
         *self.program.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
+    /// Returns the program, unless it has stopped.
+    pub(crate) fn program(&self) -> Option<SharedProgram> {
+        self.program.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Returns the CPUs of the program's cores, which side threads avoid.
     pub fn cpus(&self) -> &[u32] {
         &self.cpus

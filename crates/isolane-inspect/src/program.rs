@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use isolane_observe::snapshot::Snapshot;
+use serde_json::{Value, json};
 
 /// A running program. Its functions are called by side threads, at any time.
 pub trait Program: Send + Sync + 'static {
@@ -14,9 +15,49 @@ pub trait Program: Send + Sync + 'static {
         false
     }
 
+    /// Executes a request below `/v1/` of the control socket. `None`: there is no such path. May wait: each request has a
+    /// thread of its own.
+    fn control(&self, _request: &Request) -> Option<Reply> {
+        None
+    }
+
     /// Returns the current turn of each core, or nothing if the program cannot tell.
     fn turns(&self) -> Vec<Turn> {
         Vec::new()
+    }
+}
+
+/// A request on the control socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// Method, as `GET`.
+    pub method: String,
+    /// Path, as `/v1/namespaces`.
+    pub path: String,
+    /// JSON; empty without a body.
+    pub body: Vec<u8>,
+}
+
+/// Response to a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reply {
+    /// Status of HTTP.
+    pub status: u16,
+    /// JSON. That of an error is a problem of RFC 9457.
+    pub body: Value,
+}
+
+impl Reply {
+    /// Returns a successful response.
+    pub fn ok(body: Value) -> Reply {
+        Reply { status: 200, body }
+    }
+
+    /// Returns an error, with the text that a user gets.
+    pub fn problem(status: u16, title: &str, detail: impl std::fmt::Display) -> Reply {
+        let body =
+            json!({ "type": "about:blank", "status": status, "title": title, "detail": detail.to_string() });
+        Reply { status, body }
     }
 }
 

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 
 use crate::buffers::Buffers;
 use crate::engine::{Engine, Notified};
+use crate::policy::now_ns;
 use crate::{gate, own, sockets};
 
 /// A socket that the engine has.
@@ -30,6 +31,8 @@ pub(crate) struct Adopted {
     stream: Mutex<Option<Stream>>,
     /// The program has closed or replaced the descriptor.
     is_closed: AtomicBool,
+    /// The peer is on the same machine, where the program can learn by other means that it has sent data.
+    has_local_peer: bool,
     /// Size of the sending ring in bytes.
     tx_bytes: usize,
     waiter: StreamWaiter,
@@ -98,6 +101,7 @@ impl Adopted {
         let unsent_limit = sockets::replace_unsent_limit(fd, limit);
         // SAFETY: the program closes the descriptor through this library, which returns the socket first.
         let socket = unsafe { TcpStream::from_raw_fd(fd) };
+        let has_local_peer = has_local_peer(&socket).unwrap_or(true);
         let tx_bytes = 1 << (share.clamp(MIN_RING, MAX_RING)).ilog2();
         let options = StreamOptions { tx_bytes, ..StreamOptions::default() };
         let mut stream = match engine.adopt(options, socket) {
@@ -118,6 +122,7 @@ impl Adopted {
             waiter: stream.waiter(),
             stream: Mutex::new(Some(stream)),
             is_closed: false.into(),
+            has_local_peer,
             tx_bytes,
             nonblocking: nonblocking.into(),
             receive_timeout: sockets::timeout(fd, libc::SO_RCVTIMEO).into(),
@@ -133,6 +138,29 @@ impl Adopted {
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+
+    /// Receives into one buffer. Returns `None` if no byte is available, or for [`Adopted::receive`] to decide.
+    #[inline]
+    pub(crate) fn try_receive(&self, start: *mut u8, length: usize) -> Option<usize> {
+        let mut stream = self.stream.lock();
+        // SAFETY: the program passes a buffer of this length.
+        let buffer = unsafe { slice::from_raw_parts_mut(start, length) };
+        stream.as_mut()?.try_read(buffer).ok().filter(|count| *count > 0)
+    }
+
+    /// Sends one buffer. Returns `None`, without an effect, if there is no space for all of it, or for [`Adopted::send`]
+    /// to decide.
+    #[inline]
+    pub(crate) fn try_send(&self, start: *const u8, length: usize) -> Option<usize> {
+        let mut stream = self.stream.lock();
+        let stream = stream.as_mut()?;
+        if !stream.has_space(length as u64).ok()? {
+            return None;
+        }
+        // SAFETY: the program passes a buffer of this length.
+        let buffer = unsafe { slice::from_raw_parts(start, length) };
+        stream.try_write(buffer).ok()
     }
 
     /// Receives as `recvmsg` does, after `done` bytes, to which it adds.
@@ -215,7 +243,7 @@ impl Adopted {
         timeout: &AtomicU64,
     ) -> Result<(), c_int> {
         if self.is_nonblocking(dontwait) {
-            return Err(EAGAIN);
+            return if matches!(wait, Wait::Data) && self.catch_up() { Ok(()) } else { Err(EAGAIN) };
         }
         let timeout = timeout.load(Ordering::Relaxed);
         if timeout > 0 && until.is_none() {
@@ -246,6 +274,38 @@ impl Adopted {
         }
     }
 
+    /// Waits until the engine has fetched data, or the end of the stream, that the kernel has from a peer on the same
+    /// machine, for at most [`CATCH_UP_TIMEOUT`]. Returns `true` if there is any, or the socket was returned.
+    pub(crate) fn catch_up(&self) -> bool {
+        if !self.has_local_peer {
+            return false;
+        }
+        let mut until = None;
+        loop {
+            match &mut *self.stream.lock() {
+                None => return true,
+                Some(stream) => {
+                    let is_behind = stream.is_behind().unwrap_or(false);
+                    if is_behind {
+                        self.waiter.arm(Direction::Read);
+                    }
+                    // The transfer reports an error.
+                    let is_ready = stream.readiness().map_or(true, |ready| ready.readable);
+                    if is_ready || !is_behind {
+                        return is_ready;
+                    }
+                }
+            }
+            let until = *until.get_or_insert_with(|| Instant::now() + CATCH_UP_TIMEOUT);
+            let remaining = until.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
+                return false;
+            }
+            // The call that waits cannot be interrupted by a signal.
+            let _ = self.waiter.sleep(Direction::Read, Some(remaining));
+        }
+    }
+
     /// Classifies an error of the stream.
     fn failure(&self, error: &io::Error) -> Outcome {
         match error.raw_os_error() {
@@ -271,21 +331,24 @@ impl Adopted {
             // An error of the session is an event, which the caller finds next.
             let _ = stream.arm(Interest::Both);
         }
-        let Ok(ready) = stream.readiness() else { return Some(ALL_EVENTS) };
-        let mut events = 0;
-        if ready.readable {
-            events |= libc::EPOLLIN | libc::EPOLLRDNORM;
+        Some(events(stream))
+    }
+
+    /// Returns the events that have occurred. The engine reports the next of the `wanted` ones if none of these has
+    /// occurred, or if `must_arm`. `None`: the socket was returned.
+    pub(crate) fn events_or_arm(&self, wanted: u32, must_arm: bool) -> Option<u32> {
+        let mut stream = self.stream.lock();
+        let stream = stream.as_mut()?;
+        if !must_arm {
+            let events = events(stream);
+            if events & wanted != 0 {
+                return Some(events);
+            }
         }
-        if ready.finished {
-            events |= libc::EPOLLRDHUP;
-        }
-        if ready.writable {
-            events |= libc::EPOLLOUT | libc::EPOLLWRNORM;
-        }
-        if ready.error.is_some() {
-            events |= libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLIN | libc::EPOLLRDHUP;
-        }
-        Some(events as u32)
+        let waits_for_space = wanted & (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32 != 0;
+        // An error of the session is an event, which the caller finds next.
+        let _ = stream.arm(if waits_for_space { Interest::Both } else { Interest::Read });
+        Some(events(stream))
     }
 
     /// Returns the error of the connection, if any.
@@ -301,7 +364,11 @@ impl Adopted {
     }
 
     pub(crate) fn watch_poll(&self, event: c_int) {
-        self.watchers.lock().polls.push(event);
+        let mut watchers = self.watchers.lock();
+        // A wait that was left by a jump has not removed it.
+        if !watchers.polls.contains(&event) {
+            watchers.polls.push(event);
+        }
     }
 
     pub(crate) fn unwatch_poll(&self, event: c_int) {
@@ -319,10 +386,18 @@ impl Adopted {
         self.watchers.lock().sets.retain(|other| !Arc::ptr_eq(other, set));
     }
 
-    /// Takes the connection back from the engine: the descriptor is the kernel's socket again.
-    pub(crate) fn give_back(&self) {
-        let Some(stream) = self.stream.lock().take() else { return };
+    /// Requests the connection back from the engine, and takes the stream from its users.
+    pub(crate) fn start_return(&self) -> Option<Stream> {
+        let mut stream = self.stream.lock().take()?;
         self.engine.remove(self.id);
+        // An error lasts, so that it is found later.
+        let _ = stream.start_release();
+        Some(stream)
+    }
+
+    /// Waits until the engine has returned the connection: the descriptor is the kernel's socket again.
+    pub(crate) fn finish_return(&self, stream: Option<Stream>) {
+        let Some(stream) = stream else { return };
         match gate::inside(|| stream.into_parts_or_socket()) {
             Ok(parts) => {
                 let _ = parts.socket.into_raw_fd();
@@ -347,6 +422,7 @@ impl Adopted {
         self.engine.remove(self.id);
         let stream = self.stream.lock().take();
         gate::inside(|| drop(stream));
+        CLOSED_AT.store(now_ns(), Ordering::Relaxed);
     }
 
     /// Wakes all threads that wait, after the socket was returned or closed.
@@ -372,6 +448,25 @@ impl Drop for Adopted {
             let _ = ManuallyDrop::new(stream);
         }
     }
+}
+
+/// Returns the events of a stream that have occurred.
+fn events(stream: &mut Stream) -> u32 {
+    let Ok(ready) = stream.readiness() else { return ALL_EVENTS };
+    let mut events = 0;
+    if ready.readable {
+        events |= libc::EPOLLIN | libc::EPOLLRDNORM;
+    }
+    if ready.finished {
+        events |= libc::EPOLLRDHUP;
+    }
+    if ready.writable {
+        events |= libc::EPOLLOUT | libc::EPOLLWRNORM;
+    }
+    if ready.error.is_some() {
+        events |= libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLIN | libc::EPOLLRDHUP;
+    }
+    events as u32
 }
 
 /// Reads into the buffers after the first `skipped` bytes. Returns an error only if no byte was read.
@@ -440,6 +535,34 @@ fn wait_for_data(stream: &mut Stream) {
     }
 }
 
+/// Returns `true` if engine and supervisor may still have a socket that this process has closed. They close it soon, but
+/// not before `close` returns.
+pub(crate) fn is_closing() -> bool {
+    now_ns().saturating_sub(CLOSED_AT.load(Ordering::Relaxed)) < CLOSE_TIME.as_nanos() as u64
+}
+
+/// Time of the last close of an adopted socket.
+static CLOSED_AT: AtomicU64 = AtomicU64::new(0);
+const CLOSE_TIME: Duration = Duration::from_millis(100);
+
+/// Waits for the data of up to [`MAX_BEHIND`] sockets ([`Adopted::catch_up`]), and for none of more: that takes a call of
+/// the kernel for each. Returns the descriptors of those with data.
+pub(crate) fn catch_up<'a>(sockets: impl Iterator<Item = &'a Arc<Adopted>>) -> Vec<c_int> {
+    let sockets: Vec<_> = sockets.filter(|adopted| adopted.has_local_peer).take(MAX_BEHIND + 1).collect();
+    let found = sockets.iter().filter(|adopted| sockets.len() <= MAX_BEHIND && adopted.catch_up());
+    found.map(|adopted| adopted.fd).collect()
+}
+
+/// Sockets of a wait that are checked at its end.
+const MAX_BEHIND: usize = 64;
+
+/// Returns `true` if the peer has an address of this machine.
+fn has_local_peer(socket: &TcpStream) -> io::Result<bool> {
+    let peer = socket.peer_addr()?.ip().to_canonical();
+    Ok(peer.is_loopback() || peer == socket.local_addr()?.ip().to_canonical())
+}
+
+const CATCH_UP_TIMEOUT: Duration = Duration::from_millis(100);
 const DATA_TIMEOUT: Duration = Duration::from_secs(1);
 const ALL_EVENTS: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP) as u32;
 /// Ring and kernel each hold at most this fraction of the send buffer in unsent bytes, whose packets take up to twice

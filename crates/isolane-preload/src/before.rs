@@ -4,7 +4,7 @@
 
 use std::ffi::c_int;
 
-use libc::c_long;
+use libc::{CLONE_NEWUSER, CLONE_SIGHAND, CLONE_THREAD, CLONE_VM, LM_ID_BASE, Lmid_t, RTLD_DEEPBIND, c_long};
 
 use crate::stats::Reason;
 use crate::trampoline::hooked;
@@ -13,10 +13,12 @@ use crate::{engine, gate, process, rings, table};
 hooked! {
     // A child with its own memory, or with this one.
     clone => before_clone;
+    __clone => before_clone;
     _Fork => before_unwatched_fork;
     posix_spawn => before_spawn;
     posix_spawnp => before_spawn;
     popen => before_spawn;
+    _IO_popen => before_spawn;
     system => before_spawn;
     posix_spawn_file_actions_adddup2 => before_spawned_duplicate;
     execl => before_exec;
@@ -45,10 +47,16 @@ hooked! {
     vdprintf => before_transfer;
     __vdprintf_chk => before_transfer;
     fdopen => before_stdio;
+    _IO_fdopen => before_stdio;
     sockatmark => before_stdio;
     // Calls past the C library's functions.
     syscall => before_syscall;
     prctl => before_prctl;
+    unshare => before_unshare;
+    setns => before_setns;
+    // Objects that call the C library without this one.
+    dlopen => before_open_object;
+    dlmopen => before_open_namespace;
     pthread_cancel => before_cancel;
     pthread_exit => before_thread_exit;
     mlockall => before_lock;
@@ -63,7 +71,7 @@ fn pin_all() {
 }
 
 fn before_clone([_, _, flags, ..]: [usize; 6]) {
-    if flags as c_int & libc::CLONE_VM == 0 || flags as c_int & libc::CLONE_VFORK != 0 {
+    if flags as c_int & CLONE_VM == 0 || flags as c_int & libc::CLONE_VFORK != 0 {
         process::share_everything();
     }
 }
@@ -121,7 +129,7 @@ fn before_stdio([fd, ..]: [usize; 6]) {
 
 fn before_syscall([number, first, second, third, ..]: [usize; 6]) {
     match number as c_long {
-        libc::SYS_clone if first as c_int & libc::CLONE_VM == 0 => process::share_everything(),
+        libc::SYS_clone if first as c_int & CLONE_VM == 0 => process::share_everything(),
         libc::SYS_clone3 => process::share_everything(),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork | libc::SYS_vfork => process::share_everything(),
@@ -130,6 +138,8 @@ fn before_syscall([number, first, second, third, ..]: [usize; 6]) {
             process::share_inherited();
         }
         libc::SYS_seccomp => table::stop_adoption(),
+        libc::SYS_unshare => before_unshare([first, 0, 0, 0, 0, 0]),
+        libc::SYS_setns => before_setns([0; 6]),
         libc::SYS_io_uring_setup if rings::are_possible() => table::stop_adoption(),
         libc::SYS_close => table::forget(first as c_int, Reason::Call),
         libc::SYS_read
@@ -174,6 +184,37 @@ fn before_syscall([number, first, second, third, ..]: [usize; 6]) {
 /// A filter of system calls may forbid those of this library.
 fn before_prctl([option, ..]: [usize; 6]) {
     if option as c_int == libc::PR_SET_SECCOMP {
+        table::stop_adoption();
+    }
+}
+
+/// Namespaces of users are for processes with one thread only.
+fn before_unshare([flags, ..]: [usize; 6]) {
+    if flags as c_int & (CLONE_NEWUSER | CLONE_VM | CLONE_SIGHAND | CLONE_THREAD) != 0 {
+        stop_threads();
+    }
+}
+
+fn before_setns(_: [usize; 6]) {
+    stop_threads();
+}
+
+fn stop_threads() {
+    table::stop_adoption();
+    engine::detach();
+    engine::wait_for_threads();
+}
+
+/// Names of such an object lead to the C library first.
+fn before_open_object([_, mode, ..]: [usize; 6]) {
+    if mode as c_int & RTLD_DEEPBIND != 0 {
+        table::stop_adoption();
+    }
+}
+
+/// Other namespaces have their own C library.
+fn before_open_namespace([namespace, _, mode, ..]: [usize; 6]) {
+    if namespace as Lmid_t != LM_ID_BASE || mode as c_int & RTLD_DEEPBIND != 0 {
         table::stop_adoption();
     }
 }

@@ -1,18 +1,20 @@
 //! The session of this process with an engine, attached when the first socket moves there.
 
-use std::collections::HashMap;
 use std::ffi::c_int;
+use std::io;
 use std::mem::MaybeUninit;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
 use isolane_attach::stream::{Poller, Stream, StreamOptions};
 use isolane_attach::{Session, SessionOptions, default_path};
 use parking_lot::Mutex;
 
+use crate::numbers::NumberMap;
 use crate::policy::{RETRY_DELAY, now_ns};
 use crate::{gate, own};
 
@@ -29,7 +31,9 @@ pub(crate) struct Engine {
     queue: u32,
     /// Descriptor that is readable when the queue has entries while a thread sleeps.
     bell: c_int,
-    streams: Mutex<HashMap<u32, Weak<dyn Notified>>>,
+    streams: Mutex<NumberMap<u32, Weak<dyn Notified>>>,
+    /// Number of cores that this process or the engine can use.
+    cores: usize,
     /// Distinguishes the sessions of this process.
     pub(crate) generation: u64,
 }
@@ -46,7 +50,7 @@ pub(crate) fn attached() -> Option<Arc<Engine>> {
     }
     let mut current = CURRENT.lock();
     if current.is_none() {
-        if now_ns() < RETRY_AT.load(Ordering::Relaxed) {
+        if !may_be_available() {
             return None;
         }
         let engine = without_signals(Engine::attach);
@@ -56,6 +60,11 @@ pub(crate) fn attached() -> Option<Arc<Engine>> {
         *current = engine.map(Arc::new);
     }
     current.clone()
+}
+
+/// Returns `false` soon after an attempt to attach has failed.
+pub(crate) fn may_be_available() -> bool {
+    now_ns() >= RETRY_AT.load(Ordering::Relaxed)
 }
 
 fn retry_later() {
@@ -91,6 +100,7 @@ impl Engine {
         own::set_session(session.descriptors().iter().map(AsRawFd::as_raw_fd).chain([bell]));
         Some(Engine {
             queue: poller.queue(),
+            cores: own::cores(session.cores()),
             bell,
             poller: Mutex::new(poller),
             streams: Mutex::default(),
@@ -116,6 +126,10 @@ impl Engine {
         self.streams.lock().remove(&id);
     }
 
+    pub(crate) fn cores(&self) -> usize {
+        self.cores
+    }
+
     pub(crate) fn bell(&self) -> c_int {
         self.bell
     }
@@ -125,27 +139,49 @@ impl Engine {
         self.session.check().is_err()
     }
 
-    /// Passes events on to the threads and sets that wait for them. Afterwards, the bell becomes readable with the next
-    /// event. Returns `false` if the session is closed.
-    pub(crate) fn poll(&self) -> bool {
+    /// Passes events that have been reported on to the threads and sets that wait for them. Returns `false` if the session
+    /// is closed.
+    pub(crate) fn fetch(&self) -> bool {
+        self.pass_on(fetch)
+    }
+
+    /// As [`Engine::fetch`]. Afterwards, the bell becomes readable with the next event.
+    pub(crate) fn arm(&self) -> bool {
+        self.pass_on(fetch_and_arm)
+    }
+
+    /// As [`Engine::arm`], after the bell was readable.
+    pub(crate) fn clear(&self) -> bool {
+        self.pass_on(|poller, ids| {
+            poller.disarm()?;
+            fetch_and_arm(poller, ids)
+        })
+    }
+
+    fn pass_on(&self, fetch: impl FnOnce(&mut Poller, &mut Vec<u32>) -> io::Result<()>) -> bool {
         let mut ids = Vec::new();
-        let mut poller = self.poller.lock();
-        let result = poller.disarm().and_then(|()| {
-            loop {
-                while let Some(id) = poller.try_next()? {
-                    ids.push(id);
-                }
-                if !poller.arm()? {
-                    return Ok(());
-                }
-            }
-        });
-        drop(poller);
+        let result = fetch(&mut self.poller.lock(), &mut ids);
         for id in ids {
             let adopted = self.streams.lock().get(&id).and_then(Weak::upgrade);
             adopted.into_iter().for_each(|adopted| adopted.notify());
         }
         result.is_ok()
+    }
+}
+
+fn fetch(poller: &mut Poller, ids: &mut Vec<u32>) -> io::Result<()> {
+    while let Some(id) = poller.try_next()? {
+        ids.push(id);
+    }
+    Ok(())
+}
+
+fn fetch_and_arm(poller: &mut Poller, ids: &mut Vec<u32>) -> io::Result<()> {
+    loop {
+        fetch(poller, ids)?;
+        if !poller.arm()? {
+            return Ok(());
+        }
     }
 }
 
@@ -161,6 +197,21 @@ pub(crate) fn forget(engine: &Arc<Engine>) {
 /// Ends the session for good, once no socket is adopted.
 pub(crate) fn detach() {
     drop(CURRENT.lock().take());
+}
+
+/// Waits until threads of ended sessions have exited, for at most [`THREAD_EXIT_TIMEOUT`].
+pub(crate) fn wait_for_threads() {
+    let until = Instant::now() + THREAD_EXIT_TIMEOUT;
+    while has_thread() && Instant::now() < until {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+fn has_thread() -> bool {
+    let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return false };
+    threads.flatten().any(|thread| {
+        std::fs::read(thread.path().join("comm")).is_ok_and(|name| name.trim_ascii() == THREAD_NAME)
+    })
 }
 
 /// Locks the session for a fork.
@@ -194,5 +245,8 @@ fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
+const THREAD_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Name of a session's thread.
+const THREAD_NAME: &[u8] = b"isolane-attach";
 /// Streams of a session, and entries of its queue.
 const MAX_STREAMS: u32 = 1 << 14;

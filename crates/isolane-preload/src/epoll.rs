@@ -9,19 +9,21 @@
 //! Invariant: a change after the check of a member queues it again. For edge-triggered members the request precedes the
 //! check, so that no edge is missed; one can be reported twice.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ffi::c_int;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use libc::{
     EEXIST, EINVAL, ENOENT, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLET, EPOLLHUP,
     EPOLLIN, EPOLLONESHOT, epoll_event,
 };
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
-use crate::adopted::{Adopted, Watcher};
+use crate::adopted::{Adopted, Watcher, catch_up};
 use crate::engine::Engine;
+use crate::numbers::NumberMap;
+use crate::policy::now_ns;
 use crate::{own, real};
 
 /// An epoll set of this process.
@@ -41,12 +43,19 @@ pub(crate) struct Set {
     shared: AtomicBool,
     /// The next wait starts with the kernel's members, because the last reported adopted ones only.
     kernel_first: AtomicBool,
+    /// Time of the last wait in which no member of the kernel had an event, or 0.
+    checked_at: AtomicU64,
 }
 
 #[derive(Default)]
 struct Inner {
-    members: HashMap<c_int, Member>,
-    queue: VecDeque<c_int>,
+    members: NumberMap<c_int, Member>,
+    /// Queued members, and others that were removed or checked in the meantime.
+    queue: VecDeque<(c_int, u64)>,
+    /// Ticket of the last entry.
+    ticket: u64,
+    /// Of the adopted members.
+    engine: Weak<Engine>,
 }
 
 /// A TCP socket of this process in a set.
@@ -54,8 +63,8 @@ struct Member {
     events: u32,
     data: u64,
     adopted: Option<Arc<Adopted>>,
-    /// In the queue, which has it once.
-    queued: bool,
+    /// Ticket of its entry in the queue, or 0.
+    queued: u64,
     /// One-shot, and reported.
     disabled: bool,
     /// Not a member of the kernel's set although it is with the kernel, because it is disabled.
@@ -74,6 +83,7 @@ impl Set {
             bell: AtomicI32::new(-1),
             shared: AtomicBool::new(false),
             kernel_first: AtomicBool::new(false),
+            checked_at: AtomicU64::new(0),
         }
     }
 
@@ -151,7 +161,7 @@ impl Set {
         }
         if operation == EPOLL_CTL_ADD {
             self.adopted.fetch_add(1, Ordering::SeqCst);
-            if !self.register(&inner, adopted.engine()) {
+            if !self.register(&mut inner, adopted.engine()) {
                 inner.remove(fd);
                 self.adopted.fetch_sub(1, Ordering::SeqCst);
                 return None;
@@ -167,9 +177,9 @@ impl Set {
     }
 
     /// Prepares for the adoption of a member. Returns `false` if the member must stay with the kernel.
-    pub(crate) fn prepare(&self, engine: &Engine) -> bool {
-        let inner = self.inner.lock();
-        !self.is_shared() && self.register(&inner, engine)
+    pub(crate) fn prepare(&self, engine: &Arc<Engine>) -> bool {
+        let mut inner = self.inner.lock();
+        !self.is_shared() && self.register(&mut inner, engine)
     }
 
     /// Takes a member that was adopted from the kernel's set, after [`Set::prepare`].
@@ -182,7 +192,7 @@ impl Set {
         }
         self.adopted.fetch_add(1, Ordering::SeqCst);
         // Again, because a wait removes the descriptors of a set without adopted members.
-        self.register(&inner, adopted.engine());
+        self.register(&mut inner, adopted.engine());
         drop(inner);
         adopted.watch_set(self.watcher());
         // Fails only for a detached member.
@@ -216,10 +226,11 @@ impl Set {
 
     /// Removes this library's descriptors from the kernel's set, which has all members again.
     pub(crate) fn withdraw(&self) {
-        self.unregister(&self.inner.lock());
+        self.unregister(&mut self.inner.lock());
     }
 
-    fn unregister(&self, _: &MutexGuard<'_, Inner>) {
+    fn unregister(&self, inner: &mut Inner) {
+        inner.engine = Weak::new();
         self.generation.store(0, Ordering::SeqCst);
         self.remove_bell();
         let event = self.event.swap(-1, Ordering::SeqCst);
@@ -240,7 +251,7 @@ impl Set {
     }
 
     /// Makes the engine's bell and the eventfd members of the kernel's set. Returns `false` if there is none.
-    fn register(&self, _: &MutexGuard<'_, Inner>, engine: &Engine) -> bool {
+    fn register(&self, inner: &mut Inner, engine: &Arc<Engine>) -> bool {
         let own = |marked| Some(epoll_event { events: EPOLLIN as u32, u64: marker(marked) });
         if self.event.load(Ordering::Acquire) < 0 {
             let Some(event) = own::new_event() else { return false };
@@ -258,6 +269,7 @@ impl Set {
             }
             self.bell.store(engine.bell(), Ordering::Release);
             self.generation.store(engine.generation, Ordering::Release);
+            inner.engine = Arc::downgrade(engine);
         }
         true
     }
@@ -277,10 +289,7 @@ impl Set {
             let Some((fd, interest, data, adopted)) = self.inner.lock().dequeue() else { continue };
             let wanted = interest | (EPOLLERR | EPOLLHUP) as u32;
             let is_edge = interest & EPOLLET as u32 != 0;
-            let Some(mut found) = adopted.events(is_edge) else { continue };
-            if found & wanted == 0 && !is_edge {
-                found = adopted.events(true).unwrap_or(0);
-            }
+            let Some(found) = adopted.events_or_arm(wanted, is_edge) else { continue };
             if found & EPOLLERR as u32 != 0 && adopted.engine().is_lost() {
                 // Not of the connection, which returns to the kernel.
                 engine.into_iter().for_each(|engine| (engine.1)(adopted.engine()));
@@ -315,8 +324,9 @@ impl Set {
 pub(crate) struct LiveEngine<'a>(pub(crate) &'a Arc<Engine>, pub(crate) fn(&Arc<Engine>));
 
 impl LiveEngine<'_> {
-    fn poll(&self) {
-        if !self.0.poll() {
+    /// Forgets the engine if it has ended.
+    fn check(&self, is_open: bool) {
+        if !is_open {
             (self.1)(self.0);
         }
     }
@@ -342,14 +352,14 @@ impl Set {
 
     /// Prepares a wait.
     pub(crate) fn before_sleep(&self, engine: Option<&LiveEngine<'_>>, events: &mut [epoll_event]) -> Step {
+        // Before this thread counts as a sleeper, which each event would wake.
+        engine.into_iter().for_each(|engine| engine.check(engine.0.fetch()));
         let count = self.collect(engine, events);
         if count > 0 {
             return Step::Ready(count);
         }
         self.start_sleep();
-        if let Some(engine) = engine {
-            engine.poll();
-        }
+        engine.into_iter().for_each(|engine| engine.check(engine.0.arm()));
         if self.has_queued() {
             self.end_sleep();
             return Step::Ready(self.collect(engine, events));
@@ -373,7 +383,7 @@ impl Set {
                 own::clear(self.event.load(Ordering::Acquire));
             } else if event.u64 == marker(&BELL) {
                 match engine {
-                    Some(engine) => engine.poll(),
+                    Some(engine) => engine.check(engine.0.clear()),
                     None => self.withdraw_if_unused(),
                 }
             } else {
@@ -386,15 +396,27 @@ impl Set {
 
     /// Another member or thread would be woken by events that are none of this set's.
     fn withdraw_if_unused(&self) {
-        let inner = self.inner.lock();
+        let mut inner = self.inner.lock();
         if self.adopted.load(Ordering::SeqCst) == 0 {
-            self.unregister(&inner);
+            self.unregister(&mut inner);
         }
     }
 
     /// Sets whether the next wait starts with the kernel's members. Returns the previous value.
     pub(crate) fn set_kernel_first(&self, first: bool) -> bool {
         self.kernel_first.swap(first, Ordering::Relaxed)
+    }
+
+    /// Queues members of which the kernel has data from peers on the same machine, once the engine has fetched it.
+    pub(crate) fn queue_unfetched(&self) {
+        let is_wanted = |member: &&Member| member.events & EPOLLIN as u32 != 0 && !member.disabled;
+        let members: Vec<_> = {
+            let inner = self.inner.lock();
+            let adopted =
+                inner.members.values().filter(is_wanted).filter_map(|member| member.adopted.clone());
+            adopted.collect()
+        };
+        catch_up(members.iter()).into_iter().for_each(|fd| self.mark(fd));
     }
 
     /// Ends a wait whose time is over: returns the events of adopted members that own descriptors have reported.
@@ -407,12 +429,17 @@ impl Set {
         if self.adopted.load(Ordering::SeqCst) == 0 {
             return None;
         }
-        let inner = self.inner.lock();
-        inner
-            .members
-            .values()
-            .find_map(|member| member.adopted.as_ref())
-            .map(|adopted| Arc::clone(adopted.engine()))
+        self.inner.lock().engine.upgrade()
+    }
+
+    /// Records whether members of the kernel had events in a wait.
+    pub(crate) fn set_checked(&self, had_events: bool) {
+        self.checked_at.store(if had_events { 0 } else { now_ns() }, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if members of the kernel had no events a moment ago.
+    pub(crate) fn was_checked(&self) -> bool {
+        now_ns().wrapping_sub(self.checked_at.load(Ordering::Relaxed)) < CHECK_INTERVAL
     }
 }
 
@@ -431,15 +458,17 @@ impl Watcher for Set {
 
 impl Inner {
     fn insert(&mut self, fd: c_int, event: epoll_event, adopted: Option<Arc<Adopted>>) {
-        let queued = self.members.get(&fd).is_some_and(|member| member.queued);
+        let queued = self.members.get(&fd).map_or(0, |member| member.queued);
         let epoll_event { events, u64: data } = event;
         self.members.insert(fd, Member { events, data, adopted, queued, disabled: false, detached: false });
     }
 
     fn remove(&mut self, fd: c_int) -> Option<Member> {
         let member = self.members.remove(&fd)?;
-        if member.queued {
-            self.queue.retain(|queued| *queued != fd);
+        // Removed members stay in the queue, which must not grow with each of them.
+        if member.queued != 0 && self.queue.len() > 2 * self.members.len() + MIN_QUEUE {
+            let Inner { members, queue, .. } = self;
+            queue.retain(|(fd, ticket)| members.get(fd).is_some_and(|member| member.queued == *ticket));
         }
         Some(member)
     }
@@ -448,17 +477,18 @@ impl Inner {
         if let Some(member) = self.members.get_mut(&fd)
             && member.adopted.is_some()
             && !member.disabled
-            && !member.queued
+            && member.queued == 0
         {
-            member.queued = true;
-            self.queue.push_back(fd);
+            self.ticket += 1;
+            member.queued = self.ticket;
+            self.queue.push_back((fd, self.ticket));
         }
     }
 
     fn dequeue(&mut self) -> Option<(c_int, u32, u64, Arc<Adopted>)> {
-        let fd = self.queue.pop_front()?;
-        let member = self.members.get_mut(&fd)?;
-        member.queued = false;
+        let (fd, ticket) = self.queue.pop_front()?;
+        let member = self.members.get_mut(&fd).filter(|member| member.queued == ticket)?;
+        member.queued = 0;
         let adopted = member.adopted.clone().filter(|_| !member.disabled)?;
         Some((fd, member.events, member.data, adopted))
     }
@@ -481,5 +511,9 @@ fn marker(of: &'static u8) -> u64 {
     (&raw const *of).addr() as u64
 }
 
+/// Entries of a queue that are not checked for removed members.
+const MIN_QUEUE: usize = 64;
+/// Time in nanoseconds after which the kernel's members are checked although adopted ones have events.
+const CHECK_INTERVAL: u64 = 50_000;
 static EVENT: u8 = 1;
 static BELL: u8 = 2;

@@ -31,6 +31,7 @@ mod engine;
 mod epoll;
 mod forks;
 mod gate;
+mod numbers;
 mod own;
 mod policy;
 mod process;
@@ -46,6 +47,7 @@ extern "C" fn start() {
     engine::read_environment();
     policy::read_environment();
     stats::read_environment();
+    gate::read_environment();
     process::watch_forks();
 }
 

@@ -1,6 +1,7 @@
 //! Descriptors of this library: their numbers, eventfds, and those that a child closes.
 
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -14,8 +15,36 @@ use crate::{real, sockets};
 static SESSION: [AtomicI32; MAX_SESSION] = [const { AtomicI32::new(-1) }; MAX_SESSION];
 /// A session has a descriptor for each core of the engine, and a few others.
 const MAX_SESSION: usize = 1 << 12;
-/// Eventfds that no thread uses.
-static EVENTS: Mutex<Vec<c_int>> = Mutex::new(Vec::new());
+/// Eventfds of waits.
+static EVENTS: Mutex<Events> = Mutex::new(Events { unused: Vec::new(), used: Vec::new() });
+
+struct Events {
+    unused: Vec<c_int>,
+    /// Eventfds with the waits that use them.
+    used: Vec<(c_int, Wait)>,
+}
+
+/// A wait, known by its thread and the address of its frame.
+#[derive(Clone, Copy)]
+pub(crate) struct Wait {
+    thread: usize,
+    frame: usize,
+}
+
+impl Wait {
+    /// Returns the wait of this thread with a variable in its frame.
+    pub(crate) fn of_frame<T>(variable: &T) -> Wait {
+        // SAFETY: returns the identity of this thread.
+        let thread = unsafe { libc::pthread_self() } as usize;
+        Wait { thread, frame: (&raw const *variable).addr() }
+    }
+
+    /// Returns `true` if a handler of a signal has left this wait by a jump, and `later` follows on the same stack: they grow
+    /// downwards.
+    fn is_left(self, later: Wait) -> bool {
+        self.thread == later.thread && self.frame <= later.frame
+    }
+}
 
 /// Returns a number above those that programs assign themselves, which start from 0.
 pub(crate) fn first_descriptor() -> u32 {
@@ -40,6 +69,13 @@ pub(crate) fn has_space(bytes: u64) -> bool {
         && !is_locked()
 }
 
+/// Returns the number of cores that this process may use, or that are among `others`.
+pub(crate) fn cores(others: &[u32]) -> usize {
+    let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return usize::MAX };
+    let others = others.iter().filter(|core| !allowed.is_set(**core as usize));
+    allowed.count() as usize + others.count()
+}
+
 /// Records the session's descriptors.
 pub(crate) fn set_session(descriptors: impl Iterator<Item = c_int>) {
     let descriptors: Vec<_> = descriptors.take(MAX_SESSION).collect();
@@ -51,7 +87,12 @@ pub(crate) fn set_session(descriptors: impl Iterator<Item = c_int>) {
 /// Closes the descriptors of the parent's session, and forgets its eventfds.
 pub(crate) fn reset_in_child() {
     // SAFETY: no other thread exists.
-    unsafe { std::ptr::write((&raw const EVENTS).cast_mut(), Mutex::new(Vec::new())) };
+    unsafe {
+        std::ptr::write(
+            (&raw const EVENTS).cast_mut(),
+            Mutex::new(Events { unused: Vec::new(), used: Vec::new() }),
+        )
+    };
     for descriptor in &SESSION {
         let fd = descriptor.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
@@ -61,16 +102,37 @@ pub(crate) fn reset_in_child() {
     }
 }
 
-/// Returns an eventfd for one wait.
-pub(crate) fn take_event() -> Option<c_int> {
-    let unused = EVENTS.lock().pop();
-    unused.or_else(new_event)
+/// Returns an eventfd for one wait. Waits that were left by a jump out of a handler do not need theirs.
+pub(crate) fn take_event(wait: Wait) -> Option<c_int> {
+    let mut events = EVENTS.lock();
+    let left = events.used.iter_mut().find(|(_, other)| other.is_left(wait));
+    // A handler may have its own stack, at any address.
+    if let Some((event, user)) = left
+        && !is_on_own_stack()
+    {
+        *user = wait;
+        return Some(*event);
+    }
+    let event = events.unused.pop().or_else(new_event)?;
+    events.used.push((event, wait));
+    Some(event)
 }
 
 /// Ends the use of an eventfd by a wait.
 pub(crate) fn put_event(event: c_int) {
     clear(event);
-    EVENTS.lock().push(event);
+    let mut events = EVENTS.lock();
+    events.used.retain(|(used, _)| *used != event);
+    events.unused.push(event);
+}
+
+/// Returns `true` in a handler with its own stack, and if that is unknown.
+fn is_on_own_stack() -> bool {
+    let mut stack = MaybeUninit::<libc::stack_t>::uninit();
+    // SAFETY: writes the structure, and changes nothing.
+    let status = unsafe { libc::sigaltstack(std::ptr::null(), stack.as_mut_ptr()) };
+    // SAFETY: it is written if the call succeeds.
+    status != 0 || unsafe { stack.assume_init() }.ss_flags & libc::SS_ONSTACK != 0
 }
 
 /// Creates an eventfd.

@@ -46,12 +46,21 @@ macro_rules! functions {
         #[inline(always)]
         pub(crate) unsafe fn $name($($argument: $type),*) -> $result {
             static FUNCTION: Function = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(name) => Function::new(name),
+                Ok(name) => Function { name, address: AtomicPtr::new(find_and_call as *mut c_void) },
                 Err(_) => panic!(),
             };
             type Signature = unsafe extern "C-unwind" fn($($type),*) -> $result;
-            // SAFETY: the C library declares the function with this type.
-            let function = unsafe { std::mem::transmute::<*mut c_void, Signature>(FUNCTION.address()) };
+            /// The first call, so that others check nothing.
+            #[cold]
+            unsafe extern "C-unwind" fn find_and_call($($argument: $type),*) -> $result {
+                // SAFETY: as below.
+                let function = unsafe { std::mem::transmute::<*mut c_void, Signature>(FUNCTION.find()) };
+                // SAFETY: as below.
+                unsafe { function($($argument),*) }
+            }
+            let address = FUNCTION.address.load(Ordering::Relaxed);
+            // SAFETY: the C library declares the function with this type, which `find_and_call` has as well.
+            let function = unsafe { std::mem::transmute::<*mut c_void, Signature>(address) };
             // SAFETY: the caller passes the arguments of the program on.
             unsafe { function($($argument),*) }
         }
@@ -72,6 +81,7 @@ functions! {
     sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize;
     sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    bind(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int;
     connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int;
     accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int;
     accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int;

@@ -14,7 +14,10 @@ use crate::real;
 
 /// Whether the engine can take a socket.
 pub(crate) enum Adoptable {
-    Now,
+    /// It has received and sent so many segments with data.
+    Now {
+        segments: (u32, u32),
+    },
     /// It is not connected yet, or an option is in the way that can change.
     Later,
     Never,
@@ -40,17 +43,16 @@ pub(crate) fn adoptable(fd: c_int, cookie: u64) -> Adoptable {
     if tcp_cookie(fd) != Some(cookie) {
         return Adoptable::Never;
     }
+    let info: Option<[u32; TCP_INFO_WORDS]> = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO);
     // The first byte of the structure is the state.
-    let state: Option<[u8; 4]> = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO);
+    let state = info.map(|info| info[0].to_ne_bytes()[0]);
     let linger: Option<[c_int; 2]> = option(fd, SOL_SOCKET, libc::SO_LINGER);
     let space = send_buffer(fd);
-    if state.is_none_or(|state| state[0] != ESTABLISHED)
-        || linger.is_none_or(|linger| linger[0] != 0)
-        || space < MIN_SEND_BUFFER
-    {
+    if state != Some(ESTABLISHED) || linger.is_none_or(|linger| linger[0] != 0) || space < MIN_SEND_BUFFER {
         return Adoptable::Later;
     }
-    Adoptable::Now
+    let segments = info.map_or((0, 0), |info| (info[DATA_SEGS_IN], info[DATA_SEGS_IN + 1]));
+    Adoptable::Now { segments }
 }
 
 /// Returns `true` if the kernel has data that the program has not read.
@@ -157,6 +159,9 @@ pub(crate) fn duration(time: &libc::timespec) -> Option<Duration> {
 
 /// Option with which buffers have a size of the program (linux/socket.h).
 const SO_BUF_LOCK: c_int = 72;
+/// Part of `struct tcp_info` up to `tcpi_data_segs_out` (linux/tcp.h).
+const TCP_INFO_WORDS: usize = 40;
+const DATA_SEGS_IN: usize = 38;
 /// State of a connection in the kernel.
 const ESTABLISHED: u8 = 1;
 /// The ring of an adopted socket is smaller than the send buffer, so that its contents fit.
@@ -191,6 +196,21 @@ mod tests {
         let mut seen = Vec::new();
         far.read_to_end(&mut seen).unwrap();
         assert!(seen[..sent].iter().all(|byte| *byte == 1) && seen[sent..] == tail);
+    }
+
+    #[test]
+    fn counts_segments_of_adoptable_socket() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        let fd = far.as_raw_fd();
+        for _ in 0..3 {
+            send(&near, b"message", SendFlags::empty()).unwrap();
+            far.read_exact(&mut [0; 7]).unwrap();
+        }
+        send(&far, b"reply", SendFlags::empty()).unwrap();
+        let adoptable = adoptable(fd, tcp_cookie(fd).unwrap());
+        assert!(matches!(adoptable, Adoptable::Now { segments: (3, 1) }));
     }
 
     #[test]

@@ -37,6 +37,12 @@ pub(crate) fn read_environment() {
     }
 }
 
+/// Returns `true` if the counts of messages are of interest.
+#[inline]
+pub(crate) fn are_printed() -> bool {
+    FILE.get().is_some()
+}
+
 #[inline]
 fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
@@ -50,16 +56,26 @@ pub(crate) fn returned(reason: Reason) {
     add(&RETURNED[reason as usize], 1);
 }
 
+#[inline]
 pub(crate) fn through_engine(bytes: usize) {
-    add(&ENGINE[0], 1);
-    add(&ENGINE[1], bytes as u64);
+    if are_printed() {
+        add(&ENGINE[0], 1);
+        add(&ENGINE[1], bytes as u64);
+    }
 }
 
 /// Records a call on a TCP connection of this process that the kernel has served; a result below 0 is an error.
+#[inline]
 pub(crate) fn through_kernel(result: isize) {
-    if FILE.get().is_some()
-        && let Ok(bytes) = u64::try_from(result)
-    {
+    if are_printed() {
+        add_kernel(result);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn add_kernel(result: isize) {
+    if let Ok(bytes) = u64::try_from(result) {
         add(&KERNEL[0], 1);
         add(&KERNEL[1], bytes);
     }

@@ -10,7 +10,8 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use isolane_attach::stream::Stream;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::adopted::Adopted;
 use crate::engine::{self, Engine, Notified};
@@ -39,7 +40,8 @@ pub(crate) const ADOPTING: u32 = 6;
 /// Adopted TCP socket.
 pub(crate) const ADOPTED: u32 = 7;
 
-/// A descriptor of the program.
+/// A descriptor of the program, on a cache line of its own: threads transfer on neighbors.
+#[repr(align(64))]
 pub(crate) struct Slot {
     state: AtomicU32,
     /// Threads in a call of the kernel on the socket.
@@ -84,12 +86,41 @@ impl Slot {
         self.state.load(Ordering::Relaxed)
     }
 
+    /// Returns `true` for a call of `isolane-attach` on a socket that it has.
+    pub(crate) fn is_inside(&self) -> bool {
+        self.state() >= ADOPTING && gate::is_inside()
+    }
+
     /// Returns the stream of an adopted socket.
     pub(crate) fn adopted(&self) -> Option<Arc<Adopted>> {
         if self.state() != ADOPTED {
             return None;
         }
         self.entry.lock().as_ref()?.adopted.clone()
+    }
+
+    /// Runs `work` on the stream of an adopted socket, which is not returned or closed in the meantime.
+    #[inline]
+    pub(crate) fn with_adopted<T>(&self, work: impl FnOnce(&Adopted) -> T) -> Option<T> {
+        if self.state() != ADOPTED {
+            return None;
+        }
+        let entry = self.entry.lock();
+        entry.as_ref()?.adopted.as_deref().map(work)
+    }
+
+    /// Runs `transfer` on the stream of an adopted socket. Returns `None` if it does not do the whole transfer, which
+    /// [`enter`] continues.
+    #[inline]
+    pub(crate) fn transfer(
+        &self,
+        bytes: usize,
+        transfer: impl FnOnce(&Adopted) -> Option<usize>,
+    ) -> Option<usize> {
+        if self.state() != ADOPTED || !policy::is_short(&self.counts, bytes) {
+            return None;
+        }
+        self.with_adopted(transfer)?
     }
 
     /// Returns the set that the descriptor is.
@@ -116,16 +147,50 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 /// Returns the slot of a descriptor. `None` for calls of `isolane-attach`, which are only on sockets that it has.
 #[inline]
 pub(crate) fn slot(fd: c_int) -> Option<&'static Slot> {
-    TABLE.get(fd as u32 as usize).filter(|slot| slot.state() < ADOPTING || !gate::is_inside())
+    TABLE.get(fd as u32 as usize).filter(|slot| !slot.is_inside())
 }
 
 /// Returns the slot of a TCP socket of this process, as [`slot`] does.
 #[inline]
 pub(crate) fn socket(fd: c_int) -> Option<&'static Slot> {
-    TABLE.get(fd as u32 as usize).filter(|slot| {
-        let state = slot.state();
-        state >= PINNED && (state < ADOPTING || !gate::is_inside())
-    })
+    TABLE.get(fd as u32 as usize).filter(|slot| slot.state() >= PINNED && !slot.is_inside())
+}
+
+/// Path of a transfer, as far as it is certain without a lock.
+pub(crate) enum Route {
+    /// To the kernel.
+    Kernel,
+    /// To the kernel; [`leave`] follows.
+    Counted(&'static Slot),
+    /// [`Slot::is_inside`], [`stays`], and [`enter`] decide.
+    Unknown(&'static Slot),
+}
+
+/// Chooses the path of a transfer of `bytes()`.
+#[inline(always)]
+pub(crate) fn route(fd: c_int, bytes: impl FnOnce() -> usize) -> Route {
+    let Some(slot) = TABLE.get(fd as u32 as usize) else { return Route::Kernel };
+    let state = slot.state();
+    if state == CANDIDATE {
+        return if policy::is_early(&slot.counts, bytes()) && start_call(slot) {
+            Route::Counted(slot)
+        } else {
+            Route::Unknown(slot)
+        };
+    }
+    let is_kernels = state < PINNED || (state == PINNED && !stats::are_printed());
+    if is_kernels { Route::Kernel } else { Route::Unknown(slot) }
+}
+
+/// Counts a call of the kernel on a candidate. Returns `false` if it is none any longer.
+#[inline(always)]
+fn start_call(slot: &Slot) -> bool {
+    slot.in_kernel.fetch_add(1, Ordering::SeqCst);
+    let is_candidate = slot.state.load(Ordering::SeqCst) == CANDIDATE;
+    if !is_candidate {
+        leave(slot);
+    }
+    is_candidate
 }
 
 /// Returns `true` if this process has never had a TCP connection or an epoll set.
@@ -175,6 +240,14 @@ fn insert(fd: c_int, slot: &'static Slot, state: u32, entry: Entry) {
     }
 }
 
+/// Records a transfer on a candidate, and adopts it if it is due. Returns `true` if the kernel has it; [`leave`] follows.
+pub(crate) fn stays(slot: &'static Slot, fd: c_int, bytes: usize) -> bool {
+    if slot.state() != CANDIDATE || (policy::is_due(&slot.counts, bytes) && adopt(slot, fd)) {
+        return false;
+    }
+    start_call(slot)
+}
+
 /// Starts a transfer of `bytes` on a socket of this process.
 #[inline]
 pub(crate) fn enter(slot: &'static Slot, fd: c_int, bytes: usize) -> Path {
@@ -184,11 +257,9 @@ pub(crate) fn enter(slot: &'static Slot, fd: c_int, bytes: usize) -> Path {
                 if policy::is_due(&slot.counts, bytes) && adopt(slot, fd) {
                     continue;
                 }
-                slot.in_kernel.fetch_add(1, Ordering::SeqCst);
-                if slot.state.load(Ordering::SeqCst) == CANDIDATE {
+                if start_call(slot) {
                     return Path::Kernel;
                 }
-                slot.in_kernel.fetch_sub(1, Ordering::SeqCst);
             }
             ADOPTING => drop(slot.entry.lock()),
             ADOPTED => match slot.adopted() {
@@ -216,6 +287,9 @@ pub(crate) fn leave(slot: &Slot) {
 /// Moves a candidate to the engine. Returns `false` if it stays with the kernel for now.
 #[cold]
 fn adopt(slot: &'static Slot, fd: c_int) -> bool {
+    if !engine::may_be_available() {
+        return false;
+    }
     check_children();
     if gate::is_closed() {
         return false;
@@ -242,7 +316,11 @@ fn adopt(slot: &'static Slot, fd: c_int) -> bool {
         return stays(CANDIDATE);
     }
     match sockets::adoptable(fd, entry.cookie) {
-        sockets::Adoptable::Now => {}
+        sockets::Adoptable::Now { segments } => {
+            if policy::stays_as_dialog(&slot.counts, engine.cores(), segments) {
+                return stays(CANDIDATE);
+            }
+        }
         sockets::Adoptable::Later => return stays(CANDIDATE),
         sockets::Adoptable::Never => return stays(PINNED),
     }
@@ -266,36 +344,60 @@ fn adopt(slot: &'static Slot, fd: c_int) -> bool {
 /// descriptors are unaffected.
 #[cold]
 pub(crate) fn release(fd: c_int, reason: Reason, next: u32) {
-    let Some(slot) = slot(fd) else { return };
-    if slot.state.load(Ordering::SeqCst) < PINNED {
-        return;
-    }
-    let mut guard = slot.entry.lock();
-    let Some(entry) = guard.as_deref_mut() else { return };
-    match slot.state.load(Ordering::SeqCst) {
-        ADOPTED => {}
-        CANDIDATE | NEW | SHARED if next == PINNED => return slot.state.store(PINNED, Ordering::SeqCst),
-        CANDIDATE | NEW if next == SHARED => return slot.state.store(SHARED, Ordering::SeqCst),
-        _ => return,
-    }
-    if let Some(adopted) = entry.adopted.take() {
-        adopted.give_back();
-        for set in &entry.sets {
-            set.give_back(fd);
-        }
-        slot.counts.reset();
-        slot.state.store(next, Ordering::SeqCst);
-        adopted.wake_all();
-        stats::returned(reason);
+    if let Some(returning) = Returning::start(fd, reason, next) {
+        returning.finish();
     }
 }
 
-/// Returns all sockets to the kernel. `next` chooses the next state of each.
+/// Returns all sockets to the kernel. `next` chooses the next state of each. The engine releases them at the same time.
 pub(crate) fn release_all(reason: Reason, next: impl Fn(c_int) -> u32) {
-    for (fd, slot) in used() {
-        if slot.state.load(Ordering::SeqCst) >= SHARED {
-            release(fd, reason, next(fd));
+    let sockets = used().filter(|(_, slot)| slot.state.load(Ordering::SeqCst) >= SHARED);
+    let returning: Vec<_> = sockets.filter_map(|(fd, _)| Returning::start(fd, reason, next(fd))).collect();
+    returning.into_iter().for_each(Returning::finish);
+}
+
+/// The return of a socket, whose entry is locked. A thread that locks several does so in the order of their descriptors.
+struct Returning {
+    fd: c_int,
+    slot: &'static Slot,
+    entry: MutexGuard<'static, Option<Box<Entry>>>,
+    adopted: Arc<Adopted>,
+    stream: Option<Stream>,
+    reason: Reason,
+    next: u32,
+}
+
+impl Returning {
+    /// Requests the release of the socket. Returns `None` if the engine does not have it.
+    fn start(fd: c_int, reason: Reason, next: u32) -> Option<Returning> {
+        let slot = slot(fd)?;
+        if slot.state.load(Ordering::SeqCst) < PINNED {
+            return None;
         }
+        let mut entry = slot.entry.lock();
+        let adopted = entry.as_deref_mut()?.adopted.clone();
+        match slot.state.load(Ordering::SeqCst) {
+            ADOPTED => {}
+            CANDIDATE | NEW | SHARED if next == PINNED => slot.state.store(PINNED, Ordering::SeqCst),
+            CANDIDATE | NEW if next == SHARED => slot.state.store(SHARED, Ordering::SeqCst),
+            _ => {}
+        }
+        let adopted = adopted?;
+        let stream = adopted.start_return();
+        Some(Returning { fd, slot, entry, adopted, stream, reason, next })
+    }
+
+    /// Waits for the release.
+    fn finish(mut self) {
+        self.adopted.finish_return(self.stream.take());
+        if let Some(entry) = self.entry.as_deref_mut() {
+            entry.adopted = None;
+            entry.sets.iter().for_each(|set| set.give_back(self.fd));
+        }
+        self.slot.counts.reset();
+        self.slot.state.store(self.next, Ordering::SeqCst);
+        self.adopted.wake_all();
+        stats::returned(self.reason);
     }
 }
 

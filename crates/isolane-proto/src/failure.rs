@@ -100,6 +100,8 @@ failures! {
     DataDigest = TRANSIENT_TRANSPORT_ERROR, may_succeed;
     /// A volume did not flush in time.
     FlushTimeout = NAMESPACE_NOT_READY, may_succeed;
+    /// The operator has taken the namespace offline.
+    Offline = NAMESPACE_NOT_READY, after_long_delay;
     /// The storage could not be read.
     Read = UNRECOVERED_READ_ERROR, may_succeed;
     /// The storage could not be written.
@@ -126,4 +128,10 @@ const fn may_succeed(status: Status) -> Status {
     status
 }
 
+/// Lets a host that knows CRDT2 wait for it.
+const fn after_long_delay(status: Status) -> Status {
+    Status(status.0 | CRD_2)
+}
+
 const DNR: u16 = 1 << 14;
+const CRD_2: u16 = 2 << 11;

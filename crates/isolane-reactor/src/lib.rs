@@ -51,6 +51,7 @@ pub mod cpu;
 mod epoll;
 mod errqueue;
 mod event;
+mod eventfd;
 pub mod file;
 pub mod frequency;
 mod iovec;
@@ -75,6 +76,7 @@ mod zerocopy_tracker;
 
 pub use config::{IoChoice, Mode, ReactorConfig, ReactorError};
 pub use event::{Event, Received, Token};
+pub use eventfd::EventfdSignals;
 pub use options::{OptionSyntaxError, SocketOptionError, SocketOptions};
 pub use parker::Parker;
 pub use reactor::{Detached, Reactor, Sent};

@@ -49,7 +49,14 @@ impl WakeFlag {
     /// Requests a wakeup. Check again for work before sleeping.
     #[inline]
     pub fn arm(&self) {
-        self.armed.0.store(1, Ordering::Relaxed);
+        self.armed.0.store(ALL, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Requests a wakeup for some events only, unless one for all is requested already.
+    #[inline]
+    pub fn arm_some(&self) {
+        self.armed.0.fetch_or(SOME, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
@@ -66,7 +73,19 @@ impl WakeFlag {
         fence(Ordering::SeqCst);
         self.armed.0.load(Ordering::Relaxed) != 0 && self.armed.0.swap(0, Ordering::Relaxed) != 0
     }
+
+    /// Like [`WakeFlag::take`], after an event that [`WakeFlag::arm_some`] does not request.
+    #[inline]
+    pub fn take_for_all(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.armed.0.load(Ordering::Relaxed) & ALL != 0 && self.armed.0.swap(0, Ordering::Relaxed) & ALL != 0
+    }
 }
+
+/// Value of a flag that requests a wakeup for all events.
+const ALL: u32 = 1;
+/// Bit of a flag that requests a wakeup for some events.
+const SOME: u32 = 2;
 
 #[cfg(not(loom))]
 impl WakeFlag {
@@ -308,6 +327,16 @@ mod tests {
         assert!(other.ring() && !other.ring());
         assert!(bell.sleep(Some(Duration::ZERO)).unwrap());
         assert!(!bell.sleep(Some(Duration::ZERO)).unwrap(), "the ring was cleared");
+    }
+
+    #[test]
+    fn request_for_some_events_is_kept_after_others() {
+        let flag = WakeFlag::new();
+        flag.arm_some();
+        assert!(!flag.take_for_all() && flag.take() && !flag.take());
+        flag.arm();
+        flag.arm_some();
+        assert!(flag.take_for_all() && !flag.take());
     }
 
     #[test]

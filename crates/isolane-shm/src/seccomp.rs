@@ -1,6 +1,7 @@
-//! A filter of system calls without io_uring.
+//! A filter of system calls without io_uring, and the number of filters.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 
 use libc::{
     BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, c_ulong,
@@ -41,6 +42,24 @@ pub fn deny_io_uring() -> io::Result<()> {
     Ok(())
 }
 
+/// Returns the number of filters of this process's first thread, or `None` if the system does not tell.
+///
+/// It makes only calls that the loader of a program has made before: a filter can end the process for others.
+pub fn seccomp_filters() -> Option<u32> {
+    let mut file = File::open("/proc/self/status").ok()?;
+    let (mut status, mut length) = ([0; MAX_STATUS_BYTES], 0);
+    while length < status.len()
+        && let count @ 1.. = file.read(&mut status[length..]).ok()?
+    {
+        length += count;
+    }
+    let mut lines = status[..length].split(|byte| *byte == b'\n');
+    let count = lines.find_map(|line| line.strip_prefix(b"Seccomp_filters:"))?;
+    std::str::from_utf8(count).ok()?.trim().parse().ok()
+}
+
+const MAX_STATUS_BYTES: usize = 8 << 10;
+
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
     use super::*;
@@ -48,7 +67,9 @@ mod tests {
     #[test]
     fn io_uring_is_missing_in_child() {
         let denied = crate::testing::finishes_in_child(|| {
+            let filters = seccomp_filters().unwrap();
             deny_io_uring().unwrap();
+            assert_eq!(seccomp_filters(), Some(filters + 1));
             // SAFETY: an address that is not mapped is an error.
             let result = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, 0) };
             assert_eq!((result, io::Error::last_os_error().raw_os_error()), (-1, Some(libc::ENOSYS)));

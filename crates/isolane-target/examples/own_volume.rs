@@ -74,7 +74,7 @@ fn execute(storage: &mut [u8], request: Request) -> Outcome {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut config = TargetConfig::new(NQN.parse()?);
-    config.volumes.push((1, Arc::new(OwnVolume::new(1 << 16))));
+    config.subsystems[0].volumes.push((1, Arc::new(OwnVolume::new(1 << 16))));
     config.listen.push(std::env::args().nth(1).unwrap_or("127.0.0.1:4420".to_owned()).parse()?);
     let target = Target::start(config)?;
     println!("listening on {}", target.local_addrs()[0]);

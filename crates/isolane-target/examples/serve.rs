@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut config = TargetConfig::new(NQN.parse()?);
     config.listen = vec!["127.0.0.1:4420".parse()?];
     for (nsid, text) in (1..).zip(std::env::args().skip(1)) {
-        config.volumes.push((nsid, open(&spec::parse(&text)?)?));
+        config.subsystems[0].volumes.push((nsid, open(&spec::parse(&text)?)?));
     }
     let target = Target::start(config)?;
     for address in target.local_addrs() {

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use isolane_proto::subsystem::{NamespaceConfig, SubsystemConfig};
 use isolane_proto::target::{ConnectionConfig, Scheduling};
 use isolane_reactor::{IoChoice, Mode, ReactorConfig};
 use isolane_volume::Volume;
@@ -15,21 +16,50 @@ use crate::error::StartError;
 use crate::listen::Listen;
 use crate::placement::Placement;
 
-/// Volumes, addresses, and limits of a target. Start from [`TargetConfig::new`] and change single fields.
+/// An NVM subsystem: its namespaces, and the hosts that can use them.
 #[derive(Clone)]
-pub struct TargetConfig {
-    /// Name of the NVM subsystem.
+pub struct Subsystem {
+    /// Name that hosts connect to.
     pub nqn: Nqn,
-    /// Serial number of the subsystem, at most 20 printable ASCII characters.
+    /// Serial number, at most 20 printable ASCII characters.
     pub serial: String,
     /// The namespaces: id (from 1) and volume.
     pub volumes: Vec<(u32, Arc<dyn Volume>)>,
+    /// NQNs of the hosts that can connect; `None` admits every host.
+    pub allowed_hosts: Option<Vec<Nqn>>,
+}
+
+impl Subsystem {
+    /// Returns a subsystem without namespaces, for every host.
+    pub fn new(nqn: Nqn) -> Subsystem {
+        Subsystem { nqn, serial: String::from("ISOLANE"), volumes: Vec::new(), allowed_hosts: None }
+    }
+
+    /// Returns the description for the control path, with the limits of `template`.
+    pub(crate) fn to_config(
+        &self,
+        template: &SubsystemConfig,
+        namespaces: Vec<NamespaceConfig>,
+    ) -> SubsystemConfig {
+        SubsystemConfig {
+            nqn: self.nqn,
+            serial: self.serial.clone(),
+            namespaces,
+            allowed_hosts: self.allowed_hosts.clone(),
+            ..template.clone()
+        }
+    }
+}
+
+/// Subsystems, addresses, and limits of a target. Start from [`TargetConfig::new`] and change single fields.
+#[derive(Clone)]
+pub struct TargetConfig {
+    /// The NVM subsystems, all of them at all addresses.
+    pub subsystems: Vec<Subsystem>,
     /// Addresses to listen on, each with its socket options.
     pub listen: Vec<Listen>,
     /// Addresses in the discovery log; if empty, the listeners that a host can reach.
     pub advertise: Vec<SocketAddr>,
-    /// NQNs of the hosts that can connect; `None` admits every host.
-    pub allowed_hosts: Option<Vec<Nqn>>,
     /// Authentication of hosts; `None` serves every allowed host.
     pub auth: Option<AuthConfig>,
     /// Cores to pin one reactor to, each; empty for a single unpinned reactor.
@@ -59,6 +89,9 @@ pub struct TargetConfig {
     /// Time limit for a volume. After it, a controller's shutdown completes without the flush, and its reset
     /// without the stuck commands. Commands that overlap a stuck change still wait for it.
     pub stuck_after: Duration,
+    /// Time for which a command of a namespace that is offline is held, if its host knows no retry delays (ACRE). Linux
+    /// resets the controller after 30 s.
+    pub answer_within: Duration,
     /// Fair queueing: short commands pass long ones of their connection, and a turn receives a bounded amount
     /// from each of several connections. Otherwise commands run in order of arrival.
     pub scheduling: bool,
@@ -80,15 +113,12 @@ pub struct TargetConfig {
 }
 
 impl TargetConfig {
-    /// Returns a configuration without volumes and addresses.
+    /// Returns a configuration with one subsystem, without volumes and addresses.
     pub fn new(nqn: Nqn) -> TargetConfig {
         TargetConfig {
-            nqn,
-            serial: String::from("ISOLANE"),
-            volumes: Vec::new(),
+            subsystems: vec![Subsystem::new(nqn)],
             listen: Vec::new(),
             advertise: Vec::new(),
-            allowed_hosts: None,
             auth: None,
             cores: Vec::new(),
             placement: Placement::default(),
@@ -102,6 +132,7 @@ impl TargetConfig {
             handshake_timeout: ConnectionConfig::default().handshake,
             stall_timeout: ConnectionConfig::default().stall,
             stuck_after: Duration::from_secs(10),
+            answer_within: Duration::from_secs(20),
             scheduling: true,
             rebalance_interval: None,
             zerocopy_threshold: None,
@@ -109,6 +140,18 @@ impl TargetConfig {
             acks: None,
             observe_memory: 64 << 20,
             max_pool_pages: 32 * 1024,
+        }
+    }
+
+    /// Returns the limits of each subsystem. A host is granted as many I/O queues as it can connect.
+    pub(crate) fn subsystem_template(&self, max_connections: usize) -> SubsystemConfig {
+        let max_io_queues = u16::try_from(max_connections.saturating_sub(1)).unwrap_or(u16::MAX).max(1);
+        SubsystemConfig {
+            max_io_queues: self.io_queues.min(max_io_queues),
+            max_queue_entries: self.queue_depth,
+            max_in_capsule_bytes: MAX_IN_CAPSULE_BYTES,
+            max_transfer_bytes: MAX_TRANSFER_BYTES,
+            ..SubsystemConfig::default()
         }
     }
 
@@ -133,8 +176,9 @@ impl TargetConfig {
                 return Err(StartError::SameAddress(*address));
             }
         }
-        for (at, (_, volume)) in self.volumes.iter().enumerate() {
-            let twin = self.volumes[..at].iter().find(|(_, other)| other.identity() == volume.identity());
+        let volumes: Vec<_> = self.subsystems.iter().flat_map(|subsystem| &subsystem.volumes).collect();
+        for (at, (_, volume)) in volumes.iter().enumerate() {
+            let twin = volumes[..at].iter().find(|(_, other)| other.identity() == volume.identity());
             if let Some((_, other)) = twin {
                 let (first, second) = (other.name().to_owned(), volume.name().to_owned());
                 return Err(StartError::SameIdentity { first, second });

@@ -88,9 +88,9 @@ impl Default for OperationCounters {
 }
 
 impl Counters {
-    /// Adds the numbers of a namespace. Those of members are left out.
-    pub(crate) fn add(&mut self, series: &Series) {
-        let Some(namespace) = self.namespaces.get_mut(series.volume as usize) else { return };
+    /// Adds numbers of the namespace at an index of the list.
+    pub(crate) fn add(&mut self, index: usize, series: &Series) {
+        let Some(namespace) = self.namespaces.get_mut(index) else { return };
         let sum = &mut namespace.operations[series.operation as usize];
         sum.commands += series.total.count();
         sum.bytes += series.bytes;
@@ -184,12 +184,12 @@ impl OldestCommand {
 }
 
 impl CoreCounters {
-    pub(crate) fn new(namespaces: usize) -> CoreCounters {
-        let oldest_commands = (0..namespaces).map(|_| OldestCommand::default()).collect();
+    pub(crate) fn new(positions: usize) -> CoreCounters {
+        let oldest_commands = (0..positions).map(|_| OldestCommand::default()).collect();
         CoreCounters { oldest_commands, ..CoreCounters::default() }
     }
 
-    /// Adds the counters of this core to `sum`, whose namespaces are in the same order.
+    /// Adds the counters of this core to `sum`, except those of namespaces.
     pub(crate) fn add_to(&self, sum: &mut Counters) {
         sum.connections_open += self.connections_open.value();
         sum.connections_lingering += self.connections_lingering.value();
@@ -203,8 +203,5 @@ impl CoreCounters {
         sum.digest_errors += self.digest_errors.value();
         sum.deferred_commands += self.deferred_commands.value();
         sum.connections_per_core.push(self.connections_open.value());
-        for (sum, oldest) in sum.namespaces.iter_mut().zip(&self.oldest_commands) {
-            sum.oldest_command = sum.oldest_command.max(oldest.age());
-        }
     }
 }

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use isolane_proto::subsystem::ConfigError;
 use isolane_reactor::{ReactorError, SocketOptionError};
+use isolane_wire::Nqn;
 
 /// Reason why a namespace could not be changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -13,6 +14,46 @@ pub enum NamespaceError {
     /// No namespace has this ID.
     #[error("namespace {0} does not exist; use an ID that `isolane serve` printed")]
     Unknown(u32),
+    /// A namespace has this ID.
+    #[error("namespace {0} exists; choose another ID, or replace its volume")]
+    Exists(u32),
+    /// The target has ended.
+    #[error("the target is stopping; start it again")]
+    Ended,
+    /// The namespace has no volume at present.
+    #[error("namespace {0} is offline; bring it online first (isolane ctl namespace online)")]
+    Offline(u32),
+    /// All IDs are in use.
+    #[error("the subsystem has no free namespace ID; remove a namespace")]
+    Full,
+    /// The volumes of many removed namespaces cannot be closed yet.
+    #[error("too many removed volumes have operations that do not end; check their storage")]
+    Closing,
+    /// Another namespace has the identity of the volume.
+    #[error("{volume} has the identity of namespace {nsid}; give it its own with uuid=")]
+    SameIdentity {
+        /// The other namespace.
+        nsid: u32,
+        /// Name of the volume.
+        volume: String,
+    },
+    /// The volume is smaller than the one before.
+    #[error(
+        "namespace {nsid}: {volume} has {bytes} bytes, and the volume before {before}; allow that with --shrink"
+    )]
+    Smaller {
+        /// The namespace.
+        nsid: u32,
+        /// Name of the volume.
+        volume: String,
+        /// Its size in bytes.
+        bytes: u64,
+        /// The size before, in bytes.
+        before: u64,
+    },
+    /// The volume has a fixed size, or another reason of its own.
+    #[error("{0}")]
+    Volume(String),
     /// The volume accepts no writes.
     #[error("namespace {nsid}: {volume} is read-only; open the volume for writing")]
     ReadOnlyVolume {
@@ -21,6 +62,9 @@ pub enum NamespaceError {
         /// Name of its volume.
         volume: String,
     },
+    /// No subsystem has this name.
+    #[error("this target has no subsystem {0}")]
+    UnknownSubsystem(Box<Nqn>),
     /// The subsystem does not accept the new list of namespaces.
     #[error(transparent)]
     Config(#[from] ConfigError),

@@ -2,14 +2,14 @@
 //!
 //! A core sends a [`PageRequest`] for a command that waits in its lane; a side thread (`page_thread`) replies.
 //!
-//! Invariant: a page has connections of the requesting host only, slow operations of these connections, and no number
+//! Invariant: a page has the namespaces of one subsystem, and connections of the requesting host only, slow operations of these connections, and no number
 //! that other hosts contribute to.
 
 use std::sync::mpsc::SyncSender;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use isolane_observe::snapshot::{Connection, Numbers, Program, SlowOperation, Snapshot, VERSION, Volume};
-use isolane_proto::subsystem::{Host, HostPage};
+use isolane_proto::subsystem::{Host, HostPage, SubsystemId};
 use isolane_wire::log::HostStagesHeader;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -20,6 +20,7 @@ use crate::slab::LaneId;
 #[derive(Debug)]
 pub(crate) struct PageRequest {
     pub host: Host,
+    pub subsystem: SubsystemId,
     /// Admin queue that waits for it, and the core that owns it.
     pub lane: LaneId,
     pub core: usize,

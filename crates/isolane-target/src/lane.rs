@@ -311,6 +311,14 @@ impl Lane {
         at
     }
 
+    /// Returns the positions that its commands have, apart from those that its core lists.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = usize> {
+        let volumes = self.volumes.iter().filter(|at| !at.is_idle()).map(|at| at.position);
+        let stalled = self.stalled.iter().map(|stalled| stalled.position);
+        let left = self.left_at.iter().map(|(position, _)| *position);
+        volumes.chain(stalled).chain(left).chain(self.marks.transfer_positions())
+    }
+
     /// Reserves memory for a command.
     pub(crate) fn reserve(&mut self, position: usize, len: usize) {
         self.reserved_bytes += len;

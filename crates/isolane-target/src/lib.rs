@@ -11,7 +11,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut config = TargetConfig::new("nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349".parse()?);
-//! config.volumes.push((1, open(&spec::parse("mem:1G")?)?));
+//! config.subsystems[0].volumes.push((1, open(&spec::parse("mem:1G")?)?));
 //! config.listen.push("127.0.0.1:0".parse()?);
 //! let target = Target::start(config)?;
 //! println!("listening on {}", target.local_addrs()[0]);
@@ -28,6 +28,7 @@
 
 mod auth;
 mod auth_threads;
+mod changes;
 mod config;
 mod core;
 mod counters;
@@ -45,6 +46,7 @@ mod nvme_status;
 mod observed;
 mod page_thread;
 mod placement;
+mod release;
 mod scheduler;
 mod shared;
 mod slab;
@@ -54,7 +56,8 @@ mod timeline;
 mod work;
 
 pub use auth::{AuthConfig, HostKeys, RequiredAuth};
-pub use config::TargetConfig;
+pub use changes::{Changed, Closing, NamespaceChange, NamespaceControl, NamespaceState, NamespaceStatus};
+pub use config::{Subsystem, TargetConfig};
 pub use counters::{ConnectionStatus, Counters, NamespaceCounters, OperationCounters};
 pub use error::{NamespaceError, ShutdownReport, StartError};
 pub use listen::{DEFAULT_PORT, Listen, is_dual_stack, parse_address};

@@ -1,48 +1,73 @@
-//! Namespaces of the data path: volume and initial geometry by namespace ID.
+//! Namespaces of the data path: volume and geometry by namespace ID.
 //!
-//! Invariant: immutable while the target runs, so every core reads it without a lock.
+//! A table is immutable: a change makes another one, which each core takes between two events (`changes.rs`).
+//! A command keeps the position of its namespace, which stays with it until no core uses it, also if the
+//! namespace is removed or gets another volume.
+//!
+//! Invariant: a core reads its table without a lock, and a position has one volume as long as a command can
+//! have it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use isolane_proto::subsystem::{Generation, NamespaceConfig, NamespaceGeometry};
+use isolane_proto::subsystem::{Generation, MAX_NSID, NamespaceConfig, NamespaceGeometry, SubsystemId};
+use isolane_volume::Volume;
 use isolane_volume::nested::address_of;
-use isolane_volume::{Volume, VolumeTree};
 use isolane_wire::log::RestartLoss;
+use uuid::Uuid;
+
+use crate::config::Subsystem;
+use crate::error::NamespaceError;
 
 /// One namespace.
+#[derive(Clone)]
 pub(crate) struct Namespace {
+    pub subsystem: SubsystemId,
     pub nsid: u32,
-    /// As its volume opened; each core keeps the present one.
+    /// Its number in snapshots, which no other volume gets.
+    pub number: u32,
+    /// The number of its first member; the others follow.
+    pub first_member: u32,
     pub geometry: NamespaceGeometry,
     pub volume: Arc<dyn Volume>,
 }
 
 impl Namespace {
-    pub(crate) fn new(nsid: u32, volume: Arc<dyn Volume>) -> Namespace {
-        let geometry = volume.info();
-        let geometry = NamespaceGeometry {
-            block_shift: geometry.block_size.trailing_zeros() as u8,
-            blocks: geometry.blocks,
-            read_only: geometry.read_only,
-        };
-        Namespace { nsid, geometry, volume }
+    /// Returns the namespace with the numbers of its volume.
+    fn new(
+        (subsystem, nsid): (SubsystemId, u32),
+        volume: Arc<dyn Volume>,
+        number: u32,
+        first_member: u32,
+    ) -> Namespace {
+        let geometry = geometry_of(&*volume);
+        Namespace { subsystem, nsid, number, first_member, geometry, volume }
     }
 
     /// Returns the description for the control path.
     pub(crate) fn to_config(&self) -> NamespaceConfig {
-        let (geometry, identity) = (self.volume.info(), self.volume.identity());
+        let (info, identity) = (self.volume.info(), self.volume.identity());
         NamespaceConfig {
             nsid: self.nsid,
             geometry: self.geometry,
             uuid: *identity.uuid.as_bytes(),
             nguid: identity.nguid(),
-            volatile_cache: geometry.volatile_cache,
-            deallocate: geometry.deallocate,
-            zeroes_after_deallocate: geometry.zeroes_after_deallocate,
+            volatile_cache: info.volatile_cache,
+            deallocate: info.deallocate,
+            zeroes_after_deallocate: info.zeroes_after_deallocate,
             deallocate_blocks_preferred: 0,
             generation: self.volume.description().generation.map(generation),
         }
+    }
+}
+
+/// Returns the present geometry of a volume.
+fn geometry_of(volume: &dyn Volume) -> NamespaceGeometry {
+    let info = volume.info();
+    NamespaceGeometry {
+        block_shift: info.block_size.trailing_zeros() as u8,
+        blocks: volume.blocks(),
+        read_only: info.read_only,
     }
 }
 
@@ -55,44 +80,128 @@ fn generation(generation: isolane_volume::Generation) -> Generation {
     Generation { id: *generation.id.as_bytes(), loses }
 }
 
-/// All namespaces, ordered by ID.
-pub(crate) struct Namespaces {
-    list: Vec<Namespace>,
-    /// Position in `list` plus one, by namespace ID; 0 for an unused ID.
+/// The namespace IDs of one subsystem.
+#[derive(Clone)]
+struct Ids {
+    /// Position plus one, by namespace ID; 0 for an unused ID.
     positions: Vec<u16>,
-    /// Number of each member in a snapshot, by its address. The numbers follow those of the namespaces.
+    /// Namespaces without a volume until an operator gives them one: name of the last one, and description for hosts.
+    offline: BTreeMap<u32, (String, NamespaceConfig)>,
+    /// The lowest ID above all that were used since the start.
+    next_nsid: u32,
+}
+
+impl Default for Ids {
+    fn default() -> Ids {
+        Ids { positions: Vec::new(), offline: BTreeMap::new(), next_nsid: 1 }
+    }
+}
+
+/// All namespaces of all subsystems.
+#[derive(Clone)]
+pub(crate) struct Namespaces {
+    /// By position. A removed namespace keeps its position until no core uses it.
+    slots: Vec<Option<Arc<Namespace>>>,
+    /// By number of the subsystem.
+    ids: Vec<Ids>,
+    /// Number of each member in a snapshot, by its address.
     members: HashMap<usize, u32>,
+    /// Number of used positions.
+    used: usize,
+    next_number: u32,
 }
 
 impl Namespaces {
-    pub(crate) fn new(mut list: Vec<Namespace>) -> Namespaces {
-        list.sort_by_key(|namespace| namespace.nsid);
-        let highest = list.last().map_or(0, |namespace| namespace.nsid as usize);
-        let mut positions = vec![0; highest + 1];
-        for (position, namespace) in list.iter().enumerate() {
-            positions[namespace.nsid as usize] = position as u16 + 1;
+    /// Returns the first table. The numbers of the members follow those of all namespaces.
+    pub(crate) fn new(subsystems: &[Subsystem]) -> Namespaces {
+        let list = subsystems.iter().enumerate().flat_map(|(index, subsystem)| {
+            let volumes = subsystem.volumes.iter();
+            volumes.map(move |(nsid, volume)| ((SubsystemId::at(index), *nsid), Arc::clone(volume)))
+        });
+        let mut list: Vec<_> = list.collect();
+        list.sort_by_key(|(id, _)| *id);
+        let mut table = Namespaces {
+            slots: Vec::new(),
+            ids: Vec::new(),
+            members: HashMap::new(),
+            used: 0,
+            next_number: list.len() as u32,
+        };
+        for (number, (id, volume)) in (0..).zip(list) {
+            let namespace = Namespace::new(id, volume, number, table.next_number);
+            table.insert(table.slots.len(), namespace);
         }
-        let (mut members, mut next) = (HashMap::new(), list.len() as u32);
-        list.iter().for_each(|namespace| number_members(&namespace.volume, &mut next, &mut members));
-        Namespaces { list, positions, members }
+        table
     }
 
     /// Returns the position of the namespace with this ID.
-    pub(crate) fn find(&self, nsid: u32) -> Option<usize> {
-        let position = *self.positions.get(nsid as usize)?;
+    #[inline]
+    pub(crate) fn find(&self, subsystem: SubsystemId, nsid: u32) -> Option<usize> {
+        let position = *self.ids.get(subsystem.number())?.positions.get(nsid as usize)?;
         usize::from(position).checked_sub(1)
     }
 
+    /// Returns the namespace at a position that a command has.
+    #[inline]
     pub(crate) fn at(&self, position: usize) -> &Namespace {
-        &self.list[position]
+        match &self.slots[position] {
+            Some(namespace) => namespace,
+            None => unreachable!("a command has a position without a namespace"),
+        }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Namespace> {
-        self.list.iter()
+    /// Returns the namespace at a position, if there is one.
+    pub(crate) fn get(&self, position: usize) -> Option<&Namespace> {
+        self.slots.get(position)?.as_deref()
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.list.len()
+    /// Returns the namespaces that hosts see, ordered by subsystem and ID, with their positions.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &Namespace)> {
+        self.ids.iter().flat_map(|ids| self.iter_ids(ids))
+    }
+
+    /// Returns those of one subsystem.
+    pub(crate) fn iter_of(&self, subsystem: SubsystemId) -> impl Iterator<Item = (usize, &Namespace)> {
+        self.ids.get(subsystem.number()).into_iter().flat_map(|ids| self.iter_ids(ids))
+    }
+
+    fn iter_ids<'a>(&'a self, ids: &'a Ids) -> impl Iterator<Item = (usize, &'a Namespace)> {
+        let positions = ids.positions.iter().filter_map(|position| usize::from(*position).checked_sub(1));
+        positions.map(|position| (position, self.at(position)))
+    }
+
+    /// Whether a namespace has no volume at present.
+    pub(crate) fn is_offline(&self, subsystem: SubsystemId, nsid: u32) -> bool {
+        self.ids.get(subsystem.number()).is_some_and(|ids| ids.offline.contains_key(&nsid))
+    }
+
+    /// Returns the namespaces of a subsystem without a volume: the name of the last one, and the description for
+    /// hosts.
+    pub(crate) fn offline(&self, subsystem: SubsystemId) -> impl Iterator<Item = &(String, NamespaceConfig)> {
+        self.ids.get(subsystem.number()).into_iter().flat_map(|ids| ids.offline.values())
+    }
+
+    /// Returns the descriptions of all namespaces of a subsystem for the control path.
+    pub(crate) fn to_configs(&self, subsystem: SubsystemId) -> Vec<NamespaceConfig> {
+        let online = self.iter_of(subsystem).map(|(_, namespace)| namespace.to_config());
+        online.chain(self.offline(subsystem).map(|(_, config)| config.clone())).collect()
+    }
+
+    /// Returns the positions with a namespace, including removed ones.
+    pub(crate) fn occupied(&self) -> impl Iterator<Item = usize> {
+        let slots = self.slots.iter().enumerate();
+        slots.filter_map(|(position, slot)| slot.as_ref().map(|_| position))
+    }
+
+    /// Returns the number of namespaces, including removed ones.
+    #[inline]
+    pub(crate) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Returns a number above all positions.
+    pub(crate) fn end(&self) -> usize {
+        self.slots.len()
     }
 
     /// Returns the number of the member at this address.
@@ -100,21 +209,145 @@ impl Namespaces {
         self.members.get(&address).copied()
     }
 
-    /// Returns the number of volumes, with all members.
-    pub(crate) fn volumes(&self) -> usize {
-        self.list.iter().map(|namespace| count(&namespace.volume.tree())).sum()
+    /// Returns the number of volumes that have had a number, with all members.
+    pub(crate) fn numbers(&self) -> usize {
+        self.next_number as usize
+    }
+}
+
+/// Changes of a table that no core has yet.
+impl Namespaces {
+    /// Returns an ID that no namespace has had since the start, if there is one, else a free one.
+    pub(crate) fn free_nsid(&self, subsystem: SubsystemId) -> Option<u32> {
+        let next = self.ids.get(subsystem.number()).map_or(1, |ids| ids.next_nsid);
+        (next..=MAX_NSID).chain(1..=MAX_NSID).find(|nsid| !self.is_used(subsystem, *nsid))
+    }
+
+    fn is_used(&self, subsystem: SubsystemId, nsid: u32) -> bool {
+        self.find(subsystem, nsid).is_some() || self.is_offline(subsystem, nsid)
+    }
+
+    /// Adds a namespace.
+    ///
+    /// # Errors
+    /// If the ID is in use, another namespace has the identity, or too many volumes are being closed.
+    pub(crate) fn add(
+        &mut self,
+        id: (SubsystemId, u32),
+        volume: Arc<dyn Volume>,
+    ) -> Result<(), NamespaceError> {
+        if self.is_used(id.0, id.1) {
+            return Err(NamespaceError::Exists(id.1));
+        }
+        let uuid = volume.identity().uuid;
+        let online = self.iter().map(|(_, other)| (other.nsid, other.volume.identity().uuid));
+        let offline = self.ids.iter().flat_map(|ids| ids.offline.values());
+        let offline = offline.map(|(_, config)| (config.nsid, Uuid::from_bytes(config.uuid)));
+        if let Some((nsid, _)) = online.chain(offline).find(|(_, other)| *other == uuid) {
+            return Err(NamespaceError::SameIdentity { nsid, volume: volume.name().to_owned() });
+        }
+        let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        if free >= MAX_POSITIONS {
+            return Err(NamespaceError::Closing);
+        }
+        let number = self.next_number;
+        self.next_number += 1;
+        self.insert(free, Namespace::new(id, volume, number, number + 1));
+        Ok(())
+    }
+
+    fn insert(&mut self, position: usize, namespace: Namespace) {
+        number_members(&namespace.volume, &mut self.next_number, &mut self.members);
+        let nsid = namespace.nsid;
+        if self.slots.len() <= position {
+            self.slots.resize(position + 1, None);
+        }
+        let subsystem = namespace.subsystem.number();
+        if self.ids.len() <= subsystem {
+            self.ids.resize_with(subsystem + 1, Ids::default);
+        }
+        let ids = &mut self.ids[subsystem];
+        if ids.positions.len() <= nsid as usize {
+            ids.positions.resize(nsid as usize + 1, 0);
+        }
+        ids.positions[nsid as usize] = position as u16 + 1;
+        ids.next_nsid = ids.next_nsid.max(nsid + 1);
+        self.slots[position] = Some(Arc::new(namespace));
+        self.used += 1;
+    }
+
+    /// Removes a namespace for new commands. Returns its position, if it has a volume, and its description.
+    pub(crate) fn hide(
+        &mut self,
+        subsystem: SubsystemId,
+        nsid: u32,
+    ) -> Result<(Option<usize>, NamespaceConfig), NamespaceError> {
+        let offline = self.ids.get_mut(subsystem.number()).and_then(|ids| ids.offline.remove(&nsid));
+        if let Some((_, config)) = offline {
+            return Ok((None, config));
+        }
+        let position = self.find(subsystem, nsid).ok_or(NamespaceError::Unknown(nsid))?;
+        self.ids[subsystem.number()].positions[nsid as usize] = 0;
+        Ok((Some(position), self.at(position).to_config()))
+    }
+
+    /// Takes the volume of a namespace away, and returns its position.
+    pub(crate) fn set_offline(&mut self, subsystem: SubsystemId, nsid: u32) -> Result<usize, NamespaceError> {
+        if self.is_offline(subsystem, nsid) {
+            return Err(NamespaceError::Offline(nsid));
+        }
+        let position = self.locate(subsystem, nsid)?;
+        let (_, config) = self.hide(subsystem, nsid)?;
+        let name = self.at(position).volume.name().to_owned();
+        self.ids[subsystem.number()].offline.insert(nsid, (name, config));
+        Ok(position)
+    }
+
+    /// Returns the position of a namespace that must have a volume.
+    pub(crate) fn locate(&self, subsystem: SubsystemId, nsid: u32) -> Result<usize, NamespaceError> {
+        let is_offline = self.is_offline(subsystem, nsid);
+        let missing = if is_offline { NamespaceError::Offline } else { NamespaceError::Unknown };
+        self.find(subsystem, nsid).ok_or(missing(nsid))
+    }
+
+    /// Replaces the properties of a namespace that keeps its volume.
+    pub(crate) fn update(
+        &mut self,
+        (subsystem, nsid): (SubsystemId, u32),
+        change: impl FnOnce(&mut Namespace),
+    ) -> Result<(), NamespaceError> {
+        let position = self.locate(subsystem, nsid)?;
+        let mut namespace = self.at(position).clone();
+        change(&mut namespace);
+        self.slots[position] = Some(Arc::new(namespace));
+        Ok(())
+    }
+
+    /// Removes a namespace that no core uses.
+    pub(crate) fn free(&mut self, position: usize) {
+        if let Some(namespace) = self.slots[position].take() {
+            self.used -= 1;
+            for_each_member(&namespace.volume, &mut |member| {
+                self.members.remove(&address_of(member));
+            });
+        }
     }
 }
 
 /// Numbers the members of a volume, each followed by its own members.
 fn number_members(volume: &Arc<dyn Volume>, next: &mut u32, members: &mut HashMap<usize, u32>) {
-    for member in volume.members() {
-        members.insert(address_of(&member), *next);
+    for_each_member(volume, &mut |member| {
+        members.insert(address_of(member), *next);
         *next += 1;
-        number_members(&member, next, members);
+    });
+}
+
+fn for_each_member(volume: &Arc<dyn Volume>, f: &mut impl FnMut(&Arc<dyn Volume>)) {
+    for member in volume.members() {
+        f(&member);
+        for_each_member(&member, f);
     }
 }
 
-fn count(tree: &VolumeTree) -> usize {
-    1 + tree.members.iter().map(count).sum::<usize>()
-}
+/// Maximum number of namespaces of all subsystems, with those whose volumes are being closed.
+pub(crate) const MAX_POSITIONS: usize = 16 * MAX_NSID as usize;

@@ -51,19 +51,23 @@ impl CoreCells {
     /// Returns the cells to record into, with this [`series_index`].
     #[inline]
     pub(crate) fn series(&self, index: usize) -> &SeriesCells {
-        match self.series[index].get() {
+        match self.series.get(index).and_then(OnceLock::get) {
             Some(cells) => cells,
             None => self.add_series(index),
         }
     }
 
-    /// Allocates the cells, or those of all volumes beyond the limit.
+    /// Allocates the cells, or those of all volumes beyond the limit of memory or numbers.
     #[cold]
     fn add_series(&self, index: usize) -> &SeriesCells {
         let used = self.used_bytes.value() + SERIES_BYTES;
-        let others = self.series.len() - SERIES_OF_VOLUME + index % SERIES_OF_VOLUME;
-        self.used_bytes.set(used.min(self.max_bytes));
-        self.series[if used <= self.max_bytes { index } else { others }].get_or_init(Box::default)
+        let others = self.series.len() - SERIES_OF_VOLUME;
+        let has_number = index < others;
+        if has_number && used <= self.max_bytes {
+            self.used_bytes.set(used);
+            return self.series[index].get_or_init(Box::default);
+        }
+        self.series[others + index % SERIES_OF_VOLUME].get_or_init(Box::default)
     }
 
     /// Returns the number that stands for all volumes beyond the limit.
@@ -416,7 +420,7 @@ impl Observer {
             connection: connection.description.id,
             lba: mark.first.lba,
             bytes: mark.bytes / u64::from(mark.count),
-            volume: mark.kind.position() as u32,
+            volume: mark.kind.volume() as u32,
             cid: mark.first.cid,
             depth: mark.first.depth,
             operation: mark.kind.operation(),

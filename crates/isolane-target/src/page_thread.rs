@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 
 use isolane_observe::snapshot::{Program, Volume};
-use isolane_proto::subsystem::{Host, HostPage};
+use isolane_proto::subsystem::{Host, HostPage, SubsystemId};
 use isolane_reactor::clock;
 
 use crate::host_page::{MAX_VOLUMES, PageRequest, to_page};
@@ -31,15 +31,15 @@ pub(crate) fn spawn(shared: &Arc<Shared>, started_ns: u64) -> std::io::Result<Jo
 }
 
 fn serve(shared: &Weak<Shared>, started_ns: u64, requests: &Receiver<PageRequest>) {
-    for PageRequest { host, lane, core } in requests {
+    for PageRequest { host, subsystem, lane, core } in requests {
         let Some(shared) = shared.upgrade().filter(|shared| shared.page_requests.is_open()) else { return };
-        let page = collect(&shared, started_ns, &host);
+        let page = collect(&shared, started_ns, &host, subsystem);
         shared.post(core, Message::HostPage { lane, page });
     }
 }
 
 /// Collects the numbers of a host. A host without a name has none, because any host can send an empty name.
-fn collect(shared: &Shared, started_ns: u64, host: &Host) -> HostPage {
+fn collect(shared: &Shared, started_ns: u64, host: &Host, subsystem: SubsystemId) -> HostPage {
     let connections = if host.nqn.is_some() { shared.connections.copy_of(host) } else { Vec::new() };
     let now_ns = clock::now();
     let slow = snapshot::slow(shared, snapshot::unix_offset_ns(now_ns));
@@ -50,14 +50,14 @@ fn collect(shared: &Shared, started_ns: u64, host: &Host) -> HostPage {
         clock: clock::source().to_owned(),
         ..Program::default()
     };
-    to_page(program, volumes(shared), connections, slow)
+    to_page(program, volumes(shared, subsystem), connections, slow)
 }
 
-/// The namespaces, without names and paths of the target.
-fn volumes(shared: &Shared) -> Vec<Volume> {
-    let namespaces = (0..).zip(shared.namespaces.iter());
-    let volumes = namespaces.map(|(id, namespace)| Volume {
-        id,
+/// The namespaces of a subsystem, without names and paths of the target.
+fn volumes(shared: &Shared, subsystem: SubsystemId) -> Vec<Volume> {
+    let table = shared.namespaces();
+    let volumes = table.iter_of(subsystem).map(|(_, namespace)| Volume {
+        id: namespace.number,
         nsid: Some(namespace.nsid),
         name: format!("namespace {}", namespace.nsid),
         bytes: namespace.geometry.blocks << namespace.geometry.block_shift,

@@ -1,6 +1,6 @@
 //! Shared state of the cores of one target: the control path behind its lock, and the mailboxes.
 //!
-//! The data path uses only the immutable list of namespaces. Invariants: an event of the [`Port`] for another
+//! The data path uses none of it; each core has its own reference to the present [`Namespaces`]. Invariants: an event of the [`Port`] for another
 //! connection is posted to the core that owns it, under the lock of the call that caused it; and no core
 //! waits for another.
 
@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use isolane_memory::PAGE_SIZE;
 use isolane_proto::auth::Computed;
 use isolane_proto::subsystem::{
-    AssociationId, CloseReason, ConnectRefusal, Connected, ConnectionInfo, ControlEvent, Host, HostPage, Port,
+    AssociationId, CloseReason, ConnectRefusal, Connected, ConnectionInfo, ControlEvent, Host, HostPage,
+    Port, SubsystemConfig, SubsystemId,
 };
 use isolane_reactor::Waker;
 use isolane_reactor::mailbox::{self, Receiver, SendError, Sender};
@@ -24,16 +25,16 @@ use parking_lot::Mutex;
 use crate::auth::AuthConfig;
 use crate::auth_threads::AuthRequests;
 use crate::config::TargetConfig;
-
 use crate::counters::{ConnectionStatus, CoreCounters, InFlight};
 use crate::fence::Fence;
 use crate::host_page::PageRequests;
 use crate::lane::MigratingLane;
 use crate::lane_quota::LaneQuota;
 use crate::memory_budget::{max_lanes, pool_pages};
-use crate::namespace::Namespaces;
+use crate::namespace::{MAX_POSITIONS, Namespaces};
 use crate::newcomers::Newcomers;
 use crate::observed::{Connections, CoreCells};
+use crate::release::Release;
 use crate::scheduler::CoreLoad;
 use crate::slab::LaneId;
 
@@ -51,9 +52,9 @@ pub(crate) enum Message {
     Shutdown { id: AssociationId, in_flight: Vec<Arc<InFlight>> },
     /// No request: by dropping the reference, a core confirms that it sees all earlier changes of the port.
     Checkpoint(Arc<()>),
-    /// Read the data that has arrived on all connections of this host, enter its unfinished changes into the
-    /// fence, then reply with [`Message::HostDrained`].
-    DrainHost { host: Box<Host>, fence: Arc<Fence>, reply_to: LaneId },
+    /// Read the data that has arrived on all connections of this host to this subsystem, enter its unfinished
+    /// changes into the fence, then reply with [`Message::HostDrained`].
+    DrainHost { subsystem: SubsystemId, host: Box<Host>, fence: Arc<Fence>, reply_to: LaneId },
     /// One core has entered its changes into the fence.
     HostDrained { lane: LaneId },
     /// Pass the held Connect of this lane to the port again: a queue has ended.
@@ -68,8 +69,10 @@ pub(crate) enum Message {
     MigrateIn(MigratingLane),
     /// Continue the first command of this lane that waits for its host's page.
     HostPage { lane: LaneId, page: HostPage },
-    /// Check later commands of this namespace against this write protection, then drop the sender.
-    SetReadOnly { position: usize, read_only: bool, seen: std::sync::mpsc::Sender<()> },
+    /// Use this table for later commands, then drop the sender.
+    Namespaces { table: Arc<Namespaces>, seen: std::sync::mpsc::Sender<()> },
+    /// Drop the reference once no command uses this removed namespace. The last one to do so flushes its volume first.
+    Release(Arc<Release>),
     /// Continue the Authentication Send of this lane.
     Computed { lane: LaneId, computed: Box<Computed> },
     /// Send the status of every connection, then drop the sender.
@@ -80,7 +83,10 @@ pub(crate) enum Message {
 
 /// Shared state of the cores of one target.
 pub(crate) struct Shared {
-    pub namespaces: Namespaces,
+    /// The table that the cores have or get next.
+    pub table: Mutex<Arc<Namespaces>>,
+    /// Held while namespaces change, so that all cores and the port end with the same change.
+    pub changes: Mutex<()>,
     pub counters: Vec<Arc<CoreCounters>>,
     /// Latencies, by core.
     pub observed: Vec<Arc<CoreCells>>,
@@ -95,6 +101,8 @@ pub(crate) struct Shared {
     /// Connections migrate, and the clock of the first core follows its load.
     pub is_dynamic: bool,
     pub mailboxes: Vec<Sender<Message>>,
+    /// Limits of each subsystem.
+    pub subsystem_template: SubsystemConfig,
     /// Fair queueing: short commands pass long ones.
     pub scheduling: bool,
     /// Time limit for a volume.
@@ -140,8 +148,8 @@ impl Shared {
         let (lanes, fences, held_connects) = Default::default();
         let control = ControlState { port, lanes, fences, held_connects };
         let (mailboxes, receivers): (Vec<_>, Vec<_>) = wakers.map(mailbox::unbounded).unzip();
-        let counters = mailboxes.iter().map(|_| Arc::new(CoreCounters::new(namespaces.len())));
-        let volumes = namespaces.volumes();
+        let counters = mailboxes.iter().map(|_| Arc::new(CoreCounters::new(MAX_POSITIONS)));
+        let volumes = namespaces.numbers() + SPARE_NUMBERS;
         let max_bytes = config.observe_memory / mailboxes.len().max(1);
         let observed = mailboxes.iter().map(|_| Arc::new(CoreCells::new(volumes, max_bytes)));
         let shared = Shared {
@@ -159,16 +167,23 @@ impl Shared {
                 .max()
                 .unwrap_or_default(),
             is_dynamic: config.rebalance_interval.is_some(),
-            namespaces,
+            table: Mutex::new(Arc::new(namespaces)),
+            changes: Mutex::new(()),
             lane_quota: LaneQuota::new(mailboxes.len(), max_lanes(config.max_pool_pages), max_connections),
             newcomers: Newcomers::new(max_newcomers),
             mailboxes,
+            subsystem_template: config.subsystem_template(max_connections),
             scheduling: config.scheduling,
             stuck_after: config.stuck_after,
             cores_drained: AtomicUsize::new(0),
             control: Mutex::new(control),
         };
         (Arc::new(shared), receivers)
+    }
+
+    /// Returns the present table of namespaces. Not for the data path.
+    pub(crate) fn namespaces(&self) -> Arc<Namespaces> {
+        Arc::clone(&self.table.lock())
     }
 
     /// Counts a refused connection, and logs one per second.
@@ -319,14 +334,16 @@ impl Shared {
         reply_to: LaneId,
     ) -> usize {
         let control = self.control.lock();
-        let Some(host) = control.port.host_to_drain(entry, data) else { return 0 };
-        let lanes = control.lanes.iter().filter(|(id, _)| !id.discovery).flat_map(|(_, lanes)| lanes);
+        let Some((subsystem, host)) = control.port.host_to_drain(entry, data) else { return 0 };
+        let lanes = control.lanes.iter().filter(|(id, _)| id.subsystem == subsystem);
+        let lanes = lanes.flat_map(|(_, lanes)| lanes);
         let mut cores: Vec<usize> =
             lanes.filter(|lane| lane.host.matches(&host)).map(|lane| lane.core).collect();
         cores.sort_unstable();
         cores.dedup();
         for core in &cores {
-            self.post(*core, Message::DrainHost { host: Box::new(host), fence: Arc::clone(fence), reply_to });
+            let (host, fence) = (Box::new(host), Arc::clone(fence));
+            self.post(*core, Message::DrainHost { subsystem, host, fence, reply_to });
         }
         cores.len()
     }
@@ -406,6 +423,8 @@ impl ControlState {
     }
 }
 
+/// Volumes that can be added with numbers of their own. The numbers of later ones are counted together.
+const SPARE_NUMBERS: usize = 512;
 /// Limit for displaced newcomers that another core has not closed yet.
 pub(crate) const MAX_CLOSING: usize = 32;
 
@@ -413,5 +432,7 @@ fn reason_text(reason: CloseReason) -> &'static str {
     match reason {
         CloseReason::AdminQueueLost => "the association's admin connection is gone",
         CloseReason::KeepAliveExpired => "the host was silent for longer than its keep-alive timeout",
+        CloseReason::HostRemoved => "its host is no longer allowed to use the subsystem",
+        CloseReason::SubsystemRemoved => "its subsystem was removed",
     }
 }

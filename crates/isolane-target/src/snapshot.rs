@@ -1,5 +1,6 @@
 //! The numbers of a running target as one document.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,6 +10,7 @@ use isolane_reactor::clock;
 use isolane_volume::VolumeTree;
 use isolane_volume::tree::{ARGUMENT, MirrorState};
 
+use crate::namespace::Namespace;
 use crate::observed::CoreCells;
 use crate::shared::Shared;
 
@@ -17,12 +19,16 @@ pub(crate) fn take(shared: &Shared, started_ns: u64) -> Snapshot {
     let now_ns = clock::now();
     let slow = slow(shared, unix_offset_ns(now_ns));
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let numbers = numbers(shared);
+    let mut numbers = numbers(shared);
+    let volumes = volumes(shared, &numbers);
+    // Those of removed namespaces have no volume.
+    let listed: HashSet<u32> = volumes.iter().map(|volume| volume.id).collect();
+    numbers.series.retain(|series| listed.contains(&series.volume));
     Snapshot {
         version: VERSION,
         program: program(shared, now_ns.saturating_sub(started_ns)),
         at_unix_ms: since_1970.as_millis() as u64,
-        volumes: volumes(shared, &numbers),
+        volumes,
         numbers,
         slow,
         ..Snapshot::default()
@@ -95,25 +101,21 @@ fn numbers(shared: &Shared) -> Numbers {
 
 /// Returns all volumes: the namespaces in their order, then their members, then the others if they have numbers.
 fn volumes(shared: &Shared, numbers: &Numbers) -> Vec<Volume> {
-    let trees: Vec<VolumeTree> = shared.namespaces.iter().map(|it| it.volume.tree()).collect();
-    let mut list: Vec<Volume> = shared
-        .namespaces
-        .iter()
-        .zip(&trees)
-        .enumerate()
-        .map(|(position, (namespace, tree))| {
-            let oldest = shared.counters.iter().filter_map(|core| core.oldest_commands[position].age()).max();
-            let info = namespace.volume.info();
-            Volume {
-                nsid: Some(namespace.nsid),
-                bytes: info.blocks * u64::from(info.block_size),
-                oldest_ms: oldest.map(|age| age.as_millis() as u64),
-                ..describe(position, None, tree)
-            }
-        })
-        .collect();
-    for (position, tree) in trees.iter().enumerate() {
-        add_members(&mut list, position, tree);
+    let table = shared.namespaces();
+    let trees: Vec<VolumeTree> = table.iter().map(|(_, it)| it.volume.tree()).collect();
+    let describe = |((position, namespace), tree): ((usize, &Namespace), &VolumeTree)| {
+        let oldest = shared.counters.iter().filter_map(|core| core.oldest_commands[position].age()).max();
+        Volume {
+            nsid: Some(namespace.nsid),
+            bytes: namespace.geometry.blocks << namespace.geometry.block_shift,
+            oldest_ms: oldest.map(|age| age.as_millis() as u64),
+            ..describe(namespace.number, None, tree)
+        }
+    };
+    let mut list: Vec<Volume> = table.iter().zip(&trees).map(describe).collect();
+    for ((_, namespace), tree) in table.iter().zip(&trees) {
+        let mut next = namespace.first_member;
+        add_members(&mut list, namespace.number, &mut next, tree);
     }
     let others = shared.observed.first().map(|cells| cells.others() as u32);
     if numbers.series.iter().any(|series| Some(series.volume) == others) {
@@ -123,20 +125,24 @@ fn volumes(shared: &Shared, numbers: &Numbers) -> Vec<Volume> {
 }
 
 /// Adds the members of a tree, each followed by its own members.
-fn add_members(list: &mut Vec<Volume>, parent: usize, tree: &VolumeTree) {
+fn add_members(list: &mut Vec<Volume>, parent: u32, next: &mut u32, tree: &VolumeTree) {
     for (at, member) in tree.members.iter().enumerate() {
-        let id = list.len();
+        let id = *next;
+        *next += 1;
         let background = state_of_member(tree, at);
-        list.push(Volume { background, ..describe(id, Some(parent as u32), member) });
-        add_members(list, id, member);
+        list.push(Volume { background, ..describe(id, Some(parent), member) });
+        add_members(list, id, next, member);
     }
 }
 
 /// Lets reads avoid the member that has an ID in [`volumes`], or ends that. Returns `false` if no volume above it can.
 pub(crate) fn avoid(shared: &Shared, id: usize, is_avoided: bool) -> bool {
-    let mut next = shared.namespaces.len();
-    let volumes = shared.namespaces.iter().map(|namespace| &*namespace.volume);
-    volumes.into_iter().find_map(|volume| avoid_below(volume, &mut next, id, is_avoided)).unwrap_or(false)
+    let table = shared.namespaces();
+    let avoid = |(_, namespace): (usize, &Namespace)| {
+        let mut next = namespace.first_member as usize;
+        avoid_below(&*namespace.volume, &mut next, id, is_avoided)
+    };
+    table.iter().find_map(avoid).unwrap_or(false)
 }
 
 /// Returns whether the volume or one below it can, or `None` if the member is not below it. `next` is the ID of the next
@@ -155,14 +161,14 @@ fn avoid_below(
     })
 }
 
-fn describe(id: usize, parent: Option<u32>, tree: &VolumeTree) -> Volume {
+fn describe(id: u32, parent: Option<u32>, tree: &VolumeTree) -> Volume {
     let parameters = tree.parameters.iter().map(|(key, value)| match key.as_str() {
         ARGUMENT => value.clone(),
         key => format!("{key}={value}"),
     });
     let parameters: Vec<String> = parameters.collect();
     Volume {
-        id: id as u32,
+        id,
         parent,
         name: tree.name.clone(),
         kind: tree.kind.to_owned(),
@@ -210,7 +216,7 @@ mod tests {
     fn states(state: MirrorState, members: usize) -> Vec<Option<String>> {
         let tree = mirror(state, members);
         let mut list = vec![describe(0, None, &tree)];
-        add_members(&mut list, 0, &tree);
+        add_members(&mut list, 0, &mut 1, &tree);
         list.into_iter().map(|volume| volume.background).collect()
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Starts one thread per core; all other work is in [`core`](crate::core).
 
+use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Weak};
@@ -9,19 +10,22 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use isolane_observe::snapshot::Snapshot;
-use isolane_proto::subsystem::{AssociationInfo, Port, PortConfig, SubsystemConfig};
+use isolane_proto::subsystem::{AssociationInfo, Port, PortConfig, SubsystemId};
 use isolane_reactor::mailbox::Receiver as Mailbox;
 use isolane_reactor::{Reactor, ReactorConfig, Waker, clock};
+use isolane_volume::Volume;
+use isolane_wire::Nqn;
 use parking_lot::Mutex;
 
 use crate::auth_threads;
-use crate::config::{MAX_IN_CAPSULE_BYTES, MAX_TRANSFER_BYTES, TargetConfig};
+use crate::changes::{Changed, Closing, NamespaceChange, NamespaceControl};
+use crate::config::{Subsystem, TargetConfig};
 use crate::core::{Acceptor, Driver};
 use crate::counters::{ConnectionStatus, Counters, NamespaceCounters};
 use crate::descriptors;
 use crate::error::{NamespaceError, ShutdownReport, StartError};
 use crate::listen::{Listen, is_dual_stack};
-use crate::namespace::{Namespace, Namespaces};
+use crate::namespace::Namespaces;
 use crate::observed::Turn;
 use crate::page_thread;
 use crate::shared::{Message, Shared};
@@ -30,8 +34,6 @@ use crate::snapshot;
 /// A running target. Dropping it stops it as [`Target::shutdown`] does, within [`Target::SHUTDOWN_TIMEOUT`].
 pub struct Target {
     shared: Arc<Shared>,
-    /// Held while namespaces change, so that all cores and the port end with the same change.
-    changes: Mutex<()>,
     threads: Vec<CoreThread>,
     page_thread: Option<JoinHandle<()>>,
     auth_threads: Vec<JoinHandle<()>>,
@@ -94,20 +96,16 @@ impl Target {
         let listeners = config.listen.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let local_addrs: Vec<SocketAddr> =
             listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
-        let namespaces =
-            config.volumes.iter().map(|(nsid, volume)| Namespace::new(*nsid, Arc::clone(volume)));
-        let namespaces: Vec<_> = namespaces.collect();
+        let namespaces = Namespaces::new(&config.subsystems);
         let cores = spawn_cores(&config, listeners)?;
         let io_description = cores.first().map_or_else(String::new, |core| core.io_description.clone());
         let limits = descriptors::share(max_descriptors, config.max_connections, config.max_newcomers)?;
         let port = Port::new(port_config(&config, &local_addrs, &namespaces, limits.0))?;
-        let namespaces = Namespaces::new(namespaces);
         let wakers = cores.iter().map(|core| core.waker.clone());
         let (shared, mailboxes) = Shared::new(&config, port, namespaces, wakers, limits);
         let cores_given = config.cores.clone();
         let mut target = Target {
             shared,
-            changes: Mutex::new(()),
             threads: Vec::new(),
             page_thread: None,
             auth_threads: Vec::new(),
@@ -142,12 +140,20 @@ impl Target {
 
     /// Returns the counters since the start.
     pub fn counters(&self) -> Counters {
-        let namespaces = self.shared.namespaces.iter();
-        let namespaces = namespaces.map(|it| NamespaceCounters { nsid: it.nsid, ..Default::default() });
+        let table = self.shared.namespaces();
+        let namespaces = table.iter().map(|(position, namespace)| {
+            let ages = self.shared.counters.iter().map(|core| core.oldest_commands[position].age());
+            let oldest_command = ages.max().flatten();
+            NamespaceCounters { nsid: namespace.nsid, oldest_command, ..Default::default() }
+        });
         let mut sum = Counters { namespaces: namespaces.collect(), ..Counters::default() };
         self.shared.counters.iter().for_each(|core| core.add_to(&mut sum));
+        let by_number: HashMap<u32, usize> =
+            table.iter().enumerate().map(|(index, (_, namespace))| (namespace.number, index)).collect();
         for (core, cells) in self.shared.observed.iter().enumerate() {
-            cells.copy(core).for_each(|series| sum.add(&series));
+            for series in cells.copy(core) {
+                by_number.get(&series.volume).into_iter().for_each(|index| sum.add(*index, &series));
+            }
         }
         sum.connections_before_connect = self.shared.newcomers.len() as u64;
         sum
@@ -183,33 +189,89 @@ impl Target {
         all
     }
 
-    /// Sets or ends the write protection of a namespace while hosts use it, and notifies the hosts. A core
-    /// applies it at its next message; writes that it has accepted before still end as usual. Waits up to 1 s
+    /// Returns a handle for changes of namespaces of the first subsystem that other threads can keep.
+    pub fn namespace_control(&self) -> NamespaceControl {
+        NamespaceControl::new(&self.shared, SubsystemId::FIRST)
+    }
+
+    /// Returns the same for the subsystem with this name, if there is one.
+    pub fn namespace_control_of(&self, nqn: &Nqn) -> Option<NamespaceControl> {
+        let subsystem = self.shared.control(|port| port.find_subsystem(nqn))?;
+        Some(NamespaceControl::new(&self.shared, subsystem))
+    }
+
+    /// Adds a subsystem while hosts use others, and notifies discovery controllers of its hosts.
+    ///
+    /// # Errors
+    /// If its name, a namespace, or the identity of a volume is in use, or has a value that hosts cannot see.
+    pub fn add_subsystem(&self, subsystem: Subsystem) -> Result<(), NamespaceError> {
+        self.shared.add_subsystem(subsystem)
+    }
+
+    /// Removes a subsystem: ends its associations, and notifies discovery controllers of its hosts. Commands that have
+    /// started complete, then its volumes are flushed and closed.
+    ///
+    /// # Errors
+    /// If no subsystem has this name.
+    pub fn remove_subsystem(&self, nqn: &Nqn) -> Result<Closing, NamespaceError> {
+        self.shared.remove_subsystem(nqn)
+    }
+
+    /// Replaces the hosts that can connect to a subsystem; `None`: all. Ends the associations of the others.
+    ///
+    /// # Errors
+    /// If no subsystem has this name.
+    pub fn set_allowed_hosts(&self, nqn: &Nqn, hosts: Option<Vec<Nqn>>) -> Result<(), NamespaceError> {
+        self.shared.set_allowed_hosts(nqn, hosts)
+    }
+
+    /// Changes namespaces of the first subsystem while hosts use them: all changes, or none if there is an error. Each host gets one notice.
+    /// A core makes the changes between two commands; commands that have started keep their volume. Waits up to 1 s
     /// for all cores.
     ///
     /// # Errors
-    /// If the namespace does not exist, or its volume accepts no writes.
+    /// The first change that is not possible.
+    pub fn change_namespaces(&self, changes: Vec<NamespaceChange>) -> Result<Changed, NamespaceError> {
+        self.shared.change(SubsystemId::FIRST, changes)
+    }
+
+    /// Serves a volume in the first subsystem, under this ID or the next one that no namespace has had, and returns the ID.
+    ///
+    /// # Errors
+    /// As [`Target::change_namespaces`].
+    pub fn add_namespace(&self, nsid: Option<u32>, volume: Arc<dyn Volume>) -> Result<u32, NamespaceError> {
+        let changed = self.change_namespaces(vec![NamespaceChange::Add { nsid, volume }])?;
+        changed.added.first().copied().ok_or(NamespaceError::Full)
+    }
+
+    /// Ends a namespace of the first subsystem. Its volume is flushed and closed once the last command that has started is complete.
+    ///
+    /// # Errors
+    /// As [`Target::change_namespaces`].
+    pub fn remove_namespace(&self, nsid: u32) -> Result<Closing, NamespaceError> {
+        Ok(self.change_namespaces(vec![NamespaceChange::Remove { nsid }])?.closing)
+    }
+
+    /// Sets or ends the write protection of a namespace of the first subsystem. Writes that a core has accepted before still complete.
+    ///
+    /// # Errors
+    /// As [`Target::change_namespaces`].
     pub fn set_read_only(&self, nsid: u32, read_only: bool) -> Result<(), NamespaceError> {
-        let namespaces = &self.shared.namespaces;
-        let position = namespaces.find(nsid).ok_or(NamespaceError::Unknown(nsid))?;
-        let namespace = namespaces.at(position);
-        if namespace.geometry.read_only && !read_only {
-            return Err(NamespaceError::ReadOnlyVolume { nsid, volume: namespace.volume.name().to_owned() });
-        }
-        let _changes = self.changes.lock();
-        let (seen, ends) = mpsc::channel();
-        self.shared.post_to_all(|| Message::SetReadOnly { position, read_only, seen: seen.clone() });
-        drop(seen);
-        // Disconnected once every core has seen it.
-        let _ = ends.recv_timeout(MESSAGE_TIMEOUT);
-        self.shared.control(|port| {
-            let mut list: Vec<_> = port.namespaces().cloned().collect();
-            for changed in list.iter_mut().filter(|namespace| namespace.nsid == nsid) {
-                changed.geometry.read_only = read_only;
-            }
-            port.set_namespaces(list)
-        })?;
-        Ok(())
+        self.change_namespaces(vec![NamespaceChange::ReadOnly { nsid, read_only }]).map(drop)
+    }
+
+    /// Adopts the present size of the volume of a namespace of the first subsystem, or `bytes` of it, and returns the size in bytes. A file
+    /// that is shorter grows; a volume that shrinks serves less of it.
+    ///
+    /// # Errors
+    /// If the namespace does not exist, or its volume cannot have this size: see [`Volume::resize`].
+    pub fn resize_namespace(
+        &self,
+        nsid: u32,
+        bytes: Option<u64>,
+        may_shrink: bool,
+    ) -> Result<u64, NamespaceError> {
+        self.shared.resize((SubsystemId::FIRST, nsid), bytes, may_shrink)
     }
 
     /// Moves the connection of this peer to another reactor once it is quiescent, if that
@@ -306,7 +368,7 @@ fn spawn_core(
     config: &TargetConfig,
 ) -> Result<Spawned, StartError> {
     // Without volumes: a thread that never runs must not keep them.
-    let config = TargetConfig { volumes: Vec::new(), ..config.clone() };
+    let config = TargetConfig { subsystems: Vec::new(), ..config.clone() };
     let (ready, made) = mpsc::channel();
     let (setup, later) = mpsc::channel();
     let (reports, report) = mpsc::channel();
@@ -359,26 +421,19 @@ fn open_reactor(
     Ok(reactor)
 }
 
-/// Grants a host as many I/O queues as it can connect.
 fn port_config(
     config: &TargetConfig,
     listeners: &[SocketAddr],
-    namespaces: &[Namespace],
+    namespaces: &Namespaces,
     max_connections: usize,
 ) -> PortConfig {
-    let max_io_queues = u16::try_from(max_connections.saturating_sub(1)).unwrap_or(u16::MAX).max(1);
+    let template = config.subsystem_template(max_connections);
+    let to_config = |(index, subsystem): (usize, &Subsystem)| {
+        let namespaces = namespaces.iter_of(SubsystemId::at(index)).map(|(_, it)| it.to_config());
+        subsystem.to_config(&template, namespaces.collect())
+    };
     PortConfig {
-        subsystem: SubsystemConfig {
-            nqn: config.nqn,
-            serial: config.serial.clone(),
-            namespaces: namespaces.iter().map(Namespace::to_config).collect(),
-            allowed_hosts: config.allowed_hosts.clone(),
-            max_io_queues: config.io_queues.min(max_io_queues),
-            max_queue_entries: config.queue_depth,
-            max_in_capsule_bytes: MAX_IN_CAPSULE_BYTES,
-            max_transfer_bytes: MAX_TRANSFER_BYTES,
-            ..SubsystemConfig::default()
-        },
+        subsystems: config.subsystems.iter().enumerate().map(to_config).collect(),
         listeners: listeners.to_vec(),
         advertise: config.advertise.clone(),
         max_associations: config.max_connections.clamp(1, 0xf000),

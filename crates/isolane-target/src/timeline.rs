@@ -75,18 +75,18 @@ impl Timeline {
     }
 }
 
-/// Position of the namespace, operation, and length of a command, in one word.
+/// Number of the volume, operation, and length of a command, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind(u64);
 
 impl Kind {
     #[inline]
-    pub(crate) fn new(position: usize, operation: Operation, len: usize) -> Kind {
-        Kind(((position << OPERATION_BITS | operation as usize) as u64) << 32 | len as u64)
+    pub(crate) fn new(volume: u32, operation: Operation, len: usize) -> Kind {
+        Kind((((volume as usize) << OPERATION_BITS | operation as usize) as u64) << 32 | len as u64)
     }
 
     #[inline]
-    pub(crate) fn position(self) -> usize {
+    pub(crate) fn volume(self) -> usize {
         (self.0 >> (32 + OPERATION_BITS)) as usize
     }
 
@@ -198,7 +198,7 @@ pub(crate) struct Marks {
     /// Long responses that are not queued completely.
     long: Vec<Mark>,
     /// By slot.
-    transfers: Vec<(u16, Timeline)>,
+    transfers: Vec<(u16, usize, Timeline)>,
 }
 
 impl Marks {
@@ -237,8 +237,8 @@ impl Marks {
         }
         // The host reads nothing: the newest commands share the times of the last similar one.
         let is_similar = |other: &&mut Mark| {
-            (other.kind.position(), other.kind.operation(), other.kind.size())
-                == (mark.kind.position(), mark.kind.operation(), mark.kind.size())
+            (other.kind.volume(), other.kind.operation(), other.kind.size())
+                == (mark.kind.volume(), mark.kind.operation(), mark.kind.size())
         };
         let similar = self.marks.iter_mut().rev().find(is_similar);
         if let Some(similar) = similar {
@@ -286,15 +286,21 @@ impl Marks {
         self.marks.pop_front()
     }
 
-    /// Keeps the timeline of a command whose data has yet to arrive.
-    pub(crate) fn begin_transfer(&mut self, slot: u16, timeline: Timeline) {
-        self.transfers.push((slot, timeline));
+    /// Keeps the timeline of a command whose data has yet to arrive, and the position of its namespace.
+    pub(crate) fn begin_transfer(&mut self, slot: u16, position: usize, timeline: Timeline) {
+        self.transfers.push((slot, position, timeline));
     }
 
-    /// Returns the timeline of a command whose data has arrived.
-    pub(crate) fn end_transfer(&mut self, slot: u16) -> Option<Timeline> {
-        let at = self.transfers.iter().position(|(other, _)| *other == slot)?;
-        Some(self.transfers.swap_remove(at).1)
+    /// Returns the positions of the namespaces whose data has yet to arrive.
+    pub(crate) fn transfer_positions(&self) -> impl Iterator<Item = usize> {
+        self.transfers.iter().map(|(_, position, _)| *position)
+    }
+
+    /// Returns both for a command whose data has arrived.
+    pub(crate) fn end_transfer(&mut self, slot: u16) -> Option<(usize, Timeline)> {
+        let at = self.transfers.iter().position(|(other, ..)| *other == slot)?;
+        let (_, position, timeline) = self.transfers.swap_remove(at);
+        Some((position, timeline))
     }
 }
 
@@ -323,12 +329,13 @@ mod tests {
 
     #[test]
     fn kind_keeps_its_parts() {
-        for position in [0, 1, 4, 255, 1 << 20] {
+        for volume in [0, 1, 4, 255, 1 << 20] {
             for operation in Operation::ALL {
-                let kind = Kind::new(position, operation, 128 << 10);
-                let parts = (kind.position(), kind.operation(), kind.len(), kind.size());
-                assert_eq!(parts, (position, operation, 128 << 10, SizeClass::Large));
-                assert_eq!(kind.series_index(), series_index(position, operation, SizeClass::Large));
+                let kind = Kind::new(volume, operation, 128 << 10);
+                let volume = volume as usize;
+                let parts = (kind.volume(), kind.operation(), kind.len(), kind.size());
+                assert_eq!(parts, (volume, operation, 128 << 10, SizeClass::Large));
+                assert_eq!(kind.series_index(), series_index(volume, operation, SizeClass::Large));
             }
         }
     }

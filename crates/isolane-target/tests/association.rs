@@ -135,7 +135,7 @@ fn reconnect_waits_for_data_of_older_connections() {
         }
         Decision::Pass(request)
     });
-    config.volumes.push((1, slow));
+    config.subsystems[0].volumes.push((1, slow));
     let (_target, address) = start(config);
     let admin = MockHost::admin(address);
     let mut old: Vec<_> = (1..5).map(|qid| admin.io_queue(qid, 1023)).collect();

@@ -133,7 +133,7 @@ fn rejects_writes_to_read_only_volume() {
 #[test]
 fn only_allowed_hosts_are_admitted() {
     let mut config = config(&["mem:1M"]);
-    config.allowed_hosts = Some(vec![HOST.parse().unwrap()]);
+    config.subsystems[0].allowed_hosts = Some(vec![HOST.parse().unwrap()]);
     let (_target, address) = start(config);
     let mut unknown = MockHost::initialized(address, IcReq::default());
     let other = "nqn.2014-08.org.nvmexpress:uuid:99999999-2222-3333-4444-555555555555";

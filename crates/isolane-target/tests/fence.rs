@@ -32,7 +32,7 @@ fn holding(is_held: impl Fn(&Request) -> bool + Send + Sync + 'static) -> (Targe
             Decision::Pass(request)
         }
     });
-    (TargetConfig { volumes: vec![(1, volume)], ..two_cores(&[]) }, holds)
+    (TargetConfig { subsystems: serving(vec![(1, volume)]).subsystems, ..two_cores(&[]) }, holds)
 }
 
 fn send_write(queue: &mut MockHost, lba: u64, byte: u8) -> u16 {

@@ -69,8 +69,7 @@ fn stalled_queue_resumes_with_memory() {
         }
         _ => Decision::Pass(request),
     });
-    let (_target, address) =
-        start(TargetConfig { max_pool_pages: 1024, volumes: vec![(1, slow)], ..config(&[]) });
+    let (_target, address) = start(TargetConfig { max_pool_pages: 1024, ..serving(vec![(1, slow)]) });
     let admin = MockHost::admin(address);
     let mut greedy: Vec<_> = (1..=5).map(|qid| admin.io_queue(qid, 31)).collect();
     for queue in &mut greedy {
@@ -139,8 +138,7 @@ fn writes_with_memory_pass_waiting_ones() {
         }
         _ => Decision::Pass(request),
     });
-    let (target, address) =
-        start(TargetConfig { max_pool_pages: 1024, volumes: vec![(1, slow)], ..config(&[]) });
+    let (target, address) = start(TargetConfig { max_pool_pages: 1024, ..serving(vec![(1, slow)]) });
     let admin = MockHost::admin(address);
     let transport = |slba, blocks: u32| SubmissionEntry {
         sgl: Sgl::Transport { len: blocks * 512 },

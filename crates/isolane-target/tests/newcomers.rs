@@ -168,7 +168,9 @@ fn warns_of_unnamed_hosts() {
 fn names_the_host_that_is_not_allowed() {
     let _ = log::set_logger(&WARNINGS);
     let allowed = "nqn.2014-08.org.example:friend".parse().unwrap();
-    let (target, address) = start(TargetConfig { allowed_hosts: Some(vec![allowed]), ..config(&["mem:1M"]) });
+    let mut config = config(&["mem:1M"]);
+    config.subsystems[0].allowed_hosts = Some(vec![allowed]);
+    let (target, address) = start(config);
     let unlisted = "nqn.2014-08.org.example:unlisted";
     let mut count = 0;
     eventually("a line names the host", || {

@@ -16,7 +16,7 @@ use own_volume::OwnVolume;
 fn serves_volume_that_completes_on_another_thread() {
     for io in [IoChoice::Auto, IoChoice::Epoll] {
         let mut config = TargetConfig { io, ..config(&[]) };
-        config.volumes.push((1, Arc::new(OwnVolume::new(2048))));
+        config.subsystems[0].volumes.push((1, Arc::new(OwnVolume::new(2048))));
         let (target, address) = start(config);
         let (admin, mut queue) = pair(address, 31);
         let data = pattern(3, 64 * 1024);

@@ -45,7 +45,7 @@ impl Volume for Hinted {
 
 fn hinted() -> (Arc<Hinted>, TargetConfig) {
     let volume = Arc::new(Hinted { below: volume("mem:16M"), hints: Mutex::default() });
-    let config = TargetConfig { volumes: vec![(1, volume.clone())], ..config(&[]) };
+    let config = serving(vec![(1, volume.clone())]);
     (volume, config)
 }
 

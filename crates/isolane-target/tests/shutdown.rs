@@ -41,7 +41,7 @@ fn open_hosts_delay_shutdown_briefly() {
 #[test]
 fn shutdown_discards_half_received_transfer() {
     let (volume, mut config) = (volume("mem:1M"), config(&[]));
-    config.volumes.push((1, volume.clone()));
+    config.subsystems[0].volumes.push((1, volume.clone()));
     let (target, address) = start(config.clone());
     let (_admin, mut queue) = pair(address, 31);
     queue.send(SubmissionEntry { sgl: Sgl::Transport { len: 65536 }, ..write_entry(0, 128) }, &[]);
@@ -61,7 +61,7 @@ fn shutdown_discards_half_received_transfer() {
 #[test]
 fn restart_keeps_acknowledged_writes() {
     let (volume, mut config) = (volume("mem:1M"), config(&[]));
-    config.volumes.push((1, volume));
+    config.subsystems[0].volumes.push((1, volume));
     let (target, address) = start(config.clone());
     let admin = MockHost::admin(address);
     let mut queue = admin.io_queue(1, 127);

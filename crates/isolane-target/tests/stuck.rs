@@ -50,11 +50,10 @@ impl Place {
         let (stuck, relief) = Stuck::new();
         let config = TargetConfig {
             io,
-            volumes: vec![(1, stuck.clone()), (2, file)],
             stuck_after,
             queue_depth: 1024,
             cores,
-            ..config(&[])
+            ..serving(vec![(1, stuck.clone()), (2, file)])
         };
         let (target, address) = start(config);
         Place { target, address, stuck, relief, _dir: dir }
@@ -340,8 +339,7 @@ fn controller_shutdown_completes_despite_failed_volume() {
         count.fetch_add(usize::from(matches!(request, Request::Flush)), Ordering::SeqCst);
         Decision::Pass(request)
     });
-    let (_target, address) =
-        start(TargetConfig { volumes: vec![(1, failing), (2, counting)], ..config(&[]) });
+    let (_target, address) = start(serving(vec![(1, failing), (2, counting)]));
     let mut admin = MockHost::admin(address);
     shut_down(&mut admin);
     assert_eq!(flushes.load(Ordering::SeqCst), 1);
@@ -377,11 +375,10 @@ fn holding(dir: &Path, is_held: fn(&Request) -> bool) -> (Target, std::net::Sock
             _ => Decision::Pass(request),
         });
     start(TargetConfig {
-        volumes: vec![(1, hung), (2, busy)],
         stuck_after: TEST_TIMEOUT,
         queue_depth: 1024,
         cores: one_core_twice()[..1].to_vec(),
-        ..config(&[])
+        ..serving(vec![(1, hung), (2, busy)])
     })
 }
 
@@ -431,11 +428,10 @@ fn shutdown_flushes_despite_flushes_of_hosts() {
         Decision::Pass(request)
     });
     let (_target, address) = start(TargetConfig {
-        volumes: vec![(1, limited)],
         stuck_after: TEST_TIMEOUT,
         queue_depth: 1024,
         cores: one_core_twice()[..1].to_vec(),
-        ..config(&[])
+        ..serving(vec![(1, limited)])
     });
     let (_admin, mut queue) = pair(address, 1023);
     for _ in 0..FLUSHES {

@@ -127,7 +127,7 @@ fn failing_volume_fails_only_its_commands() {
         Request::Flush => Decision::Fail(VolumeError::SyncFailed { raw_os_error: 5 }),
         _ => Decision::Pass(request),
     });
-    let (target, address) = start(TargetConfig { volumes: vec![(1, full)], ..config(&[]) });
+    let (target, address) = start(serving(vec![(1, full)]));
     let (admin, mut queue) = pair(address, 31);
     assert_eq!(queue.push(write_entry(8, 8), &[1; 4096]).status.kind(), Status::CAPACITY_EXCEEDED);
     assert_eq!(queue.fetch(read_entry(8, 8), 4096).0.status.kind(), Status::UNRECOVERED_READ_ERROR);

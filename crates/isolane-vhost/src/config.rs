@@ -26,6 +26,11 @@ pub enum StartError {
     /// The reactor cannot be created.
     #[error(transparent)]
     Reactor(#[from] ReactorError),
+    /// The kernel's asynchronous I/O, which notifies drivers, is not available.
+    #[error(
+        "cannot set up asynchronous I/O, which notifies machines: {0}; raise `fs.aio-max-nr`, or allow `io_setup`"
+    )]
+    Signals(#[source] std::io::Error),
     /// The system refuses a thread or a descriptor.
     #[error("cannot start the server: {0}")]
     System(#[from] std::io::Error),

@@ -3,7 +3,9 @@
 //! The crate `vhost` decodes the messages, and waits for the bytes of each. This thread keeps the state that they set,
 //! checks it when a queue starts, and passes complete queues to the core, whose reply it waits for.
 //!
-//! Invariant: the core has every started queue until it is stopped, or the connection ends.
+//! Invariants:
+//! * The core has every started queue until it is stopped, or the connection ends.
+//! * At most one message of a connection waits for the core, which bounds the descriptors in messages.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -14,7 +16,6 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use isolane_reactor::mailbox::Sender;
-use rustix::io::ioctl_fionbio;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
     VhostUserMemoryRegion, VhostUserShMemConfig, VhostUserSharedMsg, VhostUserSingleMemoryRegion,
@@ -25,6 +26,7 @@ use vhost::vhost_user::{
     VhostUserVirtioFeatures,
 };
 
+use crate::descriptors::{MAX_MEMORIES, MAX_REGIONS, Memories};
 use crate::device::{Device, MAX_QUEUE_SIZE, MAX_QUEUES, feature};
 use crate::inflight::InflightFile;
 use crate::memory::{GuestMemory, RegionSpec};
@@ -38,14 +40,14 @@ pub(crate) struct Message {
 }
 
 pub(crate) enum MessageKind {
-    /// Starts a queue.
-    Start { ring: Box<StartedRing>, reply: SyncSender<io::Result<()>> },
+    /// Starts a queue. `kick` is readable after the driver has made requests available.
+    Start { ring: Box<StartedRing>, kick: OwnedFd, reply: SyncSender<io::Result<()>> },
     /// Stops a queue, once its requests have completed. The reply is its next index.
     Stop { index: u32, reply: SyncSender<u16> },
     /// Whether a started queue is served.
-    Enable { index: u32, is_enabled: bool },
+    Enable { index: u32, is_enabled: bool, reply: SyncSender<()> },
     /// Replaces the descriptor by which a started queue notifies its driver.
-    Call { index: u32, call: Option<OwnedFd> },
+    Call { index: u32, call: Option<OwnedFd>, reply: SyncSender<()> },
     /// Replaces the memory of the started queues.
     Memory { memory: Arc<GuestMemory>, reply: SyncSender<std::result::Result<(), RingError>> },
     /// The connection has ended. The sender is dropped once the core has no reference to its memory.
@@ -56,8 +58,6 @@ pub(crate) enum MessageKind {
 pub(crate) struct StartedRing {
     pub index: u32,
     pub ring: Ring,
-    /// Readable after the driver has made requests available.
-    pub kick: OwnedFd,
     /// Notifies the driver of results.
     pub call: Option<OwnedFd>,
     /// Notifies the monitor of a fault.
@@ -72,6 +72,7 @@ pub(crate) struct Control {
     session: u64,
     core: Sender<Message>,
     device: Arc<Device>,
+    memories: Memories,
     features: u64,
     memory: Option<Arc<GuestMemory>>,
     inflight: Option<InflightFile>,
@@ -92,10 +93,10 @@ struct Queue {
 }
 
 impl Control {
-    pub fn new(session: u64, core: Sender<Message>, device: Arc<Device>) -> Control {
+    pub fn new(session: u64, core: Sender<Message>, device: Arc<Device>, memories: Memories) -> Control {
         let mut queues = Vec::new();
-        queues.resize_with(MAX_QUEUES.into(), Queue::default);
-        Control { session, core, device, features: 0, memory: None, inflight: None, queues }
+        queues.resize_with(device.max_queues.into(), Queue::default);
+        Control { session, core, device, memories, features: 0, memory: None, inflight: None, queues }
     }
 
     /// Handles messages until the connection ends.
@@ -125,7 +126,8 @@ impl Control {
 
     fn queue(&mut self, index: u32) -> Result<&mut Queue> {
         let queue = self.queues.get_mut(index as usize);
-        queue.ok_or_else(|| refuse(format!("queue {index}; the device has {MAX_QUEUES}")))
+        let max_queues = self.device.max_queues;
+        queue.ok_or_else(|| refuse(format!("queue {index}; the device has {max_queues}")))
     }
 
     fn stopped_queue(&mut self, index: u32) -> Result<&mut Queue> {
@@ -151,9 +153,9 @@ impl Control {
         let ring = Ring::new(config, device, memory, inflight.as_ref()).map_err(|error| fault(&error))?;
         let is_enabled = queue.is_enabled || !needs_enable;
         let (call, error) = (queue.call.take(), queue.error.take());
-        let ring = Box::new(StartedRing { index, ring, kick, call, error, is_enabled, is_write_through });
+        let ring = Box::new(StartedRing { index, ring, call, error, is_enabled, is_write_through });
         let (reply, started) = sync_channel(1);
-        self.send(MessageKind::Start { ring, reply })?;
+        self.send(MessageKind::Start { ring, kick, reply })?;
         Control::wait(&started)?.map_err(|error| fault(&error))?;
         self.queue(index)?.is_started = true;
         Ok(())
@@ -208,8 +210,17 @@ impl VhostUserBackendReqHandlerMut for Control {
             user: region.user_addr,
             offset: region.mmap_offset,
         };
+        if regions.len() > MAX_REGIONS {
+            return Err(refuse(format!("{} regions of memory; use at most {MAX_REGIONS}", regions.len())));
+        }
+        if self.memories.count() >= MAX_MEMORIES {
+            return Err(refuse(format!(
+                "requests in flight use {MAX_MEMORIES} earlier memories; replace it later"
+            )));
+        }
         let regions = regions.iter().map(spec).zip(files.into_iter().map(OwnedFd::from)).collect();
         let memory = Arc::new(GuestMemory::map(regions).map_err(refuse)?);
+        self.memories.add(&memory);
         let _replaced_last = self.memory.replace(Arc::clone(&memory));
         if self.queues.iter().any(|queue| queue.is_started) {
             let (reply, replaced) = sync_channel(1);
@@ -273,7 +284,9 @@ impl VhostUserBackendReqHandlerMut for Control {
         let call = call.map(|call| eventfd(call, index)).transpose()?;
         let queue = self.queue(index.into())?;
         if queue.is_started {
-            return self.send(MessageKind::Call { index: index.into(), call });
+            let (reply, replaced) = sync_channel(1);
+            self.send(MessageKind::Call { index: index.into(), call, reply })?;
+            return Control::wait(&replaced);
         }
         queue.call = call;
         Ok(())
@@ -302,14 +315,16 @@ impl VhostUserBackendReqHandlerMut for Control {
     }
 
     fn get_queue_num(&mut self) -> Result<u64> {
-        Ok(MAX_QUEUES.into())
+        Ok(self.device.max_queues.into())
     }
 
     fn set_vring_enable(&mut self, index: u32, is_enabled: bool) -> Result<()> {
         let queue = self.queue(index)?;
         queue.is_enabled = is_enabled;
         if queue.is_started {
-            self.send(MessageKind::Enable { index, is_enabled })?;
+            let (reply, enabled) = sync_channel(1);
+            self.send(MessageKind::Enable { index, is_enabled, reply })?;
+            Control::wait(&enabled)?;
         }
         Ok(())
     }
@@ -345,6 +360,11 @@ impl VhostUserBackendReqHandlerMut for Control {
     fn set_inflight_fd(&mut self, inflight: &VhostUserInflight, file: File) -> Result<()> {
         let VhostUserInflight { mmap_offset, num_queues, queue_size, .. } = *inflight;
         check_inflight(num_queues, queue_size)?;
+        if self.queues.iter().any(|queue| queue.is_started) {
+            return Err(refuse(
+                "the file of requests in flight was changed while a queue is started; stop all first",
+            ));
+        }
         let opened = InflightFile::open(file.into(), mmap_offset, num_queues, queue_size);
         self.inflight = Some(opened.map_err(refuse)?);
         Ok(())
@@ -398,13 +418,12 @@ fn check_inflight(queues: u16, queue_size: u16) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a descriptor is an eventfd, which always has space for a notification, and makes it non-blocking.
+/// Checks that a descriptor is an eventfd.
 fn eventfd(file: File, index: u8) -> Result<OwnedFd> {
     let target = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(refuse)?;
     if target.as_os_str() != "anon_inode:[eventfd]" {
         return Err(refuse(format!("queue {index}: a descriptor is {}, not an eventfd", target.display())));
     }
-    ioctl_fionbio(&file, true).map_err(refuse)?;
     Ok(file.into())
 }
 

@@ -41,15 +41,17 @@ pub struct Device {
     pub info: VolumeInfo,
     /// Serial number.
     pub id: [u8; ID_BYTES],
+    /// Maximum number of queues of one guest.
+    pub max_queues: u16,
 }
 
 impl Device {
     /// Describes a volume.
-    pub fn new(info: VolumeInfo, identity: &Identity) -> Device {
+    pub fn new(info: VolumeInfo, identity: &Identity, max_queues: u16) -> Device {
         let digits = identity.uuid.simple().to_string();
         let mut id = [0; ID_BYTES];
         id.copy_from_slice(&digits.as_bytes()[..ID_BYTES]);
-        Device { info, id }
+        Device { info, id, max_queues }
     }
 
     /// Returns the features that a driver can use.
@@ -72,7 +74,7 @@ impl Device {
             seg_max: SEG_MAX,
             blk_size: self.info.block_size,
             physical_block_exp: (PREFERRED_BYTES / self.info.block_size).checked_ilog2().unwrap_or(0) as u8,
-            num_queues: MAX_QUEUES,
+            num_queues: self.max_queues,
             max_discard_sectors: MAX_RANGE_SECTORS,
             max_discard_seg: MAX_DISCARD_RANGES,
             discard_sector_alignment: block_sectors,
@@ -130,7 +132,7 @@ const ALWAYS: u64 = feature::SIZE_MAX
 pub const SECTOR_BYTES: u32 = 512;
 /// Length of the serial number.
 pub const ID_BYTES: usize = 20;
-/// Maximum number of queues of one guest.
+/// Maximum number of queues of one guest, if the process can have enough descriptors.
 pub const MAX_QUEUES: u16 = 256;
 /// Maximum number of descriptors of a queue.
 pub const MAX_QUEUE_SIZE: u16 = 1024;
@@ -161,7 +163,7 @@ mod tests {
             deallocate: true,
             zeroes_after_deallocate: true,
         };
-        Device::new(info, &Identity::derived(b"disk"))
+        Device::new(info, &Identity::derived(b"disk"), MAX_QUEUES)
     }
 
     #[test]

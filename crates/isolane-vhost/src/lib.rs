@@ -19,6 +19,7 @@ mod chain;
 mod config;
 mod control;
 mod core;
+mod descriptors;
 pub mod device;
 mod inflight;
 mod memory;

@@ -189,6 +189,19 @@ fn hostile_monitor_ends_alone() {
             monitor.start(guest, 0);
             monitor.frontend.set_vring_num(0, 32)
         }),
+        ("other inflight file of a started queue", |guest, monitor| {
+            monitor.start(guest, 0);
+            let (inflight, file) = guest.inflight.as_ref().unwrap();
+            monitor.frontend.set_inflight_fd(inflight, file.as_raw_fd())
+        }),
+        ("nine regions", |guest, monitor| {
+            let region = |at: u64| vhost::VhostUserMemoryRegionInfo {
+                guest_phys_addr: GUEST + (at << 32),
+                memory_size: 4096,
+                ..guest.region()
+            };
+            monitor.frontend.set_mem_table(&std::array::from_fn::<_, 9, _>(|at| region(at as u64))).map(drop)
+        }),
         ("second start", |guest, monitor| {
             monitor.start(guest, 0);
             monitor.try_start(guest, 0, SIZE, USER)
@@ -230,6 +243,37 @@ fn limits_connections() {
     // The end of one is visible to the next.
     monitors.pop();
     monitors.push(Monitor::connect(&fixture.path(), 0));
+}
+
+#[test]
+fn memories_of_requests_count_as_a_connection() {
+    let volume = Waiting::new();
+    let fixture = Fixture::new(volume.clone());
+    let (mut guest, monitor) = fixture.guest(1);
+    for at in 0..4u8 {
+        guest.submit(0, request_type::OUT, at.into(), &[at; 512], &[512], false);
+        volume.started(usize::from(at) + 1);
+        let replaced = monitor.frontend.set_mem_table(&[guest.region()]);
+        assert_eq!(replaced.is_ok(), at < 3, "memory {at}");
+    }
+    // The connection has ended. The volume still uses its memories.
+    let mut monitors: Vec<Monitor> = (0..15).map(|_| Monitor::connect(&fixture.path(), 0)).collect();
+    assert!(!is_accepted(&fixture));
+    for at in 0..4 {
+        volume.complete(&format!("write {at} {at}"));
+    }
+    while !is_accepted(&fixture) {
+        std::thread::yield_now();
+    }
+    assert!(monitors.iter_mut().all(|monitor| monitor.config(0, 8).is_ok()));
+}
+
+/// Whether the server answers on a new connection.
+fn is_accepted(fixture: &Fixture) -> bool {
+    let mut stream = UnixStream::connect(fixture.path()).unwrap();
+    // The features are requested.
+    let _ = stream.write_all(&[1, 1, 0].map(u32::to_le_bytes).concat());
+    matches!(stream.read(&mut [0]), Ok(1))
 }
 
 #[test]

@@ -15,6 +15,8 @@ pub struct CoreParts(Vec<DrivenPart>);
 
 /// A part and what the core knows of it.
 struct DrivenPart {
+    /// Identifies its volume.
+    key: usize,
     part: Box<dyn CorePart>,
     token: Token,
     /// Its descriptor is readable.
@@ -24,13 +26,20 @@ struct DrivenPart {
 }
 
 impl CoreParts {
-    /// Takes the parts of a volume.
-    pub fn take(&mut self, volume: &dyn Volume, reactor: &mut Reactor, now: Instant) {
+    /// Takes the parts of a volume, which has this key from now on.
+    pub fn take(&mut self, key: usize, volume: &dyn Volume, reactor: &mut Reactor, now: Instant) {
         for part in volume.take_core_parts() {
             match reactor.watch(part.wait_fd()) {
-                Ok(token) => self.0.push(DrivenPart { part, token, is_ready: true, deadline: now }),
+                Ok(token) => self.0.push(DrivenPart { key, part, token, is_ready: true, deadline: now }),
                 Err(error) => log::warn!("{}: no core can drive it: {error}", volume.name()),
             }
+        }
+    }
+
+    /// Drops the parts of the volume with this key.
+    pub fn remove(&mut self, key: usize, reactor: &mut Reactor) {
+        for driven in self.0.extract_if(.., |driven| driven.key == key) {
+            reactor.close(driven.token);
         }
     }
 

@@ -11,7 +11,10 @@ use isolane_memory::{Buffer, Payload, Pool};
 use isolane_reactor::file::FileOp;
 use uuid::Uuid;
 
-use crate::{Condition, Extent, Identity, Request, Step, Task, VolumeDescription, VolumeInfo, VolumeTree};
+use crate::{
+    Condition, Extent, Identity, OpenError, Request, Step, Task, VolumeDescription, VolumeError, VolumeInfo,
+    VolumeTree,
+};
 
 /// Block storage shared by all cores.
 ///
@@ -28,8 +31,26 @@ use crate::{Condition, Extent, Identity, Request, Step, Task, VolumeDescription,
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Volume: Send + Sync {
-    /// Returns name, size, features, and identity, which do not change while the volume is open.
+    /// Returns name, features, identity, and the size at the open. They do not change while the volume is open.
     fn description(&self) -> &VolumeDescription;
+
+    /// Returns the present number of blocks, which [`Volume::resize`] changes.
+    fn blocks(&self) -> u64 {
+        self.info().blocks
+    }
+
+    /// Adopts the present size of its storage, or `bytes` of it, which grows a file that is shorter. Returns the
+    /// number of blocks. Requests in flight continue. May block: not for the data path.
+    ///
+    /// # Errors
+    /// If the volume has a fixed size, would lose blocks without `may_shrink`, or the storage cannot grow.
+    fn resize(&self, _bytes: Option<u64>, _may_shrink: bool) -> Result<u64, OpenError> {
+        Err(OpenError::new(
+            self.name(),
+            "volumes of its kind have a fixed size",
+            "replace it by a larger volume",
+        ))
+    }
 
     /// Returns size and features.
     fn info(&self) -> &VolumeInfo {
@@ -49,6 +70,11 @@ pub trait Volume: Send + Sync {
     /// Returns the name for log lines.
     fn name(&self) -> &str {
         &self.description().name
+    }
+
+    /// Returns the error of all later writes, until the volume is opened again.
+    fn failure(&self) -> Option<VolumeError> {
+        None
     }
 
     /// Returns the conditions of the volume and of its members that an operator should know. May take a few system

@@ -48,7 +48,7 @@ impl VolumeQueue {
     pub fn new(volume: Arc<dyn Volume>, reactor: &mut Reactor) -> VolumeQueue {
         let now = Instant::now();
         let mut parts = CoreParts::default();
-        parts.take(&*volume, reactor, now);
+        parts.take(0, &*volume, reactor, now);
         VolumeQueue {
             parts,
             volume,

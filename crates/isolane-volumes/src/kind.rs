@@ -7,6 +7,7 @@ use isolane_volume::spec::{self, Source, SpecError, VolumeSpec};
 use isolane_volume::{OpenError, Volume};
 
 use crate::parts::Parts;
+use crate::remote::JournalFile;
 use crate::{delay, fault, log, mirror, read_only, remote, stall, stripe};
 
 /// A kind of nested volume: `NAME:ARGUMENT:MEMBER;MEMBER…,OPTION=VALUE`. A filter has one member, a remote volume none.
@@ -100,11 +101,14 @@ const STANDARD: [Kind; 8] = [
 ];
 
 /// The kinds of volumes that a program accepts: by default those of this crate.
-pub struct Kinds(Vec<Kind>);
+pub struct Kinds {
+    kinds: Vec<Kind>,
+    journal: Option<Arc<JournalFile>>,
+}
 
 impl Default for Kinds {
     fn default() -> Kinds {
-        Kinds(STANDARD.into())
+        Kinds { kinds: STANDARD.into(), journal: None }
     }
 }
 
@@ -123,7 +127,12 @@ impl Kind {
 impl Kinds {
     /// Adds a kind.
     pub fn add(&mut self, kind: Kind) {
-        self.0.push(kind);
+        self.kinds.push(kind);
+    }
+
+    /// Sets the journal of remote volumes: their writes wait for the associations of earlier processes that it has.
+    pub fn set_journal(&mut self, journal: Arc<JournalFile>) {
+        self.journal = Some(journal);
     }
 
     /// Parses a specification of any volume.
@@ -165,7 +174,7 @@ impl Kinds {
                 "use fewer levels",
             ));
         }
-        let kinds: Vec<&str> = self.0.iter().map(|kind| kind.name).collect();
+        let kinds: Vec<&str> = self.kinds.iter().map(|kind| kind.name).collect();
         let spec = spec::parse_with(text, &kinds)?;
         if let Some(nested) = self.take_apart(&spec, depth)? {
             nested.check_options(&spec, text)?;
@@ -174,7 +183,7 @@ impl Kinds {
     }
 
     fn find(&self, name: &str) -> Option<&Kind> {
-        self.0.iter().find(|kind| kind.name == name)
+        self.kinds.iter().find(|kind| kind.name == name)
     }
 
     /// Returns whether a word before a colon is a kind of volumes.
@@ -203,6 +212,7 @@ impl Kinds {
             options,
             uuid: spec.uuid,
             group: spec.group.clone(),
+            journal: self.journal.clone(),
         };
         let volume = match &nested.kind.open {
             Open::All(open) => {

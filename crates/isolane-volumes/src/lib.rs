@@ -57,7 +57,7 @@ use isolane_volume::{OpenError, Volume};
 
 pub use kind::{Kind, Kinds};
 pub use read_only::ReadOnly;
-pub use remote::remote_address;
+pub use remote::{JournalFile, remote_address};
 
 /// Error number of an I/O error.
 const EIO: i32 = 5;

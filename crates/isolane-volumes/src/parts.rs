@@ -8,6 +8,8 @@ use isolane_volume::tree::ARGUMENT;
 use isolane_volume::{Identity, OpenError, Volume, VolumeInfo, VolumeTree};
 use uuid::Uuid;
 
+use crate::remote::JournalFile;
+
 /// Members and arguments of a nested volume.
 #[derive(Default)]
 pub(crate) struct Parts {
@@ -23,6 +25,8 @@ pub(crate) struct Parts {
     pub uuid: Option<Uuid>,
     /// Name of its group.
     pub group: Option<String>,
+    /// Journal of the associations of remote volumes.
+    pub journal: Option<Arc<JournalFile>>,
 }
 
 impl Parts {

@@ -6,6 +6,8 @@
 //! Invariant: once the target has lost acknowledged writes, or may have, every request fails until the volume is
 //! reopened, because the hosts of this volume would not notice.
 
+mod journal;
+
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -15,7 +17,9 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread;
 use std::time::Instant;
 
-use isolane_host::{Client, Completion, ControllerInfo, NamespaceInfo, Options, RequestError, Uri, Wait};
+use isolane_host::{
+    AssociationJournal, Client, Completion, ControllerInfo, NamespaceInfo, Options, RequestError, Uri, Wait,
+};
 use isolane_memory::{Buffer, Payload, Pool};
 use isolane_reactor::{IoChoice, Mode, Waker};
 use isolane_volume::spec::{Source, VolumeSpec};
@@ -25,6 +29,7 @@ use isolane_volume::{
 };
 use uuid::Uuid;
 
+pub use self::journal::JournalFile;
 use crate::EIO;
 use crate::parts::Parts;
 
@@ -82,7 +87,15 @@ pub(crate) fn open(parts: Parts) -> Result<Arc<dyn Volume>, OpenError> {
     let (uri, options) = address(&parts)?;
     // Only epoll has a descriptor that a core can wait for.
     let options = Options { mode: Mode::Sleep, io: IoChoice::Epoll, ..options };
-    let connected = Client::connect(&uri, options);
+    let connected = match parts.journal.clone().filter(|_| uri.via.is_none()) {
+        // An engine has a journal of its own.
+        None => Client::connect(&uri, options),
+        Some(journal) => {
+            let stale = journal.stale(uri.nqn);
+            let journal: Arc<dyn AssociationJournal> = journal;
+            Client::connect_with_journal(&uri, options, &journal, &stale)
+        }
+    };
     let client = connected.map_err(|error| {
         OpenError::from_error(&parts.name, &error).with_os_error(Some(error.raw_os_error()))
     })?;

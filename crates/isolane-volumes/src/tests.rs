@@ -43,9 +43,9 @@ fn tree_names_members_and_filters() {
 fn injected_delays_are_time_of_device() {
     let mut config = TargetConfig::new("nqn.2024-01.org.example:delayed".parse().unwrap());
     let volume = crate::parse("delay:20ms:(stall:10ms:(delay:5ms-6ms:mem:1M),one-in=1)").unwrap();
-    config.volumes.push((1, crate::open(&volume).unwrap()));
+    config.subsystems[0].volumes.push((1, crate::open(&volume).unwrap()));
     config.listen = vec!["127.0.0.1:0".parse().unwrap()];
-    let nqn = config.nqn;
+    let nqn = config.subsystems[0].nqn;
     let target = Target::start(config).unwrap();
     let uri = format!("nvme+tcp://{}/{nqn}", target.local_addrs()[0]);
     let host = BlockingVolume::connect(&uri.parse().unwrap(), Options::default()).unwrap();

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use isolane_proto::subsystem::{
-    Action, AssociationId, CloseReason, ConnectionInfo, ControlEvent, HostPage, NamespaceConfig,
-    NamespaceGeometry, Port, PortConfig, SubsystemConfig, data_expected,
+    Action, AssociationId, ConnectionInfo, ControlEvent, HostPage, NamespaceConfig, NamespaceGeometry, Port,
+    PortConfig, SubsystemConfig, data_expected,
 };
 use isolane_wire::fabrics::{ConnectCommand, ConnectData};
 use isolane_wire::{Nqn, SubmissionEntry};
@@ -49,15 +49,8 @@ struct Harness {
 
 impl Harness {
     fn new() -> Self {
-        let subsystem = SubsystemConfig {
-            nqn: subsystem_nqn(),
-            serial: "serial".into(),
-            namespaces: vec![namespace(1, 9), namespace(7, 12)],
-            max_transfer_bytes: MAX_TRANSFER_LEN,
-            ..SubsystemConfig::default()
-        };
         let config = PortConfig {
-            subsystem,
+            subsystems: vec![subsystem()],
             listeners: Vec::new(),
             advertise: Vec::new(),
             max_associations: 4,
@@ -89,7 +82,8 @@ impl Harness {
             11 => self.pass_time(input),
             12 => self.disconnect(input),
             13 => self.drain(input),
-            _ => self.flushed(input),
+            14 => self.flushed(input),
+            _ => self.change_subsystem(input),
         }
     }
 
@@ -196,16 +190,25 @@ impl Harness {
         }
     }
 
+    /// Adds or removes the subsystem, or changes its hosts.
+    fn change_subsystem(&mut self, input: &mut Input<'_>) {
+        let Some(id) = self.port.find_subsystem(&subsystem_nqn()) else {
+            self.port.add_subsystem(subsystem()).expect("the name is free");
+            return;
+        };
+        let hosts = match input.u8() % 8 {
+            0 => return self.port.remove_subsystem(id).expect("it exists"),
+            1 => None,
+            host => Some(vec![host_nqn(host % 4)]),
+        };
+        self.port.set_allowed_hosts(id, hosts).expect("it exists");
+    }
+
     fn drain_events(&mut self) {
         while let Some(event) = self.port.poll_event() {
             match event {
                 ControlEvent::CloseIoQueues(id) => self.close_all(id, 1),
-                ControlEvent::Close {
-                    id,
-                    reason: CloseReason::AdminQueueLost | CloseReason::KeepAliveExpired,
-                } => {
-                    self.close_all(id, 0);
-                }
+                ControlEvent::Close { id, .. } => self.close_all(id, 0),
                 ControlEvent::Shutdown(id) => self.flushes.push(id),
                 ControlEvent::Ended(id) => {
                     assert!(!self.queues.iter().any(|queue| queue.0 == id), "drained before it ended");
@@ -252,9 +255,22 @@ fn subsystem_nqn() -> Nqn {
     Nqn::new("nqn.2014-08.org.example:fuzz").expect("it is a name")
 }
 
+fn host_nqn(host: u8) -> Nqn {
+    Nqn::new(&format!("nqn.2014-08.org.example:host{host}")).expect("it is a name")
+}
+
+fn subsystem() -> SubsystemConfig {
+    SubsystemConfig {
+        nqn: subsystem_nqn(),
+        serial: "serial".into(),
+        namespaces: vec![namespace(1, 9), namespace(7, 12)],
+        max_transfer_bytes: MAX_TRANSFER_LEN,
+        ..SubsystemConfig::default()
+    }
+}
+
 fn connect_data(host: u8, cntlid: u16, subnqn: Nqn) -> ConnectData {
-    let hostnqn = Nqn::new(&format!("nqn.2014-08.org.example:host{host}")).expect("it is a name");
-    ConnectData { hostid: [host + 1; 16], cntlid, subnqn: subnqn.into(), hostnqn: hostnqn.into() }
+    ConnectData { hostid: [host + 1; 16], cntlid, subnqn: subnqn.into(), hostnqn: host_nqn(host).into() }
 }
 
 fn namespace(nsid: u32, block_shift: u8) -> NamespaceConfig {

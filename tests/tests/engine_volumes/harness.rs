@@ -84,7 +84,7 @@ impl Harness {
 
 fn target(change: impl FnOnce(&mut TargetConfig)) -> Target {
     let mut config = TargetConfig::new(NQN.parse().unwrap());
-    config.volumes = [(1, open(&spec::parse("mem:64m").unwrap()).unwrap())].into();
+    config.subsystems[0].volumes = [(1, open(&spec::parse("mem:64m").unwrap()).unwrap())].into();
     config.listen = vec!["127.0.0.1:0".parse().unwrap()];
     config.mode = Mode::Sleep;
     change(&mut config);

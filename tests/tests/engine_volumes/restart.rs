@@ -14,7 +14,7 @@ fn rejects_another_volume_as_in_process() {
     let mut clients = [Client::connect(&harness.place(), options()).unwrap(), harness.connect(options())];
     harness.restart_target(|config| {
         let other = spec::parse("mem:64m,uuid=1b4e28ba-2fa1-4d2b-883f-0016d3cca427").unwrap();
-        config.volumes = vec![(1, open(&other).unwrap())];
+        config.subsystems[0].volumes = vec![(1, open(&other).unwrap())];
     });
     let texts = clients.each_mut().map(|client| {
         let completion = run(client, Request::Read { lba: 0, buffer: Buffer::contiguous(4096) });
@@ -47,19 +47,19 @@ fn flush(client: &mut Client) -> Option<(u64, LossCause)> {
 
 #[test]
 fn fails_first_flush_of_each_writer() {
-    let mut harness = Harness::of(|config| config.volumes = vec![(1, memory())]);
+    let mut harness = Harness::of(|config| config.subsystems[0].volumes = vec![(1, memory())]);
     let mut own = Client::connect(&harness.place(), options()).unwrap();
     // They share an association.
     let [mut one, mut two, mut idle] = [(); 3].map(|()| harness.connect(options()));
     [&mut own, &mut one, &mut two].into_iter().for_each(|client| write(client, 0));
     write(&mut two, 8);
     assert!([&mut own, &mut one, &mut two, &mut idle].map(flush) == [None; 4]);
-    harness.restart_target(|config| config.volumes = vec![(1, memory())]);
+    harness.restart_target(|config| config.subsystems[0].volumes = vec![(1, memory())]);
     let lost = |writes| Some((writes, LossCause::Content));
     assert_eq!([&mut own, &mut one, &mut two, &mut idle].map(flush), [lost(1), lost(1), lost(2), None]);
     assert_eq!([&mut own, &mut one, &mut two, &mut idle].map(flush), [None; 4]);
     [&mut own, &mut one].into_iter().for_each(|client| write(client, 0));
-    harness.restart_target(|config| config.volumes = vec![(1, memory())]);
+    harness.restart_target(|config| config.subsystems[0].volumes = vec![(1, memory())]);
     assert_eq!([&mut own, &mut one, &mut two, &mut idle].map(flush), [lost(1), lost(1), None, None]);
 }
 
@@ -68,13 +68,13 @@ fn keeps_flushing_after_a_restart_that_lost_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk");
     let file = || open(&spec::parse(&format!("{},size=64m", path.display())).unwrap()).unwrap();
-    let mut harness = Harness::of(|config| config.volumes = vec![(1, file())]);
+    let mut harness = Harness::of(|config| config.subsystems[0].volumes = vec![(1, file())]);
     let mut clients = [Client::connect(&harness.place(), options()).unwrap(), harness.connect(options())];
     for client in &mut clients {
         let buffer = pattern(0, 4096, 1);
         assert!(run(client, Request::Write { lba: 0, buffer, fua: false }).result.is_ok());
     }
-    harness.restart_target(|config| config.volumes = vec![(1, file())]);
+    harness.restart_target(|config| config.subsystems[0].volumes = vec![(1, file())]);
     assert_eq!(clients.each_mut().map(flush), [None; 2]);
     let generation = clients[0].namespace().generation.unwrap();
     let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();

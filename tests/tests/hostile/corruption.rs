@@ -20,7 +20,7 @@ const IO: usize = 1;
 
 fn target() -> (Target, SocketAddr) {
     let mut config = TargetConfig::new(NQN.parse().unwrap());
-    config.volumes.push((1, open(&spec::parse("mem:1M").unwrap()).unwrap()));
+    config.subsystems[0].volumes.push((1, open(&spec::parse("mem:1M").unwrap()).unwrap()));
     config.listen.push("127.0.0.1:0".parse().unwrap());
     let target = Target::start(config).unwrap();
     let address = target.local_addrs()[0];

@@ -138,6 +138,11 @@ impl ControlChannel {
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Reply, AttachError> {
         let serial = self.start_request(request, descriptors)?;
+        self.finish_request(what, serial)
+    }
+
+    /// See [`Session::finish_request`](super::Session::finish_request).
+    pub fn finish_request(&self, what: &'static str, serial: u32) -> Result<Reply, AttachError> {
         match self.wait_reply(serial)? {
             Reply::Refused(reason) => Err(AttachError::Refused { what, reason }),
             reply => Ok(reply),
@@ -145,7 +150,7 @@ impl ControlChannel {
     }
 
     /// Sends a request without waiting for the reply, unless too many are in flight. Returns the serial number for
-    /// [`ControlChannel::wait_reply`].
+    /// [`ControlChannel::finish_request`].
     pub fn start_request(
         &self,
         request: &Request,

@@ -130,10 +130,28 @@ impl Session {
     /// # Errors
     /// [`AttachError`].
     pub fn open(options: &SessionOptions) -> Result<Session, AttachError> {
+        Session::with_engine(options, Session::open_once)
+    }
+
+    /// Checks that an engine accepts sessions, as [`Session::open`] does, without most of the work for one.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn probe(options: &SessionOptions) -> Result<(), AttachError> {
+        Session::with_engine(options, |options| {
+            greet(options, &SharedMemory::create("isolane-probe", PAGE_SIZE)?).map(drop)
+        })
+    }
+
+    /// Calls `attach` until it finds an engine that does not exit in the meantime.
+    fn with_engine<T>(
+        options: &SessionOptions,
+        attach: impl Fn(&SessionOptions) -> Result<T, AttachError>,
+    ) -> Result<T, AttachError> {
         let deadline = Instant::now() + CONNECT_TIMEOUT;
         let mut attempts = 0;
         loop {
-            let error = match Session::open_once(options) {
+            let error = match attach(options) {
                 Err(AttachError::NoEngine { path, .. }) if options.spawn_engine => {
                     attempts += 1;
                     let SpawnError { reason, permanent } = spawn::spawn_engine(&path, attempts);
@@ -162,19 +180,7 @@ impl Session {
         if first > 0 {
             memory.replace_memfd(|memfd| duplicate(memfd, first)).map_err(AttachError::system(DUPLICATE))?;
         }
-        let (life, engine_life) =
-            pipe_with(PipeFlags::CLOEXEC).map_err(AttachError::system("cannot create a pipe"))?;
-        let life = renumber(life, first).map_err(AttachError::system(DUPLICATE))?;
-        let socket = renumber(connect_once(options)?, first).map_err(AttachError::system(DUPLICATE))?;
-        let socket = PacketSocket::new(socket);
-        let welcome = control_channel::handshake(
-            &socket,
-            &memory,
-            engine_life.as_fd(),
-            &options.path,
-            HANDSHAKE_TIMEOUT,
-        )?;
-        drop(engine_life);
+        let (socket, life, welcome) = greet(options, &memory)?;
         let channel = ControlChannel::start(socket, welcome.epoch, REPLY_TIMEOUT)?;
         let mut arena = Arena::new(memory.bytes());
         let cores = 0..welcome.cores.len() as u32;
@@ -230,6 +236,16 @@ impl Session {
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Reply, AttachError> {
         self.0.channel.request(what, request, descriptors)
+    }
+
+    /// Sends a request without waiting for the reply, unless 32 are in flight. [`Session::finish_request`] must follow.
+    pub(crate) fn start_request(&self, request: &Request) -> Result<u32, AttachError> {
+        self.0.channel.start_request(request, &[])
+    }
+
+    /// Waits for the reply to a request, as [`Session::request`] does.
+    pub(crate) fn finish_request(&self, what: &'static str, serial: u32) -> Result<Reply, AttachError> {
+        self.0.channel.finish_request(what, serial)
     }
 
     /// Returns the memory shared with the engine.
@@ -379,6 +395,23 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.channel.close();
     }
+}
+
+/// Connects to an engine. Returns the connection, the pipe that shows when nothing of the session is left, and the
+/// engine's reply.
+fn greet(
+    options: &SessionOptions,
+    memory: &SharedMemory,
+) -> Result<(PacketSocket, OwnedFd, Welcome), AttachError> {
+    let first = options.first_descriptor;
+    let (life, engine_life) =
+        pipe_with(PipeFlags::CLOEXEC).map_err(AttachError::system("cannot create a pipe"))?;
+    let life = renumber(life, first).map_err(AttachError::system(DUPLICATE))?;
+    let socket = renumber(connect_once(options)?, first).map_err(AttachError::system(DUPLICATE))?;
+    let socket = PacketSocket::new(socket);
+    let welcome =
+        control_channel::handshake(&socket, memory, engine_life.as_fd(), &options.path, HANDSHAKE_TIMEOUT)?;
+    Ok((socket, life, welcome))
 }
 
 fn connect_once(options: &SessionOptions) -> Result<OwnedFd, AttachError> {

@@ -99,7 +99,7 @@ impl ReadHalf {
         if self.shared.plain {
             return Ok(is_socket_ready(self.shared.as_fd(), PollFlags::IN)?);
         }
-        self.shared.wakers.block.notify.arm();
+        self.shared.wakers.block.notify.arm_some();
         self.shared.check()?;
         // The engine notifies of data in the ring only.
         self.set_bypass(false)?;

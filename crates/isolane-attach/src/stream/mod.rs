@@ -148,6 +148,15 @@ impl Stream {
         }
     }
 
+    /// Requests that the engine release the connection, so that the following [`Stream::into_parts`] waits less. In the
+    /// meantime, do not use the stream.
+    ///
+    /// # Errors
+    /// Of the session.
+    pub fn start_release(&mut self) -> io::Result<()> {
+        Ok(self.read.shared.start_release()?)
+    }
+
     /// Makes the socket the application's again. Returns the unsent data.
     fn take_back(&mut self) -> io::Result<Vec<u8>> {
         let Stream { read: ReadHalf { rx, shared, .. }, write: WriteHalf { tx, .. } } = self;
@@ -201,6 +210,16 @@ impl Stream {
     pub fn has_space(&mut self, bytes: u64) -> io::Result<bool> {
         self.read.shared.check()?;
         self.write.tx.has_space(bytes)
+    }
+
+    /// Returns `true` if a read would find nothing, but the kernel has data, or the end of the stream, that the engine has
+    /// not fetched yet. Only a peer on the same machine can know that they have arrived.
+    ///
+    /// # Errors
+    /// As [`Stream::readiness`]; the system's.
+    pub fn is_behind(&mut self) -> io::Result<bool> {
+        self.read.shared.check()?;
+        self.read.rx.is_behind(self.read.shared.as_fd())
     }
 
     /// Returns the number of written bytes that the engine has not sent yet.
@@ -309,7 +328,7 @@ impl Stream {
     }
 
     /// Requests a notification in its [`Poller`] when an event of `interest` occurs. Returns `true` if one has occurred
-    /// already; a notification may still follow. One notification covers all requests of both halves: check both,
+    /// already; a notification may still follow, also for an event that is not of `interest`. One notification covers all requests of both halves: check both,
     /// then arm again.
     ///
     /// # Errors

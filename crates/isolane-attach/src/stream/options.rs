@@ -182,6 +182,7 @@ impl StreamOptions {
             driver,
             watched,
             origin,
+            releasing: 0.into(),
             released: plain.into(),
         });
         let read = ReadHalf {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use isolane_shm::{MemoryError, SharedMemory, bytes};
 use isolane_tcp::TcpState;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
@@ -136,6 +137,38 @@ impl RxRing {
         // The end is published after the last bytes.
         let end = if self.shut_down { Some(StreamEnd::Finished) } else { self.end() };
         Ok((self.ring.refresh().map_err(invalid_index_error)?, end))
+    }
+
+    /// Returns `true` if the ring is empty, but the kernel has data, or the end of the stream, that the engine has not
+    /// fetched yet.
+    ///
+    /// # Errors
+    /// `InvalidData` if the engine violates the protocol; the kernel's.
+    pub fn is_behind(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+        if self.bypass_requested() || self.is_ready()? {
+            return Ok(false);
+        }
+        let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::IN | PollFlags::RDHUP)];
+        poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+        let events = polled[0].revents();
+        if !events.is_empty() && events != PollFlags::IN {
+            return Ok(!self.is_ready()?);
+        }
+        // Bytes stay in the kernel until the engine discards them, which changes both positions.
+        for _ in 0..DISCARD_POLLS {
+            let discarding = self.block.rx_discarding.get();
+            let discarded = self.block.rx_discarded.get();
+            if events.is_empty() && discarded == self.ring.position() {
+                return Ok(false);
+            }
+            // Waits for a call of the engine on the socket, after which the kernel handles packets that have arrived.
+            let unread = isolane_tcp::unread_bytes(socket)?;
+            if discarded == discarding && discarding == self.block.rx_discarding.get() {
+                return Ok(discarded.saturating_add(unread) > self.ring.position() && !self.is_ready()?);
+            }
+            std::thread::yield_now();
+        }
+        Ok(false)
     }
 
     fn end(&self) -> Option<StreamEnd> {
@@ -361,6 +394,9 @@ impl TxRing {
         self.ring.reclaim_unread().map_err(invalid_index_error)
     }
 }
+
+/// Number of polls of the positions while the engine changes them.
+const DISCARD_POLLS: u32 = 64;
 
 /// Another process, or the engine, used the socket directly.
 fn desync_error() -> io::Error {

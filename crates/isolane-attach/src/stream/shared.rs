@@ -4,7 +4,7 @@ use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,8 @@ pub(super) struct Shared {
     /// The tasks are woken: by the engine, or by a driver that polls the socket of a plain stream.
     pub watched: bool,
     pub origin: Origin,
+    /// Serial number of the request to release the socket that is in flight, or 0.
+    pub releasing: AtomicU32,
     pub released: AtomicBool,
 }
 
@@ -59,14 +61,24 @@ impl Shared {
         Ok(self.session.doorbells(self.core).ring(self.id)?)
     }
 
+    /// Requests that the engine release the socket. [`Shared::release`] must follow.
+    pub fn start_release(&self) -> Result<(), AttachError> {
+        if !self.plain && self.releasing.load(Ordering::Relaxed) == 0 {
+            let release = Request::CloseObject { id: self.id, how: CloseMode::Release };
+            self.releasing.store(self.session.start_request(&release)?, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     /// Makes the engine release the socket.
     pub fn release(&self) -> Result<(), AttachError> {
         self.session.check_process()?;
         if self.plain {
             return Ok(());
         }
-        let release = Request::CloseObject { id: self.id, how: CloseMode::Release };
-        self.session.request("to take a stream back", &release, &[])?;
+        self.start_release()?;
+        let request = self.releasing.swap(0, Ordering::Relaxed);
+        self.session.finish_request("to take a stream back", request)?;
         self.released.store(true, Ordering::Release);
         Ok(())
     }
@@ -105,6 +117,10 @@ impl Drop for Shared {
             driver.deregister(self.id, self.plain.then(|| self.as_fd()));
         }
         let lingers = sockopt::socket_linger(&*self.socket).ok().flatten().filter(|time| !time.is_zero());
+        if self.releasing.load(Ordering::Relaxed) != 0 {
+            // Fails only if the session is closed.
+            let _ = self.release();
+        }
         // An engine that receives the close restores a clean close once all data is sent, but it may be dead by now.
         self.wakers.reset_if_unsent();
         // A released stream's memory is no longer used by the engine.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use isolane_attach::{Session, SessionOptions};
-use isolane_shm::deny_io_uring;
+use isolane_shm::{deny_io_uring, seccomp_filters};
 
 use super::socket_parser;
 use crate::failure::{Failure, IoContext};
@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let socket = std::path::absolute(&socket).io_context("--socket")?;
     // Starts an engine outside of the filter, and names the reason if there is none.
     let options = SessionOptions { path: socket.clone(), ..SessionOptions::default() };
-    drop(Session::open(&options).map_err(Failure::from_error)?);
+    Session::probe(&options).map_err(Failure::from_error)?;
     let mut program = Command::new(&args.program[0]);
     program.args(&args.program[1..]).env("ISOLANE_PRELOAD_SOCKET", socket);
     program.env("LD_PRELOAD", prepend(library.as_os_str(), env::var_os("LD_PRELOAD").as_deref()));
@@ -72,6 +72,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if !args.io_uring {
         deny_io_uring().io_context("cannot forbid io_uring")?;
     }
+    // A program below a further filter, which may forbid calls of the library, keeps its connections.
+    let filters = seccomp_filters().map(|count| count.to_string());
+    program.env("ISOLANE_PRELOAD_FILTERS", filters.unwrap_or_default());
     // The other program ends this one's threads.
     logging::finish(None);
     let error = program.exec();

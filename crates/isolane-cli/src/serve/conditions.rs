@@ -1,23 +1,30 @@
 //! Conditions of volumes: at the end of the target, and for SIGUSR1.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use isolane_volume::{Condition, OpenError, Volume};
 use serde_json::json;
 
 use crate::failure::Failure;
 
-/// The served volumes, and the skipped ones.
+/// The served volumes, until they are closed, and the skipped ones.
 #[derive(Default)]
 pub struct Conditions {
-    volumes: Vec<Arc<dyn Volume>>,
+    volumes: Mutex<Vec<Weak<dyn Volume>>>,
     skipped: Vec<Condition>,
 }
 
 impl Conditions {
     /// Adds a volume that is served.
-    pub fn add(&mut self, volume: &Arc<dyn Volume>) {
-        self.volumes.push(Arc::clone(volume));
+    pub fn add(&self, volume: &Arc<dyn Volume>) {
+        let mut volumes = self.volumes.lock().unwrap_or_else(PoisonError::into_inner);
+        volumes.retain(|volume| volume.strong_count() > 0);
+        volumes.push(Arc::downgrade(volume));
+    }
+
+    fn served(&self) -> Vec<Arc<dyn Volume>> {
+        let volumes = self.volumes.lock().unwrap_or_else(PoisonError::into_inner);
+        volumes.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Adds a volume that cannot be opened, and logs the reason.
@@ -30,7 +37,7 @@ impl Conditions {
 
     /// Refuses to serve no volume at all.
     pub fn check_any(&self) -> Result<(), Failure> {
-        if !self.volumes.is_empty() {
+        if !self.served().is_empty() {
             return Ok(());
         }
         Err(Failure::new("cannot serve", "no volume can be opened").with_hint("the log has the reasons"))
@@ -38,7 +45,7 @@ impl Conditions {
 
     /// Returns the conditions of all volumes.
     fn all(&self) -> impl Iterator<Item = Condition> {
-        let served = self.volumes.iter().flat_map(|volume| volume.conditions());
+        let served = self.served().into_iter().flat_map(|volume| volume.conditions());
         self.skipped.iter().cloned().chain(served)
     }
 

@@ -11,6 +11,8 @@ mod from_file;
 pub(crate) mod model;
 mod nqn;
 pub(crate) mod observe;
+mod operator;
+mod service;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -30,11 +32,14 @@ use isolane_target::{AuthConfig, Listen, Placement, Target, TargetConfig, parse_
 use isolane_volume::spec::VolumeSpec;
 use isolane_volume::{OpenError, Volume};
 use isolane_volumes::Kinds;
+use isolane_wire::Nqn;
 use signal_hook::consts::SIGUSR1;
 
 use banner::Banner;
 use conditions::Conditions;
 use observe::{ControlSocket, parse_control_socket, parse_on_slow};
+use operator::Operator;
+use service::Service;
 
 use crate::choice::{Choice, one_of};
 use crate::cores;
@@ -370,9 +375,14 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let (mut signals, is_starting) = (signals::listen()?, Arc::new(AtomicBool::new(true)));
     signals::exit_while(&is_starting)?;
     let rbd = Arc::new(Rbd::new(args.rbd_images_per_connection.into()));
-    let (config, volumes, conditions) = configure(&args, &volume::kinds(&rbd))?;
+    let kinds = volume::kinds(&rbd);
+    let (config, volumes, conditions) = configure(&args, &kinds)?;
+    let specs = args.specs(&kinds)?;
+    let specs = number(&specs)?.into_iter().zip(specs).collect();
+    let conditions = Arc::new(conditions);
     is_starting.store(false, Ordering::Relaxed);
-    let (nqn, cores, has_auth) = (config.nqn, config.cores.clone(), config.auth.is_some());
+    let (nqn, cores) = (config.subsystems[0].nqn, config.cores.clone());
+    let has_auth = config.auth.is_some();
     let target = Target::start(config).context("cannot start the target")?;
     log::info!("using {}", target.io_description());
     let addresses = target.local_addrs();
@@ -381,21 +391,28 @@ pub fn run(args: Args) -> Result<(), Failure> {
         log::warn!("{address} is reachable from other machines, without {without}");
     }
     let socket = args.control_socket.as_ref().unwrap_or(&ControlSocket::Default);
-    let mut side_threads = observe::start(&target, &cores, socket, args.metrics, args.on_slow)?;
+    let operator = Operator::new(target.namespace_control(), kinds, Arc::clone(&conditions), specs);
+    let mut side_threads = observe::start(&target, operator, &cores, (socket, args.metrics), args.on_slow)?;
     let program = invocation::program_name();
     let banner = Banner { listeners: &addresses, nqn: nqn.as_str(), volumes: &volumes, program: &program };
     output::announce(banner.to_text());
+    let service = Service::start(&target, &summary(volumes.len(), &nqn))?;
     for _ in signals.forever().take_while(|signal| *signal == SIGUSR1) {
         let (counters, connections) = (target.counters(), target.connections());
         log::write_stderr(counters::show(&counters, &connections, &conditions, args.json)?);
     }
     signals::exit_on_next_signal()?;
+    service.stop();
     // Lights go off while commands complete; the drop waits for them.
     side_threads.detach();
     let stopped = stop(target, &conditions);
     drop(conditions);
     rbd.wait_for_closed(volume::RBD_CLOSE_TIMEOUT);
     stopped
+}
+
+fn summary(volumes: usize, nqn: &Nqn) -> String {
+    format!("serving {volumes} volume{} as {nqn}", if volumes == 1 { "" } else { "s" })
 }
 
 fn stop(target: Target, conditions: &Conditions) -> Result<(), Failure> {
@@ -438,12 +455,12 @@ fn configure(args: &Args, kinds: &Kinds) -> Result<(TargetConfig, Described, Con
     conditions.check_any()?;
     let nqn = given.map_or_else(|| nqn::derive(identities, listen[0].address), Ok)?;
     let mut config = TargetConfig::new(nqn);
-    config.serial = args.serial.clone().unwrap_or_else(|| nqn::serial(&nqn));
-    config.volumes = volumes;
+    config.subsystems[0].serial = args.serial.clone().unwrap_or_else(|| nqn::serial(&nqn));
+    config.subsystems[0].volumes = volumes;
     config.listen = listen;
     config.advertise = args.advertise.clone();
     let allowed = args.allow_host.iter().map(|text| parse_host_nqn(text)).collect::<Result<Vec<_>, _>>()?;
-    config.allowed_hosts = (!allowed.is_empty()).then_some(allowed);
+    config.subsystems[0].allowed_hosts = (!allowed.is_empty()).then_some(allowed);
     config.auth = args.auth.clone();
     config.cores = match &args.cores {
         Some(requested) => cores::checked(requested.as_slice())?,

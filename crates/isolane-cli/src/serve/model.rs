@@ -95,7 +95,7 @@ fn name(args: &Args, kinds: &Kinds, specs: &[VolumeSpec]) -> Result<isolane_wire
 }
 
 /// Returns the text of a volume with the path of a file from the root.
-fn absolute_text(spec: &VolumeSpec, text: &str) -> Result<String, Failure> {
+pub fn absolute_text(spec: &VolumeSpec, text: &str) -> Result<String, Failure> {
     match &spec.source {
         Source::Path { path, .. } if path.is_relative() => {
             let directory = std::env::current_dir().context("cannot read the working directory")?;

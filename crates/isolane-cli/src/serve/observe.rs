@@ -5,30 +5,38 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use isolane_inspect::control::{Listeners, dir};
-use isolane_inspect::program::{OnSlow, Program, SharedProgram, Turn};
+use isolane_inspect::program::{OnSlow, Program, Reply, Request, SharedProgram, Turn};
 use isolane_inspect::side_threads::SideThreads;
 use isolane_observe::snapshot::Snapshot;
 use isolane_target::{SnapshotSource, Target};
 
+use super::operator::Operator;
 use crate::failure::{Context, Failure};
 
 /// A target, as side threads see it.
-struct Observed(SnapshotSource);
+struct Observed {
+    source: SnapshotSource,
+    operator: Operator,
+}
 
 impl Program for Observed {
     fn snapshot(&self) -> Snapshot {
-        self.0.snapshot().unwrap_or_default()
+        self.source.snapshot().unwrap_or_default()
     }
 
     fn turns(&self) -> Vec<Turn> {
-        let turns = self.0.turns().into_iter();
+        let turns = self.source.turns().into_iter();
         let turn =
             |isolane_target::Turn { core, thread, number, phase }| Turn { core, thread, number, phase };
         turns.map(turn).collect()
     }
 
     fn avoid(&self, volume: u32, is_avoided: bool) -> bool {
-        self.0.avoid(volume, is_avoided)
+        self.source.avoid(volume, is_avoided)
+    }
+
+    fn control(&self, request: &Request) -> Option<Reply> {
+        self.operator.execute(request)
     }
 }
 
@@ -72,13 +80,14 @@ pub fn parse_on_slow(text: &str) -> Result<OnSlow, String> {
 /// Starts the side threads.
 pub fn start(
     target: &Target,
+    operator: Operator,
     cores: &[usize],
-    socket: &ControlSocket,
-    metrics: Option<SocketAddr>,
+    listeners: (&ControlSocket, Option<SocketAddr>),
     on_slow: OnSlow,
 ) -> Result<SideThreads, Failure> {
     let default = dir::socket_path(&dir::own_directory(), "serve");
-    start_for(Arc::new(Observed(target.source())), default, cores, (socket, metrics), on_slow)
+    let observed = Observed { source: target.source(), operator };
+    start_for(Arc::new(observed), default, cores, listeners, on_slow)
 }
 
 /// Starts the side threads of a program. `default` is the path of [`ControlSocket::Default`].

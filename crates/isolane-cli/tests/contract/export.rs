@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
-use super::{fail, kill, program, text};
+use super::{Server, fail, kill, program, text};
 
 /// A running export, killed on drop, with its output.
 struct Export(Child, Vec<String>);
@@ -65,27 +65,60 @@ fn prints_uris_and_removes_sockets() {
     assert!(!socket.exists());
 }
 
+/// Starts an export for machines below a limit of open files, and returns once it accepts connections.
+fn start_with_limit(limit: &str, socket: &str) -> Export {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit {limit}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_isolane")]);
+    command.args(["export", "mem:1M", "--vhost-user-blk", socket]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // It prints the first line once it is started.
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    Export(child, vec![line])
+}
+
 #[test]
 fn raises_limit_of_open_files() {
     let dir = tempfile::tempdir().unwrap();
-    let socket = dir.path().join("vm.sock");
-    let mut command = Command::new("sh");
-    command.args([
-        "-c",
-        "ulimit -Sn 64; exec \"$0\" \"$@\"",
-        env!("CARGO_BIN_EXE_isolane"),
-        "export",
-        "mem:1M",
-    ]);
-    let child = command.args(["--vhost-user-blk", text(&socket)]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut export = Export(child, Vec::new());
-    // It prints the first line once it is started.
-    let mut line = String::new();
-    BufReader::new(export.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let export = start_with_limit("-Sn 64", text(&dir.path().join("vm.sock")));
     let limits = fs::read_to_string(format!("/proc/{}/limits", export.0.id())).unwrap();
     let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     let fields: Vec<&str> = files.split_whitespace().collect();
     assert_eq!(fields[3], fields[4], "{files}");
+}
+
+#[test]
+fn few_open_files_limit_machines_and_queues() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, log) = start_with_limit("-n 1024", text(&dir.path().join("vm.sock"))).stop();
+    let warning = "1024 open files allow 7 machines with 8 queues each; raise the hard limit to 14048";
+    assert!(log.contains(warning), "{log}");
+}
+
+#[test]
+fn keeps_journal_of_a_remote_volume_until_a_clean_end() {
+    let (server, dir) = (Server::start(&["mem:1M"]), tempfile::tempdir().unwrap());
+    let (socket, journal) = (dir.path().join("vm.sock"), dir.path().join("vm.sock.journal"));
+    let arguments = [&server.uri, "--vhost-user-blk", text(&socket)];
+    let associations = || fs::read(&journal).unwrap().windows(8).filter(|tag| tag == b"isolane\n").count();
+    let mut killed = Export::start(&arguments);
+    assert_eq!(associations(), 1);
+    killed.0.kill().unwrap();
+    killed.0.wait().unwrap();
+    let export = Export::start(&arguments);
+    // The target has ended the other.
+    while associations() != 1 {
+        std::thread::yield_now();
+    }
+    assert_eq!(export.stop(), (true, String::new()));
+    assert!(!journal.exists() && !socket.exists());
+    fs::write(&journal, "data").unwrap();
+    let error = fail(&["export", &server.uri, "--nbd", text(&socket)]);
+    assert!(error.contains("it is not a journal of associations"), "{error}");
+    assert!(error.contains("choose another socket"), "{error}");
+    // Not used for other volumes.
+    assert_eq!(Export::start(&["mem:1M", "--nbd", text(&socket)]).stop(), (true, String::new()));
+    assert_eq!(fs::read(&journal).unwrap(), b"data");
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod bench;
 mod conditions;
 mod config;
 mod copy;
+mod ctl;
 mod deep;
 mod doctor;
 mod engine_run;
@@ -565,33 +566,6 @@ fn rejects_unwritable_json_before_measuring() {
     let server = Server::start(&["mem:1M"]);
     let error = fail(&["bench", &server.uri, "--time", "1h", "--json", "/no/such/dir/figures.json"]);
     assert!(error.contains("/no/such/dir/figures.json") && error.contains("check the path"), "{error}");
-}
-
-#[test]
-fn serial_numbers_differ_between_subsystems() {
-    let serial = |nqn: &str| {
-        let server = Server::start(&["mem:1M", "--nqn", nqn]);
-        let info: serde_json::Value =
-            serde_json::from_str(&succeed(&["info", &server.uri, "--json"])).unwrap();
-        info["controller"]["serial"].as_str().unwrap().to_owned()
-    };
-    let first = serial("nqn.2014-08.org.example:first");
-    assert_eq!(first, serial("nqn.2014-08.org.example:first"));
-    assert_ne!(first, serial("nqn.2014-08.org.example:second"));
-}
-
-#[test]
-fn serve_logs_the_kernel_interface() {
-    let mut child = program()
-        .args(["serve", "mem:1M", "--listen", "127.0.0.1:0", "--io", "epoll"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
-    kill(&child, "TERM");
-    let log = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
-    assert!(log.contains("using epoll"), "{log}");
 }
 
 #[test]

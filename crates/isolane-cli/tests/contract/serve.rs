@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -350,4 +351,55 @@ fn errors_escape_control_characters_of_arguments() {
         let error = fail(&[&["serve"], wrong].concat());
         assert!(!error.contains(['\u{1b}', '\u{7}']), "{error:?}");
     }
+}
+
+#[test]
+fn service_manager_hears_of_start_life_and_stop() {
+    let dir = tempfile::tempdir().unwrap();
+    let manager = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+    let mut target = program();
+    target.args(["serve", "mem:1M", "--listen", "127.0.0.1:0", "--log-level", "off"]);
+    target.env("NOTIFY_SOCKET", dir.path().join("notify")).env("WATCHDOG_USEC", "40000");
+    let mut child = target.stdout(Stdio::piped()).spawn().unwrap();
+    let receive = || {
+        let mut message = [0; 256];
+        let len = manager.recv(&mut message).unwrap();
+        String::from_utf8(message[..len].to_vec()).unwrap()
+    };
+    let ready = receive();
+    assert!(ready.starts_with("READY=1\nSTATUS=serving 1 volume as nqn."), "{ready}");
+    for _ in 0..3 {
+        assert_eq!(receive().trim_end(), "WATCHDOG=1");
+    }
+    kill(&child, "TERM");
+    let last = std::iter::repeat_with(receive).find(|message| message.trim_end() != "WATCHDOG=1");
+    assert_eq!(last.unwrap().trim_end(), "STOPPING=1\nSTATUS=completing commands in flight");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn serial_numbers_differ_between_subsystems() {
+    let serial = |nqn: &str| {
+        let server = Server::start(&["mem:1M", "--nqn", nqn]);
+        let info: serde_json::Value =
+            serde_json::from_str(&succeed(&["info", &server.uri, "--json"])).unwrap();
+        info["controller"]["serial"].as_str().unwrap().to_owned()
+    };
+    let first = serial("nqn.2014-08.org.example:first");
+    assert_eq!(first, serial("nqn.2014-08.org.example:first"));
+    assert_ne!(first, serial("nqn.2014-08.org.example:second"));
+}
+
+#[test]
+fn serve_logs_the_kernel_interface() {
+    let mut child = program()
+        .args(["serve", "mem:1M", "--listen", "127.0.0.1:0", "--io", "epoll"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
+    kill(&child, "TERM");
+    let log = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+    assert!(log.contains("using epoll"), "{log}");
 }

@@ -52,7 +52,7 @@ const NQN: &str = "nqn.2024-01.org.example:engine";
 
 fn target() -> Target {
     let mut config = TargetConfig::new(NQN.parse().unwrap());
-    config.volumes = [(1, open(&spec::parse("mem:1m").unwrap()).unwrap())].into();
+    config.subsystems[0].volumes = [(1, open(&spec::parse("mem:1m").unwrap()).unwrap())].into();
     config.listen = vec!["127.0.0.1:0".parse().unwrap()];
     config.mode = isolane_host::Mode::Sleep;
     Target::start(config).unwrap()

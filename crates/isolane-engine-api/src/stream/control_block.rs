@@ -17,7 +17,7 @@ pub struct ControlBlock {
     pub rx_flag: ShmRef<WakeFlag>,
     /// Flag of the application: a thread sleeps until there is space.
     pub tx_flag: ShmRef<WakeFlag>,
-    /// Flag of the application: requests a notification in its queue.
+    /// Flag of the application: requests a notification in its queue; of some events, if it only reads.
     pub notify: ShmRef<WakeFlag>,
     tx: ShmRef<RingIndices>,
     rx_end: ShmRef<AtomicU64>,

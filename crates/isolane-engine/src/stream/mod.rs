@@ -185,8 +185,13 @@ impl StreamMachine {
             return self.poll_closing(sent.busy);
         }
         let received = rx.poll(common)?;
-        let publishes = sent.publishes || received.publishes;
-        let notifies = publishes && self.common.block.notify.take();
+        let notify = &self.common.block.notify;
+        // Space alone is not an event of a reader.
+        let notifies = if received.publishes || (sent.publishes && self.tx.is_finished()) {
+            notify.take()
+        } else {
+            sent.publishes && notify.take_for_all()
+        };
         Ok(Progress { busy: sent.busy || received.busy, notifies, closed: false })
     }
 

@@ -13,8 +13,8 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use fixture::{Fixture, Pattern};
-use isolane_attach::AttachError;
 use isolane_attach::stream::{AdoptError, Interest, Listener, Poller, Stream, StreamOptions};
+use isolane_attach::{AttachError, Session, SessionOptions};
 use isolane_shm::testing;
 use rustix::net::sockopt;
 
@@ -62,6 +62,16 @@ fn listener_and_connection_exchange_data() {
     let mut seen = [0; 4];
     far.read_exact(&mut seen).unwrap();
     assert_eq!(&seen, b"ping");
+}
+
+#[test]
+fn probe_needs_engine() {
+    let fixture = Fixture::new();
+    let options = SessionOptions { path: fixture.path(), spawn_engine: false, ..SessionOptions::default() };
+    Session::probe(&options).unwrap();
+    let path = fixture.path().with_file_name("none");
+    let error = Session::probe(&SessionOptions { path, ..options }).unwrap_err();
+    assert!(matches!(error, AttachError::NoEngine { .. }), "{error}");
 }
 
 #[test]
@@ -150,6 +160,52 @@ fn parts_finish_without_data_loss() {
     peer.read_to_end(&mut seen).unwrap();
     assert!(seen == bytes, "{} of {BYTES}", seen.len());
     drop(finishing.join().unwrap());
+}
+
+/// More than there are requests in flight.
+#[test]
+fn releases_of_many_streams_wait_for_each_other() {
+    let fixture = Fixture::new();
+    let session = fixture.attach();
+    let mut streams: Vec<_> = (0..50u8)
+        .map(|number| {
+            let (socket, mut peer) = testing::connection().unwrap();
+            let mut stream = Stream::adopt(&session, socket).unwrap();
+            stream.write_all(&[number; 100]).unwrap();
+            peer.write_all(&[number; 50]).unwrap();
+            (stream, peer)
+        })
+        .collect();
+    streams.iter_mut().for_each(|(stream, _)| stream.start_release().unwrap());
+    // The connection of a dropped one ends, with an error if the engine had not sent everything.
+    let (dropped, mut peer) = streams.remove(0);
+    drop(dropped);
+    while peer.read(&mut [0; 100]).is_ok_and(|count| count > 0) {}
+    for (number, (stream, mut peer)) in (1..).zip(streams) {
+        let mut socket = stream.into_std().unwrap();
+        let (mut sent, mut received) = ([0; 100], [0; 50]);
+        peer.read_exact(&mut sent).unwrap();
+        socket.read_exact(&mut received).unwrap();
+        assert_eq!((sent, received), ([number; 100], [number; 50]));
+    }
+}
+
+#[test]
+fn stream_is_behind_until_it_is_readable() {
+    let fixture = Fixture::new();
+    let (mut stream, mut peer) = fixture.stream();
+    let mut byte = [0];
+    for round in 0..500u32 {
+        peer.write_all(&[round as u8]).unwrap();
+        assert!(stream.is_behind().unwrap() || stream.readiness().unwrap().readable, "{round}");
+        stream.read_exact(&mut byte).unwrap();
+        assert!(!stream.is_behind().unwrap(), "{round}");
+        // Acknowledges the byte, so that the peer's kernel sends the next.
+        stream.write_all(&byte).unwrap();
+        peer.read_exact(&mut byte).unwrap();
+    }
+    peer.shutdown(Shutdown::Write).unwrap();
+    assert!(stream.is_behind().unwrap() || stream.readiness().unwrap().finished);
 }
 
 #[test]
@@ -430,6 +486,12 @@ fn poller_reports_each_stream_once() {
     while poller.next(Some(Duration::from_millis(100))).unwrap().is_some() {}
     for (stream, _) in &mut streams {
         assert!(!stream.arm(Interest::Read).unwrap());
+    }
+    assert_eq!(poller.next(Some(Duration::ZERO)).unwrap(), None);
+    // Space is not an event of a reader.
+    streams[1].0.write_all(b"x").unwrap();
+    while streams[1].0.unsent_bytes().unwrap() > 0 {
+        std::thread::yield_now();
     }
     assert_eq!(poller.next(Some(Duration::ZERO)).unwrap(), None);
     for (_, peer) in streams.iter_mut().step_by(3) {

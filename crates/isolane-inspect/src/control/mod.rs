@@ -1,13 +1,15 @@
 //! Control socket of a running program, and its listener for metrics: HTTP on a side thread.
 //!
 //! [`start`] listens, and a thread with a current-thread runtime answers. Only processes of the same user or of root are
-//! admitted to the control socket: by its mode, and by the credentials of the peer.
+//! admitted to the control socket: by its mode, and by the credentials of the peer. Requests below `/v1/` change the
+//! program (`commands.rs`); the listener for metrics has none.
 //!
 //! Invariant: no request, panic, or error of this thread affects I/O, and the number of connections, the length of a
 //! request, and its time are bounded.
 
 mod accept;
 mod body;
+mod commands;
 pub mod dir;
 mod respond;
 mod server;

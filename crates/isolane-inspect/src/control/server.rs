@@ -7,6 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -14,6 +15,7 @@ use isolane_engine_api::runtime_dir::is_trusted;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::commands;
 use super::respond::respond;
 use crate::document::Document;
 use crate::placement;
@@ -24,8 +26,18 @@ pub(super) const MAX_CONNECTIONS: usize = 16;
 pub(super) const MAX_REQUEST: usize = 64 << 10;
 /// Time for a connection, with its request and its response.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// The same for the control socket, whose requests can open volumes on other machines.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 /// Pause after a failed accept, as with too many open files.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// Requests that a listener accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// Those that read, and those that change the program.
+    All,
+    Read,
+}
 
 /// Starts the thread.
 pub fn start(
@@ -68,7 +80,7 @@ async fn serve_unix(listener: tokio::net::UnixListener, document: Arc<Document>)
     while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
         match listener.accept().await {
             Ok((socket, _)) if socket.peer_cred().is_ok_and(|peer| is_trusted(peer.uid())) => {
-                tokio::spawn(answer(socket, Arc::clone(&document), permit));
+                tokio::spawn(answer(socket, Arc::clone(&document), Access::All, permit));
             }
             Ok((socket, _)) => {
                 let user = socket.peer_cred().map_or(u32::MAX, |peer| peer.uid());
@@ -83,7 +95,9 @@ async fn serve_tcp(listener: tokio::net::TcpListener, document: Arc<Document>) {
     let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
         match listener.accept().await {
-            Ok((socket, _)) => drop(tokio::spawn(answer(socket, Arc::clone(&document), permit))),
+            Ok((socket, _)) => {
+                drop(tokio::spawn(answer(socket, Arc::clone(&document), Access::Read, permit)))
+            }
             Err(error) => pause(&error).await,
         }
     }
@@ -98,16 +112,25 @@ async fn pause(error: &io::Error) {
 async fn answer(
     socket: impl AsyncRead + AsyncWrite + Unpin,
     document: Arc<Document>,
+    access: Access,
     _permit: OwnedSemaphorePermit,
 ) {
-    let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
-        let response = respond(&request, &document);
-        async { Ok::<_, Infallible>(response) }
+    let service = service_fn(|request: hyper::Request<Incoming>| {
+        let document = Arc::clone(&document);
+        async move {
+            let is_command = access == Access::All && request.uri().path().starts_with(commands::PREFIX);
+            Ok::<_, Infallible>(if is_command {
+                commands::execute(request, document).await
+            } else {
+                respond(&request, &document)
+            })
+        }
     });
     let mut http = http1::Builder::new();
     http.keep_alive(false).max_buf_size(MAX_REQUEST).timer(TokioTimer::new()).header_read_timeout(TIMEOUT);
     let connection = http.serve_connection(TokioIo::new(socket), service);
-    if let Ok(Err(error)) = tokio::time::timeout(TIMEOUT, connection).await {
+    let limit = if access == Access::All { COMMAND_TIMEOUT } else { TIMEOUT };
+    if let Ok(Err(error)) = tokio::time::timeout(limit, connection).await {
         log::debug!("control socket: {error}");
     }
 }

@@ -4,10 +4,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
 use isolane_observe::snapshot::{Snapshot, VERSION};
+use serde_json::{Value, json};
 
 use super::server::{MAX_CONNECTIONS, MAX_REQUEST};
 use super::*;
-use crate::source::{Parts, Source};
+use crate::program::{Program, Reply, Request};
+use crate::source::{Parts, Source, execute};
 
 fn snapshot() -> Snapshot {
     Snapshot { version: VERSION, at_unix_ms: 7, ..Snapshot::default() }
@@ -174,4 +176,48 @@ fn panic_ends_one_request_only() {
     let source = Source::Socket(running.socket().to_owned());
     assert!(source.read(Parts::Now).is_err());
     assert_eq!(read(&source, Parts::Now).unwrap(), snapshot());
+}
+
+/// A program that returns each request, unless it names another path.
+struct Echo;
+
+impl Program for Echo {
+    fn snapshot(&self) -> Snapshot {
+        snapshot()
+    }
+
+    fn control(&self, request: &Request) -> Option<Reply> {
+        let Request { method, path, body } = request;
+        match path.as_str() {
+            "/v1/echo" => Some(Reply::ok(json!({ "method": method, "bytes": body.len() }))),
+            "/v1/full" => Some(Reply::problem(409, "full", "no space; free some")),
+            "/v1/panic" => panic!("a fault of the program"),
+            _ => None,
+        }
+    }
+}
+
+#[test]
+fn program_executes_requests_of_the_control_socket_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let listeners = Listeners {
+        socket: Some(dir.path().join("serve-1.sock")),
+        metrics: Some("127.0.0.1:0".parse().unwrap()),
+        setting: "",
+    };
+    let document = Arc::new(Document::new(Arc::new(Echo), Vec::new()).unwrap());
+    let running = Running { control: start(&listeners, Arc::clone(&document)).unwrap(), dir };
+    let call = |path: &str, body: &Value| execute(running.socket(), "POST", path, body);
+    assert_eq!(call("/v1/echo", &Value::Null).unwrap(), json!({ "method": "POST", "bytes": 0 }));
+    let text = "x".repeat(60 << 10);
+    assert_eq!(call("/v1/echo", &json!(text)).unwrap()["bytes"], text.len() + 2);
+    assert_eq!(call("/v1/full", &Value::Null).unwrap_err(), "no space; free some");
+    assert!(call("/v1/panic", &Value::Null).unwrap_err().contains("see its log"));
+    assert!(call("/v1/none", &Value::Null).unwrap_err().contains("no such path"));
+    let long = call("/v1/echo", &json!("x".repeat(commands::MAX_BODY)));
+    assert!(long.unwrap_err().contains("shorten it"));
+    assert!(running.get("/v1/echo").starts_with("HTTP/1.1 404"), "not for readers of metrics");
+
+    document.detach();
+    assert!(call("/v1/echo", &Value::Null).unwrap_err().contains("is stopping"));
 }

@@ -1,4 +1,4 @@
-//! One GET request to a control socket.
+//! One request to a control socket.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,12 +8,17 @@ use std::time::{Duration, Instant};
 use isolane_engine_api::runtime_dir::is_trusted;
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
+use serde_json::Value;
 
 use super::too_long;
 use crate::unix_socket;
 
 /// Time for a response.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for a command, which can open a volume on another machine.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(130);
+/// Limit in bytes of the response to a command.
+const MAX_REPLY: usize = 8 << 20;
 const MAX_HEADERS: usize = 32;
 
 /// Returns the body of the response.
@@ -22,6 +27,37 @@ pub fn get(path: &Path, target: &str, limit: usize) -> Result<Vec<u8>, String> {
 }
 
 fn get_within(path: &Path, target: &str, limit: usize, time: Duration) -> Result<Vec<u8>, String> {
+    let head = format!("GET {target} HTTP/1.0\r\nHost: isolane\r\n\r\n");
+    match send(path, head.as_bytes(), limit, time)? {
+        (200, body) => Ok(body),
+        (404, _) => Err("the program has no such data; use the `isolane` of the same version".to_owned()),
+        (code, _) => Err(format!("the program rejects the request with status {code}")),
+    }
+}
+
+/// Executes a request with a body of JSON, and returns the body of the response. Waits up to two minutes.
+///
+/// # Errors
+/// The text of the program if it rejects the request.
+pub fn execute(path: &Path, method: &str, target: &str, body: &Value) -> Result<Value, String> {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    let head =
+        format!("{method} {target} HTTP/1.0\r\nHost: isolane\r\nContent-Length: {}\r\n\r\n", body.len());
+    let (code, body) = send(path, (head + &body).as_bytes(), MAX_REPLY, COMMAND_TIMEOUT)?;
+    let value: Option<Value> = serde_json::from_slice(&body).ok();
+    let detail = |value: &Value| value.get("detail").and_then(Value::as_str).map(str::to_owned);
+    match (code, value) {
+        (200..=299, Some(value)) => Ok(value),
+        (400.., Some(value)) if detail(&value).is_some() => Err(detail(&value).unwrap_or_default()),
+        (404 | 405, _) => {
+            Err("the program has no such command; use the `isolane` of the same version".to_owned())
+        }
+        (code, _) => Err(format!("the program rejects the request with status {code}")),
+    }
+}
+
+/// Sends a request, and returns status and body of the response.
+fn send(path: &Path, request: &[u8], limit: usize, time: Duration) -> Result<(u16, Vec<u8>), String> {
     let until = Instant::now() + time;
     let late =
         || format!("no response within {} s; the program may be stopped or overloaded", time.as_secs());
@@ -37,7 +73,7 @@ fn get_within(path: &Path, target: &str, limit: usize, time: Duration) -> Result
         _ => error.to_string(),
     })?;
     check_server(&socket)?;
-    let response = exchange(socket, target, limit, until).map_err(|error| match error.kind() {
+    let response = exchange(socket, request, limit, until).map_err(|error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => late(),
         _ => error.to_string(),
     })?;
@@ -54,8 +90,13 @@ fn check_server(socket: &UnixStream) -> Result<(), String> {
 }
 
 /// Sends a request, within the time of the connection, and returns the response.
-fn exchange(mut socket: UnixStream, target: &str, limit: usize, until: Instant) -> std::io::Result<Vec<u8>> {
-    socket.write_all(format!("GET {target} HTTP/1.0\r\nHost: isolane\r\n\r\n").as_bytes())?;
+fn exchange(
+    mut socket: UnixStream,
+    request: &[u8],
+    limit: usize,
+    until: Instant,
+) -> std::io::Result<Vec<u8>> {
+    socket.write_all(request)?;
     let (mut response, mut chunk) = (Vec::new(), vec![0; 256 << 10]);
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -76,7 +117,7 @@ fn exchange(mut socket: UnixStream, target: &str, limit: usize, until: Instant) 
     }
 }
 
-fn take_body(mut response: Vec<u8>) -> Result<Vec<u8>, String> {
+fn take_body(mut response: Vec<u8>) -> Result<(u16, Vec<u8>), String> {
     let invalid = || "the response is not HTTP; name the control socket of a program".to_owned();
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut head = httparse::Response::new(&mut headers);
@@ -84,18 +125,12 @@ fn take_body(mut response: Vec<u8>) -> Result<Vec<u8>, String> {
     let httparse::Status::Complete(start) = parsed else { return Err(invalid()) };
     let length = head.headers.iter().find(|header| header.name.eq_ignore_ascii_case("content-length"));
     let length = length.and_then(|header| std::str::from_utf8(header.value).ok()?.parse::<usize>().ok());
-    match head.code {
-        Some(200) => {}
-        Some(404) => {
-            return Err("the program has no such data; use the `isolane` of the same version".to_owned());
-        }
-        code => return Err(format!("the program rejects the request with status {}", code.unwrap_or(0))),
-    }
+    let code = head.code.unwrap_or(0);
     response.drain(..start);
     if length.is_some_and(|length| length != response.len()) {
         return Err("the response is truncated; try again".to_owned());
     }
-    Ok(response)
+    Ok((code, response))
 }
 
 #[cfg(test)]

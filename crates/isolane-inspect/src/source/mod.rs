@@ -21,6 +21,7 @@ use isolane_observe::snapshot::Snapshot;
 pub(crate) use decode::parse_document;
 pub use decode::{Invalid, decode};
 pub use find::{ControlSocket, control_sockets};
+pub use http::execute;
 pub use source_error::SourceError;
 
 /// Limit in bytes of a document.

@@ -1,6 +1,7 @@
 //! Descriptors: their end, duplicates, and flags.
 
 use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use libc::{
@@ -9,6 +10,7 @@ use libc::{
 };
 
 use super::{exported, kernel};
+use crate::adopted::Adopted;
 use crate::process::{report_duplicate, share};
 use crate::stats::Reason;
 use crate::table;
@@ -36,7 +38,7 @@ fn control(fd: c_int, command: c_int, argument: usize, call: impl FnOnce() -> c_
 }
 
 exported! {
-    fn close(fd: c_int) -> c_int {
+    fn close = __close(fd: c_int) -> c_int {
         let Some(slot) = table::slot(fd).filter(|slot| slot.state() != table::OTHER) else {
             return kernel!(close(fd));
         };
@@ -80,7 +82,7 @@ exported! {
         kernel!(dup(fd))
     }
 
-    fn dup2(fd: c_int, to: c_int) -> c_int {
+    fn dup2 = __dup2(fd: c_int, to: c_int) -> c_int {
         share(fd);
         if fd != to {
             table::forget(to, Reason::Duplicate);
@@ -96,7 +98,7 @@ exported! {
         kernel!(dup3(fd, to, flags))
     }
 
-    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    fn fcntl = __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
         control(fd, command, argument, || kernel!(fcntl(fd, command, argument)))
     }
 
@@ -112,7 +114,11 @@ exported! {
         let target = argument as *mut c_int;
         match request as u64 {
             FIONREAD if !target.is_null() => {
-                if let Some((unread, _)) = slot.adopted().and_then(|adopted| adopted.queued()) {
+                let unread = |adopted: Arc<Adopted>| {
+                    adopted.catch_up();
+                    adopted.queued()
+                };
+                if let Some((unread, _)) = slot.adopted().and_then(unread) {
                     // SAFETY: the program passes the place of the result.
                     unsafe { target.write(unread as c_int) };
                     return 0;

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use libc::{EINVAL, EPOLL_CTL_ADD, EPOLLEXCLUSIVE, epoll_event, sigset_t, timespec};
+use libc::{EINVAL, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLEXCLUSIVE, epoll_event, sigset_t, timespec};
 
 use super::{exported, fail, kernel, last_error};
 use crate::epoll::{LiveEngine, Set, Step};
@@ -39,6 +39,9 @@ fn try_control(
     let slot = table::socket(fd)?;
     // SAFETY: the program passes an event, or null.
     let event = unsafe { event.as_ref() }.copied();
+    if event.is_none() && operation != EPOLL_CTL_DEL {
+        return None;
+    }
     let exclusive = event.is_some_and(|event| event.events & EPOLLEXCLUSIVE as u32 != 0);
     let set = table::slot(set_fd).and_then(table::Slot::set).filter(|_| !exclusive);
     let Some(set) = set else {
@@ -57,7 +60,7 @@ fn try_control(
         if matches!(result, Some(Ok(()))) {
             match operation {
                 EPOLL_CTL_ADD if !is_member => entry.sets.push(Arc::clone(&set)),
-                libc::EPOLL_CTL_DEL => entry.sets.retain(|other| !Arc::ptr_eq(other, &set)),
+                EPOLL_CTL_DEL => entry.sets.retain(|other| !Arc::ptr_eq(other, &set)),
                 _ => {}
             }
         }
@@ -87,13 +90,13 @@ fn wait(
             let count = result?;
             // It may have been mixed in the meantime.
             let kept = set.remove_own(None, &mut events[..count]);
+            set.set_checked(kept > 0);
             if kept > 0 || count == 0 {
                 return Ok(kept);
             }
         }
         let engine = set.engine();
         let engine = engine.as_ref().map(|engine| LiveEngine(engine, table::abandon));
-        let is_over = until.is_some_and(|until| Instant::now() >= until);
         if set.set_kernel_first(false) {
             let count = call(fd, events, 0, mask)?;
             let kept = set.remove_own(engine.as_ref(), &mut events[..count]);
@@ -107,19 +110,25 @@ fn wait(
                 return Ok(count);
             }
             Step::Ready(0) => {}
+            Step::Ready(count) if set.was_checked() => return Ok(count),
             Step::Ready(count) => {
                 let more = call(fd, &mut events[count..], 0, mask).unwrap_or(0);
-                return Ok(count + set.remove_own(engine.as_ref(), &mut events[count..count + more]));
+                let more = set.remove_own(engine.as_ref(), &mut events[count..count + more]);
+                set.set_checked(more > 0);
+                return Ok(count + more);
             }
             Step::Sleep => {
+                let is_over = until.is_some_and(|until| Instant::now() >= until);
                 let result = call(fd, events, milliseconds(until), mask);
                 let slept = *result.as_ref().unwrap_or(&0);
                 let count = set.after_sleep(engine.as_ref(), &mut events[..slept]);
                 result?;
+                set.set_checked(count > 0);
                 if count > 0 {
                     return Ok(count);
                 }
                 if is_over {
+                    set.queue_unfetched();
                     return Ok(set.after_timeout(engine.as_ref(), events));
                 }
             }

@@ -20,12 +20,15 @@ use crate::adopted::{Adopted, Outcome};
 use crate::stats::{self, Reason};
 use crate::table::{self, Path, Slot};
 
-/// Defines functions that programs call instead of the C library's.
+/// Defines functions that programs call instead of the C library's, also under its other names for them.
 macro_rules! exported {
-    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty $body:block)*) => {$(
+    (@ [$($name:ident)+] $arguments:tt $result:ty $body:block) => {$(
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result $body
-    )*};
+        pub unsafe extern "C-unwind" fn $name $arguments -> $result $body
+    )+};
+    ($(fn $name:ident $(= $alias:ident)? ($($arguments:tt)*) -> $result:ty $body:block)*) => {
+        $($crate::calls::exported! { @ [$name $($alias)?] ($($arguments)*) $result $body })*
+    };
 }
 pub(crate) use exported;
 
@@ -37,6 +40,36 @@ macro_rules! kernel {
     };
 }
 pub(crate) use kernel;
+
+/// Defines functions that transfer bytes by the C library's, or by the block if the engine may have the socket. Functions of
+/// their own leave the arguments in their registers on the paths to the kernel.
+macro_rules! transfers {
+    ($(fn $name:ident($fd:ident: c_int, $($argument:ident: $type:ty),* $(,)?), $bytes:expr, |$slot:ident| $engine:block)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($fd: c_int, $($argument: $type),*) -> isize {
+            #[inline(never)]
+            fn counted($fd: c_int, $($argument: $type),*, slot: &Slot) -> isize {
+                finish(slot, kernel!($name($fd, $($argument),*)))
+            }
+            #[inline(never)]
+            fn unknown($fd: c_int, $($argument: $type),*, $slot: &'static Slot) -> isize {
+                if $slot.is_inside() {
+                    return kernel!($name($fd, $($argument),*));
+                }
+                if table::stays($slot, $fd, $bytes) {
+                    return counted($fd, $($argument),*, $slot);
+                }
+                $engine
+            }
+            match table::route($fd, || $bytes) {
+                table::Route::Kernel => kernel!($name($fd, $($argument),*)),
+                table::Route::Counted(slot) => counted($fd, $($argument),*, slot),
+                table::Route::Unknown(slot) => unknown($fd, $($argument),*, slot),
+            }
+        }
+    )*};
+}
+pub(crate) use transfers;
 
 /// Stores an error for the program.
 pub(crate) fn fail(error: c_int) -> c_int {
@@ -95,6 +128,7 @@ fn transfer(
 }
 
 /// Ends a call of the kernel on a socket of this process.
+#[inline(always)]
 fn finish(slot: &Slot, result: isize) -> isize {
     table::leave(slot);
     stats::through_kernel(result);

@@ -3,14 +3,16 @@
 //! The kernel's call gets a copy of the array without adopted sockets, but with the engine's bell and an eventfd by which
 //! another thread passes on events that it has fetched.
 
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use libc::{EINVAL, POLLERR, POLLHUP, POLLIN, nfds_t, pollfd, sigset_t, timespec};
+use libc::{EINVAL, POLLERR, POLLHUP, POLLIN, POLLRDNORM, nfds_t, pollfd, sigset_t, timespec};
 
 use super::{exported, fail, kernel, last_error};
-use crate::adopted::Adopted;
+use crate::adopted::{self, Adopted};
+use crate::policy::now_ns;
 use crate::stats::Reason;
 use crate::{own, real, sockets, table};
 
@@ -27,14 +29,73 @@ pub(crate) fn is_special(fd: c_int) -> bool {
     }
 }
 
+/// Sets the events of all descriptors if adopted ones have events. Returns their number. `None`: the kernel must be
+/// asked, or the engine has ended.
+///
+/// The kernel's descriptors count as not ready if that was so in the last [`CHECK_INTERVAL`].
+pub(crate) fn ready_now(fds: &mut [pollfd]) -> Option<c_int> {
+    fds.iter_mut().for_each(|polled| polled.revents = 0);
+    let (mut ready, mut others) = (0, Others::NONE);
+    for polled in fds {
+        let fd = polled.fd;
+        let Some(events) =
+            table::slot(fd).and_then(|slot| slot.with_adopted(|adopted| adopted.events(false)))
+        else {
+            others.add(fd, polled.events);
+            continue;
+        };
+        let events = events? as i16;
+        if events & POLLERR != 0 {
+            return None;
+        }
+        polled.revents = events & (polled.events | POLLHUP);
+        ready += c_int::from(polled.revents != 0);
+    }
+    (ready > 0 && others.were_checked()).then_some(ready)
+}
+
+/// Descriptors of the kernel in a poll.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Others(u64);
+
+thread_local! {
+    /// Descriptors of the kernel that this thread has found not ready, and when.
+    static CHECKED: Cell<(Others, u64)> = const { Cell::new((Others::NONE, 0)) };
+}
+
+impl Others {
+    const NONE: Others = Others(0);
+
+    fn add(&mut self, fd: c_int, events: i16) {
+        if fd >= 0 {
+            // Different for most other lists: a check that is omitted is late by the interval.
+            let one = (fd as u64) << 16 | u64::from(events as u16);
+            self.0 = (self.0 ^ (one + 1)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        }
+    }
+
+    /// Returns `true` if there are none, or if they were not ready a moment ago.
+    fn were_checked(self) -> bool {
+        let is_recent = |(others, at)| others == self && now_ns().wrapping_sub(at) < CHECK_INTERVAL;
+        self == Others::NONE || is_recent(CHECKED.get())
+    }
+
+    /// Records the result of a check.
+    fn set_checked(self, are_ready: bool) {
+        CHECKED.set(if are_ready { (Others::NONE, 0) } else { (self, now_ns()) });
+    }
+}
+
 /// Waits as `ppoll` does. Returns the number of descriptors with events, or of an error.
 pub(crate) fn wait(
     fds: &mut [pollfd],
     timeout: Option<Duration>,
     mask: *const sigset_t,
 ) -> Result<c_int, c_int> {
+    if let Some(ready) = ready_now(fds) {
+        return Ok(ready);
+    }
     let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    fds.iter_mut().for_each(|polled| polled.revents = 0);
     loop {
         let streams: Vec<_> = fds
             .iter()
@@ -46,10 +107,13 @@ pub(crate) fn wait(
         }
         let Some(ready) = check(fds, &streams, false) else { continue };
         let is_over = until.is_some_and(|until| Instant::now() >= until);
+        if ready == 0 && is_over && catch_up(fds, &streams) {
+            continue;
+        }
         if ready > 0 || is_over {
             return Ok(ready + call_without(fds, &streams, &[], Some(Duration::ZERO), mask)?.0);
         }
-        let Some(event) = own::take_event() else {
+        let Some(event) = own::take_event(own::Wait::of_frame(&until)) else {
             // Without a descriptor, only the kernel can wait.
             streams
                 .iter()
@@ -79,19 +143,28 @@ fn sleep(
         _ => return Ok(None),
     }
     let engine = Arc::clone(streams[0].1.engine());
-    if !engine.poll() {
+    if !engine.arm() {
         table::abandon(&engine);
         return Ok(None);
     }
     let own = [engine.bell(), event].map(|fd| pollfd { fd, events: POLLIN, revents: 0 });
     let (count, own) = call_without(fds, streams, &own, remaining(until), mask)?;
-    if own[0] != 0 && !engine.poll() {
+    if own[0] != 0 && !engine.clear() {
         table::abandon(&engine);
     }
     match check(fds, streams, false) {
-        Some(ready) if ready + count > 0 || own == [0, 0] => Ok(Some(ready + count)),
+        // Others have events, before which a peer may have sent data.
+        Some(0) if count > 0 && catch_up(fds, streams) => Ok(None),
+        Some(ready) if ready + count > 0 => Ok(Some(ready + count)),
         _ => Ok(None),
     }
+}
+
+/// Waits until the engine has fetched data that is requested, and that the kernel has. Returns `true` if there is any.
+fn catch_up(fds: &[pollfd], streams: &[(usize, Arc<Adopted>)]) -> bool {
+    let is_requested = |index: usize| fds[index].events & (POLLIN | POLLRDNORM) != 0;
+    let streams = streams.iter().filter(|(index, _)| is_requested(*index));
+    !adopted::catch_up(streams.map(|(_, adopted)| adopted)).is_empty()
 }
 
 /// Sets the events of adopted sockets. Returns their number, or `None` if one was returned to the kernel.
@@ -124,12 +197,18 @@ fn call_without(
     for (index, _) in streams {
         others[*index].fd = -1;
     }
+    let mut checked = Others::NONE;
+    others.iter().for_each(|polled| checked.add(polled.fd, polled.events));
     others.extend_from_slice(own);
+    if checked == Others::NONE && own.is_empty() && mask.is_null() {
+        return Ok((0, [0; 2]));
+    }
     call(&mut others, timeout, mask)?;
     for (index, polled) in fds.iter_mut().enumerate().filter(|(index, _)| others[*index].fd != -1) {
         polled.revents = others[index].revents;
     }
     let count = others[..fds.len()].iter().filter(|polled| polled.fd >= 0 && polled.revents != 0).count();
+    checked.set_checked(count > 0);
     let mut events = [0; 2];
     events.iter_mut().zip(&others[fds.len()..]).for_each(|(event, polled)| *event = polled.revents);
     Ok((count as c_int, events))
@@ -170,7 +249,7 @@ fn result(result: Result<c_int, c_int>) -> c_int {
 }
 
 exported! {
-    fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    fn poll = __poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
         let Some(fds) = special(fds, count) else { return kernel!(poll(fds, count, timeout)) };
         let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
         result(wait(fds, timeout, std::ptr::null()))
@@ -208,5 +287,7 @@ exported! {
     }
 }
 
+/// Time in nanoseconds after which the kernel's descriptors are checked although adopted ones are ready.
+const CHECK_INTERVAL: u64 = 50_000;
 /// More descriptors than any limit allows.
 const MAX_POLLED: nfds_t = 1 << 24;

@@ -7,14 +7,14 @@ use libc::{
     socklen_t, timespec,
 };
 
-use super::{Transfer, exported, finish, kernel, single, transfer, value, vector};
+use super::{Transfer, exported, finish, kernel, single, transfer, transfers, value, vector};
 use crate::adopted::{Adopted, Outcome, Receive};
 use crate::buffers::{self, Buffers};
-use crate::stats::Reason;
+use crate::stats::{self, Reason};
 use crate::table::{self, Slot};
 
 /// Receives through the engine, as long as it has the socket. `Err`: the caller calls the kernel, then [`finish`].
-#[inline]
+#[inline(never)]
 fn receive(slot: &'static Slot, fd: c_int, parts: Option<&[iovec]>, flags: c_int) -> Result<isize, ()> {
     // Buffers are often larger than the messages, so that their length says nothing about these.
     match transfer(slot, fd, 1, |adopted, done| attempt(adopted, parts, flags, done)) {
@@ -67,21 +67,36 @@ fn receive_or(
     }
 }
 
-exported! {
-    fn read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
+/// Receives into one buffer by [`receive_or`], or directly if data is available.
+#[inline(never)]
+fn receive_single_or(
+    slot: &'static Slot,
+    fd: c_int,
+    buffer: *mut c_void,
+    count: usize,
+    flags: c_int,
+    call: impl FnOnce() -> isize,
+) -> isize {
+    if (1..=MAX_COUNT).contains(&count) && !buffer.is_null() && flags & !SIMPLE == 0 {
+        let received = slot.transfer(1, |adopted| adopted.try_receive(buffer.cast(), count));
+        if let Some(received) = received {
+            stats::through_engine(received);
+            return received as isize;
+        }
+    }
+    receive_or(slot, fd, Some(&single(buffer, count)), flags, call)
+}
+
+transfers! {
+    fn read(fd: c_int, buffer: *mut c_void, count: usize), 1, |slot| {
         // Without space, the kernel does not look at the socket.
-        let Some(slot) = table::socket(fd).filter(|_| count > 0) else { return kernel!(read(fd, buffer, count)) };
-        receive_or(slot, fd, Some(&single(buffer, count)), 0, || kernel!(read(fd, buffer, count)))
+        if count == 0 {
+            return kernel!(read(fd, buffer, count));
+        }
+        receive_single_or(slot, fd, buffer, count, 0, || kernel!(read(fd, buffer, count)))
     }
 
-    fn __read_chk(fd: c_int, buffer: *mut c_void, count: usize, size: usize) -> isize {
-        check(count, size);
-        // SAFETY: as for `read`.
-        unsafe { read(fd, buffer, count) }
-    }
-
-    fn readv(fd: c_int, parts: *const iovec, count: c_int) -> isize {
-        let Some(slot) = table::socket(fd) else { return kernel!(readv(fd, parts, count)) };
+    fn readv(fd: c_int, parts: *const iovec, count: c_int), 1, |slot| {
         let vector = vector(parts, count as usize);
         if vector.is_some_and(|parts| buffers::total(parts) == 0) {
             return kernel!(readv(fd, parts, count));
@@ -89,15 +104,8 @@ exported! {
         receive_or(slot, fd, vector, 0, || kernel!(readv(fd, parts, count)))
     }
 
-    fn recv(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int) -> isize {
-        let Some(slot) = table::socket(fd) else { return kernel!(recv(fd, buffer, count, flags)) };
-        receive_or(slot, fd, Some(&single(buffer, count)), flags, || kernel!(recv(fd, buffer, count, flags)))
-    }
-
-    fn __recv_chk(fd: c_int, buffer: *mut c_void, count: usize, size: usize, flags: c_int) -> isize {
-        check(count, size);
-        // SAFETY: as for `recv`.
-        unsafe { recv(fd, buffer, count, flags) }
+    fn recv(fd: c_int, buffer: *mut c_void, count: usize, flags: c_int), 1, |slot| {
+        receive_single_or(slot, fd, buffer, count, flags, || kernel!(recv(fd, buffer, count, flags)))
     }
 
     fn recvfrom(
@@ -107,10 +115,7 @@ exported! {
         flags: c_int,
         from: *mut sockaddr,
         length: *mut socklen_t,
-    ) -> isize {
-        let Some(slot) = table::socket(fd) else {
-            return kernel!(recvfrom(fd, buffer, count, flags, from, length));
-        };
+    ), 1, |slot| {
         match receive(slot, fd, Some(&single(buffer, count)), flags) {
             Ok(result) => {
                 if result >= 0 && !from.is_null() && !length.is_null() {
@@ -121,6 +126,39 @@ exported! {
             }
             Err(()) => finish(slot, kernel!(recvfrom(fd, buffer, count, flags, from, length))),
         }
+    }
+
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int), 1, |slot| {
+        // SAFETY: the program passes a valid message, or null.
+        let Some(header) = (unsafe { message.as_mut() }) else { return kernel!(recvmsg(fd, message, flags)) };
+        match receive(slot, fd, vector(header.msg_iov, header.msg_iovlen), flags) {
+            Ok(result) => {
+                if result >= 0 {
+                    (header.msg_namelen, header.msg_controllen, header.msg_flags) = (0, 0, 0);
+                }
+                result
+            }
+            Err(()) => finish(slot, kernel!(recvmsg(fd, message, flags))),
+        }
+    }
+}
+
+exported! {
+    fn __read(fd: c_int, buffer: *mut c_void, count: usize) -> isize {
+        // SAFETY: as for `read`.
+        unsafe { read(fd, buffer, count) }
+    }
+
+    fn __read_chk(fd: c_int, buffer: *mut c_void, count: usize, size: usize) -> isize {
+        check(count, size);
+        // SAFETY: as for `read`.
+        unsafe { read(fd, buffer, count) }
+    }
+
+    fn __recv_chk(fd: c_int, buffer: *mut c_void, count: usize, size: usize, flags: c_int) -> isize {
+        check(count, size);
+        // SAFETY: as for `recv`.
+        unsafe { recv(fd, buffer, count, flags) }
     }
 
     fn __recvfrom_chk(
@@ -135,23 +173,6 @@ exported! {
         check(count, size);
         // SAFETY: as for `recvfrom`.
         unsafe { recvfrom(fd, buffer, count, flags, from, length) }
-    }
-
-    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> isize {
-        let Some(slot) = table::socket(fd).filter(|_| !message.is_null()) else {
-            return kernel!(recvmsg(fd, message, flags));
-        };
-        // SAFETY: the program passes a valid message.
-        let header = unsafe { &mut *message };
-        match receive(slot, fd, vector(header.msg_iov, header.msg_iovlen), flags) {
-            Ok(result) => {
-                if result >= 0 {
-                    (header.msg_namelen, header.msg_controllen, header.msg_flags) = (0, 0, 0);
-                }
-                result
-            }
-            Err(()) => finish(slot, kernel!(recvmsg(fd, message, flags))),
-        }
     }
 
     fn recvmmsg(
@@ -173,5 +194,9 @@ fn check(count: usize, size: usize) {
     }
 }
 
+/// Larger buffers are invalid, or rare.
+const MAX_COUNT: usize = 1 << 30;
+/// Flags without an effect on a transfer that does not wait.
+const SIMPLE: c_int = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CMSG_CLOEXEC;
 const KNOWN: c_int = MSG_DONTWAIT | MSG_PEEK | MSG_WAITALL | MSG_NOSIGNAL | MSG_CMSG_CLOEXEC;
 const PEEK_ALL: c_int = MSG_PEEK | MSG_WAITALL;

@@ -1,6 +1,8 @@
 //! `select`, as a `poll` if an adopted socket is in its sets.
 
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::slice;
 use std::time::{Duration, Instant};
 
 use libc::{
@@ -8,7 +10,7 @@ use libc::{
     POLLRDBAND, POLLRDNORM, POLLWRBAND, POLLWRNORM, fd_set, pollfd, sigset_t, timespec, timeval,
 };
 
-use super::poll::{is_special, wait};
+use super::poll::{is_special, ready_now, wait};
 use super::{exported, fail, kernel};
 use crate::sockets;
 
@@ -28,37 +30,60 @@ impl Sets {
         !self.0[set].is_null() && unsafe { FD_ISSET(fd, self.0[set]) }
     }
 
-    /// Returns the descriptors of the sets if one of them needs this library.
-    fn special(&self, count: c_int) -> Option<Vec<pollfd>> {
+    /// Returns the descriptors of the sets, stored in `space`, if one of them needs this library.
+    fn special<'a>(&self, count: c_int, space: &'a mut Space) -> Option<&'a mut [pollfd]> {
         let count = usize::try_from(count).ok().filter(|count| *count <= FD_SETSIZE)?;
-        let (mut fds, mut special) = (Vec::new(), false);
-        for fd in 0..count as c_int {
-            let sets = (0..3).filter(|set| self.has(*set, fd));
-            let events = sets.fold(0, |events, set| events | EVENTS[set].0);
-            if events != 0 {
+        let (mut found, mut special) = (0, false);
+        for word in 0..count.div_ceil(WORD) {
+            let valid = u64::MAX >> (WORD - (count - word * WORD).min(WORD));
+            let words = [0, 1, 2].map(|set| self.word(set, word) & valid);
+            let mut left = words[0] | words[1] | words[2];
+            while left != 0 {
+                let bit = left.trailing_zeros();
+                left &= left - 1;
+                let fd = (word * WORD) as c_int + bit as c_int;
+                let events = |set: usize| if words[set] >> bit & 1 == 1 { EVENTS[set].0 } else { 0 };
                 // All, because each set of epoll becomes the kernel's.
                 special |= is_special(fd);
-                fds.push(pollfd { fd, events, revents: 0 });
+                space[found].write(pollfd { fd, events: events(0) | events(1) | events(2), revents: 0 });
+                found += 1;
             }
         }
-        special.then_some(fds)
+        // SAFETY: the first `found` elements are written.
+        special.then(|| unsafe { slice::from_raw_parts_mut(space.as_mut_ptr().cast(), found) })
+    }
+
+    /// Returns the bits of 64 descriptors.
+    fn word(&self, set: usize, index: usize) -> u64 {
+        // SAFETY: a set is null or the program's, and has so many words.
+        if self.0[set].is_null() { 0 } else { unsafe { self.0[set].cast::<u64>().add(index).read() } }
+    }
+
+    /// Ends a call if an adopted descriptor is ready. Returns the number of descriptors with events in all sets.
+    fn take_ready(&self, fds: &mut [pollfd]) -> Option<c_int> {
+        ready_now(fds)?;
+        let count = self.count(fds);
+        if count > 0 {
+            fds.iter().for_each(|polled| self.leave(polled));
+        }
+        (count > 0).then_some(count)
     }
 
     /// Waits, and leaves the descriptors with events in the sets. Returns their number in all sets.
     fn wait(
         &self,
-        mut fds: Vec<pollfd>,
+        fds: &mut [pollfd],
         timeout: Option<Duration>,
         mask: *const sigset_t,
     ) -> Result<c_int, c_int> {
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let is_over = until.is_some_and(|until| Instant::now() >= until);
-            wait(&mut fds, until.map(|until| until.saturating_duration_since(Instant::now())), mask)?;
+            wait(fds, until.map(|until| until.saturating_duration_since(Instant::now())), mask)?;
             if fds.iter().any(|polled| polled.revents & POLLNVAL != 0) {
                 return Err(EBADF);
             }
-            let count = fds.iter().map(|polled| self.found(polled).count() as c_int).sum();
+            let count = self.count(fds);
             if count > 0 || is_over || fds.iter().all(|polled| polled.revents == 0) {
                 fds.iter().for_each(|polled| self.leave(polled));
                 return Ok(count);
@@ -68,25 +93,35 @@ impl Sets {
         }
     }
 
-    /// Returns the sets that ask for an event that has occurred.
-    fn found(&self, polled: &pollfd) -> impl Iterator<Item = usize> {
-        let events = polled.revents;
-        (0..3).filter(move |set| polled.fd >= 0 && self.has(*set, polled.fd) && events & EVENTS[*set].1 != 0)
+    /// Returns the number of descriptors with events in all sets.
+    fn count(&self, fds: &[pollfd]) -> c_int {
+        let found = fds.iter().map(|polled| (0..3).filter(|set| self.has_event(*set, polled)).count());
+        found.sum::<usize>() as c_int
     }
 
-    /// Leaves a descriptor in these sets only.
+    /// Returns `true` if the set asks for an event that has occurred.
+    fn has_event(&self, set: usize, polled: &pollfd) -> bool {
+        polled.revents & EVENTS[set].1 != 0 && polled.fd >= 0 && self.has(set, polled.fd)
+    }
+
+    /// Leaves a descriptor only in the sets that ask for an event that has occurred.
     fn leave(&self, polled: &pollfd) {
-        let found: [bool; 3] = std::array::from_fn(|set| self.found(polled).any(|other| other == set));
         let fd = if polled.fd < 0 { !polled.fd } else { polled.fd };
-        for set in (0..3).filter(|set| self.has(*set, fd) && !found[*set]) {
+        for set in (0..3).filter(|set| !self.has_event(*set, polled) && self.has(*set, fd)) {
             // SAFETY: the set is the program's, and has the descriptor.
             unsafe { FD_CLR(fd, self.0[set]) };
         }
     }
 }
 
+/// Descriptors of a call, on the stack.
+type Space = [MaybeUninit<pollfd>; FD_SETSIZE];
+/// Descriptors in a word of a set.
+const WORD: usize = 64;
+const _: () = assert!(size_of::<fd_set>() == FD_SETSIZE / 8 && align_of::<fd_set>() == align_of::<u64>());
+
 exported! {
-    fn select(
+    fn select = __select(
         count: c_int,
         reads: *mut fd_set,
         writes: *mut fd_set,
@@ -94,7 +129,8 @@ exported! {
         timeout: *mut timeval,
     ) -> c_int {
         let sets = Sets([reads, writes, excepts]);
-        let Some(fds) = sets.special(count) else { return kernel!(select(count, reads, writes, excepts, timeout)) };
+        let mut space = [MaybeUninit::uninit(); FD_SETSIZE];
+        let Some(fds) = sets.special(count, &mut space) else { return kernel!(select(count, reads, writes, excepts, timeout)) };
         // SAFETY: the program passes a time, or null.
         let time = unsafe { timeout.as_mut() };
         let limit = time.as_ref().map(|time| {
@@ -104,6 +140,9 @@ exported! {
         });
         if limit == Some(None) {
             return fail(EINVAL);
+        }
+        if let Some(count) = sets.take_ready(fds) {
+            return count;
         }
         let (limit, start) = (limit.flatten(), Instant::now());
         let result = sets.wait(fds, limit, std::ptr::null());
@@ -125,7 +164,8 @@ exported! {
         mask: *const sigset_t,
     ) -> c_int {
         let sets = Sets([reads, writes, excepts]);
-        let Some(fds) = sets.special(count) else {
+        let mut space = [MaybeUninit::uninit(); FD_SETSIZE];
+        let Some(fds) = sets.special(count, &mut space) else {
             return kernel!(pselect(count, reads, writes, excepts, timeout, mask));
         };
         // SAFETY: the program passes a time, or null.

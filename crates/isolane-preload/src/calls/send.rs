@@ -7,11 +7,11 @@ use libc::{
     SOL_SOCKET, iovec, mmsghdr, msghdr, sockaddr, socklen_t,
 };
 
-use super::{Transfer, exported, finish, kernel, single, transfer, value, vector};
+use super::{Transfer, exported, finish, kernel, single, transfer, transfers, value, vector};
 use crate::adopted::{Adopted, Outcome};
 use crate::buffers::{self, Buffers};
 use crate::process;
-use crate::stats::Reason;
+use crate::stats::{self, Reason};
 use crate::table::{self, Slot};
 
 /// Sends through the engine, as long as it has the socket.
@@ -89,14 +89,32 @@ fn submit_or(
     }
 }
 
-exported! {
-    fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
-        let Some(slot) = table::socket(fd) else { return kernel!(write(fd, buffer, count)) };
-        submit_or(slot, fd, Some(&single(buffer, count)), 0, || kernel!(write(fd, buffer, count)))
+/// Sends one buffer by [`submit_or`], or directly if there is space for all of it.
+#[inline(never)]
+fn submit_single_or(
+    slot: &'static Slot,
+    fd: c_int,
+    buffer: *const c_void,
+    count: usize,
+    flags: c_int,
+    call: impl FnOnce() -> isize,
+) -> isize {
+    if count > 0 && !buffer.is_null() && flags & !KNOWN == 0 {
+        let sent = slot.transfer(count, |adopted| adopted.try_send(buffer.cast(), count));
+        if let Some(sent) = sent {
+            stats::through_engine(sent);
+            return sent as isize;
+        }
+    }
+    submit_or(slot, fd, Some(&single(buffer, count)), flags, call)
+}
+
+transfers! {
+    fn write(fd: c_int, buffer: *const c_void, count: usize), count, |slot| {
+        submit_single_or(slot, fd, buffer, count, 0, || kernel!(write(fd, buffer, count)))
     }
 
-    fn writev(fd: c_int, parts: *const iovec, count: c_int) -> isize {
-        let Some(slot) = table::socket(fd) else { return kernel!(writev(fd, parts, count)) };
+    fn writev(fd: c_int, parts: *const iovec, count: c_int), total(vector(parts, count as usize)), |slot| {
         let vector = vector(parts, count as usize);
         // Without bytes, the kernel does not look at the socket, other than in `write`.
         if vector.is_some_and(|parts| buffers::total(parts) == 0) {
@@ -105,9 +123,8 @@ exported! {
         submit_or(slot, fd, vector, 0, || kernel!(writev(fd, parts, count)))
     }
 
-    fn send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int) -> isize {
-        let Some(slot) = table::socket(fd) else { return kernel!(send(fd, buffer, count, flags)) };
-        submit_or(slot, fd, Some(&single(buffer, count)), flags, || kernel!(send(fd, buffer, count, flags)))
+    fn send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int), count, |slot| {
+        submit_single_or(slot, fd, buffer, count, flags, || kernel!(send(fd, buffer, count, flags)))
     }
 
     fn sendto(
@@ -117,11 +134,21 @@ exported! {
         flags: c_int,
         to: *const sockaddr,
         length: socklen_t,
-    ) -> isize {
-        let Some(slot) = table::socket(fd) else {
-            return kernel!(sendto(fd, buffer, count, flags, to, length));
-        };
-        submit_or(slot, fd, Some(&single(buffer, count)), flags, || kernel!(sendto(fd, buffer, count, flags, to, length)))
+    ), count, |slot| {
+        let call = || kernel!(sendto(fd, buffer, count, flags, to, length));
+        submit_single_or(slot, fd, buffer, count, flags, call)
+    }
+}
+
+exported! {
+    fn __write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
+        // SAFETY: as for `write`.
+        unsafe { write(fd, buffer, count) }
+    }
+
+    fn __send(fd: c_int, buffer: *const c_void, count: usize, flags: c_int) -> isize {
+        // SAFETY: as for `send`.
+        unsafe { send(fd, buffer, count, flags) }
     }
 
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
@@ -141,6 +168,10 @@ exported! {
         }
         kernel!(sendmmsg(fd, messages, count, flags))
     }
+}
+
+fn total(parts: Option<&[iovec]>) -> usize {
+    buffers::total(parts.unwrap_or_default())
 }
 
 /// Data of a MSG_MORE is sent as soon as other data.

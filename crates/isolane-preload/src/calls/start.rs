@@ -1,15 +1,16 @@
 //! Starts of connections, and of other programs and processes.
 
 use std::ffi::{c_char, c_int};
+use std::time::Duration;
 
 use libc::{
-    AF_INET, AF_INET6, EINPROGRESS, EINTR, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, off_t, sockaddr,
-    socklen_t,
+    AF_INET, AF_INET6, EADDRINUSE, EINPROGRESS, EINTR, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, off_t,
+    sockaddr, socklen_t,
 };
 
 use super::{exported, kernel, last_error};
 use crate::stats::Reason;
-use crate::{gate, process, table};
+use crate::{adopted, gate, process, table};
 
 /// Runs a call of exec, which returns only if it fails.
 fn exec(call: impl FnOnce() -> c_int) -> c_int {
@@ -37,7 +38,7 @@ exported! {
         fd
     }
 
-    fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
+    fn connect = __connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
         table::release(fd, Reason::Call, table::CANDIDATE);
         let result = kernel!(connect(fd, address, length));
         if result == 0 || matches!(last_error(), EINPROGRESS | EINTR) {
@@ -48,6 +49,16 @@ exported! {
             }
         }
         result
+    }
+
+    fn bind(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
+        loop {
+            let result = kernel!(bind(fd, address, length));
+            if result == 0 || last_error() != EADDRINUSE || !adopted::is_closing() {
+                return result;
+            }
+            std::thread::sleep(BIND_INTERVAL);
+        }
     }
 
     fn accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
@@ -64,7 +75,7 @@ exported! {
         kernel!(sendfile(to, from, offset, count))
     }
 
-    fn vfork() -> c_int {
+    fn vfork = __vfork() -> c_int {
         kernel!(fork())
     }
 
@@ -99,5 +110,6 @@ exported! {
     }
 }
 
+const BIND_INTERVAL: Duration = Duration::from_micros(100);
 /// Bits of the kind without flags.
 const KIND: c_int = !(SOCK_CLOEXEC | SOCK_NONBLOCK);

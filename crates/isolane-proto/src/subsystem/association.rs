@@ -42,6 +42,8 @@ pub(super) struct Association {
     pub(super) errors: ErrorLog,
     /// Namespaces that have changed since the host read log page 04h.
     changed_namespaces: BTreeSet<u32>,
+    /// Whether the discovery log has changed since the host read it.
+    is_discovery_log_changed: bool,
     /// Whether a notice of these changes was sent.
     is_notice_sent: bool,
     /// The stages of its host, while it reads them.
@@ -75,13 +77,14 @@ impl Association {
             host,
             connection,
             status: Arc::new(ControllerStatus::new(features.has_volatile_cache)),
-            registers: Registers::new(id.discovery),
-            keep_alive: KeepAlive::new(kato_ms, id.discovery, now),
+            registers: Registers::new(id.subsystem.is_discovery()),
+            keep_alive: KeepAlive::new(kato_ms, id.subsystem.is_discovery(), now),
             events: AsyncEvents::default(),
             features,
             initial_features: features,
             errors: ErrorLog::default(),
             changed_namespaces: BTreeSet::new(),
+            is_discovery_log_changed: false,
             is_notice_sent: false,
             host_page: None,
             ending: false,
@@ -218,16 +221,31 @@ impl Association {
         self.changed_namespaces.iter().copied()
     }
 
-    /// Clears the changed namespaces after the host has read them: the next change sends a notice.
-    pub(super) fn clear_changed_namespaces(&mut self) {
+    /// Records a change of the discovery log as [`Association::handle_changed_namespaces`] does.
+    pub(super) fn handle_changed_discovery_log(&mut self, events: &mut VecDeque<ControlEvent>) {
+        if !self.ending && self.registers.is_enabled() {
+            self.is_discovery_log_changed = true;
+            self.send_notice(events);
+        }
+    }
+
+    /// Clears the changes after the host has read their log: the next change sends a notice.
+    pub(super) fn clear_changes(&mut self) {
         self.changed_namespaces.clear();
+        self.is_discovery_log_changed = false;
         self.is_notice_sent = false;
     }
 
     fn send_notice(&mut self, events: &mut VecDeque<ControlEvent>) {
-        let is_due = !self.changed_namespaces.is_empty() && !self.is_notice_sent;
-        if is_due && self.features.events_enabled.namespace_attribute() {
-            let event = AsyncEvent::notice(Notice::NamespaceAttributeChanged, LogPage::ChangedNamespaces);
+        let enabled = self.features.events_enabled;
+        let event = if !self.changed_namespaces.is_empty() && enabled.namespace_attribute() {
+            AsyncEvent::notice(Notice::NamespaceAttributeChanged, LogPage::ChangedNamespaces)
+        } else if self.is_discovery_log_changed && enabled.discovery_log() {
+            AsyncEvent::notice(Notice::DiscoveryLogPageChange, LogPage::Discovery)
+        } else {
+            return;
+        };
+        if !self.is_notice_sent {
             self.is_notice_sent = self.events.complete_oldest(Completion::with_dw0(event.0));
             self.announce_completions(events);
         }
@@ -255,9 +273,10 @@ impl Association {
     /// Applies a Controller Level Reset (Base 1.4 §7.3.2). KATO and identity stay.
     pub(super) fn reset(&mut self) {
         self.features = self.initial_features;
-        self.clear_changed_namespaces();
+        self.clear_changes();
         self.host_page = None;
         self.status.set_write_cache(self.features.has_volatile_cache);
+        self.status.set_retry_delays(false);
     }
 
     /// Rejects admin commands before CC.EN, when only fabrics commands are allowed (Fabrics 1.1
@@ -290,6 +309,8 @@ pub(super) struct Features {
     granted_queues: u16,
     pub(super) arbitration: Arbitration,
     pub(super) error_recovery: ErrorRecovery,
+    /// The host uses the retry delays of Identify Controller (feature 16h).
+    pub(super) acre: bool,
     pub(super) atomicity: WriteAtomicity,
     over_temperature_kelvin: u16,
     under_temperature_kelvin: u16,
@@ -305,6 +326,7 @@ impl Features {
             granted_queues: profile.max_io_queues(),
             arbitration: Arbitration(0).with_ab(NO_BURST_LIMIT),
             error_recovery: ErrorRecovery(0),
+            acre: false,
             atomicity: WriteAtomicity(0),
             over_temperature_kelvin: WARNING_TEMPERATURE_KELVIN,
             under_temperature_kelvin: 0,

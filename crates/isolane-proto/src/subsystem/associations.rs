@@ -9,11 +9,12 @@ use std::time::Instant;
 use super::association::Association;
 use super::host_page::{KeptPage, MAX_KEPT_PAGES};
 use super::namespace::SubsystemProfile;
-use super::{AssociationId, ConfigError, ControlEvent, IoTotals, NamespaceConfig};
+use super::{AssociationId, CloseReason, ControlEvent, IoTotals, NamespaceConfig, SubsystemId};
 
 /// One subsystem and its controllers.
 #[derive(Debug)]
 pub(super) struct Subsystem {
+    pub(super) id: SubsystemId,
     pub(super) profile: SubsystemProfile,
     pub(super) associations: BTreeMap<u16, Association>,
     pub(super) next_cntlid: u16,
@@ -21,13 +22,22 @@ pub(super) struct Subsystem {
     pub(super) serial: u64,
     /// Totals of the queues that no longer exist.
     pub(super) past: IoTotals,
+    /// Whether a flush of a volume has failed.
+    pub(super) degraded: bool,
 }
 
 impl Subsystem {
     /// A subsystem without controllers.
-    pub(super) fn new(profile: SubsystemProfile) -> Subsystem {
-        let past = IoTotals::default();
-        Subsystem { profile, associations: BTreeMap::new(), next_cntlid: 1, serial: 0, past }
+    pub(super) fn new(id: SubsystemId, profile: SubsystemProfile) -> Subsystem {
+        Subsystem {
+            id,
+            profile,
+            associations: BTreeMap::new(),
+            next_cntlid: 1,
+            serial: 0,
+            past: IoTotals::default(),
+            degraded: false,
+        }
     }
 
     /// The association with this identifier, unless it has ended.
@@ -40,14 +50,7 @@ impl Subsystem {
         &mut self,
         namespaces: Vec<NamespaceConfig>,
         events: &mut VecDeque<ControlEvent>,
-    ) -> Result<(), ConfigError> {
-        let mut associations = self.associations.values().filter(|association| !association.ending);
-        let with_cache = namespaces.iter().find(|namespace| namespace.volatile_cache);
-        if let Some(namespace) = with_cache
-            && associations.any(|association| !association.features.has_volatile_cache)
-        {
-            return Err(ConfigError::FirstCache(namespace.nsid));
-        }
+    ) {
         let next = namespaces.into_iter().map(|namespace| (namespace.nsid, namespace)).collect();
         let before = std::mem::replace(&mut self.profile.namespaces, next);
         let after = &self.profile.namespaces;
@@ -57,7 +60,14 @@ impl Subsystem {
         for association in self.associations.values_mut() {
             association.handle_changed_namespaces(&changed, events);
         }
-        Ok(())
+    }
+
+    /// Ends the associations of hosts that can no longer connect.
+    pub(super) fn end_refused(&mut self, reason: CloseReason, events: &mut VecDeque<ControlEvent>) {
+        let profile = &self.profile;
+        for association in self.associations.values_mut().filter(|it| !profile.is_allowed(&it.host)) {
+            association.end(reason, events);
+        }
     }
 
     /// The totals of all queues since the start of the subsystem.

@@ -7,11 +7,11 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use isolane_wire::admin::{GetFeaturesCommand, GetLogPageCommand, IdentifyCommand};
+use isolane_wire::admin::{GetFeaturesCommand, GetLogPageCommand, IdentifyCommand, SetFeaturesCommand};
 use isolane_wire::fabrics::ConnectData;
 use isolane_wire::feature::{FeatureId, HostBehaviorSupport};
 use isolane_wire::opcode::{AdminOpcode, FabricsType, IoOpcode};
-use isolane_wire::{Status, SubmissionEntry};
+use isolane_wire::{Nqn, Status, SubmissionEntry};
 
 use super::association::{Association, HOST_IDENTIFIER_BYTES};
 use super::namespace::{SubsystemKind, SubsystemProfile};
@@ -27,11 +27,13 @@ pub(super) struct CommandContext<'a> {
     pub(super) entry: &'a SubmissionEntry,
     /// Length of the data that the host's SGL describes.
     pub(super) data_bytes: u32,
+    /// Data from the host; empty for a command that takes none.
+    pub(super) data: &'a [u8],
     pub(super) now: Instant,
     /// The subsystem of the controller.
     pub(super) profile: &'a SubsystemProfile,
-    /// The NVM subsystem, for the discovery log.
-    pub(super) nvm: &'a SubsystemProfile,
+    /// The NVM subsystems that the host can connect to, for the discovery log.
+    pub(super) reachable: &'a [Nqn],
     pub(super) listeners: &'a [SocketAddr],
     pub(super) advertise: &'a [SocketAddr],
     /// Generation of the discovery log.
@@ -54,8 +56,8 @@ impl CommandContext<'_> {
 }
 
 /// Returns the length of the data of an admin or fabrics command, in bytes; 0 for an unknown
-/// command. Only Connect takes data from the host. A driver receives it if the host describes this
-/// length, and discards all other data.
+/// command. A driver receives the data of Connect, and of a command that [`takes_data`], if the host
+/// describes this length, and discards all other data.
 pub fn data_expected(entry: &SubmissionEntry) -> u64 {
     match AdminOpcode::decode(entry.opcode) {
         Some(AdminOpcode::Fabrics) if entry.fctype() == FabricsType::Connect.code() => {
@@ -68,8 +70,18 @@ pub fn data_expected(entry: &SubmissionEntry) -> u64 {
             Some(FeatureId::HostBehaviorSupport) => HostBehaviorSupport::LEN as u64,
             _ => 0,
         },
+        Some(AdminOpcode::SetFeatures) => match FeatureId::decode(SetFeaturesCommand::parse(entry).fid) {
+            Some(FeatureId::HostBehaviorSupport) => HostBehaviorSupport::LEN as u64,
+            _ => 0,
+        },
         _ => 0,
     }
+}
+
+/// Whether an admin command takes data from the host, which goes to
+/// [`Port::handle_data`](super::Port::handle_data).
+pub fn takes_data(entry: &SubmissionEntry) -> bool {
+    AdminOpcode::decode(entry.opcode) == Some(AdminOpcode::SetFeatures) && data_expected(entry) > 0
 }
 
 /// Returns the status of a command whose data has an invalid description, which fails with

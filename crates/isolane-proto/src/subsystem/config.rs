@@ -1,6 +1,6 @@
-//! Configuration of a port: one NVM subsystem, its namespaces, and its limits.
+//! Configuration of a port: its NVM subsystems, their namespaces, and limits.
 //!
-//! Checked once when a [`Port`](super::Port) is created.
+//! Checked when a [`Port`](super::Port) is created or changed.
 //!
 //! Invariant: the Identify pages can express every configuration that [`PortConfig::check`]
 //! accepts.
@@ -14,8 +14,8 @@ use thiserror::Error;
 /// Initial configuration of a port.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
-    /// The NVM subsystem; the port adds the discovery subsystem.
-    pub subsystem: SubsystemConfig,
+    /// The NVM subsystems; the port adds the discovery subsystem, with the texts of the first one.
+    pub subsystems: Vec<SubsystemConfig>,
     /// Addresses of the listeners; the discovery log has each one that the host can reach.
     pub listeners: Vec<SocketAddr>,
     /// Addresses for the discovery log, instead of the listeners.
@@ -127,6 +127,12 @@ pub enum ConfigError {
     /// The reserved name of the discovery service.
     #[error("{} is the name of the discovery service: choose another name for the subsystem", Nqn::DISCOVERY)]
     DiscoveryNqn,
+    /// Two subsystems with the same name.
+    #[error("two subsystems have the name {0}: a host could not tell them apart; rename one of them")]
+    SameNqn(Box<Nqn>),
+    /// The subsystem was removed.
+    #[error("the subsystem has been removed")]
+    UnknownSubsystem,
     /// Text that does not fit its field of Identify.
     #[error("{field} {text:?} is longer than {max_bytes} characters or not printable ASCII: shorten it")]
     Text {
@@ -154,11 +160,6 @@ pub enum ConfigError {
     /// A namespace without blocks.
     #[error("namespace {0} has no blocks: give it a size of at least one block")]
     Empty(u32),
-    /// The first namespace with a volatile cache, while hosts are connected that know of none.
-    #[error(
-        "namespace {0} has a volatile write cache, and connected hosts send no flushes: disconnect them first"
-    )]
-    FirstCache(u32),
     /// A limit that the protocol cannot express.
     #[error("{field} is {value}: it must be {rule}")]
     Limit {
@@ -174,13 +175,18 @@ pub enum ConfigError {
 impl PortConfig {
     /// Rejects values that Identify, CAP, or Connect cannot express.
     pub fn check(&self) -> Result<(), ConfigError> {
-        self.subsystem.check()?;
+        for (at, subsystem) in self.subsystems.iter().enumerate() {
+            subsystem.check()?;
+            if self.subsystems[..at].iter().any(|other| other.nqn == subsystem.nqn) {
+                return Err(ConfigError::SameNqn(Box::new(subsystem.nqn)));
+            }
+        }
         limit("max_associations", self.max_associations as u64, 1..=0xf000, "between 1 and 61440")
     }
 }
 
 impl SubsystemConfig {
-    fn check(&self) -> Result<(), ConfigError> {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
         if self.nqn.is_discovery() {
             return Err(ConfigError::DiscoveryNqn);
         }

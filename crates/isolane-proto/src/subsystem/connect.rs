@@ -18,7 +18,6 @@ use isolane_wire::{Nqn, NqnError, SubmissionEntry};
 
 use super::association::Association;
 use super::associations::Subsystem;
-use super::namespace::SubsystemKind;
 use super::{AssociationId, ConnectRefusal, Connected, ConnectionInfo, Host, IoCounters, MAX_ADMIN_ENTRIES};
 use crate::completion::Completion;
 use crate::failure::Failure;
@@ -91,8 +90,7 @@ impl Subsystem {
         check_sqsize(connect, MAX_ADMIN_ENTRIES)?;
         let cntlid = self.allocate_cntlid().filter(|_| !is_full).ok_or_else(busy)?;
         self.serial += 1;
-        let discovery = self.profile.kind == SubsystemKind::Discovery;
-        let id = AssociationId { cntlid, discovery, serial: self.serial };
+        let id = AssociationId { subsystem: self.id, cntlid, serial: self.serial };
         let kato_ms = connect.command.kato_ms;
         let mut association = Association::new(id, connect.host, from, &self.profile, kato_ms, now);
         let counters = association.add_queue(0);

@@ -1,14 +1,14 @@
-//! The discovery log: one record for each address of the NVM subsystem (Fabrics 1.1 §5.3).
+//! The discovery log: one record for each address of each NVM subsystem (Fabrics 1.1 §5.3).
 //!
 //! Invariant: every record names a specified address of a subsystem that the host can connect to.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use isolane_wire::Ascii;
 use isolane_wire::log::{
     AddressFamily, DiscoveryEntry, DiscoveryHeader, SecureChannel, SubsystemType, Transport,
     TransportRequirements,
 };
+use isolane_wire::{Ascii, Nqn};
 
 use super::MAX_ADMIN_ENTRIES;
 use super::command::CommandContext;
@@ -18,21 +18,20 @@ pub(super) fn log(context: &CommandContext) -> Vec<u8> {
     let addresses = addresses(context);
     let header = DiscoveryHeader {
         genctr: context.generation,
-        numrec: addresses.len() as u64,
+        numrec: (context.reachable.len() * addresses.len()) as u64,
         ..DiscoveryHeader::default()
     };
     let mut page = header.encode().to_vec();
-    for (port_id, address) in (1..).zip(addresses) {
-        page.extend(entry(context, port_id, address).encode());
+    for nqn in context.reachable {
+        for (port_id, address) in (1..).zip(&addresses) {
+            page.extend(entry(*nqn, port_id, *address).encode());
+        }
     }
     page
 }
 
 /// The advertised addresses, or the listeners that the host can reach.
 fn addresses(context: &CommandContext) -> Vec<SocketAddr> {
-    if !context.nvm.is_allowed(&context.association.host) {
-        return Vec::new();
-    }
     let local = context.association.connection.local;
     match context.advertise {
         [] => reachable(context.listeners, local),
@@ -77,7 +76,7 @@ fn resolve_wildcard(address: SocketAddr, local: IpAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-fn entry(context: &CommandContext, port_id: u16, address: SocketAddr) -> DiscoveryEntry {
+fn entry(nqn: Nqn, port_id: u16, address: SocketAddr) -> DiscoveryEntry {
     // An IPv4 address of an IPv6 socket is reported as IPv4.
     let ip = address.ip().to_canonical();
     let family = if ip.is_ipv4() { AddressFamily::Ipv4 } else { AddressFamily::Ipv6 };
@@ -93,7 +92,7 @@ fn entry(context: &CommandContext, port_id: u16, address: SocketAddr) -> Discove
         cntlid: DiscoveryEntry::CNTLID_DYNAMIC,
         asqsz: MAX_ADMIN_ENTRIES,
         trsvcid: Ascii::lossy(&address.port().to_string()),
-        subnqn: context.nvm.config.nqn.into(),
+        subnqn: nqn.into(),
         traddr: Ascii::lossy(&ip.to_string()),
         sectype: SecureChannel::None.code(),
         ..DiscoveryEntry::default()

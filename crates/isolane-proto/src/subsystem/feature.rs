@@ -39,7 +39,8 @@ pub(super) fn get(context: &mut CommandContext) -> Result<Action, Status> {
             context.association.host.hostid.to_vec()
         }
         FeatureId::HostBehaviorSupport => {
-            HostBehaviorSupport { acre: 0, etdas: 0, lbafee: 0 }.encode().to_vec()
+            let acre = u8::from(context.association.features.acre);
+            HostBehaviorSupport { acre, ..HostBehaviorSupport::default() }.encode().to_vec()
         }
         _ => {
             let value = value(context.association, feature, command.cdw11)?;
@@ -83,7 +84,7 @@ pub(super) fn set(context: &mut CommandContext) -> Result<Action, Status> {
     }
     match feature {
         FeatureId::HostIdentifier => return Err(Failure::Sequence.status()),
-        FeatureId::InterruptCoalescing | FeatureId::InterruptVector | FeatureId::HostBehaviorSupport => {
+        FeatureId::InterruptCoalescing | FeatureId::InterruptVector => {
             return Err(Failure::FeatureChange.status());
         }
         _ => {}
@@ -120,6 +121,7 @@ fn apply(context: &mut CommandContext, feature: FeatureId, cdw11: u32) -> Result
         FeatureId::WriteAtomicity => features.atomicity = WriteAtomicity(0).with_dn(cdw11 & 1 == 1),
         FeatureId::AsyncEventConfiguration => set_events(features, AsyncEventConfiguration(cdw11))?,
         FeatureId::KeepAliveTimer => association.keep_alive.set_kato(cdw11, context.now),
+        FeatureId::HostBehaviorSupport => set_host_behavior(association, context.data)?,
         _ => return Err(Failure::Field.status()),
     }
     Ok(Action::Complete(Completion::success()))
@@ -135,6 +137,17 @@ fn set_write_cache(association: &mut Association, value: VolatileWriteCache) -> 
     association.status.set_write_cache(value.wce());
     let completion = Completion::success();
     Ok(if value.wce() { Action::Complete(completion) } else { Action::Flush(completion) })
+}
+
+/// A host can only enable what Identify offers: the retry delays.
+fn set_host_behavior(association: &mut Association, data: &[u8]) -> Result<(), Status> {
+    let behavior = HostBehaviorSupport::decode_prefix(data).ok_or(Failure::SglLength.status())?;
+    let HostBehaviorSupport { acre: acre @ 0..=1, etdas: 0, lbafee: 0 } = behavior else {
+        return Err(Failure::Field.status());
+    };
+    association.features.acre = acre == 1;
+    association.status.set_retry_delays(acre == 1);
+    Ok(())
 }
 
 /// SMART warnings can be enabled but never occur; other events must be offered in OAES.

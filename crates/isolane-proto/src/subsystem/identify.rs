@@ -28,6 +28,9 @@ const ACL: u8 = 3;
 /// that have not reached a volume in its next turn. A command that stays at a volume for longer
 /// ends before any later change of its blocks.
 const QUIESCE_MS: u16 = 5000;
+/// CRDT1 to CRDT3, in units of 100 ms: a stalled namespace can recover soon, and one that is offline
+/// waits for an operator. Linux gives up after five retries.
+const RETRY_DELAYS: [u16; 3] = [20, 600, 0];
 /// Admin and I/O queue entries: 64 and 16 bytes, required and largest.
 const SQES: u8 = 0x66;
 const CQES: u8 = 0x44;
@@ -130,6 +133,7 @@ fn io_controller(common: Controller, association: &Association, profile: &Subsys
     Controller {
         cntrltype: ControllerType::Io.code(),
         cmic: Cmic(0).with_controllers(true),
+        crdt: RETRY_DELAYS,
         acl: ACL,
         frmw: firmware_updates(1, true),
         lpa: LogPageAttributes(0).with_command_effects(true).with_extended_data(true),

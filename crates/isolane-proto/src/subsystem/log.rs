@@ -35,8 +35,8 @@ pub(super) fn execute(context: &mut CommandContext) -> Result<Action, Status> {
         return host_stages(context, &command);
     }
     let data = cut(&content(page, context, &command)?, &command)?;
-    if page == LogPage::ChangedNamespaces && !command.rae {
-        context.association.clear_changed_namespaces();
+    if matches!(page, LogPage::ChangedNamespaces | LogPage::Discovery) && !command.rae {
+        context.association.clear_changes();
     }
     Ok(Action::CompleteWithData(data, Completion::success()))
 }

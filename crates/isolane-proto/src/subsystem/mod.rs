@@ -1,6 +1,6 @@
 //! The control path of a target: subsystems, their controllers, and every command that is not I/O.
 //!
-//! One [`Port`] holds the NVM subsystem and the discovery subsystem with all of their associations.
+//! One [`Port`] holds the NVM subsystems and the discovery subsystem with all of their associations.
 //! It owns no connection, permit, volume, or clock. I/O commands bypass it: [`parse_io`] checks
 //! them.
 //!
@@ -50,7 +50,7 @@ use isolane_wire::Nqn;
 
 use crate::completion::Completion;
 
-pub use command::{data_expected, invalid_transfer_status};
+pub use command::{data_expected, invalid_transfer_status, takes_data};
 pub use config::{
     ADMIN_IN_CAPSULE_BYTES, ConfigError, Generation, MAX_ADMIN_ENTRIES, MAX_NSID, NamespaceConfig,
     NamespaceGeometry, PortConfig, SubsystemConfig,
@@ -94,12 +94,39 @@ impl fmt::Display for Host {
 /// can be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AssociationId {
+    /// Its subsystem.
+    pub subsystem: SubsystemId,
     /// Controller ID within its subsystem.
     pub cntlid: u16,
-    /// Whether it is a discovery controller.
-    pub discovery: bool,
-    /// Counts the associations of this port.
+    /// Counts the associations of this subsystem.
     pub serial: u64,
+}
+
+/// Identifier of one subsystem of a port. It is unique, although the NQN of a removed subsystem can
+/// be used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SubsystemId(u32);
+
+impl SubsystemId {
+    /// The discovery subsystem.
+    pub const DISCOVERY: SubsystemId = SubsystemId(0);
+    /// The first NVM subsystem of [`PortConfig::subsystems`].
+    pub const FIRST: SubsystemId = SubsystemId(1);
+
+    /// The NVM subsystem at this index of [`PortConfig::subsystems`].
+    pub fn at(index: usize) -> SubsystemId {
+        SubsystemId(index as u32 + 1)
+    }
+
+    /// A small number, different for each subsystem of a port.
+    pub fn number(self) -> usize {
+        self.0 as usize
+    }
+
+    /// Whether it is the discovery subsystem.
+    pub fn is_discovery(self) -> bool {
+        self == SubsystemId::DISCOVERY
+    }
 }
 
 /// Addresses of a connection.
@@ -155,7 +182,7 @@ pub enum Action {
     /// Hold the request with [`Connection::hold`](crate::target::Connection::hold) until
     /// [`Port::poll_async_event`] returns its completion.
     HoldAsyncEvent,
-    /// Flush every volume, then complete the command with this completion, or with the status of a
+    /// Flush every volume of the subsystem, then complete the command with this completion, or with the status of a
     /// failed flush.
     Flush(Completion),
     /// Complete the command, send the completion, then close this connection.
@@ -172,7 +199,7 @@ pub enum ControlEvent {
     /// drained.
     CloseIoQueues(AssociationId),
     /// CC.SHN was set: when the I/O of the association has ended or takes too long, flush every
-    /// volume and call [`Port::handle_flushed`]. Connections stay open.
+    /// volume of its subsystem and call [`Port::handle_flushed`]. Connections stay open.
     Shutdown(AssociationId),
     /// Close every connection of the association and cancel the commands that have not reached a
     /// volume.
@@ -193,6 +220,10 @@ pub enum CloseReason {
     AdminQueueLost,
     /// The host was silent for longer than the keep-alive timeout.
     KeepAliveExpired,
+    /// Its host is no longer allowed to use the subsystem.
+    HostRemoved,
+    /// Its subsystem was removed.
+    SubsystemRemoved,
 }
 
 /// One live association, for `info` and log lines.

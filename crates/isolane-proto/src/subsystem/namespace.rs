@@ -34,7 +34,8 @@ impl SubsystemProfile {
         SubsystemProfile { kind: SubsystemKind::Nvm, config, namespaces }
     }
 
-    /// The discovery subsystem next to it: same texts and limits, all hosts allowed, no namespaces.
+    /// The discovery subsystem next to an NVM subsystem: same texts and limits, all hosts allowed, no
+    /// namespaces.
     pub(super) fn discovery(nvm: &SubsystemConfig) -> SubsystemProfile {
         let config = SubsystemConfig {
             nqn: Nqn::discovery(),
@@ -47,8 +48,7 @@ impl SubsystemProfile {
 
     /// Whether a host can connect.
     pub(super) fn is_allowed(&self, host: &Host) -> bool {
-        let is_listed = |hosts: &Vec<Nqn>| host.nqn.is_some_and(|nqn| hosts.contains(&nqn));
-        self.config.allowed_hosts.as_ref().is_none_or(is_listed)
+        is_listed(self.config.allowed_hosts.as_deref(), host)
     }
 
     /// Whether any namespace has a volatile write cache.
@@ -56,8 +56,7 @@ impl SubsystemProfile {
         self.namespaces.values().any(|namespace| namespace.volatile_cache)
     }
 
-    /// The async events of OAES; all are enabled initially. The discovery log does not change while
-    /// the port exists.
+    /// The async events of OAES; all are enabled initially.
     pub(super) fn events_offered(&self) -> AsyncEventConfiguration {
         match self.kind {
             SubsystemKind::Nvm => AsyncEventConfiguration(0).with_namespace_attribute(true),
@@ -69,4 +68,9 @@ impl SubsystemProfile {
     pub(super) fn max_io_queues(&self) -> u16 {
         if self.kind == SubsystemKind::Nvm { self.config.max_io_queues } else { 0 }
     }
+}
+
+/// Whether a list names a host; `None` names all.
+pub(super) fn is_listed(hosts: Option<&[Nqn]>, host: &Host) -> bool {
+    hosts.is_none_or(|hosts| host.nqn.is_some_and(|nqn| hosts.contains(&nqn)))
 }

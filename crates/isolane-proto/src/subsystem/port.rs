@@ -1,38 +1,42 @@
-//! The NVM subsystem and the discovery subsystem behind one set of listeners.
+//! The NVM subsystems and the discovery subsystem behind one set of listeners.
 //!
 //! Invariant: every call for an association that has ended is ignored or fails its command.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use isolane_wire::SubmissionEntry;
 use isolane_wire::fabrics::ConnectData;
 use isolane_wire::opcode::AdminOpcode;
+use isolane_wire::{Nqn, SubmissionEntry};
 
+use super::association::Association;
 use super::associations::Subsystem;
 use super::command::CommandContext;
 use super::host_page::{HostPage, KeptPage};
-use super::namespace::SubsystemProfile;
+use super::namespace::{SubsystemProfile, is_listed};
 use super::{
     Action, AssociationId, AssociationInfo, CloseReason, ConfigError, ConnectRefusal, Connected,
-    ConnectionInfo, ControlEvent, Host, IoTotals, NamespaceConfig, PortConfig, admin, connect,
+    ConnectionInfo, ControlEvent, Host, IoTotals, NamespaceConfig, PortConfig, SubsystemConfig, SubsystemId,
+    admin, connect,
 };
 use crate::completion::Completion;
 use crate::failure::Failure;
 
-/// The NVM subsystem and the discovery subsystem of a target, with all associations.
+/// The NVM subsystems and the discovery subsystem of a target, with all associations.
 #[derive(Debug)]
 pub struct Port {
-    pub(super) nvm: Subsystem,
+    /// The NVM subsystems, and removed ones that still have I/O.
+    pub(super) nvm: BTreeMap<SubsystemId, Subsystem>,
+    /// The NVM subsystems that hosts can connect to.
+    names: BTreeMap<Nqn, SubsystemId>,
+    last_subsystem: SubsystemId,
     discovery: Subsystem,
     listeners: Vec<SocketAddr>,
     advertise: Vec<SocketAddr>,
     max_associations: usize,
     generation: u64,
     started: Option<Instant>,
-    /// Whether a flush of a volume has failed.
-    degraded: bool,
     events: VecDeque<ControlEvent>,
 }
 
@@ -40,18 +44,113 @@ impl Port {
     /// A port without associations.
     pub fn new(config: PortConfig) -> Result<Port, ConfigError> {
         config.check()?;
-        let PortConfig { subsystem, listeners, advertise, max_associations, generation_start } = config;
-        Ok(Port {
-            discovery: Subsystem::new(SubsystemProfile::discovery(&subsystem)),
-            nvm: Subsystem::new(SubsystemProfile::nvm(subsystem)),
+        let PortConfig { subsystems, listeners, advertise, max_associations, generation_start } = config;
+        let texts = subsystems.first().cloned().unwrap_or_default();
+        let mut port = Port {
+            nvm: BTreeMap::new(),
+            names: BTreeMap::new(),
+            last_subsystem: SubsystemId::DISCOVERY,
+            discovery: Subsystem::new(SubsystemId::DISCOVERY, SubsystemProfile::discovery(&texts)),
             listeners,
             advertise,
             max_associations,
             generation: generation_start,
             started: None,
-            degraded: false,
             events: VecDeque::new(),
-        })
+        };
+        subsystems.into_iter().for_each(|subsystem| _ = port.insert_subsystem(subsystem));
+        Ok(port)
+    }
+
+    /// Returns the subsystem with this name.
+    pub fn find_subsystem(&self, nqn: &Nqn) -> Option<SubsystemId> {
+        self.names.get(nqn).copied()
+    }
+
+    /// Adds an NVM subsystem, and notifies the discovery controllers of its hosts.
+    ///
+    /// # Errors
+    /// A value that [`PortConfig::check`] rejects, or a name in use.
+    pub fn add_subsystem(&mut self, config: SubsystemConfig) -> Result<SubsystemId, ConfigError> {
+        self.check_subsystem(&config)?;
+        let id = self.insert_subsystem(config);
+        let profile = self.nvm.get(&id).map(|subsystem| &subsystem.profile);
+        let hosts = profile.and_then(|profile| profile.config.allowed_hosts.clone());
+        self.notify_discovery(|host| is_listed(hosts.as_deref(), host));
+        Ok(id)
+    }
+
+    /// Checks a subsystem, and returns the identifier that the next one gets.
+    ///
+    /// # Errors
+    /// Those of [`Port::add_subsystem`].
+    pub fn check_subsystem(&self, config: &SubsystemConfig) -> Result<SubsystemId, ConfigError> {
+        config.check()?;
+        if self.names.contains_key(&config.nqn) {
+            return Err(ConfigError::SameNqn(Box::new(config.nqn)));
+        }
+        Ok(SubsystemId(self.last_subsystem.0 + 1))
+    }
+
+    /// Removes an NVM subsystem: ends its associations, and notifies the discovery controllers of its
+    /// hosts. Its namespaces stay until its I/O has ended.
+    ///
+    /// # Errors
+    /// The subsystem was removed before.
+    pub fn remove_subsystem(&mut self, id: SubsystemId) -> Result<(), ConfigError> {
+        let subsystem = self.nvm.get_mut(&id).ok_or(ConfigError::UnknownSubsystem)?;
+        let nqn = subsystem.profile.config.nqn;
+        if self.names.get(&nqn) != Some(&id) {
+            return Err(ConfigError::UnknownSubsystem);
+        }
+        self.names.remove(&nqn);
+        let hosts = subsystem.profile.config.allowed_hosts.replace(Vec::new());
+        subsystem.end_refused(CloseReason::SubsystemRemoved, &mut self.events);
+        self.remove_subsystem_if_drained(id);
+        self.notify_discovery(|host| is_listed(hosts.as_deref(), host));
+        Ok(())
+    }
+
+    /// Replaces the hosts that can connect to a subsystem; `None`: all. Ends the associations of the
+    /// others, and notifies the discovery controllers of hosts that have gained or lost it.
+    ///
+    /// # Errors
+    /// The subsystem was removed.
+    pub fn set_allowed_hosts(&mut self, id: SubsystemId, hosts: Option<Vec<Nqn>>) -> Result<(), ConfigError> {
+        let subsystem = self.nvm.get_mut(&id).ok_or(ConfigError::UnknownSubsystem)?;
+        if self.names.get(&subsystem.profile.config.nqn) != Some(&id) {
+            return Err(ConfigError::UnknownSubsystem);
+        }
+        let before = std::mem::replace(&mut subsystem.profile.config.allowed_hosts, hosts.clone());
+        subsystem.end_refused(CloseReason::HostRemoved, &mut self.events);
+        self.notify_discovery(|host| is_listed(before.as_deref(), host) != is_listed(hosts.as_deref(), host));
+        Ok(())
+    }
+
+    fn insert_subsystem(&mut self, config: SubsystemConfig) -> SubsystemId {
+        let id = SubsystemId(self.last_subsystem.0 + 1);
+        self.last_subsystem = id;
+        self.names.insert(config.nqn, id);
+        self.nvm.insert(id, Subsystem::new(id, SubsystemProfile::nvm(config)));
+        id
+    }
+
+    /// Forgets a removed subsystem after its last association.
+    fn remove_subsystem_if_drained(&mut self, id: SubsystemId) {
+        let is_removed = |it: &Subsystem| self.names.get(&it.profile.config.nqn) != Some(&id);
+        if self.nvm.get(&id).is_some_and(|it| is_removed(it) && it.associations.is_empty()) {
+            self.nvm.remove(&id);
+        }
+    }
+
+    /// Records a change of the discovery log of these hosts.
+    fn notify_discovery(&mut self, is_affected: impl Fn(&Host) -> bool) {
+        self.generation += 1;
+        for association in self.discovery.associations.values_mut() {
+            if is_affected(&association.host) {
+                association.handle_changed_discovery_log(&mut self.events);
+            }
+        }
     }
 
     /// Handles Fabrics Connect, the first command of a connection (Fabrics 1.1 §3.3). `data` is
@@ -65,31 +164,29 @@ impl Port {
     ) -> Result<Connected, ConnectRefusal> {
         self.started.get_or_insert(now);
         let connect = connect::parse(entry, data)?;
-        let is_full =
-            self.nvm.associations.len() + self.discovery.associations.len() >= self.max_associations;
+        let is_full = self.all().map(|it| it.associations.len()).sum::<usize>() >= self.max_associations;
+        let named = self.names.get(&connect.subnqn);
         let subsystem = match connect.subnqn {
-            nqn if nqn.is_discovery() => &mut self.discovery,
-            nqn if nqn == self.nvm.profile.config.nqn => &mut self.nvm,
-            _ => return Err(connect::bad_data(ConnectData::SUBNQN)),
+            nqn if nqn.is_discovery() => Some(&mut self.discovery),
+            _ => named.and_then(|id| self.nvm.get_mut(id)),
         };
+        let subsystem = subsystem.ok_or_else(|| connect::bad_data(ConnectData::SUBNQN))?;
         subsystem.connect(&connect, from, is_full, now)
     }
 
-    /// Returns the host whose older associations with the NVM subsystem must drain before this
-    /// Connect; `None` if the Connect cannot create a controller of that subsystem. See the
+    /// Returns the host whose older associations with this NVM subsystem must drain before this
+    /// Connect; `None` if the Connect cannot create a controller of an NVM subsystem. See the
     /// driver's fence.
-    pub fn host_to_drain(&self, entry: &SubmissionEntry, data: &[u8]) -> Option<Host> {
+    pub fn host_to_drain(&self, entry: &SubmissionEntry, data: &[u8]) -> Option<(SubsystemId, Host)> {
         let connect = connect::parse(entry, data).ok()?;
-        let profile = &self.nvm.profile;
-        let is_admitted = connect.command.qid == 0
-            && connect.subnqn == profile.config.nqn
-            && profile.is_allowed(&connect.host);
-        is_admitted.then_some(connect.host)
+        let id = self.find_subsystem(&connect.subnqn)?;
+        let is_admitted = connect.command.qid == 0 && self.nvm.get(&id)?.profile.is_allowed(&connect.host);
+        is_admitted.then_some((id, connect.host))
     }
 
     /// Executes a command of the admin queue, or a fabrics command of an I/O queue. `data_bytes` is
-    /// the length that its SGL describes, in either direction. None of these commands takes data
-    /// from the host, so the driver has discarded any.
+    /// the length that its SGL describes, in either direction. A command that
+    /// [`takes_data`](super::takes_data) goes to [`Port::handle_data`]; other data is discarded.
     pub fn handle_command(
         &mut self,
         id: AssociationId,
@@ -98,16 +195,51 @@ impl Port {
         data_bytes: u32,
         now: Instant,
     ) -> Action {
+        self.execute(id, qid, entry, (data_bytes, &[]), now)
+    }
+
+    /// Executes a command of the admin queue with its data from the host: see
+    /// [`takes_data`](super::takes_data).
+    pub fn handle_data(
+        &mut self,
+        id: AssociationId,
+        entry: &SubmissionEntry,
+        data: &[u8],
+        now: Instant,
+    ) -> Action {
+        self.execute(id, 0, entry, (data.len() as u32, data), now)
+    }
+
+    fn execute(
+        &mut self,
+        id: AssociationId,
+        qid: u16,
+        entry: &SubmissionEntry,
+        (data_bytes, data): (u32, &[u8]),
+        now: Instant,
+    ) -> Action {
         let reads_log = entry.opcode == AdminOpcode::GetLogPage.code();
-        let totals = if reads_log { self.nvm.totals() } else { IoTotals::default() };
         let uptime = self.started.map(|started| now.saturating_duration_since(started)).unwrap_or_default();
-        let (associations, profile) = if id.discovery {
-            (&mut self.discovery.associations, &self.discovery.profile)
-        } else {
-            (&mut self.nvm.associations, &self.nvm.profile)
+        let reachable = match self.discovery.associations.get(&id.cntlid) {
+            Some(association) if reads_log && id.subsystem.is_discovery() => {
+                self.reachable(&association.host)
+            }
+            _ => Vec::new(),
         };
-        let association = associations.get_mut(&id.cntlid).filter(|found| found.id == id && !found.ending);
-        let Some(association) = association else {
+        let subsystem = match id.subsystem {
+            SubsystemId::DISCOVERY => Some(&mut self.discovery),
+            id => self.nvm.get_mut(&id),
+        };
+        let totals = match &subsystem {
+            Some(subsystem) if reads_log => subsystem.totals(),
+            _ => IoTotals::default(),
+        };
+        let found = subsystem.and_then(|it| {
+            let association = it.associations.get_mut(&id.cntlid);
+            let association = association.filter(|found| found.id == id && !found.ending)?;
+            Some((association, &it.profile, it.degraded))
+        });
+        let Some((association, profile, degraded)) = found else {
             return Action::Complete(Failure::QueueDeleted.into());
         };
         admin::execute(&mut CommandContext {
@@ -116,15 +248,16 @@ impl Port {
             qid,
             entry,
             data_bytes,
+            data,
             now,
             profile,
-            nvm: &self.nvm.profile,
+            reachable: &reachable,
             listeners: &self.listeners,
             advertise: &self.advertise,
             generation: self.generation,
             totals,
             uptime,
-            degraded: self.degraded,
+            degraded,
         })
     }
 
@@ -137,42 +270,58 @@ impl Port {
         page: &HostPage,
         now: Instant,
     ) -> Action {
-        self.nvm.keep_host_page(id, KeptPage::new(page, now));
+        if let Some(subsystem) = self.subsystem(id).0 {
+            subsystem.keep_host_page(id, KeptPage::new(page, now));
+        }
         self.handle_command(id, 0, entry, data_bytes, now)
     }
 
-    /// The namespaces of the NVM subsystem, ordered by ID.
-    pub fn namespaces(&self) -> impl Iterator<Item = &NamespaceConfig> {
-        self.nvm.profile.namespaces.values()
+    /// The namespaces of an NVM subsystem, ordered by ID.
+    pub fn namespaces(&self, id: SubsystemId) -> impl Iterator<Item = &NamespaceConfig> {
+        self.nvm.get(&id).into_iter().flat_map(|subsystem| subsystem.profile.namespaces.values())
     }
 
-    /// Replaces the namespaces of the NVM subsystem. Each controller that sees changes sends one
-    /// notice for all of them, and lists them in log page 04h.
+    /// Replaces the namespaces of an NVM subsystem. Each controller that sees changes sends one
+    /// notice for all of them, and lists them in log page 04h. Writes of a host that connected while
+    /// no namespace had a volatile cache stay durable on completion, because it never flushes.
     ///
     /// # Errors
-    /// A namespace that [`PortConfig::check`] rejects, or the first volatile cache while hosts are
-    /// connected, which never flush. No namespace changes in that case.
-    pub fn set_namespaces(&mut self, namespaces: Vec<NamespaceConfig>) -> Result<(), ConfigError> {
-        NamespaceConfig::check_all(&namespaces)?;
-        self.nvm.set_namespaces(namespaces, &mut self.events)
+    /// That of [`Port::check_namespaces`], or a removed subsystem. No namespace changes in that case.
+    pub fn set_namespaces(
+        &mut self,
+        id: SubsystemId,
+        namespaces: Vec<NamespaceConfig>,
+    ) -> Result<(), ConfigError> {
+        Port::check_namespaces(&namespaces)?;
+        let subsystem = self.nvm.get_mut(&id).ok_or(ConfigError::UnknownSubsystem)?;
+        subsystem.set_namespaces(namespaces, &mut self.events);
+        Ok(())
+    }
+
+    /// Checks a list of namespaces.
+    ///
+    /// # Errors
+    /// A namespace that [`PortConfig::check`] rejects.
+    pub fn check_namespaces(namespaces: &[NamespaceConfig]) -> Result<(), ConfigError> {
+        NamespaceConfig::check_all(namespaces)
     }
 
     /// Takes the completion of an Async Event Request, with its CID.
     pub fn poll_async_event(&mut self, id: AssociationId) -> Option<(u16, Completion)> {
-        self.subsystem(id).0.association(id)?.events.poll()
+        self.subsystem(id).0?.association(id)?.events.poll()
     }
 
     /// Drops an Async Event Request, because a new command has the same CID: the host has abandoned
     /// the request. Returns the completion of the request if it has one, which must be sent before
     /// the command's.
     pub fn replace_async_event(&mut self, id: AssociationId, cid: u16) -> Option<Completion> {
-        self.subsystem(id).0.association(id)?.events.replace(cid)
+        self.subsystem(id).0?.association(id)?.events.replace(cid)
     }
 
     /// Handles the loss of a connection. The loss of an admin queue ends its association.
     pub fn handle_disconnected(&mut self, id: AssociationId, qid: u16) {
         let (subsystem, events) = self.subsystem(id);
-        let Some(association) = subsystem.association(id) else { return };
+        let Some(association) = subsystem.and_then(|it| it.association(id)) else { return };
         association.disconnect_queue(qid);
         if qid == 0 {
             association.end(CloseReason::AdminQueueLost, events);
@@ -181,17 +330,18 @@ impl Port {
 
     /// Handles the end of the last I/O of a disconnected queue.
     pub fn handle_drained(&mut self, id: AssociationId, qid: u16) {
-        let (subsystem, events) = self.subsystem(id);
+        let (Some(subsystem), events) = self.subsystem(id) else { return };
         let Some(association) = subsystem.association(id) else { return };
         let totals = association.remove_queue(qid);
         subsystem.past += totals;
         subsystem.remove_if_drained(id, events);
+        self.remove_subsystem_if_drained(id.subsystem);
     }
 
     /// Abandons a disconnected queue whose I/O does not end: a reset completes without it, and its
     /// QID is free. The CNTLID stays in use until [`Port::handle_unstuck`].
     pub fn handle_stuck(&mut self, id: AssociationId, qid: u16) {
-        let (subsystem, _) = self.subsystem(id);
+        let Some(subsystem) = self.subsystem(id).0 else { return };
         let Some(association) = subsystem.association(id) else { return };
         let totals = association.abandon_queue(qid);
         subsystem.past += totals;
@@ -199,17 +349,19 @@ impl Port {
 
     /// Handles the end of the I/O of a queue that was passed to [`Port::handle_stuck`].
     pub fn handle_unstuck(&mut self, id: AssociationId) {
-        let (subsystem, events) = self.subsystem(id);
+        let (Some(subsystem), events) = self.subsystem(id) else { return };
         let Some(association) = subsystem.association(id) else { return };
         association.forget_abandoned_queue();
         subsystem.remove_if_drained(id, events);
+        self.remove_subsystem_if_drained(id.subsystem);
     }
 
     /// Handles the end of the flush that a [`ControlEvent::Shutdown`] requested; `durable` is
     /// `false` after an error. After the first error, the SMART log reports degraded reliability.
     pub fn handle_flushed(&mut self, id: AssociationId, durable: bool) {
-        self.degraded |= !durable;
-        if let Some(association) = self.subsystem(id).0.association(id) {
+        let Some(subsystem) = self.subsystem(id).0 else { return };
+        subsystem.degraded |= !durable;
+        if let Some(association) = subsystem.association(id) {
             association.registers.handle_flushed();
         }
     }
@@ -221,23 +373,37 @@ impl Port {
 
     /// Deadline for [`Port::handle_timeout`]; `None` if no timer runs.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.nvm.poll_timeout().into_iter().chain(self.discovery.poll_timeout()).min()
+        self.all().filter_map(Subsystem::poll_timeout).min()
     }
 
     /// Ends the associations whose host has been silent for too long.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.nvm.handle_timeout(now, &mut self.events);
-        self.discovery.handle_timeout(now, &mut self.events);
+        for subsystem in self.nvm.values_mut().chain([&mut self.discovery]) {
+            subsystem.handle_timeout(now, &mut self.events);
+        }
     }
 
     /// All associations that hold a CNTLID.
     pub fn associations(&self) -> Vec<AssociationInfo> {
-        let all = self.nvm.associations.values().chain(self.discovery.associations.values());
-        all.map(|association| association.info()).collect()
+        self.all().flat_map(|it| it.associations.values()).map(Association::info).collect()
     }
 
-    fn subsystem(&mut self, id: AssociationId) -> (&mut Subsystem, &mut VecDeque<ControlEvent>) {
-        let subsystem = if id.discovery { &mut self.discovery } else { &mut self.nvm };
+    fn all(&self) -> impl Iterator<Item = &Subsystem> {
+        self.nvm.values().chain([&self.discovery])
+    }
+
+    /// The names of the NVM subsystems that a host can connect to.
+    fn reachable(&self, host: &Host) -> Vec<Nqn> {
+        let subsystems = self.names.values().filter_map(|id| self.nvm.get(id));
+        let reachable = subsystems.filter(|it| it.profile.is_allowed(host));
+        reachable.map(|it| it.profile.config.nqn).collect()
+    }
+
+    fn subsystem(&mut self, id: AssociationId) -> (Option<&mut Subsystem>, &mut VecDeque<ControlEvent>) {
+        let subsystem = match id.subsystem {
+            SubsystemId::DISCOVERY => Some(&mut self.discovery),
+            id => self.nvm.get_mut(&id),
+        };
         (subsystem, &mut self.events)
     }
 }

@@ -16,6 +16,7 @@ pub struct ControllerStatus {
     ended: AtomicBool,
     had_traffic: AtomicBool,
     write_cache: AtomicBool,
+    retry_delays: AtomicBool,
 }
 
 impl ControllerStatus {
@@ -57,6 +58,15 @@ impl ControllerStatus {
 
     pub(super) fn set_ended(&self) {
         self.ended.store(true, Relaxed);
+    }
+
+    /// Whether the host waits before a retry as a status tells it (ACRE of feature 16h).
+    pub fn has_retry_delays(&self) -> bool {
+        self.retry_delays.load(Relaxed)
+    }
+
+    pub(super) fn set_retry_delays(&self, enabled: bool) {
+        self.retry_delays.store(enabled, Relaxed);
     }
 
     pub(super) fn set_write_cache(&self, enabled: bool) {

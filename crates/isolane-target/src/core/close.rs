@@ -281,7 +281,7 @@ impl Driver {
 impl Core {
     /// Logs the volumes for which the end of this core waits.
     fn name_in_flight(&self) {
-        let mut in_flight = vec![0_usize; self.shared.namespaces.len()];
+        let mut in_flight = vec![0_usize; self.namespaces.end()];
         for work in self.files.values() {
             match work {
                 FileWork::Command { job: Job { position, .. }, .. } | FileWork::Flush { position, .. } => {
@@ -291,7 +291,7 @@ impl Core {
             }
         }
         for (position, count) in in_flight.into_iter().enumerate().filter(|(_, count)| *count > 0) {
-            let name = self.shared.namespaces.at(position).volume.name();
+            let name = self.namespaces.at(position).volume.name();
             log::warn!("{name}: {count} operations have not ended; reactor {} waits for them", self.index);
         }
     }
@@ -310,6 +310,7 @@ impl Core {
             }
         }
         self.flushes.forfeit();
+        self.forfeit_held();
     }
 }
 

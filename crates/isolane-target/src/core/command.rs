@@ -5,7 +5,7 @@
 use isolane_memory::{Buffer, Payload};
 use isolane_observe::stage::Stage;
 use isolane_proto::subsystem::{
-    Action, AssociationId, Host, HostPage, data_expected, invalid_transfer_status,
+    Action, AssociationId, Host, HostPage, data_expected, invalid_transfer_status, takes_data,
 };
 use isolane_proto::target::{DataLocation, Permit, Transfer};
 use isolane_proto::{Completion, Failure};
@@ -17,7 +17,6 @@ use super::authentication::AuthenticationCommand;
 use super::flush::AfterFlush;
 use crate::host_page::PageRequest;
 use crate::lane::{Lane, WaitingForPage};
-use crate::timeline::Timeline;
 
 impl Core {
     /// Handles a command before its data has arrived.
@@ -48,12 +47,10 @@ impl Core {
         let entry = lane.conn.entry(&permit);
         let is_io =
             lane.association.as_ref().is_some_and(|association| association.qid != 0) && !is_fabrics(entry);
-        if is_io && let Some(position) = self.shared.namespaces.find(entry.nsid) {
+        let transfer = lane.marks.end_transfer(permit.slot());
+        if let Some((position, _)) = transfer {
             self.on_expected_data(lane, position, buffer.len());
         }
-        let mut timeline =
-            lane.marks.end_transfer(permit.slot()).unwrap_or_else(|| Timeline::new(lane.received_at));
-        timeline.enter(Stage::Batch, lane.received_at);
         if !digest_ok {
             self.counters.digest_errors.add(1);
             log::limited!(Warn, "{}: wrong data digest of command {:#06x}", lane.peer(), permit.cid());
@@ -62,8 +59,20 @@ impl Core {
             return self.fail(lane, permit, Failure::DataDigest);
         }
         match &lane.association {
-            Some(_) if is_io => self.on_io_data(lane, permit, buffer, timeline),
-            // The target requests only the data of a Connect and of an Authentication Send.
+            Some(_) if is_io => match transfer {
+                Some((position, mut timeline)) => {
+                    timeline.enter(Stage::Batch, lane.received_at);
+                    self.on_io_data(lane, permit, position, buffer, timeline);
+                }
+                None => self.fail(lane, permit, Failure::Internal),
+            },
+            // The target requests only the data of a Connect, of an Authentication Send, and of commands that take data.
+            Some(association) if takes_data(lane.conn.entry(&permit)) => {
+                let (id, entry, now) = (association.id, *lane.conn.entry(&permit), self.now);
+                let data = buffer.to_vec();
+                let action = self.shared.control(|port| port.handle_data(id, &entry, &data, now));
+                self.respond(lane, id, permit, action);
+            }
             Some(_) => self.on_authentication_data(lane, permit, &buffer.to_vec()),
             None => {
                 let entry = *lane.conn.entry(&permit);
@@ -109,8 +118,7 @@ impl Core {
         self.sends.add(lane);
     }
 
-    /// Handles a command of the control path. Connect and Authentication Send have data; data of other commands is
-    /// skipped.
+    /// Handles a command of the control path. Data that no command takes is skipped.
     fn on_control_command(&mut self, lane: &mut Lane, permit: Permit, transfer: Transfer) {
         self.counters.admin_commands.add(1);
         let (len, entry) = (data_len(transfer), *lane.conn.entry(&permit));
@@ -123,6 +131,13 @@ impl Core {
                 if association.is_locked() && !is_served_while_locked(&entry) {
                     return self.fail(lane, permit, Failure::Authentication);
                 }
+            }
+            if let Transfer::FromHost { len, place } = transfer
+                && association.qid == 0
+                && takes_data(&entry)
+                && data_expected(&entry) == u64::from(len)
+            {
+                return take_small_data(lane, permit, len, place);
             }
             let (id, qid, now) = (association.id, association.qid, self.now);
             let action = self.shared.control(|port| port.handle_command(id, qid, &entry, len, now));
@@ -144,7 +159,10 @@ impl Core {
 
     #[cold]
     fn collect_host_page(&mut self, lane: &mut Lane, host: Host, waiting: WaitingForPage) {
-        let request = PageRequest { host, lane: lane.id, core: self.index };
+        let Some(subsystem) = lane.association.as_ref().map(|it| it.id.subsystem) else {
+            return self.fail(lane, waiting.permit, Failure::Internal);
+        };
+        let request = PageRequest { host, subsystem, lane: lane.id, core: self.index };
         if self.shared.page_requests.send(request) {
             lane.waiting_for_page = Some(waiting);
         } else {
@@ -176,7 +194,7 @@ impl Core {
             Action::Flush(completion) => {
                 lane.begin(false);
                 let then = AfterFlush::Complete { lane: lane.key, permit, completion };
-                self.plan_flush(self.shared.in_flight_of(id), then);
+                self.plan_flush(id.subsystem, self.shared.in_flight_of(id), then);
             }
             Action::Disconnect(completion) => {
                 self.complete(lane, permit, completion);
@@ -186,7 +204,7 @@ impl Core {
     }
 }
 
-/// The data of a Connect or an Authentication Send is small and of known length, so it uses no memory of the pool.
+/// The data of the control path is small and of known length, so it uses no memory of the pool.
 pub(super) fn take_small_data(lane: &mut Lane, permit: Permit, len: u32, place: DataLocation) {
     let buffer = Buffer::contiguous(len as usize);
     match place {

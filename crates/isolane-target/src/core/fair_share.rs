@@ -130,7 +130,7 @@ impl Core {
     }
 
     fn has_several_volumes(&self) -> bool {
-        self.volumes.len() > 1
+        self.namespaces.used() > 1
     }
 
     /// Returns memory for in-capsule data: from the shared budget if possible, else from the guarantee of the

@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use isolane_proto::subsystem::Host;
+use isolane_proto::subsystem::{Host, SubsystemId};
 use isolane_volume::BlockRange;
 
 use super::receive::Progress;
@@ -25,9 +25,9 @@ use crate::shared::Message;
 use crate::slab::{LaneId, SlabKey};
 use crate::work::{FileWork, Waiting};
 
-/// Drain of the connections of one host.
+/// Drain of the connections of one host to one subsystem.
 pub(super) struct HostDrain {
-    host: Host,
+    host: (SubsystemId, Host),
     lanes: Vec<UndrainedLane>,
     readers: Vec<Reader>,
     until: Instant,
@@ -64,7 +64,12 @@ impl HostDrain {
 
 impl Driver {
     /// Starts a drain for a Connect on any core.
-    pub(super) fn begin_host_drain(&mut self, host: Host, fence: Arc<Fence>, reply_to: LaneId) {
+    pub(super) fn begin_host_drain(
+        &mut self,
+        host: (SubsystemId, Host),
+        fence: Arc<Fence>,
+        reply_to: LaneId,
+    ) {
         let reader = Reader { fence: Arc::downgrade(&fence), reply_to: Some(reply_to) };
         let mut open = self.host_drains.iter_mut().filter(|drain| !drain.started);
         if let Some(drain) = open.find(|drain| drain.host == host) {
@@ -72,8 +77,8 @@ impl Driver {
             return drain.readers.push(reader);
         }
         let is_older = |lane: &Lane| {
-            let association = lane.association.as_ref().filter(|association| !association.id.discovery);
-            association.is_some_and(|association| association.host.matches(&host))
+            let association = lane.association.as_ref();
+            association.is_some_and(|it| it.id.subsystem == host.0 && it.host.matches(&host.1))
         };
         let keys = self.lanes.keys().filter(|key| self.lanes.get(*key).is_some_and(is_older));
         let lanes: Vec<_> = keys.map(|key| UndrainedLane { key, bytes_left: MAX_DRAIN_BYTES }).collect();

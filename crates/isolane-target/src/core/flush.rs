@@ -1,13 +1,14 @@
-//! Flushes of all volumes: for a controller shutdown, a disabled write cache, and the end of the target.
+//! Flushes of all volumes of a subsystem, for a controller shutdown or a disabled write cache, and of all volumes at
+//! the end of the target.
 //!
 //! Invariant: a flush starts only after the writes that it must cover have completed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use isolane_observe::stage::Operation;
-use isolane_proto::subsystem::AssociationId;
+use isolane_proto::subsystem::{AssociationId, SubsystemId};
 use isolane_proto::target::Permit;
 use isolane_proto::{Completion, Failure};
 use isolane_reactor::file::FileCompletion;
@@ -16,8 +17,10 @@ use isolane_wire::Status;
 
 use super::{Core, Driver};
 use crate::counters::InFlight;
+use crate::namespace::Namespaces;
 use crate::nvme_status;
-use crate::shared::{Message, Shared};
+use crate::release::Release;
+use crate::shared::Message;
 use crate::slab::{Slab, SlabKey};
 use crate::work::FileWork;
 
@@ -31,6 +34,8 @@ pub(super) struct Flushes {
 
 /// A flush of all volumes.
 struct FlushGroup {
+    /// Only those of this subsystem.
+    subsystem: Option<SubsystemId>,
     /// Commands that it waits for; `None` once it has started.
     pending: Option<Pending>,
     /// Volumes that have not completed.
@@ -51,7 +56,7 @@ struct Part {
     request: Option<Request>,
 }
 
-/// Continuation of a flush of all volumes.
+/// Continuation of a flush.
 #[derive(Debug)]
 pub(super) enum AfterFlush {
     /// Complete a command.
@@ -60,6 +65,8 @@ pub(super) enum AfterFlush {
     ReportShutdown(AssociationId),
     /// Finish the shutdown of this core.
     Shutdown,
+    /// Continue the release of a removed namespace.
+    Release(Release),
 }
 
 /// Commands at volumes that a flush waits for.
@@ -75,26 +82,31 @@ impl Pending {
         let is_seen = Arc::get_mut(&mut self.checkpoint).is_some();
         is_seen
             && self.in_flight.iter().all(|in_flight| match then {
-                AfterFlush::ReportShutdown(_) | AfterFlush::Shutdown => in_flight.is_idle(),
                 AfterFlush::Complete { .. } => in_flight.is_durable(),
+                _ => in_flight.is_idle(),
             })
     }
 }
 
 impl Core {
-    /// Flushes all volumes once `in_flight` allows it: for a controller shutdown when no command is at a volume,
+    /// Flushes the volumes of a subsystem once `in_flight` allows it: for a controller shutdown when no command is at a volume,
     /// for a command when no earlier one can leave data in a volatile cache.
-    pub(super) fn plan_flush(&mut self, in_flight: Vec<Arc<InFlight>>, then: AfterFlush) {
+    pub(super) fn plan_flush(
+        &mut self,
+        subsystem: SubsystemId,
+        in_flight: Vec<Arc<InFlight>>,
+        then: AfterFlush,
+    ) {
         let checkpoint = Arc::new(());
         self.shared.post_to_all(|| Message::Checkpoint(Arc::clone(&checkpoint)));
         let until = self.now + self.shared.stuck_after;
-        self.flushes.insert(Some(Pending { in_flight, checkpoint }), until, then);
+        self.flushes.insert(Some(subsystem), Some(Pending { in_flight, checkpoint }), until, then);
     }
 
     /// Flushes all volumes now.
     pub(super) fn flush_now(&mut self, then: AfterFlush) {
-        let key = self.flushes.insert(None, self.now, then);
-        self.flushes.start(key, self.now, &self.shared);
+        let key = self.flushes.insert(None, None, self.now, then);
+        self.flushes.start(key, self.now, &self.namespaces, self.shared.stuck_after);
     }
 }
 
@@ -103,15 +115,35 @@ impl Flushes {
         self.groups.is_empty()
     }
 
-    fn insert(&mut self, pending: Option<Pending>, until: Instant, then: AfterFlush) -> SlabKey {
+    /// Starts a flush of one volume, which ends at `until` at the latest.
+    pub(super) fn insert_for(&mut self, position: usize, until: Instant, then: AfterFlush) {
+        let key = self.insert(None, None, until, then);
+        if let Some(group) = self.groups.get_mut(key) {
+            group.remaining = vec![Part { position, request: Some(Request::Flush) }];
+        }
+    }
+
+    /// Returns the positions of the volumes that are being flushed.
+    pub(super) fn positions(&self) -> impl Iterator<Item = usize> {
+        self.groups.values().flat_map(|group| &group.remaining).map(|part| part.position)
+    }
+
+    fn insert(
+        &mut self,
+        subsystem: Option<SubsystemId>,
+        pending: Option<Pending>,
+        until: Instant,
+        then: AfterFlush,
+    ) -> SlabKey {
         let (remaining, failures, status) = Default::default();
-        let key = self.groups.insert(FlushGroup { pending, remaining, failures, until, status, then });
+        let key =
+            self.groups.insert(FlushGroup { subsystem, pending, remaining, failures, until, status, then });
         self.turns.push_back(key);
         key
     }
 
     /// Starts a pending flush if its commands have ended, or at the deadline.
-    fn start_if_due(&mut self, key: SlabKey, now: Instant, shared: &Shared) {
+    fn start_if_due(&mut self, key: SlabKey, now: Instant, namespaces: &Namespaces, stuck_after: Duration) {
         let Some(FlushGroup { pending: pending @ Some(_), until, then, failures, status, .. }) =
             self.groups.get_mut(key)
         else {
@@ -130,22 +162,30 @@ impl Flushes {
             }
             log::limited!(Error, "a controller shuts down while commands of it are stuck at their volumes");
         }
-        self.start(key, now, shared);
+        self.start(key, now, namespaces, stuck_after);
     }
 
-    fn start(&mut self, key: SlabKey, now: Instant, shared: &Shared) {
+    fn start(&mut self, key: SlabKey, now: Instant, namespaces: &Namespaces, stuck_after: Duration) {
         let Some(group) = self.groups.get_mut(key) else { return };
-        let namespaces = &shared.namespaces;
-        // A command flushes only volumes with a volatile cache.
         let is_needed = |position: &usize| {
-            !matches!(group.then, AfterFlush::Complete { .. })
-                || namespaces.at(*position).volume.info().volatile_cache
+            let namespace = namespaces.at(*position);
+            if group.subsystem.is_some_and(|subsystem| namespace.subsystem != subsystem) {
+                return false;
+            }
+            let volume = &namespace.volume;
+            match group.then {
+                // A command flushes only volumes with a volatile cache.
+                AfterFlush::Complete { .. } => volume.info().volatile_cache,
+                // Hosts know of the failure, because their writes have failed.
+                AfterFlush::ReportShutdown(_) => volume.failure().is_none(),
+                AfterFlush::Shutdown | AfterFlush::Release(_) => true,
+            }
         };
-        let positions = (0..namespaces.len()).filter(is_needed);
+        let positions = namespaces.occupied().filter(is_needed);
         group.remaining =
             positions.map(|position| Part { position, request: Some(Request::Flush) }).collect();
         group.pending = None;
-        group.until = now + shared.stuck_after;
+        group.until = now + stuck_after;
     }
 
     /// Records the end of the part of one volume.
@@ -171,15 +211,14 @@ impl Flushes {
     }
 
     /// Ends a flush at its deadline. The remaining volumes count as failures.
-    fn expire(&mut self, key: SlabKey, now: Instant, shared: &Shared) {
+    fn expire(&mut self, key: SlabKey, now: Instant, namespaces: &Namespaces, stuck_after: Duration) {
         let Some(group) = self.groups.get_mut(key).filter(|group| now >= group.until) else { return };
         for Part { position, .. } in std::mem::take(&mut group.remaining) {
             group.failures += 1;
             group.status = group.status.or(Some(Failure::FlushTimeout.status()));
             log::error!(
-                "{}: not flushed within {:?}; continuing without it",
-                shared.namespaces.at(position).volume.name(),
-                shared.stuck_after
+                "{}: not flushed within {stuck_after:?}; continuing without it",
+                namespaces.at(position).volume.name(),
             );
         }
     }
@@ -218,7 +257,7 @@ impl Core {
             Some((position, part.request.take_if(|request| can_start(position, request))?))
         });
         for (position, request) in parts.collect::<Vec<_>>() {
-            let volume = &self.shared.namespaces.at(position).volume;
+            let volume = &self.namespaces.at(position).volume;
             let step = volume.start(request, &mut self.memory.pool);
             self.advance_flush(key, position, step);
         }
@@ -233,7 +272,7 @@ impl Core {
         finished: FileCompletion,
     ) {
         let FileCompletion { result, operation, .. } = finished;
-        let volume = &self.shared.namespaces.at(position).volume;
+        let volume = &self.namespaces.at(position).volume;
         self.volumes[position].flushes -= 1;
         let step = volume.resume(task, result, operation, &mut self.memory.pool);
         self.advance_flush(group, position, step);
@@ -270,9 +309,10 @@ impl Driver {
         for _ in 0..self.core.flushes.turns.len().min(POLLS_PER_TURN) {
             let core = &mut self.core;
             let Some(key) = core.flushes.turns.pop_front() else { break };
-            core.flushes.start_if_due(key, core.now, &core.shared);
+            let stuck_after = core.shared.stuck_after;
+            core.flushes.start_if_due(key, core.now, &core.namespaces, stuck_after);
             core.start_parts(key);
-            core.flushes.expire(key, core.now, &core.shared);
+            core.flushes.expire(key, core.now, &core.namespaces, stuck_after);
             if let Some(group) = core.flushes.take_ended(key) {
                 self.handle_flushed(group);
             }
@@ -286,6 +326,7 @@ impl Driver {
                 log::debug!("controller {}: shut down by its host, {failures} failed flushes", id.cntlid);
             }
             AfterFlush::Shutdown => self.handle_final_flush(failures),
+            AfterFlush::Release(release) => self.handle_removed_flushed(release),
             AfterFlush::Complete { lane, permit, completion } => {
                 let Some(lane) = self.lanes.get_mut(lane) else { return permit.forfeit() };
                 let completion = status.map_or(completion, Completion::failed);

@@ -4,7 +4,7 @@
 
 use isolane_memory::{Buffer, Payload};
 use isolane_observe::stage::{Operation, Stage};
-use isolane_proto::subsystem::{IoCommand, parse_io, parse_ranges};
+use isolane_proto::subsystem::{IoCommand, SubsystemId, parse_io, parse_ranges};
 use isolane_proto::target::{Connection, DataLocation, Permit, Transfer};
 use isolane_proto::{Completion, Failure};
 use isolane_volume::{BlockRange, Request};
@@ -21,7 +21,11 @@ impl Core {
     /// Handles an I/O command before its data has arrived.
     pub(super) fn on_io_command(&mut self, lane: &mut Lane, permit: Permit, transfer: Transfer) {
         let entry = lane.conn.entry(&permit);
-        let (position, command) = match self.check(lane.association.as_ref(), entry, data_len(transfer)) {
+        let checked = self.find(lane.association.as_ref(), entry).and_then(|position| {
+            let command = self.check(entry, position, data_len(transfer))?;
+            Ok((position, command))
+        });
+        let (position, command) = match checked {
             Ok(checked) => checked,
             Err(status) => return self.refuse_io(lane, permit, status),
         };
@@ -47,11 +51,19 @@ impl Core {
         self.begin(lane, permit, position, request, None);
     }
 
-    /// Handles the complete data of an I/O command.
-    pub(super) fn on_io_data(&mut self, lane: &mut Lane, permit: Permit, buffer: Buffer, timeline: Timeline) {
+    /// Handles the complete data of an I/O command, which keeps the namespace that it started with.
+    pub(super) fn on_io_data(
+        &mut self,
+        lane: &mut Lane,
+        permit: Permit,
+        position: usize,
+        buffer: Buffer,
+        timeline: Timeline,
+    ) {
         let entry = lane.conn.entry(&permit);
-        let (position, command) = match self.check(lane.association.as_ref(), entry, buffer.len() as u32) {
-            Ok(checked) => checked,
+        let ready = self.check_ready(lane.association.as_ref());
+        let command = match ready.and_then(|_| self.check(entry, position, buffer.len() as u32)) {
+            Ok(command) => command,
             Err(status) => return self.refuse_data(lane, permit, buffer, status),
         };
         self.run_with_data(lane, permit, position, command, buffer, Some(timeline));
@@ -100,7 +112,7 @@ impl Core {
     ) {
         let timeline = timeline.unwrap_or_else(|| Timeline::new(lane.received_at));
         let start = (self.now, command_id(lane, &permit), timeline);
-        let job = Job::new(permit, position, self.shared.namespaces.at(position), &request, start);
+        let job = Job::new(permit, position, self.namespaces.at(position), &request, start);
         self.start(lane, job, request);
     }
 
@@ -113,14 +125,14 @@ impl Core {
         position: usize,
         (lba, blocks, fua): (u64, u64, bool),
     ) {
-        let namespace = self.shared.namespaces.at(position);
+        let namespace = self.namespaces.at(position);
         let len = (blocks as usize) << namespace.geometry.block_shift;
         if !fua
             && !is_fenced(lane)
             && Size::of(len) == Size::Small
             && let Some(payload) = namespace.volume.try_read(lba, blocks, &mut self.memory.pool)
         {
-            self.count_inline(lane, &permit, Kind::new(position, Operation::Read, len));
+            self.count_inline(lane, &permit, Kind::new(namespace.number, Operation::Read, len));
             return self.complete_io(lane, permit, Operation::Read, len, payload);
         }
         let read = Request::Read { lba, blocks };
@@ -146,13 +158,13 @@ impl Core {
         if is_fenced(lane) {
             return self.begin(lane, permit, position, Request::Write { lba, blocks, data, fua }, timeline);
         }
-        let (volume, len) = (&self.shared.namespaces.at(position).volume, data.len());
+        let (namespace, len) = (self.namespaces.at(position), data.len());
         if let Some(timeline) = &mut timeline {
             timeline.enter(Stage::Device, self.observer.now());
         }
-        match volume.try_write(lba, blocks, data, &mut self.memory.pool) {
+        match namespace.volume.try_write(lba, blocks, data, &mut self.memory.pool) {
             Ok(()) => {
-                let kind = Kind::new(position, Operation::Write, len);
+                let kind = Kind::new(namespace.number, Operation::Write, len);
                 match timeline {
                     Some(timeline) => {
                         let mark = Mark::new(kind, command_id(lane, &permit), timeline);
@@ -177,24 +189,34 @@ impl Core {
         }
     }
 
-    /// Decodes a command and finds its namespace.
+    /// Checks that the controller accepts I/O, and returns its subsystem.
     #[inline]
-    fn check(
-        &self,
-        association: Option<&Association>,
-        entry: &SubmissionEntry,
-        len: u32,
-    ) -> Result<(usize, IoCommand), Status> {
-        let Some(Association { status, .. }) = association else {
+    fn check_ready(&self, association: Option<&Association>) -> Result<SubsystemId, Status> {
+        let Some(Association { status, id, .. }) = association else {
             return Err(Failure::Sequence.status());
         };
         status.record_traffic();
-        if !status.is_ready() {
-            return Err(Failure::NotReady.status());
-        }
-        let position = self.shared.namespaces.find(entry.nsid).ok_or(Failure::Namespace.status())?;
-        let command = parse_io(entry, &self.geometries[position], len, MAX_TRANSFER_BYTES)?;
-        Ok((position, command))
+        if status.is_ready() { Ok(id.subsystem) } else { Err(Failure::NotReady.status()) }
+    }
+
+    /// Finds the namespace of a new command.
+    #[inline]
+    fn find(&self, association: Option<&Association>, entry: &SubmissionEntry) -> Result<usize, Status> {
+        let subsystem = self.check_ready(association)?;
+        let found = self.namespaces.find(subsystem, entry.nsid);
+        found.ok_or_else(|| self.missing(subsystem, entry.nsid).status())
+    }
+
+    /// Returns the failure of a command to a namespace without a volume.
+    #[cold]
+    pub(super) fn missing(&self, subsystem: SubsystemId, nsid: u32) -> Failure {
+        if self.namespaces.is_offline(subsystem, nsid) { Failure::Offline } else { Failure::Namespace }
+    }
+
+    /// Decodes a command.
+    #[inline]
+    fn check(&self, entry: &SubmissionEntry, position: usize, len: u32) -> Result<IoCommand, Status> {
+        parse_io(entry, &self.namespaces.at(position).geometry, len, MAX_TRANSFER_BYTES)
     }
 
     /// Receives the data of a command, or queues the command until memory is available.
@@ -214,7 +236,7 @@ impl Core {
                         return self.run_with_data(lane, permit, position, command, buffer, None);
                     }
                     self.expect_data(lane, position, len);
-                    self.begin_transfer(lane, &permit, Timeline::new(lane.received_at));
+                    self.begin_transfer(lane, &permit, position, Timeline::new(lane.received_at));
                     lane.conn.receive_into(permit, buffer);
                 }
                 None => {
@@ -234,9 +256,15 @@ impl Core {
     }
 
     /// The command waits for its data from now on.
-    pub(super) fn begin_transfer(&self, lane: &mut Lane, permit: &Permit, mut timeline: Timeline) {
+    pub(super) fn begin_transfer(
+        &self,
+        lane: &mut Lane,
+        permit: &Permit,
+        position: usize,
+        mut timeline: Timeline,
+    ) {
         timeline.enter(Stage::Transfer, self.observer.now());
-        lane.marks.begin_transfer(permit.slot(), timeline);
+        lane.marks.begin_transfer(permit.slot(), position, timeline);
     }
 
     fn refuse_data(&mut self, lane: &mut Lane, permit: Permit, buffer: Buffer, status: Status) {
@@ -249,6 +277,9 @@ impl Core {
         if lane.association.as_ref().is_some_and(|association| association.status.has_ended()) {
             self.close_gracefully(lane, "its association has ended");
         }
+        if status == Failure::Offline.status() && !has_retry_delays(lane) {
+            return self.hold_offline(lane, permit);
+        }
         self.fail(lane, permit, status);
     }
 
@@ -259,7 +290,7 @@ impl Core {
         count: u16,
         fua: bool,
     ) -> Result<Request, Status> {
-        let ranges = parse_ranges(&buffer.to_vec(), count, &self.geometries[position]);
+        let ranges = parse_ranges(&buffer.to_vec(), count, &self.namespaces.at(position).geometry);
         self.memory.pool.recycle_buffer(buffer);
         let ranges = ranges?.into_iter();
         let ranges = ranges.map(|range| BlockRange { lba: range.slba, blocks: u64::from(range.blocks) });
@@ -289,4 +320,9 @@ fn is_fenced(lane: &Lane) -> bool {
 /// Returns `true` if the host has disabled the volatile cache.
 fn must_be_durable(lane: &Lane) -> bool {
     lane.association.as_ref().is_some_and(|association| !association.status.is_write_cache_enabled())
+}
+
+/// Returns `true` if the host waits before a retry as a status tells it.
+fn has_retry_delays(lane: &Lane) -> bool {
+    lane.association.as_ref().is_some_and(|association| association.status.has_retry_delays())
 }

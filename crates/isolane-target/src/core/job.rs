@@ -49,7 +49,7 @@ impl Core {
         if is_new && self.has_left_too_many(job.position) {
             return self.advance(lane, job, Step::Retry(request));
         }
-        let volume = &self.shared.namespaces.at(job.position).volume;
+        let volume = &self.namespaces.at(job.position).volume;
         let step = volume.start(request, &mut self.memory.pool);
         self.advance(lane, job, step)
     }
@@ -110,7 +110,8 @@ impl Core {
             self.volumes[position].release(job.data_bytes);
             self.end(lane, volatile);
         }
-        let mut mark = Mark::new(Kind::new(position, operation, len), job.id, job.timeline);
+        let mut mark =
+            Mark::new(Kind::new(self.namespaces.at(position).number, operation, len), job.id, job.timeline);
         mark.failed = outcome.is_err();
         self.add_mark(lane, mark);
         match outcome {
@@ -186,7 +187,7 @@ impl Core {
         if matches!(error, VolumeError::OutOfRange { .. } | VolumeError::ReadOnly) {
             return;
         }
-        let volume = &self.shared.namespaces.at(position).volume;
+        let volume = &self.namespaces.at(position).volume;
         let limit = &self.volumes[position].log;
         log::limited!(by limit, Error, "{}: {} failed: {error}", volume.name(), operation.name());
     }
@@ -201,7 +202,7 @@ impl Core {
 
     /// Submits an operation on the file of a volume to the reactor; `token` identifies its completion.
     pub(super) fn submit(&mut self, position: usize, token: SlabKey, operation: FileOp) {
-        let volume = &self.shared.namespaces.at(position).volume;
+        let volume = &self.namespaces.at(position).volume;
         match volume.file() {
             Some(file) => self.reactor.submit_file(token.data().as_ffi(), file, operation),
             None => unreachable!("a volume without a file requested a file operation"),
@@ -219,7 +220,7 @@ impl Core {
             _ => self.observer.turn_ns(),
         };
         job.timeline.enter(Stage::Answer, ended);
-        let volume = &self.shared.namespaces.at(job.position).volume;
+        let volume = &self.namespaces.at(job.position).volume;
         let step = volume.resume(task, result, operation, &mut self.memory.pool);
         if let Some(waiting) = self.advance(lane, job, step) {
             self.wait(waiting);

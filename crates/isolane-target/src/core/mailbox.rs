@@ -39,18 +39,24 @@ impl Driver {
             Message::Displace { lane } => self.displace(lane),
             Message::Checkpoint(checkpoint) => drop(checkpoint),
             Message::Shutdown { id, in_flight } => {
-                self.core.plan_flush(in_flight, AfterFlush::ReportShutdown(id));
+                self.core.plan_flush(id.subsystem, in_flight, AfterFlush::ReportShutdown(id));
             }
-            Message::DrainHost { host, fence, reply_to } => self.begin_host_drain(*host, fence, reply_to),
+            Message::DrainHost { subsystem, host, fence, reply_to } => {
+                self.begin_host_drain((subsystem, *host), fence, reply_to);
+            }
             Message::HostDrained { lane } => self.with_lane(lane, |core, lane| core.on_host_drained(lane)),
             Message::RetryConnect { lane } => self.with_lane(lane, |core, lane| core.try_connect(lane)),
             Message::LoadReport { core, load } => self.record_load(core, load),
             Message::Migrate { lane, to } => self.request_migration(lane, to),
             Message::MigratePeer { peer, to } => self.request_peer_migration(peer, to),
             Message::MigrateIn(migrating) => self.migrate_in(migrating),
-            Message::SetReadOnly { position, read_only, seen } => {
-                self.core.geometries[position].read_only = read_only;
+            Message::Namespaces { table, seen } => {
+                self.core.take_namespaces(table);
                 drop(seen);
+            }
+            Message::Release(release) => {
+                self.core.releasing.push(release);
+                self.release_unused();
             }
             Message::Describe(sender) => self.describe_lanes(&sender),
             Message::Stop { deadline } => self.begin_shutdown(deadline),

@@ -16,6 +16,7 @@
 //! | [`connect`] | Fabrics Connect |
 //! | [`fence`] | orders the new association of a host after its older ones |
 //! | [`io`] | I/O commands: from the command to the request of a volume |
+//! | [`offline`] | commands of namespaces without a volume |
 //! | [`job`] | runs a request on its volume, and completes the command |
 //! | [`waiting`] | commands that wait for memory or for their volume |
 //! | [`nested`] | requests of nested volumes to their members |
@@ -26,6 +27,7 @@
 //! | [`acks`] | times until hosts acknowledge sampled sends |
 //! | [`close`] | closes lanes, and stops the core |
 //! | [`mailbox`] | messages from other cores |
+//! | [`namespaces`] | takes the next table of namespaces, and releases removed ones |
 //! | [`timer`] | deadlines and keep-alive timers |
 //! | [`migration`] | load reports, and moves of lanes between cores |
 //!
@@ -45,7 +47,9 @@ mod io;
 mod job;
 mod mailbox;
 mod migration;
+mod namespaces;
 mod nested;
+mod offline;
 mod receive;
 mod send;
 mod slow;
@@ -58,7 +62,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use isolane_memory::Pool;
-use isolane_proto::subsystem::NamespaceGeometry;
 use isolane_proto::target::ConnectionConfig;
 use isolane_reactor::mailbox::Receiver;
 use isolane_reactor::{Event, Reactor, Token};
@@ -70,6 +73,7 @@ use self::acks::AckSampler;
 use self::fair_share::VolumeState;
 use self::fence::HostDrain;
 use self::flush::Flushes;
+use self::offline::HeldCommand;
 use self::send::SendList;
 use self::waiting::WaitingCommands;
 use crate::config::TargetConfig;
@@ -77,7 +81,9 @@ use crate::counters::CoreCounters;
 use crate::error::ShutdownReport;
 use crate::lane::Lane;
 use crate::memory_budget::{MemoryBudget, pool_pages};
+use crate::namespace::Namespaces;
 use crate::observed::{Observer, Phase};
+use crate::release::Release;
 use crate::shared::{Message, Shared};
 use crate::slab::{LaneId, Slab, SlabKey};
 use crate::work::FileWork;
@@ -111,22 +117,16 @@ pub(crate) struct Core {
     /// Lanes that may have ended.
     ended: Vec<SlabKey>,
     flushes: Flushes,
+    /// The table of this core. Messages replace it between events, so that no command needs a lock.
+    namespaces: Arc<Namespaces>,
     /// By position.
     volumes: Vec<VolumeState>,
-    /// What commands are checked against, by position. Messages change it between events, so that no
-    /// command needs a lock.
-    geometries: Vec<NamespaceGeometry>,
-}
-
-impl Core {
-    /// Takes the parts of this core's share of the volumes.
-    fn take_parts(&mut self) {
-        let cores = self.shared.counters.len();
-        for position in (self.index..self.volumes.len()).step_by(cores) {
-            let volume = &self.shared.namespaces.at(position).volume;
-            self.parts.take(&**volume, &mut self.reactor, self.now);
-        }
-    }
+    /// Commands of namespaces that are offline.
+    held: Vec<HeldCommand>,
+    /// Limit of their wait.
+    answer_within: Duration,
+    /// Removed namespaces that this core may still use.
+    releasing: Vec<Arc<Release>>,
 }
 
 /// One core with its lanes.
@@ -166,13 +166,17 @@ impl Driver {
             cells.sleeps.get_or_init(|| reactor.sleep_times());
         }
         let observer = Observer::new(config.observe, cells);
+        let namespaces = shared.namespaces();
         let mut core = Core {
             index,
             counters: Arc::clone(&shared.counters[index]),
             parts: CoreParts::default(),
             memory: MemoryBudget::new(Pool::new(pool_pages(config.max_pool_pages))),
-            volumes: shared.namespaces.iter().map(|_| VolumeState::default()).collect(),
-            geometries: shared.namespaces.iter().map(|namespace| namespace.geometry).collect(),
+            volumes: (0..namespaces.end()).map(|_| VolumeState::default()).collect(),
+            namespaces,
+            held: Vec::new(),
+            answer_within: config.answer_within,
+            releasing: Vec::new(),
             shared,
             reactor,
             now,
@@ -189,7 +193,7 @@ impl Driver {
             ended: Vec::new(),
             flushes: Flushes::default(),
         };
-        core.take_parts();
+        (0..core.namespaces.end()).for_each(|position| core.take_parts(position));
         let (interval, cpu) = (config.rebalance_interval, cpu.filter(|_| index == 0));
         let cores = core.shared.counters.len();
         Driver {
@@ -337,6 +341,7 @@ impl Driver {
         let next_tick = self.migration.deadline(now).into_iter().chain([self.next_tick]).min();
         let is_due = !self.lanes.is_empty()
             || self.core.volumes.iter().any(|at| at.slow.is_shown)
+            || !self.core.releasing.is_empty()
             || self.core.observer.has_pending();
         next_tick.filter(|_| is_due)
     }

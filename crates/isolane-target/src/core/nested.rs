@@ -36,7 +36,7 @@ impl Core {
     }
 
     fn record_member(&mut self, end: MemberEnd) {
-        let Some(id) = self.shared.namespaces.member(end.member()) else { return };
+        let Some(id) = self.namespaces.member(end.member()) else { return };
         if let MemberEnd::Last { tag: Some(tag), .. } = end
             && let Some(FileWork::Command { job, .. }) = self.files.get_mut(KeyData::from_ffi(tag).into())
         {

@@ -135,14 +135,15 @@ impl Core {
     #[inline(always)]
     fn prefetch(&self, lane: &Lane, overflow: &[u8], ahead: usize, is_soon: bool) {
         if let Some(entry) = lane.conn.peek_command(overflow, ahead)
-            && let Some(position) = self.shared.namespaces.find(entry.nsid)
+            && let Some(association) = &lane.association
+            && let Some(position) = self.namespaces.find(association.id.subsystem, entry.nsid)
         {
             let upcoming = match is_soon {
                 false => Upcoming::Later,
                 true if entry.opcode == IoOpcode::Write.code() => Upcoming::Write,
                 true => Upcoming::Read,
             };
-            self.shared.namespaces.at(position).volume.prefetch(entry.cdw10_11(), upcoming);
+            self.namespaces.at(position).volume.prefetch(entry.cdw10_11(), upcoming);
         }
     }
 
@@ -215,7 +216,7 @@ impl Core {
                 return false;
             };
             self.expect_data(lane, position, len);
-            self.begin_transfer(lane, &stalled.permit, stalled.timeline);
+            self.begin_transfer(lane, &stalled.permit, position, stalled.timeline);
             lane.conn.extend_deadline(self.now.saturating_duration_since(stalled.since));
             lane.conn.receive_into(stalled.permit, buffer);
         }

@@ -74,7 +74,7 @@ impl Driver {
             self.core.counters.oldest_commands[position].set(age);
             self.core.volumes[position].slow.is_shown = age.is_some();
             if let Some(text) = self.core.volumes[position].slow.check(commands, now) {
-                log::warn!("{}: {text}", self.core.shared.namespaces.at(position).volume.name());
+                log::warn!("{}: {text}", self.core.namespaces.at(position).volume.name());
             }
         }
     }

@@ -13,6 +13,8 @@ impl Driver {
         let mut newcomers_left = NEWCOMERS_PER_TICK;
         self.lanes.values_mut().for_each(|lane| self.core.check_deadlines(lane, &mut newcomers_left));
         self.watch_commands();
+        self.release_unused();
+        self.fail_held();
         self.core.observer.tick();
         self.core.counters.file_thread_waits.set(self.core.reactor.file_thread_waits());
         self.core.check_keep_alive();

@@ -81,6 +81,7 @@ impl Core {
 
     /// Cancels all waiting commands of a closed lane.
     pub(super) fn cancel_waiting(&mut self, lane: &mut Lane) {
+        self.abandon_held(lane);
         lane.limited = 0;
         let rows = lane.volumes.iter_mut().flat_map(|at| std::mem::take(&mut at.over_share));
         let over_share: Vec<_> = rows.flatten().collect();
@@ -124,7 +125,7 @@ impl Core {
                 let Some(buffer) = self.memory.pool.buffer(len) else {
                     return Some(Waiting::Data { lane: key, permit, position, len, timeline });
                 };
-                self.begin_transfer(lane, &permit, timeline);
+                self.begin_transfer(lane, &permit, position, timeline);
                 lane.unreserve(position, len);
                 lane.at_volume(position).awaited_bytes += len;
                 lane.conn.request_data(permit, buffer);

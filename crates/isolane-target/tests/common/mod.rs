@@ -38,8 +38,15 @@ pub const CSTS: u32 = 0x1c;
 pub fn config(volumes: &[&str]) -> TargetConfig {
     let mut config = TargetConfig::new(NQN.parse().unwrap());
     config.listen.push("127.0.0.1:0".parse().unwrap());
-    config.volumes = (1..).zip(volumes.iter().map(|text| volume(text))).collect();
+    config.subsystems[0].volumes = (1..).zip(volumes.iter().map(|text| volume(text))).collect();
     config.max_pool_pages = 4096;
+    config
+}
+
+/// The same with these volumes.
+pub fn serving(volumes: Vec<(u32, Arc<dyn Volume>)>) -> TargetConfig {
+    let mut config = config(&[]);
+    config.subsystems[0].volumes = volumes;
     config
 }
 

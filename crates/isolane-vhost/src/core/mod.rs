@@ -25,7 +25,7 @@ use std::time::Instant;
 use isolane_memory::{PAGE_SIZE, Pool};
 use isolane_reactor::mailbox::{self, Receiver, Sender};
 use isolane_reactor::unix_listener::UnixListener;
-use isolane_reactor::{Event, Reactor, Token, Waker};
+use isolane_reactor::{Event, EventfdSignals, Reactor, Token, Waker};
 use isolane_volume::{Request, ServerCore, Shutdown, VolumeQueue};
 use slotmap::{DefaultKey, SlotMap};
 
@@ -34,6 +34,7 @@ use self::rings::Rings;
 use self::sessions::{Session, TICK};
 use crate::config::{ServerConfig, StartError};
 use crate::control::Message;
+use crate::descriptors::{Memories, Shares};
 use crate::device::Device;
 
 /// State of the thread.
@@ -45,9 +46,14 @@ pub(crate) struct Core {
     accept_after: Option<Instant>,
     sessions: Vec<Session>,
     next_session: u64,
+    /// Memories of connections that have ended, while requests use them.
+    former: Vec<Memories>,
+    shares: Shares,
     messages: Receiver<Message>,
     sender: Sender<Message>,
     rings: Rings,
+    /// To drivers and monitors.
+    signals: EventfdSignals,
     /// Requests at the volume, by their tags.
     jobs: SlotMap<DefaultKey, Job>,
     /// Changes at the volume whose queue has ended.
@@ -109,10 +115,11 @@ impl Core {
         let ServerConfig { volume, reactor, .. } = config;
         let mut reactor = Reactor::new(reactor)?;
         log::info!("using {}", reactor.backend_description());
+        let shares = Shares::current();
         let token = reactor.watch(listener.as_fd())?;
         let (sender, messages) = mailbox::unbounded(reactor.waker());
         Ok(Core {
-            device: Arc::new(Device::new(volume.info().clone(), volume.identity())),
+            device: Arc::new(Device::new(volume.info().clone(), volume.identity(), shares.queues)),
             reads_into_pool: volume.reads_into_pool(),
             read_pages: 0,
             has_file: volume.file().is_some(),
@@ -121,9 +128,12 @@ impl Core {
             accept_after: None,
             sessions: Vec::new(),
             next_session: 0,
+            former: Vec::new(),
+            shares,
             messages,
             sender,
             rings: Rings::default(),
+            signals: EventfdSignals::new().map_err(StartError::Signals)?,
             jobs: SlotMap::default(),
             orphans: 0,
             waiting: VecDeque::new(),

@@ -4,13 +4,12 @@
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use isolane_reactor::Token;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::{ReadWriteFlags, ioctl_fionbio, preadv2};
+use isolane_reactor::{EventfdSignals, Token};
+use rustix::io::{ReadWriteFlags, preadv2};
 use slotmap::{DefaultKey, SlotMap};
 
 use super::Core;
@@ -27,7 +26,7 @@ pub(super) struct ActiveRing {
     pub peer: Arc<str>,
     pub index: u32,
     pub ring: Ring,
-    kick: OwnedFd,
+    /// Of the kick descriptor, which the reactor has.
     pub token: Token,
     pub call: Option<OwnedFd>,
     error: Option<OwnedFd>,
@@ -51,13 +50,12 @@ impl ActiveRing {
         token: Token,
         is_held: bool,
     ) -> ActiveRing {
-        let StartedRing { index, ring, kick, call, error, is_enabled, is_write_through } = started;
+        let StartedRing { index, ring, call, error, is_enabled, is_write_through } = started;
         ActiveRing {
             session,
             peer,
             index,
             ring,
-            kick,
             token,
             call,
             error,
@@ -169,8 +167,9 @@ impl Core {
     /// Handles a notification of a driver.
     pub(super) fn on_kick(&mut self, key: DefaultKey) {
         let Some(ring) = self.rings.get_mut(key) else { return };
-        let is_kicked = take_kick(&ring.kick);
-        self.reactor.on_read(ring.token, is_kicked);
+        let token = ring.token;
+        let is_kicked = self.reactor.socket(token).is_some_and(take_kick);
+        self.reactor.on_read(token, is_kicked);
         if is_kicked {
             self.rings.list(key);
         }
@@ -215,7 +214,7 @@ impl Core {
                         Error,
                         "{peer}: queue {index}: {error}; the queue is stopped, reset the device"
                     );
-                    notify(ring.error.as_ref());
+                    notify(&self.signals, ring.error.as_ref());
                     return bytes;
                 }
             }
@@ -230,7 +229,7 @@ impl Core {
             let Some(ring) = self.rings.get_mut(key) else { continue };
             ring.has_results = false;
             if ring.ring.needs_notification() {
-                notify(ring.call.as_ref());
+                notify(&self.signals, ring.call.as_ref());
             }
             self.finish_stop(key);
         }
@@ -253,22 +252,17 @@ impl Core {
 
 /// Resets an eventfd, and returns `false` if its counter was 0. The flag is given per call, because the flags of the file
 /// belong to every process that holds it.
-fn take_kick(eventfd: &OwnedFd) -> bool {
+fn take_kick(eventfd: BorrowedFd<'_>) -> bool {
     let mut count = [0; 8];
     preadv2(eventfd, &mut [IoSliceMut::new(&mut count)], CURRENT_POSITION, ReadWriteFlags::NOWAIT).is_ok()
 }
 
-/// Adds to an eventfd. One whose counter is full is readable already.
-///
-/// A write to an eventfd cannot have the flag of [`take_kick`], so a monitor can make it block: it must fill the counter, and
-/// clear the flag of the file, between the calls here.
-pub(super) fn notify(eventfd: Option<&OwnedFd>) {
-    let Some(eventfd) = eventfd else { return };
-    let mut sources = [PollFd::new(eventfd, PollFlags::OUT)];
-    let polled = poll(&mut sources, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-    if polled.is_ok() && sources[0].revents().contains(PollFlags::OUT) && ioctl_fionbio(eventfd, true).is_ok()
+/// Signals an eventfd, if there is one.
+pub(super) fn notify(signals: &EventfdSignals, eventfd: Option<&OwnedFd>) {
+    if let Some(eventfd) = eventfd
+        && let Err(error) = signals.signal(eventfd)
     {
-        let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
+        log::limited!(Error, "cannot notify a machine: {error}");
     }
 }
 

@@ -4,7 +4,7 @@
 //! the queue started. A late write cannot follow the same write of its successor, and a newer one, and no write is read from
 //! memory that the guest has reused.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use super::Core;
 use super::rings::{ActiveRing, notify};
 use crate::control::{Control, Message, MessageKind, StartedRing};
+use crate::descriptors::Memories;
 use crate::device::Device;
 
 /// A connection.
@@ -26,6 +27,7 @@ pub(super) struct Session {
     /// For log lines.
     peer: Arc<str>,
     socket: UnixStream,
+    memories: Memories,
 }
 
 impl Session {
@@ -69,8 +71,13 @@ impl Core {
             .collect();
         ended.into_iter().for_each(|number| self.close(number));
         let peer = peer_name(&socket);
-        if self.sessions.len() >= MAX_SESSIONS {
-            log::limited!(Warn, "{peer}: refused, because there are {MAX_SESSIONS} connections; close some");
+        self.former.retain(|memories| memories.count() > 0);
+        let max_sessions = self.shares.sessions;
+        if self.sessions.len() + self.former.len() >= max_sessions {
+            log::limited!(
+                Warn,
+                "{peer}: refused, because {max_sessions} connections are open, or have requests at the volume; close some"
+            );
             return;
         }
         if let Err(error) = self.start_session(socket, &peer) {
@@ -81,8 +88,10 @@ impl Core {
     fn start_session(&mut self, socket: UnixStream, peer: &Arc<str>) -> std::io::Result<()> {
         socket.set_nonblocking(false)?;
         let (number, peer) = (self.next_session, Arc::clone(peer));
-        let session = Session { number, peer: Arc::clone(&peer), socket: socket.try_clone()? };
-        let run = control_main(number, self.sender.clone(), Arc::clone(&self.device), socket, peer);
+        let memories = Memories::default();
+        let control = (self.sender.clone(), Arc::clone(&self.device), memories.clone());
+        let session = Session { number, peer: Arc::clone(&peer), socket: socket.try_clone()?, memories };
+        let run = control_main(number, control, socket, peer);
         thread::Builder::new().name(format!("vhost-{number}")).spawn(run)?;
         log::debug!("{}: connected", session.peer);
         self.next_session += 1;
@@ -103,6 +112,7 @@ impl Core {
             }
         }
         self.abandon_jobs();
+        self.former.push(session.memories);
     }
 
     pub(super) fn handle_messages(&mut self) {
@@ -117,9 +127,9 @@ impl Core {
 
     fn handle_message(&mut self, session: u64, kind: MessageKind) {
         match kind {
-            MessageKind::Start { ring, reply } => {
+            MessageKind::Start { ring, kick, reply } => {
                 // The thread waits for the reply, unless its connection has ended.
-                let _ = reply.send(self.start_ring(session, *ring));
+                let _ = reply.send(self.start_ring(session, *ring, kick));
             }
             MessageKind::Stop { index, reply } => {
                 if let Some(key) = self.rings.find(session, index)
@@ -129,22 +139,24 @@ impl Core {
                     self.finish_stop(key);
                 }
             }
-            MessageKind::Enable { index, is_enabled } => {
+            MessageKind::Enable { index, is_enabled, reply } => {
                 if let Some(key) = self.rings.find(session, index)
                     && let Some(ring) = self.rings.get_mut(key)
                 {
                     ring.is_enabled = is_enabled;
                     self.rings.list(key);
                 }
+                let _ = reply.send(());
             }
-            MessageKind::Call { index, call } => {
+            MessageKind::Call { index, call, reply } => {
                 if let Some(key) = self.rings.find(session, index)
                     && let Some(ring) = self.rings.get_mut(key)
                 {
                     ring.call = call;
                     // Results may have been published without a descriptor, or by a server that was killed.
-                    notify(ring.call.as_ref());
+                    notify(&self.signals, ring.call.as_ref());
                 }
+                let _ = reply.send(());
             }
             MessageKind::Memory { memory, reply } => {
                 let mut replaced = Ok(());
@@ -162,15 +174,15 @@ impl Core {
         }
     }
 
-    fn start_ring(&mut self, session: u64, started: StartedRing) -> std::io::Result<()> {
+    fn start_ring(&mut self, session: u64, started: StartedRing, kick: OwnedFd) -> std::io::Result<()> {
         let Some(known) = self.sessions.iter().find(|known| known.number == session) else { return Ok(()) };
-        let token = self.reactor.watch(started.kick.as_fd())?;
+        let token = self.reactor.add(kick)?;
         let (unfinished, peer) = (started.ring.unfinished(), Arc::clone(&known.peer));
         if unfinished > 0 {
             log::info!("{peer}: queue {}: repeating {unfinished} unfinished requests", started.index);
         }
         // A server that was killed may have published results without a notification.
-        notify(started.call.as_ref());
+        notify(&self.signals, started.call.as_ref());
         let key = self.rings.insert(ActiveRing::new(started, session, peer, token, self.orphans > 0));
         // The notification of requests may have been lost with a killed server.
         self.rings.list(key);
@@ -182,12 +194,11 @@ impl Core {
 /// drops the function if the system refuses the thread.
 fn control_main(
     session: u64,
-    core: Sender<Message>,
-    device: Arc<Device>,
+    (core, device, memories): (Sender<Message>, Arc<Device>, Memories),
     socket: UnixStream,
     peer: Arc<str>,
 ) -> impl FnOnce() + Send {
-    move || Control::new(session, core, device).run(socket, &peer)
+    move || Control::new(session, core, device, memories).run(socket, &peer)
 }
 
 fn peer_name(socket: &UnixStream) -> Arc<str> {
@@ -197,7 +208,6 @@ fn peer_name(socket: &UnixStream) -> Arc<str> {
     }
 }
 
-const MAX_SESSIONS: usize = 16;
 /// Limit per turn.
 const MAX_ACCEPTS: usize = 16;
 /// Limit per turn.
@@ -217,9 +227,9 @@ mod tests {
         let reactor = Reactor::new(ReactorConfig::default()).unwrap();
         let (sender, messages) = mailbox::unbounded(reactor.waker());
         let volume = open(&spec::parse("mem:1M").unwrap()).unwrap();
-        let device = Arc::new(Device::new(volume.info().clone(), volume.identity()));
+        let device = Arc::new(Device::new(volume.info().clone(), volume.identity(), 256));
         let (socket, _peer) = UnixStream::pair().unwrap();
-        let main = control_main(7, sender, device, socket, "a test".into());
+        let main = control_main(7, (sender, device, Memories::default()), socket, "a test".into());
         // On another thread, because the drop of a state waits for the reply to its message.
         let dropped = thread::spawn(move || drop(main));
         while !dropped.is_finished() {

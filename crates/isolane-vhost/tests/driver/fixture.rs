@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use isolane_reactor::cpu::raise_fd_limit;
 use isolane_reactor::{IoChoice, Mode, ReactorConfig};
 use isolane_vhost::request::{RangeSegment, request_type};
 use isolane_vhost::{Server, ServerConfig};
@@ -43,6 +44,8 @@ impl Fixture {
     /// Starts a server instead of the former one, which continues without its socket, as if it was killed.
     pub fn start(&mut self, volume: Arc<dyn Volume>) {
         let _ = std::fs::remove_file(self.path());
+        // As the program does: the limit allows all queues.
+        raise_fd_limit().unwrap();
         let reactor = ReactorConfig { mode: Mode::Sleep, io: self.io, ..ReactorConfig::default() };
         let server = Server::start(ServerConfig { volume, socket: self.path(), reactor }).unwrap();
         std::mem::forget(self.server.replace(server));

@@ -1,6 +1,7 @@
 //! A volume in a regular file or a block device.
 //!
 //! * [`state_machine`]: the next operation of each request, without I/O. Also runs on a simulated disk.
+//! * `resize`: another size while it is open.
 //! * `open`, `create`, `lock`, `direct`, `identity_xattr`: opening a file as a volume.
 //!
 //! Invariants (durability on Linux files):
@@ -25,6 +26,7 @@ mod lock;
 mod lock_owner;
 mod open;
 pub(crate) mod range_lock;
+mod resize;
 pub mod state_machine;
 pub(crate) mod zeroing;
 
@@ -45,7 +47,8 @@ pub use state_machine::FileStateMachine;
 
 use crate::request::task::TaskState;
 use crate::{
-    Condition, Extent, Request, Step, Task, Volume, VolumeDescription, VolumeError, VolumeTree, tree,
+    Condition, Extent, OpenError, Request, Step, Task, Volume, VolumeDescription, VolumeError, VolumeTree,
+    tree,
 };
 
 /// A volume in a regular file or a block device, locked against other targets while it is open.
@@ -82,7 +85,7 @@ impl FileVolume {
         let info = self.info();
         is_promise
             || !info.volatile_cache
-            || end >= info.blocks
+            || end >= self.blocks()
             || self.unchecked.fetch_add(1, Ordering::Relaxed).is_multiple_of(CHECK_EVERY)
     }
 
@@ -132,6 +135,20 @@ impl FileVolume {
 impl Volume for FileVolume {
     fn description(&self) -> &VolumeDescription {
         self.machine.description()
+    }
+
+    fn blocks(&self) -> u64 {
+        self.machine.blocks()
+    }
+
+    fn resize(&self, bytes: Option<u64>, may_shrink: bool) -> Result<u64, OpenError> {
+        let blocks = resize::measure(self, bytes, may_shrink)?;
+        self.machine.set_blocks(blocks);
+        Ok(blocks)
+    }
+
+    fn failure(&self) -> Option<VolumeError> {
+        self.machine.failure()
     }
 
     fn tree(&self) -> VolumeTree {

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use isolane_memory::{Buffer, Pool};
 use isolane_reactor::file::{FileOp, FileOpKind};
@@ -16,12 +16,14 @@ use super::health::{self, Health, Overlap, Promise, Unrecorded};
 use super::range_lock::{Access, Announcement, LONG_BYTES, RangeLock, RangeLocks};
 use super::zeroing::{Purpose, ZeroStep, Zeroing};
 use crate::request::task::{SyncPermit, Task, TaskState, WriteTask};
-use crate::{BlockRange, Request, Step, Volume, VolumeDescription, VolumeError};
+use crate::{BlockRange, Request, Step, Volume, VolumeDescription, VolumeError, VolumeInfo};
 
 /// The state machine of a file volume.
 #[derive(Debug)]
 pub struct FileStateMachine {
     description: VolumeDescription,
+    /// The present number of blocks.
+    blocks: AtomicU64,
     features: Features,
     /// Direct I/O: addresses, offsets, and lengths are multiples of the block size.
     direct: bool,
@@ -35,13 +37,24 @@ impl FileStateMachine {
     /// durable on completion.
     pub fn new(description: VolumeDescription, features: Features, direct: bool) -> FileStateMachine {
         let (locks, syncing) = (RangeLocks::new(), Arc::default());
-        FileStateMachine { description, features, direct, locks, health: Arc::default(), syncing }
+        let blocks = AtomicU64::new(description.info.blocks);
+        FileStateMachine { description, blocks, features, direct, locks, health: Arc::default(), syncing }
+    }
+
+    /// Sets the number of blocks.
+    pub fn set_blocks(&self, blocks: u64) {
+        self.blocks.store(blocks, Ordering::Release);
+    }
+
+    /// Returns size and features.
+    fn present_info(&self) -> VolumeInfo {
+        VolumeInfo { blocks: self.blocks(), ..self.description.info.clone() }
     }
 
     /// Checks the size of the file. If it is smaller than the volume, all later requests fail.
     pub fn check_size(&self, size: io::Result<u64>) -> Result<(), VolumeError> {
         match size {
-            Ok(size) if size < self.description.info.bytes() => {
+            Ok(size) if size < self.present_info().bytes() => {
                 Err(self.health.record_shrunk(&self.description.name))
             }
             Ok(_) => Ok(()),
@@ -308,10 +321,18 @@ impl Volume for FileStateMachine {
         &self.description
     }
 
+    fn blocks(&self) -> u64 {
+        self.blocks.load(Ordering::Relaxed)
+    }
+
+    fn failure(&self) -> Option<VolumeError> {
+        self.health.check().err()
+    }
+
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
         let is_read = matches!(request, Request::Read { .. });
         let check_health = || if is_read { self.health.check_read() } else { self.health.check() };
-        if let Err(error) = request.check(&self.description.info).and_then(|()| check_health()) {
+        if let Err(error) = request.check(&self.present_info()).and_then(|()| check_health()) {
             return request.fail(error, pool);
         }
         let block_size = self.description.info.block_size;

@@ -1,10 +1,14 @@
+use std::path::Path;
+
 use isolane_host::BlockingVolume;
 use isolane_reactor::{Event, Mode, Reactor, ReactorConfig};
 use isolane_target::{Target, TargetConfig};
 use isolane_volume::BlockRange;
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
+use crate::Kinds;
 use crate::testing::Driver;
 
 const NQN: &str = "nqn.2024-01.org.example:remote";
@@ -16,7 +20,7 @@ fn serve(text: &str) -> (Target, String) {
 
 fn serve_on(cores: Vec<usize>, volume: Arc<dyn Volume>) -> (Target, String) {
     let mut config = TargetConfig::new(NQN.parse().unwrap());
-    config.volumes.push((1, volume));
+    config.subsystems[0].volumes.push((1, volume));
     config.cores = cores;
     config.listen = vec!["127.0.0.1:0".parse().unwrap()];
     config.mode = Mode::Sleep;
@@ -173,4 +177,93 @@ fn unreachable_target_has_one_remedy() {
     let error = crate::open(&crate::parse("nvme+tcp://127.0.0.1:1/nqn.2024-01.org.example:x").unwrap());
     let text = error.err().unwrap().to_string();
     assert!(text.ends_with("; is a target listening there?") && text.matches("; ").count() == 1, "{text}");
+}
+
+/// Keeps writes until the test completes them.
+struct Held {
+    inner: Arc<dyn Volume>,
+    writes: Mutex<Vec<(u8, Completer)>>,
+}
+
+impl Held {
+    fn new() -> Arc<Held> {
+        let inner = crate::open(&crate::parse("mem:1M").unwrap()).unwrap();
+        Arc::new(Held { inner, writes: Mutex::default() })
+    }
+
+    /// Returns the first byte of each write.
+    fn writes(&self) -> Vec<u8> {
+        self.writes.lock().iter().map(|(value, _)| *value).collect()
+    }
+
+    fn complete_first(&self) {
+        let (_, completer) = self.writes.lock().remove(0);
+        completer.complete(Ok(Payload::default()));
+    }
+}
+
+impl Volume for Held {
+    fn description(&self) -> &VolumeDescription {
+        self.inner.description()
+    }
+
+    fn start(&self, request: Request, pool: &mut Pool) -> Step {
+        let Request::Write { data, .. } = &request else { return self.inner.start(request, pool) };
+        let value = data.to_vec()[0];
+        let (completer, step) = Step::pending(&request);
+        self.writes.lock().push((value, completer));
+        step
+    }
+}
+
+/// Leaves a write of a killed process at the target, and its association in the journal. The target does not hold the
+/// next process back, because that has another host ID.
+fn kill_with_a_write(held: &Held, address: &str, path: &Path) {
+    let host_id = Uuid::new_v4();
+    let host_nqn = format!("nqn.2014-08.org.nvmexpress:uuid:{host_id}").parse().unwrap();
+    let options = Options { host_nqn, host_id, ..Options::default() };
+    let journal: Arc<dyn AssociationJournal> = JournalFile::open(path).unwrap();
+    let connected = Client::connect_with_journal(&address.parse().unwrap(), options, &journal, &[]);
+    let mut client = connected.unwrap();
+    let mut buffer = Buffer::contiguous(512);
+    buffer.copy_in(0, &[1; 512]);
+    client.submit(0, isolane_host::Request::Write { lba: 0, buffer, fua: false }, 1);
+    while held.writes().is_empty() {
+        client.turn(&mut Vec::new(), Wait::None);
+    }
+}
+
+#[test]
+fn late_write_of_a_killed_process_does_not_follow_a_newer_one() {
+    for has_journal in [false, true] {
+        let (held, dir) = (Held::new(), tempfile::tempdir().unwrap());
+        let path = dir.path().join("journal");
+        let (_target, address) = serve_on(Vec::new(), Arc::clone(&held) as _);
+        kill_with_a_write(&held, &address, &path);
+        let (journal, mut kinds) = (JournalFile::open(&path).unwrap(), Kinds::default());
+        assert_eq!(journal.stale(None).len(), 1);
+        if has_journal {
+            kinds.set_journal(Arc::clone(&journal));
+        }
+        let volume = kinds.open(&kinds.parse(&address).unwrap()).unwrap();
+        let mut driver = Driver::new(Arc::clone(&volume));
+        let mut data = driver.pool.buffer(512).unwrap();
+        data.copy_in(0, &[2; 512]);
+        let write = Request::Write { lba: 0, blocks: 1, data, fua: false };
+        let Step::Pending(_newer) = volume.start(write, &mut driver.pool) else {
+            panic!("a remote write is pending")
+        };
+        // It does not wait, and follows the write on the same connection.
+        driver.read(0, 1).unwrap();
+        let expected = if has_journal { &[1][..] } else { &[1, 2] };
+        assert_eq!(held.writes(), expected, "writes at the target");
+        held.complete_first();
+        while held.writes() != [2] {
+            thread::yield_now();
+        }
+        held.complete_first();
+        while has_journal && !journal.stale(None).is_empty() {
+            thread::yield_now();
+        }
+    }
 }

@@ -116,14 +116,15 @@ fn admits_host_while_old_association_ends() {
 #[test]
 fn drains_only_hosts_of_accepted_admin_connects() {
     let mut config = config();
-    config.subsystem.allowed_hosts = Some(vec![Nqn::new(HOSTNQN).unwrap()]);
+    config.subsystems[0].allowed_hosts = Some(vec![Nqn::new(HOSTNQN).unwrap()]);
     let mut harness = Harness::with(config);
     let id = harness.ready();
     let host = |harness: &Harness, connect: &MockConnect| {
         harness.port.host_to_drain(&connect.command.entry(), &connect.data.encode())
     };
     let admin = MockConnect::admin();
-    let named = host(&harness, &admin).unwrap();
+    let (subsystem, named) = host(&harness, &admin).unwrap();
+    assert_eq!(subsystem, SubsystemId::FIRST);
     assert_eq!((named.nqn, named.hostid), (Some(Nqn::new(HOSTNQN).unwrap()), admin.data.hostid));
     let mut elsewhere = MockConnect::admin();
     elsewhere.data.subnqn = Nqn::new("nqn.2014-08.org.example:elsewhere").unwrap().into();

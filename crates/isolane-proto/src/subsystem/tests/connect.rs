@@ -85,7 +85,7 @@ fn accepts_empty_hostnqn_without_allow_list() {
     assert!(harness.connect(&io).is_ok());
 
     let mut config = config();
-    config.subsystem.allowed_hosts = Some(vec![Nqn::new(HOSTNQN).unwrap()]);
+    config.subsystems[0].allowed_hosts = Some(vec![Nqn::new(HOSTNQN).unwrap()]);
     let mut harness = Harness::with(config);
     assert_eq!(rejected(harness.connect(&unnamed)), rejected_with(Status::CONNECT_INVALID_HOST));
 }
@@ -126,7 +126,7 @@ fn checks_io_queue_size() {
 #[test]
 fn rejects_host_not_allowed() {
     let mut config = config();
-    config.subsystem.allowed_hosts = Some(vec![Nqn::new("nqn.2014-08.org.example:friend").unwrap()]);
+    config.subsystems[0].allowed_hosts = Some(vec![Nqn::new("nqn.2014-08.org.example:friend").unwrap()]);
     let mut harness = Harness::with(config);
     assert_eq!(rejected(harness.connect(&MockConnect::admin())), rejected_with(Status::CONNECT_INVALID_HOST));
     assert!(harness.connect(&MockConnect::discovery()).is_ok(), "discovery is open to all");
@@ -224,7 +224,7 @@ fn does_not_reuse_cntlid_soon() {
     let mut harness = Harness::with(PortConfig { max_associations: 2, ..config() });
     let first = harness.admin();
     assert_eq!(first.cntlid, 1);
-    harness.port.nvm.next_cntlid = 0xffec;
+    harness.port.nvm.values_mut().next().unwrap().next_cntlid = 0xffec;
     let cntlids = [0xffec, 0xffed, 0xffee, 0xffef, 2, 3];
     for expected in cntlids {
         let id = harness.admin();

@@ -141,7 +141,7 @@ fn rejects_offset_after_log() {
 #[test]
 fn hides_subsystem_from_unauthorized_host() {
     let mut config = config();
-    config.subsystem.allowed_hosts = Some(Vec::new());
+    config.subsystems[0].allowed_hosts = Some(Vec::new());
     let mut harness = Harness::with(config);
     let id = harness.discovery();
     assert_eq!(harness.header(id).numrec, 0);

@@ -67,7 +67,7 @@ fn attempts(failure: Failure) -> Option<(Status, Status)> {
         Failure::ConnectParameter => always(refused(|connect| connect.data.cntlid = 1)),
         Failure::HostNotAllowed => {
             let mut config = config();
-            config.subsystem.allowed_hosts = Some(Vec::new());
+            config.subsystems[0].allowed_hosts = Some(Vec::new());
             always(rejected(Harness::with(config).connect(&MockConnect::admin())).status)
         }
         Failure::QueueType => {
@@ -115,9 +115,8 @@ fn attempts(failure: Failure) -> Option<(Status, Status)> {
         // The connection and the driver of a target use these; their tests compare the status.
         Failure::CidInUse | Failure::NotReady | Failure::DataDigest | Failure::FlushTimeout => return None,
         Failure::Read | Failure::Write | Failure::ReadTruncated | Failure::WriteTruncated => return None,
-        Failure::SyncFailed | Failure::NoSpace | Failure::Internal | Failure::Authentication => {
-            return None;
-        }
+        Failure::SyncFailed | Failure::NoSpace | Failure::Internal | Failure::Offline => return None,
+        Failure::Authentication => return None,
     })
 }
 

@@ -2,7 +2,9 @@
 
 use super::*;
 use isolane_wire::admin::NSID_ALL;
-use isolane_wire::feature::{AsyncEventConfiguration, ErrorRecovery, NumberOfQueues, TemperatureThreshold};
+use isolane_wire::feature::{
+    AsyncEventConfiguration, ErrorRecovery, HostBehaviorSupport, NumberOfQueues, TemperatureThreshold,
+};
 
 const OFFERED: [FeatureId; 9] = [
     FeatureId::Arbitration,
@@ -17,8 +19,7 @@ const OFFERED: [FeatureId; 9] = [
 ];
 
 /// Read-only features.
-const NOT_CHANGEABLE: [FeatureId; 3] =
-    [FeatureId::InterruptCoalescing, FeatureId::InterruptVector, FeatureId::HostBehaviorSupport];
+const NOT_CHANGEABLE: [FeatureId; 2] = [FeatureId::InterruptCoalescing, FeatureId::InterruptVector];
 
 #[test]
 fn interrupts_are_never_coalesced() {
@@ -33,11 +34,38 @@ fn interrupts_are_never_coalesced() {
 }
 
 #[test]
-fn reports_no_host_behavior_support() {
+fn host_enables_retry_delays_until_a_reset() {
     let mut harness = Harness::new();
     let id = harness.ready();
+    let status =
+        Arc::clone(&harness.port.nvm.get_mut(&SubsystemId::FIRST).unwrap().association(id).unwrap().status);
     let get = GetFeaturesCommand { fid: FeatureId::HostBehaviorSupport.code(), ..Default::default() }.entry();
-    assert_eq!(harness.fetch(id, get), Ok(vec![0; 512]));
+    let set = SetFeaturesCommand { fid: FeatureId::HostBehaviorSupport.code(), ..Default::default() }.entry();
+    assert!(takes_data(&set) && !takes_data(&get) && data_expected(&set) == 512);
+    let enable = |harness: &mut Harness, behavior: HostBehaviorSupport| {
+        completion(harness.port.handle_data(id, &set, &behavior.encode(), harness.now))
+    };
+    let acre = |acre| HostBehaviorSupport { acre, ..Default::default() };
+    assert_eq!(harness.fetch(id, get), Ok(acre(0).encode().to_vec()));
+    assert!(enable(&mut harness, acre(1)).is_success() && status.has_retry_delays());
+    assert_eq!(harness.fetch(id, get), Ok(acre(1).encode().to_vec()));
+    for unsupported in
+        [acre(2), HostBehaviorSupport { etdas: 1, ..acre(0) }, HostBehaviorSupport { lbafee: 1, ..acre(0) }]
+    {
+        assert_eq!(enable(&mut harness, unsupported), rejected_with(Status::INVALID_FIELD));
+    }
+    assert!(status.has_retry_delays(), "a rejected command changes nothing");
+    assert_eq!(
+        completion(harness.execute(id, set, 512)),
+        rejected_with(Status::DATA_SGL_LENGTH_INVALID),
+        "without data"
+    );
+    assert!(enable(&mut harness, acre(0)).is_success() && !status.has_retry_delays());
+    enable(&mut harness, acre(1));
+    harness.set_cc(id, Cc(0));
+    harness.set_cc(id, Cc::enabled());
+    assert!(!status.has_retry_delays());
+    assert_eq!(harness.fetch(id, get), Ok(acre(0).encode().to_vec()));
     let short = completion(harness.execute(id, get, 16));
     assert_eq!(short, rejected_with(Status::DATA_SGL_LENGTH_INVALID));
 }
@@ -72,7 +100,8 @@ fn rejects_unsupported_features() {
     let mut harness = Harness::new();
     let id = harness.ready();
     for feature in FeatureId::ALL.iter().filter(|feature| !OFFERED.contains(feature)) {
-        if *feature == FeatureId::HostIdentifier || NOT_CHANGEABLE.contains(feature) {
+        let has_data = matches!(feature, FeatureId::HostIdentifier | FeatureId::HostBehaviorSupport);
+        if has_data || NOT_CHANGEABLE.contains(feature) {
             continue;
         }
         assert_eq!(harness.feature(id, *feature), rejected_with(Status::INVALID_FIELD), "{feature}");
@@ -150,7 +179,7 @@ fn cache_setting_is_per_controller() {
 #[test]
 fn rejects_cache_setting_without_cache() {
     let mut config = config();
-    config.subsystem.namespaces.iter_mut().for_each(|namespace| namespace.volatile_cache = false);
+    config.subsystems[0].namespaces.iter_mut().for_each(|namespace| namespace.volatile_cache = false);
     let mut harness = Harness::with(config);
     let connected = harness.connect(&MockConnect::admin()).unwrap();
     harness.set_cc(connected.id, Cc::enabled());

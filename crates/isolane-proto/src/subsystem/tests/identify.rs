@@ -52,7 +52,7 @@ fn reports_cache_of_any_namespace() {
     let id = harness.ready();
     assert_eq!(harness.controller(id).vwc.0, 0b101, "present; flush of all namespaces is refused");
     let mut config = config();
-    for namespace in &mut config.subsystem.namespaces {
+    for namespace in &mut config.subsystems[0].namespaces {
         namespace.volatile_cache = false;
     }
     let mut harness = Harness::with(config);
@@ -63,7 +63,7 @@ fn reports_cache_of_any_namespace() {
 #[test]
 fn mdts_follows_transfer_limit() {
     for (bytes, mdts) in [(8192, 1), (1 << 20, 8), (1 << 28, 16)] {
-        let subsystem = SubsystemConfig { max_transfer_bytes: bytes, ..config().subsystem };
+        let subsystem = SubsystemConfig { max_transfer_bytes: bytes, ..SubsystemConfig::default() };
         assert_eq!(subsystem.mdts(), mdts);
     }
 }
@@ -98,7 +98,7 @@ fn identifies_namespace() {
 #[test]
 fn reports_read_only_namespace() {
     let mut config = config();
-    config.subsystem.namespaces[0].geometry.read_only = true;
+    config.subsystems[0].namespaces[0].geometry.read_only = true;
     let mut harness = Harness::with(config);
     let id = harness.ready();
     assert!(harness.namespace(id, 1).nsattr.write_protected());
@@ -139,7 +139,7 @@ fn active_list_starts_after_nsid() {
 #[test]
 fn full_subsystem_fits_active_list() {
     let mut config = config();
-    config.subsystem.namespaces = (1..=MAX_NSID).map(namespace).collect();
+    config.subsystems[0].namespaces = (1..=MAX_NSID).map(namespace).collect();
     let mut harness = Harness::with(config);
     let id = harness.ready();
     let list = NamespaceList::decode(&harness.identify(id, Cns::ActiveNamespaces, 0).unwrap());

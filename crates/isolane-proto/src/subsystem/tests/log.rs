@@ -216,7 +216,7 @@ fn no_namespace_changes() {
 #[test]
 fn reports_generation_of_each_namespace() {
     let mut config = config();
-    config.subsystem.namespaces[1].generation = None;
+    config.subsystems[0].namespaces[1].generation = None;
     let mut harness = Harness::with(config);
     let id = harness.ready();
     let page =

@@ -12,6 +12,7 @@ mod identify;
 mod log;
 mod namespaces;
 mod property;
+mod subsystems;
 
 use std::time::{Duration, Instant};
 
@@ -51,13 +52,13 @@ fn namespace(nsid: u32) -> NamespaceConfig {
 
 fn config() -> PortConfig {
     PortConfig {
-        subsystem: SubsystemConfig {
+        subsystems: vec![SubsystemConfig {
             nqn: Nqn::new(SUBNQN).unwrap(),
             serial: "0123456789".into(),
             namespaces: vec![namespace(1), namespace(3)],
             max_io_queues: 4,
             ..SubsystemConfig::default()
-        },
+        }],
         listeners: vec!["0.0.0.0:4420".parse().unwrap()],
         advertise: Vec::new(),
         max_associations: 8,

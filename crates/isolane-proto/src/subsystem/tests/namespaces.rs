@@ -7,7 +7,7 @@ use isolane_wire::identify::{Controller, NamespaceList};
 
 impl Harness {
     fn set_namespaces(&mut self, namespaces: impl IntoIterator<Item = NamespaceConfig>) {
-        self.port.set_namespaces(namespaces.into_iter().collect()).unwrap();
+        self.port.set_namespaces(SubsystemId::FIRST, namespaces.into_iter().collect()).unwrap();
     }
 
     fn hold_request(&mut self, id: AssociationId, cid: u16) {
@@ -128,26 +128,37 @@ fn rejected_update_changes_nothing() {
     let mut harness = Harness::new();
     let id = harness.ready();
     harness.hold_request(id, 7);
-    let twice = harness.port.set_namespaces(vec![namespace(2), namespace(2)]);
+    let twice = harness.port.set_namespaces(SubsystemId::FIRST, vec![namespace(2), namespace(2)]);
     assert_eq!(twice, Err(ConfigError::NsidTwice(2)));
-    assert_eq!(harness.port.set_namespaces(vec![namespace(0)]), Err(ConfigError::Nsid(0)));
+    assert_eq!(
+        harness.port.set_namespaces(SubsystemId::FIRST, vec![namespace(0)]),
+        Err(ConfigError::Nsid(0))
+    );
     assert_eq!(harness.notices(id), []);
     assert_eq!(nsids(&harness.identify_page(id, Cns::ActiveNamespaces, 0).unwrap()), [1, 3]);
 }
 
 #[test]
-fn hosts_that_never_flush_get_no_volatile_cache() {
+fn writes_of_hosts_that_never_flush_stay_durable() {
     let mut config = config();
-    config.subsystem.namespaces.iter_mut().for_each(|namespace| namespace.volatile_cache = false);
+    config.subsystems[0].namespaces.iter_mut().for_each(|namespace| namespace.volatile_cache = false);
     let mut harness = Harness::with(config);
     let id = harness.ready();
-    let result = harness.port.set_namespaces(vec![namespace(1)]);
-    assert_eq!(result, Err(ConfigError::FirstCache(1)));
-    harness.drop_queue(id, 0);
     harness.set_namespaces([namespace(1)]);
+    let present = |harness: &mut Harness, id| {
+        let data = harness.identify_page(id, Cns::Controller, 0).unwrap();
+        Controller::decode(data[..].try_into().unwrap()).vwc.present()
+    };
+    assert!(!present(&mut harness, id), "as its host has read it");
+    let status =
+        Arc::clone(&harness.port.nvm.get_mut(&SubsystemId::FIRST).unwrap().association(id).unwrap().status);
+    assert!(!status.is_write_cache_enabled());
+    harness.set_cc(id, Cc(0));
+    harness.set_cc(id, Cc::enabled());
+    assert!(!status.is_write_cache_enabled(), "after a reset");
+    harness.drop_queue(id, 0);
 
     let id = harness.ready();
     harness.set_namespaces([]);
-    let data = harness.identify_page(id, Cns::Controller, 0).unwrap();
-    assert!(Controller::decode(data[..].try_into().unwrap()).vwc.present(), "as its host has read it");
+    assert!(present(&mut harness, id), "as its host has read it");
 }

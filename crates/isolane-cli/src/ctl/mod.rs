@@ -1,0 +1,79 @@
+//! `isolane ctl`: changes of a running `isolane serve`, over its control socket.
+//!
+//! The target checks each change. Invariant: an error changes nothing.
+
+mod namespace;
+mod status;
+
+use std::path::{Path, PathBuf};
+
+use isolane_inspect::source::{ControlSocket, control_sockets, execute};
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+/// Show and change a running target
+///
+/// Volumes come and go while hosts are connected: hosts get a notice, and their other volumes are not affected. A change
+/// lasts until the target ends, so change its arguments or its configuration file as well.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_subcommand = true)]
+pub struct Args {
+    /// Control socket of the target (default: that of the only `isolane serve` that is found)
+    #[arg(long, global = true, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    #[command(subcommand)]
+    action: Action,
+}
+
+/// Action on a target.
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    Status(status::Args),
+    Namespace(namespace::Args),
+}
+
+/// Runs the subcommand.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let target = Running::find(args.socket.as_deref())?;
+    match &args.action {
+        Action::Status(args) => status::run(args, &target),
+        Action::Namespace(args) => namespace::run(args, &target),
+    }
+}
+
+/// A running target.
+struct Running {
+    socket: PathBuf,
+}
+
+impl Running {
+    fn find(socket: Option<&Path>) -> Result<Running, Failure> {
+        if let Some(socket) = socket {
+            return Ok(Running { socket: socket.to_owned() });
+        }
+        let mut found = control_sockets();
+        found.retain(|socket| socket.kind == "serve");
+        match &found[..] {
+            [] => {
+                Err(Failure::new("no running target found", "no `isolane serve` has a control socket here")
+                    .with_hint("name its socket with --socket, or run as its user"))
+            }
+            [ControlSocket { path, .. }] => Ok(Running { socket: path.clone() }),
+            several => {
+                let lines: Vec<String> = several
+                    .iter()
+                    .map(|socket| format!("\n  {}  process {}", socket.path.display(), socket.pid))
+                    .collect();
+                let what = format!("{} targets are running", several.len());
+                Err(Failure::new(what, format!("name the socket of one with --socket:{}", lines.concat())))
+            }
+        }
+    }
+
+    /// Executes a request, and returns the response.
+    fn execute(&self, method: &str, path: &str, body: &Value) -> Result<Value, Failure> {
+        execute(&self.socket, method, path, body)
+            .map_err(|reason| Failure::new(self.socket.display(), reason))
+    }
+}

@@ -1,0 +1,166 @@
+//! `isolane ctl namespace`: volumes of a running target.
+
+use std::sync::Arc;
+
+use isolane_rbd::Rbd;
+use serde_json::{Value, json};
+
+use super::Running;
+use crate::failure::Failure;
+use crate::output;
+use crate::serve::model::absolute_text;
+use crate::units::{parse_bytes, show_bytes};
+use crate::volume;
+
+/// Add, remove, and change the volumes of the target
+#[derive(Debug, clap::Args)]
+#[command(disable_help_subcommand = true)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+/// Change of one namespace.
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Serve another volume
+    ///
+    /// The volume is written as for `isolane serve`; with nsid=N it gets that namespace ID, else one that no volume has
+    /// had. Connected hosts see it at once. Prints the ID.
+    Add {
+        /// Volume, as mem:1G or /srv/b.img,size=10G
+        volume: String,
+    },
+    /// End a namespace, and close its volume
+    ///
+    /// Commands that have started complete, then the volume is flushed and closed. Later commands fail, and hosts remove
+    /// their disk: unmount it first. Waits up to 10 s until the volume is closed.
+    Remove {
+        /// Namespace ID
+        nsid: u32,
+    },
+    /// Serve another volume under the same ID
+    ///
+    /// Commands that have started complete at the volume before, which is then closed. Hosts keep their disk only if the
+    /// volume has the same identity (uuid=), and should have the same data.
+    Replace {
+        /// Namespace ID
+        nsid: u32,
+        /// Volume
+        volume: String,
+        /// Allow a smaller volume
+        #[arg(long)]
+        shrink: bool,
+    },
+    /// Close the volume of a namespace, for work on its storage
+    ///
+    /// Hosts keep their disk, and repeat their commands until the namespace is online again. Linux gives up after about 5
+    /// minutes.
+    Offline {
+        /// Namespace ID
+        nsid: u32,
+    },
+    /// Open the volume of a namespace that is offline
+    Online {
+        /// Namespace ID
+        nsid: u32,
+        /// Allow a smaller volume
+        #[arg(long)]
+        shrink: bool,
+    },
+    /// Close and open the volume of a namespace, as after a failed sync
+    ///
+    /// Check the data on the storage first: writes that the target had completed may be lost.
+    Reopen {
+        /// Namespace ID
+        nsid: u32,
+        /// Allow a smaller volume
+        #[arg(long)]
+        shrink: bool,
+    },
+    /// Serve the present size of a file or device, or set it
+    ///
+    /// Without a size, the namespace gets the size that the file or device has now. With a size, a file that is shorter
+    /// grows.
+    Resize {
+        /// Namespace ID
+        nsid: u32,
+        /// Size of a file, as 20G
+        #[arg(value_parser = parse_bytes)]
+        size: Option<u64>,
+        /// Allow a smaller size: the blocks beyond it are no longer served, and the file keeps them
+        #[arg(long)]
+        shrink: bool,
+    },
+    /// Reject writes, or accept them again
+    ReadOnly {
+        /// Namespace ID
+        nsid: u32,
+        /// Accept writes again
+        #[arg(long)]
+        off: bool,
+    },
+}
+
+/// Runs the subcommand.
+pub fn run(args: &Args, target: &Running) -> Result<(), Failure> {
+    let path = |nsid: &u32, verb: &str| format!("/v1/namespaces/{nsid}{verb}");
+    let text = match &args.action {
+        Action::Add { volume } => {
+            let added = target.execute("POST", "/v1/namespaces", &json!({ "volume": absolute(volume)? }))?;
+            describe(&added)
+        }
+        Action::Remove { nsid } => {
+            let removed = target.execute("DELETE", &path(nsid, ""), &Value::Null)?;
+            closing_text(*nsid, "removed", &removed)
+        }
+        Action::Replace { nsid, volume, shrink } => {
+            let body = json!({ "volume": absolute(volume)?, "shrink": shrink });
+            let replaced = target.execute("POST", &path(nsid, "/replace"), &body)?;
+            closing_text(*nsid, "replaced", &replaced)
+        }
+        Action::Offline { nsid } => {
+            let closed = target.execute("POST", &path(nsid, "/offline"), &Value::Null)?;
+            closing_text(*nsid, "offline", &closed)
+        }
+        Action::Online { nsid, shrink } => {
+            describe(&target.execute("POST", &path(nsid, "/online"), &json!({ "shrink": shrink }))?)
+        }
+        Action::Reopen { nsid, shrink } => {
+            describe(&target.execute("POST", &path(nsid, "/reopen"), &json!({ "shrink": shrink }))?)
+        }
+        Action::Resize { nsid, size, shrink } => {
+            let body = json!({ "bytes": size, "shrink": shrink });
+            let resized = target.execute("POST", &path(nsid, "/resize"), &body)?;
+            let bytes = resized["bytes"].as_f64().unwrap_or_default();
+            format!("namespace {nsid}: {}\n", show_bytes(bytes))
+        }
+        Action::ReadOnly { nsid, off } => {
+            let body = json!({ "read_only": !off });
+            target.execute("POST", &path(nsid, "/read-only"), &body)?;
+            format!("namespace {nsid}: {} writes\n", if *off { "accepts" } else { "rejects" })
+        }
+    };
+    output::write_stdout(crate::failure::printable(&text).as_bytes())
+}
+
+fn describe(namespace: &Value) -> String {
+    let nsid = namespace["nsid"].as_u64().unwrap_or_default();
+    format!("namespace {nsid}: {}\n", namespace["volume"].as_str().unwrap_or_default())
+}
+
+fn closing_text(nsid: u32, what: &str, reply: &Value) -> String {
+    if reply["closed"] == true {
+        return format!("namespace {nsid}: {what}; the volume before is closed\n");
+    }
+    format!(
+        "namespace {nsid}: {what}; the volume before is closed once its operations end (isolane ctl status)\n"
+    )
+}
+
+/// Returns a volume with the path of a file from the root, because the target has another working directory.
+fn absolute(text: &str) -> Result<String, Failure> {
+    let kinds = volume::kinds(&Arc::new(Rbd::new(volume::RBD_IMAGES_PER_CONNECTION.into())));
+    let spec = volume::parse(&kinds, text, "serve", "--listen 127.0.0.1:4420")?;
+    absolute_text(&spec, text)
+}

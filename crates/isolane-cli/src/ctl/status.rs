@@ -1,0 +1,46 @@
+//! `isolane ctl status`: the namespaces of a running target.
+
+use serde_json::Value;
+
+use super::Running;
+use crate::failure::Failure;
+use crate::output;
+use crate::units::show_bytes;
+
+/// List the namespaces of the target, and removed volumes that are not closed yet
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the subcommand.
+pub fn run(args: &Args, target: &Running) -> Result<(), Failure> {
+    let status = target.execute("GET", "/v1/namespaces", &Value::Null)?;
+    output::show(&status, args.json, || to_text(&status))
+}
+
+fn to_text(status: &Value) -> String {
+    let list = |key: &str| status[key].as_array().cloned().unwrap_or_default();
+    let mut text = format!("{:>4}  {:<8}  {:>10}  VOLUME\n", "NSID", "STATE", "SIZE");
+    for namespace in list("namespaces") {
+        let read_only = if namespace["read_only"] == true { ", read-only" } else { "" };
+        text += &format!(
+            "{:>4}  {:<8}  {:>10}  {}{read_only}\n",
+            namespace["nsid"].as_u64().unwrap_or_default(),
+            namespace["state"].as_str().unwrap_or_default(),
+            show_bytes(namespace["bytes"].as_f64().unwrap_or_default()),
+            namespace["volume"].as_str().unwrap_or_default(),
+        );
+    }
+    for closing in list("closing") {
+        let (nsid, volume) = (closing["nsid"].as_u64(), closing["volume"].as_str());
+        text += &format!(
+            "{}: no longer namespace {}, and closed once its operations end\n",
+            volume.unwrap_or_default(),
+            nsid.unwrap_or_default()
+        );
+    }
+    crate::failure::printable(&text)
+}

@@ -1,0 +1,322 @@
+//! Requests of operators on the control socket: namespaces of the running target.
+//!
+//! | request | effect |
+//! |---|---|
+//! | `GET /v1/namespaces` | lists the namespaces, and the volumes that are being closed |
+//! | `POST /v1/namespaces` | serves a volume |
+//! | `DELETE /v1/namespaces/N` | ends a namespace |
+//! | `POST /v1/namespaces/N/replace` | serves another volume under the ID |
+//! | `POST /v1/namespaces/N/offline` | closes the volume; hosts repeat their commands |
+//! | `POST /v1/namespaces/N/online` | opens the volume again |
+//! | `POST /v1/namespaces/N/reopen` | both |
+//! | `POST /v1/namespaces/N/resize` | adopts or sets the size |
+//! | `POST /v1/namespaces/N/read-only` | sets the write protection |
+//!
+//! Invariant: a volume is opened before anything changes, and a request that fails changes nothing.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use isolane_inspect::program::{Reply, Request};
+use isolane_target::{
+    Changed, NamespaceChange, NamespaceControl, NamespaceError, NamespaceState, NamespaceStatus,
+};
+use isolane_volume::Volume;
+use isolane_volume::spec::{Source, VolumeSpec};
+use isolane_volumes::Kinds;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use super::conditions::Conditions;
+use crate::memory;
+use crate::volume;
+
+/// Executes requests.
+pub struct Operator {
+    target: NamespaceControl,
+    kinds: Kinds,
+    conditions: Arc<Conditions>,
+    /// By namespace ID. Locked during a change, so that there is one at a time.
+    specs: Mutex<BTreeMap<u32, VolumeSpec>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Add {
+    volume: String,
+    nsid: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Replace {
+    volume: String,
+    #[serde(default)]
+    shrink: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Open {
+    #[serde(default)]
+    shrink: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Resize {
+    bytes: Option<u64>,
+    #[serde(default)]
+    shrink: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReadOnly {
+    read_only: bool,
+}
+
+impl Operator {
+    /// `specs` has the volumes that are served, by namespace ID.
+    pub fn new(
+        target: NamespaceControl,
+        kinds: Kinds,
+        conditions: Arc<Conditions>,
+        specs: BTreeMap<u32, VolumeSpec>,
+    ) -> Operator {
+        Operator { target, kinds, conditions, specs: Mutex::new(specs) }
+    }
+
+    /// Returns the response, or `None` if there is no such path.
+    pub fn execute(&self, request: &Request) -> Option<Reply> {
+        let path = request.path.strip_prefix("/v1/namespaces")?;
+        let mut parts = path.split('/').skip(1);
+        let nsid = parts.next().map(|text| text.parse::<u32>()).transpose().ok()?;
+        let verb = parts.next();
+        if parts.next().is_some() || !(path.is_empty() || path.starts_with('/')) {
+            return None;
+        }
+        let reply = match (request.method.as_str(), nsid, verb) {
+            ("GET", None, None) => Ok(self.list()),
+            ("POST", None, None) => read(request).and_then(|body| self.add(body)),
+            ("DELETE", Some(nsid), None) => self.remove(nsid),
+            ("POST", Some(nsid), Some("replace")) => read(request).and_then(|body| self.replace(nsid, &body)),
+            ("POST", Some(nsid), Some("offline")) => self.set_offline(nsid),
+            ("POST", Some(nsid), Some("online")) => {
+                read(request).and_then(|body| self.set_online(nsid, &body))
+            }
+            ("POST", Some(nsid), Some("reopen")) => read(request).and_then(|body| self.reopen(nsid, &body)),
+            ("POST", Some(nsid), Some("resize")) => read(request).and_then(|body| self.resize(nsid, &body)),
+            ("POST", Some(nsid), Some("read-only")) => {
+                read(request).and_then(|body| self.set_read_only(nsid, &body))
+            }
+            (_, _, None | Some("replace" | "offline" | "online" | "reopen" | "resize" | "read-only")) => {
+                let detail = format!("{} is not possible for {}", request.method, request.path);
+                Err(Reply::problem(405, "wrong method", detail))
+            }
+            _ => return None,
+        };
+        Some(reply.unwrap_or_else(|problem| problem))
+    }
+
+    fn list(&self) -> Reply {
+        let (mut namespaces, mut closing) = (Vec::new(), Vec::new());
+        for status in self.target.list() {
+            let state = match status.state {
+                NamespaceState::Online => "online",
+                NamespaceState::Stalled => "stalled",
+                NamespaceState::Failed => "failed",
+                NamespaceState::Offline => "offline",
+                NamespaceState::Closing => "closing",
+            };
+            if status.state == NamespaceState::Closing {
+                closing.push(json!({ "nsid": status.nsid, "volume": status.volume }));
+                continue;
+            }
+            namespaces.push(json!({
+                "nsid": status.nsid,
+                "state": state,
+                "volume": status.volume,
+                "bytes": status.bytes,
+                "block_size": status.block_size,
+                "read_only": status.read_only,
+                "oldest_command_ms": status.oldest_command.map(|age| age.as_millis() as u64),
+            }));
+        }
+        Reply::ok(json!({ "namespaces": namespaces, "closing": closing }))
+    }
+
+    fn add(&self, Add { volume, nsid }: Add) -> Result<Reply, Reply> {
+        let mut specs = self.specs();
+        let (spec, opened) = self.parse_and_open(&volume)?;
+        if let (Some(one), Some(other)) = (nsid, spec.nsid)
+            && one != other
+        {
+            return Err(invalid(format!("nsid is {one}, and that of the volume {other}; name one of them")));
+        }
+        let change = NamespaceChange::Add { nsid: nsid.or(spec.nsid), volume: Arc::clone(&opened) };
+        let changed = self.target.change(vec![change]).map_err(refused)?;
+        self.conditions.add(&opened);
+        let description = volume::describe(&spec, &*opened);
+        let nsid = changed.added.first().copied().unwrap_or_default();
+        log::info!("namespace {nsid}: added, {description}");
+        specs.insert(nsid, spec);
+        Ok(Reply { status: 201, body: json!({ "nsid": nsid, "volume": description }) })
+    }
+
+    fn remove(&self, nsid: u32) -> Result<Reply, Reply> {
+        let mut specs = self.specs();
+        let changed = self.target.change(vec![NamespaceChange::Remove { nsid }]).map_err(refused)?;
+        specs.remove(&nsid);
+        log::info!("namespace {nsid}: removed");
+        Ok(closing(nsid, &changed))
+    }
+
+    fn replace(&self, nsid: u32, Replace { volume, shrink }: &Replace) -> Result<Reply, Reply> {
+        let mut specs = self.specs();
+        let (spec, opened) = self.parse_and_open(volume)?;
+        if spec.nsid.is_some_and(|other| other != nsid) {
+            return Err(invalid(format!("the volume has another nsid than {nsid}; leave it out")));
+        }
+        let changed = self.give(nsid, &spec, opened, *shrink)?;
+        specs.insert(nsid, spec);
+        Ok(closing(nsid, &changed))
+    }
+
+    /// Serves an open volume under an ID that exists.
+    fn give(
+        &self,
+        nsid: u32,
+        spec: &VolumeSpec,
+        opened: Arc<dyn Volume>,
+        may_shrink: bool,
+    ) -> Result<Changed, Reply> {
+        let change = NamespaceChange::Replace { nsid, volume: Arc::clone(&opened), may_shrink };
+        let changed = self.target.change(vec![change]).map_err(refused)?;
+        self.conditions.add(&opened);
+        log::info!("namespace {nsid}: serves {}", volume::describe(spec, &*opened));
+        Ok(changed)
+    }
+
+    fn set_offline(&self, nsid: u32) -> Result<Reply, Reply> {
+        let specs = self.specs();
+        let changed = self.take_offline(nsid, &specs)?;
+        drop(specs);
+        Ok(closing(nsid, &changed))
+    }
+
+    fn take_offline(&self, nsid: u32, specs: &BTreeMap<u32, VolumeSpec>) -> Result<Changed, Reply> {
+        let spec = specs.get(&nsid).ok_or_else(|| refused(NamespaceError::Unknown(nsid)))?;
+        let leaves = self.kinds.leaves(spec).map_err(invalid)?;
+        if leaves.iter().any(|leaf| matches!(leaf.source, Source::Memory { .. })) {
+            let detail = format!(
+                "namespace {nsid}: a memory volume loses its data when it is closed; remove it instead"
+            );
+            return Err(Reply::problem(409, "not possible", detail));
+        }
+        let changed = self.target.change(vec![NamespaceChange::Offline { nsid }]).map_err(refused)?;
+        log::info!("namespace {nsid}: offline");
+        Ok(changed)
+    }
+
+    fn set_online(&self, nsid: u32, Open { shrink }: &Open) -> Result<Reply, Reply> {
+        let specs = self.specs();
+        self.bring_online(nsid, &specs, *shrink)
+    }
+
+    fn bring_online(
+        &self,
+        nsid: u32,
+        specs: &BTreeMap<u32, VolumeSpec>,
+        shrink: bool,
+    ) -> Result<Reply, Reply> {
+        let spec = specs.get(&nsid).ok_or_else(|| refused(NamespaceError::Unknown(nsid)))?;
+        let is_offline =
+            |status: &NamespaceStatus| status.nsid == nsid && status.state == NamespaceState::Offline;
+        if !self.target.list().iter().any(is_offline) {
+            let detail = format!("namespace {nsid} is online; reopen closes its volume first");
+            return Err(Reply::problem(409, "not possible", detail));
+        }
+        let spec = without_size(spec);
+        let opened = self.open(&spec)?;
+        let description = volume::describe(&spec, &*opened);
+        self.give(nsid, &spec, opened, shrink)?;
+        Ok(Reply::ok(json!({ "nsid": nsid, "volume": description })))
+    }
+
+    fn reopen(&self, nsid: u32, Open { shrink }: &Open) -> Result<Reply, Reply> {
+        let specs = self.specs();
+        let changed = self.take_offline(nsid, &specs)?;
+        if !changed.closing.wait(CLOSE_TIMEOUT) {
+            let detail = format!(
+                "namespace {nsid}: operations at its volume have not ended, so it stays offline; bring it online once \
+                 `isolane ctl status` does not list the volume"
+            );
+            return Err(Reply::problem(409, "not closed", detail));
+        }
+        self.bring_online(nsid, &specs, *shrink)
+    }
+
+    fn specs(&self) -> MutexGuard<'_, BTreeMap<u32, VolumeSpec>> {
+        self.specs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn resize(&self, nsid: u32, Resize { bytes, shrink }: &Resize) -> Result<Reply, Reply> {
+        let bytes = self.target.resize(nsid, *bytes, *shrink).map_err(refused)?;
+        log::info!("namespace {nsid}: {bytes} bytes");
+        Ok(Reply::ok(json!({ "nsid": nsid, "bytes": bytes })))
+    }
+
+    fn set_read_only(&self, nsid: u32, ReadOnly { read_only }: &ReadOnly) -> Result<Reply, Reply> {
+        let change = NamespaceChange::ReadOnly { nsid, read_only: *read_only };
+        self.target.change(vec![change]).map_err(refused)?;
+        log::info!("namespace {nsid}: {}", if *read_only { "read-only" } else { "writable" });
+        Ok(Reply::ok(json!({ "nsid": nsid, "read_only": read_only })))
+    }
+
+    fn parse_and_open(&self, text: &str) -> Result<(VolumeSpec, Arc<dyn Volume>), Reply> {
+        let spec = volume::parse(&self.kinds, text, "serve", "--listen 127.0.0.1:4420").map_err(invalid)?;
+        let opened = self.open(&spec)?;
+        Ok((spec, opened))
+    }
+
+    fn open(&self, spec: &VolumeSpec) -> Result<Arc<dyn Volume>, Reply> {
+        let unusable = |error: &dyn Display| Reply::problem(422, "unusable volume", error);
+        memory::check(&self.kinds, std::slice::from_ref(spec)).map_err(|error| unusable(&error))?;
+        self.kinds.open(spec).map_err(|error| unusable(&error))
+    }
+}
+
+/// Returns the specification of a file with its present size, which can have changed.
+fn without_size(spec: &VolumeSpec) -> VolumeSpec {
+    let mut spec = spec.clone();
+    if let Source::Path { size, .. } = &mut spec.source {
+        *size = None;
+    }
+    spec
+}
+
+fn read<T: DeserializeOwned>(request: &Request) -> Result<T, Reply> {
+    serde_json::from_slice(&request.body).map_err(invalid)
+}
+
+fn invalid(error: impl Display) -> Reply {
+    Reply::problem(400, "invalid request", error)
+}
+
+fn refused(error: NamespaceError) -> Reply {
+    match error {
+        NamespaceError::Unknown(_) => Reply::problem(404, "unknown namespace", error),
+        error => Reply::problem(409, "not possible", error),
+    }
+}
+
+fn closing(nsid: u32, changed: &Changed) -> Reply {
+    Reply::ok(json!({ "nsid": nsid, "closed": changed.closing.wait(CLOSE_TIMEOUT) }))
+}
+
+/// Time for commands in flight at a removed volume, and its flush.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);

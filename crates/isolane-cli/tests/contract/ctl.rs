@@ -1,0 +1,130 @@
+//! `isolane ctl`: changes of a running target.
+
+use std::path::PathBuf;
+
+use crate::{Server, fail, succeed, text};
+
+struct Controlled {
+    server: Server,
+    socket: PathBuf,
+    dir: tempfile::TempDir,
+}
+
+fn controlled(volumes: &[&str]) -> Controlled {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("serve.sock");
+    let server = Server::start(&[volumes, &["--control-socket", text(&socket)]].concat());
+    Controlled { server, socket, dir }
+}
+
+impl Controlled {
+    fn ctl(&self, arguments: &[&str]) -> String {
+        succeed(&[&["ctl", "--socket", text(&self.socket)], arguments].concat())
+    }
+
+    fn refused(&self, arguments: &[&str]) -> String {
+        fail(&[&["ctl", "--socket", text(&self.socket)], arguments].concat())
+    }
+
+    fn status(&self) -> serde_json::Value {
+        serde_json::from_str(&self.ctl(&["status", "--json"])).unwrap()
+    }
+
+    /// Returns the IDs of the namespaces.
+    fn nsids(&self) -> Vec<u64> {
+        let list = &self.status()["namespaces"];
+        list.as_array().unwrap().iter().map(|namespace| namespace["nsid"].as_u64().unwrap()).collect()
+    }
+}
+
+#[test]
+fn volume_is_added_and_removed_while_the_target_runs() {
+    let target = controlled(&["mem:16M"]);
+    let (source, image) = (target.dir.path().join("source"), target.dir.path().join("b.img"));
+    std::fs::write(&source, vec![7; 1 << 20]).unwrap();
+    let volume = format!("{},size=1M", image.display());
+    let added = target.ctl(&["namespace", "add", &volume]);
+    assert_eq!(added, format!("namespace 2: {}, file, 1.0 MiB\n", image.display()));
+    succeed(&["copy", text(&source), &target.server.volume(2)]);
+    let status = target.ctl(&["status"]);
+    assert!(
+        status.starts_with("NSID  STATE") && status.contains("   2  online       1.0 MiB  /"),
+        "{status}"
+    );
+    assert_eq!(target.nsids(), [1, 2]);
+
+    let removed = target.ctl(&["namespace", "remove", "2"]);
+    assert_eq!(removed, "namespace 2: removed; the volume before is closed\n");
+    assert_eq!(std::fs::read(&image).unwrap(), vec![7; 1 << 20]);
+    assert!(fail(&["bench", &target.server.volume(2), "--rw", "read"]).contains("namespace 2"));
+    assert_eq!((target.nsids(), target.status()["closing"].as_array().unwrap().len()), (vec![1], 0));
+    // The lock of the file is free.
+    let again = target.ctl(&["namespace", "add", &format!("{volume},nsid=7")]);
+    assert!(again.starts_with("namespace 7: "), "{again}");
+    assert!(target.server.stop());
+}
+
+#[test]
+fn file_grows_and_is_protected() {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    image.as_file().set_len(1 << 20).unwrap();
+    let target = controlled(&[text(image.path())]);
+    assert_eq!(target.ctl(&["namespace", "resize", "1", "2M"]), "namespace 1: 2.0 MiB\n");
+    assert_eq!(image.as_file().metadata().unwrap().len(), 2 << 20);
+    assert_eq!(target.status()["namespaces"][0]["bytes"], 2 << 20);
+    image.as_file().set_len(3 << 20).unwrap();
+    assert_eq!(target.ctl(&["namespace", "resize", "1"]), "namespace 1: 3.0 MiB\n");
+    let error = target.refused(&["namespace", "resize", "1", "1M"]);
+    assert!(error.contains("would shrink from 3M to 1M; allow that with --shrink"), "{error}");
+    assert_eq!(target.ctl(&["namespace", "resize", "1", "1M", "--shrink"]), "namespace 1: 1.0 MiB\n");
+    assert_eq!(target.ctl(&["namespace", "read-only", "1"]), "namespace 1: rejects writes\n");
+    assert!(target.ctl(&["status"]).contains(", read-only\n"));
+    assert_eq!(target.ctl(&["namespace", "read-only", "1", "--off"]), "namespace 1: accepts writes\n");
+    let replaced = target.ctl(&["namespace", "replace", "1", "mem:4M"]);
+    assert_eq!(replaced, "namespace 1: replaced; the volume before is closed\n");
+    assert_eq!(target.status()["namespaces"][0]["volume"], "mem:4M");
+}
+
+#[test]
+fn refused_changes_name_the_remedy_and_change_nothing() {
+    let target = controlled(&["mem:16M"]);
+    let before = target.status();
+    for (arguments, reason) in [
+        (&["namespace", "remove", "9"][..], "namespace 9 does not exist"),
+        (&["namespace", "add", "mem:1M,nsid=1"], "namespace 1 exists; choose another ID"),
+        (&["namespace", "add", "/no/such/file"], "cannot open /no/such/file: no such file; check the path"),
+        (&["namespace", "add", "mem:16000000T"], "choose less"),
+        (&["namespace", "replace", "1", "mem:1M"], "allow that with --shrink"),
+        (&["namespace", "replace", "1", "mem:16M,nsid=2"], "another nsid than 1"),
+        (&["namespace", "resize", "1", "32M"], "fixed size"),
+        (&["namespace", "add", "mem:1M,nsid=5000"], "from 1 to 1024"),
+    ] {
+        let error = target.refused(arguments);
+        assert!(error.contains(reason), "{arguments:?}: {error}");
+    }
+    assert_eq!(target.status(), before);
+    let error = fail(&["ctl", "status", "--socket", text(&target.dir.path().join("none"))]);
+    assert!(error.contains("no such socket"), "{error}");
+}
+
+#[test]
+fn file_is_closed_while_its_namespace_is_offline() {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    image.as_file().set_len(1 << 20).unwrap();
+    let target = controlled(&[&format!("{},size=1M", text(image.path())), "mem:16M"]);
+    target.ctl(&["namespace", "resize", "1", "2M"]);
+    let offline = target.ctl(&["namespace", "offline", "1"]);
+    assert_eq!(offline, "namespace 1: offline; the volume before is closed\n");
+    assert_eq!(target.status()["namespaces"][0]["state"], "offline");
+    assert!(target.refused(&["namespace", "resize", "1"]).contains("bring it online first"));
+    // Another target can serve the file now.
+    assert!(Server::start(&[text(image.path())]).stop());
+    let online = target.ctl(&["namespace", "online", "1"]);
+    assert!(online.starts_with("namespace 1: /") && online.ends_with(", file, 2.0 MiB\n"), "{online}");
+    assert!(target.refused(&["namespace", "online", "1"]).contains("reopen closes its volume first"));
+    assert_eq!(target.ctl(&["namespace", "reopen", "1"]), online);
+    assert_eq!(target.status()["namespaces"][0]["state"], "online");
+    let error = target.refused(&["namespace", "offline", "2"]);
+    assert!(error.contains("loses its data when it is closed"), "{error}");
+    assert!(target.server.stop());
+}

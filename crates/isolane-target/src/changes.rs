@@ -1,0 +1,401 @@
+//! Changes of the namespaces of a running target.
+//!
+//! A set of changes makes a new table, which all cores take before the port and the hosts know of it. The volume of
+//! a removed namespace is closed by a thread of its own once no core uses it.
+//!
+//! Invariant: a set of changes happens as a whole, or an error changes nothing.
+
+use std::fmt;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+use isolane_proto::subsystem::{NamespaceConfig, Port, SubsystemConfig, SubsystemId};
+use isolane_volume::Volume;
+use isolane_wire::Nqn;
+
+use crate::config::Subsystem;
+use crate::error::NamespaceError;
+use crate::namespace::{Namespace, Namespaces};
+use crate::release::Release;
+use crate::shared::{Message, Shared};
+
+/// A change of one namespace.
+#[derive(Clone)]
+pub enum NamespaceChange {
+    /// Serves a volume under an ID, or under the next one that no namespace has had.
+    Add {
+        /// The ID.
+        nsid: Option<u32>,
+        /// The volume.
+        volume: Arc<dyn Volume>,
+    },
+    /// Ends a namespace. Commands that have started complete; new ones fail.
+    Remove {
+        /// The ID.
+        nsid: u32,
+    },
+    /// Serves another volume under the ID. Commands that have started complete at the volume before. A host sees
+    /// another namespace unless both volumes have the same identity.
+    Replace {
+        /// The ID.
+        nsid: u32,
+        /// The volume.
+        volume: Arc<dyn Volume>,
+        /// It can be smaller than the volume before.
+        may_shrink: bool,
+    },
+    /// Takes the volume of a namespace away; a [`NamespaceChange::Replace`] gives it one. Commands that have started
+    /// complete; new ones fail with a status that lets the host repeat them.
+    Offline {
+        /// The ID.
+        nsid: u32,
+    },
+    /// Sets or ends the write protection.
+    ReadOnly {
+        /// The ID.
+        nsid: u32,
+        /// Writes are rejected.
+        read_only: bool,
+    },
+}
+
+impl fmt::Debug for NamespaceChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NamespaceChange::Add { nsid, volume } => write!(f, "Add({nsid:?}, {volume:?})"),
+            NamespaceChange::Remove { nsid } => write!(f, "Remove({nsid})"),
+            NamespaceChange::Replace { nsid, volume, .. } => write!(f, "Replace({nsid}, {volume:?})"),
+            NamespaceChange::Offline { nsid } => write!(f, "Offline({nsid})"),
+            NamespaceChange::ReadOnly { nsid, read_only } => write!(f, "ReadOnly({nsid}, {read_only})"),
+        }
+    }
+}
+
+/// A set of changes that has happened.
+#[derive(Debug)]
+pub struct Changed {
+    /// IDs of the added namespaces, in the order of the changes.
+    pub added: Vec<u32>,
+    /// Volumes that are no longer served.
+    pub closing: Closing,
+}
+
+/// Volumes that are closed once their last commands have ended.
+#[derive(Debug)]
+pub struct Closing(Receiver<()>);
+
+impl Closing {
+    /// Waits until all are closed. Returns `false` after `timeout`; they are closed later then.
+    pub fn wait(&self, timeout: Duration) -> bool {
+        matches!(self.0.recv_timeout(timeout), Err(RecvTimeoutError::Disconnected))
+    }
+}
+
+/// Changes the namespaces of a target, from any thread. It does not keep the target running.
+#[derive(Clone)]
+pub struct NamespaceControl {
+    shared: Weak<Shared>,
+    subsystem: SubsystemId,
+}
+
+/// A namespace, or a volume that is not closed yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceStatus {
+    /// The ID.
+    pub nsid: u32,
+    /// The state.
+    pub state: NamespaceState,
+    /// Name of the volume.
+    pub volume: String,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Block size in bytes.
+    pub block_size: u32,
+    /// Writes are rejected.
+    pub read_only: bool,
+    /// Age of the oldest command that the volume has not completed; checked four times per second.
+    pub oldest_command: Option<Duration>,
+}
+
+/// State of a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamespaceState {
+    /// Its volume executes commands.
+    Online,
+    /// Its volume has not completed a command for [`TargetConfig::stuck_after`](crate::TargetConfig::stuck_after).
+    Stalled,
+    /// Its volume has an error that stays until it is opened again.
+    Failed,
+    /// It has no volume, and hosts repeat their commands.
+    Offline,
+    /// It was removed, replaced, or taken offline, and its volume is closed once the operations there end.
+    Closing,
+}
+
+impl NamespaceControl {
+    pub(crate) fn new(shared: &Arc<Shared>, subsystem: SubsystemId) -> NamespaceControl {
+        NamespaceControl { shared: Arc::downgrade(shared), subsystem }
+    }
+
+    /// Makes all changes, or none: see [`Target::change_namespaces`](crate::Target::change_namespaces).
+    ///
+    /// # Errors
+    /// The first change that is not possible, or the target has ended.
+    pub fn change(&self, changes: Vec<NamespaceChange>) -> Result<Changed, NamespaceError> {
+        self.shared()?.change(self.subsystem, changes)
+    }
+
+    /// Changes the size of a namespace: see [`Target::resize_namespace`](crate::Target::resize_namespace).
+    ///
+    /// # Errors
+    /// If the volume cannot have this size, or the target has ended.
+    pub fn resize(&self, nsid: u32, bytes: Option<u64>, may_shrink: bool) -> Result<u64, NamespaceError> {
+        self.shared()?.resize((self.subsystem, nsid), bytes, may_shrink)
+    }
+
+    /// Returns the namespaces, ordered by ID, then the removed ones; none once the target has ended.
+    pub fn list(&self) -> Vec<NamespaceStatus> {
+        let Ok(shared) = self.shared() else { return Vec::new() };
+        let table = shared.namespaces();
+        let visible: Vec<usize> = table.iter_of(self.subsystem).map(|(position, _)| position).collect();
+        let is_own = |position: &usize| table.at(*position).subsystem == self.subsystem;
+        let removed = table.occupied().filter(|position| is_own(position) && !visible.contains(position));
+        let removed: Vec<usize> = removed.collect();
+        let status = |position: usize, is_removed: bool| {
+            let Namespace { nsid, geometry, volume, .. } = table.at(position);
+            let ages = shared.counters.iter().map(|core| core.oldest_commands[position].age());
+            let oldest_command = ages.max().flatten();
+            NamespaceStatus {
+                nsid: *nsid,
+                state: match volume.failure() {
+                    _ if is_removed => NamespaceState::Closing,
+                    Some(_) => NamespaceState::Failed,
+                    _ if oldest_command >= Some(shared.stuck_after) => NamespaceState::Stalled,
+                    None => NamespaceState::Online,
+                },
+                volume: volume.name().to_owned(),
+                bytes: geometry.blocks << geometry.block_shift,
+                block_size: 1 << geometry.block_shift,
+                read_only: geometry.read_only,
+                oldest_command,
+            }
+        };
+        let mut list: Vec<_> = visible.into_iter().map(|position| status(position, false)).collect();
+        list.extend(table.offline(self.subsystem).map(|(name, NamespaceConfig { nsid, geometry, .. })| {
+            NamespaceStatus {
+                nsid: *nsid,
+                state: NamespaceState::Offline,
+                volume: name.clone(),
+                bytes: geometry.blocks << geometry.block_shift,
+                block_size: 1 << geometry.block_shift,
+                read_only: geometry.read_only,
+                oldest_command: None,
+            }
+        }));
+        list.sort_by_key(|status| status.nsid);
+        list.extend(removed.into_iter().map(|position| status(position, true)));
+        list
+    }
+
+    fn shared(&self) -> Result<Arc<Shared>, NamespaceError> {
+        self.shared.upgrade().ok_or(NamespaceError::Ended)
+    }
+}
+
+impl Namespaces {
+    /// Makes a change. Adds the ID of an added namespace, and the position of one whose volume is no longer served.
+    fn apply(
+        &mut self,
+        subsystem: SubsystemId,
+        change: NamespaceChange,
+        added: &mut Vec<u32>,
+        removed: &mut Vec<usize>,
+    ) -> Result<(), NamespaceError> {
+        match change {
+            NamespaceChange::Add { nsid, volume } => {
+                let nsid = nsid.or_else(|| self.free_nsid(subsystem)).ok_or(NamespaceError::Full)?;
+                self.add((subsystem, nsid), volume)?;
+                added.push(nsid);
+            }
+            NamespaceChange::Remove { nsid } => removed.extend(self.hide(subsystem, nsid)?.0),
+            NamespaceChange::Offline { nsid } => removed.push(self.set_offline(subsystem, nsid)?),
+            NamespaceChange::Replace { nsid, volume, may_shrink } => {
+                let (position, before) = self.hide(subsystem, nsid)?;
+                let old = before.geometry.blocks << before.geometry.block_shift;
+                let new = volume.blocks() * u64::from(volume.info().block_size);
+                if new < old && !may_shrink {
+                    let volume = volume.name().to_owned();
+                    return Err(NamespaceError::Smaller { nsid, volume, bytes: new, before: old });
+                }
+                self.add((subsystem, nsid), volume)?;
+                removed.extend(position);
+            }
+            NamespaceChange::ReadOnly { nsid, read_only } => {
+                let volume = &self.at(self.locate(subsystem, nsid)?).volume;
+                if volume.info().read_only && !read_only {
+                    return Err(NamespaceError::ReadOnlyVolume { nsid, volume: volume.name().to_owned() });
+                }
+                self.update((subsystem, nsid), |namespace| namespace.geometry.read_only = read_only)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Makes all changes, or none.
+    pub(crate) fn change(
+        self: &Arc<Self>,
+        subsystem: SubsystemId,
+        changes: Vec<NamespaceChange>,
+    ) -> Result<Changed, NamespaceError> {
+        let _changes = self.changes.lock();
+        let (mut added, mut removed) = (Vec::new(), Vec::new());
+        self.update(subsystem, |next| {
+            let mut changes = changes.into_iter();
+            changes.try_for_each(|change| next.apply(subsystem, change, &mut added, &mut removed))
+        })?;
+        Ok(Changed { added, closing: self.close(removed) })
+    }
+
+    /// Adds a subsystem: its namespaces to the cores, then all of it to the port.
+    pub(crate) fn add_subsystem(&self, subsystem: Subsystem) -> Result<(), NamespaceError> {
+        let _changes = self.changes.lock();
+        let empty = subsystem.to_config(&self.subsystem_template, Vec::new());
+        let id = self.control(|port| port.check_subsystem(&empty))?;
+        let mut next = Namespaces::clone(&self.namespaces());
+        for (nsid, volume) in &subsystem.volumes {
+            next.add((id, *nsid), Arc::clone(volume))?;
+        }
+        let namespaces: Vec<_> = next.iter_of(id).map(|(_, namespace)| namespace.to_config()).collect();
+        Port::check_namespaces(&namespaces)?;
+        self.publish(next);
+        self.control(|port| port.add_subsystem(SubsystemConfig { namespaces, ..empty }))?;
+        Ok(())
+    }
+
+    /// Removes a subsystem from the port, then its namespaces from the cores.
+    pub(crate) fn remove_subsystem(self: &Arc<Self>, nqn: &Nqn) -> Result<Closing, NamespaceError> {
+        let _changes = self.changes.lock();
+        let id = self.find_subsystem(nqn)?;
+        self.control(|port| port.remove_subsystem(id))?;
+        let mut next = Namespaces::clone(&self.namespaces());
+        let mut removed = Vec::new();
+        for namespace in next.to_configs(id) {
+            removed.extend(next.hide(id, namespace.nsid)?.0);
+        }
+        self.publish(next);
+        Ok(self.close(removed))
+    }
+
+    /// Replaces the hosts of a subsystem.
+    pub(crate) fn set_allowed_hosts(&self, nqn: &Nqn, hosts: Option<Vec<Nqn>>) -> Result<(), NamespaceError> {
+        let _changes = self.changes.lock();
+        let id = self.find_subsystem(nqn)?;
+        Ok(self.control(|port| port.set_allowed_hosts(id, hosts))?)
+    }
+
+    fn find_subsystem(&self, nqn: &Nqn) -> Result<SubsystemId, NamespaceError> {
+        let found = self.control(|port| port.find_subsystem(nqn));
+        found.ok_or_else(|| NamespaceError::UnknownSubsystem(Box::new(*nqn)))
+    }
+
+    /// Changes the size of the volume of a namespace, and returns it in bytes.
+    pub(crate) fn resize(
+        &self,
+        (subsystem, nsid): (SubsystemId, u32),
+        bytes: Option<u64>,
+        may_shrink: bool,
+    ) -> Result<u64, NamespaceError> {
+        let _changes = self.changes.lock();
+        let table = self.namespaces();
+        let volume = &table.at(table.locate(subsystem, nsid)?).volume;
+        let resized = volume.resize(bytes, may_shrink);
+        let blocks = resized.map_err(|error| NamespaceError::Volume(error.to_string()))?;
+        self.update(subsystem, |next| {
+            next.update((subsystem, nsid), |namespace| namespace.geometry.blocks = blocks)
+        })?;
+        Ok(blocks * u64::from(volume.info().block_size))
+    }
+
+    /// Gives a changed table to the cores, then to the port. The caller holds `changes`.
+    fn update(
+        &self,
+        subsystem: SubsystemId,
+        change: impl FnOnce(&mut Namespaces) -> Result<(), NamespaceError>,
+    ) -> Result<(), NamespaceError> {
+        let mut next = Namespaces::clone(&self.namespaces());
+        change(&mut next)?;
+        let configs = next.to_configs(subsystem);
+        Port::check_namespaces(&configs)?;
+        self.publish(next);
+        self.control(|port| port.set_namespaces(subsystem, configs))?;
+        Ok(())
+    }
+
+    /// Gives a table to the cores, and waits until they use it.
+    fn publish(&self, next: Namespaces) {
+        let next = Arc::new(next);
+        // Dropped last, so that no core closes a volume.
+        let _before = std::mem::replace(&mut *self.table.lock(), Arc::clone(&next));
+        let (seen, ends) = mpsc::channel();
+        self.post_to_all(|| Message::Namespaces { table: Arc::clone(&next), seen: seen.clone() });
+        drop(seen);
+        // Disconnected once every core has seen it.
+        let _ = ends.recv_timeout(MESSAGE_TIMEOUT);
+    }
+
+    /// Frees positions that no core uses, and returns what they had. Its volumes close when it is dropped, which can
+    /// block.
+    fn free(&self, positions: Vec<usize>) -> Vec<Namespace> {
+        let _changes = self.changes.lock();
+        let mut next = Namespaces::clone(&self.namespaces());
+        let freed = positions.iter().filter_map(|position| next.get(*position).cloned()).collect();
+        positions.into_iter().for_each(|position| next.free(position));
+        self.publish(next);
+        freed
+    }
+
+    /// Closes the volumes at these positions, in a thread.
+    fn close(self: &Arc<Self>, positions: Vec<usize>) -> Closing {
+        let (closed, ends) = mpsc::channel();
+        if positions.is_empty() {
+            return Closing(ends);
+        }
+        let (released, positions_left) = mpsc::channel();
+        let releases: Vec<_> = positions
+            .iter()
+            .map(|&position| Arc::new(Release { position, is_flushed: false, released: released.clone() }))
+            .collect();
+        drop(released);
+        let shared = Arc::downgrade(self);
+        let thread = thread::Builder::new().name("isolane-close".to_owned());
+        let spawned = thread.spawn(move || {
+            free_released(&shared, &positions_left);
+            drop(closed);
+        });
+        if let Err(error) = spawned {
+            log::error!("cannot close removed volumes: {error}; they stay open until the target ends");
+        }
+        for release in &releases {
+            self.post_to_all(|| Message::Release(Arc::clone(release)));
+        }
+        Closing(ends)
+    }
+}
+
+/// Frees each position that all cores have released.
+fn free_released(shared: &Weak<Shared>, released: &Receiver<usize>) {
+    while let Ok(first) = released.recv() {
+        let Some(shared) = shared.upgrade() else { return };
+        let positions: Vec<usize> = std::iter::once(first).chain(released.try_iter()).collect();
+        for Namespace { nsid, volume, .. } in shared.free(positions) {
+            log::info!("{}: closed; it was namespace {nsid}", volume.name());
+        }
+    }
+}
+
+/// Time for the cores to take a table; each does in its next turn.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,0 +1,74 @@
+//! Commands of namespaces without a volume, of hosts that know no retry delays.
+//!
+//! A host that repeats a failed command at once would soon give up, so the failure waits: until the namespace has a
+//! volume again, or the host could lose patience. The data of a held command is discarded, because the host sends it
+//! again.
+
+use std::time::Instant;
+
+use isolane_proto::Failure;
+use isolane_proto::subsystem::SubsystemId;
+use isolane_proto::target::Permit;
+
+use super::{Core, Driver};
+use crate::lane::Lane;
+use crate::slab::SlabKey;
+
+/// A command whose failure waits.
+#[derive(Debug)]
+pub(super) struct HeldCommand {
+    lane: SlabKey,
+    permit: Permit,
+    subsystem: SubsystemId,
+    nsid: u32,
+    until: Instant,
+}
+
+impl Core {
+    /// Holds a command of a namespace that is offline.
+    pub(super) fn hold_offline(&mut self, lane: &mut Lane, permit: Permit) {
+        let (nsid, until) = (lane.conn.entry(&permit).nsid, self.now + self.answer_within);
+        let subsystem = lane.association.as_ref().map(|association| association.id.subsystem);
+        match subsystem.filter(|_| lane.is_open()) {
+            Some(subsystem) => {
+                self.held.push(HeldCommand { lane: lane.key, permit, subsystem, nsid, until });
+            }
+            None => self.fail(lane, permit, Failure::Offline),
+        }
+    }
+
+    /// Abandons the held commands of a closed lane.
+    pub(super) fn abandon_held(&mut self, lane: &mut Lane) {
+        for held in self.held.extract_if(.., |held| held.lane == lane.key) {
+            lane.conn.abandon(held.permit);
+        }
+    }
+
+    /// Forfeits all held commands.
+    pub(super) fn forfeit_held(&mut self) {
+        self.held.drain(..).for_each(|held| held.permit.forfeit());
+    }
+}
+
+impl Driver {
+    /// Fails the held commands that are due. Called in each tick.
+    pub(super) fn fail_held(&mut self) {
+        let now = self.core.now;
+        let (due, held) = std::mem::take(&mut self.core.held).into_iter().partition(|held| {
+            held.until <= now || !self.core.namespaces.is_offline(held.subsystem, held.nsid)
+        });
+        self.core.held = held;
+        for HeldCommand { lane, permit, subsystem, nsid, .. } in due {
+            let Some(lane) = self.lanes.get_mut(lane) else {
+                unreachable!("a lane was removed before its commands")
+            };
+            let failure = if self.core.namespaces.find(subsystem, nsid).is_some() {
+                Failure::Offline
+            } else {
+                self.core.missing(subsystem, nsid)
+            };
+            // The host knows no retry delays.
+            self.core.fail(lane, permit, failure.status().with_crd(0));
+        }
+    }
+}
