@@ -33,6 +33,8 @@ impl Counts {
         self.segments.store(0, Ordering::Relaxed);
     }
 
+    /// On the path of long transfers, where a call would save registers.
+    #[inline(always)]
     fn restart(&self) {
         self.left.store(FIRST.load(Ordering::Relaxed), Ordering::Relaxed);
         self.since.store(0, Ordering::Relaxed);
