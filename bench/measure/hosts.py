@@ -158,6 +158,16 @@ def of_spdk_perf(output):
     raise Failure(f"spdk_nvme_perf shows no total: {output}")
 
 
+class VhostLoad(Host):
+    """`vhost-load`, which is the driver of a machine. It writes the volume first."""
+
+    programs = ("vhost-load",)
+
+    def measure(self, bed, target, port, load, seconds):
+        options = f"--depth {load.depth} --span {VOLUME_BYTES} --seconds {seconds}{' --write' if load.rw == 'write' else ''}"
+        return of_report(json.loads(run([bed.program("vhost-load"), port, *options.split()], bed.host_core, seconds)))
+
+
 def minimal_host(bed, port, load, depth, *more):
     options = f"127.0.0.1:{port} {NQN} --depth {depth} --connections {load.connections}"
     return [bed.program("minimal-host"), *options.split(), *more]

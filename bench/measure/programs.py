@@ -131,7 +131,7 @@ class Testbed:
         return None
 
 
-BUILT = ["isolane", "floor", "verbs-floor", "minimal-host", "streams"]
+BUILT = ["isolane", "floor", "verbs-floor", "minimal-host", "streams", "vhost-load"]
 SPDK = ["nvmf_tgt", "spdk_nvme_perf"]
 REMEDIES = {
     **dict.fromkeys(BUILT, "cargo build --release -p isolane-cli -p isolane-bench"),

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from hosts import Bench, Fio, FioEngine, FioFile, FioRbd, Floor, Idle, ImageBench, IscsiPerf, MinimalHost, ReadBench, SettledBench, SpdkPerf
-from targets import Isolane, IsolaneFile, IsolaneNbd, IsolaneRbd, Nbdkit, NoTarget, QemuNbd, Spdk, SpdkRbd, Tgt
+from hosts import Bench, Fio, FioEngine, FioFile, FioRbd, Floor, Idle, ImageBench, IscsiPerf, MinimalHost, ReadBench, SettledBench, SpdkPerf, VhostLoad
+from targets import Isolane, IsolaneFile, IsolaneNbd, IsolaneRbd, IsolaneVhost, Nbdkit, NoTarget, QemuNbd, Spdk, SpdkRbd, Tgt
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,8 @@ READ = tuple(
 READ_GOALS = goals("isolane+read", "isolane+unread", iops="≥ 0.98", p99_9_us="≤ 1.05")
 NBD = (Contender("isolane", IsolaneNbd(), Fio("")), Contender("nbdkit", Nbdkit(), Fio("")))
 NBD_GOALS = goals("isolane", "nbdkit", iops="≥ 1.00")
+# A machine and an NVMe/TCP host with the same volume.
+VHOST = (ISOLANE, Contender("isolane+vhost", IsolaneVhost(), VhostLoad()))
 CEPH = (
     Contender("isolane", IsolaneRbd(), ImageBench()),
     Contender("isolane+poll", IsolaneRbd(POLL, both_cores=False), ImageBench()),
@@ -189,6 +191,10 @@ NBD_LOADS = (
     ("w4k-qd32", "4 KiB random write, QD32", writes(32)),
     ("r4k-4x8", "4 KiB random read, 4 connections x QD8", reads(8, 4)),
     ("r128k-qd16", "128 KiB random read, QD16", reads(16, 1, 128 << 10)),
+)
+VHOST_LOADS = (
+    *((f"r4k-qd{depth}", f"4 KiB random read, QD{depth}", reads(depth)) for depth in [1, 32]),
+    *((f"w4k-qd{depth}", f"4 KiB random write, QD{depth}", writes(depth)) for depth in [1, 32]),
 )
 CEPH_LOADS = (
     *((f"r4k-qd{depth}", f"4 KiB random read, QD{depth}", reads(depth)) for depth in [1, 16, 64]),
@@ -292,6 +298,7 @@ ROWS = (
     observed("host", "at the host, 4 KiB read, QD32", reads(32), OBSERVED_HOST),
     Row("observe-readers", "numbers read beside 1,000 connections, 4 KiB read, QD32", reads(32), READ, READ_GOALS),
     *(Row(f"nbd-{name}", f"NBD, {title}", load, NBD, NBD_GOALS) for name, title, load in NBD_LOADS),
+    *(Row(f"vhost-{name}", f"virtual machine, {title}", load, VHOST) for name, title, load in VHOST_LOADS),
     *(Row(f"ceph-{name}", f"Ceph RBD, {title}", load, CEPH, CEPH_GOALS) for name, title, load in CEPH_LOADS),
     Row(
         "idle",

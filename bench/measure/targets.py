@@ -58,6 +58,20 @@ class IsolaneNbd:
             yield process, listening_port(process)
 
 
+class IsolaneVhost:
+    """`isolane export --vhost-user-blk` with a memory volume. Yields its socket as the port."""
+
+    programs = ("isolane",)
+
+    @contextmanager
+    def start(self, bed, load):
+        socket = bed.scratch / "vhost.sock"
+        options = f"--vhost-user-blk {socket} --mode poll --log-level warn".split()
+        with Process([bed.program("isolane"), "export", f"mem:{VOLUME_BYTES}", *options], bed.target_core) as process:
+            process.wait_for(lambda: "exporting on vhost-user-blk" in process.stdout())
+            yield process, socket
+
+
 @dataclass(frozen=True)
 class IsolaneRbd:
     """`isolane serve` with one image of a Ceph cluster for each connection of the load, whose threads run on both cores."""

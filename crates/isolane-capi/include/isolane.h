@@ -60,10 +60,11 @@
  *
  * A session, its streams, and its pollers belong to the process that opened the session, and end with that process; a
  * volume and its queues likewise. In a child of fork(), their use fails with ECONNABORTED, and closing them does
- * nothing. A child can open another session or volume, but only if no other thread was in a function of the library
- * during fork(), and no volume with an RBD image was open or closing: otherwise a lock of the library or of librbd can
- * be held in the child, which then waits forever. exec() closes all descriptors of the library. A block device stays in
- * use while a child has the descriptor of its parent, also after the parent has closed the volume.
+ * nothing. A child can open another session or volume. If another thread was opening, connecting, or closing an object
+ * during fork(), its locks are held in the child forever: there, isolane_session_open() and isolane_volume_open() fail
+ * with EDEADLK. If a volume with an RBD image was open, a lock of librbd can be held, and a child that opens one can wait
+ * forever. exec() closes all descriptors of the library. A block device stays in use while a child has the descriptor of
+ * its parent, also after the parent has closed the volume.
  *
  * Under valgrind, volumes can hang, because it does not support io_uring as the kernel does.
  *
@@ -140,8 +141,8 @@ enum {
  * EINVAL: the name has an error, or the volumes in it do not fit. ENOENT: no such file, directory, subsystem, or
  * namespace, or no engine. EBUSY: the file or device is in use, also by this program. EACCES, EPERM, EROFS: no
  * permission. ENOMEM: too large for the memory. EMFILE, ENFILE: no descriptor is left. EHOSTUNREACH: unknown host name.
- * ECONNREFUSED, ETIMEDOUT, and other errors of connect(). ENOSPC, EDQUOT, EFBIG: a file cannot be created. EIO: any
- * other reason, which isolane_error_text() has.
+ * ECONNREFUSED, ETIMEDOUT, and other errors of connect(). ENOSPC, EDQUOT, EFBIG: a file cannot be created. EDEADLK:
+ * fork() left a lock of the library held (see THREADS). EIO: any other reason, which isolane_error_text() has.
  */
 isolane_volume *isolane_volume_open(const char *uri, int flags);
 
@@ -331,7 +332,7 @@ enum {
  *
  * ENOENT, ECONNREFUSED: no engine is listening, and none could be started. EACCES: this user cannot access the
  * socket. EPERM: the engine runs as another user, does not serve this user, or refuses this much memory. ETIMEDOUT:
- * the engine does not respond.
+ * the engine does not respond. EDEADLK: fork() left a lock of the library held (see THREADS).
  */
 isolane_session *isolane_session_open(const char *path, size_t memory_bytes, int flags);
 

@@ -9,6 +9,7 @@ use std::ptr;
 
 use crate::error::Failure;
 use crate::ffi::from_raw;
+use crate::fork::Busy;
 
 /// A type that an exported function can return.
 pub(crate) trait Outcome {
@@ -33,6 +34,7 @@ pub(crate) fn call<T: Outcome>(name: &'static str, body: impl FnOnce() -> Result
 /// The requirements of [`from_raw`].
 pub(crate) unsafe fn close<T>(name: &'static str, object: *mut T) {
     call(name, || {
+        let _busy = Busy::enter();
         // SAFETY: this function has the same requirements.
         drop(unsafe { from_raw(object) });
         Ok(())

@@ -5,6 +5,7 @@
 //!
 //! * `entry.rs` has the frame of every function: no panic leaves it, and a failure becomes a status and a text
 //!   (`error.rs`).
+//! * `fork.rs` makes functions fail in a child whose locks can be held.
 //! * `ffi.rs` converts C pointers to references, and results to pointers.
 //!
 //! Invariant: the code relies on nothing beyond the promises of the header; null pointers and out-of-range
@@ -14,6 +15,7 @@ mod backend;
 mod entry;
 mod error;
 mod ffi;
+mod fork;
 mod listener;
 mod logging;
 mod memory;

@@ -15,6 +15,7 @@ use crate::backend::{MAX_REQUEST_BYTES, OpenVolume, Operation, Port};
 use crate::entry::call;
 use crate::error::Failure;
 use crate::ffi::{as_mut, as_ref, from_raw, into_raw, slice, slice_mut, timeout};
+use crate::fork::Busy;
 use crate::memory::{self, Allocation};
 use crate::volume::{ISOLANE_DURABLE, Volume};
 
@@ -177,6 +178,7 @@ pub unsafe extern "C" fn isolane_queue_close(queue: *mut Queue) {
         let Some(queue) = (unsafe { from_raw(queue) }) else { return Ok(()) };
         // The threads of a parent are not in its child, and their locks can be held.
         if queue.volume.is_of_this_process() {
+            let _busy = Busy::enter();
             drop(queue)
         } else {
             std::mem::forget(queue)

@@ -9,6 +9,7 @@ use isolane_shm::with_signals_blocked;
 use crate::entry::{call, close};
 use crate::error::Failure;
 use crate::ffi::{as_ref, into_raw, slice_mut, text};
+use crate::fork::Busy;
 use crate::logging;
 
 const ISOLANE_NO_SPAWN: c_int = 1;
@@ -32,6 +33,7 @@ pub unsafe extern "C" fn isolane_session_open(
         if memory_bytes > 0 {
             options.memory_bytes = memory_bytes;
         }
+        let _busy = Busy::open()?;
         logging::start();
         Ok(into_raw(with_signals_blocked(|| Session::open(&options))?))
     })

@@ -20,6 +20,7 @@ use rustix::net::sockopt;
 use crate::entry::{call, close};
 use crate::error::Failure;
 use crate::ffi::{as_ref, borrowed, from_raw, into_raw, owned, slice, slice_mut, text, timeout};
+use crate::fork::Busy;
 use crate::options::or_default;
 
 const ISOLANE_READ: c_int = 1;
@@ -53,6 +54,7 @@ pub unsafe extern "C" fn isolane_stream_connect(
         // SAFETY: the header states the requirements.
         let (session, address, options) = unsafe { (as_ref(session)?, text(address)?, or_default(options)) };
         session.check()?;
+        let _busy = Busy::enter();
         let socket = TcpStream::connect(&*addresses(address)?)?;
         Ok(into_raw_stream(with_signals_blocked(|| options.adopt_if_possible(session, socket))?, None))
     })

@@ -11,6 +11,7 @@ use crate::backend::{MAX_REQUEST_BYTES, OpenVolume, Operation};
 use crate::entry::call;
 use crate::error::Failure;
 use crate::ffi::{as_ref, from_raw, into_raw, slice, slice_mut, text};
+use crate::fork::Busy;
 use crate::{logging, memory};
 
 const ISOLANE_READ_ONLY: c_int = 1;
@@ -27,6 +28,7 @@ pub unsafe extern "C" fn isolane_volume_open(uri: *const c_char, flags: c_int) -
         }
         // SAFETY: the header states the requirements.
         let uri = unsafe { text(uri)? };
+        let _busy = Busy::open()?;
         logging::start();
         let volume = with_signals_blocked(|| OpenVolume::open(uri, flags & ISOLANE_READ_ONLY != 0));
         logging::flush();
@@ -140,6 +142,7 @@ pub unsafe extern "C" fn isolane_volume_close(volume: *mut Volume) {
         let Some(volume) = (unsafe { from_raw(volume) }) else { return Ok(()) };
         // The threads of a parent are not in its child, and their locks can be held.
         if volume.0.is_of_this_process() {
+            let _busy = Busy::enter();
             drop(volume);
             logging::flush();
         } else {

@@ -33,6 +33,12 @@ fn forked_child_cannot_use_parent_session() {
 }
 
 #[test]
+fn child_of_a_fork_during_an_open_gets_an_error() {
+    run("fork_busy", Linkage::Shared);
+    run("fork_busy", Linkage::Static);
+}
+
+#[test]
 fn reads_and_writes_volumes() {
     let dir = tempfile::tempdir().unwrap();
     let program = compile("tests/programs/volumes.c", &Linkage::Static, dir.path());
