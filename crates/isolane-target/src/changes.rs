@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use isolane_proto::subsystem::{NamespaceConfig, Port};
-use isolane_volume::Volume;
+use isolane_volume::{OpenError, Volume};
 
 use crate::error::NamespaceError;
 use crate::namespace::{Namespace, Namespaces};
@@ -271,7 +271,9 @@ impl Shared {
         let table = self.namespaces();
         let volume = &table.at(table.locate(nsid)?).volume;
         let resized = volume.resize(bytes, may_shrink);
-        let blocks = resized.map_err(|error| NamespaceError::Volume(error.to_string()))?;
+        let blocks = resized.map_err(|OpenError { name, reason, remedy, .. }| {
+            NamespaceError::Volume(format!("{name}: {reason}; {remedy}"))
+        })?;
         self.update(|next| next.update(nsid, |namespace| namespace.geometry.blocks = blocks))?;
         Ok(blocks * u64::from(volume.info().block_size))
     }
