@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use isolane_proto::subsystem::{NamespaceConfig, Port, SubsystemConfig, SubsystemId};
-use isolane_volume::Volume;
+use isolane_volume::{OpenError, Volume};
 use isolane_wire::Nqn;
 
 use crate::config::Subsystem;
@@ -313,7 +313,9 @@ impl Shared {
         let table = self.namespaces();
         let volume = &table.at(table.locate(subsystem, nsid)?).volume;
         let resized = volume.resize(bytes, may_shrink);
-        let blocks = resized.map_err(|error| NamespaceError::Volume(error.to_string()))?;
+        let blocks = resized.map_err(|OpenError { name, reason, remedy, .. }| {
+            NamespaceError::Volume(format!("{name}: {reason}; {remedy}"))
+        })?;
         self.update(subsystem, |next| {
             next.update((subsystem, nsid), |namespace| namespace.geometry.blocks = blocks)
         })?;

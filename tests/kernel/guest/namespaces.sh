@@ -3,6 +3,7 @@
 # another one; sysfs shows each change, and the connections stay.
 ADDR=$1 PORT=$2 NQN=$3
 . /guest/lib.sh
+modprobe nvme-tcp
 
 attribute_is() { # NSID ATTRIBUTE VALUE: of the block device
 	local device
