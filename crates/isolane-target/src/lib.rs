@@ -27,6 +27,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod auth;
+mod auth_requests;
 mod auth_threads;
 mod changes;
 mod config;

@@ -23,7 +23,7 @@ use isolane_wire::SubmissionEntry;
 use parking_lot::Mutex;
 
 use crate::auth::AuthConfig;
-use crate::auth_threads::AuthRequests;
+use crate::auth_requests::AuthRequests;
 use crate::config::TargetConfig;
 use crate::counters::{ConnectionStatus, CoreCounters, InFlight};
 use crate::fence::Fence;

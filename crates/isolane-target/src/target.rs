@@ -403,7 +403,8 @@ fn run_core(
     let Ok((shared, mailbox)) = later.recv() else { return };
     let acceptor = accepts.then(|| Acceptor::new(config));
     shared.observed[index].thread.set(rustix::thread::gettid().as_raw_nonzero().get() as u64);
-    let mut driver = Driver::new((index, core), shared, reactor, mailbox, acceptor, config);
+    let namespaces = shared.namespaces();
+    let mut driver = Driver::new((index, core), (shared, namespaces), reactor, mailbox, acceptor, config);
     // Sent before the driver waits for operations in flight.
     let _ = reports.send(driver.run());
 }

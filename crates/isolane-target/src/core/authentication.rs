@@ -18,8 +18,8 @@ use isolane_wire::fabrics::{ConnectData, ConnectResponse};
 use isolane_wire::opcode::{AdminOpcode, FabricsType};
 
 use super::Core;
-use super::command::take_small_data;
-use crate::auth_threads::AuthRequest;
+use super::control_data::take_small_data;
+use crate::auth_requests::AuthRequest;
 use crate::lane::{Authentication, Computing, Lane};
 
 /// A command of authentication.

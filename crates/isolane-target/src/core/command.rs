@@ -7,13 +7,14 @@ use isolane_observe::stage::Stage;
 use isolane_proto::subsystem::{
     Action, AssociationId, Host, HostPage, data_expected, invalid_transfer_status, takes_data,
 };
-use isolane_proto::target::{DataLocation, Permit, Transfer};
+use isolane_proto::target::{Permit, Transfer};
 use isolane_proto::{Completion, Failure};
 use isolane_wire::opcode::{FabricsType, IoOpcode};
 use isolane_wire::{Status, SubmissionEntry};
 
 use super::Core;
 use super::authentication::AuthenticationCommand;
+use super::control_data::take_small_data;
 use super::flush::AfterFlush;
 use crate::host_page::PageRequest;
 use crate::lane::{Lane, WaitingForPage};
@@ -202,15 +203,6 @@ impl Core {
                 self.close_gracefully(lane, "the host disconnected it");
             }
         }
-    }
-}
-
-/// The data of the control path is small and of known length, so it uses no memory of the pool.
-pub(super) fn take_small_data(lane: &mut Lane, permit: Permit, len: u32, place: DataLocation) {
-    let buffer = Buffer::contiguous(len as usize);
-    match place {
-        DataLocation::InCapsule => lane.conn.receive_into(permit, buffer),
-        DataLocation::Transport => lane.conn.request_data(permit, buffer),
     }
 }
 

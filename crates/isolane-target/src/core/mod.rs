@@ -13,7 +13,9 @@
 //! | [`accept`] | accepts connections and places them on cores |
 //! | [`receive`] | receives bytes and handles the events of the connection |
 //! | [`command`] | dispatches commands; commands of the control path |
+//! | [`control_data`] | data of commands of the control path |
 //! | [`connect`] | Fabrics Connect |
+//! | [`authentication`] | authentication of hosts |
 //! | [`fence`] | orders the new association of a host after its older ones |
 //! | [`io`] | I/O commands: from the command to the request of a volume |
 //! | [`offline`] | commands of namespaces without a volume |
@@ -40,6 +42,7 @@ mod authentication;
 mod close;
 mod command;
 mod connect;
+mod control_data;
 mod fair_share;
 mod fence;
 mod flush;
@@ -150,10 +153,10 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// `cpu` is the core that the thread is pinned to.
+    /// `cpu` is the core that the thread is pinned to, `namespaces` the present table.
     pub(crate) fn new(
         (index, cpu): (usize, Option<usize>),
-        shared: Arc<Shared>,
+        (shared, namespaces): (Arc<Shared>, Arc<Namespaces>),
         reactor: Reactor,
         mailbox: Receiver<Message>,
         acceptor: Option<Acceptor>,
@@ -166,7 +169,6 @@ impl Driver {
             cells.sleeps.get_or_init(|| reactor.sleep_times());
         }
         let observer = Observer::new(config.observe, cells);
-        let namespaces = shared.namespaces();
         let mut core = Core {
             index,
             counters: Arc::clone(&shared.counters[index]),
