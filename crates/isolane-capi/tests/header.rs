@@ -12,7 +12,9 @@ type Signatures = BTreeMap<String, Vec<String>>;
 
 #[test]
 fn header_matches_sources() {
-    let (declared, defined) = (declared(&header()), defined(&sources()));
+    let (declared, mut defined) = (declared(&header()), defined(&sources()));
+    // The others are called by the C library.
+    defined.retain(|name, _| name.starts_with("isolane_"));
     assert!(declared.len() > 60, "{declared:?}");
     for (name, types) in &declared {
         assert_eq!(Some(types), defined.get(name), "{name}: header and sources");
