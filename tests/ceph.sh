@@ -43,8 +43,9 @@ logs_within() { # SECONDS TEXT
 start() { # NAME VOLUME...: the target that the other functions mean
 	served=$1 port=$(free_port)
 	: > "$logs/target-$served.log"
-	start_target "$served" "$port" "${@:2}"
+	start_target "$served" "$port" "${@:2}" --control-socket "$work/control.sock"
 }
+control() { "$isolane" ctl --socket "$work/control.sock" "$@"; }
 end() { end_target "$served" TERM; }
 
 # ---- volumes ------------------------------------------------------------------------
@@ -133,6 +134,9 @@ suite_errors() {
 # ---- space ---------------------------------------------------------------------------
 set_quota() { ceph osd pool set-quota small max_bytes "$1"; }
 other_volume_works() { verified 2 --bs 4k --depth 4 && verified 3 --bs 4k --depth 4; }
+larger_size() { # NSID BYTES
+	control namespace resize "$1" && "$isolane" info --json "$(uri "$1")" | grep -q "\b$2\b"
+}
 suite_space() {
 	ceph osd pool create small 8 && rbd pool init small && rbd create --size 64M small/v && rbd create --size 64M rbd/free
 	check "serve an image of a pool with a quota" start space "rbd:small/v,conf=$CEPH_CONF" "$(image free)" mem:32M || return
@@ -147,6 +151,7 @@ suite_space() {
 	check "no write failed, none is lost" end_bench 60
 	rbd resize --size 80M rbd/free
 	check "the log has the larger size" logs_within 30 "the image has 83886080 bytes, was 67108864"
+	check "hosts get the larger size" larger_size 2 83886080
 	check "the target ends with status 0" end
 }
 

@@ -1,7 +1,8 @@
 //! The error of the command line: failed action, reason, and hint.
 //!
 //! Every subcommand returns [`Failure`]; `main` prints it on stderr as
-//! `isolane: action: reason; hint` and exits with status 1, or 128 + N after signal N.
+//! `isolane: action: reason; hint` and exits with status 1, with 2 for a wrong option or configuration file, or with
+//! 128 + N after signal N.
 //!
 //! Invariant: the printed text has no control characters but line feeds.
 
@@ -56,6 +57,11 @@ impl Failure {
     /// Sets the exit status of a signal.
     pub fn by_signal(self, signal: i32) -> Self {
         Failure { status: u8::try_from(128 + signal).unwrap_or(1), ..self }
+    }
+
+    /// Sets the exit status of a wrong option or configuration file, which no repetition corrects.
+    pub fn of_usage(self) -> Self {
+        Failure { status: 2, ..self }
     }
 
     /// Returns the exit status.

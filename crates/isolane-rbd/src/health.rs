@@ -15,7 +15,7 @@ pub(crate) struct Health {
     /// Whether the loss is in the log.
     is_reported: AtomicBool,
     /// Size in bytes that is served, and the present one.
-    served: u64,
+    served: AtomicU64,
     present: AtomicU64,
     started: AtomicU64,
     started_changes: AtomicU64,
@@ -39,7 +39,7 @@ impl Health {
         Health {
             lost: AtomicI32::new(0),
             is_reported: AtomicBool::new(false),
-            served: bytes,
+            served: AtomicU64::new(bytes),
             present: AtomicU64::new(bytes),
             started: AtomicU64::new(0),
             started_changes: AtomicU64::new(0),
@@ -100,7 +100,12 @@ impl Health {
 
     /// Returns the size that is served and the present one.
     pub fn sizes(&self) -> (u64, u64) {
-        (self.served, self.present.load(Ordering::Relaxed))
+        (self.served.load(Ordering::Relaxed), self.present.load(Ordering::Relaxed))
+    }
+
+    /// Serves this size.
+    pub fn serve(&self, bytes: u64) {
+        self.served.store(bytes, Ordering::Relaxed);
     }
 
     /// Converts the error of a request.

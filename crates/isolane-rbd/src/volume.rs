@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use isolane_memory::{Buffer, Payload, Pool};
+use isolane_volume::spec::format_size;
 use isolane_volume::{
-    BlockRange, Completer, Condition, Request, Step, Volume, VolumeDescription, VolumeError, VolumeTree,
+    BlockRange, Completer, Condition, OpenError, Request, Step, Volume, VolumeDescription, VolumeError,
+    VolumeInfo, VolumeTree,
 };
 use smallvec::{SmallVec, smallvec};
 use uuid::Uuid;
@@ -28,6 +30,29 @@ impl Volume for RbdVolume {
         &self.description
     }
 
+    fn blocks(&self) -> u64 {
+        self.shared.health.sizes().0 / u64::from(self.description.info.block_size)
+    }
+
+    fn resize(&self, bytes: Option<u64>, may_shrink: bool) -> Result<u64, OpenError> {
+        let Shared { image, health, .. } = &*self.shared;
+        let fail = |reason: String, remedy: &str| OpenError::new(self.name(), reason, remedy);
+        let present = image.bytes().map_err(|error| fail(error.to_string(), "check the cluster"))?;
+        health.resize(present);
+        if bytes.is_some_and(|bytes| bytes != present) {
+            let reason = format!("the image has {}", format_size(present));
+            return Err(fail(reason, "change its size with `rbd resize`, then leave the size out here"));
+        }
+        let (served, _) = health.sizes();
+        if present < served && !may_shrink {
+            let reason =
+                format!("its size would shrink from {} to {}", format_size(served), format_size(present));
+            return Err(fail(reason, "allow that with --shrink if no host uses the blocks beyond"));
+        }
+        health.serve(present);
+        Ok(self.blocks())
+    }
+
     fn stores(&self) -> Vec<Uuid> {
         vec![self.store]
     }
@@ -48,7 +73,7 @@ impl Volume for RbdVolume {
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
         let is_promise = request.is_change() || matches!(request, Request::Flush);
-        let checked = request.check(self.info());
+        let checked = request.check(&VolumeInfo { blocks: self.blocks(), ..*self.info() });
         let end = self.end_of(&request);
         if let Err(error) = checked.and_then(|()| self.shared.health.check(is_promise, end)) {
             return request.fail(error, pool);

@@ -76,12 +76,11 @@ fn check_image(shared: &Arc<Shared>, with_lock: bool) {
     let (served, _) = health.sizes();
     if bytes < served {
         log::error!(
-            "{name}: the image shrank from {previous} to {bytes} bytes; requests beyond fail; restore its size and \
-             restart the target"
+            "{name}: the image shrank from {previous} to {bytes} bytes; requests beyond fail until its size is restored"
         );
     } else {
         log::warn!(
-            "{name}: the image has {bytes} bytes, was {previous}; restart the target to serve {bytes}"
+            "{name}: the image has {bytes} bytes, was {previous}; `isolane ctl namespace resize` serves them"
         );
     }
 }

@@ -10,8 +10,12 @@ use crate::config_file;
 use crate::failure::Failure;
 
 /// Reads a file, and returns arguments with its meaning. `strict` rejects access without authentication from other
-/// machines; otherwise the log has it.
+/// machines; otherwise the log has it. Every failure has the exit status of a wrong file.
 pub fn load(path: &Path, strict: bool) -> Result<Args, Failure> {
+    read(path, strict).map_err(Failure::of_usage)
+}
+
+fn read(path: &Path, strict: bool) -> Result<Args, Failure> {
     let config = config_file::load(path)?;
     let arguments = arguments(&config).map_err(|unsupported| {
         let lines: Vec<String> = unsupported.iter().map(|line| format!("\n  {line}")).collect();

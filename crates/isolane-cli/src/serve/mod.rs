@@ -368,6 +368,12 @@ const SCHEDULERS: [Choice<RebalanceInterval>; 2] = [
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Failure> {
+    // Its default values hide this from the parser.
+    if args.strict && args.config.is_none() {
+        return Err(Failure::new("cannot serve with --strict", "it checks a configuration file")
+            .with_hint("name one with --config, or leave out --strict")
+            .of_usage());
+    }
     let args = match &args.config {
         Some(path) => Args { json: args.json, ..from_file::load(path, args.strict)? },
         None => args,

@@ -40,7 +40,20 @@ pub struct Operator {
     kinds: Kinds,
     conditions: Arc<Conditions>,
     /// By namespace ID. Locked during a change, so that there is one at a time.
-    specs: Mutex<BTreeMap<u32, VolumeSpec>>,
+    specs: Mutex<BTreeMap<u32, Served>>,
+}
+
+/// A namespace, as operators want it.
+struct Served {
+    spec: VolumeSpec,
+    /// Protected from writes, also after its volume was opened again or replaced.
+    is_protected: bool,
+}
+
+impl From<VolumeSpec> for Served {
+    fn from(spec: VolumeSpec) -> Served {
+        Served { spec, is_protected: false }
+    }
 }
 
 #[derive(Deserialize)]
@@ -87,6 +100,7 @@ impl Operator {
         conditions: Arc<Conditions>,
         specs: BTreeMap<u32, VolumeSpec>,
     ) -> Operator {
+        let specs = specs.into_iter().map(|(nsid, spec)| (nsid, spec.into())).collect();
         Operator { target, kinds, conditions, specs: Mutex::new(specs) }
     }
 
@@ -163,7 +177,7 @@ impl Operator {
         let description = volume::describe(&spec, &*opened);
         let nsid = changed.added.first().copied().unwrap_or_default();
         log::info!("namespace {nsid}: added, {description}");
-        specs.insert(nsid, spec);
+        specs.insert(nsid, spec.into());
         Ok(Reply { status: 201, body: json!({ "nsid": nsid, "volume": description }) })
     }
 
@@ -181,8 +195,10 @@ impl Operator {
         if spec.nsid.is_some_and(|other| other != nsid) {
             return Err(invalid(format!("the volume has another nsid than {nsid}; leave it out")));
         }
-        let changed = self.give(nsid, &spec, opened, *shrink)?;
-        specs.insert(nsid, spec);
+        let is_protected = specs.get(&nsid).is_some_and(|served| served.is_protected);
+        let served = Served { spec, is_protected };
+        let changed = self.give(nsid, &served, opened, *shrink)?;
+        specs.insert(nsid, served);
         Ok(closing(nsid, &changed))
     }
 
@@ -190,12 +206,14 @@ impl Operator {
     fn give(
         &self,
         nsid: u32,
-        spec: &VolumeSpec,
+        Served { spec, is_protected }: &Served,
         opened: Arc<dyn Volume>,
         may_shrink: bool,
     ) -> Result<Changed, Reply> {
         let change = NamespaceChange::Replace { nsid, volume: Arc::clone(&opened), may_shrink };
-        let changed = self.target.change(vec![change]).map_err(refused)?;
+        let mut changes = vec![change];
+        changes.extend(is_protected.then_some(NamespaceChange::ReadOnly { nsid, read_only: true }));
+        let changed = self.target.change(changes).map_err(refused)?;
         self.conditions.add(&opened);
         log::info!("namespace {nsid}: serves {}", volume::describe(spec, &*opened));
         Ok(changed)
@@ -208,9 +226,9 @@ impl Operator {
         Ok(closing(nsid, &changed))
     }
 
-    fn take_offline(&self, nsid: u32, specs: &BTreeMap<u32, VolumeSpec>) -> Result<Changed, Reply> {
-        let spec = specs.get(&nsid).ok_or_else(|| refused(NamespaceError::Unknown(nsid)))?;
-        let leaves = self.kinds.leaves(spec).map_err(invalid)?;
+    fn take_offline(&self, nsid: u32, specs: &BTreeMap<u32, Served>) -> Result<Changed, Reply> {
+        let served = specs.get(&nsid).ok_or_else(|| refused(NamespaceError::Unknown(nsid)))?;
+        let leaves = self.kinds.leaves(&served.spec).map_err(invalid)?;
         if leaves.iter().any(|leaf| matches!(leaf.source, Source::Memory { .. })) {
             let detail = format!(
                 "namespace {nsid}: a memory volume loses its data when it is closed; remove it instead"
@@ -227,23 +245,18 @@ impl Operator {
         self.bring_online(nsid, &specs, *shrink)
     }
 
-    fn bring_online(
-        &self,
-        nsid: u32,
-        specs: &BTreeMap<u32, VolumeSpec>,
-        shrink: bool,
-    ) -> Result<Reply, Reply> {
-        let spec = specs.get(&nsid).ok_or_else(|| refused(NamespaceError::Unknown(nsid)))?;
+    fn bring_online(&self, nsid: u32, specs: &BTreeMap<u32, Served>, shrink: bool) -> Result<Reply, Reply> {
+        let served = specs.get(&nsid).ok_or_else(|| refused(NamespaceError::Unknown(nsid)))?;
         let is_offline =
             |status: &NamespaceStatus| status.nsid == nsid && status.state == NamespaceState::Offline;
         if !self.target.list().iter().any(is_offline) {
             let detail = format!("namespace {nsid} is online; reopen closes its volume first");
             return Err(Reply::problem(409, "not possible", detail));
         }
-        let spec = without_size(spec);
-        let opened = self.open(&spec)?;
-        let description = volume::describe(&spec, &*opened);
-        self.give(nsid, &spec, opened, shrink)?;
+        let served = Served { spec: without_size(&served.spec), is_protected: served.is_protected };
+        let opened = self.open(&served.spec)?;
+        let description = volume::describe(&served.spec, &*opened);
+        self.give(nsid, &served, opened, shrink)?;
         Ok(Reply::ok(json!({ "nsid": nsid, "volume": description })))
     }
 
@@ -260,7 +273,7 @@ impl Operator {
         self.bring_online(nsid, &specs, *shrink)
     }
 
-    fn specs(&self) -> MutexGuard<'_, BTreeMap<u32, VolumeSpec>> {
+    fn specs(&self) -> MutexGuard<'_, BTreeMap<u32, Served>> {
         self.specs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -271,8 +284,12 @@ impl Operator {
     }
 
     fn set_read_only(&self, nsid: u32, ReadOnly { read_only }: &ReadOnly) -> Result<Reply, Reply> {
+        let mut specs = self.specs();
         let change = NamespaceChange::ReadOnly { nsid, read_only: *read_only };
         self.target.change(vec![change]).map_err(refused)?;
+        if let Some(served) = specs.get_mut(&nsid) {
+            served.is_protected = *read_only;
+        }
         log::info!("namespace {nsid}: {}", if *read_only { "read-only" } else { "writable" });
         Ok(Reply::ok(json!({ "nsid": nsid, "read_only": read_only })))
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::{Server, fail, run, succeed};
+use crate::{Server, fail, run, succeed, text};
 
 const NQN: &str = "nqn.2014-08.org.example:disks";
 
@@ -16,6 +16,21 @@ fn write(directory: &Path, name: &str, listen: &str, namespace: &str) -> String 
     );
     fs::write(&path, text).unwrap();
     path
+}
+
+#[test]
+fn wrong_files_and_strict_alone_are_errors_of_usage() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("bad.toml");
+    fs::write(&file, "[server\n").unwrap();
+    for arguments in [
+        &["serve", "--config", text(&file)][..],
+        &["serve", "--config", text(&dir.path().join("missing"))],
+        &["serve", "--strict", "mem:1M", "--listen", "127.0.0.1:0"],
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 #[test]

@@ -124,6 +124,9 @@ fn file_is_closed_while_its_namespace_is_offline() {
     assert!(target.refused(&["namespace", "online", "1"]).contains("reopen closes its volume first"));
     assert_eq!(target.ctl(&["namespace", "reopen", "1"]), online);
     assert_eq!(target.status()["namespaces"][0]["state"], "online");
+    target.ctl(&["namespace", "read-only", "1"]);
+    target.ctl(&["namespace", "reopen", "1"]);
+    assert_eq!(target.status()["namespaces"][0]["read_only"], true, "as before");
     let error = target.refused(&["namespace", "offline", "2"]);
     assert!(error.contains("loses its data when it is closed"), "{error}");
     assert!(target.server.stop());
