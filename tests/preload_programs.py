@@ -681,6 +681,30 @@ def edges():
     print([event for _, event in events.poll(5)], near.recv(1), events.poll(0))
 
 
+def oneshots():
+    """Members of which the kernel has reported the one shot before they move, and others that are armed then."""
+    events = select.epoll()
+    for edge in (0, select.EPOLLET):
+        for armed in (False, True):
+            near = socket.create_connection(listener.getsockname())
+            far, _ = listener.accept()
+            near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            interest = select.EPOLLIN | select.EPOLLONESHOT | edge
+            events.register(far, interest)
+            near.sendall(b"0123456789")
+            print(len(events.poll(5)))
+            if armed:
+                events.modify(far, interest)
+            print(far.recv(4), len(events.poll(0.02)), events.poll(0.02))
+            for _ in range(3):
+                near.sendall(b"x")
+                exactly_ready(far, 7)
+                print(events.poll(0.02))
+                events.modify(far, interest)
+                print(len(events.poll(5)), far.recv(1), events.poll(0.02))
+            far.close()
+
+
 def nested():
     """Sets in other sets, before and after their members move; the other connections of the process go on."""
     for edge in (0, select.EPOLLET):

@@ -324,7 +324,7 @@ fn adopt(slot: &'static Slot, fd: c_int) -> bool {
         sockets::Adoptable::Later => return stays(CANDIDATE),
         sockets::Adoptable::Never => return stays(PINNED),
     }
-    if entry.sets.iter().any(|set| !set.prepare(&engine)) {
+    if entry.sets.iter().any(|set| !set.prepare(fd, &engine)) {
         return stays(CANDIDATE);
     }
     let Some(adopted) = Adopted::open(&engine, fd) else { return stays(PINNED) };
