@@ -329,7 +329,7 @@ check "connections return once a ring of io_uring is made" moves_nothing_with_ri
 check "connections return once a ring is seen that was made past the C library" moves_nothing_with_unseen_ring || status=1
 for name in sizes vectors flags full polls edges forked; do check "same output through the engine: $name" same_and_served "$name" || status=1; done
 for name in locked ended; do check "same output without the engine: $name" same_without_engine "$name" || status=1; done
-for name in ends signals levels late nested inherited shared children duplicates copies turns exhausted options; do check "same output: $name" same "$name" || status=1; done
+for name in ends signals levels late oneshots settings nested inherited shared children duplicates copies turns exhausted options; do check "same output: $name" same "$name" || status=1; done
 check "same output through the engine: whole" same_and_served whole || status=1
 for name in interrupted closed peeks empties limits names filtered namespaces rebinds prompt; do check "same output: $name" same "$name" || status=1; done
 check "all names of the functions are intercepted" knows_all_names || status=1

@@ -681,6 +681,62 @@ def edges():
     print([event for _, event in events.poll(5)], near.recv(1), events.poll(0))
 
 
+def settings():
+    """A thread changes settings of sockets while these move."""
+    changes = (
+        lambda end: end.setblocking(False),
+        lambda end: end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 1000)),
+    )
+    for change in changes:
+        kept = 0
+        while kept < 100:
+            near = socket.create_connection(listener.getsockname())
+            far, _ = listener.accept()
+            gate = threading.Barrier(2)
+            thread = threading.Thread(target=lambda: (gate.wait(), change(far)))
+            thread.start()
+            gate.wait()
+            far.sendall(b"x")
+            thread.join()
+            # It ends a call that waits although it must not.
+            late = threading.Timer(5, near.sendall, [b"late"])
+            late.start()
+            try:
+                far.recv(1)
+                break
+            except BlockingIOError:
+                kept += 1
+            finally:
+                late.cancel()
+                late.join()
+            near.close(), far.close()
+        print(kept)
+
+
+def oneshots():
+    """Members of which the kernel has reported the one shot before they move, and others that are armed then."""
+    events = select.epoll()
+    for edge in (0, select.EPOLLET):
+        for armed in (False, True):
+            near = socket.create_connection(listener.getsockname())
+            far, _ = listener.accept()
+            near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            interest = select.EPOLLIN | select.EPOLLONESHOT | edge
+            events.register(far, interest)
+            near.sendall(b"0123456789")
+            print(len(events.poll(5)))
+            if armed:
+                events.modify(far, interest)
+            print(far.recv(4), len(events.poll(0.02)), events.poll(0.02))
+            for _ in range(3):
+                near.sendall(b"x")
+                exactly_ready(far, 7)
+                print(events.poll(0.02))
+                events.modify(far, interest)
+                print(len(events.poll(5)), far.recv(1), events.poll(0.02))
+            far.close()
+
+
 def nested():
     """Sets in other sets, before and after their members move; the other connections of the process go on."""
     for edge in (0, select.EPOLLET):

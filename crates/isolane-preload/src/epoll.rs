@@ -24,7 +24,7 @@ use crate::adopted::{Adopted, Watcher, catch_up};
 use crate::engine::Engine;
 use crate::numbers::NumberMap;
 use crate::policy::now_ns;
-use crate::{own, real};
+use crate::{gate, own, real};
 
 /// An epoll set of this process.
 pub(crate) struct Set {
@@ -59,12 +59,15 @@ struct Inner {
 }
 
 /// A TCP socket of this process in a set.
+#[derive(Clone)]
 struct Member {
     events: u32,
     data: u64,
     adopted: Option<Arc<Adopted>>,
     /// Ticket of its entry in the queue, or 0.
     queued: u64,
+    /// Ticket of its last change.
+    changed: u64,
     /// One-shot, and reported.
     disabled: bool,
     /// Not a member of the kernel's set although it is with the kernel, because it is disabled.
@@ -176,20 +179,22 @@ impl Set {
         Some(Ok(()))
     }
 
-    /// Prepares for the adoption of a member. Returns `false` if the member must stay with the kernel.
-    pub(crate) fn prepare(&self, engine: &Arc<Engine>) -> bool {
+    /// Prepares for the adoption of a member. Returns `false` if the member must stay with the kernel: the set is shared,
+    /// or the kernel may report the member at any moment, which is one-shot.
+    pub(crate) fn prepare(&self, fd: c_int, engine: &Arc<Engine>) -> bool {
         let mut inner = self.inner.lock();
-        !self.is_shared() && self.register(&mut inner, engine)
+        let is_armed = inner.members.get(&fd).is_some_and(|member| member.is_one_shot() && !member.detached)
+            && (inner.members.len() > MAX_ONE_SHOT || is_armed(self.fd, fd));
+        !is_armed && !self.is_shared() && self.register(&mut inner, engine)
     }
 
-    /// Takes a member that was adopted from the kernel's set, after [`Set::prepare`].
+    /// Takes a member that was adopted from the kernel's set, after [`Set::prepare`]. Its descriptor is locked, so that
+    /// no thread has changed it since.
     pub(crate) fn adopt(self: &Arc<Set>, fd: c_int, adopted: &Arc<Adopted>) {
         let mut inner = self.inner.lock();
         let Some(member) = inner.members.get_mut(&fd) else { return };
         member.adopted = Some(Arc::clone(adopted));
-        if member.detached {
-            (member.detached, member.disabled) = (false, true);
-        }
+        (member.detached, member.disabled) = (false, member.is_one_shot());
         self.adopted.fetch_add(1, Ordering::SeqCst);
         // Again, because a wait removes the descriptors of a set without adopted members.
         self.register(&mut inner, adopted.engine());
@@ -203,10 +208,12 @@ impl Set {
     /// Returns a member to the kernel's set.
     pub(crate) fn give_back(&self, fd: c_int) {
         let mut inner = self.inner.lock();
+        let ticket = inner.next_ticket();
         let Some(member) = inner.members.get_mut(&fd).filter(|member| member.adopted.is_some()) else {
             return;
         };
-        member.adopted = None;
+        // A thread that has found an event does not report it: the kernel does.
+        (member.adopted, member.changed) = (None, ticket);
         self.adopted.fetch_sub(1, Ordering::SeqCst);
         if member.disabled {
             member.detached = true;
@@ -286,7 +293,12 @@ impl Set {
             if count == events.len() {
                 break;
             }
-            let Some((fd, interest, data, adopted)) = self.inner.lock().dequeue() else { continue };
+            let Some((fd, Member { events: interest, data, changed, adopted, .. })) =
+                self.inner.lock().dequeue()
+            else {
+                continue;
+            };
+            let Some(adopted) = adopted else { continue };
             let wanted = interest | (EPOLLERR | EPOLLHUP) as u32;
             let is_edge = interest & EPOLLET as u32 != 0;
             let Some(found) = adopted.events_or_arm(wanted, is_edge) else { continue };
@@ -300,8 +312,8 @@ impl Set {
             }
             let mut inner = self.inner.lock();
             let Some(member) = inner.members.get_mut(&fd) else { continue };
-            if member.disabled || member.events != interest || member.data != data {
-                // Changed in the meantime, and queued by that.
+            if member.disabled || member.changed != changed {
+                // Changed in the meantime, and queued by that, or reported by another thread.
                 continue;
             }
             if interest & EPOLLONESHOT as u32 != 0 {
@@ -460,7 +472,14 @@ impl Inner {
     fn insert(&mut self, fd: c_int, event: epoll_event, adopted: Option<Arc<Adopted>>) {
         let queued = self.members.get(&fd).map_or(0, |member| member.queued);
         let epoll_event { events, u64: data } = event;
-        self.members.insert(fd, Member { events, data, adopted, queued, disabled: false, detached: false });
+        let changed = self.next_ticket();
+        let member = Member { events, data, adopted, queued, changed, disabled: false, detached: false };
+        self.members.insert(fd, member);
+    }
+
+    fn next_ticket(&mut self) -> u64 {
+        self.ticket += 1;
+        self.ticket
     }
 
     fn remove(&mut self, fd: c_int) -> Option<Member> {
@@ -485,13 +504,35 @@ impl Inner {
         }
     }
 
-    fn dequeue(&mut self) -> Option<(c_int, u32, u64, Arc<Adopted>)> {
+    /// Returns a copy of the next queued member that can have an event.
+    fn dequeue(&mut self) -> Option<(c_int, Member)> {
         let (fd, ticket) = self.queue.pop_front()?;
         let member = self.members.get_mut(&fd).filter(|member| member.queued == ticket)?;
         member.queued = 0;
-        let adopted = member.adopted.clone().filter(|_| !member.disabled)?;
-        Some((fd, member.events, member.data, adopted))
+        Some((fd, member.clone())).filter(|_| !member.disabled)
     }
+}
+
+impl Member {
+    fn is_one_shot(&self) -> bool {
+        self.events & EPOLLONESHOT as u32 != 0
+    }
+}
+
+/// Returns `true` if the kernel's set may report a one-shot member, or if that is unknown. The kernel clears the events of
+/// a member that it has reported, among them those that each other member has.
+fn is_armed(set: c_int, fd: c_int) -> bool {
+    // Of this thread: the main thread may have ended.
+    let path = format!("/proc/thread-self/fdinfo/{set}");
+    let Ok(info) = gate::inside(|| std::fs::read_to_string(path)) else { return true };
+    let events = |line: &str| {
+        let mut words = line.split_whitespace();
+        let is_member = words.next() == Some("tfd:") && words.next()?.parse() == Ok(fd);
+        let events = words.nth(1).filter(|_| is_member)?;
+        Some(u32::from_str_radix(events, 16).unwrap_or(u32::MAX))
+    };
+    let mut members = info.lines().filter_map(events).peekable();
+    members.peek().is_none() || members.any(|events| events & (EPOLLERR | EPOLLHUP) as u32 != 0)
 }
 
 /// Changes the kernel's set. Returns the number of an error.
@@ -511,9 +552,51 @@ fn marker(of: &'static u8) -> u64 {
     (&raw const *of).addr() as u64
 }
 
+/// Members of a set up to which its one-shot members are adopted: the kernel reports the state of all for each of them.
+const MAX_ONE_SHOT: usize = 1 << 10;
 /// Entries of a queue that are not checked for removed members.
 const MIN_QUEUE: usize = 64;
 /// Time in nanoseconds after which the kernel's members are checked although adopted ones have events.
 const CHECK_INTERVAL: u64 = 50_000;
 static EVENT: u8 = 1;
 static BELL: u8 = 2;
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    use libc::EPOLLOUT;
+
+    use super::*;
+
+    #[test]
+    fn one_shot_member_is_disarmed_once_the_kernel_has_reported_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let far = listener.accept().unwrap().0;
+        // SAFETY: creates a descriptor.
+        let set = unsafe { libc::epoll_create1(0) };
+        let fd = far.as_raw_fd();
+        let one_shot = |events| epoll_event { events: (events | EPOLLONESHOT) as u32, u64: 0 };
+        assert!(is_armed(set, fd), "not a member");
+        control(set, EPOLL_CTL_ADD, fd, Some(one_shot(EPOLLIN))).unwrap();
+        control(set, EPOLL_CTL_ADD, near.as_raw_fd(), Some(one_shot(EPOLLOUT | EPOLLET))).unwrap();
+        let mut events = [one_shot(0); 2];
+        for armed in [true, false] {
+            assert_eq!(is_armed(set, near.as_raw_fd()), armed);
+            assert!(is_armed(set, fd));
+            // SAFETY: the buffer has this length.
+            assert_eq!(unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 2, 0) }, i32::from(armed));
+        }
+        near.write_all(b"x").unwrap();
+        // SAFETY: the buffer has this length.
+        assert_eq!(unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 2, -1) }, 1);
+        assert!(!is_armed(set, fd));
+        control(set, EPOLL_CTL_MOD, fd, Some(one_shot(EPOLLIN))).unwrap();
+        assert!(is_armed(set, fd));
+        // SAFETY: the descriptor belongs to this test.
+        unsafe { libc::close(set) };
+    }
+}

@@ -99,6 +99,18 @@ impl Slot {
         self.entry.lock().as_ref()?.adopted.clone()
     }
 
+    /// Updates what is known of an adopted socket after a call of the kernel has changed its settings. Waits for the end of
+    /// an adoption, which may have read them before.
+    pub(crate) fn update(&self, update: impl FnOnce(&Adopted)) {
+        if self.state.load(Ordering::SeqCst) < ADOPTING {
+            return;
+        }
+        let entry = self.entry.lock();
+        if let Some(adopted) = entry.as_ref().and_then(|entry| entry.adopted.as_deref()) {
+            update(adopted);
+        }
+    }
+
     /// Runs `work` on the stream of an adopted socket, which is not returned or closed in the meantime.
     #[inline]
     pub(crate) fn with_adopted<T>(&self, work: impl FnOnce(&Adopted) -> T) -> Option<T> {
@@ -324,7 +336,7 @@ fn adopt(slot: &'static Slot, fd: c_int) -> bool {
         sockets::Adoptable::Later => return stays(CANDIDATE),
         sockets::Adoptable::Never => return stays(PINNED),
     }
-    if entry.sets.iter().any(|set| !set.prepare(&engine)) {
+    if entry.sets.iter().any(|set| !set.prepare(fd, &engine)) {
         return stays(CANDIDATE);
     }
     let Some(adopted) = Adopted::open(&engine, fd) else { return stays(PINNED) };

@@ -5,19 +5,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use libc::{
-    F_DUPFD, F_DUPFD_CLOEXEC, F_SETFD, F_SETFL, F_SETOWN, FD_CLOEXEC, FIONBIO, FIONREAD, O_ASYNC, O_NONBLOCK,
-    TIOCOUTQ,
+    F_DUPFD, F_DUPFD_CLOEXEC, F_SETFD, F_SETFL, F_SETOWN, FD_CLOEXEC, FIONBIO, FIONREAD, O_ASYNC, TIOCOUTQ,
 };
 
 use super::{exported, kernel};
 use crate::adopted::Adopted;
 use crate::process::{report_duplicate, share};
 use crate::stats::Reason;
-use crate::table;
+use crate::{sockets, table};
 
-fn set_nonblocking(fd: c_int, nonblocking: bool) {
-    if let Some(adopted) = table::slot(fd).and_then(table::Slot::adopted) {
-        adopted.nonblocking.store(nonblocking, Ordering::Relaxed);
+/// Reads O_NONBLOCK, which a call has changed; another thread may have changed it again.
+fn update_nonblocking(fd: c_int) {
+    if let Some(slot) = table::slot(fd) {
+        slot.update(|adopted| {
+            if let Some(nonblocking) = sockets::is_nonblocking(fd) {
+                adopted.nonblocking.store(nonblocking, Ordering::Relaxed);
+            }
+        });
     }
 }
 
@@ -32,7 +36,7 @@ fn control(fd: c_int, command: c_int, argument: usize, call: impl FnOnce() -> c_
     }
     let result = call();
     if command == F_SETFL && result == 0 {
-        set_nonblocking(fd, argument as c_int & O_NONBLOCK != 0);
+        update_nonblocking(fd);
     }
     result
 }
@@ -136,8 +140,7 @@ exported! {
             FIONBIO if !target.is_null() => {
                 let result = kernel!(ioctl(fd, request, argument));
                 if result == 0 {
-                    // SAFETY: the program passes the flag.
-                    set_nonblocking(fd, unsafe { target.read() } != 0);
+                    update_nonblocking(fd);
                 }
                 return result;
             }

@@ -51,17 +51,14 @@ exported! {
             table::release(fd, Reason::Option, next);
         }
         let result = kernel!(setsockopt(fd, level, name, value, length));
-        if level == SOL_SOCKET
-            && result == 0
-            && let Some(adopted) = slot.adopted()
-        {
-            match name {
+        if level == SOL_SOCKET && result == 0 {
+            slot.update(|adopted| match name {
                 libc::SO_RCVTIMEO => {
                     adopted.receive_timeout.store(sockets::timeout(fd, name), Ordering::Relaxed);
                 }
                 libc::SO_SNDTIMEO => adopted.send_timeout.store(sockets::timeout(fd, name), Ordering::Relaxed),
                 _ => {}
-            }
+            });
         }
         result
     }
