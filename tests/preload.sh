@@ -170,6 +170,11 @@ handlers_jump() { # out of waits
 	rm -f "$work/stats"
 	"$work/jumps" > "$work/native" && run "$work/stats" "$work/jumps" > "$work/engine" && diff "$work/native" "$work/engine" && grep ' 2 adopted' "$work/stats"
 }
+selects() { # with large sets, on small stacks
+	rm -f "$work/stats"
+	cc -O1 -Wl,-z,now -o "$work/selects" "$tests/preload_select.c" && "$work/selects" > "$work/native" &&
+		run "$work/stats" "$work/selects" > "$work/engine" && diff "$work/native" "$work/engine" && grep ' 2 adopted' "$work/stats"
+}
 returns_to_plugins() { # that call the C library past the preloaded one
 	printf '#include <unistd.h>\nint plugin_read(int fd, void *bytes, int count) { return read(fd, bytes, count); }\n' > "$work/plugin.c" &&
 		cc -shared -fPIC -o "$work/plugin.so" "$work/plugin.c" && PLUGIN=$work/plugin.so same plugins && PLUGIN=$work/plugin.so same spaces
@@ -336,6 +341,7 @@ check "all names of the functions are intercepted" knows_all_names || status=1
 check "connections return before plugins past the library are loaded" returns_to_plugins || status=1
 check "a handler of a signal can send" handler_sends || status=1
 check "handlers of signals can leave waits" handlers_jump || status=1
+check "select reads no more than natively, on no more stack" selects || status=1
 check "connections move only after many short messages" only_short_messages || status=1
 check "dialogs stay with the kernel on two cores" dialogs_stay_on_two_cores || status=1
 check "streams continue when the engine is killed" same_despite_kills 2 2 || status=1

@@ -244,8 +244,7 @@ impl Set {
         if event >= 0 {
             // Before the close, because a child may have both.
             let _ = control(self.fd, EPOLL_CTL_DEL, event, None);
-            // SAFETY: the descriptor belongs to this set.
-            unsafe { real::close(event) };
+            own::close_event(event);
         }
     }
 
@@ -263,8 +262,7 @@ impl Set {
         if self.event.load(Ordering::Acquire) < 0 {
             let Some(event) = own::new_event() else { return false };
             if control(self.fd, EPOLL_CTL_ADD, event, own(&EVENT)).is_err() {
-                // SAFETY: the descriptor belongs to this set.
-                unsafe { real::close(event) };
+                own::close_event(event);
                 return false;
             }
             self.event.store(event, Ordering::Release);

@@ -1,5 +1,6 @@
 //! Descriptors of this library: their numbers, eventfds, and those that a child closes.
 
+use std::collections::HashSet;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
@@ -15,6 +16,10 @@ use crate::{real, sockets};
 static SESSION: [AtomicI32; MAX_SESSION] = [const { AtomicI32::new(-1) }; MAX_SESSION];
 /// A session has a descriptor for each core of the engine, and a few others.
 const MAX_SESSION: usize = 1 << 12;
+/// Eventfds of this process and its parents, or -1.
+static EVENTFDS: [AtomicI32; MAX_EVENTFDS] = [const { AtomicI32::new(-1) }; MAX_EVENTFDS];
+/// More than threads in waits and sets of epoll with adopted members.
+const MAX_EVENTFDS: usize = 1 << 12;
 /// Eventfds of waits.
 static EVENTS: Mutex<Events> = Mutex::new(Events { unused: Vec::new(), used: Vec::new() });
 
@@ -138,7 +143,37 @@ fn is_on_own_stack() -> bool {
 /// Creates an eventfd.
 pub(crate) fn new_event() -> Option<c_int> {
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
-    Some(raise(event).into_raw_fd())
+    let event = raise(event).into_raw_fd();
+    replace(-1, event);
+    Some(event)
+}
+
+/// Closes an eventfd.
+pub(crate) fn close_event(event: c_int) {
+    replace(event, -1);
+    // SAFETY: the caller has the descriptor.
+    unsafe { real::close(event) };
+}
+
+/// Replaces an entry of [`EVENTFDS`].
+fn replace(old: c_int, new: c_int) {
+    let is_replaced =
+        |slot: &AtomicI32| slot.compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+    EVENTFDS.iter().any(is_replaced);
+}
+
+/// Returns the number after the highest descriptor that is not of this library, or 0 if `/proc` is missing. Without
+/// descriptors of this library, the number has no limit.
+pub(crate) fn end_of_programs() -> c_int {
+    let own =
+        || SESSION.iter().chain(&EVENTFDS).map(|slot| slot.load(Ordering::Relaxed)).filter(|fd| *fd >= 0);
+    if own().next().is_none() {
+        return c_int::MAX;
+    }
+    let own: HashSet<c_int> = own().collect();
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let open = open.filter_map(|entry| entry.file_name().to_str()?.parse::<c_int>().ok());
+    open.filter(|fd| !own.contains(fd)).max().map_or(0, |highest| highest.saturating_add(1))
 }
 
 /// Makes an eventfd readable.
