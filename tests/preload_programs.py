@@ -1086,6 +1086,20 @@ def options():
     near.sendall(b"cd")
     print(select.select([far], [], [], 5)[0] == [far], far.recv(10))
     print(far.getsockopt(socket.IPPROTO_TCP, 25))
+    # From the listener.
+    for level, name in ((socket.SOL_SOCKET, 29), (socket.IPPROTO_TCP, 36)):
+        with socket.create_server(("127.0.0.1", 0)) as special:
+            special.setsockopt(level, name, 1)
+            near = socket.create_connection(special.getsockname())
+            far, _ = special.accept()
+        far.sendall(b"x"), near.sendall(b"y")
+        print([message[:2] for message in far.recvmsg(1, 100)[1]])
+    near, far = pair()
+    near.sendall(b"z")
+    exactly_ready(far, 1)
+    libc, length = ctypes.CDLL(None, use_errno=True), ctypes.c_int(-1)
+    address = ctypes.create_string_buffer(16)
+    print(libc.recvfrom(far.fileno(), ctypes.create_string_buffer(1), 1, 0, address, ctypes.byref(length)), ctypes.get_errno())
 
 
 def rings():

@@ -43,6 +43,10 @@ pub(crate) fn adoptable(fd: c_int, cookie: u64) -> Adoptable {
     if tcp_cookie(fd) != Some(cookie) {
         return Adoptable::Never;
     }
+    let is_set = |(level, name)| option::<c_int>(fd, level, name).is_some_and(|value| value != 0);
+    if INHERITED.into_iter().any(is_set) {
+        return Adoptable::Never;
+    }
     let info: Option<[u32; TCP_INFO_WORDS]> = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO);
     // The first byte of the structure is the state.
     let state = info.map(|info| info[0].to_ne_bytes()[0]);
@@ -162,6 +166,19 @@ const SO_BUF_LOCK: c_int = 72;
 /// Part of `struct tcp_info` up to `tcpi_data_segs_out` (linux/tcp.h).
 const TCP_INFO_WORDS: usize = 40;
 const DATA_SEGS_IN: usize = 38;
+/// Options for messages about received data, which a connection also has from its listener (linux/tcp.h,
+/// asm-generic/socket.h).
+const INHERITED: [(c_int, c_int); 7] = [
+    (SOL_SOCKET, libc::SO_TIMESTAMP),
+    (SOL_SOCKET, libc::SO_TIMESTAMPNS),
+    (SOL_SOCKET, libc::SO_TIMESTAMPING),
+    // The same with 64-bit times.
+    (SOL_SOCKET, 63),
+    (SOL_SOCKET, 64),
+    (SOL_SOCKET, 65),
+    (libc::IPPROTO_TCP, TCP_INQ),
+];
+const TCP_INQ: c_int = 36;
 /// State of a connection in the kernel.
 const ESTABLISHED: u8 = 1;
 /// The ring of an adopted socket is smaller than the send buffer, so that its contents fit.

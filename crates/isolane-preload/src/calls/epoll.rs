@@ -82,10 +82,12 @@ fn wait(
     mask: *const sigset_t,
 ) -> Result<usize, c_int> {
     let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    // Only `epoll_pwait2` has such times.
+    let is_exact = timeout.is_some_and(|timeout| timeout.subsec_nanos() % 1_000_000 != 0);
     loop {
         if !set.is_mixed() {
             set.start_sleep();
-            let result = call(fd, events, milliseconds(until), mask);
+            let result = sleep(fd, events, until, is_exact, mask);
             set.end_sleep();
             let count = result?;
             // It may have been mixed in the meantime.
@@ -119,7 +121,7 @@ fn wait(
             }
             Step::Sleep => {
                 let is_over = until.is_some_and(|until| Instant::now() >= until);
-                let result = call(fd, events, milliseconds(until), mask);
+                let result = sleep(fd, events, until, is_exact, mask);
                 let slept = *result.as_ref().unwrap_or(&0);
                 let count = set.after_sleep(engine.as_ref(), &mut events[..slept]);
                 result?;
@@ -133,6 +135,28 @@ fn wait(
                 }
             }
         }
+    }
+}
+
+/// Waits in the kernel's set, in milliseconds unless the time `is_exact`.
+fn sleep(
+    fd: c_int,
+    events: &mut [epoll_event],
+    until: Option<Instant>,
+    is_exact: bool,
+    mask: *const sigset_t,
+) -> Result<usize, c_int> {
+    let Some(until) = until.filter(|_| is_exact) else {
+        return call(fd, events, milliseconds(until), mask);
+    };
+    let remaining = until.saturating_duration_since(Instant::now());
+    let time = timespec {
+        tv_sec: remaining.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: remaining.subsec_nanos().into(),
+    };
+    match kernel!(epoll_pwait2(fd, events.as_mut_ptr(), events.len() as c_int, &raw const time, mask)) {
+        -1 => Err(last_error()),
+        count => Ok(count as usize),
     }
 }
 

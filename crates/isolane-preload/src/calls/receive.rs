@@ -3,11 +3,11 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{
-    MSG_CMSG_CLOEXEC, MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, MSG_WAITALL, iovec, mmsghdr, msghdr, sockaddr,
-    socklen_t, timespec,
+    EINVAL, MSG_CMSG_CLOEXEC, MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, MSG_WAITALL, iovec, mmsghdr, msghdr,
+    sockaddr, socklen_t, timespec,
 };
 
-use super::{Transfer, exported, finish, kernel, single, transfer, transfers, value, vector};
+use super::{Transfer, exported, fail, finish, kernel, single, transfer, transfers, value, vector};
 use crate::adopted::{Adopted, Outcome, Receive};
 use crate::buffers::{self, Buffers};
 use crate::stats::{self, Reason};
@@ -116,6 +116,10 @@ transfers! {
         from: *mut sockaddr,
         length: *mut socklen_t,
     ), 1, |slot| {
+        // SAFETY: the program passes a length, or null.
+        if !from.is_null() && unsafe { length.as_ref() }.is_some_and(|length| (*length as c_int) < 0) {
+            return fail(EINVAL) as isize;
+        }
         match receive(slot, fd, Some(&single(buffer, count)), flags) {
             Ok(result) => {
                 if result >= 0 && !from.is_null() && !length.is_null() {
