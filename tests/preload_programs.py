@@ -679,6 +679,14 @@ def edges():
     print([event for _, event in events.poll(5)], events.poll(0.02))
     events.modify(near, select.EPOLLIN | select.EPOLLONESHOT)
     print([event for _, event in events.poll(5)], near.recv(1), events.poll(0))
+    # Unread bytes are reported once, also if the next waits end without an event.
+    near, far = pair()
+    events = select.epoll()
+    events.register(near, select.EPOLLIN | select.EPOLLET)
+    far.sendall(b"0123456789")
+    exactly_ready(near, 10)
+    print(len(events.poll(5)), near.recv(1))
+    print([len(events.poll(timeout)) for timeout in (0.02, 0.02, 0, 0.02, 0)], near.recv(10))
 
 
 def settings():

@@ -426,11 +426,16 @@ impl Set {
                 inner.members.values().filter(is_wanted).filter_map(|member| member.adopted.clone());
             adopted.collect()
         };
-        catch_up(members.iter()).into_iter().for_each(|fd| self.mark(fd));
+        // Data that was there before has been reported, and is no new event of an edge-triggered member.
+        let is_empty =
+            |adopted: &&Arc<Adopted>| adopted.events(false).is_some_and(|found| found & EPOLLIN as u32 == 0);
+        catch_up(members.iter().filter(is_empty)).into_iter().for_each(|fd| self.mark(fd));
     }
 
     /// Ends a wait whose time is over: returns the events of adopted members that own descriptors have reported.
     pub(crate) fn after_timeout(&self, engine: Option<&LiveEngine<'_>>, events: &mut [epoll_event]) -> usize {
+        // Events between the end of the sleep and the check.
+        engine.into_iter().for_each(|engine| engine.check(engine.0.fetch()));
         self.collect(engine, events)
     }
 
