@@ -9,6 +9,7 @@ use super::Running;
 use crate::failure::Failure;
 use crate::output;
 use crate::serve::model::absolute_text;
+use crate::serve::nqn;
 use crate::units::{parse_bytes, show_bytes};
 use crate::volume;
 
@@ -16,6 +17,9 @@ use crate::volume;
 #[derive(Debug, clap::Args)]
 #[command(disable_help_subcommand = true)]
 pub struct Args {
+    /// Subsystem of the namespace (default: the only one)
+    #[arg(long, global = true, value_name = "NQN")]
+    subsystem: Option<String>,
     #[command(subcommand)]
     action: Action,
 }
@@ -104,10 +108,14 @@ enum Action {
 
 /// Runs the subcommand.
 pub fn run(args: &Args, target: &Running) -> Result<(), Failure> {
-    let path = |nsid: &u32, verb: &str| format!("/v1/namespaces/{nsid}{verb}");
+    let all = match &args.subsystem {
+        Some(nqn) => format!("/v1/subsystems/{}/namespaces", nqn::parse_nqn(nqn).map_err(Failure::of_usage)?),
+        None => "/v1/namespaces".to_owned(),
+    };
+    let path = |nsid: &u32, verb: &str| format!("{all}/{nsid}{verb}");
     let text = match &args.action {
         Action::Add { volume } => {
-            let added = target.execute("POST", "/v1/namespaces", &json!({ "volume": absolute(volume)? }))?;
+            let added = target.execute("POST", &all, &json!({ "volume": absolute(volume)? }))?;
             describe(&added)
         }
         Action::Remove { nsid } => {

@@ -1,5 +1,7 @@
 //! `isolane ctl status`: the namespaces of a running target.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::Running;
@@ -23,16 +25,16 @@ pub fn run(args: &Args, target: &Running) -> Result<(), Failure> {
 
 fn to_text(status: &Value) -> String {
     let list = |key: &str| status[key].as_array().cloned().unwrap_or_default();
-    let mut text = format!("{:>4}  {:<8}  {:>10}  VOLUME\n", "NSID", "STATE", "SIZE");
-    for namespace in list("namespaces") {
-        let read_only = if namespace["read_only"] == true { ", read-only" } else { "" };
-        text += &format!(
-            "{:>4}  {:<8}  {:>10}  {}{read_only}\n",
-            namespace["nsid"].as_u64().unwrap_or_default(),
-            namespace["state"].as_str().unwrap_or_default(),
-            show_bytes(namespace["bytes"].as_f64().unwrap_or_default()),
-            namespace["volume"].as_str().unwrap_or_default(),
-        );
+    let namespaces = list("namespaces");
+    let subsystems: BTreeSet<&str> = namespaces.iter().filter_map(|one| one["subsystem"].as_str()).collect();
+    let mut text = String::new();
+    for subsystem in &subsystems {
+        if subsystems.len() > 1 {
+            text += &format!("subsystem {subsystem}\n");
+        }
+        text += &format!("{:>4}  {:<8}  {:>10}  VOLUME\n", "NSID", "STATE", "SIZE");
+        let of_subsystem = namespaces.iter().filter(|one| one["subsystem"] == *subsystem);
+        of_subsystem.for_each(|namespace| text += &line(namespace));
     }
     for closing in list("closing") {
         let (nsid, volume) = (closing["nsid"].as_u64(), closing["volume"].as_str());
@@ -43,4 +45,15 @@ fn to_text(status: &Value) -> String {
         );
     }
     crate::failure::printable(&text)
+}
+
+fn line(namespace: &Value) -> String {
+    let read_only = if namespace["read_only"] == true { ", read-only" } else { "" };
+    format!(
+        "{:>4}  {:<8}  {:>10}  {}{read_only}\n",
+        namespace["nsid"].as_u64().unwrap_or_default(),
+        namespace["state"].as_str().unwrap_or_default(),
+        show_bytes(namespace["bytes"].as_f64().unwrap_or_default()),
+        namespace["volume"].as_str().unwrap_or_default(),
+    )
 }

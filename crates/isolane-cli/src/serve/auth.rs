@@ -11,49 +11,62 @@ use isolane_wire::auth::{DhGroup, Hash};
 
 use crate::failure::Failure;
 
-/// Keys of the hosts of one subsystem. Its `Debug` shows no key.
+/// Keys of hosts, and the proofs that subsystems require. Its `Debug` shows no key.
 #[derive(Debug)]
 struct ConfiguredKeys {
-    hosts: HashMap<Nqn, HostEntry>,
-    /// Proof of hosts without a table.
-    of_others: Require,
+    keys: HashMap<Nqn, Vec<KeyPair>>,
+    subsystems: HashMap<Nqn, RequiredProofs>,
     discovery: Require,
 }
 
+/// Proofs that a subsystem requires.
 #[derive(Debug)]
-struct HostEntry {
-    keys: Vec<KeyPair>,
-    required: Require,
+struct RequiredProofs {
+    hosts: HashMap<Nqn, Require>,
+    /// Of hosts without a table.
+    of_others: Require,
+}
+
+impl RequiredProofs {
+    fn new(config: &Config, subsystem: &Subsystem) -> RequiredProofs {
+        let of_host = |host: &Host| (host.nqn.0, config.required(Some(host), subsystem));
+        RequiredProofs {
+            hosts: config.hosts.values().map(of_host).collect(),
+            of_others: config.required(None, subsystem),
+        }
+    }
+
+    fn of(&self, host: Option<&Nqn>) -> Require {
+        host.and_then(|host| self.hosts.get(host)).copied().unwrap_or(self.of_others)
+    }
 }
 
 impl HostKeys for ConfiguredKeys {
     fn required(&self, host: Option<&Nqn>, subsystem: &Nqn) -> Option<RequiredAuth> {
-        let entry = host.and_then(|host| self.hosts.get(host));
-        let required = match entry {
+        let required = match self.subsystems.get(subsystem) {
             _ if subsystem.is_discovery() => self.discovery,
-            Some(entry) => entry.required,
-            None => self.of_others,
+            Some(proofs) => proofs.of(host),
+            None => Require::None,
         };
-        let keys = || entry.map(|entry| entry.keys.clone()).unwrap_or_default();
+        let keys = || host.and_then(|host| self.keys.get(host)).cloned().unwrap_or_default();
         let is_mutual = required == Require::AuthBoth;
         (required != Require::None).then(|| RequiredAuth { keys: keys(), is_mutual })
     }
 }
 
 /// Reads all keys of the file; `None` if no host must give a proof.
-pub fn load(config: &Config, subsystem: &Subsystem) -> Result<Option<AuthConfig>, Failure> {
-    let mut hosts = HashMap::new();
-    for host in config.hosts.values() {
-        let entry = HostEntry { keys: read_keys(host)?, required: config.required(Some(host), subsystem) };
-        hosts.insert(host.nqn.0, entry);
-    }
+pub fn load(config: &Config) -> Result<Option<AuthConfig>, Failure> {
+    let read = |host: &Host| Ok((host.nqn.0, read_keys(host)?));
+    let proofs = |one: &Subsystem| (one.nqn.0, RequiredProofs::new(config, one));
     let keys = ConfiguredKeys {
-        hosts,
-        of_others: config.required(None, subsystem),
+        keys: config.hosts.values().map(read).collect::<Result<_, Failure>>()?,
+        subsystems: config.subsystems.values().map(proofs).collect(),
         discovery: config.server.discovery_require.unwrap_or(Require::None),
     };
-    let mut all = keys.hosts.values().map(|host| host.required).chain([keys.of_others, keys.discovery]);
-    if all.all(|required| required == Require::None) {
+    let is_open = |proofs: &RequiredProofs| {
+        proofs.hosts.values().all(|required| *required == Require::None) && proofs.of_others == Require::None
+    };
+    if keys.discovery == Require::None && keys.subsystems.values().all(is_open) {
         return Ok(None);
     }
     let mut auth = AuthConfig::new(Arc::new(keys));

@@ -5,14 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 
 use isolane_volume::shell::quoted;
 
+use super::subsystem::{Described, Opened};
+
 /// The data of the banner.
 pub struct Banner<'a> {
     /// Addresses of listeners.
     pub listeners: &'a [SocketAddr],
-    /// Name of the subsystem.
-    pub nqn: &'a str,
-    /// Namespace ID and description of each volume.
-    pub volumes: &'a [(u32, String)],
+    /// The subsystems and their volumes.
+    pub subsystems: &'a [Opened],
     /// Name of this program.
     pub program: &'a str,
 }
@@ -21,7 +21,7 @@ impl Banner<'_> {
     /// Returns one `listening on` line per listener, one line per volume, and commands for a Linux host and for this
     /// program.
     pub fn to_text(&self) -> String {
-        let Banner { listeners, nqn, volumes, program } = self;
+        let Banner { listeners, subsystems, program } = self;
         let reachable: Vec<Vec<SocketAddr>> = listeners.iter().map(|one| reachable(one, listeners)).collect();
         let mut text = String::new();
         for (listener, addresses) in listeners.iter().zip(&reachable) {
@@ -30,12 +30,21 @@ impl Banner<'_> {
                 let _ = writeln!(text, "  hosts connect to {address}");
             }
         }
-        for (nsid, description) in *volumes {
-            let _ = writeln!(text, "namespace {nsid}: {description}");
+        for Opened { subsystem, volumes } in *subsystems {
+            if subsystems.len() > 1 {
+                let _ = writeln!(text, "subsystem {}", subsystem.nqn);
+            }
+            for Described { nsid, text: description, .. } in volumes {
+                let _ = writeln!(text, "namespace {nsid}: {description}");
+            }
         }
-        let (Some(to), Some((nsid, _))) = (reachable.iter().flatten().next(), volumes.first()) else {
+        let first = subsystems.iter().find_map(|one| Some((one, one.volumes.first()?)));
+        let (Some(to), Some((Opened { subsystem, volumes }, Described { nsid, .. }))) =
+            (reachable.iter().flatten().next(), first)
+        else {
             return text;
         };
+        let nqn = subsystem.nqn;
         let at = format!("-t tcp -a {} -s {}", to.ip(), to.port());
         let subsystem = format!("nvme+tcp://{to}/{nqn}");
         let volume = if volumes.len() > 1 { format!("{subsystem}?nsid={nsid}") } else { subsystem.clone() };
@@ -76,12 +85,35 @@ fn reachable(listener: &SocketAddr, all: &[SocketAddr]) -> Vec<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
+    use isolane_target::Subsystem;
+
     use super::*;
 
-    fn text(listeners: &[&str], volumes: &[(u32, &str)]) -> String {
+    fn subsystem(nqn: &str, volumes: &[(u32, &str)]) -> Opened {
+        let described = volumes.iter().map(|(nsid, text)| Described {
+            nsid: *nsid,
+            spec: "mem:1G".parse().unwrap(),
+            text: (*text).to_owned(),
+        });
+        Opened { subsystem: Subsystem::new(nqn.parse().unwrap()), volumes: described.collect() }
+    }
+
+    fn show(listeners: &[&str], subsystems: &[Opened]) -> String {
         let listeners: Vec<_> = listeners.iter().map(|address| address.parse().unwrap()).collect();
-        let volumes: Vec<_> = volumes.iter().map(|(nsid, text)| (*nsid, (*text).to_owned())).collect();
-        Banner { listeners: &listeners, nqn: "nqn.x", volumes: &volumes, program: "./isolane" }.to_text()
+        Banner { listeners: &listeners, subsystems, program: "./isolane" }.to_text()
+    }
+
+    fn text(listeners: &[&str], volumes: &[(u32, &str)]) -> String {
+        show(listeners, &[subsystem("nqn.x", volumes)])
+    }
+
+    #[test]
+    fn lists_volumes_by_subsystem() {
+        let subsystems = [subsystem("nqn.a", &[(1, "x"), (2, "y")]), subsystem("nqn.b", &[(1, "z")])];
+        let text = show(&["127.0.0.1:4420"], &subsystems);
+        let volumes = "subsystem nqn.a\nnamespace 1: x\nnamespace 2: y\nsubsystem nqn.b\nnamespace 1: z\n";
+        assert!(text.contains(volumes), "{text}");
+        assert!(text.contains("4420/nqn.a?nsid=1"), "{text}");
     }
 
     #[test]

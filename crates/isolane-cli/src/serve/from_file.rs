@@ -1,21 +1,33 @@
-//! A configuration file as arguments of `serve`, for a target with one subsystem.
+//! A configuration file as options of `serve`, and the subsystems that it describes.
 
 use std::path::Path;
 
 use clap::{Args as _, FromArgMatches};
-use isolane_config::{Config, Hosts, Subsystem, Table, gaps};
+use isolane_config::{Config, Hosts, Port, Subsystem, Table, gaps};
+use isolane_target::AuthConfig;
 
+use super::subsystem::Planned;
 use super::{Args, auth};
 use crate::config_file;
 use crate::failure::Failure;
 
-/// Reads a file, and returns arguments with its meaning. `strict` rejects access without authentication from other
-/// machines; otherwise the log has it. Every failure has the exit status of a wrong file.
-pub fn load(path: &Path, strict: bool) -> Result<Args, Failure> {
+/// What a file describes.
+pub struct Loaded {
+    /// Options of the target.
+    pub options: Args,
+    /// Its subsystems.
+    pub subsystems: Vec<Planned>,
+    /// Keys of hosts.
+    pub auth: Option<AuthConfig>,
+}
+
+/// Reads a file. `strict` rejects access without authentication from other machines; otherwise the log has it. Every
+/// failure has the exit status of a wrong file.
+pub fn load(path: &Path, strict: bool) -> Result<Loaded, Failure> {
     read(path, strict).map_err(Failure::of_usage)
 }
 
-fn read(path: &Path, strict: bool) -> Result<Args, Failure> {
+fn read(path: &Path, strict: bool) -> Result<Loaded, Failure> {
     let config = config_file::load(path)?;
     let arguments = arguments(&config).map_err(|unsupported| {
         let lines: Vec<String> = unsupported.iter().map(|line| format!("\n  {line}")).collect();
@@ -30,12 +42,29 @@ fn read(path: &Path, strict: bool) -> Result<Args, Failure> {
     }
     let command = Args::augment_args(clap::Command::new("serve"));
     let parsed = command.try_get_matches_from(arguments).and_then(|matches| Args::from_arg_matches(&matches));
-    let mut args = parsed.map_err(Failure::from_error)?;
-    if let Some(subsystem) = config.subsystems.values().next() {
-        args.serial = subsystem.serial.as_ref().map(|serial| serial.as_str().to_owned());
-        args.auth = auth::load(&config, subsystem)?;
+    let mut options = parsed.map_err(Failure::from_error)?;
+    options.skip_missing = config.server.skip_missing == Some(true);
+    Ok(Loaded {
+        options,
+        subsystems: config.subsystems.values().map(|one| plan(&config, one)).collect(),
+        auth: auth::load(&config)?,
+    })
+}
+
+fn plan(config: &Config, subsystem: &Subsystem) -> Planned {
+    let allowed_hosts = match &subsystem.hosts {
+        Hosts::Any => None,
+        Hosts::Listed(names) => {
+            Some(names.iter().filter_map(|name| config.hosts.get(name)).map(|host| host.nqn.0).collect())
+        }
+    };
+    let namespaces = subsystem.namespaces.iter().flat_map(|all| all.values());
+    Planned {
+        nqn: Some(subsystem.nqn.0),
+        serial: subsystem.serial.as_ref().map(|serial| serial.as_str().to_owned()),
+        allowed_hosts,
+        volumes: namespaces.map(|one| (one.nsid.get(), one.volume.spec().clone())).collect(),
     }
-    Ok(args)
 }
 
 /// Returns the arguments, or everything in the file that they cannot express.
@@ -43,15 +72,13 @@ fn arguments(config: &Config) -> Result<Vec<String>, Vec<String>> {
     let (mut arguments, mut unsupported) = (vec!["serve".to_owned()], Vec::new());
     add_server(config, &mut arguments, &mut unsupported);
     unsupported.extend(config.referrals.keys().map(|name| format!("referral {name}; remove it")));
-    let mut subsystems = config.subsystems.values();
-    match (subsystems.next(), subsystems.next()) {
-        (Some(only), None) => add_subsystem(config, only, &mut arguments, &mut unsupported),
-        (None, _) => unsupported.push("a file without a subsystem; add a table [[subsystem]]".to_owned()),
-        (Some(_), Some(_)) => unsupported.push(format!(
-            "{} subsystems; keep one, and run a target with a file for each of the others",
-            config.subsystems.len()
-        )),
+    if config.subsystems.is_empty() {
+        unsupported.push("a file without a subsystem; add a table [[subsystem]]".to_owned());
     }
+    add_ports(config, &mut arguments, &mut unsupported);
+    config.subsystems.values().for_each(|one| check_subsystem(one, &mut unsupported));
+    let limited = config.hosts.values().filter(|host| host.limits.is_some());
+    unsupported.extend(limited.map(|host| format!("host {}: limits; remove it", host.name)));
     if unsupported.is_empty() { Ok(arguments) } else { Err(unsupported) }
 }
 
@@ -64,9 +91,8 @@ fn add_server(config: &Config, arguments: &mut Vec<String>, unsupported: &mut Ve
             "state" | "stall-after" | "answer-within" | "limits" => {
                 unsupported.push(format!("server: {}; remove it", key.name))
             }
-            // Read by `auth::load`.
-            "discovery-require" | "auth-hashes" | "auth-groups" => {}
-            "skip-missing" => arguments.extend((item.as_bool() == Some(true)).then_some(option)),
+            // Read by `read` and `auth::load`.
+            "skip-missing" | "discovery-require" | "auth-hashes" | "auth-groups" => {}
             "advertise" => {
                 let addresses = config.server.advertise.iter().flat_map(|addresses| &addresses.0);
                 addresses.for_each(|address| arguments.extend([option.clone(), address.to_string()]));
@@ -83,32 +109,34 @@ fn add_server(config: &Config, arguments: &mut Vec<String>, unsupported: &mut Ve
     }
 }
 
-fn add_subsystem(
-    config: &Config,
-    subsystem: &Subsystem,
-    arguments: &mut Vec<String>,
-    unsupported: &mut Vec<String>,
-) {
+/// All subsystems are at all ports that one of them lists.
+fn add_ports(config: &Config, arguments: &mut Vec<String>, unsupported: &mut Vec<String>) {
+    let is_used = |port: &&Port| config.subsystems.values().any(|one| one.ports.0.contains(&port.name));
+    let (finders, ports): (Vec<&Port>, Vec<&Port>) =
+        config.ports.values().partition(|port| port.discovery_only == Some(true));
+    let finders =
+        finders.iter().map(|port| format!("port {}: discovery-only = true; remove the port", port.name));
+    unsupported.extend(finders);
+    for port in ports.iter().filter(|port| is_used(port)) {
+        arguments.push(format!("--listen={}", port.listen.0));
+        let without = config.subsystems.values().filter(|one| !one.ports.0.contains(&port.name));
+        unsupported.extend(without.map(|one| {
+            format!("subsystem {}: not on port {}, which others use; add it to ports", one.nqn.0, port.name)
+        }));
+    }
+}
+
+fn check_subsystem(subsystem: &Subsystem, unsupported: &mut Vec<String>) {
     let place = format!("subsystem {}", subsystem.nqn.0);
     for (key, item) in subsystem.entries() {
         if ["model", "cntlid-min", "cntlid-max", "limits"].contains(&key.name) {
             unsupported.push(format!("{place}: {} = {}; remove it", key.name, item.to_string().trim()));
         }
     }
-    arguments.push(format!("--nqn={}", subsystem.nqn.0));
-    for port in config.ports.values() {
-        if port.discovery_only == Some(true) {
-            unsupported.push(format!("port {}: discovery-only = true; remove the port", port.name));
-        } else if subsystem.ports.0.contains(&port.name) {
-            arguments.push(format!("--listen={}", port.listen.0));
-        }
-    }
-    add_hosts(config, &subsystem.hosts, &place, arguments, unsupported);
     let namespaces: Vec<_> = subsystem.namespaces.iter().flat_map(|all| all.values()).collect();
     if namespaces.is_empty() {
         unsupported.push(format!("{place}: no namespace; add a table [[subsystem.namespace]]"));
     }
-    arguments.push("--".to_owned());
     for namespace in namespaces {
         let nsid = namespace.nsid.get();
         if namespace.qos.is_some() {
@@ -118,29 +146,5 @@ fn add_subsystem(
             unsupported
                 .push(format!("{place} namespace {nsid}: fewer hosts than the subsystem; remove hosts"));
         }
-        arguments.push(format!("{},nsid={nsid}", namespace.volume.as_str()));
-    }
-}
-
-fn add_hosts(
-    config: &Config,
-    hosts: &Hosts,
-    place: &str,
-    arguments: &mut Vec<String>,
-    unsupported: &mut Vec<String>,
-) {
-    let admitted: Vec<_> = match hosts {
-        Hosts::Any => Vec::new(),
-        Hosts::Listed(names) if names.is_empty() => {
-            unsupported.push(format!("{place}: hosts = []; name a host"));
-            return;
-        }
-        Hosts::Listed(names) => names.iter().filter_map(|name| config.hosts.get(name)).collect(),
-    };
-    for host in admitted {
-        if host.limits.is_some() {
-            unsupported.push(format!("host {}: limits; remove it", host.name));
-        }
-        arguments.push(format!("--allow-host={}", host.nqn.0));
     }
 }

@@ -9,17 +9,17 @@ pub(crate) mod conditions;
 mod counters;
 mod from_file;
 pub(crate) mod model;
-mod nqn;
+pub(crate) mod nqn;
 pub(crate) mod observe;
 mod operator;
 mod service;
+mod subsystem;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use clap::builder::UnknownArgumentValueParser;
@@ -30,9 +30,7 @@ use isolane_memory::PAGE_SIZE;
 use isolane_rbd::Rbd;
 use isolane_target::{AuthConfig, Listen, Placement, Target, TargetConfig, parse_address};
 use isolane_volume::spec::VolumeSpec;
-use isolane_volume::{OpenError, Volume};
 use isolane_volumes::Kinds;
-use isolane_wire::Nqn;
 use signal_hook::consts::SIGUSR1;
 
 use banner::Banner;
@@ -40,13 +38,13 @@ use conditions::Conditions;
 use observe::{ControlSocket, parse_control_socket, parse_on_slow};
 use operator::Operator;
 use service::Service;
+use subsystem::{Opened, Planned};
 
 use crate::choice::{Choice, one_of};
 use crate::cores;
 use crate::failure::{Context, Failure};
-use crate::host_args::{IO_CHOICES, MODES, parse_host_nqn};
+use crate::host_args::{IO_CHOICES, MODES};
 use crate::invocation;
-use crate::memory;
 use crate::output;
 use crate::signals;
 use crate::units::parse_bytes;
@@ -175,18 +173,11 @@ pub struct Args {
     #[arg(value_name = "VOLUME")]
     volumes: Vec<String>,
     /// Serve what this file describes, instead of volumes and options; `isolane config check FILE` reports its errors.
-    /// This version serves one subsystem
     #[arg(long, value_name = "FILE", conflicts_with_all = FILE_OPTIONS)]
     config: Option<PathBuf>,
     /// With --config: fail if a host on another machine has access without authentication
     #[arg(long, requires = "config")]
     strict: bool,
-    /// Serial number from a file
-    #[arg(skip)]
-    serial: Option<String>,
-    /// Keys of hosts from a file
-    #[arg(skip)]
-    auth: Option<AuthConfig>,
     /// Listen here, as 10.0.0.1, [::1]:4420, [fe80::1%eth0], or a name, which means all of its addresses; a port alone
     /// means 127.0.0.1, [::] also accepts IPv4 unless an IPv4 address with that port is listed, and port 0 selects a
     /// free port (default port: 4420); repeatable
@@ -314,6 +305,10 @@ impl Args {
         self.texts().into_iter().map(parse).collect()
     }
 
+    fn listeners(&self) -> Vec<Listen> {
+        self.listen.iter().flat_map(|listeners| listeners.0.clone()).collect()
+    }
+
     /// Returns the values without arguments.
     fn default_values() -> Result<Args, Failure> {
         let command = Args::augment_args(clap::Command::new("serve"));
@@ -374,20 +369,26 @@ pub fn run(args: Args) -> Result<(), Failure> {
             .with_hint("name one with --config, or leave out --strict")
             .of_usage());
     }
-    let args = match &args.config {
-        Some(path) => Args { json: args.json, ..from_file::load(path, args.strict)? },
-        None => args,
+    let (args, described) = match &args.config {
+        Some(path) => {
+            let from_file::Loaded { options, subsystems, auth } = from_file::load(path, args.strict)?;
+            (Args { json: args.json, ..options }, Some((subsystems, auth)))
+        }
+        None => (args, None),
     };
     let (mut signals, is_starting) = (signals::listen()?, Arc::new(AtomicBool::new(true)));
     signals::exit_while(&is_starting)?;
     let rbd = Arc::new(Rbd::new(args.rbd_images_per_connection.into()));
     let kinds = volume::kinds(&rbd);
-    let (config, volumes, conditions) = configure(&args, &kinds)?;
-    let specs = args.specs(&kinds)?;
-    let specs = number(&specs)?.into_iter().zip(specs).collect();
+    let (planned, auth) = match described {
+        Some(described) => described,
+        None => (vec![Planned::of_args(&args, &kinds)?], None),
+    };
+    let (opened, conditions) = subsystem::open(planned, &args, &kinds)?;
     let conditions = Arc::new(conditions);
+    let has_auth = auth.is_some();
+    let config = configure(&args, &opened, auth)?;
     is_starting.store(false, Ordering::Relaxed);
-    let (nqn, has_auth) = (config.subsystems[0].nqn, config.auth.is_some());
     let cores = config.cores.clone();
     let target = Target::start(config).context("cannot start the target")?;
     log::info!("using {}", target.io_description());
@@ -397,12 +398,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
         log::warn!("{address} is reachable from other machines, without {without}");
     }
     let socket = args.control_socket.as_ref().unwrap_or(&ControlSocket::Default);
-    let operator = Operator::new(target.namespace_control(), kinds, Arc::clone(&conditions), specs);
+    let summary = summary(&opened);
+    let banner = Banner { listeners: &addresses, subsystems: &opened, program: &invocation::program_name() };
+    let banner = banner.to_text();
+    let operator = Operator::new(&target, kinds, &conditions, opened);
     let mut side_threads = observe::start(&target, operator, &cores, (socket, args.metrics), args.on_slow)?;
-    let program = invocation::program_name();
-    let banner = Banner { listeners: &addresses, nqn: nqn.as_str(), volumes: &volumes, program: &program };
-    output::announce(banner.to_text());
-    let service = Service::start(&target, &summary(volumes.len(), &nqn))?;
+    output::announce(banner);
+    let service = Service::start(&target, &summary)?;
     for _ in signals.forever().take_while(|signal| *signal == SIGUSR1) {
         let (counters, connections) = (target.counters(), target.connections());
         log::write_stderr(counters::show(&counters, &connections, &conditions, args.json)?);
@@ -417,8 +419,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
     stopped
 }
 
-fn summary(volumes: usize, nqn: &Nqn) -> String {
-    format!("serving {volumes} volume{} as {nqn}", if volumes == 1 { "" } else { "s" })
+fn summary(subsystems: &[Opened]) -> String {
+    let volumes: usize = subsystems.iter().map(|one| one.volumes.len()).sum();
+    let volumes = format!("{volumes} volume{}", if volumes == 1 { "" } else { "s" });
+    match subsystems {
+        [only] => format!("serving {volumes} as {}", only.subsystem.nqn),
+        several => format!("serving {volumes} in {} subsystems", several.len()),
+    }
 }
 
 fn stop(target: Target, conditions: &Conditions) -> Result<(), Failure> {
@@ -432,42 +439,13 @@ fn stop(target: Target, conditions: &Conditions) -> Result<(), Failure> {
     conditions::reject_failures(failures)
 }
 
-/// Namespace ID and description of each volume.
-type Described = Vec<(u32, String)>;
-
-/// Returns the configuration of the target, the description of each volume, and the conditions of all.
-fn configure(args: &Args, kinds: &Kinds) -> Result<(TargetConfig, Described, Conditions), Failure> {
-    let given = args.nqn.as_deref().map(nqn::parse_nqn).transpose()?;
-    let listen: Vec<Listen> = args.listen.iter().flat_map(|listeners| listeners.0.clone()).collect();
-    let specs = args.specs(kinds)?;
-    memory::check(kinds, &specs)?;
-    let mut conditions = Conditions::default();
-    let (mut volumes, mut described, mut identities) = (Vec::new(), Vec::new(), Vec::new());
-    for ((spec, nsid), opened) in specs.iter().zip(number(&specs)?).zip(open_all(kinds, &specs)) {
-        let volume = match opened {
-            Err(error) if args.skip_missing => {
-                conditions.skip(nsid, error);
-                continue;
-            }
-            opened => opened.map_err(Failure::from_error)?,
-        };
-        conditions.add(&volume);
-        described.push((nsid, volume::describe(spec, &*volume)));
-        if nqn::has_identity(kinds, spec)? {
-            identities.push(volume.identity().uuid);
-        }
-        volumes.push((nsid, volume));
-    }
-    conditions.check_any()?;
-    let nqn = given.map_or_else(|| nqn::derive(identities, listen[0].address), Ok)?;
-    let mut config = TargetConfig::new(nqn);
-    config.subsystems[0].serial = args.serial.clone().unwrap_or_else(|| nqn::serial(&nqn));
-    config.subsystems[0].volumes = volumes;
-    config.listen = listen;
+/// Returns the configuration of the target.
+fn configure(args: &Args, opened: &[Opened], auth: Option<AuthConfig>) -> Result<TargetConfig, Failure> {
+    let mut config = TargetConfig::new(opened[0].subsystem.nqn);
+    config.subsystems = opened.iter().map(|one| one.subsystem.clone()).collect();
+    config.listen = args.listeners();
     config.advertise = args.advertise.clone();
-    let allowed = args.allow_host.iter().map(|text| parse_host_nqn(text)).collect::<Result<Vec<_>, _>>()?;
-    config.subsystems[0].allowed_hosts = (!allowed.is_empty()).then_some(allowed);
-    config.auth = args.auth.clone();
+    config.auth = auth;
     config.cores = match &args.cores {
         Some(requested) => cores::checked(requested.as_slice())?,
         None => cores::usable()?,
@@ -492,18 +470,7 @@ fn configure(args: &Args, kinds: &Kinds) -> Result<(TargetConfig, Described, Con
         return Err(Failure::new("cannot advertise 0.0.0.0 or [::]", "no host can connect there")
             .with_hint("name an address that hosts can reach"));
     }
-    Ok((config, described, conditions))
-}
-
-/// Opens all volumes at the same time, because each can wait for other machines.
-fn open_all(kinds: &Kinds, specs: &[VolumeSpec]) -> Vec<Result<Arc<dyn Volume>, OpenError>> {
-    thread::scope(|scope| {
-        let threads: Vec<_> = specs.iter().map(|spec| scope.spawn(move || kinds.open(spec))).collect();
-        let join = |thread: thread::ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        threads.into_iter().map(join).collect()
-    })
+    Ok(config)
 }
 
 /// The listeners of one argument.

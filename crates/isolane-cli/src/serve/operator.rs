@@ -1,5 +1,8 @@
 //! Requests of operators on the control socket: namespaces of the running target.
 //!
+//! A subsystem has its own paths, below `/v1/subsystems/NQN`. Without that prefix, they mean the only subsystem; the list
+//! has those of all.
+//!
 //! | request | effect |
 //! |---|---|
 //! | `GET /v1/namespaces` | lists the namespaces, and the volumes that are being closed |
@@ -21,23 +24,30 @@ use std::time::Duration;
 
 use isolane_inspect::program::{Reply, Request};
 use isolane_target::{
-    Changed, NamespaceChange, NamespaceControl, NamespaceError, NamespaceState, NamespaceStatus,
+    Changed, NamespaceChange, NamespaceControl, NamespaceError, NamespaceState, NamespaceStatus, Target,
 };
 use isolane_volume::Volume;
 use isolane_volume::spec::{Source, VolumeSpec};
 use isolane_volumes::Kinds;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::conditions::Conditions;
+use super::subsystem::Opened;
 use crate::memory;
 use crate::volume;
 
 /// Executes requests.
 pub struct Operator {
+    /// Ordered by name.
+    subsystems: BTreeMap<String, SubsystemOperator>,
+}
+
+/// Executes requests for one subsystem.
+struct SubsystemOperator {
     target: NamespaceControl,
-    kinds: Kinds,
+    kinds: Arc<Kinds>,
     conditions: Arc<Conditions>,
     /// By namespace ID. Locked during a change, so that there is one at a time.
     specs: Mutex<BTreeMap<u32, Served>>,
@@ -93,20 +103,71 @@ struct ReadOnly {
 }
 
 impl Operator {
-    /// `specs` has the volumes that are served, by namespace ID.
+    /// `subsystems` are those that the target serves.
     pub fn new(
-        target: NamespaceControl,
+        target: &Target,
         kinds: Kinds,
-        conditions: Arc<Conditions>,
-        specs: BTreeMap<u32, VolumeSpec>,
+        conditions: &Arc<Conditions>,
+        subsystems: Vec<Opened>,
     ) -> Operator {
-        let specs = specs.into_iter().map(|(nsid, spec)| (nsid, spec.into())).collect();
-        Operator { target, kinds, conditions, specs: Mutex::new(specs) }
+        let kinds = Arc::new(kinds);
+        let operators = subsystems.into_iter().filter_map(|Opened { subsystem, volumes }| {
+            let specs = volumes.into_iter().map(|volume| (volume.nsid, volume.spec.into())).collect();
+            let operator = SubsystemOperator {
+                target: target.namespace_control_of(&subsystem.nqn)?,
+                kinds: Arc::clone(&kinds),
+                conditions: Arc::clone(conditions),
+                specs: Mutex::new(specs),
+            };
+            Some((subsystem.nqn.to_string(), operator))
+        });
+        Operator { subsystems: operators.collect() }
     }
 
     /// Returns the response, or `None` if there is no such path.
     pub fn execute(&self, request: &Request) -> Option<Reply> {
-        let path = request.path.strip_prefix("/v1/namespaces")?;
+        let path = request.path.strip_prefix("/v1/")?;
+        let Some(named) = path.strip_prefix("subsystems/") else {
+            let path = path.strip_prefix("namespaces")?;
+            if request.method == "GET" && path.is_empty() {
+                return Some(self.list());
+            }
+            let mut all = self.subsystems.values();
+            return match (all.next(), all.next()) {
+                (Some(only), None) => only.execute(request, path),
+                _ => Some(self.name_one()),
+            };
+        };
+        let (nqn, path) = named.rsplit_once("/namespaces")?;
+        match self.subsystems.get(nqn) {
+            Some(operator) => operator.execute(request, path),
+            None => {
+                let detail = format!("there is no subsystem {nqn}; it serves {}", self.names());
+                Some(Reply::problem(404, "unknown subsystem", detail))
+            }
+        }
+    }
+
+    fn names(&self) -> String {
+        self.subsystems.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
+    }
+
+    fn name_one(&self) -> Reply {
+        let detail =
+            format!("several subsystems have namespaces; name one with --subsystem: {}", self.names());
+        Reply::problem(400, "invalid request", detail)
+    }
+
+    fn list(&self) -> Reply {
+        let (mut namespaces, mut closing) = (Vec::new(), Vec::new());
+        self.subsystems.iter().for_each(|(nqn, one)| one.add_to(nqn, &mut namespaces, &mut closing));
+        Reply::ok(json!({ "namespaces": namespaces, "closing": closing }))
+    }
+}
+
+impl SubsystemOperator {
+    /// `path` follows `namespaces`.
+    fn execute(&self, request: &Request, path: &str) -> Option<Reply> {
         let mut parts = path.split('/').skip(1);
         let nsid = parts.next().map(|text| text.parse::<u32>()).transpose().ok()?;
         let verb = parts.next();
@@ -114,7 +175,6 @@ impl Operator {
             return None;
         }
         let reply = match (request.method.as_str(), nsid, verb) {
-            ("GET", None, None) => Ok(self.list()),
             ("POST", None, None) => read(request).and_then(|body| self.add(body)),
             ("DELETE", Some(nsid), None) => self.remove(nsid),
             ("POST", Some(nsid), Some("replace")) => read(request).and_then(|body| self.replace(nsid, &body)),
@@ -136,8 +196,7 @@ impl Operator {
         Some(reply.unwrap_or_else(|problem| problem))
     }
 
-    fn list(&self) -> Reply {
-        let (mut namespaces, mut closing) = (Vec::new(), Vec::new());
+    fn add_to(&self, nqn: &str, namespaces: &mut Vec<Value>, closing: &mut Vec<Value>) {
         for status in self.target.list() {
             let state = match status.state {
                 NamespaceState::Online => "online",
@@ -147,10 +206,11 @@ impl Operator {
                 NamespaceState::Closing => "closing",
             };
             if status.state == NamespaceState::Closing {
-                closing.push(json!({ "nsid": status.nsid, "volume": status.volume }));
+                closing.push(json!({ "subsystem": nqn, "nsid": status.nsid, "volume": status.volume }));
                 continue;
             }
             namespaces.push(json!({
+                "subsystem": nqn,
                 "nsid": status.nsid,
                 "state": state,
                 "volume": status.volume,
@@ -160,7 +220,6 @@ impl Operator {
                 "oldest_command_ms": status.oldest_command.map(|age| age.as_millis() as u64),
             }));
         }
-        Reply::ok(json!({ "namespaces": namespaces, "closing": closing }))
     }
 
     fn add(&self, Add { volume, nsid }: Add) -> Result<Reply, Reply> {

@@ -193,13 +193,17 @@ fn names_everything_in_a_file_that_cannot_be_served() {
     for part in ["server: state; remove it", "port finder: discovery-only", "namespace 1: qos; remove it"] {
         assert!(error.contains(part), "{part}: {error}");
     }
-    fs::write(
-        &path,
-        format!("{text}[[subsystem]]\nnqn = \"nqn.2014-08.org.example:b\"\nports = [\"left\"]\nhosts = []\n"),
-    )
-    .unwrap();
+    let more = "[[port]]\nname = \"right\"\nlisten = \"127.0.0.1:0\"\n[[subsystem]]\n\
+                nqn = \"nqn.2014-08.org.example:b\"\nports = [\"right\"]\nhosts = []\n";
+    fs::write(&path, format!("{text}{more}")).unwrap();
     let error = fail(&["serve", "--config", &path]);
-    assert!(error.contains("2 subsystems; keep one, and run a target"), "{error}");
+    for part in [
+        "subsystem nqn.2014-08.org.example:b: not on port left, which others use; add it to ports",
+        "subsystem nqn.2014-08.org.example:disks: not on port right",
+        "subsystem nqn.2014-08.org.example:b: no namespace; add a table",
+    ] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
     fs::write(&path, text.replace("qos = { iops = 5 }", "")).unwrap();
     let error = fail(&["serve", "--config", &path, "--strict"]);
     assert!(

@@ -23,6 +23,7 @@ mod serve;
 mod stderr;
 #[path = "../stop/mod.rs"]
 mod stop;
+mod subsystems;
 mod top;
 mod verbs;
 

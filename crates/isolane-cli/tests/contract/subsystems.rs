@@ -1,0 +1,110 @@
+//! Several subsystems of one configuration file.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::{Server, fail, succeed, text};
+
+const A: &str = "nqn.2014-08.org.example:a";
+const B: &str = "nqn.2014-08.org.example:b";
+const HOST: &str = "nqn.2014-08.org.example:db1";
+const STRANGER: &str = "nqn.2014-08.org.example:stranger";
+
+/// A target with subsystem A for every host, and B, with a volume of the same ID, for one with a key.
+struct Target {
+    server: Server,
+    directory: tempfile::TempDir,
+}
+
+fn start() -> Target {
+    let directory = tempfile::tempdir().unwrap();
+    let target = |name: &str| directory.path().join(name);
+    succeed(&["key", "gen", text(&target("db1.key"))]);
+    let file = format!(
+        "[server]\nmode = \"sleep\"\ncontrol-socket = \"{}\"\n[[port]]\nname = \"local\"\nlisten = \"127.0.0.1:0\"\n\
+         [[host]]\nname = \"db1\"\nnqn = \"{HOST}\"\n{}\n\
+         [[subsystem]]\nnqn = \"{A}\"\nports = [\"local\"]\nhosts = \"any\"\n\
+         namespace = [{{ nsid = 1, volume = \"mem:1M\" }}, {{ nsid = 2, volume = \"null:2M\" }}]\n\
+         [[subsystem]]\nnqn = \"{B}\"\nports = [\"local\"]\nhosts = [\"db1\"]\nserial = \"B-1\"\n\
+         namespace = [{{ nsid = 1, volume = \"{},size=3M\" }}]\n",
+        target("serve.sock").display(),
+        format_args!("auth-key = \"file:{}\"", target("db1.key").display()),
+        target("b.img").display(),
+    );
+    fs::write(target("isolane.toml"), file).unwrap();
+    let server = Server::start_alone(&["--config", text(&target("isolane.toml"))]);
+    Target { server, directory }
+}
+
+impl Target {
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn uri(&self, nqn: &str) -> String {
+        format!("{}/{nqn}", self.server.uri)
+    }
+
+    fn ctl(&self, arguments: &[&str]) -> String {
+        succeed(&[&["ctl", "--socket", text(&self.path("serve.sock"))], arguments].concat())
+    }
+
+    fn refused(&self, arguments: &[&str]) -> String {
+        fail(&[&["ctl", "--socket", text(&self.path("serve.sock"))], arguments].concat())
+    }
+}
+
+#[test]
+fn each_has_its_volumes_hosts_and_proofs() {
+    let target = start();
+    let printed = target.server.printed.join("\n");
+    let expected = format!("subsystem {A}\nnamespace 1: mem:1M, memory, 1.0 MiB\nnamespace 2: null:2M");
+    assert!(printed.contains(&expected), "{printed}");
+    assert!(printed.contains(&format!("subsystem {B}\nnamespace 1: ")), "{printed}");
+
+    let key = format!("--key={}", target.path("db1.key").display());
+    let stranger = ["--host-nqn", STRANGER];
+    let seen = succeed(&[&["discover", &target.server.uri][..], &stranger].concat());
+    assert!(seen.contains(A) && !seen.contains(B), "{seen}");
+    let seen = succeed(&["discover", &target.server.uri, "--host-nqn", HOST]);
+    assert!(seen.contains(A) && seen.contains(B), "{seen}");
+
+    succeed(&[&["info", &target.uri(A)][..], &stranger].concat());
+    fail(&[&["info", &target.uri(B)][..], &stranger].concat());
+    fail(&["info", &target.uri(B), "--host-nqn", HOST]);
+    let info = succeed(&["info", &target.uri(B), "--host-nqn", HOST, &key]);
+    assert!(info.contains("B-1") && info.contains("3.0 MiB"), "{info}");
+
+    fs::write(target.path("source"), vec![7; 3 << 20]).unwrap();
+    let volume = format!("{}?nsid=1&key={}", target.uri(B), target.path("db1.key").display());
+    succeed(&["copy", text(&target.path("source")), &volume, "--host-nqn", HOST]);
+    let first = succeed(&[&["copy", &format!("{}?nsid=1", target.uri(A)), "-"][..], &stranger].concat());
+    assert!(first.bytes().all(|byte| byte == 0), "the volume with the same ID is another one");
+    assert!(fs::read(target.path("b.img")).unwrap() == vec![7; 3 << 20]);
+    assert!(target.server.stop());
+}
+
+#[test]
+fn operator_names_the_subsystem_of_a_volume() {
+    let target = start();
+    let error = target.refused(&["namespace", "add", "mem:1M"]);
+    assert!(error.contains(&format!("name one with --subsystem: {A}, {B}")), "{error}");
+    let unknown = "nqn.2014-08.org.example:c";
+    let error = target.refused(&["namespace", "remove", "1", "--subsystem", unknown]);
+    assert!(error.contains(&format!("there is no subsystem {unknown}; it serves {A}, {B}")), "{error}");
+    target.refused(&["namespace", "remove", "2", "--subsystem", B]);
+
+    assert_eq!(
+        target.ctl(&["namespace", "--subsystem", B, "add", "mem:1M"]),
+        "namespace 2: mem:1M, memory, 1.0 MiB\n"
+    );
+    target.ctl(&["namespace", "offline", "1", "--subsystem", B]);
+    target.ctl(&["namespace", "remove", "1", "--subsystem", A]);
+    let status = target.ctl(&["status"]);
+    let (a, b) = status.split_once(&format!("subsystem {B}\n")).expect("both are listed");
+    assert!(a.starts_with(&format!("subsystem {A}\nNSID  STATE")), "{status}");
+    assert!(!a.contains("   1  ") && a.contains("   2  online "), "{status}");
+    assert!(b.contains("   1  offline ") && b.contains("   2  online "), "{status}");
+    target.ctl(&["namespace", "online", "1", "--subsystem", B]);
+    assert!(target.server.stop());
+}
