@@ -420,22 +420,17 @@ impl Set {
     /// Queues members of which the kernel has data from peers on the same machine, once the engine has fetched it.
     pub(crate) fn queue_unfetched(&self) {
         let is_wanted = |member: &&Member| member.events & EPOLLIN as u32 != 0 && !member.disabled;
-        let members: Vec<_> = {
-            let inner = self.inner.lock();
-            let adopted =
-                inner.members.values().filter(is_wanted).filter_map(|member| member.adopted.clone());
-            adopted.collect()
-        };
+        let adopted = |member: &Member| member.adopted.clone();
+        let members: Vec<_> =
+            self.inner.lock().members.values().filter(is_wanted).filter_map(adopted).collect();
         // Data that was there before has been reported, and is no new event of an edge-triggered member.
-        let is_empty =
-            |adopted: &&Arc<Adopted>| adopted.events(false).is_some_and(|found| found & EPOLLIN as u32 == 0);
+        let is_empty = |it: &&Arc<Adopted>| it.events(false).is_some_and(|found| found & EPOLLIN as u32 == 0);
         catch_up(members.iter().filter(is_empty)).into_iter().for_each(|fd| self.mark(fd));
     }
 
     /// Ends a wait whose time is over: returns the events of adopted members that own descriptors have reported.
     pub(crate) fn after_timeout(&self, engine: Option<&LiveEngine<'_>>, events: &mut [epoll_event]) -> usize {
-        // Events between the end of the sleep and the check.
-        engine.into_iter().for_each(|engine| engine.check(engine.0.fetch()));
+        engine.into_iter().for_each(|engine| engine.check(engine.0.fetch())); // Of events since the sleep.
         self.collect(engine, events)
     }
 
