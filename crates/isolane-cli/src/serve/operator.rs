@@ -114,7 +114,7 @@ impl Operator {
         let operators = subsystems.into_iter().filter_map(|Opened { subsystem, volumes }| {
             let specs = volumes.into_iter().map(|volume| (volume.nsid, volume.spec.into())).collect();
             let operator = SubsystemOperator {
-                target: target.namespace_control_of(&subsystem.nqn)?,
+                target: target.control().namespaces(&subsystem.nqn)?,
                 kinds: Arc::clone(&kinds),
                 conditions: Arc::clone(conditions),
                 specs: Mutex::new(specs),
