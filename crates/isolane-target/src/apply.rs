@@ -2,10 +2,12 @@
 //!
 //! Invariant: a set of changes happens as a whole, or an error changes nothing.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::{Arc, Weak};
 
-use isolane_proto::subsystem::{ConfigError, NamespaceConfig, Port, SubsystemConfig, SubsystemId};
+use isolane_proto::subsystem::{ConfigError, Port, SubsystemConfig, SubsystemId};
+use isolane_volume::{OpenError, Volume};
 use isolane_wire::Nqn;
 
 use crate::changes::{Changed, NamespaceChange, NamespaceControl};
@@ -36,6 +38,17 @@ pub enum TargetChange {
         /// The changes, in their order.
         changes: Vec<NamespaceChange>,
     },
+    /// Changes the size of a namespace: see [`Target::resize_namespace`](crate::Target::resize_namespace).
+    Resize {
+        /// Name of the subsystem.
+        subsystem: Nqn,
+        /// The namespace.
+        nsid: u32,
+        /// Size in bytes; `None`: the present one of the volume.
+        bytes: Option<u64>,
+        /// It can be smaller than before.
+        may_shrink: bool,
+    },
 }
 
 /// Changes a target, from any thread. It does not keep the target running.
@@ -49,7 +62,8 @@ impl TargetControl {
         TargetControl { shared: Arc::downgrade(shared) }
     }
 
-    /// Checks all changes, calls `commit`, and makes the changes. Removals are first. Waits up to 1 s for all cores.
+    /// Checks all changes, calls `commit`, and makes the changes. Removals of subsystems are first. Waits up to 1 s for all
+    /// cores.
     ///
     /// # Errors
     /// The first change that is not possible, or the error of `commit`; nothing has changed then. Or the target has ended.
@@ -80,9 +94,25 @@ struct Plan {
     closing: Vec<usize>,
     removed: Vec<SubsystemId>,
     hosts: Vec<(SubsystemId, Option<Vec<Nqn>>)>,
-    /// Namespaces of subsystems that stay.
-    namespaces: Vec<(SubsystemId, Vec<NamespaceConfig>)>,
+    /// Subsystems that stay, with other namespaces.
+    changed: BTreeSet<SubsystemId>,
     new: Vec<SubsystemConfig>,
+    /// Volumes with another size, and the size before.
+    resized: Resized,
+}
+
+/// Volumes with another size, and the one before in bytes. It returns on a drop.
+#[derive(Default)]
+struct Resized(Vec<(Arc<dyn Volume>, u64)>);
+
+impl Drop for Resized {
+    fn drop(&mut self) {
+        for (volume, before) in self.0.drain(..).rev() {
+            if let Err(OpenError { name, reason, remedy, .. }) = volume.resize(Some(before), true) {
+                log::error!("{name}: cannot return to {before} bytes: {reason}; {remedy}");
+            }
+        }
+    }
 }
 
 impl Shared {
@@ -118,12 +148,32 @@ impl Shared {
         self.execute(plan)
     }
 
-    fn plan(&self, changes: Vec<TargetChange>) -> Result<Plan, NamespaceError> {
+    /// Changes the size of the volume of a namespace, and returns it in bytes.
+    pub(crate) fn resize(
+        self: &Arc<Self>,
+        id: (SubsystemId, u32),
+        bytes: Option<u64>,
+        may_shrink: bool,
+    ) -> Result<u64, NamespaceError> {
+        let _changes = self.changes.lock();
+        let mut plan = Plan::new(&self.namespaces());
+        let bytes = plan.resize(id, bytes, may_shrink)?;
+        self.execute(plan)?;
+        Ok(bytes)
+    }
+
+    fn plan(&self, mut changes: Vec<TargetChange>) -> Result<Plan, NamespaceError> {
         let mut plan = Plan::new(&self.namespaces());
         let mut new = Vec::new();
-        let is_removal = |change: &TargetChange| matches!(change, TargetChange::RemoveSubsystem(_));
-        let (removals, others): (Vec<_>, Vec<_>) = changes.into_iter().partition(is_removal);
-        for change in removals.into_iter().chain(others) {
+        // Removals free names and identities. Other sizes are last, after everything else was checked.
+        changes.sort_by_key(|change| match change {
+            TargetChange::RemoveSubsystem(_) => 0,
+            TargetChange::Resize { .. } => 2,
+            _ => 1,
+        });
+        let sizes = changes.partition_point(|change| !matches!(change, TargetChange::Resize { .. }));
+        let sizes = changes.split_off(sizes);
+        for change in changes {
             match change {
                 TargetChange::RemoveSubsystem(nqn) => plan.remove(self.find_subsystem(&nqn)?)?,
                 TargetChange::SetHosts { subsystem, hosts } => {
@@ -133,9 +183,15 @@ impl Shared {
                     plan.change(self.find_subsystem(&subsystem)?, changes)?;
                 }
                 TargetChange::AddSubsystem(subsystem) => new.push(subsystem),
+                TargetChange::Resize { .. } => {}
             }
         }
         self.plan_new(&mut plan, &new)?;
+        for change in sizes {
+            if let TargetChange::Resize { subsystem, nsid, bytes, may_shrink } = change {
+                plan.resize((self.find_subsystem(&subsystem)?, nsid), bytes, may_shrink)?;
+            }
+        }
         Ok(plan)
     }
 
@@ -157,7 +213,9 @@ impl Shared {
     /// No host sees a namespace of another state than its subsystem: what goes leaves the port before the table, and what
     /// comes enters the table first.
     fn execute(self: &Arc<Self>, plan: Plan) -> Result<Changed, NamespaceError> {
-        let Plan { table, added, closing, removed, hosts, namespaces, new } = plan;
+        let Plan { table, added, closing, removed, hosts, changed, new, mut resized } = plan;
+        resized.0.clear();
+        let namespaces: Vec<_> = changed.into_iter().map(|id| (id, table.to_configs(id))).collect();
         self.control(|port| -> Result<(), ConfigError> {
             removed.into_iter().try_for_each(|id| port.remove_subsystem(id))?;
             hosts.into_iter().try_for_each(|(id, hosts)| port.set_allowed_hosts(id, hosts))
@@ -184,8 +242,9 @@ impl Plan {
             closing: Vec::new(),
             removed: Vec::new(),
             hosts: Vec::new(),
-            namespaces: Vec::new(),
+            changed: BTreeSet::new(),
             new: Vec::new(),
+            resized: Resized::default(),
         }
     }
 
@@ -201,10 +260,27 @@ impl Plan {
         for change in changes {
             self.table.apply(id, change, &mut self.added, &mut self.closing)?;
         }
-        let configs = self.table.to_configs(id);
-        Port::check_namespaces(&configs)?;
-        self.namespaces.retain(|(other, _)| *other != id);
-        self.namespaces.push((id, configs));
-        Ok(())
+        self.changed.insert(id);
+        Ok(Port::check_namespaces(&self.table.to_configs(id))?)
+    }
+
+    /// Changes the size of the volume of a namespace, and returns it in bytes.
+    fn resize(
+        &mut self,
+        id: (SubsystemId, u32),
+        bytes: Option<u64>,
+        may_shrink: bool,
+    ) -> Result<u64, NamespaceError> {
+        let volume = Arc::clone(&self.table.at(self.table.locate(id.0, id.1)?).volume);
+        let block_size = u64::from(volume.info().block_size);
+        let before = volume.blocks() * block_size;
+        let resized = volume.resize(bytes, may_shrink);
+        let blocks = resized.map_err(|OpenError { name, reason, remedy, .. }| {
+            NamespaceError::Volume(format!("{name}: {reason}; {remedy}"))
+        })?;
+        self.resized.0.push((volume, before));
+        self.table.update(id, |namespace| namespace.geometry.blocks = blocks)?;
+        self.changed.insert(id.0);
+        Ok(blocks * block_size)
     }
 }

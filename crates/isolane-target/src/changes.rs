@@ -11,8 +11,8 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use isolane_proto::subsystem::{NamespaceConfig, Port, SubsystemId};
-use isolane_volume::{OpenError, Volume};
+use isolane_proto::subsystem::{NamespaceConfig, SubsystemId};
+use isolane_volume::Volume;
 
 use crate::error::NamespaceError;
 use crate::namespace::{Namespace, Namespaces};
@@ -248,41 +248,6 @@ impl Namespaces {
 }
 
 impl Shared {
-    /// Changes the size of the volume of a namespace, and returns it in bytes.
-    pub(crate) fn resize(
-        &self,
-        (subsystem, nsid): (SubsystemId, u32),
-        bytes: Option<u64>,
-        may_shrink: bool,
-    ) -> Result<u64, NamespaceError> {
-        let _changes = self.changes.lock();
-        let table = self.namespaces();
-        let volume = &table.at(table.locate(subsystem, nsid)?).volume;
-        let resized = volume.resize(bytes, may_shrink);
-        let blocks = resized.map_err(|OpenError { name, reason, remedy, .. }| {
-            NamespaceError::Volume(format!("{name}: {reason}; {remedy}"))
-        })?;
-        self.update(subsystem, |next| {
-            next.update((subsystem, nsid), |namespace| namespace.geometry.blocks = blocks)
-        })?;
-        Ok(blocks * u64::from(volume.info().block_size))
-    }
-
-    /// Gives a changed table to the cores, then to the port. The caller holds `changes`.
-    fn update(
-        &self,
-        subsystem: SubsystemId,
-        change: impl FnOnce(&mut Namespaces) -> Result<(), NamespaceError>,
-    ) -> Result<(), NamespaceError> {
-        let mut next = Namespaces::clone(&self.namespaces());
-        change(&mut next)?;
-        let configs = next.to_configs(subsystem);
-        Port::check_namespaces(&configs)?;
-        self.publish(next);
-        self.control(|port| port.set_namespaces(subsystem, configs))?;
-        Ok(())
-    }
-
     /// Gives a table to the cores, and waits until they use it.
     pub(crate) fn publish(&self, next: Namespaces) {
         let next = Arc::new(next);

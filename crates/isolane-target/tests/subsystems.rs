@@ -226,3 +226,32 @@ fn set_of_changes_happens_as_a_whole() {
     let ended = control.apply(Vec::new(), || Ok::<_, String>(())).unwrap_err();
     assert_eq!(ended, ApplyError::Change(NamespaceError::Ended));
 }
+
+#[test]
+fn sizes_return_if_the_set_fails() {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    image.as_file().set_len(2 << 20).unwrap();
+    let mut config = config(&["mem:1M"]);
+    let served = volume(&image.path().display().to_string());
+    config.subsystems.push(subsystem(OTHER, vec![(1, Arc::clone(&served))]));
+    let (target, address) = start(config);
+    let control = target.control();
+    let (_admin, mut queue) = pair_of(address, OTHER);
+    let resize =
+        |bytes| TargetChange::Resize { subsystem: other(), nsid: 1, bytes: Some(bytes), may_shrink: true };
+    let last_block =
+        |queue: &mut MockHost, bytes: u64| queue.fetch(read_entry(bytes / 512 - 1, 1), 512).0.status;
+    for bytes in [4 << 20, 1 << 20] {
+        control.apply(vec![resize(bytes)], || Err("no")).unwrap_err();
+        let unknown = TargetChange::RemoveSubsystem("nqn.2014-08.org.example:none".parse().unwrap());
+        control.apply(vec![resize(bytes), unknown], || Ok::<_, String>(())).unwrap_err();
+        assert_eq!(served.blocks() * 512, 2 << 20);
+        assert_eq!(last_block(&mut queue, 2 << 20), Status::SUCCESS);
+        assert!(!last_block(&mut queue, 4 << 20).is_success());
+    }
+    for bytes in [4 << 20, 1 << 20] {
+        control.apply(vec![resize(bytes)], || Ok::<_, String>(())).unwrap();
+        assert_eq!(last_block(&mut queue, bytes), Status::SUCCESS);
+        assert!(!last_block(&mut queue, 2 * bytes).is_success());
+    }
+}
