@@ -3,11 +3,16 @@
 //! Opens the volumes, starts the target, prints the commands that connect to it, and waits for signals. The target has
 //! its own threads; this one sleeps.
 
+mod apply;
 mod auth;
 mod banner;
 pub(crate) mod conditions;
 mod counters;
+mod differences;
+mod edits;
 mod from_file;
+mod live_config;
+mod load;
 pub(crate) mod model;
 pub(crate) mod nqn;
 pub(crate) mod observe;
@@ -20,6 +25,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use clap::builder::UnknownArgumentValueParser;
@@ -31,10 +37,12 @@ use isolane_rbd::Rbd;
 use isolane_target::{AuthConfig, Listen, Placement, Target, TargetConfig, parse_address};
 use isolane_volume::spec::VolumeSpec;
 use isolane_volumes::Kinds;
-use signal_hook::consts::SIGUSR1;
+use signal_hook::consts::{SIGHUP, SIGUSR1};
 
 use banner::Banner;
 use conditions::Conditions;
+use live_config::LiveConfig;
+use load::Loaded;
 use observe::{ControlSocket, parse_control_socket, parse_on_slow};
 use operator::Operator;
 use service::Service;
@@ -134,8 +142,8 @@ use crate::volume;
 /// for each listener once it accepts connections, then the volumes, and
 /// commands that connect to them.
 ///
-/// SIGINT, SIGTERM, and SIGHUP shut the target down cleanly: it completes commands in
-/// flight (for up to 5 s) and makes all data durable. If a volume hangs for 12 s
+/// SIGHUP applies the file of --config, as `isolane config apply` does. Without a file, it
+/// shuts the target down, as SIGINT and SIGTERM do, cleanly: it completes commands in flight (for up to 5 s) and makes all data durable. If a volume hangs for 12 s
 /// more, the log names it, and the exit status is 1. A second signal ends the
 /// target immediately. Only a call that hangs in the kernel can delay these. If a
 /// served file was deleted, moved, or replaced, the log reports it within seconds,
@@ -371,8 +379,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let (args, described) = match &args.config {
         Some(path) => {
-            let from_file::Loaded { options, subsystems, auth } = from_file::load(path, args.strict)?;
-            (Args { json: args.json, ..options }, Some((subsystems, auth)))
+            let Loaded { options, subsystems, auth, file } = load::load(path, args.strict)?;
+            (Args { json: args.json, ..options }, Some((subsystems, auth, file)))
         }
         None => (args, None),
     };
@@ -380,13 +388,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
     signals::exit_while(&is_starting)?;
     let rbd = Arc::new(Rbd::new(args.rbd_images_per_connection.into()));
     let kinds = volume::kinds(&rbd);
-    let (planned, auth) = match described {
-        Some(described) => described,
-        None => (vec![Planned::of_args(&args, &kinds)?], None),
+    let (planned, auth, file) = match described {
+        Some((subsystems, auth, file)) => (subsystems, Some(auth), Some(file)),
+        None => (vec![Planned::of_args(&args, &kinds)?], None, None),
     };
     let (opened, conditions) = subsystem::open(planned, &args, &kinds)?;
     let conditions = Arc::new(conditions);
-    let has_auth = auth.is_some();
+    let needs_auth = file.as_ref().is_some_and(LiveConfig::needs_auth);
     let config = configure(&args, &opened, auth)?;
     is_starting.store(false, Ordering::Relaxed);
     let cores = config.cores.clone();
@@ -394,21 +402,30 @@ pub fn run(args: Args) -> Result<(), Failure> {
     log::info!("using {}", target.io_description());
     let addresses = target.local_addrs();
     for address in addresses.iter().filter(|address| !address.ip().is_loopback()) {
-        let without = if has_auth { "encryption" } else { "authentication or encryption" };
+        let without = if needs_auth { "encryption" } else { "authentication or encryption" };
         log::warn!("{address} is reachable from other machines, without {without}");
     }
     let socket = args.control_socket.as_ref().unwrap_or(&ControlSocket::Default);
     let summary = summary(&opened);
     let banner = Banner { listeners: &addresses, subsystems: &opened, program: &invocation::program_name() };
     let banner = banner.to_text();
-    let operator = Operator::new(&target, kinds, &conditions, opened);
-    let mut side_threads = observe::start(&target, operator, &cores, (socket, args.metrics), args.on_slow)?;
+    let has_file = file.is_some();
+    let operator = Arc::new(Operator::new(&target, kinds, &conditions, opened, file));
+    let observed = Arc::clone(&operator);
+    let mut side_threads = observe::start(&target, observed, &cores, (socket, args.metrics), args.on_slow)?;
     output::announce(banner);
     let service = Service::start(&target, &summary)?;
-    for _ in signals.forever().take_while(|signal| *signal == SIGUSR1) {
-        let (counters, connections) = (target.counters(), target.connections());
-        log::write_stderr(counters::show(&counters, &connections, &conditions, args.json)?);
+    for signal in signals.forever() {
+        match signal {
+            SIGUSR1 => {
+                let (counters, connections) = (target.counters(), target.connections());
+                log::write_stderr(counters::show(&counters, &connections, &conditions, args.json)?);
+            }
+            SIGHUP if has_file => reload(&operator)?,
+            _ => break,
+        }
     }
+    drop(operator);
     signals::exit_on_next_signal()?;
     service.stop();
     // Lights go off while commands complete; the drop waits for them.
@@ -417,6 +434,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
     drop(conditions);
     rbd.wait_for_closed(volume::RBD_CLOSE_TIMEOUT);
     stopped
+}
+
+/// Applies the file in a thread of its own, because a volume can open slowly, and signals wait.
+fn reload(operator: &Arc<Operator>) -> Result<(), Failure> {
+    let operator = Arc::clone(operator);
+    let thread = thread::Builder::new().name("reload".into()).spawn(move || operator.reload());
+    thread.map(drop).context("cannot apply the file")
 }
 
 fn summary(subsystems: &[Opened]) -> String {
