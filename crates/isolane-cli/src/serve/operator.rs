@@ -24,7 +24,8 @@ use std::time::Duration;
 
 use isolane_inspect::program::{Reply, Request};
 use isolane_target::{
-    Changed, NamespaceChange, NamespaceControl, NamespaceError, NamespaceState, NamespaceStatus, Target,
+    Changed, NamespaceChange, NamespaceControl, NamespaceError, NamespaceState, NamespaceStatus, Orphan,
+    Target,
 };
 use isolane_volume::Volume;
 use isolane_volume::spec::{Source, VolumeSpec};
@@ -218,6 +219,7 @@ impl SubsystemOperator {
                 "block_size": status.block_size,
                 "read_only": status.read_only,
                 "oldest_command_ms": status.oldest_command.map(|age| age.as_millis() as u64),
+                "orphans": status.orphans.iter().map(orphan_to_json).collect::<Vec<_>>(),
             }));
         }
     }
@@ -388,6 +390,12 @@ fn refused(error: NamespaceError) -> Reply {
         NamespaceError::Unknown(_) => Reply::problem(404, "unknown namespace", error),
         error => Reply::problem(409, "not possible", error),
     }
+}
+
+fn orphan_to_json(orphan: &Orphan) -> Value {
+    let Orphan { operation, first_block, blocks, age } = orphan;
+    let age_ms = age.as_millis() as u64;
+    json!({ "operation": operation.name(), "first_block": first_block, "blocks": blocks, "age_ms": age_ms })
 }
 
 fn closing(nsid: u32, changed: &Changed) -> Reply {
