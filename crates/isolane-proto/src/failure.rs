@@ -100,6 +100,8 @@ failures! {
     DataDigest = TRANSIENT_TRANSPORT_ERROR, may_succeed;
     /// A volume did not flush in time.
     FlushTimeout = NAMESPACE_NOT_READY, may_succeed;
+    /// The volume has not completed the command in time.
+    Stalled = NAMESPACE_NOT_READY, after_short_delay;
     /// The operator has taken the namespace offline.
     Offline = NAMESPACE_NOT_READY, after_long_delay;
     /// The storage could not be read.
@@ -128,10 +130,16 @@ const fn may_succeed(status: Status) -> Status {
     status
 }
 
+/// Lets a host that knows CRDT1 wait for it.
+const fn after_short_delay(status: Status) -> Status {
+    Status(status.0 | CRD_1)
+}
+
 /// Lets a host that knows CRDT2 wait for it.
 const fn after_long_delay(status: Status) -> Status {
     Status(status.0 | CRD_2)
 }
 
 const DNR: u16 = 1 << 14;
+const CRD_1: u16 = 1 << 11;
 const CRD_2: u16 = 2 << 11;

@@ -16,6 +16,7 @@ use isolane_volume::Volume;
 
 use crate::error::NamespaceError;
 use crate::namespace::{Namespace, Namespaces};
+use crate::orphans::Orphan;
 use crate::release::Release;
 use crate::shared::{Message, Shared};
 
@@ -115,6 +116,9 @@ pub struct NamespaceStatus {
     pub read_only: bool,
     /// Age of the oldest command that the volume has not completed; checked four times per second.
     pub oldest_command: Option<Duration>,
+    /// Changes that were answered or have lost their connection, while their operations are still at the volume; the oldest
+    /// first. Later commands on their blocks wait.
+    pub orphans: Vec<Orphan>,
 }
 
 /// State of a namespace.
@@ -122,7 +126,7 @@ pub struct NamespaceStatus {
 pub enum NamespaceState {
     /// Its volume executes commands.
     Online,
-    /// Its volume has not completed a command for [`TargetConfig::stuck_after`](crate::TargetConfig::stuck_after).
+    /// Its volume has not completed a command for [`TargetConfig::stall_after`](crate::TargetConfig::stall_after).
     Stalled,
     /// Its volume has an error that stays until it is opened again.
     Failed,
@@ -175,7 +179,7 @@ impl NamespaceControl {
                 state: match volume.failure() {
                     _ if is_removed => NamespaceState::Closing,
                     Some(_) => NamespaceState::Failed,
-                    _ if oldest_command >= Some(shared.stuck_after) => NamespaceState::Stalled,
+                    _ if oldest_command >= Some(shared.stall_after) => NamespaceState::Stalled,
                     None => NamespaceState::Online,
                 },
                 volume: volume.name().to_owned(),
@@ -183,6 +187,7 @@ impl NamespaceControl {
                 block_size: 1 << geometry.block_shift,
                 read_only: geometry.read_only,
                 oldest_command,
+                orphans: shared.orphans.list(position),
             }
         };
         let mut list: Vec<_> = visible.into_iter().map(|position| status(position, false)).collect();
@@ -195,6 +200,7 @@ impl NamespaceControl {
                 block_size: 1 << geometry.block_shift,
                 read_only: geometry.read_only,
                 oldest_command: None,
+                orphans: Vec::new(),
             }
         }));
         list.sort_by_key(|status| status.nsid);

@@ -89,8 +89,11 @@ pub struct TargetConfig {
     /// Time limit for a volume. After it, a controller's shutdown completes without the flush, and its reset
     /// without the stuck commands. Commands that overlap a stuck change still wait for it.
     pub stuck_after: Duration,
-    /// Time for which a command of a namespace that is offline is held, if its host knows no retry delays (ACRE). Linux
-    /// resets the controller after 30 s.
+    /// Age of the oldest command at its volume from which a namespace is stalled.
+    pub stall_after: Duration,
+    /// Age at which a command is answered in place of a volume that does not complete it: its host can repeat it, while the
+    /// operation goes on. So long is held, too, a command of a namespace that is offline, if its host knows no retry delays
+    /// (ACRE). Linux resets the controller after 30 s. Checked four times per second.
     pub answer_within: Duration,
     /// Fair queueing: short commands pass long ones of their connection, and a turn receives a bounded amount
     /// from each of several connections. Otherwise commands run in order of arrival.
@@ -132,6 +135,7 @@ impl TargetConfig {
             handshake_timeout: ConnectionConfig::default().handshake,
             stall_timeout: ConnectionConfig::default().stall,
             stuck_after: Duration::from_secs(10),
+            stall_after: Duration::from_secs(10),
             answer_within: Duration::from_secs(20),
             scheduling: true,
             rebalance_interval: None,

@@ -46,6 +46,7 @@ mod namespace;
 mod newcomers;
 mod nvme_status;
 mod observed;
+mod orphans;
 mod page_thread;
 mod placement;
 mod release;
@@ -65,6 +66,7 @@ pub use counters::{ConnectionStatus, Counters, NamespaceCounters, OperationCount
 pub use error::{ApplyError, NamespaceError, ShutdownReport, StartError};
 pub use listen::{DEFAULT_PORT, Listen, is_dual_stack, parse_address};
 pub use observed::Turn;
+pub use orphans::Orphan;
 pub use placement::Placement;
 pub use target::{SnapshotSource, Target};
 

@@ -34,6 +34,7 @@ use crate::memory_budget::{max_lanes, pool_pages};
 use crate::namespace::{MAX_POSITIONS, Namespaces};
 use crate::newcomers::Newcomers;
 use crate::observed::{Connections, CoreCells};
+use crate::orphans::{OrphanFence, Orphans};
 use crate::release::Release;
 use crate::scheduler::CoreLoad;
 use crate::slab::LaneId;
@@ -71,6 +72,10 @@ pub(crate) enum Message {
     HostPage { lane: LaneId, page: HostPage },
     /// Use this table for later commands, then drop the sender.
     Namespaces { table: Arc<Namespaces>, seen: std::sync::mpsc::Sender<()> },
+    /// Commands at this position follow these orphans from now on; then drop the checkpoint.
+    Fence { position: usize, fence: Arc<OrphanFence>, _checkpoint: Arc<()> },
+    /// Retry the commands that wait for orphans: one has ended.
+    RetryBehind,
     /// Drop the reference once no command uses this removed namespace. The last one to do so flushes its volume first.
     Release(Arc<Release>),
     /// Continue the Authentication Send of this lane.
@@ -107,6 +112,9 @@ pub(crate) struct Shared {
     pub scheduling: bool,
     /// Time limit for a volume.
     pub stuck_after: Duration,
+    /// Age of a command at which its namespace is stalled.
+    pub stall_after: Duration,
+    pub orphans: Orphans,
     pub lane_quota: LaneQuota,
     pub newcomers: Newcomers,
     /// Cores whose lanes are all closed after [`Message::Stop`].
@@ -175,6 +183,8 @@ impl Shared {
             subsystem_template: config.subsystem_template(max_connections),
             scheduling: config.scheduling,
             stuck_after: config.stuck_after,
+            stall_after: config.stall_after,
+            orphans: Orphans::default(),
             cores_drained: AtomicUsize::new(0),
             control: Mutex::new(control),
         };

@@ -17,7 +17,8 @@ use crate::timeline::{CommandId, Timeline};
 /// A command at a volume.
 #[derive(Debug)]
 pub(crate) struct Job {
-    pub permit: Permit,
+    /// `None` once the command was answered.
+    pub permit: Option<Permit>,
     /// Position of its namespace.
     pub position: usize,
     pub operation: Operation,
@@ -41,6 +42,10 @@ pub(crate) struct Job {
     pub volatile: bool,
     /// Counted among the lane's commands at volumes.
     pub counted: bool,
+    /// It was answered or has lost its connection, and counts among the orphans of its volume.
+    pub is_orphan: bool,
+    /// It was answered, and its data is in the memory guaranteed to its lane.
+    pub holds_guarantee: bool,
 }
 
 impl Job {
@@ -64,7 +69,7 @@ impl Job {
         let data_bytes = if let Request::Write { data, .. } = request { data.len() } else { 0 };
         let volatile = !is_durable && namespace.volume.info().volatile_cache;
         Job {
-            permit,
+            permit: Some(permit),
             position,
             operation,
             len,
@@ -79,6 +84,8 @@ impl Job {
             then: None,
             volatile,
             counted: false,
+            is_orphan: false,
+            holds_guarantee: false,
         }
     }
 
@@ -90,6 +97,11 @@ impl Job {
     /// Returns a mark that lives as long as the job.
     pub(crate) fn mark(&mut self) -> &Arc<()> {
         self.mark.get_or_insert_default()
+    }
+
+    /// Ends the fences that it is in.
+    pub(crate) fn unmark(&mut self) {
+        self.mark = None;
     }
 
     /// Returns the memory that the request takes from the pool for its data, in bytes.
@@ -115,7 +127,7 @@ pub(crate) enum FileWork {
 #[expect(clippy::large_enum_variant, reason = "most are the large one")]
 pub(crate) enum Waiting {
     /// A command that needs memory for the data it requests.
-    Data { lane: SlabKey, permit: Permit, position: usize, len: usize, timeline: Timeline },
+    Data { lane: SlabKey, permit: Permit, position: usize, len: usize, since: Instant, timeline: Timeline },
     /// A command to start at its volume.
     Start { lane: SlabKey, job: Job, request: Request },
 }

@@ -141,7 +141,7 @@ fn changes_happen_as_a_whole() {
 #[test]
 fn command_in_flight_ends_at_its_removed_volume() {
     let config =
-        TargetConfig { stuck_after: Duration::ZERO, cores: one_core_twice(), ..config(&["mem:16M"]) };
+        TargetConfig { stall_after: Duration::ZERO, cores: one_core_twice(), ..config(&["mem:16M"]) };
     let (target, mut admin, mut event, mut queues) = connected(config);
     let state = |target: &Target| target.namespace_control().list().last().unwrap().state;
     let (stuck, relief) = Stuck::new();

@@ -33,7 +33,10 @@ fn to_text(status: &Value) -> String {
         }
         text += &format!("{:>4}  {:<8}  {:>10}  VOLUME\n", "NSID", "STATE", "SIZE");
         let of_subsystem = namespaces.iter().filter(|one| one["subsystem"] == *subsystem);
-        of_subsystem.for_each(|namespace| text += &line(namespace));
+        for namespace in of_subsystem {
+            text += &line(namespace);
+            text += &orphans(namespace);
+        }
     }
     for closing in list("closing") {
         let (nsid, volume) = (closing["nsid"].as_u64(), closing["volume"].as_str());
@@ -45,6 +48,29 @@ fn to_text(status: &Value) -> String {
     }
     crate::failure::printable(&text)
 }
+
+/// Describes the changes of a stalled volume that can still land.
+fn orphans(namespace: &Value) -> String {
+    let list = namespace["orphans"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let number = |orphan: &Value, key: &str| orphan[key].as_u64().unwrap_or_default();
+    let mut text = String::new();
+    for orphan in list.iter().take(MAX_ORPHANS) {
+        let (first, blocks) = (number(orphan, "first_block"), number(orphan, "blocks"));
+        text += &format!(
+            "{:>4}  orphan: {} of {blocks} blocks from block {first}, for {} s at the volume; later commands there wait\n",
+            "",
+            orphan["operation"].as_str().unwrap_or_default(),
+            number(orphan, "age_ms") / 1000
+        );
+    }
+    if list.len() > MAX_ORPHANS {
+        text += &format!("{:>4}  and {} more orphans; --json lists all\n", "", list.len() - MAX_ORPHANS);
+    }
+    text
+}
+
+/// Number of orphans of a namespace that are described.
+const MAX_ORPHANS: usize = 8;
 
 fn line(namespace: &Value) -> String {
     let read_only = if namespace["read_only"] == true { ", read-only" } else { "" };

@@ -26,8 +26,8 @@ use std::time::Duration;
 
 use isolane_inspect::program::{Reply, Request};
 use isolane_target::{
-    Changed, NamespaceChange, NamespaceControl, NamespaceError, NamespaceState, NamespaceStatus, Target,
-    TargetControl,
+    Changed, NamespaceChange, NamespaceControl, NamespaceError, NamespaceState, NamespaceStatus, Orphan,
+    Target, TargetControl,
 };
 use isolane_volume::Volume;
 use isolane_volume::spec::{Source, VolumeSpec};
@@ -268,6 +268,7 @@ impl SubsystemOperator {
                 "block_size": status.block_size,
                 "read_only": status.read_only,
                 "oldest_command_ms": status.oldest_command.map(|age| age.as_millis() as u64),
+                "orphans": status.orphans.iter().map(orphan_to_json).collect::<Vec<_>>(),
             }));
         }
     }
@@ -429,6 +430,12 @@ pub(super) fn refused(error: NamespaceError) -> Reply {
         NamespaceError::Unknown(_) => Reply::problem(404, "unknown namespace", error),
         error => Reply::problem(409, "not possible", error),
     }
+}
+
+fn orphan_to_json(orphan: &Orphan) -> Value {
+    let Orphan { operation, first_block, blocks, age } = orphan;
+    let age_ms = age.as_millis() as u64;
+    json!({ "operation": operation.name(), "first_block": first_block, "blocks": blocks, "age_ms": age_ms })
 }
 
 fn closing(nsid: u32, changed: &Changed) -> Reply {

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use isolane_proto::connection::FatalError;
+use isolane_proto::target::Permit;
 
 use super::flush::AfterFlush;
 use super::{Core, Driver};
@@ -115,6 +116,7 @@ impl Core {
             lane.conn.abandon(permit);
         }
         self.record_left(lane);
+        self.leave_orphans(lane);
         if let Some(association) = &lane.association {
             self.shared.control(|port| port.handle_disconnected(association.id, association.qid));
             self.ended.push(lane.key);
@@ -301,12 +303,12 @@ impl Core {
         for waiting in self.waiting.drain() {
             match waiting {
                 Waiting::Data { permit, .. } => permit.forfeit(),
-                Waiting::Start { job, .. } => job.permit.forfeit(),
+                Waiting::Start { job, .. } => job.permit.into_iter().for_each(Permit::forfeit),
             }
         }
         for (_, work) in self.files.drain() {
             if let FileWork::Command { job, .. } = work {
-                job.permit.forfeit();
+                job.permit.into_iter().for_each(Permit::forfeit);
             }
         }
         self.flushes.forfeit();

@@ -10,6 +10,7 @@
 //! and in the share of the lane. So any number of hung volumes leaves memory for the next one. In-capsule
 //! data cannot wait without its whole lane, so a volume can hold more of it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use isolane_memory::{Buffer, PAGE_SIZE, pages_for};
@@ -21,6 +22,7 @@ use super::{Core, Driver};
 use crate::config::MAX_TRANSFER_BYTES;
 use crate::lane::Lane;
 use crate::memory_budget::GUARANTEED_PAGES;
+use crate::orphans::OrphanFence;
 use crate::work::{Job, Size, Waiting};
 
 /// State of one volume on this core.
@@ -37,6 +39,12 @@ pub(super) struct VolumeState {
     /// Limits the lines about its failures.
     pub log: log::Limit,
     pub slow: SlowCommands,
+    /// Jobs at it that were answered or have lost their connection.
+    pub orphans: usize,
+    /// Fence of the changes among those of all cores.
+    pub fence: Option<Arc<OrphanFence>>,
+    /// Commands answered in its place since the last line about it.
+    pub answered: usize,
 }
 
 impl VolumeState {
@@ -144,7 +152,11 @@ impl Core {
     ) -> Option<Buffer> {
         let is_spare =
             self.is_within_volume(position, len, IN_CAPSULE_PARTS) && self.memory.has_available(len);
-        if !is_spare && (lane.guaranteed_slot.is_some() || pages_for(len) > GUARANTEED_PAGES) {
+        // A stalled namespace does not take the guarantee from the others.
+        let is_stalled = self.volumes[position].slow.is_stalled;
+        let can_use_guarantee =
+            lane.guaranteed_slot.is_none() && pages_for(len) <= GUARANTEED_PAGES && !is_stalled;
+        if !is_spare && !can_use_guarantee {
             return None;
         }
         let buffer = self.memory.pool.buffer(len)?;

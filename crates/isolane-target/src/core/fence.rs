@@ -18,6 +18,7 @@ use isolane_proto::subsystem::{Host, SubsystemId};
 use isolane_volume::BlockRange;
 
 use super::receive::Progress;
+use super::waiting::ONLY_STARTS;
 use super::{Core, Driver};
 use crate::fence::Fence;
 use crate::lane::Lane;
@@ -179,7 +180,6 @@ impl Core {
     }
 }
 
-const ONLY_STARTS: &str = "only commands to start wait for a fence";
 /// Time limit for a core to drain before it replies to a Connect.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of bytes read from one lane for a Connect; larger than any socket buffer.

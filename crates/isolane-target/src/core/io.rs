@@ -128,7 +128,7 @@ impl Core {
         let namespace = self.namespaces.at(position);
         let len = (blocks as usize) << namespace.geometry.block_shift;
         if !fua
-            && !is_fenced(lane)
+            && !self.is_fenced(lane, position)
             && Size::of(len) == Size::Small
             && let Some(payload) = namespace.volume.try_read(lba, blocks, &mut self.memory.pool)
         {
@@ -155,7 +155,7 @@ impl Core {
         (lba, blocks, fua): (u64, u64, bool),
         mut timeline: Option<Timeline>,
     ) {
-        if is_fenced(lane) {
+        if self.is_fenced(lane, position) {
             return self.begin(lane, permit, position, Request::Write { lba, blocks, data, fua }, timeline);
         }
         let (namespace, len) = (self.namespaces.at(position), data.len());
@@ -178,6 +178,13 @@ impl Core {
                 self.begin(lane, permit, position, Request::Write { lba, blocks, data, fua }, timeline);
             }
         }
+    }
+
+    /// Returns `true` if a command may have to wait for commands of older associations, or for orphans.
+    #[inline]
+    fn is_fenced(&self, lane: &Lane, position: usize) -> bool {
+        lane.association.as_ref().is_some_and(|association| association.fence.is_some())
+            || self.has_orphans && self.volumes[position].fence.is_some()
     }
 
     /// Counts a command that completes in the receive that delivered it.
@@ -239,6 +246,8 @@ impl Core {
                     self.begin_transfer(lane, &permit, position, Timeline::new(lane.received_at));
                     lane.conn.receive_into(permit, buffer);
                 }
+                // It would hold the commands of other namespaces on its lane.
+                None if self.volumes[position].slow.is_stalled => self.answer(lane, position, permit),
                 None => {
                     self.counters.deferred_commands.add(1);
                     log::trace!("{}: not read until memory is available", lane.peer());
@@ -249,8 +258,8 @@ impl Core {
                 }
             },
             DataLocation::Transport => {
-                let timeline = Timeline::new(lane.received_at);
-                self.enter(lane, Waiting::Data { lane: lane.key, permit, position, len, timeline })
+                let (since, timeline) = (self.now, Timeline::new(lane.received_at));
+                self.enter(lane, Waiting::Data { lane: lane.key, permit, position, len, since, timeline })
             }
         }
     }
@@ -312,17 +321,12 @@ fn id_of(conn: &Connection, permit: &Permit, unseen: u64) -> CommandId {
     }
 }
 
-/// Returns `true` if commands of the lane may have to wait for commands of older associations.
-fn is_fenced(lane: &Lane) -> bool {
-    lane.association.as_ref().is_some_and(|association| association.fence.is_some())
-}
-
 /// Returns `true` if the host has disabled the volatile cache.
 fn must_be_durable(lane: &Lane) -> bool {
     lane.association.as_ref().is_some_and(|association| !association.status.is_write_cache_enabled())
 }
 
 /// Returns `true` if the host waits before a retry as a status tells it.
-fn has_retry_delays(lane: &Lane) -> bool {
+pub(super) fn has_retry_delays(lane: &Lane) -> bool {
     lane.association.as_ref().is_some_and(|association| association.status.has_retry_delays())
 }

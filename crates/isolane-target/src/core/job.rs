@@ -22,12 +22,14 @@ use crate::work::{FileWork, Job, Waiting};
 impl Core {
     /// Starts a request at its volume, or queues it behind a fence or for memory.
     pub(super) fn start(&mut self, lane: &mut Lane, mut job: Job, request: Request) {
-        if lane.is_held(&job) {
+        let is_held = lane.is_held(&job);
+        if is_held || self.has_orphans && self.is_behind_orphan(&job) {
             self.count(lane, &mut job);
             if !job.timeline.is_in(Stage::Blocks) {
                 job.timeline.enter(Stage::Blocks, self.observer.now());
             }
-            return self.waiting.fenced.push_back(Waiting::Start { lane: lane.key, job, request });
+            let row = if is_held { &mut self.waiting.fenced } else { &mut self.waiting.behind };
+            return row.push_back(Waiting::Start { lane: lane.key, job, request });
         }
         job.reserved = job.bytes_to_take(&request);
         if job.reserved > 0 || self.is_long_read(&job) {
@@ -97,8 +99,12 @@ impl Core {
 
     /// Completes the command.
     fn finish(&mut self, lane: &mut Lane, mut job: Job, outcome: Outcome) {
-        if let (Ok(_), Some(next), true) = (&outcome, job.then.take(), lane.is_open()) {
+        if let (Ok(_), Some(next), true) = (&outcome, job.then.take(), lane.is_open() && job.permit.is_some())
+        {
             return self.start(lane, job, next);
+        }
+        if job.is_orphan {
+            self.end_orphan(lane, &mut job);
         }
         let Job { permit, position, operation, len, counted, volatile, .. } = job;
         lane.unreserve(position, job.reserved);
@@ -110,6 +116,7 @@ impl Core {
             self.volumes[position].release(job.data_bytes);
             self.end(lane, volatile);
         }
+        let Some(permit) = permit else { return self.drop_result(position, operation, outcome) };
         let mut mark =
             Mark::new(Kind::new(self.namespaces.at(position).number, operation, len), job.id, job.timeline);
         mark.failed = outcome.is_err();

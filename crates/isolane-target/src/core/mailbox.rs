@@ -54,6 +54,8 @@ impl Driver {
                 self.core.take_namespaces(table);
                 drop(seen);
             }
+            Message::Fence { position, fence, _checkpoint } => self.core.set_fence(position, fence),
+            Message::RetryBehind => self.core.waiting.retry_behind(),
             Message::Release(release) => {
                 self.core.releasing.push(release);
                 self.release_unused();

@@ -25,6 +25,7 @@
 //! | [`fair_share`] | limits of one lane and one volume |
 //! | [`flush`] | flushes of all volumes: controller shutdown, end of the target |
 //! | [`slow`] | commands that their volumes do not complete |
+//! | [`stalled`] | answers in place of a volume, and orphans |
 //! | [`send`] | one vectored send per lane and turn |
 //! | [`acks`] | times until hosts acknowledge sampled sends |
 //! | [`close`] | closes lanes, and stops the core |
@@ -56,6 +57,7 @@ mod offline;
 mod receive;
 mod send;
 mod slow;
+mod stalled;
 mod timer;
 mod waiting;
 
@@ -78,6 +80,7 @@ use self::fence::HostDrain;
 use self::flush::Flushes;
 use self::offline::HeldCommand;
 use self::send::SendList;
+use self::stalled::Answers;
 use self::waiting::WaitingCommands;
 use crate::config::TargetConfig;
 use crate::counters::CoreCounters;
@@ -126,8 +129,11 @@ pub(crate) struct Core {
     volumes: Vec<VolumeState>,
     /// Commands of namespaces that are offline.
     held: Vec<HeldCommand>,
-    /// Limit of their wait.
+    /// Limit of their wait, and of all commands at volumes.
     answer_within: Duration,
+    answers: Answers,
+    /// A volume can have orphans: commands look for them.
+    has_orphans: bool,
     /// Removed namespaces that this core may still use.
     releasing: Vec<Arc<Release>>,
 }
@@ -178,6 +184,8 @@ impl Driver {
             namespaces,
             held: Vec::new(),
             answer_within: config.answer_within,
+            answers: Answers::default(),
+            has_orphans: false,
             releasing: Vec::new(),
             shared,
             reactor,
@@ -273,6 +281,7 @@ impl Driver {
         self.resume_stalled();
         self.poll_host_drains();
         self.poll_fenced();
+        self.poll_behind();
         self.core.run_nested();
     }
 
@@ -326,7 +335,8 @@ impl Driver {
     fn lane_deadline(&self) -> Option<Instant> {
         let now = self.core.now;
         let is_draining = self.host_drains.iter().any(|drain| !drain.is_late());
-        if !self.core.sends.is_empty() || is_draining || !self.core.ended.is_empty() {
+        let retries_behind = self.core.waiting.retries_behind();
+        if !self.core.sends.is_empty() || is_draining || !self.core.ended.is_empty() || retries_behind {
             return Some(now);
         }
         if self.core.waiting.needs_retry() {

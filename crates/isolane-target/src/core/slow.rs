@@ -19,6 +19,10 @@ pub(super) struct SlowCommands {
     reported: Option<Instant>,
     /// Whether the counters show a command. Ticks continue without lanes until they show none.
     pub is_shown: bool,
+    /// Age of the oldest command.
+    pub age: Option<Duration>,
+    /// A command was at the volume for too long.
+    pub is_stalled: bool,
 }
 
 /// The commands at one volume.
@@ -26,6 +30,8 @@ pub(super) struct SlowCommands {
 struct AtVolume {
     oldest: (Instant, Operation),
     newest: Instant,
+    /// Start of the oldest command that does not wait for memory.
+    oldest_there: Option<Instant>,
     /// Commands older than [`SLOW`].
     slow: usize,
 }
@@ -33,7 +39,7 @@ struct AtVolume {
 impl SlowCommands {
     /// Returns the text of a line that is due now.
     fn check(&mut self, commands: Option<AtVolume>, now: Instant) -> Option<String> {
-        let AtVolume { oldest: (started, operation), newest, slow } = commands?;
+        let AtVolume { oldest: (started, operation), newest, slow, .. } = commands?;
         let age = now.saturating_duration_since(started);
         if slow == 0 || self.reported.is_some_and(|reported| started <= reported) {
             return None;
@@ -52,11 +58,14 @@ impl Driver {
         let now = self.core.now;
         let mut volumes: Vec<Option<AtVolume>> = vec![None; self.core.volumes.len()];
         let mut oldest = HashMap::<SlabKey, Instant>::new();
-        self.for_each_job(|lane, job| {
+        self.for_each_job(|lane, job, is_there| {
             oldest.entry(lane).and_modify(|oldest| *oldest = job.started.min(*oldest)).or_insert(job.started);
             let slow = usize::from(now.saturating_duration_since(job.started) >= SLOW);
-            let command = AtVolume { oldest: (job.started, job.operation), newest: job.started, slow };
+            let oldest_there = is_there.then_some(job.started);
+            let command =
+                AtVolume { oldest: (job.started, job.operation), newest: job.started, oldest_there, slow };
             let at = volumes[job.position].get_or_insert(AtVolume { slow: 0, ..command });
+            at.oldest_there = at.oldest_there.into_iter().chain(oldest_there).min();
             if job.started < at.oldest.0 {
                 at.oldest = command.oldest;
             }
@@ -72,26 +81,32 @@ impl Driver {
         for (position, commands) in volumes.into_iter().enumerate() {
             let age = commands.map(|commands| now.saturating_duration_since(commands.oldest.0));
             self.core.counters.oldest_commands[position].set(age);
-            self.core.volumes[position].slow.is_shown = age.is_some();
+            let since = commands.and_then(|commands| commands.oldest_there);
+            let slow = &mut self.core.volumes[position].slow;
+            slow.is_stalled = since
+                .is_some_and(|since| now.saturating_duration_since(since) >= self.core.shared.stall_after);
+            (slow.is_shown, slow.age) = (age.is_some(), age);
             if let Some(text) = self.core.volumes[position].slow.check(commands, now) {
                 log::warn!("{}: {text}", self.core.namespaces.at(position).volume.name());
             }
         }
     }
 
-    /// Calls `f` for each command that a volume has or that waits for one.
-    fn for_each_job(&self, mut f: impl FnMut(SlabKey, &Job)) {
+    /// Calls `f` for each command that a volume has or that waits for one, and whether it does not wait for memory.
+    fn for_each_job(&self, mut f: impl FnMut(SlabKey, &Job, bool)) {
         for work in self.core.files.values() {
             if let FileWork::Command { lane, job, .. } = work {
-                f(*lane, job);
+                f(*lane, job, true);
             }
         }
         let limited = self.core.waiting.limited.iter().filter_map(|key| self.lanes.get(*key));
         let limited =
             limited.flat_map(|lane| lane.volumes.iter().flat_map(|at| at.over_share.iter().flatten()));
-        for waiting in self.core.waiting.iter().chain(limited) {
+        let there = self.core.waiting.iter_at_volumes().map(|waiting| (waiting, true));
+        let elsewhere = self.core.waiting.iter_for_memory().chain(limited).map(|waiting| (waiting, false));
+        for (waiting, is_there) in there.chain(elsewhere) {
             if let Waiting::Start { lane, job, .. } = waiting {
-                f(*lane, job);
+                f(*lane, job, is_there);
             }
         }
     }
@@ -109,16 +124,26 @@ mod tests {
     #[test]
     fn logs_one_line_for_stalled_commands() {
         let (start, mut watch) = (Instant::now(), SlowCommands::default());
-        let stalled =
-            |slow| Some(AtVolume { oldest: (start, Operation::Write), newest: start + 3 * S, slow });
+        let stalled = |slow| {
+            Some(AtVolume {
+                oldest: (start, Operation::Write),
+                newest: start + 3 * S,
+                oldest_there: None,
+                slow,
+            })
+        };
         assert_eq!(watch.check(None, start), None);
         assert_eq!(watch.check(stalled(0), start + 9 * S), None);
         let line = watch.check(stalled(1), start + 10 * S).expect("a line is due");
         assert!(line.contains("a write has not completed for 10s"), "{line}");
         assert_eq!(watch.check(stalled(64), start + 20 * S), None, "the same stall");
         assert_eq!(watch.check(None, start + 30 * S), None);
-        let next =
-            Some(AtVolume { oldest: (start + 4 * S, Operation::Read), newest: start + 4 * S, slow: 1 });
+        let next = Some(AtVolume {
+            oldest: (start + 4 * S, Operation::Read),
+            newest: start + 4 * S,
+            oldest_there: None,
+            slow: 1,
+        });
         assert!(watch.check(next, start + 40 * S).is_some(), "another stall");
     }
 }

@@ -13,6 +13,7 @@ impl Driver {
         let mut newcomers_left = NEWCOMERS_PER_TICK;
         self.lanes.values_mut().for_each(|lane| self.core.check_deadlines(lane, &mut newcomers_left));
         self.watch_commands();
+        self.answer_late();
         self.release_unused();
         self.fail_held();
         self.core.observer.tick();

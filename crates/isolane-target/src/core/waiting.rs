@@ -10,8 +10,10 @@ use std::collections::VecDeque;
 use isolane_observe::stage::{Operation, Stage};
 use isolane_volume::Request;
 
+use super::stalled::answered_mark;
 use super::{Core, Driver};
 use crate::lane::Lane;
+use crate::memory_budget::MemoryBudget;
 use crate::slab::SlabKey;
 use crate::work::{Size, Waiting};
 
@@ -24,6 +26,10 @@ pub(super) struct WaitingCommands {
     blocked: VecDeque<Waiting>,
     /// For changes of older associations.
     pub fenced: VecDeque<Waiting>,
+    /// For orphans of their namespaces.
+    pub behind: VecDeque<Waiting>,
+    /// Number of them that are retried because an orphan has ended.
+    behind_left: usize,
     /// Lanes with commands that would exceed a share of memory.
     pub limited: Vec<SlabKey>,
     /// Lanes that are not read until memory is available.
@@ -32,7 +38,21 @@ pub(super) struct WaitingCommands {
 
 impl WaitingCommands {
     pub(super) fn is_empty(&self) -> bool {
-        !self.needs_retry() && self.fenced.is_empty() && self.limited.is_empty() && self.stalled.is_empty()
+        !self.needs_retry()
+            && self.fenced.is_empty()
+            && self.limited.is_empty()
+            && self.stalled.is_empty()
+            && self.behind_left == 0
+    }
+
+    /// Retries the commands that wait for orphans: one has ended.
+    pub(super) fn retry_behind(&mut self) {
+        self.behind_left = self.behind.len();
+    }
+
+    /// Returns `true` if commands are retried because an orphan has ended.
+    pub(super) fn retries_behind(&self) -> bool {
+        self.behind_left > 0
     }
 
     /// Returns `true` if a command waits for memory or for its volume.
@@ -42,19 +62,63 @@ impl WaitingCommands {
 
     /// Returns all commands but those that would exceed a share, which are in queues of their lanes.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Waiting> {
-        self.memory.iter().chain(&self.blocked).chain(&self.fenced)
+        self.memory.iter().chain(self.iter_at_volumes())
+    }
+
+    /// Returns the commands that wait for memory.
+    pub(super) fn iter_for_memory(&self) -> impl Iterator<Item = &Waiting> {
+        self.memory.iter()
+    }
+
+    /// Returns the commands that wait for their volumes, or for others there.
+    pub(super) fn iter_at_volumes(&self) -> impl Iterator<Item = &Waiting> {
+        self.blocked.iter().chain(&self.fenced).chain(&self.behind)
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Waiting> {
-        self.memory.iter_mut().chain(&mut self.blocked).chain(&mut self.fenced)
+        let at_volumes = self.blocked.iter_mut().chain(&mut self.fenced).chain(&mut self.behind);
+        self.memory.iter_mut().chain(at_volumes)
     }
 
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Waiting> {
-        self.memory.drain(..).chain(self.blocked.drain(..)).chain(self.fenced.drain(..))
+        let at_volumes = self.blocked.drain(..).chain(self.fenced.drain(..)).chain(self.behind.drain(..));
+        self.memory.drain(..).chain(at_volumes)
+    }
+
+    /// Removes the commands that `is_removed` selects; its second argument is `true` for those that wait for memory.
+    pub(super) fn extract(&mut self, is_removed: impl Fn(&Waiting, bool) -> bool) -> Removed {
+        let at_volume = |row| extract_from(row, |waiting| is_removed(waiting, false));
+        let mut others = at_volume(&mut self.fenced);
+        others.append(&mut at_volume(&mut self.behind));
+        let blocked = at_volume(&mut self.blocked);
+        Removed {
+            memory: extract_from(&mut self.memory, |waiting| is_removed(waiting, true)),
+            blocked,
+            others,
+        }
     }
 
     fn push_blocked(&mut self, waiting: Waiting) {
         if waiting.is_started() { self.blocked.push_front(waiting) } else { self.blocked.push_back(waiting) }
+    }
+}
+
+/// Commands that were removed from the queues.
+pub(super) struct Removed {
+    memory: VecDeque<Waiting>,
+    blocked: VecDeque<Waiting>,
+    others: VecDeque<Waiting>,
+}
+
+impl Removed {
+    /// Ends their waits for memory. Returns each, and whether it has reserved memory.
+    pub(super) fn end_waits(
+        self,
+        memory: &mut MemoryBudget,
+    ) -> impl Iterator<Item = (Waiting, bool)> + use<> {
+        self.memory.iter().for_each(|waiting| memory.end_wait(waiting.bytes_to_take()));
+        let reserved = self.memory.into_iter().chain(self.blocked).map(|waiting| (waiting, true));
+        self.others.into_iter().map(|waiting| (waiting, false)).chain(reserved)
     }
 }
 
@@ -85,19 +149,15 @@ impl Core {
         lane.limited = 0;
         let rows = lane.volumes.iter_mut().flat_map(|at| std::mem::take(&mut at.over_share));
         let over_share: Vec<_> = rows.flatten().collect();
-        for waiting in over_share.into_iter().chain(extract_waiting_for(&mut self.waiting.fenced, lane.key)) {
-            self.cancel(lane, waiting, false);
-        }
-        for waiting in extract_waiting_for(&mut self.waiting.blocked, lane.key) {
-            self.cancel(lane, waiting, true);
-        }
-        for waiting in extract_waiting_for(&mut self.waiting.memory, lane.key) {
-            self.memory.end_wait(waiting.bytes_to_take());
-            self.cancel(lane, waiting, true);
+        over_share.into_iter().for_each(|waiting| self.cancel(lane, waiting, false));
+        let removed = self.waiting.extract(|waiting, _| waiting.lane() == lane.key);
+        for (waiting, has_reserved) in removed.end_waits(&mut self.memory) {
+            self.cancel(lane, waiting, has_reserved);
         }
     }
 
-    fn cancel(&mut self, lane: &mut Lane, waiting: Waiting, has_reserved: bool) {
+    /// Ends a command that is in no operation, with an answer if its lane is open.
+    pub(super) fn cancel(&mut self, lane: &mut Lane, waiting: Waiting, has_reserved: bool) {
         let reserved = match &waiting {
             Waiting::Data { len, .. } if has_reserved => *len,
             Waiting::Start { job, .. } if has_reserved => job.reserved,
@@ -106,14 +166,22 @@ impl Core {
         lane.unreserve(waiting.position(), reserved);
         self.volumes[waiting.position()].release(reserved);
         match waiting {
-            Waiting::Data { permit, .. } => lane.conn.abandon(permit),
-            Waiting::Start { job, request, .. } => {
+            Waiting::Data { permit, position, .. } => self.answer(lane, position, permit),
+            Waiting::Start { mut job, request, .. } => {
                 self.volumes[job.position].release(job.data_bytes);
                 if let Request::Write { data, .. } = request {
                     self.memory.pool.recycle_buffer(data);
                 }
+                if job.is_orphan {
+                    self.end_orphan(lane, &mut job);
+                }
                 self.end(lane, job.volatile);
-                lane.conn.abandon(job.permit);
+                if lane.is_open() {
+                    self.add_mark(lane, answered_mark(&self.namespaces, &job));
+                }
+                if let Some(permit) = job.permit.take() {
+                    self.answer(lane, job.position, permit);
+                }
             }
         }
     }
@@ -121,9 +189,9 @@ impl Core {
     /// Continues a command for which memory is available; returns it if it must still wait.
     pub(super) fn resume_command(&mut self, lane: &mut Lane, waiting: Waiting) -> Option<Waiting> {
         match waiting {
-            Waiting::Data { lane: key, permit, position, len, timeline } => {
+            Waiting::Data { lane: key, permit, position, len, since, timeline } => {
                 let Some(buffer) = self.memory.pool.buffer(len) else {
-                    return Some(Waiting::Data { lane: key, permit, position, len, timeline });
+                    return Some(Waiting::Data { lane: key, permit, position, len, since, timeline });
                 };
                 self.begin_transfer(lane, &permit, position, timeline);
                 lane.unreserve(position, len);
@@ -137,13 +205,15 @@ impl Core {
     }
 }
 
-/// Removes the waiting commands of one lane from a queue.
-fn extract_waiting_for(row: &mut VecDeque<Waiting>, key: SlabKey) -> VecDeque<Waiting> {
-    let belongs = |waiting: &Waiting| waiting.lane() == key;
-    if !row.iter().any(belongs) {
+/// Removes the waiting commands that `is_removed` selects from a queue.
+pub(super) fn extract_from(
+    row: &mut VecDeque<Waiting>,
+    is_removed: impl Fn(&Waiting) -> bool,
+) -> VecDeque<Waiting> {
+    if !row.iter().any(&is_removed) {
         return VecDeque::new();
     }
-    let (removed, others) = std::mem::take(row).into_iter().partition(belongs);
+    let (removed, others) = std::mem::take(row).into_iter().partition(is_removed);
     *row = others;
     removed
 }
@@ -205,6 +275,21 @@ impl Driver {
         }
     }
 
+    /// Retries a bounded number of the commands that wait for orphans, once one has ended.
+    pub(super) fn poll_behind(&mut self) {
+        for _ in 0..self.core.waiting.behind_left.min(RETRIES_PER_TURN) {
+            let row = &mut self.core.waiting;
+            row.behind_left -= 1;
+            let Some(waiting) = row.behind.pop_front() else { return row.behind_left = 0 };
+            let Waiting::Start { lane, job, request } = waiting else { unreachable!("{ONLY_STARTS}") };
+            match self.lanes.get_mut(lane) {
+                // A command that must still wait returns to the end of the queue.
+                Some(lane) => self.core.start(lane, job, request),
+                None => unreachable!("{LANE_REMOVED_EARLY}"),
+            }
+        }
+    }
+
     /// Continues it and counts the memory that it takes; returns it if it must wait longer.
     fn retry(&mut self, waiting: Waiting) -> Option<Waiting> {
         let Some(lane) = self.lanes.get_mut(waiting.lane()) else { unreachable!("{LANE_REMOVED_EARLY}") };
@@ -217,6 +302,7 @@ impl Driver {
     }
 }
 
+pub(super) const ONLY_STARTS: &str = "only commands to start wait for a fence";
 const LANE_REMOVED_EARLY: &str = "a lane was removed before its last command";
 /// Number of commands of each queue that one turn retries.
 const RETRIES_PER_TURN: usize = 64;

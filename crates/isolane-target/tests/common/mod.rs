@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub mod auth;
+pub mod gate;
 pub mod interposer;
 pub mod stuck;
 mod timeout;

@@ -116,7 +116,7 @@ fn attempts(failure: Failure) -> Option<(Status, Status)> {
         Failure::CidInUse | Failure::NotReady | Failure::DataDigest | Failure::FlushTimeout => return None,
         Failure::Read | Failure::Write | Failure::ReadTruncated | Failure::WriteTruncated => return None,
         Failure::SyncFailed | Failure::NoSpace | Failure::Internal => return None,
-        Failure::Offline | Failure::Authentication => return None,
+        Failure::Stalled | Failure::Offline | Failure::Authentication => return None,
     })
 }
 
