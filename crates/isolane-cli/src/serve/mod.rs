@@ -28,7 +28,7 @@ use isolane_host::{Cores, IoChoice, Mode};
 use isolane_inspect::program::OnSlow;
 use isolane_memory::PAGE_SIZE;
 use isolane_rbd::Rbd;
-use isolane_target::{AuthConfig, Listen, Placement, Target, TargetConfig, parse_address};
+use isolane_target::{AuthConfig, Listen, Placement, Target, TargetConfig, TargetPort, parse_address};
 use isolane_volume::spec::VolumeSpec;
 use isolane_volumes::Kinds;
 use signal_hook::consts::SIGUSR1;
@@ -309,6 +309,11 @@ impl Args {
         self.listen.iter().flat_map(|listeners| listeners.0.clone()).collect()
     }
 
+    /// Returns the listeners as ports without names.
+    fn ports(&self) -> Vec<TargetPort> {
+        self.listeners().into_iter().map(TargetPort::from).collect()
+    }
+
     /// Returns the values without arguments.
     fn default_values() -> Result<Args, Failure> {
         let command = Args::augment_args(clap::Command::new("serve"));
@@ -371,8 +376,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let (args, described) = match &args.config {
         Some(path) => {
-            let from_file::Loaded { options, subsystems, auth } = from_file::load(path, args.strict)?;
-            (Args { json: args.json, ..options }, Some((subsystems, auth)))
+            let from_file::Loaded { options, ports, subsystems, auth } = from_file::load(path, args.strict)?;
+            (Args { json: args.json, ..options }, Some((ports, subsystems, auth)))
         }
         None => (args, None),
     };
@@ -380,14 +385,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
     signals::exit_while(&is_starting)?;
     let rbd = Arc::new(Rbd::new(args.rbd_images_per_connection.into()));
     let kinds = volume::kinds(&rbd);
-    let (planned, auth) = match described {
+    let (ports, planned, auth) = match described {
         Some(described) => described,
-        None => (vec![Planned::of_args(&args, &kinds)?], None),
+        None => (args.ports(), vec![Planned::of_args(&args, &kinds)?], None),
     };
     let (opened, conditions) = subsystem::open(planned, &args, &kinds)?;
     let conditions = Arc::new(conditions);
     let has_auth = auth.is_some();
-    let config = configure(&args, &opened, auth)?;
+    let config = configure(&args, ports, &opened, auth)?;
+    let ports = config.listen.clone();
     is_starting.store(false, Ordering::Relaxed);
     let cores = config.cores.clone();
     let target = Target::start(config).context("cannot start the target")?;
@@ -399,7 +405,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let socket = args.control_socket.as_ref().unwrap_or(&ControlSocket::Default);
     let summary = summary(&opened);
-    let banner = Banner { listeners: &addresses, subsystems: &opened, program: &invocation::program_name() };
+    let banner = Banner {
+        ports: &ports,
+        listeners: &addresses,
+        subsystems: &opened,
+        program: &invocation::program_name(),
+    };
     let banner = banner.to_text();
     let operator = Operator::new(&target, kinds, &conditions, opened);
     let mut side_threads = observe::start(&target, operator, &cores, (socket, args.metrics), args.on_slow)?;
@@ -440,10 +451,15 @@ fn stop(target: Target, conditions: &Conditions) -> Result<(), Failure> {
 }
 
 /// Returns the configuration of the target.
-fn configure(args: &Args, opened: &[Opened], auth: Option<AuthConfig>) -> Result<TargetConfig, Failure> {
+fn configure(
+    args: &Args,
+    ports: Vec<TargetPort>,
+    opened: &[Opened],
+    auth: Option<AuthConfig>,
+) -> Result<TargetConfig, Failure> {
     let mut config = TargetConfig::new(opened[0].subsystem.nqn);
     config.subsystems = opened.iter().map(|one| one.subsystem.clone()).collect();
-    config.listen = args.listeners();
+    config.listen = ports;
     config.advertise = args.advertise.clone();
     config.auth = auth;
     config.cores = match &args.cores {
