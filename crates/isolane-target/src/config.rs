@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +14,8 @@ use isolane_wire::Nqn;
 
 use crate::auth::AuthConfig;
 use crate::error::StartError;
-use crate::listen::Listen;
 use crate::placement::Placement;
+use crate::port::TargetPort;
 
 /// An NVM subsystem: its namespaces, and the hosts that can use them.
 #[derive(Clone)]
@@ -27,12 +28,20 @@ pub struct Subsystem {
     pub volumes: Vec<(u32, Arc<dyn Volume>)>,
     /// NQNs of the hosts that can connect; `None` admits every host.
     pub allowed_hosts: Option<Vec<Nqn>>,
+    /// Names of the ports at which hosts reach it; `None`: all ports.
+    pub ports: Option<Vec<String>>,
+    /// Model number, at most 40 printable ASCII characters.
+    pub model: String,
+    /// Lowest and highest controller ID, from 1 to 65519.
+    pub cntlids: RangeInclusive<u16>,
 }
 
 impl Subsystem {
-    /// Returns a subsystem without namespaces, for every host.
+    /// Returns a subsystem without namespaces, for every host at all ports.
     pub fn new(nqn: Nqn) -> Subsystem {
-        Subsystem { nqn, serial: String::from("ISOLANE"), volumes: Vec::new(), allowed_hosts: None }
+        let SubsystemConfig { model, allowed_hosts, ports, cntlids, .. } = SubsystemConfig::default();
+        let (serial, volumes) = (String::from("ISOLANE"), Vec::new());
+        Subsystem { nqn, serial, volumes, allowed_hosts, ports, model, cntlids }
     }
 
     /// Returns the description for the control path, with the limits of `template`.
@@ -46,6 +55,9 @@ impl Subsystem {
             serial: self.serial.clone(),
             namespaces,
             allowed_hosts: self.allowed_hosts.clone(),
+            ports: self.ports.clone(),
+            model: self.model.clone(),
+            cntlids: self.cntlids.clone(),
             ..template.clone()
         }
     }
@@ -54,10 +66,10 @@ impl Subsystem {
 /// Subsystems, addresses, and limits of a target. Start from [`TargetConfig::new`] and change single fields.
 #[derive(Clone)]
 pub struct TargetConfig {
-    /// The NVM subsystems, all of them at all addresses.
+    /// The NVM subsystems.
     pub subsystems: Vec<Subsystem>,
-    /// Addresses to listen on, each with its socket options.
-    pub listen: Vec<Listen>,
+    /// The ports: addresses to listen on, each with its socket options.
+    pub listen: Vec<TargetPort>,
     /// Addresses in the discovery log; if empty, the listeners that a host can reach.
     pub advertise: Vec<SocketAddr>,
     /// Authentication of hosts, for all subsystems; `None` serves every allowed host.
@@ -174,10 +186,11 @@ impl TargetConfig {
     /// If an address is given twice, which would look like an address in use, or if two namespaces have the
     /// same identity, which hosts would treat as two paths to one namespace.
     pub(crate) fn check(&self) -> Result<(), StartError> {
-        for (at, Listen { address, .. }) in self.listen.iter().enumerate() {
-            let is_twice = self.listen[..at].iter().any(|other| other.address == *address);
+        for (at, port) in self.listen.iter().enumerate() {
+            let address = port.listen.address;
+            let is_twice = self.listen[..at].iter().any(|other| other.listen.address == address);
             if is_twice && address.port() != 0 {
-                return Err(StartError::SameAddress(*address));
+                return Err(StartError::SameAddress(address));
             }
         }
         let volumes: Vec<_> = self.subsystems.iter().flat_map(|subsystem| &subsystem.volumes).collect();

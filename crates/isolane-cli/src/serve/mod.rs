@@ -34,7 +34,7 @@ use isolane_host::{Cores, IoChoice, Mode};
 use isolane_inspect::program::OnSlow;
 use isolane_memory::PAGE_SIZE;
 use isolane_rbd::Rbd;
-use isolane_target::{AuthConfig, Listen, Placement, Target, TargetConfig, parse_address};
+use isolane_target::{AuthConfig, Listen, Placement, Target, TargetConfig, TargetPort, parse_address};
 use isolane_volume::spec::VolumeSpec;
 use isolane_volumes::Kinds;
 use signal_hook::consts::{SIGHUP, SIGUSR1};
@@ -317,6 +317,11 @@ impl Args {
         self.listen.iter().flat_map(|listeners| listeners.0.clone()).collect()
     }
 
+    /// Returns the listeners as ports without names.
+    fn ports(&self) -> Vec<TargetPort> {
+        self.listeners().into_iter().map(TargetPort::from).collect()
+    }
+
     /// Returns the values without arguments.
     fn default_values() -> Result<Args, Failure> {
         let command = Args::augment_args(clap::Command::new("serve"));
@@ -379,8 +384,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let (args, described) = match &args.config {
         Some(path) => {
-            let Loaded { options, subsystems, auth, file } = load::load(path, args.strict)?;
-            (Args { json: args.json, ..options }, Some((subsystems, auth, file)))
+            let Loaded { options, ports, subsystems, auth, file } = load::load(path, args.strict)?;
+            (Args { json: args.json, ..options }, Some((ports, subsystems, auth, file)))
         }
         None => (args, None),
     };
@@ -388,14 +393,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
     signals::exit_while(&is_starting)?;
     let rbd = Arc::new(Rbd::new(args.rbd_images_per_connection.into()));
     let kinds = volume::kinds(&rbd);
-    let (planned, auth, file) = match described {
-        Some((subsystems, auth, file)) => (subsystems, Some(auth), Some(file)),
-        None => (vec![Planned::of_args(&args, &kinds)?], None, None),
+    let (ports, planned, auth, file) = match described {
+        Some((ports, subsystems, auth, file)) => (ports, subsystems, Some(auth), Some(file)),
+        None => (args.ports(), vec![Planned::of_args(&args, &kinds)?], None, None),
     };
     let (opened, conditions) = subsystem::open(planned, &args, &kinds)?;
     let conditions = Arc::new(conditions);
     let needs_auth = file.as_ref().is_some_and(LiveConfig::needs_auth);
-    let config = configure(&args, &opened, auth)?;
+    let config = configure(&args, ports, &opened, auth)?;
+    let ports = config.listen.clone();
     is_starting.store(false, Ordering::Relaxed);
     let cores = config.cores.clone();
     let target = Target::start(config).context("cannot start the target")?;
@@ -407,7 +413,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let socket = args.control_socket.as_ref().unwrap_or(&ControlSocket::Default);
     let summary = summary(&opened);
-    let banner = Banner { listeners: &addresses, subsystems: &opened, program: &invocation::program_name() };
+    let banner = Banner {
+        ports: &ports,
+        listeners: &addresses,
+        subsystems: &opened,
+        program: &invocation::program_name(),
+    };
     let banner = banner.to_text();
     let has_file = file.is_some();
     let operator = Arc::new(Operator::new(&target, kinds, &conditions, opened, file));
@@ -464,10 +475,15 @@ fn stop(target: Target, conditions: &Conditions) -> Result<(), Failure> {
 }
 
 /// Returns the configuration of the target.
-fn configure(args: &Args, opened: &[Opened], auth: Option<AuthConfig>) -> Result<TargetConfig, Failure> {
+fn configure(
+    args: &Args,
+    ports: Vec<TargetPort>,
+    opened: &[Opened],
+    auth: Option<AuthConfig>,
+) -> Result<TargetConfig, Failure> {
     let mut config = TargetConfig::new(opened[0].subsystem.nqn);
     config.subsystems = opened.iter().map(|one| one.subsystem.clone()).collect();
-    config.listen = args.listeners();
+    config.listen = ports;
     config.advertise = args.advertise.clone();
     config.auth = auth;
     config.cores = match &args.cores {
