@@ -18,6 +18,7 @@ use isolane_wire::Nqn;
 use crate::config::Subsystem;
 use crate::error::NamespaceError;
 use crate::namespace::{Namespace, Namespaces};
+use crate::qos::QosConfig;
 use crate::release::Release;
 use crate::shared::{Message, Shared};
 
@@ -59,6 +60,13 @@ pub enum NamespaceChange {
         /// Writes are rejected.
         read_only: bool,
     },
+    /// Sets or ends the maximum speed, which stays until the namespace is removed.
+    Qos {
+        /// The ID.
+        nsid: u32,
+        /// The speed; `None` for no limit.
+        qos: Option<QosConfig>,
+    },
 }
 
 impl fmt::Debug for NamespaceChange {
@@ -69,6 +77,7 @@ impl fmt::Debug for NamespaceChange {
             NamespaceChange::Replace { nsid, volume, .. } => write!(f, "Replace({nsid}, {volume:?})"),
             NamespaceChange::Offline { nsid } => write!(f, "Offline({nsid})"),
             NamespaceChange::ReadOnly { nsid, read_only } => write!(f, "ReadOnly({nsid}, {read_only})"),
+            NamespaceChange::Qos { nsid, qos } => write!(f, "Qos({nsid}, {qos:?})"),
         }
     }
 }
@@ -117,6 +126,8 @@ pub struct NamespaceStatus {
     pub read_only: bool,
     /// Age of the oldest command that the volume has not completed; checked four times per second.
     pub oldest_command: Option<Duration>,
+    /// Maximum speed; `None` without a limit.
+    pub qos: Option<QosConfig>,
 }
 
 /// State of a namespace.
@@ -180,6 +191,7 @@ impl NamespaceControl {
                 block_size: 1 << geometry.block_shift,
                 read_only: geometry.read_only,
                 oldest_command,
+                qos: table.qos(self.subsystem, *nsid).filter(|_| !is_removed),
             }
         };
         let mut list: Vec<_> = visible.into_iter().map(|position| status(position, false)).collect();
@@ -192,6 +204,7 @@ impl NamespaceControl {
                 block_size: 1 << geometry.block_shift,
                 read_only: geometry.read_only,
                 oldest_command: None,
+                qos: table.qos(self.subsystem, *nsid),
             }
         }));
         list.sort_by_key(|status| status.nsid);
@@ -219,7 +232,11 @@ impl Namespaces {
                 self.add((subsystem, nsid), volume)?;
                 added.push(nsid);
             }
-            NamespaceChange::Remove { nsid } => removed.extend(self.hide(subsystem, nsid)?.0),
+            NamespaceChange::Remove { nsid } => {
+                self.set_qos((subsystem, nsid), None)?;
+                removed.extend(self.hide(subsystem, nsid)?.0);
+            }
+            NamespaceChange::Qos { nsid, qos } => self.set_qos((subsystem, nsid), qos)?,
             NamespaceChange::Offline { nsid } => removed.push(self.set_offline(subsystem, nsid)?),
             NamespaceChange::Replace { nsid, volume, may_shrink } => {
                 let (position, before) = self.hide(subsystem, nsid)?;
@@ -266,6 +283,7 @@ impl Shared {
         let empty = subsystem.to_config(&self.subsystem_template, Vec::new());
         let id = self.control(|port| port.check_subsystem(&empty))?;
         let mut next = Namespaces::clone(&self.namespaces());
+        next.limit(id, &subsystem.qos);
         for (nsid, volume) in &subsystem.volumes {
             next.add((id, *nsid), Arc::clone(volume))?;
         }

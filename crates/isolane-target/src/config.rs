@@ -1,5 +1,6 @@
 //! Configuration of a target.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use crate::auth::AuthConfig;
 use crate::error::StartError;
 use crate::listen::Listen;
 use crate::placement::Placement;
+use crate::qos::QosConfig;
 
 /// An NVM subsystem: its namespaces, and the hosts that can use them.
 #[derive(Clone)]
@@ -27,12 +29,20 @@ pub struct Subsystem {
     pub volumes: Vec<(u32, Arc<dyn Volume>)>,
     /// NQNs of the hosts that can connect; `None` admits every host.
     pub allowed_hosts: Option<Vec<Nqn>>,
+    /// Maximum speed of namespaces, by ID.
+    pub qos: BTreeMap<u32, QosConfig>,
 }
 
 impl Subsystem {
     /// Returns a subsystem without namespaces, for every host.
     pub fn new(nqn: Nqn) -> Subsystem {
-        Subsystem { nqn, serial: String::from("ISOLANE"), volumes: Vec::new(), allowed_hosts: None }
+        Subsystem {
+            nqn,
+            serial: String::from("ISOLANE"),
+            volumes: Vec::new(),
+            allowed_hosts: None,
+            qos: BTreeMap::new(),
+        }
     }
 
     /// Returns the description for the control path, with the limits of `template`.

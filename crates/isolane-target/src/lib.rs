@@ -47,6 +47,7 @@ mod nvme_status;
 mod observed;
 mod page_thread;
 mod placement;
+mod qos;
 mod release;
 mod scheduler;
 mod shared;
@@ -64,6 +65,7 @@ pub use error::{NamespaceError, ShutdownReport, StartError};
 pub use listen::{DEFAULT_PORT, Listen, is_dual_stack, parse_address};
 pub use observed::Turn;
 pub use placement::Placement;
+pub use qos::QosConfig;
 pub use target::{SnapshotSource, Target};
 
 pub use isolane_observe::stage::Operation;

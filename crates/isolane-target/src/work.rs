@@ -41,6 +41,8 @@ pub(crate) struct Job {
     pub volatile: bool,
     /// Counted among the lane's commands at volumes.
     pub counted: bool,
+    /// It has taken its share of the limits of its namespace, if there are any.
+    pub is_charged: bool,
 }
 
 impl Job {
@@ -79,6 +81,7 @@ impl Job {
             then: None,
             volatile,
             counted: false,
+            is_charged: namespace.limiter.is_none() || operation == Operation::Flush,
         }
     }
 

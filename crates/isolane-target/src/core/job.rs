@@ -22,6 +22,9 @@ use crate::work::{FileWork, Job, Waiting};
 impl Core {
     /// Starts a request at its volume, or queues it behind a fence or for memory.
     pub(super) fn start(&mut self, lane: &mut Lane, mut job: Job, request: Request) {
+        if !job.is_charged {
+            return self.start_within_limits(lane, job, request);
+        }
         if lane.is_held(&job) {
             self.count(lane, &mut job);
             if !job.timeline.is_in(Stage::Blocks) {
@@ -87,7 +90,7 @@ impl Core {
     }
 
     /// Counts the command among those at volumes.
-    fn count(&mut self, lane: &mut Lane, job: &mut Job) {
+    pub(super) fn count(&mut self, lane: &mut Lane, job: &mut Job) {
         if !job.counted {
             job.counted = true;
             lane.begin(job.volatile);

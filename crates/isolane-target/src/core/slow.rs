@@ -90,7 +90,9 @@ impl Driver {
         let limited =
             limited.flat_map(|lane| lane.volumes.iter().flat_map(|at| at.over_share.iter().flatten()));
         for waiting in self.core.waiting.iter().chain(limited) {
-            if let Waiting::Start { lane, job, .. } = waiting {
+            if let Waiting::Start { lane, job, .. } = waiting
+                && job.is_charged
+            {
                 f(*lane, job);
             }
         }

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use isolane_observe::stage::{Operation, Stage};
 use isolane_volume::Request;
 
+use super::over_limit::OverLimit;
 use super::{Core, Driver};
 use crate::lane::Lane;
 use crate::slab::SlabKey;
@@ -28,6 +29,8 @@ pub(super) struct WaitingCommands {
     pub limited: Vec<SlabKey>,
     /// Lanes that are not read until memory is available.
     pub stalled: VecDeque<SlabKey>,
+    /// For the limits of their namespaces.
+    pub over_limit: OverLimit,
 }
 
 impl WaitingCommands {
@@ -42,15 +45,17 @@ impl WaitingCommands {
 
     /// Returns all commands but those that would exceed a share, which are in queues of their lanes.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Waiting> {
-        self.memory.iter().chain(&self.blocked).chain(&self.fenced)
+        self.memory.iter().chain(&self.blocked).chain(&self.fenced).chain(self.over_limit.iter())
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Waiting> {
-        self.memory.iter_mut().chain(&mut self.blocked).chain(&mut self.fenced)
+        let Self { memory, blocked, fenced, over_limit, .. } = self;
+        memory.iter_mut().chain(blocked).chain(fenced).chain(over_limit.iter_mut())
     }
 
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Waiting> {
-        self.memory.drain(..).chain(self.blocked.drain(..)).chain(self.fenced.drain(..))
+        let Self { memory, blocked, fenced, over_limit, .. } = self;
+        memory.drain(..).chain(blocked.drain(..)).chain(fenced.drain(..)).chain(over_limit.drain())
     }
 
     fn push_blocked(&mut self, waiting: Waiting) {
@@ -85,7 +90,9 @@ impl Core {
         lane.limited = 0;
         let rows = lane.volumes.iter_mut().flat_map(|at| std::mem::take(&mut at.over_share));
         let over_share: Vec<_> = rows.flatten().collect();
-        for waiting in over_share.into_iter().chain(extract_waiting_for(&mut self.waiting.fenced, lane.key)) {
+        let fenced = extract_waiting_for(&mut self.waiting.fenced, lane.key);
+        let over_limit = self.waiting.over_limit.extract_for(lane.key);
+        for waiting in over_share.into_iter().chain(fenced).chain(over_limit) {
             self.cancel(lane, waiting, false);
         }
         for waiting in extract_waiting_for(&mut self.waiting.blocked, lane.key) {
@@ -138,7 +145,7 @@ impl Core {
 }
 
 /// Removes the waiting commands of one lane from a queue.
-fn extract_waiting_for(row: &mut VecDeque<Waiting>, key: SlabKey) -> VecDeque<Waiting> {
+pub(super) fn extract_waiting_for(row: &mut VecDeque<Waiting>, key: SlabKey) -> VecDeque<Waiting> {
     let belongs = |waiting: &Waiting| waiting.lane() == key;
     if !row.iter().any(belongs) {
         return VecDeque::new();
