@@ -7,7 +7,7 @@ use isolane_config::{Config, Hosts, Port, Subsystem, Table, gaps};
 use isolane_target::AuthConfig;
 
 use super::subsystem::Planned;
-use super::{Args, auth};
+use super::{Args, auth, qos};
 use crate::config_file;
 use crate::failure::Failure;
 
@@ -63,6 +63,7 @@ fn plan(config: &Config, subsystem: &Subsystem) -> Planned {
         nqn: Some(subsystem.nqn.0),
         serial: subsystem.serial.as_ref().map(|serial| serial.as_str().to_owned()),
         allowed_hosts,
+        qos: qos::plan(subsystem),
         volumes: namespaces.map(|one| (one.nsid.get(), one.volume.spec().clone())).collect(),
     }
 }
@@ -139,9 +140,6 @@ fn check_subsystem(subsystem: &Subsystem, unsupported: &mut Vec<String>) {
     }
     for namespace in namespaces {
         let nsid = namespace.nsid.get();
-        if namespace.qos.is_some() {
-            unsupported.push(format!("{place} namespace {nsid}: qos; remove it"));
-        }
         if namespace.hosts.as_ref().is_some_and(|hosts| *hosts != subsystem.hosts) {
             unsupported
                 .push(format!("{place} namespace {nsid}: fewer hosts than the subsystem; remove hosts"));

@@ -34,6 +34,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::conditions::Conditions;
+use super::qos;
 use super::subsystem::Opened;
 use crate::memory;
 use crate::volume;
@@ -218,6 +219,7 @@ impl SubsystemOperator {
                 "block_size": status.block_size,
                 "read_only": status.read_only,
                 "oldest_command_ms": status.oldest_command.map(|age| age.as_millis() as u64),
+                "qos": status.qos.as_ref().map(qos::to_json),
             }));
         }
     }

@@ -1,9 +1,10 @@
 //! The subsystems of a target, before and after their volumes are open.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
 
-use isolane_target::Subsystem;
+use isolane_target::{QosConfig, Subsystem};
 use isolane_volume::spec::VolumeSpec;
 use isolane_volume::{OpenError, Volume};
 use isolane_volumes::Kinds;
@@ -24,6 +25,8 @@ pub struct Planned {
     pub serial: Option<String>,
     /// `None`: every host.
     pub allowed_hosts: Option<Vec<Nqn>>,
+    /// Maximum speeds, by namespace ID.
+    pub qos: BTreeMap<u32, QosConfig>,
     /// By namespace ID.
     pub volumes: Vec<(u32, VolumeSpec)>,
 }
@@ -37,6 +40,7 @@ impl Planned {
             nqn: args.nqn.as_deref().map(nqn::parse_nqn).transpose()?,
             serial: None,
             allowed_hosts: (!hosts.is_empty()).then_some(hosts),
+            qos: BTreeMap::new(),
             volumes: number(&specs)?.into_iter().zip(specs).collect(),
         })
     }
@@ -68,7 +72,7 @@ pub fn open(planned: Vec<Planned>, args: &Args, kinds: &Kinds) -> Result<(Vec<Op
     let mut opened = open_all(kinds, &specs).into_iter();
     let mut conditions = Conditions::default();
     let mut subsystems = Vec::new();
-    for Planned { nqn, serial, allowed_hosts, volumes } in planned {
+    for Planned { nqn, serial, allowed_hosts, qos, volumes } in planned {
         let (mut served, mut described, mut identities) = (Vec::new(), Vec::new(), Vec::new());
         for ((nsid, spec), opened) in volumes.into_iter().zip(&mut opened) {
             let volume = match opened {
@@ -87,7 +91,7 @@ pub fn open(planned: Vec<Planned>, args: &Args, kinds: &Kinds) -> Result<(Vec<Op
         }
         let nqn = nqn.map_or_else(|| nqn::derive(identities, args.listeners()[0].address), Ok)?;
         let serial = serial.unwrap_or_else(|| nqn::serial(&nqn));
-        let subsystem = Subsystem { serial, volumes: served, allowed_hosts, ..Subsystem::new(nqn) };
+        let subsystem = Subsystem { serial, volumes: served, allowed_hosts, qos, ..Subsystem::new(nqn) };
         subsystems.push(Opened { subsystem, volumes: described });
     }
     conditions.check_any()?;

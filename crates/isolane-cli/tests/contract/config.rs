@@ -183,14 +183,13 @@ fn serves_a_file() {
 #[test]
 fn names_everything_in_a_file_that_cannot_be_served() {
     let directory = tempfile::tempdir().unwrap();
-    let path =
-        write(directory.path(), "a.toml", "0.0.0.0:0", "nsid = 1\nvolume = \"mem:1M\"\nqos = { iops = 5 }");
+    let path = write(directory.path(), "a.toml", "0.0.0.0:0", "nsid = 1\nvolume = \"mem:1M\"\nhosts = []");
     let text = fs::read_to_string(&path).unwrap();
     let more = "[server]\nstate = \"/var/lib/isolane\"\n[[port]]\nname = \"finder\"\nlisten = \"8009\"\n\
                 discovery-only = true\n";
     fs::write(&path, format!("{text}{more}")).unwrap();
     let error = fail(&["serve", "--config", &path]);
-    for part in ["server: state; remove it", "port finder: discovery-only", "namespace 1: qos; remove it"] {
+    for part in ["server: state; remove it", "port finder: discovery-only", "namespace 1: fewer hosts"] {
         assert!(error.contains(part), "{part}: {error}");
     }
     let more = "[[port]]\nname = \"right\"\nlisten = \"127.0.0.1:0\"\n[[subsystem]]\n\
@@ -204,7 +203,7 @@ fn names_everything_in_a_file_that_cannot_be_served() {
     ] {
         assert!(error.contains(part), "{part}: {error}");
     }
-    fs::write(&path, text.replace("qos = { iops = 5 }", "")).unwrap();
+    fs::write(&path, text.replace("hosts = []", "")).unwrap();
     let error = fail(&["serve", "--config", &path, "--strict"]);
     assert!(
         error.contains("with --strict") && error.contains("any host reads and writes it without"),
