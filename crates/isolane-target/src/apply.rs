@@ -200,6 +200,7 @@ impl Shared {
         let mut configs: Vec<SubsystemConfig> = new.iter().map(config).collect();
         let ids = self.control(|port| port.check_subsystems(&configs, &plan.removed))?;
         for ((id, subsystem), config) in ids.into_iter().zip(new).zip(&mut configs) {
+            plan.table.limit(id, &subsystem.qos);
             for (nsid, volume) in &subsystem.volumes {
                 plan.table.add((id, *nsid), Arc::clone(volume))?;
             }

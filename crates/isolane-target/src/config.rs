@@ -1,5 +1,6 @@
 //! Configuration of a target.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
@@ -16,6 +17,7 @@ use crate::auth::AuthConfig;
 use crate::error::StartError;
 use crate::placement::Placement;
 use crate::port::TargetPort;
+use crate::qos::QosConfig;
 
 /// An NVM subsystem: its namespaces, and the hosts that can use them.
 #[derive(Clone)]
@@ -34,14 +36,16 @@ pub struct Subsystem {
     pub model: String,
     /// Lowest and highest controller ID, from 1 to 65519.
     pub cntlids: RangeInclusive<u16>,
+    /// Maximum speed of namespaces, by ID.
+    pub qos: BTreeMap<u32, QosConfig>,
 }
 
 impl Subsystem {
     /// Returns a subsystem without namespaces, for every host at all ports.
     pub fn new(nqn: Nqn) -> Subsystem {
         let SubsystemConfig { model, allowed_hosts, ports, cntlids, .. } = SubsystemConfig::default();
-        let (serial, volumes) = (String::from("ISOLANE"), Vec::new());
-        Subsystem { nqn, serial, volumes, allowed_hosts, ports, model, cntlids }
+        let (serial, volumes, qos) = (String::from("ISOLANE"), Vec::new(), BTreeMap::new());
+        Subsystem { nqn, serial, volumes, allowed_hosts, ports, model, cntlids, qos }
     }
 
     /// Returns the description for the control path, with the limits of `template`.

@@ -46,6 +46,8 @@ pub(crate) struct Job {
     pub is_orphan: bool,
     /// It was answered, and its data is in the memory guaranteed to its lane.
     pub holds_guarantee: bool,
+    /// It has taken its share of the limits of its namespace, if there are any.
+    pub is_charged: bool,
 }
 
 impl Job {
@@ -86,6 +88,7 @@ impl Job {
             counted: false,
             is_orphan: false,
             holds_guarantee: false,
+            is_charged: namespace.limiter.is_none() || operation == Operation::Flush,
         }
     }
 

@@ -22,6 +22,9 @@ use crate::work::{FileWork, Job, Waiting};
 impl Core {
     /// Starts a request at its volume, or queues it behind a fence or for memory.
     pub(super) fn start(&mut self, lane: &mut Lane, mut job: Job, request: Request) {
+        if !job.is_charged {
+            return self.start_within_limits(lane, job, request);
+        }
         let is_held = lane.is_held(&job);
         if is_held || self.has_orphans && self.is_behind_orphan(&job) {
             self.count(lane, &mut job);
@@ -89,7 +92,7 @@ impl Core {
     }
 
     /// Counts the command among those at volumes.
-    fn count(&mut self, lane: &mut Lane, job: &mut Job) {
+    pub(super) fn count(&mut self, lane: &mut Lane, job: &mut Job) {
         if !job.counted {
             job.counted = true;
             lane.begin(job.volatile);
