@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use isolane_proto::subsystem::{NamespaceConfig, Port, SubsystemConfig, SubsystemId};
+use isolane_proto::subsystem::{Port, SubsystemConfig, SubsystemId};
 use isolane_volume::{OpenError, Volume};
 use isolane_wire::Nqn;
 
@@ -110,10 +110,12 @@ pub struct NamespaceStatus {
     pub state: NamespaceState,
     /// Name of the volume.
     pub volume: String,
-    /// Size in bytes.
+    /// Size in bytes; 0 if no volume was open.
     pub bytes: u64,
-    /// Block size in bytes.
+    /// Block size in bytes; 0 if no volume was open.
     pub block_size: u32,
+    /// Cause of the state of a namespace that has failed, or is offline since the start.
+    pub reason: Option<String>,
     /// Writes are rejected.
     pub read_only: bool,
     /// Age of the oldest command that the volume has not completed; checked four times per second.
@@ -171,9 +173,10 @@ impl NamespaceControl {
             let Namespace { nsid, geometry, volume, .. } = table.at(position);
             let ages = shared.counters.iter().map(|core| core.oldest_commands[position].age());
             let oldest_command = ages.max().flatten();
+            let failure = volume.failure().filter(|_| !is_removed);
             NamespaceStatus {
                 nsid: *nsid,
-                state: match volume.failure() {
+                state: match failure {
                     _ if is_removed => NamespaceState::Closing,
                     Some(_) => NamespaceState::Failed,
                     _ if oldest_command >= Some(shared.stall_after) => NamespaceState::Stalled,
@@ -182,20 +185,23 @@ impl NamespaceControl {
                 volume: volume.name().to_owned(),
                 bytes: geometry.blocks << geometry.block_shift,
                 block_size: 1 << geometry.block_shift,
+                reason: failure.map(|error| error.to_string()),
                 read_only: geometry.read_only,
                 oldest_command,
                 orphans: shared.orphans.list(position),
             }
         };
         let mut list: Vec<_> = visible.into_iter().map(|position| status(position, false)).collect();
-        list.extend(table.offline(self.subsystem).map(|(name, NamespaceConfig { nsid, geometry, .. })| {
+        list.extend(table.offline(self.subsystem).map(|(nsid, offline)| {
+            let geometry = offline.config.as_ref().map(|config| config.geometry);
             NamespaceStatus {
-                nsid: *nsid,
+                nsid,
                 state: NamespaceState::Offline,
-                volume: name.clone(),
-                bytes: geometry.blocks << geometry.block_shift,
-                block_size: 1 << geometry.block_shift,
-                read_only: geometry.read_only,
+                volume: offline.volume.clone(),
+                bytes: geometry.map_or(0, |geometry| geometry.blocks << geometry.block_shift),
+                block_size: geometry.map_or(0, |geometry| 1 << geometry.block_shift),
+                reason: offline.reason.clone(),
+                read_only: geometry.is_some_and(|geometry| geometry.read_only),
                 oldest_command: None,
                 orphans: Vec::new(),
             }
@@ -229,7 +235,7 @@ impl Namespaces {
             NamespaceChange::Offline { nsid } => removed.push(self.set_offline(subsystem, nsid)?),
             NamespaceChange::Replace { nsid, volume, may_shrink } => {
                 let (position, before) = self.hide(subsystem, nsid)?;
-                let old = before.geometry.blocks << before.geometry.block_shift;
+                let old = before.map_or(0, |before| before.geometry.blocks << before.geometry.block_shift);
                 let new = volume.blocks() * u64::from(volume.info().block_size);
                 if new < old && !may_shrink {
                     let volume = volume.name().to_owned();
@@ -270,11 +276,13 @@ impl Shared {
     pub(crate) fn add_subsystem(&self, subsystem: Subsystem) -> Result<(), NamespaceError> {
         let _changes = self.changes.lock();
         let empty = subsystem.to_config(&self.subsystem_template, Vec::new());
+        subsystem.check_offline()?;
         let id = self.control(|port| port.check_subsystem(&empty))?;
         let mut next = Namespaces::clone(&self.namespaces());
         for (nsid, volume) in &subsystem.volumes {
             next.add((id, *nsid), Arc::clone(volume))?;
         }
+        subsystem.offline.iter().for_each(|volume| next.insert_offline(id, volume));
         let namespaces: Vec<_> = next.iter_of(id).map(|(_, namespace)| namespace.to_config()).collect();
         Port::check_namespaces(&namespaces)?;
         self.publish(next);
@@ -289,8 +297,8 @@ impl Shared {
         self.control(|port| port.remove_subsystem(id))?;
         let mut next = Namespaces::clone(&self.namespaces());
         let mut removed = Vec::new();
-        for namespace in next.to_configs(id) {
-            removed.extend(next.hide(id, namespace.nsid)?.0);
+        for nsid in next.nsids(id) {
+            removed.extend(next.hide(id, nsid)?.0);
         }
         self.publish(next);
         Ok(self.close(removed))

@@ -30,7 +30,7 @@ impl Banner<'_> {
                 let _ = writeln!(text, "  hosts connect to {address}");
             }
         }
-        for Opened { subsystem, volumes } in *subsystems {
+        for Opened { subsystem, volumes, .. } in *subsystems {
             if subsystems.len() > 1 {
                 let _ = writeln!(text, "subsystem {}", subsystem.nqn);
             }
@@ -39,7 +39,7 @@ impl Banner<'_> {
             }
         }
         let first = subsystems.iter().find_map(|one| Some((one, one.volumes.first()?)));
-        let (Some(to), Some((Opened { subsystem, volumes }, Described { nsid, .. }))) =
+        let (Some(to), Some((Opened { subsystem, volumes, .. }, Described { nsid, .. }))) =
             (reachable.iter().flatten().next(), first)
         else {
             return text;
@@ -95,7 +95,8 @@ mod tests {
             spec: "mem:1G".parse().unwrap(),
             text: (*text).to_owned(),
         });
-        Opened { subsystem: Subsystem::new(nqn.parse().unwrap()), volumes: described.collect() }
+        let subsystem = Subsystem::new(nqn.parse().unwrap());
+        Opened { subsystem, volumes: described.collect(), missing: Vec::new() }
     }
 
     fn show(listeners: &[&str], subsystems: &[Opened]) -> String {

@@ -47,7 +47,7 @@ use crate::host_args::{IO_CHOICES, MODES};
 use crate::invocation;
 use crate::output;
 use crate::signals;
-use crate::units::parse_bytes;
+use crate::units::{parse_bytes, parse_time};
 use crate::volume;
 
 /// Serve files, block devices, or memory as NVMe/TCP namespaces
@@ -245,6 +245,13 @@ pub struct Args {
     /// small sends, and over loopback the kernel always copies
     #[arg(long, value_name = "BYTES|off", default_value = "off", value_parser = parse_threshold)]
     zerocopy_threshold: Threshold,
+    /// Time from which a namespace whose volume has not completed a command is shown as stalled: from 1s to 60s
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_stall_after)]
+    stall_after: Duration,
+    /// Time after which a command that its volume has not completed is given back to its host, which repeats it: from 1s
+    /// to 600s. Linux resets its controller after 30 s
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = parse_answer_within)]
+    answer_within: Duration,
     /// Serve the other volumes if one cannot be opened; SIGUSR1 shows it, and the exit status is 1. Needs --nqn, because
     /// the default name depends on the volumes
     #[arg(long, requires = "nqn")]
@@ -263,7 +270,7 @@ pub struct Args {
 }
 
 /// Options with keys in a file.
-const FILE_OPTIONS: [&str; 23] = [
+const FILE_OPTIONS: [&str; 25] = [
     "volumes",
     "listen",
     "advertise",
@@ -284,6 +291,8 @@ const FILE_OPTIONS: [&str; 23] = [
     "rbd_images_per_connection",
     "pool",
     "zerocopy_threshold",
+    "stall_after",
+    "answer_within",
     "skip_missing",
     "control_socket",
     "metrics",
@@ -465,6 +474,11 @@ fn configure(args: &Args, opened: &[Opened], auth: Option<AuthConfig>) -> Result
         return Err(Failure::new("cannot measure acknowledgments", "--observe off records nothing")
             .with_hint("leave out --acks or --observe off"));
     }
+    (config.stall_after, config.answer_within) = (args.stall_after, args.answer_within);
+    if args.stall_after > args.answer_within {
+        return Err(Failure::new("cannot use --stall-after", "it is longer than --answer-within")
+            .with_hint("use a shorter time, or a longer --answer-within"));
+    }
     config.max_pool_pages = args.pool / PAGE_SIZE;
     if args.advertise.iter().any(|address| address.ip().is_unspecified()) {
         return Err(Failure::new("cannot advertise 0.0.0.0 or [::]", "no host can connect there")
@@ -494,6 +508,20 @@ fn parse_acks(text: &str) -> Result<Acks, String> {
         "off" => Ok(None),
         _ => interval().map(Some).ok_or_else(|| "write 1/N, as 1/1000, or off".into()),
     }
+}
+
+fn parse_stall_after(text: &str) -> Result<Duration, String> {
+    parse_time_within(text, 60)
+}
+
+fn parse_answer_within(text: &str) -> Result<Duration, String> {
+    parse_time_within(text, 600)
+}
+
+fn parse_time_within(text: &str, max_s: u64) -> Result<Duration, String> {
+    let time = parse_time(text)?;
+    let is_allowed = (Duration::from_secs(1)..=Duration::from_secs(max_s)).contains(&time);
+    if is_allowed { Ok(time) } else { Err(format!("write a time from 1s to {max_s}s")) }
 }
 
 fn parse_memory(text: &str) -> Result<usize, String> {

@@ -112,8 +112,9 @@ impl Operator {
         subsystems: Vec<Opened>,
     ) -> Operator {
         let kinds = Arc::new(kinds);
-        let operators = subsystems.into_iter().filter_map(|Opened { subsystem, volumes }| {
-            let specs = volumes.into_iter().map(|volume| (volume.nsid, volume.spec.into())).collect();
+        let operators = subsystems.into_iter().filter_map(|Opened { subsystem, volumes, missing }| {
+            let specs = volumes.into_iter().map(|volume| (volume.nsid, volume.spec)).chain(missing);
+            let specs = specs.map(|(nsid, spec)| (nsid, spec.into())).collect();
             let operator = SubsystemOperator {
                 target: target.namespace_control_of(&subsystem.nqn)?,
                 kinds: Arc::clone(&kinds),
@@ -214,6 +215,7 @@ impl SubsystemOperator {
                 "subsystem": nqn,
                 "nsid": status.nsid,
                 "state": state,
+                "reason": status.reason,
                 "volume": status.volume,
                 "bytes": status.bytes,
                 "block_size": status.block_size,
@@ -310,14 +312,17 @@ impl SubsystemOperator {
         let served = specs.get(&nsid).ok_or_else(|| refused(NamespaceError::Unknown(nsid)))?;
         let is_offline =
             |status: &NamespaceStatus| status.nsid == nsid && status.state == NamespaceState::Offline;
-        if !self.target.list().iter().any(is_offline) {
+        let Some(status) = self.target.list().into_iter().find(is_offline) else {
             let detail = format!("namespace {nsid} is online; reopen closes its volume first");
             return Err(Reply::problem(409, "not possible", detail));
-        }
-        let served = Served { spec: without_size(&served.spec), is_protected: served.is_protected };
+        };
+        // A file that was open has its size, which may have changed.
+        let spec = if status.reason.is_none() { without_size(&served.spec) } else { served.spec.clone() };
+        let served = Served { spec, is_protected: served.is_protected };
         let opened = self.open(&served.spec)?;
         let description = volume::describe(&served.spec, &*opened);
         self.give(nsid, &served, opened, shrink)?;
+        self.conditions.find(nsid, &status.volume);
         Ok(Reply::ok(json!({ "nsid": nsid, "volume": description })))
     }
 
