@@ -7,7 +7,7 @@ use isolane_config::{Config, ReadError, read};
 use isolane_rbd::Rbd;
 use isolane_volumes::Kinds;
 
-use crate::failure::{Failure, IoContext};
+use crate::failure::Failure;
 use crate::volume;
 
 /// Returns the kinds of volumes in a file.
@@ -17,11 +17,19 @@ pub fn kinds() -> Kinds {
 
 /// Reads and checks a file.
 pub fn load(path: &Path) -> Result<Config, Failure> {
-    let name = path.display().to_string();
-    let text = match read(path) {
-        Ok(text) => text,
-        Err(ReadError::System(error)) => return Err(error).io_context(format!("cannot read {name}")),
-        Err(error) => return Err(Failure::new(format!("cannot read {name}"), error)),
-    };
-    Config::parse(&text, &name, &kinds()).map_err(Failure::from_error)
+    parse(path, &read_text(path)?)
+}
+
+/// Reads a file.
+pub fn read_text(path: &Path) -> Result<String, Failure> {
+    let name = path.display();
+    read(path).map_err(|error| match error {
+        ReadError::System(error) => Failure::from_io(format!("cannot read {name}"), &error),
+        error => Failure::new(format!("cannot read {name}"), error),
+    })
+}
+
+/// Checks the text of a file.
+pub fn parse(path: &Path, text: &str) -> Result<Config, Failure> {
+    Config::parse(text, &path.display().to_string(), &kinds()).map_err(Failure::from_error)
 }

@@ -3,11 +3,13 @@
 use std::fmt;
 
 use isolane_volumes::Kinds;
+use serde_json::Value as Json;
 use toml_edit::{ArrayOfTables, DocumentMut, InlineTable, Item, Table as TomlTable, TableLike, Value};
 
-use crate::model::{Config, Nsid};
+use crate::model::{Config, Host, Namespace, Nsid, Port, Referral, Server, Subsystem};
 use crate::names::{Name, SubsystemNqn};
 use crate::problem::Problems;
+use crate::table::Table;
 
 /// An object of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,9 +90,31 @@ pub fn edit(
     Ok((text, config))
 }
 
-/// Returns a value from the command line: a value of TOML, or else a text.
-pub fn parse_value(text: &str) -> Value {
-    text.parse().unwrap_or_else(|_| Value::from(text))
+/// Returns the value of a key from the command line, where texts and lists of texts can be without quotes and brackets: a
+/// list is `a,b`.
+pub fn parse_value(object: &ObjectId, key: &str, text: &str) -> Value {
+    let keys = match object {
+        ObjectId::Server => Server::KEYS,
+        ObjectId::Port(_) => Port::KEYS,
+        ObjectId::Host(_) => Host::KEYS,
+        ObjectId::Referral(_) => Referral::KEYS,
+        ObjectId::Subsystem(_) => Subsystem::KEYS,
+        ObjectId::Namespace(..) => Namespace::KEYS,
+    };
+    let schema = keys.iter().find(|info| info.name == key).map(|info| (info.schema)()).unwrap_or_default();
+    let forms = schema["anyOf"].as_array().cloned().unwrap_or_else(|| vec![schema.clone()]);
+    let is_any = |test: &dyn Fn(&Json) -> bool| forms.iter().any(test);
+    let is_quoted = text.starts_with(['[', '{', '"', '\'']);
+    let parsed = || text.parse().unwrap_or_else(|_| Value::from(text));
+    if is_quoted || is_any(&|form| form["type"] == "integer") {
+        parsed()
+    } else if is_any(&|form| form["type"] == "string" || form["const"] == text) {
+        Value::from(text)
+    } else if is_any(&|form| form["type"] == "array") {
+        text.split(',').filter(|part| !part.is_empty()).collect()
+    } else {
+        parsed()
+    }
 }
 
 fn apply(root: &mut TomlTable, object: &ObjectId, edit: &Edit) -> Result<(), EditError> {

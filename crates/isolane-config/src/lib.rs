@@ -48,3 +48,6 @@ pub use value::{
     AbsolutePath, Addresses, ControlSocket, ListenAddress, Metrics, Number, OnSlow, OneIn, Size, Time,
 };
 pub use volume::Volume;
+
+/// A value in a file.
+pub use toml_edit::Value as Toml;

@@ -101,13 +101,13 @@ table! {
         /// Proof of identity for reading the discovery log: none, auth, or auth-both (default: none).
         optional discovery_require: Require = "discovery-require", NewAssociations;
         /// Hash functions of authentication, the preferred ones first (default: sha512, sha384, and sha256).
-        optional auth_hashes: Choices<AuthHash> = "auth-hashes", NewAssociations;
+        optional auth_hashes: Choices<AuthHash> = "auth-hashes", Restart;
         /// Diffie-Hellman groups of authentication, the preferred ones first (default: all, with ffdhe3072 first).
-        optional auth_groups: Choices<AuthGroup> = "auth-groups", NewAssociations;
+        optional auth_groups: Choices<AuthGroup> = "auth-groups", Restart;
         /// A namespace whose volume has not completed an operation for this time is stalled (default: 10s).
-        optional stall_after: Time<1000, 60_000> = "stall-after", Live;
+        optional stall_after: Time<1000, 60_000> = "stall-after", Restart;
         /// A command of a stalled namespace is completed with an error after this time (default: 20s).
-        optional answer_within: Time<1000, 600_000> = "answer-within", Live;
+        optional answer_within: Time<1000, 600_000> = "answer-within", Restart;
         /// Limits of the whole target.
         optional limits: Limits = "limits", Live;
     }
@@ -177,13 +177,13 @@ table! {
         /// Hosts that have access, or "any" for every host.
         required hosts: Hosts = "hosts", Live;
         /// Serial number (default: derived from the NQN).
-        optional serial: Serial = "serial", NewAssociations;
+        optional serial: Serial = "serial", Restart;
         /// Model number.
-        optional model: Model = "model", NewAssociations;
+        optional model: Model = "model", Restart;
         /// Lowest controller ID (default: 1).
-        optional cntlid_min: Number<1, 0xffef> = "cntlid-min", NewAssociations;
+        optional cntlid_min: Number<1, 0xffef> = "cntlid-min", Restart;
         /// Highest controller ID (default: 65519).
-        optional cntlid_max: Number<1, 0xffef> = "cntlid-max", NewAssociations;
+        optional cntlid_max: Number<1, 0xffef> = "cntlid-max", Restart;
         /// Proof of identity that hosts must give: none, auth, or auth-both, if the target must give one also (default: none).
         optional require: Require = "require", NewAssociations;
         /// Limits of the subsystem.

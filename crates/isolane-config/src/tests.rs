@@ -243,6 +243,8 @@ fn rejects_contradictions() {
             "disks namespace 1 has the same volume",
         ),
         ("server = { stall-after = \"9s\", answer-within = \"8s\" }".into(), "stall-after", "longer than"),
+        ("server.stall-after = \"30s\"".into(), "stall-after", "longer than answer-within"),
+        ("server.answer-within = \"8s\"".into(), "answer-within", "shorter than stall-after"),
         ("server = { acks = \"1/9\", observe = false }".into(), "acks", "records nothing"),
         ("server.advertise = [\"0.0.0.0:1\"]".into(), "advertise", "no host can connect"),
         ("server.cores = \"3-1\"".into(), "cores", "write the lower number first"),
@@ -494,16 +496,20 @@ fn edits_keep_comments_and_order() {
     let name = |text: &str| Name::new(text).unwrap();
     let nqn = SubsystemNqn("nqn.2014-08.org.example:disks".parse().unwrap());
     let namespace = |nsid| ObjectId::Namespace(nqn, Number::new(nsid).unwrap());
-    let key = |key: &str, text: &str| (key.to_owned(), parse_value(text));
+    let key = |key: &str, text: &str| (key.to_owned(), parse_value(&namespace(1), key, text));
+    let set = |object: ObjectId, key: &str, text: &str| {
+        let value = parse_value(&object, key, text);
+        (object, Edit::Set(key.to_owned(), value))
+    };
     let edited = |edits: &[(ObjectId, Edit)]| edit(text, edits, "f.toml", &Kinds::default());
     let (with, config) = edited(&[
-        (ObjectId::Port(name("left")), Edit::Set("listen".into(), parse_value("127.0.0.1:4421"))),
+        set(ObjectId::Port(name("left")), "listen", "127.0.0.1:4421"),
         (
             namespace(2),
             Edit::Add(vec![key("nsid", "2"), key("volume", "null:1M"), key("qos", "{ iops = 5 }")]),
         ),
-        (ObjectId::Subsystem(nqn), Edit::Set("hosts".into(), parse_value("any"))),
-        (ObjectId::Server, Edit::Set("pool".into(), parse_value("64M"))),
+        set(ObjectId::Subsystem(nqn), "hosts", "any"),
+        set(ObjectId::Server, "pool", "64M"),
     ])
     .unwrap();
     for kept in
@@ -529,11 +535,32 @@ fn edits_keep_comments_and_order() {
         (namespace(1), Edit::Add(vec![key("nsid", "1")]), "namespace 1 exists already"),
         (ObjectId::Port(name("left")), Edit::Remove, "no port is named \"left\""),
         (ObjectId::Host(name("db1")), Edit::Remove, "no host is named \"db1\""),
-        (namespace(1), Edit::Set("volume".into(), parse_value("mem:0")), "size is 0"),
+        (namespace(1), set(namespace(1), "volume", "mem:0").1, "size is 0"),
         (namespace(1), Edit::Unset("volume".into()), "volume: missing"),
-        (ObjectId::Host(name("db2")), Edit::Set("nqn".into(), parse_value("x")), "there is no host db2"),
+        (ObjectId::Host(name("db2")), set(ObjectId::Server, "nqn", "x").1, "there is no host db2"),
     ] {
         let error = edited(&[(object, change)]).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn values_of_the_command_line_need_no_quotes() {
+    let name = |text: &str| Name::new(text).unwrap();
+    let subsystem = ObjectId::Subsystem(SubsystemNqn("nqn.2014-08.org.example:disks".parse().unwrap()));
+    for (object, key, text, expected) in [
+        (ObjectId::Port(name("a")), "listen", "4420", "\"4420\""),
+        (ObjectId::Port(name("a")), "discovery-only", "true", "true"),
+        (subsystem.clone(), "hosts", "any", "\"any\""),
+        (subsystem.clone(), "hosts", "db1,db2", "[\"db1\", \"db2\"]"),
+        (subsystem.clone(), "hosts", "[\"db1\"]", "[\"db1\"]"),
+        (subsystem.clone(), "ports", "left", "[\"left\"]"),
+        (subsystem.clone(), "cntlid-min", "7", "7"),
+        (ObjectId::Host(name("a")), "auth-key", "file:/a,b", "\"file:/a,b\""),
+        (ObjectId::Server, "pool", "64M", "\"64M\""),
+        (ObjectId::Server, "pool", "67108864", "67108864"),
+        (subsystem, "no-such-key", "1", "1"),
+    ] {
+        assert_eq!(parse_value(&object, key, text).to_string(), expected, "{key} = {text}");
     }
 }

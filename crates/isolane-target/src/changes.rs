@@ -11,11 +11,9 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use isolane_proto::subsystem::{Port, SubsystemConfig, SubsystemId};
-use isolane_volume::{OpenError, Volume};
-use isolane_wire::Nqn;
+use isolane_proto::subsystem::SubsystemId;
+use isolane_volume::Volume;
 
-use crate::config::Subsystem;
 use crate::error::NamespaceError;
 use crate::namespace::{Namespace, Namespaces};
 use crate::orphans::Orphan;
@@ -161,6 +159,11 @@ impl NamespaceControl {
         self.shared()?.resize((self.subsystem, nsid), bytes, may_shrink)
     }
 
+    /// Returns an ID that no namespace has had since the start, if there is one, else a free one.
+    pub fn free_nsid(&self) -> Option<u32> {
+        self.shared().ok()?.namespaces().free_nsid(self.subsystem)
+    }
+
     /// Returns the namespaces, ordered by ID, then the removed ones; none once the target has ended.
     pub fn list(&self) -> Vec<NamespaceStatus> {
         let Ok(shared) = self.shared() else { return Vec::new() };
@@ -218,7 +221,7 @@ impl NamespaceControl {
 
 impl Namespaces {
     /// Makes a change. Adds the ID of an added namespace, and the position of one whose volume is no longer served.
-    fn apply(
+    pub(crate) fn apply(
         &mut self,
         subsystem: SubsystemId,
         change: NamespaceChange,
@@ -257,102 +260,8 @@ impl Namespaces {
 }
 
 impl Shared {
-    /// Makes all changes, or none.
-    pub(crate) fn change(
-        self: &Arc<Self>,
-        subsystem: SubsystemId,
-        changes: Vec<NamespaceChange>,
-    ) -> Result<Changed, NamespaceError> {
-        let _changes = self.changes.lock();
-        let (mut added, mut removed) = (Vec::new(), Vec::new());
-        self.update(subsystem, |next| {
-            let mut changes = changes.into_iter();
-            changes.try_for_each(|change| next.apply(subsystem, change, &mut added, &mut removed))
-        })?;
-        Ok(Changed { added, closing: self.close(removed) })
-    }
-
-    /// Adds a subsystem: its namespaces to the cores, then all of it to the port.
-    pub(crate) fn add_subsystem(&self, subsystem: Subsystem) -> Result<(), NamespaceError> {
-        let _changes = self.changes.lock();
-        let empty = subsystem.to_config(&self.subsystem_template, Vec::new());
-        subsystem.check_offline()?;
-        let id = self.control(|port| port.check_subsystem(&empty))?;
-        let mut next = Namespaces::clone(&self.namespaces());
-        for (nsid, volume) in &subsystem.volumes {
-            next.add((id, *nsid), Arc::clone(volume))?;
-        }
-        subsystem.offline.iter().for_each(|volume| next.insert_offline(id, volume));
-        let namespaces: Vec<_> = next.iter_of(id).map(|(_, namespace)| namespace.to_config()).collect();
-        Port::check_namespaces(&namespaces)?;
-        self.publish(next);
-        self.control(|port| port.add_subsystem(SubsystemConfig { namespaces, ..empty }))?;
-        Ok(())
-    }
-
-    /// Removes a subsystem from the port, then its namespaces from the cores.
-    pub(crate) fn remove_subsystem(self: &Arc<Self>, nqn: &Nqn) -> Result<Closing, NamespaceError> {
-        let _changes = self.changes.lock();
-        let id = self.find_subsystem(nqn)?;
-        self.control(|port| port.remove_subsystem(id))?;
-        let mut next = Namespaces::clone(&self.namespaces());
-        let mut removed = Vec::new();
-        for nsid in next.nsids(id) {
-            removed.extend(next.hide(id, nsid)?.0);
-        }
-        self.publish(next);
-        Ok(self.close(removed))
-    }
-
-    /// Replaces the hosts of a subsystem.
-    pub(crate) fn set_allowed_hosts(&self, nqn: &Nqn, hosts: Option<Vec<Nqn>>) -> Result<(), NamespaceError> {
-        let _changes = self.changes.lock();
-        let id = self.find_subsystem(nqn)?;
-        Ok(self.control(|port| port.set_allowed_hosts(id, hosts))?)
-    }
-
-    fn find_subsystem(&self, nqn: &Nqn) -> Result<SubsystemId, NamespaceError> {
-        let found = self.control(|port| port.find_subsystem(nqn));
-        found.ok_or_else(|| NamespaceError::UnknownSubsystem(Box::new(*nqn)))
-    }
-
-    /// Changes the size of the volume of a namespace, and returns it in bytes.
-    pub(crate) fn resize(
-        &self,
-        (subsystem, nsid): (SubsystemId, u32),
-        bytes: Option<u64>,
-        may_shrink: bool,
-    ) -> Result<u64, NamespaceError> {
-        let _changes = self.changes.lock();
-        let table = self.namespaces();
-        let volume = &table.at(table.locate(subsystem, nsid)?).volume;
-        let resized = volume.resize(bytes, may_shrink);
-        let blocks = resized.map_err(|OpenError { name, reason, remedy, .. }| {
-            NamespaceError::Volume(format!("{name}: {reason}; {remedy}"))
-        })?;
-        self.update(subsystem, |next| {
-            next.update((subsystem, nsid), |namespace| namespace.geometry.blocks = blocks)
-        })?;
-        Ok(blocks * u64::from(volume.info().block_size))
-    }
-
-    /// Gives a changed table to the cores, then to the port. The caller holds `changes`.
-    fn update(
-        &self,
-        subsystem: SubsystemId,
-        change: impl FnOnce(&mut Namespaces) -> Result<(), NamespaceError>,
-    ) -> Result<(), NamespaceError> {
-        let mut next = Namespaces::clone(&self.namespaces());
-        change(&mut next)?;
-        let configs = next.to_configs(subsystem);
-        Port::check_namespaces(&configs)?;
-        self.publish(next);
-        self.control(|port| port.set_namespaces(subsystem, configs))?;
-        Ok(())
-    }
-
     /// Gives a table to the cores, and waits until they use it.
-    fn publish(&self, next: Namespaces) {
+    pub(crate) fn publish(&self, next: Namespaces) {
         let next = Arc::new(next);
         // Dropped last, so that no core closes a volume.
         let _before = std::mem::replace(&mut *self.table.lock(), Arc::clone(&next));
@@ -375,7 +284,7 @@ impl Shared {
     }
 
     /// Closes the volumes at these positions, in a thread.
-    fn close(self: &Arc<Self>, positions: Vec<usize>) -> Closing {
+    pub(crate) fn close(self: &Arc<Self>, positions: Vec<usize>) -> Closing {
         let (closed, ends) = mpsc::channel();
         if positions.is_empty() {
             return Closing(ends);

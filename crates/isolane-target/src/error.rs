@@ -70,6 +70,17 @@ pub enum NamespaceError {
     Config(#[from] ConfigError),
 }
 
+/// Reason why changes of a target were not made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyError<E> {
+    /// One of them is not possible.
+    #[error(transparent)]
+    Change(#[from] NamespaceError),
+    /// The caller's part failed.
+    #[error("{0}")]
+    Commit(E),
+}
+
 /// Reason why a target could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {

@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod apply;
 mod auth;
 mod auth_requests;
 mod auth_threads;
@@ -57,11 +58,12 @@ mod target;
 mod timeline;
 mod work;
 
+pub use apply::{TargetChange, TargetControl};
 pub use auth::{AuthConfig, HostKeys, RequiredAuth};
 pub use changes::{Changed, Closing, NamespaceChange, NamespaceControl, NamespaceState, NamespaceStatus};
 pub use config::{OfflineVolume, Subsystem, TargetConfig};
 pub use counters::{ConnectionStatus, Counters, NamespaceCounters, OperationCounters};
-pub use error::{NamespaceError, ShutdownReport, StartError};
+pub use error::{ApplyError, NamespaceError, ShutdownReport, StartError};
 pub use listen::{DEFAULT_PORT, Listen, is_dual_stack, parse_address};
 pub use observed::Turn;
 pub use orphans::Orphan;

@@ -17,6 +17,7 @@ use isolane_volume::Volume;
 use isolane_wire::Nqn;
 use parking_lot::Mutex;
 
+use crate::apply::{TargetChange, TargetControl};
 use crate::auth_threads;
 use crate::changes::{Changed, Closing, NamespaceChange, NamespaceControl};
 use crate::config::{Subsystem, TargetConfig};
@@ -194,10 +195,9 @@ impl Target {
         NamespaceControl::new(&self.shared, SubsystemId::FIRST)
     }
 
-    /// Returns the same for the subsystem with this name, if there is one.
-    pub fn namespace_control_of(&self, nqn: &Nqn) -> Option<NamespaceControl> {
-        let subsystem = self.shared.control(|port| port.find_subsystem(nqn))?;
-        Some(NamespaceControl::new(&self.shared, subsystem))
+    /// Returns a handle for changes of the target that other threads can keep.
+    pub fn control(&self) -> TargetControl {
+        TargetControl::new(&self.shared)
     }
 
     /// Adds a subsystem while hosts use others, and notifies discovery controllers of its hosts.
@@ -205,7 +205,7 @@ impl Target {
     /// # Errors
     /// If its name, a namespace, or the identity of a volume is in use, or has a value that hosts cannot see.
     pub fn add_subsystem(&self, subsystem: Subsystem) -> Result<(), NamespaceError> {
-        self.shared.add_subsystem(subsystem)
+        self.shared.apply_one(TargetChange::AddSubsystem(subsystem)).map(drop)
     }
 
     /// Removes a subsystem: ends its associations, and notifies discovery controllers of its hosts. Commands that have
@@ -214,7 +214,7 @@ impl Target {
     /// # Errors
     /// If no subsystem has this name.
     pub fn remove_subsystem(&self, nqn: &Nqn) -> Result<Closing, NamespaceError> {
-        self.shared.remove_subsystem(nqn)
+        Ok(self.shared.apply_one(TargetChange::RemoveSubsystem(*nqn))?.closing)
     }
 
     /// Replaces the hosts that can connect to a subsystem; `None`: all. Ends the associations of the others.
@@ -222,7 +222,7 @@ impl Target {
     /// # Errors
     /// If no subsystem has this name.
     pub fn set_allowed_hosts(&self, nqn: &Nqn, hosts: Option<Vec<Nqn>>) -> Result<(), NamespaceError> {
-        self.shared.set_allowed_hosts(nqn, hosts)
+        self.shared.apply_one(TargetChange::SetHosts { subsystem: *nqn, hosts }).map(drop)
     }
 
     /// Changes namespaces of the first subsystem while hosts use them: all changes, or none if there is an error. Each host gets one notice.

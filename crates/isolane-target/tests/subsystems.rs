@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use common::stuck::Stuck;
 use common::*;
-use isolane_target::{NamespaceChange, NamespaceError, Subsystem, Target, TargetConfig};
+use isolane_target::{
+    ApplyError, NamespaceChange, NamespaceError, Subsystem, Target, TargetChange, TargetConfig,
+};
 use isolane_volume::Volume;
 use isolane_wire::admin::{Cns, GetLogPageCommand, IdentifyCommand, LogPage};
 use isolane_wire::log::{DiscoveryEntry, DiscoveryHeader};
@@ -150,7 +152,7 @@ fn namespaces_of_each_change_alone() {
     let (target, address) = two();
     let (mut admin, _queue) = pair_of(address, NQN);
     let (mut other_admin, _other_queue) = pair_of(address, OTHER);
-    let control = target.namespace_control_of(&other()).unwrap();
+    let control = target.control().namespaces(&other()).unwrap();
     let add = NamespaceChange::Add { nsid: None, volume: volume("mem:1M") };
     let changed = control.change(vec![NamespaceChange::Remove { nsid: 1 }, add]).unwrap();
     assert_eq!(changed.added, [8]);
@@ -160,7 +162,7 @@ fn namespaces_of_each_change_alone() {
     assert_eq!(target.namespace_control().list().len(), 1);
     let twin = NamespaceChange::Remove { nsid: 7 };
     assert_eq!(target.change_namespaces(vec![twin]).unwrap_err(), NamespaceError::Unknown(7));
-    assert!(target.namespace_control_of(&"nqn.2014-08.org.example:none".parse().unwrap()).is_none());
+    assert!(target.control().namespaces(&"nqn.2014-08.org.example:none".parse().unwrap()).is_none());
 }
 
 #[test]
@@ -179,4 +181,77 @@ fn command_at_a_volume_of_a_removed_subsystem_ends_there() {
     assert_eq!(Arc::strong_count(&stuck), 1, "only this test has the volume");
     drop(stuck);
     assert!(reader.join().unwrap().starts_with(&[6; 512]));
+}
+
+#[test]
+fn set_of_changes_happens_as_a_whole() {
+    let (target, address) = two();
+    let control = target.control();
+    let (mut admin, mut queue) = pair_of(address, NQN);
+    let (mut other_admin, mut other_queue) = pair_of(address, OTHER);
+    let third = "nqn.2014-08.org.example:third";
+    let add = |nsid, text| NamespaceChange::Add { nsid, volume: volume(text) };
+    let changes = || {
+        vec![
+            TargetChange::Namespaces {
+                subsystem: NQN.parse().unwrap(),
+                changes: vec![add(Some(4), "mem:1M"), NamespaceChange::Remove { nsid: 1 }],
+            },
+            TargetChange::AddSubsystem(subsystem(third, vec![(2, volume("mem:1M"))])),
+            TargetChange::AddSubsystem(subsystem(OTHER, vec![(8, volume("mem:1M"))])),
+            TargetChange::RemoveSubsystem(other()),
+        ]
+    };
+    let refused = control.apply(changes(), || Err("no")).unwrap_err();
+    assert_eq!(refused, ApplyError::Commit("no"));
+    let late = [changes(), vec![TargetChange::AddSubsystem(subsystem(third, Vec::new()))]].concat();
+    let error = control.apply(late, || -> Result<(), String> { panic!("not checked") }).unwrap_err();
+    assert!(error.to_string().contains("two subsystems have the name"), "{error}");
+    assert_eq!(discover(address), [OTHER, NQN]);
+    assert_eq!(active(&mut admin), [1]);
+    assert_eq!(other_queue.write(write_entry(1, 1), &[3; 512]).0.status, Status::SUCCESS);
+
+    let changed = control.apply(changes(), || Ok::<_, String>(())).unwrap();
+    other_admin.expect_end();
+    other_queue.expect_end();
+    assert!(changed.closing.wait(TEST_TIMEOUT));
+    assert_eq!((active(&mut admin), changed.added), (vec![4], vec![4]));
+    let entry = SubmissionEntry { nsid: 4, ..write_entry(1, 1) };
+    assert_eq!(queue.write(entry, &[3; 512]).0.status, Status::SUCCESS);
+    assert!(queue.write(write_entry(1, 1), &[3; 512]).0.status.dnr());
+    assert_eq!(discover(address), [OTHER, third, NQN]);
+    let (mut admin, _queue) = pair_of(address, OTHER);
+    assert_eq!(active(&mut admin), [8]);
+    drop(target);
+    let ended = control.apply(Vec::new(), || Ok::<_, String>(())).unwrap_err();
+    assert_eq!(ended, ApplyError::Change(NamespaceError::Ended));
+}
+
+#[test]
+fn sizes_return_if_the_set_fails() {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    image.as_file().set_len(2 << 20).unwrap();
+    let mut config = config(&["mem:1M"]);
+    let served = volume(&image.path().display().to_string());
+    config.subsystems.push(subsystem(OTHER, vec![(1, Arc::clone(&served))]));
+    let (target, address) = start(config);
+    let control = target.control();
+    let (_admin, mut queue) = pair_of(address, OTHER);
+    let resize =
+        |bytes| TargetChange::Resize { subsystem: other(), nsid: 1, bytes: Some(bytes), may_shrink: true };
+    let last_block =
+        |queue: &mut MockHost, bytes: u64| queue.fetch(read_entry(bytes / 512 - 1, 1), 512).0.status;
+    for bytes in [4 << 20, 1 << 20] {
+        control.apply(vec![resize(bytes)], || Err("no")).unwrap_err();
+        let unknown = TargetChange::RemoveSubsystem("nqn.2014-08.org.example:none".parse().unwrap());
+        control.apply(vec![resize(bytes), unknown], || Ok::<_, String>(())).unwrap_err();
+        assert_eq!(served.blocks() * 512, 2 << 20);
+        assert_eq!(last_block(&mut queue, 2 << 20), Status::SUCCESS);
+        assert!(!last_block(&mut queue, 4 << 20).is_success());
+    }
+    for bytes in [4 << 20, 1 << 20] {
+        control.apply(vec![resize(bytes)], || Ok::<_, String>(())).unwrap();
+        assert_eq!(last_block(&mut queue, bytes), Status::SUCCESS);
+        assert!(!last_block(&mut queue, 2 * bytes).is_success());
+    }
 }

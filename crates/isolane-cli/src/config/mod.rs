@@ -5,7 +5,10 @@ use std::process::ExitCode;
 
 use isolane_config::{Change, Config, Effect, Gap, diff, gaps, schema};
 
-use crate::config_file::{kinds, load};
+use serde_json::{Value, json};
+
+use crate::config_file::{kinds, load, read_text};
+use crate::ctl::Running;
 use crate::failure::{Failure, printable};
 use crate::output;
 use crate::serve;
@@ -13,7 +16,7 @@ use crate::serve;
 /// Check, compare, and print configuration files of targets
 ///
 /// A file describes a target: its ports, hosts, subsystems, and namespaces.
-/// docs/CONFIG.md has every key. No command here changes a file or a target.
+/// docs/CONFIG.md has every key. Only apply changes a file and a target.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, disable_help_subcommand = true)]
 pub struct Args {
@@ -44,6 +47,24 @@ enum Action {
         /// New configuration file
         new: PathBuf,
     },
+    /// Make a running target what a file describes
+    ///
+    /// All changes are made, or none: the target checks the file, opens volumes, reads keys, then writes the file with
+    /// which it was started if FILE is another one, and makes the changes. Hosts get one notice. Prints the changes;
+    /// those that need a restart are only in the file. SIGHUP applies the file of the target.
+    Apply {
+        /// Configuration file
+        file: PathBuf,
+        /// Control socket of the target (default: that of the only `isolane serve` that is found)
+        #[arg(long, value_name = "PATH")]
+        socket: Option<PathBuf>,
+        /// Check and print the changes, and make none. Volumes are not opened
+        #[arg(long)]
+        dry_run: bool,
+        /// Allow smaller volumes
+        #[arg(long)]
+        shrink: bool,
+    },
     #[command(about = DUMP_ABOUT, long_about = DUMP_LONG_ABOUT)]
     Dump(Box<serve::Args>),
     /// Print the JSON Schema of the file, for editors
@@ -61,6 +82,12 @@ absolute, except in volumes made of others. With --config, prints that file in o
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let text = match &args.action {
         Action::Check { file, strict } => return check(file, *strict),
+        Action::Apply { file, socket, dry_run, shrink } => {
+            let text = read_text(file)?;
+            let target = Running::find(socket.as_deref())?;
+            let body = json!({ "text": text, "dry_run": dry_run, "shrink": shrink });
+            show_applied(&target.execute("POST", "/v1/config/apply", &body)?)
+        }
         Action::Diff { old, new } => show_diff(&diff(&load(old)?, &load(new)?)),
         Action::Dump(args) => serve::model::of_args(args, &kinds())?.to_toml(),
         Action::Schema => {
@@ -97,14 +124,38 @@ fn counted(count: usize, noun: &str) -> String {
 }
 
 fn show_diff(changes: &[Change]) -> String {
+    let changes = changes.iter().map(|change| (change.to_string(), change.effect.name()));
+    show_changes(&changes.collect::<Vec<_>>())
+}
+
+/// Returns the text of changes that a target has made.
+pub fn show_applied(applied: &Value) -> String {
+    let text = |change: &Value, key: &str| change[key].as_str().unwrap_or_default().to_owned();
+    let changes = applied["changes"].as_array().cloned().unwrap_or_default();
+    let effects = [Effect::Live, Effect::NewAssociations, Effect::Restart].map(Effect::name);
+    let effect_of = |change: &Value| {
+        let found = effects.into_iter().find(|effect| *effect == text(change, "effect"));
+        found.unwrap_or(Effect::Restart.name())
+    };
+    let changes: Vec<_> = changes.iter().map(|change| (text(change, "change"), effect_of(change))).collect();
+    let mut shown = show_changes(&changes);
+    if applied["closed"] == false {
+        shown += "some volumes are closed once their operations end (isolane ctl status)\n";
+    }
+    shown
+}
+
+/// Returns the text of changes with their effects.
+fn show_changes(changes: &[(String, &'static str)]) -> String {
     if changes.is_empty() {
         return "no changes\n".to_owned();
     }
     let mut text = String::new();
-    for effect in [Effect::Live, Effect::NewAssociations, Effect::Restart] {
-        let group: Vec<&Change> = changes.iter().filter(|change| change.effect == effect).collect();
+    for effect in [Effect::Live, Effect::NewAssociations, Effect::Restart].map(Effect::name) {
+        let group: Vec<&String> =
+            changes.iter().filter(|(_, of)| *of == effect).map(|(change, _)| change).collect();
         if !group.is_empty() {
-            text += &format!("{} ({}):\n", effect.name(), counted(group.len(), "change"));
+            text += &format!("{effect} ({}):\n", counted(group.len(), "change"));
         }
         group.iter().for_each(|change| text += &format!("  {change}\n"));
     }

@@ -3,6 +3,7 @@
 //! The target checks each change. Invariant: an error changes nothing.
 
 mod namespace;
+mod object;
 mod status;
 
 use std::path::{Path, PathBuf};
@@ -14,8 +15,9 @@ use crate::failure::Failure;
 
 /// Show and change a running target
 ///
-/// Volumes come and go while hosts are connected: hosts get a notice, and their other volumes are not affected. A change
-/// lasts until the target ends, so change its arguments or its configuration file as well.
+/// Objects come and go while hosts are connected: hosts get a notice, and their other volumes are not affected. A target
+/// with a configuration file (`isolane serve --config`) writes each change into its file, and keeps comments and order.
+/// Other targets keep it until they end.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_subcommand = true)]
 pub struct Args {
@@ -31,6 +33,14 @@ pub struct Args {
 enum Action {
     Status(status::Args),
     Namespace(namespace::Args),
+    #[command(about = "Add, remove, and change subsystems in the configuration file and the target", long_about = None)]
+    Subsystem(object::Args),
+    #[command(about = "Add, remove, and change hosts in the configuration file and the target", long_about = None)]
+    Host(object::Args),
+    #[command(about = "Add, remove, and change ports in the configuration file and the target", long_about = None)]
+    Port(object::Args),
+    #[command(about = "Add, remove, and change referrals in the configuration file and the target", long_about = None)]
+    Referral(object::Args),
 }
 
 /// Runs the subcommand.
@@ -39,16 +49,20 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     match &args.action {
         Action::Status(args) => status::run(args, &target),
         Action::Namespace(args) => namespace::run(args, &target),
+        Action::Subsystem(args) => object::run("subsystem", args, &target),
+        Action::Host(args) => object::run("host", args, &target),
+        Action::Port(args) => object::run("port", args, &target),
+        Action::Referral(args) => object::run("referral", args, &target),
     }
 }
 
 /// A running target.
-struct Running {
+pub struct Running {
     socket: PathBuf,
 }
 
 impl Running {
-    fn find(socket: Option<&Path>) -> Result<Running, Failure> {
+    pub fn find(socket: Option<&Path>) -> Result<Running, Failure> {
         if let Some(socket) = socket {
             return Ok(Running { socket: socket.to_owned() });
         }
@@ -71,8 +85,25 @@ impl Running {
         }
     }
 
+    /// Returns a subsystem: the named one, or the only one.
+    fn subsystem(&self, named: Option<&str>) -> Result<String, Failure> {
+        if let Some(named) = named {
+            return Ok(named.to_owned());
+        }
+        let status = self.execute("GET", "/v1/namespaces", &Value::Null)?;
+        let names = status["subsystems"].as_array().cloned().unwrap_or_default();
+        match &names[..] {
+            [Value::String(only)] => Ok(only.clone()),
+            _ => {
+                let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
+                let reason = format!("there are several; name one with --subsystem: {}", names.join(", "));
+                Err(Failure::new("cannot choose a subsystem", reason))
+            }
+        }
+    }
+
     /// Executes a request, and returns the response.
-    fn execute(&self, method: &str, path: &str, body: &Value) -> Result<Value, Failure> {
+    pub fn execute(&self, method: &str, path: &str, body: &Value) -> Result<Value, Failure> {
         execute(&self.socket, method, path, body)
             .map_err(|reason| Failure::new(self.socket.display(), reason))
     }

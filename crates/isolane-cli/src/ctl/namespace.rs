@@ -6,6 +6,7 @@ use isolane_rbd::Rbd;
 use serde_json::{Value, json};
 
 use super::Running;
+use super::object::{change, parse_key, to_map};
 use crate::failure::Failure;
 use crate::output;
 use crate::serve::model::absolute_text;
@@ -20,6 +21,9 @@ pub struct Args {
     /// Subsystem of the namespace (default: the only one)
     #[arg(long, global = true, value_name = "NQN")]
     subsystem: Option<String>,
+    /// Leave the configuration file as it is: the change lasts until the target ends, or the file is applied
+    #[arg(long, global = true)]
+    runtime: bool,
     #[command(subcommand)]
     action: Action,
 }
@@ -56,9 +60,17 @@ enum Action {
         #[arg(long)]
         shrink: bool,
     },
+    /// Set keys of a namespace in the configuration file
+    Set {
+        /// Namespace ID
+        nsid: u32,
+        /// Keys, as in docs/CONFIG.md; a list is a,b, and KEY= restores the default
+        #[arg(value_name = "KEY=VALUE", value_parser = parse_key, required = true)]
+        keys: Vec<(String, String)>,
+    },
     /// Close the volume of a namespace, for work on its storage
     ///
-    /// Hosts keep their disk, and repeat their commands until the namespace is online again. Linux gives up after about 5
+    /// Not in the configuration file: a restart opens it. Hosts keep their disk, and repeat their commands until the namespace is online again. Linux gives up after about 5
     /// minutes.
     Offline {
         /// Namespace ID
@@ -97,6 +109,8 @@ enum Action {
         shrink: bool,
     },
     /// Reject writes, or accept them again
+    ///
+    /// Not in the configuration file, where the volume can have the option ro.
     ReadOnly {
         /// Namespace ID
         nsid: u32,
@@ -115,17 +129,25 @@ pub fn run(args: &Args, target: &Running) -> Result<(), Failure> {
     let path = |nsid: &u32, verb: &str| format!("{all}/{nsid}{verb}");
     let text = match &args.action {
         Action::Add { volume } => {
-            let added = target.execute("POST", &all, &json!({ "volume": absolute(volume)? }))?;
+            let body = json!({ "volume": absolute(volume)?, "runtime": args.runtime });
+            let added = target.execute("POST", &all, &body)?;
             describe(&added)
         }
         Action::Remove { nsid } => {
-            let removed = target.execute("DELETE", &path(nsid, ""), &Value::Null)?;
+            let removed = target.execute("DELETE", &path(nsid, ""), &json!({ "runtime": args.runtime }))?;
             closing_text(*nsid, "removed", &removed)
         }
         Action::Replace { nsid, volume, shrink } => {
-            let body = json!({ "volume": absolute(volume)?, "shrink": shrink });
+            let body = json!({ "volume": absolute(volume)?, "shrink": shrink, "runtime": args.runtime });
             let replaced = target.execute("POST", &path(nsid, "/replace"), &body)?;
             closing_text(*nsid, "replaced", &replaced)
+        }
+        Action::Set { nsid, keys } => {
+            let name = target.subsystem(args.subsystem.as_deref())?;
+            let edit = json!({
+                "kind": "namespace", "name": name, "nsid": nsid, "action": "set", "keys": to_map(keys)
+            });
+            return change(target, edit, false);
         }
         Action::Offline { nsid } => {
             let closed = target.execute("POST", &path(nsid, "/offline"), &Value::Null)?;
@@ -138,7 +160,7 @@ pub fn run(args: &Args, target: &Running) -> Result<(), Failure> {
             describe(&target.execute("POST", &path(nsid, "/reopen"), &json!({ "shrink": shrink }))?)
         }
         Action::Resize { nsid, size, shrink } => {
-            let body = json!({ "bytes": size, "shrink": shrink });
+            let body = json!({ "bytes": size, "shrink": shrink, "runtime": args.runtime });
             let resized = target.execute("POST", &path(nsid, "/resize"), &body)?;
             let bytes = resized["bytes"].as_f64().unwrap_or_default();
             format!("namespace {nsid}: {}\n", show_bytes(bytes))

@@ -1,7 +1,5 @@
 //! `isolane ctl status`: the namespaces of a running target.
 
-use std::collections::BTreeSet;
-
 use serde_json::Value;
 
 use super::Running;
@@ -26,7 +24,8 @@ pub fn run(args: &Args, target: &Running) -> Result<(), Failure> {
 fn to_text(status: &Value) -> String {
     let list = |key: &str| status[key].as_array().cloned().unwrap_or_default();
     let namespaces = list("namespaces");
-    let subsystems: BTreeSet<&str> = namespaces.iter().filter_map(|one| one["subsystem"].as_str()).collect();
+    let subsystems = list("subsystems");
+    let subsystems: Vec<&str> = subsystems.iter().filter_map(Value::as_str).collect();
     let mut text = String::new();
     for subsystem in &subsystems {
         if subsystems.len() > 1 {

@@ -1,7 +1,7 @@
 //! Keys of hosts from a configuration file.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use isolane_auth::{Key, KeyFile};
 use isolane_config::{AuthGroup, AuthHash, AuthKeys, Config, Host, KeySource, Require, Subsystem};
@@ -11,16 +11,53 @@ use isolane_wire::auth::{DhGroup, Hash};
 
 use crate::failure::Failure;
 
-/// Keys of hosts, and the proofs that subsystems require. Its `Debug` shows no key.
+/// The keys of a running target, which change with its file. Its `Debug` shows no key.
 #[derive(Debug)]
-struct ConfiguredKeys {
+pub struct LiveKeys(Mutex<Arc<ConfiguredKeys>>);
+
+impl LiveKeys {
+    fn current(&self) -> Arc<ConfiguredKeys> {
+        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether a host must give a proof at present.
+    pub fn is_needed(&self) -> bool {
+        let current = self.current();
+        let is_open = |proofs: &RequiredProofs| {
+            proofs.of_others == Require::None
+                && proofs.hosts.values().all(|required| *required == Require::None)
+        };
+        current.discovery != Require::None || !current.subsystems.values().all(is_open)
+    }
+
+    /// Replaces the keys, for Connects from now on.
+    pub fn set(&self, keys: Arc<ConfiguredKeys>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = keys;
+    }
+
+    /// Adds keys and required proofs to those of subsystems and hosts that are about to go, so that these are not open
+    /// in between.
+    pub fn add(&self, keys: &ConfiguredKeys) {
+        self.set(Arc::new(self.current().with(keys)));
+    }
+}
+
+impl HostKeys for LiveKeys {
+    fn required(&self, host: Option<&Nqn>, subsystem: &Nqn) -> Option<RequiredAuth> {
+        self.current().required(host, subsystem)
+    }
+}
+
+/// Keys of hosts, and the proofs that subsystems require. Its `Debug` shows no key.
+#[derive(Clone, Debug)]
+pub struct ConfiguredKeys {
     keys: HashMap<Nqn, Vec<KeyPair>>,
     subsystems: HashMap<Nqn, RequiredProofs>,
     discovery: Require,
 }
 
 /// Proofs that a subsystem requires.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct RequiredProofs {
     hosts: HashMap<Nqn, Require>,
     /// Of hosts without a table.
@@ -41,7 +78,30 @@ impl RequiredProofs {
     }
 }
 
-impl HostKeys for ConfiguredKeys {
+impl ConfiguredKeys {
+    /// Reads all keys of a configuration.
+    pub fn read(config: &Config) -> Result<ConfiguredKeys, Failure> {
+        let read = |host: &Host| Ok((host.nqn.0, read_keys(host)?));
+        let proofs = |one: &Subsystem| (one.nqn.0, RequiredProofs::new(config, one));
+        Ok(ConfiguredKeys {
+            keys: config.hosts.values().map(read).collect::<Result<_, Failure>>()?,
+            subsystems: config.subsystems.values().map(proofs).collect(),
+            discovery: config.server.discovery_require.unwrap_or(Require::None),
+        })
+    }
+
+    /// Returns these with others, which have precedence.
+    fn with(&self, others: &ConfiguredKeys) -> ConfiguredKeys {
+        let mut all = ConfiguredKeys { discovery: others.discovery, ..self.clone() };
+        all.keys.extend(others.keys.iter().map(|(nqn, keys)| (*nqn, keys.clone())));
+        for (nqn, proofs) in &others.subsystems {
+            let merged = all.subsystems.entry(*nqn).or_insert_with(|| proofs.clone());
+            merged.hosts.extend(&proofs.hosts);
+            merged.of_others = proofs.of_others;
+        }
+        all
+    }
+
     fn required(&self, host: Option<&Nqn>, subsystem: &Nqn) -> Option<RequiredAuth> {
         let required = match self.subsystems.get(subsystem) {
             _ if subsystem.is_discovery() => self.discovery,
@@ -54,29 +114,17 @@ impl HostKeys for ConfiguredKeys {
     }
 }
 
-/// Reads all keys of the file; `None` if no host must give a proof.
-pub fn load(config: &Config) -> Result<Option<AuthConfig>, Failure> {
-    let read = |host: &Host| Ok((host.nqn.0, read_keys(host)?));
-    let proofs = |one: &Subsystem| (one.nqn.0, RequiredProofs::new(config, one));
-    let keys = ConfiguredKeys {
-        keys: config.hosts.values().map(read).collect::<Result<_, Failure>>()?,
-        subsystems: config.subsystems.values().map(proofs).collect(),
-        discovery: config.server.discovery_require.unwrap_or(Require::None),
-    };
-    let is_open = |proofs: &RequiredProofs| {
-        proofs.hosts.values().all(|required| *required == Require::None) && proofs.of_others == Require::None
-    };
-    if keys.discovery == Require::None && keys.subsystems.values().all(is_open) {
-        return Ok(None);
-    }
-    let mut auth = AuthConfig::new(Arc::new(keys));
+/// Reads all keys of the file.
+pub fn load(config: &Config) -> Result<(Arc<LiveKeys>, AuthConfig), Failure> {
+    let keys = Arc::new(LiveKeys(Mutex::new(Arc::new(ConfiguredKeys::read(config)?))));
+    let mut auth = AuthConfig::new(Arc::<LiveKeys>::clone(&keys));
     if let Some(hashes) = &config.server.auth_hashes {
         auth.policy.hashes = hashes.0.iter().map(|hash| hash_of(*hash)).collect();
     }
     if let Some(groups) = &config.server.auth_groups {
         auth.policy.groups = groups.0.iter().map(|group| group_of(*group)).collect();
     }
-    Ok(Some(auth))
+    Ok((keys, auth))
 }
 
 /// The target's key at the place of each key, or the last one.

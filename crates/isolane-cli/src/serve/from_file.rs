@@ -1,69 +1,44 @@
-//! A configuration file as options of `serve`, and the subsystems that it describes.
+//! A configuration as options of `serve`, and the subsystems that it describes.
 
 use std::path::Path;
 
-use clap::{Args as _, FromArgMatches};
 use isolane_config::{Config, Hosts, Port, Subsystem, Table, gaps};
-use isolane_target::AuthConfig;
+use isolane_wire::Nqn;
 
 use super::subsystem::Planned;
-use super::{Args, auth};
-use crate::config_file;
 use crate::failure::Failure;
 
-/// What a file describes.
-pub struct Loaded {
-    /// Options of the target.
-    pub options: Args,
-    /// Its subsystems.
-    pub subsystems: Vec<Planned>,
-    /// Keys of hosts.
-    pub auth: Option<AuthConfig>,
-}
-
-/// Reads a file. `strict` rejects access without authentication from other machines; otherwise the log has it. Every
-/// failure has the exit status of a wrong file.
-pub fn load(path: &Path, strict: bool) -> Result<Loaded, Failure> {
-    read(path, strict).map_err(Failure::of_usage)
-}
-
-fn read(path: &Path, strict: bool) -> Result<Loaded, Failure> {
-    let config = config_file::load(path)?;
-    let arguments = arguments(&config).map_err(|unsupported| {
+/// Checks that this version can serve a configuration. Returns the arguments of the target.
+pub fn check(path: &Path, config: &Config, strict: bool) -> Result<Vec<String>, Failure> {
+    let arguments = arguments(config).map_err(|unsupported| {
         let lines: Vec<String> = unsupported.iter().map(|line| format!("\n  {line}")).collect();
         let reason = format!("this version has no support for:{}", lines.concat());
         Failure::new(format!("cannot serve {}", path.display()), reason)
     })?;
-    for gap in gaps(&config) {
-        if strict && gap.is_open {
-            return Err(Failure::new(format!("cannot serve {} with --strict", path.display()), gap));
-        }
-        log::warn!("{gap}");
+    match gaps(config).into_iter().find(|gap| strict && gap.is_open) {
+        Some(gap) => Err(Failure::new(format!("cannot serve {} with --strict", path.display()), gap)),
+        None => Ok(arguments),
     }
-    let command = Args::augment_args(clap::Command::new("serve"));
-    let parsed = command.try_get_matches_from(arguments).and_then(|matches| Args::from_arg_matches(&matches));
-    let mut options = parsed.map_err(Failure::from_error)?;
-    options.skip_missing = config.server.skip_missing == Some(true);
-    Ok(Loaded {
-        options,
-        subsystems: config.subsystems.values().map(|one| plan(&config, one)).collect(),
-        auth: auth::load(&config)?,
-    })
 }
 
-fn plan(config: &Config, subsystem: &Subsystem) -> Planned {
-    let allowed_hosts = match &subsystem.hosts {
-        Hosts::Any => None,
-        Hosts::Listed(names) => {
-            Some(names.iter().filter_map(|name| config.hosts.get(name)).map(|host| host.nqn.0).collect())
-        }
-    };
+/// Returns a subsystem whose volumes are not open yet.
+pub fn plan(config: &Config, subsystem: &Subsystem) -> Planned {
     let namespaces = subsystem.namespaces.iter().flat_map(|all| all.values());
     Planned {
         nqn: Some(subsystem.nqn.0),
         serial: subsystem.serial.as_ref().map(|serial| serial.as_str().to_owned()),
-        allowed_hosts,
+        allowed_hosts: allowed_hosts(config, subsystem),
         volumes: namespaces.map(|one| (one.nsid.get(), one.volume.spec().clone())).collect(),
+    }
+}
+
+/// Returns the hosts that can connect; `None`: all.
+pub fn allowed_hosts(config: &Config, subsystem: &Subsystem) -> Option<Vec<Nqn>> {
+    match &subsystem.hosts {
+        Hosts::Any => None,
+        Hosts::Listed(names) => {
+            Some(names.iter().filter_map(|name| config.hosts.get(name)).map(|host| host.nqn.0).collect())
+        }
     }
 }
 
@@ -89,7 +64,7 @@ fn add_server(config: &Config, arguments: &mut Vec<String>, unsupported: &mut Ve
         let text = item.to_string().trim().to_owned();
         match key.name {
             "state" | "limits" => unsupported.push(format!("server: {}; remove it", key.name)),
-            // Read by `read` and `auth::load`.
+            // Read by `read` and `auth`.
             "skip-missing" | "discovery-require" | "auth-hashes" | "auth-groups" => {}
             "advertise" => {
                 let addresses = config.server.advertise.iter().flat_map(|addresses| &addresses.0);

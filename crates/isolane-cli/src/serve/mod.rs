@@ -3,23 +3,30 @@
 //! Opens the volumes, starts the target, prints the commands that connect to it, and waits for signals. The target has
 //! its own threads; this one sleeps.
 
+mod apply;
 mod auth;
 mod banner;
 pub(crate) mod conditions;
 mod counters;
+mod differences;
+mod edits;
 mod from_file;
+mod live_config;
+mod load;
 pub(crate) mod model;
 pub(crate) mod nqn;
 pub(crate) mod observe;
 mod operator;
 mod service;
 mod subsystem;
+mod times;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use clap::builder::UnknownArgumentValueParser;
@@ -31,10 +38,12 @@ use isolane_rbd::Rbd;
 use isolane_target::{AuthConfig, Listen, Placement, Target, TargetConfig, parse_address};
 use isolane_volume::spec::VolumeSpec;
 use isolane_volumes::Kinds;
-use signal_hook::consts::SIGUSR1;
+use signal_hook::consts::{SIGHUP, SIGUSR1};
 
 use banner::Banner;
 use conditions::Conditions;
+use live_config::LiveConfig;
+use load::Loaded;
 use observe::{ControlSocket, parse_control_socket, parse_on_slow};
 use operator::Operator;
 use service::Service;
@@ -47,7 +56,7 @@ use crate::host_args::{IO_CHOICES, MODES};
 use crate::invocation;
 use crate::output;
 use crate::signals;
-use crate::units::{parse_bytes, parse_time};
+use crate::units::parse_bytes;
 use crate::volume;
 
 /// Serve files, block devices, or memory as NVMe/TCP namespaces
@@ -134,8 +143,8 @@ use crate::volume;
 /// for each listener once it accepts connections, then the volumes, and
 /// commands that connect to them.
 ///
-/// SIGINT, SIGTERM, and SIGHUP shut the target down cleanly: it completes commands in
-/// flight (for up to 5 s) and makes all data durable. If a volume hangs for 12 s
+/// SIGHUP applies the file of --config, as `isolane config apply` does. Without a file, it
+/// shuts the target down, as SIGINT and SIGTERM do, cleanly: it completes commands in flight (for up to 5 s) and makes all data durable. If a volume hangs for 12 s
 /// more, the log names it, and the exit status is 1. A second signal ends the
 /// target immediately. Only a call that hangs in the kernel can delay these. If a
 /// served file was deleted, moved, or replaced, the log reports it within seconds,
@@ -246,11 +255,11 @@ pub struct Args {
     #[arg(long, value_name = "BYTES|off", default_value = "off", value_parser = parse_threshold)]
     zerocopy_threshold: Threshold,
     /// Time from which a namespace whose volume has not completed a command is shown as stalled: from 1s to 60s
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_stall_after)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = times::parse_stall_after)]
     stall_after: Duration,
     /// Time after which a command that its volume has not completed is given back to its host, which repeats it: from 1s
     /// to 600s. Linux resets its controller after 30 s
-    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = parse_answer_within)]
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = times::parse_answer_within)]
     answer_within: Duration,
     /// Serve the other volumes if one cannot be opened; SIGUSR1 shows it, and the exit status is 1. Needs --nqn, because
     /// the default name depends on the volumes
@@ -380,8 +389,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let (args, described) = match &args.config {
         Some(path) => {
-            let from_file::Loaded { options, subsystems, auth } = from_file::load(path, args.strict)?;
-            (Args { json: args.json, ..options }, Some((subsystems, auth)))
+            let Loaded { options, subsystems, auth, file } = load::load(path, args.strict)?;
+            (Args { json: args.json, ..options }, Some((subsystems, auth, file)))
         }
         None => (args, None),
     };
@@ -389,13 +398,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
     signals::exit_while(&is_starting)?;
     let rbd = Arc::new(Rbd::new(args.rbd_images_per_connection.into()));
     let kinds = volume::kinds(&rbd);
-    let (planned, auth) = match described {
-        Some(described) => described,
-        None => (vec![Planned::of_args(&args, &kinds)?], None),
+    let (planned, auth, file) = match described {
+        Some((subsystems, auth, file)) => (subsystems, Some(auth), Some(file)),
+        None => (vec![Planned::of_args(&args, &kinds)?], None, None),
     };
     let (opened, conditions) = subsystem::open(planned, &args, &kinds)?;
     let conditions = Arc::new(conditions);
-    let has_auth = auth.is_some();
+    let needs_auth = file.as_ref().is_some_and(LiveConfig::needs_auth);
     let config = configure(&args, &opened, auth)?;
     is_starting.store(false, Ordering::Relaxed);
     let cores = config.cores.clone();
@@ -403,21 +412,30 @@ pub fn run(args: Args) -> Result<(), Failure> {
     log::info!("using {}", target.io_description());
     let addresses = target.local_addrs();
     for address in addresses.iter().filter(|address| !address.ip().is_loopback()) {
-        let without = if has_auth { "encryption" } else { "authentication or encryption" };
+        let without = if needs_auth { "encryption" } else { "authentication or encryption" };
         log::warn!("{address} is reachable from other machines, without {without}");
     }
     let socket = args.control_socket.as_ref().unwrap_or(&ControlSocket::Default);
     let summary = summary(&opened);
     let banner = Banner { listeners: &addresses, subsystems: &opened, program: &invocation::program_name() };
     let banner = banner.to_text();
-    let operator = Operator::new(&target, kinds, &conditions, opened);
-    let mut side_threads = observe::start(&target, operator, &cores, (socket, args.metrics), args.on_slow)?;
+    let has_file = file.is_some();
+    let operator = Arc::new(Operator::new(&target, kinds, &conditions, opened, file));
+    let observed = Arc::clone(&operator);
+    let mut side_threads = observe::start(&target, observed, &cores, (socket, args.metrics), args.on_slow)?;
     output::announce(banner);
     let service = Service::start(&target, &summary)?;
-    for _ in signals.forever().take_while(|signal| *signal == SIGUSR1) {
-        let (counters, connections) = (target.counters(), target.connections());
-        log::write_stderr(counters::show(&counters, &connections, &conditions, args.json)?);
+    for signal in signals.forever() {
+        match signal {
+            SIGUSR1 => {
+                let (counters, connections) = (target.counters(), target.connections());
+                log::write_stderr(counters::show(&counters, &connections, &conditions, args.json)?);
+            }
+            SIGHUP if has_file => reload(&operator)?,
+            _ => break,
+        }
     }
+    drop(operator);
     signals::exit_on_next_signal()?;
     service.stop();
     // Lights go off while commands complete; the drop waits for them.
@@ -426,6 +444,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
     drop(conditions);
     rbd.wait_for_closed(volume::RBD_CLOSE_TIMEOUT);
     stopped
+}
+
+/// Applies the file in a thread of its own, because a volume can open slowly, and signals wait.
+fn reload(operator: &Arc<Operator>) -> Result<(), Failure> {
+    let operator = Arc::clone(operator);
+    let thread = thread::Builder::new().name("reload".into()).spawn(move || operator.reload());
+    thread.map(drop).context("cannot apply the file")
 }
 
 fn summary(subsystems: &[Opened]) -> String {
@@ -474,11 +499,7 @@ fn configure(args: &Args, opened: &[Opened], auth: Option<AuthConfig>) -> Result
         return Err(Failure::new("cannot measure acknowledgments", "--observe off records nothing")
             .with_hint("leave out --acks or --observe off"));
     }
-    (config.stall_after, config.answer_within) = (args.stall_after, args.answer_within);
-    if args.stall_after > args.answer_within {
-        return Err(Failure::new("cannot use --stall-after", "it is longer than --answer-within")
-            .with_hint("use a shorter time, or a longer --answer-within"));
-    }
+    (config.stall_after, config.answer_within) = times::checked(args.stall_after, args.answer_within)?;
     config.max_pool_pages = args.pool / PAGE_SIZE;
     if args.advertise.iter().any(|address| address.ip().is_unspecified()) {
         return Err(Failure::new("cannot advertise 0.0.0.0 or [::]", "no host can connect there")
@@ -508,20 +529,6 @@ fn parse_acks(text: &str) -> Result<Acks, String> {
         "off" => Ok(None),
         _ => interval().map(Some).ok_or_else(|| "write 1/N, as 1/1000, or off".into()),
     }
-}
-
-fn parse_stall_after(text: &str) -> Result<Duration, String> {
-    parse_time_within(text, 60)
-}
-
-fn parse_answer_within(text: &str) -> Result<Duration, String> {
-    parse_time_within(text, 600)
-}
-
-fn parse_time_within(text: &str, max_s: u64) -> Result<Duration, String> {
-    let time = parse_time(text)?;
-    let is_allowed = (Duration::from_secs(1)..=Duration::from_secs(max_s)).contains(&time);
-    if is_allowed { Ok(time) } else { Err(format!("write a time from 1s to {max_s}s")) }
 }
 
 fn parse_memory(text: &str) -> Result<usize, String> {

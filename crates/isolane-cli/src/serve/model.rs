@@ -1,5 +1,6 @@
 //! The arguments of `serve` as a configuration.
 
+use std::ops::Range;
 use std::path::{Path, absolute};
 
 use isolane_config::{
@@ -8,7 +9,7 @@ use isolane_config::{
     Subsystem, SubsystemNqn, Time, Volume,
 };
 use isolane_inspect::program;
-use isolane_volume::spec::{Source, VolumeSpec};
+use isolane_volume::spec::{Source, VolumeSpec, format_size};
 use isolane_volumes::Kinds;
 
 use super::{Args, PLACEMENTS, SCHEDULERS, nqn, number};
@@ -106,17 +107,29 @@ pub fn absolute_text(spec: &VolumeSpec, text: &str) -> Result<String, Failure> {
     }
 }
 
-/// Removes the option with the namespace ID, which is a key of its own in a file. A double comma separates no options.
-fn without_nsid(text: &str, spec: &VolumeSpec) -> String {
-    let Some(nsid) = spec.nsid else { return text.to_owned() };
-    let option = format!(",nsid={nsid}");
-    let is_option = |at: usize| {
-        let commas = text[..=at].chars().rev().take_while(|char| *char == ',').count();
-        let rest = &text[at + option.len()..];
-        !commas.is_multiple_of(2) && (rest.is_empty() || rest.starts_with(','))
+/// Removes the option with the namespace ID, which is a key of its own in a file.
+pub fn without_nsid(text: &str, spec: &VolumeSpec) -> String {
+    let option = spec.nsid.and_then(|_| find_option(text, "nsid"));
+    option.map_or_else(|| text.to_owned(), |at| format!("{}{}", &text[..at.start], &text[at.end..]))
+}
+
+/// Replaces the size of a new file, if the text has one.
+pub fn with_size(text: &str, bytes: u64) -> Option<String> {
+    let at = find_option(text, "size")?;
+    Some(format!("{},size={}{}", &text[..at.start], format_size(bytes), &text[at.end..]))
+}
+
+/// Returns the place of an option of a volume without members, with the comma before it. A double comma separates no
+/// options.
+fn find_option(text: &str, key: &str) -> Option<Range<usize>> {
+    let start = format!(",{key}=");
+    let is_option = |at: &usize| {
+        let commas = text[..=*at].chars().rev().take_while(|char| *char == ',').count();
+        !commas.is_multiple_of(2)
     };
-    let found = text.match_indices(&option).map(|(at, _)| at).find(|at| is_option(*at));
-    found.map_or_else(|| text.to_owned(), |at| format!("{}{}", &text[..at], &text[at + option.len()..]))
+    let at = text.match_indices(&start).map(|(at, _)| at).find(is_option)?;
+    let end = text[at + 1..].find(',').map_or(text.len(), |end| at + 1 + end);
+    Some(at..end)
 }
 
 fn server(args: &Args) -> Result<Server, Failure> {
@@ -212,5 +225,18 @@ mod tests {
         ] {
             assert_eq!(without_nsid(text, &spec(text)), expected);
         }
+    }
+
+    #[test]
+    fn replaces_only_the_size() {
+        for (text, expected) in [
+            ("/a,size=1M,ro", Some("/a,size=3G,ro")),
+            ("/a,,size=1M,size=1M", Some("/a,,size=1M,size=3G")),
+            ("/a,ro", None),
+            ("/a,,size=1M", None),
+        ] {
+            assert_eq!(with_size(text, 3 << 30).as_deref(), expected);
+        }
+        assert_eq!(with_size("/a,size=1M", 5000).as_deref(), Some("/a,size=5000"));
     }
 }

@@ -14,6 +14,8 @@
 //! | `POST /v1/namespaces/N/reopen` | both |
 //! | `POST /v1/namespaces/N/resize` | adopts or sets the size |
 //! | `POST /v1/namespaces/N/read-only` | sets the write protection |
+//! | `POST /v1/config/apply` | makes the target what a text describes |
+//! | `POST /v1/config/edit` | changes objects in the file and the target |
 //!
 //! Invariant: a volume is opened before anything changes, and a request that fails changes nothing.
 
@@ -25,29 +27,37 @@ use std::time::Duration;
 use isolane_inspect::program::{Reply, Request};
 use isolane_target::{
     Changed, NamespaceChange, NamespaceControl, NamespaceError, NamespaceState, NamespaceStatus, Orphan,
-    Target,
+    Target, TargetControl,
 };
 use isolane_volume::Volume;
 use isolane_volume::spec::{Source, VolumeSpec};
 use isolane_volumes::Kinds;
+use isolane_wire::Nqn;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::conditions::Conditions;
+use super::differences::without_size;
+use super::live_config::LiveConfig;
 use super::subsystem::Opened;
 use crate::memory;
 use crate::volume;
 
 /// Executes requests.
 pub struct Operator {
+    pub(super) target: TargetControl,
+    pub(super) kinds: Arc<Kinds>,
+    pub(super) conditions: Arc<Conditions>,
     /// Ordered by name.
-    subsystems: BTreeMap<String, SubsystemOperator>,
+    pub(super) subsystems: Mutex<BTreeMap<String, Arc<SubsystemOperator>>>,
+    /// The file of the target, if it has one.
+    pub(super) file: Option<LiveConfig>,
 }
 
 /// Executes requests for one subsystem.
-struct SubsystemOperator {
-    target: NamespaceControl,
+pub(super) struct SubsystemOperator {
+    pub(super) target: NamespaceControl,
     kinds: Arc<Kinds>,
     conditions: Arc<Conditions>,
     /// By namespace ID. Locked during a change, so that there is one at a time.
@@ -55,10 +65,10 @@ struct SubsystemOperator {
 }
 
 /// A namespace, as operators want it.
-struct Served {
-    spec: VolumeSpec,
+pub(super) struct Served {
+    pub(super) spec: VolumeSpec,
     /// Protected from writes, also after its volume was opened again or replaced.
-    is_protected: bool,
+    pub(super) is_protected: bool,
 }
 
 impl From<VolumeSpec> for Served {
@@ -69,17 +79,17 @@ impl From<VolumeSpec> for Served {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Add {
-    volume: String,
-    nsid: Option<u32>,
+pub(super) struct Add {
+    pub(super) volume: String,
+    pub(super) nsid: Option<u32>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Replace {
-    volume: String,
+pub(super) struct Replace {
+    pub(super) volume: String,
     #[serde(default)]
-    shrink: bool,
+    pub(super) shrink: bool,
 }
 
 #[derive(Deserialize)]
@@ -91,10 +101,10 @@ struct Open {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Resize {
-    bytes: Option<u64>,
+pub(super) struct Resize {
+    pub(super) bytes: Option<u64>,
     #[serde(default)]
-    shrink: bool,
+    pub(super) shrink: bool,
 }
 
 #[derive(Deserialize)]
@@ -104,72 +114,110 @@ struct ReadOnly {
 }
 
 impl Operator {
-    /// `subsystems` are those that the target serves.
+    /// `subsystems` are those that the target serves, and `file` is where they are from.
     pub fn new(
         target: &Target,
         kinds: Kinds,
         conditions: &Arc<Conditions>,
         subsystems: Vec<Opened>,
+        file: Option<LiveConfig>,
     ) -> Operator {
-        let kinds = Arc::new(kinds);
-        let operators = subsystems.into_iter().filter_map(|Opened { subsystem, volumes, missing }| {
+        let operator = Operator {
+            target: target.control(),
+            kinds: Arc::new(kinds),
+            conditions: Arc::clone(conditions),
+            subsystems: Mutex::default(),
+            file,
+        };
+        for Opened { subsystem, volumes, missing } in subsystems {
             let specs = volumes.into_iter().map(|volume| (volume.nsid, volume.spec)).chain(missing);
-            let specs = specs.map(|(nsid, spec)| (nsid, spec.into())).collect();
-            let operator = SubsystemOperator {
-                target: target.namespace_control_of(&subsystem.nqn)?,
-                kinds: Arc::clone(&kinds),
-                conditions: Arc::clone(conditions),
-                specs: Mutex::new(specs),
-            };
-            Some((subsystem.nqn.to_string(), operator))
-        });
-        Operator { subsystems: operators.collect() }
+            operator.add_subsystem(&subsystem.nqn, specs);
+        }
+        operator
+    }
+
+    /// Accepts requests for a subsystem that the target serves.
+    pub(super) fn add_subsystem(&self, nqn: &Nqn, specs: impl Iterator<Item = (u32, VolumeSpec)>) {
+        let Some(target) = self.target.namespaces(nqn) else { return };
+        let operator = SubsystemOperator {
+            target,
+            kinds: Arc::clone(&self.kinds),
+            conditions: Arc::clone(&self.conditions),
+            specs: Mutex::new(specs.map(|(nsid, spec)| (nsid, spec.into())).collect()),
+        };
+        self.all().insert(nqn.to_string(), Arc::new(operator));
+    }
+
+    pub(super) fn all(&self) -> MutexGuard<'_, BTreeMap<String, Arc<SubsystemOperator>>> {
+        self.subsystems.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns what executes requests for a subsystem.
+    pub(super) fn find(&self, nqn: &str) -> Option<Arc<SubsystemOperator>> {
+        self.all().get(nqn).cloned()
     }
 
     /// Returns the response, or `None` if there is no such path.
     pub fn execute(&self, request: &Request) -> Option<Reply> {
         let path = request.path.strip_prefix("/v1/")?;
-        let Some(named) = path.strip_prefix("subsystems/") else {
-            let path = path.strip_prefix("namespaces")?;
-            if request.method == "GET" && path.is_empty() {
-                return Some(self.list());
+        if let Some(verb) = path.strip_prefix("config/") {
+            return self.execute_config(request, verb);
+        }
+        if path == "namespaces" && request.method == "GET" {
+            return Some(self.list());
+        }
+        let (named, path) = match path.strip_prefix("subsystems/") {
+            Some(named) => {
+                let (nqn, path) = named.rsplit_once("/namespaces")?;
+                (Some(nqn), path)
             }
-            let mut all = self.subsystems.values();
-            return match (all.next(), all.next()) {
-                (Some(only), None) => only.execute(request, path),
-                _ => Some(self.name_one()),
-            };
+            None => (None, path.strip_prefix("namespaces")?),
         };
-        let (nqn, path) = named.rsplit_once("/namespaces")?;
-        match self.subsystems.get(nqn) {
-            Some(operator) => operator.execute(request, path),
-            None => {
+        let found = match named {
+            Some(nqn) => self.find(nqn).map(|operator| (nqn.to_owned(), operator)),
+            None => self.only(),
+        };
+        match (found, named) {
+            (Some((nqn, operator)), _) => self.execute_namespace(request, &nqn, &operator, path),
+            (None, Some(nqn)) => {
                 let detail = format!("there is no subsystem {nqn}; it serves {}", self.names());
                 Some(Reply::problem(404, "unknown subsystem", detail))
             }
+            (None, None) => Some(self.name_one()),
         }
     }
 
+    /// Returns the only subsystem.
+    fn only(&self) -> Option<(String, Arc<SubsystemOperator>)> {
+        let all = self.all();
+        let (nqn, operator) = all.first_key_value()?;
+        (all.len() == 1).then(|| (nqn.clone(), Arc::clone(operator)))
+    }
+
     fn names(&self) -> String {
-        self.subsystems.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
+        self.all().keys().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 
     fn name_one(&self) -> Reply {
-        let detail =
-            format!("several subsystems have namespaces; name one with --subsystem: {}", self.names());
+        let detail = match &*self.names() {
+            "" => "the target has no subsystem; add one to its file".to_owned(),
+            names => format!("several subsystems have namespaces; name one with --subsystem: {names}"),
+        };
         Reply::problem(400, "invalid request", detail)
     }
 
     fn list(&self) -> Reply {
         let (mut namespaces, mut closing) = (Vec::new(), Vec::new());
-        self.subsystems.iter().for_each(|(nqn, one)| one.add_to(nqn, &mut namespaces, &mut closing));
-        Reply::ok(json!({ "namespaces": namespaces, "closing": closing }))
+        let all = self.all();
+        all.iter().for_each(|(nqn, one)| one.add_to(nqn, &mut namespaces, &mut closing));
+        let subsystems: Vec<&String> = all.keys().collect();
+        Reply::ok(json!({ "subsystems": subsystems, "namespaces": namespaces, "closing": closing }))
     }
 }
 
 impl SubsystemOperator {
     /// `path` follows `namespaces`.
-    fn execute(&self, request: &Request, path: &str) -> Option<Reply> {
+    pub(super) fn execute(&self, request: &Request, path: &str) -> Option<Reply> {
         let mut parts = path.split('/').skip(1);
         let nsid = parts.next().map(|text| text.parse::<u32>()).transpose().ok()?;
         let verb = parts.next();
@@ -339,7 +387,7 @@ impl SubsystemOperator {
         self.bring_online(nsid, &specs, *shrink)
     }
 
-    fn specs(&self) -> MutexGuard<'_, BTreeMap<u32, Served>> {
+    pub(super) fn specs(&self) -> MutexGuard<'_, BTreeMap<u32, Served>> {
         self.specs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -373,24 +421,15 @@ impl SubsystemOperator {
     }
 }
 
-/// Returns the specification of a file with its present size, which can have changed.
-fn without_size(spec: &VolumeSpec) -> VolumeSpec {
-    let mut spec = spec.clone();
-    if let Source::Path { size, .. } = &mut spec.source {
-        *size = None;
-    }
-    spec
-}
-
-fn read<T: DeserializeOwned>(request: &Request) -> Result<T, Reply> {
+pub(super) fn read<T: DeserializeOwned>(request: &Request) -> Result<T, Reply> {
     serde_json::from_slice(&request.body).map_err(invalid)
 }
 
-fn invalid(error: impl Display) -> Reply {
+pub(super) fn invalid(error: impl Display) -> Reply {
     Reply::problem(400, "invalid request", error)
 }
 
-fn refused(error: NamespaceError) -> Reply {
+pub(super) fn refused(error: NamespaceError) -> Reply {
     match error {
         NamespaceError::Unknown(_) => Reply::problem(404, "unknown namespace", error),
         error => Reply::problem(409, "not possible", error),
@@ -408,4 +447,4 @@ fn closing(nsid: u32, changed: &Changed) -> Reply {
 }
 
 /// Time for commands in flight at a removed volume, and its flush.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);

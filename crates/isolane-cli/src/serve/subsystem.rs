@@ -101,7 +101,7 @@ pub fn open(planned: Vec<Planned>, args: &Args, kinds: &Kinds) -> Result<(Vec<Op
 }
 
 /// Opens all volumes at the same time, because each can wait for other machines.
-fn open_all(kinds: &Kinds, specs: &[VolumeSpec]) -> Vec<Result<Arc<dyn Volume>, OpenError>> {
+pub fn open_all(kinds: &Kinds, specs: &[VolumeSpec]) -> Vec<Result<Arc<dyn Volume>, OpenError>> {
     thread::scope(|scope| {
         let threads: Vec<_> = specs.iter().map(|spec| scope.spawn(move || kinds.open(spec))).collect();
         let join = |thread: thread::ScopedJoinHandle<'_, _>| {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::{Server, fail, kill, succeed, text};
 
 /// Waits until the log of a target contains all of these texts.
-fn wait_for_log(server: &Server, texts: &[&str]) {
+pub fn wait_for_log(server: &Server, texts: &[&str]) {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let log = fs::read_to_string(server.log.path()).unwrap();

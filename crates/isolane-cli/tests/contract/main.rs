@@ -1,5 +1,6 @@
 //! The command line: output, errors, and exit codes of the program.
 
+mod apply;
 mod auth;
 mod bench;
 mod conditions;

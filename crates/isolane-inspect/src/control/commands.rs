@@ -16,8 +16,8 @@ use crate::program::{self, Reply};
 
 /// Start of the paths.
 pub const PREFIX: &str = "/v1/";
-/// Limit in bytes of a body.
-pub const MAX_BODY: usize = 64 << 10;
+/// Limit in bytes of a body: a configuration file of 4 MiB as JSON.
+pub const MAX_BODY: usize = 9 << 20;
 
 /// Executes a request.
 pub async fn execute(request: Request<Incoming>, document: Arc<Document>) -> Response<PartsBody> {

@@ -209,7 +209,7 @@ fn program_executes_requests_of_the_control_socket_only() {
     let running = Running { control: start(&listeners, Arc::clone(&document)).unwrap(), dir };
     let call = |path: &str, body: &Value| execute(running.socket(), "POST", path, body);
     assert_eq!(call("/v1/echo", &Value::Null).unwrap(), json!({ "method": "POST", "bytes": 0 }));
-    let text = "x".repeat(60 << 10);
+    let text = "x".repeat(8 << 20);
     assert_eq!(call("/v1/echo", &json!(text)).unwrap()["bytes"], text.len() + 2);
     assert_eq!(call("/v1/full", &Value::Null).unwrap_err(), "no space; free some");
     assert!(call("/v1/panic", &Value::Null).unwrap_err().contains("see its log"));

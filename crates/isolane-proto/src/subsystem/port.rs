@@ -2,7 +2,7 @@
 //!
 //! Invariant: every call for an association that has ended is ignored or fails its command.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -72,7 +72,7 @@ impl Port {
     /// # Errors
     /// A value that [`PortConfig::check`] rejects, or a name in use.
     pub fn add_subsystem(&mut self, config: SubsystemConfig) -> Result<SubsystemId, ConfigError> {
-        self.check_subsystem(&config)?;
+        self.check_subsystems(std::slice::from_ref(&config), &[])?;
         let id = self.insert_subsystem(config);
         let profile = self.nvm.get(&id).map(|subsystem| &subsystem.profile);
         let hosts = profile.and_then(|profile| profile.config.allowed_hosts.clone());
@@ -80,16 +80,24 @@ impl Port {
         Ok(id)
     }
 
-    /// Checks a subsystem, and returns the identifier that the next one gets.
+    /// Checks subsystems that are added after others are removed, and returns the identifiers that they get.
     ///
     /// # Errors
     /// Those of [`Port::add_subsystem`].
-    pub fn check_subsystem(&self, config: &SubsystemConfig) -> Result<SubsystemId, ConfigError> {
-        config.check()?;
-        if self.names.contains_key(&config.nqn) {
-            return Err(ConfigError::SameNqn(Box::new(config.nqn)));
+    pub fn check_subsystems(
+        &self,
+        added: &[SubsystemConfig],
+        removed: &[SubsystemId],
+    ) -> Result<Vec<SubsystemId>, ConfigError> {
+        let mut used: BTreeSet<&Nqn> =
+            self.names.iter().filter(|(_, id)| !removed.contains(id)).map(|(nqn, _)| nqn).collect();
+        for config in added {
+            config.check()?;
+            if !used.insert(&config.nqn) {
+                return Err(ConfigError::SameNqn(Box::new(config.nqn)));
+            }
         }
-        Ok(SubsystemId(self.last_subsystem.0 + 1))
+        Ok((1..).zip(added).map(|(next, _)| SubsystemId(self.last_subsystem.0 + next)).collect())
     }
 
     /// Removes an NVM subsystem: ends its associations, and notifies the discovery controllers of its

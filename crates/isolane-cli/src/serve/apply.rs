@@ -1,0 +1,295 @@
+//! Application of a new configuration to the running target.
+//!
+//! Everything that can fail comes first: the text is checked, volumes are opened, keys are read, and the target checks the
+//! changes. Then the file is written, the target makes the changes, and volumes that are no longer served are closed.
+//!
+//! Invariant: an error before the target makes the changes changes neither the file nor the target.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use isolane_config::{Config, Effect, diff};
+use isolane_inspect::program::{Reply, Request};
+use isolane_target::{ApplyError, NamespaceChange, Subsystem, TargetChange};
+use isolane_volume::Volume;
+use isolane_wire::Nqn;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::auth::ConfiguredKeys;
+use super::differences::{Difference, Differences};
+use super::live_config::{Current, LiveConfig, warn_of_gaps};
+use super::nqn;
+use super::operator::{CLOSE_TIMEOUT, Operator, read};
+use super::subsystem::{Planned, open_all};
+use crate::failure::Failure;
+use crate::memory;
+use crate::volume;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Apply {
+    text: String,
+    #[serde(flatten)]
+    mode: Mode,
+}
+
+/// How changes are applied.
+#[derive(Clone, Copy, Default, Deserialize)]
+pub struct Mode {
+    /// Only checked, and listed.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Namespaces can become smaller.
+    #[serde(default)]
+    pub shrink: bool,
+}
+
+/// Changes that were made.
+pub(super) struct Applied {
+    changes: Vec<Value>,
+    /// Descriptions of the volumes that were opened.
+    pub opened: Vec<String>,
+    /// Whether all volumes that are no longer served are closed.
+    pub closed: bool,
+}
+
+impl Applied {
+    fn to_json(&self) -> Value {
+        json!({ "changes": self.changes, "closed": self.closed })
+    }
+}
+
+impl Operator {
+    /// `verb` follows `/v1/config/`.
+    pub(super) fn execute_config(&self, request: &Request, verb: &str) -> Option<Reply> {
+        let reply = match (request.method.as_str(), verb) {
+            ("POST", "apply") => read(request).and_then(|Apply { text, mode }| {
+                let file = self.file()?;
+                self.apply_file(file, &mut file.lock(), &text, mode)
+            }),
+            ("POST", "edit") => read(request).and_then(|edits| self.edit_objects(&edits)),
+            (_, "apply" | "edit") => {
+                let detail = format!("{} is not possible for {}", request.method, request.path);
+                Err(Reply::problem(405, "wrong method", detail))
+            }
+            _ => return None,
+        };
+        Some(reply.map_or_else(|problem| problem, |applied| Reply::ok(applied.to_json())))
+    }
+
+    pub(super) fn file(&self) -> Result<&LiveConfig, Reply> {
+        self.file.as_ref().ok_or_else(|| {
+            let detail = "this target has no configuration file; start it with `isolane serve --config FILE`";
+            Reply::problem(409, "no configuration file", detail)
+        })
+    }
+
+    /// Applies the present text of the file, and logs the result.
+    pub fn reload(&self) {
+        let Some(file) = &self.file else { return };
+        let path = file.path().display();
+        let applied = file.read().map_err(|error| error.to_string()).and_then(|text| {
+            let applied = self.apply_file(file, &mut file.lock(), &text, Mode::default());
+            applied.map_err(|Reply { body, .. }| body["detail"].as_str().unwrap_or_default().to_owned())
+        });
+        match applied {
+            Ok(_) => log::info!("{path}: applied"),
+            Err(reason) => log::error!("{path}: not applied, and nothing has changed: {reason}"),
+        }
+    }
+
+    /// Makes the target what a text describes, and the text that of the file.
+    fn apply_file(
+        &self,
+        file: &LiveConfig,
+        current: &mut Current,
+        text: &str,
+        mode: Mode,
+    ) -> Result<Applied, Reply> {
+        let new = file.parse(text).map_err(|error| unusable("invalid configuration", &error))?;
+        self.apply(file, current, (text, new), mode)
+    }
+
+    /// Makes the target what a configuration describes, and a text that of the file. Both were checked. Returns the changes.
+    pub(super) fn apply(
+        &self,
+        file: &LiveConfig,
+        current: &mut Current,
+        (text, new): (&str, Config),
+        mode: Mode,
+    ) -> Result<Applied, Reply> {
+        check_ports(&current.running, &new)?;
+        let plan = plan(current, &new);
+        if mode.dry_run {
+            return Ok(Applied { changes: plan, opened: Vec::new(), closed: true });
+        }
+        let keys = ConfiguredKeys::read(&new).map_err(|error| unusable("unusable key", &error))?;
+        let opened = |nqn: &Nqn, nsid| Some(self.find(nqn.as_str())?.specs().get(&nsid)?.spec.clone());
+        let differences = Differences::new(&current.running, &new, opened);
+        let volumes = self.open_volumes(&differences)?;
+        let changes =
+            changes(&differences, &volumes, mode).map_err(|error| unusable("invalid name", &error))?;
+        let commit = || {
+            file.write(current, text)?;
+            file.keys.add(&keys);
+            Ok::<(), Failure>(())
+        };
+        let changed = self.target.apply(changes, commit).map_err(|error| match error {
+            ApplyError::Change(error) => Reply::problem(409, "not possible", error),
+            ApplyError::Commit(error) => Reply::problem(409, "file not written", error),
+        })?;
+        let specs = differences.to_open();
+        let described = specs.iter().zip(&volumes).map(|(spec, opened)| volume::describe(spec, &**opened));
+        let opened = described.collect();
+        volumes.iter().for_each(|volume| self.conditions.add(volume));
+        // The target has what is left of them.
+        drop(volumes);
+        file.keys.set(Arc::new(keys));
+        self.adopt(differences);
+        warn_of_gaps(&new);
+        plan.iter().for_each(log_change);
+        current.adopt(text, new);
+        Ok(Applied { changes: plan, opened, closed: changed.closing.wait(CLOSE_TIMEOUT) })
+    }
+
+    fn open_volumes(&self, differences: &Differences) -> Result<Vec<Arc<dyn Volume>>, Reply> {
+        let specs = differences.to_open();
+        memory::check(&self.kinds, &specs).map_err(|error| unusable("unusable volume", &error))?;
+        let opened = open_all(&self.kinds, &specs).into_iter().collect::<Result<_, _>>();
+        opened.map_err(|error| unusable("unusable volume", &error))
+    }
+
+    /// Accepts requests for what the target serves now.
+    fn adopt(&self, differences: Differences) {
+        let Differences { removed, added, hosts: _, namespaces } = differences;
+        for nqn in removed {
+            self.all().remove(nqn.as_str());
+        }
+        for Planned { nqn, volumes, .. } in added {
+            nqn.iter().for_each(|nqn| self.add_subsystem(nqn, volumes.iter().cloned()));
+        }
+        for (nqn, nsid, difference) in namespaces {
+            let Some(operator) = self.find(nqn.as_str()) else { continue };
+            let mut specs = operator.specs();
+            match difference {
+                Difference::Removed => drop(specs.remove(&nsid)),
+                Difference::Added(spec) | Difference::Replaced(spec) => drop(specs.insert(nsid, spec.into())),
+                Difference::Resized(spec, _) => {
+                    specs.entry(nsid).and_modify(|served| served.spec = spec);
+                }
+                Difference::Protected(is_protected) => {
+                    specs.entry(nsid).and_modify(|served| served.is_protected = is_protected);
+                }
+            }
+        }
+    }
+}
+
+impl Current {
+    /// Takes a configuration that the target has now.
+    fn adopt(&mut self, text: &str, new: Config) {
+        text.clone_into(&mut self.text);
+        self.started.subsystems.retain(|nqn, _| new.subsystems.contains_key(nqn));
+        for (nqn, subsystem) in &new.subsystems {
+            self.started.subsystems.entry(*nqn).or_insert_with(|| subsystem.clone());
+        }
+        self.running = new;
+    }
+}
+
+/// Rejects changes of ports, which need a restart.
+fn check_ports(running: &Config, new: &Config) -> Result<(), Reply> {
+    let is_same = running.ports == new.ports;
+    let same_ports = |one: &isolane_config::Subsystem| {
+        new.subsystems.get(&one.nqn).is_none_or(|other| other.ports == one.ports)
+    };
+    if is_same && running.subsystems.values().all(same_ports) {
+        return Ok(());
+    }
+    let detail = "ports change only with a restart in this version; restart the target with the new file";
+    Err(Reply::problem(409, "not possible", detail))
+}
+
+/// Returns all changes, with those that wait for a restart of the target.
+fn plan(current: &Current, new: &Config) -> Vec<Value> {
+    let now = diff(&current.running, new).into_iter().filter(|change| change.effect != Effect::Restart);
+    let later = diff(&current.started, new).into_iter().filter(|change| change.effect == Effect::Restart);
+    now.chain(later)
+        .map(|change| json!({ "change": change.to_string(), "effect": change.effect.name() }))
+        .collect()
+}
+
+fn log_change(change: &Value) {
+    let text = |key: &str| change[key].as_str().unwrap_or_default();
+    log::info!("{} ({})", text("change"), text("effect"));
+}
+
+/// Returns the changes of the target. `volumes` are those of [`Differences::to_open`].
+fn changes(
+    differences: &Differences,
+    volumes: &[Arc<dyn Volume>],
+    mode: Mode,
+) -> Result<Vec<TargetChange>, Failure> {
+    let mut volumes = volumes.iter().cloned();
+    let mut changes: Vec<TargetChange> =
+        differences.removed.iter().map(|nqn| TargetChange::RemoveSubsystem(*nqn)).collect();
+    for planned in &differences.added {
+        let nsids = planned.volumes.iter().map(|(nsid, _)| *nsid);
+        let Some(nqn) = planned.nqn else { continue };
+        changes.push(TargetChange::AddSubsystem(Subsystem {
+            serial: planned.serial.clone().unwrap_or_else(|| nqn::serial(&nqn)),
+            volumes: nsids.zip(&mut volumes).collect(),
+            allowed_hosts: planned.allowed_hosts.clone(),
+            ..Subsystem::new(nqn)
+        }));
+    }
+    let hosts = differences.hosts.iter().cloned();
+    changes.extend(hosts.map(|(subsystem, hosts)| TargetChange::SetHosts { subsystem, hosts }));
+    for (nqn, nsid, difference) in &differences.namespaces {
+        let mut next = || {
+            volumes.next().ok_or_else(|| Failure::new("cannot change volumes", "fewer are open than needed"))
+        };
+        changes.push(change_of((*nqn, *nsid), difference, &mut next, mode)?);
+    }
+    Ok(join(changes))
+}
+
+fn change_of(
+    (subsystem, nsid): (Nqn, u32),
+    difference: &Difference,
+    next: &mut impl FnMut() -> Result<Arc<dyn Volume>, Failure>,
+    mode: Mode,
+) -> Result<TargetChange, Failure> {
+    let change = match difference {
+        Difference::Removed => NamespaceChange::Remove { nsid },
+        Difference::Added(_) => NamespaceChange::Add { nsid: Some(nsid), volume: next()? },
+        Difference::Replaced(_) => {
+            NamespaceChange::Replace { nsid, volume: next()?, may_shrink: mode.shrink }
+        }
+        Difference::Protected(read_only) => NamespaceChange::ReadOnly { nsid, read_only: *read_only },
+        Difference::Resized(_, bytes) => {
+            return Ok(TargetChange::Resize { subsystem, nsid, bytes: *bytes, may_shrink: mode.shrink });
+        }
+    };
+    Ok(TargetChange::Namespaces { subsystem, changes: vec![change] })
+}
+
+/// Joins the changes of namespaces of each subsystem, so that its hosts get one notice.
+fn join(changes: Vec<TargetChange>) -> Vec<TargetChange> {
+    let mut joined: Vec<TargetChange> = Vec::new();
+    for change in changes {
+        match (joined.last_mut(), change) {
+            (
+                Some(TargetChange::Namespaces { subsystem, changes }),
+                TargetChange::Namespaces { subsystem: other, changes: more },
+            ) if *subsystem == other => changes.extend(more),
+            (_, change) => joined.push(change),
+        }
+    }
+    joined
+}
+
+fn unusable(title: &str, error: &dyn Display) -> Reply {
+    Reply::problem(422, title, error)
+}

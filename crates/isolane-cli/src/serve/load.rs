@@ -1,0 +1,50 @@
+//! Reading a configuration file at the start of a target.
+
+use std::path::{Path, absolute};
+
+use clap::{Args as _, FromArgMatches};
+use isolane_target::AuthConfig;
+
+use super::from_file::{check, plan};
+use super::live_config::{LiveConfig, warn_of_gaps};
+use super::subsystem::Planned;
+use super::{Args, auth};
+use crate::config_file;
+use crate::failure::{Context, Failure};
+
+/// What a file describes.
+pub struct Loaded {
+    /// Options of the target.
+    pub options: Args,
+    /// Its subsystems.
+    pub subsystems: Vec<Planned>,
+    /// Keys of hosts.
+    pub auth: AuthConfig,
+    /// The file.
+    pub file: LiveConfig,
+}
+
+/// Reads a file. `strict` rejects access without authentication from other machines; otherwise the log has it. Every
+/// failure has the exit status of a wrong file.
+pub fn load(path: &Path, strict: bool) -> Result<Loaded, Failure> {
+    read(path, strict).map_err(Failure::of_usage)
+}
+
+fn read(path: &Path, strict: bool) -> Result<Loaded, Failure> {
+    let path = &absolute(path).context("cannot find the working directory")?;
+    let text = config_file::read_text(path)?;
+    let config = config_file::parse(path, &text)?;
+    let arguments = check(path, &config, strict)?;
+    warn_of_gaps(&config);
+    let command = Args::augment_args(clap::Command::new("serve"));
+    let parsed = command.try_get_matches_from(arguments).and_then(|matches| Args::from_arg_matches(&matches));
+    let mut options = parsed.map_err(Failure::from_error)?;
+    options.skip_missing = config.server.skip_missing == Some(true);
+    let (keys, auth) = auth::load(&config)?;
+    Ok(Loaded {
+        options,
+        subsystems: config.subsystems.values().map(|one| plan(&config, one)).collect(),
+        auth,
+        file: LiveConfig::new(path, strict, text, config, keys),
+    })
+}

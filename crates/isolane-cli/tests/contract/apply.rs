@@ -1,0 +1,302 @@
+//! Changes of a target with a configuration file: as a whole file, and one by one.
+
+use std::fs;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use crate::conditions::wait_for_log;
+use crate::{Server, fail, kill, succeed, text};
+
+const A: &str = "nqn.2014-08.org.example:a";
+const B: &str = "nqn.2014-08.org.example:b";
+const HOST: &str = "nqn.2014-08.org.example:db1";
+
+/// A target whose file has comments, subsystem A, and its namespace 1 in a file.
+struct Target {
+    server: Server,
+    directory: tempfile::TempDir,
+}
+
+fn start() -> Target {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let file = format!(
+        "# A target.\n[server]\nmode = \"sleep\"\ncontrol-socket = \"{}\"\n\n[[port]]   # the only one\n\
+         name = \"local\"\nlisten = \"127.0.0.1:0\"\n\n[[subsystem]]\nnqn = \"{A}\"\nports = [\"local\"]\n\
+         hosts = \"any\"\n\n[[subsystem.namespace]]   # first\nnsid = 1\nvolume = \"{},size=1M\"\n",
+        path("serve.sock"),
+        path("a.img"),
+    );
+    fs::write(path("isolane.toml"), file).unwrap();
+    let server = Server::start_alone(&["--config", &path("isolane.toml")]);
+    Target { server, directory }
+}
+
+impl Target {
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn file(&self) -> String {
+        fs::read_to_string(self.path("isolane.toml")).unwrap()
+    }
+
+    fn write(&self, text: &str) {
+        fs::write(self.path("isolane.toml"), text).unwrap();
+    }
+
+    fn arguments<'a>(&'a self, arguments: &[&'a str]) -> Vec<String> {
+        let socket = self.path("serve.sock").display().to_string();
+        arguments
+            .iter()
+            .map(|argument| (*argument).to_owned())
+            .chain(["--socket".to_owned(), socket])
+            .collect()
+    }
+
+    fn ctl(&self, arguments: &[&str]) -> String {
+        let arguments = self.arguments(&[&["ctl"], arguments].concat());
+        succeed(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn refused(&self, arguments: &[&str]) -> String {
+        let arguments = self.arguments(&[&["ctl"], arguments].concat());
+        fail(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn apply(&self, options: &[&str]) -> String {
+        let file = self.path("isolane.toml").display().to_string();
+        let arguments = self.arguments(&[&["config", "apply", &file], options].concat());
+        succeed(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn apply_refused(&self, name: &str) -> String {
+        let file = self.path(name).display().to_string();
+        let arguments = self.arguments(&["config", "apply", &file]);
+        fail(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    fn status(&self) -> serde_json::Value {
+        serde_json::from_str(&self.ctl(&["status", "--json"])).unwrap()
+    }
+
+    /// Returns subsystem, ID, and size in bytes of each namespace.
+    fn namespaces(&self) -> Vec<(String, u64, u64)> {
+        let number = |value: &serde_json::Value| value.as_u64().unwrap();
+        let status = self.status();
+        let all = status["namespaces"].as_array().unwrap();
+        let mut all: Vec<_> = all
+            .iter()
+            .map(|one| {
+                (one["subsystem"].as_str().unwrap().to_owned(), number(&one["nsid"]), number(&one["bytes"]))
+            })
+            .collect();
+        all.sort();
+        all
+    }
+
+    fn uri(&self, nqn: &str) -> String {
+        format!("{}/{nqn}", self.server.uri)
+    }
+}
+
+fn namespace(nqn: &str, nsid: u64, mebibytes: u64) -> (String, u64, u64) {
+    (nqn.to_owned(), nsid, mebibytes << 20)
+}
+
+#[test]
+fn file_is_applied_as_a_whole() {
+    let target = start();
+    assert_eq!(target.apply(&[]), "no changes\n");
+    let before = target.file();
+    let more = format!(
+        "\n[[subsystem.namespace]]\nnsid = 4\nvolume = \"mem:4M\"\n\n[[host]]\nname = \"db1\"\nnqn = \"{HOST}\"\n\n\
+         [[subsystem]]\nnqn = \"{B}\"\nports = [\"local\"]\nhosts = [\"db1\"]\n\
+         namespace = [{{ nsid = 1, volume = \"null:3M\" }}]\n"
+    );
+    let grown = before.replace("size=1M", "size=2M").replace("mode =", "pool = \"64M\"\nmode =");
+    target.write(&format!("{grown}{more}"));
+    let planned = target.apply(&["--dry-run"]);
+    assert_eq!(target.namespaces(), [namespace(A, 1, 1)]);
+    let applied = target.apply(&[]);
+    assert_eq!(applied, planned);
+    assert!(applied.starts_with("live (5 changes):\n  add host db1: name = "), "{applied}");
+    assert!(applied.ends_with("restart (1 change):\n  server: pool = (default) -> \"64M\"\n"), "{applied}");
+    assert_eq!(target.namespaces(), [namespace(A, 1, 2), namespace(A, 4, 4), namespace(B, 1, 3)]);
+    succeed(&["info", &target.uri(B), "--host-nqn", HOST]);
+    fail(&["info", &target.uri(B)]);
+    // Only the restart is left.
+    assert_eq!(target.apply(&[]), "restart (1 change):\n  server: pool = (default) -> \"64M\"\n");
+
+    target.write(&before.replace("size=1M", "size=2M"));
+    let applied = target.apply(&[]);
+    assert!(applied.contains(&format!("  remove subsystem {B}\n")), "{applied}");
+    assert_eq!(target.namespaces(), [namespace(A, 1, 2)]);
+    assert!(target.server.stop());
+}
+
+#[test]
+fn failure_changes_neither_file_nor_target() {
+    let target = start();
+    let (before, status) = (target.file(), target.status());
+    let other = target.path("other.toml");
+    let add = |volume: &str| format!("{before}\n[[subsystem.namespace]]\nnsid = 9\nvolume = \"{volume}\"\n");
+    for (text, expected) in [
+        (add("mem:1X"), "isolane.toml:21: subsystem nqn.2014-08.org.example:a namespace 9: volume"),
+        (add("/no/such/file"), "cannot open /no/such/file: no such file"),
+        (before.replace("size=1M", "size=512k"), "would shrink"),
+        (before.replace("127.0.0.1:0", "127.0.0.1:1"), "restart the target"),
+        (
+            format!("{before}\n[[host]]\nname = \"h\"\nnqn = \"{HOST}\"\nauth-key = \"file:/no/such/key\"\n"),
+            "cannot use auth-key of host h",
+        ),
+    ] {
+        fs::write(&other, text).unwrap();
+        let error = target.apply_refused("other.toml");
+        assert!(error.contains(expected), "{error}");
+        assert_eq!((target.file(), target.status()), (before.clone(), status.clone()));
+    }
+    // The file has a change of somebody else, which must not be lost.
+    target.write(&format!("{before}# mine\n"));
+    fs::write(&other, add("mem:1M")).unwrap();
+    let error = target.apply_refused("other.toml");
+    assert!(error.contains("neither applied nor in the new text"), "{error}");
+    assert_eq!((target.file(), target.status()), (format!("{before}# mine\n"), status));
+    target.apply(&[]);
+    let written = add("mem:1M");
+    fs::write(&other, &written).unwrap();
+    let other = other.display().to_string();
+    let arguments = target.arguments(&["config", "apply", &other]);
+    succeed(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(target.file(), written);
+    assert_eq!(target.namespaces(), [namespace(A, 1, 1), namespace(A, 9, 1)]);
+    assert!(target.server.stop());
+}
+
+#[test]
+fn signal_applies_the_file() {
+    let target = start();
+    let before = target.file();
+    target.write(&format!("{before}\n[[subsystem.namespace]]\nnsid = 2\nvolume = \"mem:1M\"\n"));
+    kill(&target.server.child, "HUP");
+    while target.namespaces().len() < 2 {
+        thread::sleep(Duration::from_millis(10));
+    }
+    target.write("[server\n");
+    kill(&target.server.child, "HUP");
+    wait_for_log(&target.server, &["not applied, and nothing has changed"]);
+    assert_eq!(target.namespaces().len(), 2);
+    assert!(target.refused(&["namespace", "add", "mem:1M"]).contains("has changes that are not applied"));
+    assert!(target.server.stop());
+}
+
+#[test]
+fn operator_changes_the_file() {
+    let target = start();
+    target.ctl(&["host", "add", "db1", &format!("nqn={HOST}")]);
+    let added = target.ctl(&[
+        "subsystem",
+        "add",
+        B,
+        "ports=local",
+        "hosts=db1",
+        "namespace=[{ nsid = 1, volume = \"mem:1M\" }]",
+    ]);
+    assert!(added.starts_with("live (2 changes):\n"), "{added}");
+    let volume = format!("{},size=1M", target.path("b.img").display());
+    let namespace_of_a = ["--subsystem", A];
+    let added = target.ctl(&[&["namespace", "add", &volume][..], &namespace_of_a].concat());
+    assert_eq!(added, format!("namespace 2: {}, file, 1.0 MiB\n", target.path("b.img").display()));
+    target.ctl(&[&["namespace", "resize", "2", "3M"][..], &namespace_of_a].concat());
+    target.ctl(&[&["namespace", "add", "mem:1M", "--runtime"][..], &namespace_of_a].concat());
+    target.ctl(&["subsystem", "set", A, "hosts=db1"]);
+    assert_eq!(
+        target.namespaces(),
+        [namespace(A, 1, 1), namespace(A, 2, 3), namespace(A, 3, 1), namespace(B, 1, 1)]
+    );
+    fail(&["info", &target.uri(A)]);
+    let file = target.file();
+    for part in [
+        "# A target.\n",
+        "[[port]]   # the only one\n",
+        "[[subsystem.namespace]]   # first\n",
+        "b.img,size=3M\"",
+    ] {
+        assert!(file.contains(part), "{part}: {file}");
+    }
+    assert!(!file.contains("nsid = 3"), "{file}");
+    for (arguments, expected) in [
+        (&["host", "remove", "db1"][..], "no host is named \"db1\""),
+        (&["host", "add", "db1", "nqn=x"], "host db1 exists already"),
+        (&["host", "set", "db2", "nqn=x"], "there is no host db2"),
+        (&["subsystem", "set", A, "hosts=db2"], "db2"),
+        (&["namespace", "remove", "3", "--subsystem", A], "there is no subsystem"),
+        (&["host", "add", "-", "nqn=x"], "host \"-\""),
+    ] {
+        let error = target.refused(arguments);
+        assert!(error.contains(expected), "{arguments:?}: {error}");
+    }
+    assert_eq!(target.file(), file);
+    let dry = target.ctl(&["subsystem", "remove", B, "--dry-run"]);
+    assert_eq!(dry, format!("live (1 change):\n  remove subsystem {B}\n"));
+    // What was changed at runtime ends with the next application.
+    let applied = target.apply(&[]);
+    assert_eq!(applied, format!("live (1 change):\n  remove subsystem {A} namespace 3\n"));
+    target.ctl(&[&["namespace", "remove", "1"][..], &namespace_of_a].concat());
+    target.ctl(&["subsystem", "remove", B]);
+    assert_eq!(target.namespaces(), [namespace(A, 2, 3)]);
+    let path = target.path("isolane.toml");
+    assert!(target.server.stop());
+    // The next start serves the same.
+    let server = Server::start_alone(&["--config", text(&path)]);
+    let printed = server.printed.join("\n");
+    assert!(printed.contains("namespace 2: ") && !printed.contains("namespace 1: "), "{printed}");
+}
+
+#[test]
+fn target_without_a_file_has_none_to_change() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("serve.sock");
+    let server = Server::start(&["mem:1M", "--control-socket", text(&socket)]);
+    let error = fail(&["ctl", "host", "add", "db1", "nqn=x", "--socket", text(&socket)]);
+    assert!(error.contains("start it with `isolane serve --config FILE`"), "{error}");
+    succeed(&["ctl", "namespace", "add", "mem:1M", "--runtime", "--socket", text(&socket)]);
+    assert!(server.stop());
+}
+
+#[test]
+fn keys_change_while_the_target_runs() {
+    let target = start();
+    let key = target.path("db1.key").display().to_string();
+    succeed(&["key", "gen", &key]);
+    let host = format!("[[host]]\nname = \"db1\"\nnqn = \"{HOST}\"\nauth-key = \"file:{key}\"\n");
+    let before = target.file().replace("hosts = \"any\"", "hosts = [\"db1\"]");
+    target.write(&format!("{before}{host}"));
+    target.apply(&[]);
+    let uri = target.uri(A);
+    let info = |key: &str| ["info", &uri, "--host-nqn", HOST, "--key", key].map(str::to_owned);
+    let with = |key: &str, run: fn(&[&str]) -> String| run(&info(key).each_ref().map(String::as_str));
+    fail(&["info", &uri, "--host-nqn", HOST]);
+    with(&key, succeed);
+
+    let new = target.path("new.key").display().to_string();
+    succeed(&["key", "gen", &new]);
+    with(&new, fail);
+    // Both are valid while the host changes its key.
+    target.write(
+        &format!("{before}{host}")
+            .replace(&format!("\"file:{key}\""), &format!("[\"file:{key}\", \"file:{new}\"]")),
+    );
+    let applied = target.apply(&[]);
+    assert!(applied.starts_with("new associations only (1 change):\n  host db1: auth-key = "), "{applied}");
+    with(&key, succeed);
+    with(&new, succeed);
+    fs::rename(&new, &key).unwrap();
+    let error = target.apply_refused("isolane.toml");
+    assert!(error.contains("cannot use auth-key of host db1"), "{error}");
+    target.write(&format!("{before}{host}"));
+    target.apply(&[]);
+    with(&key, succeed);
+    assert!(target.server.stop());
+}
