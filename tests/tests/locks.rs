@@ -4,7 +4,7 @@
 //! * the page arena, for the first use of a page (`isolane-memory/src/arena.rs`)
 //! * the lock bit of a page-table entry, to modify a part of a page (`isolane-memory/src/entry.rs`)
 //! * the start and the end of a pool (`isolane-memory/src/pool_account.rs`)
-//! * the fence of an association with unfinished older writes (`isolane-target/src/fence.rs`)
+//! * the fence of an association with unfinished older writes (`isolane-target/src/fence.rs`), and of orphans (`orphans.rs` there)
 //! * worker threads for file operations without io_uring (`isolane-reactor/src/workers.rs`)
 //! * requests that a volume completes from another thread (`isolane-volume/src/request/pending.rs`)
 //! * requests of nested volumes, and the state of a mirror (`isolane-volume/src/nested`, `isolane-volumes`)

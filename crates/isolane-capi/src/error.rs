@@ -72,6 +72,7 @@ impl From<VolumeError> for Failure {
             | VolumeError::SizeUnknown { raw_os_error }
             | VolumeError::ReadFailed { raw_os_error }
             | VolumeError::WriteFailed { raw_os_error }
+            | VolumeError::Gone { raw_os_error }
             | VolumeError::SyncFailed { raw_os_error } => raw_os_error,
         };
         Failure::WithErrno(number, error.to_string())

@@ -2,12 +2,14 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use crate::choice::Require;
 use crate::model::{Config, Limits, Namespace, Port, Qos, Server, Subsystem};
 use crate::names::{AuthKeys, Hosts, Name};
 use crate::problem::{Invalid, nearest};
 use crate::reader::Reader;
+use crate::value::Time;
 
 /// Reports all relations that are not valid. Objects that could not be read are not part of `config`, but are declared.
 pub(crate) fn check(config: &Config, reader: &mut Reader<'_>) {
@@ -21,12 +23,16 @@ pub(crate) fn check(config: &Config, reader: &mut Reader<'_>) {
 }
 
 fn check_server(server: &Server, reader: &mut Reader<'_>) {
-    if let (Some(stall_after), Some(answer_within)) = (server.stall_after, server.answer_within)
-        && stall_after.get() > answer_within.get()
-    {
-        let invalid =
-            Invalid::new("longer than answer-within", "write a shorter time, or a longer answer-within");
-        reader.invalid_key("server", "stall-after", invalid);
+    let stall_after = server.stall_after.map_or(STALL_AFTER, Time::get);
+    if stall_after > server.answer_within.map_or(ANSWER_WITHIN, Time::get) {
+        let (key, invalid) = if server.stall_after.is_some() {
+            let remedy = "write a shorter time, or a longer answer-within (default: 20s)";
+            ("stall-after", Invalid::new("longer than answer-within", remedy))
+        } else {
+            let remedy = "write a longer time, or add a shorter stall-after";
+            ("answer-within", Invalid::new("shorter than stall-after, which is 10s by default", remedy))
+        };
+        reader.invalid_key("server", key, invalid);
     }
     if server.acks.is_some() && server.observe == Some(false) {
         let invalid = Invalid::new("observe = false records nothing", "remove acks, or observe = false");
@@ -262,3 +268,6 @@ fn check_volumes(config: &Config, reader: &mut Reader<'_>) {
 
 /// Ports of one family and number that are compared with each other: more do not fit into one machine.
 const MAX_COMPARED: usize = 4096;
+/// Defaults of `stall-after` and `answer-within`.
+const STALL_AFTER: Duration = Duration::from_secs(10);
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);

@@ -105,9 +105,9 @@ table! {
         /// Diffie-Hellman groups of authentication, the preferred ones first (default: all, with ffdhe3072 first).
         optional auth_groups: Choices<AuthGroup> = "auth-groups", Restart;
         /// A namespace whose volume has not completed an operation for this time is stalled (default: 10s).
-        optional stall_after: Time<1000, 60_000> = "stall-after", Live;
+        optional stall_after: Time<1000, 60_000> = "stall-after", Restart;
         /// A command of a stalled namespace is completed with an error after this time (default: 20s).
-        optional answer_within: Time<1000, 600_000> = "answer-within", Live;
+        optional answer_within: Time<1000, 600_000> = "answer-within", Restart;
         /// Limits of the whole target.
         optional limits: Limits = "limits", Live;
     }

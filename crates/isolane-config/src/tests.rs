@@ -243,6 +243,8 @@ fn rejects_contradictions() {
             "disks namespace 1 has the same volume",
         ),
         ("server = { stall-after = \"9s\", answer-within = \"8s\" }".into(), "stall-after", "longer than"),
+        ("server.stall-after = \"30s\"".into(), "stall-after", "longer than answer-within"),
+        ("server.answer-within = \"8s\"".into(), "answer-within", "shorter than stall-after"),
         ("server = { acks = \"1/9\", observe = false }".into(), "acks", "records nothing"),
         ("server.advertise = [\"0.0.0.0:1\"]".into(), "advertise", "no host can connect"),
         ("server.cores = \"3-1\"".into(), "cores", "write the lower number first"),

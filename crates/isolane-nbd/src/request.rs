@@ -169,6 +169,7 @@ pub(crate) fn error_code(error: &VolumeError) -> ErrorCode {
         VolumeError::NoSpace { .. } => ErrorCode::NoSpace,
         VolumeError::OutOfRange { .. } | VolumeError::WrongLength { .. } => ErrorCode::Invalid,
         VolumeError::Shrunk
+        | VolumeError::Gone { .. }
         | VolumeError::SizeUnknown { .. }
         | VolumeError::ReadFailed { .. }
         | VolumeError::WriteFailed { .. }

@@ -71,11 +71,12 @@ failures! {
     Authentication = AUTHENTICATION_REQUIRED, fails_again;
     /// The queue cannot be disconnected.
     QueueType = INVALID_QUEUE_TYPE, fails_again;
-    /// The file of the volume was truncated while it was served, and this is a read.
+    /// This is a read, and the file of the volume was truncated, its device is gone, or a sync has failed and the page
+    /// cache may have what the disk does not.
     ReadTruncated = UNRECOVERED_READ_ERROR, fails_again;
-    /// The same for a change.
+    /// The file of the volume was truncated while it was served, and this is a change.
     WriteTruncated = WRITE_FAULT, fails_again;
-    /// A sync of the volume has failed; all writes fail until it is reopened.
+    /// A sync of the volume has failed, or its device is gone; all writes fail until it is reopened.
     SyncFailed = WRITE_FAULT, fails_again;
     /// The storage has no space; with DNR, Linux hosts report "no space".
     NoSpace = CAPACITY_EXCEEDED, fails_again;

@@ -201,9 +201,11 @@ impl Shared {
         let ids = self.control(|port| port.check_subsystems(&configs, &plan.removed))?;
         for ((id, subsystem), config) in ids.into_iter().zip(new).zip(&mut configs) {
             plan.table.limit(id, &subsystem.qos);
+            subsystem.check_offline()?;
             for (nsid, volume) in &subsystem.volumes {
                 plan.table.add((id, *nsid), Arc::clone(volume))?;
             }
+            subsystem.offline.iter().for_each(|volume| plan.table.insert_offline(id, volume));
             config.namespaces = plan.table.to_configs(id);
             Port::check_namespaces(&config.namespaces)?;
         }
@@ -250,8 +252,8 @@ impl Plan {
     }
 
     fn remove(&mut self, id: SubsystemId) -> Result<(), NamespaceError> {
-        for namespace in self.table.to_configs(id) {
-            self.closing.extend(self.table.hide(id, namespace.nsid)?.0);
+        for nsid in self.table.nsids(id) {
+            self.closing.extend(self.table.hide(id, nsid)?.0);
         }
         self.removed.push(id);
         Ok(())

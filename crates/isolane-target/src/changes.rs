@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use isolane_proto::subsystem::{NamespaceConfig, SubsystemId};
+use isolane_proto::subsystem::SubsystemId;
 use isolane_volume::Volume;
 
 use crate::error::NamespaceError;
@@ -117,10 +117,12 @@ pub struct NamespaceStatus {
     pub state: NamespaceState,
     /// Name of the volume.
     pub volume: String,
-    /// Size in bytes.
+    /// Size in bytes; 0 if no volume was open.
     pub bytes: u64,
-    /// Block size in bytes.
+    /// Block size in bytes; 0 if no volume was open.
     pub block_size: u32,
+    /// Cause of the state of a namespace that has failed, or is offline since the start.
+    pub reason: Option<String>,
     /// Writes are rejected.
     pub read_only: bool,
     /// Age of the oldest command that the volume has not completed; checked four times per second.
@@ -185,9 +187,10 @@ impl NamespaceControl {
             let Namespace { nsid, geometry, volume, .. } = table.at(position);
             let ages = shared.counters.iter().map(|core| core.oldest_commands[position].age());
             let oldest_command = ages.max().flatten();
+            let failure = volume.failure().filter(|_| !is_removed);
             NamespaceStatus {
                 nsid: *nsid,
-                state: match volume.failure() {
+                state: match failure {
                     _ if is_removed => NamespaceState::Closing,
                     Some(_) => NamespaceState::Failed,
                     _ if oldest_command >= Some(shared.stall_after) => NamespaceState::Stalled,
@@ -196,6 +199,7 @@ impl NamespaceControl {
                 volume: volume.name().to_owned(),
                 bytes: geometry.blocks << geometry.block_shift,
                 block_size: 1 << geometry.block_shift,
+                reason: failure.map(|error| error.to_string()),
                 read_only: geometry.read_only,
                 oldest_command,
                 orphans: shared.orphans.list(position),
@@ -203,17 +207,19 @@ impl NamespaceControl {
             }
         };
         let mut list: Vec<_> = visible.into_iter().map(|position| status(position, false)).collect();
-        list.extend(table.offline(self.subsystem).map(|(name, NamespaceConfig { nsid, geometry, .. })| {
+        list.extend(table.offline(self.subsystem).map(|(nsid, offline)| {
+            let geometry = offline.config.as_ref().map(|config| config.geometry);
             NamespaceStatus {
-                nsid: *nsid,
+                nsid,
                 state: NamespaceState::Offline,
-                volume: name.clone(),
-                bytes: geometry.blocks << geometry.block_shift,
-                block_size: 1 << geometry.block_shift,
-                read_only: geometry.read_only,
+                volume: offline.volume.clone(),
+                bytes: geometry.map_or(0, |geometry| geometry.blocks << geometry.block_shift),
+                block_size: geometry.map_or(0, |geometry| 1 << geometry.block_shift),
+                reason: offline.reason.clone(),
+                read_only: geometry.is_some_and(|geometry| geometry.read_only),
                 oldest_command: None,
                 orphans: Vec::new(),
-                qos: table.qos(self.subsystem, *nsid),
+                qos: table.qos(self.subsystem, nsid),
             }
         }));
         list.sort_by_key(|status| status.nsid);
@@ -249,7 +255,7 @@ impl Namespaces {
             NamespaceChange::Offline { nsid } => removed.push(self.set_offline(subsystem, nsid)?),
             NamespaceChange::Replace { nsid, volume, may_shrink } => {
                 let (position, before) = self.hide(subsystem, nsid)?;
-                let old = before.geometry.blocks << before.geometry.block_shift;
+                let old = before.map_or(0, |before| before.geometry.blocks << before.geometry.block_shift);
                 let new = volume.blocks() * u64::from(volume.info().block_size);
                 if new < old && !may_shrink {
                     let volume = volume.name().to_owned();

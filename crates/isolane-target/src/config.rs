@@ -1,13 +1,13 @@
 //! Configuration of a target.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use isolane_proto::subsystem::{NamespaceConfig, SubsystemConfig};
+use isolane_proto::subsystem::{ConfigError, MAX_NSID, NamespaceConfig, SubsystemConfig};
 use isolane_proto::target::{ConnectionConfig, Scheduling};
 use isolane_reactor::{IoChoice, Mode, ReactorConfig};
 use isolane_volume::Volume;
@@ -28,6 +28,9 @@ pub struct Subsystem {
     pub serial: String,
     /// The namespaces: id (from 1) and volume.
     pub volumes: Vec<(u32, Arc<dyn Volume>)>,
+    /// Namespaces whose volumes could not be opened. Hosts do not see them until one gets a volume
+    /// ([`NamespaceChange::Replace`](crate::NamespaceChange::Replace)), and repeat commands that they send to them.
+    pub offline: Vec<OfflineVolume>,
     /// NQNs of the hosts that can connect; `None` admits every host.
     pub allowed_hosts: Option<Vec<Nqn>>,
     /// Names of the ports at which hosts reach it; `None`: all ports.
@@ -40,12 +43,38 @@ pub struct Subsystem {
     pub qos: BTreeMap<u32, QosConfig>,
 }
 
+/// A volume that could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfflineVolume {
+    /// ID of its namespace, from 1, which no volume has.
+    pub nsid: u32,
+    /// Name of the volume.
+    pub name: String,
+    /// Why it could not be opened.
+    pub reason: String,
+}
+
 impl Subsystem {
     /// Returns a subsystem without namespaces, for every host at all ports.
     pub fn new(nqn: Nqn) -> Subsystem {
         let SubsystemConfig { model, allowed_hosts, ports, cntlids, .. } = SubsystemConfig::default();
-        let (serial, volumes, qos) = (String::from("ISOLANE"), Vec::new(), BTreeMap::new());
-        Subsystem { nqn, serial, volumes, allowed_hosts, ports, model, cntlids, qos }
+        let (serial, volumes, offline, qos) =
+            (String::from("ISOLANE"), Vec::new(), Vec::new(), BTreeMap::new());
+        Subsystem { nqn, serial, volumes, offline, allowed_hosts, ports, model, cntlids, qos }
+    }
+
+    /// Checks the IDs of the namespaces without a volume, which hosts do not see.
+    pub(crate) fn check_offline(&self) -> Result<(), ConfigError> {
+        let mut used: HashSet<u32> = self.volumes.iter().map(|(nsid, _)| *nsid).collect();
+        for OfflineVolume { nsid, .. } in &self.offline {
+            if !(1..=MAX_NSID).contains(nsid) {
+                return Err(ConfigError::Nsid(*nsid));
+            }
+            if !used.insert(*nsid) {
+                return Err(ConfigError::NsidTwice(*nsid));
+            }
+        }
+        Ok(())
     }
 
     /// Returns the description for the control path, with the limits of `template`.
@@ -187,8 +216,8 @@ impl TargetConfig {
     }
 
     /// # Errors
-    /// If an address is given twice, which would look like an address in use, or if two namespaces have the
-    /// same identity, which hosts would treat as two paths to one namespace.
+    /// If an address is given twice, which would look like an address in use, if two namespaces have the same identity,
+    /// which hosts would treat as two paths to one namespace, or if a namespace without a volume has no ID of its own.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         for (at, port) in self.listen.iter().enumerate() {
             let address = port.listen.address;
@@ -197,6 +226,7 @@ impl TargetConfig {
                 return Err(StartError::SameAddress(address));
             }
         }
+        self.subsystems.iter().try_for_each(Subsystem::check_offline)?;
         let volumes: Vec<_> = self.subsystems.iter().flat_map(|subsystem| &subsystem.volumes).collect();
         for (at, (_, volume)) in volumes.iter().enumerate() {
             let twin = volumes[..at].iter().find(|(_, other)| other.identity() == volume.identity());

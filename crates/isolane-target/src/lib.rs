@@ -63,7 +63,7 @@ mod work;
 pub use apply::{TargetChange, TargetControl};
 pub use auth::{AuthConfig, HostKeys, RequiredAuth};
 pub use changes::{Changed, Closing, NamespaceChange, NamespaceControl, NamespaceState, NamespaceStatus};
-pub use config::{Subsystem, TargetConfig};
+pub use config::{OfflineVolume, Subsystem, TargetConfig};
 pub use counters::{ConnectionStatus, Counters, NamespaceCounters, OperationCounters};
 pub use error::{ApplyError, NamespaceError, ShutdownReport, StartError};
 pub use listen::{DEFAULT_PORT, Listen, is_dual_stack, parse_address};

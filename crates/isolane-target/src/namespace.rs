@@ -16,7 +16,7 @@ use isolane_volume::nested::address_of;
 use isolane_wire::log::RestartLoss;
 use uuid::Uuid;
 
-use crate::config::Subsystem;
+use crate::config::{OfflineVolume, Subsystem};
 use crate::error::NamespaceError;
 use crate::qos::{Limiter, QosConfig};
 
@@ -83,13 +83,24 @@ fn generation(generation: isolane_volume::Generation) -> Generation {
     Generation { id: *generation.id.as_bytes(), loses }
 }
 
+/// A namespace without a volume.
+#[derive(Clone)]
+pub(crate) struct OfflineNamespace {
+    /// Name of the volume.
+    pub volume: String,
+    /// Description for hosts; `None` as long as no volume was open, so that hosts do not see the namespace.
+    pub config: Option<NamespaceConfig>,
+    /// Cause, if an operator has not taken it offline.
+    pub reason: Option<String>,
+}
+
 /// The namespace IDs of one subsystem.
 #[derive(Clone)]
 struct Ids {
     /// Position plus one, by namespace ID; 0 for an unused ID.
     positions: Vec<u16>,
-    /// Namespaces without a volume until an operator gives them one: name of the last one, and description for hosts.
-    offline: BTreeMap<u32, (String, NamespaceConfig)>,
+    /// Namespaces without a volume until an operator gives them one.
+    offline: BTreeMap<u32, OfflineNamespace>,
     /// Maximum speeds, which stay if the volume changes.
     limiters: BTreeMap<u32, Arc<Limiter>>,
     /// The lowest ID above all that were used since the start.
@@ -139,6 +150,9 @@ impl Namespaces {
             let namespace = Namespace::new(id, volume, number, table.next_number);
             table.insert(table.slots.len(), namespace);
         }
+        for (index, subsystem) in subsystems.iter().enumerate() {
+            subsystem.offline.iter().for_each(|volume| table.insert_offline(SubsystemId::at(index), volume));
+        }
         table
     }
 
@@ -183,10 +197,16 @@ impl Namespaces {
         self.ids.get(subsystem.number()).is_some_and(|ids| ids.offline.contains_key(&nsid))
     }
 
-    /// Returns the namespaces of a subsystem without a volume: the name of the last one, and the description for
-    /// hosts.
-    pub(crate) fn offline(&self, subsystem: SubsystemId) -> impl Iterator<Item = &(String, NamespaceConfig)> {
-        self.ids.get(subsystem.number()).into_iter().flat_map(|ids| ids.offline.values())
+    /// Returns the namespaces of a subsystem without a volume, by ID.
+    pub(crate) fn offline(&self, subsystem: SubsystemId) -> impl Iterator<Item = (u32, &OfflineNamespace)> {
+        let ids = self.ids.get(subsystem.number()).into_iter();
+        ids.flat_map(|ids| &ids.offline).map(|(nsid, offline)| (*nsid, offline))
+    }
+
+    /// Returns the IDs of all namespaces of a subsystem.
+    pub(crate) fn nsids(&self, subsystem: SubsystemId) -> Vec<u32> {
+        let online = self.iter_of(subsystem).map(|(_, namespace)| namespace.nsid);
+        online.chain(self.offline(subsystem).map(|(nsid, _)| nsid)).collect()
     }
 
     /// Returns the maximum speed of a namespace, which it can have without a volume.
@@ -197,7 +217,7 @@ impl Namespaces {
     /// Returns the descriptions of all namespaces of a subsystem for the control path.
     pub(crate) fn to_configs(&self, subsystem: SubsystemId) -> Vec<NamespaceConfig> {
         let online = self.iter_of(subsystem).map(|(_, namespace)| namespace.to_config());
-        online.chain(self.offline(subsystem).map(|(_, config)| config.clone())).collect()
+        online.chain(self.offline(subsystem).filter_map(|(_, offline)| offline.config.clone())).collect()
     }
 
     /// Returns the positions with a namespace, including removed ones.
@@ -255,7 +275,8 @@ impl Namespaces {
         let uuid = volume.identity().uuid;
         let online = self.iter().map(|(_, other)| (other.nsid, other.volume.identity().uuid));
         let offline = self.ids.iter().flat_map(|ids| ids.offline.values());
-        let offline = offline.map(|(_, config)| (config.nsid, Uuid::from_bytes(config.uuid)));
+        let offline = offline.filter_map(|offline| offline.config.as_ref());
+        let offline = offline.map(|config| (config.nsid, Uuid::from_bytes(config.uuid)));
         if let Some((nsid, _)) = online.chain(offline).find(|(_, other)| *other == uuid) {
             return Err(NamespaceError::SameIdentity { nsid, volume: volume.name().to_owned() });
         }
@@ -275,7 +296,7 @@ impl Namespaces {
         if self.slots.len() <= position {
             self.slots.resize(position + 1, None);
         }
-        let ids = self.ids_mut(namespace.subsystem);
+        let ids = self.ids_of(namespace.subsystem);
         if ids.positions.len() <= nsid as usize {
             ids.positions.resize(nsid as usize + 1, 0);
         }
@@ -286,18 +307,17 @@ impl Namespaces {
         self.used += 1;
     }
 
-    fn ids_mut(&mut self, subsystem: SubsystemId) -> &mut Ids {
-        let number = subsystem.number();
-        if self.ids.len() <= number {
-            self.ids.resize_with(number + 1, Ids::default);
+    fn ids_of(&mut self, subsystem: SubsystemId) -> &mut Ids {
+        if self.ids.len() <= subsystem.number() {
+            self.ids.resize_with(subsystem.number() + 1, Ids::default);
         }
-        &mut self.ids[number]
+        &mut self.ids[subsystem.number()]
     }
 
     /// Sets the maximum speeds of namespaces that are added later.
     pub(crate) fn limit(&mut self, subsystem: SubsystemId, qos: &BTreeMap<u32, QosConfig>) {
         let limiters = qos.iter().map(|(nsid, config)| (*nsid, Arc::new(Limiter::new(*config))));
-        self.ids_mut(subsystem).limiters = limiters.collect();
+        self.ids_of(subsystem).limiters = limiters.collect();
     }
 
     /// Sets or ends the maximum speed of a namespace.
@@ -310,7 +330,7 @@ impl Namespaces {
             return Err(NamespaceError::Unknown(nsid));
         }
         let limiter = qos.map(|config| Arc::new(Limiter::new(config)));
-        let limiters = &mut self.ids_mut(subsystem).limiters;
+        let limiters = &mut self.ids_of(subsystem).limiters;
         match &limiter {
             Some(limiter) => _ = limiters.insert(nsid, Arc::clone(limiter)),
             None => _ = limiters.remove(&nsid),
@@ -326,20 +346,29 @@ impl Namespaces {
         self.slots[position] = Some(Arc::new(Namespace { limiter, ..namespace }));
     }
 
-    /// Removes a namespace for new commands. Those that wait for its limits continue. Returns its position, if it has a volume, and its description.
+    /// Adds a namespace whose volume could not be opened.
+    pub(crate) fn insert_offline(&mut self, subsystem: SubsystemId, volume: &OfflineVolume) {
+        let OfflineVolume { nsid, name, reason } = volume.clone();
+        let ids = self.ids_of(subsystem);
+        ids.next_nsid = ids.next_nsid.max(nsid + 1);
+        ids.offline.insert(nsid, OfflineNamespace { volume: name, config: None, reason: Some(reason) });
+    }
+
+    /// Removes a namespace for new commands. Those that wait for its limits continue. Returns its position, if it has a
+    /// volume, and its description, if hosts have seen it.
     pub(crate) fn hide(
         &mut self,
         subsystem: SubsystemId,
         nsid: u32,
-    ) -> Result<(Option<usize>, NamespaceConfig), NamespaceError> {
+    ) -> Result<(Option<usize>, Option<NamespaceConfig>), NamespaceError> {
         let offline = self.ids.get_mut(subsystem.number()).and_then(|ids| ids.offline.remove(&nsid));
-        if let Some((_, config)) = offline {
+        if let Some(OfflineNamespace { config, .. }) = offline {
             return Ok((None, config));
         }
         let position = self.find(subsystem, nsid).ok_or(NamespaceError::Unknown(nsid))?;
         self.ids[subsystem.number()].positions[nsid as usize] = 0;
         self.set_limiter(position, None);
-        Ok((Some(position), self.at(position).to_config()))
+        Ok((Some(position), Some(self.at(position).to_config())))
     }
 
     /// Takes the volume of a namespace away, and returns its position.
@@ -349,8 +378,9 @@ impl Namespaces {
         }
         let position = self.locate(subsystem, nsid)?;
         let (_, config) = self.hide(subsystem, nsid)?;
-        let name = self.at(position).volume.name().to_owned();
-        self.ids[subsystem.number()].offline.insert(nsid, (name, config));
+        let volume = self.at(position).volume.name().to_owned();
+        let offline = OfflineNamespace { volume, config, reason: None };
+        self.ids[subsystem.number()].offline.insert(nsid, offline);
         Ok(position)
     }
 

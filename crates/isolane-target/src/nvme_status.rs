@@ -9,7 +9,7 @@
 //! | `ReadFailed` (EIO) | storage | 2/81h Unrecovered Read Error | yes |
 //! | `WriteFailed` (EIO), `ShortWrite`, `SizeUnknown` | storage | 2/80h Write Fault | yes |
 //! | `Shrunk` | program that truncated the file | 2/81h reading, 2/80h writing | no |
-//! | `SyncFailed` (sticky) | storage | 2/80h Write Fault | no: the same command fails until the volume is reopened |
+//! | `SyncFailed`, `Gone` (sticky) | storage | the same | no: the same command fails until the volume is reopened |
 
 use isolane_observe::stage::Operation;
 use isolane_proto::Failure;
@@ -23,10 +23,14 @@ pub(crate) fn status_for(error: &VolumeError, operation: Operation) -> Status {
         VolumeError::ReadOnly => Failure::WriteProtected,
         VolumeError::WrongLength { .. } => Failure::Internal,
         VolumeError::NoSpace { .. } => Failure::NoSpace,
-        VolumeError::Shrunk if operation == Operation::Read => Failure::ReadTruncated,
+        VolumeError::Shrunk | VolumeError::SyncFailed { .. } | VolumeError::Gone { .. }
+            if operation == Operation::Read =>
+        {
+            Failure::ReadTruncated
+        }
         VolumeError::Shrunk => Failure::WriteTruncated,
         VolumeError::ReadFailed { .. } => Failure::Read,
-        VolumeError::SyncFailed { .. } => Failure::SyncFailed,
+        VolumeError::SyncFailed { .. } | VolumeError::Gone { .. } => Failure::SyncFailed,
         VolumeError::WriteFailed { .. }
         | VolumeError::SizeUnknown { .. }
         | VolumeError::ShortWrite { .. } => Failure::Write,
@@ -56,6 +60,9 @@ mod tests {
             (VolumeError::Shrunk, Read, Status::UNRECOVERED_READ_ERROR, true),
             (VolumeError::Shrunk, Write, Status::WRITE_FAULT, true),
             (VolumeError::SyncFailed { raw_os_error: EIO }, Flush, Status::WRITE_FAULT, true),
+            (VolumeError::SyncFailed { raw_os_error: EIO }, Read, Status::UNRECOVERED_READ_ERROR, true),
+            (VolumeError::Gone { raw_os_error: 6 }, Write, Status::WRITE_FAULT, true),
+            (VolumeError::Gone { raw_os_error: 6 }, Read, Status::UNRECOVERED_READ_ERROR, true),
         ];
         for (error, operation, status, do_not_retry) in table {
             let answer = status_for(&error, operation);

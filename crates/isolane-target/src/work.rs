@@ -12,7 +12,7 @@ use isolane_volume::{BlockRange, Request, Task};
 
 use crate::namespace::Namespace;
 use crate::slab::SlabKey;
-use crate::timeline::{CommandId, Timeline};
+use crate::timeline::{CommandId, Kind, Mark, Timeline};
 
 /// A command at a volume.
 #[derive(Debug)]
@@ -100,6 +100,14 @@ impl Job {
     /// Returns a mark that lives as long as the job.
     pub(crate) fn mark(&mut self) -> &Arc<()> {
         self.mark.get_or_insert_default()
+    }
+
+    /// Returns the mark of the command that fails now.
+    pub(crate) fn failed_mark(&self, namespace: &Namespace) -> Mark {
+        let kind = Kind::new(namespace.number, self.operation, self.len);
+        let mut mark = Mark::new(kind, self.id, self.timeline);
+        mark.failed = true;
+        mark
     }
 
     /// Ends the fences that it is in.

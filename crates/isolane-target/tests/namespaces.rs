@@ -9,7 +9,9 @@ use std::time::Duration;
 use common::stuck::Stuck;
 use common::*;
 use isolane_memory::Pool;
-use isolane_target::{NamespaceChange, NamespaceError, NamespaceState, Operation, Target, TargetConfig};
+use isolane_target::{
+    NamespaceChange, NamespaceError, NamespaceState, OfflineVolume, Operation, Target, TargetConfig,
+};
 use isolane_volume::{Request, Step, Volume, VolumeDescription, VolumeError, VolumeInfo};
 use isolane_wire::admin::{
     AsyncEvent, Cns, GetLogPageCommand, IdentifyCommand, LogPage, Notice, SetFeaturesCommand,
@@ -312,6 +314,44 @@ fn held_command_fails_before_its_host_gives_up() {
     assert_not_ready(queue.fetch(read_entry(5, 1), 512).0.status, 0);
 }
 
+#[test]
+fn volume_that_did_not_open_comes_later() {
+    let missing = |nsid| OfflineVolume { nsid, name: "/srv/b.img".into(), reason: "it is missing".into() };
+    let mut config = TargetConfig { cores: one_core_twice(), ..config(&["mem:16M"]) };
+    config.subsystems[0].offline = vec![missing(3)];
+    let (target, mut admin, mut event, mut queues) = connected(config);
+    let status = target.namespace_control().list().swap_remove(1);
+    assert_eq!((status.nsid, status.state, status.bytes), (3, NamespaceState::Offline, 0));
+    assert_eq!((&status.volume[..], status.reason.as_deref()), ("/srv/b.img", Some("it is missing")));
+    assert_eq!(admin.active(), [1], "hosts cannot be told its size");
+    let (entry, data) = enable_retry_delays();
+    assert_eq!(admin.write(entry, &data).0.status, Status::SUCCESS);
+    for queue in &mut queues {
+        assert_not_ready(queue.fetch(on(3, read_entry(5, 1)), 512).0.status, 2);
+    }
+    assert_eq!(target.add_namespace(Some(3), volume("mem:1M")), Err(NamespaceError::Exists(3)));
+
+    let replace = NamespaceChange::Replace { nsid: 3, volume: volume("mem:1M"), may_shrink: false };
+    target.change_namespaces(vec![replace]).unwrap();
+    assert_eq!(admin.changed(&mut event), [3]);
+    assert_eq!((admin.active(), admin.blocks(3)), (vec![1, 3], 2048));
+    for queue in &mut queues {
+        assert_eq!(queue.write(on(3, write_entry(5, 1)), &BLOCK).0.status, Status::SUCCESS);
+    }
+    assert_eq!(target.add_namespace(None, volume("mem:1M")).unwrap(), 4, "its ID was taken");
+}
+
+#[test]
+fn refuses_offline_volume_without_an_id_of_its_own() {
+    for (nsid, expected) in [(1, "1"), (0, "0"), (1 << 20, "1048576")] {
+        let mut config = config(&["mem:1M"]);
+        let (name, reason) = ("b".to_owned(), "missing".to_owned());
+        config.subsystems[0].offline = vec![OfflineVolume { nsid, name, reason }];
+        let error = Target::start(config).err().unwrap().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
 /// A volume with a volatile cache that counts writes and flushes, and keeps whether all writes were durable.
 struct Recorder {
     description: VolumeDescription,
@@ -359,7 +399,9 @@ fn controller_shutdown_skips_failed_namespace() {
     let failed = Recorder::new(Some(VolumeError::SyncFailed { raw_os_error: 5 }));
     let others = Recorder::new(None);
     let (target, address) = start(serving(vec![(1, failed.clone()), (2, others.clone())]));
-    assert_eq!(target.namespace_control().list()[0].state, NamespaceState::Failed);
+    let status = target.namespace_control().list().swap_remove(0);
+    assert_eq!(status.state, NamespaceState::Failed);
+    assert!(status.reason.is_some_and(|reason| reason.contains("sync failed")));
     let mut admin = MockHost::admin(address);
     admin.set_property(CC, Cc::enabled().with_shn(Cc::SHN_NORMAL).0);
     eventually("the shutdown is complete", || {

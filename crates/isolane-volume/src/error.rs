@@ -7,7 +7,7 @@
 //! | `NoSpace` | file system | once there is space |
 //! | `Shrunk` | the program that truncated the file | after the volume is reopened |
 //! | `ReadFailed`, `WriteFailed`, `ShortWrite`, `SizeUnknown` | storage | possibly |
-//! | `SyncFailed` | storage | after the volume is reopened |
+//! | `SyncFailed`, `Gone` | storage | after the volume is reopened |
 
 use std::io;
 
@@ -72,8 +72,15 @@ pub enum VolumeError {
         /// Bytes to write.
         len: u64,
     },
+    /// The device does not exist any more (ENODEV, ENXIO): nothing succeeds until the volume is reopened.
+    #[error("the device is gone: {}; attach it again, then open the volume again", errno(*raw_os_error))]
+    Gone {
+        /// OS error of the first request that found it gone.
+        raw_os_error: i32,
+    },
     /// A sync failed, now or earlier: written data may be lost, and the kernel reports the error
-    /// only once. No more writes until the volume is reopened.
+    /// only once. No more writes until the volume is reopened, and no reads from the page cache, which may have what
+    /// the disk does not.
     #[error("sync failed, writes may be lost: {}; check the storage, then restart the target", errno(*raw_os_error))]
     SyncFailed {
         /// OS error of the sync.

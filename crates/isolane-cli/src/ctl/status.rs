@@ -35,6 +35,8 @@ fn to_text(status: &Value) -> String {
         let of_subsystem = namespaces.iter().filter(|one| one["subsystem"] == *subsystem);
         for namespace in of_subsystem {
             text += &line(namespace);
+            let reason = namespace["reason"].as_str();
+            text += &reason.map_or_else(String::new, |reason| format!("{:>4}  {reason}\n", ""));
             text += &orphans(namespace);
         }
     }
@@ -78,7 +80,7 @@ fn line(namespace: &Value) -> String {
         "{:>4}  {:<8}  {:>10}  {}{read_only}{}\n",
         namespace["nsid"].as_u64().unwrap_or_default(),
         namespace["state"].as_str().unwrap_or_default(),
-        show_bytes(namespace["bytes"].as_f64().unwrap_or_default()),
+        namespace["bytes"].as_f64().filter(|bytes| *bytes > 0.0).map_or("-".into(), show_bytes),
         namespace["volume"].as_str().unwrap_or_default(),
         max_speed(&namespace["qos"]),
     )

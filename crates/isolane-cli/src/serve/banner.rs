@@ -33,7 +33,7 @@ impl Banner<'_> {
                 let _ = writeln!(text, "  hosts connect to {address}");
             }
         }
-        for Opened { subsystem, volumes } in *subsystems {
+        for Opened { subsystem, volumes, .. } in *subsystems {
             if subsystems.len() > 1 {
                 let _ = writeln!(text, "subsystem {}", subsystem.nqn);
             }
@@ -42,7 +42,7 @@ impl Banner<'_> {
             }
         }
         let first = subsystems.iter().find_map(|one| Some((one, one.volumes.first()?)));
-        let Some((Opened { subsystem, volumes }, Described { nsid, .. })) = first else { return text };
+        let Some((Opened { subsystem, volumes, .. }, Described { nsid, .. })) = first else { return text };
         let mut there = ports.iter().zip(&reachable).filter(|(port, _)| port.has(subsystem));
         let Some(to) = there.find_map(|(_, addresses)| addresses.first()) else { return text };
         let nqn = subsystem.nqn;
@@ -96,7 +96,8 @@ mod tests {
             spec: "mem:1G".parse().unwrap(),
             text: (*text).to_owned(),
         });
-        Opened { subsystem: Subsystem::new(nqn.parse().unwrap()), volumes: described.collect() }
+        let subsystem = Subsystem::new(nqn.parse().unwrap());
+        Opened { subsystem, volumes: described.collect(), missing: Vec::new() }
     }
 
     fn show(listeners: &[&str], subsystems: &[Opened]) -> String {

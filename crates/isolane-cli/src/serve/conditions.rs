@@ -1,6 +1,6 @@
 //! Conditions of volumes: at the end of the target, and for SIGUSR1.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use isolane_volume::{Condition, OpenError, Volume};
 use serde_json::json;
@@ -11,7 +11,7 @@ use crate::failure::Failure;
 #[derive(Default)]
 pub struct Conditions {
     volumes: Mutex<Vec<Weak<dyn Volume>>>,
-    skipped: Vec<Condition>,
+    skipped: Mutex<Vec<Condition>>,
 }
 
 impl Conditions {
@@ -28,11 +28,24 @@ impl Conditions {
     }
 
     /// Adds a volume that cannot be opened, and logs the reason.
-    pub fn skip(&mut self, nsid: u32, error: OpenError) {
+    pub fn skip(&self, nsid: u32, error: OpenError) {
         let OpenError { name, reason, remedy, .. } = error;
-        let text = format!("namespace {nsid} is missing: {reason}; {remedy}, then restart this target");
+        let text = format!(
+            "namespace {nsid} is missing: {reason}; {remedy}, then run `isolane ctl namespace online {nsid}`"
+        );
         log::error!("{name}: {text}");
-        self.skipped.push(Condition { name, text, is_failure: true });
+        self.skipped().push(Condition { name, text, is_failure: true });
+    }
+
+    /// A volume that could not be opened is served now. The target has still not served it for a time.
+    pub fn find(&self, nsid: u32, name: &str) {
+        for skipped in self.skipped().iter_mut().filter(|skipped| skipped.name == name) {
+            skipped.text = format!("namespace {nsid} was missing at the start");
+        }
+    }
+
+    fn skipped(&self) -> MutexGuard<'_, Vec<Condition>> {
+        self.skipped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses to serve no volume at all.
@@ -46,7 +59,7 @@ impl Conditions {
     /// Returns the conditions of all volumes.
     fn all(&self) -> impl Iterator<Item = Condition> {
         let served = self.served().into_iter().flat_map(|volume| volume.conditions());
-        self.skipped.iter().cloned().chain(served)
+        self.skipped().clone().into_iter().chain(served)
     }
 
     /// Logs the failures. Returns their number.

@@ -85,9 +85,7 @@ fn add_server(config: &Config, arguments: &mut Vec<String>, unsupported: &mut Ve
         let option = format!("--{}", key.name);
         let text = item.to_string().trim().to_owned();
         match key.name {
-            "state" | "stall-after" | "answer-within" | "limits" => {
-                unsupported.push(format!("server: {}; remove it", key.name))
-            }
+            "state" | "limits" => unsupported.push(format!("server: {}; remove it", key.name)),
             // Read by `read` and `auth`.
             "skip-missing" | "discovery-require" | "auth-hashes" | "auth-groups" => {}
             "advertise" => {

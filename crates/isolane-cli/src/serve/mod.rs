@@ -20,6 +20,7 @@ mod operator;
 mod qos;
 mod service;
 mod subsystem;
+mod times;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -254,6 +255,13 @@ pub struct Args {
     /// small sends, and over loopback the kernel always copies
     #[arg(long, value_name = "BYTES|off", default_value = "off", value_parser = parse_threshold)]
     zerocopy_threshold: Threshold,
+    /// Time from which a namespace whose volume has not completed a command is shown as stalled: from 1s to 60s
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = times::parse_stall_after)]
+    stall_after: Duration,
+    /// Time after which a command that its volume has not completed is given back to its host, which repeats it: from 1s
+    /// to 600s. Linux resets its controller after 30 s
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = times::parse_answer_within)]
+    answer_within: Duration,
     /// Serve the other volumes if one cannot be opened; SIGUSR1 shows it, and the exit status is 1. Needs --nqn, because
     /// the default name depends on the volumes
     #[arg(long, requires = "nqn")]
@@ -272,7 +280,7 @@ pub struct Args {
 }
 
 /// Options with keys in a file.
-const FILE_OPTIONS: [&str; 23] = [
+const FILE_OPTIONS: [&str; 25] = [
     "volumes",
     "listen",
     "advertise",
@@ -293,6 +301,8 @@ const FILE_OPTIONS: [&str; 23] = [
     "rbd_images_per_connection",
     "pool",
     "zerocopy_threshold",
+    "stall_after",
+    "answer_within",
     "skip_missing",
     "control_socket",
     "metrics",
@@ -506,6 +516,7 @@ fn configure(
         return Err(Failure::new("cannot measure acknowledgments", "--observe off records nothing")
             .with_hint("leave out --acks or --observe off"));
     }
+    (config.stall_after, config.answer_within) = times::checked(args.stall_after, args.answer_within)?;
     config.max_pool_pages = args.pool / PAGE_SIZE;
     if args.advertise.iter().any(|address| address.ip().is_unspecified()) {
         return Err(Failure::new("cannot advertise 0.0.0.0 or [::]", "no host can connect there")

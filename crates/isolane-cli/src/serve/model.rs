@@ -6,7 +6,7 @@ use std::path::{Path, absolute};
 use isolane_config::{
     AbsolutePath, Addresses, Config, Host, Hosts, Idle, KernelInterface, ListenAddress, Metrics, Name, Names,
     Namespace, Namespaces, Number, OnSlow, OneIn, Placement, Port, Scheduler, Server, Size, StandardNqn,
-    Subsystem, SubsystemNqn, Volume,
+    Subsystem, SubsystemNqn, Time, Volume,
 };
 use isolane_inspect::program;
 use isolane_volume::spec::{Source, VolumeSpec, format_size};
@@ -169,6 +169,12 @@ fn server(args: &Args) -> Result<Server, Failure> {
     }
     if args.observe_memory != default.observe_memory {
         server.observe_memory = Size::new(args.observe_memory as u64);
+    }
+    if args.stall_after != default.stall_after {
+        server.stall_after = Time::new(args.stall_after);
+    }
+    if args.answer_within != default.answer_within {
+        server.answer_within = Time::new(args.answer_within);
     }
     server.zerocopy_threshold = args.zerocopy_threshold.and_then(|bytes| Size::new(bytes as u64));
     if args.on_slow != default.on_slow {

@@ -130,8 +130,8 @@ impl Operator {
             subsystems: Mutex::default(),
             file,
         };
-        for Opened { subsystem, volumes } in subsystems {
-            let specs = volumes.into_iter().map(|volume| (volume.nsid, volume.spec));
+        for Opened { subsystem, volumes, missing } in subsystems {
+            let specs = volumes.into_iter().map(|volume| (volume.nsid, volume.spec)).chain(missing);
             operator.add_subsystem(&subsystem.nqn, specs);
         }
         operator
@@ -264,6 +264,7 @@ impl SubsystemOperator {
                 "subsystem": nqn,
                 "nsid": status.nsid,
                 "state": state,
+                "reason": status.reason,
                 "volume": status.volume,
                 "bytes": status.bytes,
                 "block_size": status.block_size,
@@ -361,14 +362,17 @@ impl SubsystemOperator {
         let served = specs.get(&nsid).ok_or_else(|| refused(NamespaceError::Unknown(nsid)))?;
         let is_offline =
             |status: &NamespaceStatus| status.nsid == nsid && status.state == NamespaceState::Offline;
-        if !self.target.list().iter().any(is_offline) {
+        let Some(status) = self.target.list().into_iter().find(is_offline) else {
             let detail = format!("namespace {nsid} is online; reopen closes its volume first");
             return Err(Reply::problem(409, "not possible", detail));
-        }
-        let served = Served { spec: without_size(&served.spec), is_protected: served.is_protected };
+        };
+        // A file that was open has its size, which may have changed.
+        let spec = if status.reason.is_none() { without_size(&served.spec) } else { served.spec.clone() };
+        let served = Served { spec, is_protected: served.is_protected };
         let opened = self.open(&served.spec)?;
         let description = volume::describe(&served.spec, &*opened);
         self.give(nsid, &served, opened, shrink)?;
+        self.conditions.find(nsid, &status.volume);
         Ok(Reply::ok(json!({ "nsid": nsid, "volume": description })))
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
 
-use isolane_target::{QosConfig, Subsystem};
+use isolane_target::{OfflineVolume, QosConfig, Subsystem};
 use isolane_volume::spec::VolumeSpec;
 use isolane_volume::{OpenError, Volume};
 use isolane_volumes::Kinds;
@@ -79,6 +79,8 @@ pub struct Opened {
     pub subsystem: Subsystem,
     /// The volumes that are open.
     pub volumes: Vec<Described>,
+    /// Those that cannot be opened, by namespace ID.
+    pub missing: Vec<(u32, VolumeSpec)>,
 }
 
 /// An open volume, as users see it.
@@ -97,14 +99,18 @@ pub fn open(planned: Vec<Planned>, args: &Args, kinds: &Kinds) -> Result<(Vec<Op
         planned.iter().flat_map(|one| one.volumes.iter().map(|(_, spec)| spec.clone())).collect();
     memory::check(kinds, &specs)?;
     let mut opened = open_all(kinds, &specs).into_iter();
-    let mut conditions = Conditions::default();
+    let conditions = Conditions::default();
     let mut subsystems = Vec::new();
     for mut settings in planned {
         let (nqn, volumes) = (settings.nqn, std::mem::take(&mut settings.volumes));
         let (mut served, mut described, mut identities) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut missing, mut offline) = (Vec::new(), Vec::new());
         for ((nsid, spec), opened) in volumes.into_iter().zip(&mut opened) {
             let volume = match opened {
                 Err(error) if args.skip_missing => {
+                    let (name, reason) = (error.name.clone(), error.reason.clone());
+                    offline.push(OfflineVolume { nsid, name, reason });
+                    missing.push((nsid, spec));
                     conditions.skip(nsid, error);
                     continue;
                 }
@@ -118,8 +124,8 @@ pub fn open(planned: Vec<Planned>, args: &Args, kinds: &Kinds) -> Result<(Vec<Op
             served.push((nsid, volume));
         }
         let nqn = nqn.map_or_else(|| nqn::derive(identities, args.listeners()[0].address), Ok)?;
-        let subsystem = settings.to_subsystem(nqn, served);
-        subsystems.push(Opened { subsystem, volumes: described });
+        let subsystem = Subsystem { offline, ..settings.to_subsystem(nqn, served) };
+        subsystems.push(Opened { subsystem, volumes: described, missing });
     }
     conditions.check_any()?;
     Ok((subsystems, conditions))

@@ -153,10 +153,11 @@ impl Core {
         let is_spare =
             self.is_within_volume(position, len, IN_CAPSULE_PARTS) && self.memory.has_available(len);
         // A stalled namespace does not take the guarantee from the others.
-        let is_stalled = self.volumes[position].slow.is_stalled;
-        let can_use_guarantee =
-            lane.guaranteed_slot.is_none() && pages_for(len) <= GUARANTEED_PAGES && !is_stalled;
-        if !is_spare && !can_use_guarantee {
+        if !is_spare
+            && (lane.guaranteed_slot.is_some()
+                || pages_for(len) > GUARANTEED_PAGES
+                || self.volumes[position].slow.is_stalled)
+        {
             return None;
         }
         let buffer = self.memory.pool.buffer(len)?;

@@ -21,11 +21,10 @@ use super::io::has_retry_delays;
 use super::waiting::extract_from;
 use super::{Core, Driver};
 use crate::lane::{Lane, Stalled};
-use crate::namespace::Namespaces;
 use crate::orphans::{OrphanChange, OrphanFence};
 use crate::shared::Message;
 use crate::slab::SlabKey;
-use crate::timeline::{Kind, Mark, Timeline};
+use crate::timeline::Timeline;
 use crate::work::{FileWork, Job, Waiting};
 
 /// Answers that wait until every core has the fences of their changes.
@@ -251,7 +250,7 @@ impl Driver {
             if lane.guaranteed_slot == Some(permit.slot()) {
                 (lane.guaranteed_slot, job.holds_guarantee) = (Some(NO_SLOT), true);
             }
-            let (position, mark) = (job.position, answered_mark(&core.namespaces, job));
+            let (position, mark) = (job.position, job.failed_mark(core.namespaces.at(job.position)));
             core.add_mark(lane, mark);
             core.answer(lane, position, permit);
         }
@@ -275,14 +274,6 @@ impl Driver {
             core.answer_in_capsule(lane);
         }
     }
-}
-
-/// Returns the mark of a command that is answered while it waits or is at its volume.
-pub(super) fn answered_mark(namespaces: &Namespaces, job: &Job) -> Mark {
-    let kind = Kind::new(namespaces.at(job.position).number, job.operation, job.len);
-    let mut mark = Mark::new(kind, job.id, job.timeline);
-    mark.failed = true;
-    mark
 }
 
 /// Jobs at one volume that were answered or have lost their connection, from which it gets no new commands.

@@ -11,7 +11,6 @@ use isolane_observe::stage::{Operation, Stage};
 use isolane_volume::Request;
 
 use super::over_limit::OverLimit;
-use super::stalled::answered_mark;
 use super::{Core, Driver};
 use crate::lane::Lane;
 use crate::memory_budget::MemoryBudget;
@@ -183,7 +182,7 @@ impl Core {
                 }
                 self.end(lane, job.volatile);
                 if lane.is_open() {
-                    self.add_mark(lane, answered_mark(&self.namespaces, &job));
+                    self.add_mark(lane, job.failed_mark(self.namespaces.at(job.position)));
                 }
                 if let Some(permit) = job.permit.take() {
                     self.answer(lane, job.position, permit);

@@ -22,6 +22,8 @@ pub(crate) struct Health {
     /// OS error of the first failed sync; 0 if none.
     sync_error: AtomicI32,
     shrunk: AtomicBool,
+    /// OS error of the first operation that did not find the device; 0 if none.
+    gone_error: AtomicI32,
     syncs: InFlight,
     durable_writes: InFlight,
 }
@@ -102,16 +104,38 @@ impl Health {
 
     /// Checks that writes and durable completions are allowed.
     pub(crate) fn check(&self) -> Result<(), VolumeError> {
+        self.check_sync().and_then(|()| self.check_presence())
+    }
+
+    /// Checks that reads are allowed. After a failed sync, the page cache may show what the disk does not have; a direct
+    /// read shows what it has.
+    pub(crate) fn check_read(&self, is_direct: bool) -> Result<(), VolumeError> {
+        if is_direct { self.check_presence() } else { self.check() }
+    }
+
+    fn check_sync(&self) -> Result<(), VolumeError> {
         match self.sync_error.load(Ordering::Acquire) {
-            0 => self.check_read(),
+            0 => Ok(()),
             raw_os_error => Err(VolumeError::SyncFailed { raw_os_error }),
         }
     }
 
-    /// Checks that reads are allowed. A truncated file may have grown again, with zeroes in place
-    /// of data; after a failed sync all written data is still readable.
-    pub(crate) fn check_read(&self) -> Result<(), VolumeError> {
-        if self.shrunk.load(Ordering::Acquire) { Err(VolumeError::Shrunk) } else { Ok(()) }
+    /// A truncated file may have grown again, with zeroes in place of data.
+    fn check_presence(&self) -> Result<(), VolumeError> {
+        match self.gone_error.load(Ordering::Acquire) {
+            0 if self.shrunk.load(Ordering::Acquire) => Err(VolumeError::Shrunk),
+            0 => Ok(()),
+            raw_os_error => Err(VolumeError::Gone { raw_os_error }),
+        }
+    }
+
+    /// Records that the device is gone.
+    pub(crate) fn record_gone(&self, name: &str, raw_os_error: i32) -> VolumeError {
+        let error = VolumeError::Gone { raw_os_error };
+        if self.gone_error.swap(raw_os_error, Ordering::AcqRel) == 0 {
+            log::error!("{name}: {error}");
+        }
+        error
     }
 
     /// Records a failed sync.
@@ -143,6 +167,11 @@ pub(crate) fn write_error(raw_os_error: i32) -> VolumeError {
     }
 }
 
+/// Whether the error means that the device does not exist any more.
+pub(crate) fn is_gone(raw_os_error: i32) -> bool {
+    [Errno::NODEV, Errno::NXIO].iter().any(|errno| errno.raw_os_error() == raw_os_error)
+}
+
 /// Whether the error means lack of space. In a write, that loses no earlier data.
 pub(crate) fn is_out_of_space(raw_os_error: i32) -> bool {
     [Errno::NOSPC, Errno::DQUOT, Errno::FBIG].iter().any(|errno| errno.raw_os_error() == raw_os_error)
@@ -172,6 +201,10 @@ mod tests {
         health.record_sync_failure("disk", 5);
         assert_eq!(health.record_sync_failure("disk", 28), VolumeError::SyncFailed { raw_os_error: 5 });
         assert_eq!(health.check(), Err(VolumeError::SyncFailed { raw_os_error: 5 }));
+        assert_eq!(health.check_read(true), Err(VolumeError::Shrunk));
+        assert_eq!(health.check_read(false), Err(VolumeError::SyncFailed { raw_os_error: 5 }));
+        let gone = VolumeError::Gone { raw_os_error: 6 };
+        assert_eq!((health.record_gone("disk", 6), health.check_read(true)), (gone.clone(), Err(gone)));
     }
 
     #[test]

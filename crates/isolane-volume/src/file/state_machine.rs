@@ -116,7 +116,7 @@ impl FileStateMachine {
     }
 
     fn resume_read(&self, is_short: bool, mut operation: FileOp, pool: &mut Pool) -> Step {
-        if let Err(error) = self.health.check_read() {
+        if let Err(error) = self.health.check_read(self.direct) {
             return fail(error, operation, pool);
         }
         if is_short {
@@ -258,10 +258,11 @@ impl FileStateMachine {
             return Step::File(operation, Task(state));
         }
         let sync_failure = || self.health.record_sync_failure(&self.description.name, raw_os_error);
+        let is_unsupported = health::is_unsupported(raw_os_error) && operation.buffer.is_none();
+        let gone = (health::is_gone(raw_os_error) && !is_unsupported)
+            .then(|| self.health.record_gone(&self.description.name, raw_os_error));
         let error = match state {
-            TaskState::Zero { zeroing, lock }
-                if health::is_unsupported(raw_os_error) && operation.buffer.is_none() =>
-            {
+            TaskState::Zero { zeroing, lock } if is_unsupported => {
                 drop(lock);
                 self.features.disable(operation.kind);
                 log::info!(
@@ -297,7 +298,7 @@ impl FileStateMachine {
             TaskState::Zero { .. } => health::write_error(raw_os_error),
             state => unreachable!("{state:?} has no operation of the state machine"),
         };
-        fail(error, operation, pool)
+        fail(gone.unwrap_or(error), operation, pool)
     }
 
     fn is_durable(&self, fua: bool) -> bool {
@@ -331,7 +332,7 @@ impl Volume for FileStateMachine {
 
     fn start(&self, request: Request, pool: &mut Pool) -> Step {
         let is_read = matches!(request, Request::Read { .. });
-        let check_health = || if is_read { self.health.check_read() } else { self.health.check() };
+        let check_health = || if is_read { self.health.check_read(self.direct) } else { self.health.check() };
         if let Err(error) = request.check(&self.present_info()).and_then(|()| check_health()) {
             return request.fail(error, pool);
         }

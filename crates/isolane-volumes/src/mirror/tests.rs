@@ -145,7 +145,8 @@ fn volume(name: &str, block_size: u32, bytes: usize) -> Arc<dyn Volume> {
     };
     let identity = Identity::derived(name.as_bytes());
     let description = VolumeDescription { name: name.to_owned(), info, identity, generation: None };
-    Arc::new(FileStateMachine::new(description, Features::file(), false))
+    // Direct I/O, so that a member is readable after a failed sync.
+    Arc::new(FileStateMachine::new(description, Features::file(), true))
 }
 
 /// One simulated mirror through several power cuts.
