@@ -14,7 +14,7 @@ const NQN: &str = "nqn.2024-01.org.example:socket-options";
 fn serve(address: SocketAddr, options: &str) -> Target {
     let mut config = TargetConfig::new(NQN.parse().unwrap());
     config.subsystems[0].volumes = vec![(1, open(&spec::parse("mem:1M").unwrap()).unwrap())];
-    config.listen = vec![Listen { address, options: options.parse().unwrap() }];
+    config.listen = vec![Listen { address, options: options.parse().unwrap() }.into()];
     config.mode = Mode::Sleep;
     Target::start(config).unwrap()
 }

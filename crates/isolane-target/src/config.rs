@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use isolane_wire::Nqn;
 
 use crate::auth::AuthConfig;
 use crate::error::StartError;
-use crate::listen::Listen;
 use crate::placement::Placement;
+use crate::port::TargetPort;
 
 /// An NVM subsystem: its namespaces, and the hosts that can use them.
 #[derive(Clone)]
@@ -31,6 +32,12 @@ pub struct Subsystem {
     pub offline: Vec<OfflineVolume>,
     /// NQNs of the hosts that can connect; `None` admits every host.
     pub allowed_hosts: Option<Vec<Nqn>>,
+    /// Names of the ports at which hosts reach it; `None`: all ports.
+    pub ports: Option<Vec<String>>,
+    /// Model number, at most 40 printable ASCII characters.
+    pub model: String,
+    /// Lowest and highest controller ID, from 1 to 65519.
+    pub cntlids: RangeInclusive<u16>,
 }
 
 /// A volume that could not be opened.
@@ -45,10 +52,11 @@ pub struct OfflineVolume {
 }
 
 impl Subsystem {
-    /// Returns a subsystem without namespaces, for every host.
+    /// Returns a subsystem without namespaces, for every host at all ports.
     pub fn new(nqn: Nqn) -> Subsystem {
-        let (volumes, offline) = (Vec::new(), Vec::new());
-        Subsystem { nqn, serial: String::from("ISOLANE"), volumes, offline, allowed_hosts: None }
+        let SubsystemConfig { model, allowed_hosts, ports, cntlids, .. } = SubsystemConfig::default();
+        let (serial, volumes, offline) = (String::from("ISOLANE"), Vec::new(), Vec::new());
+        Subsystem { nqn, serial, volumes, offline, allowed_hosts, ports, model, cntlids }
     }
 
     /// Checks the IDs of the namespaces without a volume, which hosts do not see.
@@ -76,6 +84,9 @@ impl Subsystem {
             serial: self.serial.clone(),
             namespaces,
             allowed_hosts: self.allowed_hosts.clone(),
+            ports: self.ports.clone(),
+            model: self.model.clone(),
+            cntlids: self.cntlids.clone(),
             ..template.clone()
         }
     }
@@ -84,10 +95,10 @@ impl Subsystem {
 /// Subsystems, addresses, and limits of a target. Start from [`TargetConfig::new`] and change single fields.
 #[derive(Clone)]
 pub struct TargetConfig {
-    /// The NVM subsystems, all of them at all addresses.
+    /// The NVM subsystems.
     pub subsystems: Vec<Subsystem>,
-    /// Addresses to listen on, each with its socket options.
-    pub listen: Vec<Listen>,
+    /// The ports: addresses to listen on, each with its socket options.
+    pub listen: Vec<TargetPort>,
     /// Addresses in the discovery log; if empty, the listeners that a host can reach.
     pub advertise: Vec<SocketAddr>,
     /// Authentication of hosts, for all subsystems; `None` serves every allowed host.
@@ -204,10 +215,11 @@ impl TargetConfig {
     /// If an address is given twice, which would look like an address in use, if two namespaces have the same identity,
     /// which hosts would treat as two paths to one namespace, or if a namespace without a volume has no ID of its own.
     pub(crate) fn check(&self) -> Result<(), StartError> {
-        for (at, Listen { address, .. }) in self.listen.iter().enumerate() {
-            let is_twice = self.listen[..at].iter().any(|other| other.address == *address);
+        for (at, port) in self.listen.iter().enumerate() {
+            let address = port.listen.address;
+            let is_twice = self.listen[..at].iter().any(|other| other.listen.address == address);
             if is_twice && address.port() != 0 {
-                return Err(StartError::SameAddress(*address));
+                return Err(StartError::SameAddress(address));
             }
         }
         self.subsystems.iter().try_for_each(Subsystem::check_offline)?;

@@ -49,6 +49,7 @@ mod observed;
 mod orphans;
 mod page_thread;
 mod placement;
+mod port;
 mod release;
 mod scheduler;
 mod shared;
@@ -68,6 +69,7 @@ pub use listen::{DEFAULT_PORT, Listen, is_dual_stack, parse_address};
 pub use observed::Turn;
 pub use orphans::Orphan;
 pub use placement::Placement;
+pub use port::TargetPort;
 pub use target::{SnapshotSource, Target};
 
 pub use isolane_observe::stage::Operation;

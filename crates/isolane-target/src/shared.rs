@@ -14,7 +14,7 @@ use isolane_memory::PAGE_SIZE;
 use isolane_proto::auth::Computed;
 use isolane_proto::subsystem::{
     AssociationId, CloseReason, ConnectRefusal, Connected, ConnectionInfo, ControlEvent, Host, HostPage,
-    Port, SubsystemConfig, SubsystemId,
+    ListenerId, Port, SubsystemConfig, SubsystemId,
 };
 use isolane_reactor::Waker;
 use isolane_reactor::mailbox::{self, Receiver, SendError, Sender};
@@ -42,7 +42,7 @@ use crate::slab::LaneId;
 /// Message from one core to another.
 pub(crate) enum Message {
     /// Take over an accepted connection.
-    Adopt { socket: std::net::TcpStream, peer: SocketAddr },
+    Adopt { socket: std::net::TcpStream, peer: SocketAddr, listener: ListenerId },
     /// Close this connection before Connect: a newer one has displaced it.
     Displace { lane: LaneId },
     /// Close this lane: its association or the I/O of its controller has ended.
@@ -171,7 +171,7 @@ impl Shared {
             busy_poll_us: config
                 .listen
                 .iter()
-                .filter_map(|at| at.options.busy_poll_us)
+                .filter_map(|at| at.listen.options.busy_poll_us)
                 .max()
                 .unwrap_or_default(),
             is_dynamic: config.rebalance_interval.is_some(),
@@ -338,13 +338,13 @@ impl Shared {
     /// returns the number of cores that will reply. Holds the lock throughout, so that no connection moves.
     pub(crate) fn request_drain(
         &self,
-        entry: &SubmissionEntry,
-        data: &[u8],
+        (entry, data): (&SubmissionEntry, &[u8]),
+        from: ConnectionInfo,
         fence: &Arc<Fence>,
         reply_to: LaneId,
     ) -> usize {
         let control = self.control.lock();
-        let Some((subsystem, host)) = control.port.host_to_drain(entry, data) else { return 0 };
+        let Some((subsystem, host)) = control.port.host_to_drain(entry, data, from) else { return 0 };
         let lanes = control.lanes.iter().filter(|(id, _)| id.subsystem == subsystem);
         let lanes = lanes.flat_map(|(_, lanes)| lanes);
         let mut cores: Vec<usize> =

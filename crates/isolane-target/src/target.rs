@@ -25,10 +25,11 @@ use crate::core::{Acceptor, Driver};
 use crate::counters::{ConnectionStatus, Counters, NamespaceCounters};
 use crate::descriptors;
 use crate::error::{NamespaceError, ShutdownReport, StartError};
-use crate::listen::{Listen, is_dual_stack};
+use crate::listen::is_dual_stack;
 use crate::namespace::Namespaces;
 use crate::observed::Turn;
 use crate::page_thread;
+use crate::port::TargetPort;
 use crate::shared::{Message, Shared};
 use crate::snapshot;
 
@@ -90,8 +91,8 @@ impl Target {
     pub fn start(config: TargetConfig) -> Result<Target, StartError> {
         config.check()?;
         let max_descriptors = descriptors::raise_limit();
-        let open = |listen: &Listen| {
-            let all = config.listen.iter().map(|listen| listen.address);
+        let open = |TargetPort { listen, .. }: &TargetPort| {
+            let all = config.listen.iter().map(|port| port.listen.address);
             listen.open(is_dual_stack(listen.address, all))
         };
         let listeners = config.listen.iter().map(open).collect::<Result<Vec<_>, _>>()?;
@@ -435,7 +436,7 @@ fn port_config(
     };
     PortConfig {
         subsystems: config.subsystems.iter().enumerate().map(to_config).collect(),
-        listeners: listeners.to_vec(),
+        listeners: config.listen.iter().zip(listeners).map(|(port, at)| port.to_listener(*at)).collect(),
         advertise: config.advertise.clone(),
         max_associations: config.max_connections.clamp(1, 0xf000),
         generation_start: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),

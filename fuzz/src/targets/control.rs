@@ -1,10 +1,11 @@
 //! The control path: a port with several hosts at once.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use isolane_proto::subsystem::{
-    Action, AssociationId, ConnectionInfo, ControlEvent, HostPage, NamespaceConfig, NamespaceGeometry, Port,
-    PortConfig, SubsystemConfig, data_expected,
+    Action, AssociationId, ConnectionInfo, ControlEvent, HostPage, ListenerId, NamespaceConfig,
+    NamespaceGeometry, Port, PortConfig, SubsystemConfig, data_expected,
 };
 use isolane_wire::fabrics::{ConnectCommand, ConnectData};
 use isolane_wire::{Nqn, SubmissionEntry};
@@ -51,7 +52,7 @@ impl Harness {
     fn new() -> Self {
         let config = PortConfig {
             subsystems: vec![subsystem()],
-            listeners: Vec::new(),
+            listeners: vec![address().into()],
             advertise: Vec::new(),
             max_associations: 4,
             generation_start: 7,
@@ -114,8 +115,7 @@ impl Harness {
     }
 
     fn connect(&mut self, command: &ConnectCommand, data: &[u8]) {
-        let address = ([127, 0, 0, 1], 4420).into();
-        let from = ConnectionInfo { local: address, remote: address };
+        let from = ConnectionInfo { listener: ListenerId::at(0), local: address(), remote: address() };
         if let Ok(connected) = self.port.connect(&command.entry(), data, from, self.now) {
             assert!(connected.completion.is_success());
             assert!(!self.queues.iter().any(|&(id, qid, _)| (id, qid) == (connected.id, connected.qid)));
@@ -249,6 +249,10 @@ impl Harness {
         self.drain_events();
         assert!(self.port.associations().is_empty(), "no association outlives its connections");
     }
+}
+
+fn address() -> SocketAddr {
+    ([127, 0, 0, 1], 4420).into()
 }
 
 fn subsystem_nqn() -> Nqn {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use isolane_config::{Config, Effect, diff};
 use isolane_inspect::program::{Reply, Request};
-use isolane_target::{ApplyError, NamespaceChange, Subsystem, TargetChange};
+use isolane_target::{ApplyError, NamespaceChange, TargetChange};
 use isolane_volume::Volume;
 use isolane_wire::Nqn;
 use serde::Deserialize;
@@ -19,7 +19,6 @@ use serde_json::{Value, json};
 use super::auth::ConfiguredKeys;
 use super::differences::{Difference, Differences};
 use super::live_config::{Current, LiveConfig, warn_of_gaps};
-use super::nqn;
 use super::operator::{CLOSE_TIMEOUT, Operator, read};
 use super::subsystem::{Planned, open_all};
 use crate::failure::Failure;
@@ -237,12 +236,8 @@ fn changes(
     for planned in &differences.added {
         let nsids = planned.volumes.iter().map(|(nsid, _)| *nsid);
         let Some(nqn) = planned.nqn else { continue };
-        changes.push(TargetChange::AddSubsystem(Subsystem {
-            serial: planned.serial.clone().unwrap_or_else(|| nqn::serial(&nqn)),
-            volumes: nsids.zip(&mut volumes).collect(),
-            allowed_hosts: planned.allowed_hosts.clone(),
-            ..Subsystem::new(nqn)
-        }));
+        let opened = nsids.zip(&mut volumes).collect();
+        changes.push(TargetChange::AddSubsystem(planned.to_subsystem(nqn, opened)));
     }
     let hosts = differences.hosts.iter().cloned();
     changes.extend(hosts.map(|(subsystem, hosts)| TargetChange::SetHosts { subsystem, hosts }));

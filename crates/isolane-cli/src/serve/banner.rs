@@ -3,13 +3,16 @@
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
+use isolane_target::TargetPort;
 use isolane_volume::shell::quoted;
 
 use super::subsystem::{Described, Opened};
 
 /// The data of the banner.
 pub struct Banner<'a> {
-    /// Addresses of listeners.
+    /// The ports.
+    pub ports: &'a [TargetPort],
+    /// Address of the listener of each port.
     pub listeners: &'a [SocketAddr],
     /// The subsystems and their volumes.
     pub subsystems: &'a [Opened],
@@ -21,7 +24,7 @@ impl Banner<'_> {
     /// Returns one `listening on` line per listener, one line per volume, and commands for a Linux host and for this
     /// program.
     pub fn to_text(&self) -> String {
-        let Banner { listeners, subsystems, program } = self;
+        let Banner { ports, listeners, subsystems, program } = self;
         let reachable: Vec<Vec<SocketAddr>> = listeners.iter().map(|one| reachable(one, listeners)).collect();
         let mut text = String::new();
         for (listener, addresses) in listeners.iter().zip(&reachable) {
@@ -39,11 +42,9 @@ impl Banner<'_> {
             }
         }
         let first = subsystems.iter().find_map(|one| Some((one, one.volumes.first()?)));
-        let (Some(to), Some((Opened { subsystem, volumes, .. }, Described { nsid, .. }))) =
-            (reachable.iter().flatten().next(), first)
-        else {
-            return text;
-        };
+        let Some((Opened { subsystem, volumes, .. }, Described { nsid, .. })) = first else { return text };
+        let mut there = ports.iter().zip(&reachable).filter(|(port, _)| port.has(subsystem));
+        let Some(to) = there.find_map(|(_, addresses)| addresses.first()) else { return text };
         let nqn = subsystem.nqn;
         let at = format!("-t tcp -a {} -s {}", to.ip(), to.port());
         let subsystem = format!("nvme+tcp://{to}/{nqn}");
@@ -100,8 +101,9 @@ mod tests {
     }
 
     fn show(listeners: &[&str], subsystems: &[Opened]) -> String {
-        let listeners: Vec<_> = listeners.iter().map(|address| address.parse().unwrap()).collect();
-        Banner { listeners: &listeners, subsystems, program: "./isolane" }.to_text()
+        let listeners: Vec<SocketAddr> = listeners.iter().map(|address| address.parse().unwrap()).collect();
+        let ports: Vec<_> = listeners.iter().map(|address| TargetPort::from(*address)).collect();
+        Banner { ports: &ports, listeners: &listeners, subsystems, program: "./isolane" }.to_text()
     }
 
     fn text(listeners: &[&str], volumes: &[(u32, &str)]) -> String {

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use isolane_config::{Config, Hosts, Port, Subsystem, Table, gaps};
+use isolane_config::{Config, Hosts, Number, Port, Subsystem, Table, gaps};
+use isolane_target::TargetPort;
 use isolane_wire::Nqn;
 
 use super::subsystem::Planned;
@@ -21,6 +22,16 @@ pub fn check(path: &Path, config: &Config, strict: bool) -> Result<Vec<String>, 
     }
 }
 
+/// Returns the ports of a configuration.
+pub fn ports(config: &Config) -> Vec<TargetPort> {
+    config.ports.values().map(port).collect()
+}
+
+fn port(port: &Port) -> TargetPort {
+    let discovery_only = port.discovery_only == Some(true);
+    TargetPort { discovery_only, ..TargetPort::named(port.name.as_str(), port.listen.0.clone()) }
+}
+
 /// Returns a subsystem whose volumes are not open yet.
 pub fn plan(config: &Config, subsystem: &Subsystem) -> Planned {
     let namespaces = subsystem.namespaces.iter().flat_map(|all| all.values());
@@ -28,8 +39,15 @@ pub fn plan(config: &Config, subsystem: &Subsystem) -> Planned {
         nqn: Some(subsystem.nqn.0),
         serial: subsystem.serial.as_ref().map(|serial| serial.as_str().to_owned()),
         allowed_hosts: allowed_hosts(config, subsystem),
+        model: subsystem.model.as_ref().map(|model| model.as_str().to_owned()),
+        ports: Some(subsystem.ports.0.iter().map(|name| name.as_str().to_owned()).collect()),
+        cntlids: (cntlid(subsystem.cntlid_min), cntlid(subsystem.cntlid_max)),
         volumes: namespaces.map(|one| (one.nsid.get(), one.volume.spec().clone())).collect(),
     }
+}
+
+fn cntlid(number: Option<Number<1, 0xffef>>) -> Option<u16> {
+    number.and_then(|number| u16::try_from(number.get()).ok())
 }
 
 /// Returns the hosts that can connect; `None`: all.
@@ -50,7 +68,9 @@ fn arguments(config: &Config) -> Result<Vec<String>, Vec<String>> {
     if config.subsystems.is_empty() {
         unsupported.push("a file without a subsystem; add a table [[subsystem]]".to_owned());
     }
-    add_ports(config, &mut arguments, &mut unsupported);
+    if config.ports.is_empty() {
+        unsupported.push("a file without a port; add a table [[port]]".to_owned());
+    }
     config.subsystems.values().for_each(|one| check_subsystem(one, &mut unsupported));
     let limited = config.hosts.values().filter(|host| host.limits.is_some());
     unsupported.extend(limited.map(|host| format!("host {}: limits; remove it", host.name)));
@@ -82,27 +102,10 @@ fn add_server(config: &Config, arguments: &mut Vec<String>, unsupported: &mut Ve
     }
 }
 
-/// All subsystems are at all ports that one of them lists.
-fn add_ports(config: &Config, arguments: &mut Vec<String>, unsupported: &mut Vec<String>) {
-    let is_used = |port: &&Port| config.subsystems.values().any(|one| one.ports.0.contains(&port.name));
-    let (finders, ports): (Vec<&Port>, Vec<&Port>) =
-        config.ports.values().partition(|port| port.discovery_only == Some(true));
-    let finders =
-        finders.iter().map(|port| format!("port {}: discovery-only = true; remove the port", port.name));
-    unsupported.extend(finders);
-    for port in ports.iter().filter(|port| is_used(port)) {
-        arguments.push(format!("--listen={}", port.listen.0));
-        let without = config.subsystems.values().filter(|one| !one.ports.0.contains(&port.name));
-        unsupported.extend(without.map(|one| {
-            format!("subsystem {}: not on port {}, which others use; add it to ports", one.nqn.0, port.name)
-        }));
-    }
-}
-
 fn check_subsystem(subsystem: &Subsystem, unsupported: &mut Vec<String>) {
     let place = format!("subsystem {}", subsystem.nqn.0);
     for (key, item) in subsystem.entries() {
-        if ["model", "cntlid-min", "cntlid-max", "limits"].contains(&key.name) {
+        if key.name == "limits" {
             unsupported.push(format!("{place}: {} = {}; remove it", key.name, item.to_string().trim()));
         }
     }

@@ -3,9 +3,9 @@
 use std::path::{Path, absolute};
 
 use clap::{Args as _, FromArgMatches};
-use isolane_target::AuthConfig;
+use isolane_target::{AuthConfig, TargetPort};
 
-use super::from_file::{check, plan};
+use super::from_file::{check, plan, ports};
 use super::live_config::{LiveConfig, warn_of_gaps};
 use super::subsystem::Planned;
 use super::{Args, auth};
@@ -16,6 +16,8 @@ use crate::failure::{Context, Failure};
 pub struct Loaded {
     /// Options of the target.
     pub options: Args,
+    /// Its ports.
+    pub ports: Vec<TargetPort>,
     /// Its subsystems.
     pub subsystems: Vec<Planned>,
     /// Keys of hosts.
@@ -43,6 +45,7 @@ fn read(path: &Path, strict: bool) -> Result<Loaded, Failure> {
     let (keys, auth) = auth::load(&config)?;
     Ok(Loaded {
         options,
+        ports: ports(&config),
         subsystems: config.subsystems.values().map(|one| plan(&config, one)).collect(),
         auth,
         file: LiveConfig::new(path, strict, text, config, keys),

@@ -35,7 +35,7 @@ use isolane_host::{Cores, IoChoice, Mode};
 use isolane_inspect::program::OnSlow;
 use isolane_memory::PAGE_SIZE;
 use isolane_rbd::Rbd;
-use isolane_target::{AuthConfig, Listen, Placement, Target, TargetConfig, parse_address};
+use isolane_target::{AuthConfig, Listen, Placement, Target, TargetConfig, TargetPort, parse_address};
 use isolane_volume::spec::VolumeSpec;
 use isolane_volumes::Kinds;
 use signal_hook::consts::{SIGHUP, SIGUSR1};
@@ -48,6 +48,7 @@ use observe::{ControlSocket, parse_control_socket, parse_on_slow};
 use operator::Operator;
 use service::Service;
 use subsystem::{Opened, Planned};
+use times::Times;
 
 use crate::choice::{Choice, one_of};
 use crate::cores;
@@ -254,13 +255,8 @@ pub struct Args {
     /// small sends, and over loopback the kernel always copies
     #[arg(long, value_name = "BYTES|off", default_value = "off", value_parser = parse_threshold)]
     zerocopy_threshold: Threshold,
-    /// Time from which a namespace whose volume has not completed a command is shown as stalled: from 1s to 60s
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = times::parse_stall_after)]
-    stall_after: Duration,
-    /// Time after which a command that its volume has not completed is given back to its host, which repeats it: from 1s
-    /// to 600s. Linux resets its controller after 30 s
-    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = times::parse_answer_within)]
-    answer_within: Duration,
+    #[command(flatten)]
+    times: Times,
     /// Serve the other volumes if one cannot be opened; SIGUSR1 shows it, and the exit status is 1. Needs --nqn, because
     /// the default name depends on the volumes
     #[arg(long, requires = "nqn")]
@@ -327,6 +323,11 @@ impl Args {
         self.listen.iter().flat_map(|listeners| listeners.0.clone()).collect()
     }
 
+    /// Returns the listeners as ports without names.
+    fn ports(&self) -> Vec<TargetPort> {
+        self.listeners().into_iter().map(TargetPort::from).collect()
+    }
+
     /// Returns the values without arguments.
     fn default_values() -> Result<Args, Failure> {
         let command = Args::augment_args(clap::Command::new("serve"));
@@ -389,8 +390,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let (args, described) = match &args.config {
         Some(path) => {
-            let Loaded { options, subsystems, auth, file } = load::load(path, args.strict)?;
-            (Args { json: args.json, ..options }, Some((subsystems, auth, file)))
+            let Loaded { options, ports, subsystems, auth, file } = load::load(path, args.strict)?;
+            (Args { json: args.json, ..options }, Some((ports, subsystems, auth, file)))
         }
         None => (args, None),
     };
@@ -398,14 +399,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
     signals::exit_while(&is_starting)?;
     let rbd = Arc::new(Rbd::new(args.rbd_images_per_connection.into()));
     let kinds = volume::kinds(&rbd);
-    let (planned, auth, file) = match described {
-        Some((subsystems, auth, file)) => (subsystems, Some(auth), Some(file)),
-        None => (vec![Planned::of_args(&args, &kinds)?], None, None),
+    let (ports, planned, auth, file) = match described {
+        Some((ports, subsystems, auth, file)) => (ports, subsystems, Some(auth), Some(file)),
+        None => (args.ports(), vec![Planned::of_args(&args, &kinds)?], None, None),
     };
     let (opened, conditions) = subsystem::open(planned, &args, &kinds)?;
     let conditions = Arc::new(conditions);
     let needs_auth = file.as_ref().is_some_and(LiveConfig::needs_auth);
-    let config = configure(&args, &opened, auth)?;
+    let config = configure(&args, ports, &opened, auth)?;
+    let ports = config.listen.clone();
     is_starting.store(false, Ordering::Relaxed);
     let cores = config.cores.clone();
     let target = Target::start(config).context("cannot start the target")?;
@@ -417,7 +419,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let socket = args.control_socket.as_ref().unwrap_or(&ControlSocket::Default);
     let summary = summary(&opened);
-    let banner = Banner { listeners: &addresses, subsystems: &opened, program: &invocation::program_name() };
+    let banner = Banner {
+        ports: &ports,
+        listeners: &addresses,
+        subsystems: &opened,
+        program: &invocation::program_name(),
+    };
     let banner = banner.to_text();
     let has_file = file.is_some();
     let operator = Arc::new(Operator::new(&target, kinds, &conditions, opened, file));
@@ -474,10 +481,15 @@ fn stop(target: Target, conditions: &Conditions) -> Result<(), Failure> {
 }
 
 /// Returns the configuration of the target.
-fn configure(args: &Args, opened: &[Opened], auth: Option<AuthConfig>) -> Result<TargetConfig, Failure> {
+fn configure(
+    args: &Args,
+    ports: Vec<TargetPort>,
+    opened: &[Opened],
+    auth: Option<AuthConfig>,
+) -> Result<TargetConfig, Failure> {
     let mut config = TargetConfig::new(opened[0].subsystem.nqn);
     config.subsystems = opened.iter().map(|one| one.subsystem.clone()).collect();
-    config.listen = args.listeners();
+    config.listen = ports;
     config.advertise = args.advertise.clone();
     config.auth = auth;
     config.cores = match &args.cores {
@@ -487,19 +499,17 @@ fn configure(args: &Args, opened: &[Opened], auth: Option<AuthConfig>) -> Result
     config.placement = args.placement;
     config.mode = args.mode;
     config.io = args.io;
-    config.io_queues = args.io_queues;
-    config.queue_depth = args.queue_depth;
+    (config.io_queues, config.queue_depth) = (args.io_queues, args.queue_depth);
     config.rebalance_interval = args.scheduler;
     config.zerocopy_threshold = args.zerocopy_threshold;
     config.scheduling = args.fair_queueing;
-    config.observe = args.observe;
-    config.observe_memory = args.observe_memory;
+    (config.observe, config.observe_memory) = (args.observe, args.observe_memory);
     config.acks = args.acks;
     if args.acks.is_some() && !args.observe {
         return Err(Failure::new("cannot measure acknowledgments", "--observe off records nothing")
             .with_hint("leave out --acks or --observe off"));
     }
-    (config.stall_after, config.answer_within) = times::checked(args.stall_after, args.answer_within)?;
+    (config.stall_after, config.answer_within) = args.times.checked()?;
     config.max_pool_pages = args.pool / PAGE_SIZE;
     if args.advertise.iter().any(|address| address.ip().is_unspecified()) {
         return Err(Failure::new("cannot advertise 0.0.0.0 or [::]", "no host can connect there")

@@ -22,8 +22,14 @@ pub struct Planned {
     pub nqn: Option<Nqn>,
     /// `None`: derived from the name.
     pub serial: Option<String>,
+    /// `None`: the program's name.
+    pub model: Option<String>,
     /// `None`: every host.
     pub allowed_hosts: Option<Vec<Nqn>>,
+    /// Names of ports; `None`: all.
+    pub ports: Option<Vec<String>>,
+    /// Lowest and highest controller ID; `None`: all.
+    pub cntlids: (Option<u16>, Option<u16>),
     /// By namespace ID.
     pub volumes: Vec<(u32, VolumeSpec)>,
 }
@@ -36,9 +42,29 @@ impl Planned {
         Ok(Planned {
             nqn: args.nqn.as_deref().map(nqn::parse_nqn).transpose()?,
             serial: None,
+            model: None,
+            ports: None,
+            cntlids: (None, None),
             allowed_hosts: (!hosts.is_empty()).then_some(hosts),
             volumes: number(&specs)?.into_iter().zip(specs).collect(),
         })
+    }
+}
+
+impl Planned {
+    /// Returns the subsystem with this name and these open volumes.
+    pub fn to_subsystem(&self, nqn: Nqn, volumes: Vec<(u32, Arc<dyn Volume>)>) -> Subsystem {
+        let default = Subsystem::new(nqn);
+        let (first, last) = (*default.cntlids.start(), *default.cntlids.end());
+        Subsystem {
+            serial: self.serial.clone().unwrap_or_else(|| nqn::serial(&nqn)),
+            model: self.model.clone().unwrap_or(default.model),
+            volumes,
+            allowed_hosts: self.allowed_hosts.clone(),
+            ports: self.ports.clone(),
+            cntlids: self.cntlids.0.unwrap_or(first)..=self.cntlids.1.unwrap_or(last),
+            ..Subsystem::new(nqn)
+        }
     }
 }
 
@@ -70,7 +96,8 @@ pub fn open(planned: Vec<Planned>, args: &Args, kinds: &Kinds) -> Result<(Vec<Op
     let mut opened = open_all(kinds, &specs).into_iter();
     let conditions = Conditions::default();
     let mut subsystems = Vec::new();
-    for Planned { nqn, serial, allowed_hosts, volumes } in planned {
+    for mut settings in planned {
+        let (nqn, volumes) = (settings.nqn, std::mem::take(&mut settings.volumes));
         let (mut served, mut described, mut identities) = (Vec::new(), Vec::new(), Vec::new());
         let (mut missing, mut offline) = (Vec::new(), Vec::new());
         for ((nsid, spec), opened) in volumes.into_iter().zip(&mut opened) {
@@ -92,8 +119,7 @@ pub fn open(planned: Vec<Planned>, args: &Args, kinds: &Kinds) -> Result<(Vec<Op
             served.push((nsid, volume));
         }
         let nqn = nqn.map_or_else(|| nqn::derive(identities, args.listeners()[0].address), Ok)?;
-        let serial = serial.unwrap_or_else(|| nqn::serial(&nqn));
-        let subsystem = Subsystem { serial, volumes: served, offline, allowed_hosts, ..Subsystem::new(nqn) };
+        let subsystem = Subsystem { offline, ..settings.to_subsystem(nqn, served) };
         subsystems.push(Opened { subsystem, volumes: described, missing });
     }
     conditions.check_any()?;

@@ -108,3 +108,45 @@ fn operator_names_the_subsystem_of_a_volume() {
     target.ctl(&["namespace", "online", "1", "--subsystem", B]);
     assert!(target.server.stop());
 }
+
+/// Port A is for discovery, B has the first subsystem, C both.
+#[test]
+fn each_is_at_its_ports() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("isolane.toml");
+    let port = |name: &str| format!("[[port]]\nname = \"{name}\"\nlisten = \"127.0.0.1:0\"\n");
+    let file = format!(
+        "[server]\nmode = \"sleep\"\ncontrol-socket = \"off\"\n{}discovery-only = true\n{}{}\
+         [[subsystem]]\nnqn = \"{A}\"\nports = [\"b\", \"c\"]\nhosts = \"any\"\nmodel = \"Disk 7\"\n\
+         namespace = [{{ nsid = 1, volume = \"mem:1M\" }}]\n\
+         [[subsystem]]\nnqn = \"{B}\"\nports = [\"c\"]\nhosts = \"any\"\ncntlid-min = 7\ncntlid-max = 9\n\
+         namespace = [{{ nsid = 1, volume = \"mem:2M\" }}]\n",
+        port("a"),
+        port("b"),
+        port("c"),
+    );
+    fs::write(&path, file).unwrap();
+    let server = Server::start_alone(&["--config", text(&path)]);
+    let listeners = server.printed.iter().filter_map(|line| line.strip_prefix("listening on "));
+    let listeners: Vec<&str> = listeners.collect();
+    let [finder, first, both] = listeners[..] else { panic!("{listeners:?}") };
+    let paste = format!("isolane info nvme+tcp://{first}/{A}");
+    assert!(server.printed.iter().any(|line| line.ends_with(&paste)), "{:?}", server.printed);
+
+    let uri = |address: &str, nqn: &str| format!("nvme+tcp://{address}/{nqn}");
+    assert!(succeed(&["info", &uri(first, A)]).contains("Disk 7"));
+    assert!(!succeed(&["info", &uri(both, B)]).contains("Disk 7"));
+    succeed(&["info", &uri(both, A)]);
+    for refused in [uri(finder, A), uri(finder, B), uri(first, B)] {
+        fail(&["info", &refused]);
+    }
+    for address in [finder, first, both] {
+        let log = succeed(&["discover", &format!("nvme+tcp://{address}")]);
+        let line = |(nqn, at): (&str, &str)| format!("{} {nqn}", at.replace(':', " port "));
+        let expected = [(A, first), (A, both), (B, both)].map(line);
+        let found: Vec<&str> =
+            log.lines().filter_map(|line| line.split_once("TCP  ")).map(|it| it.1).collect();
+        assert_eq!(found, expected, "{log}");
+    }
+    assert!(server.stop());
+}

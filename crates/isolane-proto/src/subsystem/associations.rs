@@ -31,9 +31,9 @@ impl Subsystem {
     pub(super) fn new(id: SubsystemId, profile: SubsystemProfile) -> Subsystem {
         Subsystem {
             id,
+            next_cntlid: *profile.config.cntlids.start(),
             profile,
             associations: BTreeMap::new(),
-            next_cntlid: 1,
             serial: 0,
             past: IoTotals::default(),
             degraded: false,

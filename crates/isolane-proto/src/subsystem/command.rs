@@ -4,16 +4,16 @@
 //! An unknown command moves no data.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use isolane_wire::admin::{GetFeaturesCommand, GetLogPageCommand, IdentifyCommand, SetFeaturesCommand};
 use isolane_wire::fabrics::ConnectData;
 use isolane_wire::feature::{FeatureId, HostBehaviorSupport};
 use isolane_wire::opcode::{AdminOpcode, FabricsType, IoOpcode};
-use isolane_wire::{Nqn, Status, SubmissionEntry};
+use isolane_wire::{Status, SubmissionEntry};
 
 use super::association::{Association, HOST_IDENTIFIER_BYTES};
+use super::discovery::Record;
 use super::namespace::{SubsystemKind, SubsystemProfile};
 use super::{ControlEvent, IoTotals};
 use crate::failure::Failure;
@@ -32,10 +32,8 @@ pub(super) struct CommandContext<'a> {
     pub(super) now: Instant,
     /// The subsystem of the controller.
     pub(super) profile: &'a SubsystemProfile,
-    /// The NVM subsystems that the host can connect to, for the discovery log.
-    pub(super) reachable: &'a [Nqn],
-    pub(super) listeners: &'a [SocketAddr],
-    pub(super) advertise: &'a [SocketAddr],
+    /// The records of the discovery log for this host.
+    pub(super) records: &'a [Record],
     /// Generation of the discovery log.
     pub(super) generation: u64,
     pub(super) totals: IoTotals,

@@ -6,18 +6,22 @@
 //! accepts.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 
 use isolane_wire::Nqn;
+use isolane_wire::fabrics::MAX_CNTLID;
 use isolane_wire::log::RestartLoss;
 use thiserror::Error;
+
+use super::Listener;
 
 /// Initial configuration of a port.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
     /// The NVM subsystems; the port adds the discovery subsystem, with the texts of the first one.
     pub subsystems: Vec<SubsystemConfig>,
-    /// Addresses of the listeners; the discovery log has each one that the host can reach.
-    pub listeners: Vec<SocketAddr>,
+    /// The listeners; the discovery log has each one that the host can reach.
+    pub listeners: Vec<Listener>,
     /// Addresses for the discovery log, instead of the listeners.
     pub advertise: Vec<SocketAddr>,
     /// Maximum number of associations, including discovery; a further host gets Controller Busy.
@@ -42,6 +46,10 @@ pub struct SubsystemConfig {
     pub namespaces: Vec<NamespaceConfig>,
     /// Hosts that can connect; `None`: all.
     pub allowed_hosts: Option<Vec<Nqn>>,
+    /// Names of the listeners at which hosts reach it; `None`: all.
+    pub ports: Option<Vec<String>>,
+    /// Lowest and highest CNTLID, from 1 to FFEFh.
+    pub cntlids: RangeInclusive<u16>,
     /// Maximum number of I/O queues of one association.
     pub max_io_queues: u16,
     /// Entries of one I/O queue, one of which always stays empty; reported as CAP.MQES.
@@ -113,6 +121,8 @@ impl Default for SubsystemConfig {
             firmware: env!("CARGO_PKG_VERSION").into(),
             namespaces: Vec::new(),
             allowed_hosts: None,
+            ports: None,
+            cntlids: 1..=MAX_CNTLID,
             max_io_queues: 64,
             max_queue_entries: 256,
             max_in_capsule_bytes: 16 * 1024,
@@ -130,6 +140,20 @@ pub enum ConfigError {
     /// Two subsystems with the same name.
     #[error("two subsystems have the name {0}: a host could not tell them apart; rename one of them")]
     SameNqn(Box<Nqn>),
+    /// Two listeners with the same name.
+    #[error("two ports have the name {0}: a subsystem could not list one of them; rename one")]
+    SamePort(String),
+    /// A subsystem lists the name of no listener.
+    #[error("there is no port {0}: correct the name, or add the port first")]
+    UnknownPort(String),
+    /// Every PORTID has been used.
+    #[error("the target has had 65535 ports since its start: use a name again, or start it again")]
+    TooManyPorts,
+    /// An empty range of controller IDs, or one with reserved values.
+    #[error(
+        "controller IDs from {0} to {1}: the first must not exceed the last, and they go from 1 to 65519"
+    )]
+    Cntlids(u16, u16),
     /// The subsystem was removed.
     #[error("the subsystem has been removed")]
     UnknownSubsystem,
@@ -193,6 +217,10 @@ impl SubsystemConfig {
         text("serial number", &self.serial, 20)?;
         text("model number", &self.model, 40)?;
         text("firmware revision", &self.firmware, 8)?;
+        let (first, last) = (*self.cntlids.start(), *self.cntlids.end());
+        if first < 1 || first > last || last > MAX_CNTLID {
+            return Err(ConfigError::Cntlids(first, last));
+        }
         self.check_limits()?;
         NamespaceConfig::check_all(&self.namespaces)
     }
@@ -257,7 +285,7 @@ fn text(field: &'static str, text: &str, max_bytes: usize) -> Result<(), ConfigE
 fn limit(
     field: &'static str,
     value: u64,
-    range: std::ops::RangeInclusive<u64>,
+    range: RangeInclusive<u64>,
     rule: &'static str,
 ) -> Result<(), ConfigError> {
     if range.contains(&value) { Ok(()) } else { Err(invalid_limit(field, value, rule)) }

@@ -129,7 +129,8 @@ impl Subsystem {
     fn allocate_cntlid(&mut self) -> Option<u16> {
         for _ in 0..=MAX_CNTLID {
             let cntlid = self.next_cntlid;
-            self.next_cntlid = if cntlid >= MAX_CNTLID { 1 } else { cntlid + 1 };
+            let cntlids = &self.profile.config.cntlids;
+            self.next_cntlid = if cntlid >= *cntlids.end() { *cntlids.start() } else { cntlid + 1 };
             if !self.associations.contains_key(&cntlid) {
                 return Some(cntlid);
             }

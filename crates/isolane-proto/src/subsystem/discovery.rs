@@ -1,4 +1,4 @@
-//! The discovery log: one record for each address of each NVM subsystem (Fabrics 1.1 §5.3).
+//! The discovery log: one record for each address of each NVM subsystem (Fabrics 1.1 §5.3), over all listeners.
 //!
 //! Invariant: every record names a specified address of a subsystem that the host can connect to.
 
@@ -10,54 +10,78 @@ use isolane_wire::log::{
 };
 use isolane_wire::{Ascii, Nqn};
 
-use super::MAX_ADMIN_ENTRIES;
 use super::command::CommandContext;
+use super::listener::Listeners;
+use super::{ConnectionInfo, Listener, MAX_ADMIN_ENTRIES, SubsystemConfig};
+
+/// One path to a subsystem.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record {
+    nqn: Nqn,
+    port_id: u16,
+    address: SocketAddr,
+}
 
 /// The page for this host.
 pub(super) fn log(context: &CommandContext) -> Vec<u8> {
-    let addresses = addresses(context);
     let header = DiscoveryHeader {
         genctr: context.generation,
-        numrec: (context.reachable.len() * addresses.len()) as u64,
+        numrec: context.records.len() as u64,
         ..DiscoveryHeader::default()
     };
     let mut page = header.encode().to_vec();
-    for nqn in context.reachable {
-        for (port_id, address) in (1..).zip(&addresses) {
-            page.extend(entry(*nqn, port_id, *address).encode());
-        }
-    }
+    page.extend(context.records.iter().flat_map(|record| entry(record).encode()));
     page
 }
 
-/// The advertised addresses, or the listeners that the host can reach.
-fn addresses(context: &CommandContext) -> Vec<SocketAddr> {
-    let local = context.association.connection.local;
-    match context.advertise {
-        [] => reachable(context.listeners, local),
-        advertise => advertise.iter().map(|&address| resolve_wildcard(address, local.ip())).collect(),
-    }
+/// The records of these subsystems for a host that has come by this connection: the advertised addresses, or the
+/// listeners of each subsystem that the host can reach.
+pub(super) fn records<'a>(
+    subsystems: impl Iterator<Item = &'a SubsystemConfig>,
+    listeners: &Listeners,
+    advertise: &[SocketAddr],
+    from: ConnectionInfo,
+) -> Vec<Record> {
+    let local = SocketAddr::new(from.local.ip().to_canonical(), from.local.port());
+    let advertised = advertise.iter().map(|&address| resolve_wildcard(address, local.ip()));
+    let advertised: Vec<_> = (1..).zip(advertised).collect();
+    let records_of = |subsystem: &'a SubsystemConfig| {
+        let addresses = match advertised.as_slice() {
+            [] => reachable(subsystem, listeners, (from, local)),
+            _ if listeners.iter().any(|(_, listener, _)| listener.has(subsystem)) => advertised.clone(),
+            _ => Vec::new(),
+        };
+        addresses.into_iter().map(|(port_id, address)| Record { nqn: subsystem.nqn, port_id, address })
+    };
+    subsystems.flat_map(records_of).collect()
 }
 
-/// The listeners of the family of `local`, the address that the host has reached, so that it finds
-/// all of its paths.
-fn reachable(listeners: &[SocketAddr], local: SocketAddr) -> Vec<SocketAddr> {
-    let local = SocketAddr::new(local.ip().to_canonical(), local.port());
-    let mut found: Vec<SocketAddr> = Vec::new();
-    for listener in listeners.iter().chain([&local]) {
-        let address = resolve_wildcard(*listener, local.ip());
-        let has_family = listener.is_ipv4() == local.is_ipv4() || is_dual_stack(listener, listeners);
-        if has_family && is_reachable(address.ip(), local.ip()) && !found.contains(&address) {
-            found.push(address);
+/// The listeners of a subsystem of the family of `local`, the address that the host has reached, so that it finds
+/// all of its paths; with their PORTIDs.
+fn reachable(
+    subsystem: &SubsystemConfig,
+    listeners: &Listeners,
+    (from, local): (ConnectionInfo, SocketAddr),
+) -> Vec<(u16, SocketAddr)> {
+    let mut found: Vec<(u16, SocketAddr)> = Vec::new();
+    for (id, listener, port_id) in listeners.iter().filter(|(_, listener, _)| listener.has(subsystem)) {
+        let is_own = id == from.listener;
+        let address = if is_own { local } else { resolve_wildcard(listener.address, local.ip()) };
+        let is_same_family = listener.address.is_ipv4() == local.is_ipv4();
+        let has_family = is_same_family || is_dual_stack(listener, listeners);
+        let is_reachable = is_own || (has_family && is_reachable(address.ip(), local.ip()));
+        if is_reachable && !found.iter().any(|(_, other)| *other == address) {
+            found.push((port_id, address));
         }
     }
     found
 }
 
 /// Whether a listener at `[::]` also accepts IPv4.
-fn is_dual_stack(listener: &SocketAddr, listeners: &[SocketAddr]) -> bool {
-    let is_taken = |other: &SocketAddr| other.is_ipv4() && other.port() == listener.port();
-    listener.ip() == Ipv6Addr::UNSPECIFIED && !listeners.iter().any(is_taken)
+fn is_dual_stack(listener: &Listener, listeners: &Listeners) -> bool {
+    let address = listener.address;
+    let is_taken = |other: &Listener| other.address.is_ipv4() && other.address.port() == address.port();
+    address.ip() == Ipv6Addr::UNSPECIFIED && !listeners.iter().any(|(_, other, _)| is_taken(other))
 }
 
 /// A loopback address is reachable on its machine only. A link-local one is useless without its
@@ -76,7 +100,8 @@ fn resolve_wildcard(address: SocketAddr, local: IpAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-fn entry(nqn: Nqn, port_id: u16, address: SocketAddr) -> DiscoveryEntry {
+fn entry(record: &Record) -> DiscoveryEntry {
+    let Record { nqn, port_id, address } = *record;
     // An IPv4 address of an IPv6 socket is reported as IPv4.
     let ip = address.ip().to_canonical();
     let family = if ip.is_ipv4() { AddressFamily::Ipv4 } else { AddressFamily::Ipv6 };

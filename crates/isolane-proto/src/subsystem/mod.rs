@@ -34,6 +34,7 @@ mod host_page;
 mod identify;
 mod io;
 mod keep_alive;
+mod listener;
 mod log;
 mod namespace;
 mod port;
@@ -58,6 +59,7 @@ pub use config::{
 pub use connect::parse_host;
 pub use host_page::HostPage;
 pub use io::{IoCommand, parse_io, parse_ranges};
+pub use listener::{Listener, ListenerId};
 pub use port::Port;
 pub use shared::{ControllerStatus, IoCounters, IoTotals};
 
@@ -132,6 +134,8 @@ impl SubsystemId {
 /// Addresses of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionInfo {
+    /// The listener that accepted it.
+    pub listener: ListenerId,
     /// The address that the host reached, for the discovery log.
     pub local: SocketAddr,
     /// The host's address.

@@ -41,6 +41,8 @@ impl SubsystemProfile {
             nqn: Nqn::discovery(),
             namespaces: Vec::new(),
             allowed_hosts: None,
+            ports: None,
+            cntlids: SubsystemConfig::default().cntlids,
             ..nvm.clone()
         };
         SubsystemProfile { kind: SubsystemKind::Discovery, config, namespaces: BTreeMap::new() }

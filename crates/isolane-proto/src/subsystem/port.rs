@@ -13,7 +13,9 @@ use isolane_wire::{Nqn, SubmissionEntry};
 use super::association::Association;
 use super::associations::Subsystem;
 use super::command::CommandContext;
+use super::discovery::{self, Record};
 use super::host_page::{HostPage, KeptPage};
+use super::listener::Listeners;
 use super::namespace::{SubsystemProfile, is_listed};
 use super::{
     Action, AssociationId, AssociationInfo, CloseReason, ConfigError, ConnectRefusal, Connected,
@@ -32,7 +34,7 @@ pub struct Port {
     names: BTreeMap<Nqn, SubsystemId>,
     last_subsystem: SubsystemId,
     discovery: Subsystem,
-    listeners: Vec<SocketAddr>,
+    listeners: Listeners,
     advertise: Vec<SocketAddr>,
     max_associations: usize,
     generation: u64,
@@ -51,14 +53,20 @@ impl Port {
             names: BTreeMap::new(),
             last_subsystem: SubsystemId::DISCOVERY,
             discovery: Subsystem::new(SubsystemId::DISCOVERY, SubsystemProfile::discovery(&texts)),
-            listeners,
+            listeners: Listeners::default(),
             advertise,
             max_associations,
             generation: generation_start,
             started: None,
             events: VecDeque::new(),
         };
-        subsystems.into_iter().for_each(|subsystem| _ = port.insert_subsystem(subsystem));
+        for listener in listeners {
+            port.listeners.add(listener)?;
+        }
+        for subsystem in subsystems {
+            port.listeners.check_names(subsystem.ports.as_deref())?;
+            port.insert_subsystem(subsystem);
+        }
         Ok(port)
     }
 
@@ -93,6 +101,7 @@ impl Port {
             self.names.iter().filter(|(_, id)| !removed.contains(id)).map(|(nqn, _)| nqn).collect();
         for config in added {
             config.check()?;
+            self.listeners.check_names(config.ports.as_deref())?;
             if !used.insert(&config.nqn) {
                 return Err(ConfigError::SameNqn(Box::new(config.nqn)));
             }
@@ -175,8 +184,11 @@ impl Port {
         let is_full = self.all().map(|it| it.associations.len()).sum::<usize>() >= self.max_associations;
         let named = self.names.get(&connect.subnqn);
         let subsystem = match connect.subnqn {
-            nqn if nqn.is_discovery() => Some(&mut self.discovery),
-            _ => named.and_then(|id| self.nvm.get_mut(id)),
+            nqn if nqn.is_discovery() => self.listeners.get(from.listener).map(|_| &mut self.discovery),
+            _ => {
+                let found = named.and_then(|id| self.nvm.get_mut(id));
+                found.filter(|it| self.listeners.has(from.listener, &it.profile.config))
+            }
         };
         let subsystem = subsystem.ok_or_else(|| connect::bad_data(ConnectData::SUBNQN))?;
         subsystem.connect(&connect, from, is_full, now)
@@ -185,10 +197,17 @@ impl Port {
     /// Returns the host whose older associations with this NVM subsystem must drain before this
     /// Connect; `None` if the Connect cannot create a controller of an NVM subsystem. See the
     /// driver's fence.
-    pub fn host_to_drain(&self, entry: &SubmissionEntry, data: &[u8]) -> Option<(SubsystemId, Host)> {
+    pub fn host_to_drain(
+        &self,
+        entry: &SubmissionEntry,
+        data: &[u8],
+        from: ConnectionInfo,
+    ) -> Option<(SubsystemId, Host)> {
         let connect = connect::parse(entry, data).ok()?;
         let id = self.find_subsystem(&connect.subnqn)?;
-        let is_admitted = connect.command.qid == 0 && self.nvm.get(&id)?.profile.is_allowed(&connect.host);
+        let profile = &self.nvm.get(&id)?.profile;
+        let is_there = self.listeners.has(from.listener, &profile.config);
+        let is_admitted = connect.command.qid == 0 && is_there && profile.is_allowed(&connect.host);
         is_admitted.then_some((id, connect.host))
     }
 
@@ -228,10 +247,8 @@ impl Port {
     ) -> Action {
         let reads_log = entry.opcode == AdminOpcode::GetLogPage.code();
         let uptime = self.started.map(|started| now.saturating_duration_since(started)).unwrap_or_default();
-        let reachable = match self.discovery.associations.get(&id.cntlid) {
-            Some(association) if reads_log && id.subsystem.is_discovery() => {
-                self.reachable(&association.host)
-            }
+        let records = match self.discovery.associations.get(&id.cntlid) {
+            Some(association) if reads_log && id.subsystem.is_discovery() => self.records(association),
             _ => Vec::new(),
         };
         let subsystem = match id.subsystem {
@@ -259,9 +276,7 @@ impl Port {
             data,
             now,
             profile,
-            reachable: &reachable,
-            listeners: &self.listeners,
-            advertise: &self.advertise,
+            records: &records,
             generation: self.generation,
             totals,
             uptime,
@@ -400,11 +415,12 @@ impl Port {
         self.nvm.values().chain([&self.discovery])
     }
 
-    /// The names of the NVM subsystems that a host can connect to.
-    fn reachable(&self, host: &Host) -> Vec<Nqn> {
+    /// The records of the discovery log for the host of a discovery controller.
+    fn records(&self, association: &Association) -> Vec<Record> {
         let subsystems = self.names.values().filter_map(|id| self.nvm.get(id));
-        let reachable = subsystems.filter(|it| it.profile.is_allowed(host));
-        reachable.map(|it| it.profile.config.nqn).collect()
+        let allowed = subsystems.filter(|it| it.profile.is_allowed(&association.host));
+        let allowed = allowed.map(|it| &it.profile.config);
+        discovery::records(allowed, &self.listeners, &self.advertise, association.connection)
     }
 
     fn subsystem(&mut self, id: AssociationId) -> (Option<&mut Subsystem>, &mut VecDeque<ControlEvent>) {

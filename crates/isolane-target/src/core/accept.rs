@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use isolane_proto::subsystem::ConnectionInfo;
+use isolane_proto::subsystem::{ConnectionInfo, ListenerId};
 use isolane_reactor::topology::Topology;
 use isolane_reactor::{SocketOptions, Token, socket};
 use socket2::{SockRef, TcpKeepalive};
@@ -22,8 +22,8 @@ use crate::slab::{LaneId, SlabKey};
 
 /// State of the core that accepts.
 pub(crate) struct Acceptor {
-    /// Socket options of the connections of each listener.
-    options: Vec<SocketOptions>,
+    /// Socket options of the connections of each listener, by its index in the reactor.
+    listeners: Vec<(SocketOptions, ListenerId)>,
     placer: Placer,
     /// Number of connections assigned to each core.
     assigned: Vec<u64>,
@@ -31,8 +31,10 @@ pub(crate) struct Acceptor {
 
 impl Acceptor {
     pub(crate) fn new(config: &TargetConfig) -> Acceptor {
+        let listeners = config.listen.iter().enumerate();
+        let listeners = listeners.map(|(at, port)| (port.listen.options.clone(), ListenerId::at(at)));
         Acceptor {
-            options: config.listen.iter().map(|listen| listen.options.clone()).collect(),
+            listeners: listeners.collect(),
             placer: Placer::new(config.placement, &config.cores, &Topology::read()),
             assigned: vec![0; config.cores.len().max(1)],
         }
@@ -75,7 +77,8 @@ impl Driver {
             reset(&socket);
             return shared.log_refusal(&self.core.counters, peer, "too many connections are open");
         }
-        let options = &acceptor.options[listener];
+        let (options, listener) = &acceptor.listeners[listener];
+        let listener = *listener;
         if let Err(error) = options.apply(&socket) {
             return log::limited!(Warn, "{peer}: cannot serve the connection: {error}");
         }
@@ -84,14 +87,14 @@ impl Driver {
         }
         let core = acceptor.place(shared, &socket, peer);
         if core == self.core.index {
-            self.adopt(socket, peer);
+            self.adopt(socket, peer, listener);
         } else {
-            self.core.shared.post(core, Message::Adopt { socket, peer });
+            self.core.shared.post(core, Message::Adopt { socket, peer, listener });
         }
     }
 
     /// Adds a connection to this core.
-    pub(super) fn adopt(&mut self, socket: TcpStream, peer: SocketAddr) {
+    pub(super) fn adopt(&mut self, socket: TcpStream, peer: SocketAddr, listener: ListenerId) {
         self.core.counters.connections_total.add(1);
         if self.shutdown.is_some() {
             return;
@@ -99,7 +102,7 @@ impl Driver {
         match self.prepare(socket) {
             Ok((token, local)) => {
                 self.core.counters.connections_open.add(1);
-                self.insert(token, ConnectionInfo { local, remote: peer });
+                self.insert(token, ConnectionInfo { listener, local, remote: peer });
             }
             Err(error) => self.core.shared.log_refusal(&self.core.counters, peer, &error.to_string()),
         }

@@ -28,7 +28,7 @@ impl Core {
             return self.fail(lane, permit, Failure::Sequence);
         }
         let (until, fence) = (self.now + CONNECT_TIMEOUT, Arc::<Fence>::default());
-        let cores_left = self.shared.request_drain(&entry, &data, &fence, lane.id);
+        let cores_left = self.shared.request_drain((&entry, &data), lane.connection, &fence, lane.id);
         lane.connecting = Some(Connecting { permit, entry, data, cores_left, fence, until });
         self.try_connect(lane);
     }

@@ -25,7 +25,7 @@ impl Driver {
 
     pub(super) fn handle_message(&mut self, message: Message) {
         match message {
-            Message::Adopt { socket, peer } => self.adopt(socket, peer),
+            Message::Adopt { socket, peer, listener } => self.adopt(socket, peer, listener),
             Message::Close { lane, reason } => self.with_lane(lane, |core, lane| core.close(lane, reason)),
             Message::AsyncEvents { lane } => {
                 self.with_lane(lane, |core, lane| core.complete_async_events(lane))

@@ -120,7 +120,7 @@ fn drains_only_hosts_of_accepted_admin_connects() {
     let mut harness = Harness::with(config);
     let id = harness.ready();
     let host = |harness: &Harness, connect: &MockConnect| {
-        harness.port.host_to_drain(&connect.command.entry(), &connect.data.encode())
+        harness.port.host_to_drain(&connect.command.entry(), &connect.data.encode(), from())
     };
     let admin = MockConnect::admin();
     let (subsystem, named) = host(&harness, &admin).unwrap();

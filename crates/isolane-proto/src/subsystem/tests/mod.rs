@@ -11,6 +11,7 @@ mod garbage;
 mod identify;
 mod log;
 mod namespaces;
+mod ports;
 mod property;
 mod subsystems;
 
@@ -59,7 +60,7 @@ fn config() -> PortConfig {
             max_io_queues: 4,
             ..SubsystemConfig::default()
         }],
-        listeners: vec!["0.0.0.0:4420".parse().unwrap()],
+        listeners: vec![listener("0.0.0.0:4420")],
         advertise: Vec::new(),
         max_associations: 8,
         generation_start: 100,
@@ -221,7 +222,15 @@ impl MockConnect {
 }
 
 fn from() -> ConnectionInfo {
-    ConnectionInfo { local: "192.0.2.1:4420".parse().unwrap(), remote: "192.0.2.9:50000".parse().unwrap() }
+    ConnectionInfo {
+        listener: ListenerId::at(0),
+        local: "192.0.2.1:4420".parse().unwrap(),
+        remote: "192.0.2.9:50000".parse().unwrap(),
+    }
+}
+
+fn listener(address: &str) -> Listener {
+    Listener::from(address.parse::<SocketAddr>().unwrap())
 }
 
 fn completion(action: Action) -> Completion {

@@ -1,0 +1,166 @@
+//! Ports by name: which subsystems hosts reach there, and their records in the discovery log.
+
+use super::*;
+use crate::subsystem::connect::bad_data;
+use isolane_wire::log::{DiscoveryEntry, DiscoveryHeader};
+
+const LEFT: usize = 0;
+const RIGHT: usize = 1;
+const FINDER: usize = 2;
+const SECOND: &str = "nqn.2014-08.org.example:second";
+const THIRD: &str = "nqn.2014-08.org.example:third";
+
+fn nqn(name: &str) -> Nqn {
+    Nqn::new(name).unwrap()
+}
+
+fn named(name: &str, address: &str) -> Listener {
+    Listener { name: Some(name.into()), ..listener(address) }
+}
+
+/// Two ports and one for discovery. The first subsystem is on all of them, the second on the left one, the third on the
+/// right one.
+fn ports() -> PortConfig {
+    let mut config = config();
+    config.listeners = vec![
+        named("left", "192.0.2.1:4420"),
+        named("right", "198.51.100.1:4420"),
+        Listener { discovery_only: true, ..named("finder", "0.0.0.0:8009") },
+    ];
+    for (name, port) in [(SECOND, "left"), (THIRD, "right")] {
+        config.subsystems.push(SubsystemConfig {
+            nqn: nqn(name),
+            namespaces: vec![namespace(1)],
+            ports: Some(vec![port.into()]),
+            ..SubsystemConfig::default()
+        });
+    }
+    config
+}
+
+impl Harness {
+    fn connect_at(&mut self, at: usize, connect: &MockConnect) -> Result<Connected, ConnectRefusal> {
+        let local = ["192.0.2.1:4420", "198.51.100.1:4420", "203.0.113.1:8009"][at].parse().unwrap();
+        let from = ConnectionInfo { listener: ListenerId::at(at), local, ..from() };
+        self.port.connect(&connect.command.entry(), &connect.data.encode(), from, self.now)
+    }
+
+    /// Name, PORTID, and address of each record for a host at this port.
+    fn discover_at(&mut self, at: usize) -> Vec<(String, u16, String)> {
+        let id = self.connect_at(at, &MockConnect::discovery()).unwrap().id;
+        self.set_cc(id, Cc::enabled());
+        let page = self.log(id, LogPage::Discovery, 0, 16 * 1024).unwrap();
+        let records = DiscoveryHeader::decode_prefix(&page).unwrap().numrec as usize;
+        let records = page[1024..].chunks_exact(1024).take(records);
+        records
+            .map(|record| DiscoveryEntry::decode_prefix(record).unwrap())
+            .map(|it| {
+                let name = it.subnqn.parse().unwrap().to_string();
+                (name, it.portid, it.traddr.as_str().unwrap().to_owned())
+            })
+            .collect()
+    }
+}
+
+fn admin_of(subnqn: &str) -> MockConnect {
+    let mut connect = MockConnect::admin();
+    connect.data.subnqn = nqn(subnqn).into();
+    connect
+}
+
+#[test]
+fn host_reaches_subsystem_at_its_ports() {
+    let mut harness = Harness::with(ports());
+    let unknown = Err(bad_data(ConnectData::SUBNQN).completion);
+    for (at, subnqn, is_there) in [
+        (LEFT, SUBNQN, true),
+        (RIGHT, SUBNQN, true),
+        (FINDER, SUBNQN, false),
+        (LEFT, SECOND, true),
+        (RIGHT, SECOND, false),
+        (FINDER, SECOND, false),
+        (LEFT, THIRD, false),
+        (RIGHT, THIRD, true),
+    ] {
+        let result = harness.connect_at(at, &admin_of(subnqn));
+        let result = result.map(drop).map_err(|refusal| refusal.completion);
+        assert_eq!(result, if is_there { Ok(()) } else { unknown.clone() }, "{subnqn} at {at}");
+    }
+    for at in [LEFT, RIGHT, FINDER] {
+        assert!(harness.connect_at(at, &MockConnect::discovery()).is_ok());
+    }
+}
+
+#[test]
+fn io_queue_needs_port_of_subsystem() {
+    let mut harness = Harness::with(ports());
+    let id = harness.connect_at(LEFT, &admin_of(SECOND)).unwrap().id;
+    harness.set_cc(id, Cc::enabled());
+    let mut io = MockConnect::io(id, 1);
+    io.data.subnqn = nqn(SECOND).into();
+    assert!(harness.connect_at(RIGHT, &io).is_err());
+    assert!(harness.connect_at(LEFT, &io).is_ok());
+}
+
+#[test]
+fn older_associations_drain_only_for_admitted_connects() {
+    let harness = Harness::with(ports());
+    let connect = admin_of(SECOND);
+    let drained = |at| {
+        let from = ConnectionInfo { listener: ListenerId::at(at), ..from() };
+        harness.port.host_to_drain(&connect.command.entry(), &connect.data.encode(), from).is_some()
+    };
+    assert_eq!([LEFT, RIGHT, FINDER].map(drained), [true, false, false]);
+}
+
+#[test]
+fn each_port_has_the_records_of_all() {
+    let mut harness = Harness::with(ports());
+    let left = |name: &str| (name.to_owned(), 1, "192.0.2.1".to_owned());
+    let right = |name: &str| (name.to_owned(), 2, "198.51.100.1".to_owned());
+    let expected = [left(SUBNQN), right(SUBNQN), left(SECOND), right(THIRD)];
+    for at in [LEFT, RIGHT, FINDER] {
+        assert_eq!(harness.discover_at(at), expected);
+    }
+}
+
+#[test]
+fn advertised_addresses_are_for_subsystems_with_a_port() {
+    let advertise = vec!["203.0.113.9:4420".parse().unwrap()];
+    let mut config = PortConfig { advertise, ..ports() };
+    config.subsystems[1].ports = Some(Vec::new());
+    let mut harness = Harness::with(config);
+    let record = |name: &str| (name.to_owned(), 1, "203.0.113.9".to_owned());
+    assert_eq!(harness.discover_at(LEFT), [record(SUBNQN), record(THIRD)]);
+}
+
+#[test]
+fn names_are_known_and_different() {
+    let mut twice = ports();
+    twice.listeners[1].name = Some("left".into());
+    assert_eq!(Port::new(twice).unwrap_err(), ConfigError::SamePort("left".into()));
+    let mut unknown = ports();
+    unknown.subsystems[1].ports = Some(vec!["left".into(), "middle".into()]);
+    let error = ConfigError::UnknownPort("middle".into());
+    assert_eq!(Port::new(unknown.clone()).unwrap_err(), error);
+    let mut harness = Harness::with(ports());
+    let added = SubsystemConfig { nqn: nqn("nqn.2014-08.org.example:new"), ..unknown.subsystems[1].clone() };
+    assert_eq!(harness.port.add_subsystem(added), Err(error));
+}
+
+#[test]
+fn controller_ids_stay_in_their_range() {
+    let mut config = config();
+    config.subsystems[0].cntlids = 5..=6;
+    let mut harness = Harness::with(config.clone());
+    let (first, second) = (harness.admin(), harness.admin());
+    assert_eq!((first.cntlid, second.cntlid), (5, 6));
+    assert!(harness.connect(&MockConnect::admin()).is_err(), "both are in use");
+    harness.drop_queue(first, 0);
+    assert_eq!(harness.admin().cntlid, 5);
+    for range in [0..=6, 1..=0xfff0] {
+        config.subsystems[0].cntlids = range.clone();
+        let error = ConfigError::Cntlids(*range.start(), *range.end());
+        assert_eq!(Port::new(config.clone()).unwrap_err(), error);
+    }
+}

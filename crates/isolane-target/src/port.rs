@@ -1,0 +1,59 @@
+//! The ports of a target: listeners with names.
+
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use isolane_proto::subsystem::Listener;
+
+use crate::config::Subsystem;
+use crate::listen::Listen;
+
+/// A listener, with a name for the subsystems that are not at all ports. As text: as [`Listen`], without a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetPort {
+    /// Name for [`Subsystem::ports`](crate::Subsystem::ports), which no other port has; `None`: only subsystems without
+    /// a list are there.
+    pub name: Option<String>,
+    /// Its address and socket options.
+    pub listen: Listen,
+    /// Hosts reach only the discovery service there.
+    pub discovery_only: bool,
+}
+
+impl TargetPort {
+    /// Returns a port for subsystems that list its name, and for those without a list.
+    pub fn named(name: &str, listen: Listen) -> TargetPort {
+        TargetPort { name: Some(name.to_owned()), ..TargetPort::from(listen) }
+    }
+
+    /// Whether hosts reach this subsystem there.
+    pub fn has(&self, subsystem: &Subsystem) -> bool {
+        let is_listed = |ports: &Vec<String>| self.name.as_ref().is_some_and(|name| ports.contains(name));
+        !self.discovery_only && subsystem.ports.as_ref().is_none_or(is_listed)
+    }
+
+    /// Returns the description for the control path, with the address that the listener has.
+    pub(crate) fn to_listener(&self, address: SocketAddr) -> Listener {
+        Listener { name: self.name.clone(), address, discovery_only: self.discovery_only }
+    }
+}
+
+impl From<Listen> for TargetPort {
+    fn from(listen: Listen) -> TargetPort {
+        TargetPort { name: None, listen, discovery_only: false }
+    }
+}
+
+impl From<SocketAddr> for TargetPort {
+    fn from(address: SocketAddr) -> TargetPort {
+        Listen::from(address).into()
+    }
+}
+
+impl FromStr for TargetPort {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<TargetPort, String> {
+        text.parse::<Listen>().map(TargetPort::from)
+    }
+}
