@@ -19,7 +19,7 @@ fn verdict_of(faults: &[What]) -> Verdict {
 }
 
 /// All faults, each on a volume, core, or host that is not the first.
-const ALL: [What; 17] = [
+const ALL: [What; 18] = [
     What::SlowDevice { volume: 5, factor: 6.0 },
     What::StallingDevice { volume: 5, one_in: 60 },
     What::SlowWrites { volume: 5, factor: 7.0 },
@@ -31,6 +31,7 @@ const ALL: [What; 17] = [
     What::Quota,
     What::StuckTurns { core: 1 },
     What::Memory,
+    What::Qos { volume: 5 },
     What::Conflict { volume: 5, lba: 4096 },
     What::Flushes,
     What::FileThreads,
@@ -50,6 +51,13 @@ fn names_each_fault() {
         let name = &verdict.findings[0].name;
         assert!(name.contains(&fault.name()), "{what:?} has the name {name}:\n{text}");
     }
+}
+
+#[test]
+fn maximum_speed_is_a_cause_of_its_own() {
+    let verdict = verdict_of(&[What::Qos { volume: 5 }]);
+    let [limit] = &*verdict.findings else { panic!("{}", to_text(&verdict)) };
+    assert_eq!((limit.stage, limit.cause.as_deref()), (Some(Stage::Limit), Some("qos")));
 }
 
 #[test]

@@ -201,6 +201,7 @@ impl Shared {
         let ids = self.control(|port| port.check_subsystems(&configs, &plan.removed))?;
         for ((id, subsystem), config) in ids.into_iter().zip(new).zip(&mut configs) {
             subsystem.check_offline()?;
+            plan.table.limit(id, &subsystem.qos);
             for (nsid, volume) in &subsystem.volumes {
                 plan.table.add((id, *nsid), Arc::clone(volume))?;
             }

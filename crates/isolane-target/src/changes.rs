@@ -17,6 +17,7 @@ use isolane_volume::Volume;
 use crate::error::NamespaceError;
 use crate::namespace::{Namespace, Namespaces};
 use crate::orphans::Orphan;
+use crate::qos::QosConfig;
 use crate::release::Release;
 use crate::shared::{Message, Shared};
 
@@ -58,6 +59,13 @@ pub enum NamespaceChange {
         /// Writes are rejected.
         read_only: bool,
     },
+    /// Sets or ends the maximum speed, which stays until the namespace is removed.
+    Qos {
+        /// The ID.
+        nsid: u32,
+        /// The speed; `None` for no limit.
+        qos: Option<QosConfig>,
+    },
 }
 
 impl fmt::Debug for NamespaceChange {
@@ -68,6 +76,7 @@ impl fmt::Debug for NamespaceChange {
             NamespaceChange::Replace { nsid, volume, .. } => write!(f, "Replace({nsid}, {volume:?})"),
             NamespaceChange::Offline { nsid } => write!(f, "Offline({nsid})"),
             NamespaceChange::ReadOnly { nsid, read_only } => write!(f, "ReadOnly({nsid}, {read_only})"),
+            NamespaceChange::Qos { nsid, qos } => write!(f, "Qos({nsid}, {qos:?})"),
         }
     }
 }
@@ -121,6 +130,8 @@ pub struct NamespaceStatus {
     /// Changes that were answered or have lost their connection, while their operations are still at the volume; the oldest
     /// first. Later commands on their blocks wait.
     pub orphans: Vec<Orphan>,
+    /// Maximum speed; `None` without a limit.
+    pub qos: Option<QosConfig>,
 }
 
 /// State of a namespace.
@@ -192,6 +203,7 @@ impl NamespaceControl {
                 read_only: geometry.read_only,
                 oldest_command,
                 orphans: shared.orphans.list(position),
+                qos: table.qos(self.subsystem, *nsid).filter(|_| !is_removed),
             }
         };
         let mut list: Vec<_> = visible.into_iter().map(|position| status(position, false)).collect();
@@ -207,6 +219,7 @@ impl NamespaceControl {
                 read_only: geometry.is_some_and(|geometry| geometry.read_only),
                 oldest_command: None,
                 orphans: Vec::new(),
+                qos: table.qos(self.subsystem, *nsid),
             }
         }));
         list.sort_by_key(|status| status.nsid);
@@ -234,7 +247,11 @@ impl Namespaces {
                 self.add((subsystem, nsid), volume)?;
                 added.push(nsid);
             }
-            NamespaceChange::Remove { nsid } => removed.extend(self.hide(subsystem, nsid)?.0),
+            NamespaceChange::Remove { nsid } => {
+                self.set_qos((subsystem, nsid), None)?;
+                removed.extend(self.hide(subsystem, nsid)?.0);
+            }
+            NamespaceChange::Qos { nsid, qos } => self.set_qos((subsystem, nsid), qos)?,
             NamespaceChange::Offline { nsid } => removed.push(self.set_offline(subsystem, nsid)?),
             NamespaceChange::Replace { nsid, volume, may_shrink } => {
                 let (position, before) = self.hide(subsystem, nsid)?;

@@ -1,6 +1,6 @@
 //! Configuration of a target.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
@@ -17,6 +17,7 @@ use crate::auth::AuthConfig;
 use crate::error::StartError;
 use crate::placement::Placement;
 use crate::port::TargetPort;
+use crate::qos::QosConfig;
 
 /// An NVM subsystem: its namespaces, and the hosts that can use them.
 #[derive(Clone)]
@@ -38,6 +39,8 @@ pub struct Subsystem {
     pub model: String,
     /// Lowest and highest controller ID, from 1 to 65519.
     pub cntlids: RangeInclusive<u16>,
+    /// Maximum speed of namespaces, by ID.
+    pub qos: BTreeMap<u32, QosConfig>,
 }
 
 /// A volume that could not be opened.
@@ -56,7 +59,8 @@ impl Subsystem {
     pub fn new(nqn: Nqn) -> Subsystem {
         let SubsystemConfig { model, allowed_hosts, ports, cntlids, .. } = SubsystemConfig::default();
         let (serial, volumes, offline) = (String::from("ISOLANE"), Vec::new(), Vec::new());
-        Subsystem { nqn, serial, volumes, offline, allowed_hosts, ports, model, cntlids }
+        let qos = BTreeMap::new();
+        Subsystem { nqn, serial, volumes, offline, allowed_hosts, ports, model, cntlids, qos }
     }
 
     /// Checks the IDs of the namespaces without a volume, which hosts do not see.

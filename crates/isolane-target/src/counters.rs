@@ -164,6 +164,7 @@ pub(crate) struct CoreCounters {
     pub range_waits: Counter,
     pub flush_waits: Counter,
     pub limit_waits: Counter,
+    pub qos_waits: Counter,
     pub file_thread_waits: Counter,
     /// By position.
     pub oldest_commands: Vec<OldestCommand>,

@@ -50,6 +50,7 @@ mod orphans;
 mod page_thread;
 mod placement;
 mod port;
+mod qos;
 mod release;
 mod scheduler;
 mod shared;
@@ -70,6 +71,7 @@ pub use observed::Turn;
 pub use orphans::Orphan;
 pub use placement::Placement;
 pub use port::TargetPort;
+pub use qos::QosConfig;
 pub use target::{SnapshotSource, Target};
 
 pub use isolane_observe::stage::Operation;

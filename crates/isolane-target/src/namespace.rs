@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use crate::config::{OfflineVolume, Subsystem};
 use crate::error::NamespaceError;
+use crate::qos::{Limiter, QosConfig};
 
 /// One namespace.
 #[derive(Clone)]
@@ -30,6 +31,8 @@ pub(crate) struct Namespace {
     pub first_member: u32,
     pub geometry: NamespaceGeometry,
     pub volume: Arc<dyn Volume>,
+    /// Its maximum speed, if it has one.
+    pub limiter: Option<Arc<Limiter>>,
 }
 
 impl Namespace {
@@ -41,7 +44,7 @@ impl Namespace {
         first_member: u32,
     ) -> Namespace {
         let geometry = geometry_of(&*volume);
-        Namespace { subsystem, nsid, number, first_member, geometry, volume }
+        Namespace { subsystem, nsid, number, first_member, geometry, volume, limiter: None }
     }
 
     /// Returns the description for the control path.
@@ -98,13 +101,15 @@ struct Ids {
     positions: Vec<u16>,
     /// Namespaces without a volume until an operator gives them one.
     offline: BTreeMap<u32, OfflineNamespace>,
+    /// Maximum speeds, which stay if the volume changes.
+    limiters: BTreeMap<u32, Arc<Limiter>>,
     /// The lowest ID above all that were used since the start.
     next_nsid: u32,
 }
 
 impl Default for Ids {
     fn default() -> Ids {
-        Ids { positions: Vec::new(), offline: BTreeMap::new(), next_nsid: 1 }
+        Ids { positions: Vec::new(), offline: BTreeMap::new(), limiters: BTreeMap::new(), next_nsid: 1 }
     }
 }
 
@@ -138,6 +143,9 @@ impl Namespaces {
             used: 0,
             next_number: list.len() as u32,
         };
+        for (index, subsystem) in subsystems.iter().enumerate() {
+            table.limit(SubsystemId::at(index), &subsystem.qos);
+        }
         for (number, (id, volume)) in (0..).zip(list) {
             let namespace = Namespace::new(id, volume, number, table.next_number);
             table.insert(table.slots.len(), namespace);
@@ -199,6 +207,11 @@ impl Namespaces {
     pub(crate) fn nsids(&self, subsystem: SubsystemId) -> Vec<u32> {
         let online = self.iter_of(subsystem).map(|(_, namespace)| namespace.nsid);
         online.chain(self.offline(subsystem).map(|(nsid, _)| nsid)).collect()
+    }
+
+    /// Returns the maximum speed of a namespace, which it can have without a volume.
+    pub(crate) fn qos(&self, subsystem: SubsystemId, nsid: u32) -> Option<QosConfig> {
+        Some(self.ids.get(subsystem.number())?.limiters.get(&nsid)?.config())
     }
 
     /// Returns the descriptions of all namespaces of a subsystem for the control path.
@@ -277,39 +290,73 @@ impl Namespaces {
         Ok(())
     }
 
-    fn insert(&mut self, position: usize, namespace: Namespace) {
+    fn insert(&mut self, position: usize, mut namespace: Namespace) {
         number_members(&namespace.volume, &mut self.next_number, &mut self.members);
         let nsid = namespace.nsid;
         if self.slots.len() <= position {
             self.slots.resize(position + 1, None);
         }
-        let ids = self.ids_of(namespace.subsystem);
+        let ids = self.ids_mut(namespace.subsystem);
         if ids.positions.len() <= nsid as usize {
             ids.positions.resize(nsid as usize + 1, 0);
         }
         ids.positions[nsid as usize] = position as u16 + 1;
         ids.next_nsid = ids.next_nsid.max(nsid + 1);
+        namespace.limiter = ids.limiters.get(&nsid).cloned();
         self.slots[position] = Some(Arc::new(namespace));
         self.used += 1;
     }
 
-    fn ids_of(&mut self, subsystem: SubsystemId) -> &mut Ids {
-        if self.ids.len() <= subsystem.number() {
-            self.ids.resize_with(subsystem.number() + 1, Ids::default);
+    fn ids_mut(&mut self, subsystem: SubsystemId) -> &mut Ids {
+        let number = subsystem.number();
+        if self.ids.len() <= number {
+            self.ids.resize_with(number + 1, Ids::default);
         }
-        &mut self.ids[subsystem.number()]
+        &mut self.ids[number]
+    }
+
+    /// Sets the maximum speeds of namespaces that are added later.
+    pub(crate) fn limit(&mut self, subsystem: SubsystemId, qos: &BTreeMap<u32, QosConfig>) {
+        let limiters = qos.iter().map(|(nsid, config)| (*nsid, Arc::new(Limiter::new(*config))));
+        self.ids_mut(subsystem).limiters = limiters.collect();
+    }
+
+    /// Sets or ends the maximum speed of a namespace.
+    pub(crate) fn set_qos(
+        &mut self,
+        (subsystem, nsid): (SubsystemId, u32),
+        qos: Option<QosConfig>,
+    ) -> Result<(), NamespaceError> {
+        if !self.is_used(subsystem, nsid) {
+            return Err(NamespaceError::Unknown(nsid));
+        }
+        let limiter = qos.map(|config| Arc::new(Limiter::new(config)));
+        let limiters = &mut self.ids_mut(subsystem).limiters;
+        match &limiter {
+            Some(limiter) => _ = limiters.insert(nsid, Arc::clone(limiter)),
+            None => _ = limiters.remove(&nsid),
+        }
+        if let Some(position) = self.find(subsystem, nsid) {
+            self.set_limiter(position, limiter);
+        }
+        Ok(())
+    }
+
+    fn set_limiter(&mut self, position: usize, limiter: Option<Arc<Limiter>>) {
+        let namespace = self.at(position).clone();
+        self.slots[position] = Some(Arc::new(Namespace { limiter, ..namespace }));
     }
 
     /// Adds a namespace whose volume could not be opened.
     pub(crate) fn insert_offline(&mut self, subsystem: SubsystemId, volume: &OfflineVolume) {
         let OfflineVolume { nsid, name, reason } = volume.clone();
-        let ids = self.ids_of(subsystem);
+        let ids = self.ids_mut(subsystem);
         ids.next_nsid = ids.next_nsid.max(nsid + 1);
         ids.offline.insert(nsid, OfflineNamespace { volume: name, config: None, reason: Some(reason) });
     }
 
-    /// Removes a namespace for new commands. Returns its position, if it has a volume, and its description, if hosts have
-    /// seen it.
+    /// Removes a namespace for new commands. Those that wait for its limits continue. Returns its position, if it has a
+    /// volume, and its description, if hosts have seen it.
     pub(crate) fn hide(
         &mut self,
         subsystem: SubsystemId,
@@ -321,6 +368,7 @@ impl Namespaces {
         }
         let position = self.find(subsystem, nsid).ok_or(NamespaceError::Unknown(nsid))?;
         self.ids[subsystem.number()].positions[nsid as usize] = 0;
+        self.set_limiter(position, None);
         Ok((Some(position), Some(self.at(position).to_config())))
     }
 

@@ -85,6 +85,7 @@ fn numbers(shared: &Shared) -> Numbers {
         ("range-waits", sum(|core| core.range_waits.value())),
         ("flush-waits", sum(|core| core.flush_waits.value())),
         ("limit-waits", sum(|core| core.limit_waits.value())),
+        ("qos-waits", sum(|core| core.qos_waits.value())),
         ("file-thread-waits", sum(|core| core.file_thread_waits.value())),
         ("digest-errors", sum(|core| core.digest_errors.value())),
         ("fatal-errors", sum(|core| core.fatal_errors.value())),

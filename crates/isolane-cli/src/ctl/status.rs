@@ -77,10 +77,30 @@ const MAX_ORPHANS: usize = 8;
 fn line(namespace: &Value) -> String {
     let read_only = if namespace["read_only"] == true { ", read-only" } else { "" };
     format!(
-        "{:>4}  {:<8}  {:>10}  {}{read_only}\n",
+        "{:>4}  {:<8}  {:>10}  {}{read_only}{}\n",
         namespace["nsid"].as_u64().unwrap_or_default(),
         namespace["state"].as_str().unwrap_or_default(),
         namespace["bytes"].as_f64().filter(|bytes| *bytes > 0.0).map_or("-".into(), show_bytes),
         namespace["volume"].as_str().unwrap_or_default(),
+        max_speed(&namespace["qos"]),
     )
+}
+
+/// Returns the maximum speed as the end of a line.
+fn max_speed(qos: &Value) -> String {
+    let texts = [
+        ("iops", ""),
+        ("read_iops", " reads"),
+        ("write_iops", " writes"),
+        ("bytes", ""),
+        ("read_bytes", " read"),
+        ("write_bytes", " written"),
+    ];
+    let text = |(key, suffix): (&str, &str)| {
+        let rate = qos[key].as_u64()?;
+        let is_commands = key.ends_with("iops");
+        let rate = if is_commands { format!("{rate} IOPS") } else { show_bytes(rate as f64) + "/s" };
+        Some(format!(", at most {rate}{suffix}"))
+    };
+    texts.into_iter().filter_map(text).collect()
 }

@@ -1,10 +1,12 @@
 //! Differences of two configurations, as work for the target.
 
 use isolane_config::{Config, Namespace, Subsystem};
+use isolane_target::QosConfig;
 use isolane_volume::spec::{Source, VolumeSpec};
 use isolane_wire::Nqn;
 
 use super::from_file::{allowed_hosts, plan};
+use super::qos;
 use super::subsystem::Planned;
 
 /// All differences that a running target can make.
@@ -32,6 +34,8 @@ pub enum Difference {
     Resized(VolumeSpec, Option<u64>),
     /// Writes are rejected, or accepted again.
     Protected(bool),
+    /// It gets another maximum speed; `None`: it has no limit.
+    Limited(Option<QosConfig>),
 }
 
 impl Differences {
@@ -76,6 +80,12 @@ impl Differences {
             };
             self.namespaces.extend(difference.map(|difference| (nqn, nsid.get(), difference)));
         }
+        let (before, after) = (qos::plan(old), qos::plan(new));
+        for nsid in new.namespaces.iter().flat_map(|all| all.keys()).map(|nsid| nsid.get()) {
+            if before.get(&nsid) != after.get(&nsid) {
+                self.namespaces.push((nqn, nsid, Difference::Limited(after.get(&nsid).copied())));
+            }
+        }
     }
 
     /// Returns the specifications of the volumes that must be opened, in the order of [`Differences::added`] and then
@@ -84,7 +94,10 @@ impl Differences {
         let of_added = self.added.iter().flat_map(|planned| planned.volumes.iter().map(|(_, spec)| spec));
         let others = self.namespaces.iter().filter_map(|(_, _, difference)| match difference {
             Difference::Added(spec) | Difference::Replaced(spec) => Some(spec),
-            Difference::Removed | Difference::Resized(..) | Difference::Protected(_) => None,
+            Difference::Removed
+            | Difference::Resized(..)
+            | Difference::Protected(_)
+            | Difference::Limited(_) => None,
         });
         of_added.chain(others).cloned().collect()
     }

@@ -6,6 +6,7 @@ use isolane_config::{Config, Hosts, Number, Port, Subsystem, Table, gaps};
 use isolane_target::TargetPort;
 use isolane_wire::Nqn;
 
+use super::qos;
 use super::subsystem::Planned;
 use crate::failure::Failure;
 
@@ -42,6 +43,7 @@ pub fn plan(config: &Config, subsystem: &Subsystem) -> Planned {
         model: subsystem.model.as_ref().map(|model| model.as_str().to_owned()),
         ports: Some(subsystem.ports.0.iter().map(|name| name.as_str().to_owned()).collect()),
         cntlids: (cntlid(subsystem.cntlid_min), cntlid(subsystem.cntlid_max)),
+        qos: qos::plan(subsystem),
         volumes: namespaces.map(|one| (one.nsid.get(), one.volume.spec().clone())).collect(),
     }
 }
@@ -115,9 +117,6 @@ fn check_subsystem(subsystem: &Subsystem, unsupported: &mut Vec<String>) {
     }
     for namespace in namespaces {
         let nsid = namespace.nsid.get();
-        if namespace.qos.is_some() {
-            unsupported.push(format!("{place} namespace {nsid}: qos; remove it"));
-        }
         if namespace.hosts.as_ref().is_some_and(|hosts| *hosts != subsystem.hosts) {
             unsupported
                 .push(format!("{place} namespace {nsid}: fewer hosts than the subsystem; remove hosts"));

@@ -17,6 +17,7 @@ pub(crate) mod model;
 pub(crate) mod nqn;
 pub(crate) mod observe;
 mod operator;
+mod qos;
 mod service;
 mod subsystem;
 mod times;

@@ -40,6 +40,7 @@ use serde_json::{Value, json};
 use super::conditions::Conditions;
 use super::differences::without_size;
 use super::live_config::LiveConfig;
+use super::qos;
 use super::subsystem::Opened;
 use crate::memory;
 use crate::volume;
@@ -270,6 +271,7 @@ impl SubsystemOperator {
                 "read_only": status.read_only,
                 "oldest_command_ms": status.oldest_command.map(|age| age.as_millis() as u64),
                 "orphans": status.orphans.iter().map(orphan_to_json).collect::<Vec<_>>(),
+                "qos": status.qos.as_ref().map(qos::to_json),
             }));
         }
     }

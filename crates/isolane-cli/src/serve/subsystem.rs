@@ -1,9 +1,10 @@
 //! The subsystems of a target, before and after their volumes are open.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
 
-use isolane_target::{OfflineVolume, Subsystem};
+use isolane_target::{OfflineVolume, QosConfig, Subsystem};
 use isolane_volume::spec::VolumeSpec;
 use isolane_volume::{OpenError, Volume};
 use isolane_volumes::Kinds;
@@ -30,6 +31,8 @@ pub struct Planned {
     pub ports: Option<Vec<String>>,
     /// Lowest and highest controller ID; `None`: all.
     pub cntlids: (Option<u16>, Option<u16>),
+    /// Maximum speeds, by namespace ID.
+    pub qos: BTreeMap<u32, QosConfig>,
     /// By namespace ID.
     pub volumes: Vec<(u32, VolumeSpec)>,
 }
@@ -46,6 +49,7 @@ impl Planned {
             ports: None,
             cntlids: (None, None),
             allowed_hosts: (!hosts.is_empty()).then_some(hosts),
+            qos: BTreeMap::new(),
             volumes: number(&specs)?.into_iter().zip(specs).collect(),
         })
     }
@@ -62,6 +66,7 @@ impl Planned {
             volumes,
             allowed_hosts: self.allowed_hosts.clone(),
             ports: self.ports.clone(),
+            qos: self.qos.clone(),
             cntlids: self.cntlids.0.unwrap_or(first)..=self.cntlids.1.unwrap_or(last),
             ..Subsystem::new(nqn)
         }

@@ -300,3 +300,20 @@ fn keys_change_while_the_target_runs() {
     with(&key, succeed);
     assert!(target.server.stop());
 }
+
+#[test]
+fn maximum_speed_changes_while_the_target_runs() {
+    let target = start();
+    let qos = || target.status()["namespaces"][0]["qos"].clone();
+    assert_eq!(qos(), serde_json::Value::Null);
+    target.ctl(&["namespace", "set", "1", "qos={ iops = 5000 }"]);
+    assert_eq!(qos(), serde_json::json!({ "iops": 5000 }));
+    let file = target.file();
+    assert!(file.contains("qos = { iops = 5000 }"), "{file}");
+    target.write(&file.replace("iops = 5000", "bytes = \"1M\""));
+    target.apply(&[]);
+    assert_eq!(qos(), serde_json::json!({ "bytes": 1 << 20 }));
+    target.ctl(&["namespace", "set", "1", "qos="]);
+    assert_eq!(qos(), serde_json::Value::Null);
+    assert!(target.server.stop());
+}

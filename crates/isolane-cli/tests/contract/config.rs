@@ -183,8 +183,7 @@ fn serves_a_file() {
 #[test]
 fn names_everything_in_a_file_that_cannot_be_served() {
     let directory = tempfile::tempdir().unwrap();
-    let path =
-        write(directory.path(), "a.toml", "0.0.0.0:0", "nsid = 1\nvolume = \"mem:1M\"\nqos = { iops = 5 }");
+    let path = write(directory.path(), "a.toml", "0.0.0.0:0", "nsid = 1\nvolume = \"mem:1M\"\nhosts = []");
     let text = fs::read_to_string(&path).unwrap();
     let more = "[server]\nstate = \"/var/lib/isolane\"\n[[subsystem]]\nnqn = \"nqn.2014-08.org.example:b\"\n\
                 ports = [\"left\"]\nhosts = []\n";
@@ -192,12 +191,12 @@ fn names_everything_in_a_file_that_cannot_be_served() {
     let error = fail(&["serve", "--config", &path]);
     for part in [
         "server: state; remove it",
-        "namespace 1: qos; remove it",
+        "namespace 1: fewer hosts",
         "subsystem nqn.2014-08.org.example:b: no namespace; add a table",
     ] {
         assert!(error.contains(part), "{part}: {error}");
     }
-    fs::write(&path, text.replace("qos = { iops = 5 }", "")).unwrap();
+    fs::write(&path, text.replace("hosts = []", "")).unwrap();
     let error = fail(&["serve", "--config", &path, "--strict"]);
     assert!(
         error.contains("with --strict") && error.contains("any host reads and writes it without"),

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use crate::{Server, fail, succeed, text};
 
@@ -24,7 +25,8 @@ fn start() -> Target {
         "[server]\nmode = \"sleep\"\ncontrol-socket = \"{}\"\n[[port]]\nname = \"local\"\nlisten = \"127.0.0.1:0\"\n\
          [[host]]\nname = \"db1\"\nnqn = \"{HOST}\"\n{}\n\
          [[subsystem]]\nnqn = \"{A}\"\nports = [\"local\"]\nhosts = \"any\"\n\
-         namespace = [{{ nsid = 1, volume = \"mem:1M\" }}, {{ nsid = 2, volume = \"null:2M\" }}]\n\
+         namespace = [{{ nsid = 1, volume = \"mem:1M\" }}, \
+         {{ nsid = 2, volume = \"null:2M\", qos = {{ iops = 4000, bytes = \"1M\", burst = \"20ms\" }} }}]\n\
          [[subsystem]]\nnqn = \"{B}\"\nports = [\"local\"]\nhosts = [\"db1\"]\nserial = \"B-1\"\n\
          namespace = [{{ nsid = 1, volume = \"{},size=3M\" }}]\n",
         target("serve.sock").display(),
@@ -149,4 +151,20 @@ fn each_is_at_its_ports() {
         assert_eq!(found, expected, "{log}");
     }
     assert!(server.stop());
+}
+
+#[test]
+fn namespace_has_its_maximum_speed() {
+    let target = start();
+    let started = Instant::now();
+    let uri = format!("{}?nsid=2", target.uri(A));
+    succeed(&["copy", &uri, text(&target.path("copy")), "--host-nqn", STRANGER]);
+    assert!(started.elapsed() >= Duration::from_millis(900), "the second mebibyte comes after the first");
+    let status = target.ctl(&["status"]);
+    assert!(status.contains("null:2M, at most 4000 IOPS, at most 1.0 MiB/s\n"), "{status}");
+    let status: serde_json::Value = serde_json::from_str(&target.ctl(&["status", "--json"])).unwrap();
+    let expected = serde_json::json!({ "iops": 4000, "bytes": 1 << 20, "burst_ms": 20 });
+    assert_eq!(status["namespaces"][1]["qos"], expected);
+    assert_eq!(status["namespaces"][0]["qos"], serde_json::Value::Null);
+    assert!(target.server.stop());
 }

@@ -27,20 +27,31 @@ struct Named {
 /// Reports waits for memory, for limits, and for other commands.
 pub(super) fn find_waits(case: &mut Case<'_>) {
     report(case, |_, stage| stage == Stage::Memory, memory);
-    report(case, |_, stage| stage == Stage::Limit, limit);
+    find_limits(case);
     if waits_for_flush(case) {
         report(case, |_, stage| stage == Stage::Blocks, flush);
         return;
     }
-    for volume in blocked(case) {
+    for volume in volumes_in(case, Stage::Blocks) {
         let chosen = move |part: &Part, stage| part.volume == volume && stage == Stage::Blocks;
         report(case, chosen, |case| conflict(case, volume));
     }
 }
 
-/// Returns the volumes whose waits for other commands are enough for a finding. Of many volumes, these are few.
-fn blocked(case: &Case<'_>) -> Vec<u32> {
-    let lost = case.ledger.lost_by_volume(|stage| stage == Stage::Blocks).into_iter();
+/// Reports waits for limits: of connections, or of namespaces.
+fn find_limits(case: &mut Case<'_>) {
+    if counter(case, "qos-waits") > counter(case, "limit-waits") {
+        for volume in volumes_in(case, Stage::Limit) {
+            let chosen = move |part: &Part, stage| part.volume == volume && stage == Stage::Limit;
+            report(case, chosen, |case| qos(case, volume));
+        }
+    }
+    report(case, |_, stage| stage == Stage::Limit, limit);
+}
+
+/// Returns the volumes whose waits in a stage are enough for a finding. Of many volumes, these are few.
+fn volumes_in(case: &Case<'_>, waited_in: Stage) -> Vec<u32> {
+    let lost = case.ledger.lost_by_volume(|stage| stage == waited_in).into_iter();
     lost.filter(|(_, ns)| case.ledger.share(*ns) >= MIN_SHARE).map(|(volume, _)| volume).collect()
 }
 
@@ -119,6 +130,17 @@ fn limit(case: &Case<'_>) -> Named {
         evidence: counted(case, "limit-waits", "commands held back on purpose"),
         neighbors: hosts(case),
         remedy: "raise the limit, or lower the queue depth of the hosts".to_owned(),
+    }
+}
+
+fn qos(case: &Case<'_>, volume: u32) -> Named {
+    Named {
+        kind: Kind::Memory,
+        name: case.topology.name(volume),
+        cause: Some("qos"),
+        evidence: counted(case, "qos-waits", "commands waited for the maximum speed of their namespace"),
+        neighbors: Vec::new(),
+        remedy: "raise qos of the namespace, or give it less work".to_owned(),
     }
 }
 

@@ -27,6 +27,7 @@ pub enum What {
     Quota,
     StuckTurns { core: u32 },
     Memory,
+    Qos { volume: u32 },
     Conflict { volume: u32, lba: u64 },
     Flushes,
     FileThreads,
@@ -83,7 +84,7 @@ impl Fault {
             What::Common { .. } => Kind::Common,
             What::Process { .. } | What::Steal { .. } | What::Quota => Kind::Core,
             What::StuckTurns { .. } => Kind::Turn,
-            What::Memory => Kind::Memory,
+            What::Memory | What::Qos { .. } => Kind::Memory,
             What::Conflict { .. } => Kind::Conflict,
             What::Flushes => Kind::Flush,
             What::FileThreads => Kind::FileThreads,
@@ -100,7 +101,8 @@ impl Fault {
             | What::StallingDevice { volume, .. }
             | What::SlowWrites { volume, .. }
             | What::HotVolume { volume, .. }
-            | What::DiskUser { volume } => format!("disk{volume}"),
+            | What::DiskUser { volume }
+            | What::Qos { volume } => format!("disk{volume}"),
             What::Process { core } | What::Steal { core } | What::StuckTurns { core } => {
                 format!("core {core}")
             }
@@ -182,6 +184,9 @@ impl Fault {
             What::Quota => pause(fault, active, io),
             What::Memory if rng.u32(0..50) == 0 => {
                 io.add(fault, Stage::Memory, lognormal_ns(12_000.0, 0.5, rng));
+            }
+            What::Qos { volume } if io.volume == volume && rng.u32(0..4) == 0 => {
+                io.add(fault, Stage::Limit, lognormal_ns(8_000.0, 0.5, rng));
             }
             What::Conflict { volume, lba }
                 if io.volume == volume && io.operation == Operation::Write && rng.u32(0..8) == 0 =>

@@ -157,6 +157,7 @@ impl Recorder {
                 }));
             }
             What::Memory => self.count("memory-waits", 40),
+            What::Qos { .. } => self.count("qos-waits", 40),
             What::Conflict { .. } => self.count("range-waits", 20),
             What::FileThreads => self.count("file-thread-waits", 60),
             What::DiskUser { volume } => self.use_disk(volume),

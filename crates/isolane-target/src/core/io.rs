@@ -129,6 +129,7 @@ impl Core {
         let len = (blocks as usize) << namespace.geometry.block_shift;
         if !fua
             && !self.is_fenced(lane, position)
+            && namespace.limiter.is_none()
             && Size::of(len) == Size::Small
             && let Some(payload) = namespace.volume.try_read(lba, blocks, &mut self.memory.pool)
         {
@@ -155,7 +156,7 @@ impl Core {
         (lba, blocks, fua): (u64, u64, bool),
         mut timeline: Option<Timeline>,
     ) {
-        if self.is_fenced(lane, position) {
+        if self.is_fenced(lane, position) || self.namespaces.at(position).limiter.is_some() {
             return self.begin(lane, permit, position, Request::Write { lba, blocks, data, fua }, timeline);
         }
         let (namespace, len) = (self.namespaces.at(position), data.len());
@@ -259,7 +260,11 @@ impl Core {
             },
             DataLocation::Transport => {
                 let (since, timeline) = (self.now, Timeline::new(lane.received_at));
-                self.enter(lane, Waiting::Data { lane: lane.key, permit, position, len, since, timeline })
+                let waiting = Waiting::Data { lane: lane.key, permit, position, len, since, timeline };
+                if self.namespaces.at(position).limiter.is_some() {
+                    return self.request_within_limits(lane, waiting, len);
+                }
+                self.enter(lane, waiting)
             }
         }
     }

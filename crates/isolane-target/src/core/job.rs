@@ -22,9 +22,13 @@ use crate::work::{FileWork, Job, Waiting};
 impl Core {
     /// Starts a request at its volume, or queues it behind a fence or for memory.
     pub(super) fn start(&mut self, lane: &mut Lane, mut job: Job, request: Request) {
+        if !job.is_charged {
+            return self.start_within_limits(lane, job, request);
+        }
         let is_held = lane.is_held(&job);
         if is_held || self.has_orphans && self.is_behind_orphan(&job) {
             self.count(lane, &mut job);
+            job.there_since.get_or_insert(self.now);
             if !job.timeline.is_in(Stage::Blocks) {
                 job.timeline.enter(Stage::Blocks, self.observer.now());
             }
@@ -47,6 +51,7 @@ impl Core {
         let is_retry = job.timeline.is_in(Stage::Blocks);
         let now = if is_retry { self.observer.turn_ns() } else { self.observer.now() };
         job.timeline.enter(Stage::Queue, now);
+        job.there_since.get_or_insert(self.now);
         let is_new = lane.is_open() && !matches!(request, Request::Continue(_));
         if is_new && self.has_left_too_many(job.position) {
             return self.advance(lane, job, Step::Retry(request));
@@ -89,7 +94,7 @@ impl Core {
     }
 
     /// Counts the command among those at volumes.
-    fn count(&mut self, lane: &mut Lane, job: &mut Job) {
+    pub(super) fn count(&mut self, lane: &mut Lane, job: &mut Job) {
         if !job.counted {
             job.counted = true;
             lane.begin(job.volatile);

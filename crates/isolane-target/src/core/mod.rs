@@ -18,6 +18,7 @@
 //! | [`authentication`] | authentication of hosts |
 //! | [`fence`] | orders the new association of a host after its older ones |
 //! | [`io`] | I/O commands: from the command to the request of a volume |
+//! | [`over_limit`] | commands above the limits of their namespaces |
 //! | [`offline`] | commands of namespaces without a volume |
 //! | [`job`] | runs a request on its volume, and completes the command |
 //! | [`waiting`] | commands that wait for memory or for their volume |
@@ -54,6 +55,7 @@ mod migration;
 mod namespaces;
 mod nested;
 mod offline;
+mod over_limit;
 mod receive;
 mod send;
 mod slow;
@@ -269,10 +271,12 @@ impl Driver {
     fn has_deferred_work(&self) -> bool {
         let Core { waiting, flushes, nested, now, .. } = &self.core;
         !(waiting.is_empty() && self.host_drains.is_empty() && flushes.is_empty() && !nested.has_work(*now))
+            || waiting.over_limit.is_due(*now)
     }
 
     fn poll_slow_path(&mut self) {
         self.core.observer.enter(Phase::Volume);
+        self.retry_over_limit();
         self.retry_waiting();
         // Before the commands: a buffered file runs one flush at a time, and theirs could always be first.
         self.poll_flushes();
@@ -326,8 +330,10 @@ impl Driver {
 
     /// Returns the latest start of the next turn.
     fn deadline(&self) -> Option<Instant> {
-        let Core { nested, parts, acks, .. } = &self.core;
-        let deadlines = [self.lane_deadline(), nested.deadline(), parts.deadline(), acks.deadline()];
+        let Core { nested, parts, acks, waiting, .. } = &self.core;
+        let over_limit = waiting.over_limit.deadline();
+        let deadlines =
+            [self.lane_deadline(), nested.deadline(), parts.deadline(), acks.deadline(), over_limit];
         deadlines.into_iter().flatten().min()
     }
 

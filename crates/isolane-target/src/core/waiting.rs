@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use isolane_observe::stage::{Operation, Stage};
 use isolane_volume::Request;
 
+use super::over_limit::OverLimit;
 use super::{Core, Driver};
 use crate::lane::Lane;
 use crate::memory_budget::MemoryBudget;
@@ -33,6 +34,8 @@ pub(super) struct WaitingCommands {
     pub limited: Vec<SlabKey>,
     /// Lanes that are not read until memory is available.
     pub stalled: VecDeque<SlabKey>,
+    /// For the limits of their namespaces.
+    pub over_limit: OverLimit,
 }
 
 impl WaitingCommands {
@@ -61,7 +64,7 @@ impl WaitingCommands {
 
     /// Returns all commands but those that would exceed a share, which are in queues of their lanes.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Waiting> {
-        self.memory.iter().chain(self.iter_at_volumes())
+        self.memory.iter().chain(self.iter_at_volumes()).chain(self.over_limit.iter())
     }
 
     /// Returns the commands that wait for memory.
@@ -75,16 +78,18 @@ impl WaitingCommands {
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Waiting> {
-        let at_volumes = self.blocked.iter_mut().chain(&mut self.fenced).chain(&mut self.behind);
-        self.memory.iter_mut().chain(at_volumes)
+        let Self { memory, blocked, fenced, behind, over_limit, .. } = self;
+        memory.iter_mut().chain(blocked).chain(fenced).chain(behind).chain(over_limit.iter_mut())
     }
 
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Waiting> {
-        let at_volumes = self.blocked.drain(..).chain(self.fenced.drain(..)).chain(self.behind.drain(..));
-        self.memory.drain(..).chain(at_volumes)
+        let Self { memory, blocked, fenced, behind, over_limit, .. } = self;
+        let at_volumes = blocked.drain(..).chain(fenced.drain(..)).chain(behind.drain(..));
+        memory.drain(..).chain(at_volumes).chain(over_limit.drain())
     }
 
-    /// Removes the commands that `is_removed` selects; its second argument is `true` for those that wait for memory.
+    /// Removes the commands that `is_removed` selects, without those over a limit; its second argument is `true` for those
+    /// that wait for memory.
     pub(super) fn extract(&mut self, is_removed: impl Fn(&Waiting, bool) -> bool) -> Removed {
         let at_volume = |row| extract_from(row, |waiting| is_removed(waiting, false));
         let mut others = at_volume(&mut self.fenced);
@@ -148,7 +153,8 @@ impl Core {
         lane.limited = 0;
         let rows = lane.volumes.iter_mut().flat_map(|at| std::mem::take(&mut at.over_share));
         let over_share: Vec<_> = rows.flatten().collect();
-        over_share.into_iter().for_each(|waiting| self.cancel(lane, waiting, false));
+        let over_limit = self.waiting.over_limit.extract_for(lane.key);
+        over_share.into_iter().chain(over_limit).for_each(|waiting| self.cancel(lane, waiting, false));
         let removed = self.waiting.extract(|waiting, _| waiting.lane() == lane.key);
         for (waiting, has_reserved) in removed.end_waits(&mut self.memory) {
             self.cancel(lane, waiting, has_reserved);
