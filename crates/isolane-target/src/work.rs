@@ -42,6 +42,8 @@ pub(crate) struct Job {
     pub volatile: bool,
     /// Counted among the lane's commands at volumes.
     pub counted: bool,
+    /// Time at which it was given to its volume, or began to wait for another command there.
+    pub there_since: Option<Instant>,
     /// It was answered or has lost its connection, and counts among the orphans of its volume.
     pub is_orphan: bool,
     /// It was answered, and its data is in the memory guaranteed to its lane.
@@ -86,6 +88,7 @@ impl Job {
             then: None,
             volatile,
             counted: false,
+            there_since: None,
             is_orphan: false,
             holds_guarantee: false,
             is_charged: namespace.limiter.is_none() || operation == Operation::Flush,

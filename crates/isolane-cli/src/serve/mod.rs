@@ -49,6 +49,7 @@ use observe::{ControlSocket, parse_control_socket, parse_on_slow};
 use operator::Operator;
 use service::Service;
 use subsystem::{Opened, Planned};
+use times::Times;
 
 use crate::choice::{Choice, one_of};
 use crate::cores;
@@ -255,13 +256,8 @@ pub struct Args {
     /// small sends, and over loopback the kernel always copies
     #[arg(long, value_name = "BYTES|off", default_value = "off", value_parser = parse_threshold)]
     zerocopy_threshold: Threshold,
-    /// Time from which a namespace whose volume has not completed a command is shown as stalled: from 1s to 60s
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = times::parse_stall_after)]
-    stall_after: Duration,
-    /// Time after which a command that its volume has not completed is given back to its host, which repeats it: from 1s
-    /// to 600s. Linux resets its controller after 30 s
-    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = times::parse_answer_within)]
-    answer_within: Duration,
+    #[command(flatten)]
+    times: Times,
     /// Serve the other volumes if one cannot be opened; SIGUSR1 shows it, and the exit status is 1. Needs --nqn, because
     /// the default name depends on the volumes
     #[arg(long, requires = "nqn")]
@@ -504,19 +500,17 @@ fn configure(
     config.placement = args.placement;
     config.mode = args.mode;
     config.io = args.io;
-    config.io_queues = args.io_queues;
-    config.queue_depth = args.queue_depth;
+    (config.io_queues, config.queue_depth) = (args.io_queues, args.queue_depth);
     config.rebalance_interval = args.scheduler;
     config.zerocopy_threshold = args.zerocopy_threshold;
     config.scheduling = args.fair_queueing;
-    config.observe = args.observe;
-    config.observe_memory = args.observe_memory;
+    (config.observe, config.observe_memory) = (args.observe, args.observe_memory);
     config.acks = args.acks;
     if args.acks.is_some() && !args.observe {
         return Err(Failure::new("cannot measure acknowledgments", "--observe off records nothing")
             .with_hint("leave out --acks or --observe off"));
     }
-    (config.stall_after, config.answer_within) = times::checked(args.stall_after, args.answer_within)?;
+    (config.stall_after, config.answer_within) = args.times.checked()?;
     config.max_pool_pages = args.pool / PAGE_SIZE;
     if args.advertise.iter().any(|address| address.ip().is_unspecified()) {
         return Err(Failure::new("cannot advertise 0.0.0.0 or [::]", "no host can connect there")

@@ -170,11 +170,11 @@ fn server(args: &Args) -> Result<Server, Failure> {
     if args.observe_memory != default.observe_memory {
         server.observe_memory = Size::new(args.observe_memory as u64);
     }
-    if args.stall_after != default.stall_after {
-        server.stall_after = Time::new(args.stall_after);
+    if args.times.stall_after != default.times.stall_after {
+        server.stall_after = Time::new(args.times.stall_after);
     }
-    if args.answer_within != default.answer_within {
-        server.answer_within = Time::new(args.answer_within);
+    if args.times.answer_within != default.times.answer_within {
+        server.answer_within = Time::new(args.times.answer_within);
     }
     server.zerocopy_threshold = args.zerocopy_threshold.and_then(|bytes| Size::new(bytes as u64));
     if args.on_slow != default.on_slow {

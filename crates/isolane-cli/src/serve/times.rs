@@ -5,13 +5,23 @@ use std::time::Duration;
 use crate::failure::Failure;
 use crate::units::parse_time;
 
-/// Parses the age of a command from which its namespace is stalled.
-pub fn parse_stall_after(text: &str) -> Result<Duration, String> {
+/// The times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
+pub struct Times {
+    /// Time from which a namespace whose volume has not completed a command is shown as stalled: from 1s to 60s
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_stall_after)]
+    pub stall_after: Duration,
+    /// Time after which a command that its volume has not completed is given back to its host, which repeats it: from 1s
+    /// to 600s. Linux resets its controller after 30 s
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = parse_answer_within)]
+    pub answer_within: Duration,
+}
+
+fn parse_stall_after(text: &str) -> Result<Duration, String> {
     parse_time_within(text, 60)
 }
 
-/// Parses the age at which a command is given back to its host.
-pub fn parse_answer_within(text: &str) -> Result<Duration, String> {
+fn parse_answer_within(text: &str) -> Result<Duration, String> {
     parse_time_within(text, 600)
 }
 
@@ -21,14 +31,17 @@ fn parse_time_within(text: &str, max_s: u64) -> Result<Duration, String> {
     if is_allowed { Ok(time) } else { Err(format!("write a time from 1s to {max_s}s")) }
 }
 
-/// Returns both times. A command is given back only after its namespace is stalled.
-pub fn checked(stall_after: Duration, answer_within: Duration) -> Result<(Duration, Duration), Failure> {
-    if stall_after <= answer_within {
-        return Ok((stall_after, answer_within));
+impl Times {
+    /// Returns both times. A command is given back only after its namespace is stalled.
+    pub fn checked(self) -> Result<(Duration, Duration), Failure> {
+        let Times { stall_after, answer_within } = self;
+        if stall_after <= answer_within {
+            return Ok((stall_after, answer_within));
+        }
+        let reason = format!("{stall_after:?} is longer than --answer-within, which is {answer_within:?}");
+        Err(Failure::new("cannot use --stall-after", reason)
+            .with_hint("use a shorter time, or a longer --answer-within"))
     }
-    let reason = format!("{stall_after:?} is longer than --answer-within, which is {answer_within:?}");
-    Err(Failure::new("cannot use --stall-after", reason)
-        .with_hint("use a shorter time, or a longer --answer-within"))
 }
 
 #[cfg(test)]
@@ -41,6 +54,7 @@ mod tests {
         assert!(parse_stall_after("61s").unwrap_err().contains("60s"));
         assert!(parse_answer_within("0.5s").unwrap_err().contains("1s"));
         let [short, long] = [parse_answer_within("2").unwrap(), parse_answer_within("10m").unwrap()];
+        let checked = |stall_after, answer_within| Times { stall_after, answer_within }.checked();
         assert_eq!(checked(short, long).unwrap(), (short, long));
         assert!(checked(long, short).unwrap_err().to_string().contains("600s is longer than"));
     }

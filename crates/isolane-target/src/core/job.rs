@@ -28,6 +28,7 @@ impl Core {
         let is_held = lane.is_held(&job);
         if is_held || self.has_orphans && self.is_behind_orphan(&job) {
             self.count(lane, &mut job);
+            job.there_since.get_or_insert(self.now);
             if !job.timeline.is_in(Stage::Blocks) {
                 job.timeline.enter(Stage::Blocks, self.observer.now());
             }
@@ -50,6 +51,7 @@ impl Core {
         let is_retry = job.timeline.is_in(Stage::Blocks);
         let now = if is_retry { self.observer.turn_ns() } else { self.observer.now() };
         job.timeline.enter(Stage::Queue, now);
+        job.there_since.get_or_insert(self.now);
         let is_new = lane.is_open() && !matches!(request, Request::Continue(_));
         if is_new && self.has_left_too_many(job.position) {
             return self.advance(lane, job, Step::Retry(request));

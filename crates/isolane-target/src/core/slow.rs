@@ -61,7 +61,7 @@ impl Driver {
         self.for_each_job(|lane, job, is_there| {
             oldest.entry(lane).and_modify(|oldest| *oldest = job.started.min(*oldest)).or_insert(job.started);
             let slow = usize::from(now.saturating_duration_since(job.started) >= SLOW);
-            let oldest_there = is_there.then_some(job.started);
+            let oldest_there = job.there_since.filter(|_| is_there);
             let command =
                 AtVolume { oldest: (job.started, job.operation), newest: job.started, oldest_there, slow };
             let at = volumes[job.position].get_or_insert(AtVolume { slow: 0, ..command });

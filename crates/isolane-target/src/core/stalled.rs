@@ -138,8 +138,14 @@ impl Core {
         self.now.saturating_duration_since(since).max(Duration::from_nanos(recorded))
     }
 
+    /// Returns `true` for a late command. Time that it waited for memory or for a limit counts only once its volume has
+    /// had time for it.
     fn is_late(&self, job: &Job) -> bool {
-        job.permit.is_some() && self.age(job.started, &job.timeline) >= self.answer_within
+        let volume_time = self.answer_within.min(self.shared.stall_after);
+        let is_there = |since: Instant| self.now.saturating_duration_since(since) >= volume_time;
+        job.permit.is_some()
+            && job.there_since.is_some_and(is_there)
+            && self.age(job.started, &job.timeline) >= self.answer_within
     }
 
     /// Returns `true` for a waiting command that must be answered now. One that waits for memory can wait for other
@@ -150,6 +156,9 @@ impl Core {
         }
         match waiting {
             Waiting::Data { since, timeline, .. } => self.age(*since, timeline) >= self.answer_within,
+            Waiting::Start { job, .. } if is_for_memory => {
+                job.permit.is_some() && self.age(job.started, &job.timeline) >= self.answer_within
+            }
             Waiting::Start { job, .. } => self.is_late(job),
         }
     }
