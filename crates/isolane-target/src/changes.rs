@@ -297,7 +297,7 @@ impl Shared {
         Ok(self.control(|port| port.set_allowed_hosts(id, hosts))?)
     }
 
-    fn find_subsystem(&self, nqn: &Nqn) -> Result<SubsystemId, NamespaceError> {
+    pub(crate) fn find_subsystem(&self, nqn: &Nqn) -> Result<SubsystemId, NamespaceError> {
         let found = self.control(|port| port.find_subsystem(nqn));
         found.ok_or_else(|| NamespaceError::UnknownSubsystem(Box::new(*nqn)))
     }

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use crate::auth_threads;
 use crate::changes::{Changed, Closing, NamespaceChange, NamespaceControl};
 use crate::config::{Subsystem, TargetConfig};
+use crate::control::TargetControl;
 use crate::core::{Acceptor, Driver};
 use crate::counters::{ConnectionStatus, Counters, NamespaceCounters};
 use crate::descriptors;
@@ -188,6 +189,11 @@ impl Target {
         }
         all.sort_by_key(|status| status.peer);
         all
+    }
+
+    /// Returns a handle for changes that other threads can keep.
+    pub fn control(&self) -> TargetControl {
+        TargetControl::new(&self.shared)
     }
 
     /// Returns a handle for changes of namespaces of the first subsystem that other threads can keep.

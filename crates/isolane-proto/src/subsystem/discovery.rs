@@ -15,7 +15,7 @@ use super::listener::Listeners;
 use super::{ConnectionInfo, Listener, MAX_ADMIN_ENTRIES, SubsystemConfig};
 
 /// One path to a subsystem.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     nqn: Nqn,
     port_id: u16,

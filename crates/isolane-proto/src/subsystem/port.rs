@@ -31,15 +31,15 @@ pub struct Port {
     /// The NVM subsystems, and removed ones that still have I/O.
     pub(super) nvm: BTreeMap<SubsystemId, Subsystem>,
     /// The NVM subsystems that hosts can connect to.
-    names: BTreeMap<Nqn, SubsystemId>,
+    pub(super) names: BTreeMap<Nqn, SubsystemId>,
     last_subsystem: SubsystemId,
-    discovery: Subsystem,
-    listeners: Listeners,
+    pub(super) discovery: Subsystem,
+    pub(super) listeners: Listeners,
     advertise: Vec<SocketAddr>,
     max_associations: usize,
-    generation: u64,
+    pub(super) generation: u64,
     started: Option<Instant>,
-    events: VecDeque<ControlEvent>,
+    pub(super) events: VecDeque<ControlEvent>,
 }
 
 impl Port {
@@ -408,7 +408,7 @@ impl Port {
     }
 
     /// The records of the discovery log for the host of a discovery controller.
-    fn records(&self, association: &Association) -> Vec<Record> {
+    pub(super) fn records(&self, association: &Association) -> Vec<Record> {
         let subsystems = self.names.values().filter_map(|id| self.nvm.get(id));
         let allowed = subsystems.filter(|it| it.profile.is_allowed(&association.host));
         let allowed = allowed.map(|it| &it.profile.config);

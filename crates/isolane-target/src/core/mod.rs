@@ -29,6 +29,7 @@
 //! | [`acks`] | times until hosts acknowledge sampled sends |
 //! | [`close`] | closes lanes, and stops the core |
 //! | [`mailbox`] | messages from other cores |
+//! | [`retire`] | closes connections after their commands |
 //! | [`namespaces`] | takes the next table of namespaces, and releases removed ones |
 //! | [`timer`] | deadlines and keep-alive timers |
 //! | [`migration`] | load reports, and moves of lanes between cores |
@@ -54,6 +55,7 @@ mod namespaces;
 mod nested;
 mod offline;
 mod receive;
+mod retire;
 mod send;
 mod slow;
 mod timer;
@@ -77,6 +79,7 @@ use self::fair_share::VolumeState;
 use self::fence::HostDrain;
 use self::flush::Flushes;
 use self::offline::HeldCommand;
+use self::retire::Retiring;
 use self::send::SendList;
 use self::waiting::WaitingCommands;
 use crate::config::TargetConfig;
@@ -143,6 +146,7 @@ pub(crate) struct Driver {
     events: Vec<Event>,
     mailbox: Receiver<Message>,
     host_drains: Vec<HostDrain>,
+    retiring: Vec<Retiring>,
     /// Present on the first core.
     acceptor: Option<Acceptor>,
     /// Lanes that have moved here from other cores.
@@ -208,6 +212,7 @@ impl Driver {
             events: Vec::new(),
             mailbox,
             host_drains: Vec::new(),
+            retiring: Vec::new(),
             migrated_in: HashMap::new(),
             migration: migration::Migration::new(interval, config.mode, cores, cpu, now),
             next_tick: now + TICK,
@@ -260,7 +265,8 @@ impl Driver {
     /// Returns `true` if work waits that no event reports. Mostly none does, which keeps a turn short.
     fn has_deferred_work(&self) -> bool {
         let Core { waiting, flushes, nested, now, .. } = &self.core;
-        !(waiting.is_empty() && self.host_drains.is_empty() && flushes.is_empty() && !nested.has_work(*now))
+        let is_draining = !(self.host_drains.is_empty() && self.retiring.is_empty());
+        is_draining || !(waiting.is_empty() && flushes.is_empty() && !nested.has_work(*now))
     }
 
     fn poll_slow_path(&mut self) {
@@ -272,6 +278,7 @@ impl Driver {
         self.admit_limited();
         self.resume_stalled();
         self.poll_host_drains();
+        self.poll_retiring();
         self.poll_fenced();
         self.core.run_nested();
     }
@@ -335,6 +342,7 @@ impl Driver {
         let is_watching = !self.core.waiting.is_empty()
             || !self.core.flushes.is_empty()
             || !self.host_drains.is_empty()
+            || !self.retiring.is_empty()
             || self.shutdown.is_some();
         if is_watching {
             let is_retrying = self.core.flushes.has_part_to_retry();

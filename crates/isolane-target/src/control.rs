@@ -1,0 +1,151 @@
+//! Changes of a running target from any thread.
+//!
+//! Invariant: a change that fails changes nothing.
+
+use std::net::SocketAddr;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use isolane_proto::subsystem::{ConfigError, Listener};
+use isolane_wire::Nqn;
+
+use crate::changes::{Closing, NamespaceControl};
+use crate::config::Subsystem;
+use crate::error::{NamespaceError, PortError, StartError};
+use crate::listen::is_dual_stack;
+use crate::port::{NewListener, TargetPort};
+use crate::shared::{Message, Shared};
+
+/// Changes a target, from any thread. It does not keep the target running.
+#[derive(Clone)]
+pub struct TargetControl {
+    shared: Weak<Shared>,
+}
+
+impl TargetControl {
+    pub(crate) fn new(shared: &Arc<Shared>) -> TargetControl {
+        TargetControl { shared: Arc::downgrade(shared) }
+    }
+
+    /// Adds a subsystem: see [`Target::add_subsystem`](crate::Target::add_subsystem).
+    ///
+    /// # Errors
+    /// Those of that function, an unknown port, or the target has ended.
+    pub fn add_subsystem(&self, subsystem: Subsystem) -> Result<(), NamespaceError> {
+        self.shared()?.add_subsystem(subsystem)
+    }
+
+    /// Removes a subsystem: see [`Target::remove_subsystem`](crate::Target::remove_subsystem).
+    ///
+    /// # Errors
+    /// No subsystem has this name, or the target has ended.
+    pub fn remove_subsystem(&self, nqn: &Nqn) -> Result<Closing, NamespaceError> {
+        self.shared()?.remove_subsystem(nqn)
+    }
+
+    /// Replaces the hosts of a subsystem: see [`Target::set_allowed_hosts`](crate::Target::set_allowed_hosts).
+    ///
+    /// # Errors
+    /// No subsystem has this name, or the target has ended.
+    pub fn set_allowed_hosts(&self, nqn: &Nqn, hosts: Option<Vec<Nqn>>) -> Result<(), NamespaceError> {
+        self.shared()?.set_allowed_hosts(nqn, hosts)
+    }
+
+    /// Replaces the ports at which hosts reach a subsystem; `None`: all. Connections of hosts that have come by another
+    /// port close after their commands, and discovery controllers are notified.
+    ///
+    /// # Errors
+    /// No subsystem or port has one of the names, or the target has ended.
+    pub fn set_ports(&self, nqn: &Nqn, ports: Option<Vec<String>>) -> Result<(), NamespaceError> {
+        self.shared()?.set_ports(nqn, ports)
+    }
+
+    /// Returns a handle for changes of the namespaces of a subsystem, if there is one with this name.
+    pub fn namespaces(&self, nqn: &Nqn) -> Option<NamespaceControl> {
+        let shared = self.shared.upgrade()?;
+        let subsystem = shared.find_subsystem(nqn).ok()?;
+        Some(NamespaceControl::new(&shared, subsystem))
+    }
+
+    /// Listens at another port, and returns its address. A name that a removed port had gets its PORTID again. Waits up
+    /// to 5 s for an address in use.
+    ///
+    /// # Errors
+    /// The address is not available, the name is in use, or the target has ended.
+    pub fn add_port(&self, port: TargetPort) -> Result<SocketAddr, PortError> {
+        self.shared()?.add_port(port)
+    }
+
+    /// Closes the listener of a port. Connections of hosts that have come by it close after their commands, within 5 s,
+    /// and discovery controllers are notified. Subsystems keep the name in their lists.
+    ///
+    /// # Errors
+    /// No port has this name, or the target has ended.
+    pub fn remove_port(&self, name: &str) -> Result<(), NamespaceError> {
+        self.shared()?.remove_port(name)
+    }
+
+    /// Returns the ports with the addresses of their listeners, in the order of their additions; none once the target
+    /// has ended.
+    pub fn ports(&self) -> Vec<(Option<String>, SocketAddr)> {
+        let Ok(shared) = self.shared() else { return Vec::new() };
+        let list = |(_, it): (_, &Listener)| (it.name.clone(), it.address);
+        shared.control(|port| port.listeners().map(list).collect())
+    }
+
+    fn shared(&self) -> Result<Arc<Shared>, NamespaceError> {
+        self.shared.upgrade().ok_or(NamespaceError::Ended)
+    }
+}
+
+impl Shared {
+    fn set_ports(&self, nqn: &Nqn, ports: Option<Vec<String>>) -> Result<(), NamespaceError> {
+        let _changes = self.changes.lock();
+        let id = self.find_subsystem(nqn)?;
+        Ok(self.control(|port| port.set_ports(id, ports))?)
+    }
+
+    /// Binds, adds the port, then accepts.
+    fn add_port(&self, port: TargetPort) -> Result<SocketAddr, PortError> {
+        let all: Vec<SocketAddr> =
+            self.control(|control| control.listeners().map(|(_, listener)| listener.address).collect());
+        let requested = port.listen.address;
+        if all.contains(&requested) {
+            return Err(StartError::SameAddress(requested).into());
+        }
+        let socket = port.listen.open(is_dual_stack(requested, all.into_iter()))?;
+        let address = socket.local_addr().map_err(StartError::Begin)?;
+        let _changes = self.changes.lock();
+        let added = self.control(|control| control.add_listener(port.to_listener(address)));
+        let id = added.map_err(NamespaceError::from)?;
+        let (result, accepts) = mpsc::channel();
+        let options = port.listen.options.clone();
+        self.post(0, Message::Listen(Box::new(NewListener { socket, id, options, result })));
+        match accepts.recv_timeout(MESSAGE_TIMEOUT) {
+            // A core that is late accepts later.
+            Ok(Ok(())) | Err(RecvTimeoutError::Timeout) => Ok(address),
+            Ok(Err(error)) => {
+                self.control(|control| control.remove_listener(id));
+                Err(StartError::Begin(error).into())
+            }
+            Err(RecvTimeoutError::Disconnected) => Err(NamespaceError::Ended.into()),
+        }
+    }
+
+    /// Removes the port, so that every later Connect fails there, then closes its listener.
+    fn remove_port(&self, name: &str) -> Result<(), NamespaceError> {
+        let _changes = self.changes.lock();
+        let id = self.control(|port| port.find_listener(name));
+        let id = id.ok_or_else(|| ConfigError::UnknownPort(name.to_owned()))?;
+        self.control(|port| port.remove_listener(id));
+        let (closed, closes) = mpsc::channel();
+        self.post(0, Message::CloseListener { id, closed });
+        // Disconnected once it is closed.
+        let _ = closes.recv_timeout(MESSAGE_TIMEOUT);
+        Ok(())
+    }
+}
+
+/// Time for the first core to handle a message.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
