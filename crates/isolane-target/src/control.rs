@@ -86,6 +86,15 @@ impl TargetControl {
         self.shared()?.remove_port(name)
     }
 
+    /// Replaces the addresses of other discovery services in the discovery log, and notifies discovery controllers.
+    ///
+    /// # Errors
+    /// The target has ended.
+    pub fn set_referrals(&self, referrals: Vec<SocketAddr>) -> Result<(), NamespaceError> {
+        self.shared()?.control(|port| port.set_referrals(referrals));
+        Ok(())
+    }
+
     /// Returns the ports with the addresses of their listeners, in the order of their additions; none once the target
     /// has ended.
     pub fn ports(&self) -> Vec<(Option<String>, SocketAddr)> {

@@ -1,5 +1,6 @@
 //! A configuration file as options of `serve`, and the subsystems that it describes.
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use clap::{Args as _, FromArgMatches};
@@ -17,6 +18,8 @@ pub struct Loaded {
     pub options: Args,
     /// Its ports.
     pub ports: Vec<TargetPort>,
+    /// Addresses of other discovery services.
+    pub referrals: Vec<SocketAddr>,
     /// Its subsystems.
     pub subsystems: Vec<Planned>,
     /// Keys of hosts.
@@ -49,6 +52,7 @@ fn read(path: &Path, strict: bool) -> Result<Loaded, Failure> {
     Ok(Loaded {
         options,
         ports: config.ports.values().map(port).collect(),
+        referrals: config.referrals.values().flat_map(|one| one.addresses.0.iter().copied()).collect(),
         subsystems: config.subsystems.values().map(|one| plan(&config, one)).collect(),
         auth: auth::load(&config)?,
     })
@@ -86,7 +90,6 @@ fn cntlid(number: Option<Number<1, 0xffef>>) -> Option<u16> {
 fn arguments(config: &Config) -> Result<Vec<String>, Vec<String>> {
     let (mut arguments, mut unsupported) = (vec!["serve".to_owned()], Vec::new());
     add_server(config, &mut arguments, &mut unsupported);
-    unsupported.extend(config.referrals.keys().map(|name| format!("referral {name}; remove it")));
     if config.subsystems.is_empty() {
         unsupported.push("a file without a subsystem; add a table [[subsystem]]".to_owned());
     }

@@ -376,8 +376,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let (args, described) = match &args.config {
         Some(path) => {
-            let from_file::Loaded { options, ports, subsystems, auth } = from_file::load(path, args.strict)?;
-            (Args { json: args.json, ..options }, Some((ports, subsystems, auth)))
+            let from_file::Loaded { options, ports, referrals, subsystems, auth } =
+                from_file::load(path, args.strict)?;
+            (Args { json: args.json, ..options }, Some(((ports, referrals), subsystems, auth)))
         }
         None => (args, None),
     };
@@ -385,14 +386,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
     signals::exit_while(&is_starting)?;
     let rbd = Arc::new(Rbd::new(args.rbd_images_per_connection.into()));
     let kinds = volume::kinds(&rbd);
-    let (ports, planned, auth) = match described {
+    let ((ports, referrals), planned, auth) = match described {
         Some(described) => described,
-        None => (args.ports(), vec![Planned::of_args(&args, &kinds)?], None),
+        None => ((args.ports(), Vec::new()), vec![Planned::of_args(&args, &kinds)?], None),
     };
     let (opened, conditions) = subsystem::open(planned, &args, &kinds)?;
     let conditions = Arc::new(conditions);
     let has_auth = auth.is_some();
-    let config = configure(&args, ports, &opened, auth)?;
+    let mut config = configure(&args, ports, &opened, auth)?;
+    config.referrals = referrals;
     let ports = config.listen.clone();
     is_starting.store(false, Ordering::Relaxed);
     let cores = config.cores.clone();

@@ -36,6 +36,7 @@ pub struct Port {
     pub(super) discovery: Subsystem,
     pub(super) listeners: Listeners,
     advertise: Vec<SocketAddr>,
+    pub(super) referrals: Vec<SocketAddr>,
     max_associations: usize,
     pub(super) generation: u64,
     started: Option<Instant>,
@@ -46,7 +47,8 @@ impl Port {
     /// A port without associations.
     pub fn new(config: PortConfig) -> Result<Port, ConfigError> {
         config.check()?;
-        let PortConfig { subsystems, listeners, advertise, max_associations, generation_start } = config;
+        let PortConfig { subsystems, listeners, advertise, referrals, max_associations, generation_start } =
+            config;
         let texts = subsystems.first().cloned().unwrap_or_default();
         let mut port = Port {
             nvm: BTreeMap::new(),
@@ -55,6 +57,7 @@ impl Port {
             discovery: Subsystem::new(SubsystemId::DISCOVERY, SubsystemProfile::discovery(&texts)),
             listeners: Listeners::default(),
             advertise,
+            referrals,
             max_associations,
             generation: generation_start,
             started: None,
@@ -412,7 +415,10 @@ impl Port {
         let subsystems = self.names.values().filter_map(|id| self.nvm.get(id));
         let allowed = subsystems.filter(|it| it.profile.is_allowed(&association.host));
         let allowed = allowed.map(|it| &it.profile.config);
-        discovery::records(allowed, &self.listeners, &self.advertise, association.connection)
+        let mut records =
+            discovery::records(allowed, &self.listeners, &self.advertise, association.connection);
+        records.extend(discovery::referrals(&self.referrals));
+        records
     }
 
     fn subsystem(&mut self, id: AssociationId) -> (Option<&mut Subsystem>, &mut VecDeque<ControlEvent>) {

@@ -2,6 +2,8 @@
 //!
 //! Invariant: a change that fails changes nothing; each discovery controller whose log changes gets a notice.
 
+use std::net::SocketAddr;
+
 use super::discovery::Record;
 use super::{ConfigError, Listener, ListenerId, Port, SubsystemId};
 
@@ -58,6 +60,14 @@ impl Port {
             }
             Ok(())
         })
+    }
+
+    /// Replaces the addresses of other discovery services.
+    pub fn set_referrals(&mut self, referrals: Vec<SocketAddr>) {
+        let _: Result<(), ConfigError> = self.change_log(|port| {
+            port.referrals = referrals;
+            Ok(())
+        });
     }
 
     /// Makes a change, and notifies the discovery controllers whose log it changes.

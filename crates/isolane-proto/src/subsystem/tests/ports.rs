@@ -267,4 +267,28 @@ mod live {
         harness.port.remove_subsystem(gone).unwrap();
         assert_eq!(harness.port.set_ports(gone, None), Err(ConfigError::UnknownSubsystem));
     }
+
+    #[test]
+    fn referrals_are_discovery_services() {
+        let referrals = vec!["10.0.0.2:8009".parse().unwrap(), "[2001:db8::2]:8010".parse().unwrap()];
+        let mut harness = Harness::with(PortConfig { referrals, ..config() });
+        let id = harness.watch_at(LEFT);
+        let record = |harness: &mut Harness, at: u64| {
+            let page = harness.log(id, LogPage::Discovery, 1024 * at, 1024).unwrap();
+            let it = DiscoveryEntry::decode_prefix(&page).unwrap();
+            let texts = [it.traddr.as_str().unwrap(), it.trsvcid.as_str().unwrap()].map(str::to_owned);
+            (it.subtype, it.subnqn.parse(), texts)
+        };
+        let text = |texts: [&str; 2]| texts.map(str::to_owned);
+        assert_eq!(record(&mut harness, 1).0, 2, "the NVM subsystem comes first");
+        let expected = (1, Ok(Nqn::discovery()), text(["10.0.0.2", "8009"]));
+        assert_eq!(record(&mut harness, 2), expected);
+        let expected = (1, Ok(Nqn::discovery()), text(["2001:db8::2", "8010"]));
+        assert_eq!(record(&mut harness, 3), expected);
+
+        harness.port.set_referrals(vec!["10.0.0.3:8009".parse().unwrap()]);
+        assert!(harness.is_notified(id));
+        assert_eq!(record(&mut harness, 2).2, text(["10.0.0.3", "8009"]));
+        assert_eq!(harness.log(id, LogPage::Discovery, 0, 1024).unwrap()[8], 2);
+    }
 }
