@@ -15,10 +15,13 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     list: Vec<Listener>,
+    next_index: u32,
 }
 
 #[derive(Debug)]
 struct Listener {
+    /// Its number, which no other listener gets.
+    index: u32,
     socket: TcpListener,
     /// The queue may hold connections.
     ready: bool,
@@ -33,22 +36,37 @@ struct Listener {
 impl Listeners {
     pub fn insert(&mut self, socket: TcpListener, backend: &mut Backend) -> io::Result<usize> {
         socket.set_nonblocking(true)?;
-        let index = self.list.len() as u32;
+        let index = self.next_index;
         backend.register(socket.as_fd(), Key::new(Kind::Listener, index))?;
-        self.list.push(Listener { socket, ready: true, armed: false, retry_at: None, out_of_fds: false });
+        self.next_index += 1;
+        self.list.push(Listener {
+            index,
+            socket,
+            ready: true,
+            armed: false,
+            retry_at: None,
+            out_of_fds: false,
+        });
         Ok(index as usize)
     }
 
     pub fn remove_all(&mut self, backend: &mut Backend) {
-        for (index, listener) in self.list.drain(..).enumerate() {
-            let armed = listener.armed.then_some(Key::new(Kind::Listener, index as u32));
-            backend.unregister(listener.socket.as_fd(), armed);
+        self.list.drain(..).for_each(|listener| listener.unregister(backend));
+    }
+
+    /// Closes one listener.
+    pub fn remove(&mut self, index: usize, backend: &mut Backend) {
+        let found = self.list.iter().position(|listener| listener.index as usize == index);
+        if let Some(listener) = found.map(|position| self.list.remove(position)) {
+            // The io_uring can hold the socket for longer. Without it, this fails only for a socket that does not listen.
+            let _ = rustix::net::shutdown(&listener.socket, rustix::net::Shutdown::Both);
+            listener.unregister(backend);
         }
     }
 
     /// Handles a notification.
     pub fn on_acceptable(&mut self, index: u32) {
-        if let Some(listener) = self.list.get_mut(index as usize) {
+        if let Some(listener) = self.list.iter_mut().find(|listener| listener.index == index) {
             listener.ready = true;
             listener.armed = false;
         }
@@ -61,11 +79,11 @@ impl Listeners {
 
     /// Accepts a bounded number of connections and arms empty listeners.
     pub fn accept(&mut self, now: Instant, backend: &mut Backend, events: &mut Vec<Event>) {
-        for (index, listener) in self.list.iter_mut().enumerate() {
-            listener.accept(index, now, events);
+        for listener in &mut self.list {
+            listener.accept(now, events);
             if !listener.ready && !listener.armed {
                 listener.armed = true;
-                backend.arm_read(listener.socket.as_fd(), Key::new(Kind::Listener, index as u32));
+                backend.arm_read(listener.socket.as_fd(), Key::new(Kind::Listener, listener.index));
             }
         }
     }
@@ -82,7 +100,12 @@ impl Listeners {
 }
 
 impl Listener {
-    fn accept(&mut self, index: usize, now: Instant, events: &mut Vec<Event>) {
+    fn unregister(self, backend: &mut Backend) {
+        let armed = self.armed.then_some(Key::new(Kind::Listener, self.index));
+        backend.unregister(self.socket.as_fd(), armed);
+    }
+
+    fn accept(&mut self, now: Instant, events: &mut Vec<Event>) {
         if self.retry_at.is_some_and(|end| now < end) {
             return;
         }
@@ -94,7 +117,7 @@ impl Listener {
             match self.socket.accept() {
                 Ok((socket, peer)) => {
                     self.out_of_fds = false;
-                    events.push(Event::Accepted { listener: index, socket, peer });
+                    events.push(Event::Accepted { listener: self.index as usize, socket, peer });
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.ready = false,
                 Err(error) if is_out_of_resources(&error) => return self.back_off(&error, now),

@@ -36,6 +36,34 @@ fn accepts_and_echoes() {
 }
 
 #[test]
+fn closed_listener_refuses_while_another_accepts() {
+    with_each(|config| {
+        let mut reactor = reactor(&config);
+        let listen = |reactor: &mut Reactor| {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+            let address = listener.local_addr().expect("an address");
+            (reactor.listen(listener).expect("listening"), address)
+        };
+        let (first, first_address) = listen(&mut reactor);
+        let (second, second_address) = listen(&mut reactor);
+        // Both wait for connections now.
+        assert_eq!(turn_for(&mut reactor, Duration::from_millis(10)), 0);
+        reactor.close_listener(first);
+        assert!(TcpStream::connect(first_address).is_err());
+        let (third, third_address) = listen(&mut reactor);
+        assert!(third != first && third != second);
+        for (expected, address) in [(second, second_address), (third, third_address)] {
+            let _peer = TcpStream::connect(address).expect("connected");
+            let accepted = turn_until(&mut reactor, |_, event| match event {
+                Event::Accepted { listener, .. } => Some(listener),
+                _ => None,
+            });
+            assert_eq!(accepted, expected);
+        }
+    });
+}
+
+#[test]
 fn reports_bytes_after_idle_period() {
     with_each(|config| {
         let mut reactor = reactor(&config);

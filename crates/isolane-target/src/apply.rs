@@ -31,6 +31,14 @@ pub enum TargetChange {
         /// NQNs of the hosts; `None`: all.
         hosts: Option<Vec<Nqn>>,
     },
+    /// Replaces the ports at which hosts reach a subsystem. Connections of hosts that have come by another port close
+    /// after their commands, and discovery controllers are notified.
+    SetPorts {
+        /// Name of the subsystem.
+        subsystem: Nqn,
+        /// Names of the ports; `None`: all.
+        ports: Option<Vec<String>>,
+    },
     /// Changes namespaces of a subsystem. Each of its hosts gets one notice.
     Namespaces {
         /// Name of the subsystem.
@@ -72,8 +80,11 @@ impl TargetControl {
         changes: Vec<TargetChange>,
         commit: impl FnOnce() -> Result<(), E>,
     ) -> Result<Changed, ApplyError<E>> {
-        let shared = self.shared.upgrade().ok_or(NamespaceError::Ended)?;
-        shared.apply(changes, commit)
+        self.shared()?.apply(changes, commit)
+    }
+
+    pub(crate) fn shared(&self) -> Result<Arc<Shared>, NamespaceError> {
+        self.shared.upgrade().ok_or(NamespaceError::Ended)
     }
 
     /// Returns a handle for the namespaces of the subsystem with this name, if there is one.
@@ -94,6 +105,7 @@ struct Plan {
     closing: Vec<usize>,
     removed: Vec<SubsystemId>,
     hosts: Vec<(SubsystemId, Option<Vec<Nqn>>)>,
+    ports: Vec<(SubsystemId, Option<Vec<String>>)>,
     /// Subsystems that stay, with other namespaces.
     changed: BTreeSet<SubsystemId>,
     new: Vec<SubsystemConfig>,
@@ -179,6 +191,10 @@ impl Shared {
                 TargetChange::SetHosts { subsystem, hosts } => {
                     plan.hosts.push((self.find_subsystem(&subsystem)?, hosts));
                 }
+                TargetChange::SetPorts { subsystem, ports } => {
+                    self.control(|port| port.check_ports(ports.as_deref()))?;
+                    plan.ports.push((self.find_subsystem(&subsystem)?, ports));
+                }
                 TargetChange::Namespaces { subsystem, changes } => {
                     plan.change(self.find_subsystem(&subsystem)?, changes)?;
                 }
@@ -216,11 +232,12 @@ impl Shared {
     /// No host sees a namespace of another state than its subsystem: what goes leaves the port before the table, and what
     /// comes enters the table first.
     fn execute(self: &Arc<Self>, plan: Plan) -> Result<Changed, NamespaceError> {
-        let Plan { table, added, closing, removed, hosts, changed, new, mut resized } = plan;
+        let Plan { table, added, closing, removed, hosts, ports, changed, new, mut resized } = plan;
         resized.0.clear();
         let namespaces: Vec<_> = changed.into_iter().map(|id| (id, table.to_configs(id))).collect();
         self.control(|port| -> Result<(), ConfigError> {
             removed.into_iter().try_for_each(|id| port.remove_subsystem(id))?;
+            ports.into_iter().try_for_each(|(id, ports)| port.set_ports(id, ports))?;
             hosts.into_iter().try_for_each(|(id, hosts)| port.set_allowed_hosts(id, hosts))
         })?;
         self.publish(table);
@@ -245,6 +262,7 @@ impl Plan {
             closing: Vec::new(),
             removed: Vec::new(),
             hosts: Vec::new(),
+            ports: Vec::new(),
             changed: BTreeSet::new(),
             new: Vec::new(),
             resized: Resized::default(),

@@ -105,6 +105,8 @@ pub struct TargetConfig {
     pub listen: Vec<TargetPort>,
     /// Addresses in the discovery log; if empty, the listeners that a host can reach.
     pub advertise: Vec<SocketAddr>,
+    /// Addresses of other discovery services, which the discovery log names.
+    pub referrals: Vec<SocketAddr>,
     /// Authentication of hosts, for all subsystems; `None` serves every allowed host.
     pub auth: Option<AuthConfig>,
     /// Cores to pin one reactor to, each; empty for a single unpinned reactor.
@@ -167,6 +169,7 @@ impl TargetConfig {
             subsystems: vec![Subsystem::new(nqn)],
             listen: Vec::new(),
             advertise: Vec::new(),
+            referrals: Vec::new(),
             auth: None,
             cores: Vec::new(),
             placement: Placement::default(),

@@ -81,6 +81,17 @@ pub enum ApplyError<E> {
     Commit(E),
 }
 
+/// Reason why a port could not be added.
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    /// The target cannot listen there.
+    #[error(transparent)]
+    Listen(#[from] StartError),
+    /// The name is in use, or the target has ended.
+    #[error(transparent)]
+    Change(#[from] NamespaceError),
+}
+
 /// Reason why a target could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {

@@ -77,6 +77,8 @@ pub(crate) struct Lane {
     pub send_blocked: bool,
     /// Not read until memory or space for output is available.
     pub paused: bool,
+    /// Not read any more: it closes once its commands are complete.
+    pub retiring: bool,
     /// The port was notified that the connection is lost.
     pub disconnected: bool,
     pub disconnected_at: Instant,
@@ -246,6 +248,7 @@ impl Lane {
             dirty: false,
             send_blocked: false,
             paused: false,
+            retiring: false,
             disconnected: false,
             disconnected_at: now,
             left_behind: false,

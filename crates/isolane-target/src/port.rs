@@ -1,9 +1,12 @@
 //! The ports of a target: listeners with names.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::str::FromStr;
+use std::sync::mpsc::Sender;
 
-use isolane_proto::subsystem::Listener;
+use isolane_proto::subsystem::{Listener, ListenerId};
+use isolane_reactor::SocketOptions;
 
 use crate::config::Subsystem;
 use crate::listen::Listen;
@@ -56,4 +59,14 @@ impl FromStr for TargetPort {
     fn from_str(text: &str) -> Result<TargetPort, String> {
         text.parse::<Listen>().map(TargetPort::from)
     }
+}
+
+/// A listener for the core that accepts.
+pub(crate) struct NewListener {
+    pub socket: TcpListener,
+    pub id: ListenerId,
+    /// Socket options of its connections.
+    pub options: SocketOptions,
+    /// Gets the result; dropped if the target stops.
+    pub result: Sender<io::Result<()>>,
 }

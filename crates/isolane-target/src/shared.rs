@@ -35,6 +35,7 @@ use crate::namespace::{MAX_POSITIONS, Namespaces};
 use crate::newcomers::Newcomers;
 use crate::observed::{Connections, CoreCells};
 use crate::orphans::{OrphanFence, Orphans};
+use crate::port::NewListener;
 use crate::release::Release;
 use crate::scheduler::CoreLoad;
 use crate::slab::LaneId;
@@ -47,6 +48,12 @@ pub(crate) enum Message {
     Displace { lane: LaneId },
     /// Close this lane: its association or the I/O of its controller has ended.
     Close { lane: LaneId, reason: &'static str },
+    /// Accept no more commands of this lane, and close it once they are complete.
+    Retire { lane: LaneId, reason: &'static str },
+    /// To the first core: accept connections at this listener.
+    Listen(Box<NewListener>),
+    /// To the first core: close this listener, then drop the sender.
+    CloseListener { id: ListenerId, closed: std::sync::mpsc::Sender<()> },
     /// Complete held Async Event Requests of this lane; the port has their completions.
     AsyncEvents { lane: LaneId },
     /// CC.SHN was set: once all of `in_flight` are idle, flush all volumes and notify the port.
@@ -334,6 +341,11 @@ impl Shared {
         lanes.map(|lane| Arc::clone(&lane.in_flight)).collect()
     }
 
+    /// Whether an association has I/O queues, except those that it continues without.
+    pub(crate) fn has_io_lanes(&self, id: AssociationId) -> bool {
+        self.control.lock().lanes_of(id).any(|lane| lane.qid != 0 && !lane.stuck)
+    }
+
     /// Requests a drain from every core that owns an older connection of the host of this Connect, and
     /// returns the number of cores that will reply. Holds the lock throughout, so that no connection moves.
     pub(crate) fn request_drain(
@@ -406,6 +418,11 @@ impl Shared {
             ControlEvent::Close { id, reason } => {
                 control.lanes_of(id).for_each(|lane| self.post_close(lane, reason_text(reason)));
             }
+            ControlEvent::Retire { id, reason } => {
+                let reason = reason_text(reason);
+                let post = |lane: &LaneEntry| self.post(lane.core, Message::Retire { lane: lane.id, reason });
+                control.lanes_of(id).for_each(post);
+            }
             ControlEvent::Shutdown(id) => self.post_shutdown(control, id),
             ControlEvent::Ended(id) => {
                 control.lanes.remove(&id);
@@ -444,5 +461,6 @@ fn reason_text(reason: CloseReason) -> &'static str {
         CloseReason::KeepAliveExpired => "the host was silent for longer than its keep-alive timeout",
         CloseReason::HostRemoved => "its host is no longer allowed to use the subsystem",
         CloseReason::SubsystemRemoved => "its subsystem was removed",
+        CloseReason::PortRemoved => "its port was removed, or its subsystem is no longer there",
     }
 }

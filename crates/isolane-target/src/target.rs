@@ -438,6 +438,7 @@ fn port_config(
         subsystems: config.subsystems.iter().enumerate().map(to_config).collect(),
         listeners: config.listen.iter().zip(listeners).map(|(port, at)| port.to_listener(*at)).collect(),
         advertise: config.advertise.clone(),
+        referrals: config.referrals.clone(),
         max_associations: config.max_connections.clamp(1, 0xf000),
         generation_start: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
     }

@@ -4,9 +4,10 @@ mod common;
 
 use std::net::SocketAddr;
 
+use common::stuck::Stuck;
 use common::*;
-use isolane_target::{StartError, Subsystem, Target, TargetConfig, TargetPort};
-use isolane_wire::admin::{GetLogPageCommand, LogPage};
+use isolane_target::{NamespaceError, StartError, Subsystem, Target, TargetConfig, TargetPort};
+use isolane_wire::admin::{AsyncEvent, GetLogPageCommand, LogPage, Notice, async_event_request};
 use isolane_wire::fabrics::{ConnectData, ConnectRejection};
 use isolane_wire::log::{DiscoveryEntry, DiscoveryHeader};
 use isolane_wire::pdu::IcReq;
@@ -92,4 +93,120 @@ fn rejects_unknown_and_equal_names() {
     let mut twice = ports();
     twice.listen[1].name = Some("left".into());
     assert!(matches!(error(twice), StartError::Config(_)));
+}
+
+/// The admin queue of an enabled controller at a port, and one I/O queue.
+fn pair_of(address: SocketAddr, nqn: &str) -> (MockHost, MockHost) {
+    let mut admin = MockHost::initialized(address, IcReq::default());
+    let answer = admin.connect(0, 0xffff, nqn, HOST, 31);
+    assert_eq!(answer.status, Status::SUCCESS);
+    admin.set_property(CC, Cc::enabled().0);
+    let mut queue = MockHost::initialized(address, IcReq::default());
+    assert_eq!(queue.connect(1, answer.dw0 as u16, nqn, HOST, 31).status, Status::SUCCESS);
+    (admin, queue)
+}
+
+/// A discovery controller that waits for a change.
+fn watch(address: SocketAddr) -> (MockHost, u16) {
+    let mut host = MockHost::initialized(address, IcReq::default());
+    assert_eq!(host.connect(0, 0xffff, Nqn::DISCOVERY, HOST, 31).status, Status::SUCCESS);
+    host.set_property(CC, Cc::enabled().0);
+    let cid = host.send(async_event_request(), &[]);
+    (host, cid)
+}
+
+fn expect_notice((mut host, cid): (MockHost, u16)) {
+    let notice = AsyncEvent::notice(Notice::DiscoveryLogPageChange, LogPage::Discovery);
+    assert_eq!(host.completion(cid).0.dw0, notice.0);
+}
+
+#[test]
+fn ports_come_and_go_while_others_are_in_use() {
+    let (target, at) = start_all(ports());
+    let control = target.control();
+    let (_admin, mut queue) = pair_of(at[1], NQN);
+    let mut port_ids = Vec::new();
+    for byte in 0..3 {
+        let watcher = watch(at[2]);
+        let address = control.add_port(port("extra")).unwrap();
+        expect_notice(watcher);
+        let records = discover(address);
+        let found = records.iter().find(|record| record.2 == address.port()).unwrap();
+        assert_eq!((found.0.as_str(), records.len()), (NQN, 4), "the other one lists its ports");
+        port_ids.push(found.1);
+        let (mut admin, mut extra) = pair_of(address, NQN);
+        assert!(!connect_to(address, OTHER).status.is_success());
+        assert_eq!(extra.write(write_entry(1, 1), &[byte; 512]).0.status, Status::SUCCESS);
+
+        let watcher = watch(at[2]);
+        control.remove_port("extra").unwrap();
+        extra.expect_end();
+        admin.expect_end();
+        expect_notice(watcher);
+        assert!(std::net::TcpStream::connect(address).is_err());
+        assert_eq!(queue.fetch(read_entry(1, 1), 512).1, [byte; 512]);
+        assert_eq!(discover(at[0]).len(), 3);
+    }
+    assert_eq!(port_ids, [4, 4, 4], "a name keeps its PORTID");
+    control.remove_port("left").unwrap();
+    let left = TargetPort::named("left", at[0].to_string().parse().unwrap());
+    assert_eq!(control.add_port(left).unwrap(), at[0]);
+    pair_of(at[0], NQN);
+    assert!(control.remove_port("extra").unwrap_err().to_string().starts_with("there is no port extra"));
+    assert_eq!(control.ports().len(), 3);
+    drop(target);
+    assert_eq!(control.remove_port("left"), Err(NamespaceError::Ended));
+}
+
+#[test]
+fn command_at_a_volume_completes_before_its_port_closes() {
+    let (stuck, relief) = Stuck::new();
+    let mut config = ports();
+    config.subsystems[0].volumes = vec![(1, stuck.clone())];
+    let (target, at) = start_all(config);
+    let (mut admin, mut queue) = pair_of(at[0], NQN);
+    let cid = queue.send(in_capsule(write_entry(0, 1), &[6; 512]), &[6; 512]);
+    eventually("the write is at the volume", || stuck.started() == 1);
+    target.control().remove_port("left").unwrap();
+    let reader = relief.release();
+    assert_eq!(queue.completion(cid).0.status, Status::SUCCESS);
+    queue.expect_end();
+    admin.expect_end();
+    drop((target, stuck));
+    assert!(reader.join().unwrap().starts_with(&[6; 512]));
+}
+
+#[test]
+fn subsystem_leaves_and_joins_a_port() {
+    let (target, at) = start_all(ports());
+    let control = target.control();
+    let (mut admin, mut queue) = pair_of(at[0], NQN);
+    let (_other_admin, mut other) = pair_of(at[1], NQN);
+    control.set_ports(&NQN.parse().unwrap(), Some(vec!["right".into()])).unwrap();
+    queue.expect_end();
+    admin.expect_end();
+    assert!(!connect_to(at[0], NQN).status.is_success());
+    assert_eq!(other.write(write_entry(1, 1), &[7; 512]).0.status, Status::SUCCESS);
+    assert_eq!(discover(at[0]).len(), 2);
+    control.set_ports(&NQN.parse().unwrap(), None).unwrap();
+    pair_of(at[0], NQN);
+    let error = control.set_ports(&NQN.parse().unwrap(), Some(vec!["middle".into()])).unwrap_err();
+    assert!(error.to_string().starts_with("there is no port middle"), "{error}");
+}
+
+#[test]
+fn failed_addition_of_a_port_changes_nothing() {
+    let (target, at) = start_all(ports());
+    let control = target.control();
+    let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    for (port, reason) in [
+        (port("left"), "two ports have the name left"),
+        (TargetPort::named("new", at[0].to_string().parse().unwrap()), "given twice"),
+        (TargetPort::named("new", held.local_addr().unwrap().into()), "stop the program that uses it"),
+        (TargetPort::named("new", "127.0.0.1:0,congestion=nosuch".parse().unwrap()), "congestion=nosuch"),
+    ] {
+        let error = control.add_port(port).unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+    }
+    assert_eq!((control.ports().len(), discover(at[2]).len()), (3, 3));
 }

@@ -54,6 +54,7 @@ impl Harness {
             subsystems: vec![subsystem()],
             listeners: vec![address().into()],
             advertise: Vec::new(),
+            referrals: Vec::new(),
             max_associations: 4,
             generation_start: 7,
         };

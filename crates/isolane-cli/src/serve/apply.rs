@@ -20,6 +20,7 @@ use super::auth::ConfiguredKeys;
 use super::differences::{Difference, Differences};
 use super::live_config::{Current, LiveConfig, warn_of_gaps};
 use super::operator::{CLOSE_TIMEOUT, Operator, read};
+use super::port_changes::PortChanges;
 use super::subsystem::{Planned, open_all};
 use crate::failure::Failure;
 use crate::memory;
@@ -118,7 +119,7 @@ impl Operator {
         (text, new): (&str, Config),
         mode: Mode,
     ) -> Result<Applied, Reply> {
-        check_ports(&current.running, &new)?;
+        let ports = PortChanges::new(&current.running, &new)?;
         let plan = plan(current, &new);
         if mode.dry_run {
             return Ok(Applied { changes: plan, opened: Vec::new(), closed: true });
@@ -134,10 +135,13 @@ impl Operator {
             file.keys.add(&keys);
             Ok::<(), Failure>(())
         };
+        let added = ports.add(&self.target)?;
         let changed = self.target.apply(changes, commit).map_err(|error| match error {
             ApplyError::Change(error) => Reply::problem(409, "not possible", error),
             ApplyError::Commit(error) => Reply::problem(409, "file not written", error),
         })?;
+        added.keep();
+        ports.finish(&self.target, &new);
         let specs = differences.to_open();
         let described = specs.iter().zip(&volumes).map(|(spec, opened)| volume::describe(spec, &**opened));
         let opened = described.collect();
@@ -161,7 +165,7 @@ impl Operator {
 
     /// Accepts requests for what the target serves now.
     fn adopt(&self, differences: Differences) {
-        let Differences { removed, added, hosts: _, namespaces } = differences;
+        let Differences { removed, added, hosts: _, ports: _, namespaces } = differences;
         for nqn in removed {
             self.all().remove(nqn.as_str());
         }
@@ -198,19 +202,6 @@ impl Current {
     }
 }
 
-/// Rejects changes of ports, which need a restart.
-fn check_ports(running: &Config, new: &Config) -> Result<(), Reply> {
-    let is_same = running.ports == new.ports;
-    let same_ports = |one: &isolane_config::Subsystem| {
-        new.subsystems.get(&one.nqn).is_none_or(|other| other.ports == one.ports)
-    };
-    if is_same && running.subsystems.values().all(same_ports) {
-        return Ok(());
-    }
-    let detail = "ports change only with a restart in this version; restart the target with the new file";
-    Err(Reply::problem(409, "not possible", detail))
-}
-
 /// Returns all changes, with those that wait for a restart of the target.
 fn plan(current: &Current, new: &Config) -> Vec<Value> {
     let now = diff(&current.running, new).into_iter().filter(|change| change.effect != Effect::Restart);
@@ -242,6 +233,8 @@ fn changes(
     }
     let hosts = differences.hosts.iter().cloned();
     changes.extend(hosts.map(|(subsystem, hosts)| TargetChange::SetHosts { subsystem, hosts }));
+    let ports = differences.ports.iter().cloned();
+    changes.extend(ports.map(|(subsystem, ports)| TargetChange::SetPorts { subsystem, ports }));
     for (nqn, nsid, difference) in &differences.namespaces {
         let mut next = || {
             volumes.next().ok_or_else(|| Failure::new("cannot change volumes", "fewer are open than needed"))

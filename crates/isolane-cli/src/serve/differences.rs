@@ -18,6 +18,8 @@ pub struct Differences {
     pub added: Vec<Planned>,
     /// Subsystems with other hosts.
     pub hosts: Vec<(Nqn, Option<Vec<Nqn>>)>,
+    /// Subsystems at other ports.
+    pub ports: Vec<(Nqn, Option<Vec<String>>)>,
     /// Other namespaces of subsystems that stay.
     pub namespaces: Vec<(Nqn, u32, Difference)>,
 }
@@ -63,6 +65,9 @@ impl Differences {
         let hosts = allowed_hosts(new_config, new);
         if hosts != allowed_hosts(old_config, old) {
             self.hosts.push((nqn, hosts));
+        }
+        if new.ports != old.ports {
+            self.ports.push((nqn, plan(new_config, new).ports));
         }
         let find = |subsystem: &'_ Subsystem, nsid| -> Option<Namespace> {
             subsystem.namespaces.as_ref()?.get(&nsid).cloned()

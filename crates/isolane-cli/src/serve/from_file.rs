@@ -1,5 +1,6 @@
 //! A configuration as options of `serve`, and the subsystems that it describes.
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use isolane_config::{Config, Hosts, Number, Port, Subsystem, Table, gaps};
@@ -26,6 +27,11 @@ pub fn check(path: &Path, config: &Config, strict: bool) -> Result<Vec<String>, 
 /// Returns the ports of a configuration.
 pub fn ports(config: &Config) -> Vec<TargetPort> {
     config.ports.values().map(port).collect()
+}
+
+/// Returns the addresses of other discovery services.
+pub fn referrals(config: &Config) -> Vec<SocketAddr> {
+    config.referrals.values().flat_map(|one| one.addresses.0.iter().copied()).collect()
 }
 
 fn port(port: &Port) -> TargetPort {
@@ -66,7 +72,6 @@ pub fn allowed_hosts(config: &Config, subsystem: &Subsystem) -> Option<Vec<Nqn>>
 fn arguments(config: &Config) -> Result<Vec<String>, Vec<String>> {
     let (mut arguments, mut unsupported) = (vec!["serve".to_owned()], Vec::new());
     add_server(config, &mut arguments, &mut unsupported);
-    unsupported.extend(config.referrals.keys().map(|name| format!("referral {name}; remove it")));
     if config.subsystems.is_empty() {
         unsupported.push("a file without a subsystem; add a table [[subsystem]]".to_owned());
     }

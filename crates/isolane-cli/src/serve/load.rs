@@ -1,11 +1,12 @@
 //! Reading a configuration file at the start of a target.
 
+use std::net::SocketAddr;
 use std::path::{Path, absolute};
 
 use clap::{Args as _, FromArgMatches};
 use isolane_target::{AuthConfig, TargetPort};
 
-use super::from_file::{check, plan, ports};
+use super::from_file::{check, plan, ports, referrals};
 use super::live_config::{LiveConfig, warn_of_gaps};
 use super::subsystem::Planned;
 use super::{Args, auth};
@@ -16,8 +17,8 @@ use crate::failure::{Context, Failure};
 pub struct Loaded {
     /// Options of the target.
     pub options: Args,
-    /// Its ports.
-    pub ports: Vec<TargetPort>,
+    /// Its ports, and the addresses of other discovery services.
+    pub ports: (Vec<TargetPort>, Vec<SocketAddr>),
     /// Its subsystems.
     pub subsystems: Vec<Planned>,
     /// Keys of hosts.
@@ -45,7 +46,7 @@ fn read(path: &Path, strict: bool) -> Result<Loaded, Failure> {
     let (keys, auth) = auth::load(&config)?;
     Ok(Loaded {
         options,
-        ports: ports(&config),
+        ports: (ports(&config), referrals(&config)),
         subsystems: config.subsystems.values().map(|one| plan(&config, one)).collect(),
         auth,
         file: LiveConfig::new(path, strict, text, config, keys),

@@ -17,6 +17,7 @@ pub(crate) mod model;
 pub(crate) mod nqn;
 pub(crate) mod observe;
 mod operator;
+mod port_changes;
 mod qos;
 mod service;
 mod subsystem;
@@ -400,14 +401,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
     signals::exit_while(&is_starting)?;
     let rbd = Arc::new(Rbd::new(args.rbd_images_per_connection.into()));
     let kinds = volume::kinds(&rbd);
-    let (ports, planned, auth, file) = match described {
+    let ((ports, referrals), planned, auth, file) = match described {
         Some((ports, subsystems, auth, file)) => (ports, subsystems, Some(auth), Some(file)),
-        None => (args.ports(), vec![Planned::of_args(&args, &kinds)?], None, None),
+        None => ((args.ports(), Vec::new()), vec![Planned::of_args(&args, &kinds)?], None, None),
     };
     let (opened, conditions) = subsystem::open(planned, &args, &kinds)?;
     let conditions = Arc::new(conditions);
     let needs_auth = file.as_ref().is_some_and(LiveConfig::needs_auth);
-    let config = configure(&args, ports, &opened, auth)?;
+    let mut config = configure(&args, ports, &opened, auth)?;
+    config.referrals = referrals;
     let ports = config.listen.clone();
     is_starting.store(false, Ordering::Relaxed);
     let cores = config.cores.clone();

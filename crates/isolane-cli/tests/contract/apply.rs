@@ -96,6 +96,20 @@ impl Target {
         all
     }
 
+    /// The address of the only port at the start.
+    fn address(&self) -> &str {
+        self.server.uri.trim_start_matches("nvme+tcp://")
+    }
+
+    /// The address of a port that was added.
+    fn address_of(&self, port: &str) -> String {
+        let start = format!("port {port}: listening on ");
+        wait_for_log(&self.server, &[&start]);
+        let log = fs::read_to_string(self.server.log.path()).unwrap();
+        let at = log.find(&start).unwrap() + start.len();
+        log[at..].lines().next().unwrap().to_owned()
+    }
+
     fn uri(&self, nqn: &str) -> String {
         format!("{}/{nqn}", self.server.uri)
     }
@@ -146,7 +160,8 @@ fn failure_changes_neither_file_nor_target() {
         (add("mem:1X"), "isolane.toml:21: subsystem nqn.2014-08.org.example:a namespace 9: volume"),
         (add("/no/such/file"), "cannot open /no/such/file: no such file"),
         (before.replace("size=1M", "size=512k"), "would shrink"),
-        (before.replace("127.0.0.1:0", "127.0.0.1:1"), "restart the target"),
+        (before.replace("127.0.0.1:0", "127.0.0.1:1"), "add another port, and remove this one"),
+        (format!("{before}\n[[port]]\nname = \"taken\"\nlisten = \"{}\"\n", target.address()), "listen"),
         (
             format!("{before}\n[[host]]\nname = \"h\"\nnqn = \"{HOST}\"\nauth-key = \"file:/no/such/key\"\n"),
             "cannot use auth-key of host h",
@@ -315,5 +330,27 @@ fn maximum_speed_changes_while_the_target_runs() {
     assert_eq!(qos(), serde_json::json!({ "bytes": 1 << 20 }));
     target.ctl(&["namespace", "set", "1", "qos="]);
     assert_eq!(qos(), serde_json::Value::Null);
+    assert!(target.server.stop());
+}
+
+#[test]
+fn ports_come_and_go() {
+    let target = start();
+    target.ctl(&["port", "add", "finder", "listen=127.0.0.1:0", "discovery-only=true"]);
+    let finder = target.address_of("finder");
+    let log = succeed(&["discover", &format!("nvme+tcp://{finder}")]);
+    assert!(log.contains(A) && log.contains(&target.address().replace(':', " port ")), "{log}");
+    target.ctl(&["port", "add", "right", "listen=127.0.0.1:0"]);
+    let right = target.address_of("right");
+    fail(&["info", &format!("nvme+tcp://{right}/{A}")]);
+    target.ctl(&["subsystem", "set", A, "ports=right"]);
+    succeed(&["info", &format!("nvme+tcp://{right}/{A}")]);
+    fail(&["info", &target.uri(A)]);
+    target.ctl(&["port", "remove", "local"]);
+    fail(&["discover", &target.server.uri]);
+    let refused = target.refused(&["port", "remove", "right"]);
+    assert!(refused.contains("no port is named \"right\""), "{refused}");
+    target.ctl(&["referral", "add", "other", "addresses=192.0.2.7:8009"]);
+    assert!(succeed(&["discover", &format!("nvme+tcp://{finder}")]).contains("192.0.2.7"));
     assert!(target.server.stop());
 }

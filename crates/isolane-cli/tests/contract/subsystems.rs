@@ -122,7 +122,8 @@ fn each_is_at_its_ports() {
          [[subsystem]]\nnqn = \"{A}\"\nports = [\"b\", \"c\"]\nhosts = \"any\"\nmodel = \"Disk 7\"\n\
          namespace = [{{ nsid = 1, volume = \"mem:1M\" }}]\n\
          [[subsystem]]\nnqn = \"{B}\"\nports = [\"c\"]\nhosts = \"any\"\ncntlid-min = 7\ncntlid-max = 9\n\
-         namespace = [{{ nsid = 1, volume = \"mem:2M\" }}]\n",
+         namespace = [{{ nsid = 1, volume = \"mem:2M\" }}]\n\
+         [[referral]]\nname = \"other\"\naddresses = [\"10.0.0.2:8009\"]\n",
         port("a"),
         port("b"),
         port("c"),
@@ -146,8 +147,10 @@ fn each_is_at_its_ports() {
         let log = succeed(&["discover", &format!("nvme+tcp://{address}")]);
         let line = |(nqn, at): (&str, &str)| format!("{} {nqn}", at.replace(':', " port "));
         let expected = [(A, first), (A, both), (B, both)].map(line);
-        let found: Vec<&str> =
-            log.lines().filter_map(|line| line.split_once("TCP  ")).map(|it| it.1).collect();
+        let referral = "discovery TCP  10.0.0.2 port 8009 nqn.2014-08.org.nvmexpress.discovery";
+        assert!(log.lines().any(|line| line == referral), "{log}");
+        let nvm = log.lines().filter(|line| line.starts_with("nvm "));
+        let found: Vec<&str> = nvm.filter_map(|line| line.split_once("TCP  ")).map(|it| it.1).collect();
         assert_eq!(found, expected, "{log}");
     }
     assert!(server.stop());

@@ -21,7 +21,7 @@ use super::namespace::SubsystemProfile;
 use super::property::Registers;
 use super::{
     AssociationId, AssociationInfo, CloseReason, ConnectionInfo, ControlEvent, ControllerStatus, Host,
-    IoCounters, IoTotals,
+    IoCounters, IoTotals, ListenerId,
 };
 use crate::completion::Completion;
 use crate::failure::Failure;
@@ -50,6 +50,8 @@ pub(super) struct Association {
     pub(super) host_page: Option<KeptPage>,
     /// Whether its connections are being closed and it waits for its last I/O.
     pub(super) ending: bool,
+    /// Whether its connections close once their commands are complete.
+    pub(super) retiring: bool,
     queues: BTreeMap<u16, QueueState>,
     /// Number of abandoned queues: disconnected, with I/O that has not ended.
     stuck_queues: usize,
@@ -59,6 +61,8 @@ pub(super) struct Association {
 struct QueueState {
     counters: Arc<IoCounters>,
     connected: bool,
+    /// The listener that accepted its connection.
+    listener: ListenerId,
 }
 
 impl Association {
@@ -88,15 +92,16 @@ impl Association {
             is_notice_sent: false,
             host_page: None,
             ending: false,
+            retiring: false,
             queues: BTreeMap::new(),
             stuck_queues: 0,
         }
     }
 
     /// Adds a queue; the caller has checked that the QID is free.
-    pub(super) fn add_queue(&mut self, qid: u16) -> Arc<IoCounters> {
+    pub(super) fn add_queue(&mut self, qid: u16, listener: ListenerId) -> Arc<IoCounters> {
         let counters = Arc::new(IoCounters::default());
-        self.queues.insert(qid, QueueState { counters: counters.clone(), connected: true });
+        self.queues.insert(qid, QueueState { counters: counters.clone(), connected: true, listener });
         counters
     }
 
@@ -190,6 +195,19 @@ impl Association {
         self.host_page = None;
         self.publish_ready();
         events.push_back(ControlEvent::Close { id: self.id, reason });
+    }
+
+    /// Requests that its connections close cleanly if a listener of one of them is lost.
+    pub(super) fn retire_if(
+        &mut self,
+        is_lost: impl Fn(ListenerId) -> bool,
+        events: &mut VecDeque<ControlEvent>,
+    ) {
+        let mut connected = self.queues.values().filter(|queue| queue.connected);
+        if !self.ending && !self.retiring && connected.any(|queue| is_lost(queue.listener)) {
+            self.retiring = true;
+            events.push_back(ControlEvent::Retire { id: self.id, reason: CloseReason::PortRemoved });
+        }
     }
 
     /// Holds an Async Event Request, which completes immediately if a notice is due.

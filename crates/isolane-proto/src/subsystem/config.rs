@@ -24,6 +24,8 @@ pub struct PortConfig {
     pub listeners: Vec<Listener>,
     /// Addresses for the discovery log, instead of the listeners.
     pub advertise: Vec<SocketAddr>,
+    /// Addresses of other discovery services, for the discovery log.
+    pub referrals: Vec<SocketAddr>,
     /// Maximum number of associations, including discovery; a further host gets Controller Busy.
     pub max_associations: usize,
     /// First generation counter of the discovery log. It must never decrease, so a target without

@@ -72,7 +72,7 @@ impl Subsystem {
         }
         match connect.command.qid {
             0 => self.connect_admin(connect, from, is_full, now),
-            _ => self.connect_io(connect),
+            _ => self.connect_io(connect, from),
         }
     }
 
@@ -93,13 +93,13 @@ impl Subsystem {
         let id = AssociationId { subsystem: self.id, cntlid, serial: self.serial };
         let kato_ms = connect.command.kato_ms;
         let mut association = Association::new(id, connect.host, from, &self.profile, kato_ms, now);
-        let counters = association.add_queue(0);
+        let counters = association.add_queue(0, from.listener);
         let connected = connected(&association, connect, counters);
         self.associations.insert(cntlid, association);
         Ok(connected)
     }
 
-    fn connect_io(&mut self, connect: &Connect) -> Result<Connected, ConnectRefusal> {
+    fn connect_io(&mut self, connect: &Connect, from: ConnectionInfo) -> Result<Connected, ConnectRefusal> {
         let association = self.associations.get_mut(&connect.cntlid).ok_or(bad_data(ConnectData::CNTLID))?;
         if association.host.nqn != connect.host.nqn {
             return Err(bad_data(ConnectData::HOSTNQN));
@@ -107,7 +107,7 @@ impl Subsystem {
         if association.host.hostid != connect.host.hostid {
             return Err(bad_data(ConnectData::HOSTID));
         }
-        if association.ending {
+        if association.ending || association.retiring {
             return Err(busy());
         }
         let qid = connect.command.qid;
@@ -121,7 +121,7 @@ impl Subsystem {
         if association.has_queue(qid) {
             return Err(qid_in_use());
         }
-        let counters = association.add_queue(qid);
+        let counters = association.add_queue(qid, from.listener);
         Ok(connected(association, connect, counters))
     }
 

@@ -1,6 +1,7 @@
-//! The discovery log: one record for each address of each NVM subsystem (Fabrics 1.1 §5.3), over all listeners.
+//! The discovery log: one record for each address of each NVM subsystem (Fabrics 1.1 §5.3), over all listeners, and one
+//! for each referral.
 //!
-//! Invariant: every record names a specified address of a subsystem that the host can connect to.
+//! Invariant: every record of an NVM subsystem names a specified address of one that the host can connect to.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -15,8 +16,9 @@ use super::listener::Listeners;
 use super::{ConnectionInfo, Listener, MAX_ADMIN_ENTRIES, SubsystemConfig};
 
 /// One path to a subsystem.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
+    kind: SubsystemType,
     nqn: Nqn,
     port_id: u16,
     address: SocketAddr,
@@ -51,9 +53,21 @@ pub(super) fn records<'a>(
             _ if listeners.iter().any(|(_, listener, _)| listener.has(subsystem)) => advertised.clone(),
             _ => Vec::new(),
         };
-        addresses.into_iter().map(|(port_id, address)| Record { nqn: subsystem.nqn, port_id, address })
+        addresses.into_iter().map(|(port_id, address)| Record {
+            kind: SubsystemType::Nvm,
+            nqn: subsystem.nqn,
+            port_id,
+            address,
+        })
     };
     subsystems.flat_map(records_of).collect()
+}
+
+/// The records of other discovery services. Their PORTIDs are their numbers here, because each is that of another
+/// target.
+pub(super) fn referrals(addresses: &[SocketAddr]) -> impl Iterator<Item = Record> {
+    let (kind, nqn) = (SubsystemType::Referral, Nqn::discovery());
+    (1..).zip(addresses).map(move |(port_id, &address)| Record { kind, nqn, port_id, address })
 }
 
 /// The listeners of a subsystem of the family of `local`, the address that the host has reached, so that it finds
@@ -101,7 +115,7 @@ fn resolve_wildcard(address: SocketAddr, local: IpAddr) -> SocketAddr {
 }
 
 fn entry(record: &Record) -> DiscoveryEntry {
-    let Record { nqn, port_id, address } = *record;
+    let Record { kind, nqn, port_id, address } = *record;
     // An IPv4 address of an IPv6 socket is reported as IPv4.
     let ip = address.ip().to_canonical();
     let family = if ip.is_ipv4() { AddressFamily::Ipv4 } else { AddressFamily::Ipv6 };
@@ -111,7 +125,7 @@ fn entry(record: &Record) -> DiscoveryEntry {
     DiscoveryEntry {
         trtype: Transport::Tcp.code(),
         adrfam: family.code(),
-        subtype: SubsystemType::Nvm.code(),
+        subtype: kind.code(),
         treq,
         portid: port_id,
         cntlid: DiscoveryEntry::CNTLID_DYNAMIC,

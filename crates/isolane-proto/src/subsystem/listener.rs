@@ -75,6 +75,11 @@ impl Listeners {
         Ok(id)
     }
 
+    /// Removes a listener.
+    pub(super) fn remove(&mut self, id: ListenerId) {
+        self.present.remove(&id);
+    }
+
     /// The listener with this identifier.
     pub(super) fn get(&self, id: ListenerId) -> Option<&Listener> {
         self.present.get(&id).map(|(listener, _)| listener)

@@ -38,6 +38,7 @@ mod listener;
 mod log;
 mod namespace;
 mod port;
+mod ports;
 mod property;
 mod shared;
 #[cfg(test)]
@@ -213,6 +214,14 @@ pub enum ControlEvent {
         /// The reason, for the log line.
         reason: CloseReason,
     },
+    /// Let the commands that have reached a volume complete on each connection of the association, and accept no new
+    /// ones; then close them, the admin queue last.
+    Retire {
+        /// The association.
+        id: AssociationId,
+        /// The reason, for the log line.
+        reason: CloseReason,
+    },
     /// The association has ended, with all of its I/O.
     Ended(AssociationId),
 }
@@ -228,6 +237,8 @@ pub enum CloseReason {
     HostRemoved,
     /// Its subsystem was removed.
     SubsystemRemoved,
+    /// A port of its connections was removed, or its subsystem is no longer there.
+    PortRemoved,
 }
 
 /// One live association, for `info` and log lines.

@@ -31,22 +31,24 @@ pub struct Port {
     /// The NVM subsystems, and removed ones that still have I/O.
     pub(super) nvm: BTreeMap<SubsystemId, Subsystem>,
     /// The NVM subsystems that hosts can connect to.
-    names: BTreeMap<Nqn, SubsystemId>,
+    pub(super) names: BTreeMap<Nqn, SubsystemId>,
     last_subsystem: SubsystemId,
-    discovery: Subsystem,
-    listeners: Listeners,
+    pub(super) discovery: Subsystem,
+    pub(super) listeners: Listeners,
     advertise: Vec<SocketAddr>,
+    pub(super) referrals: Vec<SocketAddr>,
     max_associations: usize,
-    generation: u64,
+    pub(super) generation: u64,
     started: Option<Instant>,
-    events: VecDeque<ControlEvent>,
+    pub(super) events: VecDeque<ControlEvent>,
 }
 
 impl Port {
     /// A port without associations.
     pub fn new(config: PortConfig) -> Result<Port, ConfigError> {
         config.check()?;
-        let PortConfig { subsystems, listeners, advertise, max_associations, generation_start } = config;
+        let PortConfig { subsystems, listeners, advertise, referrals, max_associations, generation_start } =
+            config;
         let texts = subsystems.first().cloned().unwrap_or_default();
         let mut port = Port {
             nvm: BTreeMap::new(),
@@ -55,6 +57,7 @@ impl Port {
             discovery: Subsystem::new(SubsystemId::DISCOVERY, SubsystemProfile::discovery(&texts)),
             listeners: Listeners::default(),
             advertise,
+            referrals,
             max_associations,
             generation: generation_start,
             started: None,
@@ -416,11 +419,14 @@ impl Port {
     }
 
     /// The records of the discovery log for the host of a discovery controller.
-    fn records(&self, association: &Association) -> Vec<Record> {
+    pub(super) fn records(&self, association: &Association) -> Vec<Record> {
         let subsystems = self.names.values().filter_map(|id| self.nvm.get(id));
         let allowed = subsystems.filter(|it| it.profile.is_allowed(&association.host));
         let allowed = allowed.map(|it| &it.profile.config);
-        discovery::records(allowed, &self.listeners, &self.advertise, association.connection)
+        let mut records =
+            discovery::records(allowed, &self.listeners, &self.advertise, association.connection);
+        records.extend(discovery::referrals(&self.referrals));
+        records
     }
 
     fn subsystem(&mut self, id: AssociationId) -> (Option<&mut Subsystem>, &mut VecDeque<ControlEvent>) {

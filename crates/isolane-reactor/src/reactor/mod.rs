@@ -134,6 +134,12 @@ impl Reactor {
         self.listeners.insert(listener, &mut self.backend)
     }
 
+    /// Stops accepting at the listener with this index, and closes it. Its connections stay. No other listener gets the
+    /// index.
+    pub fn close_listener(&mut self, index: usize) {
+        self.listeners.remove(index, &mut self.backend);
+    }
+
     /// Stops accepting and closes all listeners.
     pub fn stop_listening(&mut self) {
         self.listeners.remove_all(&mut self.backend);

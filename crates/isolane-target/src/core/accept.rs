@@ -17,22 +17,35 @@ use crate::config::TargetConfig;
 use crate::lane::Lane;
 use crate::listen::canonical;
 use crate::placement::Placer;
+use crate::port::NewListener;
 use crate::shared::{Message, Shared};
 use crate::slab::{LaneId, SlabKey};
 
 /// State of the core that accepts.
 pub(crate) struct Acceptor {
-    /// Socket options of the connections of each listener, by its index in the reactor.
-    listeners: Vec<(SocketOptions, ListenerId)>,
+    /// The listeners, with their indexes in the reactor.
+    listeners: Vec<Accepting>,
     placer: Placer,
     /// Number of connections assigned to each core.
     assigned: Vec<u64>,
 }
 
+/// One listener.
+struct Accepting {
+    /// Its index in the reactor.
+    index: usize,
+    id: ListenerId,
+    /// Socket options of its connections.
+    options: SocketOptions,
+}
+
 impl Acceptor {
     pub(crate) fn new(config: &TargetConfig) -> Acceptor {
-        let listeners = config.listen.iter().enumerate();
-        let listeners = listeners.map(|(at, port)| (port.listen.options.clone(), ListenerId::at(at)));
+        let listeners = config.listen.iter().enumerate().map(|(index, port)| Accepting {
+            index,
+            id: ListenerId::at(index),
+            options: port.listen.options.clone(),
+        });
         Acceptor {
             listeners: listeners.collect(),
             placer: Placer::new(config.placement, &config.cores, &Topology::read()),
@@ -77,8 +90,10 @@ impl Driver {
             reset(&socket);
             return shared.log_refusal(&self.core.counters, peer, "too many connections are open");
         }
-        let (options, listener) = &acceptor.listeners[listener];
-        let listener = *listener;
+        let mut listeners = acceptor.listeners.iter();
+        // Otherwise it was closed after it had accepted the connection.
+        let Some(Accepting { id, options, .. }) = listeners.find(|it| it.index == listener) else { return };
+        let listener = *id;
         if let Err(error) = options.apply(&socket) {
             return log::limited!(Warn, "{peer}: cannot serve the connection: {error}");
         }
@@ -90,6 +105,24 @@ impl Driver {
             self.adopt(socket, peer, listener);
         } else {
             self.core.shared.post(core, Message::Adopt { socket, peer, listener });
+        }
+    }
+
+    /// Accepts connections at another listener. Called on the first core only.
+    pub(super) fn listen(&mut self, listener: NewListener) {
+        let NewListener { socket, id, options, result } = listener;
+        let Some(acceptor) = self.acceptor.as_mut().filter(|_| self.shutdown.is_none()) else { return };
+        let listening = self.core.reactor.listen(socket);
+        let listening = listening.map(|index| acceptor.listeners.push(Accepting { index, id, options }));
+        // The caller may have given up.
+        let _ = result.send(listening);
+    }
+
+    /// Closes a listener.
+    pub(super) fn close_listener(&mut self, id: ListenerId) {
+        let Some(acceptor) = &mut self.acceptor else { return };
+        for closed in acceptor.listeners.extract_if(.., |it| it.id == id) {
+            self.core.reactor.close_listener(closed.index);
         }
     }
 

@@ -27,6 +27,12 @@ impl Driver {
         match message {
             Message::Adopt { socket, peer, listener } => self.adopt(socket, peer, listener),
             Message::Close { lane, reason } => self.with_lane(lane, |core, lane| core.close(lane, reason)),
+            Message::Retire { lane, reason } => self.retire(lane, reason),
+            Message::Listen(listener) => self.listen(*listener),
+            Message::CloseListener { id, closed } => {
+                self.close_listener(id);
+                drop(closed);
+            }
             Message::AsyncEvents { lane } => {
                 self.with_lane(lane, |core, lane| core.complete_async_events(lane))
             }

@@ -31,6 +31,7 @@
 //! | [`acks`] | times until hosts acknowledge sampled sends |
 //! | [`close`] | closes lanes, and stops the core |
 //! | [`mailbox`] | messages from other cores |
+//! | [`retire`] | closes connections after their commands |
 //! | [`namespaces`] | takes the next table of namespaces, and releases removed ones |
 //! | [`timer`] | deadlines and keep-alive timers |
 //! | [`migration`] | load reports, and moves of lanes between cores |
@@ -57,6 +58,7 @@ mod nested;
 mod offline;
 mod over_limit;
 mod receive;
+mod retire;
 mod send;
 mod slow;
 mod stalled;
@@ -81,6 +83,7 @@ use self::fair_share::VolumeState;
 use self::fence::HostDrain;
 use self::flush::Flushes;
 use self::offline::HeldCommand;
+use self::retire::Retiring;
 use self::send::SendList;
 use self::stalled::Answers;
 use self::waiting::WaitingCommands;
@@ -151,6 +154,7 @@ pub(crate) struct Driver {
     events: Vec<Event>,
     mailbox: Receiver<Message>,
     host_drains: Vec<HostDrain>,
+    retiring: Vec<Retiring>,
     /// Present on the first core.
     acceptor: Option<Acceptor>,
     /// Lanes that have moved here from other cores.
@@ -218,6 +222,7 @@ impl Driver {
             events: Vec::new(),
             mailbox,
             host_drains: Vec::new(),
+            retiring: Vec::new(),
             migrated_in: HashMap::new(),
             migration: migration::Migration::new(interval, config.mode, cores, cpu, now),
             next_tick: now + TICK,
@@ -270,7 +275,9 @@ impl Driver {
     /// Returns `true` if work waits that no event reports. Mostly none does, which keeps a turn short.
     fn has_deferred_work(&self) -> bool {
         let Core { waiting, flushes, nested, now, .. } = &self.core;
-        !(waiting.is_empty() && self.host_drains.is_empty() && flushes.is_empty() && !nested.has_work(*now))
+        let is_draining = !(self.host_drains.is_empty() && self.retiring.is_empty());
+        is_draining
+            || !(waiting.is_empty() && flushes.is_empty() && !nested.has_work(*now))
             || waiting.over_limit.is_due(*now)
     }
 
@@ -284,6 +291,7 @@ impl Driver {
         self.admit_limited();
         self.resume_stalled();
         self.poll_host_drains();
+        self.poll_retiring();
         self.poll_fenced();
         self.poll_behind();
         self.core.run_nested();
@@ -351,6 +359,7 @@ impl Driver {
         let is_watching = !self.core.waiting.is_empty()
             || !self.core.flushes.is_empty()
             || !self.host_drains.is_empty()
+            || !self.retiring.is_empty()
             || self.shutdown.is_some();
         if is_watching {
             let is_retrying = self.core.flushes.has_part_to_retry();

@@ -184,6 +184,7 @@ impl Driver {
             let Some(key) = self.core.waiting.stalled.pop_front() else { break };
             if let Some(lane) = self.lanes.get_mut(key)
                 && lane.paused
+                && !lane.retiring
                 && !self.core.resume(lane)
             {
                 self.core.waiting.stalled.push_back(key);
@@ -195,7 +196,7 @@ impl Driver {
 impl Core {
     /// Resumes a paused lane whose output was sent.
     pub(super) fn resume_after_send(&mut self, lane: &mut Lane) {
-        if lane.paused && lane.stalled.is_none() && !self.stopping {
+        if lane.paused && lane.stalled.is_none() && !lane.retiring && !self.stopping {
             self.resume(lane);
         }
     }

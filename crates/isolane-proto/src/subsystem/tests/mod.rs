@@ -62,6 +62,7 @@ fn config() -> PortConfig {
         }],
         listeners: vec![listener("0.0.0.0:4420")],
         advertise: Vec::new(),
+        referrals: Vec::new(),
         max_associations: 8,
         generation_start: 100,
     }

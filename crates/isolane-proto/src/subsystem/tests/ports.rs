@@ -84,7 +84,7 @@ fn host_reaches_subsystem_at_its_ports() {
     ] {
         let result = harness.connect_at(at, &admin_of(subnqn));
         let result = result.map(drop).map_err(|refusal| refusal.completion);
-        assert_eq!(result, if is_there { Ok(()) } else { unknown.clone() }, "{subnqn} at {at}");
+        assert_eq!(result, if is_there { Ok(()) } else { unknown }, "{subnqn} at {at}");
     }
     for at in [LEFT, RIGHT, FINDER] {
         assert!(harness.connect_at(at, &MockConnect::discovery()).is_ok());
@@ -162,5 +162,133 @@ fn controller_ids_stay_in_their_range() {
         config.subsystems[0].cntlids = range.clone();
         let error = ConfigError::Cntlids(*range.start(), *range.end());
         assert_eq!(Port::new(config.clone()).unwrap_err(), error);
+    }
+}
+
+mod live {
+    use super::*;
+    use crate::failure::Failure;
+    use isolane_wire::admin::{AsyncEvent, Notice, async_event_request};
+
+    impl Harness {
+        fn retired(&mut self) -> Vec<AssociationId> {
+            let retired = |event| match event {
+                ControlEvent::Retire { id, reason: CloseReason::PortRemoved } => Some(id),
+                _ => None,
+            };
+            self.events().into_iter().filter_map(retired).collect()
+        }
+
+        /// A discovery controller of a host at this port that waits for a change.
+        fn watch_at(&mut self, at: usize) -> AssociationId {
+            let id = self.connect_at(at, &MockConnect::discovery()).unwrap().id;
+            self.set_cc(id, Cc::enabled());
+            self.execute(id, async_event_request(), 0);
+            id
+        }
+
+        fn is_notified(&mut self, id: AssociationId) -> bool {
+            let changed = AsyncEvent::notice(Notice::DiscoveryLogPageChange, LogPage::Discovery);
+            self.port.poll_async_event(id).is_some_and(|(_, completion)| completion.dw0 == changed.0)
+        }
+    }
+
+    #[test]
+    fn removed_listener_retires_its_associations() {
+        let mut harness = Harness::with(ports());
+        let left = harness.connect_at(LEFT, &admin_of(SUBNQN)).unwrap().id;
+        let right = harness.connect_at(RIGHT, &admin_of(SUBNQN)).unwrap().id;
+        let (at_left, at_right) = (harness.watch_at(LEFT), harness.watch_at(RIGHT));
+        let generation = harness.port.generation;
+        let id = harness.port.find_listener("left").unwrap();
+        harness.port.remove_listener(id);
+        assert_eq!(harness.retired(), [left, at_left]);
+        assert_eq!(harness.port.generation, generation + 1);
+        assert!(harness.is_notified(at_right));
+        assert!(harness.connect_at(LEFT, &admin_of(SUBNQN)).is_err());
+        assert!(harness.connect_at(LEFT, &MockConnect::discovery()).is_err());
+        harness.set_cc(right, Cc::enabled());
+        assert_eq!(harness.port.find_listener("left"), None);
+        let names = |found: Vec<(String, u16, String)>| found.into_iter().map(|it| (it.0, it.1));
+        let expected = [(SUBNQN.to_owned(), 2), (THIRD.to_owned(), 2)];
+        assert_eq!(names(harness.discover_at(RIGHT)).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn retiring_association_gets_no_more_queues() {
+        let mut harness = Harness::with(ports());
+        let id = harness.connect_at(LEFT, &admin_of(SUBNQN)).unwrap().id;
+        harness.set_cc(id, Cc::enabled());
+        assert!(harness.connect_at(LEFT, &MockConnect::io(id, 1)).is_ok());
+        let left = harness.port.find_listener("left").unwrap();
+        harness.port.remove_listener(left);
+        let busy = Completion::from(Failure::Busy);
+        assert_eq!(rejected(harness.connect_at(RIGHT, &MockConnect::io(id, 2))), busy);
+    }
+
+    #[test]
+    fn name_gets_its_port_id_again() {
+        let mut harness = Harness::with(ports());
+        let removed = harness.port.find_listener("left").unwrap();
+        harness.port.remove_listener(removed);
+        let middle = harness.port.add_listener(named("middle", "192.0.2.7:4420")).unwrap();
+        let again = harness.port.add_listener(named("left", "192.0.2.1:4420")).unwrap();
+        assert_ne!(again, removed);
+        let port_ids: Vec<_> = harness.port.listeners.iter().map(|(id, _, port_id)| (id, port_id)).collect();
+        assert!(port_ids.contains(&(again, 1)) && port_ids.contains(&(middle, 4)), "{port_ids:?}");
+        let twice = harness.port.add_listener(named("left", "192.0.2.9:4420"));
+        assert_eq!(twice, Err(ConfigError::SamePort("left".into())));
+    }
+
+    #[test]
+    fn subsystem_leaves_a_port() {
+        let mut harness = Harness::with(ports());
+        let left = harness.connect_at(LEFT, &admin_of(SUBNQN)).unwrap().id;
+        let right = harness.connect_at(RIGHT, &admin_of(SUBNQN)).unwrap().id;
+        let other = harness.connect_at(LEFT, &admin_of(SECOND)).unwrap().id;
+        let watcher = harness.watch_at(FINDER);
+        let first = SubsystemId::FIRST;
+        harness.port.set_ports(first, Some(vec!["right".into()])).unwrap();
+        assert_eq!(harness.retired(), [left]);
+        assert!(harness.is_notified(watcher));
+        assert!(harness.connect_at(LEFT, &admin_of(SUBNQN)).is_err());
+        assert!(harness.connect_at(RIGHT, &admin_of(SUBNQN)).is_ok());
+        let error = harness.port.set_ports(first, Some(vec!["middle".into()]));
+        assert_eq!(error, Err(ConfigError::UnknownPort("middle".into())));
+
+        harness.log(watcher, LogPage::Discovery, 0, 1024).unwrap();
+        harness.execute(watcher, async_event_request(), 0);
+        harness.port.set_ports(first, None).unwrap();
+        assert!(harness.is_notified(watcher));
+        assert_eq!(harness.retired(), []);
+        harness.port.set_ports(right.subsystem, None).unwrap();
+        assert!(!harness.is_notified(watcher), "the same log");
+        let gone = other.subsystem;
+        harness.port.remove_subsystem(gone).unwrap();
+        assert_eq!(harness.port.set_ports(gone, None), Err(ConfigError::UnknownSubsystem));
+    }
+
+    #[test]
+    fn referrals_are_discovery_services() {
+        let referrals = vec!["10.0.0.2:8009".parse().unwrap(), "[2001:db8::2]:8010".parse().unwrap()];
+        let mut harness = Harness::with(PortConfig { referrals, ..config() });
+        let id = harness.watch_at(LEFT);
+        let record = |harness: &mut Harness, at: u64| {
+            let page = harness.log(id, LogPage::Discovery, 1024 * at, 1024).unwrap();
+            let it = DiscoveryEntry::decode_prefix(&page).unwrap();
+            let texts = [it.traddr.as_str().unwrap(), it.trsvcid.as_str().unwrap()].map(str::to_owned);
+            (it.subtype, it.subnqn.parse(), texts)
+        };
+        let text = |texts: [&str; 2]| texts.map(str::to_owned);
+        assert_eq!(record(&mut harness, 1).0, 2, "the NVM subsystem comes first");
+        let expected = (1, Ok(Nqn::discovery()), text(["10.0.0.2", "8009"]));
+        assert_eq!(record(&mut harness, 2), expected);
+        let expected = (1, Ok(Nqn::discovery()), text(["2001:db8::2", "8010"]));
+        assert_eq!(record(&mut harness, 3), expected);
+
+        harness.port.set_referrals(vec!["10.0.0.3:8009".parse().unwrap()]);
+        assert!(harness.is_notified(id));
+        assert_eq!(record(&mut harness, 2).2, text(["10.0.0.3", "8009"]));
+        assert_eq!(harness.log(id, LogPage::Discovery, 0, 1024).unwrap()[8], 2);
     }
 }
