@@ -39,6 +39,7 @@ mod fence;
 mod host_page;
 mod lane;
 mod lane_quota;
+mod limits;
 mod listen;
 mod memory_budget;
 mod namespace;
@@ -62,6 +63,7 @@ pub use changes::{Changed, Closing, NamespaceChange, NamespaceControl, Namespace
 pub use config::{Subsystem, TargetConfig};
 pub use counters::{ConnectionStatus, Counters, NamespaceCounters, OperationCounters};
 pub use error::{NamespaceError, ShutdownReport, StartError};
+pub use limits::{ConnectionLimits, LimitKind, LimitScope, TargetLimits};
 pub use listen::{DEFAULT_PORT, Listen, is_dual_stack, parse_address};
 pub use observed::Turn;
 pub use placement::Placement;

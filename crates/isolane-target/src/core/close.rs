@@ -116,7 +116,7 @@ impl Core {
         }
         self.record_left(lane);
         if let Some(association) = &lane.association {
-            self.shared.control(|port| port.handle_disconnected(association.id, association.qid));
+            self.shared.disconnected(association.id, association.qid, lane.id);
             self.ended.push(lane.key);
         } else {
             self.shared.forget_held_connect(lane.id);
