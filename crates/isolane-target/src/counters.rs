@@ -15,7 +15,7 @@ use isolane_observe::snapshot::Series;
 use isolane_observe::stage::Operation;
 use isolane_wire::Nqn;
 
-use crate::limits::{LIMIT_COUNT, LimitKind, LimitScope, limit_index};
+use crate::limits::{LIMIT_COUNT, LimitKind, LimitScope, all_limits, limit_index};
 
 /// Counters of a target since its start.
 #[derive(Clone, Debug, Default)]
@@ -203,9 +203,7 @@ impl CoreCounters {
         sum.connections_lingering += self.connections_lingering.value();
         sum.connections_total += self.connections_total.value();
         sum.connections_refused += self.connections_refused.value();
-        for (scope, kind) in
-            LimitScope::ALL.into_iter().flat_map(|scope| LimitKind::ALL.map(|kind| (scope, kind)))
-        {
+        for (scope, kind) in all_limits() {
             let refused = self.limits_reached[limit_index(scope, kind)].value();
             if refused > 0 {
                 *sum.limits_reached.entry((scope, kind)).or_default() += refused;

@@ -102,6 +102,11 @@ impl LimitReached {
 /// Number of limits of all scopes.
 pub(crate) const LIMIT_COUNT: usize = LimitScope::ALL.len() * LimitKind::ALL.len();
 
+/// Returns all limits.
+pub(crate) fn all_limits() -> impl Iterator<Item = (LimitScope, LimitKind)> {
+    LimitScope::ALL.into_iter().flat_map(|scope| LimitKind::ALL.map(|kind| (scope, kind)))
+}
+
 /// Returns the index of a limit in a list of all.
 pub(crate) fn limit_index(scope: LimitScope, kind: LimitKind) -> usize {
     scope as usize * LimitKind::ALL.len() + kind as usize

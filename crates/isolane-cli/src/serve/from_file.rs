@@ -4,10 +4,10 @@ use std::path::Path;
 
 use clap::{Args as _, FromArgMatches};
 use isolane_config::{Config, Hosts, Port, Subsystem, Table, gaps};
-use isolane_target::AuthConfig;
+use isolane_target::{AuthConfig, TargetLimits};
 
 use super::subsystem::Planned;
-use super::{Args, auth, qos};
+use super::{Args, auth, limits, qos};
 use crate::config_file;
 use crate::failure::Failure;
 
@@ -19,6 +19,8 @@ pub struct Loaded {
     pub subsystems: Vec<Planned>,
     /// Keys of hosts.
     pub auth: Option<AuthConfig>,
+    /// Limits of connections.
+    pub limits: TargetLimits,
 }
 
 /// Reads a file. `strict` rejects access without authentication from other machines; otherwise the log has it. Every
@@ -48,6 +50,7 @@ fn read(path: &Path, strict: bool) -> Result<Loaded, Failure> {
         options,
         subsystems: config.subsystems.values().map(|one| plan(&config, one)).collect(),
         auth: auth::load(&config)?,
+        limits: limits::plan(&config),
     })
 }
 
@@ -78,8 +81,7 @@ fn arguments(config: &Config) -> Result<Vec<String>, Vec<String>> {
     }
     add_ports(config, &mut arguments, &mut unsupported);
     config.subsystems.values().for_each(|one| check_subsystem(one, &mut unsupported));
-    let limited = config.hosts.values().filter(|host| host.limits.is_some());
-    unsupported.extend(limited.map(|host| format!("host {}: limits; remove it", host.name)));
+    unsupported.extend(limits::unsupported(config));
     if unsupported.is_empty() { Ok(arguments) } else { Err(unsupported) }
 }
 
@@ -89,11 +91,11 @@ fn add_server(config: &Config, arguments: &mut Vec<String>, unsupported: &mut Ve
         let option = format!("--{}", key.name);
         let text = item.to_string().trim().to_owned();
         match key.name {
-            "state" | "stall-after" | "answer-within" | "limits" => {
+            "state" | "stall-after" | "answer-within" => {
                 unsupported.push(format!("server: {}; remove it", key.name))
             }
             // Read by `read` and `auth::load`.
-            "skip-missing" | "discovery-require" | "auth-hashes" | "auth-groups" => {}
+            "limits" | "skip-missing" | "discovery-require" | "auth-hashes" | "auth-groups" => {}
             "advertise" => {
                 let addresses = config.server.advertise.iter().flat_map(|addresses| &addresses.0);
                 addresses.for_each(|address| arguments.extend([option.clone(), address.to_string()]));
@@ -130,7 +132,7 @@ fn add_ports(config: &Config, arguments: &mut Vec<String>, unsupported: &mut Vec
 fn check_subsystem(subsystem: &Subsystem, unsupported: &mut Vec<String>) {
     let place = format!("subsystem {}", subsystem.nqn.0);
     for (key, item) in subsystem.entries() {
-        if ["model", "cntlid-min", "cntlid-max", "limits"].contains(&key.name) {
+        if ["model", "cntlid-min", "cntlid-max"].contains(&key.name) {
             unsupported.push(format!("{place}: {} = {}; remove it", key.name, item.to_string().trim()));
         }
     }

@@ -8,6 +8,7 @@ mod banner;
 pub(crate) mod conditions;
 mod counters;
 mod from_file;
+mod limits;
 pub(crate) mod model;
 pub(crate) mod nqn;
 pub(crate) mod observe;
@@ -29,7 +30,7 @@ use isolane_host::{Cores, IoChoice, Mode};
 use isolane_inspect::program::OnSlow;
 use isolane_memory::PAGE_SIZE;
 use isolane_rbd::Rbd;
-use isolane_target::{AuthConfig, Listen, Placement, Target, TargetConfig, parse_address};
+use isolane_target::{AuthConfig, Listen, Placement, Target, TargetConfig, TargetLimits, parse_address};
 use isolane_volume::spec::VolumeSpec;
 use isolane_volumes::Kinds;
 use signal_hook::consts::SIGUSR1;
@@ -372,8 +373,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let (args, described) = match &args.config {
         Some(path) => {
-            let from_file::Loaded { options, subsystems, auth } = from_file::load(path, args.strict)?;
-            (Args { json: args.json, ..options }, Some((subsystems, auth)))
+            let from_file::Loaded { options, subsystems, auth, limits } = from_file::load(path, args.strict)?;
+            (Args { json: args.json, ..options }, Some((subsystems, auth, limits)))
         }
         None => (args, None),
     };
@@ -381,14 +382,16 @@ pub fn run(args: Args) -> Result<(), Failure> {
     signals::exit_while(&is_starting)?;
     let rbd = Arc::new(Rbd::new(args.rbd_images_per_connection.into()));
     let kinds = volume::kinds(&rbd);
-    let (planned, auth) = match described {
+    let (planned, auth, limits) = match described {
         Some(described) => described,
-        None => (vec![Planned::of_args(&args, &kinds)?], None),
+        None => (vec![Planned::of_args(&args, &kinds)?], None, TargetLimits::default()),
     };
     let (opened, conditions) = subsystem::open(planned, &args, &kinds)?;
     let conditions = Arc::new(conditions);
     let has_auth = auth.is_some();
-    let config = configure(&args, &opened, auth)?;
+    let mut config = configure(&args, &opened, auth)?;
+    config.max_connections = config.max_connections.max(limits.target.connections.unwrap_or(0));
+    config.limits = limits;
     is_starting.store(false, Ordering::Relaxed);
     let cores = config.cores.clone();
     let target = Target::start(config).context("cannot start the target")?;
