@@ -216,7 +216,7 @@ impl Driver {
             flushes_failed: 0,
         });
         self.core.stopping = true;
-        self.core.waiting.over_limit.try_at(self.core.now);
+        self.core.waiting.over_limit.try_all(self.core.now);
         self.core.reactor.stop_listening();
         for lane in self.lanes.values_mut() {
             if let Some(token) = lane.token.filter(|_| lane.is_open()) {
