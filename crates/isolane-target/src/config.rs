@@ -15,6 +15,7 @@ use isolane_wire::Nqn;
 
 use crate::auth::AuthConfig;
 use crate::error::StartError;
+use crate::limits::TargetLimits;
 use crate::placement::Placement;
 use crate::port::TargetPort;
 use crate::qos::QosConfig;
@@ -125,6 +126,9 @@ pub struct TargetConfig {
     pub queue_depth: u16,
     /// Maximum number of connected queues on all cores.
     pub max_connections: usize,
+    /// Limits of connections of the target, of subsystems, and of hosts, below [`TargetConfig::max_connections`]:
+    /// see [`Target::set_limits`](crate::Target::set_limits).
+    pub limits: TargetLimits,
     /// Maximum number of connections before Connect on all cores. One more displaces the oldest connection of
     /// the address with the most of them.
     pub max_newcomers: usize,
@@ -179,6 +183,7 @@ impl TargetConfig {
             io_queues: 64,
             queue_depth: 256,
             max_connections: 4096,
+            limits: TargetLimits::default(),
             max_newcomers: 12 * 1024,
             handshake_timeout: ConnectionConfig::default().handshake,
             stall_timeout: ConnectionConfig::default().stall,

@@ -11,6 +11,7 @@ use isolane_wire::Nqn;
 
 use crate::apply::{TargetChange, TargetControl};
 use crate::error::{NamespaceError, PortError, StartError};
+use crate::limits::TargetLimits;
 use crate::listen::is_dual_stack;
 use crate::port::{NewListener, TargetPort};
 use crate::shared::{Message, Shared};
@@ -49,6 +50,15 @@ impl TargetControl {
     /// The target has ended.
     pub fn set_referrals(&self, referrals: Vec<SocketAddr>) -> Result<(), NamespaceError> {
         self.shared()?.control(|port| port.set_referrals(referrals));
+        Ok(())
+    }
+
+    /// Replaces the limits of connections: see [`Target::set_limits`](crate::Target::set_limits).
+    ///
+    /// # Errors
+    /// The target has ended.
+    pub fn set_limits(&self, limits: TargetLimits) -> Result<(), NamespaceError> {
+        self.shared()?.set_limits(limits);
         Ok(())
     }
 

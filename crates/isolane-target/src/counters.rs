@@ -4,6 +4,7 @@
 //! locked instruction, no cache line shared with another writer). Each value is consistent, but a set of
 //! values is not a snapshot: use it for monitoring, not for accounting.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -13,6 +14,8 @@ use isolane_observe::histogram::{Histogram, Resolution};
 use isolane_observe::snapshot::Series;
 use isolane_observe::stage::Operation;
 use isolane_wire::Nqn;
+
+use crate::limits::{LIMIT_COUNT, LimitKind, LimitScope, all_limits, limit_index};
 
 /// Counters of a target since its start.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +30,8 @@ pub struct Counters {
     pub connections_before_connect: u64,
     /// Connections closed before Connect to make room for others, and Connects refused.
     pub connections_refused: u64,
+    /// Those refused because of each limit; limits without any are left out.
+    pub limits_reached: BTreeMap<(LimitScope, LimitKind), u64>,
     /// Bytes read from sockets.
     pub received_bytes: u64,
     /// Bytes written to sockets.
@@ -153,6 +158,8 @@ pub(crate) struct CoreCounters {
     pub connections_lingering: Counter,
     pub connections_total: Counter,
     pub connections_refused: Counter,
+    /// By [`limit_index`].
+    pub limits_reached: [Counter; LIMIT_COUNT],
     pub received_bytes: Counter,
     pub sent_bytes: Counter,
     pub zerocopy_bytes: Counter,
@@ -196,6 +203,12 @@ impl CoreCounters {
         sum.connections_lingering += self.connections_lingering.value();
         sum.connections_total += self.connections_total.value();
         sum.connections_refused += self.connections_refused.value();
+        for (scope, kind) in all_limits() {
+            let refused = self.limits_reached[limit_index(scope, kind)].value();
+            if refused > 0 {
+                *sum.limits_reached.entry((scope, kind)).or_default() += refused;
+            }
+        }
         sum.received_bytes += self.received_bytes.value();
         sum.sent_bytes += self.sent_bytes.value();
         sum.zerocopy_bytes += self.zerocopy_bytes.value();

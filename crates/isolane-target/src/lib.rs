@@ -41,6 +41,7 @@ mod fence;
 mod host_page;
 mod lane;
 mod lane_quota;
+mod limits;
 mod listen;
 mod memory_budget;
 mod namespace;
@@ -67,6 +68,7 @@ pub use changes::{Changed, Closing, NamespaceChange, NamespaceControl, Namespace
 pub use config::{OfflineVolume, Subsystem, TargetConfig};
 pub use counters::{ConnectionStatus, Counters, NamespaceCounters, OperationCounters};
 pub use error::{ApplyError, NamespaceError, PortError, ShutdownReport, StartError};
+pub use limits::{ConnectionLimits, LimitKind, LimitScope, TargetLimits};
 pub use listen::{DEFAULT_PORT, Listen, is_dual_stack, parse_address};
 pub use observed::Turn;
 pub use orphans::Orphan;

@@ -130,7 +130,7 @@ impl Bucket {
         self.paid_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
     }
 
-    /// Reverts [`Bucket::take`] of the same units. Since then, the time has only increased by those of others.
+    /// Reverts [`Bucket::take`] of the same units. Other commands can only have increased the time since then.
     fn put_back(&self, units: u64) {
         self.paid_at.fetch_sub(self.cost(units), Ordering::Relaxed);
     }

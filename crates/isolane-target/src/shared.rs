@@ -30,6 +30,7 @@ use crate::fence::Fence;
 use crate::host_page::PageRequests;
 use crate::lane::MigratingLane;
 use crate::lane_quota::LaneQuota;
+use crate::limits::{LIMIT_COUNT, LimitReached, QueueInUse, TargetLimits};
 use crate::memory_budget::{max_lanes, pool_pages};
 use crate::namespace::{MAX_POSITIONS, Namespaces};
 use crate::newcomers::Newcomers;
@@ -124,6 +125,8 @@ pub(crate) struct Shared {
     pub orphans: Orphans,
     pub lane_quota: LaneQuota,
     pub newcomers: Newcomers,
+    /// Limits of the lines about each limit of connections.
+    limit_logs: [log::Limit; LIMIT_COUNT],
     /// Cores whose lanes are all closed after [`Message::Stop`].
     pub cores_drained: AtomicUsize,
     control: Mutex<ControlState>,
@@ -138,6 +141,15 @@ struct ControlState {
     fences: HashMap<AssociationId, Arc<Fence>>,
     /// Lanes whose Connect waits for the end of the queue that has its QID.
     held_connects: HashSet<LaneId>,
+    limits: TargetLimits,
+}
+
+/// Reason for a refused Connect.
+pub(crate) enum ConnectError {
+    /// The port refuses it.
+    Port(ConnectRefusal),
+    /// It is above a limit.
+    Limit(LimitReached),
 }
 
 struct LaneEntry {
@@ -147,6 +159,10 @@ struct LaneEntry {
     /// The current owner.
     core: usize,
     in_flight: Arc<InFlight>,
+    /// Maximum number of its commands.
+    entries: usize,
+    /// The connection has ended, but not all of its commands.
+    closed: bool,
     /// The association continues without it, although its commands have not ended.
     stuck: bool,
 }
@@ -161,7 +177,7 @@ impl Shared {
         (max_connections, max_newcomers): (usize, usize),
     ) -> (Arc<Shared>, Vec<Receiver<Message>>) {
         let (lanes, fences, held_connects) = Default::default();
-        let control = ControlState { port, lanes, fences, held_connects };
+        let control = ControlState { port, lanes, fences, held_connects, limits: config.limits.clone() };
         let (mailboxes, receivers): (Vec<_>, Vec<_>) = wakers.map(mailbox::unbounded).unzip();
         let counters = mailboxes.iter().map(|_| Arc::new(CoreCounters::new(MAX_POSITIONS)));
         let volumes = namespaces.numbers() + SPARE_NUMBERS;
@@ -186,6 +202,7 @@ impl Shared {
             changes: Mutex::new(()),
             lane_quota: LaneQuota::new(mailboxes.len(), max_lanes(config.max_pool_pages), max_connections),
             newcomers: Newcomers::new(max_newcomers),
+            limit_logs: Default::default(),
             mailboxes,
             subsystem_template: config.subsystem_template(max_connections),
             scheduling: config.scheduling,
@@ -250,20 +267,24 @@ impl Shared {
         (lane_id, in_flight): (LaneId, &Arc<InFlight>),
         fence: Arc<Fence>,
         now: Instant,
-    ) -> Result<(Connected, Option<Arc<Fence>>), ConnectRefusal> {
+    ) -> Result<(Connected, Option<Arc<Fence>>), ConnectError> {
         let mut control = self.control.lock();
-        let connected = control.port.connect(entry, data, from, now).inspect_err(|refusal| {
+        control.check_limits(entry, data).map_err(ConnectError::Limit)?;
+        let connected = control.port.connect(entry, data, from, now).map_err(|refusal| {
             if refusal.is_qid_in_use {
                 control.held_connects.insert(lane_id);
             }
+            ConnectError::Port(refusal)
         })?;
-        let Connected { id, qid, host, .. } = connected;
+        let Connected { id, qid, host, sqsize, .. } = connected;
         let entry = LaneEntry {
             qid,
             host,
             id: lane_id,
             core: lane_id.core,
             in_flight: Arc::clone(in_flight),
+            entries: usize::from(sqsize) + 1,
+            closed: false,
             stuck: false,
         };
         control.lanes.entry(id).or_default().push(entry);
@@ -283,6 +304,34 @@ impl Shared {
         }
         self.deliver_events(&mut control);
         Ok((connected, fence))
+    }
+
+    /// Replaces the limits of connections.
+    pub(crate) fn set_limits(&self, limits: TargetLimits) {
+        self.control.lock().limits = limits;
+    }
+
+    /// Counts a Connect that is refused because of a limit, and logs one per second and limit.
+    pub(crate) fn log_limit(
+        &self,
+        counters: &CoreCounters,
+        peer: SocketAddr,
+        reached: LimitReached,
+        host: &str,
+    ) {
+        counters.connections_refused.add(1);
+        counters.limits_reached[reached.index()].add(1);
+        let limit = &self.limit_logs[reached.index()];
+        log::limited!(by limit, Warn, "{peer}: refused: Connect of {host}: {reached}");
+    }
+
+    /// Reports that a connection has ended.
+    pub(crate) fn disconnected(&self, id: AssociationId, qid: u16, lane: LaneId) {
+        let mut control = self.control.lock();
+        let lanes = control.lanes.get_mut(&id).into_iter().flatten();
+        lanes.filter(|entry| entry.id == lane).for_each(|entry| entry.closed = true);
+        control.port.handle_disconnected(id, qid);
+        self.deliver_events(&mut control);
     }
 
     /// Reports that the last command of a closed connection has left its volume.
@@ -445,6 +494,14 @@ impl Shared {
 }
 
 impl ControlState {
+    fn check_limits(&self, entry: &SubmissionEntry, data: &[u8]) -> Result<(), LimitReached> {
+        let associations = self.lanes.iter().map(|(id, lanes)| {
+            let open = lanes.iter().filter(|lane| !lane.closed);
+            open.map(|lane| QueueInUse { subsystem: id.subsystem, host: &lane.host, entries: lane.entries })
+        });
+        self.limits.check((entry, data), |nqn| self.port.find_subsystem(nqn), associations)
+    }
+
     fn lanes_of(&self, id: AssociationId) -> impl Iterator<Item = &LaneEntry> {
         self.lanes.get(&id).into_iter().flatten()
     }

@@ -10,6 +10,8 @@ use isolane_reactor::clock;
 use isolane_volume::VolumeTree;
 use isolane_volume::tree::{ARGUMENT, MirrorState};
 
+use crate::counters::CoreCounters;
+use crate::limits::{all_limits, limit_index};
 use crate::namespace::Namespace;
 use crate::observed::CoreCells;
 use crate::shared::Shared;
@@ -77,8 +79,7 @@ fn numbers(shared: &Shared) -> Numbers {
         numbers.cores.push(cells.describe(index));
     }
     numbers.connections = shared.connections.copy();
-    let sum =
-        |value: fn(&crate::counters::CoreCounters) -> u64| shared.counters.iter().map(|it| value(it)).sum();
+    let sum = |value: fn(&CoreCounters) -> u64| shared.counters.iter().map(|it| value(it)).sum();
     for (name, value) in [
         ("deferred-commands", sum(|core| core.deferred_commands.value())),
         ("memory-waits", sum(|core| core.memory_waits.value())),
@@ -96,6 +97,14 @@ fn numbers(shared: &Shared) -> Numbers {
         ("observe-bytes", shared.observed.iter().map(|cells| cells.memory() as u64).sum()),
     ] {
         numbers.counters.insert(name.to_owned(), value);
+    }
+    for (scope, kind) in all_limits() {
+        let refused = |core: &Arc<CoreCounters>| core.limits_reached[limit_index(scope, kind)].value();
+        let refused: u64 = shared.counters.iter().map(refused).sum();
+        if refused > 0 {
+            let name = format!("refused-{}-{}", scope.name(), kind.name());
+            numbers.counters.insert(name, refused);
+        }
     }
     numbers
 }

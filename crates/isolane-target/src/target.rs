@@ -25,6 +25,7 @@ use crate::core::{Acceptor, Driver};
 use crate::counters::{ConnectionStatus, Counters, NamespaceCounters};
 use crate::descriptors;
 use crate::error::{NamespaceError, ShutdownReport, StartError};
+use crate::limits::TargetLimits;
 use crate::listen::is_dual_stack;
 use crate::namespace::Namespaces;
 use crate::observed::Turn;
@@ -224,6 +225,12 @@ impl Target {
     /// If no subsystem has this name.
     pub fn set_allowed_hosts(&self, nqn: &Nqn, hosts: Option<Vec<Nqn>>) -> Result<(), NamespaceError> {
         self.shared.apply_one(TargetChange::SetHosts { subsystem: *nqn, hosts }).map(drop)
+    }
+
+    /// Replaces the limits of connections. Connections above the new ones stay; a Connect above a limit is refused as
+    /// busy, and counted in [`Counters::limits_reached`].
+    pub fn set_limits(&self, limits: TargetLimits) {
+        self.shared.set_limits(limits);
     }
 
     /// Changes namespaces of the first subsystem while hosts use them: all changes, or none if there is an error. Each host gets one notice.

@@ -250,7 +250,7 @@ fn limit_survives_other_volumes_until_removal() {
 }
 
 #[test]
-fn new_association_waits_for_held_write_of_older_one() {
+fn new_association_waits_for_older_held_write() {
     let (target, address) = start(limited(still()));
     let (_old_admin, mut old) = pair(address, 31);
     old.fetch(read_entry(0, 8), 4096);

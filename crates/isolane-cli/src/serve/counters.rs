@@ -76,6 +76,9 @@ fn to_text(counters: &Counters) -> String {
         counters.digest_errors,
         counters.deferred_commands,
     );
+    for ((scope, kind), count) in &counters.limits_reached {
+        let _ = writeln!(text, "limit of {} of a {}: {count} refused", kind.name(), scope.name());
+    }
     for namespace in &counters.namespaces {
         for operation in Operation::ALL {
             let OperationCounters { commands, bytes, errors, latency, max } = namespace.get(operation);
@@ -121,12 +124,16 @@ fn to_json(counters: &Counters) -> serde_json::Value {
             json!({ "nsid": namespace.nsid, "operations": operations, "oldest_command_ms": oldest_ms })
         })
         .collect();
+    let limits_reached = counters.limits_reached.iter();
+    let limits_reached = limits_reached
+        .map(|((scope, kind), count)| (format!("{}_{}", scope.name(), kind.name()), json!(count)));
     json!({
         "connections_open": counters.connections_open,
         "connections_lingering": counters.connections_lingering,
         "connections_before_connect": counters.connections_before_connect,
         "connections_total": counters.connections_total,
         "connections_refused": counters.connections_refused,
+        "limits_reached": limits_reached.collect::<serde_json::Map<_, _>>(),
         "connections_per_core": counters.connections_per_core,
         "received_bytes": counters.received_bytes,
         "sent_bytes": counters.sent_bytes,

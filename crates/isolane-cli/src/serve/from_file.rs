@@ -7,6 +7,7 @@ use isolane_config::{Config, Hosts, Number, Port, Subsystem, Table, gaps};
 use isolane_target::TargetPort;
 use isolane_wire::Nqn;
 
+use super::limits;
 use super::qos;
 use super::subsystem::Planned;
 use crate::failure::Failure;
@@ -79,8 +80,7 @@ fn arguments(config: &Config) -> Result<Vec<String>, Vec<String>> {
         unsupported.push("a file without a port; add a table [[port]]".to_owned());
     }
     config.subsystems.values().for_each(|one| check_subsystem(one, &mut unsupported));
-    let limited = config.hosts.values().filter(|host| host.limits.is_some());
-    unsupported.extend(limited.map(|host| format!("host {}: limits; remove it", host.name)));
+    unsupported.extend(limits::unsupported(config));
     if unsupported.is_empty() { Ok(arguments) } else { Err(unsupported) }
 }
 
@@ -90,9 +90,9 @@ fn add_server(config: &Config, arguments: &mut Vec<String>, unsupported: &mut Ve
         let option = format!("--{}", key.name);
         let text = item.to_string().trim().to_owned();
         match key.name {
-            "state" | "limits" => unsupported.push(format!("server: {}; remove it", key.name)),
-            // Read by `read` and `auth`.
-            "skip-missing" | "discovery-require" | "auth-hashes" | "auth-groups" => {}
+            "state" => unsupported.push(format!("server: {}; remove it", key.name)),
+            // Read by `load` and `auth`.
+            "limits" | "skip-missing" | "discovery-require" | "auth-hashes" | "auth-groups" => {}
             "advertise" => {
                 let addresses = config.server.advertise.iter().flat_map(|addresses| &addresses.0);
                 addresses.for_each(|address| arguments.extend([option.clone(), address.to_string()]));
@@ -111,11 +111,6 @@ fn add_server(config: &Config, arguments: &mut Vec<String>, unsupported: &mut Ve
 
 fn check_subsystem(subsystem: &Subsystem, unsupported: &mut Vec<String>) {
     let place = format!("subsystem {}", subsystem.nqn.0);
-    for (key, item) in subsystem.entries() {
-        if key.name == "limits" {
-            unsupported.push(format!("{place}: {} = {}; remove it", key.name, item.to_string().trim()));
-        }
-    }
     let namespaces: Vec<_> = subsystem.namespaces.iter().flat_map(|all| all.values()).collect();
     if namespaces.is_empty() {
         unsupported.push(format!("{place}: no namespace; add a table [[subsystem.namespace]]"));

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::path::{Path, absolute};
 
 use clap::{Args as _, FromArgMatches};
-use isolane_target::{AuthConfig, TargetPort};
+use isolane_target::{AuthConfig, TargetLimits, TargetPort};
 
 use super::from_file::{check, plan, ports, referrals};
 use super::live_config::{LiveConfig, warn_of_gaps};
 use super::subsystem::Planned;
-use super::{Args, auth};
+use super::{Args, auth, limits};
 use crate::config_file;
 use crate::failure::{Context, Failure};
 
@@ -23,6 +23,8 @@ pub struct Loaded {
     pub subsystems: Vec<Planned>,
     /// Keys of hosts.
     pub auth: AuthConfig,
+    /// Limits of connections.
+    pub limits: TargetLimits,
     /// The file.
     pub file: LiveConfig,
 }
@@ -49,6 +51,7 @@ fn read(path: &Path, strict: bool) -> Result<Loaded, Failure> {
         ports: (ports(&config), referrals(&config)),
         subsystems: config.subsystems.values().map(|one| plan(&config, one)).collect(),
         auth,
+        limits: limits::plan(&config),
         file: LiveConfig::new(path, strict, text, config, keys),
     })
 }

@@ -11,6 +11,7 @@ mod counters;
 mod differences;
 mod edits;
 mod from_file;
+mod limits;
 mod live_config;
 mod load;
 pub(crate) mod model;
@@ -37,7 +38,9 @@ use isolane_host::{Cores, IoChoice, Mode};
 use isolane_inspect::program::OnSlow;
 use isolane_memory::PAGE_SIZE;
 use isolane_rbd::Rbd;
-use isolane_target::{AuthConfig, Listen, Placement, Target, TargetConfig, TargetPort, parse_address};
+use isolane_target::{
+    AuthConfig, Listen, Placement, Target, TargetConfig, TargetLimits, TargetPort, parse_address,
+};
 use isolane_volume::spec::VolumeSpec;
 use isolane_volumes::Kinds;
 use signal_hook::consts::{SIGHUP, SIGUSR1};
@@ -392,8 +395,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let (args, described) = match &args.config {
         Some(path) => {
-            let Loaded { options, ports, subsystems, auth, file } = load::load(path, args.strict)?;
-            (Args { json: args.json, ..options }, Some((ports, subsystems, auth, file)))
+            let Loaded { options, ports, subsystems, auth, limits, file } = load::load(path, args.strict)?;
+            (Args { json: args.json, ..options }, Some((ports, subsystems, auth, limits, file)))
         }
         None => (args, None),
     };
@@ -401,15 +404,20 @@ pub fn run(args: Args) -> Result<(), Failure> {
     signals::exit_while(&is_starting)?;
     let rbd = Arc::new(Rbd::new(args.rbd_images_per_connection.into()));
     let kinds = volume::kinds(&rbd);
-    let ((ports, referrals), planned, auth, file) = match described {
-        Some((ports, subsystems, auth, file)) => (ports, subsystems, Some(auth), Some(file)),
-        None => ((args.ports(), Vec::new()), vec![Planned::of_args(&args, &kinds)?], None, None),
+    let ((ports, referrals), planned, auth, limits, file) = match described {
+        Some((ports, subsystems, auth, limits, file)) => (ports, subsystems, Some(auth), limits, Some(file)),
+        None => {
+            let planned = vec![Planned::of_args(&args, &kinds)?];
+            ((args.ports(), Vec::new()), planned, None, TargetLimits::default(), None)
+        }
     };
     let (opened, conditions) = subsystem::open(planned, &args, &kinds)?;
     let conditions = Arc::new(conditions);
     let needs_auth = file.as_ref().is_some_and(LiveConfig::needs_auth);
     let mut config = configure(&args, ports, &opened, auth)?;
     config.referrals = referrals;
+    config.max_connections = config.max_connections.max(limits.target.connections.unwrap_or(0));
+    config.limits = limits;
     let ports = config.listen.clone();
     is_starting.store(false, Ordering::Relaxed);
     let cores = config.cores.clone();

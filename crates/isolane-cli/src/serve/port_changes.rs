@@ -1,4 +1,4 @@
-//! Changes of the ports of a running target.
+//! Changes of the ports, referrals, and limits of a running target.
 //!
 //! New ports come before all other changes, so that subsystems can be there, and go again if these fail. Old ports go last.
 
@@ -7,6 +7,7 @@ use isolane_inspect::program::Reply;
 use isolane_target::{TargetControl, TargetPort};
 
 use super::from_file::{ports, referrals};
+use super::limits;
 
 /// Ports that come and go.
 pub struct PortChanges {
@@ -55,7 +56,7 @@ impl PortChanges {
         Ok(added)
     }
 
-    /// Removes the old ports, after everything else has changed.
+    /// Sets referrals and limits, and removes the old ports, after everything else has changed.
     pub fn finish(&self, target: &TargetControl, new: &Config) {
         for name in &self.removed {
             match target.remove_port(name) {
@@ -63,10 +64,9 @@ impl PortChanges {
                 Err(error) => log::error!("port {name}: {error}"),
             }
         }
-        if self.has_other_referrals
-            && let Err(error) = target.set_referrals(referrals(new))
-        {
-            log::error!("referrals: {error}");
+        let referred = if self.has_other_referrals { target.set_referrals(referrals(new)) } else { Ok(()) };
+        if let Err(error) = referred.and_then(|()| target.set_limits(limits::plan(new))) {
+            log::error!("{error}");
         }
     }
 }

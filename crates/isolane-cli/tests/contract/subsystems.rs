@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::{Server, fail, succeed, text};
+use crate::{Server, fail, run, succeed, text};
 
 const A: &str = "nqn.2014-08.org.example:a";
 const B: &str = "nqn.2014-08.org.example:b";
@@ -22,9 +22,9 @@ fn start() -> Target {
     let target = |name: &str| directory.path().join(name);
     succeed(&["key", "gen", text(&target("db1.key"))]);
     let file = format!(
-        "[server]\nmode = \"sleep\"\ncontrol-socket = \"{}\"\n[[port]]\nname = \"local\"\nlisten = \"127.0.0.1:0\"\n\
-         [[host]]\nname = \"db1\"\nnqn = \"{HOST}\"\n{}\n\
-         [[subsystem]]\nnqn = \"{A}\"\nports = [\"local\"]\nhosts = \"any\"\n\
+        "[server]\nlimits.commands = 1000\nmode = \"sleep\"\ncontrol-socket = \"{}\"\n[[port]]\nname = \"local\"\nlisten = \"127.0.0.1:0\"\n\
+         [[host]]\nname = \"db1\"\nnqn = \"{HOST}\"\nlimits.associations = 4\n{}\n\
+         [[subsystem]]\nlimits.connections = 2\nnqn = \"{A}\"\nports = [\"local\"]\nhosts = \"any\"\n\
          namespace = [{{ nsid = 1, volume = \"mem:1M\" }}, \
          {{ nsid = 2, volume = \"null:2M\", qos = {{ iops = 4000, bytes = \"1M\", burst = \"20ms\" }} }}]\n\
          [[subsystem]]\nnqn = \"{B}\"\nports = [\"local\"]\nhosts = [\"db1\"]\nserial = \"B-1\"\n\
@@ -169,5 +169,21 @@ fn namespace_has_its_maximum_speed() {
     let expected = serde_json::json!({ "iops": 4000, "bytes": 1 << 20, "burst_ms": 20 });
     assert_eq!(status["namespaces"][1]["qos"], expected);
     assert_eq!(status["namespaces"][0]["qos"], serde_json::Value::Null);
+    assert!(target.server.stop());
+}
+
+#[test]
+fn limits_of_the_file_refuse_connections() {
+    let target = start();
+    let uri = format!("{}?nsid=1", target.uri(A));
+    let bench = |lanes: &str| {
+        let arguments = ["bench", &uri, "--time", "100ms", "--lanes", lanes, "--host-nqn", STRANGER];
+        run(&arguments)
+    };
+    assert!(bench("1").status.success());
+    bench("4");
+    let log = fs::read_to_string(target.server.log.path()).unwrap();
+    let reason = "its subsystem has 2 of at most 2 connections; raise limits.connections of its subsystem";
+    assert!(log.contains(reason), "{log}");
     assert!(target.server.stop());
 }

@@ -118,7 +118,7 @@ impl Core {
         self.record_left(lane);
         self.leave_orphans(lane);
         if let Some(association) = &lane.association {
-            self.shared.control(|port| port.handle_disconnected(association.id, association.qid));
+            self.shared.disconnected(association.id, association.qid, lane.id);
             self.ended.push(lane.key);
         } else {
             self.shared.forget_held_connect(lane.id);
@@ -218,7 +218,7 @@ impl Driver {
             flushes_failed: 0,
         });
         self.core.stopping = true;
-        self.core.waiting.over_limit.try_at(self.core.now);
+        self.core.waiting.over_limit.try_all(self.core.now);
         self.core.reactor.stop_listening();
         for lane in self.lanes.values_mut() {
             if let Some(token) = lane.token.filter(|_| lane.is_open()) {

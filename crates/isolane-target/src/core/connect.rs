@@ -14,6 +14,8 @@ use isolane_wire::SubmissionEntry;
 use super::Core;
 use crate::fence::Fence;
 use crate::lane::{Association, Connecting, Lane};
+use crate::limits::LimitReached;
+use crate::shared::ConnectError;
 
 impl Core {
     /// Starts a Connect whose data has arrived.
@@ -91,7 +93,11 @@ impl Core {
                     self.close(lane, "its socket rejects an option");
                 }
             }
-            Err(ConnectRefusal { completion, is_qid_in_use }) => {
+            Err(ConnectError::Limit(reached)) => {
+                self.shared.lane_quota.disconnect(core);
+                self.refuse_above_limit(lane, connecting, reached);
+            }
+            Err(ConnectError::Port(ConnectRefusal { completion, is_qid_in_use })) => {
                 self.shared.lane_quota.disconnect(core);
                 if is_qid_in_use && self.now < connecting.until {
                     lane.connecting = Some(connecting);
@@ -136,6 +142,14 @@ impl Core {
         self.refuse_because(lane, connecting, Failure::HostNotAllowed.into(), reason);
     }
 
+    fn refuse_above_limit(&mut self, lane: &mut Lane, connecting: Connecting, reached: LimitReached) {
+        self.shared.forget_held_connect(lane.id);
+        let host = host_text(&connecting.data);
+        self.shared.log_limit(&self.counters, lane.peer(), reached, &host);
+        self.complete(lane, connecting.permit, Failure::Busy.into());
+        self.close_gracefully(lane, "its Connect is above a limit");
+    }
+
     fn refuse_because(
         &mut self,
         lane: &mut Lane,
@@ -144,13 +158,16 @@ impl Core {
         reason: &str,
     ) {
         let Connecting { permit, data, .. } = connecting;
-        let host =
-            parse_host(&data).map_or(String::from("a host with an invalid name"), |host| host.to_string());
-        let reason = format!("Connect of {host}: {reason}");
+        let reason = format!("Connect of {}: {reason}", host_text(&data));
         self.shared.log_refusal(&self.counters, lane.peer(), &reason);
         self.complete(lane, permit, completion);
         self.close_gracefully(lane, "its Connect was refused");
     }
+}
+
+/// Returns the host of a Connect for log lines.
+fn host_text(data: &[u8]) -> String {
+    parse_host(data).map_or(String::from("a host with an invalid name"), |host| host.to_string())
 }
 
 /// Time limit for the cores that drain the older connections of the host, and for the end of a queue that

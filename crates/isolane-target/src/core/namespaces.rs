@@ -20,7 +20,7 @@ impl Core {
     /// Uses this table for later commands.
     pub(super) fn take_namespaces(&mut self, next: Arc<Namespaces>) {
         let before = std::mem::replace(&mut self.namespaces, next);
-        self.waiting.over_limit.try_at(self.now);
+        self.waiting.over_limit.try_all(self.now);
         let end = self.namespaces.end().max(before.end());
         self.volumes.resize_with(end, VolumeState::default);
         for position in 0..end {

@@ -35,6 +35,8 @@ struct Queues {
     queues: [VecDeque<Waiting>; 2],
     /// Direction whose turn it is.
     next: usize,
+    /// Time of the next try; `None` is immediately.
+    due: Option<Instant>,
 }
 
 impl OverLimit {
@@ -47,8 +49,21 @@ impl OverLimit {
         self.due.is_some_and(|due| due <= now)
     }
 
+    /// Tries all now: their limits have changed.
+    pub(super) fn try_all(&mut self, now: Instant) {
+        self.namespaces.values_mut().for_each(|one| one.due = None);
+        self.due = (!self.namespaces.is_empty()).then_some(now);
+    }
+
+    /// Returns the positions that are due, and leaves the others for later.
+    fn take_due(&mut self, now: Instant) -> Vec<usize> {
+        self.due = self.namespaces.values().filter_map(|one| one.due.filter(|due| *due > now)).min();
+        let due = self.namespaces.iter().filter(|(_, one)| one.due.is_none_or(|due| due <= now));
+        due.map(|(position, _)| *position).collect()
+    }
+
     /// Tries at this time, or earlier.
-    pub(super) fn try_at(&mut self, at: Instant) {
+    fn try_at(&mut self, at: Instant) {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
@@ -118,6 +133,7 @@ impl Core {
         self.counters.qos_waits.add(1);
         let namespace = self.waiting.over_limit.namespaces.entry(waiting.position()).or_default();
         namespace.queues[direction as usize].push_back(waiting);
+        namespace.due = None;
     }
 
     /// Returns the next command of a namespace if it has its share; directions take turns. Without limits, and once the
@@ -138,11 +154,12 @@ impl Core {
                     waits.next = 1 - at;
                     return waits.queues[at].pop_front();
                 }
-                Err(at) => due = due.into_iter().chain([at]).min(),
+                Err(at) => due = due.into_iter().chain([at.max(self.now + RETRY_DELAY)]).min(),
             }
         }
+        waits.due = due;
         match due {
-            Some(due) => self.waiting.over_limit.try_at(due.max(self.now + RETRY_DELAY)),
+            Some(due) => self.waiting.over_limit.try_at(due),
             None => _ = namespaces.remove(&position),
         }
         None
@@ -155,9 +172,7 @@ impl Driver {
         if !self.core.waiting.over_limit.is_due(self.core.now) {
             return;
         }
-        self.core.waiting.over_limit.due = None;
-        let positions: Vec<usize> = self.core.waiting.over_limit.namespaces.keys().copied().collect();
-        for position in positions {
+        for position in self.core.waiting.over_limit.take_due(self.core.now) {
             let mut left = COMMANDS_PER_TURN;
             while let Some(waiting) = self.core.poll_over_limit(position) {
                 self.continue_over_limit(waiting);
@@ -176,7 +191,7 @@ impl Driver {
         };
         match waiting {
             Waiting::Start { mut job, request, .. } => {
-                // Its age is that of its time at the volume.
+                // Its age counts from its start at the volume.
                 (job.is_charged, job.started) = (true, self.core.now);
                 self.core.start(lane, job, request);
             }
