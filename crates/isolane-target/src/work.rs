@@ -2,6 +2,7 @@
 //!
 //! Types only: `job` runs a command, `waiting` retries the commands that could not run.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -154,6 +155,17 @@ impl Waiting {
             Waiting::Data { len, .. } => Size::of(*len),
             Waiting::Start { job, .. } => Size::of(job.len),
         }
+    }
+
+    /// Removes the commands of one lane from a queue.
+    pub(crate) fn extract_for(queue: &mut VecDeque<Waiting>, lane: SlabKey) -> VecDeque<Waiting> {
+        let belongs = |waiting: &Waiting| waiting.lane() == lane;
+        if !queue.iter().any(belongs) {
+            return VecDeque::new();
+        }
+        let (removed, others) = std::mem::take(queue).into_iter().partition(belongs);
+        *queue = others;
+        removed
     }
 
     /// Returns `true` if its volume has started it. Other commands may wait for it, so it is retried in every

@@ -90,15 +90,15 @@ impl Core {
         lane.limited = 0;
         let rows = lane.volumes.iter_mut().flat_map(|at| std::mem::take(&mut at.over_share));
         let over_share: Vec<_> = rows.flatten().collect();
-        let fenced = extract_waiting_for(&mut self.waiting.fenced, lane.key);
+        let fenced = Waiting::extract_for(&mut self.waiting.fenced, lane.key);
         let over_limit = self.waiting.over_limit.extract_for(lane.key);
         for waiting in over_share.into_iter().chain(fenced).chain(over_limit) {
             self.cancel(lane, waiting, false);
         }
-        for waiting in extract_waiting_for(&mut self.waiting.blocked, lane.key) {
+        for waiting in Waiting::extract_for(&mut self.waiting.blocked, lane.key) {
             self.cancel(lane, waiting, true);
         }
-        for waiting in extract_waiting_for(&mut self.waiting.memory, lane.key) {
+        for waiting in Waiting::extract_for(&mut self.waiting.memory, lane.key) {
             self.memory.end_wait(waiting.bytes_to_take());
             self.cancel(lane, waiting, true);
         }
@@ -142,17 +142,6 @@ impl Core {
             Waiting::Start { job, request, .. } => self.try_start(lane, job, request),
         }
     }
-}
-
-/// Removes the waiting commands of one lane from a queue.
-pub(super) fn extract_waiting_for(row: &mut VecDeque<Waiting>, key: SlabKey) -> VecDeque<Waiting> {
-    let belongs = |waiting: &Waiting| waiting.lane() == key;
-    if !row.iter().any(belongs) {
-        return VecDeque::new();
-    }
-    let (removed, others) = std::mem::take(row).into_iter().partition(belongs);
-    *row = others;
-    removed
 }
 
 impl Driver {
