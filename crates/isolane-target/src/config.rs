@@ -64,6 +64,12 @@ impl Subsystem {
         Subsystem { nqn, serial, volumes, offline, allowed_hosts, ports, model, cntlids, qos }
     }
 
+    /// Whether hosts reach it at this port.
+    pub fn is_at(&self, port: &TargetPort) -> bool {
+        let is_listed = |ports: &Vec<String>| port.name.as_ref().is_some_and(|name| ports.contains(name));
+        !port.discovery_only && self.ports.as_ref().is_none_or(is_listed)
+    }
+
     /// Checks the IDs of the namespaces without a volume, which hosts do not see.
     pub(crate) fn check_offline(&self) -> Result<(), ConfigError> {
         let mut used: HashSet<u32> = self.volumes.iter().map(|(nsid, _)| *nsid).collect();

@@ -8,7 +8,6 @@ use std::sync::mpsc::Sender;
 use isolane_proto::subsystem::{Listener, ListenerId};
 use isolane_reactor::SocketOptions;
 
-use crate::config::Subsystem;
 use crate::listen::Listen;
 
 /// A listener, with a name for the subsystems that are not at all ports. As text: as [`Listen`], without a name.
@@ -27,12 +26,6 @@ impl TargetPort {
     /// Returns a port for subsystems that list its name, and for those without a list.
     pub fn named(name: &str, listen: Listen) -> TargetPort {
         TargetPort { name: Some(name.to_owned()), ..TargetPort::from(listen) }
-    }
-
-    /// Whether hosts reach this subsystem there.
-    pub fn has(&self, subsystem: &Subsystem) -> bool {
-        let is_listed = |ports: &Vec<String>| self.name.as_ref().is_some_and(|name| ports.contains(name));
-        !self.discovery_only && subsystem.ports.as_ref().is_none_or(is_listed)
     }
 
     /// Returns the description for the control path, with the address that the listener has.

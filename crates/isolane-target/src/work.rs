@@ -2,6 +2,7 @@
 //!
 //! Types only: `job` runs a command, `waiting` retries the commands that could not run.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -177,6 +178,19 @@ impl Waiting {
             Waiting::Data { len, .. } => Size::of(*len),
             Waiting::Start { job, .. } => Size::of(job.len),
         }
+    }
+
+    /// Removes the commands that `is_removed` selects from a queue.
+    pub(crate) fn extract_from(
+        row: &mut VecDeque<Waiting>,
+        is_removed: impl Fn(&Waiting) -> bool,
+    ) -> VecDeque<Waiting> {
+        if !row.iter().any(&is_removed) {
+            return VecDeque::new();
+        }
+        let (removed, others) = std::mem::take(row).into_iter().partition(is_removed);
+        *row = others;
+        removed
     }
 
     /// Returns `true` if its volume has started it. Other commands may wait for it, so it is retried in every

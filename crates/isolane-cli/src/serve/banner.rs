@@ -43,7 +43,7 @@ impl Banner<'_> {
         }
         let first = subsystems.iter().find_map(|one| Some((one, one.volumes.first()?)));
         let Some((Opened { subsystem, volumes, .. }, Described { nsid, .. })) = first else { return text };
-        let mut there = ports.iter().zip(&reachable).filter(|(port, _)| port.has(subsystem));
+        let mut there = ports.iter().zip(&reachable).filter(|(port, _)| subsystem.is_at(port));
         let Some(to) = there.find_map(|(_, addresses)| addresses.first()) else { return text };
         let nqn = subsystem.nqn;
         let at = format!("-t tcp -a {} -s {}", to.ip(), to.port());

@@ -18,6 +18,7 @@ pub(crate) mod model;
 pub(crate) mod nqn;
 pub(crate) mod observe;
 mod operator;
+mod parse;
 mod port_changes;
 mod qos;
 mod service;
@@ -25,7 +26,6 @@ mod subsystem;
 mod times;
 
 use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,6 +51,9 @@ use live_config::LiveConfig;
 use load::Loaded;
 use observe::{ControlSocket, parse_control_socket, parse_on_slow};
 use operator::Operator;
+use parse::{
+    Acks, Listeners, Threshold, parse_acks, parse_listen, parse_memory, parse_pool, parse_threshold,
+};
 use service::Service;
 use subsystem::{Opened, Planned};
 use times::Times;
@@ -62,7 +65,6 @@ use crate::host_args::{IO_CHOICES, MODES};
 use crate::invocation;
 use crate::output;
 use crate::signals;
-use crate::units::parse_bytes;
 use crate::volume;
 
 /// Serve files, block devices, or memory as NVMe/TCP namespaces
@@ -353,12 +355,6 @@ const OBSERVE: [Choice<bool>; 2] = [
     ("off", "Record nothing, to measure the cost of the above", false),
 ];
 
-/// Minimum size, if enabled.
-type Threshold = Option<usize>;
-
-/// Number of sends for each one that is sampled, if any is.
-type Acks = Option<NonZeroU32>;
-
 /// Reactor of a new connection. No reactor gets more than four connections and twice as many as another.
 const PLACEMENTS: [Choice<Placement>; 3] = [
     (
@@ -528,46 +524,6 @@ fn configure(
     }
     Ok(config)
 }
-
-/// The listeners of one argument.
-#[derive(Clone, Debug)]
-struct Listeners(Vec<Listen>);
-
-fn parse_listen(text: &str) -> Result<Listeners, String> {
-    Listen::parse_all(text).map(Listeners)
-}
-
-fn parse_threshold(text: &str) -> Result<Threshold, String> {
-    match text {
-        "off" => Ok(None),
-        text => Ok(Some(parse_bytes(text)? as usize)),
-    }
-}
-
-fn parse_acks(text: &str) -> Result<Acks, String> {
-    let interval = || text.strip_prefix("1/")?.parse().ok();
-    match text {
-        "off" => Ok(None),
-        _ => interval().map(Some).ok_or_else(|| "write 1/N, as 1/1000, or off".into()),
-    }
-}
-
-fn parse_memory(text: &str) -> Result<usize, String> {
-    usize::try_from(parse_bytes(text)?).map_err(|error| error.to_string())
-}
-
-/// Parses the memory of a reactor.
-fn parse_pool(text: &str) -> Result<usize, String> {
-    let bytes = parse_memory(text)?;
-    if bytes < MIN_POOL_BYTES {
-        Err("commands of 1 MiB need more; use at least 4M".into())
-    } else {
-        Ok(bytes)
-    }
-}
-
-/// Minimum of [`TargetConfig::max_pool_pages`], in bytes.
-const MIN_POOL_BYTES: usize = 4 << 20;
 
 /// Returns the requested namespace ID of each volume, or the next free one.
 fn number(specs: &[VolumeSpec]) -> Result<Vec<u32>, Failure> {

@@ -13,7 +13,31 @@ use isolane_wire::fabrics::MAX_CNTLID;
 use isolane_wire::log::RestartLoss;
 use thiserror::Error;
 
-use super::Listener;
+/// A listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// Name for [`SubsystemConfig::ports`]; `None`: only subsystems without a list are there.
+    pub name: Option<String>,
+    /// The address that it listens on.
+    pub address: SocketAddr,
+    /// Whether hosts reach only the discovery subsystem there.
+    pub discovery_only: bool,
+}
+
+impl Listener {
+    /// Whether hosts reach this NVM subsystem there.
+    pub(super) fn has(&self, subsystem: &SubsystemConfig) -> bool {
+        let is_listed = |ports: &Vec<String>| self.name.as_ref().is_some_and(|name| ports.contains(name));
+        !self.discovery_only && subsystem.ports.as_ref().is_none_or(is_listed)
+    }
+}
+
+/// A listener without a name, for all subsystems without a list.
+impl From<SocketAddr> for Listener {
+    fn from(address: SocketAddr) -> Listener {
+        Listener { name: None, address, discovery_only: false }
+    }
+}
 
 /// Initial configuration of a port.
 #[derive(Clone, Debug)]

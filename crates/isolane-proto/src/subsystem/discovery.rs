@@ -11,7 +11,6 @@ use isolane_wire::log::{
 };
 use isolane_wire::{Ascii, Nqn};
 
-use super::command::CommandContext;
 use super::listener::Listeners;
 use super::{ConnectionInfo, Listener, MAX_ADMIN_ENTRIES, SubsystemConfig};
 
@@ -25,14 +24,11 @@ pub(super) struct Record {
 }
 
 /// The page for this host.
-pub(super) fn log(context: &CommandContext) -> Vec<u8> {
-    let header = DiscoveryHeader {
-        genctr: context.generation,
-        numrec: context.records.len() as u64,
-        ..DiscoveryHeader::default()
-    };
+pub(super) fn log(generation: u64, records: &[Record]) -> Vec<u8> {
+    let header =
+        DiscoveryHeader { genctr: generation, numrec: records.len() as u64, ..DiscoveryHeader::default() };
     let mut page = header.encode().to_vec();
-    page.extend(context.records.iter().flat_map(|record| entry(record).encode()));
+    page.extend(records.iter().flat_map(|record| entry(record).encode()));
     page
 }
 

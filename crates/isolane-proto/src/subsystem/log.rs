@@ -52,7 +52,9 @@ fn content(page: LogPage, context: &CommandContext, command: &GetLogPageCommand)
         }
         (LogPage::CommandEffects, SubsystemKind::Nvm) if command.csi == 0 => Ok(effects().encode().to_vec()),
         (LogPage::Generation, SubsystemKind::Nvm) => generation(profile, command.nsid),
-        (LogPage::Discovery, SubsystemKind::Discovery) => Ok(discovery::log(context)),
+        (LogPage::Discovery, SubsystemKind::Discovery) => {
+            Ok(discovery::log(context.generation, context.records))
+        }
         _ => Err(Failure::LogPage.status()),
     }
 }

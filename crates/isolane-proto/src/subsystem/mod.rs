@@ -54,13 +54,13 @@ use crate::completion::Completion;
 
 pub use command::{data_expected, invalid_transfer_status, takes_data};
 pub use config::{
-    ADMIN_IN_CAPSULE_BYTES, ConfigError, Generation, MAX_ADMIN_ENTRIES, MAX_NSID, NamespaceConfig,
+    ADMIN_IN_CAPSULE_BYTES, ConfigError, Generation, Listener, MAX_ADMIN_ENTRIES, MAX_NSID, NamespaceConfig,
     NamespaceGeometry, PortConfig, SubsystemConfig,
 };
 pub use connect::parse_host;
 pub use host_page::HostPage;
 pub use io::{IoCommand, parse_io, parse_ranges};
-pub use listener::{Listener, ListenerId};
+pub use listener::ListenerId;
 pub use port::Port;
 pub use shared::{ControllerStatus, IoCounters, IoTotals};
 

@@ -83,7 +83,7 @@ impl OverLimit {
     pub(super) fn extract_for(&mut self, lane: SlabKey) -> Vec<Waiting> {
         let mut removed = Vec::new();
         for queue in self.namespaces.values_mut().flat_map(|one| &mut one.queues) {
-            removed.extend(super::waiting::extract_from(queue, |waiting| waiting.lane() == lane));
+            removed.extend(Waiting::extract_from(queue, |waiting| waiting.lane() == lane));
         }
         removed
     }

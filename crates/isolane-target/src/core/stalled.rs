@@ -18,7 +18,6 @@ use isolane_proto::target::Permit;
 use isolane_volume::Outcome;
 
 use super::io::has_retry_delays;
-use super::waiting::extract_from;
 use super::{Core, Driver};
 use crate::lane::{Lane, Stalled};
 use crate::orphans::{OrphanChange, OrphanFence};
@@ -168,7 +167,7 @@ impl Core {
         for at in 0..lane.volumes.len() {
             for size in 0..lane.volumes[at].over_share.len() {
                 let row = &mut lane.volumes[at].over_share[size];
-                for waiting in extract_from(row, |waiting| self.is_waiting_late(waiting, true)) {
+                for waiting in Waiting::extract_from(row, |waiting| self.is_waiting_late(waiting, true)) {
                     lane.limited -= 1;
                     self.cancel(lane, waiting, false);
                 }

@@ -91,12 +91,12 @@ impl WaitingCommands {
     /// Removes the commands that `is_removed` selects, without those over a limit; its second argument is `true` for those
     /// that wait for memory.
     pub(super) fn extract(&mut self, is_removed: impl Fn(&Waiting, bool) -> bool) -> Removed {
-        let at_volume = |row| extract_from(row, |waiting| is_removed(waiting, false));
+        let at_volume = |row| Waiting::extract_from(row, |waiting| is_removed(waiting, false));
         let mut others = at_volume(&mut self.fenced);
         others.append(&mut at_volume(&mut self.behind));
         let blocked = at_volume(&mut self.blocked);
         Removed {
-            memory: extract_from(&mut self.memory, |waiting| is_removed(waiting, true)),
+            memory: Waiting::extract_from(&mut self.memory, |waiting| is_removed(waiting, true)),
             blocked,
             others,
         }
@@ -208,19 +208,6 @@ impl Core {
             Waiting::Start { job, request, .. } => self.try_start(lane, job, request),
         }
     }
-}
-
-/// Removes the waiting commands that `is_removed` selects from a queue.
-pub(super) fn extract_from(
-    row: &mut VecDeque<Waiting>,
-    is_removed: impl Fn(&Waiting) -> bool,
-) -> VecDeque<Waiting> {
-    if !row.iter().any(&is_removed) {
-        return VecDeque::new();
-    }
-    let (removed, others) = std::mem::take(row).into_iter().partition(is_removed);
-    *row = others;
-    removed
 }
 
 impl Driver {
