@@ -52,6 +52,14 @@ pub enum NamespaceChange {
         /// The ID.
         nsid: u32,
     },
+    /// Replaces the hosts that see a namespace. A host that loses it gets a notice, and its later commands fail as for an ID
+    /// without a namespace; commands that have started complete.
+    Hosts {
+        /// The ID.
+        nsid: u32,
+        /// Names of the hosts, of those of the subsystem; `None`: all of these.
+        hosts: Option<Vec<Nqn>>,
+    },
     /// Sets or ends the write protection.
     ReadOnly {
         /// The ID.
@@ -68,6 +76,7 @@ impl fmt::Debug for NamespaceChange {
             NamespaceChange::Remove { nsid } => write!(f, "Remove({nsid})"),
             NamespaceChange::Replace { nsid, volume, .. } => write!(f, "Replace({nsid}, {volume:?})"),
             NamespaceChange::Offline { nsid } => write!(f, "Offline({nsid})"),
+            NamespaceChange::Hosts { nsid, hosts } => write!(f, "Hosts({nsid}, {hosts:?})"),
             NamespaceChange::ReadOnly { nsid, read_only } => write!(f, "ReadOnly({nsid}, {read_only})"),
         }
     }
@@ -230,8 +239,10 @@ impl Namespaces {
                     return Err(NamespaceError::Smaller { nsid, volume, bytes: new, before: old });
                 }
                 self.add((subsystem, nsid), volume)?;
+                self.set_hosts((subsystem, nsid), before.hosts)?;
                 removed.extend(position);
             }
+            NamespaceChange::Hosts { nsid, hosts } => self.set_hosts((subsystem, nsid), hosts)?,
             NamespaceChange::ReadOnly { nsid, read_only } => {
                 let volume = &self.at(self.locate(subsystem, nsid)?).volume;
                 if volume.info().read_only && !read_only {
@@ -268,7 +279,9 @@ impl Shared {
         let mut next = Namespaces::clone(&self.namespaces());
         for (nsid, volume) in &subsystem.volumes {
             next.add((id, *nsid), Arc::clone(volume))?;
+            next.set_hosts((id, *nsid), subsystem.hosts_of(*nsid))?;
         }
+        next.update_masks();
         let namespaces: Vec<_> = next.iter_of(id).map(|(_, namespace)| namespace.to_config()).collect();
         Port::check_namespaces(&namespaces)?;
         self.publish(next);
@@ -286,6 +299,7 @@ impl Shared {
         for namespace in next.to_configs(id) {
             removed.extend(next.hide(id, namespace.nsid)?.0);
         }
+        next.update_masks();
         self.publish(next);
         Ok(self.close(removed))
     }
@@ -330,6 +344,7 @@ impl Shared {
     ) -> Result<(), NamespaceError> {
         let mut next = Namespaces::clone(&self.namespaces());
         change(&mut next)?;
+        next.update_masks();
         let configs = next.to_configs(subsystem);
         Port::check_namespaces(&configs)?;
         self.publish(next);

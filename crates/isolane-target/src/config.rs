@@ -26,6 +26,8 @@ pub struct Subsystem {
     pub serial: String,
     /// The namespaces: id (from 1) and volume.
     pub volumes: Vec<(u32, Arc<dyn Volume>)>,
+    /// Namespaces that fewer hosts see: id, and the NQNs of these hosts.
+    pub masks: Vec<(u32, Vec<Nqn>)>,
     /// NQNs of the hosts that can connect; `None` admits every host.
     pub allowed_hosts: Option<Vec<Nqn>>,
     /// Names of the ports at which hosts reach it; `None`: all ports.
@@ -41,7 +43,12 @@ impl Subsystem {
     pub fn new(nqn: Nqn) -> Subsystem {
         let SubsystemConfig { model, allowed_hosts, ports, cntlids, .. } = SubsystemConfig::default();
         let (serial, volumes) = (String::from("ISOLANE"), Vec::new());
-        Subsystem { nqn, serial, volumes, allowed_hosts, ports, model, cntlids }
+        Subsystem { nqn, serial, volumes, masks: Vec::new(), allowed_hosts, ports, model, cntlids }
+    }
+
+    /// Returns the hosts that see a namespace; `None`: all.
+    pub(crate) fn hosts_of(&self, nsid: u32) -> Option<Vec<Nqn>> {
+        self.masks.iter().find(|(masked, _)| *masked == nsid).map(|(_, hosts)| hosts.clone())
     }
 
     /// Returns the description for the control path, with the limits of `template`.

@@ -41,6 +41,7 @@ mod host_page;
 mod lane;
 mod lane_quota;
 mod listen;
+mod masks;
 mod memory_budget;
 mod namespace;
 mod newcomers;

@@ -10,14 +10,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use isolane_proto::subsystem::{Generation, MAX_NSID, NamespaceConfig, NamespaceGeometry, SubsystemId};
+use isolane_proto::subsystem::{Generation, Host, MAX_NSID, NamespaceConfig, NamespaceGeometry, SubsystemId};
 use isolane_volume::Volume;
 use isolane_volume::nested::address_of;
+use isolane_wire::Nqn;
 use isolane_wire::log::RestartLoss;
 use uuid::Uuid;
 
 use crate::config::Subsystem;
 use crate::error::NamespaceError;
+use crate::masks::{MaskHost, Masks};
 
 /// One namespace.
 #[derive(Clone)]
@@ -28,6 +30,8 @@ pub(crate) struct Namespace {
     pub number: u32,
     /// The number of its first member; the others follow.
     pub first_member: u32,
+    /// Hosts that see it, of those of its subsystem; `None`: all of these.
+    pub hosts: Option<Vec<Nqn>>,
     pub geometry: NamespaceGeometry,
     pub volume: Arc<dyn Volume>,
 }
@@ -41,7 +45,7 @@ impl Namespace {
         first_member: u32,
     ) -> Namespace {
         let geometry = geometry_of(&*volume);
-        Namespace { subsystem, nsid, number, first_member, geometry, volume }
+        Namespace { subsystem, nsid, number, first_member, hosts: None, geometry, volume }
     }
 
     /// Returns the description for the control path.
@@ -49,6 +53,7 @@ impl Namespace {
         let (info, identity) = (self.volume.info(), self.volume.identity());
         NamespaceConfig {
             nsid: self.nsid,
+            hosts: self.hosts.clone(),
             geometry: self.geometry,
             uuid: *identity.uuid.as_bytes(),
             nguid: identity.nguid(),
@@ -83,7 +88,7 @@ fn generation(generation: isolane_volume::Generation) -> Generation {
 /// The namespace IDs of one subsystem.
 #[derive(Clone)]
 struct Ids {
-    /// Position plus one, by namespace ID; 0 for an unused ID.
+    /// Position plus one, by namespace ID; 0 for an unused ID. [`MASKED`] is set if not all hosts see the namespace.
     positions: Vec<u16>,
     /// Namespaces without a volume until an operator gives them one: name of the last one, and description for hosts.
     offline: BTreeMap<u32, (String, NamespaceConfig)>,
@@ -106,6 +111,8 @@ pub(crate) struct Namespaces {
     ids: Vec<Ids>,
     /// Number of each member in a snapshot, by its address.
     members: HashMap<usize, u32>,
+    /// The hosts of masked namespaces.
+    masks: Arc<Masks>,
     /// Number of used positions.
     used: usize,
     next_number: u32,
@@ -124,21 +131,48 @@ impl Namespaces {
             slots: Vec::new(),
             ids: Vec::new(),
             members: HashMap::new(),
+            masks: Arc::default(),
             used: 0,
             next_number: list.len() as u32,
         };
         for (number, (id, volume)) in (0..).zip(list) {
-            let namespace = Namespace::new(id, volume, number, table.next_number);
+            let mut namespace = Namespace::new(id, volume, number, table.next_number);
+            let subsystem = &subsystems[id.0.number() - 1];
+            namespace.hosts = subsystem.hosts_of(id.1);
             table.insert(table.slots.len(), namespace);
         }
+        table.update_masks();
         table
     }
 
     /// Returns the position of the namespace with this ID.
     #[inline]
     pub(crate) fn find(&self, subsystem: SubsystemId, nsid: u32) -> Option<usize> {
-        let position = *self.ids.get(subsystem.number())?.positions.get(nsid as usize)?;
-        usize::from(position).checked_sub(1)
+        let entry = *self.ids.get(subsystem.number())?.positions.get(nsid as usize)?;
+        position_of(entry)
+    }
+
+    /// Returns the same for a new command of a host.
+    #[inline]
+    pub(crate) fn find_for(
+        &self,
+        subsystem: SubsystemId,
+        nsid: u32,
+        host: Option<MaskHost>,
+    ) -> Option<usize> {
+        let entry = *self.ids.get(subsystem.number())?.positions.get(nsid as usize)?;
+        if entry < MASKED { usize::from(entry).checked_sub(1) } else { self.find_masked(entry, host) }
+    }
+
+    /// Masked namespaces cost a lookup more.
+    #[inline(never)]
+    fn find_masked(&self, entry: u16, host: Option<MaskHost>) -> Option<usize> {
+        position_of(entry).filter(|position| self.masks.has(*position, host))
+    }
+
+    /// Returns the host in the masks of this table; `None` if none names it.
+    pub(crate) fn mask_host(&self, host: &Host) -> Option<MaskHost> {
+        if self.masks.hosts.is_empty() { None } else { self.masks.hosts.get(&host.nqn?).copied() }
     }
 
     /// Returns the namespace at a position that a command has.
@@ -166,8 +200,14 @@ impl Namespaces {
     }
 
     fn iter_ids<'a>(&'a self, ids: &'a Ids) -> impl Iterator<Item = (usize, &'a Namespace)> {
-        let positions = ids.positions.iter().filter_map(|position| usize::from(*position).checked_sub(1));
+        let positions = ids.positions.iter().filter_map(|entry| position_of(*entry));
         positions.map(|position| (position, self.at(position)))
+    }
+
+    /// Whether a namespace that a host sees has no volume at present.
+    pub(crate) fn is_offline_for(&self, subsystem: SubsystemId, nsid: u32, host: &Host) -> bool {
+        let offline = self.ids.get(subsystem.number()).and_then(|ids| ids.offline.get(&nsid));
+        offline.is_some_and(|(_, config)| config.is_visible(host))
     }
 
     /// Whether a namespace has no volume at present.
@@ -270,7 +310,8 @@ impl Namespaces {
         if ids.positions.len() <= nsid as usize {
             ids.positions.resize(nsid as usize + 1, 0);
         }
-        ids.positions[nsid as usize] = position as u16 + 1;
+        let mask = if namespace.hosts.is_some() { MASKED } else { 0 };
+        ids.positions[nsid as usize] = (position as u16 + 1) | mask;
         ids.next_nsid = ids.next_nsid.max(nsid + 1);
         self.slots[position] = Some(Arc::new(namespace));
         self.used += 1;
@@ -323,6 +364,33 @@ impl Namespaces {
         Ok(())
     }
 
+    /// Replaces the hosts that see a namespace; `None`: all of its subsystem.
+    pub(crate) fn set_hosts(
+        &mut self,
+        (subsystem, nsid): (SubsystemId, u32),
+        hosts: Option<Vec<Nqn>>,
+    ) -> Result<(), NamespaceError> {
+        let offline = self.ids.get_mut(subsystem.number()).and_then(|ids| ids.offline.get_mut(&nsid));
+        if let Some((_, config)) = offline {
+            config.hosts = hosts;
+            return Ok(());
+        }
+        let mask = if hosts.is_some() { MASKED } else { 0 };
+        self.update((subsystem, nsid), |namespace| namespace.hosts = hosts)?;
+        let entry = &mut self.ids[subsystem.number()].positions[nsid as usize];
+        *entry = (*entry & !MASKED) | mask;
+        Ok(())
+    }
+
+    /// Makes the masks those of the namespaces. Called after all changes of a table.
+    pub(crate) fn update_masks(&mut self) {
+        let masked = self.iter().filter_map(|(position, it)| Some((position, it.hosts.as_deref()?)));
+        let masks = Masks::new(masked);
+        if *self.masks != masks {
+            self.masks = Arc::new(masks);
+        }
+    }
+
     /// Removes a namespace that no core uses.
     pub(crate) fn free(&mut self, position: usize) {
         if let Some(namespace) = self.slots[position].take() {
@@ -349,5 +417,12 @@ fn for_each_member(volume: &Arc<dyn Volume>, f: &mut impl FnMut(&Arc<dyn Volume>
     }
 }
 
+fn position_of(entry: u16) -> Option<usize> {
+    usize::from(entry & !MASKED).checked_sub(1)
+}
+
+/// Bit of an entry above all positions.
+const MASKED: u16 = 1 << 15;
+const _: () = assert!(MAX_POSITIONS < MASKED as usize);
 /// Maximum number of namespaces of all subsystems, with those whose volumes are being closed.
 pub(crate) const MAX_POSITIONS: usize = 16 * MAX_NSID as usize;

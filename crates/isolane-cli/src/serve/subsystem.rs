@@ -30,6 +30,8 @@ pub struct Planned {
     pub ports: Option<Vec<String>>,
     /// Lowest and highest controller ID; `None`: all.
     pub cntlids: (Option<u16>, Option<u16>),
+    /// Namespaces that fewer hosts see, and these hosts.
+    pub masks: Vec<(u32, Vec<Nqn>)>,
     /// By namespace ID.
     pub volumes: Vec<(u32, VolumeSpec)>,
 }
@@ -44,6 +46,7 @@ impl Planned {
             serial: None,
             model: None,
             ports: None,
+            masks: Vec::new(),
             cntlids: (None, None),
             allowed_hosts: (!hosts.is_empty()).then_some(hosts),
             volumes: number(&specs)?.into_iter().zip(specs).collect(),
@@ -77,7 +80,7 @@ pub fn open(planned: Vec<Planned>, args: &Args, kinds: &Kinds) -> Result<(Vec<Op
     let mut opened = open_all(kinds, &specs).into_iter();
     let mut conditions = Conditions::default();
     let mut subsystems = Vec::new();
-    for Planned { nqn, serial, model, allowed_hosts, ports, cntlids, volumes } in planned {
+    for Planned { nqn, serial, model, allowed_hosts, ports, cntlids, masks, volumes } in planned {
         let (mut served, mut described, mut identities) = (Vec::new(), Vec::new(), Vec::new());
         for ((nsid, spec), opened) in volumes.into_iter().zip(&mut opened) {
             let volume = match opened {
@@ -102,6 +105,7 @@ pub fn open(planned: Vec<Planned>, args: &Args, kinds: &Kinds) -> Result<(Vec<Op
             serial,
             model: model.unwrap_or(default.model),
             volumes: served,
+            masks,
             allowed_hosts,
             ports,
             cntlids: cntlids.0.unwrap_or(first)..=cntlids.1.unwrap_or(last),
