@@ -220,8 +220,11 @@ impl Shared {
             subsystem.check_offline()?;
             for (nsid, volume) in &subsystem.volumes {
                 plan.table.add((id, *nsid), Arc::clone(volume))?;
+                plan.table.set_hosts((id, *nsid), subsystem.hosts_of(*nsid))?;
             }
-            subsystem.offline.iter().for_each(|volume| plan.table.insert_offline(id, volume));
+            for volume in &subsystem.offline {
+                plan.table.insert_offline(id, volume, subsystem.hosts_of(volume.nsid));
+            }
             config.namespaces = plan.table.to_configs(id);
             Port::check_namespaces(&config.namespaces)?;
         }
@@ -271,7 +274,7 @@ impl Plan {
 
     fn remove(&mut self, id: SubsystemId) -> Result<(), NamespaceError> {
         for nsid in self.table.nsids(id) {
-            self.closing.extend(self.table.hide(id, nsid)?.0);
+            self.closing.extend(self.table.hide(id, nsid)?.position);
         }
         self.removed.push(id);
         Ok(())

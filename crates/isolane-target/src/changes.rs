@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use isolane_proto::subsystem::SubsystemId;
 use isolane_volume::Volume;
+use isolane_wire::Nqn;
 
 use crate::error::NamespaceError;
-use crate::namespace::{Namespace, Namespaces};
+use crate::namespace::{Hidden, Namespace, Namespaces};
 use crate::orphans::Orphan;
 use crate::qos::QosConfig;
 use crate::release::Release;
@@ -52,6 +53,14 @@ pub enum NamespaceChange {
         /// The ID.
         nsid: u32,
     },
+    /// Replaces the hosts that see a namespace. A host that loses it gets a notice, and its later commands fail as for an ID
+    /// without a namespace; commands that have started complete.
+    Hosts {
+        /// The ID.
+        nsid: u32,
+        /// Names of the hosts, of those of the subsystem; `None`: all of these.
+        hosts: Option<Vec<Nqn>>,
+    },
     /// Sets or ends the write protection.
     ReadOnly {
         /// The ID.
@@ -75,6 +84,7 @@ impl fmt::Debug for NamespaceChange {
             NamespaceChange::Remove { nsid } => write!(f, "Remove({nsid})"),
             NamespaceChange::Replace { nsid, volume, .. } => write!(f, "Replace({nsid}, {volume:?})"),
             NamespaceChange::Offline { nsid } => write!(f, "Offline({nsid})"),
+            NamespaceChange::Hosts { nsid, hosts } => write!(f, "Hosts({nsid}, {hosts:?})"),
             NamespaceChange::ReadOnly { nsid, read_only } => write!(f, "ReadOnly({nsid}, {read_only})"),
             NamespaceChange::Qos { nsid, qos } => write!(f, "Qos({nsid}, {qos:?})"),
         }
@@ -249,21 +259,23 @@ impl Namespaces {
             }
             NamespaceChange::Remove { nsid } => {
                 self.set_qos((subsystem, nsid), None)?;
-                removed.extend(self.hide(subsystem, nsid)?.0);
+                removed.extend(self.hide(subsystem, nsid)?.position);
             }
             NamespaceChange::Qos { nsid, qos } => self.set_qos((subsystem, nsid), qos)?,
             NamespaceChange::Offline { nsid } => removed.push(self.set_offline(subsystem, nsid)?),
             NamespaceChange::Replace { nsid, volume, may_shrink } => {
-                let (position, before) = self.hide(subsystem, nsid)?;
-                let old = before.map_or(0, |before| before.geometry.blocks << before.geometry.block_shift);
+                let Hidden { position, config, hosts } = self.hide(subsystem, nsid)?;
+                let old = config.map_or(0, |before| before.geometry.blocks << before.geometry.block_shift);
                 let new = volume.blocks() * u64::from(volume.info().block_size);
                 if new < old && !may_shrink {
                     let volume = volume.name().to_owned();
                     return Err(NamespaceError::Smaller { nsid, volume, bytes: new, before: old });
                 }
                 self.add((subsystem, nsid), volume)?;
+                self.set_hosts((subsystem, nsid), hosts)?;
                 removed.extend(position);
             }
+            NamespaceChange::Hosts { nsid, hosts } => self.set_hosts((subsystem, nsid), hosts)?,
             NamespaceChange::ReadOnly { nsid, read_only } => {
                 let volume = &self.at(self.locate(subsystem, nsid)?).volume;
                 if volume.info().read_only && !read_only {
@@ -278,7 +290,8 @@ impl Namespaces {
 
 impl Shared {
     /// Gives a table to the cores, and waits until they use it.
-    pub(crate) fn publish(&self, next: Namespaces) {
+    pub(crate) fn publish(&self, mut next: Namespaces) {
+        next.update_masks();
         let next = Arc::new(next);
         // Dropped last, so that no core closes a volume.
         let _before = std::mem::replace(&mut *self.table.lock(), Arc::clone(&next));

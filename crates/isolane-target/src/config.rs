@@ -32,6 +32,8 @@ pub struct Subsystem {
     /// Namespaces whose volumes could not be opened. Hosts do not see them until one gets a volume
     /// ([`NamespaceChange::Replace`](crate::NamespaceChange::Replace)), and repeat commands that they send to them.
     pub offline: Vec<OfflineVolume>,
+    /// Namespaces that fewer hosts see: id, and the NQNs of these hosts.
+    pub masks: Vec<(u32, Vec<Nqn>)>,
     /// NQNs of the hosts that can connect; `None` admits every host.
     pub allowed_hosts: Option<Vec<Nqn>>,
     /// Names of the ports at which hosts reach it; `None`: all ports.
@@ -59,9 +61,14 @@ impl Subsystem {
     /// Returns a subsystem without namespaces, for every host at all ports.
     pub fn new(nqn: Nqn) -> Subsystem {
         let SubsystemConfig { model, allowed_hosts, ports, cntlids, .. } = SubsystemConfig::default();
-        let (serial, volumes, offline, qos) =
-            (String::from("ISOLANE"), Vec::new(), Vec::new(), BTreeMap::new());
-        Subsystem { nqn, serial, volumes, offline, allowed_hosts, ports, model, cntlids, qos }
+        let (serial, volumes, offline, masks, qos) =
+            (String::from("ISOLANE"), Vec::new(), Vec::new(), Vec::new(), BTreeMap::new());
+        Subsystem { nqn, serial, volumes, offline, masks, allowed_hosts, ports, model, cntlids, qos }
+    }
+
+    /// Returns the hosts that see a namespace; `None`: all.
+    pub(crate) fn hosts_of(&self, nsid: u32) -> Option<Vec<Nqn>> {
+        self.masks.iter().find(|(masked, _)| *masked == nsid).map(|(_, hosts)| hosts.clone())
     }
 
     /// Whether hosts reach it at this port.

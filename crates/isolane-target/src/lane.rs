@@ -16,6 +16,7 @@ use isolane_wire::SubmissionEntry;
 
 use crate::counters::InFlight;
 use crate::fence::Fence;
+use crate::masks::MaskHost;
 use crate::newcomers::Arrival;
 use crate::observed::ConnectionCells;
 use crate::slab::{LaneId, SlabKey};
@@ -137,6 +138,8 @@ pub(crate) struct Association {
     pub id: AssociationId,
     pub qid: u16,
     pub host: Host,
+    /// Its number in the masks of the table of this core.
+    pub mask_host: Option<MaskHost>,
     pub status: Arc<ControllerStatus>,
     pub counters: Arc<IoCounters>,
     /// Fence that its I/O must follow; `None` once it is over.

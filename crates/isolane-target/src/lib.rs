@@ -43,6 +43,7 @@ mod lane;
 mod lane_quota;
 mod limits;
 mod listen;
+mod masks;
 mod memory_budget;
 mod namespace;
 mod newcomers;

@@ -10,14 +10,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use isolane_proto::subsystem::{Generation, MAX_NSID, NamespaceConfig, NamespaceGeometry, SubsystemId};
+use isolane_proto::subsystem::{Generation, Host, MAX_NSID, NamespaceConfig, NamespaceGeometry, SubsystemId};
 use isolane_volume::Volume;
 use isolane_volume::nested::address_of;
+use isolane_wire::Nqn;
 use isolane_wire::log::RestartLoss;
 use uuid::Uuid;
 
 use crate::config::{OfflineVolume, Subsystem};
 use crate::error::NamespaceError;
+use crate::masks::{MaskHost, Masks};
 use crate::qos::{Limiter, QosConfig};
 
 /// One namespace.
@@ -29,6 +31,8 @@ pub(crate) struct Namespace {
     pub number: u32,
     /// The number of its first member; the others follow.
     pub first_member: u32,
+    /// Hosts that see it, of those of its subsystem; `None`: all of these.
+    pub hosts: Option<Vec<Nqn>>,
     pub geometry: NamespaceGeometry,
     pub volume: Arc<dyn Volume>,
     /// Its maximum speed, if it has one.
@@ -44,7 +48,7 @@ impl Namespace {
         first_member: u32,
     ) -> Namespace {
         let geometry = geometry_of(&*volume);
-        Namespace { subsystem, nsid, number, first_member, geometry, volume, limiter: None }
+        Namespace { subsystem, nsid, number, first_member, hosts: None, geometry, volume, limiter: None }
     }
 
     /// Returns the description for the control path.
@@ -52,6 +56,7 @@ impl Namespace {
         let (info, identity) = (self.volume.info(), self.volume.identity());
         NamespaceConfig {
             nsid: self.nsid,
+            hosts: self.hosts.clone(),
             geometry: self.geometry,
             uuid: *identity.uuid.as_bytes(),
             nguid: identity.nguid(),
@@ -92,12 +97,24 @@ pub(crate) struct OfflineNamespace {
     pub config: Option<NamespaceConfig>,
     /// Cause, if an operator has not taken it offline.
     pub reason: Option<String>,
+    /// Hosts that see it, of those of its subsystem; `None`: all of these.
+    pub hosts: Option<Vec<Nqn>>,
+}
+
+/// A namespace that was removed for new commands.
+pub(crate) struct Hidden {
+    /// Its position, if it has a volume.
+    pub position: Option<usize>,
+    /// Its description, if hosts have seen it.
+    pub config: Option<NamespaceConfig>,
+    /// Hosts that see it, of those of its subsystem; `None`: all of these.
+    pub hosts: Option<Vec<Nqn>>,
 }
 
 /// The namespace IDs of one subsystem.
 #[derive(Clone)]
 struct Ids {
-    /// Position plus one, by namespace ID; 0 for an unused ID.
+    /// Position plus one, by namespace ID; 0 for an unused ID. [`MASKED`] is set if not all hosts see the namespace.
     positions: Vec<u16>,
     /// Namespaces without a volume until an operator gives them one.
     offline: BTreeMap<u32, OfflineNamespace>,
@@ -122,6 +139,8 @@ pub(crate) struct Namespaces {
     ids: Vec<Ids>,
     /// Number of each member in a snapshot, by its address.
     members: HashMap<usize, u32>,
+    /// The hosts of masked namespaces.
+    masks: Arc<Masks>,
     /// Number of used positions.
     used: usize,
     next_number: u32,
@@ -140,6 +159,7 @@ impl Namespaces {
             slots: Vec::new(),
             ids: Vec::new(),
             members: HashMap::new(),
+            masks: Arc::default(),
             used: 0,
             next_number: list.len() as u32,
         };
@@ -147,20 +167,48 @@ impl Namespaces {
             table.limit(SubsystemId::at(index), &subsystem.qos);
         }
         for (number, (id, volume)) in (0..).zip(list) {
-            let namespace = Namespace::new(id, volume, number, table.next_number);
+            let mut namespace = Namespace::new(id, volume, number, table.next_number);
+            let subsystem = &subsystems[id.0.number() - 1];
+            namespace.hosts = subsystem.hosts_of(id.1);
             table.insert(table.slots.len(), namespace);
         }
         for (index, subsystem) in subsystems.iter().enumerate() {
-            subsystem.offline.iter().for_each(|volume| table.insert_offline(SubsystemId::at(index), volume));
+            for volume in &subsystem.offline {
+                table.insert_offline(SubsystemId::at(index), volume, subsystem.hosts_of(volume.nsid));
+            }
         }
+        table.update_masks();
         table
     }
 
     /// Returns the position of the namespace with this ID.
     #[inline]
     pub(crate) fn find(&self, subsystem: SubsystemId, nsid: u32) -> Option<usize> {
-        let position = *self.ids.get(subsystem.number())?.positions.get(nsid as usize)?;
-        usize::from(position).checked_sub(1)
+        let entry = *self.ids.get(subsystem.number())?.positions.get(nsid as usize)?;
+        position_of(entry)
+    }
+
+    /// Returns the same for a new command of a host.
+    #[inline]
+    pub(crate) fn find_for(
+        &self,
+        subsystem: SubsystemId,
+        nsid: u32,
+        host: Option<MaskHost>,
+    ) -> Option<usize> {
+        let entry = *self.ids.get(subsystem.number())?.positions.get(nsid as usize)?;
+        if entry < MASKED { usize::from(entry).checked_sub(1) } else { self.find_masked(entry, host) }
+    }
+
+    /// Masked namespaces cost a lookup more.
+    #[inline(never)]
+    fn find_masked(&self, entry: u16, host: Option<MaskHost>) -> Option<usize> {
+        position_of(entry).filter(|position| self.masks.has(*position, host))
+    }
+
+    /// Returns the host in the masks of this table; `None` if none names it.
+    pub(crate) fn mask_host(&self, host: &Host) -> Option<MaskHost> {
+        if self.masks.hosts.is_empty() { None } else { self.masks.hosts.get(&host.nqn?).copied() }
     }
 
     /// Returns the namespace at a position that a command has.
@@ -188,8 +236,15 @@ impl Namespaces {
     }
 
     fn iter_ids<'a>(&'a self, ids: &'a Ids) -> impl Iterator<Item = (usize, &'a Namespace)> {
-        let positions = ids.positions.iter().filter_map(|position| usize::from(*position).checked_sub(1));
+        let positions = ids.positions.iter().filter_map(|entry| position_of(*entry));
         positions.map(|position| (position, self.at(position)))
+    }
+
+    /// Whether a namespace that a host sees has no volume at present.
+    pub(crate) fn is_offline_for(&self, subsystem: SubsystemId, nsid: u32, host: &Host) -> bool {
+        let offline = self.ids.get(subsystem.number()).and_then(|ids| ids.offline.get(&nsid));
+        let is_listed = |hosts: &Vec<Nqn>| host.nqn.is_some_and(|nqn| hosts.contains(&nqn));
+        offline.is_some_and(|offline| offline.hosts.as_ref().is_none_or(is_listed))
     }
 
     /// Whether a namespace has no volume at present.
@@ -300,7 +355,8 @@ impl Namespaces {
         if ids.positions.len() <= nsid as usize {
             ids.positions.resize(nsid as usize + 1, 0);
         }
-        ids.positions[nsid as usize] = position as u16 + 1;
+        let mask = if namespace.hosts.is_some() { MASKED } else { 0 };
+        ids.positions[nsid as usize] = (position as u16 + 1) | mask;
         ids.next_nsid = ids.next_nsid.max(nsid + 1);
         namespace.limiter = ids.limiters.get(&nsid).cloned();
         self.slots[position] = Some(Arc::new(namespace));
@@ -347,28 +403,31 @@ impl Namespaces {
     }
 
     /// Adds a namespace whose volume could not be opened.
-    pub(crate) fn insert_offline(&mut self, subsystem: SubsystemId, volume: &OfflineVolume) {
+    pub(crate) fn insert_offline(
+        &mut self,
+        subsystem: SubsystemId,
+        volume: &OfflineVolume,
+        hosts: Option<Vec<Nqn>>,
+    ) {
         let OfflineVolume { nsid, name, reason } = volume.clone();
         let ids = self.ids_of(subsystem);
         ids.next_nsid = ids.next_nsid.max(nsid + 1);
-        ids.offline.insert(nsid, OfflineNamespace { volume: name, config: None, reason: Some(reason) });
+        let offline = OfflineNamespace { volume: name, config: None, reason: Some(reason), hosts };
+        ids.offline.insert(nsid, offline);
     }
 
-    /// Removes a namespace for new commands. Those that wait for its limits continue. Returns its position, if it has a
-    /// volume, and its description, if hosts have seen it.
-    pub(crate) fn hide(
-        &mut self,
-        subsystem: SubsystemId,
-        nsid: u32,
-    ) -> Result<(Option<usize>, Option<NamespaceConfig>), NamespaceError> {
+    /// Removes a namespace for new commands. Those that wait for its limits continue.
+    pub(crate) fn hide(&mut self, subsystem: SubsystemId, nsid: u32) -> Result<Hidden, NamespaceError> {
         let offline = self.ids.get_mut(subsystem.number()).and_then(|ids| ids.offline.remove(&nsid));
-        if let Some(OfflineNamespace { config, .. }) = offline {
-            return Ok((None, config));
+        if let Some(OfflineNamespace { config, hosts, .. }) = offline {
+            return Ok(Hidden { position: None, config, hosts });
         }
         let position = self.find(subsystem, nsid).ok_or(NamespaceError::Unknown(nsid))?;
         self.ids[subsystem.number()].positions[nsid as usize] = 0;
         self.set_limiter(position, None);
-        Ok((Some(position), Some(self.at(position).to_config())))
+        let config = self.at(position).to_config();
+        let hosts = self.at(position).hosts.clone();
+        Ok(Hidden { position: Some(position), config: Some(config), hosts })
     }
 
     /// Takes the volume of a namespace away, and returns its position.
@@ -377,9 +436,9 @@ impl Namespaces {
             return Err(NamespaceError::Offline(nsid));
         }
         let position = self.locate(subsystem, nsid)?;
-        let (_, config) = self.hide(subsystem, nsid)?;
+        let Hidden { config, hosts, .. } = self.hide(subsystem, nsid)?;
         let volume = self.at(position).volume.name().to_owned();
-        let offline = OfflineNamespace { volume, config, reason: None };
+        let offline = OfflineNamespace { volume, config, reason: None, hosts };
         self.ids[subsystem.number()].offline.insert(nsid, offline);
         Ok(position)
     }
@@ -402,6 +461,34 @@ impl Namespaces {
         change(&mut namespace);
         self.slots[position] = Some(Arc::new(namespace));
         Ok(())
+    }
+
+    /// Replaces the hosts that see a namespace; `None`: all of its subsystem.
+    pub(crate) fn set_hosts(
+        &mut self,
+        (subsystem, nsid): (SubsystemId, u32),
+        hosts: Option<Vec<Nqn>>,
+    ) -> Result<(), NamespaceError> {
+        let offline = self.ids.get_mut(subsystem.number()).and_then(|ids| ids.offline.get_mut(&nsid));
+        if let Some(offline) = offline {
+            offline.config.iter_mut().for_each(|config| config.hosts.clone_from(&hosts));
+            offline.hosts = hosts;
+            return Ok(());
+        }
+        let mask = if hosts.is_some() { MASKED } else { 0 };
+        self.update((subsystem, nsid), |namespace| namespace.hosts = hosts)?;
+        let entry = &mut self.ids[subsystem.number()].positions[nsid as usize];
+        *entry = (*entry & !MASKED) | mask;
+        Ok(())
+    }
+
+    /// Makes the masks those of the namespaces. Called after all changes of a table.
+    pub(crate) fn update_masks(&mut self) {
+        let masked = self.iter().filter_map(|(position, it)| Some((position, it.hosts.as_deref()?)));
+        let masks = Masks::new(masked);
+        if *self.masks != masks {
+            self.masks = Arc::new(masks);
+        }
     }
 
     /// Removes a namespace that no core uses.
@@ -430,5 +517,12 @@ fn for_each_member(volume: &Arc<dyn Volume>, f: &mut impl FnMut(&Arc<dyn Volume>
     }
 }
 
+fn position_of(entry: u16) -> Option<usize> {
+    usize::from(entry & !MASKED).checked_sub(1)
+}
+
+/// Bit of an entry above all positions.
+const MASKED: u16 = 1 << 15;
+const _: () = assert!(MAX_POSITIONS < MASKED as usize);
 /// Maximum number of namespaces of all subsystems, with those whose volumes are being closed.
 pub(crate) const MAX_POSITIONS: usize = 16 * MAX_NSID as usize;

@@ -50,13 +50,16 @@ fn collect(shared: &Shared, started_ns: u64, host: &Host, subsystem: SubsystemId
         clock: clock::source().to_owned(),
         ..Program::default()
     };
-    to_page(program, volumes(shared, subsystem), connections, slow)
+    to_page(program, volumes(shared, subsystem, host), connections, slow)
 }
 
-/// The namespaces of a subsystem, without names and paths of the target.
-fn volumes(shared: &Shared, subsystem: SubsystemId) -> Vec<Volume> {
+/// The namespaces of a subsystem that a host sees, without names and paths of the target.
+fn volumes(shared: &Shared, subsystem: SubsystemId, host: &Host) -> Vec<Volume> {
     let table = shared.namespaces();
-    let volumes = table.iter_of(subsystem).map(|(_, namespace)| Volume {
+    let position = table.mask_host(host);
+    let is_visible = |nsid| table.find_for(subsystem, nsid, position).is_some();
+    let seen = table.iter_of(subsystem).filter(|(_, namespace)| is_visible(namespace.nsid));
+    let volumes = seen.map(|(_, namespace)| Volume {
         id: namespace.number,
         nsid: Some(namespace.nsid),
         name: format!("namespace {}", namespace.nsid),

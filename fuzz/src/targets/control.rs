@@ -281,6 +281,7 @@ fn connect_data(host: u8, cntlid: u16, subnqn: Nqn) -> ConnectData {
 fn namespace(nsid: u32, block_shift: u8) -> NamespaceConfig {
     NamespaceConfig {
         nsid,
+        hosts: None,
         geometry: NamespaceGeometry { block_shift, blocks: 1 << 20, read_only: false },
         uuid: [nsid as u8; 16],
         nguid: [0; 16],

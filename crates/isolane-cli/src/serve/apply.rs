@@ -181,7 +181,7 @@ impl Operator {
                 Difference::Resized(spec, _) => {
                     specs.entry(nsid).and_modify(|served| served.spec = spec);
                 }
-                Difference::Limited(_) => {}
+                Difference::Masked(_) | Difference::Limited(_) => {}
                 Difference::Protected(is_protected) => {
                     specs.entry(nsid).and_modify(|served| served.is_protected = is_protected);
                 }
@@ -257,6 +257,7 @@ fn change_of(
             NamespaceChange::Replace { nsid, volume: next()?, may_shrink: mode.shrink }
         }
         Difference::Protected(read_only) => NamespaceChange::ReadOnly { nsid, read_only: *read_only },
+        Difference::Masked(hosts) => NamespaceChange::Hosts { nsid, hosts: hosts.clone() },
         Difference::Limited(qos) => NamespaceChange::Qos { nsid, qos: *qos },
         Difference::Resized(_, bytes) => {
             return Ok(TargetChange::Resize { subsystem, nsid, bytes: *bytes, may_shrink: mode.shrink });

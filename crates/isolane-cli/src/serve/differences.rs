@@ -1,5 +1,7 @@
 //! Differences of two configurations, as work for the target.
 
+use std::collections::BTreeMap;
+
 use isolane_config::{Config, Namespace, Subsystem};
 use isolane_target::QosConfig;
 use isolane_volume::spec::{Source, VolumeSpec};
@@ -36,6 +38,8 @@ pub enum Difference {
     Resized(VolumeSpec, Option<u64>),
     /// Writes are rejected, or accepted again.
     Protected(bool),
+    /// Other hosts see it; `None`: all of its subsystem.
+    Masked(Option<Vec<Nqn>>),
     /// It gets another maximum speed; `None`: it has no limit.
     Limited(Option<QosConfig>),
 }
@@ -85,6 +89,13 @@ impl Differences {
             };
             self.namespaces.extend(difference.map(|difference| (nqn, nsid.get(), difference)));
         }
+        let masks = |config, subsystem| plan(config, subsystem).masks.into_iter().collect::<BTreeMap<_, _>>();
+        let (before, after) = (masks(old_config, old), masks(new_config, new));
+        for nsid in new.namespaces.iter().flat_map(|all| all.keys()).map(|nsid| nsid.get()) {
+            if before.get(&nsid) != after.get(&nsid) {
+                self.namespaces.push((nqn, nsid, Difference::Masked(after.get(&nsid).cloned())));
+            }
+        }
         let (before, after) = (qos::plan(old), qos::plan(new));
         for nsid in new.namespaces.iter().flat_map(|all| all.keys()).map(|nsid| nsid.get()) {
             if before.get(&nsid) != after.get(&nsid) {
@@ -102,6 +113,7 @@ impl Differences {
             Difference::Removed
             | Difference::Resized(..)
             | Difference::Protected(_)
+            | Difference::Masked(_)
             | Difference::Limited(_) => None,
         });
         of_added.chain(others).cloned().collect()

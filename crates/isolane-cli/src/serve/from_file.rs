@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use isolane_config::{Config, Hosts, Number, Port, Subsystem, Table, gaps};
+use isolane_config::{Config, Hosts, Namespace, Number, Port, Subsystem, Table, gaps};
 use isolane_target::TargetPort;
 use isolane_wire::Nqn;
 
@@ -43,16 +43,25 @@ fn port(port: &Port) -> TargetPort {
 /// Returns a subsystem whose volumes are not open yet.
 pub fn plan(config: &Config, subsystem: &Subsystem) -> Planned {
     let namespaces = subsystem.namespaces.iter().flat_map(|all| all.values());
+    let masked = namespaces.clone().filter(|one| one.hosts.as_ref().is_some_and(|it| *it != subsystem.hosts));
+    let mask = |one: &Namespace| Some((one.nsid.get(), nqns(config, one.hosts.as_ref()?)?));
     Planned {
         nqn: Some(subsystem.nqn.0),
         serial: subsystem.serial.as_ref().map(|serial| serial.as_str().to_owned()),
         allowed_hosts: allowed_hosts(config, subsystem),
         model: subsystem.model.as_ref().map(|model| model.as_str().to_owned()),
+        masks: masked.filter_map(mask).collect(),
         ports: Some(subsystem.ports.0.iter().map(|name| name.as_str().to_owned()).collect()),
         cntlids: (cntlid(subsystem.cntlid_min), cntlid(subsystem.cntlid_max)),
         qos: qos::plan(subsystem),
         volumes: namespaces.map(|one| (one.nsid.get(), one.volume.spec().clone())).collect(),
     }
+}
+
+/// Returns the names of hosts; `None` for all.
+fn nqns(config: &Config, hosts: &Hosts) -> Option<Vec<Nqn>> {
+    let Hosts::Listed(names) = hosts else { return None };
+    Some(names.iter().filter_map(|name| config.hosts.get(name)).map(|host| host.nqn.0).collect())
 }
 
 fn cntlid(number: Option<Number<1, 0xffef>>) -> Option<u16> {
@@ -114,12 +123,5 @@ fn check_subsystem(subsystem: &Subsystem, unsupported: &mut Vec<String>) {
     let namespaces: Vec<_> = subsystem.namespaces.iter().flat_map(|all| all.values()).collect();
     if namespaces.is_empty() {
         unsupported.push(format!("{place}: no namespace; add a table [[subsystem.namespace]]"));
-    }
-    for namespace in namespaces {
-        let nsid = namespace.nsid.get();
-        if namespace.hosts.as_ref().is_some_and(|hosts| *hosts != subsystem.hosts) {
-            unsupported
-                .push(format!("{place} namespace {nsid}: fewer hosts than the subsystem; remove hosts"));
-        }
     }
 }

@@ -33,6 +33,8 @@ pub struct Planned {
     pub cntlids: (Option<u16>, Option<u16>),
     /// Maximum speeds, by namespace ID.
     pub qos: BTreeMap<u32, QosConfig>,
+    /// Namespaces that fewer hosts see, and these hosts.
+    pub masks: Vec<(u32, Vec<Nqn>)>,
     /// By namespace ID.
     pub volumes: Vec<(u32, VolumeSpec)>,
 }
@@ -47,6 +49,7 @@ impl Planned {
             serial: None,
             model: None,
             ports: None,
+            masks: Vec::new(),
             cntlids: (None, None),
             allowed_hosts: (!hosts.is_empty()).then_some(hosts),
             qos: BTreeMap::new(),
@@ -67,6 +70,7 @@ impl Planned {
             allowed_hosts: self.allowed_hosts.clone(),
             ports: self.ports.clone(),
             qos: self.qos.clone(),
+            masks: self.masks.clone(),
             cntlids: self.cntlids.0.unwrap_or(first)..=self.cntlids.1.unwrap_or(last),
             ..Subsystem::new(nqn)
         }

@@ -354,3 +354,22 @@ fn ports_come_and_go() {
     assert!(succeed(&["discover", &format!("nvme+tcp://{finder}")]).contains("192.0.2.7"));
     assert!(target.server.stop());
 }
+
+#[test]
+fn namespace_is_hidden_from_other_hosts() {
+    let target = start();
+    target.ctl(&["host", "add", "db1", &format!("nqn={HOST}")]);
+    let sees = |host: &str| succeed(&["info", &target.uri(A), "--host-nqn", host]).contains("namespace    1");
+    let other = "nqn.2014-08.org.example:other";
+    assert!(sees(HOST) && sees(other));
+    target.ctl(&["namespace", "set", "1", "hosts=db1"]);
+    assert!(sees(HOST) && !sees(other));
+    // Also while it has no volume, and with another one.
+    target.ctl(&["namespace", "offline", "1"]);
+    assert!(!sees(other));
+    target.ctl(&["namespace", "online", "1"]);
+    assert!(sees(HOST) && !sees(other));
+    target.ctl(&["namespace", "set", "1", "hosts="]);
+    assert!(sees(other));
+    assert!(target.server.stop());
+}

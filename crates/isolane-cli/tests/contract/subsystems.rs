@@ -187,3 +187,23 @@ fn limits_of_the_file_refuse_connections() {
     assert!(log.contains(reason), "{log}");
     assert!(target.server.stop());
 }
+
+#[test]
+fn host_sees_its_namespaces() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("isolane.toml");
+    let file = format!(
+        "[server]\nmode = \"sleep\"\ncontrol-socket = \"off\"\n[[port]]\nname = \"local\"\nlisten = \"127.0.0.1:0\"\n\
+         [[host]]\nname = \"db1\"\nnqn = \"{HOST}\"\n[[subsystem]]\nnqn = \"{A}\"\nports = [\"local\"]\nhosts = \"any\"\n\
+         namespace = [{{ nsid = 1, volume = \"mem:1M\" }}, {{ nsid = 2, volume = \"mem:2M\", hosts = [\"db1\"] }}]\n"
+    );
+    fs::write(&path, file).unwrap();
+    let server = Server::start_alone(&["--config", text(&path)]);
+    let info = |host: &str| succeed(&["info", &format!("{}/{A}", server.uri), "--host-nqn", host]);
+    assert!(info(HOST).contains("2.0 MiB"));
+    let seen = info(STRANGER);
+    assert!(seen.contains("1.0 MiB") && !seen.contains("2.0 MiB"), "{seen}");
+    let volume = format!("{}/{A}?nsid=2", server.uri);
+    fail(&["copy", &volume, "-", "--host-nqn", STRANGER]);
+    assert!(server.stop());
+}

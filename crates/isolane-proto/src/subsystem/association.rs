@@ -75,7 +75,7 @@ impl Association {
         kato_ms: u32,
         now: Instant,
     ) -> Association {
-        let features = Features::new(profile);
+        let features = Features::new(profile, &host);
         Association {
             id,
             host,
@@ -335,9 +335,9 @@ pub(super) struct Features {
 }
 
 impl Features {
-    fn new(profile: &SubsystemProfile) -> Features {
+    fn new(profile: &SubsystemProfile, host: &Host) -> Features {
         Features {
-            has_volatile_cache: profile.has_volatile_cache(),
+            has_volatile_cache: profile.has_volatile_cache(host),
             events_offered: profile.events_offered(),
             events_enabled: profile.events_offered(),
             max_queues: profile.max_io_queues(),

@@ -55,9 +55,21 @@ impl Subsystem {
         let before = std::mem::replace(&mut self.profile.namespaces, next);
         let after = &self.profile.namespaces;
         let nsids: BTreeSet<u32> = before.keys().chain(after.keys()).copied().collect();
-        let changed: BTreeSet<u32> =
-            nsids.into_iter().filter(|nsid| before.get(nsid) != after.get(nsid)).collect();
+        let changed: Vec<_> = nsids
+            .into_iter()
+            .map(|nsid| (nsid, before.get(&nsid), after.get(&nsid)))
+            .filter(|(_, before, after)| before != after)
+            .collect();
         for association in self.associations.values_mut() {
+            let sees_change = |before: Option<&NamespaceConfig>, after: Option<&NamespaceConfig>| {
+                let visible = |it: Option<&NamespaceConfig>| {
+                    let it = it.filter(|it| it.is_visible(&association.host))?;
+                    Some(NamespaceConfig { hosts: None, ..it.clone() })
+                };
+                visible(before) != visible(after)
+            };
+            let changed = changed.iter().filter(|(_, before, after)| sees_change(*before, *after));
+            let changed: BTreeSet<u32> = changed.map(|(nsid, ..)| *nsid).collect();
             association.handle_changed_namespaces(&changed, events);
         }
     }

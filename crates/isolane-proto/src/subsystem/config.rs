@@ -92,6 +92,8 @@ pub struct SubsystemConfig {
 pub struct NamespaceConfig {
     /// Namespace identifier, from 1 to [`MAX_NSID`].
     pub nsid: u32,
+    /// Hosts that see it, of those of the subsystem; `None`: all of these.
+    pub hosts: Option<Vec<Nqn>>,
     /// Block size, size, and write protection.
     pub geometry: NamespaceGeometry,
     /// UUID of the namespace; all zero: none.

@@ -17,7 +17,7 @@ use isolane_wire::{Ascii, Status};
 use super::association::{Association, MAX_ERRORS, WARNING_TEMPERATURE_KELVIN};
 use super::command::CommandContext;
 use super::namespace::{SubsystemKind, SubsystemProfile};
-use super::{Action, MAX_ADMIN_ENTRIES, MAX_NSID, NamespaceConfig, keep_alive, property};
+use super::{Action, Host, MAX_ADMIN_ENTRIES, MAX_NSID, NamespaceConfig, keep_alive, property};
 use crate::completion::Completion;
 use crate::failure::Failure;
 use crate::target::MAX_ASYNC_EVENTS;
@@ -37,6 +37,9 @@ const CQES: u8 = 0x44;
 /// The NVM command set.
 const CSI_NVM: u8 = 0;
 
+/// A subsystem as a host sees it.
+type Seen<'a> = (&'a SubsystemProfile, &'a Host);
+
 /// Executes Identify.
 pub(super) fn execute(context: &CommandContext) -> Result<Action, Status> {
     let command = IdentifyCommand::parse(context.entry);
@@ -44,12 +47,12 @@ pub(super) fn execute(context: &CommandContext) -> Result<Action, Status> {
     let data = match (cns, context.profile.kind) {
         (Cns::Controller, _) => controller(context.association, context.profile).encode(),
         (_, SubsystemKind::Discovery) => return Err(Failure::Field.status()),
-        (_, SubsystemKind::Nvm) => nvm(cns, context.profile, &command)?,
+        (_, SubsystemKind::Nvm) => nvm(cns, (context.profile, &context.association.host), &command)?,
     };
     Ok(Action::CompleteWithData(data.to_vec(), Completion::success()))
 }
 
-fn nvm(cns: Cns, profile: &SubsystemProfile, command: &IdentifyCommand) -> Result<[u8; 4096], Status> {
+fn nvm(cns: Cns, seen: Seen<'_>, command: &IdentifyCommand) -> Result<[u8; 4096], Status> {
     let nsid = command.nsid;
     let is_of_command_set =
         matches!(cns, Cns::CommandSetNamespace | Cns::CommandSetController | Cns::CommandSetActiveNamespaces);
@@ -57,11 +60,11 @@ fn nvm(cns: Cns, profile: &SubsystemProfile, command: &IdentifyCommand) -> Resul
         return Err(Failure::Field.status());
     }
     Ok(match cns {
-        Cns::Namespace => namespace_or_zeroes(profile, nsid, |found| namespace(found).encode())?,
-        Cns::ActiveNamespaces | Cns::CommandSetActiveNamespaces => active_namespaces(profile, nsid)?.encode(),
-        Cns::NamespaceDescriptors => descriptors(active(profile, nsid)?),
-        Cns::IndependentNamespace => namespace_or_zeroes(profile, nsid, |found| independent(found).encode())?,
-        Cns::CommandSetNamespace => namespace_or_zeroes(profile, nsid, |_| NvmNamespace::default().encode())?,
+        Cns::Namespace => namespace_or_zeroes(seen, nsid, |found| namespace(found).encode())?,
+        Cns::ActiveNamespaces | Cns::CommandSetActiveNamespaces => active_namespaces(seen, nsid)?.encode(),
+        Cns::NamespaceDescriptors => descriptors(active(seen, nsid)?),
+        Cns::IndependentNamespace => namespace_or_zeroes(seen, nsid, |found| independent(found).encode())?,
+        Cns::CommandSetNamespace => namespace_or_zeroes(seen, nsid, |_| NvmNamespace::default().encode())?,
         // All fields are 0: no limits other than MDTS.
         Cns::CommandSetController => NvmController::default().encode(),
         _ => return Err(Failure::Field.status()),
@@ -70,24 +73,24 @@ fn nvm(cns: Cns, profile: &SubsystemProfile, command: &IdentifyCommand) -> Resul
 
 /// Identifiers above `nsid` in rising order; FFFFFFFEh and FFFFFFFFh are invalid (Base 1.4
 /// §5.15.2.3).
-fn active_namespaces(profile: &SubsystemProfile, nsid: u32) -> Result<NamespaceList, Status> {
+fn active_namespaces((profile, host): Seen<'_>, nsid: u32) -> Result<NamespaceList, Status> {
     let first = nsid.checked_add(1).filter(|&first| first != u32::MAX);
     let first = first.ok_or(Failure::Namespace.status())?;
-    Ok(NamespaceList::new(profile.namespaces.range(first..).map(|(&nsid, _)| nsid)))
+    Ok(NamespaceList::new(profile.visible_from(first, host).map(|namespace| namespace.nsid)))
 }
 
-fn active(profile: &SubsystemProfile, nsid: u32) -> Result<&NamespaceConfig, Status> {
-    profile.namespaces.get(&nsid).ok_or(Failure::Namespace.status())
+fn active<'a>((profile, host): Seen<'a>, nsid: u32) -> Result<&'a NamespaceConfig, Status> {
+    profile.visible(nsid, host).ok_or(Failure::Namespace.status())
 }
 
 /// A valid but inactive identifier has a structure of zeroes; an invalid one is an error (Base 1.4
 /// §5.15.2.1).
 fn namespace_or_zeroes(
-    profile: &SubsystemProfile,
+    (profile, host): Seen<'_>,
     nsid: u32,
     encode: impl FnOnce(&NamespaceConfig) -> [u8; 4096],
 ) -> Result<[u8; 4096], Status> {
-    match profile.namespaces.get(&nsid) {
+    match profile.visible(nsid, host) {
         Some(found) => Ok(encode(found)),
         None if (1..=MAX_NSID).contains(&nsid) => Ok([0; 4096]),
         None => Err(Failure::Namespace.status()),

@@ -15,7 +15,7 @@ use isolane_wire::{Ascii, Status};
 
 use super::command::{CommandContext, is_offered};
 use super::namespace::{SubsystemKind, SubsystemProfile};
-use super::{Action, Generation, IoTotals, discovery};
+use super::{Action, Generation, IoTotals, NamespaceConfig, discovery};
 use crate::completion::Completion;
 use crate::failure::Failure;
 
@@ -51,7 +51,9 @@ fn content(page: LogPage, context: &CommandContext, command: &GetLogPageCommand)
             Ok(NamespaceList::new(context.association.changed_namespaces()).encode().to_vec())
         }
         (LogPage::CommandEffects, SubsystemKind::Nvm) if command.csi == 0 => Ok(effects().encode().to_vec()),
-        (LogPage::Generation, SubsystemKind::Nvm) => generation(profile, command.nsid),
+        (LogPage::Generation, SubsystemKind::Nvm) => {
+            generation(profile.visible(command.nsid, &context.association.host), command.nsid)
+        }
         (LogPage::Discovery, SubsystemKind::Discovery) => {
             Ok(discovery::log(context.generation, context.records))
         }
@@ -98,8 +100,8 @@ fn firmware(profile: &SubsystemProfile) -> FirmwareSlots {
 }
 
 /// The page of one namespace whose volume has a generation.
-fn generation(profile: &SubsystemProfile, nsid: u32) -> Result<Vec<u8>, Status> {
-    let namespace = profile.namespaces.get(&nsid).ok_or(Failure::Namespace.status())?;
+fn generation(namespace: Option<&NamespaceConfig>, nsid: u32) -> Result<Vec<u8>, Status> {
+    let namespace = namespace.ok_or(Failure::Namespace.status())?;
     let Generation { id, loses } = namespace.generation.ok_or(Failure::Field.status())?;
     let page = GenerationLog {
         signature: SIGNATURE,

@@ -53,9 +53,23 @@ impl SubsystemProfile {
         is_listed(self.config.allowed_hosts.as_deref(), host)
     }
 
-    /// Whether any namespace has a volatile write cache.
-    pub(super) fn has_volatile_cache(&self) -> bool {
-        self.namespaces.values().any(|namespace| namespace.volatile_cache)
+    /// The namespaces that a host sees, from an ID, ordered by ID.
+    pub(super) fn visible_from<'a>(
+        &'a self,
+        first: u32,
+        host: &'a Host,
+    ) -> impl Iterator<Item = &'a NamespaceConfig> {
+        self.namespaces.range(first..).map(|(_, namespace)| namespace).filter(|it| it.is_visible(host))
+    }
+
+    /// The namespace with this ID, if a host sees it.
+    pub(super) fn visible(&self, nsid: u32, host: &Host) -> Option<&NamespaceConfig> {
+        self.namespaces.get(&nsid).filter(|namespace| namespace.is_visible(host))
+    }
+
+    /// Whether any namespace that a host sees has a volatile write cache.
+    pub(super) fn has_volatile_cache(&self, host: &Host) -> bool {
+        self.visible_from(0, host).any(|namespace| namespace.volatile_cache)
     }
 
     /// The async events of OAES; all are enabled initially.
@@ -69,6 +83,13 @@ impl SubsystemProfile {
     /// Maximum number of I/O queues of one association.
     pub(super) fn max_io_queues(&self) -> u16 {
         if self.kind == SubsystemKind::Nvm { self.config.max_io_queues } else { 0 }
+    }
+}
+
+impl NamespaceConfig {
+    /// Whether a host of the subsystem sees the namespace.
+    pub fn is_visible(&self, host: &Host) -> bool {
+        is_listed(self.hosts.as_deref(), host)
     }
 }
 

@@ -77,6 +77,7 @@ impl Core {
                     id: connected.id,
                     qid: connected.qid,
                     host: connected.host,
+                    mask_host: self.namespaces.mask_host(&connected.host),
                     status: connected.status,
                     counters: connected.counters,
                     fence,

@@ -4,7 +4,7 @@
 
 use isolane_memory::{Buffer, Payload};
 use isolane_observe::stage::{Operation, Stage};
-use isolane_proto::subsystem::{IoCommand, SubsystemId, parse_io, parse_ranges};
+use isolane_proto::subsystem::{IoCommand, parse_io, parse_ranges};
 use isolane_proto::target::{Connection, DataLocation, Permit, Transfer};
 use isolane_proto::{Completion, Failure};
 use isolane_volume::{BlockRange, Request};
@@ -197,28 +197,31 @@ impl Core {
         }
     }
 
-    /// Checks that the controller accepts I/O, and returns its subsystem.
+    /// Checks that the controller accepts I/O.
     #[inline]
-    fn check_ready(&self, association: Option<&Association>) -> Result<SubsystemId, Status> {
-        let Some(Association { status, id, .. }) = association else {
+    fn check_ready<'a>(&self, association: Option<&'a Association>) -> Result<&'a Association, Status> {
+        let Some(association) = association else {
             return Err(Failure::Sequence.status());
         };
+        let status = &association.status;
         status.record_traffic();
-        if status.is_ready() { Ok(id.subsystem) } else { Err(Failure::NotReady.status()) }
+        if status.is_ready() { Ok(association) } else { Err(Failure::NotReady.status()) }
     }
 
     /// Finds the namespace of a new command.
     #[inline]
     fn find(&self, association: Option<&Association>, entry: &SubmissionEntry) -> Result<usize, Status> {
-        let subsystem = self.check_ready(association)?;
-        let found = self.namespaces.find(subsystem, entry.nsid);
-        found.ok_or_else(|| self.missing(subsystem, entry.nsid).status())
+        let association = self.check_ready(association)?;
+        let found = self.namespaces.find_for(association.id.subsystem, entry.nsid, association.mask_host);
+        found.ok_or_else(|| self.missing(association, entry.nsid).status())
     }
 
-    /// Returns the failure of a command to a namespace without a volume.
+    /// Returns the failure of a command to a namespace without a volume, or one that the host does not see.
     #[cold]
-    pub(super) fn missing(&self, subsystem: SubsystemId, nsid: u32) -> Failure {
-        if self.namespaces.is_offline(subsystem, nsid) { Failure::Offline } else { Failure::Namespace }
+    pub(super) fn missing(&self, association: &Association, nsid: u32) -> Failure {
+        let (subsystem, host) = (association.id.subsystem, &association.host);
+        let is_offline = self.namespaces.is_offline_for(subsystem, nsid, host);
+        if is_offline { Failure::Offline } else { Failure::Namespace }
     }
 
     /// Decodes a command.

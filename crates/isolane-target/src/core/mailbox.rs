@@ -57,7 +57,7 @@ impl Driver {
             Message::MigratePeer { peer, to } => self.request_peer_migration(peer, to),
             Message::MigrateIn(migrating) => self.migrate_in(migrating),
             Message::Namespaces { table, seen } => {
-                self.core.take_namespaces(table);
+                self.take_namespaces(table);
                 drop(seen);
             }
             Message::Fence { position, fence, _checkpoint } => self.core.set_fence(position, fence),

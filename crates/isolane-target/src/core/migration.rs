@@ -261,6 +261,7 @@ impl Driver {
         lane.observed.iter().for_each(|cells| cells.core.set(self.core.index as u64));
         let key = self.lanes.insert_with_key(|key| {
             (lane.key, lane.token) = (key, added.as_ref().ok().copied());
+            self.core.number_host(&mut lane);
             *lane
         });
         self.migrated_in.insert(id, key);

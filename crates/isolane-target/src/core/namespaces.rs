@@ -12,13 +12,14 @@ use std::sync::Arc;
 use super::fair_share::VolumeState;
 use super::flush::AfterFlush;
 use super::{Core, Driver};
+use crate::lane::Lane;
 use crate::namespace::Namespaces;
 use crate::release::Release;
 use crate::work::FileWork;
 
 impl Core {
-    /// Uses this table for later commands.
-    pub(super) fn take_namespaces(&mut self, next: Arc<Namespaces>) {
+    /// Uses this table and its volumes.
+    fn take_namespaces(&mut self, next: Arc<Namespaces>) {
         let before = std::mem::replace(&mut self.namespaces, next);
         self.waiting.over_limit.try_all(self.now);
         let end = self.namespaces.end().max(before.end());
@@ -51,7 +52,22 @@ impl Core {
     }
 }
 
+impl Core {
+    /// Gives the host of a lane its number in the masks of the present table.
+    pub(super) fn number_host(&self, lane: &mut Lane) {
+        if let Some(association) = &mut lane.association {
+            association.mask_host = self.namespaces.mask_host(&association.host);
+        }
+    }
+}
+
 impl Driver {
+    /// Uses this table for later commands.
+    pub(super) fn take_namespaces(&mut self, next: Arc<Namespaces>) {
+        self.core.take_namespaces(next);
+        self.lanes.values_mut().for_each(|lane| self.core.number_host(lane));
+    }
+
     /// Releases the removed namespaces that this core does not use.
     pub(super) fn release_unused(&mut self) {
         if self.core.releasing.is_empty() {

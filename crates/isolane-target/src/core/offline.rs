@@ -62,11 +62,12 @@ impl Driver {
             let Some(lane) = self.lanes.get_mut(lane) else {
                 unreachable!("a lane was removed before its commands")
             };
-            let failure = if self.core.namespaces.find(subsystem, nsid).is_some() {
-                Failure::Offline
-            } else {
-                self.core.missing(subsystem, nsid)
-            };
+            // An association keeps its lanes in the slab until its commands have ended.
+            let failure = lane.association.as_ref().map_or(Failure::Namespace, |association| {
+                let namespaces = &self.core.namespaces;
+                let is_back = namespaces.find_for(subsystem, nsid, association.mask_host).is_some();
+                if is_back { Failure::Offline } else { self.core.missing(association, nsid) }
+            });
             // The host knows no retry delays.
             self.core.fail(lane, permit, failure.status().with_crd(0));
         }

@@ -10,6 +10,7 @@ mod feature;
 mod garbage;
 mod identify;
 mod log;
+mod masks;
 mod namespaces;
 mod ports;
 mod property;
@@ -40,6 +41,7 @@ fn rejected_with(status: Status) -> Completion {
 fn namespace(nsid: u32) -> NamespaceConfig {
     NamespaceConfig {
         nsid,
+        hosts: None,
         geometry: NamespaceGeometry { block_shift: 9, blocks: 2048, read_only: false },
         uuid: [nsid as u8; 16],
         nguid: [0x80 | nsid as u8; 16],
