@@ -76,6 +76,7 @@ fn skips_missing_volumes_on_request() {
     wait_for_counters(&server, &format!("\n{}: namespace 1 was missing at the start", text(&missing)));
     kill(&server.child, "TERM");
     assert_eq!(server.child.wait().unwrap().code(), Some(1));
+    fs::remove_file(&missing).unwrap();
     let listen = ["serve", "--listen", "127.0.0.1:0", "--skip-missing", text(&missing)];
     assert!(fail(&listen).contains("--nqn"));
     assert!(fail(&[&listen[..], &nqn].concat()).contains("no volume can be opened"));
