@@ -209,7 +209,7 @@ impl Harness {
         while let Some(event) = self.port.poll_event() {
             match event {
                 ControlEvent::CloseIoQueues(id) => self.close_all(id, 1),
-                ControlEvent::Close { id, .. } => self.close_all(id, 0),
+                ControlEvent::Close { id, .. } | ControlEvent::Retire { id, .. } => self.close_all(id, 0),
                 ControlEvent::Shutdown(id) => self.flushes.push(id),
                 ControlEvent::Ended(id) => {
                     assert!(!self.queues.iter().any(|queue| queue.0 == id), "drained before it ended");

@@ -161,7 +161,10 @@ fn failure_changes_neither_file_nor_target() {
         (add("/no/such/file"), "cannot open /no/such/file: no such file"),
         (before.replace("size=1M", "size=512k"), "would shrink"),
         (before.replace("127.0.0.1:0", "127.0.0.1:1"), "add another port, and remove this one"),
-        (format!("{before}\n[[port]]\nname = \"taken\"\nlisten = \"{}\"\n", target.address()), "listen"),
+        (
+            format!("{before}\n[[port]]\nname = \"taken\"\nlisten = \"{}\"\n", target.address()),
+            "is given twice",
+        ),
         (
             format!("{before}\n[[host]]\nname = \"h\"\nnqn = \"{HOST}\"\nauth-key = \"file:/no/such/key\"\n"),
             "cannot use auth-key of host h",

@@ -189,11 +189,8 @@ fn names_everything_in_a_file_that_cannot_be_served() {
                 ports = [\"left\"]\nhosts = []\n";
     fs::write(&path, format!("{text}{more}")).unwrap();
     let error = fail(&["serve", "--config", &path]);
-    for part in [
-        "server: state; remove it",
-        "namespace 1: fewer hosts",
-        "subsystem nqn.2014-08.org.example:b: no namespace; add a table",
-    ] {
+    for part in ["server: state; remove it", "subsystem nqn.2014-08.org.example:b: no namespace; add a table"]
+    {
         assert!(error.contains(part), "{part}: {error}");
     }
     fs::write(&path, text.replace("hosts = []", "")).unwrap();

@@ -1,13 +1,12 @@
 //! A volume whose operations hang until a test lets them go on; then they are executed in the order of their arrival.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use isolane_memory::{Payload, Pool};
 use isolane_volume::{
     Completer, Identity, Outcome, Request, Step, Volume, VolumeDescription, VolumeError, VolumeInfo,
 };
-use parking_lot::Mutex;
 
 /// The volume, of 64 Ki blocks of 512 bytes.
 pub struct Gate {
@@ -43,12 +42,12 @@ impl Gate {
 
     /// Number of requests that have arrived while it was closed.
     pub fn arrived(&self) -> usize {
-        self.state.lock().arrived
+        self.state.lock().unwrap().arrived
     }
 
     /// Executes what it holds, and each request at once from now on.
     pub fn open(&self) {
-        let mut state = self.state.lock();
+        let mut state = self.state.lock().unwrap();
         state.is_closed = false;
         while let Some((request, completer)) = state.held.pop_front() {
             completer.complete(state.execute(request));
@@ -57,19 +56,19 @@ impl Gate {
 
     /// Holds every request again.
     pub fn close(&self) {
-        self.state.lock().is_closed = true;
+        self.state.lock().unwrap().is_closed = true;
     }
 
     /// Fails the requests that it holds.
     pub fn fail(&self) {
-        let held = std::mem::take(&mut self.state.lock().held);
+        let held = std::mem::take(&mut self.state.lock().unwrap().held);
         held.into_iter().for_each(|(_, completer)| {
             completer.complete(Err(VolumeError::WriteFailed { raw_os_error: 5 }));
         });
     }
 
     pub fn content(&self, lba: usize) -> Vec<u8> {
-        self.state.lock().storage[lba * 512..][..512].to_vec()
+        self.state.lock().unwrap().storage[lba * 512..][..512].to_vec()
     }
 }
 
@@ -99,7 +98,7 @@ impl Volume for Gate {
     }
 
     fn start(&self, request: Request, _: &mut Pool) -> Step {
-        let mut state = self.state.lock();
+        let mut state = self.state.lock().unwrap();
         if !state.is_closed {
             return Step::Done(state.execute(request));
         }
