@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     list: Vec<Listener>,
+    /// New connections stay in the kernel's queues.
+    pub paused: bool,
 }
 
 #[derive(Debug)]
@@ -39,11 +41,23 @@ impl Listeners {
         Ok(index as usize)
     }
 
-    pub fn remove_all(&mut self, backend: &mut Backend) {
-        for (index, listener) in self.list.drain(..).enumerate() {
+    /// Removes all listeners and returns them.
+    pub fn take(&mut self, backend: &mut Backend) -> Vec<TcpListener> {
+        let take = |(index, listener): (usize, Listener)| {
             let armed = listener.armed.then_some(Key::new(Kind::Listener, index as u32));
             backend.unregister(listener.socket.as_fd(), armed);
-        }
+            listener.socket
+        };
+        self.list.drain(..).enumerate().map(take).collect()
+    }
+
+    /// Returns the listening sockets, in the order of their indices.
+    pub fn sockets(&self) -> impl Iterator<Item = &TcpListener> {
+        self.list.iter().map(|listener| &listener.socket)
+    }
+
+    pub fn remove_all(&mut self, backend: &mut Backend) {
+        drop(self.take(backend));
     }
 
     /// Handles a notification.
@@ -61,6 +75,9 @@ impl Listeners {
 
     /// Accepts a bounded number of connections and arms empty listeners.
     pub fn accept(&mut self, now: Instant, backend: &mut Backend, events: &mut Vec<Event>) {
+        if self.paused {
+            return;
+        }
         for (index, listener) in self.list.iter_mut().enumerate() {
             listener.accept(index, now, events);
             if !listener.ready && !listener.armed {
@@ -72,12 +89,13 @@ impl Listeners {
 
     /// Returns the earliest end of a back-off.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.list.iter().filter_map(|listener| listener.retry_at).min()
+        let active = self.list.iter().filter(|_| !self.paused);
+        active.filter_map(|listener| listener.retry_at).min()
     }
 
     /// Whether a connection may be waiting on a listener that is not backing off.
     pub fn is_ready(&self) -> bool {
-        self.list.iter().any(|listener| listener.ready && listener.retry_at.is_none())
+        !self.paused && self.list.iter().any(|listener| listener.ready && listener.retry_at.is_none())
     }
 }
 

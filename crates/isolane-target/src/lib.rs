@@ -36,6 +36,7 @@ mod counters;
 mod descriptors;
 mod error;
 mod fence;
+mod frozen;
 mod host_page;
 mod lane;
 mod lane_quota;
@@ -61,10 +62,11 @@ pub use changes::{Changed, Closing, NamespaceChange, NamespaceControl, Namespace
 pub use config::{Subsystem, TargetConfig};
 pub use counters::{ConnectionStatus, Counters, NamespaceCounters, OperationCounters};
 pub use error::{NamespaceError, ShutdownReport, StartError};
+pub use frozen::{FrozenState, FrozenStateError};
 pub use listen::{DEFAULT_PORT, Listen, is_dual_stack, parse_address};
 pub use observed::Turn;
 pub use placement::Placement;
-pub use target::{SnapshotSource, Target};
+pub use target::{Frozen, Refused, SnapshotSource, Target};
 
 pub use isolane_observe::stage::Operation;
 pub use isolane_proto::auth::{Key, KeyPair, Policy};

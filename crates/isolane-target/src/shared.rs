@@ -27,6 +27,7 @@ use crate::auth_requests::AuthRequests;
 use crate::config::TargetConfig;
 use crate::counters::{ConnectionStatus, CoreCounters, InFlight};
 use crate::fence::Fence;
+use crate::frozen::{CoreState, ResumedLane, Unfinished};
 use crate::host_page::PageRequests;
 use crate::lane::MigratingLane;
 use crate::lane_quota::LaneQuota;
@@ -75,6 +76,16 @@ pub(crate) enum Message {
     Release(Arc<Release>),
     /// Continue the Authentication Send of this lane.
     Computed { lane: LaneId, computed: Box<Computed> },
+    /// Stop reading, and send a message each time nothing is left to do.
+    Freeze { still: std::sync::mpsc::Sender<()> },
+    /// Send the state of this frozen core, or what is left to do.
+    TakeState(std::sync::mpsc::Sender<Result<CoreState, Unfinished>>),
+    /// Continue after [`Message::Freeze`].
+    Thaw,
+    /// End without a change of any connection, and send the sockets.
+    Leave(std::sync::mpsc::Sender<Vec<std::os::fd::OwnedFd>>),
+    /// Continue a connection of another process.
+    Resume(Box<ResumedLane>),
     /// Send the status of every connection, then drop the sender.
     Describe(std::sync::mpsc::Sender<ConnectionStatus>),
     /// Finish commands in flight, close all lanes, and flush, by the deadline.
@@ -266,6 +277,20 @@ impl Shared {
         }
         self.deliver_events(&mut control);
         Ok((connected, fence))
+    }
+
+    /// Adds the lane of a queue that another process has connected.
+    pub(crate) fn add_resumed(
+        &self,
+        id: AssociationId,
+        qid: u16,
+        host: Host,
+        lane: (LaneId, &Arc<InFlight>),
+    ) {
+        let (lane_id, in_flight) = lane;
+        let in_flight = Arc::clone(in_flight);
+        let entry = LaneEntry { qid, host, id: lane_id, core: lane_id.core, in_flight, stuck: false };
+        self.control.lock().lanes.entry(id).or_default().push(entry);
     }
 
     /// Reports that the last command of a closed connection has left its volume.

@@ -17,6 +17,9 @@
 pub(crate) mod capsule;
 mod config;
 mod event;
+mod freeze;
+#[cfg(test)]
+mod freeze_tests;
 mod permit;
 #[cfg(test)]
 mod predict_tests;
@@ -38,6 +41,7 @@ use isolane_wire::{Direction, Framing, SubmissionEntry};
 
 pub use config::{ConnectionConfig, Scheduling};
 pub use event::{DataLocation, Event, Transfer};
+pub use freeze::{CommandState, ConnectionState, GrantState, QueueState, ResumedData, StateError, Unstarted};
 pub use permit::Permit;
 
 use self::receive::Receiving;
