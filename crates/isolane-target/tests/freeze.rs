@@ -48,7 +48,7 @@ fn hosts_do_not_notice_upgrades_under_load() {
     let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let hosts: Vec<_> = (1..5_u16)
         .map(|qid| {
-            let mut queue = admin.io_queue_with(qid, 31, digests(qid % 2 == 0, qid > 2), HOST);
+            let mut queue = admin.io_queue_with(qid, 31, digests(qid.is_multiple_of(2), qid > 2), HOST);
             let (stop, rounds) = (Arc::clone(&stop), Arc::clone(&rounds));
             thread::spawn(move || {
                 let base = u64::from(qid) * 4096;

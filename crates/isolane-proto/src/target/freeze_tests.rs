@@ -42,7 +42,7 @@ fn run(digests: (bool, bool), seed: u64, max_segment: usize, mut upgrade: impl F
         ..host::ConnectionConfig::default()
     };
     let mut pair = Pair::new(options, limits());
-    pair.connect(64, seed % 2 == 0);
+    pair.connect(64, seed.is_multiple_of(2));
     pair.cut_randomly(seed, max_segment, 8192);
     let mut random = fastrand::Rng::with_seed(seed);
     let (mut store, mut expected) = (vec![0; STORE_BYTES], vec![0; STORE_BYTES]);

@@ -83,9 +83,10 @@ impl Core {
             is_mutual: required.is_mutual,
         };
         Ok(Some(Box::new(Authentication {
-            exchange: match is_authenticated {
-                true => TargetExchange::authenticated(exchange),
-                false => TargetExchange::new(exchange),
+            exchange: if is_authenticated {
+                TargetExchange::authenticated(exchange)
+            } else {
+                TargetExchange::new(exchange)
             },
             is_receiving: false,
             computing: None,
