@@ -4,6 +4,7 @@
 
 mod namespace;
 mod status;
+mod upgrade;
 
 use std::path::{Path, PathBuf};
 
@@ -31,6 +32,7 @@ pub struct Args {
 enum Action {
     Status(status::Args),
     Namespace(namespace::Args),
+    Upgrade(upgrade::Args),
 }
 
 /// Runs the subcommand.
@@ -39,6 +41,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     match &args.action {
         Action::Status(args) => status::run(args, &target),
         Action::Namespace(args) => namespace::run(args, &target),
+        Action::Upgrade(args) => upgrade::run(args, &target),
     }
 }
 

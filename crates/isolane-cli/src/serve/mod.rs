@@ -8,12 +8,14 @@ mod banner;
 pub(crate) mod conditions;
 mod counters;
 mod from_file;
+mod handover;
 pub(crate) mod model;
 pub(crate) mod nqn;
 pub(crate) mod observe;
 mod operator;
 mod service;
 mod subsystem;
+mod upgrade;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -28,10 +30,12 @@ use isolane_host::{Cores, IoChoice, Mode};
 use isolane_inspect::program::OnSlow;
 use isolane_memory::PAGE_SIZE;
 use isolane_rbd::Rbd;
+use isolane_reactor::inherited;
 use isolane_target::{AuthConfig, Listen, Placement, Target, TargetConfig, parse_address};
+use isolane_volume::file;
 use isolane_volume::spec::VolumeSpec;
 use isolane_volumes::Kinds;
-use signal_hook::consts::SIGUSR1;
+use signal_hook::consts::{SIGUSR1, SIGUSR2};
 
 use banner::Banner;
 use conditions::Conditions;
@@ -39,6 +43,7 @@ use observe::{ControlSocket, parse_control_socket, parse_on_slow};
 use operator::Operator;
 use service::Service;
 use subsystem::{Opened, Planned};
+use upgrade::Started;
 
 use crate::choice::{Choice, one_of};
 use crate::cores;
@@ -260,6 +265,12 @@ pub struct Args {
     /// Print the counters of SIGUSR1 as JSON
     #[arg(long)]
     json: bool,
+    /// Continue the connections of the program before, whose state has this descriptor
+    #[arg(long, hide = true, value_name = "FD")]
+    resume_from: Option<i32>,
+    /// Report whether this program can continue the connections of another one
+    #[arg(long, hide = true, value_name = "FD")]
+    rehearse: Option<i32>,
 }
 
 /// Options with keys in a file.
@@ -369,6 +380,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             .with_hint("name one with --config, or leave out --strict")
             .of_usage());
     }
+    let (resume_from, rehearse) = (args.resume_from, args.rehearse);
     let (args, described) = match &args.config {
         Some(path) => {
             let from_file::Loaded { options, subsystems, auth } = from_file::load(path, args.strict)?;
@@ -384,13 +396,29 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Some(described) => described,
         None => (vec![Planned::of_args(&args, &kinds)?], None),
     };
+    if let Some(number) = rehearse {
+        return upgrade::report(&upgrade::read(number)?.1);
+    }
+    let (handover, state) = resume_from.map(upgrade::read).transpose()?.unzip();
+    let handover = handover.unwrap_or_default();
+    file::inherit(handover.take_files());
     let (opened, conditions) = subsystem::open(planned, &args, &kinds)?;
+    match file::close_inherited() {
+        0 => {}
+        count => log::warn!("{count} files of the program before are not served any longer"),
+    }
     let conditions = Arc::new(conditions);
     let has_auth = auth.is_some();
     let config = configure(&args, &opened, auth)?;
     is_starting.store(false, Ordering::Relaxed);
     let cores = config.cores.clone();
-    let target = Target::start(config).context("cannot start the target")?;
+    let is_resumed = state.is_some();
+    let started = Started::from_config(&config);
+    let target = match state {
+        Some(state) => Target::start_from(config, state, inherited::take),
+        None => Target::start(config),
+    };
+    let mut target = target.context("cannot start the target")?;
     log::info!("using {}", target.io_description());
     let addresses = target.local_addrs();
     for address in addresses.iter().filter(|address| !address.ip().is_loopback()) {
@@ -401,11 +429,24 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let summary = summary(&opened);
     let banner = Banner { listeners: &addresses, subsystems: &opened, program: &invocation::program_name() };
     let banner = banner.to_text();
-    let operator = Operator::new(&target, kinds, &conditions, opened);
-    let mut side_threads = observe::start(&target, operator, &cores, (socket, args.metrics), args.on_slow)?;
-    output::announce(banner);
+    let operator = Arc::new(Operator::new(&target, kinds, &conditions, opened, handover.upgrades));
+    let mut side_threads =
+        observe::start(&target, Arc::clone(&operator), &cores, (socket, args.metrics), args.on_slow)?;
+    if is_resumed {
+        log::info!("upgrade {}: version {} continues", handover.upgrades, env!("CARGO_PKG_VERSION"));
+    } else {
+        output::announce(banner);
+    }
     let service = Service::start(&target, &summary)?;
-    for _ in signals.forever().take_while(|signal| *signal == SIGUSR1) {
+    signals.handle().add_signal(SIGUSR2).context("cannot listen for signals")?;
+    let running = upgrade::Running { started, operator: &operator, upgrades: handover.upgrades };
+    for signal in signals.forever().take_while(|signal| [SIGUSR1, SIGUSR2].contains(signal)) {
+        if signal == SIGUSR2 {
+            if let Some(request) = operator.upgrades().take() {
+                target = running.upgrade(target, request)?;
+            }
+            continue;
+        }
         let (counters, connections) = (target.counters(), target.connections());
         log::write_stderr(counters::show(&counters, &connections, &conditions, args.json)?);
     }
@@ -543,7 +584,7 @@ mod tests {
         let command = Args::augment_args(clap::Command::new("serve"));
         let options = command.get_arguments().map(|argument| argument.get_id().as_str().to_owned());
         let others: Vec<String> = options.filter(|id| !FILE_OPTIONS.contains(&id.as_str())).collect();
-        assert_eq!(others, ["config", "strict", "port", "json"]);
+        assert_eq!(others, ["config", "strict", "port", "json", "resume_from", "rehearse"]);
     }
 
     #[test]

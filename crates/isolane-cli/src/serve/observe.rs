@@ -16,7 +16,7 @@ use crate::failure::{Context, Failure};
 /// A target, as side threads see it.
 struct Observed {
     source: SnapshotSource,
-    operator: Operator,
+    operator: Arc<Operator>,
 }
 
 impl Program for Observed {
@@ -80,7 +80,7 @@ pub fn parse_on_slow(text: &str) -> Result<OnSlow, String> {
 /// Starts the side threads.
 pub fn start(
     target: &Target,
-    operator: Operator,
+    operator: Arc<Operator>,
     cores: &[usize],
     listeners: (&ControlSocket, Option<SocketAddr>),
     on_slow: OnSlow,

@@ -14,11 +14,15 @@
 //! | `POST /v1/namespaces/N/reopen` | both |
 //! | `POST /v1/namespaces/N/resize` | adopts or sets the size |
 //! | `POST /v1/namespaces/N/read-only` | sets the write protection |
+//! | `GET /v1/upgrade` | describes the program |
+//! | `POST /v1/upgrade` | replaces the program |
 //!
 //! Invariant: a volume is opened before anything changes, and a request that fails changes nothing.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -35,6 +39,7 @@ use serde_json::{Value, json};
 
 use super::conditions::Conditions;
 use super::subsystem::Opened;
+use super::upgrade::Upgrades;
 use crate::memory;
 use crate::volume;
 
@@ -42,6 +47,9 @@ use crate::volume;
 pub struct Operator {
     /// Ordered by name.
     subsystems: BTreeMap<String, SubsystemOperator>,
+    upgrades: Upgrades,
+    /// Number of upgrades of this process.
+    upgraded: u64,
 }
 
 /// Executes requests for one subsystem.
@@ -51,6 +59,8 @@ struct SubsystemOperator {
     conditions: Arc<Conditions>,
     /// By namespace ID. Locked during a change, so that there is one at a time.
     specs: Mutex<BTreeMap<u32, Served>>,
+    /// Namespaces differ from those at the start of the program.
+    is_changed: AtomicBool,
 }
 
 /// A namespace, as operators want it.
@@ -98,6 +108,12 @@ struct Resize {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct Upgrade {
+    program: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct ReadOnly {
     read_only: bool,
 }
@@ -109,6 +125,7 @@ impl Operator {
         kinds: Kinds,
         conditions: &Arc<Conditions>,
         subsystems: Vec<Opened>,
+        upgraded: u64,
     ) -> Operator {
         let kinds = Arc::new(kinds);
         let operators = subsystems.into_iter().filter_map(|Opened { subsystem, volumes }| {
@@ -118,15 +135,46 @@ impl Operator {
                 kinds: Arc::clone(&kinds),
                 conditions: Arc::clone(conditions),
                 specs: Mutex::new(specs),
+                is_changed: AtomicBool::new(false),
             };
             Some((subsystem.nqn.to_string(), operator))
         });
-        Operator { subsystems: operators.collect() }
+        Operator { subsystems: operators.collect(), upgrades: Upgrades::default(), upgraded }
+    }
+
+    /// Returns requests to replace the program.
+    pub fn upgrades(&self) -> &Upgrades {
+        &self.upgrades
+    }
+
+    /// Returns the reason why another program cannot continue, if there is one.
+    pub fn check_upgrade(&self) -> Result<(), String> {
+        self.subsystems.values().try_for_each(SubsystemOperator::check_upgrade)
+    }
+
+    fn upgrade(&self, request: &Request) -> Reply {
+        match request.method.as_str() {
+            "GET" => Reply::ok(json!({
+                "upgrades": self.upgraded,
+                "version": env!("CARGO_PKG_VERSION"),
+                "pid": std::process::id(),
+            })),
+            "POST" => match read::<Upgrade>(request) {
+                Ok(Upgrade { program }) => Reply::problem(409, "no upgrade", self.upgrades.request(program)),
+                Err(problem) => problem,
+            },
+            method => {
+                Reply::problem(405, "wrong method", format!("{method} is not possible for {}", request.path))
+            }
+        }
     }
 
     /// Returns the response, or `None` if there is no such path.
     pub fn execute(&self, request: &Request) -> Option<Reply> {
         let path = request.path.strip_prefix("/v1/")?;
+        if path == "upgrade" {
+            return Some(self.upgrade(request));
+        }
         let Some(named) = path.strip_prefix("subsystems/") else {
             let path = path.strip_prefix("namespaces")?;
             if request.method == "GET" && path.is_empty() {
@@ -193,7 +241,32 @@ impl SubsystemOperator {
             }
             _ => return None,
         };
+        self.is_changed.fetch_or(reply.is_ok(), Ordering::Relaxed);
         Some(reply.unwrap_or_else(|problem| problem))
+    }
+
+    /// Memory ends with the program, and the other one opens what the arguments or the file describe.
+    fn check_upgrade(&self) -> Result<(), String> {
+        for (nsid, served) in &*self.specs() {
+            let leaves = self.kinds.leaves(&served.spec).map_err(|error| error.to_string())?;
+            if leaves.iter().any(|leaf| matches!(leaf.source, Source::Memory { .. })) {
+                let name = served.spec.name();
+                return Err(format!(
+                    "namespace {nsid} ({name}) would lose its data; remove it first, or restart the target"
+                ));
+            }
+        }
+        if self.is_changed.load(Ordering::Relaxed) {
+            let remedy = "undo them, or change arguments or file and restart the target";
+            return Err(format!("changes by `isolane ctl namespace` would be lost; {remedy}"));
+        }
+        let failed = |status: &NamespaceStatus| status.state != NamespaceState::Online;
+        match self.target.list().into_iter().find(failed) {
+            Some(NamespaceStatus { nsid, volume, .. }) => {
+                Err(format!("namespace {nsid} ({volume}) is not online; see `isolane ctl status`"))
+            }
+            None => Ok(()),
+        }
     }
 
     fn add_to(&self, nqn: &str, namespaces: &mut Vec<Value>, closing: &mut Vec<Value>) {
