@@ -16,6 +16,7 @@ mod operator;
 mod service;
 mod subsystem;
 mod upgrade;
+mod upgrade_request;
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;

@@ -39,7 +39,7 @@ use serde_json::{Value, json};
 
 use super::conditions::Conditions;
 use super::subsystem::Opened;
-use super::upgrade::Upgrades;
+use super::upgrade_request::Upgrades;
 use crate::memory;
 use crate::volume;
 

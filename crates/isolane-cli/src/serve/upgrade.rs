@@ -12,10 +12,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,51 +23,12 @@ use isolane_reactor::inherited;
 use isolane_target::{Frozen, FrozenState, Subsystem, Target, TargetConfig};
 use isolane_volume::Volume;
 use serde::Deserialize;
-use signal_hook::consts::SIGUSR2;
 
 use super::handover::{self, Handover};
 use super::operator::Operator;
+use super::upgrade_request::Request;
 use crate::failure::{Context, Failure};
 use crate::output;
-
-/// Requests of operators, which the main thread executes.
-#[derive(Default)]
-pub struct Upgrades(Mutex<Option<Request>>);
-
-/// A requested upgrade.
-pub struct Request {
-    program: PathBuf,
-    /// Receives the reason why it does not happen.
-    refused: Sender<String>,
-}
-
-impl Upgrades {
-    /// Requests an upgrade, and returns the reason why it does not happen. Does not return otherwise.
-    pub fn request(&self, program: Option<PathBuf>) -> String {
-        let program = match program.map_or_else(own_program, Ok) {
-            Ok(program) => program,
-            Err(error) => return format!("cannot find the program of this process: {error}; name one"),
-        };
-        let (refused, reason) = mpsc::channel();
-        {
-            let mut next = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if next.is_some() {
-                return "another upgrade is in progress; wait for its end".to_owned();
-            }
-            *next = Some(Request { program, refused });
-        }
-        if let Err(error) = signal_hook::low_level::raise(SIGUSR2) {
-            self.take();
-            return format!("cannot wake the main thread: {error}");
-        }
-        reason.recv().unwrap_or_else(|_| "the target stops".to_owned())
-    }
-
-    /// Takes the requested upgrade.
-    pub fn take(&self) -> Option<Request> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
 
 /// The configuration that a target was started with. It keeps no volume open.
 pub struct Started {
@@ -295,14 +256,6 @@ fn arguments(given: impl Iterator<Item = OsString>, option: &str, number: i32) -
     let serve = arguments.iter().position(|argument| argument == OsStr::new("serve"));
     arguments.insert(serve.map_or(arguments.len(), |at| at + 1), format!("{option}={number}").into());
     arguments
-}
-
-/// Returns the path of the program of this process, also after another file has replaced it.
-fn own_program() -> io::Result<PathBuf> {
-    let path = std::env::current_exe()?;
-    let text = path.to_string_lossy().into_owned();
-    let replaced = text.strip_suffix(" (deleted)").map(PathBuf::from);
-    Ok(replaced.filter(|replaced| !path.exists() && replaced.exists()).unwrap_or(path))
 }
 
 /// Reads the state that the program before has passed on.
