@@ -2,7 +2,7 @@
 //!
 //! * [`state_machine`]: the next operation of each request, without I/O. Also runs on a simulated disk.
 //! * `resize`: another size while it is open.
-//! * `open`, `create`, `lock`, `inherited`, `direct`, `identity_xattr`: opening a file as a volume.
+//! * `open`, `create`, `lock`, `direct`, `identity_xattr`: opening a file as a volume.
 //!
 //! Invariants (durability on Linux files):
 //! * Direct I/O if the file system supports it at this block size, else the page cache; never both.
@@ -22,7 +22,6 @@ mod features;
 pub(crate) mod health;
 mod identity_xattr;
 mod in_flight;
-mod inherited;
 mod lock;
 mod lock_owner;
 mod open;
@@ -43,8 +42,8 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use crate::file_watch::Watch;
+pub use crate::inherited_files::{close_inherited, inherit};
 pub use features::Features;
-pub use inherited::{close_inherited, inherit};
 pub use state_machine::FileStateMachine;
 
 use crate::request::task::TaskState;

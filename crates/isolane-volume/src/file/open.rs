@@ -10,10 +10,9 @@ use isolane_reactor::file::can_hang;
 use rustix::fs::{FallocateFlags, OFlags, fallocate, ioctl_blkpbszget, ioctl_blksszget, major, minor};
 use rustix::io::Errno;
 
-use super::{
-    Features, FileStateMachine, FileVolume, create, direct, identity_xattr, inherited, lock, lock_owner,
-};
+use super::{Features, FileStateMachine, FileVolume, create, direct, identity_xattr, lock, lock_owner};
 use crate::file_watch::Watch;
+use crate::inherited_files as inherited;
 use crate::spec::{VolumeSpec, format_size};
 use crate::{Generation, Identity, OpenError, RestartLoss, VolumeDescription, VolumeInfo};
 

@@ -23,7 +23,7 @@ pub fn close_inherited() -> usize {
 }
 
 /// Takes the open file for a path. One with another access is closed, which ends its lock.
-pub(super) fn take(path: &Path, read_only: bool) -> Option<File> {
+pub(crate) fn take(path: &Path, read_only: bool) -> Option<File> {
     let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
     if files.is_empty() {
         return None;
