@@ -54,6 +54,7 @@ mod event;
 mod eventfd;
 pub mod file;
 pub mod frequency;
+pub mod inherited;
 mod iovec;
 mod key;
 mod listeners;

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Listeners {
     list: Vec<Listener>,
     next_index: u32,
+    /// New connections stay in the kernel's queues.
+    pub paused: bool,
 }
 
 #[derive(Debug)]
@@ -50,18 +52,28 @@ impl Listeners {
         Ok(index as usize)
     }
 
-    pub fn remove_all(&mut self, backend: &mut Backend) {
-        self.list.drain(..).for_each(|listener| listener.unregister(backend));
-    }
-
     /// Closes one listener.
     pub fn remove(&mut self, index: usize, backend: &mut Backend) {
         let found = self.list.iter().position(|listener| listener.index as usize == index);
         if let Some(listener) = found.map(|position| self.list.remove(position)) {
             // The io_uring can hold the socket for longer. Without it, this fails only for a socket that does not listen.
             let _ = rustix::net::shutdown(&listener.socket, rustix::net::Shutdown::Both);
-            listener.unregister(backend);
+            drop(listener.unregister(backend));
         }
+    }
+
+    /// Removes all listeners and returns them.
+    pub fn take(&mut self, backend: &mut Backend) -> Vec<TcpListener> {
+        self.list.drain(..).map(|listener| listener.unregister(backend)).collect()
+    }
+
+    /// Returns the listening sockets, in the order of their indices.
+    pub fn sockets(&self) -> impl Iterator<Item = &TcpListener> {
+        self.list.iter().map(|listener| &listener.socket)
+    }
+
+    pub fn remove_all(&mut self, backend: &mut Backend) {
+        drop(self.take(backend));
     }
 
     /// Handles a notification.
@@ -79,6 +91,9 @@ impl Listeners {
 
     /// Accepts a bounded number of connections and arms empty listeners.
     pub fn accept(&mut self, now: Instant, backend: &mut Backend, events: &mut Vec<Event>) {
+        if self.paused {
+            return;
+        }
         for listener in &mut self.list {
             listener.accept(now, events);
             if !listener.ready && !listener.armed {
@@ -90,19 +105,21 @@ impl Listeners {
 
     /// Returns the earliest end of a back-off.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.list.iter().filter_map(|listener| listener.retry_at).min()
+        let active = self.list.iter().filter(|_| !self.paused);
+        active.filter_map(|listener| listener.retry_at).min()
     }
 
     /// Whether a connection may be waiting on a listener that is not backing off.
     pub fn is_ready(&self) -> bool {
-        self.list.iter().any(|listener| listener.ready && listener.retry_at.is_none())
+        !self.paused && self.list.iter().any(|listener| listener.ready && listener.retry_at.is_none())
     }
 }
 
 impl Listener {
-    fn unregister(self, backend: &mut Backend) {
+    fn unregister(self, backend: &mut Backend) -> TcpListener {
         let armed = self.armed.then_some(Key::new(Kind::Listener, self.index));
         backend.unregister(self.socket.as_fd(), armed);
+        self.socket
     }
 
     fn accept(&mut self, now: Instant, events: &mut Vec<Event>) {

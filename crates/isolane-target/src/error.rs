@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use isolane_proto::subsystem::ConfigError;
+use isolane_proto::target::StateError;
 use isolane_reactor::{ReactorError, SocketOptionError};
 use isolane_wire::Nqn;
 
@@ -147,6 +148,9 @@ pub enum StartError {
     /// The configuration cannot be served.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The state of another process is not valid.
+    #[error(transparent)]
+    State(#[from] StateError),
 }
 
 /// Result of a shutdown; all zero if it was clean.

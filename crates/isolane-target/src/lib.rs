@@ -38,6 +38,7 @@ mod counters;
 mod descriptors;
 mod error;
 mod fence;
+mod frozen;
 mod host_page;
 mod lane;
 mod lane_quota;
@@ -69,6 +70,7 @@ pub use changes::{Changed, Closing, NamespaceChange, NamespaceControl, Namespace
 pub use config::{OfflineVolume, Subsystem, TargetConfig};
 pub use counters::{ConnectionStatus, Counters, NamespaceCounters, OperationCounters};
 pub use error::{ApplyError, NamespaceError, PortError, ShutdownReport, StartError};
+pub use frozen::{FrozenState, FrozenStateError};
 pub use limits::{ConnectionLimits, LimitKind, LimitScope, TargetLimits};
 pub use listen::{DEFAULT_PORT, Listen, is_dual_stack, parse_address};
 pub use observed::Turn;
@@ -76,7 +78,7 @@ pub use orphans::Orphan;
 pub use placement::Placement;
 pub use port::TargetPort;
 pub use qos::QosConfig;
-pub use target::{SnapshotSource, Target};
+pub use target::{Frozen, Refused, SnapshotSource, Target};
 
 pub use isolane_observe::stage::Operation;
 pub use isolane_proto::auth::{Key, KeyPair, Policy};

@@ -27,6 +27,7 @@ use crate::auth_requests::AuthRequests;
 use crate::config::TargetConfig;
 use crate::counters::{ConnectionStatus, CoreCounters, InFlight};
 use crate::fence::Fence;
+use crate::frozen::{CoreState, ResumedLane, Unfinished};
 use crate::host_page::PageRequests;
 use crate::lane::MigratingLane;
 use crate::lane_quota::LaneQuota;
@@ -88,6 +89,16 @@ pub(crate) enum Message {
     Release(Arc<Release>),
     /// Continue the Authentication Send of this lane.
     Computed { lane: LaneId, computed: Box<Computed> },
+    /// Stop reading, and send a message each time nothing is left to do.
+    Freeze { still: std::sync::mpsc::Sender<()> },
+    /// Send the state of this frozen core, or what is left to do.
+    TakeState(std::sync::mpsc::Sender<Result<CoreState, Unfinished>>),
+    /// Continue after [`Message::Freeze`].
+    Thaw,
+    /// End without a change of any connection, and send the sockets.
+    Leave(std::sync::mpsc::Sender<Vec<std::os::fd::OwnedFd>>),
+    /// Continue a connection of another process.
+    Resume(Box<ResumedLane>),
     /// Send the status of every connection, then drop the sender.
     Describe(std::sync::mpsc::Sender<ConnectionStatus>),
     /// Finish commands in flight, close all lanes, and flush, by the deadline.
@@ -304,6 +315,27 @@ impl Shared {
         }
         self.deliver_events(&mut control);
         Ok((connected, fence))
+    }
+
+    /// Adds the lane of a queue that another process has connected.
+    pub(crate) fn add_resumed(
+        &self,
+        id: AssociationId,
+        qid: u16,
+        host: Host,
+        (lane, in_flight, entries): (LaneId, &Arc<InFlight>, usize),
+    ) {
+        let entry = LaneEntry {
+            qid,
+            host,
+            id: lane,
+            core: lane.core,
+            in_flight: Arc::clone(in_flight),
+            entries,
+            closed: false,
+            stuck: false,
+        };
+        self.control.lock().lanes.entry(id).or_default().push(entry);
     }
 
     /// Replaces the limits of connections.

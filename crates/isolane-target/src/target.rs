@@ -2,6 +2,8 @@
 //!
 //! Starts one thread per core; all other work is in [`core`](crate::core).
 
+mod freeze;
+
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -17,6 +19,8 @@ use isolane_volume::Volume;
 use isolane_wire::Nqn;
 use parking_lot::Mutex;
 
+use self::freeze::Resumed;
+pub use self::freeze::{Frozen, Refused};
 use crate::apply::{TargetChange, TargetControl};
 use crate::auth_threads;
 use crate::changes::{Changed, Closing, NamespaceChange, NamespaceControl};
@@ -90,20 +94,30 @@ impl Target {
     /// # Errors
     /// If an address, a core, or a kernel interface is not available. Waits up to 5 s for an address in use.
     pub fn start(config: TargetConfig) -> Result<Target, StartError> {
+        Target::start_with(config, None)
+    }
+
+    fn start_with(config: TargetConfig, mut resumed: Option<Resumed<'_>>) -> Result<Target, StartError> {
         config.check()?;
         let max_descriptors = descriptors::raise_limit();
-        let open = |TargetPort { listen, .. }: &TargetPort| {
+        let mut open = |TargetPort { listen, .. }: &TargetPort| {
+            if let Some(listener) = resumed.as_mut().and_then(|resumed| resumed.listener(listen.address)) {
+                return Ok(listener);
+            }
             let all = config.listen.iter().map(|port| port.listen.address);
             listen.open(is_dual_stack(listen.address, all))
         };
-        let listeners = config.listen.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let listeners = config.listen.iter().map(&mut open).collect::<Result<Vec<_>, _>>()?;
         let local_addrs: Vec<SocketAddr> =
             listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
         let namespaces = Namespaces::new(&config.subsystems);
         let cores = spawn_cores(&config, listeners)?;
         let io_description = cores.first().map_or_else(String::new, |core| core.io_description.clone());
         let limits = descriptors::share(max_descriptors, config.max_connections, config.max_newcomers)?;
-        let port = Port::new(port_config(&config, &local_addrs, &namespaces, limits.0))?;
+        let mut port = Port::new(port_config(&config, &local_addrs, &namespaces, limits.0))?;
+        if let Some(resumed) = &resumed {
+            resumed.resume(&mut port)?;
+        }
         let wakers = cores.iter().map(|core| core.waker.clone());
         let (shared, mailboxes) = Shared::new(&config, port, namespaces, wakers, limits);
         let cores_given = config.cores.clone();
@@ -127,6 +141,9 @@ impl Target {
             let gone = |_| StartError::Thread(std::io::ErrorKind::Other.into());
             core.setup.send((Arc::clone(&target.shared), mailbox)).map_err(gone)?;
             target.threads.push(core.thread);
+        }
+        if let Some(resumed) = resumed {
+            resumed.post_lanes(&target.shared);
         }
         Ok(target)
     }

@@ -21,6 +21,7 @@ mod file_watch;
 mod generation;
 mod identity;
 mod info;
+mod inherited_files;
 mod memory;
 pub mod nested;
 mod null;

@@ -5,6 +5,7 @@
 mod namespace;
 mod object;
 mod status;
+mod upgrade;
 
 use std::path::{Path, PathBuf};
 
@@ -41,6 +42,7 @@ enum Action {
     Port(object::Args),
     #[command(about = "Add, remove, and change referrals in the configuration file and the target", long_about = None)]
     Referral(object::Args),
+    Upgrade(upgrade::Args),
 }
 
 /// Runs the subcommand.
@@ -53,6 +55,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Action::Host(args) => object::run("host", args, &target),
         Action::Port(args) => object::run("port", args, &target),
         Action::Referral(args) => object::run("referral", args, &target),
+        Action::Upgrade(args) => upgrade::run(args, &target),
     }
 }
 

@@ -150,6 +150,7 @@ impl Operator {
         drop(volumes);
         file.keys.set(Arc::new(keys));
         self.adopt(differences);
+        self.set_changed();
         warn_of_gaps(&new);
         plan.iter().for_each(log_change);
         current.adopt(text, new);

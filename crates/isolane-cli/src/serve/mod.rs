@@ -11,6 +11,7 @@ mod counters;
 mod differences;
 mod edits;
 mod from_file;
+mod handover;
 mod limits;
 mod live_config;
 mod load;
@@ -24,6 +25,8 @@ mod qos;
 mod service;
 mod subsystem;
 mod times;
+mod upgrade;
+mod upgrade_request;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -38,12 +41,14 @@ use isolane_host::{Cores, IoChoice, Mode};
 use isolane_inspect::program::OnSlow;
 use isolane_memory::PAGE_SIZE;
 use isolane_rbd::Rbd;
+use isolane_reactor::inherited;
 use isolane_target::{
     AuthConfig, Listen, Placement, Target, TargetConfig, TargetLimits, TargetPort, parse_address,
 };
+use isolane_volume::file;
 use isolane_volume::spec::VolumeSpec;
 use isolane_volumes::Kinds;
-use signal_hook::consts::{SIGHUP, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGUSR1, SIGUSR2};
 
 use banner::Banner;
 use conditions::Conditions;
@@ -57,6 +62,7 @@ use parse::{
 use service::Service;
 use subsystem::{Opened, Planned};
 use times::Times;
+use upgrade::Started;
 
 use crate::choice::{Choice, one_of};
 use crate::cores;
@@ -279,6 +285,12 @@ pub struct Args {
     /// Print the counters of SIGUSR1 as JSON
     #[arg(long)]
     json: bool,
+    /// Continue the connections of the program before, whose state has this descriptor
+    #[arg(long, hide = true, value_name = "FD")]
+    resume_from: Option<i32>,
+    /// Report whether this program can continue the connections of another one
+    #[arg(long, hide = true, value_name = "FD")]
+    rehearse: Option<i32>,
 }
 
 /// Options with keys in a file.
@@ -389,6 +401,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             .with_hint("name one with --config, or leave out --strict")
             .of_usage());
     }
+    let (resume_from, rehearse) = (args.resume_from, args.rehearse);
     let (args, described) = match &args.config {
         Some(path) => {
             let Loaded { options, ports, subsystems, auth, limits, file } = load::load(path, args.strict)?;
@@ -407,7 +420,17 @@ pub fn run(args: Args) -> Result<(), Failure> {
             ((args.ports(), Vec::new()), planned, None, TargetLimits::default(), None)
         }
     };
+    if let Some(number) = rehearse {
+        return upgrade::report(&upgrade::read(number)?.1);
+    }
+    let (handover, state) = resume_from.map(upgrade::read).transpose()?.unzip();
+    let handover = handover.unwrap_or_default();
+    file::inherit(handover.take_files());
     let (opened, conditions) = subsystem::open(planned, &args, &kinds)?;
+    match file::close_inherited() {
+        0 => {}
+        count => log::warn!("{count} files of the program before are not served any longer"),
+    }
     let conditions = Arc::new(conditions);
     let needs_auth = file.as_ref().is_some_and(LiveConfig::needs_auth);
     let mut config = configure(&args, ports, &opened, auth)?;
@@ -417,7 +440,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let ports = config.listen.clone();
     is_starting.store(false, Ordering::Relaxed);
     let cores = config.cores.clone();
-    let target = Target::start(config).context("cannot start the target")?;
+    let is_resumed = state.is_some();
+    let started = Started::from_config(&config);
+    let target = match state {
+        Some(state) => Target::start_from(config, state, inherited::take),
+        None => Target::start(config),
+    };
+    let mut target = target.context("cannot start the target")?;
     log::info!("using {}", target.io_description());
     let addresses = target.local_addrs();
     for address in addresses.iter().filter(|address| !address.ip().is_loopback()) {
@@ -434,16 +463,27 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     let banner = banner.to_text();
     let has_file = file.is_some();
-    let operator = Arc::new(Operator::new(&target, kinds, &conditions, opened, file));
+    let operator = Arc::new(Operator::new(&target, kinds, &conditions, opened, file, handover.upgrades));
     let observed = Arc::clone(&operator);
     let mut side_threads = observe::start(&target, observed, &cores, (socket, args.metrics), args.on_slow)?;
-    output::announce(banner);
+    if is_resumed {
+        log::info!("upgrade {}: version {} continues", handover.upgrades, env!("CARGO_PKG_VERSION"));
+    } else {
+        output::announce(banner);
+    }
     let service = Service::start(&target, &summary)?;
+    signals.handle().add_signal(SIGUSR2).context("cannot listen for signals")?;
+    let running = upgrade::Running { started, operator: &operator, upgrades: handover.upgrades };
     for signal in signals.forever() {
         match signal {
             SIGUSR1 => {
                 let (counters, connections) = (target.counters(), target.connections());
                 log::write_stderr(counters::show(&counters, &connections, &conditions, args.json)?);
+            }
+            SIGUSR2 => {
+                if let Some(request) = operator.upgrades().take() {
+                    target = running.upgrade(target, request)?;
+                }
             }
             SIGHUP if has_file => reload(&operator)?,
             _ => break,
@@ -555,7 +595,7 @@ mod tests {
         let command = Args::augment_args(clap::Command::new("serve"));
         let options = command.get_arguments().map(|argument| argument.get_id().as_str().to_owned());
         let others: Vec<String> = options.filter(|id| !FILE_OPTIONS.contains(&id.as_str())).collect();
-        assert_eq!(others, ["config", "strict", "port", "json"]);
+        assert_eq!(others, ["config", "strict", "port", "json", "resume_from", "rehearse"]);
     }
 
     #[test]

@@ -16,11 +16,15 @@
 //! | `POST /v1/namespaces/N/read-only` | sets the write protection |
 //! | `POST /v1/config/apply` | makes the target what a text describes |
 //! | `POST /v1/config/edit` | changes objects in the file and the target |
+//! | `GET /v1/upgrade` | describes the program |
+//! | `POST /v1/upgrade` | replaces the program |
 //!
 //! Invariant: a volume is opened before anything changes, and a request that fails changes nothing.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -42,6 +46,7 @@ use super::differences::without_size;
 use super::live_config::LiveConfig;
 use super::qos;
 use super::subsystem::Opened;
+use super::upgrade_request::Upgrades;
 use crate::memory;
 use crate::volume;
 
@@ -54,6 +59,11 @@ pub struct Operator {
     pub(super) subsystems: Mutex<BTreeMap<String, Arc<SubsystemOperator>>>,
     /// The file of the target, if it has one.
     pub(super) file: Option<LiveConfig>,
+    upgrades: Upgrades,
+    /// Number of upgrades of this process.
+    upgraded: u64,
+    /// Subsystems, ports, or hosts have changed since the start.
+    is_changed: AtomicBool,
 }
 
 /// Executes requests for one subsystem.
@@ -63,6 +73,8 @@ pub(super) struct SubsystemOperator {
     conditions: Arc<Conditions>,
     /// By namespace ID. Locked during a change, so that there is one at a time.
     specs: Mutex<BTreeMap<u32, Served>>,
+    /// Namespaces differ from those at the start of the program.
+    is_changed: AtomicBool,
 }
 
 /// A namespace, as operators want it.
@@ -110,6 +122,12 @@ pub(super) struct Resize {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct Upgrade {
+    program: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct ReadOnly {
     read_only: bool,
 }
@@ -122,6 +140,7 @@ impl Operator {
         conditions: &Arc<Conditions>,
         subsystems: Vec<Opened>,
         file: Option<LiveConfig>,
+        upgraded: u64,
     ) -> Operator {
         let operator = Operator {
             target: target.control(),
@@ -129,12 +148,54 @@ impl Operator {
             conditions: Arc::clone(conditions),
             subsystems: Mutex::default(),
             file,
+            upgrades: Upgrades::default(),
+            upgraded,
+            is_changed: AtomicBool::new(false),
         };
         for Opened { subsystem, volumes, missing } in subsystems {
             let specs = volumes.into_iter().map(|volume| (volume.nsid, volume.spec)).chain(missing);
             operator.add_subsystem(&subsystem.nqn, specs);
         }
         operator
+    }
+
+    /// Returns requests to replace the program.
+    pub fn upgrades(&self) -> &Upgrades {
+        &self.upgrades
+    }
+
+    /// Returns the reason why another program cannot continue, if there is one.
+    pub fn check_upgrade(&self) -> Result<(), String> {
+        if self.is_changed.load(Ordering::Relaxed) {
+            return Err("the configuration was applied since the start; restart the target once".to_owned());
+        }
+        if let Some(file) = &self.file {
+            // The other program would serve what is in the file now.
+            file.text_for_edit(&file.lock()).map_err(|error| error.to_string())?;
+        }
+        self.all().values().try_for_each(|operator| operator.check_upgrade())
+    }
+
+    /// Records that the target serves something else than at its start.
+    pub(super) fn set_changed(&self) {
+        self.is_changed.store(true, Ordering::Relaxed);
+    }
+
+    fn upgrade(&self, request: &Request) -> Reply {
+        match request.method.as_str() {
+            "GET" => Reply::ok(json!({
+                "upgrades": self.upgraded,
+                "version": env!("CARGO_PKG_VERSION"),
+                "pid": std::process::id(),
+            })),
+            "POST" => match read::<Upgrade>(request) {
+                Ok(Upgrade { program }) => Reply::problem(409, "no upgrade", self.upgrades.request(program)),
+                Err(problem) => problem,
+            },
+            method => {
+                Reply::problem(405, "wrong method", format!("{method} is not possible for {}", request.path))
+            }
+        }
     }
 
     /// Accepts requests for a subsystem that the target serves.
@@ -145,6 +206,7 @@ impl Operator {
             kinds: Arc::clone(&self.kinds),
             conditions: Arc::clone(&self.conditions),
             specs: Mutex::new(specs.map(|(nsid, spec)| (nsid, spec.into())).collect()),
+            is_changed: AtomicBool::new(false),
         };
         self.all().insert(nqn.to_string(), Arc::new(operator));
     }
@@ -161,6 +223,9 @@ impl Operator {
     /// Returns the response, or `None` if there is no such path.
     pub fn execute(&self, request: &Request) -> Option<Reply> {
         let path = request.path.strip_prefix("/v1/")?;
+        if path == "upgrade" {
+            return Some(self.upgrade(request));
+        }
         if let Some(verb) = path.strip_prefix("config/") {
             return self.execute_config(request, verb);
         }
@@ -244,7 +309,32 @@ impl SubsystemOperator {
             }
             _ => return None,
         };
+        self.is_changed.fetch_or(reply.is_ok(), Ordering::Relaxed);
         Some(reply.unwrap_or_else(|problem| problem))
+    }
+
+    /// Memory ends with the program, and the other one opens what the arguments or the file describe.
+    fn check_upgrade(&self) -> Result<(), String> {
+        for (nsid, served) in &*self.specs() {
+            let leaves = self.kinds.leaves(&served.spec).map_err(|error| error.to_string())?;
+            if leaves.iter().any(|leaf| matches!(leaf.source, Source::Memory { .. })) {
+                let name = served.spec.name();
+                return Err(format!(
+                    "namespace {nsid} ({name}) would lose its data; remove it first, or restart the target"
+                ));
+            }
+        }
+        if self.is_changed.load(Ordering::Relaxed) {
+            let remedy = "undo them, or change arguments or file and restart the target";
+            return Err(format!("changes by `isolane ctl namespace` would be lost; {remedy}"));
+        }
+        let failed = |status: &NamespaceStatus| status.state != NamespaceState::Online;
+        match self.target.list().into_iter().find(failed) {
+            Some(NamespaceStatus { nsid, volume, .. }) => {
+                Err(format!("namespace {nsid} ({volume}) is not online; see `isolane ctl status`"))
+            }
+            None => Ok(()),
+        }
     }
 
     fn add_to(&self, nqn: &str, namespaces: &mut Vec<Value>, closing: &mut Vec<Value>) {

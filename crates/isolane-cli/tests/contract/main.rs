@@ -26,6 +26,7 @@ mod stderr;
 mod stop;
 mod subsystems;
 mod top;
+mod upgrade;
 mod verbs;
 
 use std::fs;

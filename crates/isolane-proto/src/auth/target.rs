@@ -61,6 +61,11 @@ impl TargetExchange {
         TargetExchange { config, state: State::Idle, is_authenticated: false, refusal: None }
     }
 
+    /// No exchange yet, on a queue whose host has proved its identity before.
+    pub fn authenticated(config: ExchangeConfig) -> TargetExchange {
+        TargetExchange { is_authenticated: true, ..TargetExchange::new(config) }
+    }
+
     /// Whether the host has proved its identity. A later exchange does not change it before it fails.
     pub fn is_authenticated(&self) -> bool {
         self.is_authenticated

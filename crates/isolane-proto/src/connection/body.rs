@@ -105,6 +105,28 @@ impl Body {
         self.digest.as_ref().is_none_or(|digest| digest.finish() == u32::from_le_bytes(self.received_digest))
     }
 
+    /// Appends the bytes of a PDU with this layout that have arrived after its header; its data is in
+    /// `destination`.
+    pub(crate) fn copy_arrived(&self, layout: PduLayout, destination: &Buffer, bytes: &mut Vec<u8>) {
+        let padding = usize::from(layout.padding).saturating_sub(self.padding_left);
+        bytes.resize(bytes.len() + padding, 0);
+        let len = (layout.data_len as usize).saturating_sub(self.data_left);
+        destination.for_each_slice(self.offset - len, len, |slice| bytes.extend_from_slice(slice));
+        if self.digest.is_some() && self.data_left == 0 {
+            bytes.extend_from_slice(&self.received_digest[..DIGEST_LEN - self.digest_left]);
+        }
+    }
+
+    /// Bytes of this PDU that have not arrived.
+    pub(crate) fn bytes_left(&self) -> usize {
+        self.padding_left + self.data_left + self.digest_left
+    }
+
+    /// Skips the next `len` bytes.
+    pub(crate) fn skip(&mut self, len: usize) {
+        self.padding_left = len;
+    }
+
     fn take_data(&mut self, input: &[u8], destination: Option<&mut Buffer>) -> usize {
         let data = &input[..self.data_left.min(input.len())];
         if data.is_empty() {

@@ -153,6 +153,51 @@ impl Receiver {
     }
 }
 
+/// State that another process can continue.
+impl Receiver {
+    /// The framing of this direction.
+    pub(crate) fn framing(&self) -> Framing {
+        self.framing
+    }
+
+    /// The bytes that were received and not parsed: a part of a header, and deferred input.
+    pub(crate) fn unparsed(&self) -> Vec<u8> {
+        [self.input.header(), self.input.unread(&[])].concat()
+    }
+
+    /// Whether all unparsed bytes are stored here, and none in an overflow or in predicted destinations.
+    pub(crate) fn is_self_contained(&self) -> bool {
+        !self.predictor.has_unverified() && (self.input.unread_len() == 0 || self.input.is_deferred())
+    }
+
+    /// Padding after the header of the current PDU, in bytes.
+    pub(crate) fn padding(&self) -> usize {
+        self.last_header.map_or(0, |header| header.layout.padding.into())
+    }
+
+    /// Appends the bytes of the current PDU that have arrived after its header.
+    pub(crate) fn copy_arrived(&self, destination: &Buffer, bytes: &mut Vec<u8>) {
+        if let Some(header) = self.last_header {
+            self.body.copy_arrived(header.layout, destination, bytes);
+        }
+    }
+
+    /// Bytes of the current PDU that have not arrived.
+    pub(crate) fn bytes_left(&self) -> usize {
+        self.body.bytes_left()
+    }
+
+    /// Continues with `unparsed` bytes, of which the first `skip`, and as many later ones as are missing, belong to
+    /// a PDU that is discarded.
+    pub(crate) fn resume(&mut self, unparsed: Vec<u8>, skip: usize) {
+        self.body.skip(skip);
+        if !unparsed.is_empty() {
+            self.input.received(unparsed.len(), 0, 0..0);
+            self.input.replace_unread(unparsed);
+        }
+    }
+}
+
 /// Headers.
 impl Receiver {
     /// The current header and its bytes, with its digest, which is not checked yet. `None` if

@@ -3,6 +3,8 @@
 //! Invariant: a queue stays in the table until its I/O has ended or the queue is abandoned. An
 //! association stays until the I/O of all of its queues has ended.
 
+mod freeze;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,6 +16,8 @@ use isolane_wire::feature::{
 use isolane_wire::log::{ErrorEntry, Transport};
 use isolane_wire::{Status, SubmissionEntry};
 
+pub use self::freeze::AssociationState;
+pub(super) use self::freeze::TotalsState;
 use super::event::AsyncEvents;
 use super::host_page::KeptPage;
 use super::keep_alive::KeepAlive;

@@ -75,6 +75,20 @@ impl AsyncEvents {
         self.completions.clear();
     }
 
+    /// Returns the held requests, and the completions.
+    pub(super) fn state(&self) -> (&[u16], &[(u16, Completion)]) {
+        (&self.held, &self.completions)
+    }
+
+    /// Returns requests with this state; `None` if there are too many.
+    pub(super) fn from_state(held: &[u16], completions: &[(u16, Completion)]) -> Option<AsyncEvents> {
+        let is_valid = held.len() + completions.len() <= MAX_ASYNC_EVENTS;
+        is_valid.then(|| AsyncEvents {
+            held: held.iter().copied().collect(),
+            completions: completions.iter().copied().collect(),
+        })
+    }
+
     fn release(&mut self, cid: u16) -> bool {
         let at = self.held.iter().position(|&held| held == cid);
         at.map(|at| self.held.remove(at)).is_some()

@@ -33,6 +33,16 @@ impl KeepAlive {
         u32::try_from(self.kato.as_millis()).unwrap_or(u32::MAX)
     }
 
+    /// Time since the timer was restarted.
+    pub(super) fn elapsed(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.since)
+    }
+
+    /// A timer that was restarted `elapsed` ago.
+    pub(super) fn resumed(kato_ms: u32, discovery: bool, elapsed: Duration, now: Instant) -> KeepAlive {
+        KeepAlive::new(kato_ms, discovery, now.checked_sub(elapsed).unwrap_or(now))
+    }
+
     /// Sets feature 0Fh.
     pub(super) fn set_kato(&mut self, kato_ms: u32, now: Instant) {
         self.kato = round_up_kato(kato_ms);

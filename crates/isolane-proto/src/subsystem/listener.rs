@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::config::{ConfigError, Listener, SubsystemConfig};
 
 /// Identifier of one listener of a port. It is unique, although its name can be used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct ListenerId(u32);
 
 impl ListenerId {

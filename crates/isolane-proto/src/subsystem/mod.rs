@@ -52,6 +52,7 @@ use isolane_wire::Nqn;
 
 use crate::completion::Completion;
 
+pub use association::AssociationState;
 pub use command::{data_expected, invalid_transfer_status, takes_data};
 pub use config::{
     ADMIN_IN_CAPSULE_BYTES, ConfigError, Generation, Listener, MAX_ADMIN_ENTRIES, MAX_NSID, NamespaceConfig,
@@ -61,7 +62,7 @@ pub use connect::parse_host;
 pub use host_page::HostPage;
 pub use io::{IoCommand, parse_io, parse_ranges};
 pub use listener::ListenerId;
-pub use port::Port;
+pub use port::{Port, PortState, ResumedQueue, SubsystemState};
 pub use shared::{ControllerStatus, IoCounters, IoTotals};
 
 /// A host, as its Connect names it.

@@ -2,6 +2,8 @@
 //!
 //! Invariant: every call for an association that has ended is ignored or fails its command.
 
+mod freeze;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -10,6 +12,7 @@ use isolane_wire::fabrics::ConnectData;
 use isolane_wire::opcode::AdminOpcode;
 use isolane_wire::{Nqn, SubmissionEntry};
 
+pub use self::freeze::{PortState, ResumedQueue, SubsystemState};
 use super::association::Association;
 use super::associations::Subsystem;
 use super::command::CommandContext;

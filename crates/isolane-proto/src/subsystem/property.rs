@@ -48,6 +48,9 @@ enum Phase {
     Failed,
 }
 
+/// The phases that can be continued elsewhere, by their numbers in a state.
+const PHASES: [Phase; 4] = [Phase::Disabled, Phase::Ready, Phase::ShutDown, Phase::Failed];
+
 /// Action that a write to CC requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transition {
@@ -65,6 +68,18 @@ impl Registers {
     /// A disabled controller.
     pub(super) fn new(discovery: bool) -> Registers {
         Registers { cc: Cc(0), phase: Phase::Disabled, discovery, flushes: 0 }
+    }
+
+    /// Returns CC and the phase as numbers; `None` while flushes or I/O queues must end first.
+    pub(super) fn state(&self) -> Option<(u32, u8)> {
+        let phase = PHASES.iter().position(|phase| *phase == self.phase)?;
+        (self.flushes == 0).then_some((self.cc.0, phase as u8))
+    }
+
+    /// Returns the registers with this state; `None` if there is no such phase.
+    pub(super) fn from_state(discovery: bool, (cc, phase): (u32, u8)) -> Option<Registers> {
+        let phase = *PHASES.get(usize::from(phase))?;
+        Some(Registers { cc: Cc(cc), phase, discovery, flushes: 0 })
     }
 
     /// Whether I/O is accepted and KATO runs.

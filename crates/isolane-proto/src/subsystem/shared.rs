@@ -48,6 +48,10 @@ impl ControllerStatus {
         }
     }
 
+    pub(super) fn had_traffic(&self) -> bool {
+        self.had_traffic.load(Relaxed)
+    }
+
     pub(super) fn take_traffic(&self) -> bool {
         self.had_traffic.swap(false, Relaxed)
     }
@@ -95,6 +99,16 @@ impl IoCounters {
     pub fn record_write(&self, bytes: u64) {
         add(&self.writes, 1);
         add(&self.bytes_written, bytes);
+    }
+
+    /// Counters that continue from these totals.
+    pub(super) fn from_totals(totals: IoTotals) -> IoCounters {
+        IoCounters {
+            reads: AtomicU64::new(totals.reads),
+            bytes_read: AtomicU64::new(totals.bytes_read),
+            writes: AtomicU64::new(totals.writes),
+            bytes_written: AtomicU64::new(totals.bytes_written),
+        }
     }
 
     pub(super) fn totals(&self) -> IoTotals {

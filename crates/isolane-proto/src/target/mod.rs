@@ -17,6 +17,9 @@
 pub(crate) mod capsule;
 mod config;
 mod event;
+mod freeze;
+#[cfg(test)]
+mod freeze_tests;
 mod permit;
 #[cfg(test)]
 mod predict_tests;
@@ -38,6 +41,7 @@ use isolane_wire::{Direction, Framing, SubmissionEntry};
 
 pub use config::{ConnectionConfig, Scheduling};
 pub use event::{DataLocation, Event, Transfer};
+pub use freeze::{CommandState, ConnectionState, GrantState, QueueState, ResumedData, StateError, Unstarted};
 pub use permit::Permit;
 
 use self::receive::Receiving;
@@ -133,6 +137,11 @@ impl Connection {
         self.slots.set_limit(entries as usize);
         self.submission_queue =
             SubmissionQueue { id: qid, entries, head: 0, flow_control_disabled, is_connecting: true };
+    }
+
+    /// Number of entries of its queue.
+    pub fn queue_entries(&self) -> usize {
+        self.submission_queue.entries as usize
     }
 
     /// The command of a permit.

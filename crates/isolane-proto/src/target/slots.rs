@@ -193,6 +193,36 @@ impl Slots {
         self.slots.iter_mut().filter_map(|slot| slot.buffer.take())
     }
 
+    /// The commands whose data is arriving, with their slots, in the order of their starts.
+    pub(super) fn arriving(&self) -> Vec<(u16, &Slot)> {
+        let all = (0..).zip(&self.slots);
+        let mut arriving: Vec<_> = all.filter(|(_, slot)| slot.occupied && slot.buffer.is_some()).collect();
+        arriving.sort_by_key(|(_, slot)| slot.transfer);
+        arriving
+    }
+
+    /// Inserts a command whose data is arriving at a free slot. Returns `false` if that is not possible.
+    pub(super) fn insert(&mut self, at: u16, slot: Slot) -> bool {
+        self.link_newest();
+        let index = usize::from(at);
+        if index >= self.limit || self.occupied >= self.limit || self.find(slot.cid).is_some() {
+            return false;
+        }
+        while self.slots.len() <= index {
+            let free = self.grow();
+            self.free.push(free);
+        }
+        let Some(position) = self.free.iter().position(|free| *free == at) else { return false };
+        self.free.swap_remove(position);
+        self.transfers += 1;
+        self.receiving += 1;
+        self.receiving_bytes += slot.buffer.as_ref().map_or(0, Buffer::len);
+        self.slots[index] = Slot { transfer: self.transfers, occupied: true, ..slot };
+        self.link(at);
+        self.occupied += 1;
+        true
+    }
+
     fn grow(&mut self) -> u16 {
         self.slots.push(Slot::default());
         (self.slots.len() - 1) as u16
@@ -313,6 +343,11 @@ impl Slot {
         self.grants.push(grant);
         Some(grant)
     }
+}
+
+/// Whether a tag can belong to a grant of this slot.
+pub(super) fn is_tag_of(ttag: u16, slot: u16) -> bool {
+    ttag & TAG_SLOT_MASK == slot
 }
 
 /// Maximum number of outstanding R2Ts of one command.

@@ -49,7 +49,12 @@ impl Grants {
         len <= share / 4 && self.unscheduled_bytes + len <= share
     }
 
-    fn outstanding(&mut self, unscheduled: bool) -> &mut usize {
+    /// Adds a slot with `left` bytes that were not requested yet.
+    pub(super) fn wait(&mut self, slot: u16, left: usize) {
+        self.turns.push(slot, left);
+    }
+
+    pub(super) fn outstanding(&mut self, unscheduled: bool) -> &mut usize {
         if unscheduled { &mut self.unscheduled_bytes } else { &mut self.outstanding_bytes }
     }
 }

@@ -177,9 +177,19 @@ impl Connection {
     /// responses suffice.
     #[inline(never)]
     fn queue_chunks(&mut self) {
-        let chunk_bytes = self.long_responses.scheduling.chunk_bytes;
         let ready_bytes = self.ready_bytes();
         self.long_responses.chunks.clear();
+        self.queue_chunks_until(ready_bytes);
+    }
+
+    /// Copies all bytes to send, after it has made PDUs of them. `None` if memory of a payload is not mapped.
+    pub(super) fn copy_unsent(&mut self) -> Option<Vec<u8>> {
+        self.queue_chunks_until(usize::MAX);
+        self.output.try_to_vec()
+    }
+
+    fn queue_chunks_until(&mut self, ready_bytes: usize) {
+        let chunk_bytes = self.long_responses.scheduling.chunk_bytes;
         while (self.output.pending_bytes() < ready_bytes || self.is_long_response_due())
             && let Some(mut turn) = self.long_responses.turns.next(|_| true)
         {

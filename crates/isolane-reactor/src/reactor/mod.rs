@@ -145,6 +145,21 @@ impl Reactor {
         self.listeners.remove_all(&mut self.backend);
     }
 
+    /// Stops accepting, or starts it again. In the meantime, connections wait in the kernel.
+    pub fn pause_listening(&mut self, paused: bool) {
+        self.listeners.paused = paused;
+    }
+
+    /// Returns the listening sockets, in the order of their indices.
+    pub fn listeners(&self) -> impl Iterator<Item = &TcpListener> {
+        self.listeners.sockets()
+    }
+
+    /// Stops accepting and returns all listeners.
+    pub fn take_listeners(&mut self) -> Vec<TcpListener> {
+        self.listeners.take(&mut self.backend)
+    }
+
     /// Starts a file operation. [`Event::File`] returns it with `token`; the kernel owns its buffer
     /// until then. An operation whose range exceeds its buffer, or a read into shared memory,
     /// completes with `InvalidInput`. An operation of zero bytes does nothing.

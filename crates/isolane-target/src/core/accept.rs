@@ -160,6 +160,7 @@ impl Driver {
             Lane { newcomer: Some(arrival), ..Lane::new(name(key), token, connection, limits, now) }
         });
         self.bind_token(token, key);
+        self.pause_if_frozen(token);
         match displaced {
             Some(lane) if lane.core == self.core.index => self.displace(lane),
             Some(lane) => self.core.shared.post(lane.core, Message::Displace { lane }),

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use isolane_memory::Payload;
 use isolane_proto::auth::{Computed, ExchangeConfig, Nonces, Parties, Received, TargetExchange, Work};
-use isolane_proto::subsystem::parse_host;
+use isolane_proto::subsystem::{Host, parse_host};
 use isolane_proto::target::{Permit, Transfer};
 use isolane_proto::{Completion, Failure};
-use isolane_wire::SubmissionEntry;
 use isolane_wire::auth::{AuthenticationReceiveCommand, AuthenticationSendCommand};
 use isolane_wire::fabrics::{ConnectData, ConnectResponse};
 use isolane_wire::opcode::{AdminOpcode, FabricsType};
+use isolane_wire::{Nqn, SubmissionEntry};
 
 use super::Core;
 use super::control_data::take_small_data;
@@ -57,22 +57,40 @@ pub(super) struct NoKey;
 impl Core {
     /// Returns the authentication that a Connect with this data requires; `None` if none.
     pub(super) fn required_authentication(&self, data: &[u8]) -> Result<Option<Box<Authentication>>, NoKey> {
-        let Some(config) = &self.shared.auth else { return Ok(None) };
+        if self.shared.auth.is_none() {
+            return Ok(None);
+        }
         let subsystem = ConnectData::decode_prefix(data).and_then(|data| data.subnqn.parse().ok());
         // The port refuses names that are not valid.
         let (Some(subsystem), Some(host)) = (subsystem, parse_host(data)) else { return Ok(None) };
+        self.authentication_of(&host, subsystem, false)
+    }
+
+    /// Returns the authentication that a queue of this host requires; `is_authenticated`: it has succeeded before.
+    pub(super) fn authentication_of(
+        &self,
+        host: &Host,
+        subsystem: Nqn,
+        is_authenticated: bool,
+    ) -> Result<Option<Box<Authentication>>, NoKey> {
+        let Some(config) = &self.shared.auth else { return Ok(None) };
         let Some(required) = config.keys.required(host.nqn.as_ref(), &subsystem) else { return Ok(None) };
         let host = host.nqn.filter(|_| !required.keys.is_empty()).ok_or(NoKey)?;
+        let exchange = ExchangeConfig {
+            parties: Parties { host, subsystem },
+            keys: required.keys,
+            policy: config.policy.clone(),
+            is_mutual: required.is_mutual,
+        };
         Ok(Some(Box::new(Authentication {
-            exchange: TargetExchange::new(ExchangeConfig {
-                parties: Parties { host, subsystem },
-                keys: required.keys,
-                policy: config.policy.clone(),
-                is_mutual: required.is_mutual,
-            }),
+            exchange: if is_authenticated {
+                TargetExchange::authenticated(exchange)
+            } else {
+                TargetExchange::new(exchange)
+            },
             is_receiving: false,
             computing: None,
-            is_reported: false,
+            is_reported: is_authenticated,
             until: self.now + config.timeout,
         })))
     }

@@ -33,6 +33,13 @@ pub(super) struct ShutdownState {
     flushes_failed: usize,
 }
 
+impl ShutdownState {
+    /// The core can end at once.
+    pub(super) fn finished(now: Instant) -> ShutdownState {
+        ShutdownState { deadline: now, drained: true, finished: true, flushes_failed: 0 }
+    }
+}
+
 impl Core {
     /// Ends the connection after a protocol violation or a deadline.
     pub(super) fn on_fatal(&mut self, lane: &mut Lane, error: &FatalError) {

@@ -45,7 +45,8 @@ impl Core {
 
     /// Passes the Connect to the port once all cores have replied.
     pub(super) fn try_connect(&mut self, lane: &mut Lane) {
-        let Some(connecting) = lane.connecting.take_if(|connecting| connecting.cores_left == 0) else {
+        let is_due = |connecting: &mut Connecting| connecting.cores_left == 0 && !self.frozen;
+        let Some(connecting) = lane.connecting.take_if(is_due) else {
             return;
         };
         let core = self.index;

@@ -90,6 +90,9 @@ impl Driver {
 
     /// Continues the drains with a bounded number of receives per turn.
     pub(super) fn poll_host_drains(&mut self) {
+        if self.core.frozen {
+            return;
+        }
         let mut host_drains = std::mem::take(&mut self.host_drains);
         host_drains.retain_mut(|drain| {
             drain.started = true;

@@ -67,6 +67,11 @@ impl Driver {
                 self.release_unused();
             }
             Message::Describe(sender) => self.describe_lanes(&sender),
+            Message::Freeze { still } => self.begin_freeze(still),
+            Message::TakeState(sender) => self.send_state(&sender),
+            Message::Thaw => self.thaw(),
+            Message::Leave(sender) => self.leave(&sender),
+            Message::Resume(lane) => self.resume_lane(*lane),
             Message::Stop { deadline } => self.begin_shutdown(deadline),
         }
     }

@@ -99,7 +99,7 @@ impl Migration {
 impl Driver {
     /// Reports the load and advances pending moves, if the scheduler is dynamic.
     pub(super) fn poll_migrations(&mut self) {
-        if self.migration.next_report.is_none() || self.core.stopping {
+        if self.migration.next_report.is_none() || self.core.stopping || self.core.frozen {
             return;
         }
         self.report_load();
@@ -266,7 +266,10 @@ impl Driver {
         });
         self.migrated_in.insert(id, key);
         match added {
-            Ok(token) => self.bind_token(token, key),
+            Ok(token) => {
+                self.bind_token(token, key);
+                self.pause_if_frozen(token);
+            }
             Err(error) => {
                 log::limited!(Warn, "cannot serve a connection that moved here: {error}");
                 if let Some(lane) = self.lanes.get_mut(key) {

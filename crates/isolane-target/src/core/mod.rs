@@ -25,6 +25,7 @@
 //! | [`nested`] | requests of nested volumes to their members |
 //! | [`fair_share`] | limits of one lane and one volume |
 //! | [`flush`] | flushes of all volumes: controller shutdown, end of the target |
+//! | [`freeze`] | stops all lanes, so that another process can continue them |
 //! | [`slow`] | commands that their volumes do not complete |
 //! | [`stalled`] | answers in place of a volume, and orphans |
 //! | [`send`] | one vectored send per lane and turn |
@@ -49,6 +50,7 @@ mod control_data;
 mod fair_share;
 mod fence;
 mod flush;
+mod freeze;
 mod io;
 mod job;
 mod mailbox;
@@ -68,6 +70,7 @@ mod waiting;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use isolane_memory::Pool;
@@ -125,6 +128,8 @@ pub(crate) struct Core {
     acks: AckSampler,
     /// The core accepts no more commands.
     stopping: bool,
+    /// Lanes are not read, and no deadline is checked.
+    frozen: bool,
     /// Lanes that may have ended.
     ended: Vec<SlabKey>,
     flushes: Flushes,
@@ -162,6 +167,8 @@ pub(crate) struct Driver {
     migration: migration::Migration,
     next_tick: Instant,
     shutdown: Option<close::ShutdownState>,
+    /// Receives a message each time this frozen core has nothing left to do.
+    still: Option<Sender<()>>,
 }
 
 impl Driver {
@@ -206,6 +213,7 @@ impl Driver {
             sends: SendList::new(config.zerocopy_threshold),
             acks: AckSampler::new(config.acks),
             stopping: false,
+            frozen: false,
             ended: Vec::new(),
             flushes: Flushes::default(),
         };
@@ -227,6 +235,7 @@ impl Driver {
             migration: migration::Migration::new(interval, config.mode, cores, cpu, now),
             next_tick: now + TICK,
             shutdown: None,
+            still: None,
         }
     }
 
@@ -269,6 +278,7 @@ impl Driver {
         self.core.hand_over_submitted();
         self.poll_migrations();
         self.poll_shutdown();
+        self.poll_freeze();
         turned
     }
 
@@ -360,7 +370,8 @@ impl Driver {
             || !self.core.flushes.is_empty()
             || !self.host_drains.is_empty()
             || !self.retiring.is_empty()
-            || self.shutdown.is_some();
+            || self.shutdown.is_some()
+            || self.core.frozen;
         if is_watching {
             let is_retrying = self.core.flushes.has_part_to_retry();
             return Some(now + if is_retrying { RETRY_DELAY } else { RECHECK_INTERVAL });

@@ -44,6 +44,11 @@ impl Core {
         }
     }
 
+    /// Returns the namespace of a held command.
+    pub(super) fn held_nsid(&self) -> Option<u32> {
+        self.held.first().map(|held| held.nsid)
+    }
+
     /// Forfeits all held commands.
     pub(super) fn forfeit_held(&mut self) {
         self.held.drain(..).for_each(|held| held.permit.forfeit());

@@ -6,7 +6,7 @@ use crate::lane::{Lane, Phase};
 impl Driver {
     /// Checks every deadline if a tick is due.
     pub(super) fn tick_if_due(&mut self) {
-        if self.core.now < self.next_tick {
+        if self.core.now < self.next_tick || self.core.frozen {
             return;
         }
         self.next_tick = self.core.now + TICK;

@@ -42,6 +42,7 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
 use crate::file_watch::Watch;
+pub use crate::inherited_files::{close_inherited, inherit};
 pub use features::Features;
 pub use state_machine::FileStateMachine;
 

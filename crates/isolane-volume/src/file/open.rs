@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::{Features, FileStateMachine, FileVolume, create, direct, identity_xattr, lock, lock_owner};
 use crate::file_watch::Watch;
+use crate::inherited_files as inherited;
 use crate::spec::{VolumeSpec, format_size};
 use crate::{Generation, Identity, OpenError, RestartLoss, VolumeDescription, VolumeInfo};
 
@@ -105,6 +106,9 @@ fn device_number(name: &str, path: &Path) -> Result<Option<(u32, u32)>, OpenErro
 }
 
 fn open_file(name: &str, path: &Path, spec: &VolumeSpec) -> Result<File, OpenError> {
+    if let Some(file) = inherited::take(path, spec.read_only) {
+        return Ok(file);
+    }
     let opened = OpenOptions::new().read(true).write(!spec.read_only).open(path);
     let file = opened.map_err(|error| to_open_error(name, &error, spec.read_only))?;
     lock::lock(name, path, &file, !spec.read_only)?;
@@ -118,7 +122,10 @@ fn open_device(name: &str, path: &Path, device: (u32, u32), spec: &VolumeSpec) -
         opened.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
             && !lock_owner::is_claimed(path, device)
     };
-    let opened = lock::retry_while_orphaned(name, open, is_orphaned);
+    let opened = match inherited::take(path, spec.read_only) {
+        Some(file) => Ok(file),
+        None => lock::retry_while_orphaned(name, open, is_orphaned),
+    };
     let file = opened.map_err(|error| match error.kind() {
         io::ErrorKind::ResourceBusy => lock::device_busy_error(name, path, device),
         _ => to_open_error(name, &error, spec.read_only),

@@ -1,0 +1,92 @@
+//! The memory file that an upgrade in place passes on: numbers of descriptors, then the state of the target.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+
+use isolane_reactor::inherited;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use serde::{Deserialize, Serialize};
+
+/// Everything but the state of the target.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Handover {
+    /// Number of upgrades of this process.
+    pub upgrades: u64,
+    /// Descriptors of the open files of volumes.
+    pub files: Vec<RawFd>,
+}
+
+impl Handover {
+    /// Takes the files. One that was not inherited is opened again by its path.
+    pub fn take_files(&self) -> Vec<File> {
+        let take = |number: &RawFd| inherited::take(*number).map(File::from);
+        self.files.iter().map(take).filter_map(Result::ok).collect()
+    }
+}
+
+/// Writes a sealed memory file that programs inherit.
+pub fn write(handover: &Handover, state: &[u8]) -> io::Result<OwnedFd> {
+    let sealed = MemfdFlags::ALLOW_SEALING;
+    // Kernels before 6.3 do not know the flag.
+    let memory = memfd_create(NAME, sealed | MemfdFlags::NOEXEC_SEAL).or_else(|error| match error {
+        Errno::INVAL => memfd_create(NAME, sealed),
+        error => Err(error),
+    })?;
+    let mut file = File::from(memory);
+    let header = serde_json::to_vec(handover)?;
+    file.write_all(&(header.len() as u64).to_le_bytes())?;
+    file.write_all(&header)?;
+    file.write_all(state)?;
+    file.rewind()?;
+    fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file.into())
+}
+
+/// Reads a memory file: the header, and the state.
+pub fn read(mut memory: impl Read) -> io::Result<(Handover, Vec<u8>)> {
+    let mut bytes = Vec::new();
+    memory.read_to_end(&mut bytes)?;
+    let truncated = || io::Error::new(io::ErrorKind::InvalidData, "it is truncated");
+    let (len, rest) = bytes.split_first_chunk().ok_or_else(truncated)?;
+    let len = usize::try_from(u64::from_le_bytes(*len)).map_err(|_| truncated())?;
+    let (header, state) = rest.split_at_checked(len).ok_or_else(truncated)?;
+    Ok((serde_json::from_slice(header)?, state.to_vec()))
+}
+
+/// Sets whether programs that this one executes inherit a descriptor.
+pub fn set_inherited(descriptor: impl AsFd, inherited: bool) -> io::Result<()> {
+    let flags = if inherited { FdFlags::empty() } else { FdFlags::CLOEXEC };
+    Ok(fcntl_setfd(descriptor, flags)?)
+}
+
+/// Returns a copy of a descriptor that programs inherit.
+pub fn inheritable(descriptor: impl AsFd) -> io::Result<OwnedFd> {
+    Ok(rustix::io::dup(descriptor)?)
+}
+
+const NAME: &str = "isolane-upgrade";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_file_is_read_as_written() {
+        let handover = Handover { upgrades: 3, files: vec![7, 9] };
+        let memory = File::from(write(&handover, b"state").unwrap());
+        assert!((&memory).write(b"x").is_err(), "it is sealed");
+        assert_eq!(read(&memory).unwrap(), (handover, b"state".to_vec()));
+    }
+
+    #[test]
+    fn other_bytes_are_refused() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for len in 0..200 {
+            let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(len).collect();
+            assert!(read(&bytes[..]).is_err());
+        }
+        assert!(read(&[2, 0, 0, 0, 0, 0, 0, 0, b'{', b'}'][..]).is_err());
+    }
+}

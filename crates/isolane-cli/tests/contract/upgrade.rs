@@ -1,0 +1,157 @@
+//! `isolane ctl upgrade`: the program is replaced while hosts use it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::{Server, fail, program, succeed, text};
+
+struct Upgraded {
+    server: Server,
+    socket: PathBuf,
+    dir: tempfile::TempDir,
+}
+
+/// A target of a file of 64 MiB.
+fn serving() -> Upgraded {
+    let dir = tempfile::tempdir().unwrap();
+    let (socket, image) = (dir.path().join("serve.sock"), dir.path().join("a.img"));
+    let volume = format!("{},size=64M", image.display());
+    let server = Server::start_with_log("info", &[&volume, "--control-socket", text(&socket)]);
+    Upgraded { server, socket, dir }
+}
+
+impl Upgraded {
+    fn arguments<'a>(&'a self, program: &'a [&'a str]) -> Vec<&'a str> {
+        [&["ctl", "--socket", text(&self.socket), "upgrade"], program].concat()
+    }
+
+    fn upgrade(&self) -> String {
+        succeed(&self.arguments(&[env!("CARGO_BIN_EXE_isolane")]))
+    }
+
+    fn refused(&self, program: &str) -> String {
+        fail(&self.arguments(&[program]))
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.server.log.path()).unwrap()
+    }
+}
+
+/// Writes and verifies until a time has passed; a lost connection is an error.
+fn verify(volume: &str, duration: &str) -> Child {
+    program()
+        .args(["bench", volume, "--rw", "randrw", "--verify", "--time", duration, "--reconnect", "0s"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn hosts_verify_their_data_over_several_upgrades() {
+    let target = serving();
+    let pid = target.server.child.id();
+    let bench = verify(&target.server.volume(1), "4s");
+    // The first connection reads the discovery log.
+    let connections = || target.log().matches(" has connected").count();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while connections() < 2 {
+        assert!(Instant::now() < deadline, "{}", target.log());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    for count in 1..=20 {
+        let printed = target.upgrade();
+        assert!(
+            printed.starts_with(&format!("process {pid}: version "))
+                && printed.ends_with(&format!(", upgrade {count}\n")),
+            "{printed}\n{}",
+            target.log()
+        );
+    }
+    let output = bench.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}\n{}", String::from_utf8_lossy(&output.stderr), target.log());
+    assert_eq!(connections(), 2, "{}", target.log());
+    assert!(target.server.stop());
+}
+
+#[test]
+fn unusable_programs_are_refused_and_the_target_continues() {
+    let target = serving();
+    let silent = target.dir.path().join("silent");
+    for (name, script) in
+        [("silent", "exit 0"), ("crash", "kill -SEGV $$"), ("other", "echo isolane-rehearsal {}")]
+    {
+        let path = target.dir.path().join(name);
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let crash = target.dir.path().join("crash");
+    let other = target.dir.path().join("other");
+    for (program, reason) in [
+        ("/bin/false", "the rehearsal failed with exit status: 1"),
+        ("/no/such/program", "cannot run /no/such/program"),
+        (text(&silent), "it has reported nothing"),
+        (text(&crash), "the rehearsal failed with signal: 11"),
+        (text(&other), "it has reported nothing"),
+    ] {
+        let error = target.refused(program);
+        assert!(error.contains(reason), "{program}: {error}");
+    }
+    let bench = verify(&target.server.volume(1), "200ms").wait_with_output().unwrap();
+    assert!(bench.status.success(), "{}", String::from_utf8_lossy(&bench.stderr));
+    let pid = target.server.child.id();
+    assert!(target.upgrade().starts_with(&format!("process {pid}: ")));
+    assert!(target.server.stop());
+}
+
+#[test]
+fn hanging_program_is_ended_and_the_target_continues() {
+    let target = serving();
+    let hang = target.dir.path().join("hang");
+    fs::write(&hang, "#!/bin/sh\nexec sleep 1000\n").unwrap();
+    fs::set_permissions(&hang, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let started = Instant::now();
+    let error = target.refused(text(&hang));
+    assert!(error.contains("the rehearsal has not ended within 10s"), "{error}");
+    assert!(started.elapsed() >= Duration::from_secs(10));
+    assert!(target.upgrade().ends_with(", upgrade 1\n"));
+    assert!(target.server.stop());
+}
+
+#[test]
+fn target_that_would_lose_something_refuses() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("serve.sock");
+    let server = Server::start(&["mem:16M", "--control-socket", text(&socket)]);
+    let error = fail(&["ctl", "--socket", text(&socket), "upgrade"]);
+    assert!(error.contains("namespace 1 (mem:16M) would lose its data"), "{error}");
+    drop(server);
+
+    let target = serving();
+    let added = format!("{},size=1M", target.dir.path().join("b.img").display());
+    succeed(&["ctl", "--socket", text(&target.socket), "namespace", "add", &added]);
+    let error = target.refused(env!("CARGO_BIN_EXE_isolane"));
+    assert!(error.contains("changes by `isolane ctl namespace` would be lost"), "{error}");
+}
+
+#[test]
+fn file_stays_locked_over_an_upgrade() {
+    let target = serving();
+    target.upgrade();
+    let image = target.dir.path().join("a.img");
+    let error = fail(&["serve", text(&image), "--listen", "127.0.0.1:0"]);
+    assert!(error.contains("in use by"), "{error}");
+    let log = target.log();
+    assert!(!log.contains("not served any longer"), "{log}");
+}
+
+#[test]
+fn state_of_another_program_is_refused() {
+    for option in ["--rehearse=99", "--resume-from=99", "--rehearse=0", "--resume-from=1"] {
+        let error = fail(&["serve", option, "null:1M", "--listen", "127.0.0.1:0"]);
+        assert!(error.contains("the state of the target before"), "{option}: {error}");
+    }
+}

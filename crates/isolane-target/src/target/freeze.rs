@@ -1,0 +1,284 @@
+//! Freeze of a target, so that another process continues its connections.
+//!
+//! Invariant: until [`Frozen::hand_over`], nothing has changed that a host can see, and dropping the [`Frozen`]
+//! continues the target.
+
+use std::fmt;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use isolane_proto::subsystem::{AssociationId, ConnectionInfo, Port};
+use isolane_proto::target::StateError;
+use isolane_wire::Nqn;
+use parking_lot::MutexGuard;
+
+use super::Target;
+use crate::config::TargetConfig;
+use crate::error::StartError;
+use crate::frozen::{Content, CoreState, FrozenState, LaneState, ResumedLane, Unfinished};
+use crate::shared::{Message, Shared};
+
+/// A target that serves nothing until another process continues its connections, or until this is dropped.
+pub struct Frozen<'a> {
+    target: &'a Target,
+    state: FrozenState,
+    is_handed_over: bool,
+    /// Namespaces and subsystems stay as they are.
+    _changes: MutexGuard<'a, ()>,
+}
+
+/// Reason why a target cannot be frozen. It continues.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Work has not ended in time.
+    #[error("{work} has not ended within {within:?}; try again when it has, see `isolane ctl status`")]
+    Unfinished {
+        /// The namespace, the volume, and the operation.
+        work: String,
+        /// The time, in which no command was accepted.
+        within: Duration,
+    },
+    /// A reactor does not react.
+    #[error("a reactor has not replied within {within:?}; see `isolane ctl status`")]
+    NoReply {
+        /// The time.
+        within: Duration,
+    },
+}
+
+impl Target {
+    /// Stops accepting and reading, and waits until the commands in flight have ended: for `within` at most.
+    ///
+    /// # Errors
+    /// If work has not ended in time. The target then continues as if nothing had happened.
+    pub fn freeze(&self, within: Duration) -> Result<Frozen<'_>, Refused> {
+        let deadline = Instant::now() + within;
+        let Some(changes) = self.shared.changes.try_lock_for(within) else {
+            let work = String::from("a change of namespaces");
+            return Err(Refused::Unfinished { work, within });
+        };
+        let thaw = Thaw(&self.shared);
+        let (sender, still) = mpsc::channel();
+        self.shared.post_to_all(|| Message::Freeze { still: sender.clone() });
+        drop(sender);
+        for _ in 0..self.threads.len() {
+            if still.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_err() {
+                break;
+            }
+        }
+        loop {
+            match self.take_state(deadline) {
+                Ok(content) => {
+                    std::mem::forget(thaw);
+                    let state = FrozenState { content, sockets: Vec::new() };
+                    return Ok(Frozen { target: self, state, is_handed_over: false, _changes: changes });
+                }
+                Err(None) => return Err(Refused::NoReply { within }),
+                Err(Some(unfinished)) if Instant::now() >= deadline => {
+                    return Err(Refused::Unfinished { work: unfinished.to_string(), within });
+                }
+                Err(Some(_)) => std::thread::sleep(RETRY_INTERVAL),
+            }
+        }
+    }
+
+    /// Continues the connections of a frozen target with this configuration. `take` returns the socket with a number of
+    /// the state. Connections whose subsystem or permission is gone are closed.
+    ///
+    /// # Errors
+    /// Those of [`Target::start`], or a state that no target can have.
+    pub fn start_from(
+        config: TargetConfig,
+        state: FrozenState,
+        take: impl FnMut(RawFd) -> std::io::Result<OwnedFd>,
+    ) -> Result<Target, StartError> {
+        Target::start_with(config, Some(Resumed::new(state.content, take)))
+    }
+
+    /// Asks each core for its state. `None`: one does not reply.
+    fn take_state(&self, deadline: Instant) -> Result<Content, Option<Unfinished>> {
+        let (sender, replies) = mpsc::channel();
+        self.shared.post_to_all(|| Message::TakeState(sender.clone()));
+        drop(sender);
+        let wait = deadline.saturating_duration_since(Instant::now()).max(REPLY_TIMEOUT);
+        let cores = collect(&replies, self.threads.len(), wait).ok_or(None)?;
+        let cores = cores.into_iter().collect::<Result<Vec<CoreState>, _>>()?;
+        let port = self.shared.control(|port| port.freeze(Instant::now()));
+        let port = port.ok_or_else(|| Unfinished::new("the end of an association"))?;
+        let (mut listeners, mut lanes) = (Vec::new(), Vec::new());
+        for core in cores {
+            listeners.extend(core.listeners);
+            lanes.extend(core.lanes);
+        }
+        let content = Content { port, listeners, lanes };
+        // A queue connects or ends between two of the replies.
+        content.check().map_err(|_| Unfinished::new("a connection"))?;
+        Ok(content)
+    }
+}
+
+impl Frozen<'_> {
+    /// Returns the state, whose sockets are named only.
+    pub fn state(&self) -> &FrozenState {
+        &self.state
+    }
+
+    /// Ends the target without a change of any connection, and returns the state with its sockets. Drop or shut down the
+    /// target afterwards.
+    ///
+    /// # Errors
+    /// If a reactor does not react. Its connections are lost then.
+    pub fn hand_over(mut self) -> Result<FrozenState, Refused> {
+        self.is_handed_over = true;
+        let (sender, replies) = mpsc::channel();
+        self.target.shared.post_to_all(|| Message::Leave(sender.clone()));
+        drop(sender);
+        let within = REPLY_TIMEOUT;
+        let sockets =
+            collect(&replies, self.target.threads.len(), within).ok_or(Refused::NoReply { within })?;
+        let content = self.state.content.clone();
+        Ok(FrozenState { content, sockets: sockets.into_iter().flatten().collect() })
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        if !self.is_handed_over {
+            drop(Thaw(&self.target.shared));
+        }
+    }
+}
+
+impl fmt::Debug for Frozen<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frozen").field("connections", &self.state.connections()).finish_non_exhaustive()
+    }
+}
+
+/// Continues the cores when it is dropped.
+struct Thaw<'a>(&'a Arc<Shared>);
+
+impl Drop for Thaw<'_> {
+    fn drop(&mut self) {
+        self.0.post_to_all(|| Message::Thaw);
+    }
+}
+
+impl fmt::Display for Unfinished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Unfinished { nsid, volume, operation } = self;
+        match (nsid, volume) {
+            (Some(nsid), Some(volume)) => write!(f, "namespace {nsid} ({volume}): {operation}"),
+            (Some(nsid), None) => write!(f, "namespace {nsid}: {operation}"),
+            _ => f.write_str(operation),
+        }
+    }
+}
+
+/// Returns one reply of each of `count` senders, or `None` if one is missing.
+fn collect<T>(replies: &Receiver<T>, count: usize, within: Duration) -> Option<Vec<T>> {
+    let deadline = Instant::now() + within;
+    let mut all = Vec::with_capacity(count);
+    while all.len() < count {
+        match replies.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(reply) => all.push(reply),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
+        }
+    }
+    Some(all)
+}
+
+/// The state that a target starts from.
+pub(super) struct Resumed<'a> {
+    content: Content,
+    take: Box<dyn FnMut(RawFd) -> std::io::Result<OwnedFd> + 'a>,
+    listeners: Vec<(SocketAddr, TcpListener)>,
+}
+
+impl<'a> Resumed<'a> {
+    fn new(content: Content, mut take: impl FnMut(RawFd) -> std::io::Result<OwnedFd> + 'a) -> Resumed<'a> {
+        let listeners = content.listeners.iter().filter_map(|(address, socket)| match take(*socket) {
+            Ok(socket) => Some((*address, TcpListener::from(socket))),
+            Err(error) => {
+                log::warn!("{address}: the listener is not inherited: {error}");
+                None
+            }
+        });
+        let listeners = listeners.collect();
+        Resumed { content, take: Box::new(take), listeners }
+    }
+
+    /// Takes the listener of an address.
+    pub(super) fn listener(&mut self, address: SocketAddr) -> Option<TcpListener> {
+        let is_same = |(at, _): &(SocketAddr, TcpListener)| {
+            *at == address || (address.port() == 0 && at.ip() == address.ip())
+        };
+        let index = self.listeners.iter().position(is_same)?;
+        Some(self.listeners.remove(index).1)
+    }
+
+    /// Continues the associations.
+    pub(super) fn resume(&self, port: &mut Port) -> Result<(), StateError> {
+        for lost in port.resume(&self.content.port, Instant::now())? {
+            log::warn!("the connections of {lost} end: the configuration no longer admits them");
+        }
+        Ok(())
+    }
+
+    /// Gives each connection to the core with its number, or to another one with capacity.
+    pub(super) fn post_lanes(mut self, shared: &Shared) {
+        let cores = shared.mailboxes.len();
+        for lane in std::mem::take(&mut self.content.lanes) {
+            let core = lane.core as usize % cores;
+            let socket = match (self.take)(lane.socket) {
+                Ok(socket) => Some(socket),
+                Err(error) => {
+                    log::warn!("{}: the connection is not inherited: {error}", lane.remote);
+                    None
+                }
+            };
+            self.post_lane(shared, lane, socket, core);
+        }
+    }
+
+    fn post_lane(&self, shared: &Shared, lane: LaneState, socket: Option<OwnedFd>, core: usize) {
+        let LaneState { local, remote, listener, is_authenticated, conn, .. } = lane;
+        let mut queue = None;
+        let mut to = Some(core);
+        if let Some(name) = lane.queue {
+            let mut subsystems = self.content.port.subsystems.iter();
+            let nqn =
+                subsystems.find(|it| it.number == name.subsystem).and_then(|it| it.nqn.parse::<Nqn>().ok());
+            let found = nqn.and_then(|nqn| shared.control(|port| port.find_any_subsystem(&nqn)));
+            // The association has not been continued if nothing is found, which was logged.
+            let Some(subsystem) = found else { return };
+            let id = AssociationId { subsystem, cntlid: name.cntlid, serial: name.serial };
+            let Some(resumed) = shared.control(|port| port.resumed_queue(id, name.qid)) else { return };
+            let cores = shared.mailboxes.len();
+            to = (0..cores).map(|more| (core + more) % cores).find(|core| shared.lane_quota.admit(*core, 0));
+            if socket.is_none() || to.is_none() {
+                log::warn!("{remote}: the connection ends: it has no socket, or all reactors are full");
+                to.into_iter().for_each(|core| shared.lane_quota.disconnect(core));
+                shared.control(|port| {
+                    port.handle_disconnected(id, name.qid);
+                    port.handle_drained(id, name.qid);
+                });
+                return;
+            }
+            queue = Some((id, name.qid, resumed));
+        }
+        if let (Some(socket), Some(core)) = (socket, to) {
+            let connection = ConnectionInfo { local, remote, listener };
+            let lane = ResumedLane { socket, connection, conn, queue, is_authenticated };
+            shared.post(core, Message::Resume(Box::new(lane)));
+        }
+    }
+}
+
+/// Interval at which a state is requested again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
+/// Minimum time for a core to reply.
+const REPLY_TIMEOUT: Duration = Duration::from_millis(500);

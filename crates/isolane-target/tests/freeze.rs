@@ -1,0 +1,277 @@
+//! A target whose connections another one continues.
+
+mod common;
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use common::stuck::Stuck;
+use common::*;
+use isolane_target::{FrozenState, FrozenStateError, Refused, Target, TargetConfig};
+use isolane_wire::pdu::{CapsuleCmd, ControllerPdu};
+use isolane_wire::{Sgl, Status, SubmissionEntry, admin, digest};
+
+const WITHIN: Duration = Duration::from_secs(30);
+
+/// Two reactors, and an address that later targets can inherit.
+fn two_cores(volumes: &[&str]) -> TargetConfig {
+    TargetConfig { cores: one_core_twice(), ..config(volumes) }
+}
+
+/// Returns a copy of a socket of a state.
+fn copy_of(state: &FrozenState, number: RawFd) -> std::io::Result<OwnedFd> {
+    let mut sockets = state.sockets().iter().filter(|socket| socket.as_raw_fd() == number);
+    sockets.next().ok_or(std::io::ErrorKind::NotFound)?.as_fd().try_clone_to_owned()
+}
+
+/// Replaces a target, as another process would.
+fn upgrade(target: Target, config: &TargetConfig) -> Target {
+    let state = target.freeze(WITHIN).unwrap().hand_over().unwrap();
+    drop(target);
+    let read = FrozenState::from_bytes(&state.to_bytes()).unwrap();
+    Target::start_from(config.clone(), read, |number| copy_of(&state, number)).unwrap()
+}
+
+fn on_transport(entry: SubmissionEntry, len: u32) -> SubmissionEntry {
+    SubmissionEntry { sgl: Sgl::Transport { len }, ..entry }
+}
+
+#[test]
+fn hosts_do_not_notice_upgrades_under_load() {
+    let config = two_cores(&["mem:16M"]);
+    let (mut target, address) = start(config.clone());
+    let mut admin = MockHost::admin(address);
+    let cntlid = admin.cntlid;
+    let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let hosts: Vec<_> = (1..5_u16)
+        .map(|qid| {
+            let mut queue = admin.io_queue_with(qid, 31, digests(qid.is_multiple_of(2), qid > 2), HOST);
+            let (stop, rounds) = (Arc::clone(&stop), Arc::clone(&rounds));
+            thread::spawn(move || {
+                let base = u64::from(qid) * 4096;
+                let mut seed = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    seed += 1;
+                    let (short, long) = (pattern(seed, 4096), pattern(!seed, 256 << 10));
+                    assert_eq!(queue.write(write_entry(base, 8), &short).0.status, Status::SUCCESS);
+                    assert_eq!(queue.push(write_entry(base + 8, 512), &long).status, Status::SUCCESS);
+                    let (status, data) = queue.fetch(read_entry(base, 8), 4096);
+                    assert!(status.status == Status::SUCCESS && data == short);
+                    let (status, data) = queue.fetch(read_entry(base + 8, 512), 256 << 10);
+                    assert!(status.status == Status::SUCCESS && data == long);
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                }
+                queue
+            })
+        })
+        .collect();
+    for _ in 0..5 {
+        let before = rounds.load(Ordering::Relaxed);
+        target = upgrade(target, &config);
+        eventually("hosts continue", || rounds.load(Ordering::Relaxed) >= before + 8);
+    }
+    stop.store(true, Ordering::Relaxed);
+    let _queues: Vec<MockHost> = hosts.into_iter().map(|host| host.join().unwrap()).collect();
+    let associations = target.associations();
+    assert_eq!(associations.len(), 1);
+    assert_eq!((associations[0].id.cntlid, associations[0].queues), (cntlid, 5));
+    assert!(admin.property(CSTS) & 1 == 1, "the controller is still ready");
+    let next = MockHost::admin(target.local_addrs()[0]);
+    assert_ne!(next.cntlid, cntlid, "new hosts can connect");
+    assert_eq!(target.local_addrs(), [address]);
+}
+
+#[test]
+fn held_async_event_request_completes_after_upgrade() {
+    let config = config(&["mem:1M"]);
+    let (target, address) = start(config.clone());
+    let mut admin = MockHost::admin(address);
+    let event = admin.send(admin::async_event_request(), &[]);
+    admin.property(CSTS);
+    let target = upgrade(target, &config);
+    target.add_namespace(None, volume("mem:2M")).unwrap();
+    assert_eq!(admin.completion(event).0.status, Status::SUCCESS);
+}
+
+#[test]
+fn notice_of_another_configuration_follows_upgrade() {
+    let before = config(&["mem:1M"]);
+    let (target, address) = start(before.clone());
+    let mut admin = MockHost::admin(address);
+    let event = admin.send(admin::async_event_request(), &[]);
+    admin.property(CSTS);
+    let mut after = before.clone();
+    after.subsystems[0].volumes.push((2, volume("mem:2M")));
+    let _target = upgrade(target, &after);
+    assert_eq!(admin.completion(event).0.status, Status::SUCCESS, "namespace 2 is new");
+}
+
+#[test]
+fn carries_parts_of_pdus_and_unsent_data() {
+    let config = two_cores(&["mem:4M"]);
+    let (mut target, address) = start(config.clone());
+    let (_admin, mut queue) = pair(address, 31);
+    let data = pattern(5, 8192);
+    let header = CapsuleCmd {
+        entry: SubmissionEntry { cid: 700, ..in_capsule(write_entry(0, 16), &data) },
+        data_len: 8192,
+    };
+    let bytes = [&header.encode(&queue.outbound)[..], &data].concat();
+    let mut rest = &bytes[..];
+    for len in [30, 60, 1000, 5000] {
+        let (now, later) = rest.split_at(len);
+        queue.send_bytes(now);
+        rest = later;
+        target = upgrade(target, &config);
+    }
+    queue.send_bytes(rest);
+    assert_eq!(queue.completion(700).0.status, Status::SUCCESS);
+    let long: Vec<u16> =
+        (0..8).map(|_| queue.send(on_transport(read_entry(0, 2048), 1 << 20), &[])).collect();
+    target = upgrade(target, &config);
+    for cid in long {
+        let (status, read) = queue.completion(cid);
+        assert!(status.status == Status::SUCCESS && read[..8192] == data);
+    }
+    drop(target);
+}
+
+#[test]
+fn carries_requested_data_that_the_host_has_not_sent() {
+    let config = config(&["mem:4M"]);
+    let (target, address) = start(config.clone());
+    let (_admin, mut queue) = pair(address, 31);
+    let data = pattern(6, 65536);
+    let cid = queue.send(on_transport(write_entry(0, 128), 65536), &[]);
+    let ControllerPdu::R2t(r2t) = queue.answer().pdu else { panic!("no R2T") };
+    let _target = upgrade(target, &config);
+    queue.send_granted(&r2t, &data);
+    assert_eq!(queue.completion(cid).0.status, Status::SUCCESS);
+    assert!(queue.fetch(read_entry(0, 128), 65536).1 == data);
+}
+
+#[test]
+fn carries_connections_before_connect() {
+    let config = config(&["mem:1M"]);
+    let (target, address) = start(config.clone());
+    let silent = MockHost::dial(address);
+    let mut initialized = MockHost::initialized(address, digests(true, true));
+    eventually("both are accepted", || target.counters().connections_open == 2);
+    let target = upgrade(target, &config);
+    let answer = initialized.connect(0, 0xffff, NQN, HOST, 31);
+    assert_eq!(answer.status, Status::SUCCESS);
+    assert_eq!(target.counters().connections_before_connect, 1);
+    drop(silent);
+    eventually("one is left", || target.counters().connections_open == 1);
+}
+
+#[test]
+fn operation_at_volume_refuses_upgrade() {
+    let (stuck, relief) = Stuck::new();
+    let (target, address) = start(serving(vec![(1, stuck.clone()), (2, volume("mem:1M"))]));
+    let (_admin, mut queue) = pair(address, 31);
+    let hung = queue.send(in_capsule(write_entry(0, 1), &[1; 512]), &[1; 512]);
+    eventually("the write is at the volume", || stuck.started() == 1);
+    let refused = target.freeze(Duration::from_millis(50)).unwrap_err();
+    let Refused::Unfinished { work, .. } = &refused else { panic!("{refused}") };
+    assert_eq!(work, "namespace 1 (stuck): write");
+    let other = SubmissionEntry { nsid: 2, ..read_entry(0, 1) };
+    assert_eq!(queue.fetch(other, 512).0.status, Status::SUCCESS, "the target continues");
+    relief.release();
+    assert_eq!(queue.completion(hung).0.status, Status::SUCCESS);
+    drop(target.freeze(WITHIN).unwrap());
+    let _next = MockHost::admin(address);
+}
+
+#[test]
+fn dropped_freeze_continues() {
+    let (target, address) = start(two_cores(&["mem:4M"]));
+    let (_admin, mut queue) = pair(address, 31);
+    for seed in 0..20 {
+        let data = pattern(seed, 65536);
+        let cid = queue.send(on_transport(write_entry(0, 128), 65536), &[]);
+        let frozen = target.freeze(WITHIN).unwrap();
+        assert_eq!(frozen.state().connections(), 2);
+        drop(frozen);
+        let ControllerPdu::R2t(r2t) = queue.answer().pdu else { panic!("no R2T") };
+        queue.send_granted(&r2t, &data);
+        assert_eq!(queue.completion(cid).0.status, Status::SUCCESS);
+        assert!(queue.fetch(read_entry(0, 128), 65536).1 == data);
+    }
+}
+
+#[test]
+fn association_without_permission_ends() {
+    let before = config(&["mem:1M"]);
+    let (target, address) = start(before.clone());
+    let (mut admin, mut queue) = pair(address, 31);
+    let mut after = before.clone();
+    after.subsystems[0].allowed_hosts = Some(Vec::new());
+    let target = upgrade(target, &after);
+    admin.expect_end();
+    queue.expect_end();
+    assert!(target.associations().is_empty());
+}
+
+#[test]
+fn altered_state_is_refused() {
+    let (target, address) = start(config(&["mem:1M"]));
+    let (_admin, _queue) = pair(address, 31);
+    let state = target.freeze(WITHIN).unwrap().state().to_bytes();
+    assert!(FrozenState::from_bytes(&state).is_ok());
+    for len in 0..state.len() {
+        assert!(FrozenState::from_bytes(&state[..len]).is_err(), "{len}");
+    }
+    for at in 0..state.len() {
+        let mut altered = state.clone();
+        altered[at] ^= 1 << (at % 8);
+        assert!(FrozenState::from_bytes(&altered).is_err(), "{at}");
+    }
+    let mut newer = state;
+    newer[8] += 1;
+    let found = FrozenState::VERSION + 1;
+    let error = FrozenState::from_bytes(&newer).map(drop);
+    assert_eq!(error, Err(FrozenStateError::Version { found }));
+    assert_eq!(FrozenState::from_bytes(&[0; 100]).map(drop), Err(FrozenStateError::Foreign));
+}
+
+/// A state with a valid checksum that no target has written.
+fn forged(state: &[u8], random: &mut fastrand::Rng) -> Vec<u8> {
+    let mut content = state[24..].to_vec();
+    for _ in 0..random.usize(1..6) {
+        let at = random.usize(..content.len());
+        content[at] = random.u8(..);
+    }
+    let sum = digest::crc32c(&content).to_le_bytes();
+    [&state[..20], &sum, &content].concat()
+}
+
+#[test]
+fn forged_state_is_refused_or_served() {
+    let config = config(&["mem:1M"]);
+    let (target, address) = start(config.clone());
+    let (mut admin, mut queue) = pair(address, 31);
+    admin.send(admin::async_event_request(), &[]);
+    queue.send(on_transport(write_entry(0, 128), 65536), &[]);
+    queue.answer();
+    let state = target.freeze(WITHIN).unwrap().hand_over().unwrap();
+    drop(target);
+    let bytes = state.to_bytes();
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut served = 0;
+    for _ in 0..2000 {
+        let Ok(forged) = FrozenState::from_bytes(&forged(&bytes, &mut random)) else { continue };
+        if served < 20 {
+            served += 1;
+            let take = |number| copy_of(&state, number);
+            if let Ok(target) = Target::start_from(config.clone(), forged, take) {
+                let frozen = target.freeze(WITHIN).unwrap();
+                drop(frozen.hand_over());
+            }
+        }
+    }
+    assert!(served > 0, "some alterations are possible values");
+}
