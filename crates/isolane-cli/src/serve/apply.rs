@@ -7,6 +7,7 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
+use std::thread;
 
 use isolane_config::{Config, Effect, diff};
 use isolane_inspect::program::{Reply, Request};
@@ -22,7 +23,7 @@ use super::live_config::{Current, LiveConfig, warn_of_gaps};
 use super::operator::{CLOSE_TIMEOUT, Operator, read};
 use super::port_changes::PortChanges;
 use super::subsystem::{Planned, open_all};
-use crate::failure::Failure;
+use crate::failure::{Context, Failure};
 use crate::memory;
 use crate::volume;
 
@@ -85,8 +86,15 @@ impl Operator {
         })
     }
 
+    /// Applies the file in a thread of its own, because a volume can open slowly, and signals wait.
+    pub fn start_reload(operator: &Arc<Operator>) -> Result<(), Failure> {
+        let operator = Arc::clone(operator);
+        let thread = thread::Builder::new().name("reload".into()).spawn(move || operator.reload());
+        thread.map(drop).context("cannot apply the file")
+    }
+
     /// Applies the present text of the file, and logs the result.
-    pub fn reload(&self) {
+    fn reload(&self) {
         let Some(file) = &self.file else { return };
         let path = file.path().display();
         let applied = file.read().map_err(|error| error.to_string()).and_then(|text| {
@@ -150,7 +158,9 @@ impl Operator {
         drop(volumes);
         file.keys.set(Arc::new(keys));
         self.adopt(differences);
-        self.set_changed();
+        if !plan.is_empty() {
+            self.set_changed();
+        }
         warn_of_gaps(&new);
         plan.iter().for_each(log_change);
         current.adopt(text, new);

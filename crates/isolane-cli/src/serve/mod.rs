@@ -32,7 +32,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use clap::builder::UnknownArgumentValueParser;
@@ -485,7 +484,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
                     target = running.upgrade(target, request)?;
                 }
             }
-            SIGHUP if has_file => reload(&operator)?,
+            SIGHUP if has_file => Operator::start_reload(&operator)?,
             _ => break,
         }
     }
@@ -498,13 +497,6 @@ pub fn run(args: Args) -> Result<(), Failure> {
     drop(conditions);
     rbd.wait_for_closed(volume::RBD_CLOSE_TIMEOUT);
     stopped
-}
-
-/// Applies the file in a thread of its own, because a volume can open slowly, and signals wait.
-fn reload(operator: &Arc<Operator>) -> Result<(), Failure> {
-    let operator = Arc::clone(operator);
-    let thread = thread::Builder::new().name("reload".into()).spawn(move || operator.reload());
-    thread.map(drop).context("cannot apply the file")
 }
 
 fn summary(subsystems: &[Opened]) -> String {

@@ -376,3 +376,19 @@ fn namespace_is_hidden_from_other_hosts() {
     assert!(sees(other));
     assert!(target.server.stop());
 }
+
+#[test]
+fn upgrade_keeps_what_the_file_describes() {
+    let target = start();
+    let program = env!("CARGO_BIN_EXE_isolane");
+    let before = target.file();
+    assert!(target.ctl(&["upgrade", program]).contains("version"), "the same program continues");
+    succeed(&["info", &target.uri(A)]);
+    target.write(&format!("{before}# mine\n"));
+    assert!(target.refused(&["upgrade", program]).contains("has changes that are not applied"));
+    target.write(&format!("{before}\n[[subsystem.namespace]]\nnsid = 2\nvolume = \"null:1M\"\n"));
+    target.apply(&[]);
+    assert!(target.refused(&["upgrade", program]).contains("was applied since the start"));
+    assert_eq!(target.namespaces(), [namespace(A, 1, 1), namespace(A, 2, 1)]);
+    assert!(target.server.stop());
+}
