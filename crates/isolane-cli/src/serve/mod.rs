@@ -185,9 +185,9 @@ use crate::volume;
 ///   max-unsent=BYTES      limit of data that waits in the kernel, where other
 ///                         data cannot overtake it
 ///
-/// There is neither authentication nor encryption yet. Anyone who can reach
-/// the port can read and write the volumes. --allow-host checks names of hosts,
-/// which can be forged.
+/// There is no encryption yet, and authentication needs a file of --config.
+/// Otherwise anyone who can reach the port can read and write the volumes:
+/// --allow-host checks names of hosts, which can be forged.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
