@@ -116,6 +116,9 @@ fn show_check(path: &Path, config: &Config, gaps: &[Gap]) -> String {
         counted(namespaces, "namespace"),
     );
     gaps.iter().for_each(|gap| text += &format!("gap: {gap}\n"));
+    serve::unsupported(config)
+        .iter()
+        .for_each(|part| text += &format!("not served by this version: {part}\n"));
     text
 }
 

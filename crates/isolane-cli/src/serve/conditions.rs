@@ -48,9 +48,9 @@ impl Conditions {
         self.skipped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses to serve no volume at all.
+    /// Refuses to serve nothing, if there are volumes.
     pub fn check_any(&self) -> Result<(), Failure> {
-        if !self.served().is_empty() {
+        if !self.served().is_empty() || self.skipped().is_empty() {
             return Ok(());
         }
         Err(Failure::new("cannot serve", "no volume can be opened").with_hint("the log has the reasons"))

@@ -78,6 +78,11 @@ pub fn allowed_hosts(config: &Config, subsystem: &Subsystem) -> Option<Vec<Nqn>>
     }
 }
 
+/// Returns what this version cannot serve of a valid configuration, each with its remedy.
+pub fn unsupported(config: &Config) -> Vec<String> {
+    arguments(config).err().unwrap_or_default()
+}
+
 /// Returns the arguments, or everything in the file that they cannot express.
 fn arguments(config: &Config) -> Result<Vec<String>, Vec<String>> {
     let (mut arguments, mut unsupported) = (vec!["serve".to_owned()], Vec::new());
@@ -88,7 +93,6 @@ fn arguments(config: &Config) -> Result<Vec<String>, Vec<String>> {
     if config.ports.is_empty() {
         unsupported.push("a file without a port; add a table [[port]]".to_owned());
     }
-    config.subsystems.values().for_each(|one| check_subsystem(one, &mut unsupported));
     unsupported.extend(limits::unsupported(config));
     if unsupported.is_empty() { Ok(arguments) } else { Err(unsupported) }
 }
@@ -115,13 +119,5 @@ fn add_server(config: &Config, arguments: &mut Vec<String>, unsupported: &mut Ve
                 arguments.push(format!("{option}={value}"));
             }
         }
-    }
-}
-
-fn check_subsystem(subsystem: &Subsystem, unsupported: &mut Vec<String>) {
-    let place = format!("subsystem {}", subsystem.nqn.0);
-    let namespaces: Vec<_> = subsystem.namespaces.iter().flat_map(|all| all.values()).collect();
-    if namespaces.is_empty() {
-        unsupported.push(format!("{place}: no namespace; add a table [[subsystem.namespace]]"));
     }
 }

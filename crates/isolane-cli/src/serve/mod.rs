@@ -49,6 +49,8 @@ use isolane_volume::spec::VolumeSpec;
 use isolane_volumes::Kinds;
 use signal_hook::consts::{SIGHUP, SIGUSR1, SIGUSR2};
 
+pub(crate) use from_file::unsupported;
+
 use banner::Banner;
 use conditions::Conditions;
 use live_config::LiveConfig;

@@ -262,6 +262,9 @@ fn operator_changes_the_file() {
     let applied = target.apply(&[]);
     assert_eq!(applied, format!("live (1 change):\n  remove subsystem {A} namespace 3\n"));
     target.ctl(&[&["namespace", "remove", "1"][..], &namespace_of_a].concat());
+    target.ctl(&["namespace", "remove", "1", "--subsystem", B]);
+    assert_eq!(target.namespaces(), [namespace(A, 2, 3)]);
+    assert!(target.ctl(&["status"]).contains(&format!("subsystem {B}\n")), "without a volume");
     target.ctl(&["subsystem", "remove", B]);
     assert_eq!(target.namespaces(), [namespace(A, 2, 3)]);
     let path = target.path("isolane.toml");
