@@ -30,7 +30,8 @@ fn wait_for(
     check: impl Fn(&Series) -> bool,
     mut between: impl FnMut(),
 ) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    // A busy machine takes long to fill the buffers of the kernel.
+    let deadline = Instant::now() + Duration::from_secs(240);
     loop {
         let series = series(&fixture.engine.snapshot(), operation);
         if series.as_ref().is_some_and(&check) {
