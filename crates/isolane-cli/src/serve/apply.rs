@@ -13,6 +13,7 @@ use isolane_config::{Config, Effect, diff};
 use isolane_inspect::program::{Reply, Request};
 use isolane_target::{ApplyError, NamespaceChange, TargetChange};
 use isolane_volume::Volume;
+use isolane_volume::spec::VolumeSpec;
 use isolane_wire::Nqn;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -135,7 +136,8 @@ impl Operator {
         let keys = ConfiguredKeys::read(&new).map_err(|error| unusable("unusable key", &error))?;
         let opened = |nqn: &Nqn, nsid| Some(self.find(nqn.as_str())?.specs().get(&nsid)?.spec.clone());
         let differences = Differences::new(&current.running, &new, opened);
-        let volumes = self.open_volumes(&differences)?;
+        let specs = differences.to_open();
+        let volumes = self.open_volumes(&specs)?;
         let changes =
             changes(&differences, &volumes, mode).map_err(|error| unusable("invalid name", &error))?;
         let commit = || {
@@ -150,7 +152,6 @@ impl Operator {
         })?;
         added.keep();
         ports.finish(&self.target, &new);
-        let specs = differences.to_open();
         let described = specs.iter().zip(&volumes).map(|(spec, opened)| volume::describe(spec, &**opened));
         let opened = described.collect();
         volumes.iter().for_each(|volume| self.conditions.add(volume));
@@ -167,10 +168,9 @@ impl Operator {
         Ok(Applied { changes: plan, opened, closed: changed.closing.wait(CLOSE_TIMEOUT) })
     }
 
-    fn open_volumes(&self, differences: &Differences) -> Result<Vec<Arc<dyn Volume>>, Reply> {
-        let specs = differences.to_open();
-        memory::check(&self.kinds, &specs).map_err(|error| unusable("unusable volume", &error))?;
-        let opened = open_all(&self.kinds, &specs).into_iter().collect::<Result<_, _>>();
+    fn open_volumes(&self, specs: &[VolumeSpec]) -> Result<Vec<Arc<dyn Volume>>, Reply> {
+        memory::check(&self.kinds, specs).map_err(|error| unusable("unusable volume", &error))?;
+        let opened = open_all(&self.kinds, specs).into_iter().collect::<Result<_, _>>();
         opened.map_err(|error| unusable("unusable volume", &error))
     }
 

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use isolane_config::{Config, Namespace, Subsystem};
+use isolane_config::{Config, Subsystem};
 use isolane_target::QosConfig;
 use isolane_volume::spec::{Source, VolumeSpec};
 use isolane_wire::Nqn;
 
-use super::from_file::{allowed_hosts, plan};
-use super::qos;
+use super::from_file::plan;
 use super::subsystem::Planned;
 
 /// All differences that a running target can make.
@@ -66,41 +65,28 @@ impl Differences {
         opened: &impl Fn(&Nqn, u32) -> Option<VolumeSpec>,
     ) {
         let nqn = new.nqn.0;
-        let hosts = allowed_hosts(new_config, new);
-        if hosts != allowed_hosts(old_config, old) {
-            self.hosts.push((nqn, hosts));
+        let (before, after) = (plan(old_config, old), plan(new_config, new));
+        if before.allowed_hosts != after.allowed_hosts {
+            self.hosts.push((nqn, after.allowed_hosts.clone()));
         }
-        if new.ports != old.ports {
-            self.ports.push((nqn, plan(new_config, new).ports));
+        if before.ports != after.ports {
+            self.ports.push((nqn, after.ports.clone()));
         }
-        let find = |subsystem: &'_ Subsystem, nsid| -> Option<Namespace> {
-            subsystem.namespaces.as_ref()?.get(&nsid).cloned()
-        };
-        for nsid in old.namespaces.iter().flat_map(|all| all.keys()) {
-            if find(new, *nsid).is_none() {
-                self.namespaces.push((nqn, nsid.get(), Difference::Removed));
-            }
-        }
-        for (nsid, namespace) in new.namespaces.iter().flatten() {
-            let spec = namespace.volume.spec();
-            let difference = match find(old, *nsid) {
-                None => Some(Difference::Added(spec.clone())),
-                Some(before) => difference(before.volume.spec(), spec, opened(&nqn, nsid.get())),
+        let (old_volumes, new_volumes) =
+            (BTreeMap::from_iter(before.volumes), BTreeMap::from_iter(after.volumes));
+        let gone = old_volumes.keys().filter(|nsid| !new_volumes.contains_key(nsid));
+        self.namespaces.extend(gone.map(|nsid| (nqn, *nsid, Difference::Removed)));
+        let (old_masks, new_masks) = (BTreeMap::from_iter(before.masks), BTreeMap::from_iter(after.masks));
+        for (nsid, spec) in new_volumes {
+            let of_volume = match old_volumes.get(&nsid) {
+                None => Some(Difference::Added(spec)),
+                Some(old) => difference(old, &spec, opened(&nqn, nsid)),
             };
-            self.namespaces.extend(difference.map(|difference| (nqn, nsid.get(), difference)));
-        }
-        let masks = |config, subsystem| plan(config, subsystem).masks.into_iter().collect::<BTreeMap<_, _>>();
-        let (before, after) = (masks(old_config, old), masks(new_config, new));
-        for nsid in new.namespaces.iter().flat_map(|all| all.keys()).map(|nsid| nsid.get()) {
-            if before.get(&nsid) != after.get(&nsid) {
-                self.namespaces.push((nqn, nsid, Difference::Masked(after.get(&nsid).cloned())));
-            }
-        }
-        let (before, after) = (qos::plan(old), qos::plan(new));
-        for nsid in new.namespaces.iter().flat_map(|all| all.keys()).map(|nsid| nsid.get()) {
-            if before.get(&nsid) != after.get(&nsid) {
-                self.namespaces.push((nqn, nsid, Difference::Limited(after.get(&nsid).copied())));
-            }
+            let (mask, qos) = (new_masks.get(&nsid), after.qos.get(&nsid));
+            let of_mask = (old_masks.get(&nsid) != mask).then(|| Difference::Masked(mask.cloned()));
+            let of_qos = (before.qos.get(&nsid) != qos).then(|| Difference::Limited(qos.copied()));
+            let all = [of_volume, of_mask, of_qos].into_iter().flatten();
+            self.namespaces.extend(all.map(|difference| (nqn, nsid, difference)));
         }
     }
 

@@ -13,7 +13,9 @@ use serde_json::{Map, Value, json};
 use super::apply::{Applied, Mode};
 use super::live_config::{Current, LiveConfig};
 use super::model::{with_size, without_nsid};
-use super::operator::{Add, Operator, Replace, Resize, SubsystemOperator, invalid, read, refused};
+use super::operator::{
+    Add, Operator, Replace, Resize, SubsystemOperator, invalid, read, refused, requested_nsid,
+};
 use crate::volume;
 
 /// Edits, which are all applied or none.
@@ -138,8 +140,8 @@ impl Operator {
                 EditError::Invalid(_) => Reply::problem(422, "invalid configuration", error),
             })
         };
-        let (text, _) = edited(&before, &path)?;
-        file.parse(&text).map_err(|error| Reply::problem(422, "invalid configuration", error))?;
+        let (text, config) = edited(&before, &path)?;
+        file.check(&config).map_err(|error| Reply::problem(422, "invalid configuration", error))?;
         let (_, running) = edited(&current.running.to_toml(), "the target with changes of --runtime")?;
         self.apply(file, current, (&text, running), mode)
     }
@@ -226,13 +228,8 @@ impl Operator {
     ) -> Result<(u32, String), Reply> {
         let spec =
             volume::parse(&self.kinds, &volume, "serve", "--listen 127.0.0.1:4420").map_err(invalid)?;
-        if let (Some(one), Some(other)) = (nsid, spec.nsid)
-            && one != other
-        {
-            return Err(invalid(format!("nsid is {one}, and that of the volume {other}; name one of them")));
-        }
         let free = || operator.target.free_nsid().ok_or_else(|| refused(NamespaceError::Full));
-        let nsid = nsid.or(spec.nsid).map_or_else(free, Ok)?;
+        let nsid = requested_nsid(nsid, &spec)?.map_or_else(free, Ok)?;
         Ok((nsid, without_nsid(&volume, &spec)))
     }
 

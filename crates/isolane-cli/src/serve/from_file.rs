@@ -48,7 +48,7 @@ pub fn plan(config: &Config, subsystem: &Subsystem) -> Planned {
     Planned {
         nqn: Some(subsystem.nqn.0),
         serial: subsystem.serial.as_ref().map(|serial| serial.as_str().to_owned()),
-        allowed_hosts: allowed_hosts(config, subsystem),
+        allowed_hosts: nqns(config, &subsystem.hosts),
         model: subsystem.model.as_ref().map(|model| model.as_str().to_owned()),
         masks: masked.filter_map(mask).collect(),
         ports: Some(subsystem.ports.0.iter().map(|name| name.as_str().to_owned()).collect()),
@@ -66,16 +66,6 @@ fn nqns(config: &Config, hosts: &Hosts) -> Option<Vec<Nqn>> {
 
 fn cntlid(number: Option<Number<1, 0xffef>>) -> Option<u16> {
     number.and_then(|number| u16::try_from(number.get()).ok())
-}
-
-/// Returns the hosts that can connect; `None`: all.
-pub fn allowed_hosts(config: &Config, subsystem: &Subsystem) -> Option<Vec<Nqn>> {
-    match &subsystem.hosts {
-        Hosts::Any => None,
-        Hosts::Listed(names) => {
-            Some(names.iter().filter_map(|name| config.hosts.get(name)).map(|host| host.nqn.0).collect())
-        }
-    }
 }
 
 /// Returns what this version cannot serve of a valid configuration, each with its remedy.

@@ -62,8 +62,13 @@ impl LiveConfig {
     /// Checks a new text.
     pub fn parse(&self, text: &str) -> Result<Config, Failure> {
         let config = config_file::parse(&self.path, text)?;
-        from_file::check(&self.path, &config, self.strict)?;
+        self.check(&config)?;
         Ok(config)
+    }
+
+    /// Checks that this version can serve a new configuration.
+    pub fn check(&self, config: &Config) -> Result<(), Failure> {
+        from_file::check(&self.path, config, self.strict).map(drop)
     }
 
     /// Returns the text of the file, into which a change of one key goes.

@@ -369,12 +369,8 @@ impl SubsystemOperator {
     fn add(&self, Add { volume, nsid }: Add) -> Result<Reply, Reply> {
         let mut specs = self.specs();
         let (spec, opened) = self.parse_and_open(&volume)?;
-        if let (Some(one), Some(other)) = (nsid, spec.nsid)
-            && one != other
-        {
-            return Err(invalid(format!("nsid is {one}, and that of the volume {other}; name one of them")));
-        }
-        let change = NamespaceChange::Add { nsid: nsid.or(spec.nsid), volume: Arc::clone(&opened) };
+        let nsid = requested_nsid(nsid, &spec)?;
+        let change = NamespaceChange::Add { nsid, volume: Arc::clone(&opened) };
         let changed = self.target.change(vec![change]).map_err(refused)?;
         self.conditions.add(&opened);
         let description = volume::describe(&spec, &*opened);
@@ -510,6 +506,16 @@ impl SubsystemOperator {
         let unusable = |error: &dyn Display| Reply::problem(422, "unusable volume", error);
         memory::check(&self.kinds, std::slice::from_ref(spec)).map_err(|error| unusable(&error))?;
         self.kinds.open(spec).map_err(|error| unusable(&error))
+    }
+}
+
+/// Returns the ID that a request, its volume, or both name.
+pub(super) fn requested_nsid(nsid: Option<u32>, spec: &VolumeSpec) -> Result<Option<u32>, Reply> {
+    match (nsid, spec.nsid) {
+        (Some(one), Some(other)) if one != other => {
+            Err(invalid(format!("nsid is {one}, and that of the volume {other}; name one of them")))
+        }
+        (nsid, of_volume) => Ok(nsid.or(of_volume)),
     }
 }
 
