@@ -100,14 +100,21 @@ impl Target {
     fn start_with(config: TargetConfig, mut resumed: Option<Resumed<'_>>) -> Result<Target, StartError> {
         config.check()?;
         let max_descriptors = descriptors::raise_limit();
+        let mut given = config.sockets.clone();
         let mut open = |TargetPort { listen, .. }: &TargetPort| {
             if let Some(listener) = resumed.as_mut().and_then(|resumed| resumed.listener(listen.address)) {
                 return Ok(listener);
+            }
+            if let Some(socket) = given.iter().position(|socket| listen.has_address_of(socket)) {
+                return listen.take(&given.swap_remove(socket));
             }
             let all = config.listen.iter().map(|port| port.listen.address);
             listen.open(is_dual_stack(listen.address, all))
         };
         let listeners = config.listen.iter().map(&mut open).collect::<Result<Vec<_>, _>>()?;
+        if let Some(address) = given.iter().find_map(|socket| socket.local_addr().ok()) {
+            return Err(StartError::UnusedSocket(address));
+        }
         let local_addrs: Vec<SocketAddr> =
             listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
         let namespaces = Namespaces::new(&config.subsystems);

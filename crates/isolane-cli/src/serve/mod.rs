@@ -434,8 +434,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let conditions = Arc::new(conditions);
     let needs_auth = file.as_ref().is_some_and(LiveConfig::needs_auth);
-    let mut config = configure(&args, ports, &opened, auth)?;
-    config.referrals = referrals;
+    let sockets = state.as_ref().map_or_else(service::sockets, |_| Ok(Vec::new()))?;
+    let mut config = TargetConfig { referrals, sockets, ..configure(&args, ports, &opened, auth)? };
     config.max_connections = config.max_connections.max(limits.target.connections.unwrap_or(0));
     config.limits = limits;
     let ports = config.listen.clone();
