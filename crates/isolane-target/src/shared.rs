@@ -384,6 +384,11 @@ impl Shared {
         self.deliver_events(&mut control);
     }
 
+    /// Returns `true` if an association has I/O queues that are connected, or whose commands have not ended.
+    pub(crate) fn has_io_queues(&self, id: AssociationId) -> bool {
+        self.control.lock().lanes_of(id).any(|lane| lane.qid != 0 && !lane.stuck)
+    }
+
     /// Reports that commands of a closed connection do not end. The association continues without it, and its
     /// later connections are fenced from `changes`. Later associations of the host still find the lane, and
     /// the controller keeps its CNTLID until [`Shared::drained`].
