@@ -41,7 +41,7 @@ reads_what_was_written() {
 	echo 3 > /proc/sys/vm/drop_caches
 	! cat /tmp/sums/* | sha256sum -c | grep -v ': OK$'
 }
-no_errors() { ! dmesg | grep -iE 'reconnect|I/O error|resetting controller|timeout|EXT4-fs (error|warning)|Remounting'; }
+no_errors() { ! dmesg | grep -iE 'reconnect|I/O error|resetting controller|nvme.*timeout|EXT4-fs (error|warning)|Remounting'; }
 
 mkdir /tmp/sums; echo 0 > /tmp/written
 check "attach to two namespaces" attach || exit 1
