@@ -100,6 +100,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 fn check(path: &Path, strict: bool) -> Result<ExitCode, Failure> {
     let config = load(path)?;
     let gaps = gaps(&config);
+    serve::check_state(&config)?;
     output::write_stdout(printable(&show_check(path, &config, &gaps)).as_bytes())?;
     let is_open = gaps.iter().any(|gap| gap.is_open);
     Ok(if strict && is_open { ExitCode::FAILURE } else { ExitCode::SUCCESS })
