@@ -53,7 +53,7 @@ use isolane_volumes::Kinds;
 use signal_hook::consts::{SIGHUP, SIGUSR1, SIGUSR2};
 
 pub(crate) use from_file::unsupported;
-pub(crate) use state::check as check_state;
+pub(crate) use state::{check as check_state, unreadable as unreadable_state};
 
 use banner::Banner;
 use conditions::Conditions;

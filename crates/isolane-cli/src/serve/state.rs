@@ -4,7 +4,7 @@
 //! recorded.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -127,6 +127,14 @@ pub fn check(config: &Config) -> Result<(), Failure> {
     config.server.state.as_ref().map_or(Ok(()), |directory| state_file::read(directory.as_path()).map(drop))
 }
 
+/// Returns the reason why this user cannot check a state, if it has no permission to read it.
+pub fn unreadable(config: &Config) -> Option<String> {
+    let directory = config.server.state.as_ref()?.as_path();
+    let error = state_file::path(directory).metadata().err()?;
+    let is_denied = error.kind() == ErrorKind::PermissionDenied;
+    is_denied.then(|| format!("{}: {error}; check it as the user of the target", directory.display()))
+}
+
 fn add_ports(content: &mut Content, config: &Config) -> Result<(), Failure> {
     for name in config.ports.keys() {
         if content.ports.contains_key(name.as_str()) {
@@ -158,3 +166,88 @@ fn add_nsid(content: &mut Content, nqn: &str, nsid: u32) {
 
 /// Generations that are recorded at a time, so that few changes write the file.
 const GENERATIONS: u64 = 1000;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use isolane_volumes::Kinds;
+
+    use super::*;
+
+    const A: &str = "nqn.2014-08.org.example:a";
+
+    /// A configuration with ports, and subsystem A with namespaces.
+    fn config(ports: &[&str], nsids: &[u32]) -> Config {
+        let port = |name: &&str| format!("[[port]]\nname = \"{name}\"\nlisten = \"127.0.0.1:0\"\n");
+        let namespace = |nsid: &u32| format!("{{ nsid = {nsid}, volume = \"mem:{nsid}M\" }},");
+        let text = format!(
+            "{}[[subsystem]]\nnqn = \"{A}\"\nports = [\"{}\"]\nhosts = \"any\"\nnamespace = [{}]\n",
+            ports.iter().map(port).collect::<String>(),
+            ports[0],
+            nsids.iter().map(namespace).collect::<String>(),
+        );
+        Config::parse(&text, "test", &Kinds::default()).unwrap()
+    }
+
+    fn ids(state: &State, names: &[&str]) -> Vec<Option<u16>> {
+        let port = |name: &&str| TargetPort::named(name, "127.0.0.1:0".parse().unwrap());
+        let mut ports: Vec<_> = names.iter().map(port).collect();
+        state.number(&mut ports);
+        ports.into_iter().map(|port| port.id).collect()
+    }
+
+    #[test]
+    fn numbers_outlive_the_target() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = State::open(directory.path(), None).unwrap();
+        let first = state.start(&config(&["left", "right"], &[1, 3])).unwrap();
+        assert_eq!(ids(&state, &["left", "right", "middle"]), [Some(1), Some(2), None]);
+        assert_eq!(state.free_nsid(A).unwrap(), 4);
+        state.add_namespace(A, 4).unwrap();
+        assert_eq!(state.free_nsid("nqn.2014-08.org.example:b").unwrap(), 1);
+        state.prepare(first + 10, &config(&["left"], &[1]), &config(&["right", "middle"], &[9])).unwrap();
+        assert_eq!(state.free_nsid(A).unwrap(), 5, "the change can fail");
+        drop(state);
+
+        let state = State::open(directory.path(), None).unwrap();
+        let second = state.start(&config(&["right", "left"], &[])).unwrap();
+        assert!(second >= first + GENERATIONS, "{first}, {second}");
+        assert_eq!(ids(&state, &["left", "right", "middle"]), [Some(1), Some(2), Some(3)]);
+        assert_eq!(state.free_nsid(A).unwrap(), 5);
+        state.add_namespaces(&config(&["left"], &[1024])).unwrap();
+        let error = state.free_nsid(A).unwrap_err().to_string();
+        assert!(error.contains(A) && error.contains("name an ID that is free, with nsid=N"), "{error}");
+    }
+
+    #[test]
+    fn generations_are_recorded_before_they_are_used() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = State::open(directory.path(), None).unwrap();
+        let config = config(&["left"], &[1]);
+        let first = state.start(&config).unwrap();
+        let recorded = || state_file::read(directory.path()).unwrap().unwrap().generation;
+        for generation in first..first + 3 * GENERATIONS {
+            state.prepare(generation, &config, &config).unwrap();
+            assert!(recorded() > generation + 2);
+        }
+        drop(state);
+        let state = State::open(directory.path(), None).unwrap();
+        assert!(state.start(&config).unwrap() > first + 3 * GENERATIONS);
+    }
+
+    #[test]
+    fn number_that_is_not_recorded_is_not_used() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = State::open(directory.path(), None).unwrap();
+        state.start(&config(&["left"], &[1])).unwrap();
+        let obstacle = directory.path().join(".state.json.new");
+        fs::create_dir(&obstacle).unwrap();
+        assert!(state.add_namespace(A, 2).is_err());
+        assert!(state.prepare(0, &Config::default(), &config(&["right"], &[])).is_err());
+        assert_eq!((state.free_nsid(A).unwrap(), ids(&state, &["right"])), (2, vec![None]));
+        fs::remove_dir(&obstacle).unwrap();
+        state.add_namespace(A, 2).unwrap();
+        assert_eq!(state.free_nsid(A).unwrap(), 3);
+    }
+}

@@ -97,7 +97,7 @@ fn server_id() -> Option<String> {
 }
 
 /// Returns the path of the file.
-fn path(directory: &Path) -> PathBuf {
+pub fn path(directory: &Path) -> PathBuf {
     directory.join(FILE)
 }
 
@@ -247,3 +247,147 @@ const TEMPORARY: &str = ".state.json.new";
 const LOCK: &str = "state.lock";
 const RESTORE: &str =
     "restore it from a backup, or remove it: then IDs of removed namespaces can be used again";
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use rustix::fs::{CWD, Mode, mkfifoat};
+
+    use super::*;
+
+    fn content() -> Content {
+        let subsystems = [("nqn.a".to_owned(), Subsystem { next_nsid: 1025 })].into();
+        Content { generation: 7000, ports: [("left".to_owned(), 1)].into(), subsystems, ..Content::new() }
+    }
+
+    fn refused(directory: &Path) -> String {
+        read(directory).expect_err("it is refused").to_string()
+    }
+
+    #[test]
+    fn reads_the_content_that_was_written() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(read(directory.path()).unwrap(), None);
+        assert_eq!(read(&directory.path().join("new")).unwrap(), None);
+        write(directory.path(), &Content::new()).unwrap();
+        write(directory.path(), &content()).unwrap();
+        assert_eq!(read(directory.path()).unwrap(), Some(content()));
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        let mode = path(directory.path()).metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn failed_write_keeps_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        write(directory.path(), &content()).unwrap();
+        fs::create_dir(directory.path().join(TEMPORARY)).unwrap();
+        let error = write(directory.path(), &Content::new()).unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!("cannot write {}: ", path(directory.path()).display())),
+            "{error}"
+        );
+        assert_eq!(read(directory.path()).unwrap(), Some(content()));
+        let long = (0..50_000).map(|at| (format!("{at:0100}"), Subsystem { next_nsid: 1 })).collect();
+        let error =
+            write(directory.path(), &Content { subsystems: long, ..content() }).unwrap_err().to_string();
+        assert!(error.contains("it would be longer than 4 MiB; stop the target"), "{error}");
+        assert_eq!(read(directory.path()).unwrap(), Some(content()));
+    }
+
+    #[test]
+    fn torn_files_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let text = serde_json::to_string(&content()).unwrap();
+        for len in 0..text.len() {
+            let zeroed = format!("{}{}", &text[..len], "\0".repeat(text.len() - len));
+            for torn in [&text[..len], &zeroed] {
+                fs::write(path(directory.path()), torn).unwrap();
+                let error = refused(directory.path());
+                assert!(error.starts_with("cannot use /") && error.ends_with(RESTORE), "{len}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn bad_contents_are_refused_with_a_remedy() {
+        let directory = tempfile::tempdir().unwrap();
+        let valid = serde_json::to_string(&content()).unwrap();
+        let other = format!("\"server\":\"{}\"", uuid::Uuid::from_u128(5));
+        let own = format!("\"server\":{}", serde_json::to_string(&server_id()).unwrap());
+        let mut cases = vec![
+            (
+                valid.replace("\"version\":1", "\"version\":2"),
+                "version 2, and this program reads version 1; start",
+            ),
+            (valid.replace("\"version\":1", "\"version\":-1"), "damaged: "),
+            (
+                valid.replace("\"ports\":{", "\"ports\":{\"b\":1,"),
+                "port left has the ID 1, which is 0 or that of",
+            ),
+            (valid.replace("\"left\":1", "\"left\":0"), "port left has the ID 0"),
+            (valid.replace("\"left\":1", "\"left\":65536"), "damaged: "),
+            (valid.replace("1025", "1026"), "the next namespace ID is 1026, which is not from 1 to 1025"),
+            (valid.replace("1025", "0"), "the next namespace ID is 0"),
+            (valid.replace("7000", &u64::MAX.to_string()), "is too large"),
+            (valid.replace("\"ports\"", "\"pots\""), "damaged: unknown field `pots`"),
+            ("{}".to_owned(), "damaged: missing field `version`"),
+            ("[".repeat(100_000), "damaged: "),
+            (" ".repeat((4 << 20) + 1), "longer than 4 MiB"),
+        ];
+        // A container can be without a machine ID.
+        cases.extend(
+            server_id().map(|_| (valid.replace(&own, &other), "it is of another server; use another")),
+        );
+        for (text, expected) in cases {
+            fs::write(path(directory.path()), &text).unwrap();
+            let error = refused(directory.path());
+            let name = path(directory.path());
+            assert!(error.contains(expected) && error.contains(text_of(&name)), "{expected}: {error}");
+            assert!(error.contains("; "), "a remedy: {error}");
+        }
+        fs::write(path(directory.path()), b"{\n\xff}").unwrap();
+        assert!(refused(directory.path()).contains("damaged: line 2 is not UTF-8; restore it"));
+    }
+
+    fn text_of(path: &Path) -> &str {
+        path.to_str().unwrap()
+    }
+
+    #[test]
+    fn other_things_than_files_are_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let name = path(directory.path());
+        fs::create_dir(&name).unwrap();
+        assert!(refused(directory.path()).contains("a directory instead of a file; remove it"));
+        fs::remove_dir(&name).unwrap();
+        mkfifoat(CWD, &name, Mode::RUSR | Mode::WUSR).unwrap();
+        assert!(refused(directory.path()).contains("a pipe instead of a file; remove it"));
+        assert!(refused(&name).contains("not a directory; name a directory as server.state"));
+        let error = refused(&directory.path().join("missing/state"));
+        assert!(
+            error.contains("/missing/state: there is no directory ") && error.ends_with("; create it"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn lock_is_exclusive_and_passes_to_another_program() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("state");
+        let first = lock(&state, None).unwrap();
+        let passed = first.try_clone().unwrap();
+        let error = lock(&state, None).unwrap_err().to_string();
+        let expected =
+            format!("another target uses the directory (process {}); stop it, or", std::process::id());
+        assert!(error.contains(&expected) && error.contains("/state/state.lock"), "{error}");
+        let second = lock(&state, Some(passed)).unwrap();
+        drop(first);
+        assert!(!file::lock(&open_lock(&state.join(LOCK)).unwrap(), true).unwrap(), "the lock continues");
+        // The lock of another directory is none of this one.
+        let other = lock(&directory.path().join("other"), Some(second)).unwrap();
+        assert!(is_at(&other, &directory.path().join("other").join(LOCK)));
+        lock(&state, None).unwrap();
+    }
+}
