@@ -87,6 +87,15 @@ impl TargetControl {
         self.shared.upgrade().ok_or(NamespaceError::Ended)
     }
 
+    /// Returns the generation counter of the discovery log (GENCTR). A change of a port, of the referrals, or of a
+    /// subsystem, its hosts, or its ports increases it by 1.
+    ///
+    /// # Errors
+    /// If the target has ended.
+    pub fn discovery_generation(&self) -> Result<u64, NamespaceError> {
+        Ok(self.shared()?.control(|port| port.discovery_generation()))
+    }
+
     /// Returns a handle for the namespaces of the subsystem with this name, if there is one.
     pub fn namespaces(&self, nqn: &Nqn) -> Option<NamespaceControl> {
         let shared = self.shared.upgrade()?;

@@ -124,6 +124,9 @@ pub struct TargetConfig {
     pub advertise: Vec<SocketAddr>,
     /// Addresses of other discovery services, which the discovery log names.
     pub referrals: Vec<SocketAddr>,
+    /// First generation counter of the discovery log (GENCTR), which must not be below one that hosts have seen; `None`:
+    /// the seconds since the epoch.
+    pub discovery_generation: Option<u64>,
     /// Authentication of hosts, for all subsystems; `None` serves every allowed host.
     pub auth: Option<AuthConfig>,
     /// Cores to pin one reactor to, each; empty for a single unpinned reactor.
@@ -191,6 +194,7 @@ impl TargetConfig {
             sockets: Vec::new(),
             advertise: Vec::new(),
             referrals: Vec::new(),
+            discovery_generation: None,
             auth: None,
             cores: Vec::new(),
             placement: Placement::default(),

@@ -20,6 +20,8 @@ pub struct TargetPort {
     pub listen: Listen,
     /// Hosts reach only the discovery service there.
     pub discovery_only: bool,
+    /// PORTID in the discovery log, which no other port has; `None`: the one that its name had before, or the next.
+    pub id: Option<u16>,
 }
 
 impl TargetPort {
@@ -30,13 +32,13 @@ impl TargetPort {
 
     /// Returns the description for the control path, with the address that the listener has.
     pub(crate) fn to_listener(&self, address: SocketAddr) -> Listener {
-        Listener { name: self.name.clone(), address, discovery_only: self.discovery_only }
+        Listener { name: self.name.clone(), address, discovery_only: self.discovery_only, port_id: self.id }
     }
 }
 
 impl From<Listen> for TargetPort {
     fn from(listen: Listen) -> TargetPort {
-        TargetPort { name: None, listen, discovery_only: false }
+        TargetPort { name: None, listen, discovery_only: false, id: None }
     }
 }
 

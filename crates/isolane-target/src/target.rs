@@ -465,13 +465,14 @@ fn port_config(
         let namespaces = namespaces.iter_of(SubsystemId::at(index)).map(|(_, it)| it.to_config());
         subsystem.to_config(&template, namespaces.collect())
     };
+    let since_epoch = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     PortConfig {
         subsystems: config.subsystems.iter().enumerate().map(to_config).collect(),
         listeners: config.listen.iter().zip(listeners).map(|(port, at)| port.to_listener(*at)).collect(),
         advertise: config.advertise.clone(),
         referrals: config.referrals.clone(),
         max_associations: config.max_connections.clamp(1, 0xf000),
-        generation_start: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        generation_start: config.discovery_generation.unwrap_or_else(since_epoch),
     }
 }
 

@@ -100,12 +100,16 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 fn check(path: &Path, strict: bool) -> Result<ExitCode, Failure> {
     let config = load(path)?;
     let gaps = gaps(&config);
-    output::write_stdout(printable(&show_check(path, &config, &gaps)).as_bytes())?;
+    let unreadable = serve::unreadable_state(&config);
+    if unreadable.is_none() {
+        serve::check_state(&config)?;
+    }
+    output::write_stdout(printable(&show_check(path, &config, &gaps, unreadable.as_deref())).as_bytes())?;
     let is_open = gaps.iter().any(|gap| gap.is_open);
     Ok(if strict && is_open { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn show_check(path: &Path, config: &Config, gaps: &[Gap]) -> String {
+fn show_check(path: &Path, config: &Config, gaps: &[Gap], unreadable: Option<&str>) -> String {
     let namespaces = config.subsystems.values().map(|one| one.namespaces.iter().flatten().count()).sum();
     let mut text = format!(
         "{}: valid, {}, {}, {}, {}\n",
@@ -116,6 +120,7 @@ fn show_check(path: &Path, config: &Config, gaps: &[Gap]) -> String {
         counted(namespaces, "namespace"),
     );
     gaps.iter().for_each(|gap| text += &format!("gap: {gap}\n"));
+    unreadable.iter().for_each(|state| text += &format!("not checked: {state}\n"));
     serve::unsupported(config)
         .iter()
         .for_each(|part| text += &format!("not served by this version: {part}\n"));

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use super::auth::ConfiguredKeys;
 use super::differences::{Difference, Differences};
 use super::live_config::{Current, LiveConfig, warn_of_gaps};
-use super::operator::{CLOSE_TIMEOUT, Operator, read};
+use super::operator::{CLOSE_TIMEOUT, Operator, read, refused};
 use super::port_changes::PortChanges;
 use super::subsystem::{Planned, open_all};
 use crate::failure::{Context, Failure};
@@ -128,7 +128,7 @@ impl Operator {
         (text, new): (&str, Config),
         mode: Mode,
     ) -> Result<Applied, Reply> {
-        let ports = PortChanges::new(&current.running, &new)?;
+        let mut ports = PortChanges::new(&current.running, &new)?;
         let plan = plan(current, &new);
         if mode.dry_run {
             return Ok(Applied { changes: plan, opened: Vec::new(), closed: true });
@@ -140,7 +140,14 @@ impl Operator {
         let volumes = self.open_volumes(&specs)?;
         let changes =
             changes(&differences, &volumes, mode).map_err(|error| unusable("invalid name", &error))?;
+        if let Some(state) = &file.state {
+            let generation = self.target.discovery_generation().map_err(refused)?;
+            let prepared = state.prepare(generation, &current.running, &new);
+            prepared.map_err(|error| Reply::problem(409, "state not written", error))?;
+            ports.number(state);
+        }
         let commit = || {
+            file.state.as_ref().map_or(Ok(()), |state| state.add_namespaces(&new))?;
             file.write(current, text)?;
             file.keys.add(&keys);
             Ok::<(), Failure>(())

@@ -16,6 +16,7 @@ use super::model::{with_size, without_nsid};
 use super::operator::{
     Add, Operator, Replace, Resize, SubsystemOperator, invalid, read, refused, requested_nsid,
 };
+use super::state::State;
 use crate::volume;
 
 /// Edits, which are all applied or none.
@@ -176,7 +177,7 @@ impl Operator {
         let nsid = parts.next().and_then(|text| text.parse().ok());
         let (verb, nsid, volume, shrink) = match (request.method.as_str(), nsid, parts.next()) {
             ("POST", None, None) => {
-                let (nsid, volume) = self.number(operator, read(request)?)?;
+                let (nsid, volume) = self.number((&nqn, operator, file.state.as_ref()), read(request)?)?;
                 (Verb::Add, nsid, Some(volume), false)
             }
             ("DELETE", Some(nsid), None) => (Verb::Remove, nsid, None, false),
@@ -197,6 +198,10 @@ impl Operator {
                 Verb::Remove | Verb::Replace => request.clone(),
             };
             let model = volume.map(|text| self.parse_volume(&text)).transpose()?;
+            if let Some(state) = file.state.as_ref().filter(|_| verb == Verb::Add) {
+                let added = state.add_namespace(nqn.0.as_str(), nsid);
+                added.map_err(|error| Reply::problem(409, "state not written", error))?;
+            }
             let reply = operator.execute(&request, path);
             if reply.as_ref().is_some_and(|reply| reply.status < 300) {
                 current.set_volume(id, model);
@@ -223,12 +228,17 @@ impl Operator {
     /// Chooses the ID of an added namespace, and returns it with the volume without an ID.
     fn number(
         &self,
-        operator: &SubsystemOperator,
+        (nqn, operator, state): (&SubsystemNqn, &SubsystemOperator, Option<&State>),
         Add { volume, nsid }: Add,
     ) -> Result<(u32, String), Reply> {
         let spec =
             volume::parse(&self.kinds, &volume, "serve", "--listen 127.0.0.1:4420").map_err(invalid)?;
-        let free = || operator.target.free_nsid().ok_or_else(|| refused(NamespaceError::Full));
+        let free = || match state {
+            Some(state) => {
+                state.free_nsid(nqn.0.as_str()).map_err(|error| Reply::problem(409, "not possible", error))
+            }
+            None => operator.target.free_nsid().ok_or_else(|| refused(NamespaceError::Full)),
+        };
         let nsid = requested_nsid(nsid, &spec)?.map_or_else(free, Ok)?;
         Ok((nsid, without_nsid(&volume, &spec)))
     }

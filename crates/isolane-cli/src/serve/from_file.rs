@@ -9,6 +9,7 @@ use isolane_wire::Nqn;
 
 use super::limits;
 use super::qos;
+use super::state;
 use super::subsystem::Planned;
 use crate::failure::Failure;
 
@@ -19,6 +20,7 @@ pub fn check(path: &Path, config: &Config, strict: bool) -> Result<Vec<String>, 
         let reason = format!("this version has no support for:{}", lines.concat());
         Failure::new(format!("cannot serve {}", path.display()), reason)
     })?;
+    state::check(config)?;
     match gaps(config).into_iter().find(|gap| strict && gap.is_open) {
         Some(gap) => Err(Failure::new(format!("cannot serve {} with --strict", path.display()), gap)),
         None => Ok(arguments),
@@ -76,7 +78,7 @@ pub fn unsupported(config: &Config) -> Vec<String> {
 /// Returns the arguments, or everything in the file that they cannot express.
 fn arguments(config: &Config) -> Result<Vec<String>, Vec<String>> {
     let (mut arguments, mut unsupported) = (vec!["serve".to_owned()], Vec::new());
-    add_server(config, &mut arguments, &mut unsupported);
+    add_server(config, &mut arguments);
     if config.subsystems.is_empty() {
         unsupported.push("a file without a subsystem; add a table [[subsystem]]".to_owned());
     }
@@ -88,14 +90,13 @@ fn arguments(config: &Config) -> Result<Vec<String>, Vec<String>> {
 }
 
 /// Most keys have the name of an option, and the same text.
-fn add_server(config: &Config, arguments: &mut Vec<String>, unsupported: &mut Vec<String>) {
+fn add_server(config: &Config, arguments: &mut Vec<String>) {
     for (key, item) in config.server.entries() {
         let option = format!("--{}", key.name);
         let text = item.to_string().trim().to_owned();
         match key.name {
-            "state" => unsupported.push(format!("server: {}; remove it", key.name)),
-            // Read by `load` and `auth`.
-            "limits" | "skip-missing" | "discovery-require" | "auth-hashes" | "auth-groups" => {}
+            // Read by `load`, `auth`, and `state`.
+            "state" | "limits" | "skip-missing" | "discovery-require" | "auth-hashes" | "auth-groups" => {}
             "advertise" => {
                 let addresses = config.server.advertise.iter().flat_map(|addresses| &addresses.0);
                 addresses.for_each(|address| arguments.extend([option.clone(), address.to_string()]));

@@ -16,6 +16,9 @@ pub struct Handover {
     pub upgrades: u64,
     /// Descriptors of the open files of volumes.
     pub files: Vec<RawFd>,
+    /// Descriptor of the lock of the state directory.
+    #[serde(default)]
+    pub state_lock: Option<RawFd>,
 }
 
 impl Handover {
@@ -23,6 +26,11 @@ impl Handover {
     pub fn take_files(&self) -> Vec<File> {
         let take = |number: &RawFd| inherited::take(*number).map(File::from);
         self.files.iter().map(take).filter_map(Result::ok).collect()
+    }
+
+    /// Takes the lock of the state directory. One that was not inherited is taken again.
+    pub fn take_state_lock(&self) -> Option<File> {
+        inherited::take(self.state_lock?).map(File::from).ok()
     }
 }
 
@@ -74,7 +82,7 @@ mod tests {
 
     #[test]
     fn memory_file_is_read_as_written() {
-        let handover = Handover { upgrades: 3, files: vec![7, 9] };
+        let handover = Handover { upgrades: 3, files: vec![7, 9], state_lock: Some(5) };
         let memory = File::from(write(&handover, b"state").unwrap());
         assert!((&memory).write(b"x").is_err(), "it is sealed");
         assert_eq!(read(&memory).unwrap(), (handover, b"state".to_vec()));

@@ -2,13 +2,16 @@
 //!
 //! Invariant: `Current::text` is the text that was applied last, and the file has it unless somebody has edited the file.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use isolane_config::{Config, gaps, replace};
+use isolane_target::TargetPort;
 
 use super::auth::LiveKeys;
 use super::from_file;
+use super::state::State;
 use crate::config_file;
 use crate::failure::Failure;
 
@@ -19,6 +22,8 @@ pub struct LiveConfig {
     strict: bool,
     /// Keys of hosts.
     pub keys: Arc<LiveKeys>,
+    /// The state that outlives the target, if it has a directory for it.
+    pub state: Option<State>,
     current: Mutex<Current>,
 }
 
@@ -36,7 +41,23 @@ impl LiveConfig {
     /// `config` is that of `text`, the content of the file.
     pub fn new(path: &Path, strict: bool, text: String, config: Config, keys: Arc<LiveKeys>) -> LiveConfig {
         let current = Mutex::new(Current { text, running: config.clone(), started: config });
-        LiveConfig { path: path.to_owned(), strict, keys, current }
+        LiveConfig { path: path.to_owned(), strict, keys, state: None, current }
+    }
+
+    /// Opens the state that outlives the target, if it has a directory for it, and gives the ports their IDs. Returns the
+    /// first generation of the discovery log.
+    pub fn open_state(
+        &mut self,
+        inherited: Option<File>,
+        ports: &mut [TargetPort],
+    ) -> Result<Option<u64>, Failure> {
+        let current = self.current.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Some(directory) = &current.started.server.state else { return Ok(None) };
+        let state = State::open(directory.as_path(), inherited)?;
+        let generation = state.start(&current.started)?;
+        state.number(ports);
+        self.state = Some(state);
+        Ok(Some(generation))
     }
 
     /// Whether a host must give a proof of its identity at present.

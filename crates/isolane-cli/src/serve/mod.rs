@@ -17,12 +17,15 @@ mod live_config;
 mod load;
 pub(crate) mod model;
 pub(crate) mod nqn;
+mod numbering;
 pub(crate) mod observe;
 mod operator;
 mod parse;
 mod port_changes;
 mod qos;
 mod service;
+mod state;
+mod state_file;
 mod subsystem;
 mod times;
 mod upgrade;
@@ -50,11 +53,13 @@ use isolane_volumes::Kinds;
 use signal_hook::consts::{SIGHUP, SIGUSR1, SIGUSR2};
 
 pub(crate) use from_file::unsupported;
+pub(crate) use state::{check as check_state, unreadable as unreadable_state};
 
 use banner::Banner;
 use conditions::Conditions;
 use live_config::LiveConfig;
 use load::Loaded;
+use numbering::number;
 use observe::{ControlSocket, parse_control_socket, parse_on_slow};
 use operator::Operator;
 use parse::{
@@ -414,7 +419,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     signals::exit_while(&is_starting)?;
     let rbd = Arc::new(Rbd::new(args.rbd_images_per_connection.into()));
     let kinds = volume::kinds(&rbd);
-    let ((ports, referrals), planned, auth, limits, file) = match described {
+    let ((mut ports, referrals), planned, auth, limits, mut file) = match described {
         Some((ports, subsystems, auth, limits, file)) => (ports, subsystems, Some(auth), limits, Some(file)),
         None => {
             let planned = vec![Planned::of_args(&args, &kinds)?];
@@ -426,6 +431,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let (handover, state) = resume_from.map(upgrade::read).transpose()?.unzip();
     let handover = handover.unwrap_or_default();
+    let state_lock = handover.take_state_lock();
+    let first_generation = file.as_mut().map(|file| file.open_state(state_lock, &mut ports)).transpose()?;
     file::inherit(handover.take_files());
     let (opened, conditions) = subsystem::open(planned, &args, &kinds)?;
     match file::close_inherited() {
@@ -436,6 +443,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let needs_auth = file.as_ref().is_some_and(LiveConfig::needs_auth);
     let sockets = state.as_ref().map_or_else(service::sockets, |_| Ok(Vec::new()))?;
     let mut config = TargetConfig { referrals, sockets, ..configure(&args, ports, &opened, auth)? };
+    config.discovery_generation = first_generation.flatten();
     config.max_connections = config.max_connections.max(limits.target.connections.unwrap_or(0));
     config.limits = limits;
     let ports = config.listen.clone();
@@ -559,30 +567,9 @@ fn configure(
     Ok(config)
 }
 
-/// Returns the requested namespace ID of each volume, or the next free one.
-fn number(specs: &[VolumeSpec]) -> Result<Vec<u32>, Failure> {
-    let requested: Vec<u32> = specs.iter().filter_map(|spec| spec.nsid).collect();
-    if let Some(twice) = requested.iter().enumerate().find(|(at, nsid)| requested[..*at].contains(nsid)) {
-        return Err(Failure::new(format!("namespace ID {} is used twice", twice.1), "IDs are unique")
-            .with_hint("give every volume its own nsid"));
-    }
-    let mut free = (1..).filter(|nsid| !requested.contains(nsid));
-    Ok(specs.iter().map(|spec| spec.nsid.or_else(|| free.next()).unwrap_or(u32::MAX)).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn specs(texts: &[&str]) -> Vec<VolumeSpec> {
-        texts.iter().map(|text| text.parse().unwrap()).collect()
-    }
-
-    #[test]
-    fn numbers_volumes_around_requested_ids() {
-        let specs = specs(&["mem:1M", "mem:1M,nsid=2", "mem:1M", "mem:1M,nsid=9"]);
-        assert_eq!(number(&specs).unwrap(), [1, 2, 3, 9]);
-    }
 
     #[test]
     fn file_replaces_all_options_of_the_target() {
@@ -590,11 +577,5 @@ mod tests {
         let options = command.get_arguments().map(|argument| argument.get_id().as_str().to_owned());
         let others: Vec<String> = options.filter(|id| !FILE_OPTIONS.contains(&id.as_str())).collect();
         assert_eq!(others, ["config", "strict", "port", "json", "resume_from", "rehearse"]);
-    }
-
-    #[test]
-    fn rejects_duplicate_ids() {
-        let failure = number(&specs(&["mem:1M,nsid=2", "mem:1M,nsid=2"])).unwrap_err();
-        assert!(failure.to_string().contains("namespace ID 2"), "{failure}");
     }
 }

@@ -48,6 +48,11 @@ pub fn derive(mut identities: Vec<Uuid>, listener: SocketAddr) -> Result<Nqn, Fa
     format!("{}{uuid}", Nqn::UUID_PREFIX).parse().context("cannot derive the name of the subsystem")
 }
 
+/// Returns an identity of this machine, if it has one.
+pub fn machine() -> Option<Uuid> {
+    Some(Uuid::new_v5(&NAMESPACE, isolane_host::machine_id()?.as_bytes()))
+}
+
 /// Parses a given name, which must be usable in a URI and in a shell.
 pub fn parse_nqn(text: &str) -> Result<Nqn, Failure> {
     let what = format!("`{text}` is not a valid name of a subsystem");

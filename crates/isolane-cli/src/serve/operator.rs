@@ -45,6 +45,7 @@ use super::conditions::Conditions;
 use super::differences::without_size;
 use super::live_config::LiveConfig;
 use super::qos;
+use super::state::State;
 use super::subsystem::Opened;
 use super::upgrade_request::Upgrades;
 use crate::memory;
@@ -157,6 +158,11 @@ impl Operator {
             operator.add_subsystem(&subsystem.nqn, specs);
         }
         operator
+    }
+
+    /// Returns the state that outlives the target, if it has one.
+    pub fn state(&self) -> Option<&State> {
+        self.file.as_ref()?.state.as_ref()
     }
 
     /// Returns requests to replace the program.

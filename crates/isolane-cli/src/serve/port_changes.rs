@@ -8,6 +8,7 @@ use isolane_target::{TargetControl, TargetPort};
 
 use super::from_file::{ports, referrals};
 use super::limits;
+use super::state::State;
 
 /// Ports that come and go.
 pub struct PortChanges {
@@ -41,6 +42,11 @@ impl PortChanges {
             added: after.into_iter().filter(|port| !is_in(&before, port)).collect(),
             has_other_referrals: referrals(old) != referrals(new),
         })
+    }
+
+    /// Gives the new ports the IDs of their names.
+    pub fn number(&mut self, state: &State) {
+        state.number(&mut self.added);
     }
 
     /// Adds the new ports.

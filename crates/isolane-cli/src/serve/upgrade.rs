@@ -26,6 +26,7 @@ use serde::Deserialize;
 
 use super::handover::{self, Handover};
 use super::operator::Operator;
+use super::state::State;
 use super::upgrade_request::Request;
 use crate::failure::{Context, Failure};
 use crate::output;
@@ -96,13 +97,17 @@ impl Running<'_> {
             Ok(files) => files,
             Err(error) => return Ok((target, format!("cannot pass on the files of the volumes: {error}"))),
         };
+        let state_lock = match self.operator.state().map(State::inheritable_lock).transpose() {
+            Ok(lock) => lock,
+            Err(error) => return Ok((target, format!("cannot pass on the lock of the state: {error}"))),
+        };
         let state = match target.freeze(FREEZE_TIMEOUT).map(Frozen::hand_over) {
             Ok(state) => state.context("the upgrade failed")?,
             Err(refused) => return Ok((target, refused.to_string())),
         };
         let report = target.shutdown(Duration::ZERO);
         let reason = match report.into_result() {
-            Ok(()) => self.execute(program, &state, files),
+            Ok(()) => self.execute(program, &state, (files, state_lock)),
             Err(error) => error.to_string(),
         };
         let own = |number: RawFd| {
@@ -123,7 +128,7 @@ impl Running<'_> {
         let frozen = target.freeze(FREEZE_TIMEOUT).map_err(|refused| refused.to_string())?;
         let state = frozen.state().to_bytes();
         drop(frozen);
-        let handover = Handover { upgrades: self.upgrades + 1, files: Vec::new() };
+        let handover = Handover { upgrades: self.upgrades + 1, ..Handover::default() };
         let memory = handover::write(&handover, &state).map_err(|error| error.to_string())?;
         let arguments = arguments(std::env::args_os().skip(1), "--rehearse", memory.as_raw_fd());
         let child = Command::new(program)
@@ -145,9 +150,16 @@ impl Running<'_> {
     }
 
     /// Becomes the other program. Returns the reason why that fails.
-    fn execute(&self, program: &Path, state: &FrozenState, files: Vec<OwnedFd>) -> String {
+    fn execute(
+        &self,
+        program: &Path,
+        state: &FrozenState,
+        (files, state_lock): (Vec<OwnedFd>, Option<OwnedFd>),
+    ) -> String {
         let numbers = files.iter().map(AsRawFd::as_raw_fd).collect();
-        let handover = Handover { upgrades: self.upgrades + 1, files: numbers };
+        let state_lock_number = state_lock.as_ref().map(AsRawFd::as_raw_fd);
+        let handover =
+            Handover { upgrades: self.upgrades + 1, files: numbers, state_lock: state_lock_number };
         let prepared = handover::write(&handover, &state.to_bytes()).and_then(|memory| {
             state.sockets().iter().try_for_each(|socket| handover::set_inherited(socket, true))?;
             Ok(memory)

@@ -21,6 +21,7 @@ mod remote;
 #[path = "../../../isolane-inspect/src/sample.rs"]
 mod sample;
 mod serve;
+mod state;
 mod stderr;
 #[path = "../stop/mod.rs"]
 mod stop;

@@ -22,6 +22,8 @@ pub struct Listener {
     pub address: SocketAddr,
     /// Whether hosts reach only the discovery subsystem there.
     pub discovery_only: bool,
+    /// PORTID in the discovery log, which no other listener has; `None`: the one that its name had before, or the next.
+    pub port_id: Option<u16>,
 }
 
 impl Listener {
@@ -35,7 +37,7 @@ impl Listener {
 /// A listener without a name, for all subsystems without a list.
 impl From<SocketAddr> for Listener {
     fn from(address: SocketAddr) -> Listener {
-        Listener { name: None, address, discovery_only: false }
+        Listener { name: None, address, discovery_only: false, port_id: None }
     }
 }
 
@@ -171,6 +173,9 @@ pub enum ConfigError {
     /// Two listeners with the same name.
     #[error("two ports have the name {0}: a subsystem could not list one of them; rename one")]
     SamePort(String),
+    /// Two listeners with the same PORTID.
+    #[error("two ports have the ID {0}: number them differently, or leave that to the target")]
+    SamePortId(u16),
     /// A subsystem lists the name of no listener.
     #[error("there is no port {0}: correct the name, or add the port first")]
     UnknownPort(String),

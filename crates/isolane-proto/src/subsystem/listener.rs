@@ -31,13 +31,17 @@ impl Listeners {
     /// Adds a listener.
     ///
     /// # Errors
-    /// Another one has its name, or every PORTID has been used.
+    /// Another one has its name or its PORTID, or every PORTID has been used.
     pub(super) fn add(&mut self, listener: Listener) -> Result<ListenerId, ConfigError> {
         if let Some(name) = listener.name.as_ref().filter(|name| self.is_known(name)) {
             return Err(ConfigError::SamePort(name.clone()));
         }
         let known = listener.name.as_ref().and_then(|name| self.port_ids.get(name).copied());
+        let known = listener.port_id.or(known);
         let port_id = known.or_else(|| self.last_port_id.checked_add(1)).ok_or(ConfigError::TooManyPorts)?;
+        if self.present.values().any(|(_, other)| *other == port_id) {
+            return Err(ConfigError::SamePortId(port_id));
+        }
         self.last_port_id = self.last_port_id.max(port_id);
         if let Some(name) = &listener.name {
             self.port_ids.insert(name.clone(), port_id);

@@ -76,6 +76,11 @@ impl Port {
         Ok(port)
     }
 
+    /// Returns the generation counter of the discovery log (GENCTR).
+    pub fn discovery_generation(&self) -> u64 {
+        self.generation
+    }
+
     /// Returns the subsystem with this name.
     pub fn find_subsystem(&self, nqn: &Nqn) -> Option<SubsystemId> {
         self.names.get(nqn).copied()

@@ -241,6 +241,21 @@ mod live {
     }
 
     #[test]
+    fn given_port_ids_are_not_used_for_other_names() {
+        let mut harness = Harness::with(ports());
+        let numbered =
+            |name: &str, port_id| Listener { port_id: Some(port_id), ..named(name, "192.0.2.7:1") };
+        let ninth = harness.port.add_listener(numbered("ninth", 9)).unwrap();
+        let next = harness.port.add_listener(named("next", "192.0.2.8:4420")).unwrap();
+        let twice = harness.port.add_listener(numbered("twice", 9));
+        assert_eq!(twice, Err(ConfigError::SamePortId(9)));
+        harness.port.remove_listener(ninth);
+        let again = harness.port.add_listener(named("ninth", "192.0.2.9:4420")).unwrap();
+        let port_ids: Vec<_> = harness.port.listeners.iter().map(|(id, _, port_id)| (id, port_id)).collect();
+        assert!(port_ids.contains(&(again, 9)) && port_ids.contains(&(next, 10)), "{port_ids:?}");
+    }
+
+    #[test]
     fn subsystem_leaves_a_port() {
         let mut harness = Harness::with(ports());
         let left = harness.connect_at(LEFT, &admin_of(SUBNQN)).unwrap().id;
