@@ -100,17 +100,21 @@ impl Target {
     fn start_with(config: TargetConfig, mut resumed: Option<Resumed<'_>>) -> Result<Target, StartError> {
         config.check()?;
         let max_descriptors = descriptors::raise_limit();
-        let mut open = |TargetPort { listen, .. }: &TargetPort| {
-            if let Some(listener) = resumed.as_mut().and_then(|resumed| resumed.listener(listen.address)) {
+        let mut open = |port: &TargetPort| {
+            if let Some(listener) = resumed.as_mut().and_then(|resumed| resumed.listener(port)) {
                 return Ok(listener);
             }
+            let listen = &port.listen;
             let all = config.listen.iter().map(|port| port.listen.address);
             listen.open(is_dual_stack(listen.address, all))
         };
         let listeners = config.listen.iter().map(&mut open).collect::<Result<Vec<_>, _>>()?;
         let local_addrs: Vec<SocketAddr> =
             listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
-        let namespaces = Namespaces::new(&config.subsystems);
+        let mut namespaces = Namespaces::new(&config.subsystems);
+        if let Some(resumed) = &resumed {
+            resumed.restore(&config, &mut namespaces);
+        }
         let cores = spawn_cores(&config, listeners)?;
         let io_description = cores.first().map_or_else(String::new, |core| core.io_description.clone());
         let limits = descriptors::share(max_descriptors, config.max_connections, config.max_newcomers)?;
@@ -455,8 +459,7 @@ fn port_config(
 ) -> PortConfig {
     let template = config.subsystem_template(max_connections);
     let to_config = |(index, subsystem): (usize, &Subsystem)| {
-        let namespaces = namespaces.iter_of(SubsystemId::at(index)).map(|(_, it)| it.to_config());
-        subsystem.to_config(&template, namespaces.collect())
+        subsystem.to_config(&template, namespaces.to_configs(SubsystemId::at(index)))
     };
     PortConfig {
         subsystems: config.subsystems.iter().enumerate().map(to_config).collect(),

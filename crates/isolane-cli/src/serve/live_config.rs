@@ -3,12 +3,14 @@
 //! Invariant: `Current::text` is the text that was applied last, and the file has it unless somebody has edited the file.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use isolane_config::{Config, gaps, replace};
+use isolane_config::{Config, Effect, diff, edit, gaps, replace};
+use isolane_volumes::Kinds;
 
 use super::auth::LiveKeys;
 use super::from_file;
+use super::handover::ConfigTexts;
 use crate::config_file;
 use crate::failure::Failure;
 
@@ -33,10 +35,9 @@ pub struct Current {
 }
 
 impl LiveConfig {
-    /// `config` is that of `text`, the content of the file.
-    pub fn new(path: &Path, strict: bool, text: String, config: Config, keys: Arc<LiveKeys>) -> LiveConfig {
-        let current = Mutex::new(Current { text, running: config.clone(), started: config });
-        LiveConfig { path: path.to_owned(), strict, keys, current }
+    /// `current` is what the target has of the file.
+    pub fn new(path: &Path, strict: bool, current: Current, keys: Arc<LiveKeys>) -> LiveConfig {
+        LiveConfig { path: path.to_owned(), strict, keys, current: Mutex::new(current) }
     }
 
     /// Whether a host must give a proof of its identity at present.
@@ -52,6 +53,15 @@ impl LiveConfig {
     /// Returns the present configuration. It changes only while this is held.
     pub fn lock(&self) -> MutexGuard<'_, Current> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the same, or `None` during a change.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, Current>> {
+        match self.current.try_lock() {
+            Ok(current) => Some(current),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Reads the file.
@@ -106,6 +116,45 @@ impl LiveConfig {
             return Err(failed(&reason));
         }
         replace(&self.path, &found, text).map_err(|error| failed(&error))
+    }
+}
+
+impl Current {
+    /// Returns the configuration of a target that starts with this text.
+    pub fn new(text: String, config: Config) -> Current {
+        Current { text, running: config.clone(), started: config }
+    }
+
+    /// Returns the configuration that the program before has passed on.
+    pub fn from_texts(path: &Path, texts: ConfigTexts) -> Result<Current, Failure> {
+        let ConfigTexts { text, running, started } = texts;
+        let parse = |text: &str| config_file::parse(path, text);
+        Ok(Current { running: parse(&running)?, started: parse(&started)?, text })
+    }
+
+    /// Returns the same for another program.
+    ///
+    /// # Errors
+    /// Those of [`Current::served`].
+    pub fn to_texts(&self, kinds: &Kinds) -> Result<ConfigTexts, Failure> {
+        // Objects of the start name others that are gone; only their keys for a restart matter.
+        let started = self.served(kinds)?.to_toml();
+        Ok(ConfigTexts { text: self.text.clone(), running: self.running.to_toml(), started })
+    }
+
+    /// Returns the configuration in effect: what waits for a restart of the target is as it was.
+    ///
+    /// # Errors
+    /// If both do not go together.
+    pub fn served(&self, kinds: &Kinds) -> Result<Config, Failure> {
+        let later = diff(&self.running, &self.started).into_iter();
+        let later = later.filter(|change| change.effect == Effect::Restart);
+        let edits: Vec<_> = later.map(|change| (change.object, change.edit)).collect();
+        if edits.is_empty() {
+            return Ok(self.running.clone());
+        }
+        let edited = edit(&self.running.to_toml(), &edits, "the present configuration", kinds);
+        edited.map(|(_, config)| config).map_err(Failure::from_error)
     }
 }
 

@@ -17,10 +17,12 @@ mod live_config;
 mod load;
 pub(crate) mod model;
 pub(crate) mod nqn;
+mod numbers;
 pub(crate) mod observe;
 mod operator;
 mod parse;
 mod port_changes;
+mod present;
 mod qos;
 mod service;
 mod subsystem;
@@ -402,10 +404,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
             .with_hint("name one with --config, or leave out --strict")
             .of_usage());
     }
-    let (resume_from, rehearse) = (args.resume_from, args.rehearse);
+    let rehearse = args.rehearse;
+    let (handover, state) = rehearse.or(args.resume_from).map(upgrade::read).transpose()?.unzip();
+    let mut handover = handover.unwrap_or_default();
     let (args, described) = match &args.config {
         Some(path) => {
-            let Loaded { options, ports, subsystems, auth, limits, file } = load::load(path, args.strict)?;
+            let Loaded { options, ports, subsystems, auth, limits, file } =
+                load::load(path, args.strict, handover.file.take())?;
             (Args { json: args.json, ..options }, Some((ports, subsystems, auth, limits, file)))
         }
         None => (args, None),
@@ -414,18 +419,20 @@ pub fn run(args: Args) -> Result<(), Failure> {
     signals::exit_while(&is_starting)?;
     let rbd = Arc::new(Rbd::new(args.rbd_images_per_connection.into()));
     let kinds = volume::kinds(&rbd);
-    let ((ports, referrals), planned, auth, limits, file) = match described {
+    let ((ports, referrals), mut planned, auth, limits, file) = match described {
         Some((ports, subsystems, auth, limits, file)) => (ports, subsystems, Some(auth), limits, Some(file)),
         None => {
             let planned = vec![Planned::of_args(&args, &kinds)?];
             ((args.ports(), Vec::new()), planned, None, TargetLimits::default(), None)
         }
     };
-    if let Some(number) = rehearse {
-        return upgrade::report(&upgrade::read(number)?.1);
+    if let Some(state) = &state {
+        let resume = |one: Planned| one.resume(&handover.subsystems);
+        planned = planned.into_iter().map(resume).collect::<Result<_, _>>()?;
+        if rehearse.is_some() {
+            return upgrade::report(state);
+        }
     }
-    let (handover, state) = resume_from.map(upgrade::read).transpose()?.unzip();
-    let handover = handover.unwrap_or_default();
     file::inherit(handover.take_files());
     let (opened, conditions) = subsystem::open(planned, &args, &kinds)?;
     match file::close_inherited() {
@@ -465,6 +472,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let banner = banner.to_text();
     let has_file = file.is_some();
     let operator = Arc::new(Operator::new(&target, kinds, &conditions, opened, file, handover.upgrades));
+    operator.resume(&handover.subsystems);
     let observed = Arc::clone(&operator);
     let mut side_threads = observe::start(&target, observed, &cores, (socket, args.metrics), args.on_slow)?;
     if is_resumed {
@@ -559,30 +567,9 @@ fn configure(
     Ok(config)
 }
 
-/// Returns the requested namespace ID of each volume, or the next free one.
-fn number(specs: &[VolumeSpec]) -> Result<Vec<u32>, Failure> {
-    let requested: Vec<u32> = specs.iter().filter_map(|spec| spec.nsid).collect();
-    if let Some(twice) = requested.iter().enumerate().find(|(at, nsid)| requested[..*at].contains(nsid)) {
-        return Err(Failure::new(format!("namespace ID {} is used twice", twice.1), "IDs are unique")
-            .with_hint("give every volume its own nsid"));
-    }
-    let mut free = (1..).filter(|nsid| !requested.contains(nsid));
-    Ok(specs.iter().map(|spec| spec.nsid.or_else(|| free.next()).unwrap_or(u32::MAX)).collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn specs(texts: &[&str]) -> Vec<VolumeSpec> {
-        texts.iter().map(|text| text.parse().unwrap()).collect()
-    }
-
-    #[test]
-    fn numbers_volumes_around_requested_ids() {
-        let specs = specs(&["mem:1M", "mem:1M,nsid=2", "mem:1M", "mem:1M,nsid=9"]);
-        assert_eq!(number(&specs).unwrap(), [1, 2, 3, 9]);
-    }
 
     #[test]
     fn file_replaces_all_options_of_the_target() {
@@ -590,11 +577,5 @@ mod tests {
         let options = command.get_arguments().map(|argument| argument.get_id().as_str().to_owned());
         let others: Vec<String> = options.filter(|id| !FILE_OPTIONS.contains(&id.as_str())).collect();
         assert_eq!(others, ["config", "strict", "port", "json", "resume_from", "rehearse"]);
-    }
-
-    #[test]
-    fn rejects_duplicate_ids() {
-        let failure = number(&specs(&["mem:1M,nsid=2", "mem:1M,nsid=2"])).unwrap_err();
-        assert!(failure.to_string().contains("namespace ID 2"), "{failure}");
     }
 }
