@@ -60,6 +60,7 @@ mod scheduler;
 mod shared;
 mod slab;
 mod snapshot;
+mod table_state;
 mod target;
 mod timeline;
 mod work;

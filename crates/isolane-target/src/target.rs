@@ -101,10 +101,11 @@ impl Target {
         config.check()?;
         let max_descriptors = descriptors::raise_limit();
         let mut given = config.sockets.clone();
-        let mut open = |TargetPort { listen, .. }: &TargetPort| {
-            if let Some(listener) = resumed.as_mut().and_then(|resumed| resumed.listener(listen.address)) {
+        let mut open = |port: &TargetPort| {
+            if let Some(listener) = resumed.as_mut().and_then(|resumed| resumed.listener(port)) {
                 return Ok(listener);
             }
+            let listen = &port.listen;
             if let Some(socket) = given.iter().position(|socket| listen.has_address_of(socket)) {
                 return listen.take(&given.swap_remove(socket));
             }
@@ -117,7 +118,10 @@ impl Target {
         }
         let local_addrs: Vec<SocketAddr> =
             listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
-        let namespaces = Namespaces::new(&config.subsystems);
+        let mut namespaces = Namespaces::new(&config.subsystems);
+        if let Some(resumed) = &resumed {
+            resumed.restore(&config, &mut namespaces);
+        }
         let cores = spawn_cores(&config, listeners)?;
         let io_description = cores.first().map_or_else(String::new, |core| core.io_description.clone());
         let limits = descriptors::share(max_descriptors, config.max_connections, config.max_newcomers)?;
@@ -462,8 +466,7 @@ fn port_config(
 ) -> PortConfig {
     let template = config.subsystem_template(max_connections);
     let to_config = |(index, subsystem): (usize, &Subsystem)| {
-        let namespaces = namespaces.iter_of(SubsystemId::at(index)).map(|(_, it)| it.to_config());
-        subsystem.to_config(&template, namespaces.collect())
+        subsystem.to_config(&template, namespaces.to_configs(SubsystemId::at(index)))
     };
     let since_epoch = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     PortConfig {

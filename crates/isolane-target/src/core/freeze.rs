@@ -38,6 +38,7 @@ impl Driver {
         for lane in self.lanes.values().filter(|lane| lane.is_open()) {
             lane.token.into_iter().for_each(|token| self.core.reactor.pause(token));
         }
+        self.fail_held();
     }
 
     /// Pauses a socket that was added to a frozen core.
