@@ -9,12 +9,8 @@ system=$cache/bookworm-systemd.tar
 # The kernel starts it; everything else is a Debian system.
 unit='[Unit]
 Description=Checks
-After=multi-user.target
 [Service]
-Type=idle
-StandardOutput=tty
-TTYPath=/dev/ttyS0
-ExecStart=/bin/bash /package.sh
+ExecStart=/bin/bash -c "/bin/bash /package.sh > /dev/ttyS0 2>&1"
 ExecStopPost=/bin/systemctl --force --force poweroff
 [Install]
 WantedBy=multi-user.target'
@@ -34,6 +30,7 @@ build() {
 		cp "$tests/kernel/guest/package.sh" "$tests/checks.sh" "$work/root/" &&
 		echo "$unit" > "$work/root/etc/systemd/system/checks.service" &&
 		ln -s ../checks.service "$work/root/etc/systemd/system/multi-user.target.wants/" &&
+		ln -s /dev/null "$work/root/etc/systemd/system/serial-getty@ttyS0.service" &&
 		ln -sf lib/systemd/systemd "$work/root/init" &&
 		(cd "$work/root" && find . | cpio --quiet -o -H newc > "$work/system.cpio")
 }

@@ -5,7 +5,6 @@
 //! values is not a snapshot: use it for monitoring, not for accounting.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -13,7 +12,6 @@ use isolane_observe::cells::Counter;
 use isolane_observe::histogram::{Histogram, Resolution};
 use isolane_observe::snapshot::Series;
 use isolane_observe::stage::Operation;
-use isolane_wire::Nqn;
 
 use crate::limits::{LIMIT_COUNT, LimitKind, LimitScope, all_limits, limit_index};
 
@@ -103,27 +101,6 @@ impl Counters {
         sum.latency.merge(&series.total);
         sum.max = sum.max.max(Duration::from_nanos(series.max_ns));
     }
-}
-
-/// State of one connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConnectionStatus {
-    /// Address of the host.
-    pub peer: SocketAddr,
-    /// NQN of the host, once it has connected its queue.
-    pub host_nqn: Option<Nqn>,
-    /// Queue ID, once it is connected; 0 is the admin queue.
-    pub qid: Option<u16>,
-    /// Index of the reactor that owns it, from 0.
-    pub reactor: usize,
-    /// Core that this reactor is pinned to.
-    pub core: Option<usize>,
-    /// Core that last processed its packets.
-    pub incoming_cpu: Option<usize>,
-    /// Bytes received and sent.
-    pub moved_bytes: u64,
-    /// Size of the data in the send buffer of the kernel that was never sent.
-    pub unsent_bytes: usize,
 }
 
 /// Number of commands of one lane at volumes. Written by the owning core only.

@@ -43,6 +43,8 @@ pub(crate) struct Lane {
     pub token: Option<Token>,
     pub connection: ConnectionInfo,
     pub conn: Connection,
+    /// Time at which this process got the connection.
+    pub opened_at: Instant,
     pub phase: Phase,
     /// The association, once Connect has succeeded.
     pub association: Option<Association>,
@@ -175,6 +177,11 @@ impl Association {
     pub(crate) fn is_locked(&self) -> bool {
         self.auth.as_ref().is_some_and(|auth| !auth.exchange.is_authenticated())
     }
+
+    /// Whether the host has authenticated.
+    pub(crate) fn is_authenticated(&self) -> bool {
+        self.auth.as_ref().is_some_and(|auth| auth.exchange.is_authenticated())
+    }
 }
 
 /// A Connect that waits until older connections of its host are drained.
@@ -233,6 +240,7 @@ impl Lane {
             token: Some(token),
             connection,
             conn: Connection::new(limits, now),
+            opened_at: now,
             phase: Phase::Open,
             association: None,
             connecting: None,

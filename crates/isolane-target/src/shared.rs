@@ -25,7 +25,8 @@ use parking_lot::Mutex;
 use crate::auth::AuthConfig;
 use crate::auth_requests::AuthRequests;
 use crate::config::TargetConfig;
-use crate::counters::{ConnectionStatus, CoreCounters, InFlight};
+use crate::connections::LaneStatus;
+use crate::counters::{CoreCounters, InFlight};
 use crate::fence::Fence;
 use crate::frozen::{CoreState, ResumedLane, Unfinished};
 use crate::host_page::PageRequests;
@@ -100,7 +101,7 @@ pub(crate) enum Message {
     /// Continue a connection of another process.
     Resume(Box<ResumedLane>),
     /// Send the status of every connection, then drop the sender.
-    Describe(std::sync::mpsc::Sender<ConnectionStatus>),
+    Describe(std::sync::mpsc::Sender<LaneStatus>),
     /// Finish commands in flight, close all lanes, and flush, by the deadline.
     Stop { deadline: Instant },
 }
@@ -484,6 +485,22 @@ impl Shared {
         }
     }
 
+    /// Closes a lane after its commands, on the core that owns it now. Returns `false` if it has ended.
+    pub(crate) fn retire(
+        &self,
+        association: Option<AssociationId>,
+        lane: LaneId,
+        reason: &'static str,
+    ) -> bool {
+        let control = self.control.lock();
+        let core = match association {
+            Some(id) => control.lanes_of(id).find(|entry| entry.id == lane).map(|entry| entry.core),
+            None => Some(lane.core),
+        };
+        core.into_iter().for_each(|core| self.post(core, Message::Retire { lane, reason }));
+        core.is_some()
+    }
+
     fn deliver_events(&self, control: &mut ControlState) {
         while let Some(event) = control.port.poll_event() {
             self.deliver(control, event);
@@ -555,6 +572,7 @@ fn reason_text(reason: CloseReason) -> &'static str {
         CloseReason::KeepAliveExpired => "the host was silent for longer than its keep-alive timeout",
         CloseReason::HostRemoved => "its host is no longer allowed to use the subsystem",
         CloseReason::SubsystemRemoved => "its subsystem was removed",
+        CloseReason::Requested => "an operator has disconnected it",
         CloseReason::PortRemoved => "its port was removed, or its subsystem is no longer there",
     }
 }

@@ -25,8 +25,9 @@ use crate::apply::{TargetChange, TargetControl};
 use crate::auth_threads;
 use crate::changes::{Changed, Closing, NamespaceChange, NamespaceControl};
 use crate::config::{Subsystem, TargetConfig};
+use crate::connections::ConnectionStatus;
 use crate::core::{Acceptor, Driver};
-use crate::counters::{ConnectionStatus, Counters, NamespaceCounters};
+use crate::counters::{Counters, NamespaceCounters};
 use crate::descriptors;
 use crate::error::{NamespaceError, ShutdownReport, StartError};
 use crate::limits::TargetLimits;
@@ -46,7 +47,6 @@ pub struct Target {
     auth_threads: Vec<JoinHandle<()>>,
     local_addrs: Vec<SocketAddr>,
     io_description: String,
-    cores: Vec<usize>,
     started_ns: u64,
 }
 
@@ -131,7 +131,6 @@ impl Target {
         }
         let wakers = cores.iter().map(|core| core.waker.clone());
         let (shared, mailboxes) = Shared::new(&config, port, namespaces, wakers, limits);
-        let cores_given = config.cores.clone();
         let mut target = Target {
             shared,
             threads: Vec::new(),
@@ -139,7 +138,6 @@ impl Target {
             auth_threads: Vec::new(),
             local_addrs,
             io_description,
-            cores: cores_given,
             started_ns: clock::now(),
         };
         let page_thread = page_thread::spawn(&target.shared, target.started_ns);
@@ -208,16 +206,7 @@ impl Target {
 
     /// Returns the state of every connection, ordered by peer. Leaves out a core that does not reply in time.
     pub fn connections(&self) -> Vec<ConnectionStatus> {
-        let (sender, replies) = mpsc::channel();
-        self.shared.post_to_all(|| Message::Describe(sender.clone()));
-        drop(sender);
-        let deadline = Instant::now() + MESSAGE_TIMEOUT;
-        let mut all = Vec::new();
-        while let Ok(status) = replies.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            all.push(ConnectionStatus { core: self.cores.get(status.reactor).copied(), ..status });
-        }
-        all.sort_by_key(|status| status.peer);
-        all
+        self.shared.connections()
     }
 
     /// Returns a handle for changes of namespaces of the first subsystem that other threads can keep.
@@ -479,7 +468,5 @@ fn port_config(
     }
 }
 
-/// Time for the cores to handle a message; each does in its next turn.
-const MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for the cores to end once no operation hangs.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);

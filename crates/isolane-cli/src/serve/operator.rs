@@ -16,10 +16,14 @@
 //! | `POST /v1/namespaces/N/read-only` | sets the write protection |
 //! | `POST /v1/config/apply` | makes the target what a text describes |
 //! | `POST /v1/config/edit` | changes objects in the file and the target |
+//! | `GET /v1/connections` | lists the connections of hosts |
+//! | `POST /v1/connections/disconnect` | ends those of a host, or one |
 //! | `GET /v1/upgrade` | describes the program |
 //! | `POST /v1/upgrade` | replaces the program |
 //!
 //! Invariant: a volume is opened before anything changes, and a request that fails changes nothing.
+
+mod connections;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -228,6 +232,9 @@ impl Operator {
         }
         if let Some(verb) = path.strip_prefix("config/") {
             return self.execute_config(request, verb);
+        }
+        if let Some(path) = path.strip_prefix("connections") {
+            return self.execute_connections(request, path);
         }
         if path == "namespaces" && request.method == "GET" {
             return Some(self.list());

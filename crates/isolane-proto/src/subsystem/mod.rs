@@ -27,6 +27,7 @@ mod associations;
 mod command;
 mod config;
 mod connect;
+mod disconnect;
 mod discovery;
 mod event;
 mod feature;
@@ -240,6 +241,8 @@ pub enum CloseReason {
     SubsystemRemoved,
     /// A port of its connections was removed, or its subsystem is no longer there.
     PortRemoved,
+    /// An operator has requested it. The host can connect again.
+    Requested,
 }
 
 /// One live association, for `info` and log lines.

@@ -141,7 +141,7 @@ impl Driver {
             return Some(at(job.position, job.operation.name()));
         }
         if !self.retiring.is_empty() {
-            return Some(Unfinished::new("a connection of a removed port"));
+            return Some(Unfinished::new("a connection that closes"));
         }
         if let Some(position) = core.flushes.positions().next() {
             return Some(at(position, Operation::Flush.name()));

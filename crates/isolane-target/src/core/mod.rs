@@ -47,6 +47,7 @@ mod close;
 mod command;
 mod connect;
 mod control_data;
+mod describe;
 mod fair_share;
 mod fence;
 mod flush;
