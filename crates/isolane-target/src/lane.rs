@@ -89,6 +89,8 @@ pub(crate) struct Lane {
     pub left_at: Vec<(usize, u32)>,
     /// Its entry among the connections before Connect.
     pub newcomer: Option<Arrival>,
+    /// Its entry among the queues whose host has not authenticated.
+    pub unauthenticated: Option<Arrival>,
     /// Counted in the lane quota, since its queue was connected.
     pub in_quota: bool,
 }
@@ -257,6 +259,7 @@ impl Lane {
             left_behind: false,
             left_at: Vec::new(),
             newcomer: None,
+            unauthenticated: None,
             in_quota: false,
         }
     }
