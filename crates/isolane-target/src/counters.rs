@@ -28,6 +28,10 @@ pub struct Counters {
     pub connections_before_connect: u64,
     /// Connections closed before Connect to make room for others, and Connects refused.
     pub connections_refused: u64,
+    /// Connected queues whose host must authenticate and has not, among those that are open now.
+    pub connections_unauthenticated: u64,
+    /// Hosts refused because they did not authenticate, or because too many did at the same time.
+    pub authentication_refused: u64,
     /// Those refused because of each limit; limits without any are left out.
     pub limits_reached: BTreeMap<(LimitScope, LimitKind), u64>,
     /// Bytes read from sockets.
@@ -135,6 +139,7 @@ pub(crate) struct CoreCounters {
     pub connections_lingering: Counter,
     pub connections_total: Counter,
     pub connections_refused: Counter,
+    pub authentication_refused: Counter,
     /// By [`limit_index`].
     pub limits_reached: [Counter; LIMIT_COUNT],
     pub received_bytes: Counter,
@@ -180,6 +185,7 @@ impl CoreCounters {
         sum.connections_lingering += self.connections_lingering.value();
         sum.connections_total += self.connections_total.value();
         sum.connections_refused += self.connections_refused.value();
+        sum.authentication_refused += self.authentication_refused.value();
         for (scope, kind) in all_limits() {
             let refused = self.limits_reached[limit_index(scope, kind)].value();
             if refused > 0 {

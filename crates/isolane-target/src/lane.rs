@@ -91,6 +91,8 @@ pub(crate) struct Lane {
     pub left_at: Vec<(usize, u32)>,
     /// Its entry among the connections before Connect.
     pub newcomer: Option<Arrival>,
+    /// Its entry among the queues whose host has not authenticated.
+    pub unauthenticated: Option<Arrival>,
     /// Counted in the lane quota, since its queue was connected.
     pub in_quota: bool,
 }
@@ -265,6 +267,7 @@ impl Lane {
             left_behind: false,
             left_at: Vec::new(),
             newcomer: None,
+            unauthenticated: None,
             in_quota: false,
         }
     }

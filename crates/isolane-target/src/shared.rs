@@ -88,8 +88,8 @@ pub(crate) enum Message {
     RetryBehind,
     /// Drop the reference once no command uses this removed namespace. The last one to do so flushes its volume first.
     Release(Arc<Release>),
-    /// Continue the Authentication Send of this lane.
-    Computed { lane: LaneId, computed: Box<Computed> },
+    /// Continue the Authentication Send of this lane; `None`: refuse it, because another has displaced its exponentiation.
+    Computed { lane: LaneId, computed: Option<Box<Computed>> },
     /// Stop reading, and send a message each time nothing is left to do.
     Freeze { still: std::sync::mpsc::Sender<()> },
     /// Send the state of this frozen core, or what is left to do.
@@ -137,6 +137,8 @@ pub(crate) struct Shared {
     pub orphans: Orphans,
     pub lane_quota: LaneQuota,
     pub newcomers: Newcomers,
+    /// Connected queues whose host has not authenticated.
+    pub unauthenticated: Newcomers,
     /// Limits of the lines about each limit of connections.
     limit_logs: [log::Limit; LIMIT_COUNT],
     /// Cores whose lanes are all closed after [`Message::Stop`].
@@ -214,6 +216,9 @@ impl Shared {
             changes: Mutex::new(()),
             lane_quota: LaneQuota::new(mailboxes.len(), max_lanes(config.max_pool_pages), max_connections),
             newcomers: Newcomers::new(max_newcomers),
+            unauthenticated: Newcomers::new(
+                config.auth.as_ref().map_or(0, |auth| auth.max_unauthenticated(max_connections)),
+            ),
             limit_logs: Default::default(),
             mailboxes,
             subsystem_template: config.subsystem_template(max_connections),

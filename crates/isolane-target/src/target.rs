@@ -185,6 +185,7 @@ impl Target {
             }
         }
         sum.connections_before_connect = self.shared.newcomers.len() as u64;
+        sum.connections_unauthenticated = self.shared.unauthenticated.len() as u64;
         sum
     }
 

@@ -89,6 +89,7 @@ impl Core {
         if let Some(arrival) = lane.newcomer.take() {
             self.shared.newcomers.remove(lane.peer().ip(), arrival);
         }
+        self.leave_unauthenticated(lane);
         lane.phase = Phase::Closed;
         self.disconnect(lane);
         lane.conn.handle_eof();

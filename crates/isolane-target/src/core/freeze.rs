@@ -201,7 +201,11 @@ impl Driver {
             let id = LaneId { core: index, lane };
             let newcomer = association.is_none().then(|| newcomers.enter(connection.remote.ip(), id).0);
             let in_quota = association.is_some();
-            Lane { conn, association, newcomer, in_quota, ..Lane::new(id, token, connection, limits, now) }
+            let is_locked = association.as_ref().is_some_and(Association::is_locked);
+            let entry = || core.shared.unauthenticated.enter(connection.remote.ip(), id).0;
+            let unauthenticated = is_locked.then(entry);
+            let lane = Lane::new(id, token, connection, limits, now);
+            Lane { conn, association, newcomer, unauthenticated, in_quota, ..lane }
         });
         self.bind_token(token, key);
         self.pause_if_frozen(token);

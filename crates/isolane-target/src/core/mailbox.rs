@@ -35,7 +35,7 @@ impl Driver {
                 self.with_lane(lane, |core, lane| core.on_host_page(lane, &page));
             }
             Message::Computed { lane, computed } => {
-                self.with_lane(lane, |core, lane| core.on_computed(lane, *computed));
+                self.with_lane(lane, |core, lane| core.on_computed(lane, computed));
             }
             Message::Displace { lane } => self.displace(lane),
             Message::Checkpoint(checkpoint) => drop(checkpoint),
