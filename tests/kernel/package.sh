@@ -34,7 +34,8 @@ build() {
 		ln -sf lib/systemd/systemd "$work/root/init" &&
 		(cd "$work/root" && find . | cpio --quiet -o -H newc > "$work/system.cpio")
 }
-accelerator() { [ -w /dev/kvm ] && echo kvm || echo tcg,thread=single; }
+# Without vmx or svm, /dev/kvm cannot run the kernel of a distribution.
+accelerator() { [ -w /dev/kvm ] && grep -qwE 'vmx|svm' /proc/cpuinfo && echo kvm || echo tcg,thread=single; }
 run() {
 	timeout -k 5 600 qemu-system-x86_64 -machine q35,usb=off -accel "$(accelerator)" -cpu max -smp 2 -m 3G \
 		-nodefaults -no-user-config -display none -no-reboot -serial stdio -kernel "$cache/k-6.12/vmlinux" \

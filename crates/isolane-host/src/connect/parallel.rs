@@ -67,7 +67,7 @@ mod tests {
             Ok(qid)
         });
         assert_eq!(connected.unwrap(), [1, 2, 3, 4]);
-        assert_eq!(connect_each(0, 8, Ok).unwrap(), []);
+        assert!(connect_each(0, 8, Ok::<u16, ConnectError>).unwrap().is_empty());
     }
 
     #[test]
