@@ -21,12 +21,12 @@ rejects_wrong_file() {
 	cp /root/good /etc/isolane/isolane.toml
 }
 pid() { systemctl show --property MainPID --value isolane; }
-load() { isolane bench "$uri?nsid=1" --rw randrw --bs 4k --depth 4 --size 16m --time "$1" --verify --reconnect 0s; }
+load() { isolane bench "$uri?nsid=1" --rw randrw --bs 4k --depth 4 --size 4m --time "$1" --verify --reconnect 0s; }
 upgrades() { # under a load that would end with a lost connection
 	local before load; before=$(pid)
-	load 20s > /root/load.log 2>&1 & load=$!
+	load 60s > /root/load.log 2>&1 & load=$!
 	until grep -q connected /root/load.log || ! kill -0 $load; do sleep 0.1; done
-	dpkg -i /newer.deb || return 1
+	dpkg -i /newer.deb && kill -0 $load || return 1
 	[ "$(pid)" = "$before" ] || { echo "the process is $(pid), was $before"; return 1; }
 	[ "$(readlink "/proc/$before/exe")" = /usr/bin/isolane ] || { readlink "/proc/$before/exe"; return 1; }
 	wait $load || { cat /root/load.log; return 1; }
