@@ -133,6 +133,7 @@ suite_errors() {
 
 # ---- space ---------------------------------------------------------------------------
 set_quota() { ceph osd pool set-quota small max_bytes "$1"; }
+pool_is_full() { ceph osd dump | grep "^pool .* 'small' " | grep -q "[ ,]full[ ,]"; }
 other_volume_works() { verified 2 --bs 4k --depth 4 && verified 3 --bs 4k --depth 4; }
 larger_size() { # NSID BYTES
 	control namespace resize "$1" && "$isolane" info --json "$(uri "$1")" | grep -q "\b$2\b"
@@ -142,6 +143,7 @@ suite_space() {
 	check "serve an image of a pool with a quota" start space "rbd:small/v,conf=$CEPH_CONF" "$(image free)" mem:32M || return
 	check "fill a part" verified 1 --bs 64k --depth 4
 	check "set a quota that is used up" set_quota 1000000
+	check "the cluster notices it" wait_for 120 pool_is_full    # its statistics arrive every few seconds
 	check "start a load" start_bench 1 --time 8s --rw randwrite
 	check "the log names the full pool" logs_within 90 "pool small is full"
 	check "the other volumes work" other_volume_works

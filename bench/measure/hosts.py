@@ -78,6 +78,24 @@ class SettledBench(Bench):
 
 
 @dataclass(frozen=True)
+class UpgradeBench(Bench):
+    """`isolane bench`, which a lost connection or a failed command ends, while the program of the target is replaced. Also
+    the time of the longest command."""
+
+    upgrades: int = 0
+
+    def measure(self, bed, target, port, load, seconds):
+        arguments = f"{bench_arguments(bed, load, self.arguments, seconds)} --reconnect 0s"
+        upgrade = [bed.program("isolane"), "ctl", "--socket", control_socket(target.pid), "upgrade", bed.program("isolane")]
+        with Process(bench_command(bed, port, arguments), bed.host_core) as host:
+            for _ in range(self.upgrades):
+                time.sleep(seconds / (self.upgrades + 1))
+                run(upgrade, bed.host_core, START_TIMEOUT_S)
+            report = json.loads(host.finish(START_TIMEOUT_S + seconds))
+            return of_report(report) | {"max_us": report["latency_us"]["max"]}
+
+
+@dataclass(frozen=True)
 class ReadBench(Bench):
     """`isolane bench` beside idle connections, while others read the numbers of the target as often as `isolane top` and
     a scraper do. Also the processor time of the target's side threads. The readers share the host's core."""

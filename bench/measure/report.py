@@ -29,6 +29,7 @@ FIGURES = {
     "mean_us": Figure("mean", lambda value: f"{digits(value)} µs"),
     "p99_9_us": Figure("p99.9", lambda value: f"{digits(value)} µs"),
     "p99_99_us": Figure("p99.99", lambda value: f"{digits(value)} µs"),
+    "max_us": Figure("longest", lambda value: f"{digits(value / 1e3)} ms"),
     "bulk_mib_per_s": Figure("bulk", lambda value: f"{value:.0f} MiB/s", True),
     "processor_percent": Figure("processor", lambda value: f"{value:.2f} % of a core"),
     "side_percent": Figure("side threads", lambda value: f"{value:.2f} % of a core"),

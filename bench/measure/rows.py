@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from hosts import Bench, Fio, FioEngine, FioFile, FioRbd, Floor, Idle, ImageBench, IscsiPerf, MinimalHost, ReadBench, SettledBench, SpdkPerf, VhostLoad
+from hosts import Bench, Fio, FioEngine, FioFile, FioRbd, Floor, Idle, ImageBench, IscsiPerf, MinimalHost, ReadBench, SettledBench, SpdkPerf, UpgradeBench, VhostLoad
 from targets import Isolane, IsolaneFile, IsolaneNbd, IsolaneRbd, IsolaneVhost, Nbdkit, NoTarget, QemuNbd, Spdk, SpdkRbd, Tgt
 
 
@@ -142,6 +142,11 @@ READ = tuple(
     for name, reads in [("unread", ()), ("scraped", (SCRAPER,)), ("read", (SCRAPER, TOP))]
 )
 READ_GOALS = goals("isolane+read", "isolane+unread", iops="≥ 0.98", p99_9_us="≤ 1.05")
+# A file, because memory ends with the program. The longest command may take 200 ms.
+UPGRADES = tuple(
+    Contender(f"isolane+{name}", IsolaneFile(direct=False), UpgradeBench(POLL, upgrades=upgrades))
+    for name, upgrades in [("steady", 0), ("upgraded", 4)]
+)
 NBD = (Contender("isolane", IsolaneNbd(), Fio("")), Contender("nbdkit", Nbdkit(), Fio("")))
 NBD_GOALS = goals("isolane", "nbdkit", iops="≥ 1.00")
 # A machine and an NVMe/TCP host with the same volume.
@@ -296,6 +301,7 @@ ROWS = (
         ),
     ),
     observed("host", "at the host, 4 KiB read, QD32", reads(32), OBSERVED_HOST),
+    Row("upgrade", "the program replaced 4 times, 4 KiB read, 100 connections x QD1", reads(1, 100), UPGRADES, (), "max_us"),
     Row("observe-readers", "numbers read beside 1,000 connections, 4 KiB read, QD32", reads(32), READ, READ_GOALS),
     *(Row(f"nbd-{name}", f"NBD, {title}", load, NBD, NBD_GOALS) for name, title, load in NBD_LOADS),
     *(Row(f"vhost-{name}", f"virtual machine, {title}", load, VHOST) for name, title, load in VHOST_LOADS),

@@ -97,6 +97,43 @@ suite_namespaces() {
 	check "the target ends with status 0 after its changes" end_target "$kernel-namespaces" TERM
 }
 
+# Volume 1 is at another target, which is stopped for a while.
+suite_stalled() {
+	local port remote; port=$(free_port) remote=$(free_port)
+	start_target "$kernel-remote" "$remote" mem:64M &&
+		start_target "$kernel-stalled" "$port" "nvme+tcp://127.0.0.1:$remote/$nqn,nsid=1" "$work/disk,size=64M,nsid=2" \
+			--control-socket "$work/control.sock" || { echo "not ok start two targets"; return; }
+	on_ask() {
+		case $1 in
+			stall) kill -STOP "${target_pid[$kernel-remote]}";;
+			resume) kill -CONT "${target_pid[$kernel-remote]}";;
+			*) "$isolane" ctl --socket "$work/control.sock" namespace "$1" 1;;
+		esac
+	}
+	guest "$kernel-stalled" "$kernel" 420 -- stalled.sh 10.0.2.2 "$port" "$nqn"
+	kill -CONT "${target_pid[$kernel-remote]}"
+	check "the target ends with status 0 after the stall" end_target "$kernel-stalled" TERM
+}
+
+suite_upgrade() {
+	local port count=5 control="$work/control.sock"; port=$(free_port)
+	[ -z "$long" ] || count=20
+	start_target "$kernel-upgrade" "$port" "$work/disk,size=64M" --control-socket "$control" ||
+		{ echo "not ok start a target"; return; }
+	control() { "$isolane" ctl --socket "$control" "$@"; }
+	on_ask() {
+		case $1 in
+			upgrade) control upgrade;;
+			broken) control upgrade /bin/false 2>&1 | tee /dev/stderr | grep -q 'the rehearsal failed';;
+			changed)
+				control namespace add "$work/second,size=64M" && control upgrade &&
+					control status | tee /dev/stderr | grep -q "$work/second";;
+		esac
+	}
+	guest "$kernel-upgrade" "$kernel" $((90 + 3 * count)) -- upgrade.sh 10.0.2.2 "$port" "$nqn" "$count"
+	check "the target ends with status 0 after its upgrades" end_target "$kernel-upgrade" TERM
+}
+
 suite_nvmet() {
 	local port; port=$(free_port)
 	uri="nvme+tcp://127.0.0.1:$port/$nqn"

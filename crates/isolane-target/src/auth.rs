@@ -16,12 +16,28 @@ pub struct AuthConfig {
     pub policy: Policy,
     /// Time limit from the Connect of a queue to the proof of its host.
     pub timeout: Duration,
+    /// Maximum number of connected queues whose host has not authenticated, on all cores; at most half of
+    /// [`TargetConfig::max_connections`](crate::TargetConfig::max_connections), but 16 at least. Above it, the address
+    /// with the most of them gives way: its oldest one ends for a host of another address, and its next one is refused.
+    pub max_unauthenticated: usize,
 }
 
 impl AuthConfig {
-    /// All hash functions and groups, and 30 s.
+    /// All hash functions and groups, 30 s, and 512 queues.
     pub fn new(keys: Arc<dyn HostKeys>) -> AuthConfig {
-        AuthConfig { keys, policy: Policy::default(), timeout: Duration::from_secs(30) }
+        AuthConfig {
+            keys,
+            policy: Policy::default(),
+            timeout: Duration::from_secs(30),
+            max_unauthenticated: 512,
+        }
+    }
+}
+
+impl AuthConfig {
+    /// Returns the maximum number of queues whose host has not authenticated.
+    pub(crate) fn max_unauthenticated(&self, max_connections: usize) -> usize {
+        self.max_unauthenticated.min((max_connections / 2).max(16))
     }
 }
 

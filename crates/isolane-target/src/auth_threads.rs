@@ -26,7 +26,7 @@ fn serve(shared: &Shared) {
     // Handshakes yield to I/O. A system that refuses this serves them with the same priority.
     let _ = rustix::process::nice(NICE);
     while let Some(AuthRequest { work, lane, core, .. }) = shared.auth_requests.next() {
-        shared.post(core, Message::Computed { lane, computed: Box::new(work.run()) });
+        shared.post(core, Message::Computed { lane, computed: Some(Box::new(work.run())) });
     }
 }
 

@@ -1,7 +1,7 @@
 //! Configuration of a target.
 
 use std::collections::{BTreeMap, HashSet};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -117,6 +117,9 @@ pub struct TargetConfig {
     pub subsystems: Vec<Subsystem>,
     /// The ports: addresses to listen on, each with its socket options.
     pub listen: Vec<TargetPort>,
+    /// Listening sockets that the process was given. The port with the address of one uses it, so that connections
+    /// which hosts open before the start wait in it.
+    pub sockets: Vec<Arc<TcpListener>>,
     /// Addresses in the discovery log; if empty, the listeners that a host can reach.
     pub advertise: Vec<SocketAddr>,
     /// Addresses of other discovery services, which the discovery log names.
@@ -188,6 +191,7 @@ impl TargetConfig {
         TargetConfig {
             subsystems: vec![Subsystem::new(nqn)],
             listen: Vec::new(),
+            sockets: Vec::new(),
             advertise: Vec::new(),
             referrals: Vec::new(),
             discovery_generation: None,

@@ -5,7 +5,6 @@
 //! values is not a snapshot: use it for monitoring, not for accounting.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -13,7 +12,6 @@ use isolane_observe::cells::Counter;
 use isolane_observe::histogram::{Histogram, Resolution};
 use isolane_observe::snapshot::Series;
 use isolane_observe::stage::Operation;
-use isolane_wire::Nqn;
 
 use crate::limits::{LIMIT_COUNT, LimitKind, LimitScope, all_limits, limit_index};
 
@@ -30,6 +28,10 @@ pub struct Counters {
     pub connections_before_connect: u64,
     /// Connections closed before Connect to make room for others, and Connects refused.
     pub connections_refused: u64,
+    /// Connected queues whose host must authenticate and has not, among those that are open now.
+    pub connections_unauthenticated: u64,
+    /// Hosts refused because they did not authenticate, or because too many did at the same time.
+    pub authentication_refused: u64,
     /// Those refused because of each limit; limits without any are left out.
     pub limits_reached: BTreeMap<(LimitScope, LimitKind), u64>,
     /// Bytes read from sockets.
@@ -105,27 +107,6 @@ impl Counters {
     }
 }
 
-/// State of one connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConnectionStatus {
-    /// Address of the host.
-    pub peer: SocketAddr,
-    /// NQN of the host, once it has connected its queue.
-    pub host_nqn: Option<Nqn>,
-    /// Queue ID, once it is connected; 0 is the admin queue.
-    pub qid: Option<u16>,
-    /// Index of the reactor that owns it, from 0.
-    pub reactor: usize,
-    /// Core that this reactor is pinned to.
-    pub core: Option<usize>,
-    /// Core that last processed its packets.
-    pub incoming_cpu: Option<usize>,
-    /// Bytes received and sent.
-    pub moved_bytes: u64,
-    /// Size of the data in the send buffer of the kernel that was never sent.
-    pub unsent_bytes: usize,
-}
-
 /// Number of commands of one lane at volumes. Written by the owning core only.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
@@ -158,6 +139,7 @@ pub(crate) struct CoreCounters {
     pub connections_lingering: Counter,
     pub connections_total: Counter,
     pub connections_refused: Counter,
+    pub authentication_refused: Counter,
     /// By [`limit_index`].
     pub limits_reached: [Counter; LIMIT_COUNT],
     pub received_bytes: Counter,
@@ -203,6 +185,7 @@ impl CoreCounters {
         sum.connections_lingering += self.connections_lingering.value();
         sum.connections_total += self.connections_total.value();
         sum.connections_refused += self.connections_refused.value();
+        sum.authentication_refused += self.authentication_refused.value();
         for (scope, kind) in all_limits() {
             let refused = self.limits_reached[limit_index(scope, kind)].value();
             if refused > 0 {

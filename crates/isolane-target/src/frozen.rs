@@ -16,6 +16,8 @@ use isolane_proto::target::{ConnectionState, StateError};
 use isolane_wire::digest::crc32c;
 use serde::{Deserialize, Serialize};
 
+use crate::table_state::TableState;
+
 /// State of a target that another process continues: see [`Target::freeze`](crate::Target::freeze).
 #[derive(Debug)]
 pub struct FrozenState {
@@ -27,6 +29,7 @@ pub struct FrozenState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Content {
     pub port: PortState,
+    pub tables: Vec<TableState>,
     pub listeners: Vec<(SocketAddr, RawFd)>,
     pub lanes: Vec<LaneState>,
 }
@@ -103,8 +106,9 @@ pub enum FrozenStateError {
 }
 
 impl FrozenState {
-    /// Version of the format; a program continues a state of its own version only.
-    pub const VERSION: u32 = 1;
+    /// Version of the format, and of everything that `isolane serve` passes on with it; a program continues a state of
+    /// its own version only.
+    pub const VERSION: u32 = 2;
 
     /// Returns the state as bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -171,6 +175,7 @@ impl Content {
         if !named.all(|socket| socket >= 0 && sockets.insert(socket)) {
             return Err(StateError("a socket"));
         }
+        self.tables.iter().try_for_each(TableState::check)?;
         let mut queues: HashSet<QueueName> = self.queues().collect();
         if queues.len() != self.queues().count() {
             return Err(StateError("an association occurs twice"));

@@ -43,6 +43,8 @@ pub(crate) struct Lane {
     pub token: Option<Token>,
     pub connection: ConnectionInfo,
     pub conn: Connection,
+    /// Time at which this process got the connection.
+    pub opened_at: Instant,
     pub phase: Phase,
     /// The association, once Connect has succeeded.
     pub association: Option<Association>,
@@ -89,6 +91,8 @@ pub(crate) struct Lane {
     pub left_at: Vec<(usize, u32)>,
     /// Its entry among the connections before Connect.
     pub newcomer: Option<Arrival>,
+    /// Its entry among the queues whose host has not authenticated.
+    pub unauthenticated: Option<Arrival>,
     /// Counted in the lane quota, since its queue was connected.
     pub in_quota: bool,
 }
@@ -175,6 +179,11 @@ impl Association {
     pub(crate) fn is_locked(&self) -> bool {
         self.auth.as_ref().is_some_and(|auth| !auth.exchange.is_authenticated())
     }
+
+    /// Whether the host has authenticated.
+    pub(crate) fn is_authenticated(&self) -> bool {
+        self.auth.as_ref().is_some_and(|auth| auth.exchange.is_authenticated())
+    }
 }
 
 /// A Connect that waits until older connections of its host are drained.
@@ -233,6 +242,7 @@ impl Lane {
             token: Some(token),
             connection,
             conn: Connection::new(limits, now),
+            opened_at: now,
             phase: Phase::Open,
             association: None,
             connecting: None,
@@ -257,6 +267,7 @@ impl Lane {
             left_behind: false,
             left_at: Vec::new(),
             newcomer: None,
+            unauthenticated: None,
             in_quota: false,
         }
     }

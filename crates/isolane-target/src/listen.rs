@@ -166,6 +166,19 @@ impl Listen {
         bind_with_retry(self.address, HELD_TIMEOUT, || self.try_open(is_dual_stack))
     }
 
+    /// Whether `socket` listens on this address.
+    pub(crate) fn has_address_of(&self, socket: &TcpListener) -> bool {
+        socket.local_addr().is_ok_and(|address| address == self.address)
+    }
+
+    /// Uses `socket`, which listens already, with the options of this listener.
+    pub(crate) fn take(&self, socket: &TcpListener) -> Result<TcpListener, StartError> {
+        let address = self.address;
+        let socket = socket.try_clone().map_err(|error| StartError::Listen { address, error })?;
+        self.options.apply(&socket).map_err(|error| StartError::SocketOption { address, error })?;
+        Ok(socket)
+    }
+
     fn try_open(&self, is_dual_stack: bool) -> Result<TcpListener, StartError> {
         let address = self.address;
         let failed = |error| StartError::Listen { address, error };

@@ -307,8 +307,9 @@ impl Namespaces {
 impl Namespaces {
     /// Returns an ID that no namespace has had since the start, if there is one, else a free one.
     pub(crate) fn free_nsid(&self, subsystem: SubsystemId) -> Option<u32> {
-        let next = self.ids.get(subsystem.number()).map_or(1, |ids| ids.next_nsid);
-        (next..=MAX_NSID).chain(1..=MAX_NSID).find(|nsid| !self.is_used(subsystem, *nsid))
+        (self.next_nsid(subsystem)..=MAX_NSID)
+            .chain(1..=MAX_NSID)
+            .find(|nsid| !self.is_used(subsystem, *nsid))
     }
 
     fn is_used(&self, subsystem: SubsystemId, nsid: u32) -> bool {
@@ -441,6 +442,26 @@ impl Namespaces {
         let offline = OfflineNamespace { volume, config, reason: None, hosts };
         self.ids[subsystem.number()].offline.insert(nsid, offline);
         Ok(position)
+    }
+
+    /// Returns the lowest ID above all that were used since the start.
+    pub(crate) fn next_nsid(&self, subsystem: SubsystemId) -> u32 {
+        self.ids.get(subsystem.number()).map_or(1, |ids| ids.next_nsid)
+    }
+
+    /// IDs below this one were used.
+    pub(crate) fn reserve_nsids(&mut self, subsystem: SubsystemId, next: u32) {
+        let ids = self.ids_of(subsystem);
+        ids.next_nsid = ids.next_nsid.max(next);
+    }
+
+    /// Changes a namespace without a volume, if there is one with this ID.
+    pub(crate) fn restore_offline(
+        &mut self,
+        (subsystem, nsid): (SubsystemId, u32),
+        change: impl FnOnce(&mut OfflineNamespace),
+    ) {
+        self.ids_of(subsystem).offline.get_mut(&nsid).map(change);
     }
 
     /// Returns the position of a namespace that must have a volume.

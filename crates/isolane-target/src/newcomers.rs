@@ -1,9 +1,12 @@
-//! Budget of all cores for connections before Connect, separate from the budget of connected queues.
+//! Budgets of all cores for connections before Connect, and for connected queues whose host has not authenticated.
 //!
-//! A connection is a newcomer from its acceptance to a successful Connect or its end. When the budget is
-//! exhausted, the next newcomer displaces the oldest one of the address that has the most, so an address that
-//! opens many connections displaces its own. IPv6 addresses count by their first 64 bits, which a peer cannot
-//! choose freely.
+//! A connection is a newcomer from its acceptance to a successful Connect or its end; these do not count in the budget of
+//! connected queues. When the budget is exhausted, the next newcomer displaces the oldest one of the address that has the
+//! most, so an address that opens many connections displaces its own. IPv6 addresses count by their first 64 bits, which
+//! a peer cannot choose freely.
+//!
+//! A queue whose host must authenticate is in the second budget from its Connect to its proof or the end of its
+//! connection. There, the address that has the most is refused.
 //!
 //! Invariant: the number of newcomers never exceeds the budget.
 
@@ -51,12 +54,15 @@ impl Newcomers {
 
     /// Adds a connection. Also returns the newcomer that it displaces, which the caller must close.
     pub(crate) fn enter(&self, from: IpAddr, lane: LaneId) -> (Arrival, Option<LaneId>) {
+        self.table.lock().enter(self.max, from, lane)
+    }
+
+    /// Adds a connection like [`Newcomers::enter`], unless the budget is exhausted and its address has as many as any.
+    pub(crate) fn try_enter(&self, from: IpAddr, lane: LaneId) -> Option<(Arrival, Option<LaneId>)> {
         let mut table = self.table.lock();
-        let displaced = if table.len < self.max { None } else { table.displace() };
-        table.arrivals += 1;
-        let arrival = Arrival(table.arrivals);
-        table.change(network(from), |lanes| _ = lanes.insert(arrival, lane));
-        (arrival, displaced)
+        let own = table.by_address.get(&network(from)).map_or(0, BTreeMap::len);
+        let is_largest = table.by_count.last().is_some_and(|(most, ..)| own >= *most);
+        (table.len < self.max || !is_largest).then(|| table.enter(self.max, from, lane))
     }
 
     /// Removes a newcomer that has connected its queue or has ended; no effect if it was displaced.
@@ -66,6 +72,14 @@ impl Newcomers {
 }
 
 impl Table {
+    fn enter(&mut self, max: usize, from: IpAddr, lane: LaneId) -> (Arrival, Option<LaneId>) {
+        let displaced = if self.len < max { None } else { self.displace() };
+        self.arrivals += 1;
+        let arrival = Arrival(self.arrivals);
+        self.change(network(from), |lanes| _ = lanes.insert(arrival, lane));
+        (arrival, displaced)
+    }
+
     fn displace(&mut self) -> Option<LaneId> {
         let (_, Reverse(oldest), address) = *self.by_count.last()?;
         let mut displaced = None;
@@ -94,7 +108,7 @@ impl Table {
 }
 
 /// Returns the part of an address that a peer cannot choose freely.
-fn network(address: IpAddr) -> IpAddr {
+pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
             let [a, b, c, d, ..] = address.segments();
@@ -137,6 +151,20 @@ mod tests {
         let addresses = ["192.0.2.9", "192.0.2.5", "192.0.2.7", "192.0.2.1"].map(ip);
         let displaced: Vec<_> = (0..4).map(|at| newcomers.enter(addresses[at], lanes[at]).1).collect();
         assert_eq!(displaced, [None, None, None, Some(lanes[0])]);
+    }
+
+    #[test]
+    fn refuses_largest_address_and_admits_others() {
+        let (newcomers, lanes) = (Newcomers::new(3), lanes(8));
+        let (many, one) = (ip("192.0.2.1"), ip("192.0.2.2"));
+        let enter = |from, at: usize| newcomers.try_enter(from, lanes[at]).map(|(_, displaced)| displaced);
+        assert_eq!([0, 1, 2].map(|at| enter(many, at)), [Some(None); 3]);
+        assert_eq!(enter(many, 3), None);
+        assert_eq!(enter(one, 4), Some(Some(lanes[0])));
+        assert_eq!(enter(one, 5), Some(Some(lanes[1])));
+        assert_eq!(enter(one, 6), None, "it has the most now");
+        assert_eq!(enter(many, 7), Some(Some(lanes[4])));
+        assert_eq!(newcomers.len(), 3);
     }
 
     #[test]

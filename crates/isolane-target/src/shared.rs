@@ -25,7 +25,8 @@ use parking_lot::Mutex;
 use crate::auth::AuthConfig;
 use crate::auth_requests::AuthRequests;
 use crate::config::TargetConfig;
-use crate::counters::{ConnectionStatus, CoreCounters, InFlight};
+use crate::connections::LaneStatus;
+use crate::counters::{CoreCounters, InFlight};
 use crate::fence::Fence;
 use crate::frozen::{CoreState, ResumedLane, Unfinished};
 use crate::host_page::PageRequests;
@@ -87,8 +88,8 @@ pub(crate) enum Message {
     RetryBehind,
     /// Drop the reference once no command uses this removed namespace. The last one to do so flushes its volume first.
     Release(Arc<Release>),
-    /// Continue the Authentication Send of this lane.
-    Computed { lane: LaneId, computed: Box<Computed> },
+    /// Continue the Authentication Send of this lane; `None`: refuse it, because another has displaced its exponentiation.
+    Computed { lane: LaneId, computed: Option<Box<Computed>> },
     /// Stop reading, and send a message each time nothing is left to do.
     Freeze { still: std::sync::mpsc::Sender<()> },
     /// Send the state of this frozen core, or what is left to do.
@@ -100,7 +101,7 @@ pub(crate) enum Message {
     /// Continue a connection of another process.
     Resume(Box<ResumedLane>),
     /// Send the status of every connection, then drop the sender.
-    Describe(std::sync::mpsc::Sender<ConnectionStatus>),
+    Describe(std::sync::mpsc::Sender<LaneStatus>),
     /// Finish commands in flight, close all lanes, and flush, by the deadline.
     Stop { deadline: Instant },
 }
@@ -136,6 +137,8 @@ pub(crate) struct Shared {
     pub orphans: Orphans,
     pub lane_quota: LaneQuota,
     pub newcomers: Newcomers,
+    /// Connected queues whose host has not authenticated.
+    pub unauthenticated: Newcomers,
     /// Limits of the lines about each limit of connections.
     limit_logs: [log::Limit; LIMIT_COUNT],
     /// Cores whose lanes are all closed after [`Message::Stop`].
@@ -213,6 +216,9 @@ impl Shared {
             changes: Mutex::new(()),
             lane_quota: LaneQuota::new(mailboxes.len(), max_lanes(config.max_pool_pages), max_connections),
             newcomers: Newcomers::new(max_newcomers),
+            unauthenticated: Newcomers::new(
+                config.auth.as_ref().map_or(0, |auth| auth.max_unauthenticated(max_connections)),
+            ),
             limit_logs: Default::default(),
             mailboxes,
             subsystem_template: config.subsystem_template(max_connections),
@@ -384,6 +390,11 @@ impl Shared {
         self.deliver_events(&mut control);
     }
 
+    /// Returns `true` if an association has I/O queues that are connected, or whose commands have not ended.
+    pub(crate) fn has_io_queues(&self, id: AssociationId) -> bool {
+        self.control.lock().lanes_of(id).any(|lane| lane.qid != 0 && !lane.stuck)
+    }
+
     /// Reports that commands of a closed connection do not end. The association continues without it, and its
     /// later connections are fenced from `changes`. Later associations of the host still find the lane, and
     /// the controller keeps its CNTLID until [`Shared::drained`].
@@ -479,6 +490,22 @@ impl Shared {
         }
     }
 
+    /// Closes a lane after its commands, on the core that owns it now. Returns `false` if it has ended.
+    pub(crate) fn retire(
+        &self,
+        association: Option<AssociationId>,
+        lane: LaneId,
+        reason: &'static str,
+    ) -> bool {
+        let control = self.control.lock();
+        let core = match association {
+            Some(id) => control.lanes_of(id).find(|entry| entry.id == lane).map(|entry| entry.core),
+            None => Some(lane.core),
+        };
+        core.into_iter().for_each(|core| self.post(core, Message::Retire { lane, reason }));
+        core.is_some()
+    }
+
     fn deliver_events(&self, control: &mut ControlState) {
         while let Some(event) = control.port.poll_event() {
             self.deliver(control, event);
@@ -550,6 +577,7 @@ fn reason_text(reason: CloseReason) -> &'static str {
         CloseReason::KeepAliveExpired => "the host was silent for longer than its keep-alive timeout",
         CloseReason::HostRemoved => "its host is no longer allowed to use the subsystem",
         CloseReason::SubsystemRemoved => "its subsystem was removed",
+        CloseReason::Requested => "an operator has disconnected it",
         CloseReason::PortRemoved => "its port was removed, or its subsystem is no longer there",
     }
 }

@@ -25,8 +25,9 @@ use crate::apply::{TargetChange, TargetControl};
 use crate::auth_threads;
 use crate::changes::{Changed, Closing, NamespaceChange, NamespaceControl};
 use crate::config::{Subsystem, TargetConfig};
+use crate::connections::ConnectionStatus;
 use crate::core::{Acceptor, Driver};
-use crate::counters::{ConnectionStatus, Counters, NamespaceCounters};
+use crate::counters::{Counters, NamespaceCounters};
 use crate::descriptors;
 use crate::error::{NamespaceError, ShutdownReport, StartError};
 use crate::limits::TargetLimits;
@@ -46,7 +47,6 @@ pub struct Target {
     auth_threads: Vec<JoinHandle<()>>,
     local_addrs: Vec<SocketAddr>,
     io_description: String,
-    cores: Vec<usize>,
     started_ns: u64,
 }
 
@@ -100,17 +100,28 @@ impl Target {
     fn start_with(config: TargetConfig, mut resumed: Option<Resumed<'_>>) -> Result<Target, StartError> {
         config.check()?;
         let max_descriptors = descriptors::raise_limit();
-        let mut open = |TargetPort { listen, .. }: &TargetPort| {
-            if let Some(listener) = resumed.as_mut().and_then(|resumed| resumed.listener(listen.address)) {
+        let mut given = config.sockets.clone();
+        let mut open = |port: &TargetPort| {
+            if let Some(listener) = resumed.as_mut().and_then(|resumed| resumed.listener(port)) {
                 return Ok(listener);
+            }
+            let listen = &port.listen;
+            if let Some(socket) = given.iter().position(|socket| listen.has_address_of(socket)) {
+                return listen.take(&given.swap_remove(socket));
             }
             let all = config.listen.iter().map(|port| port.listen.address);
             listen.open(is_dual_stack(listen.address, all))
         };
         let listeners = config.listen.iter().map(&mut open).collect::<Result<Vec<_>, _>>()?;
+        if let Some(address) = given.iter().find_map(|socket| socket.local_addr().ok()) {
+            return Err(StartError::UnusedSocket(address));
+        }
         let local_addrs: Vec<SocketAddr> =
             listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
-        let namespaces = Namespaces::new(&config.subsystems);
+        let mut namespaces = Namespaces::new(&config.subsystems);
+        if let Some(resumed) = &resumed {
+            resumed.restore(&config, &mut namespaces);
+        }
         let cores = spawn_cores(&config, listeners)?;
         let io_description = cores.first().map_or_else(String::new, |core| core.io_description.clone());
         let limits = descriptors::share(max_descriptors, config.max_connections, config.max_newcomers)?;
@@ -120,7 +131,6 @@ impl Target {
         }
         let wakers = cores.iter().map(|core| core.waker.clone());
         let (shared, mailboxes) = Shared::new(&config, port, namespaces, wakers, limits);
-        let cores_given = config.cores.clone();
         let mut target = Target {
             shared,
             threads: Vec::new(),
@@ -128,7 +138,6 @@ impl Target {
             auth_threads: Vec::new(),
             local_addrs,
             io_description,
-            cores: cores_given,
             started_ns: clock::now(),
         };
         let page_thread = page_thread::spawn(&target.shared, target.started_ns);
@@ -176,6 +185,7 @@ impl Target {
             }
         }
         sum.connections_before_connect = self.shared.newcomers.len() as u64;
+        sum.connections_unauthenticated = self.shared.unauthenticated.len() as u64;
         sum
     }
 
@@ -197,16 +207,7 @@ impl Target {
 
     /// Returns the state of every connection, ordered by peer. Leaves out a core that does not reply in time.
     pub fn connections(&self) -> Vec<ConnectionStatus> {
-        let (sender, replies) = mpsc::channel();
-        self.shared.post_to_all(|| Message::Describe(sender.clone()));
-        drop(sender);
-        let deadline = Instant::now() + MESSAGE_TIMEOUT;
-        let mut all = Vec::new();
-        while let Ok(status) = replies.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            all.push(ConnectionStatus { core: self.cores.get(status.reactor).copied(), ..status });
-        }
-        all.sort_by_key(|status| status.peer);
-        all
+        self.shared.connections()
     }
 
     /// Returns a handle for changes of namespaces of the first subsystem that other threads can keep.
@@ -455,8 +456,7 @@ fn port_config(
 ) -> PortConfig {
     let template = config.subsystem_template(max_connections);
     let to_config = |(index, subsystem): (usize, &Subsystem)| {
-        let namespaces = namespaces.iter_of(SubsystemId::at(index)).map(|(_, it)| it.to_config());
-        subsystem.to_config(&template, namespaces.collect())
+        subsystem.to_config(&template, namespaces.to_configs(SubsystemId::at(index)))
     };
     let since_epoch = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     PortConfig {
@@ -469,7 +469,5 @@ fn port_config(
     }
 }
 
-/// Time for the cores to handle a message; each does in its next turn.
-const MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for the cores to end once no operation hangs.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use common::stuck::Stuck;
 use common::*;
-use isolane_target::{FrozenState, FrozenStateError, Refused, Target, TargetConfig};
+use isolane_target::{
+    FrozenState, FrozenStateError, NamespaceChange, OfflineVolume, Refused, Target, TargetConfig, TargetPort,
+};
 use isolane_wire::pdu::{CapsuleCmd, ControllerPdu};
 use isolane_wire::{Sgl, Status, SubmissionEntry, admin, digest};
 
@@ -274,4 +276,64 @@ fn forged_state_is_refused_or_served() {
         }
     }
     assert!(served > 0, "some alterations are possible values");
+}
+
+#[test]
+fn carries_what_the_configuration_does_not_say() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    let path = file.path().to_str().unwrap();
+    let before = config(&[path, "null:1M", "null:2M"]);
+    let (target, address) = start(before.clone());
+    let (_admin, mut queue) = pair(address, 31);
+    drop(before);
+    let nqn = target.volumes()[0].0;
+    target.change_namespaces(vec![NamespaceChange::Offline { nsid: 1 }]).unwrap();
+    target.change_namespaces(vec![NamespaceChange::ReadOnly { nsid: 2, read_only: true }]).unwrap();
+    target.remove_namespace(3).unwrap();
+    let list = |target: &Target| target.control().namespaces(&nqn).unwrap().list();
+    eventually("both are closed", || list(&target).len() == 2);
+    let listed = list(&target);
+    // A host without ACRE waits for the volume. It repeats the command later.
+    let held = queue.send(read_entry(0, 1), &[]);
+    let mut after = config(&[]);
+    after.subsystems[0].volumes = vec![(2, target.volumes()[0].2.clone())];
+    after.subsystems[0].offline =
+        vec![OfflineVolume { nsid: 1, name: "a".into(), reason: "not said".into() }];
+    let target = upgrade(target, &after);
+    assert!(queue.completion(held).0.status.is(Status::NAMESPACE_NOT_READY));
+    assert_eq!(list(&target), listed);
+    assert_eq!(listed[0].reason, None, "an operator has taken it offline");
+    assert_eq!(target.control().namespaces(&nqn).unwrap().free_nsid(), Some(4), "3 was used");
+    let write = SubmissionEntry { nsid: 2, ..in_capsule(write_entry(0, 1), &[1; 512]) };
+    assert_ne!(queue.write(write, &[1; 512]).0.status, Status::SUCCESS);
+}
+
+#[test]
+fn connections_stay_at_ports_with_other_numbers() {
+    let port = |name: &str| TargetPort::named(name, "127.0.0.1:0".parse().unwrap());
+    let before = TargetConfig { listen: vec![port("a"), port("b"), port("c")], ..config(&["mem:1M"]) };
+    let (target, _) = start(before.clone());
+    let addresses = target.local_addrs();
+    let mut hosts: Vec<_> = [1, 2].map(|at| pair(addresses[at], 31)).into();
+    target.control().remove_port("a").unwrap();
+    let mut after = TargetConfig { listen: vec![port("c"), port("b")], ..before.clone() };
+    let target = upgrade(target, &after);
+    assert_eq!(target.local_addrs(), [addresses[2], addresses[1]]);
+    for (_, queue) in &mut hosts {
+        assert_eq!(queue.fetch(read_entry(0, 1), 512).0.status, Status::SUCCESS);
+    }
+    // The connections end with their port.
+    target.control().remove_port("b").unwrap();
+    let (mut admin, mut queue) = hosts.remove(0);
+    admin.expect_end();
+    queue.expect_end();
+    eventually("they are closed", || target.counters().connections_open == 2);
+    after.listen.clear();
+    after.listen.push(port("d"));
+    let target = upgrade(target, &after);
+    let (mut admin, mut queue) = hosts.remove(0);
+    admin.expect_end();
+    queue.expect_end();
+    assert!(target.associations().is_empty());
 }

@@ -4,6 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
+use common::gate::Gate;
 use common::*;
 use isolane_target::Target;
 use isolane_wire::pdu::{ControllerPdu, H2cData};
@@ -56,6 +57,29 @@ fn shutdown_discards_half_received_transfer() {
     let (_target, address) = start(config);
     let (_admin, mut queue) = pair(address, 31);
     assert_eq!(queue.fetch(read_entry(0, 128), 65536).1, vec![0; 65536]);
+}
+
+/// The admin connection, which has nothing to complete, stays as long: its end would end the others.
+#[test]
+fn commands_at_volumes_are_completed_before_their_connections_close() {
+    let gate = Gate::closed();
+    let (target, address) = start(serving(vec![(1, gate.clone())]));
+    let (mut admin, mut queue) = pair(address, 31);
+    let cid = queue.send(in_capsule(write_entry(0, 1), &[7; 512]), &[7; 512]);
+    eventually("the write is at the volume", || gate.arrived() == 1);
+    let hosts = std::thread::spawn(move || {
+        admin.expect_end();
+        queue
+    });
+    std::thread::scope(|scope| {
+        let stopping = scope.spawn(|| target.shutdown(TEST_TIMEOUT));
+        eventually("it accepts no hosts", || std::net::TcpStream::connect(address).is_err());
+        std::thread::sleep(Duration::from_millis(50));
+        gate.open();
+        stopping.join().unwrap().into_result().unwrap();
+    });
+    let mut queue = hosts.join().unwrap();
+    assert_eq!(queue.completion(cid).0.status, Status::SUCCESS);
 }
 
 #[test]

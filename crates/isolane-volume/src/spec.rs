@@ -23,12 +23,14 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub use crate::info::BLOCK_SIZES;
 
 /// Specification of a volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct VolumeSpec {
     /// Location of the blocks.
     pub source: Source,
@@ -49,7 +51,7 @@ pub struct VolumeSpec {
 }
 
 /// Location of a volume's blocks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
     /// In memory.
     Memory {

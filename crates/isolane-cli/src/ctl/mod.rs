@@ -2,6 +2,7 @@
 //!
 //! The target checks each change. Invariant: an error changes nothing.
 
+mod connections;
 mod namespace;
 mod object;
 mod status;
@@ -42,6 +43,8 @@ enum Action {
     Port(object::Args),
     #[command(about = "Add, remove, and change referrals in the configuration file and the target", long_about = None)]
     Referral(object::Args),
+    Connections(connections::Args),
+    Disconnect(connections::DisconnectArgs),
     Upgrade(upgrade::Args),
 }
 
@@ -55,6 +58,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Action::Host(args) => object::run("host", args, &target),
         Action::Port(args) => object::run("port", args, &target),
         Action::Referral(args) => object::run("referral", args, &target),
+        Action::Connections(args) => connections::run(args, &target),
+        Action::Disconnect(args) => connections::disconnect(args, &target),
         Action::Upgrade(args) => upgrade::run(args, &target),
     }
 }

@@ -12,10 +12,11 @@ use crate::output;
 
 /// Replace the program of the target while hosts stay connected
 ///
-/// The other program first runs in a rehearsal: it reads the arguments and the state of the target. Then the commands in
-/// flight end, for 2 s at most, and the process becomes the other program, with the same process ID and the same
-/// arguments. Hosts notice a short pause only. If anything fails before, the target continues as it was, and the error
-/// says why. Memory volumes lose their data with the program, so a target with one refuses.
+/// The other program first runs in a rehearsal: it reads the configuration and the state of the target. Then the commands
+/// in flight end, for 2 s at most, and the process becomes the other program, with the same process ID and the same
+/// arguments. It serves what the target serves at present, with all changes. Hosts notice a short pause only. If anything
+/// fails before, the target continues as it was, and the error says why. Memory volumes lose their data with the
+/// program, so a target with one refuses.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Program (default: the file from which the target was started, which a package may have replaced)

@@ -166,9 +166,6 @@ impl Operator {
         drop(volumes);
         file.keys.set(Arc::new(keys));
         self.adopt(differences);
-        if !plan.is_empty() {
-            self.set_changed();
-        }
         warn_of_gaps(&new);
         plan.iter().for_each(log_change);
         current.adopt(text, new);

@@ -62,11 +62,12 @@ fn connection_json(status: &ConnectionStatus) -> serde_json::Value {
 
 fn to_text(counters: &Counters) -> String {
     let mut text = format!(
-        "connections {} open (by core {:?}; {} before Connect), {} in total, {} refused; {} received, {} sent; {} admin commands; \
+        "connections {} open (by core {:?}; {} before Connect, {} not authenticated), {} in total, {} refused; {} received, {} sent; {} admin commands; \
          {} fatal errors, {} digest errors, {} commands delayed\n",
         counters.connections_open,
         counters.connections_per_core,
         counters.connections_before_connect,
+        counters.connections_unauthenticated,
         counters.connections_total,
         counters.connections_refused,
         show_bytes(counters.received_bytes as f64),
@@ -131,8 +132,10 @@ fn to_json(counters: &Counters) -> serde_json::Value {
         "connections_open": counters.connections_open,
         "connections_lingering": counters.connections_lingering,
         "connections_before_connect": counters.connections_before_connect,
+        "connections_unauthenticated": counters.connections_unauthenticated,
         "connections_total": counters.connections_total,
         "connections_refused": counters.connections_refused,
+        "authentication_refused": counters.authentication_refused,
         "limits_reached": limits_reached.collect::<serde_json::Map<_, _>>(),
         "connections_per_core": counters.connections_per_core,
         "received_bytes": counters.received_bytes,

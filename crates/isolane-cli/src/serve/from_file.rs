@@ -57,6 +57,7 @@ pub fn plan(config: &Config, subsystem: &Subsystem) -> Planned {
         cntlids: (cntlid(subsystem.cntlid_min), cntlid(subsystem.cntlid_max)),
         qos: qos::plan(subsystem),
         volumes: namespaces.map(|one| (one.nsid.get(), one.volume.spec().clone())).collect(),
+        before: None,
     }
 }
 

@@ -1,16 +1,22 @@
-//! The memory file that an upgrade in place passes on: numbers of descriptors, then the state of the target.
+//! The memory file that an upgrade in place passes on: the present configuration and numbers of descriptors, then the state
+//! of the target.
+//!
+//! Invariant: another program that does not know all of it refuses it: each change of it increments
+//! [`FrozenState::VERSION`](isolane_target::FrozenState::VERSION).
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 
 use isolane_reactor::inherited;
+use isolane_volume::spec::VolumeSpec;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use serde::{Deserialize, Serialize};
 
 /// Everything but the state of the target.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Handover {
     /// Number of upgrades of this process.
     pub upgrades: u64,
@@ -19,6 +25,55 @@ pub struct Handover {
     /// Descriptor of the lock of the state directory.
     #[serde(default)]
     pub state_lock: Option<RawFd>,
+    /// The configuration file, if there is one.
+    pub file: Option<ConfigTexts>,
+    /// The subsystems.
+    pub subsystems: Vec<HandedSubsystem>,
+}
+
+/// A configuration file, and what the target has of it.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigTexts {
+    /// The text that was applied last.
+    pub text: String,
+    /// What the target does, also by changes that are not in the file.
+    pub running: String,
+    /// The same, but as each object was when the target began to serve it.
+    pub started: String,
+}
+
+/// The namespaces of a subsystem, as operators want them.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HandedSubsystem {
+    /// Name of the subsystem.
+    pub nqn: String,
+    /// Its namespaces, ordered by ID.
+    pub namespaces: Vec<HandedNamespace>,
+}
+
+/// A namespace, as operators want it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HandedNamespace {
+    /// Its ID.
+    pub nsid: u32,
+    /// How its volume is opened.
+    pub spec: VolumeSpec,
+    /// Protected from writes, also after its volume was opened again or replaced.
+    pub is_protected: bool,
+    /// Size of its volume in bytes; `None` if it is offline.
+    pub bytes: Option<u64>,
+    /// Why its volume could not be opened, if an operator has not closed it.
+    pub reason: Option<String>,
+}
+
+impl HandedNamespace {
+    /// Whether its volume is not open.
+    pub fn is_offline(&self) -> bool {
+        self.bytes.is_none()
+    }
 }
 
 impl Handover {
@@ -82,7 +137,8 @@ mod tests {
 
     #[test]
     fn memory_file_is_read_as_written() {
-        let handover = Handover { upgrades: 3, files: vec![7, 9], state_lock: Some(5) };
+        let handover =
+            Handover { upgrades: 3, files: vec![7, 9], state_lock: Some(5), ..Handover::default() };
         let memory = File::from(write(&handover, b"state").unwrap());
         assert!((&memory).write(b"x").is_err(), "it is sealed");
         assert_eq!(read(&memory).unwrap(), (handover, b"state".to_vec()));

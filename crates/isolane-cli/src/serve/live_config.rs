@@ -4,13 +4,15 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use isolane_config::{Config, gaps, replace};
+use isolane_config::{Config, Effect, diff, edit, gaps, replace};
 use isolane_target::TargetPort;
+use isolane_volumes::Kinds;
 
 use super::auth::LiveKeys;
 use super::from_file;
+use super::handover::ConfigTexts;
 use super::state::State;
 use crate::config_file;
 use crate::failure::Failure;
@@ -38,10 +40,9 @@ pub struct Current {
 }
 
 impl LiveConfig {
-    /// `config` is that of `text`, the content of the file.
-    pub fn new(path: &Path, strict: bool, text: String, config: Config, keys: Arc<LiveKeys>) -> LiveConfig {
-        let current = Mutex::new(Current { text, running: config.clone(), started: config });
-        LiveConfig { path: path.to_owned(), strict, keys, state: None, current }
+    /// `current` is what the target has of the file.
+    pub fn new(path: &Path, strict: bool, current: Current, keys: Arc<LiveKeys>) -> LiveConfig {
+        LiveConfig { path: path.to_owned(), strict, keys, state: None, current: Mutex::new(current) }
     }
 
     /// Opens the state that outlives the target, if it has a directory for it, and gives the ports their IDs. Returns the
@@ -52,9 +53,9 @@ impl LiveConfig {
         ports: &mut [TargetPort],
     ) -> Result<Option<u64>, Failure> {
         let current = self.current.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let Some(directory) = &current.started.server.state else { return Ok(None) };
+        let Some(directory) = &current.running.server.state else { return Ok(None) };
         let state = State::open(directory.as_path(), inherited)?;
-        let generation = state.start(&current.started)?;
+        let generation = state.start(&current.running)?;
         state.number(ports);
         self.state = Some(state);
         Ok(Some(generation))
@@ -73,6 +74,15 @@ impl LiveConfig {
     /// Returns the present configuration. It changes only while this is held.
     pub fn lock(&self) -> MutexGuard<'_, Current> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the same, or `None` during a change.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, Current>> {
+        match self.current.try_lock() {
+            Ok(current) => Some(current),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Reads the file.
@@ -127,6 +137,45 @@ impl LiveConfig {
             return Err(failed(&reason));
         }
         replace(&self.path, &found, text).map_err(|error| failed(&error))
+    }
+}
+
+impl Current {
+    /// Returns the configuration of a target that starts with this text.
+    pub fn new(text: String, config: Config) -> Current {
+        Current { text, running: config.clone(), started: config }
+    }
+
+    /// Returns the configuration that the program before has passed on.
+    pub fn from_texts(path: &Path, texts: ConfigTexts) -> Result<Current, Failure> {
+        let ConfigTexts { text, running, started } = texts;
+        let parse = |text: &str| config_file::parse(path, text);
+        Ok(Current { running: parse(&running)?, started: parse(&started)?, text })
+    }
+
+    /// Returns the same for another program.
+    ///
+    /// # Errors
+    /// Those of [`Current::served`].
+    pub fn to_texts(&self, kinds: &Kinds) -> Result<ConfigTexts, Failure> {
+        // Objects of the start name others that are gone; only their keys for a restart matter.
+        let started = self.served(kinds)?.to_toml();
+        Ok(ConfigTexts { text: self.text.clone(), running: self.running.to_toml(), started })
+    }
+
+    /// Returns the configuration in effect: what waits for a restart of the target is as it was.
+    ///
+    /// # Errors
+    /// If both do not go together.
+    pub fn served(&self, kinds: &Kinds) -> Result<Config, Failure> {
+        let later = diff(&self.running, &self.started).into_iter();
+        let later = later.filter(|change| change.effect == Effect::Restart);
+        let edits: Vec<_> = later.map(|change| (change.object, change.edit)).collect();
+        if edits.is_empty() {
+            return Ok(self.running.clone());
+        }
+        let edited = edit(&self.running.to_toml(), &edits, "the present configuration", kinds);
+        edited.map(|(_, config)| config).map_err(Failure::from_error)
     }
 }
 

@@ -7,7 +7,8 @@ use clap::{Args as _, FromArgMatches};
 use isolane_target::{AuthConfig, TargetLimits, TargetPort};
 
 use super::from_file::{check, plan, ports, referrals};
-use super::live_config::{LiveConfig, warn_of_gaps};
+use super::handover::ConfigTexts;
+use super::live_config::{Current, LiveConfig, warn_of_gaps};
 use super::subsystem::Planned;
 use super::{Args, auth, limits};
 use crate::config_file;
@@ -29,16 +30,23 @@ pub struct Loaded {
     pub file: LiveConfig,
 }
 
-/// Reads a file. `strict` rejects access without authentication from other machines; otherwise the log has it. Every
-/// failure has the exit status of a wrong file.
-pub fn load(path: &Path, strict: bool) -> Result<Loaded, Failure> {
-    read(path, strict).map_err(Failure::of_usage)
+/// Reads a file, unless the program before has passed it on. `strict` rejects access without authentication from other
+/// machines; otherwise the log has it. Every failure has the exit status of a wrong file.
+pub fn load(path: &Path, strict: bool, before: Option<ConfigTexts>) -> Result<Loaded, Failure> {
+    read(path, strict, before).map_err(Failure::of_usage)
 }
 
-fn read(path: &Path, strict: bool) -> Result<Loaded, Failure> {
+fn read(path: &Path, strict: bool, before: Option<ConfigTexts>) -> Result<Loaded, Failure> {
     let path = &absolute(path).context("cannot find the working directory")?;
-    let text = config_file::read_text(path)?;
-    let config = config_file::parse(path, &text)?;
+    let current = match before {
+        Some(texts) => Current::from_texts(path, texts)?,
+        None => {
+            let text = config_file::read_text(path)?;
+            let config = config_file::parse(path, &text)?;
+            Current::new(text, config)
+        }
+    };
+    let config = current.served(&config_file::kinds())?;
     let arguments = check(path, &config, strict)?;
     warn_of_gaps(&config);
     let command = Args::augment_args(clap::Command::new("serve"));
@@ -52,6 +60,6 @@ fn read(path: &Path, strict: bool) -> Result<Loaded, Failure> {
         subsystems: config.subsystems.values().map(|one| plan(&config, one)).collect(),
         auth,
         limits: limits::plan(&config),
-        file: LiveConfig::new(path, strict, text, config, keys),
+        file: LiveConfig::new(path, strict, current, keys),
     })
 }

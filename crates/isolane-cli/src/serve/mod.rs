@@ -22,6 +22,7 @@ pub(crate) mod observe;
 mod operator;
 mod parse;
 mod port_changes;
+mod present;
 mod qos;
 mod service;
 mod state;
@@ -59,7 +60,6 @@ use banner::Banner;
 use conditions::Conditions;
 use live_config::LiveConfig;
 use load::Loaded;
-use numbering::number;
 use observe::{ControlSocket, parse_control_socket, parse_on_slow};
 use operator::Operator;
 use parse::{
@@ -407,10 +407,13 @@ pub fn run(args: Args) -> Result<(), Failure> {
             .with_hint("name one with --config, or leave out --strict")
             .of_usage());
     }
-    let (resume_from, rehearse) = (args.resume_from, args.rehearse);
+    let rehearse = args.rehearse;
+    let (handover, state) = rehearse.or(args.resume_from).map(upgrade::read).transpose()?.unzip();
+    let mut handover = handover.unwrap_or_default();
     let (args, described) = match &args.config {
         Some(path) => {
-            let Loaded { options, ports, subsystems, auth, limits, file } = load::load(path, args.strict)?;
+            let Loaded { options, ports, subsystems, auth, limits, file } =
+                load::load(path, args.strict, handover.file.take())?;
             (Args { json: args.json, ..options }, Some((ports, subsystems, auth, limits, file)))
         }
         None => (args, None),
@@ -419,18 +422,20 @@ pub fn run(args: Args) -> Result<(), Failure> {
     signals::exit_while(&is_starting)?;
     let rbd = Arc::new(Rbd::new(args.rbd_images_per_connection.into()));
     let kinds = volume::kinds(&rbd);
-    let ((mut ports, referrals), planned, auth, limits, mut file) = match described {
+    let ((mut ports, referrals), mut planned, auth, limits, mut file) = match described {
         Some((ports, subsystems, auth, limits, file)) => (ports, subsystems, Some(auth), limits, Some(file)),
         None => {
             let planned = vec![Planned::of_args(&args, &kinds)?];
             ((args.ports(), Vec::new()), planned, None, TargetLimits::default(), None)
         }
     };
-    if let Some(number) = rehearse {
-        return upgrade::report(&upgrade::read(number)?.1);
+    if let Some(state) = &state {
+        let resume = |one: Planned| one.resume(&handover.subsystems);
+        planned = planned.into_iter().map(resume).collect::<Result<_, _>>()?;
+        if rehearse.is_some() {
+            return upgrade::report(state);
+        }
     }
-    let (handover, state) = resume_from.map(upgrade::read).transpose()?.unzip();
-    let handover = handover.unwrap_or_default();
     let state_lock = handover.take_state_lock();
     let first_generation = file.as_mut().map(|file| file.open_state(state_lock, &mut ports)).transpose()?;
     file::inherit(handover.take_files());
@@ -441,8 +446,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let conditions = Arc::new(conditions);
     let needs_auth = file.as_ref().is_some_and(LiveConfig::needs_auth);
-    let mut config = configure(&args, ports, &opened, auth)?;
-    config.referrals = referrals;
+    let sockets = state.as_ref().map_or_else(service::sockets, |_| Ok(Vec::new()))?;
+    let mut config = TargetConfig { referrals, sockets, ..configure(&args, ports, &opened, auth)? };
     config.discovery_generation = first_generation.flatten();
     config.max_connections = config.max_connections.max(limits.target.connections.unwrap_or(0));
     config.limits = limits;
@@ -473,6 +478,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let banner = banner.to_text();
     let has_file = file.is_some();
     let operator = Arc::new(Operator::new(&target, kinds, &conditions, opened, file, handover.upgrades));
+    operator.resume(&handover.subsystems);
     let observed = Arc::clone(&operator);
     let mut side_threads = observe::start(&target, observed, &cores, (socket, args.metrics), args.on_slow)?;
     if is_resumed {

@@ -12,7 +12,8 @@ use isolane_inspect::program;
 use isolane_volume::spec::{Source, VolumeSpec, format_size};
 use isolane_volumes::Kinds;
 
-use super::{Args, PLACEMENTS, SCHEDULERS, nqn, number};
+use super::numbering::number;
+use super::{Args, PLACEMENTS, SCHEDULERS, nqn};
 use crate::choice::name_of;
 use crate::config_file;
 use crate::failure::{Context, Failure};

@@ -16,16 +16,19 @@
 //! | `POST /v1/namespaces/N/read-only` | sets the write protection |
 //! | `POST /v1/config/apply` | makes the target what a text describes |
 //! | `POST /v1/config/edit` | changes objects in the file and the target |
+//! | `GET /v1/connections` | lists the connections of hosts |
+//! | `POST /v1/connections/disconnect` | ends those of a host, or one |
 //! | `GET /v1/upgrade` | describes the program |
 //! | `POST /v1/upgrade` | replaces the program |
 //!
 //! Invariant: a volume is opened before anything changes, and a request that fails changes nothing.
 
+mod connections;
+
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use isolane_inspect::program::{Reply, Request};
@@ -43,6 +46,7 @@ use serde_json::{Value, json};
 
 use super::conditions::Conditions;
 use super::differences::without_size;
+use super::handover::{HandedNamespace, HandedSubsystem};
 use super::live_config::LiveConfig;
 use super::qos;
 use super::state::State;
@@ -63,8 +67,6 @@ pub struct Operator {
     upgrades: Upgrades,
     /// Number of upgrades of this process.
     upgraded: u64,
-    /// Subsystems, ports, or hosts have changed since the start.
-    is_changed: AtomicBool,
 }
 
 /// Executes requests for one subsystem.
@@ -74,8 +76,6 @@ pub(super) struct SubsystemOperator {
     conditions: Arc<Conditions>,
     /// By namespace ID. Locked during a change, so that there is one at a time.
     specs: Mutex<BTreeMap<u32, Served>>,
-    /// Namespaces differ from those at the start of the program.
-    is_changed: AtomicBool,
 }
 
 /// A namespace, as operators want it.
@@ -151,7 +151,6 @@ impl Operator {
             file,
             upgrades: Upgrades::default(),
             upgraded,
-            is_changed: AtomicBool::new(false),
         };
         for Opened { subsystem, volumes, missing } in subsystems {
             let specs = volumes.into_iter().map(|volume| (volume.nsid, volume.spec)).chain(missing);
@@ -170,21 +169,21 @@ impl Operator {
         &self.upgrades
     }
 
-    /// Returns the reason why another program cannot continue, if there is one.
-    pub fn check_upgrade(&self) -> Result<(), String> {
-        if self.is_changed.load(Ordering::Relaxed) {
-            return Err("the configuration was applied since the start; restart the target once".to_owned());
-        }
-        if let Some(file) = &self.file {
-            // The other program would serve what is in the file now.
-            file.text_for_edit(&file.lock()).map_err(|error| error.to_string())?;
-        }
-        self.all().values().try_for_each(|operator| operator.check_upgrade())
+    /// Returns what executes requests for each subsystem, by name.
+    pub(super) fn subsystems(&self) -> BTreeMap<String, Arc<SubsystemOperator>> {
+        self.all().clone()
     }
 
-    /// Records that the target serves something else than at its start.
-    pub(super) fn set_changed(&self) {
-        self.is_changed.store(true, Ordering::Relaxed);
+    /// Continues the changes of the program before that are not in its configuration.
+    pub fn resume(&self, before: &[HandedSubsystem]) {
+        for (HandedSubsystem { namespaces, .. }, operator) in
+            before.iter().filter_map(|one| Some((one, self.find(&one.nqn)?)))
+        {
+            let mut specs = operator.specs();
+            for HandedNamespace { nsid, is_protected, .. } in namespaces {
+                specs.entry(*nsid).and_modify(|served| served.is_protected = *is_protected);
+            }
+        }
     }
 
     fn upgrade(&self, request: &Request) -> Reply {
@@ -212,7 +211,6 @@ impl Operator {
             kinds: Arc::clone(&self.kinds),
             conditions: Arc::clone(&self.conditions),
             specs: Mutex::new(specs.map(|(nsid, spec)| (nsid, spec.into())).collect()),
-            is_changed: AtomicBool::new(false),
         };
         self.all().insert(nqn.to_string(), Arc::new(operator));
     }
@@ -234,6 +232,9 @@ impl Operator {
         }
         if let Some(verb) = path.strip_prefix("config/") {
             return self.execute_config(request, verb);
+        }
+        if let Some(path) = path.strip_prefix("connections") {
+            return self.execute_connections(request, path);
         }
         if path == "namespaces" && request.method == "GET" {
             return Some(self.list());
@@ -315,32 +316,7 @@ impl SubsystemOperator {
             }
             _ => return None,
         };
-        self.is_changed.fetch_or(reply.is_ok(), Ordering::Relaxed);
         Some(reply.unwrap_or_else(|problem| problem))
-    }
-
-    /// Memory ends with the program, and the other one opens what the arguments or the file describe.
-    fn check_upgrade(&self) -> Result<(), String> {
-        for (nsid, served) in &*self.specs() {
-            let leaves = self.kinds.leaves(&served.spec).map_err(|error| error.to_string())?;
-            if leaves.iter().any(|leaf| matches!(leaf.source, Source::Memory { .. })) {
-                let name = served.spec.name();
-                return Err(format!(
-                    "namespace {nsid} ({name}) would lose its data; remove it first, or restart the target"
-                ));
-            }
-        }
-        if self.is_changed.load(Ordering::Relaxed) {
-            let remedy = "undo them, or change arguments or file and restart the target";
-            return Err(format!("changes by `isolane ctl namespace` would be lost; {remedy}"));
-        }
-        let failed = |status: &NamespaceStatus| status.state != NamespaceState::Online;
-        match self.target.list().into_iter().find(failed) {
-            Some(NamespaceStatus { nsid, volume, .. }) => {
-                Err(format!("namespace {nsid} ({volume}) is not online; see `isolane ctl status`"))
-            }
-            None => Ok(()),
-        }
     }
 
     fn add_to(&self, nqn: &str, namespaces: &mut Vec<Value>, closing: &mut Vec<Value>) {
@@ -483,6 +459,15 @@ impl SubsystemOperator {
 
     pub(super) fn specs(&self) -> MutexGuard<'_, BTreeMap<u32, Served>> {
         self.specs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the namespaces, or `None` during a change.
+    pub(super) fn try_specs(&self) -> Option<MutexGuard<'_, BTreeMap<u32, Served>>> {
+        match self.specs.try_lock() {
+            Ok(specs) => Some(specs),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     fn resize(&self, nsid: u32, Resize { bytes, shrink }: &Resize) -> Result<Reply, Reply> {

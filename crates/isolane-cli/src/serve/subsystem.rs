@@ -11,7 +11,9 @@ use isolane_volumes::Kinds;
 use isolane_wire::Nqn;
 
 use super::conditions::Conditions;
-use super::{Args, nqn, number};
+use super::handover::{HandedNamespace, HandedSubsystem};
+use super::numbering::number;
+use super::{Args, nqn};
 use crate::failure::Failure;
 use crate::host_args::parse_host_nqn;
 use crate::memory;
@@ -37,6 +39,8 @@ pub struct Planned {
     pub masks: Vec<(u32, Vec<Nqn>)>,
     /// By namespace ID.
     pub volumes: Vec<(u32, VolumeSpec)>,
+    /// The namespaces of the program before, if this one continues.
+    pub before: Option<Vec<HandedNamespace>>,
 }
 
 impl Planned {
@@ -54,7 +58,23 @@ impl Planned {
             allowed_hosts: (!hosts.is_empty()).then_some(hosts),
             qos: BTreeMap::new(),
             volumes: number(&specs)?.into_iter().zip(specs).collect(),
+            before: None,
         })
+    }
+
+    /// Returns the subsystem as the program before has served it: with its name, and its namespaces instead of those here.
+    ///
+    /// # Errors
+    /// If the program before has not served it.
+    pub fn resume(self, before: &[HandedSubsystem]) -> Result<Planned, Failure> {
+        let is_same = |one: &&HandedSubsystem| self.nqn.is_none_or(|nqn| nqn.as_str() == one.nqn);
+        let Some(HandedSubsystem { nqn, namespaces }) = before.iter().find(is_same) else {
+            let reason = "the state of the target before lacks a subsystem";
+            return Err(Failure::new("cannot continue", reason));
+        };
+        let online = namespaces.iter().filter(|one| one.bytes.is_some());
+        let volumes = online.map(|one| (one.nsid, one.spec.clone())).collect();
+        Ok(Planned { nqn: Some(nqn::parse_nqn(nqn)?), volumes, before: Some(namespaces.clone()), ..self })
     }
 }
 
@@ -97,21 +117,23 @@ pub struct Described {
     pub text: String,
 }
 
-/// Opens the volumes of all subsystems.
+/// Opens the volumes of all subsystems. If the program before has served them, those that cannot be opened are offline, so
+/// that hosts repeat their commands.
 pub fn open(planned: Vec<Planned>, args: &Args, kinds: &Kinds) -> Result<(Vec<Opened>, Conditions), Failure> {
     let specs: Vec<VolumeSpec> =
         planned.iter().flat_map(|one| one.volumes.iter().map(|(_, spec)| spec.clone())).collect();
     memory::check(kinds, &specs)?;
     let mut opened = open_all(kinds, &specs).into_iter();
     let conditions = Conditions::default();
-    let mut subsystems = Vec::new();
+    let (mut subsystems, mut is_resumed) = (Vec::new(), false);
     for mut settings in planned {
         let (nqn, volumes) = (settings.nqn, std::mem::take(&mut settings.volumes));
         let (mut served, mut described, mut identities) = (Vec::new(), Vec::new(), Vec::new());
         let (mut missing, mut offline) = (Vec::new(), Vec::new());
+        let before = settings.before.take();
         for ((nsid, spec), opened) in volumes.into_iter().zip(&mut opened) {
             let volume = match opened {
-                Err(error) if args.skip_missing => {
+                Err(error) if args.skip_missing || before.is_some() => {
                     let (name, reason) = (error.name.clone(), error.reason.clone());
                     offline.push(OfflineVolume { nsid, name, reason });
                     missing.push((nsid, spec));
@@ -121,18 +143,39 @@ pub fn open(planned: Vec<Planned>, args: &Args, kinds: &Kinds) -> Result<(Vec<Op
                 opened => opened.map_err(Failure::from_error)?,
             };
             conditions.add(&volume);
+            keep_size(nsid, &*volume, before.iter().flatten());
             if nqn::has_identity(kinds, &spec)? {
                 identities.push(volume.identity().uuid);
             }
             described.push(Described { nsid, text: volume::describe(&spec, &*volume), spec });
             served.push((nsid, volume));
         }
+        is_resumed |= before.is_some();
+        for HandedNamespace { nsid, spec, reason, .. } in
+            before.into_iter().flatten().filter(HandedNamespace::is_offline)
+        {
+            let (name, reason) = (spec.name(), conditions.keep_missing(nsid, &spec, reason));
+            offline.push(OfflineVolume { nsid, name, reason });
+            missing.push((nsid, spec));
+        }
         let nqn = nqn.map_or_else(|| nqn::derive(identities, args.listeners()[0].address), Ok)?;
         let subsystem = Subsystem { offline, ..settings.to_subsystem(nqn, served) };
         subsystems.push(Opened { subsystem, volumes: described, missing });
     }
-    conditions.check_any()?;
+    if !is_resumed {
+        conditions.check_any()?;
+    }
     Ok((subsystems, conditions))
+}
+
+/// Gives a volume the size that it had in the program before, which can be less than that of its file.
+fn keep_size<'a>(nsid: u32, volume: &dyn Volume, mut before: impl Iterator<Item = &'a HandedNamespace>) {
+    let Some(bytes) = before.find(|one| one.nsid == nsid).and_then(|one| one.bytes) else { return };
+    if volume.blocks() * u64::from(volume.info().block_size) != bytes
+        && let Err(error) = volume.resize(Some(bytes), true)
+    {
+        log::warn!("namespace {nsid}: {error}");
+    }
 }
 
 /// Opens all volumes at the same time, because each can wait for other machines.

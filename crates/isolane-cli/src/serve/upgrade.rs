@@ -14,50 +14,33 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use isolane_reactor::inherited;
-use isolane_target::{Frozen, FrozenState, Subsystem, Target, TargetConfig};
+use isolane_target::{Frozen, FrozenState, Target, TargetConfig};
 use isolane_volume::Volume;
 use serde::Deserialize;
 
 use super::handover::{self, Handover};
 use super::operator::Operator;
+use super::present::Present;
 use super::state::State;
 use super::upgrade_request::Request;
 use crate::failure::{Context, Failure};
 use crate::output;
 
-/// The configuration that a target was started with. It keeps no volume open.
-pub struct Started {
-    config: TargetConfig,
-    /// By subsystem.
-    volumes: Vec<Vec<(u32, Weak<dyn Volume>)>>,
-}
+/// The configuration that a target was started with. It has no volumes, so that it keeps none open.
+pub struct Started(TargetConfig);
 
 impl Started {
     /// Returns a copy of a configuration.
     pub fn from_config(config: &TargetConfig) -> Started {
         let mut config = config.clone();
-        let weak = |(nsid, volume): (u32, Arc<dyn Volume>)| (nsid, Arc::downgrade(&volume));
-        let take = |one: &mut Subsystem| std::mem::take(&mut one.volumes).into_iter().map(weak).collect();
-        let volumes = config.subsystems.iter_mut().map(take).collect();
-        Started { config, volumes }
-    }
-
-    /// Returns the configuration, unless a volume was closed.
-    fn config(&self) -> Result<TargetConfig, String> {
-        let mut config = self.config.clone();
-        for (subsystem, volumes) in config.subsystems.iter_mut().zip(&self.volumes) {
-            let open = |(nsid, volume): &(u32, Weak<dyn Volume>)| {
-                volume.upgrade().map(|volume| (*nsid, volume)).ok_or(format!("namespace {nsid} was closed"))
-            };
-            subsystem.volumes = volumes.iter().map(open).collect::<Result<_, _>>()?;
-        }
-        Ok(config)
+        config.subsystems.iter_mut().for_each(|subsystem| subsystem.volumes.clear());
+        Started(config)
     }
 }
 
@@ -86,11 +69,15 @@ impl Running<'_> {
     }
 
     fn try_upgrade(&self, target: Target, program: &Path) -> Result<(Target, String), Failure> {
-        if let Err(reason) = self.operator.check_upgrade().and_then(|()| self.rehearse(&target, program)) {
-            return Ok((target, reason));
-        }
-        let config = match self.started.config() {
-            Ok(config) => config,
+        let subsystems = self.operator.subsystems();
+        let prepared = Present::hold(self.operator, &subsystems).and_then(|present| {
+            let handover = present.handover(&target, self.upgrades + 1)?;
+            self.rehearse(&target, program, &handover)?;
+            let config = present.config(&target, &self.started.0, &handover)?;
+            Ok((present, handover, config))
+        });
+        let (_present, mut handover, config) = match prepared {
+            Ok(prepared) => prepared,
             Err(reason) => return Ok((target, reason)),
         };
         let files = match files(&config) {
@@ -101,13 +88,15 @@ impl Running<'_> {
             Ok(lock) => lock,
             Err(error) => return Ok((target, format!("cannot pass on the lock of the state: {error}"))),
         };
+        handover.files = files.iter().map(AsRawFd::as_raw_fd).collect();
+        handover.state_lock = state_lock.as_ref().map(AsRawFd::as_raw_fd);
         let state = match target.freeze(FREEZE_TIMEOUT).map(Frozen::hand_over) {
             Ok(state) => state.context("the upgrade failed")?,
             Err(refused) => return Ok((target, refused.to_string())),
         };
         let report = target.shutdown(Duration::ZERO);
         let reason = match report.into_result() {
-            Ok(()) => self.execute(program, &state, (files, state_lock)),
+            Ok(()) => execute(program, &state, &handover),
             Err(error) => error.to_string(),
         };
         let own = |number: RawFd| {
@@ -124,12 +113,11 @@ impl Running<'_> {
     }
 
     /// Runs the other program with the real state.
-    fn rehearse(&self, target: &Target, program: &Path) -> Result<(), String> {
+    fn rehearse(&self, target: &Target, program: &Path, handover: &Handover) -> Result<(), String> {
         let frozen = target.freeze(FREEZE_TIMEOUT).map_err(|refused| refused.to_string())?;
         let state = frozen.state().to_bytes();
         drop(frozen);
-        let handover = Handover { upgrades: self.upgrades + 1, ..Handover::default() };
-        let memory = handover::write(&handover, &state).map_err(|error| error.to_string())?;
+        let memory = handover::write(handover, &state).map_err(|error| error.to_string())?;
         let arguments = arguments(std::env::args_os().skip(1), "--rehearse", memory.as_raw_fd());
         let child = Command::new(program)
             .args(arguments)
@@ -148,40 +136,31 @@ impl Running<'_> {
         );
         Ok(())
     }
+}
 
-    /// Becomes the other program. Returns the reason why that fails.
-    fn execute(
-        &self,
-        program: &Path,
-        state: &FrozenState,
-        (files, state_lock): (Vec<OwnedFd>, Option<OwnedFd>),
-    ) -> String {
-        let numbers = files.iter().map(AsRawFd::as_raw_fd).collect();
-        let state_lock_number = state_lock.as_ref().map(AsRawFd::as_raw_fd);
-        let handover =
-            Handover { upgrades: self.upgrades + 1, files: numbers, state_lock: state_lock_number };
-        let prepared = handover::write(&handover, &state.to_bytes()).and_then(|memory| {
-            state.sockets().iter().try_for_each(|socket| handover::set_inherited(socket, true))?;
-            Ok(memory)
-        });
-        let memory = match prepared {
-            Ok(memory) => memory,
-            Err(error) => return format!("cannot pass on the connections: {error}"),
-        };
-        let arguments = arguments(std::env::args_os().skip(1), "--resume-from", memory.as_raw_fd());
-        log::info!("this process becomes {}", program.display());
-        log::flush(LOG_TIMEOUT);
-        let mut command = Command::new(program);
-        if let Some(name) = std::env::args_os().next() {
-            command.arg0(name);
-        }
-        let error = command.args(arguments).exec();
-        let restored = state.sockets().iter().try_for_each(|socket| handover::set_inherited(socket, false));
-        if let Err(error) = restored {
-            log::warn!("sockets are inherited by programs that this one starts: {error}");
-        }
-        format!("cannot execute {}: {error}", program.display())
+/// Becomes the other program. Returns the reason why that fails.
+fn execute(program: &Path, state: &FrozenState, handover: &Handover) -> String {
+    let prepared = handover::write(handover, &state.to_bytes()).and_then(|memory| {
+        state.sockets().iter().try_for_each(|socket| handover::set_inherited(socket, true))?;
+        Ok(memory)
+    });
+    let memory = match prepared {
+        Ok(memory) => memory,
+        Err(error) => return format!("cannot pass on the connections: {error}"),
+    };
+    let arguments = arguments(std::env::args_os().skip(1), "--resume-from", memory.as_raw_fd());
+    log::info!("this process becomes {}", program.display());
+    log::flush(LOG_TIMEOUT);
+    let mut command = Command::new(program);
+    if let Some(name) = std::env::args_os().next() {
+        command.arg0(name);
     }
+    let error = command.args(arguments).exec();
+    let restored = state.sockets().iter().try_for_each(|socket| handover::set_inherited(socket, false));
+    if let Err(error) = restored {
+        log::warn!("sockets are inherited by programs that this one starts: {error}");
+    }
+    format!("cannot execute {}: {error}", program.display())
 }
 
 /// Copies the open files of the volumes, which the other program inherits.

@@ -1,8 +1,12 @@
 //! `isolane ctl`: changes of a running target.
 
 use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
-use crate::{Server, fail, succeed, text};
+use serde_json::Value;
+
+use crate::{Server, fail, program, succeed, text};
 
 struct Controlled {
     server: Server,
@@ -26,7 +30,7 @@ impl Controlled {
         fail(&[&["ctl", "--socket", text(&self.socket)], arguments].concat())
     }
 
-    fn status(&self) -> serde_json::Value {
+    fn status(&self) -> Value {
         serde_json::from_str(&self.ctl(&["status", "--json"])).unwrap()
     }
 
@@ -130,4 +134,54 @@ fn file_is_closed_while_its_namespace_is_offline() {
     let error = target.refused(&["namespace", "offline", "2"]);
     assert!(error.contains("loses its data when it is closed"), "{error}");
     assert!(target.server.stop());
+}
+
+#[test]
+fn connections_are_listed_and_ended() {
+    let target = controlled(&["mem:16M"]);
+    assert_eq!(target.ctl(&["connections"]).lines().count(), 1, "only the header");
+    let name = "nqn.2014-08.org.example:loader";
+    let load = ["bench", &target.server.uri, "--host-nqn", name, "--rw", "randread", "--mode", "sleep"];
+    let mut load =
+        program().args([&load[..], &["--time", "10m"]].concat()).stdout(Stdio::null()).spawn().unwrap();
+    let list = || -> Vec<Value> {
+        let list: Value = serde_json::from_str(&target.ctl(&["connections", "--json"])).unwrap();
+        list["connections"].as_array().unwrap().clone()
+    };
+    let find = |qid: u64| list().into_iter().find(|one| one["qid"] == qid && one["state"] == "connected");
+    let address = until(|| find(1).filter(|one| one["host"] == name))["address"].as_str().unwrap().to_owned();
+    let text = target.ctl(&["connections"]);
+    assert!(text.starts_with("ADDRESS") && text.contains(&format!("  {name}  nqn.")), "{text}");
+
+    assert_eq!(
+        target.ctl(&["disconnect", &address]),
+        "1 connection disconnected; the host may connect again\n"
+    );
+    until(|| find(1).filter(|one| one["address"] != *address));
+    let ended = target.ctl(&["disconnect", name]);
+    assert_eq!(ended, "1 association disconnected; the host may connect again\n");
+    until(|| find(1));
+    assert!(load.try_wait().unwrap().is_none(), "the host has connected again");
+    load.kill().unwrap();
+    load.wait().unwrap();
+    for (unknown, reason) in [
+        ("127.0.0.1:1", "127.0.0.1:1 has no connection; see `isolane ctl connections`"),
+        ("nqn.2014-08.org.example:nobody", "nobody has no connection"),
+        ("no\nname", "control characters"),
+    ] {
+        let error = target.refused(&["disconnect", unknown]);
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
+/// Waits for a value.
+fn until<T>(mut value: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(value) = value() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "it takes too long");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }

@@ -28,6 +28,7 @@ mod stop;
 mod subsystems;
 mod top;
 mod upgrade;
+mod upgrade_kill;
 mod verbs;
 
 use std::fs;

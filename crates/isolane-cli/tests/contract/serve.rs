@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -104,7 +106,7 @@ fn rejects_likely_mistakes() {
 
 #[test]
 fn signal_during_start_ends_the_program() {
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let volume = format!("nvme+tcp://{}/nqn.2014-08.org.example:disk", silent.local_addr().unwrap());
     let commands =
         [["serve", &volume, "--listen", "127.0.0.1:0"], ["export", &volume, "--nbd", "127.0.0.1:0"]];
@@ -328,7 +330,7 @@ fn info_without_nqn_names_unlisted_host() {
 
 #[test]
 fn info_names_protocol_of_web_server() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
         let (mut peer, _) = listener.accept().unwrap();
@@ -375,6 +377,43 @@ fn service_manager_hears_of_start_life_and_stop() {
     let last = std::iter::repeat_with(receive).find(|message| message.trim_end() != "WATCHDOG=1");
     assert_eq!(last.unwrap().trim_end(), "STOPPING=1\nSTATUS=completing commands in flight");
     assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn listens_on_sockets_of_the_service_manager() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let serve = |address: &str| {
+        let mut command = Command::new("sh");
+        // As systemd does: the socket is descriptor 3, and the environment names the process.
+        command.args(["-c", "exec 3<&0 < /dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\""]);
+        command.arg(program().get_program());
+        command.args([
+            "serve",
+            "mem:1M",
+            "--log-level",
+            "warn",
+            "--control-socket",
+            "off",
+            "--listen",
+            address,
+        ]);
+        command.stdin(OwnedFd::from(listener.try_clone().unwrap()));
+        command
+    };
+    // A host that connects before the start waits.
+    let early = TcpStream::connect(address).unwrap();
+    let mut target = serve(&address.to_string()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(target.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line.trim_end(), format!("listening on {address}"));
+    drop(early);
+    succeed(&["info", &format!("nvme+tcp://{address}")]);
+    kill(&target, "TERM");
+    assert!(target.wait().unwrap().success());
+    let other = serve("127.0.0.1:0").output().unwrap();
+    let error = String::from_utf8(other.stderr).unwrap();
+    assert!(!other.status.success() && error.contains(&address.to_string()), "{error}");
 }
 
 #[test]

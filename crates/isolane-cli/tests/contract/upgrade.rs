@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::conditions::wait_for_log;
 use crate::{Server, fail, program, succeed, text};
 
 struct Upgraded {
@@ -25,6 +26,19 @@ fn serving() -> Upgraded {
 impl Upgraded {
     fn arguments<'a>(&'a self, program: &'a [&'a str]) -> Vec<&'a str> {
         [&["ctl", "--socket", text(&self.socket), "upgrade"], program].concat()
+    }
+
+    fn ctl(&self, arguments: &[&str]) -> String {
+        succeed(&[&["ctl", "--socket", text(&self.socket)], arguments].concat())
+    }
+
+    /// Returns the state of all namespaces, as text of users.
+    fn status(&self) -> serde_json::Value {
+        let mut status: serde_json::Value = serde_json::from_str(&self.ctl(&["status", "--json"])).unwrap();
+        for namespace in status["namespaces"].as_array_mut().unwrap() {
+            namespace["oldest_command_ms"] = serde_json::Value::Null;
+        }
+        status
     }
 
     fn upgrade(&self) -> String {
@@ -50,6 +64,14 @@ fn verify(volume: &str, duration: &str) -> Child {
         .unwrap()
 }
 
+fn wait_until(target: &Upgraded, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{}", target.log());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 #[test]
 fn hosts_verify_their_data_over_several_upgrades() {
     let target = serving();
@@ -57,11 +79,7 @@ fn hosts_verify_their_data_over_several_upgrades() {
     let bench = verify(&target.server.volume(1), "4s");
     // The first connection reads the discovery log.
     let connections = || target.log().matches(" has connected").count();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while connections() < 2 {
-        assert!(Instant::now() < deadline, "{}", target.log());
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    wait_until(&target, || connections() >= 2);
     for count in 1..=20 {
         let printed = target.upgrade();
         assert!(
@@ -130,11 +148,49 @@ fn target_that_would_lose_something_refuses() {
     assert!(error.contains("namespace 1 (mem:16M) would lose its data"), "{error}");
     drop(server);
 
+    // The other program could not open the file, which is still served.
     let target = serving();
-    let added = format!("{},size=1M", target.dir.path().join("b.img").display());
-    succeed(&["ctl", "--socket", text(&target.socket), "namespace", "add", &added]);
+    fs::rename(target.dir.path().join("a.img"), target.dir.path().join("moved.img")).unwrap();
+    wait_for_log(&target.server, &["moved.img"]);
     let error = target.refused(env!("CARGO_BIN_EXE_isolane"));
-    assert!(error.contains("changes by `isolane ctl namespace` would be lost"), "{error}");
+    assert!(error.contains("namespace 1: ") && error.contains("moved.img"), "{error}");
+    let bench = verify(&target.server.volume(1), "200ms").wait_with_output().unwrap();
+    assert!(bench.status.success(), "{}", String::from_utf8_lossy(&bench.stderr));
+}
+
+#[test]
+fn changes_of_operators_survive_upgrades() {
+    let target = serving();
+    let path = |name: &str| target.dir.path().join(name).display().to_string();
+    target.ctl(&["namespace", "add", &format!("{},size=8M", path("b.img"))]);
+    target.ctl(&["namespace", "add", "null:1M"]);
+    target.ctl(&["namespace", "add", "delay:1us:null:2M"]);
+    target.ctl(&["namespace", "add", &format!("{},size=4M", path("c.img"))]);
+    target.ctl(&["namespace", "resize", "1", "96M"]);
+    target.ctl(&["namespace", "resize", "2", "2M", "--shrink"]);
+    target.ctl(&["namespace", "read-only", "3"]);
+    target.ctl(&["namespace", "offline", "5"]);
+    let bench = verify(&target.server.volume(2), "3s");
+    let connections = || target.log().matches(" has connected").count();
+    wait_until(&target, || connections() >= 2);
+    let before = target.status();
+    assert_eq!(before["namespaces"].as_array().unwrap().len(), 5);
+    for count in 1..=2 {
+        assert!(target.upgrade().ends_with(&format!(", upgrade {count}\n")), "{}", target.log());
+        assert_eq!(target.status(), before);
+    }
+    target.ctl(&["namespace", "remove", "4"]);
+    target.ctl(&["namespace", "online", "5"]);
+    target.ctl(&["namespace", "read-only", "3", "--off"]);
+    let before = target.status();
+    target.upgrade();
+    assert_eq!(target.status(), before);
+    let added = target.ctl(&["namespace", "add", "null:1M"]);
+    assert!(added.starts_with("namespace 6: "), "4 was used before: {added}");
+    let output = bench.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}\n{}", String::from_utf8_lossy(&output.stderr), target.log());
+    assert_eq!(connections(), 2, "{}", target.log());
+    assert!(target.server.stop());
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! Sequential code on blocking sockets with one deadline; a client that must not block runs it on a separate
 //! thread. The order follows Fabrics 1.1 §3.3 and Base §3.5: ICReq, Connect of the admin queue, its authentication, CAP, CC.EN,
-//! CSTS.RDY, Identify Controller, Number of Queues, Connect of each I/O queue, namespaces.
+//! CSTS.RDY, Identify Controller, Number of Queues, Connect of each I/O queue, namespaces. I/O queues that authenticate
+//! connect at the same time.
 //!
 //! Invariant: a returned association is complete; on any error every connection is closed.
 
@@ -17,6 +18,7 @@ pub mod fence;
 pub(crate) mod host_page;
 mod inventory;
 pub(crate) mod journal;
+mod parallel;
 
 use std::collections::HashSet;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -155,20 +157,22 @@ fn connect_lanes(
     lanes: usize,
     deadline: Instant,
 ) -> Result<Vec<BlockingConnection>, ConnectError> {
-    (1..=lanes)
-        .map(|qid| {
-            let spec = QueueSpec {
-                nqn: *nqn,
-                qid: u16::try_from(qid).unwrap_or(u16::MAX),
-                entries: options.depth + 1,
-                cntlid: admin.cntlid,
-            };
-            let (mut connection, _) = connect_queue(admin.connection.address, &spec, options, deadline)?;
-            connection.queue.set_max_in_capsule(admin.max_in_capsule_bytes() as usize);
-            Ok(connection)
-        })
-        .collect()
+    let (address, cntlid, entries) = (admin.connection.address, admin.cntlid, options.depth + 1);
+    let max_in_capsule = admin.max_in_capsule_bytes() as usize;
+    let connect = |qid| {
+        let spec = QueueSpec { nqn: *nqn, qid, entries, cntlid };
+        let (mut connection, _) = connect_queue(address, &spec, options, deadline)?;
+        connection.queue.set_max_in_capsule(max_in_capsule);
+        Ok(connection)
+    };
+    let lanes = u16::try_from(lanes).unwrap_or(u16::MAX);
+    // The exponentiations of a queue overlap with those of the target for another one.
+    let threads = if options.key.is_some() { MAX_CONNECT_THREADS } else { 1 };
+    parallel::connect_each(lanes, threads, connect)
 }
+
+/// Queues that authenticate at the same time: targets bound the number of all hosts together.
+const MAX_CONNECT_THREADS: u16 = 8;
 
 fn negotiated(
     admin: &Admin,

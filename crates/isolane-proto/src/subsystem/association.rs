@@ -208,10 +208,19 @@ impl Association {
         events: &mut VecDeque<ControlEvent>,
     ) {
         let mut connected = self.queues.values().filter(|queue| queue.connected);
-        if !self.ending && !self.retiring && connected.any(|queue| is_lost(queue.listener)) {
-            self.retiring = true;
-            events.push_back(ControlEvent::Retire { id: self.id, reason: CloseReason::PortRemoved });
+        if connected.any(|queue| is_lost(queue.listener)) {
+            self.retire(CloseReason::PortRemoved, events);
         }
+    }
+
+    /// Requests that its connections close cleanly. Returns `false` if it ends already.
+    pub(super) fn retire(&mut self, reason: CloseReason, events: &mut VecDeque<ControlEvent>) -> bool {
+        if self.ending || self.retiring {
+            return false;
+        }
+        self.retiring = true;
+        events.push_back(ControlEvent::Retire { id: self.id, reason });
+        true
     }
 
     /// Holds an Async Event Request, which completes immediately if a notice is due.

@@ -3,11 +3,14 @@
 //! Invariant: two listeners have different identifiers, also if one was removed before; a name has one PORTID.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
 
 use super::config::{ConfigError, Listener, SubsystemConfig};
 
 /// Identifier of one listener of a port. It is unique, although its name can be used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ListenerId(u32);
 
 impl ListenerId {
@@ -15,6 +18,25 @@ impl ListenerId {
     pub fn at(index: usize) -> ListenerId {
         ListenerId(index as u32)
     }
+}
+
+/// A listener of a port that another process continues.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListenerState {
+    /// Its identifier in the port that was frozen.
+    pub id: ListenerId,
+    /// Its name, if it has one.
+    pub name: Option<String>,
+    /// The address that it has.
+    pub address: SocketAddr,
+}
+
+/// State of all listeners.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ListenersState {
+    pub(super) present: Vec<ListenerState>,
+    port_ids: Vec<(String, u16)>,
+    last_port_id: u16,
 }
 
 /// All listeners, ordered by identifier.
@@ -83,5 +105,49 @@ impl Listeners {
 
     fn is_known(&self, name: &str) -> bool {
         self.present.values().any(|(listener, _)| listener.name.as_deref() == Some(name))
+    }
+
+    /// Returns the state.
+    pub(super) fn freeze(&self) -> ListenersState {
+        let state = |(id, listener, _): (ListenerId, &Listener, u16)| ListenerState {
+            id,
+            name: listener.name.clone(),
+            address: listener.address,
+        };
+        let mut port_ids: Vec<_> = self.port_ids.iter().map(|(name, id)| (name.clone(), *id)).collect();
+        port_ids.sort_unstable();
+        ListenersState {
+            present: self.iter().map(state).collect(),
+            port_ids,
+            last_port_id: self.last_port_id,
+        }
+    }
+
+    /// Gives each name the PORTID that it had before, and the others new ones.
+    pub(super) fn resume(&mut self, saved: &ListenersState) {
+        let known = |name: &str| saved.port_ids.iter().find(|(other, _)| other == name).map(|(_, id)| *id);
+        let mut last = saved.last_port_id;
+        for (listener, port_id) in self.present.values_mut() {
+            let Some(name) = &listener.name else { continue };
+            *port_id = known(name).unwrap_or_else(|| {
+                last = last.saturating_add(1);
+                last
+            });
+            self.port_ids.insert(name.clone(), *port_id);
+        }
+        for (name, port_id) in &saved.port_ids {
+            self.port_ids.entry(name.clone()).or_insert(*port_id);
+        }
+        self.last_port_id = self.last_port_id.max(last);
+    }
+
+    /// Returns the listener that continues one of the port that was frozen.
+    pub(super) fn find_resumed(&self, saved: &ListenersState, id: ListenerId) -> Option<ListenerId> {
+        let before = saved.present.iter().find(|listener| listener.id == id)?;
+        let is_same = |listener: &Listener| match (&before.name, &listener.name) {
+            (None, None) => listener.address == before.address,
+            (before, now) => before == now,
+        };
+        self.iter().find(|(_, listener, _)| is_same(listener)).map(|(id, ..)| id)
     }
 }

@@ -27,6 +27,7 @@ mod associations;
 mod command;
 mod config;
 mod connect;
+mod disconnect;
 mod discovery;
 mod event;
 mod feature;
@@ -61,7 +62,7 @@ pub use config::{
 pub use connect::parse_host;
 pub use host_page::HostPage;
 pub use io::{IoCommand, parse_io, parse_ranges};
-pub use listener::ListenerId;
+pub use listener::{ListenerId, ListenerState};
 pub use port::{Port, PortState, ResumedQueue, SubsystemState};
 pub use shared::{ControllerStatus, IoCounters, IoTotals};
 
@@ -240,6 +241,8 @@ pub enum CloseReason {
     SubsystemRemoved,
     /// A port of its connections was removed, or its subsystem is no longer there.
     PortRemoved,
+    /// An operator has requested it. The host can connect again.
+    Requested,
 }
 
 /// One live association, for `info` and log lines.

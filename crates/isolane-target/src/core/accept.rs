@@ -168,9 +168,15 @@ impl Driver {
         }
     }
 
-    /// Closes a newcomer that another has displaced.
+    /// Closes a newcomer, or a queue whose host has not authenticated, that another has displaced.
     pub(super) fn displace(&mut self, lane: LaneId) {
-        let Some(lane) = self.lanes.get_mut(lane.lane).filter(|lane| lane.newcomer.is_some()) else { return };
+        let Some(lane) = self.lanes.get_mut(lane.lane) else { return };
+        if lane.unauthenticated.is_some() {
+            return self.core.displace_unauthenticated(lane);
+        }
+        if lane.newcomer.is_none() {
+            return;
+        }
         let peer = lane.peer();
         if let Some(socket) = lane.token.and_then(|token| self.core.reactor.socket(token)) {
             reset(&socket);
@@ -209,7 +215,7 @@ impl Core {
 }
 
 /// Makes the close of the socket reset the connection, so that the kernel keeps no state of it.
-fn reset(socket: &impl AsFd) {
+pub(super) fn reset(socket: &impl AsFd) {
     // If this fails, the socket closes without a reset.
     let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
 }

@@ -19,8 +19,9 @@ use isolane_wire::{Nqn, SubmissionEntry};
 
 use super::Core;
 use super::control_data::take_small_data;
-use crate::auth_requests::AuthRequest;
+use crate::auth_requests::{AuthRequest, QueueFull};
 use crate::lane::{Authentication, Computing, Lane};
+use crate::shared::Message;
 
 /// A command of authentication.
 pub(super) enum AuthenticationCommand {
@@ -140,21 +141,33 @@ impl Core {
     fn compute(&mut self, lane: &mut Lane, permit: Permit, work: Work) {
         let (id, peer, waits) = (lane.id, lane.peer().ip(), Arc::new(()));
         let request = AuthRequest { work, lane: id, core: self.index, peer, waits: Arc::downgrade(&waits) };
-        if !self.shared.auth_requests.send(request) {
-            self.fail(lane, permit, Failure::Busy);
-            return self.refuse_host(lane, "too many hosts authenticate at the same time");
+        match self.shared.auth_requests.send(request) {
+            Ok(displaced) => displaced.into_iter().for_each(|AuthRequest { lane, core, .. }| {
+                self.shared.post(core, Message::Computed { lane, computed: None });
+            }),
+            Err(QueueFull) => return self.refuse_busy(lane, permit),
         }
         if let Some(auth) = lane.authentication() {
             auth.computing = Some(Computing { permit, _waits: waits });
         }
     }
 
-    /// Handles the result of an exponentiation.
-    pub(super) fn on_computed(&mut self, lane: &mut Lane, computed: Computed) {
+    /// Handles the result of an exponentiation; `None`: another has displaced it.
+    pub(super) fn on_computed(&mut self, lane: &mut Lane, computed: Option<Box<Computed>>) {
         let Some(auth) = lane.authentication() else { return };
         let Some(Computing { permit, .. }) = auth.computing.take() else { return };
-        auth.exchange.handle_computed(computed);
-        self.end_message(lane, permit);
+        match computed {
+            Some(computed) => {
+                auth.exchange.handle_computed(*computed);
+                self.end_message(lane, permit);
+            }
+            None => self.refuse_busy(lane, permit),
+        }
+    }
+
+    fn refuse_busy(&mut self, lane: &mut Lane, permit: Permit) {
+        self.fail(lane, permit, Failure::Busy);
+        self.refuse_host(lane, "too many hosts authenticate at the same time");
     }
 
     /// Closes a queue whose host does not authenticate.
@@ -195,14 +208,19 @@ impl Core {
             log::limited!(Info, "{}: {} has authenticated", lane.connection.remote, association.host);
         }
         // A failure of this side is sent first.
-        if let Some(refusal) = auth.exchange.refusal().filter(|_| auth.exchange.message_len().is_none()) {
+        let refusal = auth.exchange.refusal().filter(|_| auth.exchange.message_len().is_none());
+        if !is_locked {
+            self.leave_unauthenticated(lane);
+        }
+        if let Some(refusal) = refusal {
             self.refuse_host(lane, &refusal.to_string());
         }
     }
 
-    fn refuse_host(&mut self, lane: &mut Lane, reason: &str) {
+    pub(super) fn refuse_host(&mut self, lane: &mut Lane, reason: &str) {
         let Some(association) = &lane.association else { return };
         let reason = format!("authentication of {}: {reason}", association.host);
+        self.counters.authentication_refused.add(1);
         self.shared.log_refusal(&self.counters, lane.peer(), &reason);
         self.close_gracefully(lane, "its host did not authenticate");
     }

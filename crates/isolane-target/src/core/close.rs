@@ -89,6 +89,7 @@ impl Core {
         if let Some(arrival) = lane.newcomer.take() {
             self.shared.newcomers.remove(lane.peer().ip(), arrival);
         }
+        self.leave_unauthenticated(lane);
         lane.phase = Phase::Closed;
         self.disconnect(lane);
         lane.conn.handle_eof();
@@ -242,7 +243,7 @@ impl Driver {
         for lane in self.lanes.values_mut() {
             if is_late {
                 self.core.close(lane, "the target stops");
-            } else if lane.is_open() && lane.active == 0 {
+            } else if lane.is_open() && lane.active == 0 && !self.core.has_io_queues(lane) {
                 let until = stop.deadline.min(self.core.now + SHUTDOWN_CLOSE_TIMEOUT);
                 self.core.close_gracefully_by(lane, "the target stops", until);
             }
@@ -289,6 +290,12 @@ impl Driver {
 }
 
 impl Core {
+    /// Returns `true` for the lane of an admin queue whose association has other queues. Its end would close them.
+    fn has_io_queues(&self, lane: &Lane) -> bool {
+        let association = lane.association.as_ref().filter(|association| association.qid == 0);
+        association.is_some_and(|association| self.shared.has_io_queues(association.id))
+    }
+
     /// Logs the volumes for which the end of this core waits.
     fn name_in_flight(&self) {
         let mut in_flight = vec![0_usize; self.namespaces.end()];

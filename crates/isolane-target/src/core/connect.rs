@@ -12,6 +12,7 @@ use isolane_reactor::socket;
 use isolane_wire::SubmissionEntry;
 
 use super::Core;
+use super::unauthenticated::TOO_MANY_UNAUTHENTICATED;
 use crate::fence::Fence;
 use crate::lane::{Association, Connecting, Lane};
 use crate::limits::LimitReached;
@@ -58,6 +59,10 @@ impl Core {
             self.shared.lane_quota.disconnect(core);
             return self.refuse_without_key(lane, connecting);
         };
+        if auth.is_some() && !self.enter_unauthenticated(lane) {
+            self.shared.lane_quota.disconnect(core);
+            return self.refuse_unauthenticated(lane, connecting);
+        }
         let (command, fence) = ((&connecting.entry, &connecting.data[..]), Arc::clone(&connecting.fence));
         match self.shared.connect(command, from, (lane.id, &lane.in_flight), fence, self.now) {
             Ok((connected, fence)) => {
@@ -97,10 +102,12 @@ impl Core {
             }
             Err(ConnectError::Limit(reached)) => {
                 self.shared.lane_quota.disconnect(core);
+                self.leave_unauthenticated(lane);
                 self.refuse_above_limit(lane, connecting, reached);
             }
             Err(ConnectError::Port(ConnectRefusal { completion, is_qid_in_use })) => {
                 self.shared.lane_quota.disconnect(core);
+                self.leave_unauthenticated(lane);
                 if is_qid_in_use && self.now < connecting.until {
                     lane.connecting = Some(connecting);
                 } else {
@@ -142,6 +149,12 @@ impl Core {
         self.shared.forget_held_connect(lane.id);
         let reason = "it must authenticate, and this target has no key of it";
         self.refuse_because(lane, connecting, Failure::HostNotAllowed.into(), reason);
+    }
+
+    fn refuse_unauthenticated(&mut self, lane: &mut Lane, connecting: Connecting) {
+        self.shared.forget_held_connect(lane.id);
+        self.counters.authentication_refused.add(1);
+        self.refuse_because(lane, connecting, Failure::Busy.into(), TOO_MANY_UNAUTHENTICATED);
     }
 
     fn refuse_above_limit(&mut self, lane: &mut Lane, connecting: Connecting, reached: LimitReached) {

@@ -38,6 +38,7 @@ impl Driver {
         for lane in self.lanes.values().filter(|lane| lane.is_open()) {
             lane.token.into_iter().for_each(|token| self.core.reactor.pause(token));
         }
+        self.fail_held();
     }
 
     /// Pauses a socket that was added to a frozen core.
@@ -140,7 +141,7 @@ impl Driver {
             return Some(at(job.position, job.operation.name()));
         }
         if !self.retiring.is_empty() {
-            return Some(Unfinished::new("a connection of a removed port"));
+            return Some(Unfinished::new("a connection that closes"));
         }
         if let Some(position) = core.flushes.positions().next() {
             return Some(at(position, Operation::Flush.name()));
@@ -200,7 +201,11 @@ impl Driver {
             let id = LaneId { core: index, lane };
             let newcomer = association.is_none().then(|| newcomers.enter(connection.remote.ip(), id).0);
             let in_quota = association.is_some();
-            Lane { conn, association, newcomer, in_quota, ..Lane::new(id, token, connection, limits, now) }
+            let is_locked = association.as_ref().is_some_and(Association::is_locked);
+            let entry = || core.shared.unauthenticated.enter(connection.remote.ip(), id).0;
+            let unauthenticated = is_locked.then(entry);
+            let lane = Lane::new(id, token, connection, limits, now);
+            Lane { conn, association, newcomer, unauthenticated, in_quota, ..lane }
         });
         self.bind_token(token, key);
         self.pause_if_frozen(token);

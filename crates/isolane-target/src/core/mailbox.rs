@@ -1,12 +1,7 @@
 //! Messages from other cores. A message for a lane that has ended is dropped.
 
-use std::sync::mpsc::Sender;
-
-use isolane_reactor::socket;
-
 use super::Driver;
 use super::flush::AfterFlush;
-use crate::counters::ConnectionStatus;
 use crate::lane::Lane;
 use crate::shared::Message;
 use crate::slab::LaneId;
@@ -40,7 +35,7 @@ impl Driver {
                 self.with_lane(lane, |core, lane| core.on_host_page(lane, &page));
             }
             Message::Computed { lane, computed } => {
-                self.with_lane(lane, |core, lane| core.on_computed(lane, *computed));
+                self.with_lane(lane, |core, lane| core.on_computed(lane, computed));
             }
             Message::Displace { lane } => self.displace(lane),
             Message::Checkpoint(checkpoint) => drop(checkpoint),
@@ -79,25 +74,6 @@ impl Driver {
     fn with_lane(&mut self, id: LaneId, f: impl FnOnce(&mut super::Core, &mut Lane)) {
         if let Some(lane) = self.key_of(id).and_then(|key| self.lanes.get_mut(key)) {
             f(&mut self.core, lane);
-        }
-    }
-
-    /// Sends the status of every connection.
-    fn describe_lanes(&self, sender: &Sender<ConnectionStatus>) {
-        for lane in self.lanes.values() {
-            let Some(socket) = lane.token.and_then(|token| self.core.reactor.socket(token)) else { continue };
-            let association = lane.association.as_ref();
-            // The receiver may have timed out.
-            let _ = sender.send(ConnectionStatus {
-                peer: lane.peer(),
-                host_nqn: association.and_then(|it| it.host.nqn),
-                qid: association.map(|it| it.qid),
-                reactor: self.core.index,
-                core: None,
-                incoming_cpu: socket::incoming_cpu(&socket),
-                moved_bytes: lane.conn.moved_bytes(),
-                unsent_bytes: socket::unsent_bytes(socket).unwrap_or(0),
-            });
         }
     }
 }

@@ -310,11 +310,18 @@ impl Lane {
     /// Returns `true` if the lane can move: no command, data, or memory of it is in use on its core.
     fn is_quiescent(&self) -> bool {
         let is_connected = self.phase == Phase::Open && self.association.is_some() && !self.disconnected;
+        let is_bound = self.unauthenticated.is_some();
         let waits = self.connecting.is_some() || self.stalled.is_some() || self.is_limited() || self.paused;
         let holds_memory = self.guaranteed_slot.is_some() || self.reserved_bytes + self.zerocopy_bytes > 0;
         let conn = &self.conn;
         let has_io = self.dirty || conn.wants_transmit() || conn.receiving_bytes() > 0;
-        is_connected && !waits && !holds_memory && !has_io && self.active == 0 && conn.in_flight() == 0
+        is_connected
+            && !is_bound
+            && !waits
+            && !holds_memory
+            && !has_io
+            && self.active == 0
+            && conn.in_flight() == 0
     }
 }
 

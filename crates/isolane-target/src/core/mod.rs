@@ -16,6 +16,7 @@
 //! | [`control_data`] | data of commands of the control path |
 //! | [`connect`] | Fabrics Connect |
 //! | [`authentication`] | authentication of hosts |
+//! | [`unauthenticated`] | bounds of queues whose host has not authenticated |
 //! | [`fence`] | orders the new association of a host after its older ones |
 //! | [`io`] | I/O commands: from the command to the request of a volume |
 //! | [`over_limit`] | commands above the limits of their namespaces |
@@ -47,6 +48,7 @@ mod close;
 mod command;
 mod connect;
 mod control_data;
+mod describe;
 mod fair_share;
 mod fence;
 mod flush;
@@ -65,6 +67,7 @@ mod send;
 mod slow;
 mod stalled;
 mod timer;
+mod unauthenticated;
 mod waiting;
 
 use std::collections::HashMap;

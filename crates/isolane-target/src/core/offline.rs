@@ -56,11 +56,11 @@ impl Core {
 }
 
 impl Driver {
-    /// Fails the held commands that are due. Called in each tick.
+    /// Fails the held commands that are due, or all if another process is to continue. Called in each tick.
     pub(super) fn fail_held(&mut self) {
-        let now = self.core.now;
+        let (now, frozen) = (self.core.now, self.core.frozen);
         let (due, held) = std::mem::take(&mut self.core.held).into_iter().partition(|held| {
-            held.until <= now || !self.core.namespaces.is_offline(held.subsystem, held.nsid)
+            frozen || held.until <= now || !self.core.namespaces.is_offline(held.subsystem, held.nsid)
         });
         self.core.held = held;
         for HeldCommand { lane, permit, subsystem, nsid, .. } in due {

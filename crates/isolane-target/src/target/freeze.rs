@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use isolane_proto::subsystem::{AssociationId, ConnectionInfo, Port};
+use isolane_proto::subsystem::{AssociationId, ConnectionInfo, Port, SubsystemId};
 use isolane_proto::target::StateError;
+use isolane_volume::Volume;
 use isolane_wire::Nqn;
 use parking_lot::MutexGuard;
 
@@ -19,7 +20,10 @@ use super::Target;
 use crate::config::TargetConfig;
 use crate::error::StartError;
 use crate::frozen::{Content, CoreState, FrozenState, LaneState, ResumedLane, Unfinished};
+use crate::namespace::Namespaces;
+use crate::port::TargetPort;
 use crate::shared::{Message, Shared};
+use crate::table_state::TableState;
 
 /// A target that serves nothing until another process continues its connections, or until this is dropped.
 pub struct Frozen<'a> {
@@ -85,8 +89,19 @@ impl Target {
         }
     }
 
+    /// Returns the open volumes of all namespaces: the subsystem, the namespace ID, and the volume.
+    pub fn volumes(&self) -> Vec<(Nqn, u32, Arc<dyn Volume>)> {
+        let table = self.shared.namespaces();
+        let all = table.iter().filter_map(|(_, namespace)| {
+            let nqn = self.shared.control(|port| port.name_of(namespace.subsystem))?;
+            Some((nqn, namespace.nsid, Arc::clone(&namespace.volume)))
+        });
+        all.collect()
+    }
+
     /// Continues the connections of a frozen target with this configuration. `take` returns the socket with a number of
-    /// the state. Connections whose subsystem or permission is gone are closed.
+    /// the state. Connections whose subsystem, port, or permission is gone are closed. A namespace keeps its write
+    /// protection, and one that is in [`Subsystem::offline`](crate::Subsystem::offline) its description for hosts.
     ///
     /// # Errors
     /// Those of [`Target::start`], or a state that no target can have.
@@ -108,12 +123,15 @@ impl Target {
         let cores = cores.into_iter().collect::<Result<Vec<CoreState>, _>>()?;
         let port = self.shared.control(|port| port.freeze(Instant::now()));
         let port = port.ok_or_else(|| Unfinished::new("the end of an association"))?;
+        let table = self.shared.namespaces();
+        let subsystems = self.shared.control(|port| port.subsystem_names());
+        let tables = subsystems.iter().map(|(id, nqn)| TableState::of(&table, *id, nqn)).collect();
         let (mut listeners, mut lanes) = (Vec::new(), Vec::new());
         for core in cores {
             listeners.extend(core.listeners);
             lanes.extend(core.lanes);
         }
-        let content = Content { port, listeners, lanes };
+        let content = Content { port, tables, listeners, lanes };
         // A queue connects or ends between two of the replies.
         content.check().map_err(|_| Unfinished::new("a connection"))?;
         Ok(content)
@@ -211,13 +229,23 @@ impl<'a> Resumed<'a> {
         Resumed { content, take: Box::new(take), listeners }
     }
 
-    /// Takes the listener of an address.
-    pub(super) fn listener(&mut self, address: SocketAddr) -> Option<TcpListener> {
-        let is_same = |(at, _): &(SocketAddr, TcpListener)| {
-            *at == address || (address.port() == 0 && at.ip() == address.ip())
-        };
-        let index = self.listeners.iter().position(is_same)?;
+    /// Takes the listener of a port: the one with its name, or one with its address.
+    pub(super) fn listener(&mut self, port: &TargetPort) -> Option<TcpListener> {
+        let address = port.listen.address;
+        let is_same = |at: SocketAddr| at == address || (address.port() == 0 && at.ip() == address.ip());
+        let named = self.content.port.listeners().iter().filter(|it| it.name == port.name);
+        let mut named = named.map(|it| it.address).filter(|at| is_same(*at));
+        let index = named.find_map(|at| self.listeners.iter().position(|(other, _)| *other == at))?;
         Some(self.listeners.remove(index).1)
+    }
+
+    /// Completes the first table of namespaces.
+    pub(super) fn restore(&self, config: &TargetConfig, table: &mut Namespaces) {
+        for (index, subsystem) in config.subsystems.iter().enumerate() {
+            if let Some(saved) = TableState::find(&self.content.tables, &subsystem.nqn) {
+                saved.restore(table, SubsystemId::at(index), subsystem);
+            }
+        }
     }
 
     /// Continues the associations.
@@ -233,13 +261,19 @@ impl<'a> Resumed<'a> {
         let cores = shared.mailboxes.len();
         for lane in std::mem::take(&mut self.content.lanes) {
             let core = lane.core as usize % cores;
-            let socket = match (self.take)(lane.socket) {
-                Ok(socket) => Some(socket),
-                Err(error) => {
+            let listener = shared.control(|port| port.resumed_listener(&self.content.port, lane.listener));
+            let socket = match (listener, (self.take)(lane.socket)) {
+                (Some(_), Ok(socket)) => Some(socket),
+                (None, _) => {
+                    log::warn!("{}: the connection ends: its port is gone", lane.remote);
+                    None
+                }
+                (_, Err(error)) => {
                     log::warn!("{}: the connection is not inherited: {error}", lane.remote);
                     None
                 }
             };
+            let lane = LaneState { listener: listener.unwrap_or(lane.listener), ..lane };
             self.post_lane(shared, lane, socket, core);
         }
     }

@@ -117,7 +117,11 @@ pub struct MockHost {
 impl MockHost {
     /// An open connection on which nothing was sent.
     pub fn dial(address: SocketAddr) -> MockHost {
-        let stream = TcpStream::connect(address).unwrap();
+        MockHost::over(TcpStream::connect(address).unwrap())
+    }
+
+    /// An open connection.
+    pub fn over(stream: TcpStream) -> MockHost {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let (outbound, inbound) = (Framing::default(), Framing::default());

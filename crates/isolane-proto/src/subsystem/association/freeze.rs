@@ -175,11 +175,6 @@ impl AssociationState {
         self.queues.iter().map(|(qid, ..)| *qid)
     }
 
-    /// The listeners that have accepted its connections.
-    pub(in crate::subsystem) fn listeners(&self) -> impl Iterator<Item = ListenerId> {
-        self.queues.iter().map(|(_, listener, _)| *listener)
-    }
-
     /// Its host; `None` if the name is not valid.
     pub fn host(&self) -> Option<Host> {
         self.host.to_host()
@@ -198,6 +193,19 @@ impl AssociationState {
 }
 
 impl Association {
+    /// Replaces the listeners that have accepted its connections. Returns `false` if one has no replacement.
+    pub(in crate::subsystem) fn move_listeners(
+        &mut self,
+        find: impl Fn(ListenerId) -> Option<ListenerId>,
+    ) -> bool {
+        let queues = self.queues.values_mut().map(|queue| &mut queue.listener);
+        queues.chain([&mut self.connection.listener]).all(|listener| {
+            let found = find(*listener);
+            *listener = found.unwrap_or(*listener);
+            found.is_some()
+        })
+    }
+
     /// Counters of a connected queue.
     pub(in crate::subsystem) fn counters(&self, qid: u16) -> Option<Arc<IoCounters>> {
         self.queues.get(&qid).map(|queue| Arc::clone(&queue.counters))

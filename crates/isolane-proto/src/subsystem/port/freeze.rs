@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::association::{Association, AssociationState, TotalsState};
 use super::super::associations::Subsystem;
+use super::super::listener::{ListenerState, ListenersState};
 use super::super::{
     AssociationId, ControllerStatus, Host, IoCounters, ListenerId, NamespaceConfig, SubsystemConfig,
     SubsystemId,
@@ -27,8 +28,16 @@ use crate::target::StateError;
 pub struct PortState {
     /// The subsystems; the discovery subsystem comes first.
     pub subsystems: Vec<SubsystemState>,
+    listeners: ListenersState,
     generation: u64,
     uptime_ms: Option<u64>,
+}
+
+impl PortState {
+    /// Returns the listeners that the port had, ordered by identifier.
+    pub fn listeners(&self) -> &[ListenerState] {
+        &self.listeners.present
+    }
 }
 
 /// State of a subsystem.
@@ -70,17 +79,20 @@ impl Port {
             return None;
         }
         let subsystems = subsystems.collect::<Option<Vec<_>>>()?;
-        Some(PortState { subsystems, generation: self.generation, uptime_ms: started })
+        let listeners = self.listeners.freeze();
+        Some(PortState { subsystems, listeners, generation: self.generation, uptime_ms: started })
     }
 
     /// Continues the associations of a port on this one, which has none. Returns the names of those that cannot: their
-    /// subsystem or the permission of their host is gone.
+    /// subsystem, their listener, or the permission of their host is gone. Listeners continue by their names, or by their
+    /// addresses without names.
     ///
     /// # Errors
     /// If no port can have the state.
     pub fn resume(&mut self, state: &PortState, now: Instant) -> Result<Vec<String>, StateError> {
         let mut lost = Vec::new();
         self.generation = self.generation.max(state.generation);
+        self.listeners.resume(&state.listeners);
         self.started = state.uptime_ms.map(|ms| now.checked_sub(Duration::from_millis(ms)).unwrap_or(now));
         for saved in &state.subsystems {
             let nqn: Nqn = saved.nqn.parse().map_err(|_| StateError("the name of a subsystem"))?;
@@ -90,15 +102,12 @@ impl Port {
                 None => None,
             };
             let listeners = &self.listeners;
-            let is_there = |listener, config: &SubsystemConfig| {
-                if nqn.is_discovery() {
-                    listeners.get(listener).is_some()
-                } else {
-                    listeners.has(listener, config)
-                }
+            let find = |listener, config: &SubsystemConfig| {
+                let found = listeners.find_resumed(&state.listeners, listener)?;
+                (nqn.is_discovery() || listeners.has(found, config)).then_some(found)
             };
             match subsystem {
-                Some(subsystem) => subsystem.resume(saved, is_there, &mut lost, now)?,
+                Some(subsystem) => subsystem.resume(saved, find, &mut lost, now)?,
                 None => lost
                     .extend(saved.associations.iter().map(|it| format!("{nqn}, controller {}", it.cntlid))),
             }
@@ -130,12 +139,22 @@ impl Port {
         Some(ResumedQueue { host: association.host, status: Arc::clone(&association.status), counters })
     }
 
+    /// Returns the listener that continues one of the port that was frozen.
+    pub fn resumed_listener(&self, state: &PortState, listener: ListenerId) -> Option<ListenerId> {
+        self.listeners.find_resumed(&state.listeners, listener)
+    }
+
     /// Returns the name of a subsystem, which can be the discovery subsystem.
     pub fn name_of(&self, id: SubsystemId) -> Option<Nqn> {
         if id.is_discovery() {
             return Some(Nqn::discovery());
         }
         self.nvm.get(&id).map(|subsystem| subsystem.profile.config.nqn)
+    }
+
+    /// Returns all NVM subsystems with their names.
+    pub fn subsystem_names(&self) -> Vec<(SubsystemId, Nqn)> {
+        self.names.iter().map(|(nqn, id)| (*id, *nqn)).collect()
     }
 
     /// Returns the subsystem with this name, which can be the discovery subsystem.
@@ -162,7 +181,7 @@ impl Subsystem {
     fn resume(
         &mut self,
         saved: &SubsystemState,
-        is_there: impl Fn(ListenerId, &SubsystemConfig) -> bool,
+        find: impl Fn(ListenerId, &SubsystemConfig) -> Option<ListenerId>,
         lost: &mut Vec<String>,
         now: Instant,
     ) -> Result<(), StateError> {
@@ -174,13 +193,14 @@ impl Subsystem {
         self.past = saved.past.into();
         self.degraded = saved.degraded;
         for state in &saved.associations {
-            let association = Association::resume(self.id, state, &self.profile, now).map_err(StateError)?;
+            let resumed = Association::resume(self.id, state, &self.profile, now);
+            let mut association = resumed.map_err(StateError)?;
             let is_valid =
                 (1..=MAX_CNTLID).contains(&state.cntlid) && (1..=saved.serial).contains(&state.serial);
             if !is_valid || self.associations.contains_key(&state.cntlid) {
                 return Err(StateError("a controller ID"));
             }
-            if !state.listeners().all(|listener| is_there(listener, &self.profile.config)) {
+            if !association.move_listeners(|listener| find(listener, &self.profile.config)) {
                 lost.push(format!("{}, controller {}: its port is gone", saved.nqn, state.cntlid));
             } else if self.profile.is_allowed(&association.host) {
                 self.associations.insert(state.cntlid, association);
