@@ -22,7 +22,7 @@ use crate::failure::Failure;
 pub struct State {
     directory: PathBuf,
     lock: File,
-    /// What the file has.
+    /// Content of the file.
     content: Mutex<Content>,
 }
 
@@ -131,8 +131,8 @@ pub fn check(config: &Config) -> Result<(), Failure> {
 pub fn unreadable(config: &Config) -> Option<String> {
     let directory = config.server.state.as_ref()?.as_path();
     let error = state_file::path(directory).metadata().err()?;
-    let is_denied = error.kind() == ErrorKind::PermissionDenied;
-    is_denied.then(|| format!("{}: {error}; check it as the user of the target", directory.display()))
+    let lacks_permission = error.kind() == ErrorKind::PermissionDenied;
+    lacks_permission.then(|| format!("{}: {error}; check it as the user of the target", directory.display()))
 }
 
 fn add_ports(content: &mut Content, config: &Config) -> Result<(), Failure> {

@@ -75,7 +75,7 @@ impl Content {
         let mut used = BTreeSet::new();
         let twice = |(_, id): &(&String, &u16)| **id == 0 || !used.insert(**id);
         if let Some((name, id)) = self.ports.iter().find(twice) {
-            return Err(format!("port {name} has the ID {id}, which is 0 or that of another port"));
+            return Err(format!("port {name} has the ID {id}, which is 0 or has another port"));
         }
         let is_invalid = |one: &&Subsystem| !(1..=MAX_NSID + 1).contains(&one.next_nsid);
         if let Some(Subsystem { next_nsid }) = self.subsystems.values().find(is_invalid) {
@@ -101,7 +101,7 @@ pub fn path(directory: &Path) -> PathBuf {
     directory.join(FILE)
 }
 
-/// Reads the file. Returns `None` if there is none, or if there is no directory yet.
+/// Reads the file. Returns `None` without a file, or without a directory yet.
 pub fn read(directory: &Path) -> Result<Option<Content>, Failure> {
     let path = path(directory);
     let failed =
@@ -166,7 +166,7 @@ pub fn write(directory: &Path, content: &Content) -> Result<(), Failure> {
     let temporary = directory.join(TEMPORARY);
     let written = write_temporary(&temporary, &text).and_then(|()| fs::rename(&temporary, &path));
     if written.is_err() {
-        // The error is that of the write.
+        // The first error counts.
         let _ = fs::remove_file(&temporary);
     }
     written.and_then(|()| File::open(directory)?.sync_all()).io_context(what())
@@ -201,7 +201,7 @@ pub fn lock(directory: &Path, inherited: Option<File>) -> Result<File, Failure> 
     };
     let is_held = |attempted: &io::Result<_>| matches!(attempted, Ok((_, false)));
     let locked = retry::retry_while_held(retry::HELD_TIMEOUT, attempt, is_held, || {
-        log::info!("{}: waiting for the target that uses it", directory.display());
+        log::info!("{}: waiting for another target to release it", directory.display());
     });
     let (mut file, is_locked) = locked.io_context(what())?;
     if !is_locked {
@@ -324,7 +324,7 @@ mod tests {
             (valid.replace("\"version\":1", "\"version\":-1"), "damaged: "),
             (
                 valid.replace("\"ports\":{", "\"ports\":{\"b\":1,"),
-                "port left has the ID 1, which is 0 or that of",
+                "port left has the ID 1, which is 0 or has another",
             ),
             (valid.replace("\"left\":1", "\"left\":0"), "port left has the ID 0"),
             (valid.replace("\"left\":1", "\"left\":65536"), "damaged: "),
@@ -385,7 +385,7 @@ mod tests {
         let second = lock(&state, Some(passed)).unwrap();
         drop(first);
         assert!(!file::lock(&open_lock(&state.join(LOCK)).unwrap(), true).unwrap(), "the lock continues");
-        // The lock of another directory is none of this one.
+        // The lock of another directory does not lock this one.
         let other = lock(&directory.path().join("other"), Some(second)).unwrap();
         assert!(is_at(&other, &directory.path().join("other").join(LOCK)));
         lock(&state, None).unwrap();
