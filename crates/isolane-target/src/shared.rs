@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use crate::auth::AuthConfig;
 use crate::auth_requests::AuthRequests;
 use crate::config::TargetConfig;
-use crate::connections::LaneStatus;
+use crate::connection_status::LaneStatus;
 use crate::counters::{CoreCounters, InFlight};
 use crate::fence::Fence;
 use crate::frozen::{CoreState, ResumedLane, Unfinished};

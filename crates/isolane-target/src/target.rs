@@ -25,7 +25,7 @@ use crate::apply::{TargetChange, TargetControl};
 use crate::auth_threads;
 use crate::changes::{Changed, Closing, NamespaceChange, NamespaceControl};
 use crate::config::{Subsystem, TargetConfig};
-use crate::connections::ConnectionStatus;
+use crate::connection_status::ConnectionStatus;
 use crate::core::{Acceptor, Driver};
 use crate::counters::{Counters, NamespaceCounters};
 use crate::descriptors;

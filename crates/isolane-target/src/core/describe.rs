@@ -5,7 +5,7 @@ use std::sync::mpsc::Sender;
 use isolane_reactor::socket;
 
 use super::Driver;
-use crate::connections::{ConnectionPhase, ConnectionStatus, LaneStatus};
+use crate::connection_status::{ConnectionPhase, ConnectionStatus, LaneStatus};
 use crate::lane::{Association, Lane};
 
 impl Driver {
