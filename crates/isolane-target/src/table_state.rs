@@ -155,7 +155,7 @@ impl SeenState {
             Some(generation) => Some(loses(generation)?),
             None => None,
         };
-        has_size.then(|| NamespaceConfig {
+        has_size.then_some(NamespaceConfig {
             nsid,
             hosts: None,
             geometry: NamespaceGeometry { block_shift, blocks, read_only },
