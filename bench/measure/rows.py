@@ -144,7 +144,7 @@ READ = tuple(
 READ_GOALS = goals("isolane+read", "isolane+unread", iops="≥ 0.98", p99_9_us="≤ 1.05")
 # A file, because memory ends with the program. The longest command may take 200 ms.
 UPGRADES = tuple(
-    Contender(f"isolane+{name}", IsolaneFile(direct=False), UpgradeBench(POLL, upgrades=upgrades))
+    Contender(f"isolane+{name}", IsolaneFile(direct=False, arguments="--io-queues 128"), UpgradeBench(POLL, upgrades=upgrades))
     for name, upgrades in [("steady", 0), ("upgraded", 4)]
 )
 NBD = (Contender("isolane", IsolaneNbd(), Fio("")), Contender("nbdkit", Nbdkit(), Fio("")))

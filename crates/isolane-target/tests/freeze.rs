@@ -296,6 +296,8 @@ fn carries_what_the_configuration_does_not_say() {
     let listed = list(&target);
     // A host without ACRE waits for the volume. It repeats the command later.
     let held = queue.send(read_entry(0, 1), &[]);
+    let later = SubmissionEntry { nsid: 2, ..read_entry(0, 1) };
+    assert_eq!(queue.fetch(later, 512).0.status, Status::SUCCESS);
     let mut after = config(&[]);
     after.subsystems[0].volumes = vec![(2, target.volumes()[0].2.clone())];
     after.subsystems[0].offline =
