@@ -22,6 +22,7 @@ mod documents {
     #[doc = include_str!("../../docs/CAPABILITIES.md")]
     #[doc = include_str!("../../docs/CEPH.md")]
     #[doc = include_str!("../../docs/CONFIG.md")]
+    #[doc = include_str!("../../docs/CONTROL.md")]
     #[doc = include_str!("../../docs/DOCTOR.md")]
     #[doc = include_str!("../../docs/DURABILITY.md")]
     #[doc = include_str!("../../docs/EXPLAIN.md")]

@@ -43,9 +43,19 @@ pub(crate) struct LaneState {
     pub remote: SocketAddr,
     pub listener: ListenerId,
     pub queue: Option<QueueName>,
-    /// The host has proved its identity.
-    pub is_authenticated: bool,
+    pub proof: Proof,
     pub conn: ConnectionState,
+}
+
+/// Proof of the identity of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Proof {
+    /// It has given none, or needs none.
+    None,
+    /// It has given it.
+    Given,
+    /// An exchange is running. Its secrets are not part of the state, so the connection does not continue.
+    Running,
 }
 
 /// A queue of an association.
@@ -79,7 +89,7 @@ pub(crate) struct ResumedLane {
     pub connection: ConnectionInfo,
     pub conn: ConnectionState,
     pub queue: Option<(AssociationId, u16, ResumedQueue)>,
-    pub is_authenticated: bool,
+    pub proof: Proof,
 }
 
 /// Reason why bytes are not the state of a target.

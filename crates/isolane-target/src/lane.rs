@@ -167,6 +167,13 @@ pub(crate) struct Authentication {
     pub until: Instant,
 }
 
+impl Authentication {
+    /// Whether a message of the host is being received, or an exchange is running.
+    pub(crate) fn is_running(&self) -> bool {
+        self.is_receiving || self.exchange.is_running()
+    }
+}
+
 /// An Authentication Send whose exponentiation waits or runs.
 pub(crate) struct Computing {
     pub permit: Permit,

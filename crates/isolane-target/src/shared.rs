@@ -90,8 +90,8 @@ pub(crate) enum Message {
     Release(Arc<Release>),
     /// Continue the Authentication Send of this lane; `None`: refuse it, because another has displaced its exponentiation.
     Computed { lane: LaneId, computed: Option<Box<Computed>> },
-    /// Stop reading, and send a message each time nothing is left to do.
-    Freeze { still: std::sync::mpsc::Sender<()> },
+    /// Stop reading, and send a message each time nothing is left to do. Hosts that authenticate have time to end that.
+    Freeze { patience: Duration, still: std::sync::mpsc::Sender<()> },
     /// Send the state of this frozen core, or what is left to do.
     TakeState(std::sync::mpsc::Sender<Result<CoreState, Unfinished>>),
     /// Continue after [`Message::Freeze`].

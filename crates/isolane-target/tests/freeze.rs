@@ -8,10 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use common::auth::{SameForAll, fast, host_config, keys};
 use common::stuck::Stuck;
 use common::*;
 use isolane_target::{
-    FrozenState, FrozenStateError, NamespaceChange, OfflineVolume, Refused, Target, TargetConfig, TargetPort,
+    FrozenState, FrozenStateError, NamespaceChange, OfflineVolume, Policy, Refused, Target, TargetConfig,
+    TargetPort,
 };
 use isolane_wire::pdu::{CapsuleCmd, ControllerPdu};
 use isolane_wire::{Sgl, Status, SubmissionEntry, admin, digest};
@@ -330,6 +332,7 @@ fn connections_stay_at_ports_with_other_numbers() {
     let (mut admin, mut queue) = hosts.remove(0);
     admin.expect_end();
     queue.expect_end();
+    drop((admin, queue));
     eventually("they are closed", || target.counters().connections_open == 2);
     after.listen.clear();
     after.listen.push(port("d"));
@@ -338,4 +341,52 @@ fn connections_stay_at_ports_with_other_numbers() {
     admin.expect_end();
     queue.expect_end();
     assert!(target.associations().is_empty());
+}
+
+#[test]
+fn host_ends_its_authentication_during_the_freeze() {
+    let config = SameForAll::new(vec![keys(0, None)]).config();
+    let (mut target, address) = start(config.clone());
+    let host = host_config(keys(0, None), Policy::default());
+    let mut admin = MockHost::authenticated(address, &host);
+    let mut queue = MockHost::locked(address, 1, admin.cntlid);
+    queue.authenticate(&host).unwrap();
+    for _ in 0..5 {
+        let (awaiting, reply) = queue.challenged(&host).unwrap();
+        let frozen = thread::scope(|scope| {
+            let frozen = scope.spawn(|| target.freeze(WITHIN).unwrap().hand_over().unwrap());
+            queue.pass(&reply);
+            assert_eq!(awaiting.handle_success1(&queue.message()).unwrap(), None);
+            frozen.join().unwrap()
+        });
+        drop(target);
+        let read = FrozenState::from_bytes(&frozen.to_bytes()).unwrap();
+        target = Target::start_from(config.clone(), read, |number| copy_of(&frozen, number)).unwrap();
+        assert_eq!(queue.write(write_entry(0, 1), &[9; 512]).0.status, Status::SUCCESS);
+        assert_eq!(admin.run(admin::keep_alive()).status, Status::SUCCESS);
+    }
+}
+
+#[test]
+fn connection_in_the_middle_of_its_authentication_is_closed() {
+    let config = SameForAll::new(vec![keys(0, None)]).config();
+    let (target, address) = start(config.clone());
+    let host = host_config(keys(0, None), fast());
+    let mut admin = MockHost::authenticated(address, &host);
+    let mut queue = MockHost::locked(address, 1, admin.cntlid);
+    let _reply = queue.challenged(&host).unwrap();
+    // A host that does not answer holds up nothing but its own connection.
+    let frozen = target.freeze(8 * Duration::from_millis(100)).unwrap();
+    drop(frozen);
+    let state = target.freeze(8 * Duration::from_millis(100)).unwrap().hand_over().unwrap();
+    drop(target);
+    let read = FrozenState::from_bytes(&state.to_bytes()).unwrap();
+    let target = Target::start_from(config, read, |number| copy_of(&state, number)).unwrap();
+    drop(state);
+    queue.expect_end();
+    assert_eq!(admin.run(admin::keep_alive()).status, Status::SUCCESS);
+    let mut queue = MockHost::locked(address, 1, admin.cntlid);
+    queue.authenticate(&host).unwrap();
+    assert_eq!(queue.write(write_entry(0, 1), &[9; 512]).0.status, Status::SUCCESS);
+    assert_eq!(target.counters().connections_open, 2);
 }

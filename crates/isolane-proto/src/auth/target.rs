@@ -71,6 +71,11 @@ impl TargetExchange {
         self.is_authenticated
     }
 
+    /// Whether an exchange is running, which another process cannot continue.
+    pub fn is_running(&self) -> bool {
+        !matches!(self.state, State::Idle)
+    }
+
     /// The reason for which the queue must be closed, as soon as the host has received it.
     pub fn refusal(&self) -> Option<Refusal> {
         self.refusal

@@ -1,5 +1,7 @@
 //! Freeze of a core: its lanes are not read, commands in flight end, and another process can continue the lanes.
 //!
+//! A host that authenticates at that time has a part of it to end that: another process cannot continue the exchange.
+//!
 //! A command that has not started stays where it is: the state has its capsule, which the other process reads again.
 //!
 //! Invariant: taking the state changes nothing, so that a core can continue as if it had not been frozen.
@@ -8,6 +10,7 @@ use std::collections::HashMap;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
 
 use isolane_memory::Buffer;
 use isolane_observe::stage::Operation;
@@ -20,7 +23,7 @@ use isolane_wire::SubmissionEntry;
 use super::authentication::NoKey;
 use super::close::ShutdownState;
 use super::{Core, Driver};
-use crate::frozen::{self, CoreState, LaneState, QueueName, ResumedLane, Unfinished};
+use crate::frozen::{self, CoreState, LaneState, Proof, QueueName, ResumedLane, Unfinished};
 use crate::lane::{Association, Lane};
 use crate::slab::{LaneId, SlabKey};
 use crate::timeline::Timeline;
@@ -28,16 +31,17 @@ use crate::work::{FileWork, Waiting};
 
 impl Driver {
     /// Stops reading and accepting.
-    pub(super) fn begin_freeze(&mut self, still: Sender<()>) {
+    pub(super) fn begin_freeze(&mut self, patience: Duration, still: Sender<()>) {
         if self.shutdown.is_some() {
             return;
         }
         self.core.frozen = true;
         self.still = Some(still);
         self.core.reactor.pause_listening(true);
-        for lane in self.lanes.values().filter(|lane| lane.is_open()) {
-            lane.token.into_iter().for_each(|token| self.core.reactor.pause(token));
-        }
+        let until = Some(self.core.now + patience);
+        self.core.authenticating =
+            Authenticating { until, lanes: self.lanes.iter().map(|(key, _)| key).collect() };
+        self.pause_authenticated();
         self.fail_held();
     }
 
@@ -48,8 +52,23 @@ impl Driver {
         }
     }
 
+    /// Pauses the lanes on which no exchange is running, or all of them if that takes too long.
+    fn pause_authenticated(&mut self) {
+        let Driver { core, lanes, .. } = self;
+        let is_late = core.authenticating.until.is_none_or(|until| until <= core.now);
+        core.authenticating.lanes.retain(|key| {
+            let Some(lane) = lanes.get(*key).filter(|lane| lane.is_open()) else { return false };
+            let is_read = !is_late && is_authenticating(lane);
+            lane.token.filter(|_| !is_read).into_iter().for_each(|token| core.reactor.pause(token));
+            is_read
+        });
+    }
+
     /// Reports once that nothing is left to do.
     pub(super) fn poll_freeze(&mut self) {
+        if !self.core.authenticating.lanes.is_empty() {
+            self.pause_authenticated();
+        }
         if self.still.is_some()
             && self.unfinished().is_none()
             && let Some(still) = self.still.take()
@@ -65,6 +84,7 @@ impl Driver {
             return;
         }
         self.still = None;
+        self.core.authenticating.lanes.clear();
         self.core.reactor.pause_listening(false);
         for lane in self.lanes.values_mut() {
             match lane.token {
@@ -152,6 +172,9 @@ impl Driver {
         if core.reactor.files_in_flight() > 0 || !core.files.is_empty() || core.nested.is_waiting() {
             return Some(Unfinished::new("an operation of a volume with members"));
         }
+        if !core.authenticating.lanes.is_empty() {
+            return Some(Unfinished::new("the authentication of a host"));
+        }
         if let Some(nsid) = core.held_nsid() {
             let operation = "a command that waits for its volume";
             return Some(Unfinished { nsid: Some(nsid), volume: None, operation });
@@ -161,10 +184,10 @@ impl Driver {
 
     /// Continues a connection of another process.
     pub(super) fn resume_lane(&mut self, resumed: ResumedLane) {
-        let ResumedLane { socket, connection, conn, queue, is_authenticated } = resumed;
+        let ResumedLane { socket, connection, conn, queue, proof } = resumed;
         let ended = queue.as_ref().map(|(id, qid, _)| (*id, *qid));
         let peer = connection.remote;
-        if let Err(reason) = self.try_resume((socket, connection), conn, queue, is_authenticated) {
+        if let Err(reason) = self.try_resume((socket, connection), conn, queue, proof) {
             log::warn!("{peer}: the connection does not continue: {reason}");
             if let Some((id, qid)) = ended {
                 self.core.shared.lane_quota.disconnect(self.core.index);
@@ -181,12 +204,17 @@ impl Driver {
         (socket, connection): (OwnedFd, ConnectionInfo),
         state: ConnectionState,
         queue: Option<(AssociationId, u16, ResumedQueue)>,
-        is_authenticated: bool,
+        proof: Proof,
     ) -> Result<(), String> {
+        if proof == Proof::Running {
+            return Err("its host was in the middle of its authentication, and repeats it".to_owned());
+        }
         let now = self.core.now;
         let core = &mut self.core;
         let association = match queue {
-            Some((id, qid, queue)) => Some(core.resumed_association(id, qid, queue, is_authenticated)?),
+            Some((id, qid, queue)) => {
+                Some(core.resumed_association(id, qid, queue, proof == Proof::Given)?)
+            }
             None => None,
         };
         let pool = &mut core.memory.pool;
@@ -220,14 +248,9 @@ impl Core {
     /// Returns the reason why a lane cannot be frozen yet.
     fn unfinished_of(&self, lane: &Lane) -> Option<&'static str> {
         let association = lane.association.as_ref();
-        let is_computing =
-            association.and_then(|it| it.auth.as_ref()).is_some_and(|it| it.computing.is_some());
         let is_fenced = association.and_then(|it| it.fence.as_ref()).is_some_and(|fence| !fence.is_over());
         if lane.waiting_for_page.is_some() {
             return Some("the log page of a host");
-        }
-        if is_computing {
-            return Some("the authentication of a host");
         }
         if is_fenced {
             return Some("a change of an older association of a host");
@@ -257,6 +280,13 @@ impl Core {
             qid: it.qid,
         });
         let auth = association.as_ref().and_then(|it| it.auth.as_ref());
+        let computing = auth.and_then(|auth| auth.computing.as_ref());
+        unstarted.extend(computing.map(|it| Unstarted { permit: &it.permit, data: &[] }));
+        let proof = match auth {
+            Some(auth) if auth.is_running() => Proof::Running,
+            Some(auth) if auth.exchange.is_authenticated() => Proof::Given,
+            _ => Proof::None,
+        };
         Some(LaneState {
             core: self.index as u32,
             socket,
@@ -264,7 +294,7 @@ impl Core {
             remote: connection.remote,
             listener: connection.listener,
             queue,
-            is_authenticated: auth.is_some_and(|auth| auth.exchange.is_authenticated()),
+            proof,
             conn: conn.freeze(&unstarted, self.now)?,
         })
     }
@@ -318,6 +348,26 @@ impl Core {
             lane.marks.begin_transfer(slot, position, Timeline::new(self.observer.now()));
         }
     }
+}
+
+/// Lanes that a frozen core reads until their hosts have authenticated.
+#[derive(Default)]
+pub(super) struct Authenticating {
+    lanes: Vec<SlabKey>,
+    /// Time from which it reads none.
+    until: Option<Instant>,
+}
+
+impl Authenticating {
+    /// Whether a lane is one of them.
+    pub(super) fn has(&self, lane: SlabKey) -> bool {
+        self.lanes.contains(&lane)
+    }
+}
+
+fn is_authenticating(lane: &Lane) -> bool {
+    let auth = lane.association.as_ref().and_then(|association| association.auth.as_ref());
+    auth.is_some_and(|auth| auth.is_running())
 }
 
 impl Unfinished {

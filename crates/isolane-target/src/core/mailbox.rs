@@ -62,7 +62,7 @@ impl Driver {
                 self.release_unused();
             }
             Message::Describe(sender) => self.describe_lanes(&sender),
-            Message::Freeze { still } => self.begin_freeze(still),
+            Message::Freeze { patience, still } => self.begin_freeze(patience, still),
             Message::TakeState(sender) => self.send_state(&sender),
             Message::Thaw => self.thaw(),
             Message::Leave(sender) => self.leave(&sender),

@@ -133,6 +133,7 @@ pub(crate) struct Core {
     stopping: bool,
     /// Lanes are not read, and no deadline is checked.
     frozen: bool,
+    authenticating: freeze::Authenticating,
     /// Lanes that may have ended.
     ended: Vec<SlabKey>,
     flushes: Flushes,
@@ -217,6 +218,7 @@ impl Driver {
             acks: AckSampler::new(config.acks),
             stopping: false,
             frozen: false,
+            authenticating: freeze::Authenticating::default(),
             ended: Vec::new(),
             flushes: Flushes::default(),
         };

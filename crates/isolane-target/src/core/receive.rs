@@ -33,7 +33,7 @@ impl Driver {
         let (core, overflow) = (&mut self.core, &mut self.overflow[..]);
         let Some(lane) = self.lanes.get_mut(key) else { return Progress::Ended };
         match lane.phase {
-            Phase::Open if lane.paused || core.frozen => Progress::Paused,
+            Phase::Open if lane.paused || (core.frozen && !core.authenticating.has(key)) => Progress::Paused,
             Phase::Open => core.receive(lane, overflow),
             Phase::Closing { .. } => core.discard(lane, overflow),
             Phase::Closed => Progress::Ended,

@@ -54,7 +54,8 @@ pub enum Refused {
 }
 
 impl Target {
-    /// Stops accepting and reading, and waits until the commands in flight have ended: for `within` at most.
+    /// Stops accepting and reading, and waits until the commands in flight have ended: for `within` at most. Hosts that
+    /// authenticate have an eighth of it to end that; the target that continues closes the connections of the others.
     ///
     /// # Errors
     /// If work has not ended in time. The target then continues as if nothing had happened.
@@ -66,7 +67,8 @@ impl Target {
         };
         let thaw = Thaw(&self.shared);
         let (sender, still) = mpsc::channel();
-        self.shared.post_to_all(|| Message::Freeze { still: sender.clone() });
+        let patience = within / PATIENCE_PARTS;
+        self.shared.post_to_all(|| Message::Freeze { patience, still: sender.clone() });
         drop(sender);
         for _ in 0..self.threads.len() {
             if still.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_err() {
@@ -279,7 +281,7 @@ impl<'a> Resumed<'a> {
     }
 
     fn post_lane(&self, shared: &Shared, lane: LaneState, socket: Option<OwnedFd>, core: usize) {
-        let LaneState { local, remote, listener, is_authenticated, conn, .. } = lane;
+        let LaneState { local, remote, listener, proof, conn, .. } = lane;
         let mut queue = None;
         let mut to = Some(core);
         if let Some(name) = lane.queue {
@@ -306,12 +308,14 @@ impl<'a> Resumed<'a> {
         }
         if let (Some(socket), Some(core)) = (socket, to) {
             let connection = ConnectionInfo { local, remote, listener };
-            let lane = ResumedLane { socket, connection, conn, queue, is_authenticated };
+            let lane = ResumedLane { socket, connection, conn, queue, proof };
             shared.post(core, Message::Resume(Box::new(lane)));
         }
     }
 }
 
+/// Part of the time of a freeze in which hosts end authentications that have begun.
+const PATIENCE_PARTS: u32 = 8;
 /// Interval at which a state is requested again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// Minimum time for a core to reply.
