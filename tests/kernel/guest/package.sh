@@ -21,7 +21,7 @@ rejects_wrong_file() {
 	cp /root/good /etc/isolane/isolane.toml
 }
 pid() { systemctl show --property MainPID --value isolane; }
-load() { isolane bench "$uri?nsid=1" --rw randrw --bs 4k --depth 4 --size 4m --time "$1" --verify --reconnect 0s; }
+load() { isolane --log-level info bench "$uri?nsid=1" --rw randrw --bs 4k --depth 4 --size 4m --time "$1" --verify --reconnect 0s; }
 upgrades() { # under a load that would end with a lost connection
 	local before load; before=$(pid)
 	load 60s > /root/load.log 2>&1 & load=$!
