@@ -189,9 +189,7 @@ impl Flushes {
                 AfterFlush::Complete { .. } => namespace.has_cache,
                 // Hosts know of a failure, because their writes have failed.
                 AfterFlush::ReportShutdown(_) => {
-                    namespace.has_cache
-                        && volume.failure().is_none()
-                        && shared.unflushed.has(group.changes.as_deref(), *position)
+                    volume.failure().is_none() && shared.unflushed.has(group.changes.as_deref(), *position)
                 }
                 AfterFlush::Shutdown | AfterFlush::Release(_) => true,
             }
