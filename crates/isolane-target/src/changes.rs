@@ -308,7 +308,10 @@ impl Shared {
         let _changes = self.changes.lock();
         let mut next = Namespaces::clone(&self.namespaces());
         let freed = positions.iter().filter_map(|position| next.get(*position).cloned()).collect();
-        positions.into_iter().for_each(|position| next.free(position));
+        for position in positions {
+            next.free(position);
+            self.unflushed.forget(position);
+        }
         self.publish(next);
         freed
     }

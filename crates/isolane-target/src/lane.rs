@@ -21,6 +21,7 @@ use crate::newcomers::Arrival;
 use crate::observed::ConnectionCells;
 use crate::slab::{LaneId, SlabKey};
 use crate::timeline::{Marks, Timeline};
+use crate::unflushed::HostChanges;
 use crate::work::{Job, Waiting};
 
 /// One connection on the core that owns it.
@@ -146,6 +147,8 @@ pub(crate) struct Association {
     pub mask_host: Option<MaskHost>,
     pub status: Arc<ControllerStatus>,
     pub counters: Arc<IoCounters>,
+    /// Unflushed changes of its host; `None`: all count as unflushed.
+    pub changes: Option<Arc<HostChanges>>,
     /// Fence that its I/O must follow; `None` once it is over.
     pub fence: Option<Arc<Fence>>,
     /// It is an I/O queue, and its host has authenticated if it must.
@@ -300,6 +303,11 @@ impl Lane {
         self.active -= 1;
         self.volatile -= u32::from(volatile);
         self.in_flight.set(self.active, self.volatile);
+    }
+
+    /// Returns the unflushed changes of its host.
+    pub(crate) fn changes(&self) -> Option<&HostChanges> {
+        self.association.as_ref()?.changes.as_deref()
     }
 
     /// Returns `true` if a command must wait for changes of older associations.

@@ -65,6 +65,7 @@ mod snapshot;
 mod table_state;
 mod target;
 mod timeline;
+mod unflushed;
 mod work;
 
 pub use apply::{TargetChange, TargetControl};

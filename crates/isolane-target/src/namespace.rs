@@ -34,6 +34,8 @@ pub(crate) struct Namespace {
     /// Hosts that see it, of those of its subsystem; `None`: all of these.
     pub hosts: Option<Vec<Nqn>>,
     pub geometry: NamespaceGeometry,
+    /// A flush can make changes of its volume durable.
+    pub has_cache: bool,
     pub volume: Arc<dyn Volume>,
     /// Its maximum speed, if it has one.
     pub limiter: Option<Arc<Limiter>>,
@@ -48,7 +50,18 @@ impl Namespace {
         first_member: u32,
     ) -> Namespace {
         let geometry = geometry_of(&*volume);
-        Namespace { subsystem, nsid, number, first_member, hosts: None, geometry, volume, limiter: None }
+        let has_cache = volume.info().volatile_cache;
+        Namespace {
+            subsystem,
+            nsid,
+            number,
+            first_member,
+            hosts: None,
+            geometry,
+            has_cache,
+            volume,
+            limiter: None,
+        }
     }
 
     /// Returns the description for the control path.

@@ -42,6 +42,7 @@ use crate::port::NewListener;
 use crate::release::Release;
 use crate::scheduler::CoreLoad;
 use crate::slab::LaneId;
+use crate::unflushed::{HostChanges, Unflushed};
 
 /// Message from one core to another.
 pub(crate) enum Message {
@@ -59,8 +60,8 @@ pub(crate) enum Message {
     CloseListener { id: ListenerId, closed: std::sync::mpsc::Sender<()> },
     /// Complete held Async Event Requests of this lane; the port has their completions.
     AsyncEvents { lane: LaneId },
-    /// CC.SHN was set: once all of `in_flight` are idle, flush all volumes and notify the port.
-    Shutdown { id: AssociationId, in_flight: Vec<Arc<InFlight>> },
+    /// CC.SHN was set: once all of `in_flight` are idle, flush the volumes with `changes` and notify the port.
+    Shutdown { id: AssociationId, in_flight: Vec<Arc<InFlight>>, changes: Option<Arc<HostChanges>> },
     /// No request: by dropping the reference, a core confirms that it sees all earlier changes of the port.
     Checkpoint(Arc<()>),
     /// Read the data that has arrived on all connections of this host to this subsystem, enter its unfinished
@@ -135,6 +136,7 @@ pub(crate) struct Shared {
     /// Age of a command at which its namespace is stalled.
     pub stall_after: Duration,
     pub orphans: Orphans,
+    pub unflushed: Unflushed,
     pub lane_quota: LaneQuota,
     pub newcomers: Newcomers,
     /// Connected queues whose host has not authenticated.
@@ -226,6 +228,7 @@ impl Shared {
             stuck_after: config.stuck_after,
             stall_after: config.stall_after,
             orphans: Orphans::default(),
+            unflushed: Unflushed::default(),
             cores_drained: AtomicUsize::new(0),
             control: Mutex::new(control),
         };
@@ -547,7 +550,8 @@ impl Shared {
     fn post_shutdown(&self, control: &ControlState, id: AssociationId) {
         let in_flight = control.lanes_of(id).map(|lane| Arc::clone(&lane.in_flight)).collect();
         if let Some(admin) = control.lanes_of(id).find(|lane| lane.qid == 0) {
-            self.post(admin.core, Message::Shutdown { id, in_flight });
+            let changes = self.unflushed.of(id.subsystem, &admin.host);
+            self.post(admin.core, Message::Shutdown { id, in_flight, changes });
         }
     }
 }

@@ -41,6 +41,8 @@ pub(crate) struct Job {
     pub then: Option<Request>,
     /// It can leave data in a volatile cache.
     pub volatile: bool,
+    /// Number of a flush among those of its host at the volume.
+    pub flush_number: u64,
     /// Counted among the lane's commands at volumes.
     pub counted: bool,
     /// Time at which it was given to its volume, or began to wait for another command there.
@@ -72,7 +74,7 @@ impl Job {
             Request::Continue(_) => unreachable!("a job starts with its first request"),
         };
         let data_bytes = if let Request::Write { data, .. } = request { data.len() } else { 0 };
-        let volatile = !is_durable && namespace.volume.info().volatile_cache;
+        let volatile = !is_durable && namespace.has_cache;
         Job {
             permit: Some(permit),
             position,
@@ -88,6 +90,7 @@ impl Job {
             data_bytes,
             then: None,
             volatile,
+            flush_number: 0,
             counted: false,
             there_since: None,
             is_orphan: false,

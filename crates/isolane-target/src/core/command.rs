@@ -196,7 +196,7 @@ impl Core {
             Action::Flush(completion) => {
                 lane.begin(false);
                 let then = AfterFlush::Complete { lane: lane.key, permit, completion };
-                self.plan_flush(id.subsystem, self.shared.in_flight_of(id), then);
+                self.plan_flush(id.subsystem, self.shared.in_flight_of(id), None, then);
             }
             Action::Disconnect(completion) => {
                 self.complete(lane, permit, completion);

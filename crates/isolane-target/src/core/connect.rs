@@ -86,6 +86,7 @@ impl Core {
                     mask_host: self.namespaces.mask_host(&connected.host),
                     status: connected.status,
                     counters: connected.counters,
+                    changes: self.shared.unflushed.of(connected.id.subsystem, &connected.host),
                     fence,
                     serves_io: connected.qid != 0 && auth.is_none(),
                     auth,

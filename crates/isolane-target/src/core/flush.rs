@@ -20,8 +20,9 @@ use crate::counters::InFlight;
 use crate::namespace::Namespaces;
 use crate::nvme_status;
 use crate::release::Release;
-use crate::shared::Message;
+use crate::shared::{Message, Shared};
 use crate::slab::{Slab, SlabKey};
+use crate::unflushed::HostChanges;
 use crate::work::FileWork;
 
 /// All flushes of all volumes.
@@ -36,6 +37,8 @@ pub(super) struct Flushes {
 struct FlushGroup {
     /// Only those of this subsystem.
     subsystem: Option<SubsystemId>,
+    /// Unflushed changes of the host whose controller shuts down.
+    changes: Option<Arc<HostChanges>>,
     /// Commands that it waits for; `None` once it has started.
     pending: Option<Pending>,
     /// Volumes that have not completed.
@@ -52,6 +55,8 @@ struct FlushGroup {
 /// The part of one volume in a flush.
 struct Part {
     position: usize,
+    /// Its number among the flushes of the host.
+    number: u64,
     /// Request to start; `None` while it is at the volume.
     request: Option<Request>,
 }
@@ -89,24 +94,28 @@ impl Pending {
 }
 
 impl Core {
-    /// Flushes the volumes of a subsystem once `in_flight` allows it: for a controller shutdown when no command is at a volume,
-    /// for a command when no earlier one can leave data in a volatile cache.
+    /// Flushes the volumes of a subsystem once `in_flight` allows it: for a controller shutdown those with unflushed
+    /// `changes` when no command is at a volume, for a command when no earlier one can leave data in a volatile cache.
     pub(super) fn plan_flush(
         &mut self,
         subsystem: SubsystemId,
         in_flight: Vec<Arc<InFlight>>,
+        changes: Option<Arc<HostChanges>>,
         then: AfterFlush,
     ) {
         let checkpoint = Arc::new(());
         self.shared.post_to_all(|| Message::Checkpoint(Arc::clone(&checkpoint)));
         let until = self.now + self.shared.stuck_after;
-        self.flushes.insert(Some(subsystem), Some(Pending { in_flight, checkpoint }), until, then);
+        let key = self.flushes.insert(Some(subsystem), Some(Pending { in_flight, checkpoint }), until, then);
+        if let Some(group) = self.flushes.groups.get_mut(key) {
+            group.changes = changes;
+        }
     }
 
     /// Flushes all volumes now.
     pub(super) fn flush_now(&mut self, then: AfterFlush) {
         let key = self.flushes.insert(None, None, self.now, then);
-        self.flushes.start(key, self.now, &self.namespaces, self.shared.stuck_after);
+        self.flushes.start(key, self.now, &self.namespaces, &self.shared);
     }
 }
 
@@ -119,7 +128,7 @@ impl Flushes {
     pub(super) fn insert_for(&mut self, position: usize, until: Instant, then: AfterFlush) {
         let key = self.insert(None, None, until, then);
         if let Some(group) = self.groups.get_mut(key) {
-            group.remaining = vec![Part { position, request: Some(Request::Flush) }];
+            group.remaining = vec![Part { position, number: 0, request: Some(Request::Flush) }];
         }
     }
 
@@ -135,16 +144,16 @@ impl Flushes {
         until: Instant,
         then: AfterFlush,
     ) -> SlabKey {
-        let (remaining, failures, status) = Default::default();
-        let key =
-            self.groups.insert(FlushGroup { subsystem, pending, remaining, failures, until, status, then });
+        let (changes, remaining, failures, status) = Default::default();
+        let group = FlushGroup { subsystem, changes, pending, remaining, failures, until, status, then };
+        let key = self.groups.insert(group);
         self.turns.push_back(key);
         key
     }
 
     /// Starts a pending flush if its commands have ended, or at the deadline.
-    fn start_if_due(&mut self, key: SlabKey, now: Instant, namespaces: &Namespaces, stuck_after: Duration) {
-        let Some(FlushGroup { pending: pending @ Some(_), until, then, failures, status, .. }) =
+    fn start_if_due(&mut self, key: SlabKey, now: Instant, namespaces: &Namespaces, shared: &Shared) {
+        let Some(FlushGroup { pending: pending @ Some(_), changes, until, then, failures, status, .. }) =
             self.groups.get_mut(key)
         else {
             return;
@@ -161,11 +170,13 @@ impl Flushes {
                 return;
             }
             log::limited!(Error, "a controller shuts down while commands of it are stuck at their volumes");
+            // Those that are stuck are not recorded.
+            *changes = None;
         }
-        self.start(key, now, namespaces, stuck_after);
+        self.start(key, now, namespaces, shared);
     }
 
-    fn start(&mut self, key: SlabKey, now: Instant, namespaces: &Namespaces, stuck_after: Duration) {
+    fn start(&mut self, key: SlabKey, now: Instant, namespaces: &Namespaces, shared: &Shared) {
         let Some(group) = self.groups.get_mut(key) else { return };
         let is_needed = |position: &usize| {
             let namespace = namespaces.at(*position);
@@ -175,22 +186,31 @@ impl Flushes {
             let volume = &namespace.volume;
             match group.then {
                 // A command flushes only volumes with a volatile cache.
-                AfterFlush::Complete { .. } => volume.info().volatile_cache,
-                // Hosts know of the failure, because their writes have failed.
-                AfterFlush::ReportShutdown(_) => volume.failure().is_none(),
+                AfterFlush::Complete { .. } => namespace.has_cache,
+                // Hosts know of a failure, because their writes have failed.
+                AfterFlush::ReportShutdown(_) => {
+                    volume.failure().is_none() && shared.unflushed.has(group.changes.as_deref(), *position)
+                }
                 AfterFlush::Shutdown | AfterFlush::Release(_) => true,
             }
         };
         let positions = namespaces.occupied().filter(is_needed);
-        group.remaining =
-            positions.map(|position| Part { position, request: Some(Request::Flush) }).collect();
+        let part = |position| {
+            let number = group.changes.as_ref().map_or(0, |changes| changes.start_flush(position));
+            Part { position, number, request: Some(Request::Flush) }
+        };
+        group.remaining = positions.map(part).collect();
         group.pending = None;
-        group.until = now + stuck_after;
+        group.until = now + shared.stuck_after;
     }
 
     /// Records the end of the part of one volume.
     fn finish_part(&mut self, key: SlabKey, position: usize, failure: Option<Status>) {
         let Some(group) = self.groups.get_mut(key) else { return };
+        if let (None, Some(changes)) = (failure, &group.changes) {
+            let parts = group.remaining.iter().filter(|part| part.position == position);
+            parts.for_each(|part| changes.end_flush(position, part.number));
+        }
         group.remaining.retain(|part| part.position != position);
         group.failures += usize::from(failure.is_some());
         group.status = group.status.or(failure);
@@ -285,6 +305,9 @@ impl Core {
                     self.log_failure(position, Operation::Flush, &error);
                     nvme_status::status_for(&error, Operation::Flush)
                 });
+                if failure.is_none() {
+                    self.shared.unflushed.record_flush(position);
+                }
                 self.flushes.finish_part(group, position, failure);
             }
             Step::File(operation, task) => {
@@ -310,7 +333,7 @@ impl Driver {
             let core = &mut self.core;
             let Some(key) = core.flushes.turns.pop_front() else { break };
             let stuck_after = core.shared.stuck_after;
-            core.flushes.start_if_due(key, core.now, &core.namespaces, stuck_after);
+            core.flushes.start_if_due(key, core.now, &core.namespaces, &core.shared);
             core.start_parts(key);
             core.flushes.expire(key, core.now, &core.namespaces, stuck_after);
             if let Some(group) = core.flushes.take_ended(key) {

@@ -314,7 +314,8 @@ impl Core {
         let is_locked = auth.as_ref().is_some_and(|auth| !auth.exchange.is_authenticated());
         let serves_io = qid != 0 && !is_locked;
         let mask_host = self.namespaces.mask_host(&host);
-        Ok(Association { id, qid, host, status, counters, fence: None, serves_io, auth, mask_host })
+        let changes = self.shared.unflushed.of(id.subsystem, &host);
+        Ok(Association { id, qid, host, status, counters, changes, fence: None, serves_io, auth, mask_host })
     }
 
     /// Starts to serve a lane that was added.

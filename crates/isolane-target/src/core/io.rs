@@ -112,7 +112,10 @@ impl Core {
     ) {
         let timeline = timeline.unwrap_or_else(|| Timeline::new(lane.received_at));
         let start = (self.now, command_id(lane, &permit), timeline);
-        let job = Job::new(permit, position, self.namespaces.at(position), &request, start);
+        let mut job = Job::new(permit, position, self.namespaces.at(position), &request, start);
+        if job.operation == Operation::Flush {
+            job.flush_number = lane.changes().map_or(0, |changes| changes.start_flush(position));
+        }
         self.start(lane, job, request);
     }
 
@@ -165,6 +168,9 @@ impl Core {
         }
         match namespace.volume.try_write(lba, blocks, data, &mut self.memory.pool) {
             Ok(()) => {
+                if namespace.has_cache && !fua {
+                    lane.changes().into_iter().for_each(|changes| changes.record_change(position));
+                }
                 let kind = Kind::new(namespace.number, Operation::Write, len);
                 match timeline {
                     Some(timeline) => {

@@ -111,6 +111,9 @@ impl Core {
         if job.is_orphan {
             self.end_orphan(lane, &mut job);
         }
+        if job.volatile || job.operation == Operation::Flush {
+            self.record_unflushed(lane, &job, outcome.is_ok());
+        }
         let Job { permit, position, operation, len, counted, volatile, .. } = job;
         lane.unreserve(position, job.reserved);
         self.volumes[position].release(job.reserved);
@@ -132,6 +135,16 @@ impl Core {
                 self.log_failure(position, operation, &error);
                 self.fail(lane, permit, nvme_status::status_for(&error, operation));
             }
+        }
+    }
+
+    /// Records a change, or a flush, for the shutdown of the controller of its host.
+    fn record_unflushed(&self, lane: &Lane, job: &Job, succeeded: bool) {
+        if job.volatile {
+            lane.changes().into_iter().for_each(|changes| changes.record_change(job.position));
+        } else if succeeded {
+            lane.changes().into_iter().for_each(|changes| changes.end_flush(job.position, job.flush_number));
+            self.shared.unflushed.record_flush(job.position);
         }
     }
 

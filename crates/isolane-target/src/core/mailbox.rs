@@ -39,8 +39,8 @@ impl Driver {
             }
             Message::Displace { lane } => self.displace(lane),
             Message::Checkpoint(checkpoint) => drop(checkpoint),
-            Message::Shutdown { id, in_flight } => {
-                self.core.plan_flush(id.subsystem, in_flight, AfterFlush::ReportShutdown(id));
+            Message::Shutdown { id, in_flight, changes } => {
+                self.core.plan_flush(id.subsystem, in_flight, changes, AfterFlush::ReportShutdown(id));
             }
             Message::DrainHost { subsystem, host, fence, reply_to } => {
                 self.begin_host_drain((subsystem, *host), fence, reply_to);
