@@ -24,12 +24,15 @@ pid() { systemctl show --property MainPID --value isolane; }
 load() { isolane --log-level info bench "$uri?nsid=1" --rw randrw --bs 4k --depth 4 --size 4m --time "$1" --verify --reconnect 0s; }
 upgrades() { # under a load that would end with a lost connection
 	local before load; before=$(pid)
-	load 60s > /root/load.log 2>&1 & load=$!
-	until grep -q connected /root/load.log || ! kill -0 $load; do sleep 0.1; done
-	dpkg -i /newer.deb && kill -0 $load || return 1
+	load 10m > /root/load.log 2>&1 & load=$!
+	until grep -q ': connected$' /root/load.log || ! kill -0 $load; do sleep 0.1; done
+	dpkg -i /newer.deb || return 1
 	[ "$(pid)" = "$before" ] || { echo "the process is $(pid), was $before"; return 1; }
 	[ "$(readlink "/proc/$before/exe")" = /usr/bin/isolane ] || { readlink "/proc/$before/exe"; return 1; }
-	wait $load || { cat /root/load.log; return 1; }
+	sleep 2
+	kill $load && wait $load
+	grep -q ' 0 wrong' /root/load.log && ! grep -i reconnect /root/load.log && return
+	cat /root/load.log; return 1
 }
 restarts() { kill -9 "$(pid)"; sleep 1; until is isolane active; do sleep 0.2; done; isolane info "$uri"; }
 keeps_ports_open() {

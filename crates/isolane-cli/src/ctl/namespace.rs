@@ -123,7 +123,10 @@ enum Action {
 /// Runs the subcommand.
 pub fn run(args: &Args, target: &Running) -> Result<(), Failure> {
     let all = match &args.subsystem {
-        Some(nqn) => format!("/v1/subsystems/{}/namespaces", nqn::parse_nqn(nqn).map_err(Failure::of_usage)?),
+        Some(nqn) => {
+            let nqn = nqn::parse_nqn(nqn).map_err(Failure::of_usage)?;
+            format!("/v1/subsystems/{}/namespaces", encode(nqn.as_str()))
+        }
         None => "/v1/namespaces".to_owned(),
     };
     let path = |nsid: &u32, verb: &str| format!("{all}/{nsid}{verb}");
@@ -172,6 +175,17 @@ pub fn run(args: &Args, target: &Running) -> Result<(), Failure> {
         }
     };
     output::write_stdout(crate::failure::printable(&text).as_bytes())
+}
+
+/// Returns a name as a segment of a path.
+fn encode(name: &str) -> String {
+    let encode = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' => {
+            char::from(byte).to_string()
+        }
+        byte => format!("%{byte:02X}"),
+    };
+    name.bytes().map(encode).collect()
 }
 
 fn describe(namespace: &Value) -> String {

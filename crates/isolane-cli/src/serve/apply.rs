@@ -15,12 +15,11 @@ use isolane_target::{ApplyError, NamespaceChange, TargetChange};
 use isolane_volume::Volume;
 use isolane_volume::spec::VolumeSpec;
 use isolane_wire::Nqn;
-use serde::Deserialize;
-use serde_json::{Value, json};
 
 use super::auth::ConfiguredKeys;
 use super::differences::{Difference, Differences};
 use super::live_config::{Current, LiveConfig, warn_of_gaps};
+use super::operator::bodies::{AppliedChange, AppliedChanges, Apply, reply};
 use super::operator::{CLOSE_TIMEOUT, Operator, read, refused};
 use super::port_changes::PortChanges;
 use super::subsystem::{Planned, open_all};
@@ -28,28 +27,18 @@ use crate::failure::{Context, Failure};
 use crate::memory;
 use crate::volume;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Apply {
-    text: String,
-    #[serde(flatten)]
-    mode: Mode,
-}
-
 /// How changes are applied.
-#[derive(Clone, Copy, Default, Deserialize)]
+#[derive(Clone, Copy, Default)]
 pub struct Mode {
     /// Only checked, and listed.
-    #[serde(default)]
     pub dry_run: bool,
     /// Namespaces can become smaller.
-    #[serde(default)]
     pub shrink: bool,
 }
 
 /// Changes that were made.
 pub(super) struct Applied {
-    changes: Vec<Value>,
+    changes: Vec<AppliedChange>,
     /// Descriptions of the volumes that were opened.
     pub opened: Vec<String>,
     /// Whether all volumes that are no longer served are closed.
@@ -57,27 +46,23 @@ pub(super) struct Applied {
 }
 
 impl Applied {
-    fn to_json(&self) -> Value {
-        json!({ "changes": self.changes, "closed": self.closed })
+    fn into_reply(self) -> Reply {
+        reply(200, &AppliedChanges { changes: self.changes, closed: self.closed })
     }
 }
 
 impl Operator {
     /// `verb` follows `/v1/config/`.
     pub(super) fn execute_config(&self, request: &Request, verb: &str) -> Option<Reply> {
-        let reply = match (request.method.as_str(), verb) {
-            ("POST", "apply") => read(request).and_then(|Apply { text, mode }| {
+        let applied = match (request.method.as_str(), verb) {
+            ("POST", "apply") => read(request).and_then(|Apply { text, dry_run, shrink }| {
                 let file = self.file()?;
-                self.apply_file(file, &mut file.lock(), &text, mode)
+                self.apply_file(file, &mut file.lock(), &text, Mode { dry_run, shrink })
             }),
             ("POST", "edit") => read(request).and_then(|edits| self.edit_objects(&edits)),
-            (_, "apply" | "edit") => {
-                let detail = format!("{} is not possible for {}", request.method, request.path);
-                Err(Reply::problem(405, "wrong method", detail))
-            }
             _ => return None,
         };
-        Some(reply.map_or_else(|problem| problem, |applied| Reply::ok(applied.to_json())))
+        Some(applied.map_or_else(|problem| problem, Applied::into_reply))
     }
 
     pub(super) fn file(&self) -> Result<&LiveConfig, Reply> {
@@ -218,17 +203,16 @@ impl Current {
 }
 
 /// Returns all changes, with those that wait for a restart of the target.
-fn plan(current: &Current, new: &Config) -> Vec<Value> {
+fn plan(current: &Current, new: &Config) -> Vec<AppliedChange> {
     let now = diff(&current.running, new).into_iter().filter(|change| change.effect != Effect::Restart);
     let later = diff(&current.started, new).into_iter().filter(|change| change.effect == Effect::Restart);
     now.chain(later)
-        .map(|change| json!({ "change": change.to_string(), "effect": change.effect.name() }))
+        .map(|change| AppliedChange { change: change.to_string(), effect: change.effect.name().to_owned() })
         .collect()
 }
 
-fn log_change(change: &Value) {
-    let text = |key: &str| change[key].as_str().unwrap_or_default();
-    log::info!("{} ({})", text("change"), text("effect"));
+fn log_change(AppliedChange { change, effect }: &AppliedChange) {
+    log::info!("{change} ({effect})");
 }
 
 /// Returns the changes of the target. `volumes` are those of [`Differences::to_open`].

@@ -7,61 +7,32 @@ use isolane_config::{
 };
 use isolane_inspect::program::{Reply, Request};
 use isolane_target::NamespaceError;
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::apply::{Applied, Mode};
 use super::live_config::{Current, LiveConfig};
 use super::model::{with_size, without_nsid};
-use super::operator::{
-    Add, Operator, Replace, Resize, SubsystemOperator, invalid, read, refused, requested_nsid,
+use super::operator::bodies::{
+    Add, Closed, EditAction, Edits, ObjectEdit, ObjectKind, Opened, Replace, Resize, Resized, reply,
 };
+use super::operator::{Operator, SubsystemOperator, invalid, read, read_options, refused, requested_nsid};
 use super::state::State;
 use crate::volume;
-
-/// Edits, which are all applied or none.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Edits {
-    edits: Vec<ObjectEdit>,
-    #[serde(default)]
-    dry_run: bool,
-    #[serde(default)]
-    shrink: bool,
-}
-
-/// An edit of one object.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ObjectEdit {
-    /// `server`, `port`, `host`, `referral`, `subsystem`, or `namespace`.
-    kind: String,
-    /// Name, or NQN of a subsystem, also that of a namespace.
-    name: Option<String>,
-    /// Namespace ID.
-    nsid: Option<u32>,
-    /// `add`, `remove`, or `set`.
-    action: String,
-    /// Keys with their values, in TOML or as a text. An empty text removes a key.
-    #[serde(default)]
-    keys: Map<String, Value>,
-}
 
 impl ObjectEdit {
     fn object(&self) -> Result<ObjectId, Reply> {
         let name = || {
             let text = self.name.as_deref().unwrap_or_default();
-            Name::new(text).map_err(|error| invalid(format!("{} {text:?}: {error}", self.kind)))
+            Name::new(text).map_err(|error| invalid(format!("{} {text:?}: {error}", self.kind.name())))
         };
         let nqn = || subsystem_nqn(self.name.as_deref().unwrap_or_default());
-        Ok(match self.kind.as_str() {
-            "server" => ObjectId::Server,
-            "port" => ObjectId::Port(name()?),
-            "host" => ObjectId::Host(name()?),
-            "referral" => ObjectId::Referral(name()?),
-            "subsystem" => ObjectId::Subsystem(nqn()?),
-            "namespace" => ObjectId::Namespace(nqn()?, parse_nsid(self.nsid.unwrap_or_default())?),
-            kind => return Err(invalid(format!("there are no objects of kind {kind:?}"))),
+        Ok(match self.kind {
+            ObjectKind::Server => ObjectId::Server,
+            ObjectKind::Port => ObjectId::Port(name()?),
+            ObjectKind::Host => ObjectId::Host(name()?),
+            ObjectKind::Referral => ObjectId::Referral(name()?),
+            ObjectKind::Subsystem => ObjectId::Subsystem(nqn()?),
+            ObjectKind::Namespace => ObjectId::Namespace(nqn()?, parse_nsid(self.nsid.unwrap_or_default())?),
         })
     }
 
@@ -69,16 +40,16 @@ impl ObjectEdit {
         let object = self.object()?;
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let keys = || self.keys.iter().map(|(key, value)| (key.clone(), text(value)));
-        let edits: Vec<Edit> = match self.action.as_str() {
-            "add" => {
+        let edits: Vec<Edit> = match self.action {
+            EditAction::Add => {
                 let values = keys().map(|(key, text)| {
                     let value = parse_value(&object, &key, &text);
                     (key, value)
                 });
                 vec![Edit::Add(id_of(&object).into_iter().chain(values).collect())]
             }
-            "remove" => vec![Edit::Remove],
-            "set" => keys()
+            EditAction::Remove => vec![Edit::Remove],
+            EditAction::Set => keys()
                 .map(|(key, text)| match &*text {
                     "" => Edit::Unset(key),
                     _ => {
@@ -87,7 +58,6 @@ impl ObjectEdit {
                     }
                 })
                 .collect(),
-            action => return Err(invalid(format!("no action {action:?}; use add, remove, or set"))),
         };
         Ok(edits.into_iter().map(|edit| (object.clone(), edit)).collect())
     }
@@ -155,7 +125,10 @@ impl Operator {
         operator: &SubsystemOperator,
         path: &str,
     ) -> Option<Reply> {
-        let (request, is_runtime) = split_runtime(request);
+        let (request, is_runtime) = match split_runtime(request) {
+            Ok(split) => split,
+            Err(problem) => return Some(problem),
+        };
         match &self.file {
             Some(file) if request.method != "GET" => {
                 let change = NamespaceRequest { request, path, nqn, operator, is_runtime };
@@ -180,7 +153,10 @@ impl Operator {
                 let (nsid, volume) = self.number((&nqn, operator, file.state.as_ref()), read(request)?)?;
                 (Verb::Add, nsid, Some(volume), false)
             }
-            ("DELETE", Some(nsid), None) => (Verb::Remove, nsid, None, false),
+            ("DELETE", Some(nsid), None) => {
+                read_options(request)?;
+                (Verb::Remove, nsid, None, false)
+            }
             ("POST", Some(nsid), Some("replace")) => {
                 let Replace { volume, shrink } = read(request)?;
                 (Verb::Replace, nsid, Some(volume), shrink)
@@ -202,11 +178,11 @@ impl Operator {
                 let added = state.add_namespace(nqn.0.as_str(), nsid);
                 added.map_err(|error| Reply::problem(409, "state not written", error))?;
             }
-            let reply = operator.execute(&request, path);
-            if reply.as_ref().is_some_and(|reply| reply.status < 300) {
+            let executed = operator.execute(&request, path);
+            if executed.as_ref().is_some_and(|reply| reply.status < 300) {
                 current.set_volume(id, model);
             }
-            return Ok(reply);
+            return Ok(executed);
         }
         let object = ObjectId::Namespace(id.0, id.1);
         let edit = match volume {
@@ -218,10 +194,8 @@ impl Operator {
         };
         let applied = self.edit(file, &mut current, &[(object, edit)], Mode { dry_run: false, shrink })?;
         Ok(Some(match verb {
-            Verb::Add => {
-                Reply { status: 201, body: json!({ "nsid": nsid, "volume": applied.opened.concat() }) }
-            }
-            Verb::Remove | Verb::Replace => Reply::ok(json!({ "nsid": nsid, "closed": applied.closed })),
+            Verb::Add => reply(201, &Opened { nsid, volume: applied.opened.concat() }),
+            Verb::Remove | Verb::Replace => reply(200, &Closed { nsid, closed: applied.closed }),
         }))
     }
 
@@ -265,17 +239,17 @@ impl Operator {
             && !change.is_runtime
         {
             self.edit(file, current, &set(&text), Mode { dry_run: false, shrink })?;
-            return Ok(Reply::ok(json!({ "nsid": nsid, "bytes": bytes })));
+            return Ok(reply(200, &Resized { nsid, bytes }));
         }
-        let reply = change.operator.execute(&change.request, change.path);
-        let reply = reply.unwrap_or_else(|| Reply::problem(404, "unknown path", "no such path"));
-        let Some(text) = reply.body["bytes"].as_u64().and_then(text_of) else { return Ok(reply) };
+        let resized = change.operator.execute(&change.request, change.path);
+        let resized = resized.unwrap_or_else(|| Reply::problem(404, "unknown path", "no such path"));
+        let Some(text) = resized.body["bytes"].as_u64().and_then(text_of) else { return Ok(resized) };
         let model = self.parse_volume(&text)?;
         if !change.is_runtime {
             self.edit(file, current, &set(&text), Mode { dry_run: false, shrink })?;
         }
         current.set_volume(id, Some(model));
-        Ok(reply)
+        Ok(resized)
     }
 }
 
@@ -298,12 +272,16 @@ enum Verb {
 }
 
 /// Takes the field `runtime` out of a request.
-fn split_runtime(request: &Request) -> (Request, bool) {
+fn split_runtime(request: &Request) -> Result<(Request, bool), Reply> {
     let Ok(Value::Object(mut body)) = serde_json::from_slice(&request.body) else {
-        return (request.clone(), false);
+        return Ok((request.clone(), false));
     };
-    let is_runtime = body.remove("runtime") == Some(Value::Bool(true));
-    (Request { body: Value::Object(body).to_string().into(), ..request.clone() }, is_runtime)
+    let is_runtime = match body.remove("runtime") {
+        None => return Ok((request.clone(), false)),
+        Some(Value::Bool(is_runtime)) => is_runtime,
+        Some(_) => return Err(invalid("runtime is true or false")),
+    };
+    Ok((Request { body: Value::Object(body).to_string().into(), ..request.clone() }, is_runtime))
 }
 
 impl Current {

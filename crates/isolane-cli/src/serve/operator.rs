@@ -3,31 +3,17 @@
 //! A subsystem has its own paths, below `/v1/subsystems/NQN`. Without that prefix, they mean the only subsystem; the list
 //! has those of all.
 //!
-//! | request | effect |
-//! |---|---|
-//! | `GET /v1/namespaces` | lists the namespaces, and the volumes that are being closed |
-//! | `POST /v1/namespaces` | serves a volume |
-//! | `DELETE /v1/namespaces/N` | ends a namespace |
-//! | `POST /v1/namespaces/N/replace` | serves another volume under the ID |
-//! | `POST /v1/namespaces/N/offline` | closes the volume; hosts repeat their commands |
-//! | `POST /v1/namespaces/N/online` | opens the volume again |
-//! | `POST /v1/namespaces/N/reopen` | both |
-//! | `POST /v1/namespaces/N/resize` | adopts or sets the size |
-//! | `POST /v1/namespaces/N/read-only` | sets the write protection |
-//! | `POST /v1/config/apply` | makes the target what a text describes |
-//! | `POST /v1/config/edit` | changes objects in the file and the target |
-//! | `GET /v1/connections` | lists the connections of hosts |
-//! | `POST /v1/connections/disconnect` | ends those of a host, or one |
-//! | `GET /v1/upgrade` | describes the program |
-//! | `POST /v1/upgrade` | replaces the program |
+//! [`routes`] lists all requests.
 //!
 //! Invariant: a volume is opened before anything changes, and a request that fails changes nothing.
 
+pub(super) mod bodies;
 mod connections;
+mod openapi;
+mod routes;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -40,17 +26,19 @@ use isolane_volume::Volume;
 use isolane_volume::spec::{Source, VolumeSpec};
 use isolane_volumes::Kinds;
 use isolane_wire::Nqn;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
 
+use self::bodies::{
+    Add, Closed, ClosingVolume, NamespaceEntry, NamespaceList, NoOptions, Open, Opened, OrphanEntry,
+    ProgramInfo, Protected, ReadOnly, Replace, Resize, Resized, Upgrade, reply,
+};
 use super::conditions::Conditions;
 use super::differences::without_size;
 use super::handover::{HandedNamespace, HandedSubsystem};
 use super::live_config::LiveConfig;
 use super::qos;
 use super::state::State;
-use super::subsystem::Opened;
+use super::subsystem;
 use super::upgrade_request::Upgrades;
 use crate::memory;
 use crate::volume;
@@ -91,55 +79,13 @@ impl From<VolumeSpec> for Served {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Add {
-    pub(super) volume: String,
-    pub(super) nsid: Option<u32>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Replace {
-    pub(super) volume: String,
-    #[serde(default)]
-    pub(super) shrink: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Open {
-    #[serde(default)]
-    shrink: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Resize {
-    pub(super) bytes: Option<u64>,
-    #[serde(default)]
-    pub(super) shrink: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Upgrade {
-    program: Option<PathBuf>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReadOnly {
-    read_only: bool,
-}
-
 impl Operator {
     /// `subsystems` are those that the target serves, and `file` is where they are from.
     pub fn new(
         target: &Target,
         kinds: Kinds,
         conditions: &Arc<Conditions>,
-        subsystems: Vec<Opened>,
+        subsystems: Vec<subsystem::Opened>,
         file: Option<LiveConfig>,
         upgraded: u64,
     ) -> Operator {
@@ -152,7 +98,7 @@ impl Operator {
             upgrades: Upgrades::default(),
             upgraded,
         };
-        for Opened { subsystem, volumes, missing } in subsystems {
+        for subsystem::Opened { subsystem, volumes, missing } in subsystems {
             let specs = volumes.into_iter().map(|volume| (volume.nsid, volume.spec)).chain(missing);
             operator.add_subsystem(&subsystem.nqn, specs);
         }
@@ -188,18 +134,14 @@ impl Operator {
 
     fn upgrade(&self, request: &Request) -> Reply {
         match request.method.as_str() {
-            "GET" => Reply::ok(json!({
-                "upgrades": self.upgraded,
-                "version": env!("CARGO_PKG_VERSION"),
-                "pid": std::process::id(),
-            })),
-            "POST" => match read::<Upgrade>(request) {
+            "GET" => {
+                let version = env!("CARGO_PKG_VERSION");
+                reply(200, &ProgramInfo { upgrades: self.upgraded, version, pid: std::process::id() })
+            }
+            _ => match read::<Upgrade>(request) {
                 Ok(Upgrade { program }) => Reply::problem(409, "no upgrade", self.upgrades.request(program)),
                 Err(problem) => problem,
             },
-            method => {
-                Reply::problem(405, "wrong method", format!("{method} is not possible for {}", request.path))
-            }
         }
     }
 
@@ -226,7 +168,17 @@ impl Operator {
 
     /// Returns the response, or `None` if there is no such path.
     pub fn execute(&self, request: &Request) -> Option<Reply> {
+        match routes::resolve(request)? {
+            Ok(request) => self.execute_route(&request),
+            Err(problem) => Some(problem),
+        }
+    }
+
+    fn execute_route(&self, request: &Request) -> Option<Reply> {
         let path = request.path.strip_prefix("/v1/")?;
+        if path == "openapi.json" {
+            return Some(Reply::ok(openapi::document()));
+        }
         if path == "upgrade" {
             return Some(self.upgrade(request));
         }
@@ -283,8 +235,8 @@ impl Operator {
         let (mut namespaces, mut closing) = (Vec::new(), Vec::new());
         let all = self.all();
         all.iter().for_each(|(nqn, one)| one.add_to(nqn, &mut namespaces, &mut closing));
-        let subsystems: Vec<&String> = all.keys().collect();
-        Reply::ok(json!({ "subsystems": subsystems, "namespaces": namespaces, "closing": closing }))
+        let subsystems = all.keys().cloned().collect();
+        reply(200, &NamespaceList { subsystems, namespaces, closing })
     }
 }
 
@@ -299,7 +251,7 @@ impl SubsystemOperator {
         }
         let reply = match (request.method.as_str(), nsid, verb) {
             ("POST", None, None) => read(request).and_then(|body| self.add(body)),
-            ("DELETE", Some(nsid), None) => self.remove(nsid),
+            ("DELETE", Some(nsid), None) => read_options(request).and_then(|_| self.remove(nsid)),
             ("POST", Some(nsid), Some("replace")) => read(request).and_then(|body| self.replace(nsid, &body)),
             ("POST", Some(nsid), Some("offline")) => self.set_offline(nsid),
             ("POST", Some(nsid), Some("online")) => {
@@ -310,16 +262,12 @@ impl SubsystemOperator {
             ("POST", Some(nsid), Some("read-only")) => {
                 read(request).and_then(|body| self.set_read_only(nsid, &body))
             }
-            (_, _, None | Some("replace" | "offline" | "online" | "reopen" | "resize" | "read-only")) => {
-                let detail = format!("{} is not possible for {}", request.method, request.path);
-                Err(Reply::problem(405, "wrong method", detail))
-            }
             _ => return None,
         };
         Some(reply.unwrap_or_else(|problem| problem))
     }
 
-    fn add_to(&self, nqn: &str, namespaces: &mut Vec<Value>, closing: &mut Vec<Value>) {
+    fn add_to(&self, nqn: &str, namespaces: &mut Vec<NamespaceEntry>, closing: &mut Vec<ClosingVolume>) {
         for status in self.target.list() {
             let state = match status.state {
                 NamespaceState::Online => "online",
@@ -329,22 +277,23 @@ impl SubsystemOperator {
                 NamespaceState::Closing => "closing",
             };
             if status.state == NamespaceState::Closing {
-                closing.push(json!({ "subsystem": nqn, "nsid": status.nsid, "volume": status.volume }));
+                let NamespaceStatus { nsid, volume, .. } = status;
+                closing.push(ClosingVolume { subsystem: nqn.to_owned(), nsid, volume });
                 continue;
             }
-            namespaces.push(json!({
-                "subsystem": nqn,
-                "nsid": status.nsid,
-                "state": state,
-                "reason": status.reason,
-                "volume": status.volume,
-                "bytes": status.bytes,
-                "block_size": status.block_size,
-                "read_only": status.read_only,
-                "oldest_command_ms": status.oldest_command.map(|age| age.as_millis() as u64),
-                "orphans": status.orphans.iter().map(orphan_to_json).collect::<Vec<_>>(),
-                "qos": status.qos.as_ref().map(qos::to_json),
-            }));
+            namespaces.push(NamespaceEntry {
+                subsystem: nqn.to_owned(),
+                nsid: status.nsid,
+                state,
+                reason: status.reason,
+                volume: status.volume,
+                bytes: status.bytes,
+                block_size: status.block_size,
+                read_only: status.read_only,
+                oldest_command_ms: status.oldest_command.map(|age| age.as_millis() as u64),
+                orphans: status.orphans.iter().map(describe_orphan).collect(),
+                qos: status.qos.as_ref().map(qos::to_json),
+            });
         }
     }
 
@@ -359,7 +308,7 @@ impl SubsystemOperator {
         let nsid = changed.added.first().copied().unwrap_or_default();
         log::info!("namespace {nsid}: added, {description}");
         specs.insert(nsid, spec.into());
-        Ok(Reply { status: 201, body: json!({ "nsid": nsid, "volume": description }) })
+        Ok(reply(201, &Opened { nsid, volume: description }))
     }
 
     fn remove(&self, nsid: u32) -> Result<Reply, Reply> {
@@ -441,7 +390,7 @@ impl SubsystemOperator {
         let description = volume::describe(&served.spec, &*opened);
         self.give(nsid, &served, opened, shrink)?;
         self.conditions.find(nsid, &status.volume);
-        Ok(Reply::ok(json!({ "nsid": nsid, "volume": description })))
+        Ok(reply(200, &Opened { nsid, volume: description }))
     }
 
     fn reopen(&self, nsid: u32, Open { shrink }: &Open) -> Result<Reply, Reply> {
@@ -473,7 +422,7 @@ impl SubsystemOperator {
     fn resize(&self, nsid: u32, Resize { bytes, shrink }: &Resize) -> Result<Reply, Reply> {
         let bytes = self.target.resize(nsid, *bytes, *shrink).map_err(refused)?;
         log::info!("namespace {nsid}: {bytes} bytes");
-        Ok(Reply::ok(json!({ "nsid": nsid, "bytes": bytes })))
+        Ok(reply(200, &Resized { nsid, bytes }))
     }
 
     fn set_read_only(&self, nsid: u32, ReadOnly { read_only }: &ReadOnly) -> Result<Reply, Reply> {
@@ -484,7 +433,7 @@ impl SubsystemOperator {
             served.is_protected = *read_only;
         }
         log::info!("namespace {nsid}: {}", if *read_only { "read-only" } else { "writable" });
-        Ok(Reply::ok(json!({ "nsid": nsid, "read_only": read_only })))
+        Ok(reply(200, &Protected { nsid, read_only: *read_only }))
     }
 
     fn parse_and_open(&self, text: &str) -> Result<(VolumeSpec, Arc<dyn Volume>), Reply> {
@@ -511,7 +460,16 @@ pub(super) fn requested_nsid(nsid: Option<u32>, spec: &VolumeSpec) -> Result<Opt
 }
 
 pub(super) fn read<T: DeserializeOwned>(request: &Request) -> Result<T, Reply> {
+    // A list would be accepted as the fields of an object in their order.
+    if request.body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(invalid("the body is not an object of JSON"));
+    }
     serde_json::from_slice(&request.body).map_err(invalid)
+}
+
+/// Checks the body of a request that has no options, and can be empty.
+pub(super) fn read_options(request: &Request) -> Result<(), Reply> {
+    if request.body.is_empty() { Ok(()) } else { read(request).map(|NoOptions {}| ()) }
 }
 
 pub(super) fn invalid(error: impl Display) -> Reply {
@@ -525,14 +483,13 @@ pub(super) fn refused(error: NamespaceError) -> Reply {
     }
 }
 
-fn orphan_to_json(orphan: &Orphan) -> Value {
-    let Orphan { operation, first_block, blocks, age } = orphan;
-    let age_ms = age.as_millis() as u64;
-    json!({ "operation": operation.name(), "first_block": first_block, "blocks": blocks, "age_ms": age_ms })
+fn describe_orphan(orphan: &Orphan) -> OrphanEntry {
+    let Orphan { operation, first_block, blocks, age } = *orphan;
+    OrphanEntry { operation: operation.name(), first_block, blocks, age_ms: age.as_millis() as u64 }
 }
 
 fn closing(nsid: u32, changed: &Changed) -> Reply {
-    Reply::ok(json!({ "nsid": nsid, "closed": changed.closing.wait(CLOSE_TIMEOUT) }))
+    reply(200, &Closed { nsid, closed: changed.closing.wait(CLOSE_TIMEOUT) })
 }
 
 /// Time for commands in flight at a removed volume, and its flush.

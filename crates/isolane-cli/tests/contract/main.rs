@@ -17,6 +17,7 @@ mod host_control;
 mod key;
 mod light;
 mod observe;
+mod openapi;
 mod remote;
 #[path = "../../../isolane-inspect/src/sample.rs"]
 mod sample;

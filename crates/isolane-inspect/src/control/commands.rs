@@ -7,8 +7,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use hyper::body::{Body, Bytes, Incoming};
-use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Request, Response, StatusCode};
+use serde_json::Value;
 
 use super::body::PartsBody;
 use crate::document::Document;
@@ -62,12 +63,18 @@ async fn read(mut body: Incoming) -> Result<Vec<u8>, Reply> {
     Ok(read)
 }
 
-fn to_response(reply: &Reply) -> Response<PartsBody> {
+/// Returns a response. The field `allow` of a problem is also its header.
+pub fn to_response(reply: &Reply) -> Response<PartsBody> {
     let mut response = Response::new(PartsBody::from(vec![Bytes::from(reply.body.to_string())]));
     *response.status_mut() = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let kind = if reply.status < 400 { "application/json" } else { "application/problem+json" };
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    let allowed = reply.body["allow"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    if reply.status == 405 {
+        let allowed = allowed.collect::<Vec<_>>().join(", ");
+        headers.extend(HeaderValue::try_from(allowed).ok().map(|allowed| (ALLOW, allowed)));
+    }
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

@@ -1,12 +1,15 @@
 //! Responses to requests.
 
 use hyper::body::Bytes;
-use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, VARY};
+use hyper::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderValue, VARY};
 use hyper::{Method, Request, Response, StatusCode};
+use serde_json::json;
 
 use super::accept::accepted;
 use super::body::PartsBody;
+use super::commands::to_response;
 use crate::document::Document;
+use crate::program::Reply;
 use crate::source::Parts;
 
 /// Paths of the listener, for its first page.
@@ -17,9 +20,10 @@ const TEXT: &str = "text/plain; charset=utf-8";
 pub fn respond<B>(request: &Request<B>, document: &Document) -> Response<PartsBody> {
     let (method, uri) = (request.method(), request.uri());
     if method != Method::GET && method != Method::HEAD {
-        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return response;
+        let detail = format!("{method} is not possible for {}; use GET", uri.path());
+        let mut problem = Reply::problem(405, "wrong method", detail);
+        problem.body["allow"] = json!(["GET", "HEAD"]);
+        return to_response(&problem);
     }
     match uri.path() {
         "/" => text(StatusCode::OK, INDEX),
@@ -30,7 +34,10 @@ pub fn respond<B>(request: &Request<B>, document: &Document) -> Response<PartsBo
             response(StatusCode::OK, "application/json", document.json(parts))
         }
         "/metrics" => metrics(request.headers(), document),
-        _ => text(StatusCode::NOT_FOUND, "no such path\n"),
+        path => {
+            let detail = format!("there is no {path}; / lists the paths");
+            to_response(&Reply::problem(404, "unknown path", detail))
+        }
     }
 }
 

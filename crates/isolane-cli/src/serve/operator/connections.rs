@@ -5,20 +5,9 @@ use std::net::SocketAddr;
 use isolane_inspect::program::{Reply, Request};
 use isolane_target::{ConnectionPhase, ConnectionStatus, Disconnected};
 use isolane_wire::Nqn;
-use serde::Deserialize;
-use serde_json::{Value, json};
 
+use super::bodies::{ConnectionEntry, ConnectionList, Disconnect, DisconnectedCount, reply};
 use super::{Operator, invalid, read};
-
-/// Names of the connections that end. One of the fields is set.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Disconnect {
-    /// NQN of a host: all of its associations end.
-    host: Option<String>,
-    /// Address of a host, with the port: this connection ends, and with an admin queue its association.
-    address: Option<SocketAddr>,
-}
 
 /// Connections with one name.
 enum Named {
@@ -29,21 +18,17 @@ enum Named {
 impl Operator {
     /// `path` follows `/v1/connections`.
     pub(super) fn execute_connections(&self, request: &Request, path: &str) -> Option<Reply> {
-        let reply = match (request.method.as_str(), path) {
+        let executed = match (request.method.as_str(), path) {
             ("GET", "") => Ok(self.list_connections()),
             ("POST", "/disconnect") => read(request).and_then(|body| self.disconnect(body)),
-            (_, "" | "/disconnect") => {
-                let detail = format!("{} is not possible for {}", request.method, request.path);
-                Err(Reply::problem(405, "wrong method", detail))
-            }
             _ => return None,
         };
-        Some(reply.unwrap_or_else(|problem| problem))
+        Some(executed.unwrap_or_else(|problem| problem))
     }
 
     fn list_connections(&self) -> Reply {
-        let connections: Vec<Value> = self.target.connections().iter().map(to_json).collect();
-        Reply::ok(json!({ "connections": connections }))
+        let connections = self.target.connections().iter().map(describe).collect();
+        reply(200, &ConnectionList { connections })
     }
 
     fn disconnect(&self, Disconnect { host, address }: Disconnect) -> Result<Reply, Reply> {
@@ -69,29 +54,29 @@ impl Operator {
         log::info!(
             "{name}: an operator has disconnected {associations} associations and {connections} other connections"
         );
-        Ok(Reply::ok(json!({ "associations": associations, "connections": connections })))
+        Ok(reply(200, &DisconnectedCount { associations, connections }))
     }
 }
 
-fn to_json(status: &ConnectionStatus) -> Value {
+fn describe(status: &ConnectionStatus) -> ConnectionEntry {
     let nqn = |nqn: &Option<Nqn>| nqn.as_ref().map(|nqn| nqn.as_str().to_owned());
-    json!({
-        "address": status.peer.to_string(),
-        "port": status.port,
-        "host": nqn(&status.host_nqn),
-        "subsystem": nqn(&status.subsystem_nqn),
-        "cntlid": status.cntlid,
-        "qid": status.qid,
-        "state": match status.phase {
+    ConnectionEntry {
+        address: status.peer.to_string(),
+        port: status.port.clone(),
+        host: nqn(&status.host_nqn),
+        subsystem: nqn(&status.subsystem_nqn),
+        cntlid: status.cntlid,
+        qid: status.qid,
+        state: match status.phase {
             ConnectionPhase::Connecting => "connecting",
             ConnectionPhase::Authenticating => "authenticating",
             ConnectionPhase::Connected => "connected",
             ConnectionPhase::Closing => "closing",
         },
-        "authenticated": status.is_authenticated,
-        "core": status.core,
-        "age_s": status.age.as_secs(),
-        "commands": status.commands,
-        "moved_bytes": status.moved_bytes,
-    })
+        authenticated: status.is_authenticated,
+        core: status.core,
+        age_s: status.age.as_secs(),
+        commands: status.commands,
+        moved_bytes: status.moved_bytes,
+    }
 }
