@@ -18,15 +18,13 @@ use std::time::{Duration, Instant};
 use isolane_host::{Buffer, Client, Cores, Mode, Options, Request, Uri, Wait};
 use isolane_proto::auth::{ExchangeConfig, HostNegotiating, Nonces, Parties};
 use isolane_reactor::cpu;
-use isolane_target::{
-    AuthConfig, HostKeys, Key, KeyPair, Policy, RequiredAuth, Target, TargetConfig,
-};
+use isolane_target::{AuthConfig, HostKeys, Key, KeyPair, Policy, RequiredAuth, Target, TargetConfig};
 use isolane_wire::auth::{
     AuthenticationReceiveCommand, AuthenticationSendCommand, DhGroup, Hash, MessageId, Reply,
 };
 use isolane_wire::fabrics::{ConnectCommand, ConnectData};
-use isolane_wire::pdu::{CapsuleCmd, Framing, IcReq};
-use isolane_wire::{Nqn, Sgl, SubmissionEntry};
+use isolane_wire::pdu::{CapsuleCmd, IcReq};
+use isolane_wire::{Framing, Nqn, Sgl, SubmissionEntry};
 
 const NQN: &str = "nqn.2014-08.org.example:locked";
 const HOST: &str = "nqn.2014-08.org.example:host";
@@ -42,8 +40,7 @@ struct OneHost(Key);
 impl HostKeys for OneHost {
     fn required(&self, host: Option<&Nqn>, _: &Nqn) -> Option<RequiredAuth> {
         let pair = KeyPair { host: self.0.clone(), controller: Some(self.0.clone()) };
-        host.filter(|host| host.as_str() == HOST)
-            .map(|_| RequiredAuth { keys: vec![pair], is_mutual: false })
+        host.filter(|host| host.as_str() == HOST).map(|_| RequiredAuth { keys: vec![pair], is_mutual: false })
     }
 }
 
@@ -247,18 +244,15 @@ fn attack(address: SocketAddr, policy: &Policy, is_aborted: bool) -> io::Result<
         return Ok(());
     }
     receive(&mut stream, CAPSULE_RESP)?;
-    let entry = SubmissionEntry { sgl: Sgl::Transport { len: 4096 }, ..AuthenticationReceiveCommand::new(4096).entry() };
+    let entry = SubmissionEntry {
+        sgl: Sgl::Transport { len: 4096 },
+        ..AuthenticationReceiveCommand::new(4096).entry()
+    };
     stream.write_all(&CapsuleCmd { entry, data_len: 0 }.encode(&Framing::default()))?;
     receive(&mut stream, C2H_DATA + 4096 + CAPSULE_RESP)?;
     let dh_len = DhGroup::Ffdhe3072.len_bytes();
-    let header = Reply {
-        id: MessageId::Reply.codes(),
-        t_id: 1,
-        hl: 32,
-        cvalid: 0,
-        dhvlen: dh_len as u16,
-        seqnum: 0,
-    };
+    let header =
+        Reply { id: MessageId::Reply.codes(), t_id: 1, hl: 32, cvalid: 0, dhvlen: dh_len as u16, seqnum: 0 };
     let mut reply = [&header.encode()[..], &[0; 64], &vec![0; dh_len]].concat();
     *reply.last_mut().expect("it has bytes") = 2;
     send(&mut stream, AuthenticationSendCommand::new(reply.len() as u32).entry(), &reply)?;

@@ -20,7 +20,8 @@ use serde_json::{Value, json};
 
 use super::auth::ConfiguredKeys;
 use super::differences::{Difference, Differences};
-use super::live_config::{Current, LiveConfig, warn_of_gaps};
+use super::exposure::warn_of_gaps;
+use super::live_config::{Current, LiveConfig};
 use super::operator::{CLOSE_TIMEOUT, Operator, read};
 use super::port_changes::PortChanges;
 use super::subsystem::{Planned, open_all};

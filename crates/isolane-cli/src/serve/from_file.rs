@@ -19,8 +19,13 @@ pub fn check(path: &Path, config: &Config, strict: bool) -> Result<Vec<String>, 
         let reason = format!("this version has no support for:{}", lines.concat());
         Failure::new(format!("cannot serve {}", path.display()), reason)
     })?;
-    match gaps(config).into_iter().find(|gap| strict && gap.is_open) {
-        Some(gap) => Err(Failure::new(format!("cannot serve {} with --strict", path.display()), gap)),
+    let by = match (strict, config.server.strict) {
+        (true, _) => "--strict",
+        (false, Some(true)) => "server.strict",
+        (false, _) => return Ok(arguments),
+    };
+    match gaps(config).into_iter().find(|gap| gap.is_open) {
+        Some(gap) => Err(Failure::new(format!("cannot serve {} with {by}", path.display()), gap)),
         None => Ok(arguments),
     }
 }
@@ -94,8 +99,8 @@ fn add_server(config: &Config, arguments: &mut Vec<String>, unsupported: &mut Ve
         let text = item.to_string().trim().to_owned();
         match key.name {
             "state" => unsupported.push(format!("server: {}; remove it", key.name)),
-            // Read by `load` and `auth`.
-            "limits" | "skip-missing" | "discovery-require" | "auth-hashes" | "auth-groups" => {}
+            // Read by `check`, `load`, and `auth`.
+            "limits" | "strict" | "skip-missing" | "discovery-require" | "auth-hashes" | "auth-groups" => {}
             "advertise" => {
                 let addresses = config.server.advertise.iter().flat_map(|addresses| &addresses.0);
                 addresses.for_each(|address| arguments.extend([option.clone(), address.to_string()]));

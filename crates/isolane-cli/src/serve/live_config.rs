@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use isolane_config::{Config, gaps, replace};
+use isolane_config::{Config, replace};
 
 use super::auth::LiveKeys;
 use super::from_file;
@@ -37,11 +37,6 @@ impl LiveConfig {
     pub fn new(path: &Path, strict: bool, text: String, config: Config, keys: Arc<LiveKeys>) -> LiveConfig {
         let current = Mutex::new(Current { text, running: config.clone(), started: config });
         LiveConfig { path: path.to_owned(), strict, keys, current }
-    }
-
-    /// Whether a host must give a proof of its identity at present.
-    pub fn needs_auth(&self) -> bool {
-        self.keys.is_needed()
     }
 
     /// Path of the file.
@@ -107,9 +102,4 @@ impl LiveConfig {
         }
         replace(&self.path, &found, text).map_err(|error| failed(&error))
     }
-}
-
-/// Logs access without authentication.
-pub fn warn_of_gaps(config: &Config) {
-    gaps(config).iter().for_each(|gap| log::warn!("{gap}"));
 }
