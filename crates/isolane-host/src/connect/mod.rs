@@ -17,8 +17,8 @@ mod features;
 pub mod fence;
 pub(crate) mod host_page;
 mod inventory;
-mod parallel;
 pub(crate) mod journal;
+mod parallel;
 
 use std::collections::HashSet;
 use std::net::{SocketAddr, ToSocketAddrs};
