@@ -15,6 +15,8 @@ pub struct Gap {
     pub text: String,
     /// Remedy, as an imperative.
     pub remedy: String,
+    /// Arguments of the program that close an open subsystem, one after the other.
+    pub commands: Option<[String; 2]>,
 }
 
 impl fmt::Display for Gap {
@@ -39,28 +41,35 @@ fn open_access(config: &Config, subsystem: &Subsystem) -> Option<Gap> {
     if reachable.is_empty() {
         return None;
     }
-    let hosts = match &subsystem.hosts {
-        Hosts::Any if config.required(None, subsystem) == Require::None => "any host".to_owned(),
+    let nqn = subsystem.nqn.0;
+    let (hosts, commands) = match &subsystem.hosts {
+        Hosts::Any if config.required(None, subsystem) == Require::None => (
+            "any host".to_owned(),
+            [
+                "ctl host add NAME nqn=NQN auth-key=file:KEY".to_owned(),
+                format!("ctl subsystem set {nqn} require=auth"),
+            ],
+        ),
         Hosts::Any => return None,
         Hosts::Listed(names) => {
             let open = names
                 .iter()
                 .filter(|name| config.required(config.hosts.get(*name), subsystem) == Require::None);
             let open: Vec<&str> = open.map(|name| name.as_str()).collect();
-            if open.is_empty() {
-                return None;
-            }
-            format!("a host that uses the name of {}", open.join(", "))
+            let first = *open.first()?;
+            let key = format!("/etc/isolane/{first}.key");
+            let commands = [format!("key gen {key}"), format!("ctl host set {first} auth-key=file:{key}")];
+            (format!("a host that uses the name of {}", open.join(", ")), commands)
         }
     };
     Some(Gap {
         is_open: true,
         text: format!(
-            "subsystem {}: {hosts} reads and writes it without authentication on {}",
-            subsystem.nqn.0,
+            "subsystem {nqn}: {hosts} reads and writes it without authentication on {}",
             reachable.join(", ")
         ),
         remedy: "write require = \"auth\" and an auth-key for each host, or listen on 127.0.0.1".to_owned(),
+        commands: Some(commands),
     })
 }
 
@@ -76,6 +85,7 @@ fn open_discovery(config: &Config) -> Option<Gap> {
             port.name
         ),
         remedy: "write discovery-require = \"auth\"".to_owned(),
+        commands: None,
     })
 }
 
@@ -91,6 +101,7 @@ fn relative_paths(config: &Config) -> impl Iterator<Item = Gap> {
                 namespace.volume.as_str()
             ),
             remedy: "write the path from the root".to_owned(),
+            commands: None,
         })
     })
 }
@@ -100,6 +111,7 @@ fn unused(config: &Config) -> impl Iterator<Item = Gap> {
         is_open: false,
         text,
         remedy: "name it in a subsystem, or remove it".to_owned(),
+        commands: None,
     };
     let has_port = |name| config.subsystems.values().any(|subsystem| subsystem.ports.0.contains(name));
     let ports =

@@ -98,6 +98,8 @@ table! {
         optional metrics: Metrics = "metrics", Restart;
         /// Addresses in the discovery log, instead of the ports that the host can reach.
         optional advertise: Addresses = "advertise", Restart;
+        /// Access without authentication from other machines is rejected (default: false).
+        optional strict: bool = "strict", Live;
         /// Proof of identity for reading the discovery log: none, auth, or auth-both (default: none).
         optional discovery_require: Require = "discovery-require", NewAssociations;
         /// Hash functions of authentication, the preferred ones first (default: sha512, sha384, and sha256).

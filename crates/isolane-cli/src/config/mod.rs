@@ -106,7 +106,8 @@ fn check(path: &Path, strict: bool) -> Result<ExitCode, Failure> {
     }
     output::write_stdout(printable(&show_check(path, &config, &gaps, unreadable.as_deref())).as_bytes())?;
     let is_open = gaps.iter().any(|gap| gap.is_open);
-    Ok(if strict && is_open { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let is_strict = strict || config.server.strict == Some(true);
+    Ok(if is_strict && is_open { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn show_check(path: &Path, config: &Config, gaps: &[Gap], unreadable: Option<&str>) -> String {

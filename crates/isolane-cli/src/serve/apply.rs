@@ -18,7 +18,8 @@ use isolane_wire::Nqn;
 
 use super::auth::ConfiguredKeys;
 use super::differences::{Difference, Differences};
-use super::live_config::{Current, LiveConfig, warn_of_gaps};
+use super::exposure::warn_of_gaps;
+use super::live_config::{Current, LiveConfig};
 use super::operator::bodies::{AppliedChange, AppliedChanges, Apply, reply};
 use super::operator::{CLOSE_TIMEOUT, Operator, read, refused};
 use super::port_changes::PortChanges;

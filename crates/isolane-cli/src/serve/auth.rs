@@ -20,16 +20,6 @@ impl LiveKeys {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether a host must give a proof at present.
-    pub fn is_needed(&self) -> bool {
-        let current = self.current();
-        let is_open = |proofs: &RequiredProofs| {
-            proofs.of_others == Require::None
-                && proofs.hosts.values().all(|required| *required == Require::None)
-        };
-        current.discovery != Require::None || !current.subsystems.values().all(is_open)
-    }
-
     /// Replaces the keys, for Connects from now on.
     pub fn set(&self, keys: Arc<ConfiguredKeys>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = keys;

@@ -21,8 +21,13 @@ pub fn check(path: &Path, config: &Config, strict: bool) -> Result<Vec<String>, 
         Failure::new(format!("cannot serve {}", path.display()), reason)
     })?;
     state::check(config)?;
-    match gaps(config).into_iter().find(|gap| strict && gap.is_open) {
-        Some(gap) => Err(Failure::new(format!("cannot serve {} with --strict", path.display()), gap)),
+    let by = match (strict, config.server.strict) {
+        (true, _) => "--strict",
+        (false, Some(true)) => "server.strict",
+        (false, _) => return Ok(arguments),
+    };
+    match gaps(config).into_iter().find(|gap| gap.is_open) {
+        Some(gap) => Err(Failure::new(format!("cannot serve {} with {by}", path.display()), gap)),
         None => Ok(arguments),
     }
 }
@@ -96,8 +101,9 @@ fn add_server(config: &Config, arguments: &mut Vec<String>) {
         let option = format!("--{}", key.name);
         let text = item.to_string().trim().to_owned();
         match key.name {
-            // Read by `load`, `auth`, and `state`.
-            "state" | "limits" | "skip-missing" | "discovery-require" | "auth-hashes" | "auth-groups" => {}
+            // Read by `check`, `load`, `auth`, and `state`.
+            "state" | "limits" | "strict" | "skip-missing" | "discovery-require" | "auth-hashes"
+            | "auth-groups" => {}
             "advertise" => {
                 let addresses = config.server.advertise.iter().flat_map(|addresses| &addresses.0);
                 addresses.for_each(|address| arguments.extend([option.clone(), address.to_string()]));

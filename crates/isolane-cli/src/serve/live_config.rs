@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use isolane_config::{Config, Effect, diff, edit, gaps, replace};
+use isolane_config::{Config, Effect, diff, edit, replace};
 use isolane_target::TargetPort;
 use isolane_volumes::Kinds;
 
@@ -59,11 +59,6 @@ impl LiveConfig {
         state.number(ports);
         self.state = Some(state);
         Ok(Some(generation))
-    }
-
-    /// Whether a host must give a proof of its identity at present.
-    pub fn needs_auth(&self) -> bool {
-        self.keys.is_needed()
     }
 
     /// Path of the file.
@@ -177,9 +172,4 @@ impl Current {
         let edited = edit(&self.running.to_toml(), &edits, "the present configuration", kinds);
         edited.map(|(_, config)| config).map_err(Failure::from_error)
     }
-}
-
-/// Logs access without authentication.
-pub fn warn_of_gaps(config: &Config) {
-    gaps(config).iter().for_each(|gap| log::warn!("{gap}"));
 }

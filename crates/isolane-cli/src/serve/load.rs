@@ -6,9 +6,10 @@ use std::path::{Path, absolute};
 use clap::{Args as _, FromArgMatches};
 use isolane_target::{AuthConfig, TargetLimits, TargetPort};
 
+use super::exposure::warn_of_gaps;
 use super::from_file::{check, plan, ports, referrals};
 use super::handover::ConfigTexts;
-use super::live_config::{Current, LiveConfig, warn_of_gaps};
+use super::live_config::{Current, LiveConfig};
 use super::subsystem::Planned;
 use super::{Args, auth, limits};
 use crate::config_file;

@@ -10,6 +10,7 @@ pub(crate) mod conditions;
 mod counters;
 mod differences;
 mod edits;
+mod exposure;
 mod from_file;
 mod handover;
 mod limits;
@@ -58,7 +59,6 @@ pub(crate) use state::{check as check_state, unreadable as unreadable_state};
 
 use banner::Banner;
 use conditions::Conditions;
-use live_config::LiveConfig;
 use load::Loaded;
 use observe::{ControlSocket, parse_control_socket, parse_on_slow};
 use operator::Operator;
@@ -445,7 +445,6 @@ pub fn run(args: Args) -> Result<(), Failure> {
         count => log::warn!("{count} files of the program before are not served any longer"),
     }
     let conditions = Arc::new(conditions);
-    let needs_auth = file.as_ref().is_some_and(LiveConfig::needs_auth);
     let sockets = state.as_ref().map_or_else(service::sockets, |_| Ok(Vec::new()))?;
     let mut config = TargetConfig { referrals, sockets, ..configure(&args, ports, &opened, auth)? };
     config.discovery_generation = first_generation.flatten();
@@ -463,10 +462,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let mut target = target.context("cannot start the target")?;
     log::info!("using {}", target.io_description());
     let addresses = target.local_addrs();
-    for address in addresses.iter().filter(|address| !address.ip().is_loopback()) {
-        let without = if needs_auth { "encryption" } else { "authentication or encryption" };
-        log::warn!("{address} is reachable from other machines, without {without}");
-    }
+    exposure::warn(&addresses, &opened, file.is_some());
     let socket = args.control_socket.as_ref().unwrap_or(&ControlSocket::Default);
     let summary = summary(&opened);
     let banner = Banner {

@@ -169,3 +169,40 @@ fn keys_can_be_credentials_of_systemd() {
         "{error}"
     );
 }
+
+/// One line for all open subsystems, with two commands; none once they require a proof.
+#[test]
+fn open_subsystem_beyond_loopback_is_named_with_its_remedy() {
+    let keys = Keys::new();
+    let lines = |config: &Path, part: &str| {
+        let server = serve(config);
+        let log = fs::read_to_string(server.log.path()).unwrap();
+        assert!(server.stop());
+        log.lines().filter(|line| line.contains(part)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let beyond = |config: PathBuf| {
+        let file = fs::read_to_string(&config).unwrap();
+        fs::write(&config, file.replace("127.0.0.1:0", "0.0.0.0:0")).unwrap();
+        config
+    };
+    let open = lines(&beyond(keys.config("", "", "hosts = \"any\"")), "without authentication on");
+    let [line] = &open[..] else { panic!("{open:?}") };
+    for part in [
+        &format!("subsystem {NQN}: any host reads and writes it"),
+        "ctl host add NAME nqn=NQN auth-key=file:KEY` and `",
+        &format!("ctl subsystem set {NQN} require=auth`"),
+    ] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    let closed = beyond(keys.config("strict = true\ndiscovery-require = \"auth\"", "", "hosts = [\"db1\"]"));
+    assert_eq!(lines(&closed, "without authentication on").len(), 0);
+    let server =
+        Server::start_alone(&["mem:1M", "--listen", "0.0.0.0:0", "--nqn", NQN, "--control-socket", "off"]);
+    let log = fs::read_to_string(server.log.path()).unwrap();
+    assert!(server.stop());
+    assert!(
+        log.contains("any host reads and writes it without authentication or encryption on 0.0.0.0:"),
+        "{log}"
+    );
+    assert!(log.contains("key gen KEY`, and `"), "{log}");
+}

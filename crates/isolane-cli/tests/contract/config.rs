@@ -197,6 +197,14 @@ fn names_everything_in_a_file_that_cannot_be_served() {
         error.contains("with --strict") && error.contains("any host reads and writes it without"),
         "{error}"
     );
+    fs::write(&path, format!("{}[server]\nstrict = true\n", text.replace("hosts = []", ""))).unwrap();
+    let error = fail(&["serve", "--config", &path]);
+    assert!(
+        error.contains("with server.strict") && error.contains("any host reads and writes it without"),
+        "{error}"
+    );
+    assert_eq!(run(&["config", "check", &path]).status.code(), Some(1));
+    fs::write(&path, text.replace("hosts = []", "")).unwrap();
     let error = String::from_utf8(run(&["serve", "--config", &path, "--cores", "0"]).stderr).unwrap();
     assert!(error.contains("'--config <FILE>' cannot be used with '--cores <LIST>'"), "{error}");
 }
