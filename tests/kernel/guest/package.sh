@@ -21,16 +21,16 @@ rejects_wrong_file() {
 	cp /root/good /etc/isolane/isolane.toml
 }
 pid() { systemctl show --property MainPID --value isolane; }
-load() { isolane --log-level info bench "$uri?nsid=1" --rw randrw --bs 4k --depth 4 --size 4m --time "$1" --verify --reconnect 0s; }
+load=(isolane --log-level info bench "$uri?nsid=1" --rw randrw --bs 4k --depth 4 --size 4m --verify --reconnect 0s)
 upgrades() { # under a load that would end with a lost connection
-	local before load; before=$(pid)
-	load 10m > /root/load.log 2>&1 & load=$!
-	until grep -q ': connected$' /root/load.log || ! kill -0 $load; do sleep 0.1; done
+	local before bench; before=$(pid)
+	"${load[@]}" --time 10m > /root/load.log 2>&1 & bench=$!
+	until grep -q ': connected$' /root/load.log || ! kill -0 $bench; do sleep 0.1; done
 	dpkg -i /newer.deb || return 1
 	[ "$(pid)" = "$before" ] || { echo "the process is $(pid), was $before"; return 1; }
 	[ "$(readlink "/proc/$before/exe")" = /usr/bin/isolane ] || { readlink "/proc/$before/exe"; return 1; }
 	sleep 2
-	kill $load && wait $load
+	kill $bench && wait $bench
 	grep -q ' 0 wrong' /root/load.log && ! grep -i reconnect /root/load.log && return
 	cat /root/load.log; return 1
 }
@@ -48,7 +48,7 @@ check "the target starts" starts
 check "systemd finds it confined" is_confined
 check "reload serves another volume" reloads
 check "reload with a wrong file changes nothing" rejects_wrong_file
-check "a load before the upgrade" load 2s
+check "a load before the upgrade" "${load[@]}" --time 2s
 check "an upgrade keeps the process and its connections" upgrades
 check "systemd restarts a killed target" restarts
 check "systemd opens the ports" keeps_ports_open

@@ -162,7 +162,8 @@ fn logs_priorities_for_the_journal() {
     assert!(server.0.wait().unwrap().success());
     let log = std::fs::read_to_string(log.path()).unwrap();
     assert!(
-        log.lines().any(|line| line.starts_with("<4>") && line.contains("is reachable from other")),
+        log.lines()
+            .any(|line| line.starts_with("<4>") && line.contains("without authentication or encryption")),
         "{log}"
     );
     assert!(log.lines().all(|line| line.starts_with("<4>") || line.starts_with("<6>")), "{log}");
