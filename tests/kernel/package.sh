@@ -1,5 +1,6 @@
 #!/bin/bash
-# package.sh DEB - the Debian package in a guest with systemd. Needs mmdebstrap, and a Debian mirror the first time.
+# package.sh DEB - the Debian package in a guest with systemd. Needs lintian,
+# mmdebstrap, and a Debian mirror the first time.
 # Environment: GUEST_CACHE (~/.cache/isolane-guest), DEBIAN_MIRROR (http://deb.debian.org/debian).
 set -u
 . "$(dirname "$0")/../lib.sh"
@@ -43,9 +44,12 @@ run() {
 		tr -d '\r' | tee "$logs/package.kernel" | grep -aE '^((not )?ok |    )' | tee "$logs/package.results"
 }
 
+lints() { lintian --fail-on error,warning "$package"; }
+
 "$tests/kernel/guest.sh" -B -k 6.12 || exit 1
 check "a system with systemd" with_system || exit 1
 check "a guest with the packages" build || exit 1
 run
 check "all checks ran" [ "$(grep -c 'ok ' "$logs/package.results")" = 12 ] | tee -a "$logs/package.results"
+check "lintian has no warning" lints | tee -a "$logs/package.results"
 tally "$logs/package.results"
