@@ -15,6 +15,7 @@ use isolane_target::{ApplyError, NamespaceChange, TargetChange};
 use isolane_volume::Volume;
 use isolane_volume::spec::VolumeSpec;
 use isolane_wire::Nqn;
+use serde_json::json;
 
 use super::auth::ConfiguredKeys;
 use super::differences::{Difference, Differences};
@@ -145,6 +146,7 @@ impl Operator {
         file.keys.set(Arc::new(keys));
         self.adopt(differences);
         if !plan.is_empty() {
+            self.events.publish("applied", json!({ "changes": plan.len() }));
             self.set_changed();
         }
         warn_of_gaps(&new);

@@ -9,6 +9,8 @@
 
 pub(super) mod bodies;
 mod connections;
+mod events;
+mod log_level;
 mod openapi;
 mod routes;
 
@@ -18,6 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use isolane_inspect::events::Events;
 use isolane_inspect::program::{Reply, Request};
 use isolane_target::{
     Changed, NamespaceChange, NamespaceControl, NamespaceError, NamespaceState, NamespaceStatus, Orphan,
@@ -31,7 +34,7 @@ use serde::de::DeserializeOwned;
 
 use self::bodies::{
     Add, Closed, ClosingVolume, NamespaceEntry, NamespaceList, NoOptions, Open, Opened, OrphanEntry,
-    ProgramInfo, Protected, ReadOnly, Replace, Resize, Resized, Upgrade, reply,
+    ProgramInfo, Protected, ReadOnly, Replace, Resize, Resized, Upgrade, reply, state_name,
 };
 use super::conditions::Conditions;
 use super::differences::without_size;
@@ -51,6 +54,7 @@ pub struct Operator {
     pub(super) subsystems: Mutex<BTreeMap<String, Arc<SubsystemOperator>>>,
     /// The file of the target, if it has one.
     pub(super) file: Option<LiveConfig>,
+    pub(super) events: Events,
     upgrades: Upgrades,
     /// Number of upgrades of this process.
     upgraded: u64,
@@ -98,6 +102,7 @@ impl Operator {
             conditions: Arc::clone(conditions),
             subsystems: Mutex::default(),
             file,
+            events: Events::default(),
             upgrades: Upgrades::default(),
             upgraded,
             is_changed: AtomicBool::new(false),
@@ -124,6 +129,11 @@ impl Operator {
             file.text_for_edit(&file.lock()).map_err(|error| error.to_string())?;
         }
         self.all().values().try_for_each(|operator| operator.check_upgrade())
+    }
+
+    /// Events for clients of the control socket.
+    pub fn events(&self) -> &Events {
+        &self.events
     }
 
     /// Records that the target serves something else than at its start.
@@ -178,6 +188,9 @@ impl Operator {
         let path = request.path.strip_prefix("/v1/")?;
         if path == "openapi.json" {
             return Some(Reply::ok(openapi::document()));
+        }
+        if path == "log-level" {
+            return Some(log_level::execute(request));
         }
         if path == "upgrade" {
             return Some(self.upgrade(request));
@@ -294,13 +307,6 @@ impl SubsystemOperator {
 
     fn add_to(&self, nqn: &str, namespaces: &mut Vec<NamespaceEntry>, closing: &mut Vec<ClosingVolume>) {
         for status in self.target.list() {
-            let state = match status.state {
-                NamespaceState::Online => "online",
-                NamespaceState::Stalled => "stalled",
-                NamespaceState::Failed => "failed",
-                NamespaceState::Offline => "offline",
-                NamespaceState::Closing => "closing",
-            };
             if status.state == NamespaceState::Closing {
                 let NamespaceStatus { nsid, volume, .. } = status;
                 closing.push(ClosingVolume { subsystem: nqn.to_owned(), nsid, volume });
@@ -309,7 +315,7 @@ impl SubsystemOperator {
             namespaces.push(NamespaceEntry {
                 subsystem: nqn.to_owned(),
                 nsid: status.nsid,
-                state,
+                state: state_name(status.state),
                 reason: status.reason,
                 volume: status.volume,
                 bytes: status.bytes,
