@@ -33,13 +33,15 @@ pub const LOG_FORMATS: [Choice<LogFormat>; 2] = [
 /// Sends log lines of `level` and above to stderr, and panics also.
 pub fn start(level: LevelFilter, format: LogFormat) {
     let mut builder = Builder::new();
-    builder.filter_level(level);
+    // The level can change later, and is checked before a line is made.
+    builder.filter_level(LevelFilter::Trace);
     match format {
         LogFormat::Json => builder.format(write_json),
         LogFormat::Text if is_journal() => builder.format(write_with_priority),
         LogFormat::Text => builder.format_target(false),
     };
     builder.init();
+    log::set_max_level(level);
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("unnamed");

@@ -9,6 +9,7 @@
 //! | [`light`] | lights of the slot of a drive |
 //! | [`metrics`] | OpenMetrics text, and protobuf for Prometheus |
 //! | [`document`] | the snapshot of this program, for readers |
+//! | [`events`] | events of this program, for clients that follow them |
 //! | [`program`] | the program that side threads describe |
 //! | [`side_threads`] | all side threads of a program |
 //! | [`source`] | snapshots of a running program or of a file, for commands |
@@ -30,6 +31,7 @@ pub mod control;
 pub mod deep;
 pub mod doctor;
 pub mod document;
+pub mod events;
 pub mod heatmap;
 pub mod host;
 pub mod light;

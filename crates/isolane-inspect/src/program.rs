@@ -5,6 +5,8 @@ use std::sync::Arc;
 use isolane_observe::snapshot::Snapshot;
 use serde_json::{Value, json};
 
+use crate::events::Events;
+
 /// A running program. Its functions are called by side threads, at any time.
 pub trait Program: Send + Sync + 'static {
     /// Returns the numbers since the start. Waits for no core.
@@ -18,6 +20,11 @@ pub trait Program: Send + Sync + 'static {
     /// Executes a request below `/v1/` of the control socket. `None`: there is no such path. May wait: each request has a
     /// thread of its own.
     fn control(&self, _request: &Request) -> Option<Reply> {
+        None
+    }
+
+    /// Returns the events that clients of the control socket can follow.
+    fn events(&self) -> Option<&Events> {
         None
     }
 

@@ -1,5 +1,6 @@
 //! Connections of a running target, for operators: their list, and their clean ends.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -9,7 +10,10 @@ use isolane_wire::Nqn;
 
 use crate::apply::TargetControl;
 use crate::connection_status::{ConnectionPhase, ConnectionStatus, LaneStatus};
+use crate::counters::Counters;
 use crate::error::NamespaceError;
+use crate::event::TargetEvent;
+use crate::limits::{LimitKind, LimitScope};
 use crate::shared::{Message, Shared};
 
 /// Ends that an operator has requested.
@@ -26,6 +30,21 @@ impl TargetControl {
     /// does not reply within 1 s.
     pub fn connections(&self) -> Vec<ConnectionStatus> {
         self.shared().map_or_else(|_| Vec::new(), |shared| shared.connections())
+    }
+
+    /// Sets the receiver of events. It is called on the control path, and must not wait or call the target. Returns
+    /// `false` if there is one, or the target has ended.
+    pub fn on_event(&self, receive: impl Fn(TargetEvent) + Send + Sync + 'static) -> bool {
+        self.shared().is_ok_and(|shared| shared.events.set(Box::new(receive)))
+    }
+
+    /// Returns the number of refused Connects of each limit, as [`Counters::limits_reached`]; none once the target has
+    /// ended.
+    pub fn limits_reached(&self) -> BTreeMap<(LimitScope, LimitKind), u64> {
+        let mut sum = Counters::default();
+        let shared = self.shared();
+        shared.iter().flat_map(|shared| &shared.counters).for_each(|core| core.add_to(&mut sum));
+        sum.limits_reached
     }
 
     /// Ends all associations of a host, also those with the discovery service: commands that have started complete, for

@@ -27,6 +27,7 @@ use crate::auth_requests::AuthRequests;
 use crate::config::TargetConfig;
 use crate::connection_status::LaneStatus;
 use crate::counters::{CoreCounters, InFlight};
+use crate::event::{EventSink, TargetEvent};
 use crate::fence::Fence;
 use crate::frozen::{CoreState, ResumedLane, Unfinished};
 use crate::host_page::PageRequests;
@@ -120,6 +121,7 @@ pub(crate) struct Shared {
     pub page_requests: PageRequests,
     pub auth: Option<AuthConfig>,
     pub auth_requests: AuthRequests,
+    pub events: EventSink,
     /// Memory of the pool of each core.
     pub pool_bytes: usize,
     /// Longest busy polling that a listener requests, in microseconds.
@@ -206,6 +208,7 @@ impl Shared {
             page_requests: PageRequests::default(),
             auth: config.auth.clone(),
             auth_requests: AuthRequests::default(),
+            events: EventSink::default(),
             pool_bytes: pool_pages(config.max_pool_pages) * PAGE_SIZE,
             busy_poll_us: config
                 .listen
@@ -317,6 +320,9 @@ impl Shared {
                 );
             }
             control.fences.insert(id, fence);
+            let subsystem = control.port.subsystem_nqn(id.subsystem).copied();
+            let (peer, host, cntlid) = (from.remote, host.nqn, id.cntlid);
+            self.events.emit(|| TargetEvent::Connected { peer, host, subsystem, cntlid });
         }
         let fence = control.fences.get(&id).filter(|fence| !fence.is_over()).cloned();
         if fence.is_none() {
@@ -527,6 +533,7 @@ impl Shared {
                 lanes.for_each(|lane| self.post_close(lane, "the host disabled the controller"));
             }
             ControlEvent::Close { id, reason } => {
+                self.events.emit(|| control.disconnected_event(id, reason_text(reason)));
                 control.lanes_of(id).for_each(|lane| self.post_close(lane, reason_text(reason)));
             }
             ControlEvent::Retire { id, reason } => {
@@ -563,6 +570,12 @@ impl ControlState {
             open.map(|lane| QueueInUse { subsystem: id.subsystem, host: &lane.host, entries: lane.entries })
         });
         self.limits.check((entry, data), |nqn| self.port.find_subsystem(nqn), associations)
+    }
+
+    fn disconnected_event(&self, id: AssociationId, reason: &'static str) -> TargetEvent {
+        let host = self.lanes_of(id).next().and_then(|lane| lane.host.nqn);
+        let subsystem = self.port.subsystem_nqn(id.subsystem).copied();
+        TargetEvent::Disconnected { host, subsystem, cntlid: id.cntlid, reason }
     }
 
     fn lanes_of(&self, id: AssociationId) -> impl Iterator<Item = &LaneEntry> {

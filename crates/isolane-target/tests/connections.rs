@@ -2,10 +2,14 @@
 
 mod common;
 
+use std::sync::{Arc, Mutex};
+
 use common::auth::{SameForAll, fast, host_config, keys};
 use common::stuck::Stuck;
 use common::*;
-use isolane_target::{ConnectionPhase, ConnectionStatus, Disconnected, NamespaceError, TargetPort};
+use isolane_target::{
+    ConnectionPhase, ConnectionStatus, Disconnected, NamespaceError, TargetEvent, TargetPort,
+};
 use isolane_wire::pdu::IcReq;
 use isolane_wire::registers::Cc;
 use isolane_wire::{Nqn, Status};
@@ -133,4 +137,21 @@ fn one_connection_is_disconnected() {
     again.expect_end();
     admin.expect_end();
     assert_eq!(end(&admin), Disconnected::default());
+}
+
+#[test]
+fn hosts_that_come_and_go_are_events() {
+    let (target, address) = start(config(&["mem:1M"]));
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let received = Arc::clone(&events);
+    assert!(target.control().on_event(move |event| received.lock().unwrap().push(event)));
+    assert!(!target.control().on_event(|_| {}), "there is a receiver");
+    let (admin, _queue) = pair(address, 31);
+    let (peer, cntlid) = (admin.stream.local_addr().unwrap(), admin.cntlid);
+    let (host, subsystem) = (Some(host(HOST)), Some(host(NQN)));
+    assert_eq!(*events.lock().unwrap(), [TargetEvent::Connected { peer, host, subsystem, cntlid }]);
+    drop(admin);
+    eventually("it ends", || events.lock().unwrap().len() == 2);
+    let reason = "the association's admin connection is gone";
+    assert_eq!(events.lock().unwrap()[1], TargetEvent::Disconnected { host, subsystem, cntlid, reason });
 }

@@ -3,6 +3,8 @@
 //! The target checks each change. Invariant: an error changes nothing.
 
 mod connections;
+mod events;
+mod log_level;
 mod namespace;
 mod object;
 mod status;
@@ -10,7 +12,7 @@ mod upgrade;
 
 use std::path::{Path, PathBuf};
 
-use isolane_inspect::source::{ControlSocket, control_sockets, execute};
+use isolane_inspect::source::{ControlSocket, control_sockets, execute, read_lines};
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -45,6 +47,8 @@ enum Action {
     Referral(object::Args),
     Connections(connections::Args),
     Disconnect(connections::DisconnectArgs),
+    Events(events::Args),
+    LogLevel(log_level::Args),
     Upgrade(upgrade::Args),
 }
 
@@ -60,6 +64,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Action::Referral(args) => object::run("referral", args, &target),
         Action::Connections(args) => connections::run(args, &target),
         Action::Disconnect(args) => connections::disconnect(args, &target),
+        Action::Events(args) => events::run(args, &target),
+        Action::LogLevel(args) => log_level::run(args, &target),
         Action::Upgrade(args) => upgrade::run(args, &target),
     }
 }
@@ -108,6 +114,13 @@ impl Running {
                 Err(Failure::new("cannot choose a subsystem", reason))
             }
         }
+    }
+
+    /// Passes the lines of a response to a function, until it returns `false`.
+    fn lines(&self, path: &str, mut next: impl FnMut(&str) -> bool) -> Result<(), String> {
+        let lines = read_lines(&self.socket, path)?;
+        lines.lines().take_while(|line| next(line)).for_each(drop);
+        Ok(())
     }
 
     /// Executes a request, and returns the response.

@@ -15,6 +15,7 @@ use isolane_target::{ApplyError, NamespaceChange, TargetChange};
 use isolane_volume::Volume;
 use isolane_volume::spec::VolumeSpec;
 use isolane_wire::Nqn;
+use serde_json::json;
 
 use super::auth::ConfiguredKeys;
 use super::differences::{Difference, Differences};
@@ -152,6 +153,9 @@ impl Operator {
         drop(volumes);
         file.keys.set(Arc::new(keys));
         self.adopt(differences);
+        if !plan.is_empty() {
+            self.events.publish("applied", json!({ "changes": plan.len() }));
+        }
         warn_of_gaps(&new);
         plan.iter().for_each(log_change);
         current.adopt(text, new);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use isolane_inspect::control::{Listeners, dir};
+use isolane_inspect::events::Events;
 use isolane_inspect::program::{OnSlow, Program, Reply, Request, SharedProgram, Turn};
 use isolane_inspect::side_threads::SideThreads;
 use isolane_observe::snapshot::Snapshot;
@@ -33,6 +34,10 @@ impl Program for Observed {
 
     fn avoid(&self, volume: u32, is_avoided: bool) -> bool {
         self.source.avoid(volume, is_avoided)
+    }
+
+    fn events(&self) -> Option<&Events> {
+        Some(self.operator.events())
     }
 
     fn control(&self, request: &Request) -> Option<Reply> {
@@ -86,6 +91,9 @@ pub fn start(
     on_slow: OnSlow,
 ) -> Result<SideThreads, Failure> {
     let default = dir::socket_path(&dir::own_directory(), "serve");
+    if *listeners.0 != ControlSocket::Off {
+        Operator::publish_events(&operator)?;
+    }
     let observed = Observed { source: target.source(), operator };
     start_for(Arc::new(observed), default, cores, listeners, on_slow)
 }

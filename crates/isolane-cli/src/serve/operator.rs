@@ -9,6 +9,8 @@
 
 pub(super) mod bodies;
 mod connections;
+mod events;
+mod log_level;
 mod openapi;
 mod routes;
 
@@ -17,6 +19,7 @@ use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
+use isolane_inspect::events::Events;
 use isolane_inspect::program::{Reply, Request};
 use isolane_target::{
     Changed, NamespaceChange, NamespaceControl, NamespaceError, NamespaceState, NamespaceStatus, Orphan,
@@ -30,7 +33,7 @@ use serde::de::DeserializeOwned;
 
 use self::bodies::{
     Add, Closed, ClosingVolume, NamespaceEntry, NamespaceList, NoOptions, Open, Opened, OrphanEntry,
-    ProgramInfo, Protected, ReadOnly, Replace, Resize, Resized, Upgrade, reply,
+    ProgramInfo, Protected, ReadOnly, Replace, Resize, Resized, Upgrade, reply, state_name,
 };
 use super::conditions::Conditions;
 use super::differences::without_size;
@@ -52,6 +55,7 @@ pub struct Operator {
     pub(super) subsystems: Mutex<BTreeMap<String, Arc<SubsystemOperator>>>,
     /// The file of the target, if it has one.
     pub(super) file: Option<LiveConfig>,
+    pub(super) events: Events,
     upgrades: Upgrades,
     /// Number of upgrades of this process.
     upgraded: u64,
@@ -95,6 +99,7 @@ impl Operator {
             conditions: Arc::clone(conditions),
             subsystems: Mutex::default(),
             file,
+            events: Events::default(),
             upgrades: Upgrades::default(),
             upgraded,
         };
@@ -130,6 +135,11 @@ impl Operator {
                 specs.entry(*nsid).and_modify(|served| served.is_protected = *is_protected);
             }
         }
+    }
+
+    /// Events for clients of the control socket.
+    pub fn events(&self) -> &Events {
+        &self.events
     }
 
     fn upgrade(&self, request: &Request) -> Reply {
@@ -178,6 +188,9 @@ impl Operator {
         let path = request.path.strip_prefix("/v1/")?;
         if path == "openapi.json" {
             return Some(Reply::ok(openapi::document()));
+        }
+        if path == "log-level" {
+            return Some(log_level::execute(request));
         }
         if path == "upgrade" {
             return Some(self.upgrade(request));
@@ -269,13 +282,6 @@ impl SubsystemOperator {
 
     fn add_to(&self, nqn: &str, namespaces: &mut Vec<NamespaceEntry>, closing: &mut Vec<ClosingVolume>) {
         for status in self.target.list() {
-            let state = match status.state {
-                NamespaceState::Online => "online",
-                NamespaceState::Stalled => "stalled",
-                NamespaceState::Failed => "failed",
-                NamespaceState::Offline => "offline",
-                NamespaceState::Closing => "closing",
-            };
             if status.state == NamespaceState::Closing {
                 let NamespaceStatus { nsid, volume, .. } = status;
                 closing.push(ClosingVolume { subsystem: nqn.to_owned(), nsid, volume });
@@ -284,7 +290,7 @@ impl SubsystemOperator {
             namespaces.push(NamespaceEntry {
                 subsystem: nqn.to_owned(),
                 nsid: status.nsid,
-                state,
+                state: state_name(status.state),
                 reason: status.reason,
                 volume: status.volume,
                 bytes: status.bytes,

@@ -1,5 +1,7 @@
 //! `isolane ctl`: changes of a running target.
 
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -172,6 +174,74 @@ fn connections_are_listed_and_ended() {
         let error = target.refused(&["disconnect", unknown]);
         assert!(error.contains(reason), "{error}");
     }
+}
+
+#[test]
+fn events_are_kept_and_followed() {
+    let target = controlled(&["mem:16M"]);
+    let mut follower = program();
+    follower.args(["ctl", "--socket", text(&target.socket), "events", "--follow", "--json"]);
+    let mut follower = follower.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines().map(Result::unwrap);
+    // It follows once it gets an event.
+    until(|| {
+        succeed(&["info", &target.server.uri]);
+        target.ctl(&["events"]).contains("  disconnected  ").then_some(())
+    });
+    let mut next = |kind: &str| loop {
+        let event: Value = serde_json::from_str(&lines.next().unwrap()).unwrap();
+        if event["event"] == kind {
+            return event;
+        }
+    };
+    target.ctl(&["namespace", "add", "null:1M"]);
+    assert_eq!(next("namespace-added")["nsid"], 2);
+    target.ctl(&["namespace", "remove", "2"]);
+    assert_eq!(next("namespace-removed")["volume"], "null:1M");
+    let before = next_connected(&target, &mut next);
+    assert!(before["host"].as_str().unwrap().starts_with("nqn."), "{before}");
+    let text = target.ctl(&["events"]);
+    assert!(text.contains("  connected  address=127.0.0.1:"), "{text}");
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+}
+
+fn next_connected(target: &Controlled, next: &mut impl FnMut(&str) -> Value) -> Value {
+    succeed(&["info", &target.server.uri]);
+    next("connected")
+}
+
+#[test]
+fn level_of_the_log_changes() {
+    let target = controlled(&["mem:16M"]);
+    assert_eq!(target.ctl(&["log-level"]), "warn\n");
+    let log = || std::fs::read_to_string(target.server.log.path()).unwrap();
+    succeed(&["info", &target.server.uri]);
+    assert!(!log().contains("has connected"));
+    assert_eq!(target.ctl(&["log-level", "info"]), "info\n");
+    succeed(&["info", &target.server.uri]);
+    until(|| log().contains("has connected").then_some(()));
+    assert_eq!(target.ctl(&["log-level", "off"]), "off\n");
+    target.refused(&["log-level", "loud"]);
+}
+
+#[test]
+fn many_clients_keep_no_other_one_out() {
+    let target = controlled(&["mem:16M"]);
+    let mut clients = Vec::new();
+    for at in 0..300 {
+        let Ok(mut client) = UnixStream::connect(&target.socket) else { break };
+        let part =
+            ["", "GET /v1/name", "POST /v1/namespaces HTTP/1.1\r\nContent-Length: 99\r\n\r\n{"][at % 3];
+        // One that was displaced cannot send.
+        let _ = client.write_all(part.as_bytes());
+        clients.push(client);
+    }
+    assert_eq!(target.nsids(), [1]);
+    target.ctl(&["namespace", "add", "null:1M"]);
+    assert_eq!(target.nsids(), [1, 2]);
+    drop(clients);
+    assert!(target.server.stop());
 }
 
 /// Waits for a value.

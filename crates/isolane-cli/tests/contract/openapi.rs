@@ -63,6 +63,9 @@ fn document_describes_each_answer() {
     assert_eq!(document["openapi"], "3.1.0");
     let mut problems = 0;
     for (path, methods) in document["paths"].as_object().unwrap() {
+        if path == "/v1/events/follow" {
+            continue;
+        }
         let named = path.replace("{nsid}", "999").replace("{nqn}", &NQN.replace(':', "%3A"));
         for (method, operation) in methods.as_object().unwrap() {
             let method = method.to_uppercase();

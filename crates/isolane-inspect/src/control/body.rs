@@ -1,4 +1,4 @@
-//! Body of a response: parts of memory that several responses share.
+//! Body of a response: parts of memory that several responses share, or events.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -6,6 +6,42 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use hyper::body::{Body, Bytes, Frame, SizeHint};
+
+use crate::events::EventStream;
+
+/// Body of a response.
+#[derive(Debug)]
+pub enum ResponseBody {
+    Parts(PartsBody),
+    /// Without an end.
+    Events(EventStream),
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            ResponseBody::Parts(parts) => Pin::new(parts).poll_frame(context),
+            ResponseBody::Events(events) => events.poll_line(context).map(|line| Some(Ok(Frame::data(line)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, ResponseBody::Parts(parts) if parts.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            ResponseBody::Parts(parts) => parts.size_hint(),
+            ResponseBody::Events(_) => SizeHint::default(),
+        }
+    }
+}
 
 /// Parts of a body, sent in sequence.
 #[derive(Debug, Default)]

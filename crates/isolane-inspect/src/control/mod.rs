@@ -5,10 +5,11 @@
 //! program (`commands.rs`); the listener for metrics has none.
 //!
 //! Invariant: no request, panic, or error of this thread affects I/O, and the number of connections, the length of a
-//! request, and its time are bounded.
+//! request, and its time are bounded. A client that is slow keeps no other one out (`clients.rs`).
 
 mod accept;
 mod body;
+mod clients;
 mod commands;
 pub mod dir;
 mod respond;

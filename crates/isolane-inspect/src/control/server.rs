@@ -13,21 +13,17 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use isolane_engine_api::runtime_dir::is_trusted;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 
-use super::commands;
+use super::body::ResponseBody;
+use super::clients::{Client, Clients, TIMEOUT};
+use super::commands::{self, Executor};
 use super::respond::respond;
 use crate::document::Document;
 use crate::placement;
 
-/// Connections of one listener at a time; others wait in its backlog.
-pub(super) const MAX_CONNECTIONS: usize = 16;
 /// Limit in bytes of the head of a request.
 pub(super) const MAX_REQUEST: usize = 64 << 10;
-/// Time for a connection, with its request and its response.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// The same for the control socket, whose requests can open volumes on other machines.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 /// Pause after a failed accept, as with too many open files.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
@@ -76,11 +72,14 @@ fn to_tokio_tcp(listener: TcpListener) -> io::Result<tokio::net::TcpListener> {
 }
 
 async fn serve_unix(listener: tokio::net::UnixListener, document: Arc<Document>) {
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
+    let (mut clients, executor) = (Clients::new(), Arc::new(Executor::new(document)));
+    while let Some(permit) = clients.admit().await {
         match listener.accept().await {
             Ok((socket, _)) if socket.peer_cred().is_ok_and(|peer| is_trusted(peer.uid())) => {
-                tokio::spawn(answer(socket, Arc::clone(&document), Access::All, permit));
+                let client = Client::new();
+                let answered =
+                    answer(socket, Arc::clone(&executor), Access::All, Arc::clone(&client), permit);
+                clients.add(client, tokio::spawn(answered).abort_handle());
             }
             Ok((socket, _)) => {
                 let user = socket.peer_cred().map_or(u32::MAX, |peer| peer.uid());
@@ -92,11 +91,14 @@ async fn serve_unix(listener: tokio::net::UnixListener, document: Arc<Document>)
 }
 
 async fn serve_tcp(listener: tokio::net::TcpListener, document: Arc<Document>) {
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
+    let (mut clients, executor) = (Clients::new(), Arc::new(Executor::new(document)));
+    while let Some(permit) = clients.admit().await {
         match listener.accept().await {
             Ok((socket, _)) => {
-                drop(tokio::spawn(answer(socket, Arc::clone(&document), Access::Read, permit)))
+                let client = Client::new();
+                let answered =
+                    answer(socket, Arc::clone(&executor), Access::Read, Arc::clone(&client), permit);
+                clients.add(client, tokio::spawn(answered).abort_handle());
             }
             Err(error) => pause(&error).await,
         }
@@ -111,26 +113,26 @@ async fn pause(error: &io::Error) {
 /// Answers one request, and closes the connection.
 async fn answer(
     socket: impl AsyncRead + AsyncWrite + Unpin,
-    document: Arc<Document>,
+    executor: Arc<Executor>,
     access: Access,
+    client: Arc<Client>,
     _permit: OwnedSemaphorePermit,
 ) {
     let service = service_fn(|request: hyper::Request<Incoming>| {
-        let document = Arc::clone(&document);
+        let (executor, client) = (Arc::clone(&executor), Arc::clone(&client));
         async move {
             let is_command = access == Access::All && request.uri().path().starts_with(commands::PREFIX);
-            Ok::<_, Infallible>(if is_command {
-                commands::execute(request, document).await
-            } else {
-                respond(&request, &document)
-            })
+            if is_command {
+                return Ok::<_, Infallible>(executor.execute(request, &client).await);
+            }
+            client.set_answered_within(TIMEOUT);
+            Ok(respond(&request, executor.document()).map(ResponseBody::Parts))
         }
     });
     let mut http = http1::Builder::new();
     http.keep_alive(false).max_buf_size(MAX_REQUEST).timer(TokioTimer::new()).header_read_timeout(TIMEOUT);
     let connection = http.serve_connection(TokioIo::new(socket), service);
-    let limit = if access == Access::All { COMMAND_TIMEOUT } else { TIMEOUT };
-    if let Ok(Err(error)) = tokio::time::timeout(limit, connection).await {
+    if let Some(Err(error)) = client.drive(connection).await {
         log::debug!("control socket: {error}");
     }
 }

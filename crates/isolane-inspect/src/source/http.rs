@@ -1,6 +1,6 @@
 //! One request to a control socket.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,6 +20,8 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(130);
 /// Limit in bytes of the response to a command.
 const MAX_REPLY: usize = 8 << 20;
 const MAX_HEADERS: usize = 32;
+/// Limit in bytes of a line of a response without an end.
+const MAX_LINE: u64 = 1 << 20;
 
 /// Returns the body of the response.
 pub fn get(path: &Path, target: &str, limit: usize) -> Result<Vec<u8>, String> {
@@ -56,11 +58,61 @@ pub fn execute(path: &Path, method: &str, target: &str, body: &Value) -> Result<
     }
 }
 
+/// Returns the body of a response that has lines.
+///
+/// # Errors
+/// The program rejects the request, or does not answer.
+pub fn read_lines(path: &Path, target: &str) -> Result<String, String> {
+    String::from_utf8(get(path, target, MAX_REPLY)?).map_err(|error| error.to_string())
+}
+
+/// Passes the lines of a response without an end to a function, until it returns `false`.
+///
+/// # Errors
+/// The text of the program if it rejects the request, or the end of the program.
+pub fn follow(path: &Path, target: &str, mut next: impl FnMut(&str) -> bool) -> Result<(), String> {
+    let head = format!("GET {target} HTTP/1.0\r\nHost: isolane\r\n\r\n");
+    let mut socket = connect(path, TIMEOUT)?;
+    socket.write_all(head.as_bytes()).map_err(|error| error.to_string())?;
+    let mut lines = BufReader::new(socket);
+    let mut read = || {
+        let mut line = String::new();
+        match lines.by_ref().take(MAX_LINE).read_line(&mut line) {
+            Ok(0) => Err("the program has ended, or closed the connection".to_owned()),
+            Ok(_) => Ok(line),
+            Err(error) => Err(error.to_string()),
+        }
+    };
+    let status = read()?;
+    while !read()?.trim_end().is_empty() {}
+    if status.split(' ').nth(1) != Some("200") {
+        let problem: Value = serde_json::from_str(&read()?).unwrap_or_default();
+        let detail = problem["detail"].as_str().map(str::to_owned);
+        return Err(
+            detail.unwrap_or_else(|| format!("the program rejects the request: {}", status.trim_end()))
+        );
+    }
+    while next(read()?.trim_end()) {}
+    Ok(())
+}
+
 /// Sends a request, and returns status and body of the response.
 fn send(path: &Path, request: &[u8], limit: usize, time: Duration) -> Result<(u16, Vec<u8>), String> {
     let until = Instant::now() + time;
-    let late =
-        || format!("no response within {} s; the program may be stopped or overloaded", time.as_secs());
+    let socket = connect(path, time)?;
+    let response = exchange(socket, request, limit, until).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => late(time),
+        _ => error.to_string(),
+    })?;
+    if response.len() > limit { Err(too_long(limit)) } else { take_body(response) }
+}
+
+fn late(time: Duration) -> String {
+    format!("no response within {} s; the program may be stopped or overloaded", time.as_secs())
+}
+
+/// Connects to a program of a user that this one trusts.
+fn connect(path: &Path, time: Duration) -> Result<UnixStream, String> {
     let socket = unix_socket::connect(path, time).map_err(|error| match error {
         Errno::ACCESS => "permission denied; run as the user of the program".to_owned(),
         Errno::NOENT => "no such socket; name a control socket, or a target as nvme+tcp://HOST".to_owned(),
@@ -69,15 +121,11 @@ fn send(path: &Path, request: &[u8], limit: usize, time: Duration) -> Result<(u1
             "not a socket; read a file of `isolane snapshot` with --from".to_owned()
         }
         Errno::CONNREFUSED => "no program listens there; it may have ended".to_owned(),
-        Errno::AGAIN => late(),
+        Errno::AGAIN => late(time),
         _ => error.to_string(),
     })?;
     check_server(&socket)?;
-    let response = exchange(socket, request, limit, until).map_err(|error| match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => late(),
-        _ => error.to_string(),
-    })?;
-    if response.len() > limit { Err(too_long(limit)) } else { take_body(response) }
+    Ok(socket)
 }
 
 fn check_server(socket: &UnixStream) -> Result<(), String> {

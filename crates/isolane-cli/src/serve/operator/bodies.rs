@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use isolane_inspect::program::Reply;
+use isolane_target::NamespaceState;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -334,6 +335,26 @@ pub struct DisconnectedCount {
     pub connections: usize,
 }
 
+/// A level of the log.
+#[derive(Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LogLevel {
+    /// Least severe level whose lines are logged.
+    pub level: Level,
+}
+
+/// Levels of the log.
+#[derive(Clone, Copy, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
 /// An error of RFC 9457.
 #[derive(Serialize, JsonSchema)]
 pub struct Problem {
@@ -345,6 +366,17 @@ pub struct Problem {
     pub title: String,
     /// Culprit, cause, and remedy.
     pub detail: String,
+}
+
+/// Returns the name of a state.
+pub fn state_name(state: NamespaceState) -> &'static str {
+    match state {
+        NamespaceState::Online => "online",
+        NamespaceState::Stalled => "stalled",
+        NamespaceState::Failed => "failed",
+        NamespaceState::Offline => "offline",
+        NamespaceState::Closing => "closing",
+    }
 }
 
 /// Returns a response with this body.

@@ -32,8 +32,7 @@ pub fn document() -> Value {
 fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     let mut responses = Map::new();
     if let Some((status, schema)) = route.success {
-        responses
-            .insert(status.to_string(), response("Success", "application/json", json!(schema(generator))));
+        responses.insert(status.to_string(), response("Success", route.media, json!(schema(generator))));
     }
     let too_long = route.body.map(|_| 413);
     for status in route.errors.iter().copied().chain(too_long).chain([503]) {

@@ -8,8 +8,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::json;
 
 use super::bodies::{
-    Add, AppliedChanges, Apply, Closed, ConnectionList, Disconnect, DisconnectedCount, Edits, NamespaceList,
-    NoOptions, Open, Opened, ProgramInfo, Protected, ReadOnly, Replace, Resize, Resized, Upgrade,
+    Add, AppliedChanges, Apply, Closed, ConnectionList, Disconnect, DisconnectedCount, Edits, LogLevel,
+    NamespaceList, NoOptions, Open, Opened, ProgramInfo, Protected, ReadOnly, Replace, Resize, Resized,
+    Upgrade,
 };
 
 /// Returns the schema of a body.
@@ -24,6 +25,8 @@ pub struct Route {
     pub body: Option<RequestBody>,
     /// Status and body of success; `None` if there is no response then.
     pub success: Option<(u16, SchemaFn)>,
+    /// Media type of success.
+    pub media: &'static str,
     /// Statuses of errors.
     pub errors: &'static [u16],
 }
@@ -112,6 +115,10 @@ fn ok<T: JsonSchema>() -> Option<(u16, SchemaFn)> {
     Some((200, schema::<T>))
 }
 
+fn lines(_: &mut SchemaGenerator) -> Schema {
+    schemars::json_schema!({ "type": "string" })
+}
+
 fn any_object(_: &mut SchemaGenerator) -> Schema {
     schemars::json_schema!({ "type": "object" })
 }
@@ -123,7 +130,7 @@ fn route(
     success: Option<(u16, SchemaFn)>,
     errors: &'static [u16],
 ) -> Route {
-    Route { method, path: path.to_owned(), summary, body, success, errors }
+    Route { method, path: path.to_owned(), summary, body, success, media: "application/json", errors }
 }
 
 fn general() -> Vec<Route> {
@@ -163,6 +170,34 @@ fn general() -> Vec<Route> {
             body::<Disconnect>(),
             ok::<DisconnectedCount>(),
             &[400, 404, 409],
+        ),
+        Route {
+            media: EVENTS,
+            ..route(
+                ("GET", "/v1/events"),
+                "The last events, an object of JSON in each line",
+                None,
+                Some((200, lines)),
+                &[],
+            )
+        },
+        Route {
+            media: EVENTS,
+            ..route(
+                ("GET", "/v1/events/follow"),
+                "Later events, without an end; an empty line follows each 10 s without one",
+                None,
+                Some((200, lines)),
+                &[],
+            )
+        },
+        route(("GET", "/v1/log-level"), "The level of the log", None, ok::<LogLevel>(), &[]),
+        route(
+            ("POST", "/v1/log-level"),
+            "Sets the level of the log, until the program ends",
+            body::<LogLevel>(),
+            ok::<LogLevel>(),
+            &[400],
         ),
         route(("GET", "/v1/upgrade"), "Describes the program", None, ok::<ProgramInfo>(), &[]),
         route(
@@ -238,6 +273,9 @@ fn namespaces(all: &str) -> Vec<Route> {
         ),
     ]
 }
+
+/// Media type of events.
+const EVENTS: &str = "application/x-ndjson";
 
 #[cfg(test)]
 mod tests {
