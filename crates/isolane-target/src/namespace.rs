@@ -10,7 +10,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use isolane_proto::subsystem::{Generation, Host, MAX_NSID, NamespaceConfig, NamespaceGeometry, SubsystemId};
+use isolane_proto::subsystem::{
+    Generation, Host, MAX_NSID, NamespaceConfig, NamespaceGeometry, SubsystemId, is_listed,
+};
 use isolane_volume::Volume;
 use isolane_volume::nested::address_of;
 use isolane_wire::Nqn;
@@ -256,8 +258,7 @@ impl Namespaces {
     /// Whether a namespace that a host sees has no volume at present.
     pub(crate) fn is_offline_for(&self, subsystem: SubsystemId, nsid: u32, host: &Host) -> bool {
         let offline = self.ids.get(subsystem.number()).and_then(|ids| ids.offline.get(&nsid));
-        let is_listed = |hosts: &Vec<Nqn>| host.nqn.is_some_and(|nqn| hosts.contains(&nqn));
-        offline.is_some_and(|offline| offline.hosts.as_ref().is_none_or(is_listed))
+        offline.is_some_and(|offline| is_listed(offline.hosts.as_deref(), host))
     }
 
     /// Whether a namespace has no volume at present.

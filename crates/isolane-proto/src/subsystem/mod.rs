@@ -63,6 +63,7 @@ pub use connect::parse_host;
 pub use host_page::HostPage;
 pub use io::{IoCommand, parse_io, parse_ranges};
 pub use listener::{ListenerId, ListenerState};
+pub use namespace::is_listed;
 pub use port::{Port, PortState, ResumedQueue, SubsystemState};
 pub use shared::{ControllerStatus, IoCounters, IoTotals};
 

@@ -94,6 +94,6 @@ impl NamespaceConfig {
 }
 
 /// Whether a list names a host; `None` names all.
-pub(super) fn is_listed(hosts: Option<&[Nqn]>, host: &Host) -> bool {
+pub fn is_listed(hosts: Option<&[Nqn]>, host: &Host) -> bool {
     hosts.is_none_or(|hosts| host.nqn.is_some_and(|nqn| hosts.contains(&nqn)))
 }
