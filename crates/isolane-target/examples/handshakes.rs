@@ -10,7 +10,7 @@ use std::fs::{self, Permissions};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -83,7 +83,7 @@ fn options(host: &str, keys: (Option<PathBuf>, Option<PathBuf>), lanes: usize) -
 }
 
 /// Prints the additional time of each queue, in milliseconds.
-fn connect(first: usize, last: usize, key: &std::path::Path) {
+fn connect(first: usize, last: usize, key: &Path) {
     for &hash in Hash::ALL {
         for &group in DhGroup::ALL {
             let target = start(first, Policy { hashes: vec![hash], groups: vec![group] });
@@ -134,7 +134,7 @@ fn median(values: &mut [f64]) -> f64 {
 }
 
 /// Prints the speed of reads with a flood in relation to the speed without, in windows that alternate.
-fn flood(first: usize, last: usize, key: &std::path::Path) {
+fn flood(first: usize, last: usize, key: &Path) {
     let policy = Policy { hashes: vec![Hash::Sha256], groups: vec![DhGroup::Ffdhe3072] };
     let target = start(first, policy.clone());
     cpu::pin(last).expect("the core is allowed");
@@ -147,6 +147,7 @@ fn flood(first: usize, last: usize, key: &std::path::Path) {
         for _ in 0..FLOODERS {
             scope.spawn(|| attack_at(&rate, &done, address, &policy));
         }
+        measure_cost((&rate, &done));
         for depth in [1, 32] {
             for per_second in [100, 300, 1000] {
                 measure_flood(&target, &mut client, depth, per_second, (&rate, &done));
@@ -154,6 +155,37 @@ fn flood(first: usize, last: usize, key: &std::path::Path) {
         }
         rate.store(STOP, Ordering::Relaxed);
     });
+}
+
+/// Prints the processor time that handshakes need, which other programs do not change.
+fn measure_cost((rate, done): (&AtomicU64, &AtomicU64)) {
+    let (before, reactor, auth) =
+        (done.load(Ordering::Relaxed), ticks("isolane-core"), ticks("isolane-auth"));
+    rate.store(100, Ordering::Relaxed);
+    std::thread::sleep(20 * WINDOW);
+    rate.store(0, Ordering::Relaxed);
+    std::thread::sleep(WINDOW);
+    let count = (done.load(Ordering::Relaxed) - before) as f64;
+    let us = |ticks: u64| ticks as f64 * 1e4 / count;
+    println!(
+        "{{\"measurement\":\"cost\",\"group\":\"FFDHE3072\",\"handshakes\":{count},\"reactor_us\":{:.0},\
+         \"auth_threads_us\":{:.0}}}",
+        us(ticks("isolane-core") - reactor),
+        us(ticks("isolane-auth") - auth)
+    );
+}
+
+/// Returns the processor time of all threads whose name contains `name`, in hundredths of a second.
+fn ticks(name: &str) -> u64 {
+    let tasks = fs::read_dir("/proc/self/task").expect("the kernel lists the threads").flatten();
+    let stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    let used = stats.filter_map(|stat| {
+        let (command, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
+        let mut times = rest.split_whitespace().skip(11).map(str::parse::<u64>);
+        let used = times.next()?.ok()? + times.next()?.ok()?;
+        command.contains(name).then_some(used)
+    });
+    used.sum()
 }
 
 fn measure_flood(
