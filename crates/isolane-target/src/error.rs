@@ -107,11 +107,6 @@ pub enum StartError {
     /// An address is given more than once.
     #[error("{0} is given twice: name every address once")]
     SameAddress(SocketAddr),
-    /// No port has the address of a socket in [`TargetConfig::sockets`](crate::TargetConfig::sockets).
-    #[error(
-        "the process was given a socket that listens on {0}, but no port does: configure one, or close the socket"
-    )]
-    UnusedSocket(SocketAddr),
     /// A listener does not support a socket option.
     #[error("cannot listen on {address}: {error}")]
     SocketOption {

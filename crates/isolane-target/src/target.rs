@@ -97,10 +97,10 @@ impl Target {
         Target::start_with(config, None)
     }
 
-    fn start_with(config: TargetConfig, mut resumed: Option<Resumed<'_>>) -> Result<Target, StartError> {
+    fn start_with(mut config: TargetConfig, mut resumed: Option<Resumed<'_>>) -> Result<Target, StartError> {
         config.check()?;
         let max_descriptors = descriptors::raise_limit();
-        let mut given = config.sockets.clone();
+        let mut given = std::mem::take(&mut config.sockets);
         let mut open = |port: &TargetPort| {
             if let Some(listener) = resumed.as_mut().and_then(|resumed| resumed.listener(port)) {
                 return Ok(listener);
@@ -113,8 +113,10 @@ impl Target {
             listen.open(is_dual_stack(listen.address, all))
         };
         let listeners = config.listen.iter().map(&mut open).collect::<Result<Vec<_>, _>>()?;
-        if let Some(address) = given.iter().find_map(|socket| socket.local_addr().ok()) {
-            return Err(StartError::UnusedSocket(address));
+        for address in given.drain(..).filter_map(|socket| socket.local_addr().ok()) {
+            log::warn!(
+                "{address}: a socket that listens there was passed on, but no port does; hosts wait in it"
+            );
         }
         let local_addrs: Vec<SocketAddr> =
             listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();

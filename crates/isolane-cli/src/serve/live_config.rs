@@ -51,11 +51,14 @@ impl LiveConfig {
         &mut self,
         inherited: Option<File>,
         ports: &mut [TargetPort],
+        kinds: &Kinds,
     ) -> Result<Option<u64>, Failure> {
         let current = self.current.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let Some(directory) = &current.running.server.state else { return Ok(None) };
+        // Another directory waits for a restart.
+        let Some(directory) = current.served(kinds)?.server.state else { return Ok(None) };
+        let is_resumed = inherited.is_some();
         let state = State::open(directory.as_path(), inherited)?;
-        let generation = state.start(&current.running)?;
+        let generation = state.start(&current.running, is_resumed)?;
         state.number(ports);
         self.state = Some(state);
         Ok(Some(generation))

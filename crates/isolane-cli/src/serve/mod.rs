@@ -437,7 +437,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
     }
     let state_lock = handover.take_state_lock();
-    let first_generation = file.as_mut().map(|file| file.open_state(state_lock, &mut ports)).transpose()?;
+    let first_generation =
+        file.as_mut().map(|file| file.open_state(state_lock, &mut ports, &kinds)).transpose()?;
     file::inherit(handover.take_files());
     let (opened, conditions) = subsystem::open(planned, &args, &kinds)?;
     match file::close_inherited() {

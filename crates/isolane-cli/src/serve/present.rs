@@ -36,11 +36,15 @@ impl<'a> Present<'a> {
     /// `subsystems` are those of [`Operator::subsystems`].
     ///
     /// # Errors
-    /// A request of an operator is in progress.
+    /// A request of an operator is in progress, or the operator cannot change the target any longer.
     pub fn hold(
         operator: &'a Operator,
         subsystems: &'a BTreeMap<String, Arc<SubsystemOperator>>,
     ) -> Result<Present<'a>, String> {
+        // A target that continued after an upgrade had failed is another one than that of the operator.
+        if operator.target.discovery_generation().is_err() {
+            return Err("an upgrade has failed before; restart the target".to_owned());
+        }
         let busy = || "a change of the configuration is in progress; try again when it has ended".to_owned();
         let current = operator.file.as_ref().map(|file| file.try_lock().ok_or_else(busy)).transpose()?;
         let hold = |(nqn, operator): (&'a String, &'a Arc<SubsystemOperator>)| {
@@ -106,10 +110,7 @@ impl<'a> Present<'a> {
                 "namespace {nsid} ({name}) would lose its data; remove it first, or restart the target"
             ));
         }
-        match volume.conditions().into_iter().find(|condition| condition.is_failure) {
-            Some(condition) => Err(format!("namespace {nsid}: {}: {}", condition.name, condition.text)),
-            None => Ok(()),
-        }
+        failure(nsid, volume).map_or(Ok(()), Err)
     }
 
     /// Returns the configuration with which this program continues if the other one does not. `started` is that of its
@@ -142,6 +143,12 @@ impl<'a> Present<'a> {
         }
         Ok(config)
     }
+}
+
+/// Returns the failure of a volume, which another program would not know of.
+pub fn failure(nsid: u32, volume: &dyn Volume) -> Option<String> {
+    let condition = volume.conditions().into_iter().find(|condition| condition.is_failure)?;
+    Some(format!("namespace {nsid}: {}: {}", condition.name, condition.text))
 }
 
 fn to_offline(HandedNamespace { nsid, spec, reason, .. }: &HandedNamespace) -> OfflineVolume {

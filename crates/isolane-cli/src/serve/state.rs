@@ -37,13 +37,14 @@ impl State {
         Ok(State { directory: directory.to_owned(), lock, content: Mutex::new(content) })
     }
 
-    /// Records everything that a target shows at its start. Returns the first generation of the discovery log.
-    pub fn start(&self, config: &Config) -> Result<u64, Failure> {
+    /// Records everything that a target shows at its start. Returns the first generation of the discovery log. A target
+    /// that continues another one shows nothing new, so nothing is written then.
+    pub fn start(&self, config: &Config, is_resumed: bool) -> Result<u64, Failure> {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let mut generation = 0;
         self.change(|content| {
-            generation = content.generation.max(since_epoch);
-            content.generation = generation + GENERATIONS;
+            generation = if is_resumed { content.generation } else { content.generation.max(since_epoch) };
+            content.generation = if is_resumed { generation } else { generation + GENERATIONS };
             add_ports(content, config)?;
             add_nsids(content, config);
             Ok(())
@@ -201,7 +202,7 @@ mod tests {
     fn numbers_outlive_the_target() {
         let directory = tempfile::tempdir().unwrap();
         let state = State::open(directory.path(), None).unwrap();
-        let first = state.start(&config(&["left", "right"], &[1, 3])).unwrap();
+        let first = state.start(&config(&["left", "right"], &[1, 3]), false).unwrap();
         assert_eq!(ids(&state, &["left", "right", "middle"]), [Some(1), Some(2), None]);
         assert_eq!(state.free_nsid(A).unwrap(), 4);
         state.add_namespace(A, 4).unwrap();
@@ -211,7 +212,7 @@ mod tests {
         drop(state);
 
         let state = State::open(directory.path(), None).unwrap();
-        let second = state.start(&config(&["right", "left"], &[])).unwrap();
+        let second = state.start(&config(&["right", "left"], &[]), false).unwrap();
         assert!(second >= first + GENERATIONS, "{first}, {second}");
         assert_eq!(ids(&state, &["left", "right", "middle"]), [Some(1), Some(2), Some(3)]);
         assert_eq!(state.free_nsid(A).unwrap(), 5);
@@ -225,7 +226,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let state = State::open(directory.path(), None).unwrap();
         let config = config(&["left"], &[1]);
-        let first = state.start(&config).unwrap();
+        let first = state.start(&config, false).unwrap();
         let recorded = || state_file::read(directory.path()).unwrap().unwrap().generation;
         for generation in first..first + 3 * GENERATIONS {
             state.prepare(generation, &config, &config).unwrap();
@@ -233,14 +234,14 @@ mod tests {
         }
         drop(state);
         let state = State::open(directory.path(), None).unwrap();
-        assert!(state.start(&config).unwrap() > first + 3 * GENERATIONS);
+        assert!(state.start(&config, false).unwrap() > first + 3 * GENERATIONS);
     }
 
     #[test]
     fn number_that_is_not_recorded_is_not_used() {
         let directory = tempfile::tempdir().unwrap();
         let state = State::open(directory.path(), None).unwrap();
-        state.start(&config(&["left"], &[1])).unwrap();
+        state.start(&config(&["left"], &[1]), false).unwrap();
         let obstacle = directory.path().join(".state.json.new");
         fs::create_dir(&obstacle).unwrap();
         assert!(state.add_namespace(A, 2).is_err());

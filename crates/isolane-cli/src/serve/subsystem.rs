@@ -142,8 +142,13 @@ pub fn open(planned: Vec<Planned>, args: &Args, kinds: &Kinds) -> Result<(Vec<Op
                 }
                 opened => opened.map_err(Failure::from_error)?,
             };
+            if let Err(reason) = keep_size(nsid, &*volume, before.iter().flatten()) {
+                let (name, reason) = (spec.name(), conditions.keep_missing(nsid, &spec, Some(reason)));
+                offline.push(OfflineVolume { nsid, name, reason });
+                missing.push((nsid, spec));
+                continue;
+            }
             conditions.add(&volume);
-            keep_size(nsid, &*volume, before.iter().flatten());
             if nqn::has_identity(kinds, &spec)? {
                 identities.push(volume.identity().uuid);
             }
@@ -169,13 +174,27 @@ pub fn open(planned: Vec<Planned>, args: &Args, kinds: &Kinds) -> Result<(Vec<Op
 }
 
 /// Gives a volume the size that it had in the program before, which can be less than that of its file.
-fn keep_size<'a>(nsid: u32, volume: &dyn Volume, mut before: impl Iterator<Item = &'a HandedNamespace>) {
-    let Some(bytes) = before.find(|one| one.nsid == nsid).and_then(|one| one.bytes) else { return };
-    if volume.blocks() * u64::from(volume.info().block_size) != bytes
+///
+/// # Errors
+/// The volume is smaller: to make it larger would show zeros in place of data.
+fn keep_size<'a>(
+    nsid: u32,
+    volume: &dyn Volume,
+    mut before: impl Iterator<Item = &'a HandedNamespace>,
+) -> Result<(), String> {
+    let Some(bytes) = before.find(|one| one.nsid == nsid).and_then(|one| one.bytes) else { return Ok(()) };
+    let present = volume.blocks() * u64::from(volume.info().block_size);
+    if present < bytes {
+        return Err(format!(
+            "it has {present} bytes, and had {bytes} before the upgrade; check what made it smaller"
+        ));
+    }
+    if present > bytes
         && let Err(error) = volume.resize(Some(bytes), true)
     {
         log::warn!("namespace {nsid}: {error}");
     }
+    Ok(())
 }
 
 /// Opens all volumes at the same time, because each can wait for other machines.

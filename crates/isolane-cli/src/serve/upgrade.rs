@@ -20,13 +20,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use isolane_reactor::inherited;
-use isolane_target::{Frozen, FrozenState, Target, TargetConfig};
+use isolane_target::{FrozenState, Target, TargetConfig};
 use isolane_volume::Volume;
 use serde::Deserialize;
 
 use super::handover::{self, Handover};
 use super::operator::Operator;
-use super::present::Present;
+use super::present::{Present, failure};
 use super::state::State;
 use super::upgrade_request::Request;
 use crate::failure::{Context, Failure};
@@ -38,7 +38,7 @@ pub struct Started(TargetConfig);
 impl Started {
     /// Returns a copy of a configuration.
     pub fn from_config(config: &TargetConfig) -> Started {
-        let mut config = config.clone();
+        let mut config = TargetConfig { sockets: Vec::new(), ..config.clone() };
         config.subsystems.iter_mut().for_each(|subsystem| subsystem.volumes.clear());
         Started(config)
     }
@@ -90,9 +90,16 @@ impl Running<'_> {
         };
         handover.files = files.iter().map(AsRawFd::as_raw_fd).collect();
         handover.state_lock = state_lock.as_ref().map(AsRawFd::as_raw_fd);
-        let state = match target.freeze(FREEZE_TIMEOUT).map(Frozen::hand_over) {
+        let frozen = target.freeze(FREEZE_TIMEOUT).map_err(|refused| refused.to_string());
+        // No volume fails any more once the target is frozen.
+        let handed_over = frozen.and_then(|frozen| {
+            let mut volumes = config.subsystems.iter().flat_map(|subsystem| &subsystem.volumes);
+            let failed = volumes.find_map(|(nsid, volume)| failure(*nsid, &**volume));
+            failed.map_or_else(|| Ok(frozen.hand_over()), Err)
+        });
+        let state = match handed_over {
             Ok(state) => state.context("the upgrade failed")?,
-            Err(refused) => return Ok((target, refused.to_string())),
+            Err(reason) => return Ok((target, reason)),
         };
         let report = target.shutdown(Duration::ZERO);
         let reason = match report.into_result() {

@@ -411,9 +411,11 @@ fn listens_on_sockets_of_the_service_manager() {
     succeed(&["info", &format!("nvme+tcp://{address}")]);
     kill(&target, "TERM");
     assert!(target.wait().unwrap().success());
-    let other = serve("127.0.0.1:0").output().unwrap();
-    let error = String::from_utf8(other.stderr).unwrap();
-    assert!(!other.status.success() && error.contains(&address.to_string()), "{error}");
+    let mut other = serve("127.0.0.1:0").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    BufReader::new(other.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    kill(&other, "TERM");
+    let log = String::from_utf8(other.wait_with_output().unwrap().stderr).unwrap();
+    assert!(log.contains(&format!("{address}: a socket that listens there was passed on")), "{log}");
 }
 
 #[test]
