@@ -40,6 +40,14 @@ pub fn replace(path: &Path, old: &str, new: &str) -> Result<(), ReplaceError> {
     replace_with(path, old, new, &mut |_| Ok(()))
 }
 
+/// Finds out whether the content of a file can be replaced by `new`: does what [`replace`] does, up to the exchange.
+///
+/// # Errors
+/// The step that failed.
+pub fn can_replace(path: &Path, new: &str) -> Result<(), ReplaceError> {
+    write_temporary(path, new, &mut |_| Ok(())).map(drop)
+}
+
 /// Steps in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
@@ -74,16 +82,29 @@ impl Step {
 type Fault<'a> = &'a mut dyn FnMut(Step) -> io::Result<()>;
 
 fn replace_with(path: &Path, old: &str, new: &str, fault: Fault<'_>) -> Result<(), ReplaceError> {
+    let (path, temporary) = write_temporary(path, new, fault)?;
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    attempt(Step::Exchange, fault, || exchange(&temporary.0, &path))?;
+    let is_expected = read(&temporary.0).is_ok_and(|found| found == old);
+    let synced = attempt(Step::SyncDirectory, fault, || File::open(directory)?.sync_all());
+    if is_expected && synced.is_ok() {
+        return Ok(());
+    }
+    attempt(Step::Exchange, &mut |_| Ok(()), || exchange(&temporary.0, &path))?;
+    if is_expected { synced } else { Err(ReplaceError::Changed) }
+}
+
+/// Returns the file that `path` leads to, and a synced temporary file next to it with its owner and mode.
+fn write_temporary(path: &Path, new: &str, fault: Fault<'_>) -> Result<(PathBuf, Temporary), ReplaceError> {
     let path = attempt(Step::Find, fault, || fs::canonicalize(path))?;
     let status = attempt(Step::Find, fault, || path.metadata())?;
-    let directory = path.parent().unwrap_or(Path::new("/")).to_owned();
+    let directory = path.parent().unwrap_or(Path::new("/"));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = directory.join(format!(".{name}.{}.new", process::id()));
     let mut options = OpenOptions::new();
     let options = options.write(true).create_new(true).mode(0o600);
     let mut file = attempt(Step::Create, fault, || options.open(&temporary))?;
-    // Deletes the temporary file, which has the old content at the end.
-    let _cleanup = Cleanup(temporary.clone());
+    let temporary = Temporary(temporary);
     attempt(Step::Write, fault, || file.write_all(new.as_bytes()))?;
     attempt(Step::Owner, fault, || {
         let own = file.metadata()?;
@@ -93,14 +114,7 @@ fn replace_with(path: &Path, old: &str, new: &str, fault: Fault<'_>) -> Result<(
         file.set_permissions(status.permissions())
     })?;
     attempt(Step::Sync, fault, || file.sync_all())?;
-    attempt(Step::Exchange, fault, || exchange(&temporary, &path))?;
-    let is_expected = read(&temporary).is_ok_and(|found| found == old);
-    let synced = attempt(Step::SyncDirectory, fault, || File::open(&directory)?.sync_all());
-    if is_expected && synced.is_ok() {
-        return Ok(());
-    }
-    attempt(Step::Exchange, &mut |_| Ok(()), || exchange(&temporary, &path))?;
-    if is_expected { synced } else { Err(ReplaceError::Changed) }
+    Ok((path, temporary))
 }
 
 fn attempt<T>(
@@ -116,9 +130,10 @@ fn exchange(one: &Path, other: &Path) -> io::Result<()> {
     renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).map_err(io::Error::from)
 }
 
-struct Cleanup(PathBuf);
+/// A file that is deleted when this is dropped. At the end, it has the old content.
+struct Temporary(PathBuf);
 
-impl Drop for Cleanup {
+impl Drop for Temporary {
     fn drop(&mut self) {
         // A file that stays does no harm: its name starts with a dot, and nothing reads it.
         let _ = fs::remove_file(&self.0);
@@ -147,6 +162,17 @@ mod tests {
         assert_eq!(fs::read_to_string(path).unwrap(), text);
         assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o640);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn trial_finds_errors_and_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        assert!(can_replace(&path, "new").unwrap_err().to_string().contains("cannot find the file"));
+        fs::write(&path, "old").unwrap();
+        can_replace(&path, "new").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
     }
 
     #[test]

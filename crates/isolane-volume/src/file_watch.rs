@@ -116,7 +116,7 @@ impl Location {
         }
         let what = if found.is_ok() { "replaced" } else { "deleted" };
         Some(format!(
-            "the served file was {what}, and its data is lost when this process ends; to save it, stop the writes of \
+            "the served file was {what}, and its data is lost when its namespace or this process ends; to save it, stop the writes of \
              its hosts, then run cp --sparse=always /proc/{}/fd/{} {}",
             std::process::id(),
             self.descriptor,

@@ -64,7 +64,7 @@ enum Action {
     Set {
         /// Namespace ID
         nsid: u32,
-        /// Keys, as in docs/CONFIG.md; a list is a,b, and KEY= restores the default
+        /// Keys, as in docs/CONFIG.md; a list is a,b, or as in the file: 'qos={iops=500}', and KEY= restores the default
         #[arg(value_name = "KEY=VALUE", value_parser = parse_key, required = true)]
         keys: Vec<(String, String)>,
     },

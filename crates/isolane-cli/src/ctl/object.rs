@@ -24,7 +24,7 @@ enum Action {
     Add {
         /// Name in the file; NQN of a subsystem
         name: String,
-        /// Keys, as in docs/CONFIG.md; a list is a,b
+        /// Keys, as in docs/CONFIG.md; a list is a,b, or as in the file: 'qos={iops=500}'
         #[arg(value_name = "KEY=VALUE", value_parser = parse_key)]
         keys: Vec<(String, String)>,
     },
@@ -37,7 +37,7 @@ enum Action {
     Set {
         /// Name in the file; NQN of a subsystem
         name: String,
-        /// Keys, as in docs/CONFIG.md; a list is a,b, and KEY= restores the default
+        /// Keys, as in docs/CONFIG.md; a list is a,b, or as in the file: 'qos={iops=500}', and KEY= restores the default
         #[arg(value_name = "KEY=VALUE", value_parser = parse_key, required = true)]
         keys: Vec<(String, String)>,
     },

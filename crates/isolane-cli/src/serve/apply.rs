@@ -121,6 +121,8 @@ impl Operator {
             return Ok(Applied { changes: plan, opened: Vec::new(), closed: true });
         }
         let keys = ConfiguredKeys::read(&new).map_err(|error| unusable("unusable key", &error))?;
+        // Volumes that grow or are created stay so, also if the file cannot be written after that.
+        file.check_write(current, text).map_err(|error| Reply::problem(409, "file not written", error))?;
         let opened = |nqn: &Nqn, nsid| Some(self.find(nqn.as_str())?.specs().get(&nsid)?.spec.clone());
         let differences = Differences::new(&current.running, &new, opened);
         let specs = differences.to_open();

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use isolane_config::{Config, Effect, diff, edit, replace};
+use isolane_config::{Config, Effect, ReplaceError, can_replace, diff, edit, replace};
 use isolane_target::TargetPort;
 use isolane_volumes::Kinds;
 
@@ -117,11 +117,28 @@ impl LiveConfig {
         .with_hint(format_args!("run `isolane config apply {path}` first, or undo them")))
     }
 
+    /// Finds out whether [`LiveConfig::write`] would succeed.
+    ///
+    /// # Errors
+    /// Those of [`LiveConfig::write`].
+    pub fn check_write(&self, current: &Current, text: &str) -> Result<(), Failure> {
+        self.write_with(current, text, |_| can_replace(&self.path, text))
+    }
+
     /// Writes a new text into the file, unless the file has it.
     ///
     /// # Errors
     /// If the file has changes that are in neither text, or cannot be written.
     pub fn write(&self, current: &Current, text: &str) -> Result<(), Failure> {
+        self.write_with(current, text, |found| replace(&self.path, found, text))
+    }
+
+    fn write_with(
+        &self,
+        current: &Current,
+        text: &str,
+        write: impl FnOnce(&str) -> Result<(), ReplaceError>,
+    ) -> Result<(), Failure> {
         let found = self.read()?;
         if found == text {
             return Ok(());
@@ -134,7 +151,8 @@ impl LiveConfig {
                 "it has changes that are neither applied nor in the new text; add them, or undo them";
             return Err(failed(&reason));
         }
-        replace(&self.path, &found, text).map_err(|error| failed(&error))
+        let hint = "let the user of the target write there, or change only the target, with --runtime";
+        write(&found).map_err(|error| failed(&error).with_hint(hint))
     }
 }
 

@@ -139,7 +139,8 @@ use crate::volume;
 /// Options follow after commas, as in disk.img,size=10G,block-size=4096. Volumes made
 /// of others accept only ro, nsid, uuid, group, and their own options.
 ///
-///   size=10G              create a sparse file of this size if it is missing
+///   size=10G              create a sparse file of this size if it is missing; of a
+///                         larger file, serve as much
 ///   block-size=512|4096   size of a logical block in bytes (default: 512)
 ///   ro                    read-only
 ///   nsid=N                namespace ID

@@ -145,23 +145,28 @@ fn block_count(name: &str, file: &File, spec: &VolumeSpec, size: Option<u64>) ->
     let mut handle = file;
     let bytes = handle.seek(SeekFrom::End(0)).map_err(|error| to_open_error(name, &error, spec.read_only))?;
     let block_size = u64::from(spec.block_size);
-    if bytes < block_size {
+    let served = size.map_or(bytes, |size| size.min(bytes));
+    if served < block_size {
         let reason = match bytes {
             0 => "file is empty".to_owned(),
-            _ => format!("{bytes} bytes is less than one block of {block_size}"),
+            _ => format!("{served} bytes is less than one block of {block_size}"),
         };
         let wanted = size.map_or_else(|| "10G".to_owned(), format_size);
         let remedy = format!("set its size with `truncate -s {wanted} {name}`");
         return Err(OpenError::invalid(name, reason, remedy));
     }
-    if let Some(size) = size.filter(|size| *size != bytes) {
+    if let Some(size) = size.filter(|size| *size > bytes) {
         let reason = format!("the existing file has {}, not {}", format_size(bytes), format_size(size));
         return Err(OpenError::invalid(name, reason, "omit size= to keep its size, or use another path"));
     }
-    if !bytes.is_multiple_of(block_size) {
-        log::warn!("{name}: the last {} bytes are not a whole block and are not served", bytes % block_size);
+    if served < bytes {
+        let (bytes, served) = (format_size(bytes), format_size(served));
+        log::warn!("{name}: the file has {bytes}; only the first {served} are served");
     }
-    Ok(bytes / block_size)
+    if !served.is_multiple_of(block_size) {
+        log::warn!("{name}: the last {} bytes are not a whole block and are not served", served % block_size);
+    }
+    Ok(served / block_size)
 }
 
 /// Warns if a power cut can tear a block: one block is always reported as atomic (AWUPF is 0's

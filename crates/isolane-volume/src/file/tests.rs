@@ -355,6 +355,7 @@ fn open_errors_name_a_remedy() {
         assert!(message.contains(expected), "{volume:?}: {message}");
     }
     assert_eq!(dir.open("odd").unwrap().info().blocks, 9);
+    assert_eq!(dir.open("odd,size=4K").unwrap().info().blocks, 8, "a part, as after a shrink");
 }
 
 #[test]
