@@ -125,6 +125,26 @@ fn unusable_programs_are_refused_and_the_target_continues() {
     assert!(target.server.stop());
 }
 
+/// A program that is gone after its rehearsal cannot be executed.
+#[test]
+fn target_continues_after_its_threads_have_ended() {
+    let target = serving();
+    let path = target.dir.path().join("gone");
+    let script = format!("#!/bin/sh\nrm -f \"$0\"\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_isolane"));
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let bench = verify(&target.server.volume(1), "2s");
+    wait_until(&target, || target.log().matches(" has connected").count() >= 2);
+    let error = target.refused(text(&path));
+    assert!(error.contains("cannot execute") && error.contains("this target continues"), "{error}");
+    // Its volumes are unknown to another upgrade, which must not end them.
+    let error = target.refused(env!("CARGO_BIN_EXE_isolane"));
+    assert!(error.contains("an upgrade has failed before; restart the target"), "{error}");
+    let output = bench.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}\n{}", String::from_utf8_lossy(&output.stderr), target.log());
+    assert!(target.server.stop());
+}
+
 #[test]
 fn hanging_program_is_ended_and_the_target_continues() {
     let target = serving();
