@@ -420,12 +420,12 @@ impl Set {
     /// Queues members of which the kernel has data from peers on the same machine, once the engine has fetched it.
     pub(crate) fn queue_unfetched(&self) {
         let is_wanted = |member: &&Member| member.events & EPOLLIN as u32 != 0 && !member.disabled;
-        let adopted = |member: &Member| member.adopted.clone();
-        let members: Vec<_> =
-            self.inner.lock().members.values().filter(is_wanted).filter_map(adopted).collect();
-        // Data that was there before has been reported, and is no new event of an edge-triggered member.
-        let is_empty = |it: &&Arc<Adopted>| it.events(false).is_some_and(|found| found & EPOLLIN as u32 == 0);
-        catch_up(members.iter().filter(is_empty)).into_iter().for_each(|fd| self.mark(fd));
+        let adopted = |it: &Member| Some((it.events & EPOLLET as u32 != 0, it.adopted.clone()?));
+        let all: Vec<_> = self.inner.lock().members.values().filter(is_wanted).filter_map(adopted).collect();
+        // Data of an edge-triggered member that was there before has been reported, and is no new event.
+        let has_data = |it: &Adopted| it.events(false).is_none_or(|found| found & EPOLLIN as u32 != 0);
+        let unreported = all.iter().filter(|(is_edge, it)| !(*is_edge && has_data(it)));
+        catch_up(unreported.map(|(_, it)| it)).into_iter().for_each(|fd| self.mark(fd));
     }
 
     /// Ends a wait whose time is over: returns the events of adopted members that own descriptors have reported.
