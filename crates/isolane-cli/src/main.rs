@@ -28,6 +28,7 @@ mod info;
 mod invocation;
 mod key;
 mod light;
+mod locks;
 mod logging;
 mod man;
 mod memory;

@@ -5,7 +5,7 @@
 
 use std::fs;
 
-use isolane_volume::spec::{Source, VolumeSpec};
+use isolane_volume::spec::{Source, SpecError, VolumeSpec};
 use isolane_volumes::Kinds;
 
 use crate::failure::Failure;
@@ -29,6 +29,15 @@ pub fn check(kinds: &Kinds, specs: &[VolumeSpec]) -> Result<(), Failure> {
     let leaves = leaves.map_err(Failure::from_error)?.concat();
     let requested = leaves.iter().map(bytes).fold(0, u64::saturating_add);
     Machine::read().map_or(Ok(()), |machine| machine.check(requested))
+}
+
+/// Whether a volume, or one beneath it, is in memory, so that its data ends with it.
+///
+/// # Errors
+/// If the volumes beneath it cannot be found.
+pub fn is_part_of(kinds: &Kinds, spec: &VolumeSpec) -> Result<bool, SpecError> {
+    let leaves = kinds.leaves(spec)?;
+    Ok(leaves.iter().any(|leaf| matches!(leaf.source, Source::Memory { .. })))
 }
 
 impl Machine {

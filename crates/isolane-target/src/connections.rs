@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use isolane_proto::subsystem::AssociationId;
+use isolane_proto::subsystem::{AssociationId, CloseReason};
 use isolane_wire::Nqn;
 
 use crate::apply::TargetControl;
@@ -14,7 +14,7 @@ use crate::counters::Counters;
 use crate::error::NamespaceError;
 use crate::event::TargetEvent;
 use crate::limits::{LimitKind, LimitScope};
-use crate::shared::{Message, Shared};
+use crate::shared::{Message, Shared, reason_text};
 
 /// Ends that an operator has requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +67,8 @@ impl TargetControl {
         let lanes = shared.describe_lanes();
         let of_peer = lanes.iter().filter(|it| it.status.peer == peer && it.status.qid != Some(0));
         let connections = of_peer.filter(|it| it.status.phase != ConnectionPhase::Closing);
-        let connections = connections.filter(|it| shared.retire(it.association, it.lane, REASON)).count();
+        let reason = reason_text(CloseReason::Requested);
+        let connections = connections.filter(|it| shared.retire(it.association, it.lane, reason)).count();
         Ok(Disconnected { associations, connections })
     }
 }
@@ -104,7 +105,5 @@ impl Shared {
     }
 }
 
-/// Reason for the log line.
-const REASON: &str = "an operator has disconnected it";
 /// Time for the cores to handle a message; each does in its next turn.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -588,7 +588,7 @@ const SPARE_NUMBERS: usize = 512;
 /// Limit for displaced newcomers that another core has not closed yet.
 pub(crate) const MAX_CLOSING: usize = 32;
 
-fn reason_text(reason: CloseReason) -> &'static str {
+pub(crate) fn reason_text(reason: CloseReason) -> &'static str {
     match reason {
         CloseReason::AdminQueueLost => "the association's admin connection is gone",
         CloseReason::KeepAliveExpired => "the host was silent for longer than its keep-alive timeout",

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use isolane_target::OfflineVolume;
 use isolane_volume::spec::VolumeSpec;
 use isolane_volume::{Condition, OpenError, Volume};
 use serde_json::json;
@@ -39,12 +40,14 @@ impl Conditions {
     }
 
     /// Adds a volume that the program before could not open, with its reason, unless an operator has closed it. Returns the
-    /// reason.
-    pub fn keep_missing(&self, nsid: u32, spec: &VolumeSpec, reason: Option<String>) -> String {
-        let Some(reason) = reason else { return String::new() };
-        let text = format!("namespace {nsid} is missing: {reason}");
-        self.skipped().push(Condition { name: spec.name(), text, is_failure: true });
-        reason
+    /// volume for the target.
+    pub fn keep_missing(&self, nsid: u32, spec: &VolumeSpec, reason: Option<String>) -> OfflineVolume {
+        let name = spec.name();
+        if let Some(reason) = &reason {
+            let text = format!("namespace {nsid} is missing: {reason}");
+            self.skipped().push(Condition { name: name.clone(), text, is_failure: true });
+        }
+        OfflineVolume { nsid, name, reason: reason.unwrap_or_default() }
     }
 
     /// A volume that could not be opened is served now. The target has still not served it for a time.

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use isolane_config::{Config, Effect, ReplaceError, can_replace, diff, edit, replace};
 use isolane_target::TargetPort;
@@ -16,6 +16,7 @@ use super::handover::ConfigTexts;
 use super::state::State;
 use crate::config_file;
 use crate::failure::Failure;
+use crate::locks::try_lock;
 
 /// A configuration file, and what the target has of it.
 pub struct LiveConfig {
@@ -76,11 +77,7 @@ impl LiveConfig {
 
     /// Returns the same, or `None` during a change.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, Current>> {
-        match self.current.try_lock() {
-            Ok(current) => Some(current),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        try_lock(&self.current)
     }
 
     /// Reads the file.

@@ -16,7 +16,7 @@ mod routes;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use isolane_inspect::events::Events;
@@ -26,7 +26,7 @@ use isolane_target::{
     Target, TargetControl,
 };
 use isolane_volume::Volume;
-use isolane_volume::spec::{Source, VolumeSpec};
+use isolane_volume::spec::VolumeSpec;
 use isolane_volumes::Kinds;
 use isolane_wire::Nqn;
 use serde::de::DeserializeOwned;
@@ -43,6 +43,7 @@ use super::qos;
 use super::state::State;
 use super::subsystem;
 use super::upgrade_request::Upgrades;
+use crate::locks::try_lock;
 use crate::memory;
 use crate::volume;
 
@@ -258,11 +259,7 @@ impl SubsystemOperator {
     pub(super) fn execute(&self, request: &Request, path: &str) -> Option<Reply> {
         let mut parts = path.split('/').skip(1);
         let nsid = parts.next().map(|text| text.parse::<u32>()).transpose().ok()?;
-        let verb = parts.next();
-        if parts.next().is_some() || !(path.is_empty() || path.starts_with('/')) {
-            return None;
-        }
-        let reply = match (request.method.as_str(), nsid, verb) {
+        let reply = match (request.method.as_str(), nsid, parts.next()) {
             ("POST", None, None) => read(request).and_then(|body| self.add(body)),
             ("DELETE", Some(nsid), None) => read_options(request).and_then(|_| self.remove(nsid)),
             ("POST", Some(nsid), Some("replace")) => read(request).and_then(|body| self.replace(nsid, &body)),
@@ -364,8 +361,7 @@ impl SubsystemOperator {
 
     fn take_offline(&self, nsid: u32, specs: &BTreeMap<u32, Served>) -> Result<Changed, Reply> {
         let served = specs.get(&nsid).ok_or_else(|| refused(NamespaceError::Unknown(nsid)))?;
-        let leaves = self.kinds.leaves(&served.spec).map_err(invalid)?;
-        if leaves.iter().any(|leaf| matches!(leaf.source, Source::Memory { .. })) {
+        if memory::is_part_of(&self.kinds, &served.spec).map_err(invalid)? {
             let detail = format!(
                 "namespace {nsid}: a memory volume loses its data when it is closed; remove it instead"
             );
@@ -418,11 +414,7 @@ impl SubsystemOperator {
 
     /// Returns the namespaces, or `None` during a change.
     pub(super) fn try_specs(&self) -> Option<MutexGuard<'_, BTreeMap<u32, Served>>> {
-        match self.specs.try_lock() {
-            Ok(specs) => Some(specs),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        try_lock(&self.specs)
     }
 
     fn resize(&self, nsid: u32, Resize { bytes, shrink }: &Resize) -> Result<Reply, Reply> {

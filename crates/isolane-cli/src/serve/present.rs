@@ -8,7 +8,7 @@ use std::sync::{Arc, MutexGuard};
 
 use isolane_target::{NamespaceState, NamespaceStatus, OfflineVolume, Subsystem, Target, TargetConfig};
 use isolane_volume::Volume;
-use isolane_volume::spec::{Source, VolumeSpec};
+use isolane_volume::spec::VolumeSpec;
 use isolane_wire::Nqn;
 
 use super::differences::without_size;
@@ -17,6 +17,7 @@ use super::handover::{HandedNamespace, HandedSubsystem, Handover};
 use super::live_config::Current;
 use super::operator::{Operator, Served, SubsystemOperator};
 use super::{limits, nqn};
+use crate::memory;
 
 /// The configuration, held as it is.
 pub struct Present<'a> {
@@ -103,8 +104,7 @@ impl<'a> Present<'a> {
 
     /// The other program could not open the volume again, or would open something else.
     fn check_volume(&self, nsid: u32, spec: &VolumeSpec, volume: &dyn Volume) -> Result<(), String> {
-        let leaves = self.operator.kinds.leaves(spec).map_err(|error| error.to_string())?;
-        if leaves.iter().any(|leaf| matches!(leaf.source, Source::Memory { .. })) {
+        if memory::is_part_of(&self.operator.kinds, spec).map_err(|error| error.to_string())? {
             let name = spec.name();
             return Err(format!(
                 "namespace {nsid} ({name}) would lose its data; remove it first, or restart the target"
@@ -134,9 +134,10 @@ impl<'a> Present<'a> {
             config.referrals = referrals(&served);
             config.limits = limits::plan(&served);
         }
+        let all = target.volumes();
         for Subsystem { nqn, volumes, offline, .. } in &mut config.subsystems {
-            let own = target.volumes().into_iter().filter(|(of, ..)| of == nqn);
-            *volumes = own.map(|(_, nsid, volume)| (nsid, volume)).collect();
+            let own = all.iter().filter(|(of, ..)| of == nqn);
+            *volumes = own.map(|(_, nsid, volume)| (*nsid, Arc::clone(volume))).collect();
             let handed = handover.subsystems.iter().find(|one| one.nqn == nqn.as_str());
             let missing = handed.into_iter().flat_map(|one| &one.namespaces).filter(|one| one.is_offline());
             *offline = missing.map(to_offline).collect();

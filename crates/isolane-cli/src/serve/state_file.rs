@@ -108,14 +108,10 @@ pub fn read(directory: &Path) -> Result<Option<Content>, Failure> {
         |reason: &dyn std::fmt::Display| Failure::new(format!("cannot use {}", path.display()), reason);
     let text = match isolane_config::read(&path) {
         Ok(text) => text,
-        Err(ReadError::System(error)) if error.kind() == ErrorKind::NotFound => {
+        Err(ReadError::System(error))
+            if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) =>
+        {
             return check_directory(directory);
-        }
-        Err(ReadError::System(error)) if error.kind() == ErrorKind::NotADirectory => {
-            let what = format!("cannot use {}", directory.display());
-            return Err(Failure::new(what, "not a directory")
-                .with_hint("name a directory as server.state")
-                .of_usage());
         }
         Err(ReadError::System(error)) => {
             return Err(Failure::from_io(format!("cannot read {}", path.display()), &error));
@@ -137,11 +133,14 @@ pub fn read(directory: &Path) -> Result<Option<Content>, Failure> {
 /// Checks the directory of a file that is missing.
 fn check_directory(directory: &Path) -> Result<Option<Content>, Failure> {
     let what = || format!("cannot use {}", directory.display());
+    let not_a_directory = || {
+        let failure = Failure::new(what(), "not a directory");
+        failure.with_hint("name a directory as server.state").of_usage()
+    };
     match directory.metadata() {
         Ok(status) if status.is_dir() => Ok(None),
-        Ok(_) => Err(Failure::new(what(), "not a directory")
-            .with_hint("name a directory as server.state")
-            .of_usage()),
+        Ok(_) => Err(not_a_directory()),
+        Err(error) if error.kind() == ErrorKind::NotADirectory => Err(not_a_directory()),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let parent = directory.parent().unwrap_or(directory);
             if parent.is_dir() {

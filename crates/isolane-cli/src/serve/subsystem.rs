@@ -143,8 +143,7 @@ pub fn open(planned: Vec<Planned>, args: &Args, kinds: &Kinds) -> Result<(Vec<Op
                 opened => opened.map_err(Failure::from_error)?,
             };
             if let Err(reason) = keep_size(nsid, &*volume, before.iter().flatten()) {
-                let (name, reason) = (spec.name(), conditions.keep_missing(nsid, &spec, Some(reason)));
-                offline.push(OfflineVolume { nsid, name, reason });
+                offline.push(conditions.keep_missing(nsid, &spec, Some(reason)));
                 missing.push((nsid, spec));
                 continue;
             }
@@ -159,8 +158,7 @@ pub fn open(planned: Vec<Planned>, args: &Args, kinds: &Kinds) -> Result<(Vec<Op
         for HandedNamespace { nsid, spec, reason, .. } in
             before.into_iter().flatten().filter(HandedNamespace::is_offline)
         {
-            let (name, reason) = (spec.name(), conditions.keep_missing(nsid, &spec, reason));
-            offline.push(OfflineVolume { nsid, name, reason });
+            offline.push(conditions.keep_missing(nsid, &spec, reason));
             missing.push((nsid, spec));
         }
         let nqn = nqn.map_or_else(|| nqn::derive(identities, args.listeners()[0].address), Ok)?;

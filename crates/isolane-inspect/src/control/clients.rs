@@ -66,10 +66,15 @@ impl Clients {
         Arc::clone(&self.permits).acquire_owned().await.ok()
     }
 
-    /// Adds a client whose task has its permit.
-    pub(super) fn add(&mut self, client: Arc<Client>, task: AbortHandle) {
+    /// Adds a client, whose task has its permit.
+    pub(super) fn spawn<T>(&mut self, answer: impl FnOnce(Arc<Client>) -> T)
+    where
+        T: Future<Output = ()> + Send + 'static,
+    {
         self.forget();
-        self.waiting.push_back((client, task));
+        let client = Client::new();
+        let task = tokio::spawn(answer(Arc::clone(&client)));
+        self.waiting.push_back((client, task.abort_handle()));
     }
 
     fn forget(&mut self) {
@@ -78,7 +83,7 @@ impl Clients {
 }
 
 impl Client {
-    pub(super) fn new() -> Arc<Client> {
+    fn new() -> Arc<Client> {
         Arc::new(Client { phase: Mutex::new(Phase::Request(Instant::now() + TIMEOUT)) })
     }
 

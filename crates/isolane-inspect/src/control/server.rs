@@ -76,10 +76,8 @@ async fn serve_unix(listener: tokio::net::UnixListener, document: Arc<Document>)
     while let Some(permit) = clients.admit().await {
         match listener.accept().await {
             Ok((socket, _)) if socket.peer_cred().is_ok_and(|peer| is_trusted(peer.uid())) => {
-                let client = Client::new();
-                let answered =
-                    answer(socket, Arc::clone(&executor), Access::All, Arc::clone(&client), permit);
-                clients.add(client, tokio::spawn(answered).abort_handle());
+                let executor = Arc::clone(&executor);
+                clients.spawn(|client| answer(socket, executor, Access::All, client, permit));
             }
             Ok((socket, _)) => {
                 let user = socket.peer_cred().map_or(u32::MAX, |peer| peer.uid());
@@ -95,10 +93,8 @@ async fn serve_tcp(listener: tokio::net::TcpListener, document: Arc<Document>) {
     while let Some(permit) = clients.admit().await {
         match listener.accept().await {
             Ok((socket, _)) => {
-                let client = Client::new();
-                let answered =
-                    answer(socket, Arc::clone(&executor), Access::Read, Arc::clone(&client), permit);
-                clients.add(client, tokio::spawn(answered).abort_handle());
+                let executor = Arc::clone(&executor);
+                clients.spawn(|client| answer(socket, executor, Access::Read, client, permit));
             }
             Err(error) => pause(&error).await,
         }

@@ -94,11 +94,13 @@ impl Target {
     /// Returns the open volumes of all namespaces: the subsystem, the namespace ID, and the volume.
     pub fn volumes(&self) -> Vec<(Nqn, u32, Arc<dyn Volume>)> {
         let table = self.shared.namespaces();
-        let all = table.iter().filter_map(|(_, namespace)| {
-            let nqn = self.shared.control(|port| port.name_of(namespace.subsystem))?;
-            Some((nqn, namespace.nsid, Arc::clone(&namespace.volume)))
-        });
-        all.collect()
+        self.shared.control(|port| {
+            let all = table.iter().filter_map(|(_, namespace)| {
+                let nqn = port.name_of(namespace.subsystem)?;
+                Some((nqn, namespace.nsid, Arc::clone(&namespace.volume)))
+            });
+            all.collect()
+        })
     }
 
     /// Continues the connections of a frozen target with this configuration. `take` returns the socket with a number of
