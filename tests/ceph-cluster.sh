@@ -17,7 +17,11 @@ start_cluster() {
 	monmaptool --create --fsid "$fsid" --addv a "[v2:127.0.0.1:$port/0]" "$cluster/monmap" || return 1
 	ceph-mon --mkfs --id a --monmap "$cluster/monmap" --keyring "$cluster/mon..keyring" || return 1
 	start_daemon mon a
-	wait_for 60 timeout 5 ceph -s || { echo "the monitor does not answer"; return 1; }
+	wait_for 120 monitor_answers_or_ended && ! has_no_monitor || { # another program may have taken its port
+		echo "the monitor does not answer; its output ends:"
+		tail -n 20 "$cluster/log/mon.a.out"
+		return 1
+	}
 	ceph auth get-or-create mgr.x mon 'allow profile mgr' osd 'allow *' > "$cluster/mgr.x.keyring"
 	start_daemon mgr x
 	for osd in 0 1; do
@@ -57,6 +61,7 @@ write_conf() { # FSID PORT
 		osd crush chooseleaf type = 0
 		osd max object name len = 256
 		osd client watch timeout = 10
+		mon data avail crit = 0
 		mon allow pool size one = true
 		mon warn on pool no redundancy = false
 		mgr initial modules =
@@ -84,6 +89,8 @@ end_daemon() { # NAME [SIGNAL]: returns when it has ended
 	unset "daemon_pid[$1]"
 }
 
+monitor_answers_or_ended() { has_no_monitor || timeout 20 ceph -s; }
+has_no_monitor() { ! kill -0 "${daemon_pid[mon.a]}"; }
 osds_are_up() { ceph osd stat | grep -q '2 osds: 2 up'; }
 
 end_cluster() {
