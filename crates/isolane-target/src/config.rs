@@ -162,8 +162,9 @@ pub struct TargetConfig {
     /// Age of the oldest command at its volume from which a namespace is stalled.
     pub stall_after: Duration,
     /// Age at which a command is answered in place of a volume that does not complete it: its host can repeat it, while the
-    /// operation goes on. So long is held, too, a command of a namespace that is offline, if its host knows no retry delays
-    /// (ACRE). Linux resets the controller after 30 s. Checked four times per second.
+    /// operation goes on. The same for a command that waits for a [limit](QosConfig) of its namespace. So long is held, too,
+    /// a command of a namespace that is offline, if its host knows no retry delays (ACRE). Linux resets the controller after
+    /// 30 s. Checked four times per second.
     pub answer_within: Duration,
     /// Fair queueing: short commands pass long ones of their connection, and a turn receives a bounded amount
     /// from each of several connections. Otherwise commands run in order of arrival.

@@ -11,8 +11,8 @@ pub struct Times {
     /// Time from which a namespace whose volume has not completed a command is shown as stalled: from 1s to 60s
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_stall_after)]
     pub stall_after: Duration,
-    /// Time after which a command that its volume has not completed is given back to its host, which repeats it: from 1s
-    /// to 600s. Linux resets its controller after 30 s
+    /// Time after which a command that its volume or a limit holds is given back to its host, which repeats it: from 1s to
+    /// 600s. Linux resets its controller after 30 s
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = parse_answer_within)]
     pub answer_within: Duration,
 }

@@ -162,6 +162,14 @@ impl Core {
         }
     }
 
+    /// Returns `true` for a command over the limits of its namespace that must be answered now.
+    pub(super) fn is_over_limit_late(&self, waiting: &Waiting) -> bool {
+        match waiting {
+            Waiting::Data { since, timeline, .. } => self.age(*since, timeline) >= self.answer_within,
+            Waiting::Start { job, .. } => self.age(job.started, &job.timeline) >= self.answer_within,
+        }
+    }
+
     /// Answers the late commands of a lane that would exceed a share of memory.
     fn answer_limited(&mut self, lane: &mut Lane) {
         for at in 0..lane.volumes.len() {
@@ -211,6 +219,7 @@ impl Driver {
     /// Answers the commands that are late. Called in each tick, after the watch.
     pub(super) fn answer_late(&mut self) {
         self.send_answers();
+        self.answer_over_limit();
         if self.core.has_orphans {
             self.core.forget_fences();
         }

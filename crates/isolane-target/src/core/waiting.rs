@@ -295,6 +295,6 @@ impl Driver {
 }
 
 pub(super) const ONLY_STARTS: &str = "only commands to start wait for a fence";
-const LANE_REMOVED_EARLY: &str = "a lane was removed before its last command";
+pub(super) const LANE_REMOVED_EARLY: &str = "a lane was removed before its last command";
 /// Number of commands of each queue that one turn retries.
 const RETRIES_PER_TURN: usize = 64;
