@@ -40,6 +40,22 @@ pub fn is_part_of(kinds: &Kinds, spec: &VolumeSpec) -> Result<bool, SpecError> {
     Ok(leaves.iter().any(|leaf| matches!(leaf.source, Source::Memory { .. })))
 }
 
+/// Checks that there is memory for a copy of the data of memory volumes.
+///
+/// # Errors
+/// The reason why not, as for users.
+pub fn check_copy(bytes: u64) -> Result<(), String> {
+    match Machine::read() {
+        Some(machine) if machine.available < bytes => {
+            let (bytes, available) = (show_bytes(bytes as f64), show_bytes(machine.available as f64));
+            Err(format!(
+                "memory volumes have {bytes} of data, and only {available} are available for its copy; free memory"
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Machine {
     fn read() -> Option<Machine> {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();

@@ -109,6 +109,40 @@ impl PageTable {
         }
     }
 
+    /// Stores a page at `index` without a pool, as when a table is filled for the first time.
+    pub fn set(&self, index: usize, page: Page) {
+        drop(self.swap(index, Some(page)));
+    }
+
+    /// Number of pages. Counts all entries: not for the data path.
+    pub fn count_pages(&self) -> usize {
+        (0..self.len).filter(|index| !self.is_empty_at(*index)).count()
+    }
+
+    /// Makes `copy` the same as this table: calls `changed` with each index at which they differ, in order, and with the
+    /// page that both have afterwards. A page in both tables is not modified in place, so the next call finds all changes.
+    ///
+    /// # Errors
+    /// That of `changed`, which ends it.
+    ///
+    /// # Panics
+    /// If `copy` is shorter.
+    pub fn update_copy<E>(
+        &self,
+        copy: &PageTable,
+        mut changed: impl FnMut(usize, Option<&Page>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for index in 0..self.len {
+            if self.entry(index).peek() == copy.entry(index).peek() {
+                continue;
+            }
+            let page = self.get(index);
+            changed(index, page.as_ref())?;
+            drop(copy.swap(index, page));
+        }
+        Ok(())
+    }
+
     /// Calls `fill` with exclusive access to a part of the page at `index`; a missing page is one of
     /// zeroes. A page without readers is modified in place, another one is replaced by a copy.
     pub fn modify(&self, index: usize, part: Range<usize>, pool: &mut Pool, fill: impl FnOnce(&mut [u8])) {

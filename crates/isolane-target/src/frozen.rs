@@ -118,7 +118,7 @@ pub enum FrozenStateError {
 impl FrozenState {
     /// Version of the format, and of everything that `isolane serve` passes on with it; a program continues a state of
     /// its own version only.
-    pub const VERSION: u32 = 2;
+    pub const VERSION: u32 = 3;
 
     /// Returns the state as bytes.
     pub fn to_bytes(&self) -> Vec<u8> {

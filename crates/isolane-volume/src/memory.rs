@@ -2,11 +2,14 @@
 //!
 //! Whole pages are published by swapping them in; parts of a page are copied under the page's lock.
 //! A read keeps the pages that it started with, so it never returns a torn block. The data is lost
-//! when the process exits.
+//! when the process exits, but not when it becomes another program ([`MemoryCopy`]).
+
+mod image;
 
 use std::io;
 use std::ops::Range;
 
+pub use self::image::{MemoryCopy, MemoryImage};
 use isolane_memory::{Buffer, PAGE_SIZE, PageTable, Payload, Pool, pages_for};
 use isolane_reactor::file::FileOp;
 use smallvec::{SmallVec, smallvec};
@@ -32,6 +35,24 @@ impl MemoryVolume {
         let generation = Some(Generation::of_process(RestartLoss::Content));
         let description = VolumeDescription { name, info, identity, generation };
         Some(MemoryVolume { description, group: None, pages })
+    }
+
+    /// Creates a volume with the data, identity, and generation of another one, which has ended.
+    ///
+    /// # Errors
+    /// If the data has another size, or there is no memory for it.
+    pub fn from_image(name: String, info: VolumeInfo, image: &MemoryImage) -> io::Result<MemoryVolume> {
+        let volume = MemoryVolume::new(name, info, Identity { uuid: image.uuid });
+        let mut volume = volume.ok_or(io::ErrorKind::OutOfMemory)?;
+        image.load(&volume.pages)?;
+        let loses = RestartLoss::Content;
+        volume.description.generation = Some(Generation { id: image.generation, loses });
+        Ok(volume)
+    }
+
+    /// Returns the memory of its data, in bytes. Counts all pages: not for the data path.
+    pub fn used_bytes(&self) -> u64 {
+        self.pages.count_pages() as u64 * PAGE_SIZE as u64
     }
 
     /// Sets the group of volumes that are expected to behave alike.
@@ -171,6 +192,10 @@ impl MemoryVolume {
 impl Volume for MemoryVolume {
     fn description(&self) -> &VolumeDescription {
         &self.description
+    }
+
+    fn memory(&self) -> Option<&MemoryVolume> {
+        Some(self)
     }
 
     fn tree(&self) -> VolumeTree {

@@ -6,15 +6,20 @@ use rustix::io::Errno;
 
 use crate::file::FileVolume;
 use crate::spec::{Source, VolumeSpec};
-use crate::{Identity, MemoryVolume, NullVolume, OpenError, Volume, VolumeInfo};
+use crate::{Identity, MemoryVolume, NullVolume, OpenError, Volume, VolumeInfo, inherited_memory};
 
 /// Opens the volume specified by `spec`.
 pub fn open(spec: &VolumeSpec) -> Result<Arc<dyn Volume>, OpenError> {
     let name = spec.name();
     match &spec.source {
         Source::Memory { bytes } => {
-            let volume = MemoryVolume::new(name.clone(), info(spec, *bytes), identity(spec));
-            Ok(Arc::new(volume.ok_or_else(|| too_large(&name))?.with_group(spec.group.clone())))
+            let volume = match inherited_memory::take() {
+                Some(image) => MemoryVolume::from_image(name.clone(), info(spec, *bytes), &image)
+                    .map_err(|error| OpenError::from_error(&name, error))?,
+                None => MemoryVolume::new(name.clone(), info(spec, *bytes), identity(spec))
+                    .ok_or_else(|| too_large(&name))?,
+            };
+            Ok(Arc::new(volume.with_group(spec.group.clone())))
         }
         Source::Null { bytes } => {
             let volume = NullVolume::new(name, info(spec, *bytes), identity(spec));

@@ -12,8 +12,8 @@ use isolane_reactor::file::FileOp;
 use uuid::Uuid;
 
 use crate::{
-    Condition, Extent, Identity, OpenError, Request, Step, Task, VolumeDescription, VolumeError, VolumeInfo,
-    VolumeTree,
+    Condition, Extent, Identity, MemoryVolume, OpenError, Request, Step, Task, VolumeDescription,
+    VolumeError, VolumeInfo, VolumeTree,
 };
 
 /// Block storage shared by all cores.
@@ -100,6 +100,11 @@ pub trait Volume: Send + Sync {
 
     /// Returns the file that [`Step::File`] operations apply to.
     fn file(&self) -> Option<&Arc<File>> {
+        None
+    }
+
+    /// Returns the volume, if its blocks are in memory of this process.
+    fn memory(&self) -> Option<&MemoryVolume> {
         None
     }
 

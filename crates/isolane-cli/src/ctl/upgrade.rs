@@ -15,8 +15,8 @@ use crate::output;
 /// The other program first runs in a rehearsal: it reads the configuration and the state of the target. Then the commands
 /// in flight end, for 2 s at most, and the process becomes the other program, with the same process ID and the same
 /// arguments. It serves what the target serves at present, with all changes. Hosts notice a short pause only. If anything
-/// fails before, the target continues as it was, and the error says why. Memory volumes lose their data with the
-/// program, so a target with one refuses.
+/// fails before, the target continues as it was, and the error says why. The data of memory volumes is copied for the
+/// other program, which takes as much memory again for that time.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Program (default: the file from which the target was started, which a package may have replaced)

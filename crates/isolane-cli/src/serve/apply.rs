@@ -166,7 +166,7 @@ impl Operator {
 
     fn open_volumes(&self, specs: &[VolumeSpec]) -> Result<Vec<Arc<dyn Volume>>, Reply> {
         memory::check(&self.kinds, specs).map_err(|error| unusable("unusable volume", &error))?;
-        let opened = open_all(&self.kinds, specs).into_iter().collect::<Result<_, _>>();
+        let opened = open_all(&self.kinds, specs, &[]).into_iter().collect::<Result<_, _>>();
         opened.map_err(|error| unusable("unusable volume", &error))
     }
 

@@ -13,6 +13,7 @@ use isolane_volume::spec::VolumeSpec;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 /// Everything but the state of the target.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +68,23 @@ pub struct HandedNamespace {
     pub bytes: Option<u64>,
     /// Why its volume could not be opened, if an operator has not closed it.
     pub reason: Option<String>,
+    /// Data of its memory volumes, in the order of the specification.
+    #[serde(default)]
+    pub memory: Vec<HandedMemory>,
+}
+
+/// Data of a memory volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HandedMemory {
+    /// Descriptor of a memory file.
+    pub descriptor: RawFd,
+    /// Size of the volume.
+    pub bytes: u64,
+    /// Identity of the volume.
+    pub uuid: Uuid,
+    /// Period in which no completed write is lost, as hosts know it.
+    pub generation: Uuid,
 }
 
 impl HandedNamespace {

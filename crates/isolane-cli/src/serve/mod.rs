@@ -16,6 +16,7 @@ mod handover;
 mod limits;
 mod live_config;
 mod load;
+mod memory_images;
 pub(crate) mod model;
 pub(crate) mod nqn;
 mod numbering;
@@ -430,18 +431,19 @@ pub fn run(args: Args) -> Result<(), Failure> {
             ((args.ports(), Vec::new()), planned, None, TargetLimits::default(), None)
         }
     };
-    if let Some(state) = &state {
+    if state.is_some() {
         let resume = |one: Planned| one.resume(&handover.subsystems);
         planned = planned.into_iter().map(resume).collect::<Result<_, _>>()?;
-        if rehearse.is_some() {
-            return upgrade::report(state);
-        }
+    }
+    let mut images = memory_images::take(&handover)?;
+    if let Some(state) = state.as_ref().filter(|_| rehearse.is_some()) {
+        return upgrade::report(state);
     }
     let state_lock = handover.take_state_lock();
     let first_generation =
         file.as_mut().map(|file| file.open_state(state_lock, &mut ports, &kinds)).transpose()?;
     file::inherit(handover.take_files());
-    let (opened, conditions) = subsystem::open(planned, &args, &kinds)?;
+    let (opened, conditions) = subsystem::open(planned, &args, &kinds, &mut images)?;
     match file::close_inherited() {
         0 => {}
         count => log::warn!("{count} files of the program before are not served any longer"),
@@ -476,7 +478,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let banner = banner.to_text();
     let has_file = file.is_some();
     let operator = Arc::new(Operator::new(&target, kinds, &conditions, opened, file, handover.upgrades));
-    operator.resume(&handover.subsystems);
+    operator.resume(&handover.subsystems, images);
     let observed = Arc::clone(&operator);
     let mut side_threads = observe::start(&target, observed, &cores, (socket, args.metrics), args.on_slow)?;
     if is_resumed {

@@ -25,8 +25,8 @@ use isolane_target::{
     Changed, NamespaceChange, NamespaceControl, NamespaceError, NamespaceState, NamespaceStatus, Orphan,
     Target, TargetControl,
 };
-use isolane_volume::Volume;
 use isolane_volume::spec::VolumeSpec;
+use isolane_volume::{MemoryImage, Volume, inherited_memory};
 use isolane_volumes::Kinds;
 use isolane_wire::Nqn;
 use serde::de::DeserializeOwned;
@@ -39,6 +39,7 @@ use super::conditions::Conditions;
 use super::differences::without_size;
 use super::handover::{HandedNamespace, HandedSubsystem};
 use super::live_config::LiveConfig;
+use super::memory_images::Images;
 use super::qos;
 use super::state::State;
 use super::subsystem;
@@ -76,11 +77,13 @@ pub(super) struct Served {
     pub(super) spec: VolumeSpec,
     /// Protected from writes, also after its volume was opened again or replaced.
     pub(super) is_protected: bool,
+    /// Data of its memory volumes from the program before, until it is online.
+    pub(super) images: Vec<MemoryImage>,
 }
 
 impl From<VolumeSpec> for Served {
     fn from(spec: VolumeSpec) -> Served {
-        Served { spec, is_protected: false }
+        Served { spec, is_protected: false, images: Vec::new() }
     }
 }
 
@@ -127,13 +130,16 @@ impl Operator {
     }
 
     /// Continues the changes of the program before that are not in its configuration.
-    pub fn resume(&self, before: &[HandedSubsystem]) {
-        for (HandedSubsystem { namespaces, .. }, operator) in
+    pub fn resume(&self, before: &[HandedSubsystem], mut images: Images) {
+        for (HandedSubsystem { nqn, namespaces }, operator) in
             before.iter().filter_map(|one| Some((one, self.find(&one.nqn)?)))
         {
             let mut specs = operator.specs();
             for HandedNamespace { nsid, is_protected, .. } in namespaces {
-                specs.entry(*nsid).and_modify(|served| served.is_protected = *is_protected);
+                specs.entry(*nsid).and_modify(|served| {
+                    served.is_protected = *is_protected;
+                    served.images = images.remove(&(nqn.clone(), *nsid)).unwrap_or_default();
+                });
             }
         }
     }
@@ -329,7 +335,7 @@ impl SubsystemOperator {
             return Err(invalid(format!("the volume has another nsid than {nsid}; leave it out")));
         }
         let is_protected = specs.get(&nsid).is_some_and(|served| served.is_protected);
-        let served = Served { spec, is_protected };
+        let served = Served { is_protected, ..Served::from(spec) };
         let changed = self.give(nsid, &served, opened, *shrink)?;
         specs.insert(nsid, served);
         Ok(closing(nsid, &changed))
@@ -339,7 +345,7 @@ impl SubsystemOperator {
     fn give(
         &self,
         nsid: u32,
-        Served { spec, is_protected }: &Served,
+        Served { spec, is_protected, .. }: &Served,
         opened: Arc<dyn Volume>,
         may_shrink: bool,
     ) -> Result<Changed, Reply> {
@@ -373,8 +379,10 @@ impl SubsystemOperator {
     }
 
     fn set_online(&self, nsid: u32, Open { shrink }: &Open) -> Result<Reply, Reply> {
-        let specs = self.specs();
-        self.bring_online(nsid, &specs, *shrink)
+        let mut specs = self.specs();
+        let reply = self.bring_online(nsid, &specs, *shrink)?;
+        specs.entry(nsid).and_modify(|served| served.images.clear());
+        Ok(reply)
     }
 
     fn bring_online(&self, nsid: u32, specs: &BTreeMap<u32, Served>, shrink: bool) -> Result<Reply, Reply> {
@@ -387,8 +395,9 @@ impl SubsystemOperator {
         };
         // A file that was open has its size, which may have changed.
         let spec = if status.reason.is_none() { without_size(&served.spec) } else { served.spec.clone() };
-        let served = Served { spec, is_protected: served.is_protected };
-        let opened = self.open(&served.spec)?;
+        let opened = inherited_memory::open_with(&served.images, || self.open(&spec))?;
+        let is_protected = served.is_protected;
+        let served = Served { is_protected, ..Served::from(spec) };
         let description = volume::describe(&served.spec, &*opened);
         self.give(nsid, &served, opened, shrink)?;
         self.conditions.find(nsid, &status.volume);

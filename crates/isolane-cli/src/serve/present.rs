@@ -8,7 +8,6 @@ use std::sync::{Arc, MutexGuard};
 
 use isolane_target::{NamespaceState, NamespaceStatus, OfflineVolume, Subsystem, Target, TargetConfig};
 use isolane_volume::Volume;
-use isolane_volume::spec::VolumeSpec;
 use isolane_wire::Nqn;
 
 use super::differences::without_size;
@@ -17,7 +16,6 @@ use super::handover::{HandedNamespace, HandedSubsystem, Handover};
 use super::live_config::Current;
 use super::operator::{Operator, Served, SubsystemOperator};
 use super::{limits, nqn};
-use crate::memory;
 
 /// The configuration, held as it is.
 pub struct Present<'a> {
@@ -85,32 +83,28 @@ impl<'a> Present<'a> {
     fn handed_namespace(
         &self,
         NamespaceStatus { nsid, bytes, reason, .. }: NamespaceStatus,
-        Served { spec, is_protected }: &Served,
+        Served { spec, is_protected, images }: &Served,
         volume: Option<&dyn Volume>,
     ) -> Result<HandedNamespace, String> {
         let (is_protected, mut spec) = (*is_protected, spec.clone());
         let Some(volume) = volume else {
-            return Ok(HandedNamespace { nsid, spec, is_protected, bytes: None, reason });
+            if !images.is_empty() {
+                let name = spec.name();
+                return Err(format!(
+                    "namespace {nsid} ({name}) is offline, and its data in memory would be lost; bring it online, or remove it"
+                ));
+            }
+            return Ok(HandedNamespace { nsid, spec, is_protected, bytes: None, reason, memory: Vec::new() });
         };
-        self.check_volume(nsid, &spec, volume)?;
+        // The other program could not open it again, or would open something else.
+        failure(nsid, volume).map_or(Ok(()), Err)?;
         spec = without_size(&spec);
         let has_identity =
             nqn::has_identity(&self.operator.kinds, &spec).map_err(|error| error.to_string())?;
         if !has_identity {
             spec.uuid = Some(volume.identity().uuid);
         }
-        Ok(HandedNamespace { nsid, spec, is_protected, bytes: Some(bytes), reason: None })
-    }
-
-    /// The other program could not open the volume again, or would open something else.
-    fn check_volume(&self, nsid: u32, spec: &VolumeSpec, volume: &dyn Volume) -> Result<(), String> {
-        if memory::is_part_of(&self.operator.kinds, spec).map_err(|error| error.to_string())? {
-            let name = spec.name();
-            return Err(format!(
-                "namespace {nsid} ({name}) would lose its data; remove it first, or restart the target"
-            ));
-        }
-        failure(nsid, volume).map_or(Ok(()), Err)
+        Ok(HandedNamespace { nsid, spec, is_protected, bytes: Some(bytes), reason: None, memory: Vec::new() })
     }
 
     /// Returns the configuration with which this program continues if the other one does not. `started` is that of its

@@ -6,12 +6,13 @@ use std::thread;
 
 use isolane_target::{OfflineVolume, QosConfig, Subsystem};
 use isolane_volume::spec::VolumeSpec;
-use isolane_volume::{OpenError, Volume};
+use isolane_volume::{MemoryImage, OpenError, Volume, inherited_memory};
 use isolane_volumes::Kinds;
 use isolane_wire::Nqn;
 
 use super::conditions::Conditions;
 use super::handover::{HandedNamespace, HandedSubsystem};
+use super::memory_images::Images;
 use super::numbering::number;
 use super::{Args, nqn};
 use crate::failure::Failure;
@@ -119,11 +120,16 @@ pub struct Described {
 
 /// Opens the volumes of all subsystems. If the program before has served them, those that cannot be opened are offline, so
 /// that hosts repeat their commands.
-pub fn open(planned: Vec<Planned>, args: &Args, kinds: &Kinds) -> Result<(Vec<Opened>, Conditions), Failure> {
+pub fn open(
+    planned: Vec<Planned>,
+    args: &Args,
+    kinds: &Kinds,
+    images: &mut Images,
+) -> Result<(Vec<Opened>, Conditions), Failure> {
     let specs: Vec<VolumeSpec> =
         planned.iter().flat_map(|one| one.volumes.iter().map(|(_, spec)| spec.clone())).collect();
     memory::check(kinds, &specs)?;
-    let mut opened = open_all(kinds, &specs).into_iter();
+    let mut opened = open_all(kinds, &specs, &images_of(&planned, images)).into_iter();
     let conditions = Conditions::default();
     let (mut subsystems, mut is_resumed) = (Vec::new(), false);
     for mut settings in planned {
@@ -147,6 +153,7 @@ pub fn open(planned: Vec<Planned>, args: &Args, kinds: &Kinds) -> Result<(Vec<Op
                 missing.push((nsid, spec));
                 continue;
             }
+            images.remove(&image_key(nqn.as_ref(), nsid));
             conditions.add(&volume);
             if nqn::has_identity(kinds, &spec)? {
                 identities.push(volume.identity().uuid);
@@ -195,10 +202,28 @@ fn keep_size<'a>(
     Ok(())
 }
 
-/// Opens all volumes at the same time, because each can wait for other machines.
-pub fn open_all(kinds: &Kinds, specs: &[VolumeSpec]) -> Vec<Result<Arc<dyn Volume>, OpenError>> {
+/// Returns the data from the program before for each volume, in the order in which they are opened.
+fn images_of(planned: &[Planned], images: &Images) -> Vec<Vec<MemoryImage>> {
+    let all = planned.iter().flat_map(|one| one.volumes.iter().map(|(nsid, _)| (one.nqn.as_ref(), *nsid)));
+    all.map(|(nqn, nsid)| images.get(&image_key(nqn, nsid)).cloned().unwrap_or_default()).collect()
+}
+
+fn image_key(nqn: Option<&Nqn>, nsid: u32) -> (String, u32) {
+    (nqn.map(Nqn::to_string).unwrap_or_default(), nsid)
+}
+
+/// Opens all volumes at the same time, because each can wait for other machines. `images` has data from the program before
+/// for memory volumes in the first ones.
+pub fn open_all(
+    kinds: &Kinds,
+    specs: &[VolumeSpec],
+    images: &[Vec<MemoryImage>],
+) -> Vec<Result<Arc<dyn Volume>, OpenError>> {
+    let images = images.iter().map(Vec::as_slice).chain(std::iter::repeat(&[][..]));
+    let open = |spec, images| inherited_memory::open_with(images, || kinds.open(spec));
     thread::scope(|scope| {
-        let threads: Vec<_> = specs.iter().map(|spec| scope.spawn(move || kinds.open(spec))).collect();
+        let open = |(spec, images)| scope.spawn(move || open(spec, images));
+        let threads: Vec<_> = specs.iter().zip(images).map(open).collect();
         let join = |thread: thread::ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };

@@ -25,6 +25,7 @@ use isolane_volume::Volume;
 use serde::Deserialize;
 
 use super::handover::{self, Handover};
+use super::memory_images::Copies;
 use super::operator::Operator;
 use super::present::{Present, failure};
 use super::state::State;
@@ -71,12 +72,15 @@ impl Running<'_> {
     fn try_upgrade(&self, target: Target, program: &Path) -> Result<(Target, String), Failure> {
         let subsystems = self.operator.subsystems();
         let prepared = Present::hold(self.operator, &subsystems).and_then(|present| {
-            let handover = present.handover(&target, self.upgrades + 1)?;
+            let mut handover = present.handover(&target, self.upgrades + 1)?;
+            let copies = Copies::new(&target, &self.operator.kinds, &mut handover)?;
             self.rehearse(&target, program, &handover)?;
+            // Less is left while hosts wait.
+            copies.update()?;
             let config = present.config(&target, &self.started.0, &handover)?;
-            Ok((present, handover, config))
+            Ok((present, handover, copies, config))
         });
-        let (_present, mut handover, config) = match prepared {
+        let (_present, mut handover, copies, config) = match prepared {
             Ok(prepared) => prepared,
             Err(reason) => return Ok((target, reason)),
         };
@@ -95,7 +99,9 @@ impl Running<'_> {
         let handed_over = frozen.and_then(|frozen| {
             let mut volumes = config.subsystems.iter().flat_map(|subsystem| &subsystem.volumes);
             let failed = volumes.find_map(|(nsid, volume)| failure(*nsid, &**volume));
-            failed.map_or_else(|| Ok(frozen.hand_over()), Err)
+            failed.map_or(Ok(()), Err)?;
+            copies.update()?;
+            Ok(frozen.hand_over())
         });
         let state = match handed_over {
             Ok(state) => state.context("the upgrade failed")?,

@@ -16,11 +16,22 @@ struct Upgraded {
 
 /// A target of a file of 64 MiB.
 fn serving() -> Upgraded {
+    serve(&["DIR/a.img,size=64M"])
+}
+
+/// A target of volumes, in whose text `DIR` is its directory.
+fn serve(volumes: &[&str]) -> Upgraded {
     let dir = tempfile::tempdir().unwrap();
-    let (socket, image) = (dir.path().join("serve.sock"), dir.path().join("a.img"));
-    let volume = format!("{},size=64M", image.display());
-    let server = Server::start_with_log("info", &[&volume, "--control-socket", text(&socket)]);
+    let socket = dir.path().join("serve.sock");
+    let volumes: Vec<String> = volumes.iter().map(|text| text.replace("DIR", text_of(&dir))).collect();
+    let volumes: Vec<&str> = volumes.iter().map(String::as_str).collect();
+    let server =
+        Server::start_with_log("info", &[&["--control-socket", text(&socket)], &volumes[..]].concat());
     Upgraded { server, socket, dir }
+}
+
+fn text_of(dir: &tempfile::TempDir) -> &str {
+    text(dir.path())
 }
 
 impl Upgraded {
@@ -47,6 +58,14 @@ impl Upgraded {
 
     fn refused(&self, program: &str) -> String {
         fail(&self.arguments(&[program]))
+    }
+
+    /// Writes a program in its directory.
+    fn script(&self, name: &str, lines: &str) -> String {
+        let path = self.dir.path().join(name);
+        fs::write(&path, lines).unwrap();
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        text(&path).to_owned()
     }
 
     fn log(&self) -> String {
@@ -161,13 +180,6 @@ fn hanging_program_is_ended_and_the_target_continues() {
 
 #[test]
 fn target_that_would_lose_something_refuses() {
-    let dir = tempfile::tempdir().unwrap();
-    let socket = dir.path().join("serve.sock");
-    let server = Server::start(&["mem:16M", "--control-socket", text(&socket)]);
-    let error = fail(&["ctl", "--socket", text(&socket), "upgrade"]);
-    assert!(error.contains("namespace 1 (mem:16M) would lose its data"), "{error}");
-    drop(server);
-
     // The other program could not open the file, which is still served.
     let target = serving();
     fs::rename(target.dir.path().join("a.img"), target.dir.path().join("moved.img")).unwrap();
@@ -230,4 +242,83 @@ fn state_of_another_program_is_refused() {
         let error = fail(&["serve", option, "null:1M", "--listen", "127.0.0.1:0"]);
         assert!(error.contains("the state of the target before"), "{option}: {error}");
     }
+}
+
+#[test]
+fn memory_volumes_keep_their_data_over_upgrades() {
+    let target = serve(&[
+        "mem:64M",
+        "stripe:64k:mem:8M;mem:8M;mem:8M",
+        "delay:1us:mem:16M",
+        "mirror:mem:8M;mem:8M,bitmap=DIR/bits,create=yes",
+    ]);
+    let queues = || target.ctl(&["connections", "--json"]).matches("\"qid\": 1,").count();
+    let benches: Vec<Child> = (1..=4).map(|nsid| verify(&target.server.volume(nsid), "4s")).collect();
+    wait_until(&target, || queues() == benches.len());
+    let before = target.status();
+    for count in 1..=6 {
+        assert!(target.upgrade().ends_with(&format!(", upgrade {count}\n")), "{}", target.log());
+        assert_eq!(target.status()["namespaces"], before["namespaces"]);
+    }
+    for bench in benches {
+        let output = bench.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}\n{}", String::from_utf8_lossy(&output.stderr), target.log());
+    }
+    assert!(target.server.stop());
+}
+
+#[test]
+fn program_without_the_data_of_memory_volumes_is_refused() {
+    let target = serve(&["mem:16M", "mem:16M"]);
+    let data = target.dir.path().join("data");
+    fs::write(&data, vec![7; 16 << 20]).unwrap();
+    succeed(&["copy", text(&data), &target.server.volume(2)]);
+    for (name, redirection, reason) in [
+        ("missing", "<&-", "Bad file descriptor"),
+        ("forged", &*format!("<>{}", data.display()), "it is not a sealed memory file"),
+    ] {
+        let lines = format!(
+            "#!/bin/bash\nfor fd in /proc/$$/fd/*; do\n\
+             case $(readlink $fd) in *isolane-volume*) eval \"exec ${{fd##*/}}{redirection}\";; esac\n\
+             done\nexec {} \"$@\"\n",
+            env!("CARGO_BIN_EXE_isolane")
+        );
+        let error = target.refused(&target.script(name, &lines));
+        assert!(error.contains("the data of namespace 1 in memory") && error.contains(reason), "{error}");
+    }
+    assert!(target.upgrade().ends_with(", upgrade 1\n"));
+    let copy = target.dir.path().join("copy");
+    succeed(&["copy", &target.server.volume(2), text(&copy)]);
+    assert!(fs::read(&copy).unwrap() == vec![7; 16 << 20]);
+    assert!(target.server.stop());
+}
+
+/// A namespace that the other program cannot open keeps its data in memory.
+#[test]
+fn namespace_that_is_offline_after_an_upgrade_keeps_its_memory() {
+    let target = serve(&["stripe:64k:mem:1M;(DIR/b.img,size=1M)"]);
+    let bytes: Vec<u8> = (0..2 << 20).map(|at: u32| (at >> 12) as u8).collect();
+    let (data, copy) = (target.dir.path().join("data"), target.dir.path().join("copy"));
+    fs::write(&data, &bytes).unwrap();
+    succeed(&["copy", text(&data), &target.server.volume(1)]);
+    let [image, moved] = ["b.img", "moved"].map(|name| target.dir.path().join(name));
+    // The program replaces the file after its rehearsal.
+    let lines = format!(
+        "#!/bin/sh\ncase \"$*\" in *--resume-from*) mv {0} {1}; mkdir {0};; esac\nexec {2} \"$@\"\n",
+        image.display(),
+        moved.display(),
+        env!("CARGO_BIN_EXE_isolane")
+    );
+    let script = target.script("moves", &lines);
+    let printed = succeed(&target.arguments(&[&script]));
+    assert!(printed.ends_with(", upgrade 1\n"), "{printed}");
+    assert_eq!(target.status()["namespaces"][0]["state"], "offline");
+    let error = target.refused(env!("CARGO_BIN_EXE_isolane"));
+    assert!(error.contains("its data in memory would be lost"), "{error}");
+    fs::remove_dir(&image).unwrap();
+    fs::rename(&moved, &image).unwrap();
+    target.ctl(&["namespace", "online", "1"]);
+    succeed(&["copy", &target.server.volume(1), text(&copy)]);
+    assert!(fs::read(&copy).unwrap() == bytes);
+    assert!(target.upgrade().ends_with(", upgrade 2\n"));
 }

@@ -229,3 +229,29 @@ fn modifications_of_a_page_are_exclusive() {
 fn rounds(count: u32) -> u32 {
     if cfg!(miri) { count / 100 } else { count }
 }
+
+#[test]
+fn copy_follows_all_changes() {
+    let (table, copy, mut pool) = (PageTable::new(8).unwrap(), PageTable::new(8).unwrap(), Pool::new(4));
+    let update = || {
+        let mut changes = Vec::new();
+        let note = |index, page: Option<&Page>| {
+            changes.push((index, page.map(|page| page.bytes()[0])));
+            Ok::<(), ()>(())
+        };
+        table.update_copy(&copy, note).unwrap();
+        changes
+    };
+    table.put(1, page_of(1), &mut pool);
+    table.set(7, page_of(7));
+    assert_eq!(update(), [(1, Some(1)), (7, Some(7))]);
+    assert_eq!((update(), table.count_pages()), (vec![], 2));
+    table.modify(1, 0..1, &mut pool, |bytes| bytes[0] = 2);
+    table.put(0, page_of(3), &mut pool);
+    table.take(7, &mut pool);
+    assert_eq!(byte_at(&copy, 1), Some(1), "a copied page stays");
+    assert_eq!(update(), [(0, Some(3)), (1, Some(2)), (7, None)]);
+    assert_eq!((update(), byte_at(&copy, 7)), (vec![], None));
+    let failed = table.update_copy(&PageTable::new(8).unwrap(), |index, _| Err(index));
+    assert_eq!(failed, Err(0));
+}

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Outcome, open, spec};
 
-fn volume(text: &str) -> Arc<dyn Volume> {
+pub(super) fn volume(text: &str) -> Arc<dyn Volume> {
     open(&spec::parse(text).unwrap()).unwrap()
 }
 
@@ -18,7 +18,7 @@ fn finish(volume: &dyn Volume, request: Request, pool: &mut Pool) -> Outcome {
     }
 }
 
-fn read(volume: &dyn Volume, lba: u64, blocks: u64, pool: &mut Pool) -> Vec<u8> {
+pub(super) fn read(volume: &dyn Volume, lba: u64, blocks: u64, pool: &mut Pool) -> Vec<u8> {
     // Even blocks use the immediate path, odd ones a request.
     if lba.is_multiple_of(2) {
         return volume.try_read(lba, blocks, pool).unwrap().to_vec();
@@ -26,7 +26,7 @@ fn read(volume: &dyn Volume, lba: u64, blocks: u64, pool: &mut Pool) -> Vec<u8> 
     finish(volume, Request::Read { lba, blocks }, pool).unwrap().to_vec()
 }
 
-fn write(volume: &dyn Volume, lba: u64, bytes: &[u8], pool: &mut Pool) {
+pub(super) fn write(volume: &dyn Volume, lba: u64, bytes: &[u8], pool: &mut Pool) {
     let mut data = pool.buffer(bytes.len()).unwrap();
     data.copy_in(0, bytes);
     let blocks = bytes.len() as u64 / u64::from(volume.info().block_size);
