@@ -16,7 +16,6 @@ use isolane_observe::stage::{Operation, Stage};
 use isolane_volume::Request;
 use isolane_wire::Sgl;
 
-use super::waiting::LANE_REMOVED_EARLY;
 use super::{Core, Driver, RETRY_DELAY};
 use crate::lane::Lane;
 use crate::qos::Direction;
@@ -255,3 +254,4 @@ fn was_requested(lane: &Lane, job: &Job) -> bool {
 
 /// Commands of one namespace that one turn continues.
 const COMMANDS_PER_TURN: usize = 64;
+pub(super) const LANE_REMOVED_EARLY: &str = "a lane was removed before its last command";
