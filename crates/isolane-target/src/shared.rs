@@ -5,7 +5,7 @@
 //! waits for another.
 
 use std::collections::{HashMap, HashSet};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use isolane_memory::PAGE_SIZE;
 use isolane_proto::auth::Computed;
 use isolane_proto::subsystem::{
-    AssociationId, CloseReason, ConnectRefusal, Connected, ConnectionInfo, ControlEvent, Host, HostPage,
-    ListenerId, Port, SubsystemConfig, SubsystemId,
+    AssociationId, ConnectRefusal, Connected, ConnectionInfo, ControlEvent, Host, HostPage, ListenerId, Port,
+    SubsystemConfig, SubsystemId,
 };
 use isolane_reactor::Waker;
 use isolane_reactor::mailbox::{self, Receiver, SendError, Sender};
@@ -27,7 +27,7 @@ use crate::auth_requests::AuthRequests;
 use crate::config::TargetConfig;
 use crate::connection_status::LaneStatus;
 use crate::counters::{CoreCounters, InFlight};
-use crate::event::{EventSink, TargetEvent};
+use crate::event::{EventSink, TargetEvent, reason_text};
 use crate::fence::Fence;
 use crate::frozen::{CoreState, ResumedLane, Unfinished};
 use crate::host_page::PageRequests;
@@ -59,6 +59,8 @@ pub(crate) enum Message {
     Listen(Box<NewListener>),
     /// To the first core: close this listener, then drop the sender.
     CloseListener { id: ListenerId, closed: std::sync::mpsc::Sender<()> },
+    /// To the first core: send copies of the listeners at these addresses.
+    CopyListeners { addresses: Vec<SocketAddr>, copies: std::sync::mpsc::Sender<Vec<TcpListener>> },
     /// Complete held Async Event Requests of this lane; the port has their completions.
     AsyncEvents { lane: LaneId },
     /// CC.SHN was set: once all of `in_flight` are idle, flush the volumes with `changes` and notify the port.
@@ -587,14 +589,3 @@ impl ControlState {
 const SPARE_NUMBERS: usize = 512;
 /// Limit for displaced newcomers that another core has not closed yet.
 pub(crate) const MAX_CLOSING: usize = 32;
-
-pub(crate) fn reason_text(reason: CloseReason) -> &'static str {
-    match reason {
-        CloseReason::AdminQueueLost => "the association's admin connection is gone",
-        CloseReason::KeepAliveExpired => "the host was silent for longer than its keep-alive timeout",
-        CloseReason::HostRemoved => "its host is no longer allowed to use the subsystem",
-        CloseReason::SubsystemRemoved => "its subsystem was removed",
-        CloseReason::Requested => "an operator has disconnected it",
-        CloseReason::PortRemoved => "its port was removed, or its subsystem is no longer there",
-    }
-}
