@@ -4,6 +4,8 @@
 //! connection is posted to the core that owns it, under the lock of the call that caused it; and no core
 //! waits for another.
 
+mod limits;
+
 use std::collections::{HashMap, HashSet};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -33,7 +35,7 @@ use crate::frozen::{CoreState, ResumedLane, Unfinished};
 use crate::host_page::PageRequests;
 use crate::lane::MigratingLane;
 use crate::lane_quota::LaneQuota;
-use crate::limits::{LIMIT_COUNT, LimitReached, QueueInUse, TargetLimits};
+use crate::limits::{LIMIT_COUNT, LimitReached, TargetLimits};
 use crate::memory_budget::{max_lanes, pool_pages};
 use crate::namespace::{MAX_POSITIONS, Namespaces};
 use crate::newcomers::Newcomers;
@@ -181,6 +183,8 @@ struct LaneEntry {
     in_flight: Arc<InFlight>,
     /// Maximum number of its commands.
     entries: usize,
+    /// Its host has proven its identity, or need not.
+    proven: bool,
     /// The connection has ended, but not all of its commands.
     closed: bool,
     /// The association continues without it, although its commands have not ended.
@@ -289,7 +293,7 @@ impl Shared {
         &self,
         (entry, data): (&SubmissionEntry, &[u8]),
         from: ConnectionInfo,
-        (lane_id, in_flight): (LaneId, &Arc<InFlight>),
+        (lane_id, in_flight, proven): (LaneId, &Arc<InFlight>, bool),
         fence: Arc<Fence>,
         now: Instant,
     ) -> Result<(Connected, Option<Arc<Fence>>), ConnectError> {
@@ -309,6 +313,7 @@ impl Shared {
             core: lane_id.core,
             in_flight: Arc::clone(in_flight),
             entries: usize::from(sqsize) + 1,
+            proven,
             closed: false,
             stuck: false,
         };
@@ -340,7 +345,7 @@ impl Shared {
         id: AssociationId,
         qid: u16,
         host: Host,
-        (lane, in_flight, entries): (LaneId, &Arc<InFlight>, usize),
+        (lane, in_flight, entries, proven): (LaneId, &Arc<InFlight>, usize, bool),
     ) {
         let entry = LaneEntry {
             qid,
@@ -349,6 +354,7 @@ impl Shared {
             core: lane.core,
             in_flight: Arc::clone(in_flight),
             entries,
+            proven,
             closed: false,
             stuck: false,
         };
@@ -566,14 +572,6 @@ impl Shared {
 }
 
 impl ControlState {
-    fn check_limits(&self, entry: &SubmissionEntry, data: &[u8]) -> Result<(), LimitReached> {
-        let associations = self.lanes.iter().map(|(id, lanes)| {
-            let open = lanes.iter().filter(|lane| !lane.closed);
-            open.map(|lane| QueueInUse { subsystem: id.subsystem, host: &lane.host, entries: lane.entries })
-        });
-        self.limits.check((entry, data), |nqn| self.port.find_subsystem(nqn), associations)
-    }
-
     fn disconnected_event(&self, id: AssociationId, reason: &'static str) -> TargetEvent {
         let host = self.lanes_of(id).next().and_then(|lane| lane.host.nqn);
         let subsystem = self.port.subsystem_nqn(id.subsystem).copied();
