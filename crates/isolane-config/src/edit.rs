@@ -152,17 +152,23 @@ fn parent_of<'a>(
     root: &'a mut TomlTable,
     object: &ObjectId,
 ) -> Option<(&'a mut dyn TableLike, &'static str)> {
-    let list = match object {
-        ObjectId::Server => return None,
-        ObjectId::Port(_) => "port",
-        ObjectId::Host(_) => "host",
-        ObjectId::Referral(_) => "referral",
-        ObjectId::Subsystem(_) => "subsystem",
-        ObjectId::Namespace(nqn, _) => {
-            return Some((table_of(root, &ObjectId::Subsystem(*nqn))?, "namespace"));
-        }
-    };
-    Some((root, list))
+    let list = list_of(object)?;
+    match object {
+        ObjectId::Namespace(nqn, _) => Some((table_of(root, &ObjectId::Subsystem(*nqn))?, list)),
+        _ => Some((root, list)),
+    }
+}
+
+/// Returns the key of the list with an object, if it is in one.
+pub(crate) fn list_of(object: &ObjectId) -> Option<&'static str> {
+    match object {
+        ObjectId::Server => None,
+        ObjectId::Port(_) => Some("port"),
+        ObjectId::Host(_) => Some("host"),
+        ObjectId::Referral(_) => Some("referral"),
+        ObjectId::Subsystem(_) => Some("subsystem"),
+        ObjectId::Namespace(..) => Some("namespace"),
+    }
 }
 
 /// Returns the table of an object.
@@ -184,7 +190,7 @@ fn table_of<'a>(root: &'a mut TomlTable, object: &ObjectId) -> Option<&'a mut dy
 }
 
 /// Whether a table has the name of an object.
-fn is(table: &dyn TableLike, object: &ObjectId) -> bool {
+pub(crate) fn is(table: &dyn TableLike, object: &ObjectId) -> bool {
     let text = |key| table.get(key).and_then(Item::as_str);
     match object {
         ObjectId::Server => false,

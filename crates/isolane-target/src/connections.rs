@@ -13,8 +13,9 @@ use crate::connection_status::{ConnectionPhase, ConnectionStatus, LaneStatus};
 use crate::counters::Counters;
 use crate::error::NamespaceError;
 use crate::event::TargetEvent;
+use crate::event::reason_text;
 use crate::limits::{LimitKind, LimitScope};
-use crate::shared::{Message, Shared, reason_text};
+use crate::shared::{Message, Shared};
 
 /// Ends that an operator has requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

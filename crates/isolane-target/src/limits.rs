@@ -2,7 +2,8 @@
 //!
 //! A Connect above a limit is refused, and the host tries again later. Connections that have ended do not count, also
 //! while their commands are at volumes, so that a host can reconnect immediately. Commands are limited by the sizes of
-//! queues, so no command has to be counted. Discovery controllers count for the target only.
+//! queues, so no command has to be counted. Discovery controllers count for the target only, and a queue whose host must
+//! authenticate counts for its host once that has done so.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -131,6 +132,8 @@ pub(crate) struct QueueInUse<'a> {
     pub subsystem: SubsystemId,
     pub host: &'a Host,
     pub entries: usize,
+    /// Its host has proven its identity, or need not.
+    pub proven: bool,
 }
 
 /// A Connect, as far as limits are concerned.
@@ -164,11 +167,11 @@ struct Usage {
 
 impl ConnectionLimits {
     /// Returns the first limit that one more queue would exceed, with its present use.
-    fn find_reached(&self, used: Usage, request: &Request) -> Option<(LimitKind, usize, usize)> {
+    fn find_reached(&self, used: Usage, is_admin: bool, entries: usize) -> Option<(LimitKind, usize, usize)> {
         let checks = [
             (LimitKind::Connections, self.connections, used.connections, 1),
-            (LimitKind::Associations, self.associations, used.associations, usize::from(request.is_admin)),
-            (LimitKind::Commands, self.commands, used.commands, request.entries),
+            (LimitKind::Associations, self.associations, used.associations, usize::from(is_admin)),
+            (LimitKind::Commands, self.commands, used.commands, entries),
         ];
         checks.into_iter().find_map(|(kind, max, used, more)| {
             let max = max.filter(|max| more > 0 && used.saturating_add(more) > *max)?;
@@ -207,15 +210,37 @@ impl TargetLimits {
             let counts = |queue: &QueueInUse<'_>| match scope {
                 LimitScope::Target => true,
                 LimitScope::Subsystem => queue.subsystem == subsystem,
-                LimitScope::Host => !queue.subsystem.is_discovery() && queue.host.nqn == request.host.nqn,
+                LimitScope::Host => is_of(queue, &request.host),
             };
             let used = usage(associations.clone(), counts);
-            if let Some((kind, used, max)) = limits.find_reached(used, &request) {
+            if let Some((kind, used, max)) = limits.find_reached(used, request.is_admin, request.entries) {
                 return Err(LimitReached { scope, kind, used, max });
             }
         }
         Ok(())
     }
+
+    /// Checks whether one more queue of a host, which has proven its identity, is within the limits of that host.
+    pub(crate) fn check_host<'a, Q: Iterator<Item = QueueInUse<'a>>>(
+        &self,
+        (subsystem, host): (SubsystemId, &Host),
+        is_admin: bool,
+        entries: usize,
+        associations: impl Iterator<Item = Q>,
+    ) -> Result<(), LimitReached> {
+        let limits = host.nqn.and_then(|nqn| self.hosts.get(&nqn)).filter(|_| !subsystem.is_discovery());
+        let Some(limits) = limits else { return Ok(()) };
+        let used = usage(associations, |queue| is_of(queue, host));
+        let reached = limits.find_reached(used, is_admin, entries);
+        reached.map_or(Ok(()), |(kind, used, max)| {
+            Err(LimitReached { scope: LimitScope::Host, kind, used, max })
+        })
+    }
+}
+
+/// Whether a queue counts for this host. Without a proof, anyone can have named it.
+fn is_of(queue: &QueueInUse<'_>, host: &Host) -> bool {
+    queue.proven && !queue.subsystem.is_discovery() && queue.host.nqn == host.nqn
 }
 
 fn usage<'a, Q: Iterator<Item = QueueInUse<'a>>>(

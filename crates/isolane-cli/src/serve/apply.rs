@@ -23,7 +23,7 @@ use super::exposure::warn_of_gaps;
 use super::live_config::{Current, LiveConfig};
 use super::operator::bodies::{AppliedChange, AppliedChanges, Apply, reply};
 use super::operator::{CLOSE_TIMEOUT, Operator, read, refused};
-use super::port_changes::PortChanges;
+use super::port_changes::ChangedPorts;
 use super::subsystem::{Planned, open_all};
 use crate::failure::{Context, Failure};
 use crate::memory;
@@ -115,7 +115,7 @@ impl Operator {
         (text, new): (&str, Config),
         mode: Mode,
     ) -> Result<Applied, Reply> {
-        let mut ports = PortChanges::new(&current.running, &new)?;
+        let mut ports = ChangedPorts::new(&current.running, &new);
         let plan = plan(current, &new);
         if mode.dry_run {
             return Ok(Applied { changes: plan, opened: Vec::new(), closed: true });
@@ -141,13 +141,12 @@ impl Operator {
             file.keys.add(&keys);
             Ok::<(), Failure>(())
         };
-        let added = ports.add(&self.target)?;
+        let bound = ports.bind(&self.target, file, text)?;
         let changed = self.target.apply(changes, commit).map_err(|error| match error {
             ApplyError::Change(error) => Reply::problem(409, "not possible", error),
             ApplyError::Commit(error) => Reply::problem(409, "file not written", error),
         })?;
-        added.keep();
-        ports.finish(&self.target, &new);
+        ports.finish(bound, &self.target, &new);
         let described = specs.iter().zip(&volumes).map(|(spec, opened)| volume::describe(spec, &**opened));
         let opened = described.collect();
         volumes.iter().for_each(|volume| self.conditions.add(volume));

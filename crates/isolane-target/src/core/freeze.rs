@@ -322,7 +322,9 @@ impl Core {
     fn begin_resumed(&mut self, lane: &mut Lane, token: Token, arriving: Vec<ResumedData>) {
         if let Some(association) = &lane.association {
             let (id, qid, host) = (association.id, association.qid, association.host);
-            self.shared.add_resumed(id, qid, host, (lane.id, &lane.in_flight, lane.conn.queue_entries()));
+            let entries = lane.conn.queue_entries();
+            let queue = (lane.id, &lane.in_flight, entries, !association.is_locked());
+            self.shared.add_resumed(id, qid, host, queue);
             if let Err(error) = self.configure_socket(token) {
                 log::limited!(Warn, "{}: cannot serve the connection: {error}", lane.peer());
                 return self.close(lane, "its socket rejects an option");

@@ -28,6 +28,10 @@ impl Driver {
                 self.close_listener(id);
                 drop(closed);
             }
+            Message::CopyListeners { addresses, copies } => {
+                // The caller may have given up.
+                let _ = copies.send(self.copy_listeners(&addresses));
+            }
             Message::AsyncEvents { lane } => {
                 self.with_lane(lane, |core, lane| core.complete_async_events(lane))
             }
