@@ -164,6 +164,7 @@ isolane config check --strict /etc/isolane/isolane.toml: Fail also if access wit
         "config-dump" => Sections {
             examples: "\
 isolane config dump: Print the file of `isolane serve` without arguments.
+isolane config dump --running > isolane.toml: Write the file of the running target.
 isolane config dump --listen 10.0.0.1:4420 --nqn nqn.2014-08.org.example:disks /srv/a.img: Print the file of a target.",
             see_also: "isolane-config(1), isolane-serve(1)",
             ..Sections::default()

@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap_complete::engine::ArgValueCompleter;
 use isolane_config::{Change, Config, Effect, Gap, diff, gaps, schema};
 
 use serde_json::{Value, json};
 
+use crate::completions::names;
 use crate::config_file::{kinds, load, read_text};
 use crate::ctl::Running;
 use crate::failure::{Failure, printable};
@@ -56,7 +58,7 @@ enum Action {
         /// Configuration file
         file: PathBuf,
         /// Control socket of the target (default: that of the only `isolane serve` that is found)
-        #[arg(long, value_name = "PATH")]
+        #[arg(long, value_name = "PATH", add = ArgValueCompleter::new(names::sockets))]
         socket: Option<PathBuf>,
         /// Check and print the changes, and make none. Volumes are not opened
         #[arg(long)]
@@ -66,7 +68,7 @@ enum Action {
         shrink: bool,
     },
     #[command(about = DUMP_ABOUT, long_about = DUMP_LONG_ABOUT)]
-    Dump(Box<serve::Args>),
+    Dump(Box<DumpArgs>),
     /// Print the JSON Schema of the file, for editors
     Schema,
 }
@@ -76,7 +78,33 @@ const DUMP_LONG_ABOUT: &str = "\
 Print the file that has the same meaning as arguments of `isolane serve`
 
 The volumes are not opened, so --nqn is needed unless all of them are in memory. Paths of files become
-absolute, except in volumes made of others. With --config, prints that file in order. `isolane serve --help` explains the arguments.";
+absolute, except in volumes made of others. With --config, prints that file in order. `isolane serve --help` explains the arguments.
+
+With --running, prints what a running target serves now, with all changes since its start. A target without a file has one
+then. Namespaces that are offline are in it, and `isolane ctl namespace read-only` only for a target without a file.";
+
+/// Arguments of `dump`.
+#[derive(Debug, clap::Args)]
+struct DumpArgs {
+    /// Print the configuration of a running target instead
+    #[arg(long, conflicts_with = "config", conflicts_with_all = serve::FILE_OPTIONS)]
+    running: bool,
+    /// Control socket of the running target (default: that of the only `isolane serve` that is found)
+    #[arg(long, value_name = "PATH", requires = "running", add = ArgValueCompleter::new(names::sockets))]
+    socket: Option<PathBuf>,
+    #[command(flatten)]
+    serve: serve::Args,
+}
+
+impl DumpArgs {
+    fn text(&self) -> Result<String, Failure> {
+        if !self.running {
+            return Ok(serve::model::of_args(&self.serve, &kinds())?.to_toml());
+        }
+        let running = Running::find(self.socket.as_deref())?.execute("GET", "/v1/config", &Value::Null)?;
+        Ok(running["text"].as_str().unwrap_or_default().to_owned())
+    }
+}
 
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
@@ -89,7 +117,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
             show_applied(&target.execute("POST", "/v1/config/apply", &body)?)
         }
         Action::Diff { old, new } => show_diff(&diff(&load(old)?, &load(new)?)),
-        Action::Dump(args) => serve::model::of_args(args, &kinds())?.to_toml(),
+        Action::Dump(args) => args.text()?,
         Action::Schema => {
             return output::write_stdout(&output::to_json(&schema())?).map(|()| ExitCode::SUCCESS);
         }

@@ -12,9 +12,11 @@ mod upgrade;
 
 use std::path::{Path, PathBuf};
 
+use clap_complete::engine::ArgValueCompleter;
 use isolane_inspect::source::{ControlSocket, control_sockets, execute, read_lines};
 use serde_json::Value;
 
+use crate::completions::names;
 use crate::failure::Failure;
 
 /// Show and change a running target
@@ -26,7 +28,7 @@ use crate::failure::Failure;
 #[command(disable_help_subcommand = true)]
 pub struct Args {
     /// Control socket of the target (default: that of the only `isolane serve` that is found)
-    #[arg(long, global = true, value_name = "PATH")]
+    #[arg(long, global = true, value_name = "PATH", add = ArgValueCompleter::new(names::sockets))]
     socket: Option<PathBuf>,
     #[command(subcommand)]
     action: Action,

@@ -19,6 +19,7 @@ use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use isolane_config::Config;
 use isolane_inspect::events::Events;
 use isolane_inspect::program::{Reply, Request};
 use isolane_target::{
@@ -57,6 +58,8 @@ pub struct Operator {
     pub(super) subsystems: Mutex<BTreeMap<String, Arc<SubsystemOperator>>>,
     /// The file of the target, if it has one.
     pub(super) file: Option<LiveConfig>,
+    /// Configuration of the arguments of a target without a file, without volumes, or why no file can have it.
+    pub(super) arguments: Option<Result<Config, String>>,
     pub(super) events: Events,
     upgrades: Upgrades,
     /// Number of upgrades of this process.
@@ -103,6 +106,7 @@ impl Operator {
             conditions: Arc::clone(conditions),
             subsystems: Mutex::default(),
             file,
+            arguments: None,
             events: Events::default(),
             upgrades: Upgrades::default(),
             upgraded,
@@ -201,6 +205,9 @@ impl Operator {
         }
         if path == "upgrade" {
             return Some(self.upgrade(request));
+        }
+        if path == "config" {
+            return Some(self.dump().map_or_else(|problem| problem, |config| reply(200, &config)));
         }
         if let Some(verb) = path.strip_prefix("config/") {
             return self.execute_config(request, verb);

@@ -3,12 +3,14 @@
 mod apply;
 mod auth;
 mod bench;
+mod completions;
 mod conditions;
 mod config;
 mod copy;
 mod ctl;
 mod deep;
 mod doctor;
+mod dump;
 mod engine_run;
 mod export;
 mod gate;

@@ -261,6 +261,15 @@ pub struct Protected {
     pub read_only: bool,
 }
 
+/// The configuration of a running target.
+#[derive(Serialize, JsonSchema)]
+pub struct RunningConfig {
+    /// Path of its file; none if it was started with volumes.
+    pub file: Option<PathBuf>,
+    /// Text of a file with which another target would serve the same.
+    pub text: String,
+}
+
 /// Changes that were made, or would be.
 #[derive(Serialize, JsonSchema)]
 pub struct AppliedChanges {

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::bodies::{
     Add, AppliedChanges, Apply, Closed, ConnectionList, Disconnect, DisconnectedCount, Edits, LogLevel,
     NamespaceList, NoOptions, Open, Opened, ProgramInfo, Protected, ReadOnly, Replace, Resize, Resized,
-    Upgrade,
+    RunningConfig, Upgrade,
 };
 
 /// Returns the schema of a body.
@@ -142,6 +142,13 @@ fn general() -> Vec<Route> {
             None,
             ok::<NamespaceList>(),
             &[],
+        ),
+        route(
+            ("GET", "/v1/config"),
+            "The configuration that the target serves now, as a file of it",
+            None,
+            ok::<RunningConfig>(),
+            &[409],
         ),
         route(
             ("POST", "/v1/config/apply"),
