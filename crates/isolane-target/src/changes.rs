@@ -188,7 +188,7 @@ impl NamespaceControl {
     /// Returns the namespaces, ordered by ID, then the removed ones; none once the target has ended.
     pub fn list(&self) -> Vec<NamespaceStatus> {
         let Ok(shared) = self.shared() else { return Vec::new() };
-        let table = shared.namespaces();
+        let (table, stall_after) = (shared.namespaces(), shared.stall_times.present().stall_after);
         let visible: Vec<usize> = table.iter_of(self.subsystem).map(|(position, _)| position).collect();
         let is_own = |position: &usize| table.at(*position).subsystem == self.subsystem;
         let removed = table.occupied().filter(|position| is_own(position) && !visible.contains(position));
@@ -203,7 +203,7 @@ impl NamespaceControl {
                 state: match failure {
                     _ if is_removed => NamespaceState::Closing,
                     Some(_) => NamespaceState::Failed,
-                    _ if oldest_command >= Some(shared.stall_after) => NamespaceState::Stalled,
+                    _ if oldest_command >= Some(stall_after) => NamespaceState::Stalled,
                     None => NamespaceState::Online,
                 },
                 volume: volume.name().to_owned(),

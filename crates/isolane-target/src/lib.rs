@@ -63,6 +63,7 @@ mod scheduler;
 mod shared;
 mod slab;
 mod snapshot;
+mod stall_times;
 mod table_state;
 mod target;
 mod timeline;
@@ -86,6 +87,7 @@ pub use orphans::Orphan;
 pub use placement::Placement;
 pub use port::TargetPort;
 pub use qos::QosConfig;
+pub use stall_times::StallTimes;
 pub use target::{Frozen, Refused, SnapshotSource, Target};
 
 pub use isolane_observe::stage::Operation;

@@ -1,4 +1,4 @@
-//! Changes of the ports, referrals, and limits of a running target.
+//! Changes of the ports, referrals, limits, and times of a running target.
 //!
 //! New ports come before all other changes, so that subsystems can be there, and go again if these fail. Old ports go last.
 
@@ -7,8 +7,8 @@ use isolane_inspect::program::Reply;
 use isolane_target::{TargetControl, TargetPort};
 
 use super::from_file::{ports, referrals};
-use super::limits;
 use super::state::State;
+use super::{limits, times};
 
 /// Ports that come and go.
 pub struct PortChanges {
@@ -62,7 +62,7 @@ impl PortChanges {
         Ok(added)
     }
 
-    /// Sets referrals and limits, and removes the old ports, after everything else has changed.
+    /// Sets referrals, limits, and times, and removes the old ports, after everything else has changed.
     pub fn finish(&self, target: &TargetControl, new: &Config) {
         for name in &self.removed {
             match target.remove_port(name) {
@@ -71,7 +71,8 @@ impl PortChanges {
             }
         }
         let referred = if self.has_other_referrals { target.set_referrals(referrals(new)) } else { Ok(()) };
-        if let Err(error) = referred.and_then(|()| target.set_limits(limits::plan(new))) {
+        let limited = referred.and_then(|()| target.set_limits(limits::plan(new)));
+        if let Err(error) = limited.and_then(|()| target.set_stall_times(times::plan(new))) {
             log::error!("{error}");
         }
     }

@@ -22,6 +22,7 @@ mod remote;
 #[path = "../../../isolane-inspect/src/sample.rs"]
 mod sample;
 mod serve;
+mod stall_times;
 mod state;
 mod stderr;
 #[path = "../stop/mod.rs"]
