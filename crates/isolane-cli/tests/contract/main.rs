@@ -8,6 +8,7 @@ mod config;
 mod copy;
 mod ctl;
 mod deep;
+mod discovery_log;
 mod doctor;
 mod engine_run;
 mod export;
