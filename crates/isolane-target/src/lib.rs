@@ -61,6 +61,8 @@ mod qos;
 mod release;
 mod scheduler;
 mod shared;
+#[cfg(test)]
+mod simulation;
 mod slab;
 mod snapshot;
 mod stall_times;

@@ -457,7 +457,7 @@ fn open_reactor(
     Ok(reactor)
 }
 
-fn port_config(
+pub(crate) fn port_config(
     config: &TargetConfig,
     listeners: &[SocketAddr],
     namespaces: &Namespaces,

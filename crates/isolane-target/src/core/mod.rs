@@ -66,6 +66,8 @@ mod retire;
 mod send;
 mod slow;
 mod stalled;
+#[cfg(test)]
+mod stepping;
 mod timer;
 mod unauthenticated;
 mod waiting;
