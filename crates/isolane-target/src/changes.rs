@@ -188,7 +188,7 @@ impl NamespaceControl {
     /// Returns the namespaces, ordered by ID, then the removed ones; none once the target has ended.
     pub fn list(&self) -> Vec<NamespaceStatus> {
         let Ok(shared) = self.shared() else { return Vec::new() };
-        let table = shared.namespaces();
+        let (table, stall_after) = (shared.namespaces(), shared.stall_times.present().stall_after);
         let visible: Vec<usize> = table.iter_of(self.subsystem).map(|(position, _)| position).collect();
         let is_own = |position: &usize| table.at(*position).subsystem == self.subsystem;
         let removed = table.occupied().filter(|position| is_own(position) && !visible.contains(position));
@@ -203,7 +203,7 @@ impl NamespaceControl {
                 state: match failure {
                     _ if is_removed => NamespaceState::Closing,
                     Some(_) => NamespaceState::Failed,
-                    _ if oldest_command >= Some(shared.stall_after) => NamespaceState::Stalled,
+                    _ if oldest_command >= Some(stall_after) => NamespaceState::Stalled,
                     None => NamespaceState::Online,
                 },
                 volume: volume.name().to_owned(),
@@ -290,16 +290,22 @@ impl Namespaces {
 
 impl Shared {
     /// Gives a table to the cores, and waits until they use it.
-    pub(crate) fn publish(&self, mut next: Namespaces) {
-        next.update_masks();
-        let next = Arc::new(next);
-        // Dropped last, so that no core closes a volume.
-        let _before = std::mem::replace(&mut *self.table.lock(), Arc::clone(&next));
-        let (seen, ends) = mpsc::channel();
-        self.post_to_all(|| Message::Namespaces { table: Arc::clone(&next), seen: seen.clone() });
-        drop(seen);
+    pub(crate) fn publish(&self, next: Namespaces) {
+        // The table before is dropped last, so that no core closes a volume.
+        let (_before, ends) = self.post_table(next);
         // Disconnected once every core has seen it.
         let _ = ends.recv_timeout(MESSAGE_TIMEOUT);
+    }
+
+    /// Gives a table to the cores. Returns the one before, and a receiver that is disconnected once all cores use the new
+    /// one.
+    pub(crate) fn post_table(&self, mut next: Namespaces) -> (Arc<Namespaces>, Receiver<()>) {
+        next.update_masks();
+        let next = Arc::new(next);
+        let before = std::mem::replace(&mut *self.table.lock(), Arc::clone(&next));
+        let (seen, ends) = mpsc::channel();
+        self.post_to_all(|| Message::Namespaces { table: Arc::clone(&next), seen: seen.clone() });
+        (before, ends)
     }
 
     /// Frees positions that no core uses, and returns what they had. Its volumes close when it is dropped, which can

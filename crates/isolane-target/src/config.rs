@@ -19,6 +19,7 @@ use crate::limits::TargetLimits;
 use crate::placement::Placement;
 use crate::port::TargetPort;
 use crate::qos::QosConfig;
+use crate::stall_times::StallTimes;
 
 /// An NVM subsystem: its namespaces, and the hosts that can use them.
 #[derive(Clone)]
@@ -210,8 +211,8 @@ impl TargetConfig {
             handshake_timeout: ConnectionConfig::default().handshake,
             stall_timeout: ConnectionConfig::default().stall,
             stuck_after: Duration::from_secs(10),
-            stall_after: Duration::from_secs(10),
-            answer_within: Duration::from_secs(20),
+            stall_after: StallTimes::default().stall_after,
+            answer_within: StallTimes::default().answer_within,
             scheduling: true,
             rebalance_interval: None,
             zerocopy_threshold: None,
@@ -232,6 +233,10 @@ impl TargetConfig {
             max_transfer_bytes: MAX_TRANSFER_BYTES,
             ..SubsystemConfig::default()
         }
+    }
+
+    pub(crate) fn stall_times(&self) -> StallTimes {
+        StallTimes { stall_after: self.stall_after, answer_within: self.answer_within }
     }
 
     /// Returns the limits of each connection.

@@ -16,6 +16,7 @@ use crate::limits::TargetLimits;
 use crate::listen::is_dual_stack;
 use crate::port::{NewListener, TargetPort};
 use crate::shared::{Message, Shared};
+use crate::stall_times::StallTimes;
 
 impl TargetControl {
     /// Replaces the ports at which hosts reach a subsystem; `None`: all. Connections of hosts that have come by another
@@ -60,6 +61,16 @@ impl TargetControl {
     /// The target has ended.
     pub fn set_limits(&self, limits: TargetLimits) -> Result<(), NamespaceError> {
         self.shared()?.set_limits(limits);
+        Ok(())
+    }
+
+    /// Replaces the times after which the target does not wait for its volumes: see
+    /// [`Target::set_stall_times`](crate::Target::set_stall_times).
+    ///
+    /// # Errors
+    /// The target has ended.
+    pub fn set_stall_times(&self, times: StallTimes) -> Result<(), NamespaceError> {
+        self.shared()?.stall_times.replace(times);
         Ok(())
     }
 

@@ -62,8 +62,11 @@ mod qos;
 mod release;
 mod scheduler;
 mod shared;
+#[cfg(test)]
+mod simulation;
 mod slab;
 mod snapshot;
+mod stall_times;
 mod table_state;
 mod target;
 mod timeline;
@@ -88,6 +91,7 @@ pub use placement::Placement;
 pub use port::TargetPort;
 pub use port_changes::{BoundPorts, PortChanges};
 pub use qos::QosConfig;
+pub use stall_times::StallTimes;
 pub use target::{Frozen, Refused, SnapshotSource, Target};
 
 pub use isolane_observe::stage::Operation;

@@ -45,6 +45,7 @@ use crate::port::NewListener;
 use crate::release::Release;
 use crate::scheduler::CoreLoad;
 use crate::slab::LaneId;
+use crate::stall_times::PresentTimes;
 use crate::unflushed::{HostChanges, Unflushed};
 
 /// Message from one core to another.
@@ -139,8 +140,7 @@ pub(crate) struct Shared {
     pub scheduling: bool,
     /// Time limit for a volume.
     pub stuck_after: Duration,
-    /// Age of a command at which its namespace is stalled.
-    pub stall_after: Duration,
+    pub stall_times: PresentTimes,
     pub orphans: Orphans,
     pub unflushed: Unflushed,
     pub lane_quota: LaneQuota,
@@ -235,7 +235,7 @@ impl Shared {
             subsystem_template: config.subsystem_template(max_connections),
             scheduling: config.scheduling,
             stuck_after: config.stuck_after,
-            stall_after: config.stall_after,
+            stall_times: PresentTimes::new(config.stall_times()),
             orphans: Orphans::default(),
             unflushed: Unflushed::default(),
             cores_drained: AtomicUsize::new(0),

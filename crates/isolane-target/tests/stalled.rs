@@ -3,12 +3,16 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::gate::Gate;
 use common::*;
-use isolane_target::{NamespaceState, NamespaceStatus, Operation, Orphan, Target, TargetConfig};
+use isolane_target::{
+    NamespaceChange, NamespaceState, NamespaceStatus, Operation, Orphan, QosConfig, StallTimes, Target,
+    TargetConfig,
+};
 use isolane_wire::admin::SetFeaturesCommand;
 use isolane_wire::feature::{FeatureId, HostBehaviorSupport};
 use isolane_wire::io::{DatasetManagementCommand, DsmRange};
@@ -355,5 +359,39 @@ fn bounds_commands_at_stalled_volume() {
     place.gate.open();
     write_until_success(&mut queue, 30_000, 2);
     place.gate.close();
+    place.expect_nothing_left(&mut queue);
+}
+
+/// Commands that wait at a volume, for a limit, and for a volume: the new times apply to all.
+#[test]
+fn times_change_for_commands_that_wait() {
+    const LONG: Duration = Duration::from_secs(3600);
+    const SHORT: Duration = Duration::from_millis(1);
+    let place = Place::with(one_core_twice(), LONG);
+    let set = |stall_after, answer_within| {
+        place.target.set_stall_times(StallTimes { stall_after, answer_within });
+    };
+    let qos = Some(QosConfig { bytes: NonZeroU64::new(1), ..QosConfig::default() });
+    place.target.change_namespaces(vec![NamespaceChange::Qos { nsid: 2, qos }]).unwrap();
+    let add = NamespaceChange::Add { nsid: Some(3), volume: volume("mem:16M") };
+    place.target.change_namespaces(vec![add]).unwrap();
+    let (_admin, mut queue) = pair(place.address, 31);
+    assert_eq!(queue.fetch(on(2, read_entry(0, 8)), 4096).0.status, Status::SUCCESS, "the first one");
+    place.target.change_namespaces(vec![NamespaceChange::Offline { nsid: 3 }]).unwrap();
+    let stalled = send_write(&mut queue, 0, 0xee);
+    let limited = queue.send(on(2, read(0, 8)), &[]);
+    let offline = queue.send(on(3, io::flush(3)), &[]);
+    eventually("it is stalled", || place.status().state == NamespaceState::Stalled);
+    set(LONG, LONG);
+    assert_eq!(place.status().state, NamespaceState::Online);
+    set(SHORT, LONG);
+    eventually("it is stalled again", || place.status().state == NamespaceState::Stalled);
+    assert_eq!(place.orphans(), []);
+    place.target.control().set_stall_times(StallTimes { stall_after: SHORT, answer_within: SHORT }).unwrap();
+    let all = answers(&mut queue, vec![stalled, limited, offline]);
+    all.values().for_each(|(status, _)| assert_not_ready(*status, 0));
+    assert_eq!(place.orphans(), [(Operation::Write, 0, 8)]);
+    set(SHORT, LONG);
+    place.target.change_namespaces(vec![NamespaceChange::Qos { nsid: 2, qos: None }]).unwrap();
     place.expect_nothing_left(&mut queue);
 }

@@ -7,6 +7,7 @@ mod events;
 mod log_level;
 mod namespace;
 mod object;
+mod server;
 mod status;
 mod upgrade;
 
@@ -38,6 +39,7 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Action {
     Status(status::Args),
+    Server(server::Args),
     Namespace(namespace::Args),
     #[command(about = "Add, remove, and change subsystems in the configuration file and the target", long_about = None)]
     Subsystem(object::Args),
@@ -59,6 +61,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let target = Running::find(args.socket.as_deref())?;
     match &args.action {
         Action::Status(args) => status::run(args, &target),
+        Action::Server(args) => server::run(args, &target),
         Action::Namespace(args) => namespace::run(args, &target),
         Action::Subsystem(args) => object::run("subsystem", args, &target),
         Action::Host(args) => object::run("host", args, &target),

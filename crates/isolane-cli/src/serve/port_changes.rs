@@ -1,4 +1,4 @@
-//! Changes of the ports, referrals, and limits of a running target.
+//! Changes of the ports, referrals, limits, and times of a running target.
 //!
 //! New addresses are bound, and new ports come, before all other changes, so that subsystems can be there, and this is
 //! undone if the changes fail. Other addresses of ports follow after them, and old ports go last.
@@ -8,9 +8,9 @@ use isolane_inspect::program::Reply;
 use isolane_target::{BoundPorts, PortChanges, PortsError, TargetControl, TargetPort};
 
 use super::from_file::{ports, referrals};
-use super::limits;
 use super::live_config::LiveConfig;
 use super::state::State;
+use super::{limits, times};
 
 /// Ports that come, go, or change.
 pub struct ChangedPorts {
@@ -44,7 +44,7 @@ impl ChangedPorts {
         bound.map_err(|error| Reply::problem(409, "unusable port", placed(&error, file, text)))
     }
 
-    /// Sets referrals and limits, changes the ports, and removes the old ones, after everything else has changed.
+    /// Sets referrals, limits, and times, changes the ports, and removes the old ones, after everything else has changed.
     pub fn finish(&self, bound: BoundPorts, target: &TargetControl, new: &Config) {
         let addresses = bound.addresses().to_vec();
         match bound.finish() {
@@ -55,7 +55,8 @@ impl ChangedPorts {
             log::info!("port {name}: listening on {address}");
         }
         let referred = if self.has_other_referrals { target.set_referrals(referrals(new)) } else { Ok(()) };
-        if let Err(error) = referred.and_then(|()| target.set_limits(limits::plan(new))) {
+        let limited = referred.and_then(|()| target.set_limits(limits::plan(new)));
+        if let Err(error) = limited.and_then(|()| target.set_stall_times(times::plan(new))) {
             log::error!("{error}");
         }
     }

@@ -9,6 +9,7 @@ mod config;
 mod copy;
 mod ctl;
 mod deep;
+mod discovery_log;
 mod doctor;
 mod dump;
 mod engine_run;
@@ -24,6 +25,7 @@ mod remote;
 #[path = "../../../isolane-inspect/src/sample.rs"]
 mod sample;
 mod serve;
+mod stall_times;
 mod state;
 mod stderr;
 #[path = "../stop/mod.rs"]

@@ -55,6 +55,11 @@ impl VolumeState {
     pub(super) fn release(&mut self, bytes: usize) {
         self.held_bytes -= bytes;
     }
+
+    #[cfg(test)]
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
 }
 
 impl Core {

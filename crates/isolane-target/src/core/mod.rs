@@ -66,6 +66,8 @@ mod retire;
 mod send;
 mod slow;
 mod stalled;
+#[cfg(test)]
+mod stepping;
 mod timer;
 mod unauthenticated;
 mod waiting;
@@ -103,6 +105,7 @@ use crate::observed::{Observer, Phase};
 use crate::release::Release;
 use crate::shared::{Message, Shared};
 use crate::slab::{LaneId, Slab, SlabKey};
+use crate::stall_times::StallTimes;
 use crate::work::FileWork;
 
 /// State of one core, except its lanes.
@@ -143,8 +146,8 @@ pub(crate) struct Core {
     volumes: Vec<VolumeState>,
     /// Commands of namespaces that are offline.
     held: Vec<HeldCommand>,
-    /// Limit of their wait, and of all commands at volumes.
-    answer_within: Duration,
+    /// Limits of their wait, and of all commands at volumes, as of the last tick.
+    times: StallTimes,
     answers: Answers,
     /// A volume can have orphans: commands look for them.
     has_orphans: bool,
@@ -200,7 +203,7 @@ impl Driver {
             volumes: (0..namespaces.end()).map(|_| VolumeState::default()).collect(),
             namespaces,
             held: Vec::new(),
-            answer_within: config.answer_within,
+            times: config.stall_times(),
             answers: Answers::default(),
             has_orphans: false,
             releasing: Vec::new(),

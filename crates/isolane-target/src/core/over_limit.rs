@@ -179,7 +179,7 @@ impl Core {
     fn log_over_limit(&mut self, position: usize, count: usize) {
         let volume = &mut self.volumes[position];
         volume.answered -= count;
-        let (name, within) = (self.namespaces.at(position).volume.name(), self.answer_within);
+        let (name, within) = (self.namespaces.at(position).volume.name(), self.times.answer_within);
         log::limited!(
             by volume.log,
             Warn,

@@ -140,11 +140,11 @@ impl Core {
     /// Returns `true` for a late command. Time that it waited for memory or for a limit counts only once its volume has
     /// had time for it.
     fn is_late(&self, job: &Job) -> bool {
-        let volume_time = self.answer_within.min(self.shared.stall_after);
+        let volume_time = self.times.answer_within.min(self.times.stall_after);
         let is_there = |since: Instant| self.now.saturating_duration_since(since) >= volume_time;
         job.permit.is_some()
             && job.there_since.is_some_and(is_there)
-            && self.age(job.started, &job.timeline) >= self.answer_within
+            && self.age(job.started, &job.timeline) >= self.times.answer_within
     }
 
     /// Returns `true` for a waiting command that must be answered now. One that waits for memory can wait for other
@@ -154,9 +154,9 @@ impl Core {
             return false;
         }
         match waiting {
-            Waiting::Data { since, timeline, .. } => self.age(*since, timeline) >= self.answer_within,
+            Waiting::Data { since, timeline, .. } => self.age(*since, timeline) >= self.times.answer_within,
             Waiting::Start { job, .. } if is_for_memory => {
-                job.permit.is_some() && self.age(job.started, &job.timeline) >= self.answer_within
+                job.permit.is_some() && self.age(job.started, &job.timeline) >= self.times.answer_within
             }
             Waiting::Start { job, .. } => self.is_late(job),
         }
@@ -165,8 +165,8 @@ impl Core {
     /// Returns `true` for a command over the limits of its namespace that must be answered now.
     pub(super) fn is_over_limit_late(&self, waiting: &Waiting) -> bool {
         match waiting {
-            Waiting::Data { since, timeline, .. } => self.age(*since, timeline) >= self.answer_within,
-            Waiting::Start { job, .. } => self.age(job.started, &job.timeline) >= self.answer_within,
+            Waiting::Data { since, timeline, .. } => self.age(*since, timeline) >= self.times.answer_within,
+            Waiting::Start { job, .. } => self.age(job.started, &job.timeline) >= self.times.answer_within,
         }
     }
 
@@ -205,7 +205,7 @@ impl Core {
             self.volumes.iter_mut().enumerate().filter(|(_, volume)| volume.answered > 0)
         {
             let (count, limit) = (std::mem::take(&mut volume.answered), &volume.log);
-            let (name, within) = (self.namespaces.at(position).volume.name(), self.answer_within);
+            let (name, within) = (self.namespaces.at(position).volume.name(), self.times.answer_within);
             log::limited!(
                 by limit,
                 Warn,
@@ -223,7 +223,7 @@ impl Driver {
         if self.core.has_orphans {
             self.core.forget_fences();
         }
-        let limit = self.core.answer_within.min(self.core.shared.stall_after);
+        let limit = self.core.times.answer_within.min(self.core.times.stall_after);
         if self.core.volumes.iter().any(|volume| volume.slow.age >= Some(limit)) {
             self.prepare_answers();
             self.answer_waiting();
