@@ -16,6 +16,7 @@ use isolane_volume::Volume;
 use isolane_wire::Nqn;
 
 use crate::error::NamespaceError;
+use crate::fault::Fault;
 use crate::namespace::{Hidden, Namespace, Namespaces};
 use crate::orphans::Orphan;
 use crate::qos::QosConfig;
@@ -68,6 +69,13 @@ pub enum NamespaceChange {
         /// Writes are rejected.
         read_only: bool,
     },
+    /// Sets or ends a fault, for tests by operators. It also ends when the namespace gets another volume, or none.
+    Fault {
+        /// The ID.
+        nsid: u32,
+        /// The fault; `None` ends it.
+        fault: Option<Fault>,
+    },
     /// Sets or ends the maximum speed, which stays until the namespace is removed.
     Qos {
         /// The ID.
@@ -86,6 +94,7 @@ impl fmt::Debug for NamespaceChange {
             NamespaceChange::Offline { nsid } => write!(f, "Offline({nsid})"),
             NamespaceChange::Hosts { nsid, hosts } => write!(f, "Hosts({nsid}, {hosts:?})"),
             NamespaceChange::ReadOnly { nsid, read_only } => write!(f, "ReadOnly({nsid}, {read_only})"),
+            NamespaceChange::Fault { nsid, fault } => write!(f, "Fault({nsid}, {fault:?})"),
             NamespaceChange::Qos { nsid, qos } => write!(f, "Qos({nsid}, {qos:?})"),
         }
     }
@@ -142,6 +151,8 @@ pub struct NamespaceStatus {
     pub orphans: Vec<Orphan>,
     /// Maximum speed; `None` without a limit.
     pub qos: Option<QosConfig>,
+    /// Set by an operator.
+    pub fault: Option<Fault>,
 }
 
 /// State of a namespace.
@@ -194,7 +205,7 @@ impl NamespaceControl {
         let removed = table.occupied().filter(|position| is_own(position) && !visible.contains(position));
         let removed: Vec<usize> = removed.collect();
         let status = |position: usize, is_removed: bool| {
-            let Namespace { nsid, geometry, volume, .. } = table.at(position);
+            let Namespace { nsid, geometry, volume, fault, .. } = table.at(position);
             let ages = shared.counters.iter().map(|core| core.oldest_commands[position].age());
             let oldest_command = ages.max().flatten();
             let failure = volume.failure().filter(|_| !is_removed);
@@ -203,6 +214,8 @@ impl NamespaceControl {
                 state: match failure {
                     _ if is_removed => NamespaceState::Closing,
                     Some(_) => NamespaceState::Failed,
+                    _ if *fault == Some(Fault::Fail) => NamespaceState::Failed,
+                    _ if *fault == Some(Fault::Stall) => NamespaceState::Stalled,
                     _ if oldest_command >= Some(stall_after) => NamespaceState::Stalled,
                     None => NamespaceState::Online,
                 },
@@ -214,6 +227,7 @@ impl NamespaceControl {
                 oldest_command,
                 orphans: shared.orphans.list(position),
                 qos: table.qos(self.subsystem, *nsid).filter(|_| !is_removed),
+                fault: *fault,
             }
         };
         let mut list: Vec<_> = visible.into_iter().map(|position| status(position, false)).collect();
@@ -230,6 +244,7 @@ impl NamespaceControl {
                 oldest_command: None,
                 orphans: Vec::new(),
                 qos: table.qos(self.subsystem, nsid),
+                fault: None,
             }
         }));
         list.sort_by_key(|status| status.nsid);
@@ -261,6 +276,7 @@ impl Namespaces {
                 self.set_qos((subsystem, nsid), None)?;
                 removed.extend(self.hide(subsystem, nsid)?.position);
             }
+            NamespaceChange::Fault { nsid, fault } => self.set_fault((subsystem, nsid), fault)?,
             NamespaceChange::Qos { nsid, qos } => self.set_qos((subsystem, nsid), qos)?,
             NamespaceChange::Offline { nsid } => removed.push(self.set_offline(subsystem, nsid)?),
             NamespaceChange::Replace { nsid, volume, may_shrink } => {
@@ -301,6 +317,7 @@ impl Shared {
     /// one.
     pub(crate) fn post_table(&self, mut next: Namespaces) -> (Arc<Namespaces>, Receiver<()>) {
         next.update_masks();
+        next.update_faults();
         let next = Arc::new(next);
         let before = std::mem::replace(&mut *self.table.lock(), Arc::clone(&next));
         let (seen, ends) = mpsc::channel();

@@ -131,6 +131,19 @@ enum Action {
         #[arg(long)]
         off: bool,
     },
+    /// Stall or fail a namespace on purpose, to test hosts and monitoring
+    ///
+    /// Commands of a stalled namespace are held and then answered, as if its volume did not complete them, but do not reach
+    /// the volume; those that are held when the fault ends continue. A failed namespace rejects writes and Flush, as after
+    /// a failed sync. Not in the configuration file: the fault ends with `clear`, with another volume, and with the program.
+    Fault {
+        /// Namespace ID
+        #[arg(add = ArgValueCandidates::new(names::namespaces))]
+        nsid: u32,
+        /// Fault, or its end
+        #[arg(value_parser = ["stall", "fail", "clear"])]
+        fault: String,
+    },
 }
 
 /// Runs the subcommand.
@@ -185,6 +198,15 @@ pub fn run(args: &Args, target: &Running) -> Result<(), Failure> {
             let body = json!({ "read_only": !off });
             target.execute("POST", &path(nsid, "/read-only"), &body)?;
             format!("namespace {nsid}: {} writes\n", if *off { "accepts" } else { "rejects" })
+        }
+        Action::Fault { nsid, fault } => {
+            target.execute("POST", &path(nsid, "/fault"), &json!({ "fault": fault }))?;
+            let what = match fault.as_str() {
+                "stall" => "stalls until `fault clear`",
+                "fail" => "fails until `fault clear`",
+                _ => "has no fault",
+            };
+            format!("namespace {nsid}: {what}\n")
         }
     };
     output::write_stdout(crate::failure::printable(&text).as_bytes())

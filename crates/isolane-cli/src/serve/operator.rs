@@ -10,6 +10,7 @@
 pub(super) mod bodies;
 mod connections;
 mod events;
+mod fault;
 mod log_level;
 mod openapi;
 mod routes;
@@ -282,6 +283,7 @@ impl SubsystemOperator {
             }
             ("POST", Some(nsid), Some("reopen")) => read(request).and_then(|body| self.reopen(nsid, &body)),
             ("POST", Some(nsid), Some("resize")) => read(request).and_then(|body| self.resize(nsid, &body)),
+            ("POST", Some(nsid), Some("fault")) => read(request).and_then(|body| self.set_fault(nsid, &body)),
             ("POST", Some(nsid), Some("read-only")) => {
                 read(request).and_then(|body| self.set_read_only(nsid, &body))
             }
@@ -301,7 +303,7 @@ impl SubsystemOperator {
                 subsystem: nqn.to_owned(),
                 nsid: status.nsid,
                 state: state_name(status.state),
-                reason: status.reason,
+                reason: status.reason.or_else(|| fault::reason(status.nsid, status.fault)),
                 volume: status.volume,
                 bytes: status.bytes,
                 block_size: status.block_size,
@@ -309,6 +311,7 @@ impl SubsystemOperator {
                 oldest_command_ms: status.oldest_command.map(|age| age.as_millis() as u64),
                 orphans: status.orphans.iter().map(describe_orphan).collect(),
                 qos: status.qos.as_ref().map(qos::to_json),
+                fault: status.fault.map(fault::kind),
             });
         }
     }

@@ -191,7 +191,8 @@ impl Core {
     #[inline]
     fn is_fenced(&self, lane: &Lane, position: usize) -> bool {
         lane.association.as_ref().is_some_and(|association| association.fence.is_some())
-            || self.has_orphans && self.volumes[position].fence.is_some()
+            || self.has_orphans
+                && (self.volumes[position].fence.is_some() || self.namespaces.at(position).fault.is_some())
     }
 
     /// Counts a command that completes in the receive that delivered it.

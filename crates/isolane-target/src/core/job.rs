@@ -27,6 +27,9 @@ impl Core {
         }
         let is_held = lane.is_held(&job);
         if is_held || self.has_orphans && self.is_behind_orphan(&job) {
+            if !is_held && self.fails(&job) {
+                return self.fail_on_purpose(lane, job, request);
+            }
             self.count(lane, &mut job);
             job.there_since.get_or_insert(self.now);
             if !job.timeline.is_in(Stage::Blocks) {
@@ -103,7 +106,7 @@ impl Core {
     }
 
     /// Completes the command.
-    fn finish(&mut self, lane: &mut Lane, mut job: Job, outcome: Outcome) {
+    pub(super) fn finish(&mut self, lane: &mut Lane, mut job: Job, outcome: Outcome) {
         if let (Ok(_), Some(next), true) = (&outcome, job.then.take(), lane.is_open() && job.permit.is_some())
         {
             return self.start(lane, job, next);

@@ -50,6 +50,7 @@ mod connect;
 mod control_data;
 mod describe;
 mod fair_share;
+mod fault;
 mod fence;
 mod flush;
 mod freeze;

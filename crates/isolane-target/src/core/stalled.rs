@@ -35,11 +35,14 @@ pub(super) struct Answers {
 }
 
 impl Core {
-    /// Returns `true` if a command must wait for orphans of its namespace: they overlap, or there are too many.
+    /// Returns `true` if a command must wait for orphans of its namespace: they overlap, or there are too many. A fault holds
+    /// all commands.
     #[cold]
     pub(super) fn is_behind_orphan(&self, job: &Job) -> bool {
         let volume = &self.volumes[job.position];
-        volume.orphans >= MAX_ORPHANS || volume.fence.as_ref().is_some_and(|fence| fence.holds(job.blocks))
+        self.is_faulty(job)
+            || volume.orphans >= MAX_ORPHANS
+            || volume.fence.as_ref().is_some_and(|fence| fence.holds(job.blocks))
     }
 
     /// Commands at this position follow the orphans of the fence from now on.
@@ -197,7 +200,8 @@ impl Core {
         for volume in &mut self.volumes {
             volume.fence.take_if(|fence| fence.is_over());
         }
-        self.has_orphans = self.volumes.iter().any(|volume| volume.orphans > 0 || volume.fence.is_some());
+        let is_needed = self.volumes.iter().any(|volume| volume.orphans > 0 || volume.fence.is_some());
+        self.has_orphans = is_needed || self.namespaces.has_faults();
     }
 
     fn log_answered(&mut self) {

@@ -58,6 +58,35 @@ pub struct ReadOnly {
     pub read_only: bool,
 }
 
+/// A fault of a namespace, for tests.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetFault {
+    /// The fault.
+    pub fault: FaultKind,
+}
+
+/// Kind of a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum FaultKind {
+    /// Commands are held, as by a volume that does not complete them.
+    Stall,
+    /// Changes and Flush fail, as after a failed sync.
+    Fail,
+    /// None.
+    Clear,
+}
+
+/// The fault of a namespace.
+#[derive(Serialize, JsonSchema)]
+pub struct Faulty {
+    /// Namespace ID.
+    pub nsid: u32,
+    /// The fault.
+    pub fault: FaultKind,
+}
+
 /// No options.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -199,6 +228,8 @@ pub struct NamespaceEntry {
     /// Maximum speeds per second.
     #[schemars(with = "Option<std::collections::BTreeMap<String, u64>>")]
     pub qos: Option<Value>,
+    /// A fault that an operator has set: `stall` or `fail`.
+    pub fault: Option<FaultKind>,
 }
 
 /// A change whose operation is still at its volume.

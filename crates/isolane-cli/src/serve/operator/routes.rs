@@ -8,9 +8,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::json;
 
 use super::bodies::{
-    Add, AppliedChanges, Apply, Closed, ConnectionList, Disconnect, DisconnectedCount, Edits, LogLevel,
-    NamespaceList, NoOptions, Open, Opened, ProgramInfo, Protected, ReadOnly, Replace, Resize, Resized,
-    RunningConfig, Upgrade,
+    Add, AppliedChanges, Apply, Closed, ConnectionList, Disconnect, DisconnectedCount, Edits, Faulty,
+    LogLevel, NamespaceList, NoOptions, Open, Opened, ProgramInfo, Protected, ReadOnly, Replace, Resize,
+    Resized, RunningConfig, SetFault, Upgrade,
 };
 
 /// Returns the schema of a body.
@@ -276,6 +276,13 @@ fn namespaces(all: &str) -> Vec<Route> {
             "Rejects writes, or accepts them again",
             body::<ReadOnly>(),
             ok::<Protected>(),
+            &[400, 404, 409],
+        ),
+        route(
+            ("POST", &one("/fault")),
+            "Stalls or fails the namespace on purpose, or ends that, to test hosts and monitoring",
+            body::<SetFault>(),
+            ok::<Faulty>(),
             &[400, 404, 409],
         ),
     ]
