@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use isolane_proto::subsystem::{ConfigError, Port, SubsystemConfig, SubsystemId};
 use isolane_volume::{OpenError, Volume};
@@ -13,6 +13,7 @@ use isolane_wire::Nqn;
 use crate::changes::{Changed, NamespaceChange, NamespaceControl};
 use crate::config::Subsystem;
 use crate::error::{ApplyError, NamespaceError};
+use crate::link::Link;
 use crate::namespace::Namespaces;
 use crate::shared::Shared;
 
@@ -62,14 +63,10 @@ pub enum TargetChange {
 /// Changes a target, from any thread. It does not keep the target running.
 #[derive(Clone)]
 pub struct TargetControl {
-    shared: Weak<Shared>,
+    pub(crate) link: Link,
 }
 
 impl TargetControl {
-    pub(crate) fn new(shared: &Arc<Shared>) -> TargetControl {
-        TargetControl { shared: Arc::downgrade(shared) }
-    }
-
     /// Checks all changes, calls `commit`, and makes the changes. Removals of subsystems are first. Waits up to 1 s for all
     /// cores.
     ///
@@ -84,7 +81,7 @@ impl TargetControl {
     }
 
     pub(crate) fn shared(&self) -> Result<Arc<Shared>, NamespaceError> {
-        self.shared.upgrade().ok_or(NamespaceError::Ended)
+        self.link.shared()
     }
 
     /// Returns the generation counter of the discovery log (GENCTR). A change of a port, of the referrals, or of a
@@ -98,9 +95,8 @@ impl TargetControl {
 
     /// Returns a handle for the namespaces of the subsystem with this name, if there is one.
     pub fn namespaces(&self, nqn: &Nqn) -> Option<NamespaceControl> {
-        let shared = self.shared.upgrade()?;
-        let subsystem = shared.control(|port| port.find_subsystem(nqn))?;
-        Some(NamespaceControl::new(&shared, subsystem))
+        let subsystem = self.shared().ok()?.control(|port| port.find_subsystem(nqn))?;
+        Some(NamespaceControl::new(&self.link, subsystem))
     }
 }
 

@@ -17,6 +17,7 @@ use isolane_wire::Nqn;
 
 use crate::error::NamespaceError;
 use crate::fault::Fault;
+use crate::link::Link;
 use crate::namespace::{Hidden, Namespace, Namespaces};
 use crate::orphans::Orphan;
 use crate::qos::QosConfig;
@@ -123,8 +124,10 @@ impl Closing {
 /// Changes the namespaces of a target, from any thread. It does not keep the target running.
 #[derive(Clone)]
 pub struct NamespaceControl {
-    shared: Weak<Shared>,
-    subsystem: SubsystemId,
+    link: Link,
+    /// Its ID in the target with this number.
+    subsystem: (u64, SubsystemId),
+    nqn: Option<Nqn>,
 }
 
 /// A namespace, or a volume that is not closed yet.
@@ -171,8 +174,24 @@ pub enum NamespaceState {
 }
 
 impl NamespaceControl {
-    pub(crate) fn new(shared: &Arc<Shared>, subsystem: SubsystemId) -> NamespaceControl {
-        NamespaceControl { shared: Arc::downgrade(shared), subsystem }
+    pub(crate) fn new(link: &Link, subsystem: SubsystemId) -> NamespaceControl {
+        let linked = link.get();
+        let shared = linked.shared().ok();
+        let nqn = shared.and_then(|shared| shared.control(|port| port.name_of(subsystem)));
+        NamespaceControl { link: link.clone(), subsystem: (linked.number, subsystem), nqn }
+    }
+
+    /// Returns the target, and the ID of the subsystem in it.
+    fn target(&self) -> Result<(Arc<Shared>, SubsystemId), NamespaceError> {
+        let linked = self.link.get();
+        let shared = linked.shared()?;
+        let (number, subsystem) = self.subsystem;
+        if number == linked.number {
+            return Ok((shared, subsystem));
+        }
+        let find = |nqn: &Nqn| shared.control(|port| port.find_subsystem(nqn));
+        let subsystem = self.nqn.as_ref().and_then(find).ok_or(NamespaceError::Ended)?;
+        Ok((shared, subsystem))
     }
 
     /// Makes all changes, or none: see [`Target::change_namespaces`](crate::Target::change_namespaces).
@@ -180,7 +199,8 @@ impl NamespaceControl {
     /// # Errors
     /// The first change that is not possible, or the target has ended.
     pub fn change(&self, changes: Vec<NamespaceChange>) -> Result<Changed, NamespaceError> {
-        self.shared()?.change(self.subsystem, changes)
+        let (shared, subsystem) = self.target()?;
+        shared.change(subsystem, changes)
     }
 
     /// Changes the size of a namespace: see [`Target::resize_namespace`](crate::Target::resize_namespace).
@@ -188,20 +208,22 @@ impl NamespaceControl {
     /// # Errors
     /// If the volume cannot have this size, or the target has ended.
     pub fn resize(&self, nsid: u32, bytes: Option<u64>, may_shrink: bool) -> Result<u64, NamespaceError> {
-        self.shared()?.resize((self.subsystem, nsid), bytes, may_shrink)
+        let (shared, subsystem) = self.target()?;
+        shared.resize((subsystem, nsid), bytes, may_shrink)
     }
 
     /// Returns an ID that no namespace has had since the start, if there is one, else a free one.
     pub fn free_nsid(&self) -> Option<u32> {
-        self.shared().ok()?.namespaces().free_nsid(self.subsystem)
+        let (shared, subsystem) = self.target().ok()?;
+        shared.namespaces().free_nsid(subsystem)
     }
 
     /// Returns the namespaces, ordered by ID, then the removed ones; none once the target has ended.
     pub fn list(&self) -> Vec<NamespaceStatus> {
-        let Ok(shared) = self.shared() else { return Vec::new() };
+        let Ok((shared, subsystem)) = self.target() else { return Vec::new() };
         let (table, stall_after) = (shared.namespaces(), shared.stall_times.present().stall_after);
-        let visible: Vec<usize> = table.iter_of(self.subsystem).map(|(position, _)| position).collect();
-        let is_own = |position: &usize| table.at(*position).subsystem == self.subsystem;
+        let visible: Vec<usize> = table.iter_of(subsystem).map(|(position, _)| position).collect();
+        let is_own = |position: &usize| table.at(*position).subsystem == subsystem;
         let removed = table.occupied().filter(|position| is_own(position) && !visible.contains(position));
         let removed: Vec<usize> = removed.collect();
         let status = |position: usize, is_removed: bool| {
@@ -226,12 +248,12 @@ impl NamespaceControl {
                 read_only: geometry.read_only,
                 oldest_command,
                 orphans: shared.orphans.list(position),
-                qos: table.qos(self.subsystem, *nsid).filter(|_| !is_removed),
+                qos: table.qos(subsystem, *nsid).filter(|_| !is_removed),
                 fault: *fault,
             }
         };
         let mut list: Vec<_> = visible.into_iter().map(|position| status(position, false)).collect();
-        list.extend(table.offline(self.subsystem).map(|(nsid, offline)| {
+        list.extend(table.offline(subsystem).map(|(nsid, offline)| {
             let geometry = offline.config.as_ref().map(|config| config.geometry);
             NamespaceStatus {
                 nsid,
@@ -243,17 +265,13 @@ impl NamespaceControl {
                 read_only: geometry.is_some_and(|geometry| geometry.read_only),
                 oldest_command: None,
                 orphans: Vec::new(),
-                qos: table.qos(self.subsystem, nsid),
+                qos: table.qos(subsystem, nsid),
                 fault: None,
             }
         }));
         list.sort_by_key(|status| status.nsid);
         list.extend(removed.into_iter().map(|position| status(position, true)));
         list
-    }
-
-    fn shared(&self) -> Result<Arc<Shared>, NamespaceError> {
-        self.shared.upgrade().ok_or(NamespaceError::Ended)
     }
 }
 

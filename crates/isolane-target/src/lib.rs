@@ -47,6 +47,7 @@ mod host_page;
 mod lane;
 mod lane_quota;
 mod limits;
+mod link;
 mod listen;
 mod masks;
 mod memory_budget;

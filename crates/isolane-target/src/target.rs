@@ -6,8 +6,8 @@ mod freeze;
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -31,6 +31,7 @@ use crate::counters::{Counters, NamespaceCounters};
 use crate::descriptors;
 use crate::error::{NamespaceError, ShutdownReport, StartError};
 use crate::limits::TargetLimits;
+use crate::link::Link;
 use crate::listen::is_dual_stack;
 use crate::namespace::Namespaces;
 use crate::observed::Turn;
@@ -42,6 +43,7 @@ use crate::stall_times::StallTimes;
 
 /// A running target. Dropping it stops it as [`Target::shutdown`] does, within [`Target::SHUTDOWN_TIMEOUT`].
 pub struct Target {
+    link: Link,
     shared: Arc<Shared>,
     threads: Vec<CoreThread>,
     page_thread: Option<JoinHandle<()>>,
@@ -54,25 +56,25 @@ pub struct Target {
 /// Source of snapshots of a target, for any thread.
 #[derive(Clone)]
 pub struct SnapshotSource {
-    shared: Weak<Shared>,
-    started_ns: u64,
+    link: Link,
 }
 
 impl SnapshotSource {
     /// Returns what [`Target::snapshot`] returns, or `None` once the target has ended.
     pub fn snapshot(&self) -> Option<Snapshot> {
-        Some(snapshot::take(&*self.shared.upgrade()?, self.started_ns))
+        let linked = self.link.get();
+        Some(snapshot::take(&*linked.shared().ok()?, linked.started_ns))
     }
 
     /// Lets reads of a mirror avoid a member, or ends that. `volume` is the ID of the member in a snapshot, or of a volume
     /// beneath it. Returns `false` if no volume above it can.
     pub fn avoid(&self, volume: u32, is_avoided: bool) -> bool {
-        self.shared.upgrade().is_some_and(|shared| snapshot::avoid(&shared, volume as usize, is_avoided))
+        self.link.shared().is_ok_and(|shared| snapshot::avoid(&shared, volume as usize, is_avoided))
     }
 
     /// Returns the current turn of each core; none once the target has ended.
     pub fn turns(&self) -> Vec<Turn> {
-        let shared = self.shared.upgrade();
+        let shared = self.link.shared();
         let cores = shared.iter().flat_map(|shared| shared.observed.iter().enumerate());
         cores.map(|(index, cells)| cells.turn(index)).collect()
     }
@@ -134,14 +136,16 @@ impl Target {
         }
         let wakers = cores.iter().map(|core| core.waker.clone());
         let (shared, mailboxes) = Shared::new(&config, port, namespaces, wakers, limits);
+        let started_ns = clock::now();
         let mut target = Target {
+            link: Link::new(&shared, started_ns),
             shared,
             threads: Vec::new(),
             page_thread: None,
             auth_threads: Vec::new(),
             local_addrs,
             io_description,
-            started_ns: clock::now(),
+            started_ns,
         };
         let page_thread = page_thread::spawn(&target.shared, target.started_ns);
         target.page_thread = Some(page_thread.map_err(StartError::Thread)?);
@@ -200,7 +204,7 @@ impl Target {
 
     /// Returns a source of snapshots that other threads can keep. It does not keep the target running.
     pub fn source(&self) -> SnapshotSource {
-        SnapshotSource { shared: Arc::downgrade(&self.shared), started_ns: self.started_ns }
+        SnapshotSource { link: self.link.clone() }
     }
 
     /// Returns all associations.
@@ -215,12 +219,19 @@ impl Target {
 
     /// Returns a handle for changes of namespaces of the first subsystem that other threads can keep.
     pub fn namespace_control(&self) -> NamespaceControl {
-        NamespaceControl::new(&self.shared, SubsystemId::FIRST)
+        NamespaceControl::new(&self.link, SubsystemId::FIRST)
     }
 
     /// Returns a handle for changes of the target that other threads can keep.
     pub fn control(&self) -> TargetControl {
-        TargetControl::new(&self.shared)
+        TargetControl { link: self.link.clone() }
+    }
+
+    /// Makes all handles of another target lead to this one, which continues it. A handle of a subsystem leads to the one
+    /// with the same name.
+    pub fn take_place_of(&mut self, ended: &TargetControl) {
+        self.link = ended.link.clone();
+        self.link.set(&self.shared, self.started_ns);
     }
 
     /// Adds a subsystem while hosts use others, and notifies discovery controllers of its hosts.

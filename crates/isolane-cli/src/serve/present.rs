@@ -37,15 +37,11 @@ impl<'a> Present<'a> {
     /// `subsystems` are those of [`Operator::subsystems`].
     ///
     /// # Errors
-    /// A request of an operator is in progress, or the operator cannot change the target any longer.
+    /// A request of an operator is in progress.
     pub fn hold(
         operator: &'a Operator,
         subsystems: &'a BTreeMap<String, Arc<SubsystemOperator>>,
     ) -> Result<Present<'a>, String> {
-        // A target that continued after an upgrade had failed is another one than that of the operator.
-        if operator.target.discovery_generation().is_err() {
-            return Err("an upgrade has failed before; restart the target".to_owned());
-        }
         let busy = || "a change of the configuration is in progress; try again when it has ended".to_owned();
         let current = operator.file.as_ref().map(|file| file.try_lock().ok_or_else(busy)).transpose()?;
         let hold = |(nqn, operator): (&'a String, &'a Arc<SubsystemOperator>)| {

@@ -118,11 +118,10 @@ impl Running<'_> {
         };
         let bytes = state.to_bytes();
         let again = FrozenState::from_bytes(&bytes).context("cannot continue")?;
-        let target = Target::start_from(config, again, own).context("cannot continue")?;
-        Ok((
-            target,
-            format!("{reason}; this target continues, but `isolane ctl` cannot change it any longer"),
-        ))
+        let mut target = Target::start_from(config, again, own).context("cannot continue")?;
+        target.take_place_of(&self.operator.target);
+        self.operator.receive_events();
+        Ok((target, format!("{reason}; this target continues")))
     }
 
     /// Runs the other program with the real state.

@@ -147,20 +147,36 @@ fn unusable_programs_are_refused_and_the_target_continues() {
 /// A program that is gone after its rehearsal cannot be executed.
 #[test]
 fn target_continues_after_its_threads_have_ended() {
-    let target = serving();
-    let path = target.dir.path().join("gone");
-    let script = format!("#!/bin/sh\nrm -f \"$0\"\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_isolane"));
-    fs::write(&path, script).unwrap();
-    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let bench = verify(&target.server.volume(1), "2s");
-    wait_until(&target, || target.log().matches(" has connected").count() >= 2);
-    let error = target.refused(text(&path));
-    assert!(error.contains("cannot execute") && error.contains("this target continues"), "{error}");
-    // Its volumes are unknown to another upgrade, which must not end them.
-    let error = target.refused(env!("CARGO_BIN_EXE_isolane"));
-    assert!(error.contains("an upgrade has failed before; restart the target"), "{error}");
-    let output = bench.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}\n{}", String::from_utf8_lossy(&output.stderr), target.log());
+    let target = serve(&["DIR/a.img,size=8M", "mem:8M", "--metrics", "127.0.0.1:0"]);
+    let lines = format!("#!/bin/sh\nrm -f \"$0\"\nexec {} \"$@\"\n", env!("CARGO_BIN_EXE_isolane"));
+    let benches = [1, 2].map(|nsid| verify(&target.server.volume(nsid), "6s"));
+    let queues = || target.ctl(&["connections", "--json"]).matches("\"qid\": 1,").count();
+    wait_until(&target, || queues() == benches.len());
+    for name in ["gone", "gone-again"] {
+        let before = target.status();
+        let error = target.refused(&target.script(name, &lines));
+        assert!(error.contains("cannot execute") && error.contains("this target continues"), "{error}");
+        assert_eq!(target.status(), before);
+        assert_eq!(queues(), benches.len(), "{}", target.log());
+        // All changes are still possible.
+        let added = target.ctl(&["namespace", "add", "null:1M"]);
+        let nsid = added.strip_prefix("namespace ").and_then(|text| text.split_once(':')).unwrap().0;
+        target.ctl(&["namespace", "read-only", nsid]);
+        target.ctl(&["namespace", "resize", "1", "16M"]);
+        target.ctl(&["namespace", "remove", nsid]);
+    }
+    let connected = || target.ctl(&["events"]).matches("  connected  ").count();
+    let before = connected();
+    assert!(target.ctl(&["namespace", "add", "mem:1M,nsid=9"]).starts_with("namespace 9: "));
+    assert!(verify(&target.server.volume(9), "100ms").wait_with_output().unwrap().status.success());
+    wait_until(&target, || connected() > before);
+    let pid = target.server.child.id();
+    assert!(target.upgrade().starts_with(&format!("process {pid}: ")));
+    for bench in benches {
+        let output = bench.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}\n{}", String::from_utf8_lossy(&output.stderr), target.log());
+    }
+    assert!(!target.log().contains("panicked"), "{}", target.log());
     assert!(target.server.stop());
 }
 

@@ -109,7 +109,13 @@ impl Driver {
     pub(super) fn leave(&mut self, sender: &Sender<Vec<OwnedFd>>) {
         let Driver { core, lanes, .. } = self;
         // So that the end of a lane ends no association, whose other lanes can be on cores that have not left yet.
-        lanes.values_mut().for_each(|lane| lane.association = None);
+        for lane in lanes.values_mut() {
+            let auth = lane.association.take().and_then(|association| association.auth);
+            // The host repeats its authentication.
+            if let Some(computing) = auth.and_then(|mut auth| auth.computing.take()) {
+                lane.conn.abandon(computing.permit);
+            }
+        }
         let open = lanes.values_mut().filter(|lane| lane.is_open());
         let mut sockets: Vec<OwnedFd> =
             open.filter_map(|lane| core.reactor.remove(lane.token.take()?)).collect();

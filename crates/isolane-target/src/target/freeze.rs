@@ -158,7 +158,7 @@ impl Frozen<'_> {
         let (sender, replies) = mpsc::channel();
         self.target.shared.post_to_all(|| Message::Leave(sender.clone()));
         drop(sender);
-        let within = REPLY_TIMEOUT;
+        let within = LEAVE_TIMEOUT;
         let sockets =
             collect(&replies, self.target.threads.len(), within).ok_or(Refused::NoReply { within })?;
         let content = self.state.content.clone();
@@ -322,3 +322,6 @@ const PATIENCE_PARTS: u32 = 8;
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// Minimum time for a core to reply.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
+/// Time for a core, which has replied just before, to give its sockets away. Without them all connections are lost, so a
+/// machine that other programs fill has time.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);

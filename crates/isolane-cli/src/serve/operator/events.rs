@@ -30,8 +30,18 @@ impl Operator {
     /// # Errors
     /// The system has no thread.
     pub fn publish_events(operator: &Arc<Operator>) -> Result<(), Failure> {
-        let events = operator.events.clone();
-        operator.target.on_event(move |event| match event {
+        operator.receive_events();
+        let watched = Arc::downgrade(operator);
+        let mut seen = Seen::default();
+        operator.publish_changes(&mut seen, false);
+        let thread = thread::Builder::new().name("events".into()).spawn(move || watch(&watched, &mut seen));
+        thread.map(drop).context("cannot publish events")
+    }
+
+    /// Publishes the events of hosts of the present target.
+    pub fn receive_events(&self) {
+        let events = self.events.clone();
+        self.target.on_event(move |event| match event {
             TargetEvent::Connected { peer, host, subsystem, cntlid } => {
                 let (host, subsystem) = (text(host), text(subsystem));
                 let fields =
@@ -45,16 +55,15 @@ impl Operator {
                 events.publish("disconnected", fields);
             }
         });
-        let watched = Arc::downgrade(operator);
-        let mut seen = Seen::default();
-        operator.publish_changes(&mut seen, false);
-        let thread = thread::Builder::new().name("events".into()).spawn(move || watch(&watched, &mut seen));
-        thread.map(drop).context("cannot publish events")
     }
 
     /// Publishes the differences from the states before, or only records the states.
     fn publish_changes(&self, seen: &mut Seen, is_published: bool) {
         let namespaces = self.namespace_states();
+        // It is between two targets, in an upgrade that fails.
+        if self.target.discovery_generation().is_err() {
+            return;
+        }
         let limits = self.target.limits_reached();
         let before = std::mem::replace(seen, Seen { namespaces, limits });
         if !is_published {
