@@ -4,7 +4,8 @@
 //!
 //! A command that has not started stays where it is: the state has its capsule, which the other process reads again.
 //!
-//! Invariant: taking the state changes nothing, so that a core can continue as if it had not been frozen.
+//! Invariant: taking the state changes nothing, so that a core can continue as if it had not been frozen. Until it does, no
+//! command starts.
 
 use std::collections::HashMap;
 use std::net::TcpListener;
@@ -83,6 +84,7 @@ impl Driver {
         if !std::mem::take(&mut self.core.frozen) {
             return;
         }
+        self.core.captured = false;
         self.still = None;
         self.core.authenticating.lanes.clear();
         self.core.reactor.pause_listening(false);
@@ -102,6 +104,7 @@ impl Driver {
             None => Err(Unfinished::new("the end of the target")),
             Some(unfinished) => Err(unfinished),
         };
+        self.core.captured |= state.is_ok();
         let _ = sender.send(state);
     }
 

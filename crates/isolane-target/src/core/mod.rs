@@ -137,6 +137,8 @@ pub(crate) struct Core {
     stopping: bool,
     /// Lanes are not read, and no deadline is checked.
     frozen: bool,
+    /// Its state was taken: no command starts, so that another process can continue them all.
+    captured: bool,
     authenticating: freeze::Authenticating,
     /// Lanes that may have ended.
     ended: Vec<SlabKey>,
@@ -222,6 +224,7 @@ impl Driver {
             acks: AckSampler::new(config.acks),
             stopping: false,
             frozen: false,
+            captured: false,
             authenticating: freeze::Authenticating::default(),
             ended: Vec::new(),
             flushes: Flushes::default(),
@@ -302,6 +305,9 @@ impl Driver {
 
     fn poll_slow_path(&mut self) {
         self.core.observer.enter(Phase::Volume);
+        if self.core.captured {
+            return self.core.run_nested();
+        }
         self.retry_over_limit();
         self.retry_waiting();
         // Before the commands: a buffered file runs one flush at a time, and theirs could always be first.
@@ -358,7 +364,7 @@ impl Driver {
     /// Returns the latest start of the next turn.
     fn deadline(&self) -> Option<Instant> {
         let Core { nested, parts, acks, waiting, .. } = &self.core;
-        let over_limit = waiting.over_limit.deadline();
+        let over_limit = waiting.over_limit.deadline().filter(|_| !self.core.captured);
         let deadlines =
             [self.lane_deadline(), nested.deadline(), parts.deadline(), acks.deadline(), over_limit];
         deadlines.into_iter().flatten().min()
