@@ -199,11 +199,11 @@ impl fmt::Display for ShutdownReport {
 
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::AddrInUse => "stop the program that uses it, or choose another port with --listen",
+        io::ErrorKind::AddrInUse => "stop the program that uses it, or choose another port",
         io::ErrorKind::PermissionDenied => {
             "choose a port from 1024, or give the program CAP_NET_BIND_SERVICE"
         }
         io::ErrorKind::AddrNotAvailable => "choose an address of this machine (ip address shows them)",
-        _ => "choose another address with --listen",
+        _ => "choose another address",
     }
 }
