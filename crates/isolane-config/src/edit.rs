@@ -72,7 +72,7 @@ pub enum EditError {
 /// completely.
 ///
 /// # Errors
-/// The first edit that is not possible, or all errors of the text.
+/// The first edit that is not possible, or all errors of the text; those of the new text without lines.
 pub fn edit(
     text: &str,
     edits: &[(ObjectId, Edit)],
@@ -86,7 +86,8 @@ pub fn edit(
         apply(document.as_table_mut(), object, edit)?;
     }
     let text = document.to_string();
-    let config = Config::parse(&text, file, kinds).map_err(EditError::Invalid)?;
+    let config =
+        Config::parse(&text, file, kinds).map_err(|problems| EditError::Invalid(problems.without_lines()))?;
     Ok((text, config))
 }
 

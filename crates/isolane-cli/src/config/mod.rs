@@ -32,7 +32,8 @@ enum Action {
     ///
     /// Each error has the file, the line, the key, the value, and the remedy. Then follow gaps: hosts that have access
     /// from other machines without authentication, paths that depend on the working directory, and objects without
-    /// effect. Volumes are not opened, and addresses are not used.
+    /// effect. Volumes are not opened, and addresses are not used. The exit status is 1 if this version cannot serve the
+    /// file.
     Check {
         /// Configuration file
         file: PathBuf,
@@ -51,9 +52,9 @@ enum Action {
     },
     /// Make a running target what a file describes
     ///
-    /// All changes are made, or none: the target checks the file, opens volumes, reads keys, then writes the file with
-    /// which it was started if FILE is another one, and makes the changes. Hosts get one notice. Prints the changes;
-    /// those that need a restart are only in the file. SIGHUP applies the file of the target.
+    /// All changes are made, or none: the target checks the file, opens volumes, reads keys, and makes the changes. Hosts get
+    /// one notice. Prints the changes; those that need a restart are only in the file. FILE is the file with which the
+    /// target was started, unless --overwrite is given. SIGHUP applies that file.
     Apply {
         /// Configuration file
         file: PathBuf,
@@ -66,6 +67,9 @@ enum Action {
         /// Allow smaller volumes
         #[arg(long)]
         shrink: bool,
+        /// Write the text of FILE into the file with which the target was started, if that is another one
+        #[arg(long)]
+        overwrite: bool,
     },
     #[command(about = DUMP_ABOUT, long_about = DUMP_LONG_ABOUT)]
     Dump(Box<DumpArgs>),
@@ -110,9 +114,12 @@ impl DumpArgs {
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let text = match &args.action {
         Action::Check { file, strict } => return check(file, *strict),
-        Action::Apply { file, socket, dry_run, shrink } => {
+        Action::Apply { file, socket, dry_run, shrink, overwrite } => {
             let text = read_text(file)?;
             let target = Running::find(socket.as_deref())?;
+            if !dry_run && !overwrite {
+                check_file(file, &target)?;
+            }
             let body = json!({ "text": text, "dry_run": dry_run, "shrink": shrink });
             show_applied(&target.execute("POST", "/v1/config/apply", &body)?)
         }
@@ -125,6 +132,20 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     output::write_stdout(printable(&text).as_bytes()).map(|()| ExitCode::SUCCESS)
 }
 
+/// Checks that a file is the one with which a target was started, if it has one.
+fn check_file(file: &Path, target: &Running) -> Result<(), Failure> {
+    let running = target.execute("GET", "/v1/upgrade", &Value::Null)?;
+    let Some(of_target) = running["file"].as_str().map(Path::new) else { return Ok(()) };
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    if real(file) == real(of_target) {
+        return Ok(());
+    }
+    let (file, of_target) = (file.display(), of_target.display());
+    let reason = format!("the target was started with {of_target}");
+    Err(Failure::new(format!("cannot apply {file}"), reason)
+        .with_hint(format_args!("apply that file, or write {file} into it with --overwrite")))
+}
+
 fn check(path: &Path, strict: bool) -> Result<ExitCode, Failure> {
     let config = load(path)?;
     let gaps = gaps(&config);
@@ -135,7 +156,8 @@ fn check(path: &Path, strict: bool) -> Result<ExitCode, Failure> {
     output::write_stdout(printable(&show_check(path, &config, &gaps, unreadable.as_deref())).as_bytes())?;
     let is_open = gaps.iter().any(|gap| gap.is_open);
     let is_strict = strict || config.server.strict == Some(true);
-    Ok(if is_strict && is_open { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let is_served = serve::unsupported(&config).is_empty();
+    Ok(if is_strict && is_open || !is_served { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn show_check(path: &Path, config: &Config, gaps: &[Gap], unreadable: Option<&str>) -> String {

@@ -240,6 +240,6 @@ fn closing_text(nsid: u32, what: &str, reply: &Value) -> String {
 /// Returns a volume with the path of a file from the root, because the target has another working directory.
 fn absolute(text: &str) -> Result<String, Failure> {
     let kinds = volume::kinds(&Arc::new(Rbd::new(volume::RBD_IMAGES_PER_CONNECTION.into())));
-    let spec = volume::parse(&kinds, text, "serve", "--listen 127.0.0.1:4420")?;
+    let spec = volume::parse(&kinds, text, "serve", None)?;
     absolute_text(&spec, text)
 }

@@ -90,7 +90,12 @@ impl Operator {
             applied.map_err(|Reply { body, .. }| body["detail"].as_str().unwrap_or_default().to_owned())
         });
         match applied {
-            Ok(_) => log::info!("{path}: applied"),
+            // The changes have lines of their own.
+            Ok(applied) => match applied.changes.len() {
+                0 => log::info!("{path}: applied, and nothing has changed"),
+                1 => log::info!("{path}: applied, 1 change"),
+                count => log::info!("{path}: applied, {count} changes"),
+            },
             Err(reason) => log::error!("{path}: not applied, and nothing has changed: {reason}"),
         }
     }

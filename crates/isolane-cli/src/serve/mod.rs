@@ -343,7 +343,7 @@ impl Args {
 
     /// Returns the specifications of the volumes.
     fn specs(&self, kinds: &Kinds) -> Result<Vec<VolumeSpec>, Failure> {
-        let parse = |text| volume::parse(kinds, text, "serve", "--listen 127.0.0.1:4420");
+        let parse = |text| volume::parse(kinds, text, "serve", Some("--listen 127.0.0.1:4420"));
         self.texts().into_iter().map(parse).collect()
     }
 
@@ -460,11 +460,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let cores = config.cores.clone();
     let is_resumed = state.is_some();
     let started = Started::from_config(&config);
+    let by = file.as_ref().map_or_else(|| "--listen".to_owned(), |file| file.listen_setting());
     let target = match state {
         Some(state) => Target::start_from(config, state, inherited::take),
         None => Target::start(config),
     };
-    let mut target = target.context("cannot start the target")?;
+    let mut target = target.map_err(|error| banner::cannot_start(&error, &by))?;
     log::info!("using {}", target.io_description());
     let addresses = target.local_addrs();
     exposure::warn(&addresses, &opened, file.is_some());

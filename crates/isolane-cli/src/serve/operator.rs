@@ -158,7 +158,8 @@ impl Operator {
         match request.method.as_str() {
             "GET" => {
                 let version = env!("CARGO_PKG_VERSION");
-                reply(200, &ProgramInfo { upgrades: self.upgraded, version, pid: std::process::id() })
+                let file = self.file.as_ref().map(|file| file.path().to_owned());
+                reply(200, &ProgramInfo { upgrades: self.upgraded, version, pid: std::process::id(), file })
             }
             _ => match read::<Upgrade>(request) {
                 Ok(Upgrade { program }) => Reply::problem(409, "no upgrade", self.upgrades.request(program)),
@@ -454,7 +455,7 @@ impl SubsystemOperator {
     }
 
     fn parse_and_open(&self, text: &str) -> Result<(VolumeSpec, Arc<dyn Volume>), Reply> {
-        let spec = volume::parse(&self.kinds, text, "serve", "--listen 127.0.0.1:4420").map_err(invalid)?;
+        let spec = volume::parse(&self.kinds, text, "serve", None).map_err(invalid)?;
         let opened = self.open(&spec)?;
         Ok((spec, opened))
     }

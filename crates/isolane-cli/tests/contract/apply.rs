@@ -77,7 +77,7 @@ impl Target {
 
     fn apply_refused(&self, name: &str) -> String {
         let file = self.path(name).display().to_string();
-        let arguments = self.arguments(&["config", "apply", &file]);
+        let arguments = self.arguments(&["config", "apply", &file, "--overwrite"]);
         fail(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
@@ -193,6 +193,15 @@ fn failure_changes_neither_file_nor_target() {
     fs::write(&other, &written).unwrap();
     let other = other.display().to_string();
     let arguments = target.arguments(&["config", "apply", &other]);
+    let error = fail(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let own = target.path("isolane.toml").display().to_string();
+    assert!(
+        error.contains(&format!("cannot apply {other}: the target was started with {own}; apply that file")),
+        "{error}"
+    );
+    assert!(error.contains("--overwrite"), "{error}");
+    assert_ne!(target.file(), written);
+    let arguments = target.arguments(&["config", "apply", &other, "--overwrite"]);
     succeed(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(target.file(), written);
     assert_eq!(target.namespaces(), [namespace(A, 1, 1), namespace(A, 9, 1)]);
@@ -208,6 +217,7 @@ fn signal_applies_the_file() {
     while target.namespaces().len() < 2 {
         thread::sleep(Duration::from_millis(10));
     }
+    wait_for_log(&target.server, &["isolane.toml: applied, 1 change"]);
     target.write("[server\n");
     kill(&target.server.child, "HUP");
     wait_for_log(&target.server, &["not applied, and nothing has changed"]);

@@ -328,6 +328,8 @@ pub struct ProgramInfo {
     pub version: &'static str,
     /// Process ID.
     pub pid: u32,
+    /// Path of its configuration file, if it was started with one.
+    pub file: Option<PathBuf>,
 }
 
 /// All connections.
