@@ -49,6 +49,7 @@ mod limits;
 mod listen;
 mod masks;
 mod memory_budget;
+mod memory_limits;
 mod namespace;
 mod newcomers;
 mod nvme_status;
