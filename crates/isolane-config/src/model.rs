@@ -20,7 +20,7 @@ use crate::value::{
 use crate::volume::Volume;
 
 table! {
-    /// Limits. One more connection, association, or command than allowed is rejected.
+    /// Limits. One more connection, association, or command than allowed is rejected; commands above the memory wait.
     pub struct Limits {
         /// Maximum number of connections.
         optional connections: Number<1, 1_000_000> = "connections", Live;
@@ -28,7 +28,7 @@ table! {
         optional associations: Number<1, 1_000_000> = "associations", Live;
         /// Maximum number of commands in flight.
         optional commands: Number<1, 100_000_000> = "commands", Live;
-        /// Maximum memory for data in flight, in bytes; at least 4M.
+        /// Maximum memory for data of commands in flight; at least 4M.
         optional memory: Size<{ 4 << 20 }> = "memory", Live;
     }
 }

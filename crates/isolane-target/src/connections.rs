@@ -39,8 +39,8 @@ impl TargetControl {
         self.shared().is_ok_and(|shared| shared.events.set(Box::new(receive)))
     }
 
-    /// Returns the number of refused Connects of each limit, as [`Counters::limits_reached`]; none once the target has
-    /// ended.
+    /// Returns the number of refused Connects, or waits for memory, of each limit, as [`Counters::limits_reached`]; none
+    /// once the target has ended.
     pub fn limits_reached(&self) -> BTreeMap<(LimitScope, LimitKind), u64> {
         let mut sum = Counters::default();
         let shared = self.shared();

@@ -51,6 +51,7 @@ mod link;
 mod listen;
 mod masks;
 mod memory_budget;
+mod memory_limits;
 mod namespace;
 mod newcomers;
 mod nvme_status;

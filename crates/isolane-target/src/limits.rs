@@ -1,4 +1,5 @@
-//! Limits of connections, for the target, each subsystem, and each host.
+//! Limits of connections, for the target, each subsystem, and each host. [Memory](crate::memory_limits) is limited for each
+//! command.
 //!
 //! A Connect above a limit is refused, and the host tries again later. Connections that have ended do not count, also
 //! while their commands are at volumes, so that a host can reconnect immediately. Commands are limited by the sizes of
@@ -32,6 +33,10 @@ pub struct ConnectionLimits {
     pub associations: Option<usize>,
     /// Maximum number of commands in flight: the sum of the sizes of all queues.
     pub commands: Option<usize>,
+    /// Maximum memory that commands of I/O queues hold for their data, in bytes; 4 MiB and more let commands of all
+    /// lengths run at the same time. Above it, commands wait. Each queue can also hold the data of one command that has
+    /// come with it, and commands that were answered while their volume holds them do not count.
+    pub memory: Option<usize>,
 }
 
 /// Object of a limit.
@@ -54,6 +59,8 @@ pub enum LimitKind {
     Associations,
     /// Commands in flight.
     Commands,
+    /// Memory for data in flight.
+    Memory,
 }
 
 impl LimitScope {
@@ -72,7 +79,8 @@ impl LimitScope {
 
 impl LimitKind {
     /// All numbers.
-    pub const ALL: [LimitKind; 3] = [LimitKind::Connections, LimitKind::Associations, LimitKind::Commands];
+    pub const ALL: [LimitKind; 4] =
+        [LimitKind::Connections, LimitKind::Associations, LimitKind::Commands, LimitKind::Memory];
 
     /// Returns the name in text.
     pub const fn name(self) -> &'static str {
@@ -80,17 +88,18 @@ impl LimitKind {
             LimitKind::Connections => "connections",
             LimitKind::Associations => "associations",
             LimitKind::Commands => "commands",
+            LimitKind::Memory => "memory",
         }
     }
 }
 
-/// A limit that a Connect would exceed.
+/// A limit that a Connect, or a command, would exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LimitReached {
     pub scope: LimitScope,
     pub kind: LimitKind,
-    used: usize,
-    max: usize,
+    pub used: usize,
+    pub max: usize,
 }
 
 impl LimitReached {
@@ -121,6 +130,9 @@ impl fmt::Display for LimitReached {
             LimitScope::Subsystem => "its subsystem",
             LimitScope::Host => "the host",
         };
+        if *kind == LimitKind::Memory {
+            return write!(f, "{object} uses {used} of at most {max} bytes; raise limits.memory of {object}");
+        }
         let kind = kind.name();
         write!(f, "{object} has {used} of at most {max} {kind}; raise limits.{kind} of {object}")
     }
@@ -204,7 +216,7 @@ impl TargetLimits {
                 LimitScope::Subsystem => of_subsystem.copied().unwrap_or_default(),
                 LimitScope::Host => of_host.copied().unwrap_or_default(),
             };
-            if limits == none {
+            if (ConnectionLimits { memory: None, ..limits }) == none {
                 continue;
             }
             let counts = |queue: &QueueInUse<'_>| match scope {

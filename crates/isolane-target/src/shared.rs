@@ -37,6 +37,7 @@ use crate::lane::MigratingLane;
 use crate::lane_quota::LaneQuota;
 use crate::limits::{LIMIT_COUNT, LimitReached, TargetLimits};
 use crate::memory_budget::{max_lanes, pool_pages};
+use crate::memory_limits::MemoryLimits;
 use crate::namespace::{MAX_POSITIONS, Namespaces};
 use crate::newcomers::Newcomers;
 use crate::observed::{Connections, CoreCells};
@@ -107,6 +108,8 @@ pub(crate) enum Message {
     Leave(std::sync::mpsc::Sender<Vec<std::os::fd::OwnedFd>>),
     /// Continue a connection of another process.
     Resume(Box<ResumedLane>),
+    /// Use these limits of memory.
+    MemoryLimits(Option<Arc<MemoryLimits>>),
     /// Send the status of every connection, then drop the sender.
     Describe(std::sync::mpsc::Sender<LaneStatus>),
     /// Finish commands in flight, close all lanes, and flush, by the deadline.
@@ -151,6 +154,8 @@ pub(crate) struct Shared {
     limit_logs: [log::Limit; LIMIT_COUNT],
     /// Cores whose lanes are all closed after [`Message::Stop`].
     pub cores_drained: AtomicUsize,
+    /// Limits of memory that the cores have or get next.
+    pub memory_limits: Mutex<Option<Arc<MemoryLimits>>>,
     control: Mutex<ControlState>,
 }
 
@@ -211,6 +216,7 @@ impl Shared {
             counters: counters.collect(),
             observed: observed.collect(),
             connections: Connections::default(),
+            memory_limits: Mutex::new(MemoryLimits::new(&config.limits, None).map(Arc::new)),
             page_requests: PageRequests::default(),
             auth: config.auth.clone(),
             auth_requests: AuthRequests::default(),
@@ -359,11 +365,6 @@ impl Shared {
             stuck: false,
         };
         self.control.lock().lanes.entry(id).or_default().push(entry);
-    }
-
-    /// Replaces the limits of connections.
-    pub(crate) fn set_limits(&self, limits: TargetLimits) {
-        self.control.lock().limits = limits;
     }
 
     /// Counts a Connect that is refused because of a limit, and logs one per second and limit.

@@ -224,6 +224,7 @@ fn queues_without_proof_do_not_use_up_limits_of_a_host() {
         connections: Some(connections),
         associations: Some(1),
         commands: Some(64),
+        memory: None,
     };
     let (target, address) = limited(max(2));
     let mut others: Vec<_> = (0..4).map(|_| connect(1, address)).collect();

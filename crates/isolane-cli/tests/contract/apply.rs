@@ -450,7 +450,13 @@ fn upgrades_keep_what_the_target_serves() {
     target.upgrade();
     assert_eq!(target.namespaces(), [namespace(A, 1, 1), namespace(A, 9, 1)]);
 
-    target.ctl(&["host", "add", "db1", &format!("nqn={HOST}"), "limits={ associations = 1 }"]);
+    target.ctl(&[
+        "host",
+        "add",
+        "db1",
+        &format!("nqn={HOST}"),
+        "limits={ associations = 1, memory = \"4M\" }",
+    ]);
     target.ctl(&["port", "add", "left", "listen=127.0.0.1:0"]);
     let left = target.address_of("left");
     let namespaces = "namespace=[{ nsid = 1, volume = \"null:2M\", qos = { iops = 700 } }]";

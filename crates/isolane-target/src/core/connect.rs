@@ -93,6 +93,7 @@ impl Core {
                     auth,
                 });
                 lane.in_quota = true;
+                self.attach_memory(lane);
                 if let Some(arrival) = lane.newcomer.take() {
                     self.shared.newcomers.remove(lane.peer().ip(), arrival);
                 }

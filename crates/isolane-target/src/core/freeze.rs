@@ -247,6 +247,7 @@ impl Driver {
         self.bind_token(token, key);
         self.pause_if_frozen(token);
         if let Some(lane) = self.lanes.get_mut(key) {
+            self.core.attach_memory(lane);
             self.core.begin_resumed(lane, token, arriving);
         }
         Ok(())

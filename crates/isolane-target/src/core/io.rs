@@ -133,6 +133,7 @@ impl Core {
         if !fua
             && !self.is_fenced(lane, position)
             && namespace.limiter.is_none()
+            && lane.memory.is_none()
             && Size::of(len) == Size::Small
             && let Some(payload) = namespace.volume.try_read(lba, blocks, &mut self.memory.pool)
         {

@@ -39,7 +39,8 @@ impl Core {
             return row.push_back(Waiting::Start { lane: lane.key, job, request });
         }
         job.reserved = job.bytes_to_take(&request);
-        if job.reserved > 0 || self.is_long_read(&job) {
+        let is_limited = lane.memory.is_some() && job.operation == Operation::Read;
+        if job.reserved > 0 || is_limited || self.is_long_read(&job) {
             self.count(lane, &mut job);
             return self.enter(lane, Waiting::Start { lane: lane.key, job, request });
         }
@@ -102,6 +103,9 @@ impl Core {
             job.counted = true;
             lane.begin(job.volatile);
             self.volumes[job.position].hold(job.data_bytes);
+            if lane.memory.is_some() {
+                lane.count_job_memory(job, job.data_bytes);
+            }
         }
     }
 
@@ -125,6 +129,7 @@ impl Core {
         }
         if counted {
             self.volumes[position].release(job.data_bytes);
+            lane.job_bytes -= job.counted_bytes;
             self.end(lane, volatile);
         }
         let Some(permit) = permit else { return self.drop_result(position, operation, outcome) };

@@ -65,6 +65,7 @@ impl Driver {
                 self.core.releasing.push(release);
                 self.release_unused();
             }
+            Message::MemoryLimits(limits) => self.set_memory_limits(limits),
             Message::Describe(sender) => self.describe_lanes(&sender),
             Message::Freeze { patience, still } => self.begin_freeze(patience, still),
             Message::TakeState(sender) => self.send_state(&sender),

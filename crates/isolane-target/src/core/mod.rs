@@ -57,6 +57,7 @@ mod freeze;
 mod io;
 mod job;
 mod mailbox;
+mod memory_limit;
 mod migration;
 mod namespaces;
 mod nested;
@@ -101,6 +102,7 @@ use crate::counters::CoreCounters;
 use crate::error::ShutdownReport;
 use crate::lane::Lane;
 use crate::memory_budget::{MemoryBudget, pool_pages};
+use crate::memory_limits::MemoryLimits;
 use crate::namespace::Namespaces;
 use crate::observed::{Observer, Phase};
 use crate::release::Release;
@@ -118,6 +120,10 @@ pub(crate) struct Core {
     counters: Arc<CoreCounters>,
     reactor: Reactor,
     memory: MemoryBudget,
+    /// Limits of memory, if there are any.
+    memory_limits: Option<Arc<MemoryLimits>>,
+    /// Lanes with such limits that hold memory.
+    metered: Vec<SlabKey>,
     now: Instant,
     /// Maximum number of bytes that this turn receives from one lane.
     max_receive_bytes: usize,
@@ -198,6 +204,7 @@ impl Driver {
             cells.sleeps.get_or_init(|| reactor.sleep_times());
         }
         let observer = Observer::new(config.observe, cells);
+        let memory_limits = shared.memory_limits.lock().clone();
         let mut core = Core {
             index,
             counters: Arc::clone(&shared.counters[index]),
@@ -205,6 +212,8 @@ impl Driver {
             memory: MemoryBudget::new(Pool::new(pool_pages(config.max_pool_pages))),
             volumes: (0..namespaces.end()).map(|_| VolumeState::default()).collect(),
             namespaces,
+            memory_limits,
+            metered: Vec::new(),
             held: Vec::new(),
             times: config.stall_times(),
             answers: Answers::default(),
@@ -286,6 +295,7 @@ impl Driver {
         // A host can reuse a queue ID as soon as it sees the end of the connection.
         self.reap();
         self.send_dirty();
+        self.settle_memory();
         self.core.parts.drive(&mut self.core.reactor, self.core.now);
         self.core.hand_over_submitted();
         self.poll_migrations();

@@ -271,6 +271,7 @@ impl Driver {
             if lane.guaranteed_slot == Some(permit.slot()) {
                 (lane.guaranteed_slot, job.holds_guarantee) = (Some(NO_SLOT), true);
             }
+            lane.discount_job_memory(job);
             let (position, mark) = (job.position, job.failed_mark(core.namespaces.at(job.position)));
             core.add_mark(lane, mark);
             core.answer(lane, position, permit);

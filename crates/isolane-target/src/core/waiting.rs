@@ -174,6 +174,7 @@ impl Core {
             Waiting::Data { permit, position, .. } => self.answer(lane, position, permit),
             Waiting::Start { mut job, request, .. } => {
                 self.volumes[job.position].release(job.data_bytes);
+                lane.job_bytes -= job.counted_bytes;
                 if let Request::Write { data, .. } = request {
                     self.memory.pool.recycle_buffer(data);
                 }

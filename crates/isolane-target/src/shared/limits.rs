@@ -3,14 +3,37 @@
 //! Invariant: a queue that has to prove who its host is counts for that host only after the proof, so that nobody uses up
 //! the limits of a host by its name.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+
 use isolane_proto::subsystem::AssociationId;
 use isolane_wire::SubmissionEntry;
 
-use super::{ControlState, LaneEntry, Shared};
-use crate::limits::{LimitReached, QueueInUse};
+use super::{ControlState, LaneEntry, Message, Shared};
+use crate::counters::CoreCounters;
+use crate::limits::{LimitReached, QueueInUse, TargetLimits};
+use crate::memory_limits::MemoryLimits;
 use crate::slab::LaneId;
 
 impl Shared {
+    /// Replaces the limits of connections, and of memory.
+    pub(crate) fn set_limits(&self, limits: TargetLimits) {
+        let mut control = self.control.lock();
+        let mut memory = self.memory_limits.lock();
+        let new = MemoryLimits::new(&limits, memory.as_deref()).map(Arc::new);
+        if memory.is_some() || new.is_some() {
+            self.post_to_all(|| Message::MemoryLimits(new.clone()));
+        }
+        (control.limits, *memory) = (limits, new);
+    }
+
+    /// Counts a command that waits because of a limit, and logs one per second and limit.
+    pub(crate) fn log_memory_limit(&self, counters: &CoreCounters, peer: SocketAddr, reached: LimitReached) {
+        counters.limits_reached[reached.index()].add(1);
+        let limit = &self.limit_logs[reached.index()];
+        log::limited!(by limit, Warn, "{peer}: commands wait: {reached}");
+    }
+
     /// Counts a queue for its host, which has proven its identity.
     ///
     /// # Errors
