@@ -17,6 +17,7 @@
 //! * Punching and zeroing ranges keep the file's size; a discard of a device is never assumed to zero.
 
 mod create;
+mod created;
 mod direct;
 mod features;
 pub(crate) mod health;
@@ -41,6 +42,7 @@ use isolane_reactor::file::FileOp;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
+pub use self::created::CreatedFiles;
 use crate::file_watch::Watch;
 pub use crate::inherited_files::{close_inherited, inherit};
 pub use features::Features;
