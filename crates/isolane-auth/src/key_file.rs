@@ -46,6 +46,13 @@ enum Kind {
     Key(KeyError),
 }
 
+impl KeyFileError {
+    /// Whether there is no file at the path.
+    pub fn is_missing(&self) -> bool {
+        matches!(&self.kind, Kind::Read(error) if error.kind() == io::ErrorKind::NotFound)
+    }
+}
+
 impl KeyFile {
     /// Reads the key. The owner is this user or root, and no other user may read or write the file.
     ///

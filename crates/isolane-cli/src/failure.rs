@@ -17,6 +17,8 @@ use rustix::io::Errno;
 pub struct Failure {
     text: String,
     status: u8,
+    /// Its cause may end without a change of the command or its files.
+    may_end: bool,
 }
 
 impl Failure {
@@ -27,7 +29,7 @@ impl Failure {
 
     /// Returns an error with a complete text.
     pub fn from_error(error: impl fmt::Display) -> Self {
-        Failure { text: error.to_string(), status: 1 }
+        Failure { text: error.to_string(), status: 1, may_end: false }
     }
 
     /// Returns the failure of `what` by an error of the system, with its common hint.
@@ -59,9 +61,15 @@ impl Failure {
         Failure { status: u8::try_from(128 + signal).unwrap_or(1), ..self }
     }
 
-    /// Sets the exit status of a wrong option or configuration file, which no repetition corrects.
+    /// Sets the exit status of a wrong option or configuration file, which no repetition corrects, unless the cause may end
+    /// by itself.
     pub fn of_usage(self) -> Self {
-        Failure { status: 2, ..self }
+        Failure { status: if self.may_end { 1 } else { 2 }, ..self }
+    }
+
+    /// Notes that a repetition may succeed, as with a path on a file system that is not mounted yet.
+    pub fn may_end(self) -> Self {
+        Failure { status: 1, may_end: true, ..self }
     }
 
     /// Returns the exit status.

@@ -111,7 +111,9 @@ isolane engine --cores 1: Process traffic of other programs on core 1.",
         },
         "serve" => Sections {
             status: "\
-1: Also if data may be lost, a volume was skipped, or a served file was deleted, replaced, or moved; the log names it.
+1: Also if data may be lost, a volume was skipped, or a served file was deleted, replaced, or moved; the log names it. \
+Also for what may end by itself: a path that is missing, an address that is not available.
+2: Also a wrong configuration, key, or state file, which no repetition corrects.
 129, 130, 143: Ended by a second SIGHUP, SIGINT, or SIGTERM.",
             environment: CONTROL_ENVIRONMENT,
             files: "\

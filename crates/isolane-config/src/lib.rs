@@ -43,7 +43,7 @@ pub use names::{
     AuthKeys, Hosts, KeySource, Model, Name, Names, Serial, StandardNqn, SubsystemNqn, parse_subsystem_nqn,
 };
 pub use problem::{MAX_SHOWN_PROBLEMS, Problem, Problems};
-pub use replace::{ReplaceError, can_replace, replace};
+pub use replace::{ReplaceError, Replacement};
 pub use schema::schema;
 pub use table::{Effect, KeyInfo, Table};
 pub use value::{

@@ -31,21 +31,30 @@ pub enum ReplaceError {
     },
 }
 
-/// Replaces the content of a regular file, which must be `old`, by `new`. Keeps its owner and mode; follows a symbolic
-/// link.
-///
-/// # Errors
-/// The step that failed; the file is unchanged.
-pub fn replace(path: &Path, old: &str, new: &str) -> Result<(), ReplaceError> {
-    replace_with(path, old, new, &mut |_| Ok(()))
+/// New content of a regular file, which is durable next to it. Dropping it deletes the content.
+#[derive(Debug)]
+pub struct Replacement {
+    path: PathBuf,
+    temporary: Temporary,
 }
 
-/// Finds out whether the content of a file can be replaced by `new`: does what [`replace`] does, up to the exchange.
-///
-/// # Errors
-/// The step that failed.
-pub fn can_replace(path: &Path, new: &str) -> Result<(), ReplaceError> {
-    write_temporary(path, new, &mut |_| Ok(())).map(drop)
+impl Replacement {
+    /// Writes the new content of a file to a temporary file next to it, with the same owner and mode; follows a symbolic
+    /// link.
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub fn prepare(path: &Path, new: &str) -> Result<Replacement, ReplaceError> {
+        Replacement::prepare_with(path, new, &mut |_| Ok(()))
+    }
+
+    /// Replaces the content of the file, which must be `old`.
+    ///
+    /// # Errors
+    /// The step that failed; the file is unchanged.
+    pub fn replace(self, old: &str) -> Result<(), ReplaceError> {
+        self.replace_with(old, &mut |_| Ok(()))
+    }
 }
 
 /// Steps in their order.
@@ -81,40 +90,54 @@ impl Step {
 /// Calls `fault` before each step, so that tests can fail it.
 type Fault<'a> = &'a mut dyn FnMut(Step) -> io::Result<()>;
 
-fn replace_with(path: &Path, old: &str, new: &str, fault: Fault<'_>) -> Result<(), ReplaceError> {
-    let (path, temporary) = write_temporary(path, new, fault)?;
-    let directory = path.parent().unwrap_or(Path::new("/"));
-    attempt(Step::Exchange, fault, || exchange(&temporary.0, &path))?;
-    let is_expected = read(&temporary.0).is_ok_and(|found| found == old);
-    let synced = attempt(Step::SyncDirectory, fault, || File::open(directory)?.sync_all());
-    if is_expected && synced.is_ok() {
-        return Ok(());
+impl Replacement {
+    fn prepare_with(path: &Path, new: &str, fault: Fault<'_>) -> Result<Replacement, ReplaceError> {
+        let path = attempt(Step::Find, fault, || fs::canonicalize(path))?;
+        let status = attempt(Step::Find, fault, || path.metadata())?;
+        let (mut file, temporary) = attempt(Step::Create, fault, || create(&path))?;
+        attempt(Step::Write, fault, || file.write_all(new.as_bytes()))?;
+        attempt(Step::Owner, fault, || {
+            let own = file.metadata()?;
+            if (own.uid(), own.gid()) != (status.uid(), status.gid()) {
+                fchown(&file, Some(status.uid()), Some(status.gid()))?;
+            }
+            file.set_permissions(status.permissions())
+        })?;
+        attempt(Step::Sync, fault, || file.sync_all())?;
+        Ok(Replacement { path, temporary })
     }
-    attempt(Step::Exchange, &mut |_| Ok(()), || exchange(&temporary.0, &path))?;
-    if is_expected { synced } else { Err(ReplaceError::Changed) }
+
+    fn replace_with(self, old: &str, fault: Fault<'_>) -> Result<(), ReplaceError> {
+        let Replacement { path, temporary } = self;
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        attempt(Step::Exchange, fault, || exchange(&temporary.0, &path))?;
+        let is_expected = read(&temporary.0).is_ok_and(|found| found == old);
+        let synced = attempt(Step::SyncDirectory, fault, || File::open(directory)?.sync_all());
+        if is_expected && synced.is_ok() {
+            return Ok(());
+        }
+        attempt(Step::Exchange, &mut |_| Ok(()), || exchange(&temporary.0, &path))?;
+        if is_expected { synced } else { Err(ReplaceError::Changed) }
+    }
 }
 
-/// Returns the file that `path` leads to, and a synced temporary file next to it with its owner and mode.
-fn write_temporary(path: &Path, new: &str, fault: Fault<'_>) -> Result<(PathBuf, Temporary), ReplaceError> {
-    let path = attempt(Step::Find, fault, || fs::canonicalize(path))?;
-    let status = attempt(Step::Find, fault, || path.metadata())?;
+/// Creates a temporary file next to `path`, under a name that nothing has, as a program that was killed leaves its own.
+fn create(path: &Path) -> io::Result<(File, Temporary)> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = directory.join(format!(".{name}.{}.new", process::id()));
+    let id = process::id();
     let mut options = OpenOptions::new();
     let options = options.write(true).create_new(true).mode(0o600);
-    let mut file = attempt(Step::Create, fault, || options.open(&temporary))?;
-    let temporary = Temporary(temporary);
-    attempt(Step::Write, fault, || file.write_all(new.as_bytes()))?;
-    attempt(Step::Owner, fault, || {
-        let own = file.metadata()?;
-        if (own.uid(), own.gid()) != (status.uid(), status.gid()) {
-            fchown(&file, Some(status.uid()), Some(status.gid()))?;
+    let mut last = io::ErrorKind::AlreadyExists.into();
+    for number in 0..MAX_NAMES {
+        let temporary = directory.join(format!(".{name}.{id}-{number}.new"));
+        match options.open(&temporary) {
+            Ok(file) => return Ok((file, Temporary(temporary))),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => last = error,
+            Err(error) => return Err(error),
         }
-        file.set_permissions(status.permissions())
-    })?;
-    attempt(Step::Sync, fault, || file.sync_all())?;
-    Ok((path, temporary))
+    }
+    Err(last)
 }
 
 fn attempt<T>(
@@ -130,7 +153,11 @@ fn exchange(one: &Path, other: &Path) -> io::Result<()> {
     renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).map_err(io::Error::from)
 }
 
+/// Files of programs that were killed, in whose place another name is used.
+const MAX_NAMES: usize = 1000;
+
 /// A file that is deleted when this is dropped. At the end, it has the old content.
+#[derive(Debug)]
 struct Temporary(PathBuf);
 
 impl Drop for Temporary {
@@ -145,6 +172,14 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
+
+    fn replace_with(path: &Path, old: &str, new: &str, fault: Fault<'_>) -> Result<(), ReplaceError> {
+        Replacement::prepare_with(path, new, fault)?.replace_with(old, fault)
+    }
+
+    fn replace(path: &Path, old: &str, new: &str) -> Result<(), ReplaceError> {
+        replace_with(path, old, new, &mut |_| Ok(()))
+    }
 
     const OLD: &str = "# old\n";
 
@@ -168,11 +203,23 @@ mod tests {
     fn trial_finds_errors_and_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
-        assert!(can_replace(&path, "new").unwrap_err().to_string().contains("cannot find the file"));
+        let prepare = || Replacement::prepare(&path, "new");
+        assert!(prepare().unwrap_err().to_string().contains("cannot find the file"));
         fs::write(&path, "old").unwrap();
-        can_replace(&path, "new").unwrap();
+        drop(prepare().unwrap());
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn files_that_a_killed_program_has_left_do_not_matter() {
+        let (directory, path) = directory();
+        let kept: Vec<_> = (0..3).map(|_| Replacement::prepare(&path, "# left").unwrap()).collect();
+        replace(&path, OLD, "# new\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "# new\n");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 4);
+        drop(kept);
+        assert_only(&path, "# new\n");
     }
 
     #[test]

@@ -15,6 +15,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod core_parts;
+mod created_files;
 mod error;
 pub mod file;
 mod file_watch;
@@ -38,6 +39,7 @@ mod volume_queue;
 mod volume_thread;
 
 pub use core_parts::CoreParts;
+pub use created_files::CreatedFiles;
 pub use error::VolumeError;
 pub use generation::{Generation, RestartLoss};
 pub use identity::Identity;

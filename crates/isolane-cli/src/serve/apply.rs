@@ -12,6 +12,7 @@ use std::thread;
 use isolane_config::{Config, Effect, diff};
 use isolane_inspect::program::{Reply, Request};
 use isolane_target::{ApplyError, NamespaceChange, TargetChange};
+use isolane_volume::CreatedFiles;
 use isolane_volume::Volume;
 use isolane_volume::spec::VolumeSpec;
 use isolane_wire::Nqn;
@@ -126,12 +127,13 @@ impl Operator {
             return Ok(Applied { changes: plan, opened: Vec::new(), closed: true });
         }
         let keys = ConfiguredKeys::read(&new).map_err(|error| unusable("unusable key", &error))?;
-        // Volumes that grow or are created stay so, also if the file cannot be written after that.
-        file.check_write(current, text).map_err(|error| Reply::problem(409, "file not written", error))?;
+        // Volumes that grow stay so, also if the file cannot be written after that.
+        let prepared = file.prepare(current, text);
+        let prepared = prepared.map_err(|error| Reply::problem(409, "file not written", error))?;
         let opened = |nqn: &Nqn, nsid| Some(self.find(nqn.as_str())?.specs().get(&nsid)?.spec.clone());
         let differences = Differences::new(&current.running, &new, opened);
         let specs = differences.to_open();
-        let volumes = self.open_volumes(&specs)?;
+        let (volumes, created) = self.open_volumes(&specs)?;
         let changes =
             changes(&differences, &volumes, mode).map_err(|error| unusable("invalid name", &error))?;
         if let Some(state) = &file.state {
@@ -142,7 +144,7 @@ impl Operator {
         }
         let commit = || {
             file.state.as_ref().map_or(Ok(()), |state| state.add_namespaces(&new))?;
-            file.write(current, text)?;
+            file.write(current, text, prepared)?;
             file.keys.add(&keys);
             Ok::<(), Failure>(())
         };
@@ -151,6 +153,7 @@ impl Operator {
             ApplyError::Change(error) => Reply::problem(409, "not possible", error),
             ApplyError::Commit(error) => Reply::problem(409, "file not written", error),
         })?;
+        created.keep();
         ports.finish(bound, &self.target, &new);
         let described = specs.iter().zip(&volumes).map(|(spec, opened)| volume::describe(spec, &**opened));
         let opened = described.collect();
@@ -168,10 +171,23 @@ impl Operator {
         Ok(Applied { changes: plan, opened, closed: changed.closing.wait(CLOSE_TIMEOUT) })
     }
 
-    fn open_volumes(&self, specs: &[VolumeSpec]) -> Result<Vec<Arc<dyn Volume>>, Reply> {
+    /// Opens volumes. The files that were created for them are deleted unless they are kept.
+    fn open_volumes(&self, specs: &[VolumeSpec]) -> Result<(Vec<Arc<dyn Volume>>, CreatedFiles), Reply> {
         memory::check(&self.kinds, specs).map_err(|error| unusable("unusable volume", &error))?;
-        let opened = open_all(&self.kinds, specs, &[]).into_iter().collect::<Result<_, _>>();
-        opened.map_err(|error| unusable("unusable volume", &error))
+        let created = CreatedFiles::default();
+        let opened = open_all(&self.kinds, specs, &[], &created);
+        // While the others are open, no other program has their files.
+        let mut volumes = Vec::with_capacity(opened.len());
+        for one in &opened {
+            match one {
+                Ok(volume) => volumes.push(Arc::clone(volume)),
+                Err(error) => {
+                    drop(created);
+                    return Err(unusable("unusable volume", error));
+                }
+            }
+        }
+        Ok((volumes, created))
     }
 
     /// Accepts requests for what the target serves now.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use isolane_auth::{Key, KeyFile};
+use isolane_auth::{Key, KeyFile, KeyFileError};
 use isolane_config::{AuthGroup, AuthHash, AuthKeys, Config, Host, KeySource, Require, Subsystem};
 use isolane_target::{AuthConfig, HostKeys, KeyPair, RequiredAuth};
 use isolane_wire::Nqn;
@@ -121,7 +121,10 @@ pub fn load(config: &Config) -> Result<(Arc<LiveKeys>, AuthConfig), Failure> {
 fn read_keys(host: &Host) -> Result<Vec<KeyPair>, Failure> {
     let read_all = |keys: &Option<AuthKeys>, name| -> Result<Vec<Key>, Failure> {
         let sources = keys.iter().flat_map(|keys| &keys.0);
-        let failed = |error| Failure::new(format!("cannot use {name} of host {}", host.name), error);
+        let failed = |error: KeyFileError| {
+            let failure = Failure::new(format!("cannot use {name} of host {}", host.name), &error);
+            if error.is_missing() { failure.may_end() } else { failure }
+        };
         sources.map(|source| read(source).map_err(failed)).collect()
     };
     let keys = read_all(&host.auth_key, "auth-key")?;
@@ -130,7 +133,7 @@ fn read_keys(host: &Host) -> Result<Vec<KeyPair>, Failure> {
     Ok(keys.into_iter().enumerate().map(|(at, host)| KeyPair { host, controller: target_key(at) }).collect())
 }
 
-fn read(source: &KeySource) -> Result<Key, isolane_auth::KeyFileError> {
+fn read(source: &KeySource) -> Result<Key, KeyFileError> {
     match source {
         KeySource::File(path) => KeyFile::read(path.as_path()),
         KeySource::Credential(name) => KeyFile::read_credential(name.as_str()),

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use isolane_config::{Config, Effect, ReplaceError, can_replace, diff, edit, replace};
+use isolane_config::{Config, Effect, ReplaceError, Replacement, diff, edit};
 use isolane_target::TargetPort;
 use isolane_volumes::Kinds;
 
@@ -119,42 +119,42 @@ impl LiveConfig {
         .with_hint(format_args!("run `isolane config apply {path}` first, or undo them")))
     }
 
-    /// Finds out whether [`LiveConfig::write`] would succeed.
+    /// Writes a new text next to the file, unless the file has it, so that little can fail later.
     ///
     /// # Errors
     /// Those of [`LiveConfig::write`].
-    pub fn check_write(&self, current: &Current, text: &str) -> Result<(), Failure> {
-        self.write_with(current, text, |_| can_replace(&self.path, text))
+    pub fn prepare(&self, current: &Current, text: &str) -> Result<Option<Replacement>, Failure> {
+        let Some(_) = self.text_to_replace(current, text)? else { return Ok(None) };
+        Replacement::prepare(&self.path, text).map(Some).map_err(|error| self.not_written(&error))
     }
 
-    /// Writes a new text into the file, unless the file has it.
+    /// Puts a text that was prepared in the place of the file, unless the file has it.
     ///
     /// # Errors
     /// If the file has changes that are in neither text, or cannot be written.
-    pub fn write(&self, current: &Current, text: &str) -> Result<(), Failure> {
-        self.write_with(current, text, |found| replace(&self.path, found, text))
+    pub fn write(&self, current: &Current, text: &str, prepared: Option<Replacement>) -> Result<(), Failure> {
+        let Some(found) = self.text_to_replace(current, text)? else { return Ok(()) };
+        let prepared = prepared.map_or_else(|| Replacement::prepare(&self.path, text), Ok);
+        prepared.and_then(|new| new.replace(&found)).map_err(|error| self.not_written(&error))
     }
 
-    fn write_with(
-        &self,
-        current: &Current,
-        text: &str,
-        write: impl FnOnce(&str) -> Result<(), ReplaceError>,
-    ) -> Result<(), Failure> {
+    /// Returns the text of the file, or `None` if it is the new one.
+    fn text_to_replace(&self, current: &Current, text: &str) -> Result<Option<String>, Failure> {
         let found = self.read()?;
         if found == text {
-            return Ok(());
+            return Ok(None);
         }
-        let failed = |reason: &dyn std::fmt::Display| {
-            Failure::new(format!("cannot write {}", self.path.display()), reason)
-        };
         if found != current.text {
             let reason =
                 "it has changes that are neither applied nor in the new text; add them, or undo them";
-            return Err(failed(&reason));
+            return Err(Failure::new(format!("cannot write {}", self.path.display()), reason));
         }
-        let hint = "let the user of the target write there, or change only the target, with --runtime";
-        write(&found).map_err(|error| failed(&error).with_hint(hint))
+        Ok(Some(found))
+    }
+
+    fn not_written(&self, error: &ReplaceError) -> Failure {
+        Failure::new(format!("cannot write {}", self.path.display()), error)
+            .with_hint("let the user of the target write there, or change only the target, with --runtime")
     }
 }
 

@@ -32,7 +32,8 @@ pub struct Loaded {
 }
 
 /// Reads a file, unless the program before has passed it on. `strict` rejects access without authentication from other
-/// machines; otherwise the log has it. Every failure has the exit status of a wrong file.
+/// machines; otherwise the log has it. Every failure has the exit status of a wrong file, unless a path is missing that may
+/// appear.
 pub fn load(path: &Path, strict: bool, before: Option<ConfigTexts>) -> Result<Loaded, Failure> {
     read(path, strict, before).map_err(Failure::of_usage)
 }
@@ -42,7 +43,9 @@ fn read(path: &Path, strict: bool, before: Option<ConfigTexts>) -> Result<Loaded
     let current = match before {
         Some(texts) => Current::from_texts(path, texts)?,
         None => {
-            let text = config_file::read_text(path)?;
+            let text = config_file::read_text(path);
+            let is_missing = path.try_exists().is_ok_and(|exists| !exists);
+            let text = text.map_err(|failure| if is_missing { failure.may_end() } else { failure })?;
             let config = config_file::parse(path, &text)?;
             Current::new(text, config)
         }

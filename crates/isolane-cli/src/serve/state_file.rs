@@ -147,7 +147,7 @@ fn check_directory(directory: &Path) -> Result<Option<Content>, Failure> {
                 return Ok(None);
             }
             let reason = format!("there is no directory {}", parent.display());
-            Err(Failure::new(what(), reason).with_hint("create it").of_usage())
+            Err(Failure::new(what(), reason).with_hint("create it, or mount its file system").may_end())
         }
         Err(error) => Err(Failure::from_io(what(), &error)),
     }

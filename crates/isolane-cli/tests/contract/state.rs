@@ -215,3 +215,43 @@ fn directory_is_that_of_one_target_also_over_upgrades() {
     server.child.wait().unwrap();
     assert!(Server::start_alone(&["--config", text(&second)]).stop());
 }
+
+/// The service manager tries again with status 1, and does not with 2.
+#[test]
+fn paths_that_may_appear_are_worth_another_try() {
+    let site = site(&["local"]);
+    let path = |name: &str| text(&site.path(name)).to_owned();
+    let file = path("isolane.toml");
+    let valid = fs::read_to_string(&file).unwrap();
+    let status = |file: &str| {
+        let output = program().args(["serve", "--config", file]).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        (output.status.code().unwrap(), error)
+    };
+    let with = |text: String| {
+        fs::write(&file, text).unwrap();
+        status(&file)
+    };
+    let key = |name: &str| {
+        format!(
+            "{valid}\n[[host]]\nname = \"db1\"\nnqn = \"nqn.2014-08.org.example:db1\"\nauth-key = \"file:{}\"\n",
+            path(name)
+        )
+    };
+    fs::write(path("wrong.key"), "no key").unwrap();
+    fs::set_permissions(path("wrong.key"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    for ((found, error), expected, reason) in [
+        (status(&path("missing.toml")), 1, "missing.toml"),
+        (status(&path("")), 2, "cannot read"),
+        (with(valid.replace("nsid = 1", "nsid = 0")), 2, "nsid"),
+        (with(valid.replace("/state\"", "/none/state\"")), 1, "none"),
+        (with(valid.replace("/state\"", "/isolane.toml\"")), 2, "not a directory"),
+        (with(valid.replace("a.img,size=1M", "none/a.img")), 1, "none/a.img"),
+        (with(valid.replace("127.0.0.1:0", "192.0.2.1:4420")), 1, "192.0.2.1"),
+        (with(key("missing.key")), 1, "missing.key"),
+        (with(key("wrong.key")), 2, "wrong.key"),
+    ] {
+        assert!(error.contains(reason), "{reason}: {error}");
+        assert_eq!(found, expected, "{reason}: {error}");
+    }
+}

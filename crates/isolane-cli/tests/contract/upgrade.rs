@@ -338,3 +338,18 @@ fn namespace_that_is_offline_after_an_upgrade_keeps_its_memory() {
     assert!(fs::read(&copy).unwrap() == bytes);
     assert!(target.upgrade().ends_with(", upgrade 2\n"));
 }
+
+#[test]
+fn volume_that_has_become_smaller_is_named_in_the_log() {
+    let target = serving();
+    let image = target.dir.path().join("a.img");
+    let lines = format!(
+        "#!/bin/sh\ncase \"$*\" in *--resume-from*) truncate -s 32M {};; esac\nexec {} \"$@\"\n",
+        image.display(),
+        env!("CARGO_BIN_EXE_isolane")
+    );
+    succeed(&target.arguments(&[&target.script("truncates", &lines)]));
+    assert_eq!(target.status()["namespaces"][0]["state"], "offline");
+    let log = target.log();
+    assert!(log.contains("namespace 1 (") && log.contains("and had 67108864 before the upgrade"), "{log}");
+}

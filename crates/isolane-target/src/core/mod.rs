@@ -204,7 +204,7 @@ impl Driver {
             cells.sleeps.get_or_init(|| reactor.sleep_times());
         }
         let observer = Observer::new(config.observe, cells);
-        let memory_limits = shared.memory_limits.lock().clone();
+        let memory_limits = shared.memory_limits();
         let mut core = Core {
             index,
             counters: Arc::clone(&shared.counters[index]),

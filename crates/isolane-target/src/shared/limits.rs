@@ -27,6 +27,11 @@ impl Shared {
         (control.limits, *memory) = (limits, new);
     }
 
+    /// Returns the present limits of memory, if there are any.
+    pub(crate) fn memory_limits(&self) -> Option<Arc<MemoryLimits>> {
+        self.memory_limits.lock().clone()
+    }
+
     /// Counts a command that waits because of a limit, and logs one per second and limit.
     pub(crate) fn log_memory_limit(&self, counters: &CoreCounters, peer: SocketAddr, reached: LimitReached) {
         counters.limits_reached[reached.index()].add(1);
