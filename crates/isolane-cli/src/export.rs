@@ -66,7 +66,7 @@ use crate::volume;
 #[command(verbatim_doc_comment)]
 pub struct Args {
     /// Volume to export
-    #[arg(value_name = "VOLUME")]
+    #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
     volume: String,
     /// Listen here with NBD: the path of a socket, as ./disk.sock, or an address, as 127.0.0.1:10809; a port alone means
     /// 127.0.0.1, and port 0 selects a free port (default port: 10809); repeatable
@@ -127,7 +127,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let rbd = Arc::new(Rbd::new(volume::RBD_IMAGES_PER_CONNECTION.into()));
     let mut kinds = volume::kinds(&rbd);
-    let spec = volume::parse(&kinds, &args.volume, "export", "--nbd 127.0.0.1:10809")?;
+    let spec = volume::parse(&kinds, &args.volume, "export", Some("--nbd 127.0.0.1:10809"))?;
     if spec.nsid.is_some() {
         return Err(Failure::new(format!("cannot export {}", args.volume), "an export has no namespace ID")
             .with_hint("remove nsid"));

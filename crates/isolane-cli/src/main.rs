@@ -54,6 +54,7 @@ use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 
 fn main() -> ExitCode {
+    completions::complete_if_asked(Cli::command);
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(text) => return show(&text),
@@ -85,7 +86,7 @@ fn main() -> ExitCode {
         Command::Light(args) => light::run(&args).map(done),
         Command::Key(args) => key::run(&args).map(done),
         Command::Man(args) => man::run(&args, Cli::command()).map(done),
-        Command::Completions(args) => completions::run(&args, Cli::command()).map(done),
+        Command::Completions(args) => completions::run(&args).map(done),
     };
     control::close();
     let (status, text) = match outcome {

@@ -166,6 +166,7 @@ isolane config check --strict /etc/isolane/isolane.toml: Fail also if access wit
         "config-dump" => Sections {
             examples: "\
 isolane config dump: Print the file of `isolane serve` without arguments.
+isolane config dump --running > isolane.toml: Write the file of the running target.
 isolane config dump --listen 10.0.0.1:4420 --nqn nqn.2014-08.org.example:disks /srv/a.img: Print the file of a target.",
             see_also: "isolane-config(1), isolane-serve(1)",
             ..Sections::default()
@@ -192,11 +193,12 @@ isolane ctl namespace remove 2 --socket /run/isolane/serve-812.sock: End a names
             see_also: "isolane-ctl(1), isolane-ctl-namespace-add(1), isolane-ctl-namespace-remove(1), \
                        isolane-ctl-namespace-replace(1), isolane-ctl-namespace-offline(1), \
                        isolane-ctl-namespace-online(1), isolane-ctl-namespace-reopen(1), \
-                       isolane-ctl-namespace-resize(1), isolane-ctl-namespace-read-only(1)",
+                       isolane-ctl-namespace-resize(1), isolane-ctl-namespace-read-only(1), \
+                       isolane-ctl-namespace-fault(1)",
             ..Sections::default()
         },
         "ctl-namespace-add" | "ctl-namespace-remove" | "ctl-namespace-replace" | "ctl-namespace-resize"
-        | "ctl-namespace-read-only" | "ctl-namespace-offline" | "ctl-namespace-online" | "ctl-namespace-reopen" => Sections {
+        | "ctl-namespace-read-only" | "ctl-namespace-fault" | "ctl-namespace-offline" | "ctl-namespace-online" | "ctl-namespace-reopen" => Sections {
             see_also: "isolane-ctl(1), isolane-ctl-namespace(1), isolane-serve(1)",
             ..Sections::default()
         },

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use clap_complete::engine::ArgValueCompleter;
 use isolane_host::Options;
 use isolane_inspect::source::Source;
 
+use crate::completions::names;
 use crate::failure::Failure;
 use crate::host_args::{self, IdentityArgs};
 use crate::remote::RemoteTarget;
@@ -15,7 +17,7 @@ use crate::remote::RemoteTarget;
 pub struct SourceArgs {
     /// Control socket of the program (default: the only one that is found), or nvme+tcp:// URI of an Isolane target,
     /// which shows a host its own connections and slow operations
-    #[arg(value_name = "SOCKET|URI")]
+    #[arg(value_name = "SOCKET|URI", add = ArgValueCompleter::new(names::sockets))]
     program: Option<PathBuf>,
     /// Read this file of `isolane snapshot` instead
     #[arg(long, value_name = "FILE", conflicts_with = "program")]

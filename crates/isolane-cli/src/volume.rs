@@ -32,18 +32,20 @@ pub fn has_kind(text: &str) -> bool {
 }
 
 /// Parses one volume. Rejects addresses, unless a file has that name; `listen` is the option for these, with an
-/// example.
-pub fn parse(kinds: &Kinds, text: &str, action: &str, listen: &str) -> Result<VolumeSpec, Failure> {
+/// example, if there is one.
+pub fn parse(kinds: &Kinds, text: &str, action: &str, listen: Option<&str>) -> Result<VolumeSpec, Failure> {
     let name = text.split(',').next().unwrap_or_default();
     let has_kind = name.split_once(':').is_some_and(|(kind, _)| kinds.has(kind));
     let is_address = is_like_address(name) && !has_kind || name.parse::<u16>().is_ok();
     if is_address && !Path::new(name).exists() {
-        let option = listen.split(' ').next().unwrap_or(listen);
-        return Err(Failure::new(format!("cannot {action} {text}"), "it looks like an address").with_hint(
-            format!(
-                "give an address with {option}, as in {listen}, and name a volume, as mem:1G; write ./NAME for a file"
-            ),
-        ));
+        let address = listen.map_or_else(String::new, |listen| {
+            let option = listen.split(' ').next().unwrap_or(listen);
+            format!("give an address with {option}, as in {listen}, and ")
+        });
+        let failure = Failure::new(format!("cannot {action} {text}"), "it looks like an address");
+        return Err(
+            failure.with_hint(format_args!("{address}name a volume, as mem:1G; write ./NAME for a file"))
+        );
     }
     kinds.parse(text).map_err(Failure::from_error)
 }

@@ -35,11 +35,23 @@ impl fmt::Display for Change {
             }
             Edit::Remove => write!(f, "remove {}", self.object),
             Edit::Set(key, new) => {
-                write!(f, "{}: {key} = {} -> {}", self.object, value(self.old.as_ref()), value(Some(new)))
+                write!(f, "{}: {key} = {} -> {}", self.object, value(self.old.as_ref()), value(Some(new)))?;
+                self.write_consequence(f)
             }
             Edit::Unset(key) => {
-                write!(f, "{}: {key} = {} -> (default)", self.object, value(self.old.as_ref()))
+                write!(f, "{}: {key} = {} -> (default)", self.object, value(self.old.as_ref()))?;
+                self.write_consequence(f)
             }
+        }
+    }
+}
+
+impl Change {
+    /// Each changed key of a port replaces its listener.
+    fn write_consequence(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.object {
+            ObjectId::Port(_) => f.write_str("; its connections close after their commands"),
+            _ => Ok(()),
         }
     }
 }

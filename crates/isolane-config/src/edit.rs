@@ -72,7 +72,7 @@ pub enum EditError {
 /// completely.
 ///
 /// # Errors
-/// The first edit that is not possible, or all errors of the text.
+/// The first edit that is not possible, or all errors of the text; those of the new text without lines.
 pub fn edit(
     text: &str,
     edits: &[(ObjectId, Edit)],
@@ -86,7 +86,8 @@ pub fn edit(
         apply(document.as_table_mut(), object, edit)?;
     }
     let text = document.to_string();
-    let config = Config::parse(&text, file, kinds).map_err(EditError::Invalid)?;
+    let config =
+        Config::parse(&text, file, kinds).map_err(|problems| EditError::Invalid(problems.without_lines()))?;
     Ok((text, config))
 }
 
@@ -152,17 +153,23 @@ fn parent_of<'a>(
     root: &'a mut TomlTable,
     object: &ObjectId,
 ) -> Option<(&'a mut dyn TableLike, &'static str)> {
-    let list = match object {
-        ObjectId::Server => return None,
-        ObjectId::Port(_) => "port",
-        ObjectId::Host(_) => "host",
-        ObjectId::Referral(_) => "referral",
-        ObjectId::Subsystem(_) => "subsystem",
-        ObjectId::Namespace(nqn, _) => {
-            return Some((table_of(root, &ObjectId::Subsystem(*nqn))?, "namespace"));
-        }
-    };
-    Some((root, list))
+    let list = list_of(object)?;
+    match object {
+        ObjectId::Namespace(nqn, _) => Some((table_of(root, &ObjectId::Subsystem(*nqn))?, list)),
+        _ => Some((root, list)),
+    }
+}
+
+/// Returns the key of the list with an object, if it is in one.
+pub(crate) fn list_of(object: &ObjectId) -> Option<&'static str> {
+    match object {
+        ObjectId::Server => None,
+        ObjectId::Port(_) => Some("port"),
+        ObjectId::Host(_) => Some("host"),
+        ObjectId::Referral(_) => Some("referral"),
+        ObjectId::Subsystem(_) => Some("subsystem"),
+        ObjectId::Namespace(..) => Some("namespace"),
+    }
 }
 
 /// Returns the table of an object.
@@ -184,7 +191,7 @@ fn table_of<'a>(root: &'a mut TomlTable, object: &ObjectId) -> Option<&'a mut dy
 }
 
 /// Whether a table has the name of an object.
-fn is(table: &dyn TableLike, object: &ObjectId) -> bool {
+pub(crate) fn is(table: &dyn TableLike, object: &ObjectId) -> bool {
     let text = |key| table.get(key).and_then(Item::as_str);
     match object {
         ObjectId::Server => false,

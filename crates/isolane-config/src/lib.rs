@@ -15,6 +15,7 @@ mod diff;
 mod edit;
 mod file;
 mod gaps;
+mod locate;
 mod model;
 mod names;
 mod parse;
@@ -36,6 +37,7 @@ pub use diff::{Change, diff};
 pub use edit::{Edit, EditError, ObjectId, edit, parse_value};
 pub use file::{MAX_FILE_BYTES, ReadError, read};
 pub use gaps::{Gap, gaps};
+pub use locate::locate;
 pub use model::{Config, Host, Limits, Namespace, Namespaces, Nsid, Port, Qos, Referral, Server, Subsystem};
 pub use names::{
     AuthKeys, Hosts, KeySource, Model, Name, Names, Serial, StandardNqn, SubsystemNqn, parse_subsystem_nqn,

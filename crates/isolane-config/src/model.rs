@@ -20,7 +20,7 @@ use crate::value::{
 use crate::volume::Volume;
 
 table! {
-    /// Limits. One more connection, association, or command than allowed is rejected.
+    /// Limits. One more connection, association, or command than allowed is rejected; commands above the memory wait.
     pub struct Limits {
         /// Maximum number of connections.
         optional connections: Number<1, 1_000_000> = "connections", Live;
@@ -28,7 +28,7 @@ table! {
         optional associations: Number<1, 1_000_000> = "associations", Live;
         /// Maximum number of commands in flight.
         optional commands: Number<1, 100_000_000> = "commands", Live;
-        /// Maximum memory for data in flight, in bytes; at least 4M.
+        /// Maximum memory for data of commands in flight; at least 4M.
         optional memory: Size<{ 4 << 20 }> = "memory", Live;
     }
 }
@@ -107,9 +107,9 @@ table! {
         /// Diffie-Hellman groups of authentication, the preferred ones first (default: all, with ffdhe3072 first).
         optional auth_groups: Choices<AuthGroup> = "auth-groups", Restart;
         /// A namespace whose volume has not completed an operation for this time is stalled (default: 10s).
-        optional stall_after: Time<1000, 60_000> = "stall-after", Restart;
-        /// A command of a stalled namespace is completed with an error after this time (default: 20s).
-        optional answer_within: Time<1000, 600_000> = "answer-within", Restart;
+        optional stall_after: Time<1000, 60_000> = "stall-after", Live;
+        /// A command that a stalled volume or `qos` holds is returned to its host after this time (default: 20s).
+        optional answer_within: Time<1000, 600_000> = "answer-within", Live;
         /// Limits of the whole target.
         optional limits: Limits = "limits", Live;
     }

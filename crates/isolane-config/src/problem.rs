@@ -85,6 +85,14 @@ impl fmt::Display for Problems {
     }
 }
 
+impl Problems {
+    /// Returns the same for a text that is in no file, so that its lines mean nothing to a reader.
+    pub(crate) fn without_lines(mut self) -> Problems {
+        self.shown.iter_mut().for_each(|problem| problem.line = None);
+        self
+    }
+}
+
 impl std::error::Error for Problems {}
 
 /// Whether a text can contain a key of authentication.

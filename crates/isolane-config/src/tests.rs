@@ -429,7 +429,9 @@ fn plans_changes_with_their_effects() {
         [
             format!("live: add {disks} namespace 8: nsid = 8, volume = \"stripe:64k:/srv/b.img;/srv/c.img\""),
             "restart: server: cores = \"0-3\" -> (default)".to_owned(),
-            "live: port left: listen = \"10.0.0.1:4420,priority=5\" -> \"10.0.0.1:4421\"".to_owned(),
+            "live: port left: listen = \"10.0.0.1:4420,priority=5\" -> \"10.0.0.1:4421\"; its connections close after \
+             their commands"
+                .to_owned(),
             "new associations only: host db1: auth-key = [\"file:/etc/isolane/db1.key\", \
              \"credential:db1-old\"] -> [\"file:/etc/isolane/new.key\", \"credential:db1-old\"]"
                 .to_owned(),

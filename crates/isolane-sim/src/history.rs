@@ -19,28 +19,38 @@ struct Write {
     submitted: u64,
     /// [`NEVER`] until known.
     acknowledged: u64,
+    /// Time from which later writes are executed after it; [`NEVER`] until known.
+    ended: u64,
     durable: bool,
 }
 
 impl History {
     /// Creates the history of blocks with these durable values.
     pub fn new(values: impl IntoIterator<Item = u64>) -> History {
-        let first = |value| vec![Write { id: 0, value, submitted: 0, acknowledged: 0, durable: true }];
+        let first =
+            |value| vec![Write { id: 0, value, submitted: 0, acknowledged: 0, ended: 0, durable: true }];
         History { blocks: values.into_iter().map(first).collect() }
     }
 
     /// Records the submission of write `id` of `value` to a block.
     pub fn submit(&mut self, block: u64, id: u64, value: u64, time: u64) {
-        let write = Write { id, value, submitted: time, acknowledged: NEVER, durable: false };
+        let write = Write { id, value, submitted: time, acknowledged: NEVER, ended: NEVER, durable: false };
         self.blocks[block as usize].push(write);
     }
 
     /// Records the success of write `id`.
     pub fn acknowledge(&mut self, block: u64, id: u64, time: u64, durable: bool) {
         for write in self.blocks[block as usize].iter_mut().filter(|write| write.id == id) {
-            (write.acknowledged, write.durable) = (time, durable);
+            (write.acknowledged, write.ended, write.durable) = (time, time, durable);
         }
         self.prune(block);
+    }
+
+    /// Records that write `id` has failed: it may be executed, but not after writes that are submitted from now on.
+    pub fn fail(&mut self, block: u64, id: u64, time: u64) {
+        for write in self.blocks[block as usize].iter_mut().filter(|write| write.id == id) {
+            write.ended = write.ended.min(time);
+        }
     }
 
     /// Records the success of a flush submitted at `submitted`.
@@ -78,7 +88,7 @@ impl History {
 
 impl Write {
     fn supersedes(&self, earlier: &Write) -> bool {
-        earlier.acknowledged < self.submitted
+        earlier.ended < self.submitted
     }
 }
 
@@ -102,6 +112,17 @@ mod tests {
                 && history.allows_survivor(0, 11)
                 && !history.allows_survivor(0, 12)
         );
+    }
+
+    #[test]
+    fn failed_write_may_be_executed_before_later_ones() {
+        let mut history = History::new([0]);
+        history.submit(0, 1, 11, 1);
+        history.fail(0, 1, 2);
+        assert!(history.allows_read(0, 0, 3) && history.allows_read(0, 11, 3));
+        history.submit(0, 2, 12, 3);
+        history.acknowledge(0, 2, 4, false);
+        assert!(history.allows_read(0, 12, 5) && !history.allows_read(0, 11, 5));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use isolane_volume::Volume;
 use isolane_wire::Nqn;
 
 use crate::error::NamespaceError;
+use crate::fault::Fault;
 use crate::link::Link;
 use crate::namespace::{Hidden, Namespace, Namespaces};
 use crate::orphans::Orphan;
@@ -69,6 +70,13 @@ pub enum NamespaceChange {
         /// Writes are rejected.
         read_only: bool,
     },
+    /// Sets or ends a fault, for tests by operators. It also ends when the namespace gets another volume, or none.
+    Fault {
+        /// The ID.
+        nsid: u32,
+        /// The fault; `None` ends it.
+        fault: Option<Fault>,
+    },
     /// Sets or ends the maximum speed, which stays until the namespace is removed.
     Qos {
         /// The ID.
@@ -87,6 +95,7 @@ impl fmt::Debug for NamespaceChange {
             NamespaceChange::Offline { nsid } => write!(f, "Offline({nsid})"),
             NamespaceChange::Hosts { nsid, hosts } => write!(f, "Hosts({nsid}, {hosts:?})"),
             NamespaceChange::ReadOnly { nsid, read_only } => write!(f, "ReadOnly({nsid}, {read_only})"),
+            NamespaceChange::Fault { nsid, fault } => write!(f, "Fault({nsid}, {fault:?})"),
             NamespaceChange::Qos { nsid, qos } => write!(f, "Qos({nsid}, {qos:?})"),
         }
     }
@@ -145,6 +154,8 @@ pub struct NamespaceStatus {
     pub orphans: Vec<Orphan>,
     /// Maximum speed; `None` without a limit.
     pub qos: Option<QosConfig>,
+    /// Set by an operator.
+    pub fault: Option<Fault>,
 }
 
 /// State of a namespace.
@@ -210,13 +221,13 @@ impl NamespaceControl {
     /// Returns the namespaces, ordered by ID, then the removed ones; none once the target has ended.
     pub fn list(&self) -> Vec<NamespaceStatus> {
         let Ok((shared, subsystem)) = self.target() else { return Vec::new() };
-        let table = shared.namespaces();
+        let (table, stall_after) = (shared.namespaces(), shared.stall_times.present().stall_after);
         let visible: Vec<usize> = table.iter_of(subsystem).map(|(position, _)| position).collect();
         let is_own = |position: &usize| table.at(*position).subsystem == subsystem;
         let removed = table.occupied().filter(|position| is_own(position) && !visible.contains(position));
         let removed: Vec<usize> = removed.collect();
         let status = |position: usize, is_removed: bool| {
-            let Namespace { nsid, geometry, volume, .. } = table.at(position);
+            let Namespace { nsid, geometry, volume, fault, .. } = table.at(position);
             let ages = shared.counters.iter().map(|core| core.oldest_commands[position].age());
             let oldest_command = ages.max().flatten();
             let failure = volume.failure().filter(|_| !is_removed);
@@ -225,7 +236,9 @@ impl NamespaceControl {
                 state: match failure {
                     _ if is_removed => NamespaceState::Closing,
                     Some(_) => NamespaceState::Failed,
-                    _ if oldest_command >= Some(shared.stall_after) => NamespaceState::Stalled,
+                    _ if *fault == Some(Fault::Fail) => NamespaceState::Failed,
+                    _ if *fault == Some(Fault::Stall) => NamespaceState::Stalled,
+                    _ if oldest_command >= Some(stall_after) => NamespaceState::Stalled,
                     None => NamespaceState::Online,
                 },
                 volume: volume.name().to_owned(),
@@ -236,6 +249,7 @@ impl NamespaceControl {
                 oldest_command,
                 orphans: shared.orphans.list(position),
                 qos: table.qos(subsystem, *nsid).filter(|_| !is_removed),
+                fault: *fault,
             }
         };
         let mut list: Vec<_> = visible.into_iter().map(|position| status(position, false)).collect();
@@ -252,6 +266,7 @@ impl NamespaceControl {
                 oldest_command: None,
                 orphans: Vec::new(),
                 qos: table.qos(subsystem, nsid),
+                fault: None,
             }
         }));
         list.sort_by_key(|status| status.nsid);
@@ -279,6 +294,7 @@ impl Namespaces {
                 self.set_qos((subsystem, nsid), None)?;
                 removed.extend(self.hide(subsystem, nsid)?.position);
             }
+            NamespaceChange::Fault { nsid, fault } => self.set_fault((subsystem, nsid), fault)?,
             NamespaceChange::Qos { nsid, qos } => self.set_qos((subsystem, nsid), qos)?,
             NamespaceChange::Offline { nsid } => removed.push(self.set_offline(subsystem, nsid)?),
             NamespaceChange::Replace { nsid, volume, may_shrink } => {
@@ -308,16 +324,23 @@ impl Namespaces {
 
 impl Shared {
     /// Gives a table to the cores, and waits until they use it.
-    pub(crate) fn publish(&self, mut next: Namespaces) {
-        next.update_masks();
-        let next = Arc::new(next);
-        // Dropped last, so that no core closes a volume.
-        let _before = std::mem::replace(&mut *self.table.lock(), Arc::clone(&next));
-        let (seen, ends) = mpsc::channel();
-        self.post_to_all(|| Message::Namespaces { table: Arc::clone(&next), seen: seen.clone() });
-        drop(seen);
+    pub(crate) fn publish(&self, next: Namespaces) {
+        // The table before is dropped last, so that no core closes a volume.
+        let (_before, ends) = self.post_table(next);
         // Disconnected once every core has seen it.
         let _ = ends.recv_timeout(MESSAGE_TIMEOUT);
+    }
+
+    /// Gives a table to the cores. Returns the one before, and a receiver that is disconnected once all cores use the new
+    /// one.
+    pub(crate) fn post_table(&self, mut next: Namespaces) -> (Arc<Namespaces>, Receiver<()>) {
+        next.update_masks();
+        next.update_faults();
+        let next = Arc::new(next);
+        let before = std::mem::replace(&mut *self.table.lock(), Arc::clone(&next));
+        let (seen, ends) = mpsc::channel();
+        self.post_to_all(|| Message::Namespaces { table: Arc::clone(&next), seen: seen.clone() });
+        (before, ends)
     }
 
     /// Frees positions that no core uses, and returns what they had. Its volumes close when it is dropped, which can

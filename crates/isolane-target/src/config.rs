@@ -19,6 +19,7 @@ use crate::limits::TargetLimits;
 use crate::placement::Placement;
 use crate::port::TargetPort;
 use crate::qos::QosConfig;
+use crate::stall_times::StallTimes;
 
 /// An NVM subsystem: its namespaces, and the hosts that can use them.
 #[derive(Clone)]
@@ -162,8 +163,9 @@ pub struct TargetConfig {
     /// Age of the oldest command at its volume from which a namespace is stalled.
     pub stall_after: Duration,
     /// Age at which a command is answered in place of a volume that does not complete it: its host can repeat it, while the
-    /// operation goes on. So long is held, too, a command of a namespace that is offline, if its host knows no retry delays
-    /// (ACRE). Linux resets the controller after 30 s. Checked four times per second.
+    /// operation goes on. The same for a command that waits for a [limit](QosConfig) of its namespace. So long is held, too,
+    /// a command of a namespace that is offline, if its host knows no retry delays (ACRE). Linux resets the controller after
+    /// 30 s. Checked four times per second.
     pub answer_within: Duration,
     /// Fair queueing: short commands pass long ones of their connection, and a turn receives a bounded amount
     /// from each of several connections. Otherwise commands run in order of arrival.
@@ -209,8 +211,8 @@ impl TargetConfig {
             handshake_timeout: ConnectionConfig::default().handshake,
             stall_timeout: ConnectionConfig::default().stall,
             stuck_after: Duration::from_secs(10),
-            stall_after: Duration::from_secs(10),
-            answer_within: Duration::from_secs(20),
+            stall_after: StallTimes::default().stall_after,
+            answer_within: StallTimes::default().answer_within,
             scheduling: true,
             rebalance_interval: None,
             zerocopy_threshold: None,
@@ -231,6 +233,10 @@ impl TargetConfig {
             max_transfer_bytes: MAX_TRANSFER_BYTES,
             ..SubsystemConfig::default()
         }
+    }
+
+    pub(crate) fn stall_times(&self) -> StallTimes {
+        StallTimes { stall_after: self.stall_after, answer_within: self.answer_within }
     }
 
     /// Returns the limits of each connection.

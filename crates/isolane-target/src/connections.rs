@@ -13,8 +13,9 @@ use crate::connection_status::{ConnectionPhase, ConnectionStatus, LaneStatus};
 use crate::counters::Counters;
 use crate::error::NamespaceError;
 use crate::event::TargetEvent;
+use crate::event::reason_text;
 use crate::limits::{LimitKind, LimitScope};
-use crate::shared::{Message, Shared, reason_text};
+use crate::shared::{Message, Shared};
 
 /// Ends that an operator has requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,8 +39,8 @@ impl TargetControl {
         self.shared().is_ok_and(|shared| shared.events.set(Box::new(receive)))
     }
 
-    /// Returns the number of refused Connects of each limit, as [`Counters::limits_reached`]; none once the target has
-    /// ended.
+    /// Returns the number of refused Connects, or waits for memory, of each limit, as [`Counters::limits_reached`]; none
+    /// once the target has ended.
     pub fn limits_reached(&self) -> BTreeMap<(LimitScope, LimitKind), u64> {
         let mut sum = Counters::default();
         let shared = self.shared();

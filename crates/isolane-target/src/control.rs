@@ -2,11 +2,12 @@
 //!
 //! Invariant: a change that fails changes nothing.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use isolane_proto::subsystem::{ConfigError, Listener};
+use isolane_proto::subsystem::{ConfigError, Listener, ListenerId};
+use isolane_reactor::SocketOptions;
 use isolane_wire::Nqn;
 
 use crate::apply::{TargetChange, TargetControl};
@@ -15,6 +16,7 @@ use crate::limits::TargetLimits;
 use crate::listen::is_dual_stack;
 use crate::port::{NewListener, TargetPort};
 use crate::shared::{Message, Shared};
+use crate::stall_times::StallTimes;
 
 impl TargetControl {
     /// Replaces the ports at which hosts reach a subsystem; `None`: all. Connections of hosts that have come by another
@@ -32,7 +34,7 @@ impl TargetControl {
     /// # Errors
     /// The address is not available, the name is in use, or the target has ended.
     pub fn add_port(&self, port: TargetPort) -> Result<SocketAddr, PortError> {
-        self.shared()?.add_port(port)
+        self.shared()?.open_port(port)
     }
 
     /// Closes the listener of a port. Connections of hosts that have come by it close after their commands, within 5 s,
@@ -62,6 +64,16 @@ impl TargetControl {
         Ok(())
     }
 
+    /// Replaces the times after which the target does not wait for its volumes: see
+    /// [`Target::set_stall_times`](crate::Target::set_stall_times).
+    ///
+    /// # Errors
+    /// The target has ended.
+    pub fn set_stall_times(&self, times: StallTimes) -> Result<(), NamespaceError> {
+        self.shared()?.stall_times.replace(times);
+        Ok(())
+    }
+
     /// Returns the ports with the addresses of their listeners, in the order of their additions; none once the target
     /// has ended.
     pub fn ports(&self) -> Vec<(Option<String>, SocketAddr)> {
@@ -73,7 +85,7 @@ impl TargetControl {
 
 impl Shared {
     /// Binds, adds the port, then accepts.
-    fn add_port(&self, port: TargetPort) -> Result<SocketAddr, PortError> {
+    fn open_port(&self, port: TargetPort) -> Result<SocketAddr, PortError> {
         let all: Vec<SocketAddr> =
             self.control(|control| control.listeners().map(|(_, listener)| listener.address).collect());
         let requested = port.listen.address;
@@ -82,19 +94,35 @@ impl Shared {
         }
         let socket = port.listen.open(is_dual_stack(requested, all.into_iter()))?;
         let address = socket.local_addr().map_err(StartError::Begin)?;
+        self.add_port(port, socket).map(|()| address)
+    }
+
+    /// Adds a port, and accepts at its socket.
+    pub(crate) fn add_port(&self, port: TargetPort, socket: TcpListener) -> Result<(), PortError> {
+        let address = socket.local_addr().map_err(StartError::Begin)?;
         let _changes = self.changes.lock();
         let added = self.control(|control| control.add_listener(port.to_listener(address)));
         let id = added.map_err(NamespaceError::from)?;
+        let listening = self.listen(id, socket, port.listen.options);
+        if let Err(PortError::Listen(_)) = &listening {
+            self.control(|control| control.remove_listener(id));
+        }
+        listening
+    }
+
+    /// Accepts connections at a socket, on the first core.
+    pub(crate) fn listen(
+        &self,
+        id: ListenerId,
+        socket: TcpListener,
+        options: SocketOptions,
+    ) -> Result<(), PortError> {
         let (result, accepts) = mpsc::channel();
-        let options = port.listen.options.clone();
         self.post(0, Message::Listen(Box::new(NewListener { socket, id, options, result })));
         match accepts.recv_timeout(MESSAGE_TIMEOUT) {
             // A core that is late accepts later.
-            Ok(Ok(())) | Err(RecvTimeoutError::Timeout) => Ok(address),
-            Ok(Err(error)) => {
-                self.control(|control| control.remove_listener(id));
-                Err(StartError::Begin(error).into())
-            }
+            Ok(Ok(())) | Err(RecvTimeoutError::Timeout) => Ok(()),
+            Ok(Err(error)) => Err(StartError::Begin(error).into()),
             Err(RecvTimeoutError::Disconnected) => Err(NamespaceError::Ended.into()),
         }
     }
@@ -105,13 +133,18 @@ impl Shared {
         let id = self.control(|port| port.find_listener(name));
         let id = id.ok_or_else(|| ConfigError::UnknownPort(name.to_owned()))?;
         self.control(|port| port.remove_listener(id));
+        self.close_listener(id);
+        Ok(())
+    }
+
+    /// Closes a listener.
+    pub(crate) fn close_listener(&self, id: ListenerId) {
         let (closed, closes) = mpsc::channel();
         self.post(0, Message::CloseListener { id, closed });
         // Disconnected once it is closed.
         let _ = closes.recv_timeout(MESSAGE_TIMEOUT);
-        Ok(())
     }
 }
 
 /// Time for the first core to handle a message.
-const MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);

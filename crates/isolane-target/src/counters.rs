@@ -32,7 +32,7 @@ pub struct Counters {
     pub connections_unauthenticated: u64,
     /// Hosts refused because they did not authenticate, or because too many did at the same time.
     pub authentication_refused: u64,
-    /// Those refused because of each limit; limits without any are left out.
+    /// Connects refused because of each limit, and waits for limits of memory; limits without any are left out.
     pub limits_reached: BTreeMap<(LimitScope, LimitKind), u64>,
     /// Bytes read from sockets.
     pub received_bytes: u64,

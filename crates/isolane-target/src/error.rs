@@ -93,6 +93,22 @@ pub enum PortError {
     Change(#[from] NamespaceError),
 }
 
+/// Reason why ports could not change.
+#[derive(Debug, thiserror::Error)]
+#[error("{}{error}", of_port(name.as_deref()))]
+pub struct PortsError {
+    /// Name of the port; `None`: of all.
+    pub name: Option<String>,
+    /// The reason.
+    pub error: PortError,
+}
+
+impl PortsError {
+    pub(crate) fn new(name: Option<String>, error: impl Into<PortError>) -> PortsError {
+        PortsError { name, error: error.into() }
+    }
+}
+
 /// Reason why a target could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -107,6 +123,19 @@ pub enum StartError {
     /// An address is given more than once.
     #[error("{0} is given twice: name every address once")]
     SameAddress(SocketAddr),
+    /// A listener that closes later has this address, and cannot share it.
+    #[error(
+        "cannot listen on {address}: {error}; the listener on {other} has this address until the change: choose another \
+         port number, or restart the target"
+    )]
+    Shared {
+        /// The address.
+        address: SocketAddr,
+        /// Address of the listener.
+        other: SocketAddr,
+        /// Error of the kernel.
+        error: io::Error,
+    },
     /// A listener does not support a socket option.
     #[error("cannot listen on {address}: {error}")]
     SocketOption {
@@ -197,13 +226,17 @@ impl fmt::Display for ShutdownReport {
     }
 }
 
+fn of_port(name: Option<&str>) -> String {
+    name.map_or_else(String::new, |name| format!("port {name}: "))
+}
+
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::AddrInUse => "stop the program that uses it, or choose another port with --listen",
+        io::ErrorKind::AddrInUse => "stop the program that uses it, or choose another port",
         io::ErrorKind::PermissionDenied => {
             "choose a port from 1024, or give the program CAP_NET_BIND_SERVICE"
         }
         io::ErrorKind::AddrNotAvailable => "choose an address of this machine (ip address shows them)",
-        _ => "choose another address with --listen",
+        _ => "choose another address",
     }
 }

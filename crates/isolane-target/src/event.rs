@@ -5,6 +5,7 @@
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 
+use isolane_proto::subsystem::CloseReason;
 use isolane_wire::Nqn;
 
 /// An event of a target.
@@ -50,5 +51,17 @@ impl EventSink {
         if let Some(receive) = self.0.get() {
             receive(event());
         }
+    }
+}
+
+/// Returns the reason for the end of an association in words.
+pub(crate) fn reason_text(reason: CloseReason) -> &'static str {
+    match reason {
+        CloseReason::AdminQueueLost => "the association's admin connection is gone",
+        CloseReason::KeepAliveExpired => "the host was silent for longer than its keep-alive timeout",
+        CloseReason::HostRemoved => "its host is no longer allowed to use the subsystem",
+        CloseReason::SubsystemRemoved => "its subsystem was removed",
+        CloseReason::Requested => "an operator has disconnected it",
+        CloseReason::PortRemoved => "its port was removed, or its subsystem is no longer there",
     }
 }

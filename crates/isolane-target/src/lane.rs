@@ -17,6 +17,7 @@ use isolane_wire::SubmissionEntry;
 use crate::counters::InFlight;
 use crate::fence::Fence;
 use crate::masks::MaskHost;
+use crate::memory_limits::LaneMemory;
 use crate::newcomers::Arrival;
 use crate::observed::ConnectionCells;
 use crate::slab::{LaneId, SlabKey};
@@ -64,6 +65,10 @@ pub(crate) struct Lane {
     pub limited: usize,
     /// Memory reserved at all volumes, in bytes.
     pub reserved_bytes: usize,
+    /// Memory of its jobs beyond that, in bytes, while it has limits of memory.
+    pub job_bytes: isize,
+    /// Its limits of memory.
+    pub memory: Option<Box<LaneMemory>>,
     /// Length of the zero-copy sends that the kernel has not released.
     pub zerocopy_bytes: usize,
     /// Bytes moved at the last check of deadlines, and the time of their last change.
@@ -262,6 +267,8 @@ impl Lane {
             volumes: Vec::new(),
             limited: 0,
             reserved_bytes: 0,
+            job_bytes: 0,
+            memory: None,
             zerocopy_bytes: 0,
             moved_bytes: 0,
             moved_at: now,

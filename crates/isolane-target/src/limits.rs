@@ -1,8 +1,10 @@
-//! Limits of connections, for the target, each subsystem, and each host.
+//! Limits of connections, for the target, each subsystem, and each host. [Memory](crate::memory_limits) is limited for each
+//! command.
 //!
 //! A Connect above a limit is refused, and the host tries again later. Connections that have ended do not count, also
 //! while their commands are at volumes, so that a host can reconnect immediately. Commands are limited by the sizes of
-//! queues, so no command has to be counted. Discovery controllers count for the target only.
+//! queues, so no command has to be counted. Discovery controllers count for the target only, and a queue whose host must
+//! authenticate counts for its host once that has done so.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,6 +33,10 @@ pub struct ConnectionLimits {
     pub associations: Option<usize>,
     /// Maximum number of commands in flight: the sum of the sizes of all queues.
     pub commands: Option<usize>,
+    /// Maximum memory that commands of I/O queues hold for their data, in bytes; 4 MiB and more let commands of all
+    /// lengths run at the same time. Above it, commands wait. Each queue can also hold the data of one command that has
+    /// come with it, and commands that were answered while their volume holds them do not count.
+    pub memory: Option<usize>,
 }
 
 /// Object of a limit.
@@ -53,6 +59,8 @@ pub enum LimitKind {
     Associations,
     /// Commands in flight.
     Commands,
+    /// Memory for data in flight.
+    Memory,
 }
 
 impl LimitScope {
@@ -71,7 +79,8 @@ impl LimitScope {
 
 impl LimitKind {
     /// All numbers.
-    pub const ALL: [LimitKind; 3] = [LimitKind::Connections, LimitKind::Associations, LimitKind::Commands];
+    pub const ALL: [LimitKind; 4] =
+        [LimitKind::Connections, LimitKind::Associations, LimitKind::Commands, LimitKind::Memory];
 
     /// Returns the name in text.
     pub const fn name(self) -> &'static str {
@@ -79,17 +88,18 @@ impl LimitKind {
             LimitKind::Connections => "connections",
             LimitKind::Associations => "associations",
             LimitKind::Commands => "commands",
+            LimitKind::Memory => "memory",
         }
     }
 }
 
-/// A limit that a Connect would exceed.
+/// A limit that a Connect, or a command, would exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LimitReached {
     pub scope: LimitScope,
     pub kind: LimitKind,
-    used: usize,
-    max: usize,
+    pub used: usize,
+    pub max: usize,
 }
 
 impl LimitReached {
@@ -120,6 +130,9 @@ impl fmt::Display for LimitReached {
             LimitScope::Subsystem => "its subsystem",
             LimitScope::Host => "the host",
         };
+        if *kind == LimitKind::Memory {
+            return write!(f, "{object} uses {used} of at most {max} bytes; raise limits.memory of {object}");
+        }
         let kind = kind.name();
         write!(f, "{object} has {used} of at most {max} {kind}; raise limits.{kind} of {object}")
     }
@@ -131,6 +144,8 @@ pub(crate) struct QueueInUse<'a> {
     pub subsystem: SubsystemId,
     pub host: &'a Host,
     pub entries: usize,
+    /// Its host has proven its identity, or need not.
+    pub proven: bool,
 }
 
 /// A Connect, as far as limits are concerned.
@@ -164,11 +179,11 @@ struct Usage {
 
 impl ConnectionLimits {
     /// Returns the first limit that one more queue would exceed, with its present use.
-    fn find_reached(&self, used: Usage, request: &Request) -> Option<(LimitKind, usize, usize)> {
+    fn find_reached(&self, used: Usage, is_admin: bool, entries: usize) -> Option<(LimitKind, usize, usize)> {
         let checks = [
             (LimitKind::Connections, self.connections, used.connections, 1),
-            (LimitKind::Associations, self.associations, used.associations, usize::from(request.is_admin)),
-            (LimitKind::Commands, self.commands, used.commands, request.entries),
+            (LimitKind::Associations, self.associations, used.associations, usize::from(is_admin)),
+            (LimitKind::Commands, self.commands, used.commands, entries),
         ];
         checks.into_iter().find_map(|(kind, max, used, more)| {
             let max = max.filter(|max| more > 0 && used.saturating_add(more) > *max)?;
@@ -201,21 +216,43 @@ impl TargetLimits {
                 LimitScope::Subsystem => of_subsystem.copied().unwrap_or_default(),
                 LimitScope::Host => of_host.copied().unwrap_or_default(),
             };
-            if limits == none {
+            if (ConnectionLimits { memory: None, ..limits }) == none {
                 continue;
             }
             let counts = |queue: &QueueInUse<'_>| match scope {
                 LimitScope::Target => true,
                 LimitScope::Subsystem => queue.subsystem == subsystem,
-                LimitScope::Host => !queue.subsystem.is_discovery() && queue.host.nqn == request.host.nqn,
+                LimitScope::Host => is_of(queue, &request.host),
             };
             let used = usage(associations.clone(), counts);
-            if let Some((kind, used, max)) = limits.find_reached(used, &request) {
+            if let Some((kind, used, max)) = limits.find_reached(used, request.is_admin, request.entries) {
                 return Err(LimitReached { scope, kind, used, max });
             }
         }
         Ok(())
     }
+
+    /// Checks whether one more queue of a host, which has proven its identity, is within the limits of that host.
+    pub(crate) fn check_host<'a, Q: Iterator<Item = QueueInUse<'a>>>(
+        &self,
+        (subsystem, host): (SubsystemId, &Host),
+        is_admin: bool,
+        entries: usize,
+        associations: impl Iterator<Item = Q>,
+    ) -> Result<(), LimitReached> {
+        let limits = host.nqn.and_then(|nqn| self.hosts.get(&nqn)).filter(|_| !subsystem.is_discovery());
+        let Some(limits) = limits else { return Ok(()) };
+        let used = usage(associations, |queue| is_of(queue, host));
+        let reached = limits.find_reached(used, is_admin, entries);
+        reached.map_or(Ok(()), |(kind, used, max)| {
+            Err(LimitReached { scope: LimitScope::Host, kind, used, max })
+        })
+    }
+}
+
+/// Whether a queue counts for this host. Without a proof, anyone can have named it.
+fn is_of(queue: &QueueInUse<'_>, host: &Host) -> bool {
+    queue.proven && !queue.subsystem.is_discovery() && queue.host.nqn == host.nqn
 }
 
 fn usage<'a, Q: Iterator<Item = QueueInUse<'a>>>(

@@ -9,6 +9,7 @@ use std::time::Duration;
 use isolane_reactor::SocketOptions;
 use isolane_reactor::retry::{self, HELD_TIMEOUT};
 use rustix::net::netdevice;
+use rustix::net::sockopt::set_socket_reuseport;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::error::StartError;
@@ -123,6 +124,12 @@ pub fn is_dual_stack(address: SocketAddr, mut all: impl Iterator<Item = SocketAd
     address.ip() == Ipv6Addr::UNSPECIFIED && !all.any(is_taken)
 }
 
+/// Whether two listeners can exclude each other: both have the address, or one has all of them.
+pub(crate) fn overlaps(one: SocketAddr, other: SocketAddr) -> bool {
+    let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() == other.port() && (is_any || one.ip() == other.ip())
+}
+
 /// Returns an IPv4 address of a dual-stack socket as IPv4.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
@@ -179,22 +186,51 @@ impl Listen {
         Ok(socket)
     }
 
+    /// Opens the listener although others that close later have its address. `leaving` has the address of one, and all
+    /// of them.
+    pub(crate) fn open_beside(
+        &self,
+        is_dual_stack: bool,
+        (other, leaving): (SocketAddr, &[TcpListener]),
+    ) -> Result<TcpListener, StartError> {
+        let failed = |error: std::io::Error| StartError::Shared { address: self.address, other, error };
+        for listener in leaving {
+            set_socket_reuseport(listener, true).map_err(|error| failed(error.into()))?;
+        }
+        let socket = self.socket(is_dual_stack).map_err(|error| self.failed(error))?;
+        set_socket_reuseport(&socket, true).map_err(|error| failed(error.into()))?;
+        let socket = self.listen_with(socket).map_err(|error| match error {
+            StartError::Listen { error, .. } if error.kind() == ErrorKind::AddrInUse => failed(error),
+            error => error,
+        })?;
+        set_socket_reuseport(&socket, false).map_err(|error| failed(error.into()))?;
+        Ok(socket)
+    }
+
     fn try_open(&self, is_dual_stack: bool) -> Result<TcpListener, StartError> {
+        let socket = self.socket(is_dual_stack).map_err(|error| self.failed(error))?;
+        self.listen_with(socket)
+    }
+
+    fn listen_with(&self, socket: Socket) -> Result<TcpListener, StartError> {
         let address = self.address;
-        let failed = |error| StartError::Listen { address, error };
-        let socket = self.socket(is_dual_stack).map_err(failed)?;
+        socket.bind(&address.into()).map_err(|error| self.failed(error))?;
         self.options.apply(&socket).map_err(|error| StartError::SocketOption { address, error })?;
-        socket.listen(BACKLOG).map_err(failed)?;
+        socket.listen(BACKLOG).map_err(|error| self.failed(error))?;
         Ok(TcpListener::from(socket))
     }
 
+    fn failed(&self, error: std::io::Error) -> StartError {
+        StartError::Listen { address: self.address, error }
+    }
+
+    /// Returns a socket that is not bound.
     fn socket(&self, is_dual_stack: bool) -> std::io::Result<Socket> {
         let socket = Socket::new(Domain::for_address(self.address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
         if self.address.is_ipv6() {
             socket.set_only_v6(!is_dual_stack)?;
         }
-        socket.bind(&self.address.into())?;
         Ok(socket)
     }
 }

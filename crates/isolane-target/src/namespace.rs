@@ -21,6 +21,7 @@ use uuid::Uuid;
 
 use crate::config::{OfflineVolume, Subsystem};
 use crate::error::NamespaceError;
+use crate::fault::Fault;
 use crate::masks::{MaskHost, Masks};
 use crate::qos::{Limiter, QosConfig};
 
@@ -41,6 +42,8 @@ pub(crate) struct Namespace {
     pub volume: Arc<dyn Volume>,
     /// Its maximum speed, if it has one.
     pub limiter: Option<Arc<Limiter>>,
+    /// Set by an operator.
+    pub fault: Option<Fault>,
 }
 
 impl Namespace {
@@ -63,6 +66,7 @@ impl Namespace {
             has_cache,
             volume,
             limiter: None,
+            fault: None,
         }
     }
 
@@ -158,6 +162,8 @@ pub(crate) struct Namespaces {
     masks: Arc<Masks>,
     /// Number of used positions.
     used: usize,
+    /// A namespace has a fault.
+    has_faults: bool,
     next_number: u32,
 }
 
@@ -176,6 +182,7 @@ impl Namespaces {
             members: HashMap::new(),
             masks: Arc::default(),
             used: 0,
+            has_faults: false,
             next_number: list.len() as u32,
         };
         for (index, subsystem) in subsystems.iter().enumerate() {
@@ -417,6 +424,26 @@ impl Namespaces {
         self.slots[position] = Some(Arc::new(Namespace { limiter, ..namespace }));
     }
 
+    /// Sets or ends a fault.
+    pub(crate) fn set_fault(
+        &mut self,
+        id: (SubsystemId, u32),
+        fault: Option<Fault>,
+    ) -> Result<(), NamespaceError> {
+        self.update(id, |namespace| namespace.fault = fault)
+    }
+
+    /// Finds out whether a namespace has a fault. Called after all changes of a table.
+    pub(crate) fn update_faults(&mut self) {
+        let has_faults = self.iter().any(|(_, namespace)| namespace.fault.is_some());
+        self.has_faults = has_faults;
+    }
+
+    /// Returns `true` if a namespace has a fault.
+    pub(crate) fn has_faults(&self) -> bool {
+        self.has_faults
+    }
+
     /// Adds a namespace whose volume could not be opened.
     pub(crate) fn insert_offline(
         &mut self,
@@ -439,7 +466,8 @@ impl Namespaces {
         }
         let position = self.find(subsystem, nsid).ok_or(NamespaceError::Unknown(nsid))?;
         self.ids[subsystem.number()].positions[nsid as usize] = 0;
-        self.set_limiter(position, None);
+        let namespace = self.at(position).clone();
+        self.slots[position] = Some(Arc::new(Namespace { limiter: None, fault: None, ..namespace }));
         let config = self.at(position).to_config();
         let hosts = self.at(position).hosts.clone();
         Ok(Hidden { position: Some(position), config: Some(config), hosts })

@@ -4,8 +4,10 @@
 //! connection is posted to the core that owns it, under the lock of the call that caused it; and no core
 //! waits for another.
 
+mod limits;
+
 use std::collections::{HashMap, HashSet};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
@@ -13,8 +15,8 @@ use std::time::{Duration, Instant};
 use isolane_memory::PAGE_SIZE;
 use isolane_proto::auth::Computed;
 use isolane_proto::subsystem::{
-    AssociationId, CloseReason, ConnectRefusal, Connected, ConnectionInfo, ControlEvent, Host, HostPage,
-    ListenerId, Port, SubsystemConfig, SubsystemId,
+    AssociationId, ConnectRefusal, Connected, ConnectionInfo, ControlEvent, Host, HostPage, ListenerId, Port,
+    SubsystemConfig, SubsystemId,
 };
 use isolane_reactor::Waker;
 use isolane_reactor::mailbox::{self, Receiver, SendError, Sender};
@@ -27,14 +29,15 @@ use crate::auth_requests::AuthRequests;
 use crate::config::TargetConfig;
 use crate::connection_status::LaneStatus;
 use crate::counters::{CoreCounters, InFlight};
-use crate::event::{EventSink, TargetEvent};
+use crate::event::{EventSink, TargetEvent, reason_text};
 use crate::fence::Fence;
 use crate::frozen::{CoreState, ResumedLane, Unfinished};
 use crate::host_page::PageRequests;
 use crate::lane::MigratingLane;
 use crate::lane_quota::LaneQuota;
-use crate::limits::{LIMIT_COUNT, LimitReached, QueueInUse, TargetLimits};
+use crate::limits::{LIMIT_COUNT, LimitReached, TargetLimits};
 use crate::memory_budget::{max_lanes, pool_pages};
+use crate::memory_limits::MemoryLimits;
 use crate::namespace::{MAX_POSITIONS, Namespaces};
 use crate::newcomers::Newcomers;
 use crate::observed::{Connections, CoreCells};
@@ -43,6 +46,7 @@ use crate::port::NewListener;
 use crate::release::Release;
 use crate::scheduler::CoreLoad;
 use crate::slab::LaneId;
+use crate::stall_times::PresentTimes;
 use crate::unflushed::{HostChanges, Unflushed};
 
 /// Message from one core to another.
@@ -59,6 +63,8 @@ pub(crate) enum Message {
     Listen(Box<NewListener>),
     /// To the first core: close this listener, then drop the sender.
     CloseListener { id: ListenerId, closed: std::sync::mpsc::Sender<()> },
+    /// To the first core: send copies of the listeners at these addresses.
+    CopyListeners { addresses: Vec<SocketAddr>, copies: std::sync::mpsc::Sender<Vec<TcpListener>> },
     /// Complete held Async Event Requests of this lane; the port has their completions.
     AsyncEvents { lane: LaneId },
     /// CC.SHN was set: once all of `in_flight` are idle, flush the volumes with `changes` and notify the port.
@@ -102,6 +108,8 @@ pub(crate) enum Message {
     Leave(std::sync::mpsc::Sender<Vec<std::os::fd::OwnedFd>>),
     /// Continue a connection of another process.
     Resume(Box<ResumedLane>),
+    /// Use these limits of memory.
+    MemoryLimits(Option<Arc<MemoryLimits>>),
     /// Send the status of every connection, then drop the sender.
     Describe(std::sync::mpsc::Sender<LaneStatus>),
     /// Finish commands in flight, close all lanes, and flush, by the deadline.
@@ -135,8 +143,7 @@ pub(crate) struct Shared {
     pub scheduling: bool,
     /// Time limit for a volume.
     pub stuck_after: Duration,
-    /// Age of a command at which its namespace is stalled.
-    pub stall_after: Duration,
+    pub stall_times: PresentTimes,
     pub orphans: Orphans,
     pub unflushed: Unflushed,
     pub lane_quota: LaneQuota,
@@ -147,6 +154,8 @@ pub(crate) struct Shared {
     limit_logs: [log::Limit; LIMIT_COUNT],
     /// Cores whose lanes are all closed after [`Message::Stop`].
     pub cores_drained: AtomicUsize,
+    /// Limits of memory that the cores have or get next.
+    pub memory_limits: Mutex<Option<Arc<MemoryLimits>>>,
     control: Mutex<ControlState>,
 }
 
@@ -179,6 +188,8 @@ struct LaneEntry {
     in_flight: Arc<InFlight>,
     /// Maximum number of its commands.
     entries: usize,
+    /// Its host has proven its identity, or need not.
+    proven: bool,
     /// The connection has ended, but not all of its commands.
     closed: bool,
     /// The association continues without it, although its commands have not ended.
@@ -205,6 +216,7 @@ impl Shared {
             counters: counters.collect(),
             observed: observed.collect(),
             connections: Connections::default(),
+            memory_limits: Mutex::new(MemoryLimits::new(&config.limits, None).map(Arc::new)),
             page_requests: PageRequests::default(),
             auth: config.auth.clone(),
             auth_requests: AuthRequests::default(),
@@ -229,7 +241,7 @@ impl Shared {
             subsystem_template: config.subsystem_template(max_connections),
             scheduling: config.scheduling,
             stuck_after: config.stuck_after,
-            stall_after: config.stall_after,
+            stall_times: PresentTimes::new(config.stall_times()),
             orphans: Orphans::default(),
             unflushed: Unflushed::default(),
             cores_drained: AtomicUsize::new(0),
@@ -287,7 +299,7 @@ impl Shared {
         &self,
         (entry, data): (&SubmissionEntry, &[u8]),
         from: ConnectionInfo,
-        (lane_id, in_flight): (LaneId, &Arc<InFlight>),
+        (lane_id, in_flight, proven): (LaneId, &Arc<InFlight>, bool),
         fence: Arc<Fence>,
         now: Instant,
     ) -> Result<(Connected, Option<Arc<Fence>>), ConnectError> {
@@ -307,6 +319,7 @@ impl Shared {
             core: lane_id.core,
             in_flight: Arc::clone(in_flight),
             entries: usize::from(sqsize) + 1,
+            proven,
             closed: false,
             stuck: false,
         };
@@ -338,7 +351,7 @@ impl Shared {
         id: AssociationId,
         qid: u16,
         host: Host,
-        (lane, in_flight, entries): (LaneId, &Arc<InFlight>, usize),
+        (lane, in_flight, entries, proven): (LaneId, &Arc<InFlight>, usize, bool),
     ) {
         let entry = LaneEntry {
             qid,
@@ -347,15 +360,11 @@ impl Shared {
             core: lane.core,
             in_flight: Arc::clone(in_flight),
             entries,
+            proven,
             closed: false,
             stuck: false,
         };
         self.control.lock().lanes.entry(id).or_default().push(entry);
-    }
-
-    /// Replaces the limits of connections.
-    pub(crate) fn set_limits(&self, limits: TargetLimits) {
-        self.control.lock().limits = limits;
     }
 
     /// Counts a Connect that is refused because of a limit, and logs one per second and limit.
@@ -564,14 +573,6 @@ impl Shared {
 }
 
 impl ControlState {
-    fn check_limits(&self, entry: &SubmissionEntry, data: &[u8]) -> Result<(), LimitReached> {
-        let associations = self.lanes.iter().map(|(id, lanes)| {
-            let open = lanes.iter().filter(|lane| !lane.closed);
-            open.map(|lane| QueueInUse { subsystem: id.subsystem, host: &lane.host, entries: lane.entries })
-        });
-        self.limits.check((entry, data), |nqn| self.port.find_subsystem(nqn), associations)
-    }
-
     fn disconnected_event(&self, id: AssociationId, reason: &'static str) -> TargetEvent {
         let host = self.lanes_of(id).next().and_then(|lane| lane.host.nqn);
         let subsystem = self.port.subsystem_nqn(id.subsystem).copied();
@@ -587,14 +588,3 @@ impl ControlState {
 const SPARE_NUMBERS: usize = 512;
 /// Limit for displaced newcomers that another core has not closed yet.
 pub(crate) const MAX_CLOSING: usize = 32;
-
-pub(crate) fn reason_text(reason: CloseReason) -> &'static str {
-    match reason {
-        CloseReason::AdminQueueLost => "the association's admin connection is gone",
-        CloseReason::KeepAliveExpired => "the host was silent for longer than its keep-alive timeout",
-        CloseReason::HostRemoved => "its host is no longer allowed to use the subsystem",
-        CloseReason::SubsystemRemoved => "its subsystem was removed",
-        CloseReason::Requested => "an operator has disconnected it",
-        CloseReason::PortRemoved => "its port was removed, or its subsystem is no longer there",
-    }
-}

@@ -11,7 +11,7 @@ use isolane_volume::VolumeTree;
 use isolane_volume::tree::{ARGUMENT, MirrorState};
 
 use crate::counters::CoreCounters;
-use crate::limits::{all_limits, limit_index};
+use crate::limits::{LimitKind, all_limits, limit_index};
 use crate::namespace::Namespace;
 use crate::observed::CoreCells;
 use crate::shared::Shared;
@@ -102,7 +102,8 @@ fn numbers(shared: &Shared) -> Numbers {
         let refused = |core: &Arc<CoreCounters>| core.limits_reached[limit_index(scope, kind)].value();
         let refused: u64 = shared.counters.iter().map(refused).sum();
         if refused > 0 {
-            let name = format!("refused-{}-{}", scope.name(), kind.name());
+            let what = if kind == LimitKind::Memory { "waits" } else { "refused" };
+            let name = format!("{what}-{}-{}", scope.name(), kind.name());
             numbers.counters.insert(name, refused);
         }
     }

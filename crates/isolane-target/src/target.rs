@@ -39,6 +39,7 @@ use crate::page_thread;
 use crate::port::TargetPort;
 use crate::shared::{Message, Shared};
 use crate::snapshot;
+use crate::stall_times::StallTimes;
 
 /// A running target. Dropping it stops it as [`Target::shutdown`] does, within [`Target::SHUTDOWN_TIMEOUT`].
 pub struct Target {
@@ -264,6 +265,12 @@ impl Target {
         self.shared.set_limits(limits);
     }
 
+    /// Replaces the times after which the target does not wait for its volumes. They apply to present commands also, within
+    /// 250 ms.
+    pub fn set_stall_times(&self, times: StallTimes) {
+        self.shared.stall_times.replace(times);
+    }
+
     /// Changes namespaces of the first subsystem while hosts use them: all changes, or none if there is an error. Each host gets one notice.
     /// A core makes the changes between two commands; commands that have started keep their volume. Waits up to 1 s
     /// for all cores.
@@ -461,7 +468,7 @@ fn open_reactor(
     Ok(reactor)
 }
 
-fn port_config(
+pub(crate) fn port_config(
     config: &TargetConfig,
     listeners: &[SocketAddr],
     namespaces: &Namespaces,

@@ -37,6 +37,8 @@ pub(crate) struct Job {
     pub reserved: usize,
     /// Memory of its write data, in bytes.
     pub data_bytes: usize,
+    /// Its part of the memory of its lane that the limits of memory count, in bytes.
+    pub counted_bytes: isize,
     /// Request to run after the first one, if that succeeds.
     pub then: Option<Request>,
     /// It can leave data in a volatile cache.
@@ -88,6 +90,7 @@ impl Job {
             reads_into_pool: namespace.volume.reads_into_pool(),
             reserved: 0,
             data_bytes,
+            counted_bytes: 0,
             then: None,
             volatile,
             flush_number: 0,
@@ -156,6 +159,15 @@ impl Waiting {
         match self {
             Waiting::Data { len, .. } => *len,
             Waiting::Start { job, request, .. } => job.bytes_to_take(request),
+        }
+    }
+
+    /// Returns the memory that the limits of memory count for it from now on, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        match self {
+            Waiting::Data { len, .. } => *len,
+            Waiting::Start { job, request: Request::Read { .. }, .. } => job.len,
+            Waiting::Start { .. } => 0,
         }
     }
 

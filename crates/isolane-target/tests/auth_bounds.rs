@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::auth::{SameForAll, fast, host_config, keys};
 use common::*;
 use isolane_proto::auth::{ExchangeConfig, HostNegotiating, Nonces};
-use isolane_target::{Policy, Target};
+use isolane_target::{ConnectionLimits, LimitKind, LimitScope, Policy, Target, TargetConfig, TargetLimits};
 use isolane_wire::auth::{AuthenticationSendCommand, DhGroup, Hash};
 use isolane_wire::pdu::IcReq;
 use isolane_wire::{Status, io as nvm};
@@ -205,4 +205,56 @@ fn send_reply(host: &mut MockHost, config: &ExchangeConfig, change: impl Fn(&mut
     let answer = host.send_message(&reply);
     assert_eq!(answer.status, Status::SUCCESS);
     assert_eq!(host.message()[..2], [0, 0xf1]);
+}
+
+/// A target on two reactors, with these limits of the host.
+fn limited(limits: ConnectionLimits) -> (Target, SocketAddr) {
+    let limits = TargetLimits { hosts: [(HOST.parse().unwrap(), limits)].into(), ..TargetLimits::default() };
+    let config = SameForAll::new(vec![keys(0, Some(1))]).config();
+    start(TargetConfig { cores: one_core_twice(), limits, ..config })
+}
+
+fn reached(target: &Target, kind: LimitKind) -> u64 {
+    target.counters().limits_reached.get(&(LimitScope::Host, kind)).copied().unwrap_or_default()
+}
+
+#[test]
+fn queues_without_proof_do_not_use_up_limits_of_a_host() {
+    let max = |connections| ConnectionLimits {
+        connections: Some(connections),
+        associations: Some(1),
+        commands: Some(64),
+        memory: None,
+    };
+    let (target, address) = limited(max(2));
+    let mut others: Vec<_> = (0..4).map(|_| connect(1, address)).collect();
+    assert!(others.iter().all(|(_, status)| *status == Status::SUCCESS), "nothing is proven");
+    let admin = MockHost::authenticated(address, &right());
+    others.extend((0..4).map(|_| connect(1, address)));
+    let mut queue = MockHost::locked(address, 1, admin.cntlid);
+    queue.authenticate(&right()).unwrap();
+    assert_eq!(queue.run(nvm::flush(1)).status, Status::SUCCESS);
+    assert_eq!(others.iter().filter(|(_, status)| *status == Status::SUCCESS).count(), 4);
+    let (mut refused, status) = connect(1, address);
+    assert_eq!(status, Status::CONNECT_CONTROLLER_BUSY);
+    refused.expect_end();
+    assert_eq!(reached(&target, LimitKind::Connections) + reached(&target, LimitKind::Associations), 5);
+}
+
+#[test]
+fn proof_above_a_limit_is_refused() {
+    let (target, address) =
+        limited(ConnectionLimits { associations: Some(1), ..ConnectionLimits::default() });
+    for round in 1..=5 {
+        let (mut first, mut second) =
+            (MockHost::locked(address, 0, 0xffff), MockHost::locked(address, 0, 0xffff));
+        first.authenticate(&right()).unwrap();
+        let (_, reply) = second.challenged(&right()).map_err(|_| "the challenge is right").unwrap();
+        assert_eq!(second.send_message(&reply).status, Status::CONNECT_CONTROLLER_BUSY);
+        second.expect_end();
+        assert_eq!(reached(&target, LimitKind::Associations), round);
+        first.authenticate(&right()).expect("it counts already");
+        drop((first, second));
+        eventually("both have ended", || target.counters().connections_open == 0);
+    }
 }

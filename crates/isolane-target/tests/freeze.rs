@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,11 +13,11 @@ use common::auth::{SameForAll, fast, host_config, keys};
 use common::stuck::Stuck;
 use common::*;
 use isolane_target::{
-    FrozenState, FrozenStateError, NamespaceChange, OfflineVolume, Policy, Refused, Target, TargetConfig,
-    TargetPort,
+    FrozenState, FrozenStateError, NamespaceChange, OfflineVolume, Policy, QosConfig, Refused, Target,
+    TargetConfig, TargetPort,
 };
 use isolane_wire::pdu::{CapsuleCmd, ControllerPdu};
-use isolane_wire::{Sgl, Status, SubmissionEntry, admin, digest};
+use isolane_wire::{Sgl, Status, SubmissionEntry, admin, digest, io};
 
 const WITHIN: Duration = Duration::from_secs(30);
 
@@ -389,4 +390,33 @@ fn connection_in_the_middle_of_its_authentication_is_closed() {
     queue.authenticate(&host).unwrap();
     assert_eq!(queue.write(write_entry(0, 1), &[9; 512]).0.status, Status::SUCCESS);
     assert_eq!(target.counters().connections_open, 2);
+}
+
+/// The next target has the commands that a limit held in its state: this one must not run them too.
+#[test]
+fn held_commands_run_once() {
+    let config = two_cores(&["mem:16M"]);
+    let mut limited = config.clone();
+    limited.subsystems[0].qos.insert(1, QosConfig { iops: NonZeroU64::new(2), ..QosConfig::default() });
+    let (target, address) = start(limited);
+    let (_admin, mut queue) = pair(address, 31);
+    let mut left: Vec<u16> = (0..20).map(|_| queue.send(on_transport(read_entry(0, 8), 4096), &[])).collect();
+    eventually("commands are held", || target.snapshot().numbers.counters["qos-waits"] > 0);
+    let frozen = target.freeze(WITHIN).unwrap();
+    // The shares of some come meanwhile.
+    thread::sleep(Duration::from_millis(1100));
+    let state = frozen.hand_over().unwrap();
+    drop(target);
+    let read = FrozenState::from_bytes(&state.to_bytes()).unwrap();
+    let target = Target::start_from(config, read, |number| copy_of(&state, number)).unwrap();
+    while !left.is_empty() {
+        let cid = match queue.answer().pdu {
+            ControllerPdu::C2hData(header) if header.success => header.cccid,
+            ControllerPdu::CapsuleResp(response) => response.entry.cid,
+            _ => continue,
+        };
+        left.remove(left.iter().position(|at| *at == cid).expect("one response for each command"));
+    }
+    assert_eq!(queue.run(io::flush(1)).status, Status::SUCCESS);
+    target.shutdown(Target::SHUTDOWN_TIMEOUT).into_result().unwrap();
 }

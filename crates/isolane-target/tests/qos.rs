@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use common::*;
 use isolane_observe::stage::{Operation, Stage};
 use isolane_target::{NamespaceChange, NamespaceError, NamespaceState, QosConfig, Target, TargetConfig};
+use isolane_wire::admin::SetFeaturesCommand;
+use isolane_wire::feature::{FeatureId, HostBehaviorSupport};
 use isolane_wire::pdu::ControllerPdu;
 use isolane_wire::registers::{Cc, Csts};
 use isolane_wire::{Sgl, Status, SubmissionEntry, admin, io};
@@ -263,4 +265,80 @@ fn new_association_waits_for_older_held_write() {
     assert_eq!(new.completion(newer).0.status, Status::SUCCESS);
     assert_eq!(old.completion(older).0.status, Status::SUCCESS);
     assert_eq!(new.fetch(read_entry(8, 8), 4096).1, [2; 4096], "the older write came later");
+}
+
+/// A host that gives up would reset the controller, with all other namespaces.
+#[test]
+fn answers_commands_that_a_limit_holds_for_long() {
+    let answer_within = Duration::from_millis(100);
+    let (target, address) = start(TargetConfig { answer_within, ..limited(still()) });
+    for (hosts, acre) in [0, 1].into_iter().enumerate() {
+        let (mut admin, mut queue) = pair(address, 31);
+        let fid = FeatureId::HostBehaviorSupport.code();
+        let behavior = HostBehaviorSupport { acre, ..HostBehaviorSupport::default() };
+        let set = SetFeaturesCommand { fid, ..SetFeaturesCommand::default() }.entry();
+        assert_eq!(admin.write(set, &behavior.encode()).0.status, Status::SUCCESS);
+        let commands_before = waits(&target);
+        if hosts == 0 {
+            assert_eq!(queue.fetch(read_entry(0, 8), 4096).0.status, Status::SUCCESS, "the first one");
+        }
+        let requested = SubmissionEntry { sgl: Sgl::Transport { len: 4096 }, ..write_entry(16, 8) };
+        let zeroes = io::WriteZeroesCommand { nsid: 1, slba: 24, nlb: 7, ..Default::default() };
+        let held = [
+            queue.send_read(1, 0),
+            queue.send_write(1, 8, 8),
+            queue.send(requested, &[]),
+            queue.send(zeroes.entry(), &[]),
+        ];
+        for cid in held {
+            let status = queue.completion(cid).0.status;
+            assert!(status.is(Status::NAMESPACE_NOT_READY) && !status.dnr(), "{status:?}");
+            assert_eq!(status.crd(), acre);
+            queue.reuse_cid(cid);
+        }
+        assert_eq!(waits(&target), commands_before + 4);
+        // None has begun at the volume, which is not to blame.
+        let status = target.namespace_control().list().swap_remove(0);
+        assert_eq!((status.state, status.oldest_command), (NamespaceState::Online, None));
+        assert_eq!(status.orphans, []);
+        assert_eq!(queue.write(on(2, write_entry(0, 8)), &DATA).0.status, Status::SUCCESS);
+    }
+    set_qos(&target, 1, None).unwrap();
+    let (_admin, mut queue) = pair(address, 31);
+    for lba in [8, 16] {
+        assert_eq!(
+            queue.fetch(read_entry(lba, 8), 4096).1,
+            [0; 4096],
+            "a write that was answered has landed"
+        );
+    }
+    assert_eq!(queue.push(write_entry(16, 8), &DATA).status, Status::SUCCESS);
+    assert_eq!(queue.fetch(read_entry(16, 8), 4096).1, DATA);
+    target.shutdown(TEST_TIMEOUT).into_result().unwrap();
+}
+
+/// The wait for the limit is not the volume's.
+#[test]
+fn command_that_waited_has_its_time_at_the_volume() {
+    let gate = gate::Gate::closed();
+    let answer_within = Duration::from_secs(3);
+    let mut config = TargetConfig {
+        cores: one_core_twice(),
+        stall_after: Duration::from_secs(3),
+        answer_within,
+        ..serving(vec![(1, gate.clone()), (2, volume("mem:16M"))])
+    };
+    config.subsystems[0].qos.insert(1, still());
+    let (target, address) = start(config);
+    let (_admin, mut queue) = pair(address, 31);
+    gate.open();
+    assert_eq!(queue.write(write_entry(0, 8), &DATA).0.status, Status::SUCCESS, "the first one");
+    gate.close();
+    let write = queue.send_write(1, 8, 1);
+    assert_eq!(queue.fetch(on(2, read_entry(0, 8)), 4096).0.status, Status::SUCCESS);
+    set_qos(&target, 1, None).unwrap();
+    eventually("it is at the volume", || gate.arrived() == 1);
+    gate.open();
+    assert_eq!(queue.completion(write).0.status, Status::SUCCESS);
+    target.shutdown(TEST_TIMEOUT).into_result().unwrap();
 }

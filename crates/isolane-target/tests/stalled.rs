@@ -3,17 +3,21 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::gate::Gate;
 use common::*;
-use isolane_target::{NamespaceState, NamespaceStatus, Operation, Orphan, Target, TargetConfig};
+use isolane_target::{
+    Fault, NamespaceChange, NamespaceState, NamespaceStatus, Operation, Orphan, QosConfig, StallTimes,
+    Target, TargetConfig,
+};
 use isolane_wire::admin::SetFeaturesCommand;
 use isolane_wire::feature::{FeatureId, HostBehaviorSupport};
 use isolane_wire::io::{DatasetManagementCommand, DsmRange};
 use isolane_wire::pdu::ControllerPdu;
-use isolane_wire::registers::Csts;
+use isolane_wire::registers::{Cc, Csts};
 use isolane_wire::{CompletionEntry, Sgl, Status, SubmissionEntry, io};
 
 /// A target whose namespace 1 hangs and whose namespace 2 is memory.
@@ -258,7 +262,7 @@ fn disconnect_and_reset_leave_orphans() {
     let mut admin = old_admin;
     admin.set_property(CC, 0);
     eventually("it is not ready", || !Csts(admin.property(CSTS) as u32).rdy());
-    admin.set_property(CC, isolane_wire::registers::Cc::enabled().0);
+    admin.set_property(CC, Cc::enabled().0);
     let mut queue = admin.io_queue(1, 31);
     for lba in [0, 16, 32] {
         let cid = send_write(&mut queue, lba, 1);
@@ -356,4 +360,105 @@ fn bounds_commands_at_stalled_volume() {
     write_until_success(&mut queue, 30_000, 2);
     place.gate.close();
     place.expect_nothing_left(&mut queue);
+}
+
+/// Commands that wait at a volume, for a limit, and for a volume: the new times apply to all.
+#[test]
+fn times_change_for_commands_that_wait() {
+    const LONG: Duration = Duration::from_secs(3600);
+    const SHORT: Duration = Duration::from_millis(1);
+    let place = Place::with(one_core_twice(), LONG);
+    let set = |stall_after, answer_within| {
+        place.target.set_stall_times(StallTimes { stall_after, answer_within });
+    };
+    let qos = Some(QosConfig { bytes: NonZeroU64::new(1), ..QosConfig::default() });
+    place.target.change_namespaces(vec![NamespaceChange::Qos { nsid: 2, qos }]).unwrap();
+    let add = NamespaceChange::Add { nsid: Some(3), volume: volume("mem:16M") };
+    place.target.change_namespaces(vec![add]).unwrap();
+    let (_admin, mut queue) = pair(place.address, 31);
+    assert_eq!(queue.fetch(on(2, read_entry(0, 8)), 4096).0.status, Status::SUCCESS, "the first one");
+    place.target.change_namespaces(vec![NamespaceChange::Offline { nsid: 3 }]).unwrap();
+    let stalled = send_write(&mut queue, 0, 0xee);
+    let limited = queue.send(on(2, read(0, 8)), &[]);
+    let offline = queue.send(on(3, io::flush(3)), &[]);
+    eventually("it is stalled", || place.status().state == NamespaceState::Stalled);
+    set(LONG, LONG);
+    assert_eq!(place.status().state, NamespaceState::Online);
+    set(SHORT, LONG);
+    eventually("it is stalled again", || place.status().state == NamespaceState::Stalled);
+    assert_eq!(place.orphans(), []);
+    place.target.control().set_stall_times(StallTimes { stall_after: SHORT, answer_within: SHORT }).unwrap();
+    let all = answers(&mut queue, vec![stalled, limited, offline]);
+    all.values().for_each(|(status, _)| assert_not_ready(*status, 0));
+    assert_eq!(place.orphans(), [(Operation::Write, 0, 8)]);
+    set(SHORT, LONG);
+    place.target.change_namespaces(vec![NamespaceChange::Qos { nsid: 2, qos: None }]).unwrap();
+    place.expect_nothing_left(&mut queue);
+}
+
+fn set_fault(target: &Target, fault: Option<Fault>) {
+    target.change_namespaces(vec![NamespaceChange::Fault { nsid: 1, fault }]).unwrap();
+}
+
+#[test]
+fn fault_stalls_a_namespace_until_it_ends() {
+    let Place { target, address, gate } = Place::new();
+    gate.open();
+    let admin = MockHost::admin(address);
+    let mut queue = admin.io_queue(1, 127);
+    set_fault(&target, Some(Fault::Stall));
+    let status = || target.namespace_control().list().swap_remove(0);
+    assert_eq!((status().state, status().fault), (NamespaceState::Stalled, Some(Fault::Stall)));
+    let cids: Vec<u16> =
+        vec![send_write(&mut queue, 0, 1), queue.send(read(0, 8), &[]), queue.send(io::flush(1), &[])];
+    // The other namespace of the connection continues.
+    expect_two_works(&mut queue);
+    for (_, (status, _)) in answers(&mut queue, cids) {
+        assert_eq!((status.kind(), status.dnr()), (Status::NAMESPACE_NOT_READY, false));
+    }
+    assert_eq!(status().orphans, [], "nothing has reached the volume");
+    let late = send_write(&mut queue, 0, 2);
+    set_fault(&target, None);
+    let (late, _) = answers(&mut queue, vec![late]).remove(&late).unwrap();
+    assert_eq!(late, Status::SUCCESS, "a command that was not answered continues");
+    assert_eq!(queue.fetch(read_entry(0, 8), 4096).1, [2; 4096]);
+    eventually("it is online", || status().state == NamespaceState::Online && status().fault.is_none());
+    target.shutdown(Target::SHUTDOWN_TIMEOUT).into_result().unwrap();
+}
+
+#[test]
+fn fault_fails_changes_and_flushes_of_a_namespace() {
+    let (target, address) = start(serving(vec![(1, volume("mem:16M")), (2, volume("mem:16M"))]));
+    let mut admin = MockHost::admin(address);
+    let mut queue = admin.io_queue(1, 127);
+    assert_eq!(queue.push(write_entry(0, 2048), &pattern(1, 1 << 20)).status, Status::SUCCESS);
+    set_fault(&target, Some(Fault::Fail));
+    let status = || target.namespace_control().list().swap_remove(0);
+    assert_eq!(status().state, NamespaceState::Failed);
+    let small = send_write(&mut queue, 0, 7);
+    let zeroes = io::WriteZeroesCommand { nsid: 1, slba: 0, nlb: 7, ..Default::default() };
+    let zeroes = queue.send(zeroes.entry(), &[]);
+    let flushed = queue.send(io::flush(1), &[]);
+    let mut failed: Vec<Status> =
+        answers(&mut queue, vec![small, zeroes, flushed]).into_values().map(|(status, _)| status).collect();
+    failed.push(queue.push(write_entry(0, 2048), &pattern(2, 1 << 20)).status);
+    for status in failed {
+        assert_eq!((status.kind(), status.dnr()), (Status::WRITE_FAULT, true));
+    }
+    assert!(queue.fetch(read_entry(0, 2048), 1 << 20).1 == pattern(1, 1 << 20), "nothing was written");
+    expect_two_works(&mut queue);
+    // It ends with the volume also.
+    let replaced = NamespaceChange::Replace { nsid: 1, volume: volume("mem:16M"), may_shrink: false };
+    target.change_namespaces(vec![replaced]).unwrap();
+    assert_eq!((status().state, status().fault), (NamespaceState::Online, None));
+    assert_eq!(queue.push(write_entry(0, 2048), &pattern(2, 1 << 20)).status, Status::SUCCESS);
+    let offline = vec![NamespaceChange::Offline { nsid: 1 }];
+    target.change_namespaces(offline).unwrap();
+    let fault = NamespaceChange::Fault { nsid: 1, fault: Some(Fault::Stall) };
+    assert!(target.change_namespaces(vec![fault]).is_err(), "it has no volume");
+    admin.set_property(CC, Cc::enabled().with_shn(Cc::SHN_NORMAL).0);
+    eventually("the controller has shut down", || {
+        Csts(admin.property(CSTS) as u32).shst() == Csts::SHST_COMPLETE
+    });
+    target.shutdown(Target::SHUTDOWN_TIMEOUT).into_result().unwrap();
 }

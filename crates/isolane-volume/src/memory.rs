@@ -50,11 +50,6 @@ impl MemoryVolume {
         Ok(volume)
     }
 
-    /// Returns the memory of its data, in bytes. Counts all pages: not for the data path.
-    pub fn used_bytes(&self) -> u64 {
-        self.pages.count_pages() as u64 * PAGE_SIZE as u64
-    }
-
     /// Sets the group of volumes that are expected to behave alike.
     #[must_use]
     pub fn with_group(self, group: Option<String>) -> MemoryVolume {
@@ -194,8 +189,8 @@ impl Volume for MemoryVolume {
         &self.description
     }
 
-    fn memory(&self) -> Option<&MemoryVolume> {
-        Some(self)
+    fn memory(&self) -> Option<&PageTable> {
+        Some(&self.pages)
     }
 
     fn tree(&self) -> VolumeTree {

@@ -20,6 +20,8 @@
 //!
 //! Write a comma in a path twice, and a path with a colon in its first part as `./a:b`.
 
+mod show;
+
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 

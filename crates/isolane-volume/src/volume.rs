@@ -7,13 +7,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use isolane_memory::{Buffer, Payload, Pool};
+use isolane_memory::{Buffer, PageTable, Payload, Pool};
 use isolane_reactor::file::FileOp;
 use uuid::Uuid;
 
 use crate::{
-    Condition, Extent, Identity, MemoryVolume, OpenError, Request, Step, Task, VolumeDescription,
-    VolumeError, VolumeInfo, VolumeTree,
+    Condition, Extent, Identity, OpenError, Request, Step, Task, VolumeDescription, VolumeError, VolumeInfo,
+    VolumeTree,
 };
 
 /// Block storage shared by all cores.
@@ -103,8 +103,8 @@ pub trait Volume: Send + Sync {
         None
     }
 
-    /// Returns the volume, if its blocks are in memory of this process.
-    fn memory(&self) -> Option<&MemoryVolume> {
+    /// Returns the pages of its blocks, if they are in memory of this process.
+    fn memory(&self) -> Option<&PageTable> {
         None
     }
 

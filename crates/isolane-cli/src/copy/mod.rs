@@ -48,10 +48,10 @@ use source::{Chunk, Source};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Source
-    #[arg(value_name = "SRC")]
+    #[arg(value_name = "SRC", value_hint = clap::ValueHint::AnyPath)]
     source: String,
     /// Destination
-    #[arg(value_name = "DST")]
+    #[arg(value_name = "DST", value_hint = clap::ValueHint::AnyPath)]
     destination: String,
     /// Read the destination again and compare
     #[arg(long)]

@@ -2,9 +2,11 @@
 
 use std::net::SocketAddr;
 
+use clap_complete::engine::ArgValueCandidates;
 use serde_json::{Value, json};
 
 use super::Running;
+use crate::completions::names;
 use crate::failure::{Failure, printable};
 use crate::output;
 
@@ -30,7 +32,7 @@ pub struct Args {
 #[derive(Debug, clap::Args)]
 pub struct DisconnectArgs {
     /// NQN of a host, or address of one connection with its port, as `isolane ctl connections` lists them
-    #[arg(value_name = "HOSTNQN|ADDRESS")]
+    #[arg(value_name = "HOSTNQN|ADDRESS", add = ArgValueCandidates::new(names::connections))]
     name: String,
 }
 

@@ -7,14 +7,17 @@ mod events;
 mod log_level;
 mod namespace;
 mod object;
+mod server;
 mod status;
 mod upgrade;
 
 use std::path::{Path, PathBuf};
 
+use clap_complete::engine::ArgValueCompleter;
 use isolane_inspect::source::{ControlSocket, control_sockets, execute, read_lines};
 use serde_json::Value;
 
+use crate::completions::names;
 use crate::failure::Failure;
 
 /// Show and change a running target
@@ -26,7 +29,7 @@ use crate::failure::Failure;
 #[command(disable_help_subcommand = true)]
 pub struct Args {
     /// Control socket of the target (default: that of the only `isolane serve` that is found)
-    #[arg(long, global = true, value_name = "PATH")]
+    #[arg(long, global = true, value_name = "PATH", add = ArgValueCompleter::new(names::sockets))]
     socket: Option<PathBuf>,
     #[command(subcommand)]
     action: Action,
@@ -36,6 +39,7 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum Action {
     Status(status::Args),
+    Server(server::Args),
     Namespace(namespace::Args),
     #[command(about = "Add, remove, and change subsystems in the configuration file and the target", long_about = None)]
     Subsystem(object::Args),
@@ -57,6 +61,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let target = Running::find(args.socket.as_deref())?;
     match &args.action {
         Action::Status(args) => status::run(args, &target),
+        Action::Server(args) => server::run(args, &target),
         Action::Namespace(args) => namespace::run(args, &target),
         Action::Subsystem(args) => object::run("subsystem", args, &target),
         Action::Host(args) => object::run("host", args, &target),

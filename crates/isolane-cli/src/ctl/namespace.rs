@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use clap::ValueHint;
+use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter};
 use isolane_rbd::Rbd;
 use serde_json::{Value, json};
 
 use super::Running;
 use super::object::{change, parse_key, to_map};
+use crate::completions::names;
 use crate::failure::Failure;
 use crate::output;
 use crate::serve::model::absolute_text;
@@ -19,7 +22,7 @@ use crate::volume;
 #[command(disable_help_subcommand = true)]
 pub struct Args {
     /// Subsystem of the namespace (default: the only one)
-    #[arg(long, global = true, value_name = "NQN")]
+    #[arg(long, global = true, value_name = "NQN", add = ArgValueCandidates::new(names::subsystems))]
     subsystem: Option<String>,
     /// Leave the configuration file as it is: the change lasts until the target ends, or the file is applied
     #[arg(long, global = true)]
@@ -37,6 +40,7 @@ enum Action {
     /// had. Connected hosts see it at once. Prints the ID.
     Add {
         /// Volume, as mem:1G or /srv/b.img,size=10G
+        #[arg(value_hint = ValueHint::AnyPath)]
         volume: String,
     },
     /// End a namespace, and close its volume
@@ -45,6 +49,7 @@ enum Action {
     /// their disk: unmount it first. Waits up to 10 s until the volume is closed.
     Remove {
         /// Namespace ID
+        #[arg(add = ArgValueCandidates::new(names::namespaces))]
         nsid: u32,
     },
     /// Serve another volume under the same ID
@@ -53,8 +58,10 @@ enum Action {
     /// volume has the same identity (uuid=), and should have the same data.
     Replace {
         /// Namespace ID
+        #[arg(add = ArgValueCandidates::new(names::namespaces))]
         nsid: u32,
         /// Volume
+        #[arg(value_hint = ValueHint::AnyPath)]
         volume: String,
         /// Allow a smaller volume
         #[arg(long)]
@@ -63,9 +70,10 @@ enum Action {
     /// Set keys of a namespace in the configuration file
     Set {
         /// Namespace ID
+        #[arg(add = ArgValueCandidates::new(names::namespaces))]
         nsid: u32,
         /// Keys, as in docs/CONFIG.md; a list is a,b, or as in the file: 'qos={iops=500}', and KEY= restores the default
-        #[arg(value_name = "KEY=VALUE", value_parser = parse_key, required = true)]
+        #[arg(value_name = "KEY=VALUE", value_parser = parse_key, required = true, add = ArgValueCompleter::new(names::keys))]
         keys: Vec<(String, String)>,
     },
     /// Close the volume of a namespace, for work on its storage
@@ -74,11 +82,13 @@ enum Action {
     /// minutes.
     Offline {
         /// Namespace ID
+        #[arg(add = ArgValueCandidates::new(names::namespaces))]
         nsid: u32,
     },
     /// Open the volume of a namespace that is offline
     Online {
         /// Namespace ID
+        #[arg(add = ArgValueCandidates::new(names::namespaces))]
         nsid: u32,
         /// Allow a smaller volume
         #[arg(long)]
@@ -89,6 +99,7 @@ enum Action {
     /// Check the data on the storage first: writes that the target had completed may be lost.
     Reopen {
         /// Namespace ID
+        #[arg(add = ArgValueCandidates::new(names::namespaces))]
         nsid: u32,
         /// Allow a smaller volume
         #[arg(long)]
@@ -100,6 +111,7 @@ enum Action {
     /// grows.
     Resize {
         /// Namespace ID
+        #[arg(add = ArgValueCandidates::new(names::namespaces))]
         nsid: u32,
         /// Size of a file, as 20G
         #[arg(value_parser = parse_bytes)]
@@ -113,10 +125,24 @@ enum Action {
     /// Not in the configuration file, where the volume can have the option ro.
     ReadOnly {
         /// Namespace ID
+        #[arg(add = ArgValueCandidates::new(names::namespaces))]
         nsid: u32,
         /// Accept writes again
         #[arg(long)]
         off: bool,
+    },
+    /// Stall or fail a namespace on purpose, to test hosts and monitoring
+    ///
+    /// Commands of a stalled namespace are held and then answered, as if its volume did not complete them, but do not reach
+    /// the volume; those that are held when the fault ends continue. A failed namespace rejects writes and Flush, as after
+    /// a failed sync. Not in the configuration file: the fault ends with `clear`, with another volume, and with the program.
+    Fault {
+        /// Namespace ID
+        #[arg(add = ArgValueCandidates::new(names::namespaces))]
+        nsid: u32,
+        /// Fault, or its end
+        #[arg(value_parser = ["stall", "fail", "clear"])]
+        fault: String,
     },
 }
 
@@ -173,6 +199,15 @@ pub fn run(args: &Args, target: &Running) -> Result<(), Failure> {
             target.execute("POST", &path(nsid, "/read-only"), &body)?;
             format!("namespace {nsid}: {} writes\n", if *off { "accepts" } else { "rejects" })
         }
+        Action::Fault { nsid, fault } => {
+            target.execute("POST", &path(nsid, "/fault"), &json!({ "fault": fault }))?;
+            let what = match fault.as_str() {
+                "stall" => "stalls until `fault clear`",
+                "fail" => "fails until `fault clear`",
+                _ => "has no fault",
+            };
+            format!("namespace {nsid}: {what}\n")
+        }
     };
     output::write_stdout(crate::failure::printable(&text).as_bytes())
 }
@@ -205,6 +240,6 @@ fn closing_text(nsid: u32, what: &str, reply: &Value) -> String {
 /// Returns a volume with the path of a file from the root, because the target has another working directory.
 fn absolute(text: &str) -> Result<String, Failure> {
     let kinds = volume::kinds(&Arc::new(Rbd::new(volume::RBD_IMAGES_PER_CONNECTION.into())));
-    let spec = volume::parse(&kinds, text, "serve", "--listen 127.0.0.1:4420")?;
+    let spec = volume::parse(&kinds, text, "serve", None)?;
     absolute_text(&spec, text)
 }

@@ -1,8 +1,10 @@
 //! `isolane ctl subsystem`, `host`, `port`, and `referral`: objects of the configuration file of a running target.
 
+use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter};
 use serde_json::{Map, Value, json};
 
 use super::Running;
+use crate::completions::names;
 use crate::config::show_applied;
 use crate::failure::{Failure, printable};
 use crate::output;
@@ -25,20 +27,22 @@ enum Action {
         /// Name in the file; NQN of a subsystem
         name: String,
         /// Keys, as in docs/CONFIG.md; a list is a,b, or as in the file: 'qos={iops=500}'
-        #[arg(value_name = "KEY=VALUE", value_parser = parse_key)]
+        #[arg(value_name = "KEY=VALUE", value_parser = parse_key, add = ArgValueCompleter::new(names::keys))]
         keys: Vec<(String, String)>,
     },
     /// Remove an object
     Remove {
         /// Name in the file; NQN of a subsystem
+        #[arg(add = ArgValueCandidates::new(names::objects))]
         name: String,
     },
     /// Set keys of an object
     Set {
         /// Name in the file; NQN of a subsystem
+        #[arg(add = ArgValueCandidates::new(names::objects))]
         name: String,
         /// Keys, as in docs/CONFIG.md; a list is a,b, or as in the file: 'qos={iops=500}', and KEY= restores the default
-        #[arg(value_name = "KEY=VALUE", value_parser = parse_key, required = true)]
+        #[arg(value_name = "KEY=VALUE", value_parser = parse_key, required = true, add = ArgValueCompleter::new(names::keys))]
         keys: Vec<(String, String)>,
     },
 }

@@ -50,6 +50,12 @@ pub fn start(
     let supervisor = Pid::as_raw(getppid());
     let default = client_socket.with_file_name(format!("engine-{supervisor}.sock"));
     let socket = socket.unwrap_or(&ControlSocket::Default);
-    let threads = start_for(Arc::new(Observed(source)), default, cores, (socket, None), OnSlow::default());
+    let threads = start_for(
+        Arc::new(Observed(source)),
+        default,
+        cores,
+        (socket, None, "--control-socket"),
+        OnSlow::default(),
+    );
     threads.inspect_err(|failure| log::warn!("no control socket: {failure}")).ok()
 }

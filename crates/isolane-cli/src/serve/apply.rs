@@ -24,7 +24,7 @@ use super::exposure::warn_of_gaps;
 use super::live_config::{Current, LiveConfig};
 use super::operator::bodies::{AppliedChange, AppliedChanges, Apply, reply};
 use super::operator::{CLOSE_TIMEOUT, Operator, read, refused};
-use super::port_changes::PortChanges;
+use super::port_changes::ChangedPorts;
 use super::subsystem::{Planned, open_all};
 use crate::failure::{Context, Failure};
 use crate::memory;
@@ -91,7 +91,12 @@ impl Operator {
             applied.map_err(|Reply { body, .. }| body["detail"].as_str().unwrap_or_default().to_owned())
         });
         match applied {
-            Ok(_) => log::info!("{path}: applied"),
+            // The changes have lines of their own.
+            Ok(applied) => match applied.changes.len() {
+                0 => log::info!("{path}: applied, and nothing has changed"),
+                1 => log::info!("{path}: applied, 1 change"),
+                count => log::info!("{path}: applied, {count} changes"),
+            },
             Err(reason) => log::error!("{path}: not applied, and nothing has changed: {reason}"),
         }
     }
@@ -116,7 +121,7 @@ impl Operator {
         (text, new): (&str, Config),
         mode: Mode,
     ) -> Result<Applied, Reply> {
-        let mut ports = PortChanges::new(&current.running, &new)?;
+        let mut ports = ChangedPorts::new(&current.running, &new);
         let plan = plan(current, &new);
         if mode.dry_run {
             return Ok(Applied { changes: plan, opened: Vec::new(), closed: true });
@@ -143,14 +148,13 @@ impl Operator {
             file.keys.add(&keys);
             Ok::<(), Failure>(())
         };
-        let added = ports.add(&self.target)?;
+        let bound = ports.bind(&self.target, file, text)?;
         let changed = self.target.apply(changes, commit).map_err(|error| match error {
             ApplyError::Change(error) => Reply::problem(409, "not possible", error),
             ApplyError::Commit(error) => Reply::problem(409, "file not written", error),
         })?;
-        added.keep();
         created.keep();
-        ports.finish(&self.target, &new);
+        ports.finish(bound, &self.target, &new);
         let described = specs.iter().zip(&volumes).map(|(spec, opened)| volume::describe(spec, &**opened));
         let opened = described.collect();
         volumes.iter().for_each(|volume| self.conditions.add(volume));

@@ -3,10 +3,11 @@
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
-use isolane_target::TargetPort;
+use isolane_target::{StartError, TargetPort};
 use isolane_volume::shell::quoted;
 
 use super::subsystem::{Described, Opened};
+use crate::failure::Failure;
 
 /// The data of the banner.
 pub struct Banner<'a> {
@@ -46,17 +47,34 @@ impl Banner<'_> {
         let mut there = ports.iter().zip(&reachable).filter(|(port, _)| subsystem.is_at(port));
         let Some(to) = there.find_map(|(_, addresses)| addresses.first()) else { return text };
         let nqn = subsystem.nqn;
+        // Others are not admitted.
+        let host = subsystem.allowed_hosts.as_ref().and_then(|hosts| hosts.first());
+        let host = host.map(|host| quoted(host.as_str()));
+        let as_host =
+            |option: &str| host.as_ref().map_or_else(String::new, |host| format!(" {option} {host}"));
+        let (of_kernel, of_program) = (as_host("--hostnqn"), as_host("--host-nqn"));
         let at = format!("-t tcp -a {} -s {}", to.ip(), to.port());
         let subsystem = format!("nvme+tcp://{to}/{nqn}");
         let volume = if volumes.len() > 1 { format!("{subsystem}?nsid={nsid}") } else { subsystem.clone() };
         let (subsystem, volume) = (quoted(&subsystem), quoted(&volume));
         let _ = write!(
             text,
-            "\nfrom a Linux host:\n  sudo modprobe nvme-tcp\n  sudo nvme discover {at}\n  sudo nvme connect {at} -n {nqn}\n  \
+            "\nfrom a Linux host:\n  sudo modprobe nvme-tcp\n  sudo nvme discover {at}{of_kernel}\n  sudo nvme connect {at} -n {nqn}{of_kernel}\n  \
              sudo nvme disconnect -n {nqn}\n\
-             \nfrom user space:\n  {program} info {subsystem}\n  {program} bench {volume}\n",
+             \nfrom user space:\n  {program} info{of_program} {subsystem}\n  {program} bench{of_program} {volume}\n",
         );
         text
+    }
+}
+
+/// Returns the failure to start a target. `setting` has its addresses.
+pub fn cannot_start(error: &StartError, setting: &str) -> Failure {
+    let failure = Failure::new("cannot start the target", error);
+    match error {
+        StartError::Listen { .. } | StartError::SameAddress(_) => {
+            failure.with_hint(format_args!("the addresses are {setting}"))
+        }
+        _ => failure,
     }
 }
 
@@ -129,6 +147,26 @@ mod tests {
         assert!(text.contains("nvme connect -t tcp -a 127.0.0.1 -s 4420 -n nqn.x\n"));
         assert!(text.contains("nvme disconnect -n nqn.x\n"));
         assert!(text.contains("  ./isolane bench nvme+tcp://127.0.0.1:4420/nqn.x\n"));
+    }
+
+    #[test]
+    fn names_a_host_that_is_admitted() {
+        let mut one = subsystem("nqn.x", &[(1, "mem:1G")]);
+        one.subsystem.allowed_hosts = Some(vec!["nqn.db1".parse().unwrap(), "nqn.db2".parse().unwrap()]);
+        let text = show(&["127.0.0.1:4420"], &[one]);
+        assert!(
+            text.contains("nvme connect -t tcp -a 127.0.0.1 -s 4420 -n nqn.x --hostnqn nqn.db1\n"),
+            "{text}"
+        );
+        assert!(text.contains("nvme discover -t tcp -a 127.0.0.1 -s 4420 --hostnqn nqn.db1\n"), "{text}");
+        assert!(
+            text.contains("  ./isolane info --host-nqn nqn.db1 nvme+tcp://127.0.0.1:4420/nqn.x\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("  ./isolane bench --host-nqn nqn.db1 nvme+tcp://127.0.0.1:4420/nqn.x\n"),
+            "{text}"
+        );
     }
 
     #[test]

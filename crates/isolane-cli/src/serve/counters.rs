@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use isolane_observe::histogram::Histogram;
-use isolane_target::{ConnectionStatus, Counters, Operation, OperationCounters};
+use isolane_target::{ConnectionStatus, Counters, LimitKind, Operation, OperationCounters};
 use serde_json::json;
 
 use super::conditions::Conditions;
@@ -78,7 +78,8 @@ fn to_text(counters: &Counters) -> String {
         counters.deferred_commands,
     );
     for ((scope, kind), count) in &counters.limits_reached {
-        let _ = writeln!(text, "limit of {} of a {}: {count} refused", kind.name(), scope.name());
+        let what = if *kind == LimitKind::Memory { "waits" } else { "refused" };
+        let _ = writeln!(text, "limit of {} of a {}: {count} {what}", kind.name(), scope.name());
     }
     for namespace in &counters.namespaces {
         for operation in Operation::ALL {

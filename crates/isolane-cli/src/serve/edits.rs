@@ -205,8 +205,7 @@ impl Operator {
         (nqn, operator, state): (&SubsystemNqn, &SubsystemOperator, Option<&State>),
         Add { volume, nsid }: Add,
     ) -> Result<(u32, String), Reply> {
-        let spec =
-            volume::parse(&self.kinds, &volume, "serve", "--listen 127.0.0.1:4420").map_err(invalid)?;
+        let spec = volume::parse(&self.kinds, &volume, "serve", None).map_err(invalid)?;
         let free = || match state {
             Some(state) => {
                 state.free_nsid(nqn.0.as_str()).map_err(|error| Reply::problem(409, "not possible", error))

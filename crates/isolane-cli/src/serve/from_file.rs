@@ -7,7 +7,6 @@ use isolane_config::{Config, Hosts, Namespace, Number, Port, Subsystem, Table, g
 use isolane_target::TargetPort;
 use isolane_wire::Nqn;
 
-use super::limits;
 use super::qos;
 use super::state;
 use super::subsystem::Planned;
@@ -91,7 +90,6 @@ fn arguments(config: &Config) -> Result<Vec<String>, Vec<String>> {
     if config.ports.is_empty() {
         unsupported.push("a file without a port; add a table [[port]]".to_owned());
     }
-    unsupported.extend(limits::unsupported(config));
     if unsupported.is_empty() { Ok(arguments) } else { Err(unsupported) }
 }
 

@@ -80,6 +80,11 @@ impl LiveConfig {
         try_lock(&self.current)
     }
 
+    /// Returns the name of the setting with the addresses of the target.
+    pub fn listen_setting(&self) -> String {
+        format!("listen of a [[port]] in {}", self.path.display())
+    }
+
     /// Reads the file.
     pub fn read(&self) -> Result<String, Failure> {
         config_file::read_text(&self.path)

@@ -8,11 +8,12 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
+use isolane_memory::PAGE_SIZE;
 use isolane_reactor::inherited;
 use isolane_target::Target;
 use isolane_volume::spec::Source;
 use isolane_volume::tree::{MirrorState, VolumeTree, kind};
-use isolane_volume::{MemoryCopy, MemoryImage, MemoryVolume, Volume};
+use isolane_volume::{MemoryCopy, MemoryImage, Volume};
 use isolane_volumes::Kinds;
 
 use super::handover::{self, HandedMemory, HandedNamespace, Handover};
@@ -93,7 +94,7 @@ impl Copies {
 
 impl Copied {
     fn used_bytes(&self) -> u64 {
-        self.volume.memory().map_or(0, MemoryVolume::used_bytes)
+        self.volume.memory().map_or(0, |pages| pages.count_pages() as u64 * PAGE_SIZE as u64)
     }
 
     fn update(&self) -> Result<(), String> {

@@ -9,6 +9,7 @@ mod banner;
 pub(crate) mod conditions;
 mod counters;
 mod differences;
+mod dump;
 mod edits;
 mod exposure;
 mod from_file;
@@ -41,7 +42,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::builder::UnknownArgumentValueParser;
-use clap::{Args as _, FromArgMatches};
+use clap::{Args as _, FromArgMatches, ValueHint};
 use isolane_host::{Cores, IoChoice, Mode};
 use isolane_inspect::program::OnSlow;
 use isolane_memory::PAGE_SIZE;
@@ -201,7 +202,7 @@ use crate::volume;
 #[command(verbatim_doc_comment)]
 pub struct Args {
     /// Volumes to serve
-    #[arg(value_name = "VOLUME")]
+    #[arg(value_name = "VOLUME", value_hint = ValueHint::AnyPath)]
     volumes: Vec<String>,
     /// Serve what this file describes, instead of volumes and options; `isolane config check FILE` reports its errors.
     #[arg(long, value_name = "FILE", conflicts_with_all = FILE_OPTIONS)]
@@ -302,7 +303,7 @@ pub struct Args {
 }
 
 /// Options with keys in a file.
-const FILE_OPTIONS: [&str; 25] = [
+pub(crate) const FILE_OPTIONS: [&str; 25] = [
     "volumes",
     "listen",
     "advertise",
@@ -342,7 +343,7 @@ impl Args {
 
     /// Returns the specifications of the volumes.
     fn specs(&self, kinds: &Kinds) -> Result<Vec<VolumeSpec>, Failure> {
-        let parse = |text| volume::parse(kinds, text, "serve", "--listen 127.0.0.1:4420");
+        let parse = |text| volume::parse(kinds, text, "serve", Some("--listen 127.0.0.1:4420"));
         self.texts().into_iter().map(parse).collect()
     }
 
@@ -459,11 +460,12 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let cores = config.cores.clone();
     let is_resumed = state.is_some();
     let started = Started::from_config(&config);
+    let by = file.as_ref().map_or_else(|| "--listen".to_owned(), |file| file.listen_setting());
     let target = match state {
         Some(state) => Target::start_from(config, state, inherited::take),
         None => Target::start(config),
     };
-    let mut target = target.context("cannot start the target")?;
+    let mut target = target.map_err(|error| banner::cannot_start(&error, &by))?;
     log::info!("using {}", target.io_description());
     let addresses = target.local_addrs();
     exposure::warn(&addresses, &opened, file.is_some());
@@ -477,7 +479,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     let banner = banner.to_text();
     let has_file = file.is_some();
-    let operator = Arc::new(Operator::new(&target, kinds, &conditions, opened, file, handover.upgrades));
+    let operator = Operator::new(&target, kinds, &conditions, opened, file, handover.upgrades);
+    let operator = Arc::new(operator.with_arguments(&args, &addresses));
     operator.resume(&handover.subsystems, images);
     let observed = Arc::clone(&operator);
     let mut side_threads = observe::start(&target, observed, &cores, (socket, args.metrics), args.on_slow)?;

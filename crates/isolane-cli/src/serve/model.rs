@@ -1,5 +1,6 @@
 //! The arguments of `serve` as a configuration.
 
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, absolute};
 
@@ -9,8 +10,10 @@ use isolane_config::{
     Subsystem, SubsystemNqn, Time, Volume,
 };
 use isolane_inspect::program;
+use isolane_target::Listen;
 use isolane_volume::spec::{Source, VolumeSpec, format_size};
 use isolane_volumes::Kinds;
+use isolane_wire::Nqn;
 
 use super::numbering::number;
 use super::{Args, PLACEMENTS, SCHEDULERS, nqn};
@@ -25,11 +28,37 @@ pub fn of_args(args: &Args, kinds: &Kinds) -> Result<Config, Failure> {
     if let Some(path) = &args.config {
         return config_file::load(path);
     }
+    let mut config = without_subsystem(args, args.listeners())?;
+    let namespaces = namespaces(args, kinds)?;
+    let subsystem = subsystem(name(args, kinds, &args.specs(kinds)?)?, namespaces, &config);
+    config.subsystems.insert(subsystem.nqn, subsystem);
+    check(&config, kinds)
+}
+
+/// Returns the configuration of a target that runs with these arguments: the name that it has, the addresses at which it
+/// listens, and the volumes that it serves now.
+pub fn of_running(args: &Args, nqn: Nqn, addresses: &[SocketAddr]) -> Result<Config, Failure> {
+    let listeners = args.listeners().into_iter().zip(addresses);
+    let listeners = listeners.map(|(listen, address)| Listen { address: *address, ..listen }).collect();
+    let mut config = without_subsystem(args, listeners)?;
+    let subsystem = subsystem(nqn, Namespaces::new(), &config);
+    config.subsystems.insert(subsystem.nqn, subsystem);
+    Ok(config)
+}
+
+/// Returns a configuration as the file that has it.
+///
+/// # Errors
+/// Those of a file, as one volume in two namespaces.
+pub fn check(config: &Config, kinds: &Kinds) -> Result<Config, Failure> {
+    Config::parse(&config.to_toml(), "arguments", kinds).map_err(Failure::from_error)
+}
+
+fn without_subsystem(args: &Args, listeners: Vec<Listen>) -> Result<Config, Failure> {
     let mut config = Config { server: server(args)?, ..Config::default() };
-    let listeners = args.listen.iter().flat_map(|listeners| &listeners.0);
-    for (at, listen) in listeners.enumerate() {
+    for (at, listen) in listeners.into_iter().enumerate() {
         let name = numbered("port", at)?;
-        let port = Port { name: name.clone(), listen: ListenAddress(listen.clone()), discovery_only: None };
+        let port = Port { name: name.clone(), listen: ListenAddress(listen), discovery_only: None };
         config.ports.insert(name, port);
     }
     for (at, nqn) in args.allow_host.iter().enumerate() {
@@ -44,17 +73,14 @@ pub fn of_args(args: &Args, kinds: &Kinds) -> Result<Config, Failure> {
         };
         config.hosts.insert(name, host);
     }
-    let subsystem = subsystem(args, kinds, &config)?;
-    config.subsystems.insert(subsystem.nqn, subsystem);
-    // Errors of several arguments, such as one volume in two namespaces, are those of a file.
-    Config::parse(&config.to_toml(), "arguments", kinds).map_err(Failure::from_error)
+    Ok(config)
 }
 
 fn numbered(kind: &str, at: usize) -> Result<Name, Failure> {
     Name::new(&format!("{kind}{}", at + 1)).map_err(Failure::from_error)
 }
 
-fn subsystem(args: &Args, kinds: &Kinds, config: &Config) -> Result<Subsystem, Failure> {
+fn namespaces(args: &Args, kinds: &Kinds) -> Result<Namespaces, Failure> {
     let specs = args.specs(kinds)?;
     let texts = args.texts();
     let mut namespaces = Namespaces::new();
@@ -66,9 +92,13 @@ fn subsystem(args: &Args, kinds: &Kinds, config: &Config) -> Result<Subsystem, F
         let volume = Volume::new(&text, kinds).context(format!("cannot write {text} into a file"))?;
         namespaces.insert(nsid, Namespace { nsid, volume, hosts: None, qos: None });
     }
+    Ok(namespaces)
+}
+
+fn subsystem(nqn: Nqn, namespaces: Namespaces, config: &Config) -> Subsystem {
     let names = config.hosts.keys().cloned().collect();
-    Ok(Subsystem {
-        nqn: SubsystemNqn(name(args, kinds, &specs)?),
+    Subsystem {
+        nqn: SubsystemNqn(nqn),
         ports: Names(config.ports.keys().cloned().collect()),
         hosts: if config.hosts.is_empty() { Hosts::Any } else { Hosts::Listed(names) },
         serial: None,
@@ -78,11 +108,11 @@ fn subsystem(args: &Args, kinds: &Kinds, config: &Config) -> Result<Subsystem, F
         require: None,
         limits: None,
         namespaces: Some(namespaces),
-    })
+    }
 }
 
 /// Returns the name of the subsystem. The one that depends on identities of volumes needs open volumes.
-fn name(args: &Args, kinds: &Kinds, specs: &[VolumeSpec]) -> Result<isolane_wire::Nqn, Failure> {
+fn name(args: &Args, kinds: &Kinds, specs: &[VolumeSpec]) -> Result<Nqn, Failure> {
     if let Some(nqn) = &args.nqn {
         return nqn::parse_nqn(nqn);
     }

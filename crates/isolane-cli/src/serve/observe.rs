@@ -94,16 +94,18 @@ pub fn start(
     if *listeners.0 != ControlSocket::Off {
         Operator::publish_events(&operator)?;
     }
+    let setting = if operator.file.is_some() { "server.control-socket" } else { "--control-socket" };
     let observed = Observed { source: target.source(), operator };
-    start_for(Arc::new(observed), default, cores, listeners, on_slow)
+    start_for(Arc::new(observed), default, cores, (listeners.0, listeners.1, setting), on_slow)
 }
 
-/// Starts the side threads of a program. `default` is the path of [`ControlSocket::Default`].
+/// Starts the side threads of a program. `default` is the path of [`ControlSocket::Default`], and the third part of the
+/// listeners is the name of the setting with the path.
 pub fn start_for(
     program: SharedProgram,
     default: PathBuf,
     cores: &[usize],
-    (socket, metrics): (&ControlSocket, Option<SocketAddr>),
+    (socket, metrics, setting): (&ControlSocket, Option<SocketAddr>, &'static str),
     on_slow: OnSlow,
 ) -> Result<SideThreads, Failure> {
     let cpus = cores.iter().filter_map(|core| u32::try_from(*core).ok()).collect();
@@ -113,11 +115,11 @@ pub fn start_for(
         ControlSocket::Off => None,
         ControlSocket::At(path) => Some(path.clone()),
     };
-    let listeners = Listeners { socket: path, metrics, setting: "--control-socket" };
+    let listeners = Listeners { socket: path, metrics, setting };
     match threads.listen(&listeners) {
         // A program serves without it, as in a system without a writable directory.
         Err(reason) if *socket == ControlSocket::Default && metrics.is_none() => {
-            log::warn!("no control socket: {reason}, or `--control-socket off`");
+            log::warn!("no control socket: {reason}, or `off`");
         }
         result => result.map_err(Failure::from_error)?,
     }

@@ -10,6 +10,7 @@
 pub(super) mod bodies;
 mod connections;
 mod events;
+mod fault;
 mod log_level;
 mod openapi;
 mod routes;
@@ -19,6 +20,7 @@ use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use isolane_config::Config;
 use isolane_inspect::events::Events;
 use isolane_inspect::program::{Reply, Request};
 use isolane_target::{
@@ -57,6 +59,8 @@ pub struct Operator {
     pub(super) subsystems: Mutex<BTreeMap<String, Arc<SubsystemOperator>>>,
     /// The file of the target, if it has one.
     pub(super) file: Option<LiveConfig>,
+    /// Configuration of the arguments of a target without a file, without volumes, or why no file can have it.
+    pub(super) arguments: Option<Result<Config, String>>,
     pub(super) events: Events,
     upgrades: Upgrades,
     /// Number of upgrades of this process.
@@ -103,6 +107,7 @@ impl Operator {
             conditions: Arc::clone(conditions),
             subsystems: Mutex::default(),
             file,
+            arguments: None,
             events: Events::default(),
             upgrades: Upgrades::default(),
             upgraded,
@@ -153,7 +158,8 @@ impl Operator {
         match request.method.as_str() {
             "GET" => {
                 let version = env!("CARGO_PKG_VERSION");
-                reply(200, &ProgramInfo { upgrades: self.upgraded, version, pid: std::process::id() })
+                let file = self.file.as_ref().map(|file| file.path().to_owned());
+                reply(200, &ProgramInfo { upgrades: self.upgraded, version, pid: std::process::id(), file })
             }
             _ => match read::<Upgrade>(request) {
                 Ok(Upgrade { program }) => Reply::problem(409, "no upgrade", self.upgrades.request(program)),
@@ -201,6 +207,9 @@ impl Operator {
         }
         if path == "upgrade" {
             return Some(self.upgrade(request));
+        }
+        if path == "config" {
+            return Some(self.dump().map_or_else(|problem| problem, |config| reply(200, &config)));
         }
         if let Some(verb) = path.strip_prefix("config/") {
             return self.execute_config(request, verb);
@@ -275,6 +284,7 @@ impl SubsystemOperator {
             }
             ("POST", Some(nsid), Some("reopen")) => read(request).and_then(|body| self.reopen(nsid, &body)),
             ("POST", Some(nsid), Some("resize")) => read(request).and_then(|body| self.resize(nsid, &body)),
+            ("POST", Some(nsid), Some("fault")) => read(request).and_then(|body| self.set_fault(nsid, &body)),
             ("POST", Some(nsid), Some("read-only")) => {
                 read(request).and_then(|body| self.set_read_only(nsid, &body))
             }
@@ -294,7 +304,7 @@ impl SubsystemOperator {
                 subsystem: nqn.to_owned(),
                 nsid: status.nsid,
                 state: state_name(status.state),
-                reason: status.reason,
+                reason: status.reason.or_else(|| fault::reason(status.nsid, status.fault)),
                 volume: status.volume,
                 bytes: status.bytes,
                 block_size: status.block_size,
@@ -302,6 +312,7 @@ impl SubsystemOperator {
                 oldest_command_ms: status.oldest_command.map(|age| age.as_millis() as u64),
                 orphans: status.orphans.iter().map(describe_orphan).collect(),
                 qos: status.qos.as_ref().map(qos::to_json),
+                fault: status.fault.map(fault::kind),
             });
         }
     }
@@ -444,7 +455,7 @@ impl SubsystemOperator {
     }
 
     fn parse_and_open(&self, text: &str) -> Result<(VolumeSpec, Arc<dyn Volume>), Reply> {
-        let spec = volume::parse(&self.kinds, text, "serve", "--listen 127.0.0.1:4420").map_err(invalid)?;
+        let spec = volume::parse(&self.kinds, text, "serve", None).map_err(invalid)?;
         let opened = self.open(&spec)?;
         Ok((spec, opened))
     }

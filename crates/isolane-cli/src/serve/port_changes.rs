@@ -1,95 +1,76 @@
-//! Changes of the ports, referrals, and limits of a running target.
+//! Changes of the ports, referrals, limits, and times of a running target.
 //!
-//! New ports come before all other changes, so that subsystems can be there, and go again if these fail. Old ports go last.
+//! New addresses are bound, and new ports come, before all other changes, so that subsystems can be there, and this is
+//! undone if the changes fail. Other addresses of ports follow after them, and old ports go last.
 
-use isolane_config::Config;
+use isolane_config::{Config, Name, ObjectId, locate};
 use isolane_inspect::program::Reply;
-use isolane_target::{TargetControl, TargetPort};
+use isolane_target::{BoundPorts, PortChanges, PortsError, TargetControl, TargetPort};
 
 use super::from_file::{ports, referrals};
-use super::limits;
+use super::live_config::LiveConfig;
 use super::state::State;
+use super::{limits, times};
 
-/// Ports that come and go.
-pub struct PortChanges {
-    added: Vec<TargetPort>,
-    removed: Vec<String>,
+/// Ports that come, go, or change.
+pub struct ChangedPorts {
+    changes: PortChanges,
     has_other_referrals: bool,
 }
 
-/// Ports that were added, and go again unless they are kept.
-pub struct AddedPorts<'a> {
-    target: &'a TargetControl,
-    names: Vec<String>,
-}
-
-impl PortChanges {
-    /// # Errors
-    /// A port keeps its name, and gets another address: both cannot be there at the same time.
-    pub fn new(old: &Config, new: &Config) -> Result<PortChanges, Reply> {
+impl ChangedPorts {
+    pub fn new(old: &Config, new: &Config) -> ChangedPorts {
         let (before, after) = (ports(old), ports(new));
-        let changed = after.iter().find(|port| before.iter().any(|it| it.name == port.name && it != *port));
-        if let Some(name) = changed.and_then(|port| port.name.as_ref()) {
-            let detail = format!(
-                "port {name}: the address of a port in use cannot change; add another port, and remove this one"
-            );
-            return Err(Reply::problem(409, "not possible", detail));
-        }
         let is_in = |all: &[TargetPort], port: &TargetPort| all.iter().any(|other| other.name == port.name);
         let removed = before.iter().filter(|port| !is_in(&after, port));
-        Ok(PortChanges {
-            removed: removed.filter_map(|port| port.name.clone()).collect(),
-            added: after.into_iter().filter(|port| !is_in(&before, port)).collect(),
+        let removed = removed.filter_map(|port| port.name.clone()).collect();
+        let (known, added): (Vec<_>, Vec<_>) = after.into_iter().partition(|port| is_in(&before, port));
+        let replaced = known.into_iter().filter(|port| !before.contains(port)).collect();
+        ChangedPorts {
+            changes: PortChanges { added, replaced, removed },
             has_other_referrals: referrals(old) != referrals(new),
-        })
+        }
     }
 
     /// Gives the new ports the IDs of their names.
     pub fn number(&mut self, state: &State) {
-        state.number(&mut self.added);
+        state.number(&mut self.changes.added);
+        state.number(&mut self.changes.replaced);
     }
 
-    /// Adds the new ports.
-    pub fn add<'a>(&self, target: &'a TargetControl) -> Result<AddedPorts<'a>, Reply> {
-        let mut added = AddedPorts { target, names: Vec::new() };
-        for port in &self.added {
-            let address = target.add_port(port.clone());
-            let address = address.map_err(|error| Reply::problem(409, "unusable port", error))?;
-            let name = port.name.clone().unwrap_or_default();
-            log::info!("port {name}: listening on {address}");
-            added.names.push(name);
+    /// Binds the addresses of new and changed ports, and adds the new ones. `text` is that of the file.
+    pub fn bind(&self, target: &TargetControl, file: &LiveConfig, text: &str) -> Result<BoundPorts, Reply> {
+        let bound = target.bind_ports(self.changes.clone());
+        bound.map_err(|error| Reply::problem(409, "unusable port", placed(&error, file, text)))
+    }
+
+    /// Sets referrals, limits, and times, changes the ports, and removes the old ones, after everything else has changed.
+    pub fn finish(&self, bound: BoundPorts, target: &TargetControl, new: &Config) {
+        let addresses = bound.addresses().to_vec();
+        match bound.finish() {
+            Ok(()) => self.changes.removed.iter().for_each(|name| log::info!("port {name}: removed")),
+            Err(error) => log::error!("{error}"),
         }
-        Ok(added)
-    }
-
-    /// Sets referrals and limits, and removes the old ports, after everything else has changed.
-    pub fn finish(&self, target: &TargetControl, new: &Config) {
-        for name in &self.removed {
-            match target.remove_port(name) {
-                Ok(()) => log::info!("port {name}: removed"),
-                Err(error) => log::error!("port {name}: {error}"),
-            }
+        for (name, address) in addresses {
+            log::info!("port {name}: listening on {address}");
         }
         let referred = if self.has_other_referrals { target.set_referrals(referrals(new)) } else { Ok(()) };
-        if let Err(error) = referred.and_then(|()| target.set_limits(limits::plan(new))) {
+        let limited = referred.and_then(|()| target.set_limits(limits::plan(new)));
+        if let Err(error) = limited.and_then(|()| target.set_stall_times(times::plan(new))) {
             log::error!("{error}");
         }
     }
 }
 
-impl AddedPorts<'_> {
-    /// Keeps them.
-    pub fn keep(mut self) {
-        self.names.clear();
-    }
-}
-
-impl Drop for AddedPorts<'_> {
-    fn drop(&mut self) {
-        for name in &self.names {
-            if let Err(error) = self.target.remove_port(name) {
-                log::error!("port {name}: {error}");
-            }
-        }
-    }
+/// Returns an error with the place of its value in the file.
+fn placed(error: &PortsError, file: &LiveConfig, text: &str) -> String {
+    let name = error.name.as_deref().and_then(|name| Name::new(name).ok());
+    let found = name.and_then(|name| locate(text, &ObjectId::Port(name), "listen"));
+    found.map_or_else(
+        || error.to_string(),
+        |(line, value)| {
+            let (path, name) = (file.path().display(), error.name.as_deref().unwrap_or_default());
+            format!("{path}:{line}: port {name}: listen = {value}: {}", error.error)
+        },
+    )
 }

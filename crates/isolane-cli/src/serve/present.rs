@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard};
 
-use isolane_target::{NamespaceState, NamespaceStatus, OfflineVolume, Subsystem, Target, TargetConfig};
+use isolane_target::{
+    NamespaceState, NamespaceStatus, OfflineVolume, StallTimes, Subsystem, Target, TargetConfig,
+};
 use isolane_volume::Volume;
 use isolane_wire::Nqn;
 
@@ -15,7 +17,7 @@ use super::from_file::{plan, ports, referrals};
 use super::handover::{HandedNamespace, HandedSubsystem, Handover};
 use super::live_config::Current;
 use super::operator::{Operator, Served, SubsystemOperator};
-use super::{limits, nqn};
+use super::{limits, nqn, times};
 
 /// The configuration, held as it is.
 pub struct Present<'a> {
@@ -123,6 +125,8 @@ impl<'a> Present<'a> {
             config.listen = ports(&served);
             config.referrals = referrals(&served);
             config.limits = limits::plan(&served);
+            let StallTimes { stall_after, answer_within } = times::plan(&served);
+            (config.stall_after, config.answer_within) = (stall_after, answer_within);
         }
         let all = target.volumes();
         for Subsystem { nqn, volumes, offline, .. } in &mut config.subsystems {

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use isolane_config::{Config, Time};
+use isolane_target::StallTimes;
+
 use crate::failure::Failure;
 use crate::units::parse_time;
 
@@ -11,10 +14,19 @@ pub struct Times {
     /// Time from which a namespace whose volume has not completed a command is shown as stalled: from 1s to 60s
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_stall_after)]
     pub stall_after: Duration,
-    /// Time after which a command that its volume has not completed is given back to its host, which repeats it: from 1s
-    /// to 600s. Linux resets its controller after 30 s
+    /// Time after which a command that its volume or a limit holds is given back to its host, which repeats it: from 1s to
+    /// 600s. Linux resets its controller after 30 s
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = parse_answer_within)]
     pub answer_within: Duration,
+}
+
+/// Returns the times of a configuration.
+pub fn plan(config: &Config) -> StallTimes {
+    let default = StallTimes::default();
+    StallTimes {
+        stall_after: config.server.stall_after.map_or(default.stall_after, Time::get),
+        answer_within: config.server.answer_within.map_or(default.answer_within, Time::get),
+    }
 }
 
 fn parse_stall_after(text: &str) -> Result<Duration, String> {

@@ -77,7 +77,7 @@ impl Target {
 
     fn apply_refused(&self, name: &str) -> String {
         let file = self.path(name).display().to_string();
-        let arguments = self.arguments(&["config", "apply", &file]);
+        let arguments = self.arguments(&["config", "apply", &file, "--overwrite"]);
         fail(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
@@ -105,12 +105,12 @@ impl Target {
         self.server.uri.trim_start_matches("nvme+tcp://")
     }
 
-    /// The address of a port that was added.
+    /// The address of a port that was added, or changed last.
     fn address_of(&self, port: &str) -> String {
         let start = format!("port {port}: listening on ");
         wait_for_log(&self.server, &[&start]);
         let log = fs::read_to_string(self.server.log.path()).unwrap();
-        let at = log.find(&start).unwrap() + start.len();
+        let at = log.rfind(&start).unwrap() + start.len();
         log[at..].lines().next().unwrap().to_owned()
     }
 
@@ -164,7 +164,10 @@ fn failure_changes_neither_file_nor_target() {
         (add("mem:1X"), "isolane.toml:21: subsystem nqn.2014-08.org.example:a namespace 9: volume"),
         (add("/no/such/file"), "cannot open /no/such/file: no such file"),
         (before.replace("size=1M", "size=512k"), "would shrink"),
-        (before.replace("127.0.0.1:0", "127.0.0.1:1"), "add another port, and remove this one"),
+        (
+            before.replace("127.0.0.1:0", "192.0.2.1:1"),
+            "isolane.toml:8: port local: listen = \"192.0.2.1:1\": cannot listen on 192.0.2.1:1: ",
+        ),
         (
             format!("{before}\n[[port]]\nname = \"taken\"\nlisten = \"{}\"\n", target.address()),
             "is given twice",
@@ -190,6 +193,15 @@ fn failure_changes_neither_file_nor_target() {
     fs::write(&other, &written).unwrap();
     let other = other.display().to_string();
     let arguments = target.arguments(&["config", "apply", &other]);
+    let error = fail(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let own = target.path("isolane.toml").display().to_string();
+    assert!(
+        error.contains(&format!("cannot apply {other}: the target was started with {own}; apply that file")),
+        "{error}"
+    );
+    assert!(error.contains("--overwrite"), "{error}");
+    assert_ne!(target.file(), written);
+    let arguments = target.arguments(&["config", "apply", &other, "--overwrite"]);
     succeed(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
     assert_eq!(target.file(), written);
     assert_eq!(target.namespaces(), [namespace(A, 1, 1), namespace(A, 9, 1)]);
@@ -205,6 +217,7 @@ fn signal_applies_the_file() {
     while target.namespaces().len() < 2 {
         thread::sleep(Duration::from_millis(10));
     }
+    wait_for_log(&target.server, &["isolane.toml: applied, 1 change"]);
     target.write("[server\n");
     kill(&target.server.child, "HUP");
     wait_for_log(&target.server, &["not applied, and nothing has changed"]);
@@ -366,6 +379,44 @@ fn ports_come_and_go() {
 }
 
 #[test]
+fn port_changes_its_address() {
+    let target = start();
+    let listen = |address: &str| format!("listen={address}");
+    let move_to = |address: &str| {
+        target.ctl(&["port", "set", "local", &listen(address)]);
+        target.address_of("local")
+    };
+    let first = move_to("127.0.0.2:0");
+    fail(&["info", &target.uri(A)]);
+    succeed(&["info", &format!("nvme+tcp://{first}/{A}")]);
+    let number = first.rsplit(':').next().unwrap();
+    // The addresses include each other.
+    for address in [format!("0.0.0.0:{number}"), format!("127.0.0.1:{number}")] {
+        assert_eq!(move_to(&address), address);
+        succeed(&["info", &format!("nvme+tcp://127.0.0.1:{number}/{A}")]);
+    }
+    target.ctl(&["port", "add", "right", "listen=127.0.0.1:0"]);
+    target.ctl(&["subsystem", "set", A, "ports=local,right"]);
+    let (local, right) = (target.address_of("local"), target.address_of("right"));
+    target.ctl(&["port", "set", "right", &listen(&right)]);
+    let text = target.file().replace(&local, "X").replace(&right, &local).replace('X', &right);
+    target.write(&text);
+    let planned = target.apply(&["--dry-run"]);
+    let expected = format!("port right: listen = \"{right}\" -> \"{local}\"; its connections close");
+    assert!(planned.starts_with("live (2 changes):") && planned.contains(&expected), "{planned}");
+    target.apply(&[]);
+    assert_eq!((target.address_of("local"), target.address_of("right")), (right.clone(), local.clone()));
+    target.upgrade();
+    assert_eq!(target.apply(&[]), "no changes\n");
+    for address in [right, local] {
+        let log = succeed(&["discover", &format!("nvme+tcp://{address}")]);
+        assert_eq!(log.matches(A).count(), 2, "{log}");
+        succeed(&["info", &format!("nvme+tcp://{address}/{A}")]);
+    }
+    assert!(target.server.stop());
+}
+
+#[test]
 fn namespace_is_hidden_from_other_hosts() {
     let target = start();
     target.ctl(&["host", "add", "db1", &format!("nqn={HOST}")]);
@@ -399,7 +450,13 @@ fn upgrades_keep_what_the_target_serves() {
     target.upgrade();
     assert_eq!(target.namespaces(), [namespace(A, 1, 1), namespace(A, 9, 1)]);
 
-    target.ctl(&["host", "add", "db1", &format!("nqn={HOST}"), "limits={ associations = 1 }"]);
+    target.ctl(&[
+        "host",
+        "add",
+        "db1",
+        &format!("nqn={HOST}"),
+        "limits={ associations = 1, memory = \"4M\" }",
+    ]);
     target.ctl(&["port", "add", "left", "listen=127.0.0.1:0"]);
     let left = target.address_of("left");
     let namespaces = "namespace=[{ nsid = 1, volume = \"null:2M\", qos = { iops = 700 } }]";

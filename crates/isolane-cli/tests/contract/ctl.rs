@@ -92,6 +92,50 @@ fn file_grows_and_is_protected() {
 }
 
 #[test]
+fn namespace_stalls_and_fails_on_purpose() {
+    let target = controlled(&["mem:16M"]);
+    let volume = target.server.volume(1);
+    let state = || {
+        let status = target.status()["namespaces"][0].clone();
+        (status["state"].as_str().unwrap().to_owned(), status["fault"].clone())
+    };
+    let events = || target.ctl(&["events", "--json"]);
+    assert_eq!(target.ctl(&["namespace", "fault", "1", "fail"]), "namespace 1: fails until `fault clear`\n");
+    assert_eq!(state(), ("failed".to_owned(), "fail".into()));
+    let status = target.ctl(&["status"]);
+    assert!(
+        status.contains("fails on purpose; end that with `isolane ctl namespace fault 1 clear`"),
+        "{status}"
+    );
+    let source = target.dir.path().join("source");
+    std::fs::write(&source, vec![7; 1 << 20]).unwrap();
+    let error = fail(&["copy", text(&source), &volume]);
+    assert!(error.contains("write"), "{error}");
+    until(|| events().contains("\"namespace-failed\"").then_some(()));
+    assert_eq!(target.ctl(&["namespace", "fault", "1", "clear"]), "namespace 1: has no fault\n");
+    assert_eq!(state(), ("online".to_owned(), Value::Null));
+    succeed(&["copy", text(&source), &volume]);
+
+    target.ctl(&["namespace", "fault", "1", "stall"]);
+    assert_eq!(state(), ("stalled".to_owned(), "stall".into()));
+    let mut copy = program().args(["copy", text(&source), &volume]).spawn().unwrap();
+    until(|| events().contains("\"namespace-stalled\"").then_some(()));
+    let is_held = || target.status()["namespaces"][0]["oldest_command_ms"].as_u64().is_some();
+    until(|| is_held().then_some(()));
+    assert!(copy.try_wait().unwrap().is_none(), "the host waits");
+    target.ctl(&["namespace", "fault", "1", "clear"]);
+    assert!(copy.wait().unwrap().success(), "the host continues");
+    for (arguments, reason) in [
+        (&["namespace", "fault", "9", "stall"][..], "namespace 9 does not exist"),
+        (&["namespace", "fault", "1", "burn"], "stall, fail, clear"),
+    ] {
+        let error = target.refused(arguments);
+        assert!(error.contains(reason), "{arguments:?}: {error}");
+    }
+    assert!(target.server.stop());
+}
+
+#[test]
 fn refused_changes_name_the_remedy_and_change_nothing() {
     let target = controlled(&["mem:16M"]);
     let before = target.status();

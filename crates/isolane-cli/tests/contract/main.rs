@@ -3,12 +3,15 @@
 mod apply;
 mod auth;
 mod bench;
+mod completions;
 mod conditions;
 mod config;
 mod copy;
 mod ctl;
 mod deep;
+mod discovery_log;
 mod doctor;
+mod dump;
 mod engine_run;
 mod export;
 mod gate;
@@ -22,6 +25,7 @@ mod remote;
 #[path = "../../../isolane-inspect/src/sample.rs"]
 mod sample;
 mod serve;
+mod stall_times;
 mod state;
 mod stderr;
 #[path = "../stop/mod.rs"]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
+use crate::discovery_log::read_header;
 use crate::{Server, fail, program, succeed, text};
 
 const A: &str = "nqn.2014-08.org.example:a";
@@ -116,6 +117,41 @@ fn ports_and_generation_outlive_the_target() {
     site.set_state("generation", 90_000_000_000_u64.into());
     let server = site.start();
     assert!(site.state()["generation"].as_u64().unwrap() > 90_000_000_000);
+    assert!(server.stop());
+}
+
+/// Hosts compare GENCTR (Fabrics 1.1 §5.3) also across a restart.
+#[test]
+fn hosts_see_generation_rise_over_restarts() {
+    let site = site(&["left", "right"]);
+    let server = site.start();
+    let first = read_header(&server.uri);
+    assert_eq!(read_header(&server.uri).genctr, first.genctr, "nothing has changed");
+    site.ctl(&["port", "remove", "right"]);
+    let changed = read_header(&server.uri);
+    assert!(changed.genctr > first.genctr, "{changed:?}");
+    assert!(site.state()["generation"].as_u64().unwrap() > changed.genctr, "the record is ahead");
+    assert!(server.stop());
+
+    // Another log.
+    site.write(&["left", "new"]);
+    let server = site.start();
+    let restarted = read_header(&server.uri);
+    assert!(restarted.genctr > changed.genctr, "{restarted:?} after {changed:?}");
+    site.ctl(&["port", "add", "more", "listen=127.0.0.1:0"]);
+    let last = read_header(&server.uri);
+    assert!(last.genctr > restarted.genctr, "{last:?}");
+    assert!(server.stop());
+
+    // The record has all generations that a killed target has shown, also if the clock is behind.
+    let future = 90_000_000_000_u64;
+    site.set_state("generation", future.into());
+    let server = site.start();
+    let shown = read_header(&server.uri).genctr;
+    assert!(shown >= future);
+    drop(server);
+    let server = site.start();
+    assert!(read_header(&server.uri).genctr > shown);
     assert!(server.stop());
 }
 

@@ -28,7 +28,8 @@ pub fn get(path: &Path, target: &str, limit: usize) -> Result<Vec<u8>, String> {
     get_within(path, target, limit, TIMEOUT)
 }
 
-fn get_within(path: &Path, target: &str, limit: usize, time: Duration) -> Result<Vec<u8>, String> {
+/// Returns the body of the response, for which it waits up to this time.
+pub fn get_within(path: &Path, target: &str, limit: usize, time: Duration) -> Result<Vec<u8>, String> {
     let head = format!("GET {target} HTTP/1.0\r\nHost: isolane\r\n\r\n");
     match send(path, head.as_bytes(), limit, time)? {
         (200, body) => Ok(body),

@@ -21,7 +21,7 @@ use isolane_observe::snapshot::Snapshot;
 pub(crate) use decode::parse_document;
 pub use decode::{Invalid, decode};
 pub use find::{ControlSocket, control_sockets};
-pub use http::{execute, follow, read_lines};
+pub use http::{execute, follow, get_within, read_lines};
 pub use source_error::SourceError;
 
 /// Limit in bytes of a document.

@@ -79,6 +79,31 @@ impl Listeners {
         self.present.remove(&id);
     }
 
+    /// Replaces listeners by others with the same names. Returns the new identifiers.
+    ///
+    /// # Errors
+    /// A listener does not exist, or those of [`Listeners::add`]; nothing has changed then.
+    pub(super) fn replace(
+        &mut self,
+        replaced: Vec<(ListenerId, Listener)>,
+    ) -> Result<Vec<ListenerId>, ConfigError> {
+        let before = self.present.clone();
+        let mut listeners = Vec::new();
+        for (id, listener) in replaced {
+            let gone = self.present.remove(&id);
+            listeners.push((gone.is_some(), listener));
+        }
+        let mut add = |(is_known, listener): (bool, Listener)| {
+            let name = listener.name.clone().unwrap_or_default();
+            if is_known { self.add(listener) } else { Err(ConfigError::UnknownPort(name)) }
+        };
+        let added: Result<Vec<ListenerId>, ConfigError> = listeners.into_iter().map(&mut add).collect();
+        if added.is_err() {
+            self.present = before;
+        }
+        added
+    }
+
     /// The listener with this identifier.
     pub(super) fn get(&self, id: ListenerId) -> Option<&Listener> {
         self.present.get(&id).map(|(listener, _)| listener)

@@ -33,9 +33,29 @@ impl Port {
             port.listeners.remove(removed);
             Ok(())
         });
+        self.retire_lost();
+    }
+
+    /// Replaces listeners by others with the same names, which keep their PORTIDs: associations with a connection that
+    /// one of the old ones has accepted close cleanly. Returns the new identifiers.
+    ///
+    /// # Errors
+    /// A listener does not exist, or those of [`Port::add_listener`].
+    pub fn replace_listeners(
+        &mut self,
+        replaced: Vec<(ListenerId, Listener)>,
+    ) -> Result<Vec<ListenerId>, ConfigError> {
+        let ids = self.change_log(|port| port.listeners.replace(replaced))?;
+        self.retire_lost();
+        Ok(ids)
+    }
+
+    /// Ends the associations with a connection whose listener is gone.
+    fn retire_lost(&mut self) {
+        let listeners = &self.listeners;
         for subsystem in self.nvm.values_mut().chain([&mut self.discovery]) {
             for association in subsystem.associations.values_mut() {
-                association.retire_if(|listener| listener == removed, &mut self.events);
+                association.retire_if(|id| listeners.get(id).is_none(), &mut self.events);
             }
         }
     }

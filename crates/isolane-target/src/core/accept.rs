@@ -3,7 +3,7 @@
 //! One core accepts for all. With one listener per core (`SO_REUSEPORT`), the kernel would choose by a hash
 //! or by the incoming core, without regard to the number of connections.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -116,6 +116,14 @@ impl Driver {
         let listening = listening.map(|index| acceptor.listeners.push(Accepting { index, id, options }));
         // The caller may have given up.
         let _ = result.send(listening);
+    }
+
+    /// Returns copies of the listeners at these addresses.
+    pub(super) fn copy_listeners(&self, addresses: &[SocketAddr]) -> Vec<TcpListener> {
+        let is_there =
+            |socket: &&TcpListener| socket.local_addr().is_ok_and(|address| addresses.contains(&address));
+        let found = self.core.reactor.listeners().filter(is_there);
+        found.filter_map(|socket| socket.try_clone().ok()).collect()
     }
 
     /// Closes a listener.

@@ -21,6 +21,7 @@ use super::Core;
 use super::control_data::take_small_data;
 use crate::auth_requests::{AuthRequest, QueueFull};
 use crate::lane::{Authentication, Computing, Lane};
+use crate::limits::LimitReached;
 use crate::shared::Message;
 
 /// A command of authentication.
@@ -199,6 +200,9 @@ impl Core {
 
     /// Completes an Authentication Send, and unlocks or locks its queue.
     fn end_message(&mut self, lane: &mut Lane, permit: Permit) {
+        if let Err(reached) = self.count_proven(lane) {
+            return self.refuse_proven(lane, permit, reached);
+        }
         self.complete(lane, permit, Completion::success());
         let Some(association) = &mut lane.association else { return };
         let is_locked = association.is_locked();
@@ -215,6 +219,22 @@ impl Core {
         if let Some(refusal) = refusal {
             self.refuse_host(lane, &refusal.to_string());
         }
+    }
+
+    /// Counts a queue for its host, if that has just proven its identity.
+    fn count_proven(&self, lane: &Lane) -> Result<(), LimitReached> {
+        match lane.association.as_ref().filter(|it| lane.unauthenticated.is_some() && !it.is_locked()) {
+            Some(association) => self.shared.count_proven(association.id, lane.id),
+            None => Ok(()),
+        }
+    }
+
+    /// Closes a queue of a host with too many of them.
+    fn refuse_proven(&mut self, lane: &mut Lane, permit: Permit, reached: LimitReached) {
+        let host = lane.association.as_ref().map(|association| association.host.to_string());
+        self.shared.log_limit(&self.counters, lane.peer(), reached, &host.unwrap_or_default());
+        self.fail(lane, permit, Failure::Busy);
+        self.close_gracefully(lane, "its host is above a limit");
     }
 
     pub(super) fn refuse_host(&mut self, lane: &mut Lane, reason: &str) {

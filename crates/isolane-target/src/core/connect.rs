@@ -64,7 +64,8 @@ impl Core {
             return self.refuse_unauthenticated(lane, connecting);
         }
         let (command, fence) = ((&connecting.entry, &connecting.data[..]), Arc::clone(&connecting.fence));
-        match self.shared.connect(command, from, (lane.id, &lane.in_flight), fence, self.now) {
+        let queue = (lane.id, &lane.in_flight, auth.is_none());
+        match self.shared.connect(command, from, queue, fence, self.now) {
             Ok((connected, fence)) => {
                 if connected.qid == 0 {
                     log::limited!(Info, "{}: {} has connected", lane.peer(), connected.host);
@@ -92,6 +93,7 @@ impl Core {
                     auth,
                 });
                 lane.in_quota = true;
+                self.attach_memory(lane);
                 if let Some(arrival) = lane.newcomer.take() {
                     self.shared.newcomers.remove(lane.peer().ip(), arrival);
                 }

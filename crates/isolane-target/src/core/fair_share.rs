@@ -55,6 +55,11 @@ impl VolumeState {
     pub(super) fn release(&mut self, bytes: usize) {
         self.held_bytes -= bytes;
     }
+
+    #[cfg(test)]
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
 }
 
 impl Core {
@@ -66,7 +71,10 @@ impl Core {
             && lane.at_volume(position).over_share[size as usize].is_empty()
             && self.can_run(lane, &waiting)
         {
-            return self.admit(lane, waiting);
+            match self.take_limited_memory(lane, position, waiting.memory_bytes()) {
+                Ok(()) => return self.admit(lane, waiting),
+                Err(reached) => self.report_memory_limit(lane, reached),
+            }
         }
         if !lane.is_limited() {
             self.waiting.limited.push(lane.key);
@@ -91,8 +99,14 @@ impl Core {
     }
 
     /// Runs a command within its shares, or queues it for memory.
-    fn admit(&mut self, lane: &mut Lane, waiting: Waiting) {
+    fn admit(&mut self, lane: &mut Lane, mut waiting: Waiting) {
         let (position, len) = (waiting.position(), waiting.bytes_to_take());
+        if let (true, Waiting::Start { job, .. }) = (lane.memory.is_some() && len == 0, &mut waiting)
+            && job.operation == Operation::Read
+            && job.counted_bytes == 0
+        {
+            lane.count_job_memory(job, job.len);
+        }
         let at = lane.at_volume(position);
         match self.size(&waiting) {
             Size::Small if !at.over_share[Size::Large as usize].is_empty() => at.passed += 1,
@@ -150,8 +164,15 @@ impl Core {
         position: usize,
         len: usize,
     ) -> Option<Buffer> {
-        let is_spare =
+        let mut is_spare =
             self.is_within_volume(position, len, IN_CAPSULE_PARTS) && self.memory.has_available(len);
+        if is_spare && let Err(reached) = self.take_limited_memory(lane, position, len) {
+            is_spare = false;
+            // A lane that waits already was counted.
+            if !lane.paused {
+                self.report_memory_limit(lane, reached);
+            }
+        }
         // A stalled namespace does not take the guarantee from the others.
         if !is_spare
             && (lane.guaranteed_slot.is_some()
@@ -192,7 +213,8 @@ impl Core {
             (lane.moved_bytes, lane.moved_at) = (moved, self.now);
         }
         let stalled_for = self.now.saturating_duration_since(lane.moved_at);
-        if self.memory.is_short() && stalled_for >= MAX_STALL {
+        let is_short = self.memory.is_short() || lane.memory.as_ref().is_some_and(|memory| memory.is_short());
+        if is_short && stalled_for >= MAX_STALL {
             self.counters.fatal_errors.add(1);
             let bytes = stalled_bytes(lane);
             log::limited!(Warn, "{}: holds {bytes} bytes of memory without progress", lane.peer());
@@ -231,7 +253,9 @@ impl Core {
     fn admit_limited_to(&mut self, lane: &mut Lane, position: usize) {
         for size in [Size::Small, Size::Large] {
             while let Some(next) = lane.at_volume(position).over_share[size as usize].pop_front() {
-                if self.can_run(lane, &next) {
+                if self.can_run(lane, &next)
+                    && self.take_limited_memory(lane, position, next.memory_bytes()).is_ok()
+                {
                     lane.limited -= 1;
                     self.admit(lane, next);
                     continue;
@@ -246,7 +270,7 @@ impl Core {
 }
 
 /// Returns the memory that the commands of a lane hold or have reserved, in bytes.
-fn held_bytes(lane: &Lane) -> usize {
+pub(super) fn held_bytes(lane: &Lane) -> usize {
     lane.reserved_bytes + stalled_bytes(lane)
 }
 

@@ -17,6 +17,7 @@ use isolane_wire::Status;
 
 use super::{Core, Driver};
 use crate::counters::InFlight;
+use crate::fault::Fault;
 use crate::namespace::Namespaces;
 use crate::nvme_status;
 use crate::release::Release;
@@ -189,7 +190,8 @@ impl Flushes {
                 AfterFlush::Complete { .. } => namespace.has_cache,
                 // Hosts know of a failure, because their writes have failed.
                 AfterFlush::ReportShutdown(_) => {
-                    volume.failure().is_none() && shared.unflushed.has(group.changes.as_deref(), *position)
+                    let has_failed = volume.failure().is_some() || namespace.fault == Some(Fault::Fail);
+                    !has_failed && shared.unflushed.has(group.changes.as_deref(), *position)
                 }
                 AfterFlush::Shutdown | AfterFlush::Release(_) => true,
             }

@@ -4,7 +4,8 @@
 //!
 //! A command that has not started stays where it is: the state has its capsule, which the other process reads again.
 //!
-//! Invariant: taking the state changes nothing, so that a core can continue as if it had not been frozen.
+//! Invariant: taking the state changes nothing, so that a core can continue as if it had not been frozen. Until it does, no
+//! command starts.
 
 use std::collections::HashMap;
 use std::net::TcpListener;
@@ -83,6 +84,7 @@ impl Driver {
         if !std::mem::take(&mut self.core.frozen) {
             return;
         }
+        self.core.captured = false;
         self.still = None;
         self.core.authenticating.lanes.clear();
         self.core.reactor.pause_listening(false);
@@ -102,6 +104,7 @@ impl Driver {
             None => Err(Unfinished::new("the end of the target")),
             Some(unfinished) => Err(unfinished),
         };
+        self.core.captured |= state.is_ok();
         let _ = sender.send(state);
     }
 
@@ -244,6 +247,7 @@ impl Driver {
         self.bind_token(token, key);
         self.pause_if_frozen(token);
         if let Some(lane) = self.lanes.get_mut(key) {
+            self.core.attach_memory(lane);
             self.core.begin_resumed(lane, token, arriving);
         }
         Ok(())
@@ -328,7 +332,9 @@ impl Core {
     fn begin_resumed(&mut self, lane: &mut Lane, token: Token, arriving: Vec<ResumedData>) {
         if let Some(association) = &lane.association {
             let (id, qid, host) = (association.id, association.qid, association.host);
-            self.shared.add_resumed(id, qid, host, (lane.id, &lane.in_flight, lane.conn.queue_entries()));
+            let entries = lane.conn.queue_entries();
+            let queue = (lane.id, &lane.in_flight, entries, !association.is_locked());
+            self.shared.add_resumed(id, qid, host, queue);
             if let Err(error) = self.configure_socket(token) {
                 log::limited!(Warn, "{}: cannot serve the connection: {error}", lane.peer());
                 return self.close(lane, "its socket rejects an option");

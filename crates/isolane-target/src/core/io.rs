@@ -133,6 +133,7 @@ impl Core {
         if !fua
             && !self.is_fenced(lane, position)
             && namespace.limiter.is_none()
+            && lane.memory.is_none()
             && Size::of(len) == Size::Small
             && let Some(payload) = namespace.volume.try_read(lba, blocks, &mut self.memory.pool)
         {
@@ -191,7 +192,8 @@ impl Core {
     #[inline]
     fn is_fenced(&self, lane: &Lane, position: usize) -> bool {
         lane.association.as_ref().is_some_and(|association| association.fence.is_some())
-            || self.has_orphans && self.volumes[position].fence.is_some()
+            || self.has_orphans
+                && (self.volumes[position].fence.is_some() || self.namespaces.at(position).fault.is_some())
     }
 
     /// Counts a command that completes in the receive that delivered it.

@@ -27,6 +27,9 @@ impl Core {
         }
         let is_held = lane.is_held(&job);
         if is_held || self.has_orphans && self.is_behind_orphan(&job) {
+            if !is_held && self.fails(&job) {
+                return self.fail_on_purpose(lane, job, request);
+            }
             self.count(lane, &mut job);
             job.there_since.get_or_insert(self.now);
             if !job.timeline.is_in(Stage::Blocks) {
@@ -36,7 +39,8 @@ impl Core {
             return row.push_back(Waiting::Start { lane: lane.key, job, request });
         }
         job.reserved = job.bytes_to_take(&request);
-        if job.reserved > 0 || self.is_long_read(&job) {
+        let is_limited = lane.memory.is_some() && job.operation == Operation::Read;
+        if job.reserved > 0 || is_limited || self.is_long_read(&job) {
             self.count(lane, &mut job);
             return self.enter(lane, Waiting::Start { lane: lane.key, job, request });
         }
@@ -99,11 +103,14 @@ impl Core {
             job.counted = true;
             lane.begin(job.volatile);
             self.volumes[job.position].hold(job.data_bytes);
+            if lane.memory.is_some() {
+                lane.count_job_memory(job, job.data_bytes);
+            }
         }
     }
 
     /// Completes the command.
-    fn finish(&mut self, lane: &mut Lane, mut job: Job, outcome: Outcome) {
+    pub(super) fn finish(&mut self, lane: &mut Lane, mut job: Job, outcome: Outcome) {
         if let (Ok(_), Some(next), true) = (&outcome, job.then.take(), lane.is_open() && job.permit.is_some())
         {
             return self.start(lane, job, next);
@@ -122,6 +129,7 @@ impl Core {
         }
         if counted {
             self.volumes[position].release(job.data_bytes);
+            lane.job_bytes -= job.counted_bytes;
             self.end(lane, volatile);
         }
         let Some(permit) = permit else { return self.drop_result(position, operation, outcome) };

@@ -28,6 +28,10 @@ impl Driver {
                 self.close_listener(id);
                 drop(closed);
             }
+            Message::CopyListeners { addresses, copies } => {
+                // The caller may have given up.
+                let _ = copies.send(self.copy_listeners(&addresses));
+            }
             Message::AsyncEvents { lane } => {
                 self.with_lane(lane, |core, lane| core.complete_async_events(lane))
             }
@@ -61,6 +65,7 @@ impl Driver {
                 self.core.releasing.push(release);
                 self.release_unused();
             }
+            Message::MemoryLimits(limits) => self.set_memory_limits(limits),
             Message::Describe(sender) => self.describe_lanes(&sender),
             Message::Freeze { patience, still } => self.begin_freeze(patience, still),
             Message::TakeState(sender) => self.send_state(&sender),

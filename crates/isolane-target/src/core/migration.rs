@@ -262,8 +262,12 @@ impl Driver {
         let key = self.lanes.insert_with_key(|key| {
             (lane.key, lane.token) = (key, added.as_ref().ok().copied());
             self.core.number_host(&mut lane);
+            lane.memory = None;
             *lane
         });
+        if let Some(lane) = self.lanes.get_mut(key) {
+            self.core.attach_memory(lane);
+        }
         self.migrated_in.insert(id, key);
         match added {
             Ok(token) => {

@@ -50,12 +50,14 @@ mod connect;
 mod control_data;
 mod describe;
 mod fair_share;
+mod fault;
 mod fence;
 mod flush;
 mod freeze;
 mod io;
 mod job;
 mod mailbox;
+mod memory_limit;
 mod migration;
 mod namespaces;
 mod nested;
@@ -66,6 +68,8 @@ mod retire;
 mod send;
 mod slow;
 mod stalled;
+#[cfg(test)]
+mod stepping;
 mod timer;
 mod unauthenticated;
 mod waiting;
@@ -98,11 +102,13 @@ use crate::counters::CoreCounters;
 use crate::error::ShutdownReport;
 use crate::lane::Lane;
 use crate::memory_budget::{MemoryBudget, pool_pages};
+use crate::memory_limits::MemoryLimits;
 use crate::namespace::Namespaces;
 use crate::observed::{Observer, Phase};
 use crate::release::Release;
 use crate::shared::{Message, Shared};
 use crate::slab::{LaneId, Slab, SlabKey};
+use crate::stall_times::StallTimes;
 use crate::work::FileWork;
 
 /// State of one core, except its lanes.
@@ -114,6 +120,10 @@ pub(crate) struct Core {
     counters: Arc<CoreCounters>,
     reactor: Reactor,
     memory: MemoryBudget,
+    /// Limits of memory, if there are any.
+    memory_limits: Option<Arc<MemoryLimits>>,
+    /// Lanes with such limits that hold memory.
+    metered: Vec<SlabKey>,
     now: Instant,
     /// Maximum number of bytes that this turn receives from one lane.
     max_receive_bytes: usize,
@@ -133,6 +143,8 @@ pub(crate) struct Core {
     stopping: bool,
     /// Lanes are not read, and no deadline is checked.
     frozen: bool,
+    /// Its state was taken: no command starts, so that another process can continue them all.
+    captured: bool,
     authenticating: freeze::Authenticating,
     /// Lanes that may have ended.
     ended: Vec<SlabKey>,
@@ -143,8 +155,8 @@ pub(crate) struct Core {
     volumes: Vec<VolumeState>,
     /// Commands of namespaces that are offline.
     held: Vec<HeldCommand>,
-    /// Limit of their wait, and of all commands at volumes.
-    answer_within: Duration,
+    /// Limits of their wait, and of all commands at volumes, as of the last tick.
+    times: StallTimes,
     answers: Answers,
     /// A volume can have orphans: commands look for them.
     has_orphans: bool,
@@ -192,6 +204,7 @@ impl Driver {
             cells.sleeps.get_or_init(|| reactor.sleep_times());
         }
         let observer = Observer::new(config.observe, cells);
+        let memory_limits = shared.memory_limits.lock().clone();
         let mut core = Core {
             index,
             counters: Arc::clone(&shared.counters[index]),
@@ -199,8 +212,10 @@ impl Driver {
             memory: MemoryBudget::new(Pool::new(pool_pages(config.max_pool_pages))),
             volumes: (0..namespaces.end()).map(|_| VolumeState::default()).collect(),
             namespaces,
+            memory_limits,
+            metered: Vec::new(),
             held: Vec::new(),
-            answer_within: config.answer_within,
+            times: config.stall_times(),
             answers: Answers::default(),
             has_orphans: false,
             releasing: Vec::new(),
@@ -218,6 +233,7 @@ impl Driver {
             acks: AckSampler::new(config.acks),
             stopping: false,
             frozen: false,
+            captured: false,
             authenticating: freeze::Authenticating::default(),
             ended: Vec::new(),
             flushes: Flushes::default(),
@@ -279,6 +295,7 @@ impl Driver {
         // A host can reuse a queue ID as soon as it sees the end of the connection.
         self.reap();
         self.send_dirty();
+        self.settle_memory();
         self.core.parts.drive(&mut self.core.reactor, self.core.now);
         self.core.hand_over_submitted();
         self.poll_migrations();
@@ -298,6 +315,9 @@ impl Driver {
 
     fn poll_slow_path(&mut self) {
         self.core.observer.enter(Phase::Volume);
+        if self.core.captured {
+            return self.core.run_nested();
+        }
         self.retry_over_limit();
         self.retry_waiting();
         // Before the commands: a buffered file runs one flush at a time, and theirs could always be first.
@@ -354,7 +374,7 @@ impl Driver {
     /// Returns the latest start of the next turn.
     fn deadline(&self) -> Option<Instant> {
         let Core { nested, parts, acks, waiting, .. } = &self.core;
-        let over_limit = waiting.over_limit.deadline();
+        let over_limit = waiting.over_limit.deadline().filter(|_| !self.core.captured);
         let deadlines =
             [self.lane_deadline(), nested.deadline(), parts.deadline(), acks.deadline(), over_limit];
         deadlines.into_iter().flatten().min()

@@ -22,6 +22,9 @@ impl Core {
     fn take_namespaces(&mut self, next: Arc<Namespaces>) {
         let before = std::mem::replace(&mut self.namespaces, next);
         self.waiting.over_limit.try_all(self.now);
+        // A fault can have come, or gone.
+        self.has_orphans |= self.namespaces.has_faults();
+        self.waiting.retry_behind();
         let end = self.namespaces.end().max(before.end());
         self.volumes.resize_with(end, VolumeState::default);
         for position in 0..end {

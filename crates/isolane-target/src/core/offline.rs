@@ -21,17 +21,17 @@ pub(super) struct HeldCommand {
     permit: Permit,
     subsystem: SubsystemId,
     nsid: u32,
-    until: Instant,
+    since: Instant,
 }
 
 impl Core {
     /// Holds a command of a namespace that is offline.
     pub(super) fn hold_offline(&mut self, lane: &mut Lane, permit: Permit) {
-        let (nsid, until) = (lane.conn.entry(&permit).nsid, self.now + self.answer_within);
+        let (nsid, since) = (lane.conn.entry(&permit).nsid, self.now);
         let subsystem = lane.association.as_ref().map(|association| association.id.subsystem);
         match subsystem.filter(|_| lane.is_open()) {
             Some(subsystem) => {
-                self.held.push(HeldCommand { lane: lane.key, permit, subsystem, nsid, until });
+                self.held.push(HeldCommand { lane: lane.key, permit, subsystem, nsid, since });
             }
             None => self.fail(lane, permit, Failure::Offline),
         }
@@ -58,9 +58,10 @@ impl Core {
 impl Driver {
     /// Fails the held commands that are due, or all if another process is to continue. Called in each tick.
     pub(super) fn fail_held(&mut self) {
-        let (now, frozen) = (self.core.now, self.core.frozen);
+        let (now, frozen, limit) = (self.core.now, self.core.frozen, self.core.times.answer_within);
         let (due, held) = std::mem::take(&mut self.core.held).into_iter().partition(|held| {
-            frozen || held.until <= now || !self.core.namespaces.is_offline(held.subsystem, held.nsid)
+            let is_late = now.saturating_duration_since(held.since) >= limit;
+            frozen || is_late || !self.core.namespaces.is_offline(held.subsystem, held.nsid)
         });
         self.core.held = held;
         for HeldCommand { lane, permit, subsystem, nsid, .. } in due {

@@ -4,6 +4,9 @@
 //! The first command of each queue takes its share once it is due. A write whose data the host has yet to send waits
 //! before the data is requested, so the limit slows the host, and uses no memory.
 //!
+//! A command that still waits after [`answer_within`](crate::TargetConfig::answer_within) is answered, so that its host
+//! repeats it before it gives up. It has not begun, so it leaves no orphan.
+//!
 //! Invariant: a command takes its share once, and waits behind no command of another namespace.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -81,9 +84,14 @@ impl OverLimit {
 
     /// Removes the commands of one lane.
     pub(super) fn extract_for(&mut self, lane: SlabKey) -> Vec<Waiting> {
+        self.extract(|waiting| waiting.lane() == lane)
+    }
+
+    /// Removes the commands that `is_removed` selects, those of a namespace together.
+    fn extract(&mut self, is_removed: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
         let mut removed = Vec::new();
         for queue in self.namespaces.values_mut().flat_map(|one| &mut one.queues) {
-            removed.extend(Waiting::extract_from(queue, |waiting| waiting.lane() == lane));
+            removed.extend(Waiting::extract_from(queue, &is_removed));
         }
         removed
     }
@@ -166,6 +174,21 @@ impl Core {
     }
 }
 
+impl Core {
+    /// Logs commands that were answered while they waited; the volume is not to blame.
+    fn log_over_limit(&mut self, position: usize, count: usize) {
+        let volume = &mut self.volumes[position];
+        volume.answered -= count;
+        let (name, within) = (self.namespaces.at(position).volume.name(), self.times.answer_within);
+        log::limited!(
+            by volume.log,
+            Warn,
+            "{name}: the limits of its namespace have held {count} commands for {within:?}; their hosts were told to \
+             repeat them: raise qos, or let the hosts send less at a time"
+        );
+    }
+}
+
 impl Driver {
     /// Continues the commands that have their shares, a bounded number of each namespace.
     pub(super) fn retry_over_limit(&mut self) {
@@ -185,10 +208,23 @@ impl Driver {
         }
     }
 
+    /// Answers the commands that have waited for too long. Called in each tick.
+    pub(super) fn answer_over_limit(&mut self) {
+        let core = &mut self.core;
+        let mut over_limit = std::mem::take(&mut core.waiting.over_limit);
+        let late = over_limit.extract(|waiting| core.is_over_limit_late(waiting));
+        core.waiting.over_limit = over_limit;
+        let mut answered = BTreeMap::<usize, usize>::new();
+        for waiting in late {
+            let Some(lane) = self.lanes.get_mut(waiting.lane()) else { unreachable!("{LANE_REMOVED_EARLY}") };
+            *answered.entry(waiting.position()).or_default() += usize::from(lane.is_open());
+            core.cancel(lane, waiting, false);
+        }
+        answered.into_iter().for_each(|(position, count)| core.log_over_limit(position, count));
+    }
+
     fn continue_over_limit(&mut self, waiting: Waiting) {
-        let Some(lane) = self.lanes.get_mut(waiting.lane()) else {
-            unreachable!("a lane was removed before its last command")
-        };
+        let Some(lane) = self.lanes.get_mut(waiting.lane()) else { unreachable!("{LANE_REMOVED_EARLY}") };
         match waiting {
             Waiting::Start { mut job, request, .. } => {
                 // Its age counts from its start at the volume.
@@ -218,3 +254,4 @@ fn was_requested(lane: &Lane, job: &Job) -> bool {
 
 /// Commands of one namespace that one turn continues.
 const COMMANDS_PER_TURN: usize = 64;
+pub(super) const LANE_REMOVED_EARLY: &str = "a lane was removed before its last command";

@@ -84,7 +84,7 @@ impl Driver {
             let since = commands.and_then(|commands| commands.oldest_there);
             let slow = &mut self.core.volumes[position].slow;
             slow.is_stalled = since
-                .is_some_and(|since| now.saturating_duration_since(since) >= self.core.shared.stall_after);
+                .is_some_and(|since| now.saturating_duration_since(since) >= self.core.times.stall_after);
             (slow.is_shown, slow.age) = (age.is_some(), age);
             if let Some(text) = self.core.volumes[position].slow.check(commands, now) {
                 log::warn!("{}: {text}", self.core.namespaces.at(position).volume.name());

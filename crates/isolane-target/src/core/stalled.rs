@@ -35,11 +35,14 @@ pub(super) struct Answers {
 }
 
 impl Core {
-    /// Returns `true` if a command must wait for orphans of its namespace: they overlap, or there are too many.
+    /// Returns `true` if a command must wait for orphans of its namespace: they overlap, or there are too many. A fault holds
+    /// all commands.
     #[cold]
     pub(super) fn is_behind_orphan(&self, job: &Job) -> bool {
         let volume = &self.volumes[job.position];
-        volume.orphans >= MAX_ORPHANS || volume.fence.as_ref().is_some_and(|fence| fence.holds(job.blocks))
+        self.is_faulty(job)
+            || volume.orphans >= MAX_ORPHANS
+            || volume.fence.as_ref().is_some_and(|fence| fence.holds(job.blocks))
     }
 
     /// Commands at this position follow the orphans of the fence from now on.
@@ -140,11 +143,11 @@ impl Core {
     /// Returns `true` for a late command. Time that it waited for memory or for a limit counts only once its volume has
     /// had time for it.
     fn is_late(&self, job: &Job) -> bool {
-        let volume_time = self.answer_within.min(self.shared.stall_after);
+        let volume_time = self.times.answer_within.min(self.times.stall_after);
         let is_there = |since: Instant| self.now.saturating_duration_since(since) >= volume_time;
         job.permit.is_some()
             && job.there_since.is_some_and(is_there)
-            && self.age(job.started, &job.timeline) >= self.answer_within
+            && self.age(job.started, &job.timeline) >= self.times.answer_within
     }
 
     /// Returns `true` for a waiting command that must be answered now. One that waits for memory can wait for other
@@ -154,11 +157,19 @@ impl Core {
             return false;
         }
         match waiting {
-            Waiting::Data { since, timeline, .. } => self.age(*since, timeline) >= self.answer_within,
+            Waiting::Data { since, timeline, .. } => self.age(*since, timeline) >= self.times.answer_within,
             Waiting::Start { job, .. } if is_for_memory => {
-                job.permit.is_some() && self.age(job.started, &job.timeline) >= self.answer_within
+                job.permit.is_some() && self.age(job.started, &job.timeline) >= self.times.answer_within
             }
             Waiting::Start { job, .. } => self.is_late(job),
+        }
+    }
+
+    /// Returns `true` for a command over the limits of its namespace that must be answered now.
+    pub(super) fn is_over_limit_late(&self, waiting: &Waiting) -> bool {
+        match waiting {
+            Waiting::Data { since, timeline, .. } => self.age(*since, timeline) >= self.times.answer_within,
+            Waiting::Start { job, .. } => self.age(job.started, &job.timeline) >= self.times.answer_within,
         }
     }
 
@@ -189,7 +200,8 @@ impl Core {
         for volume in &mut self.volumes {
             volume.fence.take_if(|fence| fence.is_over());
         }
-        self.has_orphans = self.volumes.iter().any(|volume| volume.orphans > 0 || volume.fence.is_some());
+        let is_needed = self.volumes.iter().any(|volume| volume.orphans > 0 || volume.fence.is_some());
+        self.has_orphans = is_needed || self.namespaces.has_faults();
     }
 
     fn log_answered(&mut self) {
@@ -197,7 +209,7 @@ impl Core {
             self.volumes.iter_mut().enumerate().filter(|(_, volume)| volume.answered > 0)
         {
             let (count, limit) = (std::mem::take(&mut volume.answered), &volume.log);
-            let (name, within) = (self.namespaces.at(position).volume.name(), self.answer_within);
+            let (name, within) = (self.namespaces.at(position).volume.name(), self.times.answer_within);
             log::limited!(
                 by limit,
                 Warn,
@@ -211,10 +223,11 @@ impl Driver {
     /// Answers the commands that are late. Called in each tick, after the watch.
     pub(super) fn answer_late(&mut self) {
         self.send_answers();
+        self.answer_over_limit();
         if self.core.has_orphans {
             self.core.forget_fences();
         }
-        let limit = self.core.answer_within.min(self.core.shared.stall_after);
+        let limit = self.core.times.answer_within.min(self.core.times.stall_after);
         if self.core.volumes.iter().any(|volume| volume.slow.age >= Some(limit)) {
             self.prepare_answers();
             self.answer_waiting();
@@ -258,6 +271,7 @@ impl Driver {
             if lane.guaranteed_slot == Some(permit.slot()) {
                 (lane.guaranteed_slot, job.holds_guarantee) = (Some(NO_SLOT), true);
             }
+            lane.discount_job_memory(job);
             let (position, mark) = (job.position, job.failed_mark(core.namespaces.at(job.position)));
             core.add_mark(lane, mark);
             core.answer(lane, position, permit);

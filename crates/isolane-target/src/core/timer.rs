@@ -10,6 +10,7 @@ impl Driver {
             return;
         }
         self.next_tick = self.core.now + TICK;
+        self.core.times = self.core.shared.stall_times.present();
         let mut newcomers_left = NEWCOMERS_PER_TICK;
         self.lanes.values_mut().for_each(|lane| self.core.check_deadlines(lane, &mut newcomers_left));
         self.watch_commands();

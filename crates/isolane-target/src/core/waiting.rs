@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use isolane_observe::stage::{Operation, Stage};
 use isolane_volume::Request;
 
-use super::over_limit::OverLimit;
+use super::over_limit::{LANE_REMOVED_EARLY, OverLimit};
 use super::{Core, Driver};
 use crate::lane::Lane;
 use crate::memory_budget::MemoryBudget;
@@ -174,6 +174,7 @@ impl Core {
             Waiting::Data { permit, position, .. } => self.answer(lane, position, permit),
             Waiting::Start { mut job, request, .. } => {
                 self.volumes[job.position].release(job.data_bytes);
+                lane.job_bytes -= job.counted_bytes;
                 if let Request::Write { data, .. } = request {
                     self.memory.pool.recycle_buffer(data);
                 }
@@ -295,6 +296,5 @@ impl Driver {
 }
 
 pub(super) const ONLY_STARTS: &str = "only commands to start wait for a fence";
-const LANE_REMOVED_EARLY: &str = "a lane was removed before its last command";
 /// Number of commands of each queue that one turn retries.
 const RETRIES_PER_TURN: usize = 64;

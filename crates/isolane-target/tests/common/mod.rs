@@ -244,6 +244,11 @@ impl MockHost {
         }
     }
 
+    /// The CID of the next command.
+    pub fn next_cid(&self) -> u16 {
+        self.next_cid
+    }
+
     /// Gives this CID to the next command.
     pub fn reuse_cid(&mut self, cid: u16) {
         self.next_cid = cid;

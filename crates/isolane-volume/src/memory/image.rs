@@ -18,8 +18,6 @@ use rustix::fs::{
 use rustix::io::{Errno, preadv, pwritev};
 use uuid::Uuid;
 
-use super::MemoryVolume;
-
 /// A copy of a memory volume that follows its changes.
 #[derive(Debug)]
 pub struct MemoryCopy {
@@ -58,9 +56,9 @@ impl MemoryCopy {
     ///
     /// # Errors
     /// If the system has no memory for it. The copy is unusable then.
-    pub fn update(&self, volume: &MemoryVolume) -> io::Result<()> {
+    pub fn update(&self, volume: &PageTable) -> io::Result<()> {
         let mut run = Run { file: &self.file, first: 0, pages: Vec::with_capacity(MAX_RUN) };
-        volume.pages.update_copy(&self.copied, |index, page| run.add(index, page))?;
+        volume.update_copy(&self.copied, |index, page| run.add(index, page))?;
         run.write()
     }
 }

@@ -58,6 +58,35 @@ pub struct ReadOnly {
     pub read_only: bool,
 }
 
+/// A fault of a namespace, for tests.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetFault {
+    /// The fault.
+    pub fault: FaultKind,
+}
+
+/// Kind of a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum FaultKind {
+    /// Commands are held, as by a volume that does not complete them.
+    Stall,
+    /// Changes and Flush fail, as after a failed sync.
+    Fail,
+    /// None.
+    Clear,
+}
+
+/// The fault of a namespace.
+#[derive(Serialize, JsonSchema)]
+pub struct Faulty {
+    /// Namespace ID.
+    pub nsid: u32,
+    /// The fault.
+    pub fault: FaultKind,
+}
+
 /// No options.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -199,6 +228,8 @@ pub struct NamespaceEntry {
     /// Maximum speeds per second.
     #[schemars(with = "Option<std::collections::BTreeMap<String, u64>>")]
     pub qos: Option<Value>,
+    /// A fault that an operator has set: `stall` or `fail`.
+    pub fault: Option<FaultKind>,
 }
 
 /// A change whose operation is still at its volume.
@@ -261,6 +292,15 @@ pub struct Protected {
     pub read_only: bool,
 }
 
+/// The configuration of a running target.
+#[derive(Serialize, JsonSchema)]
+pub struct RunningConfig {
+    /// Path of its file; none if it was started with volumes.
+    pub file: Option<PathBuf>,
+    /// Text of a file with which another target would serve the same.
+    pub text: String,
+}
+
 /// Changes that were made, or would be.
 #[derive(Serialize, JsonSchema)]
 pub struct AppliedChanges {
@@ -288,6 +328,8 @@ pub struct ProgramInfo {
     pub version: &'static str,
     /// Process ID.
     pub pid: u32,
+    /// Path of its configuration file, if it was started with one.
+    pub file: Option<PathBuf>,
 }
 
 /// All connections.

@@ -8,9 +8,9 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::json;
 
 use super::bodies::{
-    Add, AppliedChanges, Apply, Closed, ConnectionList, Disconnect, DisconnectedCount, Edits, LogLevel,
-    NamespaceList, NoOptions, Open, Opened, ProgramInfo, Protected, ReadOnly, Replace, Resize, Resized,
-    Upgrade,
+    Add, AppliedChanges, Apply, Closed, ConnectionList, Disconnect, DisconnectedCount, Edits, Faulty,
+    LogLevel, NamespaceList, NoOptions, Open, Opened, ProgramInfo, Protected, ReadOnly, Replace, Resize,
+    Resized, RunningConfig, SetFault, Upgrade,
 };
 
 /// Returns the schema of a body.
@@ -144,6 +144,13 @@ fn general() -> Vec<Route> {
             &[],
         ),
         route(
+            ("GET", "/v1/config"),
+            "The configuration that the target serves now, as a file of it",
+            None,
+            ok::<RunningConfig>(),
+            &[409],
+        ),
+        route(
             ("POST", "/v1/config/apply"),
             "Makes the target what the text of a configuration file describes",
             body::<Apply>(),
@@ -269,6 +276,13 @@ fn namespaces(all: &str) -> Vec<Route> {
             "Rejects writes, or accepts them again",
             body::<ReadOnly>(),
             ok::<Protected>(),
+            &[400, 404, 409],
+        ),
+        route(
+            ("POST", &one("/fault")),
+            "Stalls or fails the namespace on purpose, or ends that, to test hosts and monitoring",
+            body::<SetFault>(),
+            ok::<Faulty>(),
             &[400, 404, 409],
         ),
     ]
