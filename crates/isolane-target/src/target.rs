@@ -2,7 +2,7 @@
 //!
 //! Starts one thread per core; all other work is in [`core`](crate::core).
 
-mod freeze;
+pub(crate) mod freeze;
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};

@@ -65,7 +65,7 @@ impl Core {
                     timeline.enter(Stage::Batch, lane.received_at);
                     self.on_io_data(lane, permit, position, buffer, timeline);
                 }
-                None => self.fail(lane, permit, Failure::Internal),
+                None => self.on_resumed_data(lane, permit, buffer),
             },
             // The target requests only the data of a Connect, of an Authentication Send, and of commands that take
             // data.

@@ -69,6 +69,19 @@ impl Core {
         self.run_with_data(lane, permit, position, command, buffer, Some(timeline));
     }
 
+    /// Handles the data of a command that another process has received, and whose namespace had no volume when this one
+    /// continued the connection.
+    #[cold]
+    pub(super) fn on_resumed_data(&mut self, lane: &mut Lane, permit: Permit, buffer: Buffer) {
+        match self.find(lane.association.as_ref(), lane.conn.entry(&permit)) {
+            Ok(position) => {
+                let timeline = Timeline::new(lane.received_at);
+                self.on_io_data(lane, permit, position, buffer, timeline);
+            }
+            Err(status) => self.refuse_data(lane, permit, buffer, status),
+        }
+    }
+
     fn run_with_data(
         &mut self,
         lane: &mut Lane,

@@ -4,6 +4,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use isolane_proto::subsystem::ListenerId;
+use isolane_reactor::mailbox;
 
 use super::Driver;
 
@@ -19,6 +20,20 @@ impl Driver {
         let now = self.core.now;
         self.next_tick = if is_tick_due { now } else { now + NEVER };
         self.turn().expect("the reactor works");
+    }
+
+    /// Runs a turn that receives from sockets while messages of other cores are on their way.
+    pub(crate) fn step_before_messages(&mut self) {
+        let (_, none) = mailbox::unbounded(self.core.reactor.waker());
+        let messages = std::mem::replace(&mut self.mailbox, none);
+        self.step(false);
+        self.mailbox = messages;
+    }
+
+    /// Ends the core after it has left its connections to another one.
+    pub(crate) fn end(mut self) {
+        assert!(self.is_finished(), "the core has left");
+        let _ = self.finish();
     }
 
     /// Returns a description of the commands that this core has, or an empty text.

@@ -47,9 +47,14 @@ fn late_writes_never_pass_later_commands() {
         changes,
         closed_volumes,
         lost_connections,
+        upgrades,
+        refused_upgrades,
     } = sum;
-    let counts = [reads, writes, not_ready, orphans, changes, closed_volumes, lost_connections];
-    assert!(seeds < 100 || counts.iter().all(|count| *count as u64 > seeds) && unknown + failed > 0);
+    let counts =
+        [reads, writes, not_ready, orphans, changes, closed_volumes, lost_connections, refused_upgrades];
+    assert!(
+        seeds < 100 || counts.iter().all(|count| *count as u64 > seeds) && unknown + failed + upgrades > 0
+    );
 }
 
 #[test]

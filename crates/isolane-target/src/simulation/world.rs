@@ -2,6 +2,7 @@
 
 mod commands;
 mod connections;
+mod upgrade;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
@@ -25,6 +26,7 @@ use crate::core::Driver;
 use crate::namespace::Namespaces;
 use crate::release::Release;
 use crate::shared::{Message, Shared};
+use crate::target::freeze::Resumed;
 use crate::target::port_config;
 
 /// The target, its hosts, and its volumes.
@@ -32,8 +34,10 @@ pub(super) struct World {
     rng: Rng,
     seed: u64,
     time: u64,
+    config: TargetConfig,
     shared: Arc<Shared>,
     drivers: Vec<Driver>,
+    is_frozen: bool,
     listener: TcpListener,
     address: SocketAddr,
     hosts: Vec<Host>,
@@ -107,6 +111,8 @@ pub(super) struct Statistics {
     pub changes: usize,
     pub closed_volumes: usize,
     pub lost_connections: usize,
+    pub upgrades: usize,
+    pub refused_upgrades: usize,
 }
 
 impl Statistics {
@@ -120,6 +126,8 @@ impl Statistics {
         self.changes += other.changes;
         self.closed_volumes += other.closed_volumes;
         self.lost_connections += other.lost_connections;
+        self.upgrades += other.upgrades;
+        self.refused_upgrades += other.refused_upgrades;
     }
 }
 
@@ -133,28 +141,16 @@ impl World {
         (config.stall_after, config.answer_within) = Default::default();
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let table = Namespaces::new(&config.subsystems);
-        let limits = (64, 64);
-        let port = Port::new(port_config(&config, &[address], &table, limits.0)).expect("a valid port");
-        let reactor = || {
-            let spin = config.spin;
-            Reactor::new(ReactorConfig { io: IoChoice::Epoll, mode: Mode::Sleep, spin, core: None })
-        };
-        let reactors: Vec<Reactor> = (0..CORES).map(|_| reactor().expect("epoll")).collect();
-        let wakers = reactors.iter().map(Reactor::waker);
-        let (shared, mailboxes) = Shared::new(&config, port, table, wakers, limits);
-        let drivers = reactors.into_iter().zip(mailboxes).enumerate().map(|(index, (reactor, mailbox))| {
-            let shared = (Arc::clone(&shared), shared.namespaces());
-            Driver::new((index, None), shared, reactor, mailbox, None, &config)
-        });
-        let drivers = drivers.collect();
+        let (shared, drivers) = start(&config, address, None);
         let (release, released) = mpsc::channel();
         let mut world = World {
             rng: Rng::with_seed(seed),
             seed,
             time: 1,
+            config,
             shared,
             drivers,
+            is_frozen: false,
             listener,
             address,
             hosts: Vec::new(),
@@ -203,6 +199,7 @@ impl World {
             950..960 => self.change(),
             960..968 => self.lose_queue(),
             968..970 => self.lose_host(),
+            970..975 => self.upgrade(),
             _ => self.receive_all(),
         }
     }
@@ -214,10 +211,19 @@ impl World {
     }
 
     fn turn(&mut self, core: usize, is_tick_due: bool) {
-        self.drivers[core].step(is_tick_due);
+        let has_messages = is_tick_due || self.rng.u8(..4) > 0;
+        if has_messages {
+            self.drivers[core].step(is_tick_due);
+        } else {
+            self.drivers[core].step_before_messages();
+        }
         self.hosts.iter_mut().flat_map(|host| &mut host.queues).for_each(|queue| queue.conn.drain());
-        self.free_released();
-        self.settle_lost(core);
+        if !self.is_frozen {
+            self.free_released();
+        }
+        if has_messages {
+            self.settle_lost(core);
+        }
     }
 
     /// Gives each core some turns.
@@ -381,9 +387,10 @@ impl World {
             !queues
                 .any(|queue| queue.pending.values().any(|one| served.contains(&one.nsid) && !one.was_absent))
         });
-        (0..CORES).for_each(|core| self.turn(core, true));
+        // Commands of namespaces without a volume end in ticks.
         self.until("all commands complete", |world| {
             world.work();
+            (0..CORES).for_each(|core| world.turn(core, true));
             world.hosts.iter().flat_map(|host| &host.queues).all(|queue| queue.pending.is_empty())
         });
         self.until("all volumes are closed", |world| {
@@ -397,6 +404,11 @@ impl World {
             world.lost.is_empty()
         });
         self.read_everything();
+        self.until("all operations end", |world| {
+            world.work();
+            (0..CORES).for_each(|core| world.turn(core, true));
+            world.drivers.iter().all(|driver| driver.unfinished_work().is_empty())
+        });
         (0..CORES).for_each(|core| self.turn(core, true));
         for (core, driver) in self.drivers.iter().enumerate() {
             assert_eq!(driver.unfinished_work(), "", "seed {}", self.seed);
@@ -435,6 +447,33 @@ impl World {
             world.hosts.iter().flat_map(|host| &host.queues).all(|queue| queue.pending.is_empty())
         });
     }
+}
+
+/// Starts the cores of a target, which continues another one if there is a state.
+fn start(
+    config: &TargetConfig,
+    address: SocketAddr,
+    resumed: Option<Resumed<'_>>,
+) -> (Arc<Shared>, Vec<Driver>) {
+    let mut table = Namespaces::new(&config.subsystems);
+    resumed.iter().for_each(|resumed| resumed.restore(config, &mut table));
+    let limits = (64, 64);
+    let mut port = Port::new(port_config(config, &[address], &table, limits.0)).expect("a valid port");
+    resumed.iter().for_each(|resumed| resumed.resume(&mut port).expect("a valid state"));
+    let reactor = || {
+        let spin = config.spin;
+        Reactor::new(ReactorConfig { io: IoChoice::Epoll, mode: Mode::Sleep, spin, core: None })
+    };
+    let reactors: Vec<Reactor> = (0..CORES).map(|_| reactor().expect("epoll")).collect();
+    let wakers = reactors.iter().map(Reactor::waker);
+    let (shared, mailboxes) = Shared::new(config, port, table, wakers, limits);
+    let drivers = reactors.into_iter().zip(mailboxes).enumerate().map(|(index, (reactor, mailbox))| {
+        let shared = (Arc::clone(&shared), shared.namespaces());
+        Driver::new((index, None), shared, reactor, mailbox, None, config)
+    });
+    let drivers = drivers.collect();
+    resumed.into_iter().for_each(|resumed| resumed.post_lanes(&shared));
+    (shared, drivers)
 }
 
 const NQN: &str = "nqn.2014-08.org.example:simulated";

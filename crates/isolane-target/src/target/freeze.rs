@@ -125,21 +125,26 @@ impl Target {
         let wait = deadline.saturating_duration_since(Instant::now()).max(REPLY_TIMEOUT);
         let cores = collect(&replies, self.threads.len(), wait).ok_or(None)?;
         let cores = cores.into_iter().collect::<Result<Vec<CoreState>, _>>()?;
-        let port = self.shared.control(|port| port.freeze(Instant::now()));
-        let port = port.ok_or_else(|| Unfinished::new("the end of an association"))?;
-        let table = self.shared.namespaces();
-        let subsystems = self.shared.control(|port| port.subsystem_names());
-        let tables = subsystems.iter().map(|(id, nqn)| TableState::of(&table, *id, nqn)).collect();
-        let (mut listeners, mut lanes) = (Vec::new(), Vec::new());
-        for core in cores {
-            listeners.extend(core.listeners);
-            lanes.extend(core.lanes);
-        }
-        let content = Content { port, tables, listeners, lanes };
-        // A queue connects or ends between two of the replies.
-        content.check().map_err(|_| Unfinished::new("a connection"))?;
-        Ok(content)
+        Ok(content_of(&self.shared, cores)?)
     }
+}
+
+/// Returns the state of a target with frozen cores.
+pub(crate) fn content_of(shared: &Shared, cores: Vec<CoreState>) -> Result<Content, Unfinished> {
+    let port = shared.control(|port| port.freeze(Instant::now()));
+    let port = port.ok_or_else(|| Unfinished::new("the end of an association"))?;
+    let table = shared.namespaces();
+    let subsystems = shared.control(|port| port.subsystem_names());
+    let tables = subsystems.iter().map(|(id, nqn)| TableState::of(&table, *id, nqn)).collect();
+    let (mut listeners, mut lanes) = (Vec::new(), Vec::new());
+    for core in cores {
+        listeners.extend(core.listeners);
+        lanes.extend(core.lanes);
+    }
+    let content = Content { port, tables, listeners, lanes };
+    // A queue connects or ends between two of the replies.
+    content.check().map_err(|_| Unfinished::new("a connection"))?;
+    Ok(content)
 }
 
 impl Frozen<'_> {
@@ -214,14 +219,17 @@ fn collect<T>(replies: &Receiver<T>, count: usize, within: Duration) -> Option<V
 }
 
 /// The state that a target starts from.
-pub(super) struct Resumed<'a> {
+pub(crate) struct Resumed<'a> {
     content: Content,
     take: Box<dyn FnMut(RawFd) -> std::io::Result<OwnedFd> + 'a>,
     listeners: Vec<(SocketAddr, TcpListener)>,
 }
 
 impl<'a> Resumed<'a> {
-    fn new(content: Content, mut take: impl FnMut(RawFd) -> std::io::Result<OwnedFd> + 'a) -> Resumed<'a> {
+    pub(crate) fn new(
+        content: Content,
+        mut take: impl FnMut(RawFd) -> std::io::Result<OwnedFd> + 'a,
+    ) -> Resumed<'a> {
         let listeners = content.listeners.iter().filter_map(|(address, socket)| match take(*socket) {
             Ok(socket) => Some((*address, TcpListener::from(socket))),
             Err(error) => {
@@ -244,7 +252,7 @@ impl<'a> Resumed<'a> {
     }
 
     /// Completes the first table of namespaces.
-    pub(super) fn restore(&self, config: &TargetConfig, table: &mut Namespaces) {
+    pub(crate) fn restore(&self, config: &TargetConfig, table: &mut Namespaces) {
         for (index, subsystem) in config.subsystems.iter().enumerate() {
             if let Some(saved) = TableState::find(&self.content.tables, &subsystem.nqn) {
                 saved.restore(table, SubsystemId::at(index), subsystem);
@@ -253,7 +261,7 @@ impl<'a> Resumed<'a> {
     }
 
     /// Continues the associations.
-    pub(super) fn resume(&self, port: &mut Port) -> Result<(), StateError> {
+    pub(crate) fn resume(&self, port: &mut Port) -> Result<(), StateError> {
         for lost in port.resume(&self.content.port, Instant::now())? {
             log::warn!("the connections of {lost} end: the configuration no longer admits them");
         }
@@ -261,7 +269,7 @@ impl<'a> Resumed<'a> {
     }
 
     /// Gives each connection to the core with its number, or to another one with capacity.
-    pub(super) fn post_lanes(mut self, shared: &Shared) {
+    pub(crate) fn post_lanes(mut self, shared: &Shared) {
         let cores = shared.mailboxes.len();
         for lane in std::mem::take(&mut self.content.lanes) {
             let core = lane.core as usize % cores;
