@@ -55,19 +55,24 @@ if [[ $funcstack[1] == _isolane ]]; then
 fi
 "#;
 
-/// Unlike the script of `clap_complete`, this one completes names with colons, at which bash splits words.
+/// Unlike the script of `clap_complete`, this one completes names with colons, at which bash splits words. It leaves out
+/// files with characters that bash would interpret; if no others are there, bash completes and quotes them itself.
 const BASH: &str = r#"_isolane() {
-    local line=${COMP_LINE:0:COMP_POINT} words prefix
+    local line=${COMP_LINE:0:COMP_POINT} words word prefix found
     IFS=$' \t\n' read -a words <<< "$line"
     [[ $line != *[!\\][[:space:]] ]] || words+=("")
     # The word from its start, and the part of it before the last = or :, which bash keeps.
     words[-1]=${words[-1]#[\"\']}
     prefix=${words[-1]%"$2"}
-    mapfile -t COMPREPLY < <(
+    mapfile -t found < <(
         ISOLANE_COMPLETE=bash _CLAP_IFS=$'\n' _CLAP_COMPLETE_INDEX=$((${#words[@]} - 1)) \
             isolane -- "${words[@]}" 2> /dev/null
     )
-    COMPREPLY=("${COMPREPLY[@]#"$prefix"}")
+    COMPREPLY=()
+    for word in "${found[@]#"$prefix"}"; do
+        # A shell could execute other characters.
+        [[ $word == *[!][:alnum:]._:/@+,=%[-]* ]] || COMPREPLY+=("$word")
+    done
     [[ ${COMPREPLY[0]-} != *[=/,] ]] || compopt -o nospace
 }
 complete -o bashdefault -o default -o nosort -F _isolane isolane

@@ -1,6 +1,9 @@
 //! Names of objects of a running target, as completions of arguments.
 //!
 //! Without a target, or if it does not answer in time, there are none, and nothing is printed.
+//!
+//! Any host chooses its NQN, and a shell can execute what it completes. So names with characters that a shell could
+//! interpret are left out, and only targets of this user and of root are asked.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -8,7 +11,7 @@ use std::time::Duration;
 
 use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter};
 use isolane_config::{Config, Host, KeyInfo, Namespace, Port, Referral, Subsystem, Table};
-use isolane_inspect::source::{control_sockets, get_within};
+use isolane_inspect::source::{control_sockets, get_within, is_socket_of_trusted_user};
 use serde_json::Value;
 
 use crate::config_file;
@@ -16,7 +19,7 @@ use crate::config_file;
 /// Returns NQNs of subsystems.
 pub fn subsystems() -> Vec<CompletionCandidate> {
     let status = read("/v1/namespaces").unwrap_or_default();
-    texts(&status["subsystems"]).map(CompletionCandidate::new).collect()
+    texts(&status["subsystems"]).filter_map(|nqn| candidate(nqn, None)).collect()
 }
 
 /// Returns namespace IDs of the subsystem that the command names, or of all, each with its volume.
@@ -25,13 +28,13 @@ pub fn namespaces() -> Vec<CompletionCandidate> {
     let named = value_of("--subsystem");
     let is_in = |namespace: &&Value| named.as_ref().is_none_or(|nqn| namespace["subsystem"] == nqn.as_str());
     let namespaces = list(&status["namespaces"]).iter().filter(is_in);
-    namespaces.map(|one| candidate(one["nsid"].to_string(), one["volume"].as_str())).collect()
+    namespaces.filter_map(|one| candidate(one["nsid"].to_string(), one["volume"].as_str())).collect()
 }
 
 /// Returns names of objects of the kind in the command, such as `host`.
 pub fn objects() -> Vec<CompletionCandidate> {
     match kind() {
-        Some(kind) => names(&kind).into_iter().map(CompletionCandidate::new).collect(),
+        Some(kind) => names(&kind).into_iter().filter_map(|name| candidate(name, None)).collect(),
         None => Vec::new(),
     }
 }
@@ -43,10 +46,9 @@ pub fn connections() -> Vec<CompletionCandidate> {
     let mut hosts: Vec<&str> = connections.iter().filter_map(|one| one["host"].as_str()).collect();
     hosts.sort_unstable();
     hosts.dedup();
-    let addresses = connections
-        .iter()
-        .filter_map(|one| Some(candidate(one["address"].as_str()?.to_owned(), one["host"].as_str())));
-    hosts.into_iter().map(CompletionCandidate::new).chain(addresses).collect()
+    let addresses =
+        connections.iter().filter_map(|one| candidate(one["address"].as_str()?, one["host"].as_str()));
+    hosts.into_iter().filter_map(|host| candidate(host, None)).chain(addresses).collect()
 }
 
 /// Returns control sockets of targets, and other paths.
@@ -62,7 +64,7 @@ pub fn keys(current: &OsStr) -> Vec<CompletionCandidate> {
     let Some((key, value)) = current.split_once('=') else {
         let keys = kind().map(|kind| keys_of(&kind)).unwrap_or_default().iter();
         let keys = keys.filter(|info| info.name.starts_with(&*current));
-        return keys.map(|info| candidate(format!("{}=", info.name), Some(info.about))).collect();
+        return keys.filter_map(|info| candidate(format!("{}=", info.name), Some(info.about))).collect();
     };
     let before = value.rfind(',').map_or("", |comma| &value[..=comma]);
     let names = match key {
@@ -71,7 +73,7 @@ pub fn keys(current: &OsStr) -> Vec<CompletionCandidate> {
         _ => Vec::new(),
     };
     let names = names.into_iter().filter(|name| name.starts_with(&value[before.len()..]));
-    names.map(|name| CompletionCandidate::new(format!("{key}={before}{name}"))).collect()
+    names.filter_map(|name| candidate(format!("{key}={before}{name}"), None)).collect()
 }
 
 fn keys_of(kind: &str) -> &'static [KeyInfo] {
@@ -110,6 +112,9 @@ fn read(path: &str) -> Option<Value> {
             found.pop().filter(|_| found.is_empty())?
         }
     };
+    if !is_socket_of_trusted_user(&socket) {
+        return None;
+    }
     serde_json::from_slice(&get_within(&socket, path, MAX_REPLY, TIMEOUT).ok()?).ok()
 }
 
@@ -150,8 +155,17 @@ fn texts(value: &Value) -> impl Iterator<Item = &str> {
     list(value).iter().filter_map(Value::as_str)
 }
 
-fn candidate(value: String, about: Option<&str>) -> CompletionCandidate {
-    CompletionCandidate::new(value).help(about.map(|about| about.to_owned().into()))
+/// Returns a completion, unless a shell could interpret its characters.
+fn candidate(value: impl Into<String>, about: Option<&str>) -> Option<CompletionCandidate> {
+    let value = Some(value.into()).filter(|value| is_plain(value))?;
+    let about = about.map(|about| about.replace(char::is_control, " "));
+    Some(CompletionCandidate::new(value).help(about.map(Into::into)))
+}
+
+/// Whether no shell interprets any character, and the text is no option.
+fn is_plain(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/@+,=%[]-".contains(&byte);
+    !text.starts_with('-') && text.bytes().all(is_plain)
 }
 
 fn starts_with(text: &OsStr, start: &OsStr) -> bool {
@@ -162,3 +176,22 @@ fn starts_with(text: &OsStr, start: &OsStr) -> bool {
 const TIMEOUT: Duration = Duration::from_millis(500);
 /// Limit of the response in bytes.
 const MAX_REPLY: usize = 8 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaves_out_names_that_a_shell_could_interpret() {
+        for plain in ["nqn.2014-08.org.example:a_b", "[fe80::1%2]:4420", "hosts=db1,any"] {
+            assert!(candidate(plain, None).is_some(), "{plain}");
+        }
+        for other in
+            ["a;b", "$(a)", "`a`", "a b", "a\nb", "a\\b", "a'b", "a\"b", "a*", "~a", "!a", "a#", "é", "-a"]
+        {
+            assert!(candidate(other, None).is_none(), "{other}");
+        }
+        let found = candidate("7", Some("a\tb\u{1b}c")).unwrap();
+        assert_eq!(found.get_help().unwrap().to_string(), "a b c");
+    }
+}

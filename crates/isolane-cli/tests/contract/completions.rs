@@ -1,6 +1,8 @@
 //! Completions of a real bash, with names of a running target.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 
@@ -75,6 +77,37 @@ fn bash_completes_names_of_a_running_target() {
     // Without a target there are only options.
     assert!(complete_ctl("namespace offline ").iter().all(|found| found.starts_with('-')));
 }
+
+/// A host chooses its NQN itself, and bash would execute it.
+#[test]
+fn bash_completes_no_commands() {
+    let dir = tempfile::tempdir().unwrap();
+    let (script, socket) = (dir.path().join("isolane.bash"), dir.path().join("serve.sock"));
+    fs::write(&script, succeed(&["completions", "bash"])).unwrap();
+    let listener = UnixListener::bind(&socket).unwrap();
+    let target = std::thread::spawn(move || {
+        let (mut peer, body) = (listener.accept().unwrap().0, CONNECTIONS);
+        let _ = peer.read(&mut [0; 1024]);
+        write!(peer, "HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+    });
+    let found = complete(&script, &format!("isolane ctl --socket {} disconnect ", text(&socket)));
+    target.join().unwrap();
+    let found: Vec<&String> = found.iter().filter(|found| !found.starts_with('-')).collect();
+    assert_eq!(found, ["nqn.x:a", "[::1]:1"]);
+    // Bash also executes names of files.
+    let files = dir.path().join("files");
+    fs::create_dir(&files).unwrap();
+    for name in ["a.toml", "a;$(date)"] {
+        fs::write(files.join(name), "").unwrap();
+    }
+    let line = format!("isolane serve --config {}/", text(&files));
+    assert_eq!(complete(&script, &line), [text(&files.join("a.toml"))]);
+}
+
+const CONNECTIONS: &str = r#"{"connections": [
+    {"host": "nqn.x;$(touch /tmp/x)", "address": "127.0.0.1:1`date`"},
+    {"host": "nqn.x:a", "address": "[::1]:1"}
+]}"#;
 
 #[test]
 fn each_shell_asks_the_program() {

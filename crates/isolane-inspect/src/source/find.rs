@@ -1,8 +1,9 @@
 //! Control sockets of running programs.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use isolane_engine_api::runtime_dir::{default_dir, exposed_reason};
+use isolane_engine_api::runtime_dir::{default_dir, exposed_reason, is_trusted};
 
 use crate::control::dir::{own_directory, parse_name};
 use crate::unix_socket::has_listener;
@@ -29,6 +30,14 @@ pub fn control_sockets() -> Vec<ControlSocket> {
     found.truncate(MAX_SOCKETS);
     found.retain(|socket| has_listener(&socket.path));
     found
+}
+
+/// Returns `true` if a path is that of a user whom this one trusts, which no other user can replace: this user, or root.
+pub fn is_socket_of_trusted_user(path: &Path) -> bool {
+    let dir = path.parent().filter(|dir| *dir != Path::new("")).unwrap_or(Path::new("."));
+    // The path can be a link.
+    let found = [path.symlink_metadata(), path.metadata()];
+    exposed_reason(dir).is_none() && found.into_iter().all(|found| found.is_ok_and(|it| is_trusted(it.uid())))
 }
 
 /// Returns the directories that can contain control sockets.
@@ -69,6 +78,7 @@ fn entries(dir: &Path) -> impl Iterator<Item = PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -83,6 +93,25 @@ mod tests {
         let found = sockets_in(dir.path());
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!((&*found[0].kind, found[0].pid), ("serve", 12));
+    }
+
+    #[test]
+    fn trusts_own_sockets_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, link) = (dir.path().join("serve-1.sock"), dir.path().join("link"));
+        let _listener = UnixListener::bind(&path).unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(is_socket_of_trusted_user(&path) && is_socket_of_trusted_user(&link));
+        assert!(!is_socket_of_trusted_user(&dir.path().join("absent")));
+        let set_mode =
+            |mode| std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+        set_mode(0o777);
+        assert!(!is_socket_of_trusted_user(&path), "others can replace it");
+        set_mode(0o700);
+        // Only root can give files to others.
+        if std::os::unix::fs::chown(&path, Some(1), None).is_ok() {
+            assert!(!is_socket_of_trusted_user(&path) && !is_socket_of_trusted_user(&link));
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ use isolane_observe::snapshot::Snapshot;
 
 pub(crate) use decode::parse_document;
 pub use decode::{Invalid, decode};
-pub use find::{ControlSocket, control_sockets};
+pub use find::{ControlSocket, control_sockets, is_socket_of_trusted_user};
 pub use http::{execute, follow, get_within, read_lines};
 pub use source_error::SourceError;
 
