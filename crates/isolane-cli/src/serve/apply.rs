@@ -26,7 +26,6 @@ use super::operator::{CLOSE_TIMEOUT, Operator, read, refused};
 use super::port_changes::ChangedPorts;
 use super::subsystem::{Planned, open_all};
 use crate::failure::{Context, Failure};
-use crate::memory;
 use crate::volume;
 
 /// How changes are applied.
@@ -126,7 +125,7 @@ impl Operator {
         let opened = |nqn: &Nqn, nsid| Some(self.find(nqn.as_str())?.specs().get(&nsid)?.spec.clone());
         let differences = Differences::new(&current.running, &new, opened);
         let specs = differences.to_open();
-        let volumes = self.open_volumes(&specs)?;
+        let volumes = self.open_volumes(&specs, &self.replaced(&differences))?;
         let changes =
             changes(&differences, &volumes, mode).map_err(|error| unusable("invalid name", &error))?;
         if let Some(state) = &file.state {
@@ -163,8 +162,29 @@ impl Operator {
         Ok(Applied { changes: plan, opened, closed: changed.closing.wait(CLOSE_TIMEOUT) })
     }
 
-    fn open_volumes(&self, specs: &[VolumeSpec]) -> Result<Vec<Arc<dyn Volume>>, Reply> {
-        memory::check(&self.kinds, specs).map_err(|error| unusable("unusable volume", &error))?;
+    /// Returns the volumes that are no longer served after changes.
+    fn replaced(&self, differences: &Differences) -> Vec<VolumeSpec> {
+        let mut replaced = Vec::new();
+        for operator in differences.removed.iter().filter_map(|nqn| self.find(nqn.as_str())) {
+            replaced.extend(operator.specs().values().map(|served| served.spec.clone()));
+        }
+        for (nqn, nsid, difference) in &differences.namespaces {
+            if let Difference::Removed | Difference::Replaced(_) = difference
+                && let Some(operator) = self.find(nqn.as_str())
+            {
+                replaced.extend(operator.specs().get(nsid).map(|served| served.spec.clone()));
+            }
+        }
+        replaced
+    }
+
+    fn open_volumes(
+        &self,
+        specs: &[VolumeSpec],
+        replaced: &[VolumeSpec],
+    ) -> Result<Vec<Arc<dyn Volume>>, Reply> {
+        let checked = self.conditions.check_memory(&self.kinds, specs, replaced);
+        checked.map_err(|error| unusable("unusable volume", &error))?;
         let opened = open_all(&self.kinds, specs, &[]).into_iter().collect::<Result<_, _>>();
         opened.map_err(|error| unusable("unusable volume", &error))
     }

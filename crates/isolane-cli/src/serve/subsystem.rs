@@ -128,7 +128,11 @@ pub fn open(
 ) -> Result<(Vec<Opened>, Conditions), Failure> {
     let specs: Vec<VolumeSpec> =
         planned.iter().flat_map(|one| one.volumes.iter().map(|(_, spec)| spec.clone())).collect();
-    memory::check(kinds, &specs)?;
+    if planned.iter().any(|one| one.before.is_some()) {
+        memory::warn_of_inherited(kinds, &specs)?;
+    } else {
+        memory::check(kinds, &specs, 0)?;
+    }
     let mut opened = open_all(kinds, &specs, &images_of(&planned, images)).into_iter();
     let conditions = Conditions::default();
     let (mut subsystems, mut is_resumed) = (Vec::new(), false);
