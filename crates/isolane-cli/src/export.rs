@@ -133,7 +133,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             .with_hint("remove nsid"));
     }
     reject_repeated_addresses(args)?;
-    memory::check(&kinds, std::slice::from_ref(&spec))?;
+    memory::check(&kinds, std::slice::from_ref(&spec), 0)?;
     let journal = open_journal(args, &kinds.leaves(&spec).map_err(Failure::from_error)?)?;
     journal.iter().for_each(|journal| kinds.set_journal(Arc::clone(journal)));
     let volume = kinds.open(&spec).map_err(Failure::from_error)?;

@@ -95,8 +95,7 @@ impl TargetControl {
 
     /// Returns a handle for the namespaces of the subsystem with this name, if there is one.
     pub fn namespaces(&self, nqn: &Nqn) -> Option<NamespaceControl> {
-        let subsystem = self.shared().ok()?.control(|port| port.find_subsystem(nqn))?;
-        Some(NamespaceControl::new(&self.link, subsystem))
+        NamespaceControl::find(&self.link, nqn)
     }
 }
 

@@ -181,6 +181,13 @@ impl NamespaceControl {
         NamespaceControl { link: link.clone(), subsystem: (linked.number, subsystem), nqn }
     }
 
+    /// Returns the handle of the subsystem with this name, if there is one.
+    pub(crate) fn find(link: &Link, nqn: &Nqn) -> Option<NamespaceControl> {
+        let linked = link.get();
+        let subsystem = linked.shared().ok()?.control(|port| port.find_subsystem(nqn))?;
+        Some(NamespaceControl { link: link.clone(), subsystem: (linked.number, subsystem), nqn: Some(*nqn) })
+    }
+
     /// Returns the target, and the ID of the subsystem in it.
     fn target(&self) -> Result<(Arc<Shared>, SubsystemId), NamespaceError> {
         let linked = self.link.get();

@@ -15,7 +15,6 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod core_parts;
-mod created_files;
 mod error;
 pub mod file;
 mod file_watch;
@@ -39,7 +38,6 @@ mod volume_queue;
 mod volume_thread;
 
 pub use core_parts::CoreParts;
-pub use created_files::CreatedFiles;
 pub use error::VolumeError;
 pub use generation::{Generation, RestartLoss};
 pub use identity::Identity;

@@ -12,7 +12,6 @@ use std::thread;
 use isolane_config::{Config, Effect, diff};
 use isolane_inspect::program::{Reply, Request};
 use isolane_target::{ApplyError, NamespaceChange, TargetChange};
-use isolane_volume::CreatedFiles;
 use isolane_volume::Volume;
 use isolane_volume::spec::VolumeSpec;
 use isolane_wire::Nqn;
@@ -27,7 +26,6 @@ use super::operator::{CLOSE_TIMEOUT, Operator, read, refused};
 use super::port_changes::ChangedPorts;
 use super::subsystem::{Planned, open_all};
 use crate::failure::{Context, Failure};
-use crate::memory;
 use crate::volume;
 
 /// How changes are applied.
@@ -133,7 +131,7 @@ impl Operator {
         let opened = |nqn: &Nqn, nsid| Some(self.find(nqn.as_str())?.specs().get(&nsid)?.spec.clone());
         let differences = Differences::new(&current.running, &new, opened);
         let specs = differences.to_open();
-        let (volumes, created) = self.open_volumes(&specs)?;
+        let volumes = self.open_volumes(&specs, &self.replaced(&differences))?;
         let changes =
             changes(&differences, &volumes, mode).map_err(|error| unusable("invalid name", &error))?;
         if let Some(state) = &file.state {
@@ -153,7 +151,6 @@ impl Operator {
             ApplyError::Change(error) => Reply::problem(409, "not possible", error),
             ApplyError::Commit(error) => Reply::problem(409, "file not written", error),
         })?;
-        created.keep();
         ports.finish(bound, &self.target, &new);
         let described = specs.iter().zip(&volumes).map(|(spec, opened)| volume::describe(spec, &**opened));
         let opened = described.collect();
@@ -171,23 +168,31 @@ impl Operator {
         Ok(Applied { changes: plan, opened, closed: changed.closing.wait(CLOSE_TIMEOUT) })
     }
 
-    /// Opens volumes. The files that were created for them are deleted unless they are kept.
-    fn open_volumes(&self, specs: &[VolumeSpec]) -> Result<(Vec<Arc<dyn Volume>>, CreatedFiles), Reply> {
-        memory::check(&self.kinds, specs).map_err(|error| unusable("unusable volume", &error))?;
-        let created = CreatedFiles::default();
-        let opened = open_all(&self.kinds, specs, &[], &created);
-        // While the others are open, no other program has their files.
-        let mut volumes = Vec::with_capacity(opened.len());
-        for one in &opened {
-            match one {
-                Ok(volume) => volumes.push(Arc::clone(volume)),
-                Err(error) => {
-                    drop(created);
-                    return Err(unusable("unusable volume", error));
-                }
+    /// Returns the volumes that are no longer served after changes.
+    fn replaced(&self, differences: &Differences) -> Vec<VolumeSpec> {
+        let mut replaced = Vec::new();
+        for operator in differences.removed.iter().filter_map(|nqn| self.find(nqn.as_str())) {
+            replaced.extend(operator.specs().values().map(|served| served.spec.clone()));
+        }
+        for (nqn, nsid, difference) in &differences.namespaces {
+            if let Difference::Removed | Difference::Replaced(_) = difference
+                && let Some(operator) = self.find(nqn.as_str())
+            {
+                replaced.extend(operator.specs().get(nsid).map(|served| served.spec.clone()));
             }
         }
-        Ok((volumes, created))
+        replaced
+    }
+
+    fn open_volumes(
+        &self,
+        specs: &[VolumeSpec],
+        replaced: &[VolumeSpec],
+    ) -> Result<Vec<Arc<dyn Volume>>, Reply> {
+        let checked = self.conditions.check_memory(&self.kinds, specs, replaced);
+        checked.map_err(|error| unusable("unusable volume", &error))?;
+        let opened = open_all(&self.kinds, specs, &[]).into_iter().collect::<Result<_, _>>();
+        opened.map_err(|error| unusable("unusable volume", &error))
     }
 
     /// Accepts requests for what the target serves now.

@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use isolane_target::OfflineVolume;
 use isolane_volume::spec::VolumeSpec;
 use isolane_volume::{Condition, OpenError, Volume};
+use isolane_volumes::Kinds;
 use serde_json::json;
 
 use crate::failure::Failure;
+use crate::memory;
 
 /// The served volumes, until they are closed, and the skipped ones.
 #[derive(Default)]
@@ -27,6 +29,20 @@ impl Conditions {
     fn served(&self) -> Vec<Arc<dyn Volume>> {
         let volumes = self.volumes.lock().unwrap_or_else(PoisonError::into_inner);
         volumes.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Checks the size of memory volumes beside those that are open, without those that they replace.
+    ///
+    /// # Errors
+    /// Those of [`memory::check`].
+    pub fn check_memory(
+        &self,
+        kinds: &Kinds,
+        specs: &[VolumeSpec],
+        replaced: &[VolumeSpec],
+    ) -> Result<(), Failure> {
+        let open = self.served().iter().map(|volume| memory::size(&**volume)).fold(0, u64::saturating_add);
+        memory::check(kinds, specs, open.saturating_sub(memory::requested(kinds, replaced)?))
     }
 
     /// Adds a volume that cannot be opened, and logs the reason.

@@ -17,6 +17,7 @@ mod routes;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -319,7 +320,7 @@ impl SubsystemOperator {
 
     fn add(&self, Add { volume, nsid }: Add) -> Result<Reply, Reply> {
         let mut specs = self.specs();
-        let (spec, opened) = self.parse_and_open(&volume)?;
+        let (spec, opened) = self.parse_and_open(&volume, None)?;
         let nsid = requested_nsid(nsid, &spec)?;
         let change = NamespaceChange::Add { nsid, volume: Arc::clone(&opened) };
         let changed = self.target.change(vec![change]).map_err(refused)?;
@@ -341,7 +342,7 @@ impl SubsystemOperator {
 
     fn replace(&self, nsid: u32, Replace { volume, shrink }: &Replace) -> Result<Reply, Reply> {
         let mut specs = self.specs();
-        let (spec, opened) = self.parse_and_open(volume)?;
+        let (spec, opened) = self.parse_and_open(volume, specs.get(&nsid))?;
         if spec.nsid.is_some_and(|other| other != nsid) {
             return Err(invalid(format!("the volume has another nsid than {nsid}; leave it out")));
         }
@@ -406,7 +407,7 @@ impl SubsystemOperator {
         };
         // A file that was open has its size, which may have changed.
         let spec = if status.reason.is_none() { without_size(&served.spec) } else { served.spec.clone() };
-        let opened = inherited_memory::open_with(&served.images, || self.open(&spec))?;
+        let opened = inherited_memory::open_with(&served.images, || self.open(&spec, Some(served)))?;
         let is_protected = served.is_protected;
         let served = Served { is_protected, ..Served::from(spec) };
         let description = volume::describe(&served.spec, &*opened);
@@ -454,15 +455,27 @@ impl SubsystemOperator {
         Ok(reply(200, &Protected { nsid, read_only: *read_only }))
     }
 
-    fn parse_and_open(&self, text: &str) -> Result<(VolumeSpec, Arc<dyn Volume>), Reply> {
+    /// Opens a volume in place of `replaced`.
+    fn parse_and_open(
+        &self,
+        text: &str,
+        replaced: Option<&Served>,
+    ) -> Result<(VolumeSpec, Arc<dyn Volume>), Reply> {
         let spec = volume::parse(&self.kinds, text, "serve", None).map_err(invalid)?;
-        let opened = self.open(&spec)?;
+        let opened = self.open(&spec, replaced)?;
         Ok((spec, opened))
     }
 
-    fn open(&self, spec: &VolumeSpec) -> Result<Arc<dyn Volume>, Reply> {
+    fn open(&self, spec: &VolumeSpec, replaced: Option<&Served>) -> Result<Arc<dyn Volume>, Reply> {
         let unusable = |error: &dyn Display| Reply::problem(422, "unusable volume", error);
-        memory::check(&self.kinds, std::slice::from_ref(spec)).map_err(|error| unusable(&error))?;
+        let specs = slice::from_ref(spec);
+        let checked = match replaced {
+            // The data is here already.
+            Some(served) if !served.images.is_empty() => memory::warn_of_inherited(&self.kinds, specs),
+            Some(served) => self.conditions.check_memory(&self.kinds, specs, slice::from_ref(&served.spec)),
+            None => self.conditions.check_memory(&self.kinds, specs, &[]),
+        };
+        checked.map_err(|error| unusable(&error))?;
         self.kinds.open(spec).map_err(|error| unusable(&error))
     }
 }

@@ -366,7 +366,8 @@ mod tests {
         assert!(refused(&name).contains("not a directory; name a directory as server.state"));
         let error = refused(&directory.path().join("missing/state"));
         assert!(
-            error.contains("/missing/state: there is no directory ") && error.ends_with("; create it"),
+            error.contains("/missing/state: there is no directory ")
+                && error.ends_with("; create it, or mount its file system"),
             "{error}"
         );
     }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::thread;
 
 use isolane_target::{OfflineVolume, QosConfig, Subsystem};
-use isolane_volume::CreatedFiles;
 use isolane_volume::spec::VolumeSpec;
 use isolane_volume::{MemoryImage, OpenError, Volume, inherited_memory};
 use isolane_volumes::Kinds;
@@ -129,11 +128,12 @@ pub fn open(
 ) -> Result<(Vec<Opened>, Conditions), Failure> {
     let specs: Vec<VolumeSpec> =
         planned.iter().flat_map(|one| one.volumes.iter().map(|(_, spec)| spec.clone())).collect();
-    memory::check(kinds, &specs)?;
-    // A target that does not start leaves its files for the next start.
-    let created = CreatedFiles::default();
-    let mut opened = open_all(kinds, &specs, &images_of(&planned, images), &created).into_iter();
-    created.keep();
+    if planned.iter().any(|one| one.before.is_some()) {
+        memory::warn_of_inherited(kinds, &specs)?;
+    } else {
+        memory::check(kinds, &specs, 0)?;
+    }
+    let mut opened = open_all(kinds, &specs, &images_of(&planned, images)).into_iter();
     let conditions = Conditions::default();
     let (mut subsystems, mut is_resumed) = (Vec::new(), false);
     for mut settings in planned {
@@ -218,15 +218,14 @@ fn image_key(nqn: Option<&Nqn>, nsid: u32) -> (String, u32) {
 }
 
 /// Opens all volumes at the same time, because each can wait for other machines. `images` has data from the program before
-/// for memory volumes in the first ones. `created` gets the files that did not exist.
+/// for memory volumes in the first ones.
 pub fn open_all(
     kinds: &Kinds,
     specs: &[VolumeSpec],
     images: &[Vec<MemoryImage>],
-    created: &CreatedFiles,
 ) -> Vec<Result<Arc<dyn Volume>, OpenError>> {
     let images = images.iter().map(Vec::as_slice).chain(std::iter::repeat(&[][..]));
-    let open = |spec, images| created.note(|| inherited_memory::open_with(images, || kinds.open(spec)));
+    let open = |spec, images| inherited_memory::open_with(images, || kinds.open(spec));
     thread::scope(|scope| {
         let open = |(spec, images)| scope.spawn(move || open(spec, images));
         let threads: Vec<_> = specs.iter().zip(images).map(open).collect();

@@ -23,11 +23,9 @@ fn wrong_files_and_strict_alone_are_errors_of_usage() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("bad.toml");
     fs::write(&file, "[server\n").unwrap();
-    for arguments in [
-        &["serve", "--config", text(&file)][..],
-        &["serve", "--config", text(&dir.path().join("missing"))],
-        &["serve", "--strict", "mem:1M", "--listen", "127.0.0.1:0"],
-    ] {
+    for arguments in
+        [&["serve", "--config", text(&file)][..], &["serve", "--strict", "mem:1M", "--listen", "127.0.0.1:0"]]
+    {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
     }

@@ -71,6 +71,23 @@ fn volume_is_added_and_removed_while_the_target_runs() {
 }
 
 #[test]
+fn memory_volumes_are_added_up() {
+    let target = controlled(&["mem:1M"]);
+    let refusal = target.refused(&["namespace", "add", "mem:100000T"]);
+    let size = refusal.split("this machine has ").nth(1).unwrap_or_else(|| panic!("{refusal}"));
+    let mut words = size.split([' ', ',']);
+    let (number, unit) = (words.next().unwrap(), words.next().unwrap());
+    let most = format!("mem:{}{unit}", (number.parse::<f64>().unwrap() * 0.7).ceil());
+    target.ctl(&["namespace", "add", &most]);
+    let refusal = target.refused(&["namespace", "add", &most]);
+    assert!(refusal.contains("are served already") && refusal.contains("choose less"), "{refusal}");
+    target.ctl(&["namespace", "replace", "2", &most]);
+    target.ctl(&["namespace", "remove", "2"]);
+    target.ctl(&["namespace", "add", &most]);
+    assert!(target.server.stop());
+}
+
+#[test]
 fn file_grows_and_is_protected() {
     let image = tempfile::NamedTempFile::new().unwrap();
     image.as_file().set_len(1 << 20).unwrap();

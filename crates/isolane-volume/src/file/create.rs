@@ -11,8 +11,6 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-use crate::created_files;
-
 /// Creates the file; keeps a file that another process created in the meantime.
 pub(crate) fn create_sparse(path: &Path, bytes: u64) -> io::Result<()> {
     let directory = match path.parent() {
@@ -28,10 +26,7 @@ pub(crate) fn create_sparse(path: &Path, bytes: u64) -> io::Result<()> {
     match made {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
-        Ok(()) => {
-            created_files::note(path);
-            File::open(directory)?.sync_all()
-        }
+        Ok(()) => File::open(directory)?.sync_all(),
     }
 }
 
