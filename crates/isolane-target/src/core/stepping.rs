@@ -22,7 +22,7 @@ impl Driver {
         self.turn().expect("the reactor works");
     }
 
-    /// Runs a turn that receives from sockets while messages of other cores are on their way.
+    /// Runs a turn that receives from sockets before the messages of other cores arrive.
     pub(crate) fn step_before_messages(&mut self) {
         let (_, none) = mailbox::unbounded(self.core.reactor.waker());
         let messages = std::mem::replace(&mut self.mailbox, none);

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::world::{Statistics, World};
 
-/// Runs these seeds, each in a world of its own.
+/// Runs these seeds, each in another world.
 fn run_all(seeds: Range<u64>) -> Statistics {
     let next = AtomicU64::new(seeds.start);
     let work = || {

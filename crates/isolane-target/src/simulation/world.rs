@@ -173,7 +173,7 @@ impl World {
         world
     }
 
-    /// Runs `steps` steps, then ends everything, and checks what is left.
+    /// Runs `steps` steps, then ends everything, and checks the rest.
     pub(super) fn run(mut self, steps: usize) -> Statistics {
         (0..steps).for_each(|_| self.step());
         self.finish();

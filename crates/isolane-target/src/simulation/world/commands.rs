@@ -128,7 +128,7 @@ impl World {
                 let history = &mut self.volumes[*only].history;
                 command.each_block().for_each(|block| history.acknowledge(block, command.id, time, true));
             }
-            // Nobody knows which of them has executed it.
+            // Any of them can have executed it.
             (Kind::Write, _) => self.fail(command, time),
             (Kind::Flush, _) => {}
         }
