@@ -1,6 +1,7 @@
 //! Kinds of nested volumes: their syntax, and how they are opened.
 
 use std::collections::HashSet;
+use std::path::absolute;
 use std::sync::Arc;
 
 use isolane_volume::spec::{self, Source, SpecError, VolumeSpec};
@@ -242,6 +243,47 @@ impl Kinds {
         Ok(leaves?.concat())
     }
 
+    /// Returns the volume with paths from the root, also those of members and options, for another working directory.
+    ///
+    /// # Errors
+    /// The part that is invalid, or a path that has none from the root.
+    pub fn with_absolute_paths(&self, spec: &VolumeSpec) -> Result<VolumeSpec, SpecError> {
+        let mut spec = spec.clone();
+        // Members get `ro` again when the text is parsed.
+        let writable = VolumeSpec { read_only: false, ..spec.clone() };
+        let nested = self.take_apart(&writable, 0)?;
+        match &mut spec.source {
+            Source::Path { path, .. } => {
+                let name = path.display().to_string();
+                *path = absolute(&*path).map_err(|error| no_absolute_path(&name, &error))?;
+            }
+            Source::Nested { text, options, .. } => {
+                for (_, value) in options.iter_mut().filter(|(key, _)| PATH_OPTIONS.contains(&key.as_str())) {
+                    let path = absolute(&*value).map_err(|error| no_absolute_path(value, &error))?;
+                    *value = path.display().to_string();
+                }
+                if let Some(changed) = nested.map(|nested| self.absolute_text(&nested)).transpose()?.flatten()
+                {
+                    *text = changed;
+                }
+            }
+            Source::Memory { .. } | Source::Null { .. } => {}
+        }
+        Ok(spec)
+    }
+
+    /// Returns argument and members with paths from the root, or `None` if all have such paths already.
+    fn absolute_text(&self, nested: &Nested<'_>) -> Result<Option<String>, SpecError> {
+        let members = nested.members.iter().map(|member| self.with_absolute_paths(member));
+        let members: Vec<VolumeSpec> = members.collect::<Result<_, _>>()?;
+        if members == nested.members {
+            return Ok(None);
+        }
+        let argument = nested.kind.argument.map_or(String::new(), |_| format!("{}:", nested.argument));
+        let members: Vec<String> = members.iter().map(|member| format!("({})", member.to_text())).collect();
+        Ok(Some(argument + &members.join(";")))
+    }
+
     /// Returns `None` for a leaf volume of `isolane-volume`.
     fn take_apart(&self, spec: &VolumeSpec, depth: usize) -> Result<Option<Nested<'_>>, SpecError> {
         let Source::Nested { kind, text, .. } = &spec.source else { return Ok(None) };
@@ -304,6 +346,10 @@ impl Nested<'_> {
     }
 }
 
+fn no_absolute_path(path: &str, error: &std::io::Error) -> SpecError {
+    SpecError::new(path, format!("no path from the root ({error})"), "write the path from the root")
+}
+
 /// Splits at semicolons outside of parentheses, and removes the parentheses around a member. Returns `None` if the
 /// parentheses are unbalanced.
 fn split_members(text: &str, count: Members) -> Option<Vec<&str>> {
@@ -328,6 +374,8 @@ fn split_members(text: &str, count: Members) -> Option<Vec<&str>> {
     (depth == 0).then(|| members.into_iter().map(strip).collect())
 }
 
+/// Options whose values are paths of files: the bitmap of a mirror, and the login of a Ceph cluster.
+const PATH_OPTIONS: [&str; 3] = ["bitmap", "conf", "keyring"];
 /// Maximum number of volumes around another.
 const MAX_DEPTH: usize = 16;
 /// Characters of a specification in the error about its depth.
@@ -401,6 +449,25 @@ mod tests {
             parse("./stripe:1").unwrap().source,
             Source::Path { path: "./stripe:1".into(), size: None }
         );
+    }
+
+    #[test]
+    fn makes_paths_absolute() {
+        let kinds = Kinds::default();
+        let dir = std::env::current_dir().unwrap().display().to_string();
+        for (text, expected) in [
+            ("a,,b.img,size=1M,ro", "DIR/a,,b.img,size=1M,ro"),
+            ("stripe:64k:a;(b,,c,buffered),ro,group=g", "stripe:64k:(DIR/a);(DIR/b,,c,buffered),ro,group=g"),
+            ("delay:1ms:stripe:64k:mem:1M;a,on=read", "delay:1ms:(stripe:64k:(mem:1M);(DIR/a)),on=read"),
+            ("mirror:(/a,ro);mem:1M,bitmap=m,,n", "mirror:(/a,ro);mem:1M,bitmap=DIR/m,,n"),
+            ("read-only:/a", "read-only:/a"),
+            ("nvme+tcp://h/nqn.2014-08.org.example:a", "nvme+tcp://h/nqn.2014-08.org.example:a"),
+        ] {
+            let found = kinds.with_absolute_paths(&parse(text).unwrap()).unwrap();
+            let expected = parse(&expected.replace("DIR", &dir.replace(',', ",,"))).unwrap();
+            assert_eq!(found, expected, "{text}");
+            assert_eq!(parse(&found.to_text()).unwrap(), found, "{text}");
+        }
     }
 
     #[test]

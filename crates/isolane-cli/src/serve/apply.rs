@@ -44,10 +44,17 @@ pub(super) struct Applied {
     pub opened: Vec<String>,
     /// Whether all volumes that are no longer served are closed.
     pub closed: bool,
+    /// Why a port could not change after all other changes.
+    failed: Option<String>,
 }
 
 impl Applied {
     fn into_reply(self) -> Reply {
+        if let Some(error) = self.failed {
+            let detail =
+                format!("{error}; all other changes are made, so set the port again, or restart the target");
+            return Reply::problem(409, "port not changed", detail);
+        }
         reply(200, &AppliedChanges { changes: self.changes, closed: self.closed })
     }
 }
@@ -122,7 +129,7 @@ impl Operator {
         let mut ports = ChangedPorts::new(&current.running, &new);
         let plan = plan(current, &new);
         if mode.dry_run {
-            return Ok(Applied { changes: plan, opened: Vec::new(), closed: true });
+            return Ok(Applied { changes: plan, opened: Vec::new(), closed: true, failed: None });
         }
         let keys = ConfiguredKeys::read(&new).map_err(|error| unusable("unusable key", &error))?;
         // Volumes that grow stay so, also if the file cannot be written after that.
@@ -151,7 +158,7 @@ impl Operator {
             ApplyError::Change(error) => Reply::problem(409, "not possible", error),
             ApplyError::Commit(error) => Reply::problem(409, "file not written", error),
         })?;
-        ports.finish(bound, &self.target, &new);
+        let failed = ports.finish(bound, &self.target, &new).map(|error| error.to_string());
         let described = specs.iter().zip(&volumes).map(|(spec, opened)| volume::describe(spec, &**opened));
         let opened = described.collect();
         volumes.iter().for_each(|volume| self.conditions.add(volume));
@@ -165,7 +172,7 @@ impl Operator {
         warn_of_gaps(&new);
         plan.iter().for_each(log_change);
         current.adopt(text, new);
-        Ok(Applied { changes: plan, opened, closed: changed.closing.wait(CLOSE_TIMEOUT) })
+        Ok(Applied { changes: plan, opened, closed: changed.closing.wait(CLOSE_TIMEOUT), failed })
     }
 
     /// Returns the volumes that are no longer served after changes.
@@ -314,4 +321,21 @@ fn join(changes: Vec<TargetChange>) -> Vec<TargetChange> {
 
 fn unusable(title: &str, error: &dyn Display) -> Reply {
     Reply::problem(422, title, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reply_has_the_error_of_a_port() {
+        let applied = |failed: Option<&str>| {
+            let failed = failed.map(str::to_owned);
+            Applied { changes: Vec::new(), opened: Vec::new(), closed: true, failed }.into_reply()
+        };
+        assert_eq!(applied(None).status, 200);
+        let Reply { status, body } = applied(Some("port left: cannot listen"));
+        let detail = body["detail"].as_str().unwrap();
+        assert!(status == 409 && detail.starts_with("port left: cannot listen; all other"), "{detail}");
+    }
 }

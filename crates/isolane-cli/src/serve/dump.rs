@@ -1,7 +1,6 @@
 //! The configuration of a running target, as a file from which another target would serve the same.
 
 use std::net::SocketAddr;
-use std::path::absolute;
 
 use isolane_config::{Namespace, Namespaces, Number, Volume};
 use isolane_inspect::program::Reply;
@@ -55,7 +54,7 @@ impl SubsystemOperator {
         let statuses = self.target.list();
         let namespace = |(nsid, served): (&u32, &Served)| {
             let status = statuses.iter().find(|status| status.nsid == *nsid);
-            let text = to_text(served, status)?;
+            let text = to_text(served, status, kinds)?;
             let volume = Volume::new(&text, kinds).context(format!("cannot write {text} into a file"))?;
             let nsid = Number::new(*nsid)
                 .ok_or_else(|| Failure::new(format!("namespace {nsid}"), "a file has IDs up to 1024"))?;
@@ -65,17 +64,32 @@ impl SubsystemOperator {
     }
 }
 
-/// Returns the volume as it is served now: with a path from the root, the present size of a file that was created with
+/// Returns the volume as it is served now: with paths from the root, the present size of a file that was created with
 /// one, and protection from writes.
 fn to_text(
     Served { spec, is_protected, .. }: &Served,
     status: Option<&NamespaceStatus>,
+    kinds: &Kinds,
 ) -> Result<String, Failure> {
-    let mut spec = VolumeSpec { nsid: None, read_only: spec.read_only || *is_protected, ..spec.clone() };
-    if let Source::Path { path, size } = &mut spec.source {
-        *path = absolute(&*path).context("cannot read the working directory")?;
+    let mut spec = kinds.with_absolute_paths(spec).map_err(Failure::from_error)?;
+    spec.nsid = None;
+    if let Source::Path { size, .. } = &mut spec.source {
         let present = status.map(|status| status.bytes).filter(|bytes| *bytes > 0);
         *size = size.map(|size| present.unwrap_or(size));
     }
+    let spec = if *is_protected && !spec.read_only { protected(spec) } else { spec };
     Ok(spec.to_text())
+}
+
+/// Returns the volume with protection from writes. The option `ro` of a nested volume is one of its members, which a
+/// mirror rejects.
+fn protected(spec: VolumeSpec) -> VolumeSpec {
+    if !matches!(spec.source, Source::Nested { .. }) {
+        return VolumeSpec { read_only: true, ..spec };
+    }
+    let (uuid, group) = (spec.uuid, spec.group.clone());
+    let inner = VolumeSpec { uuid: None, group: None, ..spec };
+    let text = format!("({})", inner.to_text());
+    let source = Source::Nested { kind: "read-only".to_owned(), text, options: Vec::new() };
+    VolumeSpec { uuid, group, ..VolumeSpec::new(source) }
 }

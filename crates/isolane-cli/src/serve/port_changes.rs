@@ -45,20 +45,24 @@ impl ChangedPorts {
     }
 
     /// Sets referrals, limits, and times, changes the ports, and removes the old ones, after everything else has changed.
-    pub fn finish(&self, bound: BoundPorts, target: &TargetControl, new: &Config) {
+    /// Returns the error of a port that could not change; the others have.
+    pub fn finish(&self, bound: BoundPorts, target: &TargetControl, new: &Config) -> Option<PortsError> {
         let addresses = bound.addresses().to_vec();
-        match bound.finish() {
-            Ok(()) => self.changes.removed.iter().for_each(|name| log::info!("port {name}: removed")),
-            Err(error) => log::error!("{error}"),
-        }
-        for (name, address) in addresses {
-            log::info!("port {name}: listening on {address}");
+        let failed = bound.finish().err();
+        if let Some(error) = &failed {
+            log::error!("{error}");
+        } else {
+            self.changes.removed.iter().for_each(|name| log::info!("port {name}: removed"));
+            for (name, address) in addresses {
+                log::info!("port {name}: listening on {address}");
+            }
         }
         let referred = if self.has_other_referrals { target.set_referrals(referrals(new)) } else { Ok(()) };
         let limited = referred.and_then(|()| target.set_limits(limits::plan(new)));
         if let Err(error) = limited.and_then(|()| target.set_stall_times(times::plan(new))) {
             log::error!("{error}");
         }
+        failed
     }
 }
 

@@ -88,6 +88,33 @@ fn file_of_a_running_target_serves_the_same() {
 }
 
 #[test]
+fn file_of_a_protected_mirror_has_paths_from_the_root() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("serve.sock");
+    // A path from the working directory.
+    let depth = std::env::current_dir().unwrap().components().count() - 1;
+    let near = format!("{}{}", "../".repeat(depth), text(dir.path()).trim_start_matches('/'));
+    let mirror = format!("mirror:({near}/a,size=1M);({near}/b,size=1M),bitmap={near}/map,create=yes,{UUID}");
+    let server = Server::start(&["--control-socket", text(&socket), "--nqn", NQN, &mirror]);
+    succeed(&["ctl", "namespace", "read-only", "1", "--socket", text(&socket)]);
+    let file = dump(&socket);
+    let volume = file.lines().find(|line| line.starts_with("volume = ")).unwrap();
+    assert!(
+        volume.starts_with("volume = \"read-only:(mirror:(/") && volume.ends_with(&format!("),{UUID}\"")),
+        "{file}"
+    );
+    assert!(volume.contains(";(/") && volume.contains("bitmap=/"), "{file}");
+    assert!(server.stop());
+    let (server, second) = serve_file(dir.path(), &file, &socket);
+    let served = namespaces(&second);
+    assert!(served[0]["state"] == "online" && served[0]["read_only"] == true, "{served}");
+    assert_eq!(dump(&second), file.replace(text(&socket), text(&second)));
+    assert!(server.stop());
+}
+
+const UUID: &str = "uuid=1b4e28ba-2fa1-4d2b-883f-0016d3cca427";
+
+#[test]
 fn running_target_keeps_its_file_over_an_upgrade() {
     let dir = tempfile::tempdir().unwrap();
     let (socket, image) = (dir.path().join("serve.sock"), dir.path().join("a.img"));
