@@ -22,7 +22,7 @@ use isolane_wire::SubmissionEntry;
 
 use super::authentication::NoKey;
 use super::close::ShutdownState;
-use super::{Core, Driver};
+use super::{Core, Driver, TICK};
 use crate::frozen::{self, CoreState, LaneState, Proof, QueueName, ResumedLane, Unfinished};
 use crate::lane::{Association, Lane};
 use crate::slab::{LaneId, SlabKey};
@@ -84,6 +84,8 @@ impl Driver {
             return;
         }
         self.still = None;
+        // What hosts have sent meanwhile is read before their keep-alive timers are checked.
+        self.next_tick = self.core.now + TICK;
         self.core.authenticating.lanes.clear();
         self.core.reactor.pause_listening(false);
         for lane in self.lanes.values_mut() {
