@@ -3,12 +3,15 @@
 //! Their memory is allocated when it is written, so a volume that is too large starts, and the kernel kills the target
 //! later.
 
+mod groups;
+
 use std::fs;
 
 use isolane_volume::Volume;
 use isolane_volume::spec::{Source, SpecError, VolumeSpec};
 use isolane_volumes::Kinds;
 
+use self::groups::Groups;
 use crate::failure::Failure;
 use crate::units::show_bytes;
 
@@ -71,40 +74,43 @@ pub fn is_part_of(kinds: &Kinds, spec: &VolumeSpec) -> Result<bool, SpecError> {
     Ok(leaves.iter().any(|leaf| matches!(leaf.source, Source::Memory { .. })))
 }
 
-/// Checks that there is memory for a copy of the data of memory volumes.
+/// Checks that there is memory for a copy of that many bytes of memory volumes.
 ///
 /// # Errors
 /// The reason why not, as for users.
 pub fn check_copy(bytes: u64) -> Result<(), String> {
-    match Machine::read() {
-        Some(machine) if machine.available < bytes => {
-            let (bytes, available) = (show_bytes(bytes as f64), show_bytes(machine.available as f64));
-            Err(format!(
-                "memory volumes have {bytes} of data, and only {available} are available for its copy; free memory"
-            ))
-        }
-        _ => Ok(()),
-    }
+    Machine::read().map_or(Ok(()), |machine| machine.check_copy(bytes))
 }
 
 impl Machine {
     fn read() -> Option<Machine> {
-        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        let group = read("/proc/self/cgroup");
-        let group = group.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
-        let limit = read(&format!("/sys/fs/cgroup{group}/memory.max"));
-        Machine::parse(&read("/proc/meminfo"), &limit)
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        Machine::parse(&meminfo, Groups::read())
     }
 
-    /// Parses the texts of `/proc/meminfo` and of the control group's `memory.max`, which may be missing.
-    fn parse(meminfo: &str, limit: &str) -> Option<Machine> {
+    /// Parses the text of `/proc/meminfo`, which may be missing.
+    fn parse(meminfo: &str, groups: Groups) -> Option<Machine> {
         let field = |name: &str| {
             let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
             Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
         };
         let total = field("MemTotal:")? + field("SwapTotal:").unwrap_or(0);
-        let total = limit.trim().parse().map_or(total, |limit| total.min(limit));
-        Some(Machine { total, available: field("MemAvailable:")?.min(total) })
+        let total = total.min(groups.limit);
+        Some(Machine { total, available: field("MemAvailable:")?.min(total).min(groups.left) })
+    }
+
+    /// Hosts overwrite pages during a copy, which keeps the ones before.
+    fn check_copy(self, bytes: u64) -> Result<(), String> {
+        let needed = bytes.saturating_add(bytes / 4).saturating_add(COPY_MARGIN);
+        if bytes == 0 || needed <= self.available {
+            return Ok(());
+        }
+        let [bytes, needed, available] =
+            [bytes, needed, self.available].map(|bytes| show_bytes(bytes as f64));
+        Err(format!(
+            "memory volumes have {bytes} to copy, which needs {needed}, and only {available} are available; free memory, \
+             or raise the limit of the control group"
+        ))
     }
 
     fn check(self, requested: u64, served: u64) -> Result<(), Failure> {
@@ -136,6 +142,9 @@ impl Machine {
     }
 }
 
+/// Memory that is left to the target and others during a copy, in bytes.
+const COPY_MARGIN: u64 = 64 << 20;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,17 +152,21 @@ mod tests {
     #[test]
     fn rejects_volumes_larger_than_memory() {
         let meminfo = "MemTotal:       1048576 kB\nMemAvailable:    524288 kB\nSwapTotal:       1048576 kB\n";
-        let check = |limit, requested| Machine::parse(meminfo, limit).unwrap().check(requested, 0);
-        assert!(check("max\n", 2 << 30).is_ok());
-        let error = check("", (2 << 30) + 1).unwrap_err().to_string();
+        let check = |limit, requested| {
+            let groups = Groups { limit, ..Groups::UNLIMITED };
+            Machine::parse(meminfo, groups).unwrap().check(requested, 0)
+        };
+        assert!(check(u64::MAX, 2 << 30).is_ok());
+        let error = check(u64::MAX, (2 << 30) + 1).unwrap_err().to_string();
         assert!(error.contains("this machine has 2.0 GiB") && error.contains("choose less"), "{error}");
-        assert!(check("536870912\n", 600 << 20).is_err());
+        assert!(check(512 << 20, 600 << 20).is_err());
     }
 
     #[test]
     fn adds_served_volumes() {
         let meminfo = "MemTotal:       1048576 kB\nMemAvailable:    524288 kB\n";
-        let check = |requested, served| Machine::parse(meminfo, "max\n").unwrap().check(requested, served);
+        let check =
+            |requested, served| Machine::parse(meminfo, Groups::UNLIMITED).unwrap().check(requested, served);
         assert!(check(512 << 20, 512 << 20).is_ok());
         let error = check((512 << 20) + 1, 512 << 20).unwrap_err().to_string();
         assert!(
@@ -162,6 +175,20 @@ mod tests {
         );
         assert!(check(0, 2 << 30).is_ok(), "volumes without memory can come nevertheless");
         assert!(check(1, u64::MAX).is_err());
+    }
+
+    #[test]
+    fn copy_needs_memory_of_the_control_group() {
+        let check = |left, bytes| {
+            let groups = Groups { limit: 1 << 30, left };
+            let meminfo = "MemTotal:       4194304 kB\nMemAvailable:    1048576 kB\n";
+            Machine::parse(meminfo, groups).unwrap().check_copy(bytes)
+        };
+        assert!(check(189 << 20, 100 << 20).is_ok());
+        let error = check(188 << 20, 100 << 20).unwrap_err();
+        assert!(error.contains("100.0 MiB to copy") && error.contains("only 188.0 MiB"), "{error}");
+        assert!(check(0, 0).is_ok(), "a target without memory volumes copies nothing");
+        assert!(check(u64::MAX, u64::MAX).is_err());
     }
 
     #[test]

@@ -119,6 +119,11 @@ impl PageTable {
         (0..self.len).filter(|index| !self.is_empty_at(*index)).count()
     }
 
+    /// Returns the number of pages that [`PageTable::update_copy`] would change now.
+    pub fn count_changed(&self, copy: &PageTable) -> usize {
+        (0..self.len).filter(|index| self.entry(*index).peek() != copy.entry(*index).peek()).count()
+    }
+
     /// Makes `copy` the same as this table: calls `changed` with each index at which they differ, in order, and with the
     /// page that both have afterwards. A page in both tables is not modified in place, so the next call finds all changes.
     ///

@@ -5,7 +5,7 @@ use std::path::absolute;
 use std::sync::Arc;
 
 use isolane_volume::spec::{self, Source, SpecError, VolumeSpec};
-use isolane_volume::{OpenError, Volume};
+use isolane_volume::{OpenError, Volume, inherited_memory};
 
 use crate::parts::Parts;
 use crate::remote::JournalFile;
@@ -204,7 +204,10 @@ impl Kinds {
         let Source::Nested { options, .. } = spec.source.clone() else {
             unreachable!("a nested volume has a nested source")
         };
-        let members = nested.members.iter().map(|member| self.open(member));
+        let members = nested
+            .members
+            .iter()
+            .map(|member| inherited_memory::open_part(self.count_memory(member), || self.open(member)));
         let mut parts = Parts {
             kind: nested.kind.name,
             name,
@@ -228,6 +231,11 @@ impl Kinds {
         }
         let identity = volume.identity().clone();
         Ok(Arc::new(read_only::ReadOnly::new(spec.name(), identity, volume)))
+    }
+
+    fn count_memory(&self, spec: &VolumeSpec) -> usize {
+        let leaves = self.leaves(spec).unwrap_or_default();
+        leaves.iter().filter(|leaf| matches!(leaf.source, Source::Memory { .. })).count()
     }
 
     /// Returns the specifications of the volumes that hold the data of `spec`: itself, or the innermost members.

@@ -8,7 +8,6 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use isolane_memory::PAGE_SIZE;
 use isolane_reactor::inherited;
 use isolane_target::Target;
 use isolane_volume::spec::Source;
@@ -19,6 +18,7 @@ use isolane_volumes::Kinds;
 use super::handover::{self, HandedMemory, HandedNamespace, Handover};
 use crate::failure::{Context, Failure};
 use crate::memory;
+use crate::units::show_bytes;
 
 /// The data of the memory volumes of each namespace, in their order in it; by subsystem and namespace ID.
 pub type Images = BTreeMap<(String, u32), Vec<MemoryImage>>;
@@ -49,8 +49,7 @@ impl Copies {
             let handed = own.and_then(|own| own.namespaces.iter_mut().find(|one| one.nsid == nsid));
             handed.map_or(Ok(()), |handed| copies.add(&volume, kinds, handed))?;
         }
-        memory::check_copy(copies.0.iter().map(Copied::used_bytes).sum())?;
-        copies.update()?;
+        copies.update(u64::MAX)?;
         Ok(copies)
     }
 
@@ -83,18 +82,53 @@ impl Copies {
         Ok(())
     }
 
-    /// Copies what has changed since the last time.
+    /// Copies what hosts change, as long as that becomes less.
     ///
     /// # Errors
     /// The reason why that is not possible, as for users.
-    pub fn update(&self) -> Result<(), String> {
-        self.0.iter().try_for_each(Copied::update)
+    pub fn settle(&self) -> Result<(), String> {
+        let mut before = u64::MAX;
+        loop {
+            let copied = self.update(u64::MAX)?;
+            if copied <= FEW_BYTES || copied > before / 4 * 3 {
+                return Ok(());
+            }
+            before = copied;
+        }
+    }
+
+    /// Copies the rest while hosts wait.
+    ///
+    /// # Errors
+    /// The reason why that is not possible, as for users. It is too much, for example.
+    pub fn finish(&self) -> Result<(), String> {
+        self.update(MAX_REST).map(drop)
+    }
+
+    /// Copies what has changed since the last time, unless that is more than `most` bytes. Returns its bytes.
+    fn update(&self, most: u64) -> Result<u64, String> {
+        let changed = self.0.iter().map(Copied::changed_bytes).sum();
+        check_rest(changed, most)?;
+        memory::check_copy(changed)?;
+        self.0.iter().try_for_each(Copied::update)?;
+        Ok(changed)
     }
 }
 
+fn check_rest(changed: u64, most: u64) -> Result<(), String> {
+    if changed <= most {
+        return Ok(());
+    }
+    let [changed, most] = [changed, most].map(|bytes| show_bytes(bytes as f64));
+    Err(format!(
+        "hosts write to memory volumes faster than they are copied: {changed} are left, and hosts would wait too long for \
+         more than {most}; try again when they write less"
+    ))
+}
+
 impl Copied {
-    fn used_bytes(&self) -> u64 {
-        self.volume.memory().map_or(0, |pages| pages.count_pages() as u64 * PAGE_SIZE as u64)
+    fn changed_bytes(&self) -> u64 {
+        self.volume.memory().map_or(0, |pages| self.copy.changed_bytes(pages))
     }
 
     fn update(&self) -> Result<(), String> {
@@ -160,4 +194,21 @@ fn is_copying(tree: &VolumeTree) -> bool {
 
 fn has_memory(tree: &VolumeTree) -> bool {
     tree.kind == kind::MEMORY || tree.members.iter().any(has_memory)
+}
+
+/// Changes that hosts hardly wait for, in bytes.
+const FEW_BYTES: u64 = 16 << 20;
+/// Most bytes that are copied while hosts wait, for half a second or so.
+const MAX_REST: u64 = 1 << 30;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rest_is_bounded() {
+        assert_eq!(check_rest(MAX_REST, MAX_REST), Ok(()));
+        let error = check_rest(3 << 30, MAX_REST).unwrap_err();
+        assert!(error.contains("3.0 GiB are left") && error.contains("more than 1.0 GiB"), "{error}");
+    }
 }

@@ -76,7 +76,7 @@ impl Running<'_> {
             let copies = Copies::new(&target, &self.operator.kinds, &mut handover)?;
             self.rehearse(&target, program, &handover)?;
             // Less is left while hosts wait.
-            copies.update()?;
+            copies.settle()?;
             let config = present.config(&target, &self.started.0, &handover)?;
             Ok((present, handover, copies, config))
         });
@@ -100,7 +100,7 @@ impl Running<'_> {
             let mut volumes = config.subsystems.iter().flat_map(|subsystem| &subsystem.volumes);
             let failed = volumes.find_map(|(nsid, volume)| failure(*nsid, &**volume));
             failed.map_or(Ok(()), Err)?;
-            copies.update()?;
+            copies.finish()?;
             Ok(frozen.hand_over())
         });
         let state = match handed_over {

@@ -23,7 +23,7 @@ use isolane_wire::SubmissionEntry;
 
 use super::authentication::NoKey;
 use super::close::ShutdownState;
-use super::{Core, Driver};
+use super::{Core, Driver, TICK};
 use crate::frozen::{self, CoreState, LaneState, Proof, QueueName, ResumedLane, Unfinished};
 use crate::lane::{Association, Lane};
 use crate::slab::{LaneId, SlabKey};
@@ -86,6 +86,8 @@ impl Driver {
         }
         self.core.captured = false;
         self.still = None;
+        // What hosts have sent meanwhile is read before their keep-alive timers are checked.
+        self.next_tick = self.core.now + TICK;
         self.core.authenticating.lanes.clear();
         self.core.reactor.pause_listening(false);
         for lane in self.lanes.values_mut() {

@@ -51,6 +51,11 @@ impl MemoryCopy {
         &self.file
     }
 
+    /// Returns the bytes that [`MemoryCopy::update`] would copy now.
+    pub fn changed_bytes(&self, volume: &PageTable) -> u64 {
+        volume.count_changed(&self.copied) as u64 * PAGE_SIZE as u64
+    }
+
     /// Copies what has changed since the last call. Requests in flight can change the volume at the same time; those that
     /// have ended are in the copy.
     ///
