@@ -177,6 +177,30 @@ fn reads_of_a_host_that_takes_no_data_wait() {
 }
 
 #[test]
+fn reads_with_fua_of_more_than_the_limit_complete() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(64 << 20).unwrap();
+    let (_target, address) = on_two_cores(&file.path().display().to_string(), of_target());
+    let admin = MockHost::admin(address);
+    let mut queue = admin.io_queue(1, 127);
+    for at in 0..64 {
+        let read = nvm::ReadCommand { fua: true, ..nvm::ReadCommand::parse(&read_entry(at * 256, 256)) };
+        queue.send(SubmissionEntry { sgl: Sgl::Transport { len: 128 << 10 }, ..read.entry() }, &[]);
+    }
+    let mut left = 64;
+    while left > 0 {
+        match queue.answer().pdu {
+            ControllerPdu::C2hData(data) => left -= usize::from(data.success),
+            ControllerPdu::CapsuleResp(response) => {
+                assert_eq!(response.entry.status, Status::SUCCESS);
+                left -= 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
 fn stalled_namespace_leaves_memory_for_others_of_its_host() {
     let (stuck, relief) = Stuck::new();
     let mut config = serving(vec![(1, stuck.clone()), (2, volume("mem:64M"))]);

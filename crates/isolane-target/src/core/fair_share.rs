@@ -16,6 +16,7 @@ use std::time::Duration;
 use isolane_memory::{Buffer, PAGE_SIZE, pages_for};
 use isolane_observe::stage::{Operation, Stage};
 use isolane_proto::target::Permit;
+use isolane_volume::Request;
 
 use super::slow::SlowCommands;
 use super::{Core, Driver};
@@ -101,8 +102,10 @@ impl Core {
     /// Runs a command within its shares, or queues it for memory.
     fn admit(&mut self, lane: &mut Lane, mut waiting: Waiting) {
         let (position, len) = (waiting.position(), waiting.bytes_to_take());
-        if let (true, Waiting::Start { job, .. }) = (lane.memory.is_some() && len == 0, &mut waiting)
-            && job.operation == Operation::Read
+        let is_counted_here = lane.memory.is_some() && len == 0;
+        // The flush before a read with FUA has no memory.
+        if let (true, Waiting::Start { job, request: Request::Read { .. }, .. }) =
+            (is_counted_here, &mut waiting)
             && job.counted_bytes == 0
         {
             lane.count_job_memory(job, job.len);
