@@ -462,3 +462,25 @@ fn fault_fails_changes_and_flushes_of_a_namespace() {
     });
     target.shutdown(Target::SHUTDOWN_TIMEOUT).into_result().unwrap();
 }
+
+/// The volume before must get no change that has not started: hosts would find it nowhere.
+#[test]
+fn commands_that_a_fault_holds_are_given_back_when_the_volume_goes() {
+    let replace = || NamespaceChange::Replace { nsid: 1, volume: volume("mem:32M"), may_shrink: false };
+    let changes = [replace(), NamespaceChange::Offline { nsid: 1 }, NamespaceChange::Remove { nsid: 1 }];
+    for change in changes {
+        let place = Place::with(one_core_twice(), Duration::from_secs(3600));
+        place.gate.open();
+        let (_admin, mut queue) = pair(place.address, 127);
+        set_fault(&place.target, Some(Fault::Stall));
+        let cids =
+            vec![send_write(&mut queue, 0, 1), queue.send(read(0, 8), &[]), queue.send(io::flush(1), &[])];
+        expect_two_works(&mut queue);
+        let closing = place.target.change_namespaces(vec![change]).unwrap().closing;
+        answers(&mut queue, cids).values().for_each(|(status, _)| assert_not_ready(*status, 0));
+        assert!(closing.wait(Target::SHUTDOWN_TIMEOUT), "none uses the volume before");
+        assert_eq!(place.gate.content(0), [0; 512]);
+        expect_two_works(&mut queue);
+        place.target.shutdown(Target::SHUTDOWN_TIMEOUT).into_result().unwrap();
+    }
+}
