@@ -1,7 +1,9 @@
 //! Commands that were held before they started, and continue: behind orphans, a fault, a fence, or a limit.
 //!
 //! Their namespace can have lost its volume in the meantime. The volume before must get no change then, because its hosts
-//! would find the change nowhere; they repeat the command, which finds the present volume.
+//! would find the change nowhere; they repeat the command, which finds the present volume. It can also have become read-only.
+
+use isolane_volume::VolumeError;
 
 use super::Core;
 use crate::lane::Lane;
@@ -14,9 +16,17 @@ impl Core {
             return self.give_back(lane, waiting);
         }
         match waiting {
+            Waiting::Start { job, request, .. } if job.is_change() && self.is_read_only(job.position) => {
+                self.fail_unstarted(lane, job, request, VolumeError::ReadOnly);
+            }
             Waiting::Start { job, request, .. } => self.start(lane, job, request),
+            // It is checked once its data is there.
             waiting @ Waiting::Data { .. } => self.enter(lane, waiting),
         }
+    }
+
+    fn is_read_only(&self, position: usize) -> bool {
+        self.namespaces.at(position).geometry.read_only
     }
 
     /// Whether the namespace at a position has another volume now, or none.
