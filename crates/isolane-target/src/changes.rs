@@ -34,13 +34,14 @@ pub enum NamespaceChange {
         /// The volume.
         volume: Arc<dyn Volume>,
     },
-    /// Ends a namespace. Commands that have started complete; new ones fail.
+    /// Ends a namespace. Commands that have started complete; those held by a limit or a fault are given back to their
+    /// hosts, and new ones fail.
     Remove {
         /// The ID.
         nsid: u32,
     },
-    /// Serves another volume under the ID. Commands that have started complete at the volume before. A host sees
-    /// another namespace unless both volumes have the same identity.
+    /// Serves another volume under the ID. Commands that have started complete at the volume before; hosts repeat those
+    /// held by a limit or a fault. A host sees another namespace unless both volumes have the same identity.
     Replace {
         /// The ID.
         nsid: u32,

@@ -458,7 +458,7 @@ impl Namespaces {
         ids.offline.insert(nsid, offline);
     }
 
-    /// Removes a namespace for new commands. Those that wait for its limits continue.
+    /// Removes a namespace for new commands. Those that were held before they started are given back to their hosts.
     pub(crate) fn hide(&mut self, subsystem: SubsystemId, nsid: u32) -> Result<Hidden, NamespaceError> {
         let offline = self.ids.get_mut(subsystem.number()).and_then(|ids| ids.offline.remove(&nsid));
         if let Some(OfflineNamespace { config, hosts, .. }) = offline {

@@ -462,3 +462,59 @@ fn fault_fails_changes_and_flushes_of_a_namespace() {
     });
     target.shutdown(Target::SHUTDOWN_TIMEOUT).into_result().unwrap();
 }
+
+/// The volume before must get no change that has not started: hosts would find it nowhere.
+#[test]
+fn commands_that_a_fault_holds_are_given_back_when_the_volume_goes() {
+    let replace = || NamespaceChange::Replace { nsid: 1, volume: volume("mem:32M"), may_shrink: false };
+    let changes = [replace(), NamespaceChange::Offline { nsid: 1 }, NamespaceChange::Remove { nsid: 1 }];
+    for change in changes {
+        let place = Place::with(one_core_twice(), Duration::from_secs(3600));
+        place.gate.open();
+        let (_admin, mut queue) = pair(place.address, 127);
+        set_fault(&place.target, Some(Fault::Stall));
+        let cids =
+            vec![send_write(&mut queue, 0, 1), queue.send(read(0, 8), &[]), queue.send(io::flush(1), &[])];
+        expect_two_works(&mut queue);
+        let closing = place.target.change_namespaces(vec![change]).unwrap().closing;
+        answers(&mut queue, cids).values().for_each(|(status, _)| assert_not_ready(*status, 0));
+        assert!(closing.wait(Target::SHUTDOWN_TIMEOUT), "none uses the volume before");
+        assert_eq!(place.gate.content(0), [0; 512]);
+        expect_two_works(&mut queue);
+        place.target.shutdown(Target::SHUTDOWN_TIMEOUT).into_result().unwrap();
+    }
+}
+
+/// By a fault, and by a limit.
+#[test]
+fn held_changes_fail_once_their_namespace_is_read_only() {
+    let place = Place::with(one_core_twice(), Duration::from_secs(3600));
+    place.gate.open();
+    let change = |change| place.target.change_namespaces(vec![change]).map(drop).unwrap();
+    let (_admin, mut queue) = pair(place.address, 127);
+    let fault = |fault| NamespaceChange::Fault { nsid: 1, fault };
+    let qos = |bytes| NamespaceChange::Qos { nsid: 1, qos: bytes };
+    let slow = Some(QosConfig { bytes: NonZeroU64::new(1), ..QosConfig::default() });
+    for (is_limit, hold, release) in
+        [(false, fault(Some(Fault::Stall)), fault(None)), (true, qos(slow), qos(None))]
+    {
+        change(hold);
+        if is_limit {
+            assert_eq!(queue.fetch(read_entry(0, 8), 4096).0.status, Status::SUCCESS, "the first one");
+        }
+        let reading = queue.send(read(0, 8), &[]);
+        let zeroes = io::WriteZeroesCommand { nsid: 1, slba: 0, nlb: 7, ..Default::default() };
+        let changes = [send_write(&mut queue, 0, 1), queue.send(zeroes.entry(), &[])];
+        expect_two_works(&mut queue);
+        change(NamespaceChange::ReadOnly { nsid: 1, read_only: true });
+        change(release);
+        let all = answers(&mut queue, vec![reading, changes[0], changes[1]]);
+        assert_eq!(all[&reading].0, Status::SUCCESS);
+        for cid in changes {
+            assert!(all[&cid].0.is(Status::NAMESPACE_WRITE_PROTECTED), "{:?}", all[&cid].0);
+        }
+        assert_eq!(place.gate.content(0), [0; 512]);
+        change(NamespaceChange::ReadOnly { nsid: 1, read_only: false });
+    }
+    place.expect_nothing_left(&mut queue);
+}

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::*;
 use isolane_memory::{Payload, Pool};
-use isolane_target::{Target, TargetConfig};
+use isolane_target::{Fault, NamespaceChange, Target, TargetConfig};
 use isolane_volume::{Request, Step, Volume, VolumeDescription, VolumeInfo};
 use isolane_wire::pdu::IcReq;
 use isolane_wire::registers::{Cc, Csts};
@@ -113,6 +113,22 @@ fn shutdown_flushes_the_changes_of_its_host() {
     assert_eq!(site.end(a), [0, 1]);
     assert_eq!(site.end(b), [1, 0]);
     assert_eq!(site.end(site.connect(B)), [0, 0]);
+    site.target.shutdown(Target::SHUTDOWN_TIMEOUT).into_result().unwrap();
+}
+
+/// The volume works, so what was written before the fault must become durable.
+#[test]
+fn shutdown_flushes_a_volume_that_fails_on_purpose() {
+    let site = Site::new();
+    site.end(site.connect(A));
+    for fault in [Fault::Fail, Fault::Stall] {
+        let mut a = site.connect(A);
+        write(&mut a.1, 1);
+        let set = |fault| site.target.change_namespaces(vec![NamespaceChange::Fault { nsid: 1, fault }]);
+        set(Some(fault)).unwrap();
+        assert_eq!(site.end(a), [1, 0], "{fault:?}");
+        set(None).unwrap();
+    }
     site.target.shutdown(Target::SHUTDOWN_TIMEOUT).into_result().unwrap();
 }
 

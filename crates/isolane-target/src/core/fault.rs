@@ -27,10 +27,15 @@ impl Core {
 
     /// Fails a command before it reaches its volume.
     pub(super) fn fail_on_purpose(&mut self, lane: &mut Lane, job: Job, request: Request) {
+        self.fail_unstarted(lane, job, request, VolumeError::SyncFailed { raw_os_error: EIO });
+    }
+
+    /// Fails a command that has not reached its volume.
+    pub(super) fn fail_unstarted(&mut self, lane: &mut Lane, job: Job, request: Request, error: VolumeError) {
         if let Request::Write { data, .. } = request {
             self.memory.pool.recycle_buffer(data);
         }
-        self.finish(lane, job, Err(VolumeError::SyncFailed { raw_os_error: EIO }));
+        self.finish(lane, job, Err(error));
     }
 }
 

@@ -18,7 +18,6 @@ use isolane_proto::subsystem::{Host, SubsystemId};
 use isolane_volume::BlockRange;
 
 use super::receive::Progress;
-use super::waiting::ONLY_STARTS;
 use super::{Core, Driver};
 use crate::fence::Fence;
 use crate::lane::Lane;
@@ -154,10 +153,9 @@ impl Driver {
     pub(super) fn poll_fenced(&mut self) {
         for _ in 0..self.core.waiting.fenced.len().min(FENCED_PER_TURN) {
             let Some(waiting) = self.core.waiting.fenced.pop_front() else { return };
-            let Waiting::Start { lane: key, job, request } = waiting else { unreachable!("{ONLY_STARTS}") };
-            match self.lanes.get_mut(key) {
+            match self.lanes.get_mut(waiting.lane()) {
                 // A command that is still fenced returns to the end of the queue.
-                Some(lane) => self.core.start(lane, job, request),
+                Some(lane) => self.core.continue_held(lane, waiting),
                 None => unreachable!("a lane was removed before its last command"),
             }
         }

@@ -17,7 +17,6 @@ use isolane_wire::Status;
 
 use super::{Core, Driver};
 use crate::counters::InFlight;
-use crate::fault::Fault;
 use crate::namespace::Namespaces;
 use crate::nvme_status;
 use crate::release::Release;
@@ -188,10 +187,10 @@ impl Flushes {
             match group.then {
                 // A command flushes only volumes with a volatile cache.
                 AfterFlush::Complete { .. } => namespace.has_cache,
-                // Hosts know of a failure, because their writes have failed.
+                // Hosts know of a failure, because their writes have failed. A fault on purpose is none: what was written
+                // before it must become durable.
                 AfterFlush::ReportShutdown(_) => {
-                    let has_failed = volume.failure().is_some() || namespace.fault == Some(Fault::Fail);
-                    !has_failed && shared.unflushed.has(group.changes.as_deref(), *position)
+                    volume.failure().is_none() && shared.unflushed.has(group.changes.as_deref(), *position)
                 }
                 AfterFlush::Shutdown | AfterFlush::Release(_) => true,
             }

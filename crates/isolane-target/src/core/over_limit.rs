@@ -223,16 +223,13 @@ impl Driver {
         answered.into_iter().for_each(|(position, count)| core.log_over_limit(position, count));
     }
 
-    fn continue_over_limit(&mut self, waiting: Waiting) {
+    fn continue_over_limit(&mut self, mut waiting: Waiting) {
         let Some(lane) = self.lanes.get_mut(waiting.lane()) else { unreachable!("{LANE_REMOVED_EARLY}") };
-        match waiting {
-            Waiting::Start { mut job, request, .. } => {
-                // Its age counts from its start at the volume.
-                (job.is_charged, job.started) = (true, self.core.now);
-                self.core.start(lane, job, request);
-            }
-            waiting @ Waiting::Data { .. } => self.core.enter(lane, waiting),
+        if let Waiting::Start { job, .. } = &mut waiting {
+            // Its age counts from its start at the volume.
+            (job.is_charged, job.started) = (true, self.core.now);
         }
+        self.core.continue_held(lane, waiting);
     }
 }
 

@@ -274,10 +274,9 @@ impl Driver {
             let row = &mut self.core.waiting;
             row.behind_left -= 1;
             let Some(waiting) = row.behind.pop_front() else { return row.behind_left = 0 };
-            let Waiting::Start { lane, job, request } = waiting else { unreachable!("{ONLY_STARTS}") };
-            match self.lanes.get_mut(lane) {
+            match self.lanes.get_mut(waiting.lane()) {
                 // A command that must still wait returns to the end of the queue.
-                Some(lane) => self.core.start(lane, job, request),
+                Some(lane) => self.core.continue_held(lane, waiting),
                 None => unreachable!("{LANE_REMOVED_EARLY}"),
             }
         }
@@ -295,6 +294,5 @@ impl Driver {
     }
 }
 
-pub(super) const ONLY_STARTS: &str = "only commands to start wait for a fence";
 /// Number of commands of each queue that one turn retries.
 const RETRIES_PER_TURN: usize = 64;
