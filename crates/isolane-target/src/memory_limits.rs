@@ -29,12 +29,16 @@ pub(crate) struct MemoryLimit {
     max: usize,
     /// Shared with the limit before a change.
     used: Arc<AtomicUsize>,
+    /// Tries in vain; a command that waits adds one in each turn.
+    refused: AtomicUsize,
 }
 
 /// Memory of one queue with limits.
 #[derive(Debug)]
 pub(crate) struct LaneMemory {
     limits: Vec<Arc<MemoryLimit>>,
+    /// Refusals of each at the last check.
+    seen: Vec<usize>,
     /// Bytes that it has added to each of them.
     counted: usize,
     /// Its core compares the count with its memory after this turn.
@@ -46,7 +50,7 @@ impl MemoryLimits {
     pub(crate) fn new(limits: &TargetLimits, before: Option<&MemoryLimits>) -> Option<MemoryLimits> {
         let limit = |scope, max: Option<usize>, before: Option<&Arc<MemoryLimit>>| {
             let used = before.map(|before| Arc::clone(&before.used)).unwrap_or_default();
-            max.map(|max| Arc::new(MemoryLimit { scope, max, used }))
+            max.map(|max| Arc::new(MemoryLimit { scope, max, used, refused: AtomicUsize::new(0) }))
         };
         let of_subsystem = |nqn: &Nqn| before.and_then(|before| before.subsystems.get(nqn));
         let of_host = |nqn: &Nqn| before.and_then(|before| before.hosts.get(nqn));
@@ -72,7 +76,8 @@ impl MemoryLimits {
         let subsystem = subsystem.and_then(|nqn| self.subsystems.get(nqn));
         let host = host.and_then(|nqn| self.hosts.get(nqn));
         let limits: Vec<_> = self.target.iter().chain(subsystem).chain(host).cloned().collect();
-        (!limits.is_empty()).then(|| Box::new(LaneMemory { limits, counted: 0, is_listed: false }))
+        let seen = limits.iter().map(|limit| limit.refused.load(Ordering::Relaxed)).collect();
+        (!limits.is_empty()).then(|| Box::new(LaneMemory { limits, seen, counted: 0, is_listed: false }))
     }
 }
 
@@ -100,6 +105,7 @@ impl LaneMemory {
     pub(crate) fn take(&mut self, bytes: usize, parts: usize) -> Result<(), LimitReached> {
         for (at, limit) in self.limits.iter().enumerate() {
             if let Err(reached) = limit.take(bytes, parts) {
+                limit.refused.fetch_add(1, Ordering::Relaxed);
                 for limit in &self.limits[..at] {
                     limit.used.fetch_sub(bytes, Ordering::Relaxed);
                 }
@@ -110,14 +116,23 @@ impl LaneMemory {
         Ok(())
     }
 
-    /// Whether commands wait for one of the limits, or would.
-    pub(crate) fn is_short(&self) -> bool {
+    /// Whether commands have waited for one of the limits since the last call.
+    pub(crate) fn is_short(&mut self) -> bool {
         let most = |limit: &MemoryLimit| limit.max.saturating_sub(MAX_TRANSFER_BYTES as usize);
-        self.limits.iter().any(|limit| limit.used.load(Ordering::Relaxed) > most(limit))
+        let mut is_short = false;
+        for (limit, seen) in self.limits.iter().zip(&mut self.seen) {
+            let refused = limit.refused.load(Ordering::Relaxed);
+            let has_waiters = std::mem::replace(seen, refused) != refused;
+            is_short |= has_waiters && limit.used.load(Ordering::Relaxed) > most(limit);
+        }
+        is_short
     }
 
     /// Replaces the count by the memory that its commands have.
     pub(crate) fn settle(&mut self, bytes: usize) {
+        if bytes == self.counted {
+            return;
+        }
         for MemoryLimit { used, .. } in self.limits.iter().map(|limit| &**limit) {
             if bytes >= self.counted {
                 used.fetch_add(bytes - self.counted, Ordering::Relaxed);
@@ -192,6 +207,22 @@ mod tests {
         assert!(other.take(MIB, 1).is_ok() && other.take(1, 1).is_err());
         assert!(MemoryLimits::new(&TargetLimits::default(), Some(&after)).is_none());
         assert!(after.of(None, None).is_some(), "the target has a limit");
+    }
+
+    #[test]
+    fn memory_is_short_while_a_command_waits() {
+        let limits = MemoryLimits::new(&limits(64 * MIB, 4 * MIB), None).unwrap();
+        let mut lane = limits.of(None, Some(&host())).unwrap();
+        lane.settle(4 * MIB);
+        assert!(!lane.is_short(), "none waits");
+        let mut other = limits.of(None, Some(&host())).unwrap();
+        for _ in 0..2 {
+            assert!(other.take(1, 1).is_err());
+            assert!(lane.is_short() && !lane.is_short());
+        }
+        lane.settle(MIB);
+        assert!(other.take(1, 1).is_ok());
+        assert!(!lane.is_short());
     }
 
     #[test]

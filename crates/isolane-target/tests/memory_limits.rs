@@ -201,6 +201,26 @@ fn reads_with_fua_of_more_than_the_limit_complete() {
 }
 
 #[test]
+fn commands_that_wait_for_too_long_are_answered() {
+    let limits = of_target();
+    let times = TargetConfig { answer_within: Duration::from_millis(100), ..config(&["mem:64M"]) };
+    let (_target, address) = start(TargetConfig { limits, max_pool_pages: POOL_PAGES, ..times });
+    let admin = MockHost::admin(address);
+    // Their host does not send the data.
+    let mut holders: Vec<_> = (1..=MAX as u16).map(|qid| admin.io_queue(qid, 31)).collect();
+    for holder in &mut holders {
+        holder.send(long_write(0), &[]);
+        assert!(matches!(holder.answer().pdu, ControllerPdu::R2t(_)));
+    }
+    let mut queue = admin.io_queue(9, 31);
+    let write = queue.send(long_write(0), &[]);
+    assert!(queue.completion(write).0.status.is(Status::NAMESPACE_NOT_READY));
+    let read = SubmissionEntry { sgl: Sgl::Transport { len: MIB as u32 }, ..read_entry(0, 2048) };
+    let read = queue.send(read, &[]);
+    assert!(queue.completion(read).0.status.is(Status::NAMESPACE_NOT_READY));
+}
+
+#[test]
 fn stalled_namespace_leaves_memory_for_others_of_its_host() {
     let (stuck, relief) = Stuck::new();
     let mut config = serving(vec![(1, stuck.clone()), (2, volume("mem:64M"))]);
@@ -219,9 +239,17 @@ fn stalled_namespace_leaves_memory_for_others_of_its_host() {
         }
     }
     let mut other = admin.io_queue(20, 31);
-    let cid = other.send(SubmissionEntry { nsid: 2, ..long_write(0) }, &[]);
-    // The volume keeps the memory, but the commands are complete.
-    let ControllerPdu::R2t(r2t) = other.answer().pdu else { panic!("no R2T") };
+    // The volume keeps the memory, but the commands are complete. One that has waited as long as they is answered as well.
+    let (cid, r2t) = loop {
+        let cid = other.send(SubmissionEntry { nsid: 2, ..long_write(0) }, &[]);
+        match other.answer().pdu {
+            ControllerPdu::R2t(r2t) => break (cid, r2t),
+            ControllerPdu::CapsuleResp(response) => {
+                assert!(response.entry.status.is(Status::NAMESPACE_NOT_READY));
+            }
+            unexpected => panic!("{unexpected:?}"),
+        }
+    };
     other.send_granted(&r2t, &data);
     assert_eq!(other.completion(cid).0.status, Status::SUCCESS);
     assert!(waits(&target, LimitScope::Host) > 0);

@@ -212,11 +212,14 @@ impl Core {
     /// Closes a lane that holds memory without progress while commands wait for memory.
     pub(super) fn check_idle_memory(&mut self, lane: &mut Lane) {
         let moved = lane.conn.moved_bytes();
-        if moved != lane.moved_bytes || stalled_bytes(lane) == 0 {
+        // A lane that waits for memory is not read, so data that its host sends cannot arrive.
+        let unread = if lane.stalled.is_some() { lane.conn.receiving_bytes() } else { 0 };
+        if moved != lane.moved_bytes || stalled_bytes(lane) == unread {
             (lane.moved_bytes, lane.moved_at) = (moved, self.now);
         }
         let stalled_for = self.now.saturating_duration_since(lane.moved_at);
-        let is_short = self.memory.is_short() || lane.memory.as_ref().is_some_and(|memory| memory.is_short());
+        let is_limit_short = lane.memory.as_mut().is_some_and(|memory| memory.is_short());
+        let is_short = self.memory.is_short() || is_limit_short;
         if is_short && stalled_for >= MAX_STALL {
             self.counters.fatal_errors.add(1);
             let bytes = stalled_bytes(lane);

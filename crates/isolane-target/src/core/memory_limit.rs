@@ -12,7 +12,7 @@ use super::{Core, Driver};
 use crate::lane::Lane;
 use crate::limits::LimitReached;
 use crate::memory_limits::MemoryLimits;
-use crate::work::Job;
+use crate::work::{Job, Waiting};
 
 impl Core {
     /// Gives a queue the present limits. Admin queues and discovery have none.
@@ -62,6 +62,31 @@ impl Core {
         self.shared.log_memory_limit(&self.counters, lane.peer(), reached);
     }
 
+    fn answer_over_memory_of(&mut self, lane: &mut Lane) {
+        let mut count = 0;
+        for at in 0..lane.volumes.len() {
+            let position = lane.volumes[at].position;
+            for size in 0..lane.volumes[at].over_share.len() {
+                let row = &mut lane.volumes[at].over_share[size];
+                for waiting in Waiting::extract_from(row, |waiting| self.is_over_limit_late(waiting)) {
+                    lane.limited -= 1;
+                    count += 1;
+                    self.cancel(lane, waiting, false);
+                    // Its volume is not to blame.
+                    self.volumes[position].answered -= usize::from(lane.is_open());
+                }
+            }
+        }
+        if count > 0 {
+            let (peer, within) = (lane.peer(), self.times.answer_within);
+            log::limited!(
+                Warn,
+                "{peer}: {count} commands have waited for memory for {within:?}; the host was told to repeat them: raise \
+                 limits.memory, or let the host send less at a time"
+            );
+        }
+    }
+
     pub(super) fn list_memory(&mut self, lane: &mut Lane) {
         if let Some(memory) = &mut lane.memory
             && !std::mem::replace(&mut memory.is_listed, true)
@@ -92,6 +117,16 @@ impl Driver {
     pub(super) fn set_memory_limits(&mut self, limits: Option<Arc<MemoryLimits>>) {
         self.core.memory_limits = limits;
         self.lanes.values_mut().for_each(|lane| self.core.attach_memory(lane));
+    }
+
+    /// Answers the commands of queues with limits that have waited for too long. Called in each tick.
+    pub(super) fn answer_over_memory(&mut self) {
+        if self.core.memory_limits.is_none() {
+            return;
+        }
+        let core = &mut self.core;
+        let limited = self.lanes.values_mut().filter(|lane| lane.memory.is_some() && lane.is_limited());
+        limited.for_each(|lane| core.answer_over_memory_of(lane));
     }
 
     /// Counts what the commands of queues with limits hold after this turn.

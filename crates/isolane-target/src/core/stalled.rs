@@ -224,6 +224,7 @@ impl Driver {
     pub(super) fn answer_late(&mut self) {
         self.send_answers();
         self.answer_over_limit();
+        self.answer_over_memory();
         if self.core.has_orphans {
             self.core.forget_fences();
         }
