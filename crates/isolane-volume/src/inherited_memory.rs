@@ -59,7 +59,7 @@ mod tests {
                 Err("before it took its image")
             );
             assert_eq!(open_part(1, open_one).unwrap(), 3);
-            let half = || open_one().map_err(|_| "none").and_then(|_| Err::<(), _>("after the first of two"));
+            let half = || open_one().map_err(|_| "none").and(Err::<(), _>("after the first of two"));
             assert_eq!(open_part(2, half), Err("after the first of two"));
             assert_eq!(open_part(1, open_one).unwrap(), 6);
             assert_eq!(open_part(3, || Err::<(), _>("without images")), Err("without images"));
