@@ -151,7 +151,7 @@ isolane config schema: Print the JSON Schema of files.",
             ..Sections::default()
         },
         "config-check" => Sections {
-            status: "1: Also with --strict, if a host on another machine has access without authentication.",
+            status: "1: Also for a file that this version cannot serve, and with --strict or server.strict if a host on another machine has access without authentication.",
             examples: "\
 isolane config check /etc/isolane/isolane.toml: Report errors and gaps of a file.
 isolane config check --strict /etc/isolane/isolane.toml: Fail also if access without authentication is possible.",

@@ -2,7 +2,7 @@
 //!
 //! [`Config::parse`] checks a text completely and reports all its errors together, [`Config::to_toml`] prints a model,
 //! [`schema()`] describes the format for editors, and [`gaps()`] lists hosts that reach volumes without authentication.
-//! [`edit()`] and [`replace()`] change a file and keep its comments. A key is defined once, in `model.rs`: its type, its description, and the effect of a change.
+//! [`edit()`] and [`Replacement`] change a file and keep its comments. A key is defined once, in `model.rs`: its type, its description, and the effect of a change.
 //!
 //! Invariants: a printed model is parsed to the same model. No text causes a panic, and no error shows a key of
 //! authentication.

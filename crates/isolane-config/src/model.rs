@@ -108,7 +108,7 @@ table! {
         optional auth_groups: Choices<AuthGroup> = "auth-groups", Restart;
         /// A namespace whose volume has not completed an operation for this time is stalled (default: 10s).
         optional stall_after: Time<1000, 60_000> = "stall-after", Live;
-        /// A command that a stalled volume or `qos` holds is returned to its host after this time (default: 20s).
+        /// A command that a stalled volume, `qos`, or `limits.memory` holds is returned to its host after this time (default: 20s).
         optional answer_within: Time<1000, 600_000> = "answer-within", Live;
         /// Limits of the whole target.
         optional limits: Limits = "limits", Live;

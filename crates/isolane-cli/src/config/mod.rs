@@ -84,8 +84,9 @@ Print the file that has the same meaning as arguments of `isolane serve`
 The volumes are not opened, so --nqn is needed unless all of them are in memory. Paths of files become
 absolute, except in volumes made of others. With --config, prints that file in order. `isolane serve --help` explains the arguments.
 
-With --running, prints what a running target serves now, with all changes since its start. A target without a file has one
-then. Namespaces that are offline are in it, and `isolane ctl namespace read-only` only for a target without a file.";
+With --running, prints what a running target serves now, with all changes since its start, also if it was started without
+a file. Namespaces that are offline are in it. Protection by `isolane ctl namespace read-only` is in it only for a target
+without a file.";
 
 /// Arguments of `dump`.
 #[derive(Debug, clap::Args)]

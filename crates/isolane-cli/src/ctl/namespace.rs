@@ -24,7 +24,8 @@ pub struct Args {
     /// Subsystem of the namespace (default: the only one)
     #[arg(long, global = true, value_name = "NQN", add = ArgValueCandidates::new(names::subsystems))]
     subsystem: Option<String>,
-    /// Leave the configuration file as it is: the change lasts until the target ends, or the file is applied
+    /// With add, remove, replace, and resize: leave the configuration file as it is until the target ends, or the file is
+    /// applied
     #[arg(long, global = true)]
     runtime: bool,
     #[command(subcommand)]
@@ -45,8 +46,8 @@ enum Action {
     },
     /// End a namespace, and close its volume
     ///
-    /// Commands that have started complete, then the volume is flushed and closed. Later commands fail, and hosts remove
-    /// their disk: unmount it first. Waits up to 10 s until the volume is closed.
+    /// Commands that have started complete, and those held by qos or a fault are given back to their hosts. Then the volume
+    /// is flushed and closed. Later commands fail, and hosts remove their disk: unmount it first. Waits up to 10 s until the volume is closed.
     Remove {
         /// Namespace ID
         #[arg(add = ArgValueCandidates::new(names::namespaces))]
@@ -54,7 +55,8 @@ enum Action {
     },
     /// Serve another volume under the same ID
     ///
-    /// Commands that have started complete at the volume before, which is then closed. Hosts keep their disk only if the
+    /// Commands that have started complete at the volume before, which is then closed; hosts repeat those held by qos or a
+    /// fault. Hosts keep their disk only if the
     /// volume has the same identity (uuid=), and should have the same data.
     Replace {
         /// Namespace ID
