@@ -10,6 +10,11 @@ export PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib XDG_RUN
 man_pages() { # the pages of docs/man
 	diff -r "$root/docs/man" "$prefix/share/man/man1"
 }
+bash_completes() { # the beginning of a subcommand
+	# shellcheck disable=SC2016
+	PATH=$prefix/bin:$PATH COMP_LINE="isolane ser" COMP_POINT=11 bash -c '. "$1"; _isolane isolane ser isolane
+		printf "%s\n" "${COMPREPLY[@]}"' - "$prefix/share/bash-completion/completions/isolane" | grep -qx serve
+}
 completes() { # FILE TEXT
 	grep -q "$2" "$prefix/share/$1"
 }
@@ -62,9 +67,9 @@ check "scripts/install installs below a prefix" "$root/scripts/install" --profil
 check "the installed program names its version" "$isolane" --version
 check "the manual pages are installed" man_pages
 check "bash reads its completions" bash -n "$prefix/share/bash-completion/completions/isolane"
-check "bash completes subcommands" completes bash-completion/completions/isolane subcmd__serve
+check "bash completes subcommands" bash_completes
 check "zsh completes subcommands" completes zsh/site-functions/_isolane '^#compdef isolane'
-check "fish completes subcommands" completes fish/vendor_completions.d/isolane.fish 'complete -c isolane'
+check "fish completes subcommands" completes fish/vendor_completions.d/isolane.fish '^complete .*--command isolane '
 check "the program finds the installed preload library" preloads
 check "echo.c compiles with pkg-config" shared
 check "echo.c compiles with the static library" static
