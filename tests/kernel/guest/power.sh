@@ -50,8 +50,10 @@ mount_again() { [ "$kind" = disk ] || mount -t ext4 "$(null_device disk)" /mnt; 
 cut_under_load() { # CLAIM: serve, write, cut the power at a random moment, serve again, check
 	local writer status
 	serve "$(volume)" && reach || return 1
+	: > /tmp/durable.out   # that of the last cut must not satisfy the wait below
 	durable write "$disk" --journal /tmp/journal --blocks $((region_mib * 256)) --block-size 4096 --seconds 20 --level "$1" > /tmp/durable.out 2>&1 &
 	writer=$!
+	wait_for 60 grep -q ' begins$' /tmp/durable.out || { cat /tmp/durable.out; return 1; }
 	sleep "$((RANDOM % 2)).$((RANDOM % 9 + 1))"; sleep 1
 	power_off
 	leave > /dev/null 2>&1; stop_serving; kill -0 $writer 2>/dev/null && sleep 1; kill $writer 2>/dev/null

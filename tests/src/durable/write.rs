@@ -70,7 +70,6 @@ impl<'a> Writer<'a> {
 
     fn run(&mut self, name: &str) -> io::Result<()> {
         let mut disk = open(name)?;
-        eprintln!("the writer of the blocks from {} begins", self.first);
         let mut memory = run(MAX_RUN_BYTES);
         let completed = Instant::now();
         while completed.elapsed() < self.plan.time {
@@ -83,6 +82,9 @@ impl<'a> Writer<'a> {
                 _ => self.write_run(&mut *disk, &mut memory, false)?,
             }
             self.operations += 1;
+            if self.operations == 1 {
+                eprintln!("the writer of the blocks from {} begins", self.first);
+            }
         }
         Ok(())
     }
