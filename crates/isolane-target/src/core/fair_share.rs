@@ -275,6 +275,14 @@ impl Core {
     }
 }
 
+/// Removes the commands that `is_removed` selects from those that would exceed a share of a lane.
+pub(super) fn extract_over_share(lane: &mut Lane, is_removed: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
+    let rows = lane.volumes.iter_mut().flat_map(|at| &mut at.over_share);
+    let removed: Vec<_> = rows.flat_map(|row| Waiting::extract_from(row, &is_removed)).collect();
+    lane.limited -= removed.len();
+    removed
+}
+
 /// Returns the memory that the commands of a lane hold or have reserved, in bytes.
 pub(super) fn held_bytes(lane: &Lane) -> usize {
     lane.reserved_bytes + stalled_bytes(lane)

@@ -153,11 +153,7 @@ impl Driver {
     pub(super) fn poll_fenced(&mut self) {
         for _ in 0..self.core.waiting.fenced.len().min(FENCED_PER_TURN) {
             let Some(waiting) = self.core.waiting.fenced.pop_front() else { return };
-            match self.lanes.get_mut(waiting.lane()) {
-                // A command that is still fenced returns to the end of the queue.
-                Some(lane) => self.core.continue_held(lane, waiting),
-                None => unreachable!("a lane was removed before its last command"),
-            }
+            self.continue_held(waiting);
         }
     }
 }

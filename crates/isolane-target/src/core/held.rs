@@ -5,7 +5,7 @@
 
 use isolane_volume::VolumeError;
 
-use super::Core;
+use super::{Core, Driver};
 use crate::lane::Lane;
 use crate::work::Waiting;
 
@@ -35,11 +35,21 @@ impl Core {
         self.namespaces.find(namespace.subsystem, namespace.nsid) != Some(position)
     }
 
-    /// Answers a command so that its host repeats it. Its volume is not to blame.
-    fn give_back(&mut self, lane: &mut Lane, waiting: Waiting) {
+    /// Answers a command that has not started, so that its host repeats it. Its volume is not to blame.
+    pub(super) fn give_back(&mut self, lane: &mut Lane, waiting: Waiting) {
         let position = waiting.position();
         let answered = self.volumes[position].answered;
         self.cancel(lane, waiting, false);
         self.volumes[position].answered = answered;
     }
 }
+
+impl Driver {
+    /// Continues a command that has not started; one that must still wait returns to the end of its queue.
+    pub(super) fn continue_held(&mut self, waiting: Waiting) {
+        let Some(lane) = self.lanes.get_mut(waiting.lane()) else { unreachable!("{LANE_REMOVED_EARLY}") };
+        self.core.continue_held(lane, waiting);
+    }
+}
+
+pub(super) const LANE_REMOVED_EARLY: &str = "a lane was removed before its last command";

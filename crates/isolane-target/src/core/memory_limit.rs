@@ -7,12 +7,12 @@
 
 use std::sync::Arc;
 
-use super::fair_share::held_bytes;
+use super::fair_share::{extract_over_share, held_bytes};
 use super::{Core, Driver};
 use crate::lane::Lane;
 use crate::limits::LimitReached;
 use crate::memory_limits::MemoryLimits;
-use crate::work::{Job, Waiting};
+use crate::work::Job;
 
 impl Core {
     /// Gives a queue the present limits. Admin queues and discovery have none.
@@ -63,20 +63,9 @@ impl Core {
     }
 
     fn answer_over_memory_of(&mut self, lane: &mut Lane) {
-        let mut count = 0;
-        for at in 0..lane.volumes.len() {
-            let position = lane.volumes[at].position;
-            for size in 0..lane.volumes[at].over_share.len() {
-                let row = &mut lane.volumes[at].over_share[size];
-                for waiting in Waiting::extract_from(row, |waiting| self.is_over_limit_late(waiting)) {
-                    lane.limited -= 1;
-                    count += 1;
-                    self.cancel(lane, waiting, false);
-                    // Its volume is not to blame.
-                    self.volumes[position].answered -= usize::from(lane.is_open());
-                }
-            }
-        }
+        let late = extract_over_share(lane, |waiting| self.is_over_limit_late(waiting));
+        let count = late.len();
+        late.into_iter().for_each(|waiting| self.give_back(lane, waiting));
         if count > 0 {
             let (peer, within) = (lane.peer(), self.times.answer_within);
             log::limited!(

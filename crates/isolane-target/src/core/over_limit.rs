@@ -16,6 +16,7 @@ use isolane_observe::stage::{Operation, Stage};
 use isolane_volume::Request;
 use isolane_wire::Sgl;
 
+use super::held::LANE_REMOVED_EARLY;
 use super::{Core, Driver, RETRY_DELAY};
 use crate::lane::Lane;
 use crate::qos::Direction;
@@ -175,10 +176,9 @@ impl Core {
 }
 
 impl Core {
-    /// Logs commands that were answered while they waited; the volume is not to blame.
+    /// Logs commands that were answered while they waited.
     fn log_over_limit(&mut self, position: usize, count: usize) {
         let volume = &mut self.volumes[position];
-        volume.answered -= count;
         let (name, within) = (self.namespaces.at(position).volume.name(), self.times.answer_within);
         log::limited!(
             by volume.log,
@@ -218,18 +218,17 @@ impl Driver {
         for waiting in late {
             let Some(lane) = self.lanes.get_mut(waiting.lane()) else { unreachable!("{LANE_REMOVED_EARLY}") };
             *answered.entry(waiting.position()).or_default() += usize::from(lane.is_open());
-            core.cancel(lane, waiting, false);
+            core.give_back(lane, waiting);
         }
         answered.into_iter().for_each(|(position, count)| core.log_over_limit(position, count));
     }
 
     fn continue_over_limit(&mut self, mut waiting: Waiting) {
-        let Some(lane) = self.lanes.get_mut(waiting.lane()) else { unreachable!("{LANE_REMOVED_EARLY}") };
         if let Waiting::Start { job, .. } = &mut waiting {
             // Its age counts from its start at the volume.
             (job.is_charged, job.started) = (true, self.core.now);
         }
-        self.core.continue_held(lane, waiting);
+        self.continue_held(waiting);
     }
 }
 
@@ -251,4 +250,3 @@ fn was_requested(lane: &Lane, job: &Job) -> bool {
 
 /// Commands of one namespace that one turn continues.
 const COMMANDS_PER_TURN: usize = 64;
-pub(super) const LANE_REMOVED_EARLY: &str = "a lane was removed before its last command";

@@ -17,6 +17,7 @@ use isolane_proto::Failure;
 use isolane_proto::target::Permit;
 use isolane_volume::Outcome;
 
+use super::fair_share::extract_over_share;
 use super::io::has_retry_delays;
 use super::{Core, Driver};
 use crate::lane::{Lane, Stalled};
@@ -175,14 +176,8 @@ impl Core {
 
     /// Answers the late commands of a lane that would exceed a share of memory.
     fn answer_limited(&mut self, lane: &mut Lane) {
-        for at in 0..lane.volumes.len() {
-            for size in 0..lane.volumes[at].over_share.len() {
-                let row = &mut lane.volumes[at].over_share[size];
-                for waiting in Waiting::extract_from(row, |waiting| self.is_waiting_late(waiting, true)) {
-                    lane.limited -= 1;
-                    self.cancel(lane, waiting, false);
-                }
-            }
+        for waiting in extract_over_share(lane, |waiting| self.is_waiting_late(waiting, true)) {
+            self.cancel(lane, waiting, false);
         }
     }
 

@@ -10,7 +10,8 @@ use std::collections::VecDeque;
 use isolane_observe::stage::{Operation, Stage};
 use isolane_volume::Request;
 
-use super::over_limit::{LANE_REMOVED_EARLY, OverLimit};
+use super::held::LANE_REMOVED_EARLY;
+use super::over_limit::OverLimit;
 use super::{Core, Driver};
 use crate::lane::Lane;
 use crate::memory_budget::MemoryBudget;
@@ -274,11 +275,7 @@ impl Driver {
             let row = &mut self.core.waiting;
             row.behind_left -= 1;
             let Some(waiting) = row.behind.pop_front() else { return row.behind_left = 0 };
-            match self.lanes.get_mut(waiting.lane()) {
-                // A command that must still wait returns to the end of the queue.
-                Some(lane) => self.core.continue_held(lane, waiting),
-                None => unreachable!("{LANE_REMOVED_EARLY}"),
-            }
+            self.continue_held(waiting);
         }
     }
 
