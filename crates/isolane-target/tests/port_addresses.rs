@@ -4,15 +4,12 @@ mod common;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use common::stuck::Stuck;
+use common::ports::*;
 use common::*;
 use isolane_target::{PortChanges, Target, TargetConfig, TargetControl, TargetPort};
-use isolane_wire::Nqn;
-use isolane_wire::admin::{AsyncEvent, GetLogPageCommand, LogPage, Notice, async_event_request};
-use isolane_wire::log::{DiscoveryEntry, DiscoveryHeader};
+use isolane_wire::Status;
+use isolane_wire::log::DiscoveryEntry;
 use isolane_wire::pdu::IcReq;
-use isolane_wire::registers::Cc;
-use isolane_wire::{CompletionEntry, Status};
 
 fn port(name: &str, at: impl ToString) -> TargetPort {
     TargetPort::named(name, at.to_string().parse().unwrap())
@@ -21,9 +18,7 @@ fn port(name: &str, at: impl ToString) -> TargetPort {
 fn start_at(addresses: [&str; 2]) -> (Target, Vec<SocketAddr>) {
     let mut config = TargetConfig { cores: one_core_twice(), ..config(&["mem:1M"]) };
     config.listen = vec![port("left", addresses[0]), port("right", addresses[1])];
-    let (target, _) = start(config);
-    let addresses = target.local_addrs();
-    (target, addresses)
+    start_all(config)
 }
 
 fn replace(control: &TargetControl, ports: Vec<TargetPort>) -> Result<Vec<SocketAddr>, String> {
@@ -34,38 +29,10 @@ fn replace(control: &TargetControl, ports: Vec<TargetPort>) -> Result<Vec<Socket
     Ok(addresses)
 }
 
-fn connect_to(address: SocketAddr, nqn: &str) -> (MockHost, CompletionEntry) {
-    let mut host = MockHost::initialized(address, IcReq::default());
-    let answer = host.connect(0, 0xffff, nqn, HOST, 31);
-    (host, answer)
-}
-
-/// The admin queue of an enabled controller at a port, and one I/O queue.
-fn pair_of(address: SocketAddr) -> (MockHost, MockHost) {
-    let (mut admin, answer) = connect_to(address, NQN);
-    assert_eq!(answer.status, Status::SUCCESS);
-    admin.set_property(CC, Cc::enabled().0);
-    let mut queue = MockHost::initialized(address, IcReq::default());
-    assert_eq!(queue.connect(1, answer.dw0 as u16, NQN, HOST, 31).status, Status::SUCCESS);
-    (admin, queue)
-}
-
-fn discovery_at(address: SocketAddr) -> MockHost {
-    let (mut host, answer) = connect_to(address, Nqn::DISCOVERY);
-    assert_eq!(answer.status, Status::SUCCESS);
-    host.set_property(CC, Cc::enabled().0);
-    host
-}
-
 /// PORTID and port of the address of each record, ordered by PORTID.
 fn discover(address: SocketAddr) -> Vec<(u16, u16)> {
-    let mut host = discovery_at(address);
-    let page = host.fetch(GetLogPageCommand::new(LogPage::Discovery, 0, 8192).entry(), 8192).1;
-    let records = DiscoveryHeader::decode_prefix(&page).unwrap().numrec as usize;
-    let entries = page[1024..].chunks_exact(1024).take(records);
-    let entries = entries.map(|entry| DiscoveryEntry::decode_prefix(entry).unwrap());
     let record = |entry: DiscoveryEntry| (entry.portid, entry.trsvcid.as_str().unwrap().parse().unwrap());
-    let mut records: Vec<_> = entries.map(record).collect();
+    let mut records: Vec<_> = records_at(address).into_iter().map(record).collect();
     records.sort_unstable();
     records
 }
@@ -74,18 +41,16 @@ fn discover(address: SocketAddr) -> Vec<(u16, u16)> {
 fn port_moves_to_another_address() {
     let (target, at) = start_at(["127.0.0.1:0", "127.0.0.1:0"]);
     let control = target.control();
-    let (_right_admin, mut right) = pair_of(at[1]);
+    let (_right_admin, mut right) = pair_of(at[1], NQN);
     let mut old = at[0];
     for byte in 0..3 {
         let generation = control.discovery_generation().unwrap();
-        let (mut admin, mut queue) = pair_of(old);
+        let (mut admin, mut queue) = pair_of(old, NQN);
         let mut late = MockHost::initialized(old, IcReq::default());
         assert_eq!(queue.write(write_entry(1, 1), &[byte; 512]).0.status, Status::SUCCESS);
-        let mut watcher = discovery_at(at[1]);
-        let cid = watcher.send(async_event_request(), &[]);
+        let watcher = watch(at[1]);
         let new = replace(&control, vec![port("left", "127.0.0.1:0")]).unwrap()[0];
-        let notice = AsyncEvent::notice(Notice::DiscoveryLogPageChange, LogPage::Discovery);
-        assert_eq!(watcher.completion(cid).0.dw0, notice.0);
+        expect_notice(watcher);
         assert_eq!(control.discovery_generation().unwrap(), generation + 1);
         queue.expect_end();
         admin.expect_end();
@@ -95,14 +60,14 @@ fn port_moves_to_another_address() {
         assert_eq!(right.fetch(read_entry(1, 1), 512).1, [byte; 512], "other ports keep their connections");
         old = new;
     }
-    pair_of(old);
+    pair_of(old, NQN);
 }
 
 #[test]
 fn ports_exchange_their_addresses() {
     let (target, at) = start_at(["127.0.0.1:0", "127.0.0.1:0"]);
     let control = target.control();
-    let (mut left, mut right) = (pair_of(at[0]), pair_of(at[1]));
+    let (mut left, mut right) = (pair_of(at[0], NQN), pair_of(at[1], NQN));
     for [first, second] in [[at[1], at[0]], [at[0], at[1]], [at[1], at[0]]] {
         let swapped = replace(&control, vec![port("left", first), port("right", second)]);
         assert_eq!(swapped, Ok(vec![first, second]));
@@ -113,10 +78,10 @@ fn ports_exchange_their_addresses() {
         assert_eq!(discover(at[0]), [(1, first.port()), (2, second.port())]);
         // No listener of before takes some of the connections.
         for _ in 0..20 {
-            pair_of(first);
-            pair_of(second);
+            pair_of(first, NQN);
+            pair_of(second, NQN);
         }
-        (left, right) = (pair_of(first), pair_of(second));
+        (left, right) = (pair_of(first, NQN), pair_of(second, NQN));
     }
     assert!(TcpListener::bind(at[0]).is_err(), "no other program can listen there");
 }
@@ -130,11 +95,11 @@ fn one_address_replaces_all_and_back() {
         let reached: SocketAddr = one.parse().unwrap();
         let control = target.control();
         for address in [&one, &all, &one] {
-            let (mut admin, mut queue) = pair_of(reached);
+            let (mut admin, mut queue) = pair_of(reached, NQN);
             assert_eq!(replace(&control, vec![port("left", address)]).unwrap()[0].to_string(), *address);
             queue.expect_end();
             admin.expect_end();
-            pair_of(reached);
+            pair_of(reached, NQN);
         }
     }
 }
@@ -151,8 +116,8 @@ fn added_and_replaced_ports_take_addresses_of_others() {
     control.bind_ports(changes).unwrap().finish().unwrap();
     assert_eq!(discover(at[0]), [(1, at[1].port()), (3, at[0].port())]);
     for _ in 0..10 {
-        pair_of(at[0]);
-        pair_of(at[1]);
+        pair_of(at[0], NQN);
+        pair_of(at[1], NQN);
     }
 }
 
@@ -160,7 +125,7 @@ fn added_and_replaced_ports_take_addresses_of_others() {
 fn failed_change_of_ports_changes_nothing() {
     let (target, at) = start_at(["127.0.0.1:0", "127.0.0.1:0"]);
     let control = target.control();
-    let (_admin, mut queue) = pair_of(at[0]);
+    let (_admin, mut queue) = pair_of(at[0], NQN);
     let (generation, ports) = (control.discovery_generation(), control.ports());
     let other = || port("left", "127.0.0.1:0");
     for (second, reason) in [
@@ -186,25 +151,15 @@ fn failed_change_of_ports_changes_nothing() {
     assert_eq!(control.discovery_generation().unwrap(), generation.unwrap() + 2);
     assert_eq!(queue.write(write_entry(1, 1), &[1; 512]).0.status, Status::SUCCESS);
     for _ in 0..10 {
-        pair_of(at[0]);
+        pair_of(at[0], NQN);
     }
 }
 
 #[test]
 fn command_at_a_volume_completes_before_its_port_moves() {
-    let (stuck, relief) = Stuck::new();
     let mut config = config(&[]);
-    config.subsystems[0].volumes = vec![(1, stuck.clone())];
     config.listen = vec![port("left", "127.0.0.1:0")];
-    let (target, address) = start(config);
-    let (mut admin, mut queue) = pair_of(address);
-    let cid = queue.send(in_capsule(write_entry(0, 1), &[6; 512]), &[6; 512]);
-    eventually("the write is at the volume", || stuck.started() == 1);
-    replace(&target.control(), vec![port("left", "127.0.0.1:0")]).unwrap();
-    let reader = relief.release();
-    assert_eq!(queue.completion(cid).0.status, Status::SUCCESS);
-    queue.expect_end();
-    admin.expect_end();
-    drop((target, stuck));
-    assert!(reader.join().unwrap().starts_with(&[6; 512]));
+    completes_before_its_port_closes(config, |target| {
+        replace(&target.control(), vec![port("left", "127.0.0.1:0")]).unwrap();
+    });
 }

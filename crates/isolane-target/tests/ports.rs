@@ -4,15 +4,12 @@ mod common;
 
 use std::net::SocketAddr;
 
-use common::stuck::Stuck;
+use common::ports::*;
 use common::*;
 use isolane_target::{NamespaceError, StartError, Subsystem, Target, TargetConfig, TargetPort};
-use isolane_wire::admin::{AsyncEvent, GetLogPageCommand, LogPage, Notice, async_event_request};
 use isolane_wire::fabrics::{ConnectData, ConnectRejection};
-use isolane_wire::log::{DiscoveryEntry, DiscoveryHeader};
-use isolane_wire::pdu::IcReq;
-use isolane_wire::registers::Cc;
-use isolane_wire::{CompletionEntry, Nqn, Status};
+use isolane_wire::log::DiscoveryEntry;
+use isolane_wire::{Nqn, Status};
 
 const OTHER: &str = "nqn.2014-08.org.example:other";
 
@@ -30,30 +27,13 @@ fn ports() -> TargetConfig {
     config
 }
 
-fn start_all(config: TargetConfig) -> (Target, Vec<SocketAddr>) {
-    let (target, _) = start(config);
-    let addresses = target.local_addrs();
-    (target, addresses)
-}
-
-fn connect_to(address: SocketAddr, nqn: &str) -> CompletionEntry {
-    MockHost::initialized(address, IcReq::default()).connect(0, 0xffff, nqn, HOST, 31)
-}
-
 /// Name, PORTID, and port of the address of each record.
 fn discover(address: SocketAddr) -> Vec<(String, u16, u16)> {
-    let mut host = MockHost::initialized(address, IcReq::default());
-    assert_eq!(host.connect(0, 0xffff, Nqn::DISCOVERY, HOST, 31).status, Status::SUCCESS);
-    host.set_property(CC, Cc::enabled().0);
-    let page = host.fetch(GetLogPageCommand::new(LogPage::Discovery, 0, 8192).entry(), 8192).1;
-    let records = DiscoveryHeader::decode_prefix(&page).unwrap().numrec as usize;
-    let entries = page[1024..].chunks_exact(1024).take(records);
-    let entries = entries.map(|entry| DiscoveryEntry::decode_prefix(entry).unwrap());
     let shown = |entry: DiscoveryEntry| {
         let name: Nqn = entry.subnqn.parse().unwrap();
         (name.to_string(), entry.portid, entry.trsvcid.as_str().unwrap().parse().unwrap())
     };
-    entries.map(shown).collect()
+    records_at(address).into_iter().map(shown).collect()
 }
 
 #[test]
@@ -68,7 +48,7 @@ fn host_reaches_subsystems_of_its_port() {
         (1, OTHER, true),
         (2, OTHER, false),
     ] {
-        let answer = connect_to(at[port], nqn);
+        let (_host, answer) = connect_to(at[port], nqn);
         assert_eq!(answer.status.is_success(), is_there, "{nqn} at {port}");
         if !is_there {
             assert_eq!((answer.status, answer.dw0), (unknown.status, unknown.dw0));
@@ -95,31 +75,6 @@ fn rejects_unknown_and_equal_names() {
     assert!(matches!(error(twice), StartError::Config(_)));
 }
 
-/// The admin queue of an enabled controller at a port, and one I/O queue.
-fn pair_of(address: SocketAddr, nqn: &str) -> (MockHost, MockHost) {
-    let mut admin = MockHost::initialized(address, IcReq::default());
-    let answer = admin.connect(0, 0xffff, nqn, HOST, 31);
-    assert_eq!(answer.status, Status::SUCCESS);
-    admin.set_property(CC, Cc::enabled().0);
-    let mut queue = MockHost::initialized(address, IcReq::default());
-    assert_eq!(queue.connect(1, answer.dw0 as u16, nqn, HOST, 31).status, Status::SUCCESS);
-    (admin, queue)
-}
-
-/// A discovery controller that waits for a change.
-fn watch(address: SocketAddr) -> (MockHost, u16) {
-    let mut host = MockHost::initialized(address, IcReq::default());
-    assert_eq!(host.connect(0, 0xffff, Nqn::DISCOVERY, HOST, 31).status, Status::SUCCESS);
-    host.set_property(CC, Cc::enabled().0);
-    let cid = host.send(async_event_request(), &[]);
-    (host, cid)
-}
-
-fn expect_notice((mut host, cid): (MockHost, u16)) {
-    let notice = AsyncEvent::notice(Notice::DiscoveryLogPageChange, LogPage::Discovery);
-    assert_eq!(host.completion(cid).0.dw0, notice.0);
-}
-
 #[test]
 fn ports_come_and_go_while_others_are_in_use() {
     let (target, at) = start_all(ports());
@@ -135,7 +90,7 @@ fn ports_come_and_go_while_others_are_in_use() {
         assert_eq!((found.0.as_str(), records.len()), (NQN, 4), "the other one lists its ports");
         port_ids.push(found.1);
         let (mut admin, mut extra) = pair_of(address, NQN);
-        assert!(!connect_to(address, OTHER).status.is_success());
+        assert!(!connect_to(address, OTHER).1.status.is_success());
         assert_eq!(extra.write(write_entry(1, 1), &[byte; 512]).0.status, Status::SUCCESS);
 
         let watcher = watch(at[2]);
@@ -160,20 +115,7 @@ fn ports_come_and_go_while_others_are_in_use() {
 
 #[test]
 fn command_at_a_volume_completes_before_its_port_closes() {
-    let (stuck, relief) = Stuck::new();
-    let mut config = ports();
-    config.subsystems[0].volumes = vec![(1, stuck.clone())];
-    let (target, at) = start_all(config);
-    let (mut admin, mut queue) = pair_of(at[0], NQN);
-    let cid = queue.send(in_capsule(write_entry(0, 1), &[6; 512]), &[6; 512]);
-    eventually("the write is at the volume", || stuck.started() == 1);
-    target.control().remove_port("left").unwrap();
-    let reader = relief.release();
-    assert_eq!(queue.completion(cid).0.status, Status::SUCCESS);
-    queue.expect_end();
-    admin.expect_end();
-    drop((target, stuck));
-    assert!(reader.join().unwrap().starts_with(&[6; 512]));
+    completes_before_its_port_closes(ports(), |target| target.control().remove_port("left").unwrap());
 }
 
 #[test]
@@ -185,7 +127,7 @@ fn subsystem_leaves_and_joins_a_port() {
     control.set_ports(&NQN.parse().unwrap(), Some(vec!["right".into()])).unwrap();
     queue.expect_end();
     admin.expect_end();
-    assert!(!connect_to(at[0], NQN).status.is_success());
+    assert!(!connect_to(at[0], NQN).1.status.is_success());
     assert_eq!(other.write(write_entry(1, 1), &[7; 512]).0.status, Status::SUCCESS);
     assert_eq!(discover(at[0]).len(), 2);
     control.set_ports(&NQN.parse().unwrap(), None).unwrap();

@@ -6,6 +6,7 @@
 pub mod auth;
 pub mod gate;
 pub mod interposer;
+pub mod ports;
 pub mod stuck;
 mod timeout;
 
