@@ -106,6 +106,8 @@ table! {
         optional auth_hashes: Choices<AuthHash> = "auth-hashes", Restart;
         /// Diffie-Hellman groups of authentication, the preferred ones first (default: all, with ffdhe3072 first).
         optional auth_groups: Choices<AuthGroup> = "auth-groups", Restart;
+        /// A queue whose host has not authenticated within this time is closed (default: 30s).
+        optional auth_within: Time<1000, 600_000> = "auth-within", Restart;
         /// A namespace whose volume has not completed an operation for this time is stalled (default: 10s).
         optional stall_after: Time<1000, 60_000> = "stall-after", Live;
         /// A command that a stalled volume, `qos`, or `limits.memory` holds is returned to its host after this time (default: 20s).

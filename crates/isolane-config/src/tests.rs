@@ -83,9 +83,9 @@ fn errors_name_line_object_key_value_and_remedy() {
     assert_eq!(
         problems.to_string(),
         "f.toml:7: server: mode = \"slep\": unknown value; write \"sleep\"\n\
-         f.toml:33: port left: listen = \"10.0.0.1:x\": \"10.0.0.1:x\" is not an address; use the form \
+         f.toml:34: port left: listen = \"10.0.0.1:x\": \"10.0.0.1:x\" is not an address; use the form \
          127.0.0.1:4420, [::1]:4420, or [fe80::1%eth0]:4420\n\
-         f.toml:70: subsystem nqn.2014-08.org.example:disks namespace 0: nsid = 0: out of range; write a number from 1 \
+         f.toml:71: subsystem nqn.2014-08.org.example:disks namespace 0: nsid = 0: out of range; write a number from 1 \
          to 1024"
     );
 }

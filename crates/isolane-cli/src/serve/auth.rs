@@ -114,6 +114,9 @@ pub fn load(config: &Config) -> Result<(Arc<LiveKeys>, AuthConfig), Failure> {
     if let Some(groups) = &config.server.auth_groups {
         auth.policy.groups = groups.0.iter().map(|group| group_of(*group)).collect();
     }
+    if let Some(within) = config.server.auth_within {
+        auth.timeout = within.get();
+    }
     Ok((keys, auth))
 }
 

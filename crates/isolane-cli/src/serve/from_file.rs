@@ -101,7 +101,7 @@ fn add_server(config: &Config, arguments: &mut Vec<String>) {
         match key.name {
             // Read by `check`, `load`, `auth`, and `state`.
             "state" | "limits" | "strict" | "skip-missing" | "discovery-require" | "auth-hashes"
-            | "auth-groups" => {}
+            | "auth-groups" | "auth-within" => {}
             "advertise" => {
                 let addresses = config.server.advertise.iter().flat_map(|addresses| &addresses.0);
                 addresses.for_each(|address| arguments.extend([option.clone(), address.to_string()]));

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::conditions::wait_for_log;
+use crate::discovery_log::connect_and_be_silent;
 use crate::{Server, fail, program, succeed, text};
 
 const NQN: &str = "nqn.2014-08.org.example:disks";
@@ -104,6 +106,15 @@ fn host_with_a_key_must_use_it() {
     );
     keys.check_absent(&log);
     keys.check_absent(&error);
+    assert!(server.stop());
+}
+
+#[test]
+fn a_silent_host_is_closed_when_the_time_to_authenticate_ends() {
+    let server =
+        serve(&Keys::new().config("auth-within = \"1s\"", "require = \"auth\"", "hosts = [\"db1\"]"));
+    connect_and_be_silent(&server.uri, NQN, HOST);
+    wait_for_log(&server, &["it did not authenticate in time"]);
     assert!(server.stop());
 }
 
