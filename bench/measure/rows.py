@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from hosts import Bench, Fio, FioEngine, FioFile, FioRbd, Floor, Idle, ImageBench, IscsiPerf, MinimalHost, ReadBench, SettledBench, SpdkPerf, UpgradeBench, VhostLoad
-from targets import Isolane, IsolaneFile, IsolaneNbd, IsolaneRbd, IsolaneVhost, Nbdkit, NoTarget, QemuNbd, Spdk, SpdkRbd, Tgt
+from targets import Isolane, IsolaneFile, IsolaneMany, IsolaneNbd, IsolaneRbd, IsolaneStalled, IsolaneVhost, Nbdkit, NoTarget, QemuNbd, Spdk, SpdkRbd, Tgt
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,13 @@ UPGRADES = tuple(
     Contender(f"isolane+{name}", IsolaneFile(direct=False, arguments="--io-queues 128"), UpgradeBench(POLL, upgrades=upgrades))
     for name, upgrades in [("steady", 0), ("upgraded", 4)]
 )
+# One namespace, and the same beside 999 others; and 31 namespaces while reads of the 32nd wait on the same connection.
+MANY = tuple(Contender(f"isolane+{name}", IsolaneMany(*counts, POLL), Bench(POLL)) for name, counts in [("one", (1, 1)), ("1000", (100, 10))])
+STALLED = tuple(
+    Contender(f"isolane+{name}", IsolaneStalled(is_stalled, POLL), MinimalHost(f"--namespaces 31 --latencies {beside}"))
+    for name, is_stalled, beside in [("healthy", False, ""), ("stalled", True, "--beside 32")]
+)
+STALLED_GOALS = goals("isolane+stalled", "isolane+healthy", iops="≥ 0.95", p99_9_us="≤ 1.10")
 NBD = (Contender("isolane", IsolaneNbd(), Fio("")), Contender("nbdkit", Nbdkit(), Fio("")))
 NBD_GOALS = goals("isolane", "nbdkit", iops="≥ 1.00")
 # A machine and an NVMe/TCP host with the same volume.
@@ -302,6 +309,14 @@ ROWS = (
     ),
     observed("host", "at the host, 4 KiB read, QD32", reads(32), OBSERVED_HOST),
     Row("upgrade", "the program replaced 4 times, 4 KiB read, 100 connections x QD1", reads(1, 100), UPGRADES, (), "max_us"),
+    *(
+        Row(f"{name}-qd{depth}", f"{title}, 4 KiB read, QD{depth}", reads(depth), contenders, goals_of)
+        for name, title, contenders, goals_of in [
+            ("many", "one of 1,000 namespaces in 100 subsystems", MANY, goals("isolane+1000", "isolane+one", iops="≥ 0.98")),
+            ("stalled", "beside a stalled namespace", STALLED, STALLED_GOALS),
+        ]
+        for depth in [1, 32]
+    ),
     Row("observe-readers", "numbers read beside 1,000 connections, 4 KiB read, QD32", reads(32), READ, READ_GOALS),
     *(Row(f"nbd-{name}", f"NBD, {title}", load, NBD, NBD_GOALS) for name, title, load in NBD_LOADS),
     *(Row(f"vhost-{name}", f"virtual machine, {title}", load, VHOST) for name, title, load in VHOST_LOADS),

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,50 @@ class Isolane:
         with serve(bed, [f"mem:{VOLUME_BYTES}"], cores, self.arguments) as (process, port):
             fill(bed, port)
             yield process, port
+
+
+@dataclass(frozen=True)
+class IsolaneMany:
+    """`isolane serve` with many memory volumes of 1 MiB: the same number of namespaces in each of the subsystems of a
+    file. Only the first subsystem is measured."""
+
+    subsystems: int
+    namespaces: int
+    arguments: str
+    programs = ("isolane",)
+
+    @contextmanager
+    def start(self, bed, load):
+        subsystem = '[[subsystem]]\nnqn = "{}"\nports = ["all"]\nhosts = "any"\n'
+        namespaces = "".join(f'[[subsystem.namespace]]\nnsid = {nsid}\nvolume = "mem:1M"\n' for nsid in range(1, self.namespaces + 1))
+        names = [NQN, *(f"{NQN}-{number}" for number in range(1, self.subsystems))]
+        config = bed.scratch / f"{self.subsystems}-subsystems.toml"
+        port = '[[port]]\nname = "all"\nlisten = "127.0.0.1:0"\n'
+        config.write_text(port + "".join(subsystem.format(name) + namespaces for name in names))
+        options = f"--config {config} --log-level warn --cores {bed.target_core} {self.arguments}".split()
+        with Process([bed.program("isolane"), "serve", *options, *bed.serve_arguments], bed.target_core) as process:
+            yield process, listening_port(process)
+
+
+@dataclass(frozen=True)
+class IsolaneStalled:
+    """`isolane serve` with 31 memory volumes, and one of another target, which stops unless the volume is healthy."""
+
+    is_stalled: bool
+    arguments: str
+    programs = ("isolane",)
+
+    @contextmanager
+    def start(self, bed, load):
+        with serve(bed, ["mem:1M"], bed.host_core, "--mode sleep") as (other, other_port):
+            volumes = ["mem:1M"] * 31 + [f"nvme+tcp://127.0.0.1:{other_port}/{NQN}"]
+            with serve(bed, volumes, bed.target_core, self.arguments) as (process, port):
+                if self.is_stalled:
+                    os.kill(other.pid, signal.SIGSTOP)
+                try:
+                    yield process, port
+                finally:
+                    os.kill(other.pid, signal.SIGCONT)
 
 
 @dataclass(frozen=True)

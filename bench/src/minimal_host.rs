@@ -25,7 +25,7 @@ use crate::round_robin::measure;
 pub struct Options {
     /// Address and port of the target
     pub address: SocketAddr,
-    /// NQN of the subsystem, whose namespace 1 is read
+    /// NQN of the subsystem
     pub nqn: String,
     /// Commands in flight on each connection
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=127))]
@@ -33,6 +33,18 @@ pub struct Options {
     /// I/O connections
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: u16,
+    /// Namespaces to read in turn: 1 to N, which have the size of namespace 1
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub namespaces: u32,
+    /// Namespace of further reads on the same connections, which do not count, and are sent again whatever their status
+    #[arg(long, value_name = "NSID")]
+    pub beside: Option<u32>,
+    /// Number of these further reads in flight on each connection
+    #[arg(long, value_name = "N", default_value_t = 16, requires = "beside", value_parser = clap::value_parser!(u16).range(1..=127))]
+    pub beside_depth: u16,
+    /// Measure the latency of each read, which costs a clock call for each batch
+    #[arg(long)]
+    pub latencies: bool,
     /// Send each capsule with its own system call
     #[arg(long)]
     pub unbatched: bool,
@@ -50,18 +62,26 @@ pub fn run(options: &Options) -> io::Result<Report> {
     if options.idle {
         match hold(&mut lanes)? {}
     }
-    lanes.iter_mut().try_for_each(|lane| lane.start(options.depth))?;
+    lanes.iter_mut().try_for_each(Lane::start)?;
     let measured = Duration::from_secs_f64(options.seconds);
-    let (operations, elapsed) = measure(&mut lanes, measured, Lane::turn, |_| ())?;
+    let (operations, elapsed) = measure(&mut lanes, measured, Lane::turn, Lane::forget_latencies)?;
     let iops = operations.iter().sum::<u64>() as f64 / elapsed.as_secs_f64();
     let in_flight = f64::from(options.depth) * f64::from(options.connections);
-    Ok(Report::new(iops, READ_BYTES as usize, in_flight))
+    let mut report = Report::new(iops, READ_BYTES as usize, in_flight);
+    if options.latencies {
+        let mut all = lane::histogram();
+        for lane in &lanes {
+            all.add(lane.latencies()).expect("same resolution");
+        }
+        report.latency_us = report.latency_us.with_percentiles(&all);
+    }
+    Ok(report)
 }
 
 /// Reads once over each connection and keeps them all open.
 fn hold(lanes: &mut [Lane]) -> io::Result<Infallible> {
     for lane in lanes {
-        lane.start(1)?;
+        lane.start()?;
         while !lane.has_completed()? {}
     }
     println!("idle");

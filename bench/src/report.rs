@@ -4,6 +4,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::Parser;
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
 /// The result of one run.
@@ -20,7 +21,7 @@ pub struct Report {
     pub send_buffer: Option<usize>,
 }
 
-/// Round trips in microseconds; percentiles are measured by the floor at depth 1 only.
+/// Round trips in microseconds; percentiles are measured by the floor at depth 1, and by the minimal host on request.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Latency {
     /// By Little's law: operations in flight divided by the rate.
@@ -31,6 +32,14 @@ pub struct Latency {
     pub p99: Option<f64>,
     /// 99.9th percentile.
     pub p99_9: Option<f64>,
+}
+
+impl Latency {
+    /// Adds the percentiles of these times in nanoseconds, if there are any.
+    pub fn with_percentiles(self, times: &Histogram<u64>) -> Latency {
+        let at = |quantile| (!times.is_empty()).then(|| times.value_at_quantile(quantile) as f64 / 1e3);
+        Latency { p50: at(0.5), p99: at(0.99), p99_9: at(0.999), ..self }
+    }
 }
 
 impl Report {

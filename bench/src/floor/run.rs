@@ -10,9 +10,9 @@ use super::memory::{Block, blocks};
 use super::target::serve;
 use super::units::MAX_DEPTH;
 use super::work::Work;
+use crate::Report;
 use crate::cpu::pin;
 use crate::socket::Socket;
-use crate::{Latency, Report};
 
 /// Measure plain loopback TCP with exactly the bytes of NVMe/TCP
 #[derive(Clone, Debug, clap::Parser)]
@@ -97,9 +97,7 @@ fn measure(options: &Options, send_buffer: usize, seconds: f64, served: &mut [Bl
 fn report(options: &Options, send_buffer: usize, outcome: &Outcome) -> Report {
     let in_flight = f64::from(options.depth) * f64::from(options.connections);
     let report = Report::new(rate(outcome), options.work.block_bytes(), in_flight);
-    let times = &outcome.round_trips_ns;
-    let at = |quantile| (!times.is_empty()).then(|| times.value_at_quantile(quantile) as f64 / 1e3);
-    let latency_us = Latency { p50: at(0.5), p99: at(0.99), p99_9: at(0.999), ..report.latency_us };
+    let latency_us = report.latency_us.with_percentiles(&outcome.round_trips_ns);
     Report { latency_us, send_buffer: Some(send_buffer), ..report }
 }
 

@@ -35,6 +35,11 @@ impl Command {
         self
     }
 
+    /// Changes the namespace.
+    pub fn set_nsid(&mut self, nsid: u32) {
+        self.0[12..16].copy_from_slice(&nsid.to_le_bytes());
+    }
+
     /// Requests data by C2HData.
     pub fn reading(self, bytes: u32) -> Command {
         self.set(32, &bytes.to_le_bytes())

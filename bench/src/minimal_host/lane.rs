@@ -1,7 +1,11 @@
 //! One I/O connection with reads in flight.
 
 use std::io::{self, IoSliceMut};
+use std::mem;
 use std::net::TcpStream;
+use std::time::Instant;
+
+use hdrhistogram::Histogram;
 
 use super::Options;
 use super::connect::{Command, Namespace, SUCCESS, length, status};
@@ -23,6 +27,12 @@ pub struct Lane {
     slots: u64,
     blocks_per_slot: u64,
     random: fastrand::Rng,
+    namespaces: u32,
+    /// Commands that count; those above are of the namespace beside.
+    depth: u16,
+    /// When each command was sent, if latencies are measured.
+    sent: Option<Vec<Instant>>,
+    latencies: Histogram<u64>,
 }
 
 impl Lane {
@@ -30,36 +40,43 @@ impl Lane {
     pub fn new(stream: TcpStream, namespace: Namespace, options: &Options) -> io::Result<Lane> {
         let blocks_per_slot = u64::from(READ_BYTES / namespace.block_bytes).max(1);
         let length = (blocks_per_slot as u16 - 1).to_le_bytes();
+        let depth = if options.idle { 1 } else { options.depth };
+        let in_flight = depth + options.beside.map_or(0, |_| options.beside_depth);
         let command = |cid| {
-            let read = Command::new(0x02, cid).set(4, &1_u32.to_le_bytes());
-            read.reading(READ_BYTES).set(48, &length)
+            let nsid = options.beside.filter(|_| cid >= depth).unwrap_or(1);
+            Command::new(0x02, cid).set(4, &nsid.to_le_bytes()).reading(READ_BYTES).set(48, &length)
         };
         Ok(Lane {
             socket: Socket::new(stream, options.unbatched, 0)?,
-            input: vec![0; INPUT_BYTES.min(usize::from(options.depth) * (64 + READ_BYTES as usize))],
+            input: vec![0; INPUT_BYTES.min(usize::from(in_flight) * (64 + READ_BYTES as usize))],
             filled: 0,
             missing_data: 0,
             completed_by_data: None,
-            commands: (0..options.depth).map(command).collect(),
-            completed: Vec::with_capacity(options.depth.into()),
-            output: Vec::with_capacity(COMMAND_BYTES * usize::from(options.depth)),
+            commands: (0..in_flight).map(command).collect(),
+            completed: Vec::with_capacity(in_flight.into()),
+            output: Vec::with_capacity(COMMAND_BYTES * usize::from(in_flight)),
             slots: namespace.blocks / blocks_per_slot,
             blocks_per_slot,
             random: fastrand::Rng::with_seed(1),
+            namespaces: options.namespaces,
+            depth,
+            sent: options.latencies.then(|| vec![Instant::now(); in_flight.into()]),
+            latencies: histogram(),
         })
     }
 
     /// Sends the first commands.
-    pub fn start(&mut self, depth: u16) -> io::Result<()> {
-        self.completed.extend(0..depth);
+    pub fn start(&mut self) -> io::Result<()> {
+        self.completed.extend(0..self.commands.len() as u16);
         self.submit()
     }
 
-    /// Receives once and submits a command for each that completed. Returns their number.
+    /// Receives once and submits a command for each that completed. Returns the number of those that count.
     pub fn turn(&mut self) -> io::Result<u64> {
         self.receive()?;
-        let completed = self.completed.len() as u64;
-        if completed > 0 {
+        let completed = self.completed.iter().filter(|cid| **cid < self.depth).count() as u64;
+        if !self.completed.is_empty() {
+            self.record_latencies();
             self.submit()?;
         }
         Ok(completed)
@@ -71,13 +88,38 @@ impl Lane {
         Ok(!self.completed.is_empty())
     }
 
+    /// Nanoseconds of each read that counts.
+    pub fn latencies(&self) -> &Histogram<u64> {
+        &self.latencies
+    }
+
+    /// Begins the measurement.
+    pub fn forget_latencies(&mut self) {
+        self.latencies.reset();
+    }
+
+    fn record_latencies(&mut self) {
+        let Some(sent) = &mut self.sent else { return };
+        let now = Instant::now();
+        for cid in &self.completed {
+            let sent = mem::replace(&mut sent[usize::from(*cid)], now);
+            if *cid < self.depth {
+                self.latencies.saturating_record((now - sent).as_nanos() as u64);
+            }
+        }
+    }
+
     fn submit(&mut self) -> io::Result<()> {
         self.output.clear();
         for cid in self.completed.drain(..) {
             let slba = self.random.u64(0..self.slots) * self.blocks_per_slot;
-            let command = &mut self.commands[usize::from(cid)].0;
-            command[48..56].copy_from_slice(&slba.to_le_bytes());
-            self.output.extend_from_slice(command);
+            let command = &mut self.commands[usize::from(cid)];
+            if self.namespaces > 1 && cid < self.depth {
+                let nsid = self.random.u32(1..=self.namespaces);
+                command.set_nsid(nsid);
+            }
+            command.0[48..56].copy_from_slice(&slba.to_le_bytes());
+            self.output.extend_from_slice(&command.0);
         }
         self.socket.send_commands(&self.output)
     }
@@ -115,11 +157,12 @@ impl Lane {
                 let cid = u16::from_le_bytes([header[8], header[9]]);
                 self.completed_by_data = (header[1] & SUCCESS != 0).then_some(cid);
             }
-            RESPONSE_PDU if status(header) == 0 => {
-                self.completed.push(u16::from_le_bytes([header[20], header[21]]));
-            }
             RESPONSE_PDU => {
-                return Err(io::Error::other(format!("read failed with status {:#x}", status(header))));
+                let cid = u16::from_le_bytes([header[20], header[21]]);
+                if status(header) != 0 && cid < self.depth {
+                    return Err(io::Error::other(format!("read failed with status {:#x}", status(header))));
+                }
+                self.completed.push(cid);
             }
             kind => return Err(io::Error::other(format!("PDU type {kind:#04x} instead of a response"))),
         }
@@ -130,3 +173,8 @@ impl Lane {
 const INPUT_BYTES: usize = 1 << 20;
 /// Size of each read.
 pub const READ_BYTES: u32 = 4096;
+
+/// Returns an empty histogram of nanoseconds, up to a minute.
+pub fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("valid bounds")
+}
