@@ -115,7 +115,9 @@ impl Operator {
         mode: Mode,
     ) -> Result<Applied, Reply> {
         let new = file.parse(text).map_err(|error| unusable("invalid configuration", &error))?;
-        self.apply(file, current, (text, new), mode)
+        let applied = self.apply(file, current, (text, new), mode)?;
+        current.is_changed_at_runtime &= mode.dry_run;
+        Ok(applied)
     }
 
     /// Makes the target what a configuration describes, and a text that of the file. Both were checked. Returns the changes.

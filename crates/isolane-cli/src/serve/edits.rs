@@ -113,7 +113,11 @@ impl Operator {
         };
         let (text, config) = edited(&before, &path)?;
         file.check(&config).map_err(|error| Reply::problem(422, "invalid configuration", error))?;
-        let (_, running) = edited(&current.running.to_toml(), "the target with changes of --runtime")?;
+        let running = if current.is_changed_at_runtime {
+            edited(&current.running.to_toml(), "the target with changes of --runtime")?.1
+        } else {
+            config
+        };
         self.apply(file, current, (&text, running), mode)
     }
 
@@ -181,6 +185,7 @@ impl Operator {
             let executed = operator.execute(&request, path);
             if executed.as_ref().is_some_and(|reply| reply.status < 300) {
                 current.set_volume(id, model);
+                current.is_changed_at_runtime = true;
             }
             return Ok(executed);
         }
@@ -248,6 +253,7 @@ impl Operator {
             self.edit(file, current, &set(&text), Mode { dry_run: false, shrink })?;
         }
         current.set_volume(id, Some(model));
+        current.is_changed_at_runtime |= change.is_runtime;
         Ok(resized)
     }
 }

@@ -36,6 +36,8 @@ pub struct Current {
     pub text: String,
     /// What the target does, also by changes that are not in the file.
     pub running: Config,
+    /// Whether it has changes that are not in the text.
+    pub is_changed_at_runtime: bool,
     /// The same, but as each object was when the target began to serve it.
     pub started: Config,
 }
@@ -161,14 +163,16 @@ impl LiveConfig {
 impl Current {
     /// Returns the configuration of a target that starts with this text.
     pub fn new(text: String, config: Config) -> Current {
-        Current { text, running: config.clone(), started: config }
+        Current { text, running: config.clone(), is_changed_at_runtime: false, started: config }
     }
 
     /// Returns the configuration that the program before has passed on.
     pub fn from_texts(path: &Path, texts: ConfigTexts) -> Result<Current, Failure> {
         let ConfigTexts { text, running, started } = texts;
         let parse = |text: &str| config_file::parse(path, text);
-        Ok(Current { running: parse(&running)?, started: parse(&started)?, text })
+        let (running, started) = (parse(&running)?, parse(&started)?);
+        let is_changed_at_runtime = !diff(&parse(&text)?, &running).is_empty();
+        Ok(Current { text, running, is_changed_at_runtime, started })
     }
 
     /// Returns the same for another program.
