@@ -1,17 +1,14 @@
 //! Devices: one for each local address.
 
-use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::ffi::{c_char, c_int};
 use std::net::IpAddr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 
 use isolane_verbs::LocalAddress;
 
 use crate::abi;
-use crate::ffi::{Errno, copy_text, object, output, pointer, value};
-use crate::paths;
+use crate::ffi::{copy_text, object, output, pointer};
 
 /// A device. It lives as long as the process.
 #[repr(C)]
@@ -134,36 +131,4 @@ pub extern "C" fn ibv_fork_init() -> c_int {
 pub extern "C" fn ibv_is_fork_initialized() -> c_int {
     const FORK_UNNEEDED: c_int = 2;
     FORK_UNNEEDED
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
-    crate::ffi::text(c"/sys")
-}
-
-/// Reads a file of a directory, without the end of its line. Returns its length.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_read_sysfs_file(
-    dir: *const c_char,
-    file: *const c_char,
-    text: *mut c_char,
-    size: usize,
-) -> c_int {
-    value(|| {
-        if dir.is_null() || file.is_null() || text.is_null() || size == 0 {
-            return Err(Errno::INVALID);
-        }
-        // SAFETY: strings, as checked not null, and see `ffi`.
-        let (dir, file) = unsafe { (CStr::from_ptr(dir), CStr::from_ptr(file)) };
-        let path = Path::new(OsStr::from_bytes(dir.to_bytes())).join(OsStr::from_bytes(file.to_bytes()));
-        let found = paths::read(&path).ok_or(Errno(libc::ENOENT))?;
-        let line = found.strip_suffix(b"\n").unwrap_or(&found);
-        let len = line.len().min(size - 1);
-        // SAFETY: the program provides `size` bytes.
-        unsafe {
-            std::ptr::copy_nonoverlapping(line.as_ptr(), text.cast(), len);
-            *text.add(len) = 0;
-        }
-        Ok(len as c_int)
-    })
 }
