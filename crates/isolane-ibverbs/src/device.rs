@@ -83,7 +83,7 @@ pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut abi
     pointer(|| {
         let pointers = devices().iter().map(Device::as_abi).chain([null_mut()]);
         let list: Box<[*mut abi::Device]> = pointers.collect();
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a number that no other thread uses during the call.
         if let Ok(count) = unsafe { output(count) } {
             *count = (list.len() - 1) as c_int;
         }
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut abi::Device) {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_name(device: *mut abi::Device) -> *const c_char {
-    // SAFETY: see `ffi`.
+    // SAFETY: null, or a device of `devices`, which lives forever.
     match unsafe { object::<_, Device>(device) } {
         Ok(device) => device.abi.name.as_ptr(),
         Err(_) => null_mut(),
@@ -111,13 +111,13 @@ pub unsafe extern "C" fn ibv_get_device_name(device: *mut abi::Device) -> *const
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_guid(device: *mut abi::Device) -> u64 {
-    // SAFETY: see `ffi`.
+    // SAFETY: null, or a device of `devices`, which lives forever.
     unsafe { object::<_, Device>(device) }.map_or(0, Device::guid)
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_index(device: *mut abi::Device) -> c_int {
-    // SAFETY: see `ffi`.
+    // SAFETY: null, or a device of `devices`, which lives forever.
     unsafe { object::<_, Device>(device) }.map_or(-1, |device| device.index as c_int)
 }
 
