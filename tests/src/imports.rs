@@ -14,6 +14,20 @@ use std::{fs, io};
 /// # Errors
 /// An error of the file system.
 pub fn cyclic_imports(src: &Path) -> io::Result<Vec<String>> {
+    Ok(Graph::new(&sources(src)?).cyclic_imports())
+}
+
+/// Imports that are part of a cycle between sibling modules, each with its descendants: `a/x.rs imports b.rs` and
+/// `b.rs imports a/y.rs`.
+///
+/// # Errors
+/// An error of the file system.
+pub fn cyclic_modules(src: &Path) -> io::Result<Vec<String>> {
+    Ok(Graph::new(&sources(src)?).cyclic_modules())
+}
+
+/// Pairs of a path below `src` and a text.
+fn sources(src: &Path) -> io::Result<Vec<(PathBuf, String)>> {
     let mut paths = vec![src.to_owned()];
     let mut sources = Vec::new();
     while let Some(path) = paths.pop() {
@@ -26,7 +40,7 @@ pub fn cyclic_imports(src: &Path) -> io::Result<Vec<String>> {
         }
     }
     sources.sort();
-    Ok(Graph::new(&sources).cyclic_imports())
+    Ok(sources)
 }
 
 #[derive(Debug, Default)]
@@ -68,19 +82,37 @@ impl Graph {
 
     /// Imports within strongly connected components.
     fn cyclic_imports(&self) -> Vec<String> {
-        let len = self.modules.len();
-        let targets: Vec<BTreeSet<usize>> = (0..len).map(|from| self.targets(from)).collect();
-        let mut reaches = targets.clone();
-        for via in 0..len {
-            let beyond = reaches[via].clone();
-            for reach in reaches.iter_mut().filter(|reach| reach.contains(&via)) {
-                reach.extend(&beyond);
-            }
-        }
-        let edges = targets.iter().enumerate().flat_map(|(from, to)| to.iter().map(move |to| (from, *to)));
-        let name = |at: usize| self.modules[at].file.display();
-        let cyclic = edges.filter(|(from, to)| reaches[*to].contains(from));
-        cyclic.map(|(from, to)| format!("{} imports {}", name(from), name(to))).collect()
+        let edges = self.edges();
+        let reaches = reach(&edges);
+        let cyclic = edges.iter().filter(|(from, to)| reaches[to].contains(from));
+        cyclic.map(|edge| self.describe(*edge)).collect()
+    }
+
+    /// Imports between siblings within strongly connected components.
+    fn cyclic_modules(&self) -> Vec<String> {
+        let edges: Vec<_> =
+            self.edges().into_iter().filter_map(|edge| Some((edge, self.siblings(edge)?))).collect();
+        let between: Vec<_> = edges.iter().map(|(_, siblings)| *siblings).collect();
+        let reaches = reach(&between);
+        let cyclic = edges.iter().filter(|(_, (from, to))| reaches[to].contains(from));
+        cyclic.map(|(edge, _)| self.describe(*edge)).collect()
+    }
+
+    /// Pairs of an importing and an imported module.
+    fn edges(&self) -> Vec<(usize, usize)> {
+        let from = 0..self.modules.len();
+        from.flat_map(|from| self.targets(from).into_iter().map(move |to| (from, to))).collect()
+    }
+
+    /// The siblings that contain two modules; `None` if one of the modules contains the other.
+    fn siblings(&self, (from, to): (usize, usize)) -> Option<(&[String], &[String])> {
+        let (from, to) = (&self.modules[from].path, &self.modules[to].path);
+        let common = from.iter().zip(to).take_while(|(from, to)| from == to).count();
+        Some((from.get(..=common)?, to.get(..=common)?))
+    }
+
+    fn describe(&self, (from, to): (usize, usize)) -> String {
+        format!("{} imports {}", self.modules[from].file.display(), self.modules[to].file.display())
     }
 
     /// Modules that a module imports from.
@@ -120,6 +152,22 @@ impl Graph {
         let mut candidates = globs.filter_map(through);
         candidates.find(|to| self.modules[*to].defined.contains(name)).or(Some(at))
     }
+}
+
+/// Nodes that each node reaches along at least one edge.
+fn reach<N: Copy + Ord>(edges: &[(N, N)]) -> BTreeMap<N, BTreeSet<N>> {
+    let mut reaches: BTreeMap<N, BTreeSet<N>> = BTreeMap::new();
+    for (from, to) in edges {
+        reaches.entry(*from).or_default().insert(*to);
+        reaches.entry(*to).or_default();
+    }
+    for via in reaches.keys().copied().collect::<Vec<_>>() {
+        let beyond = reaches[&via].clone();
+        for reach in reaches.values_mut().filter(|reach| reach.contains(&via)) {
+            reach.extend(&beyond);
+        }
+    }
+    reaches
 }
 
 impl Module {
@@ -316,9 +364,26 @@ fn string_len(text: &str, quote: char) -> usize {
 mod tests {
     use super::*;
 
-    fn cycles_of(sources: &[(&str, &str)]) -> Vec<String> {
+    fn graph(sources: &[(&str, &str)]) -> Graph {
         let sources: Vec<_> = sources.iter().map(|(path, text)| (path.into(), (*text).to_owned())).collect();
-        Graph::new(&sources).cyclic_imports()
+        Graph::new(&sources)
+    }
+
+    fn cycles_of(sources: &[(&str, &str)]) -> Vec<String> {
+        graph(sources).cyclic_imports()
+    }
+
+    #[test]
+    fn finds_a_cycle_of_modules_over_their_children() {
+        let graph = graph(&[
+            ("lib.rs", "mod a; mod b; mod c;"),
+            ("a.rs", "use crate::b; pub struct A; pub struct N;"),
+            ("b/mod.rs", "mod inner; use crate::c::C; pub fn f() { inner::g() }"),
+            ("b/inner.rs", "use crate::a::A; pub fn g() {}"),
+            ("c.rs", "pub struct C;"),
+        ]);
+        assert_eq!(graph.cyclic_imports(), Vec::<String>::new());
+        assert_eq!(graph.cyclic_modules(), ["a.rs imports b/mod.rs", "b/inner.rs imports a.rs"]);
     }
 
     #[test]

@@ -39,7 +39,7 @@ const IO_PATH: &[&str] = &[
     "crates/isolane-reactor/src/clock.rs",
     "crates/isolane-observe/src/cells.rs",
     "crates/isolane-observe/src/slow.rs",
-    "crates/isolane-reactor/src/socket.rs",
+    "crates/isolane-tcp/src/socket.rs",
     "crates/isolane-reactor/src/spin.rs",
     "crates/isolane-reactor/src/waker.rs",
     "crates/isolane-target/src/core",

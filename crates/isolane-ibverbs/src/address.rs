@@ -24,7 +24,8 @@ pub(crate) fn from_gid(gid: &abi::Gid) -> IpAddr {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut abi::Pd, attributes: *mut abi::AhAttr) -> *mut abi::Ah {
     pointer(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null or a live domain, and null or attributes that no thread changes during the
+        // call.
         let (domain, attributes) = unsafe { (object::<_, Pd>(pd)?, input(attributes)?) };
         check(attributes.is_global != 0 && attributes.port_num == 1 && attributes.grh.sgid_index == 0)?;
         // SAFETY: the context lives as long as its objects.
@@ -38,7 +39,7 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut abi::Pd, attributes: *mut abi::A
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut abi::Ah) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or an address handle that it has not destroyed.
         let found = unsafe { object::<_, Ah>(ah) }?;
         // SAFETY: the domain lives as long as its objects.
         unsafe { object::<_, Pd>(found.abi.pd) }?.users.remove();
@@ -68,9 +69,9 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
     attributes: *mut abi::AhAttr,
 ) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: null or a completion, and null or attributes that no other thread uses during the call.
         let (completion, attributes) = unsafe { (input(completion)?, output(attributes)?) };
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or the first 40 bytes of the buffer that the datagram has filled.
         *attributes = unsafe { answer_to(port, completion, header) }?;
         Ok(0)
     })
@@ -79,10 +80,10 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
 /// Returns the address of the sender of a datagram.
 ///
 /// # Safety
-/// See `ffi`.
+/// `header` is null, or the header before a datagram that has arrived.
 unsafe fn answer_to(port: u8, completion: &abi::Wc, header: *mut Grh) -> Result<abi::AhAttr> {
     check(port == 1 && completion.wc_flags & abi::WC_GRH != 0)?;
-    // SAFETY: see `ffi`.
+    // SAFETY: guaranteed by the caller.
     let header = unsafe { input(header) }?;
     let grh = abi::GlobalRoute {
         dgid: header.source,
@@ -101,7 +102,7 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
     port: u8,
 ) -> *mut abi::Ah {
     let mut attributes = abi::AhAttr::default();
-    // SAFETY: see `ffi`.
+    // SAFETY: the program keeps the contract of `ibv_create_ah_from_wc`; the attributes are a local variable.
     unsafe {
         match ibv_init_ah_from_wc(std::ptr::null_mut(), port, completion, header, &mut attributes) {
             0 => ibv_create_ah(pd, &mut attributes),

@@ -47,12 +47,12 @@ pub(crate) fn functions(base: abi::Qp) -> abi::QpEx {
 /// Changes the requests. An error is reported by `wr_complete`.
 ///
 /// # Safety
-/// See `ffi`; the calling thread has called `wr_start`.
+/// `qp` is null, or a live queue pair for which the calling thread has called `wr_start`.
 unsafe fn build(qp: *mut abi::QpEx, change: impl FnOnce(&Qp, &mut Building) -> Result<()>) {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: guaranteed by the caller.
         let qp = unsafe { object::<_, Qp>(qp) }?;
-        // SAFETY: this thread holds the lock.
+        // SAFETY: this thread holds the lock since `wr_start`.
         let building = unsafe { &mut *qp.builder.building.get() };
         if let Err(error) = change(qp, building) {
             building.error.get_or_insert(error);
@@ -66,7 +66,7 @@ unsafe fn build(qp: *mut abi::QpEx, change: impl FnOnce(&Qp, &mut Building) -> R
 /// # Safety
 /// As [`build`].
 unsafe fn begin(qp: *mut abi::QpEx, operation: SendOperation) {
-    // SAFETY: see `ffi`.
+    // SAFETY: guaranteed by the caller. The program sets `wr_id` and `wr_flags` in the thread that holds the lock.
     unsafe {
         build(qp, |found, building| {
             let is_possible = match operation {
@@ -89,9 +89,9 @@ unsafe fn begin(qp: *mut abi::QpEx, operation: SendOperation) {
 /// Sets the data of the last request.
 ///
 /// # Safety
-/// As [`build`].
+/// As [`build`]; `data` can read the memory that the program has passed.
 unsafe fn set_data(qp: *mut abi::QpEx, data: impl FnOnce() -> Result<LocalData>) {
-    // SAFETY: see `ffi`.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         build(qp, |_, building| {
             *match building.requests.last_mut().ok_or(Errno::INVALID)? {
@@ -104,7 +104,7 @@ unsafe fn set_data(qp: *mut abi::QpEx, data: impl FnOnce() -> Result<LocalData>)
 }
 
 unsafe extern "C" fn wr_start(qp: *mut abi::QpEx) {
-    // SAFETY: see `ffi`.
+    // SAFETY: the program passes null, or a queue pair that it has not destroyed.
     if let Ok(found) = unsafe { object::<_, Qp>(qp) } {
         found.builder.lock.lock();
         // SAFETY: this thread holds the lock.
@@ -114,7 +114,7 @@ unsafe extern "C" fn wr_start(qp: *mut abi::QpEx) {
 
 unsafe extern "C" fn wr_complete(qp: *mut abi::QpEx) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a queue pair that it has not destroyed.
         let found = unsafe { object::<_, Qp>(qp) }?;
         // SAFETY: this thread holds the lock since `wr_start`.
         let built = unsafe { std::mem::take(&mut *found.builder.building.get()) };
@@ -131,7 +131,7 @@ unsafe extern "C" fn wr_complete(qp: *mut abi::QpEx) -> c_int {
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut abi::QpEx) {
-    // SAFETY: see `ffi`.
+    // SAFETY: the program passes null, or a queue pair that it has not destroyed.
     if let Ok(found) = unsafe { object::<_, Qp>(qp) } {
         // SAFETY: this thread holds the lock since `wr_start`.
         unsafe { found.builder.lock.unlock() };
@@ -139,43 +139,43 @@ unsafe extern "C" fn wr_abort(qp: *mut abi::QpEx) {
 }
 
 unsafe extern "C" fn wr_send(qp: *mut abi::QpEx) {
-    // SAFETY: see `ffi`.
+    // SAFETY: the program holds the lock of this live queue pair since `wr_start`.
     unsafe { begin(qp, SendOperation::Send { immediate: None }) };
 }
 
 unsafe extern "C" fn wr_send_imm(qp: *mut abi::QpEx, immediate: u32) {
-    // SAFETY: see `ffi`.
+    // SAFETY: the program holds the lock of this live queue pair since `wr_start`.
     unsafe { begin(qp, SendOperation::Send { immediate: Some(u32::from_be(immediate)) }) };
 }
 
 unsafe extern "C" fn wr_rdma_write(qp: *mut abi::QpEx, key: u32, address: u64) {
-    // SAFETY: see `ffi`.
+    // SAFETY: the program holds the lock of this live queue pair since `wr_start`.
     unsafe { begin(qp, SendOperation::Write { address, key, immediate: None }) };
 }
 
 unsafe extern "C" fn wr_rdma_write_imm(qp: *mut abi::QpEx, key: u32, address: u64, immediate: u32) {
     let immediate = Some(u32::from_be(immediate));
-    // SAFETY: see `ffi`.
+    // SAFETY: the program holds the lock of this live queue pair since `wr_start`.
     unsafe { begin(qp, SendOperation::Write { address, key, immediate }) };
 }
 
 unsafe extern "C" fn wr_rdma_read(qp: *mut abi::QpEx, key: u32, address: u64) {
-    // SAFETY: see `ffi`.
+    // SAFETY: the program holds the lock of this live queue pair since `wr_start`.
     unsafe { begin(qp, SendOperation::Read { address, key }) };
 }
 
 unsafe extern "C" fn wr_atomic_cmp_swp(qp: *mut abi::QpEx, key: u32, address: u64, compare: u64, swap: u64) {
-    // SAFETY: see `ffi`.
+    // SAFETY: the program holds the lock of this live queue pair since `wr_start`.
     unsafe { begin(qp, SendOperation::CompareSwap { address, key, compare, swap }) };
 }
 
 unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut abi::QpEx, key: u32, address: u64, add: u64) {
-    // SAFETY: see `ffi`.
+    // SAFETY: the program holds the lock of this live queue pair since `wr_start`.
     unsafe { begin(qp, SendOperation::FetchAdd { address, key, add }) };
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut abi::QpEx, ah: *mut abi::Ah, number: u32, key: u32) {
-    // SAFETY: see `ffi`.
+    // SAFETY: the program holds the lock of this live queue pair since `wr_start`, and passes a live address handle.
     unsafe {
         build(qp, |_, building| match building.requests.last_mut() {
             Some(Request::Datagram(request)) => {
@@ -189,12 +189,12 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut abi::QpEx, ah: *mut abi::Ah, number
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut abi::QpEx, address: *mut c_void, length: usize) {
     let part = (address.expose_provenance(), length);
-    // SAFETY: see `ffi`.
+    // SAFETY: the program holds the lock of this live queue pair since `wr_start`, and passes `length` readable bytes.
     unsafe { set_data(qp, || Ok(LocalData::Inline(inline([part].into_iter())?))) };
 }
 
 unsafe extern "C" fn wr_set_inline_data_list(qp: *mut abi::QpEx, count: usize, list: *const abi::DataBuf) {
-    // SAFETY: see `ffi`.
+    // SAFETY: the program holds the lock of this live queue pair since `wr_start`, and passes `count` readable parts.
     unsafe {
         set_data(qp, || {
             let parts = values(list, count)?.iter().map(|part| (part.addr.expose_provenance(), part.length));
@@ -205,11 +205,11 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut abi::QpEx, count: usize, l
 
 unsafe extern "C" fn wr_set_sge(qp: *mut abi::QpEx, lkey: u32, addr: u64, length: u32) {
     let element = abi::Sge { addr, length, lkey };
-    // SAFETY: see `ffi`.
+    // SAFETY: the program holds the lock of this live queue pair since `wr_start`.
     unsafe { set_data(qp, || Ok(LocalData::Elements(elements(&[element])))) };
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut abi::QpEx, count: usize, list: *const abi::Sge) {
-    // SAFETY: see `ffi`.
+    // SAFETY: the program holds the lock of this live queue pair since `wr_start`, and passes `count` entries.
     unsafe { set_data(qp, || Ok(LocalData::Elements(elements(values(list, count)?)))) };
 }

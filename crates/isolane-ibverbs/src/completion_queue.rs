@@ -41,7 +41,7 @@ pub(crate) struct Cq {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut abi::Context) -> *mut abi::CompChannel {
     pointer(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a context that it has not closed.
         let found = unsafe { Context::from_abi(context) }?;
         let events = Arc::new(Channel::new()?);
         found.users.add();
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut abi::Context) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut abi::CompChannel) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a channel that it has not destroyed.
         let found = unsafe { object::<_, CompletionChannel>(channel) }?;
         found.users.check_none()?;
         // SAFETY: the context lives as long as its objects.
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut abi::CompChannel
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_resize_cq(cq: *mut abi::Cq, cqe: c_int) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a queue that it has not destroyed.
         let found = unsafe { object::<_, Cq>(cq) }?;
         check(cqe > 0 && cqe as u32 <= MAX_COMPLETIONS && found.queue.len() <= cqe as usize)?;
         check(found.queue.resize(capacity(cqe as u32)))?;
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut abi::Cq, cqe: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut abi::Cq) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a queue that it has not destroyed.
         let found = unsafe { object::<_, Cq>(cq) }?;
         found.users.check_none()?;
         // SAFETY: the context and the channel live as long as the queue.
@@ -111,7 +111,8 @@ pub unsafe extern "C" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null or a live channel, and null or pointers that no other thread uses during
+        // the call.
         let (channel, cq, cq_context) =
             unsafe { (object::<_, CompletionChannel>(channel)?, output(cq)?, output(cq_context)?) };
         let Event(ready) = channel.events.next()?;
@@ -125,7 +126,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut abi::Cq, count: c_uint) {
-    // SAFETY: see `ffi`.
+    // SAFETY: the program passes null, or a queue that it has not destroyed.
     if let Ok(found) = unsafe { object::<_, Cq>(cq) } {
         found.completion_events.acknowledge(count.into());
     }
@@ -134,15 +135,15 @@ pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut abi::Cq, count: c_uint) {
 /// Returns the counter of asynchronous events.
 ///
 /// # Safety
-/// See `ffi`.
+/// `cq` is null, or a queue that is not destroyed before its events are acknowledged.
 pub(crate) unsafe fn async_events<'a>(cq: *mut abi::Cq) -> Option<&'a Unacknowledged> {
-    // SAFETY: see `ffi`.
+    // SAFETY: guaranteed by the caller.
     unsafe { object::<_, Cq>(cq) }.ok().map(|cq| &cq.async_events)
 }
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut abi::Cq, solicited_only: c_int) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a queue that it has not destroyed.
         unsafe { object::<_, Cq>(cq) }?.queue.request_notice(solicited_only != 0);
         Ok(())
     })
@@ -150,7 +151,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut abi::Cq, solicited_only: 
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut abi::Cq, count: c_int, completions: *mut abi::Wc) -> c_int {
     let polled = value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a queue that it has not destroyed.
         let found = unsafe { object::<_, Cq>(cq) }?;
         check(count >= 0 && (count == 0 || !completions.is_null()))?;
         let mut filled = 0;
@@ -205,8 +206,8 @@ pub(crate) fn capacity(cqe: u32) -> usize {
 /// Returns the queue behind a pointer.
 ///
 /// # Safety
-/// See `ffi`.
+/// `cq` is null, or a queue that is not destroyed.
 pub(crate) unsafe fn from_abi<'a>(cq: *mut abi::Cq) -> Result<&'a Cq> {
-    // SAFETY: see `ffi`.
+    // SAFETY: guaranteed by the caller, and `ibv_create_cq` makes each queue as a `Cq`.
     unsafe { object(cq) }
 }

@@ -50,7 +50,7 @@ impl Context {
     /// Borrows the context that a program has a pointer to.
     ///
     /// # Safety
-    /// See `ffi`.
+    /// The pointer is null, or the address of the field `context` of an open [`Context`].
     pub(crate) unsafe fn from_abi<'a>(context: *mut abi::Context) -> Result<&'a Context> {
         if context.is_null() {
             return Err(Errno::INVALID);
@@ -72,7 +72,7 @@ impl Context {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_close_device(context: *mut abi::Context) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a context that it has not closed.
         let found = unsafe { Context::from_abi(context) }?;
         // Programs can leave objects behind, which the context must outlive. A child has no threads of the library.
         if found.users.check_none().is_ok() && found.process == std::process::id() {
@@ -89,7 +89,8 @@ pub unsafe extern "C" fn ibv_query_device(
     attributes: *mut abi::DeviceAttr,
 ) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null or an open context, and null or attributes that no other thread uses during
+        // the call.
         let (context, attributes) = unsafe { (Context::from_abi(context)?, output(attributes)?) };
         *attributes = device_attributes(context.device);
         Ok(())
@@ -103,14 +104,14 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     size: usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`; the first field of the input is its mask.
+        // SAFETY: the program passes null, or an input that starts with its mask and does not change during the call.
         let mask = unsafe { input.cast::<u32>().as_ref() };
         if mask.is_some_and(|mask| *mask != 0) || size < size_of::<abi::DeviceAttr>() {
             return Err(Errno::INVALID);
         }
         // SAFETY: all fields are numbers.
         let mut found: abi::DeviceAttrEx = unsafe { std::mem::zeroed() };
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a context that it has not closed.
         found.orig_attr = device_attributes(unsafe { Context::from_abi(context) }?.device);
         found.phys_port_cnt_ex = 1;
         // SAFETY: the program provides `size` bytes.
@@ -121,7 +122,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
 /// Copies a structure to one of the program, which can be shorter or longer.
 ///
 /// # Safety
-/// See `ffi`; `to` has `size` bytes.
+/// `to` is null, or has `size` bytes that no other thread uses.
 unsafe fn copy_prefix<T>(from: &T, to: *mut T, size: usize) -> Result<()> {
     if to.is_null() {
         return Err(Errno::INVALID);
@@ -199,7 +200,7 @@ pub(crate) unsafe extern "C" fn query_port(
     size: usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a context that it has not closed.
         unsafe { Context::from_abi(context) }?;
         check(port == 1)?;
         // SAFETY: the program provides `size` bytes.
@@ -230,7 +231,8 @@ pub unsafe extern "C" fn ibv_query_gid(
     gid: *mut abi::GidBytes,
 ) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null or an open context, and null or a GID that no other thread uses during the
+        // call.
         let (context, gid) = unsafe { (Context::from_abi(context)?, output(gid)?) };
         check(port == 1 && index == 0)?;
         gid.0 = context.device.gid();
@@ -248,7 +250,7 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
     size: usize,
 ) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a context that it has not closed.
         let context = unsafe { Context::from_abi(context) }?;
         check(port == 1 && flags == 0)?;
         if index != 0 {
@@ -278,7 +280,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     size: usize,
 ) -> isize {
     let found = status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a context that it has not closed.
         let context = unsafe { Context::from_abi(context) }?;
         check(flags == 0 && max_entries > 0)?;
         // SAFETY: the program provides entries of `size` bytes.
@@ -295,7 +297,8 @@ pub unsafe extern "C" fn ibv_query_gid_type(
     gid_type: *mut c_int,
 ) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null or an open context, and null or a number that no other thread uses during
+        // the call.
         let gid_type = unsafe { (Context::from_abi(context)?, output(gid_type)?) }.1;
         check(port == 1 && index == 0)?;
         *gid_type = abi::GID_TYPE_SYSFS_ROCE_V2;
@@ -311,7 +314,8 @@ pub unsafe extern "C" fn ibv_query_pkey(
     key: *mut u16,
 ) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null or an open context, and null or a key that no other thread uses during the
+        // call.
         let key = unsafe { (Context::from_abi(context)?, output(key)?) }.1;
         check(port == 1 && index == 0)?;
         *key = u16::MAX;
@@ -322,7 +326,7 @@ pub unsafe extern "C" fn ibv_query_pkey(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_pkey_index(context: *mut abi::Context, port: u8, key: u16) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a context that it has not closed.
         unsafe { Context::from_abi(context) }?;
         check(port == 1 && key == u16::MAX)?;
         Ok(0)

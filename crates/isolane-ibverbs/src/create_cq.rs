@@ -23,7 +23,7 @@ pub unsafe extern "C" fn ibv_create_cq(
 ) -> *mut abi::Cq {
     pointer(|| {
         check(cqe > 0 && vector == 0)?;
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes an open context and a live channel, or null.
         unsafe { create(context, cqe as u32, cq_context, channel) }
     })
 }
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn ibv_create_cq(
 /// Creates a queue.
 ///
 /// # Safety
-/// See `ffi`.
+/// The context is open and the channel is not destroyed; either can be null.
 unsafe fn create(
     context: *mut abi::Context,
     cqe: u32,
@@ -39,12 +39,12 @@ unsafe fn create(
     channel: *mut abi::CompChannel,
 ) -> Result<*mut abi::Cq> {
     check((1..=MAX_COMPLETIONS).contains(&cqe))?;
-    // SAFETY: see `ffi`.
+    // SAFETY: guaranteed by the caller.
     let found = unsafe { Context::from_abi(context) }?;
     let events = if channel.is_null() {
         None
     } else {
-        // SAFETY: see `ffi`.
+        // SAFETY: not null, so the caller guarantees a live channel.
         let (events, context) = unsafe { (object::<_, CompletionChannel>(channel)?, (*channel).context) };
         found.check_owns(context)?;
         Some(events)
@@ -102,14 +102,14 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     attributes: *mut abi::CqInitAttrEx,
 ) -> *mut abi::CqEx {
     pointer(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or attributes that no thread changes during the call.
         let attributes = unsafe { input(attributes) }?;
         check(attributes.comp_vector == 0 && attributes.comp_mask & !abi::CQ_INIT_ATTR_KNOWN == 0)?;
         if attributes.wc_flags & !abi::WC_EX_SUPPORTED != 0 {
             return Err(Errno::UNSUPPORTED);
         }
         let abi::CqInitAttrEx { cqe, cq_context, channel, .. } = *attributes;
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes an open context, and attributes with a live channel or null.
         Ok(unsafe { create(context, cqe, cq_context, channel.cast()) }?.cast())
     })
 }
@@ -144,22 +144,24 @@ pub(crate) fn functions(base: abi::Cq) -> abi::CqEx {
 
 unsafe extern "C" fn start_poll(cq: *mut abi::CqEx, attributes: *mut abi::PollCqAttr) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or attributes that no thread changes during the call.
         check(unsafe { input(attributes) }?.comp_mask == 0)?;
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a queue that it has not destroyed.
         let found = unsafe { from_abi(cq.cast()) }?;
         let next = found.queue.poll();
-        // SAFETY: see `ffi`.
+        // SAFETY: the program polls a queue in this way in one thread at a time, and `from_abi` has accepted the
+        // pointer.
         unsafe { show(cq, found, next) }
     })
 }
 
 unsafe extern "C" fn next_poll(cq: *mut abi::CqEx) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a queue that it has not destroyed.
         let found = unsafe { from_abi(cq.cast()) }?;
         let next = found.queue.take();
-        // SAFETY: see `ffi`.
+        // SAFETY: the program polls a queue in this way in one thread at a time, and `from_abi` has accepted the
+        // pointer.
         unsafe { show(cq, found, next) }
     })
 }
@@ -169,7 +171,7 @@ unsafe extern "C" fn end_poll(_cq: *mut abi::CqEx) {}
 /// Shows a completion to the program.
 ///
 /// # Safety
-/// See `ffi`; one thread at a time polls a queue in this way.
+/// `cq` is `found`, and one thread at a time polls it in this way.
 unsafe fn show(cq: *mut abi::CqEx, found: &Cq, next: Option<WorkCompletion>) -> Result<()> {
     let completion = to_abi(&next.ok_or(Errno(libc::ENOENT))?);
     // SAFETY: guaranteed by the caller.
@@ -180,7 +182,7 @@ unsafe fn show(cq: *mut abi::CqEx, found: &Cq, next: Option<WorkCompletion>) -> 
 
 /// Returns a field of the completion that is shown.
 fn field<T: Default>(cq: *mut abi::CqEx, read: impl FnOnce(&abi::Wc) -> T) -> T {
-    // SAFETY: see `ffi`.
+    // SAFETY: the program reads fields of a queue that it has not destroyed.
     unsafe { from_abi(cq.cast()) }.map_or_else(|_| T::default(), |found| read(&found.current.lock()))
 }
 

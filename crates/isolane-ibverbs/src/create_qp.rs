@@ -19,9 +19,9 @@ use crate::shared_receives::Srq;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut abi::Pd, attributes: *mut abi::QpInitAttr) -> *mut abi::Qp {
     pointer(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or attributes that no other thread uses during the call.
         let attributes = unsafe { output(attributes) }?;
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null or live objects, here and in the attributes.
         unsafe { create(pd, attributes) }
     })
 }
@@ -31,7 +31,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     attributes: *mut abi::QpInitAttrEx,
 ) -> *mut abi::Qp {
     pointer(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or attributes that no other thread uses during the call.
         let attributes = unsafe { output(attributes) }?;
         let known = abi::QP_INIT_ATTR_PD | abi::QP_INIT_ATTR_SEND_OPS_FLAGS;
         let has_operations = attributes.comp_mask & abi::QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
@@ -40,12 +40,12 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             return Err(Errno::UNSUPPORTED);
         }
         check(attributes.comp_mask & abi::QP_INIT_ATTR_PD != 0)?;
-        // SAFETY: see `ffi`.
+        // SAFETY: the domain is null, or one that the program has not deallocated.
         unsafe { object::<_, Pd>(attributes.pd)?.context()?.check_owns(context) }?;
         let abi::QpInitAttrEx { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, .. } =
             *attributes;
         let mut base = abi::QpInitAttr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all };
-        // SAFETY: see `ffi`.
+        // SAFETY: the attributes name live objects of the program, or null.
         let created = unsafe { create(attributes.pd.cast(), &mut base) }?;
         attributes.cap = base.cap;
         Ok(created)
@@ -55,7 +55,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 /// Creates a queue pair, and stores the inline data that it grants in the attributes.
 ///
 /// # Safety
-/// See `ffi`.
+/// The domain, and the queues that the attributes name, are null or live.
 unsafe fn create(pd: *mut abi::Pd, attributes: &mut abi::QpInitAttr) -> Result<*mut abi::Qp> {
     if !matches!(attributes.qp_type, abi::QPT_RC | abi::QPT_UC | abi::QPT_UD) {
         return Err(Errno::UNSUPPORTED);
@@ -67,12 +67,12 @@ unsafe fn create(pd: *mut abi::Pd, attributes: &mut abi::QpInitAttr) -> Result<*
     // As on hardware, the space of the elements can have inline data.
     let element_bytes = cap.max_send_sge.max(1) * size_of::<abi::Sge>() as u32;
     let inline_bytes = cap.max_inline_data.max(element_bytes);
-    // SAFETY: see `ffi`.
+    // SAFETY: guaranteed by the caller.
     let (domain, send, receive) = unsafe {
         let send = completion_queue::from_abi(attributes.send_cq.cast())?;
         (object::<_, Pd>(pd)?, send, completion_queue::from_abi(attributes.recv_cq.cast())?)
     };
-    // SAFETY: see `ffi`.
+    // SAFETY: the context lives as long as the domain; the shared receive queue is guaranteed by the caller.
     let (context, shared) = unsafe { (domain.context()?, object::<_, Srq>(attributes.srq).ok()) };
     context.check_owns(send.abi.base.context)?;
     context.check_owns(receive.abi.base.context)?;

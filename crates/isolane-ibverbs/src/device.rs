@@ -1,17 +1,14 @@
 //! Devices: one for each local address.
 
-use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::ffi::{c_char, c_int};
 use std::net::IpAddr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 
 use isolane_verbs::LocalAddress;
 
 use crate::abi;
-use crate::ffi::{Errno, copy_text, object, output, pointer, value};
-use crate::paths;
+use crate::ffi::{copy_text, object, output, pointer};
 
 /// A device. It lives as long as the process.
 #[repr(C)]
@@ -86,7 +83,7 @@ pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut abi
     pointer(|| {
         let pointers = devices().iter().map(Device::as_abi).chain([null_mut()]);
         let list: Box<[*mut abi::Device]> = pointers.collect();
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a number that no other thread uses during the call.
         if let Ok(count) = unsafe { output(count) } {
             *count = (list.len() - 1) as c_int;
         }
@@ -105,7 +102,7 @@ pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut abi::Device) {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_name(device: *mut abi::Device) -> *const c_char {
-    // SAFETY: see `ffi`.
+    // SAFETY: null, or a device of `devices`, which lives forever.
     match unsafe { object::<_, Device>(device) } {
         Ok(device) => device.abi.name.as_ptr(),
         Err(_) => null_mut(),
@@ -114,13 +111,13 @@ pub unsafe extern "C" fn ibv_get_device_name(device: *mut abi::Device) -> *const
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_guid(device: *mut abi::Device) -> u64 {
-    // SAFETY: see `ffi`.
+    // SAFETY: null, or a device of `devices`, which lives forever.
     unsafe { object::<_, Device>(device) }.map_or(0, Device::guid)
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_index(device: *mut abi::Device) -> c_int {
-    // SAFETY: see `ffi`.
+    // SAFETY: null, or a device of `devices`, which lives forever.
     unsafe { object::<_, Device>(device) }.map_or(-1, |device| device.index as c_int)
 }
 
@@ -134,36 +131,4 @@ pub extern "C" fn ibv_fork_init() -> c_int {
 pub extern "C" fn ibv_is_fork_initialized() -> c_int {
     const FORK_UNNEEDED: c_int = 2;
     FORK_UNNEEDED
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
-    crate::ffi::text(c"/sys")
-}
-
-/// Reads a file of a directory, without the end of its line. Returns its length.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_read_sysfs_file(
-    dir: *const c_char,
-    file: *const c_char,
-    text: *mut c_char,
-    size: usize,
-) -> c_int {
-    value(|| {
-        if dir.is_null() || file.is_null() || text.is_null() || size == 0 {
-            return Err(Errno::INVALID);
-        }
-        // SAFETY: strings, as checked not null, and see `ffi`.
-        let (dir, file) = unsafe { (CStr::from_ptr(dir), CStr::from_ptr(file)) };
-        let path = Path::new(OsStr::from_bytes(dir.to_bytes())).join(OsStr::from_bytes(file.to_bytes()));
-        let found = paths::read(&path).ok_or(Errno(libc::ENOENT))?;
-        let line = found.strip_suffix(b"\n").unwrap_or(&found);
-        let len = line.len().min(size - 1);
-        // SAFETY: the program provides `size` bytes.
-        unsafe {
-            std::ptr::copy_nonoverlapping(line.as_ptr(), text.cast(), len);
-            *text.add(len) = 0;
-        }
-        Ok(len as c_int)
-    })
 }

@@ -28,7 +28,7 @@ impl Pd {
     /// Borrows the context.
     ///
     /// # Safety
-    /// See `ffi`.
+    /// The domain is not deallocated: its context lives as long.
     pub(crate) unsafe fn context<'a>(&self) -> Result<&'a Context> {
         // SAFETY: the context lives as long as its objects.
         unsafe { Context::from_abi(self.abi.context) }
@@ -50,7 +50,7 @@ struct Td {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut abi::Context) -> *mut abi::Pd {
     pointer(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a context that it has not closed.
         unsafe { Context::from_abi(context) }?.users.add();
         Ok(new_domain(context, Arc::default(), null_mut()))
     })
@@ -63,7 +63,7 @@ fn new_domain(context: *mut abi::Context, domain: Arc<ProtectionDomain>, of: *mu
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut abi::Pd) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a domain that it has not deallocated.
         let found = unsafe { object::<_, Pd>(pd) }?;
         found.users.check_none()?;
         // SAFETY: the objects that it uses live.
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
     _: *mut abi::TdInitAttr,
 ) -> *mut abi::Td {
     pointer(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a context that it has not closed.
         unsafe { Context::from_abi(context) }?.users.add();
         Ok(into_raw(Td { abi: abi::Td { context } }).cast())
     })
@@ -92,7 +92,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
 
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut abi::Td) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a thread domain from `alloc_td` that it has not deallocated.
         let found = unsafe { object::<_, Td>(td) }?;
         // SAFETY: the context lives as long as its objects.
         unsafe { Context::from_abi(found.abi.context) }?.users.remove();
@@ -107,13 +107,14 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     attributes: *mut abi::ParentDomainInitAttr,
 ) -> *mut abi::Pd {
     pointer(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or attributes that no thread changes during the call.
         let attributes = unsafe { input(attributes) }?;
         let (of, td) = (attributes.pd.cast::<Pd>(), attributes.td.cast::<Td>());
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null or live objects: a domain from `new_domain`, and a context from
+        // `ibv_open_device`.
         let (found, owner) = unsafe { (object::<_, Pd>(of)?, Context::from_abi(context)?) };
         owner.check_owns(found.abi.context)?;
-        // SAFETY: see `ffi`.
+        // SAFETY: null, or a thread domain from `alloc_td` that the program has not deallocated.
         unsafe { td.as_ref() }.map_or(Ok(()), |td| owner.check_owns(td.abi.context))?;
         found.users.add();
         Ok(new_domain(context, Arc::clone(&found.domain), of))
@@ -127,7 +128,7 @@ pub unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut abi::Mr {
-    // SAFETY: see `ffi`.
+    // SAFETY: the program keeps the contract of `ibv_reg_mr`, which is the one of this function.
     unsafe { ibv_reg_mr_iova2(pd, addr, length, addr.addr() as u64, access as c_uint) }
 }
 
@@ -139,7 +140,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut abi::Mr {
-    // SAFETY: see `ffi`.
+    // SAFETY: the program keeps the contract of `ibv_reg_mr_iova`, which is the one of this function.
     unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access as c_uint) }
 }
 
@@ -152,7 +153,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     access: c_uint,
 ) -> *mut abi::Mr {
     pointer(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a domain that it has not deallocated.
         let domain = unsafe { object::<_, Pd>(pd) }?;
         // SAFETY: the program keeps the memory until the region is deregistered.
         let registration = unsafe { register(&domain.domain, addr, length, iova, access as c_int, None) }?;
@@ -237,7 +238,7 @@ fn can_populate() -> bool {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut abi::Mr) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a region that it has not deregistered.
         let found = unsafe { object::<_, Mr>(mr) }?;
         // SAFETY: the domain and the context live as long as their objects.
         unsafe {
@@ -265,7 +266,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     let registered = status(|| {
         let known = abi::REREG_MR_CHANGE_TRANSLATION | abi::REREG_MR_CHANGE_PD | abi::REREG_MR_CHANGE_ACCESS;
         check(flags != 0 && flags & !known == 0)?;
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a region that it has not deregistered.
         let found = unsafe { object::<_, Mr>(mr) }?;
         let mut registration = found.registration.lock();
         let is_moved = flags & abi::REREG_MR_CHANGE_TRANSLATION != 0;
@@ -275,7 +276,8 @@ pub unsafe extern "C" fn ibv_rereg_mr(
             0 => registration.access().0 as c_int,
             _ => access,
         };
-        // SAFETY: see `ffi`.
+        // SAFETY: the domain of a region lives, because the region is one of its users; the program passes null or a
+        // live new one.
         let (old, new) = unsafe { (object::<_, Pd>(found.abi.pd)?, object::<_, Pd>(new_pd)?) };
         // SAFETY: the context lives as long as its objects.
         let context = unsafe { old.context() }?;
@@ -316,7 +318,8 @@ pub(crate) unsafe extern "C" fn advise_mr(
     count: u32,
 ) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null or a live domain, and null or `count` entries that no thread changes
+        // during the call.
         let (domain, elements) = unsafe { (object::<_, Pd>(pd)?, values(elements, count as usize)?) };
         let is_known =
             |element: &abi::Sge| domain.domain.covers(element.lkey, element.addr, element.length.into());

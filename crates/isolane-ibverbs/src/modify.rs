@@ -14,7 +14,8 @@ use crate::queue_pair::{Pair, Qp};
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut abi::Qp, attributes: *mut QpAttr, mask: c_int) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null or a live queue pair, and null or attributes that no other thread uses
+        // during the call.
         let (found, attributes) = unsafe { (object::<_, Qp>(qp)?, output(attributes)?) };
         modify(found, attributes, mask)?;
         if mask & abi::QP_STATE != 0 {

@@ -16,7 +16,7 @@ use crate::{abi, completion_queue, create_cq, create_qp, memory, post, queue_pai
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::Context {
     pointer(|| {
-        // SAFETY: see `ffi`; a device lives forever.
+        // SAFETY: null, or a device of `devices`, which lives forever.
         let device: &'static Device = unsafe { object(device) }?;
         let verbs = open_verbs(device)?;
         let events = Channel::new()?;
@@ -143,7 +143,8 @@ pub unsafe extern "C" fn ibv_get_async_event(
     event: *mut abi::AsyncEvent,
 ) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null or an open context, and null or an event that no other thread uses during
+        // the call.
         let (context, event) = unsafe { (Context::from_abi(context)?, output(event)?) };
         *event = context.events.next()?;
         // SAFETY: the object of an event lives until its events are acknowledged.
@@ -156,9 +157,10 @@ pub unsafe extern "C" fn ibv_get_async_event(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_ack_async_event(event: *mut abi::AsyncEvent) {
-    // SAFETY: see `ffi`.
+    // SAFETY: the program passes null, or an event of `ibv_get_async_event` that no other thread uses during the
+    // call.
     if let Ok(event) = unsafe { output(event) }
-        // SAFETY: as above.
+        // SAFETY: the object lives, because this event is not acknowledged.
         && let Some(unacknowledged) = unsafe { unacknowledged(event) }
     {
         unacknowledged.acknowledge(1);
@@ -168,7 +170,7 @@ pub unsafe extern "C" fn ibv_ack_async_event(event: *mut abi::AsyncEvent) {
 /// Returns the counter of the object of an event.
 ///
 /// # Safety
-/// See `ffi`; the object lives.
+/// The object of the event lives: it is not destroyed before its events are acknowledged.
 unsafe fn unacknowledged<'a>(event: &abi::AsyncEvent) -> Option<&'a Unacknowledged> {
     // SAFETY: the object has the type that belongs to the event.
     unsafe {

@@ -21,11 +21,12 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     let mut current = first;
     let posted = status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a queue pair that it has not destroyed.
         let qp = unsafe { object::<_, Qp>(qp) }?;
-        // SAFETY: see `ffi`; the list ends with a null pointer.
+        // SAFETY: each request, up to a null pointer, belongs to this call until it returns.
         while let Some(request) = unsafe { current.as_ref() } {
-            // SAFETY: see `ffi`.
+            // SAFETY: the request names its data and its address handle as its opcode and the type of the queue pair
+            // demand.
             let converted = unsafe { send_request(qp, request) }?;
             qp.pair.post_send(converted).map_err(errno)?;
             current = request.next;
@@ -38,7 +39,7 @@ pub(crate) unsafe extern "C" fn post_send(
 /// Reports the first request that was not posted.
 fn report<T>(posted: c_int, failed: *mut *mut T, current: *mut T) -> c_int {
     if posted != 0 && !failed.is_null() {
-        // SAFETY: not null, and see `ffi`.
+        // SAFETY: not null, and the program passes a place for the first request that was not posted.
         unsafe { *failed = current };
     }
     posted
@@ -47,18 +48,19 @@ fn report<T>(posted: c_int, failed: *mut *mut T, current: *mut T) -> c_int {
 /// Converts a request.
 ///
 /// # Safety
-/// See `ffi`.
+/// The fields of the request that its opcode and the type of the queue pair select are valid: data and address
+/// handle.
 unsafe fn send_request(qp: &Qp, request: &abi::SendWr) -> Result<Request> {
     // SAFETY: the opcode selects the fields.
     let operation = unsafe { operation(qp.kind(), request) }?;
-    // SAFETY: see `ffi`.
+    // SAFETY: guaranteed by the caller: the list has `num_sge` entries.
     let elements = unsafe { values(request.sg_list, count(request.num_sge)?) }?;
     let destination = match qp.pair {
         Pair::Connected(_) => None,
         Pair::Datagrams(_) => {
             // SAFETY: requests of this queue pair have a destination.
             let ud = unsafe { request.wr.ud };
-            // SAFETY: see `ffi`.
+            // SAFETY: guaranteed by the caller: the address handle is null or not destroyed.
             Some(unsafe { destination(ud.ah.cast(), ud.remote_qpn, ud.remote_qkey) }?)
         }
     };
@@ -76,9 +78,9 @@ unsafe fn send_request(qp: &Qp, request: &abi::SendWr) -> Result<Request> {
 /// Returns the destination of a datagram.
 ///
 /// # Safety
-/// See `ffi`.
+/// `ah` is null, or a handle that is not destroyed.
 pub(crate) unsafe fn destination(ah: *mut abi::Ah, number: u32, q_key: u32) -> Result<Destination> {
-    // SAFETY: see `ffi`.
+    // SAFETY: guaranteed by the caller, and `ibv_create_ah` makes each handle as an `Ah`.
     Ok(Destination { address: unsafe { object::<_, Ah>(ah) }?.address, number, q_key })
 }
 
@@ -112,7 +114,7 @@ pub(crate) unsafe fn inline(parts: impl Iterator<Item = (usize, usize)> + Clone)
     let total = parts.clone().try_fold(0_usize, |total, (_, len)| total.checked_add(len));
     let mut bytes = Vec::with_capacity(total.filter(|total| *total <= MAX_COPY).ok_or(Errno::INVALID)?);
     for (address, len) in parts.filter(|(_, len)| *len > 0) {
-        // SAFETY: see `ffi`.
+        // SAFETY: guaranteed by the caller: the part is `len` bytes that can be read.
         bytes.extend_from_slice(unsafe { values(std::ptr::with_exposed_provenance::<u8>(address), len) }?);
     }
     Ok(bytes)
@@ -165,7 +167,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     first: *mut abi::RecvWr,
     failed: *mut *mut abi::RecvWr,
 ) -> c_int {
-    // SAFETY: see `ffi`.
+    // SAFETY: the list belongs to this call, and the queue pair is null or not destroyed.
     unsafe {
         post_receives(first, failed, |request| object::<_, Qp>(qp)?.pair.post_receive(request).map_err(errno))
     }
@@ -176,7 +178,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     first: *mut abi::RecvWr,
     failed: *mut *mut abi::RecvWr,
 ) -> c_int {
-    // SAFETY: see `ffi`.
+    // SAFETY: the list belongs to this call, and the queue is null or not destroyed.
     unsafe {
         post_receives(first, failed, |request| object::<_, Srq>(srq)?.receives.post(request).map_err(errno))
     }
@@ -185,7 +187,8 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 /// Posts a list of receives.
 ///
 /// # Safety
-/// See `ffi`.
+/// `first` is a list that ends with a null pointer, and `failed` null or a place for one of its requests. No other
+/// thread uses them.
 unsafe fn post_receives(
     first: *mut abi::RecvWr,
     failed: *mut *mut abi::RecvWr,
@@ -193,9 +196,9 @@ unsafe fn post_receives(
 ) -> c_int {
     let mut current = first;
     let posted = status(|| {
-        // SAFETY: see `ffi`; the list ends with a null pointer.
+        // SAFETY: guaranteed by the caller: each request lives, up to a null pointer.
         while let Some(request) = unsafe { current.as_ref() } {
-            // SAFETY: see `ffi`.
+            // SAFETY: guaranteed by the caller: the list has `num_sge` entries.
             let elements = unsafe { values(request.sg_list, count(request.num_sge)?) }?;
             post(ReceiveRequest { id: request.wr_id, data: self::elements(elements) })?;
             current = request.next;

@@ -130,7 +130,7 @@ pub(crate) struct Building {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut abi::Qp) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a queue pair that it has not destroyed.
         let found = unsafe { object::<_, Qp>(qp) }?;
         // No event follows.
         found.pair.reset();
@@ -164,7 +164,8 @@ pub unsafe extern "C" fn ibv_query_qp(
     init: *mut abi::QpInitAttr,
 ) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null or a live queue pair, and null or structures that no other thread uses
+        // during the call.
         let (found, attributes, init) = unsafe { (object::<_, Qp>(qp)?, output(attributes)?, output(init)?) };
         let state = found.state();
         *attributes = abi::QpAttr { qp_state: state, cur_qp_state: state, ..*found.attributes.lock() };
@@ -179,7 +180,7 @@ pub unsafe extern "C" fn ibv_query_qp(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_qp_data_in_order(qp: *mut abi::Qp, opcode: c_int, flags: u32) -> c_int {
     let is_write = matches!(opcode, abi::WR_RDMA_WRITE | abi::WR_RDMA_WRITE_WITH_IMM);
-    // SAFETY: see `ffi`.
+    // SAFETY: the program passes null, or a queue pair that it has not destroyed.
     let found = unsafe { object::<_, Qp>(qp) };
     let is_in_order = found.is_ok_and(|found| match &found.pair {
         Pair::Connected(pair) => pair.max_lanes() == 1,
@@ -196,9 +197,9 @@ pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut abi::Qp) -> *mut abi::QpEx {
 /// Returns the counter of asynchronous events.
 ///
 /// # Safety
-/// See `ffi`.
+/// `qp` is null, or a queue pair that is not destroyed before its events are acknowledged.
 pub(crate) unsafe fn async_events<'a>(qp: *mut abi::Qp) -> Option<&'a Unacknowledged> {
-    // SAFETY: see `ffi`.
+    // SAFETY: guaranteed by the caller.
     unsafe { object::<_, Qp>(qp) }.ok().map(|qp| &qp.async_events)
 }
 
@@ -211,7 +212,7 @@ pub unsafe extern "C" fn ibv_set_ece(_qp: *mut abi::Qp, _options: *mut c_void) -
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_ece(_qp: *mut abi::Qp, options: *mut [u32; 3]) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or options that no other thread uses during the call.
         *unsafe { output(options) }? = [0; 3];
         Ok(())
     })

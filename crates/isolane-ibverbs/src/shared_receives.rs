@@ -35,9 +35,9 @@ pub unsafe extern "C" fn ibv_create_srq(
     attributes: *mut abi::SrqInitAttr,
 ) -> *mut abi::Srq {
     pointer(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or attributes that no other thread uses during the call.
         let attributes = unsafe { output(attributes) }?;
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a domain that it has not deallocated.
         unsafe { create(pd, attributes.srq_context, &mut attributes.attr) }
     })
 }
@@ -47,7 +47,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     attributes: *mut abi::SrqInitAttrEx,
 ) -> *mut abi::Srq {
     pointer(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or attributes that no other thread uses during the call.
         let attributes = unsafe { output(attributes) }?;
         let has_type = attributes.comp_mask & abi::SRQ_INIT_ATTR_TYPE != 0;
         let is_basic = !has_type || attributes.srq_type == abi::SRQT_BASIC;
@@ -55,9 +55,9 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
             return Err(Errno::UNSUPPORTED);
         }
         check(attributes.comp_mask & abi::SRQ_INIT_ATTR_PD != 0)?;
-        // SAFETY: see `ffi`.
+        // SAFETY: the domain is null, or one that the program has not deallocated.
         unsafe { object::<_, Pd>(attributes.pd)?.context()?.check_owns(context) }?;
-        // SAFETY: see `ffi`.
+        // SAFETY: as above.
         unsafe { create(attributes.pd.cast(), attributes.srq_context, &mut attributes.attr) }
     })
 }
@@ -65,7 +65,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 /// Creates a queue.
 ///
 /// # Safety
-/// See `ffi`.
+/// `pd` is null, or a domain that is not deallocated.
 unsafe fn create(
     pd: *mut abi::Pd,
     srq_context: *mut c_void,
@@ -73,9 +73,9 @@ unsafe fn create(
 ) -> Result<*mut abi::Srq> {
     check((1..=MAX_REQUESTS).contains(&attributes.max_wr) && attributes.max_sge <= MAX_ELEMENTS)?;
     attributes.max_sge = attributes.max_sge.max(1);
-    // SAFETY: see `ffi`.
+    // SAFETY: guaranteed by the caller.
     let domain = unsafe { object::<_, Pd>(pd) }?;
-    // SAFETY: see `ffi`.
+    // SAFETY: the context lives as long as the domain.
     let context = unsafe { domain.context() }?;
     let (max_receives, max_elements) = (attributes.max_wr as usize, attributes.max_sge as usize);
     let receives = context.verbs.shared_receives(Arc::clone(&domain.domain), max_receives, max_elements);
@@ -102,7 +102,8 @@ pub unsafe extern "C" fn ibv_modify_srq(
     mask: c_int,
 ) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null or a live queue, and null or attributes that no thread changes during the
+        // call.
         let (found, new) = unsafe { (object::<_, Srq>(srq)?, input(attributes)?) };
         if mask & !abi::SRQ_LIMIT != 0 {
             return Err(if mask & abi::SRQ_MAX_WR != 0 { Errno::UNSUPPORTED } else { Errno::INVALID });
@@ -120,7 +121,8 @@ pub unsafe extern "C" fn ibv_modify_srq(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_srq(srq: *mut abi::Srq, attributes: *mut abi::SrqAttr) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null or a live queue, and null or attributes that no other thread uses during
+        // the call.
         let (found, attributes) = unsafe { (object::<_, Srq>(srq)?, output(attributes)?) };
         let srq_limit = found.receives.limit() as u32;
         *attributes = abi::SrqAttr { srq_limit, ..*found.attributes.lock() };
@@ -131,7 +133,7 @@ pub unsafe extern "C" fn ibv_query_srq(srq: *mut abi::Srq, attributes: *mut abi:
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut abi::Srq) -> c_int {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a queue that it has not destroyed.
         let found = unsafe { object::<_, Srq>(srq) }?;
         found.users.check_none()?;
         // SAFETY: the domain and the context live as long as their objects.
@@ -157,8 +159,8 @@ pub(crate) unsafe extern "C" fn get_srq_num(_srq: *mut abi::Srq, _number: *mut u
 /// Returns the counter of asynchronous events.
 ///
 /// # Safety
-/// See `ffi`.
+/// `srq` is null, or a queue that is not destroyed before its events are acknowledged.
 pub(crate) unsafe fn async_events<'a>(srq: *mut abi::Srq) -> Option<&'a Unacknowledged> {
-    // SAFETY: see `ffi`.
+    // SAFETY: guaranteed by the caller.
     unsafe { object::<_, Srq>(srq) }.ok().map(|srq| &srq.async_events)
 }

@@ -41,6 +41,43 @@ macro_rules! integer_fields {
 
 integer_fields!(u8, u16, u32, u64, u128);
 
+/// An unsigned integer of 24 bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct U24(u32);
+
+impl U24 {
+    /// The largest value.
+    pub const MAX: u32 = (1 << 24) - 1;
+
+    /// Returns the value of the low 24 bits; higher bits are dropped.
+    #[inline]
+    pub const fn new(value: u32) -> Self {
+        Self(value & Self::MAX)
+    }
+
+    /// Returns the value, at most [`U24::MAX`].
+    #[inline]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl Field for U24 {
+    const LEN: usize = 3;
+
+    #[inline]
+    fn read(bytes: &[u8]) -> Self {
+        let mut le = [0; 4];
+        le[..Self::LEN].copy_from_slice(bytes);
+        Self(u32::from_le_bytes(le))
+    }
+
+    #[inline]
+    fn write(&self, bytes: &mut [u8]) {
+        bytes.copy_from_slice(&self.0.to_le_bytes()[..Self::LEN]);
+    }
+}
+
 impl<T: Field, const N: usize> Field for [T; N] {
     const LEN: usize = T::LEN * N;
 
@@ -367,6 +404,24 @@ mod tests {
         assert_eq!(holed.encode(), bytes);
         assert_eq!(Holed::decode(&bytes), holed);
         assert_eq!(Holed::decode_prefix(&bytes[..Holed::LEN - 1]), None);
+    }
+
+    layout! {
+        /// Words that share 4 bytes.
+        pub struct Shared[4] {
+            /// Low.
+            0 => low: super::U24,
+            /// High.
+            3 => high: u8,
+        }
+    }
+
+    #[test]
+    fn three_bytes_hold_24_bits() {
+        let shared = Shared { low: super::U24::new(0xff03_0201), high: 4 };
+        assert_eq!((shared.low.get(), shared.encode()), (0x03_0201, [1, 2, 3, 4]));
+        assert_eq!(Shared::decode_prefix(&[1, 2, 3, 4, 5]), Some(shared));
+        assert_eq!(Shared::decode(&[0xff; Shared::LEN]).low.get(), super::U24::MAX);
     }
 
     #[test]

@@ -55,16 +55,13 @@ mod eventfd;
 pub mod file;
 pub mod frequency;
 pub mod inherited;
-mod iovec;
 mod key;
 mod listeners;
 pub mod mailbox;
-mod options;
 mod parker;
 mod reactor;
 pub mod retry;
 mod sleep_times;
-pub mod socket;
 mod socket_table;
 pub mod spin;
 mod sys;
@@ -76,9 +73,10 @@ mod workers;
 mod zerocopy_tracker;
 
 pub use config::{IoChoice, Mode, ReactorConfig, ReactorError};
+pub use isolane_tcp::{OptionSyntaxError, SocketOptionError, SocketOptions, socket};
+
 pub use event::{Event, Received, Token};
 pub use eventfd::EventfdSignals;
-pub use options::{OptionSyntaxError, SocketOptionError, SocketOptions};
 pub use parker::Parker;
 pub use reactor::{Detached, Reactor, Sent};
 pub use sleep_times::SleepTimes;

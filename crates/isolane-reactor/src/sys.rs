@@ -1,10 +1,9 @@
-//! System calls without a library wrapper: block device requests, open file description locks, and
-//! some socket options.
+//! System calls without a library wrapper: block device requests and open file description locks.
 
 #![allow(unsafe_code)]
 
 use rustix::fd::{AsFd, AsRawFd};
-use rustix::ioctl::{Getter, Opcode, Setter, ioctl, opcode};
+use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 use std::fs::File;
 use std::io;
 
@@ -58,67 +57,9 @@ fn set_lock(file: &File, kind: i32) -> io::Result<()> {
     }
 }
 
-/// Returns the bytes queued in the kernel and never sent (`SIOCOUTQNSD`).
-///
-/// # Errors
-/// The error of the system call.
-pub fn unsent_bytes(socket: impl AsFd) -> io::Result<usize> {
-    // SAFETY: SIOCOUTQNSD writes one `c_int` and reads nothing.
-    let request = unsafe { Getter::<SIOCOUTQNSD, libc::c_int>::new() };
-    // SAFETY: as above.
-    let count = unsafe { ioctl(socket, request) }?;
-    Ok(usize::try_from(count).unwrap_or(0))
-}
-
-/// Returns the bytes queued in the kernel that the peer has not acknowledged (`SIOCOUTQ`).
-///
-/// # Errors
-/// The error of the system call.
-pub fn unacknowledged_bytes(socket: impl AsFd) -> io::Result<usize> {
-    // SAFETY: SIOCOUTQ writes one `c_int` and reads nothing.
-    let request = unsafe { Getter::<{ libc::TIOCOUTQ as Opcode }, libc::c_int>::new() };
-    // SAFETY: as above.
-    let count = unsafe { ioctl(socket, request) }?;
-    Ok(usize::try_from(count).unwrap_or(0))
-}
-
-/// Whether busy polling is preferred.
-pub(crate) fn prefer_busy_poll(socket: &impl AsFd) -> io::Result<bool> {
-    getsockopt(socket, libc::SO_PREFER_BUSY_POLL).map(|value| value != 0)
-}
-
-/// Whether automatic tuning is disabled.
-#[cfg(test)]
-pub(crate) fn is_buffer_size_locked(socket: &impl AsFd) -> io::Result<bool> {
-    getsockopt(socket, libc::SO_BUF_LOCK).map(|locks| locks != 0)
-}
-
-/// Sets a socket option with an integer value.
-pub(crate) fn set_socket_option(socket: &impl AsFd, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
-    let (descriptor, len) = (socket.as_fd().as_raw_fd(), size_of::<libc::c_int>() as libc::socklen_t);
-    // SAFETY: the descriptor is open, and the kernel reads one `c_int`, which outlives the call.
-    let result =
-        unsafe { libc::setsockopt(descriptor, libc::SOL_SOCKET, name, (&raw const value).cast(), len) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-fn getsockopt(socket: &impl AsFd, name: libc::c_int) -> io::Result<libc::c_int> {
-    let mut value: libc::c_int = 0;
-    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
-    let descriptor = socket.as_fd().as_raw_fd();
-    // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes to `value`, and the length to
-    // `len`.
-    let result = unsafe {
-        libc::getsockopt(descriptor, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len)
-    };
-    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
-}
-
 /// `linux/fs.h`.
 const BLKDISCARD: Opcode = opcode::none(0x12, 119);
 const BLKZEROOUT: Opcode = opcode::none(0x12, 127);
-/// `linux/sockios.h`.
-const SIOCOUTQNSD: Opcode = 0x894b;
 
 #[cfg(test)]
 mod tests {

@@ -1,11 +1,12 @@
 //! Options, counters, and state of a socket.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
-use isolane_shm::sockopt::{cvt, getsockopt, getsockopt_int};
-use libc::c_int;
+use isolane_shm::sockopt::{getsockopt, getsockopt_int};
 use rustix::io::Errno;
+
+use crate::socket::unacknowledged_bytes;
 
 /// Returns the number of unread bytes from which on the socket is readable.
 ///
@@ -85,7 +86,7 @@ pub enum TcpState {
 /// # Errors
 /// Error of the system call.
 pub fn all_acked(socket: BorrowedFd<'_>) -> io::Result<bool> {
-    Ok(unacknowledged(socket)? == 0 || TcpInfo::read(socket)?.state == TcpState::Closed)
+    Ok(unacknowledged_bytes(socket)? == 0 || TcpInfo::read(socket)?.state == TcpState::Closed)
 }
 
 /// Reads the kernel's counters. This takes several calls, which are repeated if an acknowledgment arrived in between.
@@ -99,7 +100,7 @@ pub fn counters(socket: BorrowedFd<'_>) -> io::Result<TcpCounters> {
         if before.state == TcpState::Other {
             return Ok(TcpCounters { state: TcpState::Other, written: 0, received: 0 });
         }
-        let unsent = unacknowledged(socket)?;
+        let unsent = unacknowledged_bytes(socket)? as u64;
         let after = TcpInfo::read(socket)?;
         // `received` comes from a single call, so it may have changed.
         if (before.state, before.acked) == (after.state, after.acked) {
@@ -137,18 +138,6 @@ impl TcpInfo {
         };
         Ok(TcpInfo { state, acked: word(ACKED_AT), received: word(RECEIVED_AT) })
     }
-}
-
-/// Returns the bytes written that the peer has not acknowledged (`SIOCOUTQ`).
-///
-/// # Errors
-/// Error of the system call.
-pub fn unacknowledged(socket: BorrowedFd<'_>) -> io::Result<u64> {
-    let mut count: c_int = 0;
-    // SAFETY: the call writes one integer to `count`.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
-    cvt(result as isize)?;
-    Ok(u64::from(count.unsigned_abs()))
 }
 
 /// Attempts to read two consistent counters.

@@ -282,7 +282,8 @@ impl StreamMachine {
 
     fn moved(&self) -> (u64, u64) {
         // Fails only without a connection, which makes no progress.
-        (self.tx.sent(), isolane_tcp::unacknowledged(self.common.socket.as_fd()).unwrap_or(0))
+        let queued = isolane_tcp::socket::unacknowledged_bytes(&self.common.socket);
+        (self.tx.sent(), queued.unwrap_or(0) as u64)
     }
 
     fn poll_closing(&mut self, busy: bool) -> Result<Progress, StreamError> {

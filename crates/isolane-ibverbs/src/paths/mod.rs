@@ -6,6 +6,7 @@
 //! Invariant: a path that does not belong to a device costs one comparison, and allocates nothing.
 
 mod functions;
+pub(crate) mod sysfs;
 mod tree;
 
 use std::ffi::{CStr, CString, c_char};
@@ -55,7 +56,7 @@ unsafe fn starts_with(path: *const c_char, prefix: &[u8]) -> bool {
 }
 
 /// Reads a file of a device.
-pub(crate) fn read(path: &Path) -> Option<Vec<u8>> {
+fn read(path: &Path) -> Option<Vec<u8>> {
     let path = path.strip_prefix("/").ok()?;
     std::fs::read(tree::root()?.join(path)).ok()
 }

@@ -11,7 +11,8 @@ use crate::context::{
     ibv_query_gid_type, ibv_query_pkey, ibv_query_port, ibv_read_ibdev_sysfs_file, query_device_ex,
     query_port,
 };
-use crate::device::{ibv_fork_init, ibv_get_sysfs_path, ibv_is_fork_initialized, ibv_read_sysfs_file};
+use crate::device::{ibv_fork_init, ibv_is_fork_initialized};
+use crate::paths::sysfs::{ibv_get_sysfs_path, ibv_read_sysfs_file};
 use crate::queue_pair::{ibv_qp_to_qp_ex, ibv_query_ece, ibv_query_qp_data_in_order, ibv_set_ece};
 use crate::strings::{
     ibv_event_type_str, ibv_node_type_str, ibv_port_state_str, ibv_rate_to_mbps, ibv_rate_to_mult,

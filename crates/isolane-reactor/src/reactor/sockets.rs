@@ -4,7 +4,8 @@ use super::Reactor;
 use crate::key::{Key, Kind};
 use crate::socket_table::SocketEntry;
 use crate::zerocopy_tracker::ZeroCopyTracker;
-use crate::{Received, Token, iovec, socket};
+use crate::{Received, Token};
+use isolane_tcp::{iovec, socket};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io::{self, IoSlice, IoSliceMut};
 

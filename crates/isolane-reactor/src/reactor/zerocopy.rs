@@ -8,8 +8,9 @@
 use super::Reactor;
 use crate::socket_table::SocketEntry;
 use crate::zerocopy_tracker::{ZeroCopyCompletion, ZeroCopyTracker};
-use crate::{Token, errqueue, iovec, socket, sys};
+use crate::{Token, errqueue};
 use isolane_memory::ZeroCopySend;
+use isolane_tcp::{iovec, socket};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::Shutdown;
 use std::io::{self, IoSlice};
@@ -52,7 +53,7 @@ impl Reactor {
     /// The error of `setsockopt`, or `NotFound` if the token is stale.
     pub fn enable_zerocopy(&mut self, token: Token) -> io::Result<()> {
         let entry = self.sockets.get_mut(token).ok_or(io::ErrorKind::NotFound)?;
-        sys::set_socket_option(&entry.socket, libc::SO_ZEROCOPY, 1)?;
+        socket::enable_zerocopy(&entry.socket)?;
         entry.zerocopy = Some(Box::default());
         Ok(())
     }

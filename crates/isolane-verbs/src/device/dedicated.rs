@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, ThreadId};
 
-use isolane_reactor::cpu;
 use parking_lot::Mutex;
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::contention;
 use super::progress::Progress;
@@ -78,7 +78,7 @@ fn spawn(core: usize, first: Driven, new: Receiver<Driven>) -> io::Result<Thread
     let (sender, pinned) = channel();
     let builder = thread::Builder::new().name(format!("isolane-core{core}"));
     let thread = builder.spawn(move || {
-        let is_pinned = cpu::pin(core);
+        let is_pinned = pin(core);
         let runs = is_pinned.is_ok();
         let _ = sender.send(is_pinned);
         if runs {
@@ -89,6 +89,16 @@ fn spawn(core: usize, first: Driven, new: Receiver<Driven>) -> io::Result<Thread
         Ok(Err(error)) => Err(io::Error::new(error.kind(), format!("core {core} cannot be used: {error}"))),
         _ => Ok(thread.thread().id()),
     }
+}
+
+/// Pins the calling thread to one core.
+fn pin(core: usize) -> io::Result<()> {
+    if core >= CpuSet::MAX_CPU {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut set = CpuSet::new();
+    set.set(core);
+    Ok(sched_setaffinity(None, &set)?)
 }
 
 /// Drives devices until none is left.
@@ -114,6 +124,8 @@ fn ends(devices: &mut Vec<Driven>, new: &Receiver<Driven>) -> bool {
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant};
+
+    use isolane_reactor::cpu;
 
     use super::*;
     use crate::device::{Device, DeviceConfig, ProgressMode};

@@ -4,8 +4,8 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpStream};
 use std::time::Duration;
 
-use isolane_reactor::socket::is_local;
-use isolane_reactor::{SocketOptionError, SocketOptions};
+use isolane_tcp::socket::is_local;
+use isolane_tcp::{SocketOptionError, SocketOptions};
 
 use crate::connection::{Agreement, Received};
 use crate::wire::{Capabilities, Hello, HelloError, Role};

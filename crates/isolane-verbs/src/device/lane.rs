@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use isolane_reactor::socket;
+use isolane_tcp::socket;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 

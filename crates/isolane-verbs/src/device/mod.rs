@@ -30,7 +30,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use isolane_reactor::SocketOptions;
+use isolane_tcp::SocketOptions;
 use parking_lot::Mutex;
 
 pub use address::{LocalAddress, device_name, local_addresses};

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Weak;
 
-use isolane_reactor::SocketOptions;
+use isolane_tcp::SocketOptions;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::PollFlags;
 use rustix::io::Errno;

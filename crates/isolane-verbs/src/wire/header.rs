@@ -1,5 +1,7 @@
 //! The header at the start of every segment.
 
+use isolane_layout::U24;
+
 isolane_layout::layout! {
     /// Header of a segment: 24 bytes, the complete header of a SEND without immediate data.
     pub struct SegmentHeader[24] {
@@ -11,12 +13,14 @@ isolane_layout::layout! {
         2 => credits: u16,
         /// Number of the message, modulo 2³²; of a response, the number of the request.
         4 => message: u32,
-        /// Size of the message in bytes, in the low 24 bits. Above, the index of the receive that the request consumes:
-        /// the number of requests before it that consume one, modulo 2⁸.
-        8 => size: u32,
-        /// Offset of this segment in its message in bytes, in the low 24 bits. Above, how often a missing receive was
-        /// posted later, modulo 2⁸: of a request, as far as its sender knows.
-        12 => offset: u32,
+        /// Size of the message in bytes.
+        8 => size: U24,
+        /// Index of the receive that the request consumes: the number of requests before it that consume one, modulo 2⁸.
+        11 => receive: u8,
+        /// Offset of this segment in its message in bytes.
+        12 => offset: U24,
+        /// How often a missing receive was posted later, modulo 2⁸: of a request, as far as its sender knows.
+        15 => rnr_count: u8,
         /// Number of payload bytes after the extension.
         16 => length: u32,
         /// Every request of the peer with a lower message number is executed, modulo 2³².
@@ -52,8 +56,10 @@ mod tests {
             flags: SegmentFlags(0).with_solicited(true).with_continued(true),
             credits: 0x0201,
             message: 0x0605_0403,
-            size: 0x0009_0807,
-            offset: 0x0d0c_0b0a,
+            size: U24::new(0x0009_0807),
+            receive: 0,
+            offset: U24::new(0x000c_0b0a),
+            rnr_count: 0x0d,
             length: 0x1110_0f0e,
             acknowledged: 0x1514_1312,
         };

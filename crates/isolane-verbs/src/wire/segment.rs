@@ -2,13 +2,15 @@
 //!
 //! Invariant: a [`Segment`] is inside of its message, and its opcode, place, and payload agree.
 
+use isolane_layout::U24;
+
 use super::error::SegmentError;
 use super::extension::{Acknowledgment, AtomicOperands, DatagramSource, LaneReport, RemoteRange, Syndrome};
 use super::header::{SegmentFlags, SegmentHeader};
 use super::opcode::{Opcode, Operation, Stage};
 
 /// Maximum size of a message in bytes; longer requests continue in further messages.
-pub const MAX_MESSAGE_BYTES: u32 = (1 << SIZE_BITS) - 1;
+pub const MAX_MESSAGE_BYTES: u32 = U24::MAX;
 /// Maximum length of a header with its extension, in bytes.
 pub const MAX_PREFIX_BYTES: usize = SegmentHeader::LEN + AtomicOperands::LEN;
 
@@ -25,9 +27,9 @@ pub struct Segment {
     pub message: u32,
     /// Size of the message in bytes.
     pub size: u32,
-    /// Index of the receive that the request consumes, modulo 2⁸: see [`SegmentHeader::size`].
+    /// Index of the receive that the request consumes, modulo 2⁸: see [`SegmentHeader::receive`].
     pub receive: u8,
-    /// How often a missing receive was posted later, modulo 2⁸: see [`SegmentHeader::offset`].
+    /// How often a missing receive was posted later, modulo 2⁸: see [`SegmentHeader::rnr_count`].
     pub round: u8,
     /// Offset in the message in bytes.
     pub offset: u32,
@@ -81,12 +83,11 @@ impl Segment {
         let code = bytes.first().copied().unwrap_or(u8::MAX);
         let opcode = Opcode::decode(code).ok_or(SegmentError::Opcode(code))?;
         let header = SegmentHeader::decode_prefix(bytes).ok_or(SegmentError::Opcode(code))?;
-        let SegmentHeader { flags, credits, message, size, offset, length, acknowledged, .. } = header;
+        let SegmentHeader { flags, credits, message, receive, length, acknowledged, .. } = header;
+        let (size, offset, round) = (header.size.get(), header.offset.get(), header.rnr_count);
         if flags.0 & SegmentFlags::RESERVED != 0 {
             return Err(SegmentError::Flags(flags.0));
         }
-        let split = |field: u32| ((field >> SIZE_BITS) as u8, field & MAX_MESSAGE_BYTES);
-        let ((receive, size), (round, offset)) = (split(size), split(offset));
         check_place(opcode, size, offset, length)?;
         if length > max_length {
             return Err(SegmentError::TooLong { length, limit: max_length });
@@ -132,8 +133,10 @@ impl Segment {
             flags: self.flags,
             credits: self.credits,
             message: self.message,
-            size: self.size | u32::from(self.receive) << SIZE_BITS,
-            offset: self.offset | u32::from(self.round) << SIZE_BITS,
+            size: U24::new(self.size),
+            receive: self.receive,
+            offset: U24::new(self.offset),
+            rnr_count: self.round,
             length: self.length,
             acknowledged: self.acknowledged,
         };
@@ -242,8 +245,6 @@ impl Extension {
 
 /// Longest payload of a datagram in bytes.
 pub const MAX_DATAGRAM_BYTES: usize = 4096;
-/// Number of bits of the size of a message.
-const SIZE_BITS: u32 = 24;
 /// Length of immediate data in bytes.
 const IMMEDIATE_LEN: usize = 4;
 

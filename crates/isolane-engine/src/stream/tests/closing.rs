@@ -58,7 +58,7 @@ fn close_waits_for_slow_and_suspended_peers() {
 fn relief_abandons_only_stalled_streams() {
     let (mut rig, start) = closed_with_unsent_data();
     assert!(!is_over(&mut rig));
-    let queued = |rig: &Rig| isolane_tcp::unacknowledged(rig.socket.as_fd()).unwrap();
+    let queued = |rig: &Rig| isolane_tcp::socket::unacknowledged_bytes(rig.socket.as_fd()).unwrap();
     assert!(!relieve(&mut rig, start));
     let before = queued(&rig);
     let started = Instant::now();

@@ -112,8 +112,10 @@ proptest! {
             flags: SegmentFlags(0),
             credits: 1,
             message: 2,
-            size,
-            offset: place.0,
+            size: U24::new(size),
+            receive: 4,
+            offset: U24::new(place.0),
+            rnr_count: 5,
             length: place.1,
             acknowledged: 3,
         };

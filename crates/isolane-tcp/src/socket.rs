@@ -1,13 +1,38 @@
-//! Non-blocking transfers and options of sockets.
+//! Non-blocking transfers, queues, and options of a socket that one process uses.
 
 use crate::iovec;
+use isolane_shm::sockopt::setsockopt;
 use rustix::fd::AsFd;
+use rustix::ioctl::{Getter, Opcode, ioctl};
 use rustix::net::{SendAncillaryBuffer, SendFlags};
+use rustix::thread::CpuSet;
 use socket2::SockRef;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::IpAddr;
 
-pub use crate::sys::{unacknowledged_bytes, unsent_bytes};
+/// Returns the bytes queued in the kernel and never sent (`SIOCOUTQNSD`).
+///
+/// # Errors
+/// The error of the system call.
+pub fn unsent_bytes(socket: impl AsFd) -> io::Result<usize> {
+    // SAFETY: SIOCOUTQNSD writes one `c_int` and reads nothing.
+    let request = unsafe { Getter::<SIOCOUTQNSD, libc::c_int>::new() };
+    // SAFETY: as above.
+    let count = unsafe { ioctl(socket, request) }?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+/// Returns the bytes queued in the kernel that the peer has not acknowledged (`SIOCOUTQ`).
+///
+/// # Errors
+/// The error of the system call.
+pub fn unacknowledged_bytes(socket: impl AsFd) -> io::Result<usize> {
+    // SAFETY: SIOCOUTQ writes one `c_int` and reads nothing.
+    let request = unsafe { Getter::<{ libc::TIOCOUTQ as Opcode }, libc::c_int>::new() };
+    // SAFETY: as above.
+    let count = unsafe { ioctl(socket, request) }?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
 
 /// Receives into `plan`, in order. `Ok(0)` is the end of the stream.
 ///
@@ -33,8 +58,19 @@ pub fn send(socket: impl AsFd, plan: &[IoSlice<'_>]) -> io::Result<usize> {
     })
 }
 
+/// Allows [`send_zerocopy`] on this socket (`SO_ZEROCOPY`).
+///
+/// # Errors
+/// The error of the system call.
+pub fn enable_zerocopy(socket: impl AsFd) -> io::Result<()> {
+    Ok(setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1)?)
+}
+
 /// Sends `plan`, in order, without a copy: the kernel reads its memory until it reports completion.
-pub(crate) fn send_zerocopy(socket: impl AsFd, plan: &[IoSlice<'_>]) -> io::Result<usize> {
+///
+/// # Errors
+/// `WouldBlock` if the socket is full; `ENOBUFS` if the kernel has no memory for the report.
+pub fn send_zerocopy(socket: impl AsFd, plan: &[IoSlice<'_>]) -> io::Result<usize> {
     let zero_copy = SendFlags::from_bits_retain(libc::MSG_ZEROCOPY as _);
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | zero_copy;
     Ok(rustix::net::sendmsg(socket, plan, &mut SendAncillaryBuffer::default(), flags)?)
@@ -54,7 +90,7 @@ pub fn bound_send_buffer(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
     let sock = SockRef::from(socket);
     sock.set_send_buffer_size(bytes)?;
     if sock.send_buffer_size()? / 2 < bytes {
-        crate::sys::set_socket_option(socket, libc::SO_BUF_LOCK, 0)
+        Ok(setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_BUF_LOCK, 0)?)
     } else {
         Ok(())
     }
@@ -62,12 +98,17 @@ pub fn bound_send_buffer(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
 
 /// Returns the core that last processed the connection's packets (`SO_INCOMING_CPU`, S6), if known.
 pub fn incoming_cpu(socket: &impl AsFd) -> Option<usize> {
-    SockRef::from(socket).cpu_affinity().ok().filter(|&core| core < crate::cpu::MAX_CORES)
+    SockRef::from(socket).cpu_affinity().ok().filter(|&core| core < CpuSet::MAX_CPU)
 }
+
+/// `linux/sockios.h`.
+const SIOCOUTQNSD: Opcode = 0x894b;
 
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
+
+    use isolane_shm::sockopt::getsockopt_int;
 
     use super::*;
 
@@ -78,7 +119,8 @@ mod tests {
         bound_send_buffer(&stream, 64 << 10).expect("supported option");
         assert_eq!(SockRef::from(&stream).send_buffer_size().expect("a size") / 2, 64 << 10);
         bound_send_buffer(&stream, 1 << 30).expect("more than any kernel grants");
-        assert!(!crate::sys::is_buffer_size_locked(&stream).expect("supported option"));
+        let locks = getsockopt_int(stream.as_fd(), libc::SOL_SOCKET, libc::SO_BUF_LOCK);
+        assert_eq!(locks.expect("supported option"), 0);
     }
 
     #[test]

@@ -1,8 +1,6 @@
 //! Lengths and system calls of I/O slices, some in memory shared with another process: their bytes
 //! are never accessed, and no reference to them is formed.
 
-#![allow(unsafe_code)]
-
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::net::SendFlags;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -11,16 +9,19 @@ const _: () = assert!(size_of::<IoSlice<'_>>() == size_of::<libc::iovec>());
 const _: () = assert!(size_of::<IoSliceMut<'_>>() == size_of::<libc::iovec>());
 
 /// Returns the total length of the slices.
-pub(crate) fn bytes(slices: &[IoSlice<'_>]) -> usize {
+#[inline]
+pub fn bytes(slices: &[IoSlice<'_>]) -> usize {
     slices.iter().map(|slice| vector(slice).iov_len).sum()
 }
 
 /// Returns the total length of the slices.
-pub(crate) fn bytes_mut(slices: &[IoSliceMut<'_>]) -> usize {
+#[inline]
+pub fn bytes_mut(slices: &[IoSliceMut<'_>]) -> usize {
     slices.iter().map(|slice| vector_mut(slice).iov_len).sum()
 }
 
 /// Reads into one slice.
+#[inline]
 pub(crate) fn read(socket: impl AsFd, slice: &mut IoSliceMut<'_>) -> io::Result<usize> {
     let vector = vector_mut(slice);
     // SAFETY: the slice is borrowed exclusively for its length.
@@ -29,6 +30,7 @@ pub(crate) fn read(socket: impl AsFd, slice: &mut IoSliceMut<'_>) -> io::Result<
 }
 
 /// Sends one slice.
+#[inline]
 pub(crate) fn send(socket: impl AsFd, slice: &IoSlice<'_>, flags: SendFlags) -> io::Result<usize> {
     let (vector, flags) = (vector(slice), flags.bits() as i32);
     // SAFETY: the slice is borrowed for its length.
@@ -36,15 +38,18 @@ pub(crate) fn send(socket: impl AsFd, slice: &IoSlice<'_>, flags: SendFlags) -> 
     check(count)
 }
 
+#[inline]
 fn check(count: isize) -> io::Result<usize> {
     usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }
 
+#[inline]
 fn vector(slice: &IoSlice<'_>) -> libc::iovec {
     // SAFETY: an `IoSlice` has the layout of an `iovec`.
     unsafe { std::ptr::from_ref(slice).cast::<libc::iovec>().read() }
 }
 
+#[inline]
 fn vector_mut(slice: &IoSliceMut<'_>) -> libc::iovec {
     // SAFETY: an `IoSliceMut` has the layout of an `iovec`.
     unsafe { std::ptr::from_ref(slice).cast::<libc::iovec>().read() }

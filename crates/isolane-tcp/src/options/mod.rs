@@ -10,7 +10,7 @@ mod text;
 pub use error::SocketOptionError;
 pub use text::OptionSyntaxError;
 
-use crate::sys;
+use isolane_shm::sockopt::{getsockopt_int, setsockopt};
 use rustix::fd::AsFd;
 use rustix::net::{AddressFamily, sockopt};
 use socket2::SockRef;
@@ -57,7 +57,7 @@ impl SocketOptions {
         set("priority", self.priority, |priority| sock.set_priority(priority))?;
         set("busy-poll", self.busy_poll_us, |us| sock.set_busy_poll(us))?;
         set("prefer-busy-poll", self.prefer_busy_poll, |on| {
-            sys::set_socket_option(socket, libc::SO_PREFER_BUSY_POLL, i32::from(on))
+            Ok(setsockopt(socket.as_fd(), libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, i32::from(on))?)
         })?;
         set("congestion", self.congestion_control.as_deref(), |name| {
             sock.set_tcp_congestion(name.as_bytes())
@@ -98,13 +98,14 @@ impl SocketOptions {
     /// The error of the system call.
     pub fn from_socket(socket: &impl AsFd) -> io::Result<SocketOptions> {
         let sock = SockRef::from(socket);
+        let prefers = getsockopt_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL)?;
         let name = sock.tcp_congestion()?;
         let name = String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned();
         Ok(SocketOptions {
             priority: Some(sock.priority()?),
             type_of_service: Some(type_of_service(socket)?),
             busy_poll_us: Some(sock.busy_poll()?),
-            prefer_busy_poll: Some(sys::prefer_busy_poll(socket)?),
+            prefer_busy_poll: Some(prefers != 0),
             congestion_control: Some(name),
             receive_buffer_bytes: Some((sock.recv_buffer_size()? / DOUBLED) as u32),
             send_buffer_bytes: Some((sock.send_buffer_size()? / DOUBLED) as u32),
