@@ -158,31 +158,6 @@ with_kernel_target() {
 	check "bench with two lanes" "$isolane" bench "$uri" --rw randread --bs 512 --depth 4 --lanes 2 --time 2s
 }
 
-auth_host=nqn.2014-08.org.example:auth-host
-
-# Keys of three lengths and transforms, and a key that no side has.
-make_keys() {
-	local at side lengths=(32 48 64) hashes=(none sha256 sha512)
-	for at in 0 1 2; do
-		for side in host target; do
-			"$isolane" key gen "$work/$side-$at.key" --length "${lengths[at]}" --hash "${hashes[at]}" || return 1
-		done
-	done
-	"$isolane" key gen "$work/other.key"
-}
-
-start_auth_target() { # HASH GROUP KEY: sets $port
-	local name=auth-$1-$2
-	port=$(free_port)
-	printf '%s\n' '[server]' 'mode = "sleep"' 'control-socket = "off"' "auth-hashes = [\"$1\"]" "auth-groups = [\"$2\"]" \
-		'auth-within = "10min"' \
-		"advertise = [\"10.0.2.2:$port\"]" '[[port]]' 'name = "guest"' "listen = \"127.0.0.1:$port\"" > "$work/$name.toml"
-	printf '%s\n' '[[host]]' 'name = "linux"' "nqn = \"$auth_host\"" "auth-key = \"file:$work/host-$3.key\"" \
-		"auth-target-key = \"file:$work/target-$3.key\"" '[[subsystem]]' "nqn = \"$nqn\"" 'ports = ["guest"]' \
-		'hosts = ["linux"]' '[[subsystem.namespace]]' 'nsid = 1' 'volume = "mem:16M"' >> "$work/$name.toml"
-	start_target_with "$name" --config "$work/$name.toml"
-}
-
 # Each hash function with each group, one way and both ways. Without --long, each group once, and without the largest
 # two, which take an emulated guest minutes.
 suite_auth() {

@@ -5,7 +5,10 @@
 # each test: `ok`, `not ok` with the difference to the expected output, or `skipped` with the reason.
 export ADDR=$1 PORT=$2 NQN=$3 VOLUME_UUID=$4 HOST_UUID=0f01fb42-9f7f-4856-b0b3-51e60b8de349
 shift 4
+exec 8<&0 9>&1 0</dev/null    # for blktests-control.sh
 
+[ ! -e /nvme-cli.tar ] || tar -x -f /nvme-cli.tar -C /
+echo "# $(nvme version 2>&1 | head -n 1), Linux $(uname -r)"
 # The versions of busybox lack options that blktests needs; the kernel calls /sbin/modprobe.
 for tool in depmod modprobe modinfo insmod rmmod lsmod; do ln -sf kmod /usr/bin/$tool; done
 ln -sf ../usr/bin/kmod /sbin/modprobe
@@ -34,6 +37,13 @@ cd /blktests || exit 1
 echo 'TMPDIR=/blktests/tmp' > config
 export NVMET_TRTYPES=tcp NVMET_BLKDEV_TYPES=device NVME_IMG_SIZE=352M NVME_NUM_ITER=3 TIMEOUT=20
 export NVME_TARGET_CONTROL=/guest/blktests-control.sh
+# blktests changes keys during a test in the configfs of the kernel's target only.
+cat >> tests/nvme/rc <<'E'
+_set_nvmet_hostkey() { "$nvme_target_control" host-key "$2"; }
+_set_nvmet_ctrlkey() { "$nvme_target_control" target-key "$2"; }
+_set_nvmet_hash() { "$nvme_target_control" hash "$2"; }
+_set_nvmet_dhgroup() { "$nvme_target_control" group "$2"; }
+E
 
 # Some tests use an existing device: the namespace is attached for them.
 needs_device() { grep -q '^test_device()' "tests/$1"; }

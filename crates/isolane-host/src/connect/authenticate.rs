@@ -79,8 +79,9 @@ fn send(connection: &mut BlockingConnection, message: &[u8]) -> Result<(), Conne
 
 fn receive(connection: &mut BlockingConnection) -> Result<Vec<u8>, ConnectError> {
     let command = AuthenticationReceiveCommand::new(MAX_MESSAGE_BYTES);
-    let data = Data::Read(Buffer::contiguous(MAX_MESSAGE_BYTES as usize));
-    let reply = connection.command(Step::Authenticate, command.entry(), data)?;
+    // SPDK's target sends only the message, the kernel's pads it.
+    let buffer = Buffer::contiguous(MAX_MESSAGE_BYTES as usize);
+    let reply = connection.read_up_to(Step::Authenticate, command.entry(), buffer)?;
     let short = || connection.protocol_violation(Step::Authenticate, "returned no message".to_owned());
     reply.buffer.map(|buffer| buffer.to_vec()).ok_or_else(short)
 }

@@ -7,6 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use isolane_memory::Buffer;
 use isolane_proto::host::{self, Completed, Connection, Data, Event};
 use isolane_reactor::socket;
 use isolane_wire::fabrics::ConnectRejection;
@@ -87,9 +88,17 @@ impl BlockingConnection {
         entry: SubmissionEntry,
         data: Data,
     ) -> Result<Completed, ConnectError> {
-        if let Err(rejected) = self.queue.submit(entry, data, TAG) {
-            return Err(self.protocol_violation(step, format!("command not accepted: {}", rejected.kind)));
-        }
+        self.submit(step, entry, data)?;
+        self.wait_for_reply(step)
+    }
+
+    fn submit(&mut self, step: Step, entry: SubmissionEntry, data: Data) -> Result<u16, ConnectError> {
+        self.queue.submit(entry, data, TAG).map_err(|rejected| {
+            self.protocol_violation(step, format!("command not accepted: {}", rejected.kind))
+        })
+    }
+
+    fn wait_for_reply(&mut self, step: Step) -> Result<Completed, ConnectError> {
         loop {
             match self.next_event(step)? {
                 Event::Completed(completed @ Completed { tag: TAG, digest_ok: true, .. }) => {
@@ -124,6 +133,23 @@ impl BlockingConnection {
         data: Data,
     ) -> Result<Completed, ConnectError> {
         let reply = self.execute(step, entry, data)?;
+        self.check_status(step, reply)
+    }
+
+    /// As [`BlockingConnection::command`], for a read that can return less data than its buffer holds.
+    pub(crate) fn read_up_to(
+        &mut self,
+        step: Step,
+        entry: SubmissionEntry,
+        buffer: Buffer,
+    ) -> Result<Completed, ConnectError> {
+        let cid = self.submit(step, entry, Data::Read(buffer))?;
+        self.queue.accept_less(cid);
+        let reply = self.wait_for_reply(step)?;
+        self.check_status(step, reply)
+    }
+
+    fn check_status(&self, step: Step, reply: Completed) -> Result<Completed, ConnectError> {
         if reply.entry.status.is_success() { Ok(reply) } else { Err(self.refused(step, &reply.entry)) }
     }
 

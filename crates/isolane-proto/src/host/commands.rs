@@ -39,6 +39,8 @@ pub(super) struct Command {
     pub(super) data: Data,
     /// Whether R2Ts request the data.
     pub(super) by_r2t: bool,
+    /// Whether a read can succeed with less data than its buffer holds.
+    pub(super) accepts_less: bool,
     /// Bytes received, or requested by R2Ts.
     pub(super) transferred: usize,
     /// LAST was set, so no data can follow.
@@ -78,6 +80,7 @@ impl Commands {
         command.tag = tag;
         command.data = data;
         command.by_r2t = false;
+        command.accepts_less = false;
         command.transferred = 0;
         command.last_seen = false;
         command.digest_ok = true;

@@ -277,7 +277,7 @@ impl Connection {
         let sent_bytes = self.output.sent_bytes();
         let unknown = FatalError::new(Violation::UnknownCommand(cid), HeaderFault::invalid(CID));
         let command = self.commands.find(cid).ok_or(unknown)?;
-        if entry.status.is_success() && !is_transferred(command, sent_bytes) {
+        if entry.status.is_success() && !is_transferred(command, sent_bytes) && !command.accepts_less {
             return Err(FatalError::sequence(Violation::ShortTransfer(cid)));
         }
         self.receiver.consume_header(header);
@@ -328,7 +328,7 @@ pub(super) fn check_data(
     if data.datao as usize != command.transferred || command.last_seen {
         return Err(FatalError::sequence(Violation::DataOrder(cid)));
     }
-    if data.success && end < buffer.len() as u64 {
+    if data.success && end < buffer.len() as u64 && !command.accepts_less {
         return Err(FatalError::sequence(Violation::ShortTransfer(cid)));
     }
     if data.success && !flow_control_disabled {

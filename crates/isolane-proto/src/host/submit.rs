@@ -32,6 +32,16 @@ impl Connection {
     }
 }
 
+impl Connection {
+    /// Lets a submitted read succeed with less data than its buffer holds, as for commands that give an allocation
+    /// length. The remainder of the buffer then holds any bytes.
+    pub fn accept_less(&mut self, cid: u16) {
+        if let Some(command) = self.commands.find(cid) {
+            command.accepts_less = true;
+        }
+    }
+}
+
 impl SubmitSlot<'_> {
     /// As [`Connection::submit`].
     #[inline(always)]

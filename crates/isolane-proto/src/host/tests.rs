@@ -208,6 +208,37 @@ fn rejects_success_with_missing_data() {
 }
 
 #[test]
+fn accepts_less_data_if_the_command_does() {
+    let (mut target, cid) = BadTarget::reading();
+    target.host.accept_less(cid);
+    target.data(C2hData { last: true, ..part(cid, 0, 512) });
+    target.respond(cid, Status::SUCCESS);
+    let (mut flagged, cid) = BadTarget::reading();
+    flagged.host.accept_less(cid);
+    flagged.data(C2hData { last: true, success: true, ..part(cid, 0, 512) });
+    for target in [target, flagged] {
+        let [Event::Completed(Completed { entry, buffer: Some(buffer), .. })] = &target.events[..] else {
+            panic!("{:?}", target.events)
+        };
+        assert!(entry.status.is_success() && buffer.to_vec()[..512] == [7; 512]);
+        assert_eq!(target.host.in_flight(), 0);
+    }
+}
+
+#[test]
+fn later_command_with_the_same_slot_accepts_no_less() {
+    let (mut target, cid) = BadTarget::reading();
+    target.host.accept_less(cid);
+    target.respond(cid, Status::SUCCESS);
+    let read = SubmissionEntry::new(0x02, 1);
+    let cid = target.host.submit(read, Data::Read(Buffer::contiguous(1024)), 2).expect("capacity");
+    target.output();
+    target.data(part(cid, 0, 512));
+    target.respond(cid, Status::SUCCESS);
+    target.expect_term_req(Fes::PduSequenceError, 0);
+}
+
+#[test]
 fn accepts_failure_without_data() {
     let (mut target, cid) = BadTarget::reading();
     target.respond(cid, Status::INTERNAL_ERROR);
