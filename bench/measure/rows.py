@@ -148,7 +148,7 @@ UPGRADES = tuple(
     for name, upgrades in [("steady", 0), ("upgraded", 4)]
 )
 # One namespace, and the same beside 999 others; and 31 namespaces while reads of the 32nd wait on the same connection.
-MANY = tuple(Contender(f"isolane+{name}", IsolaneMany(*counts, POLL), Bench(POLL)) for name, counts in [("one", (1, 1)), ("1000", (100, 10))])
+MANY = tuple(Contender(f"isolane+{name}", IsolaneMany(*counts), Bench(POLL)) for name, counts in [("one", (1, 1)), ("1000", (100, 10))])
 STALLED = tuple(
     Contender(f"isolane+{name}", IsolaneStalled(is_stalled, POLL), MinimalHost(f"--namespaces 31 --latencies {beside}"))
     for name, is_stalled, beside in [("healthy", False, ""), ("stalled", True, "--beside 32")]

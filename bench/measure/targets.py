@@ -42,7 +42,6 @@ class IsolaneMany:
 
     subsystems: int
     namespaces: int
-    arguments: str
     programs = ("isolane",)
 
     @contextmanager
@@ -51,10 +50,10 @@ class IsolaneMany:
         namespaces = "".join(f'[[subsystem.namespace]]\nnsid = {nsid}\nvolume = "mem:1M"\n' for nsid in range(1, self.namespaces + 1))
         names = [NQN, *(f"{NQN}-{number}" for number in range(1, self.subsystems))]
         config = bed.scratch / f"{self.subsystems}-subsystems.toml"
-        port = '[[port]]\nname = "all"\nlisten = "127.0.0.1:0"\n'
-        config.write_text(port + "".join(subsystem.format(name) + namespaces for name in names))
-        options = f"--config {config} --log-level warn --cores {bed.target_core} {self.arguments}".split()
-        with Process([bed.program("isolane"), "serve", *options, *bed.serve_arguments], bed.target_core) as process:
+        server = f'server = {{ cores = "{bed.target_core}", mode = "poll" }}\n[[port]]\nname = "all"\nlisten = "127.0.0.1:0"\n'
+        config.write_text(server + "".join(subsystem.format(name) + namespaces for name in names))
+        options = f"--config {config} --log-level warn".split()
+        with Process([bed.program("isolane"), "serve", *options], bed.target_core) as process:
             yield process, listening_port(process)
 
 

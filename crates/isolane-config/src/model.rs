@@ -11,7 +11,7 @@ use toml_edit::{ArrayOfTables, Item, TableLike};
 
 use crate::choice::{AuthGroup, AuthHash, Choices, Idle, KernelInterface, Placement, Require, Scheduler};
 use crate::names::{AuthKeys, Hosts, Model, Name, Names, Serial, StandardNqn, SubsystemNqn};
-use crate::problem::{Invalid, shown};
+use crate::problem::{Invalid, has_secret, shown};
 use crate::reader::Reader;
 use crate::table::{self, Entry, KeyInfo, ReadTable, Table, inner_table, table};
 use crate::value::{
@@ -259,6 +259,20 @@ fn list_schema<T: Table>() -> Json {
     json!({ "type": "array", "items": table::table_schema(T::KEYS) })
 }
 
+/// Returns the name of an object as a part of its place. Places differ if names do, so a name is whole if it can be valid.
+fn id_text(id: &Item, at: usize) -> String {
+    let text = id.as_str().map_or_else(|| id.to_string().trim().to_owned(), str::to_owned);
+    let short = shown(&text);
+    if short == text || text.len() <= MAX_ID_BYTES && !has_secret(&text) && !text.contains(char::is_control) {
+        text
+    } else {
+        format!("{short} (#{at})")
+    }
+}
+
+/// Length of the longest NQN.
+const MAX_ID_BYTES: usize = 223;
+
 /// Reads a list of tables. Valid ones are returned even if others are not, so that references to them are checked.
 pub(crate) fn read_objects<T: Objects>(
     item: &Item,
@@ -268,11 +282,7 @@ pub(crate) fn read_objects<T: Objects>(
 ) -> Option<BTreeMap<T::Id, T>> {
     let mut objects = BTreeMap::new();
     let mut add = |table: &dyn TableLike, span, reader: &mut Reader<'_>, at: usize| {
-        let id = table.get(T::ID).map(|id| match id.as_str() {
-            Some(text) => shown(text),
-            None => id.to_string().trim().to_owned(),
-        });
-        let id = id.unwrap_or_else(|| format!("#{at}"));
+        let id = table.get(T::ID).map_or_else(|| format!("#{at}"), |id| id_text(id, at));
         let inner = format!("{place}{}{} {id}", if place.is_empty() { "" } else { " " }, T::KIND);
         reader.declare(span, &inner);
         if let Some(object) = T::read_table(table, &inner, reader)

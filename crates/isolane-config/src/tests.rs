@@ -171,6 +171,27 @@ fn rejects_duplicate_keys_and_objects() {
 }
 
 #[test]
+fn long_names_that_begin_alike_differ() {
+    let nqn = |end: &str| format!("nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-4d2b-883f-0016d3cca42{end}");
+    let subsystem = |nqn: &str, ports: &str| {
+        format!(
+            "[[subsystem]]\nnqn = \"{nqn}\"\nports = [{ports}]\nhosts = \"any\"\n[[subsystem.namespace]]\nnsid = 1\nvolume = \"mem:1M\"\n"
+        )
+    };
+    let port = "[[port]]\nname = \"a\"\nlisten = \"4420\"\n";
+    let both =
+        |one: &str, other: &str| format!("{port}{}{}", subsystem(one, "\"a\""), subsystem(other, "\"b\""));
+    let error = problem(&both(&nqn("7"), &nqn("8")));
+    assert!(error.to_string().starts_with(&format!("subsystem {}: ", nqn("8"))), "{error}");
+    assert_eq!((error.line, error.key.as_str()), (Some(13), "ports"), "{error}");
+    let problems = parse(&both(&nqn("7"), &nqn("7"))).unwrap_err().to_string();
+    assert!(problems.contains("already in line 4"), "{problems}");
+    let invalid = "x".repeat(300);
+    let problems = parse(&both(&format!("{invalid}1"), &format!("{invalid}2"))).unwrap_err().to_string();
+    assert!(!problems.contains("already in line"), "{problems}");
+}
+
+#[test]
 fn rejects_contradictions() {
     let ports = |one: &str, other: &str| {
         format!("[[port]]\nname = \"a\"\nlisten = \"{one}\"\n[[port]]\nname = \"b\"\nlisten = \"{other}\"")
