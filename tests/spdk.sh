@@ -4,7 +4,8 @@
 #
 # SPDK_DIR is a built SPDK (`./configure && make`); without it the script skips with status 0.
 # SPDK needs root and about 1 GiB of free huge pages.  Suites: identify, perf, compliance, fuzz
-# (four random seeds), bdevperf (verification through reset and reconnect), and host (ours).
+# (four random seeds), bdevperf (verification through reset and reconnect), host (ours), and auth
+# (both directions; with --long each hash function with each group).
 # Each tool also runs once with its own defaults.  The closing line is `N passed, N failed`.
 set -u
 . "$(dirname "$0")/lib.sh"
@@ -13,7 +14,7 @@ long= run=spdk
 [ "${1-}" = --long ] && { long=1; shift; }
 spdk=${1:-${SPDK_DIR-}}
 wanted=("${@:2}")
-[ ${#wanted[@]} -gt 0 ] || wanted=(identify perf compliance fuzz bdevperf host)
+[ ${#wanted[@]} -gt 0 ] || wanted=(identify perf compliance fuzz bdevperf host auth)
 
 skip() { echo "skipped: $1"; exit 0; }
 huge_free_mib() { awk '/^HugePages_Free/ {n = $2} /^Hugepagesize/ {k = $2} END {print int(n * k / 1024)}' /proc/meminfo; }
@@ -129,11 +130,9 @@ bdev_configuration() { # PORT: a bdev that reconnects forever, once a second
 	 "ctrlr_loss_timeout_sec": -1, "reconnect_delay_sec": 1}}]}]}
 	J
 }
-bdevperf() { # OPTION...
-	"$spdk/build/examples/bdevperf" --json "$work/bdev.json" --disable-cpumask-locks -r "$work/bdevperf.sock" "$@"
-}
+bdevperf=("$spdk/build/examples/bdevperf" --json "$work/bdev.json" --disable-cpumask-locks -r "$work/bdevperf.sock")
 start_bdevperf() { # OPTION...: in the background; returns once I/O is in flight
-	bdevperf "$@" > "$work/bdevperf.out" 2>&1 &
+	"${bdevperf[@]}" "$@" > "$work/bdevperf.out" 2>&1 &
 	target_pid[bdevperf]=$!
 	wait_for 60 rpc bdevperf bdev_get_bdevs -b Nvme0n1 || { cat "$work/bdevperf.out"; return 1; }
 	sleep 1
@@ -178,13 +177,21 @@ suite_bdevperf() {
 bdevperf_verifies() { start_bdevperf -q 128 -o 4096 -w verify -t 3 && end_bdevperf; }
 
 # ---- our host against SPDK's target -------------------------------------------------------
-start_nvmf() { # PORT
-	"$spdk/build/bin/nvmf_tgt" --disable-cpumask-locks -s 512 -r "$work/nvmf.sock" > "$logs/nvmf_tgt.log" 2>&1 &
+start_nvmf() { # PORT [HASH GROUP]: with these, no host is allowed yet
+	local access=-a allowed='' options=()
+	[ $# = 1 ] || access='' allowed="--dhchap-digests $2 --dhchap-dhgroups $3" options=(--interrupt-mode)
+	rm -f "$work/nvmf.sock"
+	"$spdk/build/bin/nvmf_tgt" --disable-cpumask-locks --wait-for-rpc -s 512 -r "$work/nvmf.sock" "${options[@]}" > "$logs/nvmf_tgt.log" 2>&1 &
 	target_pid[nvmf]=$!
-	wait_for 60 rpc nvmf rpc_get_methods && rpc nvmf nvmf_create_transport -t TCP &&
-		rpc nvmf bdev_malloc_create -b malloc 64 512 && rpc nvmf nvmf_create_subsystem "$nqn" -a -s SPDK0001 &&
-		rpc nvmf nvmf_subsystem_add_ns "$nqn" malloc &&
-		rpc nvmf nvmf_subsystem_add_listener "$nqn" -t tcp -a 127.0.0.1 -s "$1" && return 0
+	wait_for 60 [ -S "$work/nvmf.sock" ] && rpc nvmf <<-R && return 0
+	nvmf_set_config $allowed
+	framework_start_init
+	nvmf_create_transport -t TCP
+	bdev_malloc_create -b malloc 64 512
+	nvmf_create_subsystem $nqn $access -s SPDK0001
+	nvmf_subsystem_add_ns $nqn malloc
+	nvmf_subsystem_add_listener $nqn -t tcp -a 127.0.0.1 -s $1
+	R
 	tail -n 20 "$logs/nvmf_tgt.log"; return 1
 }
 there_and_back() {
@@ -206,6 +213,126 @@ suite_host() {
 	check "bench --verify with digests on SPDK's target" our_bench --bs 64k --depth 8 -g -G
 	check "bench --verify with two lanes on SPDK's target" our_bench --bs 512 --depth 8 --lanes 2
 	check "SPDK's target ends with status 0" end_target nvmf TERM
+}
+
+# ---- authentication -------------------------------------------------------------------------
+auth_combinations() { # prints HASH GROUP KEY: each group once; with --long, with each hash function
+	local hashes=(sha256 sha384 sha512) groups=(null ffdhe2048 ffdhe3072 ffdhe4096 ffdhe6144 ffdhe8192) g h
+	for g in "${!groups[@]}"; do for h in 0 1 2; do
+		[ -z "$long" ] && [ $h != $((g % 3)) ] || echo "${hashes[h]} ${groups[g]} $(((g + h) % 3))"
+	done; done
+}
+
+# Our host against SPDK's target, which allows one hash function and one group.
+allow_host() { # KEY: with both keys
+	rpc nvmf <<-R
+	keyring_file_add_key host $work/host-$1.key
+	keyring_file_add_key target $work/target-$1.key
+	nvmf_subsystem_add_host $nqn $auth_host --dhchap-key host --dhchap-ctrlr-key target
+	R
+}
+printed_lines() { # SIDE KEY: the lines that `isolane key convert` prints for SPDK
+	"$isolane" key convert --nqn "$nqn" --host-nqn "$auth_host" "$work/host-$2.key" > "$work/lines" || return 1
+	sed -n "/^# $1: SPDK/,/^# .*Linux/ s/^rpc.py //p" "$work/lines" | sed "s/ADDRESS -s 4420/127.0.0.1 -s $port/" | tee /dev/stderr
+}
+allow_host_by_our_lines() { # KEY
+	(echo "nvmf_subsystem_remove_host $nqn $auth_host"; printed_lines target "$1") | rpc nvmf
+}
+authenticates() { our_bench --bs 4k --depth 8 --lanes 2 --host-nqn "$auth_host" "$@"; }
+is_refused() { # MESSAGE OPTION...
+	"$isolane" info "$uri" --host-nqn "$auth_host" "${@:2}" > "$work/refused" 2>&1 && { echo "it connected"; return 1; }
+	cat "$work/refused"
+	grep -q "$1" "$work/refused"
+}
+our_host_authenticates() { # HASH GROUP KEY
+	local choice="$1, $2" host="$work/host-$3.key" target="$work/target-$3.key" other="$work/other.key" uri
+	port=$(free_port) uri="nvme+tcp://127.0.0.1:$port/$nqn"
+	check "start SPDK's target for $choice" start_nvmf "$port" "$1" "$2" || return
+	check "SPDK's target reads our keys, $choice" allow_host "$3"
+	check "our host authenticates, $choice" authenticates --key "$host"
+	check "our host and SPDK's target authenticate, $choice" authenticates --key "$host" --ctrl-key "$target"
+	[ "$2" = null ] || [ "$2" = ffdhe3072 ] && {
+		check "SPDK's target refuses our host without a key, $choice" is_refused 'requires authentication'
+		check "SPDK's target refuses another key, $choice" is_refused 'does not accept the key' --key "$other"
+		check "our host refuses SPDK's target with another key, $choice" is_refused 'this host refuses the target' \
+			--key "$host" --ctrl-key "$other"
+		check "our host authenticates after refusals, $choice" authenticates --key "$host" --ctrl-key "$target"
+	}
+	[ "$2" != null ] || {
+		check "SPDK's target takes our printed lines" allow_host_by_our_lines "$3"
+		check "our host authenticates after the printed lines" authenticates --key "$host"
+	}
+	check "SPDK's target for $choice ends with status 0" end_target nvmf TERM
+}
+
+# SPDK's host against our target.
+auth_configuration() { # HOST_KEY TARGET_KEY: names of files, - for none
+	local keys='' use='' name file
+	for name in host target; do
+		file=$1; shift
+		[ "$file" != - ] || continue
+		keys+="${keys:+, }{\"method\": \"keyring_file_add_key\", \"params\": {\"name\": \"$name\", \"path\": \"$work/$file.key\"}}"
+		if [ $name = host ]; then use+=", \"dhchap_key\": \"host\""; else use+=", \"dhchap_ctrlr_key\": \"target\""; fi
+	done
+	cat <<-J
+	{"subsystems": [{"subsystem": "keyring", "config": [$keys]},
+	 {"subsystem": "bdev", "config": [{"method": "bdev_nvme_attach_controller", "params": {"name": "Nvme0", "trtype": "TCP",
+	 "adrfam": "IPv4", "traddr": "127.0.0.1", "trsvcid": "$port", "subnqn": "$nqn", "hostnqn": "$auth_host"$use}}]}]}
+	J
+}
+spdk_authenticates() { # HOST_KEY TARGET_KEY
+	auth_configuration "$@" > "$work/bdev.json"
+	"${bdevperf[@]}" -q 16 -o 4096 -w verify -t 1 > "$work/bdevperf.out" 2>&1 &
+	target_pid[bdevperf]=$!
+	end_bdevperf
+}
+spdk_is_refused() { # MESSAGE HOST_KEY TARGET_KEY: one of SPDK, or of our target
+	auth_configuration "${@:2}" > "$work/bdev.json"
+	timeout -k 5 60 "${bdevperf[@]}" -q 1 -o 4096 -w read -t 1 > "$work/bdevperf.out" 2>&1
+	local status=$?
+	[ $status != 0 ] && [ $status != 124 ] && grep "$1" "$work/bdevperf.out" "$logs/target-$target.log" && return 0
+	echo "status $status"; tail -n 20 "$work/bdevperf.out" "$logs/target-$target.log"; return 1
+}
+spdk_authenticates_again() { # KEY: while it verifies
+	auth_configuration "host-$1" "target-$1" > "$work/bdev.json"
+	start_bdevperf -q 16 -o 4096 -w verify -t 3600 && rpc bdevperf <<-R || return 1
+	keyring_file_add_key again $work/host-$1.key
+	bdev_nvme_set_keys Nvme0 --dhchap-key again --dhchap-ctrlr-key target
+	R
+	kill "${target_pid[bdevperf]}"
+	end_bdevperf
+}
+spdk_attaches_by_our_lines() { # KEY
+	rm -f "$work/bdevperf.sock"
+	"$spdk/build/examples/bdevperf" -z --disable-cpumask-locks -r "$work/bdevperf.sock" > "$work/bdevperf.out" 2>&1 &
+	target_pid[bdevperf]=$!
+	wait_for 60 [ -S "$work/bdevperf.sock" ] &&
+		(echo framework_wait_init; printed_lines host "$1"; echo bdev_get_bdevs -b NAMEn1 -t 30000) | rpc bdevperf
+	local status=$?
+	end_target bdevperf TERM
+	return $status
+}
+spdk_host_authenticates() { # HASH GROUP KEY
+	local choice="$1, $2" target=auth-$1-$2
+	check "serve for $choice" start_auth_target "$1" "$2" "$3" || return
+	check "SPDK's host authenticates, $choice" spdk_authenticates "host-$3" -
+	check "SPDK's host and our target authenticate, $choice" spdk_authenticates "host-$3" "target-$3"
+	[ "$2" = null ] || [ "$2" = ffdhe3072 ] && {
+		check "our target refuses SPDK's host without a key, $choice" spdk_is_refused 'missing DH-HMAC-CHAP key' - -
+		check "our target refuses another key, $choice" spdk_is_refused 'its response is wrong' other -
+		check "SPDK's host refuses our target with another key, $choice" spdk_is_refused 'controller challenge mismatch' "host-$3" other
+		check "SPDK's host authenticates again, $choice" spdk_authenticates_again "$3"
+		check "SPDK's host takes our printed lines, $choice" spdk_attaches_by_our_lines "$3"
+	}
+	check "the target for $choice ends with status 0" end_target "$target" TERM
+}
+suite_auth() {
+	local hash group key
+	check "generate keys" make_keys || return
+	while read -r hash group key <&3; do
+		our_host_authenticates "$hash" "$group" "$key"
+		spdk_host_authenticates "$hash" "$group" "$key"
+	done 3< <(auth_combinations)
 }
 
 rm -f "$logs/$run"-*.results
