@@ -65,7 +65,7 @@ impl Core {
     fn answer_over_memory_of(&mut self, lane: &mut Lane) {
         let late = extract_over_share(lane, |waiting| self.is_over_limit_late(waiting));
         let count = late.len();
-        late.into_iter().for_each(|waiting| self.give_back(lane, waiting));
+        late.into_iter().for_each(|waiting| self.give_back(lane, waiting, false));
         if count > 0 {
             let (peer, within) = (lane.peer(), self.times.answer_within);
             log::limited!(
