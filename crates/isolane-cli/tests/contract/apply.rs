@@ -379,6 +379,40 @@ fn ports_come_and_go() {
 }
 
 #[test]
+fn runtime_changes_leave_the_file() {
+    let target = start();
+    let file = target.file();
+    let qos = || target.status()["namespaces"][0]["qos"]["iops"].as_u64();
+    let changed = target.ctl(&["namespace", "set", "1", "qos={iops=500}", "--runtime"]);
+    assert!(changed.starts_with("live (1 change):"), "{changed}");
+    assert_eq!(qos(), Some(500));
+    target.ctl(&["namespace", "set", "1", "volume=mem:2M", "--runtime"]);
+    assert_eq!(target.namespaces(), [namespace(A, 1, 2)]);
+    target.ctl(&["host", "add", "db1", &format!("nqn={HOST}"), "--runtime"]);
+    target.ctl(&["port", "add", "right", "listen=127.0.0.1:0", "--runtime"]);
+    target.ctl(&["subsystem", "set", A, "ports=right", "hosts=db1", "--runtime"]);
+    target.ctl(&["server", "set", "stall-after=5s", "--runtime"]);
+    fail(&["info", &target.uri(A), "--host-nqn", HOST]);
+    let right = format!("nvme+tcp://{}/{A}", target.address_of("right"));
+    succeed(&["info", &right, "--host-nqn", HOST]);
+    let refused = target.refused(&["subsystem", "set", A, "serial=S2", "--runtime"]);
+    assert!(refused.contains("serial") && refused.contains("leave out --runtime"), "{refused}");
+    assert_eq!(target.file(), file);
+    target.upgrade();
+    assert_eq!((qos(), target.namespaces()), (Some(500), vec![namespace(A, 1, 2)]));
+    succeed(&["info", &right, "--host-nqn", HOST]);
+    // Also if the file has changes that are not applied, or cannot be read.
+    target.write("[server");
+    target.ctl(&["namespace", "set", "1", "qos=", "--runtime"]);
+    assert_eq!((qos(), target.file()), (None, "[server".into()));
+    target.write(&file);
+    target.apply(&["--shrink"]);
+    assert_eq!(target.namespaces(), [namespace(A, 1, 1)]);
+    succeed(&["info", &target.uri(A)]);
+    assert!(target.server.stop());
+}
+
+#[test]
 fn port_changes_its_address() {
     let target = start();
     let listen = |address: &str| format!("listen={address}");
