@@ -412,6 +412,40 @@ fn runtime_changes_leave_the_file() {
     assert!(target.server.stop());
 }
 
+/// Together, they exceed the memory of this machine.
+#[test]
+fn one_of_two_large_volumes_is_added() {
+    let target = start();
+    target.ctl(&["subsystem", "add", B, "ports=local", "hosts=any"]);
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+    let total = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim_end_matches("kB").trim().parse::<u64>().unwrap()
+    };
+    let volume = format!("mem:{}M", (total("MemTotal:") + total("SwapTotal:")) / 1024 * 3 / 5);
+    for options in [&[][..], &["--runtime"]] {
+        // The ID, unless the volume is refused.
+        let add = |subsystem: &str| {
+            let arguments =
+                [&["ctl", "namespace", "add", &volume, "--subsystem", subsystem], options].concat();
+            let output = crate::program().args(target.arguments(&arguments)).output().unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            text.strip_prefix("namespace ").map(|text| text.split(':').next().unwrap().to_owned())
+        };
+        let add = &add;
+        let added = thread::scope(|scope| {
+            [A, B].map(|subsystem| scope.spawn(move || add(subsystem))).map(|thread| thread.join().unwrap())
+        });
+        // A control group can have less memory than the machine.
+        assert!(added.iter().flatten().count() <= 1, "{added:?}");
+        for (subsystem, nsid) in [A, B].into_iter().zip(added) {
+            let Some(nsid) = nsid else { continue };
+            target.ctl(&[&["namespace", "remove", &nsid, "--subsystem", subsystem], options].concat());
+        }
+    }
+    assert!(target.server.stop());
+}
+
 #[test]
 fn port_changes_its_address() {
     let target = start();
