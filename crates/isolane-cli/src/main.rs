@@ -36,6 +36,7 @@ mod output;
 mod preload;
 mod remote;
 mod sections;
+mod see_also;
 mod serve;
 mod signals;
 mod slow;

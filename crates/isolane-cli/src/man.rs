@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::{Context, Failure};
 use crate::output;
-use crate::sections;
+use crate::{sections, see_also};
 
 /// Write the manual pages
 ///
@@ -21,7 +21,7 @@ pub struct Args {
 pub fn run(args: &Args, cli: clap::Command) -> Result<(), Failure> {
     match &args.directory {
         None => {
-            let text = page(cli).context("cannot make the manual page")?;
+            let text = page(cli, &[]).context("cannot make the manual page")?;
             output::write_stdout(&text)
         }
         Some(directory) => write_pages(directory, cli),
@@ -34,18 +34,21 @@ fn write_pages(directory: &Path, cli: clap::Command) -> Result<(), Failure> {
     std::fs::create_dir_all(directory).map_err(failure)?;
     let mut program = cli.disable_help_subcommand(true);
     program.build();
-    let mut commands = vec![&program];
-    while let Some(command) = commands.pop() {
-        commands.extend(command.get_subcommands());
+    let mut commands = vec![(&program, Vec::new())];
+    while let Some((command, above)) = commands.pop() {
         let name = command.get_display_name().unwrap_or(command.get_name());
-        let text = page(command.clone()).map_err(failure)?;
+        let text = page(command.clone(), &above).map_err(failure)?;
         std::fs::write(directory.join(format!("{name}.1")), text).map_err(failure)?;
+        let path = [&above[..], &[command]].concat();
+        commands.extend(command.get_subcommands().map(|next| (next, path.clone())));
     }
     Ok(())
 }
 
-/// Returns the page of one command, with the name and version of the program, but without its commit.
-fn page(command: clap::Command) -> std::io::Result<Vec<u8>> {
+/// Returns the page of one command, with the name and version of the program, but without its commit. `above` are the
+/// commands that it belongs to.
+fn page(command: clap::Command, above: &[&clap::Command]) -> std::io::Result<Vec<u8>> {
+    let see_also = see_also::related(&command, above);
     let command = command.version(env!("CARGO_PKG_VERSION"));
     let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
     let has_subcommands = command.has_subcommands();
@@ -60,7 +63,7 @@ fn page(command: clap::Command) -> std::io::Result<Vec<u8>> {
     if has_subcommands {
         man.render_subcommands_section(&mut page)?;
     }
-    sections::write(name.strip_prefix("isolane-").unwrap_or(&name), &mut page)?;
+    sections::write(name.strip_prefix("isolane-").unwrap_or(&name), &see_also, &mut page)?;
     man.render_version_section(&mut page)?;
     Ok(escape(&page))
 }

@@ -1,5 +1,4 @@
-//! Sections of the manual pages next to the definition of the command line: exit status, environment, files, examples,
-//! and related pages.
+//! Sections of the manual pages next to the definition of the command line: exit status, environment, files, and examples.
 
 use clap_mangen::roff::{Roff, bold, roman};
 
@@ -19,12 +18,11 @@ struct Sections {
     environment: &'static str,
     files: &'static str,
     examples: &'static str,
-    see_also: &'static str,
 }
 
-/// Appends the sections of `command` to its page.
-pub fn write(command: &str, page: &mut Vec<u8>) -> std::io::Result<()> {
-    let Sections { status, environment, files, examples, see_also } = of(command);
+/// Appends the sections of `command` to its page, the last with the related pages.
+pub fn write(command: &str, see_also: &str, page: &mut Vec<u8>) -> std::io::Result<()> {
+    let Sections { status, environment, files, examples } = of(command);
     let mut roff = Roff::new();
     let status = format!("{STATUS}{status}");
     for (title, text) in
@@ -105,8 +103,6 @@ isolane info nvme+tcp://127.0.0.1: Show a target, its volumes, and limits.
 isolane copy disk.img nvme+tcp://10.0.0.1 --verify: Copy a file to a volume and check it.
 isolane bench nvme+tcp://127.0.0.1 --rw randread: Measure a volume.
 isolane engine --cores 1: Process traffic of other programs on core 1.",
-            see_also: "isolane-serve(1), isolane-export(1), isolane-config(1), isolane-discover(1), isolane-doctor(1), isolane-info(1), isolane-copy(1), isolane-bench(1), \
-                       isolane-engine(1), isolane-verbs(1), isolane-top(1), isolane-heatmap(1), isolane-explain(1), isolane-slow(1), isolane-snapshot(1), isolane-trace(1), isolane-light(1), isolane-key(1), isolane-man(1), isolane-completions(1), nvme(1)",
             ..Sections::default()
         },
         "serve" => Sections {
@@ -126,7 +122,6 @@ isolane serve 'stripe:64k:/dev/sdb;/dev/sdc': Serve two disks as one stripe.
 isolane serve --listen 10.0.0.1:4420 --allow-host nqn.2014-08.org.example:host mem:4G: Serve one host on a network.
 isolane serve --config /etc/isolane/isolane.toml: Serve what a file describes.
 isolane serve --cores 2-3 --mode poll null:1T: Spin on two cores for the lowest latency.",
-            see_also: "isolane(1), isolane-info(1), isolane-bench(1), nvme-connect(1)",
         },
         "export" => Sections {
             status: "\
@@ -137,7 +132,6 @@ isolane export disk.img,size=10G --nbd ./disk.sock: Export a file to programs of
 isolane export mem:1G --nbd 10809 --name scratch: Export memory at 127.0.0.1:10809.
 isolane export 'nvme+tcp://10.0.0.1/NQN?nsid=1' --nbd ./remote.sock: Export a volume of a target.
 isolane export disk.img --vhost-user-blk ./vm.sock: Export a file to virtual machines of this user.",
-            see_also: "isolane(1), isolane-serve(1), nbdinfo(1), nbdcopy(1), qemu-img(1), qemu(1), nbd-client(8)",
             ..Sections::default()
         },
         "config" => Sections {
@@ -146,8 +140,6 @@ isolane config check /etc/isolane/isolane.toml: Check a file.
 isolane config diff /etc/isolane/isolane.toml new.toml: List the changes, and when each takes effect.
 isolane config dump --nqn nqn.2014-08.org.example:disks /srv/a.img,size=10G: Start a file from arguments of serve.
 isolane config schema: Print the JSON Schema of files.",
-            see_also: "isolane(1), isolane-config-check(1), isolane-config-diff(1), isolane-config-dump(1), \
-                       isolane-config-schema(1), isolane-serve(1)",
             ..Sections::default()
         },
         "config-check" => Sections {
@@ -155,12 +147,10 @@ isolane config schema: Print the JSON Schema of files.",
             examples: "\
 isolane config check /etc/isolane/isolane.toml: Report errors and gaps of a file.
 isolane config check --strict /etc/isolane/isolane.toml: Fail also if access without authentication is possible.",
-            see_also: "isolane-config(1), isolane-serve(1)",
             ..Sections::default()
         },
         "config-diff" => Sections {
             examples: "isolane config diff /etc/isolane/isolane.toml new.toml: List the changes of a new file.",
-            see_also: "isolane-config(1)",
             ..Sections::default()
         },
         "config-dump" => Sections {
@@ -168,12 +158,10 @@ isolane config check --strict /etc/isolane/isolane.toml: Fail also if access wit
 isolane config dump: Print the file of `isolane serve` without arguments.
 isolane config dump --running > isolane.toml: Write the file of the running target.
 isolane config dump --listen 10.0.0.1:4420 --nqn nqn.2014-08.org.example:disks /srv/a.img: Print the file of a target.",
-            see_also: "isolane-config(1), isolane-serve(1)",
             ..Sections::default()
         },
         "config-schema" => Sections {
             examples: "isolane config schema > isolane.schema.json: Save the schema for an editor.",
-            see_also: "isolane-config(1)",
             ..Sections::default()
         },
         "ctl" => Sections {
@@ -184,22 +172,11 @@ isolane ctl status: List the namespaces of the only running target.
 isolane ctl namespace add /srv/b.img,size=10G: Serve another file.
 isolane ctl namespace resize 1 20G: Grow a file and its namespace.
 isolane ctl namespace remove 2 --socket /run/isolane/serve-812.sock: End a namespace of one of several targets.",
-            see_also: "isolane(1), isolane-ctl-namespace(1), isolane-ctl-status(1), isolane-serve(1)",
             ..Sections::default()
         },
-        "ctl-status" | "ctl-namespace" => Sections {
+        _ if command.starts_with("ctl-") => Sections {
             environment: CONTROL_ENVIRONMENT,
             files: CONTROL_FILES,
-            see_also: "isolane-ctl(1), isolane-ctl-namespace-add(1), isolane-ctl-namespace-remove(1), \
-                       isolane-ctl-namespace-replace(1), isolane-ctl-namespace-offline(1), \
-                       isolane-ctl-namespace-online(1), isolane-ctl-namespace-reopen(1), \
-                       isolane-ctl-namespace-resize(1), isolane-ctl-namespace-read-only(1), \
-                       isolane-ctl-namespace-fault(1)",
-            ..Sections::default()
-        },
-        "ctl-namespace-add" | "ctl-namespace-remove" | "ctl-namespace-replace" | "ctl-namespace-resize"
-        | "ctl-namespace-read-only" | "ctl-namespace-fault" | "ctl-namespace-offline" | "ctl-namespace-online" | "ctl-namespace-reopen" => Sections {
-            see_also: "isolane-ctl(1), isolane-ctl-namespace(1), isolane-serve(1)",
             ..Sections::default()
         },
         "discover" => Sections {
@@ -207,7 +184,6 @@ isolane ctl namespace remove 2 --socket /run/isolane/serve-812.sock: End a names
             examples: "\
 isolane discover nvme+tcp://10.0.0.1: List the subsystems of a target.
 isolane discover nvme+tcp://10.0.0.1:8009 --json: List the subsystems of another port, as JSON.",
-            see_also: "isolane(1), isolane-info(1), nvme-discover(1)",
             ..Sections::default()
         },
         "doctor" => Sections {
@@ -221,7 +197,6 @@ isolane doctor: Check this system.
 isolane doctor $XDG_RUNTIME_DIR/isolane/serve-4711.sock: Check the system and a running target.
 isolane doctor --cores 2-3 --only cpu --only irq: Check two areas for reactors on two cores.
 isolane doctor --fix > fix.sh: Write a script with the remedies, to read and edit.",
-            see_also: "isolane(1), isolane-serve(1)",
             ..Sections::default()
         },
         "info" => Sections {
@@ -229,7 +204,6 @@ isolane doctor --fix > fix.sh: Write a script with the remedies, to read and edi
             examples: "\
 isolane info nvme+tcp://127.0.0.1: Show the only subsystem of a target.
 isolane info 'nvme+tcp://10.0.0.1/nqn.2014-08.org.example:disk?nsid=2' --json: Show one namespace, as JSON.",
-            see_also: "isolane(1), isolane-discover(1), nvme-id-ctrl(1), nvme-id-ns(1)",
             ..Sections::default()
         },
         "copy" => Sections {
@@ -244,7 +218,6 @@ it can be deleted.
 isolane copy disk.img nvme+tcp://10.0.0.1 --verify: Copy an image to a volume and check it.
 isolane copy 'nvme+tcp://10.0.0.1?nsid=2' backup.img: Back up a volume; zeros become holes.
 zcat disk.img.gz | isolane copy - nvme+tcp://10.0.0.1 --pad: Copy a pipe, and pad its last block with zeros.",
-            see_also: "isolane(1), isolane-serve(1), dd(1)",
         },
         "bench" => Sections {
             status: "\
@@ -261,7 +234,6 @@ together and separately. Destroys its data.
 isolane bench nvme+tcp://127.0.0.1 --depth 1 --mode poll --core 1: Measure latency without sleeping.
 isolane bench nvme+tcp://127.0.0.1 --rate 10000 --json result.json: Measure latency at 10,000 operations per second.
 isolane bench nvme+tcp://127.0.0.1 --rw randrw --verify --time 10m: Check every block. Destroys its data.",
-            see_also: "isolane(1), isolane-serve(1), fio(1)",
         },
         "engine" => Sections {
             environment: ENGINE_ENVIRONMENT,
@@ -277,13 +249,10 @@ isolane engine upgrade: Upgrade the engine to a newer program; sessions continue
 isolane snapshot: Print the latencies of its volumes as JSON, if no other program with a control socket runs.
 isolane engine stop: Stop the engine, and wait for its end.
 isolane bench 'nvme+tcp://127.0.0.1?via=engine': Measure a volume through the engine.",
-            see_also: "isolane(1), isolane-bench(1), isolane-engine-status(1), isolane-engine-stop(1), \
-                       isolane-engine-upgrade(1), isolane-engine-logs(1), isolane-engine-run(1)",
             ..Sections::default()
         },
         "verbs" => Sections {
             examples: "isolane verbs bench 10.0.0.1: Measure SENDs to a server.",
-            see_also: "isolane(1), isolane-verbs-run(1), isolane-verbs-devices(1), isolane-verbs-bench(1)",
             ..Sections::default()
         },
         "verbs-bench" => Sections {
@@ -291,7 +260,6 @@ isolane bench 'nvme+tcp://127.0.0.1?via=engine': Measure a volume through the en
 isolane verbs bench --server 10.0.0.1: Serve measurements at an address.
 isolane verbs bench 10.0.0.1: Measure the latency of SENDs of 64 bytes.
 isolane verbs bench 10.0.0.1 --operation write --size 4k,64k,1m --depth 16: Measure WRITEs of three sizes.",
-            see_also: "isolane-verbs(1), isolane-bench(1), ib_send_lat(1)",
             ..Sections::default()
         },
         "verbs-run" => Sections {
@@ -301,12 +269,10 @@ ISOLANE_IBVERBS: File of the library of the devices (default: next to this progr
 LD_PRELOAD, ASAN_OPTIONS: The library, and an option that it needs, are put in front.
 TMPDIR: Directory for the files of the devices (default: /tmp).",
             examples: "isolane verbs run -- ibv_rc_pingpong -d isolane0 -g 0: Start a server of the package ibverbs-utils.",
-            see_also: "isolane-verbs(1), isolane-verbs-devices(1)",
             ..Sections::default()
         },
         "verbs-devices" => Sections {
             examples: "isolane verbs devices --json: List the devices as JSON.",
-            see_also: "isolane-verbs(1), isolane-verbs-run(1)",
             ..Sections::default()
         },
         "engine-run" => Sections {
@@ -321,7 +287,6 @@ ISOLANE_TRUSTED_UIDS: IDs of other users whose engines may be used, separated by
             examples: "\
 isolane engine run -- redis-server: Move the connections of clients to the engine.
 isolane engine run --stats=/tmp/stats -- nginx: Count the messages of each process.",
-            see_also: "isolane-engine(1)",
             ..Sections::default()
         },
         "engine-status" | "engine-stop" | "engine-upgrade" | "engine-logs" => Sections {
@@ -333,7 +298,6 @@ PATH.log: Log of an engine with --daemon.",
             examples: "\
 isolane engine status: Show the engine of this user.
 isolane engine logs --follow: Print its log, and follow it.",
-            see_also: "isolane-engine(1)",
             ..Sections::default()
         },
         "top" => Sections {
@@ -344,14 +308,12 @@ isolane engine logs --follow: Print its log, and follow it.",
 isolane top: Watch the only running program.
 isolane top --once --window 10s: Print the numbers of 10 s once.
 isolane top --from snapshot.json: Show the last second of a snapshot; [ and ] show other ones.",
-            see_also: "isolane(1), isolane-heatmap(1), isolane-serve(1)",
         },
         "light" => Sections {
             examples: "\
 isolane light disk5 locate: Find the drive of a volume of the only running program.
 isolane light /dev/nvme5n1 fault --for 1h: Mark a drive as failed.
 isolane light list: List the slots with lights.",
-            see_also: "isolane(1), isolane-explain(1), isolane-top(1)",
             ..Sections::default()
         },
         "key" | "key-gen" | "key-check" | "key-convert" => Sections {
@@ -360,7 +322,6 @@ isolane light list: List the slots with lights.",
 isolane key gen host.key: Write a new key, and print the lines for the other side.
 isolane key check host.key: Check the key and its file.
 isolane key convert host.key --host-nqn NQN: Print the lines for a host with this name.",
-            see_also: "isolane(1), isolane-serve(1), nvme-gen-dhchap-key(1)",
             ..Sections::default()
         },
         "heatmap" => Sections {
@@ -369,7 +330,6 @@ isolane key convert host.key --host-nqn NQN: Print the lines for a host with thi
             examples: "\
 isolane heatmap -o latency.html: Draw the last minutes of the only running program.
 isolane heatmap --from snapshot.json --by volume -o latency.svg: Draw the volumes of a snapshot.",
-            see_also: "isolane(1), isolane-top(1), isolane-serve(1)",
             ..Sections::default()
         },
         "explain" => Sections {
@@ -380,7 +340,6 @@ isolane heatmap --from snapshot.json --by volume -o latency.svg: Draw the volume
 isolane explain: Explain the slow operations of the only running target in the last 10 s.
 isolane explain --from ticket.json --window 5m: Explain slow operations of a file.
 isolane explain --quantile 0.99 --json --check: Fail with status 3 if there is a cause, and print it as JSON.",
-            see_also: "isolane(1), isolane-serve(1), isolane-slow(1), isolane-heatmap(1), isolane-doctor(1)",
         },
         "slow" => Sections {
             environment: CONTROL_ENVIRONMENT,
@@ -389,7 +348,6 @@ isolane explain --quantile 0.99 --json --check: Fail with status 3 if there is a
 isolane slow: List the slow operations of the only running target.
 isolane slow --follow --json: Print them as they become known, as JSON.
 isolane slow --from ticket.json: List operations of a file.",
-            see_also: "isolane(1), isolane-serve(1), isolane-snapshot(1)",
             ..Sections::default()
         },
         "snapshot" => Sections {
@@ -398,7 +356,6 @@ isolane slow --from ticket.json: List operations of a file.",
             examples: "\
 isolane snapshot -o ticket.json: Save all data of the only running target.
 isolane snapshot /run/isolane/serve-812.sock -o ticket.json: Save the data of one of several.",
-            see_also: "isolane(1), isolane-serve(1), isolane-slow(1)",
             ..Sections::default()
         },
         "trace" => Sections {
@@ -407,21 +364,18 @@ isolane snapshot /run/isolane/serve-812.sock -o ticket.json: Save the data of on
             examples: "\
 isolane trace -o slow.json: Write the slow operations of the only running program.
 isolane trace --from snapshot.json -o slow.json: Write operations of a snapshot.",
-            see_also: "isolane(1), isolane-slow(1), isolane-top(1)",
             ..Sections::default()
         },
         "man" => Sections {
             examples: "\
 isolane man | man -l -: Read the page of the program.
 isolane man /usr/local/share/man/man1: Install all pages.",
-            see_also: "isolane(1), man(1)",
             ..Sections::default()
         },
         "completions" => Sections {
             files: "~/.local/share/bash-completion/completions/isolane: Default location for bash.",
             examples: "isolane completions bash > ~/.local/share/bash-completion/completions/isolane: Install \
                        completions for bash.",
-            see_also: "isolane(1)",
             ..Sections::default()
         },
         _ => Sections::default(),

@@ -1,20 +1,22 @@
 //! Changes of the ports of a running target as a whole: ports come, go, and get other addresses.
 //!
 //! All new addresses are bound before anything changes. An address that a present listener has, or includes, is bound
-//! next to it (`SO_REUSEPORT`), so that two ports can exchange their addresses.
+//! next to it (`SO_REUSEPORT`), so that two ports can exchange their addresses. From then on, the kernel can give new
+//! connections to the new socket, where they wait. If the change is not made, the present port at that address serves them.
 //!
-//! Invariant: until [`BoundPorts::finish`], a drop makes the ports what they were.
+//! Invariant: until [`BoundPorts::finish`], a drop makes the ports what they were, and resets no connection.
 
+use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc;
 
-use isolane_proto::subsystem::ConfigError;
+use isolane_proto::subsystem::{ConfigError, ListenerId};
 use rustix::net::sockopt::set_socket_reuseport;
 
 use crate::apply::TargetControl;
 use crate::control::MESSAGE_TIMEOUT;
 use crate::error::{NamespaceError, PortsError, StartError};
-use crate::listen::{is_dual_stack, overlaps};
+use crate::listen::{BACKLOG, canonical, is_dual_stack, overlaps};
 use crate::port::TargetPort;
 use crate::shared::{Message, Shared};
 
@@ -34,14 +36,16 @@ pub struct BoundPorts {
     target: TargetControl,
     /// Names of the added ports that end again.
     added: Vec<String>,
-    replaced: Vec<(TargetPort, TcpListener)>,
+    /// Ports at whose sockets connections wait: in the end, the replaced ones.
+    opened: VecDeque<(TargetPort, TcpListener)>,
     removed: Vec<String>,
     /// Name and address of each added or replaced port.
     addresses: Vec<(String, SocketAddr)>,
-    _leaving: Leaving,
+    leaving: Leaving,
 }
 
 /// Listeners that close, as copies. Other sockets can have their addresses until this is dropped.
+#[derive(Default)]
 struct Leaving(Vec<TcpListener>);
 
 impl Drop for Leaving {
@@ -67,26 +71,21 @@ impl TargetControl {
         let mut bound = BoundPorts {
             target: self.clone(),
             added: Vec::new(),
-            replaced: Vec::new(),
+            opened: VecDeque::new(),
             removed,
             addresses: Vec::new(),
-            _leaving: Leaving(shared.copy_listeners(&plan.shared)),
+            leaving: Leaving(shared.copy_listeners(&plan.shared)),
         };
-        let sharers = &bound._leaving.0;
-        let open = |port: &TargetPort| {
+        let added_count = added.len();
+        for port in added.into_iter().chain(replaced) {
             let failed = |error: StartError| PortsError::new(port.name.clone(), error);
-            let socket = plan.open(port, sharers).map_err(failed)?;
+            let socket = plan.open(&port, &bound.leaving.0).map_err(failed)?;
             let address = socket.local_addr().map_err(StartError::Begin).map_err(failed)?;
-            Ok((port.name.clone().unwrap_or_default(), address, socket))
-        };
-        let opened = added.iter().chain(&replaced).map(open).collect::<Result<Vec<_>, PortsError>>()?;
-        let mut sockets = Vec::new();
-        for (name, address, socket) in opened {
-            bound.addresses.push((name, address));
-            sockets.push(socket);
+            bound.addresses.push((port.name.clone().unwrap_or_default(), address));
+            bound.opened.push_back((port, socket));
         }
-        bound.replaced = replaced.into_iter().zip(sockets.split_off(added.len())).collect();
-        for (port, socket) in added.into_iter().zip(sockets) {
+        for _ in 0..added_count {
+            let Some((port, socket)) = bound.opened.pop_front() else { break };
             let name = port.name.clone();
             shared.add_port(port, socket).map_err(|error| PortsError::new(name.clone(), error))?;
             bound.added.extend(name);
@@ -108,9 +107,11 @@ impl BoundPorts {
     /// A name does not exist, a replaced port cannot accept, or the target has ended. The other changes are made.
     pub fn finish(mut self) -> Result<(), PortsError> {
         self.added.clear();
+        // All new sockets listen, so no other one needs the addresses.
+        drop(std::mem::take(&mut self.leaving));
         let shared = self.target.shared().map_err(|error| PortsError::new(None, error))?;
-        let replaced = std::mem::take(&mut self.replaced);
-        let mut result = if replaced.is_empty() { Ok(()) } else { shared.replace_ports(replaced) };
+        let replaced = std::mem::take(&mut self.opened);
+        let mut result = if replaced.is_empty() { Ok(()) } else { shared.replace_ports(replaced.into()) };
         for name in &self.removed {
             let removed = self.target.remove_port(name);
             result = result.and(removed.map_err(|error| PortsError::new(Some(name.clone()), error)));
@@ -125,6 +126,9 @@ impl Drop for BoundPorts {
             if let Err(error) = self.target.remove_port(name) {
                 log::error!("port {name}: {error}");
             }
+        }
+        if let Ok(shared) = self.target.shared() {
+            self.opened.iter().for_each(|(_, socket)| shared.serve_waiting(socket));
         }
     }
 }
@@ -198,7 +202,8 @@ impl Shared {
                 }
                 Ok((old, control.replace_listeners(listeners)?))
             })
-            .map_err(failed)?;
+            .map_err(failed)
+            .inspect_err(|_| replaced.iter().for_each(|(_, socket)| self.serve_waiting(socket)))?;
         let mut result = Ok(());
         for ((port, socket), id) in replaced.into_iter().zip(new) {
             let listening = self.listen(id, socket, port.listen.options);
@@ -206,5 +211,35 @@ impl Shared {
         }
         old.into_iter().for_each(|id| self.close_listener(id));
         result
+    }
+
+    /// Serves the connections that wait at a socket that is not used. They are at the present port that has their address;
+    /// where there is none, their Connect is refused.
+    fn serve_waiting(&self, socket: &TcpListener) {
+        if let Err(error) = socket.set_nonblocking(true) {
+            return log::error!("cannot accept the connections of a port that does not change: {error}");
+        }
+        for _ in 0..BACKLOG {
+            let Ok((socket, peer)) = socket.accept() else { break };
+            let listener =
+                socket.local_addr().map_or(ListenerId::NONE, |at| self.find_port_at(canonical(at)));
+            self.post(0, Message::Accepted { socket, peer, listener });
+        }
+    }
+
+    /// Returns the listener that accepts connections to this address.
+    fn find_port_at(&self, address: SocketAddr) -> ListenerId {
+        self.control(|port| {
+            let mut found = ListenerId::NONE;
+            for (id, listener) in port.listeners() {
+                if listener.address == address {
+                    return id;
+                }
+                if overlaps(listener.address, address) {
+                    found = id;
+                }
+            }
+            found
+        })
     }
 }

@@ -428,3 +428,38 @@ fn connection_ends_during_its_exponentiation() {
     drop(target);
     admin.expect_end();
 }
+
+#[test]
+fn documentation_has_each_refusal() {
+    let text = include_str!("../../../docs/AUTH.md");
+    let table: Vec<&str> = text.lines().filter(|line| line.starts_with('|')).collect();
+    let of_exchange = [
+        Refusal::WrongResponse,
+        Refusal::NoChallenge,
+        Refusal::NoControllerKey,
+        Refusal::NoControllerResponse,
+        Refusal::ReflectedChallenge,
+        Refusal::Protocol,
+        Refusal::Concatenation,
+        Refusal::Hash,
+        Refusal::DhGroup,
+        Refusal::Payload("length"),
+        Refusal::Message,
+        Refusal::PeerUnknown,
+    ];
+    let of_exchange = of_exchange.map(|refusal| refusal.to_string());
+    let of_codes =
+        AuthFailure::ALL.iter().map(|code| HostErrorKind::Refused(Refusal::Peer(*code)).to_string());
+    let of_target = [
+        "it did not authenticate in time",
+        "it must authenticate, and this target has no key of it",
+        "too many hosts authenticate at the same time",
+        "too many connections of its address have not authenticated",
+        "raise limits.associations of the host",
+    ];
+    for refusal in of_exchange.into_iter().chain(of_codes).chain(of_target.map(str::to_owned)) {
+        // Names and values follow.
+        let start = refusal.split([':', ',']).next().unwrap();
+        assert!(table.iter().any(|row| row.contains(start)), "{refusal}");
+    }
+}

@@ -221,6 +221,33 @@ fn commands_that_wait_for_too_long_are_answered() {
 }
 
 #[test]
+fn write_whose_queue_waits_for_too_long_is_answered() {
+    let (stuck, relief) = Stuck::new();
+    let mut config = serving(vec![(1, stuck.clone())]);
+    (config.stall_after, config.answer_within) = (Duration::from_secs(3600), Duration::from_millis(100));
+    let (target, address) = start(TargetConfig { limits: of_target(), max_pool_pages: POOL_PAGES, ..config });
+    let admin = MockHost::admin(address);
+    let mut holders: Vec<_> = (1..=MAX as u16).map(|qid| admin.io_queue(qid, 31)).collect();
+    for holder in &mut holders {
+        holder.send(long_write(0), &[]);
+        assert!(matches!(holder.answer().pdu, ControllerPdu::R2t(_)));
+    }
+    let mut queue = admin.io_queue(9, 31);
+    // The first one is in the memory guaranteed to its queue, and stays at the volume.
+    let mut cids = [4096, 4097].map(|lba| queue.send(in_capsule(write_entry(lba, 1), &[1; 512]), &[1; 512]));
+    for _ in 0..2 {
+        let ControllerPdu::CapsuleResp(response) = queue.answer().pdu else { panic!("no response") };
+        assert!(response.entry.status.is(Status::NAMESPACE_NOT_READY));
+        assert!(cids.contains(&response.entry.cid), "{cids:?}");
+        cids = cids.map(|cid| if cid == response.entry.cid { u16::MAX } else { cid });
+    }
+    // The queue is read again.
+    assert!(queue.fetch(read_entry(0, 1), 512).0.status.is(Status::NAMESPACE_NOT_READY));
+    relief.release();
+    drop((holders, queue, admin, target, stuck));
+}
+
+#[test]
 fn stalled_namespace_leaves_memory_for_others_of_its_host() {
     let (stuck, relief) = Stuck::new();
     let mut config = serving(vec![(1, stuck.clone()), (2, volume("mem:64M"))]);

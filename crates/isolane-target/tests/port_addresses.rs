@@ -156,6 +156,31 @@ fn failed_change_of_ports_changes_nothing() {
 }
 
 #[test]
+fn refused_change_serves_the_connections_of_its_sockets() {
+    let (target, at) = start_at(["127.0.0.1:0", "127.0.0.1:0"]);
+    let control = target.control();
+    for _ in 0..5 {
+        let replaced = vec![port("left", at[1]), port("right", "127.0.0.1:0")];
+        let bound = control.bind_ports(PortChanges { replaced, ..PortChanges::default() }).unwrap();
+        let new = bound.addresses()[1].1;
+        // These are at the sockets of both ports.
+        let known: Vec<_> = (0..10).map(|_| MockHost::dial(at[1])).collect();
+        let unknown: Vec<_> = (0..10).map(|_| MockHost::dial(new)).collect();
+        drop(bound);
+        for mut host in known {
+            host.initialize(IcReq::default());
+            assert!(host.connect(0, 0xffff, NQN, HOST, 31).status.is_success());
+        }
+        for mut host in unknown {
+            host.initialize(IcReq::default());
+            assert!(!host.connect(0, 0xffff, NQN, HOST, 31).status.is_success());
+            host.expect_end();
+        }
+        assert!(TcpStream::connect(new).is_err());
+    }
+}
+
+#[test]
 fn command_at_a_volume_completes_before_its_port_moves() {
     let mut config = config(&[]);
     config.listen = vec![port("left", "127.0.0.1:0")];

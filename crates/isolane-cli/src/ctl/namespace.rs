@@ -8,7 +8,7 @@ use isolane_rbd::Rbd;
 use serde_json::{Value, json};
 
 use super::Running;
-use super::object::{change, parse_key, to_map};
+use super::object::{Options, change, parse_key, to_map};
 use crate::completions::names;
 use crate::failure::Failure;
 use crate::output;
@@ -24,8 +24,8 @@ pub struct Args {
     /// Subsystem of the namespace (default: the only one)
     #[arg(long, global = true, value_name = "NQN", add = ArgValueCandidates::new(names::subsystems))]
     subsystem: Option<String>,
-    /// With add, remove, replace, and resize: leave the configuration file as it is until the target ends, or the file is
-    /// applied
+    /// With add, remove, replace, set, and resize: leave the configuration file as it is until the target ends, or the file
+    /// is applied (the others always do)
     #[arg(long, global = true)]
     runtime: bool,
     #[command(subcommand)]
@@ -46,7 +46,7 @@ enum Action {
     },
     /// End a namespace, and close its volume
     ///
-    /// Commands that have started complete, and those held by qos or a fault are given back to their hosts. Then the volume
+    /// Commands that have started complete, and those that wait are given back to their hosts. Then the volume
     /// is flushed and closed. Later commands fail, and hosts remove their disk: unmount it first. Waits up to 10 s until the volume is closed.
     Remove {
         /// Namespace ID
@@ -55,9 +55,8 @@ enum Action {
     },
     /// Serve another volume under the same ID
     ///
-    /// Commands that have started complete at the volume before, which is then closed; hosts repeat those held by qos or a
-    /// fault. Hosts keep their disk only if the
-    /// volume has the same identity (uuid=), and should have the same data.
+    /// Commands that have started complete at the volume before, which is then closed; hosts repeat those that wait, as for
+    /// memory, qos, or a fault. Hosts keep their disk only if the volume has the same identity (uuid=), and should have the same data.
     Replace {
         /// Namespace ID
         #[arg(add = ArgValueCandidates::new(names::namespaces))]
@@ -69,7 +68,7 @@ enum Action {
         #[arg(long)]
         shrink: bool,
     },
-    /// Set keys of a namespace in the configuration file
+    /// Set keys of a namespace
     Set {
         /// Namespace ID
         #[arg(add = ArgValueCandidates::new(names::namespaces))]
@@ -178,7 +177,7 @@ pub fn run(args: &Args, target: &Running) -> Result<(), Failure> {
             let edit = json!({
                 "kind": "namespace", "name": name, "nsid": nsid, "action": "set", "keys": to_map(keys)
             });
-            return change(target, edit, false);
+            return change(target, edit, Options { runtime: args.runtime, ..Options::default() });
         }
         Action::Offline { nsid } => {
             let closed = target.execute("POST", &path(nsid, "/offline"), &Value::Null)?;

@@ -13,11 +13,21 @@ use crate::output;
 #[derive(Debug, clap::Args)]
 #[command(disable_help_subcommand = true)]
 pub struct Args {
-    /// Check and print the changes, and make none
-    #[arg(long, global = true)]
-    dry_run: bool,
+    #[command(flatten)]
+    options: Options,
     #[command(subcommand)]
     action: Action,
+}
+
+/// How a change is made.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct Options {
+    /// Check and print the changes, and make none
+    #[arg(long, global = true)]
+    pub dry_run: bool,
+    /// Change only the target, and leave the configuration file as it is until the target ends, or the file is applied
+    #[arg(long, global = true)]
+    pub runtime: bool,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -55,12 +65,12 @@ pub fn run(kind: &str, args: &Args, target: &Running) -> Result<(), Failure> {
         Action::Set { name, keys } => ("set", name, &keys[..]),
     };
     let edit = json!({ "kind": kind, "name": name, "action": action, "keys": to_map(keys) });
-    change(target, edit, args.dry_run)
+    change(target, edit, args.options)
 }
 
-/// Makes one edit of the file, and prints the changes.
-pub fn change(target: &Running, edit: Value, dry_run: bool) -> Result<(), Failure> {
-    let body = json!({ "edits": [edit], "dry_run": dry_run });
+/// Makes one edit of the file and the target, and prints the changes.
+pub fn change(target: &Running, edit: Value, Options { dry_run, runtime }: Options) -> Result<(), Failure> {
+    let body = json!({ "edits": [edit], "dry_run": dry_run, "runtime": runtime });
     let applied = target.execute("POST", "/v1/config/edit", &body)?;
     output::write_stdout(printable(&show_applied(&applied)).as_bytes())
 }

@@ -3,16 +3,15 @@
 use serde_json::json;
 
 use super::Running;
-use super::object::{change, parse_key, to_map};
+use super::object::{Options, change, parse_key, to_map};
 use crate::failure::Failure;
 
 /// Change keys of the target itself in the configuration file and the target
 #[derive(Debug, clap::Args)]
 #[command(disable_help_subcommand = true)]
 pub struct Args {
-    /// Check and print the changes, and make none
-    #[arg(long, global = true)]
-    dry_run: bool,
+    #[command(flatten)]
+    options: Options,
     #[command(subcommand)]
     action: Action,
 }
@@ -30,5 +29,5 @@ enum Action {
 /// Runs the subcommand.
 pub fn run(args: &Args, target: &Running) -> Result<(), Failure> {
     let Action::Set { keys } = &args.action;
-    change(target, json!({ "kind": "server", "action": "set", "keys": to_map(keys) }), args.dry_run)
+    change(target, json!({ "kind": "server", "action": "set", "keys": to_map(keys) }), args.options)
 }

@@ -35,6 +35,8 @@ pub struct Mode {
     pub dry_run: bool,
     /// Namespaces can become smaller.
     pub shrink: bool,
+    /// The file stays as it is.
+    pub runtime: bool,
 }
 
 /// Changes that were made.
@@ -65,7 +67,7 @@ impl Operator {
         let applied = match (request.method.as_str(), verb) {
             ("POST", "apply") => read(request).and_then(|Apply { text, dry_run, shrink }| {
                 let file = self.file()?;
-                self.apply_file(file, &mut file.lock(), &text, Mode { dry_run, shrink })
+                self.apply_file(file, &mut file.lock(), &text, Mode { dry_run, shrink, runtime: false })
             }),
             ("POST", "edit") => read(request).and_then(|edits| self.edit_objects(&edits)),
             _ => return None,
@@ -135,7 +137,7 @@ impl Operator {
         }
         let keys = ConfiguredKeys::read(&new).map_err(|error| unusable("unusable key", &error))?;
         // Volumes that grow stay so, also if the file cannot be written after that.
-        let prepared = file.prepare(current, text);
+        let prepared = if mode.runtime { Ok(None) } else { file.prepare(current, text) };
         let prepared = prepared.map_err(|error| Reply::problem(409, "file not written", error))?;
         let opened = |nqn: &Nqn, nsid| Some(self.find(nqn.as_str())?.specs().get(&nsid)?.spec.clone());
         let differences = Differences::new(&current.running, &new, opened);
@@ -151,7 +153,9 @@ impl Operator {
         }
         let commit = || {
             file.state.as_ref().map_or(Ok(()), |state| state.add_namespaces(&new))?;
-            file.write(current, text, prepared)?;
+            if !mode.runtime {
+                file.write(current, text, prepared)?;
+            }
             file.keys.add(&keys);
             Ok::<(), Failure>(())
         };
@@ -174,6 +178,7 @@ impl Operator {
         warn_of_gaps(&new);
         plan.iter().for_each(log_change);
         current.adopt(text, new);
+        current.is_changed_at_runtime |= mode.runtime;
         Ok(Applied { changes: plan, opened, closed: changed.closing.wait(CLOSE_TIMEOUT), failed })
     }
 

@@ -33,6 +33,9 @@ impl Conditions {
 
     /// Checks the size of memory volumes beside those that are open, without those that they replace.
     ///
+    /// The caller must hold the lock of all changes from here until it has added the volumes: that of the file, or that of
+    /// the only subsystem of a target without a file. Otherwise, changes that both pass could exceed the memory together.
+    ///
     /// # Errors
     /// Those of [`memory::check`].
     pub fn check_memory(

@@ -3,7 +3,8 @@
 use std::collections::btree_map::Entry;
 
 use isolane_config::{
-    Edit, EditError, Name, Namespace, Nsid, ObjectId, SubsystemNqn, Toml, Volume, edit, parse_value,
+    Config, Edit, EditError, Effect, Name, Namespace, Nsid, ObjectId, SubsystemNqn, Toml, Volume, diff, edit,
+    parse_value,
 };
 use isolane_inspect::program::{Reply, Request};
 use isolane_target::NamespaceError;
@@ -17,6 +18,7 @@ use super::operator::bodies::{
 };
 use super::operator::{Operator, SubsystemOperator, invalid, read, read_options, refused, requested_nsid};
 use super::state::State;
+use crate::failure::Failure;
 use crate::volume;
 
 impl ObjectEdit {
@@ -87,12 +89,12 @@ fn parse_nsid(nsid: u32) -> Result<Nsid, Reply> {
 impl Operator {
     pub(super) fn edit_objects(&self, edits: &Edits) -> Result<Applied, Reply> {
         let file = self.file()?;
-        let mode = Mode { dry_run: edits.dry_run, shrink: edits.shrink };
+        let mode = Mode { dry_run: edits.dry_run, shrink: edits.shrink, runtime: edits.runtime };
         let edits = edits.edits.iter().map(ObjectEdit::edits).collect::<Result<Vec<_>, _>>()?.concat();
         self.edit(file, &mut file.lock(), &edits, mode)
     }
 
-    /// Makes edits of the file and of the target. What was changed at runtime stays.
+    /// Makes edits of the file and of the target, or of the target only. What was changed at runtime stays.
     fn edit(
         &self,
         file: &LiveConfig,
@@ -100,9 +102,6 @@ impl Operator {
         edits: &[(ObjectId, Edit)],
         mode: Mode,
     ) -> Result<Applied, Reply> {
-        let before = file
-            .text_for_edit(current)
-            .map_err(|error| Reply::problem(409, "file has other changes", error))?;
         let path = file.path().display().to_string();
         let edited = |text: &str, name: &str| {
             edit(text, edits, name, &self.kinds).map_err(|error| match error {
@@ -111,13 +110,21 @@ impl Operator {
                 EditError::Invalid(_) => Reply::problem(422, "invalid configuration", error),
             })
         };
+        let edit_running = || edited(&current.running.to_toml(), "the target with changes of --runtime");
+        let invalid = |error: Failure| Reply::problem(422, "invalid configuration", error);
+        if mode.runtime {
+            let (_, running) = edit_running()?;
+            file.check(&running).map_err(invalid)?;
+            reject_later(current, &running)?;
+            let text = current.text.clone();
+            return self.apply(file, current, (&text, running), mode);
+        }
+        let before = file
+            .text_for_edit(current)
+            .map_err(|error| Reply::problem(409, "file has other changes", error))?;
         let (text, config) = edited(&before, &path)?;
-        file.check(&config).map_err(|error| Reply::problem(422, "invalid configuration", error))?;
-        let running = if current.is_changed_at_runtime {
-            edited(&current.running.to_toml(), "the target with changes of --runtime")?.1
-        } else {
-            config
-        };
+        file.check(&config).map_err(invalid)?;
+        let running = if current.is_changed_at_runtime { edit_running()?.1 } else { config };
         self.apply(file, current, (&text, running), mode)
     }
 
@@ -197,7 +204,7 @@ impl Operator {
             }
             Some(text) => Edit::Set("volume".to_owned(), text.into()),
         };
-        let applied = self.edit(file, &mut current, &[(object, edit)], Mode { dry_run: false, shrink })?;
+        let applied = self.edit(file, &mut current, &[(object, edit)], Mode { shrink, ..Mode::default() })?;
         Ok(Some(match verb {
             Verb::Add => reply(201, &Opened { nsid, volume: applied.opened.concat() }),
             Verb::Remove | Verb::Replace => reply(200, &Closed { nsid, closed: applied.closed }),
@@ -242,7 +249,7 @@ impl Operator {
             && let Some(text) = text_of(bytes)
             && !change.is_runtime
         {
-            self.edit(file, current, &set(&text), Mode { dry_run: false, shrink })?;
+            self.edit(file, current, &set(&text), Mode { shrink, ..Mode::default() })?;
             return Ok(reply(200, &Resized { nsid, bytes }));
         }
         let resized = change.operator.execute(&change.request, change.path);
@@ -250,12 +257,23 @@ impl Operator {
         let Some(text) = resized.body["bytes"].as_u64().and_then(text_of) else { return Ok(resized) };
         let model = self.parse_volume(&text)?;
         if !change.is_runtime {
-            self.edit(file, current, &set(&text), Mode { dry_run: false, shrink })?;
+            self.edit(file, current, &set(&text), Mode { shrink, ..Mode::default() })?;
         }
         current.set_volume(id, Some(model));
         current.is_changed_at_runtime |= change.is_runtime;
         Ok(resized)
     }
+}
+
+/// Rejects a change of the target alone that waits for a restart, because that ends the change.
+fn reject_later(current: &Current, running: &Config) -> Result<(), Reply> {
+    let later = diff(&current.running, running).into_iter().find(|change| change.effect == Effect::Restart);
+    later.map_or(Ok(()), |change| {
+        let detail = format!(
+            "{change}: this waits for a restart, which ends changes with --runtime; leave out --runtime"
+        );
+        Err(Reply::problem(409, "not possible", detail))
+    })
 }
 
 /// A request for a namespace of a subsystem with a file.

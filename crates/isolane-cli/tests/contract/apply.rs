@@ -379,6 +379,74 @@ fn ports_come_and_go() {
 }
 
 #[test]
+fn runtime_changes_leave_the_file() {
+    let target = start();
+    let file = target.file();
+    let qos = || target.status()["namespaces"][0]["qos"]["iops"].as_u64();
+    let changed = target.ctl(&["namespace", "set", "1", "qos={iops=500}", "--runtime"]);
+    assert!(changed.starts_with("live (1 change):"), "{changed}");
+    assert_eq!(qos(), Some(500));
+    target.ctl(&["namespace", "set", "1", "volume=mem:2M", "--runtime"]);
+    assert_eq!(target.namespaces(), [namespace(A, 1, 2)]);
+    target.ctl(&["host", "add", "db1", &format!("nqn={HOST}"), "--runtime"]);
+    target.ctl(&["port", "add", "right", "listen=127.0.0.1:0", "--runtime"]);
+    target.ctl(&["subsystem", "set", A, "ports=right", "hosts=db1", "--runtime"]);
+    target.ctl(&["server", "set", "stall-after=5s", "--runtime"]);
+    fail(&["info", &target.uri(A), "--host-nqn", HOST]);
+    let right = format!("nvme+tcp://{}/{A}", target.address_of("right"));
+    succeed(&["info", &right, "--host-nqn", HOST]);
+    let refused = target.refused(&["subsystem", "set", A, "serial=S2", "--runtime"]);
+    assert!(refused.contains("serial") && refused.contains("leave out --runtime"), "{refused}");
+    assert_eq!(target.file(), file);
+    target.upgrade();
+    assert_eq!((qos(), target.namespaces()), (Some(500), vec![namespace(A, 1, 2)]));
+    succeed(&["info", &right, "--host-nqn", HOST]);
+    // Also if the file has changes that are not applied, or cannot be read.
+    target.write("[server");
+    target.ctl(&["namespace", "set", "1", "qos=", "--runtime"]);
+    assert_eq!((qos(), target.file()), (None, "[server".into()));
+    target.write(&file);
+    target.apply(&["--shrink"]);
+    assert_eq!(target.namespaces(), [namespace(A, 1, 1)]);
+    succeed(&["info", &target.uri(A)]);
+    assert!(target.server.stop());
+}
+
+/// Together, they exceed the memory of this machine.
+#[test]
+fn one_of_two_large_volumes_is_added() {
+    let target = start();
+    target.ctl(&["subsystem", "add", B, "ports=local", "hosts=any"]);
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+    let total = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim_end_matches("kB").trim().parse::<u64>().unwrap()
+    };
+    let volume = format!("mem:{}M", (total("MemTotal:") + total("SwapTotal:")) / 1024 * 3 / 5);
+    for options in [&[][..], &["--runtime"]] {
+        // The ID, unless the volume is refused.
+        let add = |subsystem: &str| {
+            let arguments =
+                [&["ctl", "namespace", "add", &volume, "--subsystem", subsystem], options].concat();
+            let output = crate::program().args(target.arguments(&arguments)).output().unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            text.strip_prefix("namespace ").map(|text| text.split(':').next().unwrap().to_owned())
+        };
+        let add = &add;
+        let added = thread::scope(|scope| {
+            [A, B].map(|subsystem| scope.spawn(move || add(subsystem))).map(|thread| thread.join().unwrap())
+        });
+        // A control group can have less memory than the machine.
+        assert!(added.iter().flatten().count() <= 1, "{added:?}");
+        for (subsystem, nsid) in [A, B].into_iter().zip(added) {
+            let Some(nsid) = nsid else { continue };
+            target.ctl(&[&["namespace", "remove", &nsid, "--subsystem", subsystem], options].concat());
+        }
+    }
+    assert!(target.server.stop());
+}
+
+#[test]
 fn port_changes_its_address() {
     let target = start();
     let listen = |address: &str| format!("listen={address}");

@@ -14,6 +14,9 @@ use super::config::{ConfigError, Listener, SubsystemConfig};
 pub struct ListenerId(u32);
 
 impl ListenerId {
+    /// Of no listener, so that every Connect is refused.
+    pub const NONE: ListenerId = ListenerId(u32::MAX);
+
     /// The listener at this index of [`PortConfig::listeners`](super::PortConfig::listeners).
     pub fn at(index: usize) -> ListenerId {
         ListenerId(index as u32)

@@ -81,8 +81,16 @@ impl Acceptor {
 }
 
 impl Driver {
-    /// Places an accepted connection on a core.
+    /// Places a connection that this core has accepted.
     pub(super) fn handle_accepted(&mut self, listener: usize, socket: TcpStream, peer: SocketAddr) {
+        let listeners = self.acceptor.iter().flat_map(|acceptor| &acceptor.listeners);
+        // It can have been closed after it had accepted the connection.
+        let id = listeners.into_iter().find(|it| it.index == listener).map_or(ListenerId::NONE, |it| it.id);
+        self.place(id, socket, peer);
+    }
+
+    /// Places an accepted connection on a core.
+    pub(super) fn place(&mut self, listener: ListenerId, socket: TcpStream, peer: SocketAddr) {
         let peer = canonical(peer);
         let (Some(acceptor), shared) = (&mut self.acceptor, &self.core.shared) else { return };
         // A newcomer mostly displaces another one, but displaced connections may close late.
@@ -90,15 +98,13 @@ impl Driver {
             reset(&socket);
             return shared.log_refusal(&self.core.counters, peer, "too many connections are open");
         }
-        let mut listeners = acceptor.listeners.iter();
-        // Otherwise it was closed after it had accepted the connection.
-        let Some(Accepting { id, options, .. }) = listeners.find(|it| it.index == listener) else { return };
-        let listener = *id;
-        if let Err(error) = options.apply(&socket) {
-            return log::limited!(Warn, "{peer}: cannot serve the connection: {error}");
-        }
-        if is_local_peer(&socket, peer) {
-            options.tune_for_loopback(&socket, LOCAL_SEND_BUFFER_BYTES);
+        if let Some(Accepting { options, .. }) = acceptor.listeners.iter().find(|it| it.id == listener) {
+            if let Err(error) = options.apply(&socket) {
+                return log::limited!(Warn, "{peer}: cannot serve the connection: {error}");
+            }
+            if is_local_peer(&socket, peer) {
+                options.tune_for_loopback(&socket, LOCAL_SEND_BUFFER_BYTES);
+            }
         }
         let core = acceptor.place(shared, &socket, peer);
         if core == self.core.index {

@@ -1,19 +1,23 @@
-//! Commands that were held before they started, and continue: behind orphans, a fault, a fence, or a limit.
+//! Commands that wait before they start: for memory, for their blocks, behind orphans, a fault, or a fence, or for a limit.
 //!
-//! Their namespace can have lost its volume in the meantime. The volume before must get no change then, because its hosts
-//! would find the change nowhere; they repeat the command, which finds the present volume. It can also have become read-only.
+//! Their namespace can lose its volume in the meantime. The volume before must get no change then, because its hosts
+//! would find the change nowhere; they repeat the command, which finds the present volume. It can also become read-only.
+//!
+//! Invariant: once a core has a table, none of its commands waits for a volume that the table has replaced, unless that
+//! volume has started it, or its data was requested and has not arrived.
 
 use isolane_volume::VolumeError;
 
+use super::fair_share::extract_over_share;
 use super::{Core, Driver};
-use crate::lane::Lane;
+use crate::lane::{Lane, Stalled};
 use crate::work::Waiting;
 
 impl Core {
     /// Continues a command that has not started.
     pub(super) fn continue_held(&mut self, lane: &mut Lane, waiting: Waiting) {
         if self.is_removed(waiting.position()) {
-            return self.give_back(lane, waiting);
+            return self.give_back(lane, waiting, false);
         }
         match waiting {
             Waiting::Start { job, request, .. } if job.is_change() && self.is_read_only(job.position) => {
@@ -36,10 +40,18 @@ impl Core {
     }
 
     /// Answers a command that has not started, so that its host repeats it. Its volume is not to blame.
-    pub(super) fn give_back(&mut self, lane: &mut Lane, waiting: Waiting) {
+    pub(super) fn give_back(&mut self, lane: &mut Lane, waiting: Waiting, has_reserved: bool) {
         let position = waiting.position();
         let answered = self.volumes[position].answered;
-        self.cancel(lane, waiting, false);
+        self.cancel(lane, waiting, has_reserved);
+        self.volumes[position].answered = answered;
+    }
+
+    /// The same for a command whose in-capsule data has no memory. Its data is skipped.
+    pub(super) fn give_back_stalled(&mut self, lane: &mut Lane, stalled: Stalled) {
+        let position = stalled.position;
+        let answered = self.volumes[position].answered;
+        self.skip_in_capsule(lane, stalled);
         self.volumes[position].answered = answered;
     }
 }
@@ -49,6 +61,30 @@ impl Driver {
     pub(super) fn continue_held(&mut self, waiting: Waiting) {
         let Some(lane) = self.lanes.get_mut(waiting.lane()) else { unreachable!("{LANE_REMOVED_EARLY}") };
         self.core.continue_held(lane, waiting);
+    }
+
+    /// Gives back all waiting commands whose namespaces have other volumes now, or none. Called with each new table.
+    pub(super) fn give_back_replaced(&mut self) {
+        let core = &mut self.core;
+        let mut waiting = std::mem::take(&mut core.waiting);
+        let is_replaced = |waiting: &Waiting| !waiting.is_started() && core.is_removed(waiting.position());
+        let over_limit = waiting.over_limit.extract(is_replaced);
+        let others = waiting.extract(|waiting, _| is_replaced(waiting));
+        core.waiting = waiting;
+        let over_limit = over_limit.into_iter().map(|waiting| (waiting, false));
+        for (waiting, has_reserved) in others.end_waits(&mut core.memory).chain(over_limit) {
+            let Some(lane) = self.lanes.get_mut(waiting.lane()) else { unreachable!("{LANE_REMOVED_EARLY}") };
+            core.give_back(lane, waiting, has_reserved);
+        }
+        for lane in self.lanes.values_mut() {
+            if lane.is_limited() {
+                let over_share = extract_over_share(lane, |waiting| core.is_removed(waiting.position()));
+                over_share.into_iter().for_each(|waiting| core.give_back(lane, waiting, false));
+            }
+            if let Some(stalled) = lane.stalled.take_if(|stalled| core.is_removed(stalled.position)) {
+                core.give_back_stalled(lane, stalled);
+            }
+        }
     }
 }
 

@@ -21,6 +21,7 @@ impl Driver {
     pub(super) fn handle_message(&mut self, message: Message) {
         match message {
             Message::Adopt { socket, peer, listener } => self.adopt(socket, peer, listener),
+            Message::Accepted { socket, peer, listener } => self.place(listener, socket, peer),
             Message::Close { lane, reason } => self.with_lane(lane, |core, lane| core.close(lane, reason)),
             Message::Retire { lane, reason } => self.retire(lane, reason),
             Message::Listen(listener) => self.listen(*listener),

@@ -1,7 +1,8 @@
 //! Limits of memory on one core: which commands take a part, and what remains of it after a turn.
 //!
 //! A command that needs memory waits in the queue of its lane, as for a share of the pool, so the data of a write is
-//! requested later. In-capsule data can use the memory that is guaranteed to its lane.
+//! requested later. In-capsule data can use the memory that is guaranteed to its lane; otherwise the lane is not read. A
+//! command that waits for too long is answered, so that its host repeats it.
 //!
 //! Invariant: after a turn, each queue with limits has counted what its commands hold.
 
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 use super::fair_share::{extract_over_share, held_bytes};
 use super::{Core, Driver};
-use crate::lane::Lane;
+use crate::lane::{Lane, Stalled};
 use crate::limits::LimitReached;
 use crate::memory_limits::MemoryLimits;
 use crate::work::Job;
@@ -64,8 +65,14 @@ impl Core {
 
     fn answer_over_memory_of(&mut self, lane: &mut Lane) {
         let late = extract_over_share(lane, |waiting| self.is_over_limit_late(waiting));
-        let count = late.len();
-        late.into_iter().for_each(|waiting| self.give_back(lane, waiting));
+        let mut count = late.len();
+        late.into_iter().for_each(|waiting| self.give_back(lane, waiting, false));
+        let is_late =
+            |stalled: &mut Stalled| self.age(stalled.since, &stalled.timeline) >= self.times.answer_within;
+        if let Some(stalled) = lane.stalled.take_if(is_late) {
+            self.give_back_stalled(lane, stalled);
+            count += 1;
+        }
         if count > 0 {
             let (peer, within) = (lane.peer(), self.times.answer_within);
             log::limited!(
@@ -114,7 +121,8 @@ impl Driver {
             return;
         }
         let core = &mut self.core;
-        let limited = self.lanes.values_mut().filter(|lane| lane.memory.is_some() && lane.is_limited());
+        let waits = |lane: &&mut Lane| lane.is_limited() || lane.stalled.is_some();
+        let limited = self.lanes.values_mut().filter(|lane| lane.memory.is_some()).filter(waits);
         limited.for_each(|lane| core.answer_over_memory_of(lane));
     }
 

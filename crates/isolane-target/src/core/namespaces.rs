@@ -69,6 +69,7 @@ impl Driver {
     pub(super) fn take_namespaces(&mut self, next: Arc<Namespaces>) {
         self.core.take_namespaces(next);
         self.lanes.values_mut().for_each(|lane| self.core.number_host(lane));
+        self.give_back_replaced();
     }
 
     /// Releases the removed namespaces that this core does not use.

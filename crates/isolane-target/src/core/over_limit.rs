@@ -89,7 +89,7 @@ impl OverLimit {
     }
 
     /// Removes the commands that `is_removed` selects, those of a namespace together.
-    fn extract(&mut self, is_removed: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
+    pub(super) fn extract(&mut self, is_removed: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
         let mut removed = Vec::new();
         for queue in self.namespaces.values_mut().flat_map(|one| &mut one.queues) {
             removed.extend(Waiting::extract_from(queue, &is_removed));
@@ -218,7 +218,7 @@ impl Driver {
         for waiting in late {
             let Some(lane) = self.lanes.get_mut(waiting.lane()) else { unreachable!("{LANE_REMOVED_EARLY}") };
             *answered.entry(waiting.position()).or_default() += usize::from(lane.is_open());
-            core.give_back(lane, waiting);
+            core.give_back(lane, waiting, false);
         }
         answered.into_iter().for_each(|(position, count)| core.log_over_limit(position, count));
     }

@@ -135,7 +135,7 @@ impl Core {
     }
 
     /// Returns the time since the receive of a command, or since its data arrived if the receive was not recorded.
-    fn age(&self, since: Instant, timeline: &Timeline) -> Duration {
+    pub(super) fn age(&self, since: Instant, timeline: &Timeline) -> Duration {
         let received = timeline.received();
         let recorded = if received > 0 { self.observer.now().saturating_sub(received) } else { 0 };
         self.now.saturating_duration_since(since).max(Duration::from_nanos(recorded))
@@ -181,13 +181,18 @@ impl Core {
         }
     }
 
-    /// Answers the command whose in-capsule data has no memory because its namespace is stalled. Its data is skipped.
+    /// Answers the command whose in-capsule data has no memory because its namespace is stalled.
     fn answer_in_capsule(&mut self, lane: &mut Lane) {
         let is_stalled = |stalled: &mut Stalled| self.volumes[stalled.position].slow.is_stalled;
-        if let Some(Stalled { permit, position, since, .. }) = lane.stalled.take_if(is_stalled) {
-            lane.conn.extend_deadline(self.now.saturating_duration_since(since));
-            self.answer(lane, position, permit);
+        if let Some(stalled) = lane.stalled.take_if(is_stalled) {
+            self.skip_in_capsule(lane, stalled);
         }
+    }
+
+    /// Answers a command whose in-capsule data has no memory. Its data is skipped.
+    pub(super) fn skip_in_capsule(&mut self, lane: &mut Lane, stalled: Stalled) {
+        lane.conn.extend_deadline(self.now.saturating_duration_since(stalled.since));
+        self.answer(lane, stalled.position, stalled.permit);
     }
 
     /// Forgets fences that are over, so that commands pay nothing for them.

@@ -126,6 +126,10 @@ pub struct Edits {
     /// Allow smaller namespaces.
     #[serde(default)]
     pub shrink: bool,
+    /// Change only the target: the file stays as it is, and the next application of a file, or the end of the target, ends
+    /// the changes.
+    #[serde(default)]
+    pub runtime: bool,
 }
 
 /// An edit of one object.
