@@ -9,9 +9,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 
 use isolane_memory::MemoryRegion;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use super::completion_queue::WorkCompletion;
+use super::guard::{Guard, Settle};
 use super::handshake::gid;
 use super::manager::Manager;
 use super::progress::{Driven, Progress};
@@ -77,9 +78,7 @@ impl DatagramPort {
         };
         let shared = self.queue_pairs.lock().get(&arrived.segment.message).and_then(Weak::upgrade);
         if let Some(shared) = shared {
-            let mut datagrams = shared.lock();
-            datagrams.handle_arrived(&arrived);
-            shared.deliver_completions(&mut datagrams);
+            Guard::for_driver(&*shared, shared.progress.lock(&shared.datagrams)).handle_arrived(&arrived);
         }
     }
 }
@@ -146,11 +145,7 @@ impl DatagramQueuePair {
 
     /// Moves to [`State::Error`]: all requests complete as flushed.
     pub fn fail(&self) {
-        let mut datagrams = self.shared.lock();
-        datagrams.fail();
-        self.shared.deliver_completions(&mut datagrams);
-        drop(datagrams);
-        self.shared.progress.wake_tasks();
+        self.shared.lock().fail();
     }
 
     /// Moves to [`State::Reset`]: all requests and completions are dropped.
@@ -174,9 +169,6 @@ impl DatagramQueuePair {
             }
             datagrams.handle_sent(request);
         }
-        self.shared.deliver_completions(&mut datagrams);
-        drop(datagrams);
-        self.shared.progress.wake_tasks();
         Ok(())
     }
 
@@ -185,12 +177,7 @@ impl DatagramQueuePair {
     /// # Errors
     /// [`PostError`]; nothing was posted.
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
-        let mut datagrams = self.shared.lock();
-        datagrams.post_receive(request)?;
-        self.shared.deliver_completions(&mut datagrams);
-        drop(datagrams);
-        self.shared.progress.wake_tasks();
-        Ok(())
+        self.shared.lock().post_receive(request)
     }
 }
 
@@ -203,12 +190,15 @@ impl Drop for DatagramQueuePair {
 }
 
 impl SharedDatagrams {
-    fn lock(&self) -> MutexGuard<'_, Datagrams> {
-        self.progress.lock(&self.datagrams)
+    fn lock(&self) -> Guard<'_, SharedDatagrams> {
+        Guard::new(self, self.progress.lock(&self.datagrams), &self.progress)
     }
+}
 
-    /// Moves completions to their queues.
-    fn deliver_completions(&self, datagrams: &mut Datagrams) {
+impl Settle for SharedDatagrams {
+    type State = Datagrams;
+
+    fn settle(&self, datagrams: &mut Datagrams) {
         while let Some((queue, completion)) = datagrams.poll_completion() {
             let completions = match queue {
                 Queue::Send => &self.config.send_queue,

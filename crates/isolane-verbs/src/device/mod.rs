@@ -11,6 +11,7 @@ mod contention;
 mod context;
 mod datagram;
 mod dedicated;
+mod guard;
 mod handshake;
 mod lane;
 mod lane_opener;

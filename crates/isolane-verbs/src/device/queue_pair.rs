@@ -12,6 +12,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::completion_queue::{CompletionQueue, WorkCompletion};
 use super::context::QueuePairContext;
+use super::guard::{Guard, Settle};
 use super::handshake::{ConnectError, LaneAttempt, LocalHello, gid};
 use super::lane::{Lane, MemoryLane};
 use super::lane_opener::{LaneOpener, LaneOwner, Peer};
@@ -111,7 +112,7 @@ impl QueuePair {
 
     /// Returns the state.
     pub fn state(&self) -> State {
-        self.lock().connection.state()
+        self.shared.peek().connection.state()
     }
 
     /// Moves from [`State::Reset`] to [`State::Init`]. The peer's requests have the rights `access`.
@@ -119,14 +120,14 @@ impl QueuePair {
     /// # Errors
     /// [`ModifyError::State`].
     pub fn initialize(&self, access: Access) -> Result<(), ModifyError> {
-        let mut context = self.lock();
+        let mut context = self.shared.lock();
         let is_allowed = context.connection.initialize(access);
         allowed(&context, is_allowed)
     }
 
     /// Changes the rights of the peer's requests.
     pub fn set_access(&self, access: Access) {
-        self.lock().connection.set_access(access);
+        self.shared.peek().connection.set_access(access);
     }
 
     /// Moves from [`State::Init`] to [`State::ReadyToReceive`], and opens a lane to the peer in the background. The
@@ -143,7 +144,7 @@ impl QueuePair {
         let (number, shares) = (self.number(), self.shared.config.shared_receive_queue.is_some());
         let resources = attributes.responder_resources;
         let local_hello = LocalHello::new(number, first_message, resources, shares, self.manager.lanes())?;
-        let mut context = self.lock();
+        let mut context = self.shared.lock();
         let is_allowed = context.connection.start_receiving(attributes);
         allowed(&context, is_allowed)?;
         drop(context);
@@ -169,21 +170,18 @@ impl QueuePair {
         attributes: &SendAttributes,
         lane_timeout: Option<Duration>,
     ) -> Result<(), ModifyError> {
-        let mut context = self.lock();
+        let mut context = self.shared.lock();
         let is_allowed = context.connection.start_sending(attributes);
         allowed(&context, is_allowed)?;
         context.lane_timeout = lane_timeout;
         context.expect_first_message(first_message);
-        self.shared.settle(&mut context);
-        drop(context);
-        self.shared.progress.wake_tasks();
         Ok(())
     }
 
     /// Moves to [`State::Reset`]: the lane ends, and all requests and completions are dropped.
     pub fn reset(&self) {
         self.manager.cancel(self.number());
-        self.shared.end_lanes(&mut self.lock());
+        self.shared.end_lanes();
     }
 
     /// Returns the description of the queue pair for the manager.
@@ -200,7 +198,7 @@ impl QueuePair {
 
     /// Moves from [`State::Reset`] to [`State::ReadyToSend`] without a lane.
     pub(super) fn start(&self) {
-        let mut context = self.lock();
+        let mut context = self.shared.lock();
         let _ = context.connection.initialize(Access::ALL)
             && context.connection.start_receiving(&ReceiveAttributes::default())
             && context.connection.start_sending(&SendAttributes::default());
@@ -218,7 +216,7 @@ impl QueuePair {
     /// # Errors
     /// [`PostError`]; nothing was posted.
     pub fn post_send(&self, request: SendRequest) -> Result<(), PostError> {
-        let mut context = self.lock();
+        let mut context = self.shared.lock();
         context.connection.post_send(request)?;
         let is_only_one = context.connection.outstanding_sends() == 1;
         let is_batch = context.connection.unsent_sends().is_multiple_of(BATCH);
@@ -231,48 +229,35 @@ impl QueuePair {
     /// # Errors
     /// [`PostError`]; nothing was posted.
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
-        let mut context = self.lock();
+        let mut context = self.shared.peek();
         context.connection.post_receive(request)?;
         // The peer can wait for it.
         if context.connection.pending() != Pending::Nothing {
-            self.send(context, false);
+            self.send(self.shared.guard(context), false);
         } else if context.connection.state() == State::Error {
-            self.shared.settle(&mut context);
-            drop(context);
-            self.shared.progress.wake_tasks();
+            drop(self.shared.guard(context));
         }
         Ok(())
     }
 
     /// Sends now if `is_urgent`, or if no thread polls that would send soon; otherwise with the next poll.
-    fn send(&self, mut context: MutexGuard<'_, QueuePairContext>, is_urgent: bool) {
+    fn send(&self, mut context: Guard<'_, SharedQueuePair>, is_urgent: bool) {
         let progress = &self.shared.progress;
         if progress.is_shared() && (is_urgent || progress.sends_at_once()) {
             context.transmit();
         } else if self.shared.mark_pending() {
             progress.add_pending(self.shared.clone());
         }
-        self.shared.settle(&mut context);
-        drop(context);
-        progress.wake_tasks();
     }
 
     /// Returns the next event that belongs to no request.
     pub fn poll_event(&self) -> Option<AsyncEvent> {
-        self.lock().connection.poll_event()
+        self.shared.peek().connection.poll_event()
     }
 
     /// Moves the queue pair to [`State::Error`]: all requests complete as flushed.
     pub fn fail(&self) {
-        let mut context = self.lock();
-        context.connection.fail();
-        self.shared.settle(&mut context);
-        drop(context);
-        self.shared.progress.wake_tasks();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, QueuePairContext> {
-        self.shared.lock()
+        self.shared.lock().connection.fail();
     }
 }
 
@@ -280,7 +265,7 @@ impl Drop for QueuePair {
     fn drop(&mut self) {
         self.manager.cancel(self.number());
         self.shared.progress.remove(self.number());
-        self.shared.end_lanes(&mut self.lock());
+        self.shared.end_lanes();
         self.manager.release(self.number());
     }
 }
@@ -306,12 +291,27 @@ impl QueuePairConfig {
 }
 
 impl SharedQueuePair {
-    fn lock(&self) -> MutexGuard<'_, QueuePairContext> {
+    fn lock(&self) -> Guard<'_, SharedQueuePair> {
+        self.guard(self.peek())
+    }
+
+    fn guard<'a>(&'a self, context: MutexGuard<'a, QueuePairContext>) -> Guard<'a, SharedQueuePair> {
+        Guard::new(self, context, &self.progress)
+    }
+
+    /// Locks for a driver.
+    fn lock_in_turn(&self) -> Guard<'_, SharedQueuePair> {
+        Guard::for_driver(self, self.peek())
+    }
+
+    /// Locks for an access that finishes no request.
+    fn peek(&self) -> MutexGuard<'_, QueuePairContext> {
         self.progress.lock(&self.context)
     }
 
     /// Ends the lanes in order, and drops the completions.
-    fn end_lanes(&self, context: &mut QueuePairContext) {
+    fn end_lanes(&self) {
+        let mut context = self.peek();
         // The peer can have sent requests that this end has not seen.
         context.receive(true);
         context.connection.announce_end();
@@ -321,39 +321,6 @@ impl SharedQueuePair {
         context.connection = self.config.connection();
         self.config.send_queue.forget(self.number);
         self.config.receive_queue.forget(self.number);
-    }
-
-    /// Moves completions to their queues, and events to their receiver. If a queue has overrun, the queue pair fails. A
-    /// failed queue pair ends its lanes. Lanes that have ended are opened again.
-    fn settle(&self, context: &mut QueuePairContext) {
-        while let Some(queue) = context.connection.next_completion() {
-            let completions = match queue {
-                Queue::Send => &self.config.send_queue,
-                Queue::Receive => &self.config.receive_queue,
-            };
-            let next = || context.connection.poll_completion_of(queue);
-            let finished = std::iter::from_fn(next);
-            let queue_pair = self.number;
-            if !completions.extend(finished.map(|completion| WorkCompletion { queue_pair, completion })) {
-                context.connection.fail();
-            }
-        }
-        if let Some(on_event) = &self.config.on_event {
-            while let Some(event) = context.connection.poll_event() {
-                on_event(self.number, event);
-            }
-        }
-        if context.connection.state() == State::Error {
-            context.drop_closed_lanes();
-            if context.connection.pending() == Pending::Nothing {
-                context.shutdown();
-            }
-        }
-        if std::mem::take(&mut context.lacks_lane) {
-            context.missing_lanes().for_each(|lane| self.manager.open_lane(self.number, lane));
-        }
-        self.wait_for_receive(context);
-        self.arm(context);
     }
 
     /// If the connection has refused a request for lack of a shared receive, the next one continues it.
@@ -384,9 +351,46 @@ impl SharedQueuePair {
     }
 }
 
+impl Settle for SharedQueuePair {
+    type State = QueuePairContext;
+
+    /// If a completion queue has overrun, the queue pair fails. A failed queue pair ends its lanes. Lanes that have ended
+    /// are opened again.
+    fn settle(&self, context: &mut QueuePairContext) {
+        while let Some(queue) = context.connection.next_completion() {
+            let completions = match queue {
+                Queue::Send => &self.config.send_queue,
+                Queue::Receive => &self.config.receive_queue,
+            };
+            let next = || context.connection.poll_completion_of(queue);
+            let finished = std::iter::from_fn(next);
+            let queue_pair = self.number;
+            if !completions.extend(finished.map(|completion| WorkCompletion { queue_pair, completion })) {
+                context.connection.fail();
+            }
+        }
+        if let Some(on_event) = &self.config.on_event {
+            while let Some(event) = context.connection.poll_event() {
+                on_event(self.number, event);
+            }
+        }
+        if context.connection.state() == State::Error {
+            context.drop_closed_lanes();
+            if context.connection.pending() == Pending::Nothing {
+                context.shutdown();
+            }
+        }
+        if std::mem::take(&mut context.lacks_lane) {
+            context.missing_lanes().for_each(|lane| self.manager.open_lane(self.number, lane));
+        }
+        self.wait_for_receive(context);
+        self.arm(context);
+    }
+}
+
 impl SharedQueuePair {
     fn open_local(&self, lane: Box<dyn Lane>, parameters: &ConnectionParameters) {
-        let is_open = self.lock().open_local(lane, parameters);
+        let is_open = self.peek().open_local(lane, parameters);
         self.start_using(0, is_open);
     }
 
@@ -401,36 +405,26 @@ impl SharedQueuePair {
         {
             context.lose_lane(index.into(), &error.to_string());
         }
-        self.settle(&mut context);
-        drop(context);
         self.progress.mark_pending(&driven);
-        self.progress.wake_tasks();
     }
 }
 
 impl LaneOwner for SharedQueuePair {
     fn start_lane(&self, lane: u8) -> Option<LaneAttempt> {
-        self.lock().start_lane(lane)
+        self.peek().start_lane(lane)
     }
 
     fn accept_lane(&self, hello: &Hello, parameters: &ConnectionParameters) -> Option<LaneAttempt> {
-        let mut context = self.lock();
-        let attempt = context.accept_lane(hello, parameters);
-        self.settle(&mut context);
-        attempt
+        self.lock().accept_lane(hello, parameters)
     }
 
     fn open_lane(&self, lane: Box<dyn Lane>, hello: &Hello, parameters: &ConnectionParameters) {
-        let is_open = self.lock().open_lane(lane, hello, parameters);
+        let is_open = self.peek().open_lane(lane, hello, parameters);
         self.start_using(hello.lane, is_open);
     }
 
     fn check_deadline(&self) {
-        let mut context = self.lock();
-        context.check();
-        self.settle(&mut context);
-        drop(context);
-        self.progress.wake_tasks();
+        self.lock().check();
     }
 }
 
@@ -440,10 +434,9 @@ impl Driven for SharedQueuePair {
     }
 
     fn revoke(&self, region: &Arc<MemoryRegion>) {
-        let mut context = self.lock();
+        let mut context = self.lock_in_turn();
         context.connection.revoke(region);
         context.drop_closed_lanes();
-        self.settle(&mut context);
     }
 
     fn mark_pending(&self) -> bool {
@@ -453,29 +446,27 @@ impl Driven for SharedQueuePair {
 
     fn send_pending(&self) -> bool {
         self.is_pending.store(false, Ordering::Relaxed);
-        let mut context = self.lock();
+        let mut context = self.lock_in_turn();
         context.awaits_receive = false;
         context.transmit();
-        self.settle(&mut context);
         context.is_unread
     }
 
     fn try_drive(&self) -> bool {
-        let Some(mut context) = self.context.try_lock() else { return false };
+        let Some(context) = self.context.try_lock() else { return false };
+        let mut context = Guard::for_driver(self, context);
         context.receive(false);
         let pending = context.connection.pending();
         if pending == Pending::Data {
             context.transmit();
         }
-        self.settle(&mut context);
         pending == Pending::Acknowledgment || context.is_unread
     }
 
     fn drive(&self) -> bool {
-        let mut context = self.lock();
+        let mut context = self.lock_in_turn();
         context.receive(true);
         context.transmit();
-        self.settle(&mut context);
         context.is_unread
     }
 }
