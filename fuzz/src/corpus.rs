@@ -430,7 +430,7 @@ pub(crate) fn verbs_dialogues() -> Vec<Vec<u8>> {
     let receive = [0];
     let send = [1, 0, 40, 0];
     let transmit = [2, 0, 0xff, 0xff];
-    // Opcode, size, place, flags, credits, index of the receive, round, acknowledged, and unchanged bytes on the first
+    // Opcode, size, place, flags, credits, index of the receive, RNR count, acknowledged, and unchanged bytes on the first
     // lane in pieces of 200.
     let segment = |opcode: u8, size: u8| [7, opcode, size, 8, 0, 2, 2, 0, 0, 0, 1, 1, 0, 200];
     // The first lane ends and opens again; the peer has received nothing.

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::abi;
 use crate::context::check;
 use crate::ffi::{Errno, Result, object, status, values};
-use crate::post::{destination, elements, errno, inline, new_request};
+use crate::post::{destination, errno, inline, new_request, sge_list};
 use crate::queue_pair::{Building, Qp, Request};
 
 /// Returns a queue pair with its functions.
@@ -79,7 +79,7 @@ unsafe fn begin(qp: *mut abi::QpEx, operation: SendOperation) {
             let nowhere = Destination { address: Ipv4Addr::UNSPECIFIED.into(), number: 0, q_key: 0 };
             let destination = (found.kind() == abi::QPT_UD).then_some(nowhere);
             let (id, flags) = ((*qp).wr_id, (*qp).wr_flags);
-            let data = LocalData::Elements(SmallVec::new());
+            let data = LocalData::Sges(SmallVec::new());
             building.requests.push(new_request(found, id, flags, operation, data, destination));
             Ok(())
         });
@@ -204,12 +204,12 @@ unsafe extern "C" fn wr_set_inline_data_list(qp: *mut abi::QpEx, count: usize, l
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut abi::QpEx, lkey: u32, addr: u64, length: u32) {
-    let element = abi::Sge { addr, length, lkey };
+    let sge = abi::Sge { addr, length, lkey };
     // SAFETY: the program holds the lock of this live queue pair since `wr_start`.
-    unsafe { set_data(qp, || Ok(LocalData::Elements(elements(&[element])))) };
+    unsafe { set_data(qp, || Ok(LocalData::Sges(sge_list(&[sge])))) };
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut abi::QpEx, count: usize, list: *const abi::Sge) {
     // SAFETY: the program holds the lock of this live queue pair since `wr_start`, and passes `count` entries.
-    unsafe { set_data(qp, || Ok(LocalData::Elements(elements(values(list, count)?)))) };
+    unsafe { set_data(qp, || Ok(LocalData::Sges(sge_list(values(list, count)?)))) };
 }

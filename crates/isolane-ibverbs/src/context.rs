@@ -153,8 +153,8 @@ fn device_attributes(device: &Device) -> abi::DeviceAttr {
             | abi::DEVICE_SYS_IMAGE_GUID
             | abi::DEVICE_RC_RNR_NAK_GEN
             | abi::DEVICE_N_NOTIFY_CQ,
-        max_sge: MAX_ELEMENTS as c_int,
-        max_sge_rd: MAX_ELEMENTS as c_int,
+        max_sge: MAX_SGE as c_int,
+        max_sge_rd: MAX_SGE as c_int,
         max_cq: 1 << 16,
         max_cqe: MAX_COMPLETIONS as c_int,
         max_mr: 1 << 20,
@@ -166,7 +166,7 @@ fn device_attributes(device: &Device) -> abi::DeviceAttr {
         max_ah: 1 << 16,
         max_srq: 1 << 16,
         max_srq_wr: MAX_REQUESTS as c_int,
-        max_srq_sge: MAX_ELEMENTS as c_int,
+        max_srq_sge: MAX_SGE as c_int,
         max_pkeys: 1,
         local_ca_ack_delay: 15,
         phys_port_cnt: 1,
@@ -340,10 +340,10 @@ pub extern "C" fn ibv_read_ibdev_sysfs_file(_text: *mut c_char, _size: usize) ->
     -1
 }
 
-/// Largest numbers of requests in a queue, of elements of a request, of inline bytes, and of READs and atomic
+/// Largest numbers of requests in a queue, of SGEs of a request, of inline bytes, and of READs and atomic
 /// operations at a time.
 pub(crate) const MAX_REQUESTS: u32 = Limits::MAX_RECEIVES as u32;
-pub(crate) const MAX_ELEMENTS: u32 = 32;
+pub(crate) const MAX_SGE: u32 = 32;
 pub(crate) const MAX_INLINE_BYTES: u32 = 1024;
 pub(crate) const MAX_READS: u8 = 16;
 /// Largest number of completions in a queue.

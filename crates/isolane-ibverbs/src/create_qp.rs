@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use isolane_verbs::{AsyncEvent, Limits, OnEvent, QueuePairConfig, SharedReceives};
+use isolane_verbs::{AsyncEvent, Limits, OnEvent, QueuePairConfig, SharedReceiveQueue};
 use parking_lot::Mutex;
 
 use crate::abi;
 use crate::builder;
 use crate::channel::Unacknowledged;
 use crate::completion_queue;
-use crate::context::{Context, MAX_ELEMENTS, MAX_INLINE_BYTES, MAX_REQUESTS, check};
+use crate::context::{Context, MAX_INLINE_BYTES, MAX_REQUESTS, MAX_SGE, check};
 use crate::ffi::{Errno, Result, into_raw, object, output, pointer};
 use crate::memory::Pd;
 use crate::queue_pair::{Builder, Pair, Qp};
-use crate::shared_receives::Srq;
+use crate::shared_receive_queue::Srq;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut abi::Pd, attributes: *mut abi::QpInitAttr) -> *mut abi::Qp {
@@ -62,11 +62,11 @@ unsafe fn create(pd: *mut abi::Pd, attributes: &mut abi::QpInitAttr) -> Result<*
     }
     let cap = &mut attributes.cap;
     check(cap.max_send_wr <= MAX_REQUESTS && cap.max_recv_wr <= MAX_REQUESTS)?;
-    check(cap.max_send_sge <= MAX_ELEMENTS && cap.max_recv_sge <= MAX_ELEMENTS)?;
+    check(cap.max_send_sge <= MAX_SGE && cap.max_recv_sge <= MAX_SGE)?;
     check(cap.max_inline_data <= MAX_INLINE_BYTES)?;
-    // As on hardware, the space of the elements can have inline data.
-    let element_bytes = cap.max_send_sge.max(1) * size_of::<abi::Sge>() as u32;
-    let inline_bytes = cap.max_inline_data.max(element_bytes);
+    // As on hardware, the space of the SGEs can have inline data.
+    let sge_bytes = cap.max_send_sge.max(1) * size_of::<abi::Sge>() as u32;
+    let inline_bytes = cap.max_inline_data.max(sge_bytes);
     // SAFETY: guaranteed by the caller.
     let (domain, send, receive) = unsafe {
         let send = completion_queue::from_abi(attributes.send_cq.cast())?;
@@ -80,7 +80,7 @@ unsafe fn create(pd: *mut abi::Pd, attributes: &mut abi::QpInitAttr) -> Result<*
     let limits = Limits {
         send_requests: cap.max_send_wr as usize,
         receives: cap.max_recv_wr as usize,
-        elements: cap.max_send_sge.max(cap.max_recv_sge).max(1) as usize,
+        sges: cap.max_send_sge.max(cap.max_recv_sge).max(1) as usize,
         inline_bytes: inline_bytes as usize,
     };
     cap.max_inline_data = inline_bytes;
@@ -88,7 +88,7 @@ unsafe fn create(pd: *mut abi::Pd, attributes: &mut abi::QpInitAttr) -> Result<*
     let config = QueuePairConfig {
         send_queue: Arc::clone(&send.queue),
         receive_queue: Arc::clone(&receive.queue),
-        shared_receives: shared.map(|shared: &Srq| Arc::<SharedReceives>::clone(&shared.receives)),
+        shared_receive_queue: shared.map(|shared: &Srq| Arc::<SharedReceiveQueue>::clone(&shared.receives)),
         limits,
         outlives_peer: true,
         on_event: Some(on_event(context, attributes.srq.cast(), Arc::clone(&this))),

@@ -6,7 +6,7 @@
 //!
 //! * [`abi`]: the binary interface of libibverbs.
 //! * `device`, `open`, `context`: one device per local address.
-//! * `memory`, `completion_queue`, `shared_receives`, `queue_pair`: its objects.
+//! * `memory`, `completion_queue`, `shared_receive_queue`, `queue_pair`: its objects.
 //! * `post`, `builder`: work requests.
 //! * `cm`: librdmacm.
 //!
@@ -33,7 +33,7 @@ mod open;
 mod paths;
 mod post;
 mod queue_pair;
-mod shared_receives;
+mod shared_receive_queue;
 mod strings;
 #[cfg(test)]
 mod tests;

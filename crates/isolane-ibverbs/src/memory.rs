@@ -314,15 +314,14 @@ pub(crate) unsafe extern "C" fn advise_mr(
     pd: *mut abi::Pd,
     _advice: c_int,
     _flags: u32,
-    elements: *mut abi::Sge,
+    sges: *mut abi::Sge,
     count: u32,
 ) -> c_int {
     status(|| {
         // SAFETY: the program passes null or a live domain, and null or `count` entries that no thread changes
         // during the call.
-        let (domain, elements) = unsafe { (object::<_, Pd>(pd)?, values(elements, count as usize)?) };
-        let is_known =
-            |element: &abi::Sge| domain.domain.covers(element.lkey, element.addr, element.length.into());
-        if elements.iter().all(is_known) { Ok(()) } else { Err(Errno(libc::EFAULT)) }
+        let (domain, sges) = unsafe { (object::<_, Pd>(pd)?, values(sges, count as usize)?) };
+        let is_known = |sge: &abi::Sge| domain.domain.covers(sge.lkey, sge.addr, sge.length.into());
+        if sges.iter().all(is_known) { Ok(()) } else { Err(Errno(libc::EFAULT)) }
     })
 }

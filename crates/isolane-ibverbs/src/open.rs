@@ -11,7 +11,7 @@ use crate::channel::{Channel, Unacknowledged};
 use crate::context::{self, Context, Users};
 use crate::device::Device;
 use crate::ffi::{Errno, Result, into_raw, object, output, pointer, report, value, without_signals};
-use crate::{abi, completion_queue, create_cq, create_qp, memory, post, queue_pair, shared_receives};
+use crate::{abi, completion_queue, create_cq, create_qp, memory, post, queue_pair, shared_receive_queue};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::Context {
@@ -127,8 +127,8 @@ fn abi(device: &Device, cmd_fd: c_int, async_fd: c_int) -> abi::VerbsContext {
         placeholder1: 0,
         open_qp: 0,
         create_qp_ex: Some(create_qp::create_qp_ex),
-        get_srq_num: Some(shared_receives::get_srq_num),
-        create_srq_ex: Some(shared_receives::create_srq_ex),
+        get_srq_num: Some(shared_receive_queue::get_srq_num),
+        create_srq_ex: Some(shared_receive_queue::create_srq_ex),
         open_xrcd: 0,
         close_xrcd: 0,
         placeholder3: 0,
@@ -176,7 +176,7 @@ unsafe fn unacknowledged<'a>(event: &abi::AsyncEvent) -> Option<&'a Unacknowledg
     unsafe {
         match event.event_type {
             abi::EVENT_CQ_ERR => completion_queue::async_events(event.element.cq.cast()),
-            abi::EVENT_SRQ_LIMIT_REACHED => shared_receives::async_events(event.element.srq.cast()),
+            abi::EVENT_SRQ_LIMIT_REACHED => shared_receive_queue::async_events(event.element.srq.cast()),
             _ => queue_pair::async_events(event.element.qp.cast()),
         }
     }

@@ -3,8 +3,8 @@
 use std::ffi::{c_int, c_uint};
 
 use isolane_verbs::{
-    DatagramRequest, Destination, Element, Elements, LocalData, PostError, ReceiveRequest, SendOperation,
-    SendRequest,
+    DatagramRequest, Destination, LocalData, PostError, ReceiveRequest, SendOperation, SendRequest, Sge,
+    SgeList,
 };
 
 use crate::abi;
@@ -12,7 +12,7 @@ use crate::address::Ah;
 use crate::context::check;
 use crate::ffi::{Errno, Result, object, status, values};
 use crate::queue_pair::{Pair, Qp, Request};
-use crate::shared_receives::Srq;
+use crate::shared_receive_queue::Srq;
 
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut abi::Qp,
@@ -54,7 +54,7 @@ unsafe fn send_request(qp: &Qp, request: &abi::SendWr) -> Result<Request> {
     // SAFETY: the opcode selects the fields.
     let operation = unsafe { operation(qp.kind(), request) }?;
     // SAFETY: guaranteed by the caller: the list has `num_sge` entries.
-    let elements = unsafe { values(request.sg_list, count(request.num_sge)?) }?;
+    let sges = unsafe { values(request.sg_list, count(request.num_sge)?) }?;
     let destination = match qp.pair {
         Pair::Connected(_) => None,
         Pair::Datagrams(_) => {
@@ -66,11 +66,11 @@ unsafe fn send_request(qp: &Qp, request: &abi::SendWr) -> Result<Request> {
     };
     let is_inline = request.send_flags & abi::SEND_INLINE != 0;
     let data = if is_inline {
-        let parts = elements.iter().map(|element| (element.addr as usize, element.length as usize));
+        let parts = sges.iter().map(|sge| (sge.addr as usize, sge.length as usize));
         // SAFETY: the program provides the memory of inline data.
         LocalData::Inline(unsafe { inline(parts) }?)
     } else {
-        LocalData::Elements(self::elements(elements))
+        LocalData::Sges(sge_list(sges))
     };
     Ok(new_request(qp, request.wr_id, request.send_flags, operation, data, destination))
 }
@@ -120,11 +120,8 @@ pub(crate) unsafe fn inline(parts: impl Iterator<Item = (usize, usize)> + Clone)
     Ok(bytes)
 }
 
-pub(crate) fn elements(elements: &[abi::Sge]) -> Elements {
-    elements
-        .iter()
-        .map(|element| Element { address: element.addr, length: element.length, key: element.lkey })
-        .collect()
+pub(crate) fn sge_list(sges: &[abi::Sge]) -> SgeList {
+    sges.iter().map(|sge| Sge { address: sge.addr, length: sge.length, lkey: sge.lkey }).collect()
 }
 
 fn count(count: c_int) -> Result<usize> {
@@ -199,8 +196,8 @@ unsafe fn post_receives(
         // SAFETY: guaranteed by the caller: each request lives, up to a null pointer.
         while let Some(request) = unsafe { current.as_ref() } {
             // SAFETY: guaranteed by the caller: the list has `num_sge` entries.
-            let elements = unsafe { values(request.sg_list, count(request.num_sge)?) }?;
-            post(ReceiveRequest { id: request.wr_id, data: self::elements(elements) })?;
+            let sges = unsafe { values(request.sg_list, count(request.num_sge)?) }?;
+            post(ReceiveRequest { id: request.wr_id, data: sge_list(sges) })?;
             current = request.next;
         }
         check(!first.is_null())

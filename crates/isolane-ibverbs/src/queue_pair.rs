@@ -14,7 +14,7 @@ use crate::channel::Unacknowledged;
 use crate::completion_queue;
 use crate::ffi::{Errno, object, output, status};
 use crate::memory::Pd;
-use crate::shared_receives::Srq;
+use crate::shared_receive_queue::Srq;
 
 /// The queue pair of the library.
 pub(crate) enum Pair {

@@ -139,36 +139,35 @@ impl End {
     }
 
     fn write_with(&self, lkey: u32, rkey: u32, target: *mut c_void, id: u64, length: u32) -> c_int {
-        let element = abi::Sge { addr: self.memory.addr() as u64, length, lkey };
-        self.post(abi::WR_RDMA_WRITE, id, element, target.addr() as u64, rkey)
+        let sge = abi::Sge { addr: self.memory.addr() as u64, length, lkey };
+        self.post(abi::WR_RDMA_WRITE, id, sge, target.addr() as u64, rkey)
     }
 
-    /// Posts a request with one element.
-    fn post(&self, opcode: c_int, id: u64, element: abi::Sge, remote_addr: u64, rkey: u32) -> c_int {
-        let mut element = element;
+    /// Posts a request with one SGE.
+    fn post(&self, opcode: c_int, id: u64, sge: abi::Sge, remote_addr: u64, rkey: u32) -> c_int {
+        let mut sge = sge;
         let atomic = abi::Atomic { remote_addr, compare_add: 1, swap: 0, rkey };
         let rdma = abi::Rdma { remote_addr, rkey };
         let is_atomic = opcode == abi::WR_ATOMIC_FETCH_AND_ADD;
         let wr = if is_atomic { abi::Arguments { atomic } } else { abi::Arguments { rdma } };
         // SAFETY: all fields are numbers and pointers.
         let empty: abi::SendWr = unsafe { std::mem::zeroed() };
-        let mut request =
-            abi::SendWr { wr_id: id, sg_list: &raw mut element, num_sge: 1, opcode, wr, ..empty };
+        let mut request = abi::SendWr { wr_id: id, sg_list: &raw mut sge, num_sge: 1, opcode, wr, ..empty };
         // SAFETY: the queue pair lives, and the request is valid.
         unsafe { post_send(self.qp, &mut request, null_mut()) }
     }
 
-    /// Posts a receive with one element.
-    fn receive(&self, id: u64, element: abi::Sge) -> c_int {
-        let mut element = element;
-        let sg_list = &raw mut element;
+    /// Posts a receive with one SGE.
+    fn receive(&self, id: u64, sge: abi::Sge) -> c_int {
+        let mut sge = sge;
+        let sg_list = &raw mut sge;
         let mut request = abi::RecvWr { wr_id: id, next: null_mut(), sg_list, num_sge: 1 };
         // SAFETY: the queue pair lives, and the request is valid.
         unsafe { post_recv(self.qp, &mut request, null_mut()) }
     }
 
-    /// Returns an element at the start of the memory.
-    fn element(&self, length: u32) -> abi::Sge {
+    /// Returns an SGE at the start of the memory.
+    fn sge(&self, length: u32) -> abi::Sge {
         // SAFETY: the region lives.
         abi::Sge { addr: self.memory.addr() as u64, length, lkey: unsafe { (*self.mr).lkey } }
     }

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use isolane_memory::MemoryRegion;
 use isolane_verbs::{
-    Access, Device, DeviceConfig, Element, LocalData, ProtectionDomain, QueuePair, QueuePairConfig,
-    Registration, SendOperation, SendRequest, Status,
+    Access, Device, DeviceConfig, LocalData, ProtectionDomain, QueuePair, QueuePairConfig, Registration,
+    SendOperation, SendRequest, Sge, Status,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -143,9 +143,9 @@ fn measure(spinners: usize, kind: &str) -> Result<()> {
 
 /// Reads the peer's memory, and polls for the completion.
 fn read(end: &End, pair: &QueuePair, key: u32) -> Result<Duration> {
-    let element = Element { address: end.memory.address(), length: BYTES as u32, key: end.memory.key() };
+    let sge = Sge { address: end.memory.address(), length: BYTES as u32, lkey: end.memory.key() };
     let operation = SendOperation::Read { address: 0, key };
-    let data = LocalData::Elements([element].into_iter().collect());
+    let data = LocalData::Sges([sge].into_iter().collect());
     let start = Instant::now();
     pair.post_send(SendRequest { id: 1, operation, data, signaled: true, solicited: false, fenced: false })?;
     loop {

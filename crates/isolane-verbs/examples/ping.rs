@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use isolane_memory::MemoryRegion;
 use isolane_verbs::{
-    Access, Device, DeviceConfig, Element, LocalData, ProtectionDomain, QueuePair, QueuePairConfig,
-    ReceiveRequest, Registration, SendOperation, SendRequest,
+    Access, Device, DeviceConfig, LocalData, ProtectionDomain, QueuePair, QueuePairConfig, ReceiveRequest,
+    Registration, SendOperation, SendRequest, Sge,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -22,11 +22,11 @@ fn main() -> Result<()> {
     });
     let (connected, accepted) = (accepted?, connected.expect("the thread does not panic")?);
 
-    accepted.post_receive(ReceiveRequest { id: 1, data: [server.element(0, 64)].into_iter().collect() })?;
+    accepted.post_receive(ReceiveRequest { id: 1, data: [server.sge(0, 64)].into_iter().collect() })?;
     client.memory.region().copy_in(0, b"written, then sent");
     let (address, key) = (server.memory.address() + 64, server.memory.key());
-    post(&connected, 2, SendOperation::Write { address, key, immediate: None }, client.element(0, 18))?;
-    post(&connected, 3, SendOperation::Send { immediate: None }, client.element(9, 9))?;
+    post(&connected, 2, SendOperation::Write { address, key, immediate: None }, client.sge(0, 18))?;
+    post(&connected, 3, SendOperation::Send { immediate: None }, client.sge(9, 9))?;
 
     // The receive completes after the bytes of the WRITE before it are in memory.
     let received = server.config.receive_queue.wait(TIMEOUT).ok_or("nothing has arrived")?.completion;
@@ -47,8 +47,8 @@ struct End {
 }
 
 impl End {
-    fn element(&self, offset: u64, length: u32) -> Element {
-        Element { address: self.memory.address() + offset, length, key: self.memory.key() }
+    fn sge(&self, offset: u64, length: u32) -> Sge {
+        Sge { address: self.memory.address() + offset, length, lkey: self.memory.key() }
     }
 }
 
@@ -63,8 +63,8 @@ fn end(device: &Device) -> Result<End> {
     Ok(End { memory, config })
 }
 
-fn post(pair: &QueuePair, id: u64, operation: SendOperation, element: Element) -> Result<()> {
-    let data = LocalData::Elements([element].into_iter().collect());
+fn post(pair: &QueuePair, id: u64, operation: SendOperation, sge: Sge) -> Result<()> {
+    let data = LocalData::Sges([sge].into_iter().collect());
     pair.post_send(SendRequest { id, operation, data, signaled: true, solicited: false, fenced: false })?;
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::connection::{Limits, PostError, Queue, SharedReceiveQueue, State};
+use crate::connection::{Limits, PostError, Queue, ReceiveQueue, State};
 use crate::memory::{ProtectionDomain, Right, Spans, parts};
 use crate::wire::{
     DatagramSource, Extension, MAX_DATAGRAM_BYTES, MAX_PREFIX_BYTES, Opcode, Segment, SegmentError,
@@ -70,7 +70,7 @@ pub(crate) struct Datagrams {
     state: State,
     domain: Arc<ProtectionDomain>,
     limits: Limits,
-    shared: Option<Arc<SharedReceiveQueue>>,
+    shared: Option<Arc<ReceiveQueue>>,
     q_key: u32,
     receives: VecDeque<ReceiveRequest>,
     /// Completions that the driver has not taken.
@@ -81,7 +81,7 @@ impl Datagrams {
     pub(crate) fn new(
         domain: Arc<ProtectionDomain>,
         limits: Limits,
-        shared: Option<Arc<SharedReceiveQueue>>,
+        shared: Option<Arc<ReceiveQueue>>,
     ) -> Datagrams {
         let (receives, finished) = (VecDeque::new(), VecDeque::new());
         Datagrams { state: State::Reset, domain, limits, shared, q_key: 0, receives, finished }
@@ -127,15 +127,15 @@ impl Datagrams {
     }
 
     pub(crate) fn post_receive(&mut self, request: ReceiveRequest) -> Result<(), PostError> {
-        let elements = request.data.len();
+        let sges = request.data.len();
         match self.state {
             State::Reset => return Err(PostError::State(self.state)),
-            _ if self.shared.is_some() => return Err(PostError::SharedReceives),
+            _ if self.shared.is_some() => return Err(PostError::SharedReceiveQueue),
             _ if self.receives.len() >= self.limits.receives => {
                 return Err(PostError::Full(self.receives.len()));
             }
-            _ if elements > self.limits.elements => {
-                return Err(PostError::Elements { elements, limit: self.limits.elements });
+            _ if sges > self.limits.sges => {
+                return Err(PostError::Sges { sges, limit: self.limits.sges });
             }
             _ => self.receives.push_back(request),
         }
@@ -172,7 +172,7 @@ impl Datagrams {
             message: destination,
             size: length_on_wire,
             receive: 0,
-            round: 0,
+            rnr_count: 0,
             offset: 0,
             length: length_on_wire,
             acknowledged: 0,
@@ -184,7 +184,7 @@ impl Datagrams {
         bytes.extend_from_slice(&prefix[..len]);
         match &request.data {
             LocalData::Inline(data) => bytes.extend_from_slice(data),
-            LocalData::Elements(_) => {
+            LocalData::Sges(_) => {
                 bytes.resize(len + length, 0);
                 if !copy_out(&spans, &mut bytes[len..]) {
                     return Ok(self.fail_send(request, Status::LocalProtection));
@@ -207,12 +207,12 @@ impl Datagrams {
                 Err(PostError::Inline { bytes: bytes.len(), limit: self.limits.inline_bytes })
             }
             LocalData::Inline(bytes) => Ok((Some(Spans::new()), bytes.len())),
-            LocalData::Elements(elements) if elements.len() > self.limits.elements => {
-                Err(PostError::Elements { elements: elements.len(), limit: self.limits.elements })
+            LocalData::Sges(sges) if sges.len() > self.limits.sges => {
+                Err(PostError::Sges { sges: sges.len(), limit: self.limits.sges })
             }
-            LocalData::Elements(elements) => {
-                let length = elements.iter().map(|element| element.length as usize).sum();
-                Ok((self.domain.spans(elements, Right::LocalRead).ok(), length))
+            LocalData::Sges(sges) => {
+                let length = sges.iter().map(|sge| sge.length as usize).sum();
+                Ok((self.domain.spans(sges, Right::LocalRead).ok(), length))
             }
         }
     }
@@ -256,7 +256,7 @@ impl Datagrams {
     /// Takes the next receive if it has space for `length` bytes. Returns its memory, `None` if it is not allowed.
     fn take_receive(&mut self, length: usize) -> Option<(u64, Option<Spans>)> {
         let fits = |request: &ReceiveRequest| {
-            request.data.iter().map(|element| element.length as usize).sum::<usize>() >= length
+            request.data.iter().map(|sge| sge.length as usize).sum::<usize>() >= length
         };
         match &self.shared {
             Some(shared) => {
@@ -314,7 +314,7 @@ mod tests {
 
     use super::*;
     use crate::memory::{Access, Registration};
-    use crate::work::{Element, Elements};
+    use crate::work::{Sge, SgeList};
 
     struct End {
         datagrams: Datagrams,
@@ -333,12 +333,12 @@ mod tests {
     }
 
     impl End {
-        fn elements(&self, length: u32) -> Elements {
-            [Element { address: 0, length, key: self.memory.key() }].into_iter().collect()
+        fn sge_list(&self, length: u32) -> SgeList {
+            [Sge { address: 0, length, lkey: self.memory.key() }].into_iter().collect()
         }
 
         fn receive(&mut self, id: u64, length: u32) {
-            let data = self.elements(length);
+            let data = self.sge_list(length);
             self.datagrams.post_receive(ReceiveRequest { id, data }).unwrap();
         }
 
@@ -358,7 +358,7 @@ mod tests {
         let (mut near, mut far) = (end(), end());
         near.memory.region().copy_in(0, b"datagram");
         far.receive(7, 100);
-        let request = request(LocalData::Elements(near.elements(8)), 0x11);
+        let request = request(LocalData::Sges(near.sge_list(8)), 0x11);
         let bytes = near.datagrams.encode(0x1234, &request).unwrap().unwrap();
         near.datagrams.handle_sent(&request);
         assert_eq!(near.datagrams.poll_completion().map(|(_, done)| done.status), Some(Status::Success));
@@ -400,11 +400,11 @@ mod tests {
     #[test]
     fn errors_of_the_program_are_reported() {
         let mut near = end();
-        let long = LocalData::Elements(near.elements(4097));
+        let long = LocalData::Sges(near.sge_list(4097));
         assert_eq!(near.datagrams.encode(1, &request(long, 0)), Err(PostError::Length(4097)));
         near.receive(5, 48);
-        let unknown = Element { address: 0, length: 1, key: !near.memory.key() };
-        let data = LocalData::Elements([unknown].into_iter().collect());
+        let unknown = Sge { address: 0, length: 1, lkey: !near.memory.key() };
+        let data = LocalData::Sges([unknown].into_iter().collect());
         assert_eq!(near.datagrams.encode(1, &request(data, 0)), Ok(None));
         let done: Vec<_> = std::iter::from_fn(|| near.datagrams.poll_completion())
             .map(|(_, done)| (done.id, done.status))

@@ -18,18 +18,18 @@ pub mod wire;
 mod work;
 
 pub use connection::{
-    Agreement, AsyncEvent, Limits, Pending, PostError, Queue, ReceiveAttributes, Received,
-    ReliableConnection, SendAttributes, SharedReceiveQueue, State,
+    AsyncEvent, ConnectionParameters, Limits, Pending, PostError, Queue, ReceiveAttributes, ReceiveQueue,
+    Received, ReliableConnection, SendAttributes, State,
 };
 pub use datagram::{DatagramRequest, Destination, GRH_BYTES};
 pub use device::{
     CompletionNotice, CompletionQueue, ConnectError, DatagramQueuePair, Device, DeviceConfig, Lane, Listener,
     LocalAddress, MemoryLane, ModifyError, OnEvent, OnNotice, Peer, ProgressMode, QueuePair, QueuePairConfig,
-    SharedReceives, TcpLane, WorkCompletion, device_name, gid, local_addresses,
+    SharedReceiveQueue, TcpLane, WorkCompletion, device_name, gid, local_addresses,
 };
 pub use memory::{Access, AccessError, ProtectionDomain, RegisterError, Registration};
 pub use wire::MAX_DATAGRAM_BYTES;
 pub use work::{
-    CompletedOperation, Completion, Element, Elements, LocalData, ReceiveRequest, SendOperation, SendRequest,
+    CompletedOperation, Completion, LocalData, ReceiveRequest, SendOperation, SendRequest, Sge, SgeList,
     Status,
 };

@@ -10,7 +10,7 @@ use isolane_memory::MemoryRegion;
 use parking_lot::RwLock;
 use smallvec::SmallVec;
 
-use crate::work::Element;
+use crate::work::Sge;
 
 isolane_layout::bits! {
     /// Rights of a registration, with the numbers of `ibv_access_flags`. Local reads are always allowed.
@@ -222,10 +222,10 @@ impl ProtectionDomain {
         Ok(Span { region: Arc::clone(&found.region), offset: offset as usize, len: len as usize })
     }
 
-    /// Returns the spans of local elements.
-    pub(crate) fn spans(&self, elements: &[Element], right: Right) -> Result<Spans, AccessError> {
-        let in_use = elements.iter().filter(|element| element.length > 0);
-        in_use.map(|element| self.span(element.key, element.address, element.length.into(), right)).collect()
+    /// Returns the spans of local SGEs.
+    pub(crate) fn spans(&self, sges: &[Sge], right: Right) -> Result<Spans, AccessError> {
+        let in_use = sges.iter().filter(|sge| sge.length > 0);
+        in_use.map(|sge| self.span(sge.lkey, sge.address, sge.length.into(), right)).collect()
     }
 }
 

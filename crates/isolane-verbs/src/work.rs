@@ -4,17 +4,17 @@ use smallvec::SmallVec;
 
 /// Range of registered memory in a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Element {
+pub struct Sge {
     /// Address of the first byte.
     pub address: u64,
     /// Length in bytes.
     pub length: u32,
     /// Local key of the memory region.
-    pub key: u32,
+    pub lkey: u32,
 }
 
 /// Ranges of registered memory, in order.
-pub type Elements = SmallVec<[Element; 1]>;
+pub type SgeList = SmallVec<[Sge; 1]>;
 
 /// Request for the send queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct SendRequest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalData {
     /// Registered memory.
-    Elements(Elements),
+    Sges(SgeList),
     /// A copy, which the program need not keep.
     Inline(Vec<u8>),
 }
@@ -107,7 +107,7 @@ pub struct ReceiveRequest {
     /// Returned in the completion.
     pub id: u64,
     /// Destination.
-    pub data: Elements,
+    pub data: SgeList,
 }
 
 /// Completion of a request.

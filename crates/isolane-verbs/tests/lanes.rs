@@ -11,9 +11,9 @@ use fastrand::Rng;
 use isolane_connection::{ReceivePlan, TransmitPlan};
 use isolane_memory::MemoryRegion;
 use isolane_verbs::{
-    Access, Agreement, Element, Limits, LocalData, ProtectionDomain, Queue, ReceiveAttributes,
-    ReceiveRequest, Received, Registration, ReliableConnection, SendAttributes, SendOperation, SendRequest,
-    SharedReceiveQueue, State, Status,
+    Access, ConnectionParameters, Limits, LocalData, ProtectionDomain, Queue, ReceiveAttributes,
+    ReceiveQueue, ReceiveRequest, Received, Registration, ReliableConnection, SendAttributes, SendOperation,
+    SendRequest, Sge, State, Status,
 };
 
 // Places in the memory of each end.
@@ -32,7 +32,7 @@ const REQUESTS: u64 = 40;
 struct End {
     pair: ReliableConnection,
     memory: Arc<Registration>,
-    shared: Option<Arc<SharedReceiveQueue>>,
+    shared: Option<Arc<ReceiveQueue>>,
     posted: u64,
     receives: u64,
     sent: Vec<(u64, Status)>,
@@ -72,8 +72,8 @@ impl End {
         let domain = Arc::new(ProtectionDomain::default());
         let region = MemoryRegion::allocate(MEMORY_BYTES).unwrap();
         let memory = domain.register(region, 0, Access::ALL).unwrap();
-        let shared = shares_receives
-            .then(|| Arc::new(SharedReceiveQueue::new(Arc::clone(&domain), REQUESTS as usize, 1)));
+        let shared =
+            shares_receives.then(|| Arc::new(ReceiveQueue::new(Arc::clone(&domain), REQUESTS as usize, 1)));
         let pair = ReliableConnection::new(domain, Limits::default(), shared.clone());
         let (sent, received) = (Vec::new(), Vec::new());
         End { pair, memory, shared, posted: 0, receives: 0, sent, received }
@@ -81,8 +81,8 @@ impl End {
 
     fn post_receive(&mut self) {
         let address = RECEIVES + u64::from(RECEIVE_BYTES) * self.receives;
-        let element = Element { address, length: RECEIVE_BYTES, key: self.memory.key() };
-        let request = ReceiveRequest { id: self.receives, data: [element].into_iter().collect() };
+        let sge = Sge { address, length: RECEIVE_BYTES, lkey: self.memory.key() };
+        let request = ReceiveRequest { id: self.receives, data: [sge].into_iter().collect() };
         self.receives += 1;
         match &self.shared {
             Some(shared) => shared.post(request).unwrap(),
@@ -113,7 +113,7 @@ impl Simulation {
             let receive = ReceiveAttributes { responder_resources: resources, ..Default::default() };
             assert!(end.pair.initialize(Access::ALL) && end.pair.start_receiving(&receive));
             assert!(end.pair.start_sending(&SendAttributes::default()));
-            end.pair.handle_agreement(&Agreement {
+            end.pair.handle_parameters(&ConnectionParameters {
                 first_message: first[index],
                 peer_first_message: first[1 - index],
                 peer_segment_bytes,
@@ -174,11 +174,11 @@ impl Simulation {
                 (SendOperation::FetchAdd { address, key, add }, result, 8)
             }
         };
-        let element = Element { address, length, key: self.ends[index].memory.key() };
+        let sge = Sge { address, length, lkey: self.ends[index].memory.key() };
         let request = SendRequest {
             id,
             operation,
-            data: LocalData::Elements([element].into_iter().collect()),
+            data: LocalData::Sges([sge].into_iter().collect()),
             signaled: true,
             solicited: false,
             fenced: self.rng.u8(0..8) == 0,

@@ -13,8 +13,8 @@ use std::time::Duration;
 use fastrand::Rng;
 use isolane_memory::MemoryRegion;
 use isolane_verbs::{
-    Access, CompletionQueue, Device, DeviceConfig, Element, Limits, LocalData, ProtectionDomain, QueuePair,
-    QueuePairConfig, ReceiveRequest, Registration, SendOperation, SendRequest, State, Status,
+    Access, CompletionQueue, Device, DeviceConfig, Limits, LocalData, ProtectionDomain, QueuePair,
+    QueuePairConfig, ReceiveRequest, Registration, SendOperation, SendRequest, Sge, State, Status,
 };
 
 /// Address of the proxy, which has the ports of the far end.
@@ -131,18 +131,18 @@ fn connect(faults: &Arc<Faults>) -> [End; 2] {
 }
 
 impl End {
-    fn element(&self, slot: u64, length: u32) -> Element {
-        Element { address: SLOT_BYTES * slot, length, key: self.memory.key() }
+    fn sge(&self, slot: u64, length: u32) -> Sge {
+        Sge { address: SLOT_BYTES * slot, length, lkey: self.memory.key() }
     }
 
     fn send(&self, id: u64, operation: SendOperation, length: u32) {
-        let data = LocalData::Elements([self.element(id % DEPTH, length)].into_iter().collect());
+        let data = LocalData::Sges([self.sge(id % DEPTH, length)].into_iter().collect());
         let request = SendRequest { id, operation, data, signaled: true, solicited: false, fenced: false };
         self.pair.post_send(request).unwrap();
     }
 
     fn receive(&self, id: u64) {
-        let data = [self.element(id % DEPTH, MAX_BYTES)].into_iter().collect();
+        let data = [self.sge(id % DEPTH, MAX_BYTES)].into_iter().collect();
         self.pair.post_receive(ReceiveRequest { id, data }).unwrap();
     }
 

@@ -13,9 +13,9 @@ use isolane_verbs::wire::{
     SegmentFlags, Stage, Syndrome,
 };
 use isolane_verbs::{
-    Access, Agreement, Element, Limits, LocalData, ProtectionDomain, ReceiveAttributes, ReceiveRequest,
-    Received, Registration, ReliableConnection, SendAttributes, SendOperation, SendRequest,
-    SharedReceiveQueue,
+    Access, ConnectionParameters, Limits, LocalData, ProtectionDomain, ReceiveAttributes, ReceiveQueue,
+    ReceiveRequest, Received, Registration, ReliableConnection, SendAttributes, SendOperation, SendRequest,
+    Sge,
 };
 
 use crate::input::Input;
@@ -38,7 +38,7 @@ struct Harness {
     open: Arc<Registration>,
     /// Only the program's requests use it.
     local: Arc<Registration>,
-    shared: Option<Arc<SharedReceiveQueue>>,
+    shared: Option<Arc<ReceiveQueue>>,
     now: Instant,
     posted: u64,
     completed: u64,
@@ -58,10 +58,10 @@ impl Harness {
             domain.register(region, address, access).expect("the address does not wrap")
         };
         let (open, local) = (register(OPEN, Access(0xf)), register(LOCAL, Access(1)));
-        let shared = SharedReceiveQueue::new(Arc::clone(&domain), 16, 4);
+        let shared = ReceiveQueue::new(Arc::clone(&domain), 16, 4);
         let shared = (ends & 1 != 0).then(|| Arc::new(shared));
         let mut pair = ReliableConnection::new(domain, Limits::default(), shared.clone());
-        let agreement = Agreement {
+        let parameters = ConnectionParameters {
             first_message: 0,
             peer_first_message: 0,
             peer_segment_bytes: 64,
@@ -72,7 +72,7 @@ impl Harness {
         let send = SendAttributes { rnr_retries: ends >> 2, ..SendAttributes::default() };
         assert!(pair.initialize(Access::ALL) && pair.start_receiving(&ReceiveAttributes::default()));
         assert!(pair.start_sending(&send));
-        pair.handle_agreement(&agreement);
+        pair.handle_parameters(&parameters);
         for lane in 0..LANES {
             pair.start_lane(lane);
             pair.handle_lane_open(lane, Received::default());
@@ -122,7 +122,7 @@ impl Harness {
     }
 
     fn post_receive(&mut self) {
-        let data = [Element { address: LOCAL, length: RECEIVE_BYTES, key: self.local.key() }];
+        let data = [Sge { address: LOCAL, length: RECEIVE_BYTES, lkey: self.local.key() }];
         let request = ReceiveRequest { id: self.posted, data: data.into_iter().collect() };
         let result = match &self.shared {
             Some(shared) => shared.post(request),
@@ -141,8 +141,8 @@ impl Harness {
         ]);
         let length = if matches!(operation, SendOperation::FetchAdd { .. }) { 8 } else { input.u8().into() };
         // Responses go to the start of the local memory, as receives do.
-        let data = [Element { address: LOCAL, length, key: self.local.key() }];
-        let data = LocalData::Elements(data.into_iter().collect());
+        let data = [Sge { address: LOCAL, length, lkey: self.local.key() }];
+        let data = LocalData::Sges(data.into_iter().collect());
         let fenced = input.u8() & 1 != 0;
         let request =
             SendRequest { id: self.posted, operation, data, signaled: true, solicited: false, fenced };
@@ -194,7 +194,7 @@ impl Harness {
             message: self.message,
             size,
             receive: input.u8() % 4,
-            round: input.u8() % 3,
+            rnr_count: input.u8() % 3,
             offset: 0,
             length,
             acknowledged: u32::from(input.u8() % 4),

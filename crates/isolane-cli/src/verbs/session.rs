@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use isolane_memory::MemoryRegion;
 use isolane_verbs::{
-    Access, CompletionQueue, Device, Element, Elements, Limits, LocalData, PostError, ProtectionDomain,
-    QueuePair, QueuePairConfig, ReceiveRequest, Registration, SendOperation, SendRequest, Status,
+    Access, CompletionQueue, Device, Limits, LocalData, PostError, ProtectionDomain, QueuePair,
+    QueuePairConfig, ReceiveRequest, Registration, SendOperation, SendRequest, Sge, SgeList, Status,
     WorkCompletion,
 };
 
@@ -146,13 +146,13 @@ fn register(domain: &ProtectionDomain, len: u64) -> Result<Arc<Registration>, Fa
 }
 
 /// Returns `len` bytes of a registration from its start.
-pub(super) fn elements(memory: &Registration, len: u64) -> Elements {
-    [Element { address: memory.address(), length: len as u32, key: memory.key() }].into_iter().collect()
+pub(super) fn sge_list(memory: &Registration, len: u64) -> SgeList {
+    [Sge { address: memory.address(), length: len as u32, lkey: memory.key() }].into_iter().collect()
 }
 
 /// Posts a receive into memory.
 pub(super) fn receive(pair: &QueuePair, id: u64, memory: &Registration, len: u64) -> Result<(), Failure> {
-    let request = ReceiveRequest { id, data: elements(memory, len) };
+    let request = ReceiveRequest { id, data: sge_list(memory, len) };
     pair.post_receive(request).map_err(|error| refused(&error))
 }
 
@@ -164,7 +164,7 @@ pub(super) fn post(
     memory: &Registration,
     len: u64,
 ) -> Result<(), Failure> {
-    let data = LocalData::Elements(elements(memory, len));
+    let data = LocalData::Sges(sge_list(memory, len));
     let request = SendRequest { id, operation, data, signaled: true, solicited: false, fenced: false };
     pair.post_send(request).map_err(|error| refused(&error))
 }

@@ -13,7 +13,7 @@ use crate::create_qp::{create_qp_ex, ibv_create_qp};
 use crate::ffi::{Errno, Result, output, status, value};
 use crate::modify::ibv_modify_qp;
 use crate::queue_pair::ibv_destroy_qp;
-use crate::shared_receives::{create_srq_ex, ibv_create_srq, ibv_destroy_srq};
+use crate::shared_receive_queue::{create_srq_ex, ibv_create_srq, ibv_destroy_srq};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_qp(

@@ -97,11 +97,11 @@ fn fails_request_to_lost_memory_of_the_peer() {
                 continue;
             }
             let (near, far) = pair();
-            assert_eq!(far.receive(1, far.element(length)), 0);
+            assert_eq!(far.receive(1, far.sge(length)), 0);
             lose(&far, loss);
             // SAFETY: the region lives.
             let rkey = unsafe { (*far.mr).rkey };
-            assert_eq!(near.post(opcode, 2, near.element(length), far.memory.addr() as u64, rkey), 0);
+            assert_eq!(near.post(opcode, 2, near.sge(length), far.memory.addr() as u64, rkey), 0);
             let (sent, received) = (near.next(), far.next());
             let context = format!("{loss:?}, opcode {opcode}, {length} bytes");
             assert!(
@@ -128,7 +128,7 @@ fn fails_request_with_lost_memory_of_its_own() {
         let rkey = unsafe { (*far.mr).rkey };
         lose(&near, Loss::Protected);
         for id in 0..2 {
-            assert_eq!(near.post(opcode, id, near.element(length), far.memory.addr() as u64, rkey), 0);
+            assert_eq!(near.post(opcode, id, near.sge(length), far.memory.addr() as u64, rkey), 0);
         }
         let statuses = [near.next().status, near.next().status];
         assert_eq!(statuses, [LOCAL_PROTECTION_ERROR, FLUSHED], "opcode {opcode}, {length} bytes");
@@ -144,7 +144,7 @@ fn survives_memory_lost_under_traffic() {
         let rkey = unsafe { (*far.mr).rkey };
         let mut completed = 0;
         let status = loop {
-            near.post(opcode, 1, near.element(length), far.memory.addr() as u64, rkey);
+            near.post(opcode, 1, near.sge(length), far.memory.addr() as u64, rkey);
             let done = near.next();
             completed += 1;
             if done.status != 0 {

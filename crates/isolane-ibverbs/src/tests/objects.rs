@@ -8,7 +8,7 @@ use crate::address::{ibv_create_ah, ibv_create_ah_from_wc, ibv_destroy_ah, ibv_i
 use crate::completion_queue::{
     ibv_create_comp_channel, ibv_destroy_comp_channel, ibv_get_cq_event, ibv_resize_cq, req_notify_cq,
 };
-use crate::context::{MAX_COMPLETIONS, MAX_ELEMENTS, MAX_INLINE_BYTES, MAX_REQUESTS};
+use crate::context::{MAX_COMPLETIONS, MAX_INLINE_BYTES, MAX_REQUESTS, MAX_SGE};
 use crate::create_cq::create_cq_ex;
 use crate::create_qp::create_qp_ex;
 use crate::device::{
@@ -18,7 +18,9 @@ use crate::memory::{
     advise_mr, alloc_parent_domain, alloc_td, dealloc_td, ibv_reg_mr_iova, ibv_reg_mr_iova2, ibv_rereg_mr,
 };
 use crate::open::{ibv_ack_async_event, ibv_get_async_event};
-use crate::shared_receives::{create_srq_ex, ibv_create_srq, ibv_destroy_srq, ibv_modify_srq, ibv_query_srq};
+use crate::shared_receive_queue::{
+    create_srq_ex, ibv_create_srq, ibv_destroy_srq, ibv_modify_srq, ibv_query_srq,
+};
 
 const INVALID: c_int = libc::EINVAL;
 const UNSUPPORTED: c_int = libc::EOPNOTSUPP;
@@ -186,8 +188,8 @@ fn makes_queue_pairs_within_limits() {
         (|init| init.recv_cq = null_mut(), INVALID),
         (|init| init.cap.max_send_wr = MAX_REQUESTS + 1, INVALID),
         (|init| init.cap.max_recv_wr = MAX_REQUESTS + 1, INVALID),
-        (|init| init.cap.max_send_sge = MAX_ELEMENTS + 1, INVALID),
-        (|init| init.cap.max_recv_sge = MAX_ELEMENTS + 1, INVALID),
+        (|init| init.cap.max_send_sge = MAX_SGE + 1, INVALID),
+        (|init| init.cap.max_recv_sge = MAX_SGE + 1, INVALID),
         (|init| init.cap.max_inline_data = MAX_INLINE_BYTES + 1, INVALID),
     ];
     for (at, (change, expected)) in changes.into_iter().enumerate() {
@@ -233,7 +235,7 @@ fn makes_shared_receive_queues_within_limits() {
     let end = End::new();
     // SAFETY: all objects live.
     unsafe {
-        for (max_wr, max_sge) in [(0, 1), (MAX_REQUESTS + 1, 1), (8, MAX_ELEMENTS + 1)] {
+        for (max_wr, max_sge) in [(0, 1), (MAX_REQUESTS + 1, 1), (8, MAX_SGE + 1)] {
             let attr = abi::SrqAttr { max_wr, max_sge, srq_limit: 0 };
             let mut attributes = abi::SrqInitAttr { attr, ..srq_attributes() };
             assert_eq!(error_of(ibv_create_srq(end.pd, &mut attributes)), INVALID, "{max_wr} of {max_sge}");

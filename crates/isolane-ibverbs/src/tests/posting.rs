@@ -7,18 +7,18 @@ use crate::builder;
 use crate::completion_queue::{
     ibv_ack_cq_events, ibv_create_comp_channel, ibv_destroy_comp_channel, ibv_get_cq_event, req_notify_cq,
 };
-use crate::context::MAX_ELEMENTS;
+use crate::context::MAX_SGE;
 use crate::post::post_srq_recv;
-use crate::shared_receives::{ibv_create_srq, ibv_destroy_srq};
+use crate::shared_receive_queue::{ibv_create_srq, ibv_destroy_srq};
 
 const INVALID: c_int = libc::EINVAL;
 
 /// Posts a SEND with changes.
 fn send(end: &End, change: impl FnOnce(&mut abi::SendWr)) -> c_int {
-    let mut elements = [end.element(8); MAX_ELEMENTS as usize + 1];
+    let mut sges = [end.sge(8); MAX_SGE as usize + 1];
     // SAFETY: all fields are numbers and pointers.
     let empty: abi::SendWr = unsafe { zeroed() };
-    let (sg_list, num_sge) = (elements.as_mut_ptr(), 1);
+    let (sg_list, num_sge) = (sges.as_mut_ptr(), 1);
     let mut request = abi::SendWr { sg_list, num_sge, opcode: abi::WR_SEND, ..empty };
     change(&mut request);
     let mut failed = null_mut();
@@ -31,16 +31,16 @@ fn send(end: &End, change: impl FnOnce(&mut abi::SendWr)) -> c_int {
 /// Posts a SEND of `length` inline bytes.
 fn send_inline(end: &End, length: u32) -> c_int {
     let mut bytes = [7_u8; 256];
-    let mut element = abi::Sge { addr: bytes.as_mut_ptr().expose_provenance() as u64, length, lkey: 0 };
-    send(end, |request| (request.sg_list, request.send_flags) = (&raw mut element, abi::SEND_INLINE))
+    let mut sge = abi::Sge { addr: bytes.as_mut_ptr().expose_provenance() as u64, length, lkey: 0 };
+    send(end, |request| (request.sg_list, request.send_flags) = (&raw mut sge, abi::SEND_INLINE))
 }
 
 #[test]
-fn grants_inline_data_in_the_space_of_elements() {
-    for (elements, requested, granted) in [(0, 0, 16), (1, 0, 16), (4, 0, 64), (4, 100, 100)] {
+fn grants_inline_data_in_the_space_of_sges() {
+    for (sges, requested, granted) in [(0, 0, 16), (1, 0, 16), (4, 0, 64), (4, 100, 100)] {
         let peer = End::new();
         let end = End::with(|init| {
-            (init.cap.max_send_sge, init.cap.max_inline_data) = (elements, requested);
+            (init.cap.max_send_sge, init.cap.max_inline_data) = (sges, requested);
         });
         end.connect(&peer);
         // SAFETY: all fields are numbers and pointers, and the queue pair lives.
@@ -68,7 +68,7 @@ fn reports_receive_found_by_poll_of_another_queue() {
     });
     near.connect(&far);
     far.connect(&near);
-    assert_eq!((far.receive(1, far.element(8)), send(&near, |_| ())), (0, 0));
+    assert_eq!((far.receive(1, far.sge(8)), send(&near, |_| ())), (0, 0));
     let deadline = Instant::now() + TEST_TIMEOUT;
     while near.poll().is_none() {
         assert!(Instant::now() < deadline, "the SEND does not complete");
@@ -96,18 +96,18 @@ fn refuses_malformed_send_requests() {
     let cases: [(&str, Change<abi::SendWr>); 8] = [
         ("unknown opcode", |request| request.opcode = 77),
         ("negative opcode", |request| request.opcode = -1),
-        ("too many elements", |request| request.num_sge = MAX_ELEMENTS as c_int + 1),
-        ("negative number of elements", |request| request.num_sge = -1),
-        ("no elements", |request| request.sg_list = null_mut()),
+        ("too many SGEs", |request| request.num_sge = MAX_SGE as c_int + 1),
+        ("negative number of SGEs", |request| request.num_sge = -1),
+        ("no SGEs", |request| request.sg_list = null_mut()),
         ("inline READ", |request| {
             (request.opcode, request.send_flags) = (abi::WR_RDMA_READ, abi::SEND_INLINE);
         }),
-        // SAFETY: the list has an element.
+        // SAFETY: the list has an SGE.
         ("atomic operation of 4 bytes", |request| unsafe {
             request.opcode = abi::WR_ATOMIC_FETCH_AND_ADD;
             (*request.sg_list).length = 4;
         }),
-        // SAFETY: the list has an element.
+        // SAFETY: the list has an SGE.
         ("more than 2 GiB", |request| unsafe { (*request.sg_list).length = (1 << 31) + 1 }),
     ];
     for (name, change) in cases {
@@ -123,13 +123,13 @@ fn refuses_malformed_send_requests() {
 #[test]
 fn posts_requests_only_in_their_states() {
     let end = End::new();
-    assert_eq!((send(&end, |_| ()), end.receive(1, end.element(8))), (INVALID, INVALID));
+    assert_eq!((send(&end, |_| ()), end.receive(1, end.sge(8))), (INVALID, INVALID));
     let init = abi::QpAttr { qp_state: abi::QPS_INIT, port_num: 1, ..Default::default() };
     assert_eq!(end.modify(init, abi::QP_PKEY_INDEX | abi::QP_PORT | abi::QP_ACCESS_FLAGS), 0);
-    assert_eq!((send(&end, |_| ()), end.receive(1, end.element(8))), (INVALID, 0));
+    assert_eq!((send(&end, |_| ()), end.receive(1, end.sge(8))), (INVALID, 0));
     assert_eq!(end.modify(abi::QpAttr { qp_state: abi::QPS_ERR, ..Default::default() }, 0), 0);
     // Requests are flushed.
-    assert_eq!((send(&end, |request| request.wr_id = 2), end.receive(3, end.element(8))), (0, 0));
+    assert_eq!((send(&end, |request| request.wr_id = 2), end.receive(3, end.sge(8))), (0, 0));
     let done = [end.next(), end.next(), end.next()].map(|done| (done.wr_id, done.status));
     assert_eq!(done, [(1, 5), (2, 5), (3, 5)]);
     finish([end]);
@@ -145,10 +145,10 @@ fn refuses_malformed_receives() {
             attr: abi::SrqAttr { max_wr: 1, max_sge: 1, srq_limit: 0 },
         };
         let srq = ibv_create_srq(near.pd, &mut attributes);
-        let mut elements = [near.element(8); 2];
-        let elements = elements.as_mut_ptr();
-        let post = |num_sge: c_int, elements: *mut abi::Sge, is_shared: bool| {
-            let mut request = abi::RecvWr { wr_id: 1, next: null_mut(), sg_list: elements, num_sge };
+        let mut sges = [near.sge(8); 2];
+        let sges = sges.as_mut_ptr();
+        let post = |num_sge: c_int, sges: *mut abi::Sge, is_shared: bool| {
+            let mut request = abi::RecvWr { wr_id: 1, next: null_mut(), sg_list: sges, num_sge };
             let mut failed = null_mut();
             let error = if is_shared {
                 post_srq_recv(srq, &mut request, &mut failed)
@@ -159,11 +159,11 @@ fn refuses_malformed_receives() {
             error
         };
         for is_shared in [true, false] {
-            for (count, list) in [(2, elements), (-1, elements), (1, null_mut())] {
-                assert_eq!(post(count, list, is_shared), INVALID, "{count} elements");
+            for (count, list) in [(2, sges), (-1, sges), (1, null_mut())] {
+                assert_eq!(post(count, list, is_shared), INVALID, "{count} SGEs");
             }
         }
-        let post = |is_shared| post(1, elements, is_shared);
+        let post = |is_shared| post(1, sges, is_shared);
         assert_eq!((post(true), post(true)), (0, libc::ENOMEM));
         assert!((0..DEPTH).all(|_| post(false) == 0));
         assert_eq!(post(false), libc::ENOMEM);
@@ -190,7 +190,7 @@ fn builds_requests_field_by_field() {
         let abi::QpEx {
             wr_set_ud_addr, wr_set_inline_data, wr_set_inline_data_list, wr_set_sge_list, ..
         } = functions;
-        let sge = near.element(8);
+        let sge = near.sge(8);
         (*qp).wr_id = 9;
         let build = |part: &dyn Fn()| {
             wr_start(qp);
@@ -220,11 +220,11 @@ fn builds_requests_field_by_field() {
                 wr_send(qp);
                 wr_set_inline_data_list(qp, 1, std::ptr::null());
             }),
-            ("no list of elements", &|| {
+            ("no list of SGEs", &|| {
                 wr_send(qp);
                 wr_set_sge_list(qp, 1, std::ptr::null());
             }),
-            ("too many elements", &|| {
+            ("too many SGEs", &|| {
                 wr_send(qp);
                 wr_set_sge_list(qp, 2, [sge; 2].as_ptr());
             }),

@@ -7,8 +7,8 @@ pub struct Limits {
     pub send_requests: usize,
     /// Maximum number of receives without a completion; at most [`Limits::MAX_RECEIVES`].
     pub receives: usize,
-    /// Maximum number of elements of a request.
-    pub elements: usize,
+    /// Maximum number of SGEs of a request.
+    pub sges: usize,
     /// Maximum number of bytes of an inline request.
     pub inline_bytes: usize,
 }
@@ -20,13 +20,13 @@ impl Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { send_requests: 128, receives: 128, elements: 4, inline_bytes: 256 }
+        Limits { send_requests: 128, receives: 128, sges: 4, inline_bytes: 256 }
     }
 }
 
 /// Values that the two ends agree on when their first lane opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Agreement {
+pub struct ConnectionParameters {
     /// Number of the first message that this end sends.
     pub first_message: u32,
     /// Number of the first message that the peer sends.

@@ -54,7 +54,7 @@ impl Sent {
 /// A segment that changes the state of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Control {
-    Refusal(u32, NakCode),
+    Nak(u32, NakCode),
     Ended,
     Failed,
     /// A report about the lane with this index, which has ended.
@@ -192,7 +192,7 @@ impl LaneState {
 
     /// Returns the segments of the epoch that has ended that the peer has not received, in order. `None` if the report is
     /// false.
-    pub(super) fn settle(&mut self, report: Received) -> Option<Lost> {
+    pub(super) fn take_lost(&mut self, report: Received) -> Option<Lost> {
         let received = if report.epoch == self.opened_epoch { report } else { Received::default() };
         if report.epoch > self.epoch || received.segments > self.sent {
             return None;

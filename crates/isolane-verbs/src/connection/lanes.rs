@@ -1,7 +1,7 @@
 //! The lanes of a queue pair: each carries any segment. Segments that a lane loses when it ends are sent on the others.
 //!
 //! ```text
-//! lane ends ─ close ─ report ─► peer closes its end ─ settle ─ sends the rest again
+//! lane ends ─ close ─ report ─► peer closes its end ─ sends the rest again
 //! ```
 //!
 //! Invariant: an end sends the report of a lane only when it no longer reads from it, so nothing that is sent again can
@@ -15,18 +15,18 @@ use super::input::Unmapped;
 use super::lane::{Control, LaneState, Lost, Part, Received, Sent};
 use super::output::{Output, Source};
 use super::{
-    Agreement, Extension, Fault, OUTPUT_BYTES, Operation, Place, ReliableConnection, Segment, State,
-    Syndrome, segment,
+    ConnectionParameters, Extension, Fault, OUTPUT_BYTES, Operation, Place, ReliableConnection, Segment,
+    State, Syndrome, segment,
 };
 use crate::wire::{Hello, LaneReport, NakCode};
 use crate::work::Status;
 
 impl ReliableConnection {
     /// The ends have agreed: requests that were posted before leave once a lane is open.
-    pub fn handle_agreement(&mut self, agreement: &Agreement) {
-        self.requester.open(agreement);
-        self.responder.open(agreement);
-        self.lanes.resize_with(agreement.lanes.clamp(1, Hello::MAX_LANES).into(), LaneState::default);
+    pub fn handle_parameters(&mut self, parameters: &ConnectionParameters) {
+        self.requester.open(parameters);
+        self.responder.open(parameters);
+        self.lanes.resize_with(parameters.lanes.clamp(1, Hello::MAX_LANES).into(), LaneState::default);
     }
 
     /// Number of lanes; 1 until the ends have agreed.
@@ -77,7 +77,7 @@ impl ReliableConnection {
         if self.lanes.get(lane).is_none_or(|lane| lane.is_open) {
             return;
         }
-        if let Err(fault) = self.settle(lane, received) {
+        if let Err(fault) = self.resend_lost(lane, received) {
             return self.handle_fault(fault);
         }
         if !self.is_lane_open(self.control) {
@@ -135,12 +135,12 @@ impl ReliableConnection {
         self.handle_lane_closed(lane);
         let received =
             Received { epoch: report.received_epoch, segments: report.segments, bytes: report.bytes };
-        self.settle(lane, received)
+        self.resend_lost(lane, received)
     }
 
     /// Sends again what the peer has not received on a lane that has ended.
-    fn settle(&mut self, lane: usize, received: Received) -> Result<(), Fault> {
-        let Lost { parts, controls } = self.lanes[lane].settle(received).ok_or(Fault::Broken)?;
+    fn resend_lost(&mut self, lane: usize, received: Received) -> Result<(), Fault> {
+        let Lost { parts, controls } = self.lanes[lane].take_lost(received).ok_or(Fault::Broken)?;
         if self.state == State::Error {
             return Ok(());
         }
@@ -161,7 +161,7 @@ impl ReliableConnection {
     /// Sends a segment again that changes the state of the peer.
     fn restore(&mut self, control: Control) {
         match control {
-            Control::Refusal(message, code) => self.responder.refuse(message, code),
+            Control::Nak(message, code) => self.responder.nak(message, code),
             Control::Ended => self.is_ending = true,
             Control::Failed => self.is_failing = true,
             Control::Report(lane) => self.lanes[lane].is_report_pending = !self.is_lane_open(lane),
@@ -333,7 +333,7 @@ impl ReliableConnection {
             Ok(Some(next)) => next,
             Ok(None) => return false,
             Err(message) => {
-                self.handle_fault(Fault::Refused { message, code: NakCode::RemoteAccess });
+                self.handle_fault(Fault::Nak { message, code: NakCode::RemoteAccess });
                 return false;
             }
         };
@@ -390,7 +390,7 @@ impl ReliableConnection {
         if !all_open && self.lanes.iter().any(LaneState::has_unsettled_control) {
             return false;
         }
-        let (segment, control) = if let Some(next) = self.responder.next_refusal() {
+        let (segment, control) = if let Some(next) = self.responder.next_nak() {
             next
         } else if std::mem::take(&mut self.is_failing) {
             (announcement(Syndrome::Failed), Control::Failed)

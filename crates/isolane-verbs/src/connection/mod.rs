@@ -15,11 +15,11 @@ mod lane;
 mod lanes;
 mod output;
 mod ranges;
+mod receive_queue;
 mod receives;
 mod requester;
 mod responder;
 mod responses;
-mod shared_receives;
 #[cfg(test)]
 mod tests;
 
@@ -29,13 +29,13 @@ use std::time::Instant;
 
 use isolane_memory::MemoryRegion;
 
-pub use self::attributes::{Agreement, Limits, ReceiveAttributes, SendAttributes};
+pub use self::attributes::{ConnectionParameters, Limits, ReceiveAttributes, SendAttributes};
 pub use self::lane::Received;
 use self::lane::{LaneState, Sent};
 use self::output::{Output, Source};
+pub use self::receive_queue::ReceiveQueue;
 use self::requester::Requester;
 use self::responder::Responder;
-pub use self::shared_receives::SharedReceiveQueue;
 use crate::memory::{Access, ProtectionDomain, Spans};
 use crate::wire::{
     Extension, NakCode, Opcode, Operation, Segment, SegmentError, SegmentFlags, Stage, Syndrome,
@@ -72,15 +72,15 @@ pub enum PostError {
     State(State),
     /// The queue pair takes receives from a shared queue.
     #[error("the queue pair takes its receives from a shared receive queue; post to that")]
-    SharedReceives,
+    SharedReceiveQueue,
     /// The queue is full.
     #[error("the queue is full with {0} requests; poll completions first")]
     Full(usize),
-    /// The request has too many elements.
-    #[error("a request of {elements} elements exceeds the limit of {limit}")]
-    Elements {
-        /// Number of elements.
-        elements: usize,
+    /// The request has too many SGEs.
+    #[error("a request of {sges} SGEs exceeds the limit of {limit}")]
+    Sges {
+        /// Number of SGEs.
+        sges: usize,
         /// Limit.
         limit: usize,
     },
@@ -167,7 +167,7 @@ struct Finished {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// A request of the peer is refused.
-    Refused { message: u32, code: NakCode },
+    Nak { message: u32, code: NakCode },
     /// A request of this end has failed.
     Failed { index: usize, status: Status },
     /// The peer broke the protocol.
@@ -176,15 +176,15 @@ enum Fault {
 
 /// Why a message of the peer is refused, once all before it are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Refusal {
+struct Nak {
     code: NakCode,
     /// Status of its receive, which completes.
     receive: Option<Status>,
 }
 
-impl From<NakCode> for Refusal {
-    fn from(code: NakCode) -> Refusal {
-        Refusal { code, receive: None }
+impl From<NakCode> for Nak {
+    fn from(code: NakCode) -> Nak {
+        Nak { code, receive: None }
     }
 }
 
@@ -200,7 +200,7 @@ impl ReliableConnection {
     pub fn new(
         domain: Arc<ProtectionDomain>,
         limits: Limits,
-        shared: Option<Arc<SharedReceiveQueue>>,
+        shared: Option<Arc<ReceiveQueue>>,
     ) -> ReliableConnection {
         let limits = Limits { receives: limits.receives.min(Limits::MAX_RECEIVES), ..limits };
         ReliableConnection {
@@ -257,9 +257,9 @@ impl ReliableConnection {
     pub fn fail(&mut self) {
         if self.state != State::Error && self.state != State::Reset {
             self.state = State::Error;
-            self.is_failing = !self.responder.is_refusing();
+            self.is_failing = !self.responder.has_nak();
             self.lanes.iter_mut().for_each(|lane| lane.input.discard_payload());
-            let keeps_responses = self.responder.is_refusing();
+            let keeps_responses = self.responder.has_nak();
             self.detach_output(|output| output.drop_unbegun(keeps_responses));
             self.requester.flush(&mut self.finished);
             self.responder.flush(&mut self.finished);
@@ -273,7 +273,7 @@ impl ReliableConnection {
             self.fail();
         } else if self.responder.uses(region) || self.lanes.iter().any(|lane| lane.input.uses(region)) {
             let message = self.responder.message();
-            self.handle_fault(Fault::Refused { message, code: NakCode::RemoteAccess });
+            self.handle_fault(Fault::Nak { message, code: NakCode::RemoteAccess });
         }
         self.responder.responses.forget(region);
         self.detach_output(Output::detach);
@@ -452,8 +452,8 @@ impl ReliableConnection {
 
     fn handle_fault(&mut self, fault: Fault) {
         match fault {
-            Fault::Refused { message, code } => {
-                self.responder.refuse(message, code);
+            Fault::Nak { message, code } => {
+                self.responder.nak(message, code);
                 self.finished.events.push_back(match code {
                     NakCode::RemoteAccess => AsyncEvent::AccessViolation,
                     _ => AsyncEvent::InvalidRequest,
@@ -481,7 +481,7 @@ fn segment(operation: Operation, message: u32, place: Place, extension: Extensio
         message,
         size,
         receive: 0,
-        round: 0,
+        rnr_count: 0,
         offset,
         length,
         acknowledged: 0,

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use isolane_memory::MemoryRegion;
 use smallvec::SmallVec;
 
-use super::shared_receives::SharedReceiveQueue;
-use super::{AsyncEvent, Finished, Limits, PostError, Queue, Refusal};
+use super::receive_queue::ReceiveQueue;
+use super::{AsyncEvent, Finished, Limits, Nak, PostError, Queue};
 use crate::memory::{AccessError, ProtectionDomain, Right, Spans, front, is_among, part};
 use crate::wire::{NakCode, Segment, Syndrome};
 use crate::work::{CompletedOperation, Completion, ReceiveRequest, Status};
@@ -22,7 +22,7 @@ use crate::work::{CompletedOperation, Completion, ReceiveRequest, Status};
 pub(super) struct Receives {
     posted: VecDeque<ReceiveRequest>,
     /// Where receives come from instead of `posted`.
-    shared: Option<Arc<SharedReceiveQueue>>,
+    shared: Option<Arc<ReceiveQueue>>,
     /// Receives that requests of the peer consume.
     bound: VecDeque<Bound>,
     /// Number of requests of the peer that have consumed a receive and completed it.
@@ -33,17 +33,17 @@ pub(super) struct Receives {
     advertised: u16,
     readiness: Readiness,
     /// The last message that found no receive.
-    lacking_message: u32,
-    /// Index of the first receive that was missing since the peer has confirmed a round.
-    lacking_receive: u8,
-    /// There was a missing receive.
-    has_lacked: bool,
-    /// The peer has sent a request in the current round.
-    is_round_confirmed: bool,
-    /// How often there was a receive again.
-    round: u8,
-    /// The round is not reported.
-    is_round_pending: bool,
+    not_ready_message: u32,
+    /// Index of the first receive that was missing since the peer has confirmed `rnr_count`.
+    missing_receive: u8,
+    /// A receive was missing once.
+    was_not_ready: bool,
+    /// The peer has sent a request with the current `rnr_count`.
+    is_rnr_count_confirmed: bool,
+    /// How often this end was not ready, and then had a receive again, modulo 2⁸.
+    rnr_count: u8,
+    /// The last change of `rnr_count` is not reported.
+    is_ready_pending: bool,
 }
 
 /// Report about receives.
@@ -51,7 +51,7 @@ pub(super) struct Report {
     pub(super) message: u32,
     pub(super) syndrome: Syndrome,
     pub(super) receive: u8,
-    pub(super) round: u8,
+    pub(super) rnr_count: u8,
 }
 
 /// A receive that a request consumes.
@@ -70,26 +70,26 @@ enum Readiness {
     #[default]
     Ready,
     /// A request was discarded, which is not reported.
-    Lacking,
+    NotReady,
     /// The peer waits.
     Waiting,
 }
 
 impl Receives {
-    pub(super) fn new(shared: Option<Arc<SharedReceiveQueue>>) -> Receives {
+    pub(super) fn new(shared: Option<Arc<ReceiveQueue>>) -> Receives {
         Receives { shared, ..Receives::default() }
     }
 
     pub(super) fn post(&mut self, request: ReceiveRequest, limits: &Limits) -> Result<(), PostError> {
         if self.shared.is_some() {
-            return Err(PostError::SharedReceives);
+            return Err(PostError::SharedReceiveQueue);
         }
         if self.posted.len() >= limits.receives {
             return Err(PostError::Full(self.posted.len()));
         }
-        let elements = request.data.len();
-        if elements > limits.elements {
-            return Err(PostError::Elements { elements, limit: limits.elements });
+        let sges = request.data.len();
+        if sges > limits.sges {
+            return Err(PostError::Sges { sges, limit: limits.sges });
         }
         self.posted_count = self.posted_count.wrapping_add(1);
         self.posted.push_back(request);
@@ -98,13 +98,13 @@ impl Receives {
 
     /// Binds the receive with index `receive`, and all before it, to requests of the peer. Returns its place, or `None`
     /// if the shared queue has too few: the request is discarded, as all from that receive on are, until the peer sends
-    /// them again in the next round.
+    /// them again with the next `rnr_count`.
     #[inline]
     pub(super) fn bind(
         &mut self,
         message: u32,
         receive: u8,
-        round: u8,
+        rnr_count: u8,
         domain: &ProtectionDomain,
         finished: &mut Finished,
     ) -> Result<Option<usize>, NakCode> {
@@ -113,8 +113,8 @@ impl Receives {
             return Err(NakCode::Sequence);
         }
         if self.shared.is_some() {
-            let is_affected = usize::from(receive.wrapping_sub(self.lacking_receive)) < MAX_BOUND;
-            let is_current = self.readiness == Readiness::Ready && round == self.round;
+            let is_affected = usize::from(receive.wrapping_sub(self.missing_receive)) < MAX_BOUND;
+            let is_current = self.readiness == Readiness::Ready && rnr_count == self.rnr_count;
             if !is_current && (is_affected || at >= self.bound.len()) {
                 return Ok(None);
             }
@@ -124,12 +124,12 @@ impl Receives {
                 None => self.posted.pop_front().ok_or(NakCode::InvalidRequest)?,
                 Some(shared) => {
                     let Some(taken) = shared.take() else {
-                        if self.is_round_confirmed || !self.has_lacked {
+                        if self.is_rnr_count_confirmed || !self.was_not_ready {
                             let index = self.completed as u8;
-                            self.lacking_receive = index.wrapping_add(self.bound.len() as u8);
+                            self.missing_receive = index.wrapping_add(self.bound.len() as u8);
                         }
-                        (self.lacking_message, self.readiness) = (message, Readiness::Lacking);
-                        self.has_lacked = true;
+                        (self.not_ready_message, self.readiness) = (message, Readiness::NotReady);
+                        self.was_not_ready = true;
                         return Ok(None);
                     };
                     if taken.limit_reached {
@@ -138,7 +138,7 @@ impl Receives {
                     taken.request
                 }
             };
-            let capacity = request.data.iter().map(|element| u64::from(element.length)).sum();
+            let capacity = request.data.iter().map(|sge| u64::from(sge.length)).sum();
             let spans = spans_of(&request, self.shared.as_deref(), domain).ok();
             self.bound.push_back(Bound { request, message: None, spans, capacity });
         }
@@ -154,7 +154,7 @@ impl Receives {
         domain: &ProtectionDomain,
         finished: &mut Finished,
     ) -> Result<bool, NakCode> {
-        self.bind(message, receive, self.round, domain, finished).map(|at| at.is_some())
+        self.bind(message, receive, self.rnr_count, domain, finished).map(|at| at.is_some())
     }
 
     /// Returns where the payload of a segment of a SEND goes, from `start` on in its request. `None` if a receive is
@@ -166,25 +166,25 @@ impl Receives {
         start: u64,
         domain: &ProtectionDomain,
         finished: &mut Finished,
-    ) -> Result<Option<Spans>, Refusal> {
-        let at = self.bind(segment.message, segment.receive, segment.round, domain, finished)?;
+    ) -> Result<Option<Spans>, Nak> {
+        let at = self.bind(segment.message, segment.receive, segment.rnr_count, domain, finished)?;
         let Some(at) = at else { return Ok(None) };
-        self.is_round_confirmed |= segment.round == self.round;
+        self.is_rnr_count_confirmed |= segment.rnr_count == self.rnr_count;
         let bound = &mut self.bound[at];
         if bound.message.is_some_and(|owner| owner != segment.message && !continues) {
             return Err(NakCode::Sequence.into());
         }
         bound.message = Some(segment.message);
-        let refusal = |code, status| Refusal { code, receive: Some(status) };
+        let nak = |code, status| Nak { code, receive: Some(status) };
         if bound.spans.as_ref().is_some_and(SmallVec::is_empty) && bound.capacity > 0 {
             // The lane of a segment with all bytes has ended.
             bound.spans = spans_of(&bound.request, self.shared.as_deref(), domain).ok();
         }
         let spans = bound.spans.as_mut();
-        let spans = spans.ok_or_else(|| refusal(NakCode::RemoteOperation, Status::LocalProtection))?;
+        let spans = spans.ok_or_else(|| nak(NakCode::RemoteOperation, Status::LocalProtection))?;
         let length = segment.length;
         if start + u64::from(length) > bound.capacity {
-            return Err(refusal(NakCode::InvalidRequest, Status::LocalLength));
+            return Err(nak(NakCode::InvalidRequest, Status::LocalLength));
         }
         let is_whole = length == segment.size && !segment.flags.continued() && start == 0;
         Ok(Some(if is_whole {
@@ -202,8 +202,8 @@ impl Receives {
         }
         let bound = self.bound.pop_front()?;
         // All receives before that are complete.
-        if self.lacking_receive == receive {
-            self.lacking_receive = self.lacking_receive.wrapping_add(1);
+        if self.missing_receive == receive {
+            self.missing_receive = self.missing_receive.wrapping_add(1);
         }
         self.completed = self.completed.wrapping_add(1);
         Some(bound.request)
@@ -227,7 +227,7 @@ impl Receives {
 
     /// Whether a request was discarded, or the shared queue has a receive for which the peer waits.
     pub(super) fn has_report(&self) -> bool {
-        self.readiness == Readiness::Lacking || self.is_round_pending || self.has_awaited_receive()
+        self.readiness == Readiness::NotReady || self.is_ready_pending || self.has_awaited_receive()
     }
 
     /// Whether the peer waits for a receive.
@@ -237,28 +237,28 @@ impl Receives {
 
     /// Returns the next report about receives.
     pub(super) fn next_report(&mut self) -> Option<Report> {
-        let (message, receive) = (self.lacking_message, self.lacking_receive);
-        let syndrome = if self.readiness == Readiness::Lacking {
+        let (message, receive) = (self.not_ready_message, self.missing_receive);
+        let syndrome = if self.readiness == Readiness::NotReady {
             self.readiness = Readiness::Waiting;
             Syndrome::ReceiverNotReady
         } else if self.has_awaited_receive() {
-            (self.readiness, self.round) = (Readiness::Ready, self.round.wrapping_add(1));
-            self.is_round_confirmed = false;
+            (self.readiness, self.rnr_count) = (Readiness::Ready, self.rnr_count.wrapping_add(1));
+            self.is_rnr_count_confirmed = false;
             Syndrome::ReceiverReady
-        } else if self.readiness == Readiness::Ready && self.is_round_pending {
+        } else if self.readiness == Readiness::Ready && self.is_ready_pending {
             Syndrome::ReceiverReady
         } else {
             return None;
         };
-        self.is_round_pending = false;
-        Some(Report { message, syndrome, receive, round: self.round })
+        self.is_ready_pending = false;
+        Some(Report { message, syndrome, receive, rnr_count: self.rnr_count })
     }
 
     /// The last report can be lost.
     pub(super) fn report_again(&mut self) {
         match self.readiness {
-            Readiness::Ready => self.is_round_pending = self.has_lacked,
-            Readiness::Lacking | Readiness::Waiting => self.readiness = Readiness::Lacking,
+            Readiness::Ready => self.is_ready_pending = self.was_not_ready,
+            Readiness::NotReady | Readiness::Waiting => self.readiness = Readiness::NotReady,
         }
     }
 
@@ -280,7 +280,7 @@ impl Receives {
 
     /// Completes all receives as flushed.
     pub(super) fn flush(&mut self, finished: &mut Finished) {
-        (self.readiness, self.is_round_pending) = (Readiness::Ready, false);
+        (self.readiness, self.is_ready_pending) = (Readiness::Ready, false);
         let bound = self.bound.drain(..).map(|bound| bound.request);
         for request in bound.chain(self.posted.drain(..)) {
             complete(&request, Status::Flushed, finished);
@@ -294,7 +294,7 @@ impl Receives {
 /// Returns where the bytes of a receive go.
 fn spans_of(
     request: &ReceiveRequest,
-    shared: Option<&SharedReceiveQueue>,
+    shared: Option<&ReceiveQueue>,
     domain: &ProtectionDomain,
 ) -> Result<Spans, AccessError> {
     match shared {

@@ -12,12 +12,12 @@ use isolane_memory::MemoryRegion;
 
 use super::lane::Control;
 use super::ranges::Ranges;
+use super::receive_queue::ReceiveQueue;
 use super::receives::{Receives, Report, complete};
 use super::responses::{Content, Responses};
-use super::shared_receives::SharedReceiveQueue;
 use super::{
-    Agreement, Extension, Fault, Finished, Limits, Place, PostError, Queue, ReceiveAttributes, Refusal,
-    WINDOW, segment,
+    ConnectionParameters, Extension, Fault, Finished, Limits, Nak, Place, PostError, Queue,
+    ReceiveAttributes, WINDOW, segment,
 };
 use crate::memory::{Access, AccessError, ProtectionDomain, Right, Spans};
 use crate::wire::{AtomicOperands, NakCode, Operation, RemoteRange, Segment, SegmentFlags, Syndrome};
@@ -37,15 +37,15 @@ pub(super) struct Responder {
     continued: Option<(Operation, u64)>,
     /// Rights of the peer's requests.
     access: Access,
-    /// Code of the delay in a refusal for lack of a receive.
+    /// Code of the delay in a NAK for lack of a receive.
     rnr_timer: u8,
     pub(super) responses: Responses,
     /// Whether the peer waits for an acknowledgment.
     owes_acknowledgment: bool,
     /// Message for which the peer has asked whether there is a receive.
     awaited_message: Option<u32>,
-    /// A refusal to send, after which nothing is executed.
-    refusal: Option<(u32, NakCode)>,
+    /// A NAK to send, after which nothing is executed.
+    nak: Option<(u32, NakCode)>,
 }
 
 /// A message of which a part has arrived.
@@ -64,11 +64,11 @@ struct Arriving {
     flags: SegmentFlags,
     /// Extension of the last segment.
     extension: Extension,
-    refusal: Option<Refusal>,
+    nak: Option<Nak>,
 }
 
 impl Responder {
-    pub(super) fn new(shared: Option<Arc<SharedReceiveQueue>>) -> Responder {
+    pub(super) fn new(shared: Option<Arc<ReceiveQueue>>) -> Responder {
         Responder { receives: Receives::new(shared), ..Responder::default() }
     }
 
@@ -81,8 +81,8 @@ impl Responder {
         self.rnr_timer = attributes.rnr_timer;
     }
 
-    pub(super) fn open(&mut self, agreement: &Agreement) {
-        self.message = agreement.peer_first_message;
+    pub(super) fn open(&mut self, parameters: &ConnectionParameters) {
+        self.message = parameters.peer_first_message;
     }
 
     pub(super) fn post(&mut self, request: ReceiveRequest, limits: &Limits) -> Result<(), PostError> {
@@ -113,7 +113,7 @@ impl Responder {
             return Ok(None);
         }
         if ahead >= WINDOW || self.ranges >= MAX_RANGES {
-            return Err(Fault::Refused { message: self.message, code: NakCode::Sequence });
+            return Err(Fault::Nak { message: self.message, code: NakCode::Sequence });
         }
         let at = ahead as usize;
         while self.window.len() <= at {
@@ -130,8 +130,8 @@ impl Responder {
                 Ok(None)
             }
         });
-        let spans = checked.unwrap_or_else(|refusal| {
-            message.refusal.get_or_insert(refusal);
+        let spans = checked.unwrap_or_else(|nak| {
+            message.nak.get_or_insert(nak);
             None
         });
         if spans.is_some() {
@@ -169,7 +169,7 @@ impl Responder {
     ) -> Result<(), Fault> {
         let Some((ahead, message)) = self.message_of(segment) else { return Ok(()) };
         let receive = (message.operation == Operation::Send).then_some(Status::LocalProtection);
-        message.refusal.get_or_insert(Refusal { code: NakCode::RemoteOperation, receive });
+        message.nak.get_or_insert(Nak { code: NakCode::RemoteOperation, receive });
         if ahead > 0 { Ok(()) } else { self.execute(domain, finished) }
     }
 
@@ -196,14 +196,14 @@ impl Responder {
     fn execute(&mut self, domain: &ProtectionDomain, finished: &mut Finished) -> Result<(), Fault> {
         while let Some(Some(message)) = self.window.front_mut() {
             let number = self.message;
-            let refused = |code| Fault::Refused { message: number, code };
-            if let Some(refusal) = message.refusal.take() {
-                if let Some(status) = refusal.receive
+            let refused = |code| Fault::Nak { message: number, code };
+            if let Some(nak) = message.nak.take() {
+                if let Some(status) = nak.receive
                     && let Some(request) = self.receives.consume(message.receive)
                 {
                     complete(&request, status, finished);
                 }
-                return Err(refused(refusal.code));
+                return Err(refused(nak.code));
             }
             if !message.is_complete() {
                 return Ok(());
@@ -279,20 +279,20 @@ impl Responder {
         Ok(())
     }
 
-    /// Refuses a request of the peer. The refusal follows the responses to all requests before it.
-    pub(super) fn refuse(&mut self, message: u32, code: NakCode) {
-        self.refusal.get_or_insert((message, code));
+    /// Refuses a request of the peer. The NAK follows the responses to all requests before it.
+    pub(super) fn nak(&mut self, message: u32, code: NakCode) {
+        self.nak.get_or_insert((message, code));
     }
 
-    /// Whether a refusal waits to be sent.
-    pub(super) fn is_refusing(&self) -> bool {
-        self.refusal.is_some()
+    /// Whether a NAK waits to be sent.
+    pub(super) fn has_nak(&self) -> bool {
+        self.nak.is_some()
     }
 
-    /// Returns a refusal, and its entry in the log.
-    pub(super) fn next_refusal(&mut self) -> Option<(Segment, Control)> {
-        let (message, code) = self.refusal.take_if(|_| self.responses.is_empty())?;
-        Some((acknowledgment(message, code.syndrome(), 0, 0), Control::Refusal(message, code)))
+    /// Returns a NAK, and its entry in the log.
+    pub(super) fn next_nak(&mut self) -> Option<(Segment, Control)> {
+        let (message, code) = self.nak.take_if(|_| self.responses.is_empty())?;
+        Some((acknowledgment(message, code.syndrome(), 0, 0), Control::Nak(message, code)))
     }
 
     /// Returns a report about receives, if there is one to send. A complete message can have waited for a receive.
@@ -302,20 +302,20 @@ impl Responder {
         finished: &mut Finished,
     ) -> Result<Option<Segment>, Fault> {
         if let Some(message) = self.awaited_message.take() {
-            let is_lacking = message == self.message && self.receives.are_used_up();
-            return Ok(Some(if is_lacking {
+            let is_not_ready = message == self.message && self.receives.are_used_up();
+            return Ok(Some(if is_not_ready {
                 acknowledgment(message, Syndrome::ReceiverNotReady, self.rnr_timer, 0)
             } else {
                 acknowledgment(self.message, Syndrome::Acknowledged, 0, 0)
             }));
         }
         let Some(report) = self.receives.next_report() else { return Ok(None) };
-        let Report { message, syndrome, receive, round } = report;
+        let Report { message, syndrome, receive, rnr_count } = report;
         if syndrome == Syndrome::ReceiverReady {
             self.execute(domain, finished)?;
         }
         let mut segment = acknowledgment(message, syndrome, self.rnr_timer, receive);
-        segment.round = round;
+        segment.rnr_count = rnr_count;
         Ok(Some(segment))
     }
 
@@ -334,10 +334,10 @@ impl Responder {
         self.owes_acknowledgment = true;
     }
 
-    /// Whether there is a response, a refusal, or a report about receives to send.
+    /// Whether there is a response, a NAK, or a report about receives to send.
     pub(super) fn has_responses(&self) -> bool {
         !self.responses.is_empty()
-            || self.refusal.is_some()
+            || self.nak.is_some()
             || self.awaited_message.is_some()
             || self.receives.has_report()
     }
@@ -355,7 +355,7 @@ impl Responder {
 
     /// Completes all receives as flushed.
     pub(super) fn flush(&mut self, finished: &mut Finished) {
-        if self.refusal.is_none() {
+        if self.nak.is_none() {
             self.responses.clear();
         }
         self.window.clear();
@@ -376,12 +376,12 @@ impl Arriving {
             receive: segment.receive,
             flags: segment.flags,
             extension: Extension::None,
-            refusal: None,
+            nak: None,
         }
     }
 
     /// Checks a segment against the ones before it. Returns whether it is new.
-    fn check(&mut self, segment: &Segment) -> Result<bool, Refusal> {
+    fn check(&mut self, segment: &Segment) -> Result<bool, Nak> {
         let is_same = self.operation == segment.opcode.operation()
             && (self.size, self.receive) == (segment.size, segment.receive)
             && self.flags.continued() == segment.flags.continued();
@@ -393,7 +393,7 @@ impl Arriving {
         if has_wrong_size || (segment.flags.continued() && segment.opcode.has_immediate()) {
             return Err(NakCode::InvalidRequest.into());
         }
-        if self.refusal.is_some() {
+        if self.nak.is_some() {
             return Ok(false);
         }
         let range = segment.offset..segment.offset + segment.length;
@@ -415,7 +415,7 @@ impl Arriving {
     }
 
     fn is_started(&self) -> bool {
-        self.has_arrived || self.arriving > 0 || self.claimed.count() > 0 || self.refusal.is_some()
+        self.has_arrived || self.arriving > 0 || self.claimed.count() > 0 || self.nak.is_some()
     }
 
     fn is_complete(&self) -> bool {
@@ -432,7 +432,7 @@ fn check(
     receives: &mut Receives,
     domain: &ProtectionDomain,
     finished: &mut Finished,
-) -> Result<Option<Spans>, Refusal> {
+) -> Result<Option<Spans>, Nak> {
     let operation = segment.opcode.operation();
     if continued.is_some_and(|(continued, _)| continued != operation) {
         return Err(NakCode::Sequence.into());

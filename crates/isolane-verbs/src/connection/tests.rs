@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::memory::{Access, Registration};
 use crate::wire::{MAX_PREFIX_BYTES, RemoteRange};
-use crate::work::{CompletedOperation, Element, LocalData, SendOperation};
+use crate::work::{CompletedOperation, LocalData, SendOperation, Sge};
 
 mod hostile;
 mod lifecycle;
@@ -24,7 +24,7 @@ const ALL: Access = Access(0xf);
 struct End {
     pair: ReliableConnection,
     memory: Arc<Registration>,
-    shared: Option<Arc<SharedReceiveQueue>>,
+    shared: Option<Arc<ReceiveQueue>>,
     sent: VecDeque<u8>,
     now: Instant,
 }
@@ -34,7 +34,7 @@ impl End {
         let domain = Arc::new(ProtectionDomain::default());
         let region = MemoryRegion::allocate(MEMORY_BYTES).unwrap();
         let memory = domain.register(region, 0, access).unwrap();
-        let shared = SharedReceiveQueue::new(Arc::clone(&domain), limits.receives, limits.elements);
+        let shared = ReceiveQueue::new(Arc::clone(&domain), limits.receives, limits.sges);
         End::over(domain, memory, limits, shares_receives.then(|| Arc::new(shared)))
     }
 
@@ -42,21 +42,21 @@ impl End {
         domain: Arc<ProtectionDomain>,
         memory: Arc<Registration>,
         limits: Limits,
-        shared: Option<Arc<SharedReceiveQueue>>,
+        shared: Option<Arc<ReceiveQueue>>,
     ) -> End {
         let pair = ReliableConnection::new(domain, limits, shared.clone());
         End { pair, memory, shared, sent: VecDeque::new(), now: Instant::now() }
     }
 
     /// Opens the first lane.
-    fn open(&mut self, agreement: &Agreement) {
-        self.pair.handle_agreement(agreement);
+    fn open(&mut self, parameters: &ConnectionParameters) {
+        self.pair.handle_parameters(parameters);
         self.pair.start_lane(0).unwrap();
         self.pair.handle_lane_open(0, Received::default());
     }
 
-    fn element(&self, address: u64, length: u32) -> Element {
-        Element { address, length, key: self.memory.key() }
+    fn sge(&self, address: u64, length: u32) -> Sge {
+        Sge { address, length, lkey: self.memory.key() }
     }
 
     fn fill(&self, address: usize, bytes: &[u8]) {
@@ -67,14 +67,14 @@ impl End {
         self.memory.region().to_vec(address, len)
     }
 
-    fn send(&mut self, id: u64, operation: SendOperation, elements: &[Element]) -> Result<(), PostError> {
-        let data = LocalData::Elements(elements.iter().copied().collect());
+    fn send(&mut self, id: u64, operation: SendOperation, sges: &[Sge]) -> Result<(), PostError> {
+        let data = LocalData::Sges(sges.iter().copied().collect());
         let request = SendRequest { id, operation, data, signaled: true, solicited: false, fenced: false };
         self.pair.post_send(request)
     }
 
-    fn receive(&mut self, id: u64, elements: &[Element]) {
-        let data = elements.iter().copied().collect();
+    fn receive(&mut self, id: u64, sges: &[Sge]) {
+        let data = sges.iter().copied().collect();
         let request = ReceiveRequest { id, data };
         match &self.shared {
             Some(shared) => shared.post(request).unwrap(),
@@ -146,7 +146,7 @@ impl Pair {
         let shares = [pair.near.shared.is_some(), pair.far.shared.is_some()];
         let ends = [(&mut pair.near, u32::MAX, 7, shares[1]), (&mut pair.far, 7, u32::MAX, shares[0])];
         for (end, first, peer_first, peer_shares_receives) in ends {
-            let agreement = Agreement {
+            let parameters = ConnectionParameters {
                 first_message: first,
                 peer_first_message: peer_first,
                 peer_segment_bytes: segment_bytes,
@@ -158,7 +158,7 @@ impl Pair {
             let send = SendAttributes { rnr_retries, ..SendAttributes::default() };
             assert!(end.pair.initialize(ALL) && end.pair.start_receiving(&receive));
             assert!(end.pair.start_sending(&send));
-            end.open(&agreement);
+            end.open(&parameters);
         }
         pair
     }

@@ -9,12 +9,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 
 use isolane_memory::MemoryRegion;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use super::completion_queue::WorkCompletion;
+use super::guard::{Guard, Settle};
 use super::handshake::gid;
 use super::manager::Manager;
-use super::progress::{Member, Progress};
+use super::progress::{Driven, Progress};
 use super::queue_pair::QueuePairConfig;
 use crate::connection::{PostError, Queue, State};
 use crate::datagram::{Arrived, DatagramRequest, Datagrams};
@@ -23,12 +24,12 @@ use crate::work::ReceiveRequest;
 
 /// A queue pair of datagrams. Dropping it drops its completions.
 pub struct DatagramQueuePair {
-    endpoint: Arc<Endpoint>,
+    shared: Arc<SharedDatagrams>,
     port: Arc<DatagramPort>,
     manager: Arc<Manager>,
 }
 
-struct Endpoint {
+struct SharedDatagrams {
     number: u32,
     config: QueuePairConfig,
     progress: Arc<Progress>,
@@ -40,7 +41,7 @@ pub(super) struct DatagramPort {
     socket: Arc<UdpSocket>,
     number: u16,
     local: SocketAddr,
-    endpoints: Mutex<HashMap<u32, Weak<Endpoint>>>,
+    queue_pairs: Mutex<HashMap<u32, Weak<SharedDatagrams>>>,
 }
 
 impl DatagramPort {
@@ -53,7 +54,7 @@ impl DatagramPort {
         let local = socket.local_addr()?;
         // Bursts wait for the next poll. The system can allow less.
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES);
-        Ok(DatagramPort { socket, number, local, endpoints: Mutex::default() })
+        Ok(DatagramPort { socket, number, local, queue_pairs: Mutex::default() })
     }
 
     /// Receives datagrams until none is left, or `max` have arrived. Returns whether some can be left.
@@ -75,16 +76,14 @@ impl DatagramPort {
             Ok(arrived) => arrived,
             Err(error) => return log::debug!("{source}: datagram dropped: {error}"),
         };
-        let endpoint = self.endpoints.lock().get(&arrived.segment.message).and_then(Weak::upgrade);
-        if let Some(endpoint) = endpoint {
-            let mut datagrams = endpoint.lock();
-            datagrams.handle_arrived(&arrived);
-            endpoint.settle(&mut datagrams);
+        let shared = self.queue_pairs.lock().get(&arrived.segment.message).and_then(Weak::upgrade);
+        if let Some(shared) = shared {
+            Guard::for_driver(&*shared, shared.progress.lock(&shared.datagrams)).handle_arrived(&arrived);
         }
     }
 }
 
-impl Member for DatagramPort {
+impl Driven for DatagramPort {
     fn number(&self) -> u32 {
         // Above the numbers of queue pairs.
         (1 << 24) | u32::from(self.number)
@@ -118,46 +117,42 @@ impl DatagramQueuePair {
         config: &QueuePairConfig,
     ) -> DatagramQueuePair {
         let datagrams = Mutex::new(config.datagrams());
-        let endpoint = Arc::new(Endpoint { number, config: config.clone(), progress, datagrams });
-        port.endpoints.lock().insert(number, Arc::downgrade(&endpoint));
-        DatagramQueuePair { endpoint, port, manager }
+        let shared = Arc::new(SharedDatagrams { number, config: config.clone(), progress, datagrams });
+        port.queue_pairs.lock().insert(number, Arc::downgrade(&shared));
+        DatagramQueuePair { shared, port, manager }
     }
 
     /// Number of the queue pair, by which its completions and its peers name it.
     pub fn number(&self) -> u32 {
-        self.endpoint.number
+        self.shared.number
     }
 
     /// Returns the state.
     pub fn state(&self) -> State {
-        self.endpoint.lock().state()
+        self.shared.lock().state()
     }
 
     /// Moves to the next state, in the order reset, init, ready to receive, ready to send. Returns `false` if `to` is
     /// not the next one.
     pub fn advance(&self, to: State) -> bool {
-        self.endpoint.lock().advance(to)
+        self.shared.lock().advance(to)
     }
 
     /// Sets the Q_Key that arriving datagrams must have.
     pub fn set_q_key(&self, q_key: u32) {
-        self.endpoint.lock().set_q_key(q_key);
+        self.shared.lock().set_q_key(q_key);
     }
 
     /// Moves to [`State::Error`]: all requests complete as flushed.
     pub fn fail(&self) {
-        let mut datagrams = self.endpoint.lock();
-        datagrams.fail();
-        self.endpoint.settle(&mut datagrams);
-        drop(datagrams);
-        self.endpoint.progress.wake_tasks();
+        self.shared.lock().fail();
     }
 
     /// Moves to [`State::Reset`]: all requests and completions are dropped.
     pub fn reset(&self) {
-        *self.endpoint.lock() = self.endpoint.config.datagrams();
-        self.endpoint.config.send_queue.forget(self.number());
-        self.endpoint.config.receive_queue.forget(self.number());
+        *self.shared.lock() = self.shared.config.datagrams();
+        self.shared.config.send_queue.forget(self.number());
+        self.shared.config.receive_queue.forget(self.number());
     }
 
     /// Sends a datagram. It is lost if the network or the receiver has no space for it.
@@ -165,7 +160,7 @@ impl DatagramQueuePair {
     /// # Errors
     /// [`PostError`]; nothing was sent.
     pub fn post_send(&self, request: &DatagramRequest) -> Result<(), PostError> {
-        let mut datagrams = self.endpoint.lock();
+        let mut datagrams = self.shared.lock();
         if let Some(bytes) = datagrams.encode(self.number(), request)? {
             let port = (request.destination.number >> 8) as u16;
             let sent = self.port.socket.send_to(&bytes, (request.destination.address, port));
@@ -174,9 +169,6 @@ impl DatagramQueuePair {
             }
             datagrams.handle_sent(request);
         }
-        self.endpoint.settle(&mut datagrams);
-        drop(datagrams);
-        self.endpoint.progress.wake_tasks();
         Ok(())
     }
 
@@ -185,29 +177,27 @@ impl DatagramQueuePair {
     /// # Errors
     /// [`PostError`]; nothing was posted.
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
-        let mut datagrams = self.endpoint.lock();
-        datagrams.post_receive(request)?;
-        self.endpoint.settle(&mut datagrams);
-        drop(datagrams);
-        self.endpoint.progress.wake_tasks();
-        Ok(())
+        self.shared.lock().post_receive(request)
     }
 }
 
 impl Drop for DatagramQueuePair {
     fn drop(&mut self) {
-        self.port.endpoints.lock().remove(&self.number());
+        self.port.queue_pairs.lock().remove(&self.number());
         self.reset();
         self.manager.release(self.number());
     }
 }
 
-impl Endpoint {
-    fn lock(&self) -> MutexGuard<'_, Datagrams> {
-        self.progress.lock(&self.datagrams)
+impl SharedDatagrams {
+    fn lock(&self) -> Guard<'_, SharedDatagrams> {
+        Guard::new(self, self.progress.lock(&self.datagrams), &self.progress)
     }
+}
 
-    /// Moves completions to their queues.
+impl Settle for SharedDatagrams {
+    type State = Datagrams;
+
     fn settle(&self, datagrams: &mut Datagrams) {
         while let Some((queue, completion)) = datagrams.poll_completion() {
             let completions = match queue {
@@ -224,7 +214,7 @@ impl Endpoint {
 
 impl QueuePairConfig {
     fn datagrams(&self) -> Datagrams {
-        let shared = self.shared_receives.as_ref().map(|shared| Arc::clone(shared.queue()));
+        let shared = self.shared_receive_queue.as_ref().map(|shared| Arc::clone(shared.queue()));
         Datagrams::new(Arc::clone(&self.domain), self.limits, shared)
     }
 }

@@ -28,11 +28,11 @@ struct Thread {
     /// A child of a fork has no threads of its parent.
     process: u32,
     id: ThreadId,
-    devices: Sender<Driven>,
+    devices: Sender<DrivenDevice>,
 }
 
 /// A device, as its thread sees it.
-struct Driven {
+struct DrivenDevice {
     progress: Arc<Progress>,
     _ended: Sender<Infallible>,
 }
@@ -48,7 +48,7 @@ impl DedicatedDriver {
         let progress = Arc::clone(progress);
         let (sender, ended) = channel();
         let ended = Mutex::new(ended);
-        let driven = Driven { progress: Arc::clone(&progress), _ended: sender };
+        let driven = DrivenDevice { progress: Arc::clone(&progress), _ended: sender };
         let mut threads = THREADS.lock();
         let process = std::process::id();
         threads.retain(|thread| thread.process == process);
@@ -74,7 +74,7 @@ impl Drop for DedicatedDriver {
 }
 
 /// Starts the thread of a core.
-fn spawn(core: usize, first: Driven, new: Receiver<Driven>) -> io::Result<ThreadId> {
+fn spawn(core: usize, first: DrivenDevice, new: Receiver<DrivenDevice>) -> io::Result<ThreadId> {
     let (sender, pinned) = channel();
     let builder = thread::Builder::new().name(format!("isolane-core{core}"));
     let thread = builder.spawn(move || {
@@ -102,7 +102,7 @@ fn pin(core: usize) -> io::Result<()> {
 }
 
 /// Drives devices until none is left.
-fn run(mut devices: Vec<Driven>, new: &Receiver<Driven>) {
+fn run(mut devices: Vec<DrivenDevice>, new: &Receiver<DrivenDevice>) {
     while !devices.is_empty() || !ends(&mut devices, new) {
         devices.iter().for_each(|driven| driven.progress.turn_dedicated());
         contention::relax();
@@ -112,7 +112,7 @@ fn run(mut devices: Vec<Driven>, new: &Receiver<Driven>) {
 }
 
 /// Removes the calling thread from the list, unless a device has arrived.
-fn ends(devices: &mut Vec<Driven>, new: &Receiver<Driven>) -> bool {
+fn ends(devices: &mut Vec<DrivenDevice>, new: &Receiver<DrivenDevice>) -> bool {
     let mut threads = THREADS.lock();
     devices.extend(new.try_iter());
     if devices.is_empty() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use isolane_tcp::socket::is_local;
 use isolane_tcp::{SocketOptionError, SocketOptions};
 
-use crate::connection::{Agreement, Received};
+use crate::connection::{ConnectionParameters, Received};
 use crate::wire::{Capabilities, Hello, HelloError, Role};
 
 /// Why a queue pair is not connected.
@@ -40,8 +40,8 @@ pub(super) struct LaneAttempt {
     pub(super) received: Received,
 }
 
-/// Contents of the hellos of this end.
-pub(super) struct Identity {
+/// What this end says in its hellos.
+pub(super) struct LocalHello {
     pub(super) number: u32,
     /// Number of the peer's first message.
     first_message: u32,
@@ -52,7 +52,7 @@ pub(super) struct Identity {
     lanes: u8,
 }
 
-impl Identity {
+impl LocalHello {
     /// Returns the contents for a queue pair whose peer starts with message `first_message`.
     pub(super) fn new(
         number: u32,
@@ -60,12 +60,12 @@ impl Identity {
         responder_resources: usize,
         shares_receives: bool,
         lanes: u8,
-    ) -> Result<Identity, ConnectError> {
+    ) -> Result<LocalHello, ConnectError> {
         let mut nonce = [0; 16];
         getrandom::fill(&mut nonce).map_err(|error| ConnectError::Random(error.to_string()))?;
         let responder_resources = responder_resources.min(u8::MAX.into()) as u8;
         let lanes = lanes.clamp(1, Hello::MAX_LANES);
-        Ok(Identity { number, first_message, nonce, responder_resources, shares_receives, lanes })
+        Ok(LocalHello { number, first_message, nonce, responder_resources, shares_receives, lanes })
     }
 
     /// Returns the hello for a lane of the queue pair, which has `lanes` of them.
@@ -107,8 +107,8 @@ impl Identity {
     }
 
     /// Returns the agreement of a queue pair with itself.
-    pub(super) fn loopback_agreement(&self) -> Agreement {
-        Agreement {
+    pub(super) fn loopback_parameters(&self) -> ConnectionParameters {
+        ConnectionParameters {
             first_message: self.first_message,
             peer_first_message: self.first_message,
             peer_segment_bytes: crate::connection::SEGMENT_BYTES,
@@ -118,8 +118,8 @@ impl Identity {
         }
     }
 
-    pub(super) fn agreement(&self, peer: &Hello) -> Agreement {
-        Agreement {
+    pub(super) fn parameters(&self, peer: &Hello) -> ConnectionParameters {
+        ConnectionParameters {
             first_message: peer.first_message,
             peer_first_message: self.first_message,
             peer_segment_bytes: peer.max_segment_bytes,

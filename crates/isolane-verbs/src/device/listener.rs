@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use super::handshake::ConnectError;
-use super::opening::FirstLanes;
+use super::lane_opener::FirstLanes;
 use super::{Device, QueuePair, QueuePairConfig};
 
 /// Accepts queue pairs.

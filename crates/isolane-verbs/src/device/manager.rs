@@ -21,7 +21,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use super::DeviceConfig;
 use super::handshake::{self, ConnectError, Greeting, TIMEOUT};
-use super::opening::{Attempt, FirstLanes, Managed, Opening, Peer};
+use super::lane_opener::{Attempt, FirstLanes, LaneOpener, LaneOwner, Peer};
 use super::progress::timespec;
 use crate::wire::{Hello, Role};
 
@@ -42,12 +42,12 @@ struct State {
     /// Sockets of [`Device::listen`](super::Device::listen).
     listeners: Vec<ListeningSocket>,
     /// New queue pairs, which the thread takes.
-    openings: Vec<Arc<Opening>>,
+    openers: Vec<Arc<LaneOpener>>,
     /// Numbers of queue pairs, and their lanes to open.
     missing: Vec<(u32, u8)>,
     /// Numbers whose opening ends.
     canceled: Vec<u32>,
-    deadlines: Vec<(Instant, Weak<dyn Managed>)>,
+    deadlines: Vec<(Instant, Weak<dyn LaneOwner>)>,
 }
 
 /// A socket that accepts lanes.
@@ -169,15 +169,15 @@ impl Manager {
     }
 
     /// Opens the lanes of a queue pair in the background.
-    pub(super) fn open(&self, opening: Opening) {
-        let number = opening.identity.number;
-        self.keep_open(Arc::new(opening));
+    pub(super) fn open(&self, opener: LaneOpener) {
+        let number = opener.local_hello.number;
+        self.keep_open(Arc::new(opener));
         self.open_lane(number, 0);
     }
 
     /// Opens lanes of a queue pair again when they have ended.
-    pub(super) fn keep_open(&self, opening: Arc<Opening>) {
-        self.state.lock().openings.push(opening);
+    pub(super) fn keep_open(&self, opener: Arc<LaneOpener>) {
+        self.state.lock().openers.push(opener);
         self.wake();
     }
 
@@ -185,13 +185,13 @@ impl Manager {
     ///
     /// # Errors
     /// [`ConnectError`].
-    pub(super) fn connect(&self, mut opening: Opening, address: SocketAddr) -> Result<(), ConnectError> {
+    pub(super) fn connect(&self, mut opener: LaneOpener, address: SocketAddr) -> Result<(), ConnectError> {
         let deadline = Instant::now() + TIMEOUT;
         let gone = || ConnectError::Io(io::ErrorKind::ConnectionAborted.into());
-        let lane = opening.member.upgrade().and_then(|member| member.start_lane(0)).ok_or_else(gone)?;
-        let mut attempt = Attempt::start(&opening, lane, &self.options, (self.address, address))?;
+        let lane = opener.owner.upgrade().and_then(|owner| owner.start_lane(0)).ok_or_else(gone)?;
+        let mut attempt = Attempt::start(&opener, lane, &self.options, (self.address, address))?;
         let hello = loop {
-            if let Some(hello) = attempt.advance(&opening, &self.options)? {
+            if let Some(hello) = attempt.advance(&opener, &self.options)? {
                 break hello;
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -201,10 +201,10 @@ impl Manager {
             let (socket, flags) = attempt.descriptor();
             let _ = poll(&mut [PollFd::from_borrowed_fd(socket, flags)], Some(&timespec(left)));
         };
-        opening.peer.number = hello.source_qpn;
-        let opening = Arc::new(opening);
-        self.keep_open(Arc::clone(&opening));
-        opening.open(attempt.stream, &hello);
+        opener.peer.number = hello.source_qpn;
+        let opener = Arc::new(opener);
+        self.keep_open(Arc::clone(&opener));
+        opener.open(attempt.stream, &hello);
         Ok(())
     }
 
@@ -230,23 +230,23 @@ impl Manager {
     /// Ends the opening of lanes.
     pub(super) fn cancel(&self, number: u32) {
         let mut state = self.state.lock();
-        state.openings.retain(|opening| opening.identity.number != number);
+        state.openers.retain(|opener| opener.local_hello.number != number);
         state.missing.retain(|(missing, _)| *missing != number);
         state.canceled.push(number);
         drop(state);
         self.wake();
     }
 
-    /// Calls [`Managed::check_deadline`] at a time.
-    pub(super) fn arm(&self, deadline: Instant, member: Weak<dyn Managed>) {
+    /// Calls [`LaneOwner::check_deadline`] at a time.
+    pub(super) fn arm(&self, deadline: Instant, owner: Weak<dyn LaneOwner>) {
         let mut state = self.state.lock();
         let is_covered =
-            |(at, other): &(Instant, Weak<dyn Managed>)| *at <= deadline && other.ptr_eq(&member);
+            |(at, other): &(Instant, Weak<dyn LaneOwner>)| *at <= deadline && other.ptr_eq(&owner);
         if state.deadlines.iter().any(is_covered) {
             // It is armed again when that one is checked.
             return;
         }
-        state.deadlines.push((deadline, member));
+        state.deadlines.push((deadline, owner));
         drop(state);
         self.wake();
     }
@@ -259,7 +259,7 @@ impl Manager {
         let mut lanes = Lanes::default();
         while !self.is_stopping.load(Ordering::SeqCst) {
             let next_deadline = self.check_deadlines();
-            let mut listeners = self.take_openings(&mut lanes);
+            let mut listeners = self.take_openers(&mut lanes);
             lanes.accept(&listeners, self);
             if lanes.accepts_at.is_some() {
                 listeners.clear();
@@ -286,29 +286,29 @@ impl Manager {
         state.deadlines = later;
         let next = state.deadlines.iter().map(|(at, _)| *at).min();
         drop(state);
-        due.iter().filter_map(|(_, member)| member.upgrade()).for_each(|member| member.check_deadline());
+        due.iter().filter_map(|(_, owner)| owner.upgrade()).for_each(|owner| owner.check_deadline());
         next
     }
 
     /// Moves new openings to the thread. Returns the listeners.
-    fn take_openings(&self, lanes: &mut Lanes) -> Vec<ListeningSocket> {
+    fn take_openers(&self, lanes: &mut Lanes) -> Vec<ListeningSocket> {
         let mut state = self.state.lock();
         for number in state.canceled.drain(..) {
-            lanes.openings.remove(&number);
-            lanes.connecting.retain(|connecting| connecting.opening.identity.number != number);
+            lanes.openers.remove(&number);
+            lanes.connecting.retain(|connecting| connecting.opener.local_hello.number != number);
         }
-        for opening in state.openings.drain(..) {
-            lanes.openings.insert(opening.identity.number, opening);
+        for opener in state.openers.drain(..) {
+            lanes.openers.insert(opener.local_hello.number, opener);
         }
         for (number, lane) in state.missing.drain(..) {
             let is_same = |connecting: &Connecting| {
-                connecting.opening.identity.number == number && connecting.lane == lane
+                connecting.opener.local_hello.number == number && connecting.lane == lane
             };
-            if let Some(opening) = lanes.openings.get(&number)
-                && opening.role == Role::Connects
+            if let Some(opener) = lanes.openers.get(&number)
+                && opener.role == Role::Connects
                 && !lanes.connecting.iter().any(is_same)
             {
-                lanes.connecting.push(Connecting::new(Arc::clone(opening), lane));
+                lanes.connecting.push(Connecting::new(Arc::clone(opener), lane));
             }
         }
         let ports = state
@@ -332,7 +332,7 @@ pub(super) fn listen(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
 #[derive(Default)]
 struct Lanes {
     /// Queue pairs by number.
-    openings: HashMap<u32, Arc<Opening>>,
+    openers: HashMap<u32, Arc<LaneOpener>>,
     connecting: Vec<Connecting>,
     waiting: VecDeque<Waiting>,
     /// The system cannot accept connections until then.
@@ -352,7 +352,7 @@ struct Waiting {
 
 /// A connection to a peer.
 struct Connecting {
-    opening: Arc<Opening>,
+    opener: Arc<LaneOpener>,
     lane: u8,
     /// `None` until the next attempt.
     attempt: Option<Attempt>,
@@ -421,16 +421,16 @@ impl Lanes {
             first_lanes.add(peer.stream, hello);
             return None;
         }
-        let opening = peer.hello.as_ref().and_then(|hello| self.openings.get(&hello.destination_qpn));
-        let (Some(hello), Some(opening)) = (&peer.hello, opening) else {
+        let opener = peer.hello.as_ref().and_then(|hello| self.openers.get(&hello.destination_qpn));
+        let (Some(hello), Some(opener)) = (&peer.hello, opener) else {
             return (Instant::now() < peer.deadline).then_some(peer);
         };
         let source = peer.stream.peer_addr().ok()?;
-        if opening.role != Role::Accepts || !opening.accepts(hello, source.ip()) {
+        if opener.role != Role::Accepts || !opener.accepts(hello, source.ip()) {
             log::limited!(Warn, "{source}: queue pair {} expects another peer", hello.destination_qpn);
             return None;
         }
-        if let Err(error) = opening.accept(peer.stream, hello) {
+        if let Err(error) = opener.accept(peer.stream, hello) {
             log::debug!("{source}: {error}");
         }
         None
@@ -438,7 +438,7 @@ impl Lanes {
 
     /// Continues the connections to peers.
     fn connect(&mut self, manager: &Manager) {
-        self.connecting.retain(|connecting| connecting.opening.member.strong_count() > 0);
+        self.connecting.retain(|connecting| connecting.opener.owner.strong_count() > 0);
         self.connecting.retain_mut(|connecting| !connecting.advance(manager));
     }
 
@@ -458,8 +458,8 @@ impl Lanes {
 }
 
 impl Connecting {
-    fn new(opening: Arc<Opening>, lane: u8) -> Connecting {
-        Connecting { opening, lane, attempt: None, retry_at: Instant::now(), delay: MIN_RETRY_DELAY }
+    fn new(opener: Arc<LaneOpener>, lane: u8) -> Connecting {
+        Connecting { opener, lane, attempt: None, retry_at: Instant::now(), delay: MIN_RETRY_DELAY }
     }
 
     /// Continues. Returns `true` once the lane is open, or not needed. A failed attempt is repeated after a delay: the peer can be
@@ -469,21 +469,21 @@ impl Connecting {
             if Instant::now() < self.retry_at {
                 return false;
             }
-            let member = self.opening.member.upgrade();
-            let Some(lane) = member.and_then(|member| member.start_lane(self.lane)) else { return true };
-            let Peer { address, number } = self.opening.peer;
+            let owner = self.opener.owner.upgrade();
+            let Some(lane) = owner.and_then(|owner| owner.start_lane(self.lane)) else { return true };
+            let Peer { address, number } = self.opener.peer;
             let address = SocketAddr::new(address, (number >> 8) as u16);
-            match Attempt::start(&self.opening, lane, &manager.options, (manager.address, address)) {
+            match Attempt::start(&self.opener, lane, &manager.options, (manager.address, address)) {
                 Ok(attempt) => self.attempt = Some(attempt),
                 Err(error) => return self.retry(&error),
             }
         }
         let Some(attempt) = &mut self.attempt else { return false };
-        match attempt.advance(&self.opening, &manager.options) {
+        match attempt.advance(&self.opener, &manager.options) {
             Ok(None) => false,
             Ok(Some(hello)) => {
                 if let Some(attempt) = self.attempt.take() {
-                    self.opening.open(attempt.stream, &hello);
+                    self.opener.open(attempt.stream, &hello);
                 }
                 true
             }
@@ -492,7 +492,7 @@ impl Connecting {
     }
 
     fn retry(&mut self, error: &ConnectError) -> bool {
-        log::debug!("{}: {error}, trying again", self.opening.peer.address);
+        log::debug!("{}: {error}, trying again", self.opener.peer.address);
         self.attempt = None;
         self.retry_at = Instant::now() + self.delay;
         // No program listens at the port of a peer that has ended.

@@ -8,17 +8,18 @@
 mod address;
 mod completion_queue;
 mod contention;
+mod context;
 mod datagram;
 mod dedicated;
+mod guard;
 mod handshake;
 mod lane;
+mod lane_opener;
 mod listener;
-mod machine;
 mod manager;
-mod opening;
 mod progress;
 mod queue_pair;
-mod shared_receives;
+mod shared_receive_queue;
 #[cfg(test)]
 mod tests;
 
@@ -38,20 +39,20 @@ pub use completion_queue::{CompletionNotice, CompletionQueue, OnNotice, WorkComp
 pub use datagram::DatagramQueuePair;
 pub use handshake::{ConnectError, gid};
 pub use lane::{Lane, MemoryLane, TcpLane};
+pub use lane_opener::Peer;
 pub use listener::Listener;
-pub use opening::Peer;
 pub use progress::ProgressMode;
 pub use queue_pair::{ModifyError, OnEvent, QueuePair, QueuePairConfig};
-pub use shared_receives::SharedReceives;
+pub use shared_receive_queue::SharedReceiveQueue;
 
-use crate::connection::{Agreement, ReceiveAttributes};
+use crate::connection::{ConnectionParameters, ReceiveAttributes};
 use crate::memory::{ProtectionDomain, Registration};
 use crate::wire::{Hello, Role};
 use datagram::DatagramPort;
 use dedicated::DedicatedDriver;
-use handshake::Identity;
+use handshake::LocalHello;
 use manager::Manager;
-use progress::{Member, Progress};
+use progress::{Driven, Progress};
 
 /// Configuration of a device.
 #[derive(Clone, Debug)]
@@ -130,15 +131,15 @@ impl Device {
         self.progress.revoke(registration.region());
     }
 
-    /// Creates a shared queue of at most `max_receives` receives with up to `max_elements` elements each, in memory of
+    /// Creates a shared queue of at most `max_receives` receives with up to `max_sge` SGEs each, in memory of
     /// `domain`.
-    pub fn shared_receives(
+    pub fn shared_receive_queue(
         &self,
         domain: Arc<ProtectionDomain>,
         max_receives: usize,
-        max_elements: usize,
-    ) -> Arc<SharedReceives> {
-        Arc::new(SharedReceives::new(Arc::clone(&self.progress), domain, max_receives, max_elements))
+        max_sge: usize,
+    ) -> Arc<SharedReceiveQueue> {
+        Arc::new(SharedReceiveQueue::new(Arc::clone(&self.progress), domain, max_receives, max_sge))
     }
 
     /// Creates a queue pair in [`State::Reset`](crate::State::Reset), which connects to its peer by number.
@@ -168,9 +169,9 @@ impl Device {
             Entry::Occupied(port) => Ok(Arc::clone(port.get())),
             Entry::Vacant(vacant) => {
                 let port = Arc::new(DatagramPort::new(socket, number)?);
-                let member: Arc<dyn Member> = port.clone();
-                self.progress.add(Arc::clone(&member))?;
-                self.progress.watch(member.number(), port.descriptor())?;
+                let driven: Arc<dyn Driven> = port.clone();
+                self.progress.add(Arc::clone(&driven))?;
+                self.progress.watch(driven.number(), port.descriptor())?;
                 Ok(Arc::clone(vacant.insert(port)))
             }
         }
@@ -189,9 +190,9 @@ impl Device {
     /// # Errors
     /// [`ConnectError`].
     pub fn connect(&self, address: SocketAddr, config: &QueuePairConfig) -> Result<QueuePair, ConnectError> {
-        let (pair, identity) = self.started(config)?;
+        let (pair, local_hello) = self.started(config)?;
         let peer = Peer { address: address.ip(), number: 0 };
-        self.manager.connect(pair.opening(identity, peer, Role::Connects, true), address)?;
+        self.manager.connect(pair.opener(local_hello, peer, Role::Connects, true), address)?;
         Ok(pair)
     }
 
@@ -203,11 +204,11 @@ impl Device {
         config: &QueuePairConfig,
     ) -> Result<Option<QueuePair>, ConnectError> {
         let Ok(source) = stream.peer_addr() else { return Ok(None) };
-        let (pair, identity) = self.started(config)?;
+        let (pair, local_hello) = self.started(config)?;
         let peer = Peer { address: source.ip(), number: hello.source_qpn };
-        let opening = Arc::new(pair.opening(identity, peer, Role::Accepts, true));
-        self.manager.keep_open(Arc::clone(&opening));
-        match opening.accept(stream, hello) {
+        let opener = Arc::new(pair.opener(local_hello, peer, Role::Accepts, true));
+        self.manager.keep_open(Arc::clone(&opener));
+        match opener.accept(stream, hello) {
             Ok(()) => Ok(Some(pair)),
             Err(error) => {
                 log::debug!("{source}: {error}");
@@ -224,25 +225,25 @@ impl Device {
         &self,
         lane: Box<dyn Lane>,
         number: u32,
-        agreement: &Agreement,
+        parameters: &ConnectionParameters,
         config: &QueuePairConfig,
     ) -> Result<QueuePair, ConnectError> {
         let pair = QueuePair::new(number, &self.progress, &self.manager, config)?;
         pair.start();
-        pair.open_local(lane, agreement);
+        pair.open_local(lane, parameters);
         Ok(pair)
     }
 
     /// Creates a queue pair that can send, and returns the contents of its hellos.
-    fn started(&self, config: &QueuePairConfig) -> Result<(QueuePair, Identity), ConnectError> {
+    fn started(&self, config: &QueuePairConfig) -> Result<(QueuePair, LocalHello), ConnectError> {
         let first_message = getrandom::u32().map_err(|error| ConnectError::Random(error.to_string()))?;
         let pair = self.create_queue_pair(config)?;
         let resources = ReceiveAttributes::default().responder_resources;
-        let shares_receives = config.shared_receives.is_some();
-        let identity =
-            Identity::new(pair.number(), first_message, resources, shares_receives, self.manager.lanes())?;
+        let shares_receives = config.shared_receive_queue.is_some();
+        let local_hello =
+            LocalHello::new(pair.number(), first_message, resources, shares_receives, self.manager.lanes())?;
         pair.start();
-        Ok((pair, identity))
+        Ok((pair, local_hello))
     }
 }
 

@@ -57,8 +57,8 @@ impl FromStr for ProgressMode {
     }
 }
 
-/// A queue pair, as the drivers of a device see it.
-pub(super) trait Member: Send + Sync {
+/// What the drivers of a device drive: a queue pair, or a port of datagrams.
+pub(super) trait Driven: Send + Sync {
     fn number(&self) -> u32;
 
     /// Stops using memory.
@@ -81,9 +81,9 @@ pub(super) trait Member: Send + Sync {
 /// The lanes of a device.
 pub(super) struct Progress {
     mode: ProgressMode,
-    members: RwLock<Members>,
+    driven_set: RwLock<DrivenSet>,
     /// Queue pairs that have something to send.
-    pending: Mutex<Vec<Arc<dyn Member>>>,
+    pending: Mutex<Vec<Arc<dyn Driven>>>,
     epoll: OwnedFd,
     /// Wakes the library's thread.
     wake: OwnedFd,
@@ -104,9 +104,9 @@ pub(super) struct Progress {
 }
 
 #[derive(Default)]
-struct Members {
-    list: Vec<Arc<dyn Member>>,
-    by_number: HashMap<u32, Arc<dyn Member>>,
+struct DrivenSet {
+    list: Vec<Arc<dyn Driven>>,
+    by_number: HashMap<u32, Arc<dyn Driven>>,
 }
 
 impl Progress {
@@ -116,7 +116,7 @@ impl Progress {
         epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         Ok(Progress {
             mode,
-            members: RwLock::default(),
+            driven_set: RwLock::default(),
             pending: Mutex::default(),
             epoll,
             wake,
@@ -145,17 +145,17 @@ impl Progress {
     }
 
     /// Adds a queue pair, which has no lane yet.
-    pub(super) fn add(&self, member: Arc<dyn Member>) -> io::Result<()> {
-        let mut members = self.members.write();
-        let number = member.number();
-        if members.by_number.contains_key(&number) {
+    pub(super) fn add(&self, driven: Arc<dyn Driven>) -> io::Result<()> {
+        let mut driven_set = self.driven_set.write();
+        let number = driven.number();
+        if driven_set.by_number.contains_key(&number) {
             let text = format!("queue pair {number} exists; choose another number");
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
         }
-        members.list.push(Arc::clone(&member));
-        members.by_number.insert(number, member);
-        let count = members.list.len();
-        drop(members);
+        driven_set.list.push(Arc::clone(&driven));
+        driven_set.by_number.insert(number, driven);
+        let count = driven_set.list.len();
+        drop(driven_set);
         if count == FEW_LANES + 1 {
             // From now on, only edges are seen; data that polls left unread has none.
             self.drive_all();
@@ -167,8 +167,8 @@ impl Progress {
     /// afterwards.
     pub(super) fn revoke(&self, region: &Arc<MemoryRegion>) {
         if Arc::strong_count(region) > 1 {
-            let members = self.members.read().list.clone();
-            members.iter().for_each(|member| member.revoke(region));
+            let driven_set = self.driven_set.read().list.clone();
+            driven_set.iter().for_each(|driven| driven.revoke(region));
             self.wake_tasks();
         }
     }
@@ -181,9 +181,9 @@ impl Progress {
 
     pub(super) fn remove(&self, number: u32) {
         // The end of the lane removes its descriptor.
-        let mut members = self.members.write();
-        members.list.retain(|member| member.number() != number);
-        members.by_number.remove(&number);
+        let mut driven_set = self.driven_set.write();
+        driven_set.list.retain(|driven| driven.number() != number);
+        driven_set.by_number.remove(&number);
     }
 
     /// Locks a mutex that is held only for short times.
@@ -211,15 +211,15 @@ impl Progress {
     }
 
     /// Makes the next driver send the data of a queue pair.
-    pub(super) fn mark_pending(&self, member: &Arc<dyn Member>) {
-        if member.mark_pending() {
-            self.add_pending(Arc::clone(member));
+    pub(super) fn mark_pending(&self, driven: &Arc<dyn Driven>) {
+        if driven.mark_pending() {
+            self.add_pending(Arc::clone(driven));
         }
     }
 
     /// Makes the next driver send the data of a queue pair that was not marked.
-    pub(super) fn add_pending(&self, member: Arc<dyn Member>) {
-        self.lock(&self.pending).push(member);
+    pub(super) fn add_pending(&self, driven: Arc<dyn Driven>) {
+        self.lock(&self.pending).push(driven);
         // The thread reads the list after it has taken over.
         if self.is_taken_over.load(Ordering::SeqCst) {
             self.wake_thread();
@@ -273,7 +273,7 @@ impl Progress {
         if !is_ready() {
             let mut events = [NO_EVENT; MAX_EVENTS];
             let events = self.ready(&mut events, Some(contention::MAX_SLEEP));
-            self.drive_ready(&self.members.read(), events);
+            self.drive_ready(&self.driven_set.read(), events);
         }
         self.is_awaited.store(false, Ordering::SeqCst);
         self.wake_tasks();
@@ -308,17 +308,17 @@ impl Progress {
     /// Sends pending data, then receives from all lanes, or from the ready ones if there are many.
     fn turn(&self) {
         self.send_pending();
-        let members = self.members.read();
-        if members.list.len() <= FEW_LANES {
-            for member in &members.list {
-                if member.try_drive() {
-                    self.mark_pending(member);
+        let driven_set = self.driven_set.read();
+        if driven_set.list.len() <= FEW_LANES {
+            for driven in &driven_set.list {
+                if driven.try_drive() {
+                    self.mark_pending(driven);
                 }
             }
             return;
         }
         let mut events = [NO_EVENT; MAX_EVENTS];
-        self.drive_ready(&members, self.ready(&mut events, Some(Duration::ZERO)));
+        self.drive_ready(&driven_set, self.ready(&mut events, Some(Duration::ZERO)));
     }
 
     /// Waits for edges of lanes.
@@ -328,22 +328,22 @@ impl Progress {
     }
 
     /// Drives the ready lanes, whose edges no other thread sees.
-    fn drive_ready(&self, members: &Members, events: &[epoll::Event]) {
-        let ready = events.iter().filter_map(|event| members.by_number.get(&(event.data.u64() as u32)));
-        ready.for_each(|member| self.drive_one(member));
+    fn drive_ready(&self, driven_set: &DrivenSet, events: &[epoll::Event]) {
+        let ready = events.iter().filter_map(|event| driven_set.by_number.get(&(event.data.u64() as u32)));
+        ready.for_each(|driven| self.drive_one(driven));
     }
 
     /// Sends pending data.
     fn send_pending(&self) {
         let pending = std::mem::take(&mut *self.lock(&self.pending));
-        let unread = pending.iter().filter(|member| member.send_pending());
-        unread.for_each(|member| self.drive_one(member));
+        let unread = pending.iter().filter(|driven| driven.send_pending());
+        unread.for_each(|driven| self.drive_one(driven));
     }
 
     /// Drives one lane until it blocks.
-    fn drive_one(&self, member: &Arc<dyn Member>) {
-        if member.drive() {
-            self.mark_pending(member);
+    fn drive_one(&self, driven: &Arc<dyn Driven>) {
+        if driven.drive() {
+            self.mark_pending(driven);
         }
     }
 
@@ -382,13 +382,13 @@ impl Progress {
         let timeout = (!self.pending.lock().is_empty()).then_some(Duration::ZERO);
         let mut events = [NO_EVENT; MAX_EVENTS];
         let events = self.ready(&mut events, timeout);
-        self.drive_ready(&self.members.read(), events);
+        self.drive_ready(&self.driven_set.read(), events);
     }
 
     /// Reads and writes each lane until it blocks.
     fn drive_all(&self) {
-        let members = self.members.read().list.clone();
-        members.iter().for_each(|member| self.drive_one(member));
+        let driven_set = self.driven_set.read().list.clone();
+        driven_set.iter().for_each(|driven| self.drive_one(driven));
     }
 
     fn wake_thread(&self) {

@@ -11,16 +11,17 @@ use isolane_memory::MemoryRegion;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::completion_queue::{CompletionQueue, WorkCompletion};
-use super::handshake::{ConnectError, Identity, LaneAttempt, gid};
+use super::context::QueuePairContext;
+use super::guard::{Guard, Settle};
+use super::handshake::{ConnectError, LaneAttempt, LocalHello, gid};
 use super::lane::{Lane, MemoryLane};
-use super::machine::Machine;
+use super::lane_opener::{LaneOpener, LaneOwner, Peer};
 use super::manager::Manager;
-use super::opening::{Managed, Opening, Peer};
-use super::progress::{Member, Progress};
-use super::shared_receives::SharedReceives;
+use super::progress::{Driven, Progress};
+use super::shared_receive_queue::SharedReceiveQueue;
 use crate::connection::{
-    Agreement, AsyncEvent, Limits, Pending, PostError, Queue, ReceiveAttributes, ReliableConnection,
-    SendAttributes, State,
+    AsyncEvent, ConnectionParameters, Limits, Pending, PostError, Queue, ReceiveAttributes,
+    ReliableConnection, SendAttributes, State,
 };
 use crate::memory::{Access, ProtectionDomain};
 use crate::wire::{Hello, Role};
@@ -36,7 +37,7 @@ pub struct QueuePairConfig {
     /// Where its receives complete.
     pub receive_queue: Arc<CompletionQueue>,
     /// Receives that it shares with other queue pairs.
-    pub shared_receives: Option<Arc<SharedReceives>>,
+    pub shared_receive_queue: Option<Arc<SharedReceiveQueue>>,
     /// Limits.
     pub limits: Limits,
     /// The queue pair lives until it sends when the peer's is destroyed, as on InfiniBand; otherwise it fails.
@@ -62,19 +63,19 @@ pub enum ModifyError {
 
 /// A queue pair. Dropping it ends its lane.
 pub struct QueuePair {
-    endpoint: Arc<Endpoint>,
+    shared: Arc<SharedQueuePair>,
     manager: Arc<Manager>,
 }
 
 /// The part of a queue pair that the drivers of its device share.
-struct Endpoint {
+struct SharedQueuePair {
     number: u32,
     progress: Arc<Progress>,
     manager: Arc<Manager>,
-    /// This endpoint, for the lists that hold it.
-    weak: Weak<Endpoint>,
+    /// This value, for the lists that hold it.
+    weak: Weak<SharedQueuePair>,
     config: QueuePairConfig,
-    machine: Mutex<Machine>,
+    context: Mutex<QueuePairContext>,
     /// It is in the list of queue pairs with something to send.
     is_pending: AtomicBool,
 }
@@ -86,22 +87,22 @@ impl QueuePair {
         manager: &Arc<Manager>,
         config: &QueuePairConfig,
     ) -> io::Result<QueuePair> {
-        let endpoint = Arc::new_cyclic(|weak| Endpoint {
+        let shared = Arc::new_cyclic(|weak| SharedQueuePair {
             number,
             progress: Arc::clone(progress),
             manager: Arc::clone(manager),
             weak: Weak::clone(weak),
             config: config.clone(),
-            machine: Mutex::new(Machine::new(number, config.connection(), config.outlives_peer)),
+            context: Mutex::new(QueuePairContext::new(number, config.connection(), config.outlives_peer)),
             is_pending: AtomicBool::new(false),
         });
-        progress.add(endpoint.clone())?;
-        Ok(QueuePair { endpoint, manager: Arc::clone(manager) })
+        progress.add(shared.clone())?;
+        Ok(QueuePair { shared, manager: Arc::clone(manager) })
     }
 
     /// Number of the queue pair, by which its completions and its peer name it.
     pub fn number(&self) -> u32 {
-        self.endpoint.number
+        self.shared.number
     }
 
     /// Maximum number of lanes. On several lanes, the bytes of a WRITE arrive in any order.
@@ -111,7 +112,7 @@ impl QueuePair {
 
     /// Returns the state.
     pub fn state(&self) -> State {
-        self.lock().connection.state()
+        self.shared.peek().connection.state()
     }
 
     /// Moves from [`State::Reset`] to [`State::Init`]. The peer's requests have the rights `access`.
@@ -119,14 +120,14 @@ impl QueuePair {
     /// # Errors
     /// [`ModifyError::State`].
     pub fn initialize(&self, access: Access) -> Result<(), ModifyError> {
-        let mut machine = self.lock();
-        let is_allowed = machine.connection.initialize(access);
-        allowed(&machine, is_allowed)
+        let mut context = self.shared.lock();
+        let is_allowed = context.connection.initialize(access);
+        allowed(&context, is_allowed)
     }
 
     /// Changes the rights of the peer's requests.
     pub fn set_access(&self, access: Access) {
-        self.lock().connection.set_access(access);
+        self.shared.peek().connection.set_access(access);
     }
 
     /// Moves from [`State::Init`] to [`State::ReadyToReceive`], and opens a lane to the peer in the background. The
@@ -140,20 +141,20 @@ impl QueuePair {
         first_message: u32,
         attributes: &ReceiveAttributes,
     ) -> Result<(), ModifyError> {
-        let (number, shares) = (self.number(), self.endpoint.config.shared_receives.is_some());
+        let (number, shares) = (self.number(), self.shared.config.shared_receive_queue.is_some());
         let resources = attributes.responder_resources;
-        let identity = Identity::new(number, first_message, resources, shares, self.manager.lanes())?;
-        let mut machine = self.lock();
-        let is_allowed = machine.connection.start_receiving(attributes);
-        allowed(&machine, is_allowed)?;
-        drop(machine);
+        let local_hello = LocalHello::new(number, first_message, resources, shares, self.manager.lanes())?;
+        let mut context = self.shared.lock();
+        let is_allowed = context.connection.start_receiving(attributes);
+        allowed(&context, is_allowed)?;
+        drop(context);
         if (gid(self.manager.address()), number) == (gid(peer.address), peer.number) {
             let lane = MemoryLane::loopback().map_err(ConnectError::from)?;
-            self.endpoint.open_local(Box::new(lane), &identity.loopback_agreement());
+            self.shared.open_local(Box::new(lane), &local_hello.loopback_parameters());
         } else {
             let here = (gid(self.manager.address()), number);
             let role = if here < (gid(peer.address), peer.number) { Role::Connects } else { Role::Accepts };
-            self.manager.open(self.opening(identity, peer, role, false));
+            self.manager.open(self.opener(local_hello, peer, role, false));
         }
         Ok(())
     }
@@ -169,41 +170,44 @@ impl QueuePair {
         attributes: &SendAttributes,
         lane_timeout: Option<Duration>,
     ) -> Result<(), ModifyError> {
-        let mut machine = self.lock();
-        let is_allowed = machine.connection.start_sending(attributes);
-        allowed(&machine, is_allowed)?;
-        machine.lane_timeout = lane_timeout;
-        machine.expect_first_message(first_message);
-        self.endpoint.settle(&mut machine);
-        drop(machine);
-        self.endpoint.progress.wake_tasks();
+        let mut context = self.shared.lock();
+        let is_allowed = context.connection.start_sending(attributes);
+        allowed(&context, is_allowed)?;
+        context.lane_timeout = lane_timeout;
+        context.expect_first_message(first_message);
         Ok(())
     }
 
     /// Moves to [`State::Reset`]: the lane ends, and all requests and completions are dropped.
     pub fn reset(&self) {
         self.manager.cancel(self.number());
-        self.endpoint.end_lanes(&mut self.lock());
+        self.shared.end_lanes();
     }
 
     /// Returns the description of the queue pair for the manager.
-    pub(super) fn opening(&self, identity: Identity, peer: Peer, role: Role, by_address: bool) -> Opening {
-        let member: Weak<dyn Managed> = Weak::<Endpoint>::clone(&self.endpoint.weak);
-        Opening { member, identity, peer, role, by_address }
+    pub(super) fn opener(
+        &self,
+        local_hello: LocalHello,
+        peer: Peer,
+        role: Role,
+        by_address: bool,
+    ) -> LaneOpener {
+        let owner: Weak<dyn LaneOwner> = Weak::<SharedQueuePair>::clone(&self.shared.weak);
+        LaneOpener { owner, local_hello, peer, role, by_address }
     }
 
     /// Moves from [`State::Reset`] to [`State::ReadyToSend`] without a lane.
     pub(super) fn start(&self) {
-        let mut machine = self.lock();
-        let _ = machine.connection.initialize(Access::ALL)
-            && machine.connection.start_receiving(&ReceiveAttributes::default())
-            && machine.connection.start_sending(&SendAttributes::default());
-        machine.lane_timeout = Some(LANE_TIMEOUT);
+        let mut context = self.shared.lock();
+        let _ = context.connection.initialize(Access::ALL)
+            && context.connection.start_receiving(&ReceiveAttributes::default())
+            && context.connection.start_sending(&SendAttributes::default());
+        context.lane_timeout = Some(LANE_TIMEOUT);
     }
 
     /// Takes a lane whose other end is in this process.
-    pub(super) fn open_local(&self, lane: Box<dyn Lane>, agreement: &Agreement) {
-        self.endpoint.open_local(lane, agreement);
+    pub(super) fn open_local(&self, lane: Box<dyn Lane>, parameters: &ConnectionParameters) {
+        self.shared.open_local(lane, parameters);
     }
 
     /// Posts a send request. It is sent at once if nothing else is outstanding, otherwise together with others: by the
@@ -212,11 +216,11 @@ impl QueuePair {
     /// # Errors
     /// [`PostError`]; nothing was posted.
     pub fn post_send(&self, request: SendRequest) -> Result<(), PostError> {
-        let mut machine = self.lock();
-        machine.connection.post_send(request)?;
-        let is_only_one = machine.connection.outstanding_sends() == 1;
-        let is_batch = machine.connection.unsent_sends().is_multiple_of(BATCH);
-        self.send(machine, is_only_one || is_batch);
+        let mut context = self.shared.lock();
+        context.connection.post_send(request)?;
+        let is_only_one = context.connection.outstanding_sends() == 1;
+        let is_batch = context.connection.unsent_sends().is_multiple_of(BATCH);
+        self.send(context, is_only_one || is_batch);
         Ok(())
     }
 
@@ -225,56 +229,43 @@ impl QueuePair {
     /// # Errors
     /// [`PostError`]; nothing was posted.
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
-        let mut machine = self.lock();
-        machine.connection.post_receive(request)?;
+        let mut context = self.shared.peek();
+        context.connection.post_receive(request)?;
         // The peer can wait for it.
-        if machine.connection.pending() != Pending::Nothing {
-            self.send(machine, false);
-        } else if machine.connection.state() == State::Error {
-            self.endpoint.settle(&mut machine);
-            drop(machine);
-            self.endpoint.progress.wake_tasks();
+        if context.connection.pending() != Pending::Nothing {
+            self.send(self.shared.guard(context), false);
+        } else if context.connection.state() == State::Error {
+            drop(self.shared.guard(context));
         }
         Ok(())
     }
 
     /// Sends now if `is_urgent`, or if no thread polls that would send soon; otherwise with the next poll.
-    fn send(&self, mut machine: MutexGuard<'_, Machine>, is_urgent: bool) {
-        let progress = &self.endpoint.progress;
+    fn send(&self, mut context: Guard<'_, SharedQueuePair>, is_urgent: bool) {
+        let progress = &self.shared.progress;
         if progress.is_shared() && (is_urgent || progress.sends_at_once()) {
-            machine.transmit();
-        } else if self.endpoint.mark_pending() {
-            progress.add_pending(self.endpoint.clone());
+            context.transmit();
+        } else if self.shared.mark_pending() {
+            progress.add_pending(self.shared.clone());
         }
-        self.endpoint.settle(&mut machine);
-        drop(machine);
-        progress.wake_tasks();
     }
 
     /// Returns the next event that belongs to no request.
     pub fn poll_event(&self) -> Option<AsyncEvent> {
-        self.lock().connection.poll_event()
+        self.shared.peek().connection.poll_event()
     }
 
     /// Moves the queue pair to [`State::Error`]: all requests complete as flushed.
     pub fn fail(&self) {
-        let mut machine = self.lock();
-        machine.connection.fail();
-        self.endpoint.settle(&mut machine);
-        drop(machine);
-        self.endpoint.progress.wake_tasks();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Machine> {
-        self.endpoint.lock()
+        self.shared.lock().connection.fail();
     }
 }
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
         self.manager.cancel(self.number());
-        self.endpoint.progress.remove(self.number());
-        self.endpoint.end_lanes(&mut self.lock());
+        self.shared.progress.remove(self.number());
+        self.shared.end_lanes();
         self.manager.release(self.number());
     }
 }
@@ -286,7 +277,7 @@ impl QueuePairConfig {
             domain,
             send_queue: Arc::clone(&completions),
             receive_queue: completions,
-            shared_receives: None,
+            shared_receive_queue: None,
             limits: Limits::default(),
             outlives_peer: false,
             on_event: None,
@@ -294,150 +285,158 @@ impl QueuePairConfig {
     }
 
     fn connection(&self) -> ReliableConnection {
-        let shared = self.shared_receives.as_ref().map(|shared| Arc::clone(shared.queue()));
+        let shared = self.shared_receive_queue.as_ref().map(|shared| Arc::clone(shared.queue()));
         ReliableConnection::new(Arc::clone(&self.domain), self.limits, shared)
     }
 }
 
-impl Endpoint {
-    fn lock(&self) -> MutexGuard<'_, Machine> {
-        self.progress.lock(&self.machine)
+impl SharedQueuePair {
+    fn lock(&self) -> Guard<'_, SharedQueuePair> {
+        self.guard(self.peek())
+    }
+
+    fn guard<'a>(&'a self, context: MutexGuard<'a, QueuePairContext>) -> Guard<'a, SharedQueuePair> {
+        Guard::new(self, context, &self.progress)
+    }
+
+    /// Locks for a driver.
+    fn lock_in_turn(&self) -> Guard<'_, SharedQueuePair> {
+        Guard::for_driver(self, self.peek())
+    }
+
+    /// Locks for an access that finishes no request.
+    fn peek(&self) -> MutexGuard<'_, QueuePairContext> {
+        self.progress.lock(&self.context)
     }
 
     /// Ends the lanes in order, and drops the completions.
-    fn end_lanes(&self, machine: &mut Machine) {
+    fn end_lanes(&self) {
+        let mut context = self.peek();
         // The peer can have sent requests that this end has not seen.
-        machine.receive(true);
-        machine.connection.announce_end();
+        context.receive(true);
+        context.connection.announce_end();
         // An acknowledgment can wait for the next turn, which will not come.
-        machine.transmit();
-        machine.drop_lanes();
-        machine.connection = self.config.connection();
+        context.transmit();
+        context.drop_lanes();
+        context.connection = self.config.connection();
         self.config.send_queue.forget(self.number);
         self.config.receive_queue.forget(self.number);
     }
 
-    /// Moves completions to their queues, and events to their receiver. If a queue has overrun, the queue pair fails. A
-    /// failed queue pair ends its lanes. Lanes that have ended are opened again.
-    fn settle(&self, machine: &mut Machine) {
-        while let Some(queue) = machine.connection.next_completion() {
-            let completions = match queue {
-                Queue::Send => &self.config.send_queue,
-                Queue::Receive => &self.config.receive_queue,
-            };
-            let next = || machine.connection.poll_completion_of(queue);
-            let finished = std::iter::from_fn(next);
-            let queue_pair = self.number;
-            if !completions.extend(finished.map(|completion| WorkCompletion { queue_pair, completion })) {
-                machine.connection.fail();
-            }
-        }
-        if let Some(on_event) = &self.config.on_event {
-            while let Some(event) = machine.connection.poll_event() {
-                on_event(self.number, event);
-            }
-        }
-        if machine.connection.state() == State::Error {
-            machine.drop_closed_lanes();
-            if machine.connection.pending() == Pending::Nothing {
-                machine.shutdown();
-            }
-        }
-        if std::mem::take(&mut machine.lacks_lane) {
-            machine.missing_lanes().for_each(|lane| self.manager.open_lane(self.number, lane));
-        }
-        self.wait_for_receive(machine);
-        self.arm(machine);
-    }
-
     /// If the connection has refused a request for lack of a shared receive, the next one continues it.
-    fn wait_for_receive(&self, machine: &mut Machine) {
-        let Some(shared) = &self.config.shared_receives else { return };
-        if machine.connection.awaits_shared_receive() && !machine.awaits_receive {
-            machine.awaits_receive = true;
-            shared.wait(Weak::<Endpoint>::clone(&self.weak));
+    fn wait_for_receive(&self, context: &mut QueuePairContext) {
+        let Some(shared) = &self.config.shared_receive_queue else { return };
+        if context.connection.awaits_shared_receive() && !context.awaits_receive {
+            context.awaits_receive = true;
+            shared.wait(Weak::<SharedQueuePair>::clone(&self.weak));
             // A receive can have been posted before the queue pair was in the list.
-            if machine.connection.pending() != Pending::Nothing
-                && let Some(member) = self.weak.upgrade()
+            if context.connection.pending() != Pending::Nothing
+                && let Some(driven) = self.weak.upgrade()
             {
-                let member: Arc<dyn Member> = member;
-                self.progress.mark_pending(&member);
+                let driven: Arc<dyn Driven> = driven;
+                self.progress.mark_pending(&driven);
             }
         }
     }
 
     /// Passes the next deadline to the manager.
-    fn arm(&self, machine: &mut Machine) {
-        let deadline = machine.deadline();
-        if deadline != machine.armed {
-            machine.armed = deadline;
+    fn arm(&self, context: &mut QueuePairContext) {
+        let deadline = context.deadline();
+        if deadline != context.armed {
+            context.armed = deadline;
             if let Some(deadline) = deadline {
-                self.manager.arm(deadline, Weak::<Endpoint>::clone(&self.weak));
+                self.manager.arm(deadline, Weak::<SharedQueuePair>::clone(&self.weak));
             }
         }
     }
 }
 
-impl Endpoint {
-    fn open_local(&self, lane: Box<dyn Lane>, agreement: &Agreement) {
-        let is_open = self.lock().open_local(lane, agreement);
+impl Settle for SharedQueuePair {
+    type State = QueuePairContext;
+
+    /// If a completion queue has overrun, the queue pair fails. A failed queue pair ends its lanes. Lanes that have ended
+    /// are opened again.
+    fn settle(&self, context: &mut QueuePairContext) {
+        while let Some(queue) = context.connection.next_completion() {
+            let completions = match queue {
+                Queue::Send => &self.config.send_queue,
+                Queue::Receive => &self.config.receive_queue,
+            };
+            let next = || context.connection.poll_completion_of(queue);
+            let finished = std::iter::from_fn(next);
+            let queue_pair = self.number;
+            if !completions.extend(finished.map(|completion| WorkCompletion { queue_pair, completion })) {
+                context.connection.fail();
+            }
+        }
+        if let Some(on_event) = &self.config.on_event {
+            while let Some(event) = context.connection.poll_event() {
+                on_event(self.number, event);
+            }
+        }
+        if context.connection.state() == State::Error {
+            context.drop_closed_lanes();
+            if context.connection.pending() == Pending::Nothing {
+                context.shutdown();
+            }
+        }
+        if std::mem::take(&mut context.lacks_lane) {
+            context.missing_lanes().for_each(|lane| self.manager.open_lane(self.number, lane));
+        }
+        self.wait_for_receive(context);
+        self.arm(context);
+    }
+}
+
+impl SharedQueuePair {
+    fn open_local(&self, lane: Box<dyn Lane>, parameters: &ConnectionParameters) {
+        let is_open = self.peek().open_local(lane, parameters);
         self.start_using(0, is_open);
     }
 
     /// Adds a new lane to the ones that the device drives.
     fn start_using(&self, index: u8, is_open: bool) {
-        let Some(member) = self.weak.upgrade() else { return };
-        let member: Arc<dyn Member> = member;
-        let mut machine = self.lock();
+        let Some(driven) = self.weak.upgrade() else { return };
+        let driven: Arc<dyn Driven> = driven;
+        let mut context = self.lock();
         if is_open
-            && let Some(lane) = machine.lane(index)
+            && let Some(lane) = context.lane(index)
             && let Err(error) = self.progress.watch(self.number, lane.descriptor())
         {
-            machine.lose_lane(index.into(), &error.to_string());
+            context.lose_lane(index.into(), &error.to_string());
         }
-        self.settle(&mut machine);
-        drop(machine);
-        self.progress.mark_pending(&member);
-        self.progress.wake_tasks();
+        self.progress.mark_pending(&driven);
     }
 }
 
-impl Managed for Endpoint {
+impl LaneOwner for SharedQueuePair {
     fn start_lane(&self, lane: u8) -> Option<LaneAttempt> {
-        self.lock().start_lane(lane)
+        self.peek().start_lane(lane)
     }
 
-    fn accept_lane(&self, hello: &Hello, agreement: &Agreement) -> Option<LaneAttempt> {
-        let mut machine = self.lock();
-        let attempt = machine.accept_lane(hello, agreement);
-        self.settle(&mut machine);
-        attempt
+    fn accept_lane(&self, hello: &Hello, parameters: &ConnectionParameters) -> Option<LaneAttempt> {
+        self.lock().accept_lane(hello, parameters)
     }
 
-    fn open_lane(&self, lane: Box<dyn Lane>, hello: &Hello, agreement: &Agreement) {
-        let is_open = self.lock().open_lane(lane, hello, agreement);
+    fn open_lane(&self, lane: Box<dyn Lane>, hello: &Hello, parameters: &ConnectionParameters) {
+        let is_open = self.peek().open_lane(lane, hello, parameters);
         self.start_using(hello.lane, is_open);
     }
 
     fn check_deadline(&self) {
-        let mut machine = self.lock();
-        machine.check();
-        self.settle(&mut machine);
-        drop(machine);
-        self.progress.wake_tasks();
+        self.lock().check();
     }
 }
 
-impl Member for Endpoint {
+impl Driven for SharedQueuePair {
     fn number(&self) -> u32 {
         self.number
     }
 
     fn revoke(&self, region: &Arc<MemoryRegion>) {
-        let mut machine = self.lock();
-        machine.connection.revoke(region);
-        machine.drop_closed_lanes();
-        self.settle(&mut machine);
+        let mut context = self.lock_in_turn();
+        context.connection.revoke(region);
+        context.drop_closed_lanes();
     }
 
     fn mark_pending(&self) -> bool {
@@ -447,35 +446,33 @@ impl Member for Endpoint {
 
     fn send_pending(&self) -> bool {
         self.is_pending.store(false, Ordering::Relaxed);
-        let mut machine = self.lock();
-        machine.awaits_receive = false;
-        machine.transmit();
-        self.settle(&mut machine);
-        machine.is_unread
+        let mut context = self.lock_in_turn();
+        context.awaits_receive = false;
+        context.transmit();
+        context.is_unread
     }
 
     fn try_drive(&self) -> bool {
-        let Some(mut machine) = self.machine.try_lock() else { return false };
-        machine.receive(false);
-        let pending = machine.connection.pending();
+        let Some(context) = self.context.try_lock() else { return false };
+        let mut context = Guard::for_driver(self, context);
+        context.receive(false);
+        let pending = context.connection.pending();
         if pending == Pending::Data {
-            machine.transmit();
+            context.transmit();
         }
-        self.settle(&mut machine);
-        pending == Pending::Acknowledgment || machine.is_unread
+        pending == Pending::Acknowledgment || context.is_unread
     }
 
     fn drive(&self) -> bool {
-        let mut machine = self.lock();
-        machine.receive(true);
-        machine.transmit();
-        self.settle(&mut machine);
-        machine.is_unread
+        let mut context = self.lock_in_turn();
+        context.receive(true);
+        context.transmit();
+        context.is_unread
     }
 }
 
-fn allowed(machine: &Machine, is_allowed: bool) -> Result<(), ModifyError> {
-    if is_allowed { Ok(()) } else { Err(ModifyError::State(machine.connection.state())) }
+fn allowed(context: &QueuePairContext, is_allowed: bool) -> Result<(), ModifyError> {
+    if is_allowed { Ok(()) } else { Err(ModifyError::State(context.connection.state())) }
 }
 
 /// Time without a lane after which a queue pair fails that connects to an address.

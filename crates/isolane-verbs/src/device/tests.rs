@@ -9,7 +9,7 @@ use isolane_memory::MemoryRegion;
 use super::*;
 use crate::connection::{Limits, State};
 use crate::memory::{Access, Registration};
-use crate::work::{Element, LocalData, ReceiveRequest, SendOperation, SendRequest, Status};
+use crate::work::{LocalData, ReceiveRequest, SendOperation, SendRequest, Sge, Status};
 
 mod by_number;
 mod datagrams;
@@ -67,18 +67,18 @@ fn tcp_pair() -> (End, End) {
 }
 
 impl End {
-    fn element(&self, address: u64, length: u32) -> Element {
-        Element { address, length, key: self.memory.key() }
+    fn sge(&self, address: u64, length: u32) -> Sge {
+        Sge { address, length, lkey: self.memory.key() }
     }
 
     fn send(&self, id: u64, operation: SendOperation, address: u64, length: u32) {
-        let data = LocalData::Elements([self.element(address, length)].into_iter().collect());
+        let data = LocalData::Sges([self.sge(address, length)].into_iter().collect());
         let request = SendRequest { id, operation, data, signaled: true, solicited: false, fenced: false };
         self.pair.post_send(request).unwrap();
     }
 
     fn receive(&self, id: u64, address: u64, length: u32) {
-        let data = [self.element(address, length)].into_iter().collect();
+        let data = [self.sge(address, length)].into_iter().collect();
         self.pair.post_receive(ReceiveRequest { id, data }).unwrap();
     }
 
@@ -140,7 +140,7 @@ fn executes_each_operation_over_memory() {
         parts(DeviceConfig::default(), Limits::default()),
     );
     let (near_lane, far_lane) = MemoryLane::pair().unwrap();
-    let agreement = Agreement {
+    let parameters = ConnectionParameters {
         first_message: 1,
         peer_first_message: 1,
         peer_segment_bytes: 1 << 20,
@@ -148,8 +148,8 @@ fn executes_each_operation_over_memory() {
         peer_shares_receives: false,
         lanes: 1,
     };
-    let near_pair = near.device.queue_pair(Box::new(near_lane), 1, &agreement, &near.config).unwrap();
-    let far_pair = far.device.queue_pair(Box::new(far_lane), 2, &agreement, &far.config).unwrap();
+    let near_pair = near.device.queue_pair(Box::new(near_lane), 1, &parameters, &near.config).unwrap();
+    let far_pair = far.device.queue_pair(Box::new(far_lane), 2, &parameters, &far.config).unwrap();
     let (near, far) = (near.end(near_pair), far.end(far_pair));
     run_each_operation(&near, &far);
 }
@@ -244,7 +244,7 @@ fn completions_arrive_after_the_device_is_gone() {
     let End { pair, completions, memory, _device } = near;
     drop(_device);
     drop(far);
-    let data = [Element { address: 0, length: 8, key: memory.key() }].into_iter().collect();
+    let data = [Sge { address: 0, length: 8, lkey: memory.key() }].into_iter().collect();
     pair.post_receive(ReceiveRequest { id: 3, data }).unwrap();
     assert_eq!(completions.wait(TEST_TIMEOUT).unwrap().completion.status, Status::Flushed);
 }
@@ -405,16 +405,16 @@ fn many_queue_pairs_share_a_device() {
         let connected = (0..count).map(|_| near.device.connect(address, &near.config).unwrap()).collect();
         (connected, accepted.join().unwrap())
     });
-    let elements = |memory: &Registration| {
-        [Element { address: 0, length: 8, key: memory.key() }].into_iter().collect::<crate::work::Elements>()
+    let sge_list = |memory: &Registration| {
+        [Sge { address: 0, length: 8, lkey: memory.key() }].into_iter().collect::<crate::work::SgeList>()
     };
     let numbers = |pairs: &[QueuePair]| -> Vec<u32> { pairs.iter().map(QueuePair::number).collect() };
     for round in 0..50 {
         for pair in &receivers {
-            pair.post_receive(ReceiveRequest { id: round, data: elements(&far.memory) }).unwrap();
+            pair.post_receive(ReceiveRequest { id: round, data: sge_list(&far.memory) }).unwrap();
         }
         for pair in &senders {
-            let data = LocalData::Elements(elements(&near.memory));
+            let data = LocalData::Sges(sge_list(&near.memory));
             let (signaled, solicited, fenced) = (true, false, false);
             pair.post_send(SendRequest { id: round, operation: SEND, data, signaled, solicited, fenced })
                 .unwrap();

@@ -117,7 +117,7 @@ impl NakCode {
         }
     }
 
-    /// Returns the code that a syndrome carries, if it is a refusal.
+    /// Returns the code that a syndrome carries, if it is a NAK.
     pub const fn from_syndrome(syndrome: Syndrome) -> Option<NakCode> {
         match syndrome {
             Syndrome::NakSequence => Some(NakCode::Sequence),

@@ -30,7 +30,7 @@ pub struct Segment {
     /// Index of the receive that the request consumes, modulo 2⁸: see [`SegmentHeader::receive`].
     pub receive: u8,
     /// How often a missing receive was posted later, modulo 2⁸: see [`SegmentHeader::rnr_count`].
-    pub round: u8,
+    pub rnr_count: u8,
     /// Offset in the message in bytes.
     pub offset: u32,
     /// Number of payload bytes.
@@ -84,7 +84,7 @@ impl Segment {
         let opcode = Opcode::decode(code).ok_or(SegmentError::Opcode(code))?;
         let header = SegmentHeader::decode_prefix(bytes).ok_or(SegmentError::Opcode(code))?;
         let SegmentHeader { flags, credits, message, receive, length, acknowledged, .. } = header;
-        let (size, offset, round) = (header.size.get(), header.offset.get(), header.rnr_count);
+        let (size, offset, rnr_count) = (header.size.get(), header.offset.get(), header.rnr_count);
         if flags.0 & SegmentFlags::RESERVED != 0 {
             return Err(SegmentError::Flags(flags.0));
         }
@@ -100,7 +100,7 @@ impl Segment {
             message,
             size,
             receive,
-            round,
+            rnr_count,
             offset,
             length,
             acknowledged,
@@ -136,7 +136,7 @@ impl Segment {
             size: U24::new(self.size),
             receive: self.receive,
             offset: U24::new(self.offset),
-            rnr_count: self.round,
+            rnr_count: self.rnr_count,
             length: self.length,
             acknowledged: self.acknowledged,
         };

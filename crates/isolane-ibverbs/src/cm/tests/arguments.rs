@@ -26,7 +26,7 @@ use crate::create_cq::ibv_create_cq;
 use crate::device::devices;
 use crate::memory::{ibv_alloc_pd, ibv_dealloc_pd};
 use crate::open::ibv_open_device;
-use crate::shared_receives::{ibv_create_srq, ibv_destroy_srq};
+use crate::shared_receive_queue::{ibv_create_srq, ibv_destroy_srq};
 use crate::unsupported::{
     rdma_get_remote_ece, rdma_join_multicast, rdma_join_multicast_ex, rdma_leave_multicast,
     rdma_set_local_ece,

@@ -32,7 +32,7 @@ pub(super) struct Entry {
 impl Entry {
     /// Returns a segment.
     #[inline]
-    pub(super) fn segment(&self, next: &Next, round: u8) -> Segment {
+    pub(super) fn segment(&self, next: &Next, rnr_count: u8) -> Segment {
         let Next { message, place, message_start, wants_acknowledgment, .. } = *next;
         let Place { size, offset, length } = place;
         let is_last = message_start + u64::from(size) == self.length;
@@ -50,7 +50,7 @@ impl Entry {
             message,
             size,
             receive: self.receive,
-            round,
+            rnr_count,
             offset,
             length,
             acknowledged: 0,

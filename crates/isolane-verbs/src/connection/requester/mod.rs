@@ -17,13 +17,13 @@ use std::time::Instant;
 use isolane_memory::MemoryRegion;
 
 use self::entry::{Awaited, Data, Entry, Next};
-use self::retry::{CreditWait, Lacking};
+use self::retry::{CreditWait, ReceiverNotReady};
 use super::lane::Part;
 use super::ranges::Ranges;
 use super::receives::MAX_BOUND;
 use super::{
-    Agreement, Extension, Fault, Finished, Limits, MESSAGE_BYTES, Place, PostError, Queue, SEGMENT_BYTES,
-    STRIPE_BYTES, SendAttributes, Source, WINDOW,
+    ConnectionParameters, Extension, Fault, Finished, Limits, MESSAGE_BYTES, Place, PostError, Queue,
+    SEGMENT_BYTES, STRIPE_BYTES, SendAttributes, Source, WINDOW,
 };
 use crate::memory::{ProtectionDomain, Right, are_readable, is_among};
 use crate::wire::{NakCode, Segment, Syndrome, rnr_delay};
@@ -60,10 +60,10 @@ pub(super) struct Requester {
     peer_shares_receives: bool,
     rnr_retries: u8,
     /// The request that lacked a receive of the peer.
-    lacking: Option<Lacking>,
+    receiver_not_ready: Option<ReceiverNotReady>,
     credit_wait: CreditWait,
-    /// How often the peer had a receive again.
-    round: u8,
+    /// How often the peer was not ready, and then had a receive again, modulo 2⁸.
+    rnr_count: u8,
 }
 
 impl Requester {
@@ -72,14 +72,14 @@ impl Requester {
         self.rnr_retries = attributes.rnr_retries;
     }
 
-    pub(super) fn open(&mut self, agreement: &Agreement) {
-        self.next_message = agreement.first_message;
-        self.acknowledged = agreement.first_message;
-        self.is_striped = agreement.lanes > 1;
+    pub(super) fn open(&mut self, parameters: &ConnectionParameters) {
+        self.next_message = parameters.first_message;
+        self.acknowledged = parameters.first_message;
+        self.is_striped = parameters.lanes > 1;
         let max_bytes = if self.is_striped { STRIPE_BYTES } else { SEGMENT_BYTES };
-        self.segment_bytes = agreement.peer_segment_bytes.clamp(1, max_bytes);
-        self.peer_resources = agreement.peer_responder_resources;
-        self.peer_shares_receives = agreement.peer_shares_receives;
+        self.segment_bytes = parameters.peer_segment_bytes.clamp(1, max_bytes);
+        self.peer_resources = parameters.peer_responder_resources;
+        self.peer_shares_receives = parameters.peer_shares_receives;
     }
 
     /// Number of requests without a completion.
@@ -112,7 +112,7 @@ impl Requester {
 
     /// Whether requests that consume a receive must wait.
     fn is_blocked(&self) -> bool {
-        self.lacking.as_ref().is_some_and(|lacking| lacking.is_blocked)
+        self.receiver_not_ready.as_ref().is_some_and(|not_ready| not_ready.is_blocked)
     }
 
     /// Whether the peer takes receives from a shared queue.
@@ -148,13 +148,13 @@ impl Requester {
                 let length = bytes.len() as u64;
                 (Data::Inline(bytes), length)
             }
-            LocalData::Elements(elements) => {
-                if elements.len() > limits.elements {
-                    return Err(PostError::Elements { elements: elements.len(), limit: limits.elements });
+            LocalData::Sges(sges) => {
+                if sges.len() > limits.sges {
+                    return Err(PostError::Sges { sges: sges.len(), limit: limits.sges });
                 }
                 let right = if has_response { Right::LocalWrite } else { Right::LocalRead };
-                let data = domain.spans(&elements, right).map_or(Data::Invalid, Data::Memory);
-                (data, elements.iter().map(|element| u64::from(element.length)).sum())
+                let data = domain.spans(&sges, right).map_or(Data::Invalid, Data::Memory);
+                (data, sges.iter().map(|sge| u64::from(sge.length)).sum())
             }
         };
         let is_atomic = has_response && !matches!(operation, SendOperation::Read { .. });
@@ -198,7 +198,7 @@ impl Requester {
             Data::Inline(bytes) => Source::Bytes(&bytes[start as usize..start as usize + length]),
             Data::Invalid => Source::Bytes(&[]),
         };
-        Ok(Some((entry.segment(&next, self.round), source)))
+        Ok(Some((entry.segment(&next, self.rnr_count), source)))
     }
 
     /// Returns the next segment that was not sent before.
@@ -334,9 +334,11 @@ impl Requester {
         }
         if is_newer {
             self.acknowledged = acknowledged;
-            let is_over = |lacking: &Lacking| !lacking.is_blocked && self.is_acknowledged(lacking.message);
-            if self.lacking.as_ref().is_some_and(is_over) {
-                self.lacking = None;
+            let is_over = |not_ready: &ReceiverNotReady| {
+                !not_ready.is_blocked && self.is_acknowledged(not_ready.message)
+            };
+            if self.receiver_not_ready.as_ref().is_some_and(is_over) {
+                self.receiver_not_ready = None;
             }
             self.complete_finished(finished);
         }
@@ -348,8 +350,8 @@ impl Requester {
         message.wrapping_sub(self.acknowledged)
     }
 
-    /// Processes a segment that is only an acknowledgment. Returns whether a round starts, in which the requests that the
-    /// peer has discarded are sent again.
+    /// Processes a segment that is only an acknowledgment. Returns whether the peer is ready again, so that the
+    /// requests that it has discarded are sent again.
     pub(super) fn on_acknowledgment(&mut self, segment: &Segment, now: Instant) -> Result<bool, Fault> {
         let Extension::Acknowledgment(syndrome, timer, receive) = segment.extension else {
             return Err(Fault::Broken);
@@ -358,7 +360,7 @@ impl Requester {
             Syndrome::ReceiverNotReady if !self.peer_shares_receives => {
                 return self.on_no_receive(segment.message, rnr_delay(timer), now).map(|()| false);
             }
-            Syndrome::ReceiverNotReady if segment.round == self.round => {
+            Syndrome::ReceiverNotReady if segment.rnr_count == self.rnr_count => {
                 return self.on_not_ready(segment.message, receive, rnr_delay(timer), now).map(|()| false);
             }
             Syndrome::ReceiverReady => return self.on_ready(segment, receive, now),
@@ -442,7 +444,7 @@ impl Requester {
     pub(super) fn flush(&mut self, finished: &mut Finished) {
         self.awaited.clear();
         self.resend.clear();
-        self.lacking = None;
+        self.receiver_not_ready = None;
         self.credit_wait = CreditWait::default();
         while !self.queue.is_empty() {
             self.complete(Status::Flushed, finished);

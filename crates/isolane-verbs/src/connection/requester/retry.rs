@@ -12,7 +12,7 @@ use crate::wire::Segment;
 use crate::work::Status;
 
 /// A request that was sent while the peer had no receive for it.
-pub(super) struct Lacking {
+pub(super) struct ReceiverNotReady {
     pub(super) message: u32,
     /// Index of the first receive that was missing.
     pub(super) receive: u8,
@@ -26,7 +26,7 @@ pub(super) struct Lacking {
 #[derive(Default)]
 pub(super) struct CreditWait {
     /// How often the peer had no receive when it was asked.
-    refusals: u8,
+    not_ready_count: u8,
     /// The peer has not answered.
     awaits_answer: bool,
     /// When to ask again.
@@ -78,22 +78,23 @@ impl Requester {
         if !self.peer_shares_receives || !(is_consuming || self.is_acknowledged(message)) {
             return Err(Fault::Broken);
         }
-        let first = self.lacking_from(receive).next().map(|(_, entry)| entry.first_message);
+        let first = self.requests_without_receive(receive).next().map(|(_, entry)| entry.first_message);
         let Some(first) = first else {
             return if is_consuming { Err(Fault::Broken) } else { Ok(()) };
         };
-        let deadline = match &self.lacking {
-            Some(lacking) if lacking.message == first => lacking.deadline,
+        let deadline = match &self.receiver_not_ready {
+            Some(not_ready) if not_ready.message == first => not_ready.deadline,
             _ if self.rnr_retries >= RNR_RETRY_FOREVER => None,
             _ => Some(now + delay * self.rnr_retries.into()),
         };
-        self.lacking = Some(Lacking { message: first, receive, is_blocked: true, deadline });
+        self.receiver_not_ready =
+            Some(ReceiverNotReady { message: first, receive, is_blocked: true, deadline });
         self.check_deadline(now)
     }
 
-    /// The peer has receives again. Returns `false` if the round has started already.
+    /// The peer has receives again. Returns `false` if that is known already.
     pub(super) fn on_ready(&mut self, segment: &Segment, receive: u8, now: Instant) -> Result<bool, Fault> {
-        if segment.round.wrapping_sub(self.round) as i8 <= 0 {
+        if segment.rnr_count.wrapping_sub(self.rnr_count) as i8 <= 0 {
             // Reports are repeated, and can overtake each other on several lanes.
             return Ok(false);
         }
@@ -101,15 +102,15 @@ impl Requester {
         if !self.is_blocked() {
             self.on_not_ready(segment.message, receive, Duration::ZERO, now)?;
         }
-        if let Some(lacking) = self.lacking.as_mut() {
-            lacking.is_blocked = false;
+        if let Some(not_ready) = self.receiver_not_ready.as_mut() {
+            not_ready.is_blocked = false;
         }
-        self.round = segment.round;
+        self.rnr_count = segment.rnr_count;
         Ok(true)
     }
 
-    /// Returns the requests from the one on that lacks a receive, and their indices.
-    fn lacking_from(&self, receive: u8) -> impl Iterator<Item = (usize, &Entry)> + Clone {
+    /// Returns the requests that wait for the receive with this index, or a later one, and their indices.
+    fn requests_without_receive(&self, receive: u8) -> impl Iterator<Item = (usize, &Entry)> + Clone {
         // The current request is sent in part.
         let sent_count = self.unsent + usize::from(self.sent > 0);
         self.queue.iter().enumerate().take(sent_count).filter(move |(_, entry)| {
@@ -120,16 +121,18 @@ impl Requester {
     /// Whether a part is of a SEND that the peer has discarded, or will.
     pub(in crate::connection) fn is_discarded(&self, part: &Part) -> bool {
         let is_part = |entry: &Entry| entry.is_send() && entry.has(part.message);
-        let receive = self.lacking.as_ref().map(|lacking| lacking.receive);
-        receive.is_some_and(|receive| self.lacking_from(receive).any(|(_, entry)| is_part(entry)))
+        let receive = self.receiver_not_ready.as_ref().map(|not_ready| not_ready.receive);
+        receive.is_some_and(|receive| self.requests_without_receive(receive).any(|(_, entry)| is_part(entry)))
     }
 
     /// Sends again what the peer has discarded.
     pub(in crate::connection) fn send_discarded(&mut self) {
-        let Some(receive) = self.lacking.as_ref().map(|lacking| lacking.receive) else { return };
+        let Some(receive) = self.receiver_not_ready.as_ref().map(|not_ready| not_ready.receive) else {
+            return;
+        };
         let mut resend: VecDeque<Part> =
             self.resend.iter().copied().filter(|part| !self.is_discarded(part)).collect();
-        for (index, entry) in self.lacking_from(receive).filter(|(_, entry)| entry.is_send()) {
+        for (index, entry) in self.requests_without_receive(receive).filter(|(_, entry)| entry.is_send()) {
             resend.extend(entry.parts(if index == self.unsent { self.sent } else { entry.length }));
         }
         self.resend = resend;
@@ -168,20 +171,20 @@ impl Requester {
 
     /// The peer has no receive for a message, as it was asked.
     pub(super) fn on_no_receive(&mut self, message: u32, delay: Duration, now: Instant) -> Result<(), Fault> {
-        let CreditWait { refusals, awaits_answer, .. } = self.credit_wait;
+        let CreditWait { not_ready_count, awaits_answer, .. } = self.credit_wait;
         let is_next = message == self.next_message;
         // A question is repeated if a lane ends, and credits can overtake the answer on another lane.
-        if !self.is_striped && !(is_next && (awaits_answer || refusals > 0)) {
+        if !self.is_striped && !(is_next && (awaits_answer || not_ready_count > 0)) {
             return Err(Fault::Broken);
         }
         if !is_next || !awaits_answer || !self.lacks_credit() {
             return Ok(());
         }
-        if refusals >= self.rnr_retries {
+        if not_ready_count >= self.rnr_retries {
             return Err(Fault::Failed { index: 0, status: Status::RnrRetryExceeded });
         }
-        let refusals = refusals + 1;
-        self.credit_wait = CreditWait { refusals, awaits_answer: false, ask_at: Some(now + delay) };
+        let not_ready_count = not_ready_count + 1;
+        self.credit_wait = CreditWait { not_ready_count, awaits_answer: false, ask_at: Some(now + delay) };
         Ok(())
     }
 
@@ -193,10 +196,10 @@ impl Requester {
 
     /// When the first request fails, because the shared queue of the peer has no receive for it.
     fn failure_deadline(&self) -> Option<Instant> {
-        let is_first = |lacking: &&Lacking| {
-            lacking.is_blocked && self.queue.front().is_some_and(|entry| entry.has(lacking.message))
+        let is_first = |not_ready: &&ReceiverNotReady| {
+            not_ready.is_blocked && self.queue.front().is_some_and(|entry| entry.has(not_ready.message))
         };
-        self.lacking.as_ref().filter(is_first)?.deadline
+        self.receiver_not_ready.as_ref().filter(is_first)?.deadline
     }
 
     /// Fails the first request if its deadline has passed, or asks for a receive again.

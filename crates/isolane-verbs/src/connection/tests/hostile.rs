@@ -68,7 +68,7 @@ fn range(change: impl Fn(&mut RemoteRange), segment: &Segment) -> Extension {
 
 /// The first of two segments of a SEND of 20 bytes; the receive is posted.
 fn half_a_send(pair: &mut Pair) -> Segment {
-    pair.far.receive(1, &[pair.far.element(100, 40)]);
+    pair.far.receive(1, &[pair.far.sge(100, 40)]);
     let place = Place { size: 20, offset: 0, length: 10 };
     let mut first = segment(Operation::Send, u32::MAX, place, Extension::None);
     first.acknowledged = 7;
@@ -140,7 +140,7 @@ fn long_request_that_changes_between_messages_is_refused() {
     let mut first = write(&pair);
     first.flags = first.flags.with_continued(true);
     inject(&mut pair, &first, &[0; 8]);
-    pair.far.receive(1, &[pair.far.element(100, 40)]);
+    pair.far.receive(1, &[pair.far.sge(100, 40)]);
     let send = Segment { opcode: Opcode::SendOnly, message: 0, extension: Extension::None, ..first };
     inject(&mut pair, &send, &[1; 8]);
     assert_failed(&mut pair, "a SEND that continues a WRITE");
@@ -200,7 +200,7 @@ proptest! {
     #[test]
     fn any_bytes_end_in_an_error_or_wait(bytes in prop::collection::vec(any::<u8>(), 0..300), chunk in 1_usize..50) {
         let mut pair = Pair::new();
-        pair.far.receive(1, &[pair.far.element(0, 100)]);
+        pair.far.receive(1, &[pair.far.sge(0, 100)]);
         let mut pipe: VecDeque<u8> = bytes.into();
         while !pipe.is_empty() {
             pair.far.deliver(&mut pipe, chunk);
@@ -213,12 +213,12 @@ proptest! {
     fn one_wrong_byte_reaches_no_other_memory(at in 0_usize..200, value in any::<u8>(), chunk in 1_usize..100) {
         let mut pair = Pair::with(ALL, Limits::default(), 16);
         pair.near.fill(0, &[0xa5; 64]);
-        pair.far.receive(1, &[pair.far.element(1000, 40)]);
+        pair.far.receive(1, &[pair.far.sge(1000, 40)]);
         pair.run();
         let key = pair.far.memory.key();
         let write = SendOperation::Write { address: 2000, key, immediate: None };
-        pair.near.send(1, write, &[pair.near.element(0, 40)]).unwrap();
-        pair.near.send(2, SEND, &[pair.near.element(0, 40)]).unwrap();
+        pair.near.send(1, write, &[pair.near.sge(0, 40)]).unwrap();
+        pair.near.send(2, SEND, &[pair.near.sge(0, 40)]).unwrap();
         pair.near.transmit(usize::MAX);
         let len = pair.near.sent.len();
         pair.near.sent[at % len] = value;

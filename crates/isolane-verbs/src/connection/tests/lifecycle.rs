@@ -10,7 +10,7 @@ fn early_requests_leave_once_the_lane_is_open() {
     assert!(early.pair.start_sending(&SendAttributes::default()));
     early.send(1, SEND, &[]).unwrap();
     assert_eq!((early.pair.pending(), early.pair.wants_transmit(0)), (Pending::Nothing, false));
-    let agreement = Agreement {
+    let parameters = ConnectionParameters {
         first_message: u32::MAX,
         peer_first_message: 7,
         peer_segment_bytes: SEGMENT_BYTES,
@@ -18,7 +18,7 @@ fn early_requests_leave_once_the_lane_is_open() {
         peer_shares_receives: true,
         lanes: 1,
     };
-    early.open(&agreement);
+    early.open(&parameters);
     pair.near = early;
     pair.far.receive(2, &[]);
     pair.run();
@@ -68,7 +68,7 @@ fn queue_pair_allows_only_its_rights() {
             SendOperation::Read { .. } => SendOperation::Read { address: 0, key },
             _ => SendOperation::FetchAdd { address: 0, key, add: 1 },
         };
-        pair.near.send(1, operation, &[pair.near.element(0, 8)]).unwrap();
+        pair.near.send(1, operation, &[pair.near.sge(0, 8)]).unwrap();
         pair.run();
         assert_eq!(pair.near.completions(), [(Queue::Send, 1, Status::RemoteAccess, 0)]);
     }
@@ -85,7 +85,7 @@ fn deregistered_memory_is_not_used() {
             SendOperation::Write { address: 0, key, immediate: None }
         };
         for id in 0..3 {
-            pair.near.send(id, operation, &[pair.near.element(0, 4000)]).unwrap();
+            pair.near.send(id, operation, &[pair.near.sge(0, 4000)]).unwrap();
         }
         // Parts of requests and responses are in every place.
         exchange(&mut pair.near, &mut pair.far, 1500);

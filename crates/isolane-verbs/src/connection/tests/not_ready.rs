@@ -85,7 +85,7 @@ fn asks_for_receive_after_earlier_requests_have_completed() {
     let mut pair = pair(0);
     let key = pair.far.memory.key();
     let read = SendOperation::Read { address: 0, key };
-    pair.near.send(1, read, &[pair.near.element(0, 60_000)]).unwrap();
+    pair.near.send(1, read, &[pair.near.sge(0, 60_000)]).unwrap();
     pair.near.send(2, SEND, &[]).unwrap();
     pair.run_in(1000);
     assert_eq!(statuses(&mut pair.near), [(1, Status::Success), (2, Status::RnrRetryExceeded)]);

@@ -100,7 +100,7 @@ impl Model {
 }
 
 fn post_receive(pair: &mut Pair, number: u64) {
-    let place = pair.far.element(RECEIVES + RECEIVE_BYTES * number, RECEIVE_BYTES as u32);
+    let place = pair.far.sge(RECEIVES + RECEIVE_BYTES * number, RECEIVE_BYTES as u32);
     pair.far.receive(number, &[place]);
 }
 
@@ -153,7 +153,7 @@ fn check(
             _ => {}
         }
         if let Some((operation, at, len)) = model.apply(id as u64, step, key) {
-            pair.near.send(id as u64, operation, &[pair.near.element(at, len)]).unwrap();
+            pair.near.send(id as u64, operation, &[pair.near.sge(at, len)]).unwrap();
         }
     }
     pair.run_in(last_chunk);

@@ -8,8 +8,8 @@ fn send_fills_a_receive() {
         let mut pair = Pair::new();
         pair.near.fill(0, b"hello");
         pair.near.fill(100, b" there");
-        pair.far.receive(1, &[pair.far.element(10, 3), pair.far.element(20, 100)]);
-        pair.near.send(2, SEND, &[pair.near.element(0, 5), pair.near.element(100, 6)]).unwrap();
+        pair.far.receive(1, &[pair.far.sge(10, 3), pair.far.sge(20, 100)]);
+        pair.near.send(2, SEND, &[pair.near.sge(0, 5), pair.near.sge(100, 6)]).unwrap();
         pair.run_in(chunk);
         assert_eq!(pair.far.completions(), [(Queue::Receive, 1, Status::Success, 11)]);
         assert_eq!(pair.near.completions(), [(Queue::Send, 2, Status::Success, 0)]);
@@ -24,8 +24,8 @@ fn only_runs_of_short_payloads_are_received_together() {
     let mut overflow = vec![0; MEMORY_BYTES];
     let mut send = |pair: &mut Pair, lengths: &[u32]| {
         for length in lengths {
-            pair.far.receive(0, &[pair.far.element(0, *length)]);
-            pair.near.send(0, SEND, &[pair.near.element(0, *length)]).unwrap();
+            pair.far.receive(0, &[pair.far.sge(0, *length)]);
+            pair.near.send(0, SEND, &[pair.near.sge(0, *length)]).unwrap();
             pair.run();
         }
         pair.far.pair.fill_receive_plan(0, &mut overflow, &mut ReceivePlan::new())
@@ -43,15 +43,15 @@ fn send_without_receive_waits() {
     let mut pair = Pair::new();
     pair.near.fill(0, b"abcdef");
     for id in 0..3 {
-        pair.near.send(id, SEND, &[pair.near.element(2 * id, 2)]).unwrap();
+        pair.near.send(id, SEND, &[pair.near.sge(2 * id, 2)]).unwrap();
     }
     pair.run();
     assert_eq!((pair.near.completions(), pair.far.completions()), (vec![], vec![]));
-    pair.far.receive(10, &[pair.far.element(0, 2)]);
+    pair.far.receive(10, &[pair.far.sge(0, 2)]);
     pair.run();
     assert_eq!(pair.near.completions(), [(Queue::Send, 0, Status::Success, 0)]);
-    pair.far.receive(11, &[pair.far.element(2, 2)]);
-    pair.far.receive(12, &[pair.far.element(4, 2)]);
+    pair.far.receive(11, &[pair.far.sge(2, 2)]);
+    pair.far.receive(12, &[pair.far.sge(4, 2)]);
     pair.run();
     assert_eq!(pair.near.completions().len(), 2);
     assert_eq!(pair.far.completions().len(), 3);
@@ -65,7 +65,7 @@ fn write_places_bytes_and_completes_after_placement() {
     pair.near.fill(0, &data);
     let key = pair.far.memory.key();
     let write = SendOperation::Write { address: 5000, key, immediate: None };
-    pair.near.send(1, write, &[pair.near.element(0, 30_000)]).unwrap();
+    pair.near.send(1, write, &[pair.near.sge(0, 30_000)]).unwrap();
     while !pair.near.pair.finished.completions.iter().any(|(queue, _)| *queue == Queue::Send) {
         exchange(&mut pair.near, &mut pair.far, 1777);
         exchange(&mut pair.far, &mut pair.near, 1777);
@@ -82,7 +82,7 @@ fn write_with_immediate_completes_a_receive() {
     pair.far.receive(5, &[]);
     let key = pair.far.memory.key();
     let write = SendOperation::Write { address: 8, key, immediate: Some(0xabcd) };
-    pair.near.send(1, write, &[pair.near.element(0, 4)]).unwrap();
+    pair.near.send(1, write, &[pair.near.sge(0, 4)]).unwrap();
     pair.run();
     let (queue, completion) = pair.far.pair.poll_completion().unwrap();
     assert_eq!((queue, completion.id, completion.length), (Queue::Receive, 5, 4));
@@ -100,12 +100,12 @@ fn read_and_atomics_return_values() {
     pair.far.fill(100, &data);
     pair.far.fill(8, &41_u64.to_le_bytes());
     let key = pair.far.memory.key();
-    pair.near.send(1, SendOperation::Read { address: 100, key }, &[pair.near.element(7, 2000)]).unwrap();
+    pair.near.send(1, SendOperation::Read { address: 100, key }, &[pair.near.sge(7, 2000)]).unwrap();
     pair.near
-        .send(2, SendOperation::FetchAdd { address: 8, key, add: 1 }, &[pair.near.element(4096, 8)])
+        .send(2, SendOperation::FetchAdd { address: 8, key, add: 1 }, &[pair.near.sge(4096, 8)])
         .unwrap();
     let swap = SendOperation::CompareSwap { address: 8, key, compare: 42, swap: 7 };
-    pair.near.send(3, swap, &[pair.near.element(4104, 4), pair.near.element(4200, 4)]).unwrap();
+    pair.near.send(3, swap, &[pair.near.sge(4104, 4), pair.near.sge(4200, 4)]).unwrap();
     pair.run_in(333);
     let done = [
         (Queue::Send, 1, Status::Success, 2000),
@@ -136,10 +136,10 @@ fn empty_requests_complete() {
 #[test]
 fn fenced_request_waits_for_reads() {
     let mut pair = Pair::new();
-    pair.far.receive(1, &[pair.far.element(0, 8)]);
+    pair.far.receive(1, &[pair.far.sge(0, 8)]);
     pair.run();
     let key = pair.far.memory.key();
-    pair.near.send(1, SendOperation::Read { address: 0, key }, &[pair.near.element(0, 8)]).unwrap();
+    pair.near.send(1, SendOperation::Read { address: 0, key }, &[pair.near.sge(0, 8)]).unwrap();
     let data = LocalData::Inline(b"after".to_vec());
     let fenced = SendRequest { id: 2, operation: SEND, data, signaled: true, solicited: true, fenced: true };
     pair.near.pair.post_send(fenced).unwrap();
@@ -188,14 +188,14 @@ fn long_request_continues_in_further_messages() {
     let mut pair = pair_with_memory(len);
     pair.near.fill(0, &data);
     let length = len as u32;
-    pair.far.receive(1, &[pair.far.element(0, length)]);
-    pair.near.send(1, SEND, &[pair.near.element(0, length)]).unwrap();
+    pair.far.receive(1, &[pair.far.sge(0, length)]);
+    pair.near.send(1, SEND, &[pair.near.sge(0, length)]).unwrap();
     pair.run();
     assert_eq!(pair.far.completions(), [(Queue::Receive, 1, Status::Success, len as u64)]);
     assert!(pair.far.bytes(0, len) == data, "the SEND arrived changed");
     pair.near.fill(0, &vec![0; len]);
     let key = pair.far.memory.key();
-    pair.near.send(2, SendOperation::Read { address: 0, key }, &[pair.near.element(0, length)]).unwrap();
+    pair.near.send(2, SendOperation::Read { address: 0, key }, &[pair.near.sge(0, length)]).unwrap();
     pair.run();
     assert_eq!(pair.near.completions().len(), 2);
     assert!(pair.near.bytes(0, len) == data, "the READ arrived changed");
@@ -209,7 +209,7 @@ fn long_write_with_immediate_reports_whole_length() {
     let key = pair.far.memory.key();
     let write = SendOperation::Write { address: 0, key, immediate: Some(6) };
     for (id, length) in [(1, len as u32), (2, 100), (3, MESSAGE_BYTES as u32 + 1)] {
-        pair.near.send(id, write, &[pair.near.element(0, length)]).unwrap();
+        pair.near.send(id, write, &[pair.near.sge(0, length)]).unwrap();
     }
     pair.run();
     let received = |id, len| (Queue::Receive, id, Status::Success, len);
@@ -238,7 +238,7 @@ fn refused_access_fails_both_ends() {
             other => other,
         };
         pair.near.send(1, SendOperation::Write { address: 0, key: actual, immediate: None }, &[]).unwrap();
-        pair.near.send(2, with_key(actual), &[pair.near.element(0, 8)]).unwrap();
+        pair.near.send(2, with_key(actual), &[pair.near.sge(0, 8)]).unwrap();
         pair.near.send(3, SEND, &[]).unwrap();
         pair.far.receive(9, &[]);
         pair.run();
@@ -254,9 +254,9 @@ fn refused_access_fails_both_ends() {
 #[test]
 fn send_longer_than_the_receive_fails_both_ends() {
     let mut pair = Pair::with(ALL, Limits::default(), 10);
-    pair.far.receive(1, &[pair.far.element(0, 15)]);
+    pair.far.receive(1, &[pair.far.sge(0, 15)]);
     pair.near.fill(0, &[1; 16]);
-    pair.near.send(1, SEND, &[pair.near.element(0, 16)]).unwrap();
+    pair.near.send(1, SEND, &[pair.near.sge(0, 16)]).unwrap();
     pair.run();
     assert_eq!(pair.far.completions(), [(Queue::Receive, 1, Status::LocalLength, 0)]);
     assert_eq!(pair.near.completions(), [(Queue::Send, 1, Status::RemoteInvalidRequest, 0)]);
@@ -270,10 +270,10 @@ fn refusal_follows_responses_to_earlier_requests() {
     pair.far.fill(0, &[7; MEMORY_BYTES]);
     for id in 0..16 {
         let read = SendOperation::Read { address: 0, key };
-        pair.near.send(id, read, &[pair.near.element(0, MEMORY_BYTES as u32)]).unwrap();
+        pair.near.send(id, read, &[pair.near.sge(0, MEMORY_BYTES as u32)]).unwrap();
     }
     let write = SendOperation::Write { address: 0, key: !key, immediate: None };
-    pair.near.send(16, write, &[pair.near.element(0, 8)]).unwrap();
+    pair.near.send(16, write, &[pair.near.sge(0, 8)]).unwrap();
     pair.run();
     let done: Vec<_> = pair.near.completions().iter().map(|(_, id, status, _)| (*id, *status)).collect();
     let reads = (0..16).map(|id| (id, Status::Success));
@@ -286,7 +286,7 @@ fn response_that_arrives_after_a_failure_is_discarded() {
     let mut pair = Pair::new();
     let key = pair.far.memory.key();
     pair.far.fill(0, &[7; 100]);
-    pair.near.send(1, SendOperation::Read { address: 0, key }, &[pair.near.element(0, 100)]).unwrap();
+    pair.near.send(1, SendOperation::Read { address: 0, key }, &[pair.near.sge(0, 100)]).unwrap();
     exchange(&mut pair.near, &mut pair.far, usize::MAX);
     pair.far.transmit(usize::MAX);
     let mut remaining = pair.far.sent.split_off(60);
@@ -306,9 +306,7 @@ fn response_that_arrives_after_a_failure_is_discarded() {
 fn unaligned_atomic_is_an_invalid_request() {
     let mut pair = Pair::new();
     let key = pair.far.memory.key();
-    pair.near
-        .send(1, SendOperation::FetchAdd { address: 4, key, add: 1 }, &[pair.near.element(0, 8)])
-        .unwrap();
+    pair.near.send(1, SendOperation::FetchAdd { address: 4, key, add: 1 }, &[pair.near.sge(0, 8)]).unwrap();
     pair.run();
     assert_eq!(pair.near.completions(), [(Queue::Send, 1, Status::RemoteInvalidRequest, 0)]);
 }
@@ -318,8 +316,8 @@ fn wrong_local_key_fails_in_order() {
     let mut pair = Pair::new();
     let key = pair.far.memory.key();
     let write = SendOperation::Write { address: 0, key, immediate: None };
-    pair.near.send(1, write, &[pair.near.element(0, 8)]).unwrap();
-    let wrong = Element { key: !pair.near.memory.key(), ..pair.near.element(0, 8) };
+    pair.near.send(1, write, &[pair.near.sge(0, 8)]).unwrap();
+    let wrong = Sge { lkey: !pair.near.memory.key(), ..pair.near.sge(0, 8) };
     pair.near.send(2, write, &[wrong]).unwrap();
     pair.run();
     let done: Vec<_> = pair.near.completions().iter().map(|(_, id, status, _)| (*id, *status)).collect();
@@ -346,7 +344,7 @@ fn lost_lane_fails_first_request() {
 
 #[test]
 fn each_state_takes_its_requests() {
-    let mut end = End::new(ALL, Limits { elements: 1, ..Limits::default() }, false);
+    let mut end = End::new(ALL, Limits { sges: 1, ..Limits::default() }, false);
     let receive = || ReceiveRequest { id: 1, data: [].into_iter().collect() };
     assert_eq!(end.pair.post_receive(receive()), Err(PostError::State(State::Reset)));
     assert_eq!(end.send(1, SEND, &[]), Err(PostError::State(State::Reset)));
@@ -354,11 +352,11 @@ fn each_state_takes_its_requests() {
     assert_eq!(end.pair.post_receive(receive()), Ok(()));
     assert_eq!(end.send(1, SEND, &[]), Err(PostError::State(State::Init)));
     assert!(!end.pair.start_sending(&SendAttributes::default()));
-    let elements = [end.element(0, 1), end.element(1, 1)];
-    let data = elements.into_iter().collect();
+    let sges = [end.sge(0, 1), end.sge(1, 1)];
+    let data = sges.into_iter().collect();
     assert_eq!(
         end.pair.post_receive(ReceiveRequest { id: 2, data }),
-        Err(PostError::Elements { elements: 2, limit: 1 })
+        Err(PostError::Sges { sges: 2, limit: 1 })
     );
 }
 
@@ -370,7 +368,7 @@ fn failed_end_drops_requests_that_are_not_begun() {
         let key = pair.far.memory.key();
         for id in 0..2 {
             let write = SendOperation::Write { address: 2000 * id, key, immediate: None };
-            pair.near.send(id, write, &[pair.near.element(2000 * id, 2000)]).unwrap();
+            pair.near.send(id, write, &[pair.near.sge(2000 * id, 2000)]).unwrap();
         }
         pair.near.transmit(sent);
         pair.near.pair.fail();
@@ -395,10 +393,10 @@ fn refusal_follows_a_request_that_is_partly_sent() {
         let write = |address, key| SendOperation::Write { address, key, immediate: None };
         for id in 0..2 {
             let address = 1000 * id;
-            pair.far.send(id, write(address, near_key), &[pair.far.element(address, 1000)]).unwrap();
+            pair.far.send(id, write(address, near_key), &[pair.far.sge(address, 1000)]).unwrap();
         }
         pair.far.transmit(sent);
-        pair.near.send(1, write(0, !far_key), &[pair.near.element(0, 8)]).unwrap();
+        pair.near.send(1, write(0, !far_key), &[pair.near.sge(0, 8)]).unwrap();
         exchange(&mut pair.near, &mut pair.far, usize::MAX);
         assert_eq!(pair.far.pair.state(), State::Error);
         pair.run();

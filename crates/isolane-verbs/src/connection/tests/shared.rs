@@ -18,11 +18,11 @@ fn requests_wait_for_a_receive_and_run_once() {
         pair.near.fill(0, &data);
         let add = SendOperation::FetchAdd { address: 32_000, key, add: 1 };
         let write = SendOperation::Write { address: 8000, key, immediate: Some(5) };
-        pair.near.send(1, add, &[pair.near.element(4000, 8)]).unwrap();
-        pair.near.send(2, SEND, &[pair.near.element(0, 1000)]).unwrap();
-        pair.near.send(3, add, &[pair.near.element(4008, 8)]).unwrap();
-        pair.near.send(4, write, &[pair.near.element(0, 1000)]).unwrap();
-        pair.near.send(5, add, &[pair.near.element(4016, 8)]).unwrap();
+        pair.near.send(1, add, &[pair.near.sge(4000, 8)]).unwrap();
+        pair.near.send(2, SEND, &[pair.near.sge(0, 1000)]).unwrap();
+        pair.near.send(3, add, &[pair.near.sge(4008, 8)]).unwrap();
+        pair.near.send(4, write, &[pair.near.sge(0, 1000)]).unwrap();
+        pair.near.send(5, add, &[pair.near.sge(4016, 8)]).unwrap();
         pair.run_in(chunk);
         let done =
             |ids: &[u64]| -> Vec<(u64, Status)> { ids.iter().map(|id| (*id, Status::Success)).collect() };
@@ -30,7 +30,7 @@ fn requests_wait_for_a_receive_and_run_once() {
             pair.near.completions().iter().map(|done| (done.1, done.2)).collect()
         };
         assert_eq!(sent(&mut pair), done(&[1]));
-        pair.far.receive(10, &[pair.far.element(5000, 1000)]);
+        pair.far.receive(10, &[pair.far.sge(5000, 1000)]);
         pair.run_in(chunk);
         assert_eq!(sent(&mut pair), done(&[2, 3]));
         pair.far.receive(11, &[]);
@@ -50,7 +50,7 @@ fn refusal_overtakes_the_data_of_earlier_reads() {
     let key = pair.far.memory.key();
     // More data than is queued for sending at a time.
     for id in 0..8 {
-        pair.near.send(id, SendOperation::Read { address: 0, key }, &[pair.near.element(0, 60_000)]).unwrap();
+        pair.near.send(id, SendOperation::Read { address: 0, key }, &[pair.near.sge(0, 60_000)]).unwrap();
     }
     pair.near.send(8, SEND, &[]).unwrap();
     pair.run_in(1000);
@@ -134,7 +134,7 @@ fn reports_the_limit_and_the_last_receive() {
     // Receives of the queue belong to no queue pair.
     assert_eq!((pair.far.completions().len(), pair.far.shared.as_ref().unwrap().len()), (2, 1));
     let refused = pair.far.pair.post_receive(ReceiveRequest { id: 9, data: Default::default() });
-    assert_eq!(refused, Err(PostError::SharedReceives));
+    assert_eq!(refused, Err(PostError::SharedReceiveQueue));
 }
 
 /// Delivers an acknowledgment of the far end to the near end.
@@ -142,7 +142,7 @@ fn acknowledge(pair: &mut Pair, message: u32, syndrome: Syndrome, receive: u8) {
     let extension = Extension::Acknowledgment(syndrome, RNR_TIMER, receive);
     let mut segment = segment(Operation::Acknowledge, message, Place::default(), extension);
     segment.acknowledged = u32::MAX;
-    segment.round = u8::from(syndrome == Syndrome::ReceiverReady);
+    segment.rnr_count = u8::from(syndrome == Syndrome::ReceiverReady);
     let mut prefix = [0; MAX_PREFIX_BYTES];
     let len = segment.encode_to(&mut prefix);
     let mut pipe: VecDeque<u8> = prefix[..len].iter().copied().collect();
@@ -166,8 +166,8 @@ fn false_refusals_fail_the_queue_pair() {
             (0..2).for_each(|id| pair.far.receive(id, &[]));
             exchange_credits(&mut pair);
             let key = pair.far.memory.key();
-            pair.near.send(1, SEND, &[pair.near.element(0, 8)]).unwrap();
-            pair.near.send(2, SendOperation::Read { address: 0, key }, &[pair.near.element(0, 8)]).unwrap();
+            pair.near.send(1, SEND, &[pair.near.sge(0, 8)]).unwrap();
+            pair.near.send(2, SendOperation::Read { address: 0, key }, &[pair.near.sge(0, 8)]).unwrap();
             pair.near.send(3, SEND, &[]).unwrap();
             pair.near.transmit(usize::MAX);
             acknowledge(&mut pair, message, syndrome, accepted);
@@ -177,9 +177,9 @@ fn false_refusals_fail_the_queue_pair() {
     }
     // A peer that promised a receive cannot refuse a SEND.
     let mut pair = Pair::new();
-    pair.far.receive(0, &[pair.far.element(0, 8)]);
+    pair.far.receive(0, &[pair.far.sge(0, 8)]);
     exchange_credits(&mut pair);
-    pair.near.send(1, SEND, &[pair.near.element(0, 8)]).unwrap();
+    pair.near.send(1, SEND, &[pair.near.sge(0, 8)]).unwrap();
     pair.near.transmit(usize::MAX);
     acknowledge(&mut pair, u32::MAX, Syndrome::ReceiverNotReady, 0);
     assert_eq!(pair.near.pair.state(), State::Error);

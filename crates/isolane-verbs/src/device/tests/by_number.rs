@@ -190,8 +190,8 @@ fn shared_receives_continue_a_waiting_peer() {
     let seen = Arc::clone(&events);
     let near = plain();
     let mut parts = parts(DeviceConfig::default(), Limits::default());
-    let receives = parts.device.shared_receives(Arc::clone(&parts.config.domain), 8, 1);
-    parts.config.shared_receives = Some(Arc::clone(&receives));
+    let receives = parts.device.shared_receive_queue(Arc::clone(&parts.config.domain), 8, 1);
+    parts.config.shared_receive_queue = Some(Arc::clone(&receives));
     parts.config.on_event = Some(Arc::new(move |number, event| seen.lock().unwrap().push((number, event))));
     shared.get_or_insert(Arc::clone(&receives)).arm(1);
     let pair = parts.device.create_queue_pair(&parts.config).unwrap();
@@ -201,7 +201,7 @@ fn shared_receives_continue_a_waiting_peer() {
     for round in 0..3 {
         // The queue is empty: the peer waits for this receive.
         near.send(round, SEND, 0, 6);
-        let data = [far.element(100, 6)].into_iter().collect();
+        let data = [far.sge(100, 6)].into_iter().collect();
         receives.post(ReceiveRequest { id: 10 + round, data }).unwrap();
         assert_eq!((far.next(), near.next()), ((10 + round, Status::Success), (round, Status::Success)));
     }
@@ -271,8 +271,8 @@ fn refused_requests_fail_in_time() {
     for (progress, is_shared) in modes.into_iter().flat_map(|mode| [(mode, true), (mode, false)]) {
         let near = parts(DeviceConfig { progress, ..DeviceConfig::default() }, Limits::default());
         let mut far = parts(DeviceConfig::default(), Limits::default());
-        let receives = far.device.shared_receives(Arc::clone(&far.config.domain), 8, 1);
-        far.config.shared_receives = Some(receives).filter(|_| is_shared);
+        let receives = far.device.shared_receive_queue(Arc::clone(&far.config.domain), 8, 1);
+        far.config.shared_receive_queue = Some(receives).filter(|_| is_shared);
         // Enough lanes that polls do not try each of them.
         let others: Vec<_> = (0..20).map(|_| near.device.create_queue_pair(&near.config).unwrap()).collect();
         let pairs = (

@@ -24,7 +24,7 @@ fn end(q_key: u32) -> End {
 
 impl End {
     fn receive(&self, id: u64, length: u32) {
-        let data = [Element { address: 0, length, key: self.memory.key() }].into_iter().collect();
+        let data = [Sge { address: 0, length, lkey: self.memory.key() }].into_iter().collect();
         self.pair.post_receive(ReceiveRequest { id, data }).unwrap();
     }
 

@@ -1,4 +1,4 @@
-//! Shared receive queue: receives for many queue pairs.
+//! Queue of receives for many queue pairs, without the list of those that wait.
 //!
 //! Invariant: each receive goes to one queue pair, in the order of posting.
 
@@ -12,10 +12,10 @@ use crate::memory::{AccessError, ProtectionDomain, Right, Spans};
 use crate::work::ReceiveRequest;
 
 /// Receives for many queue pairs.
-pub struct SharedReceiveQueue {
+pub struct ReceiveQueue {
     domain: Arc<ProtectionDomain>,
     max_receives: usize,
-    max_elements: usize,
+    max_sge: usize,
     receives: Mutex<Receives>,
 }
 
@@ -32,22 +32,22 @@ pub(crate) struct Taken {
     pub(crate) limit_reached: bool,
 }
 
-impl SharedReceiveQueue {
-    /// Creates a queue of at most `max_receives` receives with up to `max_elements` elements each, in memory of
+impl ReceiveQueue {
+    /// Creates a queue of at most `max_receives` receives with up to `max_sge` SGEs each, in memory of
     /// `domain`.
-    pub fn new(domain: Arc<ProtectionDomain>, max_receives: usize, max_elements: usize) -> Self {
-        SharedReceiveQueue { domain, max_receives, max_elements, receives: Mutex::default() }
+    pub fn new(domain: Arc<ProtectionDomain>, max_receives: usize, max_sge: usize) -> Self {
+        ReceiveQueue { domain, max_receives, max_sge, receives: Mutex::default() }
     }
 
     /// Posts a receive. Queue pairs that wait for one send again after their next
     /// [`fill_transmit_plan`](super::ReliableConnection::fill_transmit_plan).
     ///
     /// # Errors
-    /// [`PostError::Full`] or [`PostError::Elements`].
+    /// [`PostError::Full`] or [`PostError::Sges`].
     pub fn post(&self, request: ReceiveRequest) -> Result<(), PostError> {
-        let elements = request.data.len();
-        if elements > self.max_elements {
-            return Err(PostError::Elements { elements, limit: self.max_elements });
+        let sges = request.data.len();
+        if sges > self.max_sge {
+            return Err(PostError::Sges { sges, limit: self.max_sge });
         }
         let mut receives = self.receives.lock();
         if receives.requests.len() >= self.max_receives {
@@ -104,15 +104,15 @@ impl SharedReceiveQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::work::Elements;
+    use crate::work::SgeList;
 
     fn request(id: u64) -> ReceiveRequest {
-        ReceiveRequest { id, data: Elements::new() }
+        ReceiveRequest { id, data: SgeList::new() }
     }
 
     #[test]
     fn is_bounded_and_in_order() {
-        let queue = SharedReceiveQueue::new(Arc::default(), 2, 0);
+        let queue = ReceiveQueue::new(Arc::default(), 2, 0);
         queue.post(request(1)).unwrap();
         queue.post(request(2)).unwrap();
         assert_eq!(queue.post(request(3)), Err(PostError::Full(2)));
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn reports_its_limit_once() {
-        let queue = SharedReceiveQueue::new(Arc::default(), 8, 0);
+        let queue = ReceiveQueue::new(Arc::default(), 8, 0);
         (0..4).for_each(|id| queue.post(request(id)).unwrap());
         queue.arm(3);
         let reports: Vec<bool> =

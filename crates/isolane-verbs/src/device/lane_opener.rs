@@ -15,21 +15,21 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-use super::handshake::{self, ConnectError, Greeting, Identity, LaneAttempt, gid};
+use super::handshake::{self, ConnectError, Greeting, LaneAttempt, LocalHello, gid};
 use super::lane::{Lane, TcpLane};
-use crate::connection::Agreement;
+use crate::connection::ConnectionParameters;
 use crate::wire::{Hello, Role};
 
-/// A queue pair, as the manager sees it.
-pub(super) trait Managed: Send + Sync {
+/// A queue pair, which owns the lanes that the manager opens.
+pub(super) trait LaneOwner: Send + Sync {
     /// Starts to open a lane. `None` if it is not needed.
     fn start_lane(&self, lane: u8) -> Option<LaneAttempt>;
 
     /// The peer opens a lane. `None` if it must not.
-    fn accept_lane(&self, hello: &Hello, agreement: &Agreement) -> Option<LaneAttempt>;
+    fn accept_lane(&self, hello: &Hello, parameters: &ConnectionParameters) -> Option<LaneAttempt>;
 
     /// Takes a lane that connects it with its peer.
-    fn open_lane(&self, lane: Box<dyn Lane>, hello: &Hello, agreement: &Agreement);
+    fn open_lane(&self, lane: Box<dyn Lane>, hello: &Hello, parameters: &ConnectionParameters);
 
     /// Handles the deadlines that have passed.
     fn check_deadline(&self);
@@ -44,10 +44,10 @@ pub struct Peer {
     pub number: u32,
 }
 
-/// A queue pair whose lanes the manager opens.
-pub(super) struct Opening {
-    pub(super) member: Weak<dyn Managed>,
-    pub(super) identity: Identity,
+/// Opens the lanes of a queue pair to its peer, whenever one is missing.
+pub(super) struct LaneOpener {
+    pub(super) owner: Weak<dyn LaneOwner>,
+    pub(super) local_hello: LocalHello,
     pub(super) peer: Peer,
     /// Whether this end connects or accepts.
     pub(super) role: Role,
@@ -56,13 +56,13 @@ pub(super) struct Opening {
     pub(super) by_address: bool,
 }
 
-impl Opening {
+impl LaneOpener {
     /// Whether a hello from this address is the one of the peer.
     pub(super) fn accepts(&self, hello: &Hello, source: IpAddr) -> bool {
         gid(source) == gid(self.peer.address)
             && (self.by_address || hello.source_gid == gid(source))
             && (hello.source_qpn == self.peer.number || self.peer.number == UNKNOWN)
-            && hello.destination_qpn == self.identity.number
+            && hello.destination_qpn == self.local_hello.number
     }
 
     /// Answers the hello of the peer, and opens the lane.
@@ -73,20 +73,20 @@ impl Opening {
         if stream.peek(&mut [0]).err().map(|error| error.kind()) != Some(io::ErrorKind::WouldBlock) {
             return Err(io::Error::other("the peer has gone"));
         }
-        let agreement = self.identity.agreement(hello);
+        let parameters = self.local_hello.parameters(hello);
         let refused = || io::Error::other("the queue pair does not take the lane");
-        let attempt = self.member.upgrade().and_then(|member| member.accept_lane(hello, &agreement));
+        let attempt = self.owner.upgrade().and_then(|owner| owner.accept_lane(hello, &parameters));
         let attempt = attempt.ok_or_else(refused)?;
         let reply =
-            self.identity.hello(Role::Accepts, attempt, agreement.lanes, hello.source_qpn, &stream)?;
+            self.local_hello.hello(Role::Accepts, attempt, parameters.lanes, hello.source_qpn, &stream)?;
         handshake::write_hello(&stream, &reply)?;
         self.open(stream, hello);
         Ok(())
     }
 
     pub(super) fn open(&self, stream: TcpStream, hello: &Hello) {
-        if let Some(member) = self.member.upgrade() {
-            member.open_lane(Box::new(TcpLane(stream)), hello, &self.identity.agreement(hello));
+        if let Some(owner) = self.owner.upgrade() {
+            owner.open_lane(Box::new(TcpLane(stream)), hello, &self.local_hello.parameters(hello));
         }
     }
 }
@@ -103,7 +103,7 @@ pub(super) struct Attempt {
 impl Attempt {
     /// Starts a connection to the peer: from the address of the device, by which a peer knows it that it names.
     pub(super) fn start(
-        opening: &Opening,
+        opener: &LaneOpener,
         lane: LaneAttempt,
         options: &SocketOptions,
         (from, to): (IpAddr, SocketAddr),
@@ -112,7 +112,7 @@ impl Attempt {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(family, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
         options.apply(&socket)?;
-        if !opening.by_address {
+        if !opener.by_address {
             rustix::net::bind(&socket, &SocketAddr::new(from, 0)).map_err(io::Error::from)?;
         }
         match rustix::net::connect(&socket, &to) {
@@ -132,7 +132,7 @@ impl Attempt {
     /// Sends and receives hellos. Returns the valid hello of the peer.
     pub(super) fn advance(
         &mut self,
-        opening: &Opening,
+        opener: &LaneOpener,
         options: &SocketOptions,
     ) -> Result<Option<Hello>, ConnectError> {
         if !self.is_greeted {
@@ -143,14 +143,15 @@ impl Attempt {
                 return Ok(None);
             }
             handshake::tune(&self.stream, options);
-            let (identity, number) = (&opening.identity, opening.peer.number);
-            let hello = identity.hello(Role::Connects, self.lane, identity.lanes(), number, &self.stream)?;
+            let (local_hello, number) = (&opener.local_hello, opener.peer.number);
+            let hello =
+                local_hello.hello(Role::Connects, self.lane, local_hello.lanes(), number, &self.stream)?;
             handshake::write_hello(&self.stream, &hello)?;
             self.is_greeted = true;
         }
         match self.greeting.receive(&self.stream, Role::Accepts)? {
             Some(hello)
-                if !opening.accepts(&hello, opening.peer.address)
+                if !opener.accepts(&hello, opener.peer.address)
                     || (hello.lane, hello.epoch) != (self.lane.lane, self.lane.epoch) =>
             {
                 Err(io::Error::other("the hello names another queue pair").into())

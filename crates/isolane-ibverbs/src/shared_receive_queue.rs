@@ -3,12 +3,12 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use isolane_verbs::SharedReceives;
+use isolane_verbs::SharedReceiveQueue;
 use parking_lot::Mutex;
 
 use crate::abi;
 use crate::channel::Unacknowledged;
-use crate::context::{MAX_ELEMENTS, MAX_REQUESTS, Users, check};
+use crate::context::{MAX_REQUESTS, MAX_SGE, Users, check};
 use crate::ffi::{Errno, Result, input, into_raw, object, output, pointer, status};
 use crate::memory::Pd;
 
@@ -16,7 +16,7 @@ use crate::memory::Pd;
 #[repr(C)]
 pub(crate) struct Srq {
     abi: abi::Srq,
-    pub(crate) receives: Arc<SharedReceives>,
+    pub(crate) receives: Arc<SharedReceiveQueue>,
     attributes: Mutex<abi::SrqAttr>,
     pub(crate) users: Users,
     async_events: Unacknowledged,
@@ -71,14 +71,14 @@ unsafe fn create(
     srq_context: *mut c_void,
     attributes: &mut abi::SrqAttr,
 ) -> Result<*mut abi::Srq> {
-    check((1..=MAX_REQUESTS).contains(&attributes.max_wr) && attributes.max_sge <= MAX_ELEMENTS)?;
+    check((1..=MAX_REQUESTS).contains(&attributes.max_wr) && attributes.max_sge <= MAX_SGE)?;
     attributes.max_sge = attributes.max_sge.max(1);
     // SAFETY: guaranteed by the caller.
     let domain = unsafe { object::<_, Pd>(pd) }?;
     // SAFETY: the context lives as long as the domain.
     let context = unsafe { domain.context() }?;
-    let (max_receives, max_elements) = (attributes.max_wr as usize, attributes.max_sge as usize);
-    let receives = context.verbs.shared_receives(Arc::clone(&domain.domain), max_receives, max_elements);
+    let (max_receives, max_sge) = (attributes.max_wr as usize, attributes.max_sge as usize);
+    let receives = context.verbs.shared_receive_queue(Arc::clone(&domain.domain), max_receives, max_sge);
     domain.users.add();
     let abi = abi::Srq {
         context: context.as_abi(),

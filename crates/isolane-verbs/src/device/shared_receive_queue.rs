@@ -1,41 +1,41 @@
-//! Shared receives of a device: a shared receive queue whose posts continue the queue pairs that wait for one.
+//! Shared receive queue of a device: its posts continue the queue pairs that wait for one.
 
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use super::progress::{Member, Progress};
-use crate::connection::{PostError, SharedReceiveQueue};
+use super::progress::{Driven, Progress};
+use crate::connection::{PostError, ReceiveQueue};
 use crate::memory::ProtectionDomain;
 use crate::work::ReceiveRequest;
 
 /// Receives for many queue pairs of a device.
-pub struct SharedReceives {
-    queue: Arc<SharedReceiveQueue>,
+pub struct SharedReceiveQueue {
+    queue: Arc<ReceiveQueue>,
     progress: Arc<Progress>,
     /// Queue pairs that have refused a request for lack of a receive.
-    waiting: Mutex<Vec<Weak<dyn Member>>>,
+    waiting: Mutex<Vec<Weak<dyn Driven>>>,
 }
 
-impl SharedReceives {
+impl SharedReceiveQueue {
     pub(super) fn new(
         progress: Arc<Progress>,
         domain: Arc<ProtectionDomain>,
         max_receives: usize,
-        max_elements: usize,
-    ) -> SharedReceives {
-        let queue = Arc::new(SharedReceiveQueue::new(domain, max_receives, max_elements));
-        SharedReceives { queue, progress, waiting: Mutex::default() }
+        max_sge: usize,
+    ) -> SharedReceiveQueue {
+        let queue = Arc::new(ReceiveQueue::new(domain, max_receives, max_sge));
+        SharedReceiveQueue { queue, progress, waiting: Mutex::default() }
     }
 
     /// Posts a receive.
     ///
     /// # Errors
-    /// [`PostError::Full`] or [`PostError::Elements`].
+    /// [`PostError::Full`] or [`PostError::Sges`].
     pub fn post(&self, request: ReceiveRequest) -> Result<(), PostError> {
         self.queue.post(request)?;
         let waiting = std::mem::take(&mut *self.progress.lock(&self.waiting));
-        waiting.iter().filter_map(Weak::upgrade).for_each(|member| self.progress.mark_pending(&member));
+        waiting.iter().filter_map(Weak::upgrade).for_each(|driven| self.progress.mark_pending(&driven));
         Ok(())
     }
 
@@ -60,12 +60,12 @@ impl SharedReceives {
         self.queue.is_empty()
     }
 
-    pub(super) fn queue(&self) -> &Arc<SharedReceiveQueue> {
+    pub(super) fn queue(&self) -> &Arc<ReceiveQueue> {
         &self.queue
     }
 
     /// Continues a queue pair after the next post.
-    pub(super) fn wait(&self, member: Weak<dyn Member>) {
-        self.progress.lock(&self.waiting).push(member);
+    pub(super) fn wait(&self, driven: Weak<dyn Driven>) {
+        self.progress.lock(&self.waiting).push(driven);
     }
 }

@@ -1,4 +1,4 @@
-//! The state of a queue pair under its lock: the connection, and the byte streams of its lanes.
+//! Context of a queue pair: its state under its lock: the connection, and the byte streams of its lanes.
 //!
 //! Invariant: a lane is here if and only if it is open in the connection.
 
@@ -11,11 +11,11 @@ use rustix::io::Errno;
 
 use super::handshake::{LaneAttempt, received};
 use super::lane::Lane;
-use crate::connection::{Agreement, Received, ReliableConnection};
+use crate::connection::{ConnectionParameters, Received, ReliableConnection};
 use crate::wire::Hello;
 
 /// A connection and its lanes.
-pub(super) struct Machine {
+pub(super) struct QueuePairContext {
     pub(super) number: u32,
     pub(super) connection: ReliableConnection,
     lanes: Vec<Option<Box<dyn Lane>>>,
@@ -40,9 +40,9 @@ pub(super) struct Machine {
     pub(super) armed: Option<Instant>,
 }
 
-impl Machine {
-    pub(super) fn new(number: u32, connection: ReliableConnection, outlives_peer: bool) -> Machine {
-        Machine {
+impl QueuePairContext {
+    pub(super) fn new(number: u32, connection: ReliableConnection, outlives_peer: bool) -> QueuePairContext {
+        QueuePairContext {
             number,
             connection,
             lanes: Vec::new(),
@@ -66,7 +66,7 @@ impl Machine {
         !self.has_lane() && (self.connection.outstanding_sends() > 0 || has_lost_peer())
     }
 
-    /// Returns when to call [`Machine::check`].
+    /// Returns when to call [`QueuePairContext::check`].
     pub(super) fn deadline(&mut self) -> Option<Instant> {
         self.lane_deadline = match self.lane_deadline {
             _ if !self.must_wait() => None,
@@ -125,8 +125,12 @@ impl Machine {
     }
 
     /// The peer opens a lane. `None` if it must not.
-    pub(super) fn accept_lane(&mut self, hello: &Hello, agreement: &Agreement) -> Option<LaneAttempt> {
-        if !self.wants_lanes() || !self.agree(hello, agreement) {
+    pub(super) fn accept_lane(
+        &mut self,
+        hello: &Hello,
+        parameters: &ConnectionParameters,
+    ) -> Option<LaneAttempt> {
+        if !self.wants_lanes() || !self.is_from_peer(hello, parameters) {
             return None;
         }
         let received = self.connection.accept_lane(hello.lane.into(), hello.epoch)?;
@@ -135,25 +139,30 @@ impl Machine {
     }
 
     /// Takes a lane that both ends have agreed on. Returns whether it is open.
-    pub(super) fn open_lane(&mut self, lane: Box<dyn Lane>, hello: &Hello, agreement: &Agreement) -> bool {
+    pub(super) fn open_lane(
+        &mut self,
+        lane: Box<dyn Lane>,
+        hello: &Hello,
+        parameters: &ConnectionParameters,
+    ) -> bool {
         let index = usize::from(hello.lane);
         let is_current = self.connection.lane_epoch(index) == hello.epoch;
-        if !self.is_active() || !is_current || !self.agree(hello, agreement) {
+        if !self.is_active() || !is_current || !self.is_from_peer(hello, parameters) {
             return false;
         }
         self.put_lane(index, lane, received(hello));
-        self.expect_first_message(agreement.first_message);
+        self.expect_first_message(parameters.first_message);
         true
     }
 
     /// Takes a lane whose other end is in this process.
-    pub(super) fn open_local(&mut self, lane: Box<dyn Lane>, agreement: &Agreement) -> bool {
+    pub(super) fn open_local(&mut self, lane: Box<dyn Lane>, parameters: &ConnectionParameters) -> bool {
         let is_first = self.is_active() && self.lanes.is_empty() && self.start_lane(0).is_some();
         if is_first {
-            self.connection.handle_agreement(agreement);
+            self.connection.handle_parameters(parameters);
             self.peer_nonce = Some([0; 16]);
             self.put_lane(0, lane, Received::default());
-            self.expect_first_message(agreement.first_message);
+            self.expect_first_message(parameters.first_message);
         }
         is_first
     }
@@ -168,10 +177,10 @@ impl Machine {
         self.drop_closed_lanes();
     }
 
-    /// Checks that a hello is from the queue pair of the first one.
-    fn agree(&mut self, hello: &Hello, agreement: &Agreement) -> bool {
+    /// Whether a hello is from the queue pair of the first one.
+    fn is_from_peer(&mut self, hello: &Hello, parameters: &ConnectionParameters) -> bool {
         if self.peer_nonce.is_none() {
-            self.connection.handle_agreement(agreement);
+            self.connection.handle_parameters(parameters);
         }
         let nonce = self.peer_nonce.get_or_insert(hello.nonce);
         *nonce == hello.nonce && usize::from(hello.lane) < self.connection.lanes()
@@ -321,14 +330,14 @@ mod tests {
     use crate::work::{LocalData, SendOperation, SendRequest};
 
     /// Returns a connected queue pair whose peer has gone without a word.
-    fn abandoned(outlives_peer: bool) -> Machine {
+    fn abandoned(outlives_peer: bool) -> QueuePairContext {
         let connection = ReliableConnection::new(Default::default(), Limits::default(), None);
-        let mut machine = Machine::new(1, connection, outlives_peer);
-        machine.lane_timeout = Some(Duration::from_secs(1));
-        assert!(machine.connection.initialize(Access::ALL));
-        assert!(machine.connection.start_receiving(&ReceiveAttributes::default()));
-        assert!(machine.connection.start_sending(&SendAttributes::default()));
-        let agreement = Agreement {
+        let mut context = QueuePairContext::new(1, connection, outlives_peer);
+        context.lane_timeout = Some(Duration::from_secs(1));
+        assert!(context.connection.initialize(Access::ALL));
+        assert!(context.connection.start_receiving(&ReceiveAttributes::default()));
+        assert!(context.connection.start_sending(&SendAttributes::default()));
+        let parameters = ConnectionParameters {
             first_message: 1,
             peer_first_message: 1,
             peer_segment_bytes: 1 << 20,
@@ -337,22 +346,22 @@ mod tests {
             lanes: 1,
         };
         let (near, far) = MemoryLane::pair().unwrap();
-        assert!(machine.open_local(Box::new(near), &agreement));
-        assert_eq!(machine.deadline(), None);
+        assert!(context.open_local(Box::new(near), &parameters));
+        assert_eq!(context.deadline(), None);
         drop(far);
-        machine.receive(true);
-        machine
+        context.receive(true);
+        context
     }
 
     #[test]
     fn waits_for_lost_peer_only_with_requests() {
-        let mut machine = abandoned(true);
-        assert_eq!(machine.deadline(), None);
+        let mut context = abandoned(true);
+        assert_eq!(context.deadline(), None);
         let data = LocalData::Inline(Vec::new());
         let operation = SendOperation::Write { address: 0, key: 0, immediate: None };
         let request = SendRequest { id: 1, operation, data, signaled: true, solicited: false, fenced: false };
-        machine.connection.post_send(request).unwrap();
-        assert!(machine.deadline().is_some());
+        context.connection.post_send(request).unwrap();
+        assert!(context.deadline().is_some());
         assert!(abandoned(false).deadline().is_some());
     }
 }
