@@ -160,7 +160,7 @@ pub(super) fn create(
     check(matches!(port_space, abi::PS_TCP | abi::PS_UDP | abi::PS_IB))?;
     let is_synchronous = channel.is_null();
     let channel = if is_synchronous { event::create()? } else { channel };
-    // SAFETY: see `ffi`, or just made.
+    // SAFETY: just made, or a channel that the caller guarantees to live.
     let events = Arc::clone(&unsafe { object::<_, EventChannel>(channel) }?.events);
     let is_datagram = port_space == abi::PS_UDP;
     let shared = Arc::new_cyclic(|weak| Shared {
@@ -190,7 +190,7 @@ fn random_first_message() -> u32 {
 /// Borrows an identifier for changes.
 ///
 /// # Safety
-/// See `ffi`; one thread at a time changes an identifier.
+/// `id` is null, or an identifier that is not destroyed and that no other thread changes.
 pub(super) unsafe fn from_abi<'a>(id: *mut abi::CmId) -> Result<&'a mut Id> {
     // SAFETY: made by `create`.
     unsafe { id.cast::<Id>().as_mut() }.ok_or(Errno::INVALID)
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn rdma_create_id(
     port_space: c_int,
 ) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a pointer that no other thread uses during the call.
         *unsafe { output(id) }? = create(channel, context, port_space, Weak::new())?;
         Ok(0)
     })
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn rdma_create_id(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut abi::CmId) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null or a live identifier, and no other thread uses it again.
         let found = unsafe { from_abi(id) }?;
         close(&found.shared);
         *found.shared.is_alive.lock() = false;
@@ -289,7 +289,7 @@ pub(super) fn complete(id: &mut Id) -> Result<c_int> {
     unsafe {
         release_event(id);
         if event::rdma_get_cm_event(id.abi.channel, &mut id.abi.event) != 0 {
-            return Err(Errno(*libc::__errno_location()));
+            return Err(Errno::last());
         }
         match ((*id.abi.event).event, (*id.abi.event).status) {
             (_, 0) => Ok(0),
@@ -302,12 +302,12 @@ pub(super) fn complete(id: &mut Id) -> Result<c_int> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_migrate_id(id: *mut abi::CmId, channel: *mut abi::CmEventChannel) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread.
         let found = unsafe { from_abi(id) }?;
         let (old, was_synchronous) = (found.abi.channel, found.is_synchronous);
         found.is_synchronous = channel.is_null();
         found.abi.channel = if channel.is_null() { event::create()? } else { channel };
-        // SAFETY: see `ffi`, or just made.
+        // SAFETY: just made, or a channel that the program has not destroyed.
         let events = Arc::clone(&unsafe { object::<_, EventChannel>(found.abi.channel) }?.events);
         let old_events = std::mem::replace(&mut *found.shared.channel.lock(), Arc::clone(&events));
         let mut moved = Vec::new();
@@ -331,7 +331,8 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut abi::CmId, channel: *mut abi::
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut abi::CmId, address: *mut sockaddr) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread, and
+        // null or an address of its family.
         let (found, address) = unsafe { (from_abi(id)?, read_address(address)?) };
         let mut state = found.shared.state.lock();
         check(state.local.is_none())?;
@@ -411,9 +412,10 @@ pub unsafe extern "C" fn rdma_resolve_addr(
     _timeout_ms: c_int,
 ) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread, and
+        // null or an address of its family.
         let (found, destination) = unsafe { (from_abi(id)?, read_address(destination)?) };
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes an address of its family.
         let source = if source.is_null() { None } else { Some(unsafe { read_address(source) }?) };
         let bound = {
             let state = found.shared.state.lock();
@@ -461,7 +463,7 @@ fn local_towards(destination: SocketAddr) -> io::Result<SocketAddr> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_resolve_route(id: *mut abi::CmId, _timeout_ms: c_int) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread.
         let found = unsafe { from_abi(id) }?;
         let route = &mut found.abi.route;
         {
@@ -487,7 +489,7 @@ pub unsafe extern "C" fn rdma_resolve_route(id: *mut abi::CmId, _timeout_ms: c_i
 /// Reads an address of the program.
 ///
 /// # Safety
-/// See `ffi`.
+/// `address` is null, or a structure of the type that its family names.
 pub(super) unsafe fn read_address(address: *const sockaddr) -> Result<SocketAddr> {
     if address.is_null() {
         return Err(Errno::INVALID);
@@ -538,8 +540,8 @@ pub(super) fn write_address(address: SocketAddr) -> sockaddr_storage {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_src_port(id: *mut abi::CmId) -> u16 {
-    // SAFETY: see `ffi`.
-    unsafe { from_abi(id) }
+    // SAFETY: the program passes null, or an identifier that it has not destroyed.
+    unsafe { object::<_, Id>(id) }
         .ok()
         .and_then(|found| found.shared.state.lock().local)
         .map_or(0, |local| local.port().to_be())
@@ -547,8 +549,8 @@ pub unsafe extern "C" fn rdma_get_src_port(id: *mut abi::CmId) -> u16 {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_dst_port(id: *mut abi::CmId) -> u16 {
-    // SAFETY: see `ffi`.
-    unsafe { from_abi(id) }
+    // SAFETY: the program passes null, or an identifier that it has not destroyed.
+    unsafe { object::<_, Id>(id) }
         .ok()
         .and_then(|found| found.shared.state.lock().peer)
         .map_or(0, |peer| peer.port().to_be())
