@@ -77,7 +77,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
             ai_next: null_mut(),
         };
         let found = into_raw(Found { abi, source: empty, destination: empty });
-        // SAFETY: just made.
+        // SAFETY: just made, so this is the only pointer to it.
         let fields = unsafe { &mut *found };
         for (address, storage, pointer) in [
             (source, &mut fields.source, &mut fields.abi.ai_src_addr),
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn rdma_create_ep(
             }
         };
         if let Err(error) = prepared {
-            // SAFETY: just made.
+            // SAFETY: just made, and the program never gets it.
             unsafe { rdma_destroy_id(made) };
             return Err(error);
         }

@@ -149,7 +149,7 @@ impl Shared {
         let (channel, context, port_space) =
             unsafe { ((*listener).channel, (*listener).context, (*listener).ps) };
         let made = id::create(channel, context, port_space, Weak::clone(&self.weak))?;
-        // SAFETY: just made.
+        // SAFETY: just made, so no other thread has it yet.
         let id = unsafe { from_abi(made) }?;
         let local = SocketAddr::new(local.ip().to_canonical(), port);
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
@@ -274,7 +274,7 @@ unsafe fn message(kind: Kind, id: &Id, param: *mut abi::CmConnParam) -> Result<M
         message.number = param.qp_num;
     }
     if !id.abi.qp.is_null() {
-        // SAFETY: the queue pair lives.
+        // SAFETY: not null, and guaranteed by the caller to live.
         message.number = unsafe { (*id.abi.qp).qp_num };
         message.shares_receives = !id.abi.srq.is_null();
     }
@@ -419,7 +419,8 @@ pub unsafe extern "C" fn rdma_get_request(listener: *mut abi::CmId, request: *mu
         };
         check(listener.is_synchronous && is_listening)?;
         let mut found = null_mut();
-        // SAFETY: the channel belongs to the listener.
+        // SAFETY: the listener is synchronous, so it owns its channel and its last event. The program does not have the
+        // identifier of the request yet.
         unsafe {
             release_event(listener);
             if event::rdma_get_cm_event(listener.abi.channel, &mut found) != 0 {

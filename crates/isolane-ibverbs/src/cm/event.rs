@@ -49,7 +49,7 @@ impl EventPointer {
             content;
         let abi = abi::CmEvent { id, listen_id: listener, event, status, param };
         let made = into_raw(Event { abi, private_data: [0; 256], unacknowledged });
-        // SAFETY: just made.
+        // SAFETY: just made, so this is the only pointer to it.
         let fields = unsafe { &mut *made };
         let len = private_data.len().min(255);
         fields.private_data[..len].copy_from_slice(&private_data[..len]);

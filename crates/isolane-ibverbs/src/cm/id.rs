@@ -192,7 +192,7 @@ fn random_first_message() -> u32 {
 /// # Safety
 /// `id` is null, or an identifier that is not destroyed and that no other thread changes.
 pub(super) unsafe fn from_abi<'a>(id: *mut abi::CmId) -> Result<&'a mut Id> {
-    // SAFETY: made by `create`.
+    // SAFETY: guaranteed by the caller, and `create` makes each identifier as an `Id`.
     unsafe { id.cast::<Id>().as_mut() }.ok_or(Errno::INVALID)
 }
 
@@ -222,14 +222,14 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut abi::CmId) -> c_int {
         discard_events(&found.shared, id);
         found.shared.unacknowledged.wait();
         if !found.abi.route.path_rec.is_null() {
-            // SAFETY: made by `rdma_resolve_route`.
+            // SAFETY: made by `rdma_resolve_route` for this identifier, which owns it.
             drop(unsafe { Box::from_raw(found.abi.route.path_rec) });
         }
         if found.is_synchronous {
-            // SAFETY: made by `create`.
+            // SAFETY: `create` or `rdma_migrate_id` has made the channel for this identifier alone.
             unsafe { event::rdma_destroy_event_channel(found.abi.channel) };
         }
-        // SAFETY: made by `create`, and the agent no longer calls it.
+        // SAFETY: made by `create`; the program does not use it again, and the agent finds `is_alive` unset.
         drop(unsafe { Box::from_raw(id.cast::<Id>()) });
         Ok(0)
     })
@@ -262,7 +262,7 @@ fn discard_events(shared: &Shared, id: *mut abi::CmId) {
         let request = event.request_to(id);
         event.discard();
         if let Some(request) = request {
-            // SAFETY: the program never had this identifier.
+            // SAFETY: the program never had this identifier: only its event named it, which is discarded.
             unsafe { rdma_destroy_id(request) };
         }
     }
@@ -285,7 +285,7 @@ pub(super) fn complete(id: &mut Id) -> Result<c_int> {
     if !id.is_synchronous {
         return Ok(0);
     }
-    // SAFETY: the channel belongs to the identifier.
+    // SAFETY: the identifier is synchronous, so it owns its channel and its last event.
     unsafe {
         release_event(id);
         if event::rdma_get_cm_event(id.abi.channel, &mut id.abi.event) != 0 {
@@ -318,7 +318,7 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut abi::CmId, channel: *mut abi::
         });
         moved.into_iter().for_each(|event| events.push(event));
         if was_synchronous {
-            // SAFETY: the channel belonged to the identifier.
+            // SAFETY: the identifier was synchronous, so it owned its channel and its last event.
             unsafe {
                 release_event(found);
                 event::rdma_destroy_event_channel(old);
@@ -383,7 +383,7 @@ pub(super) struct Opened {
     pub(super) pd: *mut abi::Pd,
 }
 
-// SAFETY: both objects can be used by any thread.
+// SAFETY: any thread can use contexts and domains, and these two are never freed.
 unsafe impl Send for Opened {}
 
 /// Opens a device once. The pointers are null if that fails.
@@ -393,12 +393,12 @@ pub(super) fn open(device: &Device) -> Opened {
     if let Some((_, opened)) = all.iter().find(|(index, _)| *index == device.index) {
         return *opened;
     }
-    // SAFETY: a device of this library.
+    // SAFETY: a device of `devices`, which lives forever.
     let context = unsafe { ibv_open_device(device.as_abi()) };
     if context.is_null() {
         return Opened { context, pd: null_mut() };
     }
-    // SAFETY: just opened.
+    // SAFETY: just opened, and never closed.
     let opened = Opened { context, pd: unsafe { ibv_alloc_pd(context) } };
     all.push((device.index, opened));
     opened
@@ -494,7 +494,7 @@ pub(super) unsafe fn read_address(address: *const sockaddr) -> Result<SocketAddr
     if address.is_null() {
         return Err(Errno::INVALID);
     }
-    // SAFETY: the address has the type of its family.
+    // SAFETY: not null, and guaranteed by the caller to have the type that its family names.
     unsafe {
         match c_int::from((*address).sa_family) {
             libc::AF_INET => {

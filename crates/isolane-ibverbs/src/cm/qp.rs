@@ -82,7 +82,7 @@ fn check_new(id: &Id) -> Result<()> {
 /// # Safety
 /// `pd` and the objects of the attributes are null or live.
 unsafe fn prepare(id: &mut Id, pd: *mut abi::Pd, attributes: &mut abi::QpInitAttr) -> Result<()> {
-    // SAFETY: guaranteed by the caller; the context of the identifier stays open for ever, as `id::open` holds it.
+    // SAFETY: guaranteed by the caller; the context of the identifier is never closed, because `id::open` keeps it.
     unsafe {
         set_domain(id, pd)?;
         if attributes.srq.is_null() {
@@ -128,7 +128,7 @@ unsafe fn finish(id: &mut Id, created: *mut abi::Qp) -> Result<c_int> {
         return Err(Errno::last());
     }
     id.abi.qp = created;
-    // SAFETY: just made.
+    // SAFETY: `ibv_create_qp` has just made it, so the program does not have it yet.
     let moved = unsafe {
         id.abi.qp_type = (*created).qp_type;
         match id.abi.qp_type {
@@ -138,7 +138,7 @@ unsafe fn finish(id: &mut Id, created: *mut abi::Qp) -> Result<c_int> {
     };
     if moved.is_err() {
         id.abi.qp = null_mut();
-        // SAFETY: just made.
+        // SAFETY: as above, and the identifier no longer has it.
         unsafe { ibv_destroy_qp(created) };
     }
     moved.map(|()| 0)
@@ -321,7 +321,7 @@ unsafe fn destroy_queues(id: &mut Id) {
     for channel in [&mut id.abi.send_cq_channel, &mut id.abi.recv_cq_channel] {
         let channel = std::mem::replace(channel, null_mut());
         if !channel.is_null() {
-            // SAFETY: its queue is destroyed.
+            // SAFETY: the channel is the one of the identifier, and its queue is destroyed.
             unsafe { ibv_destroy_comp_channel(channel) };
         }
     }
