@@ -107,7 +107,7 @@ unsafe extern "C" fn wr_start(qp: *mut abi::QpEx) {
     // SAFETY: the program passes null, or a queue pair that it has not destroyed.
     if let Ok(found) = unsafe { object::<_, Qp>(qp) } {
         found.builder.lock.lock();
-        // SAFETY: this thread holds the lock.
+        // SAFETY: this thread holds the lock now.
         unsafe { *found.builder.building.get() = Building::default() };
     }
 }
@@ -118,7 +118,7 @@ unsafe extern "C" fn wr_complete(qp: *mut abi::QpEx) -> c_int {
         let found = unsafe { object::<_, Qp>(qp) }?;
         // SAFETY: this thread holds the lock since `wr_start`.
         let built = unsafe { std::mem::take(&mut *found.builder.building.get()) };
-        // SAFETY: as above.
+        // SAFETY: this thread holds the lock since `wr_start`, and no longer uses the requests.
         unsafe { found.builder.lock.unlock() };
         match built.error {
             Some(error) => Err(error),

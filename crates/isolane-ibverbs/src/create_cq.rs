@@ -61,7 +61,7 @@ unsafe fn create(
                 (CompletionNotice::Arrived, None) => {}
                 (CompletionNotice::Overrun, _) => {
                     let element = abi::EventElement { cq: cq.cast() };
-                    // SAFETY: the context lives as long as its objects.
+                    // SAFETY: notices end with the queue, and the context lives as long as its queues.
                     if let Ok(context) = unsafe { Context::from_abi(context.load(Ordering::Relaxed)) } {
                         context.events.push(abi::AsyncEvent { element, event_type: abi::EVENT_CQ_ERR });
                     }

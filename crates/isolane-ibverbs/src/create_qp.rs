@@ -145,7 +145,7 @@ fn on_event(context: &Context, srq: *mut abi::Srq, this: Arc<AtomicPtr<abi::Qp>>
             }
             AsyncEvent::LastReceive => (qp, abi::EVENT_QP_LAST_WQE_REACHED),
         };
-        // SAFETY: the context lives as long as its objects.
+        // SAFETY: events end with the queue pair, and the context lives as long as its objects.
         if let Ok(context) = unsafe { Context::from_abi(context.load(Ordering::Relaxed)) } {
             context.events.push(abi::AsyncEvent { element, event_type });
         }

@@ -24,7 +24,7 @@ pub(crate) struct Device {
 
 // SAFETY: a device never changes.
 unsafe impl Send for Device {}
-// SAFETY: as above.
+// SAFETY: a device never changes.
 unsafe impl Sync for Device {}
 
 impl Device {

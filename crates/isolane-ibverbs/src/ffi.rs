@@ -1,7 +1,9 @@
 //! Entry from C: errors, panics, and pointers.
 //!
-//! Every `unsafe` function of this crate has one requirement, in addition to any that it lists: a pointer is null or
-//! valid as the manual pages of libibverbs state, and the program does not destroy an object that it uses.
+//! Every exported `unsafe` function has the requirements of the manual pages of libibverbs and librdmacm: a pointer is
+//! null or valid for its type, the program does not destroy an object that it uses, and structures that a function
+//! fills or changes are not used by another thread during the call. Objects count their users, so that an object
+//! lives as long as those that were made from it.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,6 +19,11 @@ impl Errno {
     pub(crate) const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
     pub(crate) const BUSY: Errno = Errno(libc::EBUSY);
     pub(crate) const NO_MEMORY: Errno = Errno(libc::ENOMEM);
+
+    /// Returns the error that the last function of C has stored for this thread.
+    pub(crate) fn last() -> Errno {
+        std::io::Error::last_os_error().into()
+    }
 
     /// Stores the error for the program.
     pub(crate) fn set(self) {
@@ -79,34 +86,35 @@ pub(crate) fn into_raw<T>(object: T) -> *mut T {
 /// Borrows an object.
 ///
 /// # Safety
-/// See the module. The object was made by this library, with the type `T`, whose first field is the C structure.
+/// `pointer` is null, or a live object that this library made with the type `T`, whose first field is the C
+/// structure.
 pub(crate) unsafe fn object<'a, C, T>(pointer: *mut C) -> Result<&'a T> {
-    // SAFETY: not null, and guaranteed by the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe { pointer.cast::<T>().as_ref() }.ok_or(Errno::INVALID)
 }
 
 /// Borrows a structure of the program for reading.
 ///
 /// # Safety
-/// See the module.
+/// `pointer` is null, or a valid structure that no thread changes while it is borrowed.
 pub(crate) unsafe fn input<'a, T>(pointer: *const T) -> Result<&'a T> {
-    // SAFETY: not null, and guaranteed by the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe { pointer.as_ref() }.ok_or(Errno::INVALID)
 }
 
 /// Borrows a structure of the program for writing.
 ///
 /// # Safety
-/// See the module. No other reference to the structure is in use.
+/// `pointer` is null, or a valid structure that no other reference or thread uses while it is borrowed.
 pub(crate) unsafe fn output<'a, T>(pointer: *mut T) -> Result<&'a mut T> {
-    // SAFETY: not null, and guaranteed by the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe { pointer.as_mut() }.ok_or(Errno::INVALID)
 }
 
 /// Borrows `count` values of the program.
 ///
 /// # Safety
-/// See the module.
+/// `pointer` is null, or has `count` valid values that no thread changes while they are borrowed.
 pub(crate) unsafe fn values<'a, T>(pointer: *const T, count: usize) -> Result<&'a [T]> {
     match (count, pointer.is_null()) {
         (0, _) => Ok(&[]),

@@ -66,7 +66,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut abi::Pd) -> c_int {
         // SAFETY: the program passes null, or a domain that it has not deallocated.
         let found = unsafe { object::<_, Pd>(pd) }?;
         found.users.check_none()?;
-        // SAFETY: the objects that it uses live.
+        // SAFETY: the domain is a user of `of` or of its context, which lives as long.
         unsafe {
             match object::<_, Pd>(found.of) {
                 Ok(of) => of.users.remove(),

@@ -31,7 +31,7 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::
             process: std::process::id(),
             _command: command,
         });
-        // SAFETY: just made.
+        // SAFETY: just made, so the pointer is valid, and no field is read.
         Ok(unsafe { &raw mut (*context).abi.context })
     })
 }
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn ibv_ack_async_event(event: *mut abi::AsyncEvent) {
 /// # Safety
 /// The object of the event lives: it is not destroyed before its events are acknowledged.
 unsafe fn unacknowledged<'a>(event: &abi::AsyncEvent) -> Option<&'a Unacknowledged> {
-    // SAFETY: the object has the type that belongs to the event.
+    // SAFETY: guaranteed by the caller; each type of event sets the member of the union that is read here.
     unsafe {
         match event.event_type {
             abi::EVENT_CQ_ERR => completion_queue::async_events(event.element.cq.cast()),

@@ -134,7 +134,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut abi::Qp) -> c_int {
         let found = unsafe { object::<_, Qp>(qp) }?;
         // No event follows.
         found.pair.reset();
-        // SAFETY: the objects that it uses live.
+        // SAFETY: domain, context, and queues live: the queue pair is one of their users until the end of the block.
         unsafe {
             let is_own = |event: &abi::AsyncEvent| {
                 let is_other = matches!(event.event_type, abi::EVENT_CQ_ERR | abi::EVENT_SRQ_LIMIT_REACHED);

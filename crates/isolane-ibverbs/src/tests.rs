@@ -21,6 +21,7 @@ mod memory;
 mod objects;
 mod posting;
 mod queries;
+mod traffic;
 
 /// Longer than any step takes on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);

@@ -30,12 +30,13 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     result: *mut *mut abi::CmAddrInfo,
 ) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null or a pointer for the result, and null or hints, that no other thread
+        // changes.
         let (result, hints) = unsafe { (output(result)?, hints.as_ref()) };
         let flags = hints.map_or(0, |hints| hints.ai_flags);
         let is_passive = flags & abi::RAI_PASSIVE != 0;
         let family = hints.map_or(0, |hints| hints.ai_family);
-        // SAFETY: see `ffi`.
+        // SAFETY: the addresses of hints are null, or structures of the type that their family names.
         let (mut source, mut destination) = unsafe {
             (
                 hints.map_or(Ok(None), |hints| hint(hints.ai_src_addr, hints.ai_src_len))?,
@@ -43,7 +44,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
             )
         };
         if !node.is_null() || !service.is_null() {
-            // SAFETY: see `ffi`.
+            // SAFETY: the program passes null or strings that end with a zero.
             let address = match unsafe { resolve(node, service, flags, family) } {
                 Ok(address) => Some(address),
                 Err(error) => return Ok(error),
@@ -76,7 +77,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
             ai_next: null_mut(),
         };
         let found = into_raw(Found { abi, source: empty, destination: empty });
-        // SAFETY: just made.
+        // SAFETY: just made, so this is the only pointer to it.
         let fields = unsafe { &mut *found };
         for (address, storage, pointer) in [
             (source, &mut fields.source, &mut fields.abi.ai_src_addr),
@@ -103,9 +104,9 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
 /// Reads an address of hints that can be missing.
 ///
 /// # Safety
-/// See `ffi`.
+/// `address` is null, or a structure of the type that its family names.
 unsafe fn hint(address: *mut sockaddr, len: socklen_t) -> Result<Option<SocketAddr>> {
-    // SAFETY: see `ffi`.
+    // SAFETY: guaranteed by the caller.
     if len == 0 { Ok(None) } else { unsafe { read_address(address) }.map(Some) }
 }
 
@@ -123,7 +124,7 @@ fn len(address: SocketAddr) -> socklen_t {
 /// An error of `getaddrinfo`, which is also one of `rdma_getaddrinfo`.
 ///
 /// # Safety
-/// See `ffi`.
+/// `node` and `service` are null, or strings that end with a zero.
 unsafe fn resolve(
     node: *const c_char,
     service: *const c_char,
@@ -141,7 +142,8 @@ unsafe fn resolve(
         }
     }
     let mut list = null_mut();
-    // SAFETY: see `ffi`; the list is freed after its use.
+    // SAFETY: guaranteed by the caller; the system makes a list that ends with a null pointer, which is freed after
+    // its use.
     unsafe {
         let error = libc::getaddrinfo(node, service, &hints, &mut list);
         if error != 0 {
@@ -179,19 +181,18 @@ pub unsafe extern "C" fn rdma_create_ep(
     attributes: *mut abi::QpInitAttr,
 ) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a pointer for the result, and an entry of `rdma_getaddrinfo`.
         let (id, addresses) = unsafe { (output(id)?, input(addresses)?) };
         let made = create(null_mut(), null_mut(), addresses.ai_port_space, Default::default())?;
-        // SAFETY: just made, and see `ffi`.
+        // SAFETY: just made; the program passes null or a live domain, and null or attributes with live queues.
         let prepared = unsafe {
             let found = from_abi(made)?;
-            let error = || Errno(*libc::__errno_location());
             if addresses.ai_flags & abi::RAI_PASSIVE != 0 {
                 found.abi.pd = pd;
                 found.qp_attributes = attributes
                     .as_ref()
                     .map(|attributes| abi::QpInitAttr { qp_type: addresses.ai_qp_type, ..*attributes });
-                if rdma_bind_addr(made, addresses.ai_src_addr) == 0 { Ok(()) } else { Err(error()) }
+                if rdma_bind_addr(made, addresses.ai_src_addr) == 0 { Ok(()) } else { Err(Errno::last()) }
             } else {
                 let is_resolved = rdma_resolve_addr(made, addresses.ai_src_addr, addresses.ai_dst_addr, 0)
                     == 0
@@ -204,11 +205,11 @@ pub unsafe extern "C" fn rdma_create_ep(
                         }
                         None => true,
                     };
-                if has_pair { Ok(()) } else { Err(error()) }
+                if has_pair { Ok(()) } else { Err(Errno::last()) }
             }
         };
         if let Err(error) = prepared {
-            // SAFETY: just made.
+            // SAFETY: just made, and the program never gets it.
             unsafe { rdma_destroy_id(made) };
             return Err(error);
         }
@@ -219,7 +220,8 @@ pub unsafe extern "C" fn rdma_create_ep(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_ep(id: *mut abi::CmId) {
-    // SAFETY: see `ffi`.
+    // SAFETY: the program passes null, or an identifier that it has not destroyed and that no other thread uses
+    // again.
     unsafe {
         let Ok(found) = from_abi(id) else { return };
         if !found.abi.qp.is_null() {

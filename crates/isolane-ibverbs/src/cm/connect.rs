@@ -21,7 +21,7 @@ use super::qp::{self, UDP_Q_KEY, rdma_create_qp};
 use crate::abi;
 use crate::context::check;
 use crate::device::devices;
-use crate::ffi::{Errno, Result, output, pointer, value, values};
+use crate::ffi::{Errno, Result, object, output, pointer, value, values};
 
 /// Lengths of private data in events, in bytes, as on InfiniBand.
 const REQUEST_BYTES: [usize; 2] = [56, 180];
@@ -145,11 +145,11 @@ impl Shared {
             request.kind == Kind::Request && (request.port, request.is_datagram) == (port, self.is_datagram),
         )?;
         let listener = self.id.load(Ordering::Acquire);
-        // SAFETY: the listener lives: it ends at the agent before it is destroyed.
+        // SAFETY: the listener lives: this thread holds `is_alive`, which `rdma_destroy_id` takes before it frees it.
         let (channel, context, port_space) =
             unsafe { ((*listener).channel, (*listener).context, (*listener).ps) };
         let made = id::create(channel, context, port_space, Weak::clone(&self.weak))?;
-        // SAFETY: just made.
+        // SAFETY: just made, so no other thread has it yet.
         let id = unsafe { from_abi(made) }?;
         let local = SocketAddr::new(local.ip().to_canonical(), port);
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
@@ -172,8 +172,8 @@ impl Shared {
     /// The peer has accepted.
     fn on_reply(&self, reply: Message) {
         let made = self.id.load(Ordering::Acquire);
-        // SAFETY: the identifier ends at the agent before it is destroyed.
-        let Ok(id) = (unsafe { from_abi(made) }) else { return };
+        // SAFETY: the identifier lives: this thread holds `is_alive`, which `rdma_destroy_id` takes before it frees it.
+        let Ok(id) = (unsafe { object::<_, Id>(made) }) else { return };
         let len = self.length(REPLY_BYTES);
         {
             let mut state = self.state.lock();
@@ -197,7 +197,7 @@ impl Shared {
             let param = Some(conn_param(&reply));
             return self.push_with(abi::CM_CONNECT_RESPONSE, 0, param, &reply.private_data, len);
         }
-        // SAFETY: see `ffi`.
+        // SAFETY: this thread holds `is_alive`, which `rdma_destroy_qp` takes before it destroys the queue pair.
         let connected = unsafe { qp::connect(id, &reply) };
         match connected.and_then(|()| self.send(&Message::new(Kind::Ready))) {
             Ok(()) => {
@@ -231,8 +231,8 @@ fn conn_param(message: &Message) -> abi::CmParam {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_listen(id: *mut abi::CmId, backlog: c_int) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
-        let found = unsafe { from_abi(id) }?;
+        // SAFETY: the program passes null, or an identifier that it has not destroyed.
+        let found = unsafe { object::<_, Id>(id) }?;
         let agent = agent()?;
         let number = agent.number();
         let (bound, port) = {
@@ -252,15 +252,16 @@ pub unsafe extern "C" fn rdma_listen(id: *mut abi::CmId, backlog: c_int) -> c_in
 /// Returns a message with the parameters of the program.
 ///
 /// # Safety
-/// See `ffi`.
+/// `param` is null, or parameters with private data of the length that they name; the queue pair of the identifier is
+/// null or lives.
 unsafe fn message(kind: Kind, id: &Id, param: *mut abi::CmConnParam) -> Result<Message> {
     let mut message = Message::new(kind);
     (message.rnr_retries, message.retries) = (7, 7);
     (message.responder_resources, message.initiator_depth) = (16, 16);
     message.is_datagram = id.shared.is_datagram;
-    // SAFETY: see `ffi`.
+    // SAFETY: guaranteed by the caller.
     if let Some(param) = unsafe { param.as_ref() } {
-        // SAFETY: see `ffi`.
+        // SAFETY: guaranteed by the caller: private data has `private_data_len` bytes.
         let data = unsafe { values(param.private_data.cast::<u8>(), param.private_data_len.into()) }?;
         let max = if kind == Kind::Request { REQUEST_BYTES } else { REPLY_BYTES };
         check(data.len() <= id.shared.length(max))?;
@@ -273,7 +274,7 @@ unsafe fn message(kind: Kind, id: &Id, param: *mut abi::CmConnParam) -> Result<M
         message.number = param.qp_num;
     }
     if !id.abi.qp.is_null() {
-        // SAFETY: the queue pair lives.
+        // SAFETY: not null, and guaranteed by the caller to live.
         message.number = unsafe { (*id.abi.qp).qp_num };
         message.shares_receives = !id.abi.srq.is_null();
     }
@@ -287,9 +288,9 @@ unsafe fn message(kind: Kind, id: &Id, param: *mut abi::CmConnParam) -> Result<M
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_connect(id: *mut abi::CmId, param: *mut abi::CmConnParam) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread.
         let found = unsafe { from_abi(id) }?;
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or parameters with private data of the length that they name.
         let request = unsafe { message(Kind::Request, found, param) }?;
         let agent = agent()?;
         let number = agent.number();
@@ -311,14 +312,14 @@ pub unsafe extern "C" fn rdma_connect(id: *mut abi::CmId, param: *mut abi::CmCon
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_accept(id: *mut abi::CmId, param: *mut abi::CmConnParam) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread.
         let found = unsafe { from_abi(id) }?;
         let offer = {
             let state = found.shared.state.lock();
             check(state.stage == Stage::Requested)?;
             state.offer.clone().ok_or(Errno::INVALID)?
         };
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or parameters with private data of the length that they name.
         let mut reply = unsafe { message(Kind::Reply, found, param) }?;
         if param.is_null() {
             (reply.responder_resources, reply.initiator_depth) =
@@ -333,7 +334,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut abi::CmId, param: *mut abi::CmConn
                 (reply.responder_resources, reply.initiator_depth);
         }
         if !found.abi.qp.is_null() && !found.shared.is_datagram {
-            // SAFETY: see `ffi`.
+            // SAFETY: the queue pair lives: only the program destroys it, which uses the identifier in this thread.
             unsafe { qp::connect(found, &offer) }?;
         }
         check(found.shared.state.lock().step(Stage::Requested, Stage::Accepted))?;
@@ -345,8 +346,8 @@ pub unsafe extern "C" fn rdma_accept(id: *mut abi::CmId, param: *mut abi::CmConn
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_establish(id: *mut abi::CmId) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
-        let found = unsafe { from_abi(id) }?;
+        // SAFETY: the program passes null, or an identifier that it has not destroyed.
+        let found = unsafe { object::<_, Id>(id) }?;
         check(found.abi.qp.is_null())?;
         {
             let mut state = found.shared.state.lock();
@@ -360,16 +361,16 @@ pub unsafe extern "C" fn rdma_establish(id: *mut abi::CmId) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_reject(id: *mut abi::CmId, data: *const c_void, len: u8) -> c_int {
-    // SAFETY: see `ffi`.
+    // SAFETY: the program passes null or a live identifier, and null or `len` bytes.
     unsafe { reject(id, data, len, CONSUMER_DEFINED) }
 }
 
 /// # Safety
-/// See `ffi`.
+/// `id` is null or a live identifier, and `data` null or `len` bytes.
 unsafe fn reject(id: *mut abi::CmId, data: *const c_void, len: u8, reason: u32) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
-        let (found, data) = unsafe { (from_abi(id)?, values(data.cast::<u8>(), len.into())?) };
+        // SAFETY: guaranteed by the caller.
+        let (found, data) = unsafe { (object::<_, Id>(id)?, values(data.cast::<u8>(), len.into())?) };
         check(data.len() <= found.shared.length(REJECT_BYTES))?;
         let rejection = Message { reason, private_data: data.to_vec(), ..Message::new(Kind::Reject) };
         {
@@ -384,16 +385,16 @@ unsafe fn reject(id: *mut abi::CmId, data: *const c_void, len: u8, reason: u32) 
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_reject_ece(id: *mut abi::CmId, data: *const c_void, len: u8) -> c_int {
-    // SAFETY: see `ffi`.
+    // SAFETY: the program passes null or a live identifier, and null or `len` bytes.
     unsafe { reject(id, data, len, VENDOR_OPTION_NOT_SUPPORTED) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_disconnect(id: *mut abi::CmId) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread.
         let found = unsafe { from_abi(id) }?;
-        // SAFETY: see `ffi`.
+        // SAFETY: the queue pair lives: only the program destroys it, which uses the identifier in this thread.
         unsafe { qp::fail(found) };
         let is_established = {
             let state = found.shared.state.lock();
@@ -409,7 +410,8 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut abi::CmId) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_request(listener: *mut abi::CmId, request: *mut *mut abi::CmId) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null or a live listener, and null or a pointer that no other thread uses during
+        // the call.
         let (listener, request) = unsafe { (from_abi(listener)?, output(request)?) };
         let is_listening = {
             let state = listener.shared.state.lock();
@@ -417,11 +419,12 @@ pub unsafe extern "C" fn rdma_get_request(listener: *mut abi::CmId, request: *mu
         };
         check(listener.is_synchronous && is_listening)?;
         let mut found = null_mut();
-        // SAFETY: the channel belongs to the listener.
+        // SAFETY: the listener is synchronous, so it owns its channel and its last event. The program does not have the
+        // identifier of the request yet.
         unsafe {
             release_event(listener);
             if event::rdma_get_cm_event(listener.abi.channel, &mut found) != 0 {
-                return Err(Errno(*libc::__errno_location()));
+                return Err(Errno::last());
             }
             let id = (*found).id;
             if (*found).status != 0 || (*found).event != abi::CM_CONNECT_REQUEST {
@@ -430,12 +433,12 @@ pub unsafe extern "C" fn rdma_get_request(listener: *mut abi::CmId, request: *mu
                 return Err(Errno(status.abs().max(libc::EINVAL)));
             }
             if id::rdma_migrate_id(id, null_mut()) != 0 {
-                return Err(Errno(*libc::__errno_location()));
+                return Err(Errno::last());
             }
             if let Some(mut attributes) = listener.qp_attributes
                 && rdma_create_qp(id, listener.abi.pd, &mut attributes) != 0
             {
-                return Err(Errno(*libc::__errno_location()));
+                return Err(Errno::last());
             }
             from_abi(id)?.abi.event = found;
             *request = id;
@@ -447,8 +450,8 @@ pub unsafe extern "C" fn rdma_get_request(listener: *mut abi::CmId, request: *mu
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_notify(id: *mut abi::CmId, event: c_int) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
-        let found = unsafe { from_abi(id) }?;
+        // SAFETY: the program passes null, or an identifier that it has not destroyed.
+        let found = unsafe { object::<_, Id>(id) }?;
         check(found.shared.state.lock().offer.is_some() && event == abi::EVENT_COMM_EST)?;
         // A connection is established when the peer is ready, not when its first data arrives.
         Ok(0)
@@ -466,8 +469,8 @@ pub unsafe extern "C" fn rdma_set_option(
     len: usize,
 ) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
-        let (found, option) = unsafe { (from_abi(id)?, values(option.cast::<u8>(), len)?) };
+        // SAFETY: the program passes null or a live identifier, and null or an option of `len` bytes.
+        let (found, option) = unsafe { (object::<_, Id>(id)?, values(option.cast::<u8>(), len)?) };
         let mut state = found.shared.state.lock();
         match (level, name, option) {
             (OPTION_ID, OPTION_ID_ACK_TIMEOUT, [timeout @ 0..32]) => state.timeout = Some(*timeout),
@@ -489,7 +492,7 @@ pub unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut abi::C
     pointer(|| {
         let contexts = devices().iter().map(|device| open(device).context).chain([null_mut()]);
         let list: Vec<*mut abi::Context> = contexts.collect();
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a number that no other thread uses during the call.
         if let Ok(count) = unsafe { output(count) } {
             *count = (list.len() - 1) as c_int;
         }

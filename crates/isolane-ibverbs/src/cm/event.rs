@@ -49,7 +49,7 @@ impl EventPointer {
             content;
         let abi = abi::CmEvent { id, listen_id: listener, event, status, param };
         let made = into_raw(Event { abi, private_data: [0; 256], unacknowledged });
-        // SAFETY: just made.
+        // SAFETY: just made, so this is the only pointer to it.
         let fields = unsafe { &mut *made };
         let len = private_data.len().min(255);
         fields.private_data[..len].copy_from_slice(&private_data[..len]);
@@ -64,19 +64,19 @@ impl EventPointer {
     }
 
     pub(super) fn names(&self, id: *mut abi::CmId) -> bool {
-        // SAFETY: an event in a channel lives.
+        // SAFETY: the event lives: the caller holds the lock of its channel, or has removed it from there.
         unsafe { (*self.0).abi.id == id || (*self.0).abi.listen_id == id }
     }
 
     /// Returns the identifier of a request to a listener.
     pub(super) fn request_to(&self, listener: *mut abi::CmId) -> Option<*mut abi::CmId> {
-        // SAFETY: an event in a channel lives.
+        // SAFETY: the event lives: the caller holds the lock of its channel, or has removed it from there.
         unsafe { ((*self.0).abi.listen_id == listener).then_some((*self.0).abi.id) }
     }
 
     /// Drops an event that the program has not taken.
     pub(super) fn discard(self) {
-        // SAFETY: removed from its channel.
+        // SAFETY: removed from its channel before the program has seen it, so this is the only pointer to it.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }
@@ -95,7 +95,7 @@ pub extern "C" fn rdma_create_event_channel() -> *mut abi::CmEventChannel {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut abi::CmEventChannel) {
     if !channel.is_null() {
-        // SAFETY: made by `create`, and see `ffi`.
+        // SAFETY: made by `create`, and the program has destroyed its identifiers and does not use the channel again.
         drop(unsafe { Box::from_raw(channel.cast::<EventChannel>()) });
     }
 }
@@ -106,10 +106,11 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     event: *mut *mut abi::CmEvent,
 ) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null or a live channel, and null or a pointer that no other thread uses during
+        // the call.
         let (channel, event) = unsafe { (object::<_, EventChannel>(channel)?, output(event)?) };
         let EventPointer(next) = channel.events.next()?;
-        // SAFETY: removed from its channel.
+        // SAFETY: removed from its channel, so only this thread has it.
         unsafe { &*next }.unacknowledged.iter().for_each(|counter| counter.add());
         *event = next.cast();
         Ok(0)
@@ -119,7 +120,7 @@ pub unsafe extern "C" fn rdma_get_cm_event(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut abi::CmEvent) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or an event of `rdma_get_cm_event` that it has not acknowledged.
         unsafe { object::<_, Event>(event) }?;
         // SAFETY: made by `EventPointer::new`, and the program does not use it again.
         let event = unsafe { Box::from_raw(event.cast::<Event>()) };

@@ -160,7 +160,7 @@ pub(super) fn create(
     check(matches!(port_space, abi::PS_TCP | abi::PS_UDP | abi::PS_IB))?;
     let is_synchronous = channel.is_null();
     let channel = if is_synchronous { event::create()? } else { channel };
-    // SAFETY: see `ffi`, or just made.
+    // SAFETY: just made, or a channel that the caller guarantees to live.
     let events = Arc::clone(&unsafe { object::<_, EventChannel>(channel) }?.events);
     let is_datagram = port_space == abi::PS_UDP;
     let shared = Arc::new_cyclic(|weak| Shared {
@@ -190,9 +190,9 @@ fn random_first_message() -> u32 {
 /// Borrows an identifier for changes.
 ///
 /// # Safety
-/// See `ffi`; one thread at a time changes an identifier.
+/// `id` is null, or an identifier that is not destroyed and that no other thread changes.
 pub(super) unsafe fn from_abi<'a>(id: *mut abi::CmId) -> Result<&'a mut Id> {
-    // SAFETY: made by `create`.
+    // SAFETY: guaranteed by the caller, and `create` makes each identifier as an `Id`.
     unsafe { id.cast::<Id>().as_mut() }.ok_or(Errno::INVALID)
 }
 
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn rdma_create_id(
     port_space: c_int,
 ) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or a pointer that no other thread uses during the call.
         *unsafe { output(id) }? = create(channel, context, port_space, Weak::new())?;
         Ok(0)
     })
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn rdma_create_id(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut abi::CmId) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null or a live identifier, and no other thread uses it again.
         let found = unsafe { from_abi(id) }?;
         close(&found.shared);
         *found.shared.is_alive.lock() = false;
@@ -222,14 +222,14 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut abi::CmId) -> c_int {
         discard_events(&found.shared, id);
         found.shared.unacknowledged.wait();
         if !found.abi.route.path_rec.is_null() {
-            // SAFETY: made by `rdma_resolve_route`.
+            // SAFETY: made by `rdma_resolve_route` for this identifier, which owns it.
             drop(unsafe { Box::from_raw(found.abi.route.path_rec) });
         }
         if found.is_synchronous {
-            // SAFETY: made by `create`.
+            // SAFETY: `create` or `rdma_migrate_id` has made the channel for this identifier alone.
             unsafe { event::rdma_destroy_event_channel(found.abi.channel) };
         }
-        // SAFETY: made by `create`, and the agent no longer calls it.
+        // SAFETY: made by `create`; the program does not use it again, and the agent finds `is_alive` unset.
         drop(unsafe { Box::from_raw(id.cast::<Id>()) });
         Ok(0)
     })
@@ -262,7 +262,7 @@ fn discard_events(shared: &Shared, id: *mut abi::CmId) {
         let request = event.request_to(id);
         event.discard();
         if let Some(request) = request {
-            // SAFETY: the program never had this identifier.
+            // SAFETY: the program never had this identifier: only its event named it, which is discarded.
             unsafe { rdma_destroy_id(request) };
         }
     }
@@ -285,11 +285,11 @@ pub(super) fn complete(id: &mut Id) -> Result<c_int> {
     if !id.is_synchronous {
         return Ok(0);
     }
-    // SAFETY: the channel belongs to the identifier.
+    // SAFETY: the identifier is synchronous, so it owns its channel and its last event.
     unsafe {
         release_event(id);
         if event::rdma_get_cm_event(id.abi.channel, &mut id.abi.event) != 0 {
-            return Err(Errno(*libc::__errno_location()));
+            return Err(Errno::last());
         }
         match ((*id.abi.event).event, (*id.abi.event).status) {
             (_, 0) => Ok(0),
@@ -302,12 +302,12 @@ pub(super) fn complete(id: &mut Id) -> Result<c_int> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_migrate_id(id: *mut abi::CmId, channel: *mut abi::CmEventChannel) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread.
         let found = unsafe { from_abi(id) }?;
         let (old, was_synchronous) = (found.abi.channel, found.is_synchronous);
         found.is_synchronous = channel.is_null();
         found.abi.channel = if channel.is_null() { event::create()? } else { channel };
-        // SAFETY: see `ffi`, or just made.
+        // SAFETY: just made, or a channel that the program has not destroyed.
         let events = Arc::clone(&unsafe { object::<_, EventChannel>(found.abi.channel) }?.events);
         let old_events = std::mem::replace(&mut *found.shared.channel.lock(), Arc::clone(&events));
         let mut moved = Vec::new();
@@ -318,7 +318,7 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut abi::CmId, channel: *mut abi::
         });
         moved.into_iter().for_each(|event| events.push(event));
         if was_synchronous {
-            // SAFETY: the channel belonged to the identifier.
+            // SAFETY: the identifier was synchronous, so it owned its channel and its last event.
             unsafe {
                 release_event(found);
                 event::rdma_destroy_event_channel(old);
@@ -331,7 +331,8 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut abi::CmId, channel: *mut abi::
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut abi::CmId, address: *mut sockaddr) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread, and
+        // null or an address of its family.
         let (found, address) = unsafe { (from_abi(id)?, read_address(address)?) };
         let mut state = found.shared.state.lock();
         check(state.local.is_none())?;
@@ -382,7 +383,7 @@ pub(super) struct Opened {
     pub(super) pd: *mut abi::Pd,
 }
 
-// SAFETY: both objects can be used by any thread.
+// SAFETY: any thread can use contexts and domains, and these two are never freed.
 unsafe impl Send for Opened {}
 
 /// Opens a device once. The pointers are null if that fails.
@@ -392,12 +393,12 @@ pub(super) fn open(device: &Device) -> Opened {
     if let Some((_, opened)) = all.iter().find(|(index, _)| *index == device.index) {
         return *opened;
     }
-    // SAFETY: a device of this library.
+    // SAFETY: a device of `devices`, which lives forever.
     let context = unsafe { ibv_open_device(device.as_abi()) };
     if context.is_null() {
         return Opened { context, pd: null_mut() };
     }
-    // SAFETY: just opened.
+    // SAFETY: just opened, and never closed.
     let opened = Opened { context, pd: unsafe { ibv_alloc_pd(context) } };
     all.push((device.index, opened));
     opened
@@ -411,9 +412,10 @@ pub unsafe extern "C" fn rdma_resolve_addr(
     _timeout_ms: c_int,
 ) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread, and
+        // null or an address of its family.
         let (found, destination) = unsafe { (from_abi(id)?, read_address(destination)?) };
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes an address of its family.
         let source = if source.is_null() { None } else { Some(unsafe { read_address(source) }?) };
         let bound = {
             let state = found.shared.state.lock();
@@ -461,7 +463,7 @@ fn local_towards(destination: SocketAddr) -> io::Result<SocketAddr> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_resolve_route(id: *mut abi::CmId, _timeout_ms: c_int) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread.
         let found = unsafe { from_abi(id) }?;
         let route = &mut found.abi.route;
         {
@@ -487,12 +489,12 @@ pub unsafe extern "C" fn rdma_resolve_route(id: *mut abi::CmId, _timeout_ms: c_i
 /// Reads an address of the program.
 ///
 /// # Safety
-/// See `ffi`.
+/// `address` is null, or a structure of the type that its family names.
 pub(super) unsafe fn read_address(address: *const sockaddr) -> Result<SocketAddr> {
     if address.is_null() {
         return Err(Errno::INVALID);
     }
-    // SAFETY: the address has the type of its family.
+    // SAFETY: not null, and guaranteed by the caller to have the type that its family names.
     unsafe {
         match c_int::from((*address).sa_family) {
             libc::AF_INET => {
@@ -538,8 +540,8 @@ pub(super) fn write_address(address: SocketAddr) -> sockaddr_storage {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_src_port(id: *mut abi::CmId) -> u16 {
-    // SAFETY: see `ffi`.
-    unsafe { from_abi(id) }
+    // SAFETY: the program passes null, or an identifier that it has not destroyed.
+    unsafe { object::<_, Id>(id) }
         .ok()
         .and_then(|found| found.shared.state.lock().local)
         .map_or(0, |local| local.port().to_be())
@@ -547,8 +549,8 @@ pub unsafe extern "C" fn rdma_get_src_port(id: *mut abi::CmId) -> u16 {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_dst_port(id: *mut abi::CmId) -> u16 {
-    // SAFETY: see `ffi`.
-    unsafe { from_abi(id) }
+    // SAFETY: the program passes null, or an identifier that it has not destroyed.
+    unsafe { object::<_, Id>(id) }
         .ok()
         .and_then(|found| found.shared.state.lock().peer)
         .map_or(0, |peer| peer.port().to_be())

@@ -10,7 +10,7 @@ use crate::completion_queue::{ibv_create_comp_channel, ibv_destroy_comp_channel,
 use crate::context::{MAX_READS, check};
 use crate::create_cq::ibv_create_cq;
 use crate::create_qp::{create_qp_ex, ibv_create_qp};
-use crate::ffi::{Errno, Result, output, status, value};
+use crate::ffi::{Errno, Result, object, output, status, value};
 use crate::modify::ibv_modify_qp;
 use crate::queue_pair::ibv_destroy_qp;
 use crate::shared_receive_queue::{create_srq_ex, ibv_create_srq, ibv_destroy_srq};
@@ -22,11 +22,13 @@ pub unsafe extern "C" fn rdma_create_qp(
     attributes: *mut abi::QpInitAttr,
 ) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread, and
+        // attributes that no other thread uses.
         let (found, attributes) = unsafe { (from_abi(id)?, output(attributes)?) };
         check_new(found)?;
         let queues = (attributes.send_cq, attributes.recv_cq);
-        // SAFETY: see `ffi`.
+        // SAFETY: the identifier lives; the program passes a live domain or null, and attributes that name live
+        // queues or null.
         unsafe {
             let made = prepare(found, pd, attributes)
                 .and_then(|()| finish(found, ibv_create_qp(found.abi.pd, attributes)));
@@ -42,7 +44,8 @@ pub unsafe extern "C" fn rdma_create_qp(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut abi::CmId, attributes: *mut abi::QpInitAttrEx) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread, and
+        // attributes that no other thread uses.
         let (found, attributes) = unsafe { (from_abi(id)?, output(attributes)?) };
         let abi::QpInitAttrEx { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, .. } =
             *attributes;
@@ -50,7 +53,8 @@ pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut abi::CmId, attributes: *mut 
         let has_pd = attributes.comp_mask & abi::QP_INIT_ATTR_PD != 0;
         let pd = if has_pd { attributes.pd.cast() } else { null_mut() };
         check_new(found)?;
-        // SAFETY: see `ffi`.
+        // SAFETY: the identifier lives; the program passes a live domain or null, and attributes that name live
+        // queues or null.
         unsafe {
             let made = prepare(found, pd, &mut base).and_then(|()| {
                 attributes.comp_mask |= abi::QP_INIT_ATTR_PD;
@@ -76,9 +80,9 @@ fn check_new(id: &Id) -> Result<()> {
 /// Fills in the domain and the completion queues that the program leaves to the library.
 ///
 /// # Safety
-/// See `ffi`.
+/// `pd` and the objects of the attributes are null or live.
 unsafe fn prepare(id: &mut Id, pd: *mut abi::Pd, attributes: &mut abi::QpInitAttr) -> Result<()> {
-    // SAFETY: see `ffi`.
+    // SAFETY: guaranteed by the caller; the context of the identifier is never closed, because `id::open` keeps it.
     unsafe {
         set_domain(id, pd)?;
         if attributes.srq.is_null() {
@@ -88,7 +92,7 @@ unsafe fn prepare(id: &mut Id, pd: *mut abi::Pd, attributes: &mut abi::QpInitAtt
         let queue = |count: u32| -> Result<(*mut abi::CompChannel, *mut abi::Cq)> {
             let channel = ibv_create_comp_channel(verbs);
             let cq = ibv_create_cq(verbs, count.max(1) as c_int, context, channel, 0);
-            if cq.is_null() { Err(last_error()) } else { Ok((channel, cq)) }
+            if cq.is_null() { Err(Errno::last()) } else { Ok((channel, cq)) }
         };
         if attributes.send_cq.is_null() {
             (id.abi.send_cq_channel, id.abi.send_cq) = queue(attributes.cap.max_send_wr)?;
@@ -105,9 +109,9 @@ unsafe fn prepare(id: &mut Id, pd: *mut abi::Pd, attributes: &mut abi::QpInitAtt
 /// Sets the domain of an identifier, if the program has one.
 ///
 /// # Safety
-/// See `ffi`.
+/// `pd` is null, or a live domain.
 unsafe fn set_domain(id: &mut Id, pd: *mut abi::Pd) -> Result<()> {
-    // SAFETY: see `ffi`.
+    // SAFETY: guaranteed by the caller.
     if let Some(domain) = unsafe { pd.as_ref() } {
         check(domain.context == id.abi.verbs)?;
         id.abi.pd = pd;
@@ -118,13 +122,13 @@ unsafe fn set_domain(id: &mut Id, pd: *mut abi::Pd) -> Result<()> {
 /// Moves a new queue pair to the state in which receives can be posted; one for datagrams can also send.
 ///
 /// # Safety
-/// See `ffi`.
+/// `created` is null, or a queue pair that no other thread uses.
 unsafe fn finish(id: &mut Id, created: *mut abi::Qp) -> Result<c_int> {
     if created.is_null() {
-        return Err(last_error());
+        return Err(Errno::last());
     }
     id.abi.qp = created;
-    // SAFETY: just made.
+    // SAFETY: `ibv_create_qp` has just made it, so the program does not have it yet.
     let moved = unsafe {
         id.abi.qp_type = (*created).qp_type;
         match id.abi.qp_type {
@@ -134,15 +138,10 @@ unsafe fn finish(id: &mut Id, created: *mut abi::Qp) -> Result<c_int> {
     };
     if moved.is_err() {
         id.abi.qp = null_mut();
-        // SAFETY: just made.
+        // SAFETY: as above, and the identifier no longer has it.
         unsafe { ibv_destroy_qp(created) };
     }
     moved.map(|()| 0)
-}
-
-fn last_error() -> Errno {
-    // SAFETY: the location of this thread's error is valid.
-    Errno(unsafe { *libc::__errno_location() })
 }
 
 impl Id {
@@ -154,9 +153,9 @@ impl Id {
 /// Changes a queue pair.
 ///
 /// # Safety
-/// See `ffi`.
+/// `qp` is null, or a live queue pair whose state no other thread changes.
 unsafe fn modify(qp: *mut abi::Qp, mut attributes: abi::QpAttr, mask: c_int) -> Result<()> {
-    // SAFETY: see `ffi`.
+    // SAFETY: guaranteed by the caller; the attributes are a local variable.
     match unsafe { ibv_modify_qp(qp, &mut attributes, mask) } {
         0 => Ok(()),
         error => Err(Errno(error)),
@@ -164,9 +163,9 @@ unsafe fn modify(qp: *mut abi::Qp, mut attributes: abi::QpAttr, mask: c_int) -> 
 }
 
 /// # Safety
-/// See `ffi`.
+/// As [`modify`].
 unsafe fn initialize(qp: *mut abi::Qp) -> Result<()> {
-    // SAFETY: see `ffi`.
+    // SAFETY: guaranteed by the caller.
     unsafe { modify(qp, init_attributes(), INIT_MASK) }
 }
 
@@ -179,11 +178,11 @@ fn init_attributes() -> abi::QpAttr {
 const INIT_MASK: c_int = abi::QP_STATE | abi::QP_PKEY_INDEX | abi::QP_PORT | abi::QP_ACCESS_FLAGS;
 
 /// # Safety
-/// See `ffi`.
+/// As [`modify`].
 unsafe fn start_datagrams(qp: *mut abi::Qp) -> Result<()> {
     let attributes = |qp_state| abi::QpAttr { qp_state, port_num: 1, qkey: UDP_Q_KEY, ..Default::default() };
     let to_init = abi::QP_STATE | abi::QP_PKEY_INDEX | abi::QP_PORT | abi::QP_QKEY;
-    // SAFETY: see `ffi`.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         modify(qp, attributes(abi::QPS_INIT), to_init)?;
         modify(qp, attributes(abi::QPS_RTR), abi::QP_STATE)?;
@@ -194,9 +193,10 @@ unsafe fn start_datagrams(qp: *mut abi::Qp) -> Result<()> {
 /// Connects the queue pair of an identifier with the one that the peer offers.
 ///
 /// # Safety
-/// See `ffi`.
+/// The queue pair of the identifier is null, or lives during the call: the program has not destroyed it, or the
+/// caller holds `is_alive`.
 pub(super) unsafe fn connect(id: &Id, offer: &Message) -> Result<()> {
-    // SAFETY: see `ffi`.
+    // SAFETY: guaranteed by the caller: the queue pair lives during the call.
     unsafe {
         let (receive, mask) = receive_attributes(id, offer);
         modify(id.abi.qp, receive, mask)?;
@@ -246,11 +246,11 @@ fn send_attributes(id: &Id, offer: &Message) -> (abi::QpAttr, c_int) {
 /// Fails the queue pair of an identifier.
 ///
 /// # Safety
-/// See `ffi`.
+/// As [`connect`].
 pub(super) unsafe fn fail(id: &Id) {
     if !id.abi.qp.is_null() {
         let attributes = abi::QpAttr { qp_state: abi::QPS_ERR, ..Default::default() };
-        // SAFETY: see `ffi`.
+        // SAFETY: not null, and guaranteed by the caller to live during the call.
         let _ = unsafe { modify(id.abi.qp, attributes, abi::QP_STATE) };
     }
 }
@@ -263,8 +263,9 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
     mask: *mut c_int,
 ) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
-        let (found, attributes, mask) = unsafe { (from_abi(id)?, output(attributes)?, output(mask)?) };
+        // SAFETY: null, or an identifier that the program does not use in another thread, and null or structures of
+        // this thread.
+        let (found, attributes, mask) = unsafe { (object::<_, Id>(id)?, output(attributes)?, output(mask)?) };
         check(!found.abi.verbs.is_null())?;
         let offer = found.shared.state.lock().offer.clone();
         let offer = || offer.ok_or(Errno::INVALID);
@@ -287,7 +288,8 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_qp(id: *mut abi::CmId) {
     status(|| {
-        // SAFETY: see `ffi`; the identifier owns its queues.
+        // SAFETY: the program passes null or a live identifier, which owns its queue pair and its queues. The lock
+        // keeps the agent from the queue pair.
         unsafe {
             let found = from_abi(id)?;
             let qp = {
@@ -307,7 +309,7 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut abi::CmId) {
 /// Destroys the completion queues that the library has made for an identifier.
 ///
 /// # Safety
-/// See `ffi`; no queue pair uses them.
+/// The queues are those of the identifier, and no queue pair uses them.
 unsafe fn destroy_queues(id: &mut Id) {
     for cq in [&mut id.abi.send_cq, &mut id.abi.recv_cq] {
         let cq = std::mem::replace(cq, null_mut());
@@ -319,7 +321,7 @@ unsafe fn destroy_queues(id: &mut Id) {
     for channel in [&mut id.abi.send_cq_channel, &mut id.abi.recv_cq_channel] {
         let channel = std::mem::replace(channel, null_mut());
         if !channel.is_null() {
-            // SAFETY: its queue is destroyed.
+            // SAFETY: the channel is the one of the identifier, and its queue is destroyed.
             unsafe { ibv_destroy_comp_channel(channel) };
         }
     }
@@ -332,13 +334,14 @@ pub unsafe extern "C" fn rdma_create_srq(
     attributes: *mut abi::SrqInitAttr,
 ) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread; `pd` is
+        // null or a live domain.
         unsafe {
             let found = from_abi(id)?;
             check(!found.abi.verbs.is_null() && found.abi.srq.is_null())?;
             set_domain(found, pd)?;
             found.abi.srq = ibv_create_srq(found.abi.pd, attributes);
-            if found.abi.srq.is_null() { Err(last_error()) } else { Ok(0) }
+            if found.abi.srq.is_null() { Err(Errno::last()) } else { Ok(0) }
         }
     })
 }
@@ -349,7 +352,8 @@ pub unsafe extern "C" fn rdma_create_srq_ex(
     attributes: *mut abi::SrqInitAttrEx,
 ) -> c_int {
     value(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread; the
+        // domain is null or a live one.
         unsafe {
             let (found, fields) = (from_abi(id)?, output(attributes)?);
             check(!found.abi.verbs.is_null() && found.abi.srq.is_null())?;
@@ -358,7 +362,7 @@ pub unsafe extern "C" fn rdma_create_srq_ex(
             fields.comp_mask |= abi::SRQ_INIT_ATTR_PD;
             fields.pd = found.abi.pd.cast();
             found.abi.srq = create_srq_ex(found.abi.verbs, attributes);
-            if found.abi.srq.is_null() { Err(last_error()) } else { Ok(0) }
+            if found.abi.srq.is_null() { Err(Errno::last()) } else { Ok(0) }
         }
     })
 }
@@ -366,7 +370,8 @@ pub unsafe extern "C" fn rdma_create_srq_ex(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_srq(id: *mut abi::CmId) {
     status(|| {
-        // SAFETY: see `ffi`.
+        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread, and
+        // which owns its queue.
         unsafe {
             let srq = std::mem::replace(&mut from_abi(id)?.abi.srq, null_mut());
             if !srq.is_null() {

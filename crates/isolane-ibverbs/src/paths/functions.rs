@@ -20,13 +20,13 @@ macro_rules! redirected {
             }
             // SAFETY: the function of the C library with this name has this type.
             let next: unsafe extern "C" fn($($kind),*) -> $result = unsafe { std::mem::transmute(next) };
-            // SAFETY: the program passes a string.
+            // SAFETY: the program passes null, or a string that ends with a zero.
             let Some(redirected) = (unsafe { redirect($path) }) else {
-                // SAFETY: these are the arguments of the program.
+                // SAFETY: the program keeps the contract of this function of the C library.
                 return unsafe { next($($argument),*) };
             };
             let $path = redirected.path.as_ptr();
-            // SAFETY: the arguments of the program, with another path.
+            // SAFETY: the arguments of the program, with a path that lives until the function returns.
             let result = unsafe { next($($argument),*) };
             $(
                 if redirected.is_device && result == 0 {
