@@ -8,17 +8,17 @@ use std::time::Duration;
 use crate::conditions::wait_for_log;
 use crate::{Server, fail, kill, succeed, text};
 
-const A: &str = "nqn.2014-08.org.example:a";
-const B: &str = "nqn.2014-08.org.example:b";
-const HOST: &str = "nqn.2014-08.org.example:db1";
+pub const A: &str = "nqn.2014-08.org.example:a";
+pub const B: &str = "nqn.2014-08.org.example:b";
+pub const HOST: &str = "nqn.2014-08.org.example:db1";
 
 /// A target whose file has comments, subsystem A, and its namespace 1 in a file.
-struct Target {
-    server: Server,
-    directory: tempfile::TempDir,
+pub struct Target {
+    pub server: Server,
+    pub directory: tempfile::TempDir,
 }
 
-fn start() -> Target {
+pub fn start() -> Target {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
     let file = format!(
@@ -34,15 +34,15 @@ fn start() -> Target {
 }
 
 impl Target {
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    fn file(&self) -> String {
+    pub fn file(&self) -> String {
         fs::read_to_string(self.path("isolane.toml")).unwrap()
     }
 
-    fn write(&self, text: &str) {
+    pub fn write(&self, text: &str) {
         fs::write(self.path("isolane.toml"), text).unwrap();
     }
 
@@ -55,21 +55,21 @@ impl Target {
             .collect()
     }
 
-    fn ctl(&self, arguments: &[&str]) -> String {
+    pub fn ctl(&self, arguments: &[&str]) -> String {
         let arguments = self.arguments(&[&["ctl"], arguments].concat());
         succeed(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    fn refused(&self, arguments: &[&str]) -> String {
+    pub fn refused(&self, arguments: &[&str]) -> String {
         let arguments = self.arguments(&[&["ctl"], arguments].concat());
         fail(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    fn upgrade(&self) {
+    pub fn upgrade(&self) {
         assert!(self.ctl(&["upgrade", env!("CARGO_BIN_EXE_isolane")]).contains("version"));
     }
 
-    fn apply(&self, options: &[&str]) -> String {
+    pub fn apply(&self, options: &[&str]) -> String {
         let file = self.path("isolane.toml").display().to_string();
         let arguments = self.arguments(&[&["config", "apply", &file], options].concat());
         succeed(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
@@ -81,12 +81,12 @@ impl Target {
         fail(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    fn status(&self) -> serde_json::Value {
+    pub fn status(&self) -> serde_json::Value {
         serde_json::from_str(&self.ctl(&["status", "--json"])).unwrap()
     }
 
     /// Returns subsystem, ID, and size in bytes of each namespace.
-    fn namespaces(&self) -> Vec<(String, u64, u64)> {
+    pub fn namespaces(&self) -> Vec<(String, u64, u64)> {
         let number = |value: &serde_json::Value| value.as_u64().unwrap();
         let status = self.status();
         let all = status["namespaces"].as_array().unwrap();
@@ -106,7 +106,7 @@ impl Target {
     }
 
     /// The address of a port that was added, or changed last.
-    fn address_of(&self, port: &str) -> String {
+    pub fn address_of(&self, port: &str) -> String {
         let start = format!("port {port}: listening on ");
         wait_for_log(&self.server, &[&start]);
         let log = fs::read_to_string(self.server.log.path()).unwrap();
@@ -114,12 +114,12 @@ impl Target {
         log[at..].lines().next().unwrap().to_owned()
     }
 
-    fn uri(&self, nqn: &str) -> String {
+    pub fn uri(&self, nqn: &str) -> String {
         format!("{}/{nqn}", self.server.uri)
     }
 }
 
-fn namespace(nqn: &str, nsid: u64, mebibytes: u64) -> (String, u64, u64) {
+pub fn namespace(nqn: &str, nsid: u64, mebibytes: u64) -> (String, u64, u64) {
     (nqn.to_owned(), nsid, mebibytes << 20)
 }
 
@@ -501,89 +501,6 @@ fn namespace_is_hidden_from_other_hosts() {
     target.ctl(&["namespace", "set", "1", "hosts="]);
     assert!(sees(other));
     assert!(target.server.stop());
-}
-
-#[test]
-fn upgrades_keep_what_the_target_serves() {
-    let target = start();
-    let before = target.file();
-    // Not applied, so it has no effect.
-    let more = "\n[[subsystem.namespace]]\nnsid = 9\nvolume = \"null:1M\"\n";
-    // The pool waits for a restart.
-    target.write(&format!("{}{more}", before.replace("mode =", "pool = \"64M\"\nmode =")));
-    target.upgrade();
-    assert_eq!(target.namespaces(), [namespace(A, 1, 1)]);
-    assert!(target.refused(&["namespace", "add", "null:1M"]).contains("has changes that are not applied"));
-    target.apply(&[]);
-    target.upgrade();
-    assert_eq!(target.namespaces(), [namespace(A, 1, 1), namespace(A, 9, 1)]);
-
-    target.ctl(&[
-        "host",
-        "add",
-        "db1",
-        &format!("nqn={HOST}"),
-        "limits={ associations = 1, memory = \"4M\" }",
-    ]);
-    target.ctl(&["port", "add", "left", "listen=127.0.0.1:0"]);
-    let left = target.address_of("left");
-    let namespaces = "namespace=[{ nsid = 1, volume = \"null:2M\", qos = { iops = 700 } }]";
-    target.ctl(&["subsystem", "add", B, "ports=left", "hosts=db1", "serial=S1", namespaces]);
-    target.ctl(&["subsystem", "set", A, "ports=left,local"]);
-    target.ctl(&["namespace", "resize", "1", "2M", "--subsystem", A]);
-    target.ctl(&["namespace", "remove", "9", "--runtime", "--subsystem", A]);
-    target.ctl(&["namespace", "add", "null:4M", "--runtime", "--subsystem", A]);
-    target.ctl(&["namespace", "offline", "1", "--subsystem", B]);
-    target.ctl(&["subsystem", "set", B, "serial=S2"]);
-    let seen = || {
-        let info = succeed(&["info", &format!("nvme+tcp://{left}/{A}")]);
-        let info: Vec<_> =
-            info.lines().filter(|line| line.starts_with("namespace")).map(str::to_owned).collect();
-        let refused = fail(&["info", &target.uri(B), "--host-nqn", HOST]);
-        (target.status(), target.apply(&["--dry-run"]), info, refused)
-    };
-    let (file, before) = (target.file(), seen());
-    for _ in 0..2 {
-        target.upgrade();
-        assert_eq!(seen(), before);
-    }
-    assert_eq!(target.file(), file);
-    target.ctl(&["namespace", "online", "1", "--subsystem", B]);
-    let log = succeed(&["info", &format!("nvme+tcp://{left}/{B}"), "--host-nqn", HOST]);
-    assert!(log.contains("S1") && !log.contains("S2"), "{log}");
-    // What was changed at runtime ends with the next application.
-    target.apply(&[]);
-    assert_eq!(target.namespaces(), [namespace(A, 1, 2), namespace(A, 9, 1), namespace(B, 1, 2)]);
-    target.ctl(&["subsystem", "set", A, "ports=left"]);
-    target.ctl(&["port", "remove", "local"]);
-    target.upgrade();
-    assert_eq!(target.namespaces(), [namespace(A, 1, 2), namespace(A, 9, 1), namespace(B, 1, 2)]);
-    succeed(&["info", &format!("nvme+tcp://{left}/{A}")]);
-    assert!(target.server.stop());
-}
-
-#[test]
-fn upgrade_keeps_a_missing_volume() {
-    let target = start();
-    let path = target.path("isolane.toml");
-    let file = target.file().replace("[server]\n", "[server]\nskip-missing = true\n");
-    let file =
-        file.replace("nsid = 1\n", "nsid = 2\nvolume = \"null:1M\"\n[[subsystem.namespace]]\nnsid = 1\n");
-    let Target { server, directory } = target;
-    assert!(server.stop());
-    fs::rename(directory.path().join("a.img"), directory.path().join("b.img")).unwrap();
-    fs::write(&path, file.replace(",size=1M", "")).unwrap();
-    let target = Target { server: Server::start_alone(&["--config", text(&path)]), directory };
-    let before = target.status();
-    let reason = before["namespaces"][0]["reason"].as_str().unwrap();
-    assert!(reason.contains("no such file"), "{reason}");
-    target.upgrade();
-    assert_eq!(target.status(), before);
-    fs::rename(target.path("b.img"), target.path("a.img")).unwrap();
-    target.ctl(&["namespace", "online", "1"]);
-    assert_eq!(target.namespaces(), [namespace(A, 1, 1), namespace(A, 2, 1)]);
-    target.upgrade();
-    assert_eq!(target.namespaces(), [namespace(A, 1, 1), namespace(A, 2, 1)]);
 }
 
 #[test]

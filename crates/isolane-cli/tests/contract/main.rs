@@ -1,6 +1,7 @@
 //! The command line: output, errors, and exit codes of the program.
 
 mod apply;
+mod apply_upgrade;
 mod auth;
 mod bench;
 mod completions;
