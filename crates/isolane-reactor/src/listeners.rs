@@ -9,7 +9,7 @@ use crate::key::{Key, Kind};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 #[derive(Debug, Default)]
@@ -52,14 +52,18 @@ impl Listeners {
         Ok(index as usize)
     }
 
-    /// Closes one listener.
-    pub fn remove(&mut self, index: usize, backend: &mut Backend) {
+    /// Closes one listener. Returns the connections that wait at it, because the kernel would reset them.
+    pub fn remove(&mut self, index: usize, backend: &mut Backend) -> Vec<(TcpStream, SocketAddr)> {
         let found = self.list.iter().position(|listener| listener.index as usize == index);
+        let mut waiting = Vec::new();
         if let Some(listener) = found.map(|position| self.list.remove(position)) {
+            let next = || listener.socket.accept().ok();
+            waiting.extend(std::iter::from_fn(next).take(MAX_WAITING));
             // The io_uring can hold the socket for longer. Without it, this fails only for a socket that does not listen.
             let _ = rustix::net::shutdown(&listener.socket, rustix::net::Shutdown::Both);
             drop(listener.unregister(backend));
         }
+        waiting
     }
 
     /// Removes all listeners and returns them.
@@ -164,4 +168,6 @@ fn is_out_of_resources(error: &io::Error) -> bool {
 
 /// Limit per listener and turn.
 const MAX_ACCEPTS: usize = 16;
+/// Maximum number of connections that wait at a listener that closes.
+const MAX_WAITING: usize = 4096;
 const RETRY_DELAY: Duration = Duration::from_millis(100);

@@ -48,7 +48,12 @@ fn closed_listener_refuses_while_another_accepts() {
         let (second, second_address) = listen(&mut reactor);
         // Both wait for connections now.
         assert_eq!(turn_for(&mut reactor, Duration::from_millis(10)), 0);
-        reactor.close_listener(first);
+        let mut waiting = TcpStream::connect(first_address).expect("connected");
+        let mut returned = reactor.close_listener(first);
+        assert_eq!(returned.len(), 1, "it is not reset");
+        returned.remove(0).0.write_all(&[1]).expect("written");
+        let mut byte = [0];
+        waiting.read_exact(&mut byte).expect("read");
         assert!(TcpStream::connect(first_address).is_err());
         let (third, third_address) = listen(&mut reactor);
         assert!(third != first && third != second);

@@ -24,8 +24,8 @@ pub struct Args {
     /// Subsystem of the namespace (default: the only one)
     #[arg(long, global = true, value_name = "NQN", add = ArgValueCandidates::new(names::subsystems))]
     subsystem: Option<String>,
-    /// With add, remove, replace, set, and resize: leave the configuration file as it is until the target ends, or the file
-    /// is applied (the others always do)
+    /// With add, remove, replace, set, and resize: leave the configuration file as it is until the target ends, or the
+    /// file is applied (the others always do)
     #[arg(long, global = true)]
     runtime: bool,
     #[command(subcommand)]
@@ -55,8 +55,9 @@ enum Action {
     },
     /// Serve another volume under the same ID
     ///
-    /// Commands that have started complete at the volume before, which is then closed; hosts repeat those that wait, as for
-    /// memory, qos, or a fault. Hosts keep their disk only if the volume has the same identity (uuid=), and should have the same data.
+    /// Commands that have started complete at the volume before, which is then closed; hosts repeat those that wait, as
+    /// for memory, qos, or a fault. Hosts keep their disk only if the volume has the same identity (uuid=), and should
+    /// have the same data.
     Replace {
         /// Namespace ID
         #[arg(add = ArgValueCandidates::new(names::namespaces))]

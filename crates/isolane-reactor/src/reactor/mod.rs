@@ -25,7 +25,7 @@ use crate::{Event, ExternalOp, Mode, ReactorConfig, ReactorError, Waker, cpu};
 use rustix::fd::AsFd;
 use std::fs::File;
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -135,9 +135,9 @@ impl Reactor {
     }
 
     /// Stops accepting at the listener with this index, and closes it. Its connections stay. No other listener gets the
-    /// index.
-    pub fn close_listener(&mut self, index: usize) {
-        self.listeners.remove(index, &mut self.backend);
+    /// index. Returns the connections that it has not reported, with the addresses of their peers.
+    pub fn close_listener(&mut self, index: usize) -> Vec<(TcpStream, SocketAddr)> {
+        self.listeners.remove(index, &mut self.backend)
     }
 
     /// Stops accepting and closes all listeners.

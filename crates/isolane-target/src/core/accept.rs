@@ -132,12 +132,15 @@ impl Driver {
         found.filter_map(|socket| socket.try_clone().ok()).collect()
     }
 
-    /// Closes a listener.
+    /// Closes a listener. The port does not have it any longer, so connections that wait there are served until their
+    /// Connect is refused.
     pub(super) fn close_listener(&mut self, id: ListenerId) {
         let Some(acceptor) = &mut self.acceptor else { return };
+        let mut waiting = Vec::new();
         for closed in acceptor.listeners.extract_if(.., |it| it.id == id) {
-            self.core.reactor.close_listener(closed.index);
+            waiting.append(&mut self.core.reactor.close_listener(closed.index));
         }
+        waiting.into_iter().for_each(|(socket, peer)| self.place(id, socket, peer));
     }
 
     /// Adds a connection to this core.

@@ -1,10 +1,12 @@
-//! Commands that wait before they start: for memory, for their blocks, behind orphans, a fault, or a fence, or for a limit.
+//! Commands that wait before they start: for memory, for their blocks, behind orphans, a fault, or a fence, or for a
+//! limit.
 //!
 //! Their namespace can lose its volume in the meantime. The volume before must get no change then, because its hosts
-//! would find the change nowhere; they repeat the command, which finds the present volume. It can also become read-only.
+//! would find the change nowhere; they repeat the command, which finds the present volume. It can also become
+//! read-only.
 //!
-//! Invariant: once a core has a table, none of its commands waits for a volume that the table has replaced, unless that
-//! volume has started it, or its data was requested and has not arrived.
+//! Invariant: when a core takes a table, no command stays in a queue for a volume that the table has replaced, unless
+//! that volume has started it. A write whose data was requested, or is arriving, has started.
 
 use isolane_volume::VolumeError;
 

@@ -19,7 +19,7 @@
 //! | [`unauthenticated`] | bounds of queues whose host has not authenticated |
 //! | [`fence`] | orders the new association of a host after its older ones |
 //! | [`io`] | I/O commands: from the command to the request of a volume |
-//! | [`held`] | commands that were held before they started, and continue |
+//! | [`held`] | commands that wait before they start, and continue or go back |
 //! | [`over_limit`] | commands above the limits of their namespaces |
 //! | [`offline`] | commands of namespaces without a volume |
 //! | [`job`] | runs a request on its volume, and completes the command |
