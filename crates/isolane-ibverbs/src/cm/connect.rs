@@ -305,7 +305,8 @@ pub unsafe extern "C" fn rdma_connect(id: *mut abi::CmId, param: *mut abi::CmCon
         let other = SocketAddr::new(peer.ip(), peer.port() ^ OTHER_PORT);
         let request = Message { port: peer.port(), ..request };
         agent.connect(number, Attempt::new(local, &[peer, other], request, found.shared.as_handler()));
-        complete(found)
+        // SAFETY: the identifier lives, and `found` is not used again.
+        unsafe { complete(id) }
     })
 }
 
@@ -339,7 +340,11 @@ pub unsafe extern "C" fn rdma_accept(id: *mut abi::CmId, param: *mut abi::CmConn
         }
         check(found.shared.state.lock().step(Stage::Requested, Stage::Accepted))?;
         found.shared.send(&reply)?;
-        if found.shared.is_datagram { Ok(0) } else { complete(found) }
+        if found.shared.is_datagram {
+            return Ok(0);
+        }
+        // SAFETY: the identifier lives, and `found` is not used again.
+        unsafe { complete(id) }
     })
 }
 
@@ -403,7 +408,11 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut abi::CmId) -> c_int {
         };
         // The peer can have ended the connection at the same time.
         let _ = found.shared.send(&Message::new(Kind::Disconnect));
-        if is_established { complete(found) } else { Ok(0) }
+        if !is_established {
+            return Ok(0);
+        }
+        // SAFETY: the identifier lives, and `found` is not used again.
+        unsafe { complete(id) }
     })
 }
 
@@ -412,35 +421,36 @@ pub unsafe extern "C" fn rdma_get_request(listener: *mut abi::CmId, request: *mu
     value(|| {
         // SAFETY: the program passes null or a live listener, and null or a pointer that no other thread uses during
         // the call.
-        let (listener, request) = unsafe { (from_abi(listener)?, output(request)?) };
+        let (found, request) = unsafe { (object::<_, Id>(listener)?, output(request)?) };
         let is_listening = {
-            let state = listener.shared.state.lock();
+            let state = found.shared.state.lock();
             state.number.is_some() && state.peer.is_none()
         };
-        check(listener.is_synchronous && is_listening)?;
-        let mut found = null_mut();
+        check(found.is_synchronous && is_listening)?;
+        let (channel, pd, qp_attributes) = (found.abi.channel, found.abi.pd, found.qp_attributes);
+        let mut taken = null_mut();
         // SAFETY: the listener is synchronous, so it owns its channel and its last event. The program does not have the
         // identifier of the request yet.
         unsafe {
-            release_event(listener);
-            if event::rdma_get_cm_event(listener.abi.channel, &mut found) != 0 {
+            release_event(from_abi(listener)?);
+            if event::rdma_get_cm_event(channel, &mut taken) != 0 {
                 return Err(Errno::last());
             }
-            let id = (*found).id;
-            if (*found).status != 0 || (*found).event != abi::CM_CONNECT_REQUEST {
-                let status = (*found).status;
-                event::rdma_ack_cm_event(found);
+            let id = (*taken).id;
+            if (*taken).status != 0 || (*taken).event != abi::CM_CONNECT_REQUEST {
+                let status = (*taken).status;
+                event::rdma_ack_cm_event(taken);
                 return Err(Errno(status.abs().max(libc::EINVAL)));
             }
             if id::rdma_migrate_id(id, null_mut()) != 0 {
                 return Err(Errno::last());
             }
-            if let Some(mut attributes) = listener.qp_attributes
-                && rdma_create_qp(id, listener.abi.pd, &mut attributes) != 0
+            if let Some(mut attributes) = qp_attributes
+                && rdma_create_qp(id, pd, &mut attributes) != 0
             {
                 return Err(Errno::last());
             }
-            from_abi(id)?.abi.event = found;
+            from_abi(id)?.abi.event = taken;
             *request = id;
         }
         Ok(0)

@@ -280,18 +280,27 @@ pub(super) unsafe fn release_event(id: &mut Id) {
     }
 }
 
-/// Waits for the event of an operation, if the identifier is synchronous.
-pub(super) fn complete(id: &mut Id) -> Result<c_int> {
-    if !id.is_synchronous {
+/// Waits for the event of an operation, if the identifier is synchronous. Nothing here borrows the identifier during the
+/// wait, because the agent does.
+///
+/// # Safety
+/// `id` is a live identifier that no other thread changes, and no reference to it is in use.
+pub(super) unsafe fn complete(id: *mut abi::CmId) -> Result<c_int> {
+    // SAFETY: guaranteed by the caller.
+    let found = unsafe { from_abi(id) }?;
+    if !found.is_synchronous {
         return Ok(0);
     }
+    let channel = found.abi.channel;
+    let mut event = null_mut();
     // SAFETY: the identifier is synchronous, so it owns its channel and its last event.
     unsafe {
-        release_event(id);
-        if event::rdma_get_cm_event(id.abi.channel, &mut id.abi.event) != 0 {
+        release_event(found);
+        if event::rdma_get_cm_event(channel, &mut event) != 0 {
             return Err(Errno::last());
         }
-        match ((*id.abi.event).event, (*id.abi.event).status) {
+        (*id).event = event;
+        match ((*event).event, (*event).status) {
             (_, 0) => Ok(0),
             (abi::CM_REJECTED, _) => Err(Errno(libc::ECONNREFUSED)),
             (_, status) => Err(Errno(status.abs())),
@@ -436,7 +445,8 @@ pub unsafe extern "C" fn rdma_resolve_addr(
         let local = local.ok().filter(|local| device_of(local.ip()).is_some());
         let Some(local) = local else {
             found.shared.push(abi::CM_ADDR_ERROR, -libc::ENODEV);
-            return complete(found);
+            // SAFETY: the identifier lives, and `found` is not used again.
+            return unsafe { complete(id) };
         };
         {
             let mut state = found.shared.state.lock();
@@ -445,7 +455,8 @@ pub unsafe extern "C" fn rdma_resolve_addr(
         set_local(found, local);
         set_peer(found, destination);
         found.shared.push(abi::CM_ADDR_RESOLVED, 0);
-        complete(found)
+        // SAFETY: the identifier lives, and `found` is not used again.
+        unsafe { complete(id) }
     })
 }
 
@@ -482,7 +493,8 @@ pub unsafe extern "C" fn rdma_resolve_route(id: *mut abi::CmId, _timeout_ms: c_i
         };
         (route.path_rec, route.num_paths) = (into_raw(path), 1);
         found.shared.push(abi::CM_ROUTE_RESOLVED, 0);
-        complete(found)
+        // SAFETY: the identifier lives, and `found` is not used again.
+        unsafe { complete(id) }
     })
 }
 

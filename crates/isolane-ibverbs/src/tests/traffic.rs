@@ -1,9 +1,12 @@
-//! Data and completions of programs that use datagrams, READs, atomic operations, and extended polls.
+//! Data and completions of programs that use datagrams, READs, atomic operations, shared receives, and extended polls.
 
 use std::mem::zeroed;
 
 use super::*;
 use crate::address::{ibv_create_ah, ibv_create_ah_from_wc, ibv_destroy_ah};
+use crate::open::{ibv_ack_async_event, ibv_get_async_event};
+use crate::post::post_srq_recv;
+use crate::shared_receive_queue::{ibv_create_srq, ibv_destroy_srq, ibv_modify_srq, ibv_query_srq};
 
 const KEY: u32 = 0x1234;
 /// Length of the header before a datagram in bytes.
@@ -169,4 +172,79 @@ fn extended_polls_show_each_completion() {
         assert_eq!(shown, [(1, 11, (0, 0)), (2, 12, (abi::WC_WITH_IMM, 7)), (3, 13, (0, 0))]);
     }
     finish([near, far]);
+}
+
+/// Returns an end whose queue pair takes receives from a shared queue, and that queue.
+fn sharing_end() -> (End, *mut abi::Srq) {
+    let end = End::new();
+    let attr = abi::SrqAttr { max_wr: 8, max_sge: 1, srq_limit: 0 };
+    // SAFETY: all fields are numbers and pointers, and the objects of the end live.
+    unsafe {
+        let srq = ibv_create_srq(end.pd, &mut abi::SrqInitAttr { srq_context: null_mut(), attr });
+        let (mut attributes, mut init) = (abi::QpAttr::default(), zeroed());
+        assert_eq!((error_of(srq), ibv_query_qp(end.qp, &mut attributes, 0, &mut init)), (0, 0));
+        init.srq = srq.cast();
+        assert_eq!(ibv_destroy_qp(end.qp), 0);
+        let qp = ibv_create_qp(end.pd, &mut init);
+        assert_eq!(error_of(qp), 0);
+        (End { qp, ..end }, srq)
+    }
+}
+
+/// Posts a receive without memory to a shared queue.
+fn post_shared(srq: *mut abi::Srq, id: u64) {
+    let mut request = abi::RecvWr { wr_id: id, next: null_mut(), sg_list: null_mut(), num_sge: 0 };
+    // SAFETY: the queue lives, and the request is valid.
+    assert_eq!(unsafe { post_srq_recv(srq, &mut request, null_mut()) }, 0);
+}
+
+/// Waits for an event of the context, acknowledges it, and returns it.
+fn next_event(end: &End) -> abi::AsyncEvent {
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    // SAFETY: all fields are numbers and pointers, and the context lives.
+    unsafe {
+        libc::fcntl((*end.context).async_fd, libc::F_SETFL, libc::O_NONBLOCK);
+        let mut event: abi::AsyncEvent = zeroed();
+        while ibv_get_async_event(end.context, &mut event) != 0 {
+            assert!(Instant::now() < deadline && errno() == libc::EAGAIN, "no event arrives");
+            std::thread::yield_now();
+        }
+        ibv_ack_async_event(&mut event);
+        event
+    }
+}
+
+#[test]
+fn shared_receives_are_taken_in_order_and_report_their_end() {
+    let (near, (far, srq)) = (End::new(), sharing_end());
+    near.connect(&far);
+    far.connect(&near);
+    let nothing = abi::Arguments { rdma: abi::Rdma { remote_addr: 0, rkey: 0 } };
+    (1..=3).for_each(|id| post_shared(srq, id));
+    // SAFETY: the queue lives until the end of the block.
+    unsafe {
+        let mut limit = abi::SrqAttr { srq_limit: 2, ..abi::SrqAttr::default() };
+        assert_eq!(ibv_modify_srq(srq, &mut limit, abi::SRQ_LIMIT), 0);
+        for id in 1..=2 {
+            send(&near, abi::WR_SEND, 10 + id, 0, nothing);
+            assert_eq!((far.next().wr_id, near.next().wr_id), (id, 10 + id));
+        }
+        let event = next_event(&far);
+        assert_eq!((event.event_type, event.element.srq), (abi::EVENT_SRQ_LIMIT_REACHED, srq.cast()));
+        assert_eq!((ibv_query_srq(srq, &mut limit), limit.srq_limit), (0, 0), "the limit is reported once");
+        // The second SEND waits for a receive.
+        send(&near, abi::WR_SEND, 13, 0, nothing);
+        send(&near, abi::WR_SEND, 14, 0, nothing);
+        assert_eq!((far.next().wr_id, near.next().wr_id), (3, 13));
+        post_shared(srq, 4);
+        assert_eq!((far.next().wr_id, near.next().wr_id), (4, 14));
+        assert_eq!(far.modify(abi::QpAttr { qp_state: abi::QPS_ERR, ..Default::default() }, 0), 0);
+        let event = next_event(&far);
+        assert_eq!((event.event_type, event.element.qp), (abi::EVENT_QP_LAST_WQE_REACHED, far.qp.cast()));
+        far.deregister();
+        assert_eq!((ibv_destroy_qp(far.qp), ibv_destroy_srq(srq), ibv_destroy_cq(far.cq)), (0, 0, 0));
+    }
+    far.close();
+    far.unmap();
+    finish([near]);
 }
