@@ -15,13 +15,13 @@ use super::ranges::Ranges;
 use super::receive_queue::ReceiveQueue;
 use super::receives::{Receives, Report, complete};
 use super::responses::{Content, Responses};
-use super::{
-    ConnectionParameters, Extension, Fault, Finished, Limits, Nak, Place, PostError, Queue,
-    ReceiveAttributes, WINDOW, segment,
-};
+use super::{Extension, Fault, Finished, Nak, Place, WINDOW, segment};
 use crate::memory::{Access, AccessError, ProtectionDomain, Right, Spans};
+use crate::types::{
+    CompletedOperation, Completion, ConnectionParameters, Limits, PostError, Queue, ReceiveAttributes,
+    ReceiveRequest, Status,
+};
 use crate::wire::{AtomicOperands, NakCode, Operation, RemoteRange, Segment, SegmentFlags, Syndrome};
-use crate::work::{CompletedOperation, Completion, ReceiveRequest, Status};
 
 /// The responding half.
 #[derive(Default)]

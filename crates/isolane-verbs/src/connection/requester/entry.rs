@@ -5,8 +5,8 @@ use super::super::ranges::Ranges;
 use super::super::receives::MAX_BOUND;
 use super::super::{Extension, MESSAGE_BYTES, Place};
 use crate::memory::Spans;
+use crate::types::SendOperation;
 use crate::wire::{AtomicOperands, Opcode, Operation, RemoteRange, Segment, SegmentFlags, Stage};
-use crate::work::SendOperation;
 
 /// A send request without a completion.
 pub(super) struct Entry {

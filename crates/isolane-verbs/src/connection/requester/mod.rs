@@ -21,13 +21,13 @@ use self::retry::{CreditWait, ReceiverNotReady};
 use super::lane::Part;
 use super::ranges::Ranges;
 use super::receives::MAX_BOUND;
-use super::{
-    ConnectionParameters, Extension, Fault, Finished, Limits, MESSAGE_BYTES, Place, PostError, Queue,
-    SEGMENT_BYTES, STRIPE_BYTES, SendAttributes, Source, WINDOW,
-};
+use super::{Extension, Fault, Finished, MESSAGE_BYTES, Place, SEGMENT_BYTES, STRIPE_BYTES, Source, WINDOW};
 use crate::memory::{ProtectionDomain, Right, are_readable, is_among};
+use crate::types::{
+    Completion, ConnectionParameters, Limits, LocalData, PostError, Queue, SendAttributes, SendOperation,
+    SendRequest, Status,
+};
 use crate::wire::{NakCode, Segment, Syndrome, rnr_delay};
-use crate::work::{Completion, LocalData, SendOperation, SendRequest, Status};
 
 /// The requesting half.
 #[derive(Default)]

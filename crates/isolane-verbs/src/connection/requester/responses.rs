@@ -4,8 +4,8 @@ use super::super::{Extension, Fault, Finished};
 use super::Requester;
 use super::entry::{Awaited, Data, Entry};
 use crate::memory::{Spans, part};
+use crate::types::{SendOperation, Status};
 use crate::wire::Segment;
-use crate::work::{SendOperation, Status};
 
 impl Requester {
     /// Checks a response, and returns the destination of its payload.
