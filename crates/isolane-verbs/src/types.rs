@@ -249,16 +249,51 @@ pub enum SendOperation {
     },
 }
 
+/// What the peer answers to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Acknowledgment,
+    /// Any number of bytes.
+    Data,
+    /// The 8 bytes that an atomic operation has found.
+    Value,
+}
+
 impl SendOperation {
     /// Returns whether the peer needs a receive for it.
     pub(crate) fn consumes_receive(&self) -> bool {
-        matches!(self, SendOperation::Send { .. } | SendOperation::Write { immediate: Some(_), .. })
+        match self {
+            SendOperation::Send { .. } => true,
+            SendOperation::Write { immediate, .. } => immediate.is_some(),
+            SendOperation::Read { .. }
+            | SendOperation::CompareSwap { .. }
+            | SendOperation::FetchAdd { .. } => false,
+        }
+    }
+
+    /// Returns the first address of the peer at which it writes bytes of this end.
+    pub(crate) fn written_address(&self) -> Option<u64> {
+        match self {
+            SendOperation::Write { address, .. } => Some(*address),
+            SendOperation::Send { .. }
+            | SendOperation::Read { .. }
+            | SendOperation::CompareSwap { .. }
+            | SendOperation::FetchAdd { .. } => None,
+        }
+    }
+
+    /// Returns what the peer answers.
+    pub(crate) fn answer(&self) -> Answer {
+        match self {
+            SendOperation::Send { .. } | SendOperation::Write { .. } => Answer::Acknowledgment,
+            SendOperation::Read { .. } => Answer::Data,
+            SendOperation::CompareSwap { .. } | SendOperation::FetchAdd { .. } => Answer::Value,
+        }
     }
 
     /// Returns whether it completes with a response, not with an acknowledgment.
     pub(crate) fn has_response(&self) -> bool {
-        use SendOperation::{CompareSwap, FetchAdd, Read};
-        matches!(self, Read { .. } | CompareSwap { .. } | FetchAdd { .. })
+        self.answer() != Answer::Acknowledgment
     }
 }
 

@@ -40,7 +40,8 @@ use crate::types::{
     SendRequest, State, Status,
 };
 use crate::wire::{
-    Extension, NakCode, Opcode, Operation, Segment, SegmentError, SegmentFlags, Stage, Syndrome,
+    Extension, NakCode, Opcode, Operation, OperationRole, Segment, SegmentError, SegmentFlags, Stage,
+    Syndrome,
 };
 
 /// Kind of data that waits to be sent.
@@ -302,16 +303,10 @@ impl ReliableConnection {
     fn on_segment(&mut self, lane: usize, segment: &Segment, now: Instant) -> Result<Option<Spans>, Fault> {
         self.requester.on_acknowledged(segment.acknowledged, segment.credits, &mut self.finished)?;
         self.trim_logs();
-        match segment.opcode.operation() {
-            Operation::Send
-            | Operation::Write
-            | Operation::ReadRequest
-            | Operation::CompareSwap
-            | Operation::FetchAdd => self.responder.on_request(segment, &self.domain, &mut self.finished),
-            Operation::ReadResponse | Operation::AtomicResponse => {
-                self.requester.on_response(segment).map(Some)
-            }
-            Operation::Acknowledge => {
+        match segment.opcode.operation().role() {
+            OperationRole::Request => self.responder.on_request(segment, &self.domain, &mut self.finished),
+            OperationRole::Response => self.requester.on_response(segment).map(Some),
+            OperationRole::Acknowledgment => {
                 match &segment.extension {
                     Extension::Acknowledgment(Syndrome::Ended, ..) => self.peer_has_ended = true,
                     Extension::Acknowledgment(Syndrome::Failed, ..) => self.handle_lanes_lost(),
@@ -328,11 +323,11 @@ impl ReliableConnection {
                 }
                 Ok(Some(Spans::new()))
             }
-            Operation::LaneReport => {
+            OperationRole::LaneReport => {
                 let Extension::LaneReport(report) = &segment.extension else { return Err(Fault::Broken) };
                 self.handle_report(report).map(|()| Some(Spans::new()))
             }
-            Operation::Datagram => Err(Fault::Broken),
+            OperationRole::Datagram => Err(Fault::Broken),
         }
     }
 
@@ -350,23 +345,21 @@ impl ReliableConnection {
 
     /// All payload of a segment is in its place.
     fn on_placed(&mut self, segment: &Segment) -> Result<(), Fault> {
-        match segment.opcode.operation() {
-            Operation::ReadResponse | Operation::AtomicResponse => {
-                self.requester.on_response_placed(segment, &mut self.finished)
-            }
-            operation if operation.is_request() => {
-                self.responder.on_request_placed(segment, &self.domain, &mut self.finished)
-            }
-            _ => Ok(()),
+        use OperationRole::{Acknowledgment, Datagram, LaneReport, Request, Response};
+        match segment.opcode.operation().role() {
+            Request => self.responder.on_request_placed(segment, &self.domain, &mut self.finished),
+            Response => self.requester.on_response_placed(segment, &mut self.finished),
+            Acknowledgment | LaneReport | Datagram => Ok(()),
         }
     }
 
     /// A lane has ended, and with it a segment of whose payload only the first `placed` bytes have arrived.
     fn on_cut(&mut self, segment: &Segment, placed: u32) {
-        match segment.opcode.operation() {
-            Operation::ReadResponse => self.requester.on_response_cut(segment, placed),
-            operation if operation.is_request() => self.responder.on_request_cut(segment, placed),
-            _ => {}
+        use OperationRole::{Acknowledgment, Datagram, LaneReport, Request, Response};
+        match segment.opcode.operation().role() {
+            Request => self.responder.on_request_cut(segment, placed),
+            Response => self.requester.on_response_cut(segment, placed),
+            Acknowledgment | LaneReport | Datagram => {}
         }
     }
 

@@ -74,12 +74,8 @@ impl Entry {
 
     /// Whether it is a WRITE to a part of a range of addresses.
     pub(super) fn writes_to(&self, (start, end): (u64, u64)) -> bool {
-        match self.operation {
-            SendOperation::Write { address, .. } => {
-                address < end && start < address.saturating_add(self.length)
-            }
-            _ => false,
-        }
+        let address = self.operation.written_address();
+        address.is_some_and(|address| address < end && start < address.saturating_add(self.length))
     }
 
     /// Returns the first `sent` bytes as parts of its messages.
