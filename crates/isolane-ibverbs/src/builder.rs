@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use crate::abi;
 use crate::context::check;
 use crate::ffi::{Errno, Result, object, status, values};
+use crate::operation;
 use crate::post::{destination, errno, inline, new_request, sge_list};
 use crate::queue_pair::{Building, Qp, Request};
 
@@ -69,12 +70,7 @@ unsafe fn begin(qp: *mut abi::QpEx, operation: SendOperation) {
     // SAFETY: guaranteed by the caller. The program sets `wr_id` and `wr_flags` in the thread that holds the lock.
     unsafe {
         build(qp, |found, building| {
-            let is_possible = match operation {
-                SendOperation::Send { .. } => true,
-                SendOperation::Write { .. } => found.kind() != abi::QPT_UD,
-                _ => found.kind() == abi::QPT_RC,
-            };
-            check(is_possible)?;
+            check(operation::is_possible(&operation, found.kind()))?;
             // `wr_set_ud_addr` follows.
             let nowhere = Destination { address: Ipv4Addr::UNSPECIFIED.into(), number: 0, q_key: 0 };
             let destination = (found.kind() == abi::QPT_UD).then_some(nowhere);

@@ -3,13 +3,13 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use isolane_verbs::{CompletedOperation, CompletionQueue, WorkCompletion};
+use isolane_verbs::{CompletionQueue, WorkCompletion};
 use parking_lot::Mutex;
 
-use crate::abi;
 use crate::channel::{Channel, Unacknowledged};
 use crate::context::{Context, MAX_COMPLETIONS, Users, check};
 use crate::ffi::{Errno, Result, into_raw, object, output, pointer, status, value};
+use crate::{abi, operation};
 
 /// A completion channel.
 #[repr(C)]
@@ -175,19 +175,10 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut abi::Cq, count: c_int, completi
 pub(crate) fn to_abi(done: &WorkCompletion) -> abi::Wc {
     let completion = &done.completion;
     let flag = |is_set, flag| if is_set { flag } else { 0 };
-    let opcode = match completion.operation {
-        CompletedOperation::Send => abi::WC_SEND,
-        CompletedOperation::Write => abi::WC_RDMA_WRITE,
-        CompletedOperation::Read => abi::WC_RDMA_READ,
-        CompletedOperation::CompareSwap => abi::WC_COMP_SWAP,
-        CompletedOperation::FetchAdd => abi::WC_FETCH_ADD,
-        CompletedOperation::Receive => abi::WC_RECV,
-        CompletedOperation::ReceiveWrite => abi::WC_RECV_RDMA_WITH_IMM,
-    };
     abi::Wc {
         wr_id: completion.id,
         status: completion.status as c_int,
-        opcode,
+        opcode: operation::completed(completion.operation),
         byte_len: completion.length as u32,
         imm_data: completion.immediate.unwrap_or_default().to_be(),
         qp_num: done.queue_pair,

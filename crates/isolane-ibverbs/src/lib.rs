@@ -30,6 +30,7 @@ mod ffi;
 mod memory;
 mod modify;
 mod open;
+mod operation;
 mod paths;
 mod post;
 mod queue_pair;

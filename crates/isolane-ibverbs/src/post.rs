@@ -7,12 +7,12 @@ use isolane_verbs::{
     SgeList,
 };
 
-use crate::abi;
 use crate::address::Ah;
 use crate::context::check;
 use crate::ffi::{Errno, Result, object, status, values};
 use crate::queue_pair::{Pair, Qp, Request};
 use crate::shared_receive_queue::Srq;
+use crate::{abi, operation};
 
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut abi::Qp,
@@ -52,7 +52,7 @@ fn report<T>(posted: c_int, failed: *mut *mut T, current: *mut T) -> c_int {
 /// handle.
 unsafe fn send_request(qp: &Qp, request: &abi::SendWr) -> Result<Request> {
     // SAFETY: the opcode selects the fields.
-    let operation = unsafe { operation(qp.kind(), request) }?;
+    let operation = unsafe { operation::from_abi(qp.kind(), request) }?;
     // SAFETY: guaranteed by the caller: the list has `num_sge` entries.
     let sges = unsafe { values(request.sg_list, count(request.num_sge)?) }?;
     let destination = match qp.pair {
@@ -126,37 +126,6 @@ pub(crate) fn sge_list(sges: &[abi::Sge]) -> SgeList {
 
 fn count(count: c_int) -> Result<usize> {
     usize::try_from(count).map_err(|_| Errno::INVALID)
-}
-
-/// Returns the operation of a request.
-///
-/// # Safety
-/// The fields that the opcode selects are valid.
-unsafe fn operation(kind: c_int, request: &abi::SendWr) -> Result<SendOperation> {
-    let immediate = u32::from_be(request.imm_data);
-    // SAFETY: all variants are numbers and pointers, which are not followed.
-    let (rdma, atomic) = unsafe { (request.wr.rdma, request.wr.atomic) };
-    let (address, key) = (rdma.remote_addr, rdma.rkey);
-    let (is_reliable, is_connected) = (kind == abi::QPT_RC, kind != abi::QPT_UD);
-    Ok(match request.opcode {
-        abi::WR_SEND => SendOperation::Send { immediate: None },
-        abi::WR_SEND_WITH_IMM => SendOperation::Send { immediate: Some(immediate) },
-        abi::WR_RDMA_WRITE if is_connected => SendOperation::Write { address, key, immediate: None },
-        abi::WR_RDMA_WRITE_WITH_IMM if is_connected => {
-            SendOperation::Write { address, key, immediate: Some(immediate) }
-        }
-        abi::WR_RDMA_READ if is_reliable => SendOperation::Read { address, key },
-        abi::WR_ATOMIC_CMP_AND_SWP if is_reliable => SendOperation::CompareSwap {
-            address: atomic.remote_addr,
-            key: atomic.rkey,
-            compare: atomic.compare_add,
-            swap: atomic.swap,
-        },
-        abi::WR_ATOMIC_FETCH_AND_ADD if is_reliable => {
-            SendOperation::FetchAdd { address: atomic.remote_addr, key: atomic.rkey, add: atomic.compare_add }
-        }
-        _ => return Err(Errno::INVALID),
-    })
 }
 
 pub(crate) unsafe extern "C" fn post_recv(

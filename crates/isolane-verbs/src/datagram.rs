@@ -3,47 +3,18 @@
 //! Invariant: a datagram that has the wrong Q_Key, finds no receive, or does not fit is dropped. It changes no memory.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::connection::{Limits, PostError, Queue, ReceiveQueue, State};
+use crate::connection::ReceiveQueue;
 use crate::memory::{ProtectionDomain, Right, Spans, parts};
+use crate::types::{
+    CompletedOperation, Completion, DatagramRequest, Destination, GRH_BYTES, Limits, LocalData, PostError,
+    Queue, ReceiveRequest, State, Status,
+};
 use crate::wire::{
     DatagramSource, Extension, MAX_DATAGRAM_BYTES, MAX_PREFIX_BYTES, Opcode, Segment, SegmentError,
     SegmentFlags,
 };
-use crate::work::{CompletedOperation, Completion, LocalData, ReceiveRequest, Status};
-
-/// A datagram to send.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DatagramRequest {
-    /// Returned in the completion.
-    pub id: u64,
-    /// Payload, up to [`MAX_DATAGRAM_BYTES`].
-    pub data: LocalData,
-    /// Receiver.
-    pub destination: Destination,
-    /// Immediate data.
-    pub immediate: Option<u32>,
-    /// Whether a success has a completion.
-    pub signaled: bool,
-    /// Whether the receive that it completes wakes a waiting program.
-    pub solicited: bool,
-}
-
-/// Receiver of a datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Destination {
-    /// Address of its device.
-    pub address: IpAddr,
-    /// Number of its queue pair.
-    pub number: u32,
-    /// Its Q_Key. If the highest bit is set, the Q_Key of the sending queue pair counts.
-    pub q_key: u32,
-}
-
-/// Length in bytes of the header that precedes the payload in a receive: a global route header of InfiniBand.
-pub const GRH_BYTES: usize = 40;
 
 /// An arrived datagram.
 pub(crate) struct Arrived<'a> {
@@ -314,7 +285,7 @@ mod tests {
 
     use super::*;
     use crate::memory::{Access, Registration};
-    use crate::work::{Sge, SgeList};
+    use crate::types::{Sge, SgeList};
 
     struct End {
         datagrams: Datagrams,

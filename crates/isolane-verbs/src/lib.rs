@@ -14,22 +14,19 @@ mod connection;
 mod datagram;
 mod device;
 mod memory;
+mod types;
 pub mod wire;
-mod work;
 
-pub use connection::{
-    AsyncEvent, ConnectionParameters, Limits, Pending, PostError, Queue, ReceiveAttributes, ReceiveQueue,
-    Received, ReliableConnection, SendAttributes, State,
-};
-pub use datagram::{DatagramRequest, Destination, GRH_BYTES};
+pub use connection::{Pending, ReceiveQueue, Received, ReliableConnection};
 pub use device::{
-    CompletionNotice, CompletionQueue, ConnectError, DatagramQueuePair, Device, DeviceConfig, Lane, Listener,
-    LocalAddress, MemoryLane, ModifyError, OnEvent, OnNotice, Peer, ProgressMode, QueuePair, QueuePairConfig,
-    SharedReceiveQueue, TcpLane, WorkCompletion, device_name, gid, local_addresses,
+    CompletionQueue, ConnectError, DatagramQueuePair, Device, DeviceConfig, Lane, Listener, LocalAddress,
+    MemoryLane, ModifyError, ProgressMode, QueuePair, QueuePairConfig, SharedReceiveQueue, TcpLane,
+    device_name, gid, local_addresses,
 };
 pub use memory::{Access, AccessError, ProtectionDomain, RegisterError, Registration};
-pub use wire::MAX_DATAGRAM_BYTES;
-pub use work::{
-    CompletedOperation, Completion, LocalData, ReceiveRequest, SendOperation, SendRequest, Sge, SgeList,
-    Status,
+pub use types::{
+    AsyncEvent, CompletedOperation, Completion, CompletionNotice, ConnectionParameters, DatagramRequest,
+    Destination, GRH_BYTES, Limits, LocalData, OnEvent, OnNotice, Peer, PostError, Queue, ReceiveAttributes,
+    ReceiveRequest, SendAttributes, SendOperation, SendRequest, Sge, SgeList, State, Status, WorkCompletion,
 };
+pub use wire::MAX_DATAGRAM_BYTES;

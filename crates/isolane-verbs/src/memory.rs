@@ -10,7 +10,7 @@ use isolane_memory::MemoryRegion;
 use parking_lot::RwLock;
 use smallvec::SmallVec;
 
-use crate::work::Sge;
+use crate::types::Sge;
 
 isolane_layout::bits! {
     /// Rights of a registration, with the numbers of `ibv_access_flags`. Local reads are always allowed.

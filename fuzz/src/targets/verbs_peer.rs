@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use isolane_connection::{ReceivePlan, TransmitPlan};
 use isolane_memory::MemoryRegion;
 use isolane_verbs::wire::{
-    AtomicOperands, Extension, LaneReport, MAX_PREFIX_BYTES, Opcode, Operation, RemoteRange, Segment,
+    AtomicOperands, Extension, ExtensionKind, LaneReport, MAX_PREFIX_BYTES, Opcode, RemoteRange, Segment,
     SegmentFlags, Stage, Syndrome,
 };
 use isolane_verbs::{
@@ -167,25 +167,25 @@ impl Harness {
         let range =
             RemoteRange { address: OPEN + u64::from(input.u16()), key: self.open.key(), length: size };
         let immediate = opcode.has_immediate().then_some(5);
-        let extension = match opcode.operation() {
-            Operation::Send | Operation::ReadResponse => {
-                immediate.map_or(Extension::None, Extension::Immediate)
-            }
-            Operation::Write | Operation::ReadRequest => Extension::Range(range, immediate),
-            Operation::CompareSwap | Operation::FetchAdd => {
+        let extension = match opcode.operation().extension() {
+            ExtensionKind::None => immediate.map_or(Extension::None, Extension::Immediate),
+            ExtensionKind::Range => Extension::Range(range, immediate),
+            ExtensionKind::Atomic => {
                 let address = OPEN + 8 * u64::from(input.u16());
                 Extension::Atomic(AtomicOperands { address, key: range.key, swap_or_add: 1, compare: 0 })
             }
-            Operation::AtomicResponse => Extension::Found(7),
-            Operation::Acknowledge => Extension::Acknowledgment(input.pick(Syndrome::ALL), 0, input.u8() % 4),
-            Operation::LaneReport => Extension::LaneReport(LaneReport {
+            ExtensionKind::Found => Extension::Found(7),
+            ExtensionKind::Acknowledgment => {
+                Extension::Acknowledgment(input.pick(Syndrome::ALL), 0, input.u8() % 4)
+            }
+            ExtensionKind::LaneReport => Extension::LaneReport(LaneReport {
                 lane: input.u8() % 3,
                 epoch: input.u8().into(),
                 received_epoch: input.u8().into(),
                 segments: input.u8().into(),
                 bytes: input.u8().into(),
             }),
-            Operation::Datagram => return,
+            ExtensionKind::Datagram => return,
         };
         let mut segment = Segment {
             opcode: Opcode::of(opcode.operation(), Stage::Only, immediate.is_some()),

@@ -15,11 +15,10 @@ use super::input::Unmapped;
 use super::lane::{Control, LaneState, Lost, Part, Received, Sent};
 use super::output::{Output, Source};
 use super::{
-    ConnectionParameters, Extension, Fault, OUTPUT_BYTES, Operation, Place, ReliableConnection, Segment,
-    State, Syndrome, segment,
+    Extension, Fault, OUTPUT_BYTES, Operation, Place, ReliableConnection, Segment, Syndrome, segment,
 };
+use crate::types::{ConnectionParameters, State, Status};
 use crate::wire::{Hello, LaneReport, NakCode};
-use crate::work::Status;
 
 impl ReliableConnection {
     /// The ends have agreed: requests that were posted before leave once a lane is open.

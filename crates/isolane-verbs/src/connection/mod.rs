@@ -9,7 +9,6 @@
 //! * Each lane is always read: what cannot be placed is refused or discarded, never left unread.
 //! * Key, bounds, rights, and place of a segment are checked before any byte of it is placed.
 
-mod attributes;
 mod input;
 mod lane;
 mod lanes;
@@ -29,7 +28,6 @@ use std::time::Instant;
 
 use isolane_memory::MemoryRegion;
 
-pub use self::attributes::{ConnectionParameters, Limits, ReceiveAttributes, SendAttributes};
 pub use self::lane::Received;
 use self::lane::{LaneState, Sent};
 use self::output::{Output, Source};
@@ -37,82 +35,14 @@ pub use self::receive_queue::ReceiveQueue;
 use self::requester::Requester;
 use self::responder::Responder;
 use crate::memory::{Access, ProtectionDomain, Spans};
-use crate::wire::{
-    Extension, NakCode, Opcode, Operation, Segment, SegmentError, SegmentFlags, Stage, Syndrome,
+use crate::types::{
+    AsyncEvent, Completion, Limits, PostError, Queue, ReceiveAttributes, ReceiveRequest, SendAttributes,
+    SendRequest, State, Status,
 };
-use crate::work::{Completion, ReceiveRequest, SendRequest, Status};
-
-/// State of a queue pair (IBA 1.3 §10.3.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum State {
-    /// Nothing can be posted.
-    Reset,
-    /// Receives can be posted.
-    Init,
-    /// Requests of the peer are executed.
-    ReadyToReceive,
-    /// Requests are also sent.
-    ReadyToSend,
-    /// All requests are flushed.
-    Error,
-}
-
-impl State {
-    /// Whether lanes can be open, and the queue pair has not failed.
-    pub(crate) fn is_connected(self) -> bool {
-        matches!(self, State::ReadyToReceive | State::ReadyToSend)
-    }
-}
-
-/// Why a request cannot be posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum PostError {
-    /// The state does not allow it.
-    #[error("a queue pair in state {0:?} does not take this request")]
-    State(State),
-    /// The queue pair takes receives from a shared queue.
-    #[error("the queue pair takes its receives from a shared receive queue; post to that")]
-    SharedReceiveQueue,
-    /// The queue is full.
-    #[error("the queue is full with {0} requests; poll completions first")]
-    Full(usize),
-    /// The request has too many SGEs.
-    #[error("a request of {sges} SGEs exceeds the limit of {limit}")]
-    Sges {
-        /// Number of SGEs.
-        sges: usize,
-        /// Limit.
-        limit: usize,
-    },
-    /// The request cannot carry inline data, or not that much.
-    #[error(
-        "{bytes} bytes of inline data exceed the limit of {limit}, or belong to a request without a source"
-    )]
-    Inline {
-        /// Number of bytes.
-        bytes: usize,
-        /// Limit.
-        limit: usize,
-    },
-    /// The request is longer than 2 GiB, or an atomic operation without exactly 8 bytes.
-    #[error("a request of {0} bytes; atomic operations have 8 bytes, all others up to 2 GiB")]
-    Length(u64),
-}
-
-/// Event that belongs to no request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum AsyncEvent {
-    /// A request of the peer was invalid.
-    InvalidRequest,
-    /// A request of the peer was not allowed by key, bounds, or rights.
-    AccessViolation,
-    /// The peer broke the protocol.
-    Fatal,
-    /// The shared receive queue has fewer receives than its limit.
-    LimitReached,
-    /// A failed queue pair has taken its last receive from the shared receive queue.
-    LastReceive,
-}
+use crate::wire::{
+    Extension, NakCode, Opcode, Operation, OperationRole, Segment, SegmentError, SegmentFlags, Stage,
+    Syndrome,
+};
 
 /// Kind of data that waits to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -123,15 +53,6 @@ pub enum Pending {
     Acknowledgment,
     /// Requests or responses.
     Data,
-}
-
-/// Queue that a completion belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Queue {
-    /// The send queue.
-    Send,
-    /// The receive queue.
-    Receive,
 }
 
 /// One end of a reliable connection.
@@ -382,16 +303,10 @@ impl ReliableConnection {
     fn on_segment(&mut self, lane: usize, segment: &Segment, now: Instant) -> Result<Option<Spans>, Fault> {
         self.requester.on_acknowledged(segment.acknowledged, segment.credits, &mut self.finished)?;
         self.trim_logs();
-        match segment.opcode.operation() {
-            Operation::Send
-            | Operation::Write
-            | Operation::ReadRequest
-            | Operation::CompareSwap
-            | Operation::FetchAdd => self.responder.on_request(segment, &self.domain, &mut self.finished),
-            Operation::ReadResponse | Operation::AtomicResponse => {
-                self.requester.on_response(segment).map(Some)
-            }
-            Operation::Acknowledge => {
+        match segment.opcode.operation().role() {
+            OperationRole::Request => self.responder.on_request(segment, &self.domain, &mut self.finished),
+            OperationRole::Response => self.requester.on_response(segment).map(Some),
+            OperationRole::Acknowledgment => {
                 match &segment.extension {
                     Extension::Acknowledgment(Syndrome::Ended, ..) => self.peer_has_ended = true,
                     Extension::Acknowledgment(Syndrome::Failed, ..) => self.handle_lanes_lost(),
@@ -408,11 +323,11 @@ impl ReliableConnection {
                 }
                 Ok(Some(Spans::new()))
             }
-            Operation::LaneReport => {
+            OperationRole::LaneReport => {
                 let Extension::LaneReport(report) = &segment.extension else { return Err(Fault::Broken) };
                 self.handle_report(report).map(|()| Some(Spans::new()))
             }
-            Operation::Datagram => Err(Fault::Broken),
+            OperationRole::Datagram => Err(Fault::Broken),
         }
     }
 
@@ -430,23 +345,21 @@ impl ReliableConnection {
 
     /// All payload of a segment is in its place.
     fn on_placed(&mut self, segment: &Segment) -> Result<(), Fault> {
-        match segment.opcode.operation() {
-            Operation::ReadResponse | Operation::AtomicResponse => {
-                self.requester.on_response_placed(segment, &mut self.finished)
-            }
-            operation if operation.is_request() => {
-                self.responder.on_request_placed(segment, &self.domain, &mut self.finished)
-            }
-            _ => Ok(()),
+        use OperationRole::{Acknowledgment, Datagram, LaneReport, Request, Response};
+        match segment.opcode.operation().role() {
+            Request => self.responder.on_request_placed(segment, &self.domain, &mut self.finished),
+            Response => self.requester.on_response_placed(segment, &mut self.finished),
+            Acknowledgment | LaneReport | Datagram => Ok(()),
         }
     }
 
     /// A lane has ended, and with it a segment of whose payload only the first `placed` bytes have arrived.
     fn on_cut(&mut self, segment: &Segment, placed: u32) {
-        match segment.opcode.operation() {
-            Operation::ReadResponse => self.requester.on_response_cut(segment, placed),
-            operation if operation.is_request() => self.responder.on_request_cut(segment, placed),
-            _ => {}
+        use OperationRole::{Acknowledgment, Datagram, LaneReport, Request, Response};
+        match segment.opcode.operation().role() {
+            Request => self.responder.on_request_cut(segment, placed),
+            Response => self.requester.on_response_cut(segment, placed),
+            Acknowledgment | LaneReport | Datagram => {}
         }
     }
 

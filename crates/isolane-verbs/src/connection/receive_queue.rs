@@ -7,9 +7,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::PostError;
 use crate::memory::{AccessError, ProtectionDomain, Right, Spans};
-use crate::work::ReceiveRequest;
+use crate::types::{PostError, ReceiveRequest};
 
 /// Receives for many queue pairs.
 pub struct ReceiveQueue {
@@ -104,7 +103,7 @@ impl ReceiveQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::work::SgeList;
+    use crate::types::SgeList;
 
     fn request(id: u64) -> ReceiveRequest {
         ReceiveRequest { id, data: SgeList::new() }

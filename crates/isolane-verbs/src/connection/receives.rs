@@ -12,10 +12,12 @@ use isolane_memory::MemoryRegion;
 use smallvec::SmallVec;
 
 use super::receive_queue::ReceiveQueue;
-use super::{AsyncEvent, Finished, Limits, Nak, PostError, Queue};
+use super::{Finished, Nak};
 use crate::memory::{AccessError, ProtectionDomain, Right, Spans, front, is_among, part};
+use crate::types::{
+    AsyncEvent, CompletedOperation, Completion, Limits, PostError, Queue, ReceiveRequest, Status,
+};
 use crate::wire::{NakCode, Segment, Syndrome};
-use crate::work::{CompletedOperation, Completion, ReceiveRequest, Status};
 
 /// The receives of a queue pair.
 #[derive(Default)]

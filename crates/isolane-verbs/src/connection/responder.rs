@@ -15,13 +15,13 @@ use super::ranges::Ranges;
 use super::receive_queue::ReceiveQueue;
 use super::receives::{Receives, Report, complete};
 use super::responses::{Content, Responses};
-use super::{
-    ConnectionParameters, Extension, Fault, Finished, Limits, Nak, Place, PostError, Queue,
-    ReceiveAttributes, WINDOW, segment,
-};
+use super::{Extension, Fault, Finished, Nak, Place, WINDOW, segment};
 use crate::memory::{Access, AccessError, ProtectionDomain, Right, Spans};
+use crate::types::{
+    CompletedOperation, Completion, ConnectionParameters, Limits, PostError, Queue, ReceiveAttributes,
+    ReceiveRequest, Status,
+};
 use crate::wire::{AtomicOperands, NakCode, Operation, RemoteRange, Segment, SegmentFlags, Syndrome};
-use crate::work::{CompletedOperation, Completion, ReceiveRequest, Status};
 
 /// The responding half.
 #[derive(Default)]
@@ -235,31 +235,73 @@ impl Responder {
         let length = continued.map_or(0, |(_, before)| before) + u64::from(message.size);
         let is_continued = message.flags.continued();
         let (number, size, access) = (self.message, message.size, self.access);
-        match (message.operation, &message.extension) {
-            (operation @ (Operation::Send | Operation::Write), _) if is_continued => {
+        match message.operation {
+            operation @ (Operation::Send | Operation::Write) if is_continued => {
                 self.continued = Some((operation, length));
             }
-            (Operation::Send, extension) => {
-                let immediate = match extension {
-                    Extension::Immediate(immediate) => Some(*immediate),
+            Operation::Send => {
+                let immediate = match message.extension {
+                    Extension::Immediate(immediate) => Some(immediate),
                     _ => None,
                 };
                 self.fill(message, CompletedOperation::Receive, length, immediate, finished)?;
             }
-            (Operation::Write, Extension::Range(_, Some(immediate))) => {
-                self.fill(message, CompletedOperation::ReceiveWrite, length, Some(*immediate), finished)?;
+            Operation::Write => {
+                if let Extension::Range(_, immediate @ Some(_)) = message.extension {
+                    self.fill(message, CompletedOperation::ReceiveWrite, length, immediate, finished)?;
+                }
             }
-            (Operation::Write, _) => {}
-            (Operation::ReadRequest, Extension::Range(range, _)) if !self.responses.is_full() => {
+            Operation::ReadRequest => {
+                let Extension::Range(range, _) = &message.extension else {
+                    return Err(NakCode::InvalidRequest);
+                };
+                self.check_resources()?;
                 let spans = remote(range, 0, size.into(), Right::RemoteRead, domain, access)?;
                 self.responses.push(number, size, Content::Memory(spans));
             }
-            (operation, Extension::Atomic(operands)) if !self.responses.is_full() && size == 8 => {
-                let found = atomic(operation, operands, domain, access)?;
-                self.responses.push(number, size, Content::Found(found));
-            }
-            _ => return Err(NakCode::InvalidRequest),
+            Operation::CompareSwap => self.execute_atomic(message, domain, |memory, at, operands| {
+                memory.compare_swap(at, operands.compare, operands.swap_or_add)
+            })?,
+            Operation::FetchAdd => self.execute_atomic(message, domain, |memory, at, operands| {
+                memory.fetch_add(at, operands.swap_or_add)
+            })?,
+            Operation::ReadResponse
+            | Operation::AtomicResponse
+            | Operation::Acknowledge
+            | Operation::Datagram
+            | Operation::LaneReport => return Err(NakCode::InvalidRequest),
         }
+        Ok(())
+    }
+
+    /// Refuses a request with a response if the peer has more of them outstanding than it may.
+    fn check_resources(&self) -> Result<(), NakCode> {
+        if self.responses.is_full() { Err(NakCode::InvalidRequest) } else { Ok(()) }
+    }
+
+    /// Executes an atomic operation on 8 bytes; `change` returns the value before.
+    fn execute_atomic(
+        &mut self,
+        message: &Arriving,
+        domain: &ProtectionDomain,
+        change: impl FnOnce(&MemoryRegion, usize, &AtomicOperands) -> Option<u64>,
+    ) -> Result<(), NakCode> {
+        let Extension::Atomic(operands) = &message.extension else { return Err(NakCode::InvalidRequest) };
+        self.check_resources()?;
+        if message.size != 8 {
+            return Err(NakCode::InvalidRequest);
+        }
+        if !Right::RemoteAtomic.is_in(self.access) {
+            return Err(NakCode::RemoteAccess);
+        }
+        let span = domain.span(operands.key, operands.address, 8, Right::RemoteAtomic);
+        let span = span.map_err(|_| NakCode::RemoteAccess)?;
+        let memory_address = span.region.address() + span.offset as u64;
+        if !operands.address.is_multiple_of(8) || !memory_address.is_multiple_of(8) {
+            return Err(NakCode::InvalidRequest);
+        }
+        let found = change(&span.region, span.offset, operands).ok_or(NakCode::RemoteOperation)?;
+        self.responses.push(self.message, message.size, Content::Found(found));
         Ok(())
     }
 
@@ -437,16 +479,26 @@ fn check(
     if continued.is_some_and(|(continued, _)| continued != operation) {
         return Err(NakCode::Sequence.into());
     }
-    match (operation, &segment.extension) {
-        (Operation::Send, _) => {
+    match operation {
+        Operation::Send => {
             let start = continued.map_or(0, |(_, before)| before) + u64::from(segment.offset);
             receives.place(segment, continued.is_some(), start, domain, finished)
         }
-        (Operation::Write, Extension::Range(range, _)) => {
+        Operation::Write => {
+            let Extension::Range(range, _) = &segment.extension else {
+                return Err(NakCode::InvalidRequest.into());
+            };
             let (offset, length) = (u64::from(segment.offset), u64::from(segment.length));
             Ok(Some(remote(range, offset, length, Right::RemoteWrite, domain, access)?))
         }
-        _ => Ok(Some(Spans::new())),
+        Operation::ReadRequest
+        | Operation::CompareSwap
+        | Operation::FetchAdd
+        | Operation::ReadResponse
+        | Operation::AtomicResponse
+        | Operation::Acknowledge
+        | Operation::Datagram
+        | Operation::LaneReport => Ok(Some(Spans::new())),
     }
 }
 
@@ -473,29 +525,6 @@ fn remote(
     let address = range.address.checked_add(offset).ok_or(NakCode::RemoteAccess)?;
     let span = domain.span(range.key, address, length, right);
     span.map(|span| Spans::from_iter([span])).map_err(|_: AccessError| NakCode::RemoteAccess)
-}
-
-/// Executes an atomic operation, and returns the value before.
-fn atomic(
-    operation: Operation,
-    operands: &AtomicOperands,
-    domain: &ProtectionDomain,
-    access: Access,
-) -> Result<u64, NakCode> {
-    if !Right::RemoteAtomic.is_in(access) {
-        return Err(NakCode::RemoteAccess);
-    }
-    let AtomicOperands { address, key, swap_or_add, compare } = *operands;
-    let span = domain.span(key, address, 8, Right::RemoteAtomic).map_err(|_| NakCode::RemoteAccess)?;
-    let memory_address = span.region.address() + span.offset as u64;
-    if !address.is_multiple_of(8) || !memory_address.is_multiple_of(8) {
-        return Err(NakCode::InvalidRequest);
-    }
-    let found = match operation {
-        Operation::CompareSwap => span.region.compare_swap(span.offset, compare, swap_or_add),
-        _ => span.region.fetch_add(span.offset, swap_or_add),
-    };
-    found.ok_or(NakCode::RemoteOperation)
 }
 
 /// Maximum number of ranges in the window: what a peer that sends single bytes can make this end store.

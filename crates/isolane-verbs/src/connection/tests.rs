@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::memory::{Access, Registration};
+use crate::types::{CompletedOperation, ConnectionParameters, LocalData, SendOperation, Sge};
 use crate::wire::{MAX_PREFIX_BYTES, RemoteRange};
-use crate::work::{CompletedOperation, LocalData, SendOperation, Sge};
 
 mod hostile;
 mod lifecycle;

@@ -13,28 +13,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::contention;
 use super::progress::Progress;
-use crate::work::{Completion, Status};
-
-/// A finished request of a queue pair.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WorkCompletion {
-    /// Number of the queue pair: [`QueuePair::number`](super::QueuePair::number).
-    pub queue_pair: u32,
-    /// Result.
-    pub completion: Completion,
-}
-
-/// Notice of a completion queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CompletionNotice {
-    /// A completion of the requested kind has arrived.
-    Arrived,
-    /// The queue was full when a completion arrived.
-    Overrun,
-}
-
-/// Function that receives notices. It is called with locks held: it cannot call the library.
-pub type OnNotice = Box<dyn Fn(CompletionNotice) + Send + Sync>;
+use crate::types::{Completion, CompletionNotice, OnNotice, Status, WorkCompletion};
 
 /// Completions of any number of queue pairs of one device.
 pub struct CompletionQueue {
@@ -285,7 +264,7 @@ mod tests {
 
     use super::super::progress::ProgressMode;
     use super::*;
-    use crate::work::CompletedOperation;
+    use crate::types::CompletedOperation;
 
     /// Events of a queue.
     enum Step {

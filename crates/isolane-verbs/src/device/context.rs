@@ -11,7 +11,8 @@ use rustix::io::Errno;
 
 use super::handshake::{LaneAttempt, received};
 use super::lane::Lane;
-use crate::connection::{ConnectionParameters, Received, ReliableConnection};
+use crate::connection::{Received, ReliableConnection};
+use crate::types::ConnectionParameters;
 use crate::wire::Hello;
 
 /// A connection and its lanes.
@@ -325,9 +326,9 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 mod tests {
     use super::super::lane::MemoryLane;
     use super::*;
-    use crate::connection::{Limits, ReceiveAttributes, SendAttributes};
     use crate::memory::Access;
-    use crate::work::{LocalData, SendOperation, SendRequest};
+    use crate::types::ConnectionParameters;
+    use crate::types::{Limits, LocalData, ReceiveAttributes, SendAttributes, SendOperation, SendRequest};
 
     /// Returns a connected queue pair whose peer has gone without a word.
     fn abandoned(outlives_peer: bool) -> QueuePairContext {

@@ -11,16 +11,14 @@ use std::sync::{Arc, Weak};
 use isolane_memory::MemoryRegion;
 use parking_lot::Mutex;
 
-use super::completion_queue::WorkCompletion;
 use super::guard::{Guard, Settle};
 use super::handshake::gid;
 use super::manager::Manager;
 use super::progress::{Driven, Progress};
 use super::queue_pair::QueuePairConfig;
-use crate::connection::{PostError, Queue, State};
-use crate::datagram::{Arrived, DatagramRequest, Datagrams};
+use crate::datagram::{Arrived, Datagrams};
+use crate::types::{DatagramRequest, PostError, Queue, ReceiveRequest, State, WorkCompletion};
 use crate::wire::{MAX_DATAGRAM_BYTES, MAX_PREFIX_BYTES};
-use crate::work::ReceiveRequest;
 
 /// A queue pair of datagrams. Dropping it drops its completions.
 pub struct DatagramQueuePair {

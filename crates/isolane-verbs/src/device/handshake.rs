@@ -7,7 +7,8 @@ use std::time::Duration;
 use isolane_tcp::socket::is_local;
 use isolane_tcp::{SocketOptionError, SocketOptions};
 
-use crate::connection::{ConnectionParameters, Received};
+use crate::connection::Received;
+use crate::types::ConnectionParameters;
 use crate::wire::{Capabilities, Hello, HelloError, Role};
 
 /// Why a queue pair is not connected.

@@ -17,7 +17,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::handshake::{self, ConnectError, Greeting, LaneAttempt, LocalHello, gid};
 use super::lane::{Lane, TcpLane};
-use crate::connection::ConnectionParameters;
+use crate::types::{ConnectionParameters, Peer};
 use crate::wire::{Hello, Role};
 
 /// A queue pair, which owns the lanes that the manager opens.
@@ -33,15 +33,6 @@ pub(super) trait LaneOwner: Send + Sync {
 
     /// Handles the deadlines that have passed.
     fn check_deadline(&self);
-}
-
-/// The other end of a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Address of its device.
-    pub address: IpAddr,
-    /// Number of its queue pair.
-    pub number: u32,
 }
 
 /// Opens the lanes of a queue pair to its peer, whenever one is missing.

@@ -21,8 +21,9 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use super::DeviceConfig;
 use super::handshake::{self, ConnectError, Greeting, TIMEOUT};
-use super::lane_opener::{Attempt, FirstLanes, LaneOpener, LaneOwner, Peer};
+use super::lane_opener::{Attempt, FirstLanes, LaneOpener, LaneOwner};
 use super::progress::timespec;
+use crate::types::Peer;
 use crate::wire::{Hello, Role};
 
 /// Opens the lanes of a device.

@@ -35,18 +35,17 @@ use isolane_tcp::SocketOptions;
 use parking_lot::Mutex;
 
 pub use address::{LocalAddress, device_name, local_addresses};
-pub use completion_queue::{CompletionNotice, CompletionQueue, OnNotice, WorkCompletion};
+pub use completion_queue::CompletionQueue;
 pub use datagram::DatagramQueuePair;
 pub use handshake::{ConnectError, gid};
 pub use lane::{Lane, MemoryLane, TcpLane};
-pub use lane_opener::Peer;
 pub use listener::Listener;
 pub use progress::ProgressMode;
-pub use queue_pair::{ModifyError, OnEvent, QueuePair, QueuePairConfig};
+pub use queue_pair::{ModifyError, QueuePair, QueuePairConfig};
 pub use shared_receive_queue::SharedReceiveQueue;
 
-use crate::connection::{ConnectionParameters, ReceiveAttributes};
 use crate::memory::{ProtectionDomain, Registration};
+use crate::types::{ConnectionParameters, OnNotice, Peer, ReceiveAttributes};
 use crate::wire::{Hello, Role};
 use datagram::DatagramPort;
 use dedicated::DedicatedDriver;

@@ -10,22 +10,22 @@ use std::time::Duration;
 use isolane_memory::MemoryRegion;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::completion_queue::{CompletionQueue, WorkCompletion};
+use super::completion_queue::CompletionQueue;
 use super::context::QueuePairContext;
 use super::guard::{Guard, Settle};
 use super::handshake::{ConnectError, LaneAttempt, LocalHello, gid};
 use super::lane::{Lane, MemoryLane};
-use super::lane_opener::{LaneOpener, LaneOwner, Peer};
+use super::lane_opener::{LaneOpener, LaneOwner};
 use super::manager::Manager;
 use super::progress::{Driven, Progress};
 use super::shared_receive_queue::SharedReceiveQueue;
-use crate::connection::{
-    AsyncEvent, ConnectionParameters, Limits, Pending, PostError, Queue, ReceiveAttributes,
-    ReliableConnection, SendAttributes, State,
-};
+use crate::connection::{Pending, ReliableConnection};
 use crate::memory::{Access, ProtectionDomain};
+use crate::types::{
+    AsyncEvent, ConnectionParameters, Limits, OnEvent, Peer, PostError, Queue, ReceiveAttributes,
+    ReceiveRequest, SendAttributes, SendRequest, State, WorkCompletion,
+};
 use crate::wire::{Hello, Role};
-use crate::work::{ReceiveRequest, SendRequest};
 
 /// Configuration of a queue pair.
 #[derive(Clone)]
@@ -45,10 +45,6 @@ pub struct QueuePairConfig {
     /// Receives its events; without it, [`QueuePair::poll_event`] returns them.
     pub on_event: Option<OnEvent>,
 }
-
-/// Function that receives the events of the queue pair with a number. It is called with locks held: it cannot call the
-/// library.
-pub type OnEvent = Arc<dyn Fn(u32, AsyncEvent) + Send + Sync>;
 
 /// The state of a queue pair does not allow a change.
 #[derive(Debug, thiserror::Error)]

@@ -5,9 +5,9 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use super::progress::{Driven, Progress};
-use crate::connection::{PostError, ReceiveQueue};
+use crate::connection::ReceiveQueue;
 use crate::memory::ProtectionDomain;
-use crate::work::ReceiveRequest;
+use crate::types::{PostError, ReceiveRequest};
 
 /// Receives for many queue pairs of a device.
 pub struct SharedReceiveQueue {

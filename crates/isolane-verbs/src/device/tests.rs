@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 use isolane_memory::MemoryRegion;
 
 use super::*;
-use crate::connection::{Limits, State};
 use crate::memory::{Access, Registration};
-use crate::work::{LocalData, ReceiveRequest, SendOperation, SendRequest, Sge, Status};
+use crate::types::{Limits, LocalData, ReceiveRequest, SendOperation, SendRequest, Sge, State, Status};
 
 mod by_number;
 mod datagrams;
@@ -406,7 +405,7 @@ fn many_queue_pairs_share_a_device() {
         (connected, accepted.join().unwrap())
     });
     let sge_list = |memory: &Registration| {
-        [Sge { address: 0, length: 8, lkey: memory.key() }].into_iter().collect::<crate::work::SgeList>()
+        [Sge { address: 0, length: 8, lkey: memory.key() }].into_iter().collect::<crate::types::SgeList>()
     };
     let numbers = |pairs: &[QueuePair]| -> Vec<u32> { pairs.iter().map(QueuePair::number).collect() };
     for round in 0..50 {

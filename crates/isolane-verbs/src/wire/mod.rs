@@ -17,5 +17,5 @@ pub use extension::{
 };
 pub use header::{SegmentFlags, SegmentHeader};
 pub use hello::{Capabilities, Hello, HelloError, Role};
-pub use opcode::{Opcode, Operation, Stage};
+pub use opcode::{ExtensionKind, Opcode, Operation, OperationRole, Stage};
 pub use segment::{Extension, MAX_DATAGRAM_BYTES, MAX_MESSAGE_BYTES, MAX_PREFIX_BYTES, Segment};

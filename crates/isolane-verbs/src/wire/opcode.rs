@@ -58,6 +58,40 @@ pub enum Operation {
     LaneReport,
 }
 
+/// OperationRole of an operation in the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OperationRole {
+    /// A request, whose message gets a new number. All others name the request that they answer.
+    Request,
+    /// The response to a request.
+    Response,
+    /// Only an acknowledgment.
+    Acknowledgment,
+    /// A report about a lane.
+    LaneReport,
+    /// A message of an unreliable queue pair.
+    Datagram,
+}
+
+/// Kind of the fields after the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExtensionKind {
+    /// None, or immediate data.
+    None,
+    /// The range of a READ or WRITE, and immediate data.
+    Range,
+    /// Operands of an atomic operation.
+    Atomic,
+    /// Value that an atomic operation found.
+    Found,
+    /// Result of a message.
+    Acknowledgment,
+    /// Source of a datagram, and immediate data.
+    Datagram,
+    /// Report about a lane that has ended.
+    LaneReport,
+}
+
 /// Stage of a segment in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stage {
@@ -154,7 +188,9 @@ impl Opcode {
             SendFirst | WriteFirst | ReadResponseFirst => Stage::First,
             SendMiddle | WriteMiddle | ReadResponseMiddle => Stage::Middle,
             SendLast | SendLastImmediate | WriteLast | WriteLastImmediate | ReadResponseLast => Stage::Last,
-            _ => Stage::Only,
+            SendOnly | SendOnlyImmediate | WriteOnly | WriteOnlyImmediate | ReadResponseOnly => Stage::Only,
+            ReadRequest | Acknowledge | AtomicResponse | CompareSwap | FetchAdd => Stage::Only,
+            Datagram | DatagramImmediate | LaneReport => Stage::Only,
         }
     }
 
@@ -175,13 +211,43 @@ impl Opcode {
 impl Operation {
     /// Returns whether a message can have several segments.
     pub const fn has_stages(self) -> bool {
-        matches!(self, Operation::Send | Operation::Write | Operation::ReadResponse)
+        match self {
+            Operation::Send | Operation::Write | Operation::ReadResponse => true,
+            Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd => false,
+            Operation::Acknowledge
+            | Operation::AtomicResponse
+            | Operation::Datagram
+            | Operation::LaneReport => false,
+        }
     }
 
-    /// Returns whether it is a request, whose message gets a new number. All others name the request that they answer.
+    /// Returns its role and the kind of its extension.
+    const fn properties(self) -> (OperationRole, ExtensionKind) {
+        match self {
+            Operation::Send => (OperationRole::Request, ExtensionKind::None),
+            Operation::Write | Operation::ReadRequest => (OperationRole::Request, ExtensionKind::Range),
+            Operation::CompareSwap | Operation::FetchAdd => (OperationRole::Request, ExtensionKind::Atomic),
+            Operation::ReadResponse => (OperationRole::Response, ExtensionKind::None),
+            Operation::AtomicResponse => (OperationRole::Response, ExtensionKind::Found),
+            Operation::Acknowledge => (OperationRole::Acknowledgment, ExtensionKind::Acknowledgment),
+            Operation::Datagram => (OperationRole::Datagram, ExtensionKind::Datagram),
+            Operation::LaneReport => (OperationRole::LaneReport, ExtensionKind::LaneReport),
+        }
+    }
+
+    /// Returns its role.
+    pub const fn role(self) -> OperationRole {
+        self.properties().0
+    }
+
+    /// Returns the kind of the fields after the header.
+    pub const fn extension(self) -> ExtensionKind {
+        self.properties().1
+    }
+
+    /// Returns whether it is a request.
     pub const fn is_request(self) -> bool {
-        use Operation::{CompareSwap, FetchAdd, ReadRequest, Send, Write};
-        matches!(self, Send | Write | ReadRequest | CompareSwap | FetchAdd)
+        matches!(self.role(), OperationRole::Request)
     }
 }
 

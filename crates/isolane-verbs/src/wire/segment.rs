@@ -7,7 +7,7 @@ use isolane_layout::U24;
 use super::error::SegmentError;
 use super::extension::{Acknowledgment, AtomicOperands, DatagramSource, LaneReport, RemoteRange, Syndrome};
 use super::header::{SegmentFlags, SegmentHeader};
-use super::opcode::{Opcode, Operation, Stage};
+use super::opcode::{ExtensionKind, Opcode, Operation, Stage};
 
 /// Maximum size of a message in bytes; longer requests continue in further messages.
 pub const MAX_MESSAGE_BYTES: u32 = U24::MAX;
@@ -67,12 +67,14 @@ impl Segment {
     pub fn prefix_len(opcode: u8) -> Result<usize, SegmentError> {
         let opcode = Opcode::decode(opcode).ok_or(SegmentError::Opcode(opcode))?;
         let immediate = if opcode.has_immediate() { IMMEDIATE_LEN } else { 0 };
-        let extension = match opcode.operation() {
-            Operation::Send | Operation::ReadResponse => 0,
-            Operation::Write | Operation::ReadRequest => RemoteRange::LEN,
-            Operation::CompareSwap | Operation::FetchAdd => AtomicOperands::LEN,
-            Operation::AtomicResponse | Operation::Acknowledge | Operation::Datagram => Acknowledgment::LEN,
-            Operation::LaneReport => LaneReport::LEN,
+        let extension = match opcode.operation().extension() {
+            ExtensionKind::None => 0,
+            ExtensionKind::Range => RemoteRange::LEN,
+            ExtensionKind::Atomic => AtomicOperands::LEN,
+            ExtensionKind::Found | ExtensionKind::Acknowledgment | ExtensionKind::Datagram => {
+                Acknowledgment::LEN
+            }
+            ExtensionKind::LaneReport => LaneReport::LEN,
         };
         Ok(SegmentHeader::LEN + extension + immediate)
     }
@@ -171,31 +173,31 @@ impl Extension {
                 Some(None)
             }
         };
-        Ok(match opcode.operation() {
-            Operation::Send | Operation::ReadResponse => {
+        Ok(match opcode.operation().extension() {
+            ExtensionKind::None => {
                 immediate(0).ok_or_else(short)?.map_or(Extension::None, Extension::Immediate)
             }
-            Operation::Write | Operation::ReadRequest => {
+            ExtensionKind::Range => {
                 let range = RemoteRange::decode_prefix(bytes).ok_or_else(short)?;
                 Extension::Range(range, immediate(RemoteRange::LEN).ok_or_else(short)?)
             }
-            Operation::CompareSwap | Operation::FetchAdd => {
+            ExtensionKind::Atomic => {
                 Extension::Atomic(AtomicOperands::decode_prefix(bytes).ok_or_else(short)?)
             }
-            Operation::AtomicResponse => {
+            ExtensionKind::Found => {
                 Extension::Found(u64::from_le_bytes(*bytes.first_chunk().ok_or_else(short)?))
             }
-            Operation::Acknowledge => {
+            ExtensionKind::Acknowledgment => {
                 let fields = Acknowledgment::decode_prefix(bytes).ok_or_else(short)?;
                 let syndrome = Syndrome::decode(fields.syndrome);
                 let syndrome = syndrome.ok_or(SegmentError::Syndrome(fields.syndrome))?;
                 Extension::Acknowledgment(syndrome, fields.timer, fields.receive)
             }
-            Operation::Datagram => {
+            ExtensionKind::Datagram => {
                 let source = DatagramSource::decode_prefix(bytes).ok_or_else(short)?;
                 Extension::Datagram(source, immediate(DatagramSource::LEN).ok_or_else(short)?)
             }
-            Operation::LaneReport => {
+            ExtensionKind::LaneReport => {
                 Extension::LaneReport(LaneReport::decode_prefix(bytes).ok_or_else(short)?)
             }
         })

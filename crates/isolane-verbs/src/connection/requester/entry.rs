@@ -5,8 +5,8 @@ use super::super::ranges::Ranges;
 use super::super::receives::MAX_BOUND;
 use super::super::{Extension, MESSAGE_BYTES, Place};
 use crate::memory::Spans;
+use crate::types::SendOperation;
 use crate::wire::{AtomicOperands, Opcode, Operation, RemoteRange, Segment, SegmentFlags, Stage};
-use crate::work::SendOperation;
 
 /// A send request without a completion.
 pub(super) struct Entry {
@@ -74,12 +74,8 @@ impl Entry {
 
     /// Whether it is a WRITE to a part of a range of addresses.
     pub(super) fn writes_to(&self, (start, end): (u64, u64)) -> bool {
-        match self.operation {
-            SendOperation::Write { address, .. } => {
-                address < end && start < address.saturating_add(self.length)
-            }
-            _ => false,
-        }
+        let address = self.operation.written_address();
+        address.is_some_and(|address| address < end && start < address.saturating_add(self.length))
     }
 
     /// Returns the first `sent` bytes as parts of its messages.

@@ -21,13 +21,13 @@ use self::retry::{CreditWait, ReceiverNotReady};
 use super::lane::Part;
 use super::ranges::Ranges;
 use super::receives::MAX_BOUND;
-use super::{
-    ConnectionParameters, Extension, Fault, Finished, Limits, MESSAGE_BYTES, Place, PostError, Queue,
-    SEGMENT_BYTES, STRIPE_BYTES, SendAttributes, Source, WINDOW,
-};
+use super::{Extension, Fault, Finished, MESSAGE_BYTES, Place, SEGMENT_BYTES, STRIPE_BYTES, Source, WINDOW};
 use crate::memory::{ProtectionDomain, Right, are_readable, is_among};
+use crate::types::{
+    Answer, Completion, ConnectionParameters, Limits, LocalData, PostError, Queue, SendAttributes,
+    SendRequest, Status,
+};
 use crate::wire::{NakCode, Segment, Syndrome, rnr_delay};
-use crate::work::{Completion, LocalData, SendOperation, SendRequest, Status};
 
 /// The requesting half.
 #[derive(Default)]
@@ -157,8 +157,7 @@ impl Requester {
                 (data, sges.iter().map(|sge| u64::from(sge.length)).sum())
             }
         };
-        let is_atomic = has_response && !matches!(operation, SendOperation::Read { .. });
-        if length > MAX_REQUEST_BYTES || (is_atomic && length != 8) {
+        if length > MAX_REQUEST_BYTES || (operation.answer() == Answer::Value && length != 8) {
             return Err(PostError::Length(length));
         }
         let responses_left = Entry::responses(&operation, length);
@@ -288,12 +287,13 @@ impl Requester {
                 return true;
             }
         }
-        match operation {
-            _ if !self.is_striped => false,
+        if !self.is_striped {
+            false
+        } else if starts_request {
+            self.could_overtake(index, Some(lane as u8))
+        } else {
             // A further message of a SEND follows the one before it.
-            SendOperation::Send { .. } if !starts_request => self.distance(self.next_message) > 0,
-            SendOperation::Write { .. } if starts_request => self.could_overtake(index, Some(lane as u8)),
-            _ => false,
+            entry.is_send() && self.distance(self.next_message) > 0
         }
     }
 
@@ -301,7 +301,7 @@ impl Requester {
     /// on `lane`.
     fn could_overtake(&self, index: usize, lane: Option<u8>) -> bool {
         let entry = &self.queue[index];
-        let SendOperation::Write { address, .. } = entry.operation else { return false };
+        let Some(address) = entry.operation.written_address() else { return false };
         let range = (address, address.saturating_add(entry.length));
         let mut before = self.queue.iter().take(index);
         before.any(|other| {

@@ -4,8 +4,8 @@ use super::super::{Extension, Fault, Finished};
 use super::Requester;
 use super::entry::{Awaited, Data, Entry};
 use crate::memory::{Spans, part};
+use crate::types::{Answer, Status};
 use crate::wire::Segment;
-use crate::work::{SendOperation, Status};
 
 impl Requester {
     /// Checks a response, and returns the destination of its payload.
@@ -14,14 +14,14 @@ impl Requester {
         let (awaited, entry) = self.awaited(segment.message).ok_or(Fault::Broken)?;
         let range = segment.offset..segment.offset + segment.length;
         let is_expected = segment.size == awaited.size && awaited.claimed.is_free(range.clone());
-        let is_read = matches!(entry.operation, SendOperation::Read { .. });
+        let answer = entry.operation.answer();
         let Data::Memory(spans) = &entry.data else { return Err(Fault::Broken) };
         match &segment.extension {
-            Extension::None if is_expected && is_read => {
+            Extension::None if is_expected && answer == Answer::Data => {
                 awaited.claimed.insert(range);
                 Ok(part(spans, awaited.offset as usize + segment.offset as usize, segment.length as usize))
             }
-            Extension::Found(value) if is_expected && !is_read => {
+            Extension::Found(value) if is_expected && answer == Answer::Value => {
                 let mut bytes = &value.to_le_bytes()[..];
                 for span in spans {
                     let (front, tail) = bytes.split_at(span.len.min(bytes.len()));

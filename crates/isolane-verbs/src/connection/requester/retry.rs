@@ -8,8 +8,8 @@ use super::super::responses::segment_len;
 use super::super::{Fault, MESSAGE_BYTES, Place};
 use super::Requester;
 use super::entry::{Entry, Next};
+use crate::types::Status;
 use crate::wire::Segment;
-use crate::work::Status;
 
 /// A request that was sent while the peer had no receive for it.
 pub(super) struct ReceiverNotReady {

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::task::{Wake, Waker};
 
 use super::*;
-use crate::connection::{AsyncEvent, SendAttributes};
+use crate::types::{AsyncEvent, CompletionNotice, Peer, SendAttributes};
 
 const FIRST: u32 = 77;
 const OTHER_FIRST: u32 = u32::MAX;

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use super::*;
-use crate::datagram::{DatagramRequest, Destination, GRH_BYTES};
+use crate::types::{DatagramRequest, Destination, GRH_BYTES};
 
 struct End {
     pair: DatagramQueuePair,
