@@ -148,20 +148,28 @@ end_bdevperf() { # [FAILURES]: waits for the end; data moved, none is wrong, and
 	awk -v may_fail="${1:+1}" '/^[ \t]*Nvme0n1 *:/ {found = $4 > 0 && (may_fail || $6 == 0) && $7 == 0} END {exit !found}' \
 		"$work/bdevperf.out" || { echo "some I/O failed, or none ran"; return 1; }
 }
-resets_under_verify() { # COUNT SECONDS: SPDK fails what is in flight when its user asks for a reset
-	local i
-	start_bdevperf -q 64 -o 4096 -w verify -f -t "$2" || return 1
-	for i in $(seq "$1"); do rpc bdevperf bdev_nvme_reset_controller Nvme0 || { echo "reset $i failed"; return 1; }; done
-	end_bdevperf failures
+run_bdevperf() { # OPTION...: to its end
+	"${bdevperf[@]}" "$@" > "$work/bdevperf.out" 2>&1 &
+	target_pid[bdevperf]=$!
+	end_bdevperf
 }
-reconnects_under_verify() { # COUNT SECONDS: the target goes away and comes back
+stop_bdevperf() { # [FAILURES]: ends the run, which then waits for its I/O
+	kill "${target_pid[bdevperf]}" && end_bdevperf "$@"
+}
+resets_under_verify() { # COUNT: SPDK fails what is in flight when its user asks for a reset
 	local i
-	start_bdevperf -q 64 -o 4096 -w verify -t "$2" || return 1
+	start_bdevperf -q 64 -o 4096 -w verify -f -t 3600 || return 1
+	for i in $(seq "$1"); do rpc bdevperf bdev_nvme_reset_controller Nvme0 || { echo "reset $i failed"; return 1; }; done
+	stop_bdevperf failures
+}
+reconnects_under_verify() { # COUNT: the target goes away and comes back
+	local i
+	start_bdevperf -q 64 -o 4096 -w verify -t 3600 || return 1
 	for i in $(seq "$1"); do
 		restart_target spdk-bdevperf "$([ $((i % 2)) = 0 ] && echo KILL || echo TERM)" || return 1
 		sleep 2
 	done
-	end_bdevperf
+	stop_bdevperf
 }
 suite_bdevperf() {
 	local count=3
@@ -169,12 +177,11 @@ suite_bdevperf() {
 	port=$(free_port)
 	check "serve for bdevperf" start_target spdk-bdevperf "$port" "$work/bdevperf,size=64M" || return
 	bdev_configuration "$port" > "$work/bdev.json"
-	check "bdevperf with its defaults" bdevperf_verifies
-	check "bdevperf verifies through $count resets" resets_under_verify $count $((6 + 2 * count))
-	check "bdevperf verifies through $count restarts of the target" reconnects_under_verify $count $((6 + 5 * count))
+	check "bdevperf with its defaults" run_bdevperf -q 128 -o 4096 -w verify -t 3
+	check "bdevperf verifies through $count resets" resets_under_verify $count
+	check "bdevperf verifies through $count restarts of the target" reconnects_under_verify $count
 	check "the target of bdevperf ends with status 0" end_target spdk-bdevperf TERM
 }
-bdevperf_verifies() { start_bdevperf -q 128 -o 4096 -w verify -t 3 && end_bdevperf; }
 
 # ---- our host against SPDK's target -------------------------------------------------------
 start_nvmf() { # PORT [HASH GROUP]: with these, no host is allowed yet
@@ -282,9 +289,7 @@ auth_configuration() { # HOST_KEY TARGET_KEY: names of files, - for none
 }
 spdk_authenticates() { # HOST_KEY TARGET_KEY
 	auth_configuration "$@" > "$work/bdev.json"
-	"${bdevperf[@]}" -q 16 -o 4096 -w verify -t 1 > "$work/bdevperf.out" 2>&1 &
-	target_pid[bdevperf]=$!
-	end_bdevperf
+	run_bdevperf -q 16 -o 4096 -w verify -t 1
 }
 spdk_is_refused() { # MESSAGE HOST_KEY TARGET_KEY: one of SPDK, or of our target
 	auth_configuration "${@:2}" > "$work/bdev.json"
@@ -299,8 +304,7 @@ spdk_authenticates_again() { # KEY: while it verifies
 	keyring_file_add_key again $work/host-$1.key
 	bdev_nvme_set_keys Nvme0 --dhchap-key again --dhchap-ctrlr-key target
 	R
-	kill "${target_pid[bdevperf]}"
-	end_bdevperf
+	stop_bdevperf
 }
 spdk_attaches_by_our_lines() { # KEY
 	rm -f "$work/bdevperf.sock"
