@@ -35,7 +35,7 @@ describe() { # FILE
 		namespace = [{ nsid = 1, volume = "mem:4M" }, { nsid = 2, volume = "null:1M" }]
 	END
 }
-# A memory volume refuses an upgrade, which would end the connection. Volumes and names that do not exist are valid JSON.
+# Volumes and names that do not exist are valid JSON.
 answers_as_documented() {
 	"$schemathesis" run "http://127.0.0.1:$port/v1/openapi.json" --max-time "$seconds" --continue-on-failure \
 		--exclude-checks positive_data_acceptance --exclude-path /v1/events/follow --warnings off \
@@ -51,9 +51,12 @@ no_panic() { # NAME
 cd "$work" || exit 1    # a relative path of a request is below it
 status=0
 check 'schemathesis is installed' program || exit 1
+# An upgrade ends the connection without a response, so the program of the start is gone, and each one is refused.
+cp "$isolane" "$work/isolane" && isolane=$work/isolane
 describe "$work/isolane.toml"
 start_target_with file --config "$work/isolane.toml" || exit 1
 start_target_with plain --listen 127.0.0.1:0 --mode sleep --control-socket "$work/plain.sock" mem:4M null:1M || exit 1
+rm "$isolane"
 for name in file plain; do
 	check "$name: the control socket is reachable" forward "$work/$name.sock" || exit 1
 	check "$name: each answer is documented" answers_as_documented || status=1
