@@ -131,7 +131,11 @@ bdev_configuration() { # PORT: a bdev that reconnects forever, once a second
 	J
 }
 bdevperf=("$spdk/build/examples/bdevperf" --json "$work/bdev.json" --disable-cpumask-locks -r "$work/bdevperf.sock")
+end_old_bdevperf() { # one of a check that has failed
+	[ -z "${target_pid[bdevperf]-}" ] || end_target bdevperf KILL
+}
 start_bdevperf() { # OPTION...: in the background; returns once I/O is in flight
+	end_old_bdevperf
 	"${bdevperf[@]}" "$@" > "$work/bdevperf.out" 2>&1 &
 	target_pid[bdevperf]=$!
 	wait_for 60 rpc bdevperf bdev_get_bdevs -b Nvme0n1 || { cat "$work/bdevperf.out"; return 1; }
@@ -149,6 +153,7 @@ end_bdevperf() { # [FAILURES]: waits for the end; data moved, none is wrong, and
 		"$work/bdevperf.out" || { echo "some I/O failed, or none ran"; return 1; }
 }
 run_bdevperf() { # OPTION...: to its end
+	end_old_bdevperf
 	"${bdevperf[@]}" "$@" > "$work/bdevperf.out" 2>&1 &
 	target_pid[bdevperf]=$!
 	end_bdevperf
@@ -307,6 +312,7 @@ spdk_authenticates_again() { # KEY: while it verifies
 	stop_bdevperf
 }
 spdk_attaches_by_our_lines() { # KEY
+	end_old_bdevperf
 	rm -f "$work/bdevperf.sock"
 	"$spdk/build/examples/bdevperf" -z --disable-cpumask-locks -r "$work/bdevperf.sock" > "$work/bdevperf.out" 2>&1 &
 	target_pid[bdevperf]=$!

@@ -33,7 +33,7 @@ pub struct Options {
     /// I/O connections
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: u16,
-    /// Namespaces to read in turn: 1 to N, which have the size of namespace 1
+    /// Namespaces to read at random: 1 to N, which have the size of namespace 1
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub namespaces: u32,
     /// Namespace of further reads on the same connections, which do not count, and are sent again whatever their status

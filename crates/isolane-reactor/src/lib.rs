@@ -77,6 +77,7 @@ pub use isolane_tcp::{OptionSyntaxError, SocketOptionError, SocketOptions, socke
 
 pub use event::{Event, Received, Token};
 pub use eventfd::EventfdSignals;
+pub use listeners::accept_waiting;
 pub use parker::Parker;
 pub use reactor::{Detached, Reactor, Sent};
 pub use sleep_times::SleepTimes;

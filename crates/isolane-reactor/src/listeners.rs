@@ -57,8 +57,7 @@ impl Listeners {
         let found = self.list.iter().position(|listener| listener.index as usize == index);
         let mut waiting = Vec::new();
         if let Some(listener) = found.map(|position| self.list.remove(position)) {
-            let next = || listener.socket.accept().ok();
-            waiting.extend(std::iter::from_fn(next).take(MAX_WAITING));
+            waiting = accept_waiting(&listener.socket);
             // The io_uring can hold the socket for longer. Without it, this fails only for a socket that does not listen.
             let _ = rustix::net::shutdown(&listener.socket, rustix::net::Shutdown::Both);
             drop(listener.unregister(backend));
@@ -159,6 +158,19 @@ impl Listener {
             );
         }
     }
+}
+
+/// Accepts all connections that wait at a listener that does not block.
+pub fn accept_waiting(socket: &TcpListener) -> Vec<(TcpStream, SocketAddr)> {
+    let mut waiting = Vec::new();
+    for _ in 0..MAX_WAITING {
+        match socket.accept() {
+            Ok(accepted) => waiting.push(accepted),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock || is_out_of_resources(&error) => break,
+            Err(error) => log::debug!("connection lost before accept: {error}"),
+        }
+    }
+    waiting
 }
 
 fn is_out_of_resources(error: &io::Error) -> bool {

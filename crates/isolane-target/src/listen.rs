@@ -252,7 +252,7 @@ fn is_in_use<T>(result: &Result<T, StartError>) -> bool {
 }
 
 /// Maximum number of connections that wait to be accepted.
-pub(crate) const BACKLOG: i32 = 4096;
+const BACKLOG: i32 = 4096;
 
 #[cfg(test)]
 mod tests {

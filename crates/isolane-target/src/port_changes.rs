@@ -10,13 +10,14 @@ use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc;
 
-use isolane_proto::subsystem::{ConfigError, ListenerId};
+use isolane_proto::subsystem::{ConfigError, ConnectionInfo, ListenerId, Port};
+use isolane_reactor::accept_waiting;
 use rustix::net::sockopt::set_socket_reuseport;
 
 use crate::apply::TargetControl;
 use crate::control::MESSAGE_TIMEOUT;
 use crate::error::{NamespaceError, PortsError, StartError};
-use crate::listen::{BACKLOG, canonical, is_dual_stack, overlaps};
+use crate::listen::{canonical, is_dual_stack, overlaps};
 use crate::port::TargetPort;
 use crate::shared::{Message, Shared};
 
@@ -213,33 +214,57 @@ impl Shared {
         result
     }
 
-    /// Serves the connections that wait at a socket that is not used. They are at the present port that has their address;
-    /// where there is none, their Connect is refused.
+    /// Serves the connections that wait at a socket that is not used. When they connect, they are at the port that has
+    /// their address; where there is none, their Connect is refused.
     fn serve_waiting(&self, socket: &TcpListener) {
         if let Err(error) = socket.set_nonblocking(true) {
             return log::error!("cannot accept the connections of a port that does not change: {error}");
         }
-        for _ in 0..BACKLOG {
-            let Ok((socket, peer)) = socket.accept() else { break };
-            let listener =
-                socket.local_addr().map_or(ListenerId::NONE, |at| self.find_port_at(canonical(at)));
-            self.post(0, Message::Accepted { socket, peer, listener });
+        for (socket, peer) in accept_waiting(socket) {
+            self.post(0, Message::Accepted { socket, peer, listener: ListenerId::NONE });
         }
     }
+}
 
-    /// Returns the listener that accepts connections to this address.
-    fn find_port_at(&self, address: SocketAddr) -> ListenerId {
-        self.control(|port| {
-            let mut found = ListenerId::NONE;
-            for (id, listener) in port.listeners() {
-                if listener.address == address {
-                    return id;
-                }
-                if overlaps(listener.address, address) {
-                    found = id;
-                }
-            }
-            found
-        })
+/// Returns a connection with the listener that has its address now, if its own is gone.
+pub(crate) fn at_present(port: &Port, from: ConnectionInfo) -> ConnectionInfo {
+    let all: Vec<_> = port.listeners().map(|(id, listener)| (id, listener.address)).collect();
+    if all.iter().any(|(id, _)| *id == from.listener) {
+        return from;
+    }
+    ConnectionInfo { listener: find_listener(&all, canonical(from.local)).unwrap_or(from.listener), ..from }
+}
+
+/// Returns the listener that accepts connections to an address: one that has it, or one with all addresses of its kind.
+fn find_listener<T: Copy>(all: &[(T, SocketAddr)], address: SocketAddr) -> Option<T> {
+    let has_kind = |listener: SocketAddr| {
+        listener.is_ipv4() == address.is_ipv4()
+            || is_dual_stack(listener, all.iter().map(|(_, other)| *other))
+    };
+    let is_any = |listener: SocketAddr| listener.ip().is_unspecified() && listener.port() == address.port();
+    let exact = all.iter().find(|(_, listener)| *listener == address);
+    exact
+        .or_else(|| all.iter().find(|(_, listener)| is_any(*listener) && has_kind(*listener)))
+        .map(|(id, _)| *id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_at_the_listener_of_their_address() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let find = |all: &[&str], address: &str| {
+            let all: Vec<_> = all.iter().enumerate().map(|(place, text)| (place, at(text))).collect();
+            find_listener(&all, at(address))
+        };
+        let both = ["[::]:1", "0.0.0.0:1", "10.0.0.1:1", "10.0.0.1:2"];
+        assert_eq!(find(&both, "[fd00::1]:1"), Some(0));
+        assert_eq!(find(&both, "10.0.0.2:1"), Some(1));
+        assert_eq!(find(&both, "10.0.0.1:1"), Some(2));
+        assert_eq!(find(&both, "10.0.0.2:2"), None);
+        assert_eq!(find(&["[::]:1"], "10.0.0.2:1"), Some(0));
+        assert_eq!(find(&["0.0.0.0:1"], "[fd00::1]:1"), None);
     }
 }

@@ -43,6 +43,7 @@ use crate::newcomers::Newcomers;
 use crate::observed::{Connections, CoreCells};
 use crate::orphans::{OrphanFence, Orphans};
 use crate::port::NewListener;
+use crate::port_changes::at_present;
 use crate::release::Release;
 use crate::scheduler::CoreLoad;
 use crate::slab::LaneId;
@@ -307,6 +308,7 @@ impl Shared {
     ) -> Result<(Connected, Option<Arc<Fence>>), ConnectError> {
         let mut control = self.control.lock();
         control.check_limits(entry, data).map_err(ConnectError::Limit)?;
+        let from = at_present(&control.port, from);
         let connected = control.port.connect(entry, data, from, now).map_err(|refusal| {
             if refusal.is_qid_in_use {
                 control.held_connects.insert(lane_id);

@@ -167,6 +167,12 @@ fn refused_change_serves_the_connections_of_its_sockets() {
         let known: Vec<_> = (0..10).map(|_| MockHost::dial(at[1])).collect();
         let unknown: Vec<_> = (0..10).map(|_| MockHost::dial(new)).collect();
         drop(bound);
+        // Another name for the same address.
+        let (added, removed) = (vec![port("middle", at[1])], vec!["right".to_owned()]);
+        let changes = PortChanges { added, removed, ..PortChanges::default() };
+        let bound = control.bind_ports(changes).unwrap();
+        let known: Vec<_> = known.into_iter().chain((0..10).map(|_| MockHost::dial(at[1]))).collect();
+        drop(bound);
         for mut host in known {
             host.initialize(IcReq::default());
             assert!(host.connect(0, 0xffff, NQN, HOST, 31).status.is_success());

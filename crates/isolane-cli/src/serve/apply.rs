@@ -159,7 +159,7 @@ impl Operator {
             file.keys.add(&keys);
             Ok::<(), Failure>(())
         };
-        let bound = ports.bind(&self.target, file, text)?;
+        let bound = ports.bind(&self.target, file, (!mode.runtime).then_some(text))?;
         let changed = self.target.apply(changes, commit).map_err(|error| match error {
             ApplyError::Change(error) => Reply::problem(409, "not possible", error),
             ApplyError::Commit(error) => Reply::problem(409, "file not written", error),

@@ -156,7 +156,7 @@ impl LiveConfig {
 
     fn not_written(&self, error: &ReplaceError) -> Failure {
         Failure::new(format!("cannot write {}", self.path.display()), error)
-            .with_hint("let the user of the target write there, or change only the target, with --runtime")
+            .with_hint("let the user of the target write there, or change only the target, with `isolane ctl` and --runtime")
     }
 }
 

@@ -38,10 +38,19 @@ impl ChangedPorts {
         state.number(&mut self.changes.replaced);
     }
 
-    /// Binds the addresses of new and changed ports, and adds the new ones. `text` is that of the file.
-    pub fn bind(&self, target: &TargetControl, file: &LiveConfig, text: &str) -> Result<BoundPorts, Reply> {
+    /// Binds the addresses of new and changed ports, and adds the new ones. `text` is that of the file with these ports, if
+    /// it gets them.
+    pub fn bind(
+        &self,
+        target: &TargetControl,
+        file: &LiveConfig,
+        text: Option<&str>,
+    ) -> Result<BoundPorts, Reply> {
         let bound = target.bind_ports(self.changes.clone());
-        bound.map_err(|error| Reply::problem(409, "unusable port", placed(&error, file, text)))
+        bound.map_err(|error| {
+            let detail = text.map_or_else(|| error.to_string(), |text| placed(&error, file, text));
+            Reply::problem(409, "unusable port", detail)
+        })
     }
 
     /// Sets referrals, limits, and times, changes the ports, and removes the old ones, after everything else has changed.

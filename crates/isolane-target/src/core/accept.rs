@@ -132,8 +132,8 @@ impl Driver {
         found.filter_map(|socket| socket.try_clone().ok()).collect()
     }
 
-    /// Closes a listener. The port does not have it any longer, so connections that wait there are served until their
-    /// Connect is refused.
+    /// Closes a listener. The connections that wait there are at the listener that has its address when they connect;
+    /// without one, their Connect is refused.
     pub(super) fn close_listener(&mut self, id: ListenerId) {
         let Some(acceptor) = &mut self.acceptor else { return };
         let mut waiting = Vec::new();
