@@ -183,7 +183,8 @@ pub unsafe extern "C" fn rdma_create_ep(
     value(|| {
         // SAFETY: the program passes null, or a pointer for the result, and an entry of `rdma_getaddrinfo`.
         let (id, addresses) = unsafe { (output(id)?, input(addresses)?) };
-        let made = create(null_mut(), null_mut(), addresses.ai_port_space, Default::default())?;
+        // SAFETY: no channel, so the identifier makes its own one.
+        let made = unsafe { create(null_mut(), null_mut(), addresses.ai_port_space, Default::default()) }?;
         // SAFETY: just made; the program passes null or a live domain, and null or attributes with live queues.
         let prepared = unsafe {
             let found = from_abi(made)?;

@@ -145,10 +145,13 @@ impl Shared {
             request.kind == Kind::Request && (request.port, request.is_datagram) == (port, self.is_datagram),
         )?;
         let listener = self.id.load(Ordering::Acquire);
-        // SAFETY: the listener lives: this thread holds `is_alive`, which `rdma_destroy_id` takes before it frees it.
-        let (channel, context, port_space) =
-            unsafe { ((*listener).channel, (*listener).context, (*listener).ps) };
-        let made = id::create(channel, context, port_space, Weak::clone(&self.weak))?;
+        // SAFETY: the listener and its channel live: this thread holds `is_alive`, which `rdma_destroy_id` and
+        // `rdma_migrate_id` take before they change or free either, and the program does not destroy the channel of an
+        // identifier.
+        let made = unsafe {
+            let (channel, context, port_space) = ((*listener).channel, (*listener).context, (*listener).ps);
+            id::create(channel, context, port_space, Weak::clone(&self.weak))
+        }?;
         // SAFETY: just made, so no other thread has it yet.
         let id = unsafe { from_abi(made) }?;
         let local = SocketAddr::new(local.ip().to_canonical(), port);

@@ -151,7 +151,10 @@ impl Shared {
 }
 
 /// Creates an identifier.
-pub(super) fn create(
+///
+/// # Safety
+/// `channel` is null, or a channel that is not destroyed during the call.
+pub(super) unsafe fn create(
     channel: *mut abi::CmEventChannel,
     context: *mut c_void,
     port_space: c_int,
@@ -160,7 +163,7 @@ pub(super) fn create(
     check(matches!(port_space, abi::PS_TCP | abi::PS_UDP | abi::PS_IB))?;
     let is_synchronous = channel.is_null();
     let channel = if is_synchronous { event::create()? } else { channel };
-    // SAFETY: just made, or a channel that the caller guarantees to live.
+    // SAFETY: just made, or guaranteed by the caller to live during the call.
     let events = Arc::clone(&unsafe { object::<_, EventChannel>(channel) }?.events);
     let is_datagram = port_space == abi::PS_UDP;
     let shared = Arc::new_cyclic(|weak| Shared {
@@ -204,8 +207,9 @@ pub unsafe extern "C" fn rdma_create_id(
     port_space: c_int,
 ) -> c_int {
     value(|| {
-        // SAFETY: the program passes null, or a pointer that no other thread uses during the call.
-        *unsafe { output(id) }? = create(channel, context, port_space, Weak::new())?;
+        // SAFETY: the program passes null or a pointer that no other thread uses during the call, and null or a channel
+        // that it has not destroyed.
+        unsafe { *output(id)? = create(channel, context, port_space, Weak::new())? };
         Ok(0)
     })
 }
@@ -311,14 +315,19 @@ pub(super) unsafe fn complete(id: *mut abi::CmId) -> Result<c_int> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_migrate_id(id: *mut abi::CmId, channel: *mut abi::CmEventChannel) -> c_int {
     value(|| {
-        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread.
-        let found = unsafe { from_abi(id) }?;
-        let (old, was_synchronous) = (found.abi.channel, found.is_synchronous);
-        found.is_synchronous = channel.is_null();
-        found.abi.channel = if channel.is_null() { event::create()? } else { channel };
+        // SAFETY: the program passes null, or an identifier that it has not destroyed.
+        let shared = Arc::clone(&unsafe { object::<_, Id>(id) }?.shared);
+        let is_synchronous = channel.is_null();
+        let channel = if is_synchronous { event::create()? } else { channel };
         // SAFETY: just made, or a channel that the program has not destroyed.
-        let events = Arc::clone(&unsafe { object::<_, EventChannel>(found.abi.channel) }?.events);
-        let old_events = std::mem::replace(&mut *found.shared.channel.lock(), Arc::clone(&events));
+        let events = Arc::clone(&unsafe { object::<_, EventChannel>(channel) }?.events);
+        // The agent uses the channel of a listener while it holds the lock.
+        let _guard = shared.is_alive.lock();
+        // SAFETY: as above; the program uses the identifier in one thread, and the lock keeps the agent from it.
+        let found = unsafe { from_abi(id) }?;
+        let old = std::mem::replace(&mut found.abi.channel, channel);
+        let was_synchronous = std::mem::replace(&mut found.is_synchronous, is_synchronous);
+        let old_events = std::mem::replace(&mut *shared.channel.lock(), Arc::clone(&events));
         let mut moved = Vec::new();
         old_events.remove(|event| {
             let is_own = event.names(id);
