@@ -224,11 +224,13 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut abi::CmId) {
     // SAFETY: the program passes null, or an identifier that it has not destroyed and that no other thread uses
     // again.
     unsafe {
-        let Ok(found) = from_abi(id) else { return };
-        if !found.abi.qp.is_null() {
+        if id.is_null() {
+            return;
+        }
+        if !(*id).qp.is_null() {
             rdma_destroy_qp(id);
         }
-        if !found.abi.srq.is_null() {
+        if !(*id).srq.is_null() {
             rdma_destroy_srq(id);
         }
         rdma_destroy_id(id);
