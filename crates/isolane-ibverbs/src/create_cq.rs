@@ -151,7 +151,7 @@ unsafe extern "C" fn start_poll(cq: *mut abi::CqEx, attributes: *mut abi::PollCq
         let next = found.queue.poll();
         // SAFETY: the program polls a queue in this way in one thread at a time, and `from_abi` has accepted the
         // pointer.
-        unsafe { show(cq, found, next) }
+        unsafe { show(cq, &found.current, next) }
     })
 }
 
@@ -162,7 +162,7 @@ unsafe extern "C" fn next_poll(cq: *mut abi::CqEx) -> c_int {
         let next = found.queue.take();
         // SAFETY: the program polls a queue in this way in one thread at a time, and `from_abi` has accepted the
         // pointer.
-        unsafe { show(cq, found, next) }
+        unsafe { show(cq, &found.current, next) }
     })
 }
 
@@ -171,12 +171,12 @@ unsafe extern "C" fn end_poll(_cq: *mut abi::CqEx) {}
 /// Shows a completion to the program.
 ///
 /// # Safety
-/// `cq` is `found`, and one thread at a time polls it in this way.
-unsafe fn show(cq: *mut abi::CqEx, found: &Cq, next: Option<WorkCompletion>) -> Result<()> {
+/// `cq` is a live queue, which one thread at a time polls in this way.
+unsafe fn show(cq: *mut abi::CqEx, current: &Mutex<abi::Wc>, next: Option<WorkCompletion>) -> Result<()> {
     let completion = to_abi(&next.ok_or(Errno(libc::ENOENT))?);
     // SAFETY: guaranteed by the caller.
     unsafe { ((*cq).wr_id, (*cq).status) = (completion.wr_id, completion.status) };
-    *found.current.lock() = completion;
+    *current.lock() = completion;
     Ok(())
 }
 

@@ -134,7 +134,8 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut abi::Qp) -> c_int {
         let found = unsafe { object::<_, Qp>(qp) }?;
         // No event follows.
         found.pair.reset();
-        // SAFETY: domain, context, and queues live: the queue pair is one of their users until the end of the block.
+        let abi::QpInitAttr { send_cq, recv_cq, srq, .. } = found.init;
+        // SAFETY: domain, context, and queues live: the queue pair is one of their users until it is removed from each.
         unsafe {
             let is_own = |event: &abi::AsyncEvent| {
                 let is_other = matches!(event.event_type, abi::EVENT_CQ_ERR | abi::EVENT_SRQ_LIMIT_REACHED);
@@ -143,13 +144,13 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut abi::Qp) -> c_int {
             let domain = object::<_, Pd>(found.abi.base.pd)?;
             domain.context()?.events.remove(is_own);
             found.async_events.wait();
-            completion_queue::from_abi(found.init.send_cq.cast())?.users.remove();
-            completion_queue::from_abi(found.init.recv_cq.cast())?.users.remove();
-            if let Ok(shared) = object::<_, Srq>(found.init.srq) {
+            // It uses its queues, and its requests use memory of the domain, until it is gone.
+            drop(Box::from_raw(qp.cast::<Qp>()));
+            completion_queue::from_abi(send_cq.cast())?.users.remove();
+            completion_queue::from_abi(recv_cq.cast())?.users.remove();
+            if let Ok(shared) = object::<_, Srq>(srq) {
                 shared.users.remove();
             }
-            // Its requests use memory of the domain until it is gone.
-            drop(Box::from_raw(qp.cast::<Qp>()));
             domain.users.remove();
         }
         Ok(())

@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         check(attributes.comp_mask & abi::SRQ_INIT_ATTR_PD != 0)?;
         // SAFETY: the domain is null, or one that the program has not deallocated.
         unsafe { object::<_, Pd>(attributes.pd)?.context()?.check_owns(context) }?;
-        // SAFETY: the domain is live, because `check_owns` has found its context.
+        // SAFETY: as above.
         unsafe { create(attributes.pd.cast(), attributes.srq_context, &mut attributes.attr) }
     })
 }

@@ -183,7 +183,8 @@ pub unsafe extern "C" fn rdma_create_ep(
     value(|| {
         // SAFETY: the program passes null, or a pointer for the result, and an entry of `rdma_getaddrinfo`.
         let (id, addresses) = unsafe { (output(id)?, input(addresses)?) };
-        let made = create(null_mut(), null_mut(), addresses.ai_port_space, Default::default())?;
+        // SAFETY: no channel, so the identifier makes its own one.
+        let made = unsafe { create(null_mut(), null_mut(), addresses.ai_port_space, Default::default()) }?;
         // SAFETY: just made; the program passes null or a live domain, and null or attributes with live queues.
         let prepared = unsafe {
             let found = from_abi(made)?;
@@ -223,11 +224,13 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut abi::CmId) {
     // SAFETY: the program passes null, or an identifier that it has not destroyed and that no other thread uses
     // again.
     unsafe {
-        let Ok(found) = from_abi(id) else { return };
-        if !found.abi.qp.is_null() {
+        if id.is_null() {
+            return;
+        }
+        if !(*id).qp.is_null() {
             rdma_destroy_qp(id);
         }
-        if !found.abi.srq.is_null() {
+        if !(*id).srq.is_null() {
             rdma_destroy_srq(id);
         }
         rdma_destroy_id(id);

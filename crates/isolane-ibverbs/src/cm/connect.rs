@@ -145,10 +145,13 @@ impl Shared {
             request.kind == Kind::Request && (request.port, request.is_datagram) == (port, self.is_datagram),
         )?;
         let listener = self.id.load(Ordering::Acquire);
-        // SAFETY: the listener lives: this thread holds `is_alive`, which `rdma_destroy_id` takes before it frees it.
-        let (channel, context, port_space) =
-            unsafe { ((*listener).channel, (*listener).context, (*listener).ps) };
-        let made = id::create(channel, context, port_space, Weak::clone(&self.weak))?;
+        // SAFETY: the listener and its channel live: this thread holds `is_alive`, which `rdma_destroy_id` and
+        // `rdma_migrate_id` take before they change or free either, and the program does not destroy the channel of an
+        // identifier.
+        let made = unsafe {
+            let (channel, context, port_space) = ((*listener).channel, (*listener).context, (*listener).ps);
+            id::create(channel, context, port_space, Weak::clone(&self.weak))
+        }?;
         // SAFETY: just made, so no other thread has it yet.
         let id = unsafe { from_abi(made) }?;
         let local = SocketAddr::new(local.ip().to_canonical(), port);
@@ -288,8 +291,8 @@ unsafe fn message(kind: Kind, id: &Id, param: *mut abi::CmConnParam) -> Result<M
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_connect(id: *mut abi::CmId, param: *mut abi::CmConnParam) -> c_int {
     value(|| {
-        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread.
-        let found = unsafe { from_abi(id) }?;
+        // SAFETY: the program passes null, or an identifier that it has not destroyed and changes in no other thread.
+        let found = unsafe { object::<_, Id>(id) }?;
         // SAFETY: the program passes null, or parameters with private data of the length that they name.
         let request = unsafe { message(Kind::Request, found, param) }?;
         let agent = agent()?;
@@ -313,8 +316,8 @@ pub unsafe extern "C" fn rdma_connect(id: *mut abi::CmId, param: *mut abi::CmCon
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_accept(id: *mut abi::CmId, param: *mut abi::CmConnParam) -> c_int {
     value(|| {
-        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread.
-        let found = unsafe { from_abi(id) }?;
+        // SAFETY: the program passes null, or an identifier that it has not destroyed and changes in no other thread.
+        let found = unsafe { object::<_, Id>(id) }?;
         let offer = {
             let state = found.shared.state.lock();
             check(state.stage == Stage::Requested)?;
@@ -397,8 +400,8 @@ pub unsafe extern "C" fn rdma_reject_ece(id: *mut abi::CmId, data: *const c_void
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_disconnect(id: *mut abi::CmId) -> c_int {
     value(|| {
-        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread.
-        let found = unsafe { from_abi(id) }?;
+        // SAFETY: the program passes null, or an identifier that it has not destroyed and changes in no other thread.
+        let found = unsafe { object::<_, Id>(id) }?;
         // SAFETY: the queue pair lives: only the program destroys it, which uses the identifier in this thread.
         unsafe { qp::fail(found) };
         let is_established = {
@@ -432,7 +435,7 @@ pub unsafe extern "C" fn rdma_get_request(listener: *mut abi::CmId, request: *mu
         // SAFETY: the listener is synchronous, so it owns its channel and its last event. The program does not have the
         // identifier of the request yet.
         unsafe {
-            release_event(from_abi(listener)?);
+            release_event(listener);
             if event::rdma_get_cm_event(channel, &mut taken) != 0 {
                 return Err(Errno::last());
             }
@@ -450,7 +453,7 @@ pub unsafe extern "C" fn rdma_get_request(listener: *mut abi::CmId, request: *mu
             {
                 return Err(Errno::last());
             }
-            from_abi(id)?.abi.event = taken;
+            (*id).event = taken;
             *request = id;
         }
         Ok(0)

@@ -95,7 +95,8 @@ pub extern "C" fn rdma_create_event_channel() -> *mut abi::CmEventChannel {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut abi::CmEventChannel) {
     if !channel.is_null() {
-        // SAFETY: made by `create`, and the program has destroyed its identifiers and does not use the channel again.
+        // SAFETY: made by `create`, and not used again: the program has destroyed or migrated its identifiers, or it is
+        // the own channel of a synchronous identifier, which ends or has another one.
         drop(unsafe { Box::from_raw(channel.cast::<EventChannel>()) });
     }
 }

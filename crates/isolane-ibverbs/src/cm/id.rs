@@ -151,7 +151,10 @@ impl Shared {
 }
 
 /// Creates an identifier.
-pub(super) fn create(
+///
+/// # Safety
+/// `channel` is null, or a channel that is not destroyed during the call.
+pub(super) unsafe fn create(
     channel: *mut abi::CmEventChannel,
     context: *mut c_void,
     port_space: c_int,
@@ -160,7 +163,7 @@ pub(super) fn create(
     check(matches!(port_space, abi::PS_TCP | abi::PS_UDP | abi::PS_IB))?;
     let is_synchronous = channel.is_null();
     let channel = if is_synchronous { event::create()? } else { channel };
-    // SAFETY: just made, or a channel that the caller guarantees to live.
+    // SAFETY: just made, or guaranteed by the caller to live during the call.
     let events = Arc::clone(&unsafe { object::<_, EventChannel>(channel) }?.events);
     let is_datagram = port_space == abi::PS_UDP;
     let shared = Arc::new_cyclic(|weak| Shared {
@@ -190,7 +193,7 @@ fn random_first_message() -> u32 {
 /// Borrows an identifier for changes.
 ///
 /// # Safety
-/// `id` is null, or an identifier that is not destroyed and that no other thread changes.
+/// `id` is null, or an identifier that is not destroyed and that no other thread reads or changes while it is borrowed.
 pub(super) unsafe fn from_abi<'a>(id: *mut abi::CmId) -> Result<&'a mut Id> {
     // SAFETY: guaranteed by the caller, and `create` makes each identifier as an `Id`.
     unsafe { id.cast::<Id>().as_mut() }.ok_or(Errno::INVALID)
@@ -204,8 +207,9 @@ pub unsafe extern "C" fn rdma_create_id(
     port_space: c_int,
 ) -> c_int {
     value(|| {
-        // SAFETY: the program passes null, or a pointer that no other thread uses during the call.
-        *unsafe { output(id) }? = create(channel, context, port_space, Weak::new())?;
+        // SAFETY: the program passes null or a pointer that no other thread uses during the call, and null or a channel
+        // that it has not destroyed.
+        unsafe { *output(id)? = create(channel, context, port_space, Weak::new())? };
         Ok(0)
     })
 }
@@ -213,14 +217,17 @@ pub unsafe extern "C" fn rdma_create_id(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut abi::CmId) -> c_int {
     value(|| {
-        // SAFETY: the program passes null or a live identifier, and no other thread uses it again.
-        let found = unsafe { from_abi(id) }?;
-        close(&found.shared);
-        *found.shared.is_alive.lock() = false;
-        // SAFETY: the last event of a synchronous operation is owned by the identifier.
-        unsafe { release_event(found) };
-        discard_events(&found.shared, id);
-        found.shared.unacknowledged.wait();
+        // SAFETY: the program passes null, or an identifier that it has not destroyed.
+        let shared = Arc::clone(&unsafe { object::<_, Id>(id) }?.shared);
+        close(&shared);
+        *shared.is_alive.lock() = false;
+        // SAFETY: as above. No thread of the program uses it again, and the agent finds `is_alive` unset; the last event of
+        // a synchronous operation is owned by the identifier.
+        unsafe { release_event(id) };
+        discard_events(&shared, id);
+        shared.unacknowledged.wait();
+        // SAFETY: made by `create`; the program does not use it again, and the agent finds `is_alive` unset.
+        let found = unsafe { Box::from_raw(id.cast::<Id>()) };
         if !found.abi.route.path_rec.is_null() {
             // SAFETY: made by `rdma_resolve_route` for this identifier, which owns it.
             drop(unsafe { Box::from_raw(found.abi.route.path_rec) });
@@ -229,8 +236,6 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut abi::CmId) -> c_int {
             // SAFETY: `create` or `rdma_migrate_id` has made the channel for this identifier alone.
             unsafe { event::rdma_destroy_event_channel(found.abi.channel) };
         }
-        // SAFETY: made by `create`; the program does not use it again, and the agent finds `is_alive` unset.
-        drop(unsafe { Box::from_raw(id.cast::<Id>()) });
         Ok(0)
     })
 }
@@ -271,31 +276,31 @@ fn discard_events(shared: &Shared, id: *mut abi::CmId) {
 /// Acknowledges the last event of a synchronous operation.
 ///
 /// # Safety
-/// The event is from the channel of the identifier.
-pub(super) unsafe fn release_event(id: &mut Id) {
-    let event = std::mem::replace(&mut id.abi.event, null_mut());
+/// `id` is a live identifier whose last event no other thread uses, and which is from its channel.
+pub(super) unsafe fn release_event(id: *mut abi::CmId) {
+    // SAFETY: guaranteed by the caller.
+    let event = unsafe { std::mem::replace(&mut (*id).event, null_mut()) };
     if !event.is_null() {
         // SAFETY: guaranteed by the caller.
         unsafe { event::rdma_ack_cm_event(event) };
     }
 }
 
-/// Waits for the event of an operation, if the identifier is synchronous. Nothing here borrows the identifier during the
-/// wait, because the agent does.
+/// Waits for the event of an operation, if the identifier is synchronous. Nothing here borrows the whole identifier,
+/// because the agent does.
 ///
 /// # Safety
-/// `id` is a live identifier that no other thread changes, and no reference to it is in use.
+/// `id` is a live identifier that no other thread changes, and no reference of this thread to it is in use.
 pub(super) unsafe fn complete(id: *mut abi::CmId) -> Result<c_int> {
-    // SAFETY: guaranteed by the caller.
-    let found = unsafe { from_abi(id) }?;
-    if !found.is_synchronous {
+    // SAFETY: guaranteed by the caller, and `create` makes each identifier as an `Id`.
+    let (is_synchronous, channel) = unsafe { ((*id.cast::<Id>()).is_synchronous, (*id).channel) };
+    if !is_synchronous {
         return Ok(0);
     }
-    let channel = found.abi.channel;
     let mut event = null_mut();
     // SAFETY: the identifier is synchronous, so it owns its channel and its last event.
     unsafe {
-        release_event(found);
+        release_event(id);
         if event::rdma_get_cm_event(channel, &mut event) != 0 {
             return Err(Errno::last());
         }
@@ -311,14 +316,19 @@ pub(super) unsafe fn complete(id: *mut abi::CmId) -> Result<c_int> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_migrate_id(id: *mut abi::CmId, channel: *mut abi::CmEventChannel) -> c_int {
     value(|| {
-        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread.
-        let found = unsafe { from_abi(id) }?;
-        let (old, was_synchronous) = (found.abi.channel, found.is_synchronous);
-        found.is_synchronous = channel.is_null();
-        found.abi.channel = if channel.is_null() { event::create()? } else { channel };
+        // SAFETY: the program passes null, or an identifier that it has not destroyed.
+        let shared = Arc::clone(&unsafe { object::<_, Id>(id) }?.shared);
+        let is_synchronous = channel.is_null();
+        let channel = if is_synchronous { event::create()? } else { channel };
         // SAFETY: just made, or a channel that the program has not destroyed.
-        let events = Arc::clone(&unsafe { object::<_, EventChannel>(found.abi.channel) }?.events);
-        let old_events = std::mem::replace(&mut *found.shared.channel.lock(), Arc::clone(&events));
+        let events = Arc::clone(&unsafe { object::<_, EventChannel>(channel) }?.events);
+        // The agent uses the channel of a listener while it holds the lock.
+        let _guard = shared.is_alive.lock();
+        // SAFETY: as above; the program uses the identifier in one thread, and the lock keeps the agent from it.
+        let found = unsafe { from_abi(id) }?;
+        let old = std::mem::replace(&mut found.abi.channel, channel);
+        let was_synchronous = std::mem::replace(&mut found.is_synchronous, is_synchronous);
+        let old_events = std::mem::replace(&mut *shared.channel.lock(), Arc::clone(&events));
         let mut moved = Vec::new();
         old_events.remove(|event| {
             let is_own = event.names(id);
@@ -329,7 +339,7 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut abi::CmId, channel: *mut abi::
         if was_synchronous {
             // SAFETY: the identifier was synchronous, so it owned its channel and its last event.
             unsafe {
-                release_event(found);
+                release_event(id);
                 event::rdma_destroy_event_channel(old);
             }
         }

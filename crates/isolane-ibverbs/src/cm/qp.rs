@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
+use std::sync::Arc;
 
 use super::id::{Id, from_abi};
 use super::message::Message;
@@ -33,7 +34,7 @@ pub unsafe extern "C" fn rdma_create_qp(
             let made = prepare(found, pd, attributes)
                 .and_then(|()| finish(found, ibv_create_qp(found.abi.pd, attributes)));
             if made.is_err() {
-                destroy_queues(found);
+                destroy_queues(id);
                 (attributes.send_cq, attributes.recv_cq) = queues;
             }
             made
@@ -64,7 +65,7 @@ pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut abi::CmId, attributes: *mut 
                 finish(found, create_qp_ex(found.abi.verbs, attributes))
             });
             if made.is_err() {
-                destroy_queues(found);
+                destroy_queues(id);
                 (attributes.send_cq, attributes.recv_cq) = (send_cq, recv_cq);
             }
             made
@@ -291,16 +292,16 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut abi::CmId) {
         // SAFETY: the program passes null or a live identifier, which owns its queue pair and its queues. The lock
         // keeps the agent from the queue pair.
         unsafe {
-            let found = from_abi(id)?;
+            let shared = Arc::clone(&object::<_, Id>(id)?.shared);
             let qp = {
                 // The agent can be connecting it.
-                let _guard = found.shared.is_alive.lock();
-                std::mem::replace(&mut found.abi.qp, null_mut())
+                let _guard = shared.is_alive.lock();
+                std::mem::replace(&mut from_abi(id)?.abi.qp, null_mut())
             };
             if !qp.is_null() {
                 ibv_destroy_qp(qp);
             }
-            destroy_queues(found);
+            destroy_queues(id);
         }
         Ok(())
     });
@@ -309,20 +310,21 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut abi::CmId) {
 /// Destroys the completion queues that the library has made for an identifier.
 ///
 /// # Safety
-/// The queues are those of the identifier, and no queue pair uses them.
-unsafe fn destroy_queues(id: &mut Id) {
-    for cq in [&mut id.abi.send_cq, &mut id.abi.recv_cq] {
-        let cq = std::mem::replace(cq, null_mut());
-        if !cq.is_null() {
-            // SAFETY: guaranteed by the caller.
-            unsafe { ibv_destroy_cq(cq) };
+/// `id` is a live identifier, whose queues no other thread uses, and no queue pair.
+unsafe fn destroy_queues(id: *mut abi::CmId) {
+    // SAFETY: guaranteed by the caller; the pointers are taken before their objects are destroyed.
+    unsafe {
+        for cq in [&raw mut (*id).send_cq, &raw mut (*id).recv_cq] {
+            let cq = cq.replace(null_mut());
+            if !cq.is_null() {
+                ibv_destroy_cq(cq);
+            }
         }
-    }
-    for channel in [&mut id.abi.send_cq_channel, &mut id.abi.recv_cq_channel] {
-        let channel = std::mem::replace(channel, null_mut());
-        if !channel.is_null() {
-            // SAFETY: the channel is the one of the identifier, and its queue is destroyed.
-            unsafe { ibv_destroy_comp_channel(channel) };
+        for channel in [&raw mut (*id).send_cq_channel, &raw mut (*id).recv_cq_channel] {
+            let channel = channel.replace(null_mut());
+            if !channel.is_null() {
+                ibv_destroy_comp_channel(channel);
+            }
         }
     }
 }
@@ -373,7 +375,8 @@ pub unsafe extern "C" fn rdma_destroy_srq(id: *mut abi::CmId) {
         // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread, and
         // which owns its queue.
         unsafe {
-            let srq = std::mem::replace(&mut from_abi(id)?.abi.srq, null_mut());
+            object::<_, Id>(id)?;
+            let srq = std::mem::replace(&mut (*id).srq, null_mut());
             if !srq.is_null() {
                 ibv_destroy_srq(srq);
             }

@@ -1,6 +1,8 @@
-//! The guard of a queue pair's state: what has finished leaves it when the lock is released, on every path.
+//! The guard of a queue pair's state: what has finished leaves it when the lock is released, however the function
+//! returns.
 
 use std::ops::{Deref, DerefMut};
+use std::thread::panicking;
 
 use parking_lot::MutexGuard;
 
@@ -14,7 +16,8 @@ pub(super) trait Settle {
     fn settle(&self, state: &mut Self::State);
 }
 
-/// A locked state. Dropping it settles, then unlocks, then wakes tasks.
+/// A locked state. Dropping it settles, then unlocks, then wakes tasks; during a panic it only unlocks, because the state
+/// can be inconsistent, and a second panic would end the process.
 pub(super) struct Guard<'a, T: Settle> {
     owner: &'a T,
     state: MutexGuard<'a, T::State>,
@@ -57,13 +60,17 @@ impl<T: Settle> DerefMut for Guard<'_, T> {
 impl<T: Settle> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.owner.settle(&mut self.state);
+        if !panicking() {
+            self.owner.settle(&mut self.state);
+        }
     }
 }
 
 impl Drop for WakeTasks<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.0.wake_tasks();
+        if !panicking() {
+            self.0.wake_tasks();
+        }
     }
 }

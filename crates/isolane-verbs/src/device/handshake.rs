@@ -107,7 +107,7 @@ impl LocalHello {
         self.lanes
     }
 
-    /// Returns the agreement of a queue pair with itself.
+    /// Returns the parameters of a queue pair that is connected with itself.
     pub(super) fn loopback_parameters(&self) -> ConnectionParameters {
         ConnectionParameters {
             first_message: self.first_message,

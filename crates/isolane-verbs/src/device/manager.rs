@@ -291,7 +291,7 @@ impl Manager {
         next
     }
 
-    /// Moves new openings to the thread. Returns the listeners.
+    /// Moves new openers to the thread. Returns the listeners.
     fn take_openers(&self, lanes: &mut Lanes) -> Vec<ListeningSocket> {
         let mut state = self.state.lock();
         for number in state.canceled.drain(..) {

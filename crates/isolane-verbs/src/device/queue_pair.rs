@@ -300,7 +300,7 @@ impl SharedQueuePair {
         Guard::for_driver(self, self.peek())
     }
 
-    /// Locks for an access that finishes no request.
+    /// Locks without a guard. The access finishes no request, or the caller then takes a guard, or drops what has finished.
     fn peek(&self) -> MutexGuard<'_, QueuePairContext> {
         self.progress.lock(&self.context)
     }

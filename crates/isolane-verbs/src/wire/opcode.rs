@@ -58,7 +58,7 @@ pub enum Operation {
     LaneReport,
 }
 
-/// OperationRole of an operation in the protocol.
+/// Role of an operation in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OperationRole {
     /// A request, whose message gets a new number. All others name the request that they answer.
