@@ -221,8 +221,8 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut abi::CmId) -> c_int {
         let shared = Arc::clone(&unsafe { object::<_, Id>(id) }?.shared);
         close(&shared);
         *shared.is_alive.lock() = false;
-        // SAFETY: as above. No thread of the program uses it again, and the agent finds `is_alive` unset; the last event of
-        // a synchronous operation is owned by the identifier.
+        // SAFETY: as above. No thread of the program uses it again, and the agent finds `is_alive` unset; the last event
+        // of a synchronous operation is owned by the identifier.
         unsafe { release_event(id) };
         discard_events(&shared, id);
         shared.unacknowledged.wait();

@@ -16,8 +16,8 @@ pub(super) trait Settle {
     fn settle(&self, state: &mut Self::State);
 }
 
-/// A locked state. Dropping it settles, then unlocks, then wakes tasks; during a panic it only unlocks, because the state
-/// can be inconsistent, and a second panic would end the process.
+/// A locked state. Dropping it settles, then unlocks, then wakes tasks; during a panic it only unlocks, because the
+/// state can be inconsistent, and a second panic would end the process.
 pub(super) struct Guard<'a, T: Settle> {
     owner: &'a T,
     state: MutexGuard<'a, T::State>,

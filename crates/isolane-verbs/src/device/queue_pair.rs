@@ -300,7 +300,8 @@ impl SharedQueuePair {
         Guard::for_driver(self, self.peek())
     }
 
-    /// Locks without a guard. The access finishes no request, or the caller then takes a guard, or drops what has finished.
+    /// Locks without a guard. The access finishes no request, or the caller then takes a guard, or drops what has
+    /// finished.
     fn peek(&self) -> MutexGuard<'_, QueuePairContext> {
         self.progress.lock(&self.context)
     }
