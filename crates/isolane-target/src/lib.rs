@@ -61,6 +61,7 @@ mod page_thread;
 mod placement;
 mod port;
 mod port_changes;
+mod present_port;
 mod qos;
 mod release;
 mod scheduler;

@@ -43,7 +43,7 @@ use crate::newcomers::Newcomers;
 use crate::observed::{Connections, CoreCells};
 use crate::orphans::{OrphanFence, Orphans};
 use crate::port::NewListener;
-use crate::port_changes::at_present;
+use crate::present_port::at_present;
 use crate::release::Release;
 use crate::scheduler::CoreLoad;
 use crate::slab::LaneId;
