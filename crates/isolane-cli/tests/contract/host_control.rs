@@ -43,6 +43,8 @@ impl Observed {
 
     fn end(mut self, signal: &str) -> Option<i32> {
         kill(&self.child, signal);
+        // `wait` closes it, and a copy can end with its input before it handles the signal.
+        let _input = self.child.stdin.take();
         let status = self.child.wait().unwrap();
         assert!(!self.socket.exists(), "{signal}");
         status.code()
