@@ -90,12 +90,19 @@ fn main() -> ExitCode {
         Command::Completions(args) => completions::run(&args).map(done),
     };
     control::close();
-    let (status, text) = match outcome {
-        Ok(status) => (status, None),
-        Err(failure) => (ExitCode::from(failure.status()), Some(format!("isolane: {failure}\n"))),
-    };
-    logging::finish(text);
-    status
+    match outcome {
+        Ok(status) => {
+            logging::finish(None);
+            status
+        }
+        Err(failure) => {
+            logging::finish(Some(format!("isolane: {failure}\n")));
+            let _ = std::io::stdout().flush();
+            // No destructors of C++: a volume that did not open can have left threads of librados, which abort without
+            // what these destroy.
+            signal_hook::low_level::exit(failure.status().into())
+        }
+    }
 }
 
 /// Shows the help, the version, or an error of the arguments.
