@@ -57,6 +57,14 @@ make_keys() {
 	"$isolane" key gen "$work/other.key"
 }
 
+# Prints HASH GROUP KEY, and the place of the group, for each group once; with --long, with each hash function.
+auth_combinations() { # GROUP...
+	local hashes=(sha256 sha384 sha512) groups=("$@") g h
+	for g in "${!groups[@]}"; do for h in 0 1 2; do
+		[ -z "$long" ] && [ $h != $((g % 3)) ] || echo "${hashes[h]} ${groups[g]} $(((g + h) % 3)) $g"
+	done; done
+}
+
 start_auth_target() { # HASH GROUP KEY: sets $port
 	local name=auth-$1-$2
 	port=$(free_port)

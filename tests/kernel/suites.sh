@@ -161,19 +161,17 @@ with_kernel_target() {
 # Each hash function with each group, one way and both ways. Without --long, each group once, and without the largest
 # two, which take an emulated guest minutes.
 suite_auth() {
-	local hashes=(sha256 sha384 sha512) groups=(null ffdhe2048 ffdhe3072 ffdhe4096)
-	local port g h key ways combinations=() options=()
+	local groups=(null ffdhe2048 ffdhe3072 ffdhe4096)
+	local port hash group place key ways combinations=() options=()
 	[ -z "$long" ] || groups+=(ffdhe6144 ffdhe8192)
 	check "generate keys" make_keys || return
-	for g in "${!groups[@]}"; do for h in 0 1 2; do
-		[ -n "$long" ] || [ $h = $((g % 3)) ] || continue
-		key=$(((g + h) % 3))
-		start_auth_target "${hashes[h]}" "${groups[g]}" $key || { echo "not ok start a target"; return; }
+	while read -r hash group key place <&3; do
+		start_auth_target "$hash" "$group" "$key" || { echo "not ok start a target"; return; }
 		for ways in 1 2; do
-			[ -n "$long" ] || [ $ways = $((g % 2 + 1)) ] || continue
-			combinations+=("$port,${hashes[h]},${groups[g]},$key,$ways")
+			[ -n "$long" ] || [ $ways = $((place % 2 + 1)) ] || continue
+			combinations+=("$port,$hash,$group,$key,$ways")
 		done
-	done; done
+	done 3< <(auth_combinations "${groups[@]}")
 	for key in host-0 host-1 host-2 target-0 target-1 target-2 other; do options+=(-f "$work/$key.key:/guest/$key.key"); done
 	port=$(free_port)
 	# shellcheck disable=SC2086
