@@ -192,7 +192,6 @@ impl Operator {
             let executed = operator.execute(&request, path);
             if executed.as_ref().is_some_and(|reply| reply.status < 300) {
                 current.set_volume(id, model);
-                current.is_changed_at_runtime = true;
             }
             return Ok(executed);
         }
@@ -255,12 +254,11 @@ impl Operator {
         let resized = change.operator.execute(&change.request, change.path);
         let resized = resized.unwrap_or_else(|| Reply::problem(404, "unknown path", "no such path"));
         let Some(text) = resized.body["bytes"].as_u64().and_then(text_of) else { return Ok(resized) };
-        let model = self.parse_volume(&text)?;
-        if !change.is_runtime {
+        if change.is_runtime {
+            current.set_volume(id, Some(self.parse_volume(&text)?));
+        } else {
             self.edit(file, current, &set(&text), Mode { shrink, ..Mode::default() })?;
         }
-        current.set_volume(id, Some(model));
-        current.is_changed_at_runtime |= change.is_runtime;
         Ok(resized)
     }
 }
@@ -315,6 +313,7 @@ impl Current {
 
     /// Records a change that is not in the file.
     fn set_volume(&mut self, (nqn, nsid): (SubsystemNqn, Nsid), volume: Option<Volume>) {
+        self.is_changed_at_runtime = true;
         let Some(subsystem) = self.running.subsystems.get_mut(&nqn) else { return };
         let namespaces = subsystem.namespaces.get_or_insert_default();
         let Some(volume) = volume else { return drop(namespaces.remove(&nsid)) };

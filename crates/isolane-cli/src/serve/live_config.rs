@@ -170,8 +170,9 @@ impl Current {
     pub fn from_texts(path: &Path, texts: ConfigTexts) -> Result<Current, Failure> {
         let ConfigTexts { text, running, started } = texts;
         let parse = |text: &str| config_file::parse(path, text);
-        let (running, started) = (parse(&running)?, parse(&started)?);
-        let is_changed_at_runtime = !diff(&parse(&text)?, &running).is_empty();
+        let (config, started) = (parse(&text)?, parse(&started)?);
+        let is_changed_at_runtime = config.to_toml() != running;
+        let running = if is_changed_at_runtime { parse(&running)? } else { config };
         Ok(Current { text, running, is_changed_at_runtime, started })
     }
 

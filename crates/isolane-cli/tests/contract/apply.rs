@@ -56,21 +56,19 @@ impl Target {
     }
 
     pub fn ctl(&self, arguments: &[&str]) -> String {
-        let arguments = self.arguments(&[&["ctl"], arguments].concat());
-        succeed(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+        self.try_ctl(arguments).unwrap()
     }
 
-    /// Returns the error of a command that can fail.
+    pub fn refused(&self, arguments: &[&str]) -> String {
+        self.try_ctl(arguments).unwrap_err()
+    }
+
+    /// Returns the output of a command, or its error.
     fn try_ctl(&self, arguments: &[&str]) -> Result<String, String> {
         let arguments = self.arguments(&[&["ctl"], arguments].concat());
         let output = run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
         let text = |bytes| String::from_utf8(bytes).unwrap();
         if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
-    }
-
-    pub fn refused(&self, arguments: &[&str]) -> String {
-        let arguments = self.arguments(&[&["ctl"], arguments].concat());
-        fail(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     pub fn upgrade(&self) {
