@@ -6,6 +6,7 @@ use std::collections::btree_map::Entry as MapEntry;
 use isolane_host::Cores;
 use isolane_volume::spec::MAX_NSID;
 use isolane_volumes::Kinds;
+use isolane_wire::Nqn;
 use serde_json::{Value as Json, json};
 use toml_edit::{ArrayOfTables, Item, TableLike};
 
@@ -263,15 +264,12 @@ fn list_schema<T: Table>() -> Json {
 fn id_text(id: &Item, at: usize) -> String {
     let text = id.as_str().map_or_else(|| id.to_string().trim().to_owned(), str::to_owned);
     let short = shown(&text);
-    if short == text || text.len() <= MAX_ID_BYTES && !has_secret(&text) && !text.contains(char::is_control) {
+    if short == text || text.len() <= Nqn::MAX_LEN && !has_secret(&text) && !text.contains(char::is_control) {
         text
     } else {
         format!("{short} (#{at})")
     }
 }
-
-/// Length of the longest NQN.
-const MAX_ID_BYTES: usize = 223;
 
 /// Reads a list of tables. Valid ones are returned even if others are not, so that references to them are checked.
 pub(crate) fn read_objects<T: Objects>(

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc;
 
-use isolane_proto::subsystem::{ConfigError, ListenerId};
+use isolane_proto::subsystem::ConfigError;
 use isolane_reactor::accept_waiting;
 use rustix::net::sockopt::set_socket_reuseport;
 
@@ -221,7 +221,7 @@ impl Shared {
             return log::error!("cannot accept the connections of a port that does not change: {error}");
         }
         for (socket, peer) in accept_waiting(socket) {
-            self.post(0, Message::Accepted { socket, peer, listener: ListenerId::NONE });
+            self.post(0, Message::Accepted { socket, peer });
         }
     }
 }

@@ -8,10 +8,10 @@ use crate::listen::{canonical, is_dual_stack};
 
 /// Returns a connection with the listener that has its address now, if its own is gone.
 pub(crate) fn at_present(port: &Port, from: ConnectionInfo) -> ConnectionInfo {
-    let all: Vec<_> = port.listeners().map(|(id, listener)| (id, listener.address)).collect();
-    if all.iter().any(|(id, _)| *id == from.listener) {
+    if port.listeners().any(|(id, _)| id == from.listener) {
         return from;
     }
+    let all: Vec<_> = port.listeners().map(|(id, listener)| (id, listener.address)).collect();
     ConnectionInfo { listener: find_listener(&all, canonical(from.local)).unwrap_or(from.listener), ..from }
 }
 

@@ -54,8 +54,8 @@ use crate::unflushed::{HostChanges, Unflushed};
 pub(crate) enum Message {
     /// Take over an accepted connection.
     Adopt { socket: std::net::TcpStream, peer: SocketAddr, listener: ListenerId },
-    /// To the first core: place a connection that it has not accepted itself.
-    Accepted { socket: std::net::TcpStream, peer: SocketAddr, listener: ListenerId },
+    /// To the first core: place a connection that none of its listeners has accepted.
+    Accepted { socket: std::net::TcpStream, peer: SocketAddr },
     /// Close this connection before Connect: a newer one has displaced it.
     Displace { lane: LaneId },
     /// Close this lane: its association or the I/O of its controller has ended.

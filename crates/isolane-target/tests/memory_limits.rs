@@ -200,18 +200,23 @@ fn reads_with_fua_of_more_than_the_limit_complete() {
     }
 }
 
+/// Queues that hold all memory of the limit: their host does not send the data of its writes.
+fn hold_all(admin: &MockHost) -> Vec<MockHost> {
+    let mut holders: Vec<_> = (1..=MAX as u16).map(|qid| admin.io_queue(qid, 31)).collect();
+    for holder in &mut holders {
+        holder.send(long_write(0), &[]);
+        assert!(matches!(holder.answer().pdu, ControllerPdu::R2t(_)));
+    }
+    holders
+}
+
 #[test]
 fn commands_that_wait_for_too_long_are_answered() {
     let limits = of_target();
     let times = TargetConfig { answer_within: Duration::from_millis(100), ..config(&["mem:64M"]) };
     let (_target, address) = start(TargetConfig { limits, max_pool_pages: POOL_PAGES, ..times });
     let admin = MockHost::admin(address);
-    // Their host does not send the data.
-    let mut holders: Vec<_> = (1..=MAX as u16).map(|qid| admin.io_queue(qid, 31)).collect();
-    for holder in &mut holders {
-        holder.send(long_write(0), &[]);
-        assert!(matches!(holder.answer().pdu, ControllerPdu::R2t(_)));
-    }
+    let _holders = hold_all(&admin);
     let mut queue = admin.io_queue(9, 31);
     let write = queue.send(long_write(0), &[]);
     assert!(queue.completion(write).0.status.is(Status::NAMESPACE_NOT_READY));
@@ -227,11 +232,7 @@ fn write_whose_queue_waits_for_too_long_is_answered() {
     (config.stall_after, config.answer_within) = (Duration::from_secs(3600), Duration::from_millis(100));
     let (target, address) = start(TargetConfig { limits: of_target(), max_pool_pages: POOL_PAGES, ..config });
     let admin = MockHost::admin(address);
-    let mut holders: Vec<_> = (1..=MAX as u16).map(|qid| admin.io_queue(qid, 31)).collect();
-    for holder in &mut holders {
-        holder.send(long_write(0), &[]);
-        assert!(matches!(holder.answer().pdu, ControllerPdu::R2t(_)));
-    }
+    let holders = hold_all(&admin);
     let mut queue = admin.io_queue(9, 31);
     // The first one is in the memory guaranteed to its queue, and stays at the volume.
     let mut cids = [4096, 4097].map(|lba| queue.send(in_capsule(write_entry(lba, 1), &[1; 512]), &[1; 512]));

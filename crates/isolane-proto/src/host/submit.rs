@@ -30,9 +30,7 @@ impl Connection {
             Phase::Draining(_) | Phase::Closed => Err(SubmitErrorKind::Ended),
         }
     }
-}
 
-impl Connection {
     /// Lets a submitted read succeed with less data than its buffer holds, as for commands that give an allocation
     /// length. The remainder of the buffer then holds any bytes.
     pub fn accept_less(&mut self, cid: u16) {

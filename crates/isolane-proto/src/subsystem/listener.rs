@@ -14,7 +14,7 @@ use super::config::{ConfigError, Listener, SubsystemConfig};
 pub struct ListenerId(u32);
 
 impl ListenerId {
-    /// Of no listener, so that every Connect is refused.
+    /// Of no listener: a port refuses every Connect of its connections.
     pub const NONE: ListenerId = ListenerId(u32::MAX);
 
     /// The listener at this index of [`PortConfig::listeners`](super::PortConfig::listeners).

@@ -140,7 +140,7 @@ impl Driver {
         for closed in acceptor.listeners.extract_if(.., |it| it.id == id) {
             waiting.append(&mut self.core.reactor.close_listener(closed.index));
         }
-        waiting.into_iter().for_each(|(socket, peer)| self.place(id, socket, peer));
+        waiting.into_iter().for_each(|(socket, peer)| self.place(ListenerId::NONE, socket, peer));
     }
 
     /// Adds a connection to this core.

@@ -41,19 +41,20 @@ impl Core {
         self.namespaces.find(namespace.subsystem, namespace.nsid) != Some(position)
     }
 
-    /// Answers a command that has not started, so that its host repeats it. Its volume is not to blame.
+    /// Answers a command that has not started, so that its host repeats it.
     pub(super) fn give_back(&mut self, lane: &mut Lane, waiting: Waiting, has_reserved: bool) {
-        let position = waiting.position();
-        let answered = self.volumes[position].answered;
-        self.cancel(lane, waiting, has_reserved);
-        self.volumes[position].answered = answered;
+        self.without_blame(waiting.position(), |core| core.cancel(lane, waiting, has_reserved));
     }
 
     /// The same for a command whose in-capsule data has no memory. Its data is skipped.
     pub(super) fn give_back_stalled(&mut self, lane: &mut Lane, stalled: Stalled) {
-        let position = stalled.position;
+        self.without_blame(stalled.position, |core| core.skip_in_capsule(lane, stalled));
+    }
+
+    /// Answers commands that do not count as answers of a volume that is stalled.
+    fn without_blame(&mut self, position: usize, answer: impl FnOnce(&mut Self)) {
         let answered = self.volumes[position].answered;
-        self.skip_in_capsule(lane, stalled);
+        answer(self);
         self.volumes[position].answered = answered;
     }
 }

@@ -1,5 +1,7 @@
 //! Messages from other cores. A message for a lane that has ended is dropped.
 
+use isolane_proto::subsystem::ListenerId;
+
 use super::Driver;
 use super::flush::AfterFlush;
 use crate::lane::Lane;
@@ -21,7 +23,7 @@ impl Driver {
     pub(super) fn handle_message(&mut self, message: Message) {
         match message {
             Message::Adopt { socket, peer, listener } => self.adopt(socket, peer, listener),
-            Message::Accepted { socket, peer, listener } => self.place(listener, socket, peer),
+            Message::Accepted { socket, peer } => self.place(ListenerId::NONE, socket, peer),
             Message::Close { lane, reason } => self.with_lane(lane, |core, lane| core.close(lane, reason)),
             Message::Retire { lane, reason } => self.retire(lane, reason),
             Message::Listen(listener) => self.listen(*listener),
