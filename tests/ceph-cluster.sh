@@ -61,6 +61,8 @@ write_conf() { # FSID PORT
 		osd crush chooseleaf type = 0
 		osd max object name len = 256
 		osd client watch timeout = 10
+		# A group of one OSD that was stopped for longer than its lease, 16 s by default, can stay "laggy" forever.
+		osd pool default read lease ratio = 100
 		mon data avail crit = 0
 		mon allow pool size one = true
 		mon warn on pool no redundancy = false
