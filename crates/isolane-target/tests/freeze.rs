@@ -36,6 +36,10 @@ fn copy_of(state: &FrozenState, number: RawFd) -> std::io::Result<OwnedFd> {
 fn upgrade(target: Target, config: &TargetConfig) -> Target {
     let state = target.freeze(WITHIN).unwrap().hand_over().unwrap();
     drop(target);
+    continue_with(state, config)
+}
+
+fn continue_with(state: FrozenState, config: &TargetConfig) -> Target {
     let read = FrozenState::from_bytes(&state.to_bytes()).unwrap();
     Target::start_from(config.clone(), read, |number| copy_of(&state, number)).unwrap()
 }
@@ -142,6 +146,46 @@ fn carries_parts_of_pdus_and_unsent_data() {
         assert!(status.status == Status::SUCCESS && read[..8192] == data);
     }
     drop(target);
+}
+
+#[test]
+fn sends_no_byte_of_a_state_that_was_taken() {
+    let config = two_cores(&["mem:4M"]);
+    let data = pattern(7, 1 << 20);
+    for is_dropped in [false, true] {
+        let (target, address) = start(config.clone());
+        let (_admin, mut queue) = pair(address, 31);
+        assert_eq!(queue.push(write_entry(0, 2048), &data).status, Status::SUCCESS);
+        // More than the buffers of the sockets have room for.
+        let reads: Vec<u16> =
+            (0..31).map(|_| queue.send(on_transport(read_entry(0, 2048), 1 << 20), &[])).collect();
+        let received = Arc::new(AtomicUsize::new(0));
+        let frozen = target.freeze(WITHIN).unwrap();
+        let reader = {
+            let (received, data) = (Arc::clone(&received), data.clone());
+            thread::spawn(move || {
+                for cid in reads {
+                    let (completion, read) = queue.completion(cid);
+                    assert!(completion.status == Status::SUCCESS && read == data);
+                    received.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        };
+        // The host reads everything that its socket has. A pause that is too short can only hide a fault.
+        let (mut before, mut pauses) = (0, 0);
+        while pauses < 10 {
+            thread::sleep(Duration::from_millis(10));
+            let now = received.load(Ordering::Relaxed);
+            (pauses, before) = if now == before { (pauses + 1, now) } else { (0, now) };
+        }
+        let _target = if is_dropped {
+            drop(frozen);
+            target
+        } else {
+            continue_with(frozen.hand_over().unwrap(), &config)
+        };
+        reader.join().unwrap();
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! A command that has not started stays where it is: the state has its capsule, which the other process reads again.
 //!
 //! Invariant: taking the state changes nothing, so that a core can continue as if it had not been frozen. Until it does, no
-//! command starts.
+//! command starts, and nothing is sent: the state has the bytes that sockets have not accepted yet.
 
 use std::collections::HashMap;
 use std::net::TcpListener;
@@ -95,6 +95,7 @@ impl Driver {
                 Some(token) if !lane.paused => self.core.reactor.resume(token),
                 _ => self.core.resume_after_send(lane),
             }
+            self.core.sends.add(lane);
             self.core.try_connect(lane);
         }
     }

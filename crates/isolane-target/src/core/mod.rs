@@ -145,7 +145,7 @@ pub(crate) struct Core {
     stopping: bool,
     /// Lanes are not read, and no deadline is checked.
     frozen: bool,
-    /// Its state was taken: no command starts, so that another process can continue them all.
+    /// Its state was taken: no command starts and no byte is sent, so that another process can continue them all.
     captured: bool,
     authenticating: freeze::Authenticating,
     /// Lanes that may have ended.

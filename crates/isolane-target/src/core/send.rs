@@ -51,9 +51,9 @@ impl SendList {
 
 impl Core {
     /// Sends once. Data beyond one call is sent in the next turn; data that the socket rejects, when it is
-    /// writable again.
+    /// writable again; data that is part of a state which was taken, after a thaw or by the other process.
     pub(super) fn send(&mut self, lane: &mut Lane) {
-        let Some(token) = lane.token else { return };
+        let Some(token) = lane.token.filter(|_| !self.captured) else { return };
         if lane.conn.wants_transmit() {
             self.observer.enter(TurnPhase::Send);
             let start = if lane.marks.is_empty() { 0 } else { self.observer.now() };
