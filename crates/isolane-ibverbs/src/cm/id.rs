@@ -199,6 +199,15 @@ pub(super) unsafe fn from_abi<'a>(id: *mut abi::CmId) -> Result<&'a mut Id> {
     unsafe { id.cast::<Id>().as_mut() }.ok_or(Errno::INVALID)
 }
 
+/// Returns the part of an identifier that the agent uses.
+///
+/// # Safety
+/// `id` is null, or an identifier that is not destroyed.
+pub(super) unsafe fn shared(id: *mut abi::CmId) -> Result<Arc<Shared>> {
+    // SAFETY: guaranteed by the caller, and `create` makes each identifier as an `Id`.
+    Ok(Arc::clone(&unsafe { object::<_, Id>(id) }?.shared))
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_id(
     channel: *mut abi::CmEventChannel,
@@ -218,7 +227,7 @@ pub unsafe extern "C" fn rdma_create_id(
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut abi::CmId) -> c_int {
     value(|| {
         // SAFETY: the program passes null, or an identifier that it has not destroyed.
-        let shared = Arc::clone(&unsafe { object::<_, Id>(id) }?.shared);
+        let shared = unsafe { shared(id) }?;
         close(&shared);
         *shared.is_alive.lock() = false;
         // SAFETY: as above. No thread of the program uses it again, and the agent finds `is_alive` unset; the last event
@@ -317,25 +326,18 @@ pub(super) unsafe fn complete(id: *mut abi::CmId) -> Result<c_int> {
 pub unsafe extern "C" fn rdma_migrate_id(id: *mut abi::CmId, channel: *mut abi::CmEventChannel) -> c_int {
     value(|| {
         // SAFETY: the program passes null, or an identifier that it has not destroyed.
-        let shared = Arc::clone(&unsafe { object::<_, Id>(id) }?.shared);
+        let shared = unsafe { shared(id) }?;
         let is_synchronous = channel.is_null();
         let channel = if is_synchronous { event::create()? } else { channel };
-        // SAFETY: just made, or a channel that the program has not destroyed.
-        let events = Arc::clone(&unsafe { object::<_, EventChannel>(channel) }?.events);
-        // The agent uses the channel of a listener while it holds the lock.
-        let _guard = shared.is_alive.lock();
-        // SAFETY: as above; the program uses the identifier in one thread, and the lock keeps the agent from it.
-        let found = unsafe { from_abi(id) }?;
-        let old = std::mem::replace(&mut found.abi.channel, channel);
-        let was_synchronous = std::mem::replace(&mut found.is_synchronous, is_synchronous);
-        let old_events = std::mem::replace(&mut *shared.channel.lock(), Arc::clone(&events));
-        let mut moved = Vec::new();
-        old_events.remove(|event| {
-            let is_own = event.names(id);
-            moved.extend(is_own.then_some(*event));
-            is_own
-        });
-        moved.into_iter().for_each(|event| events.push(event));
+        let (old, was_synchronous) = {
+            let _guard = shared.is_alive.lock();
+            // SAFETY: as above; the program uses the identifier in one thread, and the lock keeps the agent from it.
+            let found = unsafe { from_abi(id) }?;
+            let was_synchronous = std::mem::replace(&mut found.is_synchronous, is_synchronous);
+            (found.abi.channel, was_synchronous)
+        };
+        // SAFETY: the identifier lives; the channel is new, or one that the program has not destroyed.
+        unsafe { move_to(id, channel) }?;
         if was_synchronous {
             // SAFETY: the identifier was synchronous, so it owned its channel and its last event.
             unsafe {
@@ -345,6 +347,34 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut abi::CmId, channel: *mut abi::
         }
         Ok(0)
     })
+}
+
+/// Moves an identifier to another channel, with its events and with the requests to it that the program has not taken.
+///
+/// # Safety
+/// `id` is a live identifier that no thread but the agent uses, and `channel` a live channel.
+unsafe fn move_to(id: *mut abi::CmId, channel: *mut abi::CmEventChannel) -> Result<()> {
+    // SAFETY: guaranteed by the caller.
+    let (shared, events) = unsafe { (shared(id)?, Arc::clone(&object::<_, EventChannel>(channel)?.events)) };
+    // The agent uses the channel of a listener while it holds the lock.
+    let _guard = shared.is_alive.lock();
+    // SAFETY: guaranteed by the caller, and the lock keeps the agent from the identifier.
+    unsafe { (*id).channel = channel };
+    let old = std::mem::replace(&mut *shared.channel.lock(), Arc::clone(&events));
+    let mut moved = Vec::new();
+    old.remove(|event| {
+        let is_own = event.names(id);
+        moved.extend(is_own.then_some(*event));
+        is_own
+    });
+    for event in moved {
+        if let Some(request) = event.request_to(id) {
+            // SAFETY: the program does not have this identifier yet: only its event names it.
+            unsafe { move_to(request, channel) }?;
+        }
+        events.push(event);
+    }
+    Ok(())
 }
 
 #[unsafe(no_mangle)]

@@ -2,9 +2,8 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::Arc;
 
-use super::id::{Id, from_abi};
+use super::id::{self, Id, from_abi};
 use super::message::Message;
 use crate::abi;
 use crate::completion_queue::{ibv_create_comp_channel, ibv_destroy_comp_channel, ibv_destroy_cq};
@@ -23,8 +22,11 @@ pub unsafe extern "C" fn rdma_create_qp(
     attributes: *mut abi::QpInitAttr,
 ) -> c_int {
     value(|| {
-        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread, and
-        // attributes that no other thread uses.
+        // SAFETY: the program passes null, or an identifier that it has not destroyed.
+        let shared = unsafe { id::shared(id) }?;
+        let _guard = shared.is_alive.lock();
+        // SAFETY: as above; the program uses the identifier in one thread, and the lock keeps the agent from it. No
+        // other thread uses the attributes.
         let (found, attributes) = unsafe { (from_abi(id)?, output(attributes)?) };
         check_new(found)?;
         let queues = (attributes.send_cq, attributes.recv_cq);
@@ -45,8 +47,11 @@ pub unsafe extern "C" fn rdma_create_qp(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut abi::CmId, attributes: *mut abi::QpInitAttrEx) -> c_int {
     value(|| {
-        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread, and
-        // attributes that no other thread uses.
+        // SAFETY: the program passes null, or an identifier that it has not destroyed.
+        let shared = unsafe { id::shared(id) }?;
+        let _guard = shared.is_alive.lock();
+        // SAFETY: as above; the program uses the identifier in one thread, and the lock keeps the agent from it. No
+        // other thread uses the attributes.
         let (found, attributes) = unsafe { (from_abi(id)?, output(attributes)?) };
         let abi::QpInitAttrEx { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all, .. } =
             *attributes;
@@ -292,7 +297,7 @@ pub unsafe extern "C" fn rdma_destroy_qp(id: *mut abi::CmId) {
         // SAFETY: the program passes null or a live identifier, which owns its queue pair and its queues. The lock
         // keeps the agent from the queue pair.
         unsafe {
-            let shared = Arc::clone(&object::<_, Id>(id)?.shared);
+            let shared = id::shared(id)?;
             let qp = {
                 // The agent can be connecting it.
                 let _guard = shared.is_alive.lock();
@@ -336,9 +341,11 @@ pub unsafe extern "C" fn rdma_create_srq(
     attributes: *mut abi::SrqInitAttr,
 ) -> c_int {
     value(|| {
-        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread; `pd` is
-        // null or a live domain.
+        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread, and the
+        // lock keeps the agent from it; `pd` is null or a live domain.
         unsafe {
+            let shared = id::shared(id)?;
+            let _guard = shared.is_alive.lock();
             let found = from_abi(id)?;
             check(!found.abi.verbs.is_null() && found.abi.srq.is_null())?;
             set_domain(found, pd)?;
@@ -354,9 +361,11 @@ pub unsafe extern "C" fn rdma_create_srq_ex(
     attributes: *mut abi::SrqInitAttrEx,
 ) -> c_int {
     value(|| {
-        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread; the
-        // domain is null or a live one.
+        // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread, and the
+        // lock keeps the agent from it; the domain is null or a live one.
         unsafe {
+            let shared = id::shared(id)?;
+            let _guard = shared.is_alive.lock();
             let (found, fields) = (from_abi(id)?, output(attributes)?);
             check(!found.abi.verbs.is_null() && found.abi.srq.is_null())?;
             let has_pd = fields.comp_mask & abi::SRQ_INIT_ATTR_PD != 0;
@@ -373,9 +382,10 @@ pub unsafe extern "C" fn rdma_create_srq_ex(
 pub unsafe extern "C" fn rdma_destroy_srq(id: *mut abi::CmId) {
     status(|| {
         // SAFETY: the program passes null, or an identifier that it has not destroyed and uses in one thread, and
-        // which owns its queue.
+        // which owns its queue. The lock keeps the agent from it.
         unsafe {
-            object::<_, Id>(id)?;
+            let shared = id::shared(id)?;
+            let _guard = shared.is_alive.lock();
             let srq = std::mem::replace(&mut (*id).srq, null_mut());
             if !srq.is_null() {
                 ibv_destroy_srq(srq);

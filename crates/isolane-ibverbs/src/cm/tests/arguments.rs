@@ -545,6 +545,32 @@ fn moves_events_with_an_identifier() {
 }
 
 #[test]
+fn moves_requests_with_their_listener() {
+    let (old, new, own) = (Channel::new(), Channel::new(), Channel::new());
+    let (listener, address) = old.listen(1);
+    let id = own.resolve(address);
+    id.connect();
+    while old.is_empty() {
+        std::thread::yield_now();
+    }
+    // SAFETY: the listener lives.
+    assert_eq!(unsafe { rdma_migrate_id(listener.0, new.0) }, 0);
+    drop(old);
+    let request = new.expect(abi::CM_CONNECT_REQUEST);
+    // SAFETY: the identifier lives.
+    assert_eq!(unsafe { (*request.0).channel }, new.0);
+    request.create_qp();
+    request.accept();
+    own.expect(abi::CM_CONNECT_RESPONSE);
+    // SAFETY: the identifier lives.
+    assert_eq!(unsafe { rdma_establish(id.0) }, 0);
+    assert_eq!(new.expect(abi::CM_ESTABLISHED), request);
+    for id in [request, id, listener] {
+        id.destroy();
+    }
+}
+
+#[test]
 fn returns_no_event_of_an_empty_channel() {
     let channel = Channel::new();
     // SAFETY: the channel lives.

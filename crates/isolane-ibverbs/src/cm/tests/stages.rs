@@ -108,3 +108,33 @@ fn closes_a_listener_that_answers_twice() {
     }
     assert!(channel.is_empty());
 }
+
+#[test]
+fn creates_a_queue_pair_while_the_reply_arrives() {
+    let (own, peer) = (Channel::new(), Channel::new());
+    let (listener, address) = peer.listen(1);
+    for _ in 0..50 {
+        let id = own.resolve(address);
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                let request = peer.expect(abi::CM_CONNECT_REQUEST);
+                request.create_qp();
+                request.accept();
+                let kind = peer.next().kind;
+                request.destroy();
+                kind
+            });
+            id.connect();
+            id.create_qp();
+            // The agent finds no queue pair, or one that can connect.
+            let event = own.next();
+            assert!(
+                event.status == 0 && [abi::CM_CONNECT_RESPONSE, abi::CM_ESTABLISHED].contains(&event.kind)
+            );
+            id.destroy();
+            assert_eq!(server.join().unwrap() == abi::CM_ESTABLISHED, event.kind == abi::CM_ESTABLISHED);
+        });
+        assert!(own.is_empty() && peer.is_empty());
+    }
+    listener.destroy();
+}
