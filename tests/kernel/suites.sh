@@ -214,6 +214,6 @@ suite_disks() {
 			combinations+=("$kind,$host,$io")
 		done; done; done
 	}
-	guest "$kernel-disks" "$kernel" $((60 + 120 * ${#combinations[@]})) -b "$isolane" -b "$durable" -b dmsetup \
+	guest "$kernel-disks" "$kernel" $((120 + 300 * ${#combinations[@]})) -b "$isolane" -b "$durable" -b dmsetup \
 		-- disks.sh "${combinations[@]}"
 }

@@ -37,7 +37,7 @@ remove_disk() {
 serve() {
 	local options=,block-size=4096; [ "$kind" != cached ] || options+=,buffered
 	cat > /tmp/serve.toml <<-TOML
-		server = { mode = "sleep", io = "$io", stall-after = "1s", answer-within = "2s", control-socket = "/tmp/control" }
+		server = { mode = "sleep", io = "$io", stall-after = "1s", answer-within = "4s", control-socket = "/tmp/control" }
 		port = [{ name = "local", listen = "$ADDR:$PORT" }]
 		[[subsystem]]
 		nqn = "$NQN"
@@ -87,9 +87,24 @@ kept() { durable check "$disk" --journal /tmp/journal; }
 
 # ---- a disk that hangs ------------------------------------------------------------------------
 hangs() {
-	start_writer 12 && sleep 1 && suspend && wait_for 10 is stalled && wait_for 10 has_orphan || return
-	other_works && newcomer_connects && has_orphan && status | grep 'a command has not completed for' && logs 'has not completed .* commands within 2s' || return
-	is stalled && dmsetup resume disk && wait_for 10 is online && no_write_failed && kept && ! status | grep orphan
+	start_writer 12 && sleep 1 && suspend && wait_for 10 is stalled || return
+	wait_for 20 logs 'has not completed .* commands within 4s' && wait_for 10 has_orphan && other_works && newcomer_connects || return
+	has_orphan && status | grep 'a command has not completed for' && is stalled && dmsetup resume disk && wait_for 10 is online && no_write_failed && kept && ! status | grep orphan
+}
+is_closing() { status | grep -F "$volume: no longer namespace 1, and closed once its operations end"; }
+# An operator closes the volume while the disk hangs, and opens it while it hangs again.
+is_operated() {
+	local load=(isolane bench "$uri?nsid=1" --rw write --bs 4k --size 1M --offset 20M --fua --depth 4 --time)
+	"${load[@]}" 100ms > /dev/null && suspend || return
+	"${load[@]}" 100s > /dev/null 2>&1 & load=$!
+	wait_for 10 is stalled || return
+	timeout 15 isolane ctl --socket /tmp/control namespace reopen 1 > /tmp/reopen.out 2>&1; grep 'have not ended, so it stays offline' /tmp/reopen.out || return
+	is offline && is_closing && other_works && newcomer_connects && dmsetup resume disk || return
+	wait_for 10 eval '! is_closing' && suspend || return
+	isolane ctl --socket /tmp/control namespace online 1 > /tmp/online.out 2>&1 & local opener=$!
+	sleep 1; is offline && other_works && newcomer_connects && dmsetup resume disk || return
+	wait $opener && wait_for 10 is online && kept; local result=$?
+	kill -9 $load; wait $load 2> /dev/null; return $result
 }
 stops() { # while the disk hangs
 	start_writer 60 && sleep 1 && suspend && wait_for 10 is stalled || return
@@ -146,7 +161,8 @@ without_mapper() { # serve the disk below
 }
 
 of_a_disk() {
-	check "a disk is removed, and comes back: $combination" goes is_removed is_back 'sync failed' &&
+	check "an operator closes and opens a disk that hangs: $combination" is_operated &&
+		check "a disk is removed, and comes back: $combination" goes is_removed is_back 'sync failed' &&
 		check "serve without device-mapper: $combination" without_mapper &&
 		check "a disk is unplugged, and comes back: $combination" \
 			goes is_unplugged is_plugged_in 'the device is gone: .*isolane ctl namespace reopen'

@@ -124,15 +124,15 @@ impl FileVolume {
         self.confirm(is_promise, step)
     }
 
-    /// Returns ENODEV in place of the results of a device that is gone: it has no blocks, so writes find no space, and
-    /// reads the end.
+    /// Returns ENODEV in place of the results of a device that is gone: it has no blocks, so writes find no space, reads the
+    /// end, and syncs fail.
     fn recognize_gone(&self, result: io::Result<usize>, operation: &FileOp) -> io::Result<usize> {
-        let is_end = match &result {
-            Ok(done) => *done == 0,
-            Err(error) => error.raw_os_error() == Some(Errno::NOSPC.raw_os_error()),
+        let can_be_gone = match &result {
+            Ok(done) => *done == 0 && operation.buffer.is_some(),
+            Err(_) => true,
         };
-        let is_gone = is_end && self.is_device && operation.buffer.is_some();
-        if is_gone && seek(&self.file, SeekFrom::End(0)) == Ok(0) { Err(Errno::NODEV.into()) } else { result }
+        let is_gone = can_be_gone && self.is_device && seek(&self.file, SeekFrom::End(0)) == Ok(0);
+        if is_gone { Err(Errno::NODEV.into()) } else { result }
     }
 
     /// Fails a durable completion if the file was truncated in the meantime.
