@@ -57,7 +57,7 @@ reach() { # sets $disk, namespace 1 for $host
 }
 leave() { [ "$host" = isolane ] || { nvme disconnect -n "$NQN"; wait_for 30 gone; }; }
 starts() { new_disk && serve && reach; }
-ctl() { timeout 5 isolane ctl --socket /tmp/control "$@"; }
+ctl() { timeout 15 isolane ctl --socket /tmp/control "$@"; }
 status() { ctl status; }
 is() { status | grep -q "^ *1  $1 "; } # STATE
 # The writes to a file in the page cache have landed; their syncs hang.
@@ -70,7 +70,7 @@ other_works() {
 		isolane bench "$uri?nsid=2" --rw randrw --verify --bs 16k --depth 8 --size 1M --time 500ms > /dev/null
 	fi
 }
-newcomer_connects() { timeout 15 isolane info "$uri" --host-nqn nqn.2014-08.org.example:newcomer > /dev/null; }
+newcomer_connects() { timeout 40 isolane info "$uri" --host-nqn nqn.2014-08.org.example:newcomer > /dev/null; }
 write_for() { # SECONDS: continues the journal
 	durable write "$disk" --journal /tmp/journal --blocks $blocks --block-size 4096 --seconds "$1"
 }
@@ -98,7 +98,7 @@ is_operated() {
 	"${load[@]}" 100ms > /dev/null && suspend || return
 	"${load[@]}" 100s > /dev/null 2>&1 & load=$!
 	wait_for 10 is stalled || return
-	timeout 15 isolane ctl --socket /tmp/control namespace reopen 1 > /tmp/reopen.out 2>&1; grep 'have not ended, so it stays offline' /tmp/reopen.out || return
+	timeout 40 isolane ctl --socket /tmp/control namespace reopen 1 > /tmp/reopen.out 2>&1; grep 'have not ended, so it stays offline' /tmp/reopen.out || return
 	is offline && is_closing && other_works && newcomer_connects && dmsetup resume disk || return
 	wait_for 10 eval '! is_closing' && suspend || return
 	isolane ctl --socket /tmp/control namespace online 1 > /tmp/online.out 2>&1 & local opener=$!
