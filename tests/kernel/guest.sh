@@ -89,7 +89,7 @@ put_prog() { # PROG ROOT: program, its shared libraries and its loader
 }
 wanted="nvme-core nvme-fabrics nvme-tcp nvme-keyring nvme-auth nvmet nvmet-tcp nvme-loop
  configfs null_blk brd loop virtio_blk virtio_net virtio_pci virtio_console
- virtio-rng qemu_fw_cfg ext4 xfs tls dm-mod sch_netem veth tcp_diag crc32c_generic crc32c-intel
+ virtio-rng qemu_fw_cfg ext4 xfs tls dm-mod dm-flakey sch_netem veth tcp_diag crc32c_generic crc32c-intel
  crct10dif_generic crct10dif-pclmul crc64_rocksoft_generic"
 programs="bash nvme fio mkfs.ext4 fsck.ext4"
 guest_init() { cat <<'E'

@@ -204,3 +204,16 @@ suite_power() {
 	guest "$kernel-power" "$kernel" $((120 + 20 * cuts * ${#combinations[@]})) -b "$isolane" -b "$durable" \
 		-- power.sh "$cuts" "${combinations[@]}"
 }
+
+suite_disks() {
+	local kind host io combinations=(disk,kernel,uring cached,kernel,epoll)
+	[ "$kernel" = 6.12 ] || combinations=(disk,isolane,epoll file,kernel,uring)
+	[ -z "$long" ] || {
+		combinations=()
+		for kind in disk file cached; do for host in kernel isolane; do for io in uring epoll; do
+			combinations+=("$kind,$host,$io")
+		done; done; done
+	}
+	guest "$kernel-disks" "$kernel" $((120 + 300 * ${#combinations[@]})) -b "$isolane" -b "$durable" -b dmsetup \
+		-- disks.sh "${combinations[@]}"
+}

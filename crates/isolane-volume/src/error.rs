@@ -44,7 +44,7 @@ pub enum VolumeError {
         raw_os_error: i32,
     },
     /// The file is smaller than the volume: it was truncated while it was served.
-    #[error("file is smaller than the volume; restore its size and restart the target")]
+    #[error("file is smaller than the volume; restore its size, then {REOPEN}")]
     Shrunk,
     /// The size of the file is unknown, so it may have been truncated.
     #[error("cannot check the file size: {}; check its file system", errno(*raw_os_error))]
@@ -53,13 +53,13 @@ pub enum VolumeError {
         raw_os_error: i32,
     },
     /// A read failed.
-    #[error("read failed: {}", errno(*raw_os_error))]
+    #[error("the storage reported {}", errno(*raw_os_error))]
     ReadFailed {
         /// OS error.
         raw_os_error: i32,
     },
     /// A write, zeroing, or deallocation failed.
-    #[error("write failed: {}", errno(*raw_os_error))]
+    #[error("the storage reported {}", errno(*raw_os_error))]
     WriteFailed {
         /// OS error.
         raw_os_error: i32,
@@ -73,7 +73,7 @@ pub enum VolumeError {
         len: u64,
     },
     /// The device does not exist any more (ENODEV, ENXIO): nothing succeeds until the volume is reopened.
-    #[error("the device is gone: {}; attach it again, then open the volume again", errno(*raw_os_error))]
+    #[error("the device is gone: {}; attach it again, then {REOPEN}", errno(*raw_os_error))]
     Gone {
         /// OS error of the first request that found it gone.
         raw_os_error: i32,
@@ -81,12 +81,15 @@ pub enum VolumeError {
     /// A sync failed, now or earlier: written data may be lost, and the kernel reports the error
     /// only once. No more writes until the volume is reopened, and no reads from the page cache, which may have what
     /// the disk does not.
-    #[error("sync failed, writes may be lost: {}; check the storage, then restart the target", errno(*raw_os_error))]
+    #[error("sync failed, writes may be lost: {}; check the disk and the data, then {REOPEN}", errno(*raw_os_error))]
     SyncFailed {
         /// OS error of the sync.
         raw_os_error: i32,
     },
 }
+
+/// The last step of the remedy of a failure that stays.
+const REOPEN: &str = "`isolane ctl namespace reopen`, or restart";
 
 fn space_remedy(raw_os_error: i32) -> &'static str {
     if raw_os_error == Errno::FBIG.raw_os_error() {

@@ -305,7 +305,7 @@ impl SubsystemOperator {
                 subsystem: nqn.to_owned(),
                 nsid: status.nsid,
                 state: state_name(status.state),
-                reason: status.reason.or_else(|| fault::reason(status.nsid, status.fault)),
+                reason: reason(&status),
                 volume: status.volume,
                 bytes: status.bytes,
                 block_size: status.block_size,
@@ -512,6 +512,17 @@ pub(super) fn refused(error: NamespaceError) -> Reply {
         NamespaceError::Unknown(_) => Reply::problem(404, "unknown namespace", error),
         error => Reply::problem(409, "not possible", error),
     }
+}
+
+/// Returns the cause of the state, and its remedy.
+fn reason(
+    NamespaceStatus { nsid, state, reason, oldest_command, fault, .. }: &NamespaceStatus,
+) -> Option<String> {
+    let stall = || {
+        let age = oldest_command.filter(|_| *state == NamespaceState::Stalled)?.as_secs();
+        Some(format!("a command has not completed for {age} s; check the storage of the volume"))
+    };
+    reason.clone().or_else(|| fault::reason(*nsid, *fault)).or_else(stall)
 }
 
 fn describe_orphan(orphan: &Orphan) -> OrphanEntry {

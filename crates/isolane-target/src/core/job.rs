@@ -221,8 +221,14 @@ impl Core {
             return;
         }
         let volume = &self.namespaces.at(position).volume;
+        let remedy = match error {
+            VolumeError::ReadFailed { .. } | VolumeError::WriteFailed { .. } => {
+                "; look for its disk in the log of the kernel"
+            }
+            _ => "",
+        };
         let limit = &self.volumes[position].log;
-        log::limited!(by limit, Error, "{}: {} failed: {error}", volume.name(), operation.name());
+        log::limited!(by limit, Error, "{}: {} failed: {error}{remedy}", volume.name(), operation.name());
     }
 
     /// Counts the end of a command at a volume.

@@ -47,7 +47,7 @@ impl SlowCommands {
         self.reported = Some(newest);
         let operation = operation.name();
         Some(format!(
-            "a {operation} has not completed for {age:.0?}; {slow} commands are older than {SLOW:?}"
+            "a {operation} has not completed for {age:.0?}, {slow} commands are older than {SLOW:?}; check its storage"
         ))
     }
 }

@@ -213,7 +213,7 @@ impl Core {
             log::limited!(
                 by limit,
                 Warn,
-                "{name}: has not completed {count} commands within {within:?}; their hosts were told to repeat them"
+                "{name}: has not completed {count} commands within {within:?}, so their hosts repeat them; check its storage"
             );
         }
     }

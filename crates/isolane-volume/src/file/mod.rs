@@ -14,6 +14,7 @@
 //! * After a failed sync no core writes until the volume is reopened: the kernel reports such an error
 //!   once and then marks the pages clean. A durable completion is delayed until the results of all syncs
 //!   that overlapped on other cores are known, because only one of two overlapping syncs gets the error.
+//!   A volume that has failed drops its clean pages when it is closed: the disk may not have their data.
 //! * Punching and zeroing ranges keep the file's size; a discard of a device is never assumed to zero.
 
 mod create;
@@ -38,7 +39,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use isolane_memory::Pool;
 use isolane_reactor::file::FileOp;
-use rustix::fs::{SeekFrom, seek};
+use rustix::fs::{Advice, SeekFrom, fadvise, seek};
 use rustix::io::Errno;
 
 use crate::file_watch::Watch;
@@ -123,6 +124,17 @@ impl FileVolume {
         self.confirm(is_promise, step)
     }
 
+    /// Returns ENODEV in place of the results of a device that is gone: it has no blocks, so writes find no space, reads the
+    /// end, and syncs fail.
+    fn recognize_gone(&self, result: io::Result<usize>, operation: &FileOp) -> io::Result<usize> {
+        let can_be_gone = match &result {
+            Ok(done) => *done == 0 && operation.buffer.is_some(),
+            Err(_) => true,
+        };
+        let is_gone = can_be_gone && self.is_device && seek(&self.file, SeekFrom::End(0)) == Ok(0);
+        if is_gone { Err(Errno::NODEV.into()) } else { result }
+    }
+
     /// Fails a durable completion if the file was truncated in the meantime.
     fn confirm(&self, is_promise: bool, step: Step) -> Step {
         match (&step, is_promise) {
@@ -197,15 +209,22 @@ impl Volume for FileVolume {
             };
         }
         let is_promise = task.is_promise();
+        let result = self.recognize_gone(result, &operation);
         let step = self.machine.resume(task, result, operation, pool);
         self.confirm(is_promise, step)
     }
 }
 
 impl Drop for FileVolume {
-    /// Releases the lock, which otherwise stays while a child of `fork` has the descriptor. If operations of the file are
-    /// left, the last of them does.
+    /// Drops pages that a failed sync has left as clean, so that later reads show what the disk has. Releases the lock, which
+    /// otherwise stays while a child of `fork` has the descriptor. If operations of the file are left, the last of them
+    /// does.
     fn drop(&mut self) {
+        if self.failure().is_some()
+            && let Err(error) = fadvise(&self.file, 0, None, Advice::DontNeed)
+        {
+            log::warn!("{}: cannot drop its pages from the page cache: {error}", self.name());
+        }
         if !self.is_device
             && Arc::strong_count(&self.file) == 1
             && let Err(error) = isolane_reactor::file::unlock(&self.file)

@@ -258,7 +258,8 @@ impl FileStateMachine {
             return Step::File(operation, Task(state));
         }
         let sync_failure = || self.health.record_sync_failure(&self.description.name, raw_os_error);
-        let is_unsupported = health::is_unsupported(raw_os_error) && operation.buffer.is_none();
+        let can_be_unsupported = matches!(state, TaskState::Zero { .. }) && operation.buffer.is_none();
+        let is_unsupported = can_be_unsupported && health::is_unsupported(raw_os_error);
         let gone = (health::is_gone(raw_os_error) && !is_unsupported)
             .then(|| self.health.record_gone(&self.description.name, raw_os_error));
         let error = match state {

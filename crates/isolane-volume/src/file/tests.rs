@@ -513,3 +513,27 @@ fn reports_holes_of_files_as_extents() {
         assert!(data_blocks >= per_page);
     }
 }
+
+/// A device that was pulled out has no blocks. Its driver reports no error that says so.
+#[test]
+fn device_without_blocks_is_gone() {
+    let dir = TestDir::new();
+    let mut volume = dir.open("disk,size=64k").unwrap();
+    volume.is_device = true;
+    let mut core = Core::new();
+    volume.file.set_len(0).unwrap();
+    let gone = VolumeError::Gone { raw_os_error: Errno::NODEV.raw_os_error() };
+    let read = core.run(&volume, Request::Read { lba: 0, blocks: 8 });
+    assert_eq!(read.err(), Some(gone.clone()));
+    assert_eq!(volume.failure(), Some(gone));
+
+    let write = || FileOp::write(0, Buffer::contiguous(512), 0, 512, false);
+    let no_space = || Err(io::Error::from(Errno::NOSPC));
+    let is_gone = |volume: &FileVolume, operation: FileOp| {
+        volume.recognize_gone(no_space(), &operation).unwrap_err().raw_os_error()
+            == Some(Errno::NODEV.raw_os_error())
+    };
+    assert!(is_gone(&volume, write()) && is_gone(&volume, FileOp::sync()));
+    volume.file.set_len(512).unwrap();
+    assert!(!is_gone(&volume, write()), "a device with blocks can have no space");
+}
