@@ -29,6 +29,8 @@ block_device() { # NSID: prints the block device of the attached namespace; the 
 	return 1
 }
 
+absent() { ! block_device "$1"; }
+
 attach() { # [OPTION...] of nvme connect: sets $dev to the device of the first namespace
 	local nsid=${NSID:-1}
 	nvme connect -t tcp -a "$ADDR" -s "$PORT" -n "$NQN" -k 30 --reconnect-delay=1 "$@" || return 1
@@ -48,3 +50,22 @@ verify() { # BLOCK_SIZE DEPTH TOTAL [FIO OPTION...]: writes TOTAL bytes, reads t
 		--size="$total" --rw=randwrite --randrepeat=0 --verify=crc32c --verify_fatal=1 --do_verify=1 \
 		--output-format=terse --terse-version=3 "$@"
 }
+
+fio_starts() { # [TOTAL]: fio verifies $dev in the background until `fio_is_verified`
+	rm -f /tmp/stop
+	until [ -e /tmp/stop ]; do verify 4k 16 "${1:-4m}" --verify_backlog=64 || exit; date +%s%N > /tmp/pass; done > /tmp/fio.log 2>&1 &
+	fio=$!
+}
+fio_is_verified() {
+	touch /tmp/stop
+	wait "$fio" || { echo "fio failed with status $?"; tail -n 20 /tmp/fio.log; return 1; }
+}
+fio_passes() { # fio completes a pass that starts after this call, so it did all its I/O in the present state
+	local before at
+	for at in 1 2; do
+		before=$(cat /tmp/pass)
+		wait_for 30 fio_has_passed "$before" || { tail -n 20 /tmp/fio.log; return 1; }
+	done
+}
+fio_has_passed() { [ "$(cat /tmp/pass)" != "$1" ]; }
+connections_stay() { ! dmesg | grep -iE 'reconnect|I/O error|resetting controller|timeout'; }
