@@ -151,6 +151,61 @@ suite_access() {
 	check "the target ends with status 0 after the changes" end_target "$kernel-access" TERM
 }
 
+suite_subsystems() {
+	local port rounds=3 queues=2; port=$(free_port)
+	[ -z "$long" ] || rounds=30
+	file() {
+		local n
+		configuration guest="$port" | sed "s/^\[server\]/&\nio-queues = $queues/"
+		subsystem "$nqn" '["guest"]' '["linux"]'
+		namespace 1 "$work/disk,size=64M"
+		for n; do
+			subsystem "$nqn-$n" '["guest"]' '["linux"]'
+			namespace 1 "$work/disk-$n,size=16M"
+		done
+	}
+	apply_file() { file "$@" > "$work/target.toml" && apply; }
+	places=(a,1 a,2 b,1 b,2)
+	unmap() {
+		local place
+		for place in $(shuf -e "${places[@]}"); do
+			control namespace --subsystem "$nqn-${place%,*}" remove "${place#*,}" | tee /dev/stderr | grep -q 'is closed' || return
+		done
+	}
+	map() { # ROUND: see guest/subsystems.sh for the UUIDs
+		local volumes at place volume
+		volumes=($(shuf -i 1-4))
+		for at in $(shuf -i 0-3); do
+			place=${places[at]} volume=${volumes[at]}
+			control namespace --subsystem "$nqn-${place%,*}" add "$(printf '%s,size=%sk,nsid=%s,uuid=00000000-0000-4000-8000-000000%02d%02d%02d' \
+				"$work/volume-$volume" $((256 * volume)) "${place#*,}" "$1" $((at + 1)) "$volume")" || return
+		done
+	}
+	on_request() {
+		case $1 in
+			add-ten) apply_file 0 1 2 3 4 5 6 7 8 9;;
+			ten-written) for n in 0 1 2 3 4 5 6 7 8 9; do [ "$(head -n 1 "$work/disk-$n")" = "$nqn-$n" ] || return; done;;
+			remove-ten) apply_file;;
+			add-one)
+				control subsystem add "$nqn-$2" ports=guest hosts=linux &&
+					control namespace --subsystem "$nqn-$2" add "$work/disk-$2,size=16M";;
+			remove-one) control subsystem remove "$nqn-$2";;
+			add-two) control subsystem add "$nqn-a" ports=guest hosts=linux && control subsystem add "$nqn-b" ports=guest hosts=linux;;
+			unmap) unmap;;
+			map) map "$2";;
+			queues)
+				queues=$2; file > "$work/target.toml"
+				end_target "$kernel-subsystems" TERM && start_target_with "$kernel-subsystems" --config "$work/target.toml";;
+		esac
+	}
+	# shellcheck disable=SC2086
+	on_ask() { on_request $1; }
+	file > "$work/target.toml"
+	start_target_with "$kernel-subsystems" --config "$work/target.toml" || { echo "not ok start a target"; return; }
+	guest "$kernel-subsystems" "$kernel" $((180 + 20 * rounds)) -- subsystems.sh 10.0.2.2 "$port" "$nqn" "$linux_host" "$rounds"
+	check "the target ends with status 0 after all changes" end_target "$kernel-subsystems" TERM
+}
+
 # Volume 1 is at another target, which is stopped for a while.
 suite_stalled() {
 	local port remote; port=$(free_port) remote=$(free_port)

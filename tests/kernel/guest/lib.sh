@@ -12,19 +12,20 @@ ask() { # WORD...: sends a request to the driver outside and waits for the respo
 	[ "$answer" = done ] || { echo "the driver failed: $answer"; return 1; }
 }
 
+# Both start no program, which takes an emulated guest long.
 subsystem_dir() { # the sysfs directory of the attached subsystem $NQN
-	local d
+	local d name
 	for d in /sys/class/nvme-subsystem/nvme-subsys*; do
-		[ "$(cat "$d/subsysnqn" 2>/dev/null)" = "$NQN" ] && { echo "$d"; return 0; }
+		{ read -r name < "$d/subsysnqn"; } 2> /dev/null && [ "$name" = "$NQN" ] && { echo "$d"; return 0; }
 	done
 	return 1
 }
 
 block_device() { # NSID: prints the block device of the attached namespace; the kernel numbers devices in order of discovery
-	local d=$(subsystem_dir) name
-	for name in $(ls /sys/block | grep "^nvme${d##*nvme-subsys}n"); do
-		[ "$(cat "/sys/block/$name/nsid")" = "$1" ] && [ "$(cat "/sys/block/$name/size")" -gt 0 ] \
-			&& [ -b "/dev/$name" ] && { echo "/dev/$name"; return 0; }
+	local d nsid size; d=$(subsystem_dir) || return 1
+	for d in "/sys/block/nvme${d##*nvme-subsys}n"*; do
+		{ read -r nsid < "$d/nsid" && read -r size < "$d/size"; } 2> /dev/null && [ "$nsid" = "$1" ] && [ "$size" -gt 0 ] \
+			&& [ -b "/dev/${d##*/}" ] && { echo "/dev/${d##*/}"; return 0; }
 	done
 	return 1
 }
@@ -51,9 +52,9 @@ verify() { # BLOCK_SIZE DEPTH TOTAL [FIO OPTION...]: writes TOTAL bytes, reads t
 		--output-format=terse --terse-version=3 "$@"
 }
 
-fio_starts() { # [TOTAL]: fio verifies $dev in the background until `fio_is_verified`
+fio_starts() { # TOTAL [FIO OPTION...]: fio verifies $dev in the background until `fio_is_verified`
 	rm -f /tmp/stop
-	until [ -e /tmp/stop ]; do verify 4k 16 "${1:-4m}" --verify_backlog=64 || exit; date +%s%N > /tmp/pass; done > /tmp/fio.log 2>&1 &
+	until [ -e /tmp/stop ]; do verify 4k 16 "$@" --verify_backlog=64 || exit; date +%s%N > /tmp/pass; done > /tmp/fio.log 2>&1 &
 	fio=$!
 }
 fio_is_verified() {

@@ -27,7 +27,7 @@ protected() {
 removed() { ask remove && wait_for 20 absent 2; }
 
 check "attach to one namespace" attach || exit 1
-fio_starts
+fio_starts 4m
 check "an added volume appears, and keeps data" added
 check "a grown file has its new size, and keeps data there" grown
 check "a copy with the same identity replaces the volume" replaced

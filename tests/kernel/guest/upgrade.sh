@@ -17,7 +17,7 @@ same_controller() { [ -n "$before" ] && [ "$(cntlids)" = "$before" ]; }
 
 check "attach" attach || exit 1
 before=$(cntlids)
-fio_starts
+fio_starts 4m
 check "the target is replaced $COUNT times" upgraded
 check "a program that fails is refused" ask broken
 check "a volume that was added stays over an upgrade" ask changed
