@@ -97,6 +97,115 @@ suite_namespaces() {
 	check "the target ends with status 0 after its changes" end_target "$kernel-namespaces" TERM
 }
 
+# ---- targets with a configuration file ----
+linux_host=nqn.2014-08.org.example:linux
+other_host=nqn.2014-08.org.example:other
+
+configuration() { # PORT...: the tables of server, hosts, and ports; a port is NAME=NUMBER
+	local port
+	printf '%s\n' '[server]' 'mode = "sleep"' "control-socket = \"$work/control.sock\"" "advertise = [\"10.0.2.2:${1#*=}\"]" \
+		'[[host]]' 'name = "linux"' "nqn = \"$linux_host\"" '[[host]]' 'name = "other"' "nqn = \"$other_host\""
+	for port; do printf '%s\n' '[[port]]' "name = \"${port%=*}\"" "listen = \"127.0.0.1:${port#*=}\""; done
+}
+subsystem() { # NQN PORTS HOSTS: the last two as lists of TOML
+	printf '%s\n' '[[subsystem]]' "nqn = \"$1\"" "ports = $2" "hosts = $3"
+}
+namespace() { # NSID VOLUME [LINE...]
+	printf '%s\n' '[[subsystem.namespace]]' "nsid = $1" "volume = \"$2\"" "${@:3}"
+}
+control() { "$isolane" ctl --socket "$work/control.sock" "$@"; }
+apply() { "$isolane" config apply --socket "$work/control.sock" "$work/target.toml"; }
+
+suite_access() {
+	local left right; left=$(free_port) right=$(free_port)
+	file() { # PORT...
+		local ports; printf -v ports '"%s", ' "${@%=*}"
+		configuration "$@"
+		subsystem "$nqn" "[${ports%, }]" '["linux", "other"]'
+		namespace 1 "$work/first,size=64M"
+		namespace 2 "$work/second,size=64M"
+		namespace 3 "$work/third,size=64M" 'hosts = ["other"]'
+	}
+	apply_ports() {
+		file "$@" > "$work/target.toml" && apply
+	}
+	seen_by_other() { "$isolane" info --json --host-nqn "$other_host" "nvme+tcp://127.0.0.1:$left/$nqn" | grep -c '"nsid"'; }
+	on_ask() {
+		case $1 in
+			hide) control namespace set 2 hosts=other && [ "$(seen_by_other)" = 3 ];;
+			show) control namespace set 2 hosts=;;
+			change-hidden)
+				control namespace resize 3 96M && control namespace resize 2 96M && control namespace resize 2 64M --shrink &&
+					control namespace read-only 3 && control namespace read-only 3 --off && control namespace remove 3 &&
+					namespace 3 "$work/third,size=64M" 'hosts = ["other"]' >> "$work/target.toml" && apply;;
+			close-right) apply_ports left="$left";;
+			open-right) apply_ports left="$left" right="$right";;
+			add-subsystems)
+				control subsystem add "$nqn-hidden" ports=left hosts=other && control subsystem add "$nqn-more" ports=left hosts=any;;
+			remove-subsystems) control subsystem remove "$nqn-hidden" && control subsystem remove "$nqn-more";;
+		esac
+	}
+	file left="$left" right="$right" > "$work/target.toml"
+	start_target_with "$kernel-access" --config "$work/target.toml" || { echo "not ok start a target"; return; }
+	guest "$kernel-access" "$kernel" 240 -- access.sh 10.0.2.2 "$left" "$right" "$nqn" "$linux_host"
+	check "the target ends with status 0 after the changes" end_target "$kernel-access" TERM
+}
+
+suite_subsystems() {
+	local port rounds=3 queues=2; port=$(free_port)
+	[ -z "$long" ] || rounds=30
+	file() {
+		local n
+		configuration guest="$port" | sed "s/^\[server\]/&\nio-queues = $queues/"
+		subsystem "$nqn" '["guest"]' '["linux"]'
+		namespace 1 "$work/disk,size=64M"
+		for n; do
+			subsystem "$nqn-$n" '["guest"]' '["linux"]'
+			namespace 1 "$work/disk-$n,size=16M"
+		done
+	}
+	apply_file() { file "$@" > "$work/target.toml" && apply; }
+	places=(a,1 a,2 b,1 b,2)
+	unmap() {
+		local place
+		for place in $(shuf -e "${places[@]}"); do
+			control namespace --subsystem "$nqn-${place%,*}" remove "${place#*,}" | tee /dev/stderr | grep -q 'is closed' || return
+		done
+	}
+	map() { # ROUND: see guest/subsystems.sh for the UUIDs
+		local volumes at place volume
+		volumes=($(shuf -i 1-4))
+		for at in $(shuf -i 0-3); do
+			place=${places[at]} volume=${volumes[at]}
+			control namespace --subsystem "$nqn-${place%,*}" add "$(printf '%s,size=%sk,nsid=%s,uuid=00000000-0000-4000-8000-000000%02d%02d%02d' \
+				"$work/volume-$volume" $((256 * volume)) "${place#*,}" "$1" $((at + 1)) "$volume")" || return
+		done
+	}
+	on_request() {
+		case $1 in
+			add-ten) apply_file 0 1 2 3 4 5 6 7 8 9;;
+			ten-written) for n in 0 1 2 3 4 5 6 7 8 9; do [ "$(head -n 1 "$work/disk-$n")" = "$nqn-$n" ] || return; done;;
+			remove-ten) apply_file;;
+			add-one)
+				control subsystem add "$nqn-$2" ports=guest hosts=linux &&
+					control namespace --subsystem "$nqn-$2" add "$work/disk-$2,size=16M";;
+			remove-one) control subsystem remove "$nqn-$2";;
+			add-two) control subsystem add "$nqn-a" ports=guest hosts=linux && control subsystem add "$nqn-b" ports=guest hosts=linux;;
+			unmap) unmap;;
+			map) map "$2";;
+			queues)
+				queues=$2; file > "$work/target.toml"
+				end_target "$kernel-subsystems" TERM && start_target_with "$kernel-subsystems" --config "$work/target.toml";;
+		esac
+	}
+	# shellcheck disable=SC2086
+	on_ask() { on_request $1; }
+	file > "$work/target.toml"
+	start_target_with "$kernel-subsystems" --config "$work/target.toml" || { echo "not ok start a target"; return; }
+	guest "$kernel-subsystems" "$kernel" $((180 + 20 * rounds)) -- subsystems.sh 10.0.2.2 "$port" "$nqn" "$linux_host" "$rounds"
+	check "the target ends with status 0 after all changes" end_target "$kernel-subsystems" TERM
+}
+
 # Volume 1 is at another target, which is stopped for a while.
 suite_stalled() {
 	local port remote; port=$(free_port) remote=$(free_port)

@@ -12,22 +12,25 @@ ask() { # WORD...: sends a request to the driver outside and waits for the respo
 	[ "$answer" = done ] || { echo "the driver failed: $answer"; return 1; }
 }
 
+# Both start no program, which takes an emulated guest long.
 subsystem_dir() { # the sysfs directory of the attached subsystem $NQN
-	local d
+	local d name
 	for d in /sys/class/nvme-subsystem/nvme-subsys*; do
-		[ "$(cat "$d/subsysnqn" 2>/dev/null)" = "$NQN" ] && { echo "$d"; return 0; }
+		{ read -r name < "$d/subsysnqn"; } 2> /dev/null && [ "$name" = "$NQN" ] && { echo "$d"; return 0; }
 	done
 	return 1
 }
 
 block_device() { # NSID: prints the block device of the attached namespace; the kernel numbers devices in order of discovery
-	local d=$(subsystem_dir) name
-	for name in $(ls /sys/block | grep "^nvme${d##*nvme-subsys}n"); do
-		[ "$(cat "/sys/block/$name/nsid")" = "$1" ] && [ "$(cat "/sys/block/$name/size")" -gt 0 ] \
-			&& [ -b "/dev/$name" ] && { echo "/dev/$name"; return 0; }
+	local d nsid size; d=$(subsystem_dir) || return 1
+	for d in "/sys/block/nvme${d##*nvme-subsys}n"*; do
+		{ read -r nsid < "$d/nsid" && read -r size < "$d/size"; } 2> /dev/null && [ "$nsid" = "$1" ] && [ "$size" -gt 0 ] \
+			&& [ -b "/dev/${d##*/}" ] && { echo "/dev/${d##*/}"; return 0; }
 	done
 	return 1
 }
+
+absent() { ! block_device "$1"; }
 
 attach() { # [OPTION...] of nvme connect: sets $dev to the device of the first namespace
 	local nsid=${NSID:-1}
@@ -48,3 +51,22 @@ verify() { # BLOCK_SIZE DEPTH TOTAL [FIO OPTION...]: writes TOTAL bytes, reads t
 		--size="$total" --rw=randwrite --randrepeat=0 --verify=crc32c --verify_fatal=1 --do_verify=1 \
 		--output-format=terse --terse-version=3 "$@"
 }
+
+fio_starts() { # TOTAL [FIO OPTION...]: fio verifies $dev in the background until `fio_is_verified`
+	rm -f /tmp/stop
+	until [ -e /tmp/stop ]; do verify 4k 16 "$@" --verify_backlog=64 || exit; date +%s%N > /tmp/pass; done > /tmp/fio.log 2>&1 &
+	fio=$!
+}
+fio_is_verified() {
+	touch /tmp/stop
+	wait "$fio" || { echo "fio failed with status $?"; tail -n 20 /tmp/fio.log; return 1; }
+}
+fio_passes() { # fio completes a pass that starts after this call, so it did all its I/O in the present state
+	local before at
+	for at in 1 2; do
+		before=$(cat /tmp/pass)
+		wait_for 30 fio_has_passed "$before" || { tail -n 20 /tmp/fio.log; return 1; }
+	done
+}
+fio_has_passed() { [ "$(cat /tmp/pass)" != "$1" ]; }
+connections_stay() { ! dmesg | grep -iE 'reconnect|I/O error|resetting controller|timeout'; }

@@ -9,10 +9,6 @@ attribute_is() { # NSID ATTRIBUTE VALUE: of the block device
 	local device
 	device=$(block_device "$1") && [ "$(cat "/sys/block/${device#/dev/}/$2")" = "$3" ]
 }
-absent() { ! block_device "$1"; }
-fio_until_stop() {
-	while [ ! -e /tmp/stop ]; do verify 4k 16 4m --verify_backlog=64 || return; done
-}
 second() { # [FIO OPTION...]: on the second namespace
 	fio --name=second --filename="$(block_device 2)" --direct=1 --bs=64k --iodepth=8 --ioengine=libaio --size=16m \
 		--rw=write --verify=crc32c --verify_fatal=1 "$@"
@@ -29,22 +25,16 @@ protected() {
 	ask protect && wait_for 20 attribute_is 2 ro 1 && ask unprotect && wait_for 20 attribute_is 2 ro 0
 }
 removed() { ask remove && wait_for 20 absent 2; }
-first_is_verified() {
-	touch /tmp/stop
-	wait "$fio" || { echo "fio failed with status $?"; tail -n 20 /tmp/fio.log; return 1; }
-}
-connections_stay() { ! dmesg | grep -iE 'reconnect|I/O error|resetting controller'; }
 
 check "attach to one namespace" attach || exit 1
-fio_until_stop > /tmp/fio.log 2>&1 &
-fio=$!
+fio_starts 4m
 check "an added volume appears, and keeps data" added
 check "a grown file has its new size, and keeps data there" grown
 check "a copy with the same identity replaces the volume" replaced
 check "write protection appears and ends" protected
 check "a removed volume disappears" removed
 check "the ID can be used again" added
-check "fio on the other namespace finds no wrong data" first_is_verified
+check "fio on the other namespace finds no wrong data" fio_is_verified
 check "no connection was lost, and no I/O failed" connections_stay
 check "detach from changed namespaces" detach
 exit 0

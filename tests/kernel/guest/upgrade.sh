@@ -6,9 +6,6 @@ ADDR=$1 PORT=$2 NQN=$3 COUNT=$4
 modprobe nvme-tcp
 
 cntlids() { cat /sys/class/nvme/nvme*/cntlid; }
-fio_until_stop() {
-	while [ ! -e /tmp/stop ]; do verify 4k 16 4m --verify_backlog=64 || return; done
-}
 upgraded() {
 	local at
 	for ((at = 1; at <= COUNT; at++)); do
@@ -16,17 +13,11 @@ upgraded() {
 		sleep 0.3
 	done
 }
-fio_is_verified() {
-	touch /tmp/stop
-	wait "$fio" || { echo "fio failed with status $?"; tail -n 20 /tmp/fio.log; return 1; }
-}
 same_controller() { [ -n "$before" ] && [ "$(cntlids)" = "$before" ]; }
-connections_stay() { ! dmesg | grep -iE 'reconnect|I/O error|resetting controller|timeout'; }
 
 check "attach" attach || exit 1
 before=$(cntlids)
-fio_until_stop > /tmp/fio.log 2>&1 &
-fio=$!
+fio_starts 4m
 check "the target is replaced $COUNT times" upgraded
 check "a program that fails is refused" ask broken
 check "a volume that was added stays over an upgrade" ask changed
