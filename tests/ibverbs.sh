@@ -92,6 +92,33 @@ opened_by_name() { # COMMAND...: with dlopen, dlsym, and dlvsym
 opened_in_environment() {
 	(eval "$("$isolane" verbs env)" && opened_by_name env)
 }
+# Packages of Debian 13, unpacked next to the installed ones, with the program and its libraries in /opt.
+newer=$work/debian-13
+unpack_newer() {
+	local apt=(apt-get -q -o "Dir::Etc::sourcelist=$work/newer.list" -o Dir::Etc::sourceparts=/dev/null -o APT::Sandbox::User=root
+		-o "Dir::State::lists=$work/lists" -o "Dir::Cache=$work/cache" -o Acquire::Retries=3)
+	mkdir -p "$work"/lists/partial "$work"/cache/archives/partial "$work/packages" "$newer"/{dev,proc,sys,tmp,opt/bin,opt/lib}
+	echo "deb http://deb.debian.org/debian trixie main" > "$work/newer.list"
+	"${apt[@]}" update && (cd "$work/packages" && "${apt[@]}" download libibverbs1 librdmacm1t64 ibverbs-providers ibverbs-utils \
+		rdmacm-utils perftest libibumad3 libnl-3-200 libnl-route-3-200 libpci3 libc6 libgcc-s1 zlib1g libudev1 libcap2) || return 1
+	for package in "$work"/packages/*.deb; do dpkg-deb -x "$package" "$newer" || return 1; done
+	ln -s usr/lib "$newer/lib" && ln -s usr/lib64 "$newer/lib64" && cp "$isolane" "$newer/opt/bin/" &&
+		cp -r "$(dirname "$isolane")/libisolane_ibverbs.so" "$libraries" "$newer/opt/lib/"
+}
+in_newer() { # COMMAND...: with the files of Debian 13, and the devices of this machine
+	# shellcheck disable=SC2016
+	unshare -rm bash -c 'cd "$0" && for dir in dev proc sys; do mount --rbind /$dir $dir || exit; done; exec chroot . "$@"' "$newer" "$@"
+}
+starts_in_newer() { # COMMAND...: a function of this file whose programs are the ones of Debian 13
+	(
+		verbs() { in_newer /opt/bin/isolane verbs run -- "$@"; }
+		"$@"
+	)
+}
+shows_devices() { verbs ibv_devinfo -v -d "$device" | grep PORT_ACTIVE; }
+chooses_in_newer() { # the libraries with versions, without a warning
+	[ "$(in_newer /opt/bin/isolane verbs env 2>&1 | grep -c 'LD_LIBRARY_PATH=.*/isolane-verbs')" = 1 ]
+}
 lists_devices() {
 	local as_user=()
 	[ "$(id -u)" != 0 ] || as_user=(setpriv --reuid 65534 --regid 65534 --clear-groups)
@@ -236,6 +263,19 @@ check "udaddy" managed udaddy -- udaddy -s 127.0.0.1 || status=1
 server_ends=no check "cmtime" managed cmtime -- cmtime -s 127.0.0.1 -c 20 || status=1
 check "ib_write_bw -R" pair ib_write_bw -F -n 200 -R || status=1
 check "rdma-core's own tests" rdma_core || status=1
+if ! unshare -rm true; then
+	echo "not run: programs of Debian 13 need a mount namespace"
+elif ! unpack_newer > "$work/unpack" 2>&1; then
+	echo "not run: the packages of Debian 13 cannot be downloaded: $(tail -n 1 "$work/unpack")"
+else
+	check "the symbol versions are those of Debian 13" has_versions_of "$newer/usr/lib/$(uname -m)-linux-gnu" || status=1
+	check "the providers of Debian 13 find their private symbols" has_imports_of_providers "$newer/usr/lib/$(uname -m)-linux-gnu" || status=1
+	check "verbs run chooses the libraries with versions on Debian 13" chooses_in_newer || status=1
+	check "ibv_devinfo of Debian 13" starts_in_newer shows_devices || status=1
+	check "ib_send_bw of Debian 13" starts_in_newer perftest ib_send_bw -s 4096 || status=1
+	check "ib_write_bw -R of Debian 13" starts_in_newer pair ib_write_bw -F -n 200 -R || status=1
+	check "rping of Debian 13" starts_in_newer managed rping -s -a 127.0.0.1 -C 50 -- rping -c -a 127.0.0.1 -C 50 || status=1
+fi
 if strace -qq -o /dev/null true; then
 	check "posts and polls make no system call with a dedicated thread" dedicated_progress_makes_no_calls || status=1
 else
