@@ -87,8 +87,9 @@ fn link_in(work: &Path, archive: &Path) -> io::Result<()> {
     let compiler = env::var_os("CC").filter(|name| !name.is_empty()).unwrap_or_else(|| "cc".into());
     let mut command = Command::new(&compiler);
     command.args(["-shared", "-fPIC", "-O2", "-g0"]);
-    // A library with threads stays loaded.
-    command.arg(format!("-Wl,-soname,{LIBRARY},-z,nodelete,-z,now,-z,relro,--gc-sections"));
+    // A library with threads stays loaded. Its calls of its own functions need no version.
+    command
+        .arg(format!("-Wl,-soname,{LIBRARY},-Bsymbolic-functions,-z,nodelete,-z,now,-z,relro,--gc-sections"));
     command.arg("-Wl,--version-script").arg(&script).arg("-o").arg(work.join(LIBRARY)).arg(&functions);
     command.args(["-Wl,--whole-archive"]).arg(archive).arg("-Wl,--no-whole-archive").args(SYSTEM_LIBRARIES);
     let output = command
@@ -105,7 +106,7 @@ fn link_in(work: &Path, archive: &Path) -> io::Result<()> {
 const SYSTEM_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lpthread", "-lm", "-ldl", "-lc"];
 /// Symbols of the static library that are not exported: of Rust, and of its runtime for the compiler. All others without
 /// a version are functions of the C library, which the library replaces.
-const LOCAL: &str = "local: _ZN*; _R*; rust_*; __rustc*; isolane_*; __*i[23]; __*[cf][23]; ";
+const LOCAL: &str = "local: _ZN*; _R*; rust_*; __rustc*; isolane_*; __*i[23]; __*[cf][23];";
 
 /// A version script, and aliases in C for the symbols that the static library does not define.
 struct Generated {
@@ -118,10 +119,10 @@ impl Generated {
         let mut generated = Generated { script: String::new(), aliases: String::new() };
         let symbols: Vec<(String, &str)> = versioned(symbols);
         let defined: BTreeSet<&str> = symbols.iter().map(|(_, name)| *name).collect();
-        // Private versions are the first ones: a program that names no version gets the symbols of the first.
-        for (index, group) in symbols.chunk_by(|(first, _), (second, _)| first == second).enumerate() {
+        // The loader prefers the first version for references without one, so it has no symbols.
+        writeln!(generated.script, "ISOLANE {{ {LOCAL} }};").expect("text");
+        for group in symbols.chunk_by(|(first, _), (second, _)| first == second) {
             let version = &group[0].0;
-            let local = if index == 0 { LOCAL } else { "" };
             write!(generated.script, "{version} {{ ").expect("text");
             for (_, symbol) in group {
                 let name = symbol.trim_start_matches(MARKS);
@@ -151,7 +152,7 @@ impl Generated {
                 ];
                 writeln!(generated.aliases, "__asm__(\"{}\");", lines.join("\\n")).expect("text");
             }
-            writeln!(generated.script, "{local}}};").expect("text");
+            generated.script += "};\n";
         }
         generated
     }
@@ -231,9 +232,9 @@ mod tests {
             "# comment\nN 3 4\nIBVERBS_PRIVATE_N !a b_N\nIBVERBS_1.0 *open -close get\nIBVERBS_1.1 open\n";
         let generated = Generated::new(list);
         let script: Vec<&str> = generated.script.lines().collect();
-        assert_eq!(script[0], format!("IBVERBS_PRIVATE_3 {{ {LOCAL}}};"));
-        assert_eq!(script[1..3], ["IBVERBS_PRIVATE_4 { };", "IBVERBS_1.0 { get; };"]);
-        assert_eq!(script[3], "IBVERBS_1.1 { open; };");
+        assert_eq!(script[0], format!("ISOLANE {{ {LOCAL} }};"));
+        assert_eq!(script[1..3], ["IBVERBS_PRIVATE_3 { };", "IBVERBS_PRIVATE_4 { };"]);
+        assert_eq!(script[3..], ["IBVERBS_1.0 { get; };", "IBVERBS_1.1 { open; };"]);
         for alias in [
             "a, isolane_error",
             "isolane_b_4_IBVERBS_PRIVATE_4, b_4@IBVERBS_PRIVATE_4",
