@@ -1,13 +1,13 @@
 #!/bin/bash
 # ibverbs.sh - run unmodified RDMA programs over the preload library, and check its interface.
 #
-# Needs target/release/isolane and libisolane_ibverbs.so, and the packages of .ci/packages. Each server listens on
+# Needs target/release/isolane, libisolane_ibverbs.so, and libisolane_ibverbs.a, and the packages of .ci/packages. Each server listens on
 # loopback and ends with its client.
 set -u
 . "$(dirname "$0")/checks.sh"
 tests=$(cd "$(dirname "$0")" && pwd)
 isolane=${ISOLANE_BIN:-$tests/../target/release/isolane}
-library=$(dirname "$isolane")/libisolane_ibverbs.so
+libraries=$("$isolane" verbs libs) || exit 1
 layout=$tests/../crates/isolane-ibverbs/src/abi/layout.txt
 work=$(mktemp -d "${TMPDIR:-/tmp}/ibverbs.XXXXXX")
 trap 'rm -rf "$check_log" "$work"' EXIT
@@ -52,21 +52,77 @@ headers_agree() { # the layout that a unit test compares with the structures
 	} > "$work/layout.c"
 	[ "$(wc -l < "$work/layout.c")" -gt 300 ] && cc -c -o "$work/layout.o" "$work/layout.c"
 }
-exports() { nm -D --defined-only "$1" | awk '$2 == "T" { print $3 }' | grep -E "^_?(ibv_|mbps_|mult_|rdma_)"; }
-exports_every_function() { # rsockets need only the one that makes a socket
-	local public missing name
-	public=$(for name in libibverbs librdmacm; do
-		exports "$(ldconfig -p | awk -v name="$name.so.1" '$1 == name { print $NF; exit }')"
-	done | grep -v PRIVATE | sed 's/@.*//' | sort -u)
-	missing=$(comm -23 <(echo "$public") <(exports "$library" | sort -u))
-	[ "$(echo "$public" | wc -l)" -gt 110 ] && [ -z "$missing" ] && return 0
-	echo "missing: $missing"
+symbols() { # LIBRARY: its versioned symbols; the default version of each has @@
+	readelf -W --dyn-syms "$1" | awk '$7 != "UND" && $8 ~ /.@/ { print $8 }' | sort
+}
+installed() { # LIBRARY
+	ldconfig -p | awk -v name="$1" '$1 == name { print $NF; exit }'
+}
+has_versions_of() { # DIRECTORY: of the libraries of rdma-core
+	local all public missing more
+	symbols "$libraries/libibverbs.so.1" > "$work/own"
+	all=$(for name in libibverbs librdmacm; do symbols "$1/$name.so.1"; done)
+	public=$(echo "$all" | grep -v PRIVATE | sort)
+	missing=$(comm -23 <(echo "$all" | sed 's/@@/@/' | sort) <(sed 's/@@/@/' "$work/own" | sort)
+		comm -23 <(echo "$public" | grep @@) "$work/own")
+	more=$(comm -13 <(echo "$public" | sed 's/@@/@/' | sort) <(sed 's/@@/@/' "$work/own" | grep -v PRIVATE | sort))
+	[ "$(echo "$all" | wc -l)" -gt 200 ] && [ -z "$missing$more" ] && return 0
+	echo "missing: $missing; more: $more"
 	return 1
+}
+has_versions_of_installed_libraries() { has_versions_of "$(dirname "$(installed libibverbs.so.1)")"; }
+has_imports_of_providers() { # DIRECTORY: of libmlx5 and libefa
+	local imported
+	imported=$(readelf -W --dyn-syms "$1"/libmlx5.so.1 "$1"/libefa.so.1 | awk '$7 == "UND" && $8 ~ /@IBVERBS_PRIVATE/ { print $8 }' | sort -u)
+	symbols "$libraries/libibverbs.so.1" > "$work/own"
+	[ "$(echo "$imported" | wc -l)" -gt 60 ] && [ -z "$(comm -23 <(echo "$imported") "$work/own")" ] && return 0
+	comm -23 <(echo "$imported") "$work/own"
+	return 1
+}
+has_imports_of_installed_providers() { has_imports_of_providers "$(dirname "$(installed libmlx5.so.1)")"; }
+exports_nothing_else() { # besides versions, and functions of the C library with a path
+	local more
+	more=$(nm -D --defined-only --without-symbol-versions "$libraries/libibverbs.so.1" | awk '$2 == "T" { print $3 }' | grep -vE '^(_?ibv_|rdma_|r[a-z]+|mbps_|mult_|_?_?verbs_|execute_ioctl|__ioctl)' |
+		grep -vxE '(__)?(f|l|x|lx)?(open|open_2|openat|openat_2|fopen|stat|fstatat|xstat|lxstat|access|faccessat|eaccess|euidaccess|opendir|scandir|statx|canonicalize_file_name|readlink_chk|realpath_chk)(64)?(_2)?')
+	[ -z "$more" ] || { echo "$more"; return 1; }
+}
+opened_by_name() { # COMMAND...: with dlopen, dlsym, and dlvsym
+	cc -Wall -Wextra -Werror -o "$work/dlopen" "$tests/verbs/dlopen.c" && "$@" "$work/dlopen" < "$tests/verbs/nccl.txt"
+}
+opened_in_environment() {
+	(eval "$("$isolane" verbs env)" && opened_by_name env)
+}
+# Packages of Debian 13, unpacked next to the installed ones, with the program and its libraries in /opt.
+newer=$work/debian-13
+unpack_newer() {
+	local apt=(apt-get -q -o "Dir::Etc::sourcelist=$work/newer.list" -o Dir::Etc::sourceparts=/dev/null -o APT::Sandbox::User=root
+		-o "Dir::State::lists=$work/lists" -o "Dir::Cache=$work/cache" -o Acquire::Retries=3)
+	mkdir -p "$work"/lists/partial "$work"/cache/archives/partial "$work/packages" "$newer"/{dev,proc,sys,tmp,opt/bin,opt/lib}
+	echo "deb http://deb.debian.org/debian trixie main" > "$work/newer.list"
+	"${apt[@]}" update && (cd "$work/packages" && "${apt[@]}" download libibverbs1 librdmacm1t64 ibverbs-providers ibverbs-utils \
+		rdmacm-utils perftest libibumad3 libnl-3-200 libnl-route-3-200 libpci3 libc6 libgcc-s1 zlib1g libudev1 libcap2) || return 1
+	for package in "$work"/packages/*.deb; do dpkg-deb -x "$package" "$newer" || return 1; done
+	ln -s usr/lib "$newer/lib" && ln -s usr/lib64 "$newer/lib64" && cp "$isolane" "$newer/opt/bin/" &&
+		cp -r "$(dirname "$isolane")/libisolane_ibverbs.so" "$libraries" "$newer/opt/lib/"
+}
+in_newer() { # COMMAND...: with the files of Debian 13, and the devices of this machine
+	# shellcheck disable=SC2016
+	unshare -rm bash -c 'cd "$0" && for dir in dev proc sys; do mount --rbind /$dir $dir || exit; done; exec chroot . "$@"' "$newer" "$@"
+}
+starts_in_newer() { # COMMAND...: a function of this file whose programs are the ones of Debian 13
+	(
+		verbs() { in_newer /opt/bin/isolane verbs run -- "$@"; }
+		"$@"
+	)
+}
+shows_devices() { verbs ibv_devinfo -v -d "$device" | grep PORT_ACTIVE; }
+chooses_in_newer() { # the libraries with versions, without a warning
+	[ "$(in_newer /opt/bin/isolane verbs env 2>&1 | grep -c 'LD_LIBRARY_PATH=.*/isolane-verbs')" = 1 ]
 }
 lists_devices() {
 	local as_user=()
 	[ "$(id -u)" != 0 ] || as_user=(setpriv --reuid 65534 --regid 65534 --clear-groups)
-	cp "$isolane" "$library" "$work/" && chmod 755 "$work" "$work"/* || return 1
+	cp -r "$isolane" "$(dirname "$isolane")/libisolane_ibverbs.so" "$libraries" "$work/" && chmod 755 "$work" "$work"/* || return 1
 	"${as_user[@]}" "$work/isolane" verbs run -- ibv_devices | grep -w "$device" || return 1
 	"${as_user[@]}" "$work/isolane" verbs run -- ibv_devinfo -v -d "$device" > "$work/info" || { cat "$work/info"; return 1; }
 	grep -q PORT_ACTIVE "$work/info" && grep -q 'GID\[' "$work/info" && return 0
@@ -178,7 +234,11 @@ dedicated_progress_makes_no_calls() { # the number of calls does not grow with t
 
 status=0
 check "the layout is the one of the headers" headers_agree || status=1
-check "every public function of libibverbs exists" exports_every_function || status=1
+check "the symbol versions are those of the installed libraries" has_versions_of_installed_libraries || status=1
+check "the installed providers find their private symbols" has_imports_of_installed_providers || status=1
+check "no other symbols are exported" exports_nothing_else || status=1
+check "dlopen, dlsym, and dlvsym find the libraries, verbs run" opened_by_name verbs || status=1
+check "dlopen, dlsym, and dlvsym find the libraries, verbs env" opened_in_environment || status=1
 check "any user finds the devices" lists_devices || status=1
 check "other paths are unaffected" other_paths_are_unaffected || status=1
 check "the files of the devices are removed" leaves_no_files || status=1
@@ -203,6 +263,19 @@ check "udaddy" managed udaddy -- udaddy -s 127.0.0.1 || status=1
 server_ends=no check "cmtime" managed cmtime -- cmtime -s 127.0.0.1 -c 20 || status=1
 check "ib_write_bw -R" pair ib_write_bw -F -n 200 -R || status=1
 check "rdma-core's own tests" rdma_core || status=1
+if ! unshare -rm true; then
+	echo "not run: programs of Debian 13 need a mount namespace"
+elif ! unpack_newer > "$work/unpack" 2>&1; then
+	echo "not run: the packages of Debian 13 cannot be downloaded: $(tail -n 1 "$work/unpack")"
+else
+	check "the symbol versions are those of Debian 13" has_versions_of "$newer/usr/lib/$(uname -m)-linux-gnu" || status=1
+	check "the providers of Debian 13 find their private symbols" has_imports_of_providers "$newer/usr/lib/$(uname -m)-linux-gnu" || status=1
+	check "verbs run chooses the libraries with versions on Debian 13" chooses_in_newer || status=1
+	check "ibv_devinfo of Debian 13" starts_in_newer shows_devices || status=1
+	check "ib_send_bw of Debian 13" starts_in_newer perftest ib_send_bw -s 4096 || status=1
+	check "ib_write_bw -R of Debian 13" starts_in_newer pair ib_write_bw -F -n 200 -R || status=1
+	check "rping of Debian 13" starts_in_newer managed rping -s -a 127.0.0.1 -C 50 -- rping -c -a 127.0.0.1 -C 50 || status=1
+fi
 if strace -qq -o /dev/null true; then
 	check "posts and polls make no system call with a dedicated thread" dedicated_progress_makes_no_calls || status=1
 else

@@ -19,7 +19,9 @@ completes() { # FILE TEXT
 	grep -q "$2" "$prefix/share/$1"
 }
 preloads() {
-	"$isolane" verbs run -- env | grep -qx "LD_PRELOAD=$prefix/bin/../lib/libisolane_ibverbs.so\|LD_PRELOAD=$prefix/lib/libisolane_ibverbs.so"
+	[ "$("$isolane" verbs libs)" -ef "$prefix/lib/isolane-verbs" ] &&
+		"$isolane" verbs run -- env | grep -qx "LD_PRELOAD=$prefix/bin/../lib/isolane-verbs/libibverbs.so.1" &&
+		"$isolane" verbs run -- python3 -c 'import ctypes; print(ctypes.CDLL("librdmacm.so.1").rdma_create_id)'
 }
 preloads_into_sockets() {
 	"$isolane" engine run --socket "$work/engine.sock" -- env |

@@ -7,6 +7,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::fs::StatVfsMountFlags;
 
@@ -16,10 +17,18 @@ use crate::failure::{Failure, IoContext};
 pub struct Library {
     /// Names of its file: as built, and as packages install it.
     pub names: [&'static str; 2],
+    /// Its package.
+    pub package: &'static str,
     /// Variable of the environment that names its file.
     pub variable: &'static str,
     /// For errors, as "the library of the devices".
     pub description: &'static str,
+}
+
+/// Returns the directories of libraries. The first one is of this program.
+pub fn places() -> Result<[PathBuf; 3], Failure> {
+    let here = env::current_exe().io_context("cannot find this program")?;
+    Ok(PLACES.map(|place| here.with_file_name(place)))
 }
 
 /// Directories of libraries, from that of this program: as built, as `scripts/install` installs, and of packages.
@@ -33,22 +42,39 @@ impl Library {
             let name = format!("{}={}", self.variable, path.display());
             return self.check(&path, name).map(|()| path);
         }
-        let here = env::current_exe().io_context("cannot find this program")?;
-        let places = here.parent().into_iter().flat_map(|dir| PLACES.map(|place| dir.join(place)));
-        let names = |dir: PathBuf| self.names.map(|name| dir.join(name));
-        let found = places.flat_map(names).find(|path| Path::is_file(path));
+        let places = places()?;
+        let search = || {
+            let files = places.iter().flat_map(|dir| self.names.map(|name| dir.join(name)));
+            files.into_iter().find(|path| path.is_file())
+        };
+        let found = search().or_else(|| self.build(&places[0]).then(search).flatten());
         let path = found.ok_or_else(|| {
-            let reason = format!(
-                "{} is not next to {}, nor in ../lib or ../lib/isolane",
-                self.names[0],
-                here.display()
-            );
+            let here = places[0].display();
+            let reason = format!("{} is not in {here}, nor in ../lib or ../lib/isolane", self.names[0]);
             Failure::new(format!("cannot find {}", self.description), reason).with_hint(format!(
                 "install both with `scripts/install`, or name the file in {}",
                 self.variable
             ))
         })?;
         self.check(&path, path.display()).map(|()| path)
+    }
+
+    /// Builds the library, if `cargo run` has started this program: it builds only the program.
+    fn build(&self, directory: &Path) -> bool {
+        let (Some(cargo), Some(manifest), Some(target)) =
+            (env::var_os("CARGO"), env::var_os("CARGO_MANIFEST_DIR"), directory.parent())
+        else {
+            return false;
+        };
+        let profile = directory.file_name().unwrap_or_default();
+        if !target.join("CACHEDIR.TAG").is_file() {
+            return false;
+        }
+        let profile = if profile == "debug" { OsStr::new("dev") } else { profile };
+        let mut build = Command::new(cargo);
+        build.args(["build", "--package", self.package, "--target-dir"]).arg(target);
+        build.arg("--profile").arg(profile).current_dir(manifest);
+        build.status().is_ok_and(|status| status.success())
     }
 
     /// Checks the file of the library, which errors call `name`.
@@ -72,9 +98,10 @@ pub fn prepend(first: &OsStr, present: Option<&OsStr>) -> OsString {
     value
 }
 
-fn check_path(path: &Path, name: &impl Display) -> Result<(), Failure> {
-    if path.as_os_str().as_encoded_bytes().iter().any(|byte| b": \t\n".contains(byte)) {
-        let failure = Failure::new(name, "LD_PRELOAD cannot hold a path with a space or a colon");
+/// Refuses a path that the variables of the system's loader cannot hold.
+pub fn check_path(path: &Path, name: &impl Display) -> Result<(), Failure> {
+    if path.as_os_str().as_encoded_bytes().iter().any(|byte| b":; \t\n".contains(byte)) {
+        let failure = Failure::new(name, "LD_PRELOAD cannot hold a path with a space, colon, or semicolon");
         return Err(failure.with_hint("move the library"));
     }
     Ok(())

@@ -92,6 +92,15 @@ TERM: With dumb, or without a value, all tables are printed once.";
 const CONTROL_FILES: &str = "\
 KIND-PID.sock: Control socket of a running program, for example serve-4711.sock.";
 
+/// Variables that choose the libraries of RDMA devices.
+const LIBRARIES_ENVIRONMENT: &str = "\
+ISOLANE_IBVERBS: File to preload instead of the libraries with symbol versions.
+CC: C compiler that links the libraries in a build directory (default: cc).
+LD_LIBRARY_PATH: Directories of the installed libraries, before the usual ones.";
+
+const VERBS_FILES: &str = "\
+isolane-verbs: Directory of the libraries, next to this program, in ../lib, or in ../lib/isolane.";
+
 fn of(command: &str) -> Sections {
     match command {
         "isolane" => Sections {
@@ -262,14 +271,28 @@ isolane verbs bench 10.0.0.1: Measure the latency of SENDs of 64 bytes.
 isolane verbs bench 10.0.0.1 --operation write --size 4k,64k,1m --depth 16: Measure WRITEs of three sizes.",
             ..Sections::default()
         },
+        "verbs-env" => Sections {
+            environment: LIBRARIES_ENVIRONMENT,
+            examples: "eval \"$(isolane verbs env)\": Give the devices to all programs that this shell starts.",
+            ..Sections::default()
+        },
+        "verbs-libs" => Sections {
+            environment: LIBRARIES_ENVIRONMENT,
+            files: VERBS_FILES,
+            examples: "\
+isolane verbs libs: Print the directory, as for NCCL_IBVERBS_LIB=$(isolane verbs libs)/libibverbs.so.1.
+isolane verbs libs --link /opt/lib: Link the libraries into another directory.",
+            ..Sections::default()
+        },
         "verbs-run" => Sections {
             status: "any other: Exit status of PROGRAM, which replaces this one.",
+            files: VERBS_FILES,
             environment: "\
-ISOLANE_IBVERBS: File of the library of the devices (default: next to this program, in ../lib, or in ../lib/isolane).
-LD_PRELOAD, ASAN_OPTIONS: The library, and an option that it needs, are put in front.
+ISOLANE_IBVERBS: File to preload instead of the libraries with symbol versions.
+LD_PRELOAD, LD_LIBRARY_PATH, ASAN_OPTIONS: The library, its directory, and an option that it needs, are put in front.
+CC: C compiler that links the libraries in a build directory (default: cc).
 TMPDIR: Directory for the files of the devices (default: /tmp).",
             examples: "isolane verbs run -- ibv_rc_pingpong -d isolane0 -g 0: Start a server of the package ibverbs-utils.",
-            ..Sections::default()
         },
         "verbs-devices" => Sections {
             examples: "isolane verbs devices --json: List the devices as JSON.",

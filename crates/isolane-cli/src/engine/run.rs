@@ -93,6 +93,7 @@ fn check_adopt() -> Result<(), Failure> {
 }
 
 const LIBRARY: Library = Library {
+    package: "isolane-preload",
     names: ["libisolane_preload.so", "libisolane-preload.so"],
     variable: "ISOLANE_PRELOAD",
     description: "the library that moves connections",

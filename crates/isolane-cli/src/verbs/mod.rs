@@ -3,6 +3,10 @@
 mod bench;
 mod client;
 mod devices;
+mod env;
+mod environment;
+mod libraries;
+mod libs;
 mod run;
 mod server;
 mod session;
@@ -25,6 +29,8 @@ pub struct Args {
 enum Command {
     Bench(bench::Args),
     Devices(devices::Args),
+    Env(env::Args),
+    Libs(libs::Args),
     Run(run::Args),
 }
 
@@ -33,6 +39,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         Command::Bench(args) => bench::run(args),
         Command::Devices(args) => devices::run(args),
+        Command::Env(args) => env::run(args),
+        Command::Libs(args) => libs::run(args),
         Command::Run(args) => run::run(args),
     }
 }

@@ -151,6 +151,23 @@ fn run_with(library: &Path, arguments: &[&OsStr]) -> (bool, String) {
 }
 
 #[test]
+fn verbs_env_prints_the_environment_of_verbs_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let library = compile_library(directory.path());
+    let mut command = program();
+    command.env("ISOLANE_IBVERBS", &library).args(["verbs", "env", "--lanes", "2"]);
+    let output = command.output().unwrap();
+    let lines = String::from_utf8(output.stdout).unwrap();
+    for (before, after) in [("", ""), ("/other.so", ":/other.so")] {
+        let mut shell = Command::new("sh");
+        let script = format!("LD_PRELOAD={before}; {lines} echo $LD_PRELOAD $ISOLANE_VERBS_LANES");
+        let output = shell.env_remove("LD_PRELOAD").args(["-c", &script]).output().unwrap();
+        let expected = format!("{}{after} 2\n", library.display());
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+    }
+}
+
+#[test]
 fn verbs_run_refuses_wrong_arguments() {
     let directory = tempfile::tempdir().unwrap();
     let any = compile_library(directory.path());
@@ -225,13 +242,31 @@ fn verbs_run_finds_the_installed_library() {
     assert!(copied.success());
     let run = || {
         let mut command = Command::new(&copy);
-        command.env_remove("ISOLANE_IBVERBS").env_remove("LD_PRELOAD").stderr(Stdio::piped());
+        command
+            .env_remove("ISOLANE_IBVERBS")
+            .env_remove("LD_PRELOAD")
+            .env("LD_LIBRARY_PATH", prefix.path())
+            .stderr(Stdio::piped());
         let output = command.args(["verbs", "run", "sh", "-c", "echo $LD_PRELOAD"]).output().unwrap();
         [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap())
     };
     let [_, error] = run();
     assert!(error.contains("scripts/install") && error.contains("ISOLANE_IBVERBS"), "{error}");
     fs::copy(compile_library(prefix.path()), &library).unwrap();
-    let [preloaded, _] = run();
+    let [preloaded, warning] = run();
     assert!(preloaded.trim().ends_with("lib/libisolane_ibverbs.so"), "{preloaded}");
+    assert!(warning.contains("isolane-verbs") && warning.lines().count() == 1, "{warning}");
+    let versioned = library.with_file_name("isolane-verbs");
+    fs::create_dir(&versioned).unwrap();
+    // It lacks the versions of an installed library.
+    let installed = prefix.path().join("libibverbs.so.1");
+    fs::write(&installed, b"\0IBVERBS_PRIVATE_99\0").unwrap();
+    fs::write(versioned.join("libibverbs.so.1"), b"\0IBVERBS_PRIVATE_34\0").unwrap();
+    let [preloaded, warning] = run();
+    assert!(preloaded.trim().ends_with("lib/libisolane_ibverbs.so"), "{preloaded}");
+    assert!(warning.contains("IBVERBS_PRIVATE_99") && warning.lines().count() == 1, "{warning}");
+    fs::write(versioned.join("libibverbs.so.1"), b"\0IBVERBS_PRIVATE_99\0").unwrap();
+    fs::write(prefix.path().join("librdmacm.so.1"), b"\0IBVERBS_PRIVATE_99\0").unwrap();
+    let [preloaded, _] = run();
+    assert!(preloaded.trim().ends_with("lib/isolane-verbs/libibverbs.so.1"), "{preloaded}");
 }
