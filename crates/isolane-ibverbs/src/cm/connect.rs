@@ -17,6 +17,7 @@ use super::listener::OTHER_PORT;
 use super::message::{
     CONSUMER_DEFINED, INVALID_SERVICE, Kind, Message, VENDOR_OPTION_NOT_SUPPORTED, greeting,
 };
+use super::migrate::rdma_migrate_id;
 use super::qp::{self, UDP_Q_KEY, rdma_create_qp};
 use crate::abi;
 use crate::context::check;
@@ -445,7 +446,7 @@ pub unsafe extern "C" fn rdma_get_request(listener: *mut abi::CmId, request: *mu
                 event::rdma_ack_cm_event(taken);
                 return Err(Errno(status.abs().max(libc::EINVAL)));
             }
-            if id::rdma_migrate_id(id, null_mut()) != 0 {
+            if rdma_migrate_id(id, null_mut()) != 0 {
                 return Err(Errno::last());
             }
             if let Some(mut attributes) = qp_attributes

@@ -37,7 +37,7 @@ pub(super) struct Id {
 /// The part of an identifier that the agent uses.
 pub(super) struct Shared {
     pub(super) id: AtomicPtr<abi::CmId>,
-    channel: Mutex<Arc<Channel<EventPointer>>>,
+    pub(super) channel: Mutex<Arc<Channel<EventPointer>>>,
     pub(super) state: Mutex<State>,
     pub(super) unacknowledged: Arc<Unacknowledged>,
     pub(super) is_datagram: bool,
@@ -320,61 +320,6 @@ pub(super) unsafe fn complete(id: *mut abi::CmId) -> Result<c_int> {
             (_, status) => Err(Errno(status.abs())),
         }
     }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_migrate_id(id: *mut abi::CmId, channel: *mut abi::CmEventChannel) -> c_int {
-    value(|| {
-        // SAFETY: the program passes null, or an identifier that it has not destroyed.
-        let shared = unsafe { shared(id) }?;
-        let is_synchronous = channel.is_null();
-        let channel = if is_synchronous { event::create()? } else { channel };
-        let (old, was_synchronous) = {
-            let _guard = shared.is_alive.lock();
-            // SAFETY: as above; the program uses the identifier in one thread, and the lock keeps the agent from it.
-            let found = unsafe { from_abi(id) }?;
-            let was_synchronous = std::mem::replace(&mut found.is_synchronous, is_synchronous);
-            (found.abi.channel, was_synchronous)
-        };
-        // SAFETY: the identifier lives; the channel is new, or one that the program has not destroyed.
-        unsafe { move_to(id, channel) }?;
-        if was_synchronous {
-            // SAFETY: the identifier was synchronous, so it owned its channel and its last event.
-            unsafe {
-                release_event(id);
-                event::rdma_destroy_event_channel(old);
-            }
-        }
-        Ok(0)
-    })
-}
-
-/// Moves an identifier to another channel, with its events and with the requests to it that the program has not taken.
-///
-/// # Safety
-/// `id` is a live identifier that no thread but the agent uses, and `channel` a live channel.
-unsafe fn move_to(id: *mut abi::CmId, channel: *mut abi::CmEventChannel) -> Result<()> {
-    // SAFETY: guaranteed by the caller.
-    let (shared, events) = unsafe { (shared(id)?, Arc::clone(&object::<_, EventChannel>(channel)?.events)) };
-    // The agent uses the channel of a listener while it holds the lock.
-    let _guard = shared.is_alive.lock();
-    // SAFETY: guaranteed by the caller, and the lock keeps the agent from the identifier.
-    unsafe { (*id).channel = channel };
-    let old = std::mem::replace(&mut *shared.channel.lock(), Arc::clone(&events));
-    let mut moved = Vec::new();
-    old.remove(|event| {
-        let is_own = event.names(id);
-        moved.extend(is_own.then_some(*event));
-        is_own
-    });
-    for event in moved {
-        if let Some(request) = event.request_to(id) {
-            // SAFETY: the program does not have this identifier yet: only its event names it.
-            unsafe { move_to(request, channel) }?;
-        }
-        events.push(event);
-    }
-    Ok(())
 }
 
 #[unsafe(no_mangle)]

@@ -14,6 +14,7 @@ mod event;
 mod handler;
 mod id;
 mod listener;
+mod migrate;
 mod qp;
 #[cfg(test)]
 mod tests;

@@ -385,8 +385,10 @@ pub unsafe extern "C" fn rdma_destroy_srq(id: *mut abi::CmId) {
         // which owns its queue. The lock keeps the agent from it.
         unsafe {
             let shared = id::shared(id)?;
-            let _guard = shared.is_alive.lock();
-            let srq = std::mem::replace(&mut (*id).srq, null_mut());
+            let srq = {
+                let _guard = shared.is_alive.lock();
+                std::mem::replace(&mut (*id).srq, null_mut())
+            };
             if !srq.is_null() {
                 ibv_destroy_srq(srq);
             }

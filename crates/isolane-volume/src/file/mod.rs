@@ -31,9 +31,9 @@ mod resize;
 pub mod state_machine;
 pub(crate) mod zeroing;
 
-use std::fs::File;
-use std::io;
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -59,6 +59,8 @@ pub struct FileVolume {
     machine: FileStateMachine,
     file: Arc<File>,
     is_device: bool,
+    /// The file of sysfs with the size of a device.
+    device_size: Option<PathBuf>,
     /// A regular file whose size query can block indefinitely.
     can_hang: bool,
     /// Requests since the last size check.
@@ -124,15 +126,23 @@ impl FileVolume {
         self.confirm(is_promise, step)
     }
 
-    /// Returns ENODEV in place of the results of a device that is gone: it has no blocks, so writes find no space, reads the
+    /// Returns ENXIO in place of the results of a device that is gone: it has no blocks, so writes find no space, reads the
     /// end, and syncs fail.
     fn recognize_gone(&self, result: io::Result<usize>, operation: &FileOp) -> io::Result<usize> {
         let can_be_gone = match &result {
             Ok(done) => *done == 0 && operation.buffer.is_some(),
-            Err(_) => true,
+            Err(error) => !error.raw_os_error().is_some_and(health::is_interrupted),
         };
-        let is_gone = can_be_gone && self.is_device && seek(&self.file, SeekFrom::End(0)) == Ok(0);
-        if is_gone { Err(Errno::NODEV.into()) } else { result }
+        if can_be_gone && self.has_no_blocks() { Err(Errno::NXIO.into()) } else { result }
+    }
+
+    /// Asks sysfs, because a query of the device can wait for an operation that hangs.
+    fn has_no_blocks(&self) -> bool {
+        let Some(path) = &self.device_size else { return false };
+        match fs::read_to_string(path) {
+            Ok(sectors) => sectors.trim() == "0",
+            Err(error) => error.kind() == ErrorKind::NotFound && Path::new(SYSFS_DEVICES).is_dir(),
+        }
     }
 
     /// Fails a durable completion if the file was truncated in the meantime.
@@ -240,6 +250,8 @@ fn query_size(before: Option<Request>) -> Step {
 }
 
 const CHECK_EVERY: u32 = 64;
+/// Directory with a link for each block device.
+const SYSFS_DEVICES: &str = "/sys/dev/block";
 
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,9 @@ use isolane_reactor::file::can_hang;
 use rustix::fs::{FallocateFlags, OFlags, fallocate, ioctl_blkpbszget, ioctl_blksszget, major, minor};
 use rustix::io::Errno;
 
-use super::{Features, FileStateMachine, FileVolume, create, direct, identity_xattr, lock, lock_owner};
+use super::{
+    Features, FileStateMachine, FileVolume, SYSFS_DEVICES, create, direct, identity_xattr, lock, lock_owner,
+};
 use crate::file_watch::Watch;
 use crate::inherited_files as inherited;
 use crate::spec::{VolumeSpec, format_size};
@@ -50,6 +52,7 @@ impl FileVolume {
             machine,
             file: Arc::new(file),
             is_device: device.is_some(),
+            device_size: device.map(|(major, minor)| format!("{SYSFS_DEVICES}/{major}:{minor}/size").into()),
             can_hang,
             unchecked: Default::default(),
             watch,
@@ -188,7 +191,7 @@ fn warn_if_not_atomic(name: &str, file: &File, block_size: u32, device: Option<(
 
 /// Returns the physical block size of a file system's device, if any.
 fn physical_block_size(device: u64) -> Option<u32> {
-    let directory = format!("/sys/dev/block/{}:{}", major(device), minor(device));
+    let directory = format!("{SYSFS_DEVICES}/{}:{}", major(device), minor(device));
     let read = |file: &str| fs::read_to_string(format!("{directory}/{file}")).ok();
     let text = read("queue/physical_block_size").or_else(|| read("../queue/physical_block_size"))?;
     text.trim().parse().ok()

@@ -519,21 +519,28 @@ fn reports_holes_of_files_as_extents() {
 fn device_without_blocks_is_gone() {
     let dir = TestDir::new();
     let mut volume = dir.open("disk,size=64k").unwrap();
-    volume.is_device = true;
+    let size = dir.path("size");
+    (volume.is_device, volume.device_size) = (true, Some(size.clone()));
+    let write = || FileOp::write(0, Buffer::contiguous(512), 0, 512, false);
+    let is_gone = |errno: Errno, operation: FileOp| {
+        volume.recognize_gone(Err(errno.into()), &operation).unwrap_err().raw_os_error()
+            == Some(Errno::NXIO.raw_os_error())
+    };
+    fs::write(&size, "128\n").unwrap();
+    assert!(!is_gone(Errno::NOSPC, write()), "a device with blocks can have no space");
+    for text in [Some("0\n"), None] {
+        match text {
+            Some(text) => fs::write(&size, text).unwrap(),
+            None => fs::remove_file(&size).unwrap(),
+        }
+        assert!(is_gone(Errno::NOSPC, write()) && is_gone(Errno::IO, FileOp::sync()));
+        assert!(!is_gone(Errno::INTR, write()));
+    }
+
     let mut core = Core::new();
     volume.file.set_len(0).unwrap();
-    let gone = VolumeError::Gone { raw_os_error: Errno::NODEV.raw_os_error() };
+    let gone = VolumeError::Gone { raw_os_error: Errno::NXIO.raw_os_error() };
     let read = core.run(&volume, Request::Read { lba: 0, blocks: 8 });
     assert_eq!(read.err(), Some(gone.clone()));
     assert_eq!(volume.failure(), Some(gone));
-
-    let write = || FileOp::write(0, Buffer::contiguous(512), 0, 512, false);
-    let no_space = || Err(io::Error::from(Errno::NOSPC));
-    let is_gone = |volume: &FileVolume, operation: FileOp| {
-        volume.recognize_gone(no_space(), &operation).unwrap_err().raw_os_error()
-            == Some(Errno::NODEV.raw_os_error())
-    };
-    assert!(is_gone(&volume, write()) && is_gone(&volume, FileOp::sync()));
-    volume.file.set_len(512).unwrap();
-    assert!(!is_gone(&volume, write()), "a device with blocks can have no space");
 }

@@ -11,9 +11,10 @@ use super::super::connect::{
 };
 use super::super::event::{rdma_ack_cm_event, rdma_destroy_event_channel, rdma_event_str, rdma_get_cm_event};
 use super::super::id::{
-    rdma_bind_addr, rdma_create_id, rdma_destroy_id, rdma_get_dst_port, rdma_get_src_port, rdma_migrate_id,
-    rdma_resolve_addr, rdma_resolve_route, read_address, write_address,
+    rdma_bind_addr, rdma_create_id, rdma_destroy_id, rdma_get_dst_port, rdma_get_src_port, rdma_resolve_addr,
+    rdma_resolve_route, read_address, write_address,
 };
+use super::super::migrate::rdma_migrate_id;
 use super::super::qp::{
     rdma_create_qp, rdma_create_qp_ex, rdma_create_srq, rdma_create_srq_ex, rdma_destroy_qp,
     rdma_destroy_srq, rdma_init_qp_attr,
@@ -542,32 +543,6 @@ fn moves_events_with_an_identifier() {
     assert!(old.is_empty());
     assert_eq!(new.expect(abi::CM_ADDR_RESOLVED), id);
     id.destroy();
-}
-
-#[test]
-fn moves_requests_with_their_listener() {
-    let (old, new, own) = (Channel::new(), Channel::new(), Channel::new());
-    let (listener, address) = old.listen(1);
-    let id = own.resolve(address);
-    id.connect();
-    while old.is_empty() {
-        std::thread::yield_now();
-    }
-    // SAFETY: the listener lives.
-    assert_eq!(unsafe { rdma_migrate_id(listener.0, new.0) }, 0);
-    drop(old);
-    let request = new.expect(abi::CM_CONNECT_REQUEST);
-    // SAFETY: the identifier lives.
-    assert_eq!(unsafe { (*request.0).channel }, new.0);
-    request.create_qp();
-    request.accept();
-    own.expect(abi::CM_CONNECT_RESPONSE);
-    // SAFETY: the identifier lives.
-    assert_eq!(unsafe { rdma_establish(id.0) }, 0);
-    assert_eq!(new.expect(abi::CM_ESTABLISHED), request);
-    for id in [request, id, listener] {
-        id.destroy();
-    }
 }
 
 #[test]

@@ -9,7 +9,8 @@ use super::super::message::{Kind, Message, greeting};
 use super::ports::{greeted, receive, request};
 use super::{Channel, Id, loopback, result};
 use crate::abi;
-use crate::cm::connect::rdma_accept;
+use crate::cm::connect::{rdma_accept, rdma_establish};
+use crate::cm::migrate::rdma_migrate_id;
 
 /// Returns the state of an identifier's queue pair.
 fn queue_pair_state(id: Id) -> c_int {
@@ -136,5 +137,53 @@ fn creates_a_queue_pair_while_the_reply_arrives() {
         });
         assert!(own.is_empty() && peer.is_empty());
     }
+    listener.destroy();
+}
+
+#[test]
+fn moves_requests_with_their_listener() {
+    let (old, new, own) = (Channel::new(), Channel::new(), Channel::new());
+    let (listener, address) = old.listen(1);
+    let id = own.resolve(address);
+    id.connect();
+    while old.is_empty() {
+        std::thread::yield_now();
+    }
+    // SAFETY: the listener lives.
+    assert_eq!(unsafe { rdma_migrate_id(listener.0, new.0) }, 0);
+    drop(old);
+    let request = new.expect(abi::CM_CONNECT_REQUEST);
+    // SAFETY: the identifier lives.
+    assert_eq!(unsafe { (*request.0).channel }, new.0);
+    request.create_qp();
+    request.accept();
+    own.expect(abi::CM_CONNECT_RESPONSE);
+    // SAFETY: the identifier lives.
+    assert_eq!(unsafe { rdma_establish(id.0) }, 0);
+    assert_eq!(new.expect(abi::CM_ESTABLISHED), request);
+    for id in [request, id, listener] {
+        id.destroy();
+    }
+}
+
+#[test]
+fn moves_requests_before_their_end() {
+    let (old, new, own) = (Channel::new(), Channel::new(), Channel::new());
+    let (listener, address) = old.listen(1);
+    let id = own.resolve(address);
+    id.connect();
+    while old.is_empty() {
+        std::thread::yield_now();
+    }
+    id.destroy();
+    while old.len() < 2 {
+        std::thread::yield_now();
+    }
+    // SAFETY: the listener lives.
+    assert_eq!(unsafe { rdma_migrate_id(listener.0, new.0) }, 0);
+    let request = new.expect(abi::CM_CONNECT_REQUEST);
+    assert_eq!(new.next().id, request);
+    assert!(old.is_empty() && new.is_empty());
+    request.destroy();
     listener.destroy();
 }
