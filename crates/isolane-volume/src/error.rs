@@ -53,13 +53,13 @@ pub enum VolumeError {
         raw_os_error: i32,
     },
     /// A read failed.
-    #[error("the storage reported {}", errno(*raw_os_error))]
+    #[error("read failed: {}", errno(*raw_os_error))]
     ReadFailed {
         /// OS error.
         raw_os_error: i32,
     },
     /// A write, zeroing, or deallocation failed.
-    #[error("the storage reported {}", errno(*raw_os_error))]
+    #[error("write failed: {}", errno(*raw_os_error))]
     WriteFailed {
         /// OS error.
         raw_os_error: i32,

@@ -3,6 +3,8 @@
 //! Invariant: a job is finished exactly once. Its permit is then completed, or abandoned if its lane has
 //! ended.
 
+use std::io;
+
 use isolane_memory::Payload;
 use isolane_observe::stage::{Operation, Stage};
 use isolane_proto::Completion;
@@ -221,14 +223,15 @@ impl Core {
             return;
         }
         let volume = &self.namespaces.at(position).volume;
-        let remedy = match error {
-            VolumeError::ReadFailed { .. } | VolumeError::WriteFailed { .. } => {
-                "; look for its disk in the log of the kernel"
+        let (limit, operation) = (&self.volumes[position].log, operation.name());
+        match *error {
+            VolumeError::ReadFailed { raw_os_error } | VolumeError::WriteFailed { raw_os_error } => {
+                let error = io::Error::from_raw_os_error(raw_os_error);
+                let remedy = "look for its disk in the log of the kernel";
+                log::limited!(by limit, Error, "{}: {operation} failed: {error}; {remedy}", volume.name());
             }
-            _ => "",
-        };
-        let limit = &self.volumes[position].log;
-        log::limited!(by limit, Error, "{}: {} failed: {error}{remedy}", volume.name(), operation.name());
+            _ => log::limited!(by limit, Error, "{}: {operation} failed: {error}", volume.name()),
+        }
     }
 
     /// Counts the end of a command at a volume.
