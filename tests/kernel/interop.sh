@@ -6,9 +6,10 @@
 # fio), subsystems (many at once, volumes mapped to other namespaces, and fewer queues, under fio),
 # upgrade (the target is replaced under fio), nvmet (our host, the kernel's target), power (a target
 # on a disk that loses its cache), disks (a target on a disk that hangs, fails, and goes away), auth
-# (keys, both directions), stalled (ext4 on a volume that stops for minutes). The default is every
-# suite on both kernels, but auth, subsystems, and upgrade on 6.12 only, and stalled with --long only;
-# the kernels run in parallel. fio runs pairwise combinations, with --long the full product. Logs are
+# (keys, both directions), keys (they change while a host is connected), tools (meet and access with a
+# newer nvme-cli), stalled (ext4 on a volume that stops for minutes). The default is every suite on
+# both kernels, but auth, keys, subsystems, and upgrade on 6.12 only, and stalled and tools with --long
+# only; the kernels run in parallel. fio runs pairwise combinations, with --long the full product. Logs are
 # kept in $LOGS. The closing line is `N passed, N failed`.
 set -u
 . "$(dirname "$0")/../lib.sh"
@@ -18,8 +19,8 @@ long=
 [ "${1-}" = --long ] && { long=1; shift; }
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=(6.12/meet 6.12/verify 6.12/filesystem 6.12/restart 6.12/namespaces 6.12/access 6.12/subsystems
-	6.12/upgrade 6.12/power 6.12/disks 6.12/auth 6.1/meet 6.1/verify 6.1/filesystem 6.1/restart 6.1/namespaces 6.1/access 6.1/disks 6.1/nvmet
-	6.12/nvmet ${long:+6.1/subsystems 6.1/upgrade 6.12/stalled 6.1/stalled})
+	6.12/upgrade 6.12/power 6.12/disks 6.12/auth 6.12/keys 6.1/meet 6.1/verify 6.1/filesystem 6.1/restart 6.1/namespaces 6.1/access 6.1/disks 6.1/nvmet
+	6.12/nvmet ${long:+6.1/subsystems 6.1/upgrade 6.12/tools 6.12/stalled 6.1/stalled})
 
 run_suites() { # KERNEL: in sequence, each in its own shell
 	local suite

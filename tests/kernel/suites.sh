@@ -1,5 +1,6 @@
 # The suites of interop.sh. Each runs in its own shell, with $kernel set, and prints the lines of
 # its checks. The scripts of the guests are in guest/.
+tools=()    # options of guest.sh for another nvme-cli
 
 # Targets of the fio suite: each I/O engine with memory and with files; namespace 1 has blocks of
 # 512 bytes, namespace 2 of 4,096 bytes.
@@ -48,8 +49,17 @@ product() {
 suite_meet() {
 	local port; port=$(free_port)
 	start_target "$kernel-meet" "$port" "$work/disk,size=64M" || { echo "not ok start a target"; return; }
-	guest "$kernel-meet" "$kernel" 90 -- meet.sh 10.0.2.2 "$port" "$nqn"
+	guest "$kernel-meet" "$kernel" 90 "${tools[@]}" -- meet.sh 10.0.2.2 "$port" "$nqn"
 	check "the target ends with status 0 on SIGTERM" end_target "$kernel-meet" TERM
+}
+
+# The suites that run most commands of nvme-cli, with a newer one.
+suite_tools() {
+	local tar
+	tar=$("$tests/kernel/nvme-cli.sh") || { echo "not ok get a newer nvme-cli"; return; }
+	tools=(-f "$tar:/nvme-cli.tar")
+	suite_meet
+	suite_access
 }
 
 suite_verify() {
@@ -147,7 +157,7 @@ suite_access() {
 	}
 	file left="$left" right="$right" > "$work/target.toml"
 	start_target_with "$kernel-access" --config "$work/target.toml" || { echo "not ok start a target"; return; }
-	guest "$kernel-access" "$kernel" 240 -- access.sh 10.0.2.2 "$left" "$right" "$nqn" "$linux_host"
+	guest "$kernel-access" "$kernel" 240 "${tools[@]}" -- access.sh 10.0.2.2 "$left" "$right" "$nqn" "$linux_host"
 	check "the target ends with status 0 after the changes" end_target "$kernel-access" TERM
 }
 
@@ -287,6 +297,34 @@ suite_auth() {
 	on_ask() { auth_with_kernel_target $1; }
 	guest "$kernel-auth" "$kernel" $((120 + 60 * ${#combinations[@]})) -p "$port:4420" "${options[@]}" \
 		-- auth.sh 10.0.2.2 "$nqn" "$auth_host" "${combinations[@]}"
+}
+
+# The keys change while the host is connected.
+suite_keys() {
+	local port side age options=(); port=$(free_port)
+	for side in host target; do for age in old new; do
+		check "generate the $age key of the $side" "$isolane" key gen "$work/$side-$age.key" || return
+		options+=(-f "$work/$side-$age.key:/guest/$side-$age.key")
+	done; done
+	file_keys() { # SIDE AGE...: a list of files, as of `isolane ctl`
+		local age list=; for age in "${@:2}"; do list+=,file:$work/$1-$age.key; done
+		echo "${list#,}"
+	}
+	configuration guest="$port" | sed "s,^nqn = \"$linux_host\",&\nauth-key = \"$(file_keys host old)\"\nauth-target-key = \"$(file_keys target old)\"," \
+		> "$work/target.toml"
+	{ subsystem "$nqn" '["guest"]' '["linux"]'; namespace 1 "$work/disk,size=64M"; } >> "$work/target.toml"
+	on_request() {
+		case $1 in
+			host-keys) control host set linux "auth-key=$(file_keys host "${@:2}")";;
+			target-keys) control host set linux "auth-target-key=$(file_keys target "${@:2}")";;
+			disconnect) control disconnect "$linux_host";;
+		esac
+	}
+	# shellcheck disable=SC2086
+	on_ask() { on_request $1; }
+	start_target_with "$kernel-keys" --config "$work/target.toml" || { echo "not ok start a target"; return; }
+	guest "$kernel-keys" "$kernel" 300 "${options[@]}" -- keys.sh 10.0.2.2 "$port" "$nqn" "$linux_host"
+	check "the target ends with status 0 after its keys changed" end_target "$kernel-keys" TERM
 }
 
 auth_with_kernel_target() { # connect COMBINATION, or refused

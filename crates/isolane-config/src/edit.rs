@@ -106,9 +106,14 @@ pub fn parse_value(object: &ObjectId, key: &str, text: &str) -> Value {
     let forms = schema["anyOf"].as_array().cloned().unwrap_or_else(|| vec![schema.clone()]);
     let is_any = |test: &dyn Fn(&Json) -> bool| forms.iter().any(test);
     let is_quoted = text.starts_with(['[', '{', '"', '\'']);
+    // A path of one location may contain commas.
+    let is_location = |part: &str| part.starts_with("file:") || part.starts_with("credential:");
+    let are_locations = || text.contains(',') && text.split(',').all(is_location);
     let parsed = || text.parse().unwrap_or_else(|_| Value::from(text));
     if is_quoted || is_any(&|form| form["type"] == "integer") {
         parsed()
+    } else if is_any(&|form| form["type"] == "array") && are_locations() {
+        text.split(',').collect()
     } else if is_any(&|form| form["type"] == "string" || form["const"] == text) {
         Value::from(text)
     } else if is_any(&|form| form["type"] == "array") {

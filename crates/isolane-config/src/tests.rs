@@ -580,6 +580,8 @@ fn values_of_the_command_line_need_no_quotes() {
         (subsystem.clone(), "ports", "left", "[\"left\"]"),
         (subsystem.clone(), "cntlid-min", "7", "7"),
         (ObjectId::Host(name("a")), "auth-key", "file:/a,b", "\"file:/a,b\""),
+        (ObjectId::Host(name("a")), "auth-key", "file:/a,file:/b", "[\"file:/a\", \"file:/b\"]"),
+        (ObjectId::Host(name("a")), "auth-key", "file:/a,credential:b", "[\"file:/a\", \"credential:b\"]"),
         (ObjectId::Server, "pool", "64M", "\"64M\""),
         (ObjectId::Server, "pool", "67108864", "67108864"),
         (subsystem, "no-such-key", "1", "1"),

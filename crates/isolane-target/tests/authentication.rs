@@ -2,13 +2,13 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::auth::{SameForAll, fast, host_config, keys};
 use common::*;
 use isolane_proto::auth::{ExchangeConfig, HostErrorKind, Refusal};
-use isolane_target::{AuthConfig, HostKeys, Policy, RequiredAuth, TargetConfig};
+use isolane_target::{AuthConfig, HostKeys, KeyPair, Policy, RequiredAuth, TargetConfig};
 use isolane_wire::auth::{
     AuthFailure, AuthenticationReceiveCommand, AuthenticationSendCommand, DhGroup, Hash,
 };
@@ -108,6 +108,42 @@ fn host_authenticates_again_during_io() {
     assert_eq!(queue.authenticate(&host_config(keys(1, None), fast())), refused(AuthFailure::Failed));
     queue.expect_end();
     assert_eq!(admin.run(admin::keep_alive()).status, Status::SUCCESS);
+}
+
+/// Keys that can change.
+#[derive(Debug)]
+struct Changing(Mutex<Vec<KeyPair>>);
+
+impl HostKeys for Changing {
+    fn required(&self, _: Option<&Nqn>, _: &Nqn) -> Option<RequiredAuth> {
+        Some(RequiredAuth { keys: self.0.lock().unwrap().clone(), is_mutual: false })
+    }
+}
+
+#[test]
+fn connected_host_authenticates_with_the_keys_that_are_valid_now() {
+    let valid = Arc::new(Changing(Mutex::new(vec![keys(0, None)])));
+    let auth = AuthConfig::new(Arc::<Changing>::clone(&valid));
+    let (_target, address) = start(TargetConfig { auth: Some(auth), ..config(&["mem:1M"]) });
+    let [first, second] = [keys(0, None), keys(1, Some(2))].map(|pair| host_config(pair, fast()));
+    let mut admin = MockHost::authenticated(address, &first);
+    let mut queue = MockHost::locked(address, 1, admin.cntlid);
+    queue.authenticate(&first).unwrap();
+
+    valid.0.lock().unwrap().push(keys(1, Some(2)));
+    for host in [&second, &first, &second] {
+        admin.authenticate(host).unwrap();
+        queue.authenticate(host).unwrap();
+    }
+    valid.0.lock().unwrap().remove(0);
+    assert_eq!(queue.write(write_entry(0, 1), &[9; 512]).0.status, Status::SUCCESS);
+    assert_eq!(queue.authenticate(&first), refused(AuthFailure::Failed));
+    queue.expect_end();
+    admin.authenticate(&second).unwrap();
+    // Without any key, no proof is right.
+    valid.0.lock().unwrap().clear();
+    assert_eq!(admin.authenticate(&second), refused(AuthFailure::Failed));
+    admin.expect_end();
 }
 
 #[test]

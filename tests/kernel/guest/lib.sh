@@ -2,6 +2,7 @@
 # requests to the driver outside. `attach` needs ADDR, PORT, and NQN.
 
 . /guest/checks.sh
+[ ! -e /nvme-cli.tar ] || { tar -x -f /nvme-cli.tar -C /; hash -r; echo "# $(nvme version | head -n 1)"; }
 on_check_failed() { dmesg | tail -n 40 | sed 's/^/    kernel: /'; }
 exec 8<&0 9>&1 0</dev/null    # responses of the driver and requests to it, also while a check redirects its output
 

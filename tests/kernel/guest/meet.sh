@@ -19,7 +19,7 @@ lists_namespaces() { nvme list-ns "$dev" | tee /tmp/ns-list && grep -q ':0x1$' /
 logs_health() { nvme smart-log "$dev" | tee /tmp/smart && grep -qE 'critical_warning[[:space:]]*: 0' /tmp/smart; }
 logs_errors() { nvme error-log -e 1 "$dev"; }
 logs_firmware() { nvme fw-log "$dev"; }
-logs_effects() { nvme effects-log "$dev"; }
+logs_effects() { nvme effects-log "${dev%n*}"; }    # of the controller
 host_page() { nvme get-log "$dev" -i 0xc0 -l 262144 -b > /tmp/page && tail -c +65 /tmp/page | tr -d '\0' > /tmp/host-page; }
 has_slow_operations() { # a core publishes them after a second
 	dd if="$dev" of=/dev/null bs=4096 count=64 iflag=direct && host_page && grep -q '"slow":\[{"side":"target"' /tmp/host-page

@@ -1,6 +1,6 @@
 //! The controller of one queue, from AUTH_Negotiate to the end of the exchange.
 
-use isolane_auth::{Digest, Exponent, Key, Nonces, Responder, Role, SharedSecret, Transaction};
+use isolane_auth::{Digest, Exponent, Key, Nonces, Parties, Responder, Role, SharedSecret, Transaction};
 use isolane_wire::auth::{MessageId, Success2};
 
 use super::message::{self, Chosen, ParsedReply};
@@ -64,6 +64,17 @@ impl TargetExchange {
     /// No exchange yet, on a queue whose host has proved its identity before.
     pub fn authenticated(config: ExchangeConfig) -> TargetExchange {
         TargetExchange { is_authenticated: true, ..TargetExchange::new(config) }
+    }
+
+    /// Returns the names of both sides.
+    pub fn parties(&self) -> &Parties {
+        &self.config.parties
+    }
+
+    /// Changes the keys that are valid, and whether the host must ask for the controller's proof.
+    pub fn set_keys(&mut self, keys: Vec<KeyPair>, is_mutual: bool) {
+        self.config.keys = keys;
+        self.config.is_mutual = is_mutual;
     }
 
     /// Whether the host has proved its identity. A later exchange does not change it before it fails.

@@ -8,7 +8,7 @@ use isolane_wire::admin::{GetLogPageCommand, LogPage, NSID_ALL};
 use isolane_wire::identify::NamespaceList;
 use isolane_wire::log::{
     ActiveFirmware, CommandEffects, CommandEffectsLog, CriticalWarning, FirmwareSlots, GenerationLog,
-    SIGNATURE, Smart,
+    HostStagesHeader, SIGNATURE, Smart,
 };
 use isolane_wire::opcode::{AdminOpcode, IoOpcode};
 use isolane_wire::{Ascii, Status};
@@ -34,7 +34,8 @@ pub(super) fn execute(context: &mut CommandContext) -> Result<Action, Status> {
     if (page, context.profile.kind) == (LogPage::HostStages, SubsystemKind::Nvm) {
         return host_stages(context, &command);
     }
-    let data = cut(&content(page, context, &command)?, &command)?;
+    let content = content(page, context, &command)?;
+    let data = cut(&content, content.len(), &command)?;
     if matches!(page, LogPage::ChangedNamespaces | LogPage::Discovery) && !command.rae {
         context.association.clear_changes();
     }
@@ -61,11 +62,11 @@ fn content(page: LogPage, context: &CommandContext, command: &GetLogPageCommand)
     }
 }
 
-/// The requested part of a page. An offset after the end of the page is an error; bytes after the
-/// end are zeroes (Base 1.4 §5.14).
-fn cut(content: &[u8], command: &GetLogPageCommand) -> Result<Vec<u8>, Status> {
-    let start = usize::try_from(command.offset).ok();
-    let tail = start.and_then(|start| content.get(start..)).ok_or(Failure::Field.status())?;
+/// The requested part of a page of `size` bytes, which has zeroes after its content. An offset after its end is an
+/// error; bytes after the end are zeroes (Base 1.4 §5.14).
+fn cut(content: &[u8], size: usize, command: &GetLogPageCommand) -> Result<Vec<u8>, Status> {
+    let start = usize::try_from(command.offset).ok().filter(|&start| start <= size);
+    let tail = content.get(start.ok_or(Failure::Field.status())?..).unwrap_or_default();
     let len = command.len() as usize;
     let mut data = tail[..tail.len().min(len)].to_vec();
     data.resize(len, 0);
@@ -118,7 +119,8 @@ fn generation(namespace: Option<&NamespaceConfig>, nsid: u32) -> Result<Vec<u8>,
 fn host_stages(context: &mut CommandContext, command: &GetLogPageCommand) -> Result<Action, Status> {
     let association = &mut *context.association;
     if let Some(page) = association.host_page.as_mut().and_then(|page| page.read(command.offset)) {
-        return Ok(Action::CompleteWithData(cut(page, command)?, Completion::success()));
+        let data = cut(page, HostStagesHeader::MAX_PAGE, command)?;
+        return Ok(Action::CompleteWithData(data, Completion::success()));
     }
     if command.offset > 0 {
         return Err(Failure::Sequence.status());

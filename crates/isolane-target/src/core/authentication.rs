@@ -133,9 +133,19 @@ impl Core {
         }
         let Ok(nonces) = Nonces::generate() else { return self.fail(lane, permit, Failure::Internal) };
         let Some(auth) = lane.authentication() else { return self.fail(lane, permit, Failure::Sequence) };
+        self.take_valid_keys(&mut auth.exchange);
         match auth.exchange.handle_message(message, nonces) {
             Received::Done => self.end_message(lane, permit),
             Received::Compute(work) => self.compute(lane, permit, work),
+        }
+    }
+
+    /// The keys can have changed since the Connect. If the host need no longer authenticate, those of the Connect stay.
+    fn take_valid_keys(&self, exchange: &mut TargetExchange) {
+        let Some(config) = &self.shared.auth else { return };
+        let Parties { host, subsystem } = exchange.parties();
+        if let Some(required) = config.keys.required(Some(host), subsystem) {
+            exchange.set_keys(required.keys, required.is_mutual);
         }
     }
 

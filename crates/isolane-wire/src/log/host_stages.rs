@@ -25,7 +25,7 @@ layout! {
 impl HostStagesHeader {
     /// Version of the layout.
     pub const VERSION: u16 = 1;
-    /// Maximum length of the page in bytes, with the header.
+    /// Length of the page in bytes, with the header; zeroes follow the text.
     pub const MAX_PAGE: usize = 256 << 10;
     /// Maximum length of the text in bytes.
     pub const MAX_TEXT: usize = Self::MAX_PAGE - Self::LEN;
