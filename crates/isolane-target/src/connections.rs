@@ -49,12 +49,14 @@ impl TargetControl {
     }
 
     /// Ends all associations of a host, also those with the discovery service: commands that have started complete, for
-    /// 5 s at most, and no new ones are read. The host can connect again.
+    /// 5 s at most, and no new ones are read. The host can connect again. Waits while the target is frozen.
     ///
     /// # Errors
     /// The target has ended.
     pub fn disconnect_host(&self, host: &Nqn) -> Result<Disconnected, NamespaceError> {
-        let associations = self.shared()?.control(|port| port.disconnect_host(host));
+        let shared = self.shared()?;
+        let _changes = shared.changes.lock();
+        let associations = shared.control(|port| port.disconnect_host(host));
         Ok(Disconnected { associations, connections: 0 })
     }
 
@@ -64,6 +66,7 @@ impl TargetControl {
     /// The target has ended.
     pub fn disconnect_address(&self, peer: SocketAddr) -> Result<Disconnected, NamespaceError> {
         let shared = self.shared()?;
+        let _changes = shared.changes.lock();
         let associations = shared.control(|port| port.disconnect_address(peer));
         let lanes = shared.describe_lanes();
         let of_peer = lanes.iter().filter(|it| it.status.peer == peer && it.status.qid != Some(0));

@@ -51,7 +51,9 @@ impl TargetControl {
     /// # Errors
     /// The target has ended.
     pub fn set_referrals(&self, referrals: Vec<SocketAddr>) -> Result<(), NamespaceError> {
-        self.shared()?.control(|port| port.set_referrals(referrals));
+        let shared = self.shared()?;
+        let _changes = shared.changes.lock();
+        shared.control(|port| port.set_referrals(referrals));
         Ok(())
     }
 

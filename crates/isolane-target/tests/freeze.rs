@@ -253,6 +253,31 @@ fn dropped_freeze_continues() {
 }
 
 #[test]
+fn disconnect_waits_for_the_end_of_a_freeze() {
+    let (target, address) = start(two_cores(&["mem:1M"]));
+    for _ in 0..20 {
+        let mut admin = MockHost::admin(address);
+        let frozen = target.freeze(WITHIN).unwrap();
+        let control = target.control();
+        let begins = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let request = scope.spawn(|| {
+                begins.store(true, Ordering::Release);
+                control.disconnect_host(&HOST.parse().unwrap()).unwrap()
+            });
+            eventually("the request begins", || begins.load(Ordering::Acquire));
+            // Long enough for a request that does not wait.
+            (0..100).for_each(|_| assert_eq!(target.connections().len(), 1));
+            assert!(!request.is_finished());
+            drop(frozen);
+            assert_eq!(request.join().unwrap().associations, 1);
+        });
+        admin.expect_end();
+        eventually("the connection has ended", || target.counters().connections_open == 0);
+    }
+}
+
+#[test]
 fn association_without_permission_ends() {
     let before = config(&["mem:1M"]);
     let (target, address) = start(before.clone());

@@ -131,11 +131,17 @@ impl Operator {
         mode: Mode,
     ) -> Result<Applied, Reply> {
         let mut ports = ChangedPorts::new(&current.running, &new);
-        let plan = plan(current, &new);
+        let keys = ConfiguredKeys::read(&new).map_err(|error| unusable("unusable key", &error))?;
+        let mut plan = plan(current, &new);
+        plan.extend(file.keys.replaced(&current.running, &new, &keys).into_iter().map(|host| {
+            AppliedChange {
+                change: format!("host {}: its key files have other keys", host.name),
+                effect: Effect::NewAssociations.name().to_owned(),
+            }
+        }));
         if mode.dry_run {
             return Ok(Applied { changes: plan, opened: Vec::new(), closed: true, failed: None });
         }
-        let keys = ConfiguredKeys::read(&new).map_err(|error| unusable("unusable key", &error))?;
         // Volumes that grow stay so, also if the file cannot be written after that.
         let prepared = if mode.runtime { Ok(None) } else { file.prepare(current, text) };
         let prepared = prepared.map_err(|error| Reply::problem(409, "file not written", error))?;

@@ -20,9 +20,25 @@ impl LiveKeys {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the keys, for Connects from now on.
+    /// Replaces the keys, for Connects and repeated authentication from now on.
     pub fn set(&self, keys: Arc<ConfiguredKeys>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = keys;
+    }
+
+    /// Returns the hosts whose files have other keys now, under the names that they had before.
+    pub fn replaced<'a>(&self, old: &Config, new: &'a Config, keys: &ConfiguredKeys) -> Vec<&'a Host> {
+        let current = self.current();
+        let has_same_files = |host: &&Host| {
+            let before = old.hosts.values().find(|before| before.nqn == host.nqn);
+            before.is_some_and(|it| {
+                (&it.auth_key, &it.auth_target_key) == (&host.auth_key, &host.auth_target_key)
+            })
+        };
+        let is_replaced = |host: &&Host| match (current.keys.get(&host.nqn.0), keys.keys.get(&host.nqn.0)) {
+            (Some(old), Some(new)) => !old.iter().zip(new).all(|(old, new)| is_same_pair(old, new)),
+            _ => false,
+        };
+        new.hosts.values().filter(has_same_files).filter(is_replaced).collect()
     }
 
     /// Adds keys and required proofs to those of subsystems and hosts that are about to go, so that these are not open
@@ -102,6 +118,16 @@ impl ConfiguredKeys {
         let is_mutual = required == Require::AuthBoth;
         (required != Require::None).then(|| RequiredAuth { keys: keys(), is_mutual })
     }
+}
+
+fn is_same_pair(one: &KeyPair, other: &KeyPair) -> bool {
+    let is_same =
+        |one: &Key, other: &Key| one.transform_hash() == other.transform_hash() && one.is_same_secret(other);
+    let are_controllers_same = match (&one.controller, &other.controller) {
+        (Some(one), Some(other)) => is_same(one, other),
+        (one, other) => one.is_none() && other.is_none(),
+    };
+    is_same(&one.host, &other.host) && are_controllers_same
 }
 
 /// Reads all keys of the file.

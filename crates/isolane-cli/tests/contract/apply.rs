@@ -356,6 +356,17 @@ fn keys_change_while_the_target_runs() {
     target.write(&format!("{before}{host}"));
     target.apply(&[]);
     with(&key, succeed);
+
+    // The file stays, and the key in it changes.
+    assert_eq!(target.apply(&[]), "no changes\n");
+    fs::remove_file(&key).unwrap();
+    succeed(&["key", "gen", &key]);
+    with(&key, fail);
+    let expected = "new associations only (1 change):\n  host db1: its key files have other keys\n";
+    assert_eq!(target.apply(&["--dry-run"]), expected);
+    with(&key, fail);
+    assert_eq!(target.apply(&[]), expected);
+    with(&key, succeed);
     assert!(target.server.stop());
 }
 

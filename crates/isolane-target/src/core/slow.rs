@@ -1,7 +1,7 @@
 //! Watch for commands that their volumes do not complete.
 //!
 //! Each tick publishes the age of the oldest command of each volume, for the counters, and logs a command
-//! that becomes older than [`SLOW`]: one line for all commands of a stall.
+//! that becomes older than `stall-after`: one line for all commands of a stall.
 
 use isolane_observe::stage::Operation;
 use isolane_reactor::socket;
@@ -32,13 +32,13 @@ struct AtVolume {
     newest: Instant,
     /// Start of the oldest command that does not wait for memory.
     oldest_there: Option<Instant>,
-    /// Commands older than [`SLOW`].
+    /// Commands older than [`TargetConfig::stall_after`](crate::TargetConfig::stall_after).
     slow: usize,
 }
 
 impl SlowCommands {
     /// Returns the text of a line that is due now.
-    fn check(&mut self, commands: Option<AtVolume>, now: Instant) -> Option<String> {
+    fn check(&mut self, commands: Option<AtVolume>, now: Instant, stall_after: Duration) -> Option<String> {
         let AtVolume { oldest: (started, operation), newest, slow, .. } = commands?;
         let age = now.saturating_duration_since(started);
         if slow == 0 || self.reported.is_some_and(|reported| started <= reported) {
@@ -47,7 +47,7 @@ impl SlowCommands {
         self.reported = Some(newest);
         let operation = operation.name();
         Some(format!(
-            "a {operation} has not completed for {age:.0?}, {slow} commands are older than {SLOW:?}; check its storage"
+            "a {operation} has not completed for {age:.0?}, {slow} commands are older than {stall_after:?}; check its storage"
         ))
     }
 }
@@ -55,12 +55,12 @@ impl SlowCommands {
 impl Driver {
     /// Called in each tick.
     pub(super) fn watch_commands(&mut self) {
-        let now = self.core.now;
+        let (now, stall_after) = (self.core.now, self.core.times.stall_after);
         let mut volumes: Vec<Option<AtVolume>> = vec![None; self.core.volumes.len()];
         let mut oldest = HashMap::<SlabKey, Instant>::new();
         self.for_each_job(|lane, job, is_there| {
             oldest.entry(lane).and_modify(|oldest| *oldest = job.started.min(*oldest)).or_insert(job.started);
-            let slow = usize::from(now.saturating_duration_since(job.started) >= SLOW);
+            let slow = usize::from(now.saturating_duration_since(job.started) >= stall_after);
             let oldest_there = job.there_since.filter(|_| is_there);
             let command =
                 AtVolume { oldest: (job.started, job.operation), newest: job.started, oldest_there, slow };
@@ -83,10 +83,9 @@ impl Driver {
             self.core.counters.oldest_commands[position].set(age);
             let since = commands.and_then(|commands| commands.oldest_there);
             let slow = &mut self.core.volumes[position].slow;
-            slow.is_stalled = since
-                .is_some_and(|since| now.saturating_duration_since(since) >= self.core.times.stall_after);
+            slow.is_stalled = since.is_some_and(|since| now.saturating_duration_since(since) >= stall_after);
             (slow.is_shown, slow.age) = (age.is_some(), age);
-            if let Some(text) = self.core.volumes[position].slow.check(commands, now) {
+            if let Some(text) = self.core.volumes[position].slow.check(commands, now, stall_after) {
                 log::warn!("{}: {text}", self.core.namespaces.at(position).volume.name());
             }
         }
@@ -112,9 +111,6 @@ impl Driver {
     }
 }
 
-/// Age of a command that is logged.
-const SLOW: Duration = Duration::from_secs(10);
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,18 +128,19 @@ mod tests {
                 slow,
             })
         };
-        assert_eq!(watch.check(None, start), None);
-        assert_eq!(watch.check(stalled(0), start + 9 * S), None);
-        let line = watch.check(stalled(1), start + 10 * S).expect("a line is due");
+        let mut check = |commands, now| watch.check(commands, now, 10 * S);
+        assert_eq!(check(None, start), None);
+        assert_eq!(check(stalled(0), start + 9 * S), None);
+        let line = check(stalled(1), start + 10 * S).expect("a line is due");
         assert!(line.contains("a write has not completed for 10s"), "{line}");
-        assert_eq!(watch.check(stalled(64), start + 20 * S), None, "the same stall");
-        assert_eq!(watch.check(None, start + 30 * S), None);
+        assert_eq!(check(stalled(64), start + 20 * S), None, "the same stall");
+        assert_eq!(check(None, start + 30 * S), None);
         let next = Some(AtVolume {
             oldest: (start + 4 * S, Operation::Read),
             newest: start + 4 * S,
             oldest_there: None,
             slow: 1,
         });
-        assert!(watch.check(next, start + 40 * S).is_some(), "another stall");
+        assert!(check(next, start + 40 * S).is_some(), "another stall");
     }
 }
