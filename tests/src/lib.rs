@@ -31,6 +31,7 @@ mod documents {
     #[doc = include_str!("../../docs/OPERATING.md")]
     #[doc = include_str!("../../docs/PERFORMANCE.md")]
     #[doc = include_str!("../../docs/PROGRAMMING.md")]
+    #[doc = include_str!("../../docs/PYTHON.md")]
     #[doc = include_str!("../../docs/README.md")]
     #[doc = include_str!("../../docs/TECHNIQUES.md")]
     #[doc = include_str!("../../docs/VERBS.md")]

@@ -41,9 +41,9 @@ fn every_document_is_compiled() {
             "{name} is not in tests/src/lib.rs"
         );
         for (language, _) in blocks(&fs::read_to_string(&path).unwrap()) {
-            // The tests of `isolane-config` read TOML.
-            let is_known =
-                ["rust", "rust,no_run", "c", "console", "text", "toml"].contains(&language.as_str());
+            // The tests of `isolane-config` read TOML, and `tests/wheel.sh` runs Python.
+            let is_known = ["rust", "rust,no_run", "c", "console", "python", "text", "toml"]
+                .contains(&language.as_str());
             assert!(is_known, "{name}: a block of {language:?}");
             rust += usize::from(language.starts_with("rust"));
         }

@@ -18,8 +18,17 @@ use crate::{PAGE_SIZE, guarded_copy, kernel_copy};
 pub struct MemoryRegion {
     start: NonNull<u8>,
     len: usize,
-    /// Present if the region owns its memory.
-    layout: Option<Layout>,
+    owner: Owner,
+}
+
+/// Owner of the memory of a region.
+enum Owner {
+    /// The region, which has allocated it.
+    Region(Layout),
+    /// A value that keeps it mapped.
+    Value(#[expect(dead_code, reason = "dropped with the region")] Box<dyn Send + Sync>),
+    /// The caller, who can unmap it.
+    Caller,
 }
 
 // SAFETY: the memory is not tied to a thread; all access is by copies, atomics, and the kernel.
@@ -42,7 +51,7 @@ impl MemoryRegion {
         }
         // SAFETY: the layout has a size.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Arc::new(MemoryRegion { start, len, layout: Some(layout) }))
+        Ok(Arc::new(MemoryRegion { start, len, owner: Owner::Region(layout) }))
     }
 
     /// Returns a region of memory that the caller owns.
@@ -51,7 +60,21 @@ impl MemoryRegion {
     /// Until the region and all payloads of it are dropped, the memory is the caller's, and there are no references to
     /// it. If a part of it is not mapped, the caller uses only the functions that report this, and the kernel.
     pub unsafe fn from_raw(start: NonNull<u8>, len: usize) -> MemoryRegion {
-        MemoryRegion { start, len, layout: None }
+        MemoryRegion { start, len, owner: Owner::Caller }
+    }
+
+    /// Returns a region of the memory of `owner`, which is dropped with the region.
+    ///
+    /// # Safety
+    /// Until `owner` is dropped, the memory stays mapped, and there are no references to it. If it is not writable, the
+    /// caller uses only functions that read it.
+    pub unsafe fn from_owner(start: NonNull<u8>, len: usize, owner: Box<dyn Send + Sync>) -> MemoryRegion {
+        MemoryRegion { start, len, owner: Owner::Value(owner) }
+    }
+
+    /// Whether all bytes stay mapped while the region lives.
+    fn stays_mapped(&self) -> bool {
+        !matches!(self.owner, Owner::Caller)
     }
 
     /// Returns the address of the first byte.
@@ -108,7 +131,7 @@ impl MemoryRegion {
     /// If the range is outside.
     #[must_use]
     pub fn try_copy_in(&self, offset: usize, bytes: &[u8]) -> bool {
-        if self.layout.is_some() {
+        if self.stays_mapped() {
             self.copy_in(offset, bytes);
             return true;
         }
@@ -122,7 +145,7 @@ impl MemoryRegion {
     /// If the range is outside.
     #[must_use]
     pub fn try_copy_out(&self, offset: usize, bytes: &mut [u8]) -> bool {
-        if self.layout.is_some() {
+        if self.stays_mapped() {
             self.copy_out(offset, bytes);
             return true;
         }
@@ -132,7 +155,7 @@ impl MemoryRegion {
 
     /// Whether copies of the calling thread need no system call.
     pub fn has_cheap_copies(&self) -> bool {
-        self.layout.is_some() || guarded_copy::is_guarded()
+        self.stays_mapped() || guarded_copy::is_guarded()
     }
 
     /// Whether a range is mapped now.
@@ -141,7 +164,7 @@ impl MemoryRegion {
     /// If the range is outside.
     pub fn is_readable(&self, offset: usize, len: usize) -> bool {
         // SAFETY: no reference to the bytes exists.
-        self.layout.is_some() || unsafe { kernel_copy::is_readable(self.run(offset, len)) }
+        self.stays_mapped() || unsafe { kernel_copy::is_readable(self.run(offset, len)) }
     }
 
     /// Whether a range is mapped and writable now.
@@ -150,7 +173,7 @@ impl MemoryRegion {
     /// If the range is outside.
     pub fn is_writable(&self, offset: usize, len: usize) -> bool {
         // SAFETY: no reference to the bytes exists.
-        self.layout.is_some() || unsafe { kernel_copy::is_writable(self.run(offset, len)) }
+        self.stays_mapped() || unsafe { kernel_copy::is_writable(self.run(offset, len)) }
     }
 
     /// Returns a copy of a range.
@@ -171,9 +194,7 @@ impl MemoryRegion {
     pub fn compare_swap(&self, offset: usize, expected: u64, new: u64) -> Option<u64> {
         let word = self.word(offset);
         // SAFETY: aligned; there are no references to the bytes.
-        let guarded = self
-            .layout
-            .is_none()
+        let guarded = (!self.stays_mapped())
             .then(|| unsafe { guarded_copy::compare_swap(word.as_ptr().cast(), expected, new) });
         guarded.flatten().unwrap_or_else(|| {
             let exchange =
@@ -190,7 +211,7 @@ impl MemoryRegion {
         let word = self.word(offset);
         // SAFETY: aligned; there are no references to the bytes.
         let guarded =
-            self.layout.is_none().then(|| unsafe { guarded_copy::fetch_add(word.as_ptr().cast(), add) });
+            (!self.stays_mapped()).then(|| unsafe { guarded_copy::fetch_add(word.as_ptr().cast(), add) });
         guarded
             .flatten()
             .unwrap_or_else(|| self.with_word(offset, |word| word.fetch_add(add, Ordering::SeqCst)))
@@ -237,7 +258,7 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        if let Some(layout) = self.layout {
+        if let Owner::Region(layout) = self.owner {
             // SAFETY: allocated with this layout; payloads of the region hold it.
             unsafe { dealloc(self.start.as_ptr(), layout) };
         }
@@ -260,6 +281,19 @@ mod tests {
         assert_eq!((region.to_vec(95, 5), region.to_vec(0, 95)), (b"hello".to_vec(), vec![0; 95]));
         assert!(region.address().is_multiple_of(PAGE_SIZE as u64));
         assert_eq!(MemoryRegion::allocate(0).err().unwrap().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn owner_lives_as_long_as_the_region() {
+        let mut words = Box::new([0_u64; 4]);
+        let start = NonNull::from(words.as_mut()).cast();
+        let owner = Arc::new(words);
+        // SAFETY: the owner has the memory; the test forms no reference to it before the region is dropped.
+        let region = unsafe { MemoryRegion::from_owner(start, 32, Box::new(Arc::clone(&owner))) };
+        assert!(region.has_cheap_copies() && region.try_copy_in(8, &[7; 8]));
+        assert_eq!((Arc::strong_count(&owner), region.fetch_add(8, 1)), (2, Some(0x0707_0707_0707_0707)));
+        drop(region);
+        assert_eq!(Arc::strong_count(&owner), 1);
     }
 
     #[test]

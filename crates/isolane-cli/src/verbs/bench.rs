@@ -101,7 +101,8 @@ fn sizes(args: &Args) -> Result<Vec<u64>, Failure> {
     }
 }
 
-fn resolve(text: &str) -> Result<SocketAddr, Failure> {
+/// Resolves an address that can lack the port.
+pub(super) fn resolve(text: &str) -> Result<SocketAddr, Failure> {
     let with_port = (text, DEFAULT_PORT).to_socket_addrs().or_else(|_| text.to_socket_addrs());
     let mut found = with_port.io_context(format!("cannot find {text}"))?;
     found.next().ok_or_else(|| Failure::new(format!("cannot find {text}"), "it has no address"))

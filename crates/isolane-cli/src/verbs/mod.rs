@@ -8,8 +8,10 @@ mod environment;
 mod libraries;
 mod libs;
 mod run;
+mod serve;
 mod server;
 mod session;
+mod transfer;
 
 use clap::Subcommand;
 
@@ -31,7 +33,10 @@ enum Command {
     Devices(devices::Args),
     Env(env::Args),
     Libs(libs::Args),
+    Read(transfer::ReadArgs),
     Run(run::Args),
+    Serve(serve::Args),
+    Write(transfer::WriteArgs),
 }
 
 /// Runs the subcommand.
@@ -41,6 +46,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Command::Devices(args) => devices::run(args),
         Command::Env(args) => env::run(args),
         Command::Libs(args) => libs::run(args),
+        Command::Read(args) => transfer::read(args),
         Command::Run(args) => run::run(args),
+        Command::Serve(args) => serve::run(args),
+        Command::Write(args) => transfer::write(args),
     }
 }

@@ -81,7 +81,7 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(device: &Device) -> Result<Session, Failure> {
         let domain = Arc::new(ProtectionDomain::default());
-        let control = register(&domain, MESSAGE_BYTES as u64)?;
+        let control = register(&domain, None, MESSAGE_BYTES as u64)?;
         let completions = device.completion_queue(4 * MAX_REQUESTS);
         let limits = Limits { send_requests: MAX_REQUESTS, receives: MAX_REQUESTS, ..Limits::default() };
         let config = QueuePairConfig { limits, ..QueuePairConfig::new(domain, Arc::clone(&completions)) };
@@ -90,7 +90,12 @@ impl Session {
 
     /// Registers memory of `len` bytes, open to the peer.
     pub(super) fn register(&self, len: u64) -> Result<Arc<Registration>, Failure> {
-        register(&self.config.domain, len)
+        self.register_as(None, len)
+    }
+
+    /// Registers memory as [`Session::register`], with a key.
+    pub(super) fn register_as(&self, key: Option<u32>, len: u64) -> Result<Arc<Registration>, Failure> {
+        register(&self.config.domain, key, len)
     }
 
     /// Posts the receive of the peer's first message.
@@ -138,10 +143,10 @@ pub(super) fn id_of(completion: &WorkCompletion) -> Result<u64, Failure> {
     }
 }
 
-fn register(domain: &ProtectionDomain, len: u64) -> Result<Arc<Registration>, Failure> {
+fn register(domain: &ProtectionDomain, key: Option<u32>, len: u64) -> Result<Arc<Registration>, Failure> {
     let region = MemoryRegion::allocate(len as usize).io_context(format!("cannot allocate {len} bytes"))?;
     let access = Access(0).with_local_write(true).with_remote_write(true).with_remote_read(true);
-    let registered = domain.register(region, 0, access.with_remote_atomic(true));
+    let registered = domain.register_as(key, region, 0, access.with_remote_atomic(true));
     registered.map_err(|error| Failure::new("cannot register memory", error))
 }
 

@@ -8,6 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Weak;
+use std::time::Instant;
 
 use isolane_tcp::SocketOptions;
 use parking_lot::{Condvar, Mutex};
@@ -186,20 +187,27 @@ impl FirstLanes {
         self.changed.notify_one();
     }
 
-    /// Waits for the next lane.
+    /// Waits for the next lane. `None` after the deadline.
     ///
     /// # Errors
     /// The system cannot accept connections now.
-    pub(super) fn next(&self) -> io::Result<(TcpStream, Hello)> {
+    pub(super) fn next(&self, deadline: Option<Instant>) -> io::Result<Option<(TcpStream, Hello)>> {
         let mut state = self.state.lock();
         loop {
             if let Some(next) = state.waiting.pop_front() {
-                return Ok(next);
+                return Ok(Some(next));
             }
             if let Some(error) = state.failure.take() {
                 return Err(error);
             }
-            self.changed.wait(&mut state);
+            let Some(deadline) = deadline else {
+                self.changed.wait(&mut state);
+                continue;
+            };
+            if deadline <= Instant::now() {
+                return Ok(None);
+            }
+            self.changed.wait_until(&mut state, deadline);
         }
     }
 }

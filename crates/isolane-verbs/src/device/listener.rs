@@ -6,22 +6,29 @@
 //! Invariant: a peer that does not complete its hello holds up no other peer.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::handshake::ConnectError;
 use super::lane_opener::FirstLanes;
-use super::{Device, QueuePair, QueuePairConfig};
+use super::{Device, QueuePair, QueuePairConfig, manager};
 
-/// Accepts queue pairs.
-pub struct Listener<'d> {
-    device: &'d Device,
+/// Accepts queue pairs of a device, which it borrows or shares.
+pub struct Listener<D: Deref<Target = Device>> {
+    device: D,
     socket: Arc<TcpListener>,
     first_lanes: Arc<FirstLanes>,
 }
 
-impl<'d> Listener<'d> {
-    pub(super) fn new(device: &'d Device, socket: TcpListener) -> io::Result<Listener<'d>> {
+impl<D: Deref<Target = Device>> Listener<D> {
+    /// Listens as [`Device::listen`], for a device that can be shared.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn new(device: D, address: impl ToSocketAddrs) -> io::Result<Listener<D>> {
+        let socket = manager::listen(address)?;
         socket.set_nonblocking(true)?;
         let (socket, first_lanes) = (Arc::new(socket), Arc::default());
         device.manager.listen(&socket, &first_lanes);
@@ -42,17 +49,29 @@ impl<'d> Listener<'d> {
     /// [`ConnectError`], if this end fails: also if it has no descriptor for a peer, which then waits for the next call.
     pub fn accept(&self, config: &QueuePairConfig) -> Result<QueuePair, ConnectError> {
         loop {
-            let (stream, hello) = self.first_lanes.next()?;
-            // A further peer can be accepted.
-            self.device.manager.wake();
-            if let Some(pair) = self.device.accept_first(stream, &hello, config)? {
+            if let Some(pair) = self.accept_before(None, config)? {
                 return Ok(pair);
             }
         }
     }
+
+    /// Waits for the next queue pair as [`Listener::accept`]. `None` after the deadline, or if a peer has gone.
+    ///
+    /// # Errors
+    /// As [`Listener::accept`].
+    pub fn accept_before(
+        &self,
+        deadline: Option<Instant>,
+        config: &QueuePairConfig,
+    ) -> Result<Option<QueuePair>, ConnectError> {
+        let Some((stream, hello)) = self.first_lanes.next(deadline)? else { return Ok(None) };
+        // A further peer can be accepted.
+        self.device.manager.wake();
+        self.device.accept_first(stream, &hello, config)
+    }
 }
 
-impl Drop for Listener<'_> {
+impl<D: Deref<Target = Device>> Drop for Listener<D> {
     fn drop(&mut self) {
         self.device.manager.stop_listening(&self.socket);
     }

@@ -180,8 +180,8 @@ impl Device {
     ///
     /// # Errors
     /// The error of the system.
-    pub fn listen(&self, address: impl ToSocketAddrs) -> io::Result<Listener<'_>> {
-        Listener::new(self, manager::listen(address)?)
+    pub fn listen(&self, address: impl ToSocketAddrs) -> io::Result<Listener<&Device>> {
+        Listener::new(self, address)
     }
 
     /// Connects a queue pair to a listener.

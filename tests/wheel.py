@@ -1,0 +1,463 @@
+#!/usr/bin/env python3
+"""The Python module, as its wheel installs it: run by tests/wheel.sh with the interpreter of that environment.
+
+Prints a line for each check, `ok NAME` or `not ok NAME`. Needs numpy; uses torch if it is installed.
+"""
+
+import ast
+import asyncio
+import errno
+import gc
+import importlib.util
+import inspect
+import mmap
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+
+import numpy
+
+import isolane
+from isolane import _isolane
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PROGRAM = pathlib.Path(sys.prefix) / "bin/isolane"
+TIMEOUT = 20
+
+
+class Pair:
+    """Two connected ends."""
+
+    def __enter__(self):
+        self.listener = isolane.listen()
+        ends = []
+        thread = threading.Thread(target=lambda: ends.append(self.listener.accept(TIMEOUT)))
+        thread.start()
+        self.client = isolane.connect(self.listener.address)
+        thread.join()
+        [self.server] = ends
+        return self
+
+    def __exit__(self, *_exception):
+        for end in (self.client, self.server, self.listener):
+            end.close()
+
+
+class OnlyDlpack:
+    """A tensor as of torch: DLPack without the buffer protocol."""
+
+    def __init__(self, array, device=1):
+        self.array, self.device = array, device
+
+    def __dlpack_device__(self):
+        return (self.device, 0)
+
+    def __dlpack__(self, **_options):
+        return self.array.__dlpack__()
+
+
+def raises(kind, *words):
+    """Context that expects an exception whose text has the words."""
+
+    class Expect:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, found, value, _trace):
+            assert found is not None, f"no {kind.__name__}"
+            if not issubclass(found, kind):
+                return False
+            self.value = value
+            missing = [word for word in words if word not in str(value)]
+            assert not missing, f"{value} lacks {missing}"
+            return True
+
+    return Expect()
+
+
+def writes_and_reads():
+    sources = [numpy.arange(65536, dtype=numpy.float64), b"b" * 5000, memoryview(b"m" * 300), b"short", b""]
+    mapped = mmap.mmap(-1, 8192)
+    mapped[:] = bytes(range(256)) * 32
+    with Pair() as pair:
+        target = numpy.zeros(1 << 19, numpy.uint8)
+        memory = isolane.register(target)
+        for source in [*sources, mapped]:
+            data = bytes(memoryview(source).cast("B") if len(source) else b"")
+            pair.client.write(source, memory.remote, 0, timeout=TIMEOUT)
+            assert target[: len(data)].tobytes() == data
+            back = bytearray(len(data))
+            pair.client.read(back, memory.remote, 0, timeout=TIMEOUT)
+            assert back == data
+        pair.client.write(b"slice", memory.remote[100:200], 7)
+        assert target[107:112].tobytes() == b"slice"
+        registered = isolane.register(bytearray(b"0123456789"))
+        pair.client.write(registered[2:5], memory.remote)
+        assert target[:3].tobytes() == b"234"
+
+
+def tensors_of_dlpack():
+    with Pair() as pair:
+        source, target = numpy.arange(3000, dtype=numpy.int32), numpy.zeros((3, 1000), numpy.int32)
+        memory = isolane.register(OnlyDlpack(target))
+        pair.client.write(OnlyDlpack(source.reshape(3, 1000)), memory.remote, timeout=TIMEOUT)
+        assert (target.ravel() == source).all()
+        with raises(BufferError, "contiguous"):
+            isolane.register(OnlyDlpack(numpy.zeros((10, 10))[:, :5]))
+        with raises(BufferError, "type 2", "CPU"):
+            isolane.register(OnlyDlpack(source, device=2))
+        if importlib.util.find_spec("torch"):
+            import torch
+
+            tensor = torch.zeros(3000, dtype=torch.int32)
+            pair.client.read(tensor, memory.remote, timeout=TIMEOUT)
+            assert (tensor.numpy() == source).all()
+
+
+def messages_and_notifications():
+    with Pair() as pair:
+        buffer = bytearray(1 << 16)
+        memory = isolane.register(buffer)
+        small, large = pair.server.start_recv(bytearray(10)), pair.server.start_recv(buffer)
+        pair.client.send(b"hello", immediate=0xFFFFFFFF, timeout=TIMEOUT)
+        pair.client.send(b"x" * 60000, timeout=TIMEOUT)
+        first, second = isolane.wait([small, large], TIMEOUT)
+        assert (first.nbytes, first.immediate) == (5, 0xFFFFFFFF)
+        assert (second.nbytes, second.immediate) == (60000, None) and buffer[:60000] == b"x" * 60000
+        notice = pair.server.start_recv()
+        assert not notice.done
+        pair.client.write(b"noticed", memory.remote, immediate=3)
+        received = notice.wait(TIMEOUT)
+        assert (received.nbytes, received.immediate, buffer[:7]) == (7, 3, b"noticed")
+
+
+def batches():
+    with Pair() as pair:
+        target = numpy.zeros(1000 * 1024, numpy.uint8)
+        memory, rows = isolane.register(target), numpy.repeat(numpy.arange(1000) % 251, 1024).astype(numpy.uint8)
+        local = isolane.register(rows)
+        requests = [
+            pair.client.start_write(local[at * 1024 : (at + 1) * 1024], memory.remote, at * 1024) for at in range(1000)
+        ]
+        assert isolane.wait(requests, TIMEOUT) == [None] * 1000 and (target == rows).all()
+        # A receive beyond the limit is an error, because only the peer ends the wait.
+        receives = [pair.server.start_recv() for _ in range(256)]
+        with raises(isolane.Error, "256 receives"):
+            pair.server.start_recv()
+        del receives
+
+
+def event_loop():
+    async def run():
+        with Pair() as pair:
+            receives = [pair.server.start_recv(bytearray(4)) for _ in range(50)]
+
+            async def send():
+                for at in range(50):
+                    await pair.client.start_send(b"data", immediate=at)
+
+            received, _ = await asyncio.wait_for(asyncio.gather(asyncio.gather(*receives), send()), TIMEOUT)
+            assert [one.immediate for one in received] == list(range(50))
+            waiting = asyncio.ensure_future(wait_for(pair.server.start_recv()))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            late = asyncio.ensure_future(wait_for(pair.server.start_recv()))
+            await asyncio.sleep(0)
+            pair.client.close()
+            with raises(isolane.ConnectionLost):
+                await asyncio.wait_for(late, TIMEOUT)
+
+    async def wait_for(request):
+        return await request
+
+    asyncio.run(run())
+
+
+def threads_share_a_connection():
+    with Pair() as pair:
+        target = numpy.zeros(8 * 4096, numpy.uint8)
+        memory = isolane.register(target)
+        failures = []
+
+        def work(at):
+            try:
+                for value in range(200):
+                    data = bytes([value]) * 4096
+                    pair.client.write(data, memory.remote, at * 4096, timeout=TIMEOUT)
+                    back = bytearray(4096)
+                    pair.client.read(back, memory.remote, at * 4096, timeout=TIMEOUT)
+                    assert back == data
+            except BaseException as failure:
+                failures.append(failure)
+
+        threads = [threading.Thread(target=work, args=(at,)) for at in range(8)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert not failures, failures
+
+
+def waits_without_the_lock():
+    with Pair() as pair:
+        ticks, stop = [0], threading.Event()
+
+        def count():
+            while not stop.is_set():
+                ticks[0] += 1
+                if ticks[0] > 1000:
+                    pair.client.send(b"now")
+                    return
+
+        thread = threading.Thread(target=count)
+        thread.start()
+        # The other thread sends only after it has run 1000 times.
+        assert pair.server.recv(bytearray(3), timeout=TIMEOUT).nbytes == 3
+        stop.set()
+        thread.join()
+
+
+def signals_end_a_wait():
+    with Pair() as pair:
+
+        def interrupt(_signal, _frame):
+            raise KeyboardInterrupt
+
+        old = signal.signal(signal.SIGUSR1, interrupt)
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
+        timer.start()
+        with raises(KeyboardInterrupt):
+            pair.server.recv()
+        signal.signal(signal.SIGUSR1, old)
+
+
+def timeout_keeps_the_request():
+    with Pair() as pair:
+        buffer = bytearray(5)
+        with raises(isolane.Timeout, "in flight") as late:
+            pair.server.recv(buffer, timeout=0.05)
+        pair.client.send(b"later", timeout=TIMEOUT)
+        assert late.value.request.wait(TIMEOUT).nbytes == 5 and buffer == b"later"
+        with raises(TimeoutError):
+            pair.listener.accept(timeout=0.05)
+
+
+def memory_stays_exported():
+    data = bytearray(5000)
+    memory = isolane.register(data)
+    part = memory[10:20]
+    with raises(BufferError):
+        data.extend(b"more")
+    memory.close()
+    with raises(isolane.Error, "closed"):
+        memory.remote
+    with raises(BufferError):
+        data.extend(b"more")
+    part.close()
+    data.extend(b"more")
+    with Pair() as pair:
+        request = pair.server.start_recv(data)
+        with raises(BufferError):
+            data.extend(b"more")
+        del request
+        gc.collect()
+        with raises(BufferError):
+            data.extend(b"more")
+        pair.client.send(b"end", timeout=TIMEOUT)
+        pair.server.close()
+        data.extend(b"more")
+        assert data[:3] == b"end"
+
+
+def rights_and_keys():
+    read_only, private = isolane.register(bytes(5000)), isolane.register(bytearray(5000), remote_read=False)
+    gone = isolane.register(bytearray(5000))
+    remote = gone.remote
+    gone.close()
+    for use in (
+        lambda client: client.write(b"x", read_only.remote),
+        lambda client: client.read(bytearray(1), private.remote),
+        lambda client: client.write(b"x", remote),
+        lambda client: client.write(b"x", isolane.RemoteMemory(private.remote.key, 1 << 40), 5000),
+    ):
+        with Pair() as pair:
+            with raises(isolane.AccessError, "remote access error", "register()"):
+                use(pair.client)
+            with raises(isolane.ConnectionLost, "earlier failure", "remote access error"):
+                pair.client.write(b"x", private.remote)
+    with Pair() as pair:
+        with raises(ValueError, "exceed"):
+            pair.client.write(bytes(5000), private.remote, 1)
+        with raises(BufferError, "read-only"):
+            pair.client.read(bytes(10), private.remote)
+        with raises(ValueError, "another device"):
+            pair.client.write(isolane.Device().register(bytearray(9)), private.remote)
+        pair.client.write(b"works", private.remote, timeout=TIMEOUT)
+
+
+def peers_that_go():
+    with Pair() as pair:
+        waiting = pair.server.start_recv(bytearray(10))
+        pair.client.close()
+        with raises(isolane.ConnectionLost, "connect again"):
+            waiting.wait(TIMEOUT)
+        with raises(isolane.ConnectionLost, "closed"):
+            pair.client.send(b"x")
+    with raises(isolane.ConnectionLost, "127.0.0.1:1", "listener"):
+        isolane.connect("127.0.0.1:1")
+    with raises(isolane.ConnectionLost, "HOST:PORT"):
+        isolane.connect("nowhere")
+    with Pair() as pair:
+        short = pair.server.start_recv(bytearray(3))
+        with raises(isolane.Error, "too short"):
+            pair.client.send(b"longer", timeout=TIMEOUT)
+        with raises(isolane.Error, "longer than the buffer"):
+            short.wait(TIMEOUT)
+
+
+def descriptions_survive_packing():
+    remote = isolane.RemoteMemory(0x12345678, 1 << 40, 1 << 33)
+    assert isolane.RemoteMemory.unpack(remote.pack()) == remote
+    part = remote[16:48]
+    assert (part.nbytes, part.offset - remote.offset, part.key) == (32, 16, remote.key)
+    with raises(ValueError, "20"):
+        isolane.RemoteMemory.unpack(b"short")
+    with raises(IndexError, "step"):
+        remote[::2]
+    with raises(ValueError, "64 bits"):
+        isolane.RemoteMemory(1, 2**64 - 1, 1)
+
+
+def volumes():
+    with tempfile.TemporaryDirectory() as directory:
+        data = numpy.random.default_rng(1).integers(0, 256, 40 << 20, numpy.uint8)
+        for uri in ("mem:64M", f"{directory}/disk.img,size=64M", sys.argv[1]):
+            with isolane.open(uri) as volume:
+                assert volume.nbytes == 64 << 20 and not volume.read_only, volume
+                volume.write_from(data, 8192)
+                volume.flush()
+                back = numpy.zeros_like(data)
+                volume.read_into(back, 8192)
+                assert (back == data).all()
+                parts = [bytearray(4096) for _ in range(300)]
+                volume.read_many((part, 8192 + 4096 * at) for at, part in enumerate(parts))
+                assert b"".join(parts) == data[: 300 * 4096].tobytes()
+                asyncio.run(tasks(volume, data))
+                threads = [threading.Thread(target=volume.read_into, args=(bytearray(1 << 20), 0)) for _ in range(4)]
+                [thread.start() for thread in threads]
+                [thread.join() for thread in threads]
+                with raises(isolane.VolumeError, "block size") as wrong:
+                    volume.read_into(bytearray(100))
+                assert wrong.value.errno == errno.EINVAL
+            with raises(isolane.VolumeError, "closed"):
+                volume.flush()
+    with raises(isolane.VolumeError, "/no/such/file") as missing:
+        isolane.open("/no/such/file")
+    assert missing.value.errno == errno.ENOENT
+    with isolane.open("mem:1M", read_only=True) as volume, raises(isolane.VolumeError, "read-only"):
+        volume.write_from(bytes(4096))
+
+
+async def tasks(volume, data):
+    parts = [bytearray(4096) for _ in range(300)]
+    await asyncio.gather(*[volume.read_into_async(part, 8192 + 4096 * at) for at, part in enumerate(parts)])
+    assert b"".join(parts) == data[: 300 * 4096].tobytes()
+    await volume.write_from_async(b"a" * 4096, 0)
+    await volume.flush_async()
+    with raises(isolane.VolumeError, "block size"):
+        await volume.write_from_async(b"a" * 100, 0)
+
+
+def hints_match_the_module():
+    stub = ast.parse((pathlib.Path(isolane.__file__).parent / "_isolane.pyi").read_text())
+    classes = {node.name: node for node in stub.body if isinstance(node, ast.ClassDef)}
+    exported = {name for name, value in vars(_isolane).items() if inspect.isclass(value)}
+    assert exported == set(classes), exported ^ set(classes)
+    inherited = {"__new__", "__init__", "__hash__", "__repr__", "__doc__", "__module__"}
+    for name, node in classes.items():
+        hinted = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
+        hinted |= {one.target.id for one in node.body if isinstance(one, ast.AnnAssign)}
+        found = {one for one in vars(getattr(_isolane, name)) if one not in inherited}
+        comparisons = {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"}
+        assert hinted - inherited == found - comparisons, (name, (hinted - inherited) ^ (found - comparisons))
+
+
+def started(*command):
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return process, process.stdout.readline()
+
+
+def serve_offers_memory():
+    process, line = started(PROGRAM, "verbs", "serve", "127.0.0.1:0", "--bytes", "3M")
+    try:
+        found = re.fullmatch(r"listening on (\S+), key (0x[0-9a-f]{8}), (\d+) bytes\n", line)
+        address, key, size = found[1], int(found[2], 16), int(found[3])
+        data = os.urandom((2 << 20) + 5)
+        command = [PROGRAM, "verbs", "write", address, "--key", str(key), "--offset", "1000"]
+        subprocess.run(command, input=data, check=True, timeout=TIMEOUT)
+        with isolane.connect(address) as connection:
+            back = bytearray(len(data))
+            connection.read(back, isolane.RemoteMemory(key, size), 1000, timeout=TIMEOUT)
+            assert back == data
+            connection.write(b"python", isolane.RemoteMemory(key, size), size - 6, timeout=TIMEOUT)
+        command = [PROGRAM, "verbs", "read", address, "--key", hex(key), "--offset", str(size - 6), "--bytes", "6"]
+        assert subprocess.run(command, capture_output=True, timeout=TIMEOUT).stdout == b"python"
+        command[-1] = "7"
+        refused = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+        assert refused.returncode == 1 and "remote access error" in refused.stderr, refused
+    finally:
+        process.kill()
+        process.wait()
+
+
+def example_sends_arrays():
+    example = ROOT / "crates/isolane-python/examples/send_arrays.py"
+    process, address = started(sys.executable, example)
+    try:
+        subprocess.run([sys.executable, example, address.strip()], check=True, timeout=TIMEOUT)
+        output = process.communicate(timeout=TIMEOUT)[0]
+    finally:
+        process.kill()
+    assert output == "array: 262144 bytes, sum 65536.0\ntensor: 4096 bytes, sum 1024.0\n", output
+
+
+def documents_run():
+    text = (ROOT / "docs/PYTHON.md").read_text()
+    examples = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(examples) >= 6
+    process, line = started(PROGRAM, "verbs", "serve", "127.0.0.1:0", "--bytes", "1M", "--key", "0x5eed")
+    try:
+        address = line.split()[2].rstrip(",")
+        for example in examples:
+            code = example.replace("127.0.0.1:18520", address)
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT)
+            assert done.returncode == 0, f"{code}{done.stderr}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def main():
+    failed = 0
+    for check in (
+        writes_and_reads, tensors_of_dlpack, messages_and_notifications, batches, event_loop,
+        threads_share_a_connection, waits_without_the_lock, signals_end_a_wait, timeout_keeps_the_request,
+        memory_stays_exported, rights_and_keys, peers_that_go, descriptions_survive_packing, volumes,
+        hints_match_the_module, serve_offers_memory, example_sends_arrays, documents_run,
+    ):
+        name = "the Python module: " + check.__name__.replace("_", " ")
+        try:
+            check()
+            print(f"ok {name}", flush=True)
+        except BaseException:
+            failed += 1
+            print(f"not ok {name}", flush=True)
+            traceback.print_exc(file=sys.stdout)
+    sys.exit(failed > 0)
+
+
+main()
