@@ -11,6 +11,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod connection;
+pub mod connection_manager;
 mod datagram;
 mod device;
 mod memory;

@@ -6,14 +6,13 @@ use std::ptr::null_mut;
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
 
+use isolane_verbs::connection_manager::{Answer, Attempt, Handler, OTHER_PORT};
+
 use super::agent::agent;
-use super::attempt::Attempt;
 use super::event;
-use super::handler::{Answer, Handler};
 use super::id::{
     self, Id, Shared, Stage, close, complete, from_abi, open, release_event, set_local, set_peer,
 };
-use super::listener::OTHER_PORT;
 use super::message::{
     CONSUMER_DEFINED, INVALID_SERVICE, Kind, Message, VENDOR_OPTION_NOT_SUPPORTED, greeting,
 };
@@ -247,7 +246,7 @@ pub unsafe extern "C" fn rdma_listen(id: *mut abi::CmId, backlog: c_int) -> c_in
         };
         let greeting = greeting(port, found.shared.is_datagram);
         let listener = bound.listen(backlog, greeting, found.shared.as_handler())?;
-        found.shared.state.lock().backlog = listener.backlog;
+        found.shared.state.lock().backlog = listener.backlog();
         agent.listen(number, listener)?;
         Ok(0)
     })

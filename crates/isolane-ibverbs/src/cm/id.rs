@@ -8,12 +8,12 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Weak};
 
+use isolane_verbs::connection_manager::{Bound, bind};
 use libc::{sockaddr, sockaddr_storage};
 use parking_lot::Mutex;
 
 use super::agent::agent;
 use super::event::{self, Content, EventChannel, EventPointer};
-use super::listener::{Bound, bind};
 use super::message::{CONSUMER_DEFINED, Kind, Message};
 use crate::abi;
 use crate::channel::{Channel, Unacknowledged};

@@ -8,16 +8,12 @@
 
 mod addrinfo;
 mod agent;
-mod attempt;
 mod connect;
 mod event;
-mod handler;
 mod id;
-mod listener;
 mod migrate;
 mod qp;
 #[cfg(test)]
 mod tests;
-mod watch;
 
 use isolane_verbs::wire::connection_manager as message;

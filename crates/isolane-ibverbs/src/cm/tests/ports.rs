@@ -5,11 +5,11 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use super::super::listener::OTHER_PORT;
 use super::super::message::{GREETING_LEN, INVALID_SERVICE, Kind, LEN, Message, greeting};
 use super::{ANSWER_TIMEOUT, Channel, Id, loopback};
 use crate::abi;
 use crate::device::devices;
+use isolane_verbs::connection_manager::OTHER_PORT;
 
 /// Connects to a listener without a connection manager, and receives its greeting.
 pub(super) fn greeted(address: SocketAddr) -> TcpStream {

@@ -8,11 +8,11 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::handler::HandlerRef;
-use super::message::{GREETING_LEN, MAGIC, Message, greeting};
 use super::watch::Watch;
+use crate::wire::connection_manager::{GREETING_LEN, MAGIC, Message, greeting};
 
 /// Connections to the ports at which an agent can listen.
-pub(super) struct Attempt {
+pub struct Attempt {
     source: SocketAddr,
     destinations: Vec<SocketAddr>,
     sockets: Vec<Greeted>,
@@ -49,7 +49,9 @@ pub(super) enum Outcome {
 }
 
 impl Attempt {
-    pub(super) fn new(
+    /// Prepares connections from an address to the first of several addresses at which the listener of the request
+    /// greets.
+    pub fn new(
         source: SocketAddr,
         destinations: &[SocketAddr],
         request: Message,
@@ -67,8 +69,13 @@ impl Attempt {
             request,
             handler,
             deadline: now + TIMEOUT,
-            answer_timeout: answer_timeout(),
+            answer_timeout: ANSWER_TIMEOUT,
         }
+    }
+
+    /// Changes the time in which the program of the listener answers, which is 60 s.
+    pub fn with_answer_timeout(self, answer_timeout: Duration) -> Attempt {
+        Attempt { answer_timeout, ..self }
     }
 
     /// Makes the connections again, because a busy listener has closed the last one. Returns `None` if it is too late.
@@ -134,14 +141,6 @@ impl Attempt {
         self.retry_at = Instant::now() + delay;
         self.greeting_timeout = self.greeting_timeout.saturating_mul(2);
     }
-}
-
-fn answer_timeout() -> Duration {
-    #[cfg(test)]
-    if let Some(timeout) = super::tests::ANSWER_TIMEOUT.get() {
-        return timeout;
-    }
-    ANSWER_TIMEOUT
 }
 
 /// Starts a connection.

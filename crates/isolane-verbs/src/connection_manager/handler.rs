@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::sync::Weak;
 
-use super::message::Message;
+use crate::wire::connection_manager::Message;
 
 /// Receives messages and errors for an identifier. It is called without locks held.
-pub(super) trait Handler: Send + Sync {
+pub trait Handler: Send + Sync {
     /// A peer asks a listener for a connection.
     fn requested(&self, connection: u64, local: SocketAddr, peer: SocketAddr, request: Message) -> Answer;
 
@@ -22,7 +22,8 @@ pub(super) trait Handler: Send + Sync {
 
 /// Reply of a listener to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub enum Answer {
+    /// The listener has it, and answers it later.
     Taken,
     /// The request is not for this listener.
     Refused,
@@ -30,4 +31,5 @@ pub(super) enum Answer {
     Busy,
 }
 
-pub(super) type HandlerRef = Weak<dyn Handler>;
+/// A handler, which can have ended.
+pub type HandlerRef = Weak<dyn Handler>;

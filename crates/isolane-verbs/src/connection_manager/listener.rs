@@ -16,21 +16,20 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, getsockname, socket_with, sockopt};
 
 use super::handler::HandlerRef;
-use super::message::GREETING_LEN;
 use super::watch::Watch;
+use crate::wire::connection_manager::GREETING_LEN;
 
 /// A bound port.
-pub(super) struct Bound {
+pub struct Bound {
     socket: OwnedFd,
     reservation: UnixDatagram,
 }
 
 /// A listener of the agent.
-pub(super) struct Listener {
+pub struct Listener {
     pub(super) socket: TcpListener,
     pub(super) handler: HandlerRef,
-    /// Number of accepted peers whose request can be missing, and of requests that the program has not taken.
-    pub(super) backlog: usize,
+    backlog: usize,
     /// Nothing is accepted until this time.
     pub(super) paused_until: Option<Instant>,
     greeting: [u8; GREETING_LEN],
@@ -66,7 +65,7 @@ impl Scope {
 ///
 /// # Errors
 /// `EADDRINUSE` if another listener has the port, or if other programs have both TCP ports of it.
-pub(super) fn bind(
+pub fn bind(
     address: SocketAddr,
     is_v6_only: Option<bool>,
     is_datagram: bool,
@@ -136,7 +135,11 @@ fn reserve(port: u16, scope: Scope, is_datagram: bool) -> io::Result<UnixDatagra
 }
 
 impl Bound {
-    pub(super) fn listen(
+    /// Listens. The caller reports `handler` and the greeting of its port.
+    ///
+    /// # Errors
+    /// The error of the system.
+    pub fn listen(
         self,
         backlog: c_int,
         greeting: [u8; GREETING_LEN],
@@ -161,6 +164,11 @@ impl Bound {
 }
 
 impl Listener {
+    /// Number of accepted peers whose request can be missing, and of requests that the program has not taken.
+    pub fn backlog(&self) -> usize {
+        self.backlog
+    }
+
     /// Accepts and greets the next peer. Returns `None` if no peer waits.
     ///
     /// # Errors
@@ -204,7 +212,7 @@ impl Listener {
 }
 
 /// Changes the port of a listener whose number another program uses.
-pub(super) const OTHER_PORT: u16 = 0x8000;
+pub const OTHER_PORT: u16 = 0x8000;
 const MAX_PORTS_TRIED: usize = 64;
 /// Limits of the queue of connections. The kernel drops the last packet of a handshake that finds the queue full, and the
 /// client, which waits for the greeting, does not send another one.
