@@ -362,6 +362,31 @@ def volumes():
         volume.write_from(bytes(4096))
 
 
+def closing_a_volume():
+    async def run():
+        volume = isolane.open("delay:50ms:mem:1M")
+        reading = asyncio.ensure_future(volume.read_into_async(bytearray(4096)))
+        await asyncio.sleep(0)
+        volume.close()
+        with raises(isolane.VolumeError, "closed during the call"):
+            await asyncio.wait_for(reading, TIMEOUT)
+
+    asyncio.run(run())
+    volume = isolane.open("delay:2s:mem:1M")
+    thread = threading.Thread(target=volume.read_into, args=(bytearray(4096),))
+    thread.start()
+    while not any(queue.is_busy for queue in volume._queues):
+        pass
+    with raises(isolane.VolumeError, "in progress") as busy:
+        volume.close()
+    assert busy.value.errno == errno.EBUSY
+    thread.join()
+    volume.close()
+    code = "import isolane; v = isolane.open('mem:1M'); c = isolane.listen(); m = isolane.register(bytearray(9))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT)
+    assert done.returncode == 0 and not done.stderr, done
+
+
 async def tasks(volume, data):
     parts = [bytearray(4096) for _ in range(300)]
     await asyncio.gather(*[volume.read_into_async(part, 8192 + 4096 * at) for at, part in enumerate(parts)])
@@ -447,6 +472,7 @@ def main():
         writes_and_reads, tensors_of_dlpack, messages_and_notifications, batches, event_loop,
         threads_share_a_connection, waits_without_the_lock, signals_end_a_wait, timeout_keeps_the_request,
         memory_stays_exported, rights_and_keys, peers_that_go, descriptions_survive_packing, volumes,
+        closing_a_volume,
         hints_match_the_module, serve_offers_memory, example_sends_arrays, documents_run,
     ):
         name = "the Python module: " + check.__name__.replace("_", " ")

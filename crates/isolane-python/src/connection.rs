@@ -5,11 +5,11 @@
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use isolane_verbs::{
     CompletionQueue, Limits, LocalData, PostError, QueuePair, QueuePairConfig, ReceiveRequest, SendOperation,
-    SendRequest, Status,
+    SendRequest, Status, WorkCompletion,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use pyo3::prelude::*;
@@ -95,7 +95,8 @@ impl Shared {
                 continue;
             }
             table.has_leader = true;
-            let found = MutexGuard::unlocked(&mut table, || self.completions.wait(until - now));
+            let spins_until = if table.in_flight[0] > 0 { until.min(now + SEND_SPIN) } else { now };
+            let found = MutexGuard::unlocked(&mut table, || self.next(spins_until, until));
             table.has_leader = false;
             let mut next = found;
             let mut memories = Vec::new();
@@ -109,6 +110,20 @@ impl Shared {
             }
         }
         true
+    }
+
+    /// Waits for the next completion: polls at least until `spins_until`, then sleeps.
+    fn next(&self, spins_until: Instant, until: Instant) -> Option<WorkCompletion> {
+        loop {
+            if let Some(found) = self.completions.poll() {
+                return Some(found);
+            }
+            let now = Instant::now();
+            if now >= spins_until {
+                return self.completions.wait(until.saturating_duration_since(now));
+            }
+            std::hint::spin_loop();
+        }
     }
 
     /// Records the completions that have arrived, without waiting.
@@ -536,3 +551,5 @@ fn signal(notice: &OwnedFd) {
 
 /// Maximum number of requests in flight in each direction.
 const MAX_REQUESTS: usize = 256;
+/// How long a thread polls while requests are sent, which take microseconds each.
+const SEND_SPIN: Duration = Duration::from_micros(500);
