@@ -145,24 +145,26 @@ impl Shared {
         }
     }
 
-    /// Posts a request, once fewer than the maximum are in flight. `None` at the time `until`.
+    /// Posts a request, once fewer than the maximum are in flight. `None` if that takes long.
     fn post(
         &self,
         description: Description,
         memory: Option<&Arc<Registered>>,
-        until: Instant,
         post: impl FnOnce(&QueuePair, u64) -> Result<(), PostError>,
     ) -> Option<Result<usize, PostFailure>> {
         let queue = usize::from(description.is_receive);
+        let mut table = self.table.lock();
         let id = loop {
-            if !self.wait(until, |table| table.in_flight[queue] < MAX_REQUESTS) {
-                return None;
-            }
-            let mut table = self.table.lock();
             if table.in_flight[queue] < MAX_REQUESTS {
                 break table.insert(description, memory.cloned());
             }
+            drop(table);
+            if !self.wait(slice_end(None), |table| table.in_flight[queue] < MAX_REQUESTS) {
+                return None;
+            }
+            table = self.table.lock();
         };
+        drop(table);
         let posted = match &*self.pair.read() {
             None => Err(PostFailure::Closed),
             Some(pair) => post(pair, id as u64).map_err(PostFailure::Refused),
@@ -398,8 +400,7 @@ impl Connection {
         post: impl Fn(&QueuePair, u64) -> Result<(), PostError> + Sync,
     ) -> PyResult<Request> {
         loop {
-            let until = slice_end(None);
-            match py.detach(|| self.shared.post(description, memory, until, &post)) {
+            match py.detach(|| self.shared.post(description, memory, &post)) {
                 Some(Ok(id)) => return Ok(Request { shared: Arc::clone(&self.shared), id }),
                 Some(Err(failure)) => return Err(self.shared.post_failure(py, &failure)),
                 None => py.check_signals()?,
@@ -474,6 +475,10 @@ impl Request {
         py: Python<'_>,
         deadline: Option<Instant>,
     ) -> PyResult<Option<(Description, Outcome)>> {
+        // Mostly so in a batch, whose completions arrive together.
+        if let Some(result) = self.shared.table.lock().outcome(self.id) {
+            return Ok(Some(result));
+        }
         loop {
             let until = slice_end(deadline);
             let is_done = py.detach(|| self.shared.wait(until, |table| table.outcome(self.id).is_some()));
