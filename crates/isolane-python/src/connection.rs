@@ -177,6 +177,9 @@ impl Shared {
     }
 
     fn close(&self) {
+        if !self.opened.is_of_this_process() {
+            return;
+        }
         let pair = self.pair.write().take();
         drop(pair);
         let mut table = self.table.lock();
@@ -236,6 +239,14 @@ impl Shared {
         let text = format!("{}: {operation} of {len} bytes: {}: {remedy}", self.peer, status.name());
         self.table.lock().first_failure.get_or_insert_with(|| text.clone());
         error(py, kind, text)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if !self.opened.is_of_this_process() {
+            std::mem::forget(self.pair.get_mut().take());
+        }
     }
 }
 
@@ -328,6 +339,7 @@ impl Connection {
             local.map_or(Ok(Local::default()), |local| Local::new(local, &self.shared.opened, true))?;
         let description = Description { operation: "receive", len: local.len, is_receive: true };
         let LocalData::Sges(data) = local.data else { unreachable!("destinations are registered") };
+        self.shared.opened.check_process(py)?;
         if self.shared.table.lock().in_flight[1] >= MAX_REQUESTS {
             let text = format!("{MAX_REQUESTS} receives are posted: wait for one of them first");
             return Err(error(py, Kind::Other, text));
@@ -399,6 +411,7 @@ impl Connection {
         memory: Option<&Arc<Registered>>,
         post: impl Fn(&QueuePair, u64) -> Result<(), PostError> + Sync,
     ) -> PyResult<Request> {
+        self.shared.opened.check_process(py)?;
         loop {
             match py.detach(|| self.shared.post(description, memory, &post)) {
                 Some(Ok(id)) => return Ok(Request { shared: Arc::clone(&self.shared), id }),
@@ -420,9 +433,10 @@ pub(crate) struct Request {
 impl Request {
     /// Whether the request has completed.
     #[getter]
-    fn done(&self) -> bool {
+    fn done(&self, py: Python<'_>) -> PyResult<bool> {
+        self.shared.opened.check_process(py)?;
         self.shared.poll();
-        self.shared.table.lock().outcome(self.id).is_some()
+        Ok(self.shared.table.lock().outcome(self.id).is_some())
     }
 
     /// Waits for the result.
@@ -475,6 +489,7 @@ impl Request {
         py: Python<'_>,
         deadline: Option<Instant>,
     ) -> PyResult<Option<(Description, Outcome)>> {
+        self.shared.opened.check_process(py)?;
         // Mostly so in a batch, whose completions arrive together.
         if let Some(result) = self.shared.table.lock().outcome(self.id) {
             return Ok(Some(result));
@@ -517,7 +532,9 @@ impl Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        self.shared.table.lock().release(self.id);
+        if self.shared.opened.is_of_this_process() {
+            self.shared.table.lock().release(self.id);
+        }
     }
 }
 
