@@ -108,6 +108,7 @@ def tensors_of_dlpack():
         memory = isolane.register(OnlyDlpack(target))
         pair.client.write(OnlyDlpack(source.reshape(3, 1000)), memory.remote, timeout=TIMEOUT)
         assert (target.ravel() == source).all()
+        assert pair.client.write(OnlyDlpack(numpy.zeros((3, 0, 2))), memory.remote) is None
         with raises(BufferError, "contiguous"):
             isolane.register(OnlyDlpack(numpy.zeros((10, 10))[:, :5]))
         with raises(BufferError, "type 2", "CPU"):
@@ -319,6 +320,38 @@ def peers_that_go():
             short.wait(TIMEOUT)
 
 
+def children_of_fork():
+    with Pair() as pair:
+        memory = isolane.register(bytearray(5000))
+        waiting = pair.server.start_recv(bytearray(10))
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                for use in (
+                    lambda: pair.client.send(b"x"), lambda: pair.client.write(b"x" * 5000, memory.remote),
+                    lambda: waiting.done, lambda: waiting.wait(1), lambda: pair.listener.accept(1),
+                ):
+                    with raises(isolane.Error, "parent of this process"):
+                        use()
+                pair.client.close()
+                with Pair() as own:
+                    target = isolane.register(bytearray(9))
+                    own.client.write(b"child", target.remote, timeout=TIMEOUT)
+                pair.client = pair.server = pair.listener = memory = waiting = None
+                gc.collect()
+                status = 0
+            except BaseException:
+                traceback.print_exc(file=sys.stdout)
+                sys.stdout.flush()
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        pair.client.write(b"x" * 5000, memory.remote, timeout=TIMEOUT)
+        pair.client.send(b"parent", timeout=TIMEOUT)
+        assert waiting.wait(TIMEOUT).nbytes == 6
+
+
 def descriptions_survive_packing():
     remote = isolane.RemoteMemory(0x12345678, 1 << 40, 1 << 33)
     assert isolane.RemoteMemory.unpack(remote.pack()) == remote
@@ -360,6 +393,31 @@ def volumes():
     assert missing.value.errno == errno.ENOENT
     with isolane.open("mem:1M", read_only=True) as volume, raises(isolane.VolumeError, "read-only"):
         volume.write_from(bytes(4096))
+
+
+def closing_a_volume():
+    async def run():
+        volume = isolane.open("delay:50ms:mem:1M")
+        reading = asyncio.ensure_future(volume.read_into_async(bytearray(4096)))
+        await asyncio.sleep(0)
+        volume.close()
+        with raises(isolane.VolumeError, "closed during the call"):
+            await asyncio.wait_for(reading, TIMEOUT)
+
+    asyncio.run(run())
+    volume = isolane.open("delay:2s:mem:1M")
+    thread = threading.Thread(target=volume.read_into, args=(bytearray(4096),))
+    thread.start()
+    while not any(queue.is_busy for queue in volume._queues):
+        pass
+    with raises(isolane.VolumeError, "in progress") as busy:
+        volume.close()
+    assert busy.value.errno == errno.EBUSY
+    thread.join()
+    volume.close()
+    code = "import isolane; v = isolane.open('mem:1M'); c = isolane.listen(); m = isolane.register(bytearray(9))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT)
+    assert done.returncode == 0 and not done.stderr, done
 
 
 async def tasks(volume, data):
@@ -446,7 +504,8 @@ def main():
     for check in (
         writes_and_reads, tensors_of_dlpack, messages_and_notifications, batches, event_loop,
         threads_share_a_connection, waits_without_the_lock, signals_end_a_wait, timeout_keeps_the_request,
-        memory_stays_exported, rights_and_keys, peers_that_go, descriptions_survive_packing, volumes,
+        memory_stays_exported, rights_and_keys, peers_that_go, children_of_fork, descriptions_survive_packing, volumes,
+        closing_a_volume,
         hints_match_the_module, serve_offers_memory, example_sends_arrays, documents_run,
     ):
         name = "the Python module: " + check.__name__.replace("_", " ")

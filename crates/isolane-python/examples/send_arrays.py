@@ -1,7 +1,6 @@
 """Writes a numpy array into the memory of another process, and sends a torch tensor if torch is installed.
 
-    python send_arrays.py                 # prints its address, and waits
-    python send_arrays.py HOST:PORT       # writes and sends
+`python send_arrays.py` prints its address and waits; with the address as an argument, it writes and sends.
 """
 
 import sys

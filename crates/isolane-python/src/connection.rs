@@ -5,11 +5,11 @@
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use isolane_verbs::{
     CompletionQueue, Limits, LocalData, PostError, QueuePair, QueuePairConfig, ReceiveRequest, SendOperation,
-    SendRequest, Status,
+    SendRequest, Status, WorkCompletion,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use pyo3::prelude::*;
@@ -95,7 +95,8 @@ impl Shared {
                 continue;
             }
             table.has_leader = true;
-            let found = MutexGuard::unlocked(&mut table, || self.completions.wait(until - now));
+            let spins_until = if table.in_flight[0] > 0 { until.min(now + SEND_SPIN) } else { now };
+            let found = MutexGuard::unlocked(&mut table, || self.next(spins_until, until));
             table.has_leader = false;
             let mut next = found;
             let mut memories = Vec::new();
@@ -109,6 +110,20 @@ impl Shared {
             }
         }
         true
+    }
+
+    /// Waits for the next completion: polls at least until `spins_until`, then sleeps.
+    fn next(&self, spins_until: Instant, until: Instant) -> Option<WorkCompletion> {
+        loop {
+            if let Some(found) = self.completions.poll() {
+                return Some(found);
+            }
+            let now = Instant::now();
+            if now >= spins_until {
+                return self.completions.wait(until.saturating_duration_since(now));
+            }
+            std::hint::spin_loop();
+        }
     }
 
     /// Records the completions that have arrived, without waiting.
@@ -130,24 +145,26 @@ impl Shared {
         }
     }
 
-    /// Posts a request, once fewer than the maximum are in flight. `None` at the time `until`.
+    /// Posts a request, once fewer than the maximum are in flight. `None` if that takes long.
     fn post(
         &self,
         description: Description,
         memory: Option<&Arc<Registered>>,
-        until: Instant,
         post: impl FnOnce(&QueuePair, u64) -> Result<(), PostError>,
     ) -> Option<Result<usize, PostFailure>> {
         let queue = usize::from(description.is_receive);
+        let mut table = self.table.lock();
         let id = loop {
-            if !self.wait(until, |table| table.in_flight[queue] < MAX_REQUESTS) {
-                return None;
-            }
-            let mut table = self.table.lock();
             if table.in_flight[queue] < MAX_REQUESTS {
                 break table.insert(description, memory.cloned());
             }
+            drop(table);
+            if !self.wait(slice_end(None), |table| table.in_flight[queue] < MAX_REQUESTS) {
+                return None;
+            }
+            table = self.table.lock();
         };
+        drop(table);
         let posted = match &*self.pair.read() {
             None => Err(PostFailure::Closed),
             Some(pair) => post(pair, id as u64).map_err(PostFailure::Refused),
@@ -160,6 +177,9 @@ impl Shared {
     }
 
     fn close(&self) {
+        if !self.opened.is_of_this_process() {
+            return;
+        }
         let pair = self.pair.write().take();
         drop(pair);
         let mut table = self.table.lock();
@@ -219,6 +239,14 @@ impl Shared {
         let text = format!("{}: {operation} of {len} bytes: {}: {remedy}", self.peer, status.name());
         self.table.lock().first_failure.get_or_insert_with(|| text.clone());
         error(py, kind, text)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if !self.opened.is_of_this_process() {
+            std::mem::forget(self.pair.get_mut().take());
+        }
     }
 }
 
@@ -311,6 +339,7 @@ impl Connection {
             local.map_or(Ok(Local::default()), |local| Local::new(local, &self.shared.opened, true))?;
         let description = Description { operation: "receive", len: local.len, is_receive: true };
         let LocalData::Sges(data) = local.data else { unreachable!("destinations are registered") };
+        self.shared.opened.check_process(py)?;
         if self.shared.table.lock().in_flight[1] >= MAX_REQUESTS {
             let text = format!("{MAX_REQUESTS} receives are posted: wait for one of them first");
             return Err(error(py, Kind::Other, text));
@@ -382,9 +411,9 @@ impl Connection {
         memory: Option<&Arc<Registered>>,
         post: impl Fn(&QueuePair, u64) -> Result<(), PostError> + Sync,
     ) -> PyResult<Request> {
+        self.shared.opened.check_process(py)?;
         loop {
-            let until = slice_end(None);
-            match py.detach(|| self.shared.post(description, memory, until, &post)) {
+            match py.detach(|| self.shared.post(description, memory, &post)) {
                 Some(Ok(id)) => return Ok(Request { shared: Arc::clone(&self.shared), id }),
                 Some(Err(failure)) => return Err(self.shared.post_failure(py, &failure)),
                 None => py.check_signals()?,
@@ -404,9 +433,10 @@ pub(crate) struct Request {
 impl Request {
     /// Whether the request has completed.
     #[getter]
-    fn done(&self) -> bool {
+    fn done(&self, py: Python<'_>) -> PyResult<bool> {
+        self.shared.opened.check_process(py)?;
         self.shared.poll();
-        self.shared.table.lock().outcome(self.id).is_some()
+        Ok(self.shared.table.lock().outcome(self.id).is_some())
     }
 
     /// Waits for the result.
@@ -459,6 +489,11 @@ impl Request {
         py: Python<'_>,
         deadline: Option<Instant>,
     ) -> PyResult<Option<(Description, Outcome)>> {
+        self.shared.opened.check_process(py)?;
+        // Mostly so in a batch, whose completions arrive together.
+        if let Some(result) = self.shared.table.lock().outcome(self.id) {
+            return Ok(Some(result));
+        }
         loop {
             let until = slice_end(deadline);
             let is_done = py.detach(|| self.shared.wait(until, |table| table.outcome(self.id).is_some()));
@@ -497,7 +532,9 @@ impl Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        self.shared.table.lock().release(self.id);
+        if self.shared.opened.is_of_this_process() {
+            self.shared.table.lock().release(self.id);
+        }
     }
 }
 
@@ -536,3 +573,5 @@ fn signal(notice: &OwnedFd) {
 
 /// Maximum number of requests in flight in each direction.
 const MAX_REQUESTS: usize = 256;
+/// How long a thread polls while requests are sent, which take microseconds each.
+const SEND_SPIN: Duration = Duration::from_micros(500);

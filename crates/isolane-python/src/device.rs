@@ -40,7 +40,7 @@ impl Device {
         let device = py.detach(|| isolane_verbs::Device::open(config));
         let device =
             device.map_err(|failure| error(py, Kind::Other, format!("cannot open a device: {failure}")))?;
-        Ok(Device { opened: Arc::new(Opened { device: Arc::new(device), domain: Arc::default() }) })
+        Ok(Device { opened: Arc::new(Opened::new(device)) })
     }
 
     /// Registers the memory of an object.
@@ -52,6 +52,7 @@ impl Device {
         remote_write: bool,
         remote_read: bool,
     ) -> PyResult<Memory> {
+        self.opened.check_process(py)?;
         let export = Export::of(object)?;
         if export.nbytes() == 0 {
             return Err(PyValueError::new_err("the object has 0 bytes: register at least 1"));
@@ -62,6 +63,7 @@ impl Device {
     /// Listens for connections.
     #[pyo3(signature = (address = "127.0.0.1:0"))]
     fn listen(&self, py: Python<'_>, address: &str) -> PyResult<Listener> {
+        self.opened.check_process(py)?;
         let cannot = |reason: &dyn std::fmt::Display| {
             error(py, Kind::Other, format!("cannot listen at {address}: {reason}"))
         };
@@ -74,6 +76,7 @@ impl Device {
 
     /// Connects to a listener.
     fn connect(&self, py: Python<'_>, address: &str) -> PyResult<Connection> {
+        self.opened.check_process(py)?;
         let connected = py.detach(|| {
             let found = resolve(address)?;
             let unconnected = Unconnected::new(&self.opened).map_err(|failure| failure.to_string())?;
@@ -116,6 +119,7 @@ impl Listener {
     /// Waits for the next connection.
     #[pyo3(signature = (timeout = None))]
     fn accept(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Connection> {
+        self.opened.check_process(py)?;
         let deadline = deadline(timeout)?;
         let failed = |reason: &dyn std::fmt::Display| {
             error(py, Kind::Other, format!("cannot accept at {}: {reason}", self.address))
@@ -143,7 +147,9 @@ impl Listener {
 
     /// Stops listening. A call of `accept` in another thread ends within 0.1 s.
     fn close(&self, py: Python<'_>) {
-        py.detach(|| drop(self.listener.write().take()));
+        if self.opened.is_of_this_process() {
+            py.detach(|| drop(self.listener.write().take()));
+        }
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -153,5 +159,13 @@ impl Listener {
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
         self.close(py);
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if !self.opened.is_of_this_process() {
+            std::mem::forget(self.listener.get_mut().take());
+        }
     }
 }

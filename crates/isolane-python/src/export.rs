@@ -217,6 +217,9 @@ impl DlTensor {
         };
         let shape = if dimensions == 0 { &[][..] } else { values(self.shape).unwrap_or_default() };
         let strides = if dimensions == 0 { None } else { values(self.strides) };
+        if shape.contains(&0) {
+            return Ok((NonNull::dangling(), 0));
+        }
         let mut elements = 1_usize;
         for (at, size) in shape.iter().enumerate().rev() {
             if *size > 1 && strides.is_some_and(|strides| strides[at] != elements as i64) {

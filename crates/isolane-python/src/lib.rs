@@ -3,7 +3,7 @@
 //! * `export.rs`: memory of a Python object, by the buffer protocol or DLPack.
 //! * `memory.rs`: registered memory, and its description for peers.
 //! * `local.rs`: local data of requests.
-//! * `device.rs`: devices and listeners.
+//! * `device.rs`: devices and listeners; `opened.rs` has the part that their objects share.
 //! * `connection.rs`: queue pairs and requests; `requests.rs` has the table of requests in flight.
 //! * `error.rs`: exceptions.
 //!
@@ -33,5 +33,6 @@ fn _isolane(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<device::Listener>()?;
     module.add_class::<export::Export>()?;
     module.add_class::<memory::Memory>()?;
-    module.add_class::<memory::RemoteMemory>()
+    module.add_class::<memory::RemoteMemory>()?;
+    module.add_function(wrap_pyfunction!(opened::_after_fork, module)?)
 }

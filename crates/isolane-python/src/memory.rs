@@ -60,6 +60,9 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
+        if !self.opened.is_of_this_process() {
+            return;
+        }
         self.opened.device.deregister(&self.opened.domain, &self.registration);
     }
 }

@@ -8,9 +8,11 @@ Lengths and offsets are in bytes, and timeouts in seconds.
 
 from __future__ import annotations
 
+import os
 import threading
 import typing
 
+from . import _isolane
 from ._isolane import Connection, Device, Listener, Memory, Received, RemoteMemory, Request, __version__
 from .errors import AccessError, ConnectionLost, Error, Timeout, VolumeError
 from .volumes import Volume, open
@@ -39,6 +41,15 @@ __all__ = [
 
 _device: "typing.Optional[Device]" = None
 _lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _device, _lock
+    _isolane._after_fork()
+    _device, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _default() -> Device:

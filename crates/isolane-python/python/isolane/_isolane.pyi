@@ -4,6 +4,9 @@ import typing
 
 __version__: str
 
+def _after_fork() -> None:
+    """Forgets the objects of the parent, in a child of `fork`."""
+
 @typing.final
 class Device:
     """A set of connections and of memory that their peers can reach."""

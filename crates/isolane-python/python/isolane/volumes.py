@@ -7,6 +7,8 @@ import collections
 import ctypes
 import errno
 import os
+import sys
+import threading
 import typing
 
 from ._isolane import Export
@@ -112,6 +114,7 @@ class _Queue:
         self.in_flight: "typing.Dict[int, typing.Tuple[_Call, typing.Optional[Export]]]" = {}
         self.waiting: "typing.Deque[typing.Tuple[_Call, _Request, typing.Optional[Export]]]" = collections.deque()
         self.next = 0
+        self.is_busy = False
 
     def add(self, ranges: "typing.List[_Range]", durable: bool) -> _Call:
         """Queues the requests of a call, each of at most the maximum length."""
@@ -166,16 +169,19 @@ class _Queue:
             self.take(0)
 
     def close(self) -> None:
-        """Waits for the requests in flight."""
+        """Waits for the requests in flight. Calls of tasks fail."""
         _lib().isolane_queue_close(self.handle)
+        for call in [call for call, _ in self.in_flight.values()] + [call for call, _, _ in self.waiting]:
+            call.finish(VolumeError(errno.EBADF, f"{self.name}: the volume was closed during the call: open it again"))
         self.in_flight.clear()
+        self.waiting.clear()
 
 
 class Volume:
     """An open volume. `isolane.open` returns one.
 
     Offsets and lengths are in bytes, and multiples of `block_bytes`. Several threads can use a volume, and one event
-    loop. Close it only when no call is in progress.
+    loop.
     """
 
     def __init__(self, uri: str, *, read_only: bool = False, depth: int = 64) -> None:
@@ -191,6 +197,7 @@ class Volume:
         self._max_bytes: int = lib.isolane_volume_max_request_bytes(volume)
         self._depth = depth
         # Queues that no thread uses. A queue whose call was interrupted is used until the volume is closed.
+        self._lock = threading.Lock()
         self._idle: "typing.List[_Queue]" = []
         self._queues: "typing.List[_Queue]" = []
         self._loop: "typing.Optional[asyncio.AbstractEventLoop]" = None
@@ -257,7 +264,10 @@ class Volume:
 
     def close(self) -> None:
         """Waits for requests in flight, and closes the volume. Does not make writes durable: call `flush` first."""
-        volume, self._volume = self._volume, None
+        with self._lock:
+            if any(queue.is_busy for queue in self._queues):
+                raise VolumeError(errno.EBUSY, f"{self._name}: a call is in progress in another thread: wait for it")
+            volume, self._volume = self._volume, None
         if volume is None:
             return
         if self._loop is not None and self._loop_queue is not None and not self._loop.is_closed():
@@ -273,7 +283,7 @@ class Volume:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_volume", None) is not None:
+        if getattr(self, "_volume", None) is not None and not sys.is_finalizing():
             self.close()
 
     def __repr__(self) -> str:
@@ -290,19 +300,20 @@ class Volume:
         return queue
 
     def _run(self, ranges: "typing.List[_Range]", durable: bool) -> None:
-        self._open()
-        try:
-            queue = self._idle.pop()
-        except IndexError:
-            queue = self._new_queue()
+        with self._lock:
+            self._open()
+            queue = self._idle.pop() if self._idle else self._new_queue()
+            queue.is_busy = True
         try:
             call = queue.add(ranges, durable)
             while call.left:
                 # Short waits, so that signals are handled.
                 queue.take(_SLICE_NS)
         finally:
-            if not queue.in_flight and not queue.waiting:
-                self._idle.append(queue)
+            with self._lock:
+                queue.is_busy = False
+                if not queue.in_flight and not queue.waiting:
+                    self._idle.append(queue)
         if call.failure is not None:
             raise call.failure
 

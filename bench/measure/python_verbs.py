@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""WRITEs of the Python module relative to `isolane verbs bench`, at the same kind of server.
+
+Run it with the interpreter of an environment that has the wheel. The contenders alternate; each has a new server, which
+spins on core 0, and the client spins on core 1. The figure is the number of WRITEs per second.
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import statistics
+import struct
+import subprocess
+import sys
+import time
+
+PROGRAM = pathlib.Path(sys.prefix) / "bin/isolane"
+ROWS = [(65536, 1), (65536, 16), (4096, 1), (4096, 16)]
+
+
+def client(address, size, depth, seconds):
+    """Measures in this process. The first messages are those of `isolane verbs bench`."""
+    import isolane
+
+    connection = isolane.connect(address)
+    answer = bytearray(16)
+    offer = connection.start_recv(answer)
+    connection.send(struct.pack("<QQ", 0, size))
+    offer.wait(10)
+    offset, key = struct.unpack("<QQ", answer)
+    remote, local = isolane.RemoteMemory(key, size, offset), isolane.register(bytes(size))
+    count, begun = 0, time.perf_counter()
+    end = begun + seconds
+    if depth == 1:
+        while time.perf_counter() < end:
+            connection.write(local, remote)
+            count += 1
+    else:
+        requests = collections.deque(connection.start_write(local, remote) for _ in range(depth))
+        while time.perf_counter() < end:
+            requests.popleft().wait()
+            count += 1
+            requests.append(connection.start_write(local, remote))
+    return count / (time.perf_counter() - begun)
+
+
+def measure(contender, size, depth, seconds):
+    server = subprocess.Popen(
+        [PROGRAM, "verbs", "bench", "--server", "127.0.0.1:0", "--core", "0"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        address = server.stdout.readline().split()[-1]
+        if contender == "python":
+            command = [sys.executable, __file__, "--client", address, str(size), str(depth), str(seconds)]
+            done = subprocess.run(["taskset", "-c", "1", *command], capture_output=True, text=True, check=True, timeout=60)
+            return float(done.stdout)
+        command = [PROGRAM, "verbs", "bench", address, "--operation", "write", "--size", str(size), "--depth", str(depth)]
+        command += ["--time", f"{seconds}s", "--core", "1", "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        return json.loads(done.stdout)[0]["operations_per_s"]
+    finally:
+        server.kill()
+        server.wait()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--json", help="file for all samples")
+    parser.add_argument("--client", nargs=4, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.client:
+        address, size, depth, seconds = args.client
+        print(client(address, int(size), int(depth), float(seconds)))
+        return
+    rows = []
+    for size, depth in ROWS:
+        rounds = [
+            {contender: measure(contender, size, depth, args.seconds) for contender in ("rust", "python")}
+            for _ in range(args.rounds)
+        ]
+        ratios = [one["python"] / one["rust"] for one in rounds]
+        rows.append({"bytes": size, "depth": depth, "rounds": rounds, "ratio": statistics.median(ratios)})
+        rates = [statistics.median(one[contender] for one in rounds) for contender in ("rust", "python")]
+        print(f"WRITE {size} B, depth {depth}: rust {rates[0]:.0f}/s, python {rates[1]:.0f}/s, "
+              f"ratio {rows[-1]['ratio']:.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+    if args.json:
+        system = f"{os.cpu_count()} cores, Linux {os.uname().release}, Python {sys.version.split()[0]}"
+        version = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+        report = {"work": "WRITEs per second over loopback", "machine": system, "program": version, "rows": rows}
+        pathlib.Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
+
+
+main()
