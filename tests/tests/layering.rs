@@ -23,6 +23,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("reactor", &["memory", "tcp"]),
     ("verbs", &["layout", "memory", "connection", "tcp"]),
     ("ibverbs", &["memory", "verbs"]),
+    ("fabric", &["memory", "shm", "verbs"]),
     ("python", &["memory", "verbs"]),
     ("volume", &["memory", "reactor", "observe"]),
     ("nbd", &["layout", "memory", "connection", "reactor", "volume"]),
@@ -72,6 +73,7 @@ const UNSAFE_PATHS: &[&str] = &[
     "crates/isolane-reactor/src/",
     "crates/isolane-host/src/blocking.rs",
     "crates/isolane-capi/src/",
+    "crates/isolane-fabric/src/",
     "crates/isolane-ibverbs/src/",
     "crates/isolane-preload/src/",
     "crates/isolane-python/src/export.rs",
@@ -80,7 +82,7 @@ const UNSAFE_PATHS: &[&str] = &[
 
 /// Crates with unsafe code; every other crate forbids it at its root.
 const UNSAFE_CRATES: &[&str] =
-    &["memory", "shm", "tcp", "reactor", "host", "capi", "ibverbs", "preload", "python", "rbd"];
+    &["memory", "shm", "tcp", "reactor", "host", "capi", "fabric", "ibverbs", "preload", "python", "rbd"];
 
 /// Crates in which sibling modules import each other through their children.
 const MODULE_CYCLES: &[&str] = &["volume", "volumes", "host", "inspect", "cli"];

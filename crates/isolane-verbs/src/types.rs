@@ -81,6 +81,9 @@ pub enum AsyncEvent {
 /// library.
 pub type OnEvent = Arc<dyn Fn(u32, AsyncEvent) + Send + Sync>;
 
+/// Function that is called when a queue pair has failed. It is called with locks held: it cannot call the library.
+pub type OnEnd = Arc<dyn Fn() + Send + Sync>;
+
 /// The other end of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {

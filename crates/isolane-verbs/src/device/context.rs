@@ -25,6 +25,8 @@ pub(super) struct QueuePairContext {
     /// Nonce of the peer's queue pair, which another one with the same number does not know.
     peer_nonce: Option<[u8; 16]>,
     pub(super) outlives_peer: bool,
+    /// The program knows that it has failed.
+    pub(super) has_ended: bool,
     /// The last receive ended before the lanes were empty.
     pub(super) is_unread: bool,
     /// It is in the list of queue pairs that wait for a shared receive.
@@ -50,6 +52,7 @@ impl QueuePairContext {
             lacks_lane: false,
             peer_nonce: None,
             outlives_peer,
+            has_ended: false,
             is_unread: false,
             awaits_receive: false,
             first_message: None,
@@ -104,6 +107,11 @@ impl QueuePairContext {
     /// Whether lanes that have ended are opened again.
     fn wants_lanes(&self) -> bool {
         self.is_active() && !self.connection.peer_has_ended()
+    }
+
+    /// Whether a lane was open.
+    pub(super) fn has_connected(&self) -> bool {
+        self.peer_nonce.is_some()
     }
 
     fn has_lane(&self) -> bool {
@@ -276,6 +284,7 @@ impl QueuePairContext {
         self.lanes.clear();
         (self.first_message, self.peer_nonce) = (None, None);
         (self.lane_deadline, self.is_unread, self.lacks_lane) = (None, false, false);
+        self.has_ended = false;
     }
 
     pub(super) fn lose_lane(&mut self, index: usize, reason: &str) {

@@ -40,6 +40,8 @@ pub(super) trait LaneOwner: Send + Sync {
 pub(super) struct LaneOpener {
     pub(super) owner: Weak<dyn LaneOwner>,
     pub(super) local_hello: LocalHello,
+    /// Local address of the lanes.
+    pub(super) address: IpAddr,
     pub(super) peer: Peer,
     /// Whether this end connects or accepts.
     pub(super) role: Role,
@@ -93,19 +95,19 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
-    /// Starts a connection to the peer: from the address of the device, by which a peer knows it that it names.
+    /// Starts a connection to the peer: from the address of the queue pair, by which a peer knows it that it names.
     pub(super) fn start(
         opener: &LaneOpener,
         lane: LaneAttempt,
         options: &SocketOptions,
-        (from, to): (IpAddr, SocketAddr),
+        to: SocketAddr,
     ) -> Result<Attempt, ConnectError> {
         let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(family, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
         options.apply(&socket)?;
         if !opener.by_address {
-            rustix::net::bind(&socket, &SocketAddr::new(from, 0)).map_err(io::Error::from)?;
+            rustix::net::bind(&socket, &SocketAddr::new(opener.address, 0)).map_err(io::Error::from)?;
         }
         match rustix::net::connect(&socket, &to) {
             Ok(()) | Err(Errno::INPROGRESS) => {}

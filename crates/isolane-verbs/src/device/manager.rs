@@ -190,7 +190,7 @@ impl Manager {
         let deadline = Instant::now() + TIMEOUT;
         let gone = || ConnectError::Io(io::ErrorKind::ConnectionAborted.into());
         let lane = opener.owner.upgrade().and_then(|owner| owner.start_lane(0)).ok_or_else(gone)?;
-        let mut attempt = Attempt::start(&opener, lane, &self.options, (self.address, address))?;
+        let mut attempt = Attempt::start(&opener, lane, &self.options, address)?;
         let hello = loop {
             if let Some(hello) = attempt.advance(&opener, &self.options)? {
                 break hello;
@@ -474,7 +474,7 @@ impl Connecting {
             let Some(lane) = owner.and_then(|owner| owner.start_lane(self.lane)) else { return true };
             let Peer { address, number } = self.opener.peer;
             let address = SocketAddr::new(address, (number >> 8) as u16);
-            match Attempt::start(&self.opener, lane, &manager.options, (manager.address, address)) {
+            match Attempt::start(&self.opener, lane, &manager.options, address) {
                 Ok(attempt) => self.attempt = Some(attempt),
                 Err(error) => return self.retry(&error),
             }

@@ -61,7 +61,8 @@ pub struct DeviceConfig {
     /// Options of each lane's socket.
     pub socket: SocketOptions,
     /// Local address of the queue pairs of [`Device::create_queue_pair`]. Peers that connect to [`Device::listen`] open
-    /// further lanes at this address.
+    /// further lanes at this address. An unspecified address stands for all of them: see
+    /// [`QueuePair::start_receiving_at`].
     pub address: IpAddr,
     /// Ports for them; from 0 on, the system chooses.
     pub ports: RangeInclusive<u16>,

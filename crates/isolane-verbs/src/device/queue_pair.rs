@@ -3,6 +3,7 @@
 //! Invariant: completions enter their queues in the order in which the connection finished the requests.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -22,7 +23,7 @@ use super::shared_receive_queue::SharedReceiveQueue;
 use crate::connection::{Pending, ReliableConnection};
 use crate::memory::{Access, ProtectionDomain};
 use crate::types::{
-    AsyncEvent, ConnectionParameters, Limits, OnEvent, Peer, PostError, Queue, ReceiveAttributes,
+    AsyncEvent, ConnectionParameters, Limits, OnEnd, OnEvent, Peer, PostError, Queue, ReceiveAttributes,
     ReceiveRequest, SendAttributes, SendRequest, State, WorkCompletion,
 };
 use crate::wire::{Hello, Role};
@@ -44,6 +45,8 @@ pub struct QueuePairConfig {
     pub outlives_peer: bool,
     /// Receives its events; without it, [`QueuePair::poll_event`] returns them.
     pub on_event: Option<OnEvent>,
+    /// Called once when it has failed, after all its completions.
+    pub on_end: Option<OnEnd>,
 }
 
 /// The state of a queue pair does not allow a change.
@@ -137,6 +140,20 @@ impl QueuePair {
         first_message: u32,
         attributes: &ReceiveAttributes,
     ) -> Result<(), ModifyError> {
+        self.start_receiving_at(self.manager.address(), peer, first_message, attributes)
+    }
+
+    /// Starts as [`QueuePair::start_receiving`], at a local address of a device that has all of them.
+    ///
+    /// # Errors
+    /// [`ModifyError`].
+    pub fn start_receiving_at(
+        &self,
+        address: IpAddr,
+        peer: Peer,
+        first_message: u32,
+        attributes: &ReceiveAttributes,
+    ) -> Result<(), ModifyError> {
         let (number, shares) = (self.number(), self.shared.config.shared_receive_queue.is_some());
         let resources = attributes.responder_resources;
         let local_hello = LocalHello::new(number, first_message, resources, shares, self.manager.lanes())?;
@@ -144,13 +161,13 @@ impl QueuePair {
         let is_allowed = context.connection.start_receiving(attributes);
         allowed(&context, is_allowed)?;
         drop(context);
-        if (gid(self.manager.address()), number) == (gid(peer.address), peer.number) {
+        let here = (gid(address), number);
+        if here == (gid(peer.address), peer.number) {
             let lane = MemoryLane::loopback().map_err(ConnectError::from)?;
             self.shared.open_local(Box::new(lane), &local_hello.loopback_parameters());
         } else {
-            let here = (gid(self.manager.address()), number);
             let role = if here < (gid(peer.address), peer.number) { Role::Connects } else { Role::Accepts };
-            self.manager.open(self.opener(local_hello, peer, role, false));
+            self.manager.open(LaneOpener { address, ..self.opener(local_hello, peer, role, false) });
         }
         Ok(())
     }
@@ -189,7 +206,8 @@ impl QueuePair {
         by_address: bool,
     ) -> LaneOpener {
         let owner: Weak<dyn LaneOwner> = Weak::<SharedQueuePair>::clone(&self.shared.weak);
-        LaneOpener { owner, local_hello, peer, role, by_address }
+        let address = self.manager.address();
+        LaneOpener { owner, local_hello, address, peer, role, by_address }
     }
 
     /// Moves from [`State::Reset`] to [`State::ReadyToSend`] without a lane.
@@ -251,6 +269,15 @@ impl QueuePair {
         self.shared.peek().connection.poll_event()
     }
 
+    /// Reports that the peer has ended: once everything that it has sent is received, the queue pair fails.
+    pub fn expect_end(&self) {
+        let mut context = self.shared.lock();
+        context.lane_timeout = Some(Duration::ZERO);
+        if !context.has_connected() {
+            context.connection.handle_lanes_lost();
+        }
+    }
+
     /// Moves the queue pair to [`State::Error`]: all requests complete as flushed.
     pub fn fail(&self) {
         self.shared.lock().connection.fail();
@@ -277,6 +304,7 @@ impl QueuePairConfig {
             limits: Limits::default(),
             outlives_peer: false,
             on_event: None,
+            on_end: None,
         }
     }
 
@@ -372,6 +400,10 @@ impl Settle for SharedQueuePair {
             }
         }
         if context.connection.state() == State::Error {
+            if let Some(on_end) = self.config.on_end.as_ref().filter(|_| !context.has_ended) {
+                on_end();
+            }
+            context.has_ended = true;
             context.drop_closed_lanes();
             if context.connection.pending() == Pending::Nothing {
                 context.shutdown();

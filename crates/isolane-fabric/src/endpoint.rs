@@ -1,0 +1,373 @@
+//! Endpoints, and shared receive contexts.
+
+use std::ffi::{c_int, c_void};
+use std::mem::size_of;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use isolane_verbs::{Access, CompletionQueue, Limits, QueuePairConfig};
+use parking_lot::Mutex;
+
+use crate::abi::{self, CmOps, EpOps, Fid, FidDomain, FidEp, FidOps, FidPep, Info, RxAttr};
+use crate::completion_queue::Cq;
+use crate::connect::Link;
+use crate::event_queue::EventQueue;
+use crate::ffi::{
+    Errno, NO, Result, UNSUPPORTED_OPS, check, input, into_raw, no_bind, object, output, status, values,
+};
+use crate::info::{DEFAULT_REQUESTS, MAX_INJECT, MAX_IOV, MAX_REQUESTS};
+use crate::objects::Domain;
+use crate::passive::data_size;
+use crate::post::{Bindings, Ep, Srx};
+use crate::request::ConnectionRequest;
+use crate::{address, message, rma};
+
+fn abi(class: usize, context: *mut c_void, fid_ops: &'static FidOps) -> FidEp {
+    FidEp {
+        fid: Fid { class, context, ops: fid_ops },
+        ops: &EP_OPS,
+        cm: &CM_OPS,
+        msg: &message::OPS,
+        rma: &rma::OPS,
+        tagged: &UNSUPPORTED_OPS,
+        atomic: &UNSUPPORTED_OPS,
+        collective: &UNSUPPORTED_OPS,
+    }
+}
+
+fn size(requested: usize) -> usize {
+    if requested == 0 { DEFAULT_REQUESTS } else { requested.min(MAX_REQUESTS) }
+}
+
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut FidDomain,
+    info: *mut Info,
+    ep: *mut *mut FidEp,
+    context: *mut c_void,
+) -> c_int {
+    status(|| {
+        // SAFETY: the program passes null, or an open domain, an offer of `getinfo`, and a place for the endpoint.
+        let (domain, info, ep) = unsafe { (object::<_, Domain>(domain)?, input(info)?, output(ep)?) };
+        // SAFETY: as above: attributes are null or valid, and the address has its length.
+        let (tx, rx, local) = unsafe {
+            let local = address::read_with_len(info.src_addr, info.src_addrlen);
+            (info.tx_attr.as_ref(), info.rx_attr.as_ref(), local)
+        };
+        let link = Link::new(local)?;
+        domain.shared.users.add();
+        let made = into_raw(Ep {
+            abi: abi(abi::CLASS_EP, context, &FID_OPS),
+            domain: Arc::clone(&domain.shared),
+            link: Arc::clone(&link),
+            bindings: Mutex::default(),
+            request: ConnectionRequest::find(info.handle),
+            caps: info.caps,
+            sends: size(tx.map_or(0, |tx| tx.size)),
+            receives: size(rx.map_or(0, |rx| rx.size)),
+            send_flags: AtomicU64::new(tx.map_or(0, |tx| tx.op_flags)),
+            receive_flags: AtomicU64::new(rx.map_or(0, |rx| rx.op_flags)),
+            selects_sends: AtomicBool::new(false),
+            selects_receives: AtomicBool::new(false),
+        });
+        link.set_fid(made.expose_provenance());
+        *ep = made.cast();
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn open_shared(
+    domain: *mut FidDomain,
+    attributes: *mut RxAttr,
+    srx: *mut *mut FidEp,
+    context: *mut c_void,
+) -> c_int {
+    status(|| {
+        // SAFETY: the program passes null, or an open domain, attributes or null, and a place for the context.
+        let (domain, attributes, srx) =
+            unsafe { (object::<_, Domain>(domain)?, attributes.as_ref(), output(srx)?) };
+        let domain = Arc::clone(&domain.shared);
+        let receives = size(attributes.map_or(0, |attributes| attributes.size));
+        let queue = domain.device.shared_receive_queue(Arc::clone(&domain.memory), receives, MAX_IOV);
+        domain.users.add();
+        let abi = abi(abi::CLASS_SRX_CTX, context, &SRX_FID_OPS);
+        *srx = into_raw(Srx { abi, domain, queue, users: Arc::default() }).cast();
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn close_shared(fid: *mut Fid) -> c_int {
+    status(|| {
+        // SAFETY: the program passes null or an open shared receive context.
+        let srx = unsafe { object::<_, Srx>(fid) }?;
+        srx.users.check_none()?;
+        srx.domain.users.remove();
+        // SAFETY: made by `open_shared`, and not used again.
+        drop(unsafe { Box::from_raw(fid.cast::<Srx>()) });
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
+    status(|| {
+        // SAFETY: the program passes null or an open endpoint.
+        let ep = unsafe { object::<_, Ep>(fid) }?;
+        ep.link.close();
+        ep.bindings.lock().users.drain(..).for_each(|users| users.remove());
+        ep.domain.users.remove();
+        // SAFETY: made by `open`, and not used again.
+        drop(unsafe { Box::from_raw(fid.cast::<Ep>()) });
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
+    status(|| {
+        // SAFETY: the program passes null or open objects.
+        let (ep, class) = unsafe { (object::<_, Ep>(fid)?, input(other)?.class) };
+        check(ep.link.pair.get().is_none())?;
+        let mut bindings = ep.bindings.lock();
+        // SAFETY: the class is the one of the type.
+        let users = unsafe {
+            match class {
+                abi::CLASS_EQ => {
+                    let eq = object::<_, EventQueue>(other)?;
+                    ep.link.events.set(Arc::clone(&eq.events)).map_err(|_| Errno::INVALID)?;
+                    &eq.events.users
+                }
+                abi::CLASS_CQ => {
+                    let cq = object::<_, Cq>(other)?;
+                    if !Arc::ptr_eq(&cq.domain, &ep.domain) {
+                        return Err(Errno(abi::EDOMAIN));
+                    }
+                    bind_queue(ep, &mut bindings, &cq.queue, flags)?;
+                    &cq.users
+                }
+                abi::CLASS_SRX_CTX => {
+                    let srx = object::<_, Srx>(other)?;
+                    if !Arc::ptr_eq(&srx.domain, &ep.domain) {
+                        return Err(Errno(abi::EDOMAIN));
+                    }
+                    check(bindings.shared.is_none())?;
+                    bindings.shared = Some(Arc::clone(&srx.queue));
+                    &srx.users
+                }
+                _ => return Err(Errno::INVALID),
+            }
+        };
+        users.add();
+        bindings.users.push(Arc::clone(users));
+        Ok(())
+    })
+}
+
+fn bind_queue(ep: &Ep, bindings: &mut Bindings, queue: &Arc<CompletionQueue>, flags: u64) -> Result<()> {
+    let known = abi::SEND | abi::RECV | abi::SELECTIVE_COMPLETION;
+    if flags & !known != 0 {
+        return Err(Errno(abi::EBADFLAGS));
+    }
+    check(flags & (abi::SEND | abi::RECV) != 0)?;
+    let selects = flags & abi::SELECTIVE_COMPLETION != 0;
+    if flags & abi::SEND != 0 {
+        check(bindings.send.is_none())?;
+        bindings.send = Some(Arc::clone(queue));
+        ep.selects_sends.store(selects, Ordering::Relaxed);
+    }
+    if flags & abi::RECV != 0 {
+        check(bindings.receive.is_none())?;
+        bindings.receive = Some(Arc::clone(queue));
+        ep.selects_receives.store(selects, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Creates the queue pair.
+fn enable(ep: &Ep) -> Result<()> {
+    check(ep.link.pair.get().is_none())?;
+    if ep.link.events.get().is_none() {
+        return Err(Errno(abi::ENOEQ));
+    }
+    let bindings = ep.bindings.lock();
+    let queue = |bound: &Option<Arc<CompletionQueue>>, needed| match bound {
+        Some(queue) => Ok(Arc::clone(queue)),
+        None if ep.caps & needed != 0 => Err(Errno(abi::ENOCQ)),
+        // It stays empty.
+        None => Ok(ep.domain.device.completion_queue(1)),
+    };
+    let send_queue = queue(&bindings.send, abi::SEND | abi::READ | abi::WRITE)?;
+    let receive_queue = queue(&bindings.receive, abi::RECV)?;
+    let link = Arc::downgrade(&ep.link);
+    let limits =
+        Limits { send_requests: ep.sends, receives: ep.receives, sges: MAX_IOV, inline_bytes: MAX_INJECT };
+    let config = QueuePairConfig {
+        send_queue,
+        shared_receive_queue: bindings.shared.clone(),
+        limits,
+        on_end: Some(Arc::new(move || {
+            if let Some(link) = link.upgrade() {
+                link.on_end();
+            }
+        })),
+        ..QueuePairConfig::new(Arc::clone(&ep.domain.memory), receive_queue)
+    };
+    let pair = ep.domain.device.create_queue_pair(&config)?;
+    pair.initialize(Access::ALL).map_err(|_| Errno(abi::EOPBADSTATE))?;
+    ep.link.pair.set(pair).map_err(|_| Errno::INVALID)
+}
+
+unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
+    status(|| {
+        // SAFETY: the program passes null or an open endpoint.
+        let ep = unsafe { object::<_, Ep>(fid) }?;
+        match command {
+            abi::ENABLE => enable(ep),
+            abi::GETOPSFLAG | abi::SETOPSFLAG => {
+                // SAFETY: the argument of these commands is a set of flags.
+                let flags = unsafe { output(argument.cast::<u64>()) }?;
+                let place = match *flags & (abi::SEND | abi::RECV) {
+                    abi::SEND => &ep.send_flags,
+                    abi::RECV => &ep.receive_flags,
+                    _ => return Err(Errno::INVALID),
+                };
+                if command == abi::GETOPSFLAG {
+                    *flags = place.load(Ordering::Relaxed);
+                } else {
+                    place.store(*flags & !(abi::SEND | abi::RECV), Ordering::Relaxed);
+                }
+                Ok(())
+            }
+            _ => Err(Errno::UNSUPPORTED),
+        }
+    })
+}
+
+unsafe extern "C" fn getopt(
+    _: *mut Fid,
+    level: c_int,
+    option: c_int,
+    value: *mut c_void,
+    len: *mut usize,
+) -> c_int {
+    // SAFETY: as guaranteed for this function.
+    status(|| unsafe { data_size(level, option, value, len) })
+}
+
+unsafe extern "C" fn setopt(_: *mut Fid, _: c_int, _: c_int, _: *const c_void, _: usize) -> c_int {
+    -libc::ENOPROTOOPT
+}
+
+unsafe extern "C" fn setname(fid: *mut Fid, name: *mut c_void, len: usize) -> c_int {
+    status(|| {
+        // SAFETY: the program passes null, or an open endpoint and an address of `len` bytes.
+        let (ep, name) = unsafe { (Ep::from_abi(fid.cast())?, address::read_with_len(name, len)) };
+        ep.link.set_local(name.ok_or(Errno::INVALID)?);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn getname(fid: *mut Fid, name: *mut c_void, len: *mut usize) -> c_int {
+    status(|| {
+        // SAFETY: the program passes null or an open endpoint.
+        let local = unsafe { Ep::from_abi(fid.cast()) }?.link.local();
+        let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        // SAFETY: the program passes null, or a buffer and its length.
+        unsafe { address::write(local.unwrap_or(any), name, len) }
+    })
+}
+
+unsafe extern "C" fn getpeer(ep: *mut FidEp, name: *mut c_void, len: *mut usize) -> c_int {
+    status(|| {
+        // SAFETY: the program passes null or an open endpoint.
+        let peer = unsafe { Ep::from_abi(ep) }?.link.peer().ok_or(Errno(libc::ENOTCONN))?;
+        // SAFETY: the program passes null, or a buffer and its length.
+        unsafe { address::write(peer, name, len) }
+    })
+}
+
+unsafe extern "C" fn connect(
+    ep: *mut FidEp,
+    destination: *const c_void,
+    data: *const c_void,
+    len: usize,
+) -> c_int {
+    status(|| {
+        // SAFETY: the program passes null, or an open endpoint, an address of its family, and `len` bytes.
+        let (ep, peer, data) =
+            unsafe { (Ep::from_abi(ep)?, address::read(destination), values(data.cast::<u8>(), len)?) };
+        let mut peer = peer.ok_or(Errno::INVALID)?;
+        if peer.ip().is_unspecified() {
+            let loopback: IpAddr =
+                if peer.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+            peer.set_ip(loopback);
+        }
+        let named = ep.link.local().filter(|local| !local.ip().is_unspecified());
+        let local = match named {
+            Some(local) => local,
+            None => SocketAddr::new(address::source_for(peer)?, 0),
+        };
+        let is_shared = ep.bindings.lock().shared.is_some();
+        ep.link.connect(local, peer, data, is_shared)
+    })
+}
+
+unsafe extern "C" fn accept(ep: *mut FidEp, data: *const c_void, len: usize) -> c_int {
+    status(|| {
+        // SAFETY: the program passes null, or an open endpoint and `len` bytes.
+        let (ep, data) = unsafe { (Ep::from_abi(ep)?, values(data.cast::<u8>(), len)?) };
+        let request = ep.request.clone().ok_or(Errno::INVALID)?;
+        if ep.link.pair.get().is_none() {
+            enable(ep)?;
+        }
+        let is_shared = ep.bindings.lock().shared.is_some();
+        ep.link.accept(request, data, is_shared)
+    })
+}
+
+unsafe extern "C" fn shutdown(ep: *mut FidEp, _flags: u64) -> c_int {
+    // SAFETY: the program passes null or an open endpoint.
+    status(|| unsafe { Ep::from_abi(ep) }?.link.shutdown())
+}
+
+unsafe extern "C" fn listen(_: *mut FidPep) -> c_int {
+    -libc::EINVAL
+}
+
+unsafe extern "C" fn reject(_: *mut FidPep, _: *mut Fid, _: *const c_void, _: usize) -> c_int {
+    -libc::EINVAL
+}
+
+static FID_OPS: FidOps = FidOps { size: size_of::<FidOps>(), close, bind, control, ops_open: NO };
+static SRX_FID_OPS: FidOps = FidOps {
+    size: size_of::<FidOps>(),
+    close: close_shared,
+    bind: no_bind,
+    control: enable_shared,
+    ops_open: NO,
+};
+static EP_OPS: EpOps = EpOps {
+    size: size_of::<EpOps>(),
+    cancel: NO,
+    getopt,
+    setopt,
+    tx_ctx: NO,
+    rx_ctx: NO,
+    rx_size_left: NO,
+    tx_size_left: NO,
+};
+static CM_OPS: CmOps = CmOps {
+    size: size_of::<CmOps>(),
+    setname,
+    getname,
+    getpeer,
+    connect,
+    listen,
+    accept,
+    reject,
+    shutdown,
+    join: NO,
+};
+
+/// A shared receive context needs no enabling.
+unsafe extern "C" fn enable_shared(_: *mut Fid, command: c_int, _: *mut c_void) -> c_int {
+    if command == abi::ENABLE { 0 } else { -libc::ENOSYS }
+}
