@@ -14,6 +14,7 @@ mod connection;
 mod datagram;
 mod device;
 mod memory;
+mod observed;
 mod types;
 pub mod wire;
 
