@@ -22,12 +22,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("proto", &["wire", "auth", "memory", "connection"]),
     ("reactor", &["memory", "tcp"]),
     ("verbs", &["layout", "memory", "connection", "tcp", "observe"]),
-    ("ibverbs", &["memory", "verbs"]),
     ("volume", &["memory", "reactor", "observe"]),
     ("nbd", &["layout", "memory", "connection", "reactor", "volume"]),
     ("vhost", &["layout", "memory", "shm", "reactor", "volume"]),
     ("target", &["wire", "memory", "connection", "proto", "reactor", "volume", "observe"]),
     ("engine-api", &["shm", "tcp"]),
+    ("inspect", &["observe", "engine-api"]),
+    // A program that preloads it has a control socket, as one with a host.
+    ("ibverbs", &["memory", "verbs", "inspect"]),
     ("attach", &["shm", "tcp", "engine-api"]),
     ("preload", &["shm", "attach"]),
     (
@@ -51,7 +53,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("capi", &["memory", "shm", "reactor", "volume", "volumes", "rbd", "host", "engine-api", "attach"]),
     ("engine", &["memory", "shm", "tcp", "reactor", "engine-api", "host", "observe"]),
     ("sim", &["memory", "reactor", "volume"]),
-    ("inspect", &["observe", "engine-api"]),
     (
         "cli",
         &[

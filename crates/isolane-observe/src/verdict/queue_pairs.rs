@@ -132,7 +132,7 @@ fn push(case: &mut Case<'_>, found: Found, share: f64, evidence: Evidence, volum
     let Found { kind, name, stage, cause, remedy } = found;
     let since = case.since(&case.points(|series| volumes.contains(&series.volume)));
     let neighbor = |volume: &u32| Neighbor {
-        kind: "queue pair".to_owned(),
+        kind: "verbs".to_owned(),
         name: case.topology.name(*volume),
         grade: Grade::Measured,
     };
