@@ -214,3 +214,94 @@ fn slow_lane(lanes: &[Connection]) -> Option<SlowLane<'_>> {
         && round_trip_ns - others_ns >= MIN_LOSS_NS;
     is_slow.then_some(SlowLane { lane, round_trip_ns, others_ns })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Options, explain, to_text};
+    use super::*;
+    use crate::cells::{SeriesCells, StageTimes, set_stage};
+    use crate::histogram::Resolution;
+    use crate::snapshot::{SeriesKey, Snapshot, Volume};
+    use crate::stage::{Operation, SizeClass};
+
+    /// Returns lanes of the first queue pair with these round trips and numbers of probes.
+    fn lanes(round_trips: &[(u64, u64)]) -> Vec<Connection> {
+        let lane = |(index, (us, count)): (usize, &(u64, u64))| {
+            let mut times = Histogram::new(Resolution::Four);
+            times.record(us * 1000, *count);
+            let (id, queue) = (index as u64, index as u16);
+            let host = "10.0.0.1".to_owned();
+            Connection {
+                id,
+                queue,
+                host,
+                queue_pair: Some(0),
+                peer_times: Some(times),
+                ..Connection::default()
+            }
+        };
+        round_trips.iter().enumerate().map(lane).collect()
+    }
+
+    #[test]
+    fn only_one_lane_can_be_slow() {
+        let index = |round_trips: &[(u64, u64)]| slow_lane(&lanes(round_trips)).map(|slow| slow.lane.queue);
+        assert_eq!(index(&[(100, 9), (40_000, 9), (110, 9), (90, 9)]), Some(1));
+        assert_eq!(index(&[(100, 9), (40_000, 9)]), Some(1));
+        assert_eq!(index(&[(100, 9), (40_000, 2), (110, 9)]), None, "too few probes");
+        assert_eq!(index(&[(10, 9), (40, 9), (11, 9)]), None, "less than 50 us more");
+        assert_eq!(index(&[(100, 9), (40_000, 9), (41_000, 9)]), None, "two are slow");
+        assert_eq!(index(&[(40_000, 9)]), None, "no other lane");
+        assert_eq!(index(&[]), None);
+    }
+
+    /// Returns a program with 2000 fast requests, and others that took 50 ms longer in a stage.
+    fn program(slow: (Stage, u64), lanes: Vec<Connection>) -> Snapshot {
+        let cells = SeriesCells::default();
+        for (stage, ns, count) in [(Stage::Ack, 100_000, 2000), (slow.0, 50_000_000, slow.1)] {
+            let mut times = StageTimes::default();
+            set_stage(&mut times, Side::Verbs, stage, ns);
+            cells.record(&times, count);
+        }
+        let (operation, size) = (Operation::Send, SizeClass::Small);
+        let key = SeriesKey { side: Side::Verbs, volume: 0, core: 0, operation, size };
+        let name = "queue pair 7 to 10.0.0.1".to_owned();
+        let mut snapshot =
+            Snapshot { volumes: vec![Volume { name, ..Volume::default() }], ..Snapshot::default() };
+        snapshot.program.uptime_ms = 10_000;
+        snapshot.numbers.series.extend(cells.copy(key));
+        snapshot.numbers.connections = lanes;
+        snapshot
+    }
+
+    #[test]
+    fn findings_name_peer_and_lane() {
+        let alike = [(100, 9), (110, 9), (90, 9)];
+        let one_slow = [(100, 9), (50_000, 9), (90, 9)];
+        let cases = [
+            (Stage::ReceiverNotReady, 20, &alike, Kind::Host, Some("receiver-not-ready"), "10.0.0.1"),
+            (Stage::Ack, 20, &alike, Kind::Path, None, "10.0.0.1"),
+            (
+                Stage::Ack,
+                20,
+                &one_slow,
+                Kind::Path,
+                Some("lane"),
+                "lane 1 of queue pair 7 to 10.0.0.1 ( to )",
+            ),
+            (Stage::Post, 20, &alike, Kind::Hot, Some("queue depth"), "10.0.0.1"),
+            // Each request waits for the lane.
+            (Stage::Ack, 0, &one_slow, Kind::Path, Some("lane"), "lane 1 of queue pair 7 to 10.0.0.1 ( to )"),
+        ];
+        for (stage, count, round_trips, kind, cause, name) in cases {
+            let verdict = explain(&program((stage, count), lanes(round_trips)), Options::default());
+            let found = &verdict.findings[0];
+            let facts = (found.kind, found.cause.as_deref(), &*found.name, found.stage);
+            assert_eq!(facts, (kind, cause, name, Some(stage)), "{verdict:#?}");
+            assert_eq!((verdict.queue_pairs, verdict.volumes), (1, 0));
+            assert!(to_text(&verdict).contains(" operations on 1 queue pair: "), "{}", to_text(&verdict));
+        }
+        let verdict = explain(&program((Stage::Ack, 0), lanes(&alike)), Options::default());
+        assert_eq!(verdict.findings, [], "nothing is slow");
+    }
+}
