@@ -21,8 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("connection", &["memory"]),
     ("proto", &["wire", "auth", "memory", "connection"]),
     ("reactor", &["memory", "tcp"]),
-    ("verbs", &["layout", "memory", "connection", "tcp"]),
-    ("ibverbs", &["memory", "verbs"]),
+    ("verbs", &["layout", "memory", "connection", "tcp", "observe"]),
     ("fabric", &["memory", "shm", "verbs"]),
     ("python", &["memory", "verbs"]),
     ("volume", &["memory", "reactor", "observe"]),
@@ -30,6 +29,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("vhost", &["layout", "memory", "shm", "reactor", "volume"]),
     ("target", &["wire", "memory", "connection", "proto", "reactor", "volume", "observe"]),
     ("engine-api", &["shm", "tcp"]),
+    ("inspect", &["observe", "engine-api"]),
+    // A program that preloads it has a control socket, as one with a host.
+    ("ibverbs", &["memory", "verbs", "inspect"]),
     ("attach", &["shm", "tcp", "engine-api"]),
     ("preload", &["shm", "attach"]),
     (
@@ -53,7 +55,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("capi", &["memory", "shm", "reactor", "volume", "volumes", "rbd", "host", "engine-api", "attach"]),
     ("engine", &["memory", "shm", "tcp", "reactor", "engine-api", "host", "observe"]),
     ("sim", &["memory", "reactor", "volume"]),
-    ("inspect", &["observe", "engine-api"]),
     (
         "cli",
         &[

@@ -1,4 +1,4 @@
-//! Control socket of a command that uses volumes, at the path in `ISOLANE_CONTROL`.
+//! Control socket of a command that uses volumes or verbs, at the path in `ISOLANE_CONTROL`.
 //!
 //! The process has one. A thread for signals closes it before it ends the process, so that no dead socket stays.
 
@@ -19,7 +19,12 @@ pub fn open(command: &str, cores: impl IntoIterator<Item = usize>) -> Result<(),
     Ok(())
 }
 
-/// Adds a volume or client, until it is closed.
+/// Returns `true` if the socket is open.
+pub fn is_open() -> bool {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+}
+
+/// Adds a volume, client, or queue pair, until it is closed.
 pub fn add(volume: &impl Observable) {
     if let Some(control) = &*OPEN.lock().unwrap_or_else(PoisonError::into_inner) {
         // This process has connected it.

@@ -92,6 +92,17 @@ TERM: With dumb, or without a value, all tables are printed once.";
 const CONTROL_FILES: &str = "\
 KIND-PID.sock: Control socket of a running program, for example serve-4711.sock.";
 
+/// Control socket of a program with verbs.
+macro_rules! verbs_control {
+    () => {
+        "\
+ISOLANE_CONTROL: Path of a control socket while the program runs, for isolane top, explain, and snapshot; \
+ignored if the program is set-user-ID."
+    };
+}
+
+const VERBS_CONTROL: &str = verbs_control!();
+
 /// Variables that choose the libraries of RDMA devices.
 const LIBRARIES_ENVIRONMENT: &str = "\
 ISOLANE_IBVERBS: File to preload instead of the libraries with symbol versions.
@@ -269,6 +280,7 @@ isolane bench 'nvme+tcp://127.0.0.1?via=engine': Measure a volume through the en
 isolane verbs bench --server 10.0.0.1: Serve measurements at an address.
 isolane verbs bench 10.0.0.1: Measure the latency of SENDs of 64 bytes.
 isolane verbs bench 10.0.0.1 --operation write --size 4k,64k,1m --depth 16: Measure WRITEs of three sizes.",
+            environment: VERBS_CONTROL,
             ..Sections::default()
         },
         "verbs-env" => Sections {
@@ -287,11 +299,14 @@ isolane verbs libs --link /opt/lib: Link the libraries into another directory.",
         "verbs-run" => Sections {
             status: "any other: Exit status of PROGRAM, which replaces this one.",
             files: VERBS_FILES,
-            environment: "\
+            environment: concat!(
+                verbs_control!(),
+                "
 ISOLANE_IBVERBS: File to preload instead of the libraries with symbol versions.
 LD_PRELOAD, LD_LIBRARY_PATH, ASAN_OPTIONS: The library, its directory, and an option that it needs, are put in front.
 CC: C compiler that links the libraries in a build directory (default: cc).
-TMPDIR: Directory for the files of the devices (default: /tmp).",
+TMPDIR: Directory for the files of the devices (default: /tmp)."
+            ),
             examples: "isolane verbs run -- ibv_rc_pingpong -d isolane0 -g 0: Start a server of the package ibverbs-utils.",
         },
         "verbs-serve" => Sections {

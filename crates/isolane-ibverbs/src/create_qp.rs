@@ -11,6 +11,7 @@ use crate::builder;
 use crate::channel::Unacknowledged;
 use crate::completion_queue;
 use crate::context::{Context, MAX_INLINE_BYTES, MAX_REQUESTS, MAX_SGE, check};
+use crate::control;
 use crate::ffi::{Errno, Result, into_raw, object, output, pointer};
 use crate::memory::Pd;
 use crate::queue_pair::{Builder, Pair, Qp};
@@ -98,6 +99,9 @@ unsafe fn create(pd: *mut abi::Pd, attributes: &mut abi::QpInitAttr) -> Result<*
         abi::QPT_UD => Pair::Datagrams(context.verbs.create_datagram_queue_pair(&config)?),
         _ => Pair::Connected(context.verbs.create_queue_pair(&config)?),
     };
+    if let Pair::Connected(pair) = &pair {
+        control::add(pair);
+    }
     let base = abi::Qp {
         context: context.as_abi(),
         qp_context: attributes.qp_context,

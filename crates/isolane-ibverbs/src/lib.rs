@@ -23,6 +23,7 @@ mod channel;
 mod cm;
 mod completion_queue;
 mod context;
+mod control;
 mod create_cq;
 mod create_qp;
 mod device;

@@ -11,7 +11,9 @@ use crate::channel::{Channel, Unacknowledged};
 use crate::context::{self, Context, Users};
 use crate::device::Device;
 use crate::ffi::{Errno, Result, into_raw, object, output, pointer, report, value, without_signals};
-use crate::{abi, completion_queue, create_cq, create_qp, memory, post, queue_pair, shared_receive_queue};
+use crate::{
+    abi, completion_queue, control, create_cq, create_qp, memory, post, queue_pair, shared_receive_queue,
+};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::Context {
@@ -51,6 +53,7 @@ fn open_verbs(device: &Device) -> Result<isolane_verbs::Device> {
         let (low, high) = range.ok_or_else(|| refuse("ISOLANE_VERBS_PORTS", &ports, "write LOW-HIGH"))?;
         config.ports = low..=high;
     }
+    config.observed = control::open();
     let opened = without_signals(|| isolane_verbs::Device::open(config));
     Ok(opened.inspect_err(|error| report(&format!("cannot open a device: {error}")))?)
 }

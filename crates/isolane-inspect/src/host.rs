@@ -1,4 +1,4 @@
-//! Control socket of a program with a host: the volumes and clients that it has connected.
+//! Control socket of a program with a host or verbs: the volumes, clients, and queue pairs that it has connected.
 //!
 //! [`serve`] opens one for a volume, [`HostControl::from_variable`] one at the path in `ISOLANE_CONTROL`. Volumes that
 //! are closed disappear from the document, whose IDs are never used again.
@@ -59,7 +59,7 @@ pub fn serve(volume: &impl Observable, path: impl AsRef<Path>) -> Result<HostCon
     Ok(control)
 }
 
-/// Control socket of a program with a host. The socket is removed when this is dropped.
+/// Control socket of a program with a host or verbs. The socket is removed when this is dropped.
 #[derive(Debug)]
 pub struct HostControl {
     volumes: Arc<Volumes>,
@@ -95,7 +95,7 @@ impl HostControl {
         Ok(HostControl { volumes, threads })
     }
 
-    /// Adds a volume or client, until it is closed.
+    /// Adds a volume, client, or queue pair, until it is closed.
     ///
     /// # Errors
     /// [`ServeError::Forked`].
@@ -128,7 +128,7 @@ fn path_to_open(value: Option<OsString>, is_privileged: bool) -> Option<PathBuf>
 }
 
 /// Returns the name by which the program was started.
-fn own_name() -> String {
+pub fn own_name() -> String {
     let path = PathBuf::from(std::env::args_os().next().unwrap_or_default());
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
@@ -222,10 +222,15 @@ fn append(program: &mut Snapshot, mut source: Snapshot, offsets: Offsets) {
         operation.volume += offsets.volume;
         operation.core += offsets.core;
     }
+    for connection in &mut source.numbers.connections {
+        connection.core += offsets.core;
+        connection.queue_pair = connection.queue_pair.map(|volume| volume + offsets.volume);
+    }
     program.program.clock = source.program.clock;
     program.volumes.append(&mut source.volumes);
     program.numbers.series.append(&mut source.numbers.series);
     program.numbers.cores.append(&mut source.numbers.cores);
+    program.numbers.connections.append(&mut source.numbers.connections);
     program.slow.append(&mut source.slow);
 }
 

@@ -15,6 +15,8 @@ pub enum Side {
     Engine,
     /// Bytes of an engine's stream, in one direction: between the ring of the application and the kernel.
     Stream,
+    /// Requests of a queue pair of verbs: from the post until the program has fetched the completion.
+    Verbs,
 }
 
 /// Stage of a command. Each side uses some of them, in this order ([`Side::stages`]).
@@ -48,7 +50,7 @@ pub enum Stage {
     Inbox,
     /// Host: delayed by coalescing or by a full queue.
     Held,
-    /// Host: queued → the kernel has accepted the command.
+    /// Host: queued → the kernel has accepted the command. Verbs: → the kernel has accepted the last segment.
     Send,
     /// Host: → the first byte of the response is received. Covers network and target.
     Wait,
@@ -66,6 +68,14 @@ pub enum Stage {
     Tx,
     /// Stream: received from the kernel → fetched by the application.
     Rx,
+    /// Verbs: posted → its first segment is queued for a lane, without the stage `receiver-not-ready`.
+    Post,
+    /// Verbs: the peer has no receive for it, or for a request before it.
+    ReceiverNotReady,
+    /// Verbs: accepted by the kernel → acknowledged or answered by the peer.
+    Ack,
+    /// Verbs: completion queued → fetched by the program; 0 for a request without a completion.
+    Poll,
 }
 
 /// Number of stages of the side with the most.
@@ -80,6 +90,7 @@ impl Side {
             Side::Host => &[Inbox, Held, Send, Wait, Data, Deliver, Wake],
             Side::Engine => &[Ring, Held, Send, Wait, Data, Deliver, Outcome, Notice],
             Side::Stream => &[Tx, Rx],
+            Side::Verbs => &[Post, ReceiverNotReady, Send, Ack, Poll],
         }
     }
 
@@ -95,6 +106,7 @@ impl Side {
             Side::Host => "host",
             Side::Engine => "engine",
             Side::Stream => "stream",
+            Side::Verbs => "verbs",
         }
     }
 }
@@ -125,6 +137,10 @@ impl Stage {
             Stage::Notice => "notice",
             Stage::Tx => "tx",
             Stage::Rx => "rx",
+            Stage::Post => "post",
+            Stage::ReceiverNotReady => "receiver-not-ready",
+            Stage::Ack => "ack",
+            Stage::Poll => "poll",
         }
     }
 }
@@ -144,10 +160,14 @@ pub enum Operation {
     WriteZeroes,
     /// Dataset Management with the deallocate attribute.
     Deallocate,
+    /// SEND of a queue pair.
+    Send,
+    /// Atomic operation of a queue pair.
+    Atomic,
 }
 
 impl Operation {
-    /// All kinds.
+    /// All kinds of a volume.
     pub const ALL: [Operation; 5] =
         [Operation::Read, Operation::Write, Operation::Flush, Operation::WriteZeroes, Operation::Deallocate];
 
@@ -159,6 +179,8 @@ impl Operation {
             Operation::Flush => "flush",
             Operation::WriteZeroes => "write-zeroes",
             Operation::Deallocate => "deallocate",
+            Operation::Send => "send",
+            Operation::Atomic => "atomic",
         }
     }
 }
@@ -176,7 +198,7 @@ pub enum SizeClass {
     Large,
 }
 
-/// Returns all operations, with each size class.
+/// Returns all operations of a volume, with each size class.
 pub fn kinds() -> impl Iterator<Item = (Operation, SizeClass)> {
     Operation::ALL.into_iter().flat_map(|operation| SizeClass::ALL.map(|size| (operation, size)))
 }
@@ -211,9 +233,11 @@ impl SizeClass {
 mod tests {
     use super::*;
 
+    const SIDES: [Side; 5] = [Side::Target, Side::Host, Side::Engine, Side::Stream, Side::Verbs];
+
     #[test]
     fn each_side_fits_the_arrays() {
-        for side in [Side::Target, Side::Host, Side::Engine, Side::Stream] {
+        for side in SIDES {
             assert!(side.stages().len() <= MAX_STAGES);
             for (position, stage) in side.stages().iter().enumerate() {
                 assert_eq!(side.position_of(*stage), Some(position));
@@ -224,12 +248,12 @@ mod tests {
 
     #[test]
     fn names_are_those_of_the_document() {
-        for side in [Side::Target, Side::Host, Side::Engine, Side::Stream] {
+        for side in SIDES {
             for stage in side.stages() {
                 assert_eq!(serde_json::to_value(stage).expect("JSON"), stage.name());
             }
         }
-        for operation in Operation::ALL {
+        for operation in Operation::ALL.into_iter().chain([Operation::Send, Operation::Atomic]) {
             assert_eq!(serde_json::to_value(operation).expect("JSON"), operation.name());
         }
     }

@@ -15,6 +15,7 @@ pub mod connection_manager;
 mod datagram;
 mod device;
 mod memory;
+mod observed;
 mod types;
 pub mod wire;
 

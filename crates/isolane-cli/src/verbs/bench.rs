@@ -12,9 +12,11 @@ use super::client::{self, Load, Row};
 use super::server;
 use super::session::Operation;
 use crate::choice::{Choice, one_of};
+use crate::control;
 use crate::cores;
 use crate::failure::{Context, Failure, IoContext};
 use crate::output;
+use crate::signals;
 use crate::units;
 
 /// Measure verbs between two programs
@@ -78,6 +80,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     // A server takes as many lanes as its client wants.
     (config.address, config.lanes) =
         if args.server { (address.ip(), Hello::MAX_LANES) } else { (config.address, args.lanes) };
+    control::open("verbs", args.core)?;
+    config.observed = control::is_open();
+    if config.observed {
+        // A signal removes the socket.
+        signals::report_on_signal(|| None)?;
+    }
     let device = Device::open(config).io_context("cannot open a device")?;
     if args.server {
         return server::run(&device, address);

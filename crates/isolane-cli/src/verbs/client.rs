@@ -9,6 +9,7 @@ use isolane_verbs::{Device, QueuePair, Registration, SendOperation};
 use serde::Serialize;
 
 use super::session::{self, CONTROL, Offer, Operation, RECEIVE, Session, Setup};
+use crate::control;
 use crate::failure::{Context, Failure};
 
 /// The load to measure.
@@ -47,6 +48,7 @@ pub(super) struct Row {
 pub(super) fn run(device: &Device, address: SocketAddr, load: &Load) -> Result<Row, Failure> {
     let session = Session::new(device)?;
     let pair = device.connect(address, &session.config).context("cannot connect")?;
+    control::add(&pair);
     session.expect_message(&pair)?;
     session.send_message(&pair, Setup { echoes: load.echoes(), bytes: load.bytes }.encode())?;
     while session.next()? != CONTROL {}

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use isolane_verbs::{Device, QueuePair, SendOperation};
 
 use super::session::{self, CONTROL, MAX_REQUESTS, Offer, RECEIVE, Session, Setup};
+use crate::control;
 use crate::failure::{Context, Failure, IoContext};
 
 /// Time that a client has for its first message.
@@ -24,6 +25,7 @@ pub(super) fn run(device: &Device, address: SocketAddr) -> Result<(), Failure> {
     loop {
         let session = Session::new(device)?;
         let pair = listener.accept(&session.config).context(what())?;
+        control::add(&pair);
         if let Err(failure) = serve(&session, &pair) {
             log::debug!("a client has gone: {failure}");
         }

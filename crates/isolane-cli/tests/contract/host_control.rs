@@ -13,14 +13,14 @@ use isolane_observe::stage::Side;
 use super::{Server, kill, program, run, succeed, text};
 
 /// A command with a control socket.
-struct Observed {
+pub(super) struct Observed {
     child: Child,
-    socket: PathBuf,
+    pub(super) socket: PathBuf,
     _dir: tempfile::TempDir,
 }
 
 impl Observed {
-    fn start(arguments: &[&str]) -> Observed {
+    pub(super) fn start(arguments: &[&str]) -> Observed {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("x.sock");
         let mut command = program();
@@ -29,7 +29,7 @@ impl Observed {
     }
 
     /// Reads the socket until the snapshot meets a condition.
-    fn until(&mut self, is_met: impl Fn(&Snapshot) -> bool) -> Snapshot {
+    pub(super) fn until(&mut self, is_met: impl Fn(&Snapshot) -> bool) -> Snapshot {
         loop {
             assert!(self.child.try_wait().unwrap().is_none(), "the command has ended");
             let output = run(&["snapshot", text(&self.socket)]);
@@ -58,7 +58,7 @@ impl Drop for Observed {
     }
 }
 
-fn operations(snapshot: &Snapshot) -> u64 {
+pub(super) fn operations(snapshot: &Snapshot) -> u64 {
     snapshot.numbers.series.iter().map(|series| series.total.count()).sum()
 }
 

@@ -36,6 +36,7 @@ mod top;
 mod upgrade;
 mod upgrade_kill;
 mod verbs;
+mod verbs_stages;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

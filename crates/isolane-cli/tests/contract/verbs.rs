@@ -11,9 +11,9 @@ use serde_json::Value;
 use super::{fail, program, succeed};
 
 /// A server, killed on drop.
-struct VerbsServer {
+pub(super) struct VerbsServer {
     child: Child,
-    address: String,
+    pub(super) address: String,
 }
 
 impl VerbsServer {
@@ -21,7 +21,7 @@ impl VerbsServer {
         VerbsServer::start_at("127.0.0.1:0")
     }
 
-    fn start_at(address: &str) -> VerbsServer {
+    pub(super) fn start_at(address: &str) -> VerbsServer {
         VerbsServer::start_with(&["bench", "--server", address])
     }
 

@@ -84,7 +84,7 @@ pub struct Volume {
     pub nsid: Option<u32>,
     /// Name, as the user wrote it or as the volume calls itself.
     pub name: String,
-    /// `memory`, `file`, `device`, `stripe`, `mirror`, `remote`, `delay`, `stall`, …
+    /// `memory`, `file`, `device`, `stripe`, `mirror`, `remote`, `delay`, `stall`, `queue-pair`, …
     pub kind: String,
     /// Peers are the volumes with the same group.
     pub group: Option<String>,
@@ -230,13 +230,13 @@ pub struct TailRow {
 pub struct Connection {
     /// Number that no other connection of the program has had.
     pub id: u64,
-    /// NQN of the host.
+    /// NQN of the host. For a lane of a queue pair, it is the address of the peer.
     pub host: String,
     /// Host identifier.
     pub host_id: String,
     /// Controller ID.
     pub controller: u16,
-    /// Queue ID; 0 is the admin queue.
+    /// Queue ID; 0 is the admin queue. For a lane of a queue pair, it is the index of the lane.
     pub queue: u16,
     /// [`Core::index`].
     pub core: u32,
@@ -260,8 +260,11 @@ pub struct Connection {
     pub in_flight: u32,
     /// Age of its oldest command in flight, in milliseconds.
     pub oldest_ms: Option<u64>,
-    /// Upper bounds of the stage `peer` of sampled sends: accepted by the kernel → acknowledged by the peer. None
-    /// without a sample.
+    /// Queue pair that it is a lane of ([`Volume::id`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_pair: Option<u32>,
+    /// Upper bounds of the stage `peer` of sampled sends: accepted by the kernel → acknowledged by the peer. For a lane
+    /// of a queue pair, they are the round trips of probes. None without a sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_times: Option<Histogram>,
     /// Readings of the kernel.

@@ -236,6 +236,7 @@ fn verdict(
         operations: all.count(),
         volumes: 1,
         streams: 0,
+        queue_pairs: 0,
         tail: Tail {
             quantile,
             requested_quantile: requested,

@@ -50,7 +50,7 @@ impl<'a> Case<'a> {
         for (at, series) in window.series.iter().enumerate() {
             by_volume.entry(series.volume).or_default().push(at);
         }
-        let volumes = ledger.parts.iter().filter(|part| part.side != Side::Stream);
+        let volumes = ledger.parts.iter().filter(|part| !matches!(part.side, Side::Stream | Side::Verbs));
         let tops = volumes.map(|part| part.volume).collect();
         let (named, findings, cleared, not_seen) = Default::default();
         Case {

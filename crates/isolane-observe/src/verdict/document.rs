@@ -22,6 +22,9 @@ pub struct Verdict {
     pub volumes: u64,
     /// Groups of streams, each of one session and core of an engine, with operations in the window.
     pub streams: u64,
+    /// Queue pairs of verbs with operations in the window.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub queue_pairs: u64,
     /// The slow operations.
     pub tail: Tail,
     /// Causes with at least a tenth of the lost time, the largest first.
@@ -252,6 +255,10 @@ impl Evidence {
     pub(super) fn graded(self, grade: Grade) -> Evidence {
         Evidence { grade, ..self }
     }
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 /// Returns the value, or 0 if JSON has no form for it. A sum of nothing is -0, which becomes 0.

@@ -79,7 +79,8 @@ fn hosts(connections: &[Connection]) -> BTreeMap<String, Host> {
 /// Returns the times in which hosts acknowledged sampled sends, of those with the highest p99.
 pub(super) fn peer_times(connections: &[Connection]) -> Vec<PeerTimes> {
     let mut sums: BTreeMap<&str, Option<Histogram>> = BTreeMap::new();
-    for connection in connections.iter().filter(|at| at.peer_times.is_some()) {
+    let sampled = connections.iter().filter(|at| at.peer_times.is_some() && at.queue_pair.is_none());
+    for connection in sampled {
         merge_times(sums.entry(name_of(connection)).or_default(), connection.peer_times.as_ref());
     }
     let quantile_us = |times: &Histogram, quantile| times.quantile(quantile) as f64 / 1000.0;
@@ -119,7 +120,7 @@ fn add(sum: Tcp, more: Tcp) -> Tcp {
 }
 
 /// Returns the part of the segments that were sent again, if that is a loss.
-fn loss_of(tcp: Tcp) -> Option<f64> {
+pub(super) fn loss_of(tcp: Tcp) -> Option<f64> {
     let part = tcp.retransmits as f64 / tcp.segments.max(1) as f64;
     (tcp.retransmits >= MIN_RETRANSMITS && part >= MIN_LOSS).then_some(part)
 }
@@ -127,7 +128,7 @@ fn loss_of(tcp: Tcp) -> Option<f64> {
 fn find_network(case: &mut Case<'_>, hosts: &BTreeMap<String, Host>) {
     let all_ns: f64 = hosts.values().map(|host| host.peer_ns).sum();
     let Some((name, host, loss)) = worst_network(hosts, |host| host.peer_ns) else { return };
-    let chosen = |_: &Part, stage: Stage| depends_on_peer(stage) || stage == Stage::Wait;
+    let chosen = |_: &Part, stage: Stage| depends_on_peer(stage) || matches!(stage, Stage::Wait | Stage::Ack);
     let stage = case.ledger.worst_stage(chosen);
     let fraction = if hosts.len() == 1 { 1.0 } else { host.peer_ns / all_ns.max(1.0) };
     let Some(share) = case.claim(fraction, chosen) else { return };

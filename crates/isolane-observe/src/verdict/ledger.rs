@@ -268,12 +268,14 @@ pub(super) fn volume_stage(side: Side) -> Stage {
         Side::Host | Side::Engine => Stage::Wait,
         // Streams have no volume.
         Side::Stream => Stage::Tx,
+        // Nor have queue pairs.
+        Side::Verbs => Stage::Ack,
     }
 }
 
 /// Returns `true` for the stages in which a result waits until the caller fetches it.
 pub(super) fn is_at_caller(stage: Stage) -> bool {
-    matches!(stage, Stage::Wake | Stage::Notice | Stage::Rx)
+    matches!(stage, Stage::Wake | Stage::Notice | Stage::Rx | Stage::Poll)
 }
 
 /// Returns `true` for the stages in which the volume has the operation.

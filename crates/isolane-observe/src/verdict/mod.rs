@@ -10,6 +10,7 @@
 //! | `cores` | core, turn |
 //! | `hosts` | network, host, connection |
 //! | `limits` | memory, conflict, flush, file-threads, caller |
+//! | `queue_pairs` | host, path, hot: of queue pairs of verbs |
 //!
 //! A snapshot that has only connections and slow operations, as a target shows them to a host on another machine, has
 //! separate rules (`slow_list`).
@@ -27,6 +28,7 @@ mod hosts;
 mod ledger;
 mod limits;
 mod measured;
+mod queue_pairs;
 mod slow_list;
 mod text;
 mod times;
@@ -105,8 +107,11 @@ pub fn explain_measured(snapshot: &Snapshot, options: Options, measured: Option<
             .miss("time inside interrupt handlers", "root: sudo isolane explain --deep measures it for 2 s"),
         None => {}
     }
-    let streams = case.ledger.parts.iter().filter(|part| part.side == Side::Stream);
-    let streams = streams.map(|part| part.volume).collect::<BTreeSet<u32>>().len();
+    let count_of = |side| {
+        let parts = case.ledger.parts.iter().filter(|part| part.side == side);
+        parts.map(|part| part.volume).collect::<BTreeSet<u32>>().len() as u64
+    };
+    let (streams, queue_pairs) = (count_of(Side::Stream), count_of(Side::Verbs));
     let mut findings = case.findings;
     findings.sort_by(|left, right| right.share.total_cmp(&left.share));
     Verdict {
@@ -114,7 +119,8 @@ pub fn explain_measured(snapshot: &Snapshot, options: Options, measured: Option<
         window_s: case.window.seconds,
         operations: case.ledger.operations,
         volumes: case.tops.len() as u64,
-        streams: streams as u64,
+        streams,
+        queue_pairs,
         tail,
         findings,
         cleared: case.cleared,
@@ -126,7 +132,11 @@ pub fn explain_measured(snapshot: &Snapshot, options: Options, measured: Option<
 
 /// Applies the rules, the most specific ones first.
 fn investigate(case: &mut Case<'_>) {
+    if case.ledger.operations >= MIN_OPERATIONS {
+        queue_pairs::find_slow_lanes(case);
+    }
     if case.ledger.operations >= MIN_OPERATIONS && case.ledger.mean_loss_ns() >= MIN_LOSS_NS {
+        queue_pairs::find_not_ready(case);
         devices::find(case);
         limits::find_waits(case);
         cores::find(case);
@@ -134,6 +144,7 @@ fn investigate(case: &mut Case<'_>) {
         disks::find(case);
         devices::find_others(case);
         limits::find_others(case);
+        queue_pairs::find_others(case);
     } else {
         devices::report_background(case);
     }

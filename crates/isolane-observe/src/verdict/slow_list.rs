@@ -135,6 +135,7 @@ pub(super) fn explain(snapshot: &Snapshot, window: &Window<'_>, options: Options
         operations,
         volumes: slow.iter().map(|slow| slow.at.volume).collect::<BTreeSet<_>>().len().max(1) as u64,
         streams: 0,
+        queue_pairs: 0,
         tail: Tail {
             quantile,
             requested_quantile: requested,

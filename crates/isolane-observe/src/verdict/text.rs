@@ -23,14 +23,16 @@ pub fn to_text(verdict: &Verdict) -> String {
 }
 
 fn headline(verdict: &Verdict) -> String {
-    let Verdict { window_s, operations, volumes, streams, tail, .. } = verdict;
-    let place = match (volumes, streams) {
-        (0, 1..) => "streams".to_owned(),
-        (1, 0) => "1 volume".to_owned(),
-        (1, _) => "1 volume and streams".to_owned(),
-        (_, 0) => format!("{volumes} volumes"),
-        _ => format!("{volumes} volumes and streams"),
+    let Verdict { window_s, operations, volumes, streams, queue_pairs, tail, .. } = verdict;
+    let counted = |count: u64, one: &str| match count {
+        0 => None,
+        1 => Some(format!("1 {one}")),
+        _ => Some(format!("{count} {one}s")),
     };
+    let streams = (*streams > 0).then(|| "streams".to_owned());
+    let places = [counted(*volumes, "volume"), streams, counted(*queue_pairs, "queue pair")];
+    let places: Vec<String> = places.into_iter().flatten().collect();
+    let place = if places.is_empty() { "0 volumes".to_owned() } else { places.join(" and ") };
     let mut text = format!("{window_s:.0} s, {} operations on {place}", show_count(*operations));
     if *operations == 0 {
         return text + "\n";

@@ -237,7 +237,7 @@ fn share_of(job: &Job) -> (Direction, u64) {
     match job.operation {
         Operation::Read => (Direction::Read, job.len as u64),
         Operation::Write => (Direction::Write, job.len as u64),
-        Operation::Flush | Operation::WriteZeroes | Operation::Deallocate => (Direction::Write, 0),
+        _ => (Direction::Write, 0),
     }
 }
 

@@ -91,6 +91,8 @@ pub(super) struct LaneState {
     /// Whether to send a probe on this lane, or the answer to one.
     pub(super) is_probe_pending: bool,
     pub(super) is_answer_pending: bool,
+    /// A probe was answered.
+    pub(super) is_answered: bool,
     /// A segment has arrived since the last check.
     was_active: bool,
     /// Number of checks in a row without one.
@@ -159,7 +161,7 @@ impl LaneState {
     pub(super) fn check_activity(&mut self) -> u32 {
         let was_idle = !std::mem::take(&mut self.was_active);
         self.idle_checks = if was_idle { self.idle_checks + 1 } else { 0 };
-        self.is_probe_pending = was_idle;
+        self.is_probe_pending |= was_idle;
         self.idle_checks
     }
 

@@ -123,6 +123,25 @@ impl ReliableConnection {
         }
     }
 
+    /// Sends a probe on a lane, if it is open.
+    pub(crate) fn probe_lane(&mut self, lane: usize) -> bool {
+        let lane = self.lanes.get_mut(lane).filter(|lane| lane.is_open);
+        lane.is_some_and(|lane| {
+            (lane.is_probe_pending, lane.is_answered) = (true, false);
+            true
+        })
+    }
+
+    /// Returns whether the peer has answered a probe of a lane since the last call.
+    pub(crate) fn take_answer(&mut self, lane: usize) -> bool {
+        self.lanes.get_mut(lane).is_some_and(|lane| std::mem::take(&mut lane.is_answered))
+    }
+
+    /// Number of bytes of a lane that are queued, and not sent.
+    pub(crate) fn pending_bytes(&self, lane: usize) -> usize {
+        self.lanes.get(lane).map_or(0, |lane| lane.output.pending_bytes())
+    }
+
     /// Processes the peer's report about a lane that has ended.
     pub(super) fn handle_report(&mut self, report: &LaneReport) -> Result<(), Fault> {
         let lane = usize::from(report.lane);

@@ -281,6 +281,26 @@ impl ReliableConnection {
         self.requester.unsent()
     }
 
+    /// Number of send requests without a completion of which a segment is queued.
+    pub(crate) fn begun_sends(&self) -> usize {
+        self.outstanding_sends() - self.unsent_sends() + usize::from(self.is_sending())
+    }
+
+    /// Whether a send request is queued in part.
+    pub(crate) fn is_sending(&self) -> bool {
+        self.requester.is_sending()
+    }
+
+    /// Whether the next send request waits for a receive of the peer.
+    pub(crate) fn awaits_receive(&self) -> bool {
+        self.state == State::ReadyToSend && self.has_open_lane() && self.requester.awaits_receive()
+    }
+
+    /// Whether the peer takes receives from a shared queue.
+    pub(crate) fn peer_shares_receives(&self) -> bool {
+        self.requester.peer_shares_receives()
+    }
+
     /// Number of send requests without a completion.
     pub fn outstanding_sends(&self) -> usize {
         self.requester.outstanding()
@@ -313,6 +333,7 @@ impl ReliableConnection {
                     Extension::Acknowledgment(Syndrome::Probe, ..) => {
                         self.lanes[lane].is_answer_pending = true
                     }
+                    Extension::Acknowledgment(Syndrome::Alive, ..) => self.lanes[lane].is_answered = true,
                     Extension::Acknowledgment(Syndrome::ReceiveAwaited, ..) => {
                         self.responder.on_receive_awaited(segment.message)
                     }

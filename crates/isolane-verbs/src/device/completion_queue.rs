@@ -13,6 +13,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::contention;
 use super::progress::Progress;
+use crate::observed::{Observer, Unfetched};
 use crate::types::{Completion, CompletionNotice, OnNotice, Status, WorkCompletion};
 
 /// Completions of any number of queue pairs of one device.
@@ -34,6 +35,8 @@ struct State {
     waiting: usize,
     waker: Option<Waker>,
     has_overrun: bool,
+    /// The request of each completion, if the device is observed.
+    observed: Option<VecDeque<Option<Unfetched>>>,
 }
 
 /// Kind of completions that have a notice.
@@ -56,11 +59,51 @@ impl Requested {
     }
 }
 
+impl State {
+    /// Removes the next completion.
+    #[inline]
+    fn pop(&mut self) -> Option<WorkCompletion> {
+        let completion = self.completions.pop_front();
+        if self.observed.is_some() && completion.is_some() {
+            self.observe_fetched();
+        }
+        completion
+    }
+
+    #[cold]
+    fn observe_fetched(&mut self) {
+        if let Some(unfetched) = self.observed.as_mut().and_then(VecDeque::pop_front).flatten() {
+            unfetched.fetched();
+        }
+    }
+
+    /// Adds the requests of the completions that were appended.
+    #[cold]
+    fn observe(&mut self, mut observer: Option<&mut Observer>) {
+        if let Some(observed) = &mut self.observed {
+            for arrived in self.completions.range(observed.len()..) {
+                let observer = observer.as_deref_mut();
+                observed.push_back(observer.and_then(|observer| observer.completed(&arrived.completion)));
+            }
+        }
+    }
+
+    fn forget(&mut self, queue_pair: u32) {
+        if let Some(observed) = &mut self.observed {
+            let kept = self.completions.iter().zip(observed.drain(..));
+            let kept = kept.filter(|(completion, _)| completion.queue_pair != queue_pair);
+            *observed = kept.map(|(_, unfetched)| unfetched).collect::<Vec<_>>().into();
+        }
+        self.completions.retain(|completion| completion.queue_pair != queue_pair);
+    }
+}
+
 impl CompletionQueue {
     pub(super) fn new(
         progress: Arc<Progress>,
         capacity: usize,
         on_notice: Option<OnNotice>,
+        is_observed: bool,
     ) -> CompletionQueue {
         let state = State {
             completions: VecDeque::new(),
@@ -70,6 +113,7 @@ impl CompletionQueue {
             waiting: 0,
             waker: None,
             has_overrun: false,
+            observed: is_observed.then(VecDeque::new),
         };
         CompletionQueue { progress, on_notice, state: Mutex::new(state), arrived: Condvar::new() }
     }
@@ -119,7 +163,7 @@ impl CompletionQueue {
     /// Returns the next completion, if there is one. Otherwise it first drives the device's lanes, unless a dedicated
     /// thread does that. While threads that spin keep the cores busy, it sleeps for up to 0.1 ms until data arrives.
     pub fn poll(&self) -> Option<WorkCompletion> {
-        if let Some(completion) = self.lock().completions.pop_front() {
+        if let Some(completion) = self.take() {
             return Some(completion);
         }
         if self.progress.is_shared() && !self.progress.has_stopped() && contention::should_sleep() {
@@ -140,7 +184,7 @@ impl CompletionQueue {
 
     /// Returns the next completion that has arrived, without driving the lanes.
     pub fn take(&self) -> Option<WorkCompletion> {
-        self.lock().completions.pop_front()
+        self.lock().pop()
     }
 
     /// Waits for the next completion: polls for a short time, then sleeps. `None` after `timeout`.
@@ -186,7 +230,7 @@ impl CompletionQueue {
             }
             let waker = context.waker().clone();
             let mut state = self.state.lock();
-            match state.completions.pop_front() {
+            match state.pop() {
                 Some(completion) => Poll::Ready(completion),
                 None => {
                     let old = state.waker.replace(waker);
@@ -204,8 +248,12 @@ impl CompletionQueue {
         self.state.lock().has_overrun
     }
 
-    /// Appends completions. Returns `false` if the queue has overrun.
-    pub(super) fn extend(&self, completions: impl Iterator<Item = WorkCompletion>) -> bool {
+    /// Appends completions of requests that `observer` observes. Returns `false` if the queue has overrun.
+    pub(super) fn extend(
+        &self,
+        completions: impl Iterator<Item = WorkCompletion>,
+        observer: Option<&mut Observer>,
+    ) -> bool {
         let mut state = self.lock();
         let (mut is_requested, mut overruns) = (false, false);
         for completion in completions {
@@ -220,6 +268,9 @@ impl CompletionQueue {
                 (state.requested, state.unreported) = (Requested::Nothing, 0);
             }
             state.completions.push_back(completion);
+        }
+        if state.observed.is_some() {
+            state.observe(observer);
         }
         let (is_awaited, waker, is_intact) = (state.waiting > 0, state.waker.take(), !state.has_overrun);
         drop(state);
@@ -247,7 +298,7 @@ impl CompletionQueue {
 
     /// Drops the completions of a queue pair that is destroyed.
     pub(super) fn forget(&self, queue_pair: u32) {
-        self.lock().completions.retain(|completion| completion.queue_pair != queue_pair);
+        self.lock().forget(queue_pair);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -287,11 +338,11 @@ mod tests {
             counter.fetch_add(1, Ordering::SeqCst);
         };
         let progress = Arc::new(Progress::new(ProgressMode::Polling).unwrap());
-        let queue = CompletionQueue::new(progress, 16, Some(Box::new(on_notice)));
+        let queue = CompletionQueue::new(progress, 16, Some(Box::new(on_notice)), false);
         let after = |step: &Step| {
             match *step {
                 Step::Arrive(count, solicited, status) => {
-                    assert!(queue.extend(std::iter::repeat_n(done(solicited, status), count)))
+                    assert!(queue.extend(std::iter::repeat_n(done(solicited, status), count), None))
                 }
                 Step::Arm(solicited_only) => queue.request_notice(solicited_only),
                 Step::Take => while queue.take().is_some() {},

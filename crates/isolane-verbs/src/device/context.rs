@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::handshake::{LaneAttempt, received};
 use super::lane::Lane;
 use crate::connection::{Received, ReliableConnection};
+use crate::observed::Observer;
 use crate::types::ConnectionParameters;
 use crate::wire::Hello;
 
@@ -41,6 +42,8 @@ pub(super) struct QueuePairContext {
     probe_at: Option<Instant>,
     /// The deadline that the manager checks.
     pub(super) armed: Option<Instant>,
+    /// Records the stages of requests, if the device is observed.
+    pub(super) observer: Option<Box<Observer>>,
 }
 
 impl QueuePairContext {
@@ -60,6 +63,7 @@ impl QueuePairContext {
             lane_deadline: None,
             probe_at: None,
             armed: None,
+            observer: None,
         }
     }
 
@@ -78,11 +82,16 @@ impl QueuePairContext {
             deadline => deadline,
         };
         self.probe_at = match self.probe_at {
-            _ if !self.connection.awaits_lanes() => None,
+            _ if !self.connection.awaits_lanes() && !self.observes_lanes() => None,
             None => Some(Instant::now() + PROBE_INTERVAL),
             probe_at => probe_at,
         };
         [self.lane_deadline, self.probe_at, self.connection.deadline()].into_iter().flatten().min()
+    }
+
+    /// Whether lanes are probed to compare them.
+    fn observes_lanes(&self) -> bool {
+        self.observer.is_some() && self.connection.lanes() > 1 && self.wants_lanes()
     }
 
     /// Handles the deadlines that have passed.
@@ -93,8 +102,15 @@ impl QueuePairContext {
             self.connection.handle_lanes_lost();
         }
         if self.probe_at.take_if(|probe_at| *probe_at <= now).is_some() {
-            self.connection.probe_lanes();
-            self.drop_closed_lanes();
+            if self.connection.awaits_lanes() {
+                self.connection.probe_lanes();
+                self.drop_closed_lanes();
+            }
+            if self.observes_lanes()
+                && let Some(observer) = &mut self.observer
+            {
+                observer.probe(&mut self.connection, now);
+            }
         }
         self.connection.handle_timeout(now);
         self.transmit();
@@ -178,6 +194,9 @@ impl QueuePairContext {
 
     fn put_lane(&mut self, index: usize, lane: Box<dyn Lane>, received: Received) {
         self.connection.handle_lane_open(index, received);
+        if let Some(observer) = &mut self.observer {
+            observer.open_lane(index, lane.descriptor());
+        }
         let count = self.connection.lanes();
         self.lanes.resize_with(count, || None);
         self.lanes[index] = Some(lane);
@@ -258,10 +277,17 @@ impl QueuePairContext {
                 drop(plan);
                 return self.drop_closed_lanes();
             }
+            let started = self.observer.as_ref().map(|_| Instant::now());
             let sent = lane.send(&plan);
             drop(plan);
+            if let Ok(count) = sent {
+                self.connection.handle_transmitted(index, count);
+            }
+            if let (Some(observer), Some(started)) = (&mut self.observer, started) {
+                observer.sent(&self.connection, started, index, sent.as_ref().map_or(0, |count| *count));
+            }
             match sent {
-                Ok(count) => self.connection.handle_transmitted(index, count),
+                Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {

@@ -203,7 +203,7 @@ impl Settle for SharedDatagrams {
                 Queue::Receive => &self.config.receive_queue,
             };
             let completion = WorkCompletion { queue_pair: self.number, completion };
-            if !completions.extend(std::iter::once(completion)) {
+            if !completions.extend(std::iter::once(completion), None) {
                 datagrams.fail();
             }
         }

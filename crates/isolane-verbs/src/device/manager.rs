@@ -32,6 +32,7 @@ pub(super) struct Manager {
     ports: RangeInclusive<u16>,
     options: SocketOptions,
     lanes: u8,
+    is_observed: bool,
     state: Mutex<State>,
     wake: OwnedFd,
     is_stopping: AtomicBool,
@@ -87,10 +88,16 @@ impl Manager {
             ports: config.ports.clone(),
             options: config.socket.clone(),
             lanes: config.lanes.clamp(1, Hello::MAX_LANES),
+            is_observed: config.observed,
             state: Mutex::default(),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             is_stopping: AtomicBool::new(false),
         })
+    }
+
+    /// Whether the stages of requests are recorded.
+    pub(super) fn is_observed(&self) -> bool {
+        self.is_observed
     }
 
     /// Maximum number of lanes of a queue pair.

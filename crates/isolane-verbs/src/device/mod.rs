@@ -68,6 +68,10 @@ pub struct DeviceConfig {
     pub ports: RangeInclusive<u16>,
     /// Maximum number of lanes of a queue pair, 1 to 8; the peer can have fewer.
     pub lanes: u8,
+    /// The stages of requests are recorded, and can be read with [`Observable`].
+    ///
+    /// [`Observable`]: isolane_observe::observable::Observable
+    pub observed: bool,
 }
 
 impl Default for DeviceConfig {
@@ -78,6 +82,7 @@ impl Default for DeviceConfig {
             address: Ipv4Addr::LOCALHOST.into(),
             ports: 0..=0,
             lanes: 1,
+            observed: false,
         }
     }
 }
@@ -113,7 +118,7 @@ impl Device {
 
     /// Creates a queue for up to `capacity` completions. If more arrive, it and its queue pairs fail.
     pub fn completion_queue(&self, capacity: usize) -> Arc<CompletionQueue> {
-        Arc::new(CompletionQueue::new(Arc::clone(&self.progress), capacity, None))
+        self.new_completion_queue(capacity, None)
     }
 
     /// Creates a queue as [`Device::completion_queue`], which passes notices to `on_notice`.
@@ -122,7 +127,12 @@ impl Device {
         capacity: usize,
         on_notice: OnNotice,
     ) -> Arc<CompletionQueue> {
-        Arc::new(CompletionQueue::new(Arc::clone(&self.progress), capacity, Some(on_notice)))
+        self.new_completion_queue(capacity, Some(on_notice))
+    }
+
+    fn new_completion_queue(&self, capacity: usize, on_notice: Option<OnNotice>) -> Arc<CompletionQueue> {
+        let (progress, is_observed) = (Arc::clone(&self.progress), self.manager.is_observed());
+        Arc::new(CompletionQueue::new(progress, capacity, on_notice, is_observed))
     }
 
     /// Ends a registration. When it returns, nothing uses the memory: queue pairs with requests in it have failed.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use isolane_memory::MemoryRegion;
+use isolane_observe::observable::{Observable, SnapshotSource};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::completion_queue::CompletionQueue;
@@ -22,6 +23,7 @@ use super::progress::{Driven, Progress};
 use super::shared_receive_queue::SharedReceiveQueue;
 use crate::connection::{Pending, ReliableConnection};
 use crate::memory::{Access, ProtectionDomain};
+use crate::observed::{Numbers, Observer, Posted, Source};
 use crate::types::{
     AsyncEvent, ConnectionParameters, Limits, OnEnd, OnEvent, Peer, PostError, Queue, ReceiveAttributes,
     ReceiveRequest, SendAttributes, SendRequest, State, WorkCompletion,
@@ -77,6 +79,8 @@ struct SharedQueuePair {
     context: Mutex<QueuePairContext>,
     /// It is in the list of queue pairs with something to send.
     is_pending: AtomicBool,
+    /// Numbers about its requests, if the device is observed.
+    numbers: Option<Arc<Numbers>>,
 }
 
 impl QueuePair {
@@ -86,14 +90,18 @@ impl QueuePair {
         manager: &Arc<Manager>,
         config: &QueuePairConfig,
     ) -> io::Result<QueuePair> {
+        let mut context = QueuePairContext::new(number, config.connection(), config.outlives_peer);
+        let numbers = manager.is_observed().then(|| Arc::new(Numbers::new(number)));
+        context.observer = numbers.clone().map(|numbers| Box::new(Observer::new(numbers)));
         let shared = Arc::new_cyclic(|weak| SharedQueuePair {
             number,
             progress: Arc::clone(progress),
             manager: Arc::clone(manager),
             weak: Weak::clone(weak),
             config: config.clone(),
-            context: Mutex::new(QueuePairContext::new(number, config.connection(), config.outlives_peer)),
+            context: Mutex::new(context),
             is_pending: AtomicBool::new(false),
+            numbers,
         });
         progress.add(shared.clone())?;
         Ok(QueuePair { shared, manager: Arc::clone(manager) })
@@ -205,6 +213,9 @@ impl QueuePair {
         role: Role,
         by_address: bool,
     ) -> LaneOpener {
+        if let Some(numbers) = &self.shared.numbers {
+            numbers.set_peer(peer.address);
+        }
         let owner: Weak<dyn LaneOwner> = Weak::<SharedQueuePair>::clone(&self.shared.weak);
         let address = self.manager.address();
         LaneOpener { owner, local_hello, address, peer, role, by_address }
@@ -231,7 +242,11 @@ impl QueuePair {
     /// [`PostError`]; nothing was posted.
     pub fn post_send(&self, request: SendRequest) -> Result<(), PostError> {
         let mut context = self.shared.lock();
+        let posted = context.observer.is_some().then(|| Posted::new(&request));
         context.connection.post_send(request)?;
+        if let (Some(observer), Some(posted)) = (&mut context.observer, posted) {
+            observer.push(posted);
+        }
         let is_only_one = context.connection.outstanding_sends() == 1;
         let is_batch = context.connection.unsent_sends().is_multiple_of(BATCH);
         self.send(context, is_only_one || is_batch);
@@ -284,8 +299,17 @@ impl QueuePair {
     }
 }
 
+impl Observable for QueuePair {
+    fn source(&self) -> Arc<dyn SnapshotSource> {
+        Arc::new(Source(self.shared.numbers.clone()))
+    }
+}
+
 impl Drop for QueuePair {
     fn drop(&mut self) {
+        if let Some(numbers) = &self.shared.numbers {
+            numbers.close();
+        }
         self.manager.cancel(self.number());
         self.shared.progress.remove(self.number());
         self.shared.end_lanes();
@@ -344,6 +368,9 @@ impl SharedQueuePair {
         context.transmit();
         context.drop_lanes();
         context.connection = self.config.connection();
+        if let Some(observer) = &mut context.observer {
+            observer.reset();
+        }
         self.config.send_queue.forget(self.number);
         self.config.receive_queue.forget(self.number);
     }
@@ -382,6 +409,9 @@ impl Settle for SharedQueuePair {
     /// If a completion queue has overrun, the queue pair fails. A failed queue pair ends its lanes. Lanes that have ended
     /// are opened again.
     fn settle(&self, context: &mut QueuePairContext) {
+        if let Some(observer) = &mut context.observer {
+            observer.update(&mut context.connection);
+        }
         while let Some(queue) = context.connection.next_completion() {
             let completions = match queue {
                 Queue::Send => &self.config.send_queue,
@@ -390,7 +420,9 @@ impl Settle for SharedQueuePair {
             let next = || context.connection.poll_completion_of(queue);
             let finished = std::iter::from_fn(next);
             let queue_pair = self.number;
-            if !completions.extend(finished.map(|completion| WorkCompletion { queue_pair, completion })) {
+            let finished = finished.map(|completion| WorkCompletion { queue_pair, completion });
+            let observer = context.observer.as_deref_mut().filter(|_| queue == Queue::Send);
+            if !completions.extend(finished, observer) {
                 context.connection.fail();
             }
         }

@@ -138,6 +138,7 @@ fn letter(stage: Stage) -> char {
         Stage::Deliver => 'v',
         Stage::Wake => 'k',
         Stage::Rx => 'x',
+        Stage::Poll => 'l',
         _ => stage.name().chars().next().unwrap_or('?'),
     }
 }
@@ -157,7 +158,7 @@ mod tests {
 
     #[test]
     fn stages_of_a_side_have_different_letters() {
-        for side in [Side::Target, Side::Host, Side::Engine, Side::Stream] {
+        for side in [Side::Target, Side::Host, Side::Engine, Side::Stream, Side::Verbs] {
             let letters: BTreeSet<char> = side.stages().iter().map(|stage| letter(*stage)).collect();
             assert_eq!(letters.len(), side.stages().len(), "{side:?}");
         }

@@ -46,10 +46,9 @@ pub fn table(view: &View) -> Table {
     Table { title: "Volumes", note: note.join("  "), columns: COLUMNS, rows, order }
 }
 
-/// Returns the keys of all operations of a volume.
+/// Returns the keys of all operations of a volume or queue pair.
 pub fn keys_of(volume: u32) -> RangeInclusive<(u32, Operation)> {
-    let [first, .., last] = Operation::ALL;
-    (volume, first)..=(volume, last)
+    (volume, Operation::Read)..=(volume, Operation::Atomic)
 }
 
 fn row(view: &View, volume: &Volume, operation: &str, sum: Option<&Series>) -> Vec<Cell> {

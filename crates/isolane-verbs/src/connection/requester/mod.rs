@@ -105,6 +105,11 @@ impl Requester {
         self.queue.len() - self.unsent
     }
 
+    /// Whether a request is sent in part.
+    pub(super) fn is_sending(&self) -> bool {
+        self.sent > 0
+    }
+
     /// Whether a request is not sent completely, and does not wait for a shared receive.
     pub(super) fn has_unsent(&self) -> bool {
         !self.resend.is_empty() || (self.unsent < self.queue.len() && !self.is_blocked())

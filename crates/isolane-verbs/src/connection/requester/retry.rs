@@ -146,6 +146,13 @@ impl Requester {
         }
     }
 
+    /// Whether the next request waits for a receive of the peer.
+    pub(in crate::connection) fn awaits_receive(&self) -> bool {
+        let next = self.queue.get(self.unsent).filter(|_| self.sent == 0);
+        let lacks_credits = !self.peer_shares_receives && self.consumed == self.credits;
+        self.is_blocked() || (lacks_credits && next.is_some_and(|entry| entry.operation.consumes_receive()))
+    }
+
     /// Whether the first request waits for a credit of the peer, and not forever.
     fn lacks_credit(&self) -> bool {
         let is_first = self.unsent == 0 && self.sent == 0;
