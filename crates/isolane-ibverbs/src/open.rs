@@ -45,6 +45,13 @@ fn open_verbs(device: &Device) -> Result<isolane_verbs::Device> {
         let number = lanes.parse().ok().filter(|number| (1..=Hello::MAX_LANES).contains(number));
         config.lanes = number.ok_or_else(|| refuse("ISOLANE_VERBS_LANES", &lanes, "write 1 to 8"))?;
     }
+    if let Some(crc) = text("ISOLANE_VERBS_CRC") {
+        config.checksums = match crc.as_str() {
+            "1" => true,
+            "0" | "" => false,
+            _ => return Err(refuse("ISOLANE_VERBS_CRC", &crc, "write 0 or 1")),
+        };
+    }
     if let Some(ports) = text("ISOLANE_VERBS_PORTS") {
         let range =
             ports.split_once('-').and_then(|(low, high)| Some((low.parse().ok()?, high.parse().ok()?)));

@@ -1,4 +1,4 @@
-//! Random programs over lanes that are cut, delayed, and opened again, against a model that executes requests one after
+//! Random programs over lanes that are cut, delayed, and opened again, and that change bytes, against a model that executes requests one after
 //! the other. The same seed repeats the same run.
 //!
 //! `ISOLANE_SEEDS=0-1000000 cargo test --release -p isolane-verbs --test lanes` runs more seeds.
@@ -103,7 +103,7 @@ impl End {
 impl Simulation {
     fn new(seed: u64) -> Simulation {
         let mut rng = Rng::with_seed(seed);
-        let lanes = rng.u8(1..=4);
+        let (lanes, checksums) = (rng.u8(1..=4), rng.bool());
         let mut ends = [End::new(rng.bool()), End::new(rng.bool())];
         let first = [rng.u32(..), rng.u32(..)];
         let resources = rng.usize(1..4);
@@ -120,6 +120,7 @@ impl Simulation {
                 peer_responder_resources: resources,
                 peer_shares_receives: shares[1 - index],
                 lanes,
+                checksums,
             });
             let source: Vec<u8> = (0..TARGET).map(|at| (at * 7 % 251) as u8 ^ index as u8 | 1).collect();
             end.memory.region().copy_in(SOURCE as usize, &source);
@@ -247,6 +248,15 @@ impl Simulation {
         }
     }
 
+    /// Changes a bit on its way, if that is detected.
+    fn flip(&mut self, index: usize, lane: usize) {
+        let pipe = &mut self.wires[lane].pipes[index];
+        if self.ends[0].pair.has_checksums() && !pipe.is_empty() {
+            let at = self.rng.usize(0..pipe.len());
+            pipe[at] ^= 1 << self.rng.u8(0..8);
+        }
+    }
+
     /// An end notices that a lane is cut.
     fn notice(&mut self, index: usize, lane: usize) {
         let wire = &mut self.wires[lane];
@@ -286,12 +296,13 @@ impl Simulation {
     fn step(&mut self) {
         let (index, lane) = (self.rng.usize(0..2), self.rng.usize(0..self.wires.len()));
         let bytes = 1 << self.rng.u32(0..15);
-        match self.rng.u8(0..40) {
+        match self.rng.u8(0..41) {
             0..4 => self.post(index),
             4..7 if self.ends[index].receives < REQUESTS => self.ends[index].post_receive(),
             7..18 => drop(self.transmit(index, lane, bytes)),
             18..30 => drop(self.deliver(index, lane, bytes)),
             30 => self.cut(lane),
+            40 => self.flip(index, lane),
             31..34 => self.notice(index, lane),
             34..37 => self.open(lane, true),
             37..40 => self.finish_opening(lane),

@@ -50,6 +50,9 @@ pub struct Args {
     /// TCP connections of a queue pair, 1 to 8
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(Hello::MAX_LANES)), value_name = "N")]
     lanes: u8,
+    /// Protect each segment with a CRC32C; one of both ends is enough
+    #[arg(long)]
+    crc: bool,
     /// Options of the sockets, as for `isolane serve --listen`, separated by commas
     #[arg(long, default_value = "", value_name = "OPTIONS")]
     socket: SocketOptions,
@@ -78,6 +81,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     // A server takes as many lanes as its client wants.
     (config.address, config.lanes) =
         if args.server { (address.ip(), Hello::MAX_LANES) } else { (config.address, args.lanes) };
+    config.checksums = args.crc;
     let device = Device::open(config).io_context("cannot open a device")?;
     if args.server {
         return server::run(&device, address);

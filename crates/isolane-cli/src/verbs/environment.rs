@@ -27,6 +27,9 @@ pub struct Options {
     /// TCP connections of each queue pair, 1 to 8; each end can have fewer
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(Hello::MAX_LANES)), value_name = "N")]
     lanes: u8,
+    /// Protect each segment with a CRC32C; one of both ends is enough
+    #[arg(long)]
+    crc: bool,
     /// TCP ports of the queue pairs, 256 of which share one (default: the system chooses)
     #[arg(long, value_parser = parse_ports, value_name = "LOW-HIGH")]
     ports: Option<String>,
@@ -72,6 +75,7 @@ impl Environment {
             ("ISOLANE_VERBS_SOCKET", options.socket.to_string()),
             ("ISOLANE_VERBS_PROGRESS", options.progress.to_string()),
             ("ISOLANE_VERBS_LANES", options.lanes.to_string()),
+            ("ISOLANE_VERBS_CRC", if options.crc { "1" } else { "" }.into()),
             ("ISOLANE_VERBS_PORTS", options.ports.clone().unwrap_or_default()),
         ];
         settings.retain(|(_, value)| !value.is_empty());

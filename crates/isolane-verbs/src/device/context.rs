@@ -184,7 +184,9 @@ impl QueuePairContext {
             self.connection.handle_parameters(parameters);
         }
         let nonce = self.peer_nonce.get_or_insert(hello.nonce);
-        *nonce == hello.nonce && usize::from(hello.lane) < self.connection.lanes()
+        *nonce == hello.nonce
+            && usize::from(hello.lane) < self.connection.lanes()
+            && parameters.checksums == self.connection.has_checksums()
     }
 
     /// The lane with an index.
@@ -345,6 +347,7 @@ mod tests {
             peer_responder_resources: 1,
             peer_shares_receives: false,
             lanes: 1,
+            checksums: false,
         };
         let (near, far) = MemoryLane::pair().unwrap();
         assert!(context.open_local(Box::new(near), &parameters));

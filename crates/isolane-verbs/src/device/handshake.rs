@@ -49,8 +49,16 @@ pub(super) struct LocalHello {
     nonce: [u8; 16],
     responder_resources: u8,
     shares_receives: bool,
-    /// Maximum number of lanes.
-    lanes: u8,
+    offer: Offer,
+}
+
+/// Features of the lanes of a device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offer {
+    /// Maximum number of lanes, 1 to 8.
+    pub(super) lanes: u8,
+    /// Whether to request a CRC32C of each header and each payload.
+    pub(super) checksums: bool,
 }
 
 impl LocalHello {
@@ -60,21 +68,20 @@ impl LocalHello {
         first_message: u32,
         responder_resources: usize,
         shares_receives: bool,
-        lanes: u8,
+        offer: Offer,
     ) -> Result<LocalHello, ConnectError> {
         let mut nonce = [0; 16];
         getrandom::fill(&mut nonce).map_err(|error| ConnectError::Random(error.to_string()))?;
         let responder_resources = responder_resources.min(u8::MAX.into()) as u8;
-        let lanes = lanes.clamp(1, Hello::MAX_LANES);
-        Ok(LocalHello { number, first_message, nonce, responder_resources, shares_receives, lanes })
+        Ok(LocalHello { number, first_message, nonce, responder_resources, shares_receives, offer })
     }
 
-    /// Returns the hello for a lane of the queue pair, which has `lanes` of them.
+    /// Returns the hello for a lane of the queue pair, with the features that both ends have.
     pub(super) fn hello(
         &self,
         role: Role,
         attempt: LaneAttempt,
-        lanes: u8,
+        offer: Offer,
         peer_number: u32,
         stream: &TcpStream,
     ) -> io::Result<Hello> {
@@ -84,8 +91,10 @@ impl LocalHello {
             version: Hello::VERSION,
             role: role.code(),
             lane,
-            capabilities: Capabilities(0).with_shared_receives(self.shares_receives),
-            lanes,
+            capabilities: Capabilities(0)
+                .with_shared_receives(self.shares_receives)
+                .with_crc32c(offer.checksums),
+            lanes: offer.lanes,
             responder_resources: self.responder_resources,
             epoch,
             max_segment_bytes: crate::connection::SEGMENT_BYTES,
@@ -102,9 +111,17 @@ impl LocalHello {
         })
     }
 
-    /// Maximum number of lanes.
-    pub(super) fn lanes(&self) -> u8 {
-        self.lanes
+    /// Features that this end offers.
+    pub(super) fn offer(&self) -> Offer {
+        self.offer
+    }
+
+    /// Features of the lanes to a peer.
+    pub(super) fn agreed(&self, peer: &Hello) -> Offer {
+        Offer {
+            lanes: peer.lanes.min(self.offer.lanes),
+            checksums: self.offer.checksums || peer.capabilities.crc32c(),
+        }
     }
 
     /// Returns the parameters of a queue pair that is connected with itself.
@@ -116,17 +133,20 @@ impl LocalHello {
             peer_responder_resources: self.responder_resources.into(),
             peer_shares_receives: self.shares_receives,
             lanes: 1,
+            checksums: false,
         }
     }
 
     pub(super) fn parameters(&self, peer: &Hello) -> ConnectionParameters {
+        let Offer { lanes, checksums } = self.agreed(peer);
         ConnectionParameters {
             first_message: peer.first_message,
             peer_first_message: self.first_message,
             peer_segment_bytes: peer.max_segment_bytes,
             peer_responder_resources: peer.responder_resources.into(),
             peer_shares_receives: peer.capabilities.shared_receives(),
-            lanes: peer.lanes.min(self.lanes),
+            lanes,
+            checksums,
         }
     }
 }

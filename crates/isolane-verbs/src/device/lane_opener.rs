@@ -68,8 +68,13 @@ impl LaneOpener {
         let refused = || io::Error::other("the queue pair does not take the lane");
         let attempt = self.owner.upgrade().and_then(|owner| owner.accept_lane(hello, &parameters));
         let attempt = attempt.ok_or_else(refused)?;
-        let reply =
-            self.local_hello.hello(Role::Accepts, attempt, parameters.lanes, hello.source_qpn, &stream)?;
+        let reply = self.local_hello.hello(
+            Role::Accepts,
+            attempt,
+            self.local_hello.agreed(hello),
+            hello.source_qpn,
+            &stream,
+        )?;
         handshake::write_hello(&stream, &reply)?;
         self.open(stream, hello);
         Ok(())
@@ -136,7 +141,7 @@ impl Attempt {
             handshake::tune(&self.stream, options);
             let (local_hello, number) = (&opener.local_hello, opener.peer.number);
             let hello =
-                local_hello.hello(Role::Connects, self.lane, local_hello.lanes(), number, &self.stream)?;
+                local_hello.hello(Role::Connects, self.lane, local_hello.offer(), number, &self.stream)?;
             handshake::write_hello(&self.stream, &hello)?;
             self.is_greeted = true;
         }

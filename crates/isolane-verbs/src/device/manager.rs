@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use super::DeviceConfig;
-use super::handshake::{self, ConnectError, Greeting, TIMEOUT};
+use super::handshake::{self, ConnectError, Greeting, Offer, TIMEOUT};
 use super::lane_opener::{Attempt, FirstLanes, LaneOpener, LaneOwner};
 use super::progress::timespec;
 use crate::types::Peer;
@@ -31,7 +31,7 @@ pub(super) struct Manager {
     address: IpAddr,
     ports: RangeInclusive<u16>,
     options: SocketOptions,
-    lanes: u8,
+    offer: Offer,
     state: Mutex<State>,
     wake: OwnedFd,
     is_stopping: AtomicBool,
@@ -86,16 +86,16 @@ impl Manager {
             address: config.address,
             ports: config.ports.clone(),
             options: config.socket.clone(),
-            lanes: config.lanes.clamp(1, Hello::MAX_LANES),
+            offer: Offer { lanes: config.lanes.clamp(1, Hello::MAX_LANES), checksums: config.checksums },
             state: Mutex::default(),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             is_stopping: AtomicBool::new(false),
         })
     }
 
-    /// Maximum number of lanes of a queue pair.
-    pub(super) fn lanes(&self) -> u8 {
-        self.lanes
+    /// Features of the lanes of a queue pair.
+    pub(super) fn offer(&self) -> Offer {
+        self.offer
     }
 
     pub(super) fn address(&self) -> IpAddr {

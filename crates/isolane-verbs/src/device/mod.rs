@@ -67,6 +67,8 @@ pub struct DeviceConfig {
     pub ports: RangeInclusive<u16>,
     /// Maximum number of lanes of a queue pair, 1 to 8; the peer can have fewer.
     pub lanes: u8,
+    /// Whether each header and each payload has a CRC32C. A queue pair has them if either end requests them.
+    pub checksums: bool,
 }
 
 impl Default for DeviceConfig {
@@ -77,6 +79,7 @@ impl Default for DeviceConfig {
             address: Ipv4Addr::LOCALHOST.into(),
             ports: 0..=0,
             lanes: 1,
+            checksums: false,
         }
     }
 }
@@ -240,7 +243,7 @@ impl Device {
         let resources = ReceiveAttributes::default().responder_resources;
         let shares_receives = config.shared_receive_queue.is_some();
         let local_hello =
-            LocalHello::new(pair.number(), first_message, resources, shares_receives, self.manager.lanes())?;
+            LocalHello::new(pair.number(), first_message, resources, shares_receives, self.manager.offer())?;
         pair.start();
         Ok((pair, local_hello))
     }

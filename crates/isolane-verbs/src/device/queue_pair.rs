@@ -103,7 +103,7 @@ impl QueuePair {
 
     /// Maximum number of lanes. On several lanes, the bytes of a WRITE arrive in any order.
     pub fn max_lanes(&self) -> u8 {
-        self.manager.lanes()
+        self.manager.offer().lanes
     }
 
     /// Returns the state.
@@ -139,7 +139,7 @@ impl QueuePair {
     ) -> Result<(), ModifyError> {
         let (number, shares) = (self.number(), self.shared.config.shared_receive_queue.is_some());
         let resources = attributes.responder_resources;
-        let local_hello = LocalHello::new(number, first_message, resources, shares, self.manager.lanes())?;
+        let local_hello = LocalHello::new(number, first_message, resources, shares, self.manager.offer())?;
         let mut context = self.shared.lock();
         let is_allowed = context.connection.start_receiving(attributes);
         allowed(&context, is_allowed)?;
