@@ -21,7 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("connection", &["memory"]),
     ("proto", &["wire", "auth", "memory", "connection"]),
     ("reactor", &["memory", "tcp"]),
-    ("verbs", &["layout", "memory", "connection", "tcp"]),
+    ("verbs", &["auth", "layout", "memory", "connection", "tcp"]),
     ("ibverbs", &["memory", "verbs"]),
     ("volume", &["memory", "reactor", "observe"]),
     ("nbd", &["layout", "memory", "connection", "reactor", "volume"]),

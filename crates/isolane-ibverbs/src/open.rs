@@ -3,9 +3,10 @@
 use std::ffi::c_int;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
-use isolane_verbs::DeviceConfig;
 use isolane_verbs::wire::Hello;
+use isolane_verbs::{DeviceConfig, SharedKey};
 
 use crate::channel::{Channel, Unacknowledged};
 use crate::context::{self, Context, Users};
@@ -51,6 +52,11 @@ fn open_verbs(device: &Device) -> Result<isolane_verbs::Device> {
             "0" | "" => false,
             _ => return Err(refuse("ISOLANE_VERBS_CRC", &crc, "write 0 or 1")),
         };
+    }
+    if let Some(file) = text("ISOLANE_VERBS_KEY").filter(|file| !file.is_empty()) {
+        let key = SharedKey::read(file.as_ref())
+            .map_err(|error| refuse("ISOLANE_VERBS_KEY", &file, &error.to_string()))?;
+        config.key = Some(Arc::new(key));
     }
     if let Some(ports) = text("ISOLANE_VERBS_PORTS") {
         let range =

@@ -14,6 +14,7 @@ mod connection;
 mod datagram;
 mod device;
 mod memory;
+mod shared_key;
 mod types;
 pub mod wire;
 
@@ -24,6 +25,7 @@ pub use device::{
     device_name, gid, local_addresses,
 };
 pub use memory::{Access, AccessError, ProtectionDomain, RegisterError, Registration};
+pub use shared_key::SharedKey;
 pub use types::{
     AsyncEvent, CompletedOperation, Completion, CompletionNotice, ConnectionParameters, DatagramRequest,
     Destination, GRH_BYTES, Limits, LocalData, OnEvent, OnNotice, Peer, PostError, Queue, ReceiveAttributes,

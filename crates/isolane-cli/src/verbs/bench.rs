@@ -1,14 +1,18 @@
 //! `isolane verbs bench`: arguments and output.
 
+use std::env;
 use std::fmt::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use isolane_reactor::SocketOptions;
 use isolane_verbs::wire::Hello;
-use isolane_verbs::{Device, DeviceConfig, ProgressMode};
+use isolane_verbs::{Device, DeviceConfig, ProgressMode, SharedKey};
 
 use super::client::{self, Load, Row};
+use super::environment::KEY_VARIABLE;
 use super::server;
 use super::session::Operation;
 use crate::choice::{Choice, one_of};
@@ -53,6 +57,9 @@ pub struct Args {
     /// Protect each segment with a CRC32C; one of both ends is enough
     #[arg(long)]
     crc: bool,
+    /// File with the key that both ends have, as `isolane key gen` writes it (default: ISOLANE_VERBS_KEY)
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
     /// Options of the sockets, as for `isolane serve --listen`, separated by commas
     #[arg(long, default_value = "", value_name = "OPTIONS")]
     socket: SocketOptions,
@@ -82,6 +89,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     (config.address, config.lanes) =
         if args.server { (address.ip(), Hello::MAX_LANES) } else { (config.address, args.lanes) };
     config.checksums = args.crc;
+    let key_file = args.key.clone().or_else(|| env::var_os(KEY_VARIABLE).map(PathBuf::from));
+    if let Some(file) = key_file.filter(|file| !file.as_os_str().is_empty()) {
+        config.key = Some(Arc::new(SharedKey::read(&file).map_err(Failure::from_error)?));
+    }
     let device = Device::open(config).io_context("cannot open a device")?;
     if args.server {
         return server::run(&device, address);

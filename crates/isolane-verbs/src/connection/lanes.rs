@@ -67,6 +67,14 @@ impl ReliableConnection {
         Some((lane.epoch, lane.received()))
     }
 
+    /// Returns the report for the peer about a lane that is closed, which does not change before it opens.
+    pub fn lane_report(&self, lane: usize) -> Option<Received> {
+        match self.lanes.get(lane) {
+            Some(lane) => (!lane.is_open).then(|| lane.received()),
+            None => Some(Received::default()),
+        }
+    }
+
     /// The peer opens a lane for the epoch `epoch`. Ends the lane if it is open. Returns the report for the peer,
     /// or `None` if the epoch has passed.
     pub fn accept_lane(&mut self, lane: usize, epoch: u32) -> Option<Received> {

@@ -3,7 +3,9 @@
 //! Their first hello names no queue pair of this end. The lane manager receives it as any other one, and passes it to the
 //! listener, whose next queue pair takes the lane.
 //!
-//! Invariant: a peer that does not complete its hello holds up no other peer.
+//! Invariants:
+//! * A peer that does not complete its hello, or its proof of a key, holds up no other peer.
+//! * With a key, a peer without a proof has only a number and a place in a list of limited length.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -42,10 +44,12 @@ impl<'d> Listener<'d> {
     /// [`ConnectError`], if this end fails: also if it has no descriptor for a peer, which then waits for the next call.
     pub fn accept(&self, config: &QueuePairConfig) -> Result<QueuePair, ConnectError> {
         loop {
-            let (stream, hello) = self.first_lanes.next()?;
+            let lane = self.first_lanes.next()?;
             // A further peer can be accepted.
             self.device.manager.wake();
-            if let Some(pair) = self.device.accept_first(stream, &hello, config)? {
+            if let (Some(key), None) = (self.device.manager.key(), &lane.proven) {
+                self.device.offer_first(lane, config, &self.first_lanes, key)?;
+            } else if let Some(pair) = self.device.accept_first(lane, config)? {
                 return Ok(pair);
             }
         }

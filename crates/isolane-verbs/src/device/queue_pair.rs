@@ -246,6 +246,12 @@ impl QueuePair {
         }
     }
 
+    /// Whether a lane is open.
+    #[cfg(test)]
+    pub(super) fn is_lane_open(&self, lane: usize) -> bool {
+        self.shared.peek().connection.is_lane_open(lane)
+    }
+
     /// Returns the next event that belongs to no request.
     pub fn poll_event(&self) -> Option<AsyncEvent> {
         self.shared.peek().connection.poll_event()
@@ -409,6 +415,10 @@ impl SharedQueuePair {
 impl LaneOwner for SharedQueuePair {
     fn start_lane(&self, lane: u8) -> Option<LaneAttempt> {
         self.peek().start_lane(lane)
+    }
+
+    fn offer_lane(&self, hello: &Hello, parameters: &ConnectionParameters) -> Option<LaneAttempt> {
+        self.peek().offer_lane(hello, parameters)
     }
 
     fn accept_lane(&self, hello: &Hello, parameters: &ConnectionParameters) -> Option<LaneAttempt> {

@@ -1,6 +1,6 @@
 //! Two devices of one process, over TCP on loopback and over memory.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use crate::types::{Limits, LocalData, ReceiveRequest, SendOperation, SendRequest
 
 mod by_number;
 mod datagrams;
+mod keys;
 
 const ALL: Access = Access::ALL;
 const SEND: SendOperation = SendOperation::Send { immediate: None };

@@ -41,7 +41,7 @@ isolane_layout::layout! {
         88 => received_segments: u32,
         /// Number of payload bytes of the next segment that arrived.
         92 => received_bytes: u32,
-        /// HMAC-SHA256 of both hellos with this field 0, if a key is configured; otherwise 0.
+        /// In a reply, HMAC-SHA256 of both hellos with this field 0, if both ends have a key; otherwise 0.
         96 => authentication: [u8; 32],
     }
 }
@@ -51,7 +51,7 @@ isolane_layout::bits! {
     pub struct Capabilities(u32) {
         /// A CRC32C follows each header and each payload.
         crc32c / with_crc32c: bool = [0:0],
-        /// The lane proves a shared key.
+        /// The sender has a shared key, and requires a proof of it.
         authenticated / with_authenticated: bool = [1:1],
         /// The sender takes receives from a shared queue, so it promises none.
         shared_receives / with_shared_receives: bool = [2:2],
