@@ -13,6 +13,7 @@ use crate::wire::Hello;
 pub struct SharedKey {
     connects: MacKey,
     accepts: MacKey,
+    datagrams: MacKey,
 }
 
 /// Length of the proof of the end that connects, its second message.
@@ -22,7 +23,11 @@ impl SharedKey {
     /// Derives the keys of the roles.
     pub fn new(key: &Key) -> SharedKey {
         let derive = |role| MacKey::derive(key, role);
-        SharedKey { connects: derive("isolane verbs 2 connects"), accepts: derive("isolane verbs 2 accepts") }
+        SharedKey {
+            connects: derive("isolane verbs 2 connects"),
+            accepts: derive("isolane verbs 2 accepts"),
+            datagrams: derive("isolane verbs 2 datagrams"),
+        }
     }
 
     /// Reads the key from a file that only its owner can read, as `isolane key gen` writes it.
@@ -50,6 +55,24 @@ impl SharedKey {
 
     pub(crate) fn verifies_connection(&self, hello: &Hello, reply: &Hello, proof: &[u8; PROOF_LEN]) -> bool {
         self.connects.verifies(&[&hello.encode(), &reply.encode()], proof)
+    }
+
+    /// Returns the proof of a datagram between two GIDs.
+    pub(crate) fn sign_datagram(
+        &self,
+        [source, destination]: &[[u8; 16]; 2],
+        bytes: &[u8],
+    ) -> [u8; PROOF_LEN] {
+        self.datagrams.sign(&[source, destination, bytes])
+    }
+
+    pub(crate) fn verifies_datagram(
+        &self,
+        [source, destination]: &[[u8; 16]; 2],
+        bytes: &[u8],
+        proof: &[u8; PROOF_LEN],
+    ) -> bool {
+        self.datagrams.verifies(&[source, destination, bytes], proof)
     }
 }
 

@@ -114,6 +114,10 @@ impl Manager {
         self.key.as_deref()
     }
 
+    pub(super) fn shared_key(&self) -> Option<Arc<SharedKey>> {
+        self.key.clone()
+    }
+
     pub(super) fn address(&self) -> IpAddr {
         self.address
     }

@@ -10,6 +10,7 @@ mod completion_queue;
 mod contention;
 mod context;
 mod datagram;
+mod datagram_proof;
 mod dedicated;
 mod guard;
 mod handshake;
@@ -165,11 +166,8 @@ impl Device {
     /// Creates a queue pair of datagrams in [`State::Reset`](crate::State::Reset).
     ///
     /// # Errors
-    /// If there is no free port, or if the device has a key, which datagrams do not prove.
+    /// If there is no free port.
     pub fn create_datagram_queue_pair(&self, config: &QueuePairConfig) -> io::Result<DatagramQueuePair> {
-        if self.manager.key().is_some() {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "datagrams do not prove the shared key"));
-        }
         let number = self.manager.allocate()?;
         let port = self.datagram_port(number).inspect_err(|_| self.manager.release(number))?;
         let (progress, manager) = (Arc::clone(&self.progress), Arc::clone(&self.manager));
@@ -181,7 +179,7 @@ impl Device {
         match self.datagram_ports.lock().entry(number) {
             Entry::Occupied(port) => Ok(Arc::clone(port.get())),
             Entry::Vacant(vacant) => {
-                let port = Arc::new(DatagramPort::new(socket, number)?);
+                let port = Arc::new(DatagramPort::new(socket, number, self.manager.shared_key())?);
                 let driven: Arc<dyn Driven> = port.clone();
                 self.progress.add(Arc::clone(&driven))?;
                 self.progress.watch(driven.number(), port.descriptor())?;

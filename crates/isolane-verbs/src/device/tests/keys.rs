@@ -14,7 +14,7 @@ fn shared(byte: u8) -> Arc<SharedKey> {
     Arc::new(SharedKey::new(&Key::new(&[byte; 32], KeyTransform::None).unwrap()))
 }
 
-fn with_key(byte: u8) -> DeviceConfig {
+pub(super) fn with_key(byte: u8) -> DeviceConfig {
     DeviceConfig { key: Some(shared(byte)), ..DeviceConfig::default() }
 }
 
