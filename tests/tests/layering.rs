@@ -21,7 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("connection", &["memory"]),
     ("proto", &["wire", "auth", "memory", "connection"]),
     ("reactor", &["memory", "tcp"]),
-    ("verbs", &["layout", "memory", "connection", "tcp", "observe"]),
+    ("verbs", &["auth", "layout", "memory", "connection", "tcp", "observe"]),
     ("fabric", &["memory", "shm", "verbs"]),
     ("python", &["memory", "verbs"]),
     ("volume", &["memory", "reactor", "observe"]),

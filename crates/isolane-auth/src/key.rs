@@ -142,7 +142,7 @@ impl Key {
         }
     }
 
-    fn secret(&self) -> &[u8] {
+    pub(crate) fn secret(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 

@@ -3,6 +3,7 @@
 //! * [`Key`]: a secret in its text form `DHHC-1:…:`; [`KeyFile`] reads it from a file of its owner only.
 //! * [`Responder`]: computes and compares the responses to challenges.
 //! * [`Exponent`], [`SharedSecret`]: the Diffie-Hellman exchange, in constant time.
+//! * [`MacKey`]: authenticates messages of other protocols by a key.
 //! * [`Nonces`]: the random values of one transaction.
 //!
 //! The messages are in `isolane-wire`, the state machines of both sides in `isolane-proto`.
@@ -15,6 +16,7 @@ mod digest;
 mod ffdhe;
 mod key;
 mod key_file;
+mod mac;
 mod nonces;
 mod response;
 
@@ -22,5 +24,6 @@ pub use dh::{Exponent, SharedSecret, UnusableDhValue};
 pub use digest::Digest;
 pub use key::{Key, KeyError, KeyTransform};
 pub use key_file::{KeyFile, KeyFileError};
+pub use mac::MacKey;
 pub use nonces::{Nonces, RandomError};
 pub use response::{Parties, Responder, Role, Transaction};

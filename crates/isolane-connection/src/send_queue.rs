@@ -211,12 +211,12 @@ impl SendQueue {
     }
 
     /// Releases the space of sent headers: immediately if no header is unsent, otherwise above a
-    /// threshold.
+    /// threshold, if that moves no more bytes than it releases.
     fn compact(&mut self) {
         if self.headers_sent == self.headers.len() {
             self.headers.clear();
             self.headers_sent = 0;
-        } else if self.headers_sent >= COMPACT_BYTES {
+        } else if self.headers_sent >= COMPACT_BYTES.max(self.headers.len() / 2) {
             self.headers.drain(..self.headers_sent);
             self.headers_sent = 0;
         }

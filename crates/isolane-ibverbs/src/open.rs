@@ -3,9 +3,10 @@
 use std::ffi::c_int;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
-use isolane_verbs::DeviceConfig;
 use isolane_verbs::wire::Hello;
+use isolane_verbs::{DeviceConfig, SharedKey};
 
 use crate::channel::{Channel, Unacknowledged};
 use crate::context::{self, Context, Users};
@@ -46,6 +47,18 @@ fn open_verbs(device: &Device) -> Result<isolane_verbs::Device> {
     if let Some(lanes) = text("ISOLANE_VERBS_LANES") {
         let number = lanes.parse().ok().filter(|number| (1..=Hello::MAX_LANES).contains(number));
         config.lanes = number.ok_or_else(|| refuse("ISOLANE_VERBS_LANES", &lanes, "write 1 to 8"))?;
+    }
+    if let Some(crc) = text("ISOLANE_VERBS_CRC") {
+        config.checksums = match crc.as_str() {
+            "1" => true,
+            "0" | "" => false,
+            _ => return Err(refuse("ISOLANE_VERBS_CRC", &crc, "write 0 or 1")),
+        };
+    }
+    if let Some(file) = text("ISOLANE_VERBS_KEY").filter(|file| !file.is_empty()) {
+        let key = SharedKey::read(file.as_ref())
+            .map_err(|error| refuse("ISOLANE_VERBS_KEY", &file, &error.to_string()))?;
+        config.key = Some(Arc::new(key));
     }
     if let Some(ports) = text("ISOLANE_VERBS_PORTS") {
         let range =

@@ -1,11 +1,14 @@
 //! Macros for wire structures: `layout!` derives encoding and decoding from a list of offsets,
-//! `bits!` from the bit fields of one word, `codes!` from a list of code points.
+//! `bits!` from the bit fields of one word, `codes!` from a list of code points. [`digest`] has the checksum of wire
+//! formats.
 //!
 //! Invariant, checked at compile time: fields are inside the structure, in ascending order, without
 //! overlap. Bytes and bits without a field are written as zero and ignored when read.
 
 #![no_std]
 #![forbid(unsafe_code)]
+
+pub mod digest;
 
 /// A value of fixed length in a structure; multi-byte integers are little endian.
 pub trait Field: Sized {

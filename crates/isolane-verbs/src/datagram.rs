@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::connection::ReceiveQueue;
-use crate::memory::{ProtectionDomain, Right, Spans, parts};
+use crate::memory::{ProtectionDomain, Right, Spans, copy_in, copy_out};
 use crate::types::{
     CompletedOperation, Completion, DatagramRequest, Destination, GRH_BYTES, Limits, LocalData, PostError,
     Queue, ReceiveRequest, State, Status,
@@ -157,7 +157,7 @@ impl Datagrams {
             LocalData::Inline(data) => bytes.extend_from_slice(data),
             LocalData::Sges(_) => {
                 bytes.resize(len + length, 0);
-                if !copy_out(&spans, &mut bytes[len..]) {
+                if !copy_out(&spans, 0, &mut bytes[len..]) {
                     return Ok(self.fail_send(request, Status::LocalProtection));
                 }
             }
@@ -241,26 +241,6 @@ impl Datagrams {
             }
         }
     }
-}
-
-/// Copies bytes to memory. Returns `false` if a part of that is not mapped.
-fn copy_in(spans: &Spans, bytes: &[u8]) -> bool {
-    let mut left = bytes;
-    parts(spans, 0, bytes.len()).all(|(region, offset, len)| {
-        let (front, tail) = left.split_at(len);
-        left = tail;
-        region.try_copy_in(offset, front)
-    })
-}
-
-/// Copies bytes of memory. Returns `false` if a part of that is not mapped.
-fn copy_out(spans: &Spans, bytes: &mut [u8]) -> bool {
-    let (len, mut left) = (bytes.len(), bytes);
-    parts(spans, 0, len).all(|(region, offset, len)| {
-        let (part, tail) = std::mem::take(&mut left).split_at_mut(len);
-        left = tail;
-        region.try_copy_out(offset, part)
-    })
 }
 
 /// Returns the header that precedes the payload in a receive (IBA 1.3 §8.3).

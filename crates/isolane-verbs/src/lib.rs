@@ -16,6 +16,7 @@ mod datagram;
 mod device;
 mod memory;
 mod observed;
+mod shared_key;
 mod types;
 pub mod wire;
 
@@ -26,6 +27,7 @@ pub use device::{
     device_name, gid, local_addresses,
 };
 pub use memory::{Access, AccessError, ProtectionDomain, RegisterError, Registration};
+pub use shared_key::SharedKey;
 pub use types::{
     AsyncEvent, CompletedOperation, Completion, CompletionNotice, ConnectionParameters, DatagramRequest,
     Destination, GRH_BYTES, Limits, LocalData, OnEnd, OnEvent, OnNotice, Peer, PostError, Queue,

@@ -261,6 +261,26 @@ pub(crate) fn parts(
     })
 }
 
+/// Copies bytes to the start of spans. Returns `false` if a part of that is not mapped.
+pub(crate) fn copy_in(spans: &[Span], bytes: &[u8]) -> bool {
+    let mut left = bytes;
+    parts(spans, 0, bytes.len()).all(|(region, offset, len)| {
+        let (front, tail) = left.split_at(len);
+        left = tail;
+        region.try_copy_in(offset, front)
+    })
+}
+
+/// Copies bytes from an offset of spans on. Returns `false` if a part of that is not mapped.
+pub(crate) fn copy_out(spans: &[Span], offset: usize, bytes: &mut [u8]) -> bool {
+    let (len, mut left) = (bytes.len(), bytes);
+    parts(spans, offset, len).all(|(region, offset, len)| {
+        let (part, tail) = std::mem::take(&mut left).split_at_mut(len);
+        left = tail;
+        region.try_copy_out(offset, part)
+    })
+}
+
 /// Whether one of the spans is in a region.
 pub(crate) fn is_among(spans: &[Span], region: &Arc<MemoryRegion>) -> bool {
     spans.iter().any(|span| Arc::ptr_eq(&span.region, region))

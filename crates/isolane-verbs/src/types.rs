@@ -132,6 +132,8 @@ pub struct ConnectionParameters {
     pub peer_shares_receives: bool,
     /// Number of lanes.
     pub lanes: u8,
+    /// Whether a CRC32C follows each header and each payload.
+    pub checksums: bool,
 }
 
 /// How a queue pair executes requests of the peer.

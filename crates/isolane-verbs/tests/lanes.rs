@@ -1,17 +1,20 @@
-//! Random programs over lanes that are cut, delayed, and opened again, against a model that executes requests one after
-//! the other. The same seed repeats the same run.
+//! Random programs over lanes that are cut, delayed, and opened again, and that change bytes, against a model that executes requests one after
+//! the other. Programs are slow to take completions and to post receives; their completion queues can overrun, and
+//! requests can fail for lack of a receive. The same seed repeats the same run.
 //!
-//! `ISOLANE_SEEDS=0-1000000 cargo test --release -p isolane-verbs --test lanes` runs more seeds.
+//! `ISOLANE_TEST_SEEDS=1000000 cargo test --release -p isolane-verbs --test lanes` runs more seeds, and
+//! `ISOLANE_TEST_SEED=7` a single one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use isolane_connection::{ReceivePlan, TransmitPlan};
 use isolane_memory::MemoryRegion;
 use isolane_verbs::{
-    Access, ConnectionParameters, Limits, LocalData, ProtectionDomain, Queue, ReceiveAttributes,
+    Access, Completion, ConnectionParameters, Limits, LocalData, ProtectionDomain, Queue, ReceiveAttributes,
     ReceiveQueue, ReceiveRequest, Received, Registration, ReliableConnection, SendAttributes, SendOperation,
     SendRequest, Sge, State, Status,
 };
@@ -33,7 +36,13 @@ struct End {
     pair: ReliableConnection,
     memory: Arc<Registration>,
     shared: Option<Arc<ReceiveQueue>>,
+    /// Completions that the program has not taken, and the capacity of their queue.
+    queued: VecDeque<(Queue, Completion)>,
+    capacity: usize,
+    has_overrun: bool,
     posted: u64,
+    /// Whether each posted request consumes a receive.
+    consumes: Vec<bool>,
     receives: u64,
     sent: Vec<(u64, Status)>,
     received: Vec<(u64, Status, u64, Option<u32>)>,
@@ -58,25 +67,55 @@ struct Wire {
     reply: Option<Received>,
 }
 
+/// Number of runs in which something happened.
+#[derive(Default)]
+struct Statistics {
+    cuts: AtomicU64,
+    changes: AtomicU64,
+    overruns: AtomicU64,
+    lost_peers: AtomicU64,
+    missing_receives: AtomicU64,
+}
+
+impl Statistics {
+    fn count(counter: &AtomicU64, happened: bool) {
+        counter.fetch_add(happened.into(), Ordering::Relaxed);
+    }
+}
+
 struct Simulation {
     seed: u64,
     rng: Rng,
     now: Instant,
+    cuts: u64,
+    changes: u64,
+    retries_forever: bool,
     ends: [End; 2],
     models: [Model; 2],
     wires: Vec<Wire>,
 }
 
 impl End {
-    fn new(shares_receives: bool) -> End {
+    fn new(shares_receives: bool, capacity: usize) -> End {
         let domain = Arc::new(ProtectionDomain::default());
         let region = MemoryRegion::allocate(MEMORY_BYTES).unwrap();
         let memory = domain.register(region, 0, Access::ALL).unwrap();
         let shared =
             shares_receives.then(|| Arc::new(ReceiveQueue::new(Arc::clone(&domain), REQUESTS as usize, 1)));
         let pair = ReliableConnection::new(domain, Limits::default(), shared.clone());
-        let (sent, received) = (Vec::new(), Vec::new());
-        End { pair, memory, shared, posted: 0, receives: 0, sent, received }
+        End {
+            pair,
+            memory,
+            shared,
+            queued: VecDeque::new(),
+            capacity,
+            has_overrun: false,
+            posted: 0,
+            consumes: Vec::new(),
+            receives: 0,
+            sent: Vec::new(),
+            received: Vec::new(),
+        }
     }
 
     fn post_receive(&mut self) {
@@ -90,21 +129,44 @@ impl End {
         }
     }
 
+    /// Moves completions to their queue, as a device does. An overrun fails the queue pair.
+    fn settle(&mut self) {
+        while let Some(completion) = self.pair.poll_completion() {
+            if self.queued.len() < self.capacity && !self.has_overrun {
+                self.queued.push_back(completion);
+            } else {
+                self.has_overrun = true;
+                self.pair.fail();
+            }
+        }
+    }
+
+    /// The program takes its completions.
     fn take_completions(&mut self) {
-        while let Some((queue, done)) = self.pair.poll_completion() {
+        self.settle();
+        for (queue, done) in self.queued.drain(..) {
             match queue {
                 Queue::Send => self.sent.push((done.id, done.status)),
                 Queue::Receive => self.received.push((done.id, done.status, done.length, done.immediate)),
             }
         }
     }
+
+    fn has_failed(&self) -> bool {
+        self.pair.state() == State::Error
+    }
 }
 
 impl Simulation {
     fn new(seed: u64) -> Simulation {
         let mut rng = Rng::with_seed(seed);
-        let lanes = rng.u8(1..=4);
-        let mut ends = [End::new(rng.bool()), End::new(rng.bool())];
+        let (lanes, checksums) = (rng.u8(1..=4), rng.bool());
+        let mut end = || {
+            let capacity = if rng.u8(0..16) == 0 { rng.usize(2..40) } else { usize::MAX };
+            End::new(rng.bool(), capacity)
+        };
+        let mut ends = [end(), end()];
+        let rnr_retries = if rng.u8(0..8) == 0 { rng.u8(0..7) } else { 7 };
         let first = [rng.u32(..), rng.u32(..)];
         let resources = rng.usize(1..4);
         let peer_segment_bytes = rng.u32(64..3000);
@@ -112,7 +174,7 @@ impl Simulation {
         for (index, end) in ends.iter_mut().enumerate() {
             let receive = ReceiveAttributes { responder_resources: resources, ..Default::default() };
             assert!(end.pair.initialize(Access::ALL) && end.pair.start_receiving(&receive));
-            assert!(end.pair.start_sending(&SendAttributes::default()));
+            assert!(end.pair.start_sending(&SendAttributes { rnr_retries, ..Default::default() }));
             end.pair.handle_parameters(&ConnectionParameters {
                 first_message: first[index],
                 peer_first_message: first[1 - index],
@@ -120,6 +182,7 @@ impl Simulation {
                 peer_responder_resources: resources,
                 peer_shares_receives: shares[1 - index],
                 lanes,
+                checksums,
             });
             let source: Vec<u8> = (0..TARGET).map(|at| (at * 7 % 251) as u8 ^ index as u8 | 1).collect();
             end.memory.region().copy_in(SOURCE as usize, &source);
@@ -127,7 +190,17 @@ impl Simulation {
         let memory = |end: &End| end.memory.region().to_vec(0, MEMORY_BYTES);
         let models = [0, 1].map(|index| Model { memory: memory(&ends[index]), received: Vec::new() });
         let wires = (0..lanes).map(|_| Wire::default()).collect();
-        Simulation { seed, rng, now: Instant::now(), ends, models, wires }
+        Simulation {
+            seed,
+            rng,
+            now: Instant::now(),
+            cuts: 0,
+            changes: 0,
+            retries_forever: rnr_retries == 7,
+            ends,
+            models,
+            wires,
+        }
     }
 
     /// Posts the next request of an end, and executes it in the model.
@@ -142,6 +215,7 @@ impl Simulation {
             [first, second] if index == 0 => [first, second],
             [first, second] => [second, first],
         };
+        let received_before = far.received.len();
         let (place, target) = (rng.u64(0..12 * 1024), TARGET + rng.u64(0..12 * 1024));
         let result = RESULTS + RESULT_BYTES * id;
         let copied = |from: &[u8], at: u64, len: u32| from[at as usize..][..len as usize].to_vec();
@@ -174,6 +248,7 @@ impl Simulation {
                 (SendOperation::FetchAdd { address, key, add }, result, 8)
             }
         };
+        let consumes = far.received.len() > received_before;
         let sge = Sge { address, length, lkey: self.ends[index].memory.key() };
         let request = SendRequest {
             id,
@@ -183,6 +258,7 @@ impl Simulation {
             solicited: false,
             fenced: self.rng.u8(0..8) == 0,
         };
+        self.ends[index].consumes.push(consumes);
         self.ends[index].pair.post_send(request).unwrap();
         self.ends[index].posted += 1;
     }
@@ -242,8 +318,19 @@ impl Simulation {
     fn cut(&mut self, lane: usize) {
         let wire = &mut self.wires[lane];
         wire.is_cut = true;
+        self.cuts += 1;
         for pipe in &mut wire.pipes {
             pipe.truncate(self.rng.usize(0..=pipe.len()));
+        }
+    }
+
+    /// Changes a bit on its way, if that is detected.
+    fn flip(&mut self, index: usize, lane: usize) {
+        let pipe = &mut self.wires[lane].pipes[index];
+        if self.ends[0].pair.has_checksums() && !pipe.is_empty() {
+            let at = self.rng.usize(0..pipe.len());
+            pipe[at] ^= 1 << self.rng.u8(0..8);
+            self.changes += 1;
         }
     }
 
@@ -286,18 +373,29 @@ impl Simulation {
     fn step(&mut self) {
         let (index, lane) = (self.rng.usize(0..2), self.rng.usize(0..self.wires.len()));
         let bytes = 1 << self.rng.u32(0..15);
-        match self.rng.u8(0..40) {
+        match self.rng.u8(0..46) {
             0..4 => self.post(index),
             4..7 if self.ends[index].receives < REQUESTS => self.ends[index].post_receive(),
             7..18 => drop(self.transmit(index, lane, bytes)),
             18..30 => drop(self.deliver(index, lane, bytes)),
             30 => self.cut(lane),
+            40 => self.flip(index, lane),
             31..34 => self.notice(index, lane),
             34..37 => self.open(lane, true),
             37..40 => self.finish_opening(lane),
+            41..44 => self.ends[index].take_completions(),
+            44 => {
+                let time = Duration::from_micros(self.rng.u64(0..2000));
+                self.pass_time(time);
+            }
             _ => {}
         }
-        self.ends[index].take_completions();
+        self.ends.iter_mut().for_each(End::settle);
+    }
+
+    fn pass_time(&mut self, time: Duration) {
+        self.now += time;
+        self.ends.iter_mut().for_each(|end| end.pair.handle_timeout(self.now));
     }
 
     /// Lets everything end without further cuts.
@@ -310,6 +408,7 @@ impl Simulation {
         let mut idle_rounds = 0;
         while idle_rounds < 3 {
             let mut moved = 0;
+            self.pass_time(Duration::from_millis(1));
             for lane in 0..self.wires.len() {
                 (0..2).for_each(|index| self.notice(index, lane));
                 self.finish_opening(lane);
@@ -321,6 +420,7 @@ impl Simulation {
                     moved += self.transmit(index, lane, usize::MAX) + self.deliver(index, lane, usize::MAX);
                 }
             }
+            self.ends.iter_mut().for_each(End::take_completions);
             idle_rounds = if moved > 0 { 0 } else { idle_rounds + 1 };
         }
         self.ends.iter_mut().for_each(End::take_completions);
@@ -343,9 +443,56 @@ impl Simulation {
         }
     }
 
+    /// A queue pair has failed: each request completes once and in order, and one that has succeeded has had its effect.
+    fn check_failed(&mut self) {
+        for end in &mut self.ends {
+            // An end that has not heard of it finds no peer any longer.
+            end.pair.handle_lanes_lost();
+            end.take_completions();
+        }
+        let has_overrun = self.ends.iter().any(|end| end.has_overrun);
+        for index in 0..2 {
+            let (end, peer, context) =
+                (&self.ends[index], &self.ends[1 - index], format!("seed {}, end {index}", self.seed));
+            let done = end.sent.iter().take_while(|(_, status)| *status == Status::Success).count();
+            assert!(
+                end.sent.iter().map(|(id, _)| *id).eq(0..end.sent.len() as u64),
+                "{context}: {:?}",
+                end.sent
+            );
+            assert!(
+                end.has_overrun || end.sent.len() as u64 == end.posted,
+                "{context}: a request is missing"
+            );
+            let flushed = end.sent.iter().skip(done + 1);
+            assert!(
+                flushed.clone().all(|(_, status)| *status == Status::Flushed),
+                "{context}: {:?}",
+                end.sent
+            );
+            if let Some((_, status)) = end.sent.get(done) {
+                let expected = [Status::Flushed, Status::RetryExceeded, Status::RnrRetryExceeded];
+                assert!(expected.contains(status), "{context}: {status:?}");
+                assert!(*status != Status::RnrRetryExceeded || !self.retries_forever, "{context}");
+            }
+            let received = end.received.iter().take_while(|(_, status, ..)| *status == Status::Success);
+            let received: Vec<_> =
+                received.map(|(id, _, length, immediate)| (*id, *length, *immediate)).collect();
+            let expected = (0..).zip(&self.models[index].received);
+            let expected = expected.map(|(id, (length, immediate))| (id, *length, *immediate));
+            assert_eq!(received, expected.take(received.len()).collect::<Vec<_>>(), "{context}");
+            let consumed = peer.consumes.iter().zip(&peer.sent);
+            let consumed =
+                consumed.filter(|(consumes, (_, status))| **consumes && *status == Status::Success);
+            assert!(has_overrun || consumed.count() <= received.len(), "{context}: a receive is missing");
+        }
+    }
+
     /// The peer is lost for good: complete requests have succeeded, all others fail in order.
     fn lose_peer(&mut self) {
         let end = &mut self.ends[0];
+        // All flushed requests fit.
+        end.capacity = usize::MAX;
         end.take_completions();
         let done = end.sent.len();
         (0..self.wires.len()).for_each(|lane| end.pair.handle_lane_closed(lane));
@@ -360,21 +507,57 @@ impl Simulation {
     }
 }
 
-fn run(seed: u64) {
+fn run(seed: u64, statistics: &Statistics) {
     let mut simulation = Simulation::new(seed);
     for _ in 0..simulation.rng.u32(100..1500) {
         simulation.step();
     }
-    if simulation.rng.u8(0..16) == 0 {
-        return simulation.lose_peer();
+    let has_failed = |simulation: &Simulation| simulation.ends.iter().any(End::has_failed);
+    let is_lost = simulation.rng.u8(0..16) == 0;
+    if is_lost && !has_failed(&simulation) {
+        simulation.lose_peer();
+    } else {
+        simulation.drain();
+        if has_failed(&simulation) {
+            let has_overrun = simulation.ends.iter().any(|end| end.has_overrun);
+            assert!(has_overrun || !simulation.retries_forever, "seed {seed} has failed");
+            simulation.check_failed();
+        } else {
+            simulation.check();
+        }
     }
-    simulation.drain();
-    simulation.check();
+    let Simulation { cuts, changes, ends, .. } = &simulation;
+    let has_failed_for_receive =
+        |end: &End| end.sent.iter().any(|(_, status)| *status == Status::RnrRetryExceeded);
+    Statistics::count(&statistics.cuts, *cuts > 0);
+    Statistics::count(&statistics.changes, *changes > 0);
+    Statistics::count(&statistics.overruns, ends.iter().any(|end| end.has_overrun));
+    Statistics::count(&statistics.lost_peers, is_lost);
+    Statistics::count(&statistics.missing_receives, ends.iter().any(has_failed_for_receive));
 }
 
+/// `ISOLANE_TEST_SEEDS` has the number of seeds, and `ISOLANE_TEST_SEED` a single one.
 #[test]
 fn every_byte_and_completion_survives_cut_lanes() {
-    let seeds = std::env::var("ISOLANE_SEEDS").unwrap_or_else(|_| "0-2000".into());
-    let (first, last) = seeds.split_once('-').expect("ISOLANE_SEEDS is a range, such as 0-2000");
-    (first.parse().unwrap()..last.parse::<u64>().unwrap()).for_each(run);
+    let variable = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    let (statistics, next) = (Statistics::default(), AtomicU64::new(0));
+    if let Some(seed) = variable("ISOLANE_TEST_SEED") {
+        return run(seed, &statistics);
+    }
+    let seeds = variable("ISOLANE_TEST_SEEDS").unwrap_or(2000);
+    let work = || {
+        while let Some(seed) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < seeds) {
+            run(seed, &statistics);
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("no seed fails"));
+    });
+    let Statistics { cuts, changes, overruns, lost_peers, missing_receives } = statistics;
+    let counts = [cuts, changes, overruns, lost_peers, missing_receives].map(AtomicU64::into_inner);
+    println!("runs with cuts, changed bits, overruns, lost peers, missing receives: {counts:?} of {seeds}");
+    // Each kind of event occurs.
+    assert!(seeds < 1000 || counts.iter().all(|count| *count > seeds / 1000), "{counts:?}");
 }

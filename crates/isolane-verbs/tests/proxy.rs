@@ -1,4 +1,5 @@
-//! Requests of mixed size and kind over four TCP lanes through a proxy that delays, cuts, and stalls them. Every byte is
+//! Requests of mixed size and kind over four TCP lanes through a proxy that delays, cuts, and stalls them,
+//! or changes their bits. Every byte is
 //! right, and every completion arrives in order and once.
 //!
 //! `ISOLANE_REQUESTS=10000000 cargo test --release -p isolane-verbs --test proxy` sends more.
@@ -24,6 +25,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const LANES: u8 = 4;
 /// Requests in flight, each with its own memory at both ends.
 const DEPTH: u64 = 32;
+/// Length of the hello of each end.
+const HELLO_BYTES: u64 = 128;
 const MAX_BYTES: u32 = 300_000;
 const SLOT_BYTES: u64 = 320 * 1024;
 
@@ -32,7 +35,10 @@ const SLOT_BYTES: u64 = 320 * 1024;
 struct Faults {
     /// Bytes after which a connection is cut or stalled, on average; 0 for never.
     interval: AtomicU64,
+    /// A bit is changed instead of a cut or a stall.
+    flips: AtomicBool,
     cuts: AtomicU64,
+    changes: AtomicU64,
     stalls: AtomicU64,
     has_ended: AtomicBool,
 }
@@ -61,7 +67,15 @@ fn forward(mut from: TcpStream, mut to: TcpStream, faults: &Faults, mut rng: Rng
     let mut buffer = vec![0; 64 * 1024];
     let interval = faults.interval.load(Ordering::Relaxed);
     let mut left = if interval > 0 { rng.u64(0..2 * interval) } else { u64::MAX };
+    // A hello has no checksum.
+    let flips = faults.flips.load(Ordering::Relaxed);
+    left = if flips { left.max(HELLO_BYTES) } else { left };
     while let Ok(count) = from.read(&mut buffer) {
+        if flips && count as u64 > left {
+            buffer[left as usize] ^= 1 << rng.u8(0..8);
+            faults.changes.fetch_add(1, Ordering::Relaxed);
+            left = u64::MAX;
+        }
         let passed = (count as u64).min(left) as usize;
         if count == 0 || to.write_all(&buffer[..passed]).is_err() {
             break;
@@ -103,13 +117,14 @@ fn config(device: &Device) -> (QueuePairConfig, Arc<Registration>) {
     (QueuePairConfig { limits, ..QueuePairConfig::new(domain, queue) }, memory)
 }
 
-fn device() -> Device {
-    Device::open(DeviceConfig { lanes: LANES, ..DeviceConfig::default() }).unwrap()
+fn device(checksums: bool) -> Device {
+    Device::open(DeviceConfig { lanes: LANES, checksums, ..DeviceConfig::default() }).unwrap()
 }
 
 /// Connects two ends through a proxy.
 fn connect(faults: &Arc<Faults>) -> [End; 2] {
-    let (near_device, far_device) = (device(), device());
+    // One end requests checksums.
+    let (near_device, far_device) = (device(faults.flips.load(Ordering::Relaxed)), device(false));
     let ((near_config, near_memory), (far_config, far_memory)) = (config(&near_device), config(&far_device));
     let listener = far_device.listen("127.0.0.1:0").unwrap();
     let target = listener.local_addr().unwrap();
@@ -173,9 +188,24 @@ fn requests() -> u64 {
 
 #[test]
 fn requests_survive_a_proxy_with_faults() {
-    let faults = Arc::new(Faults::default());
-    let count = requests();
-    let interval = if count > 100_000 { 16 << 20 } else { 256 << 10 };
+    let faults = Faults::default();
+    let [cuts, changes] = run(faults, requests());
+    assert!(cuts > 0 && changes == 0, "the proxy cut nothing");
+}
+
+#[test]
+fn requests_survive_a_proxy_that_changes_bits() {
+    let faults = Faults { flips: AtomicBool::new(true), ..Faults::default() };
+    let [cuts, changes] = run(faults, requests());
+    assert!(cuts == 0 && changes > 0, "the proxy changed nothing");
+}
+
+/// Sends requests through a proxy with faults. Returns the numbers of cut connections and of changed bits.
+fn run(faults: Faults, count: u64) -> [u64; 2] {
+    let faults = Arc::new(faults);
+    let is_long = count > 100_000;
+    let interval = if faults.flips.load(Ordering::Relaxed) { 64 << 10 } else { 256 << 10 };
+    let interval = if is_long { 16 << 20 } else { interval };
     faults.interval.store(interval, Ordering::Relaxed);
     let [near, far] = connect(&faults);
     let (key, mut rng) = (far.memory.key(), Rng::with_seed(1));
@@ -223,7 +253,8 @@ fn requests_survive_a_proxy_with_faults() {
     }
     faults.has_ended.store(true, Ordering::Relaxed);
     let (cuts, stalls) = (faults.cuts.load(Ordering::Relaxed), faults.stalls.load(Ordering::Relaxed));
-    println!("{done} requests, {received} received, {cuts} cuts, {stalls} stalls");
+    let changes = faults.changes.load(Ordering::Relaxed);
+    println!("{done} requests, {received} received, {cuts} cuts, {stalls} stalls, {changes} changed bits");
     assert_eq!((near.pair.state(), far.pair.state()), (State::ReadyToSend, State::ReadyToSend));
-    assert!(cuts > 0, "the proxy cut nothing");
+    [cuts, changes]
 }

@@ -10,7 +10,7 @@ use isolane_connection::{ReceivePlan, TransmitPlan};
 use isolane_memory::MemoryRegion;
 use isolane_verbs::wire::{
     AtomicOperands, Extension, ExtensionKind, LaneReport, MAX_PREFIX_BYTES, Opcode, RemoteRange, Segment,
-    SegmentFlags, Stage, Syndrome,
+    SegmentFlags, SegmentHeader, Stage, Syndrome, checksum,
 };
 use isolane_verbs::{
     Access, ConnectionParameters, Limits, LocalData, ProtectionDomain, ReceiveAttributes, ReceiveQueue,
@@ -50,7 +50,7 @@ fn lane_of(input: &mut Input<'_>) -> usize {
 }
 
 impl Harness {
-    /// The bits of `ends` tell which end has a shared receive queue.
+    /// The bits of `ends` tell which end has a shared receive queue, and whether lanes have checksums.
     fn new(ends: u8) -> Harness {
         let domain = Arc::new(ProtectionDomain::default());
         let register = |address, access| {
@@ -68,8 +68,9 @@ impl Harness {
             peer_responder_resources: 2,
             peer_shares_receives: ends & 2 != 0,
             lanes: LANES as u8,
+            checksums: ends & 0x80 != 0,
         };
-        let send = SendAttributes { rnr_retries: ends >> 2, ..SendAttributes::default() };
+        let send = SendAttributes { rnr_retries: ends >> 2 & 31, ..SendAttributes::default() };
         assert!(pair.initialize(Access::ALL) && pair.start_receiving(&ReceiveAttributes::default()));
         assert!(pair.start_sending(&send));
         pair.handle_parameters(&parameters);
@@ -211,7 +212,15 @@ impl Harness {
             prefix[usize::from(input.u8()) % len] = input.u8();
         }
         let payload = vec![0xa5; length as usize];
-        self.deliver(&[&prefix[..len], &payload].concat(), input);
+        let bytes = if self.pair.has_checksums() {
+            let (header, extension) = prefix[..len].split_at(SegmentHeader::LEN);
+            let content = [extension, &payload].concat();
+            let last = if content.is_empty() { Vec::new() } else { checksum(&content).to_vec() };
+            [header, &checksum(header), &content, &last].concat()
+        } else {
+            [&prefix[..len], &payload].concat()
+        };
+        self.deliver(&bytes, input);
     }
 
     /// Delivers bytes on a lane, some at a time.

@@ -1,14 +1,18 @@
 //! `isolane verbs bench`: arguments and output.
 
+use std::env;
 use std::fmt::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use isolane_reactor::SocketOptions;
 use isolane_verbs::wire::Hello;
-use isolane_verbs::{Device, DeviceConfig, ProgressMode};
+use isolane_verbs::{Device, DeviceConfig, ProgressMode, SharedKey};
 
 use super::client::{self, Load, Row};
+use super::environment::KEY_VARIABLE;
 use super::server;
 use super::session::Operation;
 use crate::choice::{Choice, one_of};
@@ -52,6 +56,12 @@ pub struct Args {
     /// TCP connections of a queue pair, 1 to 8
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(Hello::MAX_LANES)), value_name = "N")]
     lanes: u8,
+    /// Protect each segment with a CRC32C; one of both ends is enough
+    #[arg(long)]
+    crc: bool,
+    /// File with the key that both ends have, as `isolane key gen` writes it (default: ISOLANE_VERBS_KEY)
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
     /// Options of the sockets, as for `isolane serve --listen`, separated by commas
     #[arg(long, default_value = "", value_name = "OPTIONS")]
     socket: SocketOptions,
@@ -85,6 +95,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if config.observed {
         // A signal removes the socket.
         signals::report_on_signal(|| None)?;
+    }
+    config.checksums = args.crc;
+    let key_file = args.key.clone().or_else(|| env::var_os(KEY_VARIABLE).map(PathBuf::from));
+    if let Some(file) = key_file.filter(|file| !file.as_os_str().is_empty()) {
+        config.key = Some(Arc::new(SharedKey::read(&file).map_err(Failure::from_error)?));
     }
     let device = Device::open(config).io_context("cannot open a device")?;
     if args.server {

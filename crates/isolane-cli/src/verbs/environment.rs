@@ -2,14 +2,16 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 
+use isolane_auth::KeyFile;
 use isolane_reactor::SocketOptions;
 use isolane_verbs::ProgressMode;
 use isolane_verbs::wire::Hello;
 
 use super::libraries;
 use crate::cores;
-use crate::failure::Failure;
+use crate::failure::{Failure, IoContext};
 use crate::preload::Library;
 
 /// Options of the devices.
@@ -27,6 +29,12 @@ pub struct Options {
     /// TCP connections of each queue pair, 1 to 8; each end can have fewer
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(Hello::MAX_LANES)), value_name = "N")]
     lanes: u8,
+    /// Protect each segment with a CRC32C; one of both ends is enough
+    #[arg(long)]
+    crc: bool,
+    /// File with the key that all peers have, as `isolane key gen` writes it (default: ISOLANE_VERBS_KEY)
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
     /// TCP ports of the queue pairs, 256 of which share one (default: the system chooses)
     #[arg(long, value_parser = parse_ports, value_name = "LOW-HIGH")]
     ports: Option<String>,
@@ -72,8 +80,15 @@ impl Environment {
             ("ISOLANE_VERBS_SOCKET", options.socket.to_string()),
             ("ISOLANE_VERBS_PROGRESS", options.progress.to_string()),
             ("ISOLANE_VERBS_LANES", options.lanes.to_string()),
+            ("ISOLANE_VERBS_CRC", if options.crc { "1" } else { "" }.into()),
             ("ISOLANE_VERBS_PORTS", options.ports.clone().unwrap_or_default()),
         ];
+        if let Some(file) = &options.key {
+            // The program reports an error too late: at its first device.
+            KeyFile::read(file).map_err(Failure::from_error)?;
+            let path = std::path::absolute(file).io_context(format!("cannot find {}", file.display()))?;
+            settings.push((KEY_VARIABLE, path.display().to_string()));
+        }
         settings.retain(|(_, value)| !value.is_empty());
         Ok(Environment { lists, settings })
     }
@@ -98,6 +113,9 @@ const LIBRARY: Library = Library {
     variable: "ISOLANE_IBVERBS",
     description: "the library of the devices",
 };
+
+/// Names the file with the key.
+pub const KEY_VARIABLE: &str = "ISOLANE_VERBS_KEY";
 
 /// Without this option, AddressSanitizer ends programs that have a preloaded library.
 const PRELOAD_WITH_ASAN: &str = "verify_asan_link_order=0";

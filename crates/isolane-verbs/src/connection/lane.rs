@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use super::checked_input::CheckedInput;
 use super::input::Input;
 use super::output::Output;
 use crate::wire::{NakCode, Segment};
@@ -72,6 +73,8 @@ pub(super) struct Lost {
 #[derive(Default)]
 pub(super) struct LaneState {
     pub(super) input: Input,
+    /// Receives instead of `input` if the open lane has checksums.
+    pub(super) checked: Option<CheckedInput>,
     pub(super) output: Output,
     pub(super) is_open: bool,
     /// Number of attempts to open it.
@@ -100,9 +103,11 @@ pub(super) struct LaneState {
 }
 
 impl LaneState {
-    /// Opens the lane. Everything sent in earlier epochs is settled.
-    pub(super) fn open(&mut self, epoch: u32) {
+    /// Opens the lane, with or without checksums. Everything sent in earlier epochs is settled.
+    pub(super) fn open(&mut self, epoch: u32, checksums: bool) {
         (self.is_open, self.is_report_pending) = (true, false);
+        self.checked = checksums.then(CheckedInput::default);
+        self.output = Output::new(checksums);
         (self.epoch, self.opened_epoch, self.sent) = (epoch, epoch, 0);
         (self.is_probe_pending, self.is_answer_pending, self.was_active, self.idle_checks) =
             (false, false, true, 0);
@@ -114,7 +119,7 @@ impl LaneState {
         if self.received.epoch == self.epoch {
             self.received.bytes = self.input.placed_bytes();
         }
-        (self.input, self.output) = (Input::default(), Output::default());
+        (self.input, self.checked, self.output) = (Input::default(), None, Output::default());
     }
 
     /// Records the position of a segment that is queued now, and needs no entry.

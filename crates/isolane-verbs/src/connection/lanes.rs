@@ -11,12 +11,14 @@ use std::time::Instant;
 
 use isolane_connection::{ReceivePlan, TransmitPlan};
 
+use super::checked_input::CheckError;
 use super::input::Unmapped;
 use super::lane::{Control, LaneState, Lost, Part, Received, Sent};
 use super::output::{Output, Source};
 use super::{
     Extension, Fault, OUTPUT_BYTES, Operation, Place, ReliableConnection, Segment, Syndrome, segment,
 };
+use crate::memory::copy_in;
 use crate::types::{ConnectionParameters, State, Status};
 use crate::wire::{Hello, LaneReport, NakCode};
 
@@ -25,12 +27,18 @@ impl ReliableConnection {
     pub fn handle_parameters(&mut self, parameters: &ConnectionParameters) {
         self.requester.open(parameters);
         self.responder.open(parameters);
+        self.checksums = parameters.checksums;
         self.lanes.resize_with(parameters.lanes.clamp(1, Hello::MAX_LANES).into(), LaneState::default);
     }
 
     /// Number of lanes; 1 until the ends have agreed.
     pub fn lanes(&self) -> usize {
         self.lanes.len()
+    }
+
+    /// Whether a CRC32C follows each header and each payload.
+    pub fn has_checksums(&self) -> bool {
+        self.checksums
     }
 
     /// Whether a lane is open.
@@ -59,6 +67,14 @@ impl ReliableConnection {
         Some((lane.epoch, lane.received()))
     }
 
+    /// Returns the report for the peer about a lane that is closed, which does not change before it opens.
+    pub fn lane_report(&self, lane: usize) -> Option<Received> {
+        match self.lanes.get(lane) {
+            Some(lane) => (!lane.is_open).then(|| lane.received()),
+            None => Some(Received::default()),
+        }
+    }
+
     /// The peer opens a lane for the epoch `epoch`. Ends the lane if it is open. Returns the report for the peer,
     /// or `None` if the epoch has passed.
     pub fn accept_lane(&mut self, lane: usize, epoch: u32) -> Option<Received> {
@@ -83,7 +99,7 @@ impl ReliableConnection {
             self.control = lane;
         }
         let epoch = self.lanes[lane].epoch;
-        self.lanes[lane].open(epoch);
+        self.lanes[lane].open(epoch, self.checksums);
     }
 
     /// A lane has ended. The driver no longer reads from it.
@@ -223,15 +239,73 @@ impl ReliableConnection {
         overflow: &'a mut [u8],
         plan: &mut ReceivePlan<'a>,
     ) -> usize {
-        self.lanes[lane].input.fill_plan(overflow, plan)
+        let lane = &mut self.lanes[lane];
+        match &mut lane.checked {
+            Some(checked) => checked.fill_plan(plan),
+            None => lane.input.fill_plan(overflow, plan),
+        }
     }
 
     /// Processes the `count` bytes received by the last plan of a lane, with the same `overflow`.
     pub fn handle_received(&mut self, lane: usize, count: usize, overflow: &[u8], now: Instant) {
         self.lanes[lane].start_receiving();
+        if let Some(checked) = &mut self.lanes[lane].checked {
+            checked.received(count);
+            while let Err(fault) = self.process_checked(lane, now) {
+                self.handle_fault(fault);
+            }
+            return;
+        }
         self.lanes[lane].input.received(count);
         while let Err(fault) = self.process_input(lane, overflow, now) {
             self.handle_fault(fault);
+        }
+    }
+
+    /// Processes the segments of a lane with checksums that have arrived completely. A wrong checksum ends the lane: its
+    /// report to the peer names the last right segment, and all later ones are sent again.
+    fn process_checked(&mut self, lane: usize, now: Instant) -> Result<(), Fault> {
+        while let Some(checked) = &mut self.lanes[lane].checked {
+            if self.state == State::Error {
+                checked.discard();
+                return Ok(());
+            }
+            let (segment, place) = match checked.next_segment() {
+                Ok(Some(next)) => next,
+                Ok(None) => return Ok(()),
+                Err(CheckError::Segment(error)) => {
+                    checked.discard();
+                    return Err(error.into());
+                }
+                Err(CheckError::Checksum) => {
+                    self.handle_wrong_checksum(lane);
+                    return Ok(());
+                }
+            };
+            self.wrong_checksums = 0;
+            let spans = self.on_segment(lane, &segment, now)?;
+            let Some(checked) = &self.lanes[lane].checked else {
+                // The peer has reported its end on this lane itself.
+                return Err(Fault::Broken);
+            };
+            match spans {
+                Some(spans) if !copy_in(&spans, checked.payload(place)) => self.refuse_unmapped(&segment)?,
+                spans => self.on_arrived(lane, spans.map(|_| segment))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a lane on which bytes were changed. A queue pair to which nothing arrives unchanged fails.
+    fn handle_wrong_checksum(&mut self, lane: usize) {
+        log::limited!(
+            Warn,
+            "lane {lane} of a queue pair has changed bytes: its checksum is wrong; it opens again"
+        );
+        self.wrong_checksums += 1;
+        self.handle_lane_closed(lane);
+        if self.wrong_checksums >= MAX_WRONG_CHECKSUMS {
+            self.handle_lanes_lost();
         }
     }
 
@@ -290,8 +364,13 @@ impl ReliableConnection {
     fn on_unmapped(&mut self, lane: usize) -> Result<(), Fault> {
         let Some(segment) = self.lanes[lane].input.placing().cloned() else { return Ok(()) };
         self.lanes[lane].input.discard_payload();
+        self.refuse_unmapped(&segment)
+    }
+
+    /// The place of the payload of a segment is not mapped.
+    fn refuse_unmapped(&mut self, segment: &Segment) -> Result<(), Fault> {
         if segment.opcode.operation().is_request() {
-            self.responder.on_request_unmapped(&segment, &self.domain, &mut self.finished)
+            self.responder.on_request_unmapped(segment, &self.domain, &mut self.finished)
         } else {
             Err(self.requester.unmapped_response(segment.message))
         }
@@ -483,5 +562,7 @@ fn announcement(syndrome: Syndrome) -> Segment {
     segment(Operation::Acknowledge, 0, Place::default(), extension)
 }
 
+/// Number of wrong checksums without a right one after which a queue pair fails.
+const MAX_WRONG_CHECKSUMS: u32 = 16;
 /// Number of checks without a segment after which a lane ends, if another one has segments.
 const STALLED_CHECKS: u32 = 4;

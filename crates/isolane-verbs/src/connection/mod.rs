@@ -9,6 +9,7 @@
 //! * Each lane is always read: what cannot be placed is refused or discarded, never left unread.
 //! * Key, bounds, rights, and place of a segment are checked before any byte of it is placed.
 
+mod checked_input;
 mod input;
 mod lane;
 mod lanes;
@@ -64,6 +65,10 @@ pub struct ReliableConnection {
     responder: Responder,
     /// One until the ends have agreed on their number.
     lanes: Vec<LaneState>,
+    /// Whether lanes have checksums.
+    checksums: bool,
+    /// Number of wrong checksums since the last right one.
+    wrong_checksums: u32,
     /// Index of the lane for segments that change the state of the peer, so that they keep their order.
     control: usize,
     /// Whether the last segment was a response, so that requests and responses take turns.
@@ -131,6 +136,8 @@ impl ReliableConnection {
             requester: Requester::default(),
             responder: Responder::new(shared),
             lanes: vec![LaneState::default()],
+            checksums: false,
+            wrong_checksums: 0,
             control: 0,
             was_response: false,
             peer_has_ended: false,
@@ -440,5 +447,7 @@ const OUTPUT_BYTES: usize = 256 * 1024;
 const STRIPE_BYTES: u32 = 128 * 1024;
 /// Maximum payload of a segment in bytes.
 pub(crate) const SEGMENT_BYTES: u32 = 1 << 20;
+/// Maximum payload of a segment with a checksum, in bytes: it is collected before it is checked.
+const CHECKED_SEGMENT_BYTES: u32 = 64 * 1024;
 /// Size of the messages of a long request in bytes.
 const MESSAGE_BYTES: u64 = 8 << 20;

@@ -9,13 +9,15 @@ use std::sync::Arc;
 use isolane_connection::{SendQueue, TransmitPlan};
 use isolane_memory::Payload;
 
-use crate::memory::{Span, parts};
-use crate::wire::{MAX_PREFIX_BYTES, Segment};
+use crate::memory::{Span, copy_out, parts};
+use crate::wire::{CHECKSUM_BYTES, MAX_PREFIX_BYTES, Segment, SegmentHeader, checksum};
 
 /// The sending half of a lane.
 #[derive(Default)]
 pub(super) struct Output {
     bytes: SendQueue,
+    /// Whether a CRC32C follows each header and each content.
+    checksums: bool,
     /// Segments of which `bytes` has a part.
     segments: VecDeque<Queued>,
     /// Number of sent bytes of the first of them.
@@ -37,6 +39,10 @@ struct Queued {
 }
 
 impl Output {
+    pub(super) fn new(checksums: bool) -> Output {
+        Output { checksums, ..Output::default() }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -45,14 +51,18 @@ impl Output {
         self.bytes.pending_bytes()
     }
 
-    /// Appends a segment. A short payload is copied, so that one slice has many segments. Returns `false` if it is not
-    /// mapped; the output is then of no use.
+    /// Appends a segment. A short payload is copied, so that one slice has many segments. A payload with a checksum is
+    /// copied because its memory can change: a READ can name any. Returns `false` if it is not mapped; the output is then
+    /// of no use.
     #[must_use]
     pub(super) fn push(&mut self, segment: &Segment, source: Source<'_>) -> bool {
         let mut prefix = [0; MAX_PREFIX_BYTES];
         let (prefix_len, len) = (segment.encode_to(&mut prefix), segment.length as usize);
         let prefix = &prefix[..prefix_len];
         let is_request = segment.opcode.operation().is_request();
+        if self.checksums {
+            return self.push_checked(prefix, len, is_request, source);
+        }
         self.segments.push_back(Queued { len: prefix_len + len, is_request });
         match source {
             Source::Memory(spans, offset) if len > COPIED_BYTES || !spans.iter().all(is_cheap) => {
@@ -66,13 +76,7 @@ impl Output {
             Source::Memory(spans, offset) => {
                 self.bytes.push::<24>(prefix, None);
                 let mut is_mapped = true;
-                self.bytes.push_with(len, |mut left| {
-                    for (region, offset, len) in parts(spans, offset, len) {
-                        let (part, tail) = std::mem::take(&mut left).split_at_mut(len);
-                        is_mapped &= region.try_copy_out(offset, part);
-                        left = tail;
-                    }
-                });
+                self.bytes.push_with(len, |copy| is_mapped = copy_out(spans, offset, copy));
                 is_mapped
             }
             Source::Bytes(bytes) => {
@@ -81,6 +85,30 @@ impl Output {
                 true
             }
         }
+    }
+
+    /// Appends a segment with its checksums.
+    fn push_checked(&mut self, prefix: &[u8], len: usize, is_request: bool, source: Source<'_>) -> bool {
+        let (header, extension) = prefix.split_at(SegmentHeader::LEN);
+        let content_len = extension.len() + len;
+        let checksums = if content_len > 0 { 2 } else { 1 };
+        let total = header.len() + content_len + checksums * CHECKSUM_BYTES;
+        self.segments.push_back(Queued { len: total, is_request });
+        let mut is_mapped = true;
+        self.bytes.push_with(total, |bytes| {
+            let (front, tail) = bytes.split_at_mut(header.len() + CHECKSUM_BYTES);
+            front[..header.len()].copy_from_slice(header);
+            front[header.len()..].copy_from_slice(&checksum(header));
+            let Some((content, last)) = tail.split_last_chunk_mut::<CHECKSUM_BYTES>() else { return };
+            let (front, payload) = content.split_at_mut(extension.len());
+            front.copy_from_slice(extension);
+            match source {
+                Source::Bytes(bytes) => payload.copy_from_slice(bytes),
+                Source::Memory(spans, offset) => is_mapped = copy_out(spans, offset, payload),
+            }
+            *last = checksum(content);
+        });
+        is_mapped
     }
 
     pub(super) fn fill_plan<'a>(&'a self, plan: &mut TransmitPlan<'a>) {

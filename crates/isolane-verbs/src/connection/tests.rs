@@ -9,6 +9,7 @@ use crate::memory::{Access, Registration};
 use crate::types::{CompletedOperation, ConnectionParameters, LocalData, SendOperation, Sge};
 use crate::wire::{MAX_PREFIX_BYTES, RemoteRange};
 
+mod checksums;
 mod hostile;
 mod lifecycle;
 mod not_ready;
@@ -135,13 +136,23 @@ impl Pair {
         Pair::connect(ends, segment_bytes, RNR_FOREVER)
     }
 
+    /// Connects two ends whose lane has checksums.
+    fn with_checksums() -> Pair {
+        let ends = [0; 2].map(|_| End::new(ALL, Limits::default(), false));
+        Pair::connect_with(ends, SEGMENT_BYTES, RNR_FOREVER, true)
+    }
+
     /// Connects two ends, of which the far one has a shared receive queue.
     fn with_shared_receives(limits: Limits, segment_bytes: u32, rnr_retries: u8) -> Pair {
         let ends = [End::new(ALL, limits, false), End::new(ALL, limits, true)];
         Pair::connect(ends, segment_bytes, rnr_retries)
     }
 
-    fn connect([near, far]: [End; 2], segment_bytes: u32, rnr_retries: u8) -> Pair {
+    fn connect(ends: [End; 2], segment_bytes: u32, rnr_retries: u8) -> Pair {
+        Pair::connect_with(ends, segment_bytes, rnr_retries, false)
+    }
+
+    fn connect_with([near, far]: [End; 2], segment_bytes: u32, rnr_retries: u8, checksums: bool) -> Pair {
         let mut pair = Pair { near, far };
         let shares = [pair.near.shared.is_some(), pair.far.shared.is_some()];
         let ends = [(&mut pair.near, u32::MAX, 7, shares[1]), (&mut pair.far, 7, u32::MAX, shares[0])];
@@ -153,6 +164,7 @@ impl Pair {
                 peer_responder_resources: RESOURCES,
                 peer_shares_receives,
                 lanes: 1,
+                checksums,
             };
             let receive = ReceiveAttributes { responder_resources: RESOURCES, rnr_timer: RNR_TIMER };
             let send = SendAttributes { rnr_retries, ..SendAttributes::default() };

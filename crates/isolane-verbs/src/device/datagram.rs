@@ -11,12 +11,14 @@ use std::sync::{Arc, Weak};
 use isolane_memory::MemoryRegion;
 use parking_lot::Mutex;
 
+use super::datagram_proof::{DATAGRAM_PROOF_LEN, DatagramProofs};
 use super::guard::{Guard, Settle};
-use super::handshake::gid;
+use super::handshake::{ConnectError, gid};
 use super::manager::Manager;
 use super::progress::{Driven, Progress};
 use super::queue_pair::QueuePairConfig;
 use crate::datagram::{Arrived, Datagrams};
+use crate::shared_key::SharedKey;
 use crate::types::{DatagramRequest, PostError, Queue, ReceiveRequest, State, WorkCompletion};
 use crate::wire::{MAX_DATAGRAM_BYTES, MAX_PREFIX_BYTES};
 
@@ -39,6 +41,8 @@ pub(super) struct DatagramPort {
     socket: Arc<UdpSocket>,
     number: u16,
     local: SocketAddr,
+    /// Proofs of the key of the device.
+    proofs: Option<DatagramProofs>,
     queue_pairs: Mutex<HashMap<u32, Weak<SharedDatagrams>>>,
 }
 
@@ -48,16 +52,21 @@ impl DatagramPort {
         self.socket.as_fd()
     }
 
-    pub(super) fn new(socket: Arc<UdpSocket>, number: u16) -> io::Result<DatagramPort> {
+    pub(super) fn new(
+        socket: Arc<UdpSocket>,
+        number: u16,
+        key: Option<Arc<SharedKey>>,
+    ) -> io::Result<DatagramPort> {
+        let proofs = key.map(DatagramProofs::new).transpose()?;
         let local = socket.local_addr()?;
         // Bursts wait for the next poll. The system can allow less.
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES);
-        Ok(DatagramPort { socket, number, local, queue_pairs: Mutex::default() })
+        Ok(DatagramPort { socket, number, local, proofs, queue_pairs: Mutex::default() })
     }
 
     /// Receives datagrams until none is left, or `max` have arrived. Returns whether some can be left.
     fn receive(&self, max: usize) -> bool {
-        let mut bytes = [0; MAX_PREFIX_BYTES + MAX_DATAGRAM_BYTES + 1];
+        let mut bytes = [0; MAX_PREFIX_BYTES + MAX_DATAGRAM_BYTES + DATAGRAM_PROOF_LEN + 1];
         for _ in 0..max {
             match self.socket.recv_from(&mut bytes) {
                 Ok((len, source)) => self.deliver(&bytes[..len], source),
@@ -70,8 +79,20 @@ impl DatagramPort {
     }
 
     fn deliver(&self, bytes: &[u8], source: SocketAddr) {
-        let arrived = match Arrived::decode(bytes, gid(source.ip()), gid(self.local.ip())) {
+        let gids = [gid(source.ip()), gid(self.local.ip())];
+        let proven = self.proofs.as_ref().map_or(Some(bytes), |proofs| proofs.open(bytes, &gids));
+        let Some(datagram) = proven else {
+            return log::limited!(
+                Warn,
+                "{source}: datagram dropped: it is repeated, or its sender has another shared key or none; set \
+                 ISOLANE_VERBS_KEY there to a copy of this end's key file"
+            );
+        };
+        let arrived = match Arrived::decode(datagram, gids[0], gids[1]) {
             Ok(arrived) => arrived,
+            Err(_) if self.proofs.is_none() && has_proof(bytes) => {
+                return log::limited!(Warn, "{source}: datagram dropped: {}", ConnectError::KeyRequired);
+            }
             Err(error) => return log::debug!("{source}: datagram dropped: {error}"),
         };
         let shared = self.queue_pairs.lock().get(&arrived.segment.message).and_then(Weak::upgrade);
@@ -79,6 +100,12 @@ impl DatagramPort {
             Guard::for_driver(&*shared, shared.progress.lock(&shared.datagrams)).handle_arrived(&arrived);
         }
     }
+}
+
+/// Whether a datagram is valid but for the proof of a key after it.
+fn has_proof(bytes: &[u8]) -> bool {
+    let datagram = bytes.len().checked_sub(DATAGRAM_PROOF_LEN).map(|len| &bytes[..len]);
+    datagram.is_some_and(|datagram| Arrived::decode(datagram, [0; 16], [0; 16]).is_ok())
 }
 
 impl Driven for DatagramPort {
@@ -159,8 +186,11 @@ impl DatagramQueuePair {
     /// [`PostError`]; nothing was sent.
     pub fn post_send(&self, request: &DatagramRequest) -> Result<(), PostError> {
         let mut datagrams = self.shared.lock();
-        if let Some(bytes) = datagrams.encode(self.number(), request)? {
+        if let Some(mut bytes) = datagrams.encode(self.number(), request)? {
             let port = (request.destination.number >> 8) as u16;
+            if let Some(proofs) = &self.port.proofs {
+                proofs.seal(&mut bytes, &[gid(self.port.local.ip()), gid(request.destination.address)]);
+            }
             let sent = self.port.socket.send_to(&bytes, (request.destination.address, port));
             if let Err(error) = sent {
                 log::debug!("datagram to {} lost: {error}", request.destination.address);

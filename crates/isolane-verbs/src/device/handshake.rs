@@ -8,6 +8,7 @@ use isolane_tcp::socket::is_local;
 use isolane_tcp::{SocketOptionError, SocketOptions};
 
 use crate::connection::Received;
+use crate::shared_key::SharedKey;
 use crate::types::ConnectionParameters;
 use crate::wire::{Capabilities, Hello, HelloError, Role};
 
@@ -26,9 +27,30 @@ pub enum ConnectError {
     /// The peer did not answer.
     #[error("the peer did not complete its hello within {} s", TIMEOUT.as_secs())]
     Timeout,
+    /// This end has a key, and the peer has none.
+    #[error("the peer has no shared key: set ISOLANE_VERBS_KEY there to a copy of this end's key file")]
+    PeerLacksKey,
+    /// The peer has a key, and this end has none.
+    #[error("the peer requires a shared key: set ISOLANE_VERBS_KEY to a copy of its key file")]
+    KeyRequired,
+    /// The ends have different keys.
+    #[error("the peer has another shared key: set ISOLANE_VERBS_KEY to copies of one key file at both ends")]
+    WrongKey,
+    /// The peer has closed the connection instead of a proof.
+    #[error(
+        "the peer ended before its proof: if that repeats, set ISOLANE_VERBS_KEY to copies of one key file"
+    )]
+    NoProof,
     /// The system has no random bytes.
     #[error("no random bytes for a hello: {0}")]
     Random(String),
+}
+
+impl ConnectError {
+    /// Whether the ends do not have the same key, which a person must correct.
+    pub(super) fn concerns_key(&self) -> bool {
+        matches!(self, ConnectError::PeerLacksKey | ConnectError::KeyRequired | ConnectError::WrongKey)
+    }
 }
 
 /// One attempt to open a lane.
@@ -49,8 +71,18 @@ pub(super) struct LocalHello {
     nonce: [u8; 16],
     responder_resources: u8,
     shares_receives: bool,
-    /// Maximum number of lanes.
-    lanes: u8,
+    offer: Offer,
+}
+
+/// Features of the lanes of a device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offer {
+    /// Maximum number of lanes, 1 to 8.
+    pub(super) lanes: u8,
+    /// Whether to request a CRC32C of each header and each payload.
+    pub(super) checksums: bool,
+    /// Whether both ends prove a key.
+    pub(super) authenticated: bool,
 }
 
 impl LocalHello {
@@ -60,21 +92,20 @@ impl LocalHello {
         first_message: u32,
         responder_resources: usize,
         shares_receives: bool,
-        lanes: u8,
+        offer: Offer,
     ) -> Result<LocalHello, ConnectError> {
         let mut nonce = [0; 16];
         getrandom::fill(&mut nonce).map_err(|error| ConnectError::Random(error.to_string()))?;
         let responder_resources = responder_resources.min(u8::MAX.into()) as u8;
-        let lanes = lanes.clamp(1, Hello::MAX_LANES);
-        Ok(LocalHello { number, first_message, nonce, responder_resources, shares_receives, lanes })
+        Ok(LocalHello { number, first_message, nonce, responder_resources, shares_receives, offer })
     }
 
-    /// Returns the hello for a lane of the queue pair, which has `lanes` of them.
+    /// Returns the hello for a lane of the queue pair, with the features that both ends have.
     pub(super) fn hello(
         &self,
         role: Role,
         attempt: LaneAttempt,
-        lanes: u8,
+        offer: Offer,
         peer_number: u32,
         stream: &TcpStream,
     ) -> io::Result<Hello> {
@@ -84,8 +115,11 @@ impl LocalHello {
             version: Hello::VERSION,
             role: role.code(),
             lane,
-            capabilities: Capabilities(0).with_shared_receives(self.shares_receives),
-            lanes,
+            capabilities: Capabilities(0)
+                .with_shared_receives(self.shares_receives)
+                .with_crc32c(offer.checksums)
+                .with_authenticated(offer.authenticated),
+            lanes: offer.lanes,
             responder_resources: self.responder_resources,
             epoch,
             max_segment_bytes: crate::connection::SEGMENT_BYTES,
@@ -102,9 +136,37 @@ impl LocalHello {
         })
     }
 
-    /// Maximum number of lanes.
-    pub(super) fn lanes(&self) -> u8 {
-        self.lanes
+    /// Sends the reply to a hello, with a proof of the key. Returns it.
+    pub(super) fn reply(
+        &self,
+        stream: &TcpStream,
+        hello: &Hello,
+        attempt: LaneAttempt,
+        key: &SharedKey,
+    ) -> io::Result<Hello> {
+        let mut reply = self.hello(Role::Accepts, attempt, self.agreed(hello), hello.source_qpn, stream)?;
+        reply.authentication = key.sign_reply(hello, &reply);
+        write(stream, &reply.encode())?;
+        Ok(reply)
+    }
+
+    /// Whether this end has announced a shared receive queue.
+    pub(super) fn shares_receives(&self) -> bool {
+        self.shares_receives
+    }
+
+    /// Features that this end offers.
+    pub(super) fn offer(&self) -> Offer {
+        self.offer
+    }
+
+    /// Features of the lanes to a peer.
+    pub(super) fn agreed(&self, peer: &Hello) -> Offer {
+        Offer {
+            lanes: peer.lanes.min(self.offer.lanes),
+            checksums: self.offer.checksums || peer.capabilities.crc32c(),
+            authenticated: self.offer.authenticated,
+        }
     }
 
     /// Returns the parameters of a queue pair that is connected with itself.
@@ -116,17 +178,20 @@ impl LocalHello {
             peer_responder_resources: self.responder_resources.into(),
             peer_shares_receives: self.shares_receives,
             lanes: 1,
+            checksums: false,
         }
     }
 
     pub(super) fn parameters(&self, peer: &Hello) -> ConnectionParameters {
+        let Offer { lanes, checksums, .. } = self.agreed(peer);
         ConnectionParameters {
             first_message: peer.first_message,
             peer_first_message: self.first_message,
             peer_segment_bytes: peer.max_segment_bytes,
             peer_responder_resources: peer.responder_resources.into(),
             peer_shares_receives: peer.capabilities.shared_receives(),
-            lanes: peer.lanes.min(self.lanes),
+            lanes,
+            checksums,
         }
     }
 }
@@ -163,41 +228,66 @@ pub(super) fn tune(stream: &TcpStream, options: &SocketOptions) {
     }
 }
 
-/// The part of a peer's hello that has arrived.
-pub(super) struct Greeting {
-    bytes: [u8; Hello::LEN],
+/// The part of a peer's first message that has arrived.
+pub(super) struct Arriving<const LEN: usize> {
+    bytes: [u8; LEN],
     len: usize,
 }
 
-impl Default for Greeting {
-    fn default() -> Greeting {
-        Greeting { bytes: [0; Hello::LEN], len: 0 }
+/// The part of a peer's hello that has arrived.
+pub(super) type Greeting = Arriving<{ Hello::LEN }>;
+
+impl<const LEN: usize> Default for Arriving<LEN> {
+    fn default() -> Arriving<LEN> {
+        Arriving { bytes: [0; LEN], len: 0 }
+    }
+}
+
+impl<const LEN: usize> Arriving<LEN> {
+    /// Receives no byte beyond the message. `None` if some are missing.
+    pub(super) fn bytes(&mut self, mut stream: &TcpStream) -> io::Result<Option<&[u8; LEN]>> {
+        while self.len < LEN {
+            match stream.read(&mut self.bytes[self.len..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.len += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(&self.bytes))
     }
 }
 
 impl Greeting {
     /// Receives no byte beyond the hello. `None` if some are missing.
-    pub(super) fn receive(
-        &mut self,
-        mut stream: &TcpStream,
-        role: Role,
-    ) -> Result<Option<Hello>, ConnectError> {
-        while self.len < Hello::LEN {
-            match stream.read(&mut self.bytes[self.len..]) {
-                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                Ok(count) => self.len += count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(Some(Hello::decode_from(&self.bytes, role)?))
+    pub(super) fn receive(&mut self, stream: &TcpStream, role: Role) -> Result<Option<Hello>, ConnectError> {
+        let Some(bytes) = self.bytes(stream)? else { return Ok(None) };
+        Ok(Some(Hello::decode_from(bytes, role)?))
     }
 }
 
-/// A hello fits into the buffer of a new socket.
-pub(super) fn write_hello(mut stream: &TcpStream, hello: &Hello) -> io::Result<()> {
-    stream.write_all(&hello.encode())
+/// Returns the reply to a peer of which only one end has a key, so that both ends can report it.
+pub(super) fn refusal(hello: &Hello, authenticated: bool) -> Hello {
+    Hello {
+        role: Role::Accepts.code(),
+        capabilities: Capabilities(0).with_authenticated(authenticated),
+        source_gid: hello.destination_gid,
+        destination_gid: hello.source_gid,
+        source_qpn: hello.destination_qpn,
+        destination_qpn: hello.source_qpn,
+        received_epoch: 0,
+        received_segments: 0,
+        received_bytes: 0,
+        nonce: [0; 16],
+        authentication: [0; 32],
+        ..hello.clone()
+    }
+}
+
+/// A hello, and a proof after it, fit into the buffer of a new socket.
+pub(super) fn write(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<()> {
+    stream.write_all(bytes)
 }
 
 /// Send buffer of local connections. A larger one evicts data from the caches before it is received.

@@ -18,6 +18,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::handshake::{self, ConnectError, Greeting, LaneAttempt, LocalHello, gid};
 use super::lane::{Lane, TcpLane};
+use super::reserved_number::ReservedNumber;
+use crate::shared_key::SharedKey;
 use crate::types::{ConnectionParameters, Peer};
 use crate::wire::{Hello, Role};
 
@@ -25,6 +27,10 @@ use crate::wire::{Hello, Role};
 pub(super) trait LaneOwner: Send + Sync {
     /// Starts to open a lane. `None` if it is not needed.
     fn start_lane(&self, lane: u8) -> Option<LaneAttempt>;
+
+    /// A peer that has not proved its key asks for a lane, which changes nothing. `None` if it must not open it. The epoch is 0
+    /// if the lane is open, so that the peer's proof can only end it.
+    fn offer_lane(&self, hello: &Hello, parameters: &ConnectionParameters) -> Option<LaneAttempt>;
 
     /// The peer opens a lane. `None` if it must not.
     fn accept_lane(&self, hello: &Hello, parameters: &ConnectionParameters) -> Option<LaneAttempt>;
@@ -68,12 +74,50 @@ impl LaneOpener {
             return Err(io::Error::other("the peer has gone"));
         }
         let parameters = self.local_hello.parameters(hello);
-        let refused = || io::Error::other("the queue pair does not take the lane");
         let attempt = self.owner.upgrade().and_then(|owner| owner.accept_lane(hello, &parameters));
-        let attempt = attempt.ok_or_else(refused)?;
-        let reply =
-            self.local_hello.hello(Role::Accepts, attempt, parameters.lanes, hello.source_qpn, &stream)?;
-        handshake::write_hello(&stream, &reply)?;
+        let attempt = attempt.ok_or_else(not_taken)?;
+        let reply = self.local_hello.hello(
+            Role::Accepts,
+            attempt,
+            self.local_hello.agreed(hello),
+            hello.source_qpn,
+            &stream,
+        )?;
+        handshake::write(&stream, &reply.encode())?;
+        self.open(stream, hello);
+        Ok(())
+    }
+
+    /// Answers the hello of a peer with a proof of the key. Nothing changes before the peer's proof.
+    ///
+    /// # Errors
+    /// If the queue pair does not take the lane now, or the peer has gone.
+    pub(super) fn offer(&self, stream: &TcpStream, hello: &Hello, key: &SharedKey) -> io::Result<Hello> {
+        let parameters = self.local_hello.parameters(hello);
+        let attempt = self.owner.upgrade().and_then(|owner| owner.offer_lane(hello, &parameters));
+        let attempt = attempt.ok_or_else(not_taken)?;
+        self.local_hello.reply(stream, hello, attempt, key)
+    }
+
+    /// Opens the first lane of a new queue pair, whose peer has proved its key.
+    ///
+    /// # Errors
+    /// If the queue pair has failed.
+    pub(super) fn accept_first(&self, stream: TcpStream, hello: &Hello, reply: &Hello) -> io::Result<()> {
+        let parameters = self.local_hello.parameters(hello);
+        self.owner.upgrade().and_then(|owner| owner.offer_lane(hello, &parameters)).ok_or_else(not_taken)?;
+        self.accept_proven(stream, hello, reply)
+    }
+
+    /// Opens the lane of a peer that has proved its key, to which `reply` was sent.
+    ///
+    /// # Errors
+    /// If the queue pair does not take the lane now. The peer tries again.
+    pub(super) fn accept_proven(&self, stream: TcpStream, hello: &Hello, reply: &Hello) -> io::Result<()> {
+        let parameters = self.local_hello.parameters(hello);
+        let attempt = self.owner.upgrade().and_then(|owner| owner.accept_lane(hello, &parameters));
+        let attempt = attempt.filter(|attempt| attempt.epoch == reply.epoch).ok_or_else(not_taken)?;
+        debug_assert_eq!(attempt.received, handshake::received(reply), "a lane is offered once it is closed");
         self.open(stream, hello);
         Ok(())
     }
@@ -85,12 +129,16 @@ impl LaneOpener {
     }
 }
 
+fn not_taken() -> io::Error {
+    io::Error::other("the queue pair does not take the lane")
+}
+
 /// An attempt to connect a lane to the peer.
 pub(super) struct Attempt {
     pub(super) stream: TcpStream,
     lane: LaneAttempt,
-    /// The hello of this end is sent.
-    is_greeted: bool,
+    /// The hello of this end, once it is sent.
+    hello: Option<Hello>,
     greeting: Greeting,
 }
 
@@ -115,21 +163,22 @@ impl Attempt {
         }
         let stream = TcpStream::from(socket);
         stream.set_nodelay(true)?;
-        Ok(Attempt { stream, lane, is_greeted: false, greeting: Greeting::default() })
+        Ok(Attempt { stream, lane, hello: None, greeting: Greeting::default() })
     }
 
     /// Returns the socket and the readiness that it waits for.
     pub(super) fn descriptor(&self) -> (BorrowedFd<'_>, PollFlags) {
-        (self.stream.as_fd(), if self.is_greeted { PollFlags::IN } else { PollFlags::OUT })
+        (self.stream.as_fd(), if self.hello.is_some() { PollFlags::IN } else { PollFlags::OUT })
     }
 
-    /// Sends and receives hellos. Returns the valid hello of the peer.
+    /// Sends and receives hellos, and proofs of a key. Returns the valid hello of the peer.
     pub(super) fn advance(
         &mut self,
         opener: &LaneOpener,
         options: &SocketOptions,
+        key: Option<&SharedKey>,
     ) -> Result<Option<Hello>, ConnectError> {
-        if !self.is_greeted {
+        let Some(hello) = &self.hello else {
             if let Some(error) = self.stream.take_error()? {
                 return Err(error.into());
             }
@@ -139,20 +188,47 @@ impl Attempt {
             handshake::tune(&self.stream, options);
             let (local_hello, number) = (&opener.local_hello, opener.peer.number);
             let hello =
-                local_hello.hello(Role::Connects, self.lane, local_hello.lanes(), number, &self.stream)?;
-            handshake::write_hello(&self.stream, &hello)?;
-            self.is_greeted = true;
-        }
-        match self.greeting.receive(&self.stream, Role::Accepts)? {
-            Some(hello)
-                if !opener.accepts(&hello, opener.peer.address)
-                    || (hello.lane, hello.epoch) != (self.lane.lane, self.lane.epoch) =>
-            {
-                Err(io::Error::other("the hello names another queue pair").into())
+                local_hello.hello(Role::Connects, self.lane, local_hello.offer(), number, &self.stream)?;
+            handshake::write(&self.stream, &hello.encode())?;
+            self.hello = Some(hello);
+            return Ok(None);
+        };
+        let Some(reply) = self.greeting.receive(&self.stream, Role::Accepts)? else { return Ok(None) };
+        let proof = match (key, reply.capabilities.authenticated()) {
+            (None, false) => None,
+            (None, true) => return Err(ConnectError::KeyRequired),
+            (Some(_), false) => return Err(ConnectError::PeerLacksKey),
+            (Some(key), true) if key.verifies_reply(hello, &reply) => {
+                Some(key.sign_connection(hello, &reply))
             }
-            hello => Ok(hello),
+            (Some(_), true) => return Err(ConnectError::WrongKey),
+        };
+        if !opener.accepts(&reply, opener.peer.address) || reply.lane != self.lane.lane {
+            return Err(io::Error::other("the hello names another queue pair").into());
         }
+        if let Some(proof) = proof {
+            handshake::write(&self.stream, &proof)?;
+        }
+        if reply.epoch != self.lane.epoch {
+            return Err(io::Error::other("the lane was open at the peer, which ends it").into());
+        }
+        Ok(Some(reply))
     }
+}
+
+/// The first lane of a queue pair that this end has not created.
+pub(super) struct FirstLane {
+    pub(super) stream: TcpStream,
+    pub(super) hello: Hello,
+    /// The queue pair that this end has offered to the peer, which has proved its key.
+    pub(super) proven: Option<OfferedQueuePair>,
+}
+
+/// A queue pair that is created once the peer has proved its key.
+pub(super) struct OfferedQueuePair {
+    pub(super) number: ReservedNumber,
+    pub(super) local_hello: LocalHello,
+    pub(super) reply: Hello,
 }
 
 /// First lanes of queue pairs that this end has not created.
@@ -164,7 +240,7 @@ pub(super) struct FirstLanes {
 
 #[derive(Default)]
 struct FirstLanesState {
-    waiting: VecDeque<(TcpStream, Hello)>,
+    waiting: VecDeque<FirstLane>,
     /// The last connection could not be accepted.
     failure: Option<io::Error>,
 }
@@ -176,9 +252,9 @@ impl FirstLanes {
     }
 
     /// Adds a lane after its hello has arrived.
-    pub(super) fn add(&self, stream: TcpStream, hello: Hello) {
+    pub(super) fn add(&self, lane: FirstLane) {
         let mut state = self.state.lock();
-        state.waiting.push_back((stream, hello));
+        state.waiting.push_back(lane);
         state.failure = None;
         self.changed.notify_one();
     }
@@ -193,7 +269,7 @@ impl FirstLanes {
     ///
     /// # Errors
     /// The system cannot accept connections now.
-    pub(super) fn next(&self, deadline: Option<Instant>) -> io::Result<Option<(TcpStream, Hello)>> {
+    pub(super) fn next(&self, deadline: Option<Instant>) -> io::Result<Option<FirstLane>> {
         let mut state = self.state.lock();
         loop {
             if let Some(next) = state.waiting.pop_front() {

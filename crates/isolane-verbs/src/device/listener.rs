@@ -3,7 +3,9 @@
 //! Their first hello names no queue pair of this end. The lane manager receives it as any other one, and passes it to the
 //! listener, whose next queue pair takes the lane.
 //!
-//! Invariant: a peer that does not complete its hello holds up no other peer.
+//! Invariants:
+//! * A peer that does not complete its hello, or its proof of a key, holds up no other peer.
+//! * With a key, a peer without a proof has only a number and a place in a list of limited length.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -55,7 +57,8 @@ impl<D: Deref<Target = Device>> Listener<D> {
         }
     }
 
-    /// Waits for the next queue pair as [`Listener::accept`]. `None` after the deadline, or if a peer has gone.
+    /// Waits for the next queue pair as [`Listener::accept`]. `None` after the deadline, or if a peer has
+    /// gone, or must prove its key first.
     ///
     /// # Errors
     /// As [`Listener::accept`].
@@ -64,10 +67,14 @@ impl<D: Deref<Target = Device>> Listener<D> {
         deadline: Option<Instant>,
         config: &QueuePairConfig,
     ) -> Result<Option<QueuePair>, ConnectError> {
-        let Some((stream, hello)) = self.first_lanes.next(deadline)? else { return Ok(None) };
+        let Some(lane) = self.first_lanes.next(deadline)? else { return Ok(None) };
         // A further peer can be accepted.
         self.device.manager.wake();
-        self.device.accept_first(stream, &hello, config)
+        if let (Some(key), None) = (self.device.manager.key(), &lane.proven) {
+            self.device.offer_first(lane, config, &self.first_lanes, key)?;
+            return Ok(None);
+        }
+        self.device.accept_first(lane, config)
     }
 }
 

@@ -20,9 +20,12 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use super::DeviceConfig;
-use super::handshake::{self, ConnectError, Greeting, TIMEOUT};
-use super::lane_opener::{Attempt, FirstLanes, LaneOpener, LaneOwner};
+use super::handshake::{self, ConnectError, Offer, TIMEOUT};
+use super::lane_opener::{Attempt, FirstLane, FirstLanes, LaneOpener, LaneOwner, OfferedQueuePair};
 use super::progress::timespec;
+use super::reserved_number::ReservedNumber;
+use super::waiting::Waiting;
+use crate::shared_key::SharedKey;
 use crate::types::Peer;
 use crate::wire::{Hello, Role};
 
@@ -31,8 +34,9 @@ pub(super) struct Manager {
     address: IpAddr,
     ports: RangeInclusive<u16>,
     options: SocketOptions,
-    lanes: u8,
     is_observed: bool,
+    offer: Offer,
+    key: Option<Arc<SharedKey>>,
     state: Mutex<State>,
     wake: OwnedFd,
     is_stopping: AtomicBool,
@@ -47,6 +51,8 @@ struct State {
     openers: Vec<Arc<LaneOpener>>,
     /// Numbers of queue pairs, and their lanes to open.
     missing: Vec<(u32, u8)>,
+    /// Peers to which a queue pair was offered.
+    offered: Vec<Waiting>,
     /// Numbers whose opening ends.
     canceled: Vec<u32>,
     deadlines: Vec<(Instant, Weak<dyn LaneOwner>)>,
@@ -87,8 +93,13 @@ impl Manager {
             address: config.address,
             ports: config.ports.clone(),
             options: config.socket.clone(),
-            lanes: config.lanes.clamp(1, Hello::MAX_LANES),
             is_observed: config.observed,
+            offer: Offer {
+                lanes: config.lanes.clamp(1, Hello::MAX_LANES),
+                checksums: config.checksums,
+                authenticated: config.key.is_some(),
+            },
+            key: config.key.clone(),
             state: Mutex::default(),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             is_stopping: AtomicBool::new(false),
@@ -100,9 +111,18 @@ impl Manager {
         self.is_observed
     }
 
-    /// Maximum number of lanes of a queue pair.
-    pub(super) fn lanes(&self) -> u8 {
-        self.lanes
+    /// Features of the lanes of a queue pair.
+    pub(super) fn offer(&self) -> Offer {
+        self.offer
+    }
+
+    /// The key that both ends of a lane have.
+    pub(super) fn key(&self) -> Option<&SharedKey> {
+        self.key.as_deref()
+    }
+
+    pub(super) fn shared_key(&self) -> Option<Arc<SharedKey>> {
+        self.key.clone()
     }
 
     pub(super) fn address(&self) -> IpAddr {
@@ -168,6 +188,30 @@ impl Manager {
         Some((Arc::clone(&port.datagrams), port.number))
     }
 
+    /// Reserves a number for a queue pair that is perhaps created.
+    ///
+    /// # Errors
+    /// If there is no free port.
+    pub(super) fn reserve(self: &Arc<Self>) -> io::Result<ReservedNumber> {
+        let manager = Arc::clone(self);
+        Ok(ReservedNumber::new(self.allocate()?, move |number| manager.release(number)))
+    }
+
+    /// Waits for the proof of a peer to which a queue pair was offered.
+    pub(super) fn await_proof(
+        &self,
+        stream: TcpStream,
+        hello: Hello,
+        to: &Arc<FirstLanes>,
+        offered: OfferedQueuePair,
+    ) {
+        let reply = offered.reply.clone();
+        let mut waiting = Waiting::new(stream, Some(Arc::clone(to)));
+        (waiting.hello, waiting.reply, waiting.offered) = (Some(hello), Some(reply), Some(offered));
+        self.state.lock().offered.push(waiting);
+        self.wake();
+    }
+
     /// Releases a number.
     pub(super) fn release(&self, number: u32) {
         let mut state = self.state.lock();
@@ -199,7 +243,7 @@ impl Manager {
         let lane = opener.owner.upgrade().and_then(|owner| owner.start_lane(0)).ok_or_else(gone)?;
         let mut attempt = Attempt::start(&opener, lane, &self.options, address)?;
         let hello = loop {
-            if let Some(hello) = attempt.advance(&opener, &self.options)? {
+            if let Some(hello) = attempt.advance(&opener, &self.options, self.key())? {
                 break hello;
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -301,8 +345,12 @@ impl Manager {
     /// Moves new openers to the thread. Returns the listeners.
     fn take_openers(&self, lanes: &mut Lanes) -> Vec<ListeningSocket> {
         let mut state = self.state.lock();
+        lanes.waiting.extend(state.offered.drain(..));
         for number in state.canceled.drain(..) {
             lanes.openers.remove(&number);
+            // What was offered to a peer is void.
+            let is_for = |hello: &Hello| hello.destination_qpn == number;
+            lanes.waiting.retain(|peer| peer.reply.is_none() || !peer.hello.as_ref().is_some_and(is_for));
             lanes.connecting.retain(|connecting| connecting.opener.local_hello.number != number);
         }
         for opener in state.openers.drain(..) {
@@ -347,17 +395,6 @@ struct Lanes {
     accepts_at: Option<Instant>,
 }
 
-/// A connection that a peer has opened.
-struct Waiting {
-    stream: TcpStream,
-    greeting: Greeting,
-    /// Of the socket that has accepted it.
-    first_lanes: Option<Arc<FirstLanes>>,
-    /// The complete hello; its queue pair does not expect it yet.
-    hello: Option<Hello>,
-    deadline: Instant,
-}
-
 /// A connection to a peer.
 struct Connecting {
     opener: Arc<LaneOpener>,
@@ -387,7 +424,7 @@ impl Lanes {
             }
         }
         let waiting = std::mem::take(&mut self.waiting);
-        self.waiting = waiting.into_iter().filter_map(|peer| self.admit(peer)).collect();
+        self.waiting = waiting.into_iter().filter_map(|peer| self.admit(peer, manager.key())).collect();
     }
 
     /// Accepts connections until an error, which is `WouldBlock` once none waits.
@@ -395,13 +432,7 @@ impl Lanes {
         loop {
             let (stream, peer) = listener.socket.accept()?;
             match handshake::prepare(&stream, &manager.options) {
-                Ok(()) => self.waiting.push_back(Waiting {
-                    stream,
-                    greeting: Greeting::default(),
-                    first_lanes: listener.first_lanes.clone(),
-                    hello: None,
-                    deadline: Instant::now() + TIMEOUT,
-                }),
+                Ok(()) => self.waiting.push_back(Waiting::new(stream, listener.first_lanes.clone())),
                 Err(error) => log::limited!(Warn, "{peer} is refused: {error}"),
             }
             if self.waiting.len() > MAX_WAITING {
@@ -412,33 +443,44 @@ impl Lanes {
     }
 
     /// Opens the lane of a peer if its queue pair expects it. Returns a peer that must wait.
-    fn admit(&mut self, mut peer: Waiting) -> Option<Waiting> {
-        if peer.hello.is_none() {
-            peer.hello = match peer.greeting.receive(&peer.stream, Role::Connects) {
-                Ok(hello) => hello,
-                Err(error) => {
-                    log::debug!("a peer is refused: {error}");
-                    return None;
-                }
-            };
-        }
-        if let Some(first_lanes) = &peer.first_lanes {
-            let Some(hello) = peer.hello else {
-                return (Instant::now() < peer.deadline).then_some(peer);
-            };
-            first_lanes.add(peer.stream, hello);
+    fn admit(&mut self, mut peer: Waiting, key: Option<&SharedKey>) -> Option<Waiting> {
+        if peer.hello.is_none() && !peer.greet(key) {
             return None;
         }
-        let opener = peer.hello.as_ref().and_then(|hello| self.openers.get(&hello.destination_qpn));
-        let (Some(hello), Some(opener)) = (&peer.hello, opener) else {
-            return (Instant::now() < peer.deadline).then_some(peer);
+        let is_proven = match key {
+            Some(key) => peer.has_proved(key)?,
+            None => false,
+        };
+        let is_late = Instant::now() >= peer.deadline;
+        let Some(hello) = peer.hello.clone() else { return (!is_late).then_some(peer) };
+        let must_prove = key.is_some() && peer.reply.is_some() && !is_proven;
+        if must_prove {
+            return (!is_late).then_some(peer);
+        }
+        if let Some(first_lanes) = &peer.first_lanes {
+            first_lanes.add(FirstLane { stream: peer.stream, hello, proven: peer.offered });
+            return None;
+        }
+        let Some(opener) = self.openers.get(&hello.destination_qpn) else {
+            return (!is_late).then_some(peer);
         };
         let source = peer.stream.peer_addr().ok()?;
-        if opener.role != Role::Accepts || !opener.accepts(hello, source.ip()) {
+        if opener.role != Role::Accepts || !opener.accepts(&hello, source.ip()) {
             log::limited!(Warn, "{source}: queue pair {} expects another peer", hello.destination_qpn);
             return None;
         }
-        if let Err(error) = opener.accept(peer.stream, hello) {
+        let accepted = match (key, &peer.reply) {
+            (None, _) => opener.accept(peer.stream, &hello),
+            (Some(_), Some(reply)) => opener.accept_proven(peer.stream, &hello, reply),
+            (Some(key), None) => match opener.offer(&peer.stream, &hello, key) {
+                Ok(reply) => {
+                    peer.reply = Some(reply);
+                    return Some(peer);
+                }
+                Err(error) => Err(error),
+            },
+        };
+        if let Err(error) = accepted {
             log::debug!("{source}: {error}");
         }
         None
@@ -458,7 +500,7 @@ impl Lanes {
 
     /// Returns the sockets and the readiness that each waits for.
     fn descriptors(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
-        let unread = self.waiting.iter().filter(|peer| peer.hello.is_none());
+        let unread = self.waiting.iter().filter(|peer| peer.hello.is_none() || peer.reply.is_some());
         let attempts = self.connecting.iter().filter_map(|connecting| connecting.attempt.as_ref());
         let attempts = attempts.map(Attempt::descriptor);
         unread.map(|peer| (peer.stream.as_fd(), PollFlags::IN)).chain(attempts)
@@ -487,7 +529,7 @@ impl Connecting {
             }
         }
         let Some(attempt) = &mut self.attempt else { return false };
-        match attempt.advance(&self.opener, &manager.options) {
+        match attempt.advance(&self.opener, &manager.options, manager.key()) {
             Ok(None) => false,
             Ok(Some(hello)) => {
                 if let Some(attempt) = self.attempt.take() {
@@ -500,7 +542,11 @@ impl Connecting {
     }
 
     fn retry(&mut self, error: &ConnectError) -> bool {
-        log::debug!("{}: {error}, trying again", self.opener.peer.address);
+        if error.concerns_key() {
+            log::limited!(Warn, "{}: {error}", self.opener.peer.address);
+        } else {
+            log::debug!("{}: {error}, trying again", self.opener.peer.address);
+        }
         self.attempt = None;
         self.retry_at = Instant::now() + self.delay;
         // No program listens at the port of a peer that has ended.

@@ -10,6 +10,7 @@ mod completion_queue;
 mod contention;
 mod context;
 mod datagram;
+mod datagram_proof;
 mod dedicated;
 mod guard;
 mod handshake;
@@ -19,14 +20,16 @@ mod listener;
 mod manager;
 mod progress;
 mod queue_pair;
+mod reserved_number;
 mod shared_receive_queue;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -44,12 +47,15 @@ pub use progress::ProgressMode;
 pub use queue_pair::{ModifyError, QueuePair, QueuePairConfig};
 pub use shared_receive_queue::SharedReceiveQueue;
 
+use crate::connection::Received;
 use crate::memory::{ProtectionDomain, Registration};
+use crate::shared_key::SharedKey;
 use crate::types::{ConnectionParameters, OnNotice, Peer, ReceiveAttributes};
-use crate::wire::{Hello, Role};
+use crate::wire::Role;
 use datagram::DatagramPort;
 use dedicated::DedicatedDriver;
-use handshake::LocalHello;
+use handshake::{LaneAttempt, LocalHello};
+use lane_opener::{FirstLane, FirstLanes, OfferedQueuePair};
 use manager::Manager;
 use progress::{Driven, Progress};
 
@@ -72,6 +78,10 @@ pub struct DeviceConfig {
     ///
     /// [`Observable`]: isolane_observe::observable::Observable
     pub observed: bool,
+    /// Whether each header and each payload has a CRC32C. A queue pair has them if either end requests them.
+    pub checksums: bool,
+    /// Key that both ends of a lane must prove.
+    pub key: Option<Arc<SharedKey>>,
 }
 
 impl Default for DeviceConfig {
@@ -83,6 +93,8 @@ impl Default for DeviceConfig {
             ports: 0..=0,
             lanes: 1,
             observed: false,
+            checksums: false,
+            key: None,
         }
     }
 }
@@ -178,7 +190,7 @@ impl Device {
         match self.datagram_ports.lock().entry(number) {
             Entry::Occupied(port) => Ok(Arc::clone(port.get())),
             Entry::Vacant(vacant) => {
-                let port = Arc::new(DatagramPort::new(socket, number)?);
+                let port = Arc::new(DatagramPort::new(socket, number, self.manager.shared_key())?);
                 let driven: Arc<dyn Driven> = port.clone();
                 self.progress.add(Arc::clone(&driven))?;
                 self.progress.watch(driven.number(), port.descriptor())?;
@@ -200,25 +212,65 @@ impl Device {
     /// # Errors
     /// [`ConnectError`].
     pub fn connect(&self, address: SocketAddr, config: &QueuePairConfig) -> Result<QueuePair, ConnectError> {
-        let (pair, local_hello) = self.started(config)?;
+        let number = self.manager.reserve()?;
+        let local_hello = self.local_hello(number.get(), config)?;
+        let pair = self.started(number.take(), config)?;
         let peer = Peer { address: address.ip(), number: 0 };
         self.manager.connect(pair.opener(local_hello, peer, Role::Connects, true), address)?;
         Ok(pair)
     }
 
+    /// Offers a queue pair to the peer of a first lane, and waits in the background for the proof of its key.
+    fn offer_first(
+        &self,
+        lane: FirstLane,
+        config: &QueuePairConfig,
+        proven: &Arc<FirstLanes>,
+        key: &SharedKey,
+    ) -> Result<(), ConnectError> {
+        let FirstLane { stream, hello, .. } = lane;
+        let number = self.manager.reserve()?;
+        let local_hello = self.local_hello(number.get(), config)?;
+        let attempt = LaneAttempt { lane: hello.lane, epoch: hello.epoch, received: Received::default() };
+        match local_hello.reply(&stream, &hello, attempt, key) {
+            Ok(reply) => {
+                let offered = OfferedQueuePair { number, local_hello, reply };
+                self.manager.await_proof(stream, hello, proven, offered);
+            }
+            Err(error) => log::debug!("a peer has gone: {error}"),
+        }
+        Ok(())
+    }
+
     /// Creates the queue pair that a peer connects to, with its first lane. `None` if the peer has gone.
     fn accept_first(
         &self,
-        stream: TcpStream,
-        hello: &Hello,
+        lane: FirstLane,
         config: &QueuePairConfig,
     ) -> Result<Option<QueuePair>, ConnectError> {
+        let FirstLane { stream, hello, proven } = lane;
         let Ok(source) = stream.peer_addr() else { return Ok(None) };
-        let (pair, local_hello) = self.started(config)?;
+        let (number, local_hello, reply) = match proven {
+            Some(OfferedQueuePair { number, local_hello, reply }) => (number, local_hello, Some(reply)),
+            None => {
+                let number = self.manager.reserve()?;
+                let local_hello = self.local_hello(number.get(), config)?;
+                (number, local_hello, None)
+            }
+        };
+        if local_hello.shares_receives() != config.shared_receive_queue.is_some() {
+            log::debug!("{source}: the queue pair was offered for another configuration");
+            return Ok(None);
+        }
+        let pair = self.started(number.take(), config)?;
         let peer = Peer { address: source.ip(), number: hello.source_qpn };
         let opener = Arc::new(pair.opener(local_hello, peer, Role::Accepts, true));
         self.manager.keep_open(Arc::clone(&opener));
-        match opener.accept(stream, hello) {
+        let accepted = match reply {
+            Some(reply) => opener.accept_first(stream, &hello, &reply),
+            None => opener.accept(stream, &hello),
+        };
+        match accepted {
             Ok(()) => Ok(Some(pair)),
             Err(error) => {
                 log::debug!("{source}: {error}");
@@ -244,16 +296,20 @@ impl Device {
         Ok(pair)
     }
 
-    /// Creates a queue pair that can send, and returns the contents of its hellos.
-    fn started(&self, config: &QueuePairConfig) -> Result<(QueuePair, LocalHello), ConnectError> {
+    /// Creates a queue pair that can send, which releases its number when it ends.
+    fn started(&self, number: u32, config: &QueuePairConfig) -> Result<QueuePair, ConnectError> {
+        let created = QueuePair::new(number, &self.progress, &self.manager, config);
+        let pair = created.inspect_err(|_| self.manager.release(number))?;
+        pair.start();
+        Ok(pair)
+    }
+
+    /// Returns the contents of the hellos of a queue pair that connects without a number.
+    fn local_hello(&self, number: u32, config: &QueuePairConfig) -> Result<LocalHello, ConnectError> {
         let first_message = getrandom::u32().map_err(|error| ConnectError::Random(error.to_string()))?;
-        let pair = self.create_queue_pair(config)?;
         let resources = ReceiveAttributes::default().responder_resources;
         let shares_receives = config.shared_receive_queue.is_some();
-        let local_hello =
-            LocalHello::new(pair.number(), first_message, resources, shares_receives, self.manager.lanes())?;
-        pair.start();
-        Ok((pair, local_hello))
+        LocalHello::new(number, first_message, resources, shares_receives, self.manager.offer())
     }
 }
 

@@ -114,7 +114,7 @@ impl QueuePair {
 
     /// Maximum number of lanes. On several lanes, the bytes of a WRITE arrive in any order.
     pub fn max_lanes(&self) -> u8 {
-        self.manager.lanes()
+        self.manager.offer().lanes
     }
 
     /// Returns the state.
@@ -164,7 +164,7 @@ impl QueuePair {
     ) -> Result<(), ModifyError> {
         let (number, shares) = (self.number(), self.shared.config.shared_receive_queue.is_some());
         let resources = attributes.responder_resources;
-        let local_hello = LocalHello::new(number, first_message, resources, shares, self.manager.lanes())?;
+        let local_hello = LocalHello::new(number, first_message, resources, shares, self.manager.offer())?;
         let mut context = self.shared.lock();
         let is_allowed = context.connection.start_receiving(attributes);
         allowed(&context, is_allowed)?;
@@ -277,6 +277,12 @@ impl QueuePair {
         } else if self.shared.mark_pending() {
             progress.add_pending(self.shared.clone());
         }
+    }
+
+    /// Whether a lane is open.
+    #[cfg(test)]
+    pub(super) fn is_lane_open(&self, lane: usize) -> bool {
+        self.shared.peek().connection.is_lane_open(lane)
     }
 
     /// Returns the next event that belongs to no request.
@@ -473,6 +479,10 @@ impl SharedQueuePair {
 impl LaneOwner for SharedQueuePair {
     fn start_lane(&self, lane: u8) -> Option<LaneAttempt> {
         self.peek().start_lane(lane)
+    }
+
+    fn offer_lane(&self, hello: &Hello, parameters: &ConnectionParameters) -> Option<LaneAttempt> {
+        self.peek().offer_lane(hello, parameters)
     }
 
     fn accept_lane(&self, hello: &Hello, parameters: &ConnectionParameters) -> Option<LaneAttempt> {

@@ -1,6 +1,6 @@
 //! Two devices of one process, over TCP on loopback and over memory.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use crate::types::{Limits, LocalData, ReceiveRequest, SendOperation, SendRequest
 
 mod by_number;
 mod datagrams;
+mod keys;
 
 const ALL: Access = Access::ALL;
 const SEND: SendOperation = SendOperation::Send { immediate: None };
@@ -146,6 +147,7 @@ fn executes_each_operation_over_memory() {
         peer_responder_resources: 16,
         peer_shares_receives: false,
         lanes: 1,
+        checksums: false,
     };
     let near_pair = near.device.queue_pair(Box::new(near_lane), 1, &parameters, &near.config).unwrap();
     let far_pair = far.device.queue_pair(Box::new(far_lane), 2, &parameters, &far.config).unwrap();
@@ -303,7 +305,7 @@ fn silent_and_wrong_peers_hold_up_nobody() {
 /// Returns a valid hello that names no queue pair.
 fn first_hello() -> [u8; 128] {
     let mut hello = [0; 128];
-    hello[..16].copy_from_slice(&[b'I', b'S', b'L', b'V', 1, 0, 1, 0, 0, 0, 0, 0, 1, 16, 0, 0]);
+    hello[..16].copy_from_slice(&[b'I', b'S', b'L', b'V', 2, 0, 1, 0, 0, 0, 0, 0, 1, 16, 0, 0]);
     hello[16] = 1;
     hello[20..24].copy_from_slice(&65_536_u32.to_le_bytes());
     hello

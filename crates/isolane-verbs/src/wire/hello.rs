@@ -13,7 +13,7 @@ isolane_layout::layout! {
         6 => role: u8,
         /// Index of the lane in its queue pair.
         7 => lane: u8,
-        /// Capabilities that the sender offers; in the reply, the ones that both ends have.
+        /// Capabilities of the lane that the sender requests; in the reply, CRC32C if either end does.
         8 => capabilities: Capabilities,
         /// Number of lanes of the queue pair.
         12 => lanes: u8,
@@ -41,7 +41,7 @@ isolane_layout::layout! {
         88 => received_segments: u32,
         /// Number of payload bytes of the next segment that arrived.
         92 => received_bytes: u32,
-        /// HMAC-SHA256 of both hellos with this field 0, if a key is configured; otherwise 0.
+        /// In a reply, HMAC-SHA256 of both hellos with this field 0, if both ends have a key; otherwise 0.
         96 => authentication: [u8; 32],
     }
 }
@@ -51,7 +51,7 @@ isolane_layout::bits! {
     pub struct Capabilities(u32) {
         /// A CRC32C follows each header and each payload.
         crc32c / with_crc32c: bool = [0:0],
-        /// The lane proves a shared key.
+        /// The sender has a shared key, and requires a proof of it.
         authenticated / with_authenticated: bool = [1:1],
         /// The sender takes receives from a shared queue, so it promises none.
         shared_receives / with_shared_receives: bool = [2:2],
@@ -95,7 +95,7 @@ impl Hello {
     /// "ISLV" in the order of the wire.
     pub const MAGIC: u32 = u32::from_le_bytes(*b"ISLV");
     /// Version that this library speaks.
-    pub const VERSION: u16 = 1;
+    pub const VERSION: u16 = 2;
     /// Maximum number of lanes of a queue pair.
     pub const MAX_LANES: u8 = 8;
     /// Smallest valid value of `max_segment_bytes`.
@@ -131,7 +131,7 @@ mod tests {
     fn hello() -> Hello {
         Hello {
             magic: Hello::MAGIC,
-            version: 1,
+            version: 2,
             role: Role::Connects.code(),
             lane: 3,
             capabilities: Capabilities(0).with_crc32c(true),
@@ -157,7 +157,7 @@ mod tests {
         let mut bytes = [0; 128];
         let mut put = |at: usize, part: &[u8]| bytes[at..at + part.len()].copy_from_slice(part);
         put(0, b"ISLV");
-        put(4, &[1, 0, 1, 3, 1, 0, 0, 0, 4, 16]);
+        put(4, &[2, 0, 1, 3, 1, 0, 0, 0, 4, 16]);
         put(16, &[1, 2, 3, 4, 0, 0, 0x10, 0]);
         put(24, &[0xa1; 16]);
         put(40, &[0xa2; 16]);
@@ -177,7 +177,7 @@ mod tests {
             Hello::decode_from(&hello.encode(), Role::Connects).unwrap_err()
         };
         assert_eq!(refused(|hello| hello.magic = 1), HelloError::Magic(1));
-        assert_eq!(refused(|hello| hello.version = 2), HelloError::Version(2));
+        assert_eq!(refused(|hello| hello.version = 1), HelloError::Version(1));
         assert_eq!(refused(|hello| hello.role = 2), HelloError::Role(2));
         assert_eq!(refused(|hello| hello.lane = 4), HelloError::Lane { lane: 4, lanes: 4 });
         assert_eq!(refused(|hello| hello.lanes = 9), HelloError::Lane { lane: 3, lanes: 9 });

@@ -3,6 +3,7 @@
 //! All multi-byte fields are little endian. Every segment names its message and its place in the message, so
 //! a receiver can place it whatever lane it arrives on.
 
+mod checksum;
 pub mod connection_manager;
 mod error;
 mod extension;
@@ -11,6 +12,7 @@ mod hello;
 mod opcode;
 mod segment;
 
+pub use checksum::{CHECKSUM_BYTES, checksum};
 pub use error::SegmentError;
 pub use extension::{
     Acknowledgment, AtomicOperands, DatagramSource, LaneReport, NakCode, RemoteRange, Syndrome, rnr_delay,

@@ -21,7 +21,10 @@ use self::retry::{CreditWait, ReceiverNotReady};
 use super::lane::Part;
 use super::ranges::Ranges;
 use super::receives::MAX_BOUND;
-use super::{Extension, Fault, Finished, MESSAGE_BYTES, Place, SEGMENT_BYTES, STRIPE_BYTES, Source, WINDOW};
+use super::{
+    CHECKED_SEGMENT_BYTES, Extension, Fault, Finished, MESSAGE_BYTES, Place, SEGMENT_BYTES, STRIPE_BYTES,
+    Source, WINDOW,
+};
 use crate::memory::{ProtectionDomain, Right, are_readable, is_among};
 use crate::types::{
     Answer, Completion, ConnectionParameters, Limits, LocalData, PostError, Queue, SendAttributes,
@@ -76,7 +79,11 @@ impl Requester {
         self.next_message = parameters.first_message;
         self.acknowledged = parameters.first_message;
         self.is_striped = parameters.lanes > 1;
-        let max_bytes = if self.is_striped { STRIPE_BYTES } else { SEGMENT_BYTES };
+        let max_bytes = match (parameters.checksums, self.is_striped) {
+            (true, _) => CHECKED_SEGMENT_BYTES,
+            (false, true) => STRIPE_BYTES,
+            (false, false) => SEGMENT_BYTES,
+        };
         self.segment_bytes = parameters.peer_segment_bytes.clamp(1, max_bytes);
         self.peer_resources = parameters.peer_responder_resources;
         self.peer_shares_receives = parameters.peer_shares_receives;

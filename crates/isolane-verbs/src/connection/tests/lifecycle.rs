@@ -17,6 +17,7 @@ fn early_requests_leave_once_the_lane_is_open() {
         peer_responder_resources: RESOURCES,
         peer_shares_receives: true,
         lanes: 1,
+        checksums: false,
     };
     early.open(&parameters);
     pair.near = early;

@@ -12,7 +12,11 @@ const OTHER_FIRST: u32 = u32::MAX;
 
 /// One end that is not connected.
 fn unconnected(change: impl FnOnce(&mut QueuePairConfig)) -> End {
-    let mut parts = parts(DeviceConfig::default(), Limits::default());
+    unconnected_at(DeviceConfig::default(), change)
+}
+
+pub(super) fn unconnected_at(config: DeviceConfig, change: impl FnOnce(&mut QueuePairConfig)) -> End {
+    let mut parts = parts(config, Limits::default());
     parts.config.outlives_peer = true;
     change(&mut parts.config);
     let pair = parts.device.create_queue_pair(&parts.config).unwrap();
@@ -34,7 +38,7 @@ fn start_sending(end: &End, first_message: u32) {
     end.pair.start_sending(first_message, &SendAttributes::default(), timeout).unwrap();
 }
 
-fn connect(near: &End, far: &End) {
+pub(super) fn connect(near: &End, far: &End) {
     start_receiving(near, peer(far), FIRST);
     start_receiving(far, peer(near), OTHER_FIRST);
     start_sending(near, OTHER_FIRST);

@@ -13,7 +13,11 @@ struct End {
 }
 
 fn end(q_key: u32) -> End {
-    let Parts { device, memory, config } = parts(DeviceConfig::default(), Limits::default());
+    end_of(DeviceConfig::default(), q_key)
+}
+
+fn end_of(config: DeviceConfig, q_key: u32) -> End {
+    let Parts { device, memory, config } = parts(config, Limits::default());
     let pair = device.create_datagram_queue_pair(&config).unwrap();
     pair.set_q_key(q_key);
     for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {
@@ -80,4 +84,26 @@ fn queue_pair_receives_its_own_datagrams() {
         near.send_to(&near, 1, b"own");
     }
     assert_eq!(near.memory.region().to_vec(GRH_BYTES, 3), b"own");
+}
+
+#[test]
+fn datagrams_prove_the_shared_key() {
+    let (near, far) = (end_of(keys::with_key(1), 1), end_of(keys::with_key(1), 1));
+    let (other, plain) = (end_of(keys::with_key(2), 1), end(1));
+    far.receive(7, GRH_BYTES as u32 + 100);
+    plain.receive(8, GRH_BYTES as u32 + 100);
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    let done = loop {
+        assert!(Instant::now() < deadline, "no datagram arrives");
+        other.send_to(&far, 1, b"another key");
+        plain.send_to(&far, 1, b"no key");
+        near.send_to(&plain, 1, b"proof for nobody");
+        near.send_to(&far, 1, b"right");
+        if let Some(done) = far.completions.wait(Duration::from_millis(100)) {
+            break done.completion;
+        }
+    };
+    assert_eq!((done.length, done.source), (GRH_BYTES as u64 + 5, Some(near.pair.number())));
+    assert_eq!(far.memory.region().to_vec(GRH_BYTES, 5), b"right");
+    assert_eq!(plain.completions.poll(), None);
 }

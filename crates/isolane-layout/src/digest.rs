@@ -1,5 +1,5 @@
-//! CRC32C (Castagnoli), the header and data digest of NVMe/TCP (TCP 1.0 §3.1.1, in the byte order of RFC
-//! 3385).
+//! CRC32C (Castagnoli), the digest of NVMe/TCP (TCP 1.0 §3.1.1, in the byte order of RFC 3385) and of verbs
+//! segments.
 
 use crc_fast::CrcAlgorithm;
 
