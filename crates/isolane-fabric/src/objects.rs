@@ -1,12 +1,13 @@
 //! Fabrics and domains, which all other objects use.
 
+use std::io::{self, Write};
 use std::net::IpAddr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use isolane_memory::{MemoryRegion, guard_copies};
 use isolane_shm::with_signals_blocked;
-use isolane_verbs::{Access, Device, DeviceConfig, ProtectionDomain};
+use isolane_verbs::{Access, Device, DeviceConfig, ProtectionDomain, SharedKey};
 
 use crate::abi::{FidDomain, FidFabric};
 use crate::ffi::{Errno, Result, Users};
@@ -39,7 +40,11 @@ pub(crate) struct DomainShared {
 
 impl DomainShared {
     pub(crate) fn new(address: IpAddr) -> Result<DomainShared> {
-        let config = DeviceConfig { address, ..DeviceConfig::default() };
+        let key = SharedKey::from_environment().map_err(|reason| {
+            let _ = writeln!(io::stderr(), "isolane: {}: {reason}", SharedKey::VARIABLE);
+            Errno(libc::EACCES)
+        })?;
+        let config = DeviceConfig { address, key, ..DeviceConfig::default() };
         let device = with_signals_blocked(|| Device::open(config))?;
         let memory = Arc::<ProtectionDomain>::default();
         guard_copies();

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Instant;
 
-use isolane_verbs::{DeviceConfig, ProgressMode};
+use isolane_verbs::{DeviceConfig, ProgressMode, SharedKey};
 use parking_lot::RwLock;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -36,7 +36,9 @@ impl Device {
         let address: IpAddr = address.parse().map_err(|_| {
             PyValueError::new_err(format!("{address:?} is not an IP address: pass one of this machine"))
         })?;
-        let config = DeviceConfig { progress, lanes, address, ..DeviceConfig::default() };
+        let key = SharedKey::from_environment()
+            .map_err(|reason| error(py, Kind::Other, format!("{}: {reason}", SharedKey::VARIABLE)))?;
+        let config = DeviceConfig { progress, lanes, address, key, ..DeviceConfig::default() };
         let device = py.detach(|| isolane_verbs::Device::open(config));
         let device =
             device.map_err(|failure| error(py, Kind::Other, format!("cannot open a device: {failure}")))?;

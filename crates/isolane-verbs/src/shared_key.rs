@@ -3,7 +3,8 @@
 //! Invariant: the key, and the keys derived from it, are in no error, log, or `Debug` output.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use isolane_auth::{Key, KeyFile, KeyFileError, MacKey};
 
@@ -20,6 +21,18 @@ pub struct SharedKey {
 pub const PROOF_LEN: usize = MacKey::CODE_LEN;
 
 impl SharedKey {
+    /// Environment variable with the file of the key.
+    pub const VARIABLE: &str = "ISOLANE_VERBS_KEY";
+
+    /// Reads the key from the file that [`SharedKey::VARIABLE`] names; `None` if it is not set, or empty.
+    ///
+    /// # Errors
+    /// As [`SharedKey::read`].
+    pub fn from_environment() -> Result<Option<Arc<SharedKey>>, KeyFileError> {
+        let file = std::env::var_os(SharedKey::VARIABLE).filter(|file| !file.is_empty()).map(PathBuf::from);
+        file.map(|file| SharedKey::read(&file).map(Arc::new)).transpose()
+    }
+
     /// Derives the keys of the roles.
     pub fn new(key: &Key) -> SharedKey {
         let derive = |role| MacKey::derive(key, role);

@@ -1,6 +1,5 @@
 //! `isolane verbs bench`: arguments and output.
 
-use std::env;
 use std::fmt::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -12,7 +11,6 @@ use isolane_verbs::wire::Hello;
 use isolane_verbs::{Device, DeviceConfig, ProgressMode, SharedKey};
 
 use super::client::{self, Load, Row};
-use super::environment::KEY_VARIABLE;
 use super::server;
 use super::session::Operation;
 use crate::choice::{Choice, one_of};
@@ -97,10 +95,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         signals::report_on_signal(|| None)?;
     }
     config.checksums = args.crc;
-    let key_file = args.key.clone().or_else(|| env::var_os(KEY_VARIABLE).map(PathBuf::from));
-    if let Some(file) = key_file.filter(|file| !file.as_os_str().is_empty()) {
-        config.key = Some(Arc::new(SharedKey::read(&file).map_err(Failure::from_error)?));
+    config.key = match &args.key {
+        Some(file) => SharedKey::read(file).map(|key| Some(Arc::new(key))),
+        None => SharedKey::from_environment(),
     }
+    .map_err(Failure::from_error)?;
     let device = Device::open(config).io_context("cannot open a device")?;
     if args.server {
         return server::run(&device, address);

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use isolane_auth::KeyFile;
 use isolane_reactor::SocketOptions;
-use isolane_verbs::ProgressMode;
 use isolane_verbs::wire::Hello;
+use isolane_verbs::{ProgressMode, SharedKey};
 
 use super::libraries;
 use crate::cores;
@@ -87,7 +87,7 @@ impl Environment {
             // The program reports an error too late: at its first device.
             KeyFile::read(file).map_err(Failure::from_error)?;
             let path = std::path::absolute(file).io_context(format!("cannot find {}", file.display()))?;
-            settings.push((KEY_VARIABLE, path.display().to_string()));
+            settings.push((SharedKey::VARIABLE, path.display().to_string()));
         }
         settings.retain(|(_, value)| !value.is_empty());
         Ok(Environment { lists, settings })
@@ -113,9 +113,6 @@ const LIBRARY: Library = Library {
     variable: "ISOLANE_IBVERBS",
     description: "the library of the devices",
 };
-
-/// Names the file with the key.
-pub const KEY_VARIABLE: &str = "ISOLANE_VERBS_KEY";
 
 /// Without this option, AddressSanitizer ends programs that have a preloaded library.
 const PRELOAD_WITH_ASAN: &str = "verify_asan_link_order=0";

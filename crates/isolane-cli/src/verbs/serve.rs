@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use isolane_verbs::wire::Hello;
-use isolane_verbs::{Device, DeviceConfig, QueuePair, State};
+use isolane_verbs::{Device, DeviceConfig, QueuePair, SharedKey, State};
 
 use super::bench::resolve;
 use super::session::Session;
@@ -39,7 +39,9 @@ pub(super) fn parse_key(text: &str) -> Result<u32, &'static str> {
 /// Runs the subcommand.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let address = resolve(&args.address)?;
-    let config = DeviceConfig { address: address.ip(), lanes: Hello::MAX_LANES, ..DeviceConfig::default() };
+    let mut config =
+        DeviceConfig { address: address.ip(), lanes: Hello::MAX_LANES, ..DeviceConfig::default() };
+    config.key = SharedKey::from_environment().map_err(Failure::from_error)?;
     let device = Device::open(config).io_context("cannot open a device")?;
     let session = Session::new(&device)?;
     let memory = session.register_as(args.key, args.bytes)?;

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use isolane_verbs::{Device, DeviceConfig, QueuePair, Registration, SendOperation};
+use isolane_verbs::{Device, DeviceConfig, QueuePair, Registration, SendOperation, SharedKey};
 
 use super::bench::resolve;
 use super::serve::parse_key;
@@ -94,7 +94,9 @@ struct Transfer {
 impl Transfer {
     fn connect(remote: &Remote) -> Result<Transfer, Failure> {
         let address = resolve(&remote.address)?;
-        let device = Device::open(DeviceConfig::default()).io_context("cannot open a device")?;
+        let key = SharedKey::from_environment().map_err(Failure::from_error)?;
+        let config = DeviceConfig { key, ..DeviceConfig::default() };
+        let device = Device::open(config).io_context("cannot open a device")?;
         let session = Session::new(&device)?;
         let memory = session.register(CHUNK_BYTES as u64)?;
         let pair =

@@ -127,7 +127,7 @@ impl Peer {
     }
 
     /// Serves a client of `isolane verbs bench` until it is gone.
-    fn serve(&self, listener: &Listener<'_>) {
+    fn serve(&self, listener: &Listener<&Device>) {
         let pair = listener.accept(&self.config).unwrap();
         self.receive(&pair);
         assert!(self.wait(), "the first message of the client");

@@ -92,7 +92,7 @@ fn many_peers_prove_the_key_to_one_listener() {
 /// Greets a listener while it accepts one valid peer.
 fn greet_in_background(
     address: SocketAddr,
-    listener: &Listener<'_>,
+    listener: &Listener<&Device>,
     config: &QueuePairConfig,
 ) -> (TcpStream, QueuePair) {
     let near = parts(with_key(1), Limits::default());
