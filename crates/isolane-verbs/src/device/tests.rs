@@ -444,5 +444,30 @@ fn many_queue_pairs_share_a_device() {
     }
 }
 
+/// A listener that shares its device waits for peers until a deadline.
+#[test]
+fn accept_ends_at_its_deadline() {
+    let (near, far) = (
+        parts(DeviceConfig::default(), Limits::default()),
+        parts(DeviceConfig::default(), Limits::default()),
+    );
+    let listener = Listener::new(Arc::clone(&far.device), "127.0.0.1:0").unwrap();
+    let start = Instant::now();
+    let deadline = start + Duration::from_millis(20);
+    assert!(listener.accept_before(Some(deadline), &far.config).unwrap().is_none());
+    assert!(start.elapsed() >= Duration::from_millis(20));
+    let address = listener.local_addr().unwrap();
+    let (connected, accepted) = std::thread::scope(|scope| {
+        let accepted =
+            scope.spawn(|| listener.accept_before(Some(start + TEST_TIMEOUT), &far.config).unwrap());
+        (near.device.connect(address, &near.config).unwrap(), accepted.join().unwrap())
+    });
+    let (near, far) =
+        (near.end(connected), far.end(accepted.expect("the peer connects before the deadline")));
+    far.receive(1, 0, 8);
+    near.send(2, SEND, 0, 8);
+    assert_eq!((far.next(), near.next()), ((1, Status::Success), (2, Status::Success)));
+}
+
 const MEMORY_BYTES: usize = 1 << 20;
 const COMPLETIONS: usize = 256;
