@@ -36,6 +36,8 @@ pub(crate) struct Cq {
     /// One thread at a time waits for the descriptor.
     sleeper: Mutex<()>,
     is_signaled: AtomicBool,
+    /// The last read has found nothing.
+    was_empty: AtomicBool,
 }
 
 impl Cq {
@@ -55,7 +57,11 @@ impl Cq {
         if error.is_some() {
             return Err(Errno(abi::EAVAIL));
         }
-        let (mut read, mut next) = (0, self.queue.poll());
+        // A program that has read a completion mostly tries once more before it continues, so that it must not sleep.
+        let was_empty = self.was_empty.swap(false, Ordering::Relaxed);
+        let first = if was_empty { self.queue.poll() } else { self.queue.poll_without_sleep() };
+        self.was_empty.store(first.is_none(), Ordering::Relaxed);
+        let (mut read, mut next) = (0, first);
         while let Some(found) = next {
             if found.completion.status != Status::Success {
                 if found.completion.id == SILENT && found.completion.status == Status::Flushed {
@@ -196,6 +202,7 @@ pub(crate) unsafe extern "C" fn open(
             error: Mutex::new(None),
             sleeper: Mutex::new(()),
             is_signaled: AtomicBool::new(false),
+            was_empty: AtomicBool::new(false),
         });
         *cq = made.cast();
         Ok(())

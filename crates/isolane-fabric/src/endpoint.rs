@@ -18,7 +18,7 @@ use crate::ffi::{
 };
 use crate::info::{DEFAULT_REQUESTS, MAX_INJECT, MAX_IOV, MAX_REQUESTS};
 use crate::objects::Domain;
-use crate::passive::data_size;
+use crate::passive::{address_of, data_size};
 use crate::post::{Bindings, Ep, Srx};
 use crate::request::ConnectionRequest;
 use crate::{address, message, rma};
@@ -51,8 +51,8 @@ pub(crate) unsafe extern "C" fn open(
         let (domain, info, ep) = unsafe { (object::<_, Domain>(domain)?, input(info)?, output(ep)?) };
         // SAFETY: as above: attributes are null or valid, and the address has its length.
         let (tx, rx, local) = unsafe {
-            let local = address::read_with_len(info.src_addr, info.src_addrlen);
-            (info.tx_attr.as_ref(), info.rx_attr.as_ref(), local)
+            let named = address::read_with_len(info.src_addr, info.src_addrlen);
+            (info.tx_attr.as_ref(), info.rx_attr.as_ref(), address_of(info.handle).or(named))
         };
         let link = Link::new(local)?;
         domain.shared.users.add();

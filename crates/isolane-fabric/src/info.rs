@@ -12,6 +12,8 @@ use crate::host::{OwnedInfo, allocate, names_fabric};
 pub(crate) const NAME: &CStr = c"isolane";
 pub(crate) const VERSION: u32 = 1 << 16;
 
+/// First version of libfabric in which the modes of memory are bits: 1.5.
+const VERSION_WITH_MR_MODES: u32 = 1 << 16 | 5;
 /// Maximum length of a message in bytes.
 pub(crate) const MAX_MESSAGE: usize = 1 << 31;
 /// Maximum number of requests in a queue.
@@ -227,7 +229,10 @@ unsafe fn offer(version: u32, hints: Option<&Info>, addresses: Addresses) -> Res
     let mut made = OwnedInfo::new()?;
     let info = made.get_mut();
     let caps = caps(hints.map_or(0, |hints| hints.caps));
-    (info.caps, info.mode) = (caps, 0);
+    // Immediate data of a WRITE completes a receive. A program that does not know the mode posts enough of them itself.
+    let requested = hints.map_or(0, |hints| hints.mode) | rx.map_or(0, |rx| rx.mode);
+    let mode = requested & abi::RX_CQ_DATA;
+    (info.caps, info.mode) = (caps, mode);
     info.addr_format = address::format(addresses.source);
     set_address(&mut info.src_addr, &mut info.src_addrlen, addresses.source)?;
     if let Some(destination) = addresses.destination {
@@ -238,8 +243,9 @@ unsafe fn offer(version: u32, hints: Option<&Info>, addresses: Addresses) -> Res
     unsafe {
         fill_tx(&mut *info.tx_attr, tx, caps);
         fill_rx(&mut *info.rx_attr, rx, caps);
+        (*info.rx_attr).mode = mode;
         fill_ep(&mut *info.ep_attr, ep);
-        fill_domain(&mut *info.domain_attr, domain);
+        fill_domain(&mut *info.domain_attr, domain, version);
         let fabric = &mut *info.fabric_attr;
         fabric.name = allocate(NAME.to_bytes_with_nul())?.cast();
         (fabric.prov_version, fabric.api_version) = (VERSION, version);
@@ -300,7 +306,7 @@ fn fill_ep(ep: &mut EpAttr, hints: Option<&EpAttr>) {
     ep.rx_ctx_cnt = or(hints.map(|hints| hints.rx_ctx_cnt), 1);
 }
 
-fn fill_domain(domain: &mut DomainAttr, hints: Option<&DomainAttr>) {
+fn fill_domain(domain: &mut DomainAttr, hints: Option<&DomainAttr>, version: u32) {
     let choice = |hint: Option<c_int>, default| hint.filter(|hint| *hint != 0).unwrap_or(default);
     domain.threading = choice(hints.map(|hints| hints.threading), abi::THREAD_SAFE);
     domain.control_progress = choice(hints.map(|hints| hints.control_progress), abi::PROGRESS_AUTO);
@@ -308,8 +314,9 @@ fn fill_domain(domain: &mut DomainAttr, hints: Option<&DomainAttr>) {
     domain.resource_mgmt = choice(hints.map(|hints| hints.resource_mgmt), abi::RM_ENABLED);
     domain.av_type = choice(hints.map(|hints| hints.av_type), abi::AV_UNSPEC);
     // None of the later modes is needed.
-    let requested = hints.map_or(0, |hints| hints.mr_mode);
-    domain.mr_mode = requested & (abi::MR_BASIC | abi::MR_SCALABLE);
+    let old_mode = hints.map_or(0, |hints| hints.mr_mode) & (abi::MR_BASIC | abi::MR_SCALABLE);
+    let is_old = version < VERSION_WITH_MR_MODES && old_mode == 0;
+    domain.mr_mode = if is_old { abi::MR_SCALABLE } else { old_mode };
     (domain.mr_key_size, domain.cq_data_size) = (KEY_SIZE, CQ_DATA_SIZE);
     (domain.cq_cnt, domain.ep_cnt) = (MAX_OBJECTS, MAX_OBJECTS);
     (domain.tx_ctx_cnt, domain.rx_ctx_cnt) = (MAX_OBJECTS, MAX_OBJECTS);

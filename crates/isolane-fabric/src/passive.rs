@@ -259,6 +259,20 @@ unsafe extern "C" fn getname(fid: *mut Fid, name: *mut c_void, len: *mut usize) 
     })
 }
 
+/// Returns the address of a passive endpoint, which an endpoint takes over. `None` if it is another object.
+///
+/// # Safety
+/// `handle` is null or an open object.
+pub(crate) unsafe fn address_of(handle: *mut Fid) -> Option<SocketAddr> {
+    // SAFETY: guaranteed by the caller; the class is the one of the type.
+    unsafe {
+        let is_pep = handle.as_ref().is_some_and(|fid| fid.class == abi::CLASS_PEP);
+        let pep: &Pep = object(handle).ok().filter(|_| is_pep)?;
+        let local = pep.shared.state.lock().local;
+        Some(local)
+    }
+}
+
 unsafe extern "C" fn listen(pep: *mut FidPep) -> c_int {
     // SAFETY: the program passes null or an open passive endpoint.
     status(|| unsafe { object::<_, Pep>(pep) }?.shared.listen())

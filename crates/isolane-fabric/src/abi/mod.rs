@@ -7,6 +7,8 @@ mod constants;
 mod fid;
 mod info;
 mod objects;
+#[cfg(test)]
+mod tests;
 
 pub use attributes::*;
 pub use constants::*;

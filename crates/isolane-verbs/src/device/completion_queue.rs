@@ -177,6 +177,11 @@ impl CompletionQueue {
         found
     }
 
+    /// Returns the next completion as [`CompletionQueue::poll`], but never sleeps.
+    pub fn poll_without_sleep(&self) -> Option<WorkCompletion> {
+        self.take().or_else(|| self.drive())
+    }
+
     /// Drives the device's lanes, unless a dedicated thread does that. Returns the next completion.
     fn drive(&self) -> Option<WorkCompletion> {
         if self.progress.drive() { self.take() } else { None }
@@ -220,7 +225,7 @@ impl CompletionQueue {
     pub async fn next(&self) -> WorkCompletion {
         poll_fn(|context| {
             // Other tasks of the thread do not wait for a sleep.
-            if let Some(completion) = self.take().or_else(|| self.drive()) {
+            if let Some(completion) = self.poll_without_sleep() {
                 return Poll::Ready(completion);
             }
             self.progress.hand_over();
