@@ -108,7 +108,9 @@ fn stages_of_each_request_add_up_to_its_total() {
     for series in &snapshot.numbers.series {
         let sums: u64 = Side::Verbs.stages().iter().map(|stage| series.stage_sum_ns(*stage)).sum();
         assert_eq!((series.side, series.total.count(), series.total.sum_ns()), (Side::Verbs, 50, sums));
-        assert!(series.max_ns <= elapsed_ns && series.stage_sum_ns(Stage::Ack) > 0, "{series:?}");
+        // A request can be answered while the kernel has not accepted bytes that were queued with it.
+        let travels = series.stage_sum_ns(Stage::Send) + series.stage_sum_ns(Stage::Ack);
+        assert!(series.max_ns <= elapsed_ns && travels > 0, "{series:?}");
         assert_eq!(series.errors, 0);
     }
     assert_eq!(snapshot.numbers.series.len(), small.len() + 1, "long WRITEs are a class of their own");

@@ -65,7 +65,7 @@ struct Request {
     blocked: Duration,
     not_ready: Duration,
     begun: Option<Instant>,
-    /// Lane of its last segment, and the number of bytes of the lane up to that segment.
+    /// Lane of its last segment, and the number of bytes of the lane up to those that were queued with it.
     end: (usize, u64),
     accepted: Option<Instant>,
 }
