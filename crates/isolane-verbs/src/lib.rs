@@ -14,6 +14,7 @@ mod connection;
 mod datagram;
 mod device;
 mod memory;
+mod message_proof;
 mod shared_key;
 mod types;
 pub mod wire;
@@ -25,6 +26,7 @@ pub use device::{
     device_name, gid, local_addresses,
 };
 pub use memory::{Access, AccessError, ProtectionDomain, RegisterError, Registration};
+pub use message_proof::{KEYED_GREETING_LEN, MESSAGE_PROOF_LEN, MessageProofs};
 pub use shared_key::SharedKey;
 pub use types::{
     AsyncEvent, CompletedOperation, Completion, CompletionNotice, ConnectionParameters, DatagramRequest,
