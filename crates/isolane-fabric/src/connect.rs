@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use crate::abi;
 use crate::event_queue::{Event, Events};
 use crate::ffi::{Errno, Result, check};
+use crate::objects::shared_key;
 use crate::request::{ConnectionRequest, MAX_DATA, agent};
 
 /// The connection of an endpoint.
@@ -170,7 +171,7 @@ impl Link {
         is_shared: bool,
     ) -> Result<()> {
         let request = Message { port: peer.port(), ..self.message(Kind::Request, data, is_shared)? };
-        let agent = agent()?;
+        let (agent, key) = (agent()?, shared_key()?);
         let number = agent.number();
         {
             let mut state = self.state.lock();
@@ -181,7 +182,7 @@ impl Link {
             (state.local, state.peer) = (Some(local), Some(peer));
         }
         let other = SocketAddr::new(peer.ip(), peer.port() ^ OTHER_PORT);
-        agent.connect(number, Attempt::new(local, &[peer, other], request, self.handler()));
+        agent.connect(number, Attempt::new(local, &[peer, other], request, key, self.handler()));
         Ok(())
     }
 

@@ -38,13 +38,17 @@ pub(crate) struct DomainShared {
     pub(crate) users: Users,
 }
 
+/// Returns the key that all peers must have, if the environment names its file.
+pub(crate) fn shared_key() -> Result<Option<Arc<SharedKey>>> {
+    SharedKey::from_environment().map_err(|reason| {
+        let _ = writeln!(io::stderr(), "isolane: {}: {reason}", SharedKey::VARIABLE);
+        Errno(libc::EACCES)
+    })
+}
+
 impl DomainShared {
     pub(crate) fn new(address: IpAddr) -> Result<DomainShared> {
-        let key = SharedKey::from_environment().map_err(|reason| {
-            let _ = writeln!(io::stderr(), "isolane: {}: {reason}", SharedKey::VARIABLE);
-            Errno(libc::EACCES)
-        })?;
-        let config = DeviceConfig { address, key, ..DeviceConfig::default() };
+        let config = DeviceConfig { address, key: shared_key()?, ..DeviceConfig::default() };
         let device = with_signals_blocked(|| Device::open(config))?;
         let memory = Arc::<ProtectionDomain>::default();
         guard_copies();

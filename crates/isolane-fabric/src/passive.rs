@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use isolane_verbs::connection_manager::{self, Answer, Bound, Handler, HandlerRef};
-use isolane_verbs::wire::connection_manager::{Kind, Message, greeting};
+use isolane_verbs::wire::connection_manager::{Kind, Message};
 use parking_lot::Mutex;
 
 use crate::abi::{self, CmOps, EpOps, Fid, FidEp, FidFabric, FidOps, FidPep, Info};
@@ -17,7 +17,7 @@ use crate::ffi::{
     Errno, NO, Result, Users, check, input, into_raw, no_bind, no_control, object, output, status, values,
 };
 use crate::host::{OwnedInfo, allocate};
-use crate::objects::Fabric;
+use crate::objects::{Fabric, shared_key};
 use crate::request::{ConnectionRequest, MAX_DATA, agent};
 
 /// A passive endpoint.
@@ -63,7 +63,7 @@ impl Shared {
     }
 
     fn listen(&self) -> Result<()> {
-        let agent = agent()?;
+        let (agent, key) = (agent()?, shared_key()?);
         let mut state = self.state.lock();
         if state.events.is_none() {
             return Err(Errno(abi::ENOEQ));
@@ -72,7 +72,8 @@ impl Shared {
         Shared::bind(&mut state)?;
         let bound = state.bound.take().ok_or(Errno::INVALID)?;
         let handler: HandlerRef = Weak::<Shared>::clone(&self.weak);
-        let listener = bound.listen(state.backlog, greeting(state.local.port(), false), handler)?;
+        let port = (state.local.port(), false);
+        let listener = bound.listen(state.backlog, port, key, handler)?;
         state.max_waiting = listener.backlog();
         let number = agent.number();
         state.number = Some(number);

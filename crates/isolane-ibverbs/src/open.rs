@@ -13,7 +13,8 @@ use crate::context::{self, Context, Users};
 use crate::device::Device;
 use crate::ffi::{Errno, Result, into_raw, object, output, pointer, report, value, without_signals};
 use crate::{
-    abi, completion_queue, control, create_cq, create_qp, memory, post, queue_pair, shared_receive_queue,
+    abi, completion_queue, control, create_cq, create_qp, logger, memory, post, queue_pair,
+    shared_receive_queue,
 };
 
 #[unsafe(no_mangle)]
@@ -55,11 +56,7 @@ fn open_verbs(device: &Device) -> Result<isolane_verbs::Device> {
             _ => return Err(refuse("ISOLANE_VERBS_CRC", &crc, "write 0 or 1")),
         };
     }
-    if let Some(file) = text("ISOLANE_VERBS_KEY").filter(|file| !file.is_empty()) {
-        let key = SharedKey::read(file.as_ref())
-            .map_err(|error| refuse("ISOLANE_VERBS_KEY", &file, &error.to_string()))?;
-        config.key = Some(Arc::new(key));
-    }
+    config.key = shared_key()?;
     if let Some(ports) = text("ISOLANE_VERBS_PORTS") {
         let range =
             ports.split_once('-').and_then(|(low, high)| Some((low.parse().ok()?, high.parse().ok()?)));
@@ -69,6 +66,16 @@ fn open_verbs(device: &Device) -> Result<isolane_verbs::Device> {
     config.observed = control::open();
     let opened = without_signals(|| isolane_verbs::Device::open(config));
     Ok(opened.inspect_err(|error| report(&format!("cannot open a device: {error}")))?)
+}
+
+/// Returns the key that all peers have, if the environment names its file.
+pub(crate) fn shared_key() -> Result<Option<Arc<SharedKey>>> {
+    // A peer with another key, or without one, causes a warning.
+    logger::install();
+    let Some(file) = text("ISOLANE_VERBS_KEY").filter(|file| !file.is_empty()) else { return Ok(None) };
+    let key = SharedKey::read(file.as_ref());
+    let key = key.map_err(|error| refuse("ISOLANE_VERBS_KEY", &file, &error.to_string()))?;
+    Ok(Some(Arc::new(key)))
 }
 
 fn text(name: &str) -> Option<String> {

@@ -15,6 +15,7 @@ pub mod connection_manager;
 mod datagram;
 mod device;
 mod memory;
+mod message_proof;
 mod observed;
 mod shared_key;
 mod types;
@@ -27,6 +28,7 @@ pub use device::{
     device_name, gid, local_addresses,
 };
 pub use memory::{Access, AccessError, ProtectionDomain, RegisterError, Registration};
+
 pub use shared_key::SharedKey;
 pub use types::{
     AsyncEvent, CompletedOperation, Completion, CompletionNotice, ConnectionParameters, DatagramRequest,

@@ -15,6 +15,8 @@ pub struct SharedKey {
     connects: MacKey,
     accepts: MacKey,
     datagrams: MacKey,
+    /// Of connection managers: of the client, and of the listener.
+    messages: [MacKey; 2],
 }
 
 /// Length of the proof of the end that connects, its second message.
@@ -40,6 +42,7 @@ impl SharedKey {
             connects: derive("isolane verbs 2 connects"),
             accepts: derive("isolane verbs 2 accepts"),
             datagrams: derive("isolane verbs 2 datagrams"),
+            messages: ["isolane verbs 2 requests", "isolane verbs 2 replies"].map(derive),
         }
     }
 
@@ -68,6 +71,15 @@ impl SharedKey {
 
     pub(crate) fn verifies_connection(&self, hello: &Hello, reply: &Hello, proof: &[u8; PROOF_LEN]) -> bool {
         self.connects.verifies(&[&hello.encode(), &reply.encode()], proof)
+    }
+
+    /// Returns the proof of a message of a connection manager.
+    pub(crate) fn sign_message(&self, listens: bool, parts: &[&[u8]]) -> [u8; PROOF_LEN] {
+        self.messages[usize::from(listens)].sign(parts)
+    }
+
+    pub(crate) fn verifies_message(&self, listens: bool, parts: &[&[u8]], proof: &[u8]) -> bool {
+        self.messages[usize::from(listens)].verifies(parts, proof)
     }
 
     /// Returns the proof of a datagram between two GIDs.

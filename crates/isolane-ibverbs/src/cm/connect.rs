@@ -13,15 +13,14 @@ use super::event;
 use super::id::{
     self, Id, Shared, Stage, close, complete, from_abi, open, release_event, set_local, set_peer,
 };
-use super::message::{
-    CONSUMER_DEFINED, INVALID_SERVICE, Kind, Message, VENDOR_OPTION_NOT_SUPPORTED, greeting,
-};
+use super::message::{CONSUMER_DEFINED, INVALID_SERVICE, Kind, Message, VENDOR_OPTION_NOT_SUPPORTED};
 use super::migrate::rdma_migrate_id;
 use super::qp::{self, UDP_Q_KEY, rdma_create_qp};
 use crate::abi;
 use crate::context::check;
 use crate::device::devices;
 use crate::ffi::{Errno, Result, object, output, pointer, value, values};
+use crate::open::shared_key;
 
 /// Lengths of private data in events, in bytes, as on InfiniBand.
 const REQUEST_BYTES: [usize; 2] = [56, 180];
@@ -236,7 +235,7 @@ pub unsafe extern "C" fn rdma_listen(id: *mut abi::CmId, backlog: c_int) -> c_in
     value(|| {
         // SAFETY: the program passes null, or an identifier that it has not destroyed.
         let found = unsafe { object::<_, Id>(id) }?;
-        let agent = agent()?;
+        let (agent, key) = (agent()?, shared_key()?);
         let number = agent.number();
         let (bound, port) = {
             let mut state = found.shared.state.lock();
@@ -244,8 +243,8 @@ pub unsafe extern "C" fn rdma_listen(id: *mut abi::CmId, backlog: c_int) -> c_in
             state.number = Some(number);
             (bound, state.local.map_or(0, |local| local.port()))
         };
-        let greeting = greeting(port, found.shared.is_datagram);
-        let listener = bound.listen(backlog, greeting, found.shared.as_handler())?;
+        let port = (port, found.shared.is_datagram);
+        let listener = bound.listen(backlog, port, key, found.shared.as_handler())?;
         found.shared.state.lock().backlog = listener.backlog();
         agent.listen(number, listener)?;
         Ok(0)
@@ -295,7 +294,7 @@ pub unsafe extern "C" fn rdma_connect(id: *mut abi::CmId, param: *mut abi::CmCon
         let found = unsafe { object::<_, Id>(id) }?;
         // SAFETY: the program passes null, or parameters with private data of the length that they name.
         let request = unsafe { message(Kind::Request, found, param) }?;
-        let agent = agent()?;
+        let (agent, key) = (agent()?, shared_key()?);
         let number = agent.number();
         let (local, peer) = {
             let mut state = found.shared.state.lock();
@@ -307,7 +306,7 @@ pub unsafe extern "C" fn rdma_connect(id: *mut abi::CmId, param: *mut abi::CmCon
         };
         let other = SocketAddr::new(peer.ip(), peer.port() ^ OTHER_PORT);
         let request = Message { port: peer.port(), ..request };
-        agent.connect(number, Attempt::new(local, &[peer, other], request, found.shared.as_handler()));
+        agent.connect(number, Attempt::new(local, &[peer, other], request, key, found.shared.as_handler()));
         // SAFETY: the identifier lives, and `found` is not used again.
         unsafe { complete(id) }
     })

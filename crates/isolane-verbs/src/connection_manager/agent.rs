@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::attempt::{Attempt, Outcome, TIMEOUT};
+use super::attempt::{Attempt, KEY_MISMATCH, Outcome, TIMEOUT};
 use super::handler::{Answer, HandlerRef};
 use super::listener::Listener;
 use super::watch::Watch;
+use crate::ConnectError;
+use crate::message_proof::{MESSAGE_PROOF_LEN, MessageProofs};
 use crate::wire::connection_manager::{INVALID_SERVICE, Kind, LEN, Message};
 
 /// The agent of the process.
@@ -38,6 +40,8 @@ struct State {
 struct Peer {
     stream: TcpStream,
     input: Vec<u8>,
+    /// Proofs of the key that both ends have.
+    proofs: Option<MessageProofs>,
     handler: HandlerRef,
     stage: Stage,
 }
@@ -123,7 +127,11 @@ impl Agent {
     pub fn send(&self, number: u64, message: &Message) -> io::Result<()> {
         let mut state = self.state.lock();
         let peer = state.peers.get_mut(&number).ok_or(ErrorKind::NotConnected)?;
-        peer.stream.write_all(&message.encode())?;
+        let mut bytes = message.encode();
+        if let Some(proofs) = &mut peer.proofs {
+            proofs.seal(&mut bytes);
+        }
+        peer.stream.write_all(&bytes)?;
         Ok(())
     }
 
@@ -157,6 +165,43 @@ impl Agent {
 }
 
 impl Peer {
+    /// Removes the message of `len` bytes at the start of the input, with its proof. Returns whether that is right, or
+    /// `None` if it is incomplete.
+    fn has_proof(&mut self, message: &Message, len: usize) -> Option<bool> {
+        // Such a rejection proves nothing, because it is for a peer with another key or none.
+        if message.kind == Kind::Reject && message.reason == KEY_MISMATCH {
+            self.report(&match (&self.stage, &self.proofs) {
+                (Stage::Accepted { .. }, Some(_)) => ConnectError::PeerLacksKey,
+                (Stage::Accepted { .. }, None) => ConnectError::KeyRequired,
+                _ => ConnectError::WrongKey,
+            });
+            if matches!(self.stage, Stage::Requested { .. }) {
+                // Another attempt would be rejected too.
+                self.stage = Stage::Open;
+            }
+            return Some(false);
+        }
+        let Some(proofs) = &mut self.proofs else {
+            self.input.drain(..len);
+            return Some(true);
+        };
+        let proof = self.input.get(len..)?.first_chunk::<MESSAGE_PROOF_LEN>()?;
+        let is_right = proofs.verifies(&self.input[..len], proof);
+        self.input.drain(..len + MESSAGE_PROOF_LEN);
+        if !is_right {
+            self.report(&ConnectError::WrongKey);
+            let reject = Message { reason: KEY_MISMATCH, ..Message::new(Kind::Reject) };
+            let _ = self.stream.write_all(&reject.encode());
+        }
+        Some(is_right)
+    }
+
+    fn report(&self, error: &ConnectError) {
+        if let Ok(peer) = self.stream.peer_addr() {
+            log::limited!(Warn, "{peer} is refused: {error}");
+        }
+    }
+
     fn deadline(&self) -> Option<Instant> {
         match self.stage {
             Stage::Accepted { deadline, .. } | Stage::Requested { deadline, .. } => Some(deadline),
@@ -198,12 +243,12 @@ impl State {
         let waiting = self.peers.values().filter(|peer| peer.listener() == Some(number)).count();
         for _ in waiting..listener.backlog() {
             match listener.accept() {
-                Ok(Some(stream)) => {
+                Ok(Some((stream, proofs))) => {
                     let connection = agent.number();
                     let stage = Stage::Accepted { listener: number, deadline: now + TIMEOUT };
                     let (input, handler) = (Vec::new(), Weak::clone(&listener.handler));
                     if agent.watch.add(&stream, connection).is_ok() {
-                        self.peers.insert(connection, Peer { stream, input, handler, stage });
+                        self.peers.insert(connection, Peer { stream, input, proofs, handler, stage });
                     }
                 }
                 Ok(None) => return,
@@ -227,10 +272,10 @@ impl State {
         let Some(attempt) = self.attempts.remove(&number) else { return };
         let handler = Weak::clone(&attempt.handler);
         let is_refused = match outcome {
-            Outcome::Sent(stream) => {
+            Outcome::Sent(stream, proofs) => {
                 let deadline = Instant::now() + attempt.answer_timeout;
                 let stage = Stage::Requested { attempt: Box::new(attempt), deadline };
-                let peer = Peer { stream, input: Vec::new(), handler, stage };
+                let peer = Peer { stream, input: Vec::new(), proofs, handler, stage };
                 self.peers.insert(number, peer);
                 return;
             }
@@ -267,7 +312,14 @@ impl State {
                     break;
                 }
             };
-            peer.input.drain(..len);
+            if let Some(is_right) = peer.has_proof(&message, len) {
+                if !is_right {
+                    has_ended = true;
+                    break;
+                }
+            } else {
+                break;
+            }
             let handler = Weak::clone(&peer.handler);
             let stage = std::mem::replace(&mut peer.stage, Stage::Open);
             if matches!(stage, Stage::Accepted { .. }) {
@@ -350,4 +402,4 @@ fn request(handler: &HandlerRef, number: u64, local: SocketAddr, peer: SocketAdd
 /// Time in which a peer sends its request to a listener that can accept no further one.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum length of the unread messages of a peer.
-const MAX_INPUT_BYTES: usize = 8 * (LEN + 255);
+const MAX_INPUT_BYTES: usize = 8 * (LEN + 255 + MESSAGE_PROOF_LEN);

@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -9,7 +10,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::handler::HandlerRef;
 use super::watch::Watch;
-use crate::wire::connection_manager::{GREETING_LEN, MAGIC, Message, greeting};
+use crate::ConnectError;
+use crate::SharedKey;
+use crate::message_proof::{KEYED_GREETING_LEN, MessageProofs};
+use crate::wire::connection_manager::{GREETING_LEN, Kind, MAGIC, Message, greeting};
 
 /// Connections to the ports at which an agent can listen.
 pub struct Attempt {
@@ -25,6 +29,7 @@ pub struct Attempt {
     /// short. A greeting from the other one proves nothing: the listener at the first one can be busy.
     is_elsewhere: bool,
     request: Message,
+    key: Option<Arc<SharedKey>>,
     pub(super) handler: HandlerRef,
     deadline: Instant,
     /// Time in which the program of the listener answers.
@@ -35,15 +40,15 @@ pub struct Attempt {
 struct Greeted {
     destination: SocketAddr,
     stream: TcpStream,
-    greeting: [u8; GREETING_LEN],
+    greeting: [u8; KEYED_GREETING_LEN],
     len: usize,
 }
 
 /// Result of an attempt.
 pub(super) enum Outcome {
     /// A listener has the request.
-    Sent(TcpStream),
-    /// No listener has that port.
+    Sent(TcpStream, Option<MessageProofs>),
+    /// No listener has that port, or only one of both ends has a key.
     Refused,
     TimedOut,
 }
@@ -55,6 +60,7 @@ impl Attempt {
         source: SocketAddr,
         destinations: &[SocketAddr],
         request: Message,
+        key: Option<Arc<SharedKey>>,
         handler: HandlerRef,
     ) -> Attempt {
         let now = Instant::now();
@@ -67,6 +73,7 @@ impl Attempt {
             greeting_timeout: MIN_GREETING_TIMEOUT,
             is_elsewhere: false,
             request,
+            key,
             handler,
             deadline: now + TIMEOUT,
             answer_timeout: ANSWER_TIMEOUT,
@@ -107,10 +114,25 @@ impl Attempt {
             match self.sockets[index].receive(expected) {
                 Ok(false) => index += 1,
                 Ok(true) => {
-                    let mut stream = self.sockets.swap_remove(index).stream;
-                    if stream.write_all(&self.request.encode()).is_ok() {
+                    let Greeted { mut stream, greeting, destination, .. } = self.sockets.swap_remove(index);
+                    let mut request = self.request.encode();
+                    let proofs = match self.proofs(greeting) {
+                        Ok(proofs) => proofs,
+                        Err(error) => {
+                            let reject = Message { reason: KEY_MISMATCH, ..Message::new(Kind::Reject) };
+                            // The listener reports it too.
+                            let _ = stream.write_all(&reject.encode());
+                            log::limited!(Warn, "{destination}: {error}");
+                            return Some(Outcome::Refused);
+                        }
+                    };
+                    let proofs = proofs.map(|mut proofs| {
+                        proofs.seal(&mut request);
+                        proofs
+                    });
+                    if stream.write_all(&request).is_ok() {
                         self.sockets.clear();
-                        return Some(Outcome::Sent(stream));
+                        return Some(Outcome::Sent(stream, proofs));
                     }
                     // The listener is busy.
                     self.refused_at = now + REFUSAL;
@@ -132,6 +154,17 @@ impl Attempt {
         }
     }
 
+    /// Starts the proofs of the key, if both ends have one.
+    fn proofs(&self, greeting: [u8; KEYED_GREETING_LEN]) -> Result<Option<MessageProofs>, ConnectError> {
+        let is_required = greeting.first_chunk().is_some_and(MessageProofs::are_required);
+        match (&self.key, is_required) {
+            (None, false) => Ok(None),
+            (None, true) => Err(ConnectError::KeyRequired),
+            (Some(_), false) => Err(ConnectError::PeerLacksKey),
+            (Some(key), true) => Ok(Some(MessageProofs::connect(Arc::clone(key), greeting)?)),
+        }
+    }
+
     fn start(&mut self, watch: &Watch, number: u64) {
         let started =
             self.destinations.iter().filter_map(|destination| start(self.source, *destination).ok());
@@ -139,7 +172,7 @@ impl Attempt {
         self.sockets = started.filter(|socket| watch.add(&socket.stream, number).is_ok()).collect();
         let delay = if self.sockets.is_empty() { RETRY_DELAY } else { self.greeting_timeout };
         self.retry_at = Instant::now() + delay;
-        self.greeting_timeout = self.greeting_timeout.saturating_mul(2);
+        self.greeting_timeout = self.greeting_timeout.saturating_mul(2).min(TIMEOUT);
     }
 }
 
@@ -155,7 +188,7 @@ fn start(source: SocketAddr, destination: SocketAddr) -> io::Result<Greeted> {
     }
     let stream = TcpStream::from(socket);
     stream.set_nodelay(true)?;
-    Ok(Greeted { destination, stream, greeting: [0; GREETING_LEN], len: 0 })
+    Ok(Greeted { destination, stream, greeting: [0; KEYED_GREETING_LEN], len: 0 })
 }
 
 impl Greeted {
@@ -164,8 +197,23 @@ impl Greeted {
     /// # Errors
     /// `AddrNotAvailable` if this is the listener of another port, or another error if it is no listener.
     fn receive(&mut self, expected: [u8; GREETING_LEN]) -> io::Result<bool> {
-        while self.len < GREETING_LEN {
-            match self.stream.read(&mut self.greeting[self.len..]) {
+        loop {
+            let start = self.greeting.first_chunk().filter(|_| self.len >= GREETING_LEN);
+            // Further bytes follow if the listener requires a key.
+            let expected_len = match start {
+                Some(start) if MessageProofs::without_key(*start) != expected => {
+                    let is_other = start.starts_with(&MAGIC);
+                    return Err(
+                        if is_other { ErrorKind::AddrNotAvailable } else { ErrorKind::InvalidData }.into()
+                    );
+                }
+                Some(start) if MessageProofs::are_required(start) => KEYED_GREETING_LEN,
+                _ => GREETING_LEN,
+            };
+            if self.len >= expected_len {
+                return Ok(true);
+            }
+            match self.stream.read(&mut self.greeting[self.len..expected_len]) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(count) => self.len += count,
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => {
@@ -175,16 +223,11 @@ impl Greeted {
                 Err(error) => return Err(error),
             }
         }
-        if self.greeting == expected {
-            Ok(true)
-        } else if self.greeting.starts_with(&MAGIC) {
-            Err(ErrorKind::AddrNotAvailable.into())
-        } else {
-            Err(ErrorKind::InvalidData.into())
-        }
     }
 }
 
+/// Reason of a rejection of a client that proves no key, or to which the listener does not.
+pub(super) const KEY_MISMATCH: u32 = 0x8000_0001;
 /// Time in which a connection is made, and a peer sends its request.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 /// Time in which a program answers a request, about as long as on InfiniBand with all retries.

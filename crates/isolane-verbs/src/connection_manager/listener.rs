@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{self as unix, UnixDatagram};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -17,7 +18,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, getsockname, socket_wi
 
 use super::handler::HandlerRef;
 use super::watch::Watch;
-use crate::wire::connection_manager::GREETING_LEN;
+use crate::SharedKey;
+use crate::message_proof::MessageProofs;
+use crate::wire::connection_manager::{GREETING_LEN, greeting};
 
 /// A bound port.
 pub struct Bound {
@@ -33,6 +36,9 @@ pub struct Listener {
     /// Nothing is accepted until this time.
     pub(super) paused_until: Option<Instant>,
     greeting: [u8; GREETING_LEN],
+    /// Key that peers must prove; the port and the port space of the greeting.
+    key: Option<Arc<SharedKey>>,
+    port: (u16, bool),
     _reservation: UnixDatagram,
 }
 
@@ -135,14 +141,15 @@ fn reserve(port: u16, scope: Scope, is_datagram: bool) -> io::Result<UnixDatagra
 }
 
 impl Bound {
-    /// Listens. The caller reports `handler` and the greeting of its port.
+    /// Listens for peers of a port, and of datagrams or not, that prove `key` if there is one.
     ///
     /// # Errors
     /// The error of the system.
     pub fn listen(
         self,
         backlog: c_int,
-        greeting: [u8; GREETING_LEN],
+        port: (u16, bool),
+        key: Option<Arc<SharedKey>>,
         handler: HandlerRef,
     ) -> io::Result<Listener> {
         // As in the kernel, a program that sets none has the largest one.
@@ -157,7 +164,9 @@ impl Bound {
             handler,
             backlog,
             paused_until: None,
-            greeting,
+            greeting: greeting(port.0, port.1),
+            key,
+            port,
             _reservation: self.reservation,
         })
     }
@@ -173,15 +182,20 @@ impl Listener {
     ///
     /// # Errors
     /// If the process can have no further socket.
-    pub(super) fn accept(&self) -> io::Result<Option<TcpStream>> {
+    pub(super) fn accept(&self) -> io::Result<Option<(TcpStream, Option<MessageProofs>)>> {
         loop {
             match self.socket.accept() {
                 Ok((mut stream, _)) => {
                     let is_prepared =
                         stream.set_nonblocking(true).is_ok() && stream.set_nodelay(true).is_ok();
+                    let proofs = match &self.key {
+                        Some(key) => Some(MessageProofs::listen(Arc::clone(key), self.port.0, self.port.1)?),
+                        None => None,
+                    };
+                    let greeting = proofs.as_ref().map_or(&self.greeting[..], |proofs| proofs.greeting());
                     // The greeting fits into the buffer of a new socket.
-                    if is_prepared && stream.write_all(&self.greeting).is_ok() {
-                        return Ok(Some(stream));
+                    if is_prepared && stream.write_all(greeting).is_ok() {
+                        return Ok(Some((stream, proofs)));
                     }
                 }
                 Err(error) => match error.kind() {

@@ -13,7 +13,7 @@ pub const MAGIC: [u8; 4] = *b"ISLC";
 pub fn greeting(port: u16, is_datagram: bool) -> [u8; GREETING_LEN] {
     let [low, high] = port.to_le_bytes();
     let [a, b, c, d] = MAGIC;
-    [a, b, c, d, 1, u8::from(is_datagram), low, high]
+    [a, b, c, d, 2, u8::from(is_datagram), low, high]
 }
 
 /// Length of a message without private data, in bytes.
