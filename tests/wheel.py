@@ -352,6 +352,30 @@ def children_of_fork():
         assert waiting.wait(TIMEOUT).nbytes == 6
 
 
+def shared_keys():
+    with tempfile.TemporaryDirectory() as directory:
+        subprocess.run([PROGRAM, "key", "gen", f"{directory}/key"], check=True, stdout=subprocess.DEVNULL)
+        os.environ["ISOLANE_VERBS_KEY"] = f"{directory}/key"
+        try:
+            with_key, peer = isolane.Device(), isolane.Device()
+            os.environ["ISOLANE_VERBS_KEY"] = f"{directory}/missing"
+            with raises(isolane.Error, "ISOLANE_VERBS_KEY", "missing"):
+                isolane.Device()
+        finally:
+            del os.environ["ISOLANE_VERBS_KEY"]
+        with with_key.listen() as listener:
+            with raises(isolane.ConnectionLost, "cannot connect"):
+                isolane.Device().connect(listener.address)
+            accepted = []
+            thread = threading.Thread(target=lambda: accepted.append(listener.accept(TIMEOUT)))
+            thread.start()
+            with peer.connect(listener.address) as connection:
+                thread.join()
+                receive = accepted[0].start_recv(bytearray(3))
+                connection.send(b"key", timeout=TIMEOUT)
+                assert receive.wait(TIMEOUT).nbytes == 3
+
+
 def descriptions_survive_packing():
     remote = isolane.RemoteMemory(0x12345678, 1 << 40, 1 << 33)
     assert isolane.RemoteMemory.unpack(remote.pack()) == remote
@@ -504,7 +528,7 @@ def main():
     for check in (
         writes_and_reads, tensors_of_dlpack, messages_and_notifications, batches, event_loop,
         threads_share_a_connection, waits_without_the_lock, signals_end_a_wait, timeout_keeps_the_request,
-        memory_stays_exported, rights_and_keys, peers_that_go, children_of_fork, descriptions_survive_packing, volumes,
+        memory_stays_exported, rights_and_keys, peers_that_go, shared_keys, children_of_fork, descriptions_survive_packing, volumes,
         closing_a_volume,
         hints_match_the_module, serve_offers_memory, example_sends_arrays, documents_run,
     ):
