@@ -283,7 +283,7 @@ def rights_and_keys():
         lambda client: client.write(b"x", read_only.remote),
         lambda client: client.read(bytearray(1), private.remote),
         lambda client: client.write(b"x", remote),
-        lambda client: client.write(b"x", isolane.RemoteMemory(private.remote.key, 1 << 40), 5000),
+        lambda client: client.write(b"x", isolane.RemoteMemory(private.remote.rkey, 1 << 40), 5000),
     ):
         with Pair() as pair:
             with raises(isolane.AccessError, "remote access error", "register()"):
@@ -380,7 +380,7 @@ def descriptions_survive_packing():
     remote = isolane.RemoteMemory(0x12345678, 1 << 40, 1 << 33)
     assert isolane.RemoteMemory.unpack(remote.pack()) == remote
     part = remote[16:48]
-    assert (part.nbytes, part.offset - remote.offset, part.key) == (32, 16, remote.key)
+    assert (part.nbytes, part.offset - remote.offset, part.rkey) == (32, 16, remote.rkey)
     with raises(ValueError, "20"):
         isolane.RemoteMemory.unpack(b"short")
     with raises(IndexError, "step"):
@@ -476,17 +476,17 @@ def started(*command):
 def serve_offers_memory():
     process, line = started(PROGRAM, "verbs", "serve", "127.0.0.1:0", "--bytes", "3M")
     try:
-        found = re.fullmatch(r"listening on (\S+), key (0x[0-9a-f]{8}), (\d+) bytes\n", line)
+        found = re.fullmatch(r"listening on (\S+), rkey (0x[0-9a-f]{8}), (\d+) bytes\n", line)
         address, key, size = found[1], int(found[2], 16), int(found[3])
         data = os.urandom((2 << 20) + 5)
-        command = [PROGRAM, "verbs", "write", address, "--key", str(key), "--offset", "1000"]
+        command = [PROGRAM, "verbs", "write", address, "--rkey", str(key), "--offset", "1000"]
         subprocess.run(command, input=data, check=True, timeout=TIMEOUT)
         with isolane.connect(address) as connection:
             back = bytearray(len(data))
             connection.read(back, isolane.RemoteMemory(key, size), 1000, timeout=TIMEOUT)
             assert back == data
             connection.write(b"python", isolane.RemoteMemory(key, size), size - 6, timeout=TIMEOUT)
-        command = [PROGRAM, "verbs", "read", address, "--key", hex(key), "--offset", str(size - 6), "--bytes", "6"]
+        command = [PROGRAM, "verbs", "read", address, "--rkey", hex(key), "--offset", str(size - 6), "--bytes", "6"]
         assert subprocess.run(command, capture_output=True, timeout=TIMEOUT).stdout == b"python"
         command[-1] = "7"
         refused = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
@@ -511,7 +511,7 @@ def documents_run():
     text = (ROOT / "docs/PYTHON.md").read_text()
     examples = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(examples) >= 6
-    process, line = started(PROGRAM, "verbs", "serve", "127.0.0.1:0", "--bytes", "1M", "--key", "0x5eed")
+    process, line = started(PROGRAM, "verbs", "serve", "127.0.0.1:0", "--bytes", "1M", "--rkey", "0x5eed")
     try:
         address = line.split()[2].rstrip(",")
         for example in examples:

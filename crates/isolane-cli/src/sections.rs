@@ -312,15 +312,15 @@ TMPDIR: Directory for the files of the devices (default: /tmp)."
         "verbs-serve" => Sections {
             examples: "\
 isolane verbs serve: Offer 1 MiB to programs of this machine.
-isolane verbs serve 10.0.0.1 --bytes 1G --key 0x5eed: Offer 1 GiB at an address, with a key that clients know.",
+isolane verbs serve 10.0.0.1 --bytes 1G --rkey 0x5eed: Offer 1 GiB at an address, with an rkey that clients know.",
             ..Sections::default()
         },
         "verbs-read" => Sections {
-            examples: "isolane verbs read 10.0.0.1 --key 0x5eed --bytes 1M > copy: Copy the first 1 MiB to a file.",
+            examples: "isolane verbs read 10.0.0.1 --rkey 0x5eed --bytes 1M > copy: Copy the first 1 MiB to a file.",
             ..Sections::default()
         },
         "verbs-write" => Sections {
-            examples: "isolane verbs write 10.0.0.1 --key 0x5eed file: Copy a file to the start of the memory.",
+            examples: "isolane verbs write 10.0.0.1 --rkey 0x5eed file: Copy a file to the start of the memory.",
             ..Sections::default()
         },
         "verbs-devices" => Sections {

@@ -74,7 +74,7 @@ pub(crate) fn target(remote: &Bound<'_, RemoteMemory>, offset: u64, len: usize) 
             format!("{len} bytes at offset {offset} exceed the {} bytes of the peer's memory", remote.len);
         return Err(PyValueError::new_err(text));
     }
-    Ok((remote.offset + offset, remote.key))
+    Ok((remote.offset + offset, remote.rkey))
 }
 
 /// Maximum data of a request, in bytes.

@@ -94,7 +94,7 @@ impl Memory {
     #[getter]
     fn remote(&self, py: Python<'_>) -> PyResult<RemoteMemory> {
         let (registered, offset, len) = self.part(py)?;
-        Ok(RemoteMemory { key: registered.registration.key(), len: len as u64, offset: offset as u64 })
+        Ok(RemoteMemory { rkey: registered.registration.key(), len: len as u64, offset: offset as u64 })
     }
 
     /// Length in bytes.
@@ -141,7 +141,7 @@ impl Memory {
 #[pyclass(frozen, eq, hash, module = "isolane")]
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct RemoteMemory {
-    pub(crate) key: u32,
+    pub(crate) rkey: u32,
     pub(crate) len: u64,
     pub(crate) offset: u64,
 }
@@ -149,19 +149,19 @@ pub(crate) struct RemoteMemory {
 #[pymethods]
 impl RemoteMemory {
     #[new]
-    #[pyo3(signature = (key, nbytes, offset = 0))]
-    fn new(key: u32, nbytes: u64, offset: u64) -> PyResult<RemoteMemory> {
+    #[pyo3(signature = (rkey, nbytes, offset = 0))]
+    fn new(rkey: u32, nbytes: u64, offset: u64) -> PyResult<RemoteMemory> {
         if offset.checked_add(nbytes).is_none() {
             let text = format!("{nbytes} bytes from offset {offset} exceed 64 bits: pass smaller numbers");
             return Err(PyValueError::new_err(text));
         }
-        Ok(RemoteMemory { key, len: nbytes, offset })
+        Ok(RemoteMemory { rkey, len: nbytes, offset })
     }
 
     /// Remote key.
     #[getter]
-    fn key(&self) -> u32 {
-        self.key
+    fn rkey(&self) -> u32 {
+        self.rkey
     }
 
     /// Length in bytes.
@@ -182,7 +182,7 @@ impl RemoteMemory {
 
     fn __getitem__(&self, part: &Bound<'_, PySlice>) -> PyResult<RemoteMemory> {
         let (start, len) = slice(part, self.len)?;
-        Ok(RemoteMemory { key: self.key, len, offset: self.offset + start })
+        Ok(RemoteMemory { rkey: self.rkey, len, offset: self.offset + start })
     }
 
     /// Returns 20 bytes that `unpack` reads: offset, length, and key, little endian.
@@ -190,7 +190,7 @@ impl RemoteMemory {
         let mut bytes = [0; PACKED_BYTES];
         bytes[..8].copy_from_slice(&self.offset.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.len.to_le_bytes());
-        bytes[16..].copy_from_slice(&self.key.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.rkey.to_le_bytes());
         PyBytes::new(py, &bytes)
     }
 
@@ -210,7 +210,7 @@ impl RemoteMemory {
     }
 
     fn __repr__(&self) -> String {
-        format!("isolane.RemoteMemory(key={:#010x}, nbytes={}, offset={})", self.key, self.len, self.offset)
+        format!("isolane.RemoteMemory(rkey={:#010x}, nbytes={}, offset={})", self.rkey, self.len, self.offset)
     }
 }
 

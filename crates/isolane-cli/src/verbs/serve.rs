@@ -13,7 +13,7 @@ use crate::units;
 
 /// Offer memory that RDMA clients write and read, for experiments
 ///
-/// Prints the address, the key, and the size of the memory, and serves clients until a signal: `isolane verbs write`,
+/// Prints the address, the rkey, and the size of the memory, and serves clients until a signal: `isolane verbs write`,
 /// `isolane verbs read`, and programs with the library or the Python module. Clients address the memory by offsets from
 /// 0 on. Each program that reaches the port can use it.
 #[derive(Debug, clap::Args)]
@@ -24,9 +24,9 @@ pub struct Args {
     /// Size of the memory in bytes
     #[arg(long, default_value = "1M", value_parser = units::parse_bytes, value_name = "SIZE")]
     bytes: u64,
-    /// Key of the memory, as 0x5eed (default: random)
-    #[arg(long, value_parser = parse_key)]
-    key: Option<u32>,
+    /// Key with which clients name the memory, the rkey of RDMA, as 0x5eed (default: random)
+    #[arg(long, value_parser = parse_key, value_name = "RKEY")]
+    rkey: Option<u32>,
 }
 
 /// Parses the key of memory.
@@ -44,12 +44,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     config.key = SharedKey::from_environment().map_err(Failure::from_error)?;
     let device = Device::open(config).io_context("cannot open a device")?;
     let session = Session::new(&device)?;
-    let memory = session.register_as(args.key, args.bytes)?;
+    let memory = session.register_as(args.rkey, args.bytes)?;
     let what = || format!("cannot listen at {address}");
     let listener = device.listen(address).io_context(what())?;
     let address = listener.local_addr().io_context(what())?;
     let mut stdout = std::io::stdout();
-    let _ = writeln!(stdout, "listening on {address}, key {:#010x}, {} bytes", memory.key(), args.bytes);
+    let _ = writeln!(stdout, "listening on {address}, rkey {:#010x}, {} bytes", memory.key(), args.bytes);
     let _ = stdout.flush();
     let mut pairs = Vec::new();
     loop {

@@ -21,8 +21,8 @@ struct Remote {
     #[arg(value_name = "ADDRESS")]
     address: String,
     /// Key of the memory, as 0x5eed
-    #[arg(long, value_parser = parse_key)]
-    key: u32,
+    #[arg(long, value_parser = parse_key, value_name = "RKEY")]
+    rkey: u32,
     /// Offset of the first byte
     #[arg(long, default_value = "0", value_parser = units::parse_bytes, value_name = "BYTES")]
     offset: u64,
@@ -54,7 +54,7 @@ pub fn read(args: &ReadArgs) -> Result<(), Failure> {
     let mut left = args.bytes;
     while left > 0 {
         let len = left.min(CHUNK_BYTES as u64) as usize;
-        let (address, key) = (transfer.offset, args.remote.key);
+        let (address, key) = (transfer.offset, args.remote.rkey);
         transfer.run(SendOperation::Read { address, key }, len)?;
         output::write_stdout(&transfer.memory.region().to_vec(0, len))?;
         left -= len as u64;
@@ -76,7 +76,7 @@ pub fn write(args: &WriteArgs) -> Result<(), Failure> {
             return Ok(());
         }
         transfer.memory.region().copy_in(0, &bytes[..len]);
-        let (address, key) = (transfer.offset, args.remote.key);
+        let (address, key) = (transfer.offset, args.remote.rkey);
         transfer.run(SendOperation::Write { address, key, immediate: None }, len)?;
     }
 }
@@ -112,7 +112,7 @@ impl Transfer {
         done.map_err(|failure| {
             let (peer, offset) = (&self.peer, self.offset);
             Failure::new(format!("cannot access {len} bytes at offset {offset} of {peer}"), failure)
-                .with_hint("use the address, key, and size that `isolane verbs serve` prints")
+                .with_hint("use the address, rkey, and size that `isolane verbs serve` prints")
         })?;
         self.offset = self.offset.saturating_add(len as u64);
         Ok(())

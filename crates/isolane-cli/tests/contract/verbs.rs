@@ -117,23 +117,23 @@ fn verbs_bench_names_wrong_arguments() {
 
 #[test]
 fn verbs_serve_offers_memory_for_read_and_write() {
-    let server = VerbsServer::start_with(&["serve", "127.0.0.1:0", "--bytes", "3M", "--key", "0x5eed"]);
-    let (address, offer) = server.address.split_once(", ").expect("an address, then key and size");
-    assert_eq!(offer, "key 0x00005eed, 3145728 bytes");
+    let server = VerbsServer::start_with(&["serve", "127.0.0.1:0", "--bytes", "3M", "--rkey", "0x5eed"]);
+    let (address, offer) = server.address.split_once(", ").expect("an address, then rkey and size");
+    assert_eq!(offer, "rkey 0x00005eed, 3145728 bytes");
     let file = tempfile::NamedTempFile::new().unwrap();
     let text: String = (0..300_000).map(|number| format!("{number:07}")).collect();
     fs::write(file.path(), &text).unwrap();
-    let remote = [address, "--key", "24301", "--offset", "1000"];
+    let remote = [address, "--rkey", "24301", "--offset", "1000"];
     succeed(&[&["verbs", "write"], &remote[..], &[file.path().to_str().unwrap()]].concat());
     let copy = succeed(&[&["verbs", "read"], &remote[..], &["--bytes", &text.len().to_string()]].concat());
     assert!(copy == text, "the memory has the bytes of the file");
     for (key, bytes, reason) in
         [("24302", "1", "remote access error"), ("24301", "4M", "remote access error")]
     {
-        let error = fail(&["verbs", "read", address, "--key", key, "--bytes", bytes]);
+        let error = fail(&["verbs", "read", address, "--rkey", key, "--bytes", bytes]);
         assert!(error.contains(reason) && error.contains("isolane verbs serve"), "{error}");
     }
-    let error = fail(&["verbs", "read", "127.0.0.1:1", "--key", "1", "--bytes", "1"]);
+    let error = fail(&["verbs", "read", "127.0.0.1:1", "--rkey", "1", "--bytes", "1"]);
     assert!(error.contains("cannot connect to 127.0.0.1:1"), "{error}");
     let error = fail(&["verbs", "serve", "127.0.0.1:0", "--bytes", "0"]);
     assert!(error.contains("allocate at least 1"), "{error}");
