@@ -62,6 +62,19 @@ class OnlyDlpack:
         return self.array.__dlpack__()
 
 
+class AsTorch(OnlyDlpack):
+    """A tensor that only an array keeps in its place, as of torch."""
+
+    def __dlpack__(self, **_options):
+        raise AssertionError("a capsule lets the tensor be resized")
+
+    def detach(self):
+        return self
+
+    def numpy(self):
+        return self.array
+
+
 def raises(kind, *words):
     """Context that expects an exception whose text has the words."""
 
@@ -113,6 +126,11 @@ def tensors_of_dlpack():
             isolane.register(OnlyDlpack(numpy.zeros((10, 10))[:, :5]))
         with raises(BufferError, "type 2", "CPU"):
             isolane.register(OnlyDlpack(source, device=2))
+        memory.close()
+        memory = isolane.register(AsTorch(target))
+        pair.client.write(AsTorch(numpy.negative(source)), memory.remote, timeout=TIMEOUT)
+        assert (target.ravel() == -source).all()
+        target[:] = source.reshape(3, 1000)
         if importlib.util.find_spec("torch"):
             import torch
 

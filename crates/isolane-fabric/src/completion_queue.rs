@@ -45,7 +45,12 @@ impl Cq {
     pub(crate) fn prepare_wait(&self) -> bool {
         self.signal.clear();
         self.queue.request_notice(false);
-        self.queue.is_empty() && self.error.lock().is_none()
+        let is_empty = self.queue.is_empty() && self.error.lock().is_none();
+        if !is_empty {
+            // Another thread can sleep because of the notice that is cleared.
+            self.signal.set();
+        }
+        is_empty
     }
 
     /// Copies up to `count` completions.

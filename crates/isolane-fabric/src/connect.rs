@@ -272,7 +272,13 @@ impl Handler for Link {
         let stage = self.state.lock().stage;
         match (message.kind, stage) {
             (Kind::Reply, Stage::Requesting) => self.on_reply(message),
-            (Kind::Ready, Stage::Accepted) => self.establish(&mut self.state.lock(), Vec::new()),
+            (Kind::Ready, Stage::Accepted) => {
+                let mut state = self.state.lock();
+                // The queue pair can have failed in the meantime.
+                if state.stage == Stage::Accepted {
+                    self.establish(&mut state, Vec::new());
+                }
+            }
             (Kind::Reject, Stage::Requesting) => {
                 self.fail(&mut self.state.lock(), libc::ECONNREFUSED, message.private_data);
             }

@@ -3,8 +3,8 @@
 //! Its functions are found at run time: their symbol versions differ between releases, and a program can load libfabric
 //! without adding it to the global symbols.
 
-use std::ffi::{CStr, c_int, c_void};
-use std::ptr::null_mut;
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::ptr::null;
 use std::sync::OnceLock;
 
 use crate::abi::{FabricAttr, Info};
@@ -24,23 +24,30 @@ pub(crate) fn host() -> Option<&'static Host> {
 }
 
 fn find() -> Option<Host> {
-    let mut found: Option<Host> = None;
-    // SAFETY: the callback has the type of the function, and `found` lives during the call.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
-    found
+    let mut names: Vec<CString> = Vec::new();
+    // SAFETY: the callback has the type of the function, and `names` lives during the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut names).cast()) };
+    names.iter().find_map(|name| look_up(name))
 }
 
-/// Looks the functions up in one library of the process. Returns 1 to end the iteration.
-unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
+/// Copies the name of one library of the process. The loader holds a lock, so this must not call it.
+unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, names: *mut c_void) -> c_int {
     // SAFETY: the loader passes a valid structure, whose name is a text or null.
     let name = unsafe { (*info).dlpi_name };
     // SAFETY: as above.
-    let is_program = name.is_null() || unsafe { CStr::from_ptr(name) }.is_empty();
-    let name = if is_program { null_mut() } else { name };
-    // SAFETY: the name is null, which stands for the program, or the one of a loaded library, which is not loaded again.
+    let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
+    // SAFETY: the list of `find`.
+    unsafe { (*names.cast::<Vec<CString>>()).push(name.to_owned()) };
+    0
+}
+
+/// Looks the functions up in one library of the process, or in the program, which has no name.
+fn look_up(name: &CStr) -> Option<Host> {
+    let name = if name.is_empty() { null() } else { name.as_ptr() };
+    // SAFETY: the name is null, which stands for the program, or the one of a library, which is not loaded again.
     let handle = unsafe { libc::dlopen(name, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if handle.is_null() {
-        return 0;
+        return None;
     }
     // SAFETY: the handle is valid. It is not closed: libfabric stays as long as this library.
     let symbol = |name: &CStr| unsafe { libc::dlsym(handle, name.as_ptr()) };
@@ -48,19 +55,18 @@ unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, found: *
     if version.is_null() || dupinfo.is_null() || freeinfo.is_null() {
         // SAFETY: the handle is valid, and not used again.
         unsafe { libc::dlclose(handle) };
-        return 0;
+        return None;
     }
-    // SAFETY: functions of libfabric with these types in all versions; `found` is the value of `find`.
+    // SAFETY: functions of libfabric with these types in all versions.
     unsafe {
-        *found.cast::<Option<Host>>() = Some(Host {
+        Some(Host {
             version: std::mem::transmute::<*mut c_void, extern "C" fn() -> u32>(version),
             dupinfo: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const Info) -> *mut Info>(
                 dupinfo,
             ),
             freeinfo: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut Info)>(freeinfo),
-        });
+        })
     }
-    1
 }
 
 /// An `fi_info` of libfabric, with all attributes.
@@ -94,7 +100,7 @@ impl OwnedInfo {
     /// Returns a structure whose fields are 0.
     pub(crate) fn new() -> Result<OwnedInfo> {
         // SAFETY: null is allowed.
-        unsafe { OwnedInfo::copy(std::ptr::null()) }
+        unsafe { OwnedInfo::copy(null()) }
     }
 
     pub(crate) fn get(&self) -> &Info {

@@ -98,13 +98,16 @@ impl Shared {
             let spins_until = if table.in_flight[0] > 0 { until.min(now + SEND_SPIN) } else { now };
             let found = MutexGuard::unlocked(&mut table, || self.next(spins_until, until));
             table.has_leader = false;
+            let has_found = found.is_some();
             let mut next = found;
             let mut memories = Vec::new();
             while let Some(done) = next {
                 memories.extend(table.complete(&done.completion));
                 next = self.completions.take();
             }
-            self.report(&table);
+            // Another thread leads from now on.
+            self.changed.notify_all();
+            self.report(&table, has_found);
             if !memories.is_empty() {
                 MutexGuard::unlocked(&mut table, || drop(memories));
             }
@@ -128,17 +131,21 @@ impl Shared {
 
     /// Records the completions that have arrived, without waiting.
     fn poll(&self) {
-        let mut memories = Vec::new();
+        let (mut memories, mut has_found) = (Vec::new(), false);
         let mut table = self.table.lock();
         while let Some(done) = self.completions.take() {
             memories.extend(table.complete(&done.completion));
+            has_found = true;
         }
-        self.report(&table);
+        self.report(&table, has_found);
         drop(table);
     }
 
-    /// Wakes the threads and the event loop that wait for recorded completions.
-    fn report(&self, table: &Table) {
+    /// Wakes the threads and the event loop that wait for recorded completions, if there are new ones.
+    fn report(&self, table: &Table, has_found: bool) {
+        if !has_found {
+            return;
+        }
         self.changed.notify_all();
         if table.is_watched {
             signal(&self.notice);
@@ -184,7 +191,7 @@ impl Shared {
         drop(pair);
         let mut table = self.table.lock();
         let memories = table.close();
-        self.report(&table);
+        self.report(&table, true);
         drop(table);
         drop(memories);
     }

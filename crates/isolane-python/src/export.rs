@@ -65,6 +65,12 @@ impl Export {
             Ok(view) => return Export::from_buffer(view),
             Err(error) => error,
         };
+        // The storage of a tensor of torch can be resized while a capsule of DLPack has it, but not while an array has.
+        if object.hasattr("__dlpack__")? && object.hasattr("detach")? && object.hasattr("numpy")? {
+            check_device(object)?;
+            let array = object.call_method0("detach")?.call_method0("numpy")?;
+            return Export::from_buffer(BufferView::new(&array)?);
+        }
         if object.hasattr("__dlpack__")? { Export::from_dlpack(object) } else { Err(refused) }
     }
 
@@ -75,13 +81,7 @@ impl Export {
     }
 
     fn from_dlpack(object: &Bound<'_, PyAny>) -> PyResult<Export> {
-        let (kind, _): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
-        if kind != DL_CPU {
-            let text = format!(
-                "the tensor is on a device of DLPack type {kind}: copy it to the CPU first, as with tensor.cpu()"
-            );
-            return Err(PyBufferError::new_err(text));
-        }
+        check_device(object)?;
         let capsule = object.call_method0("__dlpack__")?;
         let tensor = capsule.cast::<PyCapsule>()?.pointer_checked(Some(c"dltensor"))?;
         // SAFETY: a capsule of this name holds a `DLManagedTensor`, which starts with these fields, until its destructor
@@ -120,6 +120,17 @@ impl Export {
         // registered without the right to write it, which each request is checked against.
         unsafe { MemoryRegion::from_owner(start, len, owner) }
     }
+}
+
+fn check_device(tensor: &Bound<'_, PyAny>) -> PyResult<()> {
+    let (kind, _): (i32, i32) = tensor.call_method0("__dlpack_device__")?.extract()?;
+    if kind == DL_CPU {
+        return Ok(());
+    }
+    let text = format!(
+        "the tensor is on a device of DLPack type {kind}: copy it to the CPU first, as with tensor.cpu()"
+    );
+    Err(PyBufferError::new_err(text))
 }
 
 /// A view of the buffer protocol.

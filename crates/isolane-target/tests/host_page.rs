@@ -110,7 +110,11 @@ fn other_hosts_see_nothing_at_any_offset() {
             let is_found = [&whole, &pieces].iter().any(|it| String::from_utf8_lossy(it).contains(secret));
             assert!(!is_found, "{secret} is in the page");
         }
-        for offset in [len.next_multiple_of(4) + 4, 65536, 1 << 18, 1 << 40, u64::MAX - 3] {
+        let end = HostStagesHeader::MAX_PAGE as u64;
+        for offset in [len.next_multiple_of(4), 65536, end - 64] {
+            assert_eq!(page(&mut admin, offset, 64), [0; 64], "{offset}");
+        }
+        for offset in [end + 4, 1 << 40, u64::MAX - 3] {
             assert_ne!(admin.fetch(page_entry(offset, 64), 64).0.status, Status::SUCCESS, "{offset}");
         }
     }

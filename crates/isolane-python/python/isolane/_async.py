@@ -50,5 +50,8 @@ async def wait(request: "Request") -> "typing.Optional[Received]":
         future = loop.create_future()
         watcher.waiting.append((request, future))
         request._arm()
+        # Another thread can have recorded the completion before.
+        if request.done:
+            watcher.settle()
         await future
     return request.wait(0)

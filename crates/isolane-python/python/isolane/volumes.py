@@ -138,12 +138,14 @@ class _Queue:
     def submit(self) -> None:
         """Submits as many requests as fit."""
         while self.waiting and len(self.in_flight) < self.depth:
-            call, request, export = self.waiting.popleft()
+            call, request, export = self.waiting[0]
             self.next += 1
             request.user_data = self.next
-            if _lib().isolane_queue_submit(self.handle, ctypes.byref(request), 1) == 1:
-                self.in_flight[self.next] = (call, export)
-            else:
+            # Before the library has the memory: a signal can raise an exception after each statement.
+            self.in_flight[self.next] = (call, export)
+            self.waiting.popleft()
+            if _lib().isolane_queue_submit(self.handle, ctypes.byref(request), 1) != 1:
+                del self.in_flight[self.next]
                 call.finish(_failure(self.name))
 
     def take(self, timeout_ns: int) -> None:

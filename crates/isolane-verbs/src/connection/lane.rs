@@ -75,6 +75,8 @@ pub(super) struct LaneState {
     pub(super) input: Input,
     /// Receives instead of `input` if the open lane has checksums.
     pub(super) checked: Option<CheckedInput>,
+    /// Number of wrong checksums, in all epochs, since the last right request or payload.
+    pub(super) wrong_checksums: u32,
     pub(super) output: Output,
     pub(super) is_open: bool,
     /// Number of attempts to open it.

@@ -282,29 +282,34 @@ impl ReliableConnection {
                     return Ok(());
                 }
             };
-            self.wrong_checksums = 0;
+            if segment.opcode.operation().is_request() || !place.is_empty() {
+                self.lanes[lane].wrong_checksums = 0;
+            }
             let spans = self.on_segment(lane, &segment, now)?;
             let Some(checked) = &self.lanes[lane].checked else {
                 // The peer has reported its end on this lane itself.
                 return Err(Fault::Broken);
             };
             match spans {
-                Some(spans) if !copy_in(&spans, checked.payload(place)) => self.refuse_unmapped(&segment)?,
+                Some(spans) if !copy_in(&spans, checked.payload(place)) => {
+                    self.refuse_unmapped(&segment)?;
+                    self.on_arrived(lane, None)?;
+                }
                 spans => self.on_arrived(lane, spans.map(|_| segment))?,
             }
         }
         Ok(())
     }
 
-    /// Ends a lane on which bytes were changed. A queue pair to which nothing arrives unchanged fails.
+    /// Ends a lane on which bytes were changed. The queue pair fails if nothing arrives unchanged there.
     fn handle_wrong_checksum(&mut self, lane: usize) {
         log::limited!(
             Warn,
             "lane {lane} of a queue pair has changed bytes: its checksum is wrong; it opens again"
         );
-        self.wrong_checksums += 1;
+        self.lanes[lane].wrong_checksums += 1;
         self.handle_lane_closed(lane);
-        if self.wrong_checksums >= MAX_WRONG_CHECKSUMS {
+        if self.lanes[lane].wrong_checksums >= MAX_WRONG_CHECKSUMS {
             self.handle_lanes_lost();
         }
     }

@@ -67,8 +67,6 @@ pub struct ReliableConnection {
     lanes: Vec<LaneState>,
     /// Whether lanes have checksums.
     checksums: bool,
-    /// Number of wrong checksums since the last right one.
-    wrong_checksums: u32,
     /// Index of the lane for segments that change the state of the peer, so that they keep their order.
     control: usize,
     /// Whether the last segment was a response, so that requests and responses take turns.
@@ -137,7 +135,6 @@ impl ReliableConnection {
             responder: Responder::new(shared),
             lanes: vec![LaneState::default()],
             checksums: false,
-            wrong_checksums: 0,
             control: 0,
             was_response: false,
             peer_has_ended: false,

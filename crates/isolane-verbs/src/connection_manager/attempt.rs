@@ -115,6 +115,7 @@ impl Attempt {
                 Ok(false) => index += 1,
                 Ok(true) => {
                     let Greeted { mut stream, greeting, destination, .. } = self.sockets.swap_remove(index);
+                    let is_first = self.destinations.first() == Some(&destination);
                     let mut request = self.request.encode();
                     let proofs = match self.proofs(greeting) {
                         Ok(proofs) => proofs,
@@ -123,7 +124,9 @@ impl Attempt {
                             // The listener reports it too.
                             let _ = stream.write_all(&reject.encode());
                             log::limited!(Warn, "{destination}: {error}");
-                            return Some(Outcome::Refused);
+                            // The listener at the other port can be the right one.
+                            self.set_aside(is_first, now);
+                            continue;
                         }
                     };
                     let proofs = proofs.map(|mut proofs| {
@@ -140,10 +143,7 @@ impl Attempt {
                 Err(error) => {
                     let ended = self.sockets.swap_remove(index);
                     let is_first = self.destinations.first() == Some(&ended.destination);
-                    self.is_elsewhere |= is_first && error.kind() == ErrorKind::AddrNotAvailable;
-                    if self.sockets.is_empty() {
-                        (self.retry_at, self.greeting_timeout) = (now + RETRY_DELAY, MIN_GREETING_TIMEOUT);
-                    }
+                    self.set_aside(is_first && error.kind() == ErrorKind::AddrNotAvailable, now);
                 }
             }
         }
@@ -151,6 +151,14 @@ impl Attempt {
             Some(Outcome::Refused)
         } else {
             (self.deadline <= now).then_some(Outcome::TimedOut)
+        }
+    }
+
+    /// A connection has ended without the right greeting. `is_elsewhere`: the first address has another listener.
+    fn set_aside(&mut self, is_elsewhere: bool, now: Instant) {
+        self.is_elsewhere |= is_elsewhere;
+        if self.sockets.is_empty() {
+            (self.retry_at, self.greeting_timeout) = (now + RETRY_DELAY, MIN_GREETING_TIMEOUT);
         }
     }
 

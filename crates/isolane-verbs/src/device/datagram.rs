@@ -59,6 +59,11 @@ impl DatagramPort {
     ) -> io::Result<DatagramPort> {
         let proofs = key.map(DatagramProofs::new).transpose()?;
         let local = socket.local_addr()?;
+        if proofs.is_some() && local.ip().is_unspecified() {
+            // Proofs cover the addresses of both ends.
+            let text = "datagrams with a shared key need a device at one address of this machine";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
         // Bursts wait for the next poll. The system can allow less.
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES);
         Ok(DatagramPort { socket, number, local, proofs, queue_pairs: Mutex::default() })

@@ -22,6 +22,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use super::DeviceConfig;
 use super::handshake::{self, ConnectError, Offer, TIMEOUT};
 use super::lane_opener::{Attempt, FirstLane, FirstLanes, LaneOpener, LaneOwner, OfferedQueuePair};
+use super::port::{NUMBERS_PER_PORT, Port};
 use super::progress::timespec;
 use super::reserved_number::ReservedNumber;
 use super::waiting::Waiting;
@@ -64,27 +65,6 @@ struct ListeningSocket {
     socket: Arc<TcpListener>,
     /// Takes lanes for queue pairs that connect to its address; other lanes name their queue pair.
     first_lanes: Option<Arc<FirstLanes>>,
-}
-
-/// A port with the numbers of 256 queue pairs.
-struct Port {
-    listener: Arc<TcpListener>,
-    /// For datagrams, with the same number.
-    datagrams: Arc<UdpSocket>,
-    number: u16,
-    used: [bool; NUMBERS_PER_PORT],
-    /// Index after the last one used, so that numbers return late.
-    next: usize,
-}
-
-impl Port {
-    fn allocate(&mut self) -> Option<u32> {
-        let indices = (self.next..NUMBERS_PER_PORT).chain(0..self.next);
-        let index = indices.into_iter().find(|index| !self.used[*index])?;
-        self.used[index] = true;
-        self.next = (index + 1) % NUMBERS_PER_PORT;
-        Some(u32::from(self.number) << 8 | index as u32)
-    }
 }
 
 impl Manager {
@@ -348,9 +328,13 @@ impl Manager {
         lanes.waiting.extend(state.offered.drain(..));
         for number in state.canceled.drain(..) {
             lanes.openers.remove(&number);
-            // What was offered to a peer is void.
+            // What its opener has offered to a peer is void. The peer of a listener can name any number in its hello, and
+            // the number that it was offered is released with this lock.
             let is_for = |hello: &Hello| hello.destination_qpn == number;
-            lanes.waiting.retain(|peer| peer.reply.is_none() || !peer.hello.as_ref().is_some_and(is_for));
+            let is_void = |peer: &Waiting| {
+                peer.reply.is_some() && peer.offered.is_none() && peer.hello.as_ref().is_some_and(is_for)
+            };
+            lanes.waiting.retain(|peer| !is_void(peer));
             lanes.connecting.retain(|connecting| connecting.opener.local_hello.number != number);
         }
         for opener in state.openers.drain(..) {
@@ -423,8 +407,20 @@ impl Lanes {
                 }
             }
         }
+        self.limit_offers();
         let waiting = std::mem::take(&mut self.waiting);
         self.waiting = waiting.into_iter().filter_map(|peer| self.admit(peer, manager.key())).collect();
+    }
+
+    /// Closes the oldest peers without a proof to which queue pairs were offered, so that numbers are left for others.
+    fn limit_offers(&mut self) {
+        let offers = self.waiting.iter().filter(|peer| peer.offered.is_some()).count();
+        let mut excess = offers.saturating_sub(MAX_OFFERS);
+        self.waiting.retain(|peer| {
+            let is_over = excess > 0 && peer.offered.is_some();
+            excess -= usize::from(is_over);
+            !is_over
+        });
     }
 
     /// Accepts connections until an error, which is `WouldBlock` once none waits.
@@ -568,10 +564,10 @@ fn is_transient(error: &io::Error) -> bool {
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// Number of attempts to bind a port.
 const PORT_ATTEMPTS: usize = 8;
-/// Number of queue pairs that a port serves.
-const NUMBERS_PER_PORT: usize = 256;
 /// Maximum number of accepted connections without a lane; the oldest ends for a further one.
 const MAX_WAITING: usize = 256;
+/// Maximum number of queue pairs that are offered to peers without a proof.
+const MAX_OFFERS: usize = 64;
 /// Delay before the second attempt to connect; it doubles with each attempt.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_millis(64);

@@ -18,6 +18,7 @@ mod lane;
 mod lane_opener;
 mod listener;
 mod manager;
+mod port;
 mod progress;
 mod queue_pair;
 mod reserved_number;

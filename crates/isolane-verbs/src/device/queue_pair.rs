@@ -317,8 +317,9 @@ impl Drop for QueuePair {
             numbers.close();
         }
         self.manager.cancel(self.number());
-        self.shared.progress.remove(self.number());
+        // In this order: memory is deregistered once no queue pair that the device knows writes to it.
         self.shared.end_lanes();
+        self.shared.progress.remove(self.number());
         self.manager.release(self.number());
     }
 }

@@ -104,6 +104,24 @@ fn greet_in_background(
     })
 }
 
+/// The hello of a peer of a listener names a queue pair of the listener's device, which ends before the proof arrives.
+#[test]
+fn offer_survives_the_queue_pair_that_its_peer_names() {
+    let (near, far) = (parts(with_key(1), Limits::default()), parts(with_key(1), Limits::default()));
+    let listener = far.device.listen("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let named = far.device.create_queue_pair(&far.config).unwrap();
+    std::thread::scope(|scope| {
+        let accepted = scope.spawn(|| listener.accept(&far.config).unwrap());
+        let (_silent, _) = greet(address, &hello(named.number()));
+        drop(named);
+        // The thread of the lanes goes on.
+        let _pair = near.device.connect(address, &near.config).unwrap();
+        accepted.join().unwrap();
+    });
+    far.device.create_queue_pair(&far.config).unwrap();
+}
+
 #[test]
 fn one_end_without_the_key_is_an_error_at_both() {
     type Expected = fn(&ConnectError) -> bool;
