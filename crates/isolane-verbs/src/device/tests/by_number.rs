@@ -171,7 +171,7 @@ fn destroyed_peer_fails_only_later_requests() {
     let (near, far) = (plain(), plain());
     start_receiving(&near, peer(&far), FIRST);
     start_receiving(&far, peer(&near), OTHER_FIRST);
-    let timeout = Some(Duration::from_millis(20));
+    let timeout = Some(Duration::from_secs(3));
     near.pair.start_sending(OTHER_FIRST, &SendAttributes::default(), timeout).unwrap();
     start_sending(&far, FIRST);
     run_each_operation(&near, &far);
