@@ -87,9 +87,14 @@ kept() { durable check "$disk" --journal /tmp/journal; }
 
 # ---- a disk that hangs ------------------------------------------------------------------------
 hangs() {
-	start_writer 12 && sleep 1 && suspend && wait_for 10 is stalled || return
+	start_writer 12 && sleep 1 && suspend || return
+	# All writers can be in a flush.
+	isolane bench "$uri?nsid=1" --rw write --bs 4k --size 4K --offset 20M --depth 1 --time 100ms > /dev/null 2>&1 & local load=$!
+	wait_for 10 is stalled || return
 	wait_for 20 logs 'has not completed .* commands within 4s' && wait_for 10 has_orphan && other_works && newcomer_connects || return
-	has_orphan && status | grep 'a command has not completed for' && is stalled && dmsetup resume disk && wait_for 10 is online && no_write_failed && kept && ! status | grep orphan
+	has_orphan && status | grep 'a command has not completed for' && is stalled && dmsetup resume disk && wait_for 10 is online || return
+	kill -9 $load 2> /dev/null; wait $load
+	no_write_failed && kept && ! status | grep orphan
 }
 is_closing() { status | grep -F "$volume: no longer namespace 1, and closed once its operations end"; }
 # An operator closes the volume while the disk hangs, and opens it while it hangs again.
