@@ -29,7 +29,7 @@ impl LiveKeys {
     pub fn replaced<'a>(&self, old: &Config, new: &'a Config, keys: &ConfiguredKeys) -> Vec<&'a Host> {
         let current = self.current();
         let has_same_files = |host: &&Host| {
-            let before = old.hosts.values().find(|before| before.nqn == host.nqn);
+            let before = old.hosts.get(&host.name).filter(|before| before.nqn == host.nqn);
             before.is_some_and(|it| {
                 (&it.auth_key, &it.auth_target_key) == (&host.auth_key, &host.auth_target_key)
             })
