@@ -31,7 +31,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("engine-api", &["shm", "tcp"]),
     ("inspect", &["observe", "engine-api"]),
     // A program that preloads it has a control socket, as one with a host.
-    ("ibverbs", &["memory", "verbs", "inspect"]),
+    ("ibverbs", &["memory", "shm", "verbs", "inspect"]),
     ("attach", &["shm", "tcp", "engine-api"]),
     ("preload", &["shm", "attach"]),
     (

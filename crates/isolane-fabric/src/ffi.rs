@@ -133,12 +133,12 @@ impl Users {
     }
 
     pub(crate) fn remove(&self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Release);
     }
 
     /// # Errors
     /// `EBUSY` if objects use it.
     pub(crate) fn check_none(&self) -> Result<()> {
-        if self.0.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(Errno::BUSY) }
+        if self.0.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(Errno::BUSY) }
     }
 }

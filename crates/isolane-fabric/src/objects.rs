@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use isolane_memory::{MemoryRegion, guard_copies};
-use isolane_shm::with_signals_blocked;
+use isolane_shm::with_only_faults_unblocked;
 use isolane_verbs::{Access, Device, DeviceConfig, ProtectionDomain, SharedKey};
 
 use crate::abi::{FidDomain, FidFabric};
@@ -49,7 +49,7 @@ pub(crate) fn shared_key() -> Result<Option<Arc<SharedKey>>> {
 impl DomainShared {
     pub(crate) fn new(address: IpAddr) -> Result<DomainShared> {
         let config = DeviceConfig { address, key: shared_key()?, ..DeviceConfig::default() };
-        let device = with_signals_blocked(|| Device::open(config))?;
+        let device = with_only_faults_unblocked(|| Device::open(config))?;
         let memory = Arc::<ProtectionDomain>::default();
         guard_copies();
         // SAFETY: programs need not register the memory of their own operations. Each range is the program's until the

@@ -7,7 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
 
-use isolane_shm::with_signals_blocked;
+use isolane_shm::with_only_faults_unblocked;
 use isolane_verbs::connection_manager::{self, Agent};
 use isolane_verbs::wire::connection_manager::{CONSUMER_DEFINED, Kind, Message};
 use parking_lot::Mutex;
@@ -20,7 +20,7 @@ use crate::host::OwnedInfo;
 pub(crate) const MAX_DATA: usize = 255;
 
 pub(crate) fn agent() -> io::Result<&'static Arc<Agent>> {
-    with_signals_blocked(connection_manager::agent)
+    with_only_faults_unblocked(connection_manager::agent)
 }
 
 /// A request of a peer that the program has not answered.

@@ -8,7 +8,8 @@ use isolane_inspect::host::{HostControl, VARIABLE, own_name};
 use isolane_verbs::QueuePair;
 use parking_lot::Mutex;
 
-use crate::ffi::{report, without_signals};
+use crate::ffi::report;
+use isolane_shm::with_only_faults_unblocked;
 
 /// The socket, and the process that opened it.
 static OPEN: Mutex<Option<(u32, HostControl)>> = Mutex::new(None);
@@ -24,7 +25,7 @@ pub(crate) fn open() -> bool {
     if open.as_ref().is_some_and(|(owner, _)| *owner == process) {
         return true;
     }
-    match without_signals(|| HostControl::from_variable(&own_name(), Vec::new())) {
+    match with_only_faults_unblocked(|| HostControl::from_variable(&own_name(), Vec::new())) {
         Ok(Some(control)) => {
             // After a fork, this drops the copy of the parent's, which leaves the socket alone.
             *open = Some((process, control));

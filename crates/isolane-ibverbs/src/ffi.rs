@@ -10,6 +10,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::time::Duration;
 
+use isolane_shm::with_only_faults_unblocked;
+
 /// Number of an error of the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);
@@ -124,21 +126,6 @@ pub(crate) unsafe fn values<'a, T>(pointer: *const T, count: usize) -> Result<&'
     }
 }
 
-/// Runs a function that starts threads, which take no signals except for their faults.
-pub(crate) fn without_signals<T>(function: impl FnOnce() -> T) -> T {
-    // SAFETY: both sets are valid, and the thread has its old one again at the end.
-    unsafe {
-        let (mut all, mut old) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&mut all);
-        libc::sigdelset(&mut all, libc::SIGSEGV);
-        libc::sigdelset(&mut all, libc::SIGBUS);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
-        let result = function();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &old, null_mut());
-        result
-    }
-}
-
 /// Copies a text to a field, with a zero at its end. A longer text is cut.
 pub(crate) fn copy_text(field: &mut [c_char], text: &str) {
     let len = text.len().min(field.len() - 1);
@@ -156,7 +143,7 @@ pub(crate) const fn text(text: &'static CStr) -> *const c_char {
 /// Reports an error on stderr that the interface cannot. Waits for a reader of stderr for a moment, because the program
 /// may end now.
 pub(crate) fn report(error: &str) {
-    without_signals(|| log::write_stderr(format!("isolane: {error}\n")));
+    with_only_faults_unblocked(|| log::write_stderr(format!("isolane: {error}\n")));
     log::flush(REPORT_TIMEOUT);
 }
 

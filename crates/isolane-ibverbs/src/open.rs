@@ -5,13 +5,14 @@ use std::mem::size_of;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
+use isolane_shm::with_only_faults_unblocked;
 use isolane_verbs::wire::Hello;
 use isolane_verbs::{DeviceConfig, SharedKey};
 
 use crate::channel::{Channel, Unacknowledged};
 use crate::context::{self, Context, Users};
 use crate::device::Device;
-use crate::ffi::{Errno, Result, into_raw, object, output, pointer, report, value, without_signals};
+use crate::ffi::{Errno, Result, into_raw, object, output, pointer, report, value};
 use crate::{
     abi, completion_queue, control, create_cq, create_qp, logger, memory, post, queue_pair,
     shared_receive_queue,
@@ -64,7 +65,7 @@ fn open_verbs(device: &Device) -> Result<isolane_verbs::Device> {
         config.ports = low..=high;
     }
     config.observed = control::open();
-    let opened = without_signals(|| isolane_verbs::Device::open(config));
+    let opened = with_only_faults_unblocked(|| isolane_verbs::Device::open(config));
     Ok(opened.inspect_err(|error| report(&format!("cannot open a device: {error}")))?)
 }
 
@@ -72,10 +73,9 @@ fn open_verbs(device: &Device) -> Result<isolane_verbs::Device> {
 pub(crate) fn shared_key() -> Result<Option<Arc<SharedKey>>> {
     // A peer with another key, or without one, causes a warning.
     logger::install();
-    let Some(file) = text("ISOLANE_VERBS_KEY").filter(|file| !file.is_empty()) else { return Ok(None) };
-    let key = SharedKey::read(file.as_ref());
-    let key = key.map_err(|error| refuse("ISOLANE_VERBS_KEY", &file, &error.to_string()))?;
-    Ok(Some(Arc::new(key)))
+    SharedKey::from_environment().map_err(|error| {
+        refuse(SharedKey::VARIABLE, &text(SharedKey::VARIABLE).unwrap_or_default(), &error.to_string())
+    })
 }
 
 fn text(name: &str) -> Option<String> {

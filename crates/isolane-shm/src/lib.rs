@@ -41,7 +41,7 @@ pub use memory::{MemoryError, RawSlice, SharedMemory, ShmRef};
 pub use peer::{PeerCred, PeerProcess};
 pub use process::{is_privileged, process_id};
 pub use seccomp::{deny_io_uring, seccomp_filters};
-pub use signals::{start_with_default_signals, with_signals_blocked};
+pub use signals::{start_with_default_signals, with_only_faults_unblocked, with_signals_blocked};
 
 /// Size of a page in bytes; offsets and lengths of rings are multiples of it.
 pub const PAGE_SIZE: usize = 4096;

@@ -29,7 +29,14 @@ pub fn start_with_default_signals(program: &mut Command) -> &mut Command {
 /// Runs code that can start threads. They start with all signals blocked, so that only the program's own threads
 /// handle signals.
 pub fn with_signals_blocked<T>(f: impl FnOnce() -> T) -> T {
-    let _restored = BlockedSignals::new();
+    let _restored = BlockedSignals::new(&[]);
+    f()
+}
+
+/// Runs code as [`with_signals_blocked`], but the threads handle their own faults: they access memory of the program,
+/// which it can unmap.
+pub fn with_only_faults_unblocked<T>(f: impl FnOnce() -> T) -> T {
+    let _restored = BlockedSignals::new(&[libc::SIGSEGV, libc::SIGBUS]);
     f()
 }
 
@@ -38,11 +45,14 @@ struct BlockedSignals {
 }
 
 impl BlockedSignals {
-    fn new() -> Self {
+    fn new(exceptions: &[libc::c_int]) -> Self {
         // SAFETY: `sigset_t` is plain bits; the functions write both local sets before this code reads them.
         unsafe {
             let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigfillset(&mut all);
+            for signal in exceptions {
+                libc::sigdelset(&mut all, *signal);
+            }
             libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
             Self { before }
         }
@@ -67,6 +77,21 @@ mod tests {
         let line = status.lines().find(|line| line.starts_with(field)).unwrap_or_else(|| panic!("{status}"));
         // The C library reserves signals 32 and 33.
         u64::from_str_radix(line[field.len()..].trim(), 16).unwrap() & !(0b11 << 31)
+    }
+
+    #[test]
+    fn threads_receive_no_signal_but_their_faults() {
+        let blocked = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+            let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
+            [libc::SIGTERM, libc::SIGSEGV, libc::SIGBUS].map(|signal| mask & (1 << (signal - 1)) != 0)
+        };
+        let thread = || std::thread::spawn(blocked).join().unwrap();
+        let before = thread();
+        assert_eq!(with_only_faults_unblocked(thread), [true, false, false]);
+        assert_eq!(with_signals_blocked(thread), [true; 3]);
+        assert_eq!(thread(), before);
     }
 
     #[test]

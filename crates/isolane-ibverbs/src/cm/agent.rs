@@ -3,17 +3,17 @@
 use std::io;
 use std::sync::Arc;
 
+use isolane_shm::with_only_faults_unblocked;
 use isolane_verbs::connection_manager::{self, Attempt, HandlerRef, Listener};
 
 use super::message::Message;
-use crate::ffi::without_signals;
 
 /// The agent of the process.
 pub(super) struct Agent(&'static Arc<connection_manager::Agent>);
 
 /// Returns the agent, whose thread starts with the first call and takes no signals.
 pub(super) fn agent() -> io::Result<Agent> {
-    without_signals(connection_manager::agent).map(Agent)
+    with_only_faults_unblocked(connection_manager::agent).map(Agent)
 }
 
 impl Agent {
