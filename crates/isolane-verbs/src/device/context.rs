@@ -25,8 +25,6 @@ pub(super) struct QueuePairContext {
     pub(super) lacks_lane: bool,
     /// Nonce of the peer's queue pair, which another one with the same number does not know.
     peer_nonce: Option<[u8; 16]>,
-    /// Epochs of the last offers of lanes to a peer that had to prove its key.
-    offered: [u32; Hello::MAX_LANES as usize],
     pub(super) outlives_peer: bool,
     /// The program knows that it has failed.
     pub(super) has_ended: bool,
@@ -56,7 +54,6 @@ impl QueuePairContext {
             lanes: Vec::new(),
             lacks_lane: false,
             peer_nonce: None,
-            offered: [0; Hello::MAX_LANES as usize],
             outlives_peer,
             has_ended: false,
             is_unread: false,
@@ -153,11 +150,7 @@ impl QueuePairContext {
     }
 
     /// A peer that has not proved its key asks for a lane. `None` if it must not open it. The epoch is 0 if the lane is open.
-    pub(super) fn offer_lane(
-        &mut self,
-        hello: &Hello,
-        parameters: &ConnectionParameters,
-    ) -> Option<LaneAttempt> {
+    pub(super) fn offer_lane(&self, hello: &Hello, parameters: &ConnectionParameters) -> Option<LaneAttempt> {
         let index = usize::from(hello.lane);
         let is_known = match self.peer_nonce {
             None => hello.lane == 0,
@@ -166,18 +159,12 @@ impl QueuePairContext {
         if !self.wants_lanes() || !is_known || hello.epoch <= self.connection.lane_epoch(index) {
             return None;
         }
-        // The report of an open lane could change before the proof arrives.
-        *self.offered.get_mut(index)? = hello.epoch;
+        // The report of an open lane changes before the proof arrives.
         let (epoch, received) = self
             .connection
             .lane_report(index)
             .map_or((0, Received::default()), |received| (hello.epoch, received));
         Some(LaneAttempt { lane: hello.lane, epoch, received })
-    }
-
-    /// Whether the last offer of a lane was for this hello.
-    fn was_offered(&self, hello: &Hello) -> bool {
-        self.offered.get(usize::from(hello.lane)) == Some(&hello.epoch)
     }
 
     /// The peer opens a lane. `None` if it must not.
@@ -187,10 +174,6 @@ impl QueuePairContext {
         parameters: &ConnectionParameters,
     ) -> Option<LaneAttempt> {
         if !self.wants_lanes() || !self.is_from_peer(hello, parameters) {
-            return None;
-        }
-        // The peer has used the report of the last offer.
-        if hello.capabilities.authenticated() && !self.was_offered(hello) {
             return None;
         }
         let received = self.connection.accept_lane(hello.lane.into(), hello.epoch)?;
@@ -350,7 +333,6 @@ impl QueuePairContext {
     pub(super) fn drop_lanes(&mut self) {
         self.lanes.clear();
         (self.first_message, self.peer_nonce) = (None, None);
-        self.offered = Default::default();
         (self.lane_deadline, self.is_unread, self.lacks_lane) = (None, false, false);
         self.has_ended = false;
     }

@@ -99,16 +99,6 @@ impl LaneOpener {
         self.local_hello.reply(stream, hello, attempt, key)
     }
 
-    /// Opens the first lane of a new queue pair, whose peer has proved its key.
-    ///
-    /// # Errors
-    /// If the queue pair has failed.
-    pub(super) fn accept_first(&self, stream: TcpStream, hello: &Hello, reply: &Hello) -> io::Result<()> {
-        let parameters = self.local_hello.parameters(hello);
-        self.owner.upgrade().and_then(|owner| owner.offer_lane(hello, &parameters)).ok_or_else(not_taken)?;
-        self.accept_proven(stream, hello, reply)
-    }
-
     /// Opens the lane of a peer that has proved its key, to which `reply` was sent.
     ///
     /// # Errors
@@ -116,8 +106,11 @@ impl LaneOpener {
     pub(super) fn accept_proven(&self, stream: TcpStream, hello: &Hello, reply: &Hello) -> io::Result<()> {
         let parameters = self.local_hello.parameters(hello);
         let attempt = self.owner.upgrade().and_then(|owner| owner.accept_lane(hello, &parameters));
-        let attempt = attempt.filter(|attempt| attempt.epoch == reply.epoch).ok_or_else(not_taken)?;
-        debug_assert_eq!(attempt.received, handshake::received(reply), "a lane is offered once it is closed");
+        // The peer has used the report of the reply. It is wrong if another connection was the lane since.
+        let is_current = |attempt: &LaneAttempt| {
+            attempt.epoch == reply.epoch && attempt.received == handshake::received(reply)
+        };
+        attempt.filter(is_current).ok_or_else(not_taken)?;
         self.open(stream, hello);
         Ok(())
     }

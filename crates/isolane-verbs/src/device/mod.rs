@@ -268,7 +268,7 @@ impl Device {
         let opener = Arc::new(pair.opener(local_hello, peer, Role::Accepts, true));
         self.manager.keep_open(Arc::clone(&opener));
         let accepted = match reply {
-            Some(reply) => opener.accept_first(stream, &hello, &reply),
+            Some(reply) => opener.accept_proven(stream, &hello, &reply),
             None => opener.accept(stream, &hello),
         };
         match accepted {

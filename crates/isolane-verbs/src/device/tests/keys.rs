@@ -8,7 +8,9 @@ use isolane_auth::{Key, KeyTransform};
 use super::by_number::{connect, unconnected_at};
 use super::*;
 use crate::shared_key::PROOF_LEN;
-use crate::wire::{Capabilities, Hello};
+use crate::wire::{
+    Capabilities, Extension, Hello, MAX_PREFIX_BYTES, Opcode, Segment, SegmentFlags, Syndrome,
+};
 
 fn shared(byte: u8) -> Arc<SharedKey> {
     Arc::new(SharedKey::new(&Key::new(&[byte; 32], KeyTransform::None).unwrap()))
@@ -246,6 +248,61 @@ fn open_lane_ends_only_with_a_proof() {
     assert_eq!(reply.epoch, 3);
     stream.write_all(&key.sign_connection(&next, &reply)).unwrap();
     wait_until(|| has_lane(&end));
+}
+
+/// A program at the address of the peer, without the key, greets as long as the peer has not sent its proof.
+#[test]
+fn peer_without_the_key_holds_up_no_proof() {
+    let (end, address) = expecting(with_key(1));
+    let hello = hello(end.pair.number());
+    let (mut stream, reply) = greet(address, &hello);
+    let others: Vec<_> =
+        (1..9).map(|epoch| greet(address, &Hello { epoch, nonce: [9; 16], ..hello.clone() })).collect();
+    stream.write_all(&shared(1).sign_connection(&hello, &reply)).unwrap();
+    wait_until(|| has_lane(&end));
+    drop(others);
+}
+
+/// Two connections of the peer are offered the same lane. The report of the second is wrong once the first has carried
+/// a segment.
+#[test]
+fn offer_with_an_old_report_opens_no_lane() {
+    let (end, address) = expecting(with_key(1));
+    let key = shared(1);
+    let first = hello(end.pair.number());
+    let second = Hello { epoch: 2, ..first.clone() };
+    let (mut lane, reply) = greet(address, &first);
+    let (mut later, later_reply) = greet(address, &second);
+    lane.write_all(&key.sign_connection(&first, &reply)).unwrap();
+    wait_until(|| has_lane(&end));
+    let probe = Segment {
+        opcode: Opcode::Acknowledge,
+        flags: SegmentFlags(0),
+        credits: 0,
+        message: 0,
+        size: 0,
+        receive: 0,
+        rnr_count: 0,
+        offset: 0,
+        length: 0,
+        acknowledged: reply.first_message,
+        extension: Extension::Acknowledgment(Syndrome::Probe, 0, 0),
+    };
+    let mut prefix = [0; MAX_PREFIX_BYTES];
+    let len = probe.encode_to(&mut prefix);
+    lane.write_all(&prefix[..len]).unwrap();
+    loop {
+        let mut segment = [0; MAX_PREFIX_BYTES];
+        let segment = &mut segment[..Segment::prefix_len(Opcode::Acknowledge.code()).unwrap()];
+        lane.read_exact(segment).unwrap();
+        if let Extension::Acknowledgment(Syndrome::Alive, ..) = Segment::decode(segment, 0).unwrap().extension
+        {
+            break;
+        }
+    }
+    later.write_all(&key.sign_connection(&second, &later_reply)).unwrap();
+    assert_closed(later, "the report of the reply is old");
+    assert!(!has_lane(&end));
 }
 
 fn wait_until(is_done: impl Fn() -> bool) {
