@@ -2,7 +2,8 @@
 //!
 //! A thread that polls yields, so that another one can run. If that one polls too, it yields soon. If it spins, it keeps
 //! the core for milliseconds. A thread that sleeps runs soon after it is woken. So a thread sleeps between its polls
-//! once a yield has taken long.
+//! once a yield has taken long. It does not sleep in each poll, because it can hold a lock of the program, for which
+//! another thread waits.
 
 use std::cell::Cell;
 use std::thread;
@@ -14,6 +15,8 @@ struct Polling {
     /// Polls left until the next yield, and polls between two of them.
     left: u32,
     interval: u32,
+    /// Number of polls until the next one that sleeps.
+    awake: u32,
     /// Number of polls that sleep, and their number after the next long yield.
     sleeps: u32,
     next_sleeps: u32,
@@ -22,7 +25,7 @@ struct Polling {
 thread_local! {
     static POLLING: Cell<Polling> = const {
         let (left, interval) = (MAX_YIELD_INTERVAL, MAX_YIELD_INTERVAL);
-        Cell::new(Polling { left, interval, sleeps: 0, next_sleeps: MIN_SLEEPS })
+        Cell::new(Polling { left, interval, awake: 0, sleeps: 0, next_sleeps: MIN_SLEEPS })
     };
 }
 
@@ -38,14 +41,21 @@ pub(super) fn should_sleep() -> bool {
     if polling.sleeps == 0 {
         return false;
     }
-    POLLING.set(Polling { sleeps: polling.sleeps - 1, ..polling });
+    if polling.awake > 0 {
+        POLLING.set(Polling { awake: polling.awake - 1, ..polling });
+        return false;
+    }
+    POLLING.set(Polling { awake: AWAKE_POLLS, sleeps: polling.sleeps - 1, ..polling });
     true
 }
 
 /// Called after a poll without a result, and after a turn of a dedicated thread. Yields now and then, and each time if
-/// that lets another thread run.
+/// that lets another thread run. Does not yield while it sleeps now and then.
 pub(super) fn relax() {
     let polling = POLLING.get();
+    if polling.sleeps > 0 {
+        return;
+    }
     if polling.left > 1 {
         return POLLING.set(Polling { left: polling.left - 1, ..polling });
     }
@@ -59,9 +69,9 @@ impl Polling {
         let interval = if time > SHORT_YIELD { 1 } else { (2 * self.interval).min(MAX_YIELD_INTERVAL) };
         if time > LONG_YIELD {
             let next_sleeps = (2 * self.next_sleeps).min(MAX_SLEEPS);
-            return Polling { left: 1, interval, sleeps: self.next_sleeps, next_sleeps };
+            return Polling { left: 1, interval, awake: 0, sleeps: self.next_sleeps, next_sleeps };
         }
-        Polling { left: interval, interval, sleeps: 0, next_sleeps: MIN_SLEEPS }
+        Polling { left: interval, interval, awake: 0, sleeps: 0, next_sleeps: MIN_SLEEPS }
     }
 }
 
@@ -75,12 +85,26 @@ const LONG_YIELD: Duration = Duration::from_micros(500);
 /// do.
 const MIN_SLEEPS: u32 = 64;
 const MAX_SLEEPS: u32 = 8192;
+/// Number of polls between two that sleep.
+const AWAKE_POLLS: u32 = 7;
 /// Longest sleep of a poll: a thread can have other work.
 pub(super) const MAX_SLEEP: Duration = Duration::from_micros(100);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sleeps_in_few_polls_and_yields_in_none_meanwhile() {
+        sleep_in_polls(3);
+        let polls = 3 * (AWAKE_POLLS + 1);
+        let slept: Vec<u32> = (0..polls).filter(|_| should_sleep()).collect();
+        assert_eq!(slept, [0, AWAKE_POLLS + 1, 2 * (AWAKE_POLLS + 1)]);
+        sleep_in_polls(1);
+        let before = POLLING.get().left;
+        (0..before).for_each(|_| relax());
+        assert_eq!(POLLING.get().left, before, "a thread that sleeps does not yield");
+    }
 
     #[test]
     fn sleeps_longer_while_others_spin() {

@@ -323,7 +323,12 @@ impl Progress {
 
     /// Waits for edges of lanes.
     fn ready<'e>(&self, events: &'e mut [epoll::Event], timeout: Option<Duration>) -> &'e [epoll::Event] {
-        let count = epoll::wait(&self.epoll, &mut *events, timeout.map(timespec).as_ref());
+        // `epoll_wait` rounds a timeout up to milliseconds.
+        if let Some(timeout) = timeout.filter(|timeout| !timeout.is_zero()) {
+            let _ = poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&timespec(timeout)));
+        }
+        let timeout = timeout.map(|_| timespec(Duration::ZERO));
+        let count = epoll::wait(&self.epoll, &mut *events, timeout.as_ref());
         &events[..count.unwrap_or(0)]
     }
 
