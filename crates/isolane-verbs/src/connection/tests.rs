@@ -1,7 +1,7 @@
 //! Scenarios of two queue pairs over byte pipes that deliver any number of bytes at a time.
 
 use isolane_connection::{ReceivePlan, TransmitPlan};
-use isolane_memory::MemoryRegion;
+use isolane_memory::testing::guarded_region;
 use proptest::prelude::*;
 
 use super::*;
@@ -33,7 +33,7 @@ struct End {
 impl End {
     fn new(access: Access, limits: Limits, shares_receives: bool) -> End {
         let domain = Arc::new(ProtectionDomain::default());
-        let region = MemoryRegion::allocate(MEMORY_BYTES).unwrap();
+        let region = guarded_region(MEMORY_BYTES).unwrap();
         let memory = domain.register(region, 0, access).unwrap();
         let shared = ReceiveQueue::new(Arc::clone(&domain), limits.receives, limits.sges);
         End::over(domain, memory, limits, shares_receives.then(|| Arc::new(shared)))

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use isolane_memory::testing::Canaries;
+use isolane_memory::testing::guarded_region;
 use isolane_verbs::{
     Access, CompletedOperation, Completion, CompletionQueue, Device, DeviceConfig, Limits, LocalData,
     ProtectionDomain, QueuePair, QueuePairConfig, ReceiveRequest, Registration, SendOperation, SendRequest,
@@ -34,8 +34,6 @@ pub(super) struct Program {
     pub(super) device: Device,
     domain: Arc<ProtectionDomain>,
     memory: Arc<Registration>,
-    /// Checks the bytes around the memory when the program ends.
-    _canaries: Canaries,
 }
 
 /// Messages of a direction.
@@ -74,9 +72,9 @@ pub(super) struct End<'a> {
 impl Program {
     pub(super) fn new(config: DeviceConfig) -> Program {
         let domain = Arc::new(ProtectionDomain::default());
-        let (canaries, region) = Canaries::around(MEMORY_BYTES as usize).unwrap();
+        let region = guarded_region(MEMORY_BYTES as usize).unwrap();
         let memory = domain.register(region, 0, Access::ALL).unwrap();
-        Program { device: Device::open(config).unwrap(), domain, memory, _canaries: canaries }
+        Program { device: Device::open(config).unwrap(), domain, memory }
     }
 
     /// Key of the memory.

@@ -76,7 +76,7 @@ impl Drop for SimulatedLane {
 impl Process {
     pub(super) fn new(areas: usize) -> Process {
         let domain = Arc::new(ProtectionDomain::default());
-        let region = MemoryRegion::allocate(areas * AREA_BYTES).unwrap();
+        let region = guarded_region(areas * AREA_BYTES).unwrap();
         let memory = domain.register(region, 0, Access::ALL).unwrap();
         Process { domain, memory }
     }
