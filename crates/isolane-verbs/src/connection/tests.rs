@@ -9,6 +9,7 @@ use crate::memory::{Access, Registration};
 use crate::types::{CompletedOperation, ConnectionParameters, LocalData, SendOperation, Sge};
 use crate::wire::{MAX_PREFIX_BYTES, RemoteRange};
 
+mod answers;
 mod checksums;
 mod hostile;
 mod lifecycle;

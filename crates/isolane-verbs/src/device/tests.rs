@@ -13,6 +13,7 @@ use crate::types::{Limits, LocalData, ReceiveRequest, SendOperation, SendRequest
 mod by_number;
 mod datagrams;
 mod keys;
+mod program;
 mod simulation;
 
 const ALL: Access = Access::ALL;

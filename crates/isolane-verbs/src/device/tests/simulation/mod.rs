@@ -37,6 +37,9 @@ const RESULT_BYTES: u64 = 400;
 /// Number of requests of each end in a life.
 const REQUESTS: u64 = 40;
 
+/// More rounds than all requests of a run need.
+const MAX_ROUNDS: u32 = 20_000;
+
 /// Something that happens in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
@@ -282,9 +285,11 @@ impl Simulation {
     }
 
     fn run_until_idle(&mut self) {
-        let mut idle_rounds = 0;
+        let (mut idle_rounds, mut rounds) = (0, 0);
         while idle_rounds < 3 {
             let mut moved = 0;
+            rounds += 1;
+            assert!(rounds < MAX_ROUNDS, "seed {}: the ends never become idle", self.seed);
             self.pass_time(Duration::from_millis(1));
             for link in 0..self.links.len() {
                 let missing: Vec<u8> = self.links[link].ends[0].context.missing_lanes().collect();
