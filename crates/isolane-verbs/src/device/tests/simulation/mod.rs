@@ -258,7 +258,7 @@ impl Simulation {
         self.notice_drops();
     }
 
-    /// Lets everything end without further cuts.
+    /// Lets everything end, with only a few further cuts.
     fn drain(&mut self) {
         let newest = self.links.len() - 1;
         for side in 0..2 {
@@ -266,7 +266,7 @@ impl Simulation {
                 self.post_receive(newest, side);
             }
         }
-        self.run_until_idle();
+        self.run_until_idle(20);
         // The program of an end that has lost its peer can notice only if it has requests.
         for link in self.links.iter_mut().filter(|link| !link.is_alive()) {
             if self.rng.bool() {
@@ -277,14 +277,15 @@ impl Simulation {
             end.pass_lane_timeout();
         }
         self.notice_drops();
-        self.run_until_idle();
+        self.run_until_idle(0);
         for end in self.links.iter_mut().flat_map(|link| &mut link.ends).filter(|end| !end.is_dead) {
             end.pass_lane_timeout();
         }
-        self.run_until_idle();
+        self.run_until_idle(0);
     }
 
-    fn run_until_idle(&mut self) {
+    /// Moves everything until nothing is left. Lanes can be cut in the first rounds.
+    fn run_until_idle(&mut self, rounds_with_cuts: u32) {
         let (mut idle_rounds, mut rounds) = (0, 0);
         while idle_rounds < 3 {
             let mut moved = 0;
@@ -299,9 +300,11 @@ impl Simulation {
                 while self.connections[index].stage != Stage::Done {
                     moved += usize::from(self.advance(index));
                 }
-                for side in 0..2 {
-                    moved += self.transmit(index, side, usize::MAX) + self.deliver(index, side, usize::MAX);
+                moved += (0..2).map(|side| self.transmit(index, side, usize::MAX)).sum::<usize>();
+                if rounds < rounds_with_cuts && self.rng.u8(0..8) == 0 {
+                    self.cut(index);
                 }
+                moved += (0..2).map(|side| self.deliver(index, side, usize::MAX)).sum::<usize>();
                 (0..2).for_each(|side| self.notice(index, side));
             }
             for link in 0..self.links.len() {
