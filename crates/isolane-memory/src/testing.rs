@@ -40,7 +40,7 @@ impl Canaries {
 impl Drop for Canaries {
     fn drop(&mut self) {
         if !self.are_intact() {
-            eprintln!("bytes beside a region of a test have changed");
+            eprintln!("the bytes around a region of a test have changed");
             std::process::abort();
         }
     }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notices_bytes_beside_a_region() {
+    fn notices_changes_around_a_region() {
         let canaries = Canaries::around(100).unwrap();
         canaries.whole.copy_in(PAGE_SIZE, &[1; 100]);
         assert!(canaries.are_intact());

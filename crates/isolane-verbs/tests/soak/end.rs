@@ -14,7 +14,7 @@ use isolane_verbs::{
 
 use super::message::{DEPTH, Kind, MAX_BYTES, Message, POOL_BYTES, random_bytes};
 
-/// Bytes before and after the message in a slot, which nothing may change.
+/// Number of bytes before and after the message in a slot, which nothing may change.
 const GUARD_BYTES: u64 = 64;
 const GUARD: u8 = 0xa7;
 const SLOT_BYTES: u64 = MAX_BYTES as u64 + 2 * GUARD_BYTES;
@@ -328,7 +328,7 @@ impl<'a> End<'a> {
         let message = Message::new(self.incoming.seed, number, self.incoming.count);
         let length = u64::from(message.length);
         assert_eq!((completion.length, completion.immediate), (length, message.immediate()), "{message:?}");
-        // All messages before it have arrived, too.
+        // All messages before it have also arrived.
         for number in self.checked..=number {
             self.check_incoming(number);
             if number + DEPTH < self.incoming.count {
@@ -352,7 +352,7 @@ impl<'a> End<'a> {
     }
 
     /// Checks the slots of the messages of the other end that can have arrived in part: each byte is old or right.
-    pub(super) fn check_rest(&self) {
+    pub(super) fn check_unfinished(&self) {
         for number in self.checked..(self.checked + DEPTH).min(self.incoming.count) {
             let message = Message::new(self.incoming.seed, number, self.incoming.count);
             let found = self.program.slot(INCOMING, number, message.length);

@@ -159,7 +159,7 @@ fn live_until_kill(program: &Program, rng: &mut Rng) {
         killed.elapsed()
     );
     assert_eq!((end.failure, end.state()), (Some(Status::RetryExceeded), State::Error));
-    end.check_rest();
+    end.check_unfinished();
 }
 
 fn live_to_the_end(program: &Program, rng: &mut Rng) {

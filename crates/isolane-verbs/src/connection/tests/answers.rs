@@ -1,4 +1,4 @@
-//! A peer whose answers are false fails only its queue pair, and reaches no memory but that of the requests.
+//! A peer whose answers are false fails only its queue pair, and changes no other memory than its requests name.
 
 use super::*;
 use crate::wire::{LaneReport, Syndrome, rnr_delay};
@@ -32,8 +32,8 @@ fn assert_broken(pair: &mut Pair, context: &str) {
     assert_eq!(pair.near.completions(), [(Queue::Send, 1, Status::BadResponse, 0)], "{context}");
     assert_eq!(pair.near.events(), [AsyncEvent::Fatal], "{context}");
     let memory = pair.near.bytes(0, MEMORY_BYTES);
-    let beside = memory.iter().enumerate().filter(|(at, byte)| **byte != 0 && !RESULT.contains(at));
-    assert_eq!(beside.count(), 0, "{context}");
+    let others = memory.iter().enumerate().filter(|(at, byte)| **byte != 0 && !RESULT.contains(at));
+    assert_eq!(others.count(), 0, "{context}");
 }
 
 /// Posts a request whose result has 8 bytes, as message `u32::MAX`, and sends it.
@@ -50,7 +50,7 @@ fn read(key: u32) -> SendOperation {
 }
 
 #[test]
-fn response_that_does_not_fit_its_request_is_refused() {
+fn refuses_response_that_does_not_fit() {
     let data = |message, size, offset, length| {
         let place = Place { size, offset, length };
         (segment_of(Operation::ReadResponse, message, place, Extension::None, 1), vec![1; length as usize])
@@ -116,7 +116,7 @@ fn pair_with_lanes() -> Pair {
 }
 
 #[test]
-fn false_report_about_a_lane_fails_the_queue_pair() {
+fn fails_on_false_lane_report() {
     let valid = LaneReport { lane: 0, epoch: 1, received_epoch: 1, segments: 0, bytes: 3 };
     let cases = [
         ("a lane that does not exist", LaneReport { lane: 2, ..valid.clone() }),
@@ -150,7 +150,7 @@ fn false_report_about_a_lane_fails_the_queue_pair() {
 }
 
 #[test]
-fn false_report_of_a_hello_fails_the_queue_pair() {
+fn fails_on_false_report_in_hello() {
     let cases = [
         ("an epoch that has not begun", Received { epoch: 7, segments: 0, bytes: 0 }),
         ("more segments than were sent", Received { epoch: 1, segments: 2, bytes: 0 }),

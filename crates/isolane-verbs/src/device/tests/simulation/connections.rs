@@ -21,7 +21,7 @@ pub(super) struct Connection {
     dropped: [Arc<AtomicBool>; 2],
     /// End 0 has closed it before it was a lane.
     pub(super) is_abandoned: bool,
-    /// Bytes that each end has sent and that have not arrived, and when the oldest of them was sent.
+    /// In-flight bytes of each end, and when the oldest of them was sent.
     pub(super) pipes: [VecDeque<u8>; 2],
     pub(super) sent_at: [u64; 2],
     /// Nothing more enters the pipes.
@@ -245,7 +245,7 @@ impl Simulation {
         self.count(Event::Cut, true);
     }
 
-    /// Changes a bit on its way, if that is detected.
+    /// Changes a bit in flight, if checksums detect that.
     pub(super) fn flip(&mut self, index: usize, side: usize) {
         let connection = &mut self.connections[index];
         let pipe = &mut connection.pipes[side];

@@ -47,9 +47,9 @@ enum Event {
     Cut,
     /// A lane was cut in the payload of a segment.
     CutSegment,
-    /// A bit is changed on its way.
+    /// A bit is changed in flight.
     Changed,
-    /// Bytes of one lane arrive before earlier ones of another.
+    /// Data of one lane arrives before earlier data of another.
     Reordered,
     /// A completion queue is full.
     Overrun,
@@ -70,7 +70,7 @@ enum Event {
 
 const EVENTS: usize = Event::OldBytes as usize + 1;
 
-/// What the queue pairs of a life have in common.
+/// Terms of a life that both ends share.
 struct Terms {
     resources: usize,
     rnr_retries: u8,
@@ -83,7 +83,7 @@ struct Simulation {
     seed: u64,
     rng: Rng,
     now: Instant,
-    /// Counts what is sent.
+    /// Number of times that a pipe was filled.
     clock: u64,
     events: [bool; EVENTS],
     areas: usize,
@@ -147,7 +147,7 @@ impl Simulation {
             }
         }
         for index in lanes {
-            // The system drops what has not arrived, and sends what it has.
+            // The system drops data that has not arrived, and sends data that is queued.
             self.connections[index].pipes[1 - victim].clear();
             self.connections[index].is_cut = true;
             if is_killed && self.rng.bool() {

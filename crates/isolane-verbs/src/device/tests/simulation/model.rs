@@ -18,7 +18,7 @@ pub(super) struct Expected {
     pub(super) request: u64,
 }
 
-/// Bytes that a request or a program writes.
+/// A change of memory by a request or a program.
 struct Change {
     /// Index of the end that has posted the request, and its id; `None` for the program of this end.
     request: Option<(usize, u64)>,
