@@ -26,6 +26,9 @@ mod traffic;
 /// Longer than any step takes on a busy machine.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const MEMORY_BYTES: usize = 1 << 16;
+/// Bytes before and after the memory of an end, which nothing may change.
+const CANARY_BYTES: usize = 4096;
+const CANARY: u8 = 0xc5;
 const DEPTH: u32 = 256;
 const REMOTE_ACCESS: c_int = abi::ACCESS_REMOTE_WRITE | abi::ACCESS_REMOTE_READ | abi::ACCESS_REMOTE_ATOMIC;
 
@@ -63,7 +66,11 @@ impl End {
             let cq = ibv_create_cq(context, 4 * DEPTH as c_int, null_mut(), null_mut(), 0);
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            let memory = libc::mmap(null_mut(), MEMORY_BYTES, protection, flags, -1, 0);
+            let mapped = libc::mmap(null_mut(), MEMORY_BYTES + 2 * CANARY_BYTES, protection, flags, -1, 0);
+            let memory = mapped.byte_add(CANARY_BYTES);
+            for canary in [mapped, memory.byte_add(MEMORY_BYTES)] {
+                libc::memset(canary, CANARY.into(), CANARY_BYTES);
+            }
             let access = abi::ACCESS_LOCAL_WRITE | REMOTE_ACCESS;
             let mr = ibv_reg_mr(pd, memory, MEMORY_BYTES, access);
             let cap = abi::QpCap {
@@ -223,9 +230,17 @@ impl End {
         assert_eq!(unsafe { ibv_dereg_mr(self.mr) }, 0);
     }
 
+    /// Unmaps the memory, and checks the bytes before and after it.
     fn unmap(&self) {
         // SAFETY: the library uses the memory no longer.
-        assert_eq!(unsafe { libc::munmap(self.memory, MEMORY_BYTES) }, 0);
+        unsafe {
+            let mapped = self.memory.byte_sub(CANARY_BYTES);
+            for canary in [mapped, self.memory.byte_add(MEMORY_BYTES)] {
+                let bytes = std::slice::from_raw_parts(canary.cast::<u8>(), CANARY_BYTES);
+                assert!(bytes.iter().all(|byte| *byte == CANARY), "bytes beside the region have changed");
+            }
+            assert_eq!(libc::munmap(mapped, MEMORY_BYTES + 2 * CANARY_BYTES), 0);
+        }
     }
 }
 

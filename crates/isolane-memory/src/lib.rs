@@ -39,6 +39,7 @@ mod run;
 mod shared;
 mod sync;
 mod table;
+pub mod testing;
 
 pub use buffer::Buffer;
 pub use guarded_copy::guard_copies;

@@ -248,7 +248,7 @@ impl MemoryRegion {
         Run::new(self.at(offset, len), len)
     }
 
-    fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
+    pub(crate) fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
         let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
         assert!(is_inside, "{len} bytes from {offset} are outside of a region of {} bytes", self.len);
         // SAFETY: inside of the region, as checked.

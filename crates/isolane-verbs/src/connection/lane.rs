@@ -194,6 +194,11 @@ impl LaneState {
         !self.is_open && !self.controls.is_empty()
     }
 
+    /// Returns the segments of the epoch that change the state of the peer, which it has received or not.
+    pub(super) fn take_controls(&mut self) -> Vec<Control> {
+        self.controls.drain(..).map(|(_, control)| control).collect()
+    }
+
     /// Whether `report` is about an earlier epoch than the log.
     pub(super) fn is_past(&self, epoch: u32) -> bool {
         epoch < self.opened_epoch

@@ -115,6 +115,11 @@ impl ReliableConnection {
         if lane == self.control {
             self.control = self.lanes.iter().position(|lane| lane.is_open).unwrap_or(lane);
         }
+        if self.state == State::Error {
+            // Reports of the peer are discarded, and lanes do not open again. A failure can be announced twice.
+            let controls = self.lanes[lane].take_controls();
+            controls.into_iter().for_each(|control| self.restore(control));
+        }
     }
 
     /// Whether [`ReliableConnection::probe_lanes`] can find a stalled lane: there are several lanes, and requests.
@@ -488,8 +493,9 @@ impl ReliableConnection {
             let segment = segment(Operation::LaneReport, 0, Place::default(), extension);
             return self.queue_logged(lane, segment, Control::Report(reported));
         }
-        // What a lane has lost comes first.
-        if !all_open && self.lanes.iter().any(LaneState::has_unsettled_control) {
+        // What a lane has lost comes first. A failed end does not learn what that is.
+        let must_wait = !all_open && self.state != State::Error;
+        if must_wait && self.lanes.iter().any(LaneState::has_unsettled_control) {
             return false;
         }
         let (segment, control) = if let Some(next) = self.responder.next_nak() {

@@ -1,7 +1,7 @@
 //! Scenarios of two queue pairs over byte pipes that deliver any number of bytes at a time.
 
 use isolane_connection::{ReceivePlan, TransmitPlan};
-use isolane_memory::MemoryRegion;
+use isolane_memory::testing::guarded_region;
 use proptest::prelude::*;
 
 use super::*;
@@ -9,6 +9,7 @@ use crate::memory::{Access, Registration};
 use crate::types::{CompletedOperation, ConnectionParameters, LocalData, SendOperation, Sge};
 use crate::wire::{MAX_PREFIX_BYTES, RemoteRange};
 
+mod answers;
 mod checksums;
 mod hostile;
 mod lifecycle;
@@ -33,7 +34,7 @@ struct End {
 impl End {
     fn new(access: Access, limits: Limits, shares_receives: bool) -> End {
         let domain = Arc::new(ProtectionDomain::default());
-        let region = MemoryRegion::allocate(MEMORY_BYTES).unwrap();
+        let region = guarded_region(MEMORY_BYTES).unwrap();
         let memory = domain.register(region, 0, access).unwrap();
         let shared = ReceiveQueue::new(Arc::clone(&domain), limits.receives, limits.sges);
         End::over(domain, memory, limits, shares_receives.then(|| Arc::new(shared)))
@@ -49,11 +50,13 @@ impl End {
         End { pair, memory, shared, sent: VecDeque::new(), now: Instant::now() }
     }
 
-    /// Opens the first lane.
+    /// Opens all lanes.
     fn open(&mut self, parameters: &ConnectionParameters) {
         self.pair.handle_parameters(parameters);
-        self.pair.start_lane(0).unwrap();
-        self.pair.handle_lane_open(0, Received::default());
+        for lane in 0..parameters.lanes.into() {
+            self.pair.start_lane(lane).unwrap();
+            self.pair.handle_lane_open(lane, Received::default());
+        }
     }
 
     fn sge(&self, address: u64, length: u32) -> Sge {
@@ -94,20 +97,28 @@ impl End {
 
     /// Moves up to `max_bytes` from the send queue to the pipe, as a socket does.
     fn transmit(&mut self, max_bytes: usize) {
+        self.transmit_on(0, max_bytes);
+    }
+
+    fn transmit_on(&mut self, lane: usize, max_bytes: usize) {
         let mut plan = TransmitPlan::new();
-        self.pair.fill_transmit_plan(0, &mut plan);
+        self.pair.fill_transmit_plan(lane, &mut plan);
         // As the kernel does, through addresses: slices may be in memory that others write.
         let bytes: Vec<u8> = plan.iter().flat_map(|slice| slice.to_vec()).take(max_bytes).collect();
         drop(plan);
-        self.pair.handle_transmitted(0, bytes.len());
+        self.pair.handle_transmitted(lane, bytes.len());
         self.sent.extend(bytes);
     }
 
     /// Receives up to `max_bytes` from a pipe.
     fn deliver(&mut self, pipe: &mut VecDeque<u8>, max_bytes: usize) {
+        self.deliver_on(0, pipe, max_bytes);
+    }
+
+    fn deliver_on(&mut self, lane: usize, pipe: &mut VecDeque<u8>, max_bytes: usize) {
         let mut overflow = [0; 4096];
         let mut plan = ReceivePlan::new();
-        self.pair.fill_receive_plan(0, &mut overflow, &mut plan);
+        self.pair.fill_receive_plan(lane, &mut overflow, &mut plan);
         let mut count = 0;
         for slice in &mut plan {
             let len = slice.len().min(pipe.len()).min(max_bytes - count);
@@ -115,7 +126,7 @@ impl End {
             count += len;
         }
         drop(plan);
-        self.pair.handle_received(0, count, &overflow, self.now);
+        self.pair.handle_received(lane, count, &overflow, self.now);
     }
 }
 
@@ -139,7 +150,13 @@ impl Pair {
     /// Connects two ends whose lane has checksums.
     fn with_checksums() -> Pair {
         let ends = [0; 2].map(|_| End::new(ALL, Limits::default(), false));
-        Pair::connect_with(ends, SEGMENT_BYTES, RNR_FOREVER, true)
+        Pair::connect_with(ends, SEGMENT_BYTES, RNR_FOREVER, 1, true)
+    }
+
+    /// Connects two ends by several lanes.
+    fn with_lanes(lanes: u8) -> Pair {
+        let ends = [0; 2].map(|_| End::new(ALL, Limits::default(), false));
+        Pair::connect_with(ends, SEGMENT_BYTES, RNR_FOREVER, lanes, false)
     }
 
     /// Connects two ends, of which the far one has a shared receive queue.
@@ -149,10 +166,16 @@ impl Pair {
     }
 
     fn connect(ends: [End; 2], segment_bytes: u32, rnr_retries: u8) -> Pair {
-        Pair::connect_with(ends, segment_bytes, rnr_retries, false)
+        Pair::connect_with(ends, segment_bytes, rnr_retries, 1, false)
     }
 
-    fn connect_with([near, far]: [End; 2], segment_bytes: u32, rnr_retries: u8, checksums: bool) -> Pair {
+    fn connect_with(
+        [near, far]: [End; 2],
+        segment_bytes: u32,
+        rnr_retries: u8,
+        lanes: u8,
+        checksums: bool,
+    ) -> Pair {
         let mut pair = Pair { near, far };
         let shares = [pair.near.shared.is_some(), pair.far.shared.is_some()];
         let ends = [(&mut pair.near, u32::MAX, 7, shares[1]), (&mut pair.far, 7, u32::MAX, shares[0])];
@@ -163,7 +186,7 @@ impl Pair {
                 peer_segment_bytes: segment_bytes,
                 peer_responder_resources: RESOURCES,
                 peer_shares_receives,
-                lanes: 1,
+                lanes,
                 checksums,
             };
             let receive = ReceiveAttributes { responder_resources: RESOURCES, rnr_timer: RNR_TIMER };

@@ -388,6 +388,7 @@ mod tests {
     use crate::memory::Access;
     use crate::types::ConnectionParameters;
     use crate::types::{Limits, LocalData, ReceiveAttributes, SendAttributes, SendOperation, SendRequest};
+    use crate::wire::{Capabilities, Role};
 
     /// Returns a connected queue pair whose peer has gone without a word.
     fn abandoned(outlives_peer: bool) -> QueuePairContext {
@@ -424,5 +425,50 @@ mod tests {
         context.connection.post_send(request).unwrap();
         assert!(context.deadline().is_some());
         assert!(abandoned(false).deadline().is_some());
+    }
+
+    #[test]
+    fn accepts_only_lanes_that_both_ends_have_agreed_on() {
+        let mut context = abandoned(true);
+        let hello = Hello {
+            magic: Hello::MAGIC,
+            version: Hello::VERSION,
+            role: Role::Connects.code(),
+            lane: 0,
+            capabilities: Capabilities(0),
+            lanes: 8,
+            responder_resources: 1,
+            epoch: 2,
+            max_segment_bytes: 1 << 20,
+            source_gid: [0; 16],
+            destination_gid: [0; 16],
+            source_qpn: 1,
+            destination_qpn: 1,
+            first_message: 1,
+            received_epoch: 0,
+            nonce: [0; 16],
+            received_segments: 0,
+            received_bytes: 0,
+            authentication: [0; 32],
+        };
+        let parameters = ConnectionParameters {
+            first_message: 1,
+            peer_first_message: 1,
+            peer_segment_bytes: 1 << 20,
+            peer_responder_resources: 1,
+            peer_shares_receives: false,
+            lanes: 8,
+            checksums: false,
+        };
+        for lane in [1, 7, 255] {
+            let hello = Hello { lane, ..hello.clone() };
+            assert!(context.accept_lane(&hello, &parameters).is_none(), "lane {lane}");
+            assert!(context.offer_lane(&hello, &parameters).is_none(), "lane {lane}");
+        }
+        let with_checksums = ConnectionParameters { checksums: true, ..parameters };
+        assert!(context.accept_lane(&hello, &with_checksums).is_none());
+        let late = Hello { epoch: 1, ..hello.clone() };
+        assert!(context.accept_lane(&late, &parameters).is_none(), "an epoch that has passed");
+        assert!(context.accept_lane(&hello, &parameters).is_some());
     }
 }

@@ -4,7 +4,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use isolane_memory::MemoryRegion;
+use isolane_memory::testing::guarded_region;
 
 use super::*;
 use crate::memory::{Access, Registration};
@@ -13,6 +13,8 @@ use crate::types::{Limits, LocalData, ReceiveRequest, SendOperation, SendRequest
 mod by_number;
 mod datagrams;
 mod keys;
+mod program;
+mod simulation;
 
 const ALL: Access = Access::ALL;
 const SEND: SendOperation = SendOperation::Send { immediate: None };
@@ -37,7 +39,7 @@ struct Parts {
 fn parts(config: DeviceConfig, limits: Limits) -> Parts {
     let device = Arc::new(Device::open(config).unwrap());
     let domain = Arc::new(ProtectionDomain::default());
-    let memory = domain.register(MemoryRegion::allocate(MEMORY_BYTES).unwrap(), 0, ALL).unwrap();
+    let memory = domain.register(guarded_region(MEMORY_BYTES).unwrap(), 0, ALL).unwrap();
     let queue = device.completion_queue(COMPLETIONS);
     let config = QueuePairConfig { limits, ..QueuePairConfig::new(domain, queue) };
     Parts { device, memory, config }

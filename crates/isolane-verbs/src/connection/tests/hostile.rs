@@ -1,6 +1,7 @@
 //! A peer that breaks the rules reaches no memory, and stops nothing but its own queue pair.
 
 use super::*;
+use crate::wire::AtomicOperands;
 
 /// Delivers a segment with `payload` to the far end.
 fn inject(pair: &mut Pair, segment: &Segment, payload: &[u8]) {
@@ -245,4 +246,113 @@ fn peer_that_does_not_read_costs_bounded_memory() {
     }
     assert_eq!(pair.far.pair.state(), State::ReadyToSend);
     assert!(pair.far.pair.lanes[0].output.pending_bytes() <= 2 * OUTPUT_BYTES + MAX_PREFIX_BYTES);
+}
+
+#[test]
+fn questions_cost_bounded_memory() {
+    for syndrome in [Syndrome::Probe, Syndrome::ReceiveAwaited, Syndrome::Alive] {
+        let mut pair = Pair::new();
+        for _ in 0..20_000 {
+            let extension = Extension::Acknowledgment(syndrome, 0, 0);
+            let mut question = segment(Operation::Acknowledge, u32::MAX, Place::default(), extension);
+            question.acknowledged = 7;
+            inject(&mut pair, &question, &[]);
+            // The peer reads nothing.
+            pair.far.pair.wants_transmit(0);
+        }
+        assert_eq!(pair.far.pair.state(), State::ReadyToSend);
+        let pending = pair.far.pair.lanes[0].output.pending_bytes();
+        assert!(pending <= 2 * OUTPUT_BYTES + MAX_PREFIX_BYTES, "{syndrome:?}: {pending} bytes");
+    }
+}
+
+/// A SEND of 4 bytes that names a receive.
+fn send_into(message: u32, receive: u8) -> Segment {
+    let place = Place { size: 4, offset: 0, length: 4 };
+    let mut send = segment(Operation::Send, message, place, Extension::None);
+    (send.acknowledged, send.receive) = (7, receive);
+    send
+}
+
+#[test]
+fn receive_of_another_request_is_refused() {
+    let cases = [
+        ("a receive beyond the window", vec![send_into(u32::MAX, 200)]),
+        ("the receive of a later request", vec![send_into(u32::MAX, 1)]),
+        // The second one arrives first.
+        ("the same receive twice", vec![send_into(0, 0), send_into(u32::MAX, 0)]),
+    ];
+    for (context, sends) in cases {
+        let mut pair = Pair::new();
+        (0..4).for_each(|id| pair.far.receive(id, &[pair.far.sge(100 * id, 4)]));
+        for send in &sends {
+            inject(&mut pair, send, b"data");
+        }
+        assert_eq!(pair.far.pair.state(), State::Error, "{context}");
+        let done = pair.far.completions();
+        assert!(
+            done.iter().map(|done| (done.1, done.2)).eq((0..4).map(|id| (id, Status::Flushed))),
+            "{done:?}"
+        );
+        // Bytes can be in the receives only.
+        let memory = pair.far.bytes(0, MEMORY_BYTES);
+        let beside =
+            memory.iter().enumerate().filter(|(at, byte)| **byte != 0 && (at % 100 >= 4 || *at >= 400));
+        assert_eq!(beside.count(), 0, "{context}");
+    }
+}
+
+#[test]
+fn request_without_end_is_refused_beyond_its_receive() {
+    let mut pair = Pair::new();
+    pair.far.receive(1, &[pair.far.sge(100, 40)]);
+    let mut messages = 0;
+    while pair.far.pair.state() == State::ReadyToSend {
+        let place = Place { size: 12, offset: 0, length: 12 };
+        let mut part = segment(Operation::Send, u32::MAX.wrapping_add(messages), place, Extension::None);
+        part.flags = part.flags.with_continued(true);
+        part.acknowledged = 7;
+        inject(&mut pair, &part, &[1; 12]);
+        messages += 1;
+        assert!(messages < 10, "the request does not end");
+    }
+    assert_eq!(pair.far.completions(), [(Queue::Receive, 1, Status::LocalLength, 0)]);
+    assert_eq!(pair.far.bytes(136, MEMORY_BYTES - 136), vec![0; MEMORY_BYTES - 136]);
+}
+
+#[test]
+fn atomic_operation_on_other_than_8_bytes_is_refused() {
+    for size in [0, 4, 9, 1 << 20] {
+        let mut pair = Pair::new();
+        let operands = AtomicOperands { address: 0, key: pair.far.memory.key(), swap_or_add: 1, compare: 0 };
+        let place = Place { size, offset: 0, length: 0 };
+        let mut add = segment(Operation::FetchAdd, u32::MAX, place, Extension::Atomic(operands));
+        add.opcode = Opcode::FetchAdd;
+        add.acknowledged = 7;
+        inject(&mut pair, &add, &[]);
+        assert_failed(&mut pair, &format!("{size} bytes"));
+    }
+}
+
+#[test]
+fn datagram_on_a_lane_is_refused() {
+    let mut pair = Pair::new();
+    let mut pipe: VecDeque<u8> = [0x64].into_iter().chain([0; 31]).collect();
+    while !pipe.is_empty() {
+        pair.far.deliver(&mut pipe, 100);
+    }
+    assert_failed(&mut pair, "a datagram");
+}
+
+#[test]
+fn receive_without_memory_fails_both_ends() {
+    let mut pair = Pair::new();
+    let wrong = Sge { lkey: !pair.far.memory.key(), ..pair.far.sge(0, 8) };
+    pair.far.receive(1, &[wrong]);
+    pair.near.fill(0, &[1; 8]);
+    pair.near.send(2, SEND, &[pair.near.sge(0, 8)]).unwrap();
+    pair.run();
+    assert_eq!(pair.far.completions(), [(Queue::Receive, 1, Status::LocalProtection, 0)]);
+    assert_eq!(pair.near.completions(), [(Queue::Send, 2, Status::RemoteOperation, 0)]);
+    assert_failed(&mut pair, "a receive with a wrong key");
 }

@@ -107,3 +107,56 @@ fn deregistered_memory_is_not_used() {
         assert_eq!(statuses, expected, "read {is_read}, near {is_near}");
     }
 }
+
+/// Sends what an end has for a lane to the other end.
+fn exchange_on(lane: usize, from: &mut End, to: &mut End) {
+    from.transmit_on(lane, usize::MAX);
+    let mut sent = std::mem::take(&mut from.sent);
+    while !sent.is_empty() {
+        to.deliver_on(lane, &mut sent, usize::MAX);
+    }
+}
+
+/// Both ends find a lane ended.
+fn lose_lane(pair: &mut Pair, lane: usize) {
+    pair.near.pair.handle_lane_closed(lane);
+    pair.far.pair.handle_lane_closed(lane);
+}
+
+#[test]
+fn failure_that_a_lane_has_lost_is_announced_on_another() {
+    for is_refused in [false, true] {
+        let mut pair = Pair::with_lanes(2);
+        let key = if is_refused { !pair.far.memory.key() } else { pair.far.memory.key() };
+        let write = SendOperation::Write { address: 0, key, immediate: None };
+        pair.near.send(1, write, &[pair.near.sge(0, 8)]).unwrap();
+        if is_refused {
+            exchange_on(0, &mut pair.near, &mut pair.far);
+        }
+        pair.far.pair.fail();
+        pair.far.transmit_on(0, usize::MAX);
+        pair.far.sent.clear();
+        lose_lane(&mut pair, 0);
+        exchange_on(1, &mut pair.far, &mut pair.near);
+        let status = if is_refused { Status::RemoteAccess } else { Status::RetryExceeded };
+        assert_eq!(pair.near.completions(), [(Queue::Send, 1, status, 0)]);
+    }
+}
+
+#[test]
+fn failure_is_announced_while_a_report_is_lost() {
+    let mut pair = Pair::with_lanes(2);
+    lose_lane(&mut pair, 0);
+    exchange_on(1, &mut pair.far, &mut pair.near);
+    exchange_on(1, &mut pair.near, &mut pair.far);
+    let (epoch, near_received) = pair.near.pair.start_lane(0).unwrap();
+    let far_received = pair.far.pair.accept_lane(0, epoch).unwrap();
+    pair.far.pair.handle_lane_open(0, near_received);
+    pair.near.pair.handle_lane_open(0, far_received);
+    pair.near.send(1, SEND, &[]).unwrap();
+    // This lane has carried the report about the other one.
+    lose_lane(&mut pair, 1);
+    pair.far.pair.fail();
+    exchange_on(0, &mut pair.far, &mut pair.near);
+    assert_eq!(pair.near.completions(), [(Queue::Send, 1, Status::RetryExceeded, 0)]);
+}

@@ -176,7 +176,7 @@ fn pair_with_memory(len: usize) -> Pair {
     let mut pair = Pair::new();
     for end in [&mut pair.near, &mut pair.far] {
         end.pair.domain = Arc::default();
-        end.memory = end.pair.domain.register(MemoryRegion::allocate(len).unwrap(), 0, ALL).unwrap();
+        end.memory = end.pair.domain.register(guarded_region(len).unwrap(), 0, ALL).unwrap();
     }
     pair
 }

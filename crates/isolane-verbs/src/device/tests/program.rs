@@ -1,0 +1,53 @@
+//! A program that changes memory while requests use it gets any mixture of its bytes, and nothing else changes.
+
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+
+const BYTES: u32 = 200_000;
+const TARGET: u64 = 300_000;
+
+/// Writes bytes of either value to a range, again and again.
+fn scribble(memory: &Registration, len: usize, has_ended: &AtomicBool) {
+    for value in [0xaa, 0xbb].into_iter().cycle() {
+        if has_ended.load(Ordering::Relaxed) {
+            return;
+        }
+        memory.region().copy_in(0, &vec![value; len]);
+    }
+}
+
+#[test]
+fn memory_that_changes_under_requests_harms_nothing_else() {
+    for (lanes, checksums) in [(1, false), (1, true), (4, false), (4, true)] {
+        let config = || DeviceConfig { lanes, checksums, ..DeviceConfig::default() };
+        let (near, far) = connected(config(), config(), Limits::default());
+        let key = far.memory.key();
+        for end in [&near, &far] {
+            end.memory.region().copy_in(0, &[0xaa; BYTES as usize]);
+        }
+        let has_ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for end in [&near, &far] {
+                scope.spawn(|| scribble(&end.memory, BYTES as usize, &has_ended));
+            }
+            for id in 0..20 {
+                let write = SendOperation::Write { address: TARGET, key, immediate: None };
+                near.send(2 * id, write, 0, BYTES);
+                near.send(2 * id + 1, SendOperation::Read { address: 0, key }, TARGET, BYTES);
+                for id in [2 * id, 2 * id + 1] {
+                    assert_eq!(near.next(), (id, Status::Success), "{lanes} lanes, checksums {checksums}");
+                }
+            }
+            has_ended.store(true, Ordering::Relaxed);
+        });
+        for end in [&near, &far] {
+            let memory = end.memory.region().to_vec(0, MEMORY_BYTES);
+            let (front, tail) = memory.split_at(TARGET as usize);
+            let (placed, tail) = tail.split_at(BYTES as usize);
+            assert!(placed.iter().all(|byte| [0xaa, 0xbb].contains(byte)));
+            assert!(front[BYTES as usize..].iter().chain(tail).all(|byte| *byte == 0));
+        }
+        assert_eq!((near.pair.state(), far.pair.state()), (State::ReadyToSend, State::ReadyToSend));
+    }
+}
