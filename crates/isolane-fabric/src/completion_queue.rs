@@ -187,7 +187,7 @@ pub(crate) unsafe extern "C" fn open(
             abi::CQ_FORMAT_MSG => offset_of!(CqTaggedEntry, buf),
             abi::CQ_FORMAT_DATA => offset_of!(CqTaggedEntry, tag),
             abi::CQ_FORMAT_TAGGED => size_of::<CqTaggedEntry>(),
-            _ => return Err(Errno::UNSUPPORTED),
+            _ => return Err(Errno::NO_FUNCTION),
         };
         let signal = Arc::new(Signal::new()?);
         let notified = Arc::clone(&signal);
@@ -283,7 +283,7 @@ unsafe extern "C" fn sread(
         let cq = unsafe { object::<_, Cq>(cq) }?;
         check(entries > 0 && !buffer.is_null())?;
         if cq.wait_obj == abi::WAIT_NONE {
-            return Err(Errno::UNSUPPORTED);
+            return Err(Errno::NO_FUNCTION);
         }
         // SAFETY: the buffer has that many entries.
         unsafe { cq.wait(buffer, entries, deadline(timeout_ms)) }

@@ -236,7 +236,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: *mut c_voi
                 }
                 Ok(())
             }
-            _ => Err(Errno::UNSUPPORTED),
+            _ => Err(Errno::NO_FUNCTION),
         }
     })
 }

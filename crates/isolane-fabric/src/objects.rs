@@ -59,7 +59,7 @@ impl DomainShared {
         let rights = Access(0).with_local_write(true);
         memory
             .register_as(Some(LOCAL_KEY), Arc::new(all), FIRST_ADDRESS.get() as u64, rights)
-            .map_err(|_| Errno(libc::ENOMEM))?;
+            .map_err(|_| Errno::NO_MEMORY)?;
         Ok(DomainShared { device, memory, users: Users::default() })
     }
 }

@@ -226,7 +226,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: *mut c_voi
         // SAFETY: the program passes null or an open passive endpoint.
         let pep = unsafe { object::<_, Pep>(fid) }?;
         if command != abi::BACKLOG {
-            return Err(Errno::UNSUPPORTED);
+            return Err(Errno::NO_FUNCTION);
         }
         // SAFETY: the argument of this command is a number.
         pep.shared.state.lock().backlog = *unsafe { input(argument.cast::<c_int>()) }?;

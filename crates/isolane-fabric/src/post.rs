@@ -74,7 +74,7 @@ impl Ep {
         match unsafe { ep.as_ref() } {
             // SAFETY: the class is the one of the type.
             Some(found) if found.fid.class == abi::CLASS_EP => unsafe { object::<_, Ep>(ep) },
-            Some(_) => Err(Errno::UNSUPPORTED),
+            Some(_) => Err(Errno::NO_FUNCTION),
             None => Err(Errno::INVALID),
         }
     }

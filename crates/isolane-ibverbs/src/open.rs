@@ -10,9 +10,9 @@ use isolane_verbs::wire::Hello;
 use isolane_verbs::{DeviceConfig, SharedKey};
 
 use crate::channel::{Channel, Unacknowledged};
-use crate::context::{self, Context, Users};
+use crate::context::{self, Context};
 use crate::device::Device;
-use crate::ffi::{Errno, Result, into_raw, object, output, pointer, report, value};
+use crate::ffi::{Errno, Result, Users, into_raw, object, output, pointer, report, value};
 use crate::{
     abi, completion_queue, control, create_cq, create_qp, logger, memory, post, queue_pair,
     shared_receive_queue,

@@ -17,9 +17,8 @@ use super::message::{CONSUMER_DEFINED, INVALID_SERVICE, Kind, Message, VENDOR_OP
 use super::migrate::rdma_migrate_id;
 use super::qp::{self, UDP_Q_KEY, rdma_create_qp};
 use crate::abi;
-use crate::context::check;
 use crate::device::devices;
-use crate::ffi::{Errno, Result, object, output, pointer, value, values};
+use crate::ffi::{Errno, Result, check, object, output, pointer, value, values};
 use crate::open::shared_key;
 
 /// Lengths of private data in events, in bytes, as on InfiniBand.
