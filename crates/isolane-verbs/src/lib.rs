@@ -32,8 +32,8 @@ pub use memory::{Access, AccessError, ProtectionDomain, RegisterError, Registrat
 pub use shared_key::SharedKey;
 pub use types::{
     AsyncEvent, CompletedOperation, Completion, CompletionNotice, ConnectionParameters, DatagramRequest,
-    Destination, GRH_BYTES, Limits, LocalData, OnEnd, OnEvent, OnNotice, Peer, PostError, Queue,
-    ReceiveAttributes, ReceiveRequest, SendAttributes, SendOperation, SendRequest, Sge, SgeList, State,
-    Status, WorkCompletion,
+    Destination, GRH_BYTES, Limits, LocalData, OnCompletion, OnEnd, OnEvent, OnNotice, Peer, PostError,
+    Queue, ReceiveAttributes, ReceiveRequest, SendAttributes, SendOperation, SendRequest, Sge, SgeList,
+    State, Status, WorkCompletion,
 };
 pub use wire::MAX_DATAGRAM_BYTES;

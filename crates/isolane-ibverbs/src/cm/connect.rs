@@ -140,7 +140,9 @@ impl Shared {
         // The port that the program knows, even if the agent listens at the other one.
         let port = self.state.lock().local.map_or(local.port(), |listening| listening.port());
         check(
-            request.kind == Kind::Request && (request.port, request.is_datagram) == (port, self.is_datagram),
+            request.kind == Kind::Request
+                && (request.port, request.is_datagram) == (port, self.is_datagram)
+                && !request.spares_receives,
         )?;
         let listener = self.id.load(Ordering::Acquire);
         // SAFETY: the listener and its channel live: this thread holds `is_alive`, which `rdma_destroy_id` and
