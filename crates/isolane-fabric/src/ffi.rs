@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 use isolane_ffi::run;
 pub(crate) use isolane_ffi::{Errno, Result, Users, check, input, into_raw, object, output, values};
 
-use crate::abi::{Fid, NoFn, Unsupported};
+use crate::abi::{self, Fid, NoFn, Unsupported};
 
 /// Returns 0 or the negative error.
 pub(crate) fn status(function: impl FnOnce() -> Result<()>) -> c_int {
@@ -22,6 +22,12 @@ pub(crate) fn count(function: impl FnOnce() -> Result<usize>) -> isize {
         Ok(count) => count as isize,
         Err(error) => -(error.0 as isize),
     }
+}
+
+/// # Errors
+/// `FI_EBADFLAGS` for flags that are not known.
+pub(crate) fn check_flags(flags: u64, known: u64) -> Result<()> {
+    if flags & !known == 0 { Ok(()) } else { Err(Errno(abi::EBADFLAGS)) }
 }
 
 /// Returns `-FI_ENOSYS` for each function that is not supported.
@@ -37,6 +43,11 @@ pub(crate) unsafe extern "C" fn no_bind(_: *mut Fid, _: *mut Fid, _: u64) -> c_i
 /// Refuses a command.
 pub(crate) unsafe extern "C" fn no_control(_: *mut Fid, _: c_int, _: *mut c_void) -> c_int {
     -libc::ENOSYS
+}
+
+/// Refuses to cancel an operation.
+pub(crate) unsafe extern "C" fn no_cancel(_: *mut Fid, _: *mut c_void) -> isize {
+    -(libc::ENOSYS as isize)
 }
 
 pub(crate) const NO: NoFn = unsupported;
