@@ -11,12 +11,12 @@ use isolane_tests::imports;
 /// The crates that each crate can depend on.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("layout", &[]),
-    ("ffi", &[]),
     ("log", &[]),
     ("observe", &[]),
     ("wire", &["layout"]),
     ("auth", &["wire"]),
     ("shm", &[]),
+    ("ffi", &["shm"]),
     ("tcp", &["shm"]),
     ("memory", &["shm"]),
     ("connection", &["memory"]),

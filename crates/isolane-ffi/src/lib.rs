@@ -7,9 +7,13 @@
 //! Invariant: a panic never reaches the program, and a null pointer is an error.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod stderr;
+
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+pub use stderr::{install_logger, report};
 
 /// Number of an error of the system or of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,11 +7,9 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
-use std::time::Duration;
 
 use isolane_ffi::run;
-pub(crate) use isolane_ffi::{Errno, Result, Users, check, input, into_raw, object, output, values};
-use isolane_shm::with_only_faults_unblocked;
+pub(crate) use isolane_ffi::{Errno, Result, Users, check, input, into_raw, object, output, report, values};
 
 /// Returns 0, or the error, which is also stored.
 pub(crate) fn status(function: impl FnOnce() -> Result<()>) -> c_int {
@@ -53,12 +51,3 @@ pub(crate) fn copy_text(field: &mut [c_char], text: &str) {
 pub(crate) const fn text(text: &'static CStr) -> *const c_char {
     text.as_ptr()
 }
-
-/// Reports an error on stderr that the interface cannot. Waits for a reader of stderr for a moment, because the program
-/// may end now.
-pub(crate) fn report(error: &str) {
-    with_only_faults_unblocked(|| log::write_stderr(format!("isolane: {error}\n")));
-    log::flush(REPORT_TIMEOUT);
-}
-
-const REPORT_TIMEOUT: Duration = Duration::from_millis(100);

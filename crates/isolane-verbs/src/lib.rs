@@ -25,7 +25,7 @@ pub use connection::{Pending, ReceiveQueue, Received, ReliableConnection};
 pub use device::{
     CompletionQueue, ConnectError, DatagramQueuePair, Device, DeviceConfig, Lane, Listener, LocalAddress,
     MemoryLane, ModifyError, ProgressMode, QueuePair, QueuePairConfig, SharedReceiveQueue, TcpLane,
-    device_name, gid, local_addresses,
+    VariableError, device_name, gid, local_addresses,
 };
 pub use memory::{Access, AccessError, ProtectionDomain, RegisterError, Registration};
 
