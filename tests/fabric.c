@@ -377,6 +377,15 @@ int main(void)
 	EXPECT(fi_eq_read(eq, &(uint32_t) { 0 }, &name, sizeof name, 0) == -FI_EAGAIN);
 	close_end(far);
 
+	/* Closing an endpoint keeps completions that the program has not read. */
+	connected(&name, &near, &far);
+	EXPECT(!fi_recv(far.ep, &byte, 1, NULL, 0, &byte) && !fi_send(near.ep, "y", 1, NULL, 0, NULL));
+	wait_completion(near.cq);
+	close_end(near);
+	EXPECT(!wait_event(FI_SHUTDOWN, "", NULL, NULL) && !fi_close(&far.ep->fid));
+	EXPECT(wait_completion(far.cq).op_context == &byte && byte == 'y');
+	EXPECT(fi_cq_read(far.cq, &name, 1) == -FI_EAGAIN && !fi_close(&far.cq->fid));
+
 	EXPECT(fi_close(&domain->fid) == 0);
 	EXPECT(fi_close(&eq->fid) == -FI_EBUSY && fi_close(&fabric->fid) == -FI_EBUSY);
 	EXPECT(!fi_close(&pep->fid) && !fi_close(&eq->fid) && !fi_close(&fabric->fid));

@@ -257,6 +257,8 @@ fn enable(ep: &Ep) -> Result<()> {
         send_queue,
         shared_receive_queue: bindings.shared.clone(),
         limits,
+        // rxm closes an endpoint after the end of its peer, and then reads the completions.
+        keeps_completions: true,
         // A WRITE with immediate data consumes no receive, and has no context.
         write_id: Some(0),
         on_completion: Some(Arc::new(move |queue, completion| {

@@ -48,6 +48,8 @@ pub struct QueuePairConfig {
     pub write_id: Option<u64>,
     /// The queue pair lives until it sends when the peer's is destroyed, as on InfiniBand; otherwise it fails.
     pub outlives_peer: bool,
+    /// Completions that no program has taken stay in their queues when the queue pair is destroyed.
+    pub keeps_completions: bool,
     /// Receives each completion before its queue, and returns `false` to leave it out.
     pub on_completion: Option<OnCompletion>,
     /// Receives its events; without it, [`QueuePair::poll_event`] returns them.
@@ -345,6 +347,7 @@ impl QueuePairConfig {
             limits: Limits::default(),
             write_id: None,
             outlives_peer: false,
+            keeps_completions: false,
             on_completion: None,
             on_event: None,
             on_end: None,
@@ -381,7 +384,7 @@ impl SharedQueuePair {
         self.progress.lock(&self.context)
     }
 
-    /// Ends the lanes in order, and drops the completions.
+    /// Ends the lanes in order, and drops the completions, unless the program can still read them.
     fn end_lanes(&self) {
         let mut context = self.peek();
         // The peer can have sent requests that this end has not seen.
@@ -394,8 +397,10 @@ impl SharedQueuePair {
         if let Some(observer) = &mut context.observer {
             observer.reset();
         }
-        self.config.send_queue.forget(self.number);
-        self.config.receive_queue.forget(self.number);
+        if !self.config.keeps_completions {
+            self.config.send_queue.forget(self.number);
+            self.config.receive_queue.forget(self.number);
+        }
     }
 
     /// If the connection has refused a request for lack of a shared receive, the next one continues it.
