@@ -1,5 +1,5 @@
 #!/bin/bash
-# fabric.sh - run programs of libfabric over the provider.
+# fabric.sh [--long] - run programs of libfabric over the provider; with --long also fabtests and MPI (fabric_long.sh).
 #
 # Needs target/release/libisolane_fabric.so and the packages of .ci/packages. Each server listens on loopback and ends
 # with its client.
@@ -67,4 +67,5 @@ check "variables of the environment" reads_its_variables || status=1
 check "fi_pingpong, messages" pingpong -p isolane -e msg -I 200 -S all || status=1
 check "fi_pingpong, messages, checked" pingpong -p isolane -e msg -I 20 -S 65536 -c || status=1
 check "fi_pingpong, datagrams and tags" pingpong -p "isolane;ofi_rxm" -e rdm -I 100 -S all || status=1
+[ "${1-}" != --long ] || . "$tests/fabric_long.sh"
 exit $status
