@@ -16,13 +16,14 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("wire", &["layout"]),
     ("auth", &["wire"]),
     ("shm", &[]),
+    ("ffi", &["shm"]),
     ("tcp", &["shm"]),
     ("memory", &["shm"]),
     ("connection", &["memory"]),
     ("proto", &["wire", "auth", "memory", "connection"]),
     ("reactor", &["memory", "tcp"]),
     ("verbs", &["auth", "layout", "memory", "connection", "tcp", "observe"]),
-    ("fabric", &["memory", "shm", "verbs"]),
+    ("fabric", &["ffi", "memory", "shm", "verbs"]),
     ("python", &["memory", "verbs"]),
     ("volume", &["memory", "reactor", "observe"]),
     ("nbd", &["layout", "memory", "connection", "reactor", "volume"]),
@@ -31,7 +32,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("engine-api", &["shm", "tcp"]),
     ("inspect", &["observe", "engine-api"]),
     // A program that preloads it has a control socket, as one with a host.
-    ("ibverbs", &["memory", "shm", "verbs", "inspect"]),
+    ("ibverbs", &["ffi", "memory", "shm", "verbs", "inspect"]),
     ("attach", &["shm", "tcp", "engine-api"]),
     ("preload", &["shm", "attach"]),
     (
@@ -75,6 +76,7 @@ const UNSAFE_PATHS: &[&str] = &[
     "crates/isolane-host/src/blocking.rs",
     "crates/isolane-capi/src/",
     "crates/isolane-fabric/src/",
+    "crates/isolane-ffi/src/",
     "crates/isolane-ibverbs/src/",
     "crates/isolane-preload/src/",
     "crates/isolane-python/src/export.rs",
@@ -82,8 +84,9 @@ const UNSAFE_PATHS: &[&str] = &[
 ];
 
 /// Crates with unsafe code; every other crate forbids it at its root.
-const UNSAFE_CRATES: &[&str] =
-    &["memory", "shm", "tcp", "reactor", "host", "capi", "fabric", "ibverbs", "preload", "python", "rbd"];
+const UNSAFE_CRATES: &[&str] = &[
+    "memory", "shm", "tcp", "reactor", "host", "capi", "fabric", "ffi", "ibverbs", "preload", "python", "rbd",
+];
 
 /// Crates in which sibling modules import each other through their children.
 const MODULE_CYCLES: &[&str] = &["volume", "volumes", "host", "inspect", "cli"];

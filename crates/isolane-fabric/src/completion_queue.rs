@@ -2,6 +2,7 @@
 //!
 //! Invariant: after a successful `fi_trywait`, each completion makes the descriptor readable.
 
+use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
 use std::ptr::null_mut;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use isolane_verbs::{CompletedOperation, Completion, CompletionQueue, Status, WorkCompletion};
+use isolane_verbs::{CompletedOperation, Completion, CompletionQueue, Status};
 use parking_lot::Mutex;
 
 use crate::abi::{self, CqAttr, CqErrEntry, CqOps, CqTaggedEntry, Fid, FidCq, FidDomain, FidOps};
@@ -21,6 +22,32 @@ use crate::wait::{Signal, deadline, wait_object};
 /// Identifier of a request whose success the program does not want to know.
 pub(crate) const SILENT: u64 = u64::MAX;
 
+/// Errors that the program reads before completions.
+pub(crate) struct Errors {
+    queue: Mutex<VecDeque<Completion>>,
+    signal: Signal,
+}
+
+impl Errors {
+    /// Reports that a receive is canceled.
+    pub(crate) fn report_canceled(&self, id: u64) {
+        self.queue.lock().push_back(Completion {
+            id,
+            status: Status::Flushed,
+            operation: CompletedOperation::Receive,
+            length: 0,
+            immediate: None,
+            solicited: false,
+            source: None,
+        });
+        self.signal.set();
+    }
+
+    fn is_empty(&self) -> bool {
+        self.queue.lock().is_empty()
+    }
+}
+
 /// A completion queue.
 #[repr(C)]
 pub(crate) struct Cq {
@@ -28,11 +55,9 @@ pub(crate) struct Cq {
     pub(crate) queue: Arc<CompletionQueue>,
     pub(crate) domain: Arc<DomainShared>,
     pub(crate) users: Arc<Users>,
-    signal: Arc<Signal>,
+    pub(crate) errors: Arc<Errors>,
     wait_obj: c_int,
     entry_bytes: usize,
-    /// The error that the program has to read first.
-    error: Mutex<Option<WorkCompletion>>,
     /// One thread at a time waits for the descriptor.
     sleeper: Mutex<()>,
     is_signaled: AtomicBool,
@@ -43,12 +68,12 @@ pub(crate) struct Cq {
 impl Cq {
     /// Requests that the next completion makes the descriptor readable. Returns `false` if there are some already.
     pub(crate) fn prepare_wait(&self) -> bool {
-        self.signal.clear();
+        self.errors.signal.clear();
         self.queue.request_notice(false);
-        let is_empty = self.queue.is_empty() && self.error.lock().is_none();
+        let is_empty = self.queue.is_empty() && self.errors.is_empty();
         if !is_empty {
             // Another thread can sleep because of the notice that is cleared.
-            self.signal.set();
+            self.errors.signal.set();
         }
         is_empty
     }
@@ -58,8 +83,8 @@ impl Cq {
     /// # Safety
     /// The buffer has `count` entries of the format.
     unsafe fn read(&self, buffer: *mut c_void, count: usize) -> Result<usize> {
-        let mut error = self.error.lock();
-        if error.is_some() {
+        let mut errors = self.errors.queue.lock();
+        if !errors.is_empty() {
             return Err(Errno(abi::EAVAIL));
         }
         // A program that has read a completion mostly tries once more before it continues, so that it must not sleep.
@@ -69,25 +94,19 @@ impl Cq {
         let (mut read, mut next) = (0, first);
         while let Some(found) = next {
             if found.completion.status != Status::Success {
-                if found.completion.id == SILENT && found.completion.status == Status::Flushed {
-                    next = self.queue.take();
-                    continue;
-                }
-                *error = Some(found);
+                errors.push_back(found.completion);
                 break;
             }
-            if found.completion.id != SILENT {
-                let entry = entry(&found.completion);
-                // SAFETY: guaranteed by the caller; an entry is at least as long as its format.
-                unsafe {
-                    let place = buffer.cast::<u8>().add(read * self.entry_bytes);
-                    std::ptr::copy_nonoverlapping((&raw const entry).cast(), place, self.entry_bytes);
-                }
-                read += 1;
+            let entry = entry(&found.completion);
+            // SAFETY: guaranteed by the caller; an entry is at least as long as its format.
+            unsafe {
+                let place = buffer.cast::<u8>().add(read * self.entry_bytes);
+                std::ptr::copy_nonoverlapping((&raw const entry).cast(), place, self.entry_bytes);
             }
+            read += 1;
             next = if read < count { self.queue.take() } else { None };
         }
-        match (read, error.is_some()) {
+        match (read, !errors.is_empty()) {
             (0, true) => Err(Errno(abi::EAVAIL)),
             (0, false) if self.queue.has_overrun() => Err(Errno(abi::EOVERRUN)),
             (0, false) => Err(Errno::AGAIN),
@@ -124,7 +143,7 @@ impl Cq {
                 continue;
             }
             if self.prepare_wait() && !self.is_signaled.load(Ordering::SeqCst) {
-                self.signal.wait(end);
+                self.errors.signal.wait(end);
             }
         }
     }
@@ -187,12 +206,12 @@ pub(crate) unsafe extern "C" fn open(
             abi::CQ_FORMAT_MSG => offset_of!(CqTaggedEntry, buf),
             abi::CQ_FORMAT_DATA => offset_of!(CqTaggedEntry, tag),
             abi::CQ_FORMAT_TAGGED => size_of::<CqTaggedEntry>(),
-            _ => return Err(Errno::UNSUPPORTED),
+            _ => return Err(Errno::NO_FUNCTION),
         };
-        let signal = Arc::new(Signal::new()?);
-        let notified = Arc::clone(&signal);
+        let errors = Arc::new(Errors { queue: Mutex::default(), signal: Signal::new()? });
+        let notified = Arc::clone(&errors);
         let capacity = attributes.size.clamp(MIN_CAPACITY, MAX_CAPACITY);
-        let on_notice = Box::new(move |_| notified.set());
+        let on_notice = Box::new(move |_| notified.signal.set());
         let domain = Arc::clone(&domain.shared);
         let queue = domain.device.completion_queue_with_notices(capacity, on_notice);
         domain.users.add();
@@ -201,10 +220,9 @@ pub(crate) unsafe extern "C" fn open(
             queue,
             domain,
             users: Arc::default(),
-            signal,
+            errors,
             wait_obj,
             entry_bytes,
-            error: Mutex::new(None),
             sleeper: Mutex::new(()),
             is_signaled: AtomicBool::new(false),
             was_empty: AtomicBool::new(false),
@@ -231,7 +249,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: *mut c_voi
         // SAFETY: the program passes null or an open completion queue, and an argument for the command.
         unsafe {
             let cq = object::<_, Cq>(fid)?;
-            cq.signal.control(cq.wait_obj, command, argument)
+            cq.errors.signal.control(cq.wait_obj, command, argument)
         }
     })
 }
@@ -283,7 +301,7 @@ unsafe extern "C" fn sread(
         let cq = unsafe { object::<_, Cq>(cq) }?;
         check(entries > 0 && !buffer.is_null())?;
         if cq.wait_obj == abi::WAIT_NONE {
-            return Err(Errno::UNSUPPORTED);
+            return Err(Errno::NO_FUNCTION);
         }
         // SAFETY: the buffer has that many entries.
         unsafe { cq.wait(buffer, entries, deadline(timeout_ms)) }
@@ -306,7 +324,7 @@ unsafe extern "C" fn readerr(cq: *mut FidCq, entry: *mut CqErrEntry, _flags: u64
     count(|| {
         // SAFETY: the program passes null, or an open completion queue and an entry.
         let (cq, entry) = unsafe { (object::<_, Cq>(cq)?, output(entry)?) };
-        let found = cq.error.lock().take().ok_or(Errno::AGAIN)?.completion;
+        let found = cq.errors.queue.lock().pop_front().ok_or(Errno::AGAIN)?;
         let error = errno(found.status);
         let context = if found.id == SILENT { 0 } else { found.id as usize };
         entry.op_context = std::ptr::with_exposed_provenance_mut(context);
@@ -324,7 +342,7 @@ unsafe extern "C" fn signal(cq: *mut FidCq) -> c_int {
         // SAFETY: the program passes null or an open completion queue.
         let cq = unsafe { object::<_, Cq>(cq) }?;
         cq.is_signaled.store(true, Ordering::SeqCst);
-        cq.signal.set();
+        cq.errors.signal.set();
         Ok(())
     })
 }

@@ -158,7 +158,7 @@ impl Link {
         message.first_message = self.state.lock().first_message;
         (message.rnr_retries, message.retries) = (7, 7);
         (message.responder_resources, message.initiator_depth) = (16, 16);
-        message.shares_receives = is_shared;
+        (message.shares_receives, message.spares_receives) = (is_shared, true);
         message.private_data = data.to_vec();
         Ok(message)
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::abi::{self, DomainOps, Fid, FidDomain, FidFabric, FidOps, Info};
 use crate::ffi::{NO, input, into_raw, no_bind, no_control, object, output, status};
 use crate::objects::{Domain, DomainShared, Fabric};
-use crate::{address, completion_queue, endpoint, memory};
+use crate::{address, completion_queue, counter, endpoint, memory};
 
 pub(crate) unsafe extern "C" fn open(
     fabric: *mut FidFabric,
@@ -67,19 +67,10 @@ static OPS: DomainOps = DomainOps {
     cq_open: completion_queue::open,
     endpoint: endpoint::open,
     scalable_ep: NO,
-    cntr_open,
+    cntr_open: counter::open,
     poll_open: NO,
     stx_ctx: NO,
     srx_ctx: endpoint::open_shared,
     query_atomic: NO,
     query_collective: NO,
 };
-
-unsafe extern "C" fn cntr_open(
-    _: *mut FidDomain,
-    _: *mut abi::CntrAttr,
-    _: *mut *mut abi::FidCntr,
-    _: *mut c_void,
-) -> c_int {
-    -libc::ENOSYS
-}

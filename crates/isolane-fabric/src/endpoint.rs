@@ -3,18 +3,20 @@
 use std::ffi::{c_int, c_void};
 use std::mem::size_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use isolane_verbs::{Access, CompletionQueue, Limits, QueuePairConfig};
+use isolane_verbs::{Access, CompletionQueue, Limits, Queue, QueuePairConfig, Status};
 use parking_lot::Mutex;
 
 use crate::abi::{self, CmOps, EpOps, Fid, FidDomain, FidEp, FidOps, FidPep, Info, RxAttr};
-use crate::completion_queue::Cq;
+use crate::completion_queue::{Cq, SILENT};
 use crate::connect::Link;
+use crate::counter::Counter;
 use crate::event_queue::EventQueue;
 use crate::ffi::{
-    Errno, NO, Result, UNSUPPORTED_OPS, check, input, into_raw, no_bind, object, output, status, values,
+    Errno, NO, Result, UNSUPPORTED_OPS, check, check_flags, count, input, into_raw, object, output, status,
+    values,
 };
 use crate::info::{DEFAULT_REQUESTS, MAX_INJECT, MAX_IOV, MAX_REQUESTS};
 use crate::objects::Domain;
@@ -67,6 +69,7 @@ pub(crate) unsafe extern "C" fn open(
             receives: size(rx.map_or(0, |rx| rx.size)),
             send_flags: AtomicU64::new(tx.map_or(0, |tx| tx.op_flags)),
             receive_flags: AtomicU64::new(rx.map_or(0, |rx| rx.op_flags)),
+            counts_requests: AtomicBool::new(false),
             selects_sends: AtomicBool::new(false),
             selects_receives: AtomicBool::new(false),
         });
@@ -91,7 +94,7 @@ pub(crate) unsafe extern "C" fn open_shared(
         let queue = domain.device.shared_receive_queue(Arc::clone(&domain.memory), receives, MAX_IOV);
         domain.users.add();
         let abi = abi(abi::CLASS_SRX_CTX, context, &SRX_FID_OPS);
-        *srx = into_raw(Srx { abi, domain, queue, users: Arc::default() }).cast();
+        *srx = into_raw(Srx { abi, domain, queue, users: Arc::default(), bound: OnceLock::new() }).cast();
         Ok(())
     })
 }
@@ -102,9 +105,50 @@ unsafe extern "C" fn close_shared(fid: *mut Fid) -> c_int {
         let srx = unsafe { object::<_, Srx>(fid) }?;
         srx.users.check_none()?;
         srx.domain.users.remove();
+        if let Some((_, users)) = srx.bound.get() {
+            users.remove();
+        }
         // SAFETY: made by `open_shared`, and not used again.
         drop(unsafe { Box::from_raw(fid.cast::<Srx>()) });
         Ok(())
+    })
+}
+
+/// Binds the queue where canceled receives are reported. All others complete in the queues of their endpoints.
+unsafe extern "C" fn bind_shared(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
+    status(|| {
+        // SAFETY: the program passes null or open objects.
+        let (srx, class) = unsafe { (object::<_, Srx>(fid)?, input(other)?.class) };
+        check(class == abi::CLASS_CQ && flags == abi::RECV)?;
+        // SAFETY: the class is the one of the type.
+        let cq = unsafe { object::<_, Cq>(other) }?;
+        if !Arc::ptr_eq(&cq.domain, &srx.domain) {
+            return Err(Errno(abi::EDOMAIN));
+        }
+        let bound = (Arc::clone(&cq.errors), Arc::clone(&cq.users));
+        srx.bound.set(bound).map_err(|_| Errno::INVALID)?;
+        cq.users.add();
+        Ok(())
+    })
+}
+
+/// Cancels a receive, if the peer cannot use it. Otherwise it completes as if it was not canceled.
+unsafe extern "C" fn cancel(fid: *mut Fid, context: *mut c_void) -> isize {
+    count(|| {
+        let id = context.expose_provenance() as u64;
+        // SAFETY: the program passes null, or an open endpoint or shared receive context.
+        unsafe {
+            if input(fid)?.class == abi::CLASS_SRX_CTX {
+                let srx = object::<_, Srx>(fid)?;
+                let (errors, _) = srx.bound.get().ok_or(Errno(abi::ENOCQ))?;
+                if srx.queue.cancel(id) {
+                    errors.report_canceled(id);
+                }
+            } else {
+                Ep::from_abi(fid.cast())?.cancel(id)?;
+            }
+        }
+        Ok(0)
     })
 }
 
@@ -140,8 +184,16 @@ unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
                     if !Arc::ptr_eq(&cq.domain, &ep.domain) {
                         return Err(Errno(abi::EDOMAIN));
                     }
-                    bind_queue(ep, &mut bindings, &cq.queue, flags)?;
+                    bind_queue(ep, &mut bindings, cq, flags)?;
                     &cq.users
+                }
+                abi::CLASS_CNTR => {
+                    let counter = object::<_, Counter>(other)?;
+                    if !Arc::ptr_eq(&counter.domain, &ep.domain) {
+                        return Err(Errno(abi::EDOMAIN));
+                    }
+                    bindings.counters.bind(&counter.count, flags)?;
+                    &counter.users
                 }
                 abi::CLASS_SRX_CTX => {
                     let srx = object::<_, Srx>(other)?;
@@ -161,21 +213,19 @@ unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
     })
 }
 
-fn bind_queue(ep: &Ep, bindings: &mut Bindings, queue: &Arc<CompletionQueue>, flags: u64) -> Result<()> {
-    let known = abi::SEND | abi::RECV | abi::SELECTIVE_COMPLETION;
-    if flags & !known != 0 {
-        return Err(Errno(abi::EBADFLAGS));
-    }
+fn bind_queue(ep: &Ep, bindings: &mut Bindings, cq: &Cq, flags: u64) -> Result<()> {
+    check_flags(flags, abi::SEND | abi::RECV | abi::SELECTIVE_COMPLETION)?;
     check(flags & (abi::SEND | abi::RECV) != 0)?;
     let selects = flags & abi::SELECTIVE_COMPLETION != 0;
     if flags & abi::SEND != 0 {
         check(bindings.send.is_none())?;
-        bindings.send = Some(Arc::clone(queue));
+        bindings.send = Some(Arc::clone(&cq.queue));
         ep.selects_sends.store(selects, Ordering::Relaxed);
     }
     if flags & abi::RECV != 0 {
         check(bindings.receive.is_none())?;
-        bindings.receive = Some(Arc::clone(queue));
+        bindings.receive = Some(Arc::clone(&cq.queue));
+        bindings.receive_errors = Some(Arc::clone(&cq.errors));
         ep.selects_receives.store(selects, Ordering::Relaxed);
     }
     Ok(())
@@ -188,14 +238,18 @@ fn enable(ep: &Ep) -> Result<()> {
         return Err(Errno(abi::ENOEQ));
     }
     let bindings = ep.bindings.lock();
-    let queue = |bound: &Option<Arc<CompletionQueue>>, needed| match bound {
+    let counters = bindings.counters.clone();
+    let queue = |bound: &Option<Arc<CompletionQueue>>, needed, is_counted: bool| match bound {
         Some(queue) => Ok(Arc::clone(queue)),
-        None if ep.caps & needed != 0 => Err(Errno(abi::ENOCQ)),
+        None if ep.caps & needed != 0 && !is_counted => Err(Errno(abi::ENOCQ)),
         // It stays empty.
         None => Ok(ep.domain.device.completion_queue(1)),
     };
-    let send_queue = queue(&bindings.send, abi::SEND | abi::READ | abi::WRITE)?;
-    let receive_queue = queue(&bindings.receive, abi::RECV)?;
+    let requests = abi::SEND | abi::READ | abi::WRITE;
+    let send_queue = queue(&bindings.send, requests, counters.count_requests())?;
+    let receive_queue = queue(&bindings.receive, abi::RECV, counters.receives.is_some())?;
+    ep.counts_requests.store(counters.count_requests(), Ordering::Relaxed);
+    let has_queues = (bindings.send.is_some(), bindings.receive.is_some());
     let link = Arc::downgrade(&ep.link);
     let limits =
         Limits { send_requests: ep.sends, receives: ep.receives, sges: MAX_IOV, inline_bytes: MAX_INJECT };
@@ -203,6 +257,19 @@ fn enable(ep: &Ep) -> Result<()> {
         send_queue,
         shared_receive_queue: bindings.shared.clone(),
         limits,
+        // rxm closes an endpoint after the end of its peer, and then reads the completions.
+        keeps_completions: true,
+        // A WRITE with immediate data consumes no receive, and has no context.
+        write_id: Some(0),
+        on_completion: Some(Arc::new(move |queue, completion| {
+            counters.count(completion);
+            let has_queue = match queue {
+                Queue::Send => has_queues.0,
+                Queue::Receive => has_queues.1,
+            };
+            let is_silent = completion.id == SILENT;
+            has_queue && !(is_silent && matches!(completion.status, Status::Success | Status::Flushed))
+        })),
         on_end: Some(Arc::new(move || {
             if let Some(link) = link.upgrade() {
                 link.on_end();
@@ -236,7 +303,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: *mut c_voi
                 }
                 Ok(())
             }
-            _ => Err(Errno::UNSUPPORTED),
+            _ => Err(Errno::NO_FUNCTION),
         }
     })
 }
@@ -340,13 +407,13 @@ static FID_OPS: FidOps = FidOps { size: size_of::<FidOps>(), close, bind, contro
 static SRX_FID_OPS: FidOps = FidOps {
     size: size_of::<FidOps>(),
     close: close_shared,
-    bind: no_bind,
+    bind: bind_shared,
     control: enable_shared,
     ops_open: NO,
 };
 static EP_OPS: EpOps = EpOps {
     size: size_of::<EpOps>(),
-    cancel: NO,
+    cancel,
     getopt,
     setopt,
     tx_ctx: NO,

@@ -5,6 +5,7 @@ use std::mem::size_of;
 
 use crate::abi::{self, FabricAttr, FabricOps, Fid, FidFabric, FidOps};
 use crate::completion_queue::Cq;
+use crate::counter::Counter;
 use crate::event_queue::EventQueue;
 use crate::ffi::{Errno, NO, Result, input, into_raw, no_bind, no_control, object, output, status, values};
 use crate::host::names_fabric;
@@ -66,6 +67,7 @@ unsafe fn can_wait(fid: *mut Fid) -> Result<bool> {
         match input(fid)?.class {
             abi::CLASS_EQ => Ok(object::<_, EventQueue>(fid)?.events.is_empty()),
             abi::CLASS_CQ => Ok(object::<_, Cq>(fid)?.prepare_wait()),
+            abi::CLASS_CNTR => Ok(object::<_, Counter>(fid)?.prepare_wait()),
             _ => Err(Errno::INVALID),
         }
     }

@@ -83,7 +83,7 @@ impl OwnedInfo {
     /// # Safety
     /// `info` is null, for one whose fields are 0, or valid.
     pub(crate) unsafe fn copy(info: *const Info) -> Result<OwnedInfo> {
-        let host = host().ok_or(Errno::UNSUPPORTED)?;
+        let host = host().ok_or(Errno::NO_FUNCTION)?;
         // SAFETY: guaranteed by the caller.
         let copied = OwnedInfo(unsafe { (host.dupinfo)(info) });
         // SAFETY: null, or a structure of libfabric.
@@ -94,7 +94,7 @@ impl OwnedInfo {
                 && !info.domain_attr.is_null()
                 && !info.fabric_attr.is_null()
         });
-        if has_all { Ok(copied) } else { Err(Errno(libc::ENOMEM)) }
+        if has_all { Ok(copied) } else { Err(Errno::NO_MEMORY) }
     }
 
     /// Returns a structure whose fields are 0.
@@ -141,7 +141,7 @@ pub(crate) fn allocate(bytes: &[u8]) -> Result<*mut c_void> {
     unsafe {
         let memory = libc::malloc(bytes.len());
         if memory.is_null() {
-            return Err(Errno(libc::ENOMEM));
+            return Err(Errno::NO_MEMORY);
         }
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory.cast(), bytes.len());
         Ok(memory)

@@ -34,7 +34,7 @@ const TX_CAPS: u64 = abi::MSG | abi::RMA | abi::READ | abi::WRITE | abi::SEND;
 const RX_CAPS: u64 = abi::MSG | abi::RMA | abi::RECV | abi::REMOTE_READ | abi::REMOTE_WRITE;
 const DOMAIN_CAPS: u64 = abi::LOCAL_COMM | abi::REMOTE_COMM;
 const CAPS: u64 = TX_CAPS | RX_CAPS | DOMAIN_CAPS;
-const TX_FLAGS: u64 = abi::COMPLETION
+pub(crate) const TX_FLAGS: u64 = abi::COMPLETION
     | abi::INJECT
     | abi::INJECT_COMPLETE
     | abi::TRANSMIT_COMPLETE
@@ -42,7 +42,7 @@ const TX_FLAGS: u64 = abi::COMPLETION
     | abi::MORE
     | abi::FENCE
     | abi::REMOTE_CQ_DATA;
-const RX_FLAGS: u64 = abi::COMPLETION | abi::MORE;
+pub(crate) const RX_FLAGS: u64 = abi::COMPLETION | abi::MORE;
 const MSG_ORDER: u64 = abi::ORDER_RAR
     | abi::ORDER_RAW
     | abi::ORDER_RAS
@@ -229,10 +229,7 @@ unsafe fn offer(version: u32, hints: Option<&Info>, addresses: Addresses) -> Res
     let mut made = OwnedInfo::new()?;
     let info = made.get_mut();
     let caps = caps(hints.map_or(0, |hints| hints.caps));
-    // Immediate data of a WRITE completes a receive. A program that does not know the mode posts enough of them itself.
-    let requested = hints.map_or(0, |hints| hints.mode) | rx.map_or(0, |rx| rx.mode);
-    let mode = requested & abi::RX_CQ_DATA;
-    (info.caps, info.mode) = (caps, mode);
+    info.caps = caps;
     info.addr_format = address::format(addresses.source);
     set_address(&mut info.src_addr, &mut info.src_addrlen, addresses.source)?;
     if let Some(destination) = addresses.destination {
@@ -243,7 +240,6 @@ unsafe fn offer(version: u32, hints: Option<&Info>, addresses: Addresses) -> Res
     unsafe {
         fill_tx(&mut *info.tx_attr, tx, caps);
         fill_rx(&mut *info.rx_attr, rx, caps);
-        (*info.rx_attr).mode = mode;
         fill_ep(&mut *info.ep_attr, ep);
         fill_domain(&mut *info.domain_attr, domain, version);
         let fabric = &mut *info.fabric_attr;
@@ -322,6 +318,6 @@ fn fill_domain(domain: &mut DomainAttr, hints: Option<&DomainAttr>, version: u32
     (domain.tx_ctx_cnt, domain.rx_ctx_cnt) = (MAX_OBJECTS, MAX_OBJECTS);
     (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (1, 1);
     (domain.max_ep_stx_ctx, domain.max_ep_srx_ctx) = (0, MAX_OBJECTS);
-    (domain.cntr_cnt, domain.mr_iov_limit, domain.mr_cnt) = (0, 1, MAX_OBJECTS);
+    (domain.cntr_cnt, domain.mr_iov_limit, domain.mr_cnt) = (MAX_OBJECTS, 1, MAX_OBJECTS);
     domain.caps = DOMAIN_CAPS;
 }

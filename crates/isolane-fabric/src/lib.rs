@@ -6,7 +6,7 @@
 //!
 //! * [`abi`]: the binary interface of libfabric.
 //! * `host`: the libfabric that has loaded the library. `info`: the offers of the provider.
-//! * `fabric`, `domain`, `memory`, `event_queue`, `completion_queue`: its objects.
+//! * `fabric`, `domain`, `memory`, `event_queue`, `completion_queue`, `counter`: its objects.
 //! * `endpoint`, `passive`, `connect`: endpoints and their connections.
 //! * `message`, `rma`: operations.
 //!
@@ -19,6 +19,7 @@ pub mod abi;
 mod address;
 mod completion_queue;
 mod connect;
+mod counter;
 mod domain;
 mod endpoint;
 mod error;

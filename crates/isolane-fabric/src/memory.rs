@@ -11,7 +11,9 @@ use isolane_memory::{MemoryRegion, guard_copies};
 use isolane_verbs::{Access, Registration};
 
 use crate::abi::{self, Fid, FidMr, FidOps, Iovec, MrAttr, MrOps};
-use crate::ffi::{Errno, NO, Result, check, input, into_raw, no_bind, object, output, status, values};
+use crate::ffi::{
+    Errno, NO, Result, check, check_flags, input, into_raw, no_bind, object, output, status, values,
+};
 use crate::objects::{Domain, DomainShared, LOCAL_KEY};
 
 /// A memory region.
@@ -79,13 +81,16 @@ unsafe extern "C" fn reg(
     access: u64,
     _offset: u64,
     requested_key: u64,
-    _flags: u64,
+    flags: u64,
     mr: *mut *mut FidMr,
     context: *mut c_void,
 ) -> c_int {
     let range = Iovec { iov_base: buffer.cast_mut(), iov_len: len };
     // SAFETY: as guaranteed for this function.
-    status(|| unsafe { register(fid, &[range], access, requested_key, mr, context) })
+    status(|| unsafe {
+        check_flags(flags, 0)?;
+        register(fid, &[range], access, requested_key, mr, context)
+    })
 }
 
 unsafe extern "C" fn regv(
@@ -95,23 +100,27 @@ unsafe extern "C" fn regv(
     access: u64,
     _offset: u64,
     requested_key: u64,
-    _flags: u64,
+    flags: u64,
     mr: *mut *mut FidMr,
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: as guaranteed for this function: there are `count` ranges.
-    status(|| unsafe { register(fid, values(ranges, count)?, access, requested_key, mr, context) })
+    status(|| unsafe {
+        check_flags(flags, 0)?;
+        register(fid, values(ranges, count)?, access, requested_key, mr, context)
+    })
 }
 
 unsafe extern "C" fn regattr(
     fid: *mut Fid,
     attributes: *const MrAttr,
-    _flags: u64,
+    flags: u64,
     mr: *mut *mut FidMr,
 ) -> c_int {
     status(|| {
         // SAFETY: as guaranteed for this function: null or valid attributes with that many ranges.
         unsafe {
+            check_flags(flags, 0)?;
             let attributes = input(attributes)?;
             let ranges = values(attributes.mr_iov, attributes.iov_count)?;
             register(fid, ranges, attributes.access, attributes.requested_key, mr, attributes.context)

@@ -6,7 +6,8 @@ use std::mem::size_of;
 use isolane_verbs::SendOperation;
 
 use crate::abi::{self, FidEp, Iovec, Msg, MsgOps};
-use crate::ffi::{count, input, values};
+use crate::ffi::{check_flags, count, input, values};
+use crate::info::{RX_FLAGS, TX_FLAGS};
 use crate::post::{Ep, Operation, receive};
 
 type Void = *mut c_void;
@@ -41,6 +42,7 @@ unsafe extern "C" fn recvmsg(ep: *mut FidEp, message: *const Msg, flags: u64) ->
     // SAFETY: as guaranteed for this function: the message has that many ranges.
     count(|| unsafe {
         let message = input(message)?;
+        check_flags(flags, RX_FLAGS)?;
         receive(ep, values(message.msg_iov, message.iov_count)?, message.context, Some(flags)).map(|()| 0)
     })
 }
@@ -100,6 +102,7 @@ unsafe extern "C" fn sendmsg(ep: *mut FidEp, found: *const Msg, flags: u64) -> i
     // SAFETY: as guaranteed for this function: the message has that many ranges.
     count(|| unsafe {
         let (ep, found) = (Ep::from_abi(ep)?, input(found)?);
+        check_flags(flags, TX_FLAGS)?;
         let (operation, context) = (message(flags, found.data), found.context);
         ep.send(values(found.msg_iov, found.iov_count)?, Operation { operation, context, flags }).map(|()| 0)
     })

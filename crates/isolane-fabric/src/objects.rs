@@ -1,13 +1,13 @@
 //! Fabrics and domains, which all other objects use.
 
-use std::io::{self, Write};
 use std::net::IpAddr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use isolane_ffi::{install_logger, report};
 use isolane_memory::{MemoryRegion, guard_copies};
 use isolane_shm::with_only_faults_unblocked;
-use isolane_verbs::{Access, Device, DeviceConfig, ProtectionDomain, SharedKey};
+use isolane_verbs::{Access, Device, DeviceConfig, ProtectionDomain, SharedKey, VariableError};
 
 use crate::abi::{FidDomain, FidFabric};
 use crate::ffi::{Errno, Result, Users};
@@ -40,16 +40,24 @@ pub(crate) struct DomainShared {
 
 /// Returns the key that all peers must have, if the environment names its file.
 pub(crate) fn shared_key() -> Result<Option<Arc<SharedKey>>> {
-    SharedKey::from_environment().map_err(|reason| {
-        let _ = writeln!(io::stderr(), "isolane: {}: {reason}", SharedKey::VARIABLE);
-        Errno(libc::EACCES)
-    })
+    install_logger();
+    SharedKey::of_program().map_err(refuse)
+}
+
+/// Reports a wrong variable, for which libfabric has no other way.
+fn refuse(error: VariableError) -> Errno {
+    report(&error.to_string());
+    Errno::INVALID
 }
 
 impl DomainShared {
     pub(crate) fn new(address: IpAddr) -> Result<DomainShared> {
-        let config = DeviceConfig { address, key: shared_key()?, ..DeviceConfig::default() };
-        let device = with_only_faults_unblocked(|| Device::open(config))?;
+        // A peer with another key, or without one, causes a warning.
+        install_logger();
+        let config = DeviceConfig::from_environment().map_err(refuse)?;
+        let config = DeviceConfig { address, ..config };
+        let device = with_only_faults_unblocked(|| Device::open(config))
+            .inspect_err(|error| report(&format!("cannot open a device: {error}")))?;
         let memory = Arc::<ProtectionDomain>::default();
         guard_copies();
         // SAFETY: programs need not register the memory of their own operations. Each range is the program's until the
@@ -59,7 +67,7 @@ impl DomainShared {
         let rights = Access(0).with_local_write(true);
         memory
             .register_as(Some(LOCAL_KEY), Arc::new(all), FIRST_ADDRESS.get() as u64, rights)
-            .map_err(|_| Errno(libc::ENOMEM))?;
+            .map_err(|_| Errno::NO_MEMORY)?;
         Ok(DomainShared { device, memory, users: Users::default() })
     }
 }

@@ -14,7 +14,8 @@ use crate::abi::{self, CmOps, EpOps, Fid, FidEp, FidFabric, FidOps, FidPep, Info
 use crate::address;
 use crate::event_queue::{Event, EventQueue, Events};
 use crate::ffi::{
-    Errno, NO, Result, Users, check, input, into_raw, no_bind, no_control, object, output, status, values,
+    Errno, NO, Result, Users, check, input, into_raw, no_bind, no_cancel, no_control, object, output, status,
+    values,
 };
 use crate::host::{OwnedInfo, allocate};
 use crate::objects::{Fabric, shared_key};
@@ -85,7 +86,8 @@ impl Shared {
     fn report(&self, connection: u64, local: SocketAddr, peer: SocketAddr, request: Message) -> Result<()> {
         let state = self.state.lock();
         let events = state.events.as_ref().ok_or(Errno(abi::ENOEQ))?;
-        check(request.kind == Kind::Request && !request.is_datagram && request.port == state.local.port())?;
+        check(request.kind == Kind::Request && !request.is_datagram && request.spares_receives)?;
+        check(request.port == state.local.port())?;
         let local = SocketAddr::new(local.ip().to_canonical(), state.local.port());
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         // SAFETY: an offer of libfabric, which this value owns.
@@ -226,7 +228,7 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: *mut c_voi
         // SAFETY: the program passes null or an open passive endpoint.
         let pep = unsafe { object::<_, Pep>(fid) }?;
         if command != abi::BACKLOG {
-            return Err(Errno::UNSUPPORTED);
+            return Err(Errno::NO_FUNCTION);
         }
         // SAFETY: the argument of this command is a number.
         pep.shared.state.lock().backlog = *unsafe { input(argument.cast::<c_int>()) }?;
@@ -355,7 +357,7 @@ static REQUEST_OPS: FidOps = FidOps {
 };
 static EP_OPS: EpOps = EpOps {
     size: size_of::<EpOps>(),
-    cancel: NO,
+    cancel: no_cancel,
     getopt,
     setopt,
     tx_ctx: NO,

@@ -1,8 +1,8 @@
 //! Endpoints, and how they post requests.
 
 use std::ffi::c_void;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use isolane_verbs::{
     CompletionQueue, LocalData, PostError, QueuePair, ReceiveRequest, SendOperation, SendRequest, Sge,
@@ -11,8 +11,9 @@ use isolane_verbs::{
 use parking_lot::Mutex;
 
 use crate::abi::{self, FidEp, Iovec};
-use crate::completion_queue::SILENT;
+use crate::completion_queue::{Errors, SILENT};
 use crate::connect::Link;
+use crate::counter::Counters;
 use crate::ffi::{Errno, Result, Users, check, object, values};
 use crate::info::{MAX_INJECT, MAX_IOV};
 use crate::objects::{DomainShared, LOCAL_KEY};
@@ -34,6 +35,8 @@ pub(crate) struct Ep {
     /// Flags of operations without flags.
     pub(crate) send_flags: AtomicU64,
     pub(crate) receive_flags: AtomicU64,
+    /// Requests of which the program reads no completion are counted.
+    pub(crate) counts_requests: AtomicBool,
     /// Only operations with the flag `FI_COMPLETION` report their success.
     pub(crate) selects_sends: AtomicBool,
     pub(crate) selects_receives: AtomicBool,
@@ -44,6 +47,9 @@ pub(crate) struct Ep {
 pub(crate) struct Bindings {
     pub(crate) send: Option<Arc<CompletionQueue>>,
     pub(crate) receive: Option<Arc<CompletionQueue>>,
+    /// Where canceled receives are reported.
+    pub(crate) receive_errors: Option<Arc<Errors>>,
+    pub(crate) counters: Counters,
     pub(crate) shared: Option<Arc<SharedReceiveQueue>>,
     pub(crate) users: Vec<Arc<Users>>,
 }
@@ -55,6 +61,8 @@ pub(crate) struct Srx {
     pub(crate) domain: Arc<DomainShared>,
     pub(crate) queue: Arc<SharedReceiveQueue>,
     pub(crate) users: Arc<Users>,
+    /// The queue of canceled receives, and its users.
+    pub(crate) bound: OnceLock<(Arc<Errors>, Arc<Users>)>,
 }
 
 /// A request as the functions of libfabric have it.
@@ -74,13 +82,27 @@ impl Ep {
         match unsafe { ep.as_ref() } {
             // SAFETY: the class is the one of the type.
             Some(found) if found.fid.class == abi::CLASS_EP => unsafe { object::<_, Ep>(ep) },
-            Some(_) => Err(Errno::UNSUPPORTED),
+            Some(_) => Err(Errno::NO_FUNCTION),
             None => Err(Errno::INVALID),
         }
     }
 
     fn pair(&self) -> Result<&QueuePair> {
         self.link.pair.get().ok_or(Errno(abi::EOPBADSTATE))
+    }
+
+    /// Cancels a receive, unless the peer can use it.
+    pub(crate) fn cancel(&self, id: u64) -> Result<()> {
+        if self.pair()?.cancel_receive(id) {
+            let bindings = self.bindings.lock();
+            if let Some(errors) = &bindings.receive_errors {
+                errors.report_canceled(id);
+            }
+            if let Some(counter) = &bindings.counters.receives {
+                counter.add(false);
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn default_flags(&self) -> u64 {
@@ -120,8 +142,8 @@ impl Ep {
         context: Option<*mut c_void>,
         fenced: bool,
     ) -> Result<()> {
-        let (id, signaled) =
-            (context.map_or(SILENT, |context| context.expose_provenance() as u64), context.is_some());
+        let id = context.map_or(SILENT, |context| context.expose_provenance() as u64);
+        let signaled = context.is_some() || self.counts_requests.load(Ordering::Relaxed);
         let request = SendRequest { id, operation, data, signaled, solicited: false, fenced };
         self.pair()?.post_send(request).map_err(errno)
     }

@@ -6,7 +6,8 @@ use std::mem::size_of;
 use isolane_verbs::SendOperation;
 
 use crate::abi::{self, FidEp, Iovec, MsgRma, RmaOps};
-use crate::ffi::{Errno, Result, count, input, values};
+use crate::ffi::{Errno, Result, check_flags, count, input, values};
+use crate::info::TX_FLAGS;
 use crate::memory::wire_key;
 use crate::message::{range, send_ranges};
 use crate::post::{Ep, Operation};
@@ -129,6 +130,7 @@ unsafe fn post_message(
     // SAFETY: guaranteed by the caller.
     count(|| unsafe {
         let (ep, message) = (Ep::from_abi(ep)?, input(message)?);
+        check_flags(flags, TX_FLAGS)?;
         let [remote] = values(message.rma_iov, message.rma_iov_count)? else { return Err(Errno::INVALID) };
         let data = (flags & abi::REMOTE_CQ_DATA != 0).then_some(message.data);
         let operation = operation(remote.addr, remote.key, data)?;

@@ -46,7 +46,7 @@ impl Signal {
         argument: *mut c_void,
     ) -> Result<()> {
         match command {
-            abi::GETWAIT if wait_obj == abi::WAIT_NONE => Err(Errno::UNSUPPORTED),
+            abi::GETWAIT if wait_obj == abi::WAIT_NONE => Err(Errno::NO_FUNCTION),
             abi::GETWAIT => {
                 // SAFETY: guaranteed by the caller: a descriptor.
                 *unsafe { output(argument.cast::<c_int>()) }? = self.0.as_raw_fd();
@@ -57,7 +57,7 @@ impl Signal {
                 *unsafe { output(argument.cast::<c_int>()) }? = wait_obj;
                 Ok(())
             }
-            _ => Err(Errno::UNSUPPORTED),
+            _ => Err(Errno::NO_FUNCTION),
         }
     }
 }
@@ -70,7 +70,7 @@ pub(crate) fn wait_object(requested: c_int) -> Result<c_int> {
     match requested {
         abi::WAIT_NONE => Ok(abi::WAIT_NONE),
         abi::WAIT_UNSPEC | abi::WAIT_FD => Ok(abi::WAIT_FD),
-        _ => Err(Errno::UNSUPPORTED),
+        _ => Err(Errno::NO_FUNCTION),
     }
 }
 

@@ -4,8 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::abi;
-use crate::context::check;
-use crate::ffi::{Errno, Result, input, into_raw, object, output, pointer, status, value};
+use crate::ffi::{Errno, Result, check, input, into_raw, object, output, pointer, status, value};
 use crate::memory::Pd;
 
 /// An address handle.

@@ -8,8 +8,7 @@ use lock_api::RawMutex as _;
 use smallvec::SmallVec;
 
 use crate::abi;
-use crate::context::check;
-use crate::ffi::{Errno, Result, object, status, values};
+use crate::ffi::{Errno, Result, check, object, status, values};
 use crate::operation;
 use crate::post::{destination, errno, inline, new_request, sge_list};
 use crate::queue_pair::{Building, Qp, Request};

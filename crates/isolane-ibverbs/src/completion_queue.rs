@@ -7,8 +7,8 @@ use isolane_verbs::{CompletionQueue, WorkCompletion};
 use parking_lot::Mutex;
 
 use crate::channel::{Channel, Unacknowledged};
-use crate::context::{Context, MAX_COMPLETIONS, Users, check};
-use crate::ffi::{Errno, Result, into_raw, object, output, pointer, status, value};
+use crate::context::{Context, MAX_COMPLETIONS};
+use crate::ffi::{Errno, Result, Users, check, into_raw, object, output, pointer, status, value};
 use crate::{abi, operation};
 
 /// A completion channel.

@@ -3,14 +3,13 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use isolane_verbs::Limits;
 
 use crate::abi;
 use crate::channel::Channel;
 use crate::device::Device;
-use crate::ffi::{Errno, Result, copy_text, object, output, status, value};
+use crate::ffi::{Errno, Result, Users, check, copy_text, object, output, status, value};
 
 /// An open device.
 #[repr(C)]
@@ -25,25 +24,6 @@ pub(crate) struct Context {
     pub(crate) process: u32,
     /// A descriptor for programs that copy it, as they copy the one of a device of the kernel.
     pub(crate) _command: OwnedFd,
-}
-
-/// Counts the objects that use another one.
-#[derive(Default)]
-pub(crate) struct Users(AtomicUsize);
-
-impl Users {
-    pub(crate) fn add(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn remove(&self) {
-        self.0.fetch_sub(1, Ordering::Release);
-    }
-
-    /// Fails if there are users.
-    pub(crate) fn check_none(&self) -> Result<()> {
-        if self.0.load(Ordering::Acquire) == 0 { Ok(()) } else { Err(Errno::BUSY) }
-    }
 }
 
 impl Context {
@@ -206,11 +186,6 @@ pub(crate) unsafe extern "C" fn query_port(
         // SAFETY: the program provides `size` bytes.
         unsafe { copy_prefix(&port_attributes(), attributes, size) }
     })
-}
-
-/// Fails if an argument is wrong.
-pub(crate) fn check(is_valid: bool) -> Result<()> {
-    if is_valid { Ok(()) } else { Err(Errno::INVALID) }
 }
 
 #[unsafe(no_mangle)]

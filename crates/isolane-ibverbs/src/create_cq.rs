@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use crate::abi;
 use crate::channel::Unacknowledged;
 use crate::completion_queue::{CompletionChannel, Cq, Event, capacity, from_abi, to_abi};
-use crate::context::{Context, MAX_COMPLETIONS, Users, check};
-use crate::ffi::{Errno, Result, input, into_raw, object, pointer, status};
+use crate::context::{Context, MAX_COMPLETIONS};
+use crate::ffi::{Errno, Result, Users, check, input, into_raw, object, pointer, status};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_cq(

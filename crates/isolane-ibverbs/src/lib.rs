@@ -28,7 +28,6 @@ mod create_cq;
 mod create_qp;
 mod device;
 mod ffi;
-mod logger;
 mod memory;
 mod modify;
 mod open;

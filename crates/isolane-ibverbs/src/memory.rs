@@ -11,8 +11,8 @@ use rustix::mm::{Advice, madvise};
 
 use crate::abi;
 use crate::available;
-use crate::context::{Context, Users, check};
-use crate::ffi::{Errno, Result, input, into_raw, object, pointer, status, values};
+use crate::context::Context;
+use crate::ffi::{Errno, Result, Users, check, input, into_raw, object, pointer, status, values};
 
 /// A protection domain, or a parent domain of one.
 #[repr(C)]

@@ -7,8 +7,8 @@ use isolane_verbs::{Access, ModifyError, Peer, QueuePair, ReceiveAttributes, Sen
 
 use crate::abi::{self, QpAttr};
 use crate::address::from_gid;
-use crate::context::{MAX_READS, check};
-use crate::ffi::{Errno, Result, object, output, status};
+use crate::context::MAX_READS;
+use crate::ffi::{Errno, Result, check, object, output, status};
 use crate::queue_pair::{Pair, Qp};
 
 #[unsafe(no_mangle)]

@@ -5,17 +5,16 @@ use std::mem::size_of;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
+use isolane_ffi::install_logger;
 use isolane_shm::with_only_faults_unblocked;
-use isolane_verbs::wire::Hello;
-use isolane_verbs::{DeviceConfig, SharedKey};
+use isolane_verbs::{DeviceConfig, SharedKey, VariableError};
 
 use crate::channel::{Channel, Unacknowledged};
-use crate::context::{self, Context, Users};
+use crate::context::{self, Context};
 use crate::device::Device;
-use crate::ffi::{Errno, Result, into_raw, object, output, pointer, report, value};
+use crate::ffi::{Errno, Result, Users, into_raw, object, output, pointer, report, value};
 use crate::{
-    abi, completion_queue, control, create_cq, create_qp, logger, memory, post, queue_pair,
-    shared_receive_queue,
+    abi, completion_queue, control, create_cq, create_qp, memory, post, queue_pair, shared_receive_queue,
 };
 
 #[unsafe(no_mangle)]
@@ -43,57 +42,23 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut abi::Device) -> *mut abi::
 
 /// Opens the device of the library, whose threads take no signals.
 fn open_verbs(device: &Device) -> Result<isolane_verbs::Device> {
-    let mut config = DeviceConfig { address: device.address, ..DeviceConfig::default() };
-    config.socket = setting("ISOLANE_VERBS_SOCKET")?;
-    config.progress = setting("ISOLANE_VERBS_PROGRESS")?;
-    if let Some(lanes) = text("ISOLANE_VERBS_LANES") {
-        let number = lanes.parse().ok().filter(|number| (1..=Hello::MAX_LANES).contains(number));
-        config.lanes = number.ok_or_else(|| refuse("ISOLANE_VERBS_LANES", &lanes, "write 1 to 8"))?;
-    }
-    if let Some(crc) = text("ISOLANE_VERBS_CRC") {
-        config.checksums = match crc.as_str() {
-            "1" => true,
-            "0" | "" => false,
-            _ => return Err(refuse("ISOLANE_VERBS_CRC", &crc, "write 0 or 1")),
-        };
-    }
-    config.key = shared_key()?;
-    if let Some(ports) = text("ISOLANE_VERBS_PORTS") {
-        let range =
-            ports.split_once('-').and_then(|(low, high)| Some((low.parse().ok()?, high.parse().ok()?)));
-        let (low, high) = range.ok_or_else(|| refuse("ISOLANE_VERBS_PORTS", &ports, "write LOW-HIGH"))?;
-        config.ports = low..=high;
-    }
-    config.observed = control::open();
+    // A peer with another key, or without one, causes a warning.
+    install_logger();
+    let config = DeviceConfig::from_environment().map_err(refuse)?;
+    let config = DeviceConfig { address: device.address, observed: control::open(), ..config };
     let opened = with_only_faults_unblocked(|| isolane_verbs::Device::open(config));
     Ok(opened.inspect_err(|error| report(&format!("cannot open a device: {error}")))?)
 }
 
 /// Returns the key that all peers have, if the environment names its file.
 pub(crate) fn shared_key() -> Result<Option<Arc<SharedKey>>> {
-    // A peer with another key, or without one, causes a warning.
-    logger::install();
-    SharedKey::from_environment().map_err(|error| {
-        refuse(SharedKey::VARIABLE, &text(SharedKey::VARIABLE).unwrap_or_default(), &error.to_string())
-    })
+    install_logger();
+    SharedKey::of_program().map_err(refuse)
 }
 
-fn text(name: &str) -> Option<String> {
-    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
-}
-
-/// Returns a setting of the environment, or its default.
-fn setting<T>(name: &str) -> Result<T>
-where
-    T: std::str::FromStr<Err: std::fmt::Display> + Default,
-{
-    let Some(value) = text(name) else { return Ok(T::default()) };
-    value.parse().map_err(|error: T::Err| refuse(name, &value, &error.to_string()))
-}
-
-/// Reports a wrong setting, for which libibverbs has no other way.
-fn refuse(name: &str, value: &str, reason: &str) -> Errno {
-    report(&format!("{name}={value}: {reason}"));
+/// Reports a wrong variable, for which libibverbs has no other way.
+fn refuse(error: VariableError) -> Errno {
+    report(&error.to_string());
     Errno::INVALID
 }
 

@@ -5,8 +5,7 @@ use std::ffi::c_int;
 use isolane_verbs::{CompletedOperation, SendOperation};
 
 use crate::abi;
-use crate::context::check;
-use crate::ffi::{Errno, Result};
+use crate::ffi::{Errno, Result, check};
 
 /// Returns the operation of a request to a queue pair of a type.
 ///

@@ -8,8 +8,7 @@ use isolane_verbs::{
 };
 
 use crate::address::Ah;
-use crate::context::check;
-use crate::ffi::{Errno, Result, object, status, values};
+use crate::ffi::{Errno, Result, check, object, status, values};
 use crate::queue_pair::{Pair, Qp, Request};
 use crate::shared_receive_queue::Srq;
 use crate::{abi, operation};

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 
 use crate::abi;
 use crate::channel::Unacknowledged;
-use crate::context::{MAX_REQUESTS, MAX_SGE, Users, check};
-use crate::ffi::{Errno, Result, input, into_raw, object, output, pointer, status};
+use crate::context::{MAX_REQUESTS, MAX_SGE};
+use crate::ffi::{Errno, Result, Users, check, input, into_raw, object, output, pointer, status};
 use crate::memory::Pd;
 
 /// A shared receive queue.

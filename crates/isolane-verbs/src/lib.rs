@@ -25,15 +25,15 @@ pub use connection::{Pending, ReceiveQueue, Received, ReliableConnection};
 pub use device::{
     CompletionQueue, ConnectError, DatagramQueuePair, Device, DeviceConfig, Lane, Listener, LocalAddress,
     MemoryLane, ModifyError, ProgressMode, QueuePair, QueuePairConfig, SharedReceiveQueue, TcpLane,
-    device_name, gid, local_addresses,
+    VariableError, device_name, gid, local_addresses,
 };
 pub use memory::{Access, AccessError, ProtectionDomain, RegisterError, Registration};
 
 pub use shared_key::SharedKey;
 pub use types::{
     AsyncEvent, CompletedOperation, Completion, CompletionNotice, ConnectionParameters, DatagramRequest,
-    Destination, GRH_BYTES, Limits, LocalData, OnEnd, OnEvent, OnNotice, Peer, PostError, Queue,
-    ReceiveAttributes, ReceiveRequest, SendAttributes, SendOperation, SendRequest, Sge, SgeList, State,
-    Status, WorkCompletion,
+    Destination, GRH_BYTES, Limits, LocalData, OnCompletion, OnEnd, OnEvent, OnNotice, Peer, PostError,
+    Queue, ReceiveAttributes, ReceiveRequest, SendAttributes, SendOperation, SendRequest, Sge, SgeList,
+    State, Status, WorkCompletion,
 };
 pub use wire::MAX_DATAGRAM_BYTES;

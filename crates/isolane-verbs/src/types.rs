@@ -84,6 +84,10 @@ pub type OnEvent = Arc<dyn Fn(u32, AsyncEvent) + Send + Sync>;
 /// Function that is called when a queue pair has failed. It is called with locks held: it cannot call the library.
 pub type OnEnd = Arc<dyn Fn() + Send + Sync>;
 
+/// Function that receives completions, and returns whether they belong in their queue. It is called with locks held: it
+/// cannot call the library.
+pub type OnCompletion = Arc<dyn Fn(Queue, &Completion) -> bool + Send + Sync>;
+
 /// The other end of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {

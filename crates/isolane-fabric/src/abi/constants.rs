@@ -36,8 +36,6 @@ pub const NUMERICHOST: u64 = 1 << 55;
 pub const SOURCE: u64 = 1 << 57;
 pub const SELECTIVE_COMPLETION: u64 = 1 << 59;
 
-pub const RX_CQ_DATA: u64 = 1 << 56;
-
 pub const SOCKADDR: u32 = 1;
 pub const SOCKADDR_IN: u32 = 2;
 pub const SOCKADDR_IN6: u32 = 3;
@@ -80,6 +78,8 @@ pub const GETWAITOBJ: c_int = 16;
 pub const WAIT_NONE: c_int = 0;
 pub const WAIT_UNSPEC: c_int = 1;
 pub const WAIT_FD: c_int = 3;
+
+pub const CNTR_EVENTS_COMP: c_int = 0;
 
 pub const NOTIFY: u32 = 0;
 pub const CONNREQ: u32 = 1;

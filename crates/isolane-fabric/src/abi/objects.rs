@@ -176,7 +176,7 @@ pub struct CntrOps {
 #[repr(C)]
 pub struct EpOps {
     pub size: usize,
-    pub cancel: NoFn,
+    pub cancel: unsafe extern "C" fn(*mut Fid, Void) -> isize,
     pub getopt: unsafe extern "C" fn(*mut Fid, c_int, c_int, Void, *mut usize) -> c_int,
     pub setopt: unsafe extern "C" fn(*mut Fid, c_int, c_int, *const c_void, usize) -> c_int,
     pub tx_ctx: NoFn,

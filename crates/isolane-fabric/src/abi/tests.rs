@@ -55,6 +55,8 @@ fn assertions() -> String {
         DomainOps = "fi_ops_domain" { size, av_open, cq_open, endpoint, scalable_ep, cntr_open, poll_open, stx_ctx, srx_ctx, query_atomic, query_collective }
         MrOps = "fi_ops_mr" { size, reg, regv, regattr }
         EqOps = "fi_ops_eq" { size, read, readerr, write, sread, strerror }
+        FidCntr = "fid_cntr" { fid, ops }
+        CntrOps = "fi_ops_cntr" { size, read, readerr, add, set, wait, adderr, seterr }
         CqOps = "fi_ops_cq" { size, read, readfrom, readerr, sread, sreadfrom, signal, strerror }
         EpOps = "fi_ops_ep" { size, cancel, getopt, setopt, tx_ctx, rx_ctx, rx_size_left, tx_size_left }
         CmOps = "fi_ops_cm" { size, setname, getname, getpeer, connect, listen, accept, reject, shutdown, join }
@@ -97,6 +99,7 @@ fn assertions() -> String {
         ("FI_BACKLOG", BACKLOG as u64),
         ("FI_SHUTDOWN", u64::from(SHUTDOWN)),
         ("FI_WAIT_FD", WAIT_FD as u64),
+        ("FI_CNTR_EVENTS_COMP", CNTR_EVENTS_COMP as u64),
         ("FI_CQ_FORMAT_TAGGED", CQ_FORMAT_TAGGED as u64),
         ("FI_OPT_CM_DATA_SIZE", OPT_CM_DATA_SIZE as u64),
         ("FI_ETOOSMALL", ETOOSMALL as u64),

@@ -17,9 +17,8 @@ use super::message::{CONSUMER_DEFINED, INVALID_SERVICE, Kind, Message, VENDOR_OP
 use super::migrate::rdma_migrate_id;
 use super::qp::{self, UDP_Q_KEY, rdma_create_qp};
 use crate::abi;
-use crate::context::check;
 use crate::device::devices;
-use crate::ffi::{Errno, Result, object, output, pointer, value, values};
+use crate::ffi::{Errno, Result, check, object, output, pointer, value, values};
 use crate::open::shared_key;
 
 /// Lengths of private data in events, in bytes, as on InfiniBand.
@@ -141,7 +140,9 @@ impl Shared {
         // The port that the program knows, even if the agent listens at the other one.
         let port = self.state.lock().local.map_or(local.port(), |listening| listening.port());
         check(
-            request.kind == Kind::Request && (request.port, request.is_datagram) == (port, self.is_datagram),
+            request.kind == Kind::Request
+                && (request.port, request.is_datagram) == (port, self.is_datagram)
+                && !request.spares_receives,
         )?;
         let listener = self.id.load(Ordering::Acquire);
         // SAFETY: the listener and its channel live: this thread holds `is_alive`, which `rdma_destroy_id` and

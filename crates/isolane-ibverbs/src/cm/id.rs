@@ -17,9 +17,8 @@ use super::event::{self, Content, EventChannel, EventPointer};
 use super::message::{CONSUMER_DEFINED, Kind, Message};
 use crate::abi;
 use crate::channel::{Channel, Unacknowledged};
-use crate::context::check;
 use crate::device::{Device, devices};
-use crate::ffi::{Errno, Result, into_raw, object, output, value};
+use crate::ffi::{Errno, Result, check, into_raw, object, output, value};
 use crate::memory::ibv_alloc_pd;
 use crate::open::ibv_open_device;
 

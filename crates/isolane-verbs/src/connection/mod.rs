@@ -144,6 +144,13 @@ impl ReliableConnection {
         }
     }
 
+    /// Makes WRITEs with immediate data consume no receive, in both directions. Those of the peer complete with the
+    /// identifier `id`. Both ends must do so, before the first request.
+    pub fn spare_receives(&mut self, id: u64) {
+        self.requester.spare_receives();
+        self.responder.spare_receives(id);
+    }
+
     /// Returns the state.
     pub fn state(&self) -> State {
         self.state
@@ -239,6 +246,11 @@ impl ReliableConnection {
             self.responder.flush(&mut self.finished);
         }
         Ok(())
+    }
+
+    /// Removes a receive without a completion. Returns `false` if the peer can use it, or there is none.
+    pub fn cancel_receive(&mut self, id: u64) -> bool {
+        self.responder.cancel(id)
     }
 
     /// Returns the next completion and its queue.

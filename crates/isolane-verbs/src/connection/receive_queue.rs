@@ -56,6 +56,13 @@ impl ReceiveQueue {
         Ok(())
     }
 
+    /// Removes the oldest receive with an identifier. Returns `false` if there is none.
+    pub fn cancel(&self, id: u64) -> bool {
+        let requests = &mut self.receives.lock().requests;
+        let found = requests.iter().position(|request| request.id == id);
+        found.is_some_and(|at| requests.remove(at).is_some())
+    }
+
     /// Requests one [`AsyncEvent::LimitReached`](crate::AsyncEvent::LimitReached), when fewer than `limit` receives
     /// are left; 0 requests none.
     pub fn arm(&self, limit: usize) {

@@ -98,6 +98,17 @@ impl Receives {
         Ok(())
     }
 
+    /// Removes the last posted receive with an identifier that was not promised to the peer. Returns `false` if there is
+    /// none.
+    pub(super) fn cancel(&mut self, id: u64) -> bool {
+        let unpromised = usize::from(self.posted_count.wrapping_sub(self.advertised));
+        let mut found = self.posted.iter().rev().take(unpromised);
+        let Some(behind) = found.position(|request| request.id == id) else { return false };
+        self.posted.remove(self.posted.len() - 1 - behind);
+        self.posted_count = self.posted_count.wrapping_sub(1);
+        true
+    }
+
     /// Binds the receive with index `receive`, and all before it, to requests of the peer. Returns its place, or `None`
     /// if the shared queue has too few: the request is discarded, as all from that receive on are, until the peer sends
     /// them again with the next `rnr_count`.

@@ -27,6 +27,8 @@ use crate::wire::{AtomicOperands, NakCode, Operation, RemoteRange, Segment, Segm
 #[derive(Default)]
 pub(super) struct Responder {
     pub(super) receives: Receives,
+    /// Identifier of the completions of WRITEs with immediate data, if these consume no receive.
+    write_id: Option<u64>,
     /// Number of the next message to execute.
     message: u32,
     /// That message and the ones after it, as far as part of them has arrived.
@@ -76,6 +78,11 @@ impl Responder {
         self.access = access;
     }
 
+    /// WRITEs with immediate data consume no receive, and complete with the identifier `id`.
+    pub(super) fn spare_receives(&mut self, id: u64) {
+        self.write_id = Some(id);
+    }
+
     pub(super) fn configure(&mut self, attributes: &ReceiveAttributes) {
         self.responses.configure(attributes.responder_resources);
         self.rnr_timer = attributes.rnr_timer;
@@ -87,6 +94,11 @@ impl Responder {
 
     pub(super) fn post(&mut self, request: ReceiveRequest, limits: &Limits) -> Result<(), PostError> {
         self.receives.post(request, limits)
+    }
+
+    /// Removes a receive. Returns `false` if the peer can use it.
+    pub(super) fn cancel(&mut self, id: u64) -> bool {
+        self.receives.cancel(id)
     }
 
     /// Returns the number of the next message to execute.
@@ -209,6 +221,7 @@ impl Responder {
                 return Ok(());
             }
             if matches!(message.extension, Extension::Range(_, Some(_)))
+                && self.write_id.is_none()
                 && !self.receives.bind_complete(number, message.receive, domain, finished).map_err(refused)?
             {
                 return Ok(());
@@ -305,7 +318,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Completes the receive that a request has filled with `length` bytes.
+    /// Completes the receive that a request has filled with `length` bytes, if it has consumed one.
     fn fill(
         &mut self,
         message: &Arriving,
@@ -314,7 +327,10 @@ impl Responder {
         immediate: Option<u32>,
         finished: &mut Finished,
     ) -> Result<(), NakCode> {
-        let id = self.receives.consume(message.receive).ok_or(NakCode::Sequence)?.id;
+        let id = match self.write_id {
+            Some(id) if operation == CompletedOperation::ReceiveWrite => id,
+            _ => self.receives.consume(message.receive).ok_or(NakCode::Sequence)?.id,
+        };
         let (status, solicited, source) = (Status::Success, message.flags.solicited(), None);
         let completion = Completion { id, status, operation, length, immediate, solicited, source };
         finished.completions.push_back((Queue::Receive, completion));

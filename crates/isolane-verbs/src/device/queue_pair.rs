@@ -25,8 +25,8 @@ use crate::connection::{Pending, ReliableConnection};
 use crate::memory::{Access, ProtectionDomain};
 use crate::observed::{Numbers, Observer, Posted, Source};
 use crate::types::{
-    AsyncEvent, ConnectionParameters, Limits, OnEnd, OnEvent, Peer, PostError, Queue, ReceiveAttributes,
-    ReceiveRequest, SendAttributes, SendRequest, State, WorkCompletion,
+    AsyncEvent, Completion, ConnectionParameters, Limits, OnCompletion, OnEnd, OnEvent, Peer, PostError,
+    Queue, ReceiveAttributes, ReceiveRequest, SendAttributes, SendRequest, State, WorkCompletion,
 };
 use crate::wire::{Hello, Role};
 
@@ -43,8 +43,15 @@ pub struct QueuePairConfig {
     pub shared_receive_queue: Option<Arc<SharedReceiveQueue>>,
     /// Limits.
     pub limits: Limits,
+    /// Identifier of the completions of the peer's WRITEs with immediate data. With one, which both ends must have, such a
+    /// WRITE consumes no receive.
+    pub write_id: Option<u64>,
     /// The queue pair lives until it sends when the peer's is destroyed, as on InfiniBand; otherwise it fails.
     pub outlives_peer: bool,
+    /// Completions that no program has taken stay in their queues when the queue pair is destroyed.
+    pub keeps_completions: bool,
+    /// Receives each completion before its queue, and returns `false` to leave it out.
+    pub on_completion: Option<OnCompletion>,
     /// Receives its events; without it, [`QueuePair::poll_event`] returns them.
     pub on_event: Option<OnEvent>,
     /// Called once when it has failed, after all its completions.
@@ -269,6 +276,11 @@ impl QueuePair {
         Ok(())
     }
 
+    /// Removes a receive without a completion. Returns `false` if the peer can use it, or there is none.
+    pub fn cancel_receive(&self, id: u64) -> bool {
+        self.shared.peek().connection.cancel_receive(id)
+    }
+
     /// Sends now if `is_urgent`, or if no thread polls that would send soon; otherwise with the next poll.
     fn send(&self, mut context: Guard<'_, SharedQueuePair>, is_urgent: bool) {
         let progress = &self.shared.progress;
@@ -333,7 +345,10 @@ impl QueuePairConfig {
             receive_queue: completions,
             shared_receive_queue: None,
             limits: Limits::default(),
+            write_id: None,
             outlives_peer: false,
+            keeps_completions: false,
+            on_completion: None,
             on_event: None,
             on_end: None,
         }
@@ -341,7 +356,11 @@ impl QueuePairConfig {
 
     fn connection(&self) -> ReliableConnection {
         let shared = self.shared_receive_queue.as_ref().map(|shared| Arc::clone(shared.queue()));
-        ReliableConnection::new(Arc::clone(&self.domain), self.limits, shared)
+        let mut connection = ReliableConnection::new(Arc::clone(&self.domain), self.limits, shared);
+        if let Some(id) = self.write_id {
+            connection.spare_receives(id);
+        }
+        connection
     }
 }
 
@@ -365,7 +384,7 @@ impl SharedQueuePair {
         self.progress.lock(&self.context)
     }
 
-    /// Ends the lanes in order, and drops the completions.
+    /// Ends the lanes in order, and drops the completions, unless the program can still read them.
     fn end_lanes(&self) {
         let mut context = self.peek();
         // The peer can have sent requests that this end has not seen.
@@ -378,8 +397,10 @@ impl SharedQueuePair {
         if let Some(observer) = &mut context.observer {
             observer.reset();
         }
-        self.config.send_queue.forget(self.number);
-        self.config.receive_queue.forget(self.number);
+        if !self.config.keeps_completions {
+            self.config.send_queue.forget(self.number);
+            self.config.receive_queue.forget(self.number);
+        }
     }
 
     /// If the connection has refused a request for lack of a shared receive, the next one continues it.
@@ -425,7 +446,10 @@ impl Settle for SharedQueuePair {
                 Queue::Receive => &self.config.receive_queue,
             };
             let next = || context.connection.poll_completion_of(queue);
-            let finished = std::iter::from_fn(next);
+            let on_completion = self.config.on_completion.as_ref();
+            let is_queued =
+                |done: &Completion| on_completion.is_none_or(|on_completion| on_completion(queue, done));
+            let finished = std::iter::from_fn(next).filter(is_queued);
             let queue_pair = self.number;
             let finished = finished.map(|completion| WorkCompletion { queue_pair, completion });
             let observer = context.observer.as_deref_mut().filter(|_| queue == Queue::Send);

@@ -39,6 +39,11 @@ impl SharedReceiveQueue {
         Ok(())
     }
 
+    /// Removes the oldest receive with an identifier. Returns `false` if a queue pair has it, or there is none.
+    pub fn cancel(&self, id: u64) -> bool {
+        self.queue.cancel(id)
+    }
+
     /// Requests one [`AsyncEvent::LimitReached`](crate::AsyncEvent::LimitReached) when fewer than `limit` receives are
     /// left; 0 requests none.
     pub fn arm(&self, limit: usize) {

@@ -70,6 +70,8 @@ pub struct Message {
     pub retries: u8,
     /// The queue pair has a shared receive queue.
     pub shares_receives: bool,
+    /// WRITEs with immediate data consume no receive.
+    pub spares_receives: bool,
     /// The connection is for datagrams.
     pub is_datagram: bool,
     /// Number of the queue pair.
@@ -96,6 +98,7 @@ impl Message {
             rnr_retries: 0,
             retries: 0,
             shares_receives: false,
+            spares_receives: false,
             is_datagram: false,
             number: 0,
             first_message: 0,
@@ -121,6 +124,7 @@ impl Message {
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
         }
         bytes[24..26].copy_from_slice(&self.port.to_le_bytes());
+        bytes[26] = u8::from(self.spares_receives);
         bytes.extend_from_slice(&self.private_data);
         bytes
     }
@@ -142,6 +146,7 @@ impl Message {
             rnr_retries: head[4],
             retries: head[5],
             shares_receives: head[6] != 0,
+            spares_receives: head[26] != 0,
             is_datagram: head[7] != 0,
             number: word(8) & 0xff_ffff,
             first_message: word(12) & 0xff_ffff,
@@ -167,6 +172,7 @@ mod tests {
             rnr_retries: 4,
             retries: 5,
             shares_receives: true,
+            spares_receives: true,
             is_datagram: true,
             number: 0x01_0203,
             first_message: 0x04_0506,

@@ -28,7 +28,7 @@ use super::{
 use crate::memory::{ProtectionDomain, Right, are_readable, is_among};
 use crate::types::{
     Answer, Completion, ConnectionParameters, Limits, LocalData, PostError, Queue, SendAttributes,
-    SendRequest, Status,
+    SendOperation, SendRequest, Status,
 };
 use crate::wire::{NakCode, Segment, Syndrome, rnr_delay};
 
@@ -61,6 +61,8 @@ pub(super) struct Requester {
     max_awaited: usize,
     /// The peer takes receives from a shared queue, and promises none.
     peer_shares_receives: bool,
+    /// WRITEs with immediate data consume no receive.
+    spares_receives: bool,
     rnr_retries: u8,
     /// The request that lacked a receive of the peer.
     receiver_not_ready: Option<ReceiverNotReady>,
@@ -87,6 +89,17 @@ impl Requester {
         self.segment_bytes = parameters.peer_segment_bytes.clamp(1, max_bytes);
         self.peer_resources = parameters.peer_responder_resources;
         self.peer_shares_receives = parameters.peer_shares_receives;
+    }
+
+    /// WRITEs with immediate data consume no receive of the peer.
+    pub(super) fn spare_receives(&mut self) {
+        self.spares_receives = true;
+    }
+
+    /// Whether the peer needs a receive for an operation.
+    fn consumes_receive(&self, operation: &SendOperation) -> bool {
+        operation.consumes_receive()
+            && !(self.spares_receives && matches!(operation, SendOperation::Write { .. }))
     }
 
     /// Number of requests without a completion.
@@ -222,6 +235,7 @@ impl Requester {
         let index = self.unsent;
         let Some(entry) = self.queue.get(index) else { return Ok(None) };
         let operation = entry.operation;
+        let consumes_receive = self.consumes_receive(&operation);
         let fault = match &entry.data {
             Data::Invalid => Some(Status::LocalProtection),
             _ if operation.has_response() && self.peer_resources.min(self.max_awaited) == 0 => {
@@ -236,7 +250,7 @@ impl Requester {
         let (number, offset) = (self.sent / MESSAGE_BYTES, (self.sent % MESSAGE_BYTES) as u32);
         let starts_request = self.sent == 0;
         if (offset == 0 && self.must_wait(lane, index, starts_request))
-            || (operation.consumes_receive() && (self.is_blocked() || !may_consume))
+            || (consumes_receive && (self.is_blocked() || !may_consume))
         {
             return Ok(None);
         }
@@ -251,7 +265,7 @@ impl Requester {
         let ends_message = operation.has_response() || place.offset + place.length == size;
         let ends_request = ends_message && message_start + u64::from(size) == entry.length;
         let consumed = self.consumed as u8;
-        if starts_request && operation.consumes_receive() {
+        if starts_request && consumes_receive {
             self.consumed = self.consumed.wrapping_add(1);
         }
         let is_half_full = 2 * self.queue.len() >= max_requests
@@ -291,7 +305,7 @@ impl Requester {
         {
             return true;
         }
-        if starts_request && operation.consumes_receive() {
+        if starts_request && self.consumes_receive(operation) {
             let in_flight = usize::from(self.consumed.wrapping_sub(self.completed));
             let lacks_credits = !self.peer_shares_receives && self.consumed == self.credits;
             let exceeds_indices = self.peer_shares_receives || self.is_striped;
@@ -408,7 +422,7 @@ impl Requester {
             0 => self.sent = 0,
             _ => self.unsent -= 1,
         }
-        if entry.operation.consumes_receive() {
+        if self.consumes_receive(&entry.operation) {
             self.completed = self.completed.wrapping_add(1);
         }
         if entry.signaled || status != Status::Success {

@@ -42,7 +42,7 @@ impl Requester {
                 let Some(index) = self.index_of(part.message) else { return true };
                 let is_discarded = self.is_blocked() && self.is_discarded(part);
                 let lacks_receive =
-                    (is_discarded || !may_consume) && self.queue[index].operation.consumes_receive();
+                    (is_discarded || !may_consume) && self.consumes_receive(&self.queue[index].operation);
                 !(lacks_receive || (self.is_striped && self.could_overtake(index, None)))
             };
             let at = self.resend.iter().position(is_sendable)?;
@@ -73,7 +73,7 @@ impl Requester {
         now: Instant,
     ) -> Result<(), Fault> {
         let named = self.index_of(message).map(|index| &self.queue[index]);
-        let is_consuming = named.is_some_and(|entry| entry.operation.consumes_receive());
+        let is_consuming = named.is_some_and(|entry| self.consumes_receive(&entry.operation));
         // The report is repeated, and can be late.
         if !self.peer_shares_receives || !(is_consuming || self.is_acknowledged(message)) {
             return Err(Fault::Broken);
@@ -114,7 +114,7 @@ impl Requester {
         // The current request is sent in part.
         let sent_count = self.unsent + usize::from(self.sent > 0);
         self.queue.iter().enumerate().take(sent_count).filter(move |(_, entry)| {
-            entry.operation.consumes_receive() && entry.is_from(receive) && !self.is_executed(entry)
+            self.consumes_receive(&entry.operation) && entry.is_from(receive) && !self.is_executed(entry)
         })
     }
 
@@ -150,7 +150,8 @@ impl Requester {
     pub(in crate::connection) fn awaits_receive(&self) -> bool {
         let next = self.queue.get(self.unsent).filter(|_| self.sent == 0);
         let lacks_credits = !self.peer_shares_receives && self.consumed == self.credits;
-        self.is_blocked() || (lacks_credits && next.is_some_and(|entry| entry.operation.consumes_receive()))
+        self.is_blocked()
+            || (lacks_credits && next.is_some_and(|entry| self.consumes_receive(&entry.operation)))
     }
 
     /// Whether the first request waits for a credit of the peer, and not forever.
@@ -160,7 +161,7 @@ impl Requester {
             && self.rnr_retries < RNR_RETRY_FOREVER
             && !self.peer_shares_receives
             && self.consumed == self.credits
-            && self.queue.front().is_some_and(|entry| entry.operation.consumes_receive())
+            && self.queue.front().is_some_and(|entry| self.consumes_receive(&entry.operation))
     }
 
     /// Returns the number of the message for which to ask the peer now whether it has a receive.

@@ -406,3 +406,53 @@ fn refusal_follows_a_request_that_is_partly_sent() {
         assert!(pair.near.bytes(0, 2000) == expected, "wrong memory after {sent} sent bytes");
     }
 }
+
+#[test]
+fn writes_with_immediate_data_spare_receives() {
+    let mut pair = Pair::new();
+    pair.near.pair.spare_receives(99);
+    pair.far.pair.spare_receives(99);
+    let (key, source) = (pair.far.memory.key(), [pair.near.sge(0, 8)]);
+    let write = SendOperation::Write { address: 64, key, immediate: Some(5) };
+    pair.near.fill(0, b"12345678");
+    // More of them than any count of receives.
+    for id in 0..300 {
+        pair.near.send(id, write, &source).unwrap();
+        pair.run();
+    }
+    let target = pair.far.sge(128, 8);
+    pair.far.receive(7, &[target]);
+    pair.near.send(300, write, &source).unwrap();
+    pair.near.send(301, SEND, &source).unwrap();
+    pair.run();
+    let done = pair.far.completions();
+    assert_eq!(done[..301], vec![(Queue::Receive, 99, Status::Success, 8); 301]);
+    assert_eq!(done[301..], [(Queue::Receive, 7, Status::Success, 8)]);
+    assert_eq!((pair.far.bytes(64, 8), pair.far.bytes(128, 8)), (b"12345678".to_vec(), b"12345678".to_vec()));
+    assert_eq!(pair.near.completions().len(), 302);
+}
+
+#[test]
+fn cancels_only_receives_that_are_not_promised() {
+    let mut pair = Pair::new();
+    let (source, target) = ([pair.near.sge(0, 8)], pair.far.sge(128, 8));
+    pair.far.receive(1, &[target]);
+    assert!(pair.far.pair.cancel_receive(1) && !pair.far.pair.cancel_receive(1));
+    (2..5).for_each(|id| pair.far.receive(id, &[target]));
+    assert!(pair.far.pair.cancel_receive(3));
+    // A segment of the far end promises the others.
+    let back = [pair.far.sge(0, 8)];
+    let key = pair.near.memory.key();
+    pair.far.send(9, SendOperation::Write { address: 0, key, immediate: None }, &back).unwrap();
+    pair.run();
+    assert!(!pair.far.pair.cancel_receive(2) && !pair.far.pair.cancel_receive(4));
+    (0..3).for_each(|id| pair.near.send(id, SEND, &source).unwrap());
+    pair.run();
+    let received = |end: &mut End| -> Vec<u64> {
+        end.completions().iter().filter(|done| done.0 == Queue::Receive).map(|done| done.1).collect()
+    };
+    assert_eq!(received(&mut pair.far), [2, 4]);
+    pair.far.receive(5, &[target]);
+    pair.run();
+    assert_eq!(received(&mut pair.far), [5]);
+}

@@ -1,0 +1,37 @@
+//! Errors and warnings on stderr, because the program has no other log of the library.
+
+use std::io::Write;
+use std::time::Duration;
+
+use isolane_shm::with_only_faults_unblocked;
+
+struct Stderr;
+
+impl log::Log for Stderr {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        // A program without stderr has no warnings.
+        let _ = writeln!(std::io::stderr(), "isolane: {}", record.args());
+    }
+
+    fn flush(&self) {}
+}
+
+/// Writes warnings to stderr from now on.
+pub fn install_logger() {
+    if log::set_logger(&Stderr).is_ok() {
+        log::set_max_level(log::LevelFilter::Warn);
+    }
+}
+
+/// Reports an error that the interface cannot. Waits for a reader of stderr for a moment, because the program may end
+/// now.
+pub fn report(error: &str) {
+    with_only_faults_unblocked(|| log::write_stderr(format!("isolane: {error}\n")));
+    log::flush(REPORT_TIMEOUT);
+}
+
+const REPORT_TIMEOUT: Duration = Duration::from_millis(100);
