@@ -37,6 +37,34 @@ pair() { # PROGRAM OPTION...: a server and a client, which both succeed
 pingpong() { pair "ibv_$1_pingpong" -d "$device" -g 0 -n 200 "${@:2}"; }
 perftest() { pair "$1" -d "$device" -x 0 -F -n 200 "${@:2}"; }
 
+keyed() { # SERVER-KEY CLIENT-KEY TEXT: the client fails, and one of both ends prints the text
+	local port server status
+	port=$(free_port)
+	ISOLANE_VERBS_KEY=$1 verbs ibv_rc_pingpong -d "$device" -g 0 -n 200 -p "$port" > "$work/server" 2>&1 & server=$!
+	wait_for 30 is_listening_or_ended "$port" $server
+	ISOLANE_VERBS_KEY=$2 verbs ibv_rc_pingpong -d "$device" -g 0 -n 200 -p "$port" 127.0.0.1 > "$work/client" 2>&1; status=$?
+	pkill -P $server; wait $server
+	cat "$work/client" "$work/server"
+	# 124: its time is over.
+	[ $status != 0 ] && [ $status != 124 ] && grep -qE "Failed status transport|Couldn't get context" "$work/client" &&
+		grep -q "$3" "$work/client" "$work/server"
+}
+same_key() { ISOLANE_VERBS_KEY=$work/key pingpong rc; }
+records_stages() { # of a program that runs, at the path in ISOLANE_CONTROL
+	local port server client status
+	port=$(free_port)
+	verbs ibv_rc_pingpong -d "$device" -g 0 -n 100000000 -p "$port" > "$work/server" 2>&1 & server=$!
+	wait_for 30 is_listening_or_ended "$port" $server
+	ISOLANE_CONTROL=$work/control verbs ibv_rc_pingpong -d "$device" -g 0 -n 100000000 -p "$port" 127.0.0.1 > "$work/client" 2>&1 & client=$!
+	wait_for 30 explains; status=$?
+	pkill -P $client; pkill -P $server; wait $client $server
+	cat "$work/explained" "$work/client"
+	return $status
+}
+explains() {
+	"$isolane" explain "$work/control" > "$work/explained" 2>&1 &&
+		grep ' operations on 1 queue pair: ' "$work/explained" && grep ', stage ' "$work/explained"
+}
 headers_agree() { # the layout that a unit test compares with the structures
 	{
 		echo '#include <rdma/rdma_cma.h>'
@@ -274,6 +302,13 @@ for options in "ib_send_lat -s 64" "ib_write_lat -s 64" "ib_read_lat" "ib_atomic
 	# shellcheck disable=SC2086
 	check "$options" perftest $options || status=1
 done
+"$isolane" key gen "$work/key" > /dev/null && "$isolane" key gen "$work/other" > /dev/null || status=1
+check "both ends prove the same shared key" same_key || status=1
+check "another shared key fails" keyed "$work/key" "$work/other" "another shared key: set ISOLANE_VERBS_KEY" || status=1
+check "no shared key at the client fails" keyed "$work/key" "" "requires a shared key\|has no shared key" || status=1
+check "no shared key at the server fails" keyed "" "$work/key" "requires a shared key\|has no shared key" || status=1
+check "a missing file of the shared key fails" keyed "$work/key" "$work/missing" "ISOLANE_VERBS_KEY=.*cannot read the key" || status=1
+check "the stages of an unmodified program can be read" records_stages || status=1
 check "rping" managed rping -s -a 127.0.0.1 -C 50 -- rping -c -a 127.0.0.1 -C 50 || status=1
 check "rping after a port scan" rping_after_port_scan || status=1
 check "ucmatose with private data and many connections" managed ucmatose -c 60 -C 20 -- ucmatose -s 127.0.0.1 -c 60 -C 20 || status=1
