@@ -208,6 +208,21 @@ pub(crate) unsafe extern "C" fn query_port(
     })
 }
 
+/// Fails if an argument is wrong.
+pub(crate) fn check(is_valid: bool) -> Result<()> {
+    if is_valid { Ok(()) } else { Err(Errno::INVALID) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_port(
+    context: *mut abi::Context,
+    port: u8,
+    attributes: *mut abi::CompatPortAttr,
+) -> c_int {
+    // SAFETY: an old program provides the first bytes of the structure.
+    unsafe { query_port(context, port, attributes.cast(), size_of::<abi::CompatPortAttr>()) }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_port_speed(
     context: *mut abi::Context,
@@ -226,21 +241,6 @@ pub unsafe extern "C" fn ibv_query_port_speed(
 
 /// Speed of a port, in units of 100 Mb/s.
 const PORT_SPEED: u64 = 1000;
-
-/// Fails if an argument is wrong.
-pub(crate) fn check(is_valid: bool) -> Result<()> {
-    if is_valid { Ok(()) } else { Err(Errno::INVALID) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_query_port(
-    context: *mut abi::Context,
-    port: u8,
-    attributes: *mut abi::CompatPortAttr,
-) -> c_int {
-    // SAFETY: an old program provides the first bytes of the structure.
-    unsafe { query_port(context, port, attributes.cast(), size_of::<abi::CompatPortAttr>()) }
-}
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_gid(
