@@ -37,6 +37,34 @@ pair() { # PROGRAM OPTION...: a server and a client, which both succeed
 pingpong() { pair "ibv_$1_pingpong" -d "$device" -g 0 -n 200 "${@:2}"; }
 perftest() { pair "$1" -d "$device" -x 0 -F -n 200 "${@:2}"; }
 
+keyed() { # SERVER-KEY CLIENT-KEY TEXT: the client fails, and one of both ends prints the text
+	local port server status
+	port=$(free_port)
+	ISOLANE_VERBS_KEY=$1 verbs ibv_rc_pingpong -d "$device" -g 0 -n 200 -p "$port" > "$work/server" 2>&1 & server=$!
+	wait_for 30 is_listening_or_ended "$port" $server
+	ISOLANE_VERBS_KEY=$2 verbs ibv_rc_pingpong -d "$device" -g 0 -n 200 -p "$port" 127.0.0.1 > "$work/client" 2>&1; status=$?
+	pkill -P $server; wait $server
+	cat "$work/client" "$work/server"
+	# 124: its time is over.
+	[ $status != 0 ] && [ $status != 124 ] && grep -qE "Failed status transport|Couldn't get context" "$work/client" &&
+		grep -q "$3" "$work/client" "$work/server"
+}
+same_key() { ISOLANE_VERBS_KEY=$work/key pingpong rc; }
+records_stages() { # of a program that runs, at the path in ISOLANE_CONTROL
+	local port server client status
+	port=$(free_port)
+	verbs ibv_rc_pingpong -d "$device" -g 0 -n 100000000 -p "$port" > "$work/server" 2>&1 & server=$!
+	wait_for 30 is_listening_or_ended "$port" $server
+	ISOLANE_CONTROL=$work/control verbs ibv_rc_pingpong -d "$device" -g 0 -n 100000000 -p "$port" 127.0.0.1 > "$work/client" 2>&1 & client=$!
+	wait_for 30 explains; status=$?
+	pkill -P $client; pkill -P $server; wait $client $server
+	cat "$work/explained" "$work/client"
+	return $status
+}
+explains() {
+	"$isolane" explain "$work/control" > "$work/explained" 2>&1 &&
+		grep ' operations on 1 queue pair: ' "$work/explained" && grep ', stage ' "$work/explained"
+}
 headers_agree() { # the layout that a unit test compares with the structures
 	{
 		echo '#include <rdma/rdma_cma.h>'
@@ -65,15 +93,17 @@ has_versions_of() { # DIRECTORY: of the libraries of rdma-core
 	public=$(echo "$all" | grep -v PRIVATE | sort)
 	missing=$(comm -23 <(echo "$all" | sed 's/@@/@/' | sort) <(sed 's/@@/@/' "$work/own" | sort)
 		comm -23 <(echo "$public" | grep @@) "$work/own")
-	more=$(comm -13 <(echo "$public" | sed 's/@@/@/' | sort) <(sed 's/@@/@/' "$work/own" | grep -v PRIVATE | sort))
+	# Of the versions that they have, the libraries have no other symbol.
+	more=$(comm -13 <(echo "$public" | sed 's/@@/@/' | sort) \
+		<(sed 's/@@/@/' "$work/own" | grep -wFf <(echo "$public" | sed 's/.*@/@/' | sort -u) | sort))
 	[ "$(echo "$all" | wc -l)" -gt 200 ] && [ -z "$missing$more" ] && return 0
 	echo "missing: $missing; more: $more"
 	return 1
 }
 has_versions_of_installed_libraries() { has_versions_of "$(dirname "$(installed libibverbs.so.1)")"; }
-has_imports_of_providers() { # DIRECTORY: of libmlx5 and libefa
+has_imports_of_providers() { # DIRECTORY: of all drivers
 	local imported
-	imported=$(readelf -W --dyn-syms "$1"/libmlx5.so.1 "$1"/libefa.so.1 | awk '$7 == "UND" && $8 ~ /@IBVERBS_PRIVATE/ { print $8 }' | sort -u)
+	imported=$(readelf -W --dyn-syms "$1"/libmlx5.so.1 "$1"/libefa.so.1 "$1"/libibverbs/*-rdmav*.so | awk '$7 == "UND" && $8 ~ /@IBVERBS_PRIVATE/ { print $8 }' | sort -u)
 	symbols "$libraries/libibverbs.so.1" > "$work/own"
 	[ "$(echo "$imported" | wc -l)" -gt 60 ] && [ -z "$(comm -23 <(echo "$imported") "$work/own")" ] && return 0
 	comm -23 <(echo "$imported") "$work/own"
@@ -92,24 +122,24 @@ opened_by_name() { # COMMAND...: with dlopen, dlsym, and dlvsym
 opened_in_environment() {
 	(eval "$("$isolane" verbs env)" && opened_by_name env)
 }
-# Packages of Debian 13, unpacked next to the installed ones, with the program and its libraries in /opt.
-newer=$work/debian-13
-unpack_newer() {
-	local apt=(apt-get -q -o "Dir::Etc::sourcelist=$work/newer.list" -o Dir::Etc::sourceparts=/dev/null -o APT::Sandbox::User=root
-		-o "Dir::State::lists=$work/lists" -o "Dir::Cache=$work/cache" -o Acquire::Retries=3)
-	mkdir -p "$work"/lists/partial "$work"/cache/archives/partial "$work/packages" "$newer"/{dev,proc,sys,tmp,opt/bin,opt/lib}
-	echo "deb http://deb.debian.org/debian trixie main" > "$work/newer.list"
-	"${apt[@]}" update && (cd "$work/packages" && "${apt[@]}" download libibverbs1 librdmacm1t64 ibverbs-providers ibverbs-utils \
+# Packages of another release of Debian, unpacked next to the installed ones, with the program and its libraries in /opt.
+unpack_release() { # SUITE: sets newer (directory)
+	newer=$work/$1
+	local apt=(apt-get -q -o "Dir::Etc::sourcelist=$newer.list" -o Dir::Etc::sourceparts=/dev/null -o APT::Sandbox::User=root
+		-o "Dir::State::lists=$newer.lists" -o "Dir::Cache=$newer.cache" -o Acquire::Retries=3)
+	mkdir -p "$newer".lists/partial "$newer".cache/archives/partial "$newer.packages" "$newer"/{dev,proc,sys,tmp,opt/bin,opt/lib}
+	echo "deb http://deb.debian.org/debian $1 main" > "$newer.list"
+	"${apt[@]}" update && (cd "$newer.packages" && "${apt[@]}" download libibverbs1 librdmacm1t64 ibverbs-providers ibverbs-utils \
 		rdmacm-utils perftest libibumad3 libnl-3-200 libnl-route-3-200 libpci3 libc6 libgcc-s1 zlib1g libudev1 libcap2) || return 1
-	for package in "$work"/packages/*.deb; do dpkg-deb -x "$package" "$newer" || return 1; done
+	for package in "$newer".packages/*.deb; do dpkg-deb -x "$package" "$newer" || return 1; done
 	ln -s usr/lib "$newer/lib" && ln -s usr/lib64 "$newer/lib64" && cp "$isolane" "$newer/opt/bin/" &&
 		cp -r "$(dirname "$isolane")/libisolane_ibverbs.so" "$libraries" "$newer/opt/lib/"
 }
-in_newer() { # COMMAND...: with the files of Debian 13, and the devices of this machine
+in_newer() { # COMMAND...: with the files of the release, and the devices of this machine
 	# shellcheck disable=SC2016
 	unshare -rm bash -c 'cd "$0" && for dir in dev proc sys; do mount --rbind /$dir $dir || exit; done; exec chroot . "$@"' "$newer" "$@"
 }
-starts_in_newer() { # COMMAND...: a function of this file whose programs are the ones of Debian 13
+starts_in_newer() { # COMMAND...: a function of this file whose programs are the ones of the release
 	(
 		verbs() { in_newer /opt/bin/isolane verbs run -- "$@"; }
 		"$@"
@@ -118,6 +148,26 @@ starts_in_newer() { # COMMAND...: a function of this file whose programs are the
 shows_devices() { verbs ibv_devinfo -v -d "$device" | grep PORT_ACTIVE; }
 chooses_in_newer() { # the libraries with versions, without a warning
 	[ "$(in_newer /opt/bin/isolane verbs env 2>&1 | grep -c 'LD_LIBRARY_PATH=.*/isolane-verbs')" = 1 ]
+}
+unknown_version() { # prints a version of the release that the libraries lack
+	in_newer /opt/bin/isolane verbs env 2>&1 | grep -o 'does not have its version [A-Z0-9_.]*'
+}
+check_release() { # SUITE NAME
+	local in="of $2"
+	if ! unpack_release "$1" > "$work/unpack" 2>&1; then
+		echo "not run: the packages of $2 cannot be downloaded: $(tail -n 1 "$work/unpack")"
+		return
+	elif [ "$1" = sid ] && unknown_version > "$work/unknown"; then # it changes at any time
+		echo "not run: this version of Isolane $(cat "$work/unknown"), which $2 has"
+		return
+	fi
+	check "the symbol versions are those $in" has_versions_of "$newer/usr/lib/$(uname -m)-linux-gnu" || status=1
+	check "the providers $in find their private symbols" has_imports_of_providers "$newer/usr/lib/$(uname -m)-linux-gnu" || status=1
+	check "verbs run chooses the libraries with versions, with those $in" chooses_in_newer || status=1
+	check "ibv_devinfo $in" starts_in_newer shows_devices || status=1
+	check "ib_send_bw $in" starts_in_newer perftest ib_send_bw -s 4096 || status=1
+	check "ib_write_bw -R $in" starts_in_newer pair ib_write_bw -F -n 200 -R || status=1
+	check "rping $in" starts_in_newer managed rping -s -a 127.0.0.1 -C 50 -- rping -c -a 127.0.0.1 -C 50 || status=1
 }
 lists_devices() {
 	local as_user=()
@@ -252,6 +302,13 @@ for options in "ib_send_lat -s 64" "ib_write_lat -s 64" "ib_read_lat" "ib_atomic
 	# shellcheck disable=SC2086
 	check "$options" perftest $options || status=1
 done
+"$isolane" key gen "$work/key" > /dev/null && "$isolane" key gen "$work/other" > /dev/null || status=1
+check "both ends prove the same shared key" same_key || status=1
+check "another shared key fails" keyed "$work/key" "$work/other" "another shared key: set ISOLANE_VERBS_KEY" || status=1
+check "no shared key at the client fails" keyed "$work/key" "" "requires a shared key\|has no shared key" || status=1
+check "no shared key at the server fails" keyed "" "$work/key" "requires a shared key\|has no shared key" || status=1
+check "a missing file of the shared key fails" keyed "$work/key" "$work/missing" "ISOLANE_VERBS_KEY=.*cannot read the key" || status=1
+check "the stages of an unmodified program can be read" records_stages || status=1
 check "rping" managed rping -s -a 127.0.0.1 -C 50 -- rping -c -a 127.0.0.1 -C 50 || status=1
 check "rping after a port scan" rping_after_port_scan || status=1
 check "ucmatose with private data and many connections" managed ucmatose -c 60 -C 20 -- ucmatose -s 127.0.0.1 -c 60 -C 20 || status=1
@@ -263,18 +320,11 @@ check "udaddy" managed udaddy -- udaddy -s 127.0.0.1 || status=1
 server_ends=no check "cmtime" managed cmtime -- cmtime -s 127.0.0.1 -c 20 || status=1
 check "ib_write_bw -R" pair ib_write_bw -F -n 200 -R || status=1
 check "rdma-core's own tests" rdma_core || status=1
-if ! unshare -rm true; then
-	echo "not run: programs of Debian 13 need a mount namespace"
-elif ! unpack_newer > "$work/unpack" 2>&1; then
-	echo "not run: the packages of Debian 13 cannot be downloaded: $(tail -n 1 "$work/unpack")"
+if unshare -rm true; then
+	check_release trixie "Debian 13"
+	check_release sid "Debian sid"
 else
-	check "the symbol versions are those of Debian 13" has_versions_of "$newer/usr/lib/$(uname -m)-linux-gnu" || status=1
-	check "the providers of Debian 13 find their private symbols" has_imports_of_providers "$newer/usr/lib/$(uname -m)-linux-gnu" || status=1
-	check "verbs run chooses the libraries with versions on Debian 13" chooses_in_newer || status=1
-	check "ibv_devinfo of Debian 13" starts_in_newer shows_devices || status=1
-	check "ib_send_bw of Debian 13" starts_in_newer perftest ib_send_bw -s 4096 || status=1
-	check "ib_write_bw -R of Debian 13" starts_in_newer pair ib_write_bw -F -n 200 -R || status=1
-	check "rping of Debian 13" starts_in_newer managed rping -s -a 127.0.0.1 -C 50 -- rping -c -a 127.0.0.1 -C 50 || status=1
+	echo "not run: programs of other releases of Debian need a mount namespace"
 fi
 if strace -qq -o /dev/null true; then
 	check "posts and polls make no system call with a dedicated thread" dedicated_progress_makes_no_calls || status=1

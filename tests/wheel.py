@@ -172,6 +172,94 @@ def batches():
         del receives
 
 
+def batches_in_one_call():
+    with Pair() as pair:
+        target, source = bytearray(1000 * 96), bytes(at % 251 for at in range(1000 * 96))
+        memory, local = isolane.register(target), isolane.register(source)
+        # More parts than can be in flight, in the reverse order.
+        parts = [(at * 96, (999 - at) * 96, 96) for at in range(1000)]
+        wanted = b"".join(source[at * 96 :][:96] for at in reversed(range(1000)))
+        pair.client.write_batch(local, memory.remote, parts, timeout=TIMEOUT)
+        assert target == wanted
+        back = bytearray(len(target))
+        pair.client.read_batch(back, memory.remote, numpy.array(parts)[:, [1, 0, 2]], timeout=TIMEOUT)
+        assert back == b"".join(wanted[at * 96 :][:96] for at in reversed(range(1000))) == source
+        # One notification, once all parts are there.
+        target[:] = bytes(len(target))
+        requests = [pair.client.start_write_batch(source, memory.remote, parts, immediate=3)]
+        notice = pair.server.recv(timeout=TIMEOUT)
+        assert (notice.nbytes, notice.immediate) == (96, 3) and target == wanted
+        # Slices have their own offsets, and a batch that the program forgets is completed.
+        pair.client.start_write_batch(local[96:], memory.remote[10:], [[1, 5, 2], (4, 7, 1)])
+        requests.append(pair.client.start_write_batch(b"", memory.remote, []))
+        assert isolane.wait(requests, TIMEOUT) == [None, None] and all(request.done for request in requests)
+        pair.client.write(b"x", memory.remote)
+        assert target[15:18] == source[97:99] + source[100:101]
+        for wrong, error, word in (
+            ([(0, 0, 1), (95, 0, 2)], ValueError, "part 1 of the batch: 2 bytes at offset 95 exceed the 96 bytes"),
+            ([(0, 95_999, 2)], ValueError, "part 0 of the batch: 2 bytes at offset 95999 exceed the 96000 bytes"),
+            ([(2**64 - 1, 0, 2)], ValueError, "exceed"),
+            ([(0, 0, 1), (0, -1, 2)], TypeError, "part 1 of the batch: pass (offset in local"),
+            ([(0, 0)], TypeError, "part 0"),
+            ([3], TypeError, "part 0"),
+            (numpy.zeros((2, 4), int), TypeError, "part 0"),
+            (iter([(0, 0, 1)]), TypeError, "len"),
+        ):
+            with raises(error, word):
+                pair.client.write_batch(local[:96], memory.remote, wrong)
+        with raises(ValueError, "without parts"):
+            pair.client.write_batch(local, memory.remote, [], immediate=1)
+        with raises(ValueError, "read-only"):
+            pair.client.read_batch(local, memory.remote, parts)
+        # The second part fails, and so does the batch, with all parts after it.
+        beyond = isolane.RemoteMemory(memory.remote.rkey, 1 << 40)
+        with raises(isolane.AccessError, "write of 287904 bytes", "remote access error"):
+            bad = [(0, 0, 96), (0, 1 << 30, 96)] + [(0, 0, 96)] * 2997
+            pair.client.write_batch(local, beyond, bad, timeout=TIMEOUT)
+        with raises(isolane.ConnectionLost, "earlier failure"):
+            pair.client.write_batch(local, memory.remote, parts)
+    with raises(isolane.ConnectionLost, "closed"):
+        pair.client.write_batch(local, memory.remote, parts)
+
+
+def atomic_operations():
+    counters = numpy.zeros(4, numpy.uint64)
+    memory = isolane.register(counters)
+    with Pair() as first, Pair() as second:
+        assert first.client.fetch_add(memory.remote, 5, 8, timeout=TIMEOUT) == 0
+        assert second.client.fetch_add(memory.remote[8:], 5) == 5 and counters[1] == 10
+        assert first.client.compare_swap(memory.remote, 10, 99, 8) == 10 and counters[1] == 99
+        assert first.client.compare_swap(memory.remote, 10, 7, 8, timeout=TIMEOUT) == 99 and counters[1] == 99
+        assert first.client.start_fetch_add(memory.remote, 2**64 - 1, 8).wait(TIMEOUT) == 99 and counters[1] == 98
+        assert first.client.start_compare_swap(memory.remote, 98, 2**64 - 1, 8).wait(TIMEOUT) == 98
+        assert counters[1] == 2**64 - 1
+
+        def add(client):
+            return [client.fetch_add(memory.remote, 1, timeout=TIMEOUT) for _ in range(200)]
+
+        found = []
+        threads = [threading.Thread(target=lambda pair=pair: found.extend(add(pair.client))) for pair in (first, second)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert sorted(found) == list(range(400)) and counters[0] == 400
+
+        async def main():
+            return await asyncio.gather(*[first.client.start_fetch_add(memory.remote, 1, 16) for _ in range(50)])
+
+        assert sorted(asyncio.run(main())) == list(range(50)) and counters[2] == 50
+        with raises(ValueError, "exceed"):
+            first.client.fetch_add(memory.remote, 1, 25)
+        with raises(ValueError, "multiple of 8"):
+            first.client.fetch_add(memory.remote, 1, 4)
+        with raises(OverflowError):
+            first.client.compare_swap(memory.remote, -1, 0)
+        odd = isolane.register(memoryview(bytearray(17))[1:])
+        with raises(isolane.Error, "atomic operation of 8 bytes", "no multiple of 8 bytes"):
+            first.client.fetch_add(odd.remote, 1, timeout=TIMEOUT)
+        with raises(isolane.AccessError):
+            second.client.fetch_add(isolane.register(counters, remote_write=False).remote, 1, timeout=TIMEOUT)
+
+
 def event_loop():
     async def run():
         with Pair() as pair:
@@ -544,7 +632,8 @@ def documents_run():
 def main():
     failed = 0
     for check in (
-        writes_and_reads, tensors_of_dlpack, messages_and_notifications, batches, event_loop,
+        writes_and_reads, tensors_of_dlpack, messages_and_notifications, batches, batches_in_one_call,
+        atomic_operations, event_loop,
         threads_share_a_connection, waits_without_the_lock, signals_end_a_wait, timeout_keeps_the_request,
         memory_stays_exported, rights_and_keys, peers_that_go, shared_keys, children_of_fork, descriptions_survive_packing, volumes,
         closing_a_volume,

@@ -26,6 +26,7 @@ pings() { # with librdmacm, so that both libraries have one copy of their state
 	wait_for 30 "$env/bin/isolane" verbs run -- timeout 20 rping -c -a 127.0.0.1 -p "$port" -C 20 -V || return 1
 	wait $server
 }
+offers_provider() { FI_PROVIDER_PATH=$env/lib/libfabric fi_info -p isolane -t FI_EP_MSG; }
 module() {
 	local port
 	port=$(free_port)
@@ -45,6 +46,7 @@ check "one file is the whole installation" uses_no_other_file || status=1
 check "the installed program runs" "$env/bin/isolane" --version || status=1
 check "the installed program preloads its libraries" preloads || status=1
 check "rping runs with the libraries of the wheel" pings || status=1
+check "libfabric finds the provider of the wheel" offers_provider || status=1
 check "pip installs numpy" "$env/bin/pip" install -q numpy || status=1
 module || status=1
 check "pip uninstalls all files" uninstalls || status=1

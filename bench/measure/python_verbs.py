@@ -2,7 +2,8 @@
 """WRITEs of the Python module relative to `isolane verbs bench`, at the same kind of server.
 
 Run it with the interpreter of an environment that has the wheel. The contenders alternate; each has a new server, which
-spins on core 0, and the client spins on core 1. The figure is the number of WRITEs per second.
+spins on core 0, and the client spins on core 1. The figure is the number of WRITEs per second. `batch` has the depth in two
+batches of half the size.
 """
 
 import argparse
@@ -20,7 +21,7 @@ PROGRAM = pathlib.Path(sys.prefix) / "bin/isolane"
 ROWS = [(65536, 1), (65536, 16), (4096, 1), (4096, 16)]
 
 
-def client(address, size, depth, seconds):
+def client(contender, address, size, depth, seconds):
     """Measures in this process. The first messages are those of `isolane verbs bench`."""
     import isolane
 
@@ -37,6 +38,13 @@ def client(address, size, depth, seconds):
         while time.perf_counter() < end:
             connection.write(local, remote)
             count += 1
+    elif contender == "batch":
+        parts = [(0, 0, size)] * (depth // 2)
+        requests = collections.deque(connection.start_write_batch(local, remote, parts) for _ in range(2))
+        while time.perf_counter() < end:
+            requests.popleft().wait()
+            count += len(parts)
+            requests.append(connection.start_write_batch(local, remote, parts))
     else:
         requests = collections.deque(connection.start_write(local, remote) for _ in range(depth))
         while time.perf_counter() < end:
@@ -52,8 +60,8 @@ def measure(contender, size, depth, seconds):
     )
     try:
         address = server.stdout.readline().split()[-1]
-        if contender == "python":
-            command = [sys.executable, __file__, "--client", address, str(size), str(depth), str(seconds)]
+        if contender != "rust":
+            command = [sys.executable, __file__, "--client", contender, address, str(size), str(depth), str(seconds)]
             done = subprocess.run(["taskset", "-c", "1", *command], capture_output=True, text=True, check=True, timeout=60)
             return float(done.stdout)
         command = [PROGRAM, "verbs", "bench", address, "--operation", "write", "--size", str(size), "--depth", str(depth)]
@@ -70,23 +78,25 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--json", help="file for all samples")
-    parser.add_argument("--client", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--client", nargs=5, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.client:
-        address, size, depth, seconds = args.client
-        print(client(address, int(size), int(depth), float(seconds)))
+        contender, address, size, depth, seconds = args.client
+        print(client(contender, address, int(size), int(depth), float(seconds)))
         return
     rows = []
     for size, depth in ROWS:
+        contenders = ("rust", "python", "batch") if depth > 1 else ("rust", "python")
         rounds = [
-            {contender: measure(contender, size, depth, args.seconds) for contender in ("rust", "python")}
+            {contender: measure(contender, size, depth, args.seconds) for contender in contenders}
             for _ in range(args.rounds)
         ]
-        ratios = [one["python"] / one["rust"] for one in rounds]
-        rows.append({"bytes": size, "depth": depth, "rounds": rounds, "ratio": statistics.median(ratios)})
-        rates = [statistics.median(one[contender] for one in rounds) for contender in ("rust", "python")]
-        print(f"WRITE {size} B, depth {depth}: rust {rates[0]:.0f}/s, python {rates[1]:.0f}/s, "
-              f"ratio {rows[-1]['ratio']:.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+        rows.append({"bytes": size, "depth": depth, "rounds": rounds})
+        for contender in contenders:
+            ratios = [one[contender] / one["rust"] for one in rounds]
+            rate = statistics.median(one[contender] for one in rounds)
+            print(f"WRITE {size} B, depth {depth}, {contender}: {rate:.0f}/s, "
+                  f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
     if args.json:
         system = f"{os.cpu_count()} cores, Linux {os.uname().release}, Python {sys.version.split()[0]}"
         version = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout.strip()

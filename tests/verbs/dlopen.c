@@ -3,6 +3,7 @@
  * Standard input has lines of a library, a symbol, and a version that programs request. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 #include <stdio.h>
@@ -48,6 +49,13 @@ int main(void)
 	struct ibv_context **contexts = cm_devices(&devices);
 	if (!contexts || devices < 1 || contexts[0]->device != list[0] || !alloc_pd(contexts[0]))
 		return fail("the devices of the connection manager");
+	/* Functions of later releases than these headers. */
+	void *(*alloc_handle)(struct ibv_context *, void *) = dlvsym(verbs, "ibv_alloc_dmah", "IBVERBS_1.15");
+	int (*export_fd)(void *) = dlvsym(verbs, "ibv_dm_export_dmabuf_fd", "IBVERBS_1.16");
+	int (*query_counters)(struct ibv_context *, void *) = dlvsym(verbs, "_ibv_query_comp_cntr_caps", "IBVERBS_1.18");
+	if (!alloc_handle || alloc_handle(contexts[0], &devices) || errno != EOPNOTSUPP || !export_fd || export_fd(&devices) != -1 ||
+	    errno != EOPNOTSUPP || !query_counters || query_counters(contexts[0], &devices) != EOPNOTSUPP)
+		return fail("a function that is not supported");
 	printf("%d symbols, %d devices\n", found, devices);
 	return 0;
 }

@@ -163,7 +163,7 @@ fn port_attributes() -> abi::PortAttr {
         max_msg_sz: 1 << 31,
         pkey_tbl_len: 1,
         max_vl_num: 1,
-        // 4 lanes of 25 Gb/s, because there must be a value.
+        // 4 lanes of 25 Gb/s, as `PORT_SPEED`, because there must be a value.
         active_width: 2,
         active_speed: 32,
         phys_state: abi::PHYS_STATE_LINK_UP,
@@ -197,6 +197,25 @@ pub unsafe extern "C" fn ibv_query_port(
     // SAFETY: an old program provides the first bytes of the structure.
     unsafe { query_port(context, port, attributes.cast(), size_of::<abi::CompatPortAttr>()) }
 }
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_port_speed(
+    context: *mut abi::Context,
+    port: u32,
+    speed: *mut u64,
+) -> c_int {
+    status(|| {
+        // SAFETY: the program passes null, or a context that it has not closed.
+        unsafe { Context::from_abi(context) }?;
+        check(port == 1)?;
+        // SAFETY: the program passes null, or a number that no other thread uses during the call.
+        *unsafe { output(speed) }? = PORT_SPEED;
+        Ok(())
+    })
+}
+
+/// Speed of a port, in units of 100 Mb/s.
+const PORT_SPEED: u64 = 1000;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_gid(

@@ -32,23 +32,10 @@ impl Local {
         opened: &Arc<Opened>,
         is_destination: bool,
     ) -> PyResult<Local> {
-        let py = object.py();
         let (memory, offset, len) = if let Ok(memory) = object.cast::<Memory>() {
-            let (memory, offset, len) = memory.get().part(py)?;
-            if !memory.is_of(opened) {
-                let text =
-                    "the memory belongs to another device: register it with the device of the connection";
-                return Err(PyValueError::new_err(text));
-            }
-            if is_destination && !memory.is_writable() {
-                return Err(PyValueError::new_err("the memory is read-only: register a writable object"));
-            }
-            (memory, offset, len)
+            part_of(memory, opened, is_destination)?
         } else {
-            let export = Export::of(object)?;
-            if is_destination {
-                export.require_writable()?;
-            }
+            let export = exported(object, is_destination)?;
             let len = export.nbytes();
             if len == 0 {
                 return Ok(Local::default());
@@ -56,7 +43,7 @@ impl Local {
             if !is_destination && len <= Limits::default().inline_bytes {
                 return Ok(Local { data: LocalData::Inline(export.to_vec()), memory: None, len });
             }
-            (Registered::new(py, opened, export, (false, false))?, 0, len)
+            (Registered::new(object.py(), opened, export, (false, false))?, 0, len)
         };
         if len > MAX_BYTES {
             let text = format!("{len} bytes exceed the maximum of {MAX_BYTES} of one request: split it");
@@ -64,6 +51,44 @@ impl Local {
         }
         Ok(Local { data: LocalData::Sges(memory.sges(offset, len)), memory: Some(memory), len })
     }
+}
+
+/// Takes registered memory, or registers the memory of another object for the time of a batch: with offset and length.
+pub(crate) fn registered(
+    object: &Bound<'_, PyAny>,
+    opened: &Arc<Opened>,
+    is_destination: bool,
+) -> PyResult<(Arc<Registered>, usize, usize)> {
+    if let Ok(memory) = object.cast::<Memory>() {
+        return part_of(memory, opened, is_destination);
+    }
+    let export = exported(object, is_destination)?;
+    let len = export.nbytes();
+    Ok((Registered::new(object.py(), opened, export, (false, false))?, 0, len))
+}
+
+fn exported(object: &Bound<'_, PyAny>, is_destination: bool) -> PyResult<Export> {
+    let export = Export::of(object)?;
+    if is_destination {
+        export.require_writable()?;
+    }
+    Ok(export)
+}
+
+fn part_of(
+    memory: &Bound<'_, Memory>,
+    opened: &Arc<Opened>,
+    is_destination: bool,
+) -> PyResult<(Arc<Registered>, usize, usize)> {
+    let (registered, offset, len) = memory.get().part(memory.py())?;
+    if !registered.is_of(opened) {
+        let text = "the memory belongs to another device: register it with the device of the connection";
+        return Err(PyValueError::new_err(text));
+    }
+    if is_destination && !registered.is_writable() {
+        return Err(PyValueError::new_err("the memory is read-only: register a writable object"));
+    }
+    Ok((registered, offset, len))
 }
 
 /// Returns address and key of a range of the peer's memory.
@@ -78,4 +103,4 @@ pub(crate) fn target(remote: &Bound<'_, RemoteMemory>, offset: u64, len: usize) 
 }
 
 /// Maximum data of a request, in bytes.
-const MAX_BYTES: usize = 1 << 31;
+pub(crate) const MAX_BYTES: usize = 1 << 31;

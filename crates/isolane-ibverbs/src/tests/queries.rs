@@ -8,8 +8,8 @@ use crate::address::ibv_resolve_eth_l2_from_gid;
 use crate::completion_queue::ibv_ack_cq_events;
 use crate::context::{
     _ibv_query_gid_ex, _ibv_query_gid_table, ibv_get_pkey_index, ibv_query_device, ibv_query_gid,
-    ibv_query_gid_type, ibv_query_pkey, ibv_query_port, ibv_read_ibdev_sysfs_file, query_device_ex,
-    query_port,
+    ibv_query_gid_type, ibv_query_pkey, ibv_query_port, ibv_query_port_speed, ibv_read_ibdev_sysfs_file,
+    query_device_ex, query_port,
 };
 use crate::device::{ibv_fork_init, ibv_is_fork_initialized};
 use crate::paths::sysfs::{ibv_get_sysfs_path, ibv_read_sysfs_file};
@@ -57,7 +57,12 @@ fn queries_device_and_port() {
         let size = size_of::<abi::PortAttr>();
         assert_eq!((query_port(context, 1, &mut port, size), port.state), (0, abi::PORT_ACTIVE));
         assert_eq!((ibv_query_port(context, 1, &mut compat), compat[0]), (0, abi::PORT_ACTIVE as u8));
+        let mut speed = 0;
+        assert_eq!((ibv_query_port_speed(context, 1, &mut speed), speed), (0, 1000));
         for refused in [
+            ibv_query_port_speed(context, 2, &mut speed),
+            ibv_query_port_speed(null_mut(), 1, &mut speed),
+            ibv_query_port_speed(context, 1, null_mut()),
             query_port(context, 0, &mut port, size),
             query_port(context, 2, &mut port, size),
             query_port(null_mut(), 1, &mut port, size),

@@ -39,6 +39,7 @@ __all__ = [
     "wait",
 ]
 
+_Result = typing.TypeVar("_Result")
 _device: "typing.Optional[Device]" = None
 _lock = threading.Lock()
 
@@ -80,6 +81,6 @@ def connect(address: str) -> Connection:
     return _default().connect(address)
 
 
-def wait(requests: "typing.Iterable[Request]", timeout: "typing.Optional[float]" = None) -> "typing.List[typing.Optional[Received]]":
-    """Waits for each request of a batch, up to `timeout` seconds for each. Returns the results in order."""
+def wait(requests: "typing.Iterable[Request[_Result]]", timeout: "typing.Optional[float]" = None) -> "typing.List[_Result]":
+    """Waits for each of several requests, up to `timeout` seconds for each. Returns the results in order."""
     return [request.wait(timeout) for request in requests]

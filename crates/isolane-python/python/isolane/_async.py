@@ -6,15 +6,17 @@ import asyncio
 import typing
 
 if typing.TYPE_CHECKING:
-    from ._isolane import Received, Request
+    from ._isolane import Request
+
+_Result = typing.TypeVar("_Result")
 
 
 class Watcher:
     """Waits for the completions of one connection, as long as a task needs one."""
 
-    def __init__(self, request: "Request", loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, request: "Request[typing.Any]", loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.waiting: "typing.List[typing.Tuple[Request, asyncio.Future[None]]]" = []
+        self.waiting: "typing.List[typing.Tuple[Request[typing.Any], asyncio.Future[None]]]" = []
         self.descriptor = request._fileno()
         loop.add_reader(self.descriptor, self.settle)
 
@@ -38,7 +40,7 @@ class Watcher:
             last._watcher = None
 
 
-async def wait(request: "Request") -> "typing.Optional[Received]":
+async def wait(request: "Request[_Result]") -> "_Result":
     """Waits for a request without blocking the event loop."""
     if not request.done:
         loop = asyncio.get_running_loop()

@@ -3,6 +3,8 @@
 import typing
 
 __version__: str
+_Result = typing.TypeVar("_Result")
+_Parts = typing.Union[typing.Sequence[typing.Sequence[int]], typing.Any]
 
 def _after_fork() -> None:
     """Forgets the objects of the parent, in a child of `fork`."""
@@ -111,13 +113,70 @@ class Connection:
         """
     def start_write(
         self, local: typing.Any, remote: RemoteMemory, offset: int = 0, *, immediate: typing.Optional[int] = None
-    ) -> Request:
+    ) -> Request[None]:
         """Starts a `write`."""
-    def start_read(self, local: typing.Any, remote: RemoteMemory, offset: int = 0) -> Request:
+    def start_read(self, local: typing.Any, remote: RemoteMemory, offset: int = 0) -> Request[None]:
         """Starts a `read`."""
-    def start_send(self, local: typing.Any, *, immediate: typing.Optional[int] = None) -> Request:
+    def start_send(self, local: typing.Any, *, immediate: typing.Optional[int] = None) -> Request[None]:
         """Starts a `send`."""
-    def start_recv(self, local: typing.Any = None) -> Request:
+    def write_batch(
+        self,
+        local: typing.Any,
+        remote: RemoteMemory,
+        parts: _Parts,
+        *,
+        immediate: typing.Optional[int] = None,
+        timeout: typing.Optional[float] = None,
+    ) -> None:
+        """Writes parts of `local`, and waits until all are in the peer's memory.
+
+        Each part is (offset in `local`, offset in `remote`, length), in bytes: a list of tuples, or an array of numpy
+        with three columns. With `immediate`, the last part completes a `recv` of the peer. A part that fails ends the
+        connection. This is faster than a `start_write` for each part.
+        """
+    def read_batch(
+        self,
+        local: typing.Any,
+        remote: RemoteMemory,
+        parts: _Parts,
+        *,
+        timeout: typing.Optional[float] = None,
+    ) -> None:
+        """Fills parts of `local` with parts of the peer's memory, as `write_batch` writes them."""
+    def start_write_batch(
+        self,
+        local: typing.Any,
+        remote: RemoteMemory,
+        parts: _Parts,
+        *,
+        immediate: typing.Optional[int] = None,
+    ) -> Request[None]:
+        """Starts a `write_batch`, which is one request. Waits while more than 256 parts are in flight."""
+    def start_read_batch(self, local: typing.Any, remote: RemoteMemory, parts: _Parts) -> Request[None]:
+        """Starts a `read_batch`, which is one request. Waits while more than 256 parts are in flight."""
+    def compare_swap(
+        self,
+        remote: RemoteMemory,
+        compare: int,
+        swap: int,
+        offset: int = 0,
+        *,
+        timeout: typing.Optional[float] = None,
+    ) -> int:
+        """Replaces 8 bytes of the peer at `offset` by `swap` if they are `compare`. Returns their former value.
+
+        The bytes are a number from 0 to 2**64 - 1 in the byte order of the peer, at a multiple of 8 bytes. The operation
+        is atomic with respect to those of all connections to the peer's device.
+        """
+    def fetch_add(
+        self, remote: RemoteMemory, add: int, offset: int = 0, *, timeout: typing.Optional[float] = None
+    ) -> int:
+        """Adds to 8 bytes of the peer at `offset`, modulo 2**64, as `compare_swap`. Returns their former value."""
+    def start_compare_swap(self, remote: RemoteMemory, compare: int, swap: int, offset: int = 0) -> Request[int]:
+        """Starts a `compare_swap`."""
+    def start_fetch_add(self, remote: RemoteMemory, add: int, offset: int = 0) -> Request[int]:
+        """Starts a `fetch_add`."""
+    def start_recv(self, local: typing.Any = None) -> Request[Received]:
         """Posts a receive. Messages fill the receives in order."""
     def close(self) -> None:
         """Ends the connection. Requests in flight fail."""
@@ -125,15 +184,16 @@ class Connection:
     def __exit__(self, *exception: object) -> None: ...
 
 @typing.final
-class Request:
+class Request(typing.Generic[_Result]):
     """A request in flight, or its result. `await` it, or call `wait`. It keeps its memory until it completes."""
 
     @property
     def done(self) -> bool:
         """Whether the request has completed."""
-    def wait(self, timeout: typing.Optional[float] = None) -> typing.Optional[Received]:
-        """Waits for the result: `Received` of a receive, otherwise None."""
-    def __await__(self) -> typing.Generator[typing.Any, None, typing.Optional[Received]]: ...
+    def wait(self, timeout: typing.Optional[float] = None) -> _Result:
+        """Waits for the result: `Received` of a receive, the former value of an atomic operation, otherwise None."""
+    def __class_getitem__(cls, result: typing.Any) -> typing.Any: ...
+    def __await__(self) -> typing.Generator[typing.Any, None, _Result]: ...
     _watcher: typing.Any
     def _fileno(self) -> int: ...
     def _arm(self) -> None: ...

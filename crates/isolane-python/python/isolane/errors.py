@@ -24,7 +24,7 @@ class Timeout(Error, TimeoutError):
     """A call has not finished in time. A request stays in flight, and keeps its memory."""
 
     #: The request that is still in flight, if the call has started one.
-    request: "typing.Optional[Request]" = None
+    request: "typing.Optional[Request[typing.Any]]" = None
 
 
 class VolumeError(Error, OSError):
