@@ -19,6 +19,10 @@ use isolane_verbs::{
     SendRequest, Sge, State, Status,
 };
 
+#[expect(dead_code, reason = "other tests use all of it")]
+mod device;
+use device::FakeDevice;
+
 // Places in the memory of each end.
 const SOURCE: u64 = 0;
 const TARGET: u64 = 16 * 1024;
@@ -96,9 +100,8 @@ struct Simulation {
 }
 
 impl End {
-    fn new(shares_receives: bool, capacity: usize) -> End {
+    fn new(region: Arc<MemoryRegion>, shares_receives: bool, capacity: usize) -> End {
         let domain = Arc::new(ProtectionDomain::default());
-        let region = MemoryRegion::allocate(MEMORY_BYTES).unwrap();
         let memory = domain.register(region, 0, Access::ALL).unwrap();
         let shared =
             shares_receives.then(|| Arc::new(ReceiveQueue::new(Arc::clone(&domain), REQUESTS as usize, 1)));
@@ -161,9 +164,15 @@ impl Simulation {
     fn new(seed: u64) -> Simulation {
         let mut rng = Rng::with_seed(seed);
         let (lanes, checksums) = (rng.u8(1..=4), rng.bool());
+        // Of a third of the ends, the memory is on a device, with few streams.
+        let mut region_rng = Rng::with_seed(!seed);
+        let mut region = || match region_rng.u8(0..3) {
+            0 => FakeDevice::new(MEMORY_BYTES, region_rng.usize(0..4)).region(),
+            _ => MemoryRegion::allocate(MEMORY_BYTES).unwrap(),
+        };
         let mut end = || {
             let capacity = if rng.u8(0..16) == 0 { rng.usize(2..40) } else { usize::MAX };
-            End::new(rng.bool(), capacity)
+            End::new(region(), rng.bool(), capacity)
         };
         let mut ends = [end(), end()];
         let rnr_retries = if rng.u8(0..8) == 0 { rng.u8(0..7) } else { 7 };

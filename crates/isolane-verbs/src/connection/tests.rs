@@ -10,6 +10,9 @@ use crate::types::{CompletedOperation, ConnectionParameters, LocalData, SendOper
 use crate::wire::{MAX_PREFIX_BYTES, RemoteRange};
 
 mod checksums;
+mod device;
+#[path = "../../tests/device/mod.rs"]
+mod fake_device;
 mod hostile;
 mod lifecycle;
 mod not_ready;
