@@ -18,6 +18,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("shm", &[]),
     ("tcp", &["shm"]),
     ("memory", &["shm"]),
+    ("cuda", &["memory"]),
     ("connection", &["memory"]),
     ("proto", &["wire", "auth", "memory", "connection"]),
     ("reactor", &["memory", "tcp"]),
@@ -31,7 +32,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("engine-api", &["shm", "tcp"]),
     ("inspect", &["observe", "engine-api"]),
     // A program that preloads it has a control socket, as one with a host.
-    ("ibverbs", &["memory", "shm", "verbs", "inspect"]),
+    ("ibverbs", &["memory", "cuda", "shm", "verbs", "inspect"]),
     ("attach", &["shm", "tcp", "engine-api"]),
     ("preload", &["shm", "attach"]),
     (
@@ -74,6 +75,7 @@ const UNSAFE_PATHS: &[&str] = &[
     "crates/isolane-reactor/src/",
     "crates/isolane-host/src/blocking.rs",
     "crates/isolane-capi/src/",
+    "crates/isolane-cuda/",
     "crates/isolane-fabric/src/",
     "crates/isolane-ibverbs/src/",
     "crates/isolane-preload/src/",
@@ -82,8 +84,10 @@ const UNSAFE_PATHS: &[&str] = &[
 ];
 
 /// Crates with unsafe code; every other crate forbids it at its root.
-const UNSAFE_CRATES: &[&str] =
-    &["memory", "shm", "tcp", "reactor", "host", "capi", "fabric", "ibverbs", "preload", "python", "rbd"];
+const UNSAFE_CRATES: &[&str] = &[
+    "memory", "shm", "tcp", "reactor", "host", "capi", "cuda", "fabric", "ibverbs", "preload", "python",
+    "rbd",
+];
 
 /// Crates in which sibling modules import each other through their children.
 const MODULE_CYCLES: &[&str] = &["volume", "volumes", "host", "inspect", "cli"];
