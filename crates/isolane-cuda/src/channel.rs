@@ -103,6 +103,11 @@ impl Channel {
         Ok(())
     }
 
+    /// Whether a copy is in progress.
+    pub(crate) fn is_copying(&self) -> bool {
+        self.is_copying
+    }
+
     /// Waits for the copy in progress, if there is one.
     pub(crate) fn finish(&mut self) -> Result<()> {
         if std::mem::take(&mut self.is_copying) { self.driver.synchronize(self.stream) } else { Ok(()) }

@@ -138,6 +138,9 @@ impl DeviceStream for GpuStream {
     }
 
     fn finish(&mut self) -> bool {
+        if !self.channel().is_copying() {
+            return true;
+        }
         let range = Arc::clone(&self.range);
         range.report("a write", range.context.with_current(|| self.channel().finish())).is_some()
     }
