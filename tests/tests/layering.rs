@@ -19,6 +19,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ffi", &["shm"]),
     ("tcp", &["shm"]),
     ("memory", &["shm"]),
+    ("cuda", &["memory"]),
     ("connection", &["memory"]),
     ("proto", &["wire", "auth", "memory", "connection"]),
     ("reactor", &["memory", "tcp"]),
@@ -32,7 +33,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("engine-api", &["shm", "tcp"]),
     ("inspect", &["observe", "engine-api"]),
     // A program that preloads it has a control socket, as one with a host.
-    ("ibverbs", &["ffi", "memory", "shm", "verbs", "inspect"]),
+    ("ibverbs", &["ffi", "memory", "cuda", "shm", "verbs", "inspect"]),
     ("attach", &["shm", "tcp", "engine-api"]),
     ("preload", &["shm", "attach"]),
     (
@@ -75,6 +76,7 @@ const UNSAFE_PATHS: &[&str] = &[
     "crates/isolane-reactor/src/",
     "crates/isolane-host/src/blocking.rs",
     "crates/isolane-capi/src/",
+    "crates/isolane-cuda/",
     "crates/isolane-fabric/src/",
     "crates/isolane-ffi/src/",
     "crates/isolane-ibverbs/src/",
@@ -85,7 +87,8 @@ const UNSAFE_PATHS: &[&str] = &[
 
 /// Crates with unsafe code; every other crate forbids it at its root.
 const UNSAFE_CRATES: &[&str] = &[
-    "memory", "shm", "tcp", "reactor", "host", "capi", "fabric", "ffi", "ibverbs", "preload", "python", "rbd",
+    "memory", "shm", "tcp", "reactor", "host", "capi", "cuda", "fabric", "ffi", "ibverbs", "preload",
+    "python", "rbd",
 ];
 
 /// Crates in which sibling modules import each other through their children.

@@ -27,6 +27,7 @@ mod control;
 mod create_cq;
 mod create_qp;
 mod device;
+mod dmabuf;
 mod ffi;
 mod memory;
 mod modify;

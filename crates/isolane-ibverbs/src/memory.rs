@@ -12,7 +12,8 @@ use rustix::mm::{Advice, madvise};
 use crate::abi;
 use crate::available;
 use crate::context::Context;
-use crate::ffi::{Errno, Result, Users, check, input, into_raw, object, pointer, status, values};
+use crate::dmabuf::Mapping;
+use crate::ffi::{Errno, Result, Users, check, input, into_raw, object, pointer, report, status, values};
 
 /// A protection domain, or a parent domain of one.
 #[repr(C)]
@@ -40,6 +41,8 @@ impl Pd {
 struct Mr {
     abi: abi::Mr,
     registration: Mutex<Arc<Registration>>,
+    /// The memory, if the library has mapped it.
+    mapping: Option<Mapping>,
 }
 
 #[repr(C)]
@@ -157,12 +160,47 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
         let domain = unsafe { object::<_, Pd>(pd) }?;
         // SAFETY: the program keeps the memory until the region is deregistered.
         let registration = unsafe { register(&domain.domain, addr, length, iova, access as c_int, None) }?;
-        domain.users.add();
-        let key = registration.key();
-        let context = domain.abi.context;
-        let abi = abi::Mr { context, pd, addr, length, handle: 0, lkey: key, rkey: key };
-        Ok(into_raw(Mr { abi, registration: Mutex::new(registration) }).cast())
+        Ok(new_region(domain, pd, addr, length, registration, None))
     })
+}
+
+/// Registers `length` bytes from `offset` on of the memory that a descriptor names.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
+    pd: *mut abi::Pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    descriptor: c_int,
+    access: c_int,
+) -> *mut abi::Mr {
+    pointer(|| {
+        // SAFETY: the program passes null, or a domain that it has not deallocated.
+        let domain = unsafe { object::<_, Pd>(pd) }?;
+        check_access(access)?;
+        let mapping = Mapping::new(descriptor, offset, length, access)?;
+        guard_copies();
+        // SAFETY: the mapping lives until the region is deregistered. If its memory ends before, accesses fail.
+        let region = unsafe { MemoryRegion::from_raw(mapping.start(), length) };
+        let registration = add(&domain.domain, region, iova, access, None)?;
+        // As libibverbs does.
+        let addr = std::ptr::without_provenance_mut(offset as usize);
+        Ok(new_region(domain, pd, addr, length, registration, Some(mapping)))
+    })
+}
+
+fn new_region(
+    domain: &Pd,
+    pd: *mut abi::Pd,
+    addr: *mut c_void,
+    length: usize,
+    registration: Arc<Registration>,
+    mapping: Option<Mapping>,
+) -> *mut abi::Mr {
+    domain.users.add();
+    let key = registration.key();
+    let abi = abi::Mr { context: domain.abi.context, pd, addr, length, handle: 0, lkey: key, rkey: key };
+    into_raw(Mr { abi, registration: Mutex::new(registration), mapping }).cast()
 }
 
 /// Registers memory of the program.
@@ -177,6 +215,27 @@ unsafe fn register(
     access: c_int,
     key: Option<u32>,
 ) -> Result<Arc<Registration>> {
+    check_access(access)?;
+    check(length > 0)?;
+    let start = NonNull::new(addr.cast::<u8>()).ok_or(Errno(libc::EFAULT))?;
+    // SAFETY: the program keeps the memory.
+    let on_gpu = unsafe { isolane_cuda::find(start, length) }.map_err(|error| {
+        report(&format!("cannot register GPU memory: {error}"));
+        if error.is_out_of_memory() { Errno::NO_MEMORY } else { Errno(libc::EFAULT) }
+    })?;
+    let region = match on_gpu {
+        Some(region) => region,
+        None => {
+            populate(start, length, access & abi::ACCESS_LOCAL_WRITE != 0)?;
+            guard_copies();
+            // SAFETY: the program keeps the memory. If it does not, accesses fail.
+            unsafe { MemoryRegion::from_raw(start, length) }
+        }
+    };
+    add(domain, region, iova, access, key)
+}
+
+fn check_access(access: c_int) -> Result<()> {
     let known = abi::ACCESS_LOCAL_WRITE
         | abi::ACCESS_REMOTE_WRITE
         | abi::ACCESS_REMOTE_READ
@@ -188,19 +247,20 @@ unsafe fn register(
         | abi::ACCESS_OPTIONAL;
     let is_remote_change = access & (abi::ACCESS_REMOTE_WRITE | abi::ACCESS_REMOTE_ATOMIC) != 0;
     check(access & !known == 0 && (!is_remote_change || access & abi::ACCESS_LOCAL_WRITE != 0))?;
-    if access & abi::ACCESS_ON_DEMAND != 0 {
-        return Err(Errno::UNSUPPORTED);
-    }
-    check(length > 0)?;
-    let start = NonNull::new(addr.cast::<u8>()).ok_or(Errno(libc::EFAULT))?;
-    let is_written = access & abi::ACCESS_LOCAL_WRITE != 0;
-    populate(start, length, is_written)?;
-    guard_copies();
-    // SAFETY: the program keeps the memory. If it does not, accesses fail.
-    let region = Arc::new(unsafe { MemoryRegion::from_raw(start, length) });
+    if access & abi::ACCESS_ON_DEMAND != 0 { Err(Errno::UNSUPPORTED) } else { Ok(()) }
+}
+
+/// Adds a region to a domain.
+fn add(
+    domain: &ProtectionDomain,
+    region: MemoryRegion,
+    iova: u64,
+    access: c_int,
+    key: Option<u32>,
+) -> Result<Arc<Registration>> {
     let iova = if access & abi::ACCESS_ZERO_BASED != 0 { 0 } else { iova };
     let access = Access(access as u32 & Access::ALL.0);
-    domain.register_as(key, region, iova, access).map_err(|_| Errno::INVALID)
+    domain.register_as(key, Arc::new(region), iova, access).map_err(|_| Errno::INVALID)
 }
 
 /// Finds memory that is not mapped, or is read-only.
@@ -246,7 +306,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut abi::Mr) -> c_int {
             domain.context()?.verbs.deregister(&domain.domain, &found.registration.lock());
             domain.users.remove();
         }
-        // SAFETY: made by `ibv_reg_mr_iova2`.
+        // SAFETY: made by `new_region`.
         drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
         Ok(())
     })
@@ -268,6 +328,9 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         check(flags != 0 && flags & !known == 0)?;
         // SAFETY: the program passes null, or a region that it has not deregistered.
         let found = unsafe { object::<_, Mr>(mr) }?;
+        if found.mapping.is_some() {
+            return Err(Errno::UNSUPPORTED);
+        }
         let mut registration = found.registration.lock();
         let is_moved = flags & abi::REREG_MR_CHANGE_TRANSLATION != 0;
         let (addr, length) = if is_moved { (addr, length) } else { (found.abi.addr, found.abi.length) };

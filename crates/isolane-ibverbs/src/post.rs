@@ -1,6 +1,7 @@
 //! Work requests as linked lists.
 
 use std::ffi::{c_int, c_uint};
+use std::ptr::NonNull;
 
 use isolane_verbs::{
     DatagramRequest, Destination, LocalData, PostError, ReceiveRequest, SendOperation, SendRequest, Sge,
@@ -113,10 +114,26 @@ pub(crate) unsafe fn inline(parts: impl Iterator<Item = (usize, usize)> + Clone)
     let total = parts.clone().try_fold(0_usize, |total, (_, len)| total.checked_add(len));
     let mut bytes = Vec::with_capacity(total.filter(|total| *total <= MAX_COPY).ok_or(Errno::INVALID)?);
     for (address, len) in parts.filter(|(_, len)| *len > 0) {
+        if isolane_cuda::is_in_use() && copy_from_gpu(address, len, &mut bytes)? {
+            continue;
+        }
         // SAFETY: guaranteed by the caller: the part is `len` bytes that can be read.
         bytes.extend_from_slice(unsafe { values(std::ptr::with_exposed_provenance::<u8>(address), len) }?);
     }
     Ok(bytes)
+}
+
+/// Appends bytes that are in the memory of a GPU. Returns `false` if they are not.
+#[cold]
+fn copy_from_gpu(address: usize, len: usize, bytes: &mut Vec<u8>) -> Result<bool> {
+    let start = NonNull::new(std::ptr::with_exposed_provenance_mut(address)).ok_or(Errno::INVALID)?;
+    // SAFETY: the region is dropped before the call returns, in which the program keeps the memory.
+    let Some(region) = unsafe { isolane_cuda::find(start, len) }.map_err(|_| Errno::INVALID)? else {
+        return Ok(false);
+    };
+    let end = bytes.len();
+    bytes.resize(end + len, 0);
+    if region.try_copy_out(0, &mut bytes[end..]) { Ok(true) } else { Err(Errno::INVALID) }
 }
 
 pub(crate) fn sge_list(sges: &[abi::Sge]) -> SgeList {

@@ -17,6 +17,9 @@ use crate::open::ibv_open_device;
 use crate::post::{post_recv, post_send};
 use crate::queue_pair::{ibv_destroy_qp, ibv_query_qp};
 
+#[path = "../../isolane-cuda/tests/driver/mod.rs"]
+mod driver;
+mod gpu;
 mod memory;
 mod objects;
 mod posting;

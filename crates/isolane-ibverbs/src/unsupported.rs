@@ -38,8 +38,8 @@ macro_rules! ignore {
 
 // Multicast.
 fail!(ibv_attach_mcast, ibv_detach_mcast);
-// Objects of another process, and memory of other devices.
-fail_with_null!(ibv_import_device, ibv_import_pd, ibv_import_mr, ibv_import_dm, ibv_reg_dmabuf_mr);
+// Objects of another process.
+fail_with_null!(ibv_import_device, ibv_import_pd, ibv_import_mr, ibv_import_dm);
 ignore!(ibv_unimport_pd, ibv_unimport_mr, ibv_unimport_dm);
 // Drivers of devices of the kernel, and structures of its interface.
 ignore!(

@@ -17,6 +17,7 @@
 mod arena;
 mod block;
 mod buffer;
+mod device;
 mod entry;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod guarded_copy;
@@ -42,6 +43,7 @@ mod table;
 pub mod testing;
 
 pub use buffer::Buffer;
+pub use device::{DeviceMemory, DeviceStream};
 pub use guarded_copy::guard_copies;
 pub use memory_region::MemoryRegion;
 pub use page::{Page, PageBytes, PageList};

@@ -1,6 +1,7 @@
 //! Registered memory of verbs: written at any time by peers, several connections, and the program.
 //!
 //! Memory of the caller can be unmapped while it is registered. The kernel then finds that, and the access fails.
+//! Memory of a device is accessed by the device only.
 //!
 //! Invariant: no reference to the bytes is ever formed. They are copied, changed by atomic operations, or their
 //! address is passed to the kernel.
@@ -11,6 +12,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use crate::device::{DeviceMemory, DeviceStream, is_readable};
 use crate::run::Run;
 use crate::{PAGE_SIZE, guarded_copy, kernel_copy};
 
@@ -29,6 +31,8 @@ enum Owner {
     Value(#[expect(dead_code, reason = "dropped with the region")] Box<dyn Send + Sync>),
     /// The caller, who can unmap it.
     Caller,
+    /// A device. The address is a number there.
+    Device(Box<dyn DeviceMemory>),
 }
 
 // SAFETY: the memory is not tied to a thread; all access is by copies, atomics, and the kernel.
@@ -72,9 +76,34 @@ impl MemoryRegion {
         MemoryRegion { start, len, owner: Owner::Value(owner) }
     }
 
+    /// Returns a region of `len` bytes in the memory of a device, which work requests address from `start` on.
+    pub fn on_device(start: NonNull<u8>, len: usize, device: Box<dyn DeviceMemory>) -> MemoryRegion {
+        MemoryRegion { start, len, owner: Owner::Device(device) }
+    }
+
     /// Whether all bytes stay mapped while the region lives.
     fn stays_mapped(&self) -> bool {
-        !matches!(self.owner, Owner::Caller)
+        matches!(self.owner, Owner::Region(_) | Owner::Value(_))
+    }
+
+    /// Whether the memory belongs to a device. The kernel cannot access it.
+    #[inline]
+    pub fn is_on_device(&self) -> bool {
+        matches!(self.owner, Owner::Device(_))
+    }
+
+    /// Returns the device whose memory it is.
+    #[inline]
+    fn device(&self) -> Option<&dyn DeviceMemory> {
+        match &self.owner {
+            Owner::Device(device) => Some(&**device),
+            _ => None,
+        }
+    }
+
+    /// Returns a stream of copies into the memory of the device. `None` if all are in use, and for other memory.
+    pub fn device_stream(&self) -> Option<Box<dyn DeviceStream>> {
+        self.device()?.stream()
     }
 
     /// Returns the address of the first byte.
@@ -96,9 +125,12 @@ impl MemoryRegion {
     /// bytes at once.
     ///
     /// # Panics
-    /// If the range is outside.
+    /// If the range is outside, or a device has reported an error.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
         let target = self.at(offset, bytes.len());
+        if let Some(device) = self.device() {
+            return assert!(device.copy_in(offset, bytes), "cannot write to the memory of the device");
+        }
         if let Ok(word) = bytes.try_into().map(u64::from_ne_bytes)
             && target.cast::<AtomicU64>().is_aligned()
         {
@@ -117,15 +149,18 @@ impl MemoryRegion {
     /// Copies bytes out from `offset`.
     ///
     /// # Panics
-    /// If the range is outside.
+    /// If the range is outside, or a device has reported an error.
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         let source = self.at(offset, bytes.len());
+        if let Some(device) = self.device() {
+            return assert!(device.copy_out(offset, bytes), "cannot read the memory of the device");
+        }
         // SAFETY: as for `copy_in`, in the other direction.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
     }
 
-    /// Copies bytes in as [`MemoryRegion::copy_in`]. Returns `false` if a part of the range is not mapped and writable;
-    /// some of it can be written.
+    /// Copies bytes in as [`MemoryRegion::copy_in`]. Returns `false` if a part of the range is not mapped and writable, or
+    /// a device has reported an error; some of it can be written.
     ///
     /// # Panics
     /// If the range is outside.
@@ -135,11 +170,16 @@ impl MemoryRegion {
             self.copy_in(offset, bytes);
             return true;
         }
-        // SAFETY: no reference to the bytes exists.
-        unsafe { kernel_copy::write(self.run(offset, bytes.len()), bytes) }
+        let target = self.run(offset, bytes.len());
+        match self.device() {
+            Some(device) => device.copy_in(offset, bytes),
+            // SAFETY: no reference to the bytes exists.
+            None => unsafe { kernel_copy::write(target, bytes) },
+        }
     }
 
-    /// Copies bytes out as [`MemoryRegion::copy_out`]. Returns `false` if a part of the range is not mapped.
+    /// Copies bytes out as [`MemoryRegion::copy_out`]. Returns `false` if a part of the range is not mapped, or a device
+    /// has reported an error.
     ///
     /// # Panics
     /// If the range is outside.
@@ -149,8 +189,12 @@ impl MemoryRegion {
             self.copy_out(offset, bytes);
             return true;
         }
-        // SAFETY: no reference to the bytes exists.
-        unsafe { kernel_copy::read(self.run(offset, bytes.len()), bytes) }
+        let source = self.run(offset, bytes.len());
+        match self.device() {
+            Some(device) => device.copy_out(offset, bytes),
+            // SAFETY: no reference to the bytes exists.
+            None => unsafe { kernel_copy::read(source, bytes) },
+        }
     }
 
     /// Whether copies of the calling thread need no system call.
@@ -158,22 +202,30 @@ impl MemoryRegion {
         self.stays_mapped() || guarded_copy::is_guarded()
     }
 
-    /// Whether a range is mapped now.
+    /// Whether a range is mapped now. In the memory of a device: whether it can be copied.
     ///
     /// # Panics
     /// If the range is outside.
     pub fn is_readable(&self, offset: usize, len: usize) -> bool {
-        // SAFETY: no reference to the bytes exists.
-        self.stays_mapped() || unsafe { kernel_copy::is_readable(self.run(offset, len)) }
+        let run = self.run(offset, len);
+        match self.device() {
+            Some(device) => is_readable(device, offset, len),
+            // SAFETY: no reference to the bytes exists.
+            None => self.stays_mapped() || unsafe { kernel_copy::is_readable(run) },
+        }
     }
 
-    /// Whether a range is mapped and writable now.
+    /// Whether a range is mapped and writable now. In the memory of a device: whether it can be copied.
     ///
     /// # Panics
     /// If the range is outside.
     pub fn is_writable(&self, offset: usize, len: usize) -> bool {
-        // SAFETY: no reference to the bytes exists.
-        self.stays_mapped() || unsafe { kernel_copy::is_writable(self.run(offset, len)) }
+        let run = self.run(offset, len);
+        match self.device() {
+            Some(device) => is_readable(device, offset, len),
+            // SAFETY: no reference to the bytes exists.
+            None => self.stays_mapped() || unsafe { kernel_copy::is_writable(run) },
+        }
     }
 
     /// Returns a copy of a range.
@@ -187,12 +239,15 @@ impl MemoryRegion {
     }
 
     /// Replaces 8 bytes by `new` if they are `expected`. Returns the value before, `None` if the bytes are not mapped and
-    /// writable.
+    /// writable. In the memory of a device, this is atomic only among such operations of the process.
     ///
     /// # Panics
     /// If the range is outside, or its address is not a multiple of 8.
     pub fn compare_swap(&self, offset: usize, expected: u64, new: u64) -> Option<u64> {
         let word = self.word(offset);
+        if let Some(device) = self.device() {
+            return device.update(offset, &mut |found| if found == expected { new } else { found });
+        }
         // SAFETY: aligned; there are no references to the bytes.
         let guarded = (!self.stays_mapped())
             .then(|| unsafe { guarded_copy::compare_swap(word.as_ptr().cast(), expected, new) });
@@ -209,6 +264,9 @@ impl MemoryRegion {
     /// As [`MemoryRegion::compare_swap`].
     pub fn fetch_add(&self, offset: usize, add: u64) -> Option<u64> {
         let word = self.word(offset);
+        if let Some(device) = self.device() {
+            return device.update(offset, &mut |found| found.wrapping_add(add));
+        }
         // SAFETY: aligned; there are no references to the bytes.
         let guarded =
             (!self.stays_mapped()).then(|| unsafe { guarded_copy::fetch_add(word.as_ptr().cast(), add) });

@@ -14,6 +14,8 @@ mod connection;
 pub mod connection_manager;
 mod datagram;
 mod device;
+#[cfg(test)]
+mod fake_device;
 mod memory;
 mod message_proof;
 mod observed;

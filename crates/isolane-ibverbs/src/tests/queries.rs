@@ -21,8 +21,8 @@ use crate::strings::{
 use crate::unsupported::{
     ibv_attach_mcast, ibv_copy_ah_attr_from_kern, ibv_copy_path_rec_from_kern, ibv_copy_path_rec_to_kern,
     ibv_copy_qp_attr_from_kern, ibv_detach_mcast, ibv_dofork_range, ibv_dontfork_range, ibv_import_device,
-    ibv_import_dm, ibv_import_mr, ibv_import_pd, ibv_reg_dmabuf_mr, ibv_register_driver, ibv_unimport_dm,
-    ibv_unimport_mr, ibv_unimport_pd,
+    ibv_import_dm, ibv_import_mr, ibv_import_pd, ibv_register_driver, ibv_unimport_dm, ibv_unimport_mr,
+    ibv_unimport_pd,
 };
 
 const INVALID: c_int = libc::EINVAL;
@@ -204,9 +204,7 @@ fn refuses_functions_that_devices_lack() {
     for refused in [ibv_attach_mcast(), ibv_detach_mcast()] {
         assert_eq!(refused, UNSUPPORTED);
     }
-    for refused in
-        [ibv_import_device(), ibv_import_pd(), ibv_import_mr(), ibv_import_dm(), ibv_reg_dmabuf_mr()]
-    {
+    for refused in [ibv_import_device(), ibv_import_pd(), ibv_import_mr(), ibv_import_dm()] {
         assert_eq!(error_of(refused), UNSUPPORTED);
     }
     ibv_unimport_pd();

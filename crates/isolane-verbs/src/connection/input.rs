@@ -1,6 +1,7 @@
 //! Received bytes of a lane: splits them into segments and places payload.
 //!
 //! Invariant: payload goes to the spans of its segment, which were checked before; without spans it is discarded.
+//! Payload for the memory of a device passes through a [`Stage`], which never holds bytes of two spans.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use isolane_connection::{InputBuffer, MAX_DESTINATION_BYTES, MAX_DESTINATION_SLI
 use isolane_memory::MemoryRegion;
 
 use super::SEGMENT_BYTES;
-use crate::memory::{Spans, is_among, parts};
+use super::stage::{CopyFailed, Stage};
+use crate::memory::{Span, Spans, is_among, parts};
 use crate::wire::{MAX_PREFIX_BYTES, Segment, SegmentError, SegmentHeader};
 
 /// The receiving half of a lane.
@@ -19,11 +21,13 @@ pub(super) struct Input {
     placing: Option<Placing>,
     /// Payload bytes at the start of the current plan.
     planned: usize,
+    /// Whether they are in the stage.
+    plans_stage: bool,
     /// Number of short payloads since the last long one.
     short_run: u32,
 }
 
-/// The place of the current payload is not mapped. The payload remains unread.
+/// The place of the current payload is not mapped, or its device has reported an error. The payload remains unread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unmapped;
 
@@ -33,13 +37,20 @@ struct Placing {
     spans: Spans,
     /// It is a duplicate, or its request is refused.
     is_discarded: bool,
-    /// Payload bytes that have arrived.
+    /// Payload bytes in their place.
     placed: usize,
+    /// Payload bytes after them that have arrived for the memory of a device.
+    stage: Option<Stage>,
 }
 
 impl Placing {
+    /// Number of payload bytes that have arrived.
+    fn arrived(&self) -> usize {
+        self.placed + self.stage.as_ref().map_or(0, Stage::len)
+    }
+
     fn left(&self) -> usize {
-        self.segment.length as usize - self.placed
+        self.segment.length as usize - self.arrived()
     }
 
     /// Copies unread payload to its place.
@@ -49,39 +60,116 @@ impl Placing {
         overflow: &[u8],
     ) -> Result<(), Unmapped> {
         let unread = buffer.unread(overflow);
-        let count = self.left().min(unread.len());
+        if self.stage.is_some() {
+            self.copy_staged(!unread.is_empty())?;
+        }
+        let (payload_left, mut staged) = (self.left(), 0);
+        let count = payload_left.min(unread.len());
         let mut left = &unread[..count];
         for (region, offset, len) in parts(&self.spans, self.placed, count) {
             let (front, tail) = left.split_at(len);
-            if !region.try_copy_in(offset, front) {
+            if region.is_on_device() && tail.is_empty() && count < payload_left {
+                staged = stage(&mut self.stage, region, offset, front);
+            }
+            if staged == 0 && !region.try_copy_in(offset, front) {
                 return Err(Unmapped);
             }
             left = tail;
         }
-        self.placed += count;
+        self.placed += count - staged;
         buffer.consume(count);
+        if staged > 0 { self.copy_staged(false) } else { Ok(()) }
+    }
+
+    /// Copies bytes of the stage to the device: a full buffer, or all if they end a span, or if other bytes follow that are
+    /// copied otherwise.
+    #[cold]
+    fn copy_staged(&mut self, is_followed: bool) -> Result<(), Unmapped> {
+        let Some(stage) = &mut self.stage else { return Ok(()) };
+        let payload_left = self.segment.length as usize - self.placed;
+        let span = parts(&self.spans, self.placed, payload_left).next();
+        let is_last = is_followed || span.is_none_or(|(_, _, len)| len == stage.len());
+        let arrived = self.placed + stage.len();
+        match stage.copy(is_last) {
+            Ok(placed) => self.placed += placed,
+            Err(CopyFailed) => {
+                // The rest of the payload is discarded.
+                (self.placed, self.stage) = (arrived, None);
+                return Err(Unmapped);
+            }
+        }
+        if is_last {
+            self.stage = None;
+        }
         Ok(())
     }
+
+    /// Waits for the copies to a device that are in progress. The bytes of other copies count as not arrived.
+    fn finish_copies(&mut self) {
+        if let Some(mut stage) = self.stage.take() {
+            self.placed += stage.finish().unwrap_or(0);
+        }
+    }
+}
+
+/// Returns the place of the next bytes, which are for the memory of a device. `None` if all streams are in use: the bytes
+/// are then received elsewhere, and copied.
+#[cold]
+fn staged_place<'a>(
+    stage: &'a mut Option<Stage>,
+    spans: &[Span],
+    arrived: usize,
+    left: usize,
+) -> Option<&'a mut [u8]> {
+    let (region, offset, len) = parts(spans, arrived, left).next()?;
+    if stage.is_none() {
+        *stage = Stage::new(region, offset);
+    }
+    let free = stage.as_mut()?.free();
+    let len = len.min(free.len());
+    Some(&mut free[..len])
+}
+
+/// Puts bytes for the memory of a device into a stage. Returns their number, or 0 if all streams are in use.
+#[cold]
+fn stage(stage: &mut Option<Stage>, region: &MemoryRegion, offset: usize, bytes: &[u8]) -> usize {
+    let Some(mut new) = Stage::new(region, offset) else { return 0 };
+    let Some(free) = new.free().get_mut(..bytes.len()) else { return 0 };
+    free.copy_from_slice(bytes);
+    new.add(bytes.len());
+    *stage = Some(new);
+    bytes.len()
 }
 
 impl Input {
     /// See [`super::ReliableConnection::fill_receive_plan`].
     pub(super) fn fill_plan<'a>(&'a mut self, overflow: &'a mut [u8], plan: &mut ReceivePlan<'a>) -> usize {
-        self.planned = 0;
-        if let Some(placing) = &self.placing {
-            let len = placing.left().min(MAX_DESTINATION_BYTES);
-            let destinations = parts(&placing.spans, placing.placed, len);
+        (self.planned, self.plans_stage) = (0, false);
+        if let Some(placing) = &mut self.placing {
+            let (arrived, left) = (placing.arrived(), placing.left());
+            let destinations = parts(&placing.spans, arrived, left.min(MAX_DESTINATION_BYTES));
             for (region, offset, len) in destinations.take(MAX_DESTINATION_SLICES) {
+                if region.is_on_device() {
+                    self.plans_stage = self.planned == 0;
+                    break;
+                }
                 plan.push(region.io_slice_mut(offset, len).0);
                 self.planned += len;
             }
-            if self.planned > 0 && self.planned < placing.left() {
+            if self.plans_stage
+                && let Some(place) = staged_place(&mut placing.stage, &placing.spans, arrived, left)
+            {
+                self.planned = place.len();
+                plan.push(std::io::IoSliceMut::new(place));
+            }
+            if self.planned > 0 && self.planned < left {
                 return self.planned;
             }
         }
         // Short segments are received together, because a call costs more than a copy.
         let is_short = self.short_run >= SHORT_RUN;
-        let len = if is_short { overflow.len() } else { overflow.len().min(OVERFLOW_BYTES) };
+        let lacks_stage = self.plans_stage && self.planned == 0;
+        let len = if is_short || lacks_stage { overflow.len() } else { overflow.len().min(OVERFLOW_BYTES) };
         plan.push(std::io::IoSliceMut::new(&mut overflow[..len]));
         self.planned + len
     }
@@ -90,7 +178,10 @@ impl Input {
     pub(super) fn received(&mut self, count: usize) {
         let placed = count.min(self.planned);
         if let Some(placing) = &mut self.placing {
-            placing.placed += placed;
+            match &mut placing.stage {
+                Some(stage) if self.plans_stage => stage.add(placed),
+                _ => placing.placed += placed,
+            }
         }
         let unread: Range<usize> = 0..count - placed;
         self.buffer.received(count, placed, unread);
@@ -109,7 +200,14 @@ impl Input {
         self.placing.as_ref().filter(|placing| !placing.is_discarded).map(|placing| &placing.segment)
     }
 
-    /// Number of bytes of that payload that have arrived.
+    /// Waits for the copies to a device that are in progress, before the lane ends.
+    pub(super) fn finish_copies(&mut self) {
+        if let Some(placing) = &mut self.placing {
+            placing.finish_copies();
+        }
+    }
+
+    /// Number of bytes of that payload that are in their place.
     pub(super) fn placed_bytes(&self) -> u32 {
         let placing = self.placing.as_ref().filter(|placing| !placing.is_discarded);
         placing.map_or(0, |placing| placing.placed as u32)
@@ -159,7 +257,7 @@ impl Input {
         };
         let is_discarded = spans.is_none();
         let spans = spans.unwrap_or_default();
-        let mut placing = Placing { segment, spans, is_discarded, placed: 0 };
+        let mut placing = Placing { segment, spans, is_discarded, placed: 0, stage: None };
         let placed = placing.place_unread(&mut self.buffer, overflow);
         if placed.is_ok() && placing.left() == 0 {
             return Ok(Some((!is_discarded).then_some(placing.segment)));
@@ -177,6 +275,8 @@ impl Input {
     pub(super) fn discard_payload(&mut self) {
         if let Some(placing) = &mut self.placing {
             placing.spans.clear();
+            placing.placed = placing.arrived();
+            placing.stage = None;
         }
     }
 

@@ -107,6 +107,7 @@ impl ReliableConnection {
         if !self.is_lane_open(lane) {
             return;
         }
+        self.lanes[lane].input.finish_copies();
         if let Some(segment) = self.lanes[lane].input.placing().cloned() {
             let placed = self.lanes[lane].input.placed_bytes();
             self.on_cut(&segment, placed);

@@ -20,6 +20,7 @@ mod receives;
 mod requester;
 mod responder;
 mod responses;
+mod stage;
 #[cfg(test)]
 mod tests;
 

@@ -52,8 +52,8 @@ impl Output {
     }
 
     /// Appends a segment. A short payload is copied, so that one slice has many segments. A payload with a checksum is
-    /// copied because its memory can change: a READ can name any. Returns `false` if it is not mapped; the output is then
-    /// of no use.
+    /// copied because its memory can change: a READ can name any. Payload in the memory of a device is always copied.
+    /// Returns `false` if it is not mapped; the output is then of no use.
     #[must_use]
     pub(super) fn push(&mut self, segment: &Segment, source: Source<'_>) -> bool {
         let mut prefix = [0; MAX_PREFIX_BYTES];
@@ -65,7 +65,7 @@ impl Output {
         }
         self.segments.push_back(Queued { len: prefix_len + len, is_request });
         match source {
-            Source::Memory(spans, offset) if len > COPIED_BYTES || !spans.iter().all(is_cheap) => {
+            Source::Memory(spans, offset) if !is_copied(spans, len) => {
                 let mut payload = Payload::with_capacity(spans.len());
                 for (region, offset, len) in parts(spans, offset, len) {
                     payload.push_region(Arc::clone(region), offset, len);
@@ -157,8 +157,10 @@ impl Output {
     }
 }
 
-fn is_cheap(span: &Span) -> bool {
-    span.region.has_cheap_copies()
+/// Whether payload is copied: if that costs less than a reference, and if the kernel cannot access its memory.
+fn is_copied(spans: &[Span], len: usize) -> bool {
+    spans.iter().any(|span| span.region.is_on_device())
+        || (len <= COPIED_BYTES && spans.iter().all(|span| span.region.has_cheap_copies()))
 }
 
 /// Length in bytes up to which payload is copied. A reference to it costs more.

@@ -11,6 +11,7 @@ use crate::wire::{MAX_PREFIX_BYTES, RemoteRange};
 
 mod answers;
 mod checksums;
+mod device;
 mod hostile;
 mod lifecycle;
 mod not_ready;

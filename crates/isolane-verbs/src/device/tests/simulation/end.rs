@@ -6,6 +6,7 @@ use super::super::super::context::QueuePairContext;
 use super::super::super::handshake::{LaneAttempt, LocalHello, Offer};
 use super::*;
 use crate::connection::{ReceiveQueue, ReliableConnection};
+use crate::fake_device::FakeDevice;
 use crate::types::{Completion, ConnectionParameters, Queue, ReceiveAttributes, SendAttributes};
 use crate::wire::{Capabilities, Hello, Role};
 
@@ -74,9 +75,13 @@ impl Drop for SimulatedLane {
 }
 
 impl Process {
-    pub(super) fn new(areas: usize) -> Process {
+    /// The memory of a third of all processes is on a device with few streams.
+    pub(super) fn new(areas: usize, rng: &mut Rng) -> Process {
         let domain = Arc::new(ProtectionDomain::default());
-        let region = guarded_region(areas * AREA_BYTES).unwrap();
+        let region = match rng.u8(0..3) {
+            0 => FakeDevice::new(areas * AREA_BYTES, rng.usize(0..4)).region(),
+            _ => guarded_region(areas * AREA_BYTES).unwrap(),
+        };
         let memory = domain.register(region, 0, Access::ALL).unwrap();
         Process { domain, memory }
     }

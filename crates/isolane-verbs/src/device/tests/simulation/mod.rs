@@ -96,7 +96,7 @@ struct Simulation {
 impl Simulation {
     fn new(seed: u64, mut rng: Rng, restarts: usize) -> Simulation {
         let areas = restarts + 1;
-        let processes = [Process::new(areas), Process::new(areas)];
+        let processes = [(); 2].map(|()| Process::new(areas, &mut rng));
         // No deadline of the system's clock passes.
         let now = Instant::now() + Duration::from_secs(3600);
         let link = new_link(&processes, 0, &mut rng);
@@ -125,7 +125,7 @@ impl Simulation {
             }
         }
         if is_killed {
-            self.processes[victim] = Process::new(self.areas);
+            self.processes[victim] = Process::new(self.areas, &mut self.rng);
         } else {
             self.processes[victim].register_again();
         }

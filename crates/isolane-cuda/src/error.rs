@@ -1,0 +1,54 @@
+//! Errors of the driver library, and of memory that it does not own.
+
+use std::ffi::c_int;
+
+/// Why GPU memory cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CudaError {
+    /// The library cannot be loaded.
+    #[error("cannot load libcuda.so.1: {0}; install the driver of the GPU")]
+    Library(String),
+    /// The library is too old.
+    #[error("libcuda.so.1 has no {0}; install a newer driver of the GPU")]
+    Symbol(&'static str),
+    /// A function of the library has failed.
+    #[error("{function}: {name} ({code})")]
+    Call {
+        /// Name of the function.
+        function: &'static str,
+        /// Name of the error.
+        name: String,
+        /// Number of the error.
+        code: c_int,
+    },
+    /// A part of a range is not memory of the same GPU context.
+    #[error("{len} bytes at {start:#x}: only the first {found} are GPU memory of one context")]
+    Range {
+        /// Address of the range.
+        start: u64,
+        /// Length in bytes.
+        len: usize,
+        /// Number of bytes before the first one that is not.
+        found: usize,
+    },
+    /// The computer has no such GPU.
+    #[error("no GPU has index {index}; there are {count}")]
+    NoGpu {
+        /// Requested index.
+        index: usize,
+        /// Number of GPUs.
+        count: usize,
+    },
+}
+
+impl CudaError {
+    /// Whether memory of the GPU or of the host is missing.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, CudaError::Call { code: OUT_OF_MEMORY, .. })
+    }
+}
+
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: c_int = 2;
+
+pub(crate) type Result<T> = std::result::Result<T, CudaError>;

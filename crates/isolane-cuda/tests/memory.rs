@@ -1,0 +1,227 @@
+//! Regions of GPU memory: copies of any length, errors of each call, and memory that is not what it seems.
+
+use std::ptr::NonNull;
+
+use isolane_cuda::{CudaError, Gpu, find, is_in_use};
+use isolane_memory::MemoryRegion;
+
+mod driver;
+
+use driver::{Counts, Driver, ILLEGAL_ADDRESS, OUT_OF_MEMORY, Place};
+
+const GPU: Place = Place::Primary(0);
+/// Length of a buffer in bytes.
+const BUFFER: usize = 256 * 1024;
+const LEN: usize = 3 * BUFFER;
+const NOTHING: Counts = Counts { contexts: 0, streams: 0, pending: 0, current: 0 };
+
+fn find_at(address: u64, len: usize) -> Result<Option<MemoryRegion>, CudaError> {
+    let start = NonNull::new(std::ptr::without_provenance_mut(address as usize)).unwrap();
+    // SAFETY: the tests use no memory of others.
+    unsafe { find(start, len) }
+}
+
+fn region(address: u64, len: usize) -> MemoryRegion {
+    find_at(address, len).unwrap().expect("GPU memory")
+}
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + seed) as u8).collect()
+}
+
+#[test]
+fn copies_ranges_of_any_length() {
+    let driver = Driver::load();
+    let address = driver.allocate(&[(LEN, GPU)]);
+    let region = region(address, LEN);
+    assert!(region.is_on_device() && region.address() == address && !region.has_cheap_copies());
+    for (offset, len) in
+        [(0, 1), (7, 13), (1, BUFFER - 1), (3, BUFFER), (5, BUFFER + 1), (0, LEN), (LEN - 1, 1), (9, 0)]
+    {
+        let bytes = pattern(len, offset);
+        assert!(region.try_copy_in(offset, &bytes), "{len} bytes at {offset}");
+        assert!(driver.bytes(address + offset as u64, len) == bytes, "{len} bytes at {offset}");
+        let other = pattern(len, offset + 1);
+        driver.put(address + offset as u64, &other);
+        assert!(region.to_vec(offset, len) == other, "{len} bytes at {offset}");
+        assert!(region.is_readable(offset, len) && region.is_writable(offset, len));
+        assert_eq!((driver.counts().pending, driver.counts().current), (0, 0));
+    }
+    drop(region);
+    assert_eq!(driver.counts(), NOTHING);
+}
+
+#[test]
+fn stream_copies_while_its_other_buffer_is_filled() {
+    let driver = Driver::load();
+    let address = driver.allocate(&[(LEN, GPU)]);
+    let region = region(address, LEN);
+    let bytes = pattern(LEN, 3);
+    let mut stream = region.device_stream().unwrap();
+    for (index, part) in bytes.chunks(BUFFER).enumerate() {
+        stream.buffer().copy_from_slice(part);
+        assert!(stream.start(index * BUFFER, part.len()));
+        assert_eq!(driver.counts().pending, 1);
+        stream.buffer().fill(0xff);
+    }
+    drop(stream);
+    assert_eq!(driver.counts().pending, 0);
+    assert!(driver.bytes(address, LEN) == bytes);
+    // There are as many streams as before, and then none.
+    let streams: Vec<_> = std::iter::from_fn(|| region.device_stream()).collect();
+    assert_eq!(streams.len(), 8);
+    assert!(region.try_copy_in(0, b"without one") && region.to_vec(0, 11) == b"without one");
+    drop(streams);
+    drop(region);
+    assert_eq!(driver.counts(), NOTHING);
+}
+
+#[test]
+fn range_can_have_several_allocations() {
+    let driver = Driver::load();
+    let lens = [5, 4091, 8192, 300_000];
+    let (len, ranges) = (lens.iter().sum(), lens.map(|len| (len, GPU)));
+    let address = driver.allocate(&ranges);
+    let all = region(address, len);
+    let bytes = pattern(len, 1);
+    assert!(all.try_copy_in(0, &bytes) && all.to_vec(0, len) == bytes);
+    let part = region(address + 4, 4093);
+    assert!(part.to_vec(0, 4093) == bytes[4..4097]);
+    let mut stream = all.device_stream().unwrap();
+    stream.buffer()[..5000].fill(7);
+    assert!(stream.start(3, 5000) && stream.finish());
+    assert!(all.to_vec(2, 5002) == [&bytes[2..3], &[7; 5000], &bytes[5003..5004]].concat());
+    // The program frees one of them.
+    driver.free(address + 4096);
+    assert!(all.try_copy_in(0, &[1; 4096]) && !all.try_copy_in(0, &[1; 4097]));
+    assert!(!all.is_readable(4095, 2) && all.is_readable(0, 4096));
+}
+
+#[test]
+fn range_of_two_contexts_or_with_other_memory_is_refused() {
+    let driver = Driver::load();
+    for (ranges, found) in [
+        ([(4096, GPU), (4096, Place::Other)], 4096),
+        ([(100, Place::Primary(1)), (4096, GPU)], 100),
+        ([(4096, GPU), (4096, Place::Pool)], 4096),
+    ] {
+        let start = driver.allocate(&ranges);
+        let refused = find_at(start, 4097).err();
+        assert_eq!(refused, Some(CudaError::Range { start, len: 4097, found }), "{ranges:?}");
+    }
+    let start = driver.allocate(&[(100, GPU)]);
+    let refused = find_at(start, 101).err().unwrap().to_string();
+    let expected = format!("101 bytes at {start:#x}: only the first 100 are GPU memory of one context");
+    assert_eq!(refused, expected);
+    assert_eq!(driver.counts(), NOTHING);
+}
+
+#[test]
+fn memory_of_each_context_is_found() {
+    let driver = Driver::load();
+    for place in [GPU, Place::Primary(1), Place::Other, Place::Pool] {
+        let address = driver.allocate(&[(4096, place)]);
+        let region = region(address, 4096);
+        assert!(region.try_copy_in(5, b"data"), "{place:?}");
+        assert_eq!(driver.bytes(address + 5, 4), b"data", "{place:?}");
+        let contexts = i32::from(matches!(place, Place::Pool));
+        assert_eq!((driver.counts().contexts, driver.counts().current), (contexts, 0), "{place:?}");
+        drop(region);
+        assert_eq!(driver.counts(), NOTHING, "{place:?}");
+    }
+    assert!(is_in_use());
+}
+
+#[test]
+fn memory_that_the_cpu_can_access_is_not_of_a_gpu() {
+    let driver = Driver::load();
+    let bytes = [0_u8; 64];
+    assert!(find_at(bytes.as_ptr().addr() as u64, 64).unwrap().is_none());
+    let managed = driver.allocate(&[(4096, GPU)]);
+    driver.manage(managed);
+    assert!(find_at(managed, 4096).unwrap().is_none());
+    assert_eq!(driver.counts(), NOTHING);
+}
+
+#[test]
+fn atomic_operations_of_threads_are_not_lost() {
+    let driver = Driver::load();
+    let address = driver.allocate(&[(4096, GPU)]);
+    let region = region(address, 4096);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    region.fetch_add(8, 3).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(driver.bytes(address + 8, 8), 600_u64.to_ne_bytes());
+    assert_eq!(region.compare_swap(8, 599, 1), Some(600));
+    assert_eq!(region.compare_swap(8, 600, 1), Some(600));
+    assert_eq!(driver.bytes(address + 8, 8), 1_u64.to_ne_bytes());
+}
+
+#[test]
+fn error_of_each_call_is_an_error_of_its_operation() {
+    let driver = Driver::load();
+    let address = driver.allocate(&[(LEN, GPU)]);
+    let registering = ["cuMemGetAddressRange_v2", "cuMemHostAlloc", "cuStreamCreate", "cuCtxPushCurrent_v2"];
+    for function in registering {
+        for after in 0.. {
+            driver.fail(function, after, 1, OUT_OF_MEMORY);
+            let found = find_at(address, LEN);
+            let calls = driver.calls(function);
+            driver.fail(function, 0, 0, 0);
+            if calls <= after {
+                assert!(found.unwrap().is_some(), "{function}");
+                break;
+            }
+            let error = found.err().unwrap_or_else(|| panic!("call {after} of {function} was not needed"));
+            assert!(error.is_out_of_memory(), "{error}");
+            let name = function.trim_end_matches("_v2");
+            assert_eq!(error.to_string(), format!("{name}: CUDA_ERROR_OUT_OF_MEMORY (2)"));
+            assert_eq!(driver.counts(), NOTHING, "call {after} of {function}");
+        }
+    }
+    let region = region(address, LEN);
+    for function in ["cuMemcpyAsync", "cuStreamSynchronize", "cuCtxPushCurrent_v2"] {
+        for after in 0..4 {
+            let fails = |operation: &dyn Fn() -> bool| {
+                driver.fail(function, after, 1, ILLEGAL_ADDRESS);
+                let is_reached = !operation() || driver.calls(function) <= after;
+                driver.fail(function, 0, 0, 0);
+                is_reached && driver.counts().pending == 0 && driver.counts().current == 0
+            };
+            let bytes = pattern(LEN, 1);
+            assert!(fails(&|| region.try_copy_in(0, &bytes)), "{function}");
+            assert!(fails(&|| region.try_copy_out(0, &mut bytes.clone())), "{function}");
+            assert!(fails(&|| region.is_readable(0, LEN)), "{function}");
+            assert!(fails(&|| region.fetch_add(0, 1).is_some()), "{function}");
+            assert!(fails(&|| region
+                .device_stream()
+                .is_some_and(|mut stream| { (0..3).all(|at| stream.start(at, 10)) && stream.finish() })));
+            assert!(region.try_copy_in(0, &bytes) && region.to_vec(0, LEN) == bytes, "{function}");
+        }
+    }
+    drop(region);
+    assert_eq!(driver.counts(), NOTHING);
+}
+
+#[test]
+fn gpu_allocates_memory_and_frees_it() {
+    let driver = Driver::load();
+    assert!(matches!(Gpu::open(2), Err(CudaError::Library(_) | CudaError::NoGpu { index: 2, count: 2 })));
+    let gpu = Gpu::open(1).unwrap();
+    assert_eq!(gpu.info().name, "test GPU 1");
+    let region = gpu.allocate(10_000).unwrap();
+    region.copy_in(9996, b"last");
+    let address = region.address();
+    assert_eq!(driver.bytes(address + 9996, 4), b"last");
+    assert!(gpu.allocate(0).is_err());
+    drop(gpu);
+    assert_eq!(region.to_vec(9996, 4), b"last");
+    drop(region);
+    assert_eq!((driver.counts(), driver.calls("cuMemFree_v2")), (NOTHING, 1));
+}

@@ -1,0 +1,66 @@
+//! Payload that arrives for the memory of a device: received into one buffer while the other one is copied.
+//!
+//! Invariant: bytes count as placed only once their copy has ended without an error.
+
+use isolane_memory::{DeviceStream, MemoryRegion};
+
+/// The last bytes of a payload that have arrived, all for one range of a device.
+pub(super) struct Stage {
+    stream: Box<dyn DeviceStream>,
+    /// Offset in the region of the first byte that is not placed.
+    offset: usize,
+    /// Number of bytes whose copy is in progress.
+    copying: usize,
+    /// Number of bytes after them, at the start of the stream's buffer.
+    filled: usize,
+}
+
+/// The device has reported an error.
+pub(super) struct CopyFailed;
+
+impl Stage {
+    /// Returns a stage for the bytes of a region from `offset` on. `None` if all streams are in use.
+    pub(super) fn new(region: &MemoryRegion, offset: usize) -> Option<Stage> {
+        Some(Stage { stream: region.device_stream()?, offset, copying: 0, filled: 0 })
+    }
+
+    /// Number of bytes that have arrived, and are not placed.
+    pub(super) fn len(&self) -> usize {
+        self.copying + self.filled
+    }
+
+    /// Returns the place of the next bytes, which is not empty.
+    pub(super) fn free(&mut self) -> &mut [u8] {
+        &mut self.stream.buffer()[self.filled..]
+    }
+
+    /// Adds bytes that are in their place.
+    pub(super) fn add(&mut self, count: usize) {
+        self.filled += count;
+    }
+
+    /// Starts to copy a full buffer, and waits for all copies if `is_last`. Returns the number of bytes that are placed now.
+    pub(super) fn copy(&mut self, is_last: bool) -> Result<usize, CopyFailed> {
+        let mut placed = 0;
+        if self.free().is_empty() || (is_last && self.filled > 0) {
+            if !self.stream.start(self.offset + self.copying, self.filled) {
+                return Err(CopyFailed);
+            }
+            placed = self.copying;
+            self.offset += placed;
+            (self.copying, self.filled) = (self.filled, 0);
+        }
+        if is_last {
+            placed += self.finish().ok_or(CopyFailed)?;
+        }
+        Ok(placed)
+    }
+
+    /// Waits for the copy in progress. Returns the number of bytes that are placed by it, `None` if it has failed. The
+    /// other bytes are lost with the stage.
+    pub(super) fn finish(&mut self) -> Option<usize> {
+        let copying = std::mem::take(&mut self.copying);
+        self.offset += copying;
+        self.stream.finish().then_some(copying)
+    }
+}
