@@ -21,6 +21,8 @@ completes() { # FILE TEXT
 preloads() {
 	[ "$("$isolane" verbs libs)" -ef "$prefix/lib/isolane-verbs" ] &&
 		"$isolane" verbs run -- env | grep -qx "LD_PRELOAD=$prefix/bin/../lib/isolane-verbs/libibverbs.so.1" &&
+		FI_PROVIDER_PATH=/other "$isolane" verbs run -- env | grep -qx "FI_PROVIDER_PATH=$prefix/bin/../lib/libfabric:/other" &&
+		"$isolane" verbs run -- fi_info -p isolane -t FI_EP_MSG &&
 		"$isolane" verbs run -- python3 -c 'import ctypes; print(ctypes.CDLL("librdmacm.so.1").rdma_create_id)'
 }
 preloads_into_sockets() {

@@ -9,7 +9,7 @@ use isolane_reactor::SocketOptions;
 use isolane_verbs::wire::Hello;
 use isolane_verbs::{ProgressMode, SharedKey};
 
-use super::libraries;
+use super::{libraries, provider};
 use crate::cores;
 use crate::failure::{Failure, IoContext};
 use crate::preload::Library;
@@ -75,6 +75,11 @@ impl Environment {
                     log::warn!("{failure}; programs that open {} have no devices", libraries::LIBRARY);
                 }
             }
+        }
+        match provider::find() {
+            Ok(Some(directory)) => lists.push(("FI_PROVIDER_PATH", directory.into())),
+            Ok(None) => {}
+            Err(failure) => log::warn!("{failure}; programs of libfabric have no devices"),
         }
         let mut settings = vec![
             ("ISOLANE_VERBS_SOCKET", options.socket.to_string()),

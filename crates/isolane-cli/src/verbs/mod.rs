@@ -7,6 +7,7 @@ mod env;
 mod environment;
 mod libraries;
 mod libs;
+mod provider;
 mod run;
 mod serve;
 mod server;

@@ -17,7 +17,8 @@ use crate::preload::{Calls, check_program, prepend};
 /// directory that `isolane verbs libs` prints. If they lack a symbol version of the installed ones, only
 /// libisolane_ibverbs.so, or the file that ISOLANE_IBVERBS names, is preloaded. The system loads it neither into programs that are linked statically
 /// nor into set-user-ID programs. Programs that are built with AddressSanitizer run with
-/// ASAN_OPTIONS=verify_asan_link_order=0, because they otherwise refuse preloaded libraries.
+/// ASAN_OPTIONS=verify_asan_link_order=0, because they otherwise refuse preloaded libraries. FI_PROVIDER_PATH also names
+/// the directory of the provider of libfabric, if that is installed.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
