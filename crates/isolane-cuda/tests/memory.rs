@@ -213,6 +213,7 @@ fn error_of_each_call_is_an_error_of_its_operation() {
 fn gpu_allocates_memory_and_frees_it() {
     let driver = Driver::load();
     assert!(matches!(Gpu::open(2), Err(CudaError::Library(_) | CudaError::NoGpu { index: 2, count: 2 })));
+    driver.fail("cuMemFree_v2", 0, 0, 0);
     let gpu = Gpu::open(1).unwrap();
     assert_eq!(gpu.info().name, "test GPU 1");
     let region = gpu.allocate(10_000).unwrap();

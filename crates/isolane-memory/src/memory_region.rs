@@ -127,10 +127,15 @@ impl MemoryRegion {
     /// # Panics
     /// If the range is outside, or a device has reported an error.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
-        let target = self.at(offset, bytes.len());
-        if let Some(device) = self.device() {
-            return assert!(device.copy_in(offset, bytes), "cannot write to the memory of the device");
+        if self.is_on_device() {
+            return assert!(self.try_copy_in(offset, bytes), "cannot write to the memory of the device");
         }
+        self.copy_in_mapped(offset, bytes);
+    }
+
+    /// Copies bytes in as [`MemoryRegion::copy_in`], but not to a device.
+    fn copy_in_mapped(&self, offset: usize, bytes: &[u8]) {
+        let target = self.at(offset, bytes.len());
         if let Ok(word) = bytes.try_into().map(u64::from_ne_bytes)
             && target.cast::<AtomicU64>().is_aligned()
         {
@@ -151,10 +156,15 @@ impl MemoryRegion {
     /// # Panics
     /// If the range is outside, or a device has reported an error.
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
-        let source = self.at(offset, bytes.len());
-        if let Some(device) = self.device() {
-            return assert!(device.copy_out(offset, bytes), "cannot read the memory of the device");
+        if self.is_on_device() {
+            return assert!(self.try_copy_out(offset, bytes), "cannot read the memory of the device");
         }
+        self.copy_out_mapped(offset, bytes);
+    }
+
+    /// Copies bytes out as [`MemoryRegion::copy_out`], but not from a device.
+    fn copy_out_mapped(&self, offset: usize, bytes: &mut [u8]) {
+        let source = self.at(offset, bytes.len());
         // SAFETY: as for `copy_in`, in the other direction.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
     }
@@ -167,7 +177,7 @@ impl MemoryRegion {
     #[must_use]
     pub fn try_copy_in(&self, offset: usize, bytes: &[u8]) -> bool {
         if self.stays_mapped() {
-            self.copy_in(offset, bytes);
+            self.copy_in_mapped(offset, bytes);
             return true;
         }
         let target = self.run(offset, bytes.len());
@@ -186,7 +196,7 @@ impl MemoryRegion {
     #[must_use]
     pub fn try_copy_out(&self, offset: usize, bytes: &mut [u8]) -> bool {
         if self.stays_mapped() {
-            self.copy_out(offset, bytes);
+            self.copy_out_mapped(offset, bytes);
             return true;
         }
         let source = self.run(offset, bytes.len());

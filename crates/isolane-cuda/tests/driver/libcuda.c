@@ -12,7 +12,7 @@
 
 enum {
 	SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101,
-	INVALID_CONTEXT = 201, ILLEGAL_ADDRESS = 700,
+	NO_DEVICE = 100, INVALID_CONTEXT = 201, ILLEGAL_ADDRESS = 700,
 };
 enum { GPUS = 2, ALLOCATIONS = 256, COPIES = 4096, DEPTH = 16, FUNCTIONS = 32 };
 
@@ -146,6 +146,7 @@ int cuGetErrorName(int code, const char **name)
 	case INVALID_VALUE: *name = "CUDA_ERROR_INVALID_VALUE"; break;
 	case OUT_OF_MEMORY: *name = "CUDA_ERROR_OUT_OF_MEMORY"; break;
 	case NOT_INITIALIZED: *name = "CUDA_ERROR_NOT_INITIALIZED"; break;
+	case NO_DEVICE: *name = "CUDA_ERROR_NO_DEVICE"; break;
 	case INVALID_CONTEXT: *name = "CUDA_ERROR_INVALID_CONTEXT"; break;
 	case ILLEGAL_ADDRESS: *name = "CUDA_ERROR_ILLEGAL_ADDRESS"; break;
 	default: *name = NULL; return INVALID_VALUE;
@@ -232,8 +233,7 @@ int cuMemFree_v2(uint64_t address)
 		RULE(copies[i].to < found->shadow || copies[i].to >= found->shadow + found->len, "memory of a copy is freed");
 		RULE(copies[i].from < found->shadow || copies[i].from >= found->shadow + found->len, "memory of a copy is freed");
 	}
-	munmap(found->shadow, found->len);
-	/* The address is not used again, so that no other mapping is there. */
+	/* Neither mapping is reused: another one must not be at the address. */
 	found->len = 0;
 	return leave(SUCCESS);
 }
@@ -385,8 +385,9 @@ uint64_t test_allocate(const size_t *lens, const int *contexts, int count)
 	pthread_mutex_lock(&lock);
 	is_initialized = 1;
 	uint64_t start = (uintptr_t)map(total, PROT_NONE), at = start;
+	char *shadow = map(total, PROT_READ | PROT_WRITE);
 	for (int i = 0; i < count; at += lens[i++]) {
-		struct allocation *new = add(at, lens[i], map(lens[i], PROT_READ | PROT_WRITE), 0);
+		struct allocation *new = add(at, lens[i], shadow + (at - start), 0);
 		new->context = contexts[i] == 3 ? NULL : contexts[i] == 2 ? &other : &primary[contexts[i]];
 		new->gpu = contexts[i] == 3 ? 1 : contexts[i] == 2 ? 0 : contexts[i];
 	}

@@ -1,4 +1,5 @@
 //! The driver library of the tests, `libcuda.c`: compiled and loaded when a test first uses it.
+#![allow(dead_code, reason = "no test uses all of it")]
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
@@ -110,7 +111,7 @@ impl Driver {
 
     /// Copies bytes of the memory of a GPU, without the functions that programs call.
     pub fn bytes(&self, address: u64, len: usize) -> Vec<u8> {
-        // SAFETY: the allocation has these bytes, and no copy is executed meanwhile.
+        // SAFETY: the allocations have these bytes, and no copy changes them meanwhile.
         unsafe { std::slice::from_raw_parts(self.memory(address), len) }.to_vec()
     }
 

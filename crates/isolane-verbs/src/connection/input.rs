@@ -11,7 +11,7 @@ use isolane_memory::MemoryRegion;
 
 use super::SEGMENT_BYTES;
 use super::stage::{CopyFailed, Stage};
-use crate::memory::{Span, Spans, is_among, parts};
+use crate::memory::{Spans, is_among, parts};
 use crate::wire::{MAX_PREFIX_BYTES, Segment, SegmentError, SegmentHeader};
 
 /// The receiving half of a lane.
@@ -19,6 +19,8 @@ use crate::wire::{MAX_PREFIX_BYTES, Segment, SegmentError, SegmentHeader};
 pub(super) struct Input {
     buffer: InputBuffer<MAX_PREFIX_BYTES>,
     placing: Option<Placing>,
+    /// The last payload bytes that have arrived, if they are for the memory of a device and not in their place.
+    stage: Option<Box<Stage>>,
     /// Payload bytes at the start of the current plan.
     planned: usize,
     /// Whether they are in the stage.
@@ -37,130 +39,130 @@ struct Placing {
     spans: Spans,
     /// It is a duplicate, or its request is refused.
     is_discarded: bool,
-    /// Payload bytes in their place.
-    placed: usize,
-    /// Payload bytes after them that have arrived for the memory of a device.
-    stage: Option<Stage>,
+    /// Payload bytes that have arrived. The last ones of them can be in the stage.
+    arrived: usize,
 }
 
 impl Placing {
-    /// Number of payload bytes that have arrived.
-    fn arrived(&self) -> usize {
-        self.placed + self.stage.as_ref().map_or(0, Stage::len)
+    fn left(&self) -> usize {
+        self.segment.length as usize - self.arrived
     }
 
-    fn left(&self) -> usize {
-        self.segment.length as usize - self.arrived()
+    /// Whether any of the payload is for the memory of a device.
+    fn is_for_device(&self) -> bool {
+        self.spans.iter().any(|span| span.region.is_on_device())
     }
 
     /// Copies unread payload to its place.
+    #[inline]
     fn place_unread(
         &mut self,
         buffer: &mut InputBuffer<MAX_PREFIX_BYTES>,
+        stage: &mut Option<Box<Stage>>,
         overflow: &[u8],
     ) -> Result<(), Unmapped> {
         let unread = buffer.unread(overflow);
-        if self.stage.is_some() {
-            self.copy_staged(!unread.is_empty())?;
-        }
-        let (payload_left, mut staged) = (self.left(), 0);
+        let payload_left = self.left();
         let count = payload_left.min(unread.len());
+        if 0 < count && count < payload_left && self.is_for_device() {
+            self.place_front(&unread[..count], stage)?;
+            self.arrived += count;
+            buffer.consume(count);
+            return self.copy_staged(stage, false);
+        }
         let mut left = &unread[..count];
-        for (region, offset, len) in parts(&self.spans, self.placed, count) {
+        for (region, offset, len) in parts(&self.spans, self.arrived, count) {
             let (front, tail) = left.split_at(len);
-            if region.is_on_device() && tail.is_empty() && count < payload_left {
-                staged = stage(&mut self.stage, region, offset, front);
-            }
-            if staged == 0 && !region.try_copy_in(offset, front) {
+            if !region.try_copy_in(offset, front) {
                 return Err(Unmapped);
             }
             left = tail;
         }
-        self.placed += count - staged;
+        self.arrived += count;
         buffer.consume(count);
-        if staged > 0 { self.copy_staged(false) } else { Ok(()) }
+        Ok(())
     }
 
-    /// Copies bytes of the stage to the device: a full buffer, or all if they end a span, or if other bytes follow that are
-    /// copied otherwise.
+    /// Copies bytes of a longer payload to their place. The last ones wait in a stage for those that follow, if they are
+    /// for the memory of a device.
     #[cold]
-    fn copy_staged(&mut self, is_followed: bool) -> Result<(), Unmapped> {
-        let Some(stage) = &mut self.stage else { return Ok(()) };
-        let payload_left = self.segment.length as usize - self.placed;
-        let span = parts(&self.spans, self.placed, payload_left).next();
-        let is_last = is_followed || span.is_none_or(|(_, _, len)| len == stage.len());
-        let arrived = self.placed + stage.len();
-        match stage.copy(is_last) {
-            Ok(placed) => self.placed += placed,
-            Err(CopyFailed) => {
-                // The rest of the payload is discarded.
-                (self.placed, self.stage) = (arrived, None);
-                return Err(Unmapped);
+    fn place_front(&self, bytes: &[u8], stage: &mut Option<Box<Stage>>) -> Result<(), Unmapped> {
+        let mut left = bytes;
+        for (region, offset, len) in parts(&self.spans, self.arrived, bytes.len()) {
+            let (front, tail) = left.split_at(len);
+            // Regions of the host have no stage.
+            let new = if tail.is_empty() { Stage::new(region, offset) } else { None };
+            match new.and_then(|new| new.with(front)) {
+                Some(new) => *stage = Some(Box::new(new)),
+                None if !region.try_copy_in(offset, front) => return Err(Unmapped),
+                None => {}
             }
-        }
-        if is_last {
-            self.stage = None;
+            left = tail;
         }
         Ok(())
     }
 
-    /// Waits for the copies to a device that are in progress. The bytes of other copies count as not arrived.
-    fn finish_copies(&mut self) {
-        if let Some(mut stage) = self.stage.take() {
-            self.placed += stage.finish().unwrap_or(0);
+    /// Copies bytes of a stage to the device: a full buffer, or all if they end a span, or if other bytes follow that are
+    /// copied otherwise.
+    #[cold]
+    fn copy_staged(&mut self, stage: &mut Option<Box<Stage>>, is_followed: bool) -> Result<(), Unmapped> {
+        let Some(staged) = stage else { return Ok(()) };
+        let placed = self.arrived - staged.len();
+        let span = parts(&self.spans, placed, self.segment.length as usize - placed).next();
+        let is_last = is_followed || span.is_none_or(|(_, _, len)| len == staged.len());
+        let copied = staged.copy(is_last);
+        if is_last || copied.is_err() {
+            // After an error, the rest of the payload is discarded.
+            *stage = None;
         }
+        copied.map_err(|CopyFailed| Unmapped)
     }
-}
 
-/// Returns the place of the next bytes, which are for the memory of a device. `None` if all streams are in use: the bytes
-/// are then received elsewhere, and copied.
-#[cold]
-fn staged_place<'a>(
-    stage: &'a mut Option<Stage>,
-    spans: &[Span],
-    arrived: usize,
-    left: usize,
-) -> Option<&'a mut [u8]> {
-    let (region, offset, len) = parts(spans, arrived, left).next()?;
-    if stage.is_none() {
-        *stage = Stage::new(region, offset);
+    /// Fills a plan with the place of the next bytes up to the next span of a device, or in a stage. Returns their number,
+    /// and whether they are in the stage. Bytes for a device have no place if all streams are in use: they are then
+    /// received elsewhere, and copied.
+    #[cold]
+    fn fill_device_plan<'a>(
+        &'a self,
+        stage: &'a mut Option<Box<Stage>>,
+        plan: &mut ReceivePlan<'a>,
+    ) -> (usize, bool) {
+        let (left, mut planned) = (self.left().min(MAX_DESTINATION_BYTES), 0);
+        for (region, offset, len) in parts(&self.spans, self.arrived, left).take(MAX_DESTINATION_SLICES) {
+            if region.is_on_device() {
+                if planned > 0 {
+                    break;
+                }
+                if stage.is_none() {
+                    *stage = Stage::new(region, offset).map(Box::new);
+                }
+                let Some(stage) = stage else { return (0, true) };
+                let free = stage.free();
+                let len = len.min(free.len());
+                plan.push(std::io::IoSliceMut::new(&mut free[..len]));
+                return (len, true);
+            }
+            plan.push(region.io_slice_mut(offset, len).0);
+            planned += len;
+        }
+        (planned, false)
     }
-    let free = stage.as_mut()?.free();
-    let len = len.min(free.len());
-    Some(&mut free[..len])
-}
-
-/// Puts bytes for the memory of a device into a stage. Returns their number, or 0 if all streams are in use.
-#[cold]
-fn stage(stage: &mut Option<Stage>, region: &MemoryRegion, offset: usize, bytes: &[u8]) -> usize {
-    let Some(mut new) = Stage::new(region, offset) else { return 0 };
-    let Some(free) = new.free().get_mut(..bytes.len()) else { return 0 };
-    free.copy_from_slice(bytes);
-    new.add(bytes.len());
-    *stage = Some(new);
-    bytes.len()
 }
 
 impl Input {
     /// See [`super::ReliableConnection::fill_receive_plan`].
     pub(super) fn fill_plan<'a>(&'a mut self, overflow: &'a mut [u8], plan: &mut ReceivePlan<'a>) -> usize {
         (self.planned, self.plans_stage) = (0, false);
-        if let Some(placing) = &mut self.placing {
-            let (arrived, left) = (placing.arrived(), placing.left());
-            let destinations = parts(&placing.spans, arrived, left.min(MAX_DESTINATION_BYTES));
-            for (region, offset, len) in destinations.take(MAX_DESTINATION_SLICES) {
-                if region.is_on_device() {
-                    self.plans_stage = self.planned == 0;
-                    break;
+        if let Some(placing) = &self.placing {
+            let left = placing.left();
+            if placing.is_for_device() {
+                (self.planned, self.plans_stage) = placing.fill_device_plan(&mut self.stage, plan);
+            } else {
+                let destinations = parts(&placing.spans, placing.arrived, left.min(MAX_DESTINATION_BYTES));
+                for (region, offset, len) in destinations.take(MAX_DESTINATION_SLICES) {
+                    plan.push(region.io_slice_mut(offset, len).0);
+                    self.planned += len;
                 }
-                plan.push(region.io_slice_mut(offset, len).0);
-                self.planned += len;
-            }
-            if self.plans_stage
-                && let Some(place) = staged_place(&mut placing.stage, &placing.spans, arrived, left)
-            {
-                self.planned = place.len();
-                plan.push(std::io::IoSliceMut::new(place));
             }
             if self.planned > 0 && self.planned < left {
                 return self.planned;
@@ -178,10 +180,12 @@ impl Input {
     pub(super) fn received(&mut self, count: usize) {
         let placed = count.min(self.planned);
         if let Some(placing) = &mut self.placing {
-            match &mut placing.stage {
-                Some(stage) if self.plans_stage => stage.add(placed),
-                _ => placing.placed += placed,
-            }
+            placing.arrived += placed;
+        }
+        if self.plans_stage
+            && let Some(stage) = &mut self.stage
+        {
+            stage.add(placed);
         }
         let unread: Range<usize> = 0..count - placed;
         self.buffer.received(count, placed, unread);
@@ -190,7 +194,10 @@ impl Input {
     /// Places unread payload. Returns the segment once all of it has arrived, unless it was discarded.
     pub(super) fn next_placed(&mut self, overflow: &[u8]) -> Result<Option<Option<Segment>>, Unmapped> {
         let Some(placing) = &mut self.placing else { return Ok(None) };
-        placing.place_unread(&mut self.buffer, overflow)?;
+        if self.stage.is_some() {
+            placing.copy_staged(&mut self.stage, !self.buffer.unread(overflow).is_empty())?;
+        }
+        placing.place_unread(&mut self.buffer, &mut self.stage, overflow)?;
         let placed = self.placing.take_if(|placing| placing.left() == 0);
         Ok(placed.map(|placed| (!placed.is_discarded).then_some(placed.segment)))
     }
@@ -200,17 +207,19 @@ impl Input {
         self.placing.as_ref().filter(|placing| !placing.is_discarded).map(|placing| &placing.segment)
     }
 
-    /// Waits for the copies to a device that are in progress, before the lane ends.
+    /// Waits for the copies to a device that are in progress, before the lane ends. The bytes of other copies count as not
+    /// arrived.
     pub(super) fn finish_copies(&mut self) {
-        if let Some(placing) = &mut self.placing {
-            placing.finish_copies();
+        if let (Some(placing), Some(mut stage)) = (&mut self.placing, self.stage.take()) {
+            placing.arrived -= stage.len();
+            placing.arrived += stage.finish().unwrap_or(0);
         }
     }
 
-    /// Number of bytes of that payload that are in their place.
+    /// Number of bytes of that payload that have arrived, and are in their place after [`Input::finish_copies`].
     pub(super) fn placed_bytes(&self) -> u32 {
         let placing = self.placing.as_ref().filter(|placing| !placing.is_discarded);
-        placing.map_or(0, |placing| placing.placed as u32)
+        placing.map_or(0, |placing| placing.arrived as u32)
     }
 
     /// Returns whether payload is missing.
@@ -257,8 +266,8 @@ impl Input {
         };
         let is_discarded = spans.is_none();
         let spans = spans.unwrap_or_default();
-        let mut placing = Placing { segment, spans, is_discarded, placed: 0, stage: None };
-        let placed = placing.place_unread(&mut self.buffer, overflow);
+        let mut placing = Placing { segment, spans, is_discarded, arrived: 0 };
+        let placed = placing.place_unread(&mut self.buffer, &mut self.stage, overflow);
         if placed.is_ok() && placing.left() == 0 {
             return Ok(Some((!is_discarded).then_some(placing.segment)));
         }
@@ -275,9 +284,8 @@ impl Input {
     pub(super) fn discard_payload(&mut self) {
         if let Some(placing) = &mut self.placing {
             placing.spans.clear();
-            placing.placed = placing.arrived();
-            placing.stage = None;
         }
+        self.stage = None;
     }
 
     /// Discards all unread bytes.

@@ -24,6 +24,13 @@ impl Stage {
         Some(Stage { stream: region.device_stream()?, offset, copying: 0, filled: 0 })
     }
 
+    /// Adds bytes at the start. `None` if the buffer is shorter.
+    pub(super) fn with(mut self, bytes: &[u8]) -> Option<Stage> {
+        self.free().get_mut(..bytes.len())?.copy_from_slice(bytes);
+        self.add(bytes.len());
+        Some(self)
+    }
+
     /// Number of bytes that have arrived, and are not placed.
     pub(super) fn len(&self) -> usize {
         self.copying + self.filled
@@ -39,21 +46,16 @@ impl Stage {
         self.filled += count;
     }
 
-    /// Starts to copy a full buffer, and waits for all copies if `is_last`. Returns the number of bytes that are placed now.
-    pub(super) fn copy(&mut self, is_last: bool) -> Result<usize, CopyFailed> {
-        let mut placed = 0;
+    /// Starts to copy a full buffer, and copies everything if `is_last`. Bytes whose copy has ended are placed.
+    pub(super) fn copy(&mut self, is_last: bool) -> Result<(), CopyFailed> {
         if self.free().is_empty() || (is_last && self.filled > 0) {
             if !self.stream.start(self.offset + self.copying, self.filled) {
                 return Err(CopyFailed);
             }
-            placed = self.copying;
-            self.offset += placed;
+            self.offset += self.copying;
             (self.copying, self.filled) = (self.filled, 0);
         }
-        if is_last {
-            placed += self.finish().ok_or(CopyFailed)?;
-        }
-        Ok(placed)
+        if is_last { self.finish().map(|_| ()).ok_or(CopyFailed) } else { Ok(()) }
     }
 
     /// Waits for the copy in progress. Returns the number of bytes that are placed by it, `None` if it has failed. The
