@@ -119,7 +119,12 @@ impl Driven for DatagramPort {
         (1 << 24) | u32::from(self.number)
     }
 
-    fn revoke(&self, _region: &Arc<MemoryRegion>) {}
+    fn revoke(&self, _region: &Arc<MemoryRegion>) {
+        // A datagram that is being copied has found its memory before, and nothing else keeps it.
+        let pairs: Vec<Arc<SharedDatagrams>> =
+            self.queue_pairs.lock().values().filter_map(Weak::upgrade).collect();
+        pairs.iter().for_each(|shared| drop(shared.progress.lock(&shared.datagrams)));
+    }
 
     fn mark_pending(&self) -> bool {
         true
