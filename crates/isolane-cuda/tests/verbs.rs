@@ -12,7 +12,7 @@ use fastrand::Rng;
 use isolane_memory::MemoryRegion;
 use isolane_verbs::{
     Access, CompletionQueue, Device, DeviceConfig, LocalData, ProtectionDomain, QueuePair, QueuePairConfig,
-    ReceiveRequest, Registration, SendOperation, SendRequest, Sge, State, Status,
+    QueuePairState, ReceiveRequest, Registration, SendOperation, SendRequest, Sge, Status,
 };
 
 mod driver;
@@ -225,7 +225,7 @@ fn every_byte_arrives_over_lanes_that_are_cut() {
             assert!(rounds < 10_000, "nothing is cut");
         }
         cuts.has_ended.store(true, Ordering::Relaxed);
-        assert!(ends.iter().all(|end| end.pair.state() == State::ReadyToSend));
+        assert!(ends.iter().all(|end| end.pair.state() == QueuePairState::ReadyToSend));
         drop(ends);
         assert_eq!(driver.counts(), NOTHING, "{lanes} lanes, checksums {checksums}");
     }

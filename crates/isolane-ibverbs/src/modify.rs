@@ -3,7 +3,9 @@
 use std::ffi::c_int;
 use std::time::Duration;
 
-use isolane_verbs::{Access, ModifyError, Peer, QueuePair, ReceiveAttributes, SendAttributes, State};
+use isolane_verbs::{
+    Access, ModifyError, Peer, QueuePair, QueuePairState, ReceiveAttributes, SendAttributes,
+};
 
 use crate::abi::{self, QpAttr};
 use crate::address::from_gid;
@@ -43,7 +45,8 @@ fn modify(qp: &Qp, new: &QpAttr, mask: c_int) -> Result<()> {
         (Pair::Connected(pair), _) => modify_connected(pair, qp.kind(), from, to, &merged)?,
         (Pair::Datagrams(pair), _) => {
             pair.set_q_key(merged.qkey);
-            let state = [State::Init, State::ReadyToReceive, State::ReadyToSend][to as usize - 1];
+            let state = [QueuePairState::Init, QueuePairState::ReadyToReceive, QueuePairState::ReadyToSend]
+                [to as usize - 1];
             check(from == to || pair.advance(state))?;
         }
     }

@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 
 use isolane_verbs::{
-    DatagramQueuePair, DatagramRequest, PostError, QueuePair, ReceiveRequest, SendRequest, State,
+    DatagramQueuePair, DatagramRequest, PostError, QueuePair, QueuePairState, ReceiveRequest, SendRequest,
 };
 use lock_api::RawMutex as _;
 use parking_lot::{Mutex, RawMutex};
@@ -30,7 +30,7 @@ impl Pair {
         }
     }
 
-    fn state(&self) -> State {
+    fn state(&self) -> QueuePairState {
         match self {
             Pair::Connected(pair) => pair.state(),
             Pair::Datagrams(pair) => pair.state(),
@@ -97,11 +97,11 @@ impl Qp {
     /// Returns the state as the headers number it.
     pub(crate) fn state(&self) -> c_int {
         match self.pair.state() {
-            State::Reset => abi::QPS_RESET,
-            State::Init => abi::QPS_INIT,
-            State::ReadyToReceive => abi::QPS_RTR,
-            State::ReadyToSend => abi::QPS_RTS,
-            State::Error => abi::QPS_ERR,
+            QueuePairState::Reset => abi::QPS_RESET,
+            QueuePairState::Init => abi::QPS_INIT,
+            QueuePairState::ReadyToReceive => abi::QPS_RTR,
+            QueuePairState::ReadyToSend => abi::QPS_RTS,
+            QueuePairState::Error => abi::QPS_ERR,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::connection::ReceiveQueue;
 use crate::memory::{ProtectionDomain, Right, Spans, copy_in, copy_out};
 use crate::types::{
     CompletedOperation, Completion, DatagramRequest, Destination, GRH_BYTES, Limits, LocalData, PostError,
-    Queue, ReceiveRequest, State, Status,
+    Queue, QueuePairState, ReceiveRequest, Status,
 };
 use crate::wire::{
     DatagramSource, Extension, MAX_DATAGRAM_BYTES, MAX_PREFIX_BYTES, Opcode, Segment, SegmentError,
@@ -38,7 +38,7 @@ impl<'a> Arrived<'a> {
 
 /// One end.
 pub(crate) struct Datagrams {
-    state: State,
+    state: QueuePairState,
     domain: Arc<ProtectionDomain>,
     limits: Limits,
     shared: Option<Arc<ReceiveQueue>>,
@@ -55,20 +55,20 @@ impl Datagrams {
         shared: Option<Arc<ReceiveQueue>>,
     ) -> Datagrams {
         let (receives, finished) = (VecDeque::new(), VecDeque::new());
-        Datagrams { state: State::Reset, domain, limits, shared, q_key: 0, receives, finished }
+        Datagrams { state: QueuePairState::Reset, domain, limits, shared, q_key: 0, receives, finished }
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> QueuePairState {
         self.state
     }
 
     /// Moves to the next state. Returns `false` if the order is another one.
-    pub(crate) fn advance(&mut self, to: State) -> bool {
+    pub(crate) fn advance(&mut self, to: QueuePairState) -> bool {
         let is_allowed = matches!(
             (self.state, to),
-            (State::Reset, State::Init)
-                | (State::Init, State::ReadyToReceive)
-                | (State::ReadyToReceive, State::ReadyToSend)
+            (QueuePairState::Reset, QueuePairState::Init)
+                | (QueuePairState::Init, QueuePairState::ReadyToReceive)
+                | (QueuePairState::ReadyToReceive, QueuePairState::ReadyToSend)
         );
         self.state = if is_allowed { to } else { self.state };
         is_allowed
@@ -79,8 +79,8 @@ impl Datagrams {
     }
 
     pub(crate) fn fail(&mut self) {
-        if self.state != State::Reset {
-            self.state = State::Error;
+        if self.state != QueuePairState::Reset {
+            self.state = QueuePairState::Error;
             for request in std::mem::take(&mut self.receives) {
                 self.complete(Queue::Receive, request.id, Status::Flushed, CompletedOperation::Receive);
             }
@@ -100,7 +100,7 @@ impl Datagrams {
     pub(crate) fn post_receive(&mut self, request: ReceiveRequest) -> Result<(), PostError> {
         let sges = request.data.len();
         match self.state {
-            State::Reset => return Err(PostError::State(self.state)),
+            QueuePairState::Reset => return Err(PostError::State(self.state)),
             _ if self.shared.is_some() => return Err(PostError::SharedReceiveQueue),
             _ if self.receives.len() >= self.limits.receives => {
                 return Err(PostError::Full(self.receives.len()));
@@ -110,7 +110,7 @@ impl Datagrams {
             }
             _ => self.receives.push_back(request),
         }
-        if self.state == State::Error {
+        if self.state == QueuePairState::Error {
             self.fail();
         }
         Ok(())
@@ -122,14 +122,14 @@ impl Datagrams {
         number: u32,
         request: &DatagramRequest,
     ) -> Result<Option<Vec<u8>>, PostError> {
-        if !matches!(self.state, State::ReadyToSend | State::Error) {
+        if !matches!(self.state, QueuePairState::ReadyToSend | QueuePairState::Error) {
             return Err(PostError::State(self.state));
         }
         let (spans, length) = self.payload(&request.data)?;
         if length > MAX_DATAGRAM_BYTES {
             return Err(PostError::Length(length as u64));
         }
-        if self.state == State::Error {
+        if self.state == QueuePairState::Error {
             return Ok(self.fail_send(request, Status::Flushed));
         }
         let Some(spans) = spans else { return Ok(self.fail_send(request, Status::LocalProtection)) };
@@ -198,7 +198,7 @@ impl Datagrams {
     /// Places a datagram, or drops it.
     pub(crate) fn handle_arrived(&mut self, arrived: &Arrived<'_>) {
         let Extension::Datagram(source, immediate) = &arrived.segment.extension else { return };
-        let can_receive = matches!(self.state, State::ReadyToReceive | State::ReadyToSend);
+        let can_receive = matches!(self.state, QueuePairState::ReadyToReceive | QueuePairState::ReadyToSend);
         if !can_receive || source.q_key != self.q_key {
             return;
         }
@@ -277,7 +277,7 @@ mod tests {
         let memory = domain.register(MemoryRegion::allocate(8192).unwrap(), 0, Access::ALL).unwrap();
         let mut datagrams = Datagrams::new(domain, Limits::default(), None);
         datagrams.set_q_key(0x11);
-        for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {
+        for state in [QueuePairState::Init, QueuePairState::ReadyToReceive, QueuePairState::ReadyToSend] {
             assert!(datagrams.advance(state) && !datagrams.advance(state));
         }
         End { datagrams, memory }
@@ -361,6 +361,6 @@ mod tests {
             .map(|(_, done)| (done.id, done.status))
             .collect();
         assert_eq!(done, [(1, Status::LocalProtection), (5, Status::Flushed)]);
-        assert_eq!(near.datagrams.state(), State::Error);
+        assert_eq!(near.datagrams.state(), QueuePairState::Error);
     }
 }

@@ -35,7 +35,7 @@ pub use shared_key::SharedKey;
 pub use types::{
     AsyncEvent, CompletedOperation, Completion, CompletionNotice, ConnectionParameters, DatagramRequest,
     Destination, GRH_BYTES, Limits, LocalData, OnCompletion, OnEnd, OnEvent, OnNotice, Peer, PostError,
-    Queue, ReceiveAttributes, ReceiveRequest, SendAttributes, SendOperation, SendRequest, Sge, SgeList,
-    State, Status, WorkCompletion,
+    Queue, QueuePairState, ReceiveAttributes, ReceiveRequest, SendAttributes, SendOperation, SendRequest,
+    Sge, SgeList, Status, WorkCompletion,
 };
 pub use wire::MAX_DATAGRAM_BYTES;

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 /// State of a queue pair (IBA 1.3 §10.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum State {
+pub enum QueuePairState {
     /// Nothing can be posted.
     Reset,
     /// Receives can be posted.
@@ -20,10 +20,10 @@ pub enum State {
     Error,
 }
 
-impl State {
+impl QueuePairState {
     /// Whether lanes can be open, and the queue pair has not failed.
     pub(crate) fn is_connected(self) -> bool {
-        matches!(self, State::ReadyToReceive | State::ReadyToSend)
+        matches!(self, QueuePairState::ReadyToReceive | QueuePairState::ReadyToSend)
     }
 }
 
@@ -32,7 +32,7 @@ impl State {
 pub enum PostError {
     /// The state does not allow it.
     #[error("a queue pair in state {0:?} does not take this request")]
-    State(State),
+    State(QueuePairState),
     /// The queue pair takes receives from a shared queue.
     #[error("the queue pair takes its receives from a shared receive queue; post to that")]
     SharedReceiveQueue,

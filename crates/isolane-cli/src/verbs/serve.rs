@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use isolane_verbs::wire::Hello;
-use isolane_verbs::{Device, DeviceConfig, QueuePair, SharedKey, State};
+use isolane_verbs::{Device, DeviceConfig, QueuePair, QueuePairState, SharedKey};
 
 use super::bench::resolve;
 use super::session::Session;
@@ -55,7 +55,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     loop {
         let deadline = Some(Instant::now() + CHECK_INTERVAL);
         let accepted = listener.accept_before(deadline, &session.config);
-        pairs.retain(|pair: &QueuePair| pair.state() != State::Error);
+        pairs.retain(|pair: &QueuePair| pair.state() != QueuePairState::Error);
         match accepted {
             Ok(Some(_)) if pairs.len() >= MAX_CLIENTS => {
                 log::warn!("closed a client: {MAX_CLIENTS} are connected");

@@ -19,7 +19,7 @@ use super::{
     Extension, Fault, OUTPUT_BYTES, Operation, Place, ReliableConnection, Segment, Syndrome, segment,
 };
 use crate::memory::copy_in;
-use crate::types::{ConnectionParameters, State, Status};
+use crate::types::{ConnectionParameters, QueuePairState, Status};
 use crate::wire::{Hello, LaneReport, NakCode};
 
 impl ReliableConnection {
@@ -116,7 +116,7 @@ impl ReliableConnection {
         if lane == self.control {
             self.control = self.lanes.iter().position(|lane| lane.is_open).unwrap_or(lane);
         }
-        if self.state == State::Error {
+        if self.state == QueuePairState::Error {
             // Reports of the peer are discarded, and lanes do not open again. A failure can be announced twice.
             let controls = self.lanes[lane].take_controls();
             controls.into_iter().for_each(|control| self.restore(control));
@@ -181,7 +181,7 @@ impl ReliableConnection {
     /// Sends again what the peer has not received on a lane that has ended.
     fn resend_lost(&mut self, lane: usize, received: Received) -> Result<(), Fault> {
         let Lost { parts, controls } = self.lanes[lane].take_lost(received).ok_or(Fault::Broken)?;
-        if self.state == State::Error {
+        if self.state == QueuePairState::Error {
             return Ok(());
         }
         self.responder.acknowledge_again();
@@ -272,7 +272,7 @@ impl ReliableConnection {
     /// report to the peer names the last right segment, and all later ones are sent again.
     fn process_checked(&mut self, lane: usize, now: Instant) -> Result<(), Fault> {
         while let Some(checked) = &mut self.lanes[lane].checked {
-            if self.state == State::Error {
+            if self.state == QueuePairState::Error {
                 checked.discard();
                 return Ok(());
             }
@@ -331,7 +331,7 @@ impl ReliableConnection {
                 self.on_arrived(lane, placed)?;
             } else if input.is_placing() {
                 return Ok(());
-            } else if self.state == State::Error {
+            } else if self.state == QueuePairState::Error {
                 // What the peer sends after an error is of no interest, even if it is malformed.
                 input.discard(overflow);
                 return Ok(());
@@ -401,7 +401,7 @@ impl ReliableConnection {
     fn on_arrived(&mut self, lane: usize, placed: Option<Segment>) -> Result<(), Fault> {
         self.lanes[lane].count_segment();
         match placed {
-            Some(segment) if self.state != State::Error => self.on_placed(&segment),
+            Some(segment) if self.state != QueuePairState::Error => self.on_placed(&segment),
             _ => Ok(()),
         }
     }
@@ -452,7 +452,7 @@ impl ReliableConnection {
     }
 
     fn queue_request(&mut self, lane: usize) -> bool {
-        if self.state != State::ReadyToSend || !self.is_lane_open(lane) {
+        if self.state != QueuePairState::ReadyToSend || !self.is_lane_open(lane) {
             return false;
         }
         // A peer that shares its receives gets the requests that consume them in order.
@@ -495,7 +495,7 @@ impl ReliableConnection {
             return self.queue_logged(lane, segment, Control::Report(reported));
         }
         // What a lane has lost comes first. A failed end does not learn what that is.
-        let must_wait = !all_open && self.state != State::Error;
+        let must_wait = !all_open && self.state != QueuePairState::Error;
         if must_wait && self.lanes.iter().any(LaneState::has_unsettled_control) {
             return false;
         }

@@ -38,8 +38,8 @@ use self::requester::Requester;
 use self::responder::Responder;
 use crate::memory::{Access, ProtectionDomain, Spans};
 use crate::types::{
-    AsyncEvent, Completion, Limits, PostError, Queue, ReceiveAttributes, ReceiveRequest, SendAttributes,
-    SendRequest, State, Status,
+    AsyncEvent, Completion, Limits, PostError, Queue, QueuePairState, ReceiveAttributes, ReceiveRequest,
+    SendAttributes, SendRequest, Status,
 };
 use crate::wire::{
     Extension, NakCode, Opcode, Operation, OperationRole, Segment, SegmentError, SegmentFlags, Stage,
@@ -59,7 +59,7 @@ pub enum Pending {
 
 /// One end of a reliable connection.
 pub struct ReliableConnection {
-    state: State,
+    state: QueuePairState,
     domain: Arc<ProtectionDomain>,
     limits: Limits,
     requester: Requester,
@@ -120,7 +120,7 @@ impl From<SegmentError> for Fault {
 }
 
 impl ReliableConnection {
-    /// Creates a queue pair in the state [`State::Reset`]. It takes receives from `shared`, if given, otherwise from
+    /// Creates a queue pair in the state [`QueuePairState::Reset`]. It takes receives from `shared`, if given, otherwise from
     /// its receive queue.
     pub fn new(
         domain: Arc<ProtectionDomain>,
@@ -129,7 +129,7 @@ impl ReliableConnection {
     ) -> ReliableConnection {
         let limits = Limits { receives: limits.receives.min(Limits::MAX_RECEIVES), ..limits };
         ReliableConnection {
-            state: State::Reset,
+            state: QueuePairState::Reset,
             domain,
             limits,
             requester: Requester::default(),
@@ -153,14 +153,14 @@ impl ReliableConnection {
     }
 
     /// Returns the state.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> QueuePairState {
         self.state
     }
 
-    /// Moves from [`State::Reset`] to [`State::Init`]. The peer's requests have the rights `access`.
+    /// Moves from [`QueuePairState::Reset`] to [`QueuePairState::Init`]. The peer's requests have the rights `access`.
     pub fn initialize(&mut self, access: Access) -> bool {
         self.responder.set_access(access);
-        self.advance(State::Reset, State::Init)
+        self.advance(QueuePairState::Reset, QueuePairState::Init)
     }
 
     /// Changes the rights of the peer's requests.
@@ -168,28 +168,28 @@ impl ReliableConnection {
         self.responder.set_access(access);
     }
 
-    /// Moves from [`State::Init`] to [`State::ReadyToReceive`].
+    /// Moves from [`QueuePairState::Init`] to [`QueuePairState::ReadyToReceive`].
     pub fn start_receiving(&mut self, attributes: &ReceiveAttributes) -> bool {
         self.responder.configure(attributes);
-        self.advance(State::Init, State::ReadyToReceive)
+        self.advance(QueuePairState::Init, QueuePairState::ReadyToReceive)
     }
 
-    /// Moves from [`State::ReadyToReceive`] to [`State::ReadyToSend`].
+    /// Moves from [`QueuePairState::ReadyToReceive`] to [`QueuePairState::ReadyToSend`].
     pub fn start_sending(&mut self, attributes: &SendAttributes) -> bool {
         self.requester.configure(attributes);
-        self.advance(State::ReadyToReceive, State::ReadyToSend)
+        self.advance(QueuePairState::ReadyToReceive, QueuePairState::ReadyToSend)
     }
 
-    fn advance(&mut self, from: State, to: State) -> bool {
+    fn advance(&mut self, from: QueuePairState, to: QueuePairState) -> bool {
         let is_allowed = self.state == from;
         self.state = if is_allowed { to } else { self.state };
         is_allowed
     }
 
-    /// Moves to [`State::Error`]: every request completes as flushed, and the peer's queue pair fails.
+    /// Moves to [`QueuePairState::Error`]: every request completes as flushed, and the peer's queue pair fails.
     pub fn fail(&mut self) {
-        if self.state != State::Error && self.state != State::Reset {
-            self.state = State::Error;
+        if self.state != QueuePairState::Error && self.state != QueuePairState::Reset {
+            self.state = QueuePairState::Error;
             self.is_failing = !self.responder.has_nak();
             self.lanes.iter_mut().for_each(|lane| lane.input.discard_payload());
             let keeps_responses = self.responder.has_nak();
@@ -222,16 +222,16 @@ impl ReliableConnection {
 
     /// Announces that this end is destroyed, after everything that waits to be sent.
     pub fn announce_end(&mut self) {
-        self.is_ending = self.state != State::Error;
+        self.is_ending = self.state != QueuePairState::Error;
     }
 
     /// Posts a send request.
     pub fn post_send(&mut self, request: SendRequest) -> Result<(), PostError> {
-        if !matches!(self.state, State::ReadyToSend | State::Error) {
+        if !matches!(self.state, QueuePairState::ReadyToSend | QueuePairState::Error) {
             return Err(PostError::State(self.state));
         }
         self.requester.post(request, &self.limits, &self.domain)?;
-        if self.state == State::Error {
+        if self.state == QueuePairState::Error {
             self.requester.flush(&mut self.finished);
         }
         Ok(())
@@ -239,11 +239,11 @@ impl ReliableConnection {
 
     /// Posts a receive.
     pub fn post_receive(&mut self, request: ReceiveRequest) -> Result<(), PostError> {
-        if self.state == State::Reset {
+        if self.state == QueuePairState::Reset {
             return Err(PostError::State(self.state));
         }
         self.responder.post(request, &self.limits)?;
-        if self.state == State::Error {
+        if self.state == QueuePairState::Error {
             self.responder.flush(&mut self.finished);
         }
         Ok(())
@@ -310,7 +310,7 @@ impl ReliableConnection {
 
     /// Whether the next send request waits for a receive of the peer.
     pub(crate) fn awaits_receive(&self) -> bool {
-        self.state == State::ReadyToSend && self.has_open_lane() && self.requester.awaits_receive()
+        self.state == QueuePairState::ReadyToSend && self.has_open_lane() && self.requester.awaits_receive()
     }
 
     /// Whether the peer takes receives from a shared queue.
@@ -328,7 +328,7 @@ impl ReliableConnection {
         if !self.has_open_lane() {
             return Pending::Nothing;
         }
-        let has_requests = self.state == State::ReadyToSend && self.requester.has_unsent();
+        let has_requests = self.state == QueuePairState::ReadyToSend && self.requester.has_unsent();
         let has_output = self.is_failing || self.lanes.iter().any(LaneState::has_output);
         if has_output || has_requests || self.responder.has_responses() {
             return Pending::Data;

@@ -19,7 +19,7 @@ use super::progress::{Driven, Progress};
 use super::queue_pair::QueuePairConfig;
 use crate::datagram::{Arrived, Datagrams};
 use crate::shared_key::SharedKey;
-use crate::types::{DatagramRequest, PostError, Queue, ReceiveRequest, State, WorkCompletion};
+use crate::types::{DatagramRequest, PostError, Queue, QueuePairState, ReceiveRequest, WorkCompletion};
 use crate::wire::{MAX_DATAGRAM_BYTES, MAX_PREFIX_BYTES};
 
 /// A queue pair of datagrams. Dropping it drops its completions.
@@ -163,13 +163,13 @@ impl DatagramQueuePair {
     }
 
     /// Returns the state.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> QueuePairState {
         self.shared.lock().state()
     }
 
     /// Moves to the next state, in the order reset, init, ready to receive, ready to send. Returns `false` if `to` is
     /// not the next one.
-    pub fn advance(&self, to: State) -> bool {
+    pub fn advance(&self, to: QueuePairState) -> bool {
         self.shared.lock().advance(to)
     }
 
@@ -178,12 +178,12 @@ impl DatagramQueuePair {
         self.shared.lock().set_q_key(q_key);
     }
 
-    /// Moves to [`State::Error`]: all requests complete as flushed.
+    /// Moves to [`QueuePairState::Error`]: all requests complete as flushed.
     pub fn fail(&self) {
         self.shared.lock().fail();
     }
 
-    /// Moves to [`State::Reset`]: all requests and completions are dropped.
+    /// Moves to [`QueuePairState::Reset`]: all requests and completions are dropped.
     pub fn reset(&self) {
         *self.shared.lock() = self.shared.config.datagrams();
         self.shared.config.send_queue.forget(self.number());

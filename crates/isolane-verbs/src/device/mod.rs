@@ -167,7 +167,7 @@ impl Device {
         Arc::new(SharedReceiveQueue::new(Arc::clone(&self.progress), domain, max_receives, max_sge))
     }
 
-    /// Creates a queue pair in [`State::Reset`](crate::State::Reset), which connects to its peer by number.
+    /// Creates a queue pair in [`QueuePairState::Reset`](crate::QueuePairState::Reset), which connects to its peer by number.
     ///
     /// # Errors
     /// If there is no free port.
@@ -177,7 +177,7 @@ impl Device {
         created.inspect_err(|_| self.manager.release(number))
     }
 
-    /// Creates a queue pair of datagrams in [`State::Reset`](crate::State::Reset).
+    /// Creates a queue pair of datagrams in [`QueuePairState::Reset`](crate::QueuePairState::Reset).
     ///
     /// # Errors
     /// If there is no free port.

@@ -26,7 +26,7 @@ use crate::memory::{Access, ProtectionDomain};
 use crate::observed::{Numbers, Observer, Posted, Source};
 use crate::types::{
     AsyncEvent, Completion, ConnectionParameters, Limits, OnCompletion, OnEnd, OnEvent, Peer, PostError,
-    Queue, ReceiveAttributes, ReceiveRequest, SendAttributes, SendRequest, State, WorkCompletion,
+    Queue, QueuePairState, ReceiveAttributes, ReceiveRequest, SendAttributes, SendRequest, WorkCompletion,
 };
 use crate::wire::{Hello, Role};
 
@@ -63,7 +63,7 @@ pub struct QueuePairConfig {
 pub enum ModifyError {
     /// The order is reset, init, ready to receive, ready to send.
     #[error("a queue pair in state {0:?} cannot change in this way")]
-    State(State),
+    State(QueuePairState),
     /// The system failed.
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -125,11 +125,11 @@ impl QueuePair {
     }
 
     /// Returns the state.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> QueuePairState {
         self.shared.peek().connection.state()
     }
 
-    /// Moves from [`State::Reset`] to [`State::Init`]. The peer's requests have the rights `access`.
+    /// Moves from [`QueuePairState::Reset`] to [`QueuePairState::Init`]. The peer's requests have the rights `access`.
     ///
     /// # Errors
     /// [`ModifyError::State`].
@@ -144,7 +144,7 @@ impl QueuePair {
         self.shared.peek().connection.set_access(access);
     }
 
-    /// Moves from [`State::Init`] to [`State::ReadyToReceive`], and opens a lane to the peer in the background. The
+    /// Moves from [`QueuePairState::Init`] to [`QueuePairState::ReadyToReceive`], and opens a lane to the peer in the background. The
     /// peer's first message has the number `first_message`.
     ///
     /// # Errors
@@ -187,7 +187,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Moves from [`State::ReadyToReceive`] to [`State::ReadyToSend`]. The first message has the number
+    /// Moves from [`QueuePairState::ReadyToReceive`] to [`QueuePairState::ReadyToSend`]. The first message has the number
     /// `first_message`, which the peer must expect. Requests fail after the time `lane_timeout` without a lane.
     ///
     /// # Errors
@@ -206,7 +206,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Moves to [`State::Reset`]: the lane ends, and all requests and completions are dropped.
+    /// Moves to [`QueuePairState::Reset`]: the lane ends, and all requests and completions are dropped.
     pub fn reset(&self) {
         self.manager.cancel(self.number());
         self.shared.end_lanes();
@@ -228,7 +228,7 @@ impl QueuePair {
         LaneOpener { owner, local_hello, address, peer, role, by_address }
     }
 
-    /// Moves from [`State::Reset`] to [`State::ReadyToSend`] without a lane.
+    /// Moves from [`QueuePairState::Reset`] to [`QueuePairState::ReadyToSend`] without a lane.
     pub(super) fn start(&self) {
         let mut context = self.shared.lock();
         let _ = context.connection.initialize(Access::ALL)
@@ -270,7 +270,7 @@ impl QueuePair {
         // The peer can wait for it.
         if context.connection.pending() != Pending::Nothing {
             self.send(self.shared.guard(context), false);
-        } else if context.connection.state() == State::Error {
+        } else if context.connection.state() == QueuePairState::Error {
             drop(self.shared.guard(context));
         }
         Ok(())
@@ -311,7 +311,7 @@ impl QueuePair {
         }
     }
 
-    /// Moves the queue pair to [`State::Error`]: all requests complete as flushed.
+    /// Moves the queue pair to [`QueuePairState::Error`]: all requests complete as flushed.
     pub fn fail(&self) {
         self.shared.lock().connection.fail();
     }
@@ -462,7 +462,7 @@ impl Settle for SharedQueuePair {
                 on_event(self.number, event);
             }
         }
-        if context.connection.state() == State::Error {
+        if context.connection.state() == QueuePairState::Error {
             if let Some(on_end) = self.config.on_end.as_ref().filter(|_| !context.has_ended) {
                 on_end();
             }

@@ -8,7 +8,9 @@ use isolane_memory::testing::guarded_region;
 
 use super::*;
 use crate::memory::{Access, Registration};
-use crate::types::{Limits, LocalData, ReceiveRequest, SendOperation, SendRequest, Sge, State, Status};
+use crate::types::{
+    Limits, LocalData, QueuePairState, ReceiveRequest, SendOperation, SendRequest, Sge, Status,
+};
 
 mod by_number;
 mod datagrams;
@@ -228,7 +230,7 @@ fn lost_peer_fails_requests() {
     drop(far);
     let (first, second) = (near.next(), near.next());
     assert_eq!([first, second], [(2, Status::RetryExceeded), (1, Status::Flushed)]);
-    assert_eq!(near.pair.state(), State::Error);
+    assert_eq!(near.pair.state(), QueuePairState::Error);
 }
 
 #[test]
@@ -263,7 +265,7 @@ fn full_completion_queue_fails_its_queue_pair() {
         assert_eq!(near.next(), (id, Status::Success));
     }
     let deadline = Instant::now() + TEST_TIMEOUT;
-    while !far.completions.has_overrun() || far.pair.state() != State::Error {
+    while !far.completions.has_overrun() || far.pair.state() != QueuePairState::Error {
         assert!(Instant::now() < deadline, "the queue has not overrun");
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -291,7 +293,7 @@ fn silent_and_wrong_peers_hold_up_nobody() {
         let connected = near.device.connect(address, &near.config).unwrap();
         assert_eq!(
             (connected.state(), accepted.join().unwrap().state()),
-            (State::ReadyToSend, State::ReadyToSend)
+            (QueuePairState::ReadyToSend, QueuePairState::ReadyToSend)
         );
     });
     // The wrong peer is closed, at the latest when the next one is accepted.
@@ -327,7 +329,7 @@ fn accepts_peers_that_have_connected_before() {
     };
     let peers: Vec<TcpStream> = (0..100).map(|_| connect()).collect();
     let accepted: Vec<QueuePair> = peers.iter().map(|_| listener.accept(&far.config).unwrap()).collect();
-    assert!(accepted.iter().all(|pair| pair.state() == State::ReadyToSend));
+    assert!(accepted.iter().all(|pair| pair.state() == QueuePairState::ReadyToSend));
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::time::Duration;
 use isolane_memory::testing::guarded_region;
 use isolane_verbs::{
     Access, CompletedOperation, Completion, CompletionQueue, Device, DeviceConfig, Limits, LocalData,
-    ProtectionDomain, QueuePair, QueuePairConfig, ReceiveRequest, Registration, SendOperation, SendRequest,
-    Sge, State, Status,
+    ProtectionDomain, QueuePair, QueuePairConfig, QueuePairState, ReceiveRequest, Registration,
+    SendOperation, SendRequest, Sge, Status,
 };
 
 use super::message::{DEPTH, Kind, MAX_BYTES, Message, POOL_BYTES, random_bytes};
@@ -208,7 +208,7 @@ impl<'a> End<'a> {
         }
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> QueuePairState {
         self.pair().state()
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use isolane_verbs::{
-    Access, DeviceConfig, Peer, QueuePair, ReceiveAttributes, SendAttributes, State, Status,
+    Access, DeviceConfig, Peer, QueuePair, QueuePairState, ReceiveAttributes, SendAttributes, Status,
 };
 
 use super::end::{End, Plan, Program};
@@ -158,7 +158,7 @@ fn live_until_kill(program: &Program, rng: &mut Rng) {
         end.done + end.checked,
         killed.elapsed()
     );
-    assert_eq!((end.failure, end.state()), (Some(Status::RetryExceeded), State::Error));
+    assert_eq!((end.failure, end.state()), (Some(Status::RetryExceeded), QueuePairState::Error));
     end.check_unfinished();
 }
 

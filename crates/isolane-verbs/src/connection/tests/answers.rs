@@ -28,7 +28,7 @@ fn segment_of(
 }
 
 fn assert_broken(pair: &mut Pair, context: &str) {
-    assert_eq!(pair.near.pair.state(), State::Error, "{context}");
+    assert_eq!(pair.near.pair.state(), QueuePairState::Error, "{context}");
     assert_eq!(pair.near.completions(), [(Queue::Send, 1, Status::BadResponse, 0)], "{context}");
     assert_eq!(pair.near.events(), [AsyncEvent::Fatal], "{context}");
     let memory = pair.near.bytes(0, MEMORY_BYTES);
@@ -87,7 +87,7 @@ fn refuses_response_that_does_not_fit() {
     assert_eq!(pair.near.completions(), [(Queue::Send, 1, Status::Success, 8)]);
     pair.near.fill(RESULT.start, &[0; 8]);
     answer(&mut pair, 0, &response, &payload);
-    assert_eq!((pair.near.pair.state(), pair.near.completions()), (State::Error, vec![]));
+    assert_eq!((pair.near.pair.state(), pair.near.completions()), (QueuePairState::Error, vec![]));
     assert_eq!(pair.near.bytes(0, MEMORY_BYTES), vec![0; MEMORY_BYTES]);
 }
 
@@ -103,7 +103,7 @@ fn refusal_of_no_request_fails_the_queue_pair() {
     let mut pair = pair_with(|key| SendOperation::Write { address: 0, key, immediate: None });
     answer(&mut pair, 0, &refusal(u32::MAX, 1), &[]);
     assert_eq!(pair.near.completions(), [(Queue::Send, 1, Status::Success, 0)]);
-    assert_eq!(pair.near.pair.state(), State::Error, "a message that was executed");
+    assert_eq!(pair.near.pair.state(), QueuePairState::Error, "a message that was executed");
 }
 
 /// Two lanes; the first one has carried a WRITE of 8 bytes.
@@ -137,16 +137,16 @@ fn fails_on_false_lane_report() {
     // A late report about an earlier epoch changes nothing.
     let mut pair = pair_with_lanes();
     answer(&mut pair, 1, &report(&LaneReport { epoch: 0, ..valid.clone() }), &[]);
-    assert!(pair.near.pair.is_lane_open(0) && pair.near.pair.state() == State::ReadyToSend);
+    assert!(pair.near.pair.is_lane_open(0) && pair.near.pair.state() == QueuePairState::ReadyToSend);
     // The valid one closes the lane, and the other one carries the rest.
     answer(&mut pair, 1, &report(&valid), &[]);
-    assert!(!pair.near.pair.is_lane_open(0) && pair.near.pair.state() == State::ReadyToSend);
+    assert!(!pair.near.pair.is_lane_open(0) && pair.near.pair.state() == QueuePairState::ReadyToSend);
     let before = pair.near.sent.len();
     pair.near.transmit_on(1, usize::MAX);
     assert!(pair.near.sent.len() > before);
     // A second one names a segment that is no longer lost.
     answer(&mut pair, 1, &report(&valid), &[]);
-    assert_eq!((pair.near.pair.state(), pair.near.completions()), (State::ReadyToSend, vec![]));
+    assert_eq!((pair.near.pair.state(), pair.near.completions()), (QueuePairState::ReadyToSend, vec![]));
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn refusals_without_end_fail_the_request() {
         let delay = rnr_delay(RNR_TIMER);
         let mut rounds = 0;
         // The peer is ready again after each refusal, and never executes the request.
-        while pair.near.pair.state() == State::ReadyToSend {
+        while pair.near.pair.state() == QueuePairState::ReadyToSend {
             pair.near.transmit(usize::MAX);
             for (syndrome, count) in
                 [(Syndrome::ReceiverNotReady, rounds), (Syndrome::ReceiverReady, rounds + 1)]

@@ -43,7 +43,7 @@ fn changed_bytes_reach_no_memory_and_are_sent_again() {
         bytes[at] ^= 0x10;
         deliver(&mut pair.far, bytes, 3000);
         assert!(!pair.far.pair.is_lane_open(0), "byte {at}: the lane has not ended");
-        assert_eq!(pair.far.pair.state(), State::ReadyToSend, "byte {at}");
+        assert_eq!(pair.far.pair.state(), QueuePairState::ReadyToSend, "byte {at}");
         assert!(pair.far.bytes(0, MEMORY_BYTES).iter().all(|byte| *byte == 0), "byte {at} was placed");
         assert_eq!(pair.near.completions(), []);
         reopen(&mut pair);
@@ -59,12 +59,12 @@ fn queue_pair_fails_if_nothing_arrives_unchanged() {
     let mut pair = Pair::with_checksums();
     let mut bytes = send_write(&mut pair);
     let mut ended = 0;
-    while pair.far.pair.state() == State::ReadyToSend {
+    while pair.far.pair.state() == QueuePairState::ReadyToSend {
         bytes[7] ^= 1;
         deliver(&mut pair.far, bytes, 100);
         ended += 1;
         assert!(ended < 100, "the queue pair does not fail");
-        if pair.far.pair.state() == State::ReadyToSend {
+        if pair.far.pair.state() == QueuePairState::ReadyToSend {
             reopen(&mut pair);
         }
         pair.near.transmit(usize::MAX);
@@ -85,7 +85,7 @@ fn longer_segments_than_agreed_are_refused() {
     let header = &prefix[..crate::wire::SegmentHeader::LEN];
     let bytes = [header, &crate::wire::checksum(header)].concat();
     deliver(&mut pair.far, bytes.into(), 100);
-    assert_eq!(pair.far.pair.state(), State::Error);
+    assert_eq!(pair.far.pair.state(), QueuePairState::Error);
     // The lane is still read.
     deliver(&mut pair.far, vec![0xff; 1_000_000].into(), 5000);
 }

@@ -23,7 +23,7 @@ fn write(pair: &Pair) -> Segment {
 }
 
 fn assert_failed(pair: &mut Pair, context: &str) {
-    assert_eq!(pair.far.pair.state(), State::Error, "{context}");
+    assert_eq!(pair.far.pair.state(), QueuePairState::Error, "{context}");
     assert_eq!(pair.far.bytes(0, MEMORY_BYTES), vec![0; MEMORY_BYTES], "{context}");
     // The lane is still read.
     let mut pipe: VecDeque<u8> = vec![0xff; 100_000].into();
@@ -74,7 +74,7 @@ fn half_a_send(pair: &mut Pair) -> Segment {
     let mut first = segment(Operation::Send, u32::MAX, place, Extension::None);
     first.acknowledged = 7;
     inject(pair, &first, &[0; 10]);
-    assert_eq!(pair.far.pair.state(), State::ReadyToSend);
+    assert_eq!(pair.far.pair.state(), QueuePairState::ReadyToSend);
     first
 }
 
@@ -104,7 +104,7 @@ fn duplicates_place_nothing() {
         inject(&mut pair, segment, &vec![1; payload]);
     }
     assert_eq!(pair.far.bytes(0, MEMORY_BYTES), vec![0; MEMORY_BYTES]);
-    assert_eq!((pair.far.pair.state(), pair.far.completions()), (State::ReadyToSend, vec![]));
+    assert_eq!((pair.far.pair.state(), pair.far.completions()), (QueuePairState::ReadyToSend, vec![]));
     let last = Segment { opcode: Opcode::SendLast, offset: 10, length: 10, ..first };
     inject(&mut pair, &last, &[2; 10]);
     assert_eq!(pair.far.completions(), [(Queue::Receive, 1, Status::Success, 20)]);
@@ -121,7 +121,7 @@ fn number_of_ranges_is_bounded() {
     // Every other byte of messages that never end.
     for number in 0..2 * WINDOW {
         for offset in 0..20 {
-            if pair.far.pair.state() == State::Error {
+            if pair.far.pair.state() == QueuePairState::Error {
                 return;
             }
             let range = RemoteRange { address: 0, key, length: 60 };
@@ -244,7 +244,7 @@ fn peer_that_does_not_read_costs_bounded_memory() {
         inject(&mut pair, &write, &[]);
         assert!(pair.far.pair.wants_transmit(0));
     }
-    assert_eq!(pair.far.pair.state(), State::ReadyToSend);
+    assert_eq!(pair.far.pair.state(), QueuePairState::ReadyToSend);
     assert!(pair.far.pair.lanes[0].output.pending_bytes() <= 2 * OUTPUT_BYTES + MAX_PREFIX_BYTES);
 }
 
@@ -260,7 +260,7 @@ fn questions_cost_bounded_memory() {
             // The peer reads nothing.
             pair.far.pair.wants_transmit(0);
         }
-        assert_eq!(pair.far.pair.state(), State::ReadyToSend);
+        assert_eq!(pair.far.pair.state(), QueuePairState::ReadyToSend);
         let pending = pair.far.pair.lanes[0].output.pending_bytes();
         assert!(pending <= 2 * OUTPUT_BYTES + MAX_PREFIX_BYTES, "{syndrome:?}: {pending} bytes");
     }
@@ -288,7 +288,7 @@ fn receive_of_another_request_is_refused() {
         for send in &sends {
             inject(&mut pair, send, b"data");
         }
-        assert_eq!(pair.far.pair.state(), State::Error, "{context}");
+        assert_eq!(pair.far.pair.state(), QueuePairState::Error, "{context}");
         let done = pair.far.completions();
         assert!(
             done.iter().map(|done| (done.1, done.2)).eq((0..4).map(|id| (id, Status::Flushed))),
@@ -307,7 +307,7 @@ fn request_without_end_is_refused_beyond_its_receive() {
     let mut pair = Pair::new();
     pair.far.receive(1, &[pair.far.sge(100, 40)]);
     let mut messages = 0;
-    while pair.far.pair.state() == State::ReadyToSend {
+    while pair.far.pair.state() == QueuePairState::ReadyToSend {
         let place = Place { size: 12, offset: 0, length: 12 };
         let mut part = segment(Operation::Send, u32::MAX.wrapping_add(messages), place, Extension::None);
         part.flags = part.flags.with_continued(true);

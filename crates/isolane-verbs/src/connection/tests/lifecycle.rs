@@ -33,13 +33,13 @@ fn outlives_a_peer_that_announces_its_end() {
     pair.far.pair.announce_end();
     pair.run();
     pair.near.pair.handle_lane_closed(0);
-    assert_eq!((pair.near.pair.state(), pair.near.completions()), (State::ReadyToSend, vec![]));
+    assert_eq!((pair.near.pair.state(), pair.near.completions()), (QueuePairState::ReadyToSend, vec![]));
     // It can no longer send.
     pair.near.send(2, SEND, &[]).unwrap();
     assert_eq!((pair.near.pair.pending(), pair.near.completions()), (Pending::Nothing, vec![]));
     pair.near.pair.handle_lanes_lost();
     let done = [(Queue::Send, 2, Status::RetryExceeded, 0), (Queue::Receive, 1, Status::Flushed, 0)];
-    assert_eq!((pair.near.pair.state(), pair.near.completions()), (State::Error, done.to_vec()));
+    assert_eq!((pair.near.pair.state(), pair.near.completions()), (QueuePairState::Error, done.to_vec()));
     assert!(pair.near.pair.peer_has_ended());
 }
 
@@ -51,7 +51,7 @@ fn failed_queue_pair_fails_its_peer() {
     pair.far.pair.fail();
     pair.run();
     let done = [(Queue::Send, 1, Status::RetryExceeded, 0)];
-    assert_eq!((pair.near.pair.state(), pair.near.completions()), (State::Error, done.to_vec()));
+    assert_eq!((pair.near.pair.state(), pair.near.completions()), (QueuePairState::Error, done.to_vec()));
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn fails_request_without_receive_after_its_retries() {
             for retry in 0..retries {
                 assert_eq!(pair.near.pair.deadline(), Some(pair.near.now + DELAY), "retry {retry}");
                 pair.pass(DELAY - Duration::from_nanos(1));
-                assert_eq!(pair.near.pair.state(), State::ReadyToSend, "retry {retry}");
+                assert_eq!(pair.near.pair.state(), QueuePairState::ReadyToSend, "retry {retry}");
                 pair.pass(Duration::from_nanos(1));
             }
             assert_eq!(

@@ -246,7 +246,10 @@ fn refused_access_fails_both_ends() {
         assert_eq!(done, [(1, Status::Success), (2, Status::RemoteAccess), (3, Status::Flushed)]);
         assert_eq!(pair.far.completions(), [(Queue::Receive, 9, Status::Flushed, 0)]);
         assert_eq!(pair.far.pair.poll_event(), Some(AsyncEvent::AccessViolation));
-        assert_eq!((pair.near.pair.state(), pair.far.pair.state()), (State::Error, State::Error));
+        assert_eq!(
+            (pair.near.pair.state(), pair.far.pair.state()),
+            (QueuePairState::Error, QueuePairState::Error)
+        );
         assert_eq!(pair.far.bytes(0, MEMORY_BYTES), vec![0; MEMORY_BYTES]);
     }
 }
@@ -322,7 +325,7 @@ fn wrong_local_key_fails_in_order() {
     pair.run();
     let done: Vec<_> = pair.near.completions().iter().map(|(_, id, status, _)| (*id, *status)).collect();
     assert_eq!(done, [(1, Status::Success), (2, Status::LocalProtection)]);
-    assert_eq!(pair.near.pair.state(), State::Error);
+    assert_eq!(pair.near.pair.state(), QueuePairState::Error);
 }
 
 #[test]
@@ -346,11 +349,11 @@ fn lost_lane_fails_first_request() {
 fn each_state_takes_its_requests() {
     let mut end = End::new(ALL, Limits { sges: 1, ..Limits::default() }, false);
     let receive = || ReceiveRequest { id: 1, data: [].into_iter().collect() };
-    assert_eq!(end.pair.post_receive(receive()), Err(PostError::State(State::Reset)));
-    assert_eq!(end.send(1, SEND, &[]), Err(PostError::State(State::Reset)));
+    assert_eq!(end.pair.post_receive(receive()), Err(PostError::State(QueuePairState::Reset)));
+    assert_eq!(end.send(1, SEND, &[]), Err(PostError::State(QueuePairState::Reset)));
     assert!(end.pair.initialize(ALL) && !end.pair.initialize(ALL));
     assert_eq!(end.pair.post_receive(receive()), Ok(()));
-    assert_eq!(end.send(1, SEND, &[]), Err(PostError::State(State::Init)));
+    assert_eq!(end.send(1, SEND, &[]), Err(PostError::State(QueuePairState::Init)));
     assert!(!end.pair.start_sending(&SendAttributes::default()));
     let sges = [end.sge(0, 1), end.sge(1, 1)];
     let data = sges.into_iter().collect();
@@ -398,7 +401,7 @@ fn refusal_follows_a_request_that_is_partly_sent() {
         pair.far.transmit(sent);
         pair.near.send(1, write(0, !far_key), &[pair.near.sge(0, 8)]).unwrap();
         exchange(&mut pair.near, &mut pair.far, usize::MAX);
-        assert_eq!(pair.far.pair.state(), State::Error);
+        assert_eq!(pair.far.pair.state(), QueuePairState::Error);
         pair.run();
         assert_eq!(pair.near.completions(), [(Queue::Send, 1, Status::RemoteAccess, 0)]);
         let placed = if sent == 0 { 0 } else { 1000 };

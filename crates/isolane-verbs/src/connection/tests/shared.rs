@@ -72,7 +72,7 @@ fn request_fails_after_its_retries() {
             let deadline = pair.near.now + rnr_delay(RNR_TIMER) * retries.into();
             assert_eq!(pair.near.pair.deadline(), Some(deadline));
             pair.near.pair.handle_timeout(deadline - Duration::from_nanos(1));
-            assert_eq!(pair.near.pair.state(), State::ReadyToSend);
+            assert_eq!(pair.near.pair.state(), QueuePairState::ReadyToSend);
             pair.near.pair.handle_timeout(deadline);
         }
         let completions = pair.near.completions();
@@ -171,7 +171,7 @@ fn false_refusals_fail_the_queue_pair() {
             pair.near.send(3, SEND, &[]).unwrap();
             pair.near.transmit(usize::MAX);
             acknowledge(&mut pair, message, syndrome, accepted);
-            assert_eq!(pair.near.pair.state(), State::Error, "{context}");
+            assert_eq!(pair.near.pair.state(), QueuePairState::Error, "{context}");
             assert_eq!(pair.near.completions()[0].2, Status::BadResponse, "{context}");
         }
     }
@@ -182,7 +182,7 @@ fn false_refusals_fail_the_queue_pair() {
     pair.near.send(1, SEND, &[pair.near.sge(0, 8)]).unwrap();
     pair.near.transmit(usize::MAX);
     acknowledge(&mut pair, u32::MAX, Syndrome::ReceiverNotReady, 0);
-    assert_eq!(pair.near.pair.state(), State::Error);
+    assert_eq!(pair.near.pair.state(), QueuePairState::Error);
 }
 
 /// Delivers the credits of the far end.

@@ -121,7 +121,7 @@ fn different_first_messages_fail_the_queue_pair() {
     near.send(1, SEND, 0, 8);
     // The queue pair fails before the request is posted, or after it.
     assert!(matches!(near.next(), (1, Status::RetryExceeded | Status::Flushed)));
-    assert_eq!(near.pair.state(), State::Error);
+    assert_eq!(near.pair.state(), QueuePairState::Error);
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn reset_queue_pairs_connect_again() {
         near.receive(9, 0, 8);
         near.pair.reset();
         far.pair.reset();
-        assert_eq!((near.pair.state(), near.completions.poll()), (State::Reset, None));
+        assert_eq!((near.pair.state(), near.completions.poll()), (QueuePairState::Reset, None));
     }
 }
 
@@ -157,13 +157,13 @@ fn states_change_in_order() {
     let (near, far) = (plain(), plain());
     let attributes = ReceiveAttributes::default();
     let receiving = || near.pair.start_receiving(peer(&far), FIRST, &attributes);
-    assert!(matches!(receiving(), Err(ModifyError::State(State::Reset))));
+    assert!(matches!(receiving(), Err(ModifyError::State(QueuePairState::Reset))));
     near.pair.initialize(ALL).unwrap();
-    assert!(matches!(near.pair.initialize(ALL), Err(ModifyError::State(State::Init))));
+    assert!(matches!(near.pair.initialize(ALL), Err(ModifyError::State(QueuePairState::Init))));
     let sending = near.pair.start_sending(FIRST, &SendAttributes::default(), None);
-    assert!(matches!(sending, Err(ModifyError::State(State::Init))));
+    assert!(matches!(sending, Err(ModifyError::State(QueuePairState::Init))));
     receiving().unwrap();
-    assert_eq!(near.pair.state(), State::ReadyToReceive);
+    assert_eq!(near.pair.state(), QueuePairState::ReadyToReceive);
 }
 
 #[test]

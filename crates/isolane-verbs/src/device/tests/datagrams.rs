@@ -20,7 +20,7 @@ fn end_of(config: DeviceConfig, q_key: u32) -> End {
     let Parts { device, memory, config } = parts(config, Limits::default());
     let pair = device.create_datagram_queue_pair(&config).unwrap();
     pair.set_q_key(q_key);
-    for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {
+    for state in [QueuePairState::Init, QueuePairState::ReadyToReceive, QueuePairState::ReadyToSend] {
         assert!(pair.advance(state));
     }
     End { pair, completions: config.send_queue, memory, _device: device }
@@ -71,7 +71,10 @@ fn failed_and_reset_queue_pairs_receive_nothing() {
     far.receive(8, 100);
     far.pair.reset();
     near.send_to(&far, 1, b"datagram");
-    assert_eq!((far.pair.state(), far.completions.wait(Duration::from_millis(10))), (State::Reset, None));
+    assert_eq!(
+        (far.pair.state(), far.completions.wait(Duration::from_millis(10))),
+        (QueuePairState::Reset, None)
+    );
 }
 
 #[test]

@@ -48,6 +48,9 @@ fn memory_that_changes_under_requests_harms_nothing_else() {
             assert!(placed.iter().all(|byte| [0xaa, 0xbb].contains(byte)));
             assert!(front[BYTES as usize..].iter().chain(tail).all(|byte| *byte == 0));
         }
-        assert_eq!((near.pair.state(), far.pair.state()), (State::ReadyToSend, State::ReadyToSend));
+        assert_eq!(
+            (near.pair.state(), far.pair.state()),
+            (QueuePairState::ReadyToSend, QueuePairState::ReadyToSend)
+        );
     }
 }

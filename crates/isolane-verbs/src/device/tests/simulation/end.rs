@@ -243,7 +243,7 @@ impl End {
     }
 
     pub(super) fn has_failed(&self) -> bool {
-        self.context.connection.state() == State::Error
+        self.context.connection.state() == QueuePairState::Error
     }
 
     /// Number of requests that are executed, as far as the program knows.
