@@ -166,13 +166,14 @@ impl CompletionQueue {
         if let Some(completion) = self.take() {
             return Some(completion);
         }
-        if self.progress.is_shared() && !self.progress.has_stopped() && contention::should_sleep() {
+        let can_sleep = self.progress.is_shared() && !self.progress.has_stopped();
+        if can_sleep && contention::should_sleep() {
             self.progress.sleep(|| !self.is_empty());
             return self.take();
         }
         let found = self.drive();
         if found.is_none() && self.progress.is_shared() {
-            contention::relax();
+            contention::relax(can_sleep);
         }
         found
     }

@@ -50,10 +50,10 @@ pub(super) fn should_sleep() -> bool {
 }
 
 /// Called after a poll without a result, and after a turn of a dedicated thread. Yields now and then, and each time if
-/// that lets another thread run. Does not yield while it sleeps now and then.
-pub(super) fn relax() {
+/// that lets another thread run. A thread whose next polls sleep does not yield.
+pub(super) fn relax(can_sleep: bool) {
     let polling = POLLING.get();
-    if polling.sleeps > 0 {
+    if can_sleep && polling.sleeps > 0 {
         return;
     }
     if polling.left > 1 {
@@ -102,8 +102,10 @@ mod tests {
         assert_eq!(slept, [0, AWAKE_POLLS + 1, 2 * (AWAKE_POLLS + 1)]);
         sleep_in_polls(1);
         let before = POLLING.get().left;
-        (0..before).for_each(|_| relax());
+        (0..before).for_each(|_| relax(true));
         assert_eq!(POLLING.get().left, before, "a thread that sleeps does not yield");
+        relax(false);
+        assert_ne!(POLLING.get().left, before, "a dedicated thread does not sleep");
     }
 
     #[test]

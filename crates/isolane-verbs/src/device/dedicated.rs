@@ -105,7 +105,7 @@ fn pin(core: usize) -> io::Result<()> {
 fn run(mut devices: Vec<DrivenDevice>, new: &Receiver<DrivenDevice>) {
     while !devices.is_empty() || !ends(&mut devices, new) {
         devices.iter().for_each(|driven| driven.progress.turn_dedicated());
-        contention::relax();
+        contention::relax(false);
         devices.retain(|driven| !driven.progress.has_stopped());
         devices.extend(new.try_iter());
     }
