@@ -145,6 +145,12 @@ impl CompletionQueue {
         self.lock().completions.len()
     }
 
+    /// Number of completions that can arrive until half of the capacity is in use.
+    pub(super) fn free_half(&self) -> usize {
+        let state = self.lock();
+        (state.capacity / 2).saturating_sub(state.completions.len())
+    }
+
     /// Whether no completion has arrived.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -25,8 +25,9 @@ use crate::connection::{Pending, ReliableConnection};
 use crate::memory::{Access, ProtectionDomain};
 use crate::observed::{Numbers, Observer, Posted, Source};
 use crate::types::{
-    AsyncEvent, Completion, ConnectionParameters, Limits, OnCompletion, OnEnd, OnEvent, Peer, PostError,
-    Queue, QueuePairState, ReceiveAttributes, ReceiveRequest, SendAttributes, SendRequest, WorkCompletion,
+    AsyncEvent, CompletedOperation, Completion, ConnectionParameters, Limits, OnCompletion, OnEnd, OnEvent,
+    Peer, PostError, Queue, QueuePairState, ReceiveAttributes, ReceiveRequest, SendAttributes, SendRequest,
+    WorkCompletion,
 };
 use crate::wire::{Hello, Role};
 
@@ -392,14 +393,53 @@ impl SharedQueuePair {
         context.connection.announce_end();
         // An acknowledgment can wait for the next turn, which will not come.
         context.transmit();
+        if self.config.keeps_completions {
+            self.report_completions(&mut context);
+        }
         context.drop_lanes();
         context.connection = self.config.connection();
         if let Some(observer) = &mut context.observer {
             observer.reset();
         }
+        drop(context);
+        self.progress.wake_tasks();
         if !self.config.keeps_completions {
             self.config.send_queue.forget(self.number);
             self.config.receive_queue.forget(self.number);
+        }
+    }
+
+    /// Moves completions to their queues.
+    fn report_completions(&self, context: &mut QueuePairContext) {
+        while let Some(queue) = context.connection.next_completion() {
+            let completions = match queue {
+                Queue::Send => &self.config.send_queue,
+                Queue::Receive => &self.config.receive_queue,
+            };
+            let next = || context.connection.poll_completion_of(queue);
+            let on_completion = self.config.on_completion.as_ref();
+            let is_queued =
+                |done: &Completion| on_completion.is_none_or(|on_completion| on_completion(queue, done));
+            // Nothing but the program limits WRITEs that consume no receive. They must not take the room of other queue pairs.
+            let mut room = match self.config.write_id {
+                Some(_) if queue == Queue::Receive => completions.free_half(),
+                _ => usize::MAX,
+            };
+            let mut is_flooded = false;
+            let has_room = |done: &Completion| {
+                let is_write = done.operation == CompletedOperation::ReceiveWrite;
+                is_flooded |= is_write && room == 0;
+                room = room.saturating_sub(usize::from(is_write));
+                !is_flooded
+            };
+            let finished = std::iter::from_fn(next).filter(has_room).filter(is_queued);
+            let queue_pair = self.number;
+            let finished = finished.map(|completion| WorkCompletion { queue_pair, completion });
+            let observer = context.observer.as_deref_mut().filter(|_| queue == Queue::Send);
+            let is_intact = completions.extend(finished, observer);
+            if !is_intact || is_flooded {
+                context.connection.fail();
+            }
         }
     }
 
@@ -440,23 +480,7 @@ impl Settle for SharedQueuePair {
         if let Some(observer) = &mut context.observer {
             observer.update(&mut context.connection);
         }
-        while let Some(queue) = context.connection.next_completion() {
-            let completions = match queue {
-                Queue::Send => &self.config.send_queue,
-                Queue::Receive => &self.config.receive_queue,
-            };
-            let next = || context.connection.poll_completion_of(queue);
-            let on_completion = self.config.on_completion.as_ref();
-            let is_queued =
-                |done: &Completion| on_completion.is_none_or(|on_completion| on_completion(queue, done));
-            let finished = std::iter::from_fn(next).filter(is_queued);
-            let queue_pair = self.number;
-            let finished = finished.map(|completion| WorkCompletion { queue_pair, completion });
-            let observer = context.observer.as_deref_mut().filter(|_| queue == Queue::Send);
-            if !completions.extend(finished, observer) {
-                context.connection.fail();
-            }
-        }
+        self.report_completions(context);
         if let Some(on_event) = &self.config.on_event {
             while let Some(event) = context.connection.poll_event() {
                 on_event(self.number, event);

@@ -55,7 +55,10 @@ impl Parts {
 
 /// Connects two ends over TCP.
 fn connected(near: DeviceConfig, far: DeviceConfig, limits: Limits) -> (End, End) {
-    let (near, far) = (parts(near, limits), parts(far, limits));
+    connect_parts(parts(near, limits), parts(far, limits))
+}
+
+fn connect_parts(near: Parts, far: Parts) -> (End, End) {
     let listener = far.device.listen("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (connected, accepted) = std::thread::scope(|scope| {

@@ -54,3 +54,47 @@ fn memory_that_changes_under_requests_harms_nothing_else() {
         );
     }
 }
+
+/// The acknowledgment of a message means that its completion is in the queue, also if the queue pair ends at that time.
+#[test]
+fn end_reports_what_it_acknowledges() {
+    for round in 0..100 {
+        let (near, mut far) = (default_parts(), default_parts());
+        far.config.keeps_completions = true;
+        let (near, far) = connect_parts(near, far);
+        far.receive(5, 0, 8);
+        near.send(1, SendOperation::Send { immediate: None }, 0, 8);
+        let End { pair, completions, .. } = far;
+        let sent = std::thread::scope(|scope| {
+            let sent = scope.spawn(|| near.next());
+            (0..500 * round).for_each(|_| std::hint::spin_loop());
+            drop(pair);
+            sent.join().unwrap()
+        });
+        if sent == (1, Status::Success) {
+            let done = completions.take().expect("the message was acknowledged").completion;
+            assert_eq!((done.id, done.status), (5, Status::Success));
+        }
+    }
+}
+
+/// WRITEs that consume no receive end their queue pair before they take the whole completion queue, which others use.
+#[test]
+fn writes_without_receives_overrun_no_queue() {
+    let (mut near, mut far) = (default_parts(), default_parts());
+    (near.config.write_id, far.config.write_id) = (Some(0), Some(0));
+    let (near, far) = connect_parts(near, far);
+    let write = SendOperation::Write { address: 0, key: far.memory.key(), immediate: Some(7) };
+    let mut writes = (0..COMPLETIONS as u64).map(|id| {
+        near.send(id, write.clone(), 0, 8);
+        near.next().1
+    });
+    let succeeded = writes.by_ref().take_while(|status| *status == Status::Success).count();
+    assert!((COMPLETIONS / 2..COMPLETIONS).contains(&succeeded), "{succeeded} WRITEs");
+    assert_eq!(far.pair.state(), QueuePairState::Error);
+    assert!(!far.completions.has_overrun() && far.completions.len() <= COMPLETIONS / 2);
+}
+
+fn default_parts() -> Parts {
+    parts(DeviceConfig::default(), Limits::default())
+}
