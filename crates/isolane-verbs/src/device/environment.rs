@@ -55,6 +55,7 @@ impl DeviceConfig {
         if let Some(ports) = variable(PORTS) {
             let range =
                 ports.split_once('-').and_then(|(low, high)| Some((low.parse().ok()?, high.parse().ok()?)));
+            let range = range.filter(|(low, high)| low <= high);
             let (low, high) = range.ok_or_else(|| VariableError::new(PORTS, &ports, "write LOW-HIGH"))?;
             config.ports = low..=high;
         }
@@ -121,6 +122,7 @@ mod tests {
             (LANES, "9", "ISOLANE_VERBS_LANES=9: write 1 to 8"),
             (LANES, "", "ISOLANE_VERBS_LANES=: write 1 to 8"),
             (CRC, "yes", "ISOLANE_VERBS_CRC=yes: write 0 or 1"),
+            (PORTS, "20010-20000", "ISOLANE_VERBS_PORTS=20010-20000: write LOW-HIGH"),
             (PORTS, "5", "ISOLANE_VERBS_PORTS=5: write LOW-HIGH"),
             (PORTS, "1-99999", "ISOLANE_VERBS_PORTS=1-99999: write LOW-HIGH"),
         ] {
