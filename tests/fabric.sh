@@ -46,9 +46,9 @@ reads_its_variables() {
 	port=$(free_port)
 	ISOLANE_VERBS_LANES=2 ISOLANE_VERBS_CRC=1 ISOLANE_VERBS_PORTS=$port-$((port + 20)) timeout -k 5 60 "$work/edges" || return 1
 	# Another program has the only port.
-	python3 -c "import signal, socket; s = socket.create_server(('0.0.0.0', $port)); print(flush=True); signal.pause()" \
+	timeout 60 python3 -c "import signal, socket; s = socket.create_server(('0.0.0.0', $port)); print(flush=True); signal.pause()" \
 		> "$work/taken" & taken=$!
-	wait_for 30 test -s "$work/taken"
+	wait_for 30 test -s "$work/taken" || { kill $taken; return 1; }
 	ISOLANE_VERBS_PORTS=$port-$port timeout -k 5 60 "$work/edges" > "$work/refused" 2>&1; status=$?
 	kill $taken
 	[ $status = 1 ] && grep -q 'fi_enable' "$work/refused" || { cat "$work/refused"; return 1; }

@@ -164,7 +164,12 @@ impl Counter {
         self.count.signal.clear();
         self.count.is_armed.store(true, Ordering::SeqCst);
         self.queue.request_notice(false);
-        self.count.changes.load(Ordering::SeqCst) == self.seen.load(Ordering::SeqCst)
+        let is_unchanged = self.count.changes.load(Ordering::SeqCst) == self.seen.load(Ordering::SeqCst);
+        if !is_unchanged {
+            // Another thread can sleep because of the change that is cleared.
+            self.count.signal.set();
+        }
+        is_unchanged
     }
 
     fn wait(&self, threshold: u64, end: Option<Instant>) -> Result<()> {

@@ -93,7 +93,8 @@ impl Ep {
 
     /// Cancels a receive, unless the peer can use it.
     pub(crate) fn cancel(&self, id: u64) -> Result<()> {
-        if self.pair()?.cancel_receive(id) {
+        let pair = self.pair()?;
+        if id != SILENT && pair.cancel_receive(id) {
             let bindings = self.bindings.lock();
             if let Some(errors) = &bindings.receive_errors {
                 errors.report_canceled(id);
