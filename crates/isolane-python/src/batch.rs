@@ -12,8 +12,8 @@ use crate::memory::{Registered, RemoteMemory};
 use crate::opened::Opened;
 use crate::pending::Request;
 use crate::requests::Description;
-use crate::shared::{MAX_REQUESTS, PostFailure, Shared};
-use crate::timeout::slice_end;
+use crate::shared::{MAX_REQUESTS, PostFailure, Shared, not_posted};
+use crate::timeout::{is_over, slice_end};
 
 /// A batch that is not started.
 pub(crate) struct Batch {
@@ -44,7 +44,7 @@ impl Batch {
         let (memory, start, len) = registered(local, opened, is_read)?;
         // Rows of numpy are no sequences.
         let rows = if parts.hasattr("tolist")? { parts.call_method0("tolist")? } else { parts.clone() };
-        let mut checked = Vec::with_capacity(rows.len()?);
+        let mut checked = Vec::new();
         for (at, row) in rows.try_iter()?.enumerate() {
             let row = row?;
             let numbers =
@@ -67,12 +67,13 @@ impl Batch {
         Ok(Batch { operation, memory, parts: checked, key: remote.get().rkey, is_read })
     }
 
-    /// Posts all parts. The last one has the immediate data.
+    /// Posts all parts before the deadline, if there is one. The last part has the immediate data.
     pub(crate) fn start(
         &self,
         shared: &Arc<Shared>,
         py: Python<'_>,
         immediate: Option<u32>,
+        deadline: Option<Instant>,
     ) -> PyResult<Request> {
         shared.opened.check_process(py)?;
         if immediate.is_some() && self.parts.is_empty() {
@@ -86,9 +87,12 @@ impl Batch {
         let mut posted = 0;
         let mut result = Ok(());
         while result.is_ok() && posted < self.parts.len() {
-            let failure = py.detach(|| self.post_some(shared, id, &mut posted, immediate)).err();
+            let failure = py.detach(|| self.post_some(shared, id, &mut posted, immediate, deadline)).err();
             result = match failure {
                 Some(failure) => Err(shared.post_failure(py, &failure)),
+                None if posted < self.parts.len() && is_over(deadline) => {
+                    Err(not_posted(py, shared, description))
+                }
                 None => py.check_signals(),
             };
         }
@@ -106,8 +110,9 @@ impl Batch {
         id: usize,
         posted: &mut usize,
         immediate: Option<u32>,
+        deadline: Option<Instant>,
     ) -> Result<(), PostFailure> {
-        let until = slice_end(None);
+        let until = slice_end(deadline);
         while *posted < self.parts.len() && Instant::now() < until {
             let mut table = shared.table.lock();
             let count = (MAX_REQUESTS - table.in_flight[0]).min(self.parts.len() - *posted);

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use isolane_verbs::{
     Limits, LocalData, PostError, QueuePair, QueuePairConfig, ReceiveRequest, SendOperation, SendRequest,
@@ -18,8 +19,8 @@ use crate::memory::{Registered, RemoteMemory};
 use crate::opened::Opened;
 use crate::pending::Request;
 use crate::requests::Description;
-use crate::shared::{ATOMIC, MAX_REQUESTS, Shared, signal};
-use crate::timeout::deadline;
+use crate::shared::{ATOMIC, MAX_REQUESTS, Shared, not_posted, signal};
+use crate::timeout::{deadline, is_over};
 
 /// The objects of a connection that exist before its queue pair.
 pub(crate) struct Unconnected {
@@ -68,9 +69,7 @@ impl Connection {
         offset: u64,
         immediate: Option<u32>,
     ) -> PyResult<Request> {
-        let local = Local::new(local, &self.shared.opened, false)?;
-        let (address, key) = target(remote, offset, local.len)?;
-        self.send("write", local, SendOperation::Write { address, key, immediate }, remote.py())
+        self.write_before(None, local, remote, offset, immediate)
     }
 
     /// Writes `local` to memory of the peer, and waits until it is there.
@@ -84,7 +83,7 @@ impl Connection {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let deadline = deadline(timeout)?;
-        self.start_write(local, remote, offset, immediate)?.finish(remote.py(), deadline).map(drop)
+        self.write_before(deadline, local, remote, offset, immediate)?.finish(remote.py(), deadline).map(drop)
     }
 
     /// Starts to read memory of the peer into `local`.
@@ -95,9 +94,7 @@ impl Connection {
         remote: &Bound<'_, RemoteMemory>,
         offset: u64,
     ) -> PyResult<Request> {
-        let local = Local::new(local, &self.shared.opened, true)?;
-        let (address, key) = target(remote, offset, local.len)?;
-        self.send("read", local, SendOperation::Read { address, key }, remote.py())
+        self.read_before(None, local, remote, offset)
     }
 
     /// Reads memory of the peer into `local`, and waits for it.
@@ -110,7 +107,7 @@ impl Connection {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let deadline = deadline(timeout)?;
-        self.start_read(local, remote, offset)?.finish(remote.py(), deadline).map(drop)
+        self.read_before(deadline, local, remote, offset)?.finish(remote.py(), deadline).map(drop)
     }
 
     /// Starts to write parts of `local` to memory of the peer, as one request.
@@ -123,7 +120,7 @@ impl Connection {
         immediate: Option<u32>,
     ) -> PyResult<Request> {
         let batch = Batch::new("write", local, &self.shared.opened, remote, parts, false)?;
-        batch.start(&self.shared, remote.py(), immediate)
+        batch.start(&self.shared, remote.py(), immediate, None)
     }
 
     /// Writes parts of `local` to memory of the peer, and waits until all are there.
@@ -137,7 +134,8 @@ impl Connection {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let deadline = deadline(timeout)?;
-        self.start_write_batch(local, remote, parts, immediate)?.finish(remote.py(), deadline).map(drop)
+        let batch = Batch::new("write", local, &self.shared.opened, remote, parts, false)?;
+        batch.start(&self.shared, remote.py(), immediate, deadline)?.finish(remote.py(), deadline).map(drop)
     }
 
     /// Starts to read memory of the peer into parts of `local`, as one request.
@@ -148,7 +146,7 @@ impl Connection {
         parts: &Bound<'_, PyAny>,
     ) -> PyResult<Request> {
         let batch = Batch::new("read", local, &self.shared.opened, remote, parts, true)?;
-        batch.start(&self.shared, remote.py(), None)
+        batch.start(&self.shared, remote.py(), None, None)
     }
 
     /// Reads memory of the peer into parts of `local`, and waits for all.
@@ -161,7 +159,8 @@ impl Connection {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let deadline = deadline(timeout)?;
-        self.start_read_batch(local, remote, parts)?.finish(remote.py(), deadline).map(drop)
+        let batch = Batch::new("read", local, &self.shared.opened, remote, parts, true)?;
+        batch.start(&self.shared, remote.py(), None, deadline)?.finish(remote.py(), deadline).map(drop)
     }
 
     /// Starts to replace 8 bytes of the peer by `swap`, if they are `compare`.
@@ -173,7 +172,7 @@ impl Connection {
         swap: u64,
         offset: u64,
     ) -> PyResult<Request> {
-        self.atomic(remote, offset, |address, key| SendOperation::CompareSwap { address, key, compare, swap })
+        self.compare_swap_before(None, remote, offset, compare, swap)
     }
 
     /// Replaces 8 bytes of the peer by `swap`, if they are `compare`. Returns their former value.
@@ -187,14 +186,14 @@ impl Connection {
         timeout: Option<f64>,
     ) -> PyResult<Py<PyAny>> {
         let deadline = deadline(timeout)?;
-        let request = self.start_compare_swap(remote, compare, swap, offset)?;
+        let request = self.compare_swap_before(deadline, remote, offset, compare, swap)?;
         request.finish(remote.py(), deadline).map(Bound::unbind)
     }
 
     /// Starts to add to 8 bytes of the peer, modulo 2^64.
     #[pyo3(signature = (remote, add, offset = 0))]
     fn start_fetch_add(&self, remote: &Bound<'_, RemoteMemory>, add: u64, offset: u64) -> PyResult<Request> {
-        self.atomic(remote, offset, |address, key| SendOperation::FetchAdd { address, key, add })
+        self.fetch_add_before(None, remote, offset, add)
     }
 
     /// Adds to 8 bytes of the peer, modulo 2^64. Returns their former value.
@@ -207,15 +206,13 @@ impl Connection {
         timeout: Option<f64>,
     ) -> PyResult<Py<PyAny>> {
         let deadline = deadline(timeout)?;
-        self.start_fetch_add(remote, add, offset)?.finish(remote.py(), deadline).map(Bound::unbind)
+        self.fetch_add_before(deadline, remote, offset, add)?.finish(remote.py(), deadline).map(Bound::unbind)
     }
 
     /// Starts to send `local` to a receive of the peer.
     #[pyo3(signature = (local, *, immediate = None))]
     fn start_send(&self, local: &Bound<'_, PyAny>, immediate: Option<u32>) -> PyResult<Request> {
-        let py = local.py();
-        let local = Local::new(local, &self.shared.opened, false)?;
-        self.send("send", local, SendOperation::Send { immediate }, py)
+        self.send_before(None, local, immediate)
     }
 
     /// Sends `local` to a receive of the peer, and waits until it is there.
@@ -227,7 +224,7 @@ impl Connection {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let deadline = deadline(timeout)?;
-        self.start_send(local, immediate)?.finish(local.py(), deadline).map(drop)
+        self.send_before(deadline, local, immediate)?.finish(local.py(), deadline).map(drop)
     }
 
     /// Starts to receive a message into `local`, or a notification.
@@ -243,7 +240,7 @@ impl Connection {
             return Err(error(py, Kind::Other, text));
         }
         let post = |pair: &QueuePair, id| pair.post_receive(ReceiveRequest { id, data: data.clone() });
-        self.start(py, description, local.memory.as_ref(), post)
+        self.start(py, None, description, local.memory.as_ref(), post)
     }
 
     /// Waits for a message or a notification.
@@ -278,9 +275,68 @@ impl Connection {
     }
 }
 
+/// Requests that are posted before a deadline, if there is one.
 impl Connection {
+    fn write_before(
+        &self,
+        deadline: Option<Instant>,
+        local: &Bound<'_, PyAny>,
+        remote: &Bound<'_, RemoteMemory>,
+        offset: u64,
+        immediate: Option<u32>,
+    ) -> PyResult<Request> {
+        let local = Local::new(local, &self.shared.opened, false)?;
+        let (address, key) = target(remote, offset, local.len)?;
+        self.send(remote.py(), deadline, "write", local, SendOperation::Write { address, key, immediate })
+    }
+
+    fn read_before(
+        &self,
+        deadline: Option<Instant>,
+        local: &Bound<'_, PyAny>,
+        remote: &Bound<'_, RemoteMemory>,
+        offset: u64,
+    ) -> PyResult<Request> {
+        let local = Local::new(local, &self.shared.opened, true)?;
+        let (address, key) = target(remote, offset, local.len)?;
+        self.send(remote.py(), deadline, "read", local, SendOperation::Read { address, key })
+    }
+
+    fn send_before(
+        &self,
+        deadline: Option<Instant>,
+        object: &Bound<'_, PyAny>,
+        immediate: Option<u32>,
+    ) -> PyResult<Request> {
+        let local = Local::new(object, &self.shared.opened, false)?;
+        self.send(object.py(), deadline, "send", local, SendOperation::Send { immediate })
+    }
+
+    fn compare_swap_before(
+        &self,
+        deadline: Option<Instant>,
+        remote: &Bound<'_, RemoteMemory>,
+        offset: u64,
+        compare: u64,
+        swap: u64,
+    ) -> PyResult<Request> {
+        let operation = |address, key| SendOperation::CompareSwap { address, key, compare, swap };
+        self.atomic(deadline, remote, offset, operation)
+    }
+
+    fn fetch_add_before(
+        &self,
+        deadline: Option<Instant>,
+        remote: &Bound<'_, RemoteMemory>,
+        offset: u64,
+        add: u64,
+    ) -> PyResult<Request> {
+        self.atomic(deadline, remote, offset, |address, key| SendOperation::FetchAdd { address, key, add })
+    }
+
     fn atomic(
         &self,
+        deadline: Option<Instant>,
         remote: &Bound<'_, RemoteMemory>,
         offset: u64,
         operation: impl FnOnce(u64, u32) -> SendOperation,
@@ -293,15 +349,17 @@ impl Connection {
         }
         let former = PyByteArray::new(py, &[0; 8]);
         let local = Local::new(&former, &self.shared.opened, true)?;
-        Ok(self.send(ATOMIC, local, operation(address, key), py)?.with_former(former.unbind()))
+        let request = self.send(py, deadline, ATOMIC, local, operation(address, key))?;
+        Ok(request.with_former(former.unbind()))
     }
 
     fn send(
         &self,
+        py: Python<'_>,
+        deadline: Option<Instant>,
         operation: &'static str,
         local: Local,
         posted: SendOperation,
-        py: Python<'_>,
     ) -> PyResult<Request> {
         let description = Description { operation, len: local.len, is_receive: false };
         let Local { data, memory, .. } = local;
@@ -316,21 +374,23 @@ impl Connection {
                 fenced: false,
             })
         };
-        self.start(py, description, memory.as_ref(), post)
+        self.start(py, deadline, description, memory.as_ref(), post)
     }
 
     fn start(
         &self,
         py: Python<'_>,
+        deadline: Option<Instant>,
         description: Description,
         memory: Option<&Arc<Registered>>,
         post: impl Fn(&QueuePair, u64) -> Result<(), PostError> + Sync,
     ) -> PyResult<Request> {
         self.shared.opened.check_process(py)?;
         loop {
-            match py.detach(|| self.shared.post(description, memory, &post)) {
+            match py.detach(|| self.shared.post(deadline, description, memory, &post)) {
                 Some(Ok(id)) => return Ok(Request::new(&self.shared, id)),
                 Some(Err(failure)) => return Err(self.shared.post_failure(py, &failure)),
+                None if is_over(deadline) => return Err(not_posted(py, &self.shared, description)),
                 None => py.check_signals()?,
             }
         }

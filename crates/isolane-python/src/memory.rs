@@ -27,6 +27,8 @@ impl Registered {
         export: Export,
         (remote_write, remote_read): (bool, bool),
     ) -> PyResult<Arc<Registered>> {
+        // The locks of the device can be held forever in the child of a fork.
+        opened.check_process(py)?;
         let is_writable = export.is_writable();
         let region = Arc::new(Export::region(py, Py::new(py, export)?));
         let access = Access(0)

@@ -15,6 +15,8 @@ pub(crate) struct Table {
     free: Vec<usize>,
     /// Number of requests in flight: of the send queue, and receives.
     pub(crate) in_flight: [usize; 2],
+    /// The program has closed the connection: no completion changes anything.
+    is_closed: bool,
     /// A thread waits in the completion queue for all.
     pub(crate) has_leader: bool,
     /// An event loop waits for the notice.
@@ -111,7 +113,9 @@ impl Table {
     /// Records a completion. Returns the memory that its request kept, which the caller drops without a lock.
     pub(crate) fn complete(&mut self, completion: &Completion) -> Option<Arc<Registered>> {
         let id = completion.id as usize;
-        let Some(Slot::Pending(pending)) = self.slots.get_mut(id) else { return None };
+        let Some(Slot::Pending(pending)) = self.slots.get_mut(id).filter(|_| !self.is_closed) else {
+            return None;
+        };
         self.in_flight[usize::from(pending.description.is_receive)] -= 1;
         if completion.status != Status::Success {
             pending.failure.get_or_insert(completion.status);
@@ -121,7 +125,7 @@ impl Table {
 
     /// Ends all requests in flight, because the connection was closed. Returns the memory that they kept.
     pub(crate) fn close(&mut self) -> Vec<Arc<Registered>> {
-        self.in_flight = [0, 0];
+        (self.in_flight, self.is_closed) = ([0, 0], true);
         (0..self.slots.len()).filter_map(|id| self.finish(id, Outcome::Closed)).collect()
     }
 

@@ -128,9 +128,10 @@ impl Shared {
         }
     }
 
-    /// Posts a request, once fewer than the maximum are in flight. `None` if that takes long.
+    /// Posts a request, once fewer than the maximum are in flight. `None` if that takes long, or until the deadline.
     pub(crate) fn post(
         &self,
+        deadline: Option<Instant>,
         description: Description,
         memory: Option<&Arc<Registered>>,
         post: impl FnOnce(&QueuePair, u64) -> Result<(), PostError>,
@@ -142,7 +143,7 @@ impl Shared {
                 break table.insert(description, memory.cloned());
             }
             drop(table);
-            if !self.wait(slice_end(None), |table| table.in_flight[queue] < MAX_REQUESTS) {
+            if !self.wait(slice_end(deadline), |table| table.in_flight[queue] < MAX_REQUESTS) {
                 return None;
             }
             table = self.table.lock();
@@ -234,6 +235,13 @@ impl Drop for Shared {
             std::mem::forget(self.pair.get_mut().take());
         }
     }
+}
+
+/// Returns the error of a request that was not posted before its deadline.
+pub(crate) fn not_posted(py: Python<'_>, shared: &Shared, description: Description) -> PyErr {
+    let Description { operation, len, .. } = description;
+    let reason = format!("{MAX_REQUESTS} requests are in flight, and the peer completes none");
+    error(py, Kind::Timeout, format!("{}: {operation} of {len} bytes: not posted: {reason}", shared.peer))
 }
 
 /// Makes the descriptor of a notice readable.

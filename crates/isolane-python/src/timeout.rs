@@ -19,4 +19,9 @@ pub(crate) fn slice_end(deadline: Option<Instant>) -> Instant {
     deadline.map_or(end, |deadline| deadline.min(end))
 }
 
+/// Whether a deadline has passed.
+pub(crate) fn is_over(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| deadline <= Instant::now())
+}
+
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
