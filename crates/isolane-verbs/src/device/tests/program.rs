@@ -86,7 +86,7 @@ fn writes_without_receives_overrun_no_queue() {
     let (near, far) = connect_parts(near, far);
     let write = SendOperation::Write { address: 0, key: far.memory.key(), immediate: Some(7) };
     let mut writes = (0..COMPLETIONS as u64).map(|id| {
-        near.send(id, write.clone(), 0, 8);
+        near.send(id, write, 0, 8);
         near.next().1
     });
     let succeeded = writes.by_ref().take_while(|status| *status == Status::Success).count();
