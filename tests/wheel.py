@@ -204,6 +204,7 @@ def batches_in_one_call():
             ([3], TypeError, "part 0"),
             (numpy.zeros((2, 4), int), TypeError, "part 0"),
             (iter([(0, 0, 1)]), TypeError, "len"),
+            (range(1 << 45), TypeError, "part 0"),
         ):
             with raises(error, word):
                 pair.client.write_batch(local[:96], memory.remote, wrong)
@@ -351,6 +352,27 @@ def timeout_keeps_the_request():
         assert late.value.request.wait(TIMEOUT).nbytes == 5 and buffer == b"later"
         with raises(TimeoutError):
             pair.listener.accept(timeout=0.05)
+
+
+def timeout_ends_posting():
+    process, line = started(PROGRAM, "verbs", "serve", "127.0.0.1:0", "--bytes", "3M")
+    try:
+        _, address, key, _ = re.fullmatch(r"(listening on) (\S+), rkey (\S+), (\d+) bytes\n", line).groups()
+        remote = isolane.RemoteMemory(int(key, 16), 3 << 20)
+        connection = isolane.connect(address)
+        connection.write(b"before", remote, timeout=TIMEOUT)
+        os.kill(process.pid, signal.SIGSTOP)
+        local = isolane.register(bytearray(1 << 20))
+        with raises(isolane.Timeout, "not posted", "256 requests"):
+            connection.write_batch(local, remote, [(0, 0, 1 << 20)] * 1000, timeout=0.2)
+        with raises(isolane.Timeout, "not posted", "256 requests"):
+            connection.write(local, remote, timeout=0.2)
+        os.kill(process.pid, signal.SIGCONT)
+        connection.write(b"after", remote, timeout=TIMEOUT)
+        connection.close()
+    finally:
+        process.kill()
+        process.wait()
 
 
 def memory_stays_exported():
@@ -635,7 +657,7 @@ def main():
         writes_and_reads, tensors_of_dlpack, messages_and_notifications, batches, batches_in_one_call,
         atomic_operations, event_loop,
         threads_share_a_connection, waits_without_the_lock, signals_end_a_wait, timeout_keeps_the_request,
-        memory_stays_exported, rights_and_keys, peers_that_go, shared_keys, children_of_fork, descriptions_survive_packing, volumes,
+        timeout_ends_posting, memory_stays_exported, rights_and_keys, peers_that_go, shared_keys, children_of_fork, descriptions_survive_packing, volumes,
         closing_a_volume,
         hints_match_the_module, serve_offers_memory, example_sends_arrays, documents_run,
     ):

@@ -44,7 +44,8 @@ impl Batch {
         let (memory, start, len) = registered(local, opened, is_read)?;
         // Rows of numpy are no sequences.
         let rows = if parts.hasattr("tolist")? { parts.call_method0("tolist")? } else { parts.clone() };
-        let mut checked = Vec::new();
+        // The length can be any number.
+        let mut checked = Vec::with_capacity(rows.len()?.min(MAX_REQUESTS));
         for (at, row) in rows.try_iter()?.enumerate() {
             let row = row?;
             let numbers =
