@@ -193,14 +193,14 @@ fn exchange(driver: &Driver, [near, far]: &[End; 2], rng: &mut Rng, rounds: usiz
             }
             1 => {
                 near.memory.put(driver, from, &bytes);
-                let operation = SendOperation::Write { address: address + to, key, immediate: None };
+                let operation = SendOperation::Write { address: address + to, rkey: key, immediate: None };
                 near.send(3, operation, near.memory.halves(from, length));
                 assert_eq!(near.next(), (3, Status::Success), "{context}");
                 assert!(driver.bytes(address + to, bytes.len()) == bytes, "{context}");
             }
             _ => {
                 driver.put(address + to, &bytes);
-                let operation = SendOperation::Read { address: address + to, key };
+                let operation = SendOperation::Read { address: address + to, rkey: key };
                 near.send(4, operation, near.memory.halves(from, length));
                 assert_eq!(near.next(), (4, Status::Success), "{context}");
                 assert!(near.memory.bytes(driver, from, length) == bytes, "{context}");
@@ -244,7 +244,7 @@ fn more_payloads_arrive_than_there_are_streams() {
         for id in 0..4 {
             let data =
                 [Sge { address: near.memory.gpu.address(), length: LEN as u32, lkey: near.memory.gpu.key() }];
-            near.send(id, SendOperation::Write { address, key, immediate: None }, data);
+            near.send(id, SendOperation::Write { address, rkey: key, immediate: None }, data);
         }
     }
     for [near, far] in &pairs {
@@ -266,7 +266,7 @@ fn deregistration_in_the_middle_of_traffic_leaves_no_copy() {
         for id in 0..16 {
             let sge =
                 Sge { address: near.memory.gpu.address(), length: LEN as u32, lkey: near.memory.gpu.key() };
-            near.send(id, SendOperation::Write { address, key, immediate: None }, [sge]);
+            near.send(id, SendOperation::Write { address, rkey: key, immediate: None }, [sge]);
         }
         for _ in 0..round {
             assert_eq!(near.next().1, Status::Success);

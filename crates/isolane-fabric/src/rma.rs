@@ -17,14 +17,14 @@ type Void = *mut c_void;
 /// # Errors
 /// `FI_ENOKEY` if no region can have the key.
 fn read_at(address: u64, key: u64) -> Result<SendOperation> {
-    Ok(SendOperation::Read { address, key: wire_key(key).ok_or(Errno(abi::ENOKEY))? })
+    Ok(SendOperation::Read { address, rkey: wire_key(key).ok_or(Errno(abi::ENOKEY))? })
 }
 
 /// # Errors
 /// As for [`read_at`].
 fn write_at(address: u64, key: u64, data: Option<u64>) -> Result<SendOperation> {
-    let key = wire_key(key).ok_or(Errno(abi::ENOKEY))?;
-    Ok(SendOperation::Write { address, key, immediate: data.map(|data| data as u32) })
+    let rkey = wire_key(key).ok_or(Errno(abi::ENOKEY))?;
+    Ok(SendOperation::Write { address, rkey, immediate: data.map(|data| data as u32) })
 }
 
 /// Posts an operation with the flags of the endpoint.

@@ -143,30 +143,30 @@ unsafe extern "C" fn wr_send_imm(qp: *mut abi::QpEx, immediate: u32) {
     unsafe { begin(qp, SendOperation::Send { immediate: Some(u32::from_be(immediate)) }) };
 }
 
-unsafe extern "C" fn wr_rdma_write(qp: *mut abi::QpEx, key: u32, address: u64) {
+unsafe extern "C" fn wr_rdma_write(qp: *mut abi::QpEx, rkey: u32, address: u64) {
     // SAFETY: the program holds the lock of this live queue pair since `wr_start`.
-    unsafe { begin(qp, SendOperation::Write { address, key, immediate: None }) };
+    unsafe { begin(qp, SendOperation::Write { address, rkey, immediate: None }) };
 }
 
-unsafe extern "C" fn wr_rdma_write_imm(qp: *mut abi::QpEx, key: u32, address: u64, immediate: u32) {
+unsafe extern "C" fn wr_rdma_write_imm(qp: *mut abi::QpEx, rkey: u32, address: u64, immediate: u32) {
     let immediate = Some(u32::from_be(immediate));
     // SAFETY: the program holds the lock of this live queue pair since `wr_start`.
-    unsafe { begin(qp, SendOperation::Write { address, key, immediate }) };
+    unsafe { begin(qp, SendOperation::Write { address, rkey, immediate }) };
 }
 
-unsafe extern "C" fn wr_rdma_read(qp: *mut abi::QpEx, key: u32, address: u64) {
+unsafe extern "C" fn wr_rdma_read(qp: *mut abi::QpEx, rkey: u32, address: u64) {
     // SAFETY: the program holds the lock of this live queue pair since `wr_start`.
-    unsafe { begin(qp, SendOperation::Read { address, key }) };
+    unsafe { begin(qp, SendOperation::Read { address, rkey }) };
 }
 
-unsafe extern "C" fn wr_atomic_cmp_swp(qp: *mut abi::QpEx, key: u32, address: u64, compare: u64, swap: u64) {
+unsafe extern "C" fn wr_atomic_cmp_swp(qp: *mut abi::QpEx, rkey: u32, address: u64, compare: u64, swap: u64) {
     // SAFETY: the program holds the lock of this live queue pair since `wr_start`.
-    unsafe { begin(qp, SendOperation::CompareSwap { address, key, compare, swap }) };
+    unsafe { begin(qp, SendOperation::CompareSwap { address, rkey, compare, swap }) };
 }
 
-unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut abi::QpEx, key: u32, address: u64, add: u64) {
+unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut abi::QpEx, rkey: u32, address: u64, add: u64) {
     // SAFETY: the program holds the lock of this live queue pair since `wr_start`.
-    unsafe { begin(qp, SendOperation::FetchAdd { address, key, add }) };
+    unsafe { begin(qp, SendOperation::FetchAdd { address, rkey, add }) };
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut abi::QpEx, ah: *mut abi::Ah, number: u32, key: u32) {

@@ -15,22 +15,24 @@ pub(crate) unsafe fn from_abi(kind: c_int, request: &abi::SendWr) -> Result<Send
     // SAFETY: all variants are numbers and pointers, which are not followed.
     let (rdma, atomic) = unsafe { (request.wr.rdma, request.wr.atomic) };
     let immediate = Some(u32::from_be(request.imm_data));
-    let (address, key) = (rdma.remote_addr, rdma.rkey);
+    let (address, rkey) = (rdma.remote_addr, rdma.rkey);
     let operation = match request.opcode {
         abi::WR_SEND => SendOperation::Send { immediate: None },
         abi::WR_SEND_WITH_IMM => SendOperation::Send { immediate },
-        abi::WR_RDMA_WRITE => SendOperation::Write { address, key, immediate: None },
-        abi::WR_RDMA_WRITE_WITH_IMM => SendOperation::Write { address, key, immediate },
-        abi::WR_RDMA_READ => SendOperation::Read { address, key },
+        abi::WR_RDMA_WRITE => SendOperation::Write { address, rkey, immediate: None },
+        abi::WR_RDMA_WRITE_WITH_IMM => SendOperation::Write { address, rkey, immediate },
+        abi::WR_RDMA_READ => SendOperation::Read { address, rkey },
         abi::WR_ATOMIC_CMP_AND_SWP => SendOperation::CompareSwap {
             address: atomic.remote_addr,
-            key: atomic.rkey,
+            rkey: atomic.rkey,
             compare: atomic.compare_add,
             swap: atomic.swap,
         },
-        abi::WR_ATOMIC_FETCH_AND_ADD => {
-            SendOperation::FetchAdd { address: atomic.remote_addr, key: atomic.rkey, add: atomic.compare_add }
-        }
+        abi::WR_ATOMIC_FETCH_AND_ADD => SendOperation::FetchAdd {
+            address: atomic.remote_addr,
+            rkey: atomic.rkey,
+            add: atomic.compare_add,
+        },
         _ => return Err(Errno::INVALID),
     };
     check(is_possible(&operation, kind))?;

@@ -20,7 +20,7 @@ pub(crate) struct Batch {
     operation: &'static str,
     memory: Arc<Registered>,
     parts: Vec<Part>,
-    key: u32,
+    rkey: u32,
     is_read: bool,
 }
 
@@ -65,7 +65,7 @@ impl Batch {
                 .map_err(|error| wrong(error.value(remote.py()).to_string()))?;
             checked.push(Part { offset: start + from as usize, address, len: count as usize });
         }
-        Ok(Batch { operation, memory, parts: checked, key: remote.get().rkey, is_read })
+        Ok(Batch { operation, memory, parts: checked, rkey: remote.get().rkey, is_read })
     }
 
     /// Posts all parts before the deadline, if there is one. The last part has the immediate data.
@@ -146,12 +146,12 @@ impl Batch {
 
     fn request(&self, id: usize, at: usize, immediate: Option<u32>) -> SendRequest {
         let Part { offset, address, len } = self.parts[at];
-        let key = self.key;
+        let rkey = self.rkey;
         let immediate = immediate.filter(|_| at + 1 == self.parts.len());
         let operation = if self.is_read {
-            SendOperation::Read { address, key }
+            SendOperation::Read { address, rkey }
         } else {
-            SendOperation::Write { address, key, immediate }
+            SendOperation::Write { address, rkey, immediate }
         };
         let data = LocalData::Sges(self.memory.sges(offset, len));
         SendRequest { id: id as u64, operation, data, signaled: true, solicited: true, fenced: false }

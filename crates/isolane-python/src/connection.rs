@@ -286,8 +286,8 @@ impl Connection {
         immediate: Option<u32>,
     ) -> PyResult<Request> {
         let local = Local::new(local, &self.shared.opened, false)?;
-        let (address, key) = target(remote, offset, local.len)?;
-        self.send(remote.py(), deadline, "write", local, SendOperation::Write { address, key, immediate })
+        let (address, rkey) = target(remote, offset, local.len)?;
+        self.send(remote.py(), deadline, "write", local, SendOperation::Write { address, rkey, immediate })
     }
 
     fn read_before(
@@ -298,8 +298,8 @@ impl Connection {
         offset: u64,
     ) -> PyResult<Request> {
         let local = Local::new(local, &self.shared.opened, true)?;
-        let (address, key) = target(remote, offset, local.len)?;
-        self.send(remote.py(), deadline, "read", local, SendOperation::Read { address, key })
+        let (address, rkey) = target(remote, offset, local.len)?;
+        self.send(remote.py(), deadline, "read", local, SendOperation::Read { address, rkey })
     }
 
     fn send_before(
@@ -320,7 +320,7 @@ impl Connection {
         compare: u64,
         swap: u64,
     ) -> PyResult<Request> {
-        let operation = |address, key| SendOperation::CompareSwap { address, key, compare, swap };
+        let operation = |address, rkey| SendOperation::CompareSwap { address, rkey, compare, swap };
         self.atomic(deadline, remote, offset, operation)
     }
 
@@ -331,7 +331,7 @@ impl Connection {
         offset: u64,
         add: u64,
     ) -> PyResult<Request> {
-        self.atomic(deadline, remote, offset, |address, key| SendOperation::FetchAdd { address, key, add })
+        self.atomic(deadline, remote, offset, |address, rkey| SendOperation::FetchAdd { address, rkey, add })
     }
 
     fn atomic(
@@ -342,14 +342,14 @@ impl Connection {
         operation: impl FnOnce(u64, u32) -> SendOperation,
     ) -> PyResult<Request> {
         let py = remote.py();
-        let (address, key) = target(remote, offset, 8)?;
+        let (address, rkey) = target(remote, offset, 8)?;
         if !address.is_multiple_of(8) {
             let text = format!("offset {address} of the peer's memory: pass a multiple of 8 bytes");
             return Err(PyValueError::new_err(text));
         }
         let former = PyByteArray::new(py, &[0; 8]);
         let local = Local::new(&former, &self.shared.opened, true)?;
-        let request = self.send(py, deadline, ATOMIC, local, operation(address, key))?;
+        let request = self.send(py, deadline, ATOMIC, local, operation(address, rkey))?;
         Ok(request.with_former(former.unbind()))
     }
 

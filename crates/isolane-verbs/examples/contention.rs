@@ -144,7 +144,7 @@ fn measure(spinners: usize, kind: &str) -> Result<()> {
 /// Reads the peer's memory, and polls for the completion.
 fn read(end: &End, pair: &QueuePair, key: u32) -> Result<Duration> {
     let sge = Sge { address: end.memory.address(), length: BYTES as u32, lkey: end.memory.key() };
-    let operation = SendOperation::Read { address: 0, key };
+    let operation = SendOperation::Read { address: 0, rkey: key };
     let data = LocalData::Sges([sge].into_iter().collect());
     let start = Instant::now();
     pair.post_send(SendRequest { id: 1, operation, data, signaled: true, solicited: false, fenced: false })?;

@@ -25,7 +25,7 @@ fn main() -> Result<()> {
     accepted.post_receive(ReceiveRequest { id: 1, data: [server.sge(0, 64)].into_iter().collect() })?;
     client.memory.region().copy_in(0, b"written, then sent");
     let (address, key) = (server.memory.address() + 64, server.memory.key());
-    post(&connected, 2, SendOperation::Write { address, key, immediate: None }, client.sge(0, 18))?;
+    post(&connected, 2, SendOperation::Write { address, rkey: key, immediate: None }, client.sge(0, 18))?;
     post(&connected, 3, SendOperation::Send { immediate: None }, client.sge(9, 9))?;
 
     // The receive completes after the bytes of the WRITE before it are in memory.

@@ -225,7 +225,7 @@ pub enum SendOperation {
         /// Address of the first byte.
         address: u64,
         /// Remote key.
-        key: u32,
+        rkey: u32,
         /// Immediate data, which completes a receive of the peer.
         immediate: Option<u32>,
     },
@@ -234,14 +234,14 @@ pub enum SendOperation {
         /// Address of the first byte.
         address: u64,
         /// Remote key.
-        key: u32,
+        rkey: u32,
     },
     /// Replaces 8 bytes of the peer if they have the expected value.
     CompareSwap {
         /// Address, a multiple of 8.
         address: u64,
         /// Remote key.
-        key: u32,
+        rkey: u32,
         /// Expected value.
         compare: u64,
         /// New value.
@@ -252,7 +252,7 @@ pub enum SendOperation {
         /// Address, a multiple of 8.
         address: u64,
         /// Remote key.
-        key: u32,
+        rkey: u32,
         /// Value to add.
         add: u64,
     },

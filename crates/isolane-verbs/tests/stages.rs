@@ -89,14 +89,14 @@ const SEND: SendOperation = SendOperation::Send { immediate: None };
 fn stages_of_each_request_add_up_to_its_total() {
     let [near, far] = connect(true, 1, false);
     let key = far.memory.key();
-    let write = SendOperation::Write { address: 0, key, immediate: None };
+    let write = SendOperation::Write { address: 0, rkey: key, immediate: None };
     let started = Instant::now();
     for _ in 0..50 {
         far.receive();
         near.post(SEND, BYTES, true);
         near.post(write, BYTES, false);
-        near.post(SendOperation::Read { address: 0, key }, BYTES, true);
-        near.post(SendOperation::FetchAdd { address: 0, key, add: 1 }, 8, true);
+        near.post(SendOperation::Read { address: 0, rkey: key }, BYTES, true);
+        near.post(SendOperation::FetchAdd { address: 0, rkey: key, add: 1 }, 8, true);
         near.post(write, 1 << 20, true);
         (0..4).for_each(|_| assert_eq!(near.done(), Status::Success));
         assert!(far.config.receive_queue.wait(TIMEOUT).is_some());
@@ -174,7 +174,7 @@ fn fetching_late_is_a_stage() {
 #[test]
 fn failed_requests_are_errors() {
     let [near, far] = connect(true, 1, false);
-    let write = |key| SendOperation::Write { address: 0, key, immediate: None };
+    let write = |key| SendOperation::Write { address: 0, rkey: key, immediate: None };
     near.post(write(far.memory.key()), BYTES, true);
     assert_eq!(near.done(), Status::Success);
     near.post(write(far.memory.key().wrapping_add(1)), BYTES, true);

@@ -136,9 +136,9 @@ impl Harness {
         let (address, key) = (OPEN, self.open.key());
         let operation = input.pick(&[
             SendOperation::Send { immediate: None },
-            SendOperation::Write { address, key, immediate: Some(1) },
-            SendOperation::Read { address, key },
-            SendOperation::FetchAdd { address, key, add: 1 },
+            SendOperation::Write { address, rkey: key, immediate: Some(1) },
+            SendOperation::Read { address, rkey: key },
+            SendOperation::FetchAdd { address, rkey: key, add: 1 },
         ]);
         let length = if matches!(operation, SendOperation::FetchAdd { .. }) { 8 } else { input.u8().into() };
         // Responses go to the start of the local memory, as receives do.

@@ -61,13 +61,13 @@ pub(super) fn run(device: &Device, address: SocketAddr, load: &Load) -> Result<R
     Ok(row(load, &latencies, elapsed))
 }
 
-fn operation(operation: Operation, Offer { address, key }: Offer) -> SendOperation {
+fn operation(operation: Operation, Offer { address, key: rkey }: Offer) -> SendOperation {
     match operation {
         Operation::Send => SendOperation::Send { immediate: None },
-        Operation::Write => SendOperation::Write { address, key, immediate: None },
-        Operation::Read => SendOperation::Read { address, key },
-        Operation::CompareSwap => SendOperation::CompareSwap { address, key, compare: 0, swap: 0 },
-        Operation::FetchAdd => SendOperation::FetchAdd { address, key, add: 1 },
+        Operation::Write => SendOperation::Write { address, rkey, immediate: None },
+        Operation::Read => SendOperation::Read { address, rkey },
+        Operation::CompareSwap => SendOperation::CompareSwap { address, rkey, compare: 0, swap: 0 },
+        Operation::FetchAdd => SendOperation::FetchAdd { address, rkey, add: 1 },
     }
 }
 

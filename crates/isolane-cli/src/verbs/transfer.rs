@@ -54,8 +54,8 @@ pub fn read(args: &ReadArgs) -> Result<(), Failure> {
     let mut left = args.bytes;
     while left > 0 {
         let len = left.min(CHUNK_BYTES as u64) as usize;
-        let (address, key) = (transfer.offset, args.remote.rkey);
-        transfer.run(SendOperation::Read { address, key }, len)?;
+        let (address, rkey) = (transfer.offset, args.remote.rkey);
+        transfer.run(SendOperation::Read { address, rkey }, len)?;
         output::write_stdout(&transfer.memory.region().to_vec(0, len))?;
         left -= len as u64;
     }
@@ -76,8 +76,8 @@ pub fn write(args: &WriteArgs) -> Result<(), Failure> {
             return Ok(());
         }
         transfer.memory.region().copy_in(0, &bytes[..len]);
-        let (address, key) = (transfer.offset, args.remote.rkey);
-        transfer.run(SendOperation::Write { address, key, immediate: None }, len)?;
+        let (address, rkey) = (transfer.offset, args.remote.rkey);
+        transfer.run(SendOperation::Write { address, rkey, immediate: None }, len)?;
     }
 }
 

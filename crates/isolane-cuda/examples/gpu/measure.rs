@@ -216,7 +216,7 @@ fn measure_sizes(
 
 fn measure_size(plan: &Plan, ends: &Ends, size: u32, depth: usize) -> Result<Row> {
     let data = Sge { address: 0, length: size, lkey: ends.source.key() };
-    let operation = SendOperation::Write { address: 0, key: ends.target.key(), immediate: None };
+    let operation = SendOperation::Write { address: 0, rkey: ends.target.key(), immediate: None };
     let (started, mut posted, mut latencies) = (Instant::now(), Vec::new(), Vec::new());
     while started.elapsed() < plan.time || latencies.len() < posted.len() {
         while posted.len() < latencies.len() + depth && (posted.is_empty() || started.elapsed() < plan.time) {

@@ -420,7 +420,7 @@ mod tests {
         let mut context = abandoned(true);
         assert_eq!(context.deadline(), None);
         let data = LocalData::Inline(Vec::new());
-        let operation = SendOperation::Write { address: 0, key: 0, immediate: None };
+        let operation = SendOperation::Write { address: 0, rkey: 0, immediate: None };
         let request = SendRequest { id: 1, operation, data, signaled: true, solicited: false, fenced: false };
         context.connection.post_send(request).unwrap();
         assert!(context.deadline().is_some());

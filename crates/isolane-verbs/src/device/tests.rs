@@ -112,9 +112,9 @@ fn run_each_operation(near: &End, far: &End) {
     far.memory.region().copy_in(1_000_000, &[0; 8]);
     far.receive(1, 0, 300_000);
     near.send(2, SEND, 0, 300_000);
-    near.send(3, SendOperation::Write { address: 400_000, key, immediate: None }, 0, 300_000);
-    near.send(4, SendOperation::FetchAdd { address: 1_000_000, key, add: 7 }, 900_000, 8);
-    near.send(5, SendOperation::Read { address: 400_000, key }, 400_000, 300_000);
+    near.send(3, SendOperation::Write { address: 400_000, rkey: key, immediate: None }, 0, 300_000);
+    near.send(4, SendOperation::FetchAdd { address: 1_000_000, rkey: key, add: 7 }, 900_000, 8);
+    near.send(5, SendOperation::Read { address: 400_000, rkey: key }, 400_000, 300_000);
     // The far end polls too: its memory answers either way.
     assert_eq!(far.next(), (1, Status::Success));
     for id in 2..=5 {
@@ -168,7 +168,7 @@ fn memory_is_served_without_polling() {
     let key = far.memory.key();
     near.memory.region().copy_in(0, b"data");
     for round in 0..3 {
-        near.send(round, SendOperation::Write { address: 8 * round, key, immediate: None }, 0, 4);
+        near.send(round, SendOperation::Write { address: 8 * round, rkey: key, immediate: None }, 0, 4);
         // Neither end polls: the threads of the library send, place, and answer.
         far.wait_for_bytes(8 * round as usize, b"data");
         assert_eq!(near.next(), (round, Status::Success));
@@ -192,7 +192,7 @@ fn completes_requests_while_polls_sleep() {
             });
         }
         for id in 0..count {
-            near.send(id, SendOperation::Write { address: id, key, immediate: None }, id, 1);
+            near.send(id, SendOperation::Write { address: id, rkey: key, immediate: None }, id, 1);
             while id > found.load(Ordering::Relaxed) + 10 && Instant::now() < deadline {
                 std::thread::yield_now();
             }
@@ -209,7 +209,7 @@ fn request_is_sent_while_the_program_polls_nothing() {
     // Posted right after a poll, behind others, and never polled for.
     assert!(near.completions.poll().is_none());
     for id in 0..4 {
-        near.send(id, SendOperation::Write { address: id, key, immediate: None }, id, 1);
+        near.send(id, SendOperation::Write { address: id, rkey: key, immediate: None }, id, 1);
     }
     far.wait_for_bytes(0, b"abcd");
 }

@@ -224,7 +224,7 @@ impl<'a> End<'a> {
     fn report(&mut self) {
         self.reported = self.checked;
         let words = [self.checked.to_le_bytes(), (!self.checked).to_le_bytes()].concat();
-        let operation = SendOperation::Write { address: CHECKED, key: self.peer_key, immediate: None };
+        let operation = SendOperation::Write { address: CHECKED, rkey: self.peer_key, immediate: None };
         self.post(REPORT, operation, LocalData::Inline(words), None);
     }
 
@@ -240,18 +240,18 @@ impl<'a> End<'a> {
         let immediate = message.immediate();
         let (operation, result) = match kind {
             Kind::Send { .. } => (SendOperation::Send { immediate }, None),
-            Kind::Write { .. } => (SendOperation::Write { address: target, key, immediate }, None),
-            Kind::Read { from } => (SendOperation::Read { address: POOL + from, key }, None),
+            Kind::Write { .. } => (SendOperation::Write { address: target, rkey: key, immediate }, None),
+            Kind::Read { from } => (SendOperation::Read { address: POOL + from, rkey: key }, None),
             Kind::FetchAdd { add } => {
                 let found = self.word;
                 self.word = found.wrapping_add(add);
-                (SendOperation::FetchAdd { address: WORD, key, add }, Some(found))
+                (SendOperation::FetchAdd { address: WORD, rkey: key, add }, Some(found))
             }
             Kind::CompareSwap { is_equal, swap } => {
                 let found = self.word;
                 let compare = found.wrapping_add(u64::from(!is_equal));
                 self.word = if is_equal { swap } else { found };
-                (SendOperation::CompareSwap { address: WORD, key, compare, swap }, Some(found))
+                (SendOperation::CompareSwap { address: WORD, rkey: key, compare, swap }, Some(found))
             }
         };
         let sge = Sge { address, length, lkey: self.program.memory.key() };

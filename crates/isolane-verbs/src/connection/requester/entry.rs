@@ -136,24 +136,25 @@ pub(super) struct Next {
 /// Returns the operation and the extension of a segment of a message of `size` bytes, which starts at an offset of its
 /// request. Only the last segment carries the immediate data.
 fn content(request: &SendOperation, size: u32, start: u64, is_last: bool) -> (Operation, Extension) {
-    let range = |address: u64, key| RemoteRange { address: address.wrapping_add(start), key, length: size };
+    let range =
+        |address: u64, rkey| RemoteRange { address: address.wrapping_add(start), key: rkey, length: size };
     match *request {
         SendOperation::Send { immediate: Some(immediate) } if is_last => {
             (Operation::Send, Extension::Immediate(immediate))
         }
         SendOperation::Send { .. } => (Operation::Send, Extension::None),
-        SendOperation::Write { address, key, immediate } => {
-            (Operation::Write, Extension::Range(range(address, key), immediate.filter(|_| is_last)))
+        SendOperation::Write { address, rkey, immediate } => {
+            (Operation::Write, Extension::Range(range(address, rkey), immediate.filter(|_| is_last)))
         }
-        SendOperation::Read { address, key } => {
-            (Operation::ReadRequest, Extension::Range(range(address, key), None))
+        SendOperation::Read { address, rkey } => {
+            (Operation::ReadRequest, Extension::Range(range(address, rkey), None))
         }
-        SendOperation::CompareSwap { address, key, compare, swap } => {
-            let operands = AtomicOperands { address, key, swap_or_add: swap, compare };
+        SendOperation::CompareSwap { address, rkey, compare, swap } => {
+            let operands = AtomicOperands { address, key: rkey, swap_or_add: swap, compare };
             (Operation::CompareSwap, Extension::Atomic(operands))
         }
-        SendOperation::FetchAdd { address, key, add } => {
-            let operands = AtomicOperands { address, key, swap_or_add: add, compare: 0 };
+        SendOperation::FetchAdd { address, rkey, add } => {
+            let operands = AtomicOperands { address, key: rkey, swap_or_add: add, compare: 0 };
             (Operation::FetchAdd, Extension::Atomic(operands))
         }
     }

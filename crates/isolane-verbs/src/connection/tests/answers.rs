@@ -46,7 +46,7 @@ fn pair_with(operation: impl Fn(u32) -> SendOperation) -> Pair {
 }
 
 fn read(key: u32) -> SendOperation {
-    SendOperation::Read { address: 0, key }
+    SendOperation::Read { address: 0, rkey: key }
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn refuses_response_that_does_not_fit() {
         }
         assert_broken(&mut pair, context);
     }
-    let mut pair = pair_with(|key| SendOperation::FetchAdd { address: 0, key, add: 1 });
+    let mut pair = pair_with(|key| SendOperation::FetchAdd { address: 0, rkey: key, add: 1 });
     let (response, payload) = data(u32::MAX, 8, 0, 8);
     answer(&mut pair, 0, &response, &payload);
     assert_broken(&mut pair, "data for an atomic operation");
@@ -100,7 +100,7 @@ fn refusal_of_no_request_fails_the_queue_pair() {
     let mut pair = pair_with(read);
     answer(&mut pair, 0, &refusal(0, 0), &[]);
     assert_broken(&mut pair, "a message that was not sent");
-    let mut pair = pair_with(|key| SendOperation::Write { address: 0, key, immediate: None });
+    let mut pair = pair_with(|key| SendOperation::Write { address: 0, rkey: key, immediate: None });
     answer(&mut pair, 0, &refusal(u32::MAX, 1), &[]);
     assert_eq!(pair.near.completions(), [(Queue::Send, 1, Status::Success, 0)]);
     assert_eq!(pair.near.pair.state(), QueuePairState::Error, "a message that was executed");
@@ -109,7 +109,7 @@ fn refusal_of_no_request_fails_the_queue_pair() {
 /// Two lanes; the first one has carried a WRITE of 8 bytes.
 fn pair_with_lanes() -> Pair {
     let mut pair = Pair::with_lanes(2);
-    let write = SendOperation::Write { address: 0, key: pair.far.memory.key(), immediate: None };
+    let write = SendOperation::Write { address: 0, rkey: pair.far.memory.key(), immediate: None };
     pair.near.send(1, write, &[pair.near.sge(RESULT.start as u64, 8)]).unwrap();
     pair.near.transmit(usize::MAX);
     pair

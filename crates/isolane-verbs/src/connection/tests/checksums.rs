@@ -11,7 +11,7 @@ fn send_write(pair: &mut Pair) -> VecDeque<u8> {
     let bytes: Vec<u8> = (0..BYTES).map(|at| (at % 251) as u8 | 1).collect();
     let length = (MEMORY_BYTES as u32 - TARGET as u32).min(BYTES);
     pair.near.fill(0, &bytes[..length as usize]);
-    let operation = SendOperation::Write { address: TARGET, key: pair.far.memory.key(), immediate: None };
+    let operation = SendOperation::Write { address: TARGET, rkey: pair.far.memory.key(), immediate: None };
     pair.near.send(1, operation, &[pair.near.sge(0, length)]).unwrap();
     pair.near.transmit(usize::MAX);
     std::mem::take(&mut pair.near.sent)

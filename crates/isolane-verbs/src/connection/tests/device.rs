@@ -35,7 +35,7 @@ impl Devices {
         let answer = split(&self.pair.near, HALF as u64, length);
         match kind {
             Kind::Write => {
-                let operation = SendOperation::Write { address: far_half, key, immediate: None };
+                let operation = SendOperation::Write { address: far_half, rkey: key, immediate: None };
                 self.pair.near.send(1, operation, &sges).unwrap();
             }
             Kind::Send => {
@@ -45,7 +45,7 @@ impl Devices {
             }
             Kind::Read => {
                 self.pair.far.fill(far_half as usize, &pattern(length as usize));
-                let operation = SendOperation::Read { address: far_half, key };
+                let operation = SendOperation::Read { address: far_half, rkey: key };
                 self.pair.near.send(1, operation, &answer).unwrap();
             }
         }
@@ -154,7 +154,7 @@ fn bytes_pass_through_streams_or_without_one() {
 fn buffer_is_filled_while_the_other_one_is_copied() {
     let mut devices = Devices::new(SEGMENT_BYTES, STREAMS, false);
     let key = devices.pair.far.memory.key();
-    let operation = SendOperation::Write { address: 0, key, immediate: None };
+    let operation = SendOperation::Write { address: 0, rkey: key, immediate: None };
     devices.pair.near.send(1, operation, &[devices.pair.near.sge(0, 3000)]).unwrap();
     devices.pair.near.transmit(usize::MAX);
     let mut pipe = std::mem::take(&mut devices.pair.near.sent);
@@ -202,7 +202,7 @@ fn requests_mix_memory_of_host_and_device() {
         // The other order, so that host and device exchange bytes.
         devices.pair.far.receive(2, &[second, first, fourth, third]);
         devices.pair.near.send(1, SEND, &sent).unwrap();
-        let operation = SendOperation::Read { address: 0, key };
+        let operation = SendOperation::Read { address: 0, rkey: key };
         let read = [sent[3], sent[2]].map(|sge| Sge { length: sge.length / 2, ..sge });
         devices.pair.near.send(3, operation, &read).unwrap();
         devices.pair.run_in(chunk);
@@ -225,9 +225,9 @@ fn atomic_operations_change_memory_of_the_device() {
     let mut devices = Devices::new(SEGMENT_BYTES, STREAMS, false);
     let key = devices.pair.far.memory.key();
     devices.pair.far.fill(8, &41_u64.to_le_bytes());
-    let add = SendOperation::FetchAdd { address: 8, key, add: 1 };
-    let swap = SendOperation::CompareSwap { address: 8, key, compare: 42, swap: 7 };
-    let late = SendOperation::CompareSwap { address: 8, key, compare: 42, swap: 9 };
+    let add = SendOperation::FetchAdd { address: 8, rkey: key, add: 1 };
+    let swap = SendOperation::CompareSwap { address: 8, rkey: key, compare: 42, swap: 7 };
+    let late = SendOperation::CompareSwap { address: 8, rkey: key, compare: 42, swap: 9 };
     for (id, operation) in (1..).zip([add, swap, late]) {
         devices.pair.near.send(id, operation, &[devices.pair.near.sge(8 * id, 8)]).unwrap();
     }

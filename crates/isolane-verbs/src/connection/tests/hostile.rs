@@ -217,7 +217,7 @@ proptest! {
         pair.far.receive(1, &[pair.far.sge(1000, 40)]);
         pair.run();
         let key = pair.far.memory.key();
-        let write = SendOperation::Write { address: 2000, key, immediate: None };
+        let write = SendOperation::Write { address: 2000, rkey: key, immediate: None };
         pair.near.send(1, write, &[pair.near.sge(0, 40)]).unwrap();
         pair.near.send(2, SEND, &[pair.near.sge(0, 40)]).unwrap();
         pair.near.transmit(usize::MAX);

@@ -57,17 +57,17 @@ fn failed_queue_pair_fails_its_peer() {
 #[test]
 fn queue_pair_allows_only_its_rights() {
     for (operation, refused) in [
-        (SendOperation::Write { address: 0, key: 0, immediate: None }, Access(0xd)),
-        (SendOperation::Read { address: 0, key: 0 }, Access(0xb)),
-        (SendOperation::FetchAdd { address: 0, key: 0, add: 1 }, Access(7)),
+        (SendOperation::Write { address: 0, rkey: 0, immediate: None }, Access(0xd)),
+        (SendOperation::Read { address: 0, rkey: 0 }, Access(0xb)),
+        (SendOperation::FetchAdd { address: 0, rkey: 0, add: 1 }, Access(7)),
     ] {
         let mut pair = Pair::new();
         pair.far.pair.responder.set_access(refused);
         let key = pair.far.memory.key();
         let operation = match operation {
-            SendOperation::Write { .. } => SendOperation::Write { address: 0, key, immediate: None },
-            SendOperation::Read { .. } => SendOperation::Read { address: 0, key },
-            _ => SendOperation::FetchAdd { address: 0, key, add: 1 },
+            SendOperation::Write { .. } => SendOperation::Write { address: 0, rkey: key, immediate: None },
+            SendOperation::Read { .. } => SendOperation::Read { address: 0, rkey: key },
+            _ => SendOperation::FetchAdd { address: 0, rkey: key, add: 1 },
         };
         pair.near.send(1, operation, &[pair.near.sge(0, 8)]).unwrap();
         pair.run();
@@ -81,9 +81,9 @@ fn deregistered_memory_is_not_used() {
         let mut pair = Pair::with(ALL, Limits::default(), 1000);
         let key = pair.far.memory.key();
         let operation = if is_read {
-            SendOperation::Read { address: 0, key }
+            SendOperation::Read { address: 0, rkey: key }
         } else {
-            SendOperation::Write { address: 0, key, immediate: None }
+            SendOperation::Write { address: 0, rkey: key, immediate: None }
         };
         for id in 0..3 {
             pair.near.send(id, operation, &[pair.near.sge(0, 4000)]).unwrap();
@@ -128,7 +128,7 @@ fn failure_that_a_lane_has_lost_is_announced_on_another() {
     for is_refused in [false, true] {
         let mut pair = Pair::with_lanes(2);
         let key = if is_refused { !pair.far.memory.key() } else { pair.far.memory.key() };
-        let write = SendOperation::Write { address: 0, key, immediate: None };
+        let write = SendOperation::Write { address: 0, rkey: key, immediate: None };
         pair.near.send(1, write, &[pair.near.sge(0, 8)]).unwrap();
         if is_refused {
             exchange_on(0, &mut pair.near, &mut pair.far);

@@ -6,7 +6,7 @@ use super::*;
 use crate::wire::rnr_delay;
 
 const DELAY: Duration = rnr_delay(RNR_TIMER);
-const WRITE: SendOperation = SendOperation::Write { address: 0, key: 0, immediate: Some(7) };
+const WRITE: SendOperation = SendOperation::Write { address: 0, rkey: 0, immediate: Some(7) };
 
 fn pair(rnr_retries: u8) -> Pair {
     let ends = [End::new(ALL, Limits::default(), false), End::new(ALL, Limits::default(), false)];
@@ -84,7 +84,7 @@ fn finds_receive_that_was_posted_within_the_delay() {
 fn asks_for_receive_after_earlier_requests_have_completed() {
     let mut pair = pair(0);
     let key = pair.far.memory.key();
-    let read = SendOperation::Read { address: 0, key };
+    let read = SendOperation::Read { address: 0, rkey: key };
     pair.near.send(1, read, &[pair.near.sge(0, 60_000)]).unwrap();
     pair.near.send(2, SEND, &[]).unwrap();
     pair.run_in(1000);

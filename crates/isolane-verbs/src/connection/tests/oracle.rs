@@ -71,18 +71,18 @@ impl Model {
                 place(&mut self.far, TARGET + to, &copy(SOURCE + from, len, &self.near));
                 let immediate = immediate.then_some(id as u32);
                 self.received.extend(immediate.map(|immediate| (len.into(), Some(immediate))));
-                (SendOperation::Write { address: TARGET + to, key, immediate }, SOURCE + from, len)
+                (SendOperation::Write { address: TARGET + to, rkey: key, immediate }, SOURCE + from, len)
             }
             Step::Read { from, to, len } => {
                 place(&mut self.near, TARGET + to, &copy(SOURCE + from, len, &self.far));
-                (SendOperation::Read { address: SOURCE + from, key }, TARGET + to, len)
+                (SendOperation::Read { address: SOURCE + from, rkey: key }, TARGET + to, len)
             }
             Step::Add { word: index, add } => {
                 let at = WORDS + 8 * index;
                 let found = word(&self.far, at);
                 place(&mut self.far, at, &found.wrapping_add(add).to_le_bytes());
                 place(&mut self.near, at, &found.to_le_bytes());
-                (SendOperation::FetchAdd { address: at, key, add }, at, 8)
+                (SendOperation::FetchAdd { address: at, rkey: key, add }, at, 8)
             }
             Step::Swap { word: index, compare, swap } => {
                 let at = WORDS + 8 * index;
@@ -90,7 +90,7 @@ impl Model {
                 let new = if found == compare { swap } else { found };
                 place(&mut self.far, at, &new.to_le_bytes());
                 place(&mut self.near, at, &found.to_le_bytes());
-                (SendOperation::CompareSwap { address: at, key, compare, swap }, at, 8)
+                (SendOperation::CompareSwap { address: at, rkey: key, compare, swap }, at, 8)
             }
             Step::Receive | Step::Run { .. } => return None,
         };

@@ -64,7 +64,7 @@ fn write_places_bytes_and_completes_after_placement() {
     let data: Vec<u8> = (0..30_000_u32).map(|at| (at % 251) as u8).collect();
     pair.near.fill(0, &data);
     let key = pair.far.memory.key();
-    let write = SendOperation::Write { address: 5000, key, immediate: None };
+    let write = SendOperation::Write { address: 5000, rkey: key, immediate: None };
     pair.near.send(1, write, &[pair.near.sge(0, 30_000)]).unwrap();
     while !pair.near.pair.finished.completions.iter().any(|(queue, _)| *queue == Queue::Send) {
         exchange(&mut pair.near, &mut pair.far, 1777);
@@ -81,7 +81,7 @@ fn write_with_immediate_completes_a_receive() {
     pair.near.fill(0, b"data");
     pair.far.receive(5, &[]);
     let key = pair.far.memory.key();
-    let write = SendOperation::Write { address: 8, key, immediate: Some(0xabcd) };
+    let write = SendOperation::Write { address: 8, rkey: key, immediate: Some(0xabcd) };
     pair.near.send(1, write, &[pair.near.sge(0, 4)]).unwrap();
     pair.run();
     let (queue, completion) = pair.far.pair.poll_completion().unwrap();
@@ -100,11 +100,11 @@ fn read_and_atomics_return_values() {
     pair.far.fill(100, &data);
     pair.far.fill(8, &41_u64.to_le_bytes());
     let key = pair.far.memory.key();
-    pair.near.send(1, SendOperation::Read { address: 100, key }, &[pair.near.sge(7, 2000)]).unwrap();
+    pair.near.send(1, SendOperation::Read { address: 100, rkey: key }, &[pair.near.sge(7, 2000)]).unwrap();
     pair.near
-        .send(2, SendOperation::FetchAdd { address: 8, key, add: 1 }, &[pair.near.sge(4096, 8)])
+        .send(2, SendOperation::FetchAdd { address: 8, rkey: key, add: 1 }, &[pair.near.sge(4096, 8)])
         .unwrap();
-    let swap = SendOperation::CompareSwap { address: 8, key, compare: 42, swap: 7 };
+    let swap = SendOperation::CompareSwap { address: 8, rkey: key, compare: 42, swap: 7 };
     pair.near.send(3, swap, &[pair.near.sge(4104, 4), pair.near.sge(4200, 4)]).unwrap();
     pair.run_in(333);
     let done = [
@@ -125,8 +125,8 @@ fn empty_requests_complete() {
     pair.far.receive(1, &[]);
     let key = pair.far.memory.key();
     pair.near.send(1, SEND, &[]).unwrap();
-    pair.near.send(2, SendOperation::Write { address: 0, key: 0, immediate: None }, &[]).unwrap();
-    pair.near.send(3, SendOperation::Read { address: 0, key }, &[]).unwrap();
+    pair.near.send(2, SendOperation::Write { address: 0, rkey: 0, immediate: None }, &[]).unwrap();
+    pair.near.send(3, SendOperation::Read { address: 0, rkey: key }, &[]).unwrap();
     pair.run();
     let statuses: Vec<_> = pair.near.completions().iter().map(|(_, id, status, _)| (*id, *status)).collect();
     assert_eq!(statuses, [(1, Status::Success), (2, Status::Success), (3, Status::Success)]);
@@ -139,7 +139,7 @@ fn fenced_request_waits_for_reads() {
     pair.far.receive(1, &[pair.far.sge(0, 8)]);
     pair.run();
     let key = pair.far.memory.key();
-    pair.near.send(1, SendOperation::Read { address: 0, key }, &[pair.near.sge(0, 8)]).unwrap();
+    pair.near.send(1, SendOperation::Read { address: 0, rkey: key }, &[pair.near.sge(0, 8)]).unwrap();
     let data = LocalData::Inline(b"after".to_vec());
     let fenced = SendRequest { id: 2, operation: SEND, data, signaled: true, solicited: true, fenced: true };
     pair.near.pair.post_send(fenced).unwrap();
@@ -158,7 +158,7 @@ fn unsignaled_requests_complete_silently() {
     let key = pair.far.memory.key();
     for id in 0..100 {
         let data = LocalData::Inline(vec![id as u8]);
-        let operation = SendOperation::Write { address: id, key, immediate: None };
+        let operation = SendOperation::Write { address: id, rkey: key, immediate: None };
         let request =
             SendRequest { id, operation, data, signaled: id == 99, solicited: false, fenced: false };
         while let Err(error) = pair.near.pair.post_send(request.clone()) {
@@ -195,7 +195,7 @@ fn long_request_continues_in_further_messages() {
     assert!(pair.far.bytes(0, len) == data, "the SEND arrived changed");
     pair.near.fill(0, &vec![0; len]);
     let key = pair.far.memory.key();
-    pair.near.send(2, SendOperation::Read { address: 0, key }, &[pair.near.sge(0, length)]).unwrap();
+    pair.near.send(2, SendOperation::Read { address: 0, rkey: key }, &[pair.near.sge(0, length)]).unwrap();
     pair.run();
     assert_eq!(pair.near.completions().len(), 2);
     assert!(pair.near.bytes(0, len) == data, "the READ arrived changed");
@@ -207,7 +207,7 @@ fn long_write_with_immediate_reports_whole_length() {
     let mut pair = pair_with_memory(len);
     (1..=3).for_each(|id| pair.far.receive(id, &[]));
     let key = pair.far.memory.key();
-    let write = SendOperation::Write { address: 0, key, immediate: Some(6) };
+    let write = SendOperation::Write { address: 0, rkey: key, immediate: Some(6) };
     for (id, length) in [(1, len as u32), (2, 100), (3, MESSAGE_BYTES as u32 + 1)] {
         pair.near.send(id, write, &[pair.near.sge(0, length)]).unwrap();
     }
@@ -220,24 +220,26 @@ fn long_write_with_immediate_reports_whole_length() {
 #[test]
 fn refused_access_fails_both_ends() {
     let cases = [
-        (Access(0xf & !2), SendOperation::Write { address: 0, key: 0, immediate: None }),
-        (Access(0xf & !4), SendOperation::Read { address: 0, key: 0 }),
-        (Access(0xf & !8), SendOperation::FetchAdd { address: 0, key: 0, add: 1 }),
-        (ALL, SendOperation::Write { address: MEMORY_BYTES as u64 - 7, key: 0, immediate: None }),
-        (ALL, SendOperation::Read { address: u64::MAX - 3, key: 0 }),
+        (Access(0xf & !2), SendOperation::Write { address: 0, rkey: 0, immediate: None }),
+        (Access(0xf & !4), SendOperation::Read { address: 0, rkey: 0 }),
+        (Access(0xf & !8), SendOperation::FetchAdd { address: 0, rkey: 0, add: 1 }),
+        (ALL, SendOperation::Write { address: MEMORY_BYTES as u64 - 7, rkey: 0, immediate: None }),
+        (ALL, SendOperation::Read { address: u64::MAX - 3, rkey: 0 }),
     ];
     for (access, operation) in cases {
         let mut pair = Pair::with(access, Limits::default(), SEGMENT_BYTES);
         let actual = pair.far.memory.key();
         let with_key = |key| match operation {
             SendOperation::Write { address, immediate, .. } => {
-                SendOperation::Write { address, key, immediate }
+                SendOperation::Write { address, rkey: key, immediate }
             }
-            SendOperation::Read { address, .. } => SendOperation::Read { address, key },
-            SendOperation::FetchAdd { address, add, .. } => SendOperation::FetchAdd { address, key, add },
+            SendOperation::Read { address, .. } => SendOperation::Read { address, rkey: key },
+            SendOperation::FetchAdd { address, add, .. } => {
+                SendOperation::FetchAdd { address, rkey: key, add }
+            }
             other => other,
         };
-        pair.near.send(1, SendOperation::Write { address: 0, key: actual, immediate: None }, &[]).unwrap();
+        pair.near.send(1, SendOperation::Write { address: 0, rkey: actual, immediate: None }, &[]).unwrap();
         pair.near.send(2, with_key(actual), &[pair.near.sge(0, 8)]).unwrap();
         pair.near.send(3, SEND, &[]).unwrap();
         pair.far.receive(9, &[]);
@@ -272,10 +274,10 @@ fn refusal_follows_responses_to_earlier_requests() {
     let key = pair.far.memory.key();
     pair.far.fill(0, &[7; MEMORY_BYTES]);
     for id in 0..16 {
-        let read = SendOperation::Read { address: 0, key };
+        let read = SendOperation::Read { address: 0, rkey: key };
         pair.near.send(id, read, &[pair.near.sge(0, MEMORY_BYTES as u32)]).unwrap();
     }
-    let write = SendOperation::Write { address: 0, key: !key, immediate: None };
+    let write = SendOperation::Write { address: 0, rkey: !key, immediate: None };
     pair.near.send(16, write, &[pair.near.sge(0, 8)]).unwrap();
     pair.run();
     let done: Vec<_> = pair.near.completions().iter().map(|(_, id, status, _)| (*id, *status)).collect();
@@ -289,7 +291,7 @@ fn response_that_arrives_after_a_failure_is_discarded() {
     let mut pair = Pair::new();
     let key = pair.far.memory.key();
     pair.far.fill(0, &[7; 100]);
-    pair.near.send(1, SendOperation::Read { address: 0, key }, &[pair.near.sge(0, 100)]).unwrap();
+    pair.near.send(1, SendOperation::Read { address: 0, rkey: key }, &[pair.near.sge(0, 100)]).unwrap();
     exchange(&mut pair.near, &mut pair.far, usize::MAX);
     pair.far.transmit(usize::MAX);
     let mut remaining = pair.far.sent.split_off(60);
@@ -309,7 +311,9 @@ fn response_that_arrives_after_a_failure_is_discarded() {
 fn unaligned_atomic_is_an_invalid_request() {
     let mut pair = Pair::new();
     let key = pair.far.memory.key();
-    pair.near.send(1, SendOperation::FetchAdd { address: 4, key, add: 1 }, &[pair.near.sge(0, 8)]).unwrap();
+    pair.near
+        .send(1, SendOperation::FetchAdd { address: 4, rkey: key, add: 1 }, &[pair.near.sge(0, 8)])
+        .unwrap();
     pair.run();
     assert_eq!(pair.near.completions(), [(Queue::Send, 1, Status::RemoteInvalidRequest, 0)]);
 }
@@ -318,7 +322,7 @@ fn unaligned_atomic_is_an_invalid_request() {
 fn wrong_local_key_fails_in_order() {
     let mut pair = Pair::new();
     let key = pair.far.memory.key();
-    let write = SendOperation::Write { address: 0, key, immediate: None };
+    let write = SendOperation::Write { address: 0, rkey: key, immediate: None };
     pair.near.send(1, write, &[pair.near.sge(0, 8)]).unwrap();
     let wrong = Sge { lkey: !pair.near.memory.key(), ..pair.near.sge(0, 8) };
     pair.near.send(2, write, &[wrong]).unwrap();
@@ -370,7 +374,7 @@ fn failed_end_drops_requests_that_are_not_begun() {
         pair.near.fill(0, &[1; 4000]);
         let key = pair.far.memory.key();
         for id in 0..2 {
-            let write = SendOperation::Write { address: 2000 * id, key, immediate: None };
+            let write = SendOperation::Write { address: 2000 * id, rkey: key, immediate: None };
             pair.near.send(id, write, &[pair.near.sge(2000 * id, 2000)]).unwrap();
         }
         pair.near.transmit(sent);
@@ -393,7 +397,7 @@ fn refusal_follows_a_request_that_is_partly_sent() {
         let mut pair = Pair::new();
         pair.far.fill(0, &[1; 2000]);
         let (near_key, far_key) = (pair.near.memory.key(), pair.far.memory.key());
-        let write = |address, key| SendOperation::Write { address, key, immediate: None };
+        let write = |address, key| SendOperation::Write { address, rkey: key, immediate: None };
         for id in 0..2 {
             let address = 1000 * id;
             pair.far.send(id, write(address, near_key), &[pair.far.sge(address, 1000)]).unwrap();
@@ -416,7 +420,7 @@ fn writes_with_immediate_data_spare_receives() {
     pair.near.pair.spare_receives(99);
     pair.far.pair.spare_receives(99);
     let (key, source) = (pair.far.memory.key(), [pair.near.sge(0, 8)]);
-    let write = SendOperation::Write { address: 64, key, immediate: Some(5) };
+    let write = SendOperation::Write { address: 64, rkey: key, immediate: Some(5) };
     pair.near.fill(0, b"12345678");
     // More of them than any count of receives.
     for id in 0..300 {
@@ -446,7 +450,7 @@ fn cancels_only_receives_that_are_not_promised() {
     // A segment of the far end promises the others.
     let back = [pair.far.sge(0, 8)];
     let key = pair.near.memory.key();
-    pair.far.send(9, SendOperation::Write { address: 0, key, immediate: None }, &back).unwrap();
+    pair.far.send(9, SendOperation::Write { address: 0, rkey: key, immediate: None }, &back).unwrap();
     pair.run();
     assert!(!pair.far.pair.cancel_receive(2) && !pair.far.pair.cancel_receive(4));
     (0..3).for_each(|id| pair.near.send(id, SEND, &source).unwrap());

@@ -16,8 +16,8 @@ fn requests_wait_for_a_receive_and_run_once() {
         let key = pair.far.memory.key();
         let data: Vec<u8> = (0..1000_u32).map(|at| (at % 251) as u8).collect();
         pair.near.fill(0, &data);
-        let add = SendOperation::FetchAdd { address: 32_000, key, add: 1 };
-        let write = SendOperation::Write { address: 8000, key, immediate: Some(5) };
+        let add = SendOperation::FetchAdd { address: 32_000, rkey: key, add: 1 };
+        let write = SendOperation::Write { address: 8000, rkey: key, immediate: Some(5) };
         pair.near.send(1, add, &[pair.near.sge(4000, 8)]).unwrap();
         pair.near.send(2, SEND, &[pair.near.sge(0, 1000)]).unwrap();
         pair.near.send(3, add, &[pair.near.sge(4008, 8)]).unwrap();
@@ -50,7 +50,9 @@ fn refusal_overtakes_the_data_of_earlier_reads() {
     let key = pair.far.memory.key();
     // More data than is queued for sending at a time.
     for id in 0..8 {
-        pair.near.send(id, SendOperation::Read { address: 0, key }, &[pair.near.sge(0, 60_000)]).unwrap();
+        pair.near
+            .send(id, SendOperation::Read { address: 0, rkey: key }, &[pair.near.sge(0, 60_000)])
+            .unwrap();
     }
     pair.near.send(8, SEND, &[]).unwrap();
     pair.run_in(1000);
@@ -167,7 +169,7 @@ fn false_refusals_fail_the_queue_pair() {
             exchange_credits(&mut pair);
             let key = pair.far.memory.key();
             pair.near.send(1, SEND, &[pair.near.sge(0, 8)]).unwrap();
-            pair.near.send(2, SendOperation::Read { address: 0, key }, &[pair.near.sge(0, 8)]).unwrap();
+            pair.near.send(2, SendOperation::Read { address: 0, rkey: key }, &[pair.near.sge(0, 8)]).unwrap();
             pair.near.send(3, SEND, &[]).unwrap();
             pair.near.transmit(usize::MAX);
             acknowledge(&mut pair, message, syndrome, accepted);

@@ -178,7 +178,7 @@ fn destroyed_peer_fails_only_later_requests() {
     near.receive(1, 0, 8);
     // It acknowledges requests that it has not seen when it is destroyed. The READ returns the credit for the SEND.
     far.receive(3, 0, 8);
-    near.send(5, SendOperation::Read { address: 0, key: far.memory.key() }, 0, 8);
+    near.send(5, SendOperation::Read { address: 0, rkey: far.memory.key() }, 0, 8);
     assert_eq!(near.next(), (5, Status::Success));
     near.send(4, SEND, 0, 8);
     drop(far);

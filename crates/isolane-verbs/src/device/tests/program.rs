@@ -32,9 +32,9 @@ fn memory_that_changes_under_requests_harms_nothing_else() {
                 scope.spawn(|| scribble(&end.memory, BYTES as usize, &has_ended));
             }
             for id in 0..20 {
-                let write = SendOperation::Write { address: TARGET, key, immediate: None };
+                let write = SendOperation::Write { address: TARGET, rkey: key, immediate: None };
                 near.send(2 * id, write, 0, BYTES);
-                near.send(2 * id + 1, SendOperation::Read { address: 0, key }, TARGET, BYTES);
+                near.send(2 * id + 1, SendOperation::Read { address: 0, rkey: key }, TARGET, BYTES);
                 for id in [2 * id, 2 * id + 1] {
                     assert_eq!(near.next(), (id, Status::Success), "{lanes} lanes, checksums {checksums}");
                 }
@@ -84,7 +84,7 @@ fn writes_without_receives_overrun_no_queue() {
     let (mut near, mut far) = (default_parts(), default_parts());
     (near.config.write_id, far.config.write_id) = (Some(0), Some(0));
     let (near, far) = connect_parts(near, far);
-    let write = SendOperation::Write { address: 0, key: far.memory.key(), immediate: Some(7) };
+    let write = SendOperation::Write { address: 0, rkey: far.memory.key(), immediate: Some(7) };
     let mut writes = (0..COMPLETIONS as u64).map(|id| {
         near.send(id, write, 0, 8);
         near.next().1

@@ -60,24 +60,24 @@ impl Link {
                 let length = rng.u32(0..3000);
                 far.put(request, target, near.copy(place, length));
                 far.received.extend(immediate.map(|_| expected(length)));
-                (SendOperation::Write { address: base + target, key, immediate }, place, length, None)
+                (SendOperation::Write { address: base + target, rkey: key, immediate }, place, length, None)
             }
             3 => {
                 let length = rng.u32(0..RESULT_BYTES as u32);
                 let from = if rng.bool() { place } else { target };
                 reads_target = from == target;
                 near.put(request, result, far.copy(from, length));
-                (SendOperation::Read { address: base + from, key }, result, length, Some(length))
+                (SendOperation::Read { address: base + from, rkey: key }, result, length, Some(length))
             }
             kind => {
                 let word = WORDS + 8 * rng.u64(0..4);
                 let (found, value, address) = (far.word(word), rng.u64(1..4), base + word);
                 let (operation, new) = if kind == 4 {
-                    (SendOperation::FetchAdd { address, key, add: value }, found + value)
+                    (SendOperation::FetchAdd { address, rkey: key, add: value }, found + value)
                 } else {
                     let compare = if rng.bool() { found } else { found + 1 };
                     let new = if compare == found { value } else { found };
-                    (SendOperation::CompareSwap { address, key, compare, swap: value }, new)
+                    (SendOperation::CompareSwap { address, rkey: key, compare, swap: value }, new)
                 };
                 far.put(request, word, new.to_le_bytes().to_vec());
                 near.put(request, result, found.to_le_bytes().to_vec());
