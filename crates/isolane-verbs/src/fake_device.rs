@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use isolane_memory::{DeviceMemory, DeviceStream, MemoryRegion};
 
@@ -33,7 +33,10 @@ impl FakeDevice {
         // Not mapped in any process.
         let start = NonNull::new(std::ptr::without_provenance_mut(0x10_0000_0000_0000)).unwrap();
         let len = self.bytes.lock().unwrap().len();
-        Arc::new(MemoryRegion::on_device(start, len, Box::new(FakeMemory(Arc::clone(self)))))
+        Arc::new_cyclic(|region| {
+            let memory = FakeMemory { device: Arc::clone(self), region: Weak::clone(region) };
+            MemoryRegion::on_device(start, len, Box::new(memory))
+        })
     }
 
     /// Lets `count` operations fail after `successes` others.
@@ -61,30 +64,33 @@ impl FakeDevice {
     }
 }
 
-struct FakeMemory(Arc<FakeDevice>);
+struct FakeMemory {
+    device: Arc<FakeDevice>,
+    region: Weak<MemoryRegion>,
+}
 
 impl DeviceMemory for FakeMemory {
     fn copy_in(&self, offset: usize, bytes: &[u8]) -> bool {
-        let succeeds = self.0.next();
+        let succeeds = self.device.next();
         if succeeds {
-            self.0.bytes.lock().unwrap()[offset..offset + bytes.len()].copy_from_slice(bytes);
+            self.device.bytes.lock().unwrap()[offset..offset + bytes.len()].copy_from_slice(bytes);
         }
         succeeds
     }
 
     fn copy_out(&self, offset: usize, bytes: &mut [u8]) -> bool {
-        let succeeds = self.0.next();
+        let succeeds = self.device.next();
         if succeeds {
-            bytes.copy_from_slice(&self.0.bytes.lock().unwrap()[offset..offset + bytes.len()]);
+            bytes.copy_from_slice(&self.device.bytes.lock().unwrap()[offset..offset + bytes.len()]);
         }
         succeeds
     }
 
     fn update(&self, offset: usize, change: &mut dyn FnMut(u64) -> u64) -> Option<u64> {
-        if !self.0.next() {
+        if !self.device.next() {
             return None;
         }
-        let mut bytes = self.0.bytes.lock().unwrap();
+        let mut bytes = self.device.bytes.lock().unwrap();
         let word = &mut bytes[offset..offset + 8];
         let found = u64::from_ne_bytes(word.try_into().unwrap());
         word.copy_from_slice(&change(found).to_ne_bytes());
@@ -93,14 +99,21 @@ impl DeviceMemory for FakeMemory {
 
     fn stream(&self) -> Option<Box<dyn DeviceStream>> {
         let take = |left: usize| left.checked_sub(1);
-        self.0.streams.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
+        self.device.streams.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
         let buffers = [vec![0; BUFFER_BYTES], vec![0; BUFFER_BYTES]];
-        Some(Box::new(FakeStream { device: Arc::clone(&self.0), buffers, free: 0, copy: None }))
+        Some(Box::new(FakeStream {
+            device: Arc::clone(&self.device),
+            region: Weak::clone(&self.region),
+            buffers,
+            free: 0,
+            copy: None,
+        }))
     }
 }
 
 struct FakeStream {
     device: Arc<FakeDevice>,
+    region: Weak<MemoryRegion>,
     buffers: [Vec<u8>; 2],
     free: usize,
     /// Offset of the copy in progress, and its bytes.
@@ -124,6 +137,8 @@ impl DeviceStream for FakeStream {
     fn finish(&mut self) -> bool {
         let Some((offset, bytes)) = self.copy.take() else { return true };
         let succeeds = self.device.next();
+        // The registration, and the owner of the copy. Deregistration waits until there is no other owner.
+        assert!(self.region.strong_count() >= 2, "deregistration can end before a copy");
         assert!(self.buffers[1 - self.free][..bytes.len()] == bytes, "a buffer was changed during its copy");
         if succeeds {
             self.device.bytes.lock().unwrap()[offset..offset + bytes.len()].copy_from_slice(&bytes);

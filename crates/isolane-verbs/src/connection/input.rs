@@ -282,10 +282,10 @@ impl Input {
 
     /// Discards the rest of the current payload instead of placing it.
     pub(super) fn discard_payload(&mut self) {
+        self.stage = None;
         if let Some(placing) = &mut self.placing {
             placing.spans.clear();
         }
-        self.stage = None;
     }
 
     /// Discards all unread bytes.

@@ -2,6 +2,8 @@
 //!
 //! Invariant: bytes count as placed only once their copy has ended without an error.
 
+use std::sync::Arc;
+
 use isolane_memory::{DeviceStream, MemoryRegion};
 
 /// The last bytes of a payload that have arrived, all for one range of a device.
@@ -13,6 +15,8 @@ pub(super) struct Stage {
     copying: usize,
     /// Number of bytes after them, at the start of the stream's buffer.
     filled: usize,
+    /// After the stream, whose end waits for the copy in progress: deregistration waits until nothing has the region.
+    _region: Arc<MemoryRegion>,
 }
 
 /// The device has reported an error.
@@ -20,8 +24,9 @@ pub(super) struct CopyFailed;
 
 impl Stage {
     /// Returns a stage for the bytes of a region from `offset` on. `None` if all streams are in use.
-    pub(super) fn new(region: &MemoryRegion, offset: usize) -> Option<Stage> {
-        Some(Stage { stream: region.device_stream()?, offset, copying: 0, filled: 0 })
+    pub(super) fn new(region: &Arc<MemoryRegion>, offset: usize) -> Option<Stage> {
+        let stream = region.device_stream()?;
+        Some(Stage { stream, offset, copying: 0, filled: 0, _region: Arc::clone(region) })
     }
 
     /// Adds bytes at the start. `None` if the buffer is shorter.

@@ -340,3 +340,25 @@ fn deregistration_waits_for_copies() {
         assert_eq!(status, expected, "{kind:?}, {delivered} bytes");
     }
 }
+
+#[test]
+fn region_has_an_owner_until_its_last_copy_has_ended() {
+    for is_dropped in [false, true] {
+        let mut devices = Devices::new(SEGMENT_BYTES, STREAMS, false);
+        devices.post(Kind::Write, 8000);
+        let (near, far) = devices.transmit(Kind::Write);
+        for _ in 0..5 {
+            far.deliver(&mut near.sent, 500);
+        }
+        assert!(devices.far.streams() < STREAMS, "no copy is in progress");
+        let (device, registration) = (Arc::clone(&devices.far), Arc::clone(&devices.pair.far.memory));
+        // The stream checks the owners.
+        if is_dropped {
+            drop(devices);
+        } else {
+            devices.pair.far.pair.fail();
+        }
+        assert_eq!(device.streams(), STREAMS);
+        drop(registration);
+    }
+}
