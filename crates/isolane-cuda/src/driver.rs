@@ -263,11 +263,22 @@ impl Driver {
     }
 
     /// Returns an attribute of a pointer. `None` if the driver does not know the pointer.
-    pub(crate) fn attribute<T: Attribute>(&self, address: u64) -> Option<T> {
+    ///
+    /// # Errors
+    /// If the driver reports another error: the memory can then be of a GPU.
+    pub(crate) fn attribute<T: Attribute>(&self, address: u64) -> Result<Option<T>> {
         let mut value = T::default();
         // SAFETY: the place has the type of the attribute.
         let code = unsafe { (self.0.pointer_get_attribute)((&raw mut value).cast(), T::NUMBER, address) };
-        (code == 0).then_some(value)
+        if UNKNOWN_POINTER.contains(&code) {
+            return Ok(None);
+        }
+        self.check("cuPointerGetAttribute", code).map(|()| Some(value))
+    }
+
+    /// Returns the error for memory of a GPU that the driver no longer knows.
+    pub(crate) fn unknown_pointer(&self) -> CudaError {
+        self.error("cuPointerGetAttribute", INVALID_VALUE)
     }
 }
 
@@ -369,3 +380,6 @@ const HOST_PORTABLE: c_uint = 1;
 const STREAM_NON_BLOCKING: c_uint = 1;
 /// `CUDA_ERROR_INVALID_VALUE`.
 const INVALID_VALUE: c_int = 1;
+/// Errors for a pointer that is not known, and `CUDA_ERROR_NOT_INITIALIZED` and `CUDA_ERROR_DEINITIALIZED`: without the
+/// driver, there is no memory of a GPU.
+const UNKNOWN_POINTER: [c_int; 3] = [INVALID_VALUE, 3, 4];

@@ -27,7 +27,7 @@ pub fn is_in_use() -> bool {
 pub unsafe fn find(start: NonNull<u8>, len: usize) -> Result<Option<MemoryRegion>> {
     let Some(driver) = Driver::of_program() else { return Ok(None) };
     let address = start.addr().get() as u64;
-    let Some(place) = Place::of(driver, address) else { return Ok(None) };
+    let Some(place) = Place::of(driver, address)? else { return Ok(None) };
     let context = match place {
         Place::Context(handle) => Context::of(driver, handle)?,
         Place::Gpu(gpu) => Context::primary(driver, gpu)?,
@@ -47,18 +47,21 @@ enum Place {
 
 impl Place {
     /// Returns the place of the memory at an address. `None` if the CPU can access it, or the driver does not know it.
-    fn of(driver: &Driver, address: u64) -> Option<Place> {
-        let memory: MemoryType = driver.attribute(address)?;
-        let is_managed = driver.attribute(address).is_some_and(|IsManaged(managed)| managed != 0);
-        if memory != MemoryType::DEVICE || is_managed {
-            return None;
+    fn of(driver: &Driver, address: u64) -> Result<Option<Place>> {
+        if driver.attribute(address)? != Some(MemoryType::DEVICE) {
+            return Ok(None);
         }
-        let PointerContext(handle) = driver.attribute(address)?;
-        if !handle.is_null() {
-            return Some(Place::Context(handle));
+        if driver.attribute(address)?.is_some_and(|IsManaged(managed)| managed != 0) {
+            return Ok(None);
         }
-        let DeviceOrdinal(gpu) = driver.attribute(address)?;
-        Some(Place::Gpu(gpu))
+        let context = driver.attribute(address)?.map(|PointerContext(handle)| handle);
+        if let Some(handle) = context.filter(|handle| !handle.is_null()) {
+            return Ok(Some(Place::Context(handle)));
+        }
+        match driver.attribute(address)? {
+            Some(DeviceOrdinal(gpu)) => Ok(Some(Place::Gpu(gpu))),
+            None => Err(driver.unknown_pointer()),
+        }
     }
 }
 
@@ -67,7 +70,7 @@ fn allocation_ends(driver: &Driver, place: Place, address: u64, len: usize) -> R
     let (mut ends, mut found) = (Vec::new(), 0);
     while found < len {
         let at = address.wrapping_add(found as u64);
-        let is_same = found == 0 || Place::of(driver, at) == Some(place);
+        let is_same = found == 0 || Place::of(driver, at)? == Some(place);
         let (start, size) = if is_same { driver.allocation(at)? } else { (at, 0) };
         let count = start.wrapping_add(size as u64).wrapping_sub(at);
         if count == 0 || count > size as u64 {

@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, OnceLock};
 
+use isolane_cuda::CudaError;
 use isolane_memory::{MemoryRegion, guard_copies};
 use isolane_verbs::{Access, ProtectionDomain, Registration};
 use parking_lot::Mutex;
@@ -221,7 +222,11 @@ unsafe fn register(
     // SAFETY: the program keeps the memory.
     let on_gpu = unsafe { isolane_cuda::find(start, length) }.map_err(|error| {
         report(&format!("cannot register GPU memory: {error}"));
-        if error.is_out_of_memory() { Errno::NO_MEMORY } else { Errno(libc::EFAULT) }
+        match error {
+            CudaError::Range { .. } => Errno(libc::EFAULT),
+            error if error.is_out_of_memory() => Errno::NO_MEMORY,
+            _ => Errno::INVALID,
+        }
     })?;
     let region = match on_gpu {
         Some(region) => region,

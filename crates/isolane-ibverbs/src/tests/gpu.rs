@@ -112,6 +112,16 @@ fn inline_data_is_copied_from_a_gpu() {
         assert_eq!(post_send(near.qp, &mut request, null_mut()), 0);
         assert_eq!(near.next().status, 0);
         assert_eq!(gpus.driver.bytes(gpus.address(1) + 3, 15), [0; 15]);
+        // Memory that the driver cannot tell from memory of the host.
+        (*request.sg_list).addr = gpus.address(0);
+        for after in 0..3 {
+            gpus.driver.fail("cuPointerGetAttribute", after, 1, ILLEGAL_ADDRESS);
+            assert_eq!(post_send(near.qp, &mut request, null_mut()), libc::EINVAL);
+            assert_eq!(gpus.driver.calls("cuPointerGetAttribute"), after + 1);
+        }
+        gpus.driver.fail("cuPointerGetAttribute", 0, 0, 0);
+        assert_eq!(post_send(near.qp, &mut request, null_mut()), 0);
+        assert_eq!(near.next().status, 0);
     }
     gpus.finish();
 }
@@ -136,6 +146,10 @@ fn registers_only_complete_memory_of_a_gpu() {
     driver.fail("cuMemHostAlloc", 3, 1, OUT_OF_MEMORY);
     assert_eq!(register(address, 4096), libc::ENOMEM);
     driver.fail("cuMemHostAlloc", 0, 0, 0);
+    for after in 0..3 {
+        driver.fail("cuPointerGetAttribute", after, 1, ILLEGAL_ADDRESS);
+        assert_eq!(register(address, 4096), libc::EINVAL);
+    }
     // Memory that the CPU can access is not copied by a GPU.
     let managed = driver.allocate(&[(4096, GPU)]);
     driver.manage(managed);
