@@ -2,10 +2,10 @@
 //!
 //! Invariant: at most one copy is in progress, and [`Channel::buffer`] is not its buffer.
 
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 
 use crate::driver::{Driver, StreamHandle};
-use crate::error::Result;
+use crate::error::{CudaError, Result};
 
 /// Length of a buffer in bytes.
 pub(crate) const BUFFER_BYTES: usize = 256 * 1024;
@@ -17,46 +17,64 @@ pub(crate) enum Direction {
     FromGpu,
 }
 
+/// Memory for both buffers. It is not the driver's, so that it stays mapped when the program ends the context.
+struct Buffers(NonNull<u8>);
+
+impl Buffers {
+    fn map() -> Result<Buffers> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // Shared, so that a child process does not make the kernel replace pages that the GPU accesses.
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping.
+        let start = unsafe { libc::mmap(null_mut(), Buffers::LEN, protection, flags, -1, 0) };
+        let start = NonNull::new(start.cast()).filter(|_| start != libc::MAP_FAILED);
+        start.map(Buffers).ok_or(CudaError::HostMemory { len: Buffers::LEN })
+    }
+
+    const LEN: usize = 2 * BUFFER_BYTES;
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        // SAFETY: the mapping belongs to this value. A driver that has pinned its pages holds them.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), Buffers::LEN) };
+    }
+}
+
+// SAFETY: the mapping belongs to this value.
+unsafe impl Send for Buffers {}
+
 /// A stream and its buffers. The context of all calls is the one that was current in [`Channel::new`].
 pub(crate) struct Channel {
     driver: &'static Driver,
     stream: StreamHandle,
-    /// Both buffers.
-    memory: NonNull<u8>,
+    buffers: Buffers,
+    /// Whether the driver has pinned the buffers.
+    is_pinned: bool,
     /// Index of the buffer that is free.
     free: usize,
     is_copying: bool,
 }
 
-// SAFETY: the memory belongs to the channel.
-unsafe impl Send for Channel {}
-
 impl Channel {
     pub(crate) fn new(driver: &'static Driver) -> Result<Channel> {
+        let buffers = Buffers::map()?;
         let stream = driver.create_stream()?;
-        match driver.allocate_host(2 * BUFFER_BYTES) {
-            Ok(memory) => {
-                // SAFETY: new memory with this length.
-                unsafe { memory.as_ptr().write_bytes(0, 2 * BUFFER_BYTES) };
-                Ok(Channel { driver, stream, memory, free: 0, is_copying: false })
-            }
-            Err(error) => {
-                // SAFETY: nothing else knows the stream.
-                unsafe { driver.destroy_stream(stream) }?;
-                Err(error)
-            }
+        // SAFETY: `Channel::destroy` comes before the end of the mapping, unless the context has ended.
+        let pinned = unsafe { driver.register_host(buffers.0, Buffers::LEN) };
+        if let Err(error) = &pinned {
+            log::limited!(Warn, "copies to a GPU are slow, because their buffers are not pinned: {error}");
         }
+        Ok(Channel { driver, stream, buffers, is_pinned: pinned.is_ok(), free: 0, is_copying: false })
     }
 
-    /// Frees the memory, after the copy in progress.
+    /// Waits for the copy in progress, and makes all calls that free something. Returns the first error.
     pub(crate) fn destroy(mut self) -> Result<()> {
         let finished = self.finish();
-        // SAFETY: no copy is in progress, unless the context is lost with all copies.
-        unsafe {
-            self.driver.destroy_stream(self.stream)?;
-            self.driver.free_host(self.memory)?;
-        }
-        finished
+        // SAFETY: the stream belongs to the channel, which ends.
+        let destroyed = unsafe { self.driver.destroy_stream(self.stream) };
+        let unpinned = if self.is_pinned { self.driver.unregister_host(self.buffers.0) } else { Ok(()) };
+        finished.and(destroyed).and(unpinned)
     }
 
     /// Returns the buffer that no copy uses. After [`Channel::start`], it has the bytes of the copy before.
@@ -72,9 +90,9 @@ impl Channel {
 
     /// Returns a buffer that no copy uses.
     fn slice(&mut self, index: usize) -> &mut [u8] {
-        // SAFETY: the memory has two initialized buffers, belongs to the channel, and is borrowed with it.
+        // SAFETY: the memory has two buffers, initialized by the kernel, belongs to the channel, and is borrowed with it.
         unsafe {
-            std::slice::from_raw_parts_mut(self.memory.as_ptr().add(index * BUFFER_BYTES), BUFFER_BYTES)
+            std::slice::from_raw_parts_mut(self.buffers.0.as_ptr().add(index * BUFFER_BYTES), BUFFER_BYTES)
         }
     }
 
@@ -86,7 +104,7 @@ impl Channel {
         ranges: impl Iterator<Item = (u64, usize)>,
     ) -> Result<()> {
         self.finish()?;
-        let mut host = (self.memory.addr().get() + self.free * BUFFER_BYTES) as u64;
+        let mut host = (self.buffers.0.addr().get() + self.free * BUFFER_BYTES) as u64;
         for (gpu, len) in ranges {
             let (to, from) = if direction == Direction::ToGpu { (gpu, host) } else { (host, gpu) };
             // SAFETY: the ranges have at most the length of the buffer, to which no reference is in use until the copy

@@ -111,7 +111,8 @@ impl Drop for Context {
     fn drop(&mut self) {
         let mut channels = std::mem::take(self.channels.get_mut());
         channels.extend(self.reserved.get_mut().take());
-        let destroyed = self.with_current(|| channels.into_iter().try_for_each(Channel::destroy));
+        let destroyed =
+            self.with_current(|| channels.into_iter().map(Channel::destroy).fold(Ok(()), Result::and));
         let released = self.primary_of.map_or(Ok(()), |gpu| self.driver.release_primary(gpu));
         if let Err(error) = destroyed.and(released) {
             // The program can have destroyed the context, with everything in it.

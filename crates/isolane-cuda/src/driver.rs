@@ -70,8 +70,8 @@ functions! {
     memory_allocate = cuMemAlloc_v2(*mut u64, usize);
     memory_free = cuMemFree_v2(u64);
     memory_get_address_range = cuMemGetAddressRange_v2(*mut u64, *mut usize, u64);
-    host_allocate = cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
-    host_free = cuMemFreeHost(*mut c_void);
+    host_register = cuMemHostRegister_v2(*mut c_void, usize, c_uint);
+    host_unregister = cuMemHostUnregister(*mut c_void);
     copy = cuMemcpyAsync(u64, u64, usize, *mut c_void);
     stream_create = cuStreamCreate(*mut *mut c_void, c_uint);
     stream_destroy = cuStreamDestroy_v2(*mut c_void);
@@ -213,21 +213,20 @@ impl Driver {
         Ok((start, len))
     }
 
-    /// Allocates memory of the host that all GPUs can access.
-    pub(crate) fn allocate_host(&self, len: usize) -> Result<NonNull<u8>> {
-        let mut start = null_mut();
-        // SAFETY: the place is valid.
-        self.check("cuMemHostAlloc", unsafe { (self.0.host_allocate)(&mut start, len, HOST_PORTABLE) })?;
-        NonNull::new(start.cast()).ok_or_else(|| self.error("cuMemHostAlloc", INVALID_VALUE))
-    }
-
-    /// Frees memory of [`Driver::allocate_host`].
+    /// Pins memory of the host, so that all GPUs access it without another copy.
     ///
     /// # Safety
-    /// Nothing uses the memory.
-    pub(crate) unsafe fn free_host(&self, start: NonNull<u8>) -> Result<()> {
+    /// The memory stays mapped until [`Driver::unregister_host`], or until the context ends.
+    pub(crate) unsafe fn register_host(&self, start: NonNull<u8>, len: usize) -> Result<()> {
         // SAFETY: guaranteed by the caller.
-        self.check("cuMemFreeHost", unsafe { (self.0.host_free)(start.as_ptr().cast()) })
+        let code = unsafe { (self.0.host_register)(start.as_ptr().cast(), len, HOST_PORTABLE) };
+        self.check("cuMemHostRegister", code)
+    }
+
+    /// Undoes [`Driver::register_host`].
+    pub(crate) fn unregister_host(&self, start: NonNull<u8>) -> Result<()> {
+        // SAFETY: the driver checks the address.
+        self.check("cuMemHostUnregister", unsafe { (self.0.host_unregister)(start.as_ptr().cast()) })
     }
 
     /// Returns a new stream, which waits for no other one.
@@ -249,8 +248,8 @@ impl Driver {
     /// Starts a copy between memory of the GPU and of the host.
     ///
     /// # Safety
-    /// The memory of the host comes from [`Driver::allocate_host`], and no reference to it is in use until
-    /// [`Driver::synchronize`]. The stream is not destroyed.
+    /// The memory of the host stays mapped, and no reference to it is in use until [`Driver::synchronize`]. The stream is
+    /// not destroyed.
     pub(crate) unsafe fn copy(&self, to: u64, from: u64, len: usize, stream: StreamHandle) -> Result<()> {
         // SAFETY: guaranteed by the caller; the driver checks the range of the GPU.
         self.check("cuMemcpyAsync", unsafe { (self.0.copy)(to, from, len, stream.0) })
@@ -374,7 +373,7 @@ fn last_error() -> String {
 
 const LIBRARY: &CStr = c"libcuda.so.1";
 const LIBRARY_PREFIX: &str = "libcuda.so";
-/// `CU_MEMHOSTALLOC_PORTABLE`.
+/// `CU_MEMHOSTREGISTER_PORTABLE`.
 const HOST_PORTABLE: c_uint = 1;
 /// `CU_STREAM_NON_BLOCKING`.
 const STREAM_NON_BLOCKING: c_uint = 1;

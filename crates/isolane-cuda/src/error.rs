@@ -31,6 +31,12 @@ pub enum CudaError {
         /// Number of bytes before the first one that is not.
         found: usize,
     },
+    /// Memory of the host is missing.
+    #[error("cannot map {len} bytes for the buffers of a GPU: out of memory; end other programs")]
+    HostMemory {
+        /// Length in bytes.
+        len: usize,
+    },
     /// The computer has no such GPU.
     #[error("no GPU has index {index}; there are {count}")]
     NoGpu {
@@ -44,7 +50,7 @@ pub enum CudaError {
 impl CudaError {
     /// Whether memory of the GPU or of the host is missing.
     pub fn is_out_of_memory(&self) -> bool {
-        matches!(self, CudaError::Call { code: OUT_OF_MEMORY, .. })
+        matches!(self, CudaError::Call { code: OUT_OF_MEMORY, .. } | CudaError::HostMemory { .. })
     }
 }
 

@@ -167,7 +167,7 @@ fn atomic_operations_of_threads_are_not_lost() {
 fn error_of_each_call_is_an_error_of_its_operation() {
     let driver = Driver::load();
     let address = driver.allocate(&[(LEN, GPU)]);
-    let registering = ["cuMemGetAddressRange_v2", "cuMemHostAlloc", "cuStreamCreate", "cuCtxPushCurrent_v2"];
+    let registering = ["cuMemGetAddressRange_v2", "cuStreamCreate", "cuCtxPushCurrent_v2"];
     for function in registering {
         for after in 0.. {
             driver.fail(function, after, 1, OUT_OF_MEMORY);
@@ -207,6 +207,52 @@ fn error_of_each_call_is_an_error_of_its_operation() {
     }
     drop(region);
     assert_eq!(driver.counts(), NOTHING);
+}
+
+#[test]
+fn buffers_that_cannot_be_pinned_are_used() {
+    let driver = Driver::load();
+    let address = driver.allocate(&[(LEN, GPU)]);
+    driver.fail("cuMemHostRegister_v2", 2, 4, OUT_OF_MEMORY);
+    let region = region(address, LEN);
+    assert_eq!(driver.calls("cuMemHostRegister_v2"), 9);
+    let streams: Vec<_> = std::iter::from_fn(|| region.device_stream()).collect();
+    assert_eq!(streams.len(), 8);
+    for (seed, mut stream) in streams.into_iter().enumerate() {
+        stream.buffer().copy_from_slice(&pattern(BUFFER, seed));
+        assert!(stream.start(BUFFER, BUFFER) && stream.finish());
+        assert!(driver.bytes(address + BUFFER as u64, BUFFER) == pattern(BUFFER, seed));
+        assert!(region.to_vec(BUFFER, BUFFER) == pattern(BUFFER, seed));
+    }
+    drop(region);
+    assert_eq!(driver.counts(), NOTHING);
+}
+
+#[test]
+fn context_that_the_program_destroys_fails_its_copies() {
+    for place in [GPU, Place::Other] {
+        let driver = Driver::load();
+        let address = driver.allocate(&[(LEN, place)]);
+        let lost = region(address, LEN);
+        let [mut idle, mut copying] = [0; 2].map(|_| lost.device_stream().unwrap());
+        assert!(copying.start(0, BUFFER));
+        driver.destroy(place);
+        // The buffers are still mapped.
+        for stream in [&mut idle, &mut copying] {
+            stream.buffer().fill(1);
+            assert!(!stream.start(0, BUFFER));
+        }
+        assert!(!lost.try_copy_in(0, &[1; 5000]) && !lost.try_copy_out(0, &mut [1; 5000]));
+        assert!(!lost.is_readable(0, 1) && lost.fetch_add(0, 1).is_none());
+        drop((idle, copying, lost));
+        assert_eq!(driver.counts(), NOTHING);
+        // A new context with the same handle.
+        let address = driver.allocate(&[(LEN, place)]);
+        let new = region(address, LEN);
+        assert!(new.try_copy_in(0, &pattern(LEN, 1)) && new.to_vec(0, LEN) == pattern(LEN, 1));
+        drop(new);
+        assert_eq!(driver.counts(), NOTHING);
+    }
 }
 
 #[test]

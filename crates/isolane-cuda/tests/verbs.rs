@@ -279,3 +279,22 @@ fn deregistration_in_the_middle_of_traffic_leaves_no_copy() {
         assert_eq!(statuses.last(), Some(&Status::Flushed), "{statuses:?}");
     }
 }
+
+#[test]
+fn write_to_a_context_that_is_destroyed_fails() {
+    let driver = Driver::load();
+    for length in [1, 5000, LEN as u32] {
+        let [near, far] = connect(&driver, &DeviceConfig::default(), None);
+        let (address, key) = (far.memory.gpu.address(), far.memory.gpu.key());
+        driver.destroy(Place::Pool);
+        let sge = Sge { address: 0, length, lkey: near.memory.host.key() };
+        near.send(1, SendOperation::Write { address, key, immediate: None }, [sge]);
+        let (_, status) = near.next();
+        assert!(
+            [Status::RemoteOperation, Status::RemoteAccess].contains(&status),
+            "{length} bytes: {status:?}"
+        );
+        drop((near, far));
+        assert_eq!(driver.counts(), NOTHING);
+    }
+}

@@ -12,12 +12,13 @@
 
 enum {
 	SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101,
-	NO_DEVICE = 100, INVALID_CONTEXT = 201, ILLEGAL_ADDRESS = 700,
+	NO_DEVICE = 100, INVALID_CONTEXT = 201, ILLEGAL_ADDRESS = 700, CONTEXT_IS_DESTROYED = 709,
 };
 enum { GPUS = 2, ALLOCATIONS = 256, COPIES = 4096, DEPTH = 16, FUNCTIONS = 32 };
 
-typedef struct context { int gpu, users; } *CUcontext;
-typedef struct stream { CUcontext context; int is_live; } *CUstream;
+typedef struct context { int gpu, users, is_destroyed; } *CUcontext;
+/* A stream is lost with its context. */
+typedef struct stream { CUcontext context; int is_live, is_lost; struct stream *next; } *CUstream;
 
 /* Memory of a GPU, or of the host if `shadow` is the memory itself. */
 struct allocation { uint64_t start; size_t len; char *shadow; CUcontext context; int is_host, is_managed, gpu; };
@@ -28,8 +29,9 @@ struct function { const char *name; int calls, failures_at, failures, code; };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct allocation allocations[ALLOCATIONS];
 static struct copy copies[COPIES];
-static int copies_count, is_initialized, streams;
-static struct context primary[GPUS] = { { 0, 0 }, { 1, 0 } }, other = { 0, 0 };
+static int copies_count, is_initialized, streams, has_unpinned;
+static CUstream first_stream;
+static struct context primary[GPUS] = { { 0, 0, 0 }, { 1, 0, 0 } }, other = { 0, 0, 0 };
 static struct function functions[FUNCTIONS];
 static _Thread_local CUcontext current[DEPTH];
 static _Thread_local int depth;
@@ -149,6 +151,7 @@ int cuGetErrorName(int code, const char **name)
 	case NO_DEVICE: *name = "CUDA_ERROR_NO_DEVICE"; break;
 	case INVALID_CONTEXT: *name = "CUDA_ERROR_INVALID_CONTEXT"; break;
 	case ILLEGAL_ADDRESS: *name = "CUDA_ERROR_ILLEGAL_ADDRESS"; break;
+	case CONTEXT_IS_DESTROYED: *name = "CUDA_ERROR_CONTEXT_IS_DESTROYED"; break;
 	default: *name = NULL; return INVALID_VALUE;
 	}
 	return SUCCESS;
@@ -179,6 +182,7 @@ int cuDevicePrimaryCtxRetain(CUcontext *context, int gpu)
 {
 	ENTER();
 	primary[gpu].users++;
+	primary[gpu].is_destroyed = 0;
 	*context = &primary[gpu];
 	return leave(SUCCESS);
 }
@@ -197,6 +201,8 @@ int cuCtxPushCurrent_v2(CUcontext context)
 	RULE(depth < DEPTH, "contexts are pushed and not popped");
 	if (context != &other && context != &primary[0] && context != &primary[1])
 		return leave(INVALID_CONTEXT);
+	if (context->is_destroyed)
+		return leave(CONTEXT_IS_DESTROYED);
 	current[depth++] = context;
 	return leave(SUCCESS);
 }
@@ -251,31 +257,33 @@ int cuMemGetAddressRange_v2(uint64_t *start, size_t *len, uint64_t address)
 	return leave(SUCCESS);
 }
 
-int cuMemHostAlloc(void **address, size_t len, unsigned flags)
+int cuMemHostRegister_v2(void *address, size_t len, unsigned flags)
 {
-	ENTER();
+	int failure = enter(__func__);
+	if (failure) {
+		has_unpinned = 1;
+		return failure;
+	}
 	RULE(flags == 1, "memory of the host is not portable");
+	RULE(!find((uintptr_t)address), "memory of the host is registered twice");
 	if (!now())
 		return leave(INVALID_CONTEXT);
-	char *start = map(len, PROT_READ | PROT_WRITE);
-	if (!start)
-		return leave(OUT_OF_MEMORY);
-	memset(start, 0xa5, len);
-	add((uintptr_t)start, len, start, 1);
-	*address = start;
+	memset(address, 0xa5, len);
+	add((uintptr_t)address, len, address, 1);
 	return leave(SUCCESS);
 }
 
-int cuMemFreeHost(void *address)
+int cuMemHostUnregister(void *address)
 {
 	ENTER();
 	struct allocation *found = find((uintptr_t)address);
-	RULE(found && found->is_host && found->shadow == address, "memory of the host is freed that was not allocated");
+	if (!found)
+		return leave(INVALID_VALUE);
+	RULE(found->is_host && found->shadow == address, "memory of the host is unregistered that was not registered");
 	for (int i = 0; i < copies_count; i++) {
 		RULE(copies[i].to < found->shadow || copies[i].to >= found->shadow + found->len, "a buffer of a copy is freed");
 		RULE(copies[i].from < found->shadow || copies[i].from >= found->shadow + found->len, "a buffer of a copy is freed");
 	}
-	munmap(found->shadow, found->len);
 	found->len = 0;
 	return leave(SUCCESS);
 }
@@ -289,6 +297,9 @@ int cuStreamCreate(CUstream *stream, unsigned flags)
 	*stream = malloc(sizeof **stream);
 	(*stream)->context = now();
 	(*stream)->is_live = 1;
+	(*stream)->is_lost = 0;
+	(*stream)->next = first_stream;
+	first_stream = *stream;
 	streams++;
 	return leave(SUCCESS);
 }
@@ -296,6 +307,8 @@ int cuStreamCreate(CUstream *stream, unsigned flags)
 int cuStreamDestroy_v2(CUstream stream)
 {
 	ENTER();
+	if (stream->is_lost)
+		return leave(CONTEXT_IS_DESTROYED);
 	RULE(stream->is_live && stream->context == now(), "the stream is not one of the current context");
 	for (int i = 0; i < copies_count; i++)
 		RULE(copies[i].stream != stream, "a stream is destroyed before its copies have ended");
@@ -315,7 +328,10 @@ int cuStreamSynchronize(CUstream stream)
 				copies[i--] = copies[--copies_count];
 		return leave(failure);
 	}
-	RULE(stream->is_live && stream->context == now(), "the stream is not one of the current context");
+	if (stream->is_lost)
+		return leave(CONTEXT_IS_DESTROYED);
+	/* The stream names its context. */
+	RULE(stream->is_live, "the stream is destroyed");
 	run(stream);
 	return leave(SUCCESS);
 }
@@ -323,17 +339,22 @@ int cuStreamSynchronize(CUstream stream)
 int cuMemcpyAsync(uint64_t to, uint64_t from, size_t len, CUstream stream)
 {
 	ENTER();
+	if (stream->is_lost)
+		return leave(CONTEXT_IS_DESTROYED);
 	RULE(stream->is_live && stream->context == now(), "the stream is not one of the current context");
 	RULE(copies_count < COPIES, "too many copies");
 	struct allocation *target = find(to), *source = find(from);
-	struct allocation *host = target && target->is_host ? target : source;
-	RULE(host && host->is_host, "the memory of the host does not come from cuMemHostAlloc");
-	if (!target || !source || target->is_host == source->is_host)
+	int is_to_gpu = target && !target->is_host, is_from_gpu = source && !source->is_host;
+	RULE(target || source, "neither address is known");
+	if (is_to_gpu == is_from_gpu)
 		return leave(INVALID_VALUE);
-	if (len > target->start + target->len - to || len > source->start + source->len - from)
+	RULE(has_unpinned || (target && source), "the memory of the host is not registered");
+	if ((target && len > target->start + target->len - to) || (source && len > source->start + source->len - from))
 		return leave(INVALID_VALUE);
-	struct copy copy = { stream, target->shadow + (to - target->start), source->shadow + (from - source->start), len, 0 };
-	if (target->is_host)
+	char *target_bytes = target ? target->shadow + (to - target->start) : (char *)(uintptr_t)to;
+	char *source_bytes = source ? source->shadow + (from - source->start) : (char *)(uintptr_t)from;
+	struct copy copy = { stream, target_bytes, source_bytes, len, 0 };
+	if (!is_to_gpu)
 		memset(copy.to, 0xee, len);
 	else
 		copy.sum = sum_of(copy.from, len);
@@ -375,6 +396,31 @@ int test_calls(const char *name)
 	return leave(function_of(name)->calls);
 }
 
+static CUcontext place_of(int place)
+{
+	return place == 2 ? &other : &primary[place == 3 ? 1 : place];
+}
+
+/* Destroys a context with everything in it, as a program can. The next allocation in it makes it again. */
+void test_destroy(int place)
+{
+	pthread_mutex_lock(&lock);
+	CUcontext context = place_of(place);
+	context->is_destroyed = 1;
+	for (CUstream stream = first_stream; stream; stream = stream->next) {
+		if (stream->context != context || !stream->is_live)
+			continue;
+		run(stream);
+		stream->is_live = 0;
+		stream->is_lost = 1;
+		streams--;
+	}
+	for (int i = 0; i < ALLOCATIONS; i++)
+		if (allocations[i].context == context)
+			allocations[i].len = 0;
+	pthread_mutex_unlock(&lock);
+}
+
 /* Allocates adjacent ranges with the given lengths in a context: 0, 1 for the one of a GPU, 2 for another one, 3 for none
  * on GPU 1. */
 uint64_t test_allocate(const size_t *lens, const int *contexts, int count)
@@ -388,6 +434,7 @@ uint64_t test_allocate(const size_t *lens, const int *contexts, int count)
 	char *shadow = map(total, PROT_READ | PROT_WRITE);
 	for (int i = 0; i < count; at += lens[i++]) {
 		struct allocation *new = add(at, lens[i], shadow + (at - start), 0);
+		place_of(contexts[i])->is_destroyed = 0;
 		new->context = contexts[i] == 3 ? NULL : contexts[i] == 2 ? &other : &primary[contexts[i]];
 		new->gpu = contexts[i] == 3 ? 1 : contexts[i] == 2 ? 0 : contexts[i];
 	}

@@ -35,6 +35,16 @@ pub enum Place {
     Pool,
 }
 
+impl Place {
+    fn number(self) -> c_int {
+        match self {
+            Place::Primary(gpu) => gpu,
+            Place::Other => 2,
+            Place::Pool => 3,
+        }
+    }
+}
+
 /// Errors of the driver.
 pub const OUT_OF_MEMORY: i32 = 2;
 pub const ILLEGAL_ADDRESS: i32 = 700;
@@ -79,12 +89,7 @@ impl Driver {
     /// Allocates adjacent ranges. Returns the address of the first one.
     pub fn allocate(&self, ranges: &[(usize, Place)]) -> u64 {
         let lens: Vec<usize> = ranges.iter().map(|(len, _)| *len).collect();
-        let number = |(_, place): &(usize, Place)| match place {
-            Place::Primary(gpu) => *gpu,
-            Place::Other => 2,
-            Place::Pool => 3,
-        };
-        let places: Vec<c_int> = ranges.iter().map(number).collect();
+        let places: Vec<c_int> = ranges.iter().map(|(_, place)| place.number()).collect();
         type Allocate = unsafe extern "C" fn(*const usize, *const c_int, c_int) -> u64;
         // SAFETY: the function has this type, and reads as many values.
         unsafe {
@@ -100,6 +105,13 @@ impl Driver {
         let code =
             unsafe { std::mem::transmute::<*mut c_void, Free>(self.function("cuMemFree_v2"))(address) };
         assert_eq!(code, 0);
+    }
+
+    /// Destroys a context with everything in it, as the program can. The next allocation makes it again.
+    pub fn destroy(&self, place: Place) {
+        type Destroy = unsafe extern "C" fn(c_int);
+        // SAFETY: the function has this type.
+        unsafe { std::mem::transmute::<*mut c_void, Destroy>(self.function("test_destroy"))(place.number()) };
     }
 
     /// Makes an allocation one that the CPU can access also.

@@ -143,9 +143,9 @@ fn registers_only_complete_memory_of_a_gpu() {
     let mixed = driver.allocate(&[(4096, GPU), (4096, Place::Other)]);
     assert_eq!((register(mixed, 4096), register(mixed + 1, 4096)), (0, libc::EFAULT));
     assert_eq!(register(driver.allocate(&[(4096, Place::Pool)]), 4096), 0);
-    driver.fail("cuMemHostAlloc", 3, 1, OUT_OF_MEMORY);
+    driver.fail("cuStreamCreate", 3, 1, OUT_OF_MEMORY);
     assert_eq!(register(address, 4096), libc::ENOMEM);
-    driver.fail("cuMemHostAlloc", 0, 0, 0);
+    driver.fail("cuStreamCreate", 0, 0, 0);
     for after in 0..3 {
         driver.fail("cuPointerGetAttribute", after, 1, ILLEGAL_ADDRESS);
         assert_eq!(register(address, 4096), libc::EINVAL);
@@ -153,7 +153,7 @@ fn registers_only_complete_memory_of_a_gpu() {
     // Memory that the CPU can access is not copied by a GPU.
     let managed = driver.allocate(&[(4096, GPU)]);
     driver.manage(managed);
-    assert_eq!((register(managed, 4096), driver.calls("cuMemHostAlloc")), (0, 0));
+    assert_eq!((register(managed, 4096), driver.calls("cuStreamCreate")), (0, 0));
     assert_eq!(driver.counts().streams, 0);
     finish([end]);
 }
