@@ -18,7 +18,11 @@ pub(crate) enum Direction {
 }
 
 /// Memory for both buffers. It is not the driver's, so that it stays mapped when the program ends the context.
-struct Buffers(NonNull<u8>);
+struct Buffers {
+    start: NonNull<u8>,
+    /// Whether the driver has pinned the memory.
+    is_pinned: bool,
+}
 
 impl Buffers {
     fn map() -> Result<Buffers> {
@@ -28,7 +32,24 @@ impl Buffers {
         // SAFETY: a new mapping.
         let start = unsafe { libc::mmap(null_mut(), Buffers::LEN, protection, flags, -1, 0) };
         let start = NonNull::new(start.cast()).filter(|_| start != libc::MAP_FAILED);
-        start.map(Buffers).ok_or(CudaError::HostMemory { len: Buffers::LEN })
+        let buffers = start.map(|start| Buffers { start, is_pinned: false });
+        buffers.ok_or(CudaError::HostMemory { len: Buffers::LEN })
+    }
+
+    /// Pins the memory for the current context and all others.
+    fn pin(&mut self, driver: &Driver) -> Result<()> {
+        // SAFETY: the pages belong to this value, which returns the addresses to the system only once they are unpinned.
+        unsafe { driver.register_host(self.start, Buffers::LEN) }?;
+        self.is_pinned = true;
+        Ok(())
+    }
+
+    fn unpin(&mut self, driver: &Driver) -> Result<()> {
+        if self.is_pinned {
+            driver.unregister_host(self.start)?;
+            self.is_pinned = false;
+        }
+        Ok(())
     }
 
     const LEN: usize = 2 * BUFFER_BYTES;
@@ -36,8 +57,17 @@ impl Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        // SAFETY: the mapping belongs to this value. A driver that has pinned its pages holds them.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), Buffers::LEN) };
+        let start = self.start.as_ptr().cast();
+        // SAFETY: the mapping belongs to this value, and a driver that has pinned its pages holds them. The addresses
+        // remain in use if the driver may know them as those of the pages.
+        unsafe {
+            if self.is_pinned {
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+                libc::mmap(start, Buffers::LEN, libc::PROT_NONE, flags, -1, 0);
+            } else {
+                libc::munmap(start, Buffers::LEN);
+            }
+        }
     }
 }
 
@@ -49,8 +79,6 @@ pub(crate) struct Channel {
     driver: &'static Driver,
     stream: StreamHandle,
     buffers: Buffers,
-    /// Whether the driver has pinned the buffers.
-    is_pinned: bool,
     /// Index of the buffer that is free.
     free: usize,
     is_copying: bool,
@@ -58,14 +86,12 @@ pub(crate) struct Channel {
 
 impl Channel {
     pub(crate) fn new(driver: &'static Driver) -> Result<Channel> {
-        let buffers = Buffers::map()?;
+        let mut buffers = Buffers::map()?;
         let stream = driver.create_stream()?;
-        // SAFETY: `Channel::destroy` comes before the end of the mapping, unless the context has ended.
-        let pinned = unsafe { driver.register_host(buffers.0, Buffers::LEN) };
-        if let Err(error) = &pinned {
+        if let Err(error) = buffers.pin(driver) {
             log::limited!(Warn, "copies to a GPU are slow, because their buffers are not pinned: {error}");
         }
-        Ok(Channel { driver, stream, buffers, is_pinned: pinned.is_ok(), free: 0, is_copying: false })
+        Ok(Channel { driver, stream, buffers, free: 0, is_copying: false })
     }
 
     /// Waits for the copy in progress, and makes all calls that free something. Returns the first error.
@@ -73,8 +99,7 @@ impl Channel {
         let finished = self.finish();
         // SAFETY: the stream belongs to the channel, which ends.
         let destroyed = unsafe { self.driver.destroy_stream(self.stream) };
-        let unpinned = if self.is_pinned { self.driver.unregister_host(self.buffers.0) } else { Ok(()) };
-        finished.and(destroyed).and(unpinned)
+        finished.and(destroyed).and(self.buffers.unpin(self.driver))
     }
 
     /// Returns the buffer that no copy uses. After [`Channel::start`], it has the bytes of the copy before.
@@ -92,7 +117,10 @@ impl Channel {
     fn slice(&mut self, index: usize) -> &mut [u8] {
         // SAFETY: the memory has two buffers, initialized by the kernel, belongs to the channel, and is borrowed with it.
         unsafe {
-            std::slice::from_raw_parts_mut(self.buffers.0.as_ptr().add(index * BUFFER_BYTES), BUFFER_BYTES)
+            std::slice::from_raw_parts_mut(
+                self.buffers.start.as_ptr().add(index * BUFFER_BYTES),
+                BUFFER_BYTES,
+            )
         }
     }
 
@@ -104,7 +132,7 @@ impl Channel {
         ranges: impl Iterator<Item = (u64, usize)>,
     ) -> Result<()> {
         self.finish()?;
-        let mut host = (self.buffers.0.addr().get() + self.free * BUFFER_BYTES) as u64;
+        let mut host = (self.buffers.start.addr().get() + self.free * BUFFER_BYTES) as u64;
         for (gpu, len) in ranges {
             let (to, from) = if direction == Direction::ToGpu { (gpu, host) } else { (host, gpu) };
             // SAFETY: the ranges have at most the length of the buffer, to which no reference is in use until the copy

@@ -84,6 +84,15 @@ impl Context {
         self.driver.with_current(self.handle, function)
     }
 
+    /// Waits for the copy of a channel.
+    pub(crate) fn finish(&self, channel: &mut Channel) -> Result<()> {
+        match self.with_current(|| channel.finish()) {
+            // The copy is in progress if the context was not made current. The stream names it also.
+            Err(error) if channel.is_copying() && !error.is_end_of_context() => channel.finish(),
+            result => result,
+        }
+    }
+
     /// Returns a channel that the caller returns with [`Context::put_channel`], unless all are in use.
     pub(crate) fn take_channel(&self) -> Option<Channel> {
         self.channels.lock().pop()

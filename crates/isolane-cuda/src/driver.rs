@@ -186,7 +186,11 @@ impl Driver {
         let result = function();
         let mut popped = null_mut();
         // SAFETY: the place is valid.
-        self.check("cuCtxPopCurrent", unsafe { (self.0.context_pop)(&mut popped) })?;
+        let code = unsafe { (self.0.context_pop)(&mut popped) };
+        if let Err(error) = self.check("cuCtxPopCurrent", code) {
+            // The result remains valid.
+            log::limited!(Warn, "a thread keeps another GPU context than its own: {error}");
+        }
         result
     }
 

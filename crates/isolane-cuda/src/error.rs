@@ -52,9 +52,16 @@ impl CudaError {
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, CudaError::Call { code: OUT_OF_MEMORY, .. } | CudaError::HostMemory { .. })
     }
+
+    /// Whether the context has ended, with all copies and streams.
+    pub(crate) fn is_end_of_context(&self) -> bool {
+        matches!(self, CudaError::Call { code, .. } if CONTEXT_ENDED.contains(code))
+    }
 }
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: c_int = 2;
+/// `CUDA_ERROR_DEINITIALIZED`, `CUDA_ERROR_INVALID_CONTEXT`, and `CUDA_ERROR_CONTEXT_IS_DESTROYED`.
+const CONTEXT_ENDED: [c_int; 3] = [4, 201, 709];
 
 pub(crate) type Result<T> = std::result::Result<T, CudaError>;

@@ -134,6 +134,10 @@ impl DeviceStream for GpuStream {
         let range = Arc::clone(&self.range);
         let started =
             range.context.with_current(|| self.channel().start(Direction::ToGpu, range.parts(offset, len)));
+        if started.is_err() {
+            // The copy before is in progress if the context was not made current. The first error decides.
+            self.finish();
+        }
         range.report("a write", started).is_some()
     }
 
@@ -142,7 +146,7 @@ impl DeviceStream for GpuStream {
             return true;
         }
         let range = Arc::clone(&self.range);
-        range.report("a write", range.context.with_current(|| self.channel().finish())).is_some()
+        range.report("a write", range.context.finish(self.channel())).is_some()
     }
 }
 

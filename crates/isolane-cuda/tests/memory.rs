@@ -199,9 +199,14 @@ fn error_of_each_call_is_an_error_of_its_operation() {
             assert!(fails(&|| region.try_copy_out(0, &mut bytes.clone())), "{function}");
             assert!(fails(&|| region.is_readable(0, LEN)), "{function}");
             assert!(fails(&|| region.fetch_add(0, 1).is_some()), "{function}");
-            assert!(fails(&|| region
-                .device_stream()
-                .is_some_and(|mut stream| { (0..3).all(|at| stream.start(at, 10)) && stream.finish() })));
+            let has_failed = fails(&|| {
+                let mut stream = region.device_stream().unwrap();
+                (0..3).all(|at| stream.start(at, 10)) && stream.finish()
+            });
+            // The end of the last copy needs no context.
+            let is_needed = function != "cuCtxPushCurrent_v2" || after < 3;
+            assert_eq!(has_failed, is_needed, "call {after} of {function}");
+            assert_eq!(driver.counts().pending, 0, "call {after} of {function}");
             assert!(region.try_copy_in(0, &bytes) && region.to_vec(0, LEN) == bytes, "{function}");
         }
     }
@@ -226,6 +231,43 @@ fn buffers_that_cannot_be_pinned_are_used() {
     }
     drop(region);
     assert_eq!(driver.counts(), NOTHING);
+}
+
+#[test]
+fn copy_ends_also_if_its_context_cannot_be_made_current() {
+    let driver = Driver::load();
+    let address = driver.allocate(&[(LEN, GPU)]);
+    let region = region(address, LEN);
+    let fail = |count| driver.fail("cuCtxPushCurrent_v2", 0, count, OUT_OF_MEMORY);
+    let bytes = pattern(BUFFER, 5);
+    for step in 0..3 {
+        let mut stream = region.device_stream().unwrap();
+        stream.buffer().copy_from_slice(&bytes);
+        assert!(stream.start(0, BUFFER));
+        fail(i32::MAX);
+        match step {
+            0 => assert!(stream.finish()),
+            1 => assert!(!stream.start(0, BUFFER)),
+            _ => drop(stream),
+        }
+        assert_eq!(driver.counts().pending, 0, "step {step}");
+        assert!(driver.bytes(address, BUFFER) == bytes, "step {step}");
+        driver.put(address, &pattern(BUFFER, 6));
+        fail(0);
+    }
+    drop(region);
+    assert_eq!(driver.counts(), NOTHING);
+}
+
+#[test]
+fn result_of_a_copy_is_kept_if_the_context_of_the_thread_is_not_restored() {
+    let driver = Driver::load();
+    let address = driver.allocate(&[(LEN, GPU)]);
+    let region = region(address, LEN);
+    // The driver of the tests restores it, and reports an error.
+    driver.fail("cuCtxPopCurrent_v2", 0, 2, ILLEGAL_ADDRESS);
+    assert!(region.try_copy_in(0, b"data") && region.to_vec(0, 4) == b"data");
+    assert_eq!(driver.counts().current, 0);
 }
 
 #[test]
