@@ -85,11 +85,6 @@ pub(crate) struct Driver(Functions);
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 
 impl Driver {
-    /// Returns the driver if it was used before.
-    pub(crate) fn in_use() -> Option<&'static Driver> {
-        DRIVER.get()
-    }
-
     /// Returns the driver if the program has loaded it. A library without the functions has no memory of a GPU.
     pub(crate) fn of_program() -> Option<&'static Driver> {
         if let Some(driver) = DRIVER.get() {

@@ -9,6 +9,7 @@ use crate::context::Context;
 use crate::driver::Driver;
 use crate::error::{CudaError, Result};
 use crate::memory::{GpuMemory, Range};
+use crate::pointer::set_in_use;
 
 /// A GPU with its primary context.
 pub struct Gpu {
@@ -39,6 +40,7 @@ impl Gpu {
         }
         let (handle, name) = driver.gpu(index)?;
         let context = Context::primary(driver, handle)?;
+        set_in_use();
         Ok(Gpu { context, info: GpuInfo { index, name } })
     }
 

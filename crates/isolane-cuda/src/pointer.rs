@@ -2,6 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use isolane_memory::MemoryRegion;
 
@@ -10,9 +11,15 @@ use crate::driver::{ContextHandle, DeviceOrdinal, Driver, IsManaged, MemoryType,
 use crate::error::{CudaError, Result};
 use crate::memory::{GpuMemory, Range};
 
-/// Whether the program has registered GPU memory before, or has used a [`Gpu`](crate::Gpu).
+/// Whether [`find`] has found GPU memory before, or the program has used a [`Gpu`](crate::Gpu).
 pub fn is_in_use() -> bool {
-    Driver::in_use().is_some()
+    IS_IN_USE.load(Ordering::Acquire)
+}
+
+static IS_IN_USE: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn set_in_use() {
+    IS_IN_USE.store(true, Ordering::Release);
 }
 
 /// Returns a region of `len` bytes from `start` on, if that is GPU memory. `None` if the CPU can access it.
@@ -34,6 +41,7 @@ pub unsafe fn find(start: NonNull<u8>, len: usize) -> Result<Option<MemoryRegion
     };
     let ends = context.with_current(|| allocation_ends(driver, place, address, len))?;
     let range = Range { context, address, ends, is_owned: false };
+    set_in_use();
     Ok(Some(MemoryRegion::on_device(start, len, Box::new(GpuMemory(Arc::new(range))))))
 }
 
