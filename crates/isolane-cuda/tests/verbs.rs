@@ -288,7 +288,7 @@ fn write_to_a_context_that_is_destroyed_fails() {
         let (address, key) = (far.memory.gpu.address(), far.memory.gpu.key());
         driver.destroy(Place::Pool);
         let sge = Sge { address: 0, length, lkey: near.memory.host.key() };
-        near.send(1, SendOperation::Write { address, key, immediate: None }, [sge]);
+        near.send(1, SendOperation::Write { address, rkey: key, immediate: None }, [sge]);
         let (_, status) = near.next();
         assert!(
             [Status::RemoteOperation, Status::RemoteAccess].contains(&status),
