@@ -427,9 +427,8 @@ impl SharedQueuePair {
             };
             let mut is_flooded = false;
             let has_room = |done: &Completion| {
-                let is_write = done.operation == CompletedOperation::ReceiveWrite;
-                is_flooded |= is_write && room == 0;
-                room = room.saturating_sub(usize::from(is_write));
+                is_flooded |= room == 0 && done.operation == CompletedOperation::ReceiveWrite;
+                room = room.saturating_sub(1);
                 !is_flooded
             };
             let finished = std::iter::from_fn(next).filter(has_room).filter(is_queued);
