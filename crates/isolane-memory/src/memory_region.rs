@@ -77,7 +77,11 @@ impl MemoryRegion {
     }
 
     /// Returns a region of `len` bytes in the memory of a device, which work requests address from `start` on.
+    ///
+    /// # Panics
+    /// If the range wraps.
     pub fn on_device(start: NonNull<u8>, len: usize, device: Box<dyn DeviceMemory>) -> MemoryRegion {
+        assert!(start.addr().checked_add(len).is_some(), "{len} bytes from {start:p} on wrap");
         MemoryRegion { start, len, owner: Owner::Device(device) }
     }
 
@@ -319,8 +323,9 @@ impl MemoryRegion {
     pub(crate) fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
         let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
         assert!(is_inside, "{len} bytes from {offset} are outside of a region of {} bytes", self.len);
-        // SAFETY: inside of the region, as checked.
-        unsafe { self.start.add(offset) }
+        // Not `NonNull::add`: in the memory of a device, the address is a number.
+        let at = self.start.as_ptr().wrapping_add(offset);
+        NonNull::new(at).expect("a region does not contain the last address")
     }
 }
 
@@ -390,6 +395,45 @@ mod tests {
     #[should_panic(expected = "multiple of 8")]
     fn unaligned_atomic_panics() {
         MemoryRegion::allocate(64).unwrap().fetch_add(4, 1);
+    }
+
+    /// A device with one word.
+    struct Word(AtomicU64);
+
+    impl DeviceMemory for Word {
+        fn copy_in(&self, offset: usize, bytes: &[u8]) -> bool {
+            let mut word = self.0.load(Ordering::Relaxed).to_ne_bytes();
+            word[offset..offset + bytes.len()].copy_from_slice(bytes);
+            self.0.store(u64::from_ne_bytes(word), Ordering::Relaxed);
+            true
+        }
+
+        fn copy_out(&self, offset: usize, bytes: &mut [u8]) -> bool {
+            bytes
+                .copy_from_slice(&self.0.load(Ordering::Relaxed).to_ne_bytes()[offset..offset + bytes.len()]);
+            true
+        }
+
+        fn update(&self, _: usize, change: &mut dyn FnMut(u64) -> u64) -> Option<u64> {
+            let found = self.0.load(Ordering::Relaxed);
+            self.0.store(change(found), Ordering::Relaxed);
+            Some(found)
+        }
+
+        fn stream(&self) -> Option<Box<dyn DeviceStream>> {
+            None
+        }
+    }
+
+    #[test]
+    fn memory_of_a_device_can_have_any_address() {
+        let start = NonNull::new(std::ptr::without_provenance_mut(usize::MAX - 15)).unwrap();
+        let region = MemoryRegion::on_device(start, 8, Box::new(Word(AtomicU64::new(0))));
+        assert!(region.try_copy_in(5, &[7; 3]) && region.is_readable(8, 0) && region.is_writable(1, 7));
+        assert_eq!(region.to_vec(4, 4), [0, 7, 7, 7]);
+        assert!(region.compare_swap(0, 0, 1).is_some() && region.fetch_add(0, 1).is_some());
+        let outside = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| region.is_readable(8, 1)));
+        assert!(outside.is_err());
     }
 
     #[test]
