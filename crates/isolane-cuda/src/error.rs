@@ -53,6 +53,15 @@ impl CudaError {
         matches!(self, CudaError::Call { code: OUT_OF_MEMORY, .. } | CudaError::HostMemory { .. })
     }
 
+    /// Whether the computer has no GPU, or no driver of one.
+    pub fn is_no_gpu(&self) -> bool {
+        match self {
+            CudaError::Library(_) | CudaError::NoGpu { count: 0, .. } => true,
+            CudaError::Call { function, code, .. } => *function == "cuInit" && *code == NO_DEVICE,
+            _ => false,
+        }
+    }
+
     /// Whether the context has ended, with all copies and streams.
     pub(crate) fn is_end_of_context(&self) -> bool {
         matches!(self, CudaError::Call { code, .. } if CONTEXT_ENDED.contains(code))
@@ -61,6 +70,8 @@ impl CudaError {
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: c_int = 2;
+/// `CUDA_ERROR_NO_DEVICE`.
+const NO_DEVICE: c_int = 100;
 /// `CUDA_ERROR_DEINITIALIZED`, `CUDA_ERROR_INVALID_CONTEXT`, and `CUDA_ERROR_CONTEXT_IS_DESTROYED`.
 const CONTEXT_ENDED: [c_int; 3] = [4, 201, 709];
 

@@ -43,8 +43,19 @@ fn reports_that_it_was_skipped() {
     driver.fail("cuInit", 0, 1, NO_DEVICE);
     let json = measure::run(&plan(0)).unwrap().to_json();
     assert_eq!(json, "{\"skipped\":\"cuInit: CUDA_ERROR_NO_DEVICE (100)\"}");
-    let json = measure::run(&plan(7)).unwrap().to_json();
-    assert_eq!(json, "{\"skipped\":\"no GPU has index 7; there are 2\"}");
+    driver.fail("cuInit", 0, 0, 0);
+}
+
+#[test]
+fn gpu_that_cannot_be_opened_is_an_error_of_the_program() {
+    let driver = Driver::load();
+    let error = |index| measure::run(&plan(index)).err().unwrap().to_string();
+    assert_eq!(error(7), "no GPU has index 7; there are 2");
+    driver.fail("cuInit", 0, 1, driver::ILLEGAL_ADDRESS);
+    assert_eq!(error(0), "cuInit: CUDA_ERROR_ILLEGAL_ADDRESS (700)");
+    driver.fail("cuDevicePrimaryCtxRetain", 0, 1, NO_DEVICE);
+    assert_eq!(error(0), "cuDevicePrimaryCtxRetain: CUDA_ERROR_NO_DEVICE (100)");
+    driver.fail("cuDevicePrimaryCtxRetain", 0, 0, 0);
 }
 
 #[test]

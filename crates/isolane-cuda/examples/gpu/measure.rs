@@ -29,7 +29,7 @@ pub struct Plan {
 
 /// The result.
 pub enum Report {
-    /// There is no GPU, for this reason.
+    /// The computer has no GPU, for this reason.
     Skipped(String),
     /// One cell for each memory, with and without a hog.
     Measured {
@@ -93,12 +93,13 @@ impl Cell {
 /// Measures all cells.
 ///
 /// # Errors
-/// If an operation fails, or bytes are wrong.
+/// If there is a GPU, and it cannot be opened, an operation fails, or bytes are wrong.
 pub fn run(plan: &Plan) -> Result<Report> {
     let started = Instant::now();
     let gpu = match Gpu::open(plan.index) {
         Ok(gpu) => gpu,
-        Err(error) => return Ok(Report::Skipped(error.to_string())),
+        Err(error) if error.is_no_gpu() => return Ok(Report::Skipped(error.to_string())),
+        Err(error) => return Err(error.into()),
     };
     let allocated = gpu.allocate(LEN)?;
     let start = NonNull::new(std::ptr::without_provenance_mut(allocated.address() as usize));
