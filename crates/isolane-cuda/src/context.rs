@@ -1,9 +1,10 @@
 //! A context of a GPU, and the channels of all regions in it.
 //!
-//! Channels are made when the first region is registered, so that no copy allocates memory.
+//! Channels are made when the first region is registered, so that no copy allocates memory. They are kept until the
+//! context ends, because programs can register memory for each message.
 
 use std::ffi::c_int;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -15,6 +16,8 @@ use crate::error::Result;
 pub(crate) struct Context {
     driver: &'static Driver,
     handle: ContextHandle,
+    /// Number of the context, which no other one gets with the handle. `None` if the driver is too old.
+    id: Option<u64>,
     /// The GPU whose primary context it is, if it was retained for memory without a context.
     primary_of: Option<c_int>,
     channels: Mutex<Vec<Channel>>,
@@ -22,8 +25,8 @@ pub(crate) struct Context {
     reserved: Mutex<Option<Channel>>,
 }
 
-/// The contexts with registered memory.
-static CONTEXTS: Mutex<Vec<Weak<Context>>> = Mutex::new(Vec::new());
+/// The contexts that have had registered memory.
+static CONTEXTS: Mutex<Vec<Arc<Context>>> = Mutex::new(Vec::new());
 
 impl Context {
     /// Returns the context with a handle.
@@ -42,26 +45,48 @@ impl Context {
         handle: ContextHandle,
         primary_of: Option<c_int>,
     ) -> Result<Arc<Context>> {
-        let mut contexts = CONTEXTS.lock();
-        let found = contexts.iter().filter_map(Weak::upgrade).find(|context| context.handle == handle);
-        if let Some(found) = found.filter(|found| primary_of.is_none() || found.primary_of == primary_of) {
-            return match primary_of {
-                // It was retained before.
-                Some(gpu) => driver.release_primary(gpu).map(|()| found),
-                None => Ok(found),
-            };
+        let matches = |context: &Context| {
+            context.handle == handle && (primary_of.is_none() || context.primary_of == primary_of)
+        };
+        let found = Context::of_process(matches);
+        let context = match found {
+            Some(found) => found,
+            None => {
+                let id = driver.with_current(handle, || driver.context_id(handle))?;
+                let (channels, reserved) = Default::default();
+                let context = Arc::new(Context { driver, handle, id, primary_of, channels, reserved });
+                context.make_channels()?;
+                let mut contexts = CONTEXTS.lock();
+                // Another thread can have made the same.
+                let other = contexts.iter().find(|other| other.id == id && matches(other)).cloned();
+                if other.is_none() {
+                    contexts.push(Arc::clone(&context));
+                }
+                drop(contexts);
+                return Ok(other.unwrap_or(context));
+            }
+        };
+        // It was retained before.
+        primary_of.map_or(Ok(()), |gpu| driver.release_primary(gpu)).map(|()| context)
+    }
+
+    /// Returns a context that matches. Forgets those that have ended.
+    fn of_process(matches: impl Fn(&Context) -> bool) -> Option<Arc<Context>> {
+        // The driver is called, and contexts are dropped, without the lock.
+        let contexts = CONTEXTS.lock().clone();
+        let (live, ended): (Vec<_>, Vec<_>) = contexts.into_iter().partition(Context::is_live);
+        CONTEXTS.lock().retain(|context| !ended.iter().any(|ended| Arc::ptr_eq(ended, context)));
+        live.into_iter().find(|context| matches(context))
+    }
+
+    /// Whether the context is the one whose channels were made. Without a number, another one can have its handle if no
+    /// region uses it.
+    fn is_live(self: &Arc<Context>) -> bool {
+        match self.with_current(|| self.driver.context_id(self.handle)) {
+            Ok(None) => Arc::strong_count(self) > 2,
+            Ok(id) => id == self.id,
+            Err(error) => !error.is_end_of_context(),
         }
-        let context = Arc::new(Context {
-            driver,
-            handle,
-            primary_of,
-            channels: Mutex::default(),
-            reserved: Mutex::default(),
-        });
-        context.make_channels()?;
-        contexts.retain(|context| context.strong_count() > 0);
-        contexts.push(Arc::downgrade(&context));
-        Ok(context)
     }
 
     fn make_channels(&self) -> Result<()> {
@@ -120,8 +145,12 @@ impl Drop for Context {
     fn drop(&mut self) {
         let mut channels = std::mem::take(self.channels.get_mut());
         channels.extend(self.reserved.get_mut().take());
-        let destroyed =
-            self.with_current(|| channels.into_iter().map(Channel::destroy).fold(Ok(()), Result::and));
+        let destroyed = self.with_current(|| {
+            // The streams of a context that has ended can be the ones of another context now.
+            let is_same = self.driver.context_id(self.handle)? == self.id;
+            let channels = channels.into_iter().filter(|_| is_same);
+            channels.map(Channel::destroy).fold(Ok(()), Result::and)
+        });
         let released = self.primary_of.map_or(Ok(()), |gpu| self.driver.release_primary(gpu));
         if let Err(error) = destroyed.and(released) {
             // The program can have destroyed the context, with everything in it.

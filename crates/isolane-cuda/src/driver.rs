@@ -80,7 +80,10 @@ functions! {
 }
 
 /// The driver library.
-pub(crate) struct Driver(Functions);
+pub(crate) struct Driver(Functions, Option<GetId>);
+
+/// `cuCtxGetId` of CUDA 12.0 or later.
+type GetId = unsafe extern "C" fn(*mut c_void, *mut u64) -> c_int;
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 
@@ -109,7 +112,11 @@ impl Driver {
     fn new(library: NonNull<c_void>) -> Result<&'static Driver> {
         // SAFETY: only the driver library has this name.
         let functions = unsafe { Functions::find(library) }?;
-        Ok(DRIVER.get_or_init(|| Driver(functions)))
+        // SAFETY: the library is open, and the name is a string.
+        let get_id = NonNull::new(unsafe { libc::dlsym(library.as_ptr(), c"cuCtxGetId".as_ptr()) });
+        // SAFETY: the symbol is a function of this type.
+        let get_id = get_id.map(|found| unsafe { transmute_copy::<_, GetId>(&found) });
+        Ok(DRIVER.get_or_init(|| Driver(functions, get_id)))
     }
 
     /// Returns an error unless `code` is 0.
@@ -168,6 +175,14 @@ impl Driver {
     pub(crate) fn release_primary(&self, gpu: c_int) -> Result<()> {
         // SAFETY: no requirements.
         self.check("cuDevicePrimaryCtxRelease", unsafe { (self.0.primary_context_release)(gpu) })
+    }
+
+    /// Returns the number of a context, which no other context of the process gets. `None` if the driver is too old.
+    pub(crate) fn context_id(&self, context: ContextHandle) -> Result<Option<u64>> {
+        let Some(get_id) = self.1 else { return Ok(None) };
+        let mut id = 0;
+        // SAFETY: the driver checks the handle, and the place is valid.
+        self.check("cuCtxGetId", unsafe { get_id(context.0, &mut id) }).map(|()| Some(id))
     }
 
     /// Runs a function while `context` is the current one of the thread.

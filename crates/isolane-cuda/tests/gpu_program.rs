@@ -6,7 +6,7 @@ mod driver;
 #[path = "../examples/gpu/measure.rs"]
 mod measure;
 
-use driver::{Counts, Driver};
+use driver::Driver;
 use measure::Plan;
 
 const NO_DEVICE: i32 = 100;
@@ -33,8 +33,7 @@ fn prints_four_cells() {
     for size in [64, 4096, 16_384, 65_536, 262_144, 1_048_576] {
         assert_eq!(json.matches(&format!("{{\"size\":{size},")).count(), 4, "{json}");
     }
-    let nothing = Counts { contexts: 0, streams: 0, pending: 0, current: 0 };
-    assert_eq!(driver.counts(), nothing);
+    driver.assert_idle();
 }
 
 #[test]

@@ -17,14 +17,13 @@ use isolane_verbs::{
 
 mod driver;
 
-use driver::{Counts, Driver, Place};
+use driver::{Driver, Place};
 
 /// Address of the proxy, which has the port of the far end.
 const PROXY: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 4));
 /// Longer than any step takes on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const LEN: usize = 1 << 20;
-const NOTHING: Counts = Counts { contexts: 0, streams: 0, pending: 0, current: 0 };
 
 /// One end, with memory of the host and of a GPU.
 struct End {
@@ -227,7 +226,7 @@ fn every_byte_arrives_over_lanes_that_are_cut() {
         cuts.has_ended.store(true, Ordering::Relaxed);
         assert!(ends.iter().all(|end| end.pair.state() == QueuePairState::ReadyToSend));
         drop(ends);
-        assert_eq!(driver.counts(), NOTHING, "{lanes} lanes, checksums {checksums}");
+        driver.assert_idle();
     }
 }
 
@@ -254,7 +253,7 @@ fn more_payloads_arrive_than_there_are_streams() {
         assert!(driver.bytes(far.memory.gpu.address(), LEN) == bytes);
     }
     drop(pairs);
-    assert_eq!(driver.counts(), NOTHING);
+    driver.assert_idle();
 }
 
 #[test]
@@ -295,6 +294,6 @@ fn write_to_a_context_that_is_destroyed_fails() {
             "{length} bytes: {status:?}"
         );
         drop((near, far));
-        assert_eq!(driver.counts(), NOTHING);
+        driver.assert_idle();
     }
 }

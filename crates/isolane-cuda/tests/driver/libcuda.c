@@ -16,7 +16,7 @@ enum {
 };
 enum { GPUS = 2, ALLOCATIONS = 256, COPIES = 4096, DEPTH = 16, FUNCTIONS = 32 };
 
-typedef struct context { int gpu, users, is_destroyed; } *CUcontext;
+typedef struct context { int gpu, users, is_destroyed; uint64_t id; } *CUcontext;
 /* A stream is lost with its context. */
 typedef struct stream { CUcontext context; int is_live, is_lost; struct stream *next; } *CUstream;
 
@@ -31,7 +31,7 @@ static struct allocation allocations[ALLOCATIONS];
 static struct copy copies[COPIES];
 static int copies_count, is_initialized, streams, has_unpinned;
 static CUstream first_stream;
-static struct context primary[GPUS] = { { 0, 0, 0 }, { 1, 0, 0 } }, other = { 0, 0, 0 };
+static struct context primary[GPUS] = { { 0, 0, 0, 1 }, { 1, 0, 0, 2 } }, other = { 0, 0, 0, 3 };
 static struct function functions[FUNCTIONS];
 static _Thread_local CUcontext current[DEPTH];
 static _Thread_local int depth;
@@ -205,6 +205,13 @@ int cuCtxPushCurrent_v2(CUcontext context)
 		return leave(CONTEXT_IS_DESTROYED);
 	current[depth++] = context;
 	return leave(SUCCESS);
+}
+
+int cuCtxGetId(CUcontext context, uint64_t *id)
+{
+	ENTER();
+	*id = context->id;
+	return leave(context->is_destroyed ? CONTEXT_IS_DESTROYED : SUCCESS);
 }
 
 int cuCtxPopCurrent_v2(CUcontext *context)
@@ -407,6 +414,8 @@ void test_destroy(int place)
 	pthread_mutex_lock(&lock);
 	CUcontext context = place_of(place);
 	context->is_destroyed = 1;
+	/* The number of the next one with this handle. */
+	context->id += 3;
 	for (CUstream stream = first_stream; stream; stream = stream->next) {
 		if (stream->context != context || !stream->is_live)
 			continue;

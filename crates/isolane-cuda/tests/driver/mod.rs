@@ -142,6 +142,12 @@ impl Driver {
         bytes
     }
 
+    /// Checks that no copy is in progress, and no context current.
+    pub fn assert_idle(&self) {
+        let counts = self.counts();
+        assert_eq!((counts.pending, counts.current), (0, 0), "{counts:?}");
+    }
+
     /// Returns what is in use.
     pub fn counts(&self) -> Counts {
         let mut counts = Counts { contexts: 0, streams: 0, pending: 0, current: 0 };

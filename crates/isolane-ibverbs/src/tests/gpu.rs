@@ -37,8 +37,7 @@ impl Gpus {
     fn finish(self) {
         self.gpu.iter().for_each(End::deregister);
         finish(self.host);
-        let counts = self.driver.counts();
-        assert_eq!((counts.streams, counts.pending, counts.current), (0, 0, 0));
+        self.driver.assert_idle();
     }
 }
 
@@ -143,6 +142,8 @@ fn registers_only_complete_memory_of_a_gpu() {
     let mixed = driver.allocate(&[(4096, GPU), (4096, Place::Other)]);
     assert_eq!((register(mixed, 4096), register(mixed + 1, 4096)), (0, libc::EFAULT));
     assert_eq!(register(driver.allocate(&[(4096, Place::Pool)]), 4096), 0);
+    driver.destroy(GPU);
+    let address = driver.allocate(&[(4096, GPU)]);
     driver.fail("cuStreamCreate", 3, 1, OUT_OF_MEMORY);
     assert_eq!(register(address, 4096), libc::ENOMEM);
     driver.fail("cuStreamCreate", 0, 0, 0);
@@ -154,7 +155,7 @@ fn registers_only_complete_memory_of_a_gpu() {
     let managed = driver.allocate(&[(4096, GPU)]);
     driver.manage(managed);
     assert_eq!((register(managed, 4096), driver.calls("cuStreamCreate")), (0, 0));
-    assert_eq!(driver.counts().streams, 0);
+    driver.assert_idle();
     finish([end]);
 }
 
