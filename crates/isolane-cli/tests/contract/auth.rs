@@ -99,14 +99,13 @@ fn host_with_a_key_must_use_it() {
     // Other hosts are admitted without one, and discovery needs none.
     succeed(&["info", &format!("{}/{NQN}", server.uri), "--host-nqn", STRANGER]);
     succeed(&["discover", &server.uri, "--host-nqn", STRANGER]);
-    let log = fs::read_to_string(server.log.path()).unwrap();
+    let log = server.log_at_end();
     assert!(
         log.contains(&format!("authentication of {HOST}: its response is wrong: the keys of both")),
         "{log}"
     );
     keys.check_absent(&log);
     keys.check_absent(&error);
-    assert!(server.stop());
 }
 
 #[test]
@@ -138,8 +137,7 @@ fn subsystem_and_discovery_can_require_a_proof_of_each_host() {
         let error = fail(&[&command[..], &["--host-nqn", STRANGER]].concat());
         assert!(error.contains("ask the target to allow this host's NQN"), "{error}");
     }
-    let log = fs::read_to_string(server.log.path()).unwrap();
-    assert!(log.contains("the host does not ask this target to prove itself"), "{log}");
+    wait_for_log(&server, &["the host does not ask this target to prove itself"]);
     assert!(server.stop());
 }
 
@@ -186,9 +184,7 @@ fn keys_can_be_credentials_of_systemd() {
 fn open_subsystem_beyond_loopback_is_named_with_its_remedy() {
     let keys = Keys::new();
     let lines = |config: &Path, part: &str| {
-        let server = serve(config);
-        let log = fs::read_to_string(server.log.path()).unwrap();
-        assert!(server.stop());
+        let log = serve(config).log_at_end();
         log.lines().filter(|line| line.contains(part)).map(str::to_owned).collect::<Vec<_>>()
     };
     let beyond = |config: PathBuf| {
@@ -209,8 +205,7 @@ fn open_subsystem_beyond_loopback_is_named_with_its_remedy() {
     assert_eq!(lines(&closed, "without authentication on").len(), 0);
     let server =
         Server::start_alone(&["mem:1M", "--listen", "0.0.0.0:0", "--nqn", NQN, "--control-socket", "off"]);
-    let log = fs::read_to_string(server.log.path()).unwrap();
-    assert!(server.stop());
+    let log = server.log_at_end();
     assert!(
         log.contains("any host reads and writes it without authentication or encryption on 0.0.0.0:"),
         "{log}"

@@ -98,6 +98,13 @@ impl Server {
         kill(&self.child, "TERM");
         self.child.wait().unwrap().success()
     }
+
+    /// Stops as [`Server::stop`], with success. Returns the whole log.
+    fn log_at_end(mut self) -> String {
+        kill(&self.child, "TERM");
+        assert!(self.child.wait().unwrap().success());
+        fs::read_to_string(self.log.path()).unwrap()
+    }
 }
 
 impl Drop for Server {

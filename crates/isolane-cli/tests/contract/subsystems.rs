@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use crate::conditions::wait_for_log;
 use crate::{Server, fail, run, succeed, text};
 
 const A: &str = "nqn.2014-08.org.example:a";
@@ -182,9 +183,8 @@ fn limits_of_the_file_refuse_connections() {
     };
     assert!(bench("1").status.success());
     bench("4");
-    let log = fs::read_to_string(target.server.log.path()).unwrap();
     let reason = "its subsystem has 2 of at most 2 connections; raise limits.connections of its subsystem";
-    assert!(log.contains(reason), "{log}");
+    wait_for_log(&target.server, &[reason]);
     assert!(target.server.stop());
 }
 
