@@ -28,7 +28,11 @@ reads() { [ "$(dd if="$(device "$1" 1)" bs=64k count=4 iflag=direct | md5sum)" =
 ten_keep_data() {
 	all_at_once writes && all_at_once reads && ask ten-written
 }
-disconnect() { nvme disconnect -n "$1" && with "$1" wait_for 30 gone; }
+disconnect() { # nvme-cli can abort with a double free if other controllers of its list go meanwhile
+	local status
+	while nvme disconnect -n "$1"; status=$?; [ $status = 134 ]; do :; done
+	[ $status = 0 ] && with "$1" wait_for 30 gone
+}
 comes_and_goes() { # the host disconnects immediately, without a wait for the namespace
 	local n
 	for ((n = 1; n <= ROUNDS; n++)); do
