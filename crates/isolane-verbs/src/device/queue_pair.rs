@@ -427,13 +427,13 @@ impl SharedQueuePair {
             };
             let mut is_flooded = false;
             let has_room = |done: &Completion| {
-                is_flooded |= room == 0 && done.operation == CompletedOperation::ReceiveWrite;
+                let is_left_out = room == 0 && done.operation == CompletedOperation::ReceiveWrite;
+                is_flooded |= is_left_out;
                 room = room.saturating_sub(1);
-                !is_flooded
+                !is_left_out
             };
             let finished = std::iter::from_fn(next).filter(has_room).filter(is_queued);
-            let queue_pair = self.number;
-            let finished = finished.map(|completion| WorkCompletion { queue_pair, completion });
+            let finished = finished.map(|completion| WorkCompletion { queue_pair: self.number, completion });
             let observer = context.observer.as_deref_mut().filter(|_| queue == Queue::Send);
             let is_intact = completions.extend(finished, observer);
             if !is_intact || is_flooded {

@@ -95,6 +95,30 @@ fn writes_without_receives_overrun_no_queue() {
     assert!(!far.completions.has_overrun() && far.completions.len() <= COMPLETIONS / 2);
 }
 
+/// A receive that is filled after such a WRITE completes, although the queue pair fails.
+#[test]
+fn receive_completes_after_writes_that_end_the_queue_pair() {
+    for _ in 0..20 {
+        let (mut near, mut far) = (default_parts(), default_parts());
+        (near.config.write_id, far.config.write_id) = (Some(0), Some(0));
+        let (near, far) = connect_parts(near, far);
+        far.receive(9, 100, 8);
+        let write = |immediate| SendOperation::Write { address: 0, rkey: far.memory.key(), immediate };
+        for id in 0..COMPLETIONS as u64 / 2 {
+            near.send(id, write(Some(7)), 0, 8);
+            assert_eq!(near.next(), (id, Status::Success));
+        }
+        // The last two leave together, because the first is outstanding.
+        near.send(1000, write(None), 0, 8);
+        near.send(1001, write(Some(7)), 0, 8);
+        near.send(1002, SendOperation::Send { immediate: None }, 0, 8);
+        let ends: Vec<u64> = (0..3).map(|_| near.next().0).collect();
+        assert_eq!(ends, [1000, 1001, 1002]);
+        let done = std::iter::from_fn(|| Some(far.next())).find(|(id, _)| *id == 9).unwrap();
+        assert!([Status::Success, Status::Flushed].contains(&done.1), "{done:?}");
+    }
+}
+
 fn default_parts() -> Parts {
     parts(DeviceConfig::default(), Limits::default())
 }
