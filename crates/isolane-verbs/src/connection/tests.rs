@@ -23,6 +23,41 @@ mod shared;
 const RESOURCES: usize = 3;
 const ALL: Access = Access(0xf);
 
+impl ReliableConnection {
+    /// Returns up to `max_bytes` of the bytes to send on a lane, as a socket takes them.
+    pub(crate) fn transmit_to_pipe(&mut self, lane: usize, max_bytes: usize) -> Vec<u8> {
+        let mut plan = TransmitPlan::new();
+        self.fill_transmit_plan(lane, &mut plan);
+        // As the kernel does, through addresses: slices may be in memory that others write.
+        let bytes: Vec<u8> = plan.iter().flat_map(|slice| slice.to_vec()).take(max_bytes).collect();
+        drop(plan);
+        self.handle_transmitted(lane, bytes.len());
+        bytes
+    }
+
+    /// Receives up to `max_bytes` of a pipe on a lane. Returns their number.
+    pub(crate) fn receive_from_pipe(
+        &mut self,
+        lane: usize,
+        pipe: &mut VecDeque<u8>,
+        max_bytes: usize,
+        now: Instant,
+    ) -> usize {
+        let mut overflow = [0; 4096];
+        let mut plan = ReceivePlan::new();
+        self.fill_receive_plan(lane, &mut overflow, &mut plan);
+        let mut count = 0;
+        for slice in &mut plan {
+            let len = slice.len().min(pipe.len()).min(max_bytes - count);
+            pipe.drain(..len).zip(slice.iter_mut()).for_each(|(byte, place)| *place = byte);
+            count += len;
+        }
+        drop(plan);
+        self.handle_received(lane, count, &overflow, now);
+        count
+    }
+}
+
 /// One end with 64 KiB of memory, which its requests address from 0.
 struct End {
     pair: ReliableConnection,
@@ -102,12 +137,7 @@ impl End {
     }
 
     fn transmit_on(&mut self, lane: usize, max_bytes: usize) {
-        let mut plan = TransmitPlan::new();
-        self.pair.fill_transmit_plan(lane, &mut plan);
-        // As the kernel does, through addresses: slices may be in memory that others write.
-        let bytes: Vec<u8> = plan.iter().flat_map(|slice| slice.to_vec()).take(max_bytes).collect();
-        drop(plan);
-        self.pair.handle_transmitted(lane, bytes.len());
+        let bytes = self.pair.transmit_to_pipe(lane, max_bytes);
         self.sent.extend(bytes);
     }
 
@@ -117,17 +147,7 @@ impl End {
     }
 
     fn deliver_on(&mut self, lane: usize, pipe: &mut VecDeque<u8>, max_bytes: usize) {
-        let mut overflow = [0; 4096];
-        let mut plan = ReceivePlan::new();
-        self.pair.fill_receive_plan(lane, &mut overflow, &mut plan);
-        let mut count = 0;
-        for slice in &mut plan {
-            let len = slice.len().min(pipe.len()).min(max_bytes - count);
-            pipe.drain(..len).zip(slice.iter_mut()).for_each(|(byte, place)| *place = byte);
-            count += len;
-        }
-        drop(plan);
-        self.pair.handle_received(lane, count, &overflow, self.now);
+        self.pair.receive_from_pipe(lane, pipe, max_bytes, self.now);
     }
 }
 

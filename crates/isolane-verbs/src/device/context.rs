@@ -388,7 +388,18 @@ mod tests {
     use crate::memory::Access;
     use crate::types::ConnectionParameters;
     use crate::types::{Limits, LocalData, ReceiveAttributes, SendAttributes, SendOperation, SendRequest};
-    use crate::wire::{Capabilities, Role};
+
+    fn parameters(lanes: u8) -> ConnectionParameters {
+        ConnectionParameters {
+            first_message: 1,
+            peer_first_message: 1,
+            peer_segment_bytes: 1 << 20,
+            peer_responder_resources: 1,
+            peer_shares_receives: false,
+            lanes,
+            checksums: false,
+        }
+    }
 
     /// Returns a connected queue pair whose peer has gone without a word.
     fn abandoned(outlives_peer: bool) -> QueuePairContext {
@@ -398,15 +409,7 @@ mod tests {
         assert!(context.connection.initialize(Access::ALL));
         assert!(context.connection.start_receiving(&ReceiveAttributes::default()));
         assert!(context.connection.start_sending(&SendAttributes::default()));
-        let parameters = ConnectionParameters {
-            first_message: 1,
-            peer_first_message: 1,
-            peer_segment_bytes: 1 << 20,
-            peer_responder_resources: 1,
-            peer_shares_receives: false,
-            lanes: 1,
-            checksums: false,
-        };
+        let parameters = parameters(1);
         let (near, far) = MemoryLane::pair().unwrap();
         assert!(context.open_local(Box::new(near), &parameters));
         assert_eq!(context.deadline(), None);
@@ -430,36 +433,9 @@ mod tests {
     #[test]
     fn accepts_only_lanes_that_both_ends_have_agreed_on() {
         let mut context = abandoned(true);
-        let hello = Hello {
-            magic: Hello::MAGIC,
-            version: Hello::VERSION,
-            role: Role::Connects.code(),
-            lane: 0,
-            capabilities: Capabilities(0),
-            lanes: 8,
-            responder_resources: 1,
-            epoch: 2,
-            max_segment_bytes: 1 << 20,
-            source_gid: [0; 16],
-            destination_gid: [0; 16],
-            source_qpn: 1,
-            destination_qpn: 1,
-            first_message: 1,
-            received_epoch: 0,
-            nonce: [0; 16],
-            received_segments: 0,
-            received_bytes: 0,
-            authentication: [0; 32],
-        };
-        let parameters = ConnectionParameters {
-            first_message: 1,
-            peer_first_message: 1,
-            peer_segment_bytes: 1 << 20,
-            peer_responder_resources: 1,
-            peer_shares_receives: false,
-            lanes: 8,
-            checksums: false,
-        };
+        let hello =
+            Hello { lanes: 8, responder_resources: 1, epoch: 2, first_message: 1, ..Hello::example() };
+        let parameters = parameters(8);
         for lane in [1, 7, 255] {
             let hello = Hello { lane, ..hello.clone() };
             assert!(context.accept_lane(&hello, &parameters).is_none(), "lane {lane}");

@@ -63,6 +63,14 @@ pub(super) struct LaneAttempt {
     pub(super) received: Received,
 }
 
+impl LaneAttempt {
+    /// Whether the peer, which has got `reply`, can use this attempt: the reply has another epoch if the lane was open, and
+    /// another report if another connection was the lane since.
+    pub(super) fn agrees_with(&self, reply: &Hello) -> bool {
+        self.epoch == reply.epoch && self.received == received(reply)
+    }
+}
+
 /// What this end says in its hellos.
 pub(super) struct LocalHello {
     pub(super) number: u32,
@@ -109,8 +117,21 @@ impl LocalHello {
         peer_number: u32,
         stream: &TcpStream,
     ) -> io::Result<Hello> {
+        let gids = [gid(stream.local_addr()?.ip()), gid(stream.peer_addr()?.ip())];
+        Ok(self.hello_between(gids, role, attempt, offer, peer_number))
+    }
+
+    /// Returns the hello as [`LocalHello::hello`], from one GID to another.
+    pub(super) fn hello_between(
+        &self,
+        [source_gid, destination_gid]: [[u8; 16]; 2],
+        role: Role,
+        attempt: LaneAttempt,
+        offer: Offer,
+        peer_number: u32,
+    ) -> Hello {
         let LaneAttempt { lane, epoch, received } = attempt;
-        Ok(Hello {
+        Hello {
             magic: Hello::MAGIC,
             version: Hello::VERSION,
             role: role.code(),
@@ -123,8 +144,8 @@ impl LocalHello {
             responder_resources: self.responder_resources,
             epoch,
             max_segment_bytes: crate::connection::SEGMENT_BYTES,
-            source_gid: gid(stream.local_addr()?.ip()),
-            destination_gid: gid(stream.peer_addr()?.ip()),
+            source_gid,
+            destination_gid,
             source_qpn: self.number,
             destination_qpn: peer_number,
             first_message: self.first_message,
@@ -133,7 +154,7 @@ impl LocalHello {
             received_segments: received.segments,
             received_bytes: received.bytes,
             authentication: [0; 32],
-        })
+        }
     }
 
     /// Sends the reply to a hello, with a proof of the key. Returns it.

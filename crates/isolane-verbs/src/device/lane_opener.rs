@@ -106,11 +106,7 @@ impl LaneOpener {
     pub(super) fn accept_proven(&self, stream: TcpStream, hello: &Hello, reply: &Hello) -> io::Result<()> {
         let parameters = self.local_hello.parameters(hello);
         let attempt = self.owner.upgrade().and_then(|owner| owner.accept_lane(hello, &parameters));
-        // The peer has used the report of the reply. It is wrong if another connection was the lane since.
-        let is_current = |attempt: &LaneAttempt| {
-            attempt.epoch == reply.epoch && attempt.received == handshake::received(reply)
-        };
-        attempt.filter(is_current).ok_or_else(not_taken)?;
+        attempt.filter(|attempt| attempt.agrees_with(reply)).ok_or_else(not_taken)?;
         self.open(stream, hello);
         Ok(())
     }

@@ -361,31 +361,21 @@ fn connect_reports_refusals() {
 fn lane_of_another_peer_does_not_join() {
     use std::io::{Read, Write};
 
-    use crate::wire::{Capabilities, Hello, Role};
+    use crate::wire::Hello;
     let config = || DeviceConfig { lanes: 2, ..DeviceConfig::default() };
     let (near, far) = connected(config(), config(), Limits::default());
     run_each_operation(&near, &far);
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, (far.pair.number() >> 8) as u16));
     let hello = Hello {
-        magic: Hello::MAGIC,
-        version: Hello::VERSION,
-        role: Role::Connects.code(),
         lane: 1,
-        capabilities: Capabilities(0),
         lanes: 2,
-        responder_resources: 16,
         epoch: u32::MAX,
-        max_segment_bytes: 1 << 20,
         source_gid: gid(Ipv4Addr::LOCALHOST.into()),
         destination_gid: gid(Ipv4Addr::LOCALHOST.into()),
         source_qpn: near.pair.number(),
         destination_qpn: far.pair.number(),
-        first_message: 0,
-        received_epoch: 0,
         nonce: [7; 16],
-        received_segments: 0,
-        received_bytes: 0,
-        authentication: [0; 32],
+        ..Hello::example()
     };
     // Everything is right but the nonce, which only the peer knows; or the number of a queue pair.
     let wrong =

@@ -125,6 +125,34 @@ impl Hello {
 }
 
 #[cfg(test)]
+impl Hello {
+    /// A valid hello for the first lane of a queue pair.
+    pub(crate) fn example() -> Hello {
+        Hello {
+            magic: Hello::MAGIC,
+            version: Hello::VERSION,
+            role: Role::Connects.code(),
+            lane: 0,
+            capabilities: Capabilities(0),
+            lanes: 1,
+            responder_resources: 16,
+            epoch: 1,
+            max_segment_bytes: 1 << 20,
+            source_gid: [0; 16],
+            destination_gid: [0; 16],
+            source_qpn: 1,
+            destination_qpn: 1,
+            first_message: 0,
+            received_epoch: 0,
+            nonce: [0; 16],
+            received_segments: 0,
+            received_bytes: 0,
+            authentication: [0; 32],
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -24,25 +24,13 @@ pub(super) fn with_key(byte: u8) -> DeviceConfig {
 fn hello(peer: u32) -> Hello {
     let here = gid(Ipv4Addr::LOCALHOST.into());
     Hello {
-        magic: Hello::MAGIC,
-        version: Hello::VERSION,
-        role: Role::Connects.code(),
-        lane: 0,
         capabilities: Capabilities(0).with_authenticated(true),
-        lanes: 1,
-        responder_resources: 16,
-        epoch: 1,
-        max_segment_bytes: 1 << 20,
         source_gid: here,
         destination_gid: here,
         source_qpn: 0x77,
         destination_qpn: peer,
-        first_message: 0,
-        received_epoch: 0,
         nonce: [7; 16],
-        received_segments: 0,
-        received_bytes: 0,
-        authentication: [0; 32],
+        ..Hello::example()
     }
 }
 

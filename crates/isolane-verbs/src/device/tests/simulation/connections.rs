@@ -2,7 +2,6 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::super::super::handshake::{LaneAttempt, received};
 use super::end::SimulatedLane;
 use super::*;
 use crate::wire::Hello;
@@ -171,9 +170,7 @@ impl Simulation {
         };
         let (hello, parameters) = (&connection.hello, end.parameters(&connection.hello));
         let attempt = end.context.accept_lane(hello, &parameters);
-        let is_current =
-            |attempt: &LaneAttempt| attempt.epoch == reply.epoch && attempt.received == received(reply);
-        if attempt.filter(is_current).is_some() {
+        if attempt.is_some_and(|attempt| attempt.agrees_with(reply)) {
             let lane = Box::new(SimulatedLane(Arc::clone(&connection.dropped[1])));
             connection.owners[1] = end.context.open_lane(lane, hello, &parameters).then_some(link);
         } else {
@@ -187,11 +184,7 @@ impl Simulation {
         let connection = &mut self.connections[index];
         let Some(link) = connection.owner(side) else { return 0 };
         let context = &mut self.links[link].ends[side].context;
-        let mut plan = TransmitPlan::new();
-        context.connection.fill_transmit_plan(connection.lane, &mut plan);
-        let bytes: Vec<u8> = plan.iter().flat_map(|slice| slice.to_vec()).take(max_bytes).collect();
-        drop(plan);
-        context.connection.handle_transmitted(connection.lane, bytes.len());
+        let bytes = context.connection.transmit_to_pipe(connection.lane, max_bytes);
         context.drop_closed_lanes();
         if !connection.is_cut && !bytes.is_empty() {
             if connection.pipes[side].is_empty() {
@@ -219,17 +212,7 @@ impl Simulation {
         self.count(Event::Reordered, overtakes);
         let context = &mut self.links[link].ends[side].context;
         let pipe = &mut self.connections[index].pipes[1 - side];
-        let mut overflow = [0; 4096];
-        let mut plan = ReceivePlan::new();
-        context.connection.fill_receive_plan(lane, &mut overflow, &mut plan);
-        let mut count = 0;
-        for slice in &mut plan {
-            let len = slice.len().min(pipe.len()).min(max_bytes - count);
-            pipe.drain(..len).zip(slice.iter_mut()).for_each(|(byte, place)| *place = byte);
-            count += len;
-        }
-        drop(plan);
-        context.connection.handle_received(lane, count, &overflow, self.now);
+        let count = context.connection.receive_from_pipe(lane, pipe, max_bytes, self.now);
         context.drop_closed_lanes();
         self.notice_drops();
         count

@@ -8,7 +8,7 @@ use super::*;
 use crate::connection::{ReceiveQueue, ReliableConnection};
 use crate::fake_device::FakeDevice;
 use crate::types::{Completion, ConnectionParameters, Queue, ReceiveAttributes, SendAttributes};
-use crate::wire::{Capabilities, Hello, Role};
+use crate::wire::{Hello, Role};
 
 /// The memory of an end, of which each life of its queue pairs has an area.
 #[derive(Clone)]
@@ -25,8 +25,6 @@ pub(super) struct End {
     pub(super) base: u64,
     pub(super) local_hello: LocalHello,
     nonce: [u8; 16],
-    first_message: u32,
-    resources: usize,
     segment_bytes: u32,
     shared: Option<Arc<ReceiveQueue>>,
     /// Completions that the program has not taken, and the capacity of their queue.
@@ -126,8 +124,6 @@ impl End {
             base,
             local_hello,
             nonce: std::array::from_fn(|_| rng.u8(..)),
-            first_message,
-            resources: terms.resources,
             segment_bytes: terms.segment_bytes,
             shared,
             queued: VecDeque::new(),
@@ -148,33 +144,10 @@ impl End {
 
     /// Returns the hello for an attempt to open a lane, or the reply to `hello`.
     pub(super) fn hello(&self, attempt: LaneAttempt, hello: Option<&Hello>) -> Hello {
-        let LaneAttempt { lane, epoch, received } = attempt;
         let role = if hello.is_some() { Role::Accepts } else { Role::Connects };
         let offer = hello.map_or(self.local_hello.offer(), |hello| self.local_hello.agreed(hello));
-        Hello {
-            magic: Hello::MAGIC,
-            version: Hello::VERSION,
-            role: role.code(),
-            lane,
-            capabilities: Capabilities(0)
-                .with_shared_receives(self.shared.is_some())
-                .with_crc32c(offer.checksums)
-                .with_authenticated(offer.authenticated),
-            lanes: offer.lanes,
-            responder_resources: self.resources as u8,
-            epoch,
-            max_segment_bytes: self.segment_bytes,
-            source_gid: [0; 16],
-            destination_gid: [0; 16],
-            source_qpn: 1,
-            destination_qpn: 1,
-            first_message: self.first_message,
-            received_epoch: received.epoch,
-            nonce: self.nonce,
-            received_segments: received.segments,
-            received_bytes: received.bytes,
-            authentication: [0; 32],
-        }
+        let hello = self.local_hello.hello_between([[0; 16]; 2], role, attempt, offer, 1);
+        Hello { max_segment_bytes: self.segment_bytes, nonce: self.nonce, ..hello }
     }
 
     pub(super) fn parameters(&self, peer: &Hello) -> ConnectionParameters {

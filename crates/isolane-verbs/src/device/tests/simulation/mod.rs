@@ -18,7 +18,6 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use fastrand::Rng;
-use isolane_connection::{ReceivePlan, TransmitPlan};
 
 use self::connections::{Connection, Stage};
 use self::end::{End, Process};
