@@ -4,10 +4,10 @@ use std::net::IpAddr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use isolane_ffi::{install_logger, report};
+use isolane_ffi::{install_logger, refuse, report};
 use isolane_memory::{MemoryRegion, guard_copies};
 use isolane_shm::with_only_faults_unblocked;
-use isolane_verbs::{Access, Device, DeviceConfig, ProtectionDomain, SharedKey, VariableError};
+use isolane_verbs::{Access, Device, DeviceConfig, ProtectionDomain, SharedKey};
 
 use crate::abi::{FidDomain, FidFabric};
 use crate::ffi::{Errno, Result, Users};
@@ -42,12 +42,6 @@ pub(crate) struct DomainShared {
 pub(crate) fn shared_key() -> Result<Option<Arc<SharedKey>>> {
     install_logger();
     SharedKey::of_program().map_err(refuse)
-}
-
-/// Reports a wrong variable, for which libfabric has no other way.
-fn refuse(error: VariableError) -> Errno {
-    report(&error.to_string());
-    Errno::INVALID
 }
 
 impl DomainShared {

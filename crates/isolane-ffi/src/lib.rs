@@ -13,7 +13,7 @@ use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-pub use stderr::{install_logger, report};
+pub use stderr::{install_logger, refuse, report};
 
 /// Number of an error of the system or of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

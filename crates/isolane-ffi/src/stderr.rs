@@ -1,9 +1,12 @@
 //! Errors and warnings on stderr, because the program has no other log of the library.
 
+use std::fmt::Display;
 use std::io::Write;
 use std::time::Duration;
 
 use isolane_shm::with_only_faults_unblocked;
+
+use crate::Errno;
 
 struct Stderr;
 
@@ -32,6 +35,12 @@ pub fn install_logger() {
 pub fn report(error: &str) {
     with_only_faults_unblocked(|| log::write_stderr(format!("isolane: {error}\n")));
     log::flush(REPORT_TIMEOUT);
+}
+
+/// Reports a wrong value, for which the interface has no other way.
+pub fn refuse(error: impl Display) -> Errno {
+    report(&error.to_string());
+    Errno::INVALID
 }
 
 const REPORT_TIMEOUT: Duration = Duration::from_millis(100);

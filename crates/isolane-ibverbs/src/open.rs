@@ -5,14 +5,14 @@ use std::mem::size_of;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use isolane_ffi::install_logger;
+use isolane_ffi::{install_logger, refuse};
 use isolane_shm::with_only_faults_unblocked;
-use isolane_verbs::{DeviceConfig, SharedKey, VariableError};
+use isolane_verbs::{DeviceConfig, SharedKey};
 
 use crate::channel::{Channel, Unacknowledged};
 use crate::context::{self, Context};
 use crate::device::Device;
-use crate::ffi::{Errno, Result, Users, into_raw, object, output, pointer, report, value};
+use crate::ffi::{Result, Users, into_raw, object, output, pointer, report, value};
 use crate::{
     abi, completion_queue, control, create_cq, create_qp, memory, post, queue_pair, shared_receive_queue,
 };
@@ -54,12 +54,6 @@ fn open_verbs(device: &Device) -> Result<isolane_verbs::Device> {
 pub(crate) fn shared_key() -> Result<Option<Arc<SharedKey>>> {
     install_logger();
     SharedKey::of_program().map_err(refuse)
-}
-
-/// Reports a wrong variable, for which libibverbs has no other way.
-fn refuse(error: VariableError) -> Errno {
-    report(&error.to_string());
-    Errno::INVALID
 }
 
 fn abi(device: &Device, cmd_fd: c_int, async_fd: c_int) -> abi::VerbsContext {
