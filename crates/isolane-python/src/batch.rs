@@ -12,12 +12,11 @@ use crate::memory::{Registered, RemoteMemory};
 use crate::opened::Opened;
 use crate::pending::Request;
 use crate::requests::Description;
-use crate::shared::{MAX_REQUESTS, PostFailure, Shared, not_posted};
+use crate::shared::{MAX_REQUESTS, PostFailure, Shared, not_posted, send_request};
 use crate::timeout::{is_over, slice_end};
 
 /// A batch that is not started.
 pub(crate) struct Batch {
-    operation: &'static str,
     memory: Arc<Registered>,
     parts: Vec<Part>,
     rkey: u32,
@@ -34,7 +33,6 @@ struct Part {
 impl Batch {
     /// Checks the parts, which are rows of an offset in `local`, an offset in `remote`, and a length.
     pub(crate) fn new(
-        operation: &'static str,
         local: &Bound<'_, PyAny>,
         opened: &Arc<Opened>,
         remote: &Bound<'_, RemoteMemory>,
@@ -65,7 +63,7 @@ impl Batch {
                 .map_err(|error| wrong(error.value(remote.py()).to_string()))?;
             checked.push(Part { offset: start + from as usize, address, len: count as usize });
         }
-        Ok(Batch { operation, memory, parts: checked, rkey: remote.get().rkey, is_read })
+        Ok(Batch { memory, parts: checked, rkey: remote.get().rkey, is_read })
     }
 
     /// Posts all parts before the deadline, if there is one. The last part has the immediate data.
@@ -83,7 +81,8 @@ impl Batch {
             ));
         }
         let len = self.parts.iter().map(|part| part.len).sum();
-        let description = Description { operation: self.operation, len, is_receive: false };
+        let operation = if self.is_read { "read" } else { "write" };
+        let description = Description { operation, len, is_receive: false };
         let id = shared.table.lock().open(description, Some(Arc::clone(&self.memory)));
         let mut posted = 0;
         let mut result = Ok(());
@@ -153,7 +152,6 @@ impl Batch {
         } else {
             SendOperation::Write { address, rkey, immediate }
         };
-        let data = LocalData::Sges(self.memory.sges(offset, len));
-        SendRequest { id: id as u64, operation, data, signaled: true, solicited: true, fenced: false }
+        send_request(id as u64, operation, LocalData::Sges(self.memory.sges(offset, len)))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use isolane_verbs::{
-    Limits, LocalData, PostError, QueuePair, QueuePairConfig, ReceiveRequest, SendOperation, SendRequest,
+    Limits, LocalData, PostError, QueuePair, QueuePairConfig, ReceiveRequest, SendOperation,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -19,7 +19,7 @@ use crate::memory::{Registered, RemoteMemory};
 use crate::opened::Opened;
 use crate::pending::Request;
 use crate::requests::Description;
-use crate::shared::{ATOMIC, MAX_REQUESTS, Shared, not_posted, signal};
+use crate::shared::{ATOMIC, MAX_REQUESTS, Shared, not_posted, send_request, signal};
 use crate::timeout::{deadline, is_over};
 
 /// The objects of a connection that exist before its queue pair.
@@ -119,8 +119,7 @@ impl Connection {
         parts: &Bound<'_, PyAny>,
         immediate: Option<u32>,
     ) -> PyResult<Request> {
-        let batch = Batch::new("write", local, &self.shared.opened, remote, parts, false)?;
-        batch.start(&self.shared, remote.py(), immediate, None)
+        self.batch_before(None, local, remote, parts, false, immediate)
     }
 
     /// Writes parts of `local` to memory of the peer, and waits until all are there.
@@ -134,8 +133,8 @@ impl Connection {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let deadline = deadline(timeout)?;
-        let batch = Batch::new("write", local, &self.shared.opened, remote, parts, false)?;
-        batch.start(&self.shared, remote.py(), immediate, deadline)?.finish(remote.py(), deadline).map(drop)
+        let request = self.batch_before(deadline, local, remote, parts, false, immediate)?;
+        request.finish(remote.py(), deadline).map(drop)
     }
 
     /// Starts to read memory of the peer into parts of `local`, as one request.
@@ -145,8 +144,7 @@ impl Connection {
         remote: &Bound<'_, RemoteMemory>,
         parts: &Bound<'_, PyAny>,
     ) -> PyResult<Request> {
-        let batch = Batch::new("read", local, &self.shared.opened, remote, parts, true)?;
-        batch.start(&self.shared, remote.py(), None, None)
+        self.batch_before(None, local, remote, parts, true, None)
     }
 
     /// Reads memory of the peer into parts of `local`, and waits for all.
@@ -159,8 +157,8 @@ impl Connection {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let deadline = deadline(timeout)?;
-        let batch = Batch::new("read", local, &self.shared.opened, remote, parts, true)?;
-        batch.start(&self.shared, remote.py(), None, deadline)?.finish(remote.py(), deadline).map(drop)
+        let request = self.batch_before(deadline, local, remote, parts, true, None)?;
+        request.finish(remote.py(), deadline).map(drop)
     }
 
     /// Starts to replace 8 bytes of the peer by `swap`, if they are `compare`.
@@ -302,6 +300,19 @@ impl Connection {
         self.send(remote.py(), deadline, "read", local, SendOperation::Read { address, rkey })
     }
 
+    fn batch_before(
+        &self,
+        deadline: Option<Instant>,
+        local: &Bound<'_, PyAny>,
+        remote: &Bound<'_, RemoteMemory>,
+        parts: &Bound<'_, PyAny>,
+        is_read: bool,
+        immediate: Option<u32>,
+    ) -> PyResult<Request> {
+        let batch = Batch::new(local, &self.shared.opened, remote, parts, is_read)?;
+        batch.start(&self.shared, remote.py(), immediate, deadline)
+    }
+
     fn send_before(
         &self,
         deadline: Option<Instant>,
@@ -363,17 +374,7 @@ impl Connection {
     ) -> PyResult<Request> {
         let description = Description { operation, len: local.len, is_receive: false };
         let Local { data, memory, .. } = local;
-        let post = |pair: &QueuePair, id| {
-            let (operation, data) = (posted, data.clone());
-            pair.post_send(SendRequest {
-                id,
-                operation,
-                data,
-                signaled: true,
-                solicited: true,
-                fenced: false,
-            })
-        };
+        let post = |pair: &QueuePair, id| pair.post_send(send_request(id, posted, data.clone()));
         self.start(py, deadline, description, memory.as_ref(), post)
     }
 

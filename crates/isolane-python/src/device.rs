@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::Instant;
 
 use isolane_verbs::{DeviceConfig, ProgressMode, SharedKey};
 use parking_lot::RwLock;
@@ -14,7 +13,7 @@ use crate::error::{Kind, error};
 use crate::export::Export;
 use crate::memory::{Memory, Registered};
 use crate::opened::Opened;
-use crate::timeout::{deadline, slice_end};
+use crate::timeout::{deadline, is_over, slice_end};
 
 /// A set of connections and of memory that their peers can reach.
 #[pyclass(frozen, module = "isolane")]
@@ -140,7 +139,7 @@ impl Listener {
                 Some(Ok(None)) => {}
             }
             py.check_signals()?;
-            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            if is_over(deadline) {
                 let text = format!("no peer has connected to {} in time; accept again", self.address);
                 return Err(error(py, Kind::Timeout, text));
             }

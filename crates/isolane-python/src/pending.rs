@@ -10,7 +10,7 @@ use pyo3::types::{PyByteArray, PyType};
 use crate::error::{Kind, error};
 use crate::requests::{Description, Outcome};
 use crate::shared::Shared;
-use crate::timeout::{deadline, slice_end};
+use crate::timeout::{deadline, is_over, slice_end};
 
 /// A request in flight, or its result.
 #[pyclass(frozen, module = "isolane")]
@@ -111,7 +111,7 @@ impl Request {
                 return Ok(self.shared.table.lock().outcome(self.id));
             }
             py.check_signals()?;
-            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            if is_over(deadline) {
                 return Ok(None);
             }
         }

@@ -7,7 +7,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use isolane_verbs::{CompletionQueue, PostError, QueuePair, Status, WorkCompletion};
+use isolane_verbs::{
+    CompletionQueue, LocalData, PostError, QueuePair, SendOperation, SendRequest, Status, WorkCompletion,
+};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use pyo3::prelude::*;
 
@@ -242,6 +244,11 @@ pub(crate) fn not_posted(py: Python<'_>, shared: &Shared, description: Descripti
     let Description { operation, len, .. } = description;
     let reason = format!("{MAX_REQUESTS} requests are in flight, and the peer completes none");
     error(py, Kind::Timeout, format!("{}: {operation} of {len} bytes: not posted: {reason}", shared.peer))
+}
+
+/// Returns a request whose completion wakes those that wait for it.
+pub(crate) fn send_request(id: u64, operation: SendOperation, data: LocalData) -> SendRequest {
+    SendRequest { id, operation, data, signaled: true, solicited: true, fenced: false }
 }
 
 /// Makes the descriptor of a notice readable.
