@@ -9,13 +9,13 @@ batches of half the size.
 import argparse
 import collections
 import json
-import os
 import pathlib
-import statistics
 import struct
 import subprocess
 import sys
 import time
+
+import paired
 
 PROGRAM = pathlib.Path(sys.prefix) / "bin/isolane"
 ROWS = [(65536, 1), (65536, 16), (4096, 1), (4096, 16)]
@@ -87,21 +87,13 @@ def main():
     rows = []
     for size, depth in ROWS:
         contenders = ("rust", "python", "batch") if depth > 1 else ("rust", "python")
-        rounds = [
-            {contender: measure(contender, size, depth, args.seconds) for contender in contenders}
-            for _ in range(args.rounds)
-        ]
+        rounds = paired.alternate(lambda contender: measure(contender, size, depth, args.seconds), contenders, args.rounds)
         rows.append({"bytes": size, "depth": depth, "rounds": rounds})
         for contender in contenders:
-            ratios = [one[contender] / one["rust"] for one in rounds]
-            rate = statistics.median(one[contender] for one in rounds)
-            print(f"WRITE {size} B, depth {depth}, {contender}: {rate:.0f}/s, "
-                  f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+            rate, ratio = paired.ratio(rounds, contender, "rust")
+            print(f"WRITE {size} B, depth {depth}, {contender}: {rate:.0f}/s, {ratio}")
     if args.json:
-        system = f"{os.cpu_count()} cores, Linux {os.uname().release}, Python {sys.version.split()[0]}"
-        version = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=True).stdout.strip()
-        report = {"work": "WRITEs per second over loopback", "machine": system, "program": version, "rows": rows}
-        pathlib.Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
+        paired.save(args.json, "WRITEs per second over loopback", PROGRAM, rows)
 
 
 main()

@@ -7,18 +7,18 @@ per second.
 """
 
 import argparse
-import json
 import os
 import pathlib
 import re
 import signal
 import socket
-import statistics
 import struct
 import subprocess
 import sys
 import tempfile
 import time
+
+import paired
 
 # Name, bytes of a block, blocks of a batch, and workers of Mooncake: 0 is its default, two in each process.
 ROWS = [
@@ -158,18 +158,14 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             measure = lambda contender: globals()[name](
                 args.isolane, contender, size, blocks, workers, args.seconds, pathlib.Path(folder))
-            rounds = [{contender: measure(contender) for contender in ("tcp", "isolane")} for _ in range(args.rounds)]
-        ratios = [one["isolane"] / one["tcp"] for one in rounds]
-        row = {"program": name, "bytes": size, "blocks": blocks, "workers": workers, "rounds": rounds}
-        rows.append({**row, "ratio": statistics.median(ratios)})
-        medians = [statistics.median(one[contender] for one in rounds) for contender in ("tcp", "isolane")]
-        print(f"{name} READ {size} B, {blocks} in a batch, {workers or 'default'} workers: tcp {medians[0]:.0f}/s, isolane "
-              f"{medians[1]:.0f}/s, ratio {rows[-1]['ratio']:.2f} ({min(ratios):.2f} to {max(ratios):.2f})", flush=True)
+            rounds = paired.alternate(measure, ("tcp", "isolane"), args.rounds)
+        rows.append({"program": name, "bytes": size, "blocks": blocks, "workers": workers, "rounds": rounds})
+        tcp, _ = paired.ratio(rounds, "tcp", "tcp")
+        isolane, ratio = paired.ratio(rounds, "isolane", "tcp")
+        print(f"{name} READ {size} B, {blocks} in a batch, {workers or 'default'} workers: tcp {tcp:.0f}/s, isolane "
+              f"{isolane:.0f}/s, {ratio}", flush=True)
     if args.json:
-        version = subprocess.run([args.isolane, "--version"], capture_output=True, text=True, check=True).stdout.strip()
-        system = f"{os.cpu_count()} cores, Linux {os.uname().release}"
-        report = {"work": "blocks read per second over loopback", "machine": system, "program": version, "rows": rows}
-        pathlib.Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
+        paired.save(args.json, "blocks read per second over loopback", args.isolane, rows)
 
 
 main()

@@ -1,13 +1,14 @@
 """mooncake_rdma.py DEVICE: two processes write and read memory with Mooncake over rdma, and check each byte."""
 
 import ctypes
-import multiprocessing
 import sys
+
+from two_processes import run_both
 
 BYTES = 16 << 20
 
 
-def run(pipe, is_target, device):
+def run(device, pipe, is_target):
     from mooncake.engine import TransferEngine
 
     engine = TransferEngine()
@@ -35,17 +36,5 @@ def run(pipe, is_target, device):
     assert pipe.recv() == "done"
 
 
-def main():
-    multiprocessing.set_start_method("spawn")
-    pipes = multiprocessing.Pipe()
-    ends = [multiprocessing.Process(target=run, args=(pipe, pipe is pipes[0], sys.argv[1])) for pipe in pipes]
-    for end in ends:
-        end.start()
-    for end in ends:
-        end.join(60)
-        end.kill()
-    sys.exit(any(end.exitcode != 0 for end in ends))
-
-
 if __name__ == "__main__":
-    main()
+    run_both(run, sys.argv[1], 60)

@@ -5,11 +5,12 @@ The plugin is a table of functions that the library does not export, `ncclNetIb`
 """
 
 import ctypes
-import multiprocessing
 import os
 import subprocess
 import sys
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
+
+from two_processes import run_both
 
 FUNCTIONS = (
     "name init devices getProperties listen connect accept regMr regMrDmaBuf deregMr isend irecv iflush test closeSend"
@@ -86,17 +87,5 @@ def run(path, pipe, receives):
     plugin.call("closeRecv" if receives else "closeSend", comm)
 
 
-def main():
-    multiprocessing.set_start_method("spawn")
-    pipes = multiprocessing.Pipe()
-    ends = [multiprocessing.Process(target=run, args=(sys.argv[1], pipe, pipe is pipes[0])) for pipe in pipes]
-    for end in ends:
-        end.start()
-    for end in ends:
-        end.join(120)
-        end.kill()
-    sys.exit(any(end.exitcode != 0 for end in ends))
-
-
 if __name__ == "__main__":
-    main()
+    run_both(run, sys.argv[1], 120)
