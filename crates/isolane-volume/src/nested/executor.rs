@@ -208,8 +208,7 @@ impl Executor {
         }
         for Started { reply, command } in started {
             match command {
-                Command::Sleep(duration) => {
-                    let until = now + duration;
+                Command::SleepUntil(until) => {
                     self.waiting.push(Waiting { until, nested: id, reply, request: None });
                 }
                 Command::Request(volume, request) => {

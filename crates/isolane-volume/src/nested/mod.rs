@@ -28,7 +28,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -98,7 +98,7 @@ struct Started {
 #[derive(Debug)]
 enum Command {
     Request(Arc<dyn Volume>, Request),
-    Sleep(Duration),
+    SleepUntil(Instant),
 }
 
 impl NestedIo {
@@ -107,10 +107,10 @@ impl NestedIo {
         self.push(Command::Request(Arc::clone(member), request))
     }
 
-    /// Waits for `duration`.
+    /// Waits for at least `duration` from this call on, not from the start of the turn of the core.
     pub async fn sleep(&self, duration: Duration) {
         // A timer has no error.
-        let _ = self.push(Command::Sleep(duration)).await;
+        let _ = self.push(Command::SleepUntil(Instant::now() + duration)).await;
     }
 
     /// Waits for a later turn of the core, for example until another request has released a lock.

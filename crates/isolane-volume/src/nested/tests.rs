@@ -35,7 +35,7 @@ fn runs_members_concurrently_and_sleeps() {
     });
     let (outcome, passed) = run(step, &mut pool);
     assert_eq!(outcome.unwrap().to_vec(), [vec![0; 512], vec![7; 1024], vec![0; 512]].concat());
-    assert_eq!(passed, Duration::from_secs(5));
+    assert!(passed >= Duration::from_secs(5), "{passed:?}");
 }
 
 /// A member that completes after three attempts.
