@@ -209,7 +209,10 @@ impl Executor {
         for Started { reply, command } in started {
             match command {
                 Command::SleepUntil(until) => {
-                    self.waiting.push(Waiting { until, nested: id, reply, request: None });
+                    self.waiting.push(Waiting { until, nested: id, reply, request: None })
+                }
+                Command::WaitForTurn => {
+                    self.waiting.push(Waiting { until: now + RETRY, nested: id, reply, request: None });
                 }
                 Command::Request(volume, request) => {
                     let run = Run::new(&volume, &request, self.timer.is_some());

@@ -99,6 +99,7 @@ struct Started {
 enum Command {
     Request(Arc<dyn Volume>, Request),
     SleepUntil(Instant),
+    WaitForTurn,
 }
 
 impl NestedIo {
@@ -109,13 +110,13 @@ impl NestedIo {
 
     /// Waits for at least `duration` from this call on, not from the start of the turn of the core.
     pub async fn sleep(&self, duration: Duration) {
-        // A timer has no error.
+        // Waiting has no error.
         let _ = self.push(Command::SleepUntil(Instant::now() + duration)).await;
     }
 
     /// Waits for a later turn of the core, for example until another request has released a lock.
     pub async fn retry_later(&self) {
-        self.sleep(executor::RETRY).await;
+        let _ = self.push(Command::WaitForTurn).await;
     }
 
     /// Starts the requests and waits for all of them.

@@ -35,7 +35,8 @@ fn runs_members_concurrently_and_sleeps() {
     });
     let (outcome, passed) = run(step, &mut pool);
     assert_eq!(outcome.unwrap().to_vec(), [vec![0; 512], vec![7; 1024], vec![0; 512]].concat());
-    assert!(passed >= Duration::from_secs(5), "{passed:?}");
+    // The time that passed before the first poll is added.
+    assert!((5..10).contains(&passed.as_secs()), "{passed:?}");
 }
 
 /// A member that completes after three attempts.
