@@ -306,7 +306,7 @@ fn many_clients_keep_no_other_one_out() {
 }
 
 /// Waits for a value.
-fn until<T>(mut value: impl FnMut() -> Option<T>) -> T {
+pub(super) fn until<T>(mut value: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         if let Some(value) = value() {

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
+use super::ctl::until;
 use super::{Server, fail, kill, program, text};
 
 /// A running export, killed on drop, with its output.
@@ -106,14 +107,10 @@ fn keeps_journal_of_a_remote_volume_until_a_clean_end() {
     killed.0.kill().unwrap();
     killed.0.wait().unwrap();
     // The kernel can close the sockets of a process after its end.
-    while UnixStream::connect(&socket).is_ok() {
-        std::thread::yield_now();
-    }
+    until(|| UnixStream::connect(&socket).err());
     let export = Export::start(&arguments);
     // The target has ended the other.
-    while associations() != 1 {
-        std::thread::yield_now();
-    }
+    until(|| (associations() == 1).then_some(()));
     assert_eq!(export.stop(), (true, String::new()));
     assert!(!journal.exists() && !socket.exists());
     fs::write(&journal, "data").unwrap();
