@@ -2,6 +2,8 @@
 //!
 //! Invariant: completions enter their queues in the order in which the connection finished the requests.
 
+mod report;
+
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,9 +27,8 @@ use crate::connection::{Pending, ReliableConnection};
 use crate::memory::{Access, ProtectionDomain};
 use crate::observed::{Numbers, Observer, Posted, Source};
 use crate::types::{
-    AsyncEvent, CompletedOperation, Completion, ConnectionParameters, Limits, OnCompletion, OnEnd, OnEvent,
-    Peer, PostError, Queue, QueuePairState, ReceiveAttributes, ReceiveRequest, SendAttributes, SendRequest,
-    WorkCompletion,
+    AsyncEvent, ConnectionParameters, Limits, OnCompletion, OnEnd, OnEvent, Peer, PostError, QueuePairState,
+    ReceiveAttributes, ReceiveRequest, SendAttributes, SendRequest,
 };
 use crate::wire::{Hello, Role};
 
@@ -406,39 +407,6 @@ impl SharedQueuePair {
         if !self.config.keeps_completions {
             self.config.send_queue.forget(self.number);
             self.config.receive_queue.forget(self.number);
-        }
-    }
-
-    /// Moves completions to their queues.
-    fn report_completions(&self, context: &mut QueuePairContext) {
-        while let Some(queue) = context.connection.next_completion() {
-            let completions = match queue {
-                Queue::Send => &self.config.send_queue,
-                Queue::Receive => &self.config.receive_queue,
-            };
-            let next = || context.connection.poll_completion_of(queue);
-            let on_completion = self.config.on_completion.as_ref();
-            let is_queued =
-                |done: &Completion| on_completion.is_none_or(|on_completion| on_completion(queue, done));
-            // Nothing but the program limits WRITEs that consume no receive. They must not take the room of other queue pairs.
-            let mut room = match self.config.write_id {
-                Some(_) if queue == Queue::Receive => completions.free_half(),
-                _ => usize::MAX,
-            };
-            let mut is_flooded = false;
-            let has_room = |done: &Completion| {
-                let is_left_out = room == 0 && done.operation == CompletedOperation::ReceiveWrite;
-                is_flooded |= is_left_out;
-                room = room.saturating_sub(1);
-                !is_left_out
-            };
-            let finished = std::iter::from_fn(next).filter(has_room).filter(is_queued);
-            let finished = finished.map(|completion| WorkCompletion { queue_pair: self.number, completion });
-            let observer = context.observer.as_deref_mut().filter(|_| queue == Queue::Send);
-            let is_intact = completions.extend(finished, observer);
-            if !is_intact || is_flooded {
-                context.connection.fail();
-            }
         }
     }
 

@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use super::*;
+use crate::CompletedOperation;
 
 const BYTES: u32 = 200_000;
 const TARGET: u64 = 300_000;
@@ -95,7 +96,7 @@ fn writes_without_receives_overrun_no_queue() {
     assert!(!far.completions.has_overrun() && far.completions.len() <= COMPLETIONS / 2);
 }
 
-/// A receive that is filled after such a WRITE completes, although the queue pair fails.
+/// A receive that is filled after such a WRITE completes, but not with success.
 #[test]
 fn receive_completes_after_writes_that_end_the_queue_pair() {
     for _ in 0..20 {
@@ -115,8 +116,23 @@ fn receive_completes_after_writes_that_end_the_queue_pair() {
         let ends: Vec<u64> = (0..3).map(|_| near.next().0).collect();
         assert_eq!(ends, [1000, 1001, 1002]);
         let done = std::iter::from_fn(|| Some(far.next())).find(|(id, _)| *id == 9).unwrap();
-        assert!([Status::Success, Status::Flushed].contains(&done.1), "{done:?}");
+        assert_eq!((done.1, far.pair.state()), (Status::Flushed, QueuePairState::Error));
     }
+}
+
+/// WRITEs whose notices the program does not want need no room.
+#[test]
+fn notices_that_are_not_queued_need_no_room() {
+    let (mut near, mut far) = (default_parts(), default_parts());
+    (near.config.write_id, far.config.write_id) = (Some(0), Some(0));
+    far.config.on_completion = Some(Arc::new(|_, done| done.operation != CompletedOperation::ReceiveWrite));
+    let (near, far) = connect_parts(near, far);
+    let write = SendOperation::Write { address: 0, rkey: far.memory.key(), immediate: Some(7) };
+    for id in 0..2 * COMPLETIONS as u64 {
+        near.send(id, write, 0, 8);
+        assert_eq!(near.next(), (id, Status::Success));
+    }
+    assert_eq!((far.pair.state(), far.completions.len()), (QueuePairState::ReadyToSend, 0));
 }
 
 fn default_parts() -> Parts {
