@@ -65,6 +65,21 @@ explains() {
 	"$isolane" explain "$work/control" > "$work/explained" 2>&1 &&
 		grep ' operations on 1 queue pair: ' "$work/explained" && grep ', stage ' "$work/explained"
 }
+keeps_variables() { # without the options
+	ISOLANE_VERBS_LANES=9 verbs ibv_devinfo -d "$device" > "$work/lanes" 2>&1
+	grep -q 'ISOLANE_VERBS_LANES=9: write 1 to 8' "$work/lanes" || { cat "$work/lanes"; return 1; }
+	ISOLANE_VERBS_LANES=9 timeout -k 5 60 "$isolane" verbs run --lanes 2 -- ibv_devinfo -d "$device" | grep PORT_ACTIVE
+}
+names_missing_port() { # of a second process
+	local port only server status
+	port=$(free_port) only=$(free_port)
+	ISOLANE_VERBS_PORTS=$only-$only verbs ibv_rc_pingpong -d "$device" -g 0 -p "$port" > "$work/server" 2>&1 & server=$!
+	wait_for 30 is_listening_or_ended "$port" $server
+	ISOLANE_VERBS_PORTS=$only-$only verbs ibv_rc_pingpong -d "$device" -g 0 -p "$port" 127.0.0.1 > "$work/client" 2>&1; status=$?
+	pkill -P $server; wait $server
+	cat "$work/client" "$work/server"
+	[ $status != 0 ] && grep -q "no free port in $only-$only at 127.0.0.1" "$work/client"
+}
 headers_agree() { # the layout that a unit test compares with the structures
 	{
 		echo '#include <rdma/rdma_cma.h>'
@@ -277,6 +292,8 @@ calls_of_main_thread() { # MILLISECONDS: while a dedicated thread drives the soc
 }
 dedicated_progress_makes_no_calls() { # the number of calls does not grow with the number of operations
 	local short long
+check "variables hold without the options of verbs run" keeps_variables || status=1
+check "a process without a free port names the ports" names_missing_port || status=1
 	short=$(calls_of_main_thread 100); long=$(calls_of_main_thread 1500)
 	echo "$short calls in 100 ms, $long in 1500 ms"
 	[ "$short" -gt 50 ] && [ $((long - short)) -lt 200 ]

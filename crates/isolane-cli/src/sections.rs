@@ -101,13 +101,35 @@ ignored if the program is set-user-ID."
     };
 }
 
-const VERBS_CONTROL: &str = verbs_control!();
+/// The key of a program with verbs.
+macro_rules! verbs_key {
+    () => {
+        "\
+ISOLANE_VERBS_KEY: File with the key that both ends have, as isolane key gen writes it."
+    };
+}
+
+const VERBS_KEY: &str = verbs_key!();
 
 /// Variables that choose the libraries of RDMA devices.
-const LIBRARIES_ENVIRONMENT: &str = "\
-ISOLANE_IBVERBS: File to preload instead of the libraries with symbol versions.
+macro_rules! libraries_environment {
+    () => {
+        "\
 CC: C compiler that links the libraries in a build directory (default: cc).
-LD_LIBRARY_PATH: Directories of the installed libraries, before the usual ones.";
+LD_LIBRARY_PATH: Directories of the installed libraries, before the usual ones."
+    };
+}
+
+/// Variables of unmodified programs with RDMA devices.
+macro_rules! devices_environment {
+    () => {
+        "\
+ISOLANE_IBVERBS: File to preload instead of the libraries with symbol versions.
+ISOLANE_VERBS_SOCKET, ISOLANE_VERBS_PROGRESS, ISOLANE_VERBS_LANES, ISOLANE_VERBS_CRC, ISOLANE_VERBS_PORTS, \
+ISOLANE_VERBS_KEY: Values of the options that are not given.
+TMPDIR: Directory for the files of the devices, when a program runs (default: /tmp)."
+    };
+}
 
 const VERBS_FILES: &str = "\
 isolane-verbs: Directory of the libraries, next to this program, in ../lib, or in ../lib/isolane.";
@@ -280,16 +302,16 @@ isolane bench 'nvme+tcp://127.0.0.1?via=engine': Measure a volume through the en
 isolane verbs bench --server 10.0.0.1: Serve measurements at an address.
 isolane verbs bench 10.0.0.1: Measure the latency of SENDs of 64 bytes.
 isolane verbs bench 10.0.0.1 --operation write --size 4k,64k,1m --depth 16: Measure WRITEs of three sizes.",
-            environment: VERBS_CONTROL,
+            environment: concat!(verbs_key!(), "\n", verbs_control!()),
             ..Sections::default()
         },
         "verbs-env" => Sections {
-            environment: LIBRARIES_ENVIRONMENT,
+            environment: concat!(devices_environment!(), "\n", libraries_environment!()),
             examples: "eval \"$(isolane verbs env)\": Give the devices to all programs that this shell starts.",
             ..Sections::default()
         },
         "verbs-libs" => Sections {
-            environment: LIBRARIES_ENVIRONMENT,
+            environment: libraries_environment!(),
             files: VERBS_FILES,
             examples: "\
 isolane verbs libs: Print the directory, as for NCCL_IBVERBS_LIB=$(isolane verbs libs)/libibverbs.so.1.
@@ -301,11 +323,13 @@ isolane verbs libs --link /opt/lib: Link the libraries into another directory.",
             files: VERBS_FILES,
             environment: concat!(
                 verbs_control!(),
+                "\n",
+                devices_environment!(),
+                "\n",
+                libraries_environment!(),
                 "
-ISOLANE_IBVERBS: File to preload instead of the libraries with symbol versions.
-LD_PRELOAD, LD_LIBRARY_PATH, ASAN_OPTIONS: The library, its directory, and an option that it needs, are put in front.
-CC: C compiler that links the libraries in a build directory (default: cc).
-TMPDIR: Directory for the files of the devices (default: /tmp)."
+LD_PRELOAD, LD_LIBRARY_PATH, FI_PROVIDER_PATH, ASAN_OPTIONS: The library, its directory, the one of the provider of \
+libfabric, and an option that it needs, are put in front."
             ),
             examples: "isolane verbs run -- ibv_rc_pingpong -d isolane0 -g 0: Start a server of the package ibverbs-utils.",
         },
@@ -313,14 +337,17 @@ TMPDIR: Directory for the files of the devices (default: /tmp)."
             examples: "\
 isolane verbs serve: Offer 1 MiB to programs of this machine.
 isolane verbs serve 10.0.0.1 --bytes 1G --rkey 0x5eed: Offer 1 GiB at an address, with an rkey that clients know.",
+            environment: VERBS_KEY,
             ..Sections::default()
         },
         "verbs-read" => Sections {
             examples: "isolane verbs read 10.0.0.1 --rkey 0x5eed --bytes 1M > copy: Copy the first 1 MiB to a file.",
+            environment: VERBS_KEY,
             ..Sections::default()
         },
         "verbs-write" => Sections {
             examples: "isolane verbs write 10.0.0.1 --rkey 0x5eed file: Copy a file to the start of the memory.",
+            environment: VERBS_KEY,
             ..Sections::default()
         },
         "verbs-devices" => Sections {

@@ -15,8 +15,8 @@ use crate::connect::Link;
 use crate::counter::Counter;
 use crate::event_queue::EventQueue;
 use crate::ffi::{
-    Errno, NO, Result, UNSUPPORTED_OPS, check, check_flags, count, input, into_raw, object, output, status,
-    values,
+    Errno, NO, Result, UNSUPPORTED_OPS, check, check_flags, count, input, into_raw, object, output,
+    refuse_queue_pair, status, values,
 };
 use crate::info::{DEFAULT_REQUESTS, MAX_INJECT, MAX_IOV, MAX_REQUESTS};
 use crate::objects::Domain;
@@ -277,7 +277,7 @@ fn enable(ep: &Ep) -> Result<()> {
         })),
         ..QueuePairConfig::new(Arc::clone(&ep.domain.memory), receive_queue)
     };
-    let pair = ep.domain.device.create_queue_pair(&config)?;
+    let pair = ep.domain.device.create_queue_pair(&config).map_err(refuse_queue_pair)?;
     pair.initialize(Access::ALL).map_err(|_| Errno(abi::EOPBADSTATE))?;
     ep.link.pair.set(pair).map_err(|_| Errno::INVALID)
 }

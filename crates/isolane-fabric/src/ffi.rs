@@ -7,7 +7,9 @@
 use std::ffi::{c_int, c_void};
 
 use isolane_ffi::run;
-pub(crate) use isolane_ffi::{Errno, Result, Users, check, input, into_raw, object, output, values};
+pub(crate) use isolane_ffi::{
+    Errno, Result, Users, check, input, into_raw, object, output, refuse_queue_pair, values,
+};
 
 use crate::abi::{self, Fid, NoFn, Unsupported};
 

@@ -13,7 +13,7 @@ use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-pub use stderr::{install_logger, refuse, report};
+pub use stderr::{install_logger, refuse, refuse_queue_pair, report};
 
 /// Number of an error of the system or of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,8 @@ impl Errno {
 
 impl From<std::io::Error> for Errno {
     fn from(error: std::io::Error) -> Errno {
-        Errno(error.raw_os_error().unwrap_or(libc::EIO))
+        let own = if error.kind() == std::io::ErrorKind::AddrInUse { libc::EADDRINUSE } else { libc::EIO };
+        Errno(error.raw_os_error().unwrap_or(own))
     }
 }
 

@@ -43,4 +43,12 @@ pub fn refuse(error: impl Display) -> Errno {
     Errno::INVALID
 }
 
+/// Reports why a queue pair cannot be created, if the system has no number for it.
+pub fn refuse_queue_pair(error: std::io::Error) -> Errno {
+    if error.raw_os_error().is_none() {
+        report(&format!("cannot create a queue pair: {error}"));
+    }
+    error.into()
+}
+
 const REPORT_TIMEOUT: Duration = Duration::from_millis(100);

@@ -12,7 +12,7 @@ use crate::channel::Unacknowledged;
 use crate::completion_queue;
 use crate::context::{Context, MAX_INLINE_BYTES, MAX_REQUESTS, MAX_SGE};
 use crate::control;
-use crate::ffi::{Errno, Result, check, into_raw, object, output, pointer};
+use crate::ffi::{Errno, Result, check, into_raw, object, output, pointer, refuse_queue_pair};
 use crate::memory::Pd;
 use crate::queue_pair::{Builder, Pair, Qp};
 use crate::shared_receive_queue::Srq;
@@ -96,8 +96,10 @@ unsafe fn create(pd: *mut abi::Pd, attributes: &mut abi::QpInitAttr) -> Result<*
         ..QueuePairConfig::new(Arc::clone(&domain.domain), Arc::clone(&send.queue))
     };
     let pair = match attributes.qp_type {
-        abi::QPT_UD => Pair::Datagrams(context.verbs.create_datagram_queue_pair(&config)?),
-        _ => Pair::Connected(context.verbs.create_queue_pair(&config)?),
+        abi::QPT_UD => {
+            Pair::Datagrams(context.verbs.create_datagram_queue_pair(&config).map_err(refuse_queue_pair)?)
+        }
+        _ => Pair::Connected(context.verbs.create_queue_pair(&config).map_err(refuse_queue_pair)?),
     };
     if let Pair::Connected(pair) = &pair {
         control::add(pair);

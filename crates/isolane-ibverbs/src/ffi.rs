@@ -9,7 +9,9 @@ use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
 
 use isolane_ffi::run;
-pub(crate) use isolane_ffi::{Errno, Result, Users, check, input, into_raw, object, output, report, values};
+pub(crate) use isolane_ffi::{
+    Errno, Result, Users, check, input, into_raw, object, output, refuse_queue_pair, report, values,
+};
 
 /// Returns 0, or the error, which is also stored.
 pub(crate) fn status(function: impl FnOnce() -> Result<()>) -> c_int {

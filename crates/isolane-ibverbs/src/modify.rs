@@ -34,7 +34,9 @@ fn modify(qp: &Qp, new: &QpAttr, mask: c_int) -> Result<()> {
     let from = qp.state();
     check(mask & abi::QP_CUR_STATE == 0 || new.cur_qp_state == from)?;
     let to = if mask & abi::QP_STATE != 0 { new.qp_state } else { from };
-    let (required, optional) = attributes(qp.kind(), from, to).ok_or(Errno::INVALID)?;
+    let refusal =
+        if (from, to) == (abi::QPS_RTS, abi::QPS_SQD) { Errno::UNSUPPORTED } else { Errno::INVALID };
+    let (required, optional) = attributes(qp.kind(), from, to).ok_or(refusal)?;
     let given = mask & !(abi::QP_STATE | abi::QP_CUR_STATE);
     check(given & required == required && given & !(required | optional) == 0)?;
     check_values(new, mask)?;

@@ -65,6 +65,7 @@ impl Device {
     #[pyo3(signature = (address = "127.0.0.1:0"))]
     fn listen(&self, py: Python<'_>, address: &str) -> PyResult<Listener> {
         self.opened.check_process(py)?;
+        check(address)?;
         let cannot = |reason: &dyn std::fmt::Display| {
             error(py, Kind::Other, format!("cannot listen at {address}: {reason}"))
         };
@@ -78,6 +79,7 @@ impl Device {
     /// Connects to a listener.
     fn connect(&self, py: Python<'_>, address: &str) -> PyResult<Connection> {
         self.opened.check_process(py)?;
+        check(address)?;
         let connected = py.detach(|| {
             let found = resolve(address)?;
             let unconnected = Unconnected::new(&self.opened).map_err(|failure| failure.to_string())?;
@@ -89,9 +91,17 @@ impl Device {
     }
 }
 
+/// Checks that the address has a port.
+fn check(address: &str) -> PyResult<()> {
+    match address.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(()),
+        _ => Err(PyValueError::new_err(format!("{address:?} is not an address: pass HOST:PORT"))),
+    }
+}
+
 /// Resolves `HOST:PORT`.
 fn resolve(address: &str) -> Result<SocketAddr, String> {
-    let mut found = address.to_socket_addrs().map_err(|failure| format!("{failure}; pass HOST:PORT"))?;
+    let mut found = address.to_socket_addrs().map_err(|failure| failure.to_string())?;
     found.next().ok_or_else(|| "the host has no address".to_owned())
 }
 

@@ -18,24 +18,26 @@ use crate::preload::Library;
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Options of the sockets, as for `isolane serve --listen`, separated by commas
-    #[arg(long, default_value = "", value_name = "OPTIONS")]
-    socket: SocketOptions,
-    /// Driver of the connections: `polling`, or `thread:CORE` for one thread of each process that never sleeps
+    #[arg(long, value_name = "OPTIONS")]
+    socket: Option<SocketOptions>,
+    /// Driver of the connections: `polling` (default), or `thread:CORE` for one thread of each process that never sleeps
     ///
     /// Threads that share a core take turns: if two processes name one core, or a thread of a program runs there, an
     /// operation takes milliseconds instead of microseconds. Give each process a core that nothing else uses.
-    #[arg(long, default_value = "polling", value_name = "MODE")]
-    progress: ProgressMode,
-    /// TCP connections of each queue pair, 1 to 8; each end can have fewer
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(Hello::MAX_LANES)), value_name = "N")]
-    lanes: u8,
+    #[arg(long, value_name = "MODE")]
+    progress: Option<ProgressMode>,
+    /// TCP connections of each queue pair, 1 to 8; each end can have fewer (default: 1)
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=i64::from(Hello::MAX_LANES)), value_name = "N")]
+    lanes: Option<u8>,
     /// Protect each segment with a CRC32C; one of both ends is enough
     #[arg(long)]
     crc: bool,
     /// File with the key that all peers have, as `isolane key gen` writes it (default: ISOLANE_VERBS_KEY)
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// TCP ports of the queue pairs, 256 of which share one (default: the system chooses)
+    /// TCP and UDP ports of the queue pairs (default: the system chooses)
+    ///
+    /// 256 queue pairs of a device share one. Each device that a process opens needs at least one for itself.
     #[arg(long, value_parser = parse_ports, value_name = "LOW-HIGH")]
     ports: Option<String>,
 }
@@ -60,7 +62,7 @@ pub struct Environment {
 impl Environment {
     /// Chooses the libraries: those with versions, if they can replace the installed ones, or the one without.
     pub fn new(options: &Options) -> Result<Environment, Failure> {
-        cores::check_progress(options.progress)?;
+        options.progress.map_or(Ok(()), cores::check_progress)?;
         let preloaded = LIBRARY.find()?;
         let mut lists = vec![("ASAN_OPTIONS", OsString::from(PRELOAD_WITH_ASAN))];
         let is_chosen = env::var_os(LIBRARY.variable).is_some();
@@ -81,20 +83,21 @@ impl Environment {
             Ok(None) => {}
             Err(failure) => log::warn!("{failure}; programs of libfabric have no devices"),
         }
-        let mut settings = vec![
-            ("ISOLANE_VERBS_SOCKET", options.socket.to_string()),
-            ("ISOLANE_VERBS_PROGRESS", options.progress.to_string()),
-            ("ISOLANE_VERBS_LANES", options.lanes.to_string()),
-            ("ISOLANE_VERBS_CRC", if options.crc { "1" } else { "" }.into()),
-            ("ISOLANE_VERBS_PORTS", options.ports.clone().unwrap_or_default()),
+        let settings = [
+            ("ISOLANE_VERBS_SOCKET", options.socket.as_ref().map(|socket| socket.to_string())),
+            ("ISOLANE_VERBS_PROGRESS", options.progress.map(|progress| progress.to_string())),
+            ("ISOLANE_VERBS_LANES", options.lanes.map(|lanes| lanes.to_string())),
+            ("ISOLANE_VERBS_CRC", options.crc.then(|| "1".into())),
+            ("ISOLANE_VERBS_PORTS", options.ports.clone()),
         ];
+        let settings = settings.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let mut settings: Vec<(&str, String)> = settings.collect();
         if let Some(file) = &options.key {
             // The program reports an error too late: at its first device.
             KeyFile::read(file).map_err(Failure::from_error)?;
             let path = std::path::absolute(file).io_context(format!("cannot find {}", file.display()))?;
             settings.push((SharedKey::VARIABLE, path.display().to_string()));
         }
-        settings.retain(|(_, value)| !value.is_empty());
         Ok(Environment { lists, settings })
     }
 

@@ -15,7 +15,8 @@ use crate::units;
 ///
 /// Prints the address, the rkey, and the size of the memory, and serves clients until a signal: `isolane verbs write`,
 /// `isolane verbs read`, and programs with the library or the Python module. Clients address the memory by offsets from
-/// 0 on. Each program that reaches the port can use it.
+/// 0 on. At most 1,024 are served at a time. Without a key (ISOLANE_VERBS_KEY), each program that reaches the port can
+/// use the memory.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Where to listen: HOST[:18515]

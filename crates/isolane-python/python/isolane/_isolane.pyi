@@ -80,8 +80,8 @@ class Connection:
     """A queue pair that is connected to a peer. Several threads can use it.
 
     `local` is a `Memory`, or another object with memory, which is registered for the time of the request. Up to 256
-    requests and 256 receives are in flight; `start_*` waits while more would be. A call that waits releases Python's
-    lock. After a failure, connect again.
+    requests are in flight; `start_*` waits while more would be. Up to 256 receives are posted; a further one is an error.
+    A call that waits releases Python's lock. After a failure, connect again.
     """
 
     def write(

@@ -25,7 +25,7 @@ impl VariableError {
 
 impl DeviceConfig {
     /// Returns the configuration that the variables `ISOLANE_VERBS_SOCKET`, `_PROGRESS`, `_LANES`, `_CRC`, `_KEY`, and
-    /// `_PORTS` name. Without a variable, its field has its default value.
+    /// `_PORTS` name. Without a variable, or with an empty one, its field has its default value.
     ///
     /// # Errors
     /// [`VariableError`] names the variable and the remedy.
@@ -39,8 +39,9 @@ impl DeviceConfig {
 
     fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<DeviceConfig, VariableError> {
         let mut config = DeviceConfig::default();
-        set(&mut config.socket, "ISOLANE_VERBS_SOCKET", &variable)?;
-        set(&mut config.progress, "ISOLANE_VERBS_PROGRESS", &variable)?;
+        let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+        set(&mut config.socket, "ISOLANE_VERBS_SOCKET", variable)?;
+        set(&mut config.progress, "ISOLANE_VERBS_PROGRESS", variable)?;
         if let Some(lanes) = variable(LANES) {
             let number = lanes.parse().ok().filter(|number| (1..=Hello::MAX_LANES).contains(number));
             config.lanes = number.ok_or_else(|| VariableError::new(LANES, &lanes, "write 1 to 8"))?;
@@ -48,7 +49,7 @@ impl DeviceConfig {
         if let Some(crc) = variable(CRC) {
             config.checksums = match crc.as_str() {
                 "1" => true,
-                "0" | "" => false,
+                "0" => false,
                 _ => return Err(VariableError::new(CRC, &crc, "write 0 or 1")),
             };
         }
@@ -105,8 +106,12 @@ mod tests {
 
     #[test]
     fn reads_each_variable() {
-        let none = read(&[]).unwrap();
-        assert_eq!((none.lanes, none.checksums, none.ports), (1, false, 0..=0));
+        let empty =
+            ["ISOLANE_VERBS_SOCKET", "ISOLANE_VERBS_PROGRESS", LANES, CRC, PORTS].map(|name| (name, ""));
+        for none in [&[], &empty[..]] {
+            let none = read(none).unwrap();
+            assert_eq!((none.lanes, none.checksums, none.ports), (1, false, 0..=0));
+        }
         let all =
             read(&[("ISOLANE_VERBS_PROGRESS", "thread:1"), (LANES, "8"), (CRC, "1"), (PORTS, "20000-20007")]);
         let all = all.unwrap();
@@ -120,7 +125,6 @@ mod tests {
             ("ISOLANE_VERBS_SOCKET", "x", "ISOLANE_VERBS_SOCKET=x: "),
             ("ISOLANE_VERBS_PROGRESS", "x", "ISOLANE_VERBS_PROGRESS=x: not a mode: write polling"),
             (LANES, "9", "ISOLANE_VERBS_LANES=9: write 1 to 8"),
-            (LANES, "", "ISOLANE_VERBS_LANES=: write 1 to 8"),
             (CRC, "yes", "ISOLANE_VERBS_CRC=yes: write 0 or 1"),
             (PORTS, "20010-20000", "ISOLANE_VERBS_PORTS=20010-20000: write LOW-HIGH"),
             (PORTS, "5", "ISOLANE_VERBS_PORTS=5: write LOW-HIGH"),

@@ -140,12 +140,15 @@ impl Manager {
 
     fn new_port(&self) -> io::Result<Port> {
         // A port that the system chooses can be in use for datagrams.
-        let attempts = self.ports.clone().flat_map(|port| iter::repeat_n(port, PORT_ATTEMPTS));
-        let bound = attempts.map(|port| self.bind(port)).find_map(Result::ok);
-        let (listener, datagrams) = bound.ok_or_else(|| {
-            let (low, high) = (self.ports.start(), self.ports.end());
-            let text = format!("no free port in {low}-{high} at {}", self.address);
-            io::Error::new(io::ErrorKind::AddrInUse, text)
+        let mut attempts = self.ports.clone().flat_map(|port| iter::repeat_n(port, PORT_ATTEMPTS));
+        let bound = attempts.find_map(|port| match self.bind(port) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => None,
+            bound => Some(bound),
+        });
+        let (listener, datagrams) = bound.unwrap_or_else(|| {
+            let (low, high, address) = (self.ports.start(), self.ports.end(), self.address);
+            let text = format!("no free port in {low}-{high} at {address}; each opened device needs one");
+            Err(io::Error::new(io::ErrorKind::AddrInUse, text))
         })?;
         let number = listener.local_addr()?.port();
         let (listener, datagrams) = (Arc::new(listener), Arc::new(datagrams));
