@@ -19,4 +19,4 @@ mod pointer;
 
 pub use error::CudaError;
 pub use gpu::{Gpu, GpuInfo};
-pub use pointer::{find, is_in_use};
+pub use pointer::{find, is_driver_loaded, is_in_use};

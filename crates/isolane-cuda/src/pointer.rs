@@ -22,6 +22,11 @@ pub(crate) fn set_in_use() {
     IS_IN_USE.store(true, Ordering::Release);
 }
 
+/// Whether the program has loaded the driver library, so that [`find`] can find memory.
+pub fn is_driver_loaded() -> bool {
+    Driver::of_program().is_some()
+}
+
 /// Returns a region of `len` bytes from `start` on, if that is GPU memory. `None` if the CPU can access it.
 ///
 /// The range can have several allocations of one context. If the program frees one of them, later operations fail.

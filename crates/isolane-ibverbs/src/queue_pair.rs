@@ -177,14 +177,14 @@ pub unsafe extern "C" fn ibv_query_qp(
     })
 }
 
-/// The bytes of a WRITE arrive in ascending order on one lane.
+/// The bytes of a WRITE arrive in ascending order on one lane, except in the memory of a GPU.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_qp_data_in_order(qp: *mut abi::Qp, opcode: c_int, flags: u32) -> c_int {
     let is_write = matches!(opcode, abi::WR_RDMA_WRITE | abi::WR_RDMA_WRITE_WITH_IMM);
     // SAFETY: the program passes null, or a queue pair that it has not destroyed.
     let found = unsafe { object::<_, Qp>(qp) };
     let is_in_order = found.is_ok_and(|found| match &found.pair {
-        Pair::Connected(pair) => pair.max_lanes() == 1,
+        Pair::Connected(pair) => pair.max_lanes() == 1 && !isolane_cuda::is_driver_loaded(),
         Pair::Datagrams(_) => false,
     });
     c_int::from(is_write && flags == 0 && is_in_order)

@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use super::driver::{Driver, ILLEGAL_ADDRESS, OUT_OF_MEMORY, Place};
 use super::*;
 use crate::memory::{ibv_reg_dmabuf_mr, ibv_reg_mr_iova2, ibv_rereg_mr};
+use crate::queue_pair::ibv_query_qp_data_in_order;
 
 const GPU: Place = Place::Primary(0);
 const ACCESS: c_int = abi::ACCESS_LOCAL_WRITE | REMOTE_ACCESS;
@@ -53,8 +54,11 @@ fn pattern(len: usize) -> Vec<u8> {
 fn operations_use_memory_of_a_gpu() {
     let gpus = Gpus::new();
     let ([near, far], driver) = (gpus.gpu, &gpus.driver);
-    // SAFETY: the region lives.
-    let rkey = unsafe { (*far.mr).rkey };
+    // SAFETY: the region and the queue pair live.
+    let rkey = unsafe {
+        assert_eq!(ibv_query_qp_data_in_order(near.qp, abi::WR_RDMA_WRITE, 0), 0);
+        (*far.mr).rkey
+    };
     for length in [8, 1000, 1025, 5000, MEMORY_BYTES as u32] {
         let bytes = pattern(length as usize);
         for opcode in [abi::WR_RDMA_WRITE, abi::WR_SEND, abi::WR_RDMA_READ] {

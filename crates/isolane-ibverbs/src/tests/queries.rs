@@ -154,7 +154,11 @@ fn queries_queue_pair() {
         assert_eq!(ibv_set_ece(end.qp, options.as_mut_ptr().cast()), UNSUPPORTED);
         assert!(ibv_qp_to_qp_ex(null_mut()).is_null() && !ibv_qp_to_qp_ex(end.qp).is_null());
         let in_order = |opcode, flags| ibv_query_qp_data_in_order(end.qp, opcode, flags);
-        assert_eq!((in_order(abi::WR_RDMA_WRITE, 0), in_order(abi::WR_RDMA_WRITE, 1)), (1, 0));
+        // A test of GPU memory can load the driver at any time.
+        let can_be = !isolane_cuda::is_driver_loaded();
+        let is_in_order = in_order(abi::WR_RDMA_WRITE, 0) == 1;
+        assert!(if is_in_order { can_be } else { isolane_cuda::is_driver_loaded() });
+        assert_eq!(in_order(abi::WR_RDMA_WRITE, 1), 0);
         assert_eq!((in_order(abi::WR_SEND, 0), ibv_query_qp_data_in_order(null_mut(), 0, 0)), (0, 0));
         ibv_ack_cq_events(end.cq, 0);
         ibv_ack_cq_events(null_mut(), 1);
