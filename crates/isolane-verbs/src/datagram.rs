@@ -183,7 +183,7 @@ impl Datagrams {
             }
             LocalData::Sges(sges) => {
                 let length = sges.iter().map(|sge| sge.length as usize).sum();
-                Ok((self.domain.spans(sges, Right::LocalRead).ok(), length))
+                Ok((self.domain.spans(sges, Right::LocalRead), length))
             }
         }
     }
@@ -232,12 +232,12 @@ impl Datagrams {
         match &self.shared {
             Some(shared) => {
                 let taken = shared.take_if(fits)?;
-                Some((taken.request.id, shared.spans(&taken.request).ok()))
+                Some((taken.request.id, shared.domain().spans(&taken.request.data, Right::LocalWrite)))
             }
             None => {
                 self.receives.front().filter(|request| fits(request))?;
                 let request = self.receives.pop_front()?;
-                Some((request.id, self.domain.spans(&request.data, Right::LocalWrite).ok()))
+                Some((request.id, self.domain.spans(&request.data, Right::LocalWrite)))
             }
         }
     }

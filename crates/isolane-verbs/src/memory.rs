@@ -59,6 +59,21 @@ impl Registration {
     pub fn region(&self) -> &Arc<MemoryRegion> {
         &self.region
     }
+
+    #[inline]
+    fn span(&self, address: u64, length: u64, right: Right) -> Result<Span, AccessError> {
+        let key = self.key;
+        let bounds = || AccessError::Bounds { key, address, length };
+        let offset = address.checked_sub(self.address).ok_or_else(bounds)?;
+        let end = offset.checked_add(length).ok_or_else(bounds)?;
+        if end > self.region.len() as u64 {
+            return Err(bounds());
+        }
+        if !right.is_in(self.access) {
+            return Err(AccessError::Rights { key, access: right.name() });
+        }
+        Ok(Span { region: Arc::clone(&self.region), offset: offset as usize, len: length as usize })
+    }
 }
 
 /// Why memory cannot be accessed.
@@ -209,23 +224,26 @@ impl ProtectionDomain {
     /// Returns the span of a range of addresses.
     pub(crate) fn span(&self, key: u32, address: u64, len: u64, right: Right) -> Result<Span, AccessError> {
         let registrations = self.registrations.read();
-        let found = registrations.get(&key).ok_or(AccessError::Key(key))?;
-        let bounds = || AccessError::Bounds { key, address, length: len };
-        let offset = address.checked_sub(found.address).ok_or_else(bounds)?;
-        let end = offset.checked_add(len).ok_or_else(bounds)?;
-        if end > found.region.len() as u64 {
-            return Err(bounds());
-        }
-        if !right.is_in(found.access) {
-            return Err(AccessError::Rights { key, access: right.name() });
-        }
-        Ok(Span { region: Arc::clone(&found.region), offset: offset as usize, len: len as usize })
+        registrations.get(&key).ok_or(AccessError::Key(key))?.span(address, len, right)
     }
 
-    /// Returns the spans of local SGEs.
-    pub(crate) fn spans(&self, sges: &[Sge], right: Right) -> Result<Spans, AccessError> {
-        let in_use = sges.iter().filter(|sge| sge.length > 0);
-        in_use.map(|sge| self.span(sge.lkey, sge.address, sge.length.into(), right)).collect()
+    /// Returns the spans of local SGEs, or `None` if one of them is not allowed.
+    pub(crate) fn spans(&self, sges: &[Sge], right: Right) -> Option<Spans> {
+        let mut spans = Spans::new();
+        self.fill_spans(sges, right, &mut spans).then_some(spans)
+    }
+
+    /// Adds the spans of local SGEs to `spans`, which costs less than to move them there. Returns `false` if one of them
+    /// is not allowed.
+    pub(crate) fn fill_spans(&self, sges: &[Sge], right: Right, spans: &mut Spans) -> bool {
+        let registrations = self.registrations.read();
+        for sge in sges.iter().filter(|sge| sge.length > 0) {
+            let found = registrations.get(&sge.lkey);
+            let span = found.and_then(|found| found.span(sge.address, sge.length.into(), right).ok());
+            let Some(span) = span else { return false };
+            spans.push(span);
+        }
+        true
     }
 }
 
@@ -291,16 +309,19 @@ pub(crate) fn are_readable(spans: &[Span]) -> bool {
     spans.iter().all(|span| span.region.is_readable(span.offset, span.len))
 }
 
-/// Returns the first `len` bytes of spans.
+/// Shortens spans to `len` bytes.
 #[inline]
-pub(crate) fn front(mut spans: Spans, len: usize) -> Spans {
+pub(crate) fn truncate(spans: &mut Spans, len: usize) {
+    if let ([span], 1..) = (&mut spans[..], len) {
+        span.len = span.len.min(len);
+        return;
+    }
     let mut left = len;
     spans.retain(|span| {
         span.len = span.len.min(left);
         left -= span.len;
         span.len > 0
     });
-    spans
 }
 
 /// Returns the part of spans from `offset` on that has `len` bytes, or fewer at the end.
@@ -366,7 +387,8 @@ mod tests {
             let cloned = part(&spans, offset, len);
             assert!(cloned.iter().map(|span| (span.offset, span.len)).eq(places.iter().copied()));
             if offset == 0 {
-                let front = front(spans.iter().cloned().collect(), len);
+                let mut front: Spans = spans.iter().cloned().collect();
+                truncate(&mut front, len);
                 assert!(front.iter().map(|span| (span.offset, span.len)).eq(places.iter().copied()));
             }
             places
@@ -376,6 +398,13 @@ mod tests {
         assert_eq!(places(8, 8), [(8, 2), (50, 5), (90, 1)]);
         assert_eq!(places(10, 5), [(50, 5)]);
         assert_eq!(places(25, 5), []);
+        assert_eq!(places(0, 0), []);
+        let mut one: Spans = spans.iter().take(1).cloned().collect();
+        truncate(&mut one, 20);
+        truncate(&mut one, 4);
+        assert_eq!(one.iter().map(|span| (span.offset, span.len)).collect::<Vec<_>>(), [(0, 4)]);
+        truncate(&mut one, 0);
+        assert!(one.is_empty());
         assert_eq!(places(20, 100), [(95, 5)]);
     }
 

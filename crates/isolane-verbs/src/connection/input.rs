@@ -11,7 +11,7 @@ use isolane_memory::MemoryRegion;
 
 use super::SEGMENT_BYTES;
 use super::stage::{CopyFailed, Stage};
-use crate::memory::{Spans, is_among, parts};
+use crate::memory::{Spans, copy_in, is_among, parts};
 use crate::wire::{MAX_PREFIX_BYTES, Segment, SegmentError, SegmentHeader};
 
 /// The receiving half of a lane.
@@ -227,52 +227,67 @@ impl Input {
         self.placing.is_some()
     }
 
-    /// Returns the next segment if its prefix has arrived.
-    pub(super) fn next_segment(&mut self, overflow: &[u8]) -> Result<Option<Segment>, SegmentError> {
+    /// Decodes the next segment into `segment`. Returns `false` if its prefix has not arrived.
+    #[inline]
+    pub(super) fn next_segment(
+        &mut self,
+        overflow: &[u8],
+        segment: &mut Segment,
+    ) -> Result<bool, SegmentError> {
         if !self.buffer.is_mid_header() {
             let unread = self.buffer.unread(overflow);
-            let Some(opcode) = unread.first() else { return Ok(None) };
+            let Some(opcode) = unread.first() else { return Ok(false) };
             let len = Segment::prefix_len(*opcode)?;
             if let Some(prefix) = unread.get(..len) {
-                let segment = Segment::decode(prefix, SEGMENT_BYTES)?;
+                segment.decode_from(prefix, SEGMENT_BYTES)?;
                 self.buffer.consume(len);
-                return Ok(Some(segment));
+                return Ok(true);
             }
         }
         if !self.buffer.collect_header(overflow, 1) {
-            return Ok(None);
+            return Ok(false);
         }
         let len = Segment::prefix_len(self.buffer.header()[0])?;
         if !self.buffer.collect_header(overflow, len) {
-            return Ok(None);
+            return Ok(false);
         }
-        let segment = Segment::decode(self.buffer.header(), SEGMENT_BYTES)?;
+        segment.decode_from(self.buffer.header(), SEGMENT_BYTES)?;
         self.buffer.take_header(len);
-        Ok(Some(segment))
+        Ok(true)
     }
 
-    /// Expects the payload of a segment next, which is discarded without `spans`. Returns the segment as
-    /// [`Input::next_placed`].
+    /// Expects the payload of a segment next, which is discarded unless it `is_wanted`, and takes `spans`. Returns whether
+    /// all of it has arrived and is in its place; otherwise, [`Input::next_placed`] returns the segment once it has.
+    #[inline]
     pub(super) fn place(
         &mut self,
-        segment: Segment,
-        spans: Option<Spans>,
+        segment: &Segment,
+        is_wanted: bool,
+        spans: &mut Spans,
         overflow: &[u8],
-    ) -> Result<Option<Option<Segment>>, Unmapped> {
+    ) -> Result<bool, Unmapped> {
         self.short_run = match segment.length {
             0 => self.short_run,
             1..=SHORT_BYTES => self.short_run.saturating_add(1),
             _ => 0,
         };
-        let is_discarded = spans.is_none();
-        let spans = spans.unwrap_or_default();
-        let mut placing = Placing { segment, spans, is_discarded, arrived: 0 };
-        let placed = placing.place_unread(&mut self.buffer, &mut self.stage, overflow);
-        if placed.is_ok() && placing.left() == 0 {
-            return Ok(Some((!is_discarded).then_some(placing.segment)));
+        let length = segment.length as usize;
+        if is_wanted
+            && let Some(payload) = self.buffer.unread(overflow).get(..length)
+            && copy_in(spans, payload)
+        {
+            self.buffer.consume(length);
+            spans.clear();
+            return Ok(true);
         }
-        self.placing = Some(placing);
-        placed.map(|()| None)
+        let placing = Placing {
+            segment: segment.clone(),
+            spans: std::mem::take(spans),
+            is_discarded: !is_wanted,
+            arrived: 0,
+        };
+        let placing = self.placing.insert(placing);
+        placing.place_unread(&mut self.buffer, &mut self.stage, overflow).map(|()| false)
     }
 
     /// Whether the current payload goes to a region.

@@ -18,7 +18,7 @@ use super::output::{Output, Source};
 use super::{
     Extension, Fault, OUTPUT_BYTES, Operation, Place, ReliableConnection, Segment, Syndrome, segment,
 };
-use crate::memory::copy_in;
+use crate::memory::{Spans, copy_in};
 use crate::types::{ConnectionParameters, QueuePairState, Status};
 use crate::wire::{Hello, LaneReport, NakCode};
 
@@ -291,18 +291,17 @@ impl ReliableConnection {
             if segment.opcode.operation().is_request() || !place.is_empty() {
                 self.lanes[lane].wrong_checksums = 0;
             }
-            let spans = self.on_segment(lane, &segment, now)?;
+            let mut spans = Spans::new();
+            let is_wanted = self.on_segment(lane, &segment, &mut spans, now)?;
             let Some(checked) = &self.lanes[lane].checked else {
                 // The peer has reported its end on this lane itself.
                 return Err(Fault::Broken);
             };
-            match spans {
-                Some(spans) if !copy_in(&spans, checked.payload(place)) => {
-                    self.refuse_unmapped(&segment)?;
-                    self.on_arrived(lane, None)?;
-                }
-                spans => self.on_arrived(lane, spans.map(|_| segment))?,
+            let is_placed = is_wanted && copy_in(&spans, checked.payload(place));
+            if is_wanted && !is_placed {
+                self.refuse_unmapped(&segment)?;
             }
+            self.on_arrived(lane, is_placed.then_some(&segment))?;
         }
         Ok(())
     }
@@ -321,6 +320,8 @@ impl ReliableConnection {
     }
 
     fn process_input(&mut self, lane: usize, overflow: &[u8], now: Instant) -> Result<(), Fault> {
+        // Moving them costs as much as processing them.
+        let (mut segment, mut spans) = (Segment::default(), Spans::new());
         loop {
             let input = &mut self.lanes[lane].input;
             let Ok(next) = input.next_placed(overflow) else {
@@ -328,7 +329,7 @@ impl ReliableConnection {
                 continue;
             };
             if let Some(placed) = next {
-                self.on_arrived(lane, placed)?;
+                self.on_arrived(lane, placed.as_ref())?;
             } else if input.is_placing() {
                 return Ok(());
             } else if self.state == QueuePairState::Error {
@@ -336,15 +337,17 @@ impl ReliableConnection {
                 input.discard(overflow);
                 return Ok(());
             } else {
-                let Some(segment) = input.next_segment(overflow)? else { return Ok(()) };
-                let spans = self.on_segment(lane, &segment, now)?;
+                if !input.next_segment(overflow, &mut segment)? {
+                    return Ok(());
+                }
+                let is_wanted = self.on_segment(lane, &segment, &mut spans, now)?;
                 if !self.is_lane_open(lane) {
                     // The peer has reported its end on this lane itself.
                     return Err(Fault::Broken);
                 }
-                match self.lanes[lane].input.place(segment, spans, overflow) {
-                    Ok(Some(placed)) => self.on_arrived(lane, placed)?,
-                    Ok(None) => {}
+                match self.lanes[lane].input.place(&segment, is_wanted, &mut spans, overflow) {
+                    Ok(true) => self.on_arrived(lane, Some(&segment))?,
+                    Ok(false) => {}
                     Err(Unmapped) => self.on_unmapped(lane)?,
                 }
             }
@@ -398,10 +401,10 @@ impl ReliableConnection {
     }
 
     /// A segment has arrived completely, and is in its place unless it was discarded.
-    fn on_arrived(&mut self, lane: usize, placed: Option<Segment>) -> Result<(), Fault> {
+    fn on_arrived(&mut self, lane: usize, placed: Option<&Segment>) -> Result<(), Fault> {
         self.lanes[lane].count_segment();
         match placed {
-            Some(segment) if self.state != QueuePairState::Error => self.on_placed(&segment),
+            Some(segment) if self.state != QueuePairState::Error => self.on_placed(segment),
             _ => Ok(()),
         }
     }
@@ -457,10 +460,10 @@ impl ReliableConnection {
         }
         // A peer that shares its receives gets the requests that consume them in order.
         let may_consume = lane == self.control || !self.requester.peer_shares_receives();
-        let next = self.requester.next_segment(lane, self.limits.send_requests, may_consume);
-        let (mut segment, source) = match next {
+        let (mut segment, max_requests) = (Segment::default(), self.limits.send_requests);
+        let source = match self.requester.next_segment(lane, max_requests, may_consume, &mut segment) {
             Ok(None) => return false,
-            Ok(Some(next)) => next,
+            Ok(Some(source)) => source,
             Err(fault) => {
                 self.handle_fault(fault);
                 return false;

@@ -336,13 +336,22 @@ impl ReliableConnection {
         if self.responder.has_acknowledgment() { Pending::Acknowledgment } else { Pending::Nothing }
     }
 
-    /// Processes a segment whose header has arrived. Returns the destination of its payload, or `None` to discard it.
-    fn on_segment(&mut self, lane: usize, segment: &Segment, now: Instant) -> Result<Option<Spans>, Fault> {
+    /// Processes a segment whose header has arrived. Adds the destination of its payload to the empty `spans`, or returns
+    /// `false` to discard it.
+    fn on_segment(
+        &mut self,
+        lane: usize,
+        segment: &Segment,
+        spans: &mut Spans,
+        now: Instant,
+    ) -> Result<bool, Fault> {
         self.requester.on_acknowledged(segment.acknowledged, segment.credits, &mut self.finished)?;
         self.trim_logs();
         match segment.opcode.operation().role() {
-            OperationRole::Request => self.responder.on_request(segment, &self.domain, &mut self.finished),
-            OperationRole::Response => self.requester.on_response(segment).map(Some),
+            OperationRole::Request => {
+                self.responder.on_request(segment, &self.domain, spans, &mut self.finished)
+            }
+            OperationRole::Response => self.requester.on_response(segment, spans).map(|()| true),
             OperationRole::Acknowledgment => {
                 match &segment.extension {
                     Extension::Acknowledgment(Syndrome::Ended, ..) => self.peer_has_ended = true,
@@ -359,11 +368,11 @@ impl ReliableConnection {
                 if self.requester.on_acknowledgment(segment, now)? {
                     self.send_discarded();
                 }
-                Ok(Some(Spans::new()))
+                Ok(true)
             }
             OperationRole::LaneReport => {
                 let Extension::LaneReport(report) = &segment.extension else { return Err(Fault::Broken) };
-                self.handle_report(report).map(|()| Some(Spans::new()))
+                self.handle_report(report).map(|()| true)
             }
             OperationRole::Datagram => Err(Fault::Broken),
         }

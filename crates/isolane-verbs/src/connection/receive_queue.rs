@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::memory::{AccessError, ProtectionDomain, Right, Spans};
+use crate::memory::ProtectionDomain;
 use crate::types::{PostError, ReceiveRequest};
 
 /// Receives for many queue pairs.
@@ -101,9 +101,9 @@ impl ReceiveQueue {
         Some(Taken { request, limit_reached })
     }
 
-    /// Returns the memory of a receive of this queue.
-    pub(crate) fn spans(&self, request: &ReceiveRequest) -> Result<Spans, AccessError> {
-        self.domain.spans(&request.data, Right::LocalWrite)
+    /// Returns the domain of the memory of its receives.
+    pub(crate) fn domain(&self) -> &ProtectionDomain {
+        &self.domain
     }
 }
 

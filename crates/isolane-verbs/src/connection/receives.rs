@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::receive_queue::ReceiveQueue;
 use super::{Finished, Nak};
-use crate::memory::{AccessError, ProtectionDomain, Right, Spans, front, is_among, part};
+use crate::memory::{ProtectionDomain, Right, Spans, is_among, part, truncate};
 use crate::types::{
     AsyncEvent, CompletedOperation, Completion, Limits, PostError, Queue, ReceiveRequest, Status,
 };
@@ -64,6 +64,16 @@ struct Bound {
     /// Where its bytes go: `None` if that is not allowed, and empty while one segment with all bytes is arriving.
     spans: Option<Spans>,
     capacity: u64,
+}
+
+impl Bound {
+    /// Finds where its bytes go. Its spans are empty before.
+    fn find_spans(&mut self, shared: Option<&ReceiveQueue>, domain: &ProtectionDomain) {
+        let (domain, sges) = (shared.map_or(domain, ReceiveQueue::domain), &self.request.data);
+        if !self.spans.as_mut().is_some_and(|spans| domain.fill_spans(sges, Right::LocalWrite, spans)) {
+            self.spans = None;
+        }
+    }
 }
 
 /// Whether the peer can send requests that consume receives.
@@ -152,8 +162,10 @@ impl Receives {
                 }
             };
             let capacity = request.data.iter().map(|sge| u64::from(sge.length)).sum();
-            let spans = spans_of(&request, self.shared.as_deref(), domain).ok();
-            self.bound.push_back(Bound { request, message: None, spans, capacity });
+            self.bound.push_back(Bound { request, message: None, spans: Some(Spans::new()), capacity });
+            if let Some(bound) = self.bound.back_mut() {
+                bound.find_spans(self.shared.as_deref(), domain);
+            }
         }
         Ok(Some(at))
     }
@@ -170,18 +182,19 @@ impl Receives {
         self.bind(message, receive, self.rnr_count, domain, finished).map(|at| at.is_some())
     }
 
-    /// Returns where the payload of a segment of a SEND goes, from `start` on in its request. `None` if a receive is
-    /// missing. A message can follow one of the same request if it `continues` that.
+    /// Adds where the payload of a segment of a SEND goes, from `start` on in its request, to the empty `spans`. `false` if
+    /// a receive is missing. A message can follow one of the same request if it `continues` that.
     pub(super) fn place(
         &mut self,
         segment: &Segment,
         continues: bool,
         start: u64,
         domain: &ProtectionDomain,
+        spans: &mut Spans,
         finished: &mut Finished,
-    ) -> Result<Option<Spans>, Nak> {
+    ) -> Result<bool, Nak> {
         let at = self.bind(segment.message, segment.receive, segment.rnr_count, domain, finished)?;
-        let Some(at) = at else { return Ok(None) };
+        let Some(at) = at else { return Ok(false) };
         self.is_rnr_count_confirmed |= segment.rnr_count == self.rnr_count;
         let bound = &mut self.bound[at];
         if bound.message.is_some_and(|owner| owner != segment.message && !continues) {
@@ -191,35 +204,38 @@ impl Receives {
         let nak = |code, status| Nak { code, receive: Some(status) };
         if bound.spans.as_ref().is_some_and(SmallVec::is_empty) && bound.capacity > 0 {
             // The lane of a segment with all bytes has ended.
-            bound.spans = spans_of(&bound.request, self.shared.as_deref(), domain).ok();
+            bound.find_spans(self.shared.as_deref(), domain);
         }
-        let spans = bound.spans.as_mut();
-        let spans = spans.ok_or_else(|| nak(NakCode::RemoteOperation, Status::LocalProtection))?;
+        let all = bound.spans.as_mut();
+        let all = all.ok_or_else(|| nak(NakCode::RemoteOperation, Status::LocalProtection))?;
         let length = segment.length;
         if start + u64::from(length) > bound.capacity {
             return Err(nak(NakCode::InvalidRequest, Status::LocalLength));
         }
         let is_whole = length == segment.size && !segment.flags.continued() && start == 0;
-        Ok(Some(if is_whole {
-            front(std::mem::take(spans), length as usize)
+        if is_whole {
+            std::mem::swap(all, spans);
+            truncate(spans, length as usize);
         } else {
-            part(spans, start as usize, length as usize)
-        }))
+            *spans = part(all, start as usize, length as usize);
+        }
+        Ok(true)
     }
 
-    /// Returns the oldest bound receive, if it has the index `receive`. Its request has consumed it.
+    /// Returns the identifier of the oldest bound receive, if it has the index `receive`. Its request has consumed it.
     #[inline]
-    pub(super) fn consume(&mut self, receive: u8) -> Option<ReceiveRequest> {
+    pub(super) fn consume(&mut self, receive: u8) -> Option<u64> {
         if receive != self.completed as u8 {
             return None;
         }
-        let bound = self.bound.pop_front()?;
+        let id = self.bound.front()?.request.id;
+        self.bound.pop_front();
         // All receives before that are complete.
         if self.missing_receive == receive {
             self.missing_receive = self.missing_receive.wrapping_add(1);
         }
         self.completed = self.completed.wrapping_add(1);
-        Some(bound.request)
+        Some(id)
     }
 
     /// Whether receives come from a shared queue.
@@ -296,7 +312,7 @@ impl Receives {
         (self.readiness, self.is_ready_pending) = (Readiness::Ready, false);
         let bound = self.bound.drain(..).map(|bound| bound.request);
         for request in bound.chain(self.posted.drain(..)) {
-            complete(&request, Status::Flushed, finished);
+            complete(request.id, Status::Flushed, finished);
         }
         if self.shared.is_some() {
             finished.events.push_back(AsyncEvent::LastReceive);
@@ -304,22 +320,10 @@ impl Receives {
     }
 }
 
-/// Returns where the bytes of a receive go.
-fn spans_of(
-    request: &ReceiveRequest,
-    shared: Option<&ReceiveQueue>,
-    domain: &ProtectionDomain,
-) -> Result<Spans, AccessError> {
-    match shared {
-        Some(shared) => shared.spans(request),
-        None => domain.spans(&request.data, Right::LocalWrite),
-    }
-}
-
 /// Completes a receive with an error.
-pub(super) fn complete(request: &ReceiveRequest, status: Status, finished: &mut Finished) {
+pub(super) fn complete(id: u64, status: Status, finished: &mut Finished) {
     let completion = Completion {
-        id: request.id,
+        id,
         status,
         operation: CompletedOperation::Receive,
         length: 0,

@@ -16,7 +16,7 @@ use super::receive_queue::ReceiveQueue;
 use super::receives::{Receives, Report, complete};
 use super::responses::{Content, Responses};
 use super::{Extension, Fault, Finished, Nak, Place, WINDOW, segment};
-use crate::memory::{Access, AccessError, ProtectionDomain, Right, Spans};
+use crate::memory::{Access, AccessError, ProtectionDomain, Right, Span, Spans};
 use crate::types::{
     CompletedOperation, Completion, ConnectionParameters, Limits, PostError, Queue, ReceiveAttributes,
     ReceiveRequest, Status,
@@ -111,18 +111,20 @@ impl Responder {
         self.receives.uses(region) || self.responses.uses(region)
     }
 
-    /// Checks a segment of a request, and returns the destination of its payload. `None` if it is discarded.
+    /// Checks a segment of a request, and adds the destination of its payload to the empty `spans`. `false` if it is
+    /// discarded.
     pub(super) fn on_request(
         &mut self,
         segment: &Segment,
         domain: &ProtectionDomain,
+        spans: &mut Spans,
         finished: &mut Finished,
-    ) -> Result<Option<Spans>, Fault> {
+    ) -> Result<bool, Fault> {
         let ahead = segment.message.wrapping_sub(self.message);
         if (ahead as i32) < 0 {
             // It was executed. The acknowledgment can be lost.
             self.owes_acknowledgment = true;
-            return Ok(None);
+            return Ok(false);
         }
         if ahead >= WINDOW || self.ranges >= MAX_RANGES {
             return Err(Fault::Nak { message: self.message, code: NakCode::Sequence });
@@ -137,25 +139,25 @@ impl Responder {
         let continued = self.continued.filter(|_| at == 0);
         let checked = message.check(segment).and_then(|is_new| {
             if is_new {
-                check(segment, continued, self.access, &mut self.receives, domain, finished)
+                check(segment, continued, self.access, &mut self.receives, domain, spans, finished)
             } else {
-                Ok(None)
+                Ok(false)
             }
         });
-        let spans = checked.unwrap_or_else(|nak| {
+        let is_wanted = checked.unwrap_or_else(|nak| {
             message.nak.get_or_insert(nak);
-            None
+            false
         });
-        if spans.is_some() {
+        if is_wanted {
             message.claim(segment);
             self.ranges = self.ranges + message.claimed.count() - before;
         } else if !message.is_started() {
             *slot = None;
         }
-        if at == 0 && spans.is_none() {
+        if at == 0 && !is_wanted {
             self.execute(domain, finished)?;
         }
-        Ok(spans)
+        Ok(is_wanted)
     }
 
     /// All payload of a segment is in its place.
@@ -211,9 +213,9 @@ impl Responder {
             let refused = |code| Fault::Nak { message: number, code };
             if let Some(nak) = message.nak.take() {
                 if let Some(status) = nak.receive
-                    && let Some(request) = self.receives.consume(message.receive)
+                    && let Some(id) = self.receives.consume(message.receive)
                 {
-                    complete(&request, status, finished);
+                    complete(id, status, finished);
                 }
                 return Err(refused(nak.code));
             }
@@ -269,7 +271,8 @@ impl Responder {
                     return Err(NakCode::InvalidRequest);
                 };
                 self.check_resources()?;
-                let spans = remote(range, 0, size.into(), Right::RemoteRead, domain, access)?;
+                let span = remote(range, 0, size.into(), Right::RemoteRead, domain, access)?;
+                let spans = span.into_iter().collect();
                 self.responses.push(number, size, Content::Memory(spans));
             }
             Operation::CompareSwap => self.execute_atomic(message, domain, |memory, at, operands| {
@@ -329,7 +332,7 @@ impl Responder {
     ) -> Result<(), NakCode> {
         let id = match self.write_id {
             Some(id) if operation == CompletedOperation::ReceiveWrite => id,
-            _ => self.receives.consume(message.receive).ok_or(NakCode::Sequence)?.id,
+            _ => self.receives.consume(message.receive).ok_or(NakCode::Sequence)?,
         };
         let (status, solicited, source) = (Status::Success, message.flags.solicited(), None);
         let completion = Completion { id, status, operation, length, immediate, solicited, source };
@@ -481,16 +484,17 @@ impl Arriving {
     }
 }
 
-/// Checks a segment that has not arrived before, and returns the destination of its payload. `None` if a receive is
-/// missing. It can continue a request, of which some bytes were in earlier messages.
+/// Checks a segment that has not arrived before, and adds the destination of its payload to `spans`. `false` if a receive
+/// is missing. It can continue a request, of which some bytes were in earlier messages.
 fn check(
     segment: &Segment,
     continued: Option<(Operation, u64)>,
     access: Access,
     receives: &mut Receives,
     domain: &ProtectionDomain,
+    spans: &mut Spans,
     finished: &mut Finished,
-) -> Result<Option<Spans>, Nak> {
+) -> Result<bool, Nak> {
     let operation = segment.opcode.operation();
     if continued.is_some_and(|(continued, _)| continued != operation) {
         return Err(NakCode::Sequence.into());
@@ -498,14 +502,15 @@ fn check(
     match operation {
         Operation::Send => {
             let start = continued.map_or(0, |(_, before)| before) + u64::from(segment.offset);
-            receives.place(segment, continued.is_some(), start, domain, finished)
+            receives.place(segment, continued.is_some(), start, domain, spans, finished)
         }
         Operation::Write => {
             let Extension::Range(range, _) = &segment.extension else {
                 return Err(NakCode::InvalidRequest.into());
             };
             let (offset, length) = (u64::from(segment.offset), u64::from(segment.length));
-            Ok(Some(remote(range, offset, length, Right::RemoteWrite, domain, access)?))
+            spans.extend(remote(range, offset, length, Right::RemoteWrite, domain, access)?);
+            Ok(true)
         }
         Operation::ReadRequest
         | Operation::CompareSwap
@@ -514,7 +519,7 @@ fn check(
         | Operation::AtomicResponse
         | Operation::Acknowledge
         | Operation::Datagram
-        | Operation::LaneReport => Ok(Some(Spans::new())),
+        | Operation::LaneReport => Ok(true),
     }
 }
 
@@ -531,16 +536,15 @@ fn remote(
     right: Right,
     domain: &ProtectionDomain,
     access: Access,
-) -> Result<Spans, NakCode> {
+) -> Result<Option<Span>, NakCode> {
     if !right.is_in(access) {
         return Err(NakCode::RemoteAccess);
     }
     if length == 0 {
-        return Ok(Spans::new());
+        return Ok(None);
     }
     let address = range.address.checked_add(offset).ok_or(NakCode::RemoteAccess)?;
-    let span = domain.span(range.key, address, length, right);
-    span.map(|span| Spans::from_iter([span])).map_err(|_: AccessError| NakCode::RemoteAccess)
+    domain.span(range.key, address, length, right).map(Some).map_err(|_: AccessError| NakCode::RemoteAccess)
 }
 
 /// Maximum number of ranges in the window: what a peer that sends single bytes can make this end store.

@@ -62,6 +62,25 @@ pub enum Extension {
     LaneReport(LaneReport),
 }
 
+/// An acknowledgment without content.
+impl Default for Segment {
+    fn default() -> Segment {
+        Segment {
+            opcode: Opcode::Acknowledge,
+            flags: SegmentFlags(0),
+            credits: 0,
+            message: 0,
+            size: 0,
+            receive: 0,
+            rnr_count: 0,
+            offset: 0,
+            length: 0,
+            acknowledged: 0,
+            extension: Extension::None,
+        }
+    }
+}
+
 impl Segment {
     /// Returns the length of header and extension of a segment from its first byte.
     pub fn prefix_len(opcode: u8) -> Result<usize, SegmentError> {
@@ -79,9 +98,23 @@ impl Segment {
         Ok(SegmentHeader::LEN + extension + immediate)
     }
 
-    /// Decodes a prefix of [`Segment::prefix_len`] bytes, and checks it against itself and the negotiated limit
-    /// of payload bytes in a segment.
+    /// Decodes a prefix as [`Segment::decode_from`].
+    ///
+    /// # Errors
+    /// If it is not valid.
     pub fn decode(bytes: &[u8], max_length: u32) -> Result<Segment, SegmentError> {
+        let mut segment = Segment::default();
+        segment.decode_from(bytes, max_length)?;
+        Ok(segment)
+    }
+
+    /// Decodes a prefix of [`Segment::prefix_len`] bytes into this segment, and checks it against itself and the negotiated
+    /// limit of payload bytes in a segment.
+    ///
+    /// # Errors
+    /// If it is not valid. Do not use the segment then.
+    #[inline]
+    pub fn decode_from(&mut self, bytes: &[u8], max_length: u32) -> Result<(), SegmentError> {
         let code = bytes.first().copied().unwrap_or(u8::MAX);
         let opcode = Opcode::decode(code).ok_or(SegmentError::Opcode(code))?;
         let header = SegmentHeader::decode_prefix(bytes).ok_or(SegmentError::Opcode(code))?;
@@ -94,20 +127,10 @@ impl Segment {
         if length > max_length {
             return Err(SegmentError::TooLong { length, limit: max_length });
         }
-        let extension = Extension::decode(opcode, &bytes[SegmentHeader::LEN..])?;
-        Ok(Segment {
-            opcode,
-            flags,
-            credits,
-            message,
-            size,
-            receive,
-            rnr_count,
-            offset,
-            length,
-            acknowledged,
-            extension,
-        })
+        (self.opcode, self.flags, self.credits, self.message) = (opcode, flags, credits, message);
+        (self.size, self.receive, self.rnr_count) = (size, receive, rnr_count);
+        (self.offset, self.length, self.acknowledged) = (offset, length, acknowledged);
+        self.extension.decode_from(opcode, &bytes[SegmentHeader::LEN..])
     }
 
     /// Decodes a datagram. Returns its segment and its payload.
@@ -164,7 +187,8 @@ fn check_place(opcode: Opcode, size: u32, offset: u32, length: u32) -> Result<()
 }
 
 impl Extension {
-    fn decode(opcode: Opcode, bytes: &[u8]) -> Result<Extension, SegmentError> {
+    #[inline]
+    fn decode_from(&mut self, opcode: Opcode, bytes: &[u8]) -> Result<(), SegmentError> {
         let short = || SegmentError::Opcode(opcode.code());
         let immediate = |at: usize| {
             if opcode.has_immediate() {
@@ -173,7 +197,7 @@ impl Extension {
                 Some(None)
             }
         };
-        Ok(match opcode.operation().extension() {
+        *self = match opcode.operation().extension() {
             ExtensionKind::None => {
                 immediate(0).ok_or_else(short)?.map_or(Extension::None, Extension::Immediate)
             }
@@ -200,7 +224,8 @@ impl Extension {
             ExtensionKind::LaneReport => {
                 Extension::LaneReport(LaneReport::decode_prefix(bytes).ok_or_else(short)?)
             }
-        })
+        };
+        Ok(())
     }
 
     fn encode_to(&self, bytes: &mut [u8]) -> usize {

@@ -25,7 +25,7 @@ use super::{
     CHECKED_SEGMENT_BYTES, Extension, Fault, Finished, MESSAGE_BYTES, Place, SEGMENT_BYTES, STRIPE_BYTES,
     Source, WINDOW,
 };
-use crate::memory::{ProtectionDomain, Right, are_readable, is_among};
+use crate::memory::{ProtectionDomain, Right, Spans, are_readable, is_among};
 use crate::types::{
     Answer, Completion, ConnectionParameters, Limits, LocalData, PostError, Queue, SendAttributes,
     SendOperation, SendRequest, Status,
@@ -165,21 +165,20 @@ impl Requester {
         }
         let has_response = request.operation.has_response();
         let SendRequest { id, operation, data, signaled, solicited, fenced } = request;
-        let (data, length) = match data {
+        let (data, sges, length) = match data {
             LocalData::Inline(bytes) if has_response || bytes.len() > limits.inline_bytes => {
                 return Err(PostError::Inline { bytes: bytes.len(), limit: limits.inline_bytes });
             }
             LocalData::Inline(bytes) => {
                 let length = bytes.len() as u64;
-                (Data::Inline(bytes), length)
+                (Data::Inline(bytes), None, length)
             }
             LocalData::Sges(sges) => {
                 if sges.len() > limits.sges {
                     return Err(PostError::Sges { sges: sges.len(), limit: limits.sges });
                 }
-                let right = if has_response { Right::LocalWrite } else { Right::LocalRead };
-                let data = domain.spans(&sges, right).map_or(Data::Invalid, Data::Memory);
-                (data, sges.iter().map(|sge| u64::from(sge.length)).sum())
+                let length = sges.iter().map(|sge| u64::from(sge.length)).sum();
+                (Data::Memory(Spans::new()), Some(sges), length)
             }
         };
         if length > MAX_REQUEST_BYTES || (operation.answer() == Answer::Value && length != 8) {
@@ -200,17 +199,29 @@ impl Requester {
             receive: 0,
             lane: None,
         });
+        if let (Some(sges), Some(Entry { data, .. })) = (sges, self.queue.back_mut()) {
+            let right = if has_response { Right::LocalWrite } else { Right::LocalRead };
+            let is_valid = match data {
+                Data::Memory(spans) => domain.fill_spans(&sges, right, spans),
+                Data::Inline(_) | Data::Invalid => false,
+            };
+            if !is_valid {
+                *data = Data::Invalid;
+            }
+        }
         Ok(())
     }
 
-    /// Returns the next segment and its payload, or `None` if nothing can be sent now.
+    /// Makes the next segment, and returns its payload, or `None` if nothing can be sent now.
     pub(super) fn next_segment(
         &mut self,
         lane: usize,
         max_requests: usize,
         may_consume: bool,
-    ) -> Result<Option<(Segment, Source<'_>)>, Fault> {
-        let next = match self.next_again(may_consume) {
+        segment: &mut Segment,
+    ) -> Result<Option<Source<'_>>, Fault> {
+        let again = if self.resend.is_empty() { None } else { self.next_again(may_consume) };
+        let next = match again {
             None => self.next_new(lane, max_requests, may_consume)?,
             again => again,
         };
@@ -222,7 +233,8 @@ impl Requester {
             Data::Inline(bytes) => Source::Bytes(&bytes[start as usize..start as usize + length]),
             Data::Invalid => Source::Bytes(&[]),
         };
-        Ok(Some((entry.segment(&next, self.rnr_count), source)))
+        *segment = entry.segment(&next, self.rnr_count);
+        Ok(Some(source))
     }
 
     /// Returns the next segment that was not sent before.
@@ -417,14 +429,8 @@ impl Requester {
 
     /// Completes the first request.
     fn complete(&mut self, status: Status, finished: &mut Finished) {
-        let Some(entry) = self.queue.pop_front() else { return };
-        match self.unsent {
-            0 => self.sent = 0,
-            _ => self.unsent -= 1,
-        }
-        if self.consumes_receive(&entry.operation) {
-            self.completed = self.completed.wrapping_add(1);
-        }
+        let Some(entry) = self.queue.front() else { return };
+        let consumes_receive = self.consumes_receive(&entry.operation);
         if entry.signaled || status != Status::Success {
             let has_length = entry.operation.has_response() && status == Status::Success;
             let completion = Completion {
@@ -437,6 +443,14 @@ impl Requester {
                 source: None,
             };
             finished.completions.push_back((Queue::Send, completion));
+        }
+        self.queue.pop_front();
+        match self.unsent {
+            0 => self.sent = 0,
+            _ => self.unsent -= 1,
+        }
+        if consumes_receive {
+            self.completed = self.completed.wrapping_add(1);
         }
     }
 

@@ -8,8 +8,12 @@ use crate::types::{Answer, Status};
 use crate::wire::Segment;
 
 impl Requester {
-    /// Checks a response, and returns the destination of its payload.
-    pub(in crate::connection) fn on_response(&mut self, segment: &Segment) -> Result<Spans, Fault> {
+    /// Checks a response, and adds the destination of its payload to the empty `place`.
+    pub(in crate::connection) fn on_response(
+        &mut self,
+        segment: &Segment,
+        place: &mut Spans,
+    ) -> Result<(), Fault> {
         let unmapped = self.unmapped_response(segment.message);
         let (awaited, entry) = self.awaited(segment.message).ok_or(Fault::Broken)?;
         let range = segment.offset..segment.offset + segment.length;
@@ -19,7 +23,9 @@ impl Requester {
         match &segment.extension {
             Extension::None if is_expected && answer == Answer::Data => {
                 awaited.claimed.insert(range);
-                Ok(part(spans, awaited.offset as usize + segment.offset as usize, segment.length as usize))
+                let offset = awaited.offset as usize + segment.offset as usize;
+                *place = part(spans, offset, segment.length as usize);
+                Ok(())
             }
             Extension::Found(value) if is_expected && answer == Answer::Value => {
                 let mut bytes = &value.to_le_bytes()[..];
@@ -30,7 +36,7 @@ impl Requester {
                     }
                     bytes = tail;
                 }
-                Ok(Spans::new())
+                Ok(())
             }
             _ => Err(Fault::Broken),
         }
