@@ -68,6 +68,8 @@ explains() {
 keeps_variables() { # without the options
 	ISOLANE_VERBS_LANES=9 verbs ibv_devinfo -d "$device" > "$work/lanes" 2>&1
 	grep -q 'ISOLANE_VERBS_LANES=9: write 1 to 8' "$work/lanes" || { cat "$work/lanes"; return 1; }
+	ISOLANE_VERBS_PROGRESS=thread:9999 verbs true > "$work/progress" 2>&1 && return 1
+	grep -q '9999' "$work/progress" || { cat "$work/progress"; return 1; }
 	ISOLANE_VERBS_LANES=9 timeout -k 5 60 "$isolane" verbs run --lanes 2 -- ibv_devinfo -d "$device" | grep PORT_ACTIVE
 }
 names_missing_port() { # of a second process

@@ -62,7 +62,8 @@ pub struct Environment {
 impl Environment {
     /// Chooses the libraries: those with versions, if they can replace the installed ones, or the one without.
     pub fn new(options: &Options) -> Result<Environment, Failure> {
-        options.progress.map_or(Ok(()), cores::check_progress)?;
+        let variable = env::var(PROGRESS).ok().and_then(|mode| mode.parse().ok());
+        options.progress.or(variable).map_or(Ok(()), cores::check_progress)?;
         let preloaded = LIBRARY.find()?;
         let mut lists = vec![("ASAN_OPTIONS", OsString::from(PRELOAD_WITH_ASAN))];
         let is_chosen = env::var_os(LIBRARY.variable).is_some();
@@ -85,7 +86,7 @@ impl Environment {
         }
         let settings = [
             ("ISOLANE_VERBS_SOCKET", options.socket.as_ref().map(|socket| socket.to_string())),
-            ("ISOLANE_VERBS_PROGRESS", options.progress.map(|progress| progress.to_string())),
+            (PROGRESS, options.progress.map(|progress| progress.to_string())),
             ("ISOLANE_VERBS_LANES", options.lanes.map(|lanes| lanes.to_string())),
             ("ISOLANE_VERBS_CRC", options.crc.then(|| "1".into())),
             ("ISOLANE_VERBS_PORTS", options.ports.clone()),
@@ -113,6 +114,8 @@ impl Environment {
         lists.chain(settings).collect()
     }
 }
+
+const PROGRESS: &str = "ISOLANE_VERBS_PROGRESS";
 
 /// The library of the devices, without versions.
 const LIBRARY: Library = Library {

@@ -142,12 +142,17 @@ impl Manager {
         // A port that the system chooses can be in use for datagrams.
         let mut attempts = self.ports.clone().flat_map(|port| iter::repeat_n(port, PORT_ATTEMPTS));
         let bound = attempts.find_map(|port| match self.bind(port) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => None,
+            Err(error) => match error.kind() {
+                io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied => None,
+                _ => Some(Err(error)),
+            },
             bound => Some(bound),
         });
         let (listener, datagrams) = bound.unwrap_or_else(|| {
             let (low, high, address) = (self.ports.start(), self.ports.end(), self.address);
-            let text = format!("no free port in {low}-{high} at {address}; each opened device needs one");
+            let text = format!(
+                "no free port in {low}-{high} at {address} for this user; each opened device needs one"
+            );
             Err(io::Error::new(io::ErrorKind::AddrInUse, text))
         })?;
         let number = listener.local_addr()?.port();
