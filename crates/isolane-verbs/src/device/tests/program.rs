@@ -115,8 +115,10 @@ fn receive_completes_after_writes_that_end_the_queue_pair() {
         near.send(1002, SendOperation::Send { immediate: None }, 0, 8);
         let ends: Vec<u64> = (0..3).map(|_| near.next().0).collect();
         assert_eq!(ends, [1000, 1001, 1002]);
+        // Before the program takes a notice, which makes room for another one.
+        assert_eq!(far.pair.state(), QueuePairState::Error);
         let done = std::iter::from_fn(|| Some(far.next())).find(|(id, _)| *id == 9).unwrap();
-        assert_eq!((done.1, far.pair.state()), (Status::Flushed, QueuePairState::Error));
+        assert_eq!(done.1, Status::Flushed);
     }
 }
 
