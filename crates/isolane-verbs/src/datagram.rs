@@ -139,15 +139,11 @@ impl Datagrams {
         let segment = Segment {
             opcode: if request.immediate.is_some() { Opcode::DatagramImmediate } else { Opcode::Datagram },
             flags: SegmentFlags(0).with_solicited(request.solicited),
-            credits: 0,
             message: destination,
             size: length_on_wire,
-            receive: 0,
-            rnr_count: 0,
-            offset: 0,
             length: length_on_wire,
-            acknowledged: 0,
             extension: Extension::Datagram(DatagramSource { q_key, qpn: number }, request.immediate),
+            ..Segment::default()
         };
         let mut prefix = [0; MAX_PREFIX_BYTES];
         let len = segment.encode_to(&mut prefix);
@@ -207,7 +203,7 @@ impl Datagrams {
         let mut bytes = [0; GRH_BYTES + MAX_DATAGRAM_BYTES];
         bytes[..GRH_BYTES].copy_from_slice(&global_route(arrived));
         bytes[GRH_BYTES..length].copy_from_slice(arrived.payload);
-        if !spans.is_some_and(|spans| copy_in(&spans, &bytes[..length])) {
+        if !spans.is_some_and(|spans| copy_in(&spans, 0, &bytes[..length])) {
             self.complete(Queue::Receive, id, Status::LocalProtection, CompletedOperation::Receive);
             self.fail();
             return;

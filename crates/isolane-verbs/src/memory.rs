@@ -279,10 +279,11 @@ pub(crate) fn parts(
     })
 }
 
-/// Copies bytes to the start of spans. Returns `false` if a part of that is not mapped.
-pub(crate) fn copy_in(spans: &[Span], bytes: &[u8]) -> bool {
+/// Copies bytes to an offset of spans. Returns `false` if a part of that is not mapped.
+#[inline]
+pub(crate) fn copy_in(spans: &[Span], offset: usize, bytes: &[u8]) -> bool {
     let mut left = bytes;
-    parts(spans, 0, bytes.len()).all(|(region, offset, len)| {
+    parts(spans, offset, bytes.len()).all(|(region, offset, len)| {
         let (front, tail) = left.split_at(len);
         left = tail;
         region.try_copy_in(offset, front)

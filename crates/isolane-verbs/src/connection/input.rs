@@ -70,13 +70,8 @@ impl Placing {
             buffer.consume(count);
             return self.copy_staged(stage, false);
         }
-        let mut left = &unread[..count];
-        for (region, offset, len) in parts(&self.spans, self.arrived, count) {
-            let (front, tail) = left.split_at(len);
-            if !region.try_copy_in(offset, front) {
-                return Err(Unmapped);
-            }
-            left = tail;
+        if !copy_in(&self.spans, self.arrived, &unread[..count]) {
+            return Err(Unmapped);
         }
         self.arrived += count;
         buffer.consume(count);
@@ -274,7 +269,7 @@ impl Input {
         let length = segment.length as usize;
         if is_wanted
             && let Some(payload) = self.buffer.unread(overflow).get(..length)
-            && copy_in(spans, payload)
+            && copy_in(spans, 0, payload)
         {
             self.buffer.consume(length);
             spans.clear();

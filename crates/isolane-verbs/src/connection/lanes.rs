@@ -297,7 +297,7 @@ impl ReliableConnection {
                 // The peer has reported its end on this lane itself.
                 return Err(Fault::Broken);
             };
-            let is_placed = is_wanted && copy_in(&spans, checked.payload(place));
+            let is_placed = is_wanted && copy_in(&spans, 0, checked.payload(place));
             if is_wanted && !is_placed {
                 self.refuse_unmapped(&segment)?;
             }

@@ -42,8 +42,7 @@ use crate::types::{
     SendAttributes, SendRequest, Status,
 };
 use crate::wire::{
-    Extension, NakCode, Opcode, Operation, OperationRole, Segment, SegmentError, SegmentFlags, Stage,
-    Syndrome,
+    Extension, NakCode, Opcode, Operation, OperationRole, Segment, SegmentError, Stage, Syndrome,
 };
 
 /// Kind of data that waits to be sent.
@@ -434,19 +433,7 @@ fn segment(operation: Operation, message: u32, place: Place, extension: Extensio
     let Place { size, offset, length } = place;
     let has_immediate = matches!(extension, Extension::Immediate(_) | Extension::Range(_, Some(_)));
     let opcode = Opcode::of(operation, Stage::of(offset, offset + length, size), has_immediate);
-    Segment {
-        opcode,
-        flags: SegmentFlags(0),
-        credits: 0,
-        message,
-        size,
-        receive: 0,
-        rnr_count: 0,
-        offset,
-        length,
-        acknowledged: 0,
-        extension,
-    }
+    Segment { opcode, message, size, offset, length, extension, ..Segment::default() }
 }
 
 /// Place of a segment in its message, in bytes.

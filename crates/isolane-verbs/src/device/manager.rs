@@ -139,13 +139,11 @@ impl Manager {
     }
 
     fn new_port(&self) -> io::Result<Port> {
+        use io::ErrorKind::{AddrInUse, PermissionDenied};
         // A port that the system chooses can be in use for datagrams.
         let mut attempts = self.ports.clone().flat_map(|port| iter::repeat_n(port, PORT_ATTEMPTS));
         let bound = attempts.find_map(|port| match self.bind(port) {
-            Err(error) => match error.kind() {
-                io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied => None,
-                _ => Some(Err(error)),
-            },
+            Err(error) if matches!(error.kind(), AddrInUse | PermissionDenied) => None,
             bound => Some(bound),
         });
         let (listener, datagrams) = bound.unwrap_or_else(|| {
@@ -153,7 +151,7 @@ impl Manager {
             let text = format!(
                 "no free port in {low}-{high} at {address} for this user; each opened device needs one"
             );
-            Err(io::Error::new(io::ErrorKind::AddrInUse, text))
+            Err(io::Error::new(AddrInUse, text))
         })?;
         let number = listener.local_addr()?.port();
         let (listener, datagrams) = (Arc::new(listener), Arc::new(datagrams));

@@ -201,11 +201,9 @@ impl Requester {
         });
         if let (Some(sges), Some(Entry { data, .. })) = (sges, self.queue.back_mut()) {
             let right = if has_response { Right::LocalWrite } else { Right::LocalRead };
-            let is_valid = match data {
-                Data::Memory(spans) => domain.fill_spans(&sges, right, spans),
-                Data::Inline(_) | Data::Invalid => false,
-            };
-            if !is_valid {
+            if let Data::Memory(spans) = data
+                && !domain.fill_spans(&sges, right, spans)
+            {
                 *data = Data::Invalid;
             }
         }

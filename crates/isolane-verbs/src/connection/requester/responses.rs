@@ -3,7 +3,7 @@
 use super::super::{Extension, Fault, Finished};
 use super::Requester;
 use super::entry::{Awaited, Data, Entry};
-use crate::memory::{Spans, part};
+use crate::memory::{Spans, copy_in, part};
 use crate::types::{Answer, Status};
 use crate::wire::Segment;
 
@@ -28,15 +28,7 @@ impl Requester {
                 Ok(())
             }
             Extension::Found(value) if is_expected && answer == Answer::Value => {
-                let mut bytes = &value.to_le_bytes()[..];
-                for span in spans {
-                    let (front, tail) = bytes.split_at(span.len.min(bytes.len()));
-                    if !span.region.try_copy_in(span.offset, front) {
-                        return Err(unmapped);
-                    }
-                    bytes = tail;
-                }
-                Ok(())
+                if copy_in(spans, 0, &value.to_le_bytes()) { Ok(()) } else { Err(unmapped) }
             }
             _ => Err(Fault::Broken),
         }

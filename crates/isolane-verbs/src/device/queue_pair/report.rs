@@ -23,7 +23,7 @@ impl SharedQueuePair {
                 if is_flooded && queue == Queue::Receive {
                     (done.status, done.length, done.immediate) = (Status::Flushed, 0, None);
                 }
-                if !self.config.on_completion.as_ref().is_none_or(|is_queued| is_queued(queue, &done)) {
+                if self.config.on_completion.as_ref().is_some_and(|is_queued| !is_queued(queue, &done)) {
                     return None;
                 }
                 if done.operation == CompletedOperation::ReceiveWrite && (is_flooded || room == 0) {

@@ -8,9 +8,7 @@ use isolane_auth::{Key, KeyTransform};
 use super::by_number::{connect, unconnected_at};
 use super::*;
 use crate::shared_key::PROOF_LEN;
-use crate::wire::{
-    Capabilities, Extension, Hello, MAX_PREFIX_BYTES, Opcode, Segment, SegmentFlags, Syndrome,
-};
+use crate::wire::{Capabilities, Extension, Hello, MAX_PREFIX_BYTES, Opcode, Segment, Syndrome};
 
 fn shared(byte: u8) -> Arc<SharedKey> {
     Arc::new(SharedKey::new(&Key::new(&[byte; 32], KeyTransform::None).unwrap()))
@@ -264,17 +262,9 @@ fn offer_with_an_old_report_opens_no_lane() {
     lane.write_all(&key.sign_connection(&first, &reply)).unwrap();
     wait_until(|| has_lane(&end));
     let probe = Segment {
-        opcode: Opcode::Acknowledge,
-        flags: SegmentFlags(0),
-        credits: 0,
-        message: 0,
-        size: 0,
-        receive: 0,
-        rnr_count: 0,
-        offset: 0,
-        length: 0,
         acknowledged: reply.first_message,
         extension: Extension::Acknowledgment(Syndrome::Probe, 0, 0),
+        ..Segment::default()
     };
     let mut prefix = [0; MAX_PREFIX_BYTES];
     let len = probe.encode_to(&mut prefix);
