@@ -96,11 +96,10 @@ unsafe fn create(pd: *mut abi::Pd, attributes: &mut abi::QpInitAttr) -> Result<*
         ..QueuePairConfig::new(Arc::clone(&domain.domain), Arc::clone(&send.queue))
     };
     let pair = match attributes.qp_type {
-        abi::QPT_UD => {
-            Pair::Datagrams(context.verbs.create_datagram_queue_pair(&config).map_err(refuse_queue_pair)?)
-        }
-        _ => Pair::Connected(context.verbs.create_queue_pair(&config).map_err(refuse_queue_pair)?),
+        abi::QPT_UD => context.verbs.create_datagram_queue_pair(&config).map(Pair::Datagrams),
+        _ => context.verbs.create_queue_pair(&config).map(Pair::Connected),
     };
+    let pair = pair.map_err(refuse_queue_pair)?;
     if let Pair::Connected(pair) = &pair {
         control::add(pair);
     }

@@ -34,9 +34,7 @@ fn modify(qp: &Qp, new: &QpAttr, mask: c_int) -> Result<()> {
     let from = qp.state();
     check(mask & abi::QP_CUR_STATE == 0 || new.cur_qp_state == from)?;
     let to = if mask & abi::QP_STATE != 0 { new.qp_state } else { from };
-    let refusal =
-        if (from, to) == (abi::QPS_RTS, abi::QPS_SQD) { Errno::UNSUPPORTED } else { Errno::INVALID };
-    let (required, optional) = attributes(qp.kind(), from, to).ok_or(refusal)?;
+    let (required, optional) = attributes(qp.kind(), from, to)?;
     let given = mask & !(abi::QP_STATE | abi::QP_CUR_STATE);
     check(given & required == required && given & !(required | optional) == 0)?;
     check_values(new, mask)?;
@@ -100,14 +98,14 @@ fn errno(error: ModifyError) -> Errno {
     }
 }
 
-/// Returns the attributes that a change requires and allows, or `None` if it is not allowed.
-fn attributes(kind: c_int, from: c_int, to: c_int) -> Option<(c_int, c_int)> {
-    use abi::{QPS_ERR, QPS_INIT, QPS_RESET, QPS_RTR, QPS_RTS};
+/// Returns the attributes that a change requires and allows.
+fn attributes(kind: c_int, from: c_int, to: c_int) -> Result<(c_int, c_int)> {
+    use abi::{QPS_ERR, QPS_INIT, QPS_RESET, QPS_RTR, QPS_RTS, QPS_SQD};
     let of = |kinds: &[c_int], mask| if kinds.contains(&kind) { mask } else { 0 };
     let (reliable, connected, datagram) = ([abi::QPT_RC], [abi::QPT_RC, abi::QPT_UC], [abi::QPT_UD]);
     let q_key = of(&datagram, abi::QP_QKEY);
     let to_init = abi::QP_PKEY_INDEX | abi::QP_PORT | of(&connected, abi::QP_ACCESS_FLAGS) | q_key;
-    Some(match (from, to) {
+    Ok(match (from, to) {
         (_, QPS_RESET | QPS_ERR) => (0, 0),
         (QPS_RESET, QPS_INIT) => (to_init, 0),
         (QPS_INIT, QPS_INIT) => (0, to_init),
@@ -122,7 +120,8 @@ fn attributes(kind: c_int, from: c_int, to: c_int) -> Option<(c_int, c_int)> {
             (abi::QP_SQ_PSN | of(&reliable, retries), of(&connected, CHANGEABLE) | q_key)
         }
         (QPS_RTS, QPS_RTS) => (0, of(&connected, CHANGEABLE) | q_key),
-        _ => return None,
+        (QPS_RTS, QPS_SQD) => return Err(Errno::UNSUPPORTED),
+        _ => return Err(Errno::INVALID),
     })
 }
 
@@ -202,7 +201,7 @@ mod tests {
 
     #[test]
     fn each_change_has_its_attributes() {
-        let is_allowed = |from, to| attributes(abi::QPT_RC, from, to).is_some();
+        let is_allowed = |from, to| attributes(abi::QPT_RC, from, to).is_ok();
         assert!(is_allowed(abi::QPS_RESET, abi::QPS_INIT) && !is_allowed(abi::QPS_RESET, abi::QPS_RTR));
         assert!(is_allowed(abi::QPS_RTR, abi::QPS_RTS) && !is_allowed(abi::QPS_RTS, abi::QPS_RTR));
         assert!((0..=6).all(|from| is_allowed(from, abi::QPS_ERR) && is_allowed(from, abi::QPS_RESET)));
