@@ -62,8 +62,10 @@ pub struct Environment {
 impl Environment {
     /// Chooses the libraries: those with versions, if they can replace the installed ones, or the one without.
     pub fn new(options: &Options) -> Result<Environment, Failure> {
-        let variable = env::var(PROGRESS).ok().and_then(|mode| mode.parse().ok());
-        options.progress.or(variable).map_or(Ok(()), cores::check_progress)?;
+        let variable = || env::var(PROGRESS).ok()?.parse().ok();
+        if let Some(progress) = options.progress.or_else(variable) {
+            cores::check_progress(progress)?;
+        }
         let preloaded = LIBRARY.find()?;
         let mut lists = vec![("ASAN_OPTIONS", OsString::from(PRELOAD_WITH_ASAN))];
         let is_chosen = env::var_os(LIBRARY.variable).is_some();

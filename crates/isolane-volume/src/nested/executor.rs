@@ -207,19 +207,17 @@ impl Executor {
             return request.nested.completer.complete(outcome);
         }
         for Started { reply, command } in started {
-            match command {
-                Command::SleepUntil(until) => {
-                    self.waiting.push(Waiting { until, nested: id, reply, request: None })
-                }
-                Command::WaitForTurn => {
-                    self.waiting.push(Waiting { until: now + RETRY, nested: id, reply, request: None });
-                }
+            let until = match command {
                 Command::Request(volume, request) => {
                     let run = Run::new(&volume, &request, self.timer.is_some());
                     let step = volume.start(request, pool);
                     self.handle_step((volume, run), id, reply, step, now);
+                    continue;
                 }
-            }
+                Command::SleepUntil(until) => until,
+                Command::WaitForTurn => now + RETRY,
+            };
+            self.waiting.push(Waiting { until, nested: id, reply, request: None });
         }
     }
 
